@@ -144,3 +144,76 @@ fn what_takes_more_than_a_copy_goes_the_general_way() {
     assert!(holds(&net, room, 100_000, 3));
     net.assert_idle();
 }
+
+/// Node 0 has a message of node 1's that no receive is for, and nodes 1 and 2 have sent more since.
+fn ahead() -> Net {
+    let mut net = Net::with(3, Setup { looks: true, capacity: 1000, ..Setup::default() });
+    say(&mut net, 8, 9, 9);
+    net.settle();
+    for n in 0..100 {
+        let bytes = net.bytes(2, &pattern(30, n));
+        net[2].send(&Send { flags: OpFlags::empty(), ..tagged(0, &[bytes], 1, 0) }).unwrap();
+    }
+    for n in 0..3 {
+        say(&mut net, 8 + n, n as u64, n);
+    }
+    net
+}
+
+fn named(src: u64, room: &[Span], tag: u64, ctx: usize) -> Recv<'_> {
+    Recv { pattern: Pattern { src, tag: Some((tag, 0)) }, ..with_tag(room, tag, ctx) }
+}
+
+#[test]
+fn a_receive_that_names_its_sender_takes_in_nothing_of_others() {
+    let mut net = ahead();
+    let (room, waits) = (net.memory(0, 30), net[0].unexpected());
+    assert!(waits > 0);
+    for n in 0..3 {
+        net[0].recv(&named(1, &[room], n as u64, n)).unwrap();
+        assert_eq!(done(&mut net), [(n, 8 + n, None)]);
+        assert!(holds(&net, room, 8 + n, n));
+        assert_eq!((net[0].unexpected(), net.in_flight(2, 0)), (waits, 100));
+    }
+    net[0].recv(&named(1, &[room], 9, 3)).unwrap();
+    assert_eq!(done(&mut net), [(3, 8, None)]);
+    for n in 0..100 {
+        net[0].recv(&named(2, &[room], 1, n)).unwrap();
+        net.settle();
+        assert_eq!(done(&mut net), [(n, 30, None)]);
+        assert!(holds(&net, room, 30, n));
+    }
+    assert_eq!(net[0].unexpected(), 0);
+    net.assert_idle();
+}
+
+#[test]
+fn a_message_of_the_sender_that_is_named_which_is_for_another_receive_stays() {
+    let mut net = ahead();
+    let rooms = [(); 3].map(|()| net.memory(0, 10));
+    // The first one in the ring has tag 0.
+    net[0].recv(&named(1, &[rooms[1]], 1, 1)).unwrap();
+    assert_eq!(done(&mut net), []);
+    net.settle();
+    assert_eq!(done(&mut net), [(1, 9, None)]);
+    for n in [2, 0] {
+        net[0].recv(&named(1, &[rooms[n]], n as u64, n)).unwrap();
+        net.settle();
+        assert_eq!(done(&mut net), [(n, 8 + n, None)]);
+    }
+    assert!((0..3).all(|n| holds(&net, rooms[n], 8 + n, n)));
+}
+
+#[test]
+fn a_receive_that_was_posted_before_has_the_message_of_the_sender_that_is_named() {
+    let mut net = ahead();
+    let rooms = [(); 2].map(|()| net.memory(0, 10));
+    net[0].recv(&with_tag(&[rooms[0]], 0, 0)).unwrap();
+    net[0].recv(&named(1, &[rooms[1]], 0, 1)).unwrap();
+    net.settle();
+    assert_eq!(done(&mut net), [(0, 8, None)]);
+    say(&mut net, 5, 0, 5);
+    net.settle();
+    assert_eq!(done(&mut net), [(1, 5, None)]);
+    assert!(holds(&net, rooms[0], 8, 0) && holds(&net, rooms[1], 5, 5));
+}

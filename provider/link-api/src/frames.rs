@@ -133,7 +133,14 @@ pub trait Link {
         None
     }
 
-    /// Leaves a frame of [`Link::poll_frame`] where it was, in the place of giving it back: the next poll finds it again. Any
+    /// [`Link::poll_frame`] that looks for frames of this peer alone. A caller that has its frames so has to poll for those of other
+    /// peers when this answers that only a poll can tell, which it does now and then.
+    #[inline]
+    fn poll_frame_of(&mut self, _from: PeerId) -> PollFrame {
+        PollFrame::Unknown
+    }
+
+    /// Leaves a frame of [`Link::poll_frame`] or [`Link::poll_frame_of`] where it was, in the place of giving it back: the next poll finds it again. Any
     /// link that finds frames so has this.
     fn put_back(&mut self, frame: Frame) {
         debug_assert!(false, "a frame of {} bytes that no quick poll has found", frame.len);

@@ -336,10 +336,14 @@ impl Hub {
     }
 
     /// The next item of `from` for `to`, if it is a frame and links go on so.
+    pub(crate) fn next_in_row(&mut self, from: Place, to: Place) -> Option<Vec<u8>> {
+        if self.rows { self.next_frame_of(from, to) } else { None }
+    }
+
+    /// The next frame from one link to another, if it is a frame that comes next.
     pub(crate) fn next_frame_of(&mut self, from: Place, to: Place) -> Option<Vec<u8>> {
-        let rows = self.rows;
         let way = self.way(from, to);
-        let goes_on = rows && way.open == usize::MAX && matches!(way.items.front(), Some(Item::Frame(_)));
+        let goes_on = way.open == usize::MAX && matches!(way.items.front(), Some(Item::Frame(_)));
         match goes_on.then(|| way.items.pop_front())?? {
             Item::Frame(bytes) => Some(bytes),
             Item::Closed(_) => None,

@@ -130,6 +130,12 @@ impl MemLink {
         self.peers[peer.0 as usize].expect("the number of a peer that was not given back")
     }
 
+    fn hand_out(&mut self, from: PeerId, bytes: Vec<u8>) -> Frame {
+        let len = bytes.len();
+        self.held = Some(bytes);
+        Frame { from, len, slot: 0 }
+    }
+
     /// The rest of the frame at hand.
     fn bytes_of(&self, frame: &Frame, off: usize) -> &[u8] {
         let bytes = self.held.as_deref().expect("a frame that was not released");
@@ -285,10 +291,23 @@ impl Link for MemLink {
 
     fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
         assert!(self.held.is_none(), "polled before the last frame was released");
-        let bytes = self.hub.borrow_mut().next_frame_of(self.place_of(from), self.at)?;
-        let len = bytes.len();
-        self.held = Some(bytes);
-        Some(Frame { from, len, slot: 0 })
+        let bytes = self.hub.borrow_mut().next_in_row(self.place_of(from), self.at)?;
+        Some(self.hand_out(from, bytes))
+    }
+
+    fn poll_frame_of(&mut self, from: PeerId) -> PollFrame {
+        if !self.flying.is_empty() || self.hub.borrow().ends(self.at) || self.draws_any_order(5) {
+            return PollFrame::Unknown;
+        }
+        assert!(self.held.is_none(), "polled before the last frame was released");
+        let back = self.back.take_if(|(of, _)| *of == from).map(|(_, bytes)| bytes);
+        // One frame alone can be put back here.
+        let may_put_back = self.back.is_none();
+        let next = || self.hub.borrow_mut().next_frame_of(self.place_of(from), self.at);
+        match back.or_else(|| if may_put_back { next() } else { None }) {
+            Some(bytes) => PollFrame::Frame(self.hand_out(from, bytes)),
+            None => PollFrame::Nothing,
+        }
     }
 
     fn put_back(&mut self, frame: Frame) {

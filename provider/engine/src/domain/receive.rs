@@ -29,6 +29,13 @@ impl<L: RmaLink> Domain<L> {
                     false => self.recv_slowly(rx, span, (src, tag), ctx, flags),
                 };
             }
+            if src != ADDR_UNSPEC && matcher.nothing_posted() {
+                let op = Recv { pattern: Pattern { src, tag }, iov: &[], ctx, flags };
+                return match self.recv_from_ring(rx, span, op) {
+                    true => Ok(()),
+                    false => self.post_one(rx, span, (src, tag), ctx, flags),
+                };
+            }
         }
         if context.is_late() && context.matcher(tag.is_some()).nothing_posted() {
             let op = Recv { pattern: Pattern { src, tag }, iov: &[], ctx, flags };
@@ -65,6 +72,22 @@ impl<L: RmaLink> Domain<L> {
         let &[ep] = &context.eps[..] else { return false };
         let Some(ep) = self.eps.get_mut(ep.at()) else { return false };
         if !ep.receive_at_once(&mut self.core, span, &op) {
+            return false;
+        }
+        if self.core.counted && !self.work.is_empty() {
+            self.run_work();
+        }
+        true
+    }
+
+    /// Receives the next message of its sender's ring, if it is for this receive. Messages wait that no receive was posted for: where
+    /// several peers are ahead of this one, a poll for that message would take in those of the others first.
+    #[inline(never)]
+    fn recv_from_ring(&mut self, rx: RxId, span: Span, op: Recv<'_>) -> bool {
+        let Some(context) = self.core.rxs.get_mut(rx.at()) else { return false };
+        let &[ep] = &context.eps[..] else { return false };
+        let Some(ep) = self.eps.get_mut(ep.at()) else { return false };
+        if !ep.receive_from_ring(&mut self.core, span, &op) {
             return false;
         }
         if self.core.counted && !self.work.is_empty() {

@@ -26,7 +26,7 @@ impl Error {
 }
 
 impl<L: RmaLink> Endpoint<L> {
-    fn routed(&self, at: FiAddr) -> Option<PeerId> {
+    pub(super) fn routed(&self, at: FiAddr) -> Option<PeerId> {
         usize::try_from(at).ok().and_then(|at| self.route.get(at).copied().flatten())
     }
 

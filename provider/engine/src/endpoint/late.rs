@@ -42,6 +42,27 @@ impl<L: RmaLink> Endpoint<L> {
         true
     }
 
+    /// Likewise, with the next message of the peer that the receive names, whatever others have sent.
+    pub(crate) fn receive_from_ring(&mut self, core: &mut Core, span: Span, op: &Recv<'_>) -> bool {
+        if self.has_chores() {
+            return false;
+        }
+        let Some(peer) = self.routed(op.pattern.src) else { return false };
+        let PollFrame::Frame(frame) = self.link.poll_frame_of(peer) else { return false };
+        let fitting = self.fitting(&frame, span, &op.pattern);
+        // Memory that vanishes is for the general way.
+        let copied =
+            fitting.filter(|&(_, len)| self.link.copy_out(&frame, Head::LEN, &[span], 0, len) == len);
+        let Some((sight, len)) = copied else {
+            self.link.put_back(frame);
+            return false;
+        };
+        self.link.release(frame);
+        core.rest_after(self.rx);
+        self.received_plain(core, op, sight, span.addr(), len);
+        true
+    }
+
     /// The next message of a ring is not for the receive, or not to be had by a copy.
     #[inline(never)]
     fn not_late(&mut self, core: &mut Core, frame: Frame) -> bool {

@@ -258,6 +258,16 @@ impl Link for Links {
         self.shm.poll_frame_from(from)
     }
 
+    #[inline]
+    fn poll_frame_of(&mut self, from: PeerId) -> PollFrame {
+        if self.pace.step() {
+            return PollFrame::Unknown;
+        }
+        let found = self.shm.poll_frame_of(from);
+        self.pace.note_near(matches!(found, PollFrame::Frame(_)));
+        found
+    }
+
     #[inline(always)]
     fn awaits(&mut self, peer: Option<PeerId>) {
         self.shm.awaits(peer)

@@ -102,6 +102,16 @@ impl Link for ShmLink {
         }
     }
 
+    #[inline]
+    fn poll_frame_of(&mut self, from: PeerId) -> PollFrame {
+        let calls = self.calls.wrapping_add(1);
+        if (calls == self.clock_at) | self.slow | (self.held != NO_PEER) | !self.pending.is_empty() {
+            return PollFrame::Unknown;
+        }
+        self.calls = calls;
+        self.poll_frame_from(from).map_or(PollFrame::Nothing, PollFrame::Frame)
+    }
+
     #[inline(always)]
     fn put_back(&mut self, frame: Frame) {
         self.held = NO_PEER;

@@ -27,7 +27,7 @@ fn frame(of: usize, i: usize) -> Vec<u8> {
     bytes(1 + (i * 61) % 900, of * 1_000 + i)
 }
 
-/// [`poll`](link_api::Link::poll), [`poll_frame`](link_api::Link::poll_frame) and
+/// [`poll`](link_api::Link::poll), [`poll_frame`](link_api::Link::poll_frame), [`poll_frame_of`](link_api::Link::poll_frame_of) and
 /// [`poll_frame_from`](link_api::Link::poll_frame_from) in any order, and some frames are
 /// [put back](link_api::Link::put_back) first.
 pub fn all_ways_to_poll_together_lose_nothing<H: Harness>(h: &mut H) {
@@ -60,6 +60,21 @@ pub fn all_ways_to_poll_together_lose_nothing<H: Harness>(h: &mut H) {
                     PollFrame::Frame(f) => Some(f),
                     PollFrame::Nothing | PollFrame::Unknown => None,
                 },
+                6 => {
+                    let wanted = known[turn / 7 % 2];
+                    match b.poll_frame_of(wanted) {
+                        PollFrame::Frame(f) => {
+                            assert_eq!(f.from, wanted, "a frame of another peer");
+                            if turn % 3 == 0 {
+                                b.put_back(f);
+                                None
+                            } else {
+                                Some(f)
+                            }
+                        }
+                        PollFrame::Nothing | PollFrame::Unknown => None,
+                    }
+                }
                 n => b.poll_frame_from(known[n % 2]),
             };
             let Some(f) = found else { continue };
