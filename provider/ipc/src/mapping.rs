@@ -1,6 +1,7 @@
 //! Memory of a descriptor, mapped.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -85,6 +86,27 @@ impl Mapping {
         debug_assert!(at + 8 <= self.len && at % 8 == 0);
         // SAFETY: as in `word`: inside the mapping, aligned, and any value is one.
         unsafe { self.base.add(at).cast::<AtomicU64>().as_ref() }
+    }
+
+    /// Gives the memory of the whole pages in `bytes` back, but for the page of the byte at `kept`, which is in there: they
+    /// read 0 here and wherever else they are mapped. Whether the kernel did that.
+    ///
+    /// # Safety
+    /// Nothing may rely on what they hold, and `bytes` are inside the mapping.
+    pub unsafe fn remove(&self, bytes: Range<usize>, kept: usize) -> bool {
+        debug_assert!(bytes.end <= self.len && bytes.contains(&kept));
+        // SAFETY: `sysconf` touches no memory.
+        let Ok(page) = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) else { return false };
+        let kept = kept - kept % page;
+        let parts = [bytes.start..kept, kept + page..bytes.end];
+        parts.into_iter().all(|part| {
+            let (start, end) = (part.start.next_multiple_of(page), part.end - part.end % page);
+            // SAFETY: whole pages of the mapping, with which the caller says that this may be done.
+            start >= end
+                || unsafe {
+                    libc::madvise(self.base.as_ptr().add(start).cast(), end - start, libc::MADV_REMOVE)
+                } == 0
+        })
     }
 
     /// Bytes that take memory: for tests.

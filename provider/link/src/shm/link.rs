@@ -19,6 +19,7 @@ use super::options::OpenOptions;
 use super::parted::Parted;
 use super::peer::Peer;
 use super::rings::Rings;
+use super::shrink::Shrinking;
 use crate::name::Name;
 
 /// Polls between two readings of the clock, the fewer the longer they take: reading it costs more than they do.
@@ -57,6 +58,8 @@ pub struct ShmLink {
     pub(super) serviced: Instant,
     /// When it was last found out which peers still send.
     pub(super) cooled: Instant,
+    /// Which rings are next asked whether they need their pages.
+    pub(super) shrinking: Shrinking,
 
     pub(super) addr: Addr,
     pub(super) ids: HashMap<Addr, PeerId>,

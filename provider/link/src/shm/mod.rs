@@ -36,6 +36,7 @@ mod segment;
 mod send;
 mod served;
 mod service;
+mod shrink;
 mod token;
 mod wake;
 mod window;

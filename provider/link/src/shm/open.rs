@@ -16,6 +16,7 @@ use super::looks::Looks;
 use super::mr_table::MrTable;
 use super::options::{OpenOptions, size};
 use super::rings::{NO_PEER, Rings};
+use super::shrink::Shrinking;
 use super::{hello, ring, token};
 use crate::name::Name;
 use crate::space;
@@ -75,6 +76,7 @@ impl ShmLink {
             clock_read: Instant::now(),
             serviced: Instant::now(),
             cooled: Instant::now(),
+            shrinking: Shrinking::new(),
             addr: name.addr(),
             ids: HashMap::new(),
             callers: HashMap::new(),

@@ -160,6 +160,14 @@ impl Inbound {
         }
     }
 
+    /// Publishes how far the ring was read, if that is not known.
+    pub(super) fn publish(&mut self) {
+        if !self.rx.is_published() {
+            self.rx.publish();
+            self.notify_of_room();
+        }
+    }
+
     /// The position was published: the sender may wait for that.
     #[cold]
     fn notify_of_room(&self) {

@@ -128,6 +128,7 @@ impl ShmLink {
             self.cooled = now;
             self.cool();
         }
+        self.shrink_rings(now);
         if now.duration_since(self.serviced) >= gap {
             self.serviced = now;
             hmem::registry::check();

@@ -55,6 +55,9 @@ pub(crate) struct Producer<M> {
     /// left out on the way.
     left: u32,
     left_out: u32,
+    /// The position when this ring was last asked whether it is in use, and when it was last as small as it becomes.
+    asked: u32,
+    small: u32,
     /// The position, beyond `pos`, of a commit word that is 0 already; `pos` if there is none.
     clean: u32,
     mem: M,
@@ -90,6 +93,8 @@ impl<M: Mem> Producer<M> {
             laps: 0,
             left: NONE,
             left_out: 0,
+            asked: pos,
+            small: pos,
             clean: pos,
         }
     }
@@ -154,8 +159,11 @@ impl<M: Mem> Producer<M> {
     /// Ends the lap here, if little of it is under way.
     fn end_lap(&mut self, need: u32) -> bool {
         let used = self.pos.wrapping_sub(self.head);
-        // Behind a longer one the longest frame would not find room (`pass_by`).
-        let may = self.length <= self.lines / 4 && self.line <= self.lines / 4;
+        // Behind a longer one the longest frame would not find room (`pass_by`), until the consumer has come to the next
+        // record and publishes that it has, which it does where so much was left out. Nothing keeps it from that
+        // where the ring is empty.
+        let short = self.line <= self.lines / 4 || used == 0 && self.line <= self.lines / 4 * 3;
+        let may = self.length <= self.lines / 4 && short;
         let ends = may && used <= self.line / 4 && used + need <= self.line;
         if ends {
             // Behind the word that says so.
@@ -238,6 +246,26 @@ impl<M: Mem> Producer<M> {
             self.lap = head;
         }
         Ok(())
+    }
+
+    /// Called now and then. If little was sent since the last call, and nothing is under way, pages are given back
+    /// and laps are as short as at first.
+    pub(crate) fn shrink(&mut self) {
+        let few = soon(self.lines);
+        let moved = self.pos.wrapping_sub(std::mem::replace(&mut self.asked, self.pos));
+        if moved > few || self.pos.wrapping_sub(self.small) <= few || self.left != NONE {
+            return;
+        }
+        // What is wrong with the ring is found when it is used.
+        if self.read_head().is_err() || self.head != self.pos || !self.mem.give_back(self.line) {
+            return;
+        }
+        self.small = self.pos;
+        self.length = few;
+        self.laps = 0;
+        // The next record asks whether it can go to the start.
+        self.turn = self.pos;
+        self.settle();
     }
 
     /// Whether half of the ring is free, and fewer lines are taken than a shared transfer has turns: the

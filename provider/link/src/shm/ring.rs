@@ -60,6 +60,11 @@ pub(crate) trait Mem {
     fn want(&self) -> &Self::Word;
     /// A sequentially consistent fence.
     fn fence(&self);
+    /// Gives the pages of all lines back that are not in the page of this one, and have no record: they read 0 then. Whether
+    /// that was done.
+    fn give_back(&self, _all_but: u32) -> bool {
+        false
+    }
     /// Has the processor fetch the cache line of byte `at` of the ring to read it. Nothing depends on it.
     fn will_read(&self, at: usize);
     /// Likewise, to write it.
@@ -319,6 +324,11 @@ impl<M: Mem> Consumer<M> {
     pub(crate) fn spoil(&mut self) {
         // Shorter than any but an empty one, which means nothing.
         self.most = 0;
+    }
+
+    /// Whether the producer can see how far this side has read.
+    pub(crate) fn is_published(&self) -> bool {
+        self.published == self.pos
     }
 
     /// Publishes the position as it is.

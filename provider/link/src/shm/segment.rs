@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use hmem::registry::{self, Pages};
@@ -15,6 +16,7 @@ use ipc::pieces::COUNTERS;
 
 use super::ahead;
 use super::ring::{LINE, Mem};
+use super::shrink;
 
 /// Requests of the sender's that it can take back, by their place in its pool: a word each.
 pub(crate) const REVOCABLE: u32 = 16 << 10;
@@ -36,6 +38,9 @@ const TX_INSIDE: usize = 3584;
 const RX_INSIDE: usize = 3712;
 /// Copies between devices that the receiver has in flight, beside the latter.
 const RX_FLIGHTS: usize = RX_INSIDE + 4;
+/// The sender gives pages back, and the receiver allows that (`shrink`); beside the same two.
+const TX_GIVING: usize = TX_INSIDE + 4;
+const RX_ALLOWS: usize = RX_INSIDE + 8;
 /// Set for good: the sender's memory, and the receiver's, is not accessed any more.
 const TX_CLOSED: usize = 3840;
 const RX_CLOSED: usize = 3968;
@@ -54,6 +59,8 @@ pub(crate) struct Segment {
     locked: OnceLock<Option<Pages>>,
     shared: Mapping,
     lines: u32,
+    /// The peer made it, and sends.
+    adopted: bool,
 }
 
 impl Segment {
@@ -68,13 +75,15 @@ impl Segment {
         if !(MIN_RING..=MAX_RING).contains(&ring) || ring % 4096 != 0 {
             return Err(Unfit::Size);
         }
-        memfd::adopt(fd, CONTROL + ring..=CONTROL + ring).map(Segment::over)
+        let segment = memfd::adopt(fd, CONTROL + ring..=CONTROL + ring).map(Segment::over)?;
+        segment.word(RX_ALLOWS).store(1, Relaxed);
+        Ok(Segment { adopted: true, ..segment })
     }
 
     /// A segment in memory of a control page, a table and a ring.
     fn over(shared: Mapping) -> Segment {
         let lines = (shared.len() - CONTROL) / LINE;
-        Segment { locked: OnceLock::new(), shared, lines: lines as u32 }
+        Segment { locked: OnceLock::new(), shared, lines: lines as u32, adopted: false }
     }
 
     /// The word at byte `at`, which is inside and aligned to 4.
@@ -155,11 +164,20 @@ impl Segment {
     pub(crate) fn lock_for(&self, iov: &[Span]) {
         let device = iov.iter().find(|s| s.can(hmem::Caps::DEVICE)).map(|s| s.kind());
         if let (Some(kind), None) = (device, self.locked.get()) {
+            if !self.keeps_pages() {
+                // The next copy will find the sender done.
+                return;
+            }
             let base = self.shared.base() as usize + CONTROL;
             // SAFETY: the ring, which ends with the mapping, and lives longer than what is remembered of it.
             let _ =
                 self.locked.set(unsafe { registry::of(kind).lock_host(base, self.shared.len() - CONTROL) });
         }
+    }
+
+    /// Has the sender give no more pages back; whether it gives none by now. The sender itself looks at `locked`.
+    pub(crate) fn keeps_pages(&self) -> bool {
+        !self.adopted || shrink::forbid(self.word(TX_GIVING), self.word(RX_ALLOWS), full_fence)
     }
 
     /// Bytes `at..at+len` of the ring, which are inside it, for `hmem` to copy from or to.
@@ -200,6 +218,20 @@ impl Mem for Segment {
 
     fn fence(&self) {
         full_fence();
+    }
+
+    fn give_back(&self, all_but: u32) -> bool {
+        // What this side locked itself stays.
+        if self.locked.get().is_some()
+            || !shrink::begin(self.word(TX_GIVING), self.word(RX_ALLOWS), full_fence)
+        {
+            return false;
+        }
+        let kept = CONTROL + all_but as usize * LINE;
+        // SAFETY: the ring's pages, of which the caller says that they hold no record.
+        let given = unsafe { self.shared.remove(CONTROL..self.shared.len(), kept) };
+        shrink::end(self.word(TX_GIVING));
+        given
     }
 
     #[inline(always)]

@@ -1,0 +1,114 @@
+//! Pages of rings that are hardly used any more.
+//!
+//! A ring takes memory as far as it was once used: where its consumer was behind, all of it. A burst to all peers would so
+//! leave a full ring from each process to each other. Now and then each ring is looked at: of one that little went through
+//! since, and that is empty, the sender gives the pages back to the kernel (MADV_REMOVE), but for that which the consumer
+//! polls. They read 0 then, which is no record. The next lap is short again.
+//!
+//! A page that is locked for a device must not go: the device would read it still, and the processor a new one. The sender
+//! knows its own locks. Of those of the consumer two words tell: the sender says that it gives pages back, then looks
+//! whether the consumer allows that; the consumer forbids it, then looks whether the sender is at it, and locks
+//! nothing if so. Each needs a full fence between the two. A consumer that knows nothing of this allows nothing.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
+
+use ipc::word::Word;
+
+use super::link::ShmLink;
+
+/// From one look at a ring to the next, at least.
+const ROUND: Duration = Duration::from_secs(1);
+/// From one look at some rings to that at the next ones, while a round lasts.
+const STEP: Duration = Duration::from_millis(5);
+/// Peers whose rings are looked at together: to give pages back takes some microseconds for each.
+const TOGETHER: usize = 8;
+
+/// Sender: from now on, until [`end`], pages are given back; `false` if the consumer does not allow that.
+pub(super) fn begin(giving: &impl Word, allowed: &impl Word, fence: impl FnOnce()) -> bool {
+    giving.store(1, Relaxed);
+    fence();
+    let begun = allowed.load(Relaxed) == 1;
+    if !begun {
+        end(giving);
+    }
+    begun
+}
+
+/// Sender: no page is given back any more.
+pub(super) fn end(giving: &impl Word) {
+    // Release: the pages are gone before.
+    giving.store(0, Release);
+}
+
+/// Consumer: no page is given back any more, for good, if this is true. Else it is to be asked again.
+pub(super) fn forbid(giving: &impl Word, allowed: &impl Word, fence: impl FnOnce()) -> bool {
+    allowed.store(0, Relaxed);
+    fence();
+    // Acquire: pages that are locked next are none of those that went.
+    giving.load(Acquire) == 0
+}
+
+/// Which rings are looked at next, and when.
+#[derive(Debug)]
+pub(super) struct Shrinking {
+    round: Instant,
+    step: Instant,
+    next: usize,
+}
+
+impl Shrinking {
+    pub(super) fn new() -> Shrinking {
+        let now = Instant::now();
+        Shrinking { round: now, step: now, next: 0 }
+    }
+
+    /// The first of the peers whose rings are looked at now.
+    fn is_due(&mut self, now: Instant, peers: usize) -> Option<usize> {
+        if self.next >= peers {
+            if now.duration_since(self.round) < ROUND {
+                return None;
+            }
+            self.round = now;
+            self.next = 0;
+        }
+        if now.duration_since(self.step) < STEP {
+            return None;
+        }
+        self.step = now;
+        let first = self.next;
+        self.next += TOGETHER;
+        Some(first)
+    }
+}
+
+impl ShmLink {
+    /// Looks at the rings of some peers, if it is time to.
+    #[inline]
+    pub(super) fn shrink_rings(&mut self, now: Instant) {
+        if let Some(first) = self.shrinking.is_due(now, self.peers.len()) {
+            self.shrink_those_from(first);
+        }
+    }
+
+    #[cold]
+    fn shrink_those_from(&mut self, first: usize) {
+        for peer in self.peers.iter_mut().skip(first).take(TOGETHER) {
+            if let Some(inb) = &mut peer.inb {
+                // Else the sender never sees that a ring is empty through which little goes.
+                inb.publish();
+            }
+            if let Some(out) = &mut peer.out {
+                out.tx.shrink();
+            }
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+#[path = "shrink_loom.rs"]
+mod model;
+
+#[cfg(all(test, not(loom)))]
+#[path = "shrink_tests.rs"]
+mod tests;

@@ -1,0 +1,184 @@
+//! What rings give back, and that what is sent arrives all the same.
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use super::super::producer::Producer;
+use super::super::ring::{Consumer, LINE, Mem as _, max_frame};
+use super::super::segment::Segment;
+use super::super::tests::{couple, event_none, frame, say};
+use super::super::{DEFAULT_RING, LONG_RING, MIN_RING};
+
+fn pair(ring: usize) -> (Producer<Segment>, Consumer<Segment>) {
+    let (tx, fd) = Segment::create(ring).unwrap();
+    let rx = Segment::adopt(fd.as_fd(), ring).unwrap();
+    (Producer::new(tx, 5), Consumer::new(rx))
+}
+
+fn send(tx: &mut Producer<Segment>, bytes: &[u8]) -> bool {
+    if !tx.reserve(bytes.len()).unwrap() {
+        return false;
+    }
+    // SAFETY: just reserved.
+    unsafe { tx.write(0, bytes) };
+    tx.publish(bytes.len());
+    true
+}
+
+/// As a link does it now and then.
+fn look(tx: &mut Producer<Segment>, rx: &mut Consumer<Segment>) {
+    rx.publish();
+    tx.shrink();
+}
+
+fn fill_and_empty(tx: &mut Producer<Segment>, rx: &mut Consumer<Segment>, most: usize) {
+    let sent = (0..most).take_while(|_| send(tx, &[1; 100])).count();
+    for _ in 0..sent {
+        assert_eq!(rx.peek(), Ok(Some(100)));
+        rx.advance();
+    }
+}
+
+fn pages(tx: &Producer<Segment>) -> usize {
+    tx.mem().resident() / 4096
+}
+
+#[test]
+fn a_ring_of_which_little_is_used_gives_its_pages_back() {
+    for ring in [MIN_RING, DEFAULT_RING, LONG_RING] {
+        // Where it stops, the next lap begins at the ring's start or cannot.
+        for most in [ring / LINE / 3, ring / LINE / 2, ring / LINE * 4 / 5, usize::MAX] {
+            let (mut tx, mut rx) = pair(ring);
+            for round in 0..3 {
+                fill_and_empty(&mut tx, &mut rx, most);
+                look(&mut tx, &mut rx);
+                let used = pages(&tx);
+                assert!(used >= most.min(ring / LINE * 3 / 4) * LINE / 4096, "in use");
+                look(&mut tx, &mut rx);
+                // The control words, and what the consumer polls.
+                assert_eq!(pages(&tx), 2, "ring {ring}, {most}, round {round}: {used} before");
+            }
+            // Laps are short again, unless the first one had to go to the ring's end.
+            fill_and_empty(&mut tx, &mut rx, most);
+            look(&mut tx, &mut rx);
+            look(&mut tx, &mut rx);
+            for _ in 0..ring / LINE {
+                fill_and_empty(&mut tx, &mut rx, 1);
+            }
+            let end = if most > ring / LINE * 3 / 4 { ring / 4096 } else { 0 };
+            assert!(pages(&tx) <= 2 + ring / 4096 / 4 + end, "{} pages of {ring}", pages(&tx));
+        }
+    }
+}
+
+#[test]
+fn a_ring_with_something_under_way_keeps_its_pages() {
+    let (mut tx, mut rx) = pair(DEFAULT_RING);
+    fill_and_empty(&mut tx, &mut rx, usize::MAX);
+    let used = pages(&tx);
+    assert!(send(&mut tx, b"frame"));
+    for _ in 0..3 {
+        look(&mut tx, &mut rx);
+    }
+    assert_eq!(pages(&tx), used);
+    assert_eq!(rx.peek(), Ok(Some(5)));
+    assert_eq!(rx.first(), Some(*b"frame"));
+    rx.advance();
+    look(&mut tx, &mut rx);
+    assert_eq!(pages(&tx), 2);
+}
+
+#[test]
+fn a_consumer_that_locks_pages_or_knows_nothing_of_this_keeps_them() {
+    let (mut tx, mut rx) = pair(DEFAULT_RING);
+    assert!(rx.mem().keeps_pages());
+    fill_and_empty(&mut tx, &mut rx, usize::MAX);
+    let used = pages(&tx);
+    (0..3).for_each(|_| look(&mut tx, &mut rx));
+    assert_eq!(pages(&tx), used);
+
+    let (tx, _fd) = Segment::create(DEFAULT_RING).unwrap();
+    let mut tx = Producer::new(tx, 0);
+    let sent = (0..).take_while(|_| send(&mut tx, &[1; 100])).count();
+    let used = pages(&tx);
+    // As a consumer of an earlier version, which has taken all.
+    tx.mem().head().store(tx.known().1, std::sync::atomic::Ordering::Relaxed);
+    (0..3).for_each(|_| tx.shrink());
+    assert_eq!(pages(&tx), used, "{sent} sent");
+}
+
+#[test]
+fn frames_keep_their_order_while_pages_are_given_back() {
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let mut noise = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as usize
+    };
+    for run in 0..30 {
+        let ring = [MIN_RING, DEFAULT_RING][run % 2];
+        let max = max_frame((ring / LINE) as u32);
+        let (mut tx, mut rx) = pair(ring);
+        let (mut sent, mut taken, mut lens) = (0u32, 0u32, VecDeque::new());
+        let mut given = 0;
+        for step in 0..6000 {
+            let quiet = step / 300 % 2 == 1;
+            let behind = if quiet { 0 } else { noise() % 200 };
+            let len = match noise() % 32 {
+                0 => max,
+                1..8 => noise() % max,
+                _ => noise() % 300,
+            };
+            let mut bytes = vec![0xff; len.max(4)];
+            bytes[..4].copy_from_slice(&sent.to_le_bytes());
+            let sends = !quiet || noise() % 16 == 0;
+            let full = sends && !send(&mut tx, &bytes);
+            if sends && !full {
+                lens.push_back(bytes.len());
+                sent += 1;
+            }
+            while lens.len() > behind || full && !lens.is_empty() && noise() % 64 != 0 {
+                let len = lens.pop_front().unwrap();
+                assert_eq!(rx.peek(), Ok(Some(len)), "run {run}, step {step}, frame {taken}");
+                let mut got = vec![0; len];
+                rx.read(0, &mut got);
+                assert_eq!(got[..4], taken.to_le_bytes());
+                assert!(got[4..].iter().all(|b| *b == 0xff));
+                rx.advance();
+                taken += 1;
+            }
+            assert_eq!(rx.ready(), !lens.is_empty(), "run {run}, step {step}");
+            if noise() % 8 == 0 {
+                let before = if quiet { pages(&tx) } else { 0 };
+                look(&mut tx, &mut rx);
+                given += usize::from(quiet && pages(&tx) < before);
+            }
+        }
+        assert!(given > 0, "no page was given back");
+    }
+}
+
+#[test]
+fn links_give_back_what_a_burst_took() {
+    let (mut a, to_b, mut b, _) = couple();
+    let taken =
+        |a: &super::super::ShmLink| a.peers[to_b.0 as usize].out.as_ref().unwrap().tx.mem().resident();
+    let mut sent = 0;
+    while say(&mut a, to_b, &[7; 1000]).is_ok() {
+        sent += 1;
+    }
+    (0..sent).for_each(|_| assert_eq!(frame(&mut b).1, [7; 1000]));
+    assert!(taken(&a) > LONG_RING / 2);
+    let start = Instant::now();
+    while taken(&a) > 2 * 4096 {
+        assert!(start.elapsed() < Duration::from_secs(20), "{} bytes", taken(&a));
+        assert!(event_none(&mut a) && event_none(&mut b));
+    }
+    assert!(start.elapsed() >= Duration::from_millis(100));
+    for n in 0..sent {
+        say(&mut a, to_b, &[n as u8; 1000]).unwrap();
+        assert_eq!(frame(&mut b).1, [n as u8; 1000]);
+    }
+}
