@@ -184,6 +184,8 @@ bitflags! {
         /// Registrations of the job are of memory that stays until they are closed, so that what is written may be got; or this is of no
         /// registration.
         const LASTING = 1 << 13;
+        /// Large messages go to many peers in turn.
+        const TO_MANY = 1 << 14;
     }
 }
 
@@ -295,8 +297,11 @@ fn choose_eager(limits: &Limits, op: &Op) -> Option<Plan> {
     } else {
         // Both ways are a reason where the alternative is a copy by one of the two cores.
         let both = op.when.contains(When::BOTH_WAYS) && limits.is_sync() && op.memory == Memory::Host;
+        // Two copies by way of a ring that is seldom used take longer than one.
+        let cold = op.when.contains(When::TO_MANY) && limits.is_sync() && op.memory == Memory::Host;
         let by_frames = limits.rma.is_empty() && op.memory == Memory::Host;
-        let may = op.when.contains(When::IN_A_ROW) || both || by_frames;
+        let gains = (op.when.contains(When::IN_A_ROW) || both) && !cold;
+        let may = gains || by_frames;
         (may && !op.when.contains(When::INJECT) && op.len <= limits.in_a_row).then_some(Plan::EagerInARow)
     }
 }
@@ -354,10 +359,16 @@ fn choose_one_sided(limits: &Limits, op: &Op) -> Option<Plan> {
     may.then(|| choose_cooperative(op).unwrap_or(Plan::InCall))
 }
 
+/// Least bytes of a message that the sender copies a half of, where no more are behind it: of shorter ones the receiver has copied
+/// the whole before the sender, who has to look first and writes to lines that the receiver has, is done with a half.
+const LEAST_WITH_HELP: usize = 128 << 10;
+
 fn choose_cooperative(op: &Op) -> Option<Plan> {
     // What the peer helped with here it would be late with of its own.
     let helped = op.when & (When::HELPED | When::BOTH_WAYS) == When::HELPED;
-    let may = helped && !op.tried.contains(Tried::COOPERATIVE);
+    let is_quick =
+        matches!(op.role, Role::Fetch(_)) && op.len < LEAST_WITH_HELP && !op.when.contains(When::DELEGATE);
+    let may = helped && !is_quick && !op.tried.contains(Tried::COOPERATIVE);
     let cut = may.then(|| Cut::of(op.len, op.when.contains(When::DELEGATE)))?;
     Some(Plan::Cooperative(cut?))
 }

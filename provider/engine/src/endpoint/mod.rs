@@ -8,6 +8,7 @@ mod bound;
 mod complete;
 mod coop;
 mod coop_copy;
+mod crowd;
 mod gone;
 mod handles;
 mod header;
@@ -42,6 +43,7 @@ use crate::core::Core;
 use crate::hash::Map;
 use crate::pool::Pool;
 use crate::types::*;
+use crowd::Crowd;
 use link_api::{Meter, OpId, PeerId, RmaLink};
 use offered::Offered;
 use peer::Peer;
@@ -80,6 +82,7 @@ pub(crate) struct Endpoint<L> {
     /// Messages that the next calls of progress take in.
     unbegun: VecDeque<Unbegun>,
     offered: Offered,
+    crowd: Crowd,
     /// Peers whose accesses are to take effect in order, and have something to wait for.
     in_order: Vec<PeerId>,
     /// Peers with a backlog.
@@ -142,6 +145,7 @@ impl<L: RmaLink> Endpoint<L> {
             invited: Vec::new(),
             unbegun: VecDeque::new(),
             offered: Offered::default(),
+            crowd: Crowd::default(),
             in_order: Vec::new(),
             with_backlog: Vec::new(),
             unlogged_path: None,

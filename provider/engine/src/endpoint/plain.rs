@@ -10,7 +10,7 @@ use wire::{Aux, Flags, Head, Offer, Op as WireOp, RmaSeg, Seg, Status, take};
 use super::Endpoint;
 use crate::core::{Body, Core, Message, Payload, RecvOp, SHORT, Spans, Tally};
 use crate::matching::At;
-use crate::proto::{self, Plan, Reach, Role, choose};
+use crate::proto::{self, Cut, Plan, Reach, Role, When, choose};
 use crate::types::*;
 use link_api::{Direct, Frame, Grant, How, PeerId, PollFrame, RmaLink, Side};
 
@@ -382,7 +382,9 @@ impl<L: RmaLink> Endpoint<L> {
         let target = self.target(core, from, head, flags, len)?;
         let state = self.peer(from);
         let op = proto::Op::new(Role::Fetch(Reach::of(flags)), len, &[target.1.span], state.when());
-        if choose(&state.limits, &op) != Plan::InCall {
+        // Whether more is behind it the general way asks.
+        if op.when.contains(When::HELPED) && Cut::is_worth(len) || choose(&state.limits, &op) != Plan::InCall
+        {
             return None;
         }
         let grant = Grant::Request(offer.req.get());

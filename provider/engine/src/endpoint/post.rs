@@ -212,7 +212,11 @@ impl<L: RmaLink> Endpoint<L> {
         when.set(When::BOTH_WAYS, self.has_receives(core));
         let state = self.peer(peer);
         when.set(When::IN_A_ROW, when.contains(When::IN_A_ROW) | state.unanswered);
-        state.unanswered |= len > state.limits.eager;
+        if len > state.limits.eager {
+            state.unanswered = true;
+            self.crowd.send(peer);
+            when.set(When::TO_MANY, self.crowd.is_many());
+        }
         let mut choice = proto::Op::new(Role::Send, len, op.iov, when);
         if when.contains(When::INJECT) && choice.memory != Memory::Host {
             choice.when.set(When::ONE_DEVICE, self.is_on_one_device(peer, op.iov));

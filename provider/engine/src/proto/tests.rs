@@ -19,6 +19,7 @@ const NONE: When = When::empty();
 const INJECT: When = When::INJECT;
 const ROW: When = When::IN_A_ROW;
 const BOTH: When = When::BOTH_WAYS;
+const MANY: When = When::TO_MANY;
 const ALONE: When = When::ONE_SIDED;
 
 /// Caps, role, bytes, memory, conditions, what was tried in vain, and the plan.
@@ -47,6 +48,11 @@ fn messages() {
         (SYNC, Send, 256, Host, BOTH, none, Plan::Eager),
         (SYNC, Send, 600, Host, BOTH, none, Plan::EagerInARow),
         (SYNC, Send, 601, Host, BOTH, none, Plan::Rendezvous),
+        (SYNC, Send, 256, Host, MANY | BOTH | ROW, none, Plan::Eager),
+        (SYNC, Send, 257, Host, MANY | BOTH, none, Plan::Rendezvous),
+        (SYNC, Send, 257, Host, MANY | ROW, none, Plan::Rendezvous),
+        (HOST, Send, 257, Host, MANY | ROW, none, Plan::EagerInARow),
+        (FRAMES, Send, 600, Host, MANY, none, Plan::EagerInARow),
         (SYNC, Send, 1001, Host, INJECT | BOTH, none, Plan::TooBig),
         (SYNC | DEVICE, Send, 600, Device, BOTH, none, Plan::ByHandles),
         (SYNC | DEVICE, Send, 600, Device, BOTH, Tried::HANDLES, Plan::Rendezvous),
@@ -189,6 +195,8 @@ fn what_a_peer_has_offered() {
         (SYNC, cpu, large, Host, NONE, none, Plan::InCall),
         (SYNC, cpu, large, Host, When::HELPED, none, Plan::Cooperative(halves)),
         (SYNC, cpu, large, Host, When::HELPED | BOTH, none, Plan::InCall),
+        (SYNC, cpu, LEAST_WITH_HELP - 1, Host, When::HELPED, none, Plan::InCall),
+        (SYNC, cpu, LEAST_WITH_HELP - 1, Host, When::HELPED | When::IN_POST, none, Plan::InProgress),
         (
             SYNC,
             cpu,
