@@ -186,6 +186,8 @@ bitflags! {
         const LASTING = 1 << 13;
         /// Large messages go to many peers in turn.
         const TO_MANY = 1 << 14;
+        /// Messages that their senders could help to copy come from many peers in turn.
+        const FROM_MANY = 1 << 15;
     }
 }
 
@@ -359,15 +361,15 @@ fn choose_one_sided(limits: &Limits, op: &Op) -> Option<Plan> {
     may.then(|| choose_cooperative(op).unwrap_or(Plan::InCall))
 }
 
-/// Least bytes of a message that the sender copies a half of, where no more are behind it: of shorter ones the receiver has copied
-/// the whole before the sender, who has to look first and writes to lines that the receiver has, is done with a half.
+/// Least bytes of a message that the sender copies a half of where they come from many peers in turn and no more are behind it: of
+/// shorter ones the receiver has copied the whole before the sender, which writes to the memory that all write to, is done with a half.
 const LEAST_WITH_HELP: usize = 128 << 10;
 
 fn choose_cooperative(op: &Op) -> Option<Plan> {
     // What the peer helped with here it would be late with of its own.
     let helped = op.when & (When::HELPED | When::BOTH_WAYS) == When::HELPED;
-    let is_quick =
-        matches!(op.role, Role::Fetch(_)) && op.len < LEAST_WITH_HELP && !op.when.contains(When::DELEGATE);
+    let alone = op.when & (When::FROM_MANY | When::DELEGATE) == When::FROM_MANY;
+    let is_quick = alone && op.len < LEAST_WITH_HELP;
     let may = helped && !is_quick && !op.tried.contains(Tried::COOPERATIVE);
     let cut = may.then(|| Cut::of(op.len, op.when.contains(When::DELEGATE)))?;
     Some(Plan::Cooperative(cut?))

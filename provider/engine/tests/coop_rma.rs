@@ -136,7 +136,7 @@ fn a_target_that_does_not_look_is_written_and_read_without_end() {
 
 #[test]
 fn a_sender_that_does_not_look_is_not_told_to_share_without_end() {
-    let len = 128 << 10;
+    let len = 64 << 10;
     let mut net = Net::warm(Setup { capacity: 16, ..Setup::default() });
     let (src, dst) = (net.memory(0, len), net.memory(1, len));
     let mut told = 0;

@@ -1,41 +1,48 @@
-//! Whether large messages go to few peers or to many in turn.
+//! Whether large messages go to few peers or to many in turn, and come from few or many.
 //!
 //! With 32 ranks that send 16 KiB to each other one copy by the kernel takes less time than two by way of the rings
 //! (docs/measurements/node.md). Most likely the lines of a ring have left the caches by the time that its turn comes again.
+//! Messages of 64 KiB that come from many senders in turn the receiver copies sooner alone than with the help of each sender;
+//! those that come from the one and same sender, as in a broadcast, it does not.
 
 use link_api::PeerId;
 
-/// Peers to which large messages may go in turn and that count as few; with 15 neither way was quicker in all patterns.
-const FEW: usize = 16;
+/// Peers to which large messages go, by way of rings while they are few: with 15 neither way was quicker in all patterns.
+pub(super) type Targets = Crowd<16>;
+/// Peers from which large messages come, which help to copy while they are few.
+pub(super) type Sources = Crowd<2>;
 
-/// The peers that large messages went to last.
+/// So many messages of few peers after many, and they are few. Less would do for it to change while each peer has some in a row.
+const LONG: u8 = 16;
+
+/// The peers that large messages went to, or came from, last. Up to `FEW` in turn are few.
 #[derive(Debug)]
-pub(super) struct Crowd {
+pub(super) struct Crowd<const FEW: usize> {
     /// The last of them first.
     recent: [PeerId; FEW],
-    /// Messages to others than these, less those to one of these.
+    /// Messages of others than these, less those of one of these.
     others: u8,
 }
 
-impl Default for Crowd {
-    fn default() -> Crowd {
+impl<const FEW: usize> Default for Crowd<FEW> {
+    fn default() -> Self {
         Crowd { recent: [PeerId(u32::MAX); FEW], others: 0 }
     }
 }
 
-impl Crowd {
-    /// A large message goes to a peer.
-    pub(super) fn send(&mut self, to: PeerId) {
-        let found = self.recent.iter().position(|p| *p == to);
+impl<const FEW: usize> Crowd<FEW> {
+    /// A large message goes to a peer, or comes from it.
+    pub(super) fn count(&mut self, peer: PeerId) {
+        let found = self.recent.iter().position(|p| *p == peer);
         self.others = match found {
             Some(_) => self.others.saturating_sub(1),
-            None => (self.others + 1).min(2 * FEW as u8),
+            None => (self.others + 1).min(FEW as u8 + LONG),
         };
         self.recent[..=found.unwrap_or(FEW - 1)].rotate_right(1);
-        self.recent[0] = to;
+        self.recent[0] = peer;
     }
 
-    /// Whether they go to more peers than few.
+    /// Whether they are of more peers than few.
     pub(super) fn is_many(&self) -> bool {
         usize::from(self.others) > FEW
     }
@@ -45,15 +52,20 @@ impl Crowd {
 mod tests {
     use super::*;
 
-    #[test]
-    fn few_peers_in_turn_are_no_crowd_and_more_are() {
+    fn check<const FEW: usize>() {
         for n in [1, 2, FEW as u32, FEW as u32 + 1, 31] {
-            let mut crowd = Crowd::default();
-            (0..80).for_each(|i| crowd.send(PeerId(i % n)));
+            let mut crowd = Crowd::<FEW>::default();
+            (0..80).for_each(|i| crowd.count(PeerId(i % n)));
             assert_eq!(crowd.is_many(), n > FEW as u32, "{n}");
-            // And what was is forgotten as soon as it goes to few.
-            (0..40).for_each(|i| crowd.send(PeerId(i % 2)));
+            // And what was is forgotten as soon as they are few.
+            (0..40).for_each(|i| crowd.count(PeerId(i % 2)));
             assert!(!crowd.is_many(), "{n}");
         }
+    }
+
+    #[test]
+    fn few_peers_in_turn_are_no_crowd_and_more_are() {
+        check::<16>();
+        check::<2>();
     }
 }

@@ -43,7 +43,7 @@ use crate::core::Core;
 use crate::hash::Map;
 use crate::pool::Pool;
 use crate::types::*;
-use crowd::Crowd;
+use crowd::{Sources, Targets};
 use link_api::{Meter, OpId, PeerId, RmaLink};
 use offered::Offered;
 use peer::Peer;
@@ -82,7 +82,8 @@ pub(crate) struct Endpoint<L> {
     /// Messages that the next calls of progress take in.
     unbegun: VecDeque<Unbegun>,
     offered: Offered,
-    crowd: Crowd,
+    targets: Targets,
+    sources: Sources,
     /// Peers whose accesses are to take effect in order, and have something to wait for.
     in_order: Vec<PeerId>,
     /// Peers with a backlog.
@@ -145,7 +146,8 @@ impl<L: RmaLink> Endpoint<L> {
             invited: Vec::new(),
             unbegun: VecDeque::new(),
             offered: Offered::default(),
-            crowd: Crowd::default(),
+            targets: Targets::default(),
+            sources: Sources::default(),
             in_order: Vec::new(),
             with_backlog: Vec::new(),
             unlogged_path: None,

@@ -214,8 +214,8 @@ impl<L: RmaLink> Endpoint<L> {
         when.set(When::IN_A_ROW, when.contains(When::IN_A_ROW) | state.unanswered);
         if len > state.limits.eager {
             state.unanswered = true;
-            self.crowd.send(peer);
-            when.set(When::TO_MANY, self.crowd.is_many());
+            self.targets.count(peer);
+            when.set(When::TO_MANY, self.targets.is_many());
         }
         let mut choice = proto::Op::new(Role::Send, len, op.iov, when);
         if when.contains(When::INJECT) && choice.memory != Memory::Host {

@@ -151,6 +151,10 @@ impl<L: RmaLink> Endpoint<L> {
     fn when_fetching(&mut self, peer: PeerId, len: usize, then: &Then) -> When {
         let mut when = self.peer(peer).when();
         let is_message = matches!(then, Then::Recv(_));
+        if is_message && Cut::is_worth(len) {
+            self.sources.count(peer);
+            when.set(When::FROM_MANY, self.sources.is_many());
+        }
         let has_more = self.link.has_frames_of(peer);
         let delegate =
             has_more && when.contains(When::HELPED) && Cut::is_delegable(len) && self.may_delegate(peer);
