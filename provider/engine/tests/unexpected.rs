@@ -163,9 +163,8 @@ fn a_ring_is_left_alone_for_two_polls_after_a_receive_unless_another_is_posted()
     };
     let (message, kept) = (Some(PollFast::Message), Some(PollFast::Kept));
     assert_eq!(polls(&mut net, 2), [(message, 0), (message, 0), (None, 0), (None, 0)]);
-    // The next one is taken as it is posted: see `late`.
-    assert_eq!(polls(&mut net, 1), [(None, 0), (None, 0), (kept, 1), (kept, 2)]);
-    assert_eq!(net[0].received().ctx, Ctx(0));
+    // After more of them the next one is taken as it is posted: see `late`.
+    assert_eq!(polls(&mut net, 1), [(message, 0), (None, 0), (None, 0), (kept, 1)]);
     // A look that goes on from one to the next.
     net[0].recv(&with_tag(&[room], 6, 9)).unwrap();
     net[1].send(&tagged(0, std::slice::from_ref(&bytes), 6, 8)).unwrap();

@@ -215,7 +215,7 @@ pub trait Link {
     fn expect(&mut self, _peer: PeerId) {}
 
     /// The next frame that matters is most likely one of this peer: a receive from it is posted, and no other. Until one has
-    /// come, or this is called again, quick polls may look for frames of others only now and then.
+    /// come, or this is called again, quick polls that follow each other closely may look for frames of others only now and then.
     fn awaits(&mut self, _peer: Option<PeerId>) {}
 
     /// Whether there is room for a frame that the peer can do without: those that it has not taken are far

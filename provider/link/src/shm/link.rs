@@ -41,6 +41,8 @@ pub struct ShmLink {
     pub(super) calls: u32,
     pub(super) clock_at: u32,
     pub(super) pace: u32,
+    /// From one poll to the next it took longer than from one reading of the sockets to the next, when that was last known.
+    pub(super) rare: bool,
     /// `armed`, or `dying` is not empty, or `rings` is.
     pub(super) slow: bool,
     /// Another link of the endpoint carries frames: the first call by this one may wait a little.

@@ -65,6 +65,7 @@ impl ShmLink {
             calls: 0,
             clock_at: *PACE.start(),
             pace: *PACE.start(),
+            rare: false,
             slow: true,
             patient: false,
             armed: false,

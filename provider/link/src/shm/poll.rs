@@ -14,6 +14,7 @@ pub(super) const REST: u32 = 4;
 
 /// Of so many polls while one peer is waited for, one looks at the others' rings too. What they have sent is as well off there:
 /// it would be taken in as unexpected, and a look at a ring takes its next line away from the sender, which is about to write it.
+/// Where polls are rare each of them looks: what others have sent may be more than messages, and so many polls take long.
 pub(super) const OTHERS: u32 = 16;
 
 /// Time between two readings of the sockets.
@@ -90,14 +91,12 @@ impl ShmLink {
     #[inline(never)]
     pub(super) fn find_of_many(&mut self) -> u32 {
         match self.rings.has_awaited() {
-            Some(has) if self.calls % OTHERS != 0 => {
+            Some(true) if self.calls % OTHERS != 0 => {
                 let id = self.rings.awaited();
-                if !has {
-                    return NO_PEER;
-                }
                 self.warm(id);
                 id
             }
+            Some(false) if self.calls % OTHERS != 0 && !self.rare => NO_PEER,
             _ => self.find().unwrap_or(NO_PEER),
         }
     }
@@ -122,6 +121,7 @@ impl ShmLink {
         let gap = if self.is_eager() { EAGER_GAP } else { GAP };
         let now = Instant::now();
         let since = now.duration_since(std::mem::replace(&mut self.clock_read, now));
+        self.rare = since > GAP * self.pace;
         let pace = if since > GAP { self.pace / 2 } else { self.pace * 2 };
         self.pace = pace.clamp(*PACE.start(), *PACE.end());
         if self.rings.hot() > 1 && now.duration_since(self.cooled) >= COOL {

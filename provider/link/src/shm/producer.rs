@@ -28,7 +28,7 @@ const LAPS: u32 = 8;
 /// No line.
 const NONE: u32 = u32::MAX;
 
-/// The sending half. [`super::peer::Outbound`] has all of it, and the address of the memory, on one cache line.
+/// The sending half. [`super::peer::Outbound`] has on one cache line what comes before the memory, and the memory's address.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Producer<M> {
@@ -55,12 +55,12 @@ pub(crate) struct Producer<M> {
     /// left out on the way.
     left: u32,
     left_out: u32,
-    /// The position when this ring was last asked whether it is in use, and when it was last as small as it becomes.
-    asked: u32,
-    small: u32,
     /// The position, beyond `pos`, of a commit word that is 0 already; `pos` if there is none.
     clean: u32,
     mem: M,
+    /// The position when this ring was last asked whether it is in use, and when it was last as small as it becomes.
+    asked: u32,
+    small: u32,
 }
 
 impl<M: Mem> Producer<M> {
