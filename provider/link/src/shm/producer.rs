@@ -353,6 +353,12 @@ impl<M: Mem> Producer<M> {
         }
     }
 
+    /// The reserved frame is not published, whatever was written of it: that may be where the next commit words are.
+    #[cold]
+    pub(crate) fn abandon(&mut self) {
+        self.clean = self.pos;
+    }
+
     /// Publishes the reserved frame of `len` bytes.
     #[inline(always)]
     pub(crate) fn publish(&mut self, len: usize) {
