@@ -19,7 +19,7 @@ use ipc::word::Word;
 const ROUND: Duration = Duration::from_secs(1);
 /// From one look at some rings to that at the next ones, while a round lasts.
 const STEP: Duration = Duration::from_millis(5);
-/// Peers whose rings are looked at together: to give pages back takes some microseconds for each.
+/// Peers whose rings are looked at together: to give back takes about a microsecond for each page.
 pub(super) const TOGETHER: usize = 8;
 
 /// Sender: from now on, until [`end`], pages are given back; `false` if the consumer does not allow that.
