@@ -6,7 +6,7 @@ use link_api::{Event, Frame, PeerId};
 
 use super::link::{PACE, ShmLink};
 use super::rings::NO_PEER;
-use super::{ring, wake};
+use super::{ring, shrink, wake};
 
 /// Polls between two looks at rings that are not hot: so that idle peers cost next to nothing, and get a turn also
 /// while the hot ones never stop.
@@ -133,6 +133,27 @@ impl ShmLink {
             self.serviced = now;
             hmem::registry::check();
             self.service();
+        }
+    }
+
+    /// Looks at the rings of some peers, if it is time to.
+    #[inline]
+    fn shrink_rings(&mut self, now: Instant) {
+        if let Some(first) = self.shrinking.is_due(now, self.peers.len()) {
+            self.shrink_those_from(first);
+        }
+    }
+
+    #[cold]
+    fn shrink_those_from(&mut self, first: usize) {
+        for peer in self.peers.iter_mut().skip(first).take(shrink::TOGETHER) {
+            if let Some(inb) = &mut peer.inb {
+                // Else the sender never sees that a ring is empty through which little goes.
+                inb.publish();
+            }
+            if let Some(out) = &mut peer.out {
+                out.tx.shrink();
+            }
         }
     }
 

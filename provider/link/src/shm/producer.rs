@@ -28,7 +28,7 @@ const LAPS: u32 = 8;
 /// No line.
 const NONE: u32 = u32::MAX;
 
-/// The sending half. [`super::peer::Outbound`] has on one cache line what comes before the memory, and the memory's address.
+/// The sending half. [`super::peer::Outbound`] has all that frames touch, up to the address of the memory, on one cache line.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Producer<M> {
@@ -58,9 +58,11 @@ pub(crate) struct Producer<M> {
     /// The position, beyond `pos`, of a commit word that is 0 already; `pos` if there is none.
     clean: u32,
     mem: M,
-    /// The position when this ring was last asked whether it is in use, and when it was last as small as it becomes.
+    /// The position when this ring was last asked whether it is in use, and when its pages were last to be given back.
     asked: u32,
     small: u32,
+    /// Up to which line records may have gone since pages were last given back.
+    reach: u32,
 }
 
 impl<M: Mem> Producer<M> {
@@ -93,9 +95,10 @@ impl<M: Mem> Producer<M> {
             laps: 0,
             left: NONE,
             left_out: 0,
+            clean: pos,
             asked: pos,
             small: pos,
-            clean: pos,
+            reach: soon(lines),
         }
     }
 
@@ -153,7 +156,9 @@ impl<M: Mem> Producer<M> {
             true => self.lines - self.line,
             false => self.lines.saturating_sub(self.pos.wrapping_sub(self.head)),
         };
-        self.stop = self.pos.wrapping_add(room.min(self.turn.wrapping_sub(self.pos)));
+        let room = room.min(self.turn.wrapping_sub(self.pos));
+        self.stop = self.pos.wrapping_add(room);
+        self.reach = self.reach.max(self.line + room);
     }
 
     /// Ends the lap here, if little of it is under way.
@@ -253,19 +258,31 @@ impl<M: Mem> Producer<M> {
     pub(crate) fn shrink(&mut self) {
         let few = soon(self.lines);
         let moved = self.pos.wrapping_sub(std::mem::replace(&mut self.asked, self.pos));
-        if moved > few || self.pos.wrapping_sub(self.small) <= few || self.left != NONE {
+        if moved > few || self.is_small() || self.left != NONE {
             return;
         }
         // What is wrong with the ring is found when it is used.
-        if self.read_head().is_err() || self.head != self.pos || !self.mem.give_back(self.line) {
+        if self.read_head().is_err() || self.head != self.pos {
             return;
         }
+        // Where pages may not go, as those of locked memory (mlockall) may not, this is tried again after some more lines.
         self.small = self.pos;
+        if !self.mem.give_back(self.line) {
+            return;
+        }
         self.length = few;
         self.laps = 0;
         // The next record asks whether it can go to the start.
         self.turn = self.pos;
         self.settle();
+        self.reach = 0;
+    }
+
+    /// Whether it takes about what the first laps take, which the next ones would take again, or was asked to become
+    /// so since little more was sent.
+    pub(crate) fn is_small(&self) -> bool {
+        let few = soon(self.lines);
+        self.pos.wrapping_sub(self.small) <= few || self.reach <= 2 * few
     }
 
     /// Whether half of the ring is free, and fewer lines are taken than a shared transfer has turns: the
@@ -334,6 +351,12 @@ impl<M: Mem> Producer<M> {
             // SAFETY: as above, for the rest of `src`.
             unsafe { self.mem.put(wrapped, src.as_ptr().add(n), rest) };
         }
+    }
+
+    /// The reserved frame is not published, whatever was written of it: that may be where the next commit words are.
+    #[cold]
+    pub(crate) fn abandon(&mut self) {
+        self.clean = self.pos;
     }
 
     /// Publishes the reserved frame of `len` bytes.

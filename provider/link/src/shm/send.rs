@@ -47,7 +47,7 @@ impl ShmLink {
         if len > 0 {
             let done = out.copy_in(head.len(), body, off, len);
             if done != len {
-                // Nothing was published.
+                out.tx.abandon();
                 return Some(Err(Refused::Fault));
             }
         }

@@ -15,14 +15,12 @@ use std::time::{Duration, Instant};
 
 use ipc::word::Word;
 
-use super::link::ShmLink;
-
 /// From one look at a ring to the next, at least.
 const ROUND: Duration = Duration::from_secs(1);
 /// From one look at some rings to that at the next ones, while a round lasts.
 const STEP: Duration = Duration::from_millis(5);
-/// Peers whose rings are looked at together: to give pages back takes some microseconds for each.
-const TOGETHER: usize = 8;
+/// Peers whose rings are looked at together: to give back takes about a microsecond for each page.
+pub(super) const TOGETHER: usize = 8;
 
 /// Sender: from now on, until [`end`], pages are given back; `false` if the consumer does not allow that.
 pub(super) fn begin(giving: &impl Word, allowed: &impl Word, fence: impl FnOnce()) -> bool {
@@ -64,7 +62,7 @@ impl Shrinking {
     }
 
     /// The first of the peers whose rings are looked at now.
-    fn is_due(&mut self, now: Instant, peers: usize) -> Option<usize> {
+    pub(super) fn is_due(&mut self, now: Instant, peers: usize) -> Option<usize> {
         if self.next >= peers {
             if now.duration_since(self.round) < ROUND {
                 return None;
@@ -79,29 +77,6 @@ impl Shrinking {
         let first = self.next;
         self.next += TOGETHER;
         Some(first)
-    }
-}
-
-impl ShmLink {
-    /// Looks at the rings of some peers, if it is time to.
-    #[inline]
-    pub(super) fn shrink_rings(&mut self, now: Instant) {
-        if let Some(first) = self.shrinking.is_due(now, self.peers.len()) {
-            self.shrink_those_from(first);
-        }
-    }
-
-    #[cold]
-    fn shrink_those_from(&mut self, first: usize) {
-        for peer in self.peers.iter_mut().skip(first).take(TOGETHER) {
-            if let Some(inb) = &mut peer.inb {
-                // Else the sender never sees that a ring is empty through which little goes.
-                inb.publish();
-            }
-            if let Some(out) = &mut peer.out {
-                out.tx.shrink();
-            }
-        }
     }
 }
 

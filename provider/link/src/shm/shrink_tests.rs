@@ -109,6 +109,95 @@ fn a_consumer_that_locks_pages_or_knows_nothing_of_this_keeps_them() {
 }
 
 #[test]
+fn a_ring_that_takes_no_more_than_its_first_laps_is_left_alone() {
+    for ring in [MIN_RING, DEFAULT_RING, LONG_RING] {
+        let (mut tx, mut rx) = pair(ring);
+        fill_and_empty(&mut tx, &mut rx, ring / LINE / 2);
+        (0..2).for_each(|_| look(&mut tx, &mut rx));
+        assert_eq!(pages(&tx), 2);
+        // The next frame goes to the start, by which the position comes as far as by many.
+        for n in 0..100 {
+            fill_and_empty(&mut tx, &mut rx, 1 + n % 2);
+            let used = pages(&tx);
+            (0..3).for_each(|_| look(&mut tx, &mut rx));
+            assert_eq!(pages(&tx), used, "ring {ring}, {n}");
+        }
+    }
+}
+
+#[test]
+fn pages_that_may_not_go_are_asked_for_again_only_after_some_more_frames() {
+    let (mut tx, mut rx) = pair(MIN_RING);
+    let at = tx.mem().span(0, MIN_RING).as_ptr().cast();
+    let used = |tx: &mut _, rx: &mut _| {
+        fill_and_empty(tx, rx, usize::MAX);
+        (0..2).for_each(|_| look(tx, rx));
+        pages(tx)
+    };
+    // SAFETY: mapped memory, which stays so.
+    assert_eq!(unsafe { libc::mlock(at, MIN_RING) }, 0);
+    assert!(used(&mut tx, &mut rx) > MIN_RING / 4096 * 3 / 4);
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::munlock(at, MIN_RING) }, 0);
+    let before = pages(&tx);
+    (0..3).for_each(|_| look(&mut tx, &mut rx));
+    assert_eq!(pages(&tx), before);
+    assert_eq!(used(&mut tx, &mut rx), 2);
+}
+
+#[test]
+fn frames_keep_their_order_while_pages_go_beside_a_consumer_that_reads() {
+    const FRAMES: u32 = 60_000;
+    let mut noise = 0x2545_f491u32;
+    for ring in [MIN_RING, DEFAULT_RING] {
+        let (mut tx, mut rx) = pair(ring);
+        let taker = std::thread::spawn(move || {
+            for n in 0..FRAMES {
+                let len = loop {
+                    match rx.peek().unwrap() {
+                        Some(len) => break len,
+                        None if rx.ready() => {}
+                        None => rx.publish(),
+                    }
+                };
+                // The word behind the frame may be in a page that went.
+                let _ = rx.followed();
+                let mut got = vec![0; len];
+                assert_eq!(rx.read(0, &mut got), len);
+                assert_eq!(got[..4], n.to_le_bytes());
+                assert!(got[4..].iter().all(|b| *b == n as u8 | 1));
+                rx.advance();
+            }
+        });
+        let (mut sent, mut given) = (0u32, 0);
+        while sent < FRAMES && !taker.is_finished() {
+            noise ^= noise << 13;
+            noise ^= noise >> 17;
+            noise ^= noise << 5;
+            let burst = if noise % 4 == 0 { 2 * (ring / LINE) as u32 } else { noise % 8 };
+            for _ in 0..burst.min(FRAMES - sent) {
+                let mut bytes = vec![sent as u8 | 1; 4 + (noise >> (sent % 16)) as usize % 600];
+                bytes[..4].copy_from_slice(&sent.to_le_bytes());
+                while !send(&mut tx, &bytes) && !taker.is_finished() {
+                    std::thread::yield_now();
+                }
+                sent += 1;
+            }
+            while burst > 8 && !tx.is_read() && !taker.is_finished() {
+                std::thread::yield_now();
+            }
+            for _ in 0..(noise >> 8) % 4 {
+                let before = tx.is_small();
+                tx.shrink();
+                given += u32::from(!before && tx.is_small());
+            }
+        }
+        taker.join().unwrap();
+        assert!(given > 10, "pages went {given} times");
+    }
+}
+
+#[test]
 fn frames_keep_their_order_while_pages_are_given_back() {
     let mut state = 0x2545_f491_4f6c_dd1du64;
     let mut noise = move || {

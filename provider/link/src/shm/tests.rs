@@ -413,7 +413,7 @@ fn others_are_looked_at_as_often_where_looks_at_one_ring_come_between() {
 }
 
 #[test]
-fn who_sleeps_while_one_peer_is_waited_for_is_woken_by_another() {
+fn a_sleeper_that_waits_for_one_peer_is_woken_by_another() {
     let (_a, (mut b, at_b), mut c, [from_a, from_b]) = one_of_two_awaited();
     for n in 0..100 {
         c.awaits(Some(from_a));
@@ -504,4 +504,37 @@ fn others_are_looked_at_by_each_of_polls_that_are_rare_while_one_peer_is_waited_
         let n = polls(100);
         assert!(n <= poll::REST, "{n} polls");
     }
+}
+
+#[test]
+fn what_was_written_of_a_frame_that_could_not_be_read_whole_is_never_a_frame() {
+    let (mut a, to_b, mut b, to_a) = couple();
+    const PAGE: usize = 64 << 10;
+    // SAFETY: a new mapping; its second half is made inaccessible, and only copies that may fail read it.
+    let at = unsafe {
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let at = libc::mmap(std::ptr::null_mut(), 2 * PAGE, prot, flags, -1, 0);
+        assert_ne!(at, libc::MAP_FAILED);
+        // Each word looks like the commit word of a frame.
+        at.cast::<u32>().cast::<[u32; PAGE / 4]>().write([9; PAGE / 4]);
+        assert_eq!(libc::mprotect(at.add(PAGE), PAGE, libc::PROT_NONE), 0);
+        at
+    };
+    // SAFETY: what is there of them may be read until the end of the test.
+    let part = |off| unsafe { Span::new(at.expose_provenance() + off, PAGE, hmem::Kind::System) }.for_peers();
+    let body = [part(0), part(PAGE)];
+    for len in [300, 1000, 3000] {
+        for n in 0..20 {
+            say(&mut a, to_b, b"before").unwrap();
+            let sent = a.send(to_b, &[1; 4], &body, PAGE - len, len + 100);
+            assert_eq!(sent, Err(Refused::Fault));
+            say(&mut a, to_b, b"behind").unwrap();
+            for expected in [b"before", b"behind"] {
+                assert_eq!(frame(&mut b), (to_a, expected.to_vec()), "{len}, {n}");
+            }
+            assert!(event_none(&mut b), "{len}, {n}");
+        }
+    }
+    // SAFETY: nothing uses it any more.
+    unsafe { libc::munmap(at, 2 * PAGE) };
 }
