@@ -77,10 +77,13 @@ fn short_ones_of_many_senders_in_turn_the_receiver_copies_alone() {
             let (src, dst) = (net.bytes(*from, &pattern(len, *from)), net.memory(SENDERS, len));
             net[SENDERS].recv(&from_any(&[dst], 1)).unwrap();
             net[*from].send(&msg(SENDERS as u64, &[src], 0)).unwrap();
-            (0..3).for_each(|_| net[SENDERS].progress());
+            for _ in 0..3 {
+                net[SENDERS].progress();
+            }
             let sharing = std::cell::Cell::new(0);
             net.tamper(SENDERS, *from, |frame| {
-                sharing.set(sharing.get() + usize::from(Head::of(frame).unwrap().op() == Some(Op::CoopFetch)));
+                sharing
+                    .set(sharing.get() + usize::from(Head::of(frame).unwrap().op() == Some(Op::CoopFetch)));
             });
             asked = sharing.get();
             net.settle();

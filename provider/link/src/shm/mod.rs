@@ -54,6 +54,9 @@ pub use windows::{WindowId, Windows};
 mod tests;
 
 #[cfg(all(test, not(loom)))]
+mod awaited_tests;
+
+#[cfg(all(test, not(loom)))]
 mod peer_tests;
 
 #[cfg(all(test, not(loom)))]
