@@ -177,6 +177,22 @@ fn a_message_that_a_peek_finds_is_told_of_in_the_queue_of_the_endpoint_that_was_
     }
 }
 
+/// By the context itself, where the message came to an endpoint that has no queue.
+#[test]
+fn what_a_peek_finds_of_an_endpoint_without_a_queue_is_told_of_in_the_first_one() {
+    let (mut net, rx, _, _) = sharing();
+    let (link, av, own) = (net.link(), net[1].av, net[1].rx_cq);
+    let (place, tx_cq) = (link.place(), Some(net[1].tx_cq));
+    net[1].ep_open(EpConfig { link, av, rx: Some(rx), tx_cq, rx_cq: None, cntrs: Cntrs::default() });
+    let (av, name, src) = (net[0].av, net.addr(place), net.memory(0, 3000));
+    let to_deaf = net[0].av_insert(av, name);
+    net[0].send(&msg(to_deaf, &[src], 0)).unwrap();
+    net.settle();
+    let pattern = Pattern { src: ADDR_UNSPEC, tag: None };
+    net[1].peek(rx, pattern, Peek::Look, Ctx(7), OpFlags::COMPLETION).unwrap();
+    assert_eq!(net[1].next(own).map(|c| (c.ctx, c.err, c.len)), Some((Ctx(7), None, 3000)));
+}
+
 #[test]
 fn a_shared_multi_receive_buffer_is_given_back_whichever_endpoint_fills_it() {
     for (last, len) in [(0, 80), (1, 80), (0, 5000), (1, 5000)] {

@@ -297,7 +297,8 @@ impl<L: RmaLink> Domain<L> {
             }
         }
         // Of a call to the context itself, where the message would be received.
-        let to = from.filter(|_| by.is_none()).or(telling);
+        let has_queue = |ep: &EpId| self.eps.get(ep.at()).is_some_and(|ep| ep.rx_cq.is_some());
+        let to = from.filter(|ep| by.is_none() && has_queue(ep)).or(telling);
         let Some(ep) = to.and_then(|ep| self.eps.get_mut(ep.at())) else { return Err(Error::NotFound) };
         if ep.writes(flags) || entry.err.is_some() {
             let cq = ep.rx_cq;
