@@ -1,4 +1,4 @@
-//! Of which peer alone a link is told that a frame of it is waited for.
+//! Which peer a link awaits a frame of, alone.
 
 use engine::{Ctx, Pattern, Recv, Send};
 use testkit::*;

@@ -162,7 +162,7 @@ fn a_message_that_a_peek_finds_is_told_of_in_the_queue_of_the_endpoint_that_was_
             }
             let found = [own, queue].map(|cq| net[1].next(cq).map(|c| (c.ctx, c.err, c.len)));
             assert_eq!(found, [own, queue].map(|cq| (cq == expected).then_some((ctx, None, 3000))), "{by:?}");
-            // Bytes are told of where they came to.
+            // Received bytes are reported to the endpoint that they came to.
             let room = net.memory(1, 3000);
             match what {
                 Peek::Look => net[1].recv_at(rx, &from_any(&[room], n)).unwrap(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use engine::{Completion, CqId, PollFast, Report};
+use engine::{CqId, PollFast, Report};
 use libc::{c_char, c_int, c_void};
 use libfabric_sys as fi;
 use link::turns;
@@ -18,7 +18,7 @@ use crate::xpu::{self, XpuCtxFid};
 mod entry;
 mod place;
 
-use entry::flags_of;
+use entry::write_error;
 use place::Place;
 
 /// Entries of a queue whose opener leaves the size open.
@@ -444,39 +444,6 @@ unsafe extern "C" fn readerr(cq: *mut fi::fid_cq, buf: *mut fi::fi_cq_err_entry,
         unsafe { write_error(buf, &failed, cq.shared.api_version) };
         Ok(1usize)
     })
-}
-
-/// Writes an error entry as long as that version's is.
-///
-/// # Safety
-/// `buf` is valid for writes of that length.
-unsafe fn write_error(buf: *mut fi::fi_cq_err_entry, c: &Completion, api_version: u32) {
-    let (err, prov_errno) = c.err.map_or((0, 0), |e| (Errno::from(e).0, errno::detail(e)));
-    // SAFETY: the caller's promise; the places form no reference to a structure that may be shorter.
-    unsafe {
-        (*buf).op_context = c.ctx.0 as *mut c_void;
-        (*buf).flags = flags_of(c.what);
-        (*buf).len = c.len;
-        (*buf).buf = c.buf as *mut c_void;
-        (*buf).data = c.data;
-        (*buf).tag = c.tag;
-        (*buf).olen = c.olen;
-        (*buf).err = err;
-        (*buf).prov_errno = prov_errno;
-        if api_version < fi::FI_VERSION(1, 5) {
-            (*buf).err_data = std::ptr::null_mut();
-            return;
-        }
-        // A buffer of the application's is returned with nothing in it; where there is none, there
-        // is none of ours.
-        if (*buf).err_data_size == 0 {
-            (*buf).err_data = std::ptr::null_mut();
-        }
-        (*buf).err_data_size = 0;
-        if api_version >= fi::FI_VERSION(1, 20) {
-            (*buf).src_addr = c.src;
-        }
-    }
 }
 
 unsafe extern "C" fn signal(cq: *mut fi::fid_cq) -> c_int {

@@ -4,6 +4,8 @@ use engine::{Completion, What};
 use libc::c_void;
 use libfabric_sys as fi;
 
+use crate::errno::{self, Errno};
+
 /// One format.
 pub(super) trait Entry {
     fn of(c: &Completion) -> Self;
@@ -105,6 +107,39 @@ const fn table<const N: usize>(map: &[(What, u64); 13], first: u32) -> [u64; N] 
         bits += 1;
     }
     out
+}
+
+/// Writes an error entry as long as that version's is.
+///
+/// # Safety
+/// `buf` is valid for writes of that length.
+pub(super) unsafe fn write_error(buf: *mut fi::fi_cq_err_entry, c: &Completion, api_version: u32) {
+    let (err, prov_errno) = c.err.map_or((0, 0), |e| (Errno::from(e).0, errno::detail(e)));
+    // SAFETY: the caller's promise; the places form no reference to a structure that may be shorter.
+    unsafe {
+        (*buf).op_context = c.ctx.0 as *mut c_void;
+        (*buf).flags = flags_of(c.what);
+        (*buf).len = c.len;
+        (*buf).buf = c.buf as *mut c_void;
+        (*buf).data = c.data;
+        (*buf).tag = c.tag;
+        (*buf).olen = c.olen;
+        (*buf).err = err;
+        (*buf).prov_errno = prov_errno;
+        if api_version < fi::FI_VERSION(1, 5) {
+            (*buf).err_data = std::ptr::null_mut();
+            return;
+        }
+        // A buffer of the application's is returned with nothing in it; where there is none, there
+        // is none of ours.
+        if (*buf).err_data_size == 0 {
+            (*buf).err_data = std::ptr::null_mut();
+        }
+        (*buf).err_data_size = 0;
+        if api_version >= fi::FI_VERSION(1, 20) {
+            (*buf).src_addr = c.src;
+        }
+    }
 }
 
 #[cfg(test)]

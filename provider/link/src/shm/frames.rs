@@ -186,7 +186,7 @@ impl Link for ShmLink {
     #[inline(always)]
     fn awaits(&mut self, peer: Option<PeerId>) {
         self.rings.awaits(peer.map_or(NO_PEER, |peer| peer.0));
-        // Most who wait for one peer send to it first: its line is on its way meanwhile, from where the peer polls it.
+        // The next message most often goes to that peer: the line for it is fetched meanwhile from the core that polls it.
         let out = peer.and_then(|peer| self.peers.get(peer.0 as usize)).and_then(|peer| peer.out.as_ref());
         if let Some(out) = out {
             out.tx.expect(1);

@@ -114,8 +114,8 @@ impl Peer {
         Some(why)
     }
 
-    /// That a peer which was there before did not listen some time ago is not told once something else may: it is called once
-    /// more, and the answer to that is told.
+    /// A refusal of some time ago, by a peer that was there before, is not reported: something else may listen by now. One more connection
+    /// is tried, and what it ends with is reported.
     fn doubt(&mut self) {
         let is_stale = |(why, at): &(Gone, Instant)| *why == Gone::Refused && at.elapsed() >= STALE;
         let mut all = self.failed.iter().chain(&self.owed).peekable();
