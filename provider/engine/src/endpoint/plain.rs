@@ -198,7 +198,7 @@ impl<L: RmaLink> Endpoint<L> {
             }
         }
         // Of all endpoints that were polled.
-        core.kept += work;
+        core.kept = core.kept.saturating_add(work);
         PollFast::Kept
     }
 
