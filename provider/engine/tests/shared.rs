@@ -101,7 +101,7 @@ fn the_work_of_a_poll_is_that_of_all_endpoints() {
         work += net[1].kept();
     }
     assert_eq!(work as usize, 2 * EACH);
-    assert_eq!(net[1].kept(), 0, "it is told once");
+    assert_eq!(net[1].kept(), 0, "the sum starts anew");
 }
 
 /// Opens one more endpoint that shares, and has this queue.

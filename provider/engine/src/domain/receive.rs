@@ -3,7 +3,8 @@
 use hmem::{Span, total};
 
 use super::Domain;
-use crate::core::{Message, Multi, RecvOp, Spans, Tally};
+use crate::core::{Core, Message, Multi, RecvOp, Spans, Tally};
+use crate::endpoint::Endpoint;
 use crate::matching::At;
 use crate::types::*;
 use link_api::RmaLink;
@@ -68,26 +69,27 @@ impl<L: RmaLink> Domain<L> {
     /// Receives the next message of a ring, if it is for this receive: the polls for the ones before found these at once.
     #[inline(always)]
     fn recv_at_once(&mut self, rx: RxId, span: Span, op: Recv<'_>) -> bool {
-        let Some(context) = self.core.rxs.get_mut(rx.at()) else { return false };
-        let &[ep] = &context.eps[..] else { return false };
-        let Some(ep) = self.eps.get_mut(ep.at()) else { return false };
-        if !ep.receive_at_once(&mut self.core, span, &op) {
-            return false;
-        }
-        if self.core.counted && !self.work.is_empty() {
-            self.run_work();
-        }
-        true
+        self.by_sole_endpoint(rx, |ep, core| ep.receive_at_once(core, span, &op))
     }
 
     /// Receives the next message of its sender's ring, if it is for this receive. Messages wait that no receive was posted for: where
     /// several peers are ahead of this one, a poll for that message would take in those of the others first.
     #[inline(never)]
     fn recv_from_ring(&mut self, rx: RxId, span: Span, op: Recv<'_>) -> bool {
+        self.by_sole_endpoint(rx, |ep, core| ep.receive_from_ring(core, span, &op))
+    }
+
+    /// Whether the context's endpoint, if it has one alone, completed a receive.
+    #[inline(always)]
+    fn by_sole_endpoint(
+        &mut self,
+        rx: RxId,
+        complete: impl FnOnce(&mut Endpoint<L>, &mut Core) -> bool,
+    ) -> bool {
         let Some(context) = self.core.rxs.get_mut(rx.at()) else { return false };
         let &[ep] = &context.eps[..] else { return false };
         let Some(ep) = self.eps.get_mut(ep.at()) else { return false };
-        if !ep.receive_from_ring(&mut self.core, span, &op) {
+        if !complete(ep, &mut self.core) {
             return false;
         }
         if self.core.counted && !self.work.is_empty() {

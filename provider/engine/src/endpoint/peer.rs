@@ -65,7 +65,7 @@ pub(crate) struct Peer {
     pub(super) gone: Option<Gone>,
     /// The link knows that receives wait for it, or that it was there.
     pub(super) expected: bool,
-    /// Whether it was told to hold back, or has told this side to.
+    /// Whether this side has asked the peer to send no more for now; and whether the peer has asked this side.
     pub(super) pause_sent: bool,
     paused: bool,
     /// What the way to it can do, as far as that has not turned out otherwise.
