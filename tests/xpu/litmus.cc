@@ -207,7 +207,7 @@ struct test {
 };
 static const test tests[] = {
 	{"put_signal", put_signal_mapped}, {"put_signal_commands", put_signal_commands},
-	{"words", words}, {"packets", packets}, {"mailboxes", mailboxes}, {"ring", ring_plain}, {"ring_bell", ring_bell}, {"ring_shared", ring_shared}, {"lead", lead},
+	{"words", words}, {"packets", packets}, {"mailboxes", mailboxes}, {"half_lines", half_lines}, {"ring", ring_plain}, {"ring_bell", ring_bell}, {"ring_shared", ring_shared}, {"lead", lead},
 	{"copies", copies}, {"crc", crcs}, {"notify", notifications}, {"atomics", atomics}, {"ends", ends},
 	{"errors", errors}, {"packets_long", packets_long}, {"same", same}, {"gaspi", gaspi}, {"gaspi_links", gaspi_links},
 };

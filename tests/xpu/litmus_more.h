@@ -81,6 +81,33 @@ static void crcs()
 	CHECK(wait_crc<scope::thread>(&w.ctx[1], w.word(1, 0, 16), cmp::eq, 5, w.at(1, 0, 4096), 1000, w.word(1, 0, 8), &stats) == err_io);
 }
 
+/* A line of which one half is there is not there: either half of each line of a header and of a payload, on every lap. */
+static void half_lines()
+{
+	world w(true);
+	mailbox to, from;
+	CHECK(open_mailbox(&to, &w.ctx[0], 1, 1, 0, 4) == ok && open_mailbox(&from, &w.ctx[1], 0, 1, 0, 4) == ok);
+	const u64 n = 24, lines = detail::mail_header + n / 8;
+	pair64 *ring = detail::lines_of(to.theirs);
+	for (u64 i = 0; i < 2 * lines * 3; i++) {
+		const u64 line = i / 2 % lines, first = *(u64 *)&to.ours->tail;
+		pair64 *at = ring + detail::slot_of(to, first + line);
+		u64 *half = i % 2 ? &at->hi : &at->lo;
+		const u64 was = *half;
+		fill<scope::thread>(w.at(0, 0, 0), i, n);
+		CHECK(mail_put<scope::thread>(to, 0, 64, w.at(0, 0, 0), n, 0, 8, i + 1) == ok);
+		hw::bring_out_all();
+		const u64 now = *half;
+		*half = was;
+		CHECK(mail_take<scope::thread>(from, 1000000) == (line < detail::mail_header ? err_again : err_timedout));
+		CHECK(*w.word(1, 0, 8) == i);
+		*half = now;
+		CHECK(mail_take<scope::thread>(from) == ok);
+		compare<scope::thread>(w.at(1, 0, 64), i, n);
+		CHECK(*w.word(1, 0, 8) == i + 1);
+	}
+}
+
 /* Notifications in any order; each is taken once, and what came before it is there. */
 template <scope S> static void notify_by(bool mapped)
 {
