@@ -258,7 +258,7 @@ part_uid() {
     for host in $hosts; do
         use "$host"
         out=$logs/uid-$host.log status=0
-        timeout -k 5 60 "${run[@]}" "$WORK/ucx-uid" >"$out" 2>&1 || status=$?
+        timeout -k 5 200 "${run[@]}" "$WORK/ucx-uid" >"$out" 2>&1 || status=$?
         if [ $status = 77 ]; then
             echo "   uid $host: left out, cannot become the user nobody here (not root?)"
             continue
