@@ -10,15 +10,16 @@
 #
 #   PROVIDER=shm|tcp|...             run a peer instead (validates this script; never strict)
 #   STRAIT_LIB_DIR=dir               where libstrait-fi.so is
-#   TEST_TIMEOUT=60 SET_TIMEOUT=...  seconds for one test and for one set
+#   TEST_TIMEOUT=120 SET_TIMEOUT=...  seconds for one test and for one set
 #   ONLY=regex                       of `extra`, only the lines that match
 #   NS_NET=1                         use a private loopback network
 #
 # Results: $WORK/fabtests/<provider>/<set>.{log,results}.  Exits 1 if anything failed.
 . "$(dirname "$0")/lib.sh"
+. "$REPO/ci/fabtests-server.sh"
 
 PROVIDER=${PROVIDER:-strait}
-TEST_TIMEOUT=${TEST_TIMEOUT:-60}
+TEST_TIMEOUT=${TEST_TIMEOUT:-120}
 bin=$LIBFABRIC/bin
 configs=$LIBFABRIC/share/fabtests/test_configs
 [ -e "$LIBFABRIC/.done" ] || die "run ci/get-libfabric first"
@@ -44,6 +45,7 @@ mkdir -p "$out"
 run=$out/run
 mkdir -p "$run"
 ln -sfn "$configs" "$run/test_configs"
+[ "${1:-}" = --extra-inside ] || patient "$bin/runfabtests.sh" "$run/runfabtests.sh" || die "$bin/runfabtests.sh is not as expected"
 
 if [ "$PROVIDER" = strait ]; then
     need_provider
@@ -81,7 +83,7 @@ extra() {
         else
             timeout -k 5 $((TEST_TIMEOUT + 5)) "$prog" $args -s 127.0.0.1 > "$run/s" 2>&1 &
             s_pid=$!
-            sleep 1
+            await_server $s_pid
             timeout -k 5 "$TEST_TIMEOUT" "$prog" $args $file \
                 -s 127.0.0.1 127.0.0.1 > "$run/c" 2>&1 || c_ret=$?
             if [ "$kind" = stress ]; then
@@ -154,7 +156,7 @@ for set; do
     if [ "$set" = extra ]; then
         cmd=("$REPO/ci/fabtests.sh" --extra-inside)
     else
-        cmd=("$bin/runfabtests.sh" -v -p "$bin" -T "$tlimit" "${sopts[@]}" "$PROVIDER")
+        cmd=("$run/runfabtests.sh" -v -p "$bin" -T "$tlimit" "${sopts[@]}" "$PROVIDER")
     fi
     status=0
     (cd "$run" && NS_TIMEOUT=$limit in_ns "${cmd[@]}") > "$name.log" 2>&1 9>&- || status=$?
