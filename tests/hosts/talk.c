@@ -2,10 +2,12 @@
 /*
  * Two processes on two hosts that share a directory, in which they leave their names.
  *
- *   talk ROLE DIR exchange [SECONDS]   messages, RMA and atomics, contents checked; again for so long
- *   talk ROLE DIR soak GIB             messages of many lengths both ways, contents checked, until so many GiB have gone
+ *   talk ROLE DIR exchange [SECONDS [FILE]]
+ *                                      messages, RMA and atomics, contents checked; again for so long, or until FILE is in DIR
+ *   talk ROLE DIR soak GIB [FILE]      messages of many lengths both ways, contents checked, until so many GiB have gone, since
+ *                                      FILE was in DIR
  *   talk ROLE DIR stream SECONDS       0 sends and 1 receives until that ends with an error, within so long
- *   talk ROLE DIR refused SECONDS      0 sends, which is to be refused (FI_EACCES)
+ *   talk ROLE DIR refused SECONDS      0 sends, which is to be refused (FI_EACCES) while 1 goes on
  *
  * ROLE is 0 or 1.
  */
@@ -87,48 +89,59 @@ static void window_of(struct fab *f, fi_addr_t to, const struct card *card, size
 	CHECK(old == round, "the word has %lu in round %u", (unsigned long)old, round);
 }
 
-static void exchange(struct fab *f, fi_addr_t to, const struct card *card, int seconds)
+static int is_there(const char *file)
+{
+	char path[512];
+
+	snprintf(path, sizeof path, "%s/%s", dir, file);
+	return access(path, F_OK) == 0;
+}
+
+/* Both go on until both have had enough. */
+static int both_go_on(struct fab *f, fi_addr_t to, unsigned char more)
+{
+	struct op send, recv;
+	unsigned char theirs;
+
+	POST(f, &recv, fi_trecv(f->ep, &theirs, 1, NULL, to, 1u << 30, 0, &recv));
+	POST(f, &send, fi_tsend(f->ep, &more, 1, NULL, to, 1u << 30, &send));
+	await(f, &send, "a send");
+	await(f, &recv, "a receive");
+	return more | theirs;
+}
+
+static void exchange(struct fab *f, fi_addr_t to, const struct card *card, int seconds, const char *until)
 {
 	static const size_t lengths[] = {0, 1, 8, 200, 4096, 40000, 100000, 1 << 20, LONGEST - 1};
 	uint64_t start = now_ns();
 	unsigned round = 0;
-	unsigned char more;
+	int more;
 
 	do {
 		size_t len = lengths[round % (sizeof lengths / sizeof *lengths)];
 
 		message(f, to, len, 2 * round);
 		window_of(f, to, card, len ? len : 3, round);
-		/* Both go on until both have had enough. */
-		more = round < 20 || now_ns() - start < (uint64_t)seconds * 1000000000u;
+		more = round < 20 || (now_ns() - start < (uint64_t)seconds * 1000000000u && !(until && is_there(until)));
 		message(f, to, 1, 2 * round + 1);
-		{
-			struct op send, recv;
-			unsigned char theirs;
-
-			POST(f, &recv, fi_trecv(f->ep, &theirs, 1, NULL, to, 1u << 30, 0, &recv));
-			POST(f, &send, fi_tsend(f->ep, &more, 1, NULL, to, 1u << 30, &send));
-			await(f, &send, "a send");
-			await(f, &recv, "a receive");
-			more &= theirs;
-		}
 		round++;
-	} while (more);
+	} while (both_go_on(f, to, more));
 	printf("ok: %u rounds\n", round);
 }
 
-static void soak(struct fab *f, fi_addr_t to, uint64_t most)
+static void soak(struct fab *f, fi_addr_t to, uint64_t most, const char *since)
 {
 	static const size_t lengths[] = {1 << 20, 65536, 3 << 20, 200000, LONGEST - 1, 8, 262145, 20000};
 	uint64_t bytes = 0;
 	unsigned round = 0;
 
-	while (bytes < most) {
+	do {
 		size_t len = lengths[round % (sizeof lengths / sizeof *lengths)];
 
 		message(f, to, len, round++);
-		bytes += 2 * len;
-	}
+		if (!since || is_there(since))
+			bytes += 2 * len;
+	} while (both_go_on(f, to, bytes < most));
 	printf("ok: %u rounds, %.1f GiB\n", round, (double)bytes / (1 << 30));
 }
 
@@ -161,6 +174,19 @@ static void until_error(struct fab *f, fi_addr_t to, int seconds, int expected)
 	}
 	printf("%lu operations, then: %s\n", (unsigned long)n, fi_strerror(op.err));
 	CHECK(!expected || op.err == expected, "not the error that was to come");
+	if (expected)
+		say("ended", "");
+}
+
+/* Until the other side has its error. */
+static void until_ended(struct fab *f, int seconds)
+{
+	uint64_t start = now_ns();
+
+	while (!is_there("ended.0")) {
+		fab_poll(f);
+		CHECK(now_ns() - start < (uint64_t)seconds * 1000000000u, "the other side has no error");
+	}
 }
 
 int main(int argc, char **argv)
@@ -169,9 +195,10 @@ int main(int argc, char **argv)
 	struct card own = {0}, other;
 	fi_addr_t to;
 	int seconds = argc > 4 ? atoi(argv[4]) : 0;
+	const char *file = argc > 5 ? argv[5] : NULL;
 	char port[16];
 
-	CHECK(argc > 3, "usage: talk ROLE DIR exchange|soak|stream|refused [SECONDS|GIB]");
+	CHECK(argc > 3, "usage: talk ROLE DIR exchange|soak|stream|refused [SECONDS|GIB [FILE]]");
 	role = atoi(argv[1]);
 	dir = argv[2];
 	fab_role = role ? "talk 1" : "talk 0";
@@ -190,16 +217,15 @@ int main(int argc, char **argv)
 	other = exchange_cards(&own);
 	to = fab_insert(&f, &other.name);
 	if (!strcmp(argv[3], "exchange"))
-		exchange(&f, to, &other, seconds);
+		exchange(&f, to, &other, seconds, file);
 	else if (!strcmp(argv[3], "soak"))
-		soak(&f, to, (uint64_t)seconds << 30);
+		soak(&f, to, (uint64_t)(argc > 4 ? atof(argv[4]) * (1 << 30) : 0), file);
 	else if (!strcmp(argv[3], "stream"))
 		until_error(&f, to, seconds, 0);
 	else if (role == 0)
 		until_error(&f, to, seconds, FI_EACCES);
 	else
-		for (uint64_t start = now_ns(); now_ns() - start < 3000000000u;)
-			fab_poll(&f);
+		until_ended(&f, seconds);
 	OK(fi_close(&mr->fid));
 	fab_close(&f);
 	return 0;
