@@ -315,7 +315,10 @@ static void lead()
 	ring r;
 	const u32 long_lead = 30000000;
 	CHECK(open_ring(&r, &w.ring[0]) == ok && r.lead == 0);
-	CHECK(waited(w, r, long_lead, 1) >= long_lead && r.lead < long_lead);
+	/* One that is not held, since the wait began later than that, teaches nothing. */
+	for (unsigned i = 0; i < 50 && (i == 0 || r.lead == long_lead); i++)
+		CHECK(waited(w, r, long_lead, 1) >= long_lead);
+	CHECK(r.lead < long_lead);
 	waited(w, r, 0, 1);
 	CHECK(r.lead == 0);
 	waited(w, r, 0, 2);
