@@ -352,7 +352,7 @@ static void flood_sender(struct fab_options o, int quiet)
 	enum { ROOM = 1 << 13 };
 	static struct op ops[ROOM];
 	unsigned char (*bufs)[FLOOD] = malloc((size_t)ROOM * FLOOD);
-	uint64_t last = now_ns(), n = 0;
+	uint64_t last, n = 0;
 	fi_addr_t to;
 
 	fab_role = "sender";
@@ -365,6 +365,7 @@ static void flood_sender(struct fab_options o, int quiet)
 	sh->ready = 2;
 	to = fab_insert(&f, &sh->names[0]);
 	/* Until nothing more is taken for a while; what was taken stays where it is. */
+	last = now_ns();
 	while (n < 200000 && now_ns() - last < 500000000u) {
 		struct op *op = &ops[n % ROOM];
 		long ret;
@@ -389,6 +390,7 @@ static void flood_sender(struct fab_options o, int quiet)
 		last = now_ns();
 		n++;
 	}
+	CHECK(n > 100, "only %lu messages were taken", n);
 	sh->sent = n;
 	sh->stuck = 1;
 	while (!sh->done)
