@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use link::{TcpLink, TcpOptions};
 use link_api::{Event, Gone, Link, Refused};
 use link_kit::bytes;
-use pair::{event, open, options, say, take, until};
+use pair::{event, open, open_alone, options, say, take, until};
 use wire::session::{Caller, Hello, JobKey, Next, Role};
 
 #[test]
@@ -167,7 +167,7 @@ fn a_forked_child_that_closes_an_endpoint_ends_nothing_of_its_parent() {
 #[test]
 fn the_end_of_a_peer_that_was_forgotten_is_no_others() {
     let mut a = open(options("key"));
-    let gone: Vec<_> = (0..2).map(|_| open(options("key")).addr()).collect();
+    let gone = [open_alone(4, options("key")), open_alone(4, options("key"))].map(|link| link.addr());
     let [one, other] = [a.peer(&gone[0]), a.peer(&gone[1])];
     a.expect(one);
     a.expect(other);

@@ -13,7 +13,7 @@ use hmem::Span;
 use link::{TcpLink, TcpOptions};
 use link_api::{Event, Gone, Link, PeerId, Refused};
 use link_kit::{bytes, is_readable, text};
-use pair::{open, options, say, take, until};
+use pair::{open, open_alone, options, say, take, until};
 use wire::Addr;
 use wire::session::{Caller, Hello, JobKey, MAC, Next, Role};
 
@@ -294,7 +294,7 @@ fn who_was_not_heard_last_does_not_wake_a_sleeper_in_vain() {
 fn a_refusal_that_waits_for_a_send_does_not_keep_its_program_awake() {
     let (mut a, absent) = (
         open(TcpOptions { connect_timeout: Duration::from_secs(1), ..options("key") }),
-        open(options("key")).addr(),
+        open_alone(1, options("key")).addr(),
     );
     let to = a.peer(&absent);
     assert_eq!(a.send(to, b"hello", &[], 0, 0), Err(Refused::Busy));
@@ -314,7 +314,7 @@ fn a_refusal_that_waits_for_a_send_does_not_keep_its_program_awake() {
 /// The same with a successor that listens, and has not answered yet when the send is tried again.
 #[test]
 fn a_send_to_a_peer_that_has_come_is_not_told_that_there_was_none() {
-    let (mut a, gone) = (open(options("key")), open(options("key")));
+    let (mut a, gone) = (open(options("key")), open_alone(2, options("key")));
     let name = gone.addr();
     drop(gone);
     let to = a.peer(&name);
@@ -340,7 +340,7 @@ fn a_send_to_a_peer_that_has_come_is_not_told_that_there_was_none() {
 fn a_peer_that_did_not_listen_some_time_ago_is_called_again_once() {
     for succeeded in [true, false] {
         for by_receive in [false, true] {
-            let (mut a, mut b) = (open(options("key")), open(options("key")));
+            let (mut a, mut b) = (open(options("key")), open_alone(3, options("key")));
             let (name, to) = (b.addr(), a.peer(&b.addr()));
             say(&mut a, to, &mut [&mut b], b"hello");
             assert_eq!(take(&mut b, &mut a).1, b"hello");

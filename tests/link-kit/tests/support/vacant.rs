@@ -10,6 +10,12 @@ pub struct Vacant(Vec<OwnedFd>);
 impl Vacant {
     /// One more, at this address.
     pub fn next(&mut self, at: IpAddr) -> SocketAddr {
+        self.keep((at, 0).into())
+    }
+
+    /// This one, at which something has listened until now; port 0 stands for any.
+    pub fn keep(&mut self, at: SocketAddr) -> SocketAddr {
+        let (at, port) = (at.ip(), at.port());
         // SAFETY: plain data, for which zeros are a value.
         let mut name: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
         let name_at: *mut libc::sockaddr_in6 = &raw mut name;
@@ -26,6 +32,8 @@ impl Vacant {
             }
         };
         name.sin6_family = family as libc::sa_family_t;
+        // At the same place in both.
+        name.sin6_port = port.to_be();
         // SAFETY: plain call; the descriptor is nothing else's.
         let socket = unsafe {
             let fd = libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
@@ -33,6 +41,13 @@ impl Vacant {
             OwnedFd::from_raw_fd(fd)
         };
         let (fd, mut len) = (socket.as_raw_fd(), len as libc::socklen_t);
+        // Connections that have ended may still have the port.
+        let (old, size) = (i32::from(port != 0), size_of::<i32>() as libc::socklen_t);
+        // SAFETY: an option of this length.
+        let set = unsafe {
+            libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, (&raw const old).cast(), size)
+        };
+        assert_eq!(set, 0, "setsockopt(2)");
         let name_at: *mut libc::sockaddr_in6 = &raw mut name;
         // SAFETY: an open socket, an address of this length, and room for one.
         let ok = unsafe {
@@ -40,7 +55,6 @@ impl Vacant {
         };
         assert!(ok, "a free port");
         self.0.push(socket);
-        // The port is at the same place in both.
         (at, u16::from_be(name.sin6_port)).into()
     }
 }
