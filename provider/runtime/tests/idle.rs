@@ -3,7 +3,7 @@
 mod common;
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Node, Pair, patient};
 use engine::OpFlags;
@@ -31,8 +31,8 @@ fn read<L: Pair>(node: &Node<L>) -> usize {
 fn a_sleeper_wakes_for_its_message_and_not_before() {
     // Each link has a timer of its own, once a second (docs/faults.md), which wakes the reader and the progress thread.
     // The latter two wake each other.
-    const SECONDS: i64 = 3;
-    for (progress, most) in [(Progress::Manual, 3 * SECONDS), (Progress::Auto, 8 * SECONDS)] {
+    const WATCHED: Duration = Duration::from_secs(3);
+    for (progress, each_second) in [(Progress::Manual, 3.0), (Progress::Auto, 8.0)] {
         let ([a, b], [to_b, _]) = ShmLink::nodes(progress);
         for ctx in [1, 2] {
             b.recv(Span::leak(8), ctx);
@@ -43,10 +43,15 @@ fn a_sleeper_wakes_for_its_message_and_not_before() {
             let reader = s.spawn(|| read(&b));
             // Time to fall asleep.
             thread::sleep(Duration::from_millis(200));
-            let before = sleeps();
-            thread::sleep(Duration::from_secs(SECONDS as u64));
+            let (begin, before) = (Instant::now(), sleeps());
+            thread::sleep(WATCHED);
             let woken = sleeps() - before;
-            assert!(woken <= most, "{progress:?}: threads went to sleep {woken} times in {SECONDS} s");
+            // The sleep may have been longer.
+            let time = begin.elapsed();
+            assert!(
+                woken as f64 <= each_second * time.as_secs_f64(),
+                "{progress:?}: threads went to sleep {woken} times in {time:?}"
+            );
             assert!(!reader.is_finished());
             a.send(to_b, b"message!", OpFlags::default());
             assert_eq!(reader.join().unwrap(), 2);

@@ -204,7 +204,7 @@ fn atomics_are_done_at_the_target() {
 #[test]
 fn what_a_peer_leaves_undone_when_it_ends_fails() {
     // So slow that it takes seconds.
-    let mut pair = Pair::with(Pace { pause: Duration::from_millis(20), ..Pace::default() });
+    let mut pair = Pair::with(Pace { pause: Duration::from_millis(200), ..Pace::default() });
     let to_b = pair.a.peer;
     let (big, room) = (filled(600_000, 1), Span::leak(600_000));
     let from_a = pair.b.peer;

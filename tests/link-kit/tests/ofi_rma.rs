@@ -468,5 +468,6 @@ fn a_registration_with_many_reads_of_a_silent_initiator_is_closed_or_busy_in_abo
     stands_still(&mut duo, || net.is_read(target));
     let start = Instant::now();
     assert_eq!(duo.b.domain.mr_close(mr), Err(Error::Busy));
-    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    // Not one for each of them.
+    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
 }
