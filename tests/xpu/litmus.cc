@@ -163,11 +163,13 @@ static void rings(u32 flags)
 		const unsigned warp = block * 2 + hw::thread_of_block() / STRAIT_XPU_WARP, lane = hw::thread_of_block() % STRAIT_XPU_WARP;
 		window to;
 		CHECK(open(&to, &w.ctx[0], 1, 0) == ok);
-		auto again = [](int rc) {
-			CHECK(rc == ok || rc == err_again);
-			return rc != ok;
-		};
 		for (u64 i = 0; i < count; i++) {
+			/* A ring that has no room any more is told of, as one whose wait has no end. */
+			const u64 begin = hw::now_ns();
+			auto again = [&](int rc) {
+				CHECK(rc == ok || (rc == err_again && hw::now_ns() - begin < WORLD_TIMEOUT_NS));
+				return rc != ok;
+			};
 			const u64 k = (warp * count + i) * STRAIT_XPU_WARP, at = 4096 + (k + lane) * place;
 			fill<scope::thread>(w.at(0, 0, at), k + lane, place);
 			if (i % 3 == 0) {
