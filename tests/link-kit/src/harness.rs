@@ -51,7 +51,7 @@ pub trait Harness {
 
     /// How long a link may take for anything.
     fn patience(&self) -> Duration {
-        Duration::from_secs(20)
+        Duration::from_secs(60)
     }
 
     /// Has every operation in flight stop at so many bytes, or go on; whether that can be done here.

@@ -31,7 +31,7 @@ fn options() -> TcpOptions {
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "waited in vain for {what}");
+        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain for {what}");
     }
 }
 

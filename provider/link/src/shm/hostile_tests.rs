@@ -390,7 +390,7 @@ fn a_hostile_peer_harms_only_what_is_done_with_it() {
     child.wait().unwrap();
     let end = Instant::now();
     while ended < evil {
-        assert!(end.elapsed() < Duration::from_secs(20), "{} operations never end", evil - ended);
+        assert!(end.elapsed() < Duration::from_secs(60), "{} operations never end", evil - ended);
         let over = |c: &&Completion| c.ctx.0 >= EVIL;
         ended += victim.take().iter().filter(over).count();
         honest.take();

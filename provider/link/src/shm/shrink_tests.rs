@@ -262,7 +262,7 @@ fn links_give_back_what_a_burst_took() {
     assert!(taken(&a) > LONG_RING / 2);
     let start = Instant::now();
     while taken(&a) > 2 * 4096 {
-        assert!(start.elapsed() < Duration::from_secs(20), "{} bytes", taken(&a));
+        assert!(start.elapsed() < Duration::from_secs(60), "{} bytes", taken(&a));
         assert!(event_none(&mut a) && event_none(&mut b));
     }
     assert!(start.elapsed() >= Duration::from_millis(100));

@@ -214,7 +214,7 @@ fn a_name_that_a_peer_has_is_not_taken_from_it() {
         if let Some(said) = answer(&forged) {
             break said;
         }
-        assert!(start.elapsed() < Duration::from_secs(20));
+        assert!(start.elapsed() < Duration::from_secs(60));
     };
     assert_eq!((said, b.contested.len()), (Packet::Refused, 0));
     assert!(b.contest.is_none(), "the timer stays");
@@ -397,7 +397,7 @@ impl Forger {
                 return said;
             }
             assert!(victim.poll().is_none());
-            assert!(start.elapsed() < Duration::from_secs(20));
+            assert!(start.elapsed() < Duration::from_secs(60));
         }
     }
 }

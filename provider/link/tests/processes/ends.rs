@@ -32,7 +32,7 @@ pub fn fork(mut link: ShmLink, to: PeerId, _parent: Addr) {
     if child == 0 {
         // SAFETY: system calls that touch no memory.
         unsafe {
-            libc::sleep(20);
+            libc::sleep(120);
             libc::_exit(0);
         }
     }
@@ -48,7 +48,7 @@ pub fn fork_unmet(link: ShmLink, _to: PeerId, _parent: Addr) {
     if child == 0 {
         // SAFETY: system calls that touch no memory.
         unsafe {
-            libc::sleep(60);
+            libc::sleep(120);
             libc::_exit(0);
         }
     }
@@ -101,7 +101,7 @@ fn a_killed_peer_is_closed() {
         assert_eq!(frame(&mut link), (from, b"ping".to_vec()));
         assert!(link.arm());
         child.kill().unwrap();
-        assert!(wait(&link, 20_000), "not woken by its end");
+        assert!(wait(&link, 60_000), "not woken by its end");
         assert_eq!(closed(&mut link), (from, Gone::Reset));
         // Until all of it is gone, its listener may still take a connection that leads nowhere.
         child.wait().unwrap();
@@ -116,7 +116,7 @@ fn a_killed_peer_is_closed() {
         if let Some(event) = link.poll() {
             break event;
         }
-        assert!(start.elapsed() < Duration::from_secs(20), "never closed");
+        assert!(start.elapsed() < Duration::from_secs(60), "never closed");
     };
     assert!(matches!(end, Event::Closed(peer, Gone::Reset) if peer == from));
     child.wait().unwrap();
@@ -137,7 +137,7 @@ fn a_killed_peer_is_closed_while_a_child_of_its_lives() {
         let grandchild = i32::from_le_bytes(grandchild.try_into().unwrap());
         let start = Instant::now();
         assert_eq!(closed(&mut link), (from, Gone::Reset));
-        assert!(start.elapsed() < Duration::from_secs(10), "its child had to end first");
+        assert!(start.elapsed() < Duration::from_secs(60), "its child had to end first");
         child.wait().unwrap();
         // What is left of its listener leads nowhere.
         assert_eq!(link.send(from, b"x", &[], 0, 0), Err(Refused::Gone(Gone::Refused)));
@@ -246,7 +246,7 @@ fn a_peer_whose_queue_is_full_and_that_lives_is_waited_for() {
         if let Some(found) = other.poll() {
             break found;
         }
-        assert!(start.elapsed() < Duration::from_secs(30), "it was not let in");
+        assert!(start.elapsed() < Duration::from_secs(60), "it was not let in");
     };
     assert!(matches!(found, Event::Frame(_)));
 }
@@ -360,7 +360,7 @@ fn a_forked_child_does_no_harm() {
     if pid == 0 {
         // SAFETY: as above.
         unsafe {
-            libc::sleep(60);
+            libc::sleep(120);
             libc::_exit(0);
         }
     }

@@ -114,7 +114,7 @@ pub fn killed_inside(mut link: ShmLink, to: PeerId, _parent: Addr) {
     if child == 0 {
         // SAFETY: system calls that touch no memory.
         unsafe {
-            libc::sleep(20);
+            libc::sleep(120);
             libc::_exit(0);
         }
     }
