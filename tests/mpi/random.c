@@ -247,7 +247,7 @@ static void send_one(const struct message *m)
 	total_bytes += (uint64_t)m->len;
 }
 
-/* Messages of this round to this rank go out in the plan's order; now and then others get the processor. */
+/* Messages of this round go out in the plan's order; now and then others get the processor. */
 static void send_all(void)
 {
 	stage = "sends";
