@@ -136,6 +136,8 @@ main() {
             item "exchange-$n" ci/mpi-exchange all "$n"
             grep -E '^exchange .*(:|no proof)' "$last" >>"$summary" || true
         done
+        item random env SEEDS="$(seq -s ' ' 2 20)" ci/random libfabric ompi4-mtl ompi4-btl ompi4-ucx ompi5-mtl ompi5-btl ompi5-ucx mpich impi
+        grep -E '^(ok|FAILED) ' "$last" >>"$summary" || true
         { echo '```'; echo; } >>"$summary"
     fi
 
