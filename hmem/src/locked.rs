@@ -121,10 +121,51 @@ enum Lock {
     Refused(u32),
 }
 
+/// The lock of some memory, and for which kind it is page-locked; it ends when this goes. To be kept for the same memory always.
+#[derive(Default)]
+pub struct PageLock(Option<(Kind, Lock)>);
+
+impl PageLock {
+    /// Has this runtime's devices copy from and to the memory without a copy in between, as far as that can be had; whether they can.
+    /// A lock that has ended with its context is made anew.
+    ///
+    /// # Safety
+    /// `at..at+len` is mapped, and stays so for as long as this is there.
+    pub unsafe fn lock_for(&mut self, runtime: &dyn Runtime, at: usize, len: usize) -> bool {
+        let kind = runtime.kind();
+        match &mut self.0 {
+            Some((of, Lock::Refused(needs))) if *of == kind && *needs < AGAIN => {
+                *needs += 1;
+                return false;
+            }
+            Some((of, Lock::Held(_))) if *of == kind && runtime.is_host_locked(at) => return true,
+            _ => {}
+        }
+        // The former goes first: memory is locked once.
+        self.0 = None;
+        // SAFETY: the caller's promise.
+        let pages = unsafe { runtime.lock_host(at, len) };
+        let is_locked = pages.is_some();
+        self.0 = Some((kind, pages.map_or(Lock::Refused(0), Lock::Held)));
+        is_locked
+    }
+
+    /// The kind that it is page-locked for, by the last [`PageLock::lock_for`].
+    pub fn held_for(&self) -> Option<Kind> {
+        self.0.as_ref().filter(|(_, lock)| matches!(lock, Lock::Held(_))).map(|(kind, _)| *kind)
+    }
+}
+
+impl fmt::Debug for PageLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PageLock").field(&self.held_for()).finish()
+    }
+}
+
 /// An allocation.
 struct Memory {
-    /// For which kind it is page-locked. Goes first.
-    locked: Option<(Kind, Lock)>,
+    /// Goes first.
+    locked: PageLock,
     at: NonNull<u8>,
     layout: Layout,
     /// Where the agent copies: it is memory of its, and not of the heap's.
@@ -141,39 +182,25 @@ impl Memory {
         let bounce = fits.then(agent::active).flatten().and_then(|agent| agent.bounce());
         if let Some(bounce) = bounce {
             let at = NonNull::new(bounce.at())?;
-            return Some(Memory { locked: None, at, layout, bounce: Some(bounce) });
+            return Some(Memory { locked: PageLock::default(), at, layout, bounce: Some(bounce) });
         }
         // SAFETY: the size is not 0.
         let at = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Memory { locked: None, at, layout, bounce: None })
+        Some(Memory { locked: PageLock::default(), at, layout, bounce: None })
     }
 
     fn lock_for(&mut self, runtime: &dyn Runtime) -> bool {
         if self.bounce.is_some() {
             return true;
         }
-        let (kind, at) = (runtime.kind(), self.at.as_ptr().expose_provenance());
-        match &mut self.locked {
-            Some((of, Lock::Refused(needs))) if *of == kind && *needs < AGAIN => {
-                *needs += 1;
-                return false;
-            }
-            Some((of, Lock::Held(_))) if *of == kind && runtime.is_host_locked(at) => return true,
-            _ => {}
-        }
-        // The former goes first: memory is locked once.
-        self.locked = None;
         // SAFETY: this allocation, which is freed after what is remembered of it here.
-        let pages = unsafe { runtime.lock_host(at, self.layout.size()) };
-        let is_locked = pages.is_some();
-        self.locked = Some((kind, pages.map_or(Lock::Refused(0), Lock::Held)));
-        is_locked
+        unsafe { self.locked.lock_for(runtime, self.at.as_ptr().expose_provenance(), self.layout.size()) }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        self.locked = None;
+        self.locked = PageLock::default();
         if self.bounce.is_some() {
             return;
         }
@@ -230,9 +257,7 @@ impl Buffer {
 
     /// Whether it is page-locked, by the last [`Buffer::lock_for`].
     pub fn is_locked(&self) -> bool {
-        self.memory
-            .as_ref()
-            .is_some_and(|m| m.bounce.is_some() || matches!(m.locked, Some((_, Lock::Held(_)))))
+        self.memory.as_ref().is_some_and(|m| m.bounce.is_some() || m.locked.held_for().is_some())
     }
 
     /// Frees its memory, which does not go back to the pool.

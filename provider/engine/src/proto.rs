@@ -242,7 +242,8 @@ pub(crate) enum Plan {
     /// The frame says where they are, or are to go, and the peer moves them: in the call if it can, or it asks for
     /// frames.
     Rendezvous,
-    /// The peer is offered a message whose bytes were copied aside, and asks for them when it has room.
+    /// The peer is offered what is injected, a message or a write, whose bytes were copied aside, and asks for them: a message when it
+    /// has room; and either where no frame holds it.
     OfferKept,
     /// The peer is offered an injected message of a device's, and the call waits a little for the peer to say
     /// where the device is to put it.
@@ -266,8 +267,6 @@ pub(crate) enum Plan {
     Bounce,
     /// In frames that this side asks for, or sends as they are asked for.
     Frames,
-    /// Not at all: what is injected has to fit a frame.
-    TooBig,
 }
 
 /// How the bytes of `op` travel on a path with these limits.
@@ -341,7 +340,7 @@ fn choose_send(limits: &Limits, op: &Op) -> Plan {
             Plan::OfferAndWait
         }
         Some(eager) => eager,
-        None if inject => Plan::TooBig,
+        None if inject => Plan::OfferKept,
         None => Plan::Rendezvous,
     }
 }
@@ -388,7 +387,7 @@ fn choose_by_target(limits: &Limits, op: &Op) -> Plan {
     }
     match eager {
         Some(plan) => plan,
-        None if is_write && op.when.contains(When::INJECT) => Plan::TooBig,
+        None if is_write && op.when.contains(When::INJECT) => Plan::OfferKept,
         None => Plan::Rendezvous,
     }
 }

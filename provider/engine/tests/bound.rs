@@ -109,6 +109,50 @@ fn unexpected_messages_beyond_the_quota_stay_with_their_sender() {
     }
 }
 
+/// What a door promises that it injects may be more than the frames of a link hold.
+#[test]
+fn what_is_injected_and_fits_no_frame_is_kept_and_comes_in_several() {
+    for direct in Direct::ALL {
+        let mut net = Net::with(2, Setup { direct, ..Setup::default() });
+        for (id, len) in [100, 500, 3000].into_iter().enumerate() {
+            for (device, early) in [(false, false), (true, false), (false, true), (true, true)] {
+                let src = if device { net.device(len) } else { net.memory(0, len) };
+                let (room, memory) = (net.memory(1, len), net.memory(1, len));
+                let key = net[1].share(memory, 1);
+                hmem::write(&[src], 0, &pattern(len, id));
+                let receive = |net: &mut Net| net[1].recv(&from_any(&[room], id)).unwrap();
+                if early {
+                    receive(&mut net);
+                }
+                net[0].send(&Send { flags: INJECT, ..msg(1, &[src], 1) }).unwrap();
+                let (iov, remote) = ([src], [there(0, len, 1)]);
+                let flags = if early { DELIVERY | INJECT } else { INJECT };
+                net[0].rma(&engine::Rma { flags, ..write(1, &iov, &remote, 7) }).unwrap();
+                // May be used again at once.
+                hmem::write(&[src], 0, &vec![0xee; len]);
+                net.settle();
+                if !early {
+                    receive(&mut net);
+                    net.settle();
+                }
+                assert_eq!(
+                    (net[1].received().len, &net[1].look(room, len)),
+                    (len, &pattern(len, id)),
+                    "{direct:?}"
+                );
+                assert_eq!(net[1].look(memory, len), pattern(len, id), "{direct:?}");
+                let done = net[0].tx();
+                assert_eq!(
+                    done.iter().map(|c| (c.ctx.0, c.err)).collect::<Vec<_>>(),
+                    vec![(7, None); usize::from(early)]
+                );
+                net[1].mr_close(key).unwrap();
+            }
+        }
+        net.assert_idle();
+    }
+}
+
 #[test]
 fn injected_messages_that_were_only_offered_fail_with_their_receiver() {
     let mut net = net(Direct::InCall);

@@ -108,11 +108,6 @@ fn an_injected_message_is_plain_unless_its_delivery_is_counted() {
 #[test]
 fn what_cannot_be_injected_is_refused() {
     let mut net = Net::new(2);
-    let (src, remote) = (net.memory(0, 300), [there(0, 300, 1)]);
-    assert_eq!(net[0].send(&Send { flags: INJECT, ..msg(1, &[src], 1) }), Err(Error::TooBig));
-    let iov = [src];
-    let inject = engine::Rma { flags: INJECT, ..write(1, &iov, &remote, 1) };
-    assert_eq!(net[0].rma(&inject), Err(Error::TooBig));
     net.refuse(0, 1, Gone::Denied);
     assert_eq!(net[0].send(&Send { flags: INJECT, ..msg(1, &[], 1) }), Err(Error::Denied));
     net.assert_idle();

@@ -25,8 +25,9 @@ pub(crate) struct CntrFid {
     pub refs: Refs,
     style: Style,
     pub wait: Arc<Wait>,
-    /// What the application was told last: the value, and that of the errors then.
-    told: [AtomicU64; 2],
+    /// What the application was told last: the value, and that of the errors then; and the thread that was told so first, if any.
+    /// Changed with the engine's lock, as both are.
+    told: [AtomicU64; 3],
     /// The errors that the application knows of: it has read them, waited until they came, or set them. Others end a wait, those too
     /// that come between a call and the wait, or with the wait's first look. Changed with the engine's lock, as the errors are.
     known_errors: AtomicU64,
@@ -56,23 +57,36 @@ impl Counted for CntrFid {
 
 impl CntrFid {
     /// Whether an application may now sleep on the descriptor: fi_trywait(3). Not if the counter is another one than it
-    /// was told last: it may have looked before the change.
+    /// was told last, or if another thread was told: this one may have looked before the change.
     pub(crate) fn try_wait(&self) -> Result<(), Errno> {
-        let [n, errs] = self.told.each_ref().map(|told| told.load(Relaxed));
-        let quiet = self.shared.try_wait(|_| Watched::Cntr(self.id, n, errs), &self.wait)?;
-        if quiet {
+        let mut knows = false;
+        let quiet = self.shared.try_wait(
+            |_| {
+                let [n, errs, by] = self.told.each_ref().map(|told| told.load(Relaxed));
+                knows = by == 0 || by == this_thread();
+                Watched::Cntr(self.id, n, errs)
+            },
+            &self.wait,
+        )?;
+        if quiet && knows {
             return Ok(());
         }
         // This tells it to look, once for each change.
-        self.tell(&self.shared.lock());
+        let engine = self.shared.lock();
+        self.told[2].store(0, Relaxed);
+        self.tell(&engine);
         Err(Errno::AGAIN)
     }
 
     /// The counter and its errors, for the application.
     fn tell(&self, engine: &Engine) -> (u64, u64) {
         let (n, errs) = (engine.cntr_read(self.id), engine.cntr_readerr(self.id));
-        self.told[0].store(n, Relaxed);
-        self.told[1].store(errs, Relaxed);
+        let [told, told_errs, by] = &self.told;
+        if by.load(Relaxed) == 0 || (told.load(Relaxed), told_errs.load(Relaxed)) != (n, errs) {
+            told.store(n, Relaxed);
+            told_errs.store(errs, Relaxed);
+            by.store(this_thread(), Relaxed);
+        }
         (n, errs)
     }
 
@@ -300,4 +314,11 @@ unsafe extern "C" fn seterr(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
 unsafe extern "C" fn wait(cntr: *mut fi::fid_cntr, threshold: u64, timeout: c_int) -> c_int {
     // SAFETY: the application passes an open counter.
     guard(|| unsafe { obj::<CntrFid, _>(cntr)? }.wait_for(threshold, timeout))
+}
+
+/// What tells threads apart, and is not 0.
+fn this_thread() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local!(static THIS: u64 = NEXT.fetch_add(1, Relaxed));
+    THIS.with(|this| *this)
 }

@@ -74,10 +74,11 @@ impl Counted for CqFid {
 }
 
 impl CqFid {
-    /// Whether an application may now sleep on the descriptor: fi_trywait(3).
+    /// Whether an application may now sleep on the descriptor: fi_trywait(3). Not if there was a signal, as a blocking read does not.
     pub(crate) fn try_wait(&self) -> Result<(), Errno> {
         let quiet = self.shared.try_wait(|_| Watched::Cq(self.id), &self.wait)?;
-        if quiet { Ok(()) } else { Err(Errno::AGAIN) }
+        // One that comes from here on raises what was lowered before.
+        if quiet && !self.signalled.swap(false, Ordering::SeqCst) { Ok(()) } else { Err(Errno::AGAIN) }
     }
 
     /// Takes up to `count` entries into `buf`, and their sources into `from` unless that is NULL.
@@ -263,7 +264,7 @@ impl CqFid {
             if n >= enough || (some.is_ok() && count == 0) {
                 return Step::Done(Ok(n));
             }
-            if self.signalled.swap(false, Ordering::Relaxed) {
+            if self.signalled.swap(false, Ordering::SeqCst) {
                 return Step::Done(if n > 0 { Ok(n) } else { Err(Errno::AGAIN) });
             }
             Step::Wait(Watched::Cq(self.id))
@@ -453,7 +454,7 @@ unsafe extern "C" fn signal(cq: *mut fi::fid_cq) -> c_int {
         if cq.style == Style::None {
             return Err(Errno::NOSYS);
         }
-        cq.signalled.store(true, Ordering::Relaxed);
+        cq.signalled.store(true, Ordering::SeqCst);
         cq.wait.raise();
         Ok(())
     })

@@ -78,7 +78,9 @@ impl EqFid {
     }
 
     fn push(&self, event: Event) {
-        self.events().push_back(event);
+        let mut events = self.events();
+        events.push_back(event);
+        // With the lock: another thread may take the event, and lower this, next.
         self.wait.raise();
     }
 

@@ -210,6 +210,12 @@ pub trait Link {
         Ok(())
     }
 
+    /// Likewise, for a send that is tried again for as long as the answer is [`Refused::Busy`]: what comes of it is told here and not to
+    /// those alone that ask by [`Link::connect`], however seldom the send is tried.
+    fn connect_to_send(&mut self, peer: PeerId) -> Result<(), Refused> {
+        self.connect(peer)
+    }
+
     /// A receive waits for this peer, to which there is no channel. If none comes to be, and after some seconds
     /// none can be made, [`Event::Closed`] says so. A peer that is slow to start costs nothing meanwhile.
     fn expect(&mut self, _peer: PeerId) {}

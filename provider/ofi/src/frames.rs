@@ -76,6 +76,34 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         })
     }
 
+    /// Makes a way to a peer, which is met over the connection that `connect` makes.
+    fn meet(
+        &mut self,
+        peer: PeerId,
+        connect: fn(&mut B, PeerId) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
+        let at = self.at(peer);
+        if at.ending > 0 {
+            return Err(Refused::Gone(Gone::Reset));
+        }
+        if at.stage == Stage::Fabric {
+            return Ok(());
+        }
+        if self.goes_by_base(peer) {
+            return connect(&mut self.base, peer);
+        }
+        if self.at(peer).stage == Stage::Idle {
+            match connect(&mut self.base, peer) {
+                Ok(()) if self.failed => self.refuse(peer, "it has failed here"),
+                Ok(()) => self.announce(peer),
+                Err(Refused::Gone(why)) => return Err(Refused::Gone(why)),
+                Err(_) => {}
+            }
+        }
+        self.want(peer);
+        Err(Refused::Busy)
+    }
+
     /// The bytes of the frame at hand, if it came by the fabric.
     fn at_hand(&self, frame: &Frame) -> Option<&[u8]> {
         let Some(Held::Fabric(_, _, came)) = &self.held else { return None };
@@ -124,7 +152,7 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         if self.goes_by_base(to) {
             return self.base.send(to, head, body, off, len);
         }
-        self.connect(to).and(Err(Refused::Busy))
+        self.meet(to, B::connect_to_send).and(Err(Refused::Busy))
     }
 
     fn poll(&mut self) -> Option<Event> {
@@ -221,26 +249,11 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
     }
 
     fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
-        let at = self.at(peer);
-        if at.ending > 0 {
-            return Err(Refused::Gone(Gone::Reset));
-        }
-        if at.stage == Stage::Fabric {
-            return Ok(());
-        }
-        if self.goes_by_base(peer) {
-            return self.base.connect(peer);
-        }
-        if self.at(peer).stage == Stage::Idle {
-            match self.base.connect(peer) {
-                Ok(()) if self.failed => self.refuse(peer, "it has failed here"),
-                Ok(()) => self.announce(peer),
-                Err(Refused::Gone(why)) => return Err(Refused::Gone(why)),
-                Err(_) => {}
-            }
-        }
-        self.want(peer);
-        Err(Refused::Busy)
+        self.meet(peer, B::connect)
+    }
+
+    fn connect_to_send(&mut self, peer: PeerId) -> Result<(), Refused> {
+        self.meet(peer, B::connect_to_send)
     }
 
     fn expect(&mut self, peer: PeerId) {

@@ -197,13 +197,18 @@ impl<L: RmaLink> Runtime<L> {
         wait: &Arc<Wait>,
     ) -> Result<bool, Error> {
         wait.fd()?;
-        wait.lower();
         let mut engine = self.enter_to_poll()?;
         let watched = watched(&engine);
         if watched.is_awaited(&engine) {
             engine.progress();
         }
-        Ok(watched.is_awaited(&engine) && engine.watch(watched, wait))
+        let quiet = watched.is_awaited(&engine) && engine.watch(watched, wait);
+        if quiet {
+            // Not before: another thread may sleep on the descriptor, and what has woken it is to do so until this one has
+            // registered both.
+            wait.lower();
+        }
+        Ok(quiet)
     }
 
     /// Closes something that is in the domain and that no peer accesses; `wait`: what its sleepers sleep on. In a poisoned
@@ -215,7 +220,7 @@ impl<L: RmaLink> Runtime<L> {
     ) -> Result<(), EngineError> {
         let Ok(mut engine) = self.enter() else { return Ok(()) };
         if let Some(wait) = wait {
-            engine.unwatch(wait);
+            engine.unwatch_all(wait);
         }
         close(&mut engine)
     }
@@ -245,7 +250,7 @@ impl<L: RmaLink> Runtime<L> {
     /// Takes a sleeper that does not sleep any more off the list; to be called before its queue or
     /// counter is closed.
     pub fn forget(&self, wait: &Arc<Wait>) -> Result<(), Error> {
-        self.enter()?.unwatch(wait);
+        self.enter()?.unwatch_all(wait);
         Ok(())
     }
 
@@ -253,7 +258,7 @@ impl<L: RmaLink> Runtime<L> {
     /// passed, after one look at least.
     ///
     /// A look makes progress, and finds out by itself what else ends the call. [`Wait::raise`] has it
-    /// look again. Of several threads that wait on one object one sleeps, and the others look each millisecond.
+    /// look again. Of several threads that wait on one object in such calls one sleeps, and the others look each millisecond.
     pub fn block<T>(
         &self,
         wait: &Arc<Wait>,
@@ -261,6 +266,7 @@ impl<L: RmaLink> Runtime<L> {
         until: Deadline,
         mut look: impl FnMut() -> Step<T>,
     ) -> Result<Option<T>, Error> {
+        let wait = wait.calls();
         let mut spins = 0;
         let mut held = wait.hold();
         loop {
@@ -300,7 +306,7 @@ impl<L: RmaLink> Runtime<L> {
             return Ok(());
         }
         let slept = wait.sleep(until);
-        self.forget(wait)?;
+        self.enter()?.unwatch(wait);
         slept
     }
 }
@@ -356,7 +362,7 @@ impl<L: RmaLink> State<L> {
         self.sleepers.retain(|(watched, wait)| {
             let sleeps_on = watched.is_awaited(engine);
             if !sleeps_on {
-                wait.raise();
+                wait.raise_own();
             }
             sleeps_on
         });
@@ -364,6 +370,9 @@ impl<L: RmaLink> State<L> {
         let tended = self.kept || self.armed_now;
         if !tended && !self.sleepers.is_empty() && !self.engine.is_armed() {
             self.sleepers.iter().for_each(|(_, wait)| wait.look_soon());
+        } else if self.armed_now {
+            // Else sleepers have each other look for ever.
+            self.sleepers.iter().for_each(|(_, wait)| wait.need_not_look());
         }
     }
 }
@@ -404,7 +413,7 @@ impl<L: RmaLink> Guard<'_, L> {
     fn tell(&mut self) {
         if std::thread::panicking() {
             // What they wait for may never come; they look, and hear why.
-            self.state.sleepers.iter().for_each(|(_, wait)| wait.raise());
+            self.state.sleepers.iter().for_each(|(_, wait)| wait.raise_own());
         } else if !self.state.sleepers.is_empty() {
             self.state.wake();
         }
@@ -448,6 +457,11 @@ impl<L: RmaLink> Guard<'_, L> {
     /// It does not sleep any more.
     fn unwatch(&mut self, wait: &Arc<Wait>) {
         self.state.sleepers.retain(|(_, w)| !Arc::ptr_eq(w, wait));
+    }
+
+    /// Nor does a blocking call on the same object.
+    fn unwatch_all(&mut self, wait: &Arc<Wait>) {
+        self.state.sleepers.retain(|(_, w)| !w.is_of(wait));
     }
 }
 

@@ -34,6 +34,9 @@ pub struct Wait {
     /// Link descriptors, and how many bindings brought each. Its lock is also that of `fds`, of the
     /// timer and of the eventfd: when it is free, the eventfd is readable only if `raised`, and the timer set if `timed`.
     links: Mutex<Vec<(RawFd, usize)>>,
+    /// What blocking calls sleep on, beside an application that sleeps on the descriptor: it has raises, a timer and a place
+    /// among the sleepers of its own, so that neither forgets what is to wake the other.
+    calls: OnceLock<Arc<Wait>>,
 }
 
 #[derive(Debug)]
@@ -87,8 +90,12 @@ impl Wait {
             *n += 1;
             return Ok(());
         }
+        if let Some(calls) = self.calls.get() {
+            calls.attach(fd)?;
+        }
         if let Some(fds) = self.fds.get() {
-            fds.watch(fd, 0)?;
+            fds.watch(fd, 0)
+                .inspect_err(|_| self.calls.get().into_iter().for_each(|calls| calls.detach(fd)))?;
         }
         links.push((fd, 1));
         Ok(())
@@ -103,7 +110,29 @@ impl Wait {
             if let Some(fds) = self.fds.get() {
                 fds.forget(fd);
             }
+            if let Some(calls) = self.calls.get() {
+                calls.detach(fd);
+            }
         }
+    }
+
+    /// What blocking calls sleep on.
+    pub(crate) fn calls(&self) -> &Arc<Wait> {
+        if let Some(calls) = self.calls.get() {
+            return calls;
+        }
+        // No link comes or goes meanwhile.
+        let links = self.links();
+        self.calls.get_or_init(|| {
+            let links = links.iter().map(|(fd, _)| (*fd, 1)).collect();
+            Arc::new(Wait { links: Mutex::new(links), ..Wait::default() })
+        })
+    }
+
+    /// Whether this is what is slept on, by the application or by a blocking call.
+    pub(crate) fn is_of(&self, wait: &Arc<Wait>) -> bool {
+        let own = |all: &Arc<Wait>| std::ptr::eq(self, Arc::as_ptr(all));
+        own(wait) || wait.calls.get().is_some_and(own)
     }
 
     /// The right to lower it and to sleep here, which one blocking call has at a time: a raise wakes a thread for certain only while no other
@@ -116,9 +145,17 @@ impl Wait {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the thread that sleeps here, or is about to. The descriptor stays readable until
+    /// Wakes the threads that sleep here, or are about to. The descriptor stays readable until
     /// [`Wait::lower`].
     pub fn raise(&self) {
+        self.raise_own();
+        if let Some(calls) = self.calls.get() {
+            calls.raise_own();
+        }
+    }
+
+    /// Likewise, but those that sleep on the descriptor, or those in blocking calls.
+    pub(crate) fn raise_own(&self) {
         if !self.raised.swap(true, Ordering::SeqCst) {
             let _links = self.links();
             // If it was lowered in between, the look that follows that finds the reason of this raise.
@@ -128,11 +165,10 @@ impl Wait {
         }
     }
 
-    /// Forgets earlier raises; to be called before looking for the reason of one.
+    /// Forgets earlier raises; to be called before looking for the reason of one, or in the lock of the domain if each raise
+    /// and its reason are.
     pub fn lower(&self) {
-        if self.timed.load(Ordering::SeqCst) {
-            self.set_timer(Duration::ZERO);
-        }
+        self.need_not_look();
         if self.raised.load(Ordering::SeqCst) {
             let _links = self.links();
             if let Some(fds) = self.fds.get() {
@@ -150,6 +186,13 @@ impl Wait {
             self.stirred.store(true, Ordering::SeqCst);
         } else {
             self.set_timer(SOON);
+        }
+    }
+
+    /// The links are armed again.
+    pub(crate) fn need_not_look(&self) {
+        if self.timed.load(Ordering::SeqCst) {
+            self.set_timer(Duration::ZERO);
         }
     }
 

@@ -5,7 +5,7 @@ mod common;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Node, Pair, patient};
+use common::{Node, Pair, patient, readable};
 use engine::OpFlags;
 use hmem::Span;
 use link::ShmLink;
@@ -27,6 +27,20 @@ fn read<L: Pair>(node: &Node<L>) -> usize {
     node.runtime.block(&node.wait, Idle::Sleep, Deadline::NEVER, look).unwrap().unwrap().ctx.0
 }
 
+/// Sleeps on the descriptor of the counter, without a time limit, until it has counted so many.
+fn count<L: Pair>(node: &Node<L>, most: u64) {
+    loop {
+        node.runtime.lock_to_poll().progress();
+        let n = node.runtime.lock().cntr_read(node.cntr);
+        if n >= most {
+            return;
+        }
+        if node.runtime.try_wait(|_| Watched::Cntr(node.cntr, n, 0), &node.cntr_wait).unwrap() {
+            assert!(readable(&node.cntr_wait, 60_000));
+        }
+    }
+}
+
 #[test]
 fn a_sleeper_wakes_for_its_message_and_not_before() {
     // Each link has a timer of its own, once a second (docs/faults.md), which wakes the reader and the progress thread.
@@ -41,6 +55,7 @@ fn a_sleeper_wakes_for_its_message_and_not_before() {
         patient(|| b.poll());
         thread::scope(|s| {
             let reader = s.spawn(|| read(&b));
+            let counter = s.spawn(|| count(&b, 2));
             // Time to fall asleep.
             thread::sleep(Duration::from_millis(200));
             let (begin, before) = (Instant::now(), sleeps());
@@ -48,13 +63,14 @@ fn a_sleeper_wakes_for_its_message_and_not_before() {
             let woken = sleeps() - before;
             // The sleep may have been longer.
             let time = begin.elapsed();
+            assert!(!reader.is_finished());
+            a.send(to_b, b"message!", OpFlags::default());
+            assert_eq!(reader.join().unwrap(), 2);
+            counter.join().unwrap();
             assert!(
                 woken as f64 <= each_second * time.as_secs_f64(),
                 "{progress:?}: threads went to sleep {woken} times in {time:?}"
             );
-            assert!(!reader.is_finished());
-            a.send(to_b, b"message!", OpFlags::default());
-            assert_eq!(reader.join().unwrap(), 2);
         });
     }
 }

@@ -33,6 +33,8 @@ over_both!(
     another_thread_of_the_process_wakes_a_sleeper,
     a_poll_by_another_thread_leaves_no_sleeper_asleep_for_good,
     a_blocking_call_ends_though_another_thread_has_polled,
+    a_blocking_call_leaves_a_sleeper_on_the_descriptor_to_be_woken,
+    what_wakes_a_sleeper_on_the_descriptor_stands_until_that_one_sleeps_again,
     a_progress_thread_delivers_while_the_application_makes_no_call,
     several_threads_share_one_domain,
 );
@@ -208,6 +210,38 @@ fn a_blocking_call_ends_though_another_thread_has_polled<L: Pair>() {
             patient(|| (done.load(Ordering::SeqCst) > round as u64).then_some(()));
         }
     });
+}
+
+/// The application sleeps on the descriptor, and a blocking call for the same queue ends: the last look of that one has disarmed
+/// the links.
+fn a_blocking_call_leaves_a_sleeper_on_the_descriptor_to_be_woken<L: Pair>() {
+    let ([a, b], [to_b, _]) = L::nodes(Progress::Manual);
+    for round in 0..3 {
+        b.recv(Span::leak(8), round);
+        patient(|| b.runtime.try_wait(|_| Watched::Cq(b.cq), &b.wait).unwrap().then_some(()));
+        let look = || b.poll().map_or(Step::Wait(Watched::Cq(b.cq)), Step::Done);
+        assert_eq!(b.runtime.block(&b.wait, Idle::Sleep, Deadline::after_ms(5), look), Ok(None));
+        a.send(to_b, b"message!", OpFlags::default());
+        assert!(readable(&b.wait, 20_000), "the sleeper is not woken");
+        assert_eq!(next(&b).ctx.0, round);
+    }
+}
+
+/// Other threads look meanwhile, in a blocking call or before they sleep on the descriptor, too.
+fn what_wakes_a_sleeper_on_the_descriptor_stands_until_that_one_sleeps_again<L: Pair>() {
+    let ([_a, b], _) = L::nodes(Progress::Manual);
+    let changed = |from| move |_: &_| Watched::Cntr(b.cntr, from, 0);
+    for n in 0..3 {
+        patient(|| b.runtime.try_wait(changed(n), &b.cntr_wait).unwrap().then_some(()));
+        b.runtime.lock().cntr_add(b.cntr, 1);
+        let look = || Step::Done(b.runtime.lock().cntr_read(b.cntr));
+        assert_eq!(b.runtime.block(&b.cntr_wait, Idle::Sleep, Deadline::NEVER, look), Ok(Some(n + 1)));
+        assert!(readable(&b.cntr_wait, 0), "a blocking call has forgotten it");
+        assert_eq!(b.runtime.try_wait(changed(n), &b.cntr_wait), Ok(false));
+        assert!(readable(&b.cntr_wait, 0), "one that will not sleep has forgotten it");
+    }
+    patient(|| b.runtime.try_wait(changed(3), &b.cntr_wait).unwrap().then_some(()));
+    assert!(!readable(&b.cntr_wait, 0));
 }
 
 fn a_progress_thread_delivers_while_the_application_makes_no_call<L: Pair>() {

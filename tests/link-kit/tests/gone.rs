@@ -1,6 +1,8 @@
 //! The engine over links to peers that are not there: messages, writes and reads end with an error, however they are posted.
 #![cfg(not(loom))]
 
+#[path = "support/fake.rs"]
+mod fake;
 #[path = "support/node.rs"]
 mod node;
 #[path = "support/vacant.rs"]
@@ -10,9 +12,11 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use engine::{Completion, Error, OpFlags, Rma, Send};
+use fake::{Fake, FakeNet};
 use hmem::Span;
 use link::{Links, OpenOptions, ShmLink, TcpLink, TcpOptions};
 use link_api::RmaLink;
+use ofi::{OfiLink, OfiOptions};
 use testkit::{from, msg, read, tagged, there, write};
 use vacant::Vacant;
 use wire::Addr;
@@ -43,6 +47,12 @@ fn over_shm() -> ShmLink {
 
 fn over_tcp() -> TcpLink {
     TcpLink::bind("127.0.0.1:0".parse().expect("an address"), tcp()).expect("a free port")
+}
+
+/// Over a provider below, and TCP.
+fn over_ofi() -> OfiLink<TcpLink, Fake> {
+    let options = OfiOptions::new(JobKey::from_secret(b"of the checks"));
+    OfiLink::new(over_tcp(), Ok(FakeNet::default().open()), options).expect("descriptors")
 }
 
 /// A selector, by which peers on this host are reached over TCP or not.
@@ -117,12 +127,23 @@ fn absent() -> (Vacant, Addr) {
 }
 
 fn never_reached<L: RmaLink>(open: impl Fn() -> L) {
-    let (_kept, absent) = absent();
-    all_end(&mut Node::new(open(), absent));
+    let (_kept, mut node) = alone(open);
+    all_end(&mut node);
+}
+
+/// One whose peer never was there, and never comes as long as the other is there.
+fn alone<L: RmaLink>(open: impl Fn() -> L) -> (Vacant, Node<L>) {
+    let (kept, absent) = absent();
+    (kept, Node::new(open(), absent))
 }
 
 /// Messages go each way, and then one of the two is no more.
 fn reached<L: RmaLink>(open: impl Fn() -> L) {
+    all_end(&mut left_alone(open));
+}
+
+/// What is left of two between which messages went each way.
+fn left_alone<L: RmaLink>(open: impl Fn() -> L) -> Node<L> {
     let (a, b) = (open(), open());
     let names: [Addr; 2] = [a.addr(), b.addr()];
     let (mut a, mut b) = (Node::new(a, names[1]), Node::new(b, names[0]));
@@ -140,7 +161,7 @@ fn reached<L: RmaLink>(open: impl Fn() -> L) {
     // Its end.
     a.domain.recv(a.rx, &from(at_a, &[span], 3)).expect("room");
     assert!(next(&mut a).err.is_some());
-    all_end(&mut a);
+    a
 }
 
 /// The completion of the receive that names the absent peer.
@@ -179,8 +200,7 @@ fn ends_beside_receives<L: RmaLink>(
 
 /// Each operation has its end however many receives that name the peer have theirs before.
 fn all_end_beside_receives<L: RmaLink>(open: impl Fn() -> L) {
-    let (_kept, absent) = absent();
-    let mut node = Node::new(open(), absent);
+    let (_kept, mut node) = alone(open);
     let to = node.peer;
     for len in LENS {
         let (span, remote) = ([Span::leak(len)], [there(0, len, 7)]);
@@ -204,6 +224,61 @@ fn all_end_beside_receives<L: RmaLink>(open: impl Fn() -> L) {
     }
 }
 
+/// From one post to the next of a program that tries seldom: what came of the one before is no news by then.
+const SELDOM: Duration = Duration::from_millis(1050);
+
+/// A post that is tried again so seldom ends all the same, also where receives that name the peer are told of each end before.
+fn ends_if_tried_seldom<L: RmaLink>(what: &str, mut node: Node<L>, receives: bool) {
+    let (at, span) = (node.peer, Span::leak(8));
+    let (mut posted, mut taken) = (!receives, false);
+    for _ in 0..5 {
+        match send(&mut node, span, &msg(at, &[span], 1)) {
+            Err(Error::Again) => {}
+            Ok(()) => taken = true,
+            Err(why) => return assert_eq!(why, Error::Refused),
+        }
+        let since = Instant::now();
+        while taken || since.elapsed() < SELDOM {
+            assert!(since.elapsed() < MOST, "nothing completes");
+            if !std::mem::replace(&mut posted, true) {
+                node.domain.recv(node.rx, &from(at, &[span], RECEIVE)).expect("room");
+            }
+            while let Some(found) = node.next() {
+                assert_eq!(found.err, Some(Error::Refused));
+                if found.ctx.0 != RECEIVE {
+                    return;
+                }
+                posted = false;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    panic!("{what}, receives {receives}: a message is to be tried again and again");
+}
+
+/// Likewise, with a peer that never was there.
+fn ends_alone_if_tried_seldom<L: RmaLink>(what: &str, open: impl Fn() -> L, receives: bool) {
+    let (_kept, node) = alone(open);
+    ends_if_tried_seldom(what, node, receives);
+}
+
+#[test]
+fn a_post_that_is_tried_seldom_ends_all_the_same() {
+    let all: [fn(bool); 5] = [
+        |receives| ends_alone_if_tried_seldom("never reached by shm", over_shm, receives),
+        |receives| ends_alone_if_tried_seldom("never reached by tcp", over_tcp, receives),
+        |receives| ends_if_tried_seldom("reached by tcp", left_alone(over_tcp), receives),
+        |receives| ends_if_tried_seldom("reached by a selector", left_alone(|| over_all(false)), receives),
+        |receives| ends_alone_if_tried_seldom("never reached by ofi", over_ofi, receives),
+    ];
+    // At a time, since they sleep.
+    std::thread::scope(|s| {
+        for (run, receives) in all.iter().flat_map(|run| [(run, false), (run, true)]) {
+            s.spawn(move || run(receives));
+        }
+    });
+}
+
 #[test]
 fn beside_receives_that_are_posted_again_over_shm() {
     all_end_beside_receives(over_shm);
@@ -212,6 +287,11 @@ fn beside_receives_that_are_posted_again_over_shm() {
 #[test]
 fn beside_receives_that_are_posted_again_over_tcp() {
     all_end_beside_receives(over_tcp);
+}
+
+#[test]
+fn beside_receives_that_are_posted_again_over_a_provider_below() {
+    all_end_beside_receives(over_ofi);
 }
 
 #[test]
@@ -228,6 +308,11 @@ fn never_reached_over_shm() {
 #[test]
 fn never_reached_over_tcp() {
     never_reached(over_tcp);
+}
+
+#[test]
+fn never_reached_over_a_provider_below() {
+    never_reached(over_ofi);
 }
 
 #[test]

@@ -10,12 +10,14 @@
 //! The same depth bounds what a correct peer can have this side keep of answers that found no room, and of
 //! requests that this side serves. One that goes far beyond is cut off.
 
+use hmem::Span;
 use wire::{Flags, Head, Offer, Op as WireOp, Seg, Status};
 use zerocopy::IntoBytes;
 
 use super::Endpoint;
-use super::header::{Header, frame, push};
+use super::header::{Header, push};
 use super::malformed::{Handled, Malformed};
+use super::post::{rma_flags, rma_head};
 use super::quota::{DEPTH_MOST, MANY, MANY_OF_ONE, OWED_MOST, SLACK};
 use super::request::{Done, In, Meta, Out, Request, Serve};
 use crate::core::{Body, Core, Message, Spans, Tally, failure};
@@ -116,7 +118,7 @@ impl<L: RmaLink> Endpoint<L> {
         Ok(())
     }
 
-    /// Offers an injected message to a peer that is short of room: its bytes are kept here.
+    /// Offers an injected message to a peer that is short of room, or whose frames do not hold it: its bytes are kept here.
     pub(super) fn offer_kept(
         &mut self,
         peer: PeerId,
@@ -124,12 +126,22 @@ impl<L: RmaLink> Endpoint<L> {
         flags: Flags,
         done_as: Done,
     ) -> Result<(), Error> {
-        let len = hmem::total(op.iov);
-        let mut bytes = vec![0; len];
-        if hmem::read(op.iov, 0, &mut bytes) != len {
-            return Err(Error::Io);
-        }
-        let name = self.offer(Out::new(peer, Spans::NONE, len, done_as), op, flags)?;
+        let bytes = copied(op.iov)?;
+        let name = self.offer(Out::new(peer, Spans::NONE, bytes.len(), done_as), op, flags)?;
+        self.kept.insert(name, bytes);
+        Ok(())
+    }
+
+    /// Offers an injected write that no frame holds, likewise.
+    pub(super) fn write_kept(&mut self, peer: PeerId, op: &Rma<'_>, done_as: Done) -> Result<(), Error> {
+        let bytes = copied(op.iov)?;
+        let seg = Seg { addr: 0.into(), len: (bytes.len() as u64).into() };
+        let mut name = 0;
+        let header = |req: u64, h: &mut Header| {
+            name = req;
+            rma_head(h, WireOp::WriteRts, rma_flags(op), op, &[seg], req);
+        };
+        self.launch(Out::new(peer, Spans::NONE, bytes.len(), done_as), header, &[], 0)?;
         self.kept.insert(name, bytes);
         Ok(())
     }
@@ -155,8 +167,7 @@ impl<L: RmaLink> Endpoint<L> {
         let ours = matches!(self.requests.get_mut(name), Some(Request::Out(out)) if out.peer == peer);
         (ours && want <= kept.len() as u64).then_some(())?;
         let kept = self.kept.remove(&name)?;
-        let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, 0);
-        self.send_or_queue(peer, &frame(&head, &kept[..want as usize]));
+        self.send_parts(peer, theirs, 0, &kept[..want as usize]);
         Some(())
     }
 
@@ -208,4 +219,10 @@ impl<L: RmaLink> Endpoint<L> {
         log::warn!("{}: cut {} off: too many {what}", self.link.addr(), self.link.peer_addr(peer));
         self.link.disconnect(peer);
     }
+}
+
+/// What is injected, for a frame to come.
+fn copied(iov: &[Span]) -> Result<Vec<u8>, Error> {
+    let mut bytes = vec![0; hmem::total(iov)];
+    if hmem::read(iov, 0, &mut bytes) == bytes.len() { Ok(bytes) } else { Err(Error::Io) }
 }

@@ -137,6 +137,11 @@ impl<L: RmaLink> Endpoint<L> {
             let head = Head::new(WireOp::Body, Flags::empty(), 0, name, 0);
             return self.send_or_queue(peer, &frame(&head, bytes));
         };
+        self.send_parts(peer, theirs, from, bytes);
+    }
+
+    /// Sends bytes that the peer has asked for, from `from` on.
+    pub(super) fn send_parts(&mut self, peer: PeerId, theirs: u64, from: usize, bytes: &[u8]) {
         let most = self.peer(peer).limits.max_frame() - Head::LEN;
         for (at, part) in (from..).step_by(most).zip(bytes.chunks(most)) {
             let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, at as u64);

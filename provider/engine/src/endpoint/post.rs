@@ -233,7 +233,6 @@ impl<L: RmaLink> Endpoint<L> {
                 Plan::ByHandles | Plan::Rendezvous => {
                     return self.send_rts(peer, op.iov, flags, done_as, plan == Plan::ByHandles);
                 }
-                Plan::TooBig => return Err(Error::TooBig),
                 _ => return self.send_eager(core, peer, op, flags, done_as),
             }
         }
@@ -339,7 +338,7 @@ impl<L: RmaLink> Endpoint<L> {
                 Plan::ByHandles | Plan::Rendezvous => {
                     return self.rma_rts(peer, op, done_as, plan == Plan::ByHandles);
                 }
-                Plan::TooBig => return Err(Error::TooBig),
+                Plan::OfferKept => return self.write_kept(peer, op, done_as),
                 _ => return self.write_eager(peer, op, done_as, watched),
             }
         }
@@ -434,11 +433,11 @@ fn is_counted(cntr: Option<CntrId>, tally: Tally) -> bool {
     (tally.endpoint && cntr.is_some()) || tally.also.is_some()
 }
 
-fn rma_flags(op: &Rma<'_>) -> Flags {
+pub(super) fn rma_flags(op: &Rma<'_>) -> Flags {
     if op.data.is_some() { Flags::CQ_DATA } else { Flags::empty() }
 }
 
-fn rma_head(h: &mut Header, wire_op: WireOp, flags: Flags, op: &Rma<'_>, segs: &[Seg], req: u64) {
+pub(super) fn rma_head(h: &mut Header, wire_op: WireOp, flags: Flags, op: &Rma<'_>, segs: &[Seg], req: u64) {
     push(h, &Head::new(wire_op, flags, Aux::rma(op.remote.len(), segs.len()), req, op.data.unwrap_or(0)));
     push(h, op.remote);
     push(h, segs);

@@ -163,6 +163,41 @@ fn a_change_of_a_counter_that_was_not_read_keeps_from_sleeping() {
 }
 
 #[test]
+fn a_signal_keeps_from_sleeping_once() {
+    let w = World::new(Setting { wait: fi::FI_WAIT_FD, ..Setting::default() });
+    let mut fids = [w.cq.cast::<fi::fid>()];
+    let mut trywait = || call!(w.fabric, ops.trywait(fids.as_mut_ptr(), 1));
+    assert_eq!(trywait(), 0);
+    assert_eq!(call!(w.cq, ops.signal()), 0);
+    assert_eq!((trywait(), trywait()), (-fi::FI_EAGAIN, 0));
+    w.end();
+}
+
+#[test]
+fn what_another_thread_was_told_of_a_counter_keeps_from_sleeping() {
+    let w = World::new(Setting::default());
+    let (fabric, cntr) = (Shared(w.fabric), Shared(w.cntr));
+    let trywait = move || {
+        let mut fids = [cntr.get().cast::<fi::fid>()];
+        call!(fabric.get(), ops.trywait(fids.as_mut_ptr(), 1))
+    };
+    let looks: [fn(*mut fi::fid_cntr); 2] =
+        [|c| assert!(call!(c, ops.read()) > 0), |c| assert_eq!(call!(c, ops.wait(1, MANY)), 0)];
+    let _ = call!(w.cntr, ops.read());
+    assert_eq!(trywait(), 0);
+    for look in looks {
+        assert_eq!(call!(w.cntr, ops.add(1)), 0);
+        let other = thread::spawn(move || {
+            look(cntr.get());
+            trywait()
+        });
+        assert_eq!(other.join().unwrap(), 0, "it was told itself");
+        assert_eq!((trywait(), trywait()), (-fi::FI_EAGAIN, 0));
+    }
+    w.end();
+}
+
+#[test]
 fn a_target_that_never_calls_is_served() {
     let auto = Setting { auto: true, ..Setting::default() };
     let two = Two::new(Setting::default(), auto);

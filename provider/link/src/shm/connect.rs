@@ -41,9 +41,15 @@ enum Failed {
 }
 
 impl ShmLink {
-    /// Makes a channel to this peer, which has none.
-    #[cold]
+    /// Makes a channel to this peer, which has none, to send something.
     pub(super) fn open_channel(&mut self, id: u32) -> Result<(), Refused> {
+        self.open_channel_for(id, true)
+    }
+
+    /// Likewise, to send something or for a receive.
+    #[cold]
+    pub(super) fn open_channel_for(&mut self, id: u32, send: bool) -> Result<(), Refused> {
+        let of = usize::from(send);
         let peer = &mut self.peers[id as usize];
         if peer.dying.is_some() {
             return Err(Refused::Gone(Gone::Reset));
@@ -60,7 +66,7 @@ impl ShmLink {
                 log::debug!("{}: connected to {} (pid {})", self.addr, peer.addr, out.pid);
                 peer.out = Some(out);
                 peer.reached = true;
-                peer.first_try = None;
+                peer.first_try = [None; 2];
                 peer.next_try = None;
                 self.look_from_now_on();
                 return Ok(());
@@ -68,7 +74,7 @@ impl ShmLink {
             Err(failed) => failed,
         };
         let peer = &mut self.peers[id as usize];
-        let since = now - *peer.first_try.get_or_insert(now);
+        let since = now - *peer.first_try[of].get_or_insert(now);
         let gone = match failed {
             Failed::Gone(gone) => Some(gone),
             Failed::NotThere if peer.reached || since >= self.options.connect_timeout => Some(Gone::Refused),
@@ -80,7 +86,7 @@ impl ShmLink {
             // Nothing tells of its end, as it was never reached.
             Failed::Full if since >= self.options.connect_timeout => match is_served(&peer.addr) {
                 true => {
-                    peer.first_try = Some(now);
+                    peer.first_try[of] = Some(now);
                     None
                 }
                 false => Some(Gone::Refused),
@@ -88,7 +94,7 @@ impl ShmLink {
             Failed::NotThere | Failed::Full | Failed::Lack => None,
         };
         if let Some(gone) = gone {
-            peer.first_try = None;
+            peer.first_try[of] = None;
             peer.next_try = None;
             return Err(Refused::Gone(gone));
         }

@@ -180,7 +180,7 @@ impl Link for ShmLink {
     }
 
     fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
-        if self.is_connected(peer) { Ok(()) } else { self.open_channel(peer.0) }
+        if self.is_connected(peer) { Ok(()) } else { self.open_channel_for(peer.0, false) }
     }
 
     #[inline(always)]

@@ -231,8 +231,9 @@ pub(super) struct Peer {
     pub(super) orphaned: bool,
     /// Its address is not this host's, and the log says so.
     pub(super) far: bool,
-    /// Since when, and from when on again, it is tried to connect.
-    pub(super) first_try: Option<Instant>,
+    /// Since when it is tried to connect, for a receive that waits for it and for a send: each is told what comes of that when its time
+    /// is over. A send may be tried seldom, and receives be posted again as often as they are told. And from when on again.
+    pub(super) first_try: [Option<Instant>; 2],
     pub(super) next_try: Option<Instant>,
     /// Why its memory cannot be reached directly, once that was tried.
     pub(super) no_cma: Option<String>,
@@ -260,7 +261,7 @@ impl Peer {
             deserted: None,
             orphaned: false,
             far: false,
-            first_try: None,
+            first_try: [None; 2],
             next_try: None,
             no_cma: None,
             devices: Devices::default(),

@@ -140,19 +140,19 @@ impl ShmLink {
     #[inline]
     fn shrink_rings(&mut self, now: Instant) {
         if let Some(first) = self.shrinking.is_due(now, self.peers.len()) {
-            self.shrink_those_from(first);
+            self.shrink_those_from(first, now);
         }
     }
 
     #[cold]
-    fn shrink_those_from(&mut self, first: usize) {
-        for peer in self.peers.iter_mut().skip(first).take(shrink::TOGETHER) {
+    fn shrink_those_from(&mut self, first: usize, now: Instant) {
+        for (at, peer) in self.peers.iter_mut().enumerate().skip(first).take(shrink::TOGETHER) {
             if let Some(inb) = &mut peer.inb {
                 // Else the sender never sees that a ring is empty through which little goes.
                 inb.publish();
             }
-            if let Some(out) = &mut peer.out {
-                out.tx.shrink();
+            if peer.out.as_mut().is_some_and(|out| out.tx.shrink()) {
+                return self.shrinking.gave(at, now);
             }
         }
     }

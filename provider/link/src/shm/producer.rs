@@ -254,21 +254,21 @@ impl<M: Mem> Producer<M> {
     }
 
     /// Called now and then. If little was sent since the last call, and nothing is under way, pages are given back
-    /// and laps are as short as at first.
-    pub(crate) fn shrink(&mut self) {
+    /// and laps are as short as at first. Whether pages were given back.
+    pub(crate) fn shrink(&mut self) -> bool {
         let few = soon(self.lines);
         let moved = self.pos.wrapping_sub(std::mem::replace(&mut self.asked, self.pos));
         if moved > few || self.is_small() || self.left != NONE {
-            return;
+            return false;
         }
         // What is wrong with the ring is found when it is used.
         if self.read_head().is_err() || self.head != self.pos {
-            return;
+            return false;
         }
         // Where pages may not go, as those of locked memory (mlockall) may not, this is tried again after some more lines.
         self.small = self.pos;
         if !self.mem.give_back(self.line) {
-            return;
+            return false;
         }
         self.length = few;
         self.laps = 0;
@@ -276,6 +276,7 @@ impl<M: Mem> Producer<M> {
         self.turn = self.pos;
         self.settle();
         self.reach = 0;
+        true
     }
 
     /// Whether it takes about what the first laps take, which the next ones would take again, or was asked to become

@@ -3,12 +3,12 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use hmem::registry::{self, Pages};
-use hmem::{Kind, Span};
+use hmem::locked::PageLock;
+use hmem::{Kind, Span, registry};
 use ipc::Mapping;
 use ipc::fence::full_fence;
 use ipc::memfd::{self, Unfit, Writers};
@@ -52,11 +52,23 @@ pub const MIN_RING: usize = 24 << 10;
 /// Most bytes of a ring.
 pub const MAX_RING: usize = 16 << 20;
 
+/// Of so many needs of page-locked memory one asks whether it still is that: the lock ends with the context that it was made in, and
+/// then a device copies all the same, but by way of memory of its driver's.
+const ASKS: u32 = 64;
+
+/// What keeps a ring page-locked, and how often that was needed.
+#[derive(Debug, Default)]
+struct Locked {
+    lock: PageLock,
+    needs: u32,
+}
+
 /// The memory of a channel.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    /// What keeps it page-locked; given back before it is unmapped.
-    locked: OnceLock<Option<Pages>>,
+    /// Once a device was to copy from or to it; given back before it is unmapped. Elsewhere, since few have one, and frames touch the
+    /// rest of this.
+    locked: OnceLock<Box<Mutex<Locked>>>,
     shared: Mapping,
     lines: u32,
     /// The peer made it, and sends.
@@ -159,20 +171,23 @@ impl Segment {
         self.word(REVOKED + (slot % REVOCABLE) as usize * 4)
     }
 
-    /// A device copies from or to here, if one of `iov` is a device's: then the memory is page-locked, once,
-    /// so that it need not be copied twice.
+    /// A device copies from or to here, if one of `iov` is a device's: then the memory is page-locked for the first kind of them that
+    /// asks, so that it need not be copied twice.
     pub(crate) fn lock_for(&self, iov: &[Span]) {
-        let device = iov.iter().find(|s| s.can(hmem::Caps::DEVICE)).map(|s| s.kind());
-        if let (Some(kind), None) = (device, self.locked.get()) {
-            if !self.keeps_pages() {
-                // The next copy will find the sender done.
-                return;
-            }
-            let base = self.shared.base() as usize + CONTROL;
-            // SAFETY: the ring, which ends with the mapping, and lives longer than what is remembered of it.
-            let _ =
-                self.locked.set(unsafe { registry::of(kind).lock_host(base, self.shared.len() - CONTROL) });
+        let Some(kind) = iov.iter().find(|s| s.can(hmem::Caps::DEVICE)).map(|s| s.kind()) else { return };
+        if self.locked.get().is_none() && !self.keeps_pages() {
+            // The next copy will find the sender done.
+            return;
         }
+        let mut locked = self.locked.get_or_init(Box::default).lock().unwrap_or_else(PoisonError::into_inner);
+        locked.needs = locked.needs.wrapping_add(1);
+        let is_other = locked.lock.held_for().is_some_and(|of| of != kind);
+        if is_other || locked.lock.held_for().is_some() && locked.needs % ASKS != 0 {
+            return;
+        }
+        let base = self.shared.base() as usize + CONTROL;
+        // SAFETY: the ring, which ends with the mapping, and lives longer than what is remembered of it.
+        unsafe { locked.lock.lock_for(registry::of(kind), base, self.shared.len() - CONTROL) };
     }
 
     /// Has the sender give no more pages back; whether it gives none by now. The sender itself looks at `locked`.
@@ -318,3 +333,7 @@ unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "locked_tests.rs"]
+mod tests;

@@ -19,8 +19,10 @@ use ipc::word::Word;
 const ROUND: Duration = Duration::from_secs(1);
 /// From one look at some rings to that at the next ones, while a round lasts.
 const STEP: Duration = Duration::from_millis(5);
-/// Peers whose rings are looked at together: to give back takes about a microsecond for each page.
+/// Peers whose rings are looked at together, up to the first one that gives pages back: that takes about a microsecond for each page.
 pub(super) const TOGETHER: usize = 8;
+/// From such a one to the look at the next ones.
+const PAUSE: Duration = Duration::from_micros(5000 / TOGETHER as u64);
 
 /// Sender: from now on, until [`end`], pages are given back; `false` if the consumer does not allow that.
 pub(super) fn begin(giving: &impl Word, allowed: &impl Word, fence: impl FnOnce()) -> bool {
@@ -51,14 +53,15 @@ pub(super) fn forbid(giving: &impl Word, allowed: &impl Word, fence: impl FnOnce
 #[derive(Debug)]
 pub(super) struct Shrinking {
     round: Instant,
-    step: Instant,
+    /// When rings are looked at next.
+    due: Instant,
     next: usize,
 }
 
 impl Shrinking {
     pub(super) fn new() -> Shrinking {
         let now = Instant::now();
-        Shrinking { round: now, step: now, next: 0 }
+        Shrinking { round: now, due: now + STEP, next: 0 }
     }
 
     /// The first of the peers whose rings are looked at now.
@@ -70,13 +73,19 @@ impl Shrinking {
             self.round = now;
             self.next = 0;
         }
-        if now.duration_since(self.step) < STEP {
+        if now < self.due {
             return None;
         }
-        self.step = now;
+        self.due = now + STEP;
         let first = self.next;
         self.next += TOGETHER;
         Some(first)
+    }
+
+    /// Pages were given back of the ring to that peer, and those behind it were not looked at.
+    pub(super) fn gave(&mut self, peer: usize, now: Instant) {
+        self.next = peer + 1;
+        self.due = now + PAUSE;
     }
 }
 

@@ -297,6 +297,13 @@ impl Link for TcpLink {
         }
     }
 
+    fn connect_to_send(&mut self, peer: PeerId) -> Result<(), Refused> {
+        match self.at(peer).channel {
+            None if !self.is_own(peer) => Err(self.send_unconnected(peer)),
+            _ => self.connect(peer),
+        }
+    }
+
     fn expect(&mut self, peer: PeerId) {
         if !self.is_connected(peer) && !self.is_own(peer) && self.at(peer).expected.is_none() {
             self.at_mut(peer).expected = Some((Instant::now() + self.options.connect_timeout, false));

@@ -8,7 +8,8 @@ use wire::Addr;
 use super::channel::Channel;
 use super::handshake::Call;
 
-/// How long it is known that a peer was not there.
+/// How long it is known that a peer was not there. A send that was told to try again asks once more after that, and hears what comes of
+/// it however late it comes for that.
 const MEMORY: Duration = Duration::from_secs(1);
 
 /// After how long something may listen where nothing did.
@@ -37,6 +38,8 @@ pub(super) struct Peer {
     /// that name the peer ask, too, and one that is posted again with each answer would have every one of them.
     send_waits: bool,
     owed: Option<(Gone, Instant)>,
+    /// An answer was thrown away that no send came for in time, and none was told since.
+    tardy: bool,
     /// That there is such an answer has not been told to a sleeper.
     pub(super) owed_untold: bool,
     /// It is called once more, since nothing listened there some time ago.
@@ -69,6 +72,7 @@ impl Peer {
             failed: None,
             send_waits: false,
             owed: None,
+            tardy: false,
             owed_untold: false,
             recalled: false,
             met: false,
@@ -99,15 +103,19 @@ impl Peer {
 
     /// A send was told why there will be no channel.
     pub(super) fn end_send_waiting(&mut self) {
-        self.send_waits = false;
         self.take_owed();
+        (self.send_waits, self.tardy) = (false, false);
     }
 
     /// Why the call came to nothing that a send waited for. To be asked by a send, and once.
     pub(super) fn take_owed(&mut self) -> Option<Gone> {
         self.doubt();
-        let owed = self.owed.take().filter(|(_, at)| at.elapsed() < MEMORY);
-        let (why, at) = owed?;
+        let (why, at) = self.owed.take()?;
+        if at.elapsed() >= MEMORY && !self.tardy {
+            self.tardy = true;
+            return None;
+        }
+        self.tardy = false;
         // Else the next one would have the same answer again.
         self.failed = self.failed.filter(|(_, since)| *since > at);
         self.recalled = false;
@@ -119,10 +127,12 @@ impl Peer {
     fn doubt(&mut self) {
         let is_stale = |(why, at): &(Gone, Instant)| *why == Gone::Refused && at.elapsed() >= STALE;
         let mut all = self.failed.iter().chain(&self.owed).peekable();
-        if !self.met || self.recalled || all.peek().is_none() || !all.all(is_stale) {
+        let is_awaited = self.tardy && self.owed.is_some();
+        if !self.met || self.recalled || is_awaited || all.peek().is_none() || !all.all(is_stale) {
             return;
         }
         self.send_waits |= self.owed.is_some();
+        self.tardy |= self.owed.is_some_and(|(_, at)| at.elapsed() >= MEMORY);
         (self.failed, self.owed, self.recalled) = (None, None, true);
     }
 
@@ -137,6 +147,7 @@ impl Peer {
     pub(super) fn set_met(&mut self) {
         (self.call, self.expected, self.trying, self.met) = (None, None, None, true);
         (self.failed, self.owed, self.send_waits, self.recalled) = (None, None, false, false);
+        self.tardy = false;
     }
 
     /// Why it was not there just now. To be asked once.
