@@ -218,6 +218,9 @@ pub trait Link {
     /// come, or this is called again, quick polls that follow each other closely may look for frames of others only now and then.
     fn awaits(&mut self, _peer: Option<PeerId>) {}
 
+    /// The next short frame most likely goes to this peer: what it takes may be fetched meanwhile from the core that polls it.
+    fn will_send(&mut self, _to: PeerId) {}
+
     /// Whether there is room for a frame that the peer can do without: those that it has not taken are far
     /// fewer than there may be, and fewer than transfers that a [`crate::PieceCounter`] can tell apart.
     fn has_room_to_spare(&mut self, _to: PeerId) -> bool {

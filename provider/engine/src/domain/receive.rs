@@ -3,11 +3,18 @@
 use hmem::{Span, total};
 
 use super::Domain;
-use crate::core::{Core, Message, Multi, RecvOp, Spans, Tally};
+use crate::core::{Core, Message, Multi, RecvOp, Slab, Spans, Tally};
 use crate::endpoint::Endpoint;
 use crate::matching::At;
 use crate::types::*;
 use link_api::RmaLink;
+
+/// The context's endpoint, if it has one alone.
+#[inline(always)]
+fn sole_endpoint<'a, L>(eps: &'a mut Slab<Endpoint<L>>, core: &Core, rx: RxId) -> Option<&'a mut Endpoint<L>> {
+    let &[ep] = &core.rxs.get(rx.at())?.eps[..] else { return None };
+    eps.get_mut(ep.at())
+}
 
 impl<L: RmaLink> Domain<L> {
     /// Posts a receive of one buffer, `span` in the place of `op.iov`, or completes it with a message
@@ -60,42 +67,35 @@ impl<L: RmaLink> Domain<L> {
         if !ep.accept_plain(&mut self.core, at, span, &Recv { pattern, iov: &[], ctx, flags }) {
             return false;
         }
-        if self.core.counted && !self.work.is_empty() {
-            self.run_work();
-        }
+        self.run_counted();
         true
     }
 
     /// Receives the next message of a ring, if it is for this receive: the polls for the ones before found these at once.
     #[inline(always)]
     fn recv_at_once(&mut self, rx: RxId, span: Span, op: Recv<'_>) -> bool {
-        self.by_sole_endpoint(rx, |ep, core| ep.receive_at_once(core, span, &op))
+        let Some(ep) = sole_endpoint(&mut self.eps, &self.core, rx) else { return false };
+        let received = ep.receive_at_once(&mut self.core, span, &op);
+        self.run_counted();
+        received
     }
 
     /// Receives the next message of its sender's ring, if it is for this receive. Messages wait that no receive was posted for: where
     /// several peers are ahead of this one, a poll for that message would take in those of the others first.
     #[inline(never)]
     fn recv_from_ring(&mut self, rx: RxId, span: Span, op: Recv<'_>) -> bool {
-        self.by_sole_endpoint(rx, |ep, core| ep.receive_from_ring(core, span, &op))
+        let Some(ep) = sole_endpoint(&mut self.eps, &self.core, rx) else { return false };
+        let received = ep.receive_from_ring(&mut self.core, span, &op);
+        self.run_counted();
+        received
     }
 
-    /// Whether the context's endpoint, if it has one alone, completed a receive.
+    /// Runs what waits for a counter that has changed.
     #[inline(always)]
-    fn by_sole_endpoint(
-        &mut self,
-        rx: RxId,
-        complete: impl FnOnce(&mut Endpoint<L>, &mut Core) -> bool,
-    ) -> bool {
-        let Some(context) = self.core.rxs.get_mut(rx.at()) else { return false };
-        let &[ep] = &context.eps[..] else { return false };
-        let Some(ep) = self.eps.get_mut(ep.at()) else { return false };
-        if !complete(ep, &mut self.core) {
-            return false;
-        }
+    fn run_counted(&mut self) {
         if self.core.counted && !self.work.is_empty() {
             self.run_work();
         }
-        true
     }
 
     /// Posts a receive of one buffer, which no message that waits is for.
@@ -110,6 +110,7 @@ impl<L: RmaLink> Domain<L> {
     ) -> Result<(), Error> {
         let Some(context) = self.core.rxs.get_mut(rx.at()) else { return Err(Error::NotFound) };
         let only = context.nothing_posted();
+        let sole = if let &[ep] = &context.eps[..] { Some(ep) } else { None };
         // Built where it stays.
         context.matcher(tag.is_some()).post(src, || RecvOp {
             pattern: Pattern { src, tag },
@@ -121,7 +122,11 @@ impl<L: RmaLink> Domain<L> {
             tally: Tally::PLAIN,
         });
         self.core.rest = 0;
-        self.look_for_peer(rx, src, only);
+        match sole.map(|ep| self.eps.get_mut(ep.at())) {
+            Some(Some(ep)) => ep.look_for(&mut self.core, src, only),
+            Some(None) => {}
+            None => self.look_for_peer(rx, src),
+        }
         Ok(())
     }
 
@@ -153,9 +158,7 @@ impl<L: RmaLink> Domain<L> {
     /// Posts a receive, or completes it with a message that waits.
     pub fn recv(&mut self, rx: RxId, op: &Recv<'_>) -> Result<(), Error> {
         self.post_recv(rx, op, Tally::PLAIN)?;
-        if self.core.counted && !self.work.is_empty() {
-            self.run_work();
-        }
+        self.run_counted();
         Ok(())
     }
 
@@ -178,7 +181,7 @@ impl<L: RmaLink> Domain<L> {
             let Some(message) = matcher.find_waiting(&pattern).and_then(|at| matcher.take(at)) else {
                 matcher.post(pattern.src, || recv);
                 self.core.rest = 0;
-                self.look_for_peer(rx, pattern.src, false);
+                self.look_for_peer(rx, pattern.src);
                 return Ok(());
             };
             let Some(ep) = self.eps.get_mut(message.ep.at()) else { continue };
@@ -188,19 +191,13 @@ impl<L: RmaLink> Domain<L> {
         }
     }
 
-    /// Has endpoints attend to the peer that a receive names, if it names one, which was posted just now; `only`: there is no
-    /// other receive.
-    #[inline(always)]
-    fn look_for_peer(&mut self, rx: RxId, src: FiAddr, only: bool) {
+    /// Has the endpoints of a context look for the peer that a receive names, if it names one, which was posted just now.
+    #[inline(never)]
+    fn look_for_peer(&mut self, rx: RxId, src: FiAddr) {
         let mut at = 0;
-        while let Some((&id, eps)) =
-            self.core.rxs.get(rx.at()).and_then(|rx| Some((rx.eps.get(at)?, rx.eps.len())))
-        {
+        while let Some(&id) = self.core.rxs.get(rx.at()).and_then(|rx| rx.eps.get(at)) {
             if let Some(ep) = self.eps.get_mut(id.at()) {
-                ep.awaits(if only && eps == 1 { src } else { ADDR_UNSPEC });
-                if src != ADDR_UNSPEC {
-                    ep.attend_to(&mut self.core, src);
-                }
+                ep.look_for(&mut self.core, src, false);
             }
             at += 1;
         }
@@ -404,7 +401,7 @@ impl<L: RmaLink> Domain<L> {
         let recv = context.tagged.cancel(ctx).or_else(|| context.plain.cancel(ctx)).ok_or(Error::NotFound)?;
         let ep = self.telling(rx, by).and_then(|ep| self.eps.get_mut(ep.at()));
         if let Some(ep) = ep {
-            ep.awaits(ADDR_UNSPEC);
+            ep.link.awaits(None);
             ep.fail_recv(&mut self.core, recv, Error::Cancelled);
         }
         Ok(())

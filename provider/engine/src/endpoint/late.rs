@@ -20,7 +20,7 @@ impl<L: RmaLink> Endpoint<L> {
         if self.has_chores() {
             return false;
         }
-        self.awaits(op.pattern.src);
+        self.awaits(self.routed(op.pattern.src));
         let frame = match self.link.poll_frame() {
             PollFrame::Frame(frame) => frame,
             PollFrame::Nothing => {

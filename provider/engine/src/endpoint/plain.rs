@@ -73,6 +73,12 @@ fn entry(target: &Target, head: &Head, flags: Flags, src: FiAddr, len: usize) ->
     Completion { ctx, what, len, buf, data, tag, src, err: None, olen: 0 }
 }
 
+/// The frame in memory of its own: for a call that gets it there, so that it stays in registers where there is no such call.
+#[inline(always)]
+fn apart(&Frame { from, len, slot }: &Frame) -> Frame {
+    Frame { from, len, slot }
+}
+
 #[inline(always)]
 fn work_of(frame: &Frame) -> u32 {
     1 + (frame.len / BYTES) as u32
@@ -142,11 +148,11 @@ impl<L: RmaLink> Endpoint<L> {
                 PollFast::Message
             }
             Fast::Other => {
-                self.take_in(core, frame);
+                self.take_in(core, apart(&frame));
                 PollFast::Other
             }
-            Fast::Unexpected(plain) => self.take_more(core, frame, Some(&plain), cq),
-            Fast::Answer => self.take_more(core, frame, None, cq),
+            Fast::Unexpected(plain) => self.take_more(core, apart(&frame), Some(&plain), cq),
+            Fast::Answer => self.take_more(core, apart(&frame), None, cq),
         }
     }
 
@@ -317,12 +323,12 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(target) = target.filter(|t| t.report && self.rx_cq == Some(cq)) else { return Fast::Other };
         matcher.forget_posted(at);
         rx.note_late(std::mem::take(&mut self.waited));
+        core.rest = rx.rest();
         self.link.copy_out(frame, off, &[target.span], 0, len);
         if let Some(req) = ack {
             self.fin(frame.from, req, Status::Ok, len);
         }
         core.tally(target.tally, self.cntrs.recv, false);
-        core.rest_after(self.rx);
         to.report(&entry(&target, &head, flags, src, len));
         Fast::Received
     }

@@ -274,6 +274,11 @@ impl Link for Links {
     }
 
     #[inline(always)]
+    fn will_send(&mut self, to: PeerId) {
+        self.shm.will_send(to)
+    }
+
+    #[inline(always)]
     fn put_back(&mut self, frame: Frame) {
         // Quick polls find frames of shared memory alone.
         self.shm.put_back(frame)

@@ -186,10 +186,12 @@ impl Link for ShmLink {
     #[inline(always)]
     fn awaits(&mut self, peer: Option<PeerId>) {
         self.rings.awaits(peer.map_or(NO_PEER, |peer| peer.0));
-        // The next message most often goes to that peer: the line for it is fetched meanwhile from the core that polls it.
-        let out = peer.and_then(|peer| self.peers.get(peer.0 as usize)).and_then(|peer| peer.out.as_ref());
-        if let Some(out) = out {
-            out.tx.expect(1);
+    }
+
+    #[inline(always)]
+    fn will_send(&mut self, to: PeerId) {
+        if let Some(out) = self.peers.get(to.0 as usize).and_then(|peer| peer.out.as_ref()) {
+            out.tx.expect_short();
         }
     }
 

@@ -425,6 +425,12 @@ impl<M: Mem> Producer<M> {
         }
     }
 
+    /// The line of the next record is on its way here, as much of it as one of few bytes takes.
+    #[inline(always)]
+    pub(crate) fn expect_short(&self) {
+        self.fetch(self.line, 1);
+    }
+
     /// Has a line fetched, as much of it as a frame of `len` bytes may take.
     #[inline(always)]
     fn fetch(&self, line: u32, len: usize) {
