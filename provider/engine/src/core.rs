@@ -56,6 +56,11 @@ impl<T> Slab<T> {
     pub(crate) fn slot(&mut self, at: usize) -> Option<&mut Option<T>> {
         self.0.get_mut(at)
     }
+    /// All places.
+    #[inline(always)]
+    pub(crate) fn slots(&mut self) -> &mut [Option<T>] {
+        &mut self.0
+    }
     pub(crate) fn remove(&mut self, at: usize) -> Option<T> {
         self.0.get_mut(at)?.take()
     }

@@ -168,6 +168,13 @@ pub trait Link {
     /// many there were, or fewer where memory of `dst` is gone or its device failed.
     fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize;
 
+    /// Copies `len` bytes from `off` on out of the frame to `dst` and gives it back, if that takes no more than a copy; else
+    /// `false`, and [`Link::copy_out`] and [`Link::release`] are the way.
+    #[inline]
+    fn take(&mut self, _frame: &Frame, _off: usize, _dst: Span, _len: usize) -> bool {
+        false
+    }
+
     /// Gives a frame back.
     fn release(&mut self, frame: Frame);
 

@@ -165,6 +165,12 @@ impl RxContext {
         self.tagged.nothing_posted() && self.plain.nothing_posted()
     }
 
+    /// Its endpoint, if it has one alone.
+    #[inline(always)]
+    pub(crate) fn sole(&self) -> Option<EpId> {
+        if let &[ep] = &self.eps[..] { Some(ep) } else { None }
+    }
+
     /// Polls that take nothing in, now that a message has gone to a receive.
     #[inline(always)]
     pub(crate) fn rest(&self) -> u8 {

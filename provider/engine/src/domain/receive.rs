@@ -3,18 +3,10 @@
 use hmem::{Span, total};
 
 use super::Domain;
-use crate::core::{Core, Message, Multi, RecvOp, Slab, Spans, Tally};
-use crate::endpoint::Endpoint;
+use crate::core::{Message, Multi, RecvOp, Spans, Tally};
 use crate::matching::At;
 use crate::types::*;
 use link_api::RmaLink;
-
-/// The context's endpoint, if it has one alone.
-#[inline(always)]
-fn sole_endpoint<'a, L>(eps: &'a mut Slab<Endpoint<L>>, core: &Core, rx: RxId) -> Option<&'a mut Endpoint<L>> {
-    let &[ep] = &core.rxs.get(rx.at())?.eps[..] else { return None };
-    eps.get_mut(ep.at())
-}
 
 impl<L: RmaLink> Domain<L> {
     /// Posts a receive of one buffer, `span` in the place of `op.iov`, or completes it with a message
@@ -39,7 +31,8 @@ impl<L: RmaLink> Domain<L> {
             }
             if src != ADDR_UNSPEC && matcher.nothing_posted() {
                 let op = Recv { pattern: Pattern { src, tag }, iov: &[], ctx, flags };
-                return match self.recv_from_ring(rx, span, op) {
+                let by = (context.sole(), context.rest());
+                return match self.recv_from_ring(by, span, op) {
                     true => Ok(()),
                     false => self.post_one(rx, span, (src, tag), ctx, flags),
                 };
@@ -47,7 +40,8 @@ impl<L: RmaLink> Domain<L> {
         }
         if context.is_late() && context.matcher(tag.is_some()).nothing_posted() {
             let op = Recv { pattern: Pattern { src, tag }, iov: &[], ctx, flags };
-            return match self.recv_at_once(rx, span, op) {
+            let by = (context.sole(), context.rest());
+            return match self.recv_at_once(by, span, op) {
                 true => Ok(()),
                 false => self.post_one(rx, span, (src, tag), ctx, flags),
             };
@@ -71,11 +65,12 @@ impl<L: RmaLink> Domain<L> {
         true
     }
 
-    /// Receives the next message of a ring, if it is for this receive: the polls for the ones before found these at once.
+    /// Receives the next message of a ring, if it is for this receive: the polls for the ones before found these at once. `by`:
+    /// the context's endpoint, if it has one alone, and the polls that rest behind a message.
     #[inline(always)]
-    fn recv_at_once(&mut self, rx: RxId, span: Span, op: Recv<'_>) -> bool {
-        let Some(ep) = sole_endpoint(&mut self.eps, &self.core, rx) else { return false };
-        let received = ep.receive_at_once(&mut self.core, span, &op);
+    fn recv_at_once(&mut self, by: (Option<EpId>, u8), span: Span, op: Recv<'_>) -> bool {
+        let Some(ep) = by.0.and_then(|ep| self.eps.get_mut(ep.at())) else { return false };
+        let received = ep.receive_at_once(&mut self.core, span, &op, by.1);
         self.run_counted();
         received
     }
@@ -83,9 +78,9 @@ impl<L: RmaLink> Domain<L> {
     /// Receives the next message of its sender's ring, if it is for this receive. Messages wait that no receive was posted for: where
     /// several peers are ahead of this one, a poll for that message would take in those of the others first.
     #[inline(never)]
-    fn recv_from_ring(&mut self, rx: RxId, span: Span, op: Recv<'_>) -> bool {
-        let Some(ep) = sole_endpoint(&mut self.eps, &self.core, rx) else { return false };
-        let received = ep.receive_from_ring(&mut self.core, span, &op);
+    fn recv_from_ring(&mut self, by: (Option<EpId>, u8), span: Span, op: Recv<'_>) -> bool {
+        let Some(ep) = by.0.and_then(|ep| self.eps.get_mut(ep.at())) else { return false };
+        let received = ep.receive_from_ring(&mut self.core, span, &op, by.1);
         self.run_counted();
         received
     }
@@ -110,7 +105,7 @@ impl<L: RmaLink> Domain<L> {
     ) -> Result<(), Error> {
         let Some(context) = self.core.rxs.get_mut(rx.at()) else { return Err(Error::NotFound) };
         let only = context.nothing_posted();
-        let sole = if let &[ep] = &context.eps[..] { Some(ep) } else { None };
+        let sole = context.sole();
         // Built where it stays.
         context.matcher(tag.is_some()).post(src, || RecvOp {
             pattern: Pattern { src, tag },

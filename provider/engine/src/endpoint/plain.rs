@@ -39,7 +39,7 @@ struct Plain {
 
 /// What a look at a frame comes to.
 enum Fast {
-    /// A message that is in its buffer, and of which has been told.
+    /// A message that is in its buffer, and of which has been told; the frame was given back.
     Received,
     /// A message of the plainest sort that no receive is for.
     Unexpected(Plain),
@@ -75,7 +75,7 @@ fn entry(target: &Target, head: &Head, flags: Flags, src: FiAddr, len: usize) ->
 
 /// The frame in memory of its own: for a call that gets it there, so that it stays in registers where there is no such call.
 #[inline(always)]
-fn apart(&Frame { from, len, slot }: &Frame) -> Frame {
+pub(super) fn apart(&Frame { from, len, slot }: &Frame) -> Frame {
     Frame { from, len, slot }
 }
 
@@ -143,10 +143,7 @@ impl<L: RmaLink> Endpoint<L> {
             PollFrame::Frame(frame) => frame,
         };
         match self.receive_fast(core, &frame, cq, to) {
-            Fast::Received => {
-                self.link.release(frame);
-                PollFast::Message
-            }
+            Fast::Received => PollFast::Message,
             Fast::Other => {
                 self.take_in(core, apart(&frame));
                 PollFast::Other
@@ -191,7 +188,6 @@ impl<L: RmaLink> Endpoint<L> {
                 }
                 Fast::Answer => self.take_in(core, frame),
                 Fast::Received => {
-                    self.link.release(frame);
                     if let Some(entry) = entry {
                         core.complete(Some(cq), entry);
                     }
@@ -253,15 +249,26 @@ impl<L: RmaLink> Endpoint<L> {
             core.buffers.give_back(std::mem::take(buffer));
         }
         matcher.forget_waiting(at);
+        let rest = rx.rest();
         if let Some(req) = ack {
             self.fin(peer, req, Status::Ok, len);
         }
         self.weighs_less(core, peer, Message::weight_held(len));
         if !self.has_chores() {
-            core.rest_after(self.rx);
+            core.rest = rest;
         }
         self.received_plain(core, op, (src, tag, data), span.addr(), len);
         true
+    }
+
+    /// Copies what is in a frame from `off` on to a buffer that has room for it, wherever that is, and gives the frame back. Returns
+    /// how many bytes there were.
+    #[inline(never)]
+    fn take_apart(&mut self, from: PeerId, len: usize, slot: u32, off: usize, to: Span) -> usize {
+        let frame = Frame { from, len, slot };
+        let copied = self.link.copy_out(&frame, off, &[to], 0, len - off);
+        self.link.release(frame);
+        copied
     }
 
     #[inline(never)]
@@ -306,10 +313,8 @@ impl<L: RmaLink> Endpoint<L> {
         let Some((head, flags)) = self.plain_head(frame) else { return Fast::Other };
         let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return Fast::Other };
         let Some(peer) = self.peers.get_mut(frame.from.0 as usize) else { return Fast::Other };
-        match head.op() {
-            Some(WireOp::Eager) => {}
-            Some(WireOp::Fin) => return Fast::Answer,
-            _ => return Fast::Other,
+        if !head.is(WireOp::Eager) {
+            return if head.is(WireOp::Fin) { Fast::Answer } else { Fast::Other };
         }
         peer.has_sent(frame.len);
         let src = peer.src;
@@ -324,7 +329,9 @@ impl<L: RmaLink> Endpoint<L> {
         matcher.forget_posted(at);
         rx.note_late(std::mem::take(&mut self.waited));
         core.rest = rx.rest();
-        self.link.copy_out(frame, off, &[target.span], 0, len);
+        if !self.link.take(frame, off, target.span, len) {
+            self.take_apart(frame.from, frame.len, frame.slot, off, target.span);
+        }
         if let Some(req) = ack {
             self.fin(frame.from, req, Status::Ok, len);
         }

@@ -319,6 +319,11 @@ impl Link for Links {
     }
 
     #[inline(always)]
+    fn take(&mut self, frame: &Frame, off: usize, dst: Span, len: usize) -> bool {
+        !route::is_far(frame.slot) && self.shm.take(frame, off, dst, len)
+    }
+
+    #[inline(always)]
     fn release(&mut self, frame: Frame) {
         if route::is_far(frame.slot) {
             return self.release_far(frame.from, frame.len, frame.slot);

@@ -70,16 +70,17 @@ impl Link for ShmLink {
     #[inline(always)]
     fn poll_frame(&mut self) -> PollFrame {
         let calls = self.calls.wrapping_add(1);
-        if (calls == self.clock_at) | self.slow | (self.held != NO_PEER) | !self.pending.is_empty() {
+        if (calls == self.clock_at) | self.slow | (self.held != NO_PEER) {
             return PollFrame::Unknown;
         }
         self.calls = calls;
-        let sole = self.rings.sole();
-        // A number, in a register: what is found goes through memory if it comes from a call.
-        let several = (sole == NO_PEER) | self.rings.awaits_another(sole) || self.is_time_for_cold();
-        let id = if several { self.find_of_many() } else { sole };
+        let mut id = self.rings.quick();
+        if id == NO_PEER || self.is_time_for_cold() {
+            // A number, in a register: what is found goes through memory if it comes from a call.
+            id = self.find_of_many();
+        }
         let found = if id == NO_PEER { None } else { self.poll_frame_from(PeerId(id)) };
-        if found.is_none() && id != sole {
+        if found.is_none() && id != self.rings.sole() {
             self.locate(id);
         }
         let idle = std::mem::replace(&mut self.idle, found.is_none());
@@ -105,7 +106,7 @@ impl Link for ShmLink {
     #[inline]
     fn poll_frame_of(&mut self, from: PeerId) -> PollFrame {
         let calls = self.calls.wrapping_add(1);
-        if (calls == self.clock_at) | self.slow | (self.held != NO_PEER) | !self.pending.is_empty() {
+        if (calls == self.clock_at) | self.slow | (self.held != NO_PEER) {
             return PollFrame::Unknown;
         }
         self.calls = calls;
@@ -165,6 +166,23 @@ impl Link for ShmLink {
             }
         }
         done
+    }
+
+    // A peer is looked up once.
+    #[inline(always)]
+    fn take(&mut self, frame: &Frame, off: usize, dst: Span, len: usize) -> bool {
+        let id = frame.from.0;
+        let Some(inb) = self.peers.get_mut(id as usize).and_then(|peer| peer.inb.as_mut()) else { return false };
+        let part = dst.part(0, len).filter(|part| part.is_plain());
+        let (Some(at), Some(part)) = (inb.rx.straight(off, len), part) else { return false };
+        if self.held != id {
+            return false;
+        }
+        // SAFETY: as in `copy_out`.
+        unsafe { inb.rx.mem().get(at, part.as_ptr(), len) };
+        inb.advance();
+        self.given_back(id);
+        true
     }
 
     #[inline(always)]

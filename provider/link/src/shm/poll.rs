@@ -45,15 +45,21 @@ impl ShmLink {
     /// Gives the frame at hand of this peer back.
     #[inline(always)]
     pub(super) fn advance(&mut self, id: u32) {
+        if let Some(inb) = &mut self.peers[id as usize].inb {
+            inb.advance();
+        }
+        self.given_back(id);
+    }
+
+    /// The frame at hand was of this peer, and is none any more.
+    #[inline(always)]
+    pub(super) fn given_back(&mut self, id: u32) {
         self.held = NO_PEER;
         if id == self.rings.awaited() {
             self.rings.awaits(NO_PEER);
         }
-        if let Some(inb) = &mut self.peers[id as usize].inb {
-            inb.advance();
-            if id != self.rings.sole() {
-                self.locate(id);
-            }
+        if id != self.rings.sole() {
+            self.locate(id);
         }
     }
 
@@ -69,7 +75,7 @@ impl ShmLink {
     /// Whether rings that are not hot are looked at now.
     #[inline(always)]
     pub(super) fn is_time_for_cold(&self) -> bool {
-        !self.rings.are_hot() && self.calls % REST == 0
+        self.calls % REST == 0 && !self.rings.are_hot()
     }
 
     /// A peer that seems to have sent, and is a hot one from now on.
@@ -208,7 +214,7 @@ impl ShmLink {
             self.clock_at = self.calls.wrapping_add(self.pace);
         }
         let event = self.reap();
-        self.slow = !self.dying.is_empty() || self.is_eager();
+        self.slow = !self.dying.is_empty() || !self.pending.is_empty() || self.is_eager();
         event
     }
 

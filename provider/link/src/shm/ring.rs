@@ -113,7 +113,7 @@ fn share(lines: u32, lap: u32) -> u32 {
 /// Lines of a record.
 #[inline]
 pub(super) fn lines_of(len: usize) -> u32 {
-    (COMMIT + len).div_ceil(LINE) as u32
+    ((len + (COMMIT + LINE - 1)) / LINE) as u32
 }
 
 /// The stretches of the ring that make up `len` bytes from byte `at` on, which may be beyond the
