@@ -116,6 +116,16 @@ pub trait Link {
     fn send(&mut self, to: PeerId, head: &[u8], body: &[Span], off: usize, len: usize)
     -> Result<(), Refused>;
 
+    /// As [`Link::send`], of one buffer behind a head, if it is short and there is room, so that it takes no more than to copy it;
+    /// else `None`, and nothing has happened.
+    #[inline]
+    fn send_short<const N: usize>(&mut self, _to: PeerId, _head: [u8; N], _body: Span) -> Option<Result<(), Refused>>
+    where
+        Self: Sized,
+    {
+        None
+    }
+
     /// The next event, if there is one.
     fn poll(&mut self) -> Option<Event>;
 

@@ -187,7 +187,11 @@ impl RxContext {
     /// A message that a receive was posted for has come, or is looked for in vain; `waited`: no poll found one before.
     #[inline(always)]
     pub(crate) fn note_late(&mut self, waited: bool) {
-        self.late = if waited { 0 } else { self.late.saturating_add(1) };
+        if waited {
+            self.late = 0;
+        } else if !self.is_late() {
+            self.late += 1;
+        }
     }
 
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Message> {

@@ -3,10 +3,34 @@
 use hmem::{Span, total};
 
 use super::Domain;
-use crate::core::{Message, Multi, RecvOp, Spans, Tally};
+use crate::core::{Message, Multi, RecvOp, RxContext, Spans, Tally};
 use crate::matching::At;
 use crate::types::*;
 use link_api::RmaLink;
+
+/// Posts a receive of one buffer, which no message that waits is for. Returns the context's endpoint, if it has one alone, and
+/// whether no other receive is posted.
+#[inline(always)]
+fn post_to(
+    context: &mut RxContext,
+    span: Span,
+    (src, tag): (FiAddr, Option<(u64, u64)>),
+    ctx: Ctx,
+    flags: OpFlags,
+) -> (Option<EpId>, bool) {
+    let by = (context.sole(), context.nothing_posted());
+    // Built where it stays.
+    context.matcher(tag.is_some()).post(src, || RecvOp {
+        pattern: Pattern { src, tag },
+        iov: Spans::One(span),
+        len: span.len(),
+        ctx,
+        flags,
+        multi: None,
+        tally: Tally::PLAIN,
+    });
+    by
+}
 
 impl<L: RmaLink> Domain<L> {
     /// Posts a receive of one buffer, `span` in the place of `op.iov`, or completes it with a message
@@ -18,23 +42,23 @@ impl<L: RmaLink> Domain<L> {
     pub fn recv_one(&mut self, rx: RxId, span: Span, op: Recv<'_>) -> Result<(), Error> {
         let Recv { pattern: Pattern { src, tag }, ctx, flags, .. } = op;
         if flags.contains(OpFlags::MULTI_RECV) || self.core.aliases {
-            return self.recv_slowly(rx, span, (src, tag), ctx, flags);
+            return self.recv_slowly(rx, span.apart(), (src, tag), ctx, flags);
         }
         let Some(context) = self.core.rxs.get_mut(rx.at()) else { return Err(Error::NotFound) };
         let matcher = context.matcher(tag.is_some());
         if !matcher.nothing_waits() {
             if let Some(at) = matcher.find_waiting(&Pattern { src, tag }) {
-                return match self.recv_waiting(rx, at, span, tag.is_some(), ctx, flags) {
+                return match self.recv_waiting(rx, at, span.apart(), tag.is_some(), ctx, flags) {
                     true => Ok(()),
-                    false => self.recv_slowly(rx, span, (src, tag), ctx, flags),
+                    false => self.recv_slowly(rx, span.apart(), (src, tag), ctx, flags),
                 };
             }
             if src != ADDR_UNSPEC && matcher.nothing_posted() {
                 let op = Recv { pattern: Pattern { src, tag }, iov: &[], ctx, flags };
                 let by = (context.sole(), context.rest());
-                return match self.recv_from_ring(by, span, op) {
+                return match self.recv_from_ring(by, span.apart(), op) {
                     true => Ok(()),
-                    false => self.post_one(rx, span, (src, tag), ctx, flags),
+                    false => self.post_one(rx, span.apart(), (src, tag), ctx, flags),
                 };
             }
         }
@@ -43,10 +67,12 @@ impl<L: RmaLink> Domain<L> {
             let by = (context.sole(), context.rest());
             return match self.recv_at_once(by, span, op) {
                 true => Ok(()),
-                false => self.post_one(rx, span, (src, tag), ctx, flags),
+                false => self.post_one(rx, span.apart(), (src, tag), ctx, flags),
             };
         }
-        self.post_here(rx, span, (src, tag), ctx, flags)
+        let by = post_to(context, span, (src, tag), ctx, flags);
+        self.posted(rx, by, src);
+        Ok(())
     }
 
     /// Receives a message that waits, and was found just now, if it takes no more than to copy it: `false`, and nothing has
@@ -93,39 +119,18 @@ impl<L: RmaLink> Domain<L> {
         }
     }
 
-    /// Posts a receive of one buffer, which no message that waits is for.
+    /// A receive was posted, which names this source. `by`: the context's endpoint, if it has one alone, and whether there is no
+    /// other receive.
     #[inline(always)]
-    fn post_here(
-        &mut self,
-        rx: RxId,
-        span: Span,
-        (src, tag): (FiAddr, Option<(u64, u64)>),
-        ctx: Ctx,
-        flags: OpFlags,
-    ) -> Result<(), Error> {
-        let Some(context) = self.core.rxs.get_mut(rx.at()) else { return Err(Error::NotFound) };
-        let only = context.nothing_posted();
-        let sole = context.sole();
-        // Built where it stays.
-        context.matcher(tag.is_some()).post(src, || RecvOp {
-            pattern: Pattern { src, tag },
-            iov: Spans::One(span),
-            len: span.len(),
-            ctx,
-            flags,
-            multi: None,
-            tally: Tally::PLAIN,
-        });
+    fn posted(&mut self, rx: RxId, by: (Option<EpId>, bool), src: FiAddr) {
         self.core.rest = 0;
-        match sole.map(|ep| self.eps.get_mut(ep.at())) {
-            Some(Some(ep)) => ep.look_for(&mut self.core, src, only),
-            Some(None) => {}
-            None => self.look_for_peer(rx, src),
+        let Some(ep) = by.0 else { return self.look_for_peer(rx, src) };
+        if let Some(ep) = self.eps.get_mut(ep.at()) {
+            ep.look_for(&mut self.core, src, by.1);
         }
-        Ok(())
     }
 
-    /// [`Domain::post_here`], out of line.
+    /// Posts a receive of one buffer, which no message that waits is for.
     #[inline(never)]
     fn post_one(
         &mut self,
@@ -135,7 +140,10 @@ impl<L: RmaLink> Domain<L> {
         ctx: Ctx,
         flags: OpFlags,
     ) -> Result<(), Error> {
-        self.post_here(rx, span, of, ctx, flags)
+        let Some(context) = self.core.rxs.get_mut(rx.at()) else { return Err(Error::NotFound) };
+        let by = post_to(context, span, of, ctx, flags);
+        self.posted(rx, by, of.0);
+        Ok(())
     }
 
     #[inline(never)]

@@ -54,7 +54,7 @@ impl<L: RmaLink> Endpoint<L> {
     fn receive_this(&mut self, core: &mut Core, frame: &Frame, span: Span, op: &Recv<'_>, rest: u8) -> bool {
         if let Some((sight, len)) = self.fitting(frame, span, &op.pattern) {
             if self.link.take(frame, Head::LEN, span, len)
-                || self.take_long(frame.from, frame.len, frame.slot, span)
+                || self.take_long(frame.from, frame.len, frame.slot, span.apart())
             {
                 core.rest = rest;
                 self.received_plain(core, op, sight, span.addr(), len);

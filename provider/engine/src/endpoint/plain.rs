@@ -8,7 +8,7 @@ use hmem::Span;
 use wire::{Aux, Flags, Head, Offer, Op as WireOp, RmaSeg, Seg, Status, take};
 
 use super::Endpoint;
-use crate::core::{Body, Core, Message, Payload, RecvOp, SHORT, Spans, Tally};
+use crate::core::{Body, Core, Message, Payload, RecvOp, SHORT, Spans};
 use crate::matching::At;
 use crate::proto::{self, Cut, Plan, Reach, Role, When, choose};
 use crate::types::*;
@@ -23,7 +23,6 @@ const BYTES: usize = 4096;
 struct Target {
     span: Span,
     ctx: Ctx,
-    tally: Tally,
     report: bool,
 }
 
@@ -54,9 +53,9 @@ impl Target {
     #[inline(always)]
     fn of(recv: &RecvOp, len: usize, writes: OpFlags) -> Option<Target> {
         let (&Spans::One(span), None) = (&recv.iov, recv.multi) else { return None };
-        let (ctx, tally, report) = (recv.ctx, recv.tally, recv.flags.intersects(writes));
-        let fits = len <= span.len() && span.can(hmem::Caps::CPU);
-        fits.then_some(Target { span, ctx, tally, report })
+        let (ctx, report) = (recv.ctx, recv.flags.intersects(writes));
+        let fits = len <= span.len() && span.can(hmem::Caps::CPU) && recv.tally.is_plain();
+        fits.then_some(Target { span, ctx, report })
     }
 }
 
@@ -118,7 +117,7 @@ impl<L: RmaLink> Endpoint<L> {
         if !self.has_chores() {
             core.rest_after(self.rx);
         }
-        core.tally(target.tally, self.cntrs.recv, false);
+        core.count(self.cntrs.recv, false);
         if target.report {
             core.complete_with(self.rx_cq, || entry(&target, head, flags, src, len));
         }
@@ -297,7 +296,7 @@ impl<L: RmaLink> Endpoint<L> {
         buf: u64,
         len: usize,
     ) {
-        core.tally(Tally::PLAIN, self.cntrs.recv, false);
+        core.count(self.cntrs.recv, false);
         if self.writes(op.flags) {
             let kind = if op.pattern.tag.is_some() { What::TAGGED } else { What::MSG };
             let more = if data.is_some() { What::REMOTE_CQ_DATA } else { What::empty() };
@@ -330,12 +329,12 @@ impl<L: RmaLink> Endpoint<L> {
         rx.note_late(std::mem::take(&mut self.waited));
         core.rest = rx.rest();
         if !self.link.take(frame, off, target.span, len) {
-            self.take_apart(frame.from, frame.len, frame.slot, off, target.span);
+            self.take_apart(frame.from, frame.len, frame.slot, off, target.span.apart());
         }
         if let Some(req) = ack {
             self.fin(frame.from, req, Status::Ok, len);
         }
-        core.tally(target.tally, self.cntrs.recv, false);
+        core.count(self.cntrs.recv, false);
         to.report(&entry(&target, &head, flags, src, len));
         Fast::Received
     }

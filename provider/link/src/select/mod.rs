@@ -238,6 +238,11 @@ impl Link for Links {
         }
     }
 
+    #[inline(always)]
+    fn send_short<const N: usize>(&mut self, to: PeerId, head: [u8; N], body: Span) -> Option<Result<(), Refused>> {
+        self.shm.send_short(to, head, body)
+    }
+
     #[inline]
     fn poll(&mut self) -> Option<Event> {
         if self.far.is_empty() { self.shm.poll() } else { self.poll_all() }

@@ -56,6 +56,13 @@ impl Link for ShmLink {
         }
     }
 
+    #[inline(always)]
+    fn send_short<const N: usize>(&mut self, to: PeerId, head: [u8; N], body: Span) -> Option<Result<(), Refused>> {
+        let out = self.peers.get_mut(to.0 as usize)?.out.as_mut()?;
+        out.send_short(&head, &[body], 0, body.len())?;
+        Some(out.notify(self.barrier.registered))
+    }
+
     #[inline]
     fn poll(&mut self) -> Option<Event> {
         if self.held != NO_PEER {
@@ -181,7 +188,11 @@ impl Link for ShmLink {
         // SAFETY: as in `copy_out`.
         unsafe { inb.rx.mem().get(at, part.as_ptr(), len) };
         inb.advance();
-        self.given_back(id);
+        if id != self.rings.sole() {
+            // SAFETY: as where it was listed.
+            unsafe { self.rings.moved(id, inb.rx.word()) };
+        }
+        self.let_go_of(id);
         true
     }
 

@@ -13,7 +13,7 @@ use super::guest::Guest;
 use super::lack::{Cure, Lack};
 use super::link::ShmLink;
 use super::peer::Inbound;
-use super::ring::{Consumer, Mem};
+use super::ring::Consumer;
 use super::segment::Segment;
 use super::token::GUEST;
 use crate::space;
@@ -204,7 +204,7 @@ impl ShmLink {
             Some(Ok((hello, segment))) => {
                 self.lacks_nothing();
                 let inb = Inbound {
-                    budget: segment.lines(),
+                    end: 0,
                     rx: Consumer::new(segment),
                     sock,
                     pid,

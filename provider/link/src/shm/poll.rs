@@ -48,18 +48,18 @@ impl ShmLink {
         if let Some(inb) = &mut self.peers[id as usize].inb {
             inb.advance();
         }
-        self.given_back(id);
+        if id != self.rings.sole() {
+            self.locate(id);
+        }
+        self.let_go_of(id);
     }
 
     /// The frame at hand was of this peer, and is none any more.
     #[inline(always)]
-    pub(super) fn given_back(&mut self, id: u32) {
+    pub(super) fn let_go_of(&mut self, id: u32) {
         self.held = NO_PEER;
         if id == self.rings.awaited() {
             self.rings.awaits(NO_PEER);
-        }
-        if id != self.rings.sole() {
-            self.locate(id);
         }
     }
 
@@ -99,7 +99,9 @@ impl ShmLink {
         match self.rings.has_awaited() {
             Some(true) if self.calls % OTHERS != 0 => {
                 let id = self.rings.awaited();
-                self.warm(id);
+                if !self.rings.is_hot(id) {
+                    self.warm(id);
+                }
                 id
             }
             Some(false) if self.calls % OTHERS != 0 && !self.rare => NO_PEER,

@@ -300,9 +300,9 @@ impl<M: Mem> Consumer<M> {
         n + rest
     }
 
-    /// Gives the frame at hand back; returns how many lines it took, and whether the position was published.
+    /// Gives the frame at hand back; returns whether the position was published.
     #[inline(always)]
-    pub(crate) fn advance(&mut self) -> (u32, bool) {
+    pub(crate) fn advance(&mut self) -> bool {
         let n = lines_of(self.len);
         self.len = 0;
         self.line += n;
@@ -312,12 +312,12 @@ impl<M: Mem> Consumer<M> {
         }
         self.pos = self.pos.wrapping_add(n);
         if self.pos.wrapping_sub(self.published) < self.share {
-            return (n, false);
+            return false;
         }
         self.published = self.pos;
         // Release: our copies out of these lines come before.
         self.mem.head().store(self.pos, Release);
-        (n, true)
+        true
     }
 
     /// What comes behind the frame at hand is not taken, whatever it is.

@@ -118,6 +118,12 @@ impl Rings {
         self.places.get(id as usize).filter(|at| **at != NOWHERE).map(|at| *at as usize)
     }
 
+    /// Whether each poll looks at the ring of this peer.
+    #[inline(always)]
+    pub(super) fn is_hot(&self, id: u32) -> bool {
+        self.place(id).is_some_and(|at| at < self.hot)
+    }
+
     /// Lists the ring of a peer that has none here; it is not hot.
     ///
     /// # Safety

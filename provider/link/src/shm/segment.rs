@@ -315,6 +315,7 @@ unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
             4..8 => ends::<u32>(src, dst, len),
             17..=32 => ends::<u128>(src, dst, len),
             33..=64 => ends::<[u128; 2]>(src, dst, len),
+            0 => {}
             _ => hmem::copy_bytes(src, dst, len),
         }
     }
