@@ -34,8 +34,7 @@ impl Code for isize {
         -(e.0 as isize)
     }
     fn done(n: usize) -> isize {
-        // Of entries in an array of the application's, or the like.
-        n as isize
+        n.try_into().unwrap_or(isize::MAX)
     }
 }
 

@@ -119,7 +119,12 @@ pub trait Link {
     /// As [`Link::send`], of one buffer behind a head, if it is short and there is room, so that it takes no more than to copy it;
     /// else `None`, and nothing has happened.
     #[inline]
-    fn send_short<const N: usize>(&mut self, _to: PeerId, _head: [u8; N], _body: Span) -> Option<Result<(), Refused>>
+    fn send_short<const N: usize>(
+        &mut self,
+        _to: PeerId,
+        _head: [u8; N],
+        _body: Span,
+    ) -> Option<Result<(), Refused>>
     where
         Self: Sized,
     {

@@ -239,7 +239,12 @@ impl Link for Links {
     }
 
     #[inline(always)]
-    fn send_short<const N: usize>(&mut self, to: PeerId, head: [u8; N], body: Span) -> Option<Result<(), Refused>> {
+    fn send_short<const N: usize>(
+        &mut self,
+        to: PeerId,
+        head: [u8; N],
+        body: Span,
+    ) -> Option<Result<(), Refused>> {
         self.shm.send_short(to, head, body)
     }
 

@@ -57,7 +57,12 @@ impl Link for ShmLink {
     }
 
     #[inline(always)]
-    fn send_short<const N: usize>(&mut self, to: PeerId, head: [u8; N], body: Span) -> Option<Result<(), Refused>> {
+    fn send_short<const N: usize>(
+        &mut self,
+        to: PeerId,
+        head: [u8; N],
+        body: Span,
+    ) -> Option<Result<(), Refused>> {
         let out = self.peers.get_mut(to.0 as usize)?.out.as_mut()?;
         out.send_short(&head, &[body], 0, body.len())?;
         Some(out.notify(self.barrier.registered))
@@ -179,7 +184,9 @@ impl Link for ShmLink {
     #[inline(always)]
     fn take(&mut self, frame: &Frame, off: usize, dst: Span, len: usize) -> bool {
         let id = frame.from.0;
-        let Some(inb) = self.peers.get_mut(id as usize).and_then(|peer| peer.inb.as_mut()) else { return false };
+        let Some(inb) = self.peers.get_mut(id as usize).and_then(|peer| peer.inb.as_mut()) else {
+            return false;
+        };
         let part = dst.part(0, len).filter(|part| part.is_plain());
         let (Some(at), Some(part)) = (inb.rx.straight(off, len), part) else { return false };
         if self.held != id {

@@ -203,7 +203,7 @@ impl ShmLink {
             None => {}
             Some(Ok((hello, segment))) => {
                 self.lacks_nothing();
-                let inb = Inbound {
+                let mut inb = Inbound {
                     end: 0,
                     rx: Consumer::new(segment),
                     sock,
@@ -213,6 +213,7 @@ impl ShmLink {
                     broken: false,
                     cooled_at: 0,
                 };
+                inb.ends();
                 self.arrive(&hello, inb);
             }
             Some(Err(Declined::Wrong(why))) => {
