@@ -97,7 +97,9 @@ impl<L: RmaLink> Domain<L> {
     fn recv_at_once(&mut self, by: (Option<EpId>, u8), span: Span, op: Recv<'_>) -> bool {
         let Some(ep) = by.0.and_then(|ep| self.eps.get_mut(ep.at())) else { return false };
         let received = ep.receive_at_once(&mut self.core, span, &op, by.1);
-        self.run_counted();
+        if received {
+            self.run_counted();
+        }
         received
     }
 
@@ -107,7 +109,9 @@ impl<L: RmaLink> Domain<L> {
     fn recv_from_ring(&mut self, by: (Option<EpId>, u8), span: Span, op: Recv<'_>) -> bool {
         let Some(ep) = by.0.and_then(|ep| self.eps.get_mut(ep.at())) else { return false };
         let received = ep.receive_from_ring(&mut self.core, span, &op, by.1);
-        self.run_counted();
+        if received {
+            self.run_counted();
+        }
         received
     }
 
