@@ -37,11 +37,13 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    pub(super) const NEW: Clock = Clock {
-        asked: AtomicU64::new(0),
-        word: AtomicPtr::new(std::ptr::null_mut()),
-        seen: AtomicU32::new(0),
-    };
+    pub(super) const fn new() -> Clock {
+        Clock {
+            asked: AtomicU64::new(0),
+            word: AtomicPtr::new(std::ptr::null_mut()),
+            seen: AtomicU32::new(0),
+        }
+    }
 }
 
 /// What it was when it was last checked, and since when.

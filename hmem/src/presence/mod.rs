@@ -37,7 +37,7 @@ static ASKED: Asked = Asked {
     state: AtomicU32::new(0),
     stack: AtomicUsize::new(0),
     heap: AtomicUsize::new(usize::MAX),
-    clock: clock::Clock::NEW,
+    clock: clock::Clock::new(),
 };
 /// How many objects the linker had loaded when it was last asked.
 static LOADED: AtomicU64 = AtomicU64::new(0);
