@@ -208,6 +208,13 @@ impl Span {
         (end <= self.len).then(|| self.cut(off, len))
     }
 
+    /// The same, made anew from its parts: for a call that takes it in memory, so that it is in registers where there is no such call.
+    #[inline(always)]
+    pub fn apart(self) -> Span {
+        let Span { addr, len, what } = self;
+        Span { addr, len, what }
+    }
+
     /// The part `off..off+len`, which is inside.
     #[inline]
     pub(crate) fn cut(self, off: usize, len: usize) -> Span {

@@ -13,6 +13,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
+use super::ASKED;
+
 /// Ticks for which an answer holds: a millisecond at 2 GHz, less at more.
 const HOLDS: u64 = 2_000_000;
 /// Longer than an answer holds by either clock: two of the kernel's ticks where these are slowest.
@@ -25,11 +27,25 @@ const STILL: u64 = 400_000_000;
 const ROUNDS: u32 = 4;
 const WORDS: usize = 4096 / 4;
 
-/// When it was last asked.
-static ASKED: AtomicU64 = AtomicU64::new(0);
-/// The word, if one is known, and what it was then.
-static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
-static SEEN: AtomicU32 = AtomicU32::new(0);
+/// What tells whether an answer is old.
+pub(super) struct Clock {
+    /// When it was last asked.
+    asked: AtomicU64,
+    /// The word, if one is known, and what it was then.
+    word: AtomicPtr<AtomicU32>,
+    seen: AtomicU32,
+}
+
+impl Clock {
+    pub(super) const fn new() -> Clock {
+        Clock {
+            asked: AtomicU64::new(0),
+            word: AtomicPtr::new(std::ptr::null_mut()),
+            seen: AtomicU32::new(0),
+        }
+    }
+}
+
 /// What it was when it was last checked, and since when.
 static CHECKED: AtomicU32 = AtomicU32::new(0);
 static SINCE: AtomicU64 = AtomicU64::new(0);
@@ -52,7 +68,7 @@ fn ticks() -> u64 {
 /// The word's value, if there is one.
 #[inline(always)]
 fn word() -> Option<u32> {
-    let word = WORD.load(Acquire);
+    let word = ASKED.clock.word.load(Acquire);
     // SAFETY: NULL, or a word of a mapping that the kernel made for the life of the process (`Study::look`). The
     // kernel writes to it at any time, which an atomic allows.
     unsafe { word.as_ref() }.map(|word| word.load(Relaxed))
@@ -62,8 +78,8 @@ fn word() -> Option<u32> {
 #[inline(always)]
 pub(super) fn is_old() -> bool {
     match word() {
-        Some(now) => now != SEEN.load(Acquire),
-        None => ticks().wrapping_sub(ASKED.load(Acquire)) >= HOLDS,
+        Some(now) => now != ASKED.clock.seen.load(Acquire),
+        None => ticks().wrapping_sub(ASKED.clock.asked.load(Acquire)) >= HOLDS,
     }
 }
 
@@ -80,9 +96,9 @@ pub(super) fn now() -> Time {
 
 /// What was asked at that time is known to this thread, and by this call to those that do not find it old.
 pub(super) fn asked(at: Time) {
-    ASKED.store(at.ticks, Release);
+    ASKED.clock.asked.store(at.ticks, Release);
     match at.word {
-        Some(word) => SEEN.store(word, Release),
+        Some(word) => ASKED.clock.seen.store(word, Release),
         None => study(),
     }
 }
@@ -107,7 +123,7 @@ pub(crate) fn check() {
     if CHECKED.swap(word, Relaxed) != word {
         SINCE.store(now, Relaxed);
     } else if now.wrapping_sub(SINCE.load(Relaxed)) > STILL {
-        WORD.store(std::ptr::null_mut(), Relaxed);
+        ASKED.clock.word.store(std::ptr::null_mut(), Relaxed);
     }
 }
 
@@ -146,10 +162,10 @@ impl Study {
             None => self.page = Some(0),
             Some(n) if self.rounds >= ROUNDS => {
                 // Not what it is: nothing was asked by this word.
-                SEEN.store(self.before[n].wrapping_sub(1), Release);
+                ASKED.clock.seen.store(self.before[n].wrapping_sub(1), Release);
                 SINCE.store(ticks(), Relaxed);
                 // SAFETY: inside the page.
-                WORD.store(unsafe { words.add(n) }, Release);
+                ASKED.clock.word.store(unsafe { words.add(n) }, Release);
                 self.page = Some(0);
             }
             Some(_) => {}
@@ -181,7 +197,7 @@ mod tests {
     fn an_answer_becomes_old_by_either_clock_and_a_word_that_stands_still_is_dropped() {
         asked(now());
         let begin = Instant::now();
-        while WORD.load(Relaxed).is_null() && begin.elapsed() < Duration::from_secs(5) {
+        while ASKED.clock.word.load(Relaxed).is_null() && begin.elapsed() < Duration::from_secs(5) {
             std::thread::sleep(Duration::from_millis(1));
             asked(now());
         }
@@ -192,7 +208,7 @@ mod tests {
                 assert!(begin.elapsed() < Duration::from_secs(5), "the clock stands still");
             }
         }
-        if WORD.load(Relaxed).is_null() {
+        if ASKED.clock.word.load(Relaxed).is_null() {
             assert!(STUDY.lock().unwrap().page == Some(0), "gave up without a reason");
             return;
         }
@@ -202,7 +218,7 @@ mod tests {
         assert!(word().is_some());
         // One that never changes.
         static DEAD: AtomicU32 = AtomicU32::new(7);
-        WORD.store((&raw const DEAD).cast_mut(), Relaxed);
+        ASKED.clock.word.store((&raw const DEAD).cast_mut(), Relaxed);
         asked(now());
         assert!(!is_old());
         let begin = Instant::now();

@@ -22,20 +22,35 @@ use crate::kind::Kind;
 use crate::memory::Memory;
 pub(crate) use clock::{check, outlive_answers};
 
-/// A bit for each kind that there may be memory of.
-static STATE: AtomicU32 = AtomicU32::new(0);
+/// What is asked for every buffer, on one cache line and under one symbol.
+#[repr(align(64))]
+struct Asked {
+    /// A bit for each kind that there may be memory of.
+    state: AtomicU32,
+    /// Where the main thread's stack ends, and where the heap begins. See [`is_never_a_device`].
+    stack: AtomicUsize,
+    heap: AtomicUsize,
+    clock: clock::Clock,
+}
+
+static ASKED: Asked = Asked {
+    state: AtomicU32::new(0),
+    stack: AtomicUsize::new(0),
+    heap: AtomicUsize::new(usize::MAX),
+    clock: clock::Clock::new(),
+};
 /// How many objects the linker had loaded when it was last asked.
 static LOADED: AtomicU64 = AtomicU64::new(0);
 
 /// Whether a kind is known to be in the process.
 #[inline]
 pub(crate) fn is_here(kind: Kind) -> bool {
-    STATE.load(Relaxed) & bit(kind) != 0
+    ASKED.state.load(Relaxed) & bit(kind) != 0
 }
 
 /// From now on there may be memory of this kind.
 pub(crate) fn is_here_now(kind: Kind) {
-    STATE.fetch_or(bit(kind), Relaxed);
+    ASKED.state.fetch_or(bit(kind), Relaxed);
 }
 
 pub(crate) const fn bit(kind: Kind) -> u32 {
@@ -51,7 +66,7 @@ pub(crate) fn may_own(addr: usize, all: &[&dyn Memory]) -> u32 {
     if clock::is_old() {
         ask_again(all);
     }
-    STATE.load(Relaxed)
+    ASKED.state.load(Relaxed)
 }
 
 /// Looks for all of them now, whatever was found before. For calls that set something up.
@@ -108,9 +123,6 @@ fn objects_loaded() -> u64 {
     adds
 }
 
-static HEAP: AtomicUsize = AtomicUsize::new(usize::MAX);
-static STACK: AtomicUsize = AtomicUsize::new(0);
-
 /// More than any heap has.
 const FAR: usize = 1 << 40;
 
@@ -119,11 +131,11 @@ const STACK_LEN: usize = 4 << 20;
 
 #[inline]
 fn is_never_a_device(addr: usize) -> bool {
-    if STACK.load(Relaxed).wrapping_sub(addr).wrapping_sub(1) < STACK_LEN {
+    if ASKED.stack.load(Relaxed).wrapping_sub(addr).wrapping_sub(1) < STACK_LEN {
         return true;
     }
     // Most mappings are far from the heap.
-    let heap = HEAP.load(Relaxed);
+    let heap = ASKED.heap.load(Relaxed);
     // SAFETY: asks where the heap ends now; changes nothing.
     addr >= heap && addr - heap < FAR && addr < unsafe { libc::sbrk(0) }.addr()
 }
@@ -137,13 +149,13 @@ fn learn_host_ranges() {
         Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))
     };
     if let Some((from, _)) = range("[heap]") {
-        HEAP.store(from, Relaxed);
+        ASKED.heap.store(from, Relaxed);
     }
     // The kernel keeps that much below the stack's end free of mappings only if the limit says so.
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a valid place.
     unsafe { libc::getrlimit(libc::RLIMIT_STACK, &mut limit) };
     if let (Some((_, to)), true) = (range("[stack]"), limit.rlim_cur as usize >= STACK_LEN) {
-        STACK.store(to, Relaxed);
+        ASKED.stack.store(to, Relaxed);
     }
 }

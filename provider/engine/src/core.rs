@@ -56,6 +56,11 @@ impl<T> Slab<T> {
     pub(crate) fn slot(&mut self, at: usize) -> Option<&mut Option<T>> {
         self.0.get_mut(at)
     }
+    /// All places.
+    #[inline(always)]
+    pub(crate) fn slots(&mut self) -> &mut [Option<T>] {
+        &mut self.0
+    }
     pub(crate) fn remove(&mut self, at: usize) -> Option<T> {
         self.0.get_mut(at)?.take()
     }
@@ -84,12 +89,6 @@ impl Cq {
         Cq { entries: Entries::with_capacity(size.clamp(1, 1024)), size: size.max(1), users: 0 }
     }
 }
-
-/// Polls that take nothing in after a receive has completed, while no other is posted. The message that follows is as well
-/// off in its ring as in a buffer, and a look at the ring's next line takes that line away from the sender, which is about
-/// to write it. Two, since a library may poll once more, after the poll that has its message, before it returns. A read of
-/// the queue that goes on from one message to the next ones is not kept from them.
-const REST: u8 = 2;
 
 /// Everything of a domain but its endpoints.
 #[derive(Debug)]
@@ -188,8 +187,7 @@ impl Core {
     /// A message has gone to a receive of this context.
     #[inline(always)]
     pub(crate) fn rest_after(&mut self, rx: RxId) {
-        let idle = self.rxs.get(rx.at()).is_some_and(RxContext::nothing_posted);
-        self.rest = if idle { REST } else { 0 };
+        self.rest = self.rxs.get(rx.at()).map_or(0, RxContext::rest);
     }
 
     /// Counts a completion that belongs to `cntr` of its endpoint.

@@ -173,9 +173,11 @@ impl<L: RmaLink> Domain<L> {
     /// completed just now, and no other is posted.
     #[inline(always)]
     pub fn rests(&mut self) -> bool {
-        let rests = self.core.rest > 0;
-        self.core.rest -= u8::from(rests);
-        rests
+        if self.core.rest == 0 {
+            return false;
+        }
+        self.core.rest -= 1;
+        true
     }
 
     /// A quick look for what that queue, which is empty, would have one entry of, as nearly every
@@ -186,9 +188,7 @@ impl<L: RmaLink> Domain<L> {
             return PollFast::Unknown;
         }
         let mut all = PollFast::Nothing;
-        let mut next = 0;
-        while let Some(slot) = self.eps.slot(next) {
-            next += 1;
+        for slot in self.eps.slots() {
             let Some(ep) = slot else { continue };
             match ep.poll_fast(&mut self.core, cq, to) {
                 PollFast::Nothing => {}

@@ -205,7 +205,7 @@ pub struct Completion {
 
 impl Completion {
     /// Of nothing.
-    pub(crate) const BLANK: Completion = Completion {
+    pub const BLANK: Completion = Completion {
         ctx: Ctx(0),
         what: What::empty(),
         len: 0,

@@ -59,11 +59,12 @@ impl Answer for usize {
 /// panic, once logged, `-FI_EOTHER`.
 #[inline]
 pub(crate) fn guard<A: Answer, C: Code>(body: impl FnOnce() -> Result<A, Errno>) -> C {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(a)) => C::done(a.count()),
-        Ok(Err(e)) => C::fail(e),
-        Err(what) => C::fail(panicked(what)),
-    }
+    // The number is made inside: an answer would be passed on in memory.
+    let number = || match body() {
+        Ok(a) => C::done(a.count()),
+        Err(e) => C::fail(e),
+    };
+    catch_unwind(AssertUnwindSafe(number)).unwrap_or_else(|what| C::fail(panicked(what)))
 }
 
 /// The body of an entry point that has no way to answer an error but a value of its own.

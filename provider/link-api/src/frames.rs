@@ -116,6 +116,21 @@ pub trait Link {
     fn send(&mut self, to: PeerId, head: &[u8], body: &[Span], off: usize, len: usize)
     -> Result<(), Refused>;
 
+    /// As [`Link::send`], of one buffer behind a head, if it is short and there is room, so that it takes no more than to copy it;
+    /// else `None`, and nothing has happened.
+    #[inline]
+    fn send_short<const N: usize>(
+        &mut self,
+        _to: PeerId,
+        _head: [u8; N],
+        _body: Span,
+    ) -> Option<Result<(), Refused>>
+    where
+        Self: Sized,
+    {
+        None
+    }
+
     /// The next event, if there is one.
     fn poll(&mut self) -> Option<Event>;
 
@@ -167,6 +182,13 @@ pub trait Link {
     /// Copies up to `len` bytes from `off` on out of the frame to byte `doff` of `dst`; returns how
     /// many there were, or fewer where memory of `dst` is gone or its device failed.
     fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize;
+
+    /// Copies `len` bytes from `off` on out of the frame to `dst` and gives it back, if that takes no more than a copy; else
+    /// `false`, and [`Link::copy_out`] and [`Link::release`] are the way.
+    #[inline]
+    fn take(&mut self, _frame: &Frame, _off: usize, _dst: Span, _len: usize) -> bool {
+        false
+    }
 
     /// Gives a frame back.
     fn release(&mut self, frame: Frame);
@@ -223,6 +245,9 @@ pub trait Link {
     /// The next frame that matters is most likely one of this peer: a receive from it is posted, and no other. Until one has
     /// come, or this is called again, quick polls that follow each other closely may look for frames of others only now and then.
     fn awaits(&mut self, _peer: Option<PeerId>) {}
+
+    /// The next short frame most likely goes to this peer: what it takes may be fetched meanwhile from the core that polls it.
+    fn will_send(&mut self, _to: PeerId) {}
 
     /// Whether there is room for a frame that the peer can do without: those that it has not taken are far
     /// fewer than there may be, and fewer than transfers that a [`crate::PieceCounter`] can tell apart.

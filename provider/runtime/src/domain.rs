@@ -126,7 +126,7 @@ impl<L: RmaLink> Runtime<L> {
     /// [`catch`]: crate::catch
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, L> {
-        Guard { state: self.lock.lock(), progress: self.progress.as_ref() }
+        Guard { state: self.lock.lock(), progress: &self.progress }
     }
 
     /// As [`Runtime::lock`], for a call by which the application makes progress itself.
@@ -140,7 +140,7 @@ impl<L: RmaLink> Runtime<L> {
     #[inline]
     pub fn enter(&self) -> Result<Guard<'_, L>, Error> {
         match self.lock.enter() {
-            Ok(state) => Ok(Guard { state, progress: self.progress.as_ref() }),
+            Ok(state) => Ok(Guard { state, progress: &self.progress }),
             Err(Poisoned) => Err(Error::Poisoned),
         }
     }
@@ -161,7 +161,7 @@ impl<L: RmaLink> Runtime<L> {
 
     /// As [`Runtime::lock`], for the progress thread, which needs no waking.
     pub(crate) fn lock_for_progress_thread(&self) -> Guard<'_, L> {
-        Guard { state: self.lock.lock(), progress: None }
+        Guard { state: self.lock.lock(), progress: &None }
     }
 
     pub(crate) fn progress_thread(&self) -> Option<&ProgressThread> {
@@ -387,7 +387,8 @@ impl<L: RmaLink> fmt::Debug for State<L> {
 #[derive(Debug)]
 pub struct Guard<'a, L: RmaLink> {
     state: lock::Guard<'a, State<L>>,
-    progress: Option<&'a ProgressThread>,
+    /// Looked at where there is something to tell.
+    progress: &'a Option<ProgressThread>,
 }
 
 impl<L: RmaLink> Guard<'_, L> {

@@ -187,6 +187,12 @@ impl Head {
         Op::from_u8(self.op)
     }
 
+    /// Whether that is this.
+    #[inline(always)]
+    pub fn is(&self, op: Op) -> bool {
+        self.op == op as u8
+    }
+
     /// Its flags; `None` if one is unknown.
     #[inline]
     pub fn flags(&self) -> Option<Flags> {

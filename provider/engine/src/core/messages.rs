@@ -139,6 +139,12 @@ pub(crate) struct RxContext {
 /// chance; to look for the next one then waits for its line, and takes it away from the sender.
 const LATE: u8 = 8;
 
+/// Polls that take nothing in after a receive has completed, while no other is posted. The message that follows is as well
+/// off in its ring as in a buffer, and a look at the ring's next line takes that line away from the sender, which is about
+/// to write it. Two, since a library may poll once more, after the poll that has its message, before it returns. A read of
+/// the queue that goes on from one message to the next ones is not kept from them.
+const REST: u8 = 2;
+
 impl RxContext {
     pub(crate) fn new(shared: bool) -> Self {
         RxContext {
@@ -159,6 +165,18 @@ impl RxContext {
         self.tagged.nothing_posted() && self.plain.nothing_posted()
     }
 
+    /// Its endpoint, if it has one alone.
+    #[inline(always)]
+    pub(crate) fn sole(&self) -> Option<EpId> {
+        if let &[ep] = &self.eps[..] { Some(ep) } else { None }
+    }
+
+    /// Polls that take nothing in, now that a message has gone to a receive.
+    #[inline(always)]
+    pub(crate) fn rest(&self) -> u8 {
+        if self.nothing_posted() { REST } else { 0 }
+    }
+
     /// Whether the next message is likely to be in its ring before its receive is posted: the last ones were found by the first
     /// poll. A sender that waits for answers has its line of the ring to itself meanwhile.
     #[inline(always)]
@@ -169,7 +187,11 @@ impl RxContext {
     /// A message that a receive was posted for has come, or is looked for in vain; `waited`: no poll found one before.
     #[inline(always)]
     pub(crate) fn note_late(&mut self, waited: bool) {
-        self.late = if waited { 0 } else { self.late.saturating_add(1) };
+        if waited {
+            self.late = 0;
+        } else if !self.is_late() {
+            self.late += 1;
+        }
     }
 
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Message> {

@@ -14,4 +14,10 @@ pub(crate) struct Tally {
 impl Tally {
     /// As for an operation that the application posted itself.
     pub(crate) const PLAIN: Tally = Tally { endpoint: true, also: None };
+
+    /// Whether it is of such an operation.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.endpoint && self.also.is_none()
+    }
 }

@@ -3,11 +3,34 @@
 use hmem::{Span, total};
 
 use super::Domain;
-use crate::core::{Core, Message, Multi, RecvOp, Spans, Tally};
-use crate::endpoint::Endpoint;
+use crate::core::{Message, Multi, RecvOp, RxContext, Spans, Tally};
 use crate::matching::At;
 use crate::types::*;
 use link_api::RmaLink;
+
+/// Posts a receive of one buffer, which no message that waits is for. Returns the context's endpoint, if it has one alone, and
+/// whether no other receive is posted.
+#[inline(always)]
+fn post_to(
+    context: &mut RxContext,
+    span: Span,
+    (src, tag): (FiAddr, Option<(u64, u64)>),
+    ctx: Ctx,
+    flags: OpFlags,
+) -> (Option<EpId>, bool) {
+    let by = (context.sole(), context.nothing_posted());
+    // Built where it stays.
+    context.matcher(tag.is_some()).post(src, || RecvOp {
+        pattern: Pattern { src, tag },
+        iov: Spans::One(span),
+        len: span.len(),
+        ctx,
+        flags,
+        multi: None,
+        tally: Tally::PLAIN,
+    });
+    by
+}
 
 impl<L: RmaLink> Domain<L> {
     /// Posts a receive of one buffer, `span` in the place of `op.iov`, or completes it with a message
@@ -19,33 +42,37 @@ impl<L: RmaLink> Domain<L> {
     pub fn recv_one(&mut self, rx: RxId, span: Span, op: Recv<'_>) -> Result<(), Error> {
         let Recv { pattern: Pattern { src, tag }, ctx, flags, .. } = op;
         if flags.contains(OpFlags::MULTI_RECV) || self.core.aliases {
-            return self.recv_slowly(rx, span, (src, tag), ctx, flags);
+            return self.recv_slowly(rx, span.apart(), (src, tag), ctx, flags);
         }
         let Some(context) = self.core.rxs.get_mut(rx.at()) else { return Err(Error::NotFound) };
         let matcher = context.matcher(tag.is_some());
         if !matcher.nothing_waits() {
             if let Some(at) = matcher.find_waiting(&Pattern { src, tag }) {
-                return match self.recv_waiting(rx, at, span, tag.is_some(), ctx, flags) {
+                return match self.recv_waiting(rx, at, span.apart(), tag.is_some(), ctx, flags) {
                     true => Ok(()),
-                    false => self.recv_slowly(rx, span, (src, tag), ctx, flags),
+                    false => self.recv_slowly(rx, span.apart(), (src, tag), ctx, flags),
                 };
             }
             if src != ADDR_UNSPEC && matcher.nothing_posted() {
                 let op = Recv { pattern: Pattern { src, tag }, iov: &[], ctx, flags };
-                return match self.recv_from_ring(rx, span, op) {
+                let by = (context.sole(), context.rest());
+                return match self.recv_from_ring(by, span.apart(), op) {
                     true => Ok(()),
-                    false => self.post_one(rx, span, (src, tag), ctx, flags),
+                    false => self.post_one(rx, span.apart(), (src, tag), ctx, flags),
                 };
             }
         }
         if context.is_late() && context.matcher(tag.is_some()).nothing_posted() {
             let op = Recv { pattern: Pattern { src, tag }, iov: &[], ctx, flags };
-            return match self.recv_at_once(rx, span, op) {
+            let by = (context.sole(), context.rest());
+            return match self.recv_at_once(by, span, op) {
                 true => Ok(()),
-                false => self.post_one(rx, span, (src, tag), ctx, flags),
+                false => self.post_one(rx, span.apart(), (src, tag), ctx, flags),
             };
         }
-        self.post_here(rx, span, (src, tag), ctx, flags)
+        let by = post_to(context, span, (src, tag), ctx, flags);
+        self.posted(rx, by, src);
+        Ok(())
     }
 
     /// Receives a message that waits, and was found just now, if it takes no more than to copy it: `false`, and nothing has
@@ -60,72 +87,54 @@ impl<L: RmaLink> Domain<L> {
         if !ep.accept_plain(&mut self.core, at, span, &Recv { pattern, iov: &[], ctx, flags }) {
             return false;
         }
-        if self.core.counted && !self.work.is_empty() {
-            self.run_work();
-        }
+        self.run_counted();
         true
     }
 
-    /// Receives the next message of a ring, if it is for this receive: the polls for the ones before found these at once.
+    /// Receives the next message of a ring, if it is for this receive: the polls for the ones before found these at once. `by`:
+    /// the context's endpoint, if it has one alone, and the polls that rest behind a message.
     #[inline(always)]
-    fn recv_at_once(&mut self, rx: RxId, span: Span, op: Recv<'_>) -> bool {
-        self.by_sole_endpoint(rx, |ep, core| ep.receive_at_once(core, span, &op))
+    fn recv_at_once(&mut self, by: (Option<EpId>, u8), span: Span, op: Recv<'_>) -> bool {
+        let Some(ep) = by.0.and_then(|ep| self.eps.get_mut(ep.at())) else { return false };
+        let received = ep.receive_at_once(&mut self.core, span, &op, by.1);
+        if received {
+            self.run_counted();
+        }
+        received
     }
 
     /// Receives the next message of its sender's ring, if it is for this receive. Messages wait that no receive was posted for: where
     /// several peers are ahead of this one, a poll for that message would take in those of the others first.
     #[inline(never)]
-    fn recv_from_ring(&mut self, rx: RxId, span: Span, op: Recv<'_>) -> bool {
-        self.by_sole_endpoint(rx, |ep, core| ep.receive_from_ring(core, span, &op))
+    fn recv_from_ring(&mut self, by: (Option<EpId>, u8), span: Span, op: Recv<'_>) -> bool {
+        let Some(ep) = by.0.and_then(|ep| self.eps.get_mut(ep.at())) else { return false };
+        let received = ep.receive_from_ring(&mut self.core, span, &op, by.1);
+        if received {
+            self.run_counted();
+        }
+        received
     }
 
-    /// Whether the context's endpoint, if it has one alone, completed a receive.
+    /// Runs what waits for a counter that has changed.
     #[inline(always)]
-    fn by_sole_endpoint(
-        &mut self,
-        rx: RxId,
-        complete: impl FnOnce(&mut Endpoint<L>, &mut Core) -> bool,
-    ) -> bool {
-        let Some(context) = self.core.rxs.get_mut(rx.at()) else { return false };
-        let &[ep] = &context.eps[..] else { return false };
-        let Some(ep) = self.eps.get_mut(ep.at()) else { return false };
-        if !complete(ep, &mut self.core) {
-            return false;
-        }
+    fn run_counted(&mut self) {
         if self.core.counted && !self.work.is_empty() {
             self.run_work();
         }
-        true
+    }
+
+    /// A receive was posted, which names this source. `by`: the context's endpoint, if it has one alone, and whether there is no
+    /// other receive.
+    #[inline(always)]
+    fn posted(&mut self, rx: RxId, by: (Option<EpId>, bool), src: FiAddr) {
+        self.core.rest = 0;
+        let Some(ep) = by.0 else { return self.look_for_peer(rx, src) };
+        if let Some(ep) = self.eps.get_mut(ep.at()) {
+            ep.look_for(&mut self.core, src, by.1);
+        }
     }
 
     /// Posts a receive of one buffer, which no message that waits is for.
-    #[inline(always)]
-    fn post_here(
-        &mut self,
-        rx: RxId,
-        span: Span,
-        (src, tag): (FiAddr, Option<(u64, u64)>),
-        ctx: Ctx,
-        flags: OpFlags,
-    ) -> Result<(), Error> {
-        let Some(context) = self.core.rxs.get_mut(rx.at()) else { return Err(Error::NotFound) };
-        let only = context.nothing_posted();
-        // Built where it stays.
-        context.matcher(tag.is_some()).post(src, || RecvOp {
-            pattern: Pattern { src, tag },
-            iov: Spans::One(span),
-            len: span.len(),
-            ctx,
-            flags,
-            multi: None,
-            tally: Tally::PLAIN,
-        });
-        self.core.rest = 0;
-        self.look_for_peer(rx, src, only);
-        Ok(())
-    }
-
-    /// [`Domain::post_here`], out of line.
     #[inline(never)]
     fn post_one(
         &mut self,
@@ -135,7 +144,10 @@ impl<L: RmaLink> Domain<L> {
         ctx: Ctx,
         flags: OpFlags,
     ) -> Result<(), Error> {
-        self.post_here(rx, span, of, ctx, flags)
+        let Some(context) = self.core.rxs.get_mut(rx.at()) else { return Err(Error::NotFound) };
+        let by = post_to(context, span, of, ctx, flags);
+        self.posted(rx, by, of.0);
+        Ok(())
     }
 
     #[inline(never)]
@@ -153,9 +165,7 @@ impl<L: RmaLink> Domain<L> {
     /// Posts a receive, or completes it with a message that waits.
     pub fn recv(&mut self, rx: RxId, op: &Recv<'_>) -> Result<(), Error> {
         self.post_recv(rx, op, Tally::PLAIN)?;
-        if self.core.counted && !self.work.is_empty() {
-            self.run_work();
-        }
+        self.run_counted();
         Ok(())
     }
 
@@ -178,7 +188,7 @@ impl<L: RmaLink> Domain<L> {
             let Some(message) = matcher.find_waiting(&pattern).and_then(|at| matcher.take(at)) else {
                 matcher.post(pattern.src, || recv);
                 self.core.rest = 0;
-                self.look_for_peer(rx, pattern.src, false);
+                self.look_for_peer(rx, pattern.src);
                 return Ok(());
             };
             let Some(ep) = self.eps.get_mut(message.ep.at()) else { continue };
@@ -188,19 +198,13 @@ impl<L: RmaLink> Domain<L> {
         }
     }
 
-    /// Has endpoints attend to the peer that a receive names, if it names one, which was posted just now; `only`: there is no
-    /// other receive.
-    #[inline(always)]
-    fn look_for_peer(&mut self, rx: RxId, src: FiAddr, only: bool) {
+    /// Has the endpoints of a context look for the peer that a receive names, if it names one, which was posted just now.
+    #[inline(never)]
+    fn look_for_peer(&mut self, rx: RxId, src: FiAddr) {
         let mut at = 0;
-        while let Some((&id, eps)) =
-            self.core.rxs.get(rx.at()).and_then(|rx| Some((rx.eps.get(at)?, rx.eps.len())))
-        {
+        while let Some(&id) = self.core.rxs.get(rx.at()).and_then(|rx| rx.eps.get(at)) {
             if let Some(ep) = self.eps.get_mut(id.at()) {
-                ep.awaits(if only && eps == 1 { src } else { ADDR_UNSPEC });
-                if src != ADDR_UNSPEC {
-                    ep.attend_to(&mut self.core, src);
-                }
+                ep.look_for(&mut self.core, src, false);
             }
             at += 1;
         }
@@ -404,7 +408,7 @@ impl<L: RmaLink> Domain<L> {
         let recv = context.tagged.cancel(ctx).or_else(|| context.plain.cancel(ctx)).ok_or(Error::NotFound)?;
         let ep = self.telling(rx, by).and_then(|ep| self.eps.get_mut(ep.at()));
         if let Some(ep) = ep {
-            ep.awaits(ADDR_UNSPEC);
+            ep.link.awaits(None);
             ep.fail_recv(&mut self.core, recv, Error::Cancelled);
         }
         Ok(())

@@ -26,6 +26,7 @@ impl Error {
 }
 
 impl<L: RmaLink> Endpoint<L> {
+    #[inline(always)]
     pub(super) fn routed(&self, at: FiAddr) -> Option<PeerId> {
         usize::try_from(at).ok().and_then(|at| self.route.get(at).copied().flatten())
     }
@@ -60,22 +61,30 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// A receive that was posted names this peer, which may never come, or be gone as far as is known.
-    #[inline]
-    pub(crate) fn attend_to(&mut self, core: &mut Core, from: FiAddr) {
-        let Some(peer) = self.routed(from) else { return };
+    /// A receive was posted that names this peer, which may never come, or be gone as far as is known; `ADDR_UNSPEC`: it names none.
+    /// `only`: no other receive is posted.
+    #[inline(always)]
+    pub(crate) fn look_for(&mut self, core: &mut Core, from: FiAddr, only: bool) {
+        let peer = self.routed(from);
+        let awaited = self.awaits(if only { peer } else { None });
+        let Some(peer) = peer else { return };
+        if awaited {
+            // The next message most often goes to that peer.
+            self.link.will_send(peer);
+        }
         match self.peers.get(peer.0 as usize) {
             Some(p) if p.expected & p.gone.is_none() => {}
             _ => self.reconnect(core, peer),
         }
     }
 
-    /// The only receive that is posted names this peer; `ADDR_UNSPEC`: it names none, or there are others, or none. Where something
-    /// else is under way, answers of any peer may be waited for.
+    /// The only receive that is posted, or that is about to be, names this peer; `None`: it names none, or there are others, or none.
+    /// Where something else is under way, answers of any peer may be waited for. Whether the peer is waited for.
     #[inline(always)]
-    pub(crate) fn awaits(&mut self, from: FiAddr) {
-        let peer = if self.requests.len() == 0 { self.routed(from) } else { None };
+    pub(super) fn awaits(&mut self, peer: Option<PeerId>) -> bool {
+        let peer = if self.requests.len() == 0 { peer } else { None };
         self.link.awaits(peer);
+        peer.is_some()
     }
 
     #[cold]

@@ -5,22 +5,24 @@ use hmem::Span;
 use wire::{Flags, Head, Op as WireOp};
 
 use super::Endpoint;
+use super::plain::apart;
 use crate::core::Core;
 use crate::types::*;
-use link_api::{Frame, PollFrame, RmaLink};
+use link_api::{Frame, PeerId, PollFrame, RmaLink};
 
 /// Source, tag and data of a message.
 type Sight = (FiAddr, u64, Option<u64>);
 
 impl<L: RmaLink> Endpoint<L> {
     /// Completes a receive that is not posted yet with the next message of a ring, if that is there and is for it: `false`, and
-    /// nothing has happened, where it is not. No receive is posted, and no message waits, that would come before.
+    /// nothing has happened, where it is not. No receive is posted, and no message waits, that would come before. `rest`: polls that
+    /// take nothing in behind it ([`Core::rest`]).
     #[inline(always)]
-    pub(crate) fn receive_at_once(&mut self, core: &mut Core, span: Span, op: &Recv<'_>) -> bool {
+    pub(crate) fn receive_at_once(&mut self, core: &mut Core, span: Span, op: &Recv<'_>, rest: u8) -> bool {
         if self.has_chores() {
             return false;
         }
-        self.awaits(op.pattern.src);
+        self.awaits(self.routed(op.pattern.src));
         let frame = match self.link.poll_frame() {
             PollFrame::Frame(frame) => frame,
             PollFrame::Nothing => {
@@ -29,49 +31,53 @@ impl<L: RmaLink> Endpoint<L> {
             }
             PollFrame::Unknown => return false,
         };
-        let Some((sight, len)) = self.fitting(&frame, span, &op.pattern) else {
-            return self.not_late(core, frame);
-        };
-        // Memory that vanishes is for the general way.
-        if self.link.copy_out(&frame, Head::LEN, &[span], 0, len) != len {
-            return self.not_late(core, frame);
+        let done = self.receive_this(core, &frame, span, op, rest);
+        if !done {
+            self.waited(core);
         }
-        self.link.release(frame);
-        core.rest_after(self.rx);
-        self.received_plain(core, op, sight, span.addr(), len);
-        true
+        done
     }
 
     /// Likewise, with the next message of the peer that the receive names, whatever others have sent.
-    pub(crate) fn receive_from_ring(&mut self, core: &mut Core, span: Span, op: &Recv<'_>) -> bool {
+    pub(crate) fn receive_from_ring(&mut self, core: &mut Core, span: Span, op: &Recv<'_>, rest: u8) -> bool {
         if self.has_chores() {
             return false;
         }
         let Some(peer) = self.routed(op.pattern.src) else { return false };
         let PollFrame::Frame(frame) = self.link.poll_frame_of(peer) else { return false };
-        let fitting = self.fitting(&frame, span, &op.pattern);
-        // Memory that vanishes is for the general way.
-        let copied =
-            fitting.filter(|&(_, len)| self.link.copy_out(&frame, Head::LEN, &[span], 0, len) == len);
-        let Some((sight, len)) = copied else {
-            self.link.put_back(frame);
-            return false;
-        };
-        self.link.release(frame);
-        core.rest_after(self.rx);
-        self.received_plain(core, op, sight, span.addr(), len);
-        true
+        self.receive_this(core, &frame, span, op, rest)
     }
 
-    /// The next message of a ring is not for the receive, or not to be had by a copy.
-    #[inline(never)]
-    fn not_late(&mut self, core: &mut Core, frame: Frame) -> bool {
-        self.link.put_back(frame);
-        self.waited(core);
+    /// Completes a receive with this message, if it is for it and takes no more than a copy. Memory that vanishes is for the general
+    /// way.
+    #[inline(always)]
+    fn receive_this(&mut self, core: &mut Core, frame: &Frame, span: Span, op: &Recv<'_>, rest: u8) -> bool {
+        if let Some((sight, len)) = self.fitting(frame, span, &op.pattern) {
+            if self.link.take(frame, Head::LEN, span, len)
+                || self.take_long(frame.from, frame.len, frame.slot, span.apart())
+            {
+                core.rest = rest;
+                self.received_plain(core, op, sight, span.addr(), len);
+                return true;
+            }
+        }
+        self.link.put_back(apart(frame));
         false
     }
 
+    /// Copies a message that runs over its ring's end, or the like, and gives its frame back, unless not all of it could be copied.
+    #[inline(never)]
+    fn take_long(&mut self, from: PeerId, len: usize, slot: u32, span: Span) -> bool {
+        let (frame, len) = (Frame { from, len, slot }, len - Head::LEN);
+        let all = self.link.copy_out(&frame, Head::LEN, &[span], 0, len) == len;
+        if all {
+            self.link.release(frame);
+        }
+        all
+    }
+
     /// No message was in its ring before its receive was posted.
+    #[inline(never)]
     fn waited(&mut self, core: &mut Core) {
         self.waited = true;
         if let Some(rx) = core.rxs.get_mut(self.rx.at()) {
@@ -83,7 +89,7 @@ impl<L: RmaLink> Endpoint<L> {
     #[inline(always)]
     fn fitting(&mut self, frame: &Frame, span: Span, pattern: &Pattern) -> Option<(Sight, usize)> {
         let (head, flags) = self.plain_head(frame)?;
-        let is_plain = head.op() == Some(WireOp::Eager) && !flags.contains(Flags::ACK);
+        let is_plain = head.is(WireOp::Eager) && !flags.contains(Flags::ACK);
         if !is_plain || flags.contains(Flags::TAGGED) != pattern.tag.is_some() {
             return None;
         }

@@ -8,7 +8,7 @@ use hmem::Span;
 use wire::{Aux, Flags, Head, Offer, Op as WireOp, RmaSeg, Seg, Status, take};
 
 use super::Endpoint;
-use crate::core::{Body, Core, Message, Payload, RecvOp, SHORT, Spans, Tally};
+use crate::core::{Body, Core, Message, Payload, RecvOp, SHORT, Spans};
 use crate::matching::At;
 use crate::proto::{self, Cut, Plan, Reach, Role, When, choose};
 use crate::types::*;
@@ -23,7 +23,6 @@ const BYTES: usize = 4096;
 struct Target {
     span: Span,
     ctx: Ctx,
-    tally: Tally,
     report: bool,
 }
 
@@ -39,7 +38,7 @@ struct Plain {
 
 /// What a look at a frame comes to.
 enum Fast {
-    /// A message that is in its buffer, and of which has been told.
+    /// A message that is in its buffer, and of which has been told; the frame was given back.
     Received,
     /// A message of the plainest sort that no receive is for.
     Unexpected(Plain),
@@ -54,9 +53,9 @@ impl Target {
     #[inline(always)]
     fn of(recv: &RecvOp, len: usize, writes: OpFlags) -> Option<Target> {
         let (&Spans::One(span), None) = (&recv.iov, recv.multi) else { return None };
-        let (ctx, tally, report) = (recv.ctx, recv.tally, recv.flags.intersects(writes));
-        let fits = len <= span.len() && span.can(hmem::Caps::CPU);
-        fits.then_some(Target { span, ctx, tally, report })
+        let (ctx, report) = (recv.ctx, recv.flags.intersects(writes));
+        let fits = len <= span.len() && span.can(hmem::Caps::CPU) && recv.tally.is_plain();
+        fits.then_some(Target { span, ctx, report })
     }
 }
 
@@ -71,6 +70,12 @@ fn entry(target: &Target, head: &Head, flags: Flags, src: FiAddr, len: usize) ->
     }
     let (ctx, buf, tag) = (target.ctx, target.span.addr(), head.tag.get());
     Completion { ctx, what, len, buf, data, tag, src, err: None, olen: 0 }
+}
+
+/// The frame in memory of its own: for a call that gets it there, so that it stays in registers where there is no such call.
+#[inline(always)]
+pub(super) fn apart(&Frame { from, len, slot }: &Frame) -> Frame {
+    Frame { from, len, slot }
 }
 
 #[inline(always)]
@@ -112,7 +117,7 @@ impl<L: RmaLink> Endpoint<L> {
         if !self.has_chores() {
             core.rest_after(self.rx);
         }
-        core.tally(target.tally, self.cntrs.recv, false);
+        core.count(self.cntrs.recv, false);
         if target.report {
             core.complete_with(self.rx_cq, || entry(&target, head, flags, src, len));
         }
@@ -137,16 +142,13 @@ impl<L: RmaLink> Endpoint<L> {
             PollFrame::Frame(frame) => frame,
         };
         match self.receive_fast(core, &frame, cq, to) {
-            Fast::Received => {
-                self.link.release(frame);
-                PollFast::Message
-            }
+            Fast::Received => PollFast::Message,
             Fast::Other => {
-                self.take_in(core, frame);
+                self.take_in(core, apart(&frame));
                 PollFast::Other
             }
-            Fast::Unexpected(plain) => self.take_more(core, frame, Some(&plain), cq),
-            Fast::Answer => self.take_more(core, frame, None, cq),
+            Fast::Unexpected(plain) => self.take_more(core, apart(&frame), Some(&plain), cq),
+            Fast::Answer => self.take_more(core, apart(&frame), None, cq),
         }
     }
 
@@ -185,7 +187,6 @@ impl<L: RmaLink> Endpoint<L> {
                 }
                 Fast::Answer => self.take_in(core, frame),
                 Fast::Received => {
-                    self.link.release(frame);
                     if let Some(entry) = entry {
                         core.complete(Some(cq), entry);
                     }
@@ -247,15 +248,26 @@ impl<L: RmaLink> Endpoint<L> {
             core.buffers.give_back(std::mem::take(buffer));
         }
         matcher.forget_waiting(at);
+        let rest = rx.rest();
         if let Some(req) = ack {
             self.fin(peer, req, Status::Ok, len);
         }
         self.weighs_less(core, peer, Message::weight_held(len));
         if !self.has_chores() {
-            core.rest_after(self.rx);
+            core.rest = rest;
         }
         self.received_plain(core, op, (src, tag, data), span.addr(), len);
         true
+    }
+
+    /// Copies what is in a frame from `off` on to a buffer that has room for it, wherever that is, and gives the frame back. Returns
+    /// how many bytes there were.
+    #[inline(never)]
+    fn take_apart(&mut self, from: PeerId, len: usize, slot: u32, off: usize, to: Span) -> usize {
+        let frame = Frame { from, len, slot };
+        let copied = self.link.copy_out(&frame, off, &[to], 0, len - off);
+        self.link.release(frame);
+        copied
     }
 
     #[inline(never)]
@@ -284,7 +296,7 @@ impl<L: RmaLink> Endpoint<L> {
         buf: u64,
         len: usize,
     ) {
-        core.tally(Tally::PLAIN, self.cntrs.recv, false);
+        core.count(self.cntrs.recv, false);
         if self.writes(op.flags) {
             let kind = if op.pattern.tag.is_some() { What::TAGGED } else { What::MSG };
             let more = if data.is_some() { What::REMOTE_CQ_DATA } else { What::empty() };
@@ -300,10 +312,8 @@ impl<L: RmaLink> Endpoint<L> {
         let Some((head, flags)) = self.plain_head(frame) else { return Fast::Other };
         let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return Fast::Other };
         let Some(peer) = self.peers.get_mut(frame.from.0 as usize) else { return Fast::Other };
-        match head.op() {
-            Some(WireOp::Eager) => {}
-            Some(WireOp::Fin) => return Fast::Answer,
-            _ => return Fast::Other,
+        if !head.is(WireOp::Eager) {
+            return if head.is(WireOp::Fin) { Fast::Answer } else { Fast::Other };
         }
         peer.has_sent(frame.len);
         let src = peer.src;
@@ -317,12 +327,14 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(target) = target.filter(|t| t.report && self.rx_cq == Some(cq)) else { return Fast::Other };
         matcher.forget_posted(at);
         rx.note_late(std::mem::take(&mut self.waited));
-        self.link.copy_out(frame, off, &[target.span], 0, len);
+        core.rest = rx.rest();
+        if !self.link.take(frame, off, target.span, len) {
+            self.take_apart(frame.from, frame.len, frame.slot, off, target.span.apart());
+        }
         if let Some(req) = ack {
             self.fin(frame.from, req, Status::Ok, len);
         }
-        core.tally(target.tally, self.cntrs.recv, false);
-        core.rest_after(self.rx);
+        core.count(self.cntrs.recv, false);
         to.report(&entry(&target, &head, flags, src, len));
         Fast::Received
     }

@@ -63,7 +63,11 @@ impl<L: RmaLink> Endpoint<L> {
             data = d;
         }
         let head = Head::new(WireOp::Eager, flags, 0, tag, data);
-        if let Err(why) = self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), &[span], 0, len) {
+        let sent = match self.link.send_short::<{ Head::LEN }>(peer, zerocopy::transmute!(head), span) {
+            Some(sent) => sent,
+            None => self.send_longer(peer, flags, tag, data, span.apart()),
+        };
+        if let Err(why) = sent {
             let done_as = Done { ctx: op.ctx, what, report, tag, data, tally: Tally::PLAIN };
             return self.plain_refused(peer, why, len, done_as);
         }
@@ -74,6 +78,21 @@ impl<L: RmaLink> Endpoint<L> {
             core.complete_with(self.tx_cq, || Completion { ctx, what, len, buf, data, tag, src, err, olen });
         }
         true
+    }
+
+    /// Sends such a message in any frame. What it is made of comes in registers: neither its head nor its buffer's place are in memory
+    /// where this is not called.
+    #[inline(never)]
+    fn send_longer(
+        &mut self,
+        peer: PeerId,
+        flags: Flags,
+        tag: u64,
+        data: u64,
+        span: Span,
+    ) -> Result<(), Refused> {
+        let head = Head::new(WireOp::Eager, flags, 0, tag, data);
+        self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), &[span], 0, span.len())
     }
 
     /// Such a message was refused, or the link keeps a part of it: whether it was sent.

@@ -169,6 +169,29 @@ fn near<T>(queue: &Queue<T>, fits: impl Fn(&T) -> bool + Copy) -> Result<Option<
     if queue.len() > 1 { Err(()) } else { Ok(None) }
 }
 
+/// How a search finds its entry.
+enum Way {
+    /// Few are to be walked.
+    Walk,
+    /// An index is kept, and worth a look-up.
+    LookUp,
+    /// Entries are in the lists of their sources.
+    Lists,
+}
+
+/// The way of a search that looks for one source; `indexed`: an index tells already.
+#[inline(always)]
+fn way<T>(queue: &mut Queue<T>, indexed: bool, source: impl Fn(&T) -> FiAddr) -> Way {
+    if indexed {
+        return if queue.len() > SHORT { Way::LookUp } else { Way::Walk };
+    }
+    if queue.len() <= FEW && !queue.is_listed() {
+        return Way::Walk;
+    }
+    queue.list_by_source(source);
+    Way::Lists
+}
+
 #[inline]
 fn walk<T>(queue: &Queue<T>, fits: impl Fn(&T) -> bool + Copy) -> Option<At> {
     queue.iter().find(|(_, v)| fits(v)).map(|(at, _)| at)
@@ -250,17 +273,11 @@ impl ByOwnPattern {
         pattern: impl Fn(&T) -> &Pattern + Copy,
         fits: impl Fn(&T) -> bool + Copy,
     ) -> Option<At> {
-        if self.on {
-            return if queue.len() > SHORT {
-                self.look_up(queue, sight, pattern, fits)
-            } else {
-                walk(queue, fits)
-            };
+        match way(queue, self.on, |v| pattern(v).src) {
+            Way::Walk => return walk(queue, fits),
+            Way::LookUp => return self.look_up(queue, sight, pattern, fits),
+            Way::Lists => {}
         }
-        if queue.len() <= FEW && !queue.is_listed() {
-            return walk(queue, fits);
-        }
-        queue.list_by_source(|v| pattern(v).src);
         match (queue.first_of(sight.0, SHORT, fits), queue.first_of(ADDR_UNSPEC, SHORT, fits)) {
             (Ok(Some(one)), Ok(Some(other))) => Some(if one.seq < other.seq { one } else { other }),
             (Ok(one), Ok(other)) => one.or(other),
@@ -345,17 +362,12 @@ impl ByAnyPattern {
         sight: impl Fn(&T) -> Sight,
         fits: impl Fn(&T) -> bool + Copy,
     ) -> Option<At> {
-        if self.classes.used > 0 || pattern.src == ADDR_UNSPEC {
-            return if queue.len() > SHORT {
-                self.look_up(queue, pattern, sight, fits)
-            } else {
-                walk(queue, fits)
-            };
+        let indexed = self.classes.used > 0 || pattern.src == ADDR_UNSPEC;
+        match way(queue, indexed, |v| sight(v).0) {
+            Way::Walk => return walk(queue, fits),
+            Way::LookUp => return self.look_up(queue, pattern, sight, fits),
+            Way::Lists => {}
         }
-        if queue.len() <= FEW && !queue.is_listed() {
-            return walk(queue, fits);
-        }
-        queue.list_by_source(|v| sight(v).0);
         queue.first_of(pattern.src, SHORT, fits).unwrap_or_else(|()| {
             // From now on the index tells.
             queue.unlist();

@@ -1,10 +1,10 @@
 //! Where an entry is written that a call reads.
 
-use engine::{Completion, Report};
+use engine::{Completion, Ctx, Report, What};
 use libc::c_void;
 use libfabric_sys as fi;
 
-use super::entry::Entry;
+use super::entry::{self, Entry};
 
 /// Room for entry `n` of the application's array, and for its source.
 pub(super) struct Place {
@@ -27,18 +27,30 @@ impl Place {
     ) -> Place {
         Place { format, buf, from, n }
     }
+}
 
-    /// Writes an entry of another format than that of tagged messages.
-    #[inline(never)]
-    fn report_shorter(&self, c: &Completion) {
-        let Place { buf, n, .. } = *self;
-        // SAFETY: the promise of `new`, and each entry type is its format's.
-        unsafe {
-            match self.format {
-                fi::FI_CQ_FORMAT_DATA => buf.cast::<fi::fi_cq_data_entry>().add(n).write(Entry::of(c)),
-                fi::FI_CQ_FORMAT_MSG => buf.cast::<fi::fi_cq_msg_entry>().add(n).write(Entry::of(c)),
-                _ => buf.cast::<fi::fi_cq_entry>().add(n).write(Entry::of(c)),
-            }
+/// Writes an entry of another format than that of tagged messages. What it is made of comes in registers: neither a [`Place`] nor a
+/// completion is in memory where this is not called.
+///
+/// # Safety
+/// `to` has room for an entry of that format.
+#[inline(never)]
+unsafe fn write_shorter(
+    format: fi::fi_cq_format,
+    to: *mut c_void,
+    ctx: Ctx,
+    what: What,
+    len: usize,
+    buf: u64,
+    data: u64,
+) {
+    let c = Completion { ctx, what, len, buf, data, ..Completion::BLANK };
+    // SAFETY: the caller's promise, and each entry type is its format's.
+    unsafe {
+        match format {
+            fi::FI_CQ_FORMAT_DATA => to.cast::<fi::fi_cq_data_entry>().write(Entry::of(&c)),
+            fi::FI_CQ_FORMAT_MSG => to.cast::<fi::fi_cq_msg_entry>().write(Entry::of(&c)),
+            _ => to.cast::<fi::fi_cq_entry>().write(Entry::of(&c)),
         }
     }
 }
@@ -51,7 +63,11 @@ impl Report for Place {
             fi::FI_CQ_FORMAT_TAGGED => unsafe {
                 self.buf.cast::<fi::fi_cq_tagged_entry>().add(self.n).write(Entry::of(c));
             },
-            _ => self.report_shorter(c),
+            // SAFETY: likewise.
+            format => unsafe {
+                let to = self.buf.byte_add(self.n * entry::size(format));
+                write_shorter(format, to, c.ctx, c.what, c.len, c.buf, c.data);
+            },
         }
         if !self.from.is_null() {
             // SAFETY: the promise of `new`.

@@ -221,7 +221,15 @@ pub(super) fn recv_one<R: Receiver>(
     let mut engine = rx.shared.lock();
     let posted = engine.recv_one(rx.id, span, Recv { pattern, iov: &[], ctx, flags });
     engine.leave();
-    Some(posted.map_err(Errno::from))
+    Some(match posted {
+        Ok(()) => Ok(()),
+        Err(why) => Err(errno_of(why)),
+    })
+}
+
+#[cold]
+fn errno_of(why: engine::Error) -> Errno {
+    why.into()
 }
 
 #[inline(never)]

@@ -238,6 +238,16 @@ impl Link for Links {
         }
     }
 
+    #[inline(always)]
+    fn send_short<const N: usize>(
+        &mut self,
+        to: PeerId,
+        head: [u8; N],
+        body: Span,
+    ) -> Option<Result<(), Refused>> {
+        self.shm.send_short(to, head, body)
+    }
+
     #[inline]
     fn poll(&mut self) -> Option<Event> {
         if self.far.is_empty() { self.shm.poll() } else { self.poll_all() }
@@ -271,6 +281,11 @@ impl Link for Links {
     #[inline(always)]
     fn awaits(&mut self, peer: Option<PeerId>) {
         self.shm.awaits(peer)
+    }
+
+    #[inline(always)]
+    fn will_send(&mut self, to: PeerId) {
+        self.shm.will_send(to)
     }
 
     #[inline(always)]
@@ -311,6 +326,11 @@ impl Link for Links {
             return self.copy_out_far((frame.from, frame.len, frame.slot), off, dst, doff, len);
         }
         self.shm.copy_out(frame, off, dst, doff, len)
+    }
+
+    #[inline(always)]
+    fn take(&mut self, frame: &Frame, off: usize, dst: Span, len: usize) -> bool {
+        !route::is_far(frame.slot) && self.shm.take(frame, off, dst, len)
     }
 
     #[inline(always)]

@@ -146,6 +146,7 @@ impl ShmLink {
         self.copies_started += 1;
         let copy = OpId(self.copies_started);
         self.pending.add(copy, pending);
+        self.slow = true;
         self.pending_peers.push((copy, id));
         Ok(copy)
     }

@@ -56,6 +56,18 @@ impl Link for ShmLink {
         }
     }
 
+    #[inline(always)]
+    fn send_short<const N: usize>(
+        &mut self,
+        to: PeerId,
+        head: [u8; N],
+        body: Span,
+    ) -> Option<Result<(), Refused>> {
+        let out = self.peers.get_mut(to.0 as usize)?.out.as_mut()?;
+        out.send_short(&head, &[body], 0, body.len())?;
+        Some(out.notify(self.barrier.registered))
+    }
+
     #[inline]
     fn poll(&mut self) -> Option<Event> {
         if self.held != NO_PEER {
@@ -70,16 +82,17 @@ impl Link for ShmLink {
     #[inline(always)]
     fn poll_frame(&mut self) -> PollFrame {
         let calls = self.calls.wrapping_add(1);
-        if (calls == self.clock_at) | self.slow | (self.held != NO_PEER) | !self.pending.is_empty() {
+        if (calls == self.clock_at) | self.slow | (self.held != NO_PEER) {
             return PollFrame::Unknown;
         }
         self.calls = calls;
-        let sole = self.rings.sole();
-        // A number, in a register: what is found goes through memory if it comes from a call.
-        let several = (sole == NO_PEER) | self.rings.awaits_another(sole) || self.is_time_for_cold();
-        let id = if several { self.find_of_many() } else { sole };
+        let mut id = self.rings.quick();
+        if id == NO_PEER || self.is_time_for_cold() {
+            // A number, in a register: what is found goes through memory if it comes from a call.
+            id = self.find_of_many();
+        }
         let found = if id == NO_PEER { None } else { self.poll_frame_from(PeerId(id)) };
-        if found.is_none() && id != sole {
+        if found.is_none() && id != self.rings.sole() {
             self.locate(id);
         }
         let idle = std::mem::replace(&mut self.idle, found.is_none());
@@ -105,7 +118,7 @@ impl Link for ShmLink {
     #[inline]
     fn poll_frame_of(&mut self, from: PeerId) -> PollFrame {
         let calls = self.calls.wrapping_add(1);
-        if (calls == self.clock_at) | self.slow | (self.held != NO_PEER) | !self.pending.is_empty() {
+        if (calls == self.clock_at) | self.slow | (self.held != NO_PEER) {
             return PollFrame::Unknown;
         }
         self.calls = calls;
@@ -167,6 +180,29 @@ impl Link for ShmLink {
         done
     }
 
+    // A peer is looked up once.
+    #[inline(always)]
+    fn take(&mut self, frame: &Frame, off: usize, dst: Span, len: usize) -> bool {
+        let id = frame.from.0;
+        let Some(inb) = self.peers.get_mut(id as usize).and_then(|peer| peer.inb.as_mut()) else {
+            return false;
+        };
+        let part = dst.part(0, len).filter(|part| part.is_plain());
+        let (Some(at), Some(part)) = (inb.rx.straight(off, len), part) else { return false };
+        if self.held != id {
+            return false;
+        }
+        // SAFETY: as in `copy_out`.
+        unsafe { inb.rx.mem().get(at, part.as_ptr(), len) };
+        inb.advance();
+        if id != self.rings.sole() {
+            // SAFETY: as where it was listed.
+            unsafe { self.rings.moved(id, inb.rx.word()) };
+        }
+        self.let_go_of(id);
+        true
+    }
+
     #[inline(always)]
     fn release(&mut self, frame: Frame) {
         if self.held == frame.from.0 {
@@ -186,10 +222,12 @@ impl Link for ShmLink {
     #[inline(always)]
     fn awaits(&mut self, peer: Option<PeerId>) {
         self.rings.awaits(peer.map_or(NO_PEER, |peer| peer.0));
-        // The next message most often goes to that peer: the line for it is fetched meanwhile from the core that polls it.
-        let out = peer.and_then(|peer| self.peers.get(peer.0 as usize)).and_then(|peer| peer.out.as_ref());
-        if let Some(out) = out {
-            out.tx.expect(1);
+    }
+
+    #[inline(always)]
+    fn will_send(&mut self, to: PeerId) {
+        if let Some(out) = self.peers.get(to.0 as usize).and_then(|peer| peer.out.as_ref()) {
+            out.tx.expect_short();
         }
     }
 

@@ -13,7 +13,7 @@ use super::guest::Guest;
 use super::lack::{Cure, Lack};
 use super::link::ShmLink;
 use super::peer::Inbound;
-use super::ring::{Consumer, Mem};
+use super::ring::Consumer;
 use super::segment::Segment;
 use super::token::GUEST;
 use crate::space;
@@ -203,8 +203,8 @@ impl ShmLink {
             None => {}
             Some(Ok((hello, segment))) => {
                 self.lacks_nothing();
-                let inb = Inbound {
-                    budget: segment.lines(),
+                let mut inb = Inbound {
+                    end: 0,
                     rx: Consumer::new(segment),
                     sock,
                     pid,
@@ -213,6 +213,7 @@ impl ShmLink {
                     broken: false,
                     cooled_at: 0,
                 };
+                inb.ends();
                 self.arrive(&hello, inb);
             }
             Some(Err(Declined::Wrong(why))) => {

@@ -7,7 +7,6 @@ use wire::channel::{Packet, Welcome};
 use super::link::ShmLink;
 use super::peer::Inbound;
 use super::poll::REST;
-use super::ring::Mem;
 use super::token::IN;
 use super::wake;
 
@@ -121,7 +120,7 @@ impl ShmLink {
         let peer = &mut self.peers[id as usize];
         if let Some(inb) = &mut peer.inb {
             self.poller.remove(&inb.sock);
-            inb.budget = inb.rx.mem().lines();
+            inb.ends();
         }
         // Its frames are read as one that ended.
         self.rings.unlist(id);
@@ -143,7 +142,7 @@ impl ShmLink {
         }
         let peer = &mut self.peers[id as usize];
         if let Some(inb) = &mut peer.inb {
-            if !inb.broken && inb.budget > 0 {
+            if inb.has_more() {
                 if let Ok(Some(len)) = inb.rx.peek() {
                     self.held = id;
                     return Some(Event::Frame(Frame { from: PeerId(id), len, slot: 0 }));

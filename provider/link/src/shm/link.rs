@@ -43,7 +43,7 @@ pub struct ShmLink {
     pub(super) pace: u32,
     /// From one poll to the next it took longer than from one reading of the sockets to the next, when that was last known.
     pub(super) rare: bool,
-    /// `armed`, or `dying` is not empty, or `rings` is.
+    /// `armed`, or `dying` or `pending` is not empty, or `rings` is.
     pub(super) slow: bool,
     /// Another link of the endpoint carries frames: the first call by this one may wait a little.
     pub(super) patient: bool,

@@ -136,8 +136,8 @@ impl Outbound {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Inbound {
-    /// Lines still to be read once its sender is gone: no more than a ring can hold.
-    pub(super) budget: u32,
+    /// How far it is read once its sender is gone: no further than a ring can hold.
+    pub(super) end: u32,
     /// Nothing more is read from it.
     pub(super) broken: bool,
     pub(super) rx: Consumer<Segment>,
@@ -153,11 +153,19 @@ impl Inbound {
     /// Gives the frame at hand back.
     #[inline(always)]
     pub(super) fn advance(&mut self) {
-        let (lines, published) = self.rx.advance();
-        self.budget = self.budget.saturating_sub(lines);
-        if published {
+        if self.rx.advance() {
             self.notify_of_room();
         }
+    }
+
+    /// Its sender is gone: of what it has sent no more is read than a ring can hold.
+    pub(super) fn ends(&mut self) {
+        self.end = self.rx.pos().wrapping_add(self.rx.mem().lines());
+    }
+
+    /// Whether there may be more to read of a sender that is gone.
+    pub(super) fn has_more(&self) -> bool {
+        !self.broken && (self.end.wrapping_sub(self.rx.pos()) as i32) > 0
     }
 
     /// Publishes how far the ring was read, if that is not known.

@@ -45,15 +45,21 @@ impl ShmLink {
     /// Gives the frame at hand of this peer back.
     #[inline(always)]
     pub(super) fn advance(&mut self, id: u32) {
+        if let Some(inb) = &mut self.peers[id as usize].inb {
+            inb.advance();
+        }
+        if id != self.rings.sole() {
+            self.locate(id);
+        }
+        self.let_go_of(id);
+    }
+
+    /// The frame at hand was of this peer, and is none any more.
+    #[inline(always)]
+    pub(super) fn let_go_of(&mut self, id: u32) {
         self.held = NO_PEER;
         if id == self.rings.awaited() {
             self.rings.awaits(NO_PEER);
-        }
-        if let Some(inb) = &mut self.peers[id as usize].inb {
-            inb.advance();
-            if id != self.rings.sole() {
-                self.locate(id);
-            }
         }
     }
 
@@ -69,7 +75,7 @@ impl ShmLink {
     /// Whether rings that are not hot are looked at now.
     #[inline(always)]
     pub(super) fn is_time_for_cold(&self) -> bool {
-        !self.rings.are_hot() && self.calls % REST == 0
+        self.calls % REST == 0 && !self.rings.are_hot()
     }
 
     /// A peer that seems to have sent, and is a hot one from now on.
@@ -93,7 +99,9 @@ impl ShmLink {
         match self.rings.has_awaited() {
             Some(true) if self.calls % OTHERS != 0 => {
                 let id = self.rings.awaited();
-                self.warm(id);
+                if !self.rings.is_hot(id) {
+                    self.warm(id);
+                }
                 id
             }
             Some(false) if self.calls % OTHERS != 0 && !self.rare => NO_PEER,
@@ -208,7 +216,7 @@ impl ShmLink {
             self.clock_at = self.calls.wrapping_add(self.pace);
         }
         let event = self.reap();
-        self.slow = !self.dying.is_empty() || self.is_eager();
+        self.slow = !self.dying.is_empty() || !self.pending.is_empty() || self.is_eager();
         event
     }
 

@@ -28,6 +28,13 @@ const LAPS: u32 = 8;
 /// No line.
 const NONE: u32 = u32::MAX;
 
+/// The line so many behind another one, of so many.
+#[inline(always)]
+fn after(lines: u32, line: u32, n: u32) -> u32 {
+    let next = line + n;
+    if next >= lines { next - lines } else { next }
+}
+
 /// The sending half. [`super::peer::Outbound`] has all that frames touch, up to the address of the memory, on one cache line.
 #[derive(Debug)]
 #[repr(C)]
@@ -375,34 +382,36 @@ impl<M: Mem> Producer<M> {
 
     #[inline(always)]
     fn publish_lines(&mut self, len: usize, n: u32) {
-        let next = self.after(self.line, n);
-        let end = self.pos.wrapping_add(n);
-        if self.clean != end {
+        // Read once: stores to the ring may be to anywhere, as far as the compiler knows.
+        let &mut Producer { lines, line, pos, stop, clean, .. } = self;
+        let next = after(lines, line, n);
+        let end = pos.wrapping_add(n);
+        if clean != end {
             self.mem.commit(next).store(0, Relaxed);
             if self.left != NONE {
                 return self.publish_elsewhere(len, next, end);
             }
         }
         // Release: the frame's bytes and the zero come before.
-        self.mem.commit(self.line).store(len as u32 + 1, Release);
+        self.mem.commit(line).store(len as u32 + 1, Release);
         if n == 1 {
-            self.mem.hand_over(self.line as usize * LINE);
+            self.mem.hand_over(line as usize * LINE);
         }
         self.line = next;
         self.pos = end;
-        self.clean = end;
         // If the next frame takes one line, this is the word behind it. Between its bytes and its
         // commit word this store would wait for a line that the consumer has, while the consumer,
         // looking, takes the frame's line away again.
-        if self.stop.wrapping_sub(end) > 1 {
-            self.mem.commit(self.after(next, 1)).store(0, Relaxed);
-            self.clean = end.wrapping_add(1);
+        let more = stop.wrapping_sub(end) > 1;
+        if more {
+            self.mem.commit(after(lines, next, 1)).store(0, Relaxed);
         }
+        self.clean = end.wrapping_add(u32::from(more));
         // The consumer has these lines from the lap before. Stores wait in a queue for one after the other to come
         // from there, and a sender of many short frames would wait for that queue.
         if n == 1 {
             let further = AHEAD[usize::from(len > SHORTEST)];
-            self.fetch(self.after(next, further), len);
+            self.fetch(after(lines, next, further), len);
         }
     }
 
@@ -422,8 +431,14 @@ impl<M: Mem> Producer<M> {
     #[inline(always)]
     pub(crate) fn expect(&self, len: usize) {
         for n in 0..lines_of(len).min(ANSWER) {
-            self.fetch(self.after(self.line, n), len);
+            self.fetch(after(self.lines, self.line, n), len);
         }
+    }
+
+    /// The line of the next record is on its way here, as much of it as one of few bytes takes.
+    #[inline(always)]
+    pub(crate) fn expect_short(&self) {
+        self.fetch(self.line, 1);
     }
 
     /// Has a line fetched, as much of it as a frame of `len` bytes may take.
@@ -434,11 +449,5 @@ impl<M: Mem> Producer<M> {
         if len > SHORTEST {
             self.mem.will_write(at + CACHE_LINE);
         }
-    }
-
-    #[inline(always)]
-    fn after(&self, line: u32, n: u32) -> u32 {
-        let next = line + n;
-        if next >= self.lines { next - self.lines } else { next }
     }
 }

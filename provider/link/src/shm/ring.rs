@@ -113,7 +113,7 @@ fn share(lines: u32, lap: u32) -> u32 {
 /// Lines of a record.
 #[inline]
 pub(super) fn lines_of(len: usize) -> u32 {
-    (COMMIT + len).div_ceil(LINE) as u32
+    ((len + (COMMIT + LINE - 1)) / LINE) as u32
 }
 
 /// The stretches of the ring that make up `len` bytes from byte `at` on, which may be beyond the
@@ -300,9 +300,9 @@ impl<M: Mem> Consumer<M> {
         n + rest
     }
 
-    /// Gives the frame at hand back; returns how many lines it took, and whether the position was published.
+    /// Gives the frame at hand back; returns whether the position was published.
     #[inline(always)]
-    pub(crate) fn advance(&mut self) -> (u32, bool) {
+    pub(crate) fn advance(&mut self) -> bool {
         let n = lines_of(self.len);
         self.len = 0;
         self.line += n;
@@ -312,12 +312,12 @@ impl<M: Mem> Consumer<M> {
         }
         self.pos = self.pos.wrapping_add(n);
         if self.pos.wrapping_sub(self.published) < self.share {
-            return (n, false);
+            return false;
         }
         self.published = self.pos;
         // Release: our copies out of these lines come before.
         self.mem.head().store(self.pos, Release);
-        (n, true)
+        true
     }
 
     /// What comes behind the frame at hand is not taken, whatever it is.

@@ -70,6 +70,8 @@ pub(super) struct Rings {
     next_cold: usize,
     /// The peer whose frame is waited for, and no other; or `NO_PEER`.
     awaited: u32,
+    /// `sole`, unless another is waited for: then `NO_PEER`. One word to ask, since each poll asks.
+    quick: u32,
 }
 
 impl Rings {
@@ -82,6 +84,7 @@ impl Rings {
             next: 0,
             next_cold: 0,
             awaited: NO_PEER,
+            quick: NO_PEER,
         }
     }
 
@@ -113,6 +116,12 @@ impl Rings {
     #[inline]
     fn place(&self, id: u32) -> Option<usize> {
         self.places.get(id as usize).filter(|at| **at != NOWHERE).map(|at| *at as usize)
+    }
+
+    /// Whether each poll looks at the ring of this peer.
+    #[inline(always)]
+    pub(super) fn is_hot(&self, id: u32) -> bool {
+        self.place(id).is_some_and(|at| at < self.hot)
     }
 
     /// Lists the ring of a peer that has none here; it is not hot.
@@ -181,12 +190,20 @@ impl Rings {
         self.hot = hot;
         self.next = 0;
         self.sole = if hot == 1 { self.list[0].id } else { NO_PEER };
+        self.awaits(self.awaited);
     }
 
     /// Frames of this peer alone are waited for; `NO_PEER`: of any.
     #[inline(always)]
     pub(super) fn awaits(&mut self, id: u32) {
         self.awaited = id;
+        self.quick = if self.awaits_another(self.sole) { NO_PEER } else { self.sole };
+    }
+
+    /// The peer whose ring alone is looked at by a poll that does not look at rings that are not hot; `NO_PEER` if there is more to it.
+    #[inline(always)]
+    pub(super) fn quick(&self) -> u32 {
+        self.quick
     }
 
     #[inline(always)]

@@ -322,13 +322,15 @@ unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
     // SAFETY: by contract, each arm with a length in range.
     unsafe {
         match len {
-            HEAD_LEN => head::<2>(src, dst),
             // UCX's: a word, and the header of a short message.
             12 => head::<1>(src, dst),
-            4..8 => ends::<u32>(src, dst, len),
+            // Before what is most often known when this is compiled.
             8..=16 => ends::<u64>(src, dst, len),
+            HEAD_LEN => head::<2>(src, dst),
+            4..8 => ends::<u32>(src, dst, len),
             17..=32 => ends::<u128>(src, dst, len),
             33..=64 => ends::<[u128; 2]>(src, dst, len),
+            0 => {}
             _ => hmem::copy_bytes(src, dst, len),
         }
     }

@@ -41,7 +41,7 @@ fn room(fence: Twin) {
         }
         let receiver = thread::spawn(move || {
             assert_eq!(rx.peek(), Ok(Some(8)));
-            assert!(rx.advance().1);
+            assert!(rx.advance());
             room_wanted(rx.mem())
         });
         want_room(tx.mem());
