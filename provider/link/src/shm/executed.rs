@@ -5,7 +5,8 @@
 //!
 //! - that has told its address space, whether that is gone ([`crate::space::is_gone`]);
 //! - that has not answered a channel yet, whether its process still has the socket that it listens on, which its
-//!   table of descriptors in /proc tells ([`ipc::listeners`] has the socket's number). A process that takes long to answer, however long, does have it.
+//!   table of descriptors in /proc tells ([`ipc::listeners`] has the socket's number). A process that takes long to
+//!   answer, however long, does have it.
 //!
 //! What cannot be found out is taken for no: an address space without a keeper, a /proc that is not there or is not to be
 //! read (another user's limits, not dumpable, another pid namespace), no pidfds.
@@ -150,8 +151,8 @@ impl ShmLink {
 }
 
 /// The numbers of the sockets that listen under these names; `None` where several seem to. Any process, of any user, may
-/// have a socket whose name reads like another one's in the table ([`find_in_table`]): with a space behind it, or with a line break
-/// before a whole line. The right one is in the table as well, so that such a name tells nothing.
+/// have a socket whose name reads like another one's in the table ([`find_in_table`]): with a space behind it, or with a
+/// line break before a whole line. The right one is in the table as well, so that such a name tells nothing.
 fn listeners(wanted: &HashSet<&str>) -> HashMap<String, Option<u64>> {
     let mut sockets = HashMap::new();
     find_listener(|inode, name| {
