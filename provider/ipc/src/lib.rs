@@ -7,6 +7,7 @@
 //! | `mapping` | such memory, mapped; its words |
 //! | `limits` | which limit keeps a process from more memory, for people |
 //! | `socket` | unix sockets that keep packets apart, under abstract names |
+//! | `listeners` | which unix sockets of the host listen |
 //! | `rights` | descriptors that travel with packets |
 //! | `credentials` | which user and process is at the other end of a socket |
 //! | `pidfd` | descriptors of processes, which tell their end |
@@ -29,6 +30,7 @@ pub mod credentials;
 pub mod fence;
 mod fork;
 mod limits;
+pub mod listeners;
 mod mapping;
 pub mod memfd;
 pub mod pidfd;

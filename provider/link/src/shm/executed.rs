@@ -5,7 +5,8 @@
 //!
 //! - that has told its address space, whether that is gone ([`crate::space::is_gone`]);
 //! - that has not answered a channel yet, whether its process still has the socket that it listens on, which its
-//!   table of descriptors in /proc tells. A process that takes long to answer, however long, does have it.
+//!   table of descriptors in /proc tells ([`ipc::listeners`] has the socket's number). A process that takes long to
+//!   answer, however long, does have it.
 //!
 //! What cannot be found out is taken for no: an address space without a keeper, a /proc that is not there or is not to be
 //! read (another user's limits, not dumpable, another pid namespace), no pidfds.
@@ -150,8 +151,8 @@ impl ShmLink {
 }
 
 /// The numbers of the sockets that listen under these names; `None` where several seem to. Any process, of any user, may
-/// have a socket whose name reads like another one's in this table: with a space behind it, or with a line break
-/// before a whole line. The right one is in the table as well, so that such a name tells nothing.
+/// have a socket whose name reads like another one's in the table ([`find_in_table`]): with a space behind it, or with a
+/// line break before a whole line. The right one is in the table as well, so that such a name tells nothing.
 fn listeners(wanted: &HashSet<&str>) -> HashMap<String, Option<u64>> {
     let mut sockets = HashMap::new();
     find_listener(|inode, name| {
@@ -166,6 +167,18 @@ fn listeners(wanted: &HashSet<&str>) -> HashMap<String, Option<u64>> {
 
 /// The number of the first listening unix socket of this network namespace that is it, by its number and name.
 pub(super) fn find_listener(mut is_it: impl FnMut(u64, &str) -> bool) -> Option<u64> {
+    #[cfg(all(test, not(loom)))]
+    if tests::TABLE_ALONE.get() {
+        return find_in_table(is_it);
+    }
+    // Names may be any bytes.
+    let listed =
+        ipc::listeners::find(|inode, name| std::str::from_utf8(name).is_ok_and(|name| is_it(inode, name)));
+    listed.unwrap_or_else(|_| find_in_table(is_it))
+}
+
+/// The same where the kernel has no list, by the table of all unix sockets.
+fn find_in_table(mut is_it: impl FnMut(u64, &str) -> bool) -> Option<u64> {
     /// `__SO_ACCEPTCON` of linux/net.h: it listens.
     const LISTENS: u32 = 1 << 16;
     let table = BufReader::new(File::open("/proc/thread-self/net/unix").ok()?);
@@ -215,6 +228,11 @@ mod tests {
 
     use crate::shm::hello::{connect, listen};
 
+    thread_local! {
+        /// The kernel's list is not asked for.
+        pub(super) static TABLE_ALONE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    }
+
     #[test]
     fn a_silent_peer_is_looked_at_less_and_less_and_never_not_at_all() {
         let begin = Instant::now();
@@ -243,11 +261,21 @@ mod tests {
         let name = format!("strait/{bound}");
         let _listening = listen(bound).unwrap();
         let find = || listeners(&HashSet::from([name.as_str()]))[&name];
+        let listed = ipc::listeners::find(|_, found| found == name.as_bytes());
+        let by_list = find();
+        TABLE_ALONE.set(true);
         let socket = find();
         assert!(socket.is_some());
+        assert_eq!(by_list, socket);
         for like in [format!("{name} "), format!("x\n0 0 0 10000 0 0 1 @{name}")] {
             let liar = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&like).unwrap()).unwrap();
             assert_eq!(find(), None, "{like:?}");
+            // By the kernel's list no name reads like another one.
+            if listed.is_ok() {
+                TABLE_ALONE.set(false);
+                assert_eq!(find(), socket, "{like:?}");
+                TABLE_ALONE.set(true);
+            }
             drop(liar);
             assert_eq!(find(), socket);
         }
@@ -268,8 +296,11 @@ mod tests {
                 UnixListener::bind_addr(&SocketAddr::from_abstract_name(like).unwrap()).unwrap()
             })
             .collect();
-        assert!(find_listener(|_, found| found == name).is_some());
-        assert!(listeners(&HashSet::from([name.as_str()]))[&name].is_some());
+        for alone in [false, true] {
+            TABLE_ALONE.set(alone);
+            assert!(find_listener(|_, found| found == name).is_some());
+            assert!(listeners(&HashSet::from([name.as_str()]))[&name].is_some());
+        }
     }
 
     /// A socket, of any user, whose name reads in the table like a line of a listener with this number and name.
@@ -289,6 +320,7 @@ mod tests {
         use link_api::Link as _;
 
         const GONE: u64 = 1;
+        TABLE_ALONE.set(true);
         let (mut a, mut b) = (open(), open());
         let to_b = a.peer(&b.addr());
         let _lie = lie(GONE, &format!("strait/{}", b.addr()));
