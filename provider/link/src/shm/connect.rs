@@ -150,7 +150,7 @@ impl ShmLink {
         let ring = self.ring_size();
         let (segment, fd) = Segment::create(ring).map_err(|e| self.lacking("a segment", &e))?;
         // The peer is told where in the ring to begin by what is there when it takes the ring.
-        let tx = Producer::new(segment, (self.incarnation as u32).wrapping_add(id));
+        let tx = Producer::new(segment, (self.incarnation as u32).wrapping_add(id), self.longer_laps.clone());
         // A process forked from one that was killed may hold its listener, and never take anything. This
         // may take the last descriptor, and can do without.
         let ended = self.watch(id, cred.pid, &sock).is_err();

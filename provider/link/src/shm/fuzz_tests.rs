@@ -10,6 +10,7 @@ use ipc::memfd::{self, Writers};
 use ipc::pieces;
 
 use super::MIN_RING;
+use super::allowance::Allowance;
 use super::mr_table::{PeerMrTable, places};
 use super::producer::Producer;
 use super::ring::{Broken, Consumer, Mem as _, max_frame};
@@ -78,7 +79,7 @@ fn producer() {
     bolero::check!().for_each(|bytes: &[u8]| {
         let segment = adopted(&[]);
         let lines = segment.lines();
-        let mut tx = Producer::new(segment, 0);
+        let mut tx = Producer::new(segment, 0, Allowance::new(u32::MAX));
         for step in 0..64 {
             let (says, len) = (word(bytes, 2 * step), word(bytes, 2 * step + 1));
             let (head, pos) = tx.known();

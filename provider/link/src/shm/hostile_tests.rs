@@ -20,6 +20,7 @@ use link_api::Link as _;
 use wire::channel::{Hello, Packet, Space, Welcome, WindowId};
 use wire::{Addr, Head, RmaSeg};
 
+use super::allowance::Allowance;
 use super::producer::Producer;
 use super::ring::{Consumer, Mem as _};
 use super::segment::Segment;
@@ -142,7 +143,7 @@ fn attack(noise: &mut Noise, victim: Addr, name: Addr, listener: &OwnedFd) {
     }
     // Another mapping to scribble on, beside the one that the rules are kept with.
     let noisy = Segment::adopt(fd.as_fd(), ring).unwrap();
-    let (mut tx, mut theirs, mut heard) = (Producer::new(mem, 0), None, Vec::new());
+    let (mut tx, mut theirs, mut heard) = (Producer::new(mem, 0, Allowance::new(u32::MAX)), None, Vec::new());
     let lies = noise.below(3);
     let end = Instant::now() + Duration::from_millis(5 + noise.below(40) as u64);
     while Instant::now() < end {
@@ -427,7 +428,7 @@ fn hellos_without_end_leave_time_for_others() {
                 };
                 let (mem, fd) = Segment::create(MIN_RING).unwrap();
                 let Ok(sock) = hello::connect(Some(to.ip()), to.port()) else { continue };
-                let mut tx = Producer::new(mem, 0);
+                let mut tx = Producer::new(mem, 0, Allowance::new(u32::MAX));
                 loop {
                     let frame = noise.frame(&[]);
                     if tx.reserve(frame.len()) != Ok(true) {

@@ -11,6 +11,7 @@ use link_api::{OpId, Patience, PeerId};
 use wire::Addr;
 use wire::channel::Space;
 
+use super::allowance::Allowance;
 use super::expected::Expected;
 use super::guest::{Contested, Guest};
 use super::looks::Looks;
@@ -55,6 +56,8 @@ pub struct ShmLink {
     pub(super) others_first: u32,
     pub(super) barrier: Barrier,
     pub(super) max_frame: usize,
+    /// Of all rings to peers.
+    pub(super) longer_laps: Allowance,
     /// When the clock was last read, and the sockets.
     pub(super) clock_read: Instant,
     pub(super) serviced: Instant,

@@ -5,6 +5,7 @@
 //! of its own and a socket which says that the other end is alive, and which wakes it.
 
 mod ahead;
+mod allowance;
 mod closing;
 mod connect;
 mod contested;

@@ -11,10 +11,11 @@ use ipc::fence::Barrier;
 use ipc::rights::Spare;
 use link_api::Patience;
 
+use super::allowance::Allowance;
 use super::link::{PACE, ShmLink};
 use super::looks::Looks;
 use super::mr_table::MrTable;
-use super::options::{OpenOptions, size};
+use super::options::{NEAR, OpenOptions, size};
 use super::rings::{NO_PEER, Rings};
 use super::shrink::Shrinking;
 use super::{hello, ring, token};
@@ -74,6 +75,8 @@ impl ShmLink {
             others_first: 0,
             barrier: Barrier::probe(),
             max_frame: ring::max_frame((ring / ring::LINE) as u32),
+            // What the rings to the nearest peers take.
+            longer_laps: Allowance::new((NEAR * (long_ring / ring::LINE)) as u32),
             clock_read: Instant::now(),
             serviced: Instant::now(),
             cooled: Instant::now(),

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use ipc::word::Word as _;
 
+use super::allowance::{Allowance, Share};
 use super::ring::{
     Broken, CACHE_LINE, COMMIT, ELSEWHERE, LINE, Mem, PAGE, SHORT, SHORTEST, lines_of, soon, straight,
     stretches,
@@ -21,9 +22,12 @@ const SPARE: u32 = 48 << 10;
 const ANSWER: u32 = 8;
 
 /// After how many laps that ended early the next are twice as long, up to a quarter of the ring, and after as many of these
-/// no lap ends early any more. A ring that is used much takes its memory: neither side then waits for lines that the other
-/// one has just used.
+/// no lap ends early any more. A ring that is used much takes its memory, so far as the endpoint's [`Allowance`] goes: neither
+/// side then waits for lines that the other one has just used.
 const LAPS: u32 = 8;
+
+/// A lap may end early within so many quarters of the ring.
+const LATEST: u32 = 3;
 
 /// No line.
 const NONE: u32 = u32::MAX;
@@ -70,22 +74,24 @@ pub(crate) struct Producer<M> {
     small: u32,
     /// Up to which line records may have gone since pages were last given back.
     reach: u32,
+    /// What laps take that are longer than the first ones.
+    longer: Share,
 }
 
 impl<M: Mem> Producer<M> {
     /// Starts at a line, which the consumer, once it is there, is told. Where rings are written at different lines, these
     /// do not all contend for the same few places of a cache.
-    pub(crate) fn new(mem: M, line: u32) -> Producer<M> {
+    pub(crate) fn new(mem: M, line: u32, allowance: Allowance) -> Producer<M> {
         let line = line % PAGE.min(soon(mem.lines()));
         mem.head().store(line, Relaxed);
-        let mut own = Producer { line, ..Producer::starting_at(mem, line) };
+        let mut own = Producer { line, ..Producer::starting_at(mem, line, allowance) };
         own.turn = soon(own.lines);
         own.settle();
         own
     }
 
     /// As if `pos` lines had gone through already, and the next were the first.
-    pub(crate) fn starting_at(mem: M, pos: u32) -> Producer<M> {
+    pub(crate) fn starting_at(mem: M, pos: u32, allowance: Allowance) -> Producer<M> {
         let lines = mem.lines();
         let turn = pos.wrapping_add(soon(lines));
         Producer {
@@ -106,6 +112,7 @@ impl<M: Mem> Producer<M> {
             asked: pos,
             small: pos,
             reach: soon(lines),
+            longer: Share::new(allowance),
         }
     }
 
@@ -174,7 +181,7 @@ impl<M: Mem> Producer<M> {
         // Behind a longer one the longest frame would not find room (`pass_by`), until the consumer has come to the next
         // record and publishes that it has, which it does where so much was left out. Nothing keeps it from that
         // where the ring is empty.
-        let short = self.line <= self.lines / 4 || used == 0 && self.line <= self.lines / 4 * 3;
+        let short = self.line <= self.lines / 4 || used == 0 && self.line <= LATEST * (self.lines / 4);
         let may = self.length <= self.lines / 4 && short;
         let ends = may && used <= self.line / 4 && used + need <= self.line;
         if ends {
@@ -196,7 +203,10 @@ impl<M: Mem> Producer<M> {
         }
         let quarter = self.lines / 4;
         self.laps = 0;
-        self.length = if self.length < quarter { (2 * self.length).min(quarter) } else { self.lines };
+        let length = if self.length < quarter { (2 * self.length).min(quarter) } else { self.lines };
+        if self.longer.take(length - self.length) {
+            self.length = length;
+        }
     }
 
     /// The lap has come to where records of the one before are that the consumer has not taken: it goes on behind
@@ -230,7 +240,9 @@ impl<M: Mem> Producer<M> {
         self.turn = self.pos;
     }
 
-    /// The lap goes on: for half of what it was to be, and in the end all around the ring; at once where none ends early.
+    /// The lap goes on: for half of what a first one is, so long as it may end when the consumer has taken all, and in the end
+    /// all around the ring; at once where none ends early. A frame of more than half of what a lap may be, which the consumer
+    /// has always taken before the next, so takes two places and not the whole ring.
     fn put_off(&mut self, need: u32) {
         if self.length > self.lines / 4 {
             self.turn = self.pos.wrapping_add(self.lines);
@@ -240,7 +252,7 @@ impl<M: Mem> Producer<M> {
         let least = self.line + need;
         let soon = soon(self.lines);
         let longer = least.max(self.turn.wrapping_sub(lap).saturating_add(soon.div_ceil(2)));
-        let next = if longer <= self.lines / 4 { longer } else { least.max(self.lines + soon) };
+        let next = if longer <= LATEST * (self.lines / 4) { longer } else { least.max(self.lines + soon) };
         self.turn = lap.wrapping_add(next);
     }
 
@@ -278,6 +290,7 @@ impl<M: Mem> Producer<M> {
             return false;
         }
         self.length = few;
+        self.longer.give_back();
         self.laps = 0;
         // The next record asks whether it can go to the start.
         self.turn = self.pos;

@@ -9,6 +9,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
+use super::super::allowance::Allowance;
 use super::super::producer::Producer;
 use super::*;
 use crate::twin::{Twin, TwinWord};
@@ -122,7 +123,7 @@ fn cross_ring(lines: usize, data: Twin, head: Twin, lens: &'static [usize]) {
     model.check(move || {
         counted.fetch_add(1, Relaxed);
         let mem = Arc::new(LoomMem::new(lines, data, head, Twin::Sound));
-        let mut tx = Producer::starting_at(mem.clone(), u32::MAX - 1);
+        let mut tx = Producer::starting_at(mem.clone(), u32::MAX - 1, Allowance::new(u32::MAX));
         mem.head.0.store(u32::MAX - 1, Relaxed);
         let mut rx = Consumer::starting_at(mem, u32::MAX - 1);
         let sender = thread::spawn(move || {

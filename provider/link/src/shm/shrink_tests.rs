@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use link_api::Link as _;
 
+use super::super::allowance::Allowance;
 use super::super::producer::Producer;
 use super::super::ring::{Consumer, LINE, Mem as _, max_frame};
 use super::super::segment::Segment;
@@ -15,7 +16,7 @@ use super::super::{DEFAULT_RING, LONG_RING, MIN_RING, ShmLink};
 fn pair(ring: usize) -> (Producer<Segment>, Consumer<Segment>) {
     let (tx, fd) = Segment::create(ring).unwrap();
     let rx = Segment::adopt(fd.as_fd(), ring).unwrap();
-    (Producer::new(tx, 5), Consumer::new(rx))
+    (Producer::new(tx, 5, Allowance::new(u32::MAX)), Consumer::new(rx))
 }
 
 fn send(tx: &mut Producer<Segment>, bytes: &[u8]) -> bool {
@@ -101,7 +102,7 @@ fn a_consumer_that_locks_pages_or_knows_nothing_of_this_keeps_them() {
     assert_eq!(pages(&tx), used);
 
     let (tx, _fd) = Segment::create(DEFAULT_RING).unwrap();
-    let mut tx = Producer::new(tx, 0);
+    let mut tx = Producer::new(tx, 0, Allowance::new(u32::MAX));
     let sent = (0..).take_while(|_| send(&mut tx, &[1; 100])).count();
     let used = pages(&tx);
     // As a consumer of an earlier version, which has taken all.

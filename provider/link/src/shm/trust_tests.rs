@@ -9,6 +9,7 @@ use link_api::{Event, Gone, Link as _, Refused};
 use wire::Addr;
 use wire::channel::{Hello, Packet};
 
+use super::allowance::Allowance;
 use super::producer::Producer;
 use super::ring::Mem as _;
 use super::segment::Segment;
@@ -182,7 +183,7 @@ fn call(link: &ShmLink, from: Addr, incarnation: u64) -> (Producer<Segment>, Own
     let sock = raw(link);
     let hello = Hello { incarnation, from, ..hello_to(link, "127.0.0.1:9") };
     rights::send_fd(&sock, &hello.encode(), fd.as_fd()).unwrap();
-    (Producer::new(mem, 0), sock)
+    (Producer::new(mem, 0, Allowance::new(u32::MAX)), sock)
 }
 
 fn answer(sock: &OwnedFd) -> Option<Packet> {

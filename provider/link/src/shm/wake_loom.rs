@@ -3,6 +3,7 @@
 use loom::sync::Arc;
 use loom::thread;
 
+use super::super::allowance::Allowance;
 use super::super::producer::Producer;
 use super::super::ring::model::LoomMem;
 use super::*;
@@ -14,7 +15,7 @@ const NONE: Barrier = Barrier { registered: false, usable: false };
 fn frame(fence: Twin) {
     loom::model(move || {
         let mem = Arc::new(LoomMem::new(4, Twin::Sound, Twin::Sound, fence));
-        let mut tx = Producer::new(mem.clone(), 0);
+        let mut tx = Producer::new(mem.clone(), 0, Allowance::new(u32::MAX));
         let rx = Consumer::new(mem);
         let sender = thread::spawn(move || {
             assert!(tx.reserve(8).unwrap());
@@ -33,7 +34,7 @@ fn frame(fence: Twin) {
 fn room(fence: Twin) {
     loom::model(move || {
         let mem = Arc::new(LoomMem::new(4, Twin::Sound, Twin::Sound, fence));
-        let mut tx = Producer::new(mem.clone(), 0);
+        let mut tx = Producer::new(mem.clone(), 0, Allowance::new(u32::MAX));
         let mut rx = Consumer::new(mem);
         for _ in 0..3 {
             assert!(tx.reserve(8).unwrap());
@@ -74,7 +75,7 @@ fn twin_without_fences_misses_room() {
 fn close_beside_a_send(bell: Twin) {
     loom::model(move || {
         let mem = Arc::new(LoomMem::with_bell(4, bell));
-        let mut tx = Producer::new(mem.clone(), 0);
+        let mut tx = Producer::new(mem.clone(), 0, Allowance::new(u32::MAX));
         let mut rx = Consumer::new(mem);
         let receiver = thread::spawn(move || {
             promise(rx.mem(), Barrier { registered: true, usable: true });
@@ -96,7 +97,7 @@ fn close_beside_a_send(bell: Twin) {
 fn send_behind_a_close(closes: bool) {
     loom::model(move || {
         let mem = Arc::new(LoomMem::with_bell(4, Twin::Sound));
-        let mut tx = Producer::new(mem.clone(), 0);
+        let mut tx = Producer::new(mem.clone(), 0, Allowance::new(u32::MAX));
         let mut rx = Consumer::new(mem);
         let receiver = thread::spawn(move || {
             promise(rx.mem(), Barrier { registered: true, usable: true });
