@@ -10,10 +10,10 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
-use super::ASKED;
+use super::asked::ASKED;
 
 /// Ticks for which an answer holds: a millisecond at 2 GHz, less at more.
 const HOLDS: u64 = 2_000_000;
@@ -26,25 +26,6 @@ const STILL: u64 = 400_000_000;
 /// How often a word is to have changed.
 const ROUNDS: u32 = 4;
 const WORDS: usize = 4096 / 4;
-
-/// What tells whether an answer is old.
-pub(super) struct Clock {
-    /// When it was last asked.
-    asked: AtomicU64,
-    /// The word, if one is known, and what it was then.
-    word: AtomicPtr<AtomicU32>,
-    seen: AtomicU32,
-}
-
-impl Clock {
-    pub(super) const fn new() -> Clock {
-        Clock {
-            asked: AtomicU64::new(0),
-            word: AtomicPtr::new(std::ptr::null_mut()),
-            seen: AtomicU32::new(0),
-        }
-    }
-}
 
 /// What it was when it was last checked, and since when.
 static CHECKED: AtomicU32 = AtomicU32::new(0);

@@ -12,33 +12,18 @@
 //! device's: nothing else can be mapped there while they are. Those cost a comparison. For all other
 //! addresses the runtimes are asked, each time: what is not remembered cannot be out of date.
 
+mod asked;
 mod clock;
 
 use std::sync::Once;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 use crate::kind::Kind;
 use crate::memory::Memory;
+use asked::ASKED;
 pub(crate) use clock::{check, outlive_answers};
 
-/// What is asked for every buffer, on one cache line and under one symbol.
-#[repr(align(64))]
-struct Asked {
-    /// A bit for each kind that there may be memory of.
-    state: AtomicU32,
-    /// Where the main thread's stack ends, and where the heap begins. See [`is_never_a_device`].
-    stack: AtomicUsize,
-    heap: AtomicUsize,
-    clock: clock::Clock,
-}
-
-static ASKED: Asked = Asked {
-    state: AtomicU32::new(0),
-    stack: AtomicUsize::new(0),
-    heap: AtomicUsize::new(usize::MAX),
-    clock: clock::Clock::new(),
-};
 /// How many objects the linker had loaded when it was last asked.
 static LOADED: AtomicU64 = AtomicU64::new(0);
 
