@@ -137,7 +137,8 @@ fn a_consumer_that_lies_about_its_position_is_found_or_does_no_harm() {
         for _ in 0..2000 {
             let (head, pos) = m.tx.known();
             let lie = match noise(&mut state) % 8 {
-                0 => head.wrapping_add(noise(&mut state) as u32 % (pos.wrapping_sub(head) + 1)),
+                0 => head
+                    .wrapping_add(noise(&mut state) as u32 % pos.wrapping_sub(head).wrapping_add(1).max(1)),
                 1 if noise(&mut state) % 32 == 0 => noise(&mut state) as u32,
                 2..5 => pos,
                 _ => head,
