@@ -96,10 +96,12 @@ fn read(mut bytes: &[u8], is_it: &mut impl FnMut(u64, &[u8]) -> bool) -> io::Res
         let len = word(bytes, 0).ok_or_else(cut)? as usize;
         let message = bytes.get(HEAD..len).ok_or_else(cut)?;
         match half(bytes, 4).map(i32::from) {
-            Some(libc::NLMSG_DONE) => return Ok(Answer::Over),
-            Some(libc::NLMSG_ERROR) => {
-                let errno = word(message, 0).ok_or_else(cut)? as i32;
-                return Err(io::Error::from_raw_os_error(errno.wrapping_neg()));
+            // Where the list ends early its last message says why.
+            Some(kind @ (libc::NLMSG_DONE | libc::NLMSG_ERROR)) => {
+                return match word(message, 0).ok_or_else(cut)? as i32 {
+                    0.. if kind == libc::NLMSG_DONE => Ok(Answer::Over),
+                    errno => Err(io::Error::from_raw_os_error(errno.wrapping_neg())),
+                };
             }
             _ => {
                 let inode = u64::from(word(message, INODE).ok_or_else(cut)?);
@@ -166,6 +168,24 @@ mod tests {
         assert_eq!(find(is_it).unwrap(), None);
     }
 
+    /// One answer has room for some hundreds.
+    #[test]
+    fn each_of_many_that_listen_is_listed() {
+        let name = |n| format!("strait-test/listeners/{}/{n:060}", std::process::id());
+        let listening: Vec<_> = (0..400).map(|n| listen(&name(n)).unwrap()).collect();
+        let mut found = std::collections::HashSet::new();
+        let all = find(|_, name| {
+            found.insert(name.to_vec());
+            false
+        });
+        if let Err(e) = all {
+            return eprintln!("skipped: the kernel has no list of unix sockets: {e}");
+        }
+        for n in 0..listening.len() {
+            assert!(found.contains(name(n).as_bytes()), "{n}");
+        }
+    }
+
     /// An entry as the kernel writes it, of a name and another attribute before it.
     fn message(inode: u32, name: &[u8]) -> Vec<u8> {
         let mut body = vec![1, 5, 10, 0];
@@ -202,6 +222,8 @@ mod tests {
         assert_eq!(seen, [(5, b"abc".to_vec())], "only abstract names");
         let error = framed(libc::NLMSG_ERROR as u16, &(-libc::ENOENT).to_ne_bytes());
         assert_eq!(read(&error, &mut |_, _| true).unwrap_err().raw_os_error(), Some(libc::ENOENT));
+        let early = framed(libc::NLMSG_DONE as u16, &(-libc::EPERM).to_ne_bytes());
+        assert_eq!(read(&early, &mut |_, _| true).unwrap_err().raw_os_error(), Some(libc::EPERM));
         // Cut anywhere it is an error, or an entry without a name.
         for n in 0..one.len() {
             assert!(!matches!(read(&one[..n], &mut |_, _| true), Ok(Answer::Over)), "{n}");

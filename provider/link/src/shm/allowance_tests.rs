@@ -56,6 +56,24 @@ fn rings_share_what_longer_laps_take_and_give_it_back() {
     assert_eq!(allowance.left(), all);
 }
 
+/// Laps that are twice as long take no more pages than are left alone.
+#[test]
+fn a_ring_that_is_idle_keeps_nothing_of_the_allowance_however_little_it_took() {
+    for ring in [DEFAULT_RING, LONG_RING] {
+        let all = (LONG_RING / LINE) as u32;
+        let allowance = Allowance::new(all);
+        let (mut tx, mut rx) = pair(ring, &allowance);
+        while allowance.left() == all {
+            use_much(&mut tx, &mut rx, 28, 1);
+        }
+        for _ in 0..2 {
+            rx.publish();
+            tx.shrink();
+        }
+        assert_eq!(allowance.left(), all, "a ring of {ring} bytes");
+    }
+}
+
 #[test]
 fn long_frames_that_are_taken_before_the_next_do_not_take_the_whole_ring() {
     for len in [8 << 10, 16 << 10, 20 << 10] {

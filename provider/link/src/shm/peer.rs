@@ -158,9 +158,10 @@ impl Inbound {
         }
     }
 
-    /// Its sender is gone: of what it has sent no more is read than a ring can hold.
+    /// Its sender is gone: of what it has sent no more is read than a ring can hold. Lines that a lap left out which ended early
+    /// count as well, and so do those that the next one passed by: of less than two rings together.
     pub(super) fn ends(&mut self) {
-        self.end = self.rx.pos().wrapping_add(self.rx.mem().lines());
+        self.end = self.rx.pos().wrapping_add(2 * self.rx.mem().lines());
     }
 
     /// Whether there may be more to read of a sender that is gone.

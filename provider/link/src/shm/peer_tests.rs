@@ -10,6 +10,7 @@ use wire::{Addr, Seg};
 
 use super::guest::Guest;
 use super::peer::Peer;
+use super::ring::LINE;
 use super::tests::{closed, couple, event, event_none, frame, open, say};
 use super::{DEFAULT_RING, FEW, LONG_RING, MIDDLE_RING, NEAR, OpenOptions, ShmLink};
 
@@ -26,6 +27,34 @@ fn the_last_frames_come_before_the_end() {
     assert_eq!(closed(&mut b), (to_a, Gone::Reset));
     assert_eq!(say(&mut b, to_a, b"?"), Err(Refused::Gone(Gone::Refused)));
     assert!(event_none(&mut b));
+}
+
+/// The lines that a lap leaves out which ends early count in positions, and a consumer that is behind then has two laps to read.
+#[test]
+fn all_frames_of_a_full_ring_come_before_the_end_wherever_a_lap_has_ended() {
+    for before in (0..LONG_RING / LINE / 8).step_by(37) {
+        let (mut a, to_b, mut b, to_a) = couple();
+        for n in 0..before {
+            say(&mut a, to_b, &[n as u8; 20]).unwrap();
+            assert_eq!(frame(&mut b).1, [n as u8; 20]);
+        }
+        let sent = (0u32..).take_while(|n| say(&mut a, to_b, &n.to_le_bytes()).is_ok()).count() as u32;
+        drop(a);
+        // As one that was away and looks at its sockets first.
+        b.service();
+        for n in 0..sent {
+            match event(&mut b) {
+                Some(Event::Frame(f)) => {
+                    let mut bytes = [0; 4];
+                    assert_eq!(b.read(&f, 0, &mut bytes), 4);
+                    assert_eq!(u32::from_le_bytes(bytes), n);
+                    b.release(f);
+                }
+                other => panic!("frame {n} of {sent} after {before} is {other:?}"),
+            }
+        }
+        assert_eq!(closed(&mut b), (to_a, Gone::Reset));
+    }
 }
 
 #[test]

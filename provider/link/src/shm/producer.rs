@@ -277,6 +277,12 @@ impl<M: Mem> Producer<M> {
     pub(crate) fn shrink(&mut self) -> bool {
         let few = soon(self.lines);
         let moved = self.pos.wrapping_sub(std::mem::replace(&mut self.asked, self.pos));
+        if moved <= few && self.reach <= 2 * few && self.length > few {
+            // It takes about what the first laps take, and keeps nothing that others may want.
+            self.length = few;
+            self.longer.give_back();
+            self.laps = 0;
+        }
         if moved > few || self.is_small() || self.left != NONE {
             return false;
         }

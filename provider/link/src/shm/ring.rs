@@ -346,6 +346,10 @@ pub(crate) mod model;
 #[path = "ring_tests.rs"]
 mod tests;
 
+#[cfg(all(test, not(any(miri, loom))))]
+#[path = "ring_model_tests.rs"]
+mod model_tests;
+
 #[cfg(all(test, miri, not(loom)))]
 #[path = "ring_heap.rs"]
 mod heap;
