@@ -262,3 +262,33 @@ fn an_initiator_that_only_posts_is_not_cut_off() {
         net.assert_idle();
     }
 }
+
+/// Nor one that has injected what fits no frame, which the target asks for.
+#[test]
+#[cfg_attr(miri, ignore = "too long")]
+fn an_initiator_that_only_injects_is_not_cut_off() {
+    const FRAME: usize = 16 << 10;
+    let config = Config { virt_addr: false, rma_order: true };
+    let setup =
+        Setup { config, direct: Direct::Frames, eager: FRAME, max_frame: FRAME + 1024, ..Setup::default() };
+    let mut net = Net::with(2, setup);
+    let target = net.memory(1, 2 * FRAME);
+    net[1].share(target, 1);
+    let (long, short) = (net.bytes(0, &pattern(2 * FRAME, 1)), net.bytes(0, &pattern(FRAME, 2)));
+    let mut refused = 0;
+    for n in 0..6000 {
+        let src = [if n == 0 { long } else { short }];
+        let remote = [there(0, src[0].len(), 1)];
+        while net[0].rma(&Rma { flags: OpFlags::INJECT, ..write(1, &src, &remote, 2) }) == Err(Error::Again) {
+            net[1].progress();
+            refused += 1;
+            assert!(refused < 1_000_000);
+        }
+        net[1].progress();
+    }
+    net.settle();
+    let want = [&pattern(FRAME, 2)[..], &pattern(2 * FRAME, 1)[FRAME..]].concat();
+    assert!(net[1].look(target, 2 * FRAME) == want);
+    assert!(net[0].tx().is_empty());
+    net.assert_idle();
+}

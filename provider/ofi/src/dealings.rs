@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use hmem::Span;
-use link_api::{InUse, PeerId, RmaLink};
+use link_api::{InUse, Patience, PeerId, RmaLink};
 use wire::Handle;
 
 use crate::below::{Below, Usage};
@@ -235,7 +235,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
     }
 
-    /// Takes back all that was lent.
+    /// Takes back all that was lent, for good. Peers that do not answer, or whose end was not heard of yet, are not waited for in the end:
+    /// what they read by is closed.
     pub(crate) fn take_back_all(&mut self) -> Result<(), InUse> {
         let all = |link: &Self| (0..link.peers.len() as u32).map(PeerId);
         let lent: Vec<PeerId> =
@@ -250,6 +251,10 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 }
                 Err(InUse) => outcome = Err(InUse),
             }
+        }
+        if outcome.is_err() && self.reading.patience != Patience::Look {
+            self.stop_lending();
+            outcome = Ok(());
         }
         outcome
     }

@@ -16,11 +16,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use duo::{Duo, filled};
-use engine::{Ctx, Error};
+use engine::{Cntrs, Ctx, EpConfig, Error, OpFlags, Send};
 use fake::{Fake, FakeNet};
 use hmem::Span;
 use link::{Links, OpenOptions};
-use link_api::{Link as _, RmaCaps};
+use link_api::{Link as _, Patience, RmaCaps};
 use link_kit::text;
 use testkit::{from_any, msg, pattern};
 use wire::Addr;
@@ -106,7 +106,7 @@ fn a_send_that_is_cancelled_lends_nothing_any_more() {
             sleep(Duration::from_micros(50));
         }
         assert_eq!(duo.lent(), 1);
-        duo.a.domain.set_patience(link_api::Patience::Look);
+        duo.a.domain.set_patience(Patience::Look);
         let (mut begun, mut received, mut sent) = (None, None, None);
         let start = Instant::now();
         while let Err(why) = duo.a.domain.ep_cancel_in_turns(duo.a.ep, Ctx(3), &mut begun) {
@@ -135,6 +135,94 @@ fn a_send_that_is_cancelled_lends_nothing_any_more() {
     }
     // Others go on.
     duo.send(&[src], &[Span::leak(LEN)]);
+}
+
+/// The buffer of what is to be tried again is the application's, which may send something else next, or nothing.
+#[test]
+fn a_send_or_write_that_finds_no_room_lends_nothing() {
+    let net = FakeNet::default();
+    for write in [false, true] {
+        let mut duo = duo(&net, false);
+        let (to, short, src) = (duo.a.peer, [filled(8, 1)], [filled(LEN, 2)]);
+        let mut n = 0;
+        while duo.a.domain.send(duo.a.ep, &Send { flags: OpFlags::INJECT, ..msg(to, &short, n) }).is_ok() {
+            n += 1;
+            assert!(n < 1 << 20, "there is always room");
+        }
+        let posted = match write {
+            true => duo.a.domain.rma(duo.a.ep, &testkit::write(to, &src, &[testkit::there(0, LEN, 1)], n)),
+            false => duo.a.domain.send(duo.a.ep, &msg(to, &src, n)),
+        };
+        assert_eq!((posted, duo.lent()), (Err(Error::Again), 0), "a write: {write}");
+        // Of the peer, which makes no progress, nothing is needed.
+        duo.a.domain.set_patience(Patience::Look);
+        assert_eq!(duo.a.domain.ep_close(duo.a.ep), Ok(()));
+    }
+}
+
+/// Of two domains of two endpoints each the first's peer is the other domain's second. Both are closed, one endpoint after another,
+/// and nothing else is called.
+#[test]
+fn endpoints_of_a_domain_go_on_while_another_one_is_closed() {
+    let (net, counts) = (FakeNet::default(), Arc::default());
+    let open = || {
+        let mut fake = net.open();
+        fake.reads = true;
+        duo::link_over(fake, &counts)
+    };
+    let (links, others) = ([open(), open()], [open(), open()]);
+    let names = [others[1].addr(), others[0].addr()];
+    let mut nodes = links.into_iter().zip(names).map(|(link, peer)| node::Node::new(link, peer));
+    let mut nodes = [(); 2].map(|()| nodes.next().unwrap());
+    let mut open = others.into_iter().zip(&mut nodes).map(|(link, node)| {
+        let av = node.domain.av_open();
+        let (tx_cq, rx_cq, cntrs) = (None, None, Cntrs::default());
+        node.domain.set_lasting();
+        vec![node.domain.ep_open(EpConfig { link, av, rx: None, tx_cq, rx_cq, cntrs }), node.ep]
+    });
+    let mut open = [(); 2].map(|()| open.next().unwrap());
+    for _ in 0..2 {
+        let (src, [one, other]) = (filled(LEN, 4), &mut nodes);
+        node::post([one, other], |node| node.domain.send(node.ep, &msg(node.peer, &[src], 1)));
+        nodes.reverse();
+    }
+    assert_eq!(counts.lent.load(Relaxed), 2);
+    let start = Instant::now();
+    while open.iter().any(|eps| !eps.is_empty()) {
+        assert!(start.elapsed() < Duration::from_secs(60), "{open:?} are never closed");
+        // As `fi_close` does, with a minute in the place of a second.
+        let patience = if open.iter().any(Vec::is_empty) { Patience::LastLook } else { Patience::Look };
+        for (node, eps) in nodes.iter_mut().zip(&mut open) {
+            node.domain.set_patience(patience);
+            if eps.last().is_some_and(|ep| node.domain.ep_close(*ep) == Ok(())) {
+                eps.pop();
+            }
+        }
+        sleep(Duration::from_micros(50));
+    }
+    assert_eq!(counts.lent.load(Relaxed), 0);
+}
+
+/// One reads, and says nothing any more.
+#[test]
+fn an_endpoint_whose_memory_a_silent_peer_reads_is_closed() {
+    let net = FakeNet::default();
+    let mut duo = duo(&net, false);
+    let (to, src) = (duo.a.peer, filled(LEN, 9));
+    net.halt(Some(LEN / 2));
+    duo.b.domain.recv(duo.b.rx, &from_any(&[Span::leak(LEN)], 2)).unwrap();
+    duo.a.domain.send(duo.a.ep, &msg(to, &[src], 1)).unwrap();
+    let start = Instant::now();
+    while !net.is_read(src) {
+        assert!(start.elapsed() < Duration::from_secs(60), "it is never read");
+        assert!(duo.a.next().is_none() && duo.b.next().is_none());
+    }
+    duo.a.domain.set_patience(Patience::Look);
+    assert_eq!(duo.a.domain.ep_close(duo.a.ep), Err(Error::Busy));
+    duo.a.domain.set_patience(Patience::LastLook);
+    assert_eq!(duo.a.domain.ep_close(duo.a.ep), Ok(()));
+    assert!(!net.is_read(src), "memory is read after it was given back");
+    assert_eq!(duo.lent(), 0);
 }
 
 /// The provider below may go on to read memory for a reader that has gone, until the endpoint is closed that it was lent by.

@@ -195,7 +195,13 @@ impl<L: RmaLink> Domain<L> {
     pub fn ep_close(&mut self, id: EpId) -> Result<(), Error> {
         let Some(ep) = self.eps.get_mut(id.at()) else { return Err(Error::NotFound) };
         ep.cancel_operations();
-        ep.link.close().map_err(|InUse| Error::Busy)?;
+        if let Err(InUse) = ep.link.close() {
+            // Peers that are closed likewise may wait for those.
+            self.eps.iter_mut().filter(|(at, _)| *at != id.0).for_each(|(_, ep)| {
+                ep.progress(&mut self.core, None);
+            });
+            return Err(Error::Busy);
+        }
         let Some(mut ep) = self.eps.remove(id.at()) else { return Err(Error::NotFound) };
         self.hold_ep(ep.tx_cq, ep.rx_cq, &ep.cntrs, false);
         if let Some(vector) = self.avs.get_mut(ep.av.at()) {

@@ -46,7 +46,11 @@ impl<L: RmaLink> Domain<L> {
             let ended = ep.end_accesses(&mut self.core, mr);
             outcome = outcome.and(concealed).and(ended);
         }
-        outcome.map_err(|InUse| Error::Busy)?;
+        if let Err(InUse) = outcome {
+            // Peers that take memory back likewise wait for an answer.
+            self.progress();
+            return Err(Error::Busy);
+        }
         self.core.mr_close(mr);
         Ok(())
     }

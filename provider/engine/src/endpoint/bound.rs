@@ -17,6 +17,7 @@ use zerocopy::IntoBytes;
 use super::Endpoint;
 use super::header::{Header, push};
 use super::malformed::{Handled, Malformed};
+use super::peer::Fetches;
 use super::post::{rma_flags, rma_head};
 use super::quota::{DEPTH_MOST, MANY, MANY_OF_ONE, OWED_MOST, SLACK};
 use super::request::{Done, In, Meta, Out, Request, Serve};
@@ -141,7 +142,10 @@ impl<L: RmaLink> Endpoint<L> {
             name = req;
             rma_head(h, WireOp::WriteRts, rma_flags(op), op, &[seg], req);
         };
-        self.launch(Out::new(peer, Spans::NONE, bytes.len(), done_as), header, &[], 0)?;
+        let out = Out { large: true, ..Out::new(peer, Spans::NONE, bytes.len(), done_as) };
+        self.launch(out, header, &[], 0)?;
+        // The target holds what comes behind it.
+        self.peer(peer).fetches = Fetches::ByFrames;
         self.kept.insert(name, bytes);
         Ok(())
     }

@@ -65,7 +65,22 @@ impl<L: RmaLink> Endpoint<L> {
         Ok(true)
     }
 
-    /// Likewise, for an answer, if that memory is accessed by handles: frames that find no room are kept.
+    /// Likewise, for a post. One that fails leaves none: its buffer is the application's, which may never try again, or with another
+    /// buffer at that place.
+    pub(super) fn export_or_none(&mut self, peer: PeerId, iov: &[Span]) -> Result<bool, Refused> {
+        let told = self.export(peer, iov);
+        told.inspect_err(|_| self.take_handles_back(peer, iov))
+    }
+
+    /// A post that told of this memory has failed.
+    #[cold]
+    pub(super) fn take_handles_back(&mut self, peer: PeerId, iov: &[Span]) {
+        if self.peer(peer).limits.is_retiring() {
+            self.retire_memory(peer, iov);
+        }
+    }
+
+    /// As [`Endpoint::export`], for an answer, if that memory is accessed by handles: frames that find no room are kept.
     fn export_later(&mut self, peer: PeerId, iov: &[Span]) -> bool {
         if !self.peer(peer).limits.is_by_handles(Memory::of(iov)) {
             return false;

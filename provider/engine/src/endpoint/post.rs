@@ -248,9 +248,10 @@ impl<L: RmaLink> Endpoint<L> {
                     return self.inject_from_device(peer, op, flags, done_as);
                 }
                 Plan::OfferAndWait => choice.tried |= Tried::WAIT,
-                Plan::ByHandles if !self.export(peer, op.iov)? => choice.tried |= Tried::HANDLES,
+                Plan::ByHandles if !self.export_or_none(peer, op.iov)? => choice.tried |= Tried::HANDLES,
                 Plan::ByHandles | Plan::Rendezvous => {
-                    return self.send_rts(peer, op.iov, flags, done_as, plan == Plan::ByHandles);
+                    let told = self.send_rts(peer, op.iov, flags, done_as, plan == Plan::ByHandles);
+                    return told.inspect_err(|_| self.take_handles_back(peer, op.iov));
                 }
                 _ => return self.send_eager(core, peer, op, flags, done_as),
             }
@@ -353,9 +354,10 @@ impl<L: RmaLink> Endpoint<L> {
                         Err(tried) => choice.tried |= tried,
                     }
                 }
-                Plan::ByHandles if !self.export(peer, op.iov)? => choice.tried |= Tried::HANDLES,
+                Plan::ByHandles if !self.export_or_none(peer, op.iov)? => choice.tried |= Tried::HANDLES,
                 Plan::ByHandles | Plan::Rendezvous => {
-                    return self.rma_rts(peer, op, done_as, plan == Plan::ByHandles);
+                    let told = self.rma_rts(peer, op, done_as, plan == Plan::ByHandles);
+                    return told.inspect_err(|_| self.take_handles_back(peer, op.iov));
                 }
                 Plan::OfferKept => return self.write_kept(peer, op, done_as),
                 _ => return self.write_eager(peer, op, done_as, watched),
