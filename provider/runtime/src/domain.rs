@@ -285,19 +285,20 @@ impl<L: RmaLink> Runtime<L> {
                 std::hint::spin_loop();
             } else if idle == Idle::Yield {
                 std::thread::yield_now();
-            } else if held.is_some() {
+            } else if held.is_some() && wait.fd().is_ok() {
                 self.sleep(watched, wait, until)?;
             } else {
+                // Also where no descriptor is free to sleep on: the application may have made its own in time, and what the looks
+                // have taken for it would be lost with an error.
                 std::thread::sleep(until.left().map_or(NAP, |left| left.min(NAP)));
-                held = wait.hold();
+                held = held.or_else(|| wait.hold());
             }
         }
     }
 
-    /// Sleeps until what is watched may have come.
+    /// Sleeps until what is watched may have come. The descriptor is there: another thread may set the timer from the moment on
+    /// at which this one is registered.
     fn sleep(&self, watched: Watched, wait: &Arc<Wait>, until: Deadline) -> Result<(), Error> {
-        // There to be set by another thread from the moment on at which this one is registered.
-        wait.fd()?;
         let mut engine = self.enter()?;
         let quiet = watched.is_awaited(&engine) && engine.watch(watched, wait);
         drop(engine);

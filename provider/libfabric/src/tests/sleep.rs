@@ -174,6 +174,29 @@ fn a_signal_keeps_from_sleeping_once() {
 }
 
 #[test]
+fn a_signal_that_kept_from_sleeping_ends_a_blocking_read_too() {
+    let w = World::new(Setting { wait: fi::FI_WAIT_FD, ..Setting::default() });
+    let mut fids = [w.cq.cast::<fi::fid>()];
+    let mut trywait = || call!(w.fabric, ops.trywait(fids.as_mut_ptr(), 1));
+    let cq = Shared(w.cq);
+    // A thread that sleeps in the call, and one that signals while another one looks whether it may sleep on the descriptor.
+    for begun in [true, false] {
+        let read = move || {
+            let start = Instant::now();
+            assert_eq!(sread(cq.get(), MANY), AGAIN);
+            start.elapsed()
+        };
+        let early = begun.then(|| thread::spawn(read));
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(call!(w.cq, ops.signal()), 0);
+        until("the signal is there to be told", || trywait() == 0);
+        let took = early.map_or_else(read, |reader| reader.join().unwrap());
+        assert!(took < Duration::from_secs(10), "the read ended after {took:?}");
+    }
+    w.end();
+}
+
+#[test]
 fn what_another_thread_was_told_of_a_counter_keeps_from_sleeping() {
     let w = World::new(Setting::default());
     let (fabric, cntr) = (Shared(w.fabric), Shared(w.cntr));
