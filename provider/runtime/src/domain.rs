@@ -443,12 +443,13 @@ impl<L: RmaLink> Guard<'_, L> {
 
     /// Registers a sleeper and has peers wake it. `false`: there is something to do first.
     fn watch(&mut self, watched: Watched, wait: &Arc<Wait>) -> bool {
-        self.unwatch(wait);
         if watched.is_silent(&self.state.engine) {
             return false;
         }
         let quiet = self.state.engine.arm();
         if quiet {
+            // Not else: another thread may sleep on the descriptor, and is to hear of what is done first.
+            self.unwatch(wait);
             self.state.sleepers.push((watched, wait.clone()));
             self.state.watched = true;
             self.state.armed_now = true;
