@@ -1,7 +1,8 @@
 //! Counters, fi_cntr(3).
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use engine::CntrId;
 use libc::{c_int, c_void};
@@ -28,6 +29,7 @@ pub(crate) struct CntrFid {
     /// What the application was told last: the value, and that of the errors then; and the thread that was told so first, if any.
     /// Changed with the engine's lock, as both are.
     told: [AtomicU64; 3],
+    sleepers: Sleepers,
     /// The errors that the application knows of: it has read them, waited until they came, or set them. Others end a wait, those too
     /// that come between a call and the wait, or with the wait's first look. Changed with the engine's lock, as the errors are.
     known_errors: AtomicU64,
@@ -57,19 +59,30 @@ impl Counted for CntrFid {
 
 impl CntrFid {
     /// Whether an application may now sleep on the descriptor: fi_trywait(3). Not if the counter is another one than it
-    /// was told last, or if another thread was told: this one may have looked before the change.
+    /// was told last, or if another thread was told: this one may have looked before the change. Nor while another thread that
+    /// may sleep on it has not looked since the change: what wakes that one would be forgotten.
     pub(crate) fn try_wait(&self) -> Result<(), Errno> {
-        let mut knows = false;
+        let (mut knows, mut alone) = (false, false);
         let quiet = self.shared.try_wait(
-            |_| {
+            |engine| {
+                self.sleepers.is_back();
                 let [n, errs, by] = self.told.each_ref().map(|told| told.load(Relaxed));
                 knows = by == 0 || by == this_thread();
-                Watched::Cntr(self.id, n, errs)
+                alone = self.sleepers.all_know((engine.cntr_read(self.id), engine.cntr_readerr(self.id)));
+                let may = knows && alone;
+                if may {
+                    self.sleepers.goes((n, errs));
+                }
+                // One that has changed: nobody registers.
+                Watched::Cntr(self.id, if may { n } else { !engine.cntr_read(self.id) }, errs)
             },
             &self.wait,
         )?;
-        if quiet && knows {
+        if quiet {
             return Ok(());
+        }
+        if !alone {
+            std::thread::sleep(TURN);
         }
         // This tells it to look, once for each change.
         let engine = self.shared.lock();
@@ -81,6 +94,7 @@ impl CntrFid {
     /// The counter and its errors, for the application.
     fn tell(&self, engine: &Engine) -> (u64, u64) {
         let (n, errs) = (engine.cntr_read(self.id), engine.cntr_readerr(self.id));
+        self.sleepers.is_back();
         let [told, told_errs, by] = &self.told;
         if by.load(Relaxed) == 0 || (told.load(Relaxed), told_errs.load(Relaxed)) != (n, errs) {
             told.store(n, Relaxed);
@@ -233,6 +247,7 @@ pub(crate) unsafe fn open_for(
         style,
         wait,
         told: Default::default(),
+        sleepers: Sleepers::default(),
         known_errors: AtomicU64::new(0),
         xpu,
     }));
@@ -314,6 +329,62 @@ unsafe extern "C" fn seterr(cntr: *mut fi::fid_cntr, value: u64) -> c_int {
 unsafe extern "C" fn wait(cntr: *mut fi::fid_cntr, threshold: u64, timeout: c_int) -> c_int {
     // SAFETY: the application passes an open counter.
     guard(|| unsafe { obj::<CntrFid, _>(cntr)? }.wait_for(threshold, timeout))
+}
+
+/// How long one that looks leaves the core to those that are to.
+const TURN: Duration = Duration::from_micros(50);
+/// How long it does so: a thread that was allowed to sleep may never look again.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The threads that may sleep on the descriptor, and have not looked since they were allowed to. Used with the engine's lock.
+#[derive(Debug, Default)]
+struct Sleepers {
+    some: AtomicBool,
+    list: Mutex<List>,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    /// With what each was told.
+    threads: Vec<(u64, (u64, u64))>,
+    /// Since when one of them keeps others from sleeping.
+    since: Option<Instant>,
+}
+
+impl Sleepers {
+    fn list(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This thread may sleep.
+    fn goes(&self, told: (u64, u64)) {
+        self.list().threads.push((this_thread(), told));
+        self.some.store(true, Relaxed);
+    }
+
+    /// This thread does not sleep.
+    #[inline]
+    fn is_back(&self) {
+        if self.some.load(Relaxed) {
+            let threads = &mut self.list().threads;
+            threads.retain(|(thread, _)| *thread != this_thread());
+            self.some.store(!threads.is_empty(), Relaxed);
+        }
+    }
+
+    /// Whether the others were told of what the counter is now.
+    fn all_know(&self, now: (u64, u64)) -> bool {
+        let list = &mut *self.list();
+        if list.threads.iter().all(|(_, told)| *told == now) {
+            list.since = None;
+        } else if list.since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
+            return false;
+        } else {
+            list.threads.retain(|(_, told)| *told == now);
+            list.since = None;
+        }
+        true
+    }
 }
 
 /// What tells threads apart, and is not 0.

@@ -44,7 +44,10 @@ pub(crate) struct CqFid {
     style: Style,
     threshold: bool,
     pub wait: Arc<Wait>,
+    /// There was a signal of which no blocking read has heard, and one of which fi_trywait(3) has not: each has it once, or that one
+    /// would keep from a read what is to end it.
     signalled: AtomicBool,
+    signalled_fd: AtomicBool,
     /// Messages that the next read takes in at most, if nothing stands in the queue.
     batch: AtomicUsize,
     /// Counts reads that found nothing.
@@ -78,7 +81,7 @@ impl CqFid {
     pub(crate) fn try_wait(&self) -> Result<(), Errno> {
         let quiet = self.shared.try_wait(|_| Watched::Cq(self.id), &self.wait)?;
         // One that comes from here on raises what was lowered before.
-        if quiet && !self.signalled.swap(false, Ordering::SeqCst) { Ok(()) } else { Err(Errno::AGAIN) }
+        if quiet && !self.signalled_fd.swap(false, Ordering::SeqCst) { Ok(()) } else { Err(Errno::AGAIN) }
     }
 
     /// Takes up to `count` entries into `buf`, and their sources into `from` unless that is NULL.
@@ -350,6 +353,7 @@ pub(crate) unsafe fn open_for(
         threshold: cond == fi::FI_CQ_COND_THRESHOLD,
         wait,
         signalled: AtomicBool::new(false),
+        signalled_fd: AtomicBool::new(false),
         batch: AtomicUsize::new(1),
         empty: AtomicU32::new(0),
         xpu,
@@ -455,6 +459,7 @@ unsafe extern "C" fn signal(cq: *mut fi::fid_cq) -> c_int {
             return Err(Errno::NOSYS);
         }
         cq.signalled.store(true, Ordering::SeqCst);
+        cq.signalled_fd.store(true, Ordering::SeqCst);
         cq.wait.raise();
         Ok(())
     })

@@ -285,19 +285,20 @@ impl<L: RmaLink> Runtime<L> {
                 std::hint::spin_loop();
             } else if idle == Idle::Yield {
                 std::thread::yield_now();
-            } else if held.is_some() {
+            } else if held.is_some() && wait.fd().is_ok() {
                 self.sleep(watched, wait, until)?;
             } else {
+                // Also where no descriptor is free to sleep on: the application may have made its own in time, and what the looks
+                // have taken for it would be lost with an error.
                 std::thread::sleep(until.left().map_or(NAP, |left| left.min(NAP)));
-                held = wait.hold();
+                held = held.or_else(|| wait.hold());
             }
         }
     }
 
-    /// Sleeps until what is watched may have come.
+    /// Sleeps until what is watched may have come. The descriptor is there: another thread may set the timer from the moment on
+    /// at which this one is registered.
     fn sleep(&self, watched: Watched, wait: &Arc<Wait>, until: Deadline) -> Result<(), Error> {
-        // There to be set by another thread from the moment on at which this one is registered.
-        wait.fd()?;
         let mut engine = self.enter()?;
         let quiet = watched.is_awaited(&engine) && engine.watch(watched, wait);
         drop(engine);
@@ -442,12 +443,13 @@ impl<L: RmaLink> Guard<'_, L> {
 
     /// Registers a sleeper and has peers wake it. `false`: there is something to do first.
     fn watch(&mut self, watched: Watched, wait: &Arc<Wait>) -> bool {
-        self.unwatch(wait);
         if watched.is_silent(&self.state.engine) {
             return false;
         }
         let quiet = self.state.engine.arm();
         if quiet {
+            // Not else: another thread may sleep on the descriptor, and is to hear of what is done first.
+            self.unwatch(wait);
             self.state.sleepers.push((watched, wait.clone()));
             self.state.watched = true;
             self.state.armed_now = true;

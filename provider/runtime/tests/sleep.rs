@@ -35,6 +35,7 @@ over_both!(
     a_blocking_call_ends_though_another_thread_has_polled,
     a_blocking_call_leaves_a_sleeper_on_the_descriptor_to_be_woken,
     what_wakes_a_sleeper_on_the_descriptor_stands_until_that_one_sleeps_again,
+    one_that_finds_something_to_do_first_leaves_the_other_to_be_woken,
     a_progress_thread_delivers_while_the_application_makes_no_call,
     several_threads_share_one_domain,
 );
@@ -242,6 +243,29 @@ fn what_wakes_a_sleeper_on_the_descriptor_stands_until_that_one_sleeps_again<L: 
     }
     patient(|| b.runtime.try_wait(changed(3), &b.cntr_wait).unwrap().then_some(()));
     assert!(!readable(&b.cntr_wait, 0));
+}
+
+/// More has come than one look takes in: another thread may not sleep yet. The one that does hears of the change.
+fn one_that_finds_something_to_do_first_leaves_the_other_to_be_woken<L: Pair>() {
+    let ([a, b], [to_b, _]) = L::nodes(Progress::Manual);
+    let unchanged = |_: &_| Watched::Cntr(b.cntr, 0, 0);
+    patient(|| {
+        b.poll();
+        a.send(to_b, b"message!", OpFlags::default());
+        b.runtime.try_wait(unchanged, &b.cntr_wait).unwrap().then_some(())
+    });
+    patient(|| {
+        for _ in 0..500 {
+            let _ = a.runtime.lock().send(a.ep, &common::message(to_b));
+        }
+        (!b.runtime.try_wait(unchanged, &b.cntr_wait).unwrap()).then_some(())
+    });
+    // All is taken in, and no peer wakes it.
+    for _ in 0..2_000 {
+        b.poll();
+    }
+    b.runtime.lock().cntr_add(b.cntr, 1);
+    assert!(readable(&b.cntr_wait, 0), "it is not woken");
 }
 
 fn a_progress_thread_delivers_while_the_application_makes_no_call<L: Pair>() {

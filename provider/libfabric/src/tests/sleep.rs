@@ -1,5 +1,6 @@
 //! Blocking calls, what wakes them, and automatic progress.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -174,6 +175,29 @@ fn a_signal_keeps_from_sleeping_once() {
 }
 
 #[test]
+fn a_signal_that_kept_from_sleeping_ends_a_blocking_read_too() {
+    let w = World::new(Setting { wait: fi::FI_WAIT_FD, ..Setting::default() });
+    let mut fids = [w.cq.cast::<fi::fid>()];
+    let mut trywait = || call!(w.fabric, ops.trywait(fids.as_mut_ptr(), 1));
+    let cq = Shared(w.cq);
+    // A thread that sleeps in the call, and one that signals while another one looks whether it may sleep on the descriptor.
+    for begun in [true, false] {
+        let read = move || {
+            let start = Instant::now();
+            assert_eq!(sread(cq.get(), MANY), AGAIN);
+            start.elapsed()
+        };
+        let early = begun.then(|| thread::spawn(read));
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(call!(w.cq, ops.signal()), 0);
+        until("the signal is there to be told", || trywait() == 0);
+        let took = early.map_or_else(read, |reader| reader.join().unwrap());
+        assert!(took < Duration::from_secs(10), "the read ended after {took:?}");
+    }
+    w.end();
+}
+
+#[test]
 fn what_another_thread_was_told_of_a_counter_keeps_from_sleeping() {
     let w = World::new(Setting::default());
     let (fabric, cntr) = (Shared(w.fabric), Shared(w.cntr));
@@ -189,11 +213,43 @@ fn what_another_thread_was_told_of_a_counter_keeps_from_sleeping() {
         assert_eq!(call!(w.cntr, ops.add(1)), 0);
         let other = thread::spawn(move || {
             look(cntr.get());
-            trywait()
+            // What wakes the first thread stands until that one looks, and for a time if it does not.
+            let kept = trywait();
+            until("it was told itself", || trywait() == 0);
+            kept
         });
-        assert_eq!(other.join().unwrap(), 0, "it was told itself");
+        assert_eq!(other.join().unwrap(), -fi::FI_EAGAIN);
         assert_eq!((trywait(), trywait()), (-fi::FI_EAGAIN, 0));
     }
+    w.end();
+}
+
+#[test]
+fn several_threads_that_sleep_on_the_descriptor_of_a_counter_are_all_woken() {
+    const ROUNDS: u64 = 200;
+    let w = World::new(Setting { wait: fi::FI_WAIT_FD, ..Setting::default() });
+    let (fabric, cntr) = (Shared(w.fabric), Shared(w.cntr));
+    let mut fd: c_int = -1;
+    assert_eq!(call_fid!(w.cntr, control(fi::FI_GETWAIT, (&raw mut fd).cast())), 0);
+    let seen = [const { AtomicU64::new(0) }; 3];
+    let watch = move |seen: &AtomicU64| {
+        let mut fids = [cntr.get().cast::<fi::fid>()];
+        while seen.load(Ordering::Relaxed) < ROUNDS {
+            if call!(fabric.get(), ops.trywait(fids.as_mut_ptr(), 1)) == 0 {
+                let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+                // SAFETY: one entry.
+                assert_eq!(unsafe { libc::poll(&raw mut p, 1, MANY) }, 1, "nothing woke it");
+            }
+            seen.store(call!(cntr.get(), ops.read()), Ordering::Relaxed);
+        }
+    };
+    thread::scope(|s| {
+        seen.iter().for_each(|seen| drop(s.spawn(move || watch(seen))));
+        for n in 1..=ROUNDS {
+            assert_eq!(call!(cntr.get(), ops.add(1)), 0);
+            until("a thread is not woken", || seen.iter().all(|seen| seen.load(Ordering::Relaxed) >= n));
+        }
+    });
     w.end();
 }
 

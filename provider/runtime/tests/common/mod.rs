@@ -103,6 +103,12 @@ impl<L: RmaLink> Drop for Node<L> {
     }
 }
 
+/// A message of eight bytes, without a completion.
+pub fn message(to: FiAddr) -> Message<'static> {
+    let spans = Box::leak(Box::new([Span::leak(8)]));
+    Message { flags: OpFlags::default(), ..msg(to, spans, 1) }
+}
+
 /// Tries until there is something.
 pub fn patient<T>(mut what: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
