@@ -162,3 +162,37 @@ fn only_the_ring_of_a_peer_that_is_waited_for_is_asked() {
     rings.awaits(0);
     assert_eq!(rings.has_awaited(), Some(false));
 }
+
+#[test]
+fn one_word_says_which_ring_a_poll_reads() {
+    let (mut rings, words) = rings(6, 0);
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut noise = move |n: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % n) as u32
+    };
+    let mut quick = 0;
+    for step in 0..20_000 {
+        let id = noise(6);
+        match noise(6) {
+            0 => rings.warm(id),
+            1 => rings.unlist(id),
+            2 => rings.cool(|other| other == id),
+            3 => rings.awaits(id),
+            4 => rings.awaits(NO_PEER),
+            // SAFETY: the words live as long as the list.
+            _ if rings.place(id).is_none() => unsafe { rings.list(id, &words[id as usize]) },
+            _ => {}
+        }
+        let hot: Vec<u32> = rings.peers().take(rings.hot()).collect();
+        let expected = match hot[..] {
+            [sole] if [sole, NO_PEER].contains(&rings.awaited()) => sole,
+            _ => NO_PEER,
+        };
+        assert_eq!(rings.quick(), expected, "step {step}");
+        quick += u32::from(expected != NO_PEER);
+    }
+    assert!(quick > 1000, "{quick}");
+}

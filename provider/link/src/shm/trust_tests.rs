@@ -11,7 +11,7 @@ use wire::channel::{Hello, Packet};
 
 use super::allowance::Allowance;
 use super::producer::Producer;
-use super::ring::Mem as _;
+use super::ring::{Consumer, Mem as _};
 use super::segment::Segment;
 use super::sleep_tests::readable;
 use super::tests::{closed, couple, event_none, frame, open, say};
@@ -184,6 +184,52 @@ fn call(link: &ShmLink, from: Addr, incarnation: u64) -> (Producer<Segment>, Own
     let hello = Hello { incarnation, from, ..hello_to(link, "127.0.0.1:9") };
     rights::send_fd(&sock, &hello.encode(), fd.as_fd()).unwrap();
     (Producer::new(mem, 0, Allowance::new(u32::MAX)), sock)
+}
+
+/// It may be written to all the same, by a process forked from the peer's. Also where positions come around meanwhile.
+#[test]
+fn the_ring_of_an_ended_peer_is_read_no_further_than_it_holds() {
+    for start in [0, u32::MAX - 3] {
+        let mut b = open();
+        let (mut tx, sock) = call(&b, Addr::new(([127, 0, 0, 1], 10).into()), 7);
+        assert!(event_none(&mut b));
+        let id = b.peers.iter().position(|peer| peer.inb.is_some()).expect("the peer is let in");
+        if start != 0 {
+            let (mem, fd) = Segment::create(MIN_RING).unwrap();
+            mem.head().store(start, Relaxed);
+            let theirs = Segment::adopt(fd.as_fd(), MIN_RING).unwrap();
+            tx = Producer::starting_at(mem, start, Allowance::new(u32::MAX));
+            b.peers[id].inb.as_mut().unwrap().rx = Consumer::starting_at(theirs, start);
+            b.locate(id as u32);
+        }
+        let lines = tx.mem().lines();
+        let mut put = || {
+            let room = tx.reserve(20) == Ok(true);
+            if room {
+                // SAFETY: as much was reserved.
+                unsafe { tx.write(0, &[1; 20]) };
+                tx.publish(20);
+            }
+            room
+        };
+        while put() {}
+        drop(sock);
+        let (mut frames, begin) = (0, Instant::now());
+        loop {
+            match b.poll() {
+                Some(Event::Frame(f)) => {
+                    frames += u32::from(b.peers[id].dying.is_some());
+                    b.release(f);
+                    while put() {}
+                    assert!(frames <= lines, "{frames} frames of one line");
+                }
+                Some(Event::Closed(..)) => break,
+                _ => assert!(begin.elapsed() < Duration::from_secs(60)),
+            }
+        }
+        // What it had sent, and the word behind that which is always kept.
+        assert!(frames + 1 >= lines, "{frames} frames of {lines} lines");
+    }
 }
 
 fn answer(sock: &OwnedFd) -> Option<Packet> {
