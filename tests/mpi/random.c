@@ -90,7 +90,7 @@ static struct message *messages;
 static int count, longest, in_order;
 static enum style styles[MOST];
 static enum want wants[MOST][PER_GROUP];
-static int rs_ok; /* all who post before have done so before any message of the round */
+static int rs_ok; /* all ranks that post before have done so before any message of the round */
 static unsigned char *scratch;
 static struct receive *receives;
 static int received, most_receives;

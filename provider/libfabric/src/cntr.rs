@@ -73,7 +73,7 @@ impl CntrFid {
                 if may {
                     self.sleepers.goes((n, errs));
                 }
-                // One that has changed: nobody registers.
+                // The thread is registered only where it may sleep: a counter that has changed registers none.
                 Watched::Cntr(self.id, if may { n } else { !engine.cntr_read(self.id) }, errs)
             },
             &self.wait,

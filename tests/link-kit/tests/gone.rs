@@ -119,7 +119,7 @@ fn all_end<L: RmaLink>(node: &mut Node<L>) {
     }
 }
 
-/// The name of nobody, as long as the other is there.
+/// A name at which nothing listens, as long as the other is there.
 fn absent() -> (Vacant, Addr) {
     let mut kept = Vacant::default();
     let name = kept.next(Ipv4Addr::LOCALHOST.into());

@@ -275,7 +275,7 @@ fn links_give_back_what_a_burst_took() {
     }
 }
 
-/// Each takes a microsecond for each page, and who polls waits for a message.
+/// Each takes a microsecond for each page, and the thread that polls waits for a message.
 #[test]
 fn one_call_gives_back_the_pages_of_one_ring() {
     const PEERS: usize = 12;
