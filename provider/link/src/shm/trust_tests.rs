@@ -221,7 +221,7 @@ fn the_ring_of_an_ended_peer_is_read_no_further_than_it_holds() {
                     frames += u32::from(b.peers[id].dying.is_some());
                     b.release(f);
                     while put() {}
-                    assert!(frames <= 2 * lines, "{frames} frames, though lines that laps left out count too");
+                    assert!(frames <= 2 * lines, "{frames} frames of one line");
                 }
                 Some(Event::Closed(..)) => break,
                 _ => assert!(begin.elapsed() < Duration::from_secs(60)),
