@@ -3,6 +3,11 @@
 # `patient` makes.
 # shellcheck shell=bash
 
+# children PID: of all processes, since a bare system has no pgrep.
+children() {
+    cat /proc/[0-9]*/stat 2>/dev/null | awk -v parent="$1" '{ sub(/\(.*\)/, "-") } $4 == parent { print $1 }' || true
+}
+
 # listens PID: whether it, or a process that it has started, is a program of fabtests with a socket that listens.
 listens() {
     local child comm inodes
@@ -14,7 +19,7 @@ listens() {
             readlink "/proc/$1/fd/"* | sort -u; } 2>/dev/null | sort | uniq -d) || true
         [ -z "$inodes" ] || return 0
     fi
-    for child in $(pgrep -P "$1" || true); do
+    for child in $(children "$1"); do
         listens "$child" && return 0
     done
     return 1

@@ -88,7 +88,7 @@ extra() {
                 -s 127.0.0.1 127.0.0.1 > "$run/c" 2>&1 || c_ret=$?
             if [ "$kind" = stress ]; then
                 kill -0 $s_pid 2>/dev/null || { echo "the server went away" >> "$run/s"; s_ret=99; }
-                children=$(pgrep -P $s_pid || true)
+                children=$(children $s_pid)
                 kill -9 -- $children $s_pid 2>/dev/null || true
                 wait $s_pid 2>/dev/null || true
                 # Its port is free only when it is really gone.
