@@ -237,7 +237,7 @@ pub enum PollFast {
     Nothing,
     /// Messages that wait for a receive now, and nothing that is to be told.
     Kept,
-    /// A message, of which has been told what the queue would say.
+    /// A message, whose completion was reported in place of an entry of the queue.
     Message,
     /// Something else: the queue may have entries of it.
     Other,

@@ -68,11 +68,11 @@ impl<L: RmaLink> Endpoint<L> {
     /// Likewise, for a post. One that fails leaves none: its buffer is the application's, which may never try again, or with another
     /// buffer at that place.
     pub(super) fn export_or_none(&mut self, peer: PeerId, iov: &[Span]) -> Result<bool, Refused> {
-        let told = self.export(peer, iov);
-        told.inspect_err(|_| self.take_handles_back(peer, iov))
+        let exported = self.export(peer, iov);
+        exported.inspect_err(|_| self.take_handles_back(peer, iov))
     }
 
-    /// A post that told of this memory has failed.
+    /// A post has failed for which handles of this memory may have been sent.
     #[cold]
     pub(super) fn take_handles_back(&mut self, peer: PeerId, iov: &[Span]) {
         if self.peer(peer).limits.is_retiring() {

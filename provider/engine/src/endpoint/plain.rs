@@ -38,7 +38,7 @@ struct Plain {
 
 /// What a look at a frame comes to.
 enum Fast {
-    /// A message that is in its buffer, and of which has been told; the frame was given back.
+    /// A message is in its buffer, its completion was reported, and its frame was given back.
     Received,
     /// A message of the plainest sort that no receive is for.
     Unexpected(Plain),

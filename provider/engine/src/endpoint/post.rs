@@ -250,8 +250,8 @@ impl<L: RmaLink> Endpoint<L> {
                 Plan::OfferAndWait => choice.tried |= Tried::WAIT,
                 Plan::ByHandles if !self.export_or_none(peer, op.iov)? => choice.tried |= Tried::HANDLES,
                 Plan::ByHandles | Plan::Rendezvous => {
-                    let told = self.send_rts(peer, op.iov, flags, done_as, plan == Plan::ByHandles);
-                    return told.inspect_err(|_| self.take_handles_back(peer, op.iov));
+                    let sent = self.send_rts(peer, op.iov, flags, done_as, plan == Plan::ByHandles);
+                    return sent.inspect_err(|_| self.take_handles_back(peer, op.iov));
                 }
                 _ => return self.send_eager(core, peer, op, flags, done_as),
             }
@@ -356,8 +356,8 @@ impl<L: RmaLink> Endpoint<L> {
                 }
                 Plan::ByHandles if !self.export_or_none(peer, op.iov)? => choice.tried |= Tried::HANDLES,
                 Plan::ByHandles | Plan::Rendezvous => {
-                    let told = self.rma_rts(peer, op, done_as, plan == Plan::ByHandles);
-                    return told.inspect_err(|_| self.take_handles_back(peer, op.iov));
+                    let sent = self.rma_rts(peer, op, done_as, plan == Plan::ByHandles);
+                    return sent.inspect_err(|_| self.take_handles_back(peer, op.iov));
                 }
                 Plan::OfferKept => return self.write_kept(peer, op, done_as),
                 _ => return self.write_eager(peer, op, done_as, watched),

@@ -181,8 +181,7 @@ impl Segment {
         }
         let mut locked = self.locked.get_or_init(Box::default).lock().unwrap_or_else(PoisonError::into_inner);
         locked.needs = locked.needs.wrapping_add(1);
-        let is_other = locked.lock.held_for().is_some_and(|of| of != kind);
-        if is_other || locked.lock.held_for().is_some() && locked.needs % ASKS != 0 {
+        if locked.lock.held_for().is_some_and(|of| of != kind || locked.needs % ASKS != 0) {
             return;
         }
         let base = self.shared.base() as usize + CONTROL;
