@@ -21,6 +21,8 @@ pub(crate) struct Limits {
     /// would not gain by. And of host memory that no side can access but by frames: the peer would ask for the same frame, and so
     /// take a round trip more.
     pub(crate) in_a_row: usize,
+    /// Most bytes of messages of host memory that go one way to few peers: their sender need not wait until they are copied.
+    pub(crate) one_way: usize,
     /// Most bytes of payload that fit a frame beside the longest header.
     pub(crate) fits: usize,
     /// How the peer's memory is accessed, and ours by the peer.
@@ -32,11 +34,12 @@ pub(crate) struct Limits {
 impl Limits {
     /// The path's, but no more than fits a frame beside the longest header.
     pub(crate) fn new(path: &Path) -> Self {
-        let &Path { max_frame, eager, eager_in_a_row, rma, least_get, .. } = path;
+        let &Path { max_frame, eager, eager_in_a_row, eager_one_way, rma, least_get, .. } = path;
         debug_assert!(max_frame >= wire::EAGER_HEAD, "every link's frames hold a header");
         let fits = max_frame.saturating_sub(wire::EAGER_HEAD);
         let in_a_row = eager_in_a_row.max(eager).min(fits);
-        Limits { eager: eager.min(fits), in_a_row, fits, rma, least_get }
+        let one_way = eager_one_way.max(in_a_row).min(fits);
+        Limits { eager: eager.min(fits), in_a_row, one_way, fits, rma, least_get }
     }
 
     /// Longest frame.
@@ -152,7 +155,7 @@ pub(crate) enum Role {
 bitflags! {
     /// What holds of an operation.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) struct When: u16 {
+    pub(crate) struct When: u32 {
         /// The bytes have to leave the buffer before the call returns.
         const INJECT = 1;
         /// It completes when the bytes are where they belong.
@@ -188,6 +191,8 @@ bitflags! {
         const TO_MANY = 1 << 14;
         /// Messages that their senders could help to copy come from many peers in turn.
         const FROM_MANY = 1 << 15;
+        /// Large messages go to more peers in turn than a node of a tree has.
+        const TO_SEVERAL = 1 << 16;
     }
 }
 
@@ -303,8 +308,17 @@ fn choose_eager(limits: &Limits, op: &Op) -> Option<Plan> {
         let by_frames = limits.rma.is_empty() && op.memory == Memory::Host;
         let gains = (op.when.contains(When::IN_A_ROW) || both) && !cold;
         let may = gains || by_frames;
-        (may && !op.when.contains(When::INJECT) && op.len <= limits.in_a_row).then_some(Plan::EagerInARow)
+        let most = if goes_one_way(limits, op) { limits.one_way } else { limits.in_a_row };
+        (may && !op.when.contains(When::INJECT) && op.len <= most).then_some(Plan::EagerInARow)
     }
+}
+
+/// Whether a message goes to one of few peers, which sends no large ones back, while no receive waits here: as from a node of a tree
+/// to the next. Its sender has something else to do than to wait until the receiver has copied it.
+fn goes_one_way(limits: &Limits, op: &Op) -> bool {
+    const ABOUT: When = When::IN_A_ROW.union(When::BOTH_WAYS).union(When::TO_SEVERAL);
+    let is_host = limits.is_sync() && op.memory == Memory::Host;
+    op.role == Role::Send && is_host && op.when & ABOUT == When::IN_A_ROW
 }
 
 /// Whether this side sends handles of its memory for the peer to use.

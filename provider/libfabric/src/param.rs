@@ -157,6 +157,11 @@ impl Params {
         self.eager_size.unwrap_or_else(|| if self.cma { link::eager_in_a_row() } else { EAGER_SIZE })
     }
 
+    /// Up to which they do if they go one way. Likewise.
+    pub(crate) fn eager_one_way(&self) -> usize {
+        self.eager_size.unwrap_or_else(|| if self.cma { link::eager_one_way() } else { EAGER_SIZE })
+    }
+
     /// Most bytes of an injected message: what every ring's frames have room for.
     pub(crate) fn most_inject(&self) -> usize {
         MOST_INJECT.min(link::eager_most(self.ring_size))
@@ -170,6 +175,7 @@ impl Params {
             long_ring: self.long_ring_size,
             eager: self.eager_size(),
             eager_in_a_row: self.eager_in_a_row(),
+            eager_one_way: self.eager_one_way(),
             cma: self.cma,
             device_direct: self.device_direct,
             connect_timeout: self.connect_timeout,
@@ -357,7 +363,7 @@ pub(crate) mod tests {
             ("tcp_rails", "2"),
         ]);
         assert_eq!(complaints, Vec::<String>::new());
-        assert_eq!((p.eager_size(), p.eager_in_a_row()), (16 << 10, 16 << 10));
+        assert_eq!((p.eager_size(), p.eager_in_a_row(), p.eager_one_way()), (16 << 10, 16 << 10, 16 << 10));
         assert_eq!((p.ring_size, p.long_ring_size), (1 << 20, 1 << 20));
         assert_eq!((p.inject_size, p.unexpected_size), (64, 2 << 30));
         assert_eq!((p.cma, p.device_direct, p.fault_handler), (false, false, false));

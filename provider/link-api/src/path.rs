@@ -36,6 +36,9 @@ pub struct Path {
     pub eager: usize,
     /// Up to this many if more were posted before and the caller has not polled since, or if `rma` is empty; no less than `eager`.
     pub eager_in_a_row: usize,
+    /// Up to this many of messages that go one way, if `rma` is synchronous: the sender goes on while the receiver copies; no less than
+    /// `eager_in_a_row`.
+    pub eager_one_way: usize,
     /// How the peer's memory is accessed.
     pub rma: RmaCaps,
     /// With [`RmaCaps::HOST_GETS`]: from this many bytes on memory had better be got; less is quicker in frames.

@@ -280,11 +280,13 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     pub(crate) fn fabric_path(&self) -> Path {
         let most = self.most - wire::EAGER_HEAD;
         let eager = self.options.eager.min(most);
+        let in_a_row = self.options.eager_in_a_row.max(eager).min(most);
         Path {
             link: "ofi",
             max_frame: self.most,
             eager,
-            eager_in_a_row: self.options.eager_in_a_row.max(eager).min(most),
+            eager_in_a_row: in_a_row,
+            eager_one_way: in_a_row,
             rma: match self.reading.most {
                 Some(_) if self.gets_devices() => RmaCaps::HOST_GETS | RmaCaps::DEVICE_GETS,
                 Some(_) => RmaCaps::HOST_GETS,

@@ -108,9 +108,16 @@ impl Context {
     /// Opens one, with an endpoint of its own.
     pub fn open(options: Options) -> Result<Context, Error> {
         let (eager, eager_in_a_row) = (link::eager_size(), link::eager_in_a_row());
+        let eager_one_way = link::eager_one_way();
         let (bind, tcp) = (options.bind, options.key.is_some());
-        let mut link =
-            Links::open(OpenOptions { bind, eager, eager_in_a_row, tcp, ..OpenOptions::default() })?;
+        let mut link = Links::open(OpenOptions {
+            bind,
+            eager,
+            eager_in_a_row,
+            eager_one_way,
+            tcp,
+            ..OpenOptions::default()
+        })?;
         if let Some(key) = options.key.clone() {
             link.add_tcp(TcpOptions { secret: true, ..TcpOptions::new(key) })?;
         }

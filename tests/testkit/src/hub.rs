@@ -119,13 +119,24 @@ impl std::fmt::Debug for Meanwhile {
 
 impl Hub {
     pub(crate) fn new(setup: &Setup) -> Rc<RefCell<Hub>> {
-        let &Setup { max_frame, eager, eager_in_a_row, capacity, direct, peer_access, seed, rows, .. } =
-            setup;
+        let &Setup {
+            max_frame,
+            eager,
+            eager_in_a_row,
+            eager_one_way,
+            capacity,
+            direct,
+            peer_access,
+            seed,
+            rows,
+            ..
+        } = setup;
         let path = Path {
             link: "memory",
             max_frame,
             eager,
             eager_in_a_row,
+            eager_one_way,
             rma: match direct {
                 Direct::Later | Direct::AnyOrder => RmaCaps::DEVICE_HANDLES | RmaCaps::HOST_HANDLES,
                 Direct::Gets => RmaCaps::DEVICE_HANDLES | RmaCaps::HOST_GETS,

@@ -43,6 +43,8 @@ pub struct Setup {
     pub eager: usize,
     /// See [`link_api::Path::eager_in_a_row`].
     pub eager_in_a_row: usize,
+    /// See [`link_api::Path::eager_one_way`].
+    pub eager_one_way: usize,
     /// Longest frame.
     pub max_frame: usize,
     /// Frames that fit between two nodes, each way.
@@ -107,6 +109,7 @@ impl Default for Setup {
             config: Config { virt_addr: false, rma_order: false },
             eager: 256,
             eager_in_a_row: 600,
+            eager_one_way: 600,
             max_frame: 512,
             capacity: 64,
             direct: Direct::InCall,

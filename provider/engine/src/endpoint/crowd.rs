@@ -9,6 +9,8 @@ use link_api::PeerId;
 
 /// Peers to which large messages go, by way of rings while they are few: with 15 neither way was quicker in all patterns.
 pub(super) type Targets = Crowd<16>;
+/// Likewise, while they are no more than a node of a tree has: up to 16 ranks in a binomial one.
+pub(super) type FewTargets = Crowd<4>;
 /// Peers from which large messages come, which help to copy while they are few.
 pub(super) type Sources = Crowd<2>;
 
@@ -66,6 +68,7 @@ mod tests {
     #[test]
     fn few_peers_in_turn_are_no_crowd_and_more_are() {
         check::<16>();
+        check::<4>();
         check::<2>();
     }
 }

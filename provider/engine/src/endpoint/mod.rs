@@ -43,7 +43,7 @@ use crate::core::Core;
 use crate::hash::Map;
 use crate::pool::Pool;
 use crate::types::*;
-use crowd::{Sources, Targets};
+use crowd::{FewTargets, Sources, Targets};
 use link_api::{Meter, OpId, PeerId, RmaLink};
 use offered::Offered;
 use peer::Peer;
@@ -83,6 +83,7 @@ pub(crate) struct Endpoint<L> {
     unbegun: VecDeque<Unbegun>,
     offered: Offered,
     targets: Targets,
+    few_targets: FewTargets,
     sources: Sources,
     /// Peers whose accesses are to take effect in order, and have something to wait for.
     in_order: Vec<PeerId>,
@@ -147,6 +148,7 @@ impl<L: RmaLink> Endpoint<L> {
             unbegun: VecDeque::new(),
             offered: Offered::default(),
             targets: Targets::default(),
+            few_targets: FewTargets::default(),
             sources: Sources::default(),
             in_order: Vec::new(),
             with_backlog: Vec::new(),

@@ -235,6 +235,8 @@ impl<L: RmaLink> Endpoint<L> {
             state.unanswered = true;
             self.targets.count(peer);
             when.set(When::TO_MANY, self.targets.is_many());
+            self.few_targets.count(peer);
+            when.set(When::TO_SEVERAL, self.few_targets.is_many());
         }
         let mut choice = proto::Op::new(Role::Send, len, op.iov, when);
         if when.contains(When::INJECT) && choice.memory != Memory::Host {

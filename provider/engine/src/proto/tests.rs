@@ -8,7 +8,7 @@ const ALL_GETS: RmaCaps = GETS.union(RmaCaps::DEVICE_GETS);
 const FRAMES: RmaCaps = RmaCaps::empty();
 
 fn limits(rma: RmaCaps) -> Limits {
-    Limits { eager: 256, in_a_row: 600, fits: 1000, rma, least_get: 500 }
+    Limits { eager: 256, in_a_row: 600, one_way: 800, fits: 1000, rma, least_get: 500 }
 }
 
 fn op(role: Role, len: usize, memory: Memory, when: When) -> Op {
@@ -20,6 +20,7 @@ const INJECT: When = When::INJECT;
 const ROW: When = When::IN_A_ROW;
 const BOTH: When = When::BOTH_WAYS;
 const MANY: When = When::TO_MANY;
+const SEVERAL: When = When::TO_SEVERAL;
 const FROM_MANY: When = When::HELPED.union(When::FROM_MANY);
 const ALONE: When = When::ONE_SIDED;
 
@@ -44,7 +45,16 @@ fn messages() {
         (SYNC, Send, 257, Host, NONE, none, Plan::Rendezvous),
         (SYNC, Send, 257, Host, ROW, none, Plan::EagerInARow),
         (SYNC, Send, 600, Host, ROW, none, Plan::EagerInARow),
-        (SYNC, Send, 601, Host, ROW, none, Plan::Rendezvous),
+        (SYNC, Send, 800, Host, ROW, none, Plan::EagerInARow),
+        (SYNC, Send, 801, Host, ROW, none, Plan::Rendezvous),
+        // One way, to few.
+        (SYNC, Send, 601, Host, ROW | BOTH, none, Plan::Rendezvous),
+        (SYNC, Send, 600, Host, ROW | SEVERAL, none, Plan::EagerInARow),
+        (SYNC, Send, 601, Host, ROW | SEVERAL, none, Plan::Rendezvous),
+        (SYNC, Send, 601, Host, ROW | INJECT, none, Plan::Eager),
+        (SYNC, Send, 601, Host, ROW | When::PAUSED, none, Plan::Rendezvous),
+        (FRAMES, Send, 601, Host, ROW, none, Plan::Rendezvous),
+        (SYNC, Role::Write, 601, Host, ROW, none, Plan::Rendezvous),
         // So is one that is sent while a receive waits, where a core would copy it otherwise.
         (SYNC, Send, 256, Host, BOTH, none, Plan::Eager),
         (SYNC, Send, 600, Host, BOTH, none, Plan::EagerInARow),
@@ -300,13 +310,15 @@ fn limits_are_the_paths_as_far_as_a_frame_holds_them() {
         max_frame: 1000 + wire::EAGER_HEAD,
         eager: 5000,
         eager_in_a_row: 0,
+        eager_one_way: 0,
         rma: SYNC,
         least_get: 0,
     };
     let all = Limits::new(&path);
-    assert_eq!((all.eager, all.in_a_row, all.fits, all.max_frame()), (1000, 1000, 1000, path.max_frame));
-    let some = Limits::new(&Path { eager: 10, eager_in_a_row: 20, ..path });
-    assert_eq!((some.eager, some.in_a_row), (10, 20));
+    assert_eq!((all.eager, all.in_a_row, all.one_way), (1000, 1000, 1000));
+    assert_eq!((all.fits, all.max_frame()), (1000, path.max_frame));
+    let some = Limits::new(&Path { eager: 10, eager_in_a_row: 20, eager_one_way: 30, ..path });
+    assert_eq!((some.eager, some.in_a_row, some.one_way), (10, 20, 30));
 }
 
 /// [`crate::endpoint`] sends messages of host memory up to that size without a choice.

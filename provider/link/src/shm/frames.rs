@@ -21,12 +21,13 @@ impl Link for ShmLink {
     }
 
     fn path(&self, _peer: PeerId) -> Path {
-        let OpenOptions { eager, eager_in_a_row, .. } = self.options;
+        let OpenOptions { eager, eager_in_a_row, eager_one_way, .. } = self.options;
         Path {
             link: "shm",
             max_frame: self.max_frame,
             eager,
             eager_in_a_row,
+            eager_one_way,
             rma: RmaCaps::SYNC | RmaCaps::DEVICE_HANDLES,
             least_get: 0,
         }

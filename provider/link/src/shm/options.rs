@@ -50,6 +50,8 @@ pub struct OpenOptions {
     pub eager: usize,
     /// See [`link_api::Path::eager_in_a_row`].
     pub eager_in_a_row: usize,
+    /// See [`link_api::Path::eager_one_way`].
+    pub eager_one_way: usize,
     /// Whether to reach peers' memory directly where the kernel allows it.
     pub cma: bool,
     /// Whether a device copies from or to a peer's device memory where the driver allows it.
@@ -75,6 +77,7 @@ impl Default for OpenOptions {
             long_ring: LONG_RING,
             eager: 8 << 10,
             eager_in_a_row: 8 << 10,
+            eager_one_way: 8 << 10,
             cma: true,
             device_direct: true,
             connect_timeout: Duration::from_secs(3),

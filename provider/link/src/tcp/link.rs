@@ -190,6 +190,7 @@ impl TcpLink {
             max_frame: MAX_FRAME,
             eager: self.options.eager.min(most),
             eager_in_a_row: in_a_row,
+            eager_one_way: in_a_row,
             rma: RmaCaps::empty(),
             least_get: 0,
         }

@@ -119,6 +119,7 @@ fn options() -> OpenOptions {
         bind: Some(SocketAddr::new(link::primary_ip(false), 0)),
         eager: link::eager_size(),
         eager_in_a_row: link::eager_in_a_row(),
+        eager_one_way: link::eager_one_way(),
         tcp: true,
         connect_timeout: LISTENS,
         patience: LACKING,

@@ -72,8 +72,9 @@ pub struct Port {
 impl Port {
     pub fn open(progress: Progress) -> Result<Port, Error> {
         let (eager, eager_in_a_row) = (link::eager_size(), link::eager_in_a_row());
+        let eager_one_way = link::eager_one_way();
         let bind = Some(([127, 0, 0, 1], 0).into());
-        let options = OpenOptions { bind, eager, eager_in_a_row, ..OpenOptions::default() };
+        let options = OpenOptions { bind, eager, eager_in_a_row, eager_one_way, ..OpenOptions::default() };
         let link = Links::open(options).map_err(Error::Open)?;
         let config = Config { virt_addr: false, rma_order: false };
         let runtime = Arc::new(Runtime::new(Domain::new(config), progress));

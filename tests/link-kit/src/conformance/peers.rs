@@ -28,7 +28,8 @@ pub fn a_path_stays_as_it_is_and_holds_what_it_has_to<H: Harness>(h: &mut H) {
     let path = a.path(to_b);
     assert!(path.max_frame >= Path::LEAST_FRAME, "{path:?}");
     assert!(path.eager <= path.eager_in_a_row && path.eager < path.max_frame, "{path:?}");
-    assert!(path.eager_in_a_row + wire::EAGER_HEAD <= path.max_frame, "a payload and its head: {path:?}");
+    assert!(path.eager_in_a_row <= path.eager_one_way, "{path:?}");
+    assert!(path.eager_one_way + wire::EAGER_HEAD <= path.max_frame, "a payload and its head: {path:?}");
     assert!(!path.link.is_empty());
     assert_eq!(path.rma, h.caps(), "what the harness expects");
     for round in 0..5 {

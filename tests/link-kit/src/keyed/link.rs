@@ -59,6 +59,7 @@ impl KeyedLink {
         max_frame: Path::LEAST_FRAME,
         eager: 1 << 10,
         eager_in_a_row: 2 << 10,
+        eager_one_way: 2 << 10,
         rma: RmaCaps::HOST_HANDLES,
         least_get: 0,
     };
