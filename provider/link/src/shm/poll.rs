@@ -173,7 +173,11 @@ impl ShmLink {
     /// A frame has come after a poll that found none: it may be answered.
     #[inline(always)]
     pub(super) fn expect_answer(&self, frame: &Frame) {
-        if let Some(out) = &self.peers[frame.from.0 as usize].out {
+        let peer = &self.peers[frame.from.0 as usize];
+        if let Some(inb) = &peer.inb {
+            inb.rx.will_copy();
+        }
+        if let Some(out) = &peer.out {
             out.tx.expect(frame.len);
         }
     }

@@ -87,6 +87,9 @@ pub(crate) trait Mem {
 /// A commit word that has this bit says at which line the next record is.
 pub(super) const ELSEWHERE: u32 = 1 << 31;
 
+/// Most cache lines of a frame that are fetched together.
+const FETCHED: usize = 16;
+
 /// Lines of a page.
 pub(super) const PAGE: u32 = 4096 / LINE as u32;
 
@@ -132,6 +135,13 @@ pub(super) fn stretches(lines: u32, at: usize, len: usize) -> [(usize, usize); 2
 pub(super) fn straight(lines: u32, line: u32, off: usize, len: usize) -> Option<usize> {
     let at = line as usize * LINE + COMMIT + off;
     (at + len <= lines as usize * LINE).then_some(at)
+}
+
+/// Where in a ring of so many lines the cache lines of a frame begin that are fetched together, after the first one, which is there.
+fn fetched(lines: u32, line: u32, len: usize) -> impl Iterator<Item = usize> {
+    let at = line as usize * LINE;
+    let end = (at + COMMIT + len).min(lines as usize * LINE).min(at + FETCHED * CACHE_LINE);
+    (at + CACHE_LINE..end).step_by(CACHE_LINE)
 }
 
 /// The receiving half. What a frame of one line touches comes first, with the address of the memory: [`super::peer::Inbound`]
@@ -219,6 +229,20 @@ impl<M: Mem> Consumer<M> {
                 Ok(Some(len))
             }
         }
+    }
+
+    /// The frame at hand was waited for and is about to be copied. Its lines come from the sender's core all at once, while the
+    /// program finds out where they go: the copy would ask for the first of them only then.
+    #[inline(always)]
+    pub(crate) fn will_copy(&self) {
+        // What fits two cache lines is on its way already.
+        if self.len > SHORT {
+            self.fetch();
+        }
+    }
+
+    fn fetch(&self) {
+        fetched(self.lines, self.line, self.len).for_each(|at| self.mem.will_read(at));
     }
 
     /// The next record is elsewhere, if `word` says so: as [`Consumer::peek`], there.

@@ -364,3 +364,15 @@ fn pages_that_are_not_needed_are_not_touched() {
     assert!(most >= LONG / LINE * 3 / 4, "{most}");
     assert!(pages(&tx) >= LONG / 4096 * 3 / 4, "{} pages", pages(&tx));
 }
+
+#[test]
+fn what_is_fetched_of_a_frame_is_its_own_and_inside_the_ring() {
+    let at = |line, len| fetched(8, line, len).collect::<Vec<_>>();
+    assert_eq!(at(2, SHORTEST), []);
+    assert_eq!(at(2, SHORTEST + 1), [2 * LINE + CACHE_LINE]);
+    assert_eq!(at(2, SHORT + 1), [2 * LINE + CACHE_LINE, 3 * LINE]);
+    // The rest of one that runs over the ring's end is not worth the question.
+    assert_eq!(at(7, 3 * LINE), [7 * LINE + CACHE_LINE]);
+    let long: Vec<usize> = fetched(1024, 1, 100 * LINE).collect();
+    assert_eq!((long.len(), long.last()), (FETCHED - 1, Some(&(LINE + (FETCHED - 1) * CACHE_LINE))));
+}
