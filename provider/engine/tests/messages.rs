@@ -340,51 +340,6 @@ fn what_goes_one_way_travels_in_its_frame_up_to_more() {
     assert!(!send(1, 500, true) && send(1, 500, true) && !send(0, 500, false));
 }
 
-/// What a node of a tree sends to the next: more than what goes both ways travels inside its frame.
-#[test]
-fn one_way_to_few_peers_more_travels_inside_a_frame() {
-    let mut net = Net::with(6, Setup { eager_one_way: 800, max_frame: 2048, ..Setup::default() });
-    let mut posted = 0;
-    let mut send = |to: usize, len: usize, waits: bool| {
-        let (src, dst) = (net.bytes(0, &pattern(len, to)), net.memory(to, len));
-        net[to].recv(&from_any(&[dst], 1)).unwrap();
-        if waits {
-            let back = net.memory(0, 8);
-            net[0].recv(&from_any(&[back], 3)).unwrap();
-            posted += 1;
-        }
-        net.hold(0, to);
-        net[0].send(&msg(to as u64, &[src], 2)).unwrap();
-        let inside = !net[0].tx().is_empty();
-        net.let_pass(0, to, usize::MAX);
-        net.settle();
-        assert_eq!(net[0].tx().len(), usize::from(!inside));
-        assert_eq!((net[to].received().len, net[to].look(dst, len)), (len, pattern(len, to)));
-        if waits {
-            let short = net.bytes(to, b"answered");
-            net[to].send(&msg(0, &[short], 2)).unwrap();
-            net.settle();
-            assert_eq!((net[0].received().len, net[to].sent().err), (8, None));
-        }
-        inside
-    };
-    // The first may yet be answered.
-    assert_eq!([800, 800, 801, 800].map(|len| send(1, len, false)), [false, true, false, true]);
-    // While a receive waits, up to what goes both ways.
-    assert_eq!([601, 600].map(|len| send(1, len, true)), [false, true]);
-    assert_eq!([801, 800].map(|len| send(1, len, false)), [false, true]);
-    // Four peers in turn are few, and five are not.
-    let in_turn = |send: &mut dyn FnMut(usize, usize, bool) -> bool, peers: usize, len: usize| {
-        (0..8 * peers).for_each(|at| _ = send(1 + at % peers, len, false));
-        (0..2 * peers).filter(|at| send(1 + at % peers, len, false)).count()
-    };
-    assert_eq!(in_turn(&mut send, 4, 800), 8);
-    assert_eq!((in_turn(&mut send, 5, 800), in_turn(&mut send, 5, 600)), (0, 10));
-    assert_eq!(in_turn(&mut send, 2, 800), 4);
-    assert_eq!(posted, 2);
-    net.assert_idle();
-}
-
 #[test]
 fn to_many_peers_in_turn_they_are_offered() {
     const PEERS: usize = 20;

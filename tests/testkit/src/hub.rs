@@ -20,6 +20,15 @@ pub(crate) enum Item {
     Closed(Gone),
 }
 
+impl Item {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Item::Frame(bytes) => bytes.len(),
+            Item::Closed(_) => 0,
+        }
+    }
+}
+
 /// One direction between two links.
 #[derive(Debug)]
 pub(crate) struct Way {
@@ -50,6 +59,7 @@ pub(crate) struct Station {
 pub(crate) struct Hub {
     pub(crate) path: Path,
     pub(crate) capacity: usize,
+    pub(crate) room: usize,
     /// Links go on with the frames of one sender.
     rows: bool,
     pub(crate) direct: Direct,
@@ -125,6 +135,7 @@ impl Hub {
             eager_in_a_row,
             eager_one_way,
             capacity,
+            room,
             direct,
             peer_access,
             seed,
@@ -148,6 +159,7 @@ impl Hub {
         let hub = Hub {
             path,
             capacity,
+            room,
             rows,
             direct,
             off: matches!(direct, Direct::Never | Direct::Frames),

@@ -10,7 +10,7 @@
 //! The same depth bounds what a correct peer can have this side keep of answers that found no room, and of
 //! requests that this side serves. One that goes far beyond is cut off.
 
-use hmem::Span;
+use hmem::{Span, total};
 use wire::{Flags, Head, Offer, Op as WireOp, Seg, Status};
 use zerocopy::IntoBytes;
 
@@ -18,10 +18,11 @@ use super::Endpoint;
 use super::header::{Header, push};
 use super::malformed::{Handled, Malformed};
 use super::peer::Fetches;
-use super::post::{rma_flags, rma_head};
+use super::post::{rma_flags, rma_head, segments};
 use super::quota::{DEPTH_MOST, MANY, MANY_OF_ONE, OWED_MOST, SLACK};
 use super::request::{Done, In, Meta, Out, Request, Serve};
 use crate::core::{Body, Core, Message, Spans, Tally, failure};
+use crate::proto::Cut;
 use crate::types::*;
 use link_api::{PeerId, RmaLink};
 
@@ -148,6 +149,28 @@ impl<L: RmaLink> Endpoint<L> {
         self.peer(peer).fetches = Fetches::ByFrames;
         self.kept.insert(name, bytes);
         Ok(())
+    }
+
+    /// Tells the peer of a message whose bytes stay here until it has a buffer for them.
+    pub(super) fn send_rts(
+        &mut self,
+        peer: PeerId,
+        iov: &[Span],
+        mut flags: Flags,
+        done_as: Done,
+        handles: bool,
+    ) -> Result<(), Error> {
+        let (segs, direct) = segments(iov)?;
+        flags.set(Flags::DIRECT, direct && !handles);
+        flags.set(Flags::HANDLES, handles);
+        let len = total(iov);
+        let header = |req: u64, h: &mut Header| {
+            push(h, &Head::new(WireOp::Rts, flags, segs.len() as u16, done_as.tag, done_as.data));
+            push(h, &Offer { req: req.into(), len: (len as u64).into() });
+            push(h, &segs[..]);
+        };
+        let out = Out { offered: Cut::is_worth(len), ..Out::new(peer, iov.into(), len, done_as) };
+        self.launch(out, header, &[], 0)
     }
 
     /// Offers a message whose bytes the peer has to ask for: it is not told where they are.

@@ -1,7 +1,7 @@
 //! Operations the application starts.
 
 use hmem::{Span, total};
-use wire::{Aux, Flags, Head, MAX_SEGS, Offer, Op as WireOp, Seg};
+use wire::{Aux, Flags, Head, MAX_SEGS, Op as WireOp, Seg};
 
 use super::Endpoint;
 use super::header::{Header, push};
@@ -231,13 +231,32 @@ impl<L: RmaLink> Endpoint<L> {
         when.set(When::BOTH_WAYS, self.has_receives(core));
         let state = self.peer(peer);
         when.set(When::IN_A_ROW, when.contains(When::IN_A_ROW) | state.unanswered);
-        if len > state.limits.eager {
+        let is_large = len > state.limits.eager;
+        if is_large {
             state.unanswered = true;
-            self.targets.count(peer);
             when.set(When::TO_MANY, self.targets.is_many());
-            self.few_targets.count(peer);
             when.set(When::TO_SEVERAL, self.few_targets.is_many());
         }
+        let sent = self.send_as_chosen(core, peer, op, flags, done_as, when);
+        // Once, however often it is tried.
+        if is_large && sent.is_ok() {
+            self.targets.count(peer);
+            self.few_targets.count(peer);
+        }
+        sent
+    }
+
+    /// Sends a message of which this holds.
+    fn send_as_chosen(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        op: &Send<'_>,
+        flags: Flags,
+        done_as: Done,
+        when: When,
+    ) -> Result<(), Error> {
+        let len = total(op.iov);
         let mut choice = proto::Op::new(Role::Send, len, op.iov, when);
         if when.contains(When::INJECT) && choice.memory != Memory::Host {
             choice.when.set(When::ONE_DEVICE, self.is_on_one_device(peer, op.iov));
@@ -254,6 +273,15 @@ impl<L: RmaLink> Endpoint<L> {
                 Plan::ByHandles | Plan::Rendezvous => {
                     let sent = self.send_rts(peer, op.iov, flags, done_as, plan == Plan::ByHandles);
                     return sent.inspect_err(|_| self.take_handles_back(peer, op.iov));
+                }
+                Plan::Eager | Plan::EagerInARow if self.peer(peer).may_offer(len, when) => {
+                    match self.send_eager(core, peer, op, flags, done_as) {
+                        Err(Error::Again) if self.peer(peer).is_stuck() => choice.tried |= Tried::IN_FRAME,
+                        sent => {
+                            self.peer(peer).busy *= u16::from(sent.is_err());
+                            return sent;
+                        }
+                    }
                 }
                 _ => return self.send_eager(core, peer, op, flags, done_as),
             }
@@ -289,28 +317,6 @@ impl<L: RmaLink> Endpoint<L> {
             _ => self.finish(core, &done_as, len, None),
         }
         Ok(())
-    }
-
-    /// Tells the peer of a message whose bytes stay here until it has a buffer for them.
-    fn send_rts(
-        &mut self,
-        peer: PeerId,
-        iov: &[Span],
-        mut flags: Flags,
-        done_as: Done,
-        handles: bool,
-    ) -> Result<(), Error> {
-        let (segs, direct) = segments(iov)?;
-        flags.set(Flags::DIRECT, direct && !handles);
-        flags.set(Flags::HANDLES, handles);
-        let len = total(iov);
-        let header = |req: u64, h: &mut Header| {
-            push(h, &Head::new(WireOp::Rts, flags, segs.len() as u16, done_as.tag, done_as.data));
-            push(h, &Offer { req: req.into(), len: (len as u64).into() });
-            push(h, &segs[..]);
-        };
-        let out = Out { offered: Cut::is_worth(len), ..Out::new(peer, iov.into(), len, done_as) };
-        self.launch(out, header, &[], 0)
     }
 
     pub(crate) fn rma(&mut self, core: &mut Core, op: &Rma<'_>, tally: Tally) -> Result<(), Error> {

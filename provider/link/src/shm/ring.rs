@@ -223,7 +223,7 @@ impl<M: Mem> Consumer<M> {
                 self.len = len;
                 if (SHORTEST + 1..=SHORT).contains(&len) {
                     // So it comes while the first is looked at. Of longer frames the processor fetches more by
-                    // itself.
+                    // itself, once one is copied: see `will_copy`.
                     self.mem.will_read(self.line as usize * LINE + CACHE_LINE);
                 }
                 Ok(Some(len))
