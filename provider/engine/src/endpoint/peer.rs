@@ -30,7 +30,7 @@ const WARY: u8 = 63;
 /// makes room meanwhile, at every quarter of its ring.
 const STUCK: u16 = 1024;
 
-/// Bytes from which on a message is so long that an offer takes far less room.
+/// Bytes above which a message takes far more room than its offer.
 const LONG: usize = 4096;
 
 /// How promising it is to wait for a peer.
