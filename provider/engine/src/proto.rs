@@ -193,6 +193,8 @@ bitflags! {
         const FROM_MANY = 1 << 15;
         /// Large messages go to more peers in turn than a node of a tree has.
         const TO_SEVERAL = 1 << 16;
+        /// The peer has not taken half of what its ring holds.
+        const BEHIND = 1 << 17;
     }
 }
 
@@ -214,8 +216,6 @@ bitflags! {
         const ONE_SIDED = 1 << 5;
         /// [`Plan::Bounce`].
         const BOUNCE = 1 << 6;
-        /// [`Plan::Eager`] or [`Plan::EagerInARow`]: there is no room.
-        const IN_FRAME = 1 << 7;
     }
 }
 
@@ -300,8 +300,7 @@ pub(crate) fn is_one_sided_frame(limits: &Limits, span: &Span) -> bool {
 
 /// Inside its frame, if it fits. What is injected is copied at once, whatever the threshold is set to.
 fn choose_eager(limits: &Limits, op: &Op) -> Option<Plan> {
-    let is_short = op.len <= limits.eager && !op.tried.contains(Tried::IN_FRAME);
-    if is_short || (op.when.contains(When::INJECT) && op.len <= limits.fits) {
+    if op.len <= limits.eager || (op.when.contains(When::INJECT) && op.len <= limits.fits) {
         Some(Plan::Eager)
     } else {
         // Both ways are a reason where the alternative is a copy by one of the two cores.
@@ -309,8 +308,7 @@ fn choose_eager(limits: &Limits, op: &Op) -> Option<Plan> {
         // Two copies by way of a ring that is seldom used take longer than one.
         let cold = op.when.contains(When::TO_MANY) && limits.is_sync() && op.memory == Memory::Host;
         let by_frames = limits.rma.is_empty() && op.memory == Memory::Host;
-        let gains =
-            (op.when.contains(When::IN_A_ROW) || both) && !cold && !op.tried.contains(Tried::IN_FRAME);
+        let gains = (op.when.contains(When::IN_A_ROW) || both) && !cold;
         let may = gains || by_frames;
         let most = if goes_one_way(limits, op) { limits.one_way } else { limits.in_a_row };
         (may && !op.when.contains(When::INJECT) && op.len <= most).then_some(Plan::EagerInARow)
@@ -321,7 +319,7 @@ fn choose_eager(limits: &Limits, op: &Op) -> Option<Plan> {
 /// has sent no large ones back: as from a node of a tree to the next. Its sender has something else to do than to wait until the
 /// receiver has copied it.
 fn goes_one_way(limits: &Limits, op: &Op) -> bool {
-    const ABOUT: When = When::IN_A_ROW.union(When::BOTH_WAYS).union(When::TO_SEVERAL);
+    const ABOUT: When = When::IN_A_ROW.union(When::BOTH_WAYS).union(When::TO_SEVERAL).union(When::BEHIND);
     let is_host = limits.is_sync() && op.memory == Memory::Host;
     op.role == Role::Send && is_host && op.when & ABOUT == When::IN_A_ROW
 }

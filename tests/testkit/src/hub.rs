@@ -20,15 +20,6 @@ pub(crate) enum Item {
     Closed(Gone),
 }
 
-impl Item {
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Item::Frame(bytes) => bytes.len(),
-            Item::Closed(_) => 0,
-        }
-    }
-}
-
 /// One direction between two links.
 #[derive(Debug)]
 pub(crate) struct Way {
@@ -59,7 +50,6 @@ pub(crate) struct Station {
 pub(crate) struct Hub {
     pub(crate) path: Path,
     pub(crate) capacity: usize,
-    pub(crate) room: usize,
     /// Links go on with the frames of one sender.
     rows: bool,
     pub(crate) direct: Direct,
@@ -135,7 +125,6 @@ impl Hub {
             eager_in_a_row,
             eager_one_way,
             capacity,
-            room,
             direct,
             peer_access,
             seed,
@@ -159,7 +148,6 @@ impl Hub {
         let hub = Hub {
             path,
             capacity,
-            room,
             rows,
             direct,
             off: matches!(direct, Direct::Never | Direct::Frames),

@@ -49,8 +49,6 @@ pub struct Setup {
     pub max_frame: usize,
     /// Frames that fit between two nodes, each way.
     pub capacity: usize,
-    /// Bytes of frames that do, likewise.
-    pub room: usize,
     /// How nodes access each other's host memory.
     pub direct: Direct,
     /// Whether a node's device may reach another node's.
@@ -114,7 +112,6 @@ impl Default for Setup {
             eager_one_way: 600,
             max_frame: 512,
             capacity: 64,
-            room: usize::MAX,
             direct: Direct::InCall,
             peer_access: false,
             cq_size: 64,

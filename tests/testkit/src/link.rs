@@ -199,7 +199,7 @@ impl Link for MemLink {
         let mut hub = self.hub.borrow_mut();
         assert!(head.len() + len <= hub.path.max_frame, "a frame of {} + {len} bytes", head.len());
         assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
-        let (alive, capacity, room) = (hub.stations[to].alive, hub.capacity, hub.room);
+        let (alive, capacity) = (hub.stations[to].alive, hub.capacity);
         let way = hub.way(self.at, to);
         if let Some(why) = way.refuse {
             return Err(Refused::Gone(why));
@@ -207,8 +207,7 @@ impl Link for MemLink {
         if !alive {
             return Err(Refused::Gone(Gone::Refused));
         }
-        let full = || way.items.iter().map(Item::len).sum::<usize>().saturating_add(head.len() + len) > room;
-        if way.items.len() >= capacity || room < usize::MAX && full() {
+        if way.items.len() >= capacity {
             hub.busy += 1;
             return Err(Refused::Busy);
         }

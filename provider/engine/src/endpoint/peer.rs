@@ -26,13 +26,6 @@ pub(super) const MOST_DELEGATED: usize = 2;
 /// Most messages after one that was waited for in vain that are not.
 const WARY: u8 = 63;
 
-/// So many times in a row a frame of a long message found no room, before it and those behind it are offered. A peer that receives
-/// makes room meanwhile, at every quarter of its ring.
-const STUCK: u16 = 1024;
-
-/// Bytes above which a message takes far more room than its offer.
-const LONG: usize = 4096;
-
 /// How promising it is to wait for a peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Promptness {
@@ -68,8 +61,6 @@ pub(crate) struct Peer {
     pub(super) waiting: usize,
     /// It was sent a message longer than those that always travel eagerly, and has not sent one here since.
     pub(super) unanswered: bool,
-    /// How often in a row a long message found no room for its frame.
-    pub(super) busy: u16,
     /// It ended, or could not be reached, when that was last known; it may have come back since.
     pub(super) gone: Option<Gone>,
     /// The link knows that receives wait for it, or that it was there.
@@ -139,7 +130,6 @@ impl Peer {
             unacked: 0,
             large: 0,
             unanswered: false,
-            busy: 0,
             helper: Helper::default(),
             delegated: ArrayVec::new(),
             fetches: Fetches::Unknown,
@@ -163,20 +153,6 @@ impl Peer {
     #[inline(always)]
     pub(super) fn takes_plain(&self, len: usize) -> bool {
         len < self.plain_below
-    }
-
-    /// Whether a message that finds no room for its frame had better be offered at last: an offer takes little room.
-    pub(super) fn may_offer(&self, len: usize, when: When) -> bool {
-        let is_long = len > self.limits.eager.min(LONG);
-        is_long && self.limits.is_sync() && !when.contains(When::INJECT)
-    }
-
-    /// A message that could be offered has found no room for its frame: whether that has been so for long, so that the peer
-    /// most likely takes nothing in. Its program may wait for something that this one does once its message is posted.
-    #[cold]
-    pub(super) fn is_stuck(&mut self) -> bool {
-        self.busy = self.busy.saturating_add(1);
-        self.busy >= STUCK
     }
 
     /// It has sent a frame of so many bytes.

@@ -236,6 +236,7 @@ impl<L: RmaLink> Endpoint<L> {
             state.unanswered = true;
             when.set(When::TO_MANY, self.targets.is_many());
             when.set(When::TO_SEVERAL, self.few_targets.is_many());
+            when.set(When::BEHIND, self.is_behind(peer, len));
         }
         let sent = self.send_as_chosen(core, peer, op, flags, done_as, when);
         // Once, however often it is tried.
@@ -244,6 +245,13 @@ impl<L: RmaLink> Endpoint<L> {
             self.few_targets.count(peer);
         }
         sent
+    }
+
+    /// Whether a message that only goes inside a frame one way had better be offered: the peer has much to take in already. Offers
+    /// take little room, so that a program goes on whose peer is elsewhere.
+    fn is_behind(&mut self, peer: PeerId, len: usize) -> bool {
+        let limits = &self.peer(peer).limits;
+        len > limits.in_a_row && len <= limits.one_way && !self.has_room_for_offers(peer)
     }
 
     /// Sends a message of which this holds.
@@ -273,15 +281,6 @@ impl<L: RmaLink> Endpoint<L> {
                 Plan::ByHandles | Plan::Rendezvous => {
                     let sent = self.send_rts(peer, op.iov, flags, done_as, plan == Plan::ByHandles);
                     return sent.inspect_err(|_| self.take_handles_back(peer, op.iov));
-                }
-                Plan::Eager | Plan::EagerInARow if self.peer(peer).may_offer(len, when) => {
-                    match self.send_eager(core, peer, op, flags, done_as) {
-                        Err(Error::Again) if self.peer(peer).is_stuck() => choice.tried |= Tried::IN_FRAME,
-                        sent => {
-                            self.peer(peer).busy *= u16::from(sent.is_err());
-                            return sent;
-                        }
-                    }
                 }
                 _ => return self.send_eager(core, peer, op, flags, done_as),
             }

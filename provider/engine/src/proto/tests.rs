@@ -55,11 +55,8 @@ fn messages() {
         (SYNC, Send, 601, Host, ROW | When::PAUSED, none, Plan::Rendezvous),
         (FRAMES, Send, 601, Host, ROW, none, Plan::Rendezvous),
         (SYNC, Role::Write, 601, Host, ROW, none, Plan::Rendezvous),
-        (SYNC, Send, 601, Host, ROW, Tried::IN_FRAME, Plan::Rendezvous),
-        (SYNC, Send, 600, Host, BOTH, Tried::IN_FRAME, Plan::Rendezvous),
-        (SYNC, Send, 256, Host, NONE, Tried::IN_FRAME, Plan::Rendezvous),
-        (SYNC, Send, 256, Host, INJECT, Tried::IN_FRAME, Plan::Eager),
-        (FRAMES, Send, 600, Host, ROW, Tried::IN_FRAME, Plan::EagerInARow),
+        (SYNC, Send, 601, Host, ROW | When::BEHIND, none, Plan::Rendezvous),
+        (SYNC, Send, 600, Host, ROW | When::BEHIND, none, Plan::EagerInARow),
         // So is one that is sent while a receive waits, where a core would copy it otherwise.
         (SYNC, Send, 256, Host, BOTH, none, Plan::Eager),
         (SYNC, Send, 600, Host, BOTH, none, Plan::EagerInARow),
