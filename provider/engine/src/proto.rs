@@ -193,7 +193,7 @@ bitflags! {
         const FROM_MANY = 1 << 15;
         /// Large messages go to more peers in turn than a node of a tree has.
         const TO_SEVERAL = 1 << 16;
-        /// The peer has not taken half of what its ring holds.
+        /// Half of the ring to the peer is not taken in yet, or the like.
         const BEHIND = 1 << 17;
     }
 }
