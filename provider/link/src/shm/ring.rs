@@ -237,12 +237,8 @@ impl<M: Mem> Consumer<M> {
     pub(crate) fn will_copy(&self) {
         // What fits two cache lines is on its way already.
         if self.len > SHORT {
-            self.fetch();
+            fetched(self.lines, self.line, self.len).for_each(|at| self.mem.will_read(at));
         }
-    }
-
-    fn fetch(&self) {
-        fetched(self.lines, self.line, self.len).for_each(|at| self.mem.will_read(at));
     }
 
     /// The next record is elsewhere, if `word` says so: as [`Consumer::peek`], there.
