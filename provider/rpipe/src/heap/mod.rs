@@ -337,7 +337,7 @@ impl Heap {
             }
         } else if room > 0 && aside + room == at {
             self.aside.len = room + len + self.take_behind(at + len);
-            self.turn_back(aside, at + len);
+            self.turn_back(aside, aside + self.aside.len);
         } else {
             self.release_elsewhere(at, len);
         }

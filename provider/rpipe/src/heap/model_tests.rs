@@ -221,6 +221,17 @@ fn a_heap_is_exhausted_and_becomes_whole_again() {
 }
 
 #[test]
+fn next_fit_goes_on_with_the_free_block_that_the_last_allocation_s_end_became_part_of() {
+    let mut heap = Heap::new(5 * GRANULE, GRANULE, Policy::NextFit).unwrap();
+    let [first, _, third, fourth] = [(); 4].map(|()| heap.alloc(GRANULE, 1).unwrap());
+    heap.set_policy(Policy::FirstFit).unwrap();
+    // The last is joined with the third, before it, and with the heap's end, where next-fit was to go on.
+    [third, first, fourth].iter().for_each(|block| heap.free(*block).unwrap());
+    heap.set_policy(Policy::NextFit).unwrap();
+    assert_eq!(heap.alloc(GRANULE, 1).map(|block| block.granule), Some(2));
+}
+
+#[test]
 fn policies_have_names() {
     for policy in Policy::ALL {
         assert_eq!(policy.to_string().parse::<Policy>(), Ok(policy));
