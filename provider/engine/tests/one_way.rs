@@ -80,3 +80,26 @@ fn a_peer_that_is_behind_is_offered_what_else_goes_inside_frames() {
     assert_eq!(net[1].received().len, len);
     net.assert_idle();
 }
+
+/// A frame counts with its own length: what is behind it finds room as long as the peer has no more than that to take in.
+#[test]
+fn what_would_leave_too_little_room_is_offered() {
+    let sizes = Setup { eager_one_way: 800, max_frame: 2048, ..Setup::default() };
+    let mut net = Net::with(2, Setup { spare: 2000, looks: false, ..sizes });
+    let src = net.bytes(0, &pattern(800, 1));
+    let dst: Vec<_> = (0..5).map(|_| net.memory(1, 800)).collect();
+    // The first may yet be answered.
+    let inside = [false, true, true, false, false].map(Ok);
+    let posted: Vec<Result<bool, Error>> = (0..5)
+        .map(|n| net[0].send(&msg(1, std::slice::from_ref(&src), n)).map(|()| net[0].tx().len() == 1))
+        .collect();
+    assert_eq!(posted, inside);
+    for (n, dst) in dst.iter().enumerate() {
+        net[1].recv(&from_any(std::slice::from_ref(dst), n)).unwrap();
+    }
+    net.settle();
+    assert_eq!(net[1].rx().iter().map(|c| (c.ctx.0, c.len)).collect::<Vec<_>>(), [0, 1, 2, 3, 4].map(|n| (n, 800)));
+    assert!(dst.iter().all(|dst| net[1].look(*dst, 800) == pattern(800, 1)));
+    assert_eq!(net[0].tx().len(), 3);
+    net.assert_idle();
+}

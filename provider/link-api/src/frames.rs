@@ -249,9 +249,10 @@ pub trait Link {
     /// The next short frame most likely goes to this peer: what it takes may be fetched meanwhile from the core that polls it.
     fn will_send(&mut self, _to: PeerId) {}
 
-    /// Whether there is room for a frame that the peer can do without: those that it has not taken are far
-    /// fewer than there may be, and fewer than transfers that a [`crate::PieceCounter`] can tell apart.
-    fn has_room_to_spare(&mut self, _to: PeerId) -> bool {
+    /// Whether there is room for a frame of `len` bytes that the peer can do without: with it, those that it has not taken are
+    /// far fewer than there may be, and fewer than transfers that a [`crate::PieceCounter`] can tell apart. Where frames share
+    /// room, it finds some now.
+    fn has_room_to_spare(&mut self, _to: PeerId, _len: usize) -> bool {
         true
     }
 

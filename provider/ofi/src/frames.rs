@@ -262,9 +262,9 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         }
     }
 
-    fn has_room_to_spare(&mut self, to: PeerId) -> bool {
+    fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
         if self.goes_by_base(to) {
-            return self.base.has_room_to_spare(to);
+            return self.base.has_room_to_spare(to, len);
         }
         let at = self.at(to);
         at.stage == Stage::Fabric && !at.full && at.channel.as_ref().is_some_and(|c| c.has_much_room())

@@ -124,7 +124,7 @@ fn room_is_told_of_by_halves() {
     assert!((10..=20).contains(&told), "{told} messages for 160 frames, of which 16 may be under way");
     // What is not told of does not keep the sender from having much room.
     for n in 0..16 {
-        until("frames to be taken", || next(&mut a).is_none() && a.has_room_to_spare(to_b));
+        until("frames to be taken", || next(&mut a).is_none() && a.has_room_to_spare(to_b, 0));
         until("room", || a.send(to_b, &[n], &[], 0, 0) != Err(Refused::Busy));
         until("the frame", || next(&mut b).is_some());
     }

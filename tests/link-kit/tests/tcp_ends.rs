@@ -49,7 +49,7 @@ fn what_was_sent_arrives_though_its_sender_closes_with_something_unread() {
     }
     // Until all of it is with the kernel, of which much is with that of the sender.
     until("room", || {
-        if b.has_room_to_spare(to_a) {
+        if b.has_room_to_spare(to_a, 0) {
             return true;
         }
         assert_eq!(take(&mut a, &mut b), (to_b, bytes(60_000, got)));

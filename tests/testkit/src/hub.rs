@@ -36,6 +36,13 @@ pub(crate) struct Way {
     pub(crate) cut: bool,
 }
 
+impl Way {
+    /// Of frames that are on their way.
+    pub(crate) fn bytes(&self) -> usize {
+        self.items.iter().map(|item| if let Item::Frame(bytes) = item { bytes.len() } else { 0 }).sum()
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Station {
     pub(crate) addr: Addr,
@@ -50,6 +57,7 @@ pub(crate) struct Station {
 pub(crate) struct Hub {
     pub(crate) path: Path,
     pub(crate) capacity: usize,
+    pub(crate) spare: usize,
     /// Links go on with the frames of one sender.
     rows: bool,
     pub(crate) direct: Direct,
@@ -125,6 +133,7 @@ impl Hub {
             eager_in_a_row,
             eager_one_way,
             capacity,
+            spare,
             direct,
             peer_access,
             seed,
@@ -148,6 +157,7 @@ impl Hub {
         let hub = Hub {
             path,
             capacity,
+            spare,
             rows,
             direct,
             off: matches!(direct, Direct::Never | Direct::Frames),

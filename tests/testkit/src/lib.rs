@@ -49,6 +49,8 @@ pub struct Setup {
     pub max_frame: usize,
     /// Frames that fit between two nodes, each way.
     pub capacity: usize,
+    /// Bytes of frames that leave room to spare.
+    pub spare: usize,
     /// How nodes access each other's host memory.
     pub direct: Direct,
     /// Whether a node's device may reach another node's.
@@ -112,6 +114,7 @@ impl Default for Setup {
             eager_one_way: 600,
             max_frame: 512,
             capacity: 64,
+            spare: usize::MAX,
             direct: Direct::InCall,
             peer_access: false,
             cq_size: 64,

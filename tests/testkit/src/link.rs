@@ -358,11 +358,12 @@ impl Link for MemLink {
         }
     }
 
-    fn has_room_to_spare(&mut self, to: PeerId) -> bool {
+    fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
         let to = self.place_of(to);
         let mut hub = self.hub.borrow_mut();
-        let capacity = hub.capacity;
-        2 * hub.way(self.at, to).items.len() < capacity
+        let (capacity, spare) = (hub.capacity, hub.spare);
+        let way = hub.way(self.at, to);
+        2 * way.items.len() < capacity && way.bytes() + len <= spare
     }
 
     fn keeps(&mut self, to: PeerId) -> bool {

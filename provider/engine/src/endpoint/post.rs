@@ -251,7 +251,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// take little room, so that a program goes on whose peer is elsewhere.
     fn is_behind(&mut self, peer: PeerId, len: usize) -> bool {
         let limits = &self.peer(peer).limits;
-        len > limits.in_a_row && len <= limits.one_way && !self.has_room_for_offers(peer)
+        len > limits.in_a_row && len <= limits.one_way && !self.has_room_to_spare(peer, len)
     }
 
     /// Sends a message of which this holds.

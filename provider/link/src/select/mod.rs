@@ -398,11 +398,11 @@ impl Link for Links {
         }
     }
 
-    fn has_room_to_spare(&mut self, to: PeerId) -> bool {
+    fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
         self.wake();
         match self.far_of(to) {
-            Some((at, id)) => self.far[at].link.has_room_to_spare(id),
-            None => self.shm.has_room_to_spare(to),
+            Some((at, id)) => self.far[at].link.has_room_to_spare(id, len),
+            None => self.shm.has_room_to_spare(to, len),
         }
     }
 

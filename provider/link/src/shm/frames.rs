@@ -236,8 +236,8 @@ impl Link for ShmLink {
         self.expect_peer(peer);
     }
 
-    fn has_room_to_spare(&mut self, to: PeerId) -> bool {
-        self.peers[to.0 as usize].out.as_mut().is_some_and(|out| out.tx.has_room_to_spare())
+    fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
+        self.peers[to.0 as usize].out.as_mut().is_some_and(|out| out.tx.has_room_to_spare(len))
     }
 
     fn disconnect(&mut self, peer: PeerId) {

@@ -312,19 +312,16 @@ impl<M: Mem> Producer<M> {
         self.pos.wrapping_sub(self.small) <= few || self.reach <= 2 * few
     }
 
-    /// Whether half of the ring is free, and fewer lines are taken than a shared transfer has turns: the
-    /// consumer, which publishes its position at every quarter at least, then polls the ring.
-    pub(crate) fn has_room_to_spare(&mut self) -> bool {
-        let most = (self.lines / 2).min(SPARE);
-        if self.under_way() < most {
-            return true;
-        }
+    /// Whether a frame of `len` bytes finds room and leaves half of the ring free, and fewer lines taken than a shared transfer has
+    /// turns: the consumer, which publishes its position at every quarter at least, then polls the ring.
+    pub(crate) fn has_room_to_spare(&mut self, len: usize) -> bool {
+        let most = (self.lines / 2).min(SPARE).saturating_sub(lines_of(len));
         // What is wrong with the ring is found when it is used.
-        let read = self.read_head().is_ok();
-        if read {
+        if self.under_way() >= most && self.read_head().is_ok() {
             self.settle();
         }
-        read && self.under_way() < most
+        // Where the lap before ended early, free lines are at two places, of which neither may do.
+        self.under_way() < most && self.reserve(len) == Ok(true)
     }
 
     /// Whether the consumer, which has closed, had read all that was published.

@@ -376,3 +376,57 @@ fn what_is_fetched_of_a_frame_is_its_own_and_inside_the_ring() {
     let long: Vec<usize> = fetched(1024, 1, 100 * LINE).collect();
     assert_eq!((long.len(), long.last()), (FETCHED - 1, Some(&(LINE + (FETCHED - 1) * CACHE_LINE))));
 }
+
+/// Room to spare is room for the frame, also where a lap that ended early has left free lines at two places, and half of the ring is free
+/// behind it.
+#[test]
+fn a_frame_with_room_to_spare_finds_room_and_leaves_half_of_the_ring() {
+    let rings = if cfg!(miri) { &[68 << 10][..] } else { &[68 << 10, 72 << 10, 96 << 10, 124 << 10, LONG] };
+    for (&ring, allowance) in rings.iter().flat_map(|ring| [(ring, 0), (ring, u32::MAX)]) {
+        let (tx, rx) = memory(ring);
+        let allowance = Allowance::new(allowance);
+        let (mut tx, mut rx) = (Producer::new(tx, 0, allowance), Consumer::new(rx));
+        let lines = (ring / LINE) as u32;
+        let long = vec![7; (32 << 10).min(max_frame(lines))];
+        let (mut state, mut under_way, mut spared, mut offered) = (9, 0, 0, 0);
+        for turn in 0..if cfg!(miri) { 400 } else { 40_000 } {
+            let (dice, fills) = (noise(&mut state) % 32, turn / 64 % 2 == 0);
+            if dice == 0 && tx.has_room_to_spare(long.len()) {
+                assert!(send(&mut tx, &long), "no room in {ring} bytes behind {under_way} lines");
+                under_way += lines_of(long.len());
+                assert!(under_way <= lines / 2, "{under_way} of {lines} lines");
+                spared += 1;
+            } else if dice == 0 {
+                offered += 1;
+            } else if fills || dice < 12 {
+                let len = length(&mut state, 600);
+                under_way += if send(&mut tx, &long[..len]) { lines_of(len) } else { 0 };
+            } else {
+                while let (Some(len), true) = (rx.peek().unwrap(), noise(&mut state) % 4 > 0) {
+                    under_way -= lines_of(len);
+                    rx.advance();
+                }
+                rx.publish();
+            }
+        }
+        assert!(cfg!(miri) || spared > 50 && offered > 0, "{spared} and {offered} in {ring} bytes");
+    }
+}
+
+/// A ring of the default length for a seventeenth peer, nearly filled and emptied: where next records go, the lines behind these and those
+/// before them are free, 32 KiB in neither.
+#[test]
+fn free_lines_at_two_places_are_no_room_for_a_long_frame() {
+    let (tx, rx) = memory(124 << 10);
+    let (mut tx, mut rx) = (Producer::new(tx, 0, plenty()), Consumer::new(rx));
+    let long = (32 << 10) + 20;
+    (0..735).for_each(|n| assert!(send(&mut tx, &[1; 100]), "{n}"));
+    while rx.peek().unwrap().is_some() {
+        rx.advance();
+    }
+    rx.publish();
+    for n in 0..600 {
+        assert!(send(&mut tx, &[2; 100]), "{n}");
+        assert!(!tx.has_room_to_spare(long) || tx.reserve(long).unwrap(), "behind {n}");
+    }
+}

@@ -311,7 +311,7 @@ impl Link for TcpLink {
         }
     }
 
-    fn has_room_to_spare(&mut self, to: PeerId) -> bool {
+    fn has_room_to_spare(&mut self, to: PeerId, _: usize) -> bool {
         let own = self.is_own(to) && 2 * self.own_bytes < OWN;
         let Some(channel) = &mut self.peers[to.0 as usize].channel else { return own };
         for rail in channel.rails.iter_mut().flat_map(|rails| rails.channels()).filter(|rail| rail.blocked) {

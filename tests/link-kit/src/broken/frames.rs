@@ -155,8 +155,8 @@ impl<L: RmaLink> Link for Broken<L> {
         }
     }
 
-    fn has_room_to_spare(&mut self, to: PeerId) -> bool {
-        self.flaw == Flaw::HasAlwaysRoom || self.link.has_room_to_spare(to)
+    fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
+        self.flaw == Flaw::HasAlwaysRoom || self.link.has_room_to_spare(to, len)
     }
 
     fn forget(&mut self, peer: PeerId) {

@@ -198,19 +198,19 @@ pub fn an_endpoint_reaches_itself<H: Harness>(h: &mut H) {
 pub fn there_is_room_to_spare_until_much_is_under_way<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, .. } = h.pair();
     for _ in 0..3 {
-        assert!(a.has_room_to_spare(to_b), "nothing is under way");
+        assert!(a.has_room_to_spare(to_b, 500), "nothing is under way");
         let mut sent = 0;
         // A kernel that carries frames may make room after one that found none: then that is filled, too.
         let full = (0..1000).any(|_| {
             while a.send(to_b, &[0; 500], &[], 0, 0).is_ok() {
                 sent += 1;
             }
-            !a.has_room_to_spare(to_b)
+            !a.has_room_to_spare(to_b, 500)
         });
         assert!(full, "nothing more finds room");
         for _ in 0..sent {
             h.take(&mut b);
         }
-        h.until("room to spare", |_| a.has_room_to_spare(to_b));
+        h.until("room to spare", |_| a.has_room_to_spare(to_b, 500));
     }
 }

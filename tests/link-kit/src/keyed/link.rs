@@ -356,7 +356,7 @@ impl Link for KeyedLink {
         }
     }
 
-    fn has_room_to_spare(&mut self, to: PeerId) -> bool {
+    fn has_room_to_spare(&mut self, to: PeerId, _: usize) -> bool {
         let Ok(id) = self.channel(to) else { return false };
         let wire = self.shared.lock();
         wire.ways.get(&(self.id, id)).is_some_and(|way| 2 * way.in_flight() < wire.pace.window)

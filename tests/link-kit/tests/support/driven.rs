@@ -93,8 +93,8 @@ impl<L: Link> Link for Driven<L> {
     fn expect(&mut self, peer: PeerId) {
         self.with(|l| l.expect(peer));
     }
-    fn has_room_to_spare(&mut self, to: PeerId) -> bool {
-        self.with(|l| l.has_room_to_spare(to))
+    fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
+        self.with(|l| l.has_room_to_spare(to, len))
     }
     fn forget(&mut self, peer: PeerId) {
         self.with(|l| l.forget(peer));

@@ -28,7 +28,12 @@ impl<L: RmaLink> Endpoint<L> {
     /// Whether a peer may be told what it can do without. While it does not look, such frames add up, and
     /// must not be in the way of others.
     pub(in crate::endpoint) fn has_room_for_offers(&mut self, peer: PeerId) -> bool {
-        !self.peer(peer).has_backlog() && self.link.has_room_to_spare(peer)
+        self.has_room_to_spare(peer, 0)
+    }
+
+    /// Likewise, in a frame with so many bytes of payload.
+    pub(in crate::endpoint) fn has_room_to_spare(&mut self, peer: PeerId, len: usize) -> bool {
+        !self.peer(peer).has_backlog() && self.link.has_room_to_spare(peer, wire::EAGER_HEAD + len)
     }
 
     /// Starts to fetch a payload together with its sender. Gives `then` back if that is not to be.
