@@ -98,7 +98,10 @@ fn what_would_leave_too_little_room_is_offered() {
         net[1].recv(&from_any(std::slice::from_ref(dst), n)).unwrap();
     }
     net.settle();
-    assert_eq!(net[1].rx().iter().map(|c| (c.ctx.0, c.len)).collect::<Vec<_>>(), [0, 1, 2, 3, 4].map(|n| (n, 800)));
+    assert_eq!(
+        net[1].rx().iter().map(|c| (c.ctx.0, c.len)).collect::<Vec<_>>(),
+        [0, 1, 2, 3, 4].map(|n| (n, 800))
+    );
     assert!(dst.iter().all(|dst| net[1].look(*dst, 800) == pattern(800, 1)));
     assert_eq!(net[0].tx().len(), 3);
     net.assert_idle();
