@@ -29,7 +29,7 @@ use crate::state::Iface;
 use crate::waiting::Waiting;
 
 /// What this door's peers speak; nothing that the engine does.
-const VERSION: u16 = 0x5506;
+const VERSION: u16 = 0x5507;
 
 /// Bytes of an interface's address.
 const ADDRESS: usize = size_of::<HostAddr>();

@@ -14,7 +14,7 @@ use super::allowance::Allowance;
 use super::mr_table::{PeerMrTable, places};
 use super::producer::Producer;
 use super::ring::{Broken, Consumer, Mem as _, max_frame};
-use super::segment::{CONTROL, Segment};
+use super::segment::{CONTROL, Segment, size as size_of_channel};
 
 thread_local! {
     static SEGMENT: (Segment, OwnedFd) = Segment::create(MIN_RING).unwrap();
@@ -176,13 +176,20 @@ fn pieces() {
 fn segments() {
     use std::os::fd::{AsRawFd, FromRawFd};
     bolero::check!().with_max_len(64).for_each(|bytes: &[u8]| {
-        let sizes =
-            [0, 1, CONTROL, CONTROL + MIN_RING, CONTROL + 2 * MIN_RING, CONTROL + MIN_RING - 4096, 1 << 30];
+        let sizes = [
+            0,
+            1,
+            CONTROL,
+            size_of_channel(MIN_RING),
+            size_of_channel(2 * MIN_RING),
+            size_of_channel(MIN_RING - 4096),
+            1 << 30,
+        ];
         let size = sizes[word(bytes, 0) as usize % sizes.len()];
         let says = [0, MIN_RING, MIN_RING + 1, usize::MAX, 1 << 30, word(bytes, 1) as usize]
             .get(word(bytes, 2) as usize % 12)
             .copied()
-            .unwrap_or(size.wrapping_sub(CONTROL));
+            .unwrap_or(size.wrapping_sub(size_of_channel(0)));
         // Often all that there must be but one.
         let add = word(bytes, 3) & 31;
         let add = if word(bytes, 4) % 2 == 0 { add } else { (7 | add) & !8 & !(1 << (add % 8)) };
@@ -197,7 +204,7 @@ fn segments() {
         let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
         let whole = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
         if Segment::adopt(fd.as_fd(), says).is_ok() {
-            assert!(seals & whole == whole && size == CONTROL + says, "{size} {says} {seals:x}");
+            assert!(seals & whole == whole && size == size_of_channel(says), "{size} {says} {seals:x}");
         }
     });
 }

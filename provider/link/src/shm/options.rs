@@ -8,8 +8,7 @@ use super::ring;
 use super::segment::{MAX_RING, MIN_RING};
 use super::windows::Windows;
 
-/// Bytes of a ring if nothing else is asked for. With the control page it makes 128 KiB, which take
-/// memory only where they were touched.
+/// Bytes of a ring if nothing else is asked for. They take memory only where they were touched.
 pub const DEFAULT_RING: usize = 124 << 10;
 
 /// Bytes of a ring to one of the first [`NEAR`] peers, if nothing else is asked for. Between cores that share no

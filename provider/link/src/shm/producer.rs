@@ -6,7 +6,7 @@ use ipc::word::Word as _;
 
 use super::allowance::{Allowance, Share};
 use super::ring::{
-    Broken, CACHE_LINE, COMMIT, ELSEWHERE, LINE, Mem, PAGE, SHORT, SHORTEST, lines_of, soon, straight,
+    Broken, CACHE_LINE, COMMIT, ELSEWHERE, FIRST, LINE, Mem, SHORT, SHORTEST, lines_of, soon, straight,
     stretches,
 };
 
@@ -82,7 +82,7 @@ impl<M: Mem> Producer<M> {
     /// Starts at a line, which the consumer, once it is there, is told. Where rings are written at different lines, these
     /// do not all contend for the same few places of a cache.
     pub(crate) fn new(mem: M, line: u32, allowance: Allowance) -> Producer<M> {
-        let line = line % PAGE.min(soon(mem.lines()));
+        let line = line % FIRST.min(soon(mem.lines()));
         mem.head().store(line, Relaxed);
         let mut own = Producer { line, ..Producer::starting_at(mem, line, allowance) };
         own.turn = soon(own.lines);

@@ -91,7 +91,11 @@ pub(super) const ELSEWHERE: u32 = 1 << 31;
 const FETCHED: usize = 16;
 
 /// Lines of a page.
-pub(super) const PAGE: u32 = 4096 / LINE as u32;
+const PAGE: u32 = 4096 / LINE as u32;
+/// Bytes of control words, in the page where the ring begins.
+pub(super) const WORDS: usize = 1024;
+/// Lines of the ring in that page.
+pub(super) const FIRST: u32 = PAGE - (WORDS / LINE) as u32;
 
 /// The other side broke the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,9 +106,9 @@ pub(crate) fn max_frame(lines: u32) -> usize {
     (lines as usize / 2 - 1) * LINE
 }
 
-/// At which line of so many a lap may end first.
+/// At which line of so many a lap may end first: at the end of a page.
 pub(super) fn soon(lines: u32) -> u32 {
-    (lines / 16).next_multiple_of(PAGE).clamp(1, lines / 4)
+    ((lines / 16).max(1).next_multiple_of(PAGE) - (PAGE - FIRST)).clamp(1, lines / 4)
 }
 
 /// After how many lines a consumer publishes its position, where laps are so long: often enough that they may be as

@@ -1,5 +1,5 @@
-//! The memory of a channel: one page of control words, a table of requests whose memory was taken back,
-//! then the ring, in a sealed memfd.
+//! The memory of a channel, a sealed memfd: a page of counters, a table of requests whose memory was taken back, control words, and
+//! behind these, in their page, the ring.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -15,36 +15,42 @@ use ipc::memfd::{self, Unfit, Writers};
 use ipc::pieces::COUNTERS;
 
 use super::ahead;
-use super::ring::{LINE, Mem};
+use super::ring::{LINE, Mem, WORDS};
 use super::shrink;
 
 /// Requests of the sender's that it can take back, by their place in its pool: a word each.
 pub(crate) const REVOCABLE: u32 = 16 << 10;
-/// Where the table of these is. A page of it takes memory once it was looked at.
+/// Where the table of these is, behind the piece counters. A page of it takes memory once it was looked at.
 const REVOKED: usize = 4096;
-/// Bytes before the ring.
-pub(crate) const CONTROL: usize = REVOKED + REVOCABLE as usize * 4;
-
-// Where the control words are: those that different sides write have cache lines of their own, two
-// apart since hardware fetches lines in pairs.
-const HEAD: usize = 0;
-const BELL: usize = 128;
-const WANT: usize = 256;
-const PIECES: usize = 512;
 /// From one piece counter to the next.
 const COUNTER: usize = 64;
+const _: () = assert!(COUNTERS as usize * COUNTER <= REVOKED);
+
+// Where the control words are: those that different sides write have cache lines of their own, two
+// apart since hardware fetches lines in pairs. They and the ring's first lines share a page: a peer that few short messages go to
+// takes one page less, and so does what a processor remembers of addresses.
+const HEAD: usize = REVOKED + REVOCABLE as usize * 4;
+const BELL: usize = HEAD + 128;
+const WANT: usize = HEAD + 256;
 /// What the sender, and what the receiver accesses of the other's memory (`access`).
-const TX_INSIDE: usize = 3584;
-const RX_INSIDE: usize = 3712;
+const TX_INSIDE: usize = HEAD + 384;
+const RX_INSIDE: usize = HEAD + 512;
 /// Copies between devices that the receiver has in flight, beside the latter.
 const RX_FLIGHTS: usize = RX_INSIDE + 4;
 /// The sender gives pages back, and the receiver allows that (`shrink`); beside the same two.
 const TX_GIVING: usize = TX_INSIDE + 4;
 const RX_ALLOWS: usize = RX_INSIDE + 8;
 /// Set for good: the sender's memory, and the receiver's, is not accessed any more.
-const TX_CLOSED: usize = 3840;
-const RX_CLOSED: usize = 3968;
-const _: () = assert!(PIECES + COUNTERS as usize * COUNTER <= TX_INSIDE && RX_CLOSED + 4 <= REVOKED);
+const TX_CLOSED: usize = HEAD + 640;
+const RX_CLOSED: usize = HEAD + 768;
+/// Bytes before the ring.
+pub(crate) const CONTROL: usize = HEAD + WORDS;
+const _: () = assert!(HEAD % 4096 == 0 && RX_CLOSED + 4 <= CONTROL && CONTROL % LINE == 0);
+
+/// Bytes of a channel with such a ring: whole pages.
+pub(crate) const fn size(ring: usize) -> usize {
+    (CONTROL + ring).next_multiple_of(4096)
+}
 
 /// Least bytes of a ring: enough for frames of 10 KiB.
 pub const MIN_RING: usize = 24 << 10;
@@ -78,8 +84,8 @@ pub(crate) struct Segment {
 impl Segment {
     /// A new segment with a ring of `ring` bytes, a multiple of the page size.
     pub(crate) fn create(ring: usize) -> io::Result<(Segment, OwnedFd)> {
-        let fd = memfd::create(c"strait", CONTROL + ring, Writers::All)?;
-        Ok((Segment::over(Mapping::new(&fd, CONTROL + ring, None)?), fd))
+        let fd = memfd::create(c"strait", size(ring), Writers::All)?;
+        Ok((Segment::over(Mapping::new(&fd, size(ring), None)?, ring), fd))
     }
 
     /// A segment a peer made; the reason if it is not one as agreed.
@@ -87,26 +93,26 @@ impl Segment {
         if !(MIN_RING..=MAX_RING).contains(&ring) || ring % 4096 != 0 {
             return Err(Unfit::Size);
         }
-        let segment = memfd::adopt(fd, CONTROL + ring..=CONTROL + ring).map(Segment::over)?;
+        let segment = Segment::over(memfd::adopt(fd, size(ring)..=size(ring))?, ring);
         segment.word(RX_ALLOWS).store(1, Relaxed);
         Ok(Segment { adopted: true, ..segment })
     }
 
-    /// A segment in memory of a control page, a table and a ring.
-    fn over(shared: Mapping) -> Segment {
-        let lines = (shared.len() - CONTROL) / LINE;
-        Segment { locked: OnceLock::new(), shared, lines: lines as u32, adopted: false }
+    /// A segment in memory of that size.
+    fn over(shared: Mapping, ring: usize) -> Segment {
+        assert!(shared.len() == size(ring));
+        Segment { locked: OnceLock::new(), shared, lines: (ring / LINE) as u32, adopted: false }
     }
 
     /// The word at byte `at`, which is inside and aligned to 4.
     #[inline]
     fn word(&self, at: usize) -> &AtomicU32 {
-        // SAFETY: callers ask for a place of the control page, of the table behind it, or for the first word of a
-        // line of the ring: these are inside, and multiples of 4.
+        // SAFETY: callers ask for a control word, a place of the table, or the first word of a line of the ring: these are inside, and
+        // multiples of 4.
         unsafe { self.shared.word(at) }
     }
 
-    /// The word of 64 bits at byte `at` of the control page, aligned to 8.
+    /// The word of 64 bits at byte `at`, a counter's.
     #[inline]
     fn wide(&self, at: usize) -> &AtomicU64 {
         // SAFETY: callers ask for places of counters, which are inside, and multiples of 8.
@@ -132,12 +138,12 @@ impl Segment {
 
     /// A piece counter; `slot` is below [`COUNTERS`].
     pub(crate) fn pieces(&self, slot: u16) -> &AtomicU64 {
-        self.wide(PIECES + usize::from(slot % COUNTERS) * COUNTER)
+        self.wide(usize::from(slot % COUNTERS) * COUNTER)
     }
 
     /// What the side that did not open that counter reports.
     pub(crate) fn report(&self, slot: u16) -> &AtomicU64 {
-        self.wide(PIECES + usize::from(slot % COUNTERS) * COUNTER + size_of::<u64>())
+        self.wide(usize::from(slot % COUNTERS) * COUNTER + size_of::<u64>())
     }
 
     /// What the sender accesses of the receiver's memory.
@@ -184,9 +190,9 @@ impl Segment {
         if locked.lock.held_for().is_some_and(|of| of != kind || locked.needs % ASKS != 0) {
             return;
         }
-        let base = self.shared.base() as usize + CONTROL;
-        // SAFETY: the ring, which ends with the mapping, and lives longer than what is remembered of it.
-        unsafe { locked.lock.lock_for(registry::of(kind), base, self.shared.len() - CONTROL) };
+        let base = self.shared.base() as usize + HEAD;
+        // SAFETY: the ring's pages, which end with the mapping, and live longer than what is remembered of them.
+        unsafe { locked.lock.lock_for(registry::of(kind), base, self.shared.len() - HEAD) };
     }
 
     /// Has the sender give no more pages back; whether it gives none by now. The sender itself looks at `locked`.
@@ -242,7 +248,7 @@ impl Mem for Segment {
             return false;
         }
         let kept = CONTROL + all_but as usize * LINE;
-        // SAFETY: the ring's pages, of which the caller says that they hold no record.
+        // SAFETY: the ring's pages, of which the caller says that they hold no record, but for the one with the control words.
         let given = unsafe { self.shared.remove(CONTROL..self.shared.len(), kept) };
         shrink::end(self.word(TX_GIVING));
         given

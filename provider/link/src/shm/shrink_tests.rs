@@ -47,6 +47,11 @@ fn pages(tx: &Producer<Segment>) -> usize {
     tx.mem().resident() / 4096
 }
 
+/// What is left is the page of the control words, and that which the consumer polls, if it is another one.
+fn is_idle(tx: &Producer<Segment>) -> bool {
+    (1..=2).contains(&pages(tx))
+}
+
 #[test]
 fn a_ring_of_which_little_is_used_gives_its_pages_back() {
     for ring in [MIN_RING, DEFAULT_RING, LONG_RING] {
@@ -59,8 +64,7 @@ fn a_ring_of_which_little_is_used_gives_its_pages_back() {
                 let used = pages(&tx);
                 assert!(used >= most.min(ring / LINE * 3 / 4) * LINE / 4096, "in use");
                 look(&mut tx, &mut rx);
-                // The control words, and what the consumer polls.
-                assert_eq!(pages(&tx), 2, "ring {ring}, {most}, round {round}: {used} before");
+                assert!(is_idle(&tx), "ring {ring}, {most}, round {round}: {} of {used}", pages(&tx));
             }
             // Laps are short again, unless the first one had to go to the ring's end.
             fill_and_empty(&mut tx, &mut rx, most);
@@ -89,7 +93,7 @@ fn a_ring_with_something_under_way_keeps_its_pages() {
     assert_eq!(rx.first(), Some(*b"frame"));
     rx.advance();
     look(&mut tx, &mut rx);
-    assert_eq!(pages(&tx), 2);
+    assert!(is_idle(&tx));
 }
 
 #[test]
@@ -117,7 +121,7 @@ fn a_ring_that_takes_no_more_than_its_first_laps_is_left_alone() {
         let (mut tx, mut rx) = pair(ring);
         fill_and_empty(&mut tx, &mut rx, ring / LINE / 2);
         (0..2).for_each(|_| look(&mut tx, &mut rx));
-        assert_eq!(pages(&tx), 2);
+        assert!(is_idle(&tx));
         // The next frame goes to the start, by which the position comes as far as by many.
         for n in 0..100 {
             fill_and_empty(&mut tx, &mut rx, 1 + n % 2);
@@ -145,7 +149,8 @@ fn pages_that_may_not_go_are_asked_for_again_only_after_some_more_frames() {
     let before = pages(&tx);
     (0..3).for_each(|_| look(&mut tx, &mut rx));
     assert_eq!(pages(&tx), before);
-    assert_eq!(used(&mut tx, &mut rx), 2);
+    used(&mut tx, &mut rx);
+    assert!(is_idle(&tx));
 }
 
 #[test]
