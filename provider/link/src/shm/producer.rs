@@ -164,13 +164,17 @@ impl<M: Mem> Producer<M> {
         self.pos.wrapping_sub(self.head) > self.pos.wrapping_sub(self.lap)
     }
 
-    fn settle(&mut self) {
-        let room = match self.is_behind() && self.line >= self.ended {
+    /// Lines from here on that hold no record.
+    fn room(&self) -> u32 {
+        match self.is_behind() && self.line >= self.ended {
             // What that lap left out, and no further: at the ring's start there are records of this one.
             true => self.lines - self.line,
             false => self.lines.saturating_sub(self.pos.wrapping_sub(self.head)),
-        };
-        let room = room.min(self.turn.wrapping_sub(self.pos));
+        }
+    }
+
+    fn settle(&mut self) {
+        let room = self.room().min(self.turn.wrapping_sub(self.pos));
         self.stop = self.pos.wrapping_add(room);
         self.reach = self.reach.max(self.line + room);
     }
@@ -209,10 +213,14 @@ impl<M: Mem> Producer<M> {
         }
     }
 
+    fn may_pass_by(&self, need: u32) -> bool {
+        self.is_behind() && self.line < self.ended && self.ended + need <= self.lines
+    }
+
     /// The lap has come to where records of the one before are that the consumer has not taken: it goes on behind
     /// these.
     fn pass_by(&mut self, need: u32) -> bool {
-        let passes = self.is_behind() && self.line < self.ended && self.ended + need <= self.lines;
+        let passes = self.may_pass_by(need);
         if passes {
             self.go_to(self.ended, self.ended - self.line);
             self.turn = self.lap.wrapping_add(self.lines + soon(self.lines));
@@ -312,16 +320,27 @@ impl<M: Mem> Producer<M> {
         self.pos.wrapping_sub(self.small) <= few || self.reach <= 2 * few
     }
 
-    /// Whether a frame of `len` bytes finds room and leaves half of the ring free, and fewer lines taken than a shared transfer has
-    /// turns: the consumer, which publishes its position at every quarter at least, then polls the ring.
+    /// Whether a frame of `len` bytes leaves half of the ring free, and fewer lines taken than a shared transfer has turns: the consumer, which
+    /// publishes its position at every quarter at least, then polls the ring. One that is longer than an offer finds room now, and frames
+    /// behind it that half. The lap stays as it is: what is sent after this may be another frame.
     pub(crate) fn has_room_to_spare(&mut self, len: usize) -> bool {
         let most = (self.lines / 2).min(SPARE).saturating_sub(lines_of(len));
         // What is wrong with the ring is found when it is used.
         if self.under_way() >= most && self.read_head().is_ok() {
             self.settle();
         }
-        // Where the lap before ended early, free lines are at two places, of which neither may do.
-        self.under_way() < most && self.reserve(len) == Ok(true)
+        self.under_way() < most && (len <= SHORT || self.leaves_half(lines_of(len) + 1))
+    }
+
+    /// Whether a record of so many lines finds room as things are, and half of the ring behind it. Where the lap before ended early, free
+    /// lines are at two places: the one that is not used next counts for nothing.
+    fn leaves_half(&self, need: u32) -> bool {
+        let here = self.room();
+        let room = match here < need && self.may_pass_by(need) {
+            true => self.lines - self.ended,
+            false => here,
+        };
+        self.left == NONE && room >= need + self.lines / 2
     }
 
     /// Whether the consumer, which has closed, had read all that was published.

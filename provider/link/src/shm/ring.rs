@@ -60,8 +60,8 @@ pub(crate) trait Mem {
     fn want(&self) -> &Self::Word;
     /// A sequentially consistent fence.
     fn fence(&self);
-    /// Gives the pages of all lines back that are not in the page of this one, and have no record: they read 0 then. Whether
-    /// that was done.
+    /// Gives the pages of all lines back that are neither in the page of this one nor in that of control words, and have no record: they
+    /// read 0 then. Whether that was done.
     fn give_back(&self, _all_but: u32) -> bool {
         false
     }

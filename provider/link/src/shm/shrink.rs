@@ -2,8 +2,8 @@
 //!
 //! A ring takes memory as far as it was once used: where its consumer was behind, all of it. A burst to all peers would so
 //! leave a full ring from each process to each other. Now and then each ring is looked at: of one that little went through
-//! since, and that is empty, the sender gives the pages back to the kernel (MADV_REMOVE), but for that which the consumer
-//! polls. They read 0 then, which is no record. The next lap is short again.
+//! since, and that is empty, the sender gives the pages back to the kernel (MADV_REMOVE), but for the first, with the
+//! control words, and that which the consumer polls. They read 0 then, which is no record. The next lap is short again.
 //!
 //! A page that is locked for a device must not go: the device would read it still, and the processor a new one. The sender
 //! knows its own locks. Of those of the consumer two words tell: the sender says that it gives pages back, then looks
