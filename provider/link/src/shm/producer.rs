@@ -124,6 +124,12 @@ impl<M: Mem> Producer<M> {
         self.mem
     }
 
+    /// Where the next record goes.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn next_line(&self) -> u32 {
+        self.line
+    }
+
     /// The positions of the consumer, as far as is known, and of the next record.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn known(&self) -> (u32, u32) {
@@ -324,12 +330,21 @@ impl<M: Mem> Producer<M> {
     /// publishes its position at every quarter at least, then polls the ring. One that is longer than an offer finds room now, and frames
     /// behind it that half. The lap stays as it is: what is sent after this may be another frame.
     pub(crate) fn has_room_to_spare(&mut self, len: usize) -> bool {
-        let most = (self.lines / 2).min(SPARE).saturating_sub(lines_of(len));
+        if self.can_spare(len) {
+            return true;
+        }
         // What is wrong with the ring is found when it is used.
-        if self.under_way() >= most && self.read_head().is_ok() {
+        let read = self.read_head().is_ok();
+        if read {
             self.settle();
         }
-        self.under_way() < most && (len <= SHORT || self.leaves_half(lines_of(len) + 1))
+        read && self.can_spare(len)
+    }
+
+    /// Likewise, by what is known of the consumer.
+    fn can_spare(&self, len: usize) -> bool {
+        let most = (self.lines / 2).min(SPARE);
+        self.under_way() + lines_of(len) < most && (len <= SHORT || self.leaves_half(lines_of(len) + 1))
     }
 
     /// Whether a record of so many lines finds room as things are, and half of the ring behind it. Where the lap before ended early, free

@@ -338,7 +338,7 @@ fn pages_that_are_not_needed_are_not_touched() {
     let pages = |tx: &Producer<Memory>| tx.mem().resident() / 4096;
     let few = soon(tx.mem().lines()) as usize * LINE / 4096 + 1;
     // A ring that is used much takes more.
-    let quarter = (LONG / 4096).div_ceil(4) + 1;
+    let quarter = (LONG / 4096).div_ceil(4);
     for (messages, most) in [(2000, few), (4000, 2 * few), (6000, quarter)] {
         for _ in 0..messages {
             assert!(send(&mut tx, &[1; 28]));
@@ -390,7 +390,7 @@ fn a_frame_with_room_to_spare_finds_room_and_leaves_half_of_the_ring() {
         let long = vec![7; (32 << 10).min(max_frame(lines))];
         let (mut state, mut spared, mut offered) = (9, 0, 0);
         for turn in 0..if cfg!(miri) { 400 } else { 40_000 } {
-            let (dice, fills) = (noise(&mut state) % 32, turn / 64 % 2 == 0);
+            let (dice, fills) = (noise(&mut state) % 32, turn / (lines / 4) % 2 == 0);
             if dice == 0 && tx.has_room_to_spare(long.len()) {
                 assert!(send(&mut tx, &long), "no room in {ring} bytes");
                 spared += 1;
