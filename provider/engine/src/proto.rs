@@ -47,6 +47,16 @@ impl Limits {
         self.fits + wire::EAGER_HEAD
     }
 
+    /// Whether a frame that came by this path may name memory of its sender so. The bytes are accessed by the means of the link that the
+    /// frame came by, and a link without these means has given nobody a right to name memory by them.
+    pub(crate) fn allows(&self, named: Reach) -> bool {
+        match named {
+            Reach::Frames => true,
+            Reach::Cpu => self.is_sync(),
+            Reach::Handles => !self.rma.difference(RmaCaps::SYNC).is_empty(),
+        }
+    }
+
     /// Whether host memory is accessed in the call.
     pub(crate) fn is_sync(&self) -> bool {
         self.rma.contains(RmaCaps::SYNC)

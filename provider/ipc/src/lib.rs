@@ -10,6 +10,7 @@
 //! | `listeners` | which unix sockets of the host listen |
 //! | `rights` | descriptors that travel with packets |
 //! | `credentials` | which user and process is at the other end of a socket |
+//! | `tcp_user` | which user has the other end of a TCP connection of this host |
 //! | `pidfd` | descriptors of processes, which tell their end |
 //! | `word` | words that several processes change |
 //! | `fence` | full fences, also by membarrier(2) |
@@ -41,6 +42,7 @@ mod random;
 mod revocation;
 pub mod rights;
 pub mod socket;
+pub mod tcp_user;
 mod timer;
 #[cfg(all(test, loom))]
 mod twin;

@@ -16,7 +16,7 @@ const UNIX_DIAG_NAME: u16 = 0;
 const LISTEN: u32 = 1 << 10;
 
 /// Bytes of the head of a message of netlink, of what a socket's message has before its attributes, and of an attribute's head.
-const HEAD: usize = 16;
+pub(crate) const HEAD: usize = 16;
 const ENTRY: usize = 16;
 const ATTRIBUTE: usize = 4;
 /// Where the number of the socket is in an entry.
@@ -41,8 +41,18 @@ pub fn find(mut is_it: impl FnMut(u64, &[u8]) -> bool) -> io::Result<Option<u64>
     }
 }
 
-/// Asks the kernel, of which nothing but answers reach this socket.
+/// Asks for all unix sockets that listen, with their names.
 fn ask() -> io::Result<OwnedFd> {
+    let mut request = vec![libc::AF_UNIX as u8, 0, 0, 0];
+    // Which states, which socket (all), what of it, and a cookie that is not used.
+    [LISTEN, 0, UDIAG_SHOW_NAME, u32::MAX, u32::MAX]
+        .iter()
+        .for_each(|word| request.extend(word.to_ne_bytes()));
+    ask_for(libc::NLM_F_DUMP, &request)
+}
+
+/// Asks the kernel for sockets. A socket that nothing but its answers reach.
+pub(crate) fn ask_for(flags: i32, request: &[u8]) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: socket(2) touches no memory of ours.
     let fd = cvt(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_SOCK_DIAG) })?;
@@ -51,24 +61,18 @@ fn ask() -> io::Result<OwnedFd> {
     // SAFETY: plain data, for which zeros are a value: the kernel's own address.
     let mut addr: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
     addr.nl_family = libc::AF_NETLINK as libc::sa_family_t;
-    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
-    let mut request = Vec::new();
-    let len = HEAD + 6 * 4;
-    request.extend((len as u32).to_ne_bytes());
-    request.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    request.extend(flags.to_ne_bytes());
-    request.extend([0; 8]);
-    request.extend([libc::AF_UNIX as u8, 0, 0, 0]);
-    // Which states, which socket (all), what of it, and a cookie that is not used.
-    [LISTEN, 0, UDIAG_SHOW_NAME, u32::MAX, u32::MAX]
-        .iter()
-        .for_each(|word| request.extend(word.to_ne_bytes()));
-    debug_assert_eq!(request.len(), len);
-    // SAFETY: `addr` is an address of that length, and `request` has so many bytes.
+    let len = HEAD + request.len();
+    let mut message = Vec::with_capacity(len);
+    message.extend((len as u32).to_ne_bytes());
+    message.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    message.extend(((libc::NLM_F_REQUEST | flags) as u16).to_ne_bytes());
+    message.extend([0; 8]);
+    message.extend(request);
+    // SAFETY: `addr` is an address of that length, and `message` has so many bytes.
     unsafe {
         let size = size_of_val(&addr) as libc::socklen_t;
         cvt(libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), size))?;
-        if libc::send(fd.as_raw_fd(), request.as_ptr().cast(), len, 0) < 0 {
+        if libc::send(fd.as_raw_fd(), message.as_ptr().cast(), len, 0) < 0 {
             return Err(io::Error::last_os_error());
         }
     }
@@ -128,11 +132,11 @@ fn name(entry: &[u8]) -> Option<&[u8]> {
     }
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().map(u32::from_ne_bytes).ok()
 }
 
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn half(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2)?.try_into().map(u16::from_ne_bytes).ok()
 }
 

@@ -193,6 +193,11 @@ pub trait Link {
     /// Gives a frame back.
     fn release(&mut self, frame: Frame);
 
+    /// Whether peers of this host may come by this link, as they may at first: if not, another link serves them, and a caller of this host, or under a
+    /// name of this host, is refused before anything of it is handed out. A link whose callers are never of this host ignores this; what
+    /// holds the links refuses such peers as well.
+    fn serve_host(&mut self, _on: bool) {}
+
     /// From now on [`Event::Begun`] may come before [`Event::Frame`] does. A link that hands out whole frames alone ignores this.
     fn set_early(&mut self) {}
 

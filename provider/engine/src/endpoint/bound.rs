@@ -161,7 +161,7 @@ impl<L: RmaLink> Endpoint<L> {
         handles: bool,
     ) -> Result<(), Error> {
         let (segs, direct) = segments(iov)?;
-        flags.set(Flags::DIRECT, direct && !handles);
+        flags.set(Flags::DIRECT, direct && !handles && self.peer(peer).limits.is_sync());
         flags.set(Flags::HANDLES, handles);
         let len = total(iov);
         let header = |req: u64, h: &mut Header| {

@@ -15,6 +15,15 @@ use link_api::{Frame, PeerId, RmaLink};
 /// Most bytes of headers.
 const HEADERS: usize = Head::LEN + 8 + MAX_SEGS * (size_of::<RmaSeg>() + size_of::<Seg>());
 
+/// How a frame names memory of its sender.
+fn named_by(op: WireOp, flags: Flags) -> Reach {
+    match op {
+        WireOp::CoopFetch | WireOp::CoopRma => Reach::Cpu,
+        WireOp::Handle | WireOp::ReadRts | WireOp::Bounce | WireOp::Invite => Reach::Handles,
+        _ => Reach::of(flags),
+    }
+}
+
 impl<L: RmaLink> Endpoint<L> {
     #[inline]
     pub(super) fn incoming(&mut self, core: &mut Core, frame: &Frame) {
@@ -88,6 +97,9 @@ impl<L: RmaLink> Endpoint<L> {
         op: WireOp,
         flags: Flags,
     ) -> Handled {
+        if !self.peer(peer).limits.allows(named_by(op, flags)) {
+            return Err(Malformed::Means);
+        }
         let mut bytes = [0u8; HEADERS - Head::LEN];
         let n = self.read_from(frame, Head::LEN, &mut bytes);
         let fields = &mut Fields::new(&bytes[..n]);

@@ -18,6 +18,8 @@ pub(super) enum Malformed {
     Op,
     /// A flag is unknown.
     Flags,
+    /// It names memory by means that its link does not have.
+    Means,
     /// Fewer bytes are behind the head than these, which flags and `aux` ask for.
     Short(usize),
     /// `aux` counts too many segments.
@@ -147,6 +149,9 @@ fn describe(head: Option<[u8; Head::LEN]>, len: usize, why: Malformed) -> String
     let what = match why {
         Malformed::Head | Malformed::Op => "no such op".into(),
         Malformed::Flags => format!("unknown flags in {:#x}", bytes[1]),
+        Malformed::Means => {
+            format!("flags {:#x}: the link that it came by has no such access to a peer's memory", bytes[1])
+        }
         Malformed::Short(least) => {
             format!("{body} bytes behind the head, of at least {least} that flags and aux {aux:#x} ask for")
         }

@@ -32,7 +32,7 @@ impl Links {
     }
 
     /// Whether a peer of this name is to be reached by shared memory, and why or why not.
-    fn near(&self, addr: &Addr) -> Cause {
+    pub(super) fn near(&self, addr: &Addr) -> Cause {
         match net::is_local(addr.ip()) {
             _ if *addr == self.shm.addr() => Cause::Near("it is this endpoint"),
             true if self.near => Cause::Near("its address is this host's"),
@@ -54,6 +54,7 @@ impl Links {
         let id = self.far[at].link.peer(addr);
         self.pace.has_peer();
         self.far[at].set(id, peer);
+        self.shm.set_elsewhere(peer, true);
         self.routes.set(peer, Route::to(at, id, cause));
     }
 

@@ -16,9 +16,6 @@ impl Links {
         len: usize,
     ) -> Result<(), Refused> {
         self.wake();
-        if self.ending.contains(to) {
-            return Err(Refused::Gone(Gone::Reset));
-        }
         if let Some((at, id)) = self.far_of(to) {
             self.pace.hurry();
             let sent = self.far[at].link.send(id, head, body, off, len);
@@ -37,9 +34,10 @@ impl Links {
     /// [`Link::keeps`](link_api::Link::keeps), also while the peer's end has not been told of though its link has.
     pub(super) fn keeps_far(&mut self, to: PeerId) -> bool {
         let ends = |event: &Event| matches!(event, Event::Closed(peer, _) if *peer == to);
-        self.ending.contains(to)
-            || self.events.iter().any(ends)
-            || self.far.iter_mut().any(|far| far.id_of(to).is_some_and(|id| far.link.keeps(id)))
+        if self.events.iter().any(ends) {
+            return true;
+        }
+        self.far_of(to).is_some_and(|(at, id)| self.far[at].link.keeps(id))
     }
 
     /// The link that a frame came by, if it is not shared memory; and the frame as that link knows it.
@@ -85,17 +83,6 @@ impl Links {
         if let Some((at, frame)) = self.far_frame(from, len, slot) {
             self.far[at].link.release(frame);
         }
-    }
-
-    /// A frame of a further link begins.
-    pub(super) fn begun_far(&mut self, at: usize, frame: Frame) -> Option<Event> {
-        let from = self.local(at, frame.from);
-        if self.ending.contains(from) {
-            // It is refused when it is whole.
-            self.far[at].link.leave(frame);
-            return None;
-        }
-        Some(Event::Begun(Frame { from, len: frame.len, slot: route::tagged(at, frame.slot) }))
     }
 
     pub(super) fn land_far(

@@ -4,14 +4,15 @@
 //! its address. If shared memory turns out not to lead to a peer (another network namespace), the peer gets the next
 //! link that does, and [`Event::PathChanged`] says so before anything was sent.
 //!
+//! One link serves a peer, in both directions, and its name decides which, never the side that calls. A caller by another link is refused: it
+//! would act with the means of a connection that was authenticated for another process ([`served`]).
+//!
 //! The shared memory link is here by value and by its type, so that a short message costs no more than it does on that
 //! link alone: its numbers of peers are those of the endpoint, and it is asked first. Further links are boxed; their
 //! numbers, operations and frames are translated.
 
 mod assign;
 mod crowd;
-mod cut;
-mod ending;
 mod far_frames;
 mod pace;
 mod rest;
@@ -19,6 +20,7 @@ mod rest;
 mod rest_tests;
 mod rma;
 mod route;
+mod served;
 mod setup;
 
 use std::collections::VecDeque;
@@ -33,9 +35,8 @@ use wire::Addr;
 use crate::shm::ShmLink;
 use crate::turns;
 use crowd::Member;
-use ending::Endings;
 use pace::Pace;
-use route::{Cause, Far, Route, Routes};
+use route::{Far, Routes};
 
 pub use route::BoxedLink;
 
@@ -47,8 +48,6 @@ pub struct Links {
     routes: Routes,
     /// What is to be told before anything else.
     events: VecDeque<Event>,
-    /// Peers that not all of their links have reported the end of.
-    ending: Endings,
     /// Which further link is looked at first.
     turn: usize,
     pace: Pace,
@@ -70,84 +69,57 @@ impl Links {
         self.routes.of(peer)?.far()
     }
 
-    /// The number of a further link's peer here.
-    fn local(&mut self, at: usize, id: PeerId) -> PeerId {
-        if let Some(peer) = self.far[at].local(id) {
-            return peer;
-        }
-        let addr = self.far[at].link.peer_addr(id);
-        let peer = self.shm.peer(&addr);
-        self.pace.has_peer();
-        self.far[at].set(id, peer);
-        if self.routes.of(peer).is_none() {
-            self.routes.set(peer, Route::to(at, id, Cause::Connected));
-            self.events.push_back(Event::PathChanged(peer));
-        }
-        peer
-    }
-
-    /// The next event of one further link.
+    /// The next event of one further link, of peers that it serves.
     fn poll_one(&mut self, at: usize) -> Option<Event> {
         loop {
             return Some(match self.far[at].link.poll()? {
-                Event::Frame(frame) => {
-                    let from = self.local(at, frame.from);
-                    if self.ending.contains(from) {
-                        self.refuse_successor(Some(at), from, frame);
+                Event::Frame(frame) => match self.serve(at, frame.from) {
+                    Some(from) => {
+                        let slot = route::tagged(at, frame.slot);
+                        Event::Frame(Frame { from: from.peer(), len: frame.len, slot })
+                    }
+                    None => {
+                        self.refuse(at, frame);
                         continue;
                     }
-                    Event::Frame(Frame { from, len: frame.len, slot: route::tagged(at, frame.slot) })
-                }
-                Event::Begun(frame) => match self.begun_far(at, frame) {
-                    Some(event) => event,
+                },
+                Event::Begun(frame) => match self.serve(at, frame.from) {
+                    Some(from) => {
+                        let slot = route::tagged(at, frame.slot);
+                        Event::Begun(Frame { from: from.peer(), len: frame.len, slot })
+                    }
+                    None => {
+                        self.refuse_begun(at, frame);
+                        continue;
+                    }
+                },
+                Event::Closed(id, why) => match self.far[at].served(id) {
+                    Some(peer) => Event::Closed(peer.peer(), why),
+                    None => {
+                        self.far[at].link.forget(id);
+                        continue;
+                    }
+                },
+                Event::PathChanged(id) => match self.far[at].served(id) {
+                    Some(peer) => Event::PathChanged(peer.peer()),
                     None => continue,
                 },
-                Event::Closed(id, why) => {
-                    let peer = self.local(at, id);
-                    match self.closed(Some(at), peer, why) {
-                        Some(event) => event,
-                        None => continue,
-                    }
-                }
-                Event::PathChanged(id) => Event::PathChanged(self.local(at, id)),
                 Event::Done(op, ok) => Event::Done(route::tag_op(at, op), ok),
             });
-        }
-    }
-
-    /// The next event of shared memory, where there are further links.
-    fn poll_shm(&mut self) -> Option<Event> {
-        loop {
-            match self.shm.poll()? {
-                Event::Frame(frame) if self.ending.contains(frame.from) => {
-                    self.refuse_successor(None, frame.from, frame);
-                }
-                Event::Closed(peer, why) => {
-                    if let Some(event) = self.closed(None, peer, why) {
-                        return Some(event);
-                    }
-                }
-                event => return Some(event),
-            }
         }
     }
 
     /// The next event, of any link.
     #[cold]
     fn poll_all(&mut self) -> Option<Event> {
-        let event = self.poll_links();
-        if !self.ending.is_empty() {
-            // A successor's frame is not to get past `poll_shm`.
-            self.shm.poll_next();
-        }
-        event
+        self.poll_links()
     }
 
     fn poll_links(&mut self) -> Option<Event> {
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }
-        if !self.pace.step() && self.ending.is_empty() {
+        if !self.pace.step() {
             return self.poll_near();
         }
         if self.rests() {
@@ -189,7 +161,7 @@ impl Links {
     }
 
     fn poll_near(&mut self) -> Option<Event> {
-        let event = self.poll_shm();
+        let event = self.shm.poll();
         self.pace.note_near(event.is_some());
         self.pace.note_time(self.shm.clock());
         event
@@ -296,9 +268,10 @@ impl Link for Links {
 
     #[inline]
     fn has_frames_of(&self, from: PeerId) -> bool {
-        // Of a peer whose path is one link, frames may come by another.
-        let has = |far: &Far| far.id_of(from).is_some_and(|id| far.link.has_frames_of(id));
-        self.shm.has_frames_of(from) || self.far.iter().any(has)
+        match self.far_of(from) {
+            Some((at, id)) => self.far[at].link.has_frames_of(id),
+            None => self.shm.has_frames_of(from),
+        }
     }
 
     // The trait's own reads a frame of shared memory in the general way, which costs a short message more.
@@ -363,20 +336,21 @@ impl Link for Links {
     }
 
     fn is_gone(&self, peer: PeerId) -> bool {
-        let gone = |far: &Far| far.id_of(peer).is_some_and(|id| far.link.is_gone(id));
-        self.ending.contains(peer) || self.shm.is_gone(peer) || self.far.iter().any(gone)
+        match self.far_of(peer) {
+            Some((at, id)) => self.far[at].link.is_gone(id),
+            None => self.shm.is_gone(peer),
+        }
     }
 
     fn is_connected(&self, peer: PeerId) -> bool {
-        let connected = |far: &Far| far.id_of(peer).is_some_and(|id| far.link.is_connected(id));
-        self.ending.contains(peer) || self.shm.is_connected(peer) || self.far.iter().any(connected)
+        match self.far_of(peer) {
+            Some((at, id)) => self.far[at].link.is_connected(id),
+            None => self.shm.is_connected(peer),
+        }
     }
 
     fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
         self.wake();
-        if self.ending.contains(peer) {
-            return Err(Refused::Gone(Gone::Reset));
-        }
         if let Some((at, id)) = self.far_of(peer) {
             self.pace.hurry();
             return self.far[at].link.connect(id);
@@ -411,11 +385,10 @@ impl Link for Links {
         if self.is_connected(peer) {
             return;
         }
-        for far in &mut self.far {
-            if let Some(id) = far.id_of(peer) {
-                far.link.forget(id);
-                far.unset(id);
-            }
+        if let Some((at, id)) = self.far_of(peer) {
+            self.far[at].link.forget(id);
+            self.far[at].unset(id);
+            self.shm.set_elsewhere(peer, false);
         }
         self.is_no_neighbour(peer);
         self.routes.unset(peer);
@@ -424,7 +397,10 @@ impl Link for Links {
 
     fn disconnect(&mut self, peer: PeerId) {
         self.wake();
-        self.cut_everywhere(peer);
+        match self.far_of(peer) {
+            Some((at, id)) => self.far[at].link.disconnect(id),
+            None => self.shm.disconnect(peer),
+        }
     }
 
     fn arm(&mut self) -> bool {

@@ -18,7 +18,7 @@ impl Links {
     #[cold]
     pub(super) fn rest_if_quiet(&mut self) {
         let Some(member) = &mut self.member else { return };
-        if !member.is_quiet() || !self.shm.has_no_rings() || !self.ending.is_empty() {
+        if !member.is_quiet() || !self.shm.has_no_rings() {
             return;
         }
         let is_armed = self.arm();

@@ -28,6 +28,18 @@ impl fmt::Display for Cause {
     }
 }
 
+/// A peer that a further link serves, as that link's event names it. Only [`Far::served`] makes one: what a link says of a peer that it does not serve,
+/// a frame, an end or another path, cannot be handed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Served(PeerId);
+
+impl Served {
+    /// The endpoint's number of the peer.
+    pub(super) fn peer(self) -> PeerId {
+        self.0
+    }
+}
+
 /// The way to a peer.
 #[derive(Debug)]
 pub(super) struct Route {
@@ -93,15 +105,17 @@ impl Far {
         Far { link, peers: Vec::new(), ids: Vec::new() }
     }
 
-    pub(super) fn local(&self, id: PeerId) -> Option<PeerId> {
-        self.peers.get(id.0 as usize).copied().flatten()
+    /// The peer of this number, if the link serves it.
+    pub(super) fn served(&self, id: PeerId) -> Option<Served> {
+        self.peers.get(id.0 as usize).copied().flatten().map(Served)
     }
 
-    /// What the link calls a peer.
+    /// What the link calls a peer that it serves.
     pub(super) fn id_of(&self, peer: PeerId) -> Option<PeerId> {
         self.ids.get(peer.0 as usize).copied().flatten()
     }
 
+    /// The link serves a peer from now on.
     pub(super) fn set(&mut self, id: PeerId, peer: PeerId) {
         put(&mut self.peers, id, peer);
         put(&mut self.ids, peer, id);

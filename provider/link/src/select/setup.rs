@@ -7,10 +7,9 @@ use ipc::Poller;
 use link_api::Link as _;
 
 use super::Links;
-use super::ending::Endings;
 use super::pace::Pace;
 use super::route::{BoxedLink, Far, Routes};
-use crate::shm::{OpenOptions, ShmLink};
+use crate::shm::{Callers, OpenOptions, ShmLink};
 use crate::tcp::{TcpLink, TcpOptions};
 
 impl Links {
@@ -21,7 +20,6 @@ impl Links {
             far: Vec::new(),
             routes: Routes::default(),
             events: VecDeque::new(),
-            ending: Endings::default(),
             turn: 0,
             pace: Pace::default(),
             member: None,
@@ -45,6 +43,7 @@ impl Links {
             }
         }
         self.far.push(Far::new(link));
+        self.share_out();
         self.pace.begin();
         self.join();
         Ok(())
@@ -69,6 +68,17 @@ impl Links {
     /// Whether peers on this host are reached by shared memory, and not like all others. To be called before any peer is known.
     pub fn set_shm(&mut self, on: bool) {
         self.near = on;
+        self.share_out();
+    }
+
+    /// Peers of this host are served by shared memory, or by further links, and are refused by the others.
+    fn share_out(&mut self) {
+        self.shm.admit_callers(match (self.near, self.far.is_empty()) {
+            (_, true) => Callers::All,
+            (true, false) => Callers::OfThisHost,
+            (false, false) => Callers::Itself,
+        });
+        self.far.iter_mut().for_each(|far| far.link.serve_host(!self.near));
     }
 
     /// A link that is not here, and why: what is told of paths says so.

@@ -11,6 +11,7 @@ use link_api::{OpId, Patience, PeerId};
 use wire::Addr;
 use wire::channel::Space;
 
+use super::admission::Admission;
 use super::allowance::Allowance;
 use super::expected::Expected;
 use super::guest::{Contested, Guest};
@@ -77,6 +78,8 @@ pub struct ShmLink {
     pub(super) listener: OwnedFd,
     /// Accepted, but no hello yet, or no room for what it is about.
     pub(super) guests: Vec<Option<Guest>>,
+    /// Under which names callers are let in.
+    pub(super) admission: Admission,
     /// Channels under the name of a peer that has one, and lives as far as can be seen.
     pub(super) contested: Vec<Contested>,
     /// Wakes a sleeper to decide on them, while there are any.

@@ -4,6 +4,7 @@
 //! receiver has noticed. Two peers that talk both ways have two channels, each a ring in a segment
 //! of its own and a socket which says that the other end is alive, and which wakes it.
 
+mod admission;
 mod ahead;
 mod allowance;
 mod closing;
@@ -43,6 +44,7 @@ mod wake;
 mod window;
 mod windows;
 
+pub(crate) use admission::Callers;
 pub use ahead::speculation_barrier;
 pub use frames::offers;
 pub use hello::ENDPOINT_NAMES;

@@ -9,8 +9,9 @@ use std::time::Instant;
 use ipc::Poller;
 use ipc::fence::Barrier;
 use ipc::rights::Spare;
-use link_api::Patience;
+use link_api::{Patience, PeerId};
 
+use super::admission::{Admission, Callers};
 use super::allowance::Allowance;
 use super::link::{PACE, ShmLink};
 use super::looks::Looks;
@@ -26,6 +27,16 @@ impl ShmLink {
     /// Another link of the endpoint carries frames.
     pub(crate) fn set_patient(&mut self) {
         self.patient = true;
+    }
+
+    /// Which peers this link serves: others that call are refused.
+    pub(crate) fn admit_callers(&mut self, callers: Callers) {
+        self.admission.set_callers(callers);
+    }
+
+    /// Another link serves this peer, or does no more. A peer with a channel here is none of another link's.
+    pub(crate) fn set_elsewhere(&mut self, peer: PeerId, on: bool) {
+        self.admission.set_elsewhere(peer, on);
     }
 
     #[cfg(all(test, not(loom)))]
@@ -88,6 +99,7 @@ impl ShmLink {
             poller,
             listener,
             guests: Vec::new(),
+            admission: Admission::new(),
             contested: Vec::new(),
             contest: None,
             behind: None,

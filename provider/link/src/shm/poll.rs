@@ -165,11 +165,6 @@ impl ShmLink {
         }
     }
 
-    /// The next frame is for [`link_api::Link::poll`] to find.
-    pub(crate) fn poll_next(&mut self) {
-        self.slow = true;
-    }
-
     /// A frame has come after a poll that found none: it may be answered.
     #[inline(always)]
     pub(super) fn expect_answer(&self, frame: &Frame) {

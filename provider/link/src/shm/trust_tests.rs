@@ -81,6 +81,29 @@ fn a_hello_that_is_not_as_agreed_is_refused() {
     assert_eq!((b.guests.iter().flatten().count(), b.rings.peers().count()), (0, 1));
 }
 
+/// Of a process of the same user, which has the secrets of this link and none of the other's.
+#[test]
+fn a_name_that_another_link_serves_is_refused() {
+    let (_keep, fd) = Segment::create(MIN_RING).unwrap();
+    let mut b = open();
+    let call = |b: &mut ShmLink, from: &str| {
+        let sock = raw(b);
+        rights::send_fd(&sock, &hello_to(b, from).encode(), fd.as_fd()).unwrap();
+        assert!(event_none(b), "{from}");
+        answer(&sock)
+    };
+    b.admit_callers(super::Callers::OfThisHost);
+    assert_eq!(call(&mut b, "198.51.100.7:9"), Some(Packet::Refused));
+    let served = b.peer(&Addr::new("127.0.0.1:9".parse().unwrap()));
+    b.set_elsewhere(served, true);
+    assert_eq!(call(&mut b, "127.0.0.1:9"), Some(Packet::Refused));
+    assert!(!b.is_connected(served));
+    b.admit_callers(super::Callers::Itself);
+    assert_eq!(call(&mut b, "127.0.0.1:10"), Some(Packet::Refused));
+    b.admit_callers(super::Callers::OfThisHost);
+    assert_ne!(call(&mut b, "127.0.0.1:10"), Some(Packet::Refused));
+}
+
 #[test]
 fn a_refusal_closes_the_peer() {
     let mut a = open();
