@@ -270,6 +270,10 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         at.stage == Stage::Fabric && !at.full && at.channel.as_ref().is_some_and(|c| c.has_much_room())
     }
 
+    fn serve_host(&mut self, on: bool) {
+        self.base.serve_host(on);
+    }
+
     fn forget(&mut self, peer: PeerId) {
         if self.is_connected(peer) || self.is_own(peer) {
             return;

@@ -14,7 +14,7 @@ fn fakes() -> OfiHarness<Fake> {
     OfiHarness::new(move || Ok(net.open()))
 }
 
-link_kit::conform! { fakes(); frames polls peers ends returns hostile sleep threads frames_only }
+link_kit::conform! { fakes(); frames polls peers ends returns host hostile sleep threads frames_only }
 
 /// A fabric that has no room at times.
 mod stingy {

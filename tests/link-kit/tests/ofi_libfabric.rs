@@ -46,7 +46,7 @@ fn provider() -> OfiHarness<Fabric> {
     harness
 }
 
-link_kit::conform! { provider(); frames polls peers ends returns hostile sleep threads frames_only }
+link_kit::conform! { provider(); frames polls peers ends returns host hostile sleep threads frames_only }
 
 /// Counted by what is asked of the provider: one `fi_read`.
 #[test]

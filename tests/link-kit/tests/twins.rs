@@ -4,11 +4,24 @@
 mod memory;
 #[path = "support/shm.rs"]
 mod shm;
+#[path = "support/tcp.rs"]
+mod tcp;
 
 use link_kit::keyed::KeyedHarness;
 use link_kit::{Flaw, Flawed, conformance};
 use memory::MemHarness;
 use shm::ShmHarness;
+use tcp::TcpHarness;
+
+/// Links over TCP on a loopback address.
+struct Loopback;
+
+impl Loopback {
+    #[allow(clippy::new_ret_no_self)]
+    fn new() -> TcpHarness {
+        TcpHarness::new("127.0.0.1:0")
+    }
+}
 
 /// Tests of each flaw. One that is missing does not compile.
 macro_rules! twins {
@@ -76,6 +89,10 @@ twins! {
     TakesFramesForNobody:
         MemHarness ends::nothing_is_sent_to_a_peer_that_has_ended "to a peer that has ended",
         KeyedHarness peers::a_peer_that_is_not_there_is_gone "left == right";
+    ServesHostAlways:
+        Loopback host::a_caller_of_this_host_is_refused_where_another_link_serves_it "that another link serves";
+    ServesHostNeverAgain:
+        Loopback host::a_caller_of_this_host_is_refused_where_another_link_serves_it "";
     ForgetsConnected: MemHarness peers::a_peer_that_is_connected_is_not_forgotten "given to another";
     NeverForgets: MemHarness peers::a_number_that_was_forgotten_may_be_anothers "are used again";
     DescribesNothing: MemHarness peers::what_a_path_is_like_is_told_in_one_line "no line on a path";

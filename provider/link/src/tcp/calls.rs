@@ -4,7 +4,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use ipc::Watch;
-use link_api::{Event, Gone, PeerId, Refused};
+use link_api::{Event, Gone, Link as _, PeerId, Refused};
+use wire::Addr;
 use wire::session::{Caller, Heard, Next, Role, Stranger, Verdict};
 
 use super::handshake::{Call, Stage, say, versions};
@@ -17,6 +18,9 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// How long the other side's own call is waited for, which counts instead of ours.
 const CROSSING: Duration = Duration::from_secs(1);
+
+/// Most calls to names that callers have yet to prove.
+const CALLED_BACK: usize = 64;
 
 /// How long the kernel tries one of two addresses, before it is the other one's turn.
 const ATTEMPT: Duration = Duration::from_secs(1);
@@ -174,6 +178,9 @@ impl TcpLink {
                     (std::mem::replace(&mut call.stage, Stage::Waiting), call.by_further);
                 if let Stage::Talking(fd, _) = stage {
                     self.poller.remove(&fd);
+                    if let Err(why) = self.names.check_called(&fd) {
+                        return self.warn_of(peer, Gone::Denied, &why);
+                    }
                     self.at_mut(peer).by_further = by_further;
                     let channel = self.new_channel(fd, keys, &hello);
                     self.adopt(peer, channel);
@@ -198,6 +205,10 @@ impl TcpLink {
             Ok(Next::Declined(_, Verdict::Full)) => {
                 let why = "its process has no descriptor left for a connection: raise ulimit -n there";
                 self.warn_of(peer, Gone::Exhausted, why);
+            }
+            Ok(Next::Declined(_, Verdict::Denied)) => {
+                let why = "it does not grant this endpoint its name: its log says why";
+                self.warn_of(peer, Gone::Denied, why);
             }
             Ok(Next::Declined(hello, _)) => {
                 let why = format!("what answers there is {}, of the same job", hello.name);
@@ -245,6 +256,43 @@ impl TcpLink {
         } else {
             at.fail(why);
         }
+        self.forget_called_back(peer);
+    }
+
+    /// What the application knows of the peer of a name.
+    pub(super) fn known_by(&self, name: &Addr) -> Option<&Addr> {
+        let known = self.ids.get(name).map(|id| self.at(*id))?;
+        (!known.called_back).then_some(&known.addr)
+    }
+
+    /// Calls the peer of a name by which a connection came that is not from its address: what answers there has the name. The verdict
+    /// on that connection.
+    pub(super) fn call_back(&mut self, name: &Addr) -> Verdict {
+        let is_new = !self.ids.contains_key(name);
+        if is_new && self.pending.iter().filter(|id| self.at(**id).called_back).count() >= CALLED_BACK {
+            return Verdict::Full;
+        }
+        let peer = self.id_of(&Addr::new(name.sock()));
+        let at = self.at_mut(peer);
+        at.called_back |= is_new;
+        if at.is_connected() {
+            return Verdict::Denied;
+        }
+        if at.call.is_none() {
+            log::info!("{}: {name} calls from another address, and is called at its own", self.addr);
+            if let Err(Refused::Gone(_)) = self.call(peer) {
+                self.forget_called_back(peer);
+                return Verdict::Denied;
+            }
+        }
+        Verdict::Crossing
+    }
+
+    /// A peer that was known for a caller's sake alone has not proved its name.
+    fn forget_called_back(&mut self, peer: PeerId) {
+        if self.at(peer).called_back {
+            self.forget(peer);
+        }
     }
 
     pub(super) fn drop_call(&mut self, peer: PeerId) -> Option<Box<Call>> {
@@ -264,6 +312,7 @@ impl TcpLink {
                 if let Some(Stage::Waiting) = at.call.as_ref().map(|call| &call.stage) {
                     // The next send calls again.
                     at.call = None;
+                    self.forget_called_back(peer);
                 } else {
                     self.call_failed(peer, Gone::Unreachable, "it did not answer in time");
                 }

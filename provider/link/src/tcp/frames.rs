@@ -83,7 +83,13 @@ impl Link for TcpLink {
     }
 
     fn peer(&mut self, addr: &Addr) -> PeerId {
-        self.id_of(addr)
+        let peer = self.id_of(addr);
+        self.at_mut(peer).called_back = false;
+        peer
+    }
+
+    fn serve_host(&mut self, on: bool) {
+        self.names.serve_host(on);
     }
 
     fn peer_addr(&self, peer: PeerId) -> Addr {

@@ -9,6 +9,7 @@ use wire::session::{Answerer, Hello, Proven, Role, Verdict};
 
 use super::handshake::{Guest, Stage, Visit, say};
 use super::link::TcpLink;
+use super::names::Claim;
 use super::sock;
 use super::table;
 use super::watched::token;
@@ -179,7 +180,14 @@ impl TcpLink {
         } else if caller.name == self.addr {
             Verdict::Known
         } else {
-            self.judge(&caller)
+            match self.names.claim(&caller.name, self.known_by(&caller.name), &fd) {
+                Claim::Granted => self.judge(&caller),
+                Claim::CallBack => self.call_back(&caller.name),
+                Claim::Refused(why) => {
+                    log::warn!("{}: refused a caller under the name {}: {why}", self.addr, caller.name);
+                    Verdict::Denied
+                }
+            }
         };
         log::debug!("{}: called by {}: {verdict:?}", self.addr, caller.name);
         if say(&fd, &proven.verdict(verdict)).is_err() || verdict != Verdict::Accepted {

@@ -14,6 +14,7 @@ use wire::session::{Hello, Role};
 use super::channel::{Buffer, Channel, MAX_FRAME, Step};
 use super::handshake::Guest;
 use super::listen;
+use super::names::Names;
 use super::options::TcpOptions;
 use super::peer::Peer;
 use super::sock;
@@ -42,6 +43,7 @@ pub struct TcpLink {
     /// The address that connections are made from, unless the endpoint serves all of the host's.
     pub(super) source: Option<SocketAddr>,
     pub(super) options: TcpOptions,
+    pub(super) names: Names,
     pub(super) listener: Unshared,
     /// Those of further addresses, and all addresses at which rails may be made.
     pub(super) further: Vec<Unshared>,
@@ -132,6 +134,7 @@ impl TcpLink {
         Ok(TcpLink {
             addr,
             source: (!name.is_wildcard()).then_some(addr.sock()),
+            names: Names::new(options.secret),
             options,
             spare: listener.try_clone().ok(),
             listener,
@@ -248,6 +251,7 @@ impl TcpLink {
     pub(super) fn adopt(&mut self, peer: PeerId, channel: Box<Channel>) {
         let at = self.at_mut(peer);
         at.set_met();
+        at.called_back = false;
         if let Some(former) = &mut at.channel {
             former.last = true;
             at.next = Some(channel);

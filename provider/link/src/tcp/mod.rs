@@ -18,6 +18,7 @@
 //! | `rails` | further connections to a peer, which carry long frames |
 //! | `striped` | a connection that has some |
 //! | `listen` | where they are made to |
+//! | `names` | which name a caller may have |
 //! | `attach` | how these come to be, and what they are watched for |
 //! | `service` | what descriptors and time bring about |
 //! | `watched` | the descriptors that are watched |
@@ -35,6 +36,7 @@ mod handshake;
 mod landing;
 mod link;
 mod listen;
+mod names;
 mod options;
 mod outgoing;
 mod peer;

@@ -27,6 +27,8 @@ pub enum Verdict {
     Full = 4,
     /// The answerer is not what the caller called: it has no such name.
     Other = 5,
+    /// The answerer does not grant the caller its name.
+    Denied = 6,
 }
 
 impl Verdict {
@@ -37,6 +39,7 @@ impl Verdict {
             3 => Verdict::Known,
             4 => Verdict::Full,
             5 => Verdict::Other,
+            6 => Verdict::Denied,
             _ => return None,
         })
     }
@@ -298,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_caller_is_told_what_an_answerer_makes_of_it() {
-        for verdict in [Verdict::Crossing, Verdict::Known, Verdict::Full, Verdict::Other] {
+        for verdict in [Verdict::Crossing, Verdict::Known, Verdict::Full, Verdict::Other, Verdict::Denied] {
             let (mut caller, mut answerer) = parties(b"key", b"key");
             let proof = said(caller.hear(&answerer.hear_hello(&caller.hello(), |_| 1).unwrap()));
             let proven = answerer.hear_proof(&proof).unwrap();

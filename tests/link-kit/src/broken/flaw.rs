@@ -31,6 +31,8 @@ pub enum Flaw {
     IsAlwaysConnected,
     IsNeverConnected,
     TakesFramesForNobody,
+    ServesHostAlways,
+    ServesHostNeverAgain,
     ForgetsConnected,
     NeverForgets,
     DescribesNothing,

@@ -159,6 +159,14 @@ impl<L: RmaLink> Link for Broken<L> {
         self.flaw == Flaw::HasAlwaysRoom || self.link.has_room_to_spare(to, len)
     }
 
+    fn serve_host(&mut self, on: bool) {
+        match self.flaw {
+            Flaw::ServesHostAlways => {}
+            Flaw::ServesHostNeverAgain => self.link.serve_host(false),
+            _ => self.link.serve_host(on),
+        }
+    }
+
     fn forget(&mut self, peer: PeerId) {
         match self.flaw {
             Flaw::NeverForgets => {}

@@ -8,6 +8,7 @@
 //! | [`ends`] | all |
 //! | [`returns`] | to whose names other endpoints come back ([`Harness::reopen`](crate::Harness::reopen)) |
 //! | [`hostile`] | into whose channels a test can write |
+//! | [`host`] | that endpoints of this host may call |
 //! | [`sleep`], [`threads`] | with a [`wait_fd`](link_api::Link::wait_fd); the latter that are [`Send`] |
 //! | [`sync`], [`regions`], [`pieces`], [`stale_pieces`] | with [`RmaCaps::SYNC`](link_api::RmaCaps::SYNC) |
 //! | [`shared_pieces`] | those that are [`Send`] besides |
@@ -22,6 +23,7 @@ pub mod flights;
 pub mod frames;
 pub mod frames_only;
 pub mod handles;
+pub mod host;
 pub mod hostile;
 pub mod peers;
 pub mod pieces;
@@ -80,6 +82,9 @@ macro_rules! conform {
     } };
     (@ hostile $new:expr) => { $crate::conform! { @@ hostile $new;
         nonsense_ends_its_channel_and_no_other
+    } };
+    (@ host $new:expr) => { $crate::conform! { @@ host $new;
+        a_caller_of_this_host_is_refused_where_another_link_serves_it
     } };
     (@ sleep $new:expr) => { $crate::conform! { @@ sleep $new;
         a_link_with_a_frame_does_not_sleep

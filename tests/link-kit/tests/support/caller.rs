@@ -30,7 +30,58 @@ pub fn read(stream: &mut TcpStream, to: &mut TcpLink, most: usize) -> Vec<u8> {
     heard
 }
 
-/// Says hello by this name, over a connection that is there, to `to` as `called`, with the key of a job; what comes of it.
+/// What a caller says of itself.
+#[derive(Clone, Copy)]
+pub struct Who {
+    pub name: Addr,
+    pub instance: u64,
+    pub epoch: u64,
+}
+
+/// Says hello over a connection that is there, to `to` as `called`, with the key of a job: the proof that is to follow.
+#[allow(dead_code)]
+pub fn until_proof(stream: &mut TcpStream, to: &mut TcpLink, who: Who, called: Addr, key: &str) -> Vec<u8> {
+    match begin(stream, to, who, called, key).1 {
+        Ok(Next::Say(proof)) => proof,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn begin(
+    stream: &mut TcpStream,
+    to: &mut TcpLink,
+    who: Who,
+    called: Addr,
+    key: &str,
+) -> (Caller, Result<Next, Heard>) {
+    let Who { name, instance, epoch } = who;
+    let own = Hello { role: Role::Caller, instance, epoch, name, other: called, nonce: [7; 32] };
+    let mut caller = Caller::new(&JobKey::from_secret(key.as_bytes()), own);
+    stream.write_all(&caller.hello()).unwrap();
+    let wants = caller.wants();
+    let heard = caller.hear(&read(stream, to, wants));
+    (caller, heard)
+}
+
+/// Says hello, and proves the key; what comes of it.
+pub fn call_as(
+    stream: &mut TcpStream,
+    to: &mut TcpLink,
+    who: Who,
+    called: Addr,
+    key: &str,
+) -> Result<Next, Heard> {
+    let (mut caller, heard) = begin(stream, to, who, called, key);
+    match heard? {
+        Next::Say(proof) => stream.write_all(&proof).unwrap(),
+        other => return Ok(other),
+    }
+    let wants = caller.wants();
+    caller.hear(&read(stream, to, wants))
+}
+
+/// Likewise, by this name.
+#[allow(dead_code)]
 pub fn call(
     stream: &mut TcpStream,
     to: &mut TcpLink,
@@ -38,14 +89,5 @@ pub fn call(
     called: Addr,
     key: &str,
 ) -> Result<Next, Heard> {
-    let own = Hello { role: Role::Caller, instance: 1, epoch: 0, name, other: called, nonce: [7; 32] };
-    let mut caller = Caller::new(&JobKey::from_secret(key.as_bytes()), own);
-    stream.write_all(&caller.hello()).unwrap();
-    let wants = caller.wants();
-    match caller.hear(&read(stream, to, wants))? {
-        Next::Say(proof) => stream.write_all(&proof).unwrap(),
-        other => return Ok(other),
-    }
-    let wants = caller.wants();
-    caller.hear(&read(stream, to, wants))
+    call_as(stream, to, Who { name, instance: 1, epoch: 0 }, called, key)
 }

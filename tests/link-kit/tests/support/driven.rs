@@ -96,6 +96,9 @@ impl<L: Link> Link for Driven<L> {
     fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
         self.with(|l| l.has_room_to_spare(to, len))
     }
+    fn serve_host(&mut self, on: bool) {
+        self.with(|l| l.serve_host(on));
+    }
     fn forget(&mut self, peer: PeerId) {
         self.with(|l| l.forget(peer));
     }

@@ -36,6 +36,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Sends as soon as that can be, while all go on; nothing else may happen meanwhile.
+#[allow(dead_code)]
 pub fn say(from: &mut TcpLink, to: PeerId, others: &mut [&mut TcpLink], frame: &[u8]) {
     until("room for a frame", || match from.send(to, frame, &[], 0, 0) {
         Ok(()) => true,
@@ -49,6 +50,7 @@ pub fn say(from: &mut TcpLink, to: PeerId, others: &mut [&mut TcpLink], frame: &
 }
 
 /// The next event of a link, while another one goes on.
+#[allow(dead_code)]
 pub fn event(of: &mut TcpLink, other: &mut TcpLink) -> Event {
     let mut found = None;
     until("an event", || {
@@ -59,6 +61,7 @@ pub fn event(of: &mut TcpLink, other: &mut TcpLink) -> Event {
     found.unwrap()
 }
 
+#[allow(dead_code)]
 pub fn take(of: &mut TcpLink, other: &mut TcpLink) -> (PeerId, Vec<u8>) {
     match event(of, other) {
         Event::Frame(frame) => {

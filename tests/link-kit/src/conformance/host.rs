@@ -1,0 +1,35 @@
+//! Links that may be called by endpoints of this host, where another link may serve these.
+
+use link_api::{Event, Gone, Link as _, Refused};
+
+use crate::harness::{Drive, next};
+use crate::Harness;
+
+/// "Whether peers of this host may come by this link: if not, a caller of this host is refused before anything of it is handed out."
+pub fn a_caller_of_this_host_is_refused_where_another_link_serves_it<H: Harness>(h: &mut H) {
+    let (mut a, mut b) = (h.open(), h.open());
+    let to_b = a.peer(&b.addr());
+    b.serve_host(false);
+    let mut refused = false;
+    h.until("a refusal", |_| {
+        match a.send(to_b, b"hello", &[], 0, 0) {
+            Ok(()) | Err(Refused::Busy) => {}
+            Err(why) => {
+                assert_eq!(why, Refused::Gone(Gone::Denied), "a caller of this host");
+                refused = true;
+            }
+        }
+        let event = next(&mut b);
+        assert!(event.is_none(), "{event:?} of a caller that another link serves");
+        match next(&mut a) {
+            None => {}
+            Some(Event::Closed(peer, _)) if peer == to_b => {}
+            Some(other) => panic!("{other:?}"),
+        }
+        refused
+    });
+    // It may be called from here, and is a peer like any other where it may come again.
+    b.serve_host(true);
+    h.say(&mut a, to_b, b"hello");
+    assert_eq!(h.take(&mut b).1, b"hello");
+}
