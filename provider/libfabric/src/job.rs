@@ -33,6 +33,21 @@ fn name(uid: u32, variable: impl Fn(&str) -> Option<String>) -> [String; 2] {
     [uid.to_string(), job]
 }
 
+/// Whether the launcher says that all processes of the job are on this host.
+pub(crate) fn is_of_one_host() -> bool {
+    on_one_host(|variable| std::env::var(variable).ok())
+}
+
+fn on_one_host(variable: impl Fn(&str) -> Option<String>) -> bool {
+    let number = |name: &str| variable(name).and_then(|value| value.trim().parse::<u64>().ok());
+    let all = |size: &str, here: &str| Some(number(size)? == number(here)?);
+    // Open MPI; MPICH's and Intel MPI's launcher; srun.
+    all("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+        .or_else(|| all("PMI_SIZE", "MPI_LOCALNRANKS"))
+        .or_else(|| number("SLURM_STEP_NUM_NODES").map(|hosts| hosts == 1))
+        .unwrap_or(false)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -42,6 +57,19 @@ mod tests {
         let [uid, job] = name(7, find);
         assert_eq!(uid, "7");
         job
+    }
+
+    #[test]
+    fn the_launcher_says_whether_a_job_has_one_host() {
+        let says = |set: &[(&str, &str)]| {
+            on_one_host(|name| set.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned()))
+        };
+        let ompi = |size, here| says(&[("OMPI_COMM_WORLD_SIZE", size), ("OMPI_COMM_WORLD_LOCAL_SIZE", here)]);
+        assert_eq!((ompi("4", "4"), ompi("4", "2"), ompi("4", "")), (true, false, false));
+        assert!(says(&[("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "2")]));
+        assert!(!says(&[("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "1")]) && !says(&[("PMI_SIZE", "2")]));
+        assert!(says(&[("SLURM_STEP_NUM_NODES", "1")]) && !says(&[("SLURM_STEP_NUM_NODES", "2")]));
+        assert!(!says(&[]), "without a launcher there is no telling");
     }
 
     #[test]

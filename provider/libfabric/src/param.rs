@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use libfabric_sys as fi;
-use link::{OpenOptions, TcpOptions};
+use link::{OpenOptions, Port, TcpOptions};
 use ofi::OfiOptions;
 use settings::{Kind, Reading, Setting};
 use wire::Addr;
@@ -109,6 +109,11 @@ impl Links {
         if self.tcp { vec![ofi] } else { vec![unnamed("tcp"), ofi] }
     }
 
+    /// Whether tcp is the one further link, which may be opened when a peer of another host is known.
+    pub(crate) fn opens_later(&self) -> bool {
+        self.shm && self.tcp && self.below().is_none()
+    }
+
     /// Whether a port listens.
     fn listens(&self) -> bool {
         self.tcp || self.below().is_some()
@@ -180,7 +185,7 @@ impl Params {
             device_direct: self.device_direct,
             connect_timeout: self.connect_timeout,
             patience: self.connect_timeout,
-            tcp: self.links.listens(),
+            port: if self.links.listens() { Port::Listens } else { Port::Reserved },
             ..OpenOptions::default()
         }
     }

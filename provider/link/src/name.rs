@@ -10,6 +10,17 @@ use wire::Addr;
 
 use crate::net;
 
+/// Whether the port of a name listens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Port {
+    /// It does not.
+    Reserved,
+    /// It may do so later ([`Links::add_tcp_later`](crate::Links::add_tcp_later)).
+    ListensLater,
+    /// It does, for a [`crate::TcpLink`].
+    Listens,
+}
+
 /// A name that no other endpoint of this host has, and the socket that keeps it so.
 #[derive(Debug)]
 pub struct Name {
@@ -26,17 +37,19 @@ const TRIES: usize = 16;
 impl Name {
     /// Takes the name `bind`: port 0 takes a free one, an unspecified address serves all of the host's, and `None` is
     /// `0.0.0.0:0`. `listen` opens what answers under the name; where it finds that taken (`AddrInUse`), another
-    /// free port is tried. The answer's second part is what it returned. `tcp`: the name's port listens, too.
+    /// free port is tried. The answer's second part is what it returned.
     pub fn claim<T>(
         bind: Option<SocketAddr>,
-        tcp: bool,
+        port: Port,
         listen: impl Fn(SocketAddr) -> io::Result<T>,
     ) -> io::Result<(Name, T)> {
         let bind = bind.unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into());
         let mut tries = 0;
         loop {
-            let (port, bound) = reserve(bind, tcp)?;
-            match listen(bound).and_then(|ours| if tcp { listen_on(&port).map(|()| ours) } else { Ok(ours) })
+            let listens = port == Port::Listens;
+            let (fd, bound) = reserve(bind, listens)?;
+            match listen(bound)
+                .and_then(|ours| if listens { listen_on(&fd).map(|()| ours) } else { Ok(ours) })
             {
                 Ok(listener) => {
                     let mut called = bound;
@@ -44,10 +57,10 @@ impl Name {
                         called.set_ip(net::primary_ip(bound.is_ipv6()));
                     }
                     let mut name =
-                        Name { addr: Addr::new(called), bound, port: Unshared::new(port), further: None };
+                        Name { addr: Addr::new(called), bound, port: Unshared::new(fd), further: None };
                     // A port that was asked for is taken on no interface but the one that was.
-                    if tcp && (bind.port() == 0 || bind.ip().is_unspecified()) {
-                        name.claim_further();
+                    if port != Port::Reserved && (bind.port() == 0 || bind.ip().is_unspecified()) {
+                        name.claim_further(listens);
                     }
                     return Ok((name, listener));
                 }
@@ -59,15 +72,18 @@ impl Name {
         }
     }
 
-    /// Has peers that do not get through to the host's first address find the endpoint at another one. An endpoint that was
-    /// given any other address is found there alone.
-    fn claim_further(&mut self) {
+    /// Has peers that do not get through to the host's first address find the endpoint at another one: at once, or where the port is to
+    /// listen later, if that takes no further socket. An endpoint that was given any other address is found there alone.
+    fn claim_further(&mut self, listens: bool) {
         let first = self.addr.ip();
         if first != net::primary_ip(first.is_ipv6()) {
             return;
         }
         let Some(ip) = net::further_ip(first) else { return };
         if !self.is_wildcard() {
+            if !listens {
+                return;
+            }
             let claimed = reserve((ip, self.addr.port()).into(), true)
                 .and_then(|(fd, _)| listen_on(&fd).map(|()| Unshared::new(fd)));
             match claimed {
@@ -76,6 +92,12 @@ impl Name {
             }
         }
         self.addr = self.addr.with_further(ip);
+    }
+
+    /// The port listens from now on, if it does not yet. Until then it could be used by no other socket, since this one does not allow that.
+    pub(crate) fn listen(&mut self) -> io::Result<()> {
+        reuse(&self.port)?;
+        listen_on(&self.port)
     }
 
     /// The socket that listens on a further address, if there is one.

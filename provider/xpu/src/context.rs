@@ -109,13 +109,14 @@ impl Context {
     pub fn open(options: Options) -> Result<Context, Error> {
         let (eager, eager_in_a_row) = (link::eager_size(), link::eager_in_a_row());
         let eager_one_way = link::eager_one_way();
-        let (bind, tcp) = (options.bind, options.key.is_some());
+        let bind = options.bind;
+        let port = if options.key.is_some() { link::Port::Listens } else { link::Port::Reserved };
         let mut link = Links::open(OpenOptions {
             bind,
             eager,
             eager_in_a_row,
             eager_one_way,
-            tcp,
+            port,
             ..OpenOptions::default()
         })?;
         if let Some(key) = options.key.clone() {

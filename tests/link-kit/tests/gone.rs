@@ -57,7 +57,7 @@ fn over_ofi() -> OfiLink<TcpLink, Fake> {
 
 /// A selector, by which peers on this host are reached over TCP or not.
 fn over_all(near: bool) -> Links {
-    let mut links = Links::open(OpenOptions { tcp: true, ..shm() }).expect("a free port");
+    let mut links = Links::open(OpenOptions { port: link::Port::Listens, ..shm() }).expect("a free port");
     links.set_shm(near);
     links.add_tcp(tcp()).expect("the same port");
     links

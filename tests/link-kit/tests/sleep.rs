@@ -25,7 +25,8 @@ fn key() -> JobKey {
 
 fn open() -> Links {
     let bind = Some("127.0.0.1:0".parse().expect("an address"));
-    Links::open(OpenOptions { bind, tcp: true, ..OpenOptions::default() }).expect("a free port")
+    Links::open(OpenOptions { bind, port: link::Port::Listens, ..OpenOptions::default() })
+        .expect("a free port")
 }
 
 fn take(link: &mut Links) -> bool {

@@ -1,5 +1,7 @@
 //! The checks notice what they are for: each flaw is found by its check, and said to be what it is.
 
+#![allow(clippy::duplicate_mod)]
+
 #[path = "support/memory.rs"]
 mod memory;
 #[path = "support/shm.rs"]

@@ -44,12 +44,19 @@ pub(super) fn open_link(bind: Addr, key: Option<&AuthKey>) -> Result<Links, NotO
 }
 
 fn open_with(params: &Params, bind: Addr, key: Option<&AuthKey>) -> Result<Links, NotOpened> {
-    let mut links = Links::open(params.link(bind)).map_err(with("shm"))?;
+    // A port that was asked for is one at which peers may call first.
+    let is_later = params.links.opens_later() && bind.port() == 0 && crate::job::is_of_one_host();
+    let mut options = params.link(bind);
+    if is_later {
+        options.port = link::Port::ListensLater;
+    }
+    let mut links = Links::open(options).map_err(with("shm"))?;
     if let Some(mut tcp) = params.tcp() {
         if let Some(key) = key {
             (tcp.key, tcp.secret) = (key.job(), true);
         }
         match params.links.below() {
+            None if is_later => links.add_tcp_later(tcp).map_err(with("tcp"))?,
             None => links.add_tcp(tcp).map_err(with("tcp"))?,
             Some(names) => add_ofi(&mut links, params, &names, tcp)?,
         }

@@ -4,6 +4,7 @@ use link_api::{Event, Link as _, PeerId, Standing};
 use wire::Addr;
 
 use super::Links;
+use super::later::Later;
 use super::route::{Cause, Route};
 use crate::{net, turns};
 
@@ -17,6 +18,9 @@ impl Links {
         if let Cause::Near(_) = cause {
             self.neighbours += 1;
             turns::knows(self.neighbours);
+        }
+        if let Cause::Far(_) = cause {
+            self.open_later();
         }
         match self.leads(addr, cause) {
             Some(at) => self.assign_far(peer, addr, at, cause),
@@ -116,6 +120,7 @@ impl Links {
             }
         }
         all.extend(self.far.iter().flat_map(|far| far.link.standing()));
+        all.extend(self.later.iter().map(Later::standing));
         let absent = |(link, why): &(&'static str, String)| Standing { link, offers: Err(why.clone()) };
         all.extend(self.absent.iter().map(absent));
         all

@@ -14,6 +14,7 @@
 mod assign;
 mod crowd;
 mod far_frames;
+mod later;
 mod pace;
 mod rest;
 #[cfg(all(test, not(loom)))]
@@ -35,6 +36,7 @@ use wire::Addr;
 use crate::shm::ShmLink;
 use crate::turns;
 use crowd::Member;
+use later::Later;
 use pace::Pace;
 use route::{Far, Routes};
 
@@ -58,6 +60,8 @@ pub struct Links {
     /// Peers on this host are reached by shared memory; and how many peers were found to be on it.
     near: bool,
     neighbours: usize,
+    /// A further link that is opened when a peer takes it.
+    later: Option<Later>,
     /// Links that were not opened, and why: they are told of.
     absent: Vec<(&'static str, String)>,
 }
@@ -175,7 +179,7 @@ impl Link for Links {
 
     fn peer(&mut self, addr: &Addr) -> PeerId {
         let peer = self.shm.peer(addr);
-        if self.far.is_empty() {
+        if self.far.is_empty() && self.later.is_none() {
             // Where there is no other link, each peer is on this host. The numbers of peers that are forgotten are given again.
             turns::knows(peer.0 as usize + 1);
         } else if self.routes.of(peer).is_none() {
@@ -316,10 +320,12 @@ impl Link for Links {
 
     fn set_early(&mut self) {
         self.far.iter_mut().for_each(|far| far.link.set_early());
+        self.later.iter_mut().for_each(Later::set_early);
     }
 
     fn tell_kept(&mut self) {
         self.far.iter_mut().for_each(|far| far.link.tell_kept());
+        self.later.iter_mut().for_each(Later::tell_kept);
     }
 
     fn keeps(&mut self, to: PeerId) -> bool {

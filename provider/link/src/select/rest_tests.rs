@@ -11,7 +11,9 @@ use crate::tcp::{TcpLink, TcpOptions};
 
 fn open(near: bool) -> Links {
     let bind = Some("127.0.0.1:0".parse().unwrap());
-    let mut links = Links::open(OpenOptions { bind, tcp: true, ..OpenOptions::default() }).unwrap();
+    let mut links =
+        Links::open(OpenOptions { bind, port: crate::name::Port::Listens, ..OpenOptions::default() })
+            .unwrap();
     links.set_shm(near);
     links.add_tcp(options()).unwrap();
     links

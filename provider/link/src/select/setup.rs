@@ -26,6 +26,7 @@ impl Links {
             poller: None,
             near: true,
             neighbours: 0,
+            later: None,
             absent: Vec::new(),
         })
     }
@@ -49,7 +50,7 @@ impl Links {
         Ok(())
     }
 
-    /// Adds a link over TCP, if [`OpenOptions::tcp`] was set.
+    /// Adds a link over TCP, if [`OpenOptions::port`] listens.
     pub fn add_tcp(&mut self, options: TcpOptions) -> io::Result<()> {
         let link = TcpLink::open(self.shm.name(), options)?;
         self.add(Box::new(link))
@@ -72,8 +73,8 @@ impl Links {
     }
 
     /// Peers of this host are served by shared memory, or by further links, and are refused by the others.
-    fn share_out(&mut self) {
-        self.shm.admit_callers(match (self.near, self.far.is_empty()) {
+    pub(super) fn share_out(&mut self) {
+        self.shm.admit_callers(match (self.near, self.far.is_empty() && self.later.is_none()) {
             (_, true) => Callers::All,
             (true, false) => Callers::OfThisHost,
             (false, false) => Callers::Itself,

@@ -59,10 +59,15 @@ impl ShmLink {
         &self.name
     }
 
+    /// The port of the name listens from now on, for other links.
+    pub(crate) fn listen(&mut self) -> io::Result<()> {
+        self.name.listen()
+    }
+
     /// Opens an endpoint of this name; `AddrInUse` if it is taken.
     pub fn open(options: OpenOptions) -> io::Result<ShmLink> {
         let chosen = options.bind.is_some_and(|bind| bind.port() != 0);
-        let (name, listener) = Name::claim(options.bind, options.tcp, |bound| listen(bound, chosen))?;
+        let (name, listener) = Name::claim(options.bind, options.port, |bound| listen(bound, chosen))?;
         let poller = Poller::new()?;
         poller.add(&listener, token::LISTENER)?;
         let ring = size(options.ring);

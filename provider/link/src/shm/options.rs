@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::ring;
 use super::segment::{MAX_RING, MIN_RING};
 use super::windows::Windows;
+use crate::name::Port;
 
 /// Bytes of a ring if nothing else is asked for. They take memory only where they were touched.
 pub const DEFAULT_RING: usize = 124 << 10;
@@ -62,8 +63,8 @@ pub struct OpenOptions {
     pub patience: Duration,
     /// The protocol that peers have to speak, by its number: [`wire::VERSION`] for the engine's frames.
     pub version: u16,
-    /// Whether the port of the name listens, for a [`crate::TcpLink`].
-    pub tcp: bool,
+    /// Whether the port of the name listens.
+    pub port: Port,
     /// Windows that peers may ask this endpoint for, and where those of peers go.
     pub windows: Option<Arc<Windows>>,
 }
@@ -82,7 +83,7 @@ impl Default for OpenOptions {
             connect_timeout: Duration::from_secs(3),
             patience: Duration::from_secs(3),
             version: wire::VERSION,
-            tcp: false,
+            port: Port::Reserved,
             windows: None,
         }
     }

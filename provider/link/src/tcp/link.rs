@@ -19,7 +19,7 @@ use super::options::TcpOptions;
 use super::peer::Peer;
 use super::sock;
 use super::watched::token;
-use crate::name::Name;
+use crate::name::{Name, Port};
 
 /// Of so many looks, all but one are at one connection alone: as long as others have nothing the number is doubled.
 pub(super) const ROUND: std::ops::RangeInclusive<u32> = 4..=32;
@@ -108,7 +108,7 @@ pub struct TcpLink {
 impl TcpLink {
     /// Opens an endpoint under this name.
     pub fn bind(bind: std::net::SocketAddr, options: TcpOptions) -> io::Result<TcpLink> {
-        let (name, ()) = Name::claim(Some(bind), true, |_| Ok(()))?;
+        let (name, ()) = Name::claim(Some(bind), Port::Listens, |_| Ok(()))?;
         let mut link = TcpLink::open(&name, options)?;
         link._name = Some(name);
         Ok(link)

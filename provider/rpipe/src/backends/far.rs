@@ -120,7 +120,7 @@ fn options() -> OpenOptions {
         eager: link::eager_size(),
         eager_in_a_row: link::eager_in_a_row(),
         eager_one_way: link::eager_one_way(),
-        tcp: true,
+        port: link::Port::Listens,
         connect_timeout: LISTENS,
         patience: LACKING,
         ..OpenOptions::default()
