@@ -25,8 +25,10 @@ pub(crate) struct Limits {
     pub(crate) one_way: usize,
     /// Most bytes of payload that fit a frame beside the longest header.
     pub(crate) fits: usize,
-    /// How the peer's memory is accessed, and ours by the peer.
+    /// How the peer's memory is accessed, and ours by the peer: the path's, without what has turned out not to work.
     pub(crate) rma: RmaCaps,
+    /// How frames of this path may name memory, whatever has turned out.
+    names: RmaCaps,
     /// From this many bytes on memory is got, where it can be.
     pub(crate) least_get: usize,
 }
@@ -39,7 +41,7 @@ impl Limits {
         let fits = max_frame.saturating_sub(wire::EAGER_HEAD);
         let in_a_row = eager_in_a_row.max(eager).min(fits);
         let one_way = eager_one_way.max(in_a_row).min(fits);
-        Limits { eager: eager.min(fits), in_a_row, one_way, fits, rma, least_get }
+        Limits { eager: eager.min(fits), in_a_row, one_way, fits, rma, names: rma, least_get }
     }
 
     /// Longest frame.
@@ -52,8 +54,8 @@ impl Limits {
     pub(crate) fn allows(&self, named: Reach) -> bool {
         match named {
             Reach::Frames => true,
-            Reach::Cpu => self.is_sync(),
-            Reach::Handles => !self.rma.difference(RmaCaps::SYNC).is_empty(),
+            Reach::Cpu => self.names.contains(RmaCaps::SYNC),
+            Reach::Handles => !self.names.difference(RmaCaps::SYNC).is_empty(),
         }
     }
 

@@ -22,7 +22,7 @@ use super::post::{rma_flags, rma_head, segments};
 use super::quota::{DEPTH_MOST, MANY, MANY_OF_ONE, OWED_MOST, SLACK};
 use super::request::{Done, In, Meta, Out, Request, Serve};
 use crate::core::{Body, Core, Message, Spans, Tally, failure};
-use crate::proto::Cut;
+use crate::proto::{Cut, Reach};
 use crate::types::*;
 use link_api::{PeerId, RmaLink};
 
@@ -161,7 +161,7 @@ impl<L: RmaLink> Endpoint<L> {
         handles: bool,
     ) -> Result<(), Error> {
         let (segs, direct) = segments(iov)?;
-        flags.set(Flags::DIRECT, direct && !handles && self.peer(peer).limits.is_sync());
+        flags.set(Flags::DIRECT, direct && !handles && self.peer(peer).limits.allows(Reach::Cpu));
         flags.set(Flags::HANDLES, handles);
         let len = total(iov);
         let header = |req: u64, h: &mut Header| {

@@ -9,7 +9,7 @@ use super::peer::Fetches;
 use super::quota::{MESSAGE_COST, MOST_SINCE_PROGRESS};
 use super::request::{Done, Out, Request};
 use crate::core::{Core, Spans, Tally};
-use crate::proto::{self, Cut, Memory, Plan, Role, Tried, When, choose};
+use crate::proto::{self, Cut, Memory, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
 use link_api::{How, PeerId, Refused, RmaLink, Side};
 
@@ -392,7 +392,7 @@ impl<L: RmaLink> Endpoint<L> {
     fn rma_rts(&mut self, peer: PeerId, op: &Rma<'_>, done_as: Done, handles: bool) -> Result<(), Error> {
         let (segs, direct) = segments(op.iov)?;
         let (len, mut flags) = (total(op.iov), rma_flags(op));
-        flags.set(Flags::DIRECT, direct && !handles && self.peer(peer).limits.is_sync());
+        flags.set(Flags::DIRECT, direct && !handles && self.peer(peer).limits.allows(Reach::Cpu));
         flags.set(Flags::HANDLES, handles);
         let wire_op = if op.write { WireOp::WriteRts } else { WireOp::Read };
         let large = handles || len > self.peer(peer).limits.eager;

@@ -8,7 +8,7 @@ const ALL_GETS: RmaCaps = GETS.union(RmaCaps::DEVICE_GETS);
 const FRAMES: RmaCaps = RmaCaps::empty();
 
 fn limits(rma: RmaCaps) -> Limits {
-    Limits { eager: 256, in_a_row: 600, one_way: 800, fits: 1000, rma, least_get: 500 }
+    Limits { eager: 256, in_a_row: 600, one_way: 800, fits: 1000, rma, names: rma, least_get: 500 }
 }
 
 fn op(role: Role, len: usize, memory: Memory, when: When) -> Op {
