@@ -23,7 +23,8 @@ pub fn kinds() -> impl Iterator<Item = &'static dyn Memory> {
     [system].into_iter().chain(ALL.into_iter().filter(|m| m.kind() != Kind::Fake))
 }
 
-/// Looks anew for all of them. For calls that set something up.
+/// Looks for all of them, if the dynamic linker has loaded anything since that was done last. For calls that set something up:
+/// it takes as long as dl_iterate_phdr(3) for one object.
 pub fn look() {
     presence::look(&ALL);
 }
@@ -33,13 +34,13 @@ pub fn check() {
     presence::check();
 }
 
-/// Whether this process has memory of that kind, or could have by now. Looks anew.
+/// Whether this process has memory of that kind, or could have by now. Looks as [`look`] does.
 pub fn is_here(kind: Kind) -> bool {
     presence::look(&ALL);
     kind == Kind::System || presence::is_here(kind)
 }
 
-/// Whether this process has device memory of any kind, or could have by now. Looks anew.
+/// Whether this process has device memory of any kind, or could have by now. Looks as [`look`] does.
 pub fn any_device() -> bool {
     presence::look(&ALL);
     ALL.iter().any(|m| m.kind() != Kind::Fake && presence::is_here(m.kind()))

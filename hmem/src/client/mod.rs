@@ -9,6 +9,7 @@
 mod contract;
 mod entries;
 mod owner;
+mod registrations;
 mod table;
 
 pub use contract::{Client, Importer, Place, Segment};

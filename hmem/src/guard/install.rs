@@ -24,7 +24,7 @@ pub(super) enum No {
     Replaced,
 }
 
-/// Sees to it that a fault of ours comes to our handler: to be asked at every registration, since another library's
+/// Sees to it that a fault of ours comes to our handler: to be asked after every registration, since another library's
 /// handler may have taken its place. That one has its turn before those that ours came after, once; a second time is
 /// refused, since it could go on for ever.
 pub(super) fn hold() -> Result<(), No> {

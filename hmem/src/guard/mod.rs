@@ -11,9 +11,7 @@
 //!
 //! The handler cannot help a thread that blocks SIGSEGV or SIGBUS: the kernel ends the process then.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
 mod entry;
@@ -35,7 +33,7 @@ use fault::by_call;
 
 /// How such memory is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
+#[repr(u32)]
 pub enum Guard {
     /// A signal handler turns faults into errors.
     Handler = 1,
@@ -45,26 +43,63 @@ pub enum Guard {
     None = 3,
 }
 
-/// The [`Guard`] there is, 0 before it was asked for.
-static GUARD: AtomicU8 = AtomicU8::new(0);
+/// The [`Guard`] there is in the lowest bits: 0 before it was asked for, [`UNASKED`] where there was a handler and memory has been
+/// registered since. Above, how often memory was: what is asked meanwhile is not taken for an answer.
+static GUARD: AtomicU32 = AtomicU32::new(0);
+const STATE: u32 = 7;
+const UNASKED: u32 = 4;
+const ONCE: u32 = 8;
 
-/// Sees to it that there is a guard, by a signal handler if `handlers` and that is possible. To be called when memory is
-/// registered for peers; again and again, since another library may have set handlers of its own. Says how
-/// memory is accessed from now on if that has changed.
+/// The one that a caller knows of.
+static SAID: AtomicU32 = AtomicU32::new(0);
+
+impl Guard {
+    fn of(word: u32) -> Option<Guard> {
+        [Guard::Handler, Guard::Call, Guard::None].into_iter().find(|guard| *guard as u32 == word & STATE)
+    }
+
+    /// Itself, if no caller knows of it.
+    fn say(self) -> Option<Guard> {
+        (SAID.swap(self as u32, Relaxed) != self as u32).then_some(self)
+    }
+}
+
+/// Sees to it that there is a guard, by a signal handler if `handlers` and that is possible. Says how memory is accessed from now on
+/// if that has changed.
 pub fn hold(handlers: bool) -> Option<Guard> {
-    static LOCK: Mutex<()> = Mutex::new(());
-    let _lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
-    let before = GUARD.load(Relaxed);
-    if before > Guard::Handler as u8 {
+    ask(handlers).say()
+}
+
+/// The same for memory that is registered for peers. Another library may set handlers of its own at any time, so it is to be called
+/// each time. To look whether ours is still there takes two system calls, and is left to the first access that comes after.
+pub fn hold_registered(handlers: bool) -> Option<Guard> {
+    let mark = |word: u32| match word & STATE {
+        UNASKED => Some(word.wrapping_add(ONCE)),
+        _ if Guard::of(word) == Some(Guard::Handler) => Some((word & !STATE).wrapping_add(ONCE) | UNASKED),
+        _ => None,
+    };
+    if handlers && GUARD.fetch_update(Relaxed, Relaxed, mark).is_ok() {
         return None;
     }
-    let now = match handlers && has_handler() {
-        true => Guard::Handler,
-        false if calls() => Guard::Call,
-        false => Guard::None,
-    };
-    GUARD.store(now as u8, Relaxed);
-    (before != now as u8).then_some(now)
+    hold(handlers)
+}
+
+fn ask(handlers: bool) -> Guard {
+    loop {
+        let before = GUARD.load(Relaxed);
+        if let Some(last @ (Guard::Call | Guard::None)) = Guard::of(before) {
+            return last;
+        }
+        let now = match handlers && has_handler() {
+            true => Guard::Handler,
+            false if calls() => Guard::Call,
+            false => Guard::None,
+        };
+        let after = before & !STATE | now as u32;
+        if GUARD.compare_exchange(before, after, Relaxed, Relaxed).is_ok() {
+            return now;
+        }
+    }
 }
 
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
@@ -92,19 +127,15 @@ fn calls() -> bool {
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
 #[inline]
 pub(crate) fn is_by_handler() -> bool {
-    GUARD.load(Relaxed) == Guard::Handler as u8
+    GUARD.load(Relaxed) & STATE == Guard::Handler as u32
 }
 
 /// The guard there is, from now on at the latest.
 #[cold]
 pub(crate) fn current() -> Guard {
-    loop {
-        match GUARD.load(Relaxed) {
-            1 => return Guard::Handler,
-            2 => return Guard::Call,
-            3 => return Guard::None,
-            _ => drop(hold(true)),
-        }
+    match Guard::of(GUARD.load(Relaxed)) {
+        Some(guard) => guard,
+        None => ask(true),
     }
 }
 

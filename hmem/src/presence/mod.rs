@@ -54,17 +54,9 @@ pub(crate) fn may_own(addr: usize, all: &[&dyn Memory]) -> u32 {
     ASKED.state.load(Relaxed)
 }
 
-/// Looks for all of them now, whatever was found before. For calls that set something up.
+/// Looks for all of them now, unless the linker has loaded nothing since they were looked for. For calls that set something up.
 pub(crate) fn look(all: &[&dyn Memory]) {
-    LOADED.store(0, Relaxed);
     ask_again(all);
-}
-
-/// Looks for one kind now, whatever was found before. For calls that set something up.
-pub(crate) fn look_for(memory: &dyn Memory) -> bool {
-    LEARNED.call_once(learn_host_ranges);
-    find(memory);
-    is_here(memory.kind())
 }
 
 fn find(memory: &dyn Memory) {

@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use hmem::guard::{Guard, hold};
+use hmem::guard::{Guard, hold, hold_registered};
 
 use super::*;
 
@@ -254,6 +254,30 @@ fn handlers_that_came_later(case: &str) -> bool {
             ours();
             good();
         }
+        // Found by the first access after a registration, which itself does not look.
+        "registered" => {
+            assert_eq!(hold_registered(true), Some(Guard::Handler));
+            let mine = handled_by(SEGV);
+            ours();
+            set(SEGV, greedy as Handler as usize, libc::SA_SIGINFO, None);
+            assert_eq!((hold_registered(true), hold_registered(true)), (None, None));
+            assert_eq!(handled_by(SEGV), greedy as Handler as usize, "a registration asks the kernel");
+            ours();
+            assert_eq!(handled_by(SEGV), mine);
+            good();
+        }
+        // And is said by the next registration where it cannot be put right.
+        "registered twice" => {
+            hold_registered(true);
+            for handler in [link as Handler, greedy as Handler] {
+                set(SEGV, handler as usize, libc::SA_SIGINFO, None);
+                assert_eq!(hold_registered(true), None);
+                ours();
+            }
+            assert_eq!((hold_registered(true), hold_registered(true)), (Some(Guard::Call), None));
+            ours();
+            good();
+        }
         // Another library with this code came later: it passes on, so its place is left to it.
         "relative" => {
             hold(true);
@@ -357,6 +381,8 @@ fn without_the_handler_the_process_dies() {
 #[test]
 fn a_handler_that_took_our_place() {
     assert_eq!(child("replaced").code(), Some(7));
+    exits("registered");
+    exits("registered twice");
     exits("linked");
     exits("replaced twice");
     exits("relative");

@@ -151,7 +151,7 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
 fn guard_memory() {
     use hmem::guard::Guard;
     let asked = crate::param::get().fault_handler;
-    match hmem::guard::hold(asked) {
+    match hmem::guard::hold_registered(asked) {
         None | Some(Guard::Handler) => {}
         Some(Guard::Call) if !asked => log::info!("fault_handler=no: peers' accesses are made by the kernel"),
         Some(Guard::Call) => log::warn!(

@@ -70,7 +70,9 @@ pub struct strait_importer {
 /// For each registration they come in this order: acquire, get_pages, dma_map, any number of copies,
 /// dma_unmap, put_pages, release; what fails ends it with the opposites of what went before. Callbacks
 /// for different registrations may come at once and from any thread. They may not call
-/// strait_register_..., strait_unregister_... or strait_invalidate, which answer -EDEADLK there.
+/// strait_register_..., strait_unregister_... or strait_invalidate, which answer -EDEADLK there, nor wait
+/// for a thread that is in one of these calls, nor call libfabric, whose operations call them with a
+/// domain's lock held.
 /// Those that return int return 0, or an errno below 0 (acquire also 1).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -372,10 +374,14 @@ pub unsafe extern "C" fn strait_register_peer_memory_client(
     })
 }
 
-/// Ends a registration of a client: what is in use of its memory is invalidated, and no callback is
-/// called any more when this returns. `registered` is gone then.
+/// Ends a registration of a client: what is in use of its memory is invalidated. When this returns, no
+/// callback of the client runs in any thread, and none will: operations, evictions and invalidations of
+/// other threads that are in one are waited for. `registered` is gone then, and no other thread may
+/// begin a call with it.
 ///
-/// 0; -EINVAL; -EDEADLK: called from a callback.
+/// The caller must hold no lock that a callback takes.
+///
+/// 0; -EINVAL; -EDEADLK: called from a callback, and the client stays registered.
 ///
 /// # Safety
 /// `registered` is NULL or came from strait_register_peer_memory_client, and was not unregistered.
@@ -383,8 +389,8 @@ pub unsafe extern "C" fn strait_register_peer_memory_client(
 pub unsafe extern "C" fn strait_unregister_peer_memory_client(registered: *mut strait_client) -> c_int {
     guard(|| {
         // SAFETY: the program's promise.
-        let client = unsafe { registered.as_ref() }.ok_or(libc::EINVAL)?;
-        client.registered.unregister()?;
+        let client = unsafe { registered.as_ref() }.ok_or(libc::EINVAL)?.registered;
+        client.unregister()?;
         // SAFETY: likewise; there is no other reference.
         drop(unsafe { Box::from_raw(registered) });
         Ok(())
@@ -399,7 +405,8 @@ pub unsafe extern "C" fn strait_unregister_peer_memory_client(registered: *mut s
 ///
 /// The caller must hold no lock that a callback takes.
 ///
-/// 0; -ENOENT: it is not registered any more; -EINVAL; -EDEADLK: called from a callback.
+/// 0; -ENOENT: it is not registered any more, and has been given back also where another thread ended
+/// it; -EINVAL; -EDEADLK: called from a callback, and nothing is invalidated.
 ///
 /// # Safety
 /// `registered` is NULL or came from strait_register_peer_memory_client, and was not unregistered.
@@ -407,7 +414,8 @@ pub unsafe extern "C" fn strait_unregister_peer_memory_client(registered: *mut s
 pub unsafe extern "C" fn strait_invalidate(registered: *mut strait_client, core_context: u64) -> c_int {
     guard(|| {
         // SAFETY: the program's promise.
-        let client = unsafe { registered.as_ref() }.ok_or(libc::EINVAL)?;
-        client.registered.invalidate(core_context)
+        let client = unsafe { registered.as_ref() }.ok_or(libc::EINVAL)?.registered;
+        // From here on another thread may unregister it.
+        client.invalidate(core_context)
     })
 }
