@@ -45,6 +45,16 @@ static void getinfo(void)
 	hints->tx_attr->inject_size = 0;
 	hints->tx_attr->iov_limit = 1000;
 	FAILS(fi_getinfo(FI_VERSION(1, 20), NULL, NULL, 0, hints, &got), FI_ENODATA, FI_ENODATA);
+	hints->tx_attr->iov_limit = 0;
+	hints->domain_attr->resource_mgmt = FI_RM_ENABLED + 1;
+	FAILS(fi_getinfo(FI_VERSION(1, 20), NULL, NULL, 0, hints, &got), FI_ENODATA, FI_ENODATA);
+	hints->domain_attr->resource_mgmt = FI_RM_UNSPEC;
+	/* An address of documentation is no host's. */
+	FAILS(fi_getinfo(FI_VERSION(1, 20), "192.0.2.1", NULL, FI_SOURCE, hints, &got), FI_ENODATA, FI_ENODATA);
+	hints->caps = FI_SEND;
+	OK(fi_getinfo(FI_VERSION(1, 20), "127.0.0.1", NULL, FI_SOURCE, hints, &got));
+	CHECK((got->caps & FI_SEND) && (got->caps & FI_TAGGED), "a sender can do nothing: %#lx", (long)got->caps);
+	fi_freeinfo(got);
 	fi_freeinfo(hints);
 }
 
@@ -53,9 +63,11 @@ static void setup(void)
 {
 	struct fi_cq_attr cq_attr = {.format = FI_CQ_FORMAT_TAGGED};
 	struct fi_av_attr av_attr = {.type = FI_AV_TABLE};
+	struct fi_eq_attr eq_attr = {.wait_obj = FI_WAIT_NONE};
 	static struct op op;
 	struct fid_domain *other;
 	struct fid_cq *cq;
+	struct fid_eq *eq;
 	struct fid_av *av;
 	struct fid_ep *ep;
 	uint64_t word;
@@ -89,6 +101,11 @@ static void setup(void)
 	cq_attr.format = FI_CQ_FORMAT_TAGGED;
 	cq_attr.wait_obj = 77;
 	FAILS(fi_cq_open(me.domain, &cq_attr, &cq, NULL), FI_EINVAL, FI_ENOSYS);
+	cq_attr.wait_obj = FI_WAIT_NONE;
+	/* A queue that another provider is to fill. */
+	cq_attr.flags = eq_attr.flags = FI_PEER;
+	FAILS(fi_cq_open(me.domain, &cq_attr, &cq, NULL), FI_EBADFLAGS, FI_EBADFLAGS);
+	FAILS(fi_eq_open(me.fabric, &eq_attr, &eq, NULL), FI_EBADFLAGS, FI_EBADFLAGS);
 	av_attr.type = 77;
 	FAILS(fi_av_open(me.domain, &av_attr, &av, NULL), FI_EINVAL, FI_ENOSYS);
 	FAILS(fi_close(&me.domain->fid), FI_EBUSY, FI_EBUSY);
@@ -174,6 +191,9 @@ static void memory(void)
 	there = (struct fi_rma_iov){base, 8, key};
 	FAILS(fi_writemsg(me.ep, &m, 0), FI_EINVAL, FI_EINVAL);
 	FAILS(fi_readmsg(me.ep, &m, 0), FI_EINVAL, FI_EINVAL);
+	there.len = 16;
+	FAILS(fi_writemsg(me.ep, &m, FI_COMMIT_COMPLETE), FI_EBADFLAGS, FI_EBADFLAGS);
+	FAILS(fi_readmsg(me.ep, &m, FI_COMMIT_COMPLETE), FI_EBADFLAGS, FI_EBADFLAGS);
 	m.rma_iov_count = 100;
 	FAILS(fi_writemsg(me.ep, &m, 0), FI_EINVAL, FI_EINVAL);
 	FAILS(fi_inject_write(me.ep, words, me.info->tx_attr->inject_size + 1, self, base, key), FI_EMSGSIZE, FI_EMSGSIZE);

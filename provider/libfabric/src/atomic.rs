@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn query_atomic(
     guard(|| {
         // SAFETY: the application passes an open domain.
         unsafe { obj::<DomainFid, _>(domain)? };
-        let class = match flags & (fi::FI_FETCH_ATOMIC | fi::FI_COMPARE_ATOMIC) {
+        let class = match flags {
             0 => Class::Base,
             fi::FI_FETCH_ATOMIC => Class::Fetch,
             fi::FI_COMPARE_ATOMIC => Class::Compare,

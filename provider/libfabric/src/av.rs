@@ -11,7 +11,7 @@ use wire::Addr;
 use crate::domain::{DomainFid, Shared};
 use crate::eq::{EqFid, Failure};
 use crate::errno::Errno;
-use crate::ffi::{Counted, Fid, Hold, Refs, guard, guard_or, header, obj, publish, put, reclaim};
+use crate::ffi::{Counted, Fid, Hold, Refs, guard, guard_or, header, known, obj, publish, put, reclaim};
 use crate::info::addr;
 use crate::text::put_text;
 
@@ -145,9 +145,7 @@ pub(crate) unsafe extern "C" fn open(
             log::info!("fi_av_open: an address vector shared by name asked, private ones offered");
             return Err(Errno::NOSYS);
         }
-        if attr.flags & !(fi::FI_EVENT | fi::FI_SYMMETRIC) != 0 {
-            return Err(Errno::BADFLAGS);
-        }
+        known(attr.flags, fi::FI_EVENT | fi::FI_SYMMETRIC)?;
         if attr.type_ > fi::FI_AV_TABLE || attr.rx_ctx_bits > 0 || av.is_null() {
             return Err(Errno::INVAL);
         }
@@ -184,9 +182,7 @@ unsafe extern "C" fn bind(fid: *mut fi::fid, to: *mut fi::fid, flags: u64) -> c_
     guard(|| {
         // SAFETY: the application passes open objects.
         let (av, eq) = unsafe { (obj::<AvFid, _>(fid)?, obj::<EqFid, _>(to)?) };
-        if flags != 0 {
-            return Err(Errno::BADFLAGS);
-        }
+        known(flags, 0)?;
         av.eq.set(Hold::new(eq)).map_err(|_| Errno::INVAL)
     })
 }

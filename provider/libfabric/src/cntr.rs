@@ -11,7 +11,7 @@ use runtime::{Deadline, Step, Wait, Watched};
 
 use crate::domain::{DomainFid, Engine, Shared};
 use crate::errno::Errno;
-use crate::ffi::{Counted, Fid, Refs, guard, guard_or, header, obj, publish, put, reclaim};
+use crate::ffi::{Counted, Fid, Refs, guard, guard_or, header, known, obj, publish, put, reclaim};
 use crate::wait::Style;
 use crate::xpu::{self, XpuCtxFid};
 
@@ -218,8 +218,8 @@ pub(crate) unsafe fn open_for(
         return Err(Errno::NOSYS);
     }
     // With FI_XPU or without it: the manual's text and its example differ.
-    let known = if device.is_some() { fi::FI_XPU } else { 0 };
-    if flags & !known != 0 || cntr.is_null() {
+    known(flags, if device.is_some() { fi::FI_XPU } else { 0 })?;
+    if cntr.is_null() {
         return Err(Errno::INVAL);
     }
     let style = match Style::of(object)? {

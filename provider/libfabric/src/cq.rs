@@ -11,7 +11,7 @@ use runtime::{Deadline, Step, Wait, Watched};
 
 use crate::domain::{DomainFid, Guard, Shared};
 use crate::errno::{self, Errno};
-use crate::ffi::{Counted, Fid, Refs, guard, guard_or, header, obj, publish, put, reclaim, this};
+use crate::ffi::{Counted, Fid, Refs, guard, guard_or, header, known, obj, publish, put, reclaim, this};
 use crate::wait::Style;
 use crate::xpu::{self, XpuCtxFid};
 
@@ -321,14 +321,17 @@ pub(crate) unsafe fn open_for(
     context: *mut c_void,
 ) -> Result<(), Errno> {
     let (mut size, mut format, mut object, mut cond) = (0, fi::FI_CQ_FORMAT_UNSPEC, fi::FI_WAIT_NONE, 0);
+    let mut flags = 0;
     if !attr.is_null() {
         // SAFETY: the caller's promise; only fields that every version has
         // are read, through places that form no reference.
         unsafe {
             (size, format) = ((*attr).size, (*attr).format);
-            (object, cond) = ((*attr).wait_obj, (*attr).wait_cond);
+            (object, cond, flags) = ((*attr).wait_obj, (*attr).wait_cond, (*attr).flags);
         }
     }
+    // With FI_XPU or without it: the manual's text and its example differ. Where interrupts go is a hint, and there are none.
+    known(flags, fi::FI_AFFINITY | if device.is_some() { fi::FI_XPU } else { 0 })?;
     if format > fi::FI_CQ_FORMAT_TAGGED || cond > fi::FI_CQ_COND_THRESHOLD || cq.is_null() {
         return Err(Errno::INVAL);
     }
@@ -437,8 +440,9 @@ unsafe extern "C" fn sreadfrom(
     guard(|| unsafe { obj::<CqFid, _>(cq)?.sread(buf, count, src_addr, cond, timeout) })
 }
 
-unsafe extern "C" fn readerr(cq: *mut fi::fid_cq, buf: *mut fi::fi_cq_err_entry, _flags: u64) -> isize {
+unsafe extern "C" fn readerr(cq: *mut fi::fid_cq, buf: *mut fi::fi_cq_err_entry, flags: u64) -> isize {
     guard(|| {
+        known(flags, 0)?;
         // SAFETY: the application passes an open queue.
         let cq = unsafe { obj::<CqFid, _>(cq)? };
         if buf.is_null() {

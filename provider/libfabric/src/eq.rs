@@ -9,7 +9,7 @@ use runtime::{Deadline, Wait};
 
 use crate::errno::{self, Errno};
 use crate::fabric::{FabricFid, FabricShared};
-use crate::ffi::{Counted, Fid, Refs, guard, guard_or, header, obj, publish, put, reclaim};
+use crate::ffi::{Counted, Fid, Refs, guard, guard_or, header, known, obj, publish, put, reclaim};
 use crate::wait::Style;
 
 /// `struct fid_eq`.
@@ -103,6 +103,7 @@ impl EqFid {
     /// # Safety
     /// `event` is valid for a write, `buf` for `len` bytes of them.
     unsafe fn read(&self, event: *mut u32, buf: *mut c_void, len: usize, flags: u64) -> Result<usize, Errno> {
+        known(flags, fi::FI_PEEK)?;
         let mut events = self.events();
         match events.front() {
             None => Err(Errno::AGAIN),
@@ -146,6 +147,8 @@ pub(crate) unsafe extern "C" fn open(
         // SAFETY: the application passes an open fabric and NULL or attributes, of one layout in all
         // versions.
         let (fabric, attr) = unsafe { (obj::<FabricFid, _>(fabric)?, attr.as_ref()) };
+        // Where interrupts go is a hint, and there are none.
+        known(attr.map_or(0, |a| a.flags), fi::FI_WRITE | fi::FI_AFFINITY)?;
         let style = Style::of(attr.map_or(fi::FI_WAIT_NONE, |a| a.wait_obj))?;
         if eq.is_null() {
             return Err(Errno::INVAL);
@@ -234,6 +237,7 @@ unsafe extern "C" fn readerr(eq: *mut fi::fid_eq, buf: *mut fi::fi_eq_err_entry,
     guard(|| {
         // SAFETY: the application passes an open queue.
         let eq = unsafe { obj::<EqFid, _>(eq)? };
+        known(flags, fi::FI_PEEK)?;
         let mut events = eq.events();
         let Some(Event::Error(f)) = events.front() else { return Err(Errno::AGAIN) };
         // SAFETY: the application passes room for an entry, of one layout in all versions.
@@ -265,7 +269,8 @@ unsafe extern "C" fn write(
     guard(|| {
         // SAFETY: the application passes an open queue.
         let eq = unsafe { obj::<EqFid, _>(eq)? };
-        if !eq.writable || buf.is_null() || flags != 0 {
+        known(flags, 0)?;
+        if !eq.writable || buf.is_null() {
             return Err(Errno::INVAL);
         }
         // SAFETY: the application passes `len` bytes.

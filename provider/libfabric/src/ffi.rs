@@ -229,6 +229,12 @@ pub(crate) unsafe fn arg<'a, T>(p: *const T) -> Result<&'a T, Errno> {
     unsafe { p.as_ref() }.ok_or(Errno::INVAL)
 }
 
+/// Flags of a call that knows these, or `FI_EBADFLAGS`.
+#[inline]
+pub(crate) fn known(flags: u64, of: u64) -> Result<(), Errno> {
+    if flags & !of != 0 { Err(Errno::BADFLAGS) } else { Ok(()) }
+}
+
 /// Stores a result where the application asked, or answers `FI_EINVAL` for NULL.
 ///
 /// # Safety

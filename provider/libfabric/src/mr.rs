@@ -12,7 +12,7 @@ use libfabric_sys as fi;
 use crate::cntr::CntrFid;
 use crate::domain::{DomainFid, Shared};
 use crate::errno::Errno;
-use crate::ffi::{Fid, Hold, arg, guard, header, obj, publish, put, reclaim};
+use crate::ffi::{Fid, Hold, arg, guard, header, known, obj, publish, put, reclaim};
 use crate::info::answer::IOV_LIMIT;
 use crate::xpu;
 
@@ -77,9 +77,7 @@ struct Wanted {
 unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     let domain = unsafe { obj::<DomainFid, _>(domain)? };
-    if w.flags & !FLAGS != 0 {
-        return Err(Errno::BADFLAGS);
-    }
+    known(w.flags, FLAGS)?;
     if w.iov.is_null() || w.count == 0 || w.count > IOV_LIMIT || mr.is_null() {
         return Err(Errno::INVAL);
     }
@@ -327,12 +325,13 @@ unsafe extern "C" fn bind(fid: *mut fi::fid, to: *mut fi::fid, flags: u64) -> c_
         let (mr, class) = unsafe { (obj::<MrFid, _>(fid)?, arg(to)?.fclass) };
         match class {
             // Every endpoint of the domain serves every registration: there is nothing to do.
-            fi::FI_CLASS_EP => Ok(()),
+            fi::FI_CLASS_EP => known(flags, 0),
             fi::FI_CLASS_CNTR => {
                 // SAFETY: as above.
                 let cntr = unsafe { obj::<CntrFid, _>(to)? };
                 let both = fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE;
-                if flags == 0 || flags & !both != 0 || !Arc::ptr_eq(&mr.shared, &cntr.shared) {
+                known(flags, both)?;
+                if flags == 0 || !Arc::ptr_eq(&mr.shared, &cntr.shared) {
                     return Err(Errno::INVAL);
                 }
                 let of = |flag| (flags & flag != 0).then_some(cntr.id);

@@ -64,8 +64,9 @@ pub(crate) fn flush(domain: &DomainFid) -> Result<(), Errno> {
 }
 
 /// Flags of deferred work that transmits. Its buffers stay until it completes: nothing to inject.
-fn tx(raw: u64) -> OpFlags {
-    flags::tx(raw & !fi::FI_INJECT, false)
+fn tx(raw: u64) -> Result<OpFlags, Errno> {
+    flags::offered(raw)?;
+    Ok(flags::tx(raw & !fi::FI_INJECT, false))
 }
 
 /// What deferred work is to do.
@@ -162,7 +163,7 @@ unsafe fn rma_op(shared: &Arc<Shared>, write: bool, o: &fi::fi_op_rma) -> Result
         remote,
         data: cq_data(o.flags, o.msg.data).filter(|_| write),
         ctx: ctx(o.msg.context),
-        flags: tx(o.flags),
+        flags: tx(o.flags)?,
     })
 }
 
@@ -198,7 +199,7 @@ unsafe fn message(shared: &Arc<Shared>, send: bool, m: Message) -> Result<WorkOp
     if send {
         // SAFETY: the caller's promise.
         let ep = unsafe { endpoint(shared, m.ep) }?.live()?.ep;
-        let (tag, data, flags) = (m.tag.map(|t| t.0), m.data, tx(m.flags));
+        let (tag, data, flags) = (m.tag.map(|t| t.0), m.data, tx(m.flags)?);
         return Ok(WorkOp::Send { ep, to: m.addr, iov, tag, data, ctx, flags });
     }
     if flags::receive(m.flags)? != Receive::Post {
@@ -242,6 +243,6 @@ unsafe fn atomic_op(
         remote: p.remote,
         data: cq_data(raw, m.data),
         ctx: ctx(m.context),
-        flags: tx(raw),
+        flags: tx(raw)?,
     })
 }

@@ -6,16 +6,26 @@
 //! that every success is written. A receive of a shared context does not know that when it is posted:
 //! the queue is that of the endpoint that the message comes to.
 //!
-//! Flags that ask for nothing we do not always do (`FI_MORE`, `FI_TRANSMIT_COMPLETE`, …) and those
-//! of other calls are passed over, as libfabric's utility providers do.
+//! Flags that ask for nothing we do not always do (`FI_MORE`, `FI_TRANSMIT_COMPLETE`, …) have no effect. One that is not
+//! offered (`FI_COMMIT_COMPLETE`, …) is refused where it is given: by the call, or where it becomes a default.
 
 use engine::OpFlags;
 use libfabric_sys as fi;
 
 use crate::errno::Errno;
+use crate::ffi::known;
+use crate::info::answer::OP_FLAGS;
 
 /// Whatever asks that the target's side be done: for a message that includes the match.
-const DELIVERY: u64 = fi::FI_DELIVERY_COMPLETE | fi::FI_MATCH_COMPLETE | fi::FI_COMMIT_COMPLETE;
+const DELIVERY: u64 = fi::FI_DELIVERY_COMPLETE | fi::FI_MATCH_COMPLETE;
+/// What a call that sends, writes, reads or computes takes, and what the defaults of a side may be.
+const OFFERED: u64 = OP_FLAGS | fi::FI_REMOTE_CQ_DATA | fi::FI_TRIGGER;
+
+/// Flags of such a call, or flags that become the defaults of a side.
+#[inline]
+pub(crate) fn offered(flags: u64) -> Result<(), Errno> {
+    known(flags, OFFERED)
+}
 
 fn mapped(from: u64, bit: u64, to: OpFlags) -> OpFlags {
     if from & bit != 0 { to } else { OpFlags::empty() }
@@ -72,10 +82,11 @@ pub(crate) enum Receive {
     ClaimDiscard,
 }
 
-/// Reads `FI_PEEK`, `FI_CLAIM` and `FI_DISCARD`.
+/// What a call that receives is for, by `FI_PEEK`, `FI_CLAIM` and `FI_DISCARD`.
 #[inline]
 pub(crate) fn receive(flags: u64) -> Result<Receive, Errno> {
     const ANY: u64 = fi::FI_PEEK | fi::FI_CLAIM | fi::FI_DISCARD;
+    known(flags, OFFERED | ANY)?;
     if flags & ANY == 0 {
         return Ok(Receive::Post);
     }
@@ -149,5 +160,6 @@ mod tests {
             assert_eq!(receive(flags), Ok(what));
         }
         assert_eq!(receive(FI_DISCARD), Err(Errno::INVAL));
+        assert_eq!(receive(FI_PEEK | fi::FI_COMMIT_COMPLETE), Err(Errno::BADFLAGS));
     }
 }

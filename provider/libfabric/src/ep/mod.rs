@@ -89,6 +89,7 @@ pub(crate) unsafe fn open(
     if ep_out.is_null() {
         return Err(Errno::INVAL);
     }
+    flags::offered(attrs.tx_op_flags | attrs.rx_op_flags)?;
     let setup = Mutex::new(Setup::new(links::open_link(attrs.bind, attrs.auth_key.as_ref())?, &attrs)?);
     let (tx, rx) = (attrs.tx_op_flags, attrs.rx_op_flags);
     let shared = domain.shared.clone();
@@ -129,6 +130,7 @@ impl EpFid {
     /// fi_ep_alias(3).
     fn alias(&self, flags: u64) -> Result<*mut fi::fid_ep, Errno> {
         let (_, own) = self.side(flags)?;
+        flags::offered(own)?;
         let (mut tx, mut rx) = (self.tx_flags.load(Relaxed), self.rx_flags.load(Relaxed));
         *(if flags & fi::FI_TRANSMIT != 0 { &mut tx } else { &mut rx }) = own;
         self.endpoint.fids.add();
@@ -191,6 +193,7 @@ unsafe extern "C" fn control(fid: *mut fi::fid, command: c_int, argument: *mut c
             fi::FI_SETOPSFLAG => {
                 // SAFETY: fi_endpoint(3): for this command the argument is a `uint64_t *`.
                 let (side, rest) = ep.side(unsafe { *arg(argument.cast::<u64>())? })?;
+                flags::offered(rest)?;
                 side.store(rest, Relaxed);
                 Ok(())
             }

@@ -44,7 +44,10 @@ impl EpFid {
     pub(super) fn transmit(&self, how: How, always: bool, len: usize) -> Result<(OpFlags, bool), Errno> {
         let (raw, quiet) = match how {
             How::Default => (self.tx_flags.load(Relaxed), false),
-            How::Given(flags) => (flags, false),
+            How::Given(flags) => {
+                flags::offered(flags)?;
+                (flags, false)
+            }
             How::Inject => (self.tx_flags.load(Relaxed), true),
         };
         let flags = if quiet { flags::inject(raw) } else { flags::tx(raw, always) };

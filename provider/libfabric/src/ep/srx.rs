@@ -41,7 +41,9 @@ pub(crate) unsafe fn open(
     }
     let shared = domain.shared.clone();
     // SAFETY: the caller's promise.
-    let (caps, flags) = unsafe { attr.as_ref() }.map_or((0, 0), |a| (a.caps, a.op_flags));
+    let (caps, own) = unsafe { attr.as_ref() }.map_or((0, 0), |a| (a.caps, a.op_flags));
+    // FI_PEER would make it another provider's.
+    flags::offered(own)?;
     let id = shared.lock().srx_open();
     shared.children.inc();
     let srx = Box::new(SrxFid {
@@ -59,7 +61,7 @@ pub(crate) unsafe fn open(
         shared,
         id,
         refs: Refs::default(),
-        flags: AtomicU64::new(flags),
+        flags: AtomicU64::new(own),
         min_multi_recv: AtomicUsize::new(MIN_MULTI_RECV),
     });
     // SAFETY: the caller's promise.
@@ -101,8 +103,9 @@ unsafe extern "C" fn control(fid: *mut fi::fid, command: c_int, argument: *mut c
             fi::FI_GETOPSFLAG => unsafe { put(argument.cast(), srx.flags.load(Relaxed)) },
             fi::FI_SETOPSFLAG => {
                 // SAFETY: fi_endpoint(3): for this command the argument is a `uint64_t *`.
-                let flags = unsafe { *arg(argument.cast::<u64>())? };
-                srx.flags.store(flags & !fi::FI_RECV, Relaxed);
+                let own = unsafe { *arg(argument.cast::<u64>())? } & !fi::FI_RECV;
+                flags::offered(own)?;
+                srx.flags.store(own, Relaxed);
                 Ok(())
             }
             _ => Err(Errno::NOSYS),

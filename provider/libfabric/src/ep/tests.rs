@@ -6,6 +6,7 @@ use super::*;
 use crate::fabric;
 use crate::tests::{call, call_fid, close, leak};
 
+mod asked;
 mod counted;
 mod life;
 mod moves;

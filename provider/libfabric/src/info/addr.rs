@@ -218,6 +218,15 @@ pub(crate) fn own(v6: bool) -> Addr {
     Addr::new(SocketAddr::new(link::primary_ip(v6), 0))
 }
 
+/// Whether an endpoint can be bound there: the address is one of this host's, in this network namespace. Where that cannot be found
+/// out, opening the endpoint will tell.
+pub(crate) fn is_here(a: Addr) -> bool {
+    let mut at = a.sock();
+    at.set_port(0);
+    let missing = |e: std::io::Error| e.kind() == std::io::ErrorKind::AddrNotAvailable;
+    !a.ip().is_multicast() && !UdpSocket::bind(at).is_err_and(missing)
+}
+
 /// Whether other hosts can reach this one over IPv6 alone.
 pub(crate) fn is_v6_only() -> bool {
     link::primary_ip(false).is_loopback() && !link::primary_ip(true).is_loopback()
@@ -269,6 +278,30 @@ mod tests {
                     assert_eq!((found, found.further()), (a, None));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn addresses_of_other_hosts_are_not_here() {
+        let here = |a: &str| is_here(Addr::new(a.parse().unwrap()));
+        assert!(here("127.0.0.1:0") && here("127.0.0.9:9228") && is_here(own(false)));
+        for other in ["192.0.2.1:0", "198.51.100.7:9228", "224.0.0.1:0", "[2001:db8::1]:0"] {
+            assert!(!here(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn without_a_loopback_address_there_is_none_to_be_had() {
+        let alone = std::thread::spawn(|| {
+            let ip = |args: &[&str]| std::process::Command::new("ip").args(args).status().is_ok_and(|s| s.success());
+            // SAFETY: unshare(2) touches no memory, and changes the network namespace of this thread alone.
+            let entered = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
+            let bare = entered && ip(&["link", "set", "lo", "up"]) && ip(&["addr", "flush", "dev", "lo"]);
+            bare.then(|| (own(false).ip().is_loopback(), is_here(own(false))))
+        });
+        match alone.join().unwrap() {
+            Some(found) => assert_eq!(found, (true, false)),
+            None => eprintln!("skipped: no network namespace without CAP_SYS_ADMIN, or no ip(8)"),
         }
     }
 

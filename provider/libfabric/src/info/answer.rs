@@ -45,7 +45,7 @@ pub(crate) const RMA_ORDERS: u64 = FI_ORDER_RAR
     | FI_ORDER_RMA_WAW;
 
 /// What may be a default of every operation.
-const OP_FLAGS: u64 = FI_COMPLETION
+pub(crate) const OP_FLAGS: u64 = FI_COMPLETION
     | FI_INJECT
     | FI_INJECT_COMPLETE
     | FI_TRANSMIT_COMPLETE
@@ -255,6 +255,14 @@ fn check_domain(h: &Hints) -> Result<(), Refusal> {
     }
     if d.control_progress > FI_PROGRESS_CONTROL_UNIFIED {
         return refuse("control_progress", d.control_progress, FI_PROGRESS_CONTROL_UNIFIED);
+    }
+    if d.resource_mgmt > FI_RM_ENABLED {
+        return refuse("resource_mgmt", d.resource_mgmt, FI_RM_ENABLED);
+    }
+    // Which class it is makes no difference here: those that a later version names go through.
+    let named = |tclass| tclass == FI_TC_UNSPEC || (FI_TC_DSCP..FI_TC_DSCP | FI_TC_LABEL).contains(&tclass);
+    if let Some(other) = [h.tx.tclass, d.tclass].into_iter().find(|tclass| !named(*tclass)) {
+        return refuse("tclass", other, FI_TC_UNSPEC);
     }
     if d.av_type > FI_AV_TABLE {
         return refuse("av_type", d.av_type, FI_AV_TABLE);

@@ -38,9 +38,21 @@ pub(crate) const DOMAIN: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
 /// What an application that asked for `asked` (0: whatever there is) gets.
 pub(crate) fn granted(asked: u64) -> u64 {
-    let primary = if asked == 0 { PRIMARY & !ONLY_ASKED } else { asked & PRIMARY };
     // Device memory is told from the address, with or without FI_HMEM; the promise of it is made on request.
-    expand(primary | asked & (OF_MESSAGES | OF_MEMORY)) | SECONDARY | asked & (FI_HMEM | FI_XPU)
+    expand(primary(asked) | asked & (OF_MESSAGES | OF_MEMORY)) | SECONDARY | asked & (FI_HMEM | FI_XPU)
+}
+
+/// The primary capabilities of an answer. Where the application named none that moves data, those that its modifiers restrict; all,
+/// if it named no modifier: no call does anything on an endpoint without one.
+fn primary(asked: u64) -> u64 {
+    let is_named = WAYS.iter().any(|(what, _)| asked & what != 0);
+    let restricted = WAYS.iter().filter(|(_, ways)| asked & ways != 0).fold(0, |all, (what, _)| all | what);
+    asked & PRIMARY
+        | match restricted {
+            _ if is_named => 0,
+            0 => PRIMARY & !ONLY_ASKED,
+            _ => restricted,
+        }
 }
 
 /// Names the directions of each primary capability where the application left them open.

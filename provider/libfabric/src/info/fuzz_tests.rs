@@ -83,6 +83,7 @@ fn hints() {
         // What was asked for is there, and nothing is promised that was excluded.
         let asked = hints.caps & caps::expand(hints.caps);
         assert_eq!(offer.caps & asked, asked);
+        assert_ne!(offer.caps & (fi::FI_MSG | fi::FI_TAGGED | fi::FI_RMA | fi::FI_ATOMIC), 0);
         assert_eq!(offer.tx.msg_order & hints.tx.msg_order, hints.tx.msg_order);
         assert!(offer.tx.size >= hints.tx.size && offer.rx.size >= hints.rx.size);
         assert!(offer.tx.iov_limit >= hints.tx.iov_limit && offer.rx.iov_limit >= hints.rx.iov_limit);

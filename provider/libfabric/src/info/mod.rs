@@ -127,13 +127,14 @@ unsafe fn endpoints(
         log::info!("fi_getinfo: source, destination and address format are of different families");
         return Err(Errno::NODATA);
     }
-    Ok(Ends {
-        format: if v6 { fi::FI_SOCKADDR_IN6 } else { fi::FI_SOCKADDR_IN },
-        src: match (src, dest) {
-            (Some(src), _) => addr::named(src),
-            (None, Some(dest)) => addr::towards(dest),
-            (None, None) => addr::own(v6),
-        },
-        dest,
-    })
+    let src = match (src, dest) {
+        (Some(src), _) => addr::named(src),
+        (None, Some(dest)) => addr::towards(dest),
+        (None, None) => addr::own(v6),
+    };
+    if !addr::is_here(src) {
+        log::info!("fi_getinfo: the source address {} is not one of this host's", src.ip());
+        return Err(Errno::NODATA);
+    }
+    Ok(Ends { format: if v6 { fi::FI_SOCKADDR_IN6 } else { fi::FI_SOCKADDR_IN }, src, dest })
 }

@@ -307,6 +307,63 @@ fn what_is_not_there_is_refused() {
 }
 
 #[test]
+fn numbers_that_name_no_choice_are_refused() {
+    let refused_for = |f: &dyn Fn(&mut Hints, u32)| {
+        let last = |n| {
+            let mut h = hints(FI_MSG);
+            f(&mut h, n);
+            answer(Some(&h), FI_VERSION(2, 1)).err().map(|r| r.what)
+        };
+        // The last that there is goes through, the next one does not.
+        let first = (0..8).position(|n| last(n).is_some()).expect("any number went through") as u32;
+        assert!((first..8).chain([1 << 31, u32::MAX]).all(|n| last(n) == last(first)));
+        (last(first).unwrap(), first - 1)
+    };
+    assert_eq!(refused_for(&|h, n| h.domain.resource_mgmt = n), ("resource_mgmt", FI_RM_ENABLED));
+    assert_eq!(refused_for(&|h, n| h.domain.threading = n), ("threading", FI_THREAD_ENDPOINT));
+    assert_eq!(refused_for(&|h, n| h.domain.av_type = n), ("av_type", FI_AV_TABLE));
+    assert_eq!(refused_for(&|h, n| h.domain.data_progress = n), ("data_progress", FI_PROGRESS_MANUAL));
+    let control = refused_for(&|h, n| h.domain.control_progress = n);
+    assert_eq!(control, ("control_progress", FI_PROGRESS_CONTROL_UNIFIED));
+    for (tclass, there) in [
+        (FI_TC_UNSPEC, true),
+        (FI_TC_DSCP | 46, true),
+        (FI_TC_NETWORK_CTRL, true),
+        (7, false),
+        (FI_TC_DSCP | FI_TC_LABEL, false),
+        (1 << 31, false),
+    ] {
+        let (mut of_queue, mut of_domain) = (hints(FI_MSG), hints(FI_MSG));
+        (of_queue.tx.tclass, of_domain.domain.tclass) = (tclass, tclass);
+        for h in [of_queue, of_domain] {
+            let why = answer(Some(&h), FI_VERSION(2, 1)).err().map(|r| r.what);
+            assert_eq!(why, (!there).then_some("tclass"), "{tclass:#x}");
+        }
+    }
+}
+
+#[test]
+fn an_answer_has_a_capability_that_moves_data_and_all_that_was_asked_for() {
+    for (asked, given) in [
+        (FI_SEND, FI_MSG | FI_TAGGED),
+        (FI_RECV | FI_MULTI_RECV, FI_MSG | FI_TAGGED),
+        (FI_READ, FI_RMA | FI_ATOMIC),
+        (FI_REMOTE_WRITE | FI_RMA_EVENT, FI_RMA | FI_ATOMIC),
+        (FI_SEND | FI_WRITE, FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC),
+        (FI_SOURCE, FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV),
+        (FI_LOCAL_COMM | FI_FENCE, FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV),
+        (FI_DIRECTED_RECV, FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV),
+        (FI_RMA | FI_SOURCE, FI_RMA),
+    ] {
+        let o = offer(&hints(asked), (2, 1));
+        assert_eq!((o.caps & PRIMARY, o.caps & asked), (given, asked), "{asked:#x}");
+        assert_ne!(o.tx.caps | o.rx.caps, 0);
+    }
+    let o = offer(&hints(FI_SEND), (2, 1));
+    assert_eq!((o.caps & FI_RECV, o.tx.caps & FI_SEND, o.rx.caps & FI_RECV), (0, FI_SEND, 0));
+}
+
+#[test]
 fn order_is_what_was_asked_for() {
     let mut h = hints(FI_MSG | FI_RMA);
     assert_eq!(offer(&h, (1, 21)).tx.msg_order, FI_ORDER_SAS);

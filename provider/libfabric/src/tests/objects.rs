@@ -132,3 +132,48 @@ fn every_version_gets_an_error_entry_of_its_length() {
         w.end();
     }
 }
+
+/// A queue of FI_PEER would never get an entry: nothing here writes to another provider's.
+#[test]
+fn flags_that_are_not_offered_are_refused_by_each_call_that_opens_or_binds() {
+    const REFUSED: c_int = -fi::FI_EBADFLAGS;
+    let w = World::new(Setting::default());
+    let (mut cq, mut eq) = (ptr::null_mut::<fi::fid_cq>(), ptr::null_mut::<fi::fid_eq>());
+    let (mut cntr, mut av) = (ptr::null_mut::<fi::fid_cntr>(), ptr::null_mut::<fi::fid_av>());
+    for flags in [fi::FI_PEER, fi::FI_XPU, fi::FI_PEER | fi::FI_AFFINITY, 1 << 62] {
+        let attr = &mut fi::fi_cq_attr { flags, ..Default::default() };
+        assert_eq!(call!(w.domain, ops.cq_open(attr, &mut cq, NO)), REFUSED, "{flags:#x}");
+        let attr = &mut fi::fi_eq_attr { flags, ..Default::default() };
+        assert_eq!(call!(w.fabric, ops.eq_open(attr, &mut eq, NO)), REFUSED, "{flags:#x}");
+        let attr = &mut fi::fi_cntr_attr { flags, ..Default::default() };
+        assert_eq!(call!(w.domain, ops.cntr_open(attr, &mut cntr, NO)), REFUSED, "{flags:#x}");
+        let attr = &mut fi::fi_av_attr { flags, ..Default::default() };
+        assert_eq!(call!(w.domain, ops.av_open(attr, &mut av, NO)), REFUSED, "{flags:#x}");
+        let mut attr = fi::fi_atomic_attr::default();
+        let sum = call!(w.domain, ops.query_atomic(fi::FI_UINT64, fi::FI_SUM, &mut attr, flags));
+        assert_eq!(sum, REFUSED, "{flags:#x}");
+        let (mut code, mut event) = (0, [0u8; 64]);
+        let (at, len) = (event.as_mut_ptr().cast(), event.len());
+        let refused = REFUSED as isize;
+        assert_eq!(call!(w.eq, ops.read(&mut code, at, len, flags)), refused, "{flags:#x}");
+        assert_eq!(call!(w.eq, ops.sread(&mut code, at, len, 0, flags)), refused, "{flags:#x}");
+        assert_eq!(call!(w.eq, ops.readerr(&mut fi::fi_eq_err_entry::default(), flags)), refused);
+        assert_eq!(call!(w.eq, ops.write(9, at, len, flags)), refused, "{flags:#x}");
+        assert_eq!(call!(w.cq, ops.readerr(&mut fi::fi_cq_err_entry::default(), flags)), refused);
+    }
+    // The processor that interrupts had better go to is a hint, and there are none.
+    let attr = &mut fi::fi_cq_attr { flags: fi::FI_AFFINITY, signaling_vector: 1, ..Default::default() };
+    assert_eq!(call!(w.domain, ops.cq_open(attr, &mut cq, NO)), 0);
+    let attr =
+        &mut fi::fi_eq_attr { flags: fi::FI_AFFINITY | fi::FI_WRITE, signaling_vector: 1, ..Default::default() };
+    assert_eq!(call!(w.fabric, ops.eq_open(attr, &mut eq, NO)), 0);
+    assert_eq!((close(cq), close(eq)), (0, 0));
+
+    let (ep, _) = w.ep();
+    let mr = w.register(leak([0u8; 8]).cast(), 8, 1);
+    assert_eq!(bind(mr, ep, fi::FI_REMOTE_WRITE), REFUSED);
+    assert_eq!(bind(mr, w.cntr, fi::FI_REMOTE_WRITE | fi::FI_PEER), REFUSED);
+    assert_eq!(bind(mr, ep, 0), 0);
+    assert_eq!((close(mr), close(ep)), (0, 0));
+    w.end();
+}
