@@ -43,8 +43,7 @@ impl Name {
                     if bound.ip().is_unspecified() {
                         called.set_ip(net::primary_ip(bound.is_ipv6()));
                     }
-                    let mut name =
-                        Name { addr: Addr::new(called), bound, port: Unshared::new(port), further: None };
+                    let mut name = Name { addr: Addr::new(called), bound, port, further: None };
                     // A port that was asked for is taken on no interface but the one that was.
                     if tcp && (bind.port() == 0 || bind.ip().is_unspecified()) {
                         name.claim_further();
@@ -68,8 +67,8 @@ impl Name {
         }
         let Some(ip) = net::further_ip(first) else { return };
         if !self.is_wildcard() {
-            let claimed = reserve((ip, self.addr.port()).into(), true)
-                .and_then(|(fd, _)| listen_on(&fd).map(|()| Unshared::new(fd)));
+            let claimed =
+                reserve((ip, self.addr.port()).into(), true).and_then(|(fd, _)| listen_on(&fd).map(|()| fd));
             match claimed {
                 Ok(fd) => self.further = Some(fd),
                 Err(e) => return log::debug!("{}: not at {ip} as well: {e}", self.addr),
@@ -101,9 +100,9 @@ impl Name {
 
 /// A bound TCP socket, and what it is bound to. `listens`: it may listen, and ended connections of an earlier one do not
 /// keep a port that was chosen.
-pub(crate) fn reserve(bind: SocketAddr, listens: bool) -> io::Result<(OwnedFd, SocketAddr)> {
+pub(crate) fn reserve(bind: SocketAddr, listens: bool) -> io::Result<(Unshared, SocketAddr)> {
     let (raw, len) = net::raw(bind);
-    let fd = socket(i32::from(raw.ss_family), libc::SOCK_STREAM)?;
+    let fd = Unshared::make(|| socket(i32::from(raw.ss_family), libc::SOCK_STREAM))?;
     let chosen = bind.port() != 0;
     if listens && chosen {
         reuse(&fd)?;
@@ -131,7 +130,7 @@ pub(crate) fn reserve(bind: SocketAddr, listens: bool) -> io::Result<(OwnedFd, S
 pub(crate) fn listen_at(ip: IpAddr) -> io::Result<(Unshared, SocketAddr)> {
     let (fd, at) = reserve((ip, 0).into(), true)?;
     listen_on(&fd)?;
-    Ok((Unshared::new(fd), at))
+    Ok((fd, at))
 }
 
 fn reuse(fd: &OwnedFd) -> io::Result<()> {

@@ -28,7 +28,7 @@ impl TcpLink {
             }
             let surplus = self.spare.is_none();
             let fd = match self.accept_one() {
-                Ok(fd) => Unshared::new(fd),
+                Ok(fd) => fd,
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
                 // One caller at a time is told so.
                 Err(e) if ipc::socket::is_lack(&e) && self.spare.take().is_some() => {
@@ -64,11 +64,13 @@ impl TcpLink {
     }
 
     /// The next one, of either listener.
-    fn accept_one(&self) -> std::io::Result<std::os::fd::OwnedFd> {
-        let mut found = ipc::socket::accept(&self.listener);
+    fn accept_one(&self) -> std::io::Result<Unshared> {
+        // A fork by another thread finds it with the others.
+        let accept = |listener: &Unshared| Unshared::make(|| ipc::socket::accept(listener));
+        let mut found = accept(&self.listener);
         for further in &self.further {
             match found {
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => found = ipc::socket::accept(further),
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => found = accept(further),
                 found => return found,
             }
         }

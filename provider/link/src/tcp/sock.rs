@@ -77,7 +77,7 @@ impl Parts {
 /// [`error`] tells of none.
 pub(super) fn connect(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Unshared> {
     let (raw, len) = net::raw(to);
-    let fd = Unshared::new(socket(i32::from(raw.ss_family), libc::SOCK_STREAM)?);
+    let fd = Unshared::make(|| socket(i32::from(raw.ss_family), libc::SOCK_STREAM))?;
     if let Some(mut from) = from.filter(|from| from.is_ipv4() == to.is_ipv4()) {
         // All of it but the port: a link-local address is one on its interface.
         from.set_port(0);
