@@ -20,6 +20,9 @@ pub struct Name {
     further: Option<Unshared>,
 }
 
+/// Connections that wait for this process to look, at most: as many as net.core.somaxconn lets it have.
+const BACKLOG: libc::c_int = 65_535;
+
 /// Tries to find a free port whose other sockets are free, too.
 const TRIES: usize = 16;
 
@@ -143,6 +146,6 @@ fn reuse(fd: &OwnedFd) -> io::Result<()> {
 
 fn listen_on(fd: &OwnedFd) -> io::Result<()> {
     // SAFETY: listen(2) touches no memory.
-    cvt(unsafe { libc::listen(fd.as_raw_fd(), 4096) })?;
+    cvt(unsafe { libc::listen(fd.as_raw_fd(), BACKLOG) })?;
     Ok(())
 }

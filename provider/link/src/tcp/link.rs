@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use ipc::{Bell, Poller, Timer, Unshared, Watch};
+use ipc::{Bell, Poller, Strangers, Timer, Unshared, Watch};
 use link_api::{Event, Gone, Path, PeerId, RmaCaps};
 use wire::Addr;
 use wire::session::{Hello, Role};
@@ -63,7 +63,7 @@ pub struct TcpLink {
     pub(super) peers: Vec<Peer>,
     pub(super) ids: HashMap<Addr, PeerId>,
     pub(super) free: Vec<PeerId>,
-    pub(super) guests: Vec<Option<Guest>>,
+    pub(super) guests: Strangers<IpAddr, Guest>,
     /// Peers that may have a frame.
     pub(super) ready: VecDeque<PeerId>,
     pub(super) events: VecDeque<Event>,
@@ -129,6 +129,7 @@ impl TcpLink {
             sock::tune(further, options.timeout)?;
             poller.add(further, token::FURTHER)?;
         }
+        let guests = Strangers::new(options.guests);
         Ok(TcpLink {
             addr,
             source: (!name.is_wildcard()).then_some(addr.sock()),
@@ -149,7 +150,7 @@ impl TcpLink {
             peers: Vec::new(),
             ids: HashMap::new(),
             free: Vec::new(),
-            guests: Vec::new(),
+            guests,
             ready: VecDeque::new(),
             events: VecDeque::new(),
             wanting: Vec::new(),
@@ -388,7 +389,7 @@ impl Drop for TcpLink {
             }
             say_farewell(channel, start);
         }
-        for guest in self.guests.iter().flatten() {
+        for (_, guest) in self.guests.iter() {
             ipc::socket::shutdown(&guest.fd);
         }
         // For a forked process that holds it, too.
