@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use caller::read;
+use caller::{call, read};
 use link::{TcpLink, TcpOptions};
-use link_api::{Gone, Link, Refused};
+use link_api::{Budget, Event, Gone, Link, Refused};
 use pair::{open, options, say, take, until};
 use wire::Addr;
 use wire::session::{Caller, Hello, JobKey, Next, Role};
@@ -134,6 +134,53 @@ fn what_ends_each_call_is_given_up_after_the_time_that_a_connection_may_take() {
     });
     assert_eq!(found, Refused::Gone(Gone::Refused));
     assert!(start.elapsed() >= timeout, "{:?}", start.elapsed());
+}
+
+/// Peers with the key of which each has sent a part of a frame, and no more.
+#[test]
+fn parts_of_frames_take_up_no_more_than_they_may_and_go_on_when_there_is_room() {
+    const MOST: usize = 1 << 20;
+    let budget = Budget::new(MOST);
+    let mut a = open(options("key"));
+    a.set_budget(&budget);
+    let called = a.addr();
+    let mut peers = Vec::new();
+    for port in 1..=12 {
+        let mut stream = TcpStream::connect(called.sock()).expect("a listener");
+        let name = Addr::new(([127, 0, 0, 1], port).into());
+        assert!(matches!(call(&mut stream, &mut a, name, called, "key"), Ok(Next::Connected(..))));
+        stream.write_all(&[1; 5]).unwrap();
+        peers.push(stream);
+        for _ in 0..20 {
+            a.progress();
+            assert!(a.poll().is_none() && budget.used() <= MOST, "{}", budget.used());
+        }
+    }
+    assert!(budget.used() > MOST / 2, "{}: there is no part of any", budget.used());
+    let mut b = open(options("key"));
+    let to_a = b.peer(&called);
+    say(&mut b, to_a, &mut [&mut a], b"hello");
+    (0..20).for_each(|_| assert!(a.poll().is_none(), "there is no room for it"));
+    peers.clear();
+    let mut ended = 0;
+    until("the frame", || match a.poll() {
+        Some(Event::Closed(..)) => {
+            ended += 1;
+            false
+        }
+        Some(Event::Frame(frame)) => {
+            assert_eq!(frame.len, 5);
+            a.release(frame);
+            true
+        }
+        None => false,
+        Some(other) => panic!("{other:?}"),
+    });
+    until("all ends", || {
+        ended += usize::from(matches!(a.poll(), Some(Event::Closed(..))));
+        ended == 12
+    });
+    assert_eq!(budget.used(), 0);
 }
 
 #[test]

@@ -11,11 +11,12 @@ use link_api::{Event, Gone, Path, PeerId, RmaCaps};
 use wire::Addr;
 use wire::session::{Hello, Role};
 
-use super::channel::{Buffer, Channel, MAX_FRAME, Step};
+use super::channel::{Channel, MAX_FRAME, Step};
 use super::handshake::Guest;
 use super::listen;
 use super::options::TcpOptions;
 use super::peer::Peer;
+use super::pool::Pool;
 use super::sock;
 use super::watched::token;
 use crate::name::Name;
@@ -80,7 +81,7 @@ pub struct TcpLink {
     pub(super) alone: Option<PeerId>,
     /// When all were looked at last, while the timer ticks.
     pub(super) looked: Instant,
-    pub(super) pool: Vec<Buffer>,
+    pub(super) pool: Pool,
     pub(super) held: Option<Held>,
     /// Frames from this endpoint to itself, and their bytes.
     pub(super) own: VecDeque<Vec<u8>>,
@@ -160,7 +161,7 @@ impl TcpLink {
             round: *ROUND.start(),
             alone: None,
             looked: Instant::now(),
-            pool: Vec::new(),
+            pool: Pool::default(),
             held: None,
             own: VecDeque::new(),
             own_bytes: 0,

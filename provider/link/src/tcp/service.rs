@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use ipc::Watch;
 use link_api::{Gone, PeerId};
 
-use super::channel::{Channel, SPARE};
+use super::channel::Channel;
 use super::link::{ROUND, TcpLink};
+use super::pool::SPARE;
 use super::sock;
 use super::watched::token;
 
