@@ -9,7 +9,7 @@ mod spans;
 mod tally;
 
 use hmem::Span;
-use link_api::Patience;
+use link_api::{Budget, Patience};
 use wire::Status;
 
 use crate::config::{Config, MrId};
@@ -90,6 +90,39 @@ impl Cq {
     }
 }
 
+/// What peers may have a domain keep, all of them together, those that have ended included: three quarters of it for messages
+/// that wait, requests, and completions of what peers do on their own; the rest for answers that wait for room, and for parts
+/// of frames.
+#[derive(Debug)]
+pub(crate) struct Limit {
+    waiting: usize,
+    budget: Budget,
+}
+
+impl Limit {
+    pub(crate) fn new(bytes: usize) -> Limit {
+        let mut limit = Limit { waiting: 0, budget: Budget::default() };
+        limit.set(bytes);
+        limit
+    }
+
+    pub(crate) fn set(&mut self, bytes: usize) {
+        self.waiting = bytes / 4 * 3;
+        self.budget.set_most(bytes / 4);
+    }
+
+    /// Whether waiting messages, requests and completions may take up so many bytes.
+    #[inline]
+    pub(crate) fn holds(&self, waiting: usize) -> bool {
+        waiting <= self.waiting
+    }
+
+    /// For answers, and parts of frames.
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+}
+
 /// Everything of a domain but its endpoints.
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -111,6 +144,8 @@ pub(crate) struct Core {
     /// Bytes that waiting messages take up, and how many may before peers are told to pause.
     pub(crate) waiting: usize,
     pub(crate) waiting_most: usize,
+    /// How much peers may have the domain keep in all.
+    pub(crate) limit: Limit,
     /// Polls that take nothing in: a receive has completed, and none is posted. See `endpoint::plain`.
     pub(crate) rest: u8,
     /// See [`crate::Domain::kept`].
@@ -137,6 +172,7 @@ impl Core {
             aliases: false,
             waiting: 0,
             waiting_most: 256 << 20,
+            limit: Limit::new(2 << 30),
             rest: 0,
             kept: 0,
             patience: Patience::Second,

@@ -19,6 +19,7 @@
 //! | `revocation` | the same for memory that many processes access: reader slots and generations |
 //! | `pieces` | counters that hand out the pieces of transfers which two processes do together |
 //! | `process` | names of processes that tell one from another with the same pid |
+//! | `strangers` | connections that have not shown yet what they are, in a bounded number of places |
 //! | `timer` | descriptors that are readable every so often |
 //! | `poller` | sleeping until one of many descriptors has something |
 
@@ -42,6 +43,7 @@ mod random;
 mod revocation;
 pub mod rights;
 pub mod socket;
+mod strangers;
 pub mod tcp_user;
 mod timer;
 #[cfg(all(test, loom))]
@@ -55,6 +57,7 @@ pub use mapping::Mapping;
 pub use poller::{Poller, Ready, Watch};
 pub use random::random;
 pub use revocation::RevocationTable;
+pub use strangers::Strangers;
 pub use timer::Timer;
 
 use std::io;

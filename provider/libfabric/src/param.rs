@@ -29,6 +29,8 @@ pub(crate) struct Params {
     pub copy_agent: CopyAgent,
     pub connect_timeout: Duration,
     pub unexpected_size: usize,
+    /// Of all peers together.
+    pub peer_memory: usize,
     /// What is answered to hints that do not say.
     pub inject_size: usize,
     pub links: Links,
@@ -142,6 +144,7 @@ impl Default for Params {
             copy_agent: CopyAgent::Beside,
             connect_timeout: link.connect_timeout,
             unexpected_size: 256 << 20,
+            peer_memory: 2 << 30,
             inject_size: INJECT_SIZE,
             links: Links::default(),
             job_key: None,
@@ -276,6 +279,9 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
     p.eager_size = size(read(settings::EAGER_SIZE, link::eager_most(p.ring_size)));
     p.inject_size = size(read(settings::INJECT_SIZE, link::eager_most(p.ring_size))).unwrap_or(p.inject_size);
     p.unexpected_size = size(read(settings::UNEXPECTED_SIZE, ANY)).unwrap_or(p.unexpected_size);
+    let least = p.peer_memory.max(p.unexpected_size.saturating_mul(4));
+    p.peer_memory = size(read(settings::PEER_MEMORY, ANY)).unwrap_or(least);
+    p.unexpected_size = p.unexpected_size.min(p.peer_memory / 2);
     p.cma = read(settings::CMA, ANY).switch().unwrap_or(p.cma);
     p.device_direct = read(settings::DEVICE_DIRECT, ANY).switch().unwrap_or(p.device_direct);
     p.fault_handler = read(settings::FAULT_HANDLER, ANY).switch().unwrap_or(p.fault_handler);
@@ -334,6 +340,7 @@ pub(crate) mod tests {
         assert!(settings::RING_SIZE.default.contains(&counts), "{counts}");
         says(settings::INJECT_SIZE, p.inject_size);
         says(settings::UNEXPECTED_SIZE, p.unexpected_size);
+        says(settings::PEER_MEMORY, p.peer_memory);
         says(settings::CONNECT_TIMEOUT, p.connect_timeout.as_millis() as usize);
         says(settings::TCP_TIMEOUT, p.tcp_timeout.as_millis() as usize);
         says(settings::TCP_RAILS, p.tcp_rails);
@@ -371,6 +378,9 @@ pub(crate) mod tests {
         assert_eq!((p.eager_size(), p.eager_in_a_row(), p.eager_one_way()), (16 << 10, 16 << 10, 16 << 10));
         assert_eq!((p.ring_size, p.long_ring_size), (1 << 20, 1 << 20));
         assert_eq!((p.inject_size, p.unexpected_size), (64, 2 << 30));
+        assert_eq!(p.peer_memory, 8 << 30, "four times that");
+        let (p_small, _) = with(&[("unexpected_size", "1G"), ("peer_memory", "1G")]);
+        assert_eq!((p_small.unexpected_size, p_small.peer_memory), (512 << 20, 1 << 30));
         assert_eq!((p.cma, p.device_direct, p.fault_handler), (false, false, false));
         assert_eq!(p.copy_agent, CopyAgent::No);
         assert_eq!(with(&[("copy_agent", "auto")]).0.copy_agent, CopyAgent::Beside);

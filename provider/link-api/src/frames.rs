@@ -6,6 +6,7 @@ use std::os::fd::RawFd;
 use hmem::Span;
 use wire::Addr;
 
+use crate::budget::Budget;
 use crate::path::{OpId, Path, PeerId, Standing};
 
 /// Why a link did not take a frame.
@@ -204,6 +205,10 @@ pub trait Link {
     /// From now on [`Link::send`] says [`Refused::Kept`] where it is so. A link that has nothing of a frame in this process once
     /// it has taken it ignores this.
     fn tell_kept(&mut self) {}
+
+    /// What this link keeps of frames that are not whole is counted here from now on. Where that is used up, frames stay where
+    /// they are. A link that keeps no parts of frames in memory of this process, or a fixed amount, ignores this.
+    fn set_budget(&mut self, _budget: &Budget) {}
 
     /// Whether bytes for this peer that a send has taken are still in this process. Once its end was told of
     /// ([`Event::Closed`]): whether some were lost so, which is told once.

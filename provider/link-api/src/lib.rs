@@ -9,11 +9,13 @@
 
 #![forbid(unsafe_code)]
 
+mod budget;
 mod frames;
 mod meter;
 mod path;
 mod rma;
 
+pub use budget::{Budget, Share};
 pub use frames::{Event, Frame, Gone, Landing, Link, PollFrame, Refused};
 pub use meter::{Fallback, How, Meter, Side};
 pub use path::{OpId, Path, PeerId, RmaCaps, Standing};

@@ -31,6 +31,9 @@ pub struct Name {
     further: Option<Unshared>,
 }
 
+/// Connections that wait for this process to look, at most: as many as net.core.somaxconn lets it have.
+const BACKLOG: libc::c_int = 65_535;
+
 /// Tries to find a free port whose other sockets are free, too.
 const TRIES: usize = 16;
 
@@ -56,8 +59,7 @@ impl Name {
                     if bound.ip().is_unspecified() {
                         called.set_ip(net::primary_ip(bound.is_ipv6()));
                     }
-                    let mut name =
-                        Name { addr: Addr::new(called), bound, port: Unshared::new(fd), further: None };
+                    let mut name = Name { addr: Addr::new(called), bound, port: fd, further: None };
                     // A port that was asked for is taken on no interface but the one that was.
                     if port != Port::Reserved && (bind.port() == 0 || bind.ip().is_unspecified()) {
                         name.claim_further(listens);
@@ -84,8 +86,8 @@ impl Name {
             if !listens {
                 return;
             }
-            let claimed = reserve((ip, self.addr.port()).into(), true)
-                .and_then(|(fd, _)| listen_on(&fd).map(|()| Unshared::new(fd)));
+            let claimed =
+                reserve((ip, self.addr.port()).into(), true).and_then(|(fd, _)| listen_on(&fd).map(|()| fd));
             match claimed {
                 Ok(fd) => self.further = Some(fd),
                 Err(e) => return log::debug!("{}: not at {ip} as well: {e}", self.addr),
@@ -123,9 +125,9 @@ impl Name {
 
 /// A bound TCP socket, and what it is bound to. `listens`: it may listen, and ended connections of an earlier one do not
 /// keep a port that was chosen.
-pub(crate) fn reserve(bind: SocketAddr, listens: bool) -> io::Result<(OwnedFd, SocketAddr)> {
+pub(crate) fn reserve(bind: SocketAddr, listens: bool) -> io::Result<(Unshared, SocketAddr)> {
     let (raw, len) = net::raw(bind);
-    let fd = socket(i32::from(raw.ss_family), libc::SOCK_STREAM)?;
+    let fd = Unshared::make(|| socket(i32::from(raw.ss_family), libc::SOCK_STREAM))?;
     let chosen = bind.port() != 0;
     if listens && chosen {
         reuse(&fd)?;
@@ -153,7 +155,7 @@ pub(crate) fn reserve(bind: SocketAddr, listens: bool) -> io::Result<(OwnedFd, S
 pub(crate) fn listen_at(ip: IpAddr) -> io::Result<(Unshared, SocketAddr)> {
     let (fd, at) = reserve((ip, 0).into(), true)?;
     listen_on(&fd)?;
-    Ok((Unshared::new(fd), at))
+    Ok((fd, at))
 }
 
 fn reuse(fd: &OwnedFd) -> io::Result<()> {
@@ -166,6 +168,6 @@ fn reuse(fd: &OwnedFd) -> io::Result<()> {
 
 fn listen_on(fd: &OwnedFd) -> io::Result<()> {
     // SAFETY: listen(2) touches no memory.
-    cvt(unsafe { libc::listen(fd.as_raw_fd(), 4096) })?;
+    cvt(unsafe { libc::listen(fd.as_raw_fd(), BACKLOG) })?;
     Ok(())
 }

@@ -35,6 +35,24 @@ pub(crate) fn raw(addr: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t)
     (raw, len as libc::socklen_t)
 }
 
+/// The IP address in one that the kernel has written; `None`: it is of another family.
+pub(crate) fn ip(raw: &libc::sockaddr_storage) -> Option<IpAddr> {
+    let place = &raw const *raw;
+    match i32::from(raw.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: an address of this family is a `sockaddr_in`, for which a `sockaddr_storage` has room and alignment.
+            let sin = unsafe { place.cast::<libc::sockaddr_in>().read() };
+            Some(IpAddr::V4(Ipv4Addr::from(sin.sin_addr.s_addr.to_ne_bytes())))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above, with `sockaddr_in6`.
+            let sin = unsafe { place.cast::<libc::sockaddr_in6>().read() };
+            Some(IpAddr::V6(Ipv6Addr::from(sin.sin6_addr.s6_addr)))
+        }
+        _ => None,
+    }
+}
+
 /// Whether a peer of this address is on this host.
 pub(crate) fn is_local(ip: IpAddr) -> bool {
     ip.is_loopback() || interfaces().iter().any(|i| i.ip == ip)

@@ -65,6 +65,15 @@ pub const UNEXPECTED_SIZE: Setting = Setting {
            senders keep their messages until a receive matches",
 };
 
+pub const PEER_MEMORY: Setting = Setting {
+    name: "peer_memory",
+    kind: Kind::Bytes { least: 16 << 20, most: u64::MAX >> 1 },
+    default: "2147483648, or 4 times unexpected_size if that is more",
+    help: "Memory that all peers together may have a domain keep, those that have ended included: unexpected messages, \
+           requests, completions that are not read, answers that find no room, parts of frames. A peer that would have \
+           it keep more is disconnected, and what has come stays; half of it is the most that unexpected_size is",
+};
+
 pub const CMA: Setting = Setting {
     name: "cma",
     kind: Kind::Switch,
@@ -164,11 +173,12 @@ pub const TCP_RAILS: Setting = Setting {
 };
 
 /// All of them.
-pub const ALL: [Setting; 16] = [
+pub const ALL: [Setting; 17] = [
     EAGER_SIZE,
     RING_SIZE,
     INJECT_SIZE,
     UNEXPECTED_SIZE,
+    PEER_MEMORY,
     CMA,
     DEVICE_DIRECT,
     FAULT_HANDLER,

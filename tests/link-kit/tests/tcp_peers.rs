@@ -384,7 +384,7 @@ fn a_send_beside_receives_learns_that_what_listens_answers_nothing() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let name = Addr::new(listener.local_addr().expect("a name"));
     std::thread::spawn(move || listener.incoming().for_each(drop));
-    let mut a = open(options("key"));
+    let mut a = open(TcpOptions { timeout: Duration::from_millis(300), ..options("key") });
     let to = a.peer(&name);
     let mut found = Refused::Busy;
     until("an answer to a send", || {

@@ -324,6 +324,7 @@ impl Hub {
     pub(crate) fn rejoin(&mut self, at: Place) {
         self.stations[at].alive = true;
         self.closed.remove(&at);
+        self.ways.iter_mut().filter(|(way, _)| way.0 == at).for_each(|(_, way)| way.cut = false);
     }
 
     pub(crate) fn draw(&mut self, of: usize) -> usize {

@@ -207,6 +207,9 @@ impl Link for MemLink {
         if !alive {
             return Err(Refused::Gone(Gone::Refused));
         }
+        if way.cut {
+            return Err(Refused::Gone(Gone::Reset));
+        }
         if way.items.len() >= capacity {
             hub.busy += 1;
             return Err(Refused::Busy);
@@ -385,6 +388,9 @@ impl Link for MemLink {
         if !std::mem::replace(&mut way.cut, true) {
             way.items.clear();
             way.items.push_back(Item::Closed(Gone::Denied));
+            let back = hub.way(self.at, place);
+            back.items.clear();
+            back.items.push_back(Item::Closed(Gone::Reset));
         }
     }
 

@@ -103,7 +103,7 @@ impl<L: RmaLink> Domain<L> {
     pub fn ep_open(&mut self, config: EpConfig<L>) -> EpId {
         let EpConfig { link, av, rx, tx_cq, rx_cq, cntrs } = config;
         let rx = rx.unwrap_or_else(|| RxId(self.core.rxs.insert(RxContext::new(false))));
-        let ep = Endpoint::new(link, av, rx, tx_cq, rx_cq, cntrs);
+        let ep = Endpoint::new(link, av, rx, tx_cq, rx_cq, cntrs, self.core.limit.budget());
         let id = EpId(self.eps.insert(ep));
         if let Some(rx) = self.core.rxs.get_mut(rx.at()) {
             rx.eps.push(id);
@@ -172,9 +172,20 @@ impl<L: RmaLink> Domain<L> {
         self.core.waiting_most = bytes;
     }
 
+    /// Sets how many bytes peers may have this domain keep in all, however many they are and whatever they call themselves (at
+    /// first 2 GiB). A peer that would have it keep more is cut off; what has come stays.
+    pub fn set_kept_most(&mut self, bytes: usize) {
+        self.core.limit.set(bytes);
+    }
+
     /// Bytes that messages take up which wait to be received.
     pub fn unexpected(&self) -> usize {
         self.core.waiting
+    }
+
+    /// Bytes that answers take up which found no room, and parts of frames.
+    pub fn owed(&self) -> usize {
+        self.core.limit.budget().used()
     }
 
     /// Exchanges the counters of an endpoint.

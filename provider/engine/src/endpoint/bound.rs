@@ -19,9 +19,10 @@ use super::header::{Header, push};
 use super::malformed::{Handled, Malformed};
 use super::peer::Fetches;
 use super::post::{rma_flags, rma_head, segments};
-use super::quota::{DEPTH_MOST, MANY, MANY_OF_ONE, OWED_MOST, SLACK};
+use super::quota::{DEPTH_MOST, MANY, MANY_OF_ONE, OWED_LITTLE, OWED_MOST, SLACK};
 use super::request::{Done, In, Meta, Out, Request, Serve};
 use crate::core::{Body, Core, Message, Spans, Tally, failure};
+use crate::matching::At;
 use crate::proto::{Cut, Reach};
 use crate::types::*;
 use link_api::{PeerId, RmaLink};
@@ -38,17 +39,39 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return };
         let message = Message { ep: self.id, peer, src, tagged, tag, data, len, ack, body };
         let weight = message.weight();
-        rx.matcher(tagged).wait(src, tag, || message);
-        self.weighs_more(core, peer, weight);
+        let at = rx.matcher(tagged).wait(src, tag, || message);
+        if !self.weighs_more(core, peer, weight) {
+            self.refuse_unexpected(core, tagged, at);
+        }
     }
 
-    /// What waits takes up so much more.
+    /// What waits takes up so much more. `false`: that is more than all peers may have this side keep, and the peer is cut off.
     #[inline]
-    pub(super) fn weighs_more(&mut self, core: &mut Core, peer: PeerId, weight: usize) {
+    #[must_use]
+    pub(super) fn weighs_more(&mut self, core: &mut Core, peer: PeerId, weight: usize) -> bool {
         core.waiting += weight;
         self.peer(peer).waiting += weight;
-        if core.waiting > core.waiting_most {
-            self.over_quota(core, peer);
+        core.waiting <= core.waiting_most || self.over_quota(core, peer)
+    }
+
+    /// Whether so many bytes more are within what all peers may have this side keep. Else the peer is cut off.
+    pub(super) fn may_keep(&mut self, core: &Core, peer: PeerId, bytes: usize) -> bool {
+        // An endpoint's operations on itself are its application's.
+        let may = core.limit.holds(core.waiting + bytes) || self.link.peer_addr(peer) == self.link.addr();
+        if !may {
+            self.cut_off(peer, "messages that wait or completions, of all peers together");
+        }
+        may
+    }
+
+    /// A message that was kept just now does not stay.
+    #[cold]
+    pub(super) fn refuse_unexpected(&mut self, core: &mut Core, tagged: bool, at: At) {
+        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return };
+        let Some(message) = rx.matcher(tagged).take(at) else { return };
+        self.take_unexpected(core, &message);
+        if let Body::Held(held) = message.body {
+            core.buffers.drop(held);
         }
     }
 
@@ -68,8 +91,12 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
+    /// Whether what came last may stay.
     #[cold]
-    fn over_quota(&mut self, core: &mut Core, peer: PeerId) {
+    fn over_quota(&mut self, core: &mut Core, peer: PeerId) -> bool {
+        if !self.may_keep(core, peer, 0) {
+            return false;
+        }
         let most = core.waiting_most.saturating_mul(2).saturating_add(SLACK);
         let state = self.peer(peer);
         if state.waiting > most {
@@ -92,6 +119,7 @@ impl<L: RmaLink> Endpoint<L> {
             );
             self.send_pause(peer, true);
         }
+        true
     }
 
     fn send_pause(&mut self, peer: PeerId, on: bool) {
@@ -216,16 +244,18 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// So many bytes more are owed to a peer.
     pub(super) fn owe(&mut self, peer: PeerId, bytes: usize) {
+        let is_room = self.owed.add(bytes);
+        let most = if is_room { OWED_MOST } else { OWED_LITTLE };
         let state = self.peer(peer);
         state.owed += bytes;
-        if state.owed > OWED_MOST && state.owed - bytes <= OWED_MOST {
+        if state.owed > most && (!is_room || state.owed - bytes <= most) {
             self.cut_off(peer, "answers that it does not take");
         }
     }
 
     /// Whether a peer has more requests served than there is a good reason for.
     #[cold]
-    pub(super) fn count_requests(&mut self) {
+    pub(super) fn count_requests(&mut self, core: &Core) {
         let mut of = vec![0usize; self.peers.len()];
         for name in self.requests.names(|_| true) {
             match self.requests.get_mut(name) {
@@ -236,7 +266,9 @@ impl<L: RmaLink> Endpoint<L> {
                 _ => {}
             }
         }
-        for (peer, _) in (0..).map(PeerId).zip(of).filter(|(_, n)| *n > MANY_OF_ONE) {
+        let beyond = !core.limit.holds(core.waiting + of.iter().sum::<usize>() * size_of::<Request>());
+        let most = if beyond { of.iter().copied().max().unwrap_or(0).saturating_sub(1) } else { MANY_OF_ONE };
+        for (peer, _) in (0..).map(PeerId).zip(of).filter(|(_, n)| *n > most.min(MANY_OF_ONE)) {
             self.cut_off(peer, "requests");
         }
         self.many = MANY.max(2 * self.requests.len());

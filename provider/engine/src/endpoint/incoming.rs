@@ -339,6 +339,10 @@ impl<L: RmaLink> Endpoint<L> {
             }
         }
         if let Some(data) = data {
+            let standing = self.rx_cq.map_or(0, |cq| core.standing(cq) * size_of::<Completion>());
+            if !self.may_keep(core, peer, standing) {
+                return;
+            }
             let entry = Completion {
                 ctx: Ctx(0),
                 what: what | What::REMOTE_WRITE | What::REMOTE_CQ_DATA,

@@ -173,6 +173,10 @@ impl<L: RmaLink> Endpoint<L> {
             return self.take_body(core, frame, name, len);
         }
         let ep = self.id;
+        // With its peer's end the offer ends.
+        if !self.may_keep(core, peer, len) {
+            return Ok(());
+        }
         let Some(message) = core.rxs.get_mut(self.rx.at()).and_then(|rx| rx.offered(ep, peer, theirs)) else {
             // It has been thrown away meanwhile, and its sender was told.
             return Ok(());
@@ -184,7 +188,7 @@ impl<L: RmaLink> Endpoint<L> {
             self.link.read(frame, Head::LEN, bytes);
         }));
         message.ack = Some(theirs);
-        self.weighs_more(core, peer, len);
+        let _ = self.weighs_more(core, peer, len);
         Ok(())
     }
 

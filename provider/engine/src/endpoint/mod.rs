@@ -44,7 +44,7 @@ use crate::hash::Map;
 use crate::pool::Pool;
 use crate::types::*;
 use crowd::{FewTargets, Sources, Targets};
-use link_api::{Meter, OpId, PeerId, RmaLink};
+use link_api::{Budget, Meter, OpId, PeerId, RmaLink, Share};
 use offered::Offered;
 use peer::Peer;
 use request::{Request, Unbegun, Unsent};
@@ -97,6 +97,8 @@ pub(crate) struct Endpoint<L> {
     bytes_since_progress: usize,
     /// A poll has found nothing since the last message was received: see `late`.
     waited: bool,
+    /// What answers take up that found no room, of all peers.
+    owed: Share,
     /// Messages of which the link keeps a part.
     unsent: Vec<Unsent>,
     /// Injected messages that were only offered: their bytes, by request.
@@ -123,7 +125,9 @@ impl<L: RmaLink> Endpoint<L> {
         tx_cq: Option<CqId>,
         rx_cq: Option<CqId>,
         cntrs: Cntrs,
+        budget: &Budget,
     ) -> Self {
+        link.set_budget(budget);
         link.set_early();
         link.tell_kept();
         Endpoint {
@@ -155,6 +159,7 @@ impl<L: RmaLink> Endpoint<L> {
             unlogged_path: None,
             depth: quota::DEPTH,
             bytes_since_progress: 0,
+            owed: budget.share(),
             unsent: Vec::new(),
             kept: Map::default(),
             unhurried: Unhurried::default(),

@@ -130,6 +130,8 @@ impl<L: RmaLink> Endpoint<L> {
         let err = Error::from(why);
         self.meter_path(peer);
         let path = self.link.path(peer);
+        let owed = self.peer(peer).owed;
+        self.owed.sub(owed);
         let state = self.peer(peer);
         state.reset_channel(&path);
         let stopped = std::mem::take(&mut state.pause_sent);

@@ -228,7 +228,9 @@ impl<L: RmaLink> Endpoint<L> {
         if let Some(Message { body: Body::Held(held), .. }) = matcher.found_waiting(at) {
             self.link.read(frame, off, held.room(len));
         }
-        self.weighs_more(core, peer, Message::weight_held(len));
+        if !self.weighs_more(core, peer, Message::weight_held(len)) {
+            self.refuse_unexpected(core, tagged, at);
+        }
     }
 
     /// Gives a message that waits, and was found just now, to a receive of one buffer, if it takes no more

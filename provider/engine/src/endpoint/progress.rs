@@ -115,7 +115,7 @@ impl<L: RmaLink> Endpoint<L> {
             self.resume_peers();
         }
         if self.requests.len() > self.many {
-            self.count_requests();
+            self.count_requests(core);
         }
         if !self.revoked.is_empty() {
             self.renew();
@@ -192,7 +192,9 @@ impl<L: RmaLink> Endpoint<L> {
                     return true;
                 }
                 let sent = state.pop_backlog();
-                state.owed = state.owed.saturating_sub(sent.as_deref().map_or(0, quota::cost));
+                let size = sent.as_deref().map_or(0, quota::cost).min(state.owed);
+                state.owed -= size;
+                self.owed.sub(size);
                 n += 1;
             }
             state.connecting

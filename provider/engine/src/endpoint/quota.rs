@@ -11,6 +11,8 @@ pub(super) const SLACK: usize = 64 << 20;
 /// from how many on there is no good reason for them.
 pub(super) const OWED_MUCH: usize = 1 << 20;
 pub(super) const OWED_MOST: usize = 1 << 30;
+/// Answers that a peer may let lie where those of all peers take up what they may.
+pub(super) const OWED_LITTLE: usize = 64 << 10;
 /// Requests in all from which on it is worth counting, and a peer's, for which there is no good reason.
 pub(super) const MANY: usize = 1 << 18;
 pub(super) const MANY_OF_ONE: usize = 2 * DEPTH_MOST as usize;

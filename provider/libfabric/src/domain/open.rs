@@ -129,6 +129,7 @@ impl Wanted {
             engine.set_lasting();
         }
         engine.set_unexpected_most(param::get().unexpected_size);
+        engine.set_kept_most(param::get().peer_memory);
         // Contexts of devices have threads.
         let xpu = api_version >= xpu::SINCE && self.caps & fi::FI_XPU != 0;
         let one_thread = !auto_progress && self.threading == fi::FI_THREAD_DOMAIN && !xpu;

@@ -323,6 +323,10 @@ impl Link for Links {
         self.later.iter_mut().for_each(Later::set_early);
     }
 
+    fn set_budget(&mut self, budget: &link_api::Budget) {
+        self.far.iter_mut().for_each(|far| far.link.set_budget(budget));
+    }
+
     fn tell_kept(&mut self) {
         self.far.iter_mut().for_each(|far| far.link.tell_kept());
         self.later.iter_mut().for_each(Later::tell_kept);

@@ -4,8 +4,9 @@ use hmem::Span;
 use link_api::{Gone, OpId};
 use wire::session::RECORD;
 
-use super::channel::{Buffer, Channel, FRONT, LONG, Step, buffer};
+use super::channel::{Channel, FRONT, LONG, Step};
 use super::landing::{Front, Landing};
+use super::pool::Pool;
 
 impl Channel {
     /// Whether a frame of so many bytes is told of before it is whole.
@@ -75,11 +76,11 @@ impl Channel {
     }
 
     /// [`Channel::fill`], while a frame lands.
-    pub(super) fn fill_landing(&mut self, pool: &mut Vec<Buffer>) -> bool {
+    pub(super) fn fill_landing(&mut self, pool: &mut Pool) -> bool {
         let Front::Lands(mut landing) = std::mem::replace(&mut self.front, Front::Unseen) else {
             return false;
         };
-        self.rx.get_or_insert_with(|| pool.pop().unwrap_or_else(buffer));
+        self.rx = self.rx.take().or_else(|| pool.take(false));
         self.receive_landing(&mut landing);
         let is_over = landing.is_over();
         if self.last && !is_over {

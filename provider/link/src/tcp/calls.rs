@@ -133,6 +133,18 @@ impl TcpLink {
         at.addr.further().is_some() && connecting && in_time
     }
 
+    /// Whether what took the call has ended it without a word, as a peer does that has too many callers at the moment, and there is
+    /// time for another one.
+    fn was_turned_away(&self, peer: PeerId, call: &Call, why: Gone) -> bool {
+        let in_time = self.at(peer).trying.is_some_and(|since| since.elapsed() < self.options.timeout);
+        let ended = match call.stage {
+            Stage::Connecting(_) => why == Gone::Reset,
+            Stage::Talking(..) => why == Gone::Refused,
+            Stage::Waiting => false,
+        };
+        ended && in_time
+    }
+
     /// A peer is called, or expected.
     pub(super) fn note_pending(&mut self, peer: PeerId) {
         if !self.pending.contains(&peer) {
@@ -246,7 +258,11 @@ impl TcpLink {
                 why = call.first.unwrap_or(why);
             }
             let was_late = call.late && matches!(why, Gone::Refused | Gone::Reset);
-            if was_late || self.was_cut_short(peer, &call) || why == Gone::Refused && self.is_early(peer) {
+            if was_late
+                || self.was_turned_away(peer, &call, why)
+                || self.was_cut_short(peer, &call)
+                || why == Gone::Refused && self.is_early(peer)
+            {
                 return self.call_later(peer, call.caller);
             }
         }

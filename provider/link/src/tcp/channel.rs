@@ -11,18 +11,14 @@ use wire::Addr;
 use wire::session::{COVERED, Hello, Keys, Opener, RECORD, Spoilt};
 
 use super::landing::Front;
+pub(super) use super::pool::MAX_FRAME;
+use super::pool::{Buffer, Pool, STRETCH};
 use super::rails::Rails;
 use super::sock::{self, gone, would_block};
 
-/// Longest frame.
-pub(super) const MAX_FRAME: usize = (256 << 10) + wire::EAGER_HEAD;
 /// From how many bytes on a frame may be left with the kernel.
 pub(super) const LONG: usize = 16 << 10;
-/// Bytes of a buffer: a frame and what else one look finds.
-const BUFFER: usize = MAX_FRAME + RECORD + STRETCH;
-/// Most bytes that are received at a time where short frames come.
-const STRETCH: usize = 32 << 10;
-/// And where long ones do: a header, and what it covers.
+/// Most bytes that are received at a time where long frames come: a header, and what it covers.
 pub(super) const FRONT: usize = RECORD + COVERED;
 /// Most bytes that wait here for room, but for the rest of one frame.
 const TX_MOST: usize = 64 << 10;
@@ -31,16 +27,6 @@ const AMONG: u8 = 4;
 /// Looks at a long frame that does not grow before it is taken in, and so copied once more. A sender puts some ten KiB at a time into the
 /// socket, and a look takes less time than that.
 const PATIENCE: u8 = 64;
-
-/// How many buffers an endpoint keeps to spare.
-pub(super) const SPARE: usize = 8;
-
-/// Memory to receive into.
-pub(super) type Buffer = Box<[u8]>;
-
-pub(super) fn buffer() -> Buffer {
-    vec![0; BUFFER].into_boxed_slice()
-}
 
 /// What there is of a connection.
 #[derive(Debug, PartialEq, Eq)]
@@ -173,7 +159,7 @@ impl Channel {
 
     /// Receives what is there, or leaves it where it is if that is better; `pool` has a buffer to spare. Returns whether there may be a
     /// frame, or the end.
-    pub(super) fn fill(&mut self, pool: &mut Vec<Buffer>) -> bool {
+    pub(super) fn fill(&mut self, pool: &mut Pool) -> bool {
         if self.turn != 0 {
             return self.fill_of_rail(pool);
         }
@@ -182,7 +168,7 @@ impl Channel {
 
     /// Likewise, of this connection.
     #[inline]
-    pub(super) fn fill_here(&mut self, pool: &mut Vec<Buffer>) -> bool {
+    pub(super) fn fill_here(&mut self, pool: &mut Pool) -> bool {
         if self.over.is_some() || self.has_frame_at(0) {
             return true;
         }
@@ -215,7 +201,11 @@ impl Channel {
             None if self.bulk > 0 => FRONT,
             _ => STRETCH,
         };
-        let rx = self.rx.get_or_insert_with(|| pool.pop().unwrap_or_else(buffer));
+        if self.rx.is_none() {
+            // At its end it is not asked again.
+            self.rx = pool.take(self.last);
+        }
+        let Some(rx) = &mut self.rx else { return false };
         if self.start > 0 && rx.len() - self.end < most {
             rx.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
@@ -236,12 +226,11 @@ impl Channel {
 
     /// A buffer with nothing in it serves others.
     #[inline]
-    pub(super) fn give_back(&mut self, pool: &mut Vec<Buffer>) {
+    pub(super) fn give_back(&mut self, pool: &mut Pool) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
-            match self.rx.take() {
-                Some(rx) if pool.len() < SPARE => pool.push(rx),
-                _ => {}
+            if let Some(rx) = self.rx.take() {
+                pool.give(rx);
             }
         }
     }

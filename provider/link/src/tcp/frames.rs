@@ -240,6 +240,10 @@ impl Link for TcpLink {
         self.early = true;
     }
 
+    fn set_budget(&mut self, budget: &link_api::Budget) {
+        self.pool.set_budget(budget);
+    }
+
     fn tell_kept(&mut self) {
         self.tells_kept = true;
     }

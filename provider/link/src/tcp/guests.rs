@@ -14,23 +14,23 @@ use super::sock;
 use super::table;
 use super::watched::token;
 
-/// Most connections taken in one go.
-const BATCH: usize = 32;
-/// After that a guest makes room for another one, where there are too many.
-const SLOW: Duration = Duration::from_secs(1);
+/// Most connections taken in one go. TCP_DEFER_ACCEPT (tcp(7)) would keep those that are silent in the kernel, in a queue that is short:
+/// once it is full, callers come by SYN cookies, or not at all where the host has these off.
+const BATCH: usize = 64;
+/// For how long it is said that callers wait for a descriptor.
+const LACKING: Duration = Duration::from_secs(1);
 
 impl TcpLink {
     /// Takes in connections that were made to this endpoint.
     pub(super) fn accept(&mut self) {
         self.keep_spare();
         for _ in 0..BATCH {
-            if self.guest_count() >= self.options.guests && !self.make_room() {
-                return self.set_listening(false);
-            }
             let surplus = self.spare.is_none();
             let fd = match self.accept_one() {
-                Ok(fd) => Unshared::new(fd),
+                Ok(fd) => fd,
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
+                // What a connection holds that has said nothing is there for others.
+                Err(e) if ipc::socket::is_lack(&e) && self.dismiss_silent() => continue,
                 // One caller at a time is told so.
                 Err(e) if ipc::socket::is_lack(&e) && self.spare.take().is_some() => {
                     self.lacks_for_callers(&e);
@@ -59,17 +59,19 @@ impl TcpLink {
     /// What peers wait for here. Those that were turned away call again.
     pub(super) fn lacks_now(&self) -> Option<std::io::Error> {
         let waits = |(no, since): (i32, Instant)| {
-            (since.elapsed() < SLOW && self.listener.try_clone().is_err()).then_some(no)
+            (since.elapsed() < LACKING && self.listener.try_clone().is_err()).then_some(no)
         };
         self.lacks.0.or_else(|| self.lacks.1.and_then(waits)).map(std::io::Error::from_raw_os_error)
     }
 
     /// The next one, of either listener.
-    fn accept_one(&self) -> std::io::Result<std::os::fd::OwnedFd> {
-        let mut found = ipc::socket::accept(&self.listener);
+    fn accept_one(&self) -> std::io::Result<Unshared> {
+        // A fork by another thread finds it with the others.
+        let accept = |listener: &Unshared| Unshared::make(|| ipc::socket::accept(listener));
+        let mut found = accept(&self.listener);
         for further in &self.further {
             match found {
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => found = ipc::socket::accept(further),
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => found = accept(further),
                 found => return found,
             }
         }
@@ -83,19 +85,21 @@ impl TcpLink {
         }
     }
 
-    fn guest_count(&self) -> usize {
-        self.guests.iter().flatten().count()
+    /// Connections that have not shown yet that they have the key, for diagnosis.
+    pub fn guests(&self) -> usize {
+        self.guests.len()
     }
 
-    /// Sends away the guest that has taken longest, if that is long.
-    fn make_room(&mut self) -> bool {
-        let slow = |guest: &Guest| guest.since.elapsed() >= SLOW;
-        let all = self.guests.iter().enumerate();
-        let oldest = all.filter_map(|(at, g)| g.as_ref().filter(|g| slow(g)).map(|g| (g.since, at))).min();
-        if let Some((_, at)) = oldest {
-            self.send_away(at, "others wait");
-        }
-        oldest.is_some()
+    fn dismiss_silent(&mut self) -> bool {
+        let silent = self.guests.give_silent();
+        silent.map(|guest| self.dismiss(guest)).is_some()
+    }
+
+    /// Ends a connection in whose place another one comes. A caller that has the key calls again.
+    fn dismiss(&mut self, guest: Guest) {
+        log::debug!("{}: a connection that was made to it makes room for another one", self.addr);
+        self.poller.remove(&guest.fd);
+        sock::abort(&guest.fd);
     }
 
     /// Watches the listener, or leaves new connections with the kernel for now.
@@ -116,18 +120,20 @@ impl TcpLink {
     }
 
     fn receive_guest(&mut self, fd: Unshared, surplus: bool) {
-        let at = self.guests.iter().position(Option::is_none).unwrap_or(self.guests.len());
-        let ready =
-            self.poller.add(&fd, token::guest(at)).and_then(|()| self.hello(Role::Answerer, self.addr));
-        let own = match ready {
+        let own = match self.hello(Role::Answerer, self.addr) {
             Ok(own) => own,
             Err(e) => return log::warn!("{}: a connection cannot be taken in: {e}", self.addr),
         };
-        let guest = Guest::new(fd, Answerer::new(&self.options.key, own), surplus);
-        if at == self.guests.len() {
-            self.guests.push(None);
+        let origin = sock::origin(&fd);
+        if let Some(guest) = self.guests.give_way(&origin) {
+            self.dismiss(guest);
         }
-        self.guests[at] = Some(guest);
+        let at = self.guests.add(origin, Guest::new(fd, Answerer::new(&self.options.key, own), surplus));
+        let watched = self.guests.get_mut(at).map(|guest| self.poller.add(&guest.fd, token::guest(at)));
+        if let Some(Err(e)) = watched {
+            log::warn!("{}: a connection cannot be taken in: {e}", self.addr);
+            return drop(self.guests.take(at));
+        }
         self.set_timer();
         // What it says is there already, as a rule.
         self.serve_guest(at);
@@ -135,15 +141,20 @@ impl TcpLink {
 
     /// Reads what a caller that is not known yet has sent.
     pub(super) fn serve_guest(&mut self, at: usize) {
-        let Some(guest) = self.guests.get_mut(at).and_then(Option::as_mut) else { return };
+        let Some(guest) = self.guests.get_mut(at) else { return };
         let (peers, ids, forgotten) = (&self.peers, &self.ids, self.forgotten);
         let epoch = |name: &Addr| ids.get(name).map_or(forgotten, |id| peers[id.0 as usize].epoch);
         let rail = |hello: &Hello| TcpLink::rail_of(peers, ids.get(&hello.name).copied(), hello);
         match guest.hear(epoch, rail) {
-            Visit::Goes => self.met = true,
+            Visit::Goes => {
+                self.met = true;
+                if guest.is_answered() {
+                    self.guests.has_spoken(at);
+                }
+            }
             Visit::Over(why) => self.send_away(at, &why),
             Visit::Proven(proven) => {
-                if let Some(guest) = self.guests[at].take() {
+                if let Some(guest) = self.guests.take(at) {
                     self.poller.remove(&guest.fd);
                     self.decide(guest.fd, &proven, guest.surplus);
                     self.keep_spare();
@@ -153,7 +164,7 @@ impl TcpLink {
     }
 
     pub(super) fn send_away(&mut self, at: usize, why: &str) {
-        if let Some(guest) = self.guests[at].take() {
+        if let Some(guest) = self.guests.take(at) {
             log::info!("{}: a connection that was made to it is closed: {why}", self.addr);
             self.poller.remove(&guest.fd);
             drop(guest);
@@ -233,14 +244,9 @@ impl TcpLink {
 
     /// Guests that take too long.
     pub(super) fn check_guests(&mut self, now: Instant) {
-        let late = |guest: &Guest, most| now.saturating_duration_since(guest.since) >= most;
-        for at in 0..self.guests.len() {
-            if self.guests[at].as_ref().is_some_and(|g| late(g, self.options.guest_timeout)) {
-                self.send_away(at, "it took too long");
-            }
-        }
-        while self.guests.last().is_some_and(Option::is_none) {
-            self.guests.pop();
-        }
+        let most = self.options.guest_timeout;
+        let late = |guest: &Guest| now.saturating_duration_since(guest.since) >= most;
+        let all: Vec<usize> = self.guests.iter().filter(|(_, guest)| late(guest)).map(|(at, _)| at).collect();
+        all.into_iter().for_each(|at| self.send_away(at, "it took too long"));
     }
 }

@@ -125,6 +125,11 @@ impl Guest {
         Guest { fd, answerer: Some(answerer), message: Message::default(), surplus, since: Instant::now() }
     }
 
+    /// Whether it has said hello, which was answered.
+    pub(super) fn is_answered(&self) -> bool {
+        self.answerer.as_ref().is_none_or(|answerer| answerer.wants() != Hello::LEN)
+    }
+
     /// Reads what it has sent. `epoch` is that of connections to an endpoint of this name, `rail` the key of the connection that a
     /// rail says to be of.
     pub(super) fn hear(

@@ -2,21 +2,22 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use ipc::{Bell, Poller, Timer, Unshared, Watch};
+use ipc::{Bell, Poller, Strangers, Timer, Unshared, Watch};
 use link_api::{Event, Gone, Path, PeerId, RmaCaps};
 use wire::Addr;
 use wire::session::{Hello, Role};
 
-use super::channel::{Buffer, Channel, MAX_FRAME, Step};
+use super::channel::{Channel, MAX_FRAME, Step};
 use super::handshake::Guest;
 use super::listen;
 use super::names::Names;
 use super::options::TcpOptions;
 use super::peer::Peer;
+use super::pool::Pool;
 use super::sock;
 use super::watched::token;
 use crate::name::{Name, Port};
@@ -65,7 +66,7 @@ pub struct TcpLink {
     pub(super) peers: Vec<Peer>,
     pub(super) ids: HashMap<Addr, PeerId>,
     pub(super) free: Vec<PeerId>,
-    pub(super) guests: Vec<Option<Guest>>,
+    pub(super) guests: Strangers<IpAddr, Guest>,
     /// Peers that may have a frame.
     pub(super) ready: VecDeque<PeerId>,
     pub(super) events: VecDeque<Event>,
@@ -82,7 +83,7 @@ pub struct TcpLink {
     pub(super) alone: Option<PeerId>,
     /// When all were looked at last, while the timer ticks.
     pub(super) looked: Instant,
-    pub(super) pool: Vec<Buffer>,
+    pub(super) pool: Pool,
     pub(super) held: Option<Held>,
     /// Frames from this endpoint to itself, and their bytes.
     pub(super) own: VecDeque<Vec<u8>>,
@@ -131,6 +132,7 @@ impl TcpLink {
             sock::tune(further, options.timeout)?;
             poller.add(further, token::FURTHER)?;
         }
+        let guests = Strangers::new(options.guests);
         Ok(TcpLink {
             addr,
             source: (!name.is_wildcard()).then_some(addr.sock()),
@@ -152,7 +154,7 @@ impl TcpLink {
             peers: Vec::new(),
             ids: HashMap::new(),
             free: Vec::new(),
-            guests: Vec::new(),
+            guests,
             ready: VecDeque::new(),
             events: VecDeque::new(),
             wanting: Vec::new(),
@@ -162,7 +164,7 @@ impl TcpLink {
             round: *ROUND.start(),
             alone: None,
             looked: Instant::now(),
-            pool: Vec::new(),
+            pool: Pool::default(),
             held: None,
             own: VecDeque::new(),
             own_bytes: 0,
@@ -392,7 +394,7 @@ impl Drop for TcpLink {
             }
             say_farewell(channel, start);
         }
-        for guest in self.guests.iter().flatten() {
+        for (_, guest) in self.guests.iter() {
             ipc::socket::shutdown(&guest.fd);
         }
         // For a forked process that holds it, too.

@@ -8,6 +8,7 @@
 //! | `options` | [`TcpOptions`] |
 //! | `sock` | system calls |
 //! | `channel` | a connection that is agreed on: records |
+//! | `pool` | memory to receive into, which counts |
 //! | `outgoing` | frames on their way out, and what waits for room |
 //! | `at_hand` | the bytes of a frame that was handed out |
 //! | `begun`, `landing` | long frames that are told of when they begin; that go where they belong as they come |
@@ -40,6 +41,7 @@ mod names;
 mod options;
 mod outgoing;
 mod peer;
+mod pool;
 mod rails;
 mod service;
 mod sock;

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use ipc::Watch;
 use link_api::{Gone, PeerId};
 
-use super::channel::{Channel, SPARE};
+use super::channel::Channel;
 use super::link::{ROUND, TcpLink};
+use super::pool::SPARE;
 use super::sock;
 use super::watched::token;
 
@@ -117,7 +118,7 @@ impl TcpLink {
         if away < AWAY {
             return;
         }
-        self.guests.iter_mut().flatten().for_each(|guest| guest.since += away);
+        self.guests.iter_mut().for_each(|(_, guest)| guest.since += away);
         for peer in &self.pending {
             if let Some(call) = &mut self.peers[peer.0 as usize].call {
                 (call.until, call.late) = (call.until + away, true);
@@ -157,7 +158,7 @@ impl TcpLink {
 
     /// Sets the timer, by what there is to wait for.
     pub(super) fn set_timer(&mut self) {
-        let guests = self.guests.iter().any(Option::is_some);
+        let guests = !self.guests.is_empty();
         let soon = !self.listens || !self.pending.is_empty() || guests || self.calls_rails();
         let watched = |channel: &Channel| channel.turn != 0 || channel.is_any_unsure();
         let unsure = || self.peers.iter().any(|p| p.channel.as_deref().is_some_and(watched));

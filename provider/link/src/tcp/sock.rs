@@ -1,7 +1,7 @@
 //! System calls on TCP sockets, none of which blocks.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ impl Parts {
 /// [`error`] tells of none.
 pub(super) fn connect(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Unshared> {
     let (raw, len) = net::raw(to);
-    let fd = Unshared::new(socket(i32::from(raw.ss_family), libc::SOCK_STREAM)?);
+    let fd = Unshared::make(|| socket(i32::from(raw.ss_family), libc::SOCK_STREAM))?;
     if let Some(mut from) = from.filter(|from| from.is_ipv4() == to.is_ipv4()) {
         // All of it but the port: a link-local address is one on its interface.
         from.set_port(0);
@@ -100,6 +100,30 @@ pub(super) fn connect(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Un
 /// The address of this host that a connection came to.
 pub(super) fn local(fd: &OwnedFd) -> Option<SocketAddr> {
     stream(fd)?.local_addr().ok()
+}
+
+/// Where a connection comes from: an address, or the network of one of IPv6, since a host has many of these.
+pub(super) fn origin(fd: &OwnedFd) -> IpAddr {
+    // SAFETY: a `sockaddr_storage` is plain data, for which zeros are a value.
+    let mut raw: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&raw) as libc::socklen_t;
+    // SAFETY: `raw` is a valid place of `len` bytes.
+    let found = cvt(unsafe { libc::getpeername(fd.as_raw_fd(), (&raw mut raw).cast(), &mut len) });
+    // One that has ended by now has none.
+    match found.ok().and_then(|_| net::ip(&raw)).map(|ip| ip.to_canonical()) {
+        Some(IpAddr::V6(ip)) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+        Some(v4) => v4,
+        None => Ipv4Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// The connection is to leave nothing in the kernel when it is closed: its end is a reset.
+pub(super) fn abort(fd: &OwnedFd) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    let len = size_of_val(&linger) as libc::socklen_t;
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_LINGER);
+    // SAFETY: `linger` is a valid option of `len` bytes.
+    unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const linger).cast(), len) };
 }
 
 /// The addresses of a connection: here, and there.

@@ -7,8 +7,9 @@ use ipc::Poller;
 use link_api::{Gone, OpId, Refused};
 use wire::session::{JobKey, MOST_RAILS, Opener, RECORD, RailNote};
 
-use super::channel::{Buffer, Channel, MAX_FRAME, Step, spoilt};
+use super::channel::{Channel, MAX_FRAME, Step, spoilt};
 use super::landing::Front;
+use super::pool::Pool;
 use super::rails::{Rail, Rails, State};
 use super::sock;
 
@@ -95,7 +96,7 @@ impl Channel {
     /// [`Channel::fill`], likewise.
     #[cold]
     #[inline(never)]
-    pub(super) fn fill_of_rail(&mut self, pool: &mut Vec<Buffer>) -> bool {
+    pub(super) fn fill_of_rail(&mut self, pool: &mut Pool) -> bool {
         let last = self.last;
         let Some(rail) = self.turned() else { return false };
         rail.last |= last;

@@ -1,0 +1,78 @@
+//! Memory to receive into.
+
+use std::ops::{Deref, DerefMut};
+
+use link_api::{Budget, Share};
+use wire::session::RECORD;
+
+/// Longest frame.
+pub(super) const MAX_FRAME: usize = (256 << 10) + wire::EAGER_HEAD;
+/// Most bytes that are received at a time where short frames come.
+pub(super) const STRETCH: usize = 32 << 10;
+/// Bytes of a buffer: a frame and what else one look finds.
+const BUFFER: usize = MAX_FRAME + RECORD + STRETCH;
+
+/// How many buffers an endpoint keeps to spare.
+pub(super) const SPARE: usize = 8;
+
+/// Memory to receive into. It counts for as long as it is not in the pool.
+#[derive(Debug)]
+pub(super) struct Buffer {
+    bytes: Box<[u8]>,
+    share: Share,
+}
+
+/// Buffers to spare, and what all others count for.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    spare: Vec<Buffer>,
+    budget: Budget,
+}
+
+impl Pool {
+    /// From now on buffers count here.
+    pub(super) fn set_budget(&mut self, budget: &Budget) {
+        (self.spare, self.budget) = (Vec::new(), budget.clone());
+    }
+
+    /// A buffer; `None`: parts of frames of all peers take up what they may. `needed`: there is no waiting for another one.
+    #[inline]
+    pub(super) fn take(&mut self, needed: bool) -> Option<Buffer> {
+        let mut buffer = self.spare.pop().unwrap_or_else(|| Buffer {
+            bytes: vec![0; BUFFER].into_boxed_slice(),
+            share: self.budget.share(),
+        });
+        if buffer.share.try_add(BUFFER) {
+            return Some(buffer);
+        }
+        if needed {
+            buffer.share.add(BUFFER);
+            return Some(buffer);
+        }
+        self.spare.push(buffer);
+        None
+    }
+
+    /// Takes a buffer back with nothing in it.
+    #[inline]
+    pub(super) fn give(&mut self, mut buffer: Buffer) {
+        if self.spare.len() < SPARE {
+            buffer.share.sub(BUFFER);
+            self.spare.push(buffer);
+        }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
