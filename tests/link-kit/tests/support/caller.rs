@@ -31,6 +31,7 @@ pub fn read(stream: &mut TcpStream, to: &mut TcpLink, most: usize) -> Vec<u8> {
 }
 
 /// Says hello by this name, over a connection that is there, to `to` as `called`, with the key of a job; what comes of it.
+#[allow(dead_code)]
 pub fn call(
     stream: &mut TcpStream,
     to: &mut TcpLink,
@@ -38,8 +39,22 @@ pub fn call(
     called: Addr,
     key: &str,
 ) -> Result<Next, Heard> {
-    let own = Hello { role: Role::Caller, instance: 1, epoch: 0, name, other: called, nonce: [7; 32] };
+    let own = Hello { role: Role::Caller, instance: 1, name, other: called, nonce: [7; 32] };
     let mut caller = Caller::new(&JobKey::from_secret(key.as_bytes()), own);
+    let heard = call_up_to_verdict(stream, to, &mut caller)?;
+    if let Some(confirmation) = caller.confirmation() {
+        stream.write_all(&confirmation).unwrap();
+    }
+    Ok(heard)
+}
+
+/// Likewise, by this caller, which does not confirm.
+#[allow(dead_code)]
+pub fn call_up_to_verdict(
+    stream: &mut TcpStream,
+    to: &mut TcpLink,
+    caller: &mut Caller,
+) -> Result<Next, Heard> {
     stream.write_all(&caller.hello()).unwrap();
     let wants = caller.wants();
     match caller.hear(&read(stream, to, wants))? {
