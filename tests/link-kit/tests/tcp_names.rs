@@ -35,7 +35,7 @@ fn of_another_user(stream: &TcpStream) -> Option<()> {
 
 fn verdict(b: &mut TcpLink, stream: &mut TcpStream, from: Addr) -> Result<Hello, Verdict> {
     let called = b.addr();
-    match call_as(stream, b, Who { name: from, instance: 7, epoch: 0 }, called, "key") {
+    match call_as(stream, b, Who { name: from, instance: 7 }, called, "key") {
         Ok(Next::Connected(hello, _)) => Ok(hello),
         Ok(Next::Declined(_, verdict)) => Err(verdict),
         other => panic!("{other:?}"),
@@ -74,8 +74,7 @@ fn a_caller_that_has_hung_up_is_of_no_user() {
     let mut b = open(made_up());
     let mut stream = TcpStream::connect(b.addr().sock()).unwrap();
     let (from, called) = (name([127, 0, 0, 1], 1000), b.addr());
-    let proof =
-        caller::until_proof(&mut stream, &mut b, Who { name: from, instance: 7, epoch: 0 }, called, "key");
+    let proof = caller::until_proof(&mut stream, &mut b, Who { name: from, instance: 7 }, called, "key");
     stream.write_all(&proof).unwrap();
     // A frame behind it, which is read if the caller is let in.
     drop(stream);
@@ -95,11 +94,11 @@ fn answerer(other: bool) -> (Addr, thread::JoinHandle<()>) {
         if other {
             of_another_user(&stream).unwrap();
         }
-        let own = Hello { role: Role::Answerer, instance: 9, epoch: 0, name: at, other: at, nonce: [3; 32] };
+        let own = Hello { role: Role::Answerer, instance: 9, name: at, other: at, nonce: [3; 32] };
         let mut answerer = Answerer::new(&JobKey::from_secret(b"key"), own);
         let mut hello = vec![0; answerer.wants()];
         stream.read_exact(&mut hello).unwrap();
-        let said = answerer.hear_any(&hello, |_| 0, |_| None).unwrap();
+        let said = answerer.hear_any(&hello, |_| None).unwrap();
         stream.write_all(&said).unwrap();
         let mut proof = vec![0; answerer.wants()];
         stream.read_exact(&mut proof).unwrap();

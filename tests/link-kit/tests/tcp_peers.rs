@@ -141,7 +141,7 @@ fn strangers_that_say_nothing_keep_nobody_out_and_are_sent_away() {
 fn garbage_is_closed_at_once_and_a_newer_version_is_told_ours() {
     let mut a = open(options("key"));
     let addr = a.addr();
-    let hello = Hello { role: Role::Caller, instance: 1, epoch: 0, name: addr, other: addr, nonce: [7; 32] };
+    let hello = Hello { role: Role::Caller, instance: 1, name: addr, other: addr, nonce: [7; 32] };
     let mut newer = hello.encode();
     newer[10] ^= 0x40;
     for (said, told) in [(&b"GET / HTTP/1.0\r\n\r\n"[..], 0), (&newer[..], Hello::LEN)] {
@@ -174,7 +174,7 @@ fn garbage_is_closed_at_once_and_a_newer_version_is_told_ours() {
 fn a_caller_without_the_key_gets_no_further_than_its_proof() {
     let mut a = open(options("key"));
     let addr = a.addr();
-    let own = Hello { role: Role::Caller, instance: 1, epoch: 0, name: addr, other: addr, nonce: [7; 32] };
+    let own = Hello { role: Role::Caller, instance: 1, name: addr, other: addr, nonce: [7; 32] };
     let mut caller = Caller::new(&JobKey::from_secret(b"guess"), own);
     let mut stream = TcpStream::connect(addr.sock()).expect("a listener");
     stream.write_all(&caller.hello()).unwrap();

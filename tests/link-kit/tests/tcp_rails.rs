@@ -142,7 +142,6 @@ fn two_callers_of_one_rail_get_one() {
     let own = |nonce| Hello {
         role: Role::Rail(1),
         instance: 1,
-        epoch: 0,
         name: played.name,
         other: played.called,
         nonce: [nonce; 32],

@@ -68,15 +68,18 @@ fn answer(
 ) -> Option<Keys> {
     let hello = read(stream, link, Hello::LEN);
     assert_eq!(Hello::decode(hello.first_chunk().unwrap()).map(|hello| hello.role), Ok(role));
-    let own = Hello { role: Role::Answerer, instance: 3, epoch: 0, name, other: link.addr(), nonce: [4; 32] };
+    let own = Hello { role: Role::Answerer, instance: 3, name, other: link.addr(), nonce: [4; 32] };
     let mut answerer = Answerer::new(&JobKey::from_secret(b"key"), own);
-    let said = answerer.hear_any(&hello, |_| 0, |_| of_rail.cloned()).unwrap();
+    let said = answerer.hear_any(&hello, |_| of_rail.cloned()).unwrap();
     stream.write_all(&said).unwrap();
     let proof = read(stream, link, MAC);
     let proven = answerer.hear_proof((proof.len() == MAC).then_some(&proof)?).ok()?;
     let verdict = proven.verdict(verdict);
     assert_eq!(verdict.len(), VERDICT);
     stream.write_all(&verdict).unwrap();
+    if role == Role::Caller {
+        assert!(proven.is_confirmation(&read(stream, link, MAC)), "it confirms");
+    }
     Some(proven.keys())
 }
 

@@ -1,4 +1,4 @@
-//! What the link over TCP says and believes where a connection is made: names, epochs, and bytes that come again.
+//! What the link over TCP says and believes where a connection is made: names, and bytes that come again.
 #![cfg(not(loom))]
 
 #[path = "support/caller.rs"]
@@ -17,7 +17,7 @@ use link::TcpLink;
 use link_api::{Event, Gone, Link, Refused};
 use pair::{event, open, options, say, take, until};
 use wire::Addr;
-use wire::session::{Hello, Next, Verdict};
+use wire::session::{Next, Verdict};
 
 /// Carries bytes both ways between a caller and `to`.
 fn repeater(to: SocketAddr) -> SocketAddr {
@@ -101,31 +101,6 @@ fn bytes_that_come_again_end_the_connection() {
     match event(&mut b, &mut other) {
         Event::Closed(peer, Gone::Denied) => assert_eq!(b.peer_addr(peer), name),
         other => panic!("{other:?}"),
-    }
-}
-
-/// What a link says first to a peer that it was not connected to before.
-fn hello_of(link: &mut TcpLink) -> Hello {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let peer = link.peer(&Addr::new(listener.local_addr().unwrap()));
-    assert_eq!(link.connect(peer), Err(Refused::Busy));
-    let (mut stream, _) = listener.accept().unwrap();
-    let bytes = caller::read(&mut stream, link, Hello::LEN);
-    Hello::decode(bytes.first_chunk().unwrap()).unwrap()
-}
-
-#[test]
-fn the_end_of_one_peers_connection_is_not_told_to_others() {
-    let (mut a, mut b) = (open(options("key")), open(options("key")));
-    for round in 0..3 {
-        let to_b = a.peer(&b.addr());
-        say(&mut a, to_b, &mut [&mut b], b"hello");
-        take(&mut b, &mut a);
-        a.disconnect(to_b);
-        assert!(matches!(event(&mut a, &mut b), Event::Closed(peer, _) if peer == to_b));
-        let end = event(&mut b, &mut a);
-        assert!(matches!(end, Event::Closed(..)), "{end:?}");
-        assert_eq!(hello_of(&mut a).epoch, 0, "in round {round}");
     }
 }
 

@@ -30,8 +30,7 @@ fn few(guests: usize) -> TcpOptions {
 
 fn hello(to: &TcpLink, port: u16) -> Caller {
     let name = Addr::new(([127, 0, 0, 1], port).into());
-    let own =
-        Hello { role: Role::Caller, instance: 1, epoch: 0, name, other: to.addr(), nonce: [port as u8; 32] };
+    let own = Hello { role: Role::Caller, instance: 1, name, other: to.addr(), nonce: [port as u8; 32] };
     Caller::new(&JobKey::from_secret(b"key"), own)
 }
 
@@ -147,6 +146,7 @@ fn parts_of_frames_take_up_no_more_than_they_may_and_go_on_when_there_is_room() 
     let mut peers = Vec::new();
     for port in 1..=12 {
         let mut stream = TcpStream::connect(called.sock()).expect("a listener");
+        stream.set_nodelay(true).unwrap();
         let name = Addr::new(([127, 0, 0, 1], port).into());
         assert!(matches!(call(&mut stream, &mut a, name, called, "key"), Ok(Next::Connected(..))));
         stream.write_all(&[1; 5]).unwrap();

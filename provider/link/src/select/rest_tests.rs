@@ -177,6 +177,6 @@ fn each_step_of_a_connection_that_is_made_is_taken_by_the_next_poll() {
             _ => assert!(polls < 100, "waited in vain for a frame"),
         }
     }
-    // The hello, the proof, what the peer is reached by, the frame.
+    // The hello, the proof, the confirmation with what the peer is reached by, the frame.
     assert!(polls <= 4, "{polls} polls");
 }

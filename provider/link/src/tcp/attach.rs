@@ -7,8 +7,9 @@ use std::time::Instant;
 use ipc::{Unshared, Watch};
 use link_api::PeerId;
 use wire::Addr;
-use wire::session::{Caller, Hello, Next, Proven, RailNote, Role, Verdict};
+use wire::session::{Caller, Hello, Keys, Next, Proven, RailNote, Role, Verdict};
 
+use super::agreement::Conn;
 use super::channel::Channel;
 use super::handshake::{Call, Stage, say};
 use super::link::TcpLink;
@@ -19,8 +20,8 @@ use crate::net;
 
 impl TcpLink {
     /// A connection that was agreed on, with the rails that it may have.
-    pub(super) fn new_channel(&self, fd: Unshared, keys: wire::session::Keys, peer: &Hello) -> Box<Channel> {
-        let mut channel = Box::new(Channel::new(fd, keys, peer, self.early));
+    pub(super) fn new_channel(&self, fd: Unshared, keys: Keys, peer: &Hello, conn: Conn) -> Box<Channel> {
+        let mut channel = Box::new(Channel::new(fd, keys, (peer, conn), self.early));
         if self.options.rails > 1 {
             channel.allow_rails(peer.role == Role::Answerer, self.options.rails - 1, self.options.striped);
         }
@@ -217,7 +218,7 @@ impl TcpLink {
                 let Stage::Talking(fd, _) = std::mem::replace(&mut call.stage, Stage::Waiting) else {
                     return;
                 };
-                rail.state = State::Attached(Box::new(Channel::new(fd, keys, &hello, early)));
+                rail.state = State::Attached(Box::new(Channel::new(fd, keys, (&hello, channel.conn), early)));
                 rail.watch = Some(Watch::Read);
                 channel.set_up(number);
                 self.tell_rail(peer, number);
@@ -296,8 +297,8 @@ impl TcpLink {
         if self.poller.add_for(&fd, token::rail(peer, number), Watch::Ends).is_err() {
             return;
         }
-        let rail = Channel::new(fd, proven.keys(), caller, self.early);
         let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return };
+        let rail = Channel::new(fd, proven.keys(), (caller, channel.conn), self.early);
         if let Some(place) = channel.rails.as_mut().and_then(|rails| rails.place(number)) {
             *place = Some(Rail::new(State::Attached(Box::new(rail)), ends, Watch::Ends));
         }

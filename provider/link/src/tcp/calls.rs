@@ -3,11 +3,12 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use ipc::Watch;
+use ipc::{Unshared, Watch};
 use link_api::{Event, Gone, Link as _, PeerId, Refused};
 use wire::Addr;
-use wire::session::{Caller, Heard, Next, Role, Stranger, Verdict};
+use wire::session::{Caller, Heard, Hello, Keys, MAC, Next, Role, Stranger, Verdict};
 
+use super::agreement::CROSSING;
 use super::handshake::{Call, Stage, say, versions};
 use super::link::TcpLink;
 use super::sock::{self, gone};
@@ -15,9 +16,6 @@ use super::watched::token;
 
 /// How long it takes until a peer that does not listen yet is called again.
 const AGAIN: Duration = Duration::from_millis(100);
-
-/// How long the other side's own call is waited for, which counts instead of ours.
-const CROSSING: Duration = Duration::from_secs(1);
 
 /// Most calls to names that callers have yet to prove.
 const CALLED_BACK: usize = 64;
@@ -39,6 +37,10 @@ impl TcpLink {
         if let Some(why) = at.take_failure() {
             return Err(Refused::Gone(why));
         }
+        let addr = at.addr;
+        if !self.agreed.may_call(&addr, Instant::now()) {
+            return self.expect_call(peer);
+        }
         self.lacks.0 = None;
         match self.place_call(peer) {
             Ok(()) => Err(Refused::Busy),
@@ -54,8 +56,28 @@ impl TcpLink {
         }
     }
 
+    /// The other side's call was accepted, and its confirmation is waited for.
+    fn expect_call(&mut self, peer: PeerId) -> Result<(), Refused> {
+        match self.hello(Role::Caller, self.at(peer).addr) {
+            Ok(own) => self.call_after(peer, Caller::new(&self.options.key, own), CROSSING),
+            Err(e) => self.call_failed(peer, Gone::Exhausted, &e.to_string()),
+        }
+        Err(Refused::Busy)
+    }
+
+    /// A call is over, since the other side's was accepted.
+    pub(super) fn wait_for_call_of(&mut self, peer: PeerId) {
+        if let Some(call) = self.drop_call(peer) {
+            self.call_after(peer, call.caller, CROSSING);
+        }
+    }
+
     fn call_later(&mut self, peer: PeerId, caller: Caller) {
-        let until = Instant::now() + AGAIN.min(self.options.connect_timeout);
+        self.call_after(peer, caller, AGAIN.min(self.options.connect_timeout));
+    }
+
+    fn call_after(&mut self, peer: PeerId, caller: Caller, time: Duration) {
+        let until = Instant::now() + time;
         let at = self.at_mut(peer);
         at.trying.get_or_insert_with(Instant::now);
         let call = Call { stage: Stage::Waiting, caller, until, by_further: false, first: None, late: false };
@@ -70,7 +92,11 @@ impl TcpLink {
 
     /// Whether a connection to a peer has been tried to be made for a short time only.
     fn is_recent(&self, peer: PeerId) -> bool {
-        self.at(peer).trying.is_none_or(|since| since.elapsed() < self.options.connect_timeout)
+        self.is_tried_for_less_than(peer, self.options.connect_timeout)
+    }
+
+    fn is_tried_for_less_than(&self, peer: PeerId, most: Duration) -> bool {
+        self.at(peer).trying.is_none_or(|since| since.elapsed() < most)
     }
 
     /// Calls a peer: by its other address, too, if it has one and the one that was used last leads nowhere.
@@ -164,6 +190,7 @@ impl TcpLink {
                 (Ok(()), Some(fd)) => {
                     let _ = self.poller.change(fd, token::call(peer), Watch::Read);
                     self.at_mut(peer).set_listens();
+                    self.agreed.said(&self.peers[peer.0 as usize].addr);
                 }
                 (Err(e), _) => self.call_failed(peer, gone(&e), &e.to_string()),
                 (Ok(()), None) => {}
@@ -188,22 +215,28 @@ impl TcpLink {
             Ok(Next::Connected(hello, keys)) => {
                 let (stage, by_further) =
                     (std::mem::replace(&mut call.stage, Stage::Waiting), call.by_further);
-                if let Stage::Talking(fd, _) = stage {
+                let confirmation = call.caller.confirmation();
+                if let (Stage::Talking(fd, _), Some(confirmation)) = (stage, confirmation) {
                     self.poller.remove(&fd);
                     if let Err(why) = self.names.check_called(&fd) {
                         return self.warn_of(peer, Gone::Denied, &why);
                     }
                     self.at_mut(peer).by_further = by_further;
-                    let channel = self.new_channel(fd, keys, &hello);
-                    self.adopt(peer, channel);
+                    self.confirm(peer, (fd, confirmation), keys, &hello);
                 }
             }
             Ok(Next::Declined(_, Verdict::Crossing)) => {
-                if let Some(fd) = call.fd() {
-                    self.poller.remove(fd);
+                self.wait_for_call_of(peer);
+            }
+            Ok(Next::Declined(_, Verdict::Busy)) if self.is_tried_for_less_than(peer, self.busy_for()) => {
+                if let Some(call) = self.drop_call(peer) {
+                    self.call_later(peer, call.caller);
                 }
-                call.stage = Stage::Waiting;
-                call.until = Instant::now() + CROSSING;
+            }
+            Ok(Next::Declined(hello, Verdict::Busy)) => {
+                let why =
+                    format!("{} has a connection to another process by the name of this one", hello.name);
+                self.warn_of(peer, Gone::Denied, &why);
             }
             Ok(Next::Declined(hello, Verdict::Known)) => {
                 let why = format!("{} is connected already by another name: use one name for it", hello.name);
@@ -236,6 +269,34 @@ impl TcpLink {
                 let why = "it has another job key: give all processes of a job the same FI_STRAIT_JOB_KEY";
                 self.warn_of(peer, Gone::Denied, why);
             }
+        }
+    }
+
+    /// For how long a peer is called that has a connection to this one's name: longer than it takes that one to find out that the host at
+    /// the other end of that is gone.
+    fn busy_for(&self) -> Duration {
+        2 * self.options.timeout
+    }
+
+    /// A peer has accepted a call.
+    fn confirm(
+        &mut self,
+        peer: PeerId,
+        (fd, confirmation): (Unshared, [u8; MAC]),
+        keys: Keys,
+        hello: &Hello,
+    ) {
+        if let Err(e) = say(&fd, &confirmation) {
+            return self.call_failed(peer, Gone::Refused, &e.to_string());
+        }
+        let (addr, conn) = (self.at(peer).addr, self.promises.number());
+        let (counts, void) = self.agreed.accepted(&addr, conn, hello);
+        void.into_iter().for_each(|conn| self.drop_promise(conn));
+        if counts {
+            let channel = self.new_channel(fd, keys, hello, conn);
+            self.adopt(peer, channel);
+        } else {
+            self.drop_call(peer);
         }
     }
 
@@ -313,6 +374,7 @@ impl TcpLink {
 
     pub(super) fn drop_call(&mut self, peer: PeerId) -> Option<Box<Call>> {
         let call = self.at_mut(peer).call.take()?;
+        self.agreed.call_over(&self.peers[peer.0 as usize].addr);
         if let Some(fd) = call.fd() {
             self.poller.remove(fd);
         }

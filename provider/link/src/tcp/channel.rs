@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use ipc::Unshared;
 use link_api::{Gone, OpId};
-use wire::Addr;
 use wire::session::{COVERED, Hello, Keys, Opener, RECORD, Spoilt};
 
+use super::agreement::Conn;
 use super::landing::Front;
 pub(super) use super::pool::MAX_FRAME;
 use super::pool::{Buffer, Pool, STRETCH};
@@ -53,11 +53,9 @@ pub(super) struct Channel {
     pub(super) turn: u8,
     /// From how many bytes on a frame may go on one of them.
     pub(super) striped: usize,
-    /// Which endpoint is at the other end, and its epoch when it was made ([`Hello`]).
+    /// Which endpoint is at the other end ([`Hello`]), and which of this one's connections it is.
     pub(super) instance: u64,
-    pub(super) epoch: u64,
-    /// What that one calls this endpoint.
-    pub(super) called: Addr,
+    pub(super) conn: Conn,
     /// What waits for room, from `sent` on.
     pub(super) tx: Vec<u8>,
     pub(super) sent: usize,
@@ -90,7 +88,7 @@ pub(super) struct Channel {
 
 impl Channel {
     /// `early`: long frames are told of when they begin.
-    pub(super) fn new(fd: Unshared, keys: Keys, peer: &Hello, early: bool) -> Channel {
+    pub(super) fn new(fd: Unshared, keys: Keys, (peer, conn): (&Hello, Conn), early: bool) -> Channel {
         Channel {
             fd,
             keys,
@@ -98,8 +96,7 @@ impl Channel {
             turn: 0,
             striped: usize::MAX,
             instance: peer.instance,
-            epoch: peer.epoch,
-            called: peer.other,
+            conn,
             tx: Vec::new(),
             sent: 0,
             lost: false,

@@ -347,7 +347,6 @@ impl Link for TcpLink {
         self.events.retain(|event| !matches!(event, Event::Closed(known, _) if *known == peer));
         let at = self.at_mut(peer);
         (at.wants, at.expected) = (false, None);
-        self.forgotten = self.forgotten.max(self.at(peer).epoch);
         self.free.push(peer);
     }
 
@@ -359,7 +358,7 @@ impl Link for TcpLink {
         channel.end_rails(&self.poller);
         self.poller.remove(&channel.fd);
         ipc::socket::shutdown(&channel.fd);
-        self.count_end(peer);
+        self.agreed.ended(&at.addr, channel.conn);
         self.note_ready(peer);
     }
 

@@ -7,7 +7,7 @@ use ipc::Unshared;
 use wire::Addr;
 use wire::session::{Answerer, Hello, Proven, Role, Verdict};
 
-use super::handshake::{Guest, Stage, Visit, say};
+use super::handshake::{Guest, Visit, say};
 use super::link::TcpLink;
 use super::names::Claim;
 use super::sock;
@@ -142,10 +142,9 @@ impl TcpLink {
     /// Reads what a caller that is not known yet has sent.
     pub(super) fn serve_guest(&mut self, at: usize) {
         let Some(guest) = self.guests.get_mut(at) else { return };
-        let (peers, ids, forgotten) = (&self.peers, &self.ids, self.forgotten);
-        let epoch = |name: &Addr| ids.get(name).map_or(forgotten, |id| peers[id.0 as usize].epoch);
+        let (peers, ids) = (&self.peers, &self.ids);
         let rail = |hello: &Hello| TcpLink::rail_of(peers, ids.get(&hello.name).copied(), hello);
-        match guest.hear(epoch, rail) {
+        match guest.hear(rail) {
             Visit::Goes => {
                 self.met = true;
                 if guest.is_answered() {
@@ -156,7 +155,7 @@ impl TcpLink {
             Visit::Proven(proven) => {
                 if let Some(guest) = self.guests.take(at) {
                     self.poller.remove(&guest.fd);
-                    self.decide(guest.fd, &proven, guest.surplus);
+                    self.decide(guest.fd, proven, guest.surplus);
                     self.keep_spare();
                 }
             }
@@ -172,11 +171,11 @@ impl TcpLink {
         }
     }
 
-    /// Lets a caller in, unless another connection counts.
-    fn decide(&mut self, fd: Unshared, proven: &Proven, surplus: bool) {
+    /// Answers a caller that has the key.
+    fn decide(&mut self, fd: Unshared, proven: Box<Proven>, surplus: bool) {
         let caller = proven.peer;
         if let Role::Rail(number) = caller.role {
-            return self.attach(fd, proven, number, surplus);
+            return self.attach(fd, &proven, number, surplus);
         }
         let verdict = if !self.is_called(&caller.other, &fd) {
             log::warn!(
@@ -192,7 +191,7 @@ impl TcpLink {
             Verdict::Known
         } else {
             match self.names.claim(&caller.name, self.known_by(&caller.name), &fd) {
-                Claim::Granted => self.judge(&caller),
+                Claim::Granted => return self.answer(fd, proven),
                 Claim::CallBack => self.call_back(&caller.name),
                 Claim::Refused(why) => {
                     log::warn!("{}: refused a caller under the name {}: {why}", self.addr, caller.name);
@@ -201,14 +200,8 @@ impl TcpLink {
             }
         };
         log::debug!("{}: called by {}: {verdict:?}", self.addr, caller.name);
-        if say(&fd, &proven.verdict(verdict)).is_err() || verdict != Verdict::Accepted {
-            return;
-        }
-        let peer = self.id_of(&caller.name);
-        self.drop_call(peer);
-        let channel = self.new_channel(fd, proven.keys(), &caller);
-        self.adopt(peer, channel);
-        self.met = true;
+        // One that has ended meanwhile misses nothing.
+        let _ = say(&fd, &proven.verdict(verdict));
     }
 
     /// Whether an endpoint that calls by this name means this one: by its own name, or the address that the connection
@@ -216,30 +209,6 @@ impl TcpLink {
     fn is_called(&self, name: &Addr, fd: &Unshared) -> bool {
         let here = |local: SocketAddr| (local.ip().to_canonical(), local.port()) == (name.ip(), name.port());
         *name == self.addr || sock::local(fd).is_some_and(here)
-    }
-
-    /// Whether a caller is let in. Of two connections that both sides make at the same time, that of the side counts
-    /// whose name comes first.
-    fn judge(&mut self, caller: &Hello) -> Verdict {
-        let Some(&peer) = self.ids.get(&caller.name) else { return Verdict::Accepted };
-        let by_name = caller.other == self.addr;
-        let at = self.at(peer);
-        let newest = at.next.as_ref().or(at.channel.as_ref().filter(|c| !c.ends()));
-        if let Some(channel) = newest {
-            if channel.instance == caller.instance && channel.called != caller.other {
-                // It has both, and which of its connections have ended says nothing of this one.
-                return Verdict::Known;
-            }
-            let is_later = channel.instance != caller.instance || caller.epoch > channel.epoch;
-            return match (is_later, by_name) {
-                (true, _) => Verdict::Accepted,
-                (false, true) => Verdict::Crossing,
-                (false, false) => Verdict::Known,
-            };
-        }
-        // One that the other side's host has not answered may never come to anything.
-        let calling = at.call.as_ref().is_some_and(|call| matches!(call.stage, Stage::Talking(..)));
-        if calling && by_name && self.addr < caller.name { Verdict::Crossing } else { Verdict::Accepted }
     }
 
     /// Guests that take too long.

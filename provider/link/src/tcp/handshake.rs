@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use ipc::Unshared;
 use link_api::Gone;
-use wire::Addr;
 use wire::session::{Answerer, Caller, Hello, JobKey, Proven};
 
 use super::sock;
@@ -16,8 +15,13 @@ use super::sock;
 pub(super) struct Message(Vec<u8>);
 
 impl Message {
+    /// What has come of it.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// Receives more of a message of `wants` bytes, and nothing behind it; whether it is whole.
-    fn receive(&mut self, fd: &OwnedFd, wants: usize) -> io::Result<bool> {
+    pub(super) fn receive(&mut self, fd: &OwnedFd, wants: usize) -> io::Result<bool> {
         let had = self.0.len();
         self.0.resize(wants, 0);
         let found = sock::recv(fd, &mut self.0[had..]);
@@ -130,13 +134,8 @@ impl Guest {
         self.answerer.as_ref().is_none_or(|answerer| answerer.wants() != Hello::LEN)
     }
 
-    /// Reads what it has sent. `epoch` is that of connections to an endpoint of this name, `rail` the key of the connection that a
-    /// rail says to be of.
-    pub(super) fn hear(
-        &mut self,
-        epoch: impl Fn(&Addr) -> u64,
-        rail: impl Fn(&Hello) -> Option<JobKey>,
-    ) -> Visit {
+    /// Reads what it has sent. `rail` is the key of the connection that a rail says to be of.
+    pub(super) fn hear(&mut self, rail: impl Fn(&Hello) -> Option<JobKey>) -> Visit {
         loop {
             let Some(answerer) = &mut self.answerer else {
                 return Visit::Over("it speaks out of turn".into());
@@ -152,7 +151,7 @@ impl Guest {
             }
             let message = std::mem::take(&mut self.message.0);
             if wants == Hello::LEN {
-                match answerer.hear_any(&message, &epoch, &rail) {
+                match answerer.hear_any(&message, &rail) {
                     Ok(answer) => match say(&self.fd, &answer) {
                         Ok(()) => continue,
                         Err(e) => return Visit::Over(e.to_string()),

@@ -11,6 +11,7 @@ use link_api::{Event, Gone, Path, PeerId, RmaCaps};
 use wire::Addr;
 use wire::session::{Hello, Role};
 
+use super::agreement::Agreements;
 use super::channel::{Channel, MAX_FRAME, Step};
 use super::handshake::Guest;
 use super::listen;
@@ -18,6 +19,7 @@ use super::names::Names;
 use super::options::TcpOptions;
 use super::peer::Peer;
 use super::pool::Pool;
+use super::promises::Promises;
 use super::sock;
 use super::watched::token;
 use crate::name::{Name, Port};
@@ -60,9 +62,9 @@ pub struct TcpLink {
     pub(super) period: Duration,
     pub(super) bell: Bell,
     pub(super) instance: u64,
-    /// Connections that have ended, and how many had when a peer was forgotten that had one.
-    pub(super) ended: u64,
-    pub(super) forgotten: u64,
+    /// Which connections count, and those that are not confirmed.
+    pub(super) agreed: Agreements,
+    pub(super) promises: Promises,
     pub(super) peers: Vec<Peer>,
     pub(super) ids: HashMap<Addr, PeerId>,
     pub(super) free: Vec<PeerId>,
@@ -149,8 +151,8 @@ impl TcpLink {
             period: Duration::ZERO,
             bell,
             instance: crate::random()?,
-            ended: 0,
-            forgotten: 0,
+            agreed: Agreements::new(addr),
+            promises: Promises::default(),
             peers: Vec::new(),
             ids: HashMap::new(),
             free: Vec::new(),
@@ -224,10 +226,10 @@ impl TcpLink {
         match self.peers.get_mut(id.0 as usize) {
             Some(old) => {
                 let ready = old.ready;
-                *old = Peer::new(*addr, self.forgotten);
+                *old = Peer::new(*addr);
                 old.ready = ready;
             }
-            None => self.peers.push(Peer::new(*addr, self.forgotten)),
+            None => self.peers.push(Peer::new(*addr)),
         }
         self.ids.insert(*addr, id);
         id
@@ -235,8 +237,7 @@ impl TcpLink {
 
     /// What this endpoint says of itself to `other`.
     pub(super) fn hello(&self, role: Role, other: Addr) -> io::Result<Hello> {
-        let epoch = self.ids.get(&other).map_or(self.forgotten, |id| self.at(*id).epoch);
-        Ok(Hello { role, instance: self.instance, epoch, name: self.addr, other, nonce: ipc::random()? })
+        Ok(Hello { role, instance: self.instance, name: self.addr, other, nonce: ipc::random()? })
     }
 
     /// This peer may have a frame, or an end.
@@ -355,12 +356,6 @@ impl TcpLink {
         }
     }
 
-    /// A connection to this peer has ended.
-    pub(super) fn count_end(&mut self, peer: PeerId) {
-        self.ended += 1;
-        self.at_mut(peer).epoch = self.ended;
-    }
-
     /// The channel of a peer is no more; what follows it takes its place.
     fn end(&mut self, peer: PeerId, why: Gone) -> Event {
         let at = &mut self.peers[peer.0 as usize];
@@ -371,7 +366,7 @@ impl TcpLink {
             at.lost = former.keeps();
             former.end_rails(&self.poller);
             self.poller.remove(&former.fd);
-            self.count_end(peer);
+            self.agreed.ended(&self.peers[peer.0 as usize].addr, former.conn);
             ipc::socket::shutdown(&former.fd);
         }
         self.watch(peer);
@@ -397,6 +392,7 @@ impl Drop for TcpLink {
         for (_, guest) in self.guests.iter() {
             ipc::socket::shutdown(&guest.fd);
         }
+        self.promises.shut_down();
         // For a forked process that holds it, too.
         std::iter::once(&self.listener)
             .chain(&self.further)

@@ -15,7 +15,9 @@
 //! | `handshake` | connections that are being made, by this side or another |
 //! | `peer` | what an endpoint has of a peer |
 //! | `link` | [`TcpLink`]: state, and opening |
-//! | `calls`, `guests` | connections that this side makes; that others make, and which of two counts |
+//! | `calls`, `guests` | connections that this side makes; that others make |
+//! | `agreement` | which of several connections to a peer counts |
+//! | `promised`, `promises` | connections of others that are accepted and not confirmed: what is done with them; what there is of them |
 //! | `rails` | further connections to a peer, which carry long frames |
 //! | `striped` | a connection that has some |
 //! | `listen` | where they are made to |
@@ -26,6 +28,7 @@
 //! | `table` | the kernel's table of all descriptors |
 //! | `frames` | the engine's calls |
 
+mod agreement;
 mod at_hand;
 mod attach;
 mod begun;
@@ -42,6 +45,8 @@ mod options;
 mod outgoing;
 mod peer;
 mod pool;
+mod promised;
+mod promises;
 mod rails;
 mod service;
 mod sock;

@@ -21,8 +21,6 @@ pub(super) struct Peer {
     pub(super) addr: Addr,
     // Elsewhere, since most peers of a large job have none of these.
     pub(super) channel: Option<Box<Channel>>,
-    /// How many connections had ended at this endpoint when one to this peer did last.
-    pub(super) epoch: u64,
     /// What follows it once its end was told of.
     pub(super) next: Option<Box<Channel>>,
     /// Its channel was cut off, which is to be told of.
@@ -61,11 +59,10 @@ pub(super) struct Peer {
 const _: () = assert!(size_of::<Peer>() <= 192);
 
 impl Peer {
-    pub(super) fn new(addr: Addr, epoch: u64) -> Peer {
+    pub(super) fn new(addr: Addr) -> Peer {
         Peer {
             addr,
             channel: None,
-            epoch,
             next: None,
             cut: false,
             lost: false,

@@ -99,6 +99,7 @@ impl TcpLink {
                 // The next poll has read it.
                 (_, token::BELL) => {}
                 (token::GUEST, _) => self.serve_guest(at as usize),
+                (token::PROMISE, _) => self.serve_promise(at as usize),
                 (token::CALL, _) => self.serve_call(PeerId(at)),
                 (token::CHANNEL, _) if self.is_out_of_turn(PeerId(at)) => {
                     self.serve_out_of_turn(PeerId(at), readable, room);

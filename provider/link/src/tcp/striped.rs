@@ -221,6 +221,9 @@ impl Channel {
 
     fn hear(&mut self, note: RailNote) -> Result<(), &'static str> {
         let is_rail = self.keys.rails.is_none();
+        if note == RailNote::Probe && !is_rail {
+            return Ok(());
+        }
         let Some(rails) = &mut self.rails else {
             return match note {
                 // This endpoint is to have none.
@@ -242,6 +245,7 @@ impl Channel {
                 Some(rail) if rail.up && rail.channel().is_some() => self.turn = number,
                 _ => return Err("a frame on one that is none"),
             },
+            RailNote::Probe => return Err("a probe"),
         }
         Ok(())
     }

@@ -12,8 +12,15 @@ pub(super) mod token {
     pub(crate) const CALL: u64 = 2;
     pub(crate) const CHANNEL: u64 = 3;
 
+    /// Behind those of rails.
+    pub(crate) const PROMISE: u64 = CHANNEL + wire::session::MOST_RAILS as u64;
+
     pub(crate) fn guest(at: usize) -> u64 {
         GUEST << 32 | at as u64
+    }
+
+    pub(crate) fn promise(at: usize) -> u64 {
+        PROMISE << 32 | at as u64
     }
 
     pub(crate) fn call(peer: PeerId) -> u64 {

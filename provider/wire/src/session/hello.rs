@@ -67,7 +67,7 @@ pub enum Stranger {
 /// | 13 | the rail's number, else 0 |
 /// | 14..16 | 0 |
 /// | 16..24 | `instance` |
-/// | 24..32 | `epoch` |
+/// | 24..32 | 0 |
 /// | 32..56 | `name`, as [`Addr::encode`] has it |
 /// | 56..80 | `other`, likewise |
 /// | 80..112 | `nonce` |
@@ -77,8 +77,6 @@ pub struct Hello {
     pub role: Role,
     /// A random number of the endpoint that says it: another one under the same name has another.
     pub instance: u64,
-    /// Grows when a connection between the two has ended at that endpoint.
-    pub epoch: u64,
     /// That endpoint's name.
     pub name: Addr,
     /// What it calls the other side.
@@ -99,7 +97,6 @@ impl Hello {
         out[10..12].copy_from_slice(&crate::VERSION.to_le_bytes());
         out[12..14].copy_from_slice(&self.role.encode());
         out[16..24].copy_from_slice(&self.instance.to_le_bytes());
-        out[24..32].copy_from_slice(&self.epoch.to_le_bytes());
         out[32..56].copy_from_slice(&self.name.encode());
         out[56..80].copy_from_slice(&self.other.encode());
         out[80..].copy_from_slice(&self.nonce);
@@ -112,13 +109,14 @@ impl Hello {
         let field = |at: usize| -> [u8; 8] { std::array::from_fn(|i| b[at + i]) };
         let addr = |at: usize| Addr::decode(&std::array::from_fn(|i| b[at + i]));
         let role = Role::decode([b[12], b[13]]);
-        let (Some(role), Some(name), Some(other), [0, 0]) = (role, addr(32), addr(56), [b[14], b[15]]) else {
+        let (Some(role), Some(name), Some(other), [0, 0], [0, 0, 0, 0, 0, 0, 0, 0]) =
+            (role, addr(32), addr(56), [b[14], b[15]], field(24))
+        else {
             return Err(Stranger::Nonsense);
         };
         Ok(Hello {
             role,
             instance: u64::from_le_bytes(field(16)),
-            epoch: u64::from_le_bytes(field(24)),
             name,
             other,
             nonce: std::array::from_fn(|i| b[80 + i]),
@@ -146,7 +144,6 @@ mod tests {
         Hello {
             role: Role::Caller,
             instance: 0x1122,
-            epoch: 7,
             name: Addr::new("10.1.2.3:258".parse().unwrap()),
             other: Addr::new("[2001:db8::7]:80".parse().unwrap()),
             nonce: [0xab; 32],
@@ -159,11 +156,11 @@ mod tests {
         let hex: String = one().encode().iter().map(|b| format!("{b:02x}")).collect();
         let versions = format!("{:04x}", crate::VERSION.swap_bytes());
         let golden = [
-            "9353545241495 40a0400",
+            "9353545241495 40a0500",
             &versions,
             "01000000",
             "2211000000000000",
-            "0700000000000000",
+            "0000000000000000",
             "0400020100000000 0a010203 000000000000000000000000",
             "0600500000000000 20010db8000000000000000000000007",
             &"ab".repeat(32),
@@ -183,7 +180,7 @@ mod tests {
             bytes[at] = byte;
             Hello::decode(&bytes)
         };
-        for at in [0, 7, 13, 15, 33] {
+        for at in [0, 7, 13, 15, 24, 31, 33] {
             assert_eq!(with(at, 0xee), Err(Stranger::Nonsense), "byte {at}");
         }
         // A rail without a number is none, and nothing else has one.

@@ -8,10 +8,14 @@
 //! | 2 | answerer | [`Hello::LEN`] + [`MAC`] | [`Hello`], role 2; a MAC over both hellos |
 //! | 3 | caller | [`MAC`] | another MAC over both hellos |
 //! | 4 | answerer | 8 + [`MAC`] | [`Verdict`]; a MAC over both hellos and it |
-//! | 5 | both | | records: [`RECORD`] bytes of header and a frame or a [`RailNote`] each |
+//! | 5 | caller | [`MAC`] | the confirmation: a MAC over both hellos, where the verdict is [`Verdict::Accepted`] |
+//! | 6 | both | | records: [`RECORD`] bytes of header and a frame or a [`RailNote`] each |
 //!
 //! The MACs are HMAC-SHA256 with the key of the job ([`JobKey`]), each over a text of its own and both hellos. A hello
 //! has a random nonce, so that neither side can be answered with what was said before, and nothing tells the key.
+//!
+//! The caller uses the connection from the verdict on, and the answerer from the confirmation on: a call that its caller has given up meanwhile
+//! becomes no connection of the answerer's.
 //!
 //! The caller's hello says by which name it calls. An answerer that has no such name declines, so that a connection that
 //! was led astray on its way joins no two endpoints that did not mean each other.
@@ -20,7 +24,7 @@
 //! this version without a MAC, so that both sides can say what the matter is.
 //!
 //! Where both sides want so, a connection gets rails: further connections, by other interfaces, on which long frames travel. The
-//! side that was called says where it can be called ([`RailNote::At`]). The other one makes a connection to there by steps 1 to 4, with role 3 and the
+//! side that was called says where it can be called ([`RailNote::At`]). The other one makes a connection to there by steps 1 to 4 (a rail has [`RailNote::Up`] for a confirmation), with role 3 and the
 //! rail's number in its hello, and with a key that is derived from the connection's hellos ([`Keys::rails`]) in place of the job's. It
 //! says by [`RailNote::Up`] that the rail may be used. A frame of a rail is announced by [`RailNote::Next`] at its place among
 //! the records of the connection, which so has the order of all. A rail carries frames alone.
@@ -45,4 +49,4 @@ pub use rails::{MOST_RAILS, NOTE, RailNote};
 pub use record::{COVERED, Opener, RECORD, Sealer, Spoilt};
 
 /// Version of the connection: of everything in this module but the frames.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;

@@ -2,14 +2,13 @@
 
 use super::key::Hellos;
 use super::{Hello, JobKey, MAC, Opener, Role, Sealer, Stranger};
-use crate::Addr;
-
 /// Bytes of a verdict with its MAC.
 pub const VERDICT: usize = 8 + MAC;
 
 const ANSWER: &str = "strait tcp answer";
 const PROOF: &str = "strait tcp proof";
 const SENTENCE: &str = "strait tcp verdict";
+const CONFIRMATION: &str = "strait tcp confirmation";
 const RECORDS: &str = "strait tcp records";
 const RAILS: &str = "strait tcp rails";
 
@@ -27,8 +26,10 @@ pub enum Verdict {
     Full = 4,
     /// The answerer is not what the caller called: it has no such name.
     Other = 5,
+    /// The answerer has a connection to the caller's name that is not known to have ended, and asks whether it has: to be called again.
+    Busy = 6,
     /// The answerer does not grant the caller its name.
-    Denied = 6,
+    Denied = 7,
 }
 
 impl Verdict {
@@ -39,7 +40,8 @@ impl Verdict {
             3 => Verdict::Known,
             4 => Verdict::Full,
             5 => Verdict::Other,
-            6 => Verdict::Denied,
+            6 => Verdict::Busy,
+            7 => Verdict::Denied,
             _ => return None,
         })
     }
@@ -59,7 +61,7 @@ pub enum Heard {
 pub enum Next {
     /// It says this, and listens for [`Caller::wants`] bytes.
     Say(Vec<u8>),
-    /// It has a connection to the endpoint that said this hello.
+    /// It has a connection to the endpoint that said this hello, and says [`Caller::confirmation`].
     Connected(Hello, Keys),
     /// The answerer does not want it.
     Declined(Hello, Verdict),
@@ -98,17 +100,24 @@ pub struct Caller {
     own: Hello,
     /// What the answerer has said.
     answer: Option<(Hello, Hellos)>,
+    confirmation: Option<[u8; MAC]>,
 }
 
 impl Caller {
     /// One that says this.
     pub fn new(job: &JobKey, own: Hello) -> Caller {
-        Caller { job: job.clone(), own: Hello { role: Role::Caller, ..own }, answer: None }
+        Caller {
+            job: job.clone(),
+            own: Hello { role: Role::Caller, ..own },
+            answer: None,
+            confirmation: None,
+        }
     }
 
     /// One that adds a rail of this number to a connection, whose [`Keys::rails`] this is.
     pub fn of_rail(connection: &JobKey, number: u8, own: Hello) -> Caller {
-        Caller { job: connection.clone(), own: Hello { role: Role::Rail(number), ..own }, answer: None }
+        let own = Hello { role: Role::Rail(number), ..own };
+        Caller { job: connection.clone(), own, answer: None, confirmation: None }
     }
 
     /// What it says first.
@@ -133,11 +142,20 @@ impl Caller {
                     return Err(Heard::NotOurs);
                 }
                 match Verdict::of(code[0]).ok_or(Heard::NotOurs)? {
-                    Verdict::Accepted => Ok(Next::Connected(peer, keys(&self.job, &hellos, Role::Caller))),
+                    Verdict::Accepted => {
+                        let is_call = self.own.role == Role::Caller;
+                        self.confirmation = is_call.then(|| self.job.sign(CONFIRMATION, &hellos, &[]));
+                        Ok(Next::Connected(peer, keys(&self.job, &hellos, Role::Caller)))
+                    }
                     other => Ok(Next::Declined(peer, other)),
                 }
             }
         }
+    }
+
+    /// What it says before all records of a connection that it has. A rail has none.
+    pub fn confirmation(&self) -> Option<[u8; MAC]> {
+        self.confirmation
     }
 
     fn hear_answer(&mut self, message: &[u8]) -> Result<Next, Heard> {
@@ -179,7 +197,7 @@ pub struct Proven {
 }
 
 impl Answerer {
-    /// One that answers with this: which caller it says it to, and the epoch, come of the caller's hello.
+    /// One that answers with this: which caller it says it to comes of the caller's hello.
     pub fn new(job: &JobKey, own: Hello) -> Answerer {
         Answerer { job: job.clone(), own: Hello { role: Role::Answerer, ..own }, asked: None }
     }
@@ -194,17 +212,15 @@ impl Answerer {
         self.own.encode()
     }
 
-    /// Takes the caller's hello; the answer. `epoch` is that of the answerer's connections to the caller, by whose name
-    /// it is asked.
-    pub fn hear_hello(&mut self, message: &[u8], epoch: impl FnOnce(&Addr) -> u64) -> Result<Vec<u8>, Heard> {
-        self.hear_any(message, epoch, |_| None)
+    /// Takes the caller's hello; the answer.
+    pub fn hear_hello(&mut self, message: &[u8]) -> Result<Vec<u8>, Heard> {
+        self.hear_any(message, |_| None)
     }
 
     /// Likewise, where it may be one of a rail: `connection` has [`Keys::rails`] of the connection that it says to be of.
     pub fn hear_any(
         &mut self,
         message: &[u8],
-        epoch: impl FnOnce(&Addr) -> u64,
         connection: impl FnOnce(&Hello) -> Option<JobKey>,
     ) -> Result<Vec<u8>, Heard> {
         Hello::check(message).map_err(Heard::Stranger)?;
@@ -215,7 +231,7 @@ impl Answerer {
             Role::Rail(_) => self.job = connection(&peer).ok_or(Heard::NotOurs)?,
             Role::Answerer => return Err(Heard::NotOurs),
         }
-        (self.own.other, self.own.epoch) = (peer.name, epoch(&peer.name));
+        self.own.other = peer.name;
         let hellos = Hellos { caller: *caller, answerer: self.own.encode() };
         let mut answer = hellos.answerer.to_vec();
         answer.extend(self.job.sign(ANSWER, &hellos, &[]));
@@ -243,6 +259,11 @@ impl Proven {
         out
     }
 
+    /// Whether this is the confirmation of the caller, which was told [`Verdict::Accepted`].
+    pub fn is_confirmation(&self, message: &[u8]) -> bool {
+        self.peer.role == Role::Caller && self.job.verify(CONFIRMATION, &self.hellos, &[], message)
+    }
+
     /// Whether it is a rail of the connection whose [`Keys::rails`] this is.
     pub fn is_of(&self, connection: &JobKey) -> bool {
         self.job == *connection
@@ -257,10 +278,11 @@ impl Proven {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Addr;
 
     fn hello(role: Role, n: u8) -> Hello {
         let addr = |n: u8| Addr::new(([10, 0, 0, n], 7).into());
-        Hello { role, instance: n.into(), epoch: 1, name: addr(n), other: addr(3 - n), nonce: [n; 32] }
+        Hello { role, instance: n.into(), name: addr(n), other: addr(3 - n), nonce: [n; 32] }
     }
 
     fn parties(a: &[u8], b: &[u8]) -> (Caller, Answerer) {
@@ -279,7 +301,7 @@ mod tests {
     fn sides_with_one_key_connect_and_understand_each_other() {
         let (mut caller, mut answerer) = parties(b"key", b"key");
         assert_eq!((caller.wants(), answerer.wants()), (Hello::LEN + MAC, Hello::LEN));
-        let answer = answerer.hear_hello(&caller.hello(), |_| 1).unwrap();
+        let answer = answerer.hear_hello(&caller.hello()).unwrap();
         assert_eq!((answer.len(), answerer.wants()), (caller.wants(), MAC));
         let proof = said(caller.hear(&answer));
         let proven = answerer.hear_proof(&proof).unwrap();
@@ -289,6 +311,10 @@ mod tests {
             panic!("not connected")
         };
         assert_eq!(peer, hello(Role::Answerer, 2));
+        let said = caller.confirmation().expect("a call has one");
+        assert!(
+            proven.is_confirmation(&said) && !proven.is_confirmation(&proof) && !proven.is_confirmation(&[])
+        );
         let mut theirs = proven.keys();
         let header = ours.sealer.seal(2, b"hi");
         assert_eq!(theirs.opener.open(&header, b"hi"), Ok(()));
@@ -301,19 +327,21 @@ mod tests {
 
     #[test]
     fn a_caller_is_told_what_an_answerer_makes_of_it() {
-        for verdict in [Verdict::Crossing, Verdict::Known, Verdict::Full, Verdict::Other, Verdict::Denied] {
+        let declined = [Verdict::Crossing, Verdict::Known, Verdict::Full, Verdict::Other, Verdict::Busy];
+        for verdict in declined.into_iter().chain([Verdict::Denied]) {
             let (mut caller, mut answerer) = parties(b"key", b"key");
-            let proof = said(caller.hear(&answerer.hear_hello(&caller.hello(), |_| 1).unwrap()));
+            let proof = said(caller.hear(&answerer.hear_hello(&caller.hello()).unwrap()));
             let proven = answerer.hear_proof(&proof).unwrap();
             let told = caller.hear(&proven.verdict(verdict));
             assert!(matches!(told, Ok(Next::Declined(_, v)) if v == verdict), "{told:?}");
+            assert_eq!(caller.confirmation(), None);
         }
     }
 
     #[test]
     fn another_key_is_noticed_by_both_sides() {
         let (mut caller, mut answerer) = parties(b"key", b"quay");
-        let answer = answerer.hear_hello(&caller.hello(), |_| 1).unwrap();
+        let answer = answerer.hear_hello(&caller.hello()).unwrap();
         assert!(matches!(caller.hear(&answer), Err(Heard::NotOurs)));
         // A caller that does not mind has no proof.
         assert!(matches!(answerer.hear_proof(&answer[Hello::LEN..]), Err(Heard::NotOurs)));
@@ -322,18 +350,18 @@ mod tests {
     #[test]
     fn what_was_said_to_others_is_no_proof() {
         let (mut caller, mut first) = parties(b"key", b"key");
-        let proof = said(caller.hear(&first.hear_hello(&caller.hello(), |_| 1).unwrap()));
+        let proof = said(caller.hear(&first.hear_hello(&caller.hello()).unwrap()));
         // The same hello and proof, said again to an answerer with a nonce of its own.
         let mut own = hello(Role::Answerer, 2);
         own.nonce = [9; 32];
         let mut second = Answerer::new(&JobKey::from_secret(b"key"), own);
-        second.hear_hello(&caller.hello(), |_| 1).unwrap();
+        second.hear_hello(&caller.hello()).unwrap();
         assert!(matches!(second.hear_proof(&proof), Err(Heard::NotOurs)));
         // An answer to another caller, and the caller's own hello thrown back.
         let (mut caller, _) = parties(b"key", b"key");
         let mut other = Caller::new(&JobKey::from_secret(b"key"), hello(Role::Caller, 2));
         let mut third = Answerer::new(&JobKey::from_secret(b"key"), hello(Role::Answerer, 1));
-        let answer = third.hear_hello(&other.hello(), |_| 1).unwrap();
+        let answer = third.hear_hello(&other.hello()).unwrap();
         assert!(matches!(caller.hear(&answer), Err(Heard::NotOurs)));
         assert!(matches!(other.hear(&answer), Ok(Next::Say(_))));
         let (mut caller, _) = parties(b"key", b"key");
@@ -349,7 +377,7 @@ mod tests {
         newer[10] ^= 1;
         let frames = u16::from_le_bytes([newer[10], newer[11]]);
         let is = |heard: Heard| matches!(heard, Heard::Stranger(Stranger::Version { frames: f, .. }) if f == frames);
-        assert!(is(answerer.hear_hello(&newer, |_| 1).unwrap_err()));
+        assert!(is(answerer.hear_hello(&newer).unwrap_err()));
         // Its answer ends with the hello, or before.
         let mut refusal = answerer.refusal();
         refusal[10] ^= 1;
@@ -363,7 +391,7 @@ mod tests {
         for (job, secret) in [(JobKey::from_secret(b"key"), true), (JobKey::from_job(&["key"]), false)] {
             let mut caller = Caller::new(&job, hello(Role::Caller, 1));
             let mut answerer = Answerer::new(&job, hello(Role::Answerer, 2));
-            let proof = said(caller.hear(&answerer.hear_hello(&caller.hello(), |_| 1).unwrap()));
+            let proof = said(caller.hear(&answerer.hear_hello(&caller.hello()).unwrap()));
             let proven = answerer.hear_proof(&proof).unwrap();
             let Ok(Next::Connected(_, mut ours)) = caller.hear(&proven.verdict(Verdict::Accepted)) else {
                 panic!("not connected");
@@ -385,12 +413,15 @@ mod tests {
         let (mut caller, mut answerer) = parties(b"key", b"key");
         let hex = |b: &[u8]| b.iter().map(|b| format!("{b:02x}")).collect::<String>();
         // Apart from the version of the frames, which is in the hellos, these are a promise.
-        let answer = answerer.hear_hello(&caller.hello(), |_| 1).unwrap();
+        let answer = answerer.hear_hello(&caller.hello()).unwrap();
         let proof = said(caller.hear(&answer));
         let proven = answerer.hear_proof(&proof).unwrap();
         let verdict = proven.verdict(Verdict::Accepted);
         assert_eq!(crate::VERSION, 11, "compute these anew");
-        assert_eq!([hex(&answer[Hello::LEN..]), hex(&proof), hex(&verdict)], GOLDEN);
+        assert!(matches!(caller.hear(&verdict), Ok(Next::Connected(..))));
+        let confirmation = caller.confirmation().unwrap();
+        let all = [hex(&answer[Hello::LEN..]), hex(&proof), hex(&verdict), hex(&confirmation)];
+        assert_eq!(all, GOLDEN);
     }
 
     #[test]
@@ -398,7 +429,7 @@ mod tests {
         let hex = |b: &[u8]| b.iter().map(|b| format!("{b:02x}")).collect::<String>();
         let connect = |key: &[u8]| {
             let (mut caller, mut answerer) = parties(key, key);
-            let proof = said(caller.hear(&answerer.hear_hello(&caller.hello(), |_| 1).unwrap()));
+            let proof = said(caller.hear(&answerer.hear_hello(&caller.hello()).unwrap()));
             let proven = answerer.hear_proof(&proof).unwrap();
             let Ok(Next::Connected(_, ours)) = caller.hear(&proven.verdict(Verdict::Accepted)) else {
                 panic!()
@@ -414,17 +445,14 @@ mod tests {
         for wrong in [&other, &job] {
             let mut caller = Caller::of_rail(wrong, 4, own(1));
             let mut answerer = Answerer::new(&job, own(2));
-            let answer = answerer.hear_any(&caller.hello(), |_| 1, |_| Some(key.clone())).unwrap();
+            let answer = answerer.hear_any(&caller.hello(), |_| Some(key.clone())).unwrap();
             assert!(matches!(caller.hear(&answer), Err(Heard::NotOurs)));
         }
         let mut caller = Caller::of_rail(&key, 4, own(1));
-        assert!(
-            Answerer::new(&job, own(2)).hear_hello(&caller.hello(), |_| 1).is_err(),
-            "there is no connection"
-        );
+        assert!(Answerer::new(&job, own(2)).hear_hello(&caller.hello()).is_err(), "there is no connection");
         let mut answerer = Answerer::new(&job, own(2));
         let answer = answerer
-            .hear_any(&caller.hello(), |_| 1, |peer| (peer.role == Role::Rail(4)).then(|| key.clone()))
+            .hear_any(&caller.hello(), |peer| (peer.role == Role::Rail(4)).then(|| key.clone()))
             .unwrap();
         let proof = said(caller.hear(&answer));
         let proven = answerer.hear_proof(&proof).unwrap();
@@ -432,6 +460,7 @@ mod tests {
         let verdict = proven.verdict(Verdict::Accepted);
         assert_eq!([hex(&answer[Hello::LEN..]), hex(&proof), hex(&verdict)], OF_RAIL);
         let Ok(Next::Connected(_, mut ours)) = caller.hear(&verdict) else { panic!("not connected") };
+        assert_eq!(caller.confirmation(), None, "a rail has none");
         let mut theirs = proven.keys();
         assert!(ours.rails.is_none() && theirs.rails.is_none(), "a rail has none");
         let header = ours.sealer.seal(2, b"hi");
@@ -440,15 +469,16 @@ mod tests {
 
     /// Computed by other means, as the module's documentation says.
     const OF_RAIL: [&str; 3] = [
-        "589919fb8f80f73491caeed1d71df9628e81f36e97002031704e3ac550030f28",
-        "303ea5aa7a1b7666d4a4448ab4fb2941d13e20c4e3ba1ce984e43e9d70ba5a3d",
-        "0100000000000000fa45fe4a2df81e21c7187a89e89dc58818e9bab1dabe1bc884223a793c7273a6",
+        "e11485767ed18694b0ce14d656170716efe7a509e5e5a550bc73121f50eeda07",
+        "3ba9a942dbbcceb56eafb25a4e345f11e8dc357226a4a44ee813f9b0bf755173",
+        "010000000000000061ba83fb2608dee246d7434e4a5c80dad4b1d38f8e078efb521782fbbaf6715e",
     ];
 
     /// Likewise.
-    const GOLDEN: [&str; 3] = [
-        "f20a9fc9bdd874285a419678e1fff966fe30253bf63564afcd96038024118f5c",
-        "cda2f5402fbc7d3a314457fc98bf1c7668abd667fcedd126e33a627b95c31dc2",
-        "01000000000000007792a8086239947ce0b8665ecf5cec8f595f909af4bc3aee7759ec604e815066",
+    const GOLDEN: [&str; 4] = [
+        "53aa76668f81a4a9bd6d7362bc093ecbd306ea29b26f9241c1d3646f3ea39171",
+        "87f3c58471636f52f61a13c84d742c3702f9229365406d15b1f7c90a7f04bb1d",
+        "0100000000000000cfb6fb64c5f39a7064eed3b69a0ddd93259125b74397d41ae1a34e65f36b1f3a",
+        "e73b75f22673b127baf04bb4eeb93767e4c0f8491c85252eb0b6f7c526da15ea",
     ];
 }

@@ -35,35 +35,29 @@ pub fn read(stream: &mut TcpStream, to: &mut TcpLink, most: usize) -> Vec<u8> {
 pub struct Who {
     pub name: Addr,
     pub instance: u64,
-    pub epoch: u64,
 }
 
-/// Says hello over a connection that is there, to `to` as `called`, with the key of a job: the proof that is to follow.
+/// Says hello over a connection that is there, to `to`: the proof that is to follow.
 #[allow(dead_code)]
 pub fn until_proof(stream: &mut TcpStream, to: &mut TcpLink, who: Who, called: Addr, key: &str) -> Vec<u8> {
-    match begin(stream, to, who, called, key).1 {
+    let mut caller = caller_of(who, called, key);
+    stream.write_all(&caller.hello()).unwrap();
+    let wants = caller.wants();
+    match caller.hear(&read(stream, to, wants)) {
         Ok(Next::Say(proof)) => proof,
         other => panic!("{other:?}"),
     }
 }
 
-fn begin(
-    stream: &mut TcpStream,
-    to: &mut TcpLink,
-    who: Who,
-    called: Addr,
-    key: &str,
-) -> (Caller, Result<Next, Heard>) {
-    let Who { name, instance, epoch } = who;
-    let own = Hello { role: Role::Caller, instance, epoch, name, other: called, nonce: [7; 32] };
-    let mut caller = Caller::new(&JobKey::from_secret(key.as_bytes()), own);
-    stream.write_all(&caller.hello()).unwrap();
-    let wants = caller.wants();
-    let heard = caller.hear(&read(stream, to, wants));
-    (caller, heard)
+/// One that calls `called`, with the key of a job.
+fn caller_of(who: Who, called: Addr, key: &str) -> Caller {
+    let Who { name, instance } = who;
+    let own = Hello { role: Role::Caller, instance, name, other: called, nonce: [7; 32] };
+    Caller::new(&JobKey::from_secret(key.as_bytes()), own)
 }
 
-/// Says hello, and proves the key; what comes of it.
+/// Says hello, proves the key and confirms; what comes of it.
+#[allow(dead_code)]
 pub fn call_as(
     stream: &mut TcpStream,
     to: &mut TcpLink,
@@ -71,16 +65,15 @@ pub fn call_as(
     called: Addr,
     key: &str,
 ) -> Result<Next, Heard> {
-    let (mut caller, heard) = begin(stream, to, who, called, key);
-    match heard? {
-        Next::Say(proof) => stream.write_all(&proof).unwrap(),
-        other => return Ok(other),
+    let mut caller = caller_of(who, called, key);
+    let heard = call_up_to_verdict(stream, to, &mut caller)?;
+    if let Some(confirmation) = caller.confirmation() {
+        stream.write_all(&confirmation).unwrap();
     }
-    let wants = caller.wants();
-    caller.hear(&read(stream, to, wants))
+    Ok(heard)
 }
 
-/// Likewise, by this name.
+/// The same, by this name.
 #[allow(dead_code)]
 pub fn call(
     stream: &mut TcpStream,
@@ -89,5 +82,22 @@ pub fn call(
     called: Addr,
     key: &str,
 ) -> Result<Next, Heard> {
-    call_as(stream, to, Who { name, instance: 1, epoch: 0 }, called, key)
+    call_as(stream, to, Who { name, instance: 1 }, called, key)
+}
+
+/// Says hello and proves the key by this caller, which does not confirm.
+#[allow(dead_code)]
+pub fn call_up_to_verdict(
+    stream: &mut TcpStream,
+    to: &mut TcpLink,
+    caller: &mut Caller,
+) -> Result<Next, Heard> {
+    stream.write_all(&caller.hello()).unwrap();
+    let wants = caller.wants();
+    match caller.hear(&read(stream, to, wants))? {
+        Next::Say(proof) => stream.write_all(&proof).unwrap(),
+        other => return Ok(other),
+    }
+    let wants = caller.wants();
+    caller.hear(&read(stream, to, wants))
 }

@@ -66,7 +66,7 @@ impl Played {
     ) -> (Option<Result<Next, Heard>>, TcpStream) {
         let mut stream = TcpStream::connect(self.at[0].sock()).unwrap();
         let role = Role::Rail(number);
-        let own = Hello { role, instance, epoch: 0, name: self.name, other: self.called, nonce: [9; 32] };
+        let own = Hello { role, instance, name: self.name, other: self.called, nonce: [9; 32] };
         let mut caller = Caller::of_rail(key, number, own);
         stream.write_all(&caller.hello()).unwrap();
         let answer = read(&mut stream, to, Hello::LEN + MAC);
