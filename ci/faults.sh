@@ -14,7 +14,7 @@
 # anything failed.
 . "$(dirname "$0")/lib.sh"
 
-parts='kill reopen errors unmapped given storm hostile progress crowd users soak leaks'
+parts='kill reopen errors unmapped given storm hostile progress crowd users neighbour soak leaks'
 out=$WORK/faults
 bin=$out/bin
 long=${LONG:-0}
@@ -191,6 +191,25 @@ part_users() {
             [ $status = 0 ] || exit $status
             [ -z "$3" ] || [ "$n" = "$3" ] || { echo "said $n times, not $3"; exit 1; }' users "$bin/users" $mode "$said"
     done
+}
+
+# Another user that calls a process over TCP, with the key that each process of the host can make up, or one that it was given.
+part_neighbour() {
+    local links mode
+    intruder=${CARGO_TARGET_DIR:-$REPO/target}/debug/examples/intruder
+    quiet "$out/intruder-build.log" cargo build --manifest-path "$REPO/Cargo.toml" --locked -p strait-wire --example intruder
+    compile neighbour
+    for links in shm,tcp tcp shm,ofi:tcp; do
+        for mode in name own; do
+            neighbour "$links" $mode FI_STRAIT_LINKS="$links"
+        done
+        neighbour "$links" name FI_STRAIT_LINKS="$links" FI_STRAIT_JOB_KEY=secret
+    done
+}
+
+neighbour() {
+    check "neighbour $2, $1${4:+, with the key}" 60 env "${@:3}" bash -c '
+        "$@" || { [ $? = 77 ] && echo "not possible here"; }' neighbour "$bin/neighbour" "$intruder" "$2"
 }
 
 # All kinds of operations at once, with every byte compared; and messages that wait for a receive for a while.
