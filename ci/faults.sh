@@ -6,7 +6,8 @@
 #   ci/faults.sh [part...]           default: all of them; ci/faults.sh --list names them
 #
 #   LONG=1                           the long forms (two or three hours)
-#   STORM_SECONDS=n                  how long the storms take in all (48; with LONG=1 3600)
+#   STORM_SECONDS=n                  how long the storms by shared memory take in all (48), and each of those by other links (24;
+#                                    with LONG=1 each 3600)
 #   STRAIT_LIB_DIR=dir               where libstrait-fi.so is
 #
 # The programs run in namespaces of their own with an empty /dev/shm and /tmp, in which nothing may be
@@ -14,7 +15,7 @@
 # anything failed.
 . "$(dirname "$0")/lib.sh"
 
-parts='kill reopen errors unmapped given storm hostile progress crowd users neighbour soak leaks'
+parts='kill reopen errors unmapped given storm farstorm hostile progress crowd users neighbour soak leaks'
 out=$WORK/faults
 bin=$out/bin
 long=${LONG:-0}
@@ -142,6 +143,18 @@ part_storm() {
             check "storm cma=$cma${mode:+ $mode}" $((seconds + 60)) env FI_STRAIT_CMA=$cma "$bin/storm" $seconds $RANDOM \
                 $((RANDOM % 4 + 3)) $mode
         done
+    done
+}
+
+# The same where no peer is reached by shared memory.
+part_farstorm() {
+    local links seconds
+    seconds=${STORM_SECONDS:-$(pick 24 3600)}
+    compile storm
+    for links in tcp ofi:tcp; do
+        # shellcheck disable=SC2046
+        check "storm $links" $((seconds + 60)) env FI_STRAIT_LINKS=$links "$bin/storm" "$seconds" $RANDOM $((RANDOM % 4 + 3)) \
+            $([ $((RANDOM % 2)) = 0 ] || echo auto)
     done
 }
 

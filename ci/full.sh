@@ -83,8 +83,8 @@ main() {
     fi
 
     if part soak; then
-        item soak ci/hosts soak v6more
-        { echo "## Many GiB between hosts"; echo; echo '```'; grep -E '^(ok|FAILED)' "$last" || true; echo '```'; echo; } >>"$summary"
+        item soak env LONG=1 ci/hosts soak v6more storm
+        { echo "## Many GiB and a storm between hosts"; echo; echo '```'; grep -E '^(ok|FAILED)' "$last" || true; echo '```'; echo; } >>"$summary"
     fi
 
     if part hosts; then
