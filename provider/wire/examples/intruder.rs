@@ -135,12 +135,7 @@ impl Memory {
 }
 
 /// What can be done where it is let in.
-fn intrude(
-    job: &JobKey,
-    victim: Addr,
-    connection: &mut Connection,
-    memory: &Memory,
-) -> Result<(), String> {
+fn intrude(job: &JobKey, victim: Addr, connection: &mut Connection, memory: &Memory) -> Result<(), String> {
     let mut message = Vec::new();
     put(&mut message, &Head::new(Op::Eager, Flags::TAGGED, 0, 1, 0));
     put(&mut message, b"intruded");
