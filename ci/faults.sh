@@ -6,7 +6,8 @@
 #   ci/faults.sh [part...]           default: all of them; ci/faults.sh --list names them
 #
 #   LONG=1                           the long forms (two or three hours)
-#   STORM_SECONDS=n                  how long the storms take in all (48; with LONG=1 3600)
+#   STORM_SECONDS=n                  how long the storms by shared memory take in all (48), and each of those by other links (24;
+#                                    with LONG=1 each 3600)
 #   STRAIT_LIB_DIR=dir               where libstrait-fi.so is
 #
 # The programs run in namespaces of their own with an empty /dev/shm and /tmp, in which nothing may be
@@ -14,7 +15,7 @@
 # anything failed.
 . "$(dirname "$0")/lib.sh"
 
-parts='kill reopen errors unmapped given storm hostile progress crowd users soak leaks'
+parts='kill reopen errors unmapped given storm farstorm hostile progress crowd users neighbour soak leaks'
 out=$WORK/faults
 bin=$out/bin
 long=${LONG:-0}
@@ -145,6 +146,18 @@ part_storm() {
     done
 }
 
+# The same where no peer is reached by shared memory.
+part_farstorm() {
+    local links seconds
+    seconds=${STORM_SECONDS:-$(pick 24 3600)}
+    compile storm
+    for links in tcp ofi:tcp; do
+        # shellcheck disable=SC2046
+        check "storm $links" $((seconds + 60)) env FI_STRAIT_LINKS=$links "$bin/storm" "$seconds" $RANDOM $((RANDOM % 4 + 3)) \
+            $([ $((RANDOM % 2)) = 0 ] || echo auto)
+    done
+}
+
 # A target that makes no call, and peers that go on all the same.
 part_progress() {
     compile progress
@@ -191,6 +204,25 @@ part_users() {
             [ $status = 0 ] || exit $status
             [ -z "$3" ] || [ "$n" = "$3" ] || { echo "said $n times, not $3"; exit 1; }' users "$bin/users" $mode "$said"
     done
+}
+
+# Another user that calls a process over TCP, with the key that each process of the host can make up, or one that it was given.
+part_neighbour() {
+    local links mode
+    intruder=${CARGO_TARGET_DIR:-$REPO/target}/debug/examples/intruder
+    quiet "$out/intruder-build.log" cargo build --manifest-path "$REPO/Cargo.toml" --locked -p strait-wire --example intruder
+    compile neighbour
+    for links in shm,tcp tcp shm,ofi:tcp; do
+        for mode in name own; do
+            neighbour "$links" $mode FI_STRAIT_LINKS="$links"
+        done
+        neighbour "$links" name FI_STRAIT_LINKS="$links" FI_STRAIT_JOB_KEY=secret
+    done
+}
+
+neighbour() {
+    check "neighbour $2, $1${4:+, with the key}" 60 env "${@:3}" bash -c '
+        "$@" || { [ $? = 77 ] && echo "not possible here"; }' neighbour "$bin/neighbour" "$intruder" "$2"
 }
 
 # All kinds of operations at once, with every byte compared; and messages that wait for a receive for a while.

@@ -8,9 +8,10 @@
 #   FABTESTS="quick standard ..."                sets of ci/fabtests.sh; default: all of them
 #   PEERS="default"                              what each client is compared with; default: its own
 #                                                transport, but tcp for ompi4-mtl (see peers_of)
-#   SKIP="test package faults soak hosts guest asan miri coverage ucx fabtests exchange mpi" parts to leave out
+#   SKIP="test package faults soak hosts guest asan miri coverage ucx fabtests exchange mpi fuzz tsan" parts to leave out
 #   SUITES="bookworm trixie"                     releases of Debian whose clean roots the packages are installed in
 #   STORM_SECONDS=3600 ASAN_SECONDS=3600         how long the storms and the hostile peers take
+#   FUZZ_SECONDS=3600                            how long peers with the key are drawn at random
 #
 # Exits 1 if anything failed over strait that passes with a peer.
 . "$(dirname "$0")/lib.sh"
@@ -86,8 +87,8 @@ main() {
     fi
 
     if part soak; then
-        item soak ci/hosts soak v6more
-        { echo "## Many GiB between hosts"; echo; echo '```'; grep -E '^(ok|FAILED)' "$last" || true; echo '```'; echo; } >>"$summary"
+        item soak env LONG=1 ci/hosts soak v6more storm
+        { echo "## Many GiB and a storm between hosts"; echo; echo '```'; grep -E '^(ok|FAILED)' "$last" || true; echo '```'; echo; } >>"$summary"
     fi
 
     if part hosts; then
@@ -104,6 +105,13 @@ main() {
     if part asan; then
         item asan env ASAN_SECONDS="${ASAN_SECONDS:-3600}" ci/asan
         { echo "## Hostile peers under AddressSanitizer"; echo; echo '```'; grep -E '^(ok|FAILED|skipped)' "$last" || true; echo '```'; echo; } >>"$summary"
+    fi
+
+    if part fuzz; then
+        # Side by side, each for that long.
+        item fuzz env BOLERO_RANDOM_TEST_TIME_MS=$((${FUZZ_SECONDS:-3600} * 1000)) BOLERO_RANDOM_ITERATIONS=1000000000 \
+            cargo test --locked --profile fuzz -p strait-link --test hostile_tcp
+        { echo "## Peers with the key, over tcp"; echo; echo '```'; grep -E '^test ' "$last" || true; echo '```'; echo; } >>"$summary"
     fi
 
     if part miri; then

@@ -2,7 +2,7 @@
 /*
  * Everything at once, at random microseconds.
  *
- *   storm SECONDS [SEED] [PROCESSES] [auto] [without=WORD,WORD...]
+ *   storm SECONDS [SEED] [PROCESSES] [auto] [without=WORD,WORD...] [host=NAME...]
  *
  * Processes talk all to all: messages of every protocol, reads, writes (plain, fenced, ordered, to regions
  * with counters) and atomics.  Meanwhile each of them
@@ -18,9 +18,10 @@
  *   dereg    closes a region and fills it with canaries at once, or unmaps it
  *
  * The first of them is never killed and seldom closes, so that an operation which does not end is noticed.
- * `without=` leaves some of these out, also: directed (receives from one peer), rma, atomic, munmap.
+ * `without=` leaves some of these out, also: directed (receives from one peer), rma, atomic, munmap. `host=` names a network
+ * namespace of ip-netns(8): with several of them the processes are spread over these.
  *
- * Counted, and each has to be zero at the end:
+ * Messages have to have arrived. Counted, and each has to be zero at the end:
  *
  *   wrong     a completion without error whose bytes are not those of that message or region, a message that
  *             came twice
@@ -28,11 +29,13 @@
  *   foreign   bytes written in another program
  *   hangs     an operation or a call that did not end within 8 s
  *   blamed    an operation that failed although its peer and the region lived on
+ *   lost      a message that did not arrive at a process that lives, though its send had completed: see storm_ledger.h
  *   crashes   a process that ended otherwise
  *
  * The numbers drawn depend on the seed alone; when they meet does not.
  */
 #include "storm_work.h"
+#include "storm_ledger.h"
 #include "storm_moves.h"
 #include "storm_process.h"
 
@@ -127,7 +130,14 @@ int main(int argc, char **argv)
 		else if (!strncmp(argv[i], "without=", 8))
 			for (unsigned d = 0; d < sizeof deeds / sizeof *deeds; d++)
 				without |= strstr(argv[i] + 8, deeds[d]) ? 1u << d : 0;
-		else
+		else if (!strncmp(argv[i], "host=", 5)) {
+			char path[80];
+
+			snprintf(path, sizeof path, "/run/netns/%s", argv[i] + 5);
+			CHECK(host_count < MOST, "up to %d hosts", MOST);
+			host_fds[host_count] = open(path, O_RDONLY | O_CLOEXEC);
+			CHECK(host_fds[host_count++] >= 0, "%s: %s", path, strerror(errno));
+		} else
 			procs = atoi(argv[i]);
 	}
 	CHECK(procs >= 2 && procs <= MOST, "2 to %d processes", MOST);
@@ -190,9 +200,13 @@ int main(int argc, char **argv)
 	for (int e = 0; e < 512; e++)
 		if (sh->errs[e])
 			printf("  %lu: %s\n", sh->errs[e], fi_strerror(e));
-	printf("wrong %lu, touched %lu, foreign %lu, hangs %lu, blamed %lu, crashes %lu\n", sh->wrong, sh->touched, sh->foreign, sh->hangs,
-	       sh->blamed, sh->crashes);
-	bad = sh->wrong + sh->touched + sh->foreign + sh->hangs + sh->blamed + sh->crashes;
+	printf("wrong %lu, touched %lu, foreign %lu, hangs %lu, blamed %lu, lost %lu, crashes %lu\n", sh->wrong, sh->touched, sh->foreign, sh->hangs,
+	       sh->blamed, sh->lost, sh->crashes);
+	bad = sh->wrong + sh->touched + sh->foreign + sh->hangs + sh->blamed + sh->lost + sh->crashes;
+	if (!sh->messages) {
+		puts("no message arrived");
+		bad = 1;
+	}
 	if (bad)
 		printf("storm FAILED, seed %lu\n", seed);
 	else

@@ -34,6 +34,7 @@ static void verify_message(struct work *w, size_t len)
 			FOUND(wrong, "message %lu from %lu.%lu came twice", h[4], h[1], h[2]);
 		p->seen[h[4] / 64] |= (uint64_t)1 << h[4] % 64;
 	}
+	note_received((int)h[1], h[2], h[4]);
 	COUNT(messages, 1);
 	COUNT(bytes, len);
 }
@@ -65,6 +66,8 @@ static void ended(struct work *w, int err, size_t len)
 			verify_message(w, len);
 		break;
 	case SENDS:
+		if (!err)
+			note_sent(w->peer, w->gen, w->key, (int)w->checked);
 		break;
 	case WRITES:
 		COUNT(writes, 1);
@@ -212,6 +215,7 @@ static void meet(int k)
 		p->addr = fab_insert(&f, &name);
 		p->gen = g;
 		p->seq = 0;
+		open_ledger(k, g);
 		p->again = 0;
 	}
 	for (int r = 0; r < REGIONS; r++)
@@ -227,13 +231,25 @@ static void meet(int k)
 		}
 }
 
+/* A send of which a completion comes. */
+static ssize_t send_kept(struct work *w, const struct peer *p)
+{
+	struct iovec iov = {w->buf, w->len};
+	struct fi_msg m = {.msg_iov = &iov, .iov_count = 1, .addr = p->addr, .context = w};
+	struct fi_msg_tagged t = {.msg_iov = &iov, .iov_count = 1, .addr = p->addr, .tag = (uint64_t)w->class, .context = w};
+	uint64_t flags = FI_COMPLETION | (draw(8) ? 0 : FI_FENCE);
+
+	w->checked = draw(2);
+	if (w->checked)
+		flags |= FI_DELIVERY_COMPLETE;
+	return w->class == 3 ? fi_sendmsg(f.ep, &m, flags) : fi_tsendmsg(f.ep, &t, flags);
+}
+
 static void send_one(int k)
 {
 	struct peer *p = &peers[k];
 	struct work *w = &sends[draw(SLOTS)];
 	uint64_t h[6] = {MAGIC, (uint64_t)me, gen, p->gen, p->seq, 0};
-	struct iovec iov;
-	uint64_t flags = FI_COMPLETION;
 	int inject;
 	ssize_t ret;
 
@@ -247,25 +263,20 @@ static void send_one(int k)
 	paint(w->buf, sizeof h, w->len, mix(h[1], h[2], h[4]));
 	memcpy(w->buf, h, sizeof h);
 	w->peer = k, w->gen = p->gen, w->posted = now_ns(), w->cancelled = 0, w->busy = 1;
-	iov = (struct iovec){w->buf, w->len};
+	w->key = p->seq, w->checked = 0;
 	inject = w->len <= f.info->tx_attr->inject_size && !draw(3);
 	HERE();
 	if (inject) {
 		ret = w->class == 3 ? fi_inject(f.ep, w->buf, w->len, p->addr) : fi_tinject(f.ep, w->buf, w->len, p->addr, (uint64_t)w->class);
 		if (!ret) {
+			note_sent(k, p->gen, w->key, 0);
 			p->seq++;
 			p->again = 0;
 			give_back(w);
 			return;
 		}
-	} else if (w->class == 3) {
-		struct fi_msg m = {.msg_iov = &iov, .iov_count = 1, .addr = p->addr, .context = w};
-
-		ret = fi_sendmsg(f.ep, &m, flags | (draw(2) ? FI_DELIVERY_COMPLETE : 0) | (draw(8) ? 0 : FI_FENCE));
 	} else {
-		struct fi_msg_tagged m = {.msg_iov = &iov, .iov_count = 1, .addr = p->addr, .tag = (uint64_t)w->class, .context = w};
-
-		ret = fi_tsendmsg(f.ep, &m, flags | (draw(2) ? FI_DELIVERY_COMPLETE : 0) | (draw(8) ? 0 : FI_FENCE));
+		ret = send_kept(w, p);
 	}
 	if (!ret)
 		p->seq++;

@@ -45,6 +45,7 @@ static void close_all(void)
 	COUNT(closes, 1);
 	while (busy_close(&f.ep->fid, since, "the endpoint"))
 		fi_cq_read(f.cq, &(struct fi_cq_tagged_entry){0}, 1);
+	close_ledgers();
 	for (int r = 0; r < REGIONS; r++) {
 		struct region *g = &regions[r];
 
@@ -128,6 +129,17 @@ static void on_crash(int sig)
 	raise(sig);
 }
 
+/* The processes are spread over the hosts. */
+static void enter_host(void)
+{
+	int fd = host_count ? host_fds[me % host_count] : -1;
+
+	if (fd >= 0)
+		CHECK(!setns(fd, CLONE_NEWNET), "setns: %s", strerror(errno));
+	for (int i = 0; i < host_count; i++)
+		close(host_fds[i]);
+}
+
 static uint64_t next_close(void)
 {
 	return now_ns() + (me ? draw(1000000000) : 10000000000 + draw(10000000000));
@@ -140,6 +152,7 @@ static void process(int slot)
 	uint64_t looked = 0, closing;
 
 	me = slot;
+	enter_host();
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	snprintf(role, sizeof role, "process %d", me);
 	fab_role = role;
@@ -191,6 +204,7 @@ static void process(int slot)
 		if (now_ns() - looked > 100000000) {
 			looked = now_ns();
 			look_for_hangs();
+			look_for_lost();
 		}
 		if (has(CLOSE) && now_ns() > closing) {
 			close_all();

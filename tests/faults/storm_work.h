@@ -4,10 +4,11 @@
 #define PART 1
 #include "fab.h"
 
+#include <fcntl.h>
 #include <sys/syscall.h>
 
 /* A place in this program is told as a part and a line. */
-static const char *const parts[] = {"storm.c", "storm_work.h", "storm_moves.h", "storm_process.h"};
+static const char *const parts[] = {"storm.c", "storm_work.h", "storm_moves.h", "storm_process.h", "storm_ledger.h"};
 
 #define WATCHDOG 8000000000u
 enum { MOST = 6, CLASSES = 4, REGIONS = 2, SUB = 512 << 10, WORDS = 64 };
@@ -30,6 +31,7 @@ static const char *const deeds[] = {"kill", "exec", "stop", "fork", "close", "ca
 static unsigned without;
 static int procs = 4, progress_auto;
 static uint64_t seed;
+static int host_fds[MOST], host_count; /* network namespaces */
 
 struct slot {
 	volatile uint64_t version; /* odd while the rest changes */
@@ -41,13 +43,25 @@ struct slot {
 	volatile int where; /* part and line of the call it is in */
 };
 
+/* Of the messages of one incarnation to another one: see storm_ledger.h. */
+enum { LEDGERS = 32, SEQS = 1 << 16 };
+struct ledger {
+	volatile uint64_t sgen, rgen, n;
+	volatile int closed; /* the sender's endpoint, which was not cut off */
+	int64_t first;	     /* the first one that is missing, for the receiver, and since when */
+	uint64_t since;
+	volatile uint64_t sent[SEQS / 64], delivered[SEQS / 64], got[SEQS / 64];
+};
+
 static struct shared {
 	struct slot slots[MOST];
 	volatile int stop;
 	volatile uint64_t said;
-	volatile uint64_t wrong, touched, foreign, hangs, blamed, crashes;
+	volatile uint64_t wrong, touched, foreign, hangs, blamed, lost, crashes;
 	volatile uint64_t messages, bytes, reads, writes, atomics, failed, kills, execs, stops, forks, closes, cancels, deregs, busy;
 	volatile uint64_t errs[512];
+	uint64_t turn[MOST][MOST];
+	struct ledger ledgers[MOST][MOST][LEDGERS]; /* by sender and receiver */
 } *sh;
 static int sh_fd;
 
@@ -155,8 +169,8 @@ struct work {
 	unsigned char *buf;
 	size_t room_len, len;
 	int peer, region;
-	uint64_t gen, epoch, key, posted;
-	uint64_t checked; /* whether what it reads or writes is */
+	uint64_t gen, epoch, key, posted; /* of a send `key` is its number */
+	uint64_t checked; /* whether what it reads or writes is; of a send, whether its delivery is waited for */
 };
 
 /* What is known of a peer. */
