@@ -265,7 +265,7 @@ fn memory_invalidated_while_it_is_registered_has_no_registration_that_is_open() 
     let (d, entered) = Device::new();
     let client = plug(&d);
     let (go, gone) = (AtomicU64::new(0), AtomicU64::new(0));
-    let rounds = if cfg!(miri) { 20 } else { 3000 };
+    let rounds = 300;
     let (mut open, mut untouched, mut other) = (0, 0, 0);
     thread::scope(|scope| {
         scope.spawn(|| {

@@ -327,13 +327,19 @@ static void door_open(const char *provider)
 {
 	ucp_params_t params = { .field_mask = UCP_PARAM_FIELD_FEATURES, .features = UCP_FEATURE_RMA | UCP_FEATURE_TAG };
 	ucp_worker_params_t worker_params = { .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE };
+	ucp_context_attr_t attr = { .field_mask = UCP_ATTR_FIELD_MEMORY_TYPES };
 	ucp_worker_h worker;
 	ucs_status_t status = ucp_init(&params, NULL, &context);
 
 	if (status == UCS_OK)
 		status = ucp_worker_create(context, &worker_params, &worker);
+	if (status == UCS_OK)
+		status = ucp_context_query(context, &attr);
 	if (status != UCS_OK)
 		refuse(provider, ucs_status_string(status));
+	/* It would register the address as the host's. */
+	if (is_device() && !(attr.memory_types & (1 << UCS_MEMORY_TYPE_CUDA)))
+		refuse(provider, "these transports do not know CUDA's memory");
 }
 
 static void open_one(int n)

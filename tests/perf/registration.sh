@@ -21,6 +21,7 @@ where=()
 gcc -std=gnu11 -O2 -Wall -I"$here/../../include" "${where[@]}" -o "$tmp/fi" "$here/registration.c" -lfabric -ldl
 gcc -std=gnu11 -O2 -Wall -DUCX -I"$here/../../include" -o "$tmp/ucp" "$here/registration.c" -lucp -lucs -ldl 2>"$tmp/cc-ucp" ||
     echo "without UCX: $(head -n 1 "$tmp/cc-ucp")" >&2
+export UCX_LOG_LEVEL=error UCX_WARN_UNUSED_ENV_VARS=n
 export FI_PROVIDER_PATH=$lib LD_LIBRARY_PATH=$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 mark=
 if [ -n "${STAND_IN:-}" ]; then
@@ -35,7 +36,7 @@ peers() {
     case $1 in
         client|p2pmem) echo strait ;;
         host)          echo 'strait shm tcp;ofi_rxm ucx-strait ucx-posix ucx-tcp' ;;
-        *)             echo 'strait shm ucx-strait ucx-cuda' ;;
+        *)             echo 'strait shm ucx-cuda' ;;
     esac
 }
 
@@ -44,7 +45,7 @@ one() {
     local tls=${1#ucx-} status=0
     case $1 in
         ucx-strait) [ -x "$tmp/ucp" ] && [ -e "$lib/ucx/libuct_strait.so.0" ] || return 0
-                    UCX_TLS=strait,self UCX_MODULE_DIR='' LD_PRELOAD=$lib/ucx/libuct_strait.so.0 "$tmp/ucp" "$@" ;;
+                    UCX_TLS=strait,self LD_PRELOAD=$lib/ucx/libuct_strait.so.0 "$tmp/ucp" "$@" ;;
         ucx-cuda)   [ -x "$tmp/ucp" ] || return 0
                     UCX_TLS=posix,cuda,self "$tmp/ucp" "$@" ;;
         ucx-*)      [ -x "$tmp/ucp" ] || return 0

@@ -47,14 +47,14 @@ use crate::error::Error as AnyError;
 use crate::flight::{Flight, Part};
 use crate::kind::Kind;
 use crate::memory::{Exportable, Memory, Pages};
-use crate::registry;
+use crate::presence;
 use crate::share::{Export, HandleType, Mapped, Opened};
 use api::{attr, loaded};
 use info::{ask, is_device, is_host};
 
 /// Looks for the driver now. For calls that set something up.
 pub fn look() -> bool {
-    registry::is_here(Kind::Cuda)
+    presence::look_for(&Cuda)
 }
 
 /// Loads the driver and starts it, in a process that is there to copy.

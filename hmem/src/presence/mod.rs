@@ -24,8 +24,8 @@ use crate::memory::Memory;
 use asked::ASKED;
 pub(crate) use clock::{check, outlive_answers};
 
-/// How many objects the linker had loaded when it was last asked.
-static LOADED: AtomicU64 = AtomicU64::new(0);
+/// How many objects the linker had loaded when a kind was last looked for.
+static LOADED: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
 
 /// Whether a kind is known to be in the process.
 #[inline]
@@ -59,10 +59,22 @@ pub(crate) fn look(all: &[&dyn Memory]) {
     ask_again(all);
 }
 
-fn find(memory: &dyn Memory) {
-    if !is_here(memory.kind()) && memory.find() {
+/// The same for one kind.
+pub(crate) fn look_for(memory: &dyn Memory) -> bool {
+    LEARNED.call_once(learn_host_ranges);
+    find(memory, objects_loaded());
+    is_here(memory.kind())
+}
+
+fn find(memory: &dyn Memory, adds: u64) {
+    let last = &LOADED[memory.kind() as usize];
+    if is_here(memory.kind()) || last.load(Acquire) == adds {
+        return;
+    }
+    if memory.find() {
         is_here_now(memory.kind());
     }
+    last.store(adds, Release);
 }
 
 static LEARNED: Once = Once::new();
@@ -74,11 +86,8 @@ fn ask_again(all: &[&dyn Memory]) {
     let now = clock::now();
     LEARNED.call_once(learn_host_ranges);
     let adds = objects_loaded();
-    if LOADED.load(Acquire) != adds {
-        for memory in all {
-            find(*memory);
-        }
-        LOADED.store(adds, Release);
+    for memory in all {
+        find(*memory, adds);
     }
     clock::asked(now);
 }

@@ -11,6 +11,8 @@ mod cuda;
 mod events;
 mod objects;
 mod poisoned;
+#[cfg(target_arch = "x86_64")]
+mod registration;
 mod sleep;
 mod xpu;
 

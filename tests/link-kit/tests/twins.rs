@@ -108,7 +108,7 @@ twins! {
     CutsNobodyOff:
         MemHarness ends::a_peer_that_is_cut_off_is_closed_and_others_are_not "that was cut off",
         KeyedHarness returns::a_peer_that_was_cut_off_can_be_connected_anew "the end of a peer";
-    CutsAllOff: MemHarness ends::a_peer_that_is_cut_off_is_closed_and_others_are_not "the peer that was cut off";
+    CutsAllOff: MemHarness ends::a_peer_that_is_cut_off_is_closed_and_others_are_not "sending 5 bytes";
     ExpectsNobody: KeyedHarness ends::an_expected_peer_that_never_comes_is_given_up "that a peer is given up";
     GivesUpThosePresent: MemHarness ends::an_expected_peer_that_comes_is_not_given_up "no frame, but Closed";
     SleepsInSpiteOfFrames: KeyedHarness sleep::a_link_with_a_frame_does_not_sleep "kept from sleeping by a frame";
