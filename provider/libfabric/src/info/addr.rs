@@ -293,7 +293,9 @@ mod tests {
     #[test]
     fn without_a_loopback_address_there_is_none_to_be_had() {
         let alone = std::thread::spawn(|| {
-            let ip = |args: &[&str]| std::process::Command::new("ip").args(args).status().is_ok_and(|s| s.success());
+            let ip = |args: &[&str]| {
+                std::process::Command::new("ip").args(args).status().is_ok_and(|s| s.success())
+            };
             // SAFETY: unshare(2) touches no memory, and changes the network namespace of this thread alone.
             let entered = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
             let bare = entered && ip(&["link", "set", "lo", "up"]) && ip(&["addr", "flush", "dev", "lo"]);

@@ -164,8 +164,11 @@ fn flags_that_are_not_offered_are_refused_by_each_call_that_opens_or_binds() {
     // The processor that interrupts had better go to is a hint, and there are none.
     let attr = &mut fi::fi_cq_attr { flags: fi::FI_AFFINITY, signaling_vector: 1, ..Default::default() };
     assert_eq!(call!(w.domain, ops.cq_open(attr, &mut cq, NO)), 0);
-    let attr =
-        &mut fi::fi_eq_attr { flags: fi::FI_AFFINITY | fi::FI_WRITE, signaling_vector: 1, ..Default::default() };
+    let attr = &mut fi::fi_eq_attr {
+        flags: fi::FI_AFFINITY | fi::FI_WRITE,
+        signaling_vector: 1,
+        ..Default::default()
+    };
     assert_eq!(call!(w.fabric, ops.eq_open(attr, &mut eq, NO)), 0);
     assert_eq!((close(cq), close(eq)), (0, 0));
 

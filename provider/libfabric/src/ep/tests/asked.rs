@@ -34,7 +34,13 @@ impl Ends {
     }
 
     fn msg(&self) -> fi::fi_msg {
-        fi::fi_msg { msg_iov: self.iov, iov_count: 1, addr: self.to, context: context(1), ..Default::default() }
+        fi::fi_msg {
+            msg_iov: self.iov,
+            iov_count: 1,
+            addr: self.to,
+            context: context(1),
+            ..Default::default()
+        }
     }
 
     fn tagged(&self) -> fi::fi_msg_tagged {
@@ -90,7 +96,10 @@ impl Ends {
             ("fi_readmsg", call!(ep, rma.readmsg(&r, flags))),
             ("fi_atomicmsg", call!(ep, atomic.writemsg(&sum, flags))),
             ("fi_fetch_atomicmsg", call!(ep, atomic.readwritemsg(&sum, ioc, none, 1, flags))),
-            ("fi_compare_atomicmsg", call!(ep, atomic.compwritemsg(&cswap, ioc, none, 1, ioc, none, 1, flags))),
+            (
+                "fi_compare_atomicmsg",
+                call!(ep, atomic.compwritemsg(&cswap, ioc, none, 1, ioc, none, 1, flags)),
+            ),
         ]
     }
 
@@ -165,7 +174,11 @@ fn the_flags_of_an_endpoint_are_some_that_its_calls_take() {
                 // SAFETY: from `leak`, and nothing writes it.
                 ..unsafe { *w.info }
             };
-            assert_eq!(call!(w.domain, ops.endpoint(&mut info, &mut other, NO)), REFUSED as c_int, "{flags:#x}");
+            assert_eq!(
+                call!(w.domain, ops.endpoint(&mut info, &mut other, NO)),
+                REFUSED as c_int,
+                "{flags:#x}"
+            );
         }
     }
     assert_eq!(set(ep.cast(), fi::FI_TRANSMIT | fi::FI_DELIVERY_COMPLETE), 0);
@@ -188,7 +201,8 @@ fn deferred_work_refuses_them_when_it_is_queued() {
         let rma = leak(fi::fi_op_rma { ep, msg: ends.rma(), flags });
         let atomic = leak(fi::fi_op_atomic { ep, msg: sum, flags });
         let fetch_atomic = leak(fi::fi_op_fetch_atomic { ep, msg: sum, fetch: one, flags });
-        let compare_atomic = leak(fi::fi_op_compare_atomic { ep, msg: cswap, fetch: one, compare: with, flags });
+        let compare_atomic =
+            leak(fi::fi_op_compare_atomic { ep, msg: cswap, fetch: one, compare: with, flags });
         type Op = fi::fi_deferred_work__bindgen_ty_1;
         for (op_type, op) in [
             (fi::FI_OP_SEND, Op { msg }),
