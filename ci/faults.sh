@@ -14,7 +14,7 @@
 # anything failed.
 . "$(dirname "$0")/lib.sh"
 
-parts='kill reopen errors unmapped given storm hostile progress crowd users soak leaks'
+parts='kill reopen errors unmapped given fence storm hostile progress crowd users soak leaks'
 out=$WORK/faults
 bin=$out/bin
 long=${LONG:-0}
@@ -129,6 +129,18 @@ part_given() {
     done
     # An initiator that copies by itself.
     if direct; then check "given stop" 300 "$bin/given" stop; fi
+}
+
+# Notifications with FI_FENCE, beside processes that compute.
+part_fence() {
+    local links cma
+    compile fence
+    for links in shm tcp; do
+        for cma in 1 0; do
+            check "fence $links cma=$cma" "$(pick 120 900)" env FI_STRAIT_LINKS=$links FI_STRAIT_CMA=$cma "$bin/fence" \
+                "$(pick 5 600)" $RANDOM 3
+        done
+    done
 }
 
 # All of that, kills, stops and forks, at random microseconds.
