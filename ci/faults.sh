@@ -15,7 +15,7 @@
 # anything failed.
 . "$(dirname "$0")/lib.sh"
 
-parts='kill reopen errors unmapped given storm farstorm hostile progress crowd users neighbour soak leaks'
+parts='kill reopen errors unmapped given fence storm farstorm hostile progress crowd users neighbour soak leaks'
 out=$WORK/faults
 bin=$out/bin
 long=${LONG:-0}
@@ -130,6 +130,18 @@ part_given() {
     done
     # An initiator that copies by itself.
     if direct; then check "given stop" 300 "$bin/given" stop; fi
+}
+
+# Notifications with FI_FENCE, beside processes that compute.
+part_fence() {
+    local links cma
+    compile fence
+    for links in shm tcp; do
+        for cma in 1 0; do
+            check "fence $links cma=$cma" "$(pick 120 900)" env FI_STRAIT_LINKS=$links FI_STRAIT_CMA=$cma "$bin/fence" \
+                "$(pick 5 600)" $RANDOM 3
+        done
+    done
 }
 
 # All of that, kills, stops and forks, at random microseconds.

@@ -113,15 +113,16 @@ pub(crate) struct Hub {
     pub(crate) meanwhile: Option<Meanwhile>,
 }
 
-/// What others do while a node waits.
+/// What others do while a node waits, or copies directly.
 pub(crate) struct Meanwhile {
     pub(crate) at: Place,
+    pub(crate) copies: bool,
     pub(crate) work: Box<dyn FnMut()>,
 }
 
 impl std::fmt::Debug for Meanwhile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "while {} waits", self.at)
+        write!(f, "while {} {}", self.at, if self.copies { "copies" } else { "waits" })
     }
 }
 

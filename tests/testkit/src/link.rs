@@ -82,11 +82,8 @@ impl MemLink {
         if self.flying.is_empty() || hub.held {
             return None;
         }
-        let at = if matches!(hub.direct, Direct::AnyOrder | Direct::Gets) {
-            hub.draw(self.flying.len())
-        } else {
-            0
-        };
+        let any_order = matches!(hub.direct, Direct::AnyOrder | Direct::Gets);
+        let at = if any_order { hub.draw(self.flying.len()) } else { 0 };
         let Flight { id, dst, src, len, peer, epoch, request } = self.flying.remove(at);
         hub.flying.insert(self.at, self.flying.len());
         // What its owner took back while it was in flight is not accessed any more.
@@ -100,6 +97,14 @@ impl MemLink {
             // Half of it was made.
             hmem::copy(&dst, 0, &src, 0, len / 2);
             return Some(Event::Done(id, false));
+        }
+        // An adapter is free to begin with the last part of it.
+        if let (true, [before @ .., last], 0) = (any_order && dst.len() > 1, &dst[..], hub.draw(2)) {
+            let off = hmem::total(before);
+            hmem::copy(&dst, off, &src, off, last.len().min(len.saturating_sub(off)));
+            self.flying.push(Flight { id, dst, src, len, peer, epoch, request });
+            hub.flying.insert(self.at, self.flying.len());
+            return None;
         }
         hub.copies += 1;
         Some(Event::Done(id, hmem::copy(&dst, 0, &src, 0, len) == len))
@@ -141,6 +146,15 @@ impl MemLink {
         let bytes = self.held.as_deref().expect("a frame that was not released");
         assert_eq!(bytes.len(), frame.len, "another frame is at hand");
         bytes.get(off..).unwrap_or_default()
+    }
+
+    /// Lets another node do what it is to do while this one waits, or copies.
+    pub(crate) fn let_others_work(&self, copies: bool) {
+        let work = self.hub.borrow_mut().meanwhile.take_if(|m| (m.at, m.copies) == (self.at, copies));
+        if let Some(mut meanwhile) = work {
+            (meanwhile.work)();
+            self.hub.borrow_mut().meanwhile = Some(meanwhile);
+        }
     }
 
     pub(crate) fn copy(
@@ -237,11 +251,7 @@ impl Link for MemLink {
         }
         let next = self.hub.borrow_mut().next(self.at);
         let Some((from, item)) = next else {
-            let work = self.hub.borrow_mut().meanwhile.take_if(|m| m.at == self.at);
-            if let Some(mut meanwhile) = work {
-                (meanwhile.work)();
-                self.hub.borrow_mut().meanwhile = Some(meanwhile);
-            }
+            self.let_others_work(false);
             // It may take longer.
             if !self.flying.is_empty() && self.draws_any_order(2) {
                 return None;

@@ -143,13 +143,34 @@ impl Net {
     /// Runs `work` at a node, while another, of a higher number, makes progress whenever that one finds
     /// nothing to do.
     pub fn while_answered(&mut self, at: Place, by: Place, work: impl FnOnce(&mut Node)) {
+        let answer = |node: &mut Node| drop(node.progress());
+        self.meanwhile((at, false), by, answer, work);
+    }
+
+    /// Runs `work` at a node, and `other` at another one, of a higher number, whenever that one is about to get memory directly: as if
+    /// the copy took so long.
+    pub fn while_copying(
+        &mut self,
+        at: Place,
+        by: Place,
+        other: impl FnMut(&mut Node) + 'static,
+        work: impl FnOnce(&mut Node),
+    ) {
+        self.meanwhile((at, true), by, other, work);
+    }
+
+    fn meanwhile(
+        &mut self,
+        (at, copies): (Place, bool),
+        by: Place,
+        mut answer: impl FnMut(&mut Node) + 'static,
+        work: impl FnOnce(&mut Node),
+    ) {
         assert!(at < by, "the places below do not move");
         let other = Rc::new(RefCell::new(self.nodes.remove(by)));
-        let answer = Rc::clone(&other);
-        let answer = Box::new(move || {
-            answer.borrow_mut().progress();
-        });
-        self.hub.borrow_mut().meanwhile = Some(Meanwhile { at, work: answer });
+        let node = Rc::clone(&other);
+        let answer = Box::new(move || answer(&mut node.borrow_mut()));
+        self.hub.borrow_mut().meanwhile = Some(Meanwhile { at, copies, work: answer });
         work(&mut self.nodes[at]);
         self.hub.borrow_mut().meanwhile = None;
         let other = Rc::into_inner(other).expect("the closure that had it is gone");

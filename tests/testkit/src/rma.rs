@@ -13,6 +13,7 @@ use crate::link::{Flight, MemLink};
 impl RmaLink for MemLink {
     fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
         let there = self.hub.borrow_mut().reach(self.place_of(from), access.grant, access.remote)?;
+        self.let_others_work(true);
         self.copy(access.local, access.loff, &there, access.roff, access.len)
     }
 

@@ -12,7 +12,7 @@ use super::quota::OWED_MUCH;
 use super::request::{In, MatchedRecv, NO_REQUEST, Request, Serve, Then, Unbegun};
 use super::staging::{Source, TURN, Unread};
 use crate::core::{Core, Reached, Segs, Spans, unmoved};
-use crate::proto::{self, Cut, Plan, Reach, Role, Tried, When, choose};
+use crate::proto::{self, Cut, Memory, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
 use link_api::{Direct, Fallback, Frame, Grant, How, NoDirect, PeerId, Refused, RmaLink, Side};
 
@@ -75,6 +75,12 @@ impl<L: RmaLink> Endpoint<L> {
             // It would take effect late, and be overtaken by the operations behind it.
             choice.tried |= Tried::COOPERATIVE;
         }
+        // The last element of a write may stand for those before it: GPI-2's notifications do. Neither two sides nor an adapter would
+        // copy them one after another.
+        let one_by_one = iov.len() > 1 && matches!(then, Then::Write { .. }) && choice.memory == Memory::Host;
+        if one_by_one {
+            choice.tried |= Tried::COOPERATIVE | Tried::HANDLES;
+        }
         let mut then = then;
         loop {
             let plan = choose(&self.peer(peer).limits, &choice);
@@ -119,7 +125,7 @@ impl<L: RmaLink> Endpoint<L> {
                 }
                 _ => {
                     let name = self.begin_in(In::new(peer, iov, len, want, req, then));
-                    return self.send_cts(name, true, plan == Plan::Bounce);
+                    return self.send_cts(name, !one_by_one, plan == Plan::Bounce);
                 }
             };
             then = tried.0;
