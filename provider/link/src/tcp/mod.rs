@@ -20,6 +20,7 @@
 //! | `striped` | a connection that has some |
 //! | `listen` | where they are made to |
 //! | `attach` | how these come to be, and what they are watched for |
+//! | `sensible` | which addresses a peer may have it call for these |
 //! | `service` | what descriptors and time bring about |
 //! | `watched` | the descriptors that are watched |
 //! | `table` | the kernel's table of all descriptors |
@@ -41,6 +42,7 @@ mod outgoing;
 mod peer;
 mod pool;
 mod rails;
+mod sensible;
 mod service;
 mod sock;
 mod striped;
