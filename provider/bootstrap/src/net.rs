@@ -1,7 +1,7 @@
 //! Streams and listeners of both families, as one.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -62,6 +62,22 @@ impl Stream {
         }
     }
 
+    /// Whether calls on it wait.
+    pub(crate) fn set_blocking(&self, on: bool) -> io::Result<()> {
+        match self {
+            Stream::Unix(stream) => stream.set_nonblocking(!on),
+            Stream::Tcp(stream) => stream.set_nonblocking(!on),
+        }
+    }
+
+    /// Where it comes from: an address of another host, or of this one; `None`: a process of this host, by a socket of its own.
+    pub(crate) fn origin(&self) -> Option<IpAddr> {
+        match self {
+            Stream::Unix(_) => None,
+            Stream::Tcp(stream) => stream.peer_addr().ok().map(|at| at.ip()),
+        }
+    }
+
     /// Whether a process of this user, or of root, is at the other end. Of TCP that cannot be told.
     pub(crate) fn of_this_user(&self) -> bool {
         let Stream::Unix(stream) = self else { return true };
@@ -110,6 +126,18 @@ impl Write for Stream {
 impl Listener {
     /// Listens at a place that is no file.
     pub(crate) fn bind(address: &Address) -> io::Result<Listener> {
+        let listener = Listener::bind_to(address)?;
+        // Calls that come faster than they are taken wait in the kernel, as many as net.core.somaxconn lets it have.
+        // SAFETY: listen(2) touches no memory; that of the standard library takes 128.
+        unsafe { libc::listen(listener.as_raw_fd(), 65_535) };
+        match &listener {
+            Listener::Unix(listener) => listener.set_nonblocking(true)?,
+            Listener::Tcp(listener) => listener.set_nonblocking(true)?,
+        }
+        Ok(listener)
+    }
+
+    fn bind_to(address: &Address) -> io::Result<Listener> {
         match address {
             Address::Path(path) => UnixListener::bind(path).map(Listener::Unix),
             Address::Abstract(name) => {
@@ -121,7 +149,14 @@ impl Listener {
         }
     }
 
+    /// The next connection; it does not wait for one, and calls on the connection do not wait either.
     pub(crate) fn accept(&self) -> io::Result<Stream> {
+        let stream = self.accept_any()?;
+        stream.set_blocking(false)?;
+        Ok(stream)
+    }
+
+    fn accept_any(&self) -> io::Result<Stream> {
         match self {
             Listener::Unix(listener) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
             Listener::Tcp(listener) => {
@@ -137,6 +172,15 @@ impl Listener {
         match self {
             Listener::Unix(_) => None,
             Listener::Tcp(listener) => listener.local_addr().ok().map(|address| address.port()),
+        }
+    }
+}
+
+impl AsRawFd for Stream {
+    fn as_raw_fd(&self) -> RawFd {
+        match self {
+            Stream::Unix(stream) => stream.as_raw_fd(),
+            Stream::Tcp(stream) => stream.as_raw_fd(),
         }
     }
 }

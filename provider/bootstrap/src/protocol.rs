@@ -11,6 +11,13 @@ const MAGIC: u64 = u64::from_le_bytes(*b"strtbts1");
 /// Longest token, in bytes.
 const TOKEN: usize = 256;
 
+/// Bytes of an introduction before its token.
+const HEAD: usize = 20;
+
+fn number(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
 /// How a process introduces itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
@@ -30,16 +37,23 @@ impl Hello {
         to.write_all(&bytes)
     }
 
-    pub(crate) fn read(from: &mut impl Read) -> io::Result<Hello> {
-        let mut head = [0; 20];
-        from.read_exact(&mut head)?;
-        let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        if head[..8] != MAGIC.to_le_bytes() || number(16) as usize > TOKEN {
+    /// How many bytes it has, as far as these first ones of it tell. What they tell wrong is an error.
+    pub(crate) fn wants(bytes: &[u8]) -> io::Result<usize> {
+        let begun = bytes.len().min(8);
+        if bytes[..begun] != MAGIC.to_le_bytes()[..begun] {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let mut token = vec![0; number(16) as usize];
-        from.read_exact(&mut token)?;
-        Ok(Hello { rank: number(8), size: number(12), token })
+        let Some(head) = bytes.get(..HEAD) else { return Ok(HEAD) };
+        let token = number(head, 16) as usize;
+        if token > TOKEN { Err(io::ErrorKind::InvalidData.into()) } else { Ok(HEAD + token) }
+    }
+
+    /// Of as many bytes as it wants.
+    pub(crate) fn parse(bytes: &[u8]) -> io::Result<Hello> {
+        if Hello::wants(bytes)? != bytes.len() || bytes.len() < HEAD {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(Hello { rank: number(bytes, 8), size: number(bytes, 12), token: bytes[HEAD..].to_vec() })
     }
 }
 
@@ -134,9 +148,15 @@ mod tests {
         let hello = Hello { rank: 2, size: 9, token: b"word".to_vec() };
         let mut bytes = Vec::new();
         hello.write(&mut bytes).unwrap();
-        assert_eq!(Hello::read(&mut &bytes[..]).unwrap(), hello);
+        assert_eq!(Hello::parse(&bytes).unwrap(), hello);
+        for n in 0..bytes.len() {
+            assert_eq!(Hello::wants(&bytes[..n]).unwrap(), if n < HEAD { HEAD } else { bytes.len() });
+            assert!(Hello::parse(&bytes[..n]).is_err(), "{n} bytes");
+        }
+        bytes[19] = 1;
+        assert!(Hello::wants(&bytes).is_err(), "a token of 16 MiB");
         bytes[0] ^= 1;
-        assert!(Hello::read(&mut &bytes[..]).is_err());
+        assert!(Hello::parse(&bytes).is_err() && Hello::wants(&bytes[..1]).is_err());
         let long = Hello { token: vec![0; TOKEN + 1], ..hello };
         assert!(long.write(&mut Vec::new()).is_err());
         let all = Frame::All(vec![b"a".to_vec(), Vec::new(), b"cc".to_vec()]);

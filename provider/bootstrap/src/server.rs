@@ -1,10 +1,16 @@
 //! The place where the processes of a job give and get bytes. A launcher holds it, or the process of rank 0.
+//!
+//! A connection has a thread of its own once it has said the job's token, of which a job has only so many. Before that it costs
+//! a descriptor, and its place is another one's where there are too many.
 
-use std::io::Write;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use ipc::Strangers;
 
 use crate::net::{Listener, Stream};
 use crate::protocol::{Frame, Hello};
@@ -12,6 +18,10 @@ use crate::{Address, Error};
 
 /// How long a connection may take over its introduction, and over what it is sent.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Most connections that have not said the token yet, and that are taken in one go.
+const GREETING: usize = 256;
+const BATCH: usize = 64;
 
 /// A word of 128 random bits.
 pub fn token() -> Result<String, Error> {
@@ -123,17 +133,15 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Serves one connection.
-    fn serve(&self, mut stream: Stream) {
+    /// Serves one connection, which has said the token.
+    fn serve(&self, mut stream: Stream, hello: &Hello) {
         let size = self.lock().members.len();
         let refuse = |stream: &mut Stream, why: String| {
             let _ = stream.write_all(&Frame::Failed(why).bytes());
             stream.end();
         };
-        let limits = stream.read_timeout(Some(PATIENCE)).and(stream.write_timeout(Some(PATIENCE)));
-        let Ok(hello) = limits.and_then(|()| Hello::read(&mut stream)) else { return stream.end() };
-        if hello.token != self.token {
-            return refuse(&mut stream, format!("this is another job: {} differs", crate::names::JOB));
+        if stream.write_timeout(Some(PATIENCE)).is_err() {
+            return stream.end();
         }
         let rank = hello.rank as usize;
         if hello.size as usize != size || rank >= size {
@@ -234,35 +242,118 @@ fn accept(
     mut deadline: Option<(Instant, Duration)>,
 ) {
     let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut fds: Vec<libc::pollfd> = listeners.iter().map(|listener| watch(listener.as_raw_fd())).collect();
-    fds.push(watch(stopped.as_raw_fd()));
+    let mut greeting: Strangers<Option<IpAddr>, Greeting> = Strangers::new(GREETING);
     loop {
-        let wait = deadline.map_or(-1, |(at, _)| {
+        let mut fds: Vec<libc::pollfd> =
+            listeners.iter().map(|listener| watch(listener.as_raw_fd())).collect();
+        fds.push(watch(stopped.as_raw_fd()));
+        fds.extend(greeting.iter().map(|(_, one)| watch(one.stream.as_raw_fd())));
+        let places: Vec<usize> = greeting.iter().map(|(at, _)| at).collect();
+        let until = greeting.iter().map(|(_, one)| one.until).min();
+        let wait = until.into_iter().chain(deadline.map(|(at, _)| at)).min().map_or(-1, |at| {
             let left = at.saturating_duration_since(Instant::now()).as_millis();
             i32::try_from(left).map_or(i32::MAX, |left| left + 1)
         });
-        // SAFETY: as many valid pollfds as said; their descriptors are held by the arguments.
+        // SAFETY: as many valid pollfds as said; their descriptors are held by the arguments, and by `greeting`.
         let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, wait) };
+        let now = Instant::now();
         if let Some((at, limit)) = deadline {
-            if Instant::now() >= at {
+            if now >= at {
                 deadline = None;
                 overdue(shared, limit);
             }
         }
-        if ready <= 0 {
+        if ready < 0 {
             continue;
         }
         if fds[listeners.len()].revents != 0 {
             return;
         }
+        for (at, fd) in places.into_iter().zip(&fds[listeners.len() + 1..]) {
+            let is_late = greeting.get_mut(at).is_some_and(|one| now >= one.until);
+            if fd.revents != 0 || is_late {
+                greet(shared, &mut greeting, at, now);
+            }
+        }
         for (listener, _) in listeners.iter().zip(&fds).filter(|(_, fd)| fd.revents != 0) {
-            match listener.accept() {
-                Ok(stream) => take(shared, stream),
-                // Without descriptors or memory the connection stays in the queue: not at once again.
-                Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            for _ in 0..BATCH {
+                let stream = match listener.accept() {
+                    Ok(stream) => stream,
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                    // One that has said nothing has what another one lacks.
+                    Err(e) if ipc::socket::is_lack(&e) && greeting.give_silent().is_some() => continue,
+                    // Without descriptors or memory the connection stays in the queue: not at once again.
+                    Err(_) => {
+                        std::thread::sleep(Duration::from_millis(50));
+                        break;
+                    }
+                };
+                if !stream.of_this_user() {
+                    stream.end();
+                    continue;
+                }
+                let origin = stream.origin();
+                drop(greeting.give_way(&origin));
+                let one = Greeting { stream, said: Vec::new(), until: now + PATIENCE };
+                let at = greeting.add(origin, one);
+                greet(shared, &mut greeting, at, now);
             }
         }
     }
+}
+
+/// A connection that has not said the token.
+struct Greeting {
+    stream: Stream,
+    said: Vec<u8>,
+    until: Instant,
+}
+
+impl Greeting {
+    /// Its introduction, once it is there; an error is its end.
+    fn hear(&mut self) -> std::io::Result<Option<Hello>> {
+        loop {
+            let (had, wants) = (self.said.len(), Hello::wants(&self.said)?);
+            if had == wants {
+                return Hello::parse(&self.said).map(Some);
+            }
+            self.said.resize(wants, 0);
+            let found = self.stream.read(&mut self.said[had..]);
+            self.said.truncate(had + *found.as_ref().unwrap_or(&0));
+            match found {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+/// Hears a connection that has not said the token, and serves it when it has.
+fn greet(shared: &Arc<Shared>, greeting: &mut Strangers<Option<IpAddr>, Greeting>, at: usize, now: Instant) {
+    let Some(one) = greeting.get_mut(at) else { return };
+    let heard = one.hear();
+    if matches!(heard, Ok(None)) && now < one.until {
+        return;
+    }
+    let Some(Greeting { mut stream, .. }) = greeting.take(at) else { return };
+    let Ok(Some(hello)) = heard else { return stream.end() };
+    if !is_same(&hello.token, &shared.token) {
+        let why = format!("this is another job: {} differs", crate::names::JOB);
+        let _ = stream.write_all(&Frame::Failed(why).bytes());
+        return stream.end();
+    }
+    if stream.set_blocking(true).is_ok() {
+        take(shared, stream, hello);
+    }
+}
+
+/// Whether a token is the job's. How long that takes says nothing of where they differ.
+fn is_same(said: &[u8], token: &[u8]) -> bool {
+    let differs = said.iter().zip(token).fold(0, |all, (a, b)| std::hint::black_box(all | (a ^ b)));
+    (said.len() == token.len()) & (differs == 0)
 }
 
 /// Fails the job if a process has not joined.
@@ -277,11 +368,11 @@ fn overdue(shared: &Shared, limit: Duration) {
     }
 }
 
-/// Serves a connection in a thread of its own, if it is one of this user's and there are not too many.
-fn take(shared: &Arc<Shared>, stream: Stream) {
+/// Serves a connection in a thread of its own, if there are not too many.
+fn take(shared: &Arc<Shared>, stream: Stream, hello: Hello) {
     {
         let mut state = shared.lock();
-        if !stream.of_this_user() || state.served >= 2 * state.members.len() + 16 {
+        if state.served >= 2 * state.members.len() + 16 {
             return stream.end();
         }
         state.served += 1;
@@ -289,10 +380,23 @@ fn take(shared: &Arc<Shared>, stream: Stream) {
     let server = shared.clone();
     let started =
         std::thread::Builder::new().name("strait-exchange".into()).stack_size(128 << 10).spawn(move || {
-            server.serve(stream);
+            server.serve(stream, &hello);
             server.lock().served -= 1;
         });
     if started.is_err() {
         shared.lock().served -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_the_jobs_if_all_of_it_is() {
+        assert!(is_same(b"word", b"word") && is_same(b"", b""));
+        for other in [&b"ward"[..], b"wor", b"words", b"", b"xord", b"worx"] {
+            assert!(!is_same(other, b"word"));
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! Exchanges over sockets: what all get, and what they are told when one is missing, leaves, or lies.
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bootstrap::socket::{Join, Socket};
 use bootstrap::{Address, Error, Exchange, Server, token};
@@ -197,4 +198,38 @@ fn a_listener_of_another_user_is_told_nothing() {
     assert!(error.text().contains("another user"), "{error}");
     let (mut stream, _) = listener.accept().unwrap();
     assert_eq!(stream.read(&mut [0; 64]).unwrap(), 0, "not a byte");
+}
+
+/// An exchange of a job that is started by hand listens by TCP, and any process may connect.
+#[test]
+fn connections_that_say_nothing_keep_no_process_waiting() {
+    let secret = token().unwrap();
+    let server =
+        Server::start(&[Address::Tcp("127.0.0.1:0".into())], 2, &secret, Some(Duration::from_secs(60)))
+            .unwrap();
+    let at = format!("127.0.0.1:{}", server.ports()[0]);
+    // More than there are places, so that each of them is taken; they say nothing, too little, or the wrong word.
+    let mut strangers: Vec<TcpStream> = Vec::new();
+    for n in 0..400 {
+        let mut stream = TcpStream::connect(&at).unwrap();
+        let said: &[u8] = [&b""[..], b"strtbts1", b"GET / HTTP/1.0\r\n\r\n"][n % 3];
+        let _ = stream.write_all(said);
+        strangers.push(stream);
+    }
+    let begin = Instant::now();
+    let start = |rank: usize| {
+        let (address, token) = (Address::Tcp(at.clone()), secret.clone());
+        let timeout = Duration::from_secs(60);
+        let join = Join { rank, size: 2, address, token, launcher: true, timeout };
+        std::thread::spawn(move || join.join().unwrap().allgather(&[rank as u8]).unwrap())
+    };
+    for thread in [start(0), start(1)] {
+        assert_eq!(thread.join().unwrap(), [[0], [1]]);
+    }
+    // Ten seconds were waited for each of the first twenty.
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    // The first to come are ended.
+    let mut first = &strangers[0];
+    first.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert!(!matches!(first.read(&mut [0]), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock));
 }

@@ -64,6 +64,16 @@ impl<O: PartialEq, T> Strangers<O, T> {
         self.least(None, false).and_then(|at| self.take(at))
     }
 
+    /// Likewise, the oldest of this origin.
+    #[must_use]
+    pub fn give_silent_of(&mut self, of: &O) -> Option<T> {
+        let origin = self.origins.iter().position(|origin| origin.of == *of)?;
+        let is_its = |place: &Place<T>| place.origin == origin && !place.spoke;
+        let all = self.places.iter().enumerate();
+        let all = all.filter_map(|(at, place)| place.as_ref().filter(|p| is_its(p)).map(|p| (p.since, at)));
+        all.min().and_then(|(_, at)| self.take(at))
+    }
+
     /// Adds a connection, which the caller has made room for; the number of its place, which is below `most`.
     pub fn add(&mut self, of: O, what: T) -> usize {
         let origin = self.origin(of);
@@ -214,6 +224,11 @@ mod tests {
         let (spoke, _) = come(&mut all, 1, 0);
         all.has_spoken(spoke);
         come(&mut all, 1, 1);
+        come(&mut all, 2, 2);
+        assert_eq!(
+            (all.give_silent_of(&2), all.give_silent_of(&2), all.give_silent_of(&3)),
+            (Some(2), None, None)
+        );
         assert_eq!((all.give_silent(), all.give_silent()), (Some(1), None));
         assert_eq!(all.len(), 1);
     }

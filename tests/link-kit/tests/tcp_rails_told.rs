@@ -238,6 +238,33 @@ fn long_frames_do_not_queue_up_on_a_rail_that_stalls() {
     assert!(on_rail > 0 && on_rail <= 8, "{on_rail} frames of {LONG} bytes");
 }
 
+/// The connection is one of this host, so that addresses of this host may be named; nothing else that no rail can have is called.
+#[test]
+fn addresses_that_no_rail_can_have_are_not_called() {
+    let mut a = open(railed(4));
+    let mut called = Called::new(&mut a);
+    let low = (600..1000).find_map(|port| TcpListener::bind(("127.0.0.8", port)).ok());
+    let mut told = Vec::new();
+    if let Some(low) = &low {
+        low.set_nonblocking(true).unwrap();
+        told.push(Addr::new(low.local_addr().unwrap()));
+    }
+    let (good, at) = listener([127, 0, 0, 2]);
+    for ip in [[255, 255, 255, 255], [224, 0, 0, 1], [192, 0, 2, 7], [0, 0, 0, 1]] {
+        told.push(Addr::new((std::net::IpAddr::from(ip), at.port()).into()));
+    }
+    told.push(at);
+    called.tell(&told);
+    let mut rail = accept(&good, &mut a);
+    // It is the first one: none of those before has a place.
+    let key = called.key();
+    called.answer_rail(&mut rail, &mut a, &key, Verdict::Accepted).expect("it is its peer");
+    called.hears(&mut a, &RailNote::Up(1));
+    if let Some(low) = low {
+        assert_eq!(low.accept().expect_err("a service was called").kind(), ErrorKind::WouldBlock);
+    }
+}
+
 #[test]
 fn no_more_rails_are_made_than_are_wanted() {
     let mut a = open(railed(3));

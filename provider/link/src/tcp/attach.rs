@@ -14,6 +14,7 @@ use super::channel::Channel;
 use super::handshake::{Call, Stage, say};
 use super::link::TcpLink;
 use super::rails::{Rail, State};
+use super::sensible;
 use super::sock;
 use super::watched::token;
 use crate::net;
@@ -71,8 +72,13 @@ impl TcpLink {
         let mut used: Vec<_> =
             sock::local(&channel.fd).into_iter().map(|at| at.ip().to_canonical()).collect();
         let by_interface = self.options.rails_at.is_empty();
+        let Some((_, there)) = sock::ends(&channel.fd) else { return };
         let mut number = 1;
         for to in told {
+            if let Some(why) = sensible::refuses(to.sock(), there, net::is_local) {
+                log::warn!("{} -> {}: no rail to {to}: {why}", self.addr, self.at(peer).addr);
+                continue;
+            }
             if by_interface && net::is_local(to.ip()) {
                 let name = self.at(peer).addr;
                 log::info!("{} -> {name}: no rail to {to}: that is an address of this host, too", self.addr);

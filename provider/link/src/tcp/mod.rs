@@ -23,6 +23,7 @@
 //! | `listen` | where they are made to |
 //! | `names` | which name a caller may have |
 //! | `attach` | how these come to be, and what they are watched for |
+//! | `sensible` | which addresses a peer may have it call for these |
 //! | `service` | what descriptors and time bring about |
 //! | `watched` | the descriptors that are watched |
 //! | `table` | the kernel's table of all descriptors |
@@ -48,6 +49,7 @@ mod pool;
 mod promised;
 mod promises;
 mod rails;
+mod sensible;
 mod service;
 mod sock;
 mod striped;

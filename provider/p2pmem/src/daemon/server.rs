@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ipc::credentials::{Cred, User};
-use ipc::{Poller, rights, socket};
+use ipc::{Poller, Strangers, rights, socket};
 
 use super::wire::{Answer, Ask, How, MOST, MOST_SEGMENTS, Reach, Token};
 use crate::error::Error;
@@ -37,6 +37,8 @@ struct Peer {
     sock: OwnedFd,
     cred: Cred,
     buffers: HashMap<u64, Held>,
+    /// Its place among those that have asked for nothing yet.
+    silent: Option<usize>,
 }
 
 /// A buffer of a connection, and the notice that its end is sent by.
@@ -67,6 +69,8 @@ pub struct Server {
     notices: Notices,
     orchestrator: Orchestrator,
     peers: HashMap<u64, Peer>,
+    /// Connections that have asked for nothing yet, by user: they make room for others.
+    silent: Strangers<u32, u64>,
     tokens: HashMap<Token, (u64, u64)>,
     next: u64,
     /// Most descriptors that are open for one user: its connections, and pieces of host memory.
@@ -110,6 +114,7 @@ impl Server {
             notices,
             orchestrator,
             peers,
+            silent: Strangers::new(MOST_CONNECTIONS),
             tokens,
             next: 2,
             most_descriptors: descriptors() / 2,
@@ -162,6 +167,7 @@ impl Server {
         for _ in 0..BURST {
             let sock = match socket::accept(&self.listener) {
                 Ok(sock) => sock,
+                Err(e) if socket::is_lack(&e) && self.end_silent(None) => continue,
                 Err(e) if socket::is_lack(&e) => {
                     log::warn!("p2pmemd: {e}: no connection is taken until another ends");
                     std::thread::sleep(Duration::from_millis(10));
@@ -171,16 +177,29 @@ impl Server {
             };
             let Ok(cred) = Cred::of(&sock) else { continue };
             let of_user = self.peers.values().filter(|p| p.cred.uid == cred.uid).count();
-            if self.peers.len() >= MOST_CONNECTIONS || of_user >= MOST_OF_USER {
+            let (all_full, user_full) = (self.peers.len() >= MOST_CONNECTIONS, of_user >= MOST_OF_USER);
+            let of = user_full.then_some(cred.uid);
+            if (all_full || user_full) && !self.end_silent(of) {
                 let why = format!("uid {} has {of_user} connections: end some", cred.uid);
                 let _ = socket::send(&sock, &Answer::Failed { errno: libc::EUSERS, why }.to_bytes());
                 continue;
             }
             let id = self.number();
             if self.poller.add(&sock, id).is_ok() {
-                self.peers.insert(id, Peer { sock, cred, buffers: HashMap::new() });
+                let silent = Some(self.silent.add(cred.uid, id));
+                self.peers.insert(id, Peer { sock, cred, buffers: HashMap::new(), silent });
             }
         }
+    }
+
+    /// Ends a connection that has asked for nothing: the oldest of this user, or of the user that has the most of them. Whether there
+    /// was one.
+    fn end_silent(&mut self, of: Option<u32>) -> bool {
+        let id = match of {
+            Some(uid) => self.silent.give_silent_of(&uid),
+            None => self.silent.give_silent(),
+        };
+        id.inspect(|id| self.end(*id)).is_some()
     }
 
     fn number(&mut self) -> u64 {
@@ -191,6 +210,10 @@ impl Server {
     /// A connection is over: all that it holds goes back.
     fn end(&mut self, id: u64) {
         if let Some(peer) = self.peers.remove(&id) {
+            // Its place may be another one's where it was given up.
+            peer.silent
+                .filter(|at| self.silent.get_mut(*at) == Some(&mut { id }))
+                .map(|at| self.silent.take(at));
             self.poller.remove(&peer.sock);
             for token in peer.buffers.values().flat_map(|held| &held.tokens) {
                 self.tokens.remove(token);
@@ -216,6 +239,9 @@ impl Server {
                 );
                 return false;
             };
+            if let Some(at) = self.peers.get_mut(&id).and_then(|peer| peer.silent.take()) {
+                self.silent.take(at);
+            }
             let sent = match self.answer(id, ask) {
                 Ok(()) => Ok(()),
                 Err(Stop::Error(e)) => {

@@ -150,3 +150,33 @@ fn a_part_of_a_file_is_not_all_of_it() {
     let parts = [(0, 8192), (0, 16384), (0, 4096), (4096, 4096), (4096, 8192)];
     assert_eq!(parts.map(|(at, len)| is_whole(&fd, at, len)), [true, true, false, false, false]);
 }
+
+/// Connections that ask for nothing: as many as a user may have, and more.
+#[test]
+fn a_connection_that_asks_for_nothing_makes_room_for_another_one_of_its_user() {
+    let (name, mut server) = daemon("silent");
+    let first = socket::connect(&name).unwrap();
+    server.turn(Duration::from_millis(1));
+    assert!(matches!(ask_once(&mut server, &first, &Ask::Free { handle: 1 }), Answer::Failed { .. }));
+    let mut silent = Vec::new();
+    for _ in 0..MOST_OF_USER + 20 {
+        silent.push(socket::connect(&name).unwrap());
+        server.turn(Duration::from_millis(1));
+    }
+    assert_eq!(server.connections(), MOST_OF_USER);
+    // What came last is served, and so is what has asked before; the oldest of the others are ended.
+    for client in [silent.last().unwrap(), &first] {
+        assert!(matches!(
+            ask_once(&mut server, client, &Ask::Free { handle: 1 }),
+            Answer::Failed { errno: libc::ENOENT, .. }
+        ));
+    }
+    let ended = silent.iter().filter(|client| socket::hung_up(client)).count();
+    assert_eq!(ended, 21);
+    assert!(silent[..21].iter().all(socket::hung_up));
+    drop(silent);
+    while server.connections() > 1 {
+        server.turn(Duration::from_millis(1));
+    }
+    assert_eq!(server.silent.len(), 0);
+}
