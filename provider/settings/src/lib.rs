@@ -9,8 +9,8 @@ mod value;
 
 pub use table::{
     ALIAS, ALL, CMA, CONNECT_TIMEOUT, COPY_AGENT, DEVICE_DIRECT, EAGER_SIZE, FAULT_HANDLER, INJECT_SIZE,
-    JOB_KEY, Kind, LINKS, NIC, PREFIX, REPORT, RING_SIZE, Setting, TCP_RAILS, TCP_TIMEOUT, UNEXPECTED_SIZE,
-    bytes_text,
+    JOB_KEY, Kind, LINKS, NIC, PREFIX, REPORT, RING_SIZE, Setting, TCP_LINGER, TCP_RAILS, TCP_TIMEOUT,
+    UNEXPECTED_SIZE, bytes_text,
 };
 pub use value::{Reading, Value};
 
