@@ -15,7 +15,7 @@
 # anything failed.
 . "$(dirname "$0")/lib.sh"
 
-parts='kill reopen errors unmapped given fence storm farstorm hostile progress crowd users neighbour soak leaks'
+parts='kill reopen bye errors unmapped given fence storm farstorm hostile progress crowd users neighbour soak leaks'
 out=$WORK/faults
 bin=$out/bin
 long=${LONG:-0}
@@ -78,6 +78,12 @@ part_reopen() {
     for cma in 1 0; do
         check "reopen cma=$cma" "$(pick 120 600)" env FI_STRAIT_CMA=$cma "$bin/reopen" "$(pick 2 50)"
     done
+}
+
+# A sender that ends when its sends have completed, over sockets.
+part_bye() {
+    compile bye
+    check "bye tcp" "$(pick 120 900)" env FI_STRAIT_LINKS=tcp "$bin/bye" "$(pick 1 20)"
 }
 
 part_errors() {

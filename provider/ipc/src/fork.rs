@@ -5,8 +5,8 @@ use std::cell::UnsafeCell;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
 
 /// A descriptor that in a forked child refers to nothing (`/dev/null`), under the same number, or is closed there where no such
 /// thing can be opened. A child that is made by clone(2) itself, and not by fork(3), keeps it.
@@ -56,6 +56,20 @@ impl Unshared {
     pub fn try_clone(&self) -> io::Result<Unshared> {
         Unshared::make(|| self.0.try_clone())
     }
+}
+
+/// Calls `with` for each that there is, none of which is closed meanwhile. `false`: another thread changes what there is.
+pub fn each_unshared(mut with: impl FnMut(BorrowedFd<'_>)) -> bool {
+    let all = match ALL.try_lock() {
+        Ok(all) => all,
+        Err(TryLockError::Poisoned(all)) => all.into_inner(),
+        Err(TryLockError::WouldBlock) => return false,
+    };
+    for fd in all.iter() {
+        // SAFETY: it is one of an `Unshared`, whose end waits for the lock.
+        with(unsafe { BorrowedFd::borrow_raw(*fd) });
+    }
+    true
 }
 
 impl Drop for Unshared {

@@ -36,6 +36,7 @@ pub(crate) struct Params {
     pub links: Links,
     job_key: Option<JobKey>,
     pub tcp_timeout: Duration,
+    pub tcp_linger: Duration,
     pub tcp_rails: usize,
 }
 
@@ -149,6 +150,7 @@ impl Default for Params {
             links: Links::default(),
             job_key: None,
             tcp_timeout: Duration::from_secs(30),
+            tcp_linger: Duration::from_secs(5),
             tcp_rails: 1,
         }
     }
@@ -199,6 +201,7 @@ impl Params {
         let mut options = TcpOptions::new(key);
         options.secret = self.job_key.is_some();
         options.timeout = self.tcp_timeout;
+        options.linger = self.tcp_linger;
         options.rails = self.tcp_rails;
         options.connect_timeout = self.connect_timeout;
         if let Some(eager) = self.eager_size {
@@ -291,6 +294,9 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
     if let Some(ms) = read(settings::TCP_TIMEOUT, ANY).number() {
         p.tcp_timeout = Duration::from_millis(ms);
     }
+    if let Some(ms) = read(settings::TCP_LINGER, ANY).number() {
+        p.tcp_linger = Duration::from_millis(ms);
+    }
     p.tcp_rails = size(read(settings::TCP_RAILS, ANY)).unwrap_or(p.tcp_rails);
     let given = |setting| text(&setting).filter(|t| !t.trim().is_empty());
     if let Some(list) = given(settings::LINKS) {
@@ -343,6 +349,7 @@ pub(crate) mod tests {
         says(settings::PEER_MEMORY, p.peer_memory);
         says(settings::CONNECT_TIMEOUT, p.connect_timeout.as_millis() as usize);
         says(settings::TCP_TIMEOUT, p.tcp_timeout.as_millis() as usize);
+        says(settings::TCP_LINGER, p.tcp_linger.as_millis() as usize);
         says(settings::TCP_RAILS, p.tcp_rails);
         let listed = settings::LINKS.default.split(' ').next().and_then(Links::of);
         assert_eq!(listed, Some(Links { ofi: Ofi::No, ..p.links }));

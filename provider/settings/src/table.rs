@@ -164,6 +164,14 @@ pub const TCP_TIMEOUT: Setting = Setting {
            may take to be made",
 };
 
+pub const TCP_LINGER: Setting = Setting {
+    name: "tcp_linger",
+    kind: Kind::Millis { least: 0, most: 24 * 3600 * 1000 },
+    default: "5000",
+    help: "How many milliseconds fi_close of an endpoint, and exit(3), wait at most until other hosts have acknowledged what was \
+           sent to them; what is not acknowledged then may be lost",
+};
+
 pub const TCP_RAILS: Setting = Setting {
     name: "tcp_rails",
     kind: Kind::Count { least: 1, most: 8 },
@@ -173,7 +181,7 @@ pub const TCP_RAILS: Setting = Setting {
 };
 
 /// All of them.
-pub const ALL: [Setting; 17] = [
+pub const ALL: [Setting; 18] = [
     EAGER_SIZE,
     RING_SIZE,
     INJECT_SIZE,
@@ -190,6 +198,7 @@ pub const ALL: [Setting; 17] = [
     LINKS,
     JOB_KEY,
     TCP_TIMEOUT,
+    TCP_LINGER,
     TCP_RAILS,
 ];
 

@@ -26,7 +26,7 @@ use wire::{Addr, Aux, Flags, Head, Op, RmaSeg, Seg, put};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn hello(role: Role, name: Addr, other: Addr) -> Hello {
-    Hello { role, instance: 0x1d1e, epoch: 0, name, other, nonce: [7; 32] }
+    Hello { role, instance: 0x1d1e, name, other, nonce: [7; 32] }
 }
 
 fn read<const N: usize>(stream: &mut TcpStream) -> Result<[u8; N], String> {
@@ -57,7 +57,10 @@ impl Connection {
             other => return Err(format!("the answer does not have the key: {other:?}")),
         }
         match caller.hear(&read::<VERDICT>(&mut stream)?) {
-            Ok(Next::Connected(_, keys)) => Ok(Connection { stream, keys }),
+            Ok(Next::Connected(_, keys)) => {
+                write(&mut stream, &caller.confirmation().unwrap_or_default())?;
+                Ok(Connection { stream, keys })
+            }
             Ok(Next::Declined(_, verdict)) => Err(format!("declined: {verdict:?}")),
             other => Err(format!("{other:?}")),
         }
@@ -93,10 +96,11 @@ impl Connection {
 fn answer_calls(job: &JobKey, listener: &TcpListener, own: Addr) {
     let answer = |mut stream: TcpStream| -> Result<TcpStream, String> {
         let mut answerer = Answerer::new(job, hello(Role::Answerer, own, own));
-        let said = answerer.hear_hello(&read::<{ Hello::LEN }>(&mut stream)?, |_| 0);
+        let said = answerer.hear_hello(&read::<{ Hello::LEN }>(&mut stream)?);
         write(&mut stream, &said.map_err(|e| format!("{e:?}"))?)?;
         let proven = answerer.hear_proof(&read::<MAC>(&mut stream)?).map_err(|e| format!("{e:?}"))?;
         write(&mut stream, &proven.verdict(Verdict::Accepted))?;
+        read::<MAC>(&mut stream)?;
         Ok(stream)
     };
     let mut kept = Vec::new();

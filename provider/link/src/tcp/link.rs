@@ -13,6 +13,7 @@ use wire::session::{Hello, Role};
 
 use super::agreement::Agreements;
 use super::channel::{Channel, MAX_FRAME, Step};
+use super::farewell;
 use super::handshake::Guest;
 use super::listen;
 use super::names::Names;
@@ -26,9 +27,6 @@ use crate::name::{Name, Port};
 
 /// Of so many looks, all but one are at one connection alone: as long as others have nothing the number is doubled.
 pub(super) const ROUND: std::ops::RangeInclusive<u32> = 4..=32;
-
-/// How long an endpoint that is closed waits for what it has sent to find room.
-const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The frame at hand.
 #[derive(Debug)]
@@ -125,6 +123,7 @@ impl TcpLink {
         poller.add(&timer, token::TIMER)?;
         poller.add(&bell, token::BELL)?;
         let addr = name.addr();
+        farewell::stay_at_exit(options.linger);
         let options = TcpOptions { rails: options.rails.clamp(1, wire::session::MOST_RAILS), ..options };
         let (mut further, rails_at) = listen::for_rails(name, &options);
         further.extend(name.further_socket()?);
@@ -375,20 +374,13 @@ impl TcpLink {
 }
 
 impl Drop for TcpLink {
-    /// Waits a moment for what was sent and has found no room.
+    /// Waits until what was sent has come, within limits.
     fn drop(&mut self) {
         // A forked child only closes its copies, and what it shares with its parent goes on.
         if std::process::id() != self.pid {
             return;
         }
-        let start = Instant::now();
-        for peer in &mut self.peers {
-            let Some(channel) = &mut peer.channel else { continue };
-            for rail in channel.rails.iter_mut().flat_map(|rails| rails.channels()) {
-                say_farewell(rail, start);
-            }
-            say_farewell(channel, start);
-        }
+        farewell::say(self.addr, &mut self.peers, self.options.linger);
         for (_, guest) in self.guests.iter() {
             ipc::socket::shutdown(&guest.fd);
         }
@@ -398,18 +390,4 @@ impl Drop for TcpLink {
             .chain(&self.further)
             .for_each(|listener| ipc::socket::shutdown(listener));
     }
-}
-
-/// Waits for what was sent to find room, and ends the connection behind it.
-fn say_farewell(channel: &mut Channel, start: Instant) {
-    while channel.pending() > 0 && channel.over.is_none() {
-        let left = FAREWELL.saturating_sub(start.elapsed());
-        if left.is_zero() || !sock::wait_for_room(&channel.fd, left) {
-            break;
-        }
-        channel.flush();
-    }
-    sock::finish(&channel.fd);
-    // Else the kernel gives up what is on its way.
-    sock::drain(&channel.fd);
 }

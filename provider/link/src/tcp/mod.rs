@@ -27,6 +27,7 @@
 //! | `service` | what descriptors and time bring about |
 //! | `watched` | the descriptors that are watched |
 //! | `table` | the kernel's table of all descriptors |
+//! | `farewell` | the end of an endpoint, or of its process |
 //! | `frames` | the engine's calls |
 
 mod agreement;
@@ -35,6 +36,7 @@ mod attach;
 mod begun;
 mod calls;
 mod channel;
+mod farewell;
 mod frames;
 mod guests;
 mod handshake;

@@ -14,6 +14,8 @@ pub struct TcpOptions {
     pub secret: bool,
     /// How long a host may not answer before its endpoints are gone, and how long a connection may take to be made.
     pub timeout: Duration,
+    /// How long an endpoint that is closed, or a process that exits, waits for what was sent to be acknowledged.
+    pub linger: Duration,
     /// How long an expected peer that was never reached may take to appear.
     pub connect_timeout: Duration,
     /// How long a connection from elsewhere may take to show that it has the key.
@@ -39,6 +41,7 @@ impl TcpOptions {
             key,
             secret: false,
             timeout: Duration::from_secs(30),
+            linger: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(3),
             guest_timeout: Duration::from_secs(5),
             guests: 256,

@@ -43,6 +43,10 @@ impl<C> Rail<C> {
         Rail { state, up: false, here, there, ended: false, watch: Some(watch) }
     }
 
+    pub(super) fn into_channel(self) -> Option<Box<C>> {
+        if let State::Attached(channel) = self.state { Some(channel) } else { None }
+    }
+
     pub(super) fn channel(&self) -> Option<&C> {
         if let State::Attached(channel) = &self.state { Some(channel) } else { None }
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use hmem::{Caps, Span};
@@ -269,12 +269,6 @@ pub(super) fn discard_some(fd: &OwnedFd, len: usize) -> io::Result<usize> {
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok((n as usize).min(len)) }
 }
 
-/// Takes off what is there at the moment.
-pub(super) fn drain(fd: &OwnedFd) {
-    let there = available(fd);
-    let _ = discard(fd, there);
-}
-
 /// How many bytes are there.
 pub(super) fn available(fd: &OwnedFd) -> usize {
     let mut n = 0i32;
@@ -357,11 +351,33 @@ pub(super) fn vitals(fd: &OwnedFd) -> Option<Vitals> {
 }
 
 /// Bytes that are to be sent, or were sent and are not acknowledged.
-pub(super) fn queued(fd: &OwnedFd) -> usize {
+pub(super) fn queued(fd: &impl AsRawFd) -> usize {
     let mut queued: libc::c_int = 0;
     // SAFETY: `queued` is a valid place for what SIOCOUTQ, which tcp(7) has under this number too, writes.
     let done = cvt(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut queued) });
     done.ok().and_then(|_| usize::try_from(queued).ok()).unwrap_or(0)
+}
+
+/// Bytes that were sent and are not acknowledged yet, of a TCP connection by which they still may be; 0 of anything else.
+pub(super) fn owed(fd: &impl AsRawFd) -> usize {
+    // As the kernel numbers them (enum of netinet/tcp.h).
+    const ESTABLISHED: u8 = 1;
+    const FIN_WAIT1: u8 = 4;
+    const CLOSE_WAIT: u8 = 8;
+    const LAST_ACK: u8 = 9;
+    const CLOSING: u8 = 11;
+    let (mut state, mut len) = (0u8, 1 as libc::socklen_t);
+    // SAFETY: `state` is a valid place of `len` bytes; the state is the first byte of a `tcp_info`.
+    let told = cvt(unsafe {
+        libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut state).cast(), &mut len)
+    });
+    match state {
+        _ if told.is_err() => 0,
+        ESTABLISHED | CLOSE_WAIT => queued(fd),
+        // The end counts as one byte.
+        FIN_WAIT1 | LAST_ACK | CLOSING => queued(fd).saturating_sub(1),
+        _ => 0,
+    }
 }
 
 /// Bytes that were acknowledged in a second, lately. `None`: the kernel does not tell, or nothing was sent that was bound by the way there.
@@ -401,6 +417,31 @@ pub(super) fn finish(fd: &OwnedFd) {
 /// Waits until there is room to send, for so long at most.
 pub(super) fn wait_for_room(fd: &OwnedFd, most: Duration) -> bool {
     polled(fd, libc::POLLOUT, most)
+}
+
+/// A connection that something is awaited of.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(super) struct Awaited(libc::pollfd);
+
+impl Awaited {
+    /// Something to read, or the end; and `room`, if that is wanted.
+    pub(super) fn new(fd: &OwnedFd, room: bool) -> Awaited {
+        let events = if room { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
+        Awaited(libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 })
+    }
+}
+
+/// Waits for any of these, for so long at most.
+pub(super) fn wait_for_any(all: &mut [Awaited], most: Duration) {
+    let limit = libc::timespec {
+        tv_sec: libc::time_t::try_from(most.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: most.subsec_nanos() as _,
+    };
+    // SAFETY: `all` has so many pollfds, which each `Awaited` is; ppoll(2) only reads the limit, and no signal mask is given.
+    unsafe {
+        libc::ppoll(all.as_mut_ptr().cast(), all.len() as libc::nfds_t, &raw const limit, std::ptr::null())
+    };
 }
 
 /// Waits for one of these events, or the end of the connection.

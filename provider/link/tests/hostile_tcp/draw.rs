@@ -110,11 +110,13 @@ impl Draw<'_> {
     }
 
     pub fn verdict(&mut self) -> Verdict {
-        match self.below(12) {
+        match self.below(14) {
             0 => Verdict::Crossing,
             1 => Verdict::Known,
             2 => Verdict::Full,
             3 => Verdict::Other,
+            4 => Verdict::Busy,
+            5 => Verdict::Denied,
             _ => Verdict::Accepted,
         }
     }

@@ -61,8 +61,8 @@ fn hello(draw: &mut Draw<'_>, stage: &Stage, n: u32, own: Addr) -> Hello {
     // A name that is not the own one is said now and then.
     let name = if draw.below(6) == 0 { draw.name(&all) } else { own };
     let other = if draw.below(12) == 0 { draw.name(&all) } else { stage.victim.addr };
-    let (instance, epoch) = (draw.word(&[n.into()]), [0, 0, 1, u64::MAX][usize::from(draw.below(4))]);
-    Hello { role: Role::Caller, instance, epoch, name, other, nonce: [draw.byte(); 32] }
+    let instance = draw.word(&[n.into()]);
+    Hello { role: Role::Caller, instance, name, other, nonce: [draw.byte(); 32] }
 }
 
 fn call(stage: &mut Stage, draw: &mut Draw<'_>, n: u32) {
@@ -87,6 +87,9 @@ fn call(stage: &mut Stage, draw: &mut Draw<'_>, n: u32) {
     let Some(Ok(Next::Connected(_, keys))) = verdict.map(|verdict| caller.hear(&verdict)) else {
         return hang_up(stage, draw, stream);
     };
+    if caller.confirmation().is_some_and(|confirmation| !say(stage, &mut stream, draw, &confirmation)) {
+        return hang_up(stage, draw, stream);
+    }
     Talk { stream, keys, own, foe, side: Side::Caller }.run(stage, draw);
 }
 
@@ -106,7 +109,7 @@ fn answer(stage: &mut Stage, draw: &mut Draw<'_>, n: u32) {
     stream.set_nonblocking(true).unwrap();
     let Some(asked) = pull(stage, &mut stream, Hello::LEN) else { return };
     let mut answerer = Answerer::new(&key(), own);
-    let said = answerer.hear_hello(&asked, |_| own.epoch).expect("a hello of the victim");
+    let said = answerer.hear_hello(&asked).expect("a hello of the victim");
     let goes_on = say(stage, &mut stream, draw, &said);
     let proof = goes_on.then(|| pull(stage, &mut stream, MAC)).flatten();
     let Some(Ok(proven)) = proof.map(|proof| answerer.hear_proof(&proof)) else {
@@ -116,6 +119,8 @@ fn answer(stage: &mut Stage, draw: &mut Draw<'_>, n: u32) {
     if !say(stage, &mut stream, draw, &proven.verdict(verdict)) || verdict != Verdict::Accepted {
         return hang_up(stage, draw, stream);
     }
+    let Some(confirmation) = pull(stage, &mut stream, MAC) else { return };
+    assert!(proven.is_confirmation(&confirmation), "the victim confirms what it has accepted");
     let keys = proven.keys();
     Talk { stream, keys, own, foe, side: Side::Answerer(door) }.run(stage, draw);
 }

@@ -209,8 +209,7 @@ impl Talk {
                 stream.set_nonblocking(true).unwrap();
                 let hello = pull(stage, &mut stream, Hello::LEN)?;
                 let mut answerer = Answerer::new(&key, Hello { role: Role::Answerer, ..own });
-                let epoch = own.epoch;
-                let answer = answerer.hear_any(&hello, |_| epoch, |_| Some(key.clone())).ok()?;
+                let answer = answerer.hear_any(&hello, |_| Some(key.clone())).ok()?;
                 let goes_on = say(stage, &mut stream, draw, &answer);
                 let proof = goes_on.then(|| pull(stage, &mut stream, MAC))??;
                 let proven = answerer.hear_proof(&proof).ok()?;

@@ -1,0 +1,142 @@
+//! The end of an endpoint, or of its process: what was sent arrives before the connections end.
+//!
+//! A closed socket answers what comes with a reset. The kernel then drops what it has sent and the other host has not acknowledged.
+//! So a connection is closed once all of it is acknowledged: from then on the receiver's kernel has it, and keeps it for the
+//! receiver after a reset, too. All connections are waited for together, for a limited time.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use wire::Addr;
+
+use super::channel::Channel;
+use super::peer::Peer;
+use super::sock::{self, Awaited, would_block};
+
+/// Between two looks, the first time and later on: the kernel does not wake a sleeper for an acknowledgement.
+const NAPS: std::ops::RangeInclusive<Duration> = Duration::from_micros(50)..=Duration::from_millis(5);
+/// Most bytes that are taken off a connection in one look, in so many calls.
+const DROPPED: usize = 1 << 20;
+const CALLS: usize = 8;
+
+/// A connection that is about to end.
+#[derive(Debug)]
+struct Leaving {
+    channel: Box<Channel>,
+    to: Addr,
+    /// Its end was sent behind all else.
+    finished: bool,
+}
+
+impl Leaving {
+    /// Goes on with it. Whether all of it is acknowledged, or nothing more can be.
+    fn is_over(&mut self) -> bool {
+        if self.channel.over.is_some() {
+            return true;
+        }
+        self.channel.flush();
+        if self.channel.pending() == 0 && !self.finished {
+            sock::finish(&self.channel.fd);
+            self.finished = true;
+        }
+        // What comes is dropped: two sides that both wait for room, and both close, would wait for each other.
+        !self.goes_on() || self.finished && sock::owed(&self.channel.fd) == 0
+    }
+
+    /// Drops what has come. Whether the other end may still receive something.
+    fn goes_on(&self) -> bool {
+        for _ in 0..CALLS {
+            match sock::discard_some(&self.channel.fd, DROPPED) {
+                Ok(0) => return false,
+                Ok(_) => {}
+                Err(e) => return would_block(&e),
+            }
+        }
+        true
+    }
+
+    fn awaited(&self) -> Awaited {
+        Awaited::new(&self.channel.fd, self.channel.pending() > 0)
+    }
+}
+
+/// Ends the connections to all peers, each behind what was sent on it, within `most` for all of them.
+pub(super) fn say(own: Addr, peers: &mut [Peer], most: Duration) {
+    let until = Instant::now() + most;
+    let mut leaving = Vec::new();
+    for peer in peers {
+        let to = peer.addr;
+        for mut channel in [peer.channel.take(), peer.next.take()].into_iter().flatten() {
+            let rails = channel.rails.take().into_iter().flat_map(|rails| rails.all).flatten();
+            let rails = rails.filter_map(|rail| rail.into_channel());
+            leaving.extend(rails.map(|channel| Leaving { channel, to, finished: false }));
+            leaving.push(Leaving { channel, to, finished: false });
+        }
+    }
+    let mut nap = *NAPS.start();
+    loop {
+        leaving.retain_mut(|one| !one.is_over());
+        let left = until.saturating_duration_since(Instant::now());
+        if leaving.is_empty() || left.is_zero() {
+            break;
+        }
+        let mut awaited: Vec<Awaited> = leaving.iter().map(Leaving::awaited).collect();
+        sock::wait_for_any(&mut awaited, nap.min(left));
+        nap = (2 * nap).min(*NAPS.end());
+    }
+    for one in leaving {
+        let bytes = one.channel.pending() + sock::owed(&one.channel.fd);
+        log::warn!(
+            "{own} -> {}: closed after {} ms with {bytes} bytes that were not acknowledged, which may be lost",
+            one.to,
+            most.as_millis()
+        );
+    }
+}
+
+/// The longest that an endpoint of this process waits, in milliseconds.
+static MOST: AtomicU64 = AtomicU64::new(0);
+
+/// What is sent by an endpoint that waits for `most` arrives also where the process exits without closing it. The caller is a library
+/// that is never unloaded, or a program.
+pub(super) fn stay_at_exit(most: Duration) {
+    static ONCE: Once = Once::new();
+    MOST.fetch_max(u64::try_from(most.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    ONCE.call_once(|| {
+        // SAFETY: the function is there when the process exits, since its object is never unloaded.
+        if unsafe { libc::atexit(at_exit) } != 0 {
+            log::warn!("exit(3) does not wait for what was sent: atexit(3) has no room");
+        }
+    });
+}
+
+extern "C" fn at_exit() {
+    // Nothing is left to be done about a panic.
+    let _ = std::panic::catch_unwind(|| wait_at_exit(Duration::from_millis(MOST.load(Ordering::Relaxed))));
+}
+
+/// Waits until all that the process has sent is acknowledged. The connections stay as they are, for handlers that run after this one;
+/// and no lock of an endpoint is taken, which a thread may have that does not go on. A completed message needs none: all of it was given
+/// to the kernel. In a forked child its parent's descriptors are no sockets.
+fn wait_at_exit(most: Duration) {
+    let start = Instant::now();
+    let mut nap = *NAPS.start();
+    loop {
+        let mut owed = 0;
+        let looked = ipc::each_unshared(|fd| owed += sock::owed(&fd));
+        if looked && owed == 0 {
+            return;
+        }
+        let left = most.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            log::warn!(
+                "exit after {} ms with {owed} bytes that were not acknowledged, which may be lost",
+                most.as_millis()
+            );
+            return;
+        }
+        std::thread::sleep(nap.min(left));
+        nap = (2 * nap).min(*NAPS.end());
+    }
+}
