@@ -143,7 +143,9 @@ impl Net {
     /// Runs `work` at a node, while another, of a higher number, makes progress whenever that one finds
     /// nothing to do.
     pub fn while_answered(&mut self, at: Place, by: Place, work: impl FnOnce(&mut Node)) {
-        let answer = |node: &mut Node| drop(node.progress());
+        let answer = |node: &mut Node| {
+            node.progress();
+        };
         self.meanwhile((at, false), by, answer, work);
     }
 
