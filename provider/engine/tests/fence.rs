@@ -81,8 +81,12 @@ impl Run {
     fn step(&mut self) {
         match self.dice.below(5) {
             0 | 1 => self.net.let_pass(0, 1, 1),
-            2 => drop(self.net[0].progress()),
-            _ => drop(self.net[1].progress()),
+            2 => {
+                self.net[0].progress();
+            }
+            _ => {
+                self.net[1].progress();
+            }
         }
         self.look();
     }

@@ -144,7 +144,7 @@ impl Net {
     /// nothing to do.
     pub fn while_answered(&mut self, at: Place, by: Place, work: impl FnOnce(&mut Node)) {
         let answer = |node: &mut Node| {
-            let _ = node.progress();
+            node.progress();
         };
         self.meanwhile((at, false), by, answer, work);
     }
