@@ -225,6 +225,10 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         }
     }
 
+    fn set_budget(&mut self, budget: &link_api::Budget) {
+        self.base.set_budget(budget);
+    }
+
     fn tell_kept(&mut self) {
         self.tells_kept = true;
         self.base.tell_kept();

@@ -275,7 +275,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     pub(super) fn cut_off(&mut self, peer: PeerId, what: &str) {
-        log::warn!("{}: cut {} off: too many {what}", self.link.addr(), self.link.peer_addr(peer));
+        self.complain(peer, format_args!("is cut off: too many {what}"));
         self.link.disconnect(peer);
     }
 }

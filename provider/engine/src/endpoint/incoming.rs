@@ -30,7 +30,8 @@ impl<L: RmaLink> Endpoint<L> {
         let peer = frame.from;
         self.peer(peer).has_sent(frame.len);
         if let Err(why) = self.dispatch(core, frame) {
-            self.malformed(peer, self.link.peek(frame), frame.len, why);
+            let head = self.link.peek(frame);
+            self.malformed(peer, head, frame.len, why);
         }
     }
 
@@ -360,15 +361,13 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// A peer did not get at memory here.
     #[cold]
-    pub(super) fn warn_of(&self, peer: PeerId, status: Status) {
-        let (here, there) = (self.link.addr(), self.link.peer_addr(peer));
+    pub(super) fn warn_of(&mut self, peer: PeerId, status: Status) {
         if status == Status::Fault {
-            log::warn!(
-                "{here}: {there} accesses registered memory that is not mapped, or not for that: close a registration \
-                 before its memory is unmapped, and address within what is mapped"
-            );
+            let what = "accesses registered memory that is not mapped, or not for that: close a registration before its memory is \
+                        unmapped, and address within what is mapped";
+            self.complain(peer, format_args!("{what}"));
         } else {
-            log::warn!("{here}: refused access by {there}: {status:?}");
+            self.complain(peer, format_args!("was refused access: {status:?}"));
         }
     }
 
@@ -435,11 +434,7 @@ impl<L: RmaLink> Endpoint<L> {
             }
             other => {
                 let status = other.err().unwrap_or(Status::Malformed);
-                log::warn!(
-                    "{}: refused a read by {}: {status:?}",
-                    self.link.addr(),
-                    self.link.peer_addr(peer)
-                );
+                self.complain(peer, format_args!("was refused a read: {status:?}"));
                 self.fin(peer, req, status, 0);
             }
         }

@@ -126,14 +126,20 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Logs that a frame of so many bytes was dropped; `head`: as far as that was there.
     #[cold]
-    pub(super) fn malformed(&self, from: PeerId, head: Option<[u8; Head::LEN]>, len: usize, why: Malformed) {
+    pub(super) fn malformed(
+        &mut self,
+        from: PeerId,
+        head: Option<[u8; Head::LEN]>,
+        len: usize,
+        why: Malformed,
+    ) {
         let what = describe(head, len, why);
-        log::warn!(
-            "{}: dropped a malformed frame of {} bytes from {}: {what}; that peer has a defect or is no \
-             Strait: please report this line",
-            self.link.addr(),
-            len,
-            self.link.peer_addr(from)
+        self.complain(
+            from,
+            format_args!(
+                "has sent a malformed frame of {len} bytes, which is dropped: {what}; that peer has a defect or is no \
+                 Strait: please report this line"
+            ),
         );
     }
 }

@@ -5,6 +5,7 @@ mod begun;
 mod bounce;
 mod bounces;
 mod bound;
+mod complaints;
 mod complete;
 mod coop;
 mod coop_copy;
@@ -47,6 +48,7 @@ use crowd::{FewTargets, Sources, Targets};
 use link_api::{Budget, Meter, OpId, PeerId, RmaLink, Share};
 use offered::Offered;
 use peer::Peer;
+use quota::Complaints;
 use request::{Request, Unbegun, Unsent};
 pub use staging::Leaving;
 use staging::Staging;
@@ -97,6 +99,8 @@ pub(crate) struct Endpoint<L> {
     bytes_since_progress: usize,
     /// A poll has found nothing since the last message was received: see `late`.
     waited: bool,
+    /// What peers did wrong.
+    complaints: Complaints,
     /// What answers take up that found no room, of all peers.
     owed: Share,
     /// Messages of which the link keeps a part.
@@ -159,6 +163,7 @@ impl<L: RmaLink> Endpoint<L> {
             unlogged_path: None,
             depth: quota::DEPTH,
             bytes_since_progress: 0,
+            complaints: Complaints::default(),
             owed: budget.share(),
             unsent: Vec::new(),
             kept: Map::default(),

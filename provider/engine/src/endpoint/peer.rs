@@ -8,6 +8,7 @@ use wire::Seg;
 use xfer::Helper;
 
 use super::order::Order;
+use super::quota::Complaints;
 use crate::proto::{Limits, When};
 use crate::types::*;
 
@@ -108,6 +109,8 @@ pub(crate) struct Peer {
     pub(super) connecting: bool,
     /// Entries of the address vector that lead to it.
     pub(super) routes: u32,
+    /// What it did wrong.
+    pub(super) complaints: Complaints,
     /// What its accesses have to wait for, if there is anything.
     pub(super) order: Option<Box<Order>>,
 }
@@ -145,6 +148,7 @@ impl Peer {
             connecting: false,
             expected: false,
             routes: 0,
+            complaints: Complaints::default(),
             order: None,
         }
     }

@@ -26,3 +26,15 @@ pub(super) const MESSAGE_COST: usize = 64;
 pub(super) fn cost(frame: &[u8]) -> usize {
     frame.len() + 64
 }
+
+/// How often something was done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Complaints(u32);
+
+impl Complaints {
+    /// Once more: how often that is by now, if it is to have a line.
+    pub(super) fn count(&mut self, first: u32) -> Option<u32> {
+        self.0 = self.0.saturating_add(1);
+        (self.0 <= first || self.0.is_power_of_two()).then_some(self.0)
+    }
+}
