@@ -18,6 +18,13 @@ use std::time::{Duration, Instant};
 use wire::Addr;
 use wire::session::{Hello, Verdict};
 
+#[cfg(all(test, not(loom)))]
+mod explored;
+#[cfg(all(test, not(loom)))]
+mod model;
+#[cfg(all(test, not(loom)))]
+mod twins;
+
 /// How long the other side's own call is waited for, which counts instead of this side's.
 pub(super) const CROSSING: Duration = Duration::from_secs(1);
 /// Between two probes of a connection whose peer's name is called by.
