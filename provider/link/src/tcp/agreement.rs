@@ -19,6 +19,8 @@ use wire::Addr;
 use wire::session::{Hello, Verdict};
 
 #[cfg(all(test, not(loom)))]
+mod explored;
+#[cfg(all(test, not(loom)))]
 mod model;
 #[cfg(all(test, not(loom)))]
 mod twins;
