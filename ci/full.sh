@@ -119,6 +119,11 @@ main() {
         { echo "## Miri"; echo; echo '```'; grep -E '^(ok|FAILED|skipped)' "$last" || true; echo '```'; echo; } >>"$summary"
     fi
 
+    if part tsan; then
+        item tsan ci/tsan
+        { echo "## ThreadSanitizer"; echo; echo '```'; grep -E '^(ok|FAILED|skipped|note)' "$last" || true; echo '```'; echo; } >>"$summary"
+    fi
+
     if part coverage; then
         item coverage ci/coverage
         { echo "## Coverage"; echo; grep -E '^(\||skipped)' "$last" || true; echo; } >>"$summary"

@@ -36,6 +36,7 @@ thread_local! {
 fn with_stage(attack: impl FnOnce(&mut Stage, u32)) {
     // One at which an attack failed is not used again.
     let (mut stage, n) = STAGE.take().unwrap_or_else(|| (Stage::new(), 0));
+    REACHED[0].fetch_add(1, Relaxed);
     let before = heap::begin();
     attack(&mut stage, n);
     let grown = heap::most().saturating_sub(before);
@@ -125,11 +126,12 @@ fn answer(stage: &mut Stage, draw: &mut Draw<'_>, n: u32) {
     Talk { stream, keys, own, foe, side: Side::Answerer(door) }.run(stage, draw);
 }
 
-/// All that is behind the handshake was reached: connections, rails, and steps on them.
-fn has_reached(least: [usize; 3]) {
-    let reached = [0, 1, 2].map(|at| REACHED[at].load(Relaxed));
-    println!("{reached:?} connections, rails and steps");
-    assert!(reached.iter().zip(least).all(|(n, least)| *n >= least), "{reached:?}, not {least:?}");
+/// What is behind the handshake was reached: connections, steps on them, and rails.
+fn has_reached() {
+    let [attacks, connections, steps, rails] = REACHED.each_ref().map(|n| n.load(Relaxed));
+    println!("{attacks} attacks, {connections} connections, {steps} steps, {rails} rails");
+    assert!(4 * connections >= attacks && steps >= 2 * connections, "{connections}, {steps} of {attacks}");
+    assert!(rails > 0 || attacks < 100, "no rails");
 }
 
 #[test]
@@ -140,7 +142,7 @@ fn callers() {
             with_stage(|stage, n| call(stage, &mut Draw(bytes), n));
         },
     );
-    has_reached([100, 5, 1_000]);
+    has_reached();
 }
 
 #[test]
@@ -151,5 +153,5 @@ fn answerers() {
             with_stage(|stage, n| answer(stage, &mut Draw(bytes), n));
         },
     );
-    has_reached([100, 5, 1_000]);
+    has_reached();
 }

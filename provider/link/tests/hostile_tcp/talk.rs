@@ -15,8 +15,8 @@ use wire::{Addr, Head};
 use super::draw::Draw;
 use super::stage::{Stage, pull, push, say};
 
-/// How many connections were accepted, how many rails, and how many steps were taken on them: so that they are known to be.
-pub static REACHED: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+/// How many attacks there were, how many of their connections were accepted, the steps on these, and rails.
+pub static REACHED: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 
 /// Which side the hostile one is.
 pub enum Side {
@@ -100,7 +100,7 @@ impl Talk {
     pub fn run(mut self, stage: &mut Stage, draw: &mut Draw<'_>) {
         let mut heard = Heard::default();
         let mut rails: Vec<(TcpStream, Keys)> = Vec::new();
-        REACHED[0].fetch_add(1, Relaxed);
+        REACHED[1].fetch_add(1, Relaxed);
         let names = [self.own.name, stage.victim.addr, stage.honest_name()];
         if let Side::Answerer(door) = &self.side {
             let at = Addr::new(door.local_addr().unwrap());
@@ -159,7 +159,7 @@ impl Talk {
                 break;
             }
         }
-        REACHED[1].fetch_add(rails.len(), Relaxed);
+        REACHED[3].fetch_add(rails.len(), Relaxed);
         drop(rails);
         hang_up(stage, draw, self.stream);
     }
