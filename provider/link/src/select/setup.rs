@@ -142,7 +142,8 @@ mod tests {
         let mut links =
             Links::open(OpenOptions { bind, port: Port::ListensLater, ..OpenOptions::default() }).unwrap();
         links.add_tcp_later(TcpOptions::new(JobKey::from_secret(b"of the tests"))).unwrap();
-        (links.set_early(), links.tell_kept());
+        links.set_early();
+        links.tell_kept();
         links
     }
 
