@@ -96,6 +96,9 @@ fn call(stage: &mut Stage, draw: &mut Draw<'_>, n: u32) {
 
 fn answer(stage: &mut Stage, draw: &mut Draw<'_>, n: u32) {
     let (door, own) = door();
+    if !stage.is_new(own) {
+        return;
+    }
     let foe = stage.victim.insert(own);
     let own = Hello { role: Role::Answerer, ..hello(draw, stage, n, own) };
     if !stage.calls(foe) {

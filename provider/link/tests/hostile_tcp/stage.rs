@@ -17,7 +17,7 @@ use wire::session::JobKey;
 use super::draw::Draw;
 
 /// Nothing takes longer than that, unless it hangs.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Contexts of operations with a hostile peer start here.
 const EVIL: usize = 1000;
 const LONGEST: usize = 100_000;
@@ -84,6 +84,8 @@ pub struct Stage {
     /// What the victim and the honest peer lack of their exchange.
     lacks: usize,
     rounds: u64,
+    /// Names by which hostile peers were called.
+    called: Vec<Addr>,
 }
 
 impl Stage {
@@ -109,9 +111,17 @@ impl Stage {
             ended: 0,
             lacks: 0,
             rounds: 0,
+            called: Vec::new(),
         };
         stage.greet();
         stage
+    }
+
+    /// Whether no hostile peer had this name before: the victim may still wait for one that did.
+    pub fn is_new(&mut self, name: Addr) -> bool {
+        let is_new = !self.called.contains(&name);
+        self.called.push(name);
+        is_new
     }
 
     pub fn honest_name(&self) -> Addr {
