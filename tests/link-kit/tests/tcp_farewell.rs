@@ -22,11 +22,8 @@ fn part(len: usize) -> (usize, usize) {
     say(&mut a, to_b, &mut [&mut b], b"hello");
     let (to_a, _) = take(&mut b, &mut a);
     let mut sent = 0;
-    loop {
-        match a.send(to_b, &bytes(len, sent), &[], 0, 0) {
-            Ok(()) | Err(Refused::Kept) => sent += 1,
-            Err(_) => break,
-        }
+    while let Ok(()) | Err(Refused::Kept) = a.send(to_b, &bytes(len, sent), &[], 0, 0) {
+        sent += 1;
     }
     let (mut got, closing) = (0, AtomicBool::new(false));
     let receive = |b: &mut TcpLink, got: &mut usize| match b.poll() {
