@@ -1,8 +1,15 @@
 //! What an endpoint over TCP has sent arrives after it has closed, whatever its receiver sends to it meanwhile.
 #![cfg(not(loom))]
 
+#[path = "support/caller.rs"]
+#[allow(dead_code)]
+mod caller;
 #[path = "support/pair.rs"]
+#[allow(dead_code)]
 mod pair;
+#[path = "support/played.rs"]
+#[allow(dead_code)]
+mod played;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -12,15 +19,21 @@ use link::{TcpLink, TcpOptions};
 use link_api::{Event, Gone, Link, PeerId, Refused};
 use link_kit::bytes;
 use pair::{PATIENCE, open, options, say, take, until};
+use played::railed;
 
 /// An endpoint sends as many frames as find room, and closes once none of them is kept in the process; the other one
 /// sends to it all the while, and begins to receive when it has begun to close. Returns how many frames were sent, and came.
-fn part(len: usize) -> (usize, usize) {
-    let (mut a, mut b) = (open(options("key")), open(options("key")));
+fn part(len: usize, rails: usize) -> (usize, usize) {
+    let (mut a, mut b) = (open(railed(rails)), open(railed(rails)));
     a.tell_kept();
     let to_b = a.peer(&b.addr());
     say(&mut a, to_b, &mut [&mut b], b"hello");
     let (to_a, _) = take(&mut b, &mut a);
+    let all = format!("over {rails} rails");
+    until("rails", || {
+        assert!(a.poll().is_none() && b.poll().is_none(), "nothing was to come");
+        rails == 1 || a.describe(to_b).contains(&all) && b.describe(to_a).contains(&all)
+    });
     let mut sent = 0;
     while let Ok(()) | Err(Refused::Kept) = a.send(to_b, &bytes(len, sent), &[], 0, 0) {
         sent += 1;
@@ -69,9 +82,9 @@ fn part(len: usize) -> (usize, usize) {
 
 #[test]
 fn what_was_sent_arrives_though_the_receiver_sends_to_the_one_that_closes() {
-    for len in [1_000, 100_000, 200_000] {
-        let (sent, got) = part(len);
-        assert!(sent > 1 && sent == got, "{got} of {sent} frames of {len} bytes");
+    for (len, rails) in [(1_000, 1), (100_000, 1), (200_000, 1), (100_000, 3), (200_000, 3)] {
+        let (sent, got) = part(len, rails);
+        assert!(sent > 1 && sent == got, "{got} of {sent} frames of {len} bytes, {rails} connections");
     }
 }
 
