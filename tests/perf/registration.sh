@@ -17,7 +17,7 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 [ -e "$lib/libstrait-fi.so" ] || { echo "no libstrait-fi.so in $lib: ci/build" >&2; exit 1; }
 where=()
-[ -z "${LIBFABRIC:-}" ] || where=(-I"$LIBFABRIC/include" -L"$LIBFABRIC/lib" -Wl,-rpath,"$LIBFABRIC/lib")
+[ -z "${LIBFABRIC:-}" ] || where=(-I"$LIBFABRIC/include" -L"$LIBFABRIC/lib" "-Wl,-rpath,$LIBFABRIC/lib")
 gcc -std=gnu11 -O2 -Wall -I"$here/../../include" "${where[@]}" -o "$tmp/fi" "$here/registration.c" -lfabric -ldl
 gcc -std=gnu11 -O2 -Wall -DUCX -I"$here/../../include" -o "$tmp/ucp" "$here/registration.c" -lucp -lucs -ldl 2>"$tmp/cc-ucp" ||
     echo "without UCX: $(head -n 1 "$tmp/cc-ucp")" >&2
