@@ -215,6 +215,7 @@ impl Params {
         let mut options = OfiOptions::new(tcp.key.clone());
         options.fallback = self.links.tcp;
         options.patience = self.tcp_timeout;
+        options.linger = tcp.linger;
         if let Some(eager) = self.eager_size {
             (options.eager, options.eager_in_a_row) = (eager, eager);
         }

@@ -9,9 +9,6 @@ use crate::below::Below;
 use crate::link::{Held, OfiLink, Out};
 use crate::peer::Stage;
 
-/// How long an endpoint that is closed waits for what it has sent to come.
-const FAREWELL: Duration = Duration::from_secs(1);
-
 impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// A peer does what no honest one does.
     #[cold]
@@ -101,7 +98,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             self.base.release(frame);
             self.base_busy = false;
         }
-        let until = Instant::now() + FAREWELL;
+        let until = Instant::now() + self.options.linger;
         loop {
             for out in std::mem::take(&mut self.out) {
                 match (out, &mut self.below) {
@@ -117,13 +114,29 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 let at = &self.peers[peer.0 as usize];
                 at.channel.as_ref().is_some_and(|c| !c.is_quiet()) && !at.bye_heard && at.broken.is_none()
             });
-            if leaving.is_empty() && self.saying.is_empty() || Instant::now() >= until {
+            if leaving.is_empty() && self.saying.is_empty() {
                 return;
+            }
+            if Instant::now() >= until {
+                return self.warn_of_left(&leaving);
             }
             self.look_at_all();
             if self.out.is_empty() {
                 std::thread::sleep(Duration::from_micros(20));
             }
+        }
+    }
+}
+
+impl<B: RmaLink, F: Below> OfiLink<B, F> {
+    fn warn_of_left(&self, leaving: &[PeerId]) {
+        for peer in leaving {
+            log::warn!(
+                "{} -> {}: closed after {} ms though not all messages have come, which may be lost",
+                self.base.addr(),
+                self.base.peer_addr(*peer),
+                self.options.linger.as_millis()
+            );
         }
     }
 }

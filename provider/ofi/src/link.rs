@@ -41,6 +41,8 @@ pub struct OfiOptions {
     pub grace: Duration,
     /// How long a read may take that a peer which lives wants to be over.
     pub leave: Duration,
+    /// How long an endpoint that is closed waits at most until its peers have what was sent.
+    pub linger: Duration,
     /// See [`Path::eager`].
     pub eager: usize,
     /// See [`Path::eager_in_a_row`].
@@ -58,6 +60,7 @@ impl OfiOptions {
             patience: Duration::from_secs(30),
             grace: Duration::from_secs(5),
             leave: Duration::from_millis(500),
+            linger: Duration::from_secs(1),
             eager: 16 << 10,
             eager_in_a_row: 32 << 10,
             least_get: LEAST_READ,
