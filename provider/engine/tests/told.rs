@@ -32,9 +32,6 @@ fn head(op: Op, flags: Flags, aux: u16, tag: u64, data: u64) -> Vec<u8> {
 fn a_line_says_which_frame_it_was_and_what_is_wrong_with_it() {
     log::set_logger(&Keep).unwrap();
     log::set_max_level(log::LevelFilter::Warn);
-    let mut net = Net::new(3);
-    let large = net.memory(0, 3000);
-    net[0].send(&Send { tag: Some(1), ..msg(2, &[large], 1) }).unwrap();
     let none = Flags::empty();
     let other = 1 << 32;
     let mut odd = head(Op::Fin, none, 0, 1, 0);
@@ -47,7 +44,10 @@ fn a_line_says_which_frame_it_was_and_what_is_wrong_with_it() {
     let mut share = head(Op::CoopFetch, none, 0, other, 1);
     put(&mut share, &Pieces { len: 1.into(), piece: 1.into(), slot: 0.into(), generation: 0.into() });
     let cases = [
-        (vec![1; 7], "7 bytes from 10.0.0.1:2: shorter than a head of 20 bytes"),
+        (
+            vec![1; 7],
+            "10.0.0.1:2 has sent a malformed frame of 7 bytes, which is dropped: shorter than a head of 20 bytes",
+        ),
         (odd, "op 99 is unknown"),
         (flags, "Read: unknown flags in 0x80"),
         (head(Op::Eager, Flags::ACK, 0, 1, 0), "Eager: 0 bytes behind the head, of at least 8"),
@@ -64,13 +64,22 @@ fn a_line_says_which_frame_it_was_and_what_is_wrong_with_it() {
             "Refused: status 1 for an operation that this endpoint did not post",
         ),
     ];
+    // Of each peer a few lines alone are written.
+    let fresh = || {
+        let mut net = Net::new(3);
+        let large = net.memory(0, 3000);
+        net[0].send(&Send { tag: Some(1), ..msg(2, &[large], 1) }).unwrap();
+        net
+    };
     for (frame, what) in cases {
+        let mut net = fresh();
         net.inject(1, 0, frame);
         net[0].progress();
         let lines = std::mem::take(&mut *LINES.lock().unwrap());
         assert!(lines.len() == 1 && lines[0].contains(what), "{what}: {lines:?}");
     }
     // One of the right peer that does not fit: there is nothing to be put together.
+    let mut net = fresh();
     net.inject(2, 0, head(Op::Result, none, 0, other, 0));
     net[0].progress();
     let lines = std::mem::take(&mut *LINES.lock().unwrap());

@@ -7,9 +7,11 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd as _;
+use std::sync::OnceLock;
 
 use crate::credentials::{User, others_look_alike};
 use crate::listeners::{HEAD, ask_for, half, word};
+use crate::socket::is_lack;
 
 // linux/inet_diag.h and net/tcp_states.h.
 const ESTABLISHED: u8 = 1;
@@ -19,19 +21,34 @@ const STATE: usize = 1;
 const UID: usize = 64;
 const INODE: usize = 68;
 
-/// Which user has the other end of a connection from `here` to `there`, addresses of this network namespace both. An error where that
-/// is not to be found out: the kernel answers neither way, or there is no such end, as where its process has closed it.
-pub fn of_other_end(here: SocketAddr, there: SocketAddr) -> io::Result<User> {
+/// Which user has the other end of a connection from `here` to `there`. `None`: that is no socket of this network namespace. An error
+/// where it is not to be found out: its process has closed it, the kernel answers neither way, or this process lacks a descriptor.
+pub fn of_other_end(here: SocketAddr, there: SocketAddr) -> io::Result<Option<User>> {
     let (here, there) = (canonical(here), canonical(there));
-    // A kernel without such a list says what it says of a socket that is not in there.
-    let uid = by_kernel(there, here).or_else(|_| by_table(there, here))?;
+    let found = if kernel_lists(here, there)? { by_kernel(there, here)? } else { by_table(there, here)? };
+    let Some(uid) = found else { return Ok(None) };
     // SAFETY: geteuid(2) cannot fail and touches no memory.
     let me = unsafe { libc::geteuid() };
-    Ok(match uid == me {
+    Ok(Some(match uid == me {
         false => User::Other,
         true if others_look_alike() => User::Unknown,
         true => User::Ours,
-    })
+    }))
+}
+
+/// Whether the kernel finds one socket of many by sock_diag(7), as it does one that is there for sure: else it says of each one that there
+/// is none, or refuses to be asked. The tables in /proc then serve, which take a microsecond or more for each connection of the host.
+fn kernel_lists(here: SocketAddr, there: SocketAddr) -> io::Result<bool> {
+    static LISTS: OnceLock<bool> = OnceLock::new();
+    if let Some(known) = LISTS.get() {
+        return Ok(*known);
+    }
+    match by_kernel(here, there) {
+        Ok(Some(_)) => Ok(*LISTS.get_or_init(|| true)),
+        Err(e) if is_lack(&e) => Err(e),
+        // This end may have ended just now, which says nothing of others.
+        _ => Ok(false),
+    }
 }
 
 /// An IPv4 address that is mapped into IPv6 is the IPv4 one, as the kernel looks for it.
@@ -48,13 +65,17 @@ fn user_of(state: u8, uid: u32, inode: u64) -> io::Result<u32> {
     if state == ESTABLISHED && inode != 0 { Ok(uid) } else { Err(not_there()) }
 }
 
-fn by_kernel(local: SocketAddr, remote: SocketAddr) -> io::Result<u32> {
+fn by_kernel(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<u32>> {
     let kernel = ask_for(0, &request(local, remote))?;
     let mut bytes = [0u8; 4096];
     // SAFETY: a place of so many bytes.
     let n = unsafe { libc::recv(kernel.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
-    read(bytes.get(..n).unwrap_or_default())
+    match read(bytes.get(..n).unwrap_or_default()) {
+        Ok(uid) => Ok(Some(uid)),
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        Err(e) => Err(e),
+    }
 }
 
 /// Asks for the one socket with these addresses.
@@ -89,14 +110,14 @@ fn read(bytes: &[u8]) -> io::Result<u32> {
     user_of(entry[STATE], uid, inode.into())
 }
 
-fn by_table(local: SocketAddr, remote: SocketAddr) -> io::Result<u32> {
+fn by_table(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<u32>> {
     // An IPv4 connection of a socket that serves both versions of IP is in the table of IPv6.
-    let mut found = Err(not_there());
+    let mut found = Ok(None);
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
         match std::fs::read_to_string(table) {
             Ok(text) => {
                 if let Some((state, uid, inode)) = text.lines().find_map(|line| row(line, local, remote)) {
-                    return user_of(state, uid, inode);
+                    return user_of(state, uid, inode).map(Some);
                 }
             }
             Err(e) if table.ends_with("tcp") => found = Err(e),
@@ -168,11 +189,11 @@ mod tests {
         for (caller, answerer) in PLACES.iter().filter_map(|at| pair(at)) {
             for end in [&caller, &answerer] {
                 let (here, there) = ends(end);
-                assert_eq!(of_other_end(here, there).unwrap(), User::Ours, "{here} {there}");
+                assert_eq!(of_other_end(here, there).unwrap(), Some(User::Ours), "{here} {there}");
                 let (here, there) = (canonical(here), canonical(there));
                 // SAFETY: geteuid(2) cannot fail and touches no memory.
                 let me = unsafe { libc::geteuid() };
-                assert_eq!(by_table(there, here).unwrap(), me, "{here} {there}");
+                assert_eq!(by_table(there, here).unwrap(), Some(me), "{here} {there}");
             }
         }
     }
@@ -187,9 +208,9 @@ mod tests {
         // SAFETY: fchown(2) of a descriptor that is open here.
         assert_eq!(unsafe { libc::fchown(caller.as_raw_fd(), 65534, u32::MAX) }, 0);
         let (here, there) = ends(&answerer);
-        assert_eq!(of_other_end(here, there).unwrap(), User::Other);
-        assert_eq!(by_table(there, here).unwrap(), 65534);
-        assert_eq!(of_other_end(there, here).unwrap(), User::Ours, "the other one is still ours");
+        assert_eq!(of_other_end(here, there).unwrap(), Some(User::Other));
+        assert_eq!(by_table(there, here).unwrap(), Some(65534));
+        assert_eq!(of_other_end(there, here).unwrap(), Some(User::Ours), "the other one is still ours");
     }
 
     /// The kernel gives a socket that no process has to root.
@@ -206,6 +227,16 @@ mod tests {
         let (here, there) = ends(&caller);
         assert!(of_other_end(here, there).is_err());
         assert!(by_table(there, here).is_err());
+    }
+
+    #[test]
+    fn a_socket_of_another_host_is_none_of_this_one() {
+        let (caller, _answerer) = pair("127.0.0.1:0").unwrap();
+        let here = ends(&caller).0;
+        let elsewhere: SocketAddr = "198.51.100.1:7".parse().unwrap();
+        assert_eq!(of_other_end(here, ends(&caller).1).unwrap(), Some(User::Ours));
+        assert_eq!(of_other_end(here, elsewhere).unwrap(), None);
+        assert_eq!(by_table(elsewhere, here).unwrap(), None);
     }
 
     #[test]

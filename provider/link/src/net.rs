@@ -1,6 +1,9 @@
 //! Which IP addresses are this host's.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+use ipc::cvt;
 
 /// An address as the kernel takes it, and how many bytes it has.
 pub(crate) fn raw(addr: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
@@ -35,19 +38,21 @@ pub(crate) fn raw(addr: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t)
     (raw, len as libc::socklen_t)
 }
 
-/// The IP address in one that the kernel has written; `None`: it is of another family.
-pub(crate) fn ip(raw: &libc::sockaddr_storage) -> Option<IpAddr> {
+/// The address in one that the kernel has written; `None`: it is of another family.
+pub(crate) fn addr(raw: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let place = &raw const *raw;
     match i32::from(raw.ss_family) {
         libc::AF_INET => {
             // SAFETY: an address of this family is a `sockaddr_in`, for which a `sockaddr_storage` has room and alignment.
             let sin = unsafe { place.cast::<libc::sockaddr_in>().read() };
-            Some(IpAddr::V4(Ipv4Addr::from(sin.sin_addr.s_addr.to_ne_bytes())))
+            let ip = Ipv4Addr::from(sin.sin_addr.s_addr.to_ne_bytes());
+            Some((ip, u16::from_be(sin.sin_port)).into())
         }
         libc::AF_INET6 => {
             // SAFETY: as above, with `sockaddr_in6`.
             let sin = unsafe { place.cast::<libc::sockaddr_in6>().read() };
-            Some(IpAddr::V6(Ipv6Addr::from(sin.sin6_addr.s6_addr)))
+            let (ip, port) = (Ipv6Addr::from(sin.sin6_addr.s6_addr), u16::from_be(sin.sin6_port));
+            Some(SocketAddrV6::new(ip, port, sin.sin6_flowinfo, sin.sin6_scope_id).into())
         }
         _ => None,
     }
@@ -55,7 +60,13 @@ pub(crate) fn ip(raw: &libc::sockaddr_storage) -> Option<IpAddr> {
 
 /// Whether a peer of this address is on this host.
 pub(crate) fn is_local(ip: IpAddr) -> bool {
-    ip.is_loopback() || interfaces().iter().any(|i| i.ip == ip)
+    find_local(ip).unwrap_or(false)
+}
+
+/// Whether an interface of this host has this address; an error where the kernel does not list them, as to a process without a
+/// descriptor.
+pub(crate) fn find_local(ip: IpAddr) -> io::Result<bool> {
+    Ok(ip.is_loopback() || list()?.iter().any(|i| i.ip == ip))
 }
 
 /// What an endpoint that listens on every address calls itself: the first address of an interface
@@ -115,13 +126,16 @@ struct Interface {
     loopback: bool,
 }
 
-/// The addresses of interfaces that are up, in the kernel's order; none if they cannot be listed.
+/// The addresses of interfaces that are up; none if they cannot be listed.
 fn interfaces() -> Vec<Interface> {
+    list().unwrap_or_default()
+}
+
+/// The addresses of interfaces that are up, in the kernel's order.
+fn list() -> io::Result<Vec<Interface>> {
     let mut list = std::ptr::null_mut();
     // SAFETY: `list` is a valid place for the list's head.
-    if unsafe { libc::getifaddrs(&mut list) } != 0 {
-        return Vec::new();
-    }
+    cvt(unsafe { libc::getifaddrs(&mut list) })?;
     let mut found = Vec::new();
     let mut at = list;
     while !at.is_null() {
@@ -153,7 +167,7 @@ fn interfaces() -> Vec<Interface> {
     }
     // SAFETY: the list came from `getifaddrs` and nothing borrows from it any more.
     unsafe { libc::freeifaddrs(list) };
-    found
+    Ok(found)
 }
 
 #[cfg(test)]

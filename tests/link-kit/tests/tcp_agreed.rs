@@ -431,3 +431,26 @@ fn the_end_of_others_ends_no_connection() {
         }
     }
 }
+
+/// Callers with the key that were let in, and never confirm.
+#[test]
+fn promises_that_are_not_kept_take_up_no_more_than_they_may_and_keep_no_peer_out() {
+    let mut b = open(TcpOptions { guests: 8, ..options("key") });
+    let called = b.addr();
+    let mut kept = Vec::new();
+    for port in 1..=20u16 {
+        let mut stream = TcpStream::connect(called.sock()).unwrap();
+        let name = Addr::new(([127, 0, 0, 7], port).into());
+        let own = Hello { role: Role::Caller, instance: 1, name, other: called, nonce: [port as u8; 32] };
+        let mut caller = Caller::new(&JobKey::from_secret(b"key"), own);
+        let found = call_up_to_verdict(&mut stream, &mut b, &mut caller);
+        let is_let_in = matches!(found, Ok(Next::Connected(..)));
+        assert_eq!(is_let_in, port <= 8, "{port}: {found:?}");
+        kept.push(stream);
+    }
+    // A peer has the place of one that takes too long.
+    let mut a = open(TcpOptions { connect_timeout: Duration::from_secs(60), ..options("key") });
+    let to_b = a.peer(&called);
+    say(&mut a, to_b, &mut [&mut b], b"hello");
+    assert_eq!(take(&mut b, &mut a).1, b"hello");
+}

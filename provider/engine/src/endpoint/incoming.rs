@@ -395,7 +395,13 @@ impl<L: RmaLink> Endpoint<L> {
         match core.reach(rma, Access::REMOTE_WRITE) {
             Ok(reached) if reached.len as u64 == there => {
                 let in_order = core.config.rma_order;
-                let then = Then::Write { data, cntrs: reached.cntrs, mrs: reached.mrs, in_order };
+                let then = Then::Write {
+                    data,
+                    cntrs: reached.cntrs,
+                    mrs: reached.mrs,
+                    in_order,
+                    several: rma.len() > 1,
+                };
                 let iov = (&reached.iov[..]).into();
                 self.fetch_into(
                     core,

@@ -172,12 +172,14 @@ pub(super) struct Invited {
 #[derive(Debug)]
 pub(super) enum Then {
     Recv(MatchedRecv),
-    /// `in_order`: no access that the peer posted behind it may take effect before it.
+    /// `in_order`: no access that the peer posted behind it may take effect before it. `several`: it names more than one place, and the
+    /// last one may stand for those before it.
     Write {
         data: Option<u64>,
         cntrs: Bound,
         mrs: Mrs,
         in_order: bool,
+        several: bool,
     },
 }
 

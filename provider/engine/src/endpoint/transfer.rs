@@ -77,7 +77,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         // The last element of a write may stand for those before it: GPI-2's notifications do. Neither two sides nor an adapter would
         // copy them one after another.
-        let one_by_one = iov.len() > 1 && matches!(then, Then::Write { .. }) && choice.memory == Memory::Host;
+        let one_by_one = matches!(then, Then::Write { several: true, .. }) && choice.memory == Memory::Host;
         if one_by_one {
             choice.tried |= Tried::COOPERATIVE | Tried::HANDLES;
         }

@@ -37,8 +37,9 @@ impl Links {
 
     /// Whether a peer of this name is to be reached by shared memory, and why or why not.
     pub(super) fn near(&self, addr: &Addr) -> Cause {
-        match net::is_local(addr.ip()) {
-            _ if *addr == self.shm.addr() => Cause::Near("it is this endpoint"),
+        let own = self.shm.addr();
+        match addr.ip() == own.ip() || net::is_local(addr.ip()) {
+            _ if *addr == own => Cause::Near("it is this endpoint"),
             true if self.near => Cause::Near("its address is this host's"),
             true => Cause::Far("shared memory is not to be used"),
             false => Cause::Far("its address is not this host's"),

@@ -44,7 +44,8 @@ impl Admission {
     }
 
     /// Why a caller of this name is not let in, if so; `peer`: what it is called here, if it is known.
-    pub(super) fn refusal(&self, name: &Addr, peer: Option<PeerId>) -> Option<&'static str> {
+    /// Where the addresses of this host cannot be listed, as without a descriptor, the name counts for one of this host's: the caller is.
+    pub(super) fn refusal(&self, own: &Addr, name: &Addr, peer: Option<PeerId>) -> Option<&'static str> {
         match self.callers {
             _ if peer.is_some_and(|peer| self.elsewhere.contains(&peer)) => {
                 Some("another link serves that peer")
@@ -52,7 +53,11 @@ impl Admission {
             Callers::Itself => Some(
                 "shared memory is not to be used here: give all processes of a job the same FI_STRAIT_LINKS",
             ),
-            Callers::OfThisHost if !net::is_local(name.ip()) => Some("that is no address of this host"),
+            Callers::OfThisHost
+                if own.ip() != name.ip() && matches!(net::find_local(name.ip()), Ok(false)) =>
+            {
+                Some("that is no address of this host")
+            }
             Callers::OfThisHost | Callers::All => None,
         }
     }
@@ -65,18 +70,19 @@ mod tests {
     #[test]
     fn names_that_another_link_serves_are_refused() {
         let name = |text: &str| Addr::new(text.parse().unwrap());
-        let (near, far) = (name("127.0.0.1:7"), name("198.51.100.1:7"));
+        let (near, far, own) = (name("127.0.0.1:7"), name("198.51.100.1:7"), name("127.0.0.1:8"));
         let mut all = Admission::new();
-        assert_eq!((all.refusal(&near, None), all.refusal(&far, None)), (None, None));
+        assert_eq!((all.refusal(&own, &near, None), all.refusal(&own, &far, None)), (None, None));
         all.set_callers(Callers::OfThisHost);
-        assert!(all.refusal(&near, None).is_none() && all.refusal(&far, None).is_some());
+        assert!(all.refusal(&own, &near, None).is_none() && all.refusal(&own, &far, None).is_some());
         all.set_elsewhere(PeerId(3), true);
         assert!(
-            all.refusal(&near, Some(PeerId(3))).is_some() && all.refusal(&near, Some(PeerId(2))).is_none()
+            all.refusal(&own, &near, Some(PeerId(3))).is_some()
+                && all.refusal(&own, &near, Some(PeerId(2))).is_none()
         );
         all.set_elsewhere(PeerId(3), false);
-        assert!(all.refusal(&near, Some(PeerId(3))).is_none());
+        assert!(all.refusal(&own, &near, Some(PeerId(3))).is_none());
         all.set_callers(Callers::Itself);
-        assert!(all.refusal(&near, None).is_some());
+        assert!(all.refusal(&own, &near, None).is_some());
     }
 }

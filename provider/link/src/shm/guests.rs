@@ -241,7 +241,7 @@ impl ShmLink {
         if hello.to != self.addr && !(self.everywhere && hello.to.port() == self.addr.port()) {
             return wrong(format!("{} takes us for {}", hello.from, hello.to));
         }
-        let refusal = self.admission.refusal(&hello.from, self.ids.get(&hello.from).copied());
+        let refusal = self.admission.refusal(&self.addr, &hello.from, self.ids.get(&hello.from).copied());
         if let Some(why) = refusal.filter(|_| hello.from != self.addr) {
             return wrong(format!("it calls itself {}: {why}", hello.from));
         }

@@ -4,21 +4,19 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use ipc::{Unshared, Watch};
-use link_api::{Event, Gone, Link as _, PeerId, Refused};
+use link_api::{Event, Gone, PeerId, Refused};
 use wire::Addr;
 use wire::session::{Caller, Heard, Hello, Keys, MAC, Next, Role, Stranger, Verdict};
 
 use super::agreement::CROSSING;
 use super::handshake::{Call, Stage, say, versions};
 use super::link::TcpLink;
+use super::names::Unproved;
 use super::sock::{self, gone};
 use super::watched::token;
 
 /// How long it takes until a peer that does not listen yet is called again.
 const AGAIN: Duration = Duration::from_millis(100);
-
-/// Most calls to names that callers have yet to prove.
-const CALLED_BACK: usize = 64;
 
 /// How long the kernel tries one of two addresses, before it is the other one's turn.
 const ATTEMPT: Duration = Duration::from_secs(1);
@@ -218,8 +216,20 @@ impl TcpLink {
                 let confirmation = call.caller.confirmation();
                 if let (Stage::Talking(fd, _), Some(confirmation)) = (stage, confirmation) {
                     self.poller.remove(&fd);
-                    if let Err(why) = self.names.check_called(&fd) {
-                        return self.warn_of(peer, Gone::Denied, &why);
+                    self.spare = None;
+                    let checked = self.names.check_called(&fd);
+                    self.keep_spare();
+                    match checked {
+                        Ok(()) => {}
+                        Err(Unproved::For(why)) => return self.warn_of(peer, Gone::Denied, &why),
+                        Err(Unproved::Lack(errno)) => {
+                            self.lacks.0 = Some(errno);
+                            let caller = self.drop_call(peer).filter(|_| self.is_recent(peer));
+                            return match caller {
+                                Some(call) => self.call_later(peer, call.caller),
+                                None => self.call_failed(peer, Gone::Exhausted, "there is no descriptor"),
+                            };
+                        }
                     }
                     self.at_mut(peer).by_further = by_further;
                     self.confirm(peer, (fd, confirmation), keys, &hello);
@@ -286,6 +296,13 @@ impl TcpLink {
         keys: Keys,
         hello: &Hello,
     ) {
+        // A caller that was slow may have been given up meanwhile: it has not used the connection, and calls again.
+        if sock::is_finished(&fd) {
+            return match self.drop_call(peer) {
+                Some(call) => self.call_later(peer, call.caller),
+                None => self.call_failed(peer, Gone::Refused, "it has given up this side"),
+            };
+        }
         if let Err(e) = say(&fd, &confirmation) {
             return self.call_failed(peer, Gone::Refused, &e.to_string());
         }
@@ -333,43 +350,26 @@ impl TcpLink {
         } else {
             at.fail(why);
         }
-        self.forget_called_back(peer);
     }
 
     /// What the application knows of the peer of a name.
     pub(super) fn known_by(&self, name: &Addr) -> Option<&Addr> {
-        let known = self.ids.get(name).map(|id| self.at(*id))?;
-        (!known.called_back).then_some(&known.addr)
+        self.ids.get(name).map(|id| &self.at(*id).addr)
     }
 
-    /// Calls the peer of a name by which a connection came that is not from its address: what answers there has the name. The verdict
+    /// Calls a peer under whose name a connection came that is not from its address: what answers there has the name. The verdict
     /// on that connection.
     pub(super) fn call_back(&mut self, name: &Addr) -> Verdict {
-        let is_new = !self.ids.contains_key(name);
-        if is_new && self.pending.iter().filter(|id| self.at(**id).called_back).count() >= CALLED_BACK {
-            return Verdict::Full;
-        }
-        let peer = self.id_of(&Addr::new(name.sock()));
-        let at = self.at_mut(peer);
-        at.called_back |= is_new;
-        if at.is_connected() {
+        let Some(peer) = self.ids.get(name).copied().filter(|peer| !self.at(*peer).is_connected()) else {
             return Verdict::Denied;
-        }
-        if at.call.is_none() {
+        };
+        if self.at(peer).call.is_none() {
             log::info!("{}: {name} calls from another address, and is called at its own", self.addr);
             if let Err(Refused::Gone(_)) = self.call(peer) {
-                self.forget_called_back(peer);
                 return Verdict::Denied;
             }
         }
         Verdict::Crossing
-    }
-
-    /// A peer that was known for a caller's sake alone has not proved its name.
-    fn forget_called_back(&mut self, peer: PeerId) {
-        if self.at(peer).called_back {
-            self.forget(peer);
-        }
     }
 
     pub(super) fn drop_call(&mut self, peer: PeerId) -> Option<Box<Call>> {
@@ -390,7 +390,6 @@ impl TcpLink {
                 if let Some(Stage::Waiting) = at.call.as_ref().map(|call| &call.stage) {
                     // The next send calls again.
                     at.call = None;
-                    self.forget_called_back(peer);
                 } else {
                     self.call_failed(peer, Gone::Unreachable, "it did not answer in time");
                 }

@@ -83,9 +83,7 @@ impl Link for TcpLink {
     }
 
     fn peer(&mut self, addr: &Addr) -> PeerId {
-        let peer = self.id_of(addr);
-        self.at_mut(peer).called_back = false;
-        peer
+        self.id_of(addr)
     }
 
     fn serve_host(&mut self, on: bool) {

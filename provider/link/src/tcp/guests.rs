@@ -79,7 +79,7 @@ impl TcpLink {
     }
 
     /// Has a descriptor to give up, if there are any.
-    fn keep_spare(&mut self) {
+    pub(super) fn keep_spare(&mut self) {
         if self.spare.is_none() {
             self.spare = self.listener.try_clone().ok();
         }
@@ -155,6 +155,8 @@ impl TcpLink {
             Visit::Proven(proven) => {
                 if let Some(guest) = self.guests.take(at) {
                     self.poller.remove(&guest.fd);
+                    // What it takes to find out which user it is of.
+                    self.spare = None;
                     self.decide(guest.fd, proven, guest.surplus);
                     self.keep_spare();
                 }
@@ -193,8 +195,22 @@ impl TcpLink {
             match self.names.claim(&caller.name, self.known_by(&caller.name), &fd) {
                 Claim::Granted => return self.answer(fd, proven),
                 Claim::CallBack => self.call_back(&caller.name),
+                Claim::Unknown => {
+                    let (own, level) = (self.addr, self.names.level());
+                    log::log!(
+                        level,
+                        "{own}: {} calls from an address that is not its own, and is to call again until it is known here",
+                        caller.name
+                    );
+                    Verdict::Busy
+                }
+                Claim::Later(errno) => {
+                    self.lacks_for_callers(&std::io::Error::from_raw_os_error(errno));
+                    Verdict::Full
+                }
                 Claim::Refused(why) => {
-                    log::warn!("{}: refused a caller under the name {}: {why}", self.addr, caller.name);
+                    let (own, level) = (self.addr, self.names.level());
+                    log::log!(level, "{own}: refused a caller under the name {}: {why}", caller.name);
                     Verdict::Denied
                 }
             }

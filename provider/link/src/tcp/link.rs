@@ -253,7 +253,6 @@ impl TcpLink {
     pub(super) fn adopt(&mut self, peer: PeerId, channel: Box<Channel>) {
         let at = self.at_mut(peer);
         at.set_met();
-        at.called_back = false;
         if let Some(former) = &mut at.channel {
             former.last = true;
             at.next = Some(channel);

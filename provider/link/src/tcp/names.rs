@@ -5,7 +5,7 @@
 //! which the kernel knows of either end of a connection. With a secret job key it may be of another user: it has proved the key.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use ipc::credentials::{UNMAPPED, User};
 use ipc::{Unshared, tcp_user};
@@ -21,17 +21,42 @@ pub(super) enum Claim {
     Granted,
     /// Be called under it: its connection comes from another address of its host, or from another host.
     CallBack,
+    /// Call again, and have it once the application knows that peer: its connection comes from another address.
+    Unknown,
+    /// Call again: this process lacks what it takes to find out which user the caller is of.
+    Later(Errno),
     /// Nothing, for this reason.
     Refused(String),
+}
+
+/// An error of the system's, by its number.
+pub(super) type Errno = i32;
+
+/// Why it is not known that a connection is of the same user.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Unproved {
+    /// This process lacks a descriptor or memory.
+    Lack(Errno),
+    /// For this reason, which stays.
+    For(String),
+}
+
+impl From<Unproved> for Claim {
+    fn from(why: Unproved) -> Claim {
+        match why {
+            Unproved::Lack(errno) => Claim::Later(errno),
+            Unproved::For(why) => Claim::Refused(why),
+        }
+    }
 }
 
 /// What is known of a connection.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// The address at its other end; and whether that is of this host.
+    /// The address at its other end; and whether an interface of this host has it.
     from: IpAddr,
     from_here: bool,
-    /// The name's address is of this host.
+    /// An interface of this host has the name's address.
     name_here: bool,
 }
 
@@ -42,11 +67,25 @@ pub(super) struct Names {
     secret: bool,
     /// Peers of this host may come by this link.
     host: bool,
+    /// Callers that were refused.
+    refused: u32,
 }
+
+/// Whether an interface of this host has an address: an error where this process lacks a descriptor to find out. Where the kernel does not
+/// list addresses at all it knows of sockets.
+fn is_here(ip: IpAddr) -> Result<bool, Errno> {
+    match net::find_local(ip) {
+        Err(e) if ipc::socket::is_lack(&e) => Err(e.raw_os_error().unwrap_or(libc::EMFILE)),
+        found => Ok(found.unwrap_or(false)),
+    }
+}
+
+/// Lines of the log on callers that were refused.
+const LINES: u32 = 16;
 
 impl Names {
     pub(super) fn new(secret: bool) -> Names {
-        Names { secret, host: true }
+        Names { secret, host: true, refused: 0 }
     }
 
     /// Whether peers of this host may come by this link.
@@ -54,11 +93,22 @@ impl Names {
         self.host = on;
     }
 
+    /// How a caller that is refused is logged: callers are not to fill the log.
+    pub(super) fn level(&mut self) -> log::Level {
+        self.refused = self.refused.saturating_add(1);
+        if self.refused <= LINES { log::Level::Warn } else { log::Level::Debug }
+    }
+
     /// Whether a caller may have this name; `known`: what the application knows of the peer of that name.
     pub(super) fn claim(&self, name: &Addr, known: Option<&Addr>, fd: &Unshared) -> Claim {
         let Some((here, there)) = sock::ends(fd) else { return Claim::Refused("it is gone".into()) };
         let from = there.ip().to_canonical();
-        let seen = Seen { from, from_here: net::is_local(from), name_here: net::is_local(name.ip()) };
+        let found = is_here(from).and_then(|from_here| Ok((from_here, is_here(name.ip())?)));
+        let (from_here, name_here) = match found {
+            Ok(found) => found,
+            Err(errno) => return Claim::Later(errno),
+        };
+        let seen = Seen { from, from_here, name_here };
         self.judge(name, known, seen, || tcp_user::of_other_end(here, there))
     }
 
@@ -67,46 +117,55 @@ impl Names {
         name: &Addr,
         known: Option<&Addr>,
         seen: Seen,
-        user: impl FnOnce() -> io::Result<User>,
+        user: impl FnOnce() -> io::Result<Option<User>>,
     ) -> Claim {
+        let is_here = match self.prove(seen.from_here, user) {
+            Ok(is_here) => is_here,
+            Err(why) => return why.into(),
+        };
         let further = known.and_then(Addr::further).map(IpAddr::V4);
-        match (seen.from_here, seen.name_here) {
+        match (is_here, seen.name_here) {
             (true, true) if !self.host => Claim::Refused(
                 "peers of this host are reached by shared memory: give all processes of a job the same FI_STRAIT_LINKS"
                     .into(),
             ),
-            (true, true) => self.prove(user).map_or_else(Claim::Refused, |()| Claim::Granted),
+            (true, true) => Claim::Granted,
+            (_, false) if seen.from == name.ip() => Claim::Granted,
             (true, false) => Claim::Refused("it calls from this host under a name of another one".into()),
             (false, true) => Claim::Refused(format!("it calls from {} under a name of this host", seen.from)),
-            (false, false) if seen.from == name.ip() || Some(seen.from) == further => Claim::Granted,
-            (false, false) => Claim::CallBack,
+            (false, false) if Some(seen.from) == further => Claim::Granted,
+            (false, false) if known.is_some() => Claim::CallBack,
+            (false, false) => Claim::Unknown,
         }
     }
 
     /// Whether what has answered at an address may be the peer of it: a process of this host is of the same user.
-    pub(super) fn check_called(&self, fd: &Unshared) -> Result<(), String> {
-        match sock::ends(fd) {
-            Some((here, there)) if net::is_local(there.ip().to_canonical()) => self.prove_end(here, there),
-            _ => Ok(()),
-        }
+    pub(super) fn check_called(&self, fd: &Unshared) -> Result<(), Unproved> {
+        let Some((here, there)) = sock::ends(fd) else { return Err(Unproved::For("it is gone".into())) };
+        let there_here = is_here(there.ip().to_canonical()).map_err(Unproved::Lack)?;
+        self.prove(there_here, || tcp_user::of_other_end(here, there)).map(|_| ())
     }
 
-    fn prove_end(&self, here: SocketAddr, there: SocketAddr) -> Result<(), String> {
-        self.prove(|| tcp_user::of_other_end(here, there))
-    }
-
-    fn prove(&self, user: impl FnOnce() -> io::Result<User>) -> Result<(), String> {
+    /// Whether the other end of a connection is a socket of this host, and then of the same user. The kernel is asked in any case: an
+    /// address that is this host's need not be one of its interfaces. `here`: it is one.
+    fn prove(&self, here: bool, user: impl FnOnce() -> io::Result<Option<User>>) -> Result<bool, Unproved> {
         if self.secret {
-            return Ok(());
+            return Ok(here);
         }
-        match user() {
-            Ok(User::Ours) => Ok(()),
-            Ok(User::Other) => Err("it is another user's, and the job key is no secret".into()),
-            Ok(User::Unknown) => Err(UNMAPPED.into()),
-            Err(e) => Err(format!(
-                "which user of this host it is of cannot be found out ({e}): set FI_STRAIT_JOB_KEY to a secret"
-            )),
-        }
+        let why = match user() {
+            Ok(Some(User::Ours)) => return Ok(true),
+            Ok(None) if !here => return Ok(false),
+            Ok(None) => "its socket is not there any more".into(),
+            Ok(Some(User::Other)) => "it is another user's, and the job key is no secret".into(),
+            Ok(Some(User::Unknown)) => UNMAPPED.into(),
+            Err(e) if ipc::socket::is_lack(&e) => {
+                return Err(Unproved::Lack(e.raw_os_error().unwrap_or(libc::EMFILE)));
+            }
+            Err(e) => format!(
+                "whether it is of this host, and which user's, cannot be found out ({e}): set FI_STRAIT_JOB_KEY to a secret"
+            ),
+        };
+        Err(Unproved::For(why))
     }
 }
 
@@ -122,7 +181,11 @@ mod tests {
         Seen { from: from.parse().unwrap(), from_here, name_here }
     }
 
-    fn unasked() -> io::Result<User> {
+    fn elsewhere() -> io::Result<Option<User>> {
+        Ok(None)
+    }
+
+    fn unasked() -> io::Result<Option<User>> {
         panic!("the user is not asked for")
     }
 
@@ -131,12 +194,14 @@ mod tests {
         let names = Names::new(false);
         let name = addr("10.0.0.7:5");
         let from = |ip| seen(ip, false, false);
-        assert_eq!(names.judge(&name, None, from("10.0.0.7"), unasked), Claim::Granted);
-        assert_eq!(names.judge(&name, None, from("10.0.0.8"), unasked), Claim::CallBack);
+        assert_eq!(names.judge(&name, None, from("10.0.0.7"), elsewhere), Claim::Granted);
+        // What a stranger says is called only where the application has said it, too.
+        assert_eq!(names.judge(&name, None, from("10.0.0.8"), elsewhere), Claim::Unknown);
+        assert_eq!(names.judge(&name, Some(&name), from("10.0.0.8"), elsewhere), Claim::CallBack);
         // A further address counts where the application has it, since a caller could say any.
         let known = name.with_further([10, 0, 0, 8].into());
-        assert_eq!(names.judge(&name, Some(&known), from("10.0.0.8"), unasked), Claim::Granted);
-        assert_eq!(names.judge(&known, Some(&name), from("10.0.0.8"), unasked), Claim::CallBack);
+        assert_eq!(names.judge(&name, Some(&known), from("10.0.0.8"), elsewhere), Claim::Granted);
+        assert_eq!(names.judge(&known, Some(&name), from("10.0.0.8"), elsewhere), Claim::CallBack);
     }
 
     #[test]
@@ -144,8 +209,9 @@ mod tests {
         for secret in [false, true] {
             let names = Names::new(secret);
             for (from_here, name_here) in [(true, false), (false, true)] {
+                let user = move || Ok(from_here.then_some(User::Ours));
                 let claim =
-                    names.judge(&addr("10.0.0.7:5"), None, seen("10.0.0.7", from_here, name_here), unasked);
+                    names.judge(&addr("10.0.0.7:5"), None, seen("10.0.0.9", from_here, name_here), user);
                 assert!(matches!(claim, Claim::Refused(_)), "{claim:?}");
             }
         }
@@ -155,14 +221,34 @@ mod tests {
     fn a_caller_of_this_host_is_of_the_same_user_unless_the_key_is_a_secret() {
         let name = addr("127.0.0.1:5");
         let here = seen("127.0.0.1", true, true);
-        let of = |user: fn() -> io::Result<User>| Names::new(false).judge(&name, None, here, user);
-        assert_eq!(of(|| Ok(User::Ours)), Claim::Granted);
-        let others: [fn() -> io::Result<User>; 3] =
-            [|| Ok(User::Other), || Ok(User::Unknown), || Err(io::ErrorKind::NotFound.into())];
+        let of = |user: fn() -> io::Result<Option<User>>| Names::new(false).judge(&name, None, here, user);
+        assert_eq!(of(|| Ok(Some(User::Ours))), Claim::Granted);
+        let others: [fn() -> io::Result<Option<User>>; 4] = [
+            || Ok(Some(User::Other)),
+            || Ok(Some(User::Unknown)),
+            || Ok(None),
+            || Err(io::ErrorKind::NotFound.into()),
+        ];
         for other in others {
             assert!(matches!(of(other), Claim::Refused(_)));
         }
+        let lack = of(|| Err(io::Error::from_raw_os_error(libc::EMFILE)));
+        assert_eq!(lack, Claim::Later(libc::EMFILE), "which is no verdict on the caller");
         assert_eq!(Names::new(true).judge(&name, None, here, unasked), Claim::Granted);
+    }
+
+    /// An address that the kernel takes for this host's need be none of an interface that is up, and the list of these may be refused.
+    #[test]
+    fn a_caller_is_of_this_host_where_the_kernel_has_its_socket() {
+        let name = addr("10.90.0.55:5");
+        for (user, is_let_in) in [(User::Ours, true), (User::Other, false), (User::Unknown, false)] {
+            let claim =
+                Names::new(false).judge(&name, None, seen("10.90.0.55", false, false), || Ok(Some(user)));
+            assert_eq!(claim == Claim::Granted, is_let_in, "{claim:?}");
+        }
+        let unknown = || Err(io::ErrorKind::PermissionDenied.into());
+        let claim = Names::new(false).judge(&name, None, seen("10.90.0.55", false, false), unknown);
+        assert!(matches!(claim, Claim::Refused(_)), "{claim:?}");
     }
 
     #[test]
@@ -170,10 +256,18 @@ mod tests {
         for secret in [false, true] {
             let mut names = Names::new(secret);
             names.serve_host(false);
-            let claim = names.judge(&addr("127.0.0.1:5"), None, seen("127.0.0.1", true, true), unasked);
+            let ours = || Ok(Some(User::Ours));
+            let claim = names.judge(&addr("127.0.0.1:5"), None, seen("127.0.0.1", true, true), ours);
             assert!(matches!(claim, Claim::Refused(_)), "{claim:?}");
-            let far = names.judge(&addr("10.0.0.7:5"), None, seen("10.0.0.7", false, false), unasked);
+            let far = names.judge(&addr("10.0.0.7:5"), None, seen("10.0.0.7", false, false), elsewhere);
             assert_eq!(far, Claim::Granted);
         }
+    }
+
+    #[test]
+    fn callers_that_are_refused_fill_no_log() {
+        let mut names = Names::new(false);
+        let warned = (0..1000).filter(|_| names.level() == log::Level::Warn).count();
+        assert_eq!(warned, LINES as usize);
     }
 }

@@ -49,8 +49,6 @@ pub(super) struct Peer {
     pub(super) wants: bool,
     /// A receive waits for it: until when, and whether a call was made for that.
     pub(super) expected: Option<(Instant, bool)>,
-    /// It is known for a caller's sake alone, which has said its name and has yet to prove it.
-    pub(super) called_back: bool,
     /// It is among those that may have a frame.
     pub(super) ready: bool,
 }
@@ -78,7 +76,6 @@ impl Peer {
             trying: None,
             wants: false,
             expected: None,
-            called_back: false,
             ready: false,
         }
     }

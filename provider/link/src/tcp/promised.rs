@@ -5,9 +5,9 @@ use std::time::Instant;
 use ipc::Unshared;
 use link_api::PeerId;
 use wire::Addr;
-use wire::session::{MAC, Proven, RailNote};
+use wire::session::{MAC, Proven, RailNote, Verdict};
 
-use super::agreement::{Answer, Conn};
+use super::agreement::{Answer, CROSSING, Conn};
 use super::channel::Channel;
 use super::handshake::{Message, Stage, say};
 use super::link::TcpLink;
@@ -24,6 +24,11 @@ fn has_ended(at: &Peer, conn: Conn) -> bool {
     }
 }
 
+/// Whether a caller that was let in has had more than the time in which it confirms.
+fn is_late(since: Instant) -> bool {
+    since.elapsed() >= CROSSING
+}
+
 impl TcpLink {
     /// Answers a caller that has the key, and may have the name.
     pub(super) fn answer(&mut self, fd: Unshared, proven: Box<Proven>) {
@@ -31,6 +36,14 @@ impl TcpLink {
         // What a caller before this one has said is there, as a rule, if it has.
         if let Some(at) = self.promises.find(|promise| promise.proven.peer.name == caller.name) {
             self.serve_promise(at);
+            // One that says to be this peer and does not go on keeps no other out.
+            if self.promises.get(at).is_some_and(|p| p.proven.peer.name == caller.name && is_late(p.since)) {
+                self.give_up_promise(at);
+            }
+        }
+        if self.promises.len() >= self.options.guests && !self.make_room_for_promise() {
+            let _ = say(&fd, &proven.verdict(Verdict::Full));
+            return;
         }
         let (conn, now) = (self.promises.number(), Instant::now());
         let peer = self.ids.get(&caller.name).copied();
@@ -45,7 +58,9 @@ impl TcpLink {
                 }
                 self.met = true;
                 match said {
-                    Ok(()) => self.promise(Promise { fd, proven, conn, message: Message::default() }),
+                    Ok(()) => {
+                        self.promise(Promise { fd, proven, conn, since: now, message: Message::default() })
+                    }
                     Err(_) => self.promise_over(&caller.name, conn),
                 }
             }
@@ -84,6 +99,40 @@ impl TcpLink {
         self.met = true;
         // What the caller has sent behind its confirmation is there, as a rule.
         self.serve_channel(peer, true, false);
+    }
+
+    /// Ends the promise that waits longest, if that is long. An honest caller of it sees the end before it uses the connection, and calls again.
+    fn make_room_for_promise(&mut self) -> bool {
+        let Some((at, _)) = self.promises.oldest().filter(|(_, since)| is_late(*since)) else { return false };
+        self.end_promise(at);
+        true
+    }
+
+    /// Promises whose callers have not gone on for as long as a host may not answer.
+    pub(super) fn check_promises(&mut self, now: Instant) {
+        while let Some((at, since)) = self.promises.oldest() {
+            if now.saturating_duration_since(since) < self.options.timeout {
+                return;
+            }
+            self.end_promise(at);
+        }
+    }
+
+    /// A promise ends, kept or not: the confirmation may be there.
+    fn end_promise(&mut self, at: usize) {
+        let conn = self.promises.get(at).map(|promise| promise.conn);
+        self.serve_promise(at);
+        if self.promises.get(at).map(|promise| promise.conn) == conn {
+            self.give_up_promise(at);
+        }
+    }
+
+    fn give_up_promise(&mut self, at: usize) {
+        if let Some(promise) = self.take_promise(at) {
+            let name = promise.proven.peer.name;
+            log::info!("{}: {name} was let in and does not confirm", self.addr);
+            self.promise_over(&name, promise.conn);
+        }
     }
 
     fn take_promise(&mut self, at: usize) -> Option<Promise> {

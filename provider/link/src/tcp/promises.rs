@@ -1,5 +1,7 @@
 //! What there is of callers that were accepted and have not confirmed.
 
+use std::time::Instant;
+
 use ipc::Unshared;
 use wire::session::Proven;
 
@@ -12,6 +14,7 @@ pub(super) struct Promise {
     pub(super) fd: Unshared,
     pub(super) proven: Box<Proven>,
     pub(super) conn: Conn,
+    pub(super) since: Instant,
     pub(super) message: Message,
 }
 
@@ -56,6 +59,18 @@ impl Promises {
 
     pub(super) fn find(&self, is_it: impl Fn(&Promise) -> bool) -> Option<usize> {
         self.all.iter().position(|promise| promise.as_ref().is_some_and(&is_it))
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.all.iter().flatten().count()
+    }
+
+    /// The one that waits longest, and since when.
+    pub(super) fn oldest(&self) -> Option<(usize, Instant)> {
+        let all = self.all.iter().enumerate();
+        all.filter_map(|(at, promise)| promise.as_ref().map(|promise| (at, promise.since)))
+            .min_by_key(|(_, since)| *since)
     }
 
     /// A place for one more.

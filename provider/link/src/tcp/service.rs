@@ -159,7 +159,7 @@ impl TcpLink {
 
     /// Sets the timer, by what there is to wait for.
     pub(super) fn set_timer(&mut self) {
-        let guests = !self.guests.is_empty();
+        let guests = !self.guests.is_empty() || self.promises.len() > 0;
         let soon = !self.listens || !self.pending.is_empty() || guests || self.calls_rails();
         let watched = |channel: &Channel| channel.turn != 0 || channel.is_any_unsure();
         let unsure = || self.peers.iter().any(|p| p.channel.as_deref().is_some_and(watched));
@@ -180,6 +180,7 @@ impl TcpLink {
         let now = Instant::now();
         self.check_pending(now);
         self.check_guests(now);
+        self.check_promises(now);
         self.check_rails(now);
         self.check_silence(now);
         self.set_listening(true);

@@ -97,20 +97,28 @@ pub(super) fn connect(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Un
     }
 }
 
-/// The address of this host that a connection came to.
-pub(super) fn local(fd: &OwnedFd) -> Option<SocketAddr> {
-    stream(fd)?.local_addr().ok()
-}
-
-/// Where a connection comes from: an address, or the network of one of IPv6, since a host has many of these.
-pub(super) fn origin(fd: &OwnedFd) -> IpAddr {
+/// What getsockname(2) or getpeername(2) says. That takes no descriptor, of which there may be none.
+fn name(
+    fd: &OwnedFd,
+    of: unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32,
+) -> Option<SocketAddr> {
     // SAFETY: a `sockaddr_storage` is plain data, for which zeros are a value.
     let mut raw: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let mut len = size_of_val(&raw) as libc::socklen_t;
     // SAFETY: `raw` is a valid place of `len` bytes.
-    let found = cvt(unsafe { libc::getpeername(fd.as_raw_fd(), (&raw mut raw).cast(), &mut len) });
+    cvt(unsafe { of(fd.as_raw_fd(), (&raw mut raw).cast(), &mut len) }).ok()?;
+    net::addr(&raw)
+}
+
+/// The address of this host that a connection came to.
+pub(super) fn local(fd: &OwnedFd) -> Option<SocketAddr> {
+    name(fd, libc::getsockname)
+}
+
+/// Where a connection comes from: an address, or the network of one of IPv6, since a host has many of these.
+pub(super) fn origin(fd: &OwnedFd) -> IpAddr {
     // One that has ended by now has none.
-    match found.ok().and_then(|_| net::ip(&raw)).map(|ip| ip.to_canonical()) {
+    match name(fd, libc::getpeername).map(|at| at.ip().to_canonical()) {
         Some(IpAddr::V6(ip)) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
         Some(v4) => v4,
         None => Ipv4Addr::UNSPECIFIED.into(),
@@ -128,13 +136,7 @@ pub(super) fn abort(fd: &OwnedFd) {
 
 /// The addresses of a connection: here, and there.
 pub(super) fn ends(fd: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
-    let stream = stream(fd)?;
-    Some((stream.local_addr().ok()?, stream.peer_addr().ok()?))
-}
-
-/// `std` knows how to read addresses; the descriptor stays what it is.
-fn stream(fd: &OwnedFd) -> Option<std::net::TcpStream> {
-    Some(std::net::TcpStream::from(fd.try_clone().ok()?))
+    Some((name(fd, libc::getsockname)?, name(fd, libc::getpeername)?))
 }
 
 fn set(fd: &OwnedFd, level: i32, name: i32, value: i32) -> io::Result<()> {
