@@ -204,6 +204,12 @@ impl<L: RmaLink> Domain<L> {
     /// accesses memory of ours any more on account of it. [`Error::Busy`]: a peer is stopped while it does; nothing may be
     /// posted any more, and the call is to be made again.
     pub fn ep_close(&mut self, id: EpId) -> Result<(), Error> {
+        self.ep_part(id).map(drop)
+    }
+
+    /// [`Domain::ep_close`], but for the link, which is the caller's to drop: that may wait for peers, and does better without a lock on
+    /// the domain.
+    pub fn ep_part(&mut self, id: EpId) -> Result<L, Error> {
         let Some(ep) = self.eps.get_mut(id.at()) else { return Err(Error::NotFound) };
         ep.cancel_operations();
         if let Err(InUse) = ep.link.close() {
@@ -226,7 +232,7 @@ impl<L: RmaLink> Domain<L> {
             WorkOp::Recv { rx, .. } => shared || *rx != ep.rx,
             op => op.ep() != Some(id),
         });
-        let Some(rx) = self.core.rxs.get_mut(ep.rx.at()) else { return Ok(()) };
+        let Some(rx) = self.core.rxs.get_mut(ep.rx.at()) else { return Ok(ep.link) };
         rx.eps.retain(|e| *e != id);
         if !rx.shared {
             self.core.rxs.remove(ep.rx.at());
@@ -237,7 +243,7 @@ impl<L: RmaLink> Domain<L> {
             }
         }
         self.core.weigh();
-        Ok(())
+        Ok(ep.link)
     }
 
     /// How long [`Domain::ep_close`], [`Domain::mr_close`] and [`Domain::ep_cancel`] wait from now on for each peer that

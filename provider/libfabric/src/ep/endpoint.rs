@@ -108,11 +108,14 @@ impl Endpoint {
             xpu.stop();
         }
         if let Some(live) = self.live.get() {
-            match self.shared.take_back(|engine| engine.ep_close(live.ep)) {
+            // Its link waits for peers to have what was sent, and other endpoints of the domain do not wait for that.
+            let mut link = None;
+            match self.shared.take_back(|engine| engine.ep_part(live.ep).map(|parted| link = Some(parted))) {
                 // It was closed before.
                 Err(engine::Error::NotFound) => {}
                 other => other?,
             }
+            drop(link);
         }
         if let Some(xpu) = &self.xpu {
             xpu.closed(&self.shared);

@@ -480,7 +480,8 @@ impl Far {
             std::thread::yield_now();
         }
         let ep = self.ep;
-        if self.runtime.take_back(|engine| engine.ep_close(ep)).is_err() {
+        let mut link = None;
+        if self.runtime.take_back(|engine| engine.ep_part(ep).map(|parted| link = Some(parted))).is_err() {
             // Peers may still be inside the buffers.
             std::mem::forget(std::mem::take(&mut self.ops));
             std::mem::forget(std::mem::take(&mut self.regions));
