@@ -161,6 +161,7 @@ impl Names {
             Err(e) if ipc::socket::is_lack(&e) => {
                 return Err(Unproved::Lack(e.raw_os_error().unwrap_or(libc::EMFILE)));
             }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => e.to_string(),
             Err(e) => format!(
                 "whether it is of this host, and which user's, cannot be found out ({e}): set FI_STRAIT_JOB_KEY to a secret"
             ),
