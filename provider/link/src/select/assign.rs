@@ -57,6 +57,11 @@ impl Links {
 
     fn assign_far(&mut self, peer: PeerId, addr: &Addr, at: usize, cause: Cause) {
         let id = self.far[at].link.peer(addr);
+        self.route_to(peer, at, id, cause);
+    }
+
+    /// A further link serves a peer, which it calls `id`, from now on.
+    pub(super) fn route_to(&mut self, peer: PeerId, at: usize, id: PeerId, cause: Cause) {
         self.pace.has_peer();
         self.far[at].set(id, peer);
         self.shm.set_elsewhere(peer, true);

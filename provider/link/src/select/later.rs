@@ -6,7 +6,7 @@
 
 use std::io;
 
-use link_api::{Link as _, Standing};
+use link_api::{Budget, Link as _, Standing};
 
 use crate::shm::ShmLink;
 use crate::tcp::{TcpLink, TcpOptions};
@@ -17,11 +17,12 @@ pub(super) struct Later {
     options: TcpOptions,
     early: bool,
     kept: bool,
+    budget: Option<Budget>,
 }
 
 impl Later {
     pub(super) fn new(options: TcpOptions) -> Later {
-        Later { options, early: false, kept: false }
+        Later { options, early: false, kept: false, budget: None }
     }
 
     pub(super) fn set_early(&mut self) {
@@ -30,6 +31,10 @@ impl Later {
 
     pub(super) fn tell_kept(&mut self) {
         self.kept = true;
+    }
+
+    pub(super) fn set_budget(&mut self, budget: &Budget) {
+        self.budget = Some(budget.clone());
     }
 
     /// The link, of the same name as this one.
@@ -42,10 +47,32 @@ impl Later {
         if self.kept {
             link.tell_kept();
         }
+        if let Some(budget) = &self.budget {
+            link.set_budget(budget);
+        }
         Ok(link)
     }
 
     pub(super) fn standing(&self) -> Standing {
         Standing { link: "tcp", offers: Ok("listens once a peer of another host is known".into()) }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use wire::session::JobKey;
+
+    use super::*;
+    use crate::{OpenOptions, Port};
+
+    #[test]
+    fn what_was_asked_of_all_links_before_holds_for_one_that_is_opened_later() {
+        let bind = Some("127.0.0.1:0".parse().unwrap());
+        let options = OpenOptions { bind, port: Port::ListensLater, ..OpenOptions::default() };
+        let mut shm = ShmLink::open(options).unwrap();
+        let budget = Budget::new(1 << 20);
+        let mut later = Later::new(TcpOptions::new(JobKey::from_secret(b"of the tests")));
+        later.set_budget(&budget);
+        assert!(later.open(&mut shm).unwrap().counts_in(&budget));
     }
 }

@@ -116,10 +116,6 @@ impl Links {
     /// The next event, of any link.
     #[cold]
     fn poll_all(&mut self) -> Option<Event> {
-        self.poll_links()
-    }
-
-    fn poll_links(&mut self) -> Option<Event> {
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }
@@ -325,6 +321,7 @@ impl Link for Links {
 
     fn set_budget(&mut self, budget: &link_api::Budget) {
         self.far.iter_mut().for_each(|far| far.link.set_budget(budget));
+        self.later.iter_mut().for_each(|later| later.set_budget(budget));
     }
 
     fn tell_kept(&mut self) {

@@ -7,7 +7,7 @@ use link_api::{Event, Frame, Link as _, PeerId};
 use wire::Addr;
 
 use super::Links;
-use super::route::{Cause, Route, Served};
+use super::route::{Cause, Served};
 
 impl Links {
     /// The peer of which a further link has a frame, if that link serves it, or may from now on.
@@ -17,10 +17,7 @@ impl Links {
         }
         let addr = self.far[at].link.peer_addr(id);
         let peer = self.may_serve(&addr)?;
-        self.pace.has_peer();
-        self.far[at].set(id, peer);
-        self.shm.set_elsewhere(peer, true);
-        self.routes.set(peer, Route::to(at, id, Cause::Connected));
+        self.route_to(peer, at, id, Cause::Connected);
         self.events.push_back(Event::PathChanged(peer));
         self.far[at].served(id)
     }

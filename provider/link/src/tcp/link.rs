@@ -182,6 +182,14 @@ impl TcpLink {
         })
     }
 
+    /// Whether buffers of this link count there.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn counts_in(&mut self, budget: &link_api::Budget) -> bool {
+        let before = budget.used();
+        let _buffer = self.pool.take(true);
+        budget.used() > before
+    }
+
     /// The socket of the connection to a peer, for diagnosis.
     pub fn socket(&self, peer: PeerId) -> Option<BorrowedFd<'_>> {
         self.at(peer).channel.as_ref().map(|channel| channel.fd.as_fd())
