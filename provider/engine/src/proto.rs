@@ -50,7 +50,7 @@ impl Limits {
     }
 
     /// Whether a frame that came by this path may name memory of its sender so. The bytes are accessed by the means of the link that the
-    /// frame came by, and a link without these means has given nobody a right to name memory by them.
+    /// frame came by; a link without these means grants no access by them.
     pub(crate) fn allows(&self, named: Reach) -> bool {
         match named {
             Reach::Frames => true,

@@ -311,7 +311,7 @@ fn the_elements_of_a_write_take_effect_in_their_order() {
     }
 }
 
-/// Likewise, where operations end later, and an adapter begins with any part of one; and in frames.
+/// The same where operations end later, and an adapter begins with any part of one; and in frames.
 #[test]
 fn the_elements_of_a_write_take_effect_in_their_order_by_every_kind_of_link() {
     const LEN: usize = 5000;
