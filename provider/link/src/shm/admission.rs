@@ -22,17 +22,24 @@ pub(crate) enum Callers {
 #[derive(Debug)]
 pub(super) struct Admission {
     callers: Callers,
+    /// A caller of another user was refused, and the log says so.
+    warned: bool,
     /// Peers that another link serves.
     elsewhere: HashSet<PeerId>,
 }
 
 impl Admission {
     pub(super) fn new() -> Admission {
-        Admission { callers: Callers::All, elsewhere: HashSet::new() }
+        Admission { callers: Callers::All, warned: false, elsewhere: HashSet::new() }
     }
 
     pub(super) fn set_callers(&mut self, callers: Callers) {
         self.callers = callers;
+    }
+
+    /// Whether the log gets a line aloud about a caller of another user, which is so once.
+    pub(super) fn warns(&mut self) -> bool {
+        !std::mem::replace(&mut self.warned, true)
     }
 
     pub(super) fn set_elsewhere(&mut self, peer: PeerId, on: bool) {

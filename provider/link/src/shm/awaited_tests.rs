@@ -3,7 +3,7 @@
 use link_api::{Event, Link as _, PeerId, PollFrame};
 
 use super::tests::{frame, open, say};
-use super::{ShmLink, poll};
+use super::{ShmLink, pace};
 
 /// How many polls find nothing before one finds a frame, and whose.
 fn polls_until_found(link: &mut ShmLink) -> (u32, PeerId) {
@@ -46,7 +46,7 @@ fn while_one_peer_is_waited_for_others_are_looked_at_now_and_then() {
         say(&mut b, at_b, b"b").unwrap();
         let (n, from) = polls_until_found(&mut c);
         assert_eq!(from, from_b);
-        assert!(n < 2 * poll::OTHERS, "{n} polls");
+        assert!(n < 2 * pace::OTHERS, "{n} polls");
         longest = longest.max(n);
         // What is waited for is found at once, and then nothing is.
         c.awaits(Some(from_a));
@@ -79,7 +79,7 @@ fn others_are_looked_at_as_often_where_looks_at_one_ring_come_between() {
                 }
             }
             polls += 1;
-            assert!(polls < 2 * poll::OTHERS, "{polls} polls");
+            assert!(polls < 2 * pace::OTHERS, "{polls} polls");
         };
         assert_eq!(found.from, from_b);
         c.release(found);
@@ -176,6 +176,6 @@ fn others_are_looked_at_by_each_of_polls_that_are_rare_while_one_peer_is_waited_
     for _ in 0..20 {
         say(&mut b, at_b, b"b").unwrap();
         let n = polls(100);
-        assert!(n <= poll::REST, "{n} polls");
+        assert!(n <= pace::REST, "{n} polls");
     }
 }

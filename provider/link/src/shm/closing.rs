@@ -19,19 +19,18 @@ impl Drop for ShmLink {
     fn drop(&mut self) {
         // A forked child only closes its copies. The endpoint's own process ends the connections
         // for good, even while a child still holds copies.
-        if std::process::id() != self.pid {
+        if self.own.is_forked() {
             return;
         }
         // Copies in flight are from or to peers' memory: before these see the end of the connection.
-        self.pending.cancel(|_| true);
-        if !self.closed {
-            let _ = self.close_to_all();
+        self.copies.cancel_all();
+        if !self.access.is_closed() {
+            let _ = self.access.close(&self.own, &self.peers);
         }
         // The listener first: a peer that sees its channel end finds nothing to connect to.
-        socket::shutdown(&self.listener);
-        let contested = std::mem::take(&mut self.contested);
-        let mut ins: Vec<_> = contested.into_iter().map(|c| c.inb).collect();
-        for mut peer in std::mem::take(&mut self.peers) {
+        self.listening.shut_down();
+        let mut ins: Vec<_> = self.contests.take().collect();
+        for mut peer in self.peers.take() {
             if let Some(out) = &peer.out {
                 socket::shutdown(&out.sock);
             }
@@ -42,12 +41,12 @@ impl Drop for ShmLink {
             socket::shutdown(&inb.sock);
             wake::close(&mut inb.rx);
         }
-        for guest in std::mem::take(&mut self.guests).into_iter().flatten() {
+        for guest in self.listening.guests_mut().take_all() {
             self.close_unmet(&guest.sock, guest.said);
         }
         // Those that were not accepted yet, which a child's copy of the listener would keep; each takes two descriptors.
-        self.spare.give();
-        while let Ok(sock) = socket::accept(&self.listener) {
+        self.listening.give_reserve();
+        while let Ok(sock) = self.listening.accept() {
             self.close_unmet(&sock, None);
         }
     }

@@ -12,7 +12,6 @@ use wire::channel::Hello;
 
 use super::expected::GRACE;
 use super::hello;
-use super::lack::{Cure, Lack};
 use super::link::ShmLink;
 use super::looks::Ask;
 use super::options::{FEW, MIDDLE_RING, NEAR};
@@ -50,20 +49,20 @@ impl ShmLink {
     #[cold]
     pub(super) fn open_channel_for(&mut self, id: u32, send: bool) -> Result<(), Refused> {
         let of = usize::from(send);
-        let peer = &mut self.peers[id as usize];
+        let peer = &mut self.peers[id];
         if peer.dying.is_some() {
             return Err(Refused::Gone(Gone::Reset));
         }
         let now = Instant::now();
         if peer.next_try.is_some_and(|t| now < t) {
-            self.connecting = true;
+            self.sleep.retry();
             return Err(Refused::Busy);
         }
-        self.lacks[1] = None;
+        self.shortage.tries_again();
         let failed = match self.attempt(id) {
             Ok(out) => {
-                let peer = &mut self.peers[id as usize];
-                log::debug!("{}: connected to {} (pid {})", self.addr, peer.addr, out.pid);
+                let peer = &mut self.peers[id];
+                log::debug!("{}: connected to {} (pid {})", self.own.addr(), peer.addr, out.pid);
                 peer.out = Some(out);
                 peer.reached = true;
                 peer.first_try = [None; 2];
@@ -73,14 +72,14 @@ impl ShmLink {
             }
             Err(failed) => failed,
         };
-        let peer = &mut self.peers[id as usize];
+        let peer = &mut self.peers[id];
         let since = now - *peer.first_try[of].get_or_insert(now);
         let gone = match failed {
             Failed::Gone(gone) => Some(gone),
             Failed::NotThere if peer.reached || since >= self.options.connect_timeout => Some(Gone::Refused),
             Failed::Lack if since >= self.options.patience => {
-                let lack = Lack(since, self.lacks[1], self.options.ring);
-                log::warn!("{}: gave up {}: {lack}", self.addr, peer.addr);
+                let lack = self.shortage.of_calls(since, self.options.ring);
+                log::warn!("{}: gave up {}: {lack}", self.own.addr(), peer.addr);
                 Some(Gone::Exhausted)
             }
             // Nothing tells of its end, as it was never reached.
@@ -100,13 +99,13 @@ impl ShmLink {
         }
         // Not at once: each call may leave a connection in the peer's queue that is closed already.
         peer.next_try = Some(now + if peer.orphaned { RETRY_ORPHANED } else { RETRY });
-        self.connecting = true;
+        self.sleep.retry();
         Err(Refused::Busy)
     }
 
     fn attempt(&mut self, id: u32) -> Result<Outbound, Failed> {
         let suspect = self.may_be_deserted(id);
-        let addr = self.peers[id as usize].addr;
+        let addr = self.peers[id].addr;
         let sock = match hello::connect(Some(addr.ip()), addr.port()) {
             Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
                 if !net::is_local(addr.ip()) {
@@ -119,11 +118,11 @@ impl ShmLink {
         };
         let sock = sock.map_err(|e| match e.kind() {
             ErrorKind::ConnectionRefused => {
-                self.peers[id as usize].orphaned = false;
+                self.peers[id].orphaned = false;
                 Failed::NotThere
             }
             // What would be accepted is not waited for where nothing may ever accept it.
-            ErrorKind::WouldBlock if suspect || self.peers[id as usize].orphaned => Failed::NotThere,
+            ErrorKind::WouldBlock if suspect || self.peers[id].orphaned => Failed::NotThere,
             ErrorKind::WouldBlock => Failed::Full,
             ErrorKind::PermissionDenied => Failed::Gone(Gone::Denied),
             _ => self.lacking("a socket", &e),
@@ -150,27 +149,31 @@ impl ShmLink {
         let ring = self.ring_size();
         let (segment, fd) = Segment::create(ring).map_err(|e| self.lacking("a segment", &e))?;
         // The peer is told where in the ring to begin by what is there when it takes the ring.
-        let tx = Producer::new(segment, (self.incarnation as u32).wrapping_add(id), self.longer_laps.clone());
+        let tx = Producer::new(
+            segment,
+            (self.own.incarnation() as u32).wrapping_add(id),
+            self.sending.longer_laps(),
+        );
         // A process forked from one that was killed may hold its listener, and never take anything. This
         // may take the last descriptor, and can do without.
         let ended = self.watch(id, cred.pid, &sock).is_err();
-        self.peers[id as usize].orphaned = ended;
+        self.peers[id].orphaned = ended;
         if ended {
             return Err(Failed::NotThere);
         }
-        self.poller
-            .add(&sock, token::OUT | u64::from(id))
+        self.sleep
+            .watch(&sock, token::OUT | u64::from(id))
             .map_err(|e| self.lacking("a place in epoll", &e))?;
         let hello = Hello {
             version: self.options.version,
             ring: ring as u32,
-            incarnation: self.incarnation,
-            from: *self.peers[id as usize].name.get_or_insert(self.addr),
+            incarnation: self.own.incarnation(),
+            from: *self.peers[id].name.get_or_insert(self.own.addr()),
             to: addr,
-            space: self.space,
+            space: self.own.space(),
         };
         if let Err(e) = rights::send_fd(&sock, &hello.encode(), fd.as_fd()) {
-            self.poller.remove(&sock);
+            self.sleep.unwatch(&sock);
             return Err(match e.kind() {
                 ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Failed::NotThere,
                 ErrorKind::WouldBlock => Failed::Full,
@@ -193,13 +196,13 @@ impl ShmLink {
 
     /// A peer's address is not this host's: said once, since each operation to it fails.
     fn tell_far(&mut self, id: u32) {
-        let peer = &mut self.peers[id as usize];
+        let peer = &mut self.peers[id];
         if !std::mem::replace(&mut peer.far, true) {
             log::warn!(
                 "{}: peer {} is on another host, or in another network namespace (no interface here has its address); \
                  strait connects processes of one host, so operations to this peer fail: run all processes on one \
                  host, or choose a transport that reaches both, such as tcp",
-                self.addr,
+                self.own.addr(),
                 peer.addr
             );
         }
@@ -219,21 +222,13 @@ impl ShmLink {
     }
 
     fn lacking(&mut self, what: &str, e: &std::io::Error) -> Failed {
-        let level = if self.warned_fds { log::Level::Debug } else { log::Level::Warn };
-        self.warned_fds = true;
-        log::log!(
-            level,
-            "{}: could not make {what} to reach a peer: {e}; {}",
-            self.addr,
-            Cure(e, self.options.ring)
-        );
-        self.lacks[1] = e.raw_os_error();
+        self.shortage.of_called(self.own.addr(), what, e, self.options.ring);
         Failed::Lack
     }
 
     /// A receive names a peer that may never have been met.
     pub(super) fn expect_peer(&mut self, id: PeerId) {
-        self.expected.add(id.0, &self.poller);
+        self.expected.add(id.0, self.sleep.poller());
     }
 
     /// Looks for those that have not come.
@@ -257,6 +252,6 @@ impl ShmLink {
                 Err(_) => true,
             }
         });
-        self.expected.put_back(peers, &self.poller);
+        self.expected.put_back(peers, self.sleep.poller());
     }
 }

@@ -9,9 +9,6 @@ use xfer::handle::{from_wire, to_wire};
 use super::devices::{Devices, MOST_EXPORTED};
 use super::link::ShmLink;
 
-/// How often frames come first before a driver is asked for its copies.
-const PATIENCE: u32 = 8;
-
 /// Most allocations one buffer may lie in.
 const PIECES: usize = 256;
 
@@ -27,7 +24,7 @@ impl ShmLink {
         }
         let mut out = Vec::new();
         for s in iov {
-            if self.peers[to.0 as usize].devices.has_exported(s) {
+            if self.peers[to.0].devices.has_exported(s) {
                 continue;
             }
             let exports = match registry::of(s.kind()).export_ipc(s.addr() as usize, s.len(), PIECES) {
@@ -39,7 +36,7 @@ impl ShmLink {
                     return None;
                 }
             };
-            let devices = &mut self.peers[to.0 as usize].devices;
+            let devices = &mut self.peers[to.0].devices;
             if devices.exported.len() > MOST_EXPORTED {
                 devices.exported.clear();
                 devices.recent.clear();
@@ -54,7 +51,7 @@ impl ShmLink {
     /// Whether both sides' memory begins on devices that are known, and not the same.
     pub(super) fn on_two_devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
         let (Some(there), Some(here)) = (theirs.first(), ours.first()) else { return false };
-        let there = self.peers[peer.0 as usize].devices.find(there.addr.get());
+        let there = self.peers[peer.0].devices.find(there.addr.get());
         if !here.can(hmem::Caps::DEVICE) {
             return false;
         }
@@ -70,9 +67,9 @@ impl ShmLink {
     /// waits for its turn.
     pub(super) fn on_the_same_device(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
         let (Some(there), Some(here)) = (theirs.first(), ours.first()) else { return false };
-        let peer = &self.peers[peer.0 as usize];
+        let peer = &self.peers[peer.0];
         let pid = peer.inb.as_ref().map(|inb| inb.pid).or(peer.out.as_ref().map(|out| out.pid));
-        if pid == Some(self.pid as i32) {
+        if pid == Some(self.own.pid() as i32) {
             return false;
         }
         // Other runtimes' handles do not say which device it is.
@@ -84,7 +81,7 @@ impl ShmLink {
 
     pub(super) fn note_exported(&mut self, to: PeerId, h: &Handle) {
         let (base, len) = (h.base.get(), h.len.get());
-        let exported = &mut self.peers[to.0 as usize].devices.exported;
+        let exported = &mut self.peers[to.0].devices.exported;
         // It forgets what else was there.
         exported.retain(|(_, at, n)| at.saturating_add(*n) <= base || base.saturating_add(len) <= *at);
         exported.insert((h.id.get(), base, len));
@@ -92,11 +89,11 @@ impl ShmLink {
 
     pub(super) fn note_imported(&mut self, from: PeerId, handle: &Handle) {
         match from_wire(handle) {
-            Some(export) => self.peers[from.0 as usize].devices.import(export),
+            Some(export) => self.peers[from.0].devices.import(export),
             None => log::warn!(
                 "{}: refused a handle from {}: kind {}, {} bytes at {:#x}; that peer has a defect or is no Strait",
-                self.addr,
-                self.peers[from.0 as usize].addr,
+                self.own.addr(),
+                self.peers[from.0].addr,
                 handle.how,
                 handle.len,
                 handle.base
@@ -106,17 +103,17 @@ impl ShmLink {
 
     /// Why a peer's device memory is not reached, once for each peer.
     fn tell_once(&mut self, peer: PeerId, why: impl FnOnce() -> String) {
-        let peer = &mut self.peers[peer.0 as usize];
+        let peer = &mut self.peers[peer.0];
         if peer.no_device.is_none() {
             let why = why();
-            log::info!("{} -> {}: {why}", self.addr, peer.addr);
+            log::info!("{} -> {}: {why}", self.own.addr(), peer.addr);
             peer.no_device = Some(why);
         }
     }
 
     pub(super) fn start_copy(&mut self, way: Way, id: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
         let request = access.operation()?;
-        let peer = &mut self.peers[id.0 as usize];
+        let peer = &mut self.peers[id.0];
         let pid = match (&peer.inb, &peer.out) {
             _ if peer.dying.is_some() => return Err(NoDirect::Fault),
             (Some(inb), _) => inb.pid,
@@ -137,18 +134,14 @@ impl ShmLink {
                 return Err(NoDirect::Never);
             }
         };
-        self.enter_flight(id, request)?;
+        self.peers[id.0].enter_flight(request)?;
         let pending = plan.start().map_err(|why| {
-            self.leave_flight(id);
+            self.peers[id.0].leave_flight();
             self.tell_once(id, || format!("the device does not copy ({why}): it is staged"));
             NoDirect::Never
         })?;
-        self.copies_started += 1;
-        let copy = OpId(self.copies_started);
-        self.pending.add(copy, pending);
-        self.slow = true;
-        self.pending_peers.push((copy, id));
-        Ok(copy)
+        self.pace.be_slow();
+        Ok(self.copies.add(id, pending))
     }
 
     /// The next event while copies are in flight. To ask a driver whether one is over takes longer than
@@ -156,45 +149,38 @@ impl ShmLink {
     /// not asked for a while.
     #[cold]
     pub(super) fn poll_pending(&mut self) -> Option<Event> {
-        if let Some(done) = self.pending.over() {
+        if let Some(done) = self.copies.over() {
             self.copy_is_over(done);
             return Some(Event::Done(done, true));
         }
-        self.polls_since_asked += 1;
-        if self.polls_since_asked < PATIENCE {
+        if self.copies.are_frames_first() {
             let frame = self.poll_frames();
             if frame.is_some() {
                 return frame;
             }
         }
-        self.polls_since_asked = 0;
-        let done = self.poll_copies();
-        if done.is_some() { done } else { self.poll_frames() }
-    }
-
-    /// A copy that is over, if there is one.
-    fn poll_copies(&mut self) -> Option<Event> {
-        let (done, good) = self.pending.poll(self.addr)?;
-        self.copy_is_over(done);
-        Some(Event::Done(done, good))
+        if let Some((done, good)) = self.copies.ask(self.own.addr()) {
+            self.copy_is_over(done);
+            return Some(Event::Done(done, good));
+        }
+        self.poll_frames()
     }
 
     pub(super) fn cancel_copy(&mut self, copy: OpId) {
-        self.pending.cancel(|name| *name == copy);
+        self.copies.cancel(copy);
         self.copy_is_over(copy);
     }
 
     /// A copy is over: its peer may have its memory back.
     fn copy_is_over(&mut self, copy: OpId) {
-        if let Some(at) = self.pending_peers.iter().position(|(c, _)| *c == copy) {
-            let (_, peer) = self.pending_peers.swap_remove(at);
-            self.leave_flight(peer);
+        if let Some(peer) = self.copies.end(copy) {
+            self.peers[peer.0].leave_flight();
         }
     }
 
     /// A peer is gone: nothing of it is reached any more.
     pub(super) fn forget_devices(&mut self, id: u32) {
-        let peer = &mut self.peers[id as usize];
+        let peer = &mut self.peers[id];
         if let Some(owner) = peer.devices.owner {
             share::forget(owner.id);
         }

@@ -42,8 +42,8 @@ impl ShmLink {
         self.looks.taken();
         let now = Instant::now();
         let (mut any, mut silent) = (false, Vec::new());
-        for id in 0..self.peers.len() as u32 {
-            let peer = &self.peers[id as usize];
+        for id in self.peers.ids() {
+            let peer = &self.peers[id];
             if peer.dying.is_some() || peer.out.is_none() && peer.inb.is_none() {
                 continue;
             }
@@ -52,8 +52,8 @@ impl ShmLink {
                 continue;
             }
             // A process that ends loses its keeper some time before its sockets: that is told of elsewhere, by the next look.
-            let gone = self.space_is_gone(id);
-            if std::mem::replace(&mut self.peers[id as usize].missed, gone) && gone {
+            let gone = self.peers[id].space_is_gone();
+            if std::mem::replace(&mut self.peers[id].missed, gone) && gone {
                 self.executed(id);
             } else if let Some(name) = self.waits_for(id, now) {
                 silent.push((id, name));
@@ -69,7 +69,7 @@ impl ShmLink {
 
     /// Whether a descriptor tells of a peer's end.
     fn is_seen_to_end(&self, id: u32) -> bool {
-        let peer = &self.peers[id as usize];
+        let peer = &self.peers[id];
         let mut socks = peer.inb.iter().map(|i| &i.sock).chain(peer.out.iter().map(|o| &o.sock));
         peer.life.as_ref().is_some_and(|life| pidfd::has_ended(&life.fd)) || socks.any(socket::hung_up)
     }
@@ -77,7 +77,7 @@ impl ShmLink {
     /// The name of the socket that a channel to a peer waits to be accepted by, if it has for so long that this is to
     /// be looked into.
     fn waits_for(&self, id: u32, now: Instant) -> Option<String> {
-        let peer = &self.peers[id as usize];
+        let peer = &self.peers[id];
         let (out, life) = (peer.out.as_ref()?, peer.life.as_ref()?);
         let silent = out.ask.is_due(now)
             && life.pid == out.pid
@@ -92,7 +92,7 @@ impl ShmLink {
         // As long as a channel is not reset, the socket it was made to is open, and nothing else gets its name.
         let sockets = listeners(&silent.iter().map(|(_, name)| name.as_str()).collect());
         for (id, name) in silent {
-            let peer = &mut self.peers[*id as usize];
+            let peer = &mut self.peers[*id];
             let (Some(out), Some(life)) = (&mut peer.out, &peer.life) else { continue };
             out.ask.asked(begin);
             if let Some(&Some(socket)) = sockets.get(name) {
@@ -114,10 +114,10 @@ impl ShmLink {
     }
 
     fn executed(&mut self, id: u32) {
-        let addr = self.peers[id as usize].addr;
+        let addr = self.peers[id].addr;
         log::info!(
             "{}: the process of {addr} executes another program, and a process that it forked holds its sockets",
-            self.addr
+            self.own.addr()
         );
         self.part(id, false);
         self.end(id, Gone::Reset);
@@ -126,17 +126,17 @@ impl ShmLink {
     /// Whether the socket on which a peer listened may be there still, which only a process forked from it has: nothing
     /// that is sent to it is read. It is not there if the table lacks it; an entry of the table may be another user's.
     pub(super) fn may_be_deserted(&mut self, id: u32) -> bool {
-        let Some(Deserted { socket, .. }) = &self.peers[id as usize].deserted else { return false };
+        let Some(Deserted { socket, .. }) = &self.peers[id].deserted else { return false };
         let is_there = find_listener(|inode, _| inode == *socket).is_some();
         if !is_there {
-            self.peers[id as usize].deserted = None;
+            self.peers[id].deserted = None;
         }
         is_there
     }
 
     /// Whether that is the socket to which `sock` has been connected, and on which the process `pid` once listened.
     pub(super) fn is_deserted(&mut self, id: u32, sock: &OwnedFd, pid: i32) -> bool {
-        let Some(Deserted { socket, process }) = &self.peers[id as usize].deserted else { return false };
+        let Some(Deserted { socket, process }) = &self.peers[id].deserted else { return false };
         // The kernel's word: another process has the name by now. Or the program that this one has become.
         let another = pid != process.pid
             || socket::peer_name(sock).is_ok_and(|name| {
@@ -144,7 +144,7 @@ impl ShmLink {
                 find_listener(|inode, found| found == name && own(inode)).is_some()
             });
         if another {
-            self.peers[id as usize].deserted = None;
+            self.peers[id].deserted = None;
         }
         !another
     }
@@ -328,13 +328,13 @@ mod tests {
         let own = Cred::of(&sock).unwrap().pid;
         for pid in [own + 1, own] {
             let Ok(Some(fd)) = watch(&sock, own) else { return eprintln!("skipped: no pidfds") };
-            let peer = &mut a.peers[to_b.0 as usize];
+            let peer = &mut a.peers[to_b.0];
             peer.reached = true;
             peer.out = None;
             peer.deserted = Some(Deserted { socket: GONE, process: Life { pid, fd } });
             assert!(a.may_be_deserted(to_b.0), "the lie is not believed");
             say(&mut a, to_b, b"anew").unwrap();
-            assert!(a.peers[to_b.0 as usize].deserted.is_none());
+            assert!(a.peers[to_b.0].deserted.is_none());
         }
         drop(sock);
         assert_eq!(frame(&mut b).1, b"anew");

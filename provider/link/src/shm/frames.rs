@@ -11,20 +11,19 @@ use wire::Addr;
 use super::direct::NO_PID;
 use super::link::ShmLink;
 use super::options::{FEW, MIDDLE_RING, NEAR, OpenOptions};
-use super::peer;
 use super::ring::Mem as _;
 use super::rings::NO_PEER;
 
 impl Link for ShmLink {
     fn addr(&self) -> Addr {
-        self.addr
+        self.own.addr()
     }
 
     fn path(&self, _peer: PeerId) -> Path {
         let OpenOptions { eager, eager_in_a_row, eager_one_way, .. } = self.options;
         Path {
             link: "shm",
-            max_frame: self.max_frame,
+            max_frame: self.sending.max_frame(),
             eager,
             eager_in_a_row,
             eager_one_way,
@@ -34,12 +33,11 @@ impl Link for ShmLink {
     }
 
     fn peer(&mut self, addr: &Addr) -> PeerId {
-        let (peers, free) = (&mut self.peers, &mut self.free);
-        *self.ids.entry(*addr).or_insert_with(|| peer::meet(peers, free, *addr))
+        self.peers.named(addr)
     }
 
     fn peer_addr(&self, peer: PeerId) -> Addr {
-        self.peers[peer.0 as usize].addr
+        self.peers[peer.0].addr
     }
 
     #[inline(always)]
@@ -64,17 +62,17 @@ impl Link for ShmLink {
         head: [u8; N],
         body: Span,
     ) -> Option<Result<(), Refused>> {
-        let out = self.peers.get_mut(to.0 as usize)?.out.as_mut()?;
+        let out = self.peers.get_mut(to.0)?.out.as_mut()?;
         out.send_short(&head, &[body], 0, body.len())?;
-        Some(out.notify(self.barrier.registered))
+        Some(out.notify(self.sleep.is_registered()))
     }
 
     #[inline]
     fn poll(&mut self) -> Option<Event> {
-        if self.held != NO_PEER {
-            self.advance(self.held);
+        if self.rings.is_held() {
+            self.advance(self.rings.held());
         }
-        if !self.pending.is_empty() {
+        if !self.copies.is_empty() {
             return self.poll_pending();
         }
         self.poll_frames()
@@ -82,11 +80,9 @@ impl Link for ShmLink {
 
     #[inline(always)]
     fn poll_frame(&mut self) -> PollFrame {
-        let calls = self.calls.wrapping_add(1);
-        if (calls == self.clock_at) | self.slow | (self.held != NO_PEER) {
+        if !self.pace.count_quick(self.rings.is_held()) {
             return PollFrame::Unknown;
         }
-        self.calls = calls;
         let mut id = self.rings.quick();
         if id == NO_PEER || self.is_time_for_cold() {
             // A number, in a register: what is found goes through memory if it comes from a call.
@@ -96,7 +92,7 @@ impl Link for ShmLink {
         if found.is_none() && id != self.rings.sole() {
             self.locate(id);
         }
-        let idle = std::mem::replace(&mut self.idle, found.is_none());
+        let idle = self.rings.note_found(found.is_some());
         let Some(frame) = found else { return PollFrame::Nothing };
         if idle {
             self.expect_answer(&frame);
@@ -106,9 +102,9 @@ impl Link for ShmLink {
 
     #[inline(always)]
     fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
-        match self.peers[from.0 as usize].inb.as_mut()?.rx.peek() {
+        match self.peers[from.0].inb.as_mut()?.rx.peek() {
             Ok(Some(len)) => {
-                self.held = from.0;
+                self.rings.hold(from.0);
                 Some(Frame { from, len, slot: 0 })
             }
             // Whatever is wrong, the next poll finds it too.
@@ -118,36 +114,34 @@ impl Link for ShmLink {
 
     #[inline]
     fn poll_frame_of(&mut self, from: PeerId) -> PollFrame {
-        let calls = self.calls.wrapping_add(1);
-        if (calls == self.clock_at) | self.slow | (self.held != NO_PEER) {
+        if !self.pace.count_quick(self.rings.is_held()) {
             return PollFrame::Unknown;
         }
-        self.calls = calls;
         self.poll_frame_from(from).map_or(PollFrame::Nothing, PollFrame::Frame)
     }
 
     #[inline(always)]
     fn put_back(&mut self, frame: Frame) {
-        self.held = NO_PEER;
-        if !self.dying.is_empty() {
-            self.pass(frame.from.0);
+        self.rings.put_back();
+        if !self.ends.is_empty() {
+            self.ends.pass(frame.from.0);
         }
     }
 
     #[inline]
     fn has_frames_of(&self, from: PeerId) -> bool {
-        let Some(inb) = &self.peers[from.0 as usize].inb else { return false };
-        if self.held == from.0 { inb.rx.followed() } else { inb.rx.ready() }
+        let Some(inb) = &self.peers[from.0].inb else { return false };
+        if self.rings.holds(from.0) { inb.rx.followed() } else { inb.rx.ready() }
     }
 
     #[inline(always)]
     fn peek<const N: usize>(&self, frame: &Frame) -> Option<[u8; N]> {
-        self.peers[frame.from.0 as usize].inb.as_ref()?.rx.first()
+        self.peers[frame.from.0].inb.as_ref()?.rx.first()
     }
 
     #[inline]
     fn read(&self, frame: &Frame, off: usize, dst: &mut [u8]) -> usize {
-        match &self.peers[frame.from.0 as usize].inb {
+        match &self.peers[frame.from.0].inb {
             Some(inb) => inb.rx.read(off, dst),
             None => 0,
         }
@@ -155,7 +149,7 @@ impl Link for ShmLink {
 
     #[inline(always)]
     fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
-        let Some(inb) = &self.peers[frame.from.0 as usize].inb else { return 0 };
+        let Some(inb) = &self.peers[frame.from.0].inb else { return 0 };
         if let ([only], Some(at)) = (dst, inb.rx.straight(off, len)) {
             let part = only.part(doff, len);
             if let Some(part) = part.filter(|p| p.is_plain()) {
@@ -185,12 +179,12 @@ impl Link for ShmLink {
     #[inline(always)]
     fn take(&mut self, frame: &Frame, off: usize, dst: Span, len: usize) -> bool {
         let id = frame.from.0;
-        let Some(inb) = self.peers.get_mut(id as usize).and_then(|peer| peer.inb.as_mut()) else {
+        let Some(inb) = self.peers.get_mut(id).and_then(|peer| peer.inb.as_mut()) else {
             return false;
         };
         let part = dst.part(0, len).filter(|part| part.is_plain());
         let (Some(at), Some(part)) = (inb.rx.straight(off, len), part) else { return false };
-        if self.held != id {
+        if !self.rings.holds(id) {
             return false;
         }
         // SAFETY: as in `copy_out`.
@@ -200,19 +194,19 @@ impl Link for ShmLink {
             // SAFETY: as where it was listed.
             unsafe { self.rings.moved(id, inb.rx.word()) };
         }
-        self.let_go_of(id);
+        self.rings.let_go_of(id);
         true
     }
 
     #[inline(always)]
     fn release(&mut self, frame: Frame) {
-        if self.held == frame.from.0 {
+        if self.rings.holds(frame.from.0) {
             self.advance(frame.from.0);
         }
     }
 
     fn is_connected(&self, peer: PeerId) -> bool {
-        let peer = &self.peers[peer.0 as usize];
+        let peer = &self.peers[peer.0];
         peer.out.is_some() || peer.inb.is_some() || peer.dying.is_some() || !peer.waiting.is_empty()
     }
 
@@ -227,7 +221,7 @@ impl Link for ShmLink {
 
     #[inline(always)]
     fn will_send(&mut self, to: PeerId) {
-        if let Some(out) = self.peers.get(to.0 as usize).and_then(|peer| peer.out.as_ref()) {
+        if let Some(out) = self.peers.get(to.0).and_then(|peer| peer.out.as_ref()) {
             out.tx.expect_short();
         }
     }
@@ -237,7 +231,7 @@ impl Link for ShmLink {
     }
 
     fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
-        self.peers[to.0 as usize].out.as_mut().is_some_and(|out| out.tx.has_room_to_spare(len))
+        self.peers[to.0].out.as_mut().is_some_and(|out| out.tx.has_room_to_spare(len))
     }
 
     fn disconnect(&mut self, peer: PeerId) {
@@ -249,29 +243,30 @@ impl Link for ShmLink {
     }
 
     fn is_gone(&self, peer: PeerId) -> bool {
-        self.peers[peer.0 as usize].dying.is_some() || self.has_ended(peer.0)
+        self.peers[peer.0].dying.is_some() || self.peers[peer.0].has_ended()
     }
 
     fn arm(&mut self) -> bool {
-        self.quiet = self.arm_rings();
-        self.quiet
+        let quiet = self.arm_rings();
+        self.sleep.set_quiet(quiet);
+        quiet
     }
 
     fn is_armed(&self) -> bool {
-        let nothing_since = self.pending.is_empty() && self.dying.is_empty() && !self.connecting;
+        let nothing_since = self.copies.is_empty() && self.ends.is_empty() && !self.sleep.is_to_retry();
         self.may_sleep() && nothing_since
     }
 
     fn wait_fd(&self) -> Option<RawFd> {
-        Some(self.poller.fd())
+        Some(self.sleep.fd())
     }
 
     fn lack(&self) -> Option<io::Error> {
-        self.lacks_now()
+        self.shortage.now(|n| self.listening.has_room(n))
     }
 
     fn describe(&self, peer: PeerId) -> String {
-        let peer = &self.peers[peer.0 as usize];
+        let peer = &self.peers[peer.0];
         let ring = peer.out.as_ref().map_or(self.options.ring, |out| out.tx.mem().ring_bytes());
         let mut line = format!("shm {} KiB ring, ", ring >> 10);
         let pid = peer.inb.as_ref().map(|i| i.pid).or(peer.out.as_ref().map(|o| o.pid));

@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ipc::credentials::{Cred, UNMAPPED, User};
 use ipc::memfd::Unfit;
@@ -10,7 +10,6 @@ use ipc::socket;
 use wire::channel::{Hello, Packet};
 
 use super::guest::Guest;
-use super::lack::{Cure, Lack};
 use super::link::ShmLink;
 use super::peer::Inbound;
 use super::ring::Consumer;
@@ -22,8 +21,6 @@ use crate::space;
 const BATCH: usize = 64;
 /// Most hellos taken in at a time: each maps memory, and those that are here already wait meanwhile.
 const HELLOS: usize = 4;
-/// Most connections that are kept without a hello.
-const GUESTS: usize = 64;
 /// How long one is, at least.
 pub(super) const GRACE: Duration = Duration::from_secs(3);
 
@@ -43,27 +40,26 @@ impl From<Unfit> for Declined {
     }
 }
 
-fn is_of_descriptors(no: i32) -> bool {
-    matches!(no, libc::EMFILE | libc::ENFILE)
-}
-
 impl ShmLink {
     /// Accepts connections; whether there may be more of them.
     pub(super) fn accept(&mut self) -> bool {
-        self.many_successors &= !self.dying.is_empty();
+        self.listening.note_ends(!self.ends.is_empty());
         let mut hellos = 0;
         for _ in 0..BATCH {
             // A guest that waits for descriptors is the first to have some.
-            if hellos == HELLOS || self.many_successors || self.guests.iter().flatten().any(|g| g.kept) {
+            if hellos == HELLOS
+                || self.listening.has_many_successors()
+                || self.listening.guests().iter().any(|g| g.kept)
+            {
                 return true;
             }
-            let sock = match socket::accept(&self.listener) {
+            let sock = match self.listening.accept() {
                 Ok(sock) => sock,
                 Err(e) if e.kind() == ErrorKind::ConnectionAborted => continue,
                 // The kernel looks for a descriptor before it looks for a connection. One that came since is for the next
                 // call.
-                Err(e) if e.kind() == ErrorKind::WouldBlock || !socket::has_caller(&self.listener) => {
-                    self.lacks_nothing();
+                Err(e) if e.kind() == ErrorKind::WouldBlock || !self.listening.has_caller() => {
+                    self.shortage.is_over();
                     return false;
                 }
                 Err(e) => {
@@ -77,8 +73,7 @@ impl ShmLink {
             match cred.user(&sock) {
                 User::Ours => {
                     hellos += 1;
-                    let since = Instant::now();
-                    self.greet(Guest { sock, pid: cred.pid, since, kept: false, said: None }, None);
+                    self.greet(Guest::new(sock, cred.pid), None);
                 }
                 user => self.refuse_user("refused a peer of", cred, user),
             }
@@ -88,90 +83,67 @@ impl ShmLink {
 
     /// Says once that a peer is not of our user.
     pub(super) fn refuse_user(&mut self, what: &str, cred: Cred, user: User) {
-        let level = if self.warned_uid { log::Level::Debug } else { log::Level::Warn };
-        self.warned_uid = true;
+        let level = if self.admission.warns() { log::Level::Warn } else { log::Level::Debug };
         let why = if user == User::Unknown { UNMAPPED } else { "another user" };
-        log::log!(level, "{}: {what} uid {} (pid {}): {why}", self.addr, cred.uid, cred.pid);
+        log::log!(level, "{}: {what} uid {} (pid {}): {why}", self.own.addr(), cred.uid, cred.pid);
     }
 
     /// A peer cannot be met for want of descriptors or memory; for how long that has been so.
     pub(super) fn lack(&mut self, e: &io::Error) -> Duration {
-        let level = if self.warned_fds { log::Level::Debug } else { log::Level::Warn };
-        self.warned_fds = true;
-        log::log!(level, "{}: cannot accept a peer yet: {e}; {}", self.addr, Cure(e, self.options.ring));
-        self.lacks[0] = e.raw_os_error();
-        self.lacking.get_or_insert_with(Instant::now).elapsed()
-    }
-
-    fn lacks_nothing(&mut self) {
-        (self.lacking, self.lacks[0]) = (None, None);
-    }
-
-    /// What peers wait for here.
-    pub(super) fn lacks_now(&self) -> Option<io::Error> {
-        let [calls, called] = self.lacks;
-        // One that calls takes what is there at once; for one that is called a socket and a segment are made, if not just now.
-        let room =
-            |n: usize| (0..n).map(|_| self.listener.try_clone()).collect::<Result<Vec<_>, _>>().is_ok();
-        let lacks = |no: &i32, n: usize| !is_of_descriptors(*no) || !room(n);
-        let (calls, called) = (calls.filter(|no| lacks(no, 1)), called.filter(|no| lacks(no, 2)));
-        called.or(calls).map(io::Error::from_raw_os_error)
+        self.shortage.of_caller(self.own.addr(), e, self.options.ring)
     }
 
     /// Refuses the connections that wait, for want of descriptors: without an answer they would wait for ever.
     fn turn_away(&mut self) {
-        let since = self.lacking.take().map_or(Duration::ZERO, |since| since.elapsed());
-        let lack = Lack(since, self.lacks[0].take(), self.options.ring);
-        self.spare.give();
+        let lack = self.shortage.end(self.options.ring);
+        self.listening.give_reserve();
         let mut n = 0;
-        while let (Ok(sock), true) = (socket::accept(&self.listener), n < BATCH) {
+        while let (Ok(sock), true) = (self.listening.accept(), n < BATCH) {
             socket::notify(&sock, &Packet::Exhausted.encode());
             n += 1;
         }
-        log::warn!("{}: refused {n} peers: {lack}", self.addr);
+        log::warn!("{}: refused {n} peers: {lack}", self.own.addr());
     }
 
     /// Decides on guests and contested names for which the time has come.
     #[cold]
     pub(super) fn tend(&mut self) {
-        for at in 0..self.guests.len() {
-            let Some(guest) = &self.guests[at] else { continue };
-            let waits = guest.since.elapsed();
+        for at in self.listening.guests().places() {
+            let Some(guest) = self.listening.guests().get(at) else { continue };
+            let waits = guest.waits();
             let late =
                 waits >= if guest.kept { self.options.patience } else { self.options.patience.max(GRACE) };
             if !guest.kept && !late {
                 continue;
             }
-            if let Some(guest) = self.guests[at].take() {
+            if let Some(guest) = self.listening.guests_mut().take(at) {
                 self.greet(guest, Some(at as u32));
             }
-            if let Some(guest) = self.guests[at].take_if(|_| late) {
-                self.dismiss(guest, waits);
+            if late {
+                if let Some(guest) = self.listening.guests_mut().take(at) {
+                    self.dismiss(guest, waits);
+                }
             }
         }
         // No descriptor is readable when there is memory.
-        self.connecting |= self.guests.iter().flatten().any(|g| g.said.is_some());
-        let used = self.guests.iter().rposition(Option::is_some).map_or(0, |at| at + 1);
-        self.guests.truncate(used);
-        let now = Instant::now();
-        for c in std::mem::take(&mut self.contested) {
-            if c.next <= now {
-                self.decide(c);
-            } else {
-                self.contested.push(c);
-            }
+        if self.listening.guests().iter().any(|g| g.said.is_some()) {
+            self.sleep.retry();
         }
-        self.time_contest();
+        self.listening.guests_mut().trim();
+        for c in self.contests.take_due() {
+            self.decide(c);
+        }
+        self.contests.set_timer(self.sleep.poller());
     }
 
     fn dismiss(&mut self, guest: Guest, waited: Duration) {
-        self.poller.remove(&guest.sock);
+        self.sleep.unwatch(&guest.sock);
         if guest.kept {
-            let lack = Lack(waited, self.lacks[0], self.options.ring);
-            log::warn!("{}: refused a peer (pid {}): {lack}", self.addr, guest.pid);
+            let lack = self.shortage.of_callers(waited, self.options.ring);
+            log::warn!("{}: refused a peer (pid {}): {lack}", self.own.addr(), guest.pid);
             socket::notify(&guest.sock, &Packet::Exhausted.encode());
         } else {
-            log::debug!("{}: pid {} connected and says nothing", self.addr, guest.pid);
+            log::debug!("{}: pid {} connected and says nothing", self.own.addr(), guest.pid);
         }
     }
 
@@ -196,13 +168,13 @@ impl ShmLink {
             return self.keep_guest(guest, slot);
         }
         if slot.is_some() {
-            self.poller.remove(&guest.sock);
+            self.sleep.unwatch(&guest.sock);
         }
         let Guest { sock, pid, .. } = guest;
         match answer {
             None => {}
             Some(Ok((hello, segment))) => {
-                self.lacks_nothing();
+                self.shortage.is_over();
                 let mut inb = Inbound {
                     end: 0,
                     rx: Consumer::new(segment),
@@ -217,7 +189,7 @@ impl ShmLink {
                 self.arrive(&hello, inb);
             }
             Some(Err(Declined::Wrong(why))) => {
-                log::warn!("{}: refused a peer (pid {pid}): {why}", self.addr);
+                log::warn!("{}: refused a peer (pid {pid}): {why}", self.own.addr());
                 socket::notify(&sock, &Packet::Refused.encode());
             }
             Some(Err(Declined::Lack(_))) => {}
@@ -226,7 +198,7 @@ impl ShmLink {
 
     fn receive_hello(&mut self, sock: &OwnedFd) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
         let mut bytes = [0; Hello::LEN + 1];
-        let (n, fd) = self.spare.recv_fd(sock, &mut bytes)?;
+        let (n, fd) = self.listening.recv_fd(sock, &mut bytes)?;
         Ok((bytes[..n].to_vec(), fd))
     }
 
@@ -238,11 +210,11 @@ impl ShmLink {
             return wrong(format!("{} speaks version {}, not {ours}", hello.from, hello.version));
         }
         let Some(fd) = fd else { return wrong("it sent no segment".into()) };
-        if hello.to != self.addr && !(self.everywhere && hello.to.port() == self.addr.port()) {
+        if !self.own.is_called(&hello.to) {
             return wrong(format!("{} takes us for {}", hello.from, hello.to));
         }
-        let refusal = self.admission.refusal(&self.addr, &hello.from, self.ids.get(&hello.from).copied());
-        if let Some(why) = refusal.filter(|_| hello.from != self.addr) {
+        let refusal = self.admission.refusal(&self.own.addr(), &hello.from, self.peers.find(&hello.from));
+        if let Some(why) = refusal.filter(|_| hello.from != self.own.addr()) {
             return wrong(format!("it calls itself {}: {why}", hello.from));
         }
         Ok((hello, Segment::adopt(fd.as_fd(), hello.ring as usize)?))
@@ -253,25 +225,16 @@ impl ShmLink {
         let at = match slot {
             Some(at) => at as usize,
             None => {
-                if self.guests.iter().flatten().count() >= GUESTS {
-                    let waits = |g: &&mut Option<Guest>| g.as_ref().is_some_and(|g| !g.kept);
-                    let first = |g: &&mut Option<Guest>| g.as_ref().map(|g| g.since);
-                    let oldest =
-                        self.guests.iter_mut().filter(waits).min_by_key(first).and_then(Option::take);
-                    if let Some(oldest) = oldest {
-                        self.dismiss(oldest, Duration::ZERO);
-                    }
+                if let Some(oldest) = self.listening.guests_mut().take_surplus() {
+                    self.dismiss(oldest, Duration::ZERO);
                 }
-                let at = self.guests.iter().position(Option::is_none).unwrap_or_else(|| {
-                    self.guests.push(None);
-                    self.guests.len() - 1
-                });
-                if self.poller.add(&guest.sock, GUEST | at as u64).is_err() {
+                let at = self.listening.guests_mut().free_place();
+                if self.sleep.watch(&guest.sock, GUEST | at as u64).is_err() {
                     return;
                 }
                 at
             }
         };
-        self.guests[at] = Some(guest);
+        self.listening.guests_mut().put(at, guest);
     }
 }

@@ -6,7 +6,6 @@ use wire::channel::{Packet, Welcome};
 
 use super::link::ShmLink;
 use super::peer::Inbound;
-use super::poll::REST;
 use super::token::IN;
 use super::wake;
 
@@ -16,15 +15,18 @@ const SUCCESSORS: usize = 8;
 impl ShmLink {
     /// A channel from a peer is there.
     pub(super) fn welcome(&mut self, id: u32, inb: Inbound) {
-        let welcome = Packet::Welcome(Welcome { incarnation: self.incarnation, space: self.space });
+        let welcome =
+            Packet::Welcome(Welcome { incarnation: self.own.incarnation(), space: self.own.space() });
         // Like any other packet: if it cannot be sent, the peer does without.
-        let _ = rights::send_fd(&inb.sock, &welcome.encode(), self.mr_table.fd());
-        if self.peers[id as usize].inb.is_some() {
+        let _ = rights::send_fd(&inb.sock, &welcome.encode(), self.access.mr_table().fd());
+        if self.peers[id].inb.is_some() {
             self.end(id, Gone::Reset);
         }
-        let peer = &mut self.peers[id as usize];
+        let peer = &mut self.peers[id];
         if peer.dying.is_some() {
-            self.many_successors |= peer.waiting.len() + 1 >= SUCCESSORS;
+            if peer.waiting.len() + 1 >= SUCCESSORS {
+                self.listening.note_many_successors();
+            }
             return peer.waiting.push(inb);
         }
         self.adopt(id, inb);
@@ -37,7 +39,7 @@ impl ShmLink {
     /// other under the same name, the one from it belongs to the successor, and has to wait for the
     /// end of the former. `ended` says that the channel to it has.
     pub(super) fn part(&mut self, id: u32, ended: bool) {
-        let peer = &mut self.peers[id as usize];
+        let peer = &mut self.peers[id];
         let (Some(out), Some(inb)) = (&peer.out, &peer.inb) else { return };
         let successor = match out.incarnation {
             Some(known) => known != inb.incarnation,
@@ -50,9 +52,9 @@ impl ShmLink {
         // The channel to it leads to the name's owner. Another process that lives is no successor.
         let forged =
             out.pid != inb.pid && !ended && !socket::hung_up(&out.sock) && !socket::hung_up(&inb.sock);
-        self.poller.remove(&inb.sock);
+        self.sleep.unwatch(&inb.sock);
         if forged {
-            log::warn!("{}: cut off pid {}, which called itself {}", self.addr, inb.pid, peer.addr);
+            log::warn!("{}: cut off pid {}, which called itself {}", self.own.addr(), inb.pid, peer.addr);
             self.part_inbound(id);
         } else {
             let inb = peer.inb.take();
@@ -63,11 +65,11 @@ impl ShmLink {
     }
 
     fn adopt(&mut self, id: u32, inb: Inbound) {
-        wake::promise(inb.rx.mem(), self.barrier);
+        wake::promise(inb.rx.mem(), self.sleep.barrier());
         let lives = self.watch(id, inb.pid, &inb.sock).is_ok();
-        let added = self.poller.add(&inb.sock, IN | u64::from(id));
-        let peer = &mut self.peers[id as usize];
-        log::debug!("{}: connected from {} (pid {})", self.addr, peer.addr, inb.pid);
+        let added = self.sleep.watch(&inb.sock, IN | u64::from(id));
+        let peer = &mut self.peers[id];
+        log::debug!("{}: connected from {} (pid {})", self.own.addr(), peer.addr, inb.pid);
         // SAFETY: the ring stays mapped while it is the peer's, and where that ends it is taken off the list.
         unsafe { self.rings.list(id, inb.rx.word()) };
         peer.inb = Some(inb);
@@ -76,7 +78,7 @@ impl ShmLink {
         self.warm(id);
         self.look_from_now_on();
         if let Err(e) = added {
-            log::warn!("{}: cannot watch a peer: {e}", self.addr);
+            log::warn!("{}: cannot watch a peer: {e}", self.own.addr());
         } else if lives {
             return;
         }
@@ -86,15 +88,15 @@ impl ShmLink {
     /// A peer broke the rules.
     #[cold]
     pub(super) fn broke(&mut self, id: u32) -> Refused {
-        let peer = &self.peers[id as usize];
-        log::warn!("{}: {} wrote nonsense into a ring", self.addr, peer.addr);
+        let peer = &self.peers[id];
+        log::warn!("{}: {} wrote nonsense into a ring", self.own.addr(), peer.addr);
         self.refuse(id);
         Refused::Gone(Gone::Reset)
     }
 
     /// Nothing more is read from a peer.
     pub(super) fn refuse(&mut self, id: u32) {
-        if let Some(inb) = &mut self.peers[id as usize].inb {
+        if let Some(inb) = &mut self.peers[id].inb {
             inb.broken = true;
             inb.rx.spoil();
         }
@@ -103,111 +105,82 @@ impl ShmLink {
 
     /// A peer ended: nothing goes to it any more, and once its frames are drained it is closed.
     pub(super) fn end(&mut self, id: u32, why: Gone) {
-        let peer = &mut self.peers[id as usize];
+        let peer = &mut self.peers[id];
         if peer.dying.is_some() {
             return;
         }
         peer.dying = Some(why);
         peer.target = None;
         if let Some(out) = &peer.out {
-            self.poller.remove(&out.sock);
+            self.sleep.unwatch(&out.sock);
         }
         // Its descriptor stays: the peer is waited for until its last frames have been read.
         if let Some(life) = &peer.life {
-            self.poller.remove(&life.fd);
+            self.sleep.unwatch(&life.fd);
         }
         self.part_outbound(id);
-        let peer = &mut self.peers[id as usize];
+        let peer = &mut self.peers[id];
         if let Some(inb) = &mut peer.inb {
-            self.poller.remove(&inb.sock);
+            self.sleep.unwatch(&inb.sock);
             inb.ends();
         }
         // Its frames are read as one that ended.
         self.rings.unlist(id);
-        self.dying.push_back(id);
-        self.slow = true;
+        self.ends.add(id);
+        self.pace.be_slow();
     }
 
     /// What the peers that ended have left: their last frames, then word of their end.
     pub(super) fn reap(&mut self) -> Option<Event> {
-        let id = *self.dying.front()?;
-        if self.others_first > 0 {
-            self.others_first -= 1;
-            return None;
-        }
-        if self.is_inside_still(id) {
+        let id = self.ends.turn()?;
+        if self.access.is_inside_still(id) {
             // What depended on it may only be given up once it has left our memory.
-            self.dying.rotate_left(1);
+            self.ends.rotate();
             return None;
         }
-        let peer = &mut self.peers[id as usize];
+        let peer = &mut self.peers[id];
         if let Some(inb) = &mut peer.inb {
             if inb.has_more() {
                 if let Ok(Some(len)) = inb.rx.peek() {
-                    self.held = id;
+                    self.rings.hold(id);
                     return Some(Event::Frame(Frame { from: PeerId(id), len, slot: 0 }));
                 }
             }
         }
-        self.dying.pop_front();
+        self.ends.remove_first();
         self.forget_devices(id);
-        let peer = &mut self.peers[id as usize];
+        let peer = &mut self.peers[id];
         let why = peer.dying.take().unwrap_or(Gone::Reset);
         peer.no_cma = None;
         peer.lost = false;
-        log::debug!("{}: {} ended: {why:?}", self.addr, peer.addr);
+        log::debug!("{}: {} ended: {why:?}", self.own.addr(), peer.addr);
         self.part_inbound(id);
-        let peer = &mut self.peers[id as usize];
+        let peer = &mut self.peers[id];
         peer.life = None;
         if !peer.waiting.is_empty() {
             let next = peer.waiting.remove(0);
             self.adopt(id, next);
             // Another successor after that means that this one has ended too.
-            if !self.peers[id as usize].waiting.is_empty() {
+            if !self.peers[id].waiting.is_empty() {
                 self.end(id, Gone::Reset);
             }
         }
         Some(Event::Closed(PeerId(id), why))
     }
 
-    /// A frame was put back, as there is no memory for it: if a peer that ended has left it, others have their turn before it is
-    /// found again.
-    #[cold]
-    pub(super) fn pass(&mut self, id: u32) {
-        if self.peers[id as usize].dying.is_some() && self.dying.front() == Some(&id) {
-            self.dying.rotate_left(1);
-            self.others_first = REST;
-        }
-    }
-
     /// The engine has no use of this number any more: unless the peer is here again, it is free for another.
     pub(super) fn let_go(&mut self, id: u32) {
-        let Some(peer) = self.peers.get_mut(id as usize) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let idle =
             peer.out.is_none() && peer.inb.is_none() && peer.waiting.is_empty() && peer.dying.is_none();
-        if !idle
-            || self.held == id
-            || self.contested.iter().any(|c| c.id == id)
-            || self.parted.iter().any(|p| p.peer == id)
-        {
+        if !idle || self.rings.holds(id) || self.contests.concerns(id) || self.access.waits_for(id) {
             return;
         }
-        let own = |known: &PeerId| known.0 == id;
-        let known = self.ids.get(&peer.addr).is_some_and(own);
-        let called =
-            peer.name.map(|name| (peer.addr, name)).filter(|key| self.callers.get(key).is_some_and(own));
-        if known {
-            self.ids.remove(&peer.addr);
-        } else if called.and_then(|key| self.callers.remove(&key)).is_none() {
-            // It is free already.
-            return;
-        }
-        self.starved.retain(|&i| i != id);
+        let Some(peer) = self.peers.free(id) else { return };
+        self.sending.forget(id);
         self.expected.forget(id);
-        if let Some(life) = peer.life.take() {
-            self.poller.remove(&life.fd);
+        if let Some(life) = peer.life {
+            self.sleep.unwatch(&life.fd);
         }
-        *peer = super::peer::Peer::new(peer.addr);
-        self.free.push(id);
     }
 }

@@ -1,32 +1,37 @@
 //! Opening an endpoint.
 
-use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
 
 use ipc::Poller;
-use ipc::fence::Barrier;
-use ipc::rights::Spare;
-use link_api::{Patience, PeerId};
+use link_api::PeerId;
 
+use super::access::Access;
 use super::admission::{Admission, Callers};
-use super::allowance::Allowance;
-use super::link::{PACE, ShmLink};
+use super::contests::Contests;
+use super::copies::Copies;
+use super::ends::Ends;
+use super::expected::Expected;
+use super::lack::Shortage;
+use super::link::ShmLink;
+use super::listening::Listening;
 use super::looks::Looks;
 use super::mr_table::MrTable;
-use super::options::{NEAR, OpenOptions, size};
-use super::rings::{NO_PEER, Rings};
-use super::shrink::Shrinking;
-use super::{hello, ring, token};
+use super::options::{OpenOptions, size};
+use super::own::Own;
+use super::pace::Pace;
+use super::peers::Peers;
+use super::rings::Rings;
+use super::sending::Sending;
+use super::sleep::Sleep;
+use super::{hello, token};
 use crate::name::Name;
-use crate::space;
 
 impl ShmLink {
     /// Another link of the endpoint carries frames.
     pub(crate) fn set_patient(&mut self) {
-        self.patient = true;
+        self.pace.set_patient();
     }
 
     /// Which peers this link serves: others that call are refused.
@@ -41,7 +46,7 @@ impl ShmLink {
 
     #[cfg(all(test, not(loom)))]
     pub(crate) fn is_patient(&self) -> bool {
-        self.patient
+        self.pace.is_patient()
     }
 
     /// Whether no peer of this host has a channel to this endpoint.
@@ -51,17 +56,17 @@ impl ShmLink {
 
     /// When the clock was read last, which is now and then.
     pub(crate) fn clock(&self) -> std::time::Instant {
-        self.clock_read
+        self.pace.clock()
     }
 
     /// The name, which links of other sorts share.
     pub(crate) fn name(&self) -> &Name {
-        &self.name
+        self.own.name()
     }
 
     /// The port of the name listens from now on, for other links.
     pub(crate) fn listen(&mut self) -> io::Result<()> {
-        self.name.listen()
+        self.own.listen()
     }
 
     /// Opens an endpoint of this name; `AddrInUse` if it is taken.
@@ -72,70 +77,26 @@ impl ShmLink {
         poller.add(&listener, token::LISTENER)?;
         let ring = size(options.ring);
         let long_ring = size(options.long_ring).max(ring);
-        let mr_table = MrTable::create()?;
-        let looks = Looks::new(&poller)?;
+        let access = Access::new(MrTable::create()?);
         let link = ShmLink {
-            peers: Vec::new(),
+            own: Own::new(name)?,
+            peers: Peers::default(),
             rings: Rings::new(),
-            held: NO_PEER,
-            idle: false,
-            calls: 0,
-            clock_at: *PACE.start(),
-            pace: *PACE.start(),
-            rare: false,
-            slow: true,
-            patient: false,
-            armed: false,
-            quiet: false,
-            dying: VecDeque::new(),
-            others_first: 0,
-            barrier: Barrier::probe(),
-            max_frame: ring::max_frame((ring / ring::LINE) as u32),
-            // What the rings to the nearest peers take.
-            longer_laps: Allowance::new((NEAR * (long_ring / ring::LINE)) as u32),
-            clock_read: Instant::now(),
-            serviced: Instant::now(),
-            cooled: Instant::now(),
-            shrinking: Shrinking::new(),
-            addr: name.addr(),
-            ids: HashMap::new(),
-            callers: HashMap::new(),
-            everywhere: name.is_wildcard(),
-            poller,
-            listener,
-            guests: Vec::new(),
+            pace: Pace::new(),
+            ends: Ends::default(),
+            sending: Sending::new(ring, long_ring),
+            listening: Listening::new(listener, access.mr_table().fd())?,
             admission: Admission::new(),
-            contested: Vec::new(),
-            contest: None,
-            behind: None,
-            many_successors: false,
-            free: Vec::new(),
-            spare: Spare::new(mr_table.fd())?,
-            mr_table,
-            lacking: None,
-            lacks: [None; 2],
-            starved: Vec::new(),
-            connecting: false,
+            contests: Contests::default(),
+            shortage: Shortage::default(),
+            expected: Expected::default(),
+            looks: Looks::new(&poller)?,
+            sleep: Sleep::new(poller),
+            access,
+            copies: Copies::default(),
             options: OpenOptions { ring, long_ring, ..options },
-            scratch: Vec::new(),
-            incarnation: crate::random()?,
-            pid: std::process::id(),
-            space: space::own()?,
-            parted: Vec::new(),
-            expected: Default::default(),
-            looks,
-            patience: Patience::Second,
-            closed: false,
-            pending: Default::default(),
-            pending_peers: Vec::new(),
-            polls_since_asked: 0,
-            copies_started: 0,
-            warned_cma: false,
-            warned_uid: false,
-            warned_fds: false,
-            name,
         };
-        log::debug!("{}: open, ring {ring}, {:?}", link.addr, link.barrier);
+        log::debug!("{}: open, ring {ring}, {:?}", link.own.addr(), link.sleep.barrier());
         Ok(link)
     }
 }

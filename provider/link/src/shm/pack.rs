@@ -10,10 +10,10 @@ impl ShmLink {
     /// Whether a frame of `len` bytes would find room now. Connects if need be.
     #[inline]
     pub fn room(&mut self, to: PeerId, len: usize) -> Result<(), Refused> {
-        if self.peers[to.0 as usize].out.is_none() {
+        if self.peers[to.0].out.is_none() {
             self.open_channel(to.0)?;
         }
-        let Some(out) = self.peers[to.0 as usize].out.as_mut() else { return Err(Refused::Busy) };
+        let Some(out) = self.peers[to.0].out.as_mut() else { return Err(Refused::Busy) };
         match out.tx.reserve(len) {
             Ok(true) => Ok(()),
             Ok(false) => Err(self.starve(to.0, len)),
@@ -35,14 +35,14 @@ impl ShmLink {
         max: usize,
         pack: impl FnOnce(*mut u8) -> usize,
     ) -> Result<usize, Refused> {
-        assert!(head.len() + max <= self.max_frame, "frame longer than Path::max_frame");
+        assert!(head.len() + max <= self.sending.max_frame(), "frame longer than Path::max_frame");
         self.room(to, head.len() + max)?;
-        let out = self.peers[to.0 as usize].out.as_mut().ok_or(Refused::Gone(Gone::Reset))?;
+        let out = self.peers[to.0].out.as_mut().ok_or(Refused::Gone(Gone::Reset))?;
         let n = match out.tx.stretches(head.len(), max) {
             [(at, all), (_, 0)] => pack(out.tx.mem().span(at, all).as_ptr()),
             _ => {
                 // Over the ring's end: by way of private memory.
-                let scratch = &mut self.scratch;
+                let scratch = self.sending.scratch();
                 scratch.resize(max, 0);
                 let n = pack(scratch.as_mut_ptr()).min(max);
                 // SAFETY: `head.len() + max` bytes were found to have room.
@@ -54,7 +54,7 @@ impl ShmLink {
         // SAFETY: as above.
         unsafe { out.tx.write(0, head) };
         out.tx.publish(head.len() + n);
-        out.notify(self.barrier.registered).map(|()| n)
+        out.notify(self.sleep.is_registered()).map(|()| n)
     }
 
     /// Takes a frame in: gives its first `N` bytes, copies the rest to `to`, and releases it. `None` if
@@ -69,10 +69,10 @@ impl ShmLink {
         to: *mut u8,
         room: usize,
     ) -> Option<[u8; N]> {
-        if self.held != frame.from.0 {
+        if !self.rings.holds(frame.from.0) {
             return None;
         }
-        let inb = self.peers[frame.from.0 as usize].inb.as_ref()?;
+        let inb = self.peers[frame.from.0].inb.as_ref()?;
         let rest = frame.len.wrapping_sub(N);
         // A shorter frame has more of a rest than there is room for anywhere.
         let head = if rest <= room { inb.rx.first() } else { None };
@@ -86,7 +86,7 @@ impl ShmLink {
 
     /// The pid of a peer that is connected, 0 where it is not visible here.
     pub fn peer_pid(&self, peer: PeerId) -> Option<i32> {
-        let peer = &self.peers[peer.0 as usize];
+        let peer = &self.peers[peer.0];
         peer.inb.as_ref().map(|i| i.pid).or(peer.out.as_ref().map(|o| o.pid))
     }
 }

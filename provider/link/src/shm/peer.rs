@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use ipc::pieces::Counters;
-use ipc::socket;
-use link_api::{Gone, PeerId, Refused};
+use ipc::{pidfd, socket};
+use link_api::{Gone, Refused};
 use wire::Addr;
 use wire::channel::{Packet, Space};
 
@@ -19,7 +19,7 @@ use super::ring::{Consumer, Mem};
 use super::segment::Segment;
 use super::wake::Consuming;
 use super::{ring, wake};
-use crate::space::Target;
+use crate::space::{self, Target};
 
 /// A channel to a peer. Short frames touch its first cache line alone.
 #[derive(Debug)]
@@ -277,14 +277,21 @@ impl Peer {
             no_device: None,
         }
     }
-}
 
-/// Makes a new peer known, under a number that is free or new.
-pub(super) fn meet(peers: &mut Vec<Peer>, free: &mut Vec<u32>, addr: Addr) -> PeerId {
-    if let Some(id) = free.pop() {
-        peers[id as usize] = Peer::new(addr);
-        return PeerId(id);
+    /// Whether a peer accesses nothing any more for certain: its process or address space has ended, or it closed its
+    /// sockets.
+    pub(super) fn has_ended(&self) -> bool {
+        let socks = self.inb.iter().map(|i| &i.sock).chain(self.out.iter().map(|o| &o.sock));
+        self.lost
+            || self.life.as_ref().is_some_and(|life| pidfd::has_ended(&life.fd))
+            || self.space_is_gone()
+            || socks.into_iter().any(socket::hung_up)
     }
-    peers.push(Peer::new(addr));
-    PeerId(peers.len() as u32 - 1)
+
+    /// Whether the address space of a peer is gone for certain.
+    pub(super) fn space_is_gone(&self) -> bool {
+        let of_out = self.out.as_ref().and_then(|o| Some((o.pid, o.space?)));
+        let mut spaces = self.inb.iter().map(|i| (i.pid, i.space)).chain(of_out);
+        spaces.any(|(pid, space)| space::is_gone(&space, pid))
+    }
 }

@@ -1,38 +1,20 @@
 //! Polling for frames: each time the rings of peers that sent lately, now and then the others and the sockets.
 
-use std::time::{Duration, Instant};
-
 use link_api::{Event, Frame, PeerId};
 
-use super::link::{PACE, ShmLink};
+use super::link::ShmLink;
 use super::rings::NO_PEER;
-use super::{ring, shrink, wake};
-
-/// Polls between two looks at rings that are not hot: so that idle peers cost next to nothing, and get a turn also
-/// while the hot ones never stop.
-pub(super) const REST: u32 = 4;
-
-/// Of so many polls while one peer is waited for, one looks at the others' rings too. What they have sent is as well off there:
-/// it would be taken in as unexpected, and a look at a ring takes its next line away from the sender, which is about to write it.
-/// Where polls are rare each of them looks: what others have sent may be more than messages, and so many polls take long.
-pub(super) const OTHERS: u32 = 16;
-
-/// Time between two readings of the sockets.
-const GAP: Duration = Duration::from_micros(50);
-/// A peer that has sent nothing for so long is not hot any more.
-const COOL: Duration = Duration::from_millis(1);
-/// The same while no peer has sent anything yet: the first one should not wait.
-const EAGER_GAP: Duration = Duration::from_micros(2);
+use super::{ring, wake};
 
 impl ShmLink {
     /// The next frame of this peer.
     #[inline]
     fn next_of(&mut self, id: u32) -> Option<Event> {
-        let inb = self.peers[id as usize].inb.as_mut()?;
+        let inb = self.peers[id].inb.as_mut()?;
         match inb.rx.peek() {
             Ok(None) => None,
             Ok(Some(len)) => {
-                self.held = id;
+                self.rings.hold(id);
                 Some(Event::Frame(Frame { from: PeerId(id), len, slot: 0 }))
             }
             Err(ring::Broken) => {
@@ -45,28 +27,19 @@ impl ShmLink {
     /// Gives the frame at hand of this peer back.
     #[inline(always)]
     pub(super) fn advance(&mut self, id: u32) {
-        if let Some(inb) = &mut self.peers[id as usize].inb {
+        if let Some(inb) = &mut self.peers[id].inb {
             inb.advance();
         }
         if id != self.rings.sole() {
             self.locate(id);
         }
-        self.let_go_of(id);
-    }
-
-    /// The frame at hand was of this peer, and is none any more.
-    #[inline(always)]
-    pub(super) fn let_go_of(&mut self, id: u32) {
-        self.held = NO_PEER;
-        if id == self.rings.awaited() {
-            self.rings.awaits(NO_PEER);
-        }
+        self.rings.let_go_of(id);
     }
 
     /// Notes in the list where a ring is read next.
     #[inline(never)]
     pub(super) fn locate(&mut self, id: u32) {
-        if let Some(inb) = self.peers.get(id as usize).and_then(|peer| peer.inb.as_ref()) {
+        if let Some(inb) = self.peers.get(id).and_then(|peer| peer.inb.as_ref()) {
             // SAFETY: as where it was listed.
             unsafe { self.rings.moved(id, inb.rx.word()) };
         }
@@ -75,7 +48,7 @@ impl ShmLink {
     /// Whether rings that are not hot are looked at now.
     #[inline(always)]
     pub(super) fn is_time_for_cold(&self) -> bool {
-        self.calls % REST == 0 && !self.rings.are_hot()
+        self.pace.is_time_for_cold() && !self.rings.are_hot()
     }
 
     /// A peer that seems to have sent, and is a hot one from now on.
@@ -97,14 +70,14 @@ impl ShmLink {
     #[inline(never)]
     pub(super) fn find_of_many(&mut self) -> u32 {
         match self.rings.has_awaited() {
-            Some(true) if self.calls % OTHERS != 0 => {
+            Some(true) if !self.pace.is_time_for_others() => {
                 let id = self.rings.awaited();
                 if !self.rings.is_hot(id) {
                     self.warm(id);
                 }
                 id
             }
-            Some(false) if self.calls % OTHERS != 0 && !self.rare => NO_PEER,
+            Some(false) if !self.pace.is_time_for_others() && !self.pace.is_rare() => NO_PEER,
             _ => self.find().unwrap_or(NO_PEER),
         }
     }
@@ -119,56 +92,23 @@ impl ShmLink {
         }
     }
 
-    /// Whether each poll asks if it is time to read the sockets: nothing else brings anything.
-    fn is_eager(&self) -> bool {
-        self.rings.is_empty() && !self.patient
-    }
-
     /// Reads the sockets if it is time to.
     fn tick(&mut self) {
-        let gap = if self.is_eager() { EAGER_GAP } else { GAP };
-        let now = Instant::now();
-        let since = now.duration_since(std::mem::replace(&mut self.clock_read, now));
-        self.rare = since > GAP * self.pace;
-        let pace = if since > GAP { self.pace / 2 } else { self.pace * 2 };
-        self.pace = pace.clamp(*PACE.start(), *PACE.end());
-        if self.rings.hot() > 1 && now.duration_since(self.cooled) >= COOL {
-            self.cooled = now;
+        let due = self.pace.tick(self.rings.is_empty());
+        if self.pace.is_time_to_cool(due.now, self.rings.hot()) {
             self.cool();
         }
-        self.shrink_rings(now);
-        if now.duration_since(self.serviced) >= gap {
-            self.serviced = now;
+        self.sending.shrink_rings(&mut self.peers, due.now);
+        if due.sockets {
             hmem::registry::check();
             self.service();
-        }
-    }
-
-    /// Looks at the rings of some peers, if it is time to.
-    #[inline]
-    fn shrink_rings(&mut self, now: Instant) {
-        if let Some(first) = self.shrinking.is_due(now, self.peers.len()) {
-            self.shrink_those_from(first, now);
-        }
-    }
-
-    #[cold]
-    fn shrink_those_from(&mut self, first: usize, now: Instant) {
-        for (at, peer) in self.peers.iter_mut().enumerate().skip(first).take(shrink::TOGETHER) {
-            if let Some(inb) = &mut peer.inb {
-                // Else the sender never sees that a ring is empty through which little goes.
-                inb.publish();
-            }
-            if peer.out.as_mut().is_some_and(|out| out.tx.shrink()) {
-                return self.shrinking.gave(at, now);
-            }
         }
     }
 
     /// A frame has come after a poll that found none: it may be answered.
     #[inline(always)]
     pub(super) fn expect_answer(&self, frame: &Frame) {
-        let peer = &self.peers[frame.from.0 as usize];
+        let peer = &self.peers[frame.from.0];
         if let Some(inb) = &peer.inb {
             inb.rx.will_copy();
         }
@@ -180,8 +120,7 @@ impl ShmLink {
     /// The next thing that came by a ring.
     #[inline(always)]
     pub(super) fn poll_frames(&mut self) -> Option<Event> {
-        self.calls = self.calls.wrapping_add(1);
-        if self.calls == self.clock_at || self.slow {
+        if self.pace.count() {
             if let Some(event) = self.poll_slow() {
                 return Some(event);
             }
@@ -200,55 +139,52 @@ impl ShmLink {
     /// What a poll has to do beyond reading hot rings.
     #[cold]
     fn poll_slow(&mut self) -> Option<Event> {
-        if self.armed {
-            self.armed = false;
+        if self.sleep.disarm() {
             for id in self.rings.peers() {
-                if let Some(inb) = &self.peers[id as usize].inb {
-                    wake::promise(inb.rx.mem(), self.barrier);
+                if let Some(inb) = &self.peers[id].inb {
+                    wake::promise(inb.rx.mem(), self.sleep.barrier());
                 }
             }
             self.service();
-        } else if self.calls == self.clock_at || self.is_eager() {
+        } else if self.pace.reads_clock(self.rings.is_empty()) {
             self.tick();
         }
-        if self.calls == self.clock_at {
-            self.clock_at = self.calls.wrapping_add(self.pace);
-        }
         let event = self.reap();
-        self.slow = !self.dying.is_empty() || !self.pending.is_empty() || self.is_eager();
+        let eager = self.pace.is_eager(self.rings.is_empty());
+        self.pace.done(!self.ends.is_empty() || !self.copies.is_empty() || eager);
         event
     }
 
     /// Has the sender of each ring wake this endpoint; whether nothing is there.
     pub(super) fn arm_rings(&mut self) -> bool {
         // No descriptor tells when a copy is over, so as long as one is in flight there is no sleep.
-        if self.held != NO_PEER || !self.pending.is_empty() {
+        if self.rings.is_held() || !self.copies.is_empty() {
             return false;
         }
         self.service();
         // Whatever comes of it, the next poll disarms.
-        self.armed = true;
-        self.slow = true;
+        self.sleep.arm();
+        self.pace.be_slow();
         for id in self.rings.peers() {
-            if let Some(inb) = &self.peers[id as usize].inb {
-                wake::arm(inb.rx.mem(), self.barrier);
+            if let Some(inb) = &self.peers[id].inb {
+                wake::arm(inb.rx.mem(), self.sleep.barrier());
             }
         }
-        let barred = self.rings.is_empty() || self.barrier.heavy();
-        let frame = |id: u32| self.peers[id as usize].inb.as_ref().is_some_and(|i| i.rx.ready());
-        if !barred || !self.dying.is_empty() || self.rings.peers().any(frame) {
+        let barred = self.rings.is_empty() || self.sleep.barrier().heavy();
+        let frame = |id: u32| self.peers[id].inb.as_ref().is_some_and(|i| i.rx.ready());
+        if !barred || !self.ends.is_empty() || self.rings.peers().any(frame) {
             return false;
         }
-        if self.has_room_again() || std::mem::take(&mut self.connecting) {
+        if self.sending.has_room_again(&mut self.peers) || self.sleep.take_retry() {
             return false;
         }
-        self.poller.ready::<1>().is_empty()
+        self.sleep.poller().ready::<1>().is_empty()
     }
 
     /// Whether the last [`link_api::Link::arm`] returned true, and no poll followed: the caller may sleep next, also where
     /// something has begun since of whose end no descriptor tells.
     pub fn may_sleep(&self) -> bool {
-        self.armed && self.quiet
+        self.sleep.may_sleep()
     }
 
     /// From now on each poll reads only those that have sent something since this was last called;
@@ -256,7 +192,7 @@ impl ShmLink {
     pub(super) fn cool(&mut self) {
         let peers = &mut self.peers;
         self.rings.cool(|id| {
-            let inb = peers.get_mut(id as usize).and_then(|peer| peer.inb.as_mut());
+            let inb = peers.get_mut(id).and_then(|peer| peer.inb.as_mut());
             inb.is_some_and(|inb| std::mem::replace(&mut inb.cooled_at, inb.rx.pos()) != inb.rx.pos())
         });
     }

@@ -72,6 +72,10 @@ pub(super) struct Rings {
     awaited: u32,
     /// `sole`, unless another is waited for: then `NO_PEER`. One word to ask, since each poll asks.
     quick: u32,
+    /// The peer of which a frame was handed out, or `NO_PEER`.
+    held: u32,
+    /// The last quick poll found nothing.
+    idle: bool,
 }
 
 impl Rings {
@@ -85,11 +89,58 @@ impl Rings {
             next_cold: 0,
             awaited: NO_PEER,
             quick: NO_PEER,
+            held: NO_PEER,
+            idle: false,
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.list.is_empty()
+    }
+
+    /// Whether a frame was handed out, of any peer.
+    #[inline(always)]
+    pub(super) fn is_held(&self) -> bool {
+        self.held != NO_PEER
+    }
+
+    /// The peer of which a frame was handed out, or `NO_PEER`.
+    #[inline(always)]
+    pub(super) fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// Whether a frame of this peer was handed out.
+    #[inline(always)]
+    pub(super) fn holds(&self, id: u32) -> bool {
+        self.held == id
+    }
+
+    /// A frame of this peer is handed out.
+    #[inline(always)]
+    pub(super) fn hold(&mut self, id: u32) {
+        self.held = id;
+    }
+
+    /// The frame was not taken, and stays in its ring.
+    #[inline(always)]
+    pub(super) fn put_back(&mut self) {
+        self.held = NO_PEER;
+    }
+
+    /// The frame at hand was of this peer, and is none any more.
+    #[inline(always)]
+    pub(super) fn let_go_of(&mut self, id: u32) {
+        self.held = NO_PEER;
+        if id == self.awaited {
+            self.awaits(NO_PEER);
+        }
+    }
+
+    /// A quick poll has found a frame or not; whether the one before found none.
+    #[inline(always)]
+    pub(super) fn note_found(&mut self, found: bool) -> bool {
+        std::mem::replace(&mut self.idle, !found)
     }
 
     /// How many are hot.

@@ -19,13 +19,13 @@ impl RmaLink for ShmLink {
     }
 
     fn pieces_open(&mut self, with: PeerId) -> Option<PieceCounter> {
-        let out = self.peers[with.0 as usize].out.as_mut()?;
+        let out = self.peers[with.0].out.as_mut()?;
         let (slot, generation) = out.pieces.open(|slot| out.tx.mem().pieces(slot))?;
         Some(PieceCounter { slot, generation })
     }
 
     fn pieces_claim(&mut self, with: PeerId, counter: PieceCounter, mine: bool, of: u16) -> Option<u16> {
-        let peer = &self.peers[with.0 as usize];
+        let peer = &self.peers[with.0];
         let mem = match mine {
             true => peer.out.as_ref()?.tx.mem(),
             false => peer.inb.as_ref()?.rx.mem(),
@@ -34,42 +34,42 @@ impl RmaLink for ShmLink {
     }
 
     fn pieces_begun(&self, with: PeerId, counter: PieceCounter) -> bool {
-        let out = self.peers[with.0 as usize].out.as_ref();
+        let out = self.peers[with.0].out.as_ref();
         out.is_none_or(|out| pieces::is_begun(out.tx.mem().pieces(counter.slot), counter.generation))
     }
 
     fn pieces_close(&mut self, with: PeerId, counter: PieceCounter) {
-        if let Some(out) = &mut self.peers[with.0 as usize].out {
+        if let Some(out) = &mut self.peers[with.0].out {
             out.pieces.close(counter.slot, counter.generation, |slot| out.tx.mem().pieces(slot));
         }
     }
 
     fn publish(&mut self, memory: &Region) {
-        self.mr_table.publish(memory);
+        self.access.publish(memory);
     }
 
     fn unpublish(&mut self, key: u64) -> Result<(), InUse> {
-        self.conceal_region(key)
+        self.access.conceal(&self.own, &self.peers, key)
     }
 
     fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
-        self.revoke_request(from, request)
+        self.access.revoke(&self.own, &self.peers, from, request)
     }
 
     fn renew(&mut self, to: PeerId, request: u64) {
-        self.renew_request(to, request);
+        self.peers[to.0].renew_request(request);
     }
 
     fn set_patience(&mut self, patience: Patience) {
-        self.patience = patience;
+        self.access.set_patience(patience);
     }
 
     fn close(&mut self) -> Result<(), InUse> {
-        self.close_to_all()
+        self.access.close(&self.own, &self.peers)
     }
 
     fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
-        let peer = &self.peers[by.0 as usize];
+        let peer = &self.peers[by.0];
         if !self.options.cma || peer.no_cma.is_some() {
             return None;
         }
@@ -110,14 +110,14 @@ impl ShmLink {
     /// Reports that all pieces that this side took of a peer's transfer are done with: how many, and whether all could be
     /// copied.
     pub fn pieces_report(&mut self, to: PeerId, counter: PieceCounter, done: u16, good: bool) {
-        if let Some(inb) = &self.peers[to.0 as usize].inb {
+        if let Some(inb) = &self.peers[to.0].inb {
             pieces::report(inb.rx.mem().report(counter.slot), counter.generation, done, good);
         }
     }
 
     /// What the peer reports: how many pieces it did, and whether all could be copied.
     pub fn pieces_reported(&self, by: PeerId, counter: PieceCounter) -> Option<(u16, bool)> {
-        let out = self.peers[by.0 as usize].out.as_ref()?;
+        let out = self.peers[by.0].out.as_ref()?;
         pieces::reported(out.tx.mem().report(counter.slot), counter.generation)
     }
 }

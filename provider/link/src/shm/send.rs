@@ -4,7 +4,7 @@ use hmem::Span;
 use link_api::{PeerId, Refused};
 
 use super::link::ShmLink;
-use super::{ring, wake};
+use super::ring;
 
 impl ShmLink {
     /// Sends on an open channel; `None`: there is none.
@@ -17,9 +17,9 @@ impl ShmLink {
         off: usize,
         len: usize,
     ) -> Option<Result<(), Refused>> {
-        let out = self.peers[to.0 as usize].out.as_mut()?;
+        let out = self.peers[to.0].out.as_mut()?;
         if out.send_short(head, body, off, len).is_some() {
-            return Some(out.notify(self.barrier.registered));
+            return Some(out.notify(self.sleep.is_registered()));
         }
         self.put_longer(to, head, body, off, len)
     }
@@ -34,9 +34,9 @@ impl ShmLink {
         off: usize,
         len: usize,
     ) -> Option<Result<(), Refused>> {
-        let out = self.peers[to.0 as usize].out.as_mut()?;
+        let out = self.peers[to.0].out.as_mut()?;
         let total = head.len() + len;
-        assert!(total <= self.max_frame, "frame longer than Path::max_frame");
+        assert!(total <= self.sending.max_frame(), "frame longer than Path::max_frame");
         match out.tx.reserve(total) {
             Ok(true) => {}
             Ok(false) => return Some(Err(self.starve(to.0, total))),
@@ -52,7 +52,7 @@ impl ShmLink {
             }
         }
         out.tx.publish(total);
-        Some(out.notify(self.barrier.registered))
+        Some(out.notify(self.sleep.is_registered()))
     }
 
     /// Sends to one without a channel to it yet.
@@ -69,31 +69,10 @@ impl ShmLink {
         self.send_connected(to, head, body, off, len).unwrap_or(Err(Refused::Busy))
     }
 
+    /// The ring to this peer has no room for a frame of that length.
     #[cold]
     pub(super) fn starve(&mut self, id: u32, len: usize) -> Refused {
-        if let Some(out) = &mut self.peers[id as usize].out {
-            if out.starved.replace(len).is_none() {
-                self.starved.push(id);
-            }
-        }
+        self.sending.starve(&mut self.peers, id, len);
         Refused::Busy
-    }
-
-    /// Whether a peer has made the room that was missing. From now on it will say when it does.
-    pub(super) fn has_room_again(&mut self) -> bool {
-        let mut has_room = false;
-        let peers = &mut self.peers;
-        self.starved.retain(|&id| {
-            let Some(out) = &mut peers[id as usize].out else { return false };
-            let Some(len) = out.starved else { return false };
-            wake::want_room(out.tx.mem());
-            if out.tx.reserve(len) == Ok(false) {
-                return true;
-            }
-            out.starved = None;
-            has_room = true;
-            false
-        });
-        has_room
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ipc::pidfd::{self, Ended};
 use ipc::{rights, socket};
@@ -18,14 +18,12 @@ use crate::{space, turns};
 
 /// Most events taken, and most packets read from one socket, at a time.
 const BATCH: usize = 64;
-/// How long the end of a peer is not taken note of while its own channel may still wait to be accepted.
-const BEHIND: Duration = Duration::from_millis(100);
 
 impl ShmLink {
     /// Takes in what is there on the sockets.
     pub(super) fn service(&mut self) {
-        let events = self.poller.ready::<BATCH>();
-        if !self.guests.is_empty() || !self.contested.is_empty() {
+        let events = self.sleep.poller().ready::<BATCH>();
+        if !self.listening.guests().is_empty() || !self.contests.is_empty() {
             self.tend();
         }
         if !self.expected.is_empty() {
@@ -46,42 +44,38 @@ impl ShmLink {
                 LIFE => self.hear_life(which),
                 LOOK => self.look_at_peers(),
                 GUEST => {
-                    let slot = self.guests.get_mut(which as usize).and_then(Option::take);
-                    if let Some(guest) = slot {
+                    if let Some(guest) = self.listening.guests_mut().take(which as usize) {
                         self.greet(guest, Some(which));
                     }
                 }
                 _ => {}
             }
         }
-        self.spare.renew(self.mr_table.fd());
+        self.listening.renew_reserve(self.access.mr_table().fd());
     }
 
     /// Accepts connections; whether there may be more of them, and ends wait for these.
     fn is_behind(&mut self) -> bool {
-        self.behind = match self.accept() {
-            true => self.behind.or_else(|| Some(Instant::now())),
-            false => None,
-        };
-        self.behind.is_some_and(|since| since.elapsed() < BEHIND)
+        let more = self.accept();
+        self.listening.note_more(more)
     }
 
     /// Whether the end of a peer, which has just been found, is to be taken note of later: what it sent before may be in
     /// a channel that it made since connections were last accepted.
     fn is_to_be_met(&mut self, id: u32) -> bool {
-        self.peers[id as usize].inb.is_none() && self.is_behind() && self.peers[id as usize].inb.is_none()
+        self.peers[id].inb.is_none() && self.is_behind() && self.peers[id].inb.is_none()
     }
 
     /// Whether a peer has ended that may have sent something before, by a channel that is not accepted yet.
     fn may_have_called(&self, id: u32) -> bool {
-        let peer = &self.peers[id as usize];
+        let peer = &self.peers[id];
         let ended = peer.out.as_ref().is_none_or(|out| socket::hung_up(&out.sock));
         peer.inb.is_none() && (ended || peer.life.as_ref().is_some_and(|life| pidfd::has_ended(&life.fd)))
     }
 
     /// Reads what the sender of a channel says: wake-ups, and its end.
     fn hear_inbound(&mut self, id: u32) {
-        let Some(inb) = &self.peers[id as usize].inb else { return };
+        let Some(inb) = &self.peers[id].inb else { return };
         for _ in 0..BATCH {
             let mut bytes = [0; Packet::BUFFER];
             match socket::receive(&inb.sock, &mut bytes) {
@@ -100,7 +94,7 @@ impl ShmLink {
     pub(super) fn hear_outbound(&mut self, id: u32) {
         let mut errors = 0;
         for _ in 0..BATCH {
-            let Some(out) = &mut self.peers[id as usize].out else { return };
+            let Some(out) = &mut self.peers[id].out else { return };
             let mut bytes = [0; Packet::BUFFER];
             // Only a welcome and a window come with a descriptor.
             let with_fd = out.incarnation.is_none() || self.options.windows.is_some();
@@ -110,11 +104,11 @@ impl ShmLink {
             };
             let got = match got {
                 Err(e) if socket::is_lack(&e) => {
-                    if self.spare.give() {
+                    if self.listening.give_reserve() {
                         continue;
                     }
                     self.lack(&e);
-                    let Some(out) = &mut self.peers[id as usize].out else { return };
+                    let Some(out) = &mut self.peers[id].out else { return };
                     if out.lacks.get_or_insert_with(Instant::now).elapsed() < self.options.patience.min(GRACE)
                     {
                         return;
@@ -127,26 +121,26 @@ impl ShmLink {
                 Ok((n, fd)) => (Ok(n), fd),
                 Err(e) => (Err(e), None),
             };
-            let Some(out) = &mut self.peers[id as usize].out else { return };
+            let Some(out) = &mut self.peers[id].out else { return };
             match n.map(|n| (n, Packet::decode(&bytes[..n]))) {
                 Ok((_, Some(Packet::Welcome(welcome)))) => {
                     out.incarnation = Some(welcome.incarnation);
                     out.space = Some(space::checked(welcome.space, out.pid));
                     // Without it, or with one that is not right, memory is reached by asking.
                     out.mr_table = fd.and_then(|fd| PeerMrTable::adopt(&fd).ok());
-                    self.peers[id as usize].target = None;
+                    self.peers[id].target = None;
                     self.part(id, false);
                 }
                 Ok((_, Some(Packet::Refused))) => {
-                    log::warn!("{}: {} refused us", self.addr, self.peers[id as usize].addr);
+                    log::warn!("{}: {} refused us", self.own.addr(), self.peers[id].addr);
                     return self.end(id, Gone::Denied);
                 }
                 Ok((_, Some(Packet::Exhausted))) => {
-                    let peer = self.peers[id as usize].addr;
+                    let peer = self.peers[id].addr;
                     log::warn!(
                         "{}: {peer} has no descriptors or no memory for us: raise its RLIMIT_NOFILE (ulimit -n); \
                         what was sent to it and not received is lost",
-                        self.addr
+                        self.own.addr()
                     );
                     return self.end(id, Gone::Exhausted);
                 }
@@ -169,18 +163,18 @@ impl ShmLink {
 
     /// Watches the process of a peer, which is at the other end of `sock`.
     pub(super) fn watch(&mut self, id: u32, pid: i32, sock: &OwnedFd) -> Result<(), Ended> {
-        let peer = &mut self.peers[id as usize];
+        let peer = &mut self.peers[id];
         if pid > 0 && peer.life.as_ref().is_some_and(|life| life.pid == pid) {
             return Ok(());
         }
         turns::meets(pid);
         let life = pidfd::watch(sock, pid)?.map(|fd| Life { pid, fd });
         if let Some(old) = std::mem::replace(&mut peer.life, life) {
-            self.poller.remove(&old.fd);
+            self.sleep.unwatch(&old.fd);
         }
         if let Some(life) = &peer.life {
-            if let Err(e) = self.poller.add(&life.fd, LIFE | u64::from(id)) {
-                log::debug!("{}: cannot watch pid {pid}: {e}", self.addr);
+            if let Err(e) = self.sleep.watch(&life.fd, LIFE | u64::from(id)) {
+                log::debug!("{}: cannot watch pid {pid}: {e}", self.own.addr());
                 peer.life = None;
             }
         }
@@ -189,7 +183,7 @@ impl ShmLink {
 
     /// A peer's process may have ended.
     fn hear_life(&mut self, id: u32) {
-        if self.peers[id as usize].life.is_some() && !self.is_to_be_met(id) {
+        if self.peers[id].life.is_some() && !self.is_to_be_met(id) {
             self.part(id, false);
             self.end(id, Gone::Reset);
         }

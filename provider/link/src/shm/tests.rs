@@ -232,7 +232,7 @@ fn a_peer_that_sends_again_is_polled_soon_beside_one_that_never_stops() {
 /// A hub that many peers have just sent to, these, and what they call it. None of them cools.
 fn busy_hub(peers: usize) -> (ShmLink, Vec<(ShmLink, PeerId)>) {
     let mut hub = open();
-    hub.cooled = Instant::now() + Duration::from_secs(3600);
+    hub.pace.never_cool();
     let mut others = Vec::new();
     for n in 0..peers {
         let mut other = open();
@@ -272,7 +272,7 @@ fn busy_peers_that_end_or_break_the_rules_leave_the_others_their_turns() {
     assert_eq!((hub.peer_addr(closed_id), why), (addr, Gone::Reset));
     // One of them writes nonsense.
     let (bad, to_hub) = &mut others[5];
-    if let Some(out) = &bad.peers[to_hub.0 as usize].out {
+    if let Some(out) = &bad.peers[to_hub.0].out {
         (0..out.tx.mem().lines()).for_each(|line| out.tx.mem().commit(line).store(u32::MAX, Relaxed));
     }
     let (closed_id, _) = closed(&mut hub);
@@ -313,8 +313,8 @@ fn what_short_frames_touch_of_a_channel_is_on_one_cache_line() {
     let (mut a, to_b, mut b, to_a) = couple();
     say(&mut a, to_b, b"?").unwrap();
     assert_eq!(frame(&mut b), (to_a, b"?".to_vec()));
-    let inb = b.peers[to_a.0 as usize].inb.as_ref().unwrap();
-    let out = a.peers[to_b.0 as usize].out.as_ref().unwrap();
+    let inb = b.peers[to_a.0].inb.as_ref().unwrap();
+    let out = a.peers[to_b.0].out.as_ref().unwrap();
     let starts = [&raw const *inb as usize, &raw const *out as usize];
     // The address of the memory comes last.
     for (start, last) in starts.into_iter().zip([inb.rx.mem().noted_at(), out.tx.mem().noted_at()]) {

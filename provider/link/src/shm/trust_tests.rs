@@ -74,11 +74,11 @@ fn a_hello_that_is_not_as_agreed_is_refused() {
     drop(raw(&b));
     let mute = raw(&b);
     assert!(event_none(&mut b));
-    assert_eq!(b.guests.iter().flatten().count(), 1, "the mute one");
+    assert_eq!(b.listening.guests().iter().count(), 1, "the mute one");
     // A connection that takes its time is welcome all the same.
     rights::send_fd(&mute, &good.encode(), fd.as_fd()).unwrap();
     assert!(event_none(&mut b));
-    assert_eq!((b.guests.iter().flatten().count(), b.rings.peers().count()), (0, 1));
+    assert_eq!((b.listening.guests().iter().count(), b.rings.peers().count()), (0, 1));
 }
 
 /// Of a process of the same user, which has the secrets of this link and none of the other's.
@@ -216,14 +216,14 @@ fn the_ring_of_an_ended_peer_is_read_no_further_than_it_holds() {
         let mut b = open();
         let (mut tx, sock) = call(&b, Addr::new(([127, 0, 0, 1], 10).into()), 7);
         assert!(event_none(&mut b));
-        let id = b.peers.iter().position(|peer| peer.inb.is_some()).expect("the peer is let in");
+        let id = b.peers.iter().position(|peer| peer.inb.is_some()).expect("the peer is let in") as u32;
         if start != 0 {
             let (mem, fd) = Segment::create(MIN_RING).unwrap();
             mem.head().store(start, Relaxed);
             let theirs = Segment::adopt(fd.as_fd(), MIN_RING).unwrap();
             tx = Producer::starting_at(mem, start, Allowance::new(u32::MAX));
             b.peers[id].inb.as_mut().unwrap().rx = Consumer::starting_at(theirs, start);
-            b.locate(id as u32);
+            b.locate(id);
         }
         let lines = tx.mem().lines();
         let mut put = || {
@@ -271,7 +271,7 @@ fn a_name_that_a_peer_has_is_not_taken_from_it() {
     assert!(event_none(&mut b));
     for _ in 0..3 {
         assert!(
-            b.contested.len() == 1 && (!b.arm() || readable(&b, 1000)),
+            b.contests.len() == 1 && (!b.arm() || readable(&b, 1000)),
             "a sleeper is not woken to decide"
         );
         assert!(event_none(&mut b));
@@ -286,8 +286,8 @@ fn a_name_that_a_peer_has_is_not_taken_from_it() {
         }
         assert!(start.elapsed() < Duration::from_secs(60));
     };
-    assert_eq!((said, b.contested.len()), (Packet::Refused, 0));
-    assert!(b.contest.is_none(), "the timer stays");
+    assert_eq!((said, b.contests.len()), (Packet::Refused, 0));
+    assert!(!b.contests.has_timer(), "the timer stays");
     // One with our own name.
     let own = b.addr();
     let (_ring, forged) = call(&b, own, 7);
@@ -296,7 +296,7 @@ fn a_name_that_a_peer_has_is_not_taken_from_it() {
     // Many at once are no more than are kept.
     let many: Vec<_> = (0..100).map(|n| call(&b, a.addr(), n)).collect();
     assert!(event_none(&mut b));
-    assert!(b.contested.len() <= 16 && many.iter().any(|(_, sock)| answer(sock) == Some(Packet::Refused)));
+    assert!(b.contests.len() <= 16 && many.iter().any(|(_, sock)| answer(sock) == Some(Packet::Refused)));
     say(&mut a, to_b, b"still here").unwrap();
     assert_eq!(frame(&mut b), (to_a, b"still here".to_vec()));
 }
@@ -310,7 +310,7 @@ fn a_successor_is_let_in_once_the_former_has_ended() {
     // Its socket is still open, as while a process ends.
     let (mut ring, second) = call(&b, name, 2);
     assert!(event_none(&mut b));
-    assert_eq!((answer(&second), b.contested.len()), (None, 1));
+    assert_eq!((answer(&second), b.contests.len()), (None, 1));
     drop(first);
     let id = b.peer(&name);
     assert_eq!(closed(&mut b), (id, Gone::Reset));
@@ -336,10 +336,10 @@ fn a_peer_that_connects_while_none_is_there_is_no_lack_of_descriptors() {
     });
     while !callers.is_finished() {
         b.accept();
-        b.guests.clear();
+        b.listening.guests_mut().take_all().for_each(drop);
     }
     callers.join().unwrap();
-    assert!(!b.warned_fds && b.lacking.is_none());
+    assert!(!b.shortage.was_ever());
 }
 
 #[test]
@@ -347,16 +347,16 @@ fn connections_that_say_nothing_are_not_kept_without_end() {
     let mut b = open();
     let mute: Vec<OwnedFd> = (0..200).map(|_| raw(&b)).collect();
     assert!(event_none(&mut b));
-    assert!(b.guests.iter().flatten().count() <= 64);
+    assert!(b.listening.guests().iter().count() <= 64);
     let (mut a, to_b) = (open(), b.addr());
     let to_b = a.peer(&to_b);
     say(&mut a, to_b, b"1").unwrap();
     assert_eq!(frame(&mut b).1, b"1");
-    for guest in b.guests.iter_mut().flatten() {
+    for guest in b.listening.guests_mut().iter_mut() {
         guest.age(Duration::from_secs(4));
     }
     assert!(event_none(&mut b));
-    assert!(b.guests.is_empty());
+    assert!(b.listening.guests().is_empty());
     drop(mute);
 }
 
@@ -381,7 +381,7 @@ fn the_number_of_a_forgotten_peer_is_used_again() {
         b.forget(from);
         ids.insert(from);
     }
-    assert!((b.peers.len(), ids.len(), b.ids.len()) == (1, 1, 0), "{} peers", b.peers.len());
+    assert!((b.peers.len(), ids.len(), b.peers.names()) == (1, 1, 0), "{} peers", b.peers.len());
     // Those that call it by another of its names, as well.
     let mut all = ShmLink::open(OpenOptions::default()).unwrap();
     let port = all.addr().port();
@@ -399,7 +399,7 @@ fn the_number_of_a_forgotten_peer_is_used_again() {
             }
         }
     }
-    assert!(all.peers.len() <= 2 && all.callers.is_empty() && all.ids.is_empty());
+    assert!(all.peers.len() <= 2 && all.peers.names() == 0);
 }
 
 #[test]

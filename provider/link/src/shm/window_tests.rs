@@ -147,8 +147,8 @@ fn a_packed_frame_arrives_over_the_end_of_the_ring() {
     let (mut direct, mut wrapped) = (0, 0);
     for i in 0..2000usize {
         let n = 1 + i * 37 % 3000;
-        let scratch = a.scratch.capacity();
-        let at = a.scratch.as_ptr() as usize;
+        let scratch = a.sending.scratch().capacity();
+        let at = a.sending.scratch().as_ptr() as usize;
         // SAFETY: `n` bytes, of 3000 there is room for.
         let sent = unsafe {
             a.send_packed(peer, &[9, i as u8], 3000, |to| {
