@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ipc::credentials::{Cred, User};
 use ipc::pieces::Counters;
@@ -10,6 +10,7 @@ use ipc::rights;
 use link_api::{Gone, Link as _, PeerId, Refused};
 use wire::channel::Hello;
 
+use super::executed::{is_deserted, may_be_deserted};
 use super::expected::GRACE;
 use super::hello;
 use super::link::ShmLink;
@@ -17,15 +18,11 @@ use super::looks::Ask;
 use super::options::{FEW, MIDDLE_RING, NEAR};
 use super::peer::Outbound;
 use super::producer::Producer;
+use super::reach::Purpose;
 use super::segment::Segment;
 use super::served::is_served;
 use super::token;
 use crate::net;
-
-/// Between two attempts.
-const RETRY: Duration = Duration::from_millis(1);
-/// Likewise, where each leaves a connection in a queue that no process empties: other callers find it full, and do not know that.
-const RETRY_ORPHANED: Duration = Duration::from_millis(20);
 
 /// How an attempt failed.
 enum Failed {
@@ -42,19 +39,18 @@ enum Failed {
 impl ShmLink {
     /// Makes a channel to this peer, which has none, to send something.
     pub(super) fn open_channel(&mut self, id: u32) -> Result<(), Refused> {
-        self.open_channel_for(id, true)
+        self.open_channel_for(id, Purpose::Send)
     }
 
-    /// Likewise, to send something or for a receive.
+    /// The same for a purpose.
     #[cold]
-    pub(super) fn open_channel_for(&mut self, id: u32, send: bool) -> Result<(), Refused> {
-        let of = usize::from(send);
+    pub(super) fn open_channel_for(&mut self, id: u32, purpose: Purpose) -> Result<(), Refused> {
         let peer = &mut self.peers[id];
         if peer.dying.is_some() {
             return Err(Refused::Gone(Gone::Reset));
         }
         let now = Instant::now();
-        if peer.next_try.is_some_and(|t| now < t) {
+        if peer.reach.is_too_early(now) {
             self.sleep.retry();
             return Err(Refused::Busy);
         }
@@ -64,19 +60,19 @@ impl ShmLink {
                 let peer = &mut self.peers[id];
                 log::debug!("{}: connected to {} (pid {})", self.own.addr(), peer.addr, out.pid);
                 peer.out = Some(out);
-                peer.reached = true;
-                peer.first_try = [None; 2];
-                peer.next_try = None;
-                self.look_from_now_on();
+                peer.reach.is_reached();
+                self.looks.set(true);
                 return Ok(());
             }
             Err(failed) => failed,
         };
         let peer = &mut self.peers[id];
-        let since = now - *peer.first_try[of].get_or_insert(now);
+        let since = peer.reach.failed(now, purpose);
         let gone = match failed {
             Failed::Gone(gone) => Some(gone),
-            Failed::NotThere if peer.reached || since >= self.options.connect_timeout => Some(Gone::Refused),
+            Failed::NotThere if peer.reach.was_reached() || since >= self.options.connect_timeout => {
+                Some(Gone::Refused)
+            }
             Failed::Lack if since >= self.options.patience => {
                 let lack = self.shortage.of_calls(since, self.options.ring);
                 log::warn!("{}: gave up {}: {lack}", self.own.addr(), peer.addr);
@@ -85,7 +81,7 @@ impl ShmLink {
             // Nothing tells of its end, as it was never reached.
             Failed::Full if since >= self.options.connect_timeout => match is_served(&peer.addr) {
                 true => {
-                    peer.first_try[of] = Some(now);
+                    peer.reach.begin_anew(now, purpose);
                     None
                 }
                 false => Some(Gone::Refused),
@@ -93,18 +89,16 @@ impl ShmLink {
             Failed::NotThere | Failed::Full | Failed::Lack => None,
         };
         if let Some(gone) = gone {
-            peer.first_try[of] = None;
-            peer.next_try = None;
+            peer.reach.give_up(purpose);
             return Err(Refused::Gone(gone));
         }
-        // Not at once: each call may leave a connection in the peer's queue that is closed already.
-        peer.next_try = Some(now + if peer.orphaned { RETRY_ORPHANED } else { RETRY });
+        peer.reach.pause(now);
         self.sleep.retry();
         Err(Refused::Busy)
     }
 
     fn attempt(&mut self, id: u32) -> Result<Outbound, Failed> {
-        let suspect = self.may_be_deserted(id);
+        let suspect = may_be_deserted(&mut self.peers[id].reach);
         let addr = self.peers[id].addr;
         let sock = match hello::connect(Some(addr.ip()), addr.port()) {
             Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
@@ -118,11 +112,11 @@ impl ShmLink {
         };
         let sock = sock.map_err(|e| match e.kind() {
             ErrorKind::ConnectionRefused => {
-                self.peers[id].orphaned = false;
+                self.peers[id].reach.set_orphaned(false);
                 Failed::NotThere
             }
             // What would be accepted is not waited for where nothing may ever accept it.
-            ErrorKind::WouldBlock if suspect || self.peers[id].orphaned => Failed::NotThere,
+            ErrorKind::WouldBlock if suspect || self.peers[id].reach.is_orphaned() => Failed::NotThere,
             ErrorKind::WouldBlock => Failed::Full,
             ErrorKind::PermissionDenied => Failed::Gone(Gone::Denied),
             _ => self.lacking("a socket", &e),
@@ -143,7 +137,7 @@ impl ShmLink {
                 ours
             }
         };
-        if suspect && self.is_deserted(id, &sock, cred.pid) {
+        if suspect && is_deserted(&mut self.peers[id].reach, &sock, cred.pid) {
             return Err(Failed::NotThere);
         }
         let ring = self.ring_size();
@@ -157,7 +151,7 @@ impl ShmLink {
         // A process forked from one that was killed may hold its listener, and never take anything. This
         // may take the last descriptor, and can do without.
         let ended = self.watch(id, cred.pid, &sock).is_err();
-        self.peers[id].orphaned = ended;
+        self.peers[id].reach.set_orphaned(ended);
         if ended {
             return Err(Failed::NotThere);
         }
@@ -197,7 +191,7 @@ impl ShmLink {
     /// A peer's address is not this host's: said once, since each operation to it fails.
     fn tell_far(&mut self, id: u32) {
         let peer = &mut self.peers[id];
-        if !std::mem::replace(&mut peer.far, true) {
+        if peer.reach.is_far() {
             log::warn!(
                 "{}: peer {} is on another host, or in another network namespace (no interface here has its address); \
                  strait connects processes of one host, so operations to this peer fail: run all processes on one \

@@ -18,136 +18,120 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use ipc::{pidfd, socket};
-use link_api::Gone;
 
 use super::hello;
-use super::link::ShmLink;
-use super::looks::EVERY;
-use super::peer::{Deserted, Life};
+use super::looks::{EVERY, Looks};
+use super::peer::{Deserted, Life, Peer};
+use super::peers::Peers;
+use super::reach::Reach;
 
 /// Longest time spent on them in one look (but for the last peer), and what part of all time no more than is spent: a
 /// process may have many descriptors, and a host many sockets.
 const MOST: Duration = Duration::from_millis(20);
 const PART: u32 = 50;
 
-impl ShmLink {
-    /// There is a peer.
-    pub(super) fn look_from_now_on(&mut self) {
-        self.looks.set(true);
-    }
-
-    /// Ends the peers that are another program by now.
+impl Looks {
+    /// The peers that are another program by now.
     #[cold]
-    pub(super) fn look_at_peers(&mut self) {
-        self.looks.taken();
+    pub(super) fn find_executed(&mut self, peers: &mut Peers) -> Vec<u32> {
+        self.taken();
         let now = Instant::now();
-        let (mut any, mut silent) = (false, Vec::new());
-        for id in self.peers.ids() {
-            let peer = &self.peers[id];
+        let (mut any, mut silent, mut executed) = (false, Vec::new(), Vec::new());
+        for id in peers.ids() {
+            let peer = &mut peers[id];
             if peer.dying.is_some() || peer.out.is_none() && peer.inb.is_none() {
                 continue;
             }
             any = true;
-            if self.is_seen_to_end(id) {
+            if is_seen_to_end(peer) {
                 continue;
             }
-            // A process that ends loses its keeper some time before its sockets: that is told of elsewhere, by the next look.
-            let gone = self.peers[id].space_is_gone();
-            if std::mem::replace(&mut self.peers[id].missed, gone) && gone {
-                self.executed(id);
-            } else if let Some(name) = self.waits_for(id, now) {
+            // A process that ends loses its keeper some time before its sockets: the next look finds that these have gone.
+            let gone = peer.space_is_gone();
+            if std::mem::replace(&mut peer.missed, gone) && gone {
+                executed.push(id);
+            } else if let Some(name) = waits_for(peer, now) {
                 silent.push((id, name));
             }
         }
-        self.looks.set(any);
-        if !silent.is_empty() && self.looks.rest.is_none_or(|rest| rest <= now) {
-            self.look_at_silent(&silent);
+        self.set(any);
+        if !silent.is_empty() && self.rest.is_none_or(|rest| rest <= now) {
+            find_deserted(peers, &silent, &mut executed);
             let end = Instant::now();
-            self.looks.rest = Some(end + (end - now) * PART);
+            self.rest = Some(end + (end - now) * PART);
         }
+        executed
     }
+}
 
-    /// Whether a descriptor tells of a peer's end.
-    fn is_seen_to_end(&self, id: u32) -> bool {
-        let peer = &self.peers[id];
-        let mut socks = peer.inb.iter().map(|i| &i.sock).chain(peer.out.iter().map(|o| &o.sock));
-        peer.life.as_ref().is_some_and(|life| pidfd::has_ended(&life.fd)) || socks.any(socket::hung_up)
-    }
+/// Whether a descriptor tells of a peer's end.
+fn is_seen_to_end(peer: &Peer) -> bool {
+    let mut socks = peer.inb.iter().map(|i| &i.sock).chain(peer.out.iter().map(|o| &o.sock));
+    peer.life.as_ref().is_some_and(|life| pidfd::has_ended(&life.fd)) || socks.any(socket::hung_up)
+}
 
-    /// The name of the socket that a channel to a peer waits to be accepted by, if it has for so long that this is to
-    /// be looked into.
-    fn waits_for(&self, id: u32, now: Instant) -> Option<String> {
-        let peer = &self.peers[id];
-        let (out, life) = (peer.out.as_ref()?, peer.life.as_ref()?);
-        let silent = out.ask.is_due(now)
-            && life.pid == out.pid
-            && out.incarnation.is_none()
-            && hello::peek_welcome(&out.sock).is_none();
-        if silent { socket::peer_name(&out.sock).ok() } else { None }
-    }
+/// The name of the socket that a channel to a peer waits to be accepted by, if it has for so long that this is to be
+/// looked into.
+fn waits_for(peer: &Peer, now: Instant) -> Option<String> {
+    let (out, life) = (peer.out.as_ref()?, peer.life.as_ref()?);
+    let silent = out.ask.is_due(now)
+        && life.pid == out.pid
+        && out.incarnation.is_none()
+        && hello::peek_welcome(&out.sock).is_none();
+    if silent { socket::peer_name(&out.sock).ok() } else { None }
+}
 
-    /// Looks whether the processes of these still have the sockets of these names.
-    fn look_at_silent(&mut self, silent: &[(u32, String)]) {
-        let begin = Instant::now();
-        // As long as a channel is not reset, the socket it was made to is open, and nothing else gets its name.
-        let sockets = listeners(&silent.iter().map(|(_, name)| name.as_str()).collect());
-        for (id, name) in silent {
-            let peer = &mut self.peers[*id];
-            let (Some(out), Some(life)) = (&mut peer.out, &peer.life) else { continue };
-            out.ask.asked(begin);
-            if let Some(&Some(socket)) = sockets.get(name) {
-                let gone = holds(&life.fd, socket) == Some(false);
-                if std::mem::replace(&mut out.ask.missed, gone) && gone {
-                    let fd = life.fd.try_clone().ok();
-                    let process = fd.map(|fd| Life { pid: life.pid, fd });
-                    peer.deserted = process.map(|process| Deserted { socket, process });
-                    self.executed(*id);
-                } else if gone {
-                    // As above.
-                    out.ask.next = begin + EVERY / 2;
-                }
-            }
-            if begin.elapsed() > MOST {
-                break;
+/// Adds to `executed` those of whose process the sockets of these names are not any more.
+fn find_deserted(peers: &mut Peers, silent: &[(u32, String)], executed: &mut Vec<u32>) {
+    let begin = Instant::now();
+    // As long as a channel is not reset, the socket it was made to is open, and nothing else gets its name.
+    let sockets = listeners(&silent.iter().map(|(_, name)| name.as_str()).collect());
+    for (id, name) in silent {
+        let peer = &mut peers[*id];
+        let (Some(out), Some(life)) = (&mut peer.out, &peer.life) else { continue };
+        out.ask.asked(begin);
+        if let Some(&Some(socket)) = sockets.get(name) {
+            let gone = holds(&life.fd, socket) == Some(false);
+            if std::mem::replace(&mut out.ask.missed, gone) && gone {
+                let fd = life.fd.try_clone().ok();
+                let process = fd.map(|fd| Life { pid: life.pid, fd });
+                peer.reach.set_deserted(process.map(|process| Deserted { socket, process }));
+                executed.push(*id);
+            } else if gone {
+                // As above.
+                out.ask.next = begin + EVERY / 2;
             }
         }
-    }
-
-    fn executed(&mut self, id: u32) {
-        let addr = self.peers[id].addr;
-        log::info!(
-            "{}: the process of {addr} executes another program, and a process that it forked holds its sockets",
-            self.own.addr()
-        );
-        self.part(id, false);
-        self.end(id, Gone::Reset);
-    }
-
-    /// Whether the socket on which a peer listened may be there still, which only a process forked from it has: nothing
-    /// that is sent to it is read. It is not there if the table lacks it; an entry of the table may be another user's.
-    pub(super) fn may_be_deserted(&mut self, id: u32) -> bool {
-        let Some(Deserted { socket, .. }) = &self.peers[id].deserted else { return false };
-        let is_there = find_listener(|inode, _| inode == *socket).is_some();
-        if !is_there {
-            self.peers[id].deserted = None;
+        if begin.elapsed() > MOST {
+            break;
         }
-        is_there
     }
+}
 
-    /// Whether that is the socket to which `sock` has been connected, and on which the process `pid` once listened.
-    pub(super) fn is_deserted(&mut self, id: u32, sock: &OwnedFd, pid: i32) -> bool {
-        let Some(Deserted { socket, process }) = &self.peers[id].deserted else { return false };
-        // The kernel's word: another process has the name by now. Or the program that this one has become.
-        let another = pid != process.pid
-            || socket::peer_name(sock).is_ok_and(|name| {
-                let own = |inode| inode != *socket && holds(&process.fd, inode) != Some(false);
-                find_listener(|inode, found| found == name && own(inode)).is_some()
-            });
-        if another {
-            self.peers[id].deserted = None;
-        }
-        !another
+/// Whether the socket on which a peer listened may be there still, which only a process forked from it has: nothing that
+/// is sent to it is read. It is not there if the table lacks it; an entry of the table may be another user's.
+pub(super) fn may_be_deserted(reach: &mut Reach) -> bool {
+    let Some(Deserted { socket, .. }) = reach.deserted() else { return false };
+    let is_there = find_listener(|inode, _| inode == *socket).is_some();
+    if !is_there {
+        reach.set_deserted(None);
     }
+    is_there
+}
+
+/// Whether that is the socket to which `sock` has been connected, and on which the process `pid` once listened.
+pub(super) fn is_deserted(reach: &mut Reach, sock: &OwnedFd, pid: i32) -> bool {
+    let Some(Deserted { socket, process }) = reach.deserted() else { return false };
+    // The kernel's word: another process has the name by now. Or the program that this one has become.
+    let another = pid != process.pid
+        || socket::peer_name(sock).is_ok_and(|name| {
+            let own = |inode| inode != *socket && holds(&process.fd, inode) != Some(false);
+            find_listener(|inode, found| found == name && own(inode)).is_some()
+        });
+    if another {
+        reach.set_deserted(None);
+    }
+    !another
 }
 
 /// The numbers of the sockets that listen under these names; `None` where several seem to. Any process, of any user, may
@@ -329,12 +313,12 @@ mod tests {
         for pid in [own + 1, own] {
             let Ok(Some(fd)) = watch(&sock, own) else { return eprintln!("skipped: no pidfds") };
             let peer = &mut a.peers[to_b.0];
-            peer.reached = true;
+            peer.reach.is_reached();
             peer.out = None;
-            peer.deserted = Some(Deserted { socket: GONE, process: Life { pid, fd } });
-            assert!(a.may_be_deserted(to_b.0), "the lie is not believed");
+            peer.reach.set_deserted(Some(Deserted { socket: GONE, process: Life { pid, fd } }));
+            assert!(may_be_deserted(&mut a.peers[to_b.0].reach), "the lie is not believed");
             say(&mut a, to_b, b"anew").unwrap();
-            assert!(a.peers[to_b.0].deserted.is_none());
+            assert!(a.peers[to_b.0].reach.deserted().is_none());
         }
         drop(sock);
         assert_eq!(frame(&mut b).1, b"anew");

@@ -11,6 +11,7 @@ use wire::Addr;
 use super::direct::NO_PID;
 use super::link::ShmLink;
 use super::options::{FEW, MIDDLE_RING, NEAR, OpenOptions};
+use super::reach::Purpose;
 use super::ring::Mem as _;
 use super::rings::NO_PEER;
 
@@ -211,7 +212,7 @@ impl Link for ShmLink {
     }
 
     fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
-        if self.is_connected(peer) { Ok(()) } else { self.open_channel_for(peer.0, false) }
+        if self.is_connected(peer) { Ok(()) } else { self.open_channel_for(peer.0, Purpose::Receive) }
     }
 
     #[inline(always)]
@@ -269,7 +270,7 @@ impl Link for ShmLink {
         let peer = &self.peers[peer.0];
         let ring = peer.out.as_ref().map_or(self.options.ring, |out| out.tx.mem().ring_bytes());
         let mut line = format!("shm {} KiB ring, ", ring >> 10);
-        let pid = peer.inb.as_ref().map(|i| i.pid).or(peer.out.as_ref().map(|o| o.pid));
+        let pid = peer.pid();
         let _ = match (&peer.no_cma, pid) {
             _ if !self.options.cma => write!(line, "frames only: cma is switched off"),
             (Some(why), _) => write!(line, "frames only: {why}"),
@@ -277,7 +278,7 @@ impl Link for ShmLink {
             (None, Some(pid)) => write!(line, "cma (process_vm_readv) with pid {pid}"),
             (None, None) => write!(line, "not connected"),
         };
-        let _ = match &peer.no_device {
+        let _ = match peer.devices.refusal() {
             Some(why) => write!(line, "; device memory: {why}"),
             None if self.options.device_direct => Ok(()),
             None => write!(line, "; device memory: staged, device_direct is switched off"),

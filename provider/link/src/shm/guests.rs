@@ -9,6 +9,7 @@ use ipc::memfd::Unfit;
 use ipc::socket;
 use wire::channel::{Hello, Packet};
 
+use super::contests::Contested;
 use super::guest::Guest;
 use super::link::ShmLink;
 use super::peer::Inbound;
@@ -136,6 +137,14 @@ impl ShmLink {
         self.contests.set_timer(self.sleep.poller());
     }
 
+    fn decide(&mut self, c: Contested) {
+        let id = c.id;
+        if let Some(inb) = self.contests.decide(&self.own, &self.peers[id], c) {
+            self.welcome(id, inb);
+        }
+        self.contests.set_timer(self.sleep.poller());
+    }
+
     fn dismiss(&mut self, guest: Guest, waited: Duration) {
         self.sleep.unwatch(&guest.sock);
         if guest.kept {
@@ -186,7 +195,8 @@ impl ShmLink {
                     cooled_at: 0,
                 };
                 inb.ends();
-                self.arrive(&hello, inb);
+                let id = self.peers.caller(&hello);
+                self.decide(Contested::new(id, inb));
             }
             Some(Err(Declined::Wrong(why))) => {
                 log::warn!("{}: refused a peer (pid {pid}): {why}", self.own.addr());

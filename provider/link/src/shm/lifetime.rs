@@ -76,7 +76,7 @@ impl ShmLink {
         peer.no_cma = None;
         peer.target = None;
         self.warm(id);
-        self.look_from_now_on();
+        self.looks.set(true);
         if let Err(e) = added {
             log::warn!("{}: cannot watch a peer: {e}", self.own.addr());
         } else if lives {
@@ -148,7 +148,7 @@ impl ShmLink {
             }
         }
         self.ends.remove_first();
-        self.forget_devices(id);
+        self.peers[id].devices.forget();
         let peer = &mut self.peers[id];
         let why = peer.dying.take().unwrap_or(Gone::Reset);
         peer.no_cma = None;

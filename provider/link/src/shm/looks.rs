@@ -15,8 +15,8 @@ const SELDOM: Duration = Duration::from_secs(8);
 /// Wakes sleepers for a look, while there are peers.
 #[derive(Debug)]
 pub(super) struct Looks {
-    pub(super) timer: Timer,
-    pub(super) on: bool,
+    timer: Timer,
+    on: bool,
     /// Until when descriptors are left alone.
     pub(super) rest: Option<Instant>,
 }

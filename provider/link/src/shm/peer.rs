@@ -15,6 +15,7 @@ use super::devices::Devices;
 use super::looks::Ask;
 use super::mr_table::PeerMrTable;
 use super::producer::Producer;
+use super::reach::Reach;
 use super::ring::{Consumer, Mem};
 use super::segment::Segment;
 use super::wake::Consuming;
@@ -230,26 +231,14 @@ pub(super) struct Peer {
     pub(super) lost: bool,
     /// Channels of its successors under the same name.
     pub(super) waiting: Vec<Inbound>,
-    /// It was connected to before.
-    pub(super) reached: bool,
     /// Its address space was gone when that was last asked.
     pub(super) missed: bool,
-    /// The socket on which it listened, and which its process does not have any more.
-    pub(super) deserted: Option<Deserted>,
-    /// What listens under its name was an ended process's, and a process forked from that one holds it, when that was last seen.
-    pub(super) orphaned: bool,
-    /// Its address is not this host's, and the log says so.
-    pub(super) far: bool,
-    /// Since when it is tried to connect, for a receive that waits for it and for a send: each is told what comes of that when its time
-    /// is over. A send may be tried seldom, and receives be posted again as often as they are told. And from when on again.
-    pub(super) first_try: [Option<Instant>; 2],
-    pub(super) next_try: Option<Instant>,
+    /// How it could be connected to.
+    pub(super) reach: Reach,
     /// Why its memory cannot be reached directly, once that was tried.
     pub(super) no_cma: Option<String>,
     /// Devices' memory, here and there.
     pub(super) devices: Devices,
-    /// Why such memory does not go from device to device, once that was tried.
-    pub(super) no_device: Option<String>,
 }
 
 impl Peer {
@@ -265,17 +254,16 @@ impl Peer {
             target: None,
             lost: false,
             waiting: Vec::new(),
-            reached: false,
             missed: false,
-            deserted: None,
-            orphaned: false,
-            far: false,
-            first_try: [None; 2],
-            next_try: None,
+            reach: Reach::default(),
             no_cma: None,
             devices: Devices::default(),
-            no_device: None,
         }
+    }
+
+    /// The pid of a peer that is connected, 0 where it is not visible here.
+    pub(super) fn pid(&self) -> Option<i32> {
+        self.inb.as_ref().map(|i| i.pid).or(self.out.as_ref().map(|o| o.pid))
     }
 
     /// Whether a peer accesses nothing any more for certain: its process or address space has ended, or it closed its

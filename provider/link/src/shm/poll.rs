@@ -1,6 +1,6 @@
 //! Polling for frames: each time the rings of peers that sent lately, now and then the others and the sockets.
 
-use link_api::{Event, Frame, PeerId};
+use link_api::{Event, Frame, OpId, PeerId};
 
 use super::link::ShmLink;
 use super::rings::NO_PEER;
@@ -134,6 +134,34 @@ impl ShmLink {
             self.locate(id);
         }
         event
+    }
+
+    /// The next event while copies of devices are in flight. To ask a driver whether one is over takes longer than
+    /// a peer's frame, so those come first, and the driver is asked when there is none or it was not asked for a while.
+    #[cold]
+    pub(super) fn poll_pending(&mut self) -> Option<Event> {
+        if let Some(done) = self.copies.over() {
+            self.copy_is_over(done);
+            return Some(Event::Done(done, true));
+        }
+        if self.copies.are_frames_first() {
+            let frame = self.poll_frames();
+            if frame.is_some() {
+                return frame;
+            }
+        }
+        if let Some((done, good)) = self.copies.ask(self.own.addr()) {
+            self.copy_is_over(done);
+            return Some(Event::Done(done, good));
+        }
+        self.poll_frames()
+    }
+
+    /// A copy is over: its peer may have its memory back.
+    pub(super) fn copy_is_over(&mut self, copy: OpId) {
+        if let Some(peer) = self.copies.end(copy) {
+            self.peers[peer.0].leave_flight();
+        }
     }
 
     /// What a poll has to do beyond reading hot rings.

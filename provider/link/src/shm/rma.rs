@@ -77,31 +77,64 @@ impl RmaLink for ShmLink {
     }
 
     fn on_distinct_devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
-        self.on_two_devices(peer, theirs, ours)
+        self.peers[peer.0].devices.are_two(theirs, ours)
     }
 
+    /// Of two processes: within one, no copy waits for its turn.
     fn on_one_device(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
-        self.on_the_same_device(peer, theirs, ours)
+        let peer = &self.peers[peer.0];
+        peer.pid() != Some(self.own.pid() as i32) && peer.devices.are_one(theirs, ours)
     }
 
     fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
-        self.handles_to_export(to, iov)
+        if !self.options.device_direct || !hmem::can(iov, hmem::Caps::DEVICE) {
+            return None;
+        }
+        let peer = &mut self.peers[to.0];
+        peer.devices.export(iov, format_args!("{} -> {}", self.own.addr(), peer.addr))
     }
 
     fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
-        self.note_exported(to, handle);
+        self.peers[to.0].devices.note_exported(handle);
     }
 
     fn import_handle(&mut self, from: PeerId, handle: &Handle) {
-        self.note_imported(from, handle);
+        let peer = &mut self.peers[from.0];
+        if !peer.devices.note_imported(handle) {
+            log::warn!(
+                "{}: refused a handle from {}: kind {}, {} bytes at {:#x}; that peer has a defect or is no Strait",
+                self.own.addr(),
+                peer.addr,
+                handle.how,
+                handle.len,
+                handle.base
+            );
+        }
     }
 
-    fn start(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
-        self.start_copy(way, peer, access)
+    fn start(&mut self, way: Way, id: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
+        let request = access.operation()?;
+        let peer = &mut self.peers[id.0];
+        let pid = peer.pid().filter(|_| peer.dying.is_none()).ok_or(NoDirect::Fault)?;
+        if !self.options.device_direct {
+            return Err(NoDirect::Never);
+        }
+        let (own, addr) = (self.own.addr(), peer.addr);
+        let plan = peer.devices.plan(way, pid, access, format_args!("{own} -> {addr}"))?;
+        peer.enter_flight(request)?;
+        let pending = plan.start().map_err(|why| {
+            peer.leave_flight();
+            let why = || format!("the device does not copy ({why}): it is staged");
+            peer.devices.refuse(format_args!("{own} -> {addr}"), why);
+            NoDirect::Never
+        })?;
+        self.pace.be_slow();
+        Ok(self.copies.add(id, pending))
     }
 
     fn cancel(&mut self, copy: OpId) {
-        self.cancel_copy(copy);
+        self.copies.cancel(copy);
+        self.copy_is_over(copy);
     }
 }
 

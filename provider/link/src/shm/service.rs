@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use ipc::pidfd::{self, Ended};
 use ipc::{rights, socket};
-use link_api::Gone;
+use link_api::{Gone, PeerId, Refused};
 use wire::channel::Packet;
 
 use super::guests::GRACE;
@@ -14,12 +14,31 @@ use super::link::ShmLink;
 use super::mr_table::PeerMrTable;
 use super::peer::Life;
 use super::token::{GUEST, IN, KIND, LIFE, LOOK, OUT};
+use super::windows::WindowId;
 use crate::{space, turns};
 
 /// Most events taken, and most packets read from one socket, at a time.
 const BATCH: usize = 64;
 
 impl ShmLink {
+    /// Asks a peer for a window, connecting if need be. Once it is there, [`super::Windows::find`] has it;
+    /// until then it may be called again at any time.
+    pub fn want(&mut self, from: PeerId, id: WindowId) -> Result<(), Refused> {
+        if self.peers[from.0].out.is_none() {
+            self.open_channel(from.0)?;
+        }
+        let Some(windows) = &self.options.windows else { return Ok(()) };
+        if let Some(out) = &self.peers[from.0].out {
+            if windows.ask(id) {
+                socket::notify(&out.sock, &Packet::Want(id).encode());
+                return Ok(());
+            }
+        }
+        // The answer may be here: a program that only puts and gets has no other reason to poll.
+        self.service();
+        Ok(())
+    }
+
     /// Takes in what is there on the sockets.
     pub(super) fn service(&mut self) {
         let events = self.sleep.poller().ready::<BATCH>();
@@ -42,7 +61,7 @@ impl ShmLink {
                 OUT => self.hear_outbound(which),
                 IN => self.hear_inbound(which),
                 LIFE => self.hear_life(which),
-                LOOK => self.look_at_peers(),
+                LOOK => self.end_executed(),
                 GUEST => {
                     if let Some(guest) = self.listening.guests_mut().take(which as usize) {
                         self.greet(guest, Some(which));
@@ -52,6 +71,20 @@ impl ShmLink {
             }
         }
         self.listening.renew_reserve(self.access.mr_table().fd());
+    }
+
+    /// Ends the peers that are another program by now.
+    #[cold]
+    fn end_executed(&mut self) {
+        for id in self.looks.find_executed(&mut self.peers) {
+            log::info!(
+                "{}: the process of {} executes another program, and a process that it forked holds its sockets",
+                self.own.addr(),
+                self.peers[id].addr
+            );
+            self.part(id, false);
+            self.end(id, Gone::Reset);
+        }
     }
 
     /// Accepts connections; whether there may be more of them, and ends wait for these.
@@ -81,7 +114,10 @@ impl ShmLink {
             match socket::receive(&inb.sock, &mut bytes) {
                 Ok(n @ 1..) => {
                     if let Some(Packet::Want(window)) = Packet::decode(&bytes[..n]) {
-                        self.hear_want(id, window);
+                        match &self.options.windows {
+                            Some(windows) => windows.grant(&inb.sock, window, self.own.addr()),
+                            None => socket::notify(&inb.sock, &Packet::Deny(window).encode()),
+                        }
                     }
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
@@ -144,8 +180,16 @@ impl ShmLink {
                     );
                     return self.end(id, Gone::Exhausted);
                 }
-                Ok((_, Some(Packet::Grant(window)))) => self.hear_grant(id, window, fd),
-                Ok((_, Some(Packet::Deny(window)))) => self.hear_denial(window),
+                Ok((_, Some(Packet::Grant(window)))) => {
+                    if let Some(windows) = &self.options.windows {
+                        windows.granted(window, fd, self.own.addr(), self.peers[id].addr);
+                    }
+                }
+                Ok((_, Some(Packet::Deny(window)))) => {
+                    if let Some(windows) = &self.options.windows {
+                        windows.deny(window);
+                    }
+                }
                 Ok((1.., _)) => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
                 // An error comes before the packets that were sent earlier; perhaps a refusal.

@@ -4,73 +4,47 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ipc::{rights, socket};
-use link_api::{PeerId, Refused};
+use wire::Addr;
 use wire::channel::Packet;
 
-use super::link::ShmLink;
-use super::windows::{Import, WindowId, adopt};
+use super::windows::{Import, WindowId, Windows, adopt};
 
-impl ShmLink {
-    /// Asks a peer for a window, connecting if need be. Once it is there, [`Windows::find`] has it;
-    /// until then it may be called again at any time.
-    pub fn want(&mut self, from: PeerId, id: WindowId) -> Result<(), Refused> {
-        if self.peers[from.0].out.is_none() {
-            self.open_channel(from.0)?;
-        }
-        let Some(windows) = &self.options.windows else { return Ok(()) };
-        if let Some(out) = &self.peers[from.0].out {
-            if windows.ask(id) {
-                socket::notify(&out.sock, &Packet::Want(id).encode());
-                return Ok(());
-            }
-        }
-        // The answer may be here: a program that only puts and gets has no other reason to poll.
-        self.service();
-        Ok(())
-    }
-
-    /// A peer asks for a window of ours.
-    pub(super) fn hear_want(&self, id: u32, window: WindowId) {
-        let Some(inb) = &self.peers[id].inb else { return };
-        let windows = self.options.windows.as_ref().filter(|w| w.maker() == window.maker);
-        let sent = windows.and_then(|w| {
-            w.with_fd(window.number, |fd| rights::send_fd(&inb.sock, &Packet::Grant(window).encode(), fd))
+impl Windows {
+    /// The peer at the other end of `sock` asks for a window of this process.
+    pub(super) fn grant(&self, sock: &OwnedFd, window: WindowId, own: Addr) {
+        let sent = (self.maker() == window.maker).then(|| {
+            self.with_fd(window.number, |fd| rights::send_fd(sock, &Packet::Grant(window).encode(), fd))
         });
-        match sent {
-            None => socket::notify(&inb.sock, &Packet::Deny(window).encode()),
+        match sent.flatten() {
+            None => socket::notify(sock, &Packet::Deny(window).encode()),
             // It will ask again, for a while.
             Some(Err(e)) => {
-                log::debug!("{}: a window could not be sent: {e}", self.own.addr());
-                socket::notify(&inb.sock, &Packet::Grant(window).encode());
+                log::debug!("{own}: a window could not be sent: {e}");
+                socket::notify(sock, &Packet::Grant(window).encode());
             }
             Some(Ok(())) => {}
         }
     }
 
     /// A peer grants a window of its own.
-    pub(super) fn hear_grant(&self, id: u32, window: WindowId, fd: Option<OwnedFd>) {
-        let Some(windows) = &self.options.windows else { return };
-        let peer = self.peers[id].addr;
+    pub(super) fn granted(&self, window: WindowId, fd: Option<OwnedFd>, own: Addr, peer: Addr) {
         match fd.as_ref().map(adopt) {
-            Some(Ok(mapping)) => windows.answer(window, Import::Here(Arc::new(mapping))),
+            Some(Ok(mapping)) => self.answer(window, Import::Here(Arc::new(mapping))),
             Some(Err(why)) => {
-                log::warn!("{}: refused a window of {peer}: {why}", self.own.addr());
-                windows.answer(window, Import::Denied);
+                log::warn!("{own}: refused a window of {peer}: {why}");
+                self.answer(window, Import::Denied);
             }
-            None if windows.bare(window) => log::warn!(
-                "{}: {peer} grants a window, of which no descriptor comes: raise the limit of descriptors (ulimit -n) \
-                 here or there; memory is accessed by requests",
-                self.own.addr()
+            None if self.bare(window) => log::warn!(
+                "{own}: {peer} grants a window, of which no descriptor comes: raise the limit of descriptors (ulimit -n) \
+                 here or there; memory is accessed by requests"
             ),
             None => {}
         }
     }
 
     /// A peer has no such window.
-    pub(super) fn hear_denial(&self, window: WindowId) {
-        if let Some(windows) = &self.options.windows {
-            windows.answer(window, Import::Denied);
-        }
+    pub(super) fn deny(&self, window: WindowId) {
+        self.answer(window, Import::Denied);
     }
 }
 

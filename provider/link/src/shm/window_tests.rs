@@ -89,7 +89,7 @@ fn a_window_whose_descriptor_does_not_come_is_denied_in_the_end() {
     a.want(peer, id).unwrap();
     for n in 1..=MOST_BARE {
         assert!(!at_a.denied(id), "after {n} answers");
-        a.hear_grant(peer.0, id, None);
+        at_a.granted(id, None, a.addr(), b.addr());
     }
     assert!(at_a.denied(id));
     // It is not asked for again.
@@ -135,7 +135,7 @@ fn a_window_that_was_not_asked_for_is_not_taken() {
     assert_eq!(bytes, b"hello");
     let (id, _here) = at_b.create(4096, None).unwrap();
     let from_b = b.peer(&a.addr());
-    b.hear_want(from_b.0, id);
+    at_b.grant(&b.peers[from_b.0].inb.as_ref().unwrap().sock, id, b.addr());
     assert!(event_none(&mut a));
     assert!(at_a.find(id).is_none());
 }
