@@ -2,8 +2,9 @@
 
 use link_api::{Event, Link as _, PeerId, PollFrame};
 
-use super::tests::{frame, open, say};
-use super::{ShmLink, pace};
+use super::ShmLink;
+use crate::shm::pace;
+use crate::shm::tests::{frame, open, say};
 
 /// How many polls find nothing before one finds a frame, and whose.
 fn polls_until_found(link: &mut ShmLink) -> (u32, PeerId) {

@@ -10,19 +10,19 @@ use ipc::rights;
 use link_api::{Gone, Link as _, PeerId, Refused};
 use wire::channel::Hello;
 
-use super::executed::{is_deserted, may_be_deserted};
-use super::expected::GRACE;
-use super::hello;
-use super::link::ShmLink;
-use super::looks::Ask;
-use super::options::{FEW, MIDDLE_RING, NEAR};
-use super::peer::Outbound;
-use super::producer::Producer;
-use super::reach::Purpose;
-use super::segment::Segment;
-use super::served::is_served;
-use super::token;
 use crate::net;
+use crate::shm::channel::producer::Producer;
+use crate::shm::channel::segment::Segment;
+use crate::shm::link::ShmLink;
+use crate::shm::meet::executed::{is_deserted, may_be_deserted};
+use crate::shm::meet::expected::GRACE;
+use crate::shm::meet::hello;
+use crate::shm::meet::looks::Ask;
+use crate::shm::meet::reach::Purpose;
+use crate::shm::meet::served::is_served;
+use crate::shm::meet::token;
+use crate::shm::options::{FEW, MIDDLE_RING, NEAR};
+use crate::shm::peer::Outbound;
 
 /// How an attempt failed.
 enum Failed {

@@ -20,9 +20,9 @@
 use ipc::access;
 use link_api::{Direct, NoDirect, PeerId, Way};
 
-use super::link::ShmLink;
-use super::peer::{Inbound, Outbound, SURE, tick};
 use crate::cma;
+use crate::shm::link::ShmLink;
+use crate::shm::peer::{Inbound, Outbound, SURE, tick};
 use crate::space::Target;
 
 /// Why the memory of a process in another pid namespace is not reached directly.

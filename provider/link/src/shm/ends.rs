@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::pace::REST;
+use crate::shm::pace::REST;
 
 /// Those peers, the one whose turn it is first.
 #[derive(Debug, Default)]

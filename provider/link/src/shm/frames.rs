@@ -8,12 +8,12 @@ use hmem::Span;
 use link_api::{Event, Frame, Link, Path, PeerId, PollFrame, Refused, RmaCaps, Standing};
 use wire::Addr;
 
-use super::direct::NO_PID;
-use super::link::ShmLink;
-use super::options::{FEW, MIDDLE_RING, NEAR, OpenOptions};
-use super::reach::Purpose;
-use super::ring::Mem as _;
-use super::rings::NO_PEER;
+use crate::shm::channel::ring::Mem as _;
+use crate::shm::channel::rings::NO_PEER;
+use crate::shm::direct::NO_PID;
+use crate::shm::link::ShmLink;
+use crate::shm::meet::reach::Purpose;
+use crate::shm::options::{FEW, MIDDLE_RING, NEAR, OpenOptions};
 
 impl Link for ShmLink {
     fn addr(&self) -> Addr {

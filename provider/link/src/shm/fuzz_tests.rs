@@ -10,17 +10,17 @@ use ipc::memfd::{self, Writers};
 use ipc::pieces;
 
 use super::MIN_RING;
-use super::allowance::Allowance;
-use super::mr_table::{PeerMrTable, places};
-use super::producer::Producer;
-use super::ring::{Broken, Consumer, Mem as _, max_frame};
-use super::segment::{CONTROL, Segment, size as size_of_channel};
+use crate::shm::channel::allowance::Allowance;
+use crate::shm::channel::producer::Producer;
+use crate::shm::channel::ring::{Broken, Consumer, Mem as _, max_frame};
+use crate::shm::channel::segment::{CONTROL, Segment, size as size_of_channel};
+use crate::shm::memory::mr_table::{PeerMrTable, places};
 
 thread_local! {
     static SEGMENT: (Segment, OwnedFd) = Segment::create(MIN_RING).unwrap();
     static BOARD: (Mapping, OwnedFd) = {
-        let fd = memfd::create(c"strait", super::mr_table::SIZE, Writers::UntilSealed).unwrap();
-        let memory = Mapping::new(&fd, super::mr_table::SIZE, None).unwrap();
+        let fd = memfd::create(c"strait", crate::shm::memory::mr_table::SIZE, Writers::UntilSealed).unwrap();
+        let memory = Mapping::new(&fd, crate::shm::memory::mr_table::SIZE, None).unwrap();
         memfd::seal(&fd);
         (memory, fd)
     };
@@ -112,7 +112,7 @@ fn producer() {
 
 /// Word `at` of a table.
 fn word_of(table: &Mapping, at: usize) -> &AtomicU32 {
-    assert!(4 * at + 4 <= super::mr_table::SIZE);
+    assert!(4 * at + 4 <= crate::shm::memory::mr_table::SIZE);
     // SAFETY: inside by the line above, and a multiple of 4.
     unsafe { table.word(4 * at) }
 }
@@ -120,9 +120,9 @@ fn word_of(table: &Mapping, at: usize) -> &AtomicU32 {
 /// Looks for keys among noise, and among entries that are nearly theirs.
 #[test]
 fn board() {
-    bolero::check!().with_max_len(super::mr_table::SIZE).for_each(|bytes: &[u8]| {
+    bolero::check!().with_max_len(crate::shm::memory::mr_table::SIZE).for_each(|bytes: &[u8]| {
         BOARD.with(|(ours, fd)| {
-            for at in 0..super::mr_table::SIZE / 4 {
+            for at in 0..crate::shm::memory::mr_table::SIZE / 4 {
                 word_of(ours, at).store(word(bytes, at), Relaxed);
             }
             let keys = [0, 1, 7, u64::MAX, u64::from(word(bytes, 1)), u64::from(word(bytes, 9)) << 32];

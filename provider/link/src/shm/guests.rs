@@ -9,21 +9,19 @@ use ipc::memfd::Unfit;
 use ipc::socket;
 use wire::channel::{Hello, Packet};
 
-use super::contests::Contested;
-use super::guest::Guest;
-use super::link::ShmLink;
-use super::peer::Inbound;
-use super::ring::Consumer;
-use super::segment::Segment;
-use super::token::GUEST;
+use crate::shm::channel::ring::Consumer;
+use crate::shm::channel::segment::Segment;
+use crate::shm::link::ShmLink;
+use crate::shm::meet::contests::Contested;
+use crate::shm::meet::guest::{GRACE, Guest};
+use crate::shm::meet::token::GUEST;
+use crate::shm::peer::Inbound;
 use crate::space;
 
 /// Most connections taken at a time.
 const BATCH: usize = 64;
 /// Most hellos taken in at a time: each maps memory, and those that are here already wait meanwhile.
 const HELLOS: usize = 4;
-/// How long one is, at least.
-pub(super) const GRACE: Duration = Duration::from_secs(3);
 
 /// Why a hello was not taken.
 pub(super) enum Declined {

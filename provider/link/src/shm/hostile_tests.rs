@@ -20,12 +20,16 @@ use link_api::Link as _;
 use wire::channel::{Hello, Packet, Space, Welcome, WindowId};
 use wire::{Addr, Head, RmaSeg};
 
-use super::allowance::Allowance;
-use super::producer::Producer;
-use super::ring::{Consumer, Mem as _};
-use super::segment::Segment;
-use super::tests::open;
-use super::{DEFAULT_RING, MIN_RING, ShmLink, hello, mr_table};
+use super::DEFAULT_RING;
+use super::MIN_RING;
+use super::ShmLink;
+use crate::shm::channel::allowance::Allowance;
+use crate::shm::channel::producer::Producer;
+use crate::shm::channel::ring::{Consumer, Mem as _};
+use crate::shm::channel::segment::Segment;
+use crate::shm::meet::hello;
+use crate::shm::memory::mr_table;
+use crate::shm::tests::open;
 use crate::space;
 
 struct Noise(u64);

@@ -4,10 +4,10 @@ use ipc::{rights, socket};
 use link_api::{Event, Frame, Gone, PeerId, Refused};
 use wire::channel::{Packet, Welcome};
 
-use super::link::ShmLink;
-use super::peer::Inbound;
-use super::token::IN;
-use super::wake;
+use crate::shm::channel::wake;
+use crate::shm::link::ShmLink;
+use crate::shm::meet::token::IN;
+use crate::shm::peer::Inbound;
 
 /// As many successors of one peer wait for its end before no more are met.
 const SUCCESSORS: usize = 8;

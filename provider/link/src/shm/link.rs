@@ -15,26 +15,28 @@ use ipc::socket;
 use link_api::PeerId;
 use wire::channel::Hello;
 
-use super::access::Access;
-use super::admission::{Admission, Callers};
-use super::contests::Contests;
-use super::copies::Copies;
-use super::ends::Ends;
-use super::expected::Expected;
-use super::lack::Shortage;
-use super::listening::Listening;
-use super::looks::Looks;
-use super::mr_table::MrTable;
-use super::options::{OpenOptions, size};
-use super::own::Own;
-use super::pace::Pace;
-use super::peers::Peers;
-use super::ring::Consumer;
-use super::rings::Rings;
-use super::sending::Sending;
-use super::sleep::Sleep;
-use super::{hello, token, wake};
 use crate::name::Name;
+use crate::shm::channel::ring::Consumer;
+use crate::shm::channel::rings::Rings;
+use crate::shm::channel::wake;
+use crate::shm::ends::Ends;
+use crate::shm::meet::admission::{Admission, Callers};
+use crate::shm::meet::contests::Contests;
+use crate::shm::meet::expected::Expected;
+use crate::shm::meet::hello;
+use crate::shm::meet::lack::Shortage;
+use crate::shm::meet::listening::Listening;
+use crate::shm::meet::looks::Looks;
+use crate::shm::meet::own::Own;
+use crate::shm::meet::token;
+use crate::shm::memory::access::Access;
+use crate::shm::memory::copies::Copies;
+use crate::shm::memory::mr_table::MrTable;
+use crate::shm::options::{OpenOptions, size};
+use crate::shm::pace::Pace;
+use crate::shm::peers::Peers;
+use crate::shm::sending::Sending;
+use crate::shm::sleep::Sleep;
 
 /// One endpoint's link to all peers on this host.
 #[derive(Debug)]

@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ring;
-use super::segment::{MAX_RING, MIN_RING};
-use super::windows::Windows;
 use crate::name::Port;
+use crate::shm::channel::ring;
+use crate::shm::channel::segment::{MAX_RING, MIN_RING};
+use crate::shm::memory::windows::Windows;
 
 /// Bytes of a ring if nothing else is asked for. They take memory only where they were touched.
 pub const DEFAULT_RING: usize = 124 << 10;

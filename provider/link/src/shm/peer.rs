@@ -11,15 +11,17 @@ use link_api::{Gone, Refused};
 use wire::Addr;
 use wire::channel::{Packet, Space};
 
-use super::devices::Devices;
-use super::looks::Ask;
-use super::mr_table::PeerMrTable;
-use super::producer::Producer;
-use super::reach::Reach;
-use super::ring::{Consumer, Mem};
-use super::segment::Segment;
-use super::wake::Consuming;
-use super::{ring, wake};
+use crate::shm::channel::producer::Producer;
+use crate::shm::channel::ring;
+use crate::shm::channel::ring::{Consumer, Mem};
+use crate::shm::channel::segment::Segment;
+use crate::shm::channel::wake;
+use crate::shm::channel::wake::Consuming;
+use crate::shm::meet::life::Life;
+use crate::shm::meet::looks::Ask;
+use crate::shm::meet::reach::Reach;
+use crate::shm::memory::devices::Devices;
+use crate::shm::memory::mr_table::PeerMrTable;
 use crate::space::{self, Target};
 
 /// A channel to a peer. Short frames touch its first cache line alone.
@@ -185,20 +187,6 @@ impl Inbound {
             socket::notify(&self.sock, &Packet::Wake.encode());
         }
     }
-}
-
-/// A peer's process.
-#[derive(Debug)]
-pub(super) struct Life {
-    pub(super) pid: i32,
-    pub(super) fd: OwnedFd,
-}
-
-/// A socket that a process has listened on, and does not have any more.
-#[derive(Debug)]
-pub(super) struct Deserted {
-    pub(super) socket: u64,
-    pub(super) process: Life,
 }
 
 /// An address space that a tid led to so long ago is still there under that tid, or nothing is: to use a

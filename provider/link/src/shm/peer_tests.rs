@@ -8,11 +8,17 @@ use ipc::{rights, socket};
 use link_api::{Direct, Event, Gone, Grant, Link as _, NoDirect, PeerId, Refused, RmaLink as _};
 use wire::{Addr, Seg};
 
-use super::guest::Guest;
-use super::peer::Peer;
-use super::ring::LINE;
-use super::tests::{closed, couple, event, event_none, frame, open, say};
-use super::{DEFAULT_RING, FEW, LONG_RING, MIDDLE_RING, NEAR, OpenOptions, ShmLink};
+use super::DEFAULT_RING;
+use super::FEW;
+use super::LONG_RING;
+use super::MIDDLE_RING;
+use super::NEAR;
+use super::OpenOptions;
+use super::ShmLink;
+use crate::shm::channel::ring::LINE;
+use crate::shm::meet::guest::Guest;
+use crate::shm::peer::Peer;
+use crate::shm::tests::{closed, couple, event, event_none, frame, open, say};
 
 #[test]
 fn the_last_frames_come_before_the_end() {

@@ -7,7 +7,7 @@ use link_api::PeerId;
 use wire::Addr;
 use wire::channel::Hello;
 
-use super::peer::Peer;
+use crate::shm::peer::Peer;
 
 /// Numbers are used again once the engine has no use of them any more.
 #[derive(Debug, Default)]

@@ -2,9 +2,10 @@
 
 use link_api::{Event, Frame, OpId, PeerId};
 
-use super::link::ShmLink;
-use super::rings::NO_PEER;
-use super::{ring, wake};
+use crate::shm::channel::ring;
+use crate::shm::channel::rings::NO_PEER;
+use crate::shm::channel::wake;
+use crate::shm::link::ShmLink;
 
 impl ShmLink {
     /// The next frame of this peer.

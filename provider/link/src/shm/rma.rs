@@ -7,7 +7,7 @@ use link_api::{
 };
 use wire::{Handle, Seg};
 
-use super::link::ShmLink;
+use crate::shm::link::ShmLink;
 
 impl RmaLink for ShmLink {
     fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {

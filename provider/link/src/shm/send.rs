@@ -3,8 +3,8 @@
 use hmem::Span;
 use link_api::{Frame, Gone, PeerId, Refused};
 
-use super::link::ShmLink;
-use super::ring;
+use crate::shm::channel::ring;
+use crate::shm::link::ShmLink;
 
 impl ShmLink {
     /// Sends on an open channel; `None`: there is none.

@@ -2,11 +2,12 @@
 
 use std::time::Instant;
 
-use super::allowance::Allowance;
-use super::options::NEAR;
-use super::peers::Peers;
-use super::shrink::{Shrinking, TOGETHER};
-use super::{ring, wake};
+use crate::shm::channel::allowance::Allowance;
+use crate::shm::channel::ring;
+use crate::shm::channel::shrink::{Shrinking, TOGETHER};
+use crate::shm::channel::wake;
+use crate::shm::options::NEAR;
+use crate::shm::peers::Peers;
 
 #[derive(Debug)]
 pub(super) struct Sending {

@@ -9,12 +9,12 @@ use ipc::{rights, socket};
 use link_api::{Gone, PeerId, Refused};
 use wire::channel::Packet;
 
-use super::guests::GRACE;
-use super::link::ShmLink;
-use super::mr_table::PeerMrTable;
-use super::peer::Life;
-use super::token::{GUEST, IN, KIND, LIFE, LOOK, OUT};
-use super::windows::WindowId;
+use crate::shm::link::ShmLink;
+use crate::shm::meet::guest::GRACE;
+use crate::shm::meet::life::Life;
+use crate::shm::meet::token::{GUEST, IN, KIND, LIFE, LOOK, OUT};
+use crate::shm::memory::mr_table::PeerMrTable;
+use crate::shm::memory::windows::WindowId;
 use crate::{space, turns};
 
 /// Most events taken, and most packets read from one socket, at a time.

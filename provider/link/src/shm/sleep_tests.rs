@@ -2,8 +2,9 @@
 
 use link_api::{Event, Gone, Link as _};
 
-use super::tests::{closed, couple, frame, open, say};
-use super::{LONG_RING, ShmLink};
+use super::LONG_RING;
+use super::ShmLink;
+use crate::shm::tests::{closed, couple, frame, open, say};
 
 pub(super) fn readable(link: &ShmLink, ms: i32) -> bool {
     let mut p = libc::pollfd { fd: link.wait_fd().unwrap(), events: libc::POLLIN, revents: 0 };

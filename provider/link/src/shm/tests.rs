@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use hmem::Span;
 use link_api::{Event, Gone, Link as _, PeerId, PollFrame, Refused};
 
-use super::ring::Mem as _;
-use super::{OpenOptions, ShmLink};
+use super::OpenOptions;
+use super::ShmLink;
+use crate::shm::channel::ring::Mem as _;
 
 pub(super) fn open() -> ShmLink {
     ShmLink::open(OpenOptions {

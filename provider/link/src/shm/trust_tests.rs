@@ -9,13 +9,16 @@ use link_api::{Event, Gone, Link as _, Refused};
 use wire::Addr;
 use wire::channel::{Hello, Packet};
 
-use super::allowance::Allowance;
-use super::producer::Producer;
-use super::ring::{Consumer, Mem as _};
-use super::segment::Segment;
-use super::sleep_tests::readable;
-use super::tests::{closed, couple, event_none, frame, open, say};
-use super::{MIN_RING, OpenOptions, ShmLink, hello};
+use super::MIN_RING;
+use super::OpenOptions;
+use super::ShmLink;
+use crate::shm::channel::allowance::Allowance;
+use crate::shm::channel::producer::Producer;
+use crate::shm::channel::ring::{Consumer, Mem as _};
+use crate::shm::channel::segment::Segment;
+use crate::shm::meet::hello;
+use crate::shm::sleep_tests::readable;
+use crate::shm::tests::{closed, couple, event_none, frame, open, say};
 use crate::space;
 
 /// A connection to `link` made by hand.
