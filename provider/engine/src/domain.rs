@@ -57,9 +57,8 @@ impl<L: RmaLink> Domain<L> {
         if let Err(err) = result {
             e.not_started(&mut self.core, to, err);
         }
-        if let (Some(peer), Ok(())) = (e.unlogged_path, result) {
-            e.unlogged_path = None;
-            e.log_path(peer);
+        if result.is_ok() {
+            e.log_new_path();
         }
         if self.core.counted && !self.work.is_empty() {
             self.run_work();
@@ -73,7 +72,7 @@ impl<L: RmaLink> Domain<L> {
     fn fail_post(&mut self, ep: EpId, err: Error, flags: OpFlags, failed: Failed) -> Result<(), Error> {
         let gone = err.gone().is_some();
         match self.eps.get(ep.at()) {
-            Some(e) if gone && flags.contains(OpFlags::COMPLETION) && e.tx_cq.is_some() => {
+            Some(e) if gone && flags.contains(OpFlags::COMPLETION) && e.bind.tx_cq().is_some() => {
                 e.fail_start(&mut self.core, failed.ctx, failed.what, failed.tag, Tally::PLAIN, err);
                 Ok(())
             }

@@ -51,7 +51,7 @@ impl<L: RmaLink> Domain<L> {
         let Some(vector) = self.avs.get_mut(av.at()) else { return ADDR_UNSPEC };
         let (at, first) = vector.insert(addr);
         self.core.aliases |= at != first;
-        for (_, ep) in self.eps.iter_mut().filter(|(_, ep)| ep.av == av) {
+        for (_, ep) in self.eps.iter_mut().filter(|(_, ep)| ep.bind.av() == av) {
             ep.add_route(&mut self.core, at, &addr, first);
         }
         at
@@ -61,7 +61,7 @@ impl<L: RmaLink> Domain<L> {
     pub fn av_remove(&mut self, av: AvId, at: FiAddr) -> Result<(), Error> {
         let vector = self.avs.get_mut(av.at()).ok_or(Error::NotFound)?;
         let (_, next) = vector.remove(at).ok_or(Error::NotFound)?;
-        for (_, ep) in self.eps.iter_mut().filter(|(_, ep)| ep.av == av) {
+        for (_, ep) in self.eps.iter_mut().filter(|(_, ep)| ep.bind.av() == av) {
             ep.remove_route(&mut self.core, at, next);
         }
         Ok(())
@@ -147,7 +147,7 @@ impl<L: RmaLink> Domain<L> {
 
     /// The receive context of an endpoint.
     pub fn ep_rx(&self, ep: EpId) -> Option<RxId> {
-        Some(self.eps.get(ep.at())?.rx)
+        Some(self.eps.get(ep.at())?.bind.rx())
     }
 
     /// Sets how many operations of an endpoint to one peer may be under way (at first 4096, at most
@@ -191,7 +191,7 @@ impl<L: RmaLink> Domain<L> {
     /// Exchanges the counters of an endpoint.
     pub fn ep_bind_cntrs(&mut self, ep: EpId, cntrs: Cntrs) {
         let Some(ep) = self.eps.get_mut(ep.at()) else { return };
-        let old = std::mem::replace(&mut ep.cntrs, cntrs);
+        let old = ep.bind.set_cntrs(cntrs);
         for mr in self.core.mr_ids() {
             ep.expose(&self.core, mr);
         }
@@ -220,22 +220,22 @@ impl<L: RmaLink> Domain<L> {
             return Err(Error::Busy);
         }
         let Some(mut ep) = self.eps.remove(id.at()) else { return Err(Error::NotFound) };
-        self.hold_ep(ep.tx_cq, ep.rx_cq, &ep.cntrs, false);
-        if let Some(vector) = self.avs.get_mut(ep.av.at()) {
+        self.hold_ep(ep.bind.tx_cq(), ep.bind.rx_cq(), ep.bind.cntrs(), false);
+        if let Some(vector) = self.avs.get_mut(ep.bind.av().at()) {
             vector.users = vector.users.saturating_sub(1);
         }
-        let shared = self.core.rxs.get(ep.rx.at()).is_some_and(|rx| rx.shared);
+        let shared = self.core.rxs.get(ep.bind.rx().at()).is_some_and(|rx| rx.shared);
         if shared {
             ep.fail_received(&mut self.core);
         }
         self.work.retain(|w| match &w.op {
-            WorkOp::Recv { rx, .. } => shared || *rx != ep.rx,
+            WorkOp::Recv { rx, .. } => shared || *rx != ep.bind.rx(),
             op => op.ep() != Some(id),
         });
-        let Some(rx) = self.core.rxs.get_mut(ep.rx.at()) else { return Ok(ep.link) };
+        let Some(rx) = self.core.rxs.get_mut(ep.bind.rx().at()) else { return Ok(ep.link) };
         rx.eps.retain(|e| *e != id);
         if !rx.shared {
-            self.core.rxs.remove(ep.rx.at());
+            self.core.rxs.remove(ep.bind.rx().at());
         } else {
             rx.claimed.retain(|(_, m)| m.ep != id);
             for tagged in [true, false] {

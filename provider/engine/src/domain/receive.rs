@@ -216,7 +216,7 @@ impl<L: RmaLink> Domain<L> {
         if pattern.src != ADDR_UNSPEC {
             let eps = &self.core.rxs.get(rx.at()).ok_or(Error::NotFound)?.eps;
             let ep = eps.first().and_then(|ep| self.eps.get(ep.at()));
-            if let Some(vector) = ep.and_then(|ep| self.avs.get(ep.av.at())) {
+            if let Some(vector) = ep.and_then(|ep| self.avs.get(ep.bind.av().at())) {
                 pattern.src = vector.canonical(pattern.src);
             }
         }
@@ -304,11 +304,11 @@ impl<L: RmaLink> Domain<L> {
             }
         }
         // Of a call to the context itself, where the message would be received.
-        let has_queue = |ep: &EpId| self.eps.get(ep.at()).is_some_and(|ep| ep.rx_cq.is_some());
+        let has_queue = |ep: &EpId| self.eps.get(ep.at()).is_some_and(|ep| ep.bind.rx_cq().is_some());
         let to = from.filter(|ep| by.is_none() && has_queue(ep)).or(telling);
         let Some(ep) = to.and_then(|ep| self.eps.get_mut(ep.at())) else { return Err(Error::NotFound) };
         if ep.writes(flags) || entry.err.is_some() {
-            let cq = ep.rx_cq;
+            let cq = ep.bind.rx_cq();
             self.core.complete(cq, entry);
         }
         if entry.err.is_some() {
@@ -362,7 +362,7 @@ impl<L: RmaLink> Domain<L> {
         };
         ep.discard(&mut self.core, message);
         if ep.writes(flags) {
-            let cq = ep.rx_cq;
+            let cq = ep.bind.rx_cq();
             self.core.complete(cq, entry);
         }
         Ok(())
@@ -419,7 +419,7 @@ impl<L: RmaLink> Domain<L> {
     /// context's first, and one without a queue only if none has one.
     fn telling(&self, rx: RxId, by: Option<EpId>) -> Option<EpId> {
         let all = &self.core.rxs.get(rx.at())?.eps;
-        let has_queue = |ep: &EpId| self.eps.get(ep.at()).is_some_and(|ep| ep.rx_cq.is_some());
+        let has_queue = |ep: &EpId| self.eps.get(ep.at()).is_some_and(|ep| ep.bind.rx_cq().is_some());
         by.iter().chain(all).copied().find(has_queue).or(by).or_else(|| all.first().copied())
     }
 }

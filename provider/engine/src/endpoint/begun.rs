@@ -37,7 +37,7 @@ impl<L: RmaLink> Endpoint<L> {
             Landing::Over(ok) => self.landed(core, name, ok),
             Landing::InFlight(op) => {
                 request.lands = true;
-                self.in_flight.push((op, name));
+                self.queues.add_flight(op, name);
             }
         }
     }
@@ -58,7 +58,7 @@ impl<L: RmaLink> Endpoint<L> {
         let (off, ack) = self.ack_of(frame, flags)?;
         let len = frame.len - off;
         let meta = self.meta(frame.from, head, flags, len);
-        let matcher = core.rxs.get_mut(self.rx.at())?.matcher(meta.tagged);
+        let matcher = core.rxs.get_mut(self.bind.rx().at())?.matcher(meta.tagged);
         let at = matcher.find_posted(meta.src, meta.tag)?;
         // A device's memory is not for the kernel to write.
         if on_device(&matcher.found_posted(at)?.iov) {

@@ -81,9 +81,9 @@ impl<L: RmaLink> Endpoint<L> {
                 n += 1;
             }
             // The peer's answers bring it back here.
-            Some(_) => self.streams.retain(|s| *s != name),
+            Some(_) => self.queues.drop_stream(name),
             None if stream.is_told(want) || (fed == Fed::Waits && stream.is_with_peer()) => {
-                self.streams.retain(|s| *s != name);
+                self.queues.drop_stream(name);
             }
             None => {}
         }
@@ -161,8 +161,8 @@ impl<L: RmaLink> Endpoint<L> {
             stream.stop_at(off);
             stream.refused = true;
         }
-        if !self.streams.contains(&name) {
-            self.streams.push_back(name);
+        if !self.queues.is_streamed(name) {
+            self.queues.add_stream(name);
         }
         Ok(())
     }
@@ -201,7 +201,7 @@ impl<L: RmaLink> Endpoint<L> {
             let access = Direct::new(Grant::Request(req), std::slice::from_ref(&seg), &local, len);
             match self.link.start(Way::Get, peer, &access) {
                 Ok(copy) => {
-                    self.in_flight.push((copy, name));
+                    self.queues.add_flight(copy, name);
                     self.staging.bounces.take(copy, peer, off);
                     self.peer(peer).on_device = Some(seg);
                 }

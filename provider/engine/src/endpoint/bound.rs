@@ -19,7 +19,7 @@ use super::header::{Header, push};
 use super::malformed::{Handled, Malformed};
 use super::peer::Fetches;
 use super::post::{rma_flags, rma_head, segments};
-use super::quota::{DEPTH_MOST, MANY, MANY_OF_ONE, OWED_LITTLE, OWED_MOST, SLACK};
+use super::quota::{MANY_OF_ONE, SLACK};
 use super::request::{Done, In, Meta, Out, Request, Serve};
 use crate::core::{Body, Core, Message, Spans, Tally, failure};
 use crate::matching::At;
@@ -30,13 +30,13 @@ use link_api::{PeerId, RmaLink};
 impl<L: RmaLink> Endpoint<L> {
     /// Sets how many operations to one peer may be under way.
     pub(crate) fn set_depth(&mut self, depth: usize) {
-        self.depth = u32::try_from(depth).unwrap_or(u32::MAX).clamp(1, DEPTH_MOST);
+        self.quota.set_depth(depth);
     }
 
     /// Keeps an unexpected message.
     pub(super) fn keep_unexpected(&mut self, core: &mut Core, meta: Meta, ack: Option<u64>, body: Body) {
         let Meta { peer, src, tagged, tag, data, len } = meta;
-        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return };
+        let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return };
         let message = Message { ep: self.id, peer, src, tagged, tag, data, len, ack, body };
         let weight = message.weight();
         let at = rx.matcher(tagged).wait(src, tag, || message);
@@ -67,7 +67,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// A message that was kept just now does not stay.
     #[cold]
     pub(super) fn refuse_unexpected(&mut self, core: &mut Core, tagged: bool, at: At) {
-        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return };
+        let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return };
         let Some(message) = rx.matcher(tagged).take(at) else { return };
         self.take_unexpected(core, &message);
         if let Body::Held(held) = message.body {
@@ -84,7 +84,7 @@ impl<L: RmaLink> Endpoint<L> {
     #[inline]
     pub(super) fn weighs_less(&mut self, core: &mut Core, peer: PeerId, weight: usize) {
         core.waiting = core.waiting.saturating_sub(weight);
-        let Some(state) = self.peers.get_mut(peer.0 as usize) else { return };
+        let Some(state) = self.peers.get_mut(peer) else { return };
         state.waiting = state.waiting.saturating_sub(weight);
         if state.waiting == 0 && state.gone.is_some() {
             self.release(peer);
@@ -100,7 +100,7 @@ impl<L: RmaLink> Endpoint<L> {
         let most = core.waiting_most.saturating_mul(2).saturating_add(SLACK);
         let state = self.peer(peer);
         if state.waiting > most {
-            let (ep, rx) = (self.id, self.rx);
+            let (ep, rx) = (self.id, self.bind.rx());
             self.cut_off(peer, "unexpected messages");
             if let Some(rx) = core.rxs.get_mut(rx.at()) {
                 for tagged in [true, false] {
@@ -131,7 +131,7 @@ impl<L: RmaLink> Endpoint<L> {
     #[cold]
     pub(super) fn resume_peers(&mut self) {
         self.unhurried.resume_all();
-        for peer in (0..self.peers.len() as u32).map(PeerId) {
+        for peer in self.peers.ids() {
             if std::mem::take(&mut self.peer(peer).pause_sent) {
                 self.send_pause(peer, false);
             }
@@ -158,7 +158,7 @@ impl<L: RmaLink> Endpoint<L> {
     ) -> Result<(), Error> {
         let bytes = copied(op.iov)?;
         let name = self.offer(Out::new(peer, Spans::NONE, bytes.len(), done_as), op, flags)?;
-        self.kept.insert(name, bytes);
+        self.injected.keep(name, bytes);
         Ok(())
     }
 
@@ -175,7 +175,7 @@ impl<L: RmaLink> Endpoint<L> {
         self.launch(out, header, &[], 0)?;
         // The target holds what comes behind it.
         self.peer(peer).fetches = Fetches::ByFrames;
-        self.kept.insert(name, bytes);
+        self.injected.keep(name, bytes);
         Ok(())
     }
 
@@ -218,10 +218,10 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Sends the bytes of such a message, if that is what was asked for. `None`: it is not.
     pub(super) fn give_kept(&mut self, peer: PeerId, name: u64, theirs: u64, want: u64) -> Option<()> {
-        let kept = self.kept.get(&name)?;
+        let kept = self.injected.kept(name)?;
         let ours = matches!(self.requests.get_mut(name), Some(Request::Out(out)) if out.peer == peer);
         (ours && want <= kept.len() as u64).then_some(())?;
-        let kept = self.kept.remove(&name)?;
+        let kept = self.injected.take_kept(name)?;
         self.send_parts(peer, theirs, 0, &kept[..want as usize]);
         Some(())
     }
@@ -244,8 +244,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// So many bytes more are owed to a peer.
     pub(super) fn owe(&mut self, peer: PeerId, bytes: usize) {
-        let is_room = self.owed.add(bytes);
-        let most = if is_room { OWED_MOST } else { OWED_LITTLE };
+        let (most, is_room) = self.quota.owe(bytes);
         let state = self.peer(peer);
         state.owed += bytes;
         if state.owed > most && (!is_room || state.owed - bytes <= most) {
@@ -271,7 +270,7 @@ impl<L: RmaLink> Endpoint<L> {
         for (peer, _) in (0..).map(PeerId).zip(of).filter(|(_, n)| *n > most.min(MANY_OF_ONE)) {
             self.cut_off(peer, "requests");
         }
-        self.many = MANY.max(2 * self.requests.len());
+        self.quota.counted(self.requests.len());
     }
 
     pub(super) fn cut_off(&mut self, peer: PeerId, what: &str) {

@@ -14,7 +14,7 @@ impl<L: RmaLink> Endpoint<L> {
     #[cold]
     pub(super) fn complain(&mut self, peer: PeerId, what: fmt::Arguments<'_>) {
         let Some(n) = self.peer(peer).complaints.count(OF_PEER) else { return };
-        if self.complaints.count(OF_ALL).is_some() {
+        if self.quota.complain(OF_ALL) {
             let (here, there) = (self.link.addr(), self.link.peer_addr(peer));
             let more = if n > OF_PEER {
                 format!(" ({n} such things of it; most have no line)")

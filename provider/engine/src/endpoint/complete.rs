@@ -14,11 +14,11 @@ impl<L: RmaLink> Endpoint<L> {
     #[inline]
     pub(super) fn finish(&self, core: &mut Core, done: &Done, len: usize, err: Option<Error>) {
         let cntr = if done.what.contains(What::SEND) {
-            self.cntrs.send
+            self.bind.cntrs().send
         } else if done.what.contains(What::READ) {
-            self.cntrs.read
+            self.bind.cntrs().read
         } else {
-            self.cntrs.write
+            self.bind.cntrs().write
         };
         core.tally(done.tally, cntr, err.is_some());
         if done.report || err.is_some() {
@@ -33,7 +33,7 @@ impl<L: RmaLink> Endpoint<L> {
                 err,
                 olen: 0,
             };
-            core.complete(self.tx_cq, entry);
+            core.complete(self.bind.tx_cq(), entry);
         }
     }
 
@@ -43,7 +43,7 @@ impl<L: RmaLink> Endpoint<L> {
             self.meter_out(out);
         }
         if out.offered {
-            self.offered.end();
+            self.adapt.note_taken();
         }
         if self.peer(out.peer).limits.is_retiring() {
             self.retire(out);
@@ -95,7 +95,7 @@ impl<L: RmaLink> Endpoint<L> {
             entry.err = Some(Error::Truncated);
             entry.olen = len - matched.room;
         }
-        if let (Some(id), Some(rx)) = (matched.multi, core.rxs.get_mut(self.rx.at())) {
+        if let (Some(id), Some(rx)) = (matched.multi, core.rxs.get_mut(self.bind.rx().at())) {
             if let Some(m) = rx.multi.get_mut(id) {
                 m.coming -= 1;
                 if m.spent && m.coming == 0 {
@@ -104,9 +104,9 @@ impl<L: RmaLink> Endpoint<L> {
                 }
             }
         }
-        core.tally(matched.tally, self.cntrs.recv, entry.err.is_some());
+        core.tally(matched.tally, self.bind.cntrs().recv, entry.err.is_some());
         if matched.report || entry.err.is_some() || entry.what.contains(What::MULTI_RECV) {
-            core.complete(self.rx_cq, matched.entry);
+            core.complete(self.bind.rx_cq(), matched.entry);
         }
     }
 
@@ -132,7 +132,7 @@ impl<L: RmaLink> Endpoint<L> {
             multi: recv.multi,
             tally: recv.tally,
         };
-        let rx = core.rxs.get_mut(self.rx.at());
+        let rx = core.rxs.get_mut(self.bind.rx().at());
         let multi = recv.multi.and_then(|id| {
             let rx = rx?;
             Some((rx.min_multi_recv, rx.multi.get_mut(id)?))
@@ -155,7 +155,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// Gives a posted receive back unfilled.
     pub(crate) fn fail_recv(&mut self, core: &mut Core, recv: RecvOp, err: Error) {
         let mut what = What::RECV | if recv.pattern.tag.is_some() { What::TAGGED } else { What::MSG };
-        if let (Some(id), Some(rx)) = (recv.multi, core.rxs.get_mut(self.rx.at())) {
+        if let (Some(id), Some(rx)) = (recv.multi, core.rxs.get_mut(self.bind.rx().at())) {
             if let Some(m) = rx.multi.get_mut(id) {
                 m.spent = true;
                 if m.coming == 0 {
@@ -164,7 +164,7 @@ impl<L: RmaLink> Endpoint<L> {
                 }
             }
         }
-        core.tally(recv.tally, self.cntrs.recv, true);
+        core.tally(recv.tally, self.bind.cntrs().recv, true);
         let entry = Completion {
             ctx: recv.ctx,
             what,
@@ -176,7 +176,7 @@ impl<L: RmaLink> Endpoint<L> {
             err: Some(err),
             olen: 0,
         };
-        core.complete(self.rx_cq, entry);
+        core.complete(self.bind.rx_cq(), entry);
     }
 
     /// Completes an operation that the application takes for started.

@@ -32,9 +32,6 @@ use crate::core::Core;
 use crate::types::What;
 use link_api::{How, NoDirect, RmaLink, Side};
 
-/// Pieces taken by one progress call, after which the next call goes on.
-const MOST_PIECES: usize = 64;
-
 /// How a copy of the opener's ends that a piece was not copied of, and whether all of it may go in frames.
 fn ended(why: NoDirect) -> (Status, bool) {
     match why {
@@ -48,13 +45,12 @@ impl<L: RmaLink> Endpoint<L> {
     /// Copies pieces of the cooperative copies under way.
     pub(super) fn coop_progress(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
-        for _ in 0..self.coop_queue.len() {
-            let Some(&name) = self.coop_queue.front() else { break };
-            self.coop_queue.rotate_left(1);
+        for _ in 0..self.queues.coop().len() {
+            let Some(name) = self.queues.next_coop() else { break };
             let taken = self.coop_step(core, name);
             n += taken;
-            self.pieces_taken += taken;
-            if self.pieces_taken >= MOST_PIECES {
+            self.adapt.note_pieces(taken);
+            if !self.adapt.may_copy_more() {
                 break;
             }
         }
@@ -63,9 +59,10 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Begins with what is the other side's, unless much was done in this progress call: then the next one does.
     fn coop_join(&mut self, core: &mut Core, name: u64) {
-        self.coop_queue.push_back(name);
-        if self.pieces_taken < MOST_PIECES {
-            self.pieces_taken += self.coop_step(core, name);
+        self.queues.add_coop(name);
+        if self.adapt.may_copy_more() {
+            let taken = self.coop_step(core, name);
+            self.adapt.note_pieces(taken);
         }
     }
 
@@ -76,12 +73,12 @@ impl<L: RmaLink> Endpoint<L> {
             Some(Request::Out(Out { peer, iov, coop: Some(coop), .. })) => (*peer, &*iov, coop),
             Some(Request::CoopHelp(CoopHelp { peer, iov, coop, .. })) => (*peer, &*iov, coop),
             _ => {
-                self.coop_queue.retain(|s| *s != name);
+                self.queues.drop_coop(name);
                 return 0;
             }
         };
         let Coop { copy, segs, left, .. } = &mut **coop;
-        let (owner, before, posting) = (copy.is_opener(), copy.mine(), self.posting);
+        let (owner, before, posting) = (copy.is_opener(), copy.mine(), self.adapt.is_in_a_row());
         let over = copy.run(&mut self.link, iov, segs, BYTES_PER_CALL, |link, copy| {
             // The other half is the other side's, unless there is nothing else to do.
             let pause = *left > 0 && copy.mine() > 0 && (posting || link.has_frames_of(peer));
@@ -90,7 +87,7 @@ impl<L: RmaLink> Endpoint<L> {
         });
         let n = usize::from(copy.mine() - before);
         if over {
-            self.coop_queue.retain(|s| *s != name);
+            self.queues.drop_coop(name);
             if owner { self.coop_end(core, name) } else { self.coop_report(name) }
         }
         n

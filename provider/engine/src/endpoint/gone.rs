@@ -28,7 +28,7 @@ impl Error {
 impl<L: RmaLink> Endpoint<L> {
     #[inline(always)]
     pub(super) fn routed(&self, at: FiAddr) -> Option<PeerId> {
-        usize::try_from(at).ok().and_then(|at| self.route.get(at).copied().flatten())
+        self.peers.routed(at)
     }
 
     /// An operation to this peer could not be started.
@@ -53,7 +53,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// Fails the receives that name this peer.
     pub(super) fn fail_directed(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
         let src = self.peer(peer).src;
-        let Some(rx) = core.rxs.get_mut(self.rx.at()).filter(|_| src != ADDR_UNSPEC) else { return };
+        let Some(rx) = core.rxs.get_mut(self.bind.rx().at()).filter(|_| src != ADDR_UNSPEC) else { return };
         let named = |r: &RecvOp| r.pattern.src == src;
         let failed = [true, false].map(|tagged| rx.matcher(tagged).unpost_all(named));
         for recv in failed.into_iter().flatten() {
@@ -72,7 +72,7 @@ impl<L: RmaLink> Endpoint<L> {
             // The next message most often goes to that peer.
             self.link.will_send(peer);
         }
-        match self.peers.get(peer.0 as usize) {
+        match self.peers.get(peer) {
             Some(p) if p.expected & p.gone.is_none() => {}
             _ => self.reconnect(core, peer),
         }
@@ -101,7 +101,7 @@ impl<L: RmaLink> Endpoint<L> {
             Err(Refused::Gone(why)) => self.not_there(core, peer, why),
             Err(_) => {
                 if !std::mem::replace(&mut self.peer(peer).connecting, true) {
-                    self.with_backlog.push(peer);
+                    self.peers.add_backlog(peer);
                 }
             }
         }
@@ -109,8 +109,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Looks again for those that could not be reached just yet.
     pub(super) fn retry_connects(&mut self, core: &mut Core) -> usize {
-        let connecting: Vec<PeerId> =
-            self.with_backlog.iter().copied().filter(|p| self.peers[p.0 as usize].connecting).collect();
+        let connecting = self.peers.connecting();
         let mut n = 0;
         for peer in connecting {
             let found = self.link.connect(peer);

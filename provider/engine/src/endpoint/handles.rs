@@ -135,7 +135,7 @@ impl<L: RmaLink> Endpoint<L> {
         access: &Direct<'_>,
     ) -> Result<(), NoDirect> {
         let copy = self.link.start(way, peer, access)?;
-        self.in_flight.push((copy, name));
+        self.queues.add_flight(copy, name);
         Ok(())
     }
 
@@ -178,7 +178,7 @@ impl<L: RmaLink> Endpoint<L> {
         );
         put_segs(&mut frame, &iov);
         self.send_or_queue(peer, &frame);
-        self.invited.push((name, PATIENCE));
+        self.queues.add_invited(name, PATIENCE);
         None
     }
 
@@ -210,7 +210,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// Gets what invited senders did not come to.
     pub(super) fn check_invitations(&mut self) -> usize {
         let mut n = 0;
-        let mut invited = std::mem::take(&mut self.invited);
+        let mut invited = self.queues.take_invited();
         invited.retain_mut(|(name, left)| {
             *left -= 1;
             if *left > 0 {
@@ -229,7 +229,7 @@ impl<L: RmaLink> Endpoint<L> {
             false
         });
         // Nothing is invited while others are waited for.
-        self.invited = invited;
+        self.queues.set_invited(invited);
         n
     }
 
@@ -253,12 +253,12 @@ impl<L: RmaLink> Endpoint<L> {
         };
         let (peer, share) = (*peer, i.share);
         self.link.pieces_close(peer, share);
-        self.invited.retain(|(n, _)| *n != name);
+        self.queues.drop_invited(name);
     }
 
     /// Whether messages come in only if this side goes on polling.
     pub(crate) fn is_inviting(&self) -> bool {
-        !self.invited.is_empty()
+        self.queues.has_invited()
     }
 
     /// Asks a peer for the bytes of a request that is in the pool: put into place, if the place is accessed by
@@ -309,8 +309,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// A copy is over. One that failed is made up for by frames.
     pub(super) fn operation_done(&mut self, core: &mut Core, copy: OpId, ok: bool) {
-        let Some(at) = self.in_flight.iter().position(|(c, _)| *c == copy) else { return };
-        let (_, name) = self.in_flight.swap_remove(at);
+        let Some(name) = self.queues.end_flight(copy) else { return };
         if let Some(off) = self.staging.bounces.taken(copy) {
             return self.bounce_taken(core, name, off, ok);
         }
@@ -333,9 +332,9 @@ impl<L: RmaLink> Endpoint<L> {
                     let peer = out.peer;
                     self.fin(peer, theirs, Status::Ok, want);
                 }
-                _ => self.streams.push_back(name),
+                _ => self.queues.add_stream(name),
             },
-            Some(Request::Serve(_)) if !ok => self.streams.push_back(name),
+            Some(Request::Serve(_)) if !ok => self.queues.add_stream(name),
             Some(Request::Serve(_)) => {
                 if let Some(Request::Serve(s)) = self.requests.remove(name) {
                     self.was_read(core, s.cntrs);
@@ -349,18 +348,18 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Whether a copy is in flight for this request.
     pub(super) fn is_in_flight(&self, name: u64) -> bool {
-        !self.in_flight.is_empty() && self.in_flight.iter().any(|(_, n)| *n == name)
+        self.queues.is_in_flight(name)
     }
 
     /// The operations in flight.
     pub(crate) fn ops_in_flight(&self) -> impl Iterator<Item = OpId> {
-        self.in_flight.iter().map(|(op, _)| *op)
+        self.queues.flights()
     }
 
     /// Ends all operations in flight: this endpoint is to be no more.
     pub(crate) fn cancel_operations(&mut self) {
         self.staging.cancel_all();
-        for (copy, _) in std::mem::take(&mut self.in_flight) {
+        for copy in self.queues.take_flights(None) {
             self.link.cancel(copy);
         }
     }
@@ -371,13 +370,9 @@ impl<L: RmaLink> Endpoint<L> {
         if !self.is_in_flight(name) {
             return;
         }
-        for (copy, n) in std::mem::take(&mut self.in_flight) {
-            if n == name {
-                self.staging.bounces.taken(copy);
-                self.link.cancel(copy);
-            } else {
-                self.in_flight.push((copy, n));
-            }
+        for copy in self.queues.take_flights(Some(name)) {
+            self.staging.bounces.taken(copy);
+            self.link.cancel(copy);
         }
     }
 

@@ -25,10 +25,8 @@ impl<L: RmaLink> Endpoint<L> {
     /// This request of a peer's has begun, and no later access may overtake it.
     pub(super) fn keep_in_order(&mut self, peer: PeerId, name: u64) {
         self.peer(peer).order.get_or_insert_default().under_way.push(name);
-        if !self.in_order.contains(&peer) {
-            self.in_order.push(peer);
-            self.unhurried.set_in_order(true);
-        }
+        self.peers.add_in_order(peer);
+        self.unhurried.set_in_order(true);
     }
 
     /// This write of a peer's came to nothing, perhaps because the peer ended.
@@ -67,7 +65,7 @@ impl<L: RmaLink> Endpoint<L> {
     #[cold]
     pub(super) fn is_held_back(&mut self, frame: &Frame, head: &Head, op: WireOp, flags: Flags) -> bool {
         let peer = frame.from;
-        let Some(order) = self.peers.get_mut(peer.0 as usize).and_then(|p| p.order.as_mut()) else {
+        let Some(order) = self.peers.get_mut(peer).and_then(|p| p.order.as_mut()) else {
             return false;
         };
         if order.broken.is_some() {
@@ -100,33 +98,33 @@ impl<L: RmaLink> Endpoint<L> {
     /// Lets accesses take effect that have waited for the request before them.
     #[inline(always)]
     pub(super) fn go_on_in_order(&mut self, core: &mut Core) -> usize {
-        if self.in_order.is_empty() { 0 } else { self.let_all_through(core) }
+        if !self.peers.has_in_order() { 0 } else { self.let_all_through(core) }
     }
 
     /// Likewise, those of a peer of which something has come: they do not wait for what comes next, which may be its end.
     #[inline(always)]
     pub(super) fn go_on_with(&mut self, core: &mut Core, peer: PeerId) -> usize {
-        if self.in_order.is_empty() { 0 } else { self.let_through(core, peer) }
+        if !self.peers.has_in_order() { 0 } else { self.let_through(core, peer) }
     }
 
     #[cold]
     fn let_all_through(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
-        let mut peers = std::mem::take(&mut self.in_order);
+        let mut peers = self.peers.take_in_order();
         peers.retain(|&peer| {
             n += self.let_through(core, peer);
             self.peer(peer).order.as_ref().is_some_and(|o| o.broken.is_none())
         });
         // A request that began meanwhile is of a peer that stays.
-        self.in_order = peers;
-        self.unhurried.set_in_order(!self.in_order.is_empty());
+        self.peers.set_in_order(peers);
+        self.unhurried.set_in_order(self.peers.has_in_order());
         n
     }
 
     #[cold]
     fn let_through(&mut self, core: &mut Core, peer: PeerId) -> usize {
         for n in 0.. {
-            let Some(order) = self.peers[peer.0 as usize].order.as_mut() else { return n };
+            let Some(order) = self.peers[peer].order.as_mut() else { return n };
             if order.waits(&mut self.requests) {
                 return n;
             }

@@ -134,7 +134,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// The buffer of the oldest receive a message fits.
     pub(super) fn matched(&mut self, core: &mut Core, meta: &Meta) -> Option<MatchedRecv> {
-        let matcher = core.rxs.get_mut(self.rx.at())?.matcher(meta.tagged);
+        let matcher = core.rxs.get_mut(self.bind.rx().at())?.matcher(meta.tagged);
         let at = matcher.find_posted(meta.src, meta.tag)?;
         // Taken out while the buffer is looked at; a multi-receive buffer with room left stays.
         let is_multi = matcher.found_posted(at)?.multi.is_some();
@@ -145,7 +145,7 @@ impl<L: RmaLink> Endpoint<L> {
         let recv = matcher.found_posted(at)?.clone();
         let (matched, spent) = self.matched_recv(core, &recv, meta);
         if spent {
-            core.rxs.get_mut(self.rx.at())?.matcher(meta.tagged).unpost(at);
+            core.rxs.get_mut(self.bind.rx().at())?.matcher(meta.tagged).unpost(at);
         }
         Some(matched)
     }
@@ -266,9 +266,9 @@ impl<L: RmaLink> Endpoint<L> {
         self.cancel_operation(name);
         let Some(Request::Out(out)) = self.requests.remove(name) else { return Err(Malformed::Unfit) };
         self.end_stream(name);
-        self.coop_queue.retain(|s| *s != name);
-        if !self.kept.is_empty() {
-            self.kept.remove(&name);
+        self.queues.drop_coop(name);
+        if self.injected.has_kept() {
+            self.injected.take_kept(name);
         }
         let mut err = crate::core::failure(Status::from_u16(head.aux.get()));
         if out.large && out.asked.is_none() && err.is_none() {
@@ -333,14 +333,14 @@ impl<L: RmaLink> Endpoint<L> {
         if status != Status::Ok {
             return self.warn_of(peer, status);
         }
-        core.count(self.cntrs.remote_write, false);
+        core.count(self.bind.cntrs().remote_write, false);
         for cntr in cntrs {
-            if Some(cntr) != self.cntrs.remote_write {
+            if Some(cntr) != self.bind.cntrs().remote_write {
                 core.count(Some(cntr), false);
             }
         }
         if let Some(data) = data {
-            let standing = self.rx_cq.map_or(0, |cq| core.standing(cq) * size_of::<Completion>());
+            let standing = self.bind.rx_cq().map_or(0, |cq| core.standing(cq) * size_of::<Completion>());
             if !self.may_keep(core, peer, standing) {
                 return;
             }
@@ -355,7 +355,7 @@ impl<L: RmaLink> Endpoint<L> {
                 err: None,
                 olen: 0,
             };
-            core.complete(self.rx_cq, entry);
+            core.complete(self.bind.rx_cq(), entry);
         }
     }
 
@@ -373,9 +373,9 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// A peer has read memory here, or changed it and been told what was there.
     pub(super) fn was_read(&self, core: &mut Core, cntrs: Bound) {
-        core.count(self.cntrs.remote_read, false);
+        core.count(self.bind.cntrs().remote_read, false);
         for cntr in cntrs {
-            if Some(cntr) != self.cntrs.remote_read {
+            if Some(cntr) != self.bind.cntrs().remote_read {
                 core.count(Some(cntr), false);
             }
         }

@@ -37,13 +37,13 @@ impl<L: RmaLink> Endpoint<L> {
         let len = hmem::total(op.iov);
         let out = Out { injected: true, ..Out::new(peer, op.iov.into(), len, done_as) };
         let name = self.offer(out, op, flags)?;
-        self.leaving = Some((peer, name));
+        self.injected.set_leaving(peer, name);
         Ok(())
     }
 
     /// The message that was injected just now, if its bytes have still to leave their buffer.
     pub(crate) fn take_leaving(&mut self) -> Option<Leaving> {
-        let (peer, name) = self.leaving.take()?;
+        let (peer, name) = self.injected.take_leaving()?;
         Some(Leaving { ep: self.id, peer, name, patience: PATIENCE })
     }
 
@@ -62,7 +62,7 @@ impl<L: RmaLink> Endpoint<L> {
         let prompt = match progress {
             // Received, or the peer is gone.
             None => true,
-            Some((true, begun)) if begun || self.streams.contains(&name) => false,
+            Some((true, begun)) if begun || self.queues.is_streamed(name) => false,
             Some((true, _)) if self.is_in_flight(name) => return false,
             Some((true, _)) => true,
             Some((false, _)) if leaving.patience == 0 => false,
@@ -77,7 +77,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Lets go of the memory of an injected message: what of it has not been put or sent follows. Whether that is done.
     fn let_follow(&mut self, peer: PeerId, name: u64) -> bool {
-        let is_streamed = self.streams.contains(&name);
+        let is_streamed = self.queues.is_streamed(name);
         let Some(Request::Out(out)) = self.requests.get_mut(name) else { return true };
         let iov = std::mem::replace(&mut out.iov, Spans::NONE);
         let (from, to) = match out.asked {
@@ -177,7 +177,8 @@ impl<L: RmaLink> Endpoint<L> {
         if !self.may_keep(core, peer, len) {
             return Ok(());
         }
-        let Some(message) = core.rxs.get_mut(self.rx.at()).and_then(|rx| rx.offered(ep, peer, theirs)) else {
+        let Some(message) = core.rxs.get_mut(self.bind.rx().at()).and_then(|rx| rx.offered(ep, peer, theirs))
+        else {
             // It has been thrown away meanwhile, and its sender was told.
             return Ok(());
         };

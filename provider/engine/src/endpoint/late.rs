@@ -79,8 +79,8 @@ impl<L: RmaLink> Endpoint<L> {
     /// No message was in its ring before its receive was posted.
     #[inline(never)]
     fn waited(&mut self, core: &mut Core) {
-        self.waited = true;
-        if let Some(rx) = core.rxs.get_mut(self.rx.at()) {
+        self.adapt.note_wait();
+        if let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) {
             rx.note_late(true);
         }
     }
@@ -93,7 +93,7 @@ impl<L: RmaLink> Endpoint<L> {
         if !is_plain || flags.contains(Flags::TAGGED) != pattern.tag.is_some() {
             return None;
         }
-        let peer = self.peers.get_mut(frame.from.0 as usize)?;
+        let peer = self.peers.get_mut(frame.from)?;
         let (src, tag) = (peer.src, head.tag.get());
         let len = frame.len - Head::LEN;
         let goes = len <= span.len() && span.can(hmem::Caps::CPU);

@@ -108,7 +108,7 @@ impl<L: RmaLink> Endpoint<L> {
         serve.lent = false;
         let (peer, iov) = (serve.peer, serve.iov.clone());
         self.retire_memory(peer, &iov);
-        self.streams.push_back(name);
+        self.queues.add_stream(name);
         Ok(())
     }
 

@@ -26,11 +26,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// The address vector got an entry. `first` is the first index of the same address.
     pub(crate) fn add_route(&mut self, core: &mut Core, at: FiAddr, addr: &Addr, first: FiAddr) {
         let peer = self.link.peer(addr);
-        let slot = at as usize;
-        if self.route.len() <= slot {
-            self.route.resize(slot + 1, None);
-        }
-        self.route[slot] = Some(peer);
+        self.peers.set_route(at, peer);
         if self.peer(peer).routes == 0 {
             // Its number may have been a peer's of another link.
             let path = self.link.path(peer);
@@ -42,7 +38,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// The address vector lost an entry; `next` is what the address is called now.
     pub(crate) fn remove_route(&mut self, core: &mut Core, at: FiAddr, next: FiAddr) {
-        if let Some(peer) = self.route.get_mut(at as usize).and_then(Option::take) {
+        if let Some(peer) = self.peers.take_route(at) {
             self.relabel(core, peer, next);
             let state = self.peer(peer);
             state.routes = state.routes.saturating_sub(1);
@@ -56,7 +52,7 @@ impl<L: RmaLink> Endpoint<L> {
             return;
         }
         let ep = self.id;
-        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return };
+        let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return };
         for tagged in [true, false] {
             let m = rx.matcher(tagged);
             m.edit_waiting(|m| m.ep == ep && m.peer == peer, |m| m.src = src);
@@ -71,11 +67,10 @@ impl<L: RmaLink> Endpoint<L> {
 
     #[inline]
     pub(super) fn peer(&mut self, peer: PeerId) -> &mut Peer {
-        let at = peer.0 as usize;
-        if at >= self.peers.len() {
-            self.add_peers(at);
+        if peer.0 as usize >= self.peers.len() {
+            self.add_peers(peer.0 as usize);
         }
-        &mut self.peers[at]
+        &mut self.peers[peer]
     }
 
     #[cold]
@@ -88,20 +83,28 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// One line on the path to an address; `None`: the vector does not have it.
     pub(crate) fn path_words(&self, to: FiAddr) -> Option<String> {
-        let peer = self.route.get(usize::try_from(to).ok()?).copied().flatten()?;
+        let peer = self.peers.routed(to)?;
         Some(self.link.describe(peer))
     }
 
     /// What the way to an address can do; `None`: the vector does not have it.
     pub(crate) fn path(&self, to: FiAddr) -> Option<Path> {
-        let peer = self.route.get(usize::try_from(to).ok()?).copied().flatten()?;
+        let peer = self.peers.routed(to)?;
         Some(self.link.path(peer))
     }
 
     /// Whether there is a connection with the peer of an address.
     pub(crate) fn is_connected(&self, to: FiAddr) -> bool {
-        let peer = usize::try_from(to).ok().and_then(|at| self.route.get(at).copied().flatten());
+        let peer = self.peers.routed(to);
         peer.is_some_and(|peer| self.link.is_connected(peer))
+    }
+
+    /// Writes a line on the path to a peer that something was just posted to for the first time.
+    #[inline(always)]
+    pub(crate) fn log_new_path(&mut self) {
+        if let Some(peer) = self.peers.take_unlogged() {
+            self.log_path(peer);
+        }
     }
 
     /// Writes a line on the path to a peer, once there is one.
@@ -131,7 +134,7 @@ impl<L: RmaLink> Endpoint<L> {
         self.meter_path(peer);
         let path = self.link.path(peer);
         let owed = self.peer(peer).owed;
-        self.owed.sub(owed);
+        self.quota.pay(owed);
         let state = self.peer(peer);
         state.reset_channel(&path);
         let stopped = std::mem::take(&mut state.pause_sent);
@@ -149,19 +152,15 @@ impl<L: RmaLink> Endpoint<L> {
         state.expected = false;
         self.unhurried.resume(stopped);
         log::info!("{} -> {}: {err}", self.link.addr(), self.link.peer_addr(peer));
-        self.with_backlog.retain(|p| *p != peer);
-        self.in_order.retain(|p| *p != peer);
-        self.unhurried.set_in_order(!self.in_order.is_empty());
+        self.peers.drop_work_of(peer);
+        self.unhurried.set_in_order(self.peers.has_in_order());
         self.end_unsent(core, peer, err);
         let mut mine = self.requests.names(|r| r.peer() == peer);
         mine.retain(|name| !self.outlives_peer(*name));
-        self.streams.retain(|name| !mine.contains(name));
-        self.coop_queue.retain(|name| !mine.contains(name));
-        self.invited.retain(|(name, _)| !mine.contains(name));
-        self.unbegun.retain(|d| !mine.contains(&d.name));
+        self.queues.drop_requests(&mine);
         for name in mine {
             self.cancel_operation(name);
-            self.kept.remove(&name);
+            self.injected.take_kept(name);
             match self.requests.remove(name) {
                 Some(Request::Out(out)) => self.finish_out(core, &out, Some(err)),
                 Some(Request::In(In { then: Then::Recv(matched), .. })) => {
@@ -171,7 +170,7 @@ impl<L: RmaLink> Endpoint<L> {
             }
         }
         let ep = self.id;
-        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return };
+        let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return };
         rx.claimed.retain(|(_, m)| !(m.ep == ep && m.peer == peer && m.is_offered()));
         // Its successor under the same name has not asked for these answers.
         for (_, m) in rx.claimed.iter_mut().filter(|(_, m)| m.ep == ep && m.peer == peer) {
@@ -198,8 +197,8 @@ impl<L: RmaLink> Endpoint<L> {
             return;
         }
         if !self.requests.any(|r| r.peer() == peer) {
-            self.with_backlog.retain(|p| *p != peer);
-            self.revoked.retain(|(_, p)| *p != peer);
+            self.peers.drop_backlog_of(peer);
+            self.queues.retain_revoked(|_, p| p != peer);
             self.link.forget(peer);
             let path = self.link.path(peer);
             *self.peer(peer) = Peer::new(&path, self.meter.is_some());

@@ -95,10 +95,10 @@ impl<L: RmaLink> Endpoint<L> {
         flags: Flags,
         len: usize,
     ) -> Option<(At, Target, FiAddr)> {
-        let src = self.peers.get(from.0 as usize)?.src;
-        let matcher = core.rxs.get_mut(self.rx.at())?.matcher(flags.contains(Flags::TAGGED));
+        let src = self.peers.get(from)?.src;
+        let matcher = core.rxs.get_mut(self.bind.rx().at())?.matcher(flags.contains(Flags::TAGGED));
         let at = matcher.find_posted(src, head.tag.get())?;
-        Some((at, Target::of(matcher.found_posted(at)?, len, self.writes)?, src))
+        Some((at, Target::of(matcher.found_posted(at)?, len, self.bind.writes())?, src))
     }
 
     /// Completes a receive whose bytes have come.
@@ -111,15 +111,15 @@ impl<L: RmaLink> Endpoint<L> {
         flags: Flags,
         len: usize,
     ) {
-        if let Some(rx) = core.rxs.get_mut(self.rx.at()) {
+        if let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) {
             rx.matcher(flags.contains(Flags::TAGGED)).forget_posted(at);
         }
         if !self.has_chores() {
-            core.rest_after(self.rx);
+            core.rest_after(self.bind.rx());
         }
-        core.count(self.cntrs.recv, false);
+        core.count(self.bind.cntrs().recv, false);
         if target.report {
-            core.complete_with(self.rx_cq, || entry(&target, head, flags, src, len));
+            core.complete_with(self.bind.rx_cq(), || entry(&target, head, flags, src, len));
         }
     }
 
@@ -131,11 +131,10 @@ impl<L: RmaLink> Endpoint<L> {
         if self.has_chores() {
             return PollFast::Unknown;
         }
-        self.bytes_since_progress = 0;
-        self.posting = false;
+        self.adapt.note_short_progress();
         let frame = match self.link.poll_frame() {
             PollFrame::Nothing => {
-                self.waited = true;
+                self.adapt.note_wait();
                 return PollFast::Nothing;
             }
             PollFrame::Unknown => return PollFast::Unknown,
@@ -154,7 +153,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Whether receives are posted.
     pub(super) fn has_receives(&self, core: &Core) -> bool {
-        let rx = core.rxs.get(self.rx.at());
+        let rx = core.rxs.get(self.bind.rx().at());
         rx.is_some_and(|rx| !rx.nothing_posted())
     }
 
@@ -210,7 +209,7 @@ impl<L: RmaLink> Endpoint<L> {
         let (peer, len) = (frame.from, frame.len - off);
         let (tagged, tag) = (flags.contains(Flags::TAGGED), head.tag.get());
         let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
-        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return };
+        let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return };
         let (matcher, ep) = (rx.matcher(tagged), self.id);
         let at = if len <= SHORT {
             matcher.wait(src, tag, || {
@@ -237,7 +236,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// than to copy it and to tell of it.
     #[inline(always)]
     pub(crate) fn accept_plain(&mut self, core: &mut Core, at: At, span: Span, op: &Recv<'_>) -> bool {
-        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return false };
+        let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return false };
         let matcher = rx.matcher(op.pattern.tag.is_some());
         let Some(message) = matcher.found_waiting(at) else { return false };
         let &mut Message { peer, src, tag, data, len, ack, .. } = message;
@@ -298,13 +297,23 @@ impl<L: RmaLink> Endpoint<L> {
         buf: u64,
         len: usize,
     ) {
-        core.count(self.cntrs.recv, false);
+        core.count(self.bind.cntrs().recv, false);
         if self.writes(op.flags) {
             let kind = if op.pattern.tag.is_some() { What::TAGGED } else { What::MSG };
             let more = if data.is_some() { What::REMOTE_CQ_DATA } else { What::empty() };
             let (ctx, what, data) = (op.ctx, What::RECV | kind | more, data.unwrap_or(0));
             let (err, olen) = (None, 0);
-            core.complete_with(self.rx_cq, || Completion { ctx, what, len, buf, data, tag, src, err, olen });
+            core.complete_with(self.bind.rx_cq(), || Completion {
+                ctx,
+                what,
+                len,
+                buf,
+                data,
+                tag,
+                src,
+                err,
+                olen,
+            });
         }
     }
 
@@ -312,8 +321,8 @@ impl<L: RmaLink> Endpoint<L> {
     #[inline(always)]
     fn receive_fast(&mut self, core: &mut Core, frame: &Frame, cq: CqId, to: &mut impl Report) -> Fast {
         let Some((head, flags)) = self.plain_head(frame) else { return Fast::Other };
-        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return Fast::Other };
-        let Some(peer) = self.peers.get_mut(frame.from.0 as usize) else { return Fast::Other };
+        let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return Fast::Other };
+        let Some(peer) = self.peers.get_mut(frame.from) else { return Fast::Other };
         if !head.is(WireOp::Eager) {
             return if head.is(WireOp::Fin) { Fast::Answer } else { Fast::Other };
         }
@@ -325,10 +334,12 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(at) = matcher.find_posted(src, head.tag.get()) else {
             return Fast::Unexpected(Plain { head, flags, src, off, ack });
         };
-        let target = matcher.found_posted(at).and_then(|recv| Target::of(recv, len, self.writes));
-        let Some(target) = target.filter(|t| t.report && self.rx_cq == Some(cq)) else { return Fast::Other };
+        let target = matcher.found_posted(at).and_then(|recv| Target::of(recv, len, self.bind.writes()));
+        let Some(target) = target.filter(|t| t.report && self.bind.rx_cq() == Some(cq)) else {
+            return Fast::Other;
+        };
         matcher.forget_posted(at);
-        rx.note_late(std::mem::take(&mut self.waited));
+        rx.note_late(self.adapt.take_waited());
         core.rest = rx.rest();
         if !self.link.take(frame, off, target.span, len) {
             self.take_apart(frame.from, frame.len, frame.slot, off, target.span.apart());
@@ -336,7 +347,7 @@ impl<L: RmaLink> Endpoint<L> {
         if let Some(req) = ack {
             self.fin(frame.from, req, Status::Ok, len);
         }
-        core.count(self.cntrs.recv, false);
+        core.count(self.bind.cntrs().recv, false);
         to.report(&entry(&target, &head, flags, src, len));
         Fast::Received
     }

@@ -6,7 +6,6 @@ use wire::{Aux, Flags, Head, MAX_SEGS, Op as WireOp, Seg};
 use super::Endpoint;
 use super::header::{Header, push};
 use super::peer::Fetches;
-use super::quota::{MESSAGE_COST, MOST_SINCE_PROGRESS};
 use super::request::{Done, Out, Request};
 use crate::core::{Core, Spans, Tally};
 use crate::proto::{self, Cut, Memory, Plan, Reach, Role, Tried, When, choose};
@@ -42,16 +41,15 @@ impl<L: RmaLink> Endpoint<L> {
         let len = span.len();
         let delivery = op.flags.contains(OpFlags::DELIVERY);
         if op.flags.contains(OpFlags::FENCE)
-            || (delivery && self.is_watched(self.cntrs.send, op.flags, Tally::PLAIN))
+            || (delivery && self.is_watched(self.bind.cntrs().send, op.flags, Tally::PLAIN))
             || !span.can(hmem::Caps::CPU)
         {
             return false;
         }
-        let Some(&Some(peer)) = self.route.get(op.to as usize) else { return false };
-        let clear = self.peers.get(peer.0 as usize).is_some_and(|p| p.takes_plain(len));
+        let Some(peer) = self.peers.routed(op.to) else { return false };
+        let clear = self.peers.get(peer).is_some_and(|p| p.takes_plain(len));
         let report = op.flags.contains(OpFlags::COMPLETION);
-        if !clear || self.bytes_since_progress >= MOST_SINCE_PROGRESS || (report && core.is_full(self.tx_cq))
-        {
+        if !clear || self.adapt.is_time_for_progress() || (report && core.is_full(self.bind.tx_cq())) {
             return false;
         }
         let (mut flags, mut what, mut tag, mut data) = (Flags::empty(), What::SEND | What::MSG, 0, 0);
@@ -71,11 +69,21 @@ impl<L: RmaLink> Endpoint<L> {
             let done_as = Done { ctx: op.ctx, what, report, tag, data, tally: Tally::PLAIN };
             return self.plain_refused(peer, why, len, done_as);
         }
-        self.bytes_since_progress += len + MESSAGE_COST;
-        core.count(self.cntrs.send, false);
+        self.adapt.note_sent(len);
+        core.count(self.bind.cntrs().send, false);
         if report {
             let (ctx, buf, src, err, olen) = (op.ctx, 0, ADDR_UNSPEC, None, 0);
-            core.complete_with(self.tx_cq, || Completion { ctx, what, len, buf, data, tag, src, err, olen });
+            core.complete_with(self.bind.tx_cq(), || Completion {
+                ctx,
+                what,
+                len,
+                buf,
+                data,
+                tag,
+                src,
+                err,
+                olen,
+            });
         }
         true
     }
@@ -101,7 +109,7 @@ impl<L: RmaLink> Endpoint<L> {
     fn plain_refused(&mut self, peer: PeerId, why: Refused, len: usize, done_as: Done) -> bool {
         match why {
             Refused::Kept => {
-                self.bytes_since_progress += len + MESSAGE_COST;
+                self.adapt.note_sent(len);
                 self.finish_later(peer, len, done_as);
             }
             // A link says once that a peer is not there, and tries to reach it again when it is asked again.
@@ -113,14 +121,14 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// The peer of an operation, if it may be started now.
     fn gate(&mut self, core: &Core, to: FiAddr, flags: OpFlags) -> Result<PeerId, Error> {
-        let peer = usize::try_from(to).ok().and_then(|at| self.route.get(at).copied().flatten());
+        let peer = self.peers.routed(to);
         let peer = peer.ok_or(Error::NoAddr)?;
         // What is injected is done when the call returns: clients post it without ever reading the queue.
         let waits = flags & (OpFlags::COMPLETION | OpFlags::INJECT) == OpFlags::COMPLETION;
-        if waits && core.is_full(self.tx_cq) {
+        if waits && core.is_full(self.bind.tx_cq()) {
             return Err(Error::Again);
         }
-        let depth = self.depth;
+        let depth = self.quota.depth();
         let state = self.peer(peer);
         if state.has_backlog()
             || state.outstanding >= depth
@@ -129,7 +137,7 @@ impl<L: RmaLink> Endpoint<L> {
             return Err(Error::Again);
         }
         if !state.is_path_logged() {
-            self.unlogged_path = Some(peer);
+            self.peers.note_unlogged(peer);
         }
         Ok(peer)
     }
@@ -142,7 +150,7 @@ impl<L: RmaLink> Endpoint<L> {
         len: usize,
         flags: OpFlags,
     ) -> Result<PeerId, Error> {
-        if core.config.rma_order && self.bytes_since_progress >= MOST_SINCE_PROGRESS {
+        if core.config.rma_order && self.adapt.is_time_for_progress() {
             self.progress(core, None);
         }
         let peer = self.gate(core, to, flags)?;
@@ -153,7 +161,8 @@ impl<L: RmaLink> Endpoint<L> {
                 return Err(Error::Again);
             }
             // It may ask for them now, and holds this one meanwhile: that has to be known before it holds much.
-            self.bytes_since_progress += len.min(state.limits.fits) + MESSAGE_COST;
+            let fits = state.limits.fits;
+            self.adapt.note_sent(len.min(fits));
         }
         Ok(peer)
     }
@@ -187,7 +196,7 @@ impl<L: RmaLink> Endpoint<L> {
         state.outstanding += 1;
         state.large += u32::from(large);
         if offered {
-            self.offered.offer();
+            self.adapt.note_offer();
         }
         Ok(())
     }
@@ -197,18 +206,18 @@ impl<L: RmaLink> Endpoint<L> {
         let mut when = When::empty();
         when.set(When::INJECT, flags.contains(OpFlags::INJECT));
         when.set(When::DELIVERY, flags.contains(OpFlags::DELIVERY));
-        when.set(When::IN_A_ROW, self.posting);
+        when.set(When::IN_A_ROW, self.adapt.is_in_a_row());
         let state = self.peer(peer);
         when.set(When::PAUSED, state.is_paused());
         when.set(When::BEHIND_UNACKED, state.last_unacked_seq > 0);
         when.set(When::HELPED, state.helper.can());
         let is_large = len > state.limits.eager;
-        self.posting |= is_large && !when.contains(When::INJECT);
+        self.adapt.note_large(is_large && !when.contains(When::INJECT));
         when
     }
 
     pub(crate) fn send(&mut self, core: &mut Core, op: &Send<'_>, tally: Tally) -> Result<(), Error> {
-        if self.bytes_since_progress >= MOST_SINCE_PROGRESS {
+        if self.adapt.is_time_for_progress() {
             self.progress(core, None);
         }
         let peer = self.gate(core, op.to, op.flags)?;
@@ -234,15 +243,14 @@ impl<L: RmaLink> Endpoint<L> {
         let is_large = len > state.limits.eager;
         if is_large {
             state.unanswered = true;
-            when.set(When::TO_MANY, self.targets.is_many());
-            when.set(When::TO_SEVERAL, self.few_targets.is_many());
+            when.set(When::TO_MANY, self.adapt.goes_to_many());
+            when.set(When::TO_SEVERAL, self.adapt.goes_to_several());
             when.set(When::BEHIND, self.is_behind(peer, len));
         }
         let sent = self.send_as_chosen(core, peer, op, flags, done_as, when);
         // Once, however often it is tried.
         if is_large && sent.is_ok() {
-            self.targets.count(peer);
-            self.few_targets.count(peer);
+            self.adapt.note_target(peer);
         }
         sent
     }
@@ -298,7 +306,7 @@ impl<L: RmaLink> Endpoint<L> {
     ) -> Result<(), Error> {
         let (len, tag, data) = (total(op.iov), done_as.tag, done_as.data);
         let delivery = op.flags.contains(OpFlags::DELIVERY);
-        if delivery && self.is_watched(self.cntrs.send, op.flags, done_as.tally) {
+        if delivery && self.is_watched(self.bind.cntrs().send, op.flags, done_as.tally) {
             let header = |req: u64, h: &mut Header| {
                 push(h, &Head::new(WireOp::Eager, flags | Flags::ACK, 0, tag, data));
                 push(h, &req.to_le_bytes());
@@ -309,7 +317,7 @@ impl<L: RmaLink> Endpoint<L> {
         let head = Head::new(WireOp::Eager, flags, 0, tag, data);
         let sent = self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), op.iov, 0, len);
         taken(sent)?;
-        self.bytes_since_progress += len + MESSAGE_COST;
+        self.adapt.note_sent(len);
         self.meter(peer, Side::Ours, How::Eager, len);
         match sent {
             Err(Refused::Kept) => self.finish_later(peer, len, done_as),
@@ -328,7 +336,7 @@ impl<L: RmaLink> Endpoint<L> {
         let report = op.flags.contains(OpFlags::COMPLETION);
         let what = What::RMA | if op.write { What::WRITE } else { What::READ };
         let done_as = Done { ctx: op.ctx, what, report, tag: 0, data: op.data.unwrap_or(0), tally };
-        let cntr = if op.write { self.cntrs.write } else { self.cntrs.read };
+        let cntr = if op.write { self.bind.cntrs().write } else { self.bind.cntrs().read };
         let watched = self.is_watched(cntr, op.flags, tally);
         let one_sided = watched && self.is_one_sided(core, op);
         // What a counter of writes has counted is at the target, whatever was asked for: libraries with a counter alone take it to
@@ -431,7 +439,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let report = op.flags.contains(OpFlags::COMPLETION);
         let what = What::ATOMIC | if fetches { What::READ } else { What::WRITE };
-        let cntr = if fetches { self.cntrs.read } else { self.cntrs.write };
+        let cntr = if fetches { self.bind.cntrs().read } else { self.bind.cntrs().write };
         let data = op.data.unwrap_or(0);
         let done_as = Done { ctx: op.ctx, what, report, tag: 0, data, tally };
         let mut flags = Flags::empty();

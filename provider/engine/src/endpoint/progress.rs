@@ -18,9 +18,7 @@ impl<L: RmaLink> Endpoint<L> {
     #[inline]
     pub(crate) fn progress(&mut self, core: &mut Core, enough: Option<(CqId, usize)>) -> usize {
         let mut n = 0;
-        self.bytes_since_progress = 0;
-        self.posting = false;
-        self.pieces_taken = 0;
+        self.adapt.note_progress();
         let standing = |core: &Core| enough.map_or(0, |(cq, _)| core.standing(cq));
         let most = enough.map_or(usize::MAX, |(_, most)| most);
         while n < BUDGET && !self.staging.is_full() {
@@ -87,40 +85,38 @@ impl<L: RmaLink> Endpoint<L> {
     #[inline(always)]
     pub(super) fn has_chores(&self) -> bool {
         // One question, since it is asked all the time.
-        let waiting =
-            self.with_backlog.len() | self.streams.len() | self.coop_queue.len() | self.revoked.len();
-        (waiting | self.invited.len() | self.unbegun.len() | self.unhurried.any()) != 0
+        (self.queues.any() | self.peers.backlogs() | self.unhurried.any()) != 0
     }
 
     /// Sends on what waits, and the like.
     #[inline(always)]
     fn attend(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
-        if !self.with_backlog.is_empty() {
+        if self.peers.has_backlog() {
             n += self.catch_up(core);
         }
-        if !self.streams.is_empty() {
+        if self.queues.has_streams() {
             n += self.stream(core);
         }
-        if !self.unbegun.is_empty() {
+        if self.queues.has_unbegun() {
             n += self.fetch_unbegun(core);
         }
-        if !self.coop_queue.is_empty() {
+        if self.queues.has_coop() {
             n += self.coop_progress(core);
         }
-        if !self.invited.is_empty() {
+        if self.queues.has_invited() {
             n += self.check_invitations();
         }
         if self.may_resume(core) {
             self.resume_peers();
         }
-        if self.requests.len() > self.many {
+        if self.quota.is_time_to_count(self.requests.len()) {
             self.count_requests(core);
         }
-        if !self.revoked.is_empty() {
+        if self.queues.has_revoked() {
             self.renew();
         }
-        if !self.unsent.is_empty() {
+        if self.queues.has_unsent() {
             n += self.finish_sent(core);
         }
         n + self.go_on_in_order(core)
@@ -128,10 +124,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Whether there is more to do than to wait for peers: frames that found no room, messages to take in, pieces to copy.
     pub(crate) fn is_waiting_for_room(&self) -> bool {
-        !self.with_backlog.is_empty()
-            || !self.streams.is_empty()
-            || !self.coop_queue.is_empty()
-            || !self.unbegun.is_empty()
+        self.peers.has_backlog() || self.queues.has_work()
     }
 
     /// Whether the link is armed, and nothing is left to do that the link does not wake for.
@@ -162,7 +155,7 @@ impl<L: RmaLink> Endpoint<L> {
             match self.link.send(peer, head, body, 0, len) {
                 // A peer that is gone needs no answer: the link reports its end, or has.
                 Ok(()) | Err(Refused::Gone(_) | Refused::Kept) => return true,
-                Err(Refused::Busy) => self.with_backlog.push(peer),
+                Err(Refused::Busy) => self.peers.add_backlog(peer),
                 Err(Refused::Fault) => return false,
             }
         }
@@ -184,9 +177,9 @@ impl<L: RmaLink> Endpoint<L> {
 
     fn catch_up(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
-        let mut with_backlog = std::mem::take(&mut self.with_backlog);
+        let mut with_backlog = self.peers.take_backlog();
         with_backlog.retain(|&peer| {
-            let state = &mut self.peers[peer.0 as usize];
+            let state = &mut self.peers[peer];
             while let Some(frame) = state.next_in_backlog() {
                 if self.link.send(peer, frame, &[], 0, 0) == Err(Refused::Busy) {
                     return true;
@@ -194,12 +187,12 @@ impl<L: RmaLink> Endpoint<L> {
                 let sent = state.pop_backlog();
                 let size = sent.as_deref().map_or(0, quota::cost).min(state.owed);
                 state.owed -= size;
-                self.owed.sub(size);
+                self.quota.pay(size);
                 n += 1;
             }
             state.connecting
         });
-        self.with_backlog.append(&mut with_backlog);
+        self.peers.put_back_backlog(with_backlog);
         n + self.retry_connects(core)
     }
 }

@@ -21,9 +21,7 @@ use link_api::{InUse, Patience, PeerId, RmaLink};
 impl<L: RmaLink> Endpoint<L> {
     fn take_back(&mut self, peer: PeerId, name: u64) -> Result<(), InUse> {
         // It may have been tried before, in vain.
-        if !self.revoked.contains(&(name, peer)) {
-            self.revoked.push((name, peer));
-        }
+        self.queues.add_revoked(name, peer);
         self.link.revoke(peer, name)
     }
 
@@ -31,7 +29,7 @@ impl<L: RmaLink> Endpoint<L> {
     #[cold]
     pub(super) fn renew(&mut self) {
         let (requests, link) = (&mut self.requests, &mut self.link);
-        self.revoked.retain(|&(name, peer)| {
+        self.queues.retain_revoked(|name, peer| {
             let stays = requests.get_mut(name).is_some();
             if !stays {
                 link.renew(peer, name);
@@ -87,7 +85,7 @@ impl<L: RmaLink> Endpoint<L> {
         let mut found = None;
         for name in self.requests.names(is_it) {
             let Some(Request::Out(out)) = self.requests.get_mut(name) else { continue };
-            if !self.kept.contains_key(&name) && found.is_none_or(|(seq, _)| out.seq < seq) {
+            if self.injected.kept(name).is_none() && found.is_none_or(|(seq, _)| out.seq < seq) {
                 found = Some((out.seq, name));
             }
         }
@@ -106,8 +104,8 @@ impl<L: RmaLink> Endpoint<L> {
         self.cancel_operation(name);
         // Pieces that were copied here are accounted for.
         self.coop_report(name);
-        self.coop_queue.retain(|s| *s != name);
-        self.streams.retain(|s| *s != name);
+        self.queues.drop_coop(name);
+        self.queues.drop_stream(name);
         let Some(Request::Out(out)) = self.requests.replace(name, Request::Withdrawn(peer)) else {
             return Err(Error::NotFound);
         };
@@ -148,7 +146,7 @@ impl<L: RmaLink> Endpoint<L> {
         if self.restore_order(peer, theirs) {
             return Ok(());
         }
-        let Some(rx) = core.rxs.get_mut(self.rx.at()) else { return Ok(()) };
+        let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return Ok(()) };
         match rx.withdraw(ep, peer, theirs) {
             // It is being received, which fails by itself.
             None => return Ok(()),
@@ -200,12 +198,12 @@ impl<L: RmaLink> Endpoint<L> {
                         continue;
                     }
                     self.cancel_operation(name);
-                    self.streams.retain(|s| *s != name);
+                    self.queues.drop_stream(name);
                     self.end_serve(name);
                     self.fin(peer, req, Status::BadKey, 0);
                 }
                 Some(Request::CoopHelp(_)) => {
-                    self.coop_queue.retain(|s| *s != name);
+                    self.queues.drop_coop(name);
                     self.coop_report(name);
                 }
                 _ => {}

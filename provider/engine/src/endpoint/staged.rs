@@ -34,7 +34,7 @@ impl<L: RmaLink> Endpoint<L> {
         want: usize,
         most: usize,
     ) -> Option<Result<(usize, usize), Unread>> {
-        let may_send = !self.peers[peer.0 as usize].has_backlog();
+        let may_send = !self.peers[peer].has_backlog();
         let (mut stream, mut n) = self.staging.feed(name, iov, done, want)?;
         while n < TURN {
             let Some(chunk) = stream.chunks.front_mut() else { break };
@@ -96,8 +96,8 @@ impl<L: RmaLink> Endpoint<L> {
             self.staging.landings.push(Landing { name, transfer });
         }
         // Where what has a part in each call of progress is.
-        if self.staging.is_landing(name) && !self.streams.contains(&name) {
-            self.streams.push_back(name);
+        if self.staging.is_landing(name) && !self.queues.is_streamed(name) {
+            self.queues.add_stream(name);
         }
         true
     }
@@ -215,7 +215,7 @@ impl<L: RmaLink> Endpoint<L> {
             _ => true,
         };
         if !landing || is_over {
-            self.streams.retain(|s| *s != name);
+            self.queues.drop_stream(name);
         }
         if !is_over {
             return;

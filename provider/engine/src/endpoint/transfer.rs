@@ -41,7 +41,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Gets the bytes of the first message that was left to progress.
     pub(super) fn fetch_unbegun(&mut self, core: &mut Core) -> usize {
-        let Some(Unbegun { name, segs, direct }) = self.unbegun.pop_front() else { return 0 };
+        let Some(Unbegun { name, segs, direct }) = self.queues.next_unbegun() else { return 0 };
         // It may have failed since.
         let Some(Request::In(In { peer, iov, len, req, then, .. })) = self.requests.remove(name) else {
             return 0;
@@ -111,7 +111,7 @@ impl<L: RmaLink> Endpoint<L> {
                 Plan::InProgress => {
                     let request = In::new(peer, iov, len, want, req, then);
                     let name = self.requests.insert(Request::In(request));
-                    return self.unbegun.push_back(Unbegun { name, segs: Segs::new(segs), direct });
+                    return self.queues.add_unbegun(Unbegun { name, segs: Segs::new(segs), direct });
                 }
                 Plan::Invite => match self.invite(segs, In::new(peer, iov.clone(), len, want, req, then)) {
                     None => return,
@@ -158,17 +158,17 @@ impl<L: RmaLink> Endpoint<L> {
         let mut when = self.peer(peer).when();
         let is_message = matches!(then, Then::Recv(_));
         if is_message && Cut::is_worth(len) {
-            self.sources.count(peer);
-            when.set(When::FROM_MANY, self.sources.is_many());
+            self.adapt.note_source(peer);
+            when.set(When::FROM_MANY, self.adapt.comes_from_many());
         }
         let has_more = self.link.has_frames_of(peer);
         let delegate =
             has_more && when.contains(When::HELPED) && Cut::is_delegable(len) && self.may_delegate(peer);
         when.set(When::DELEGATE, delegate);
         // Writes take effect in order, which those that others make do not.
-        let invite = is_message && (has_more || !self.in_flight.is_empty()) && !self.peer(peer).puts_not;
+        let invite = is_message && (has_more || self.queues.has_flights()) && !self.peer(peer).puts_not;
         when.set(When::INVITE, invite);
-        when.set(When::BOTH_WAYS, self.offered.are_both_ways());
+        when.set(When::BOTH_WAYS, self.adapt.are_both_ways());
         when
     }
 
@@ -208,7 +208,7 @@ impl<L: RmaLink> Endpoint<L> {
             self.fin(peer, req, status, len);
         }
         if Cut::is_worth(len) {
-            self.offered.take_in();
+            self.adapt.note_received();
         }
         match then {
             Then::Recv(matched) => {
@@ -230,7 +230,7 @@ impl<L: RmaLink> Endpoint<L> {
         let want = u64::from_le_bytes(fields.take()?);
         let segs = fields.take_segs(n)?;
         let name = head.tag.get();
-        if !self.kept.is_empty() && self.give_kept(peer, name, head.data.get(), want).is_some() {
+        if self.injected.has_kept() && self.give_kept(peer, name, head.data.get(), want).is_some() {
             return Ok(());
         }
         if self.asks_late(peer, name, head.data.get()) {
@@ -254,7 +254,7 @@ impl<L: RmaLink> Endpoint<L> {
             if segs.is_empty() && flags.contains(Flags::HANDLES) {
                 self.begin_bounce(peer, name);
             }
-            self.streams.push_back(name);
+            self.queues.add_stream(name);
         }
         Ok(())
     }
@@ -322,7 +322,7 @@ impl<L: RmaLink> Endpoint<L> {
                 Plan::Eager => return self.serve_in_one(core, &serve),
                 _ => {
                     let name = self.begin_serve(serve);
-                    self.streams.push_front(name);
+                    self.queues.add_stream_first(name);
                     self.stream_one(core, name);
                     return;
                 }
@@ -345,9 +345,8 @@ impl<L: RmaLink> Endpoint<L> {
     /// Sends on what peers asked for in frames.
     pub(super) fn stream(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
-        for _ in 0..self.streams.len().min(STREAMS) {
-            let Some(name) = self.streams.pop_front() else { break };
-            self.streams.push_back(name);
+        for _ in 0..self.queues.streams().min(STREAMS) {
+            let Some(name) = self.queues.next_stream() else { break };
             n += self.stream_one(core, name);
         }
         n
@@ -371,7 +370,7 @@ impl<L: RmaLink> Endpoint<L> {
                 return 0;
             }
         };
-        let most = self.peers[peer.0 as usize].limits.max_frame() - Head::LEN;
+        let most = self.peers[peer].limits.max_frame() - Head::LEN;
         let turn = if on_device(&iov) {
             // So that one device copies into one frame while the other copies out of the one before.
             let most = most.min((most / 3).max(PIPELINED));
@@ -410,7 +409,7 @@ impl<L: RmaLink> Endpoint<L> {
         most: usize,
     ) -> Result<(usize, usize), Unread> {
         let mut n = 0;
-        let may_send = !self.peers[peer.0 as usize].has_backlog();
+        let may_send = !self.peers[peer].has_backlog();
         while may_send && done < want && n < TURN {
             let part = most.min(want - done);
             let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, done as u64);
@@ -427,10 +426,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// A request has no more frames to send, and nothing on its way to a device: no device accesses its memory any more.
     pub(super) fn end_stream(&mut self, name: u64) {
-        match self.streams.back() == Some(&name) {
-            true => drop(self.streams.pop_back()),
-            false => self.streams.retain(|s| *s != name),
-        }
+        self.queues.drop_stream(name);
         self.staging.cancel(name);
     }
 

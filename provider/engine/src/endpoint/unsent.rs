@@ -14,9 +14,9 @@ impl<L: RmaLink> Endpoint<L> {
     #[cold]
     #[inline(never)]
     pub(super) fn finish_later(&mut self, peer: PeerId, len: usize, done_as: Done) {
-        let counted = done_as.tally.endpoint && self.cntrs.send.is_some();
+        let counted = done_as.tally.endpoint && self.bind.cntrs().send.is_some();
         if done_as.report || counted || done_as.tally.also.is_some() {
-            self.unsent.push(Unsent { peer, len, done_as });
+            self.queues.add_unsent(Unsent { peer, len, done_as });
             self.unhurried.set_unsent(true);
             self.peer(peer).keep_unsent();
         }
@@ -26,7 +26,7 @@ impl<L: RmaLink> Endpoint<L> {
     #[cold]
     #[inline(never)]
     pub(super) fn finish_sent(&mut self, core: &mut Core) -> usize {
-        let mut all = std::mem::take(&mut self.unsent);
+        let mut all = self.queues.take_unsent();
         let before = all.len();
         let mut asked = None;
         all.retain(|unsent| {
@@ -42,27 +42,27 @@ impl<L: RmaLink> Endpoint<L> {
             self.finish(core, &unsent.done_as, unsent.len, None);
             false
         });
-        self.unsent = all;
-        self.unhurried.set_unsent(!self.unsent.is_empty());
-        before - self.unsent.len()
+        self.queues.set_unsent(all);
+        self.unhurried.set_unsent(self.queues.has_unsent());
+        before - self.queues.unsent().len()
     }
 
     /// A peer is gone: those to it have been sent on before, or have failed.
     pub(super) fn end_unsent(&mut self, core: &mut Core, peer: PeerId, why: Error) {
         let err = self.link.keeps(peer).then_some(why);
-        let (to_it, others) = std::mem::take(&mut self.unsent).into_iter().partition(|u| u.peer == peer);
-        self.unsent = others;
+        let (to_it, others) = self.queues.take_unsent().into_iter().partition(|u| u.peer == peer);
+        self.queues.set_unsent(others);
         let to_it: Vec<Unsent> = to_it;
         for unsent in to_it {
             self.peer(peer).let_go_unsent();
             self.finish(core, &unsent.done_as, unsent.len, err);
         }
-        self.unhurried.set_unsent(!self.unsent.is_empty());
+        self.unhurried.set_unsent(self.queues.has_unsent());
     }
 
     /// Whether messages can be completed, or could since the last call of progress.
     pub(crate) fn has_sent(&mut self) -> bool {
         let link = &mut self.link;
-        self.unsent.iter().any(|unsent| !link.keeps(unsent.peer))
+        self.queues.unsent().iter().any(|unsent| !link.keeps(unsent.peer))
     }
 }

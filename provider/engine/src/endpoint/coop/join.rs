@@ -44,7 +44,7 @@ impl<L: RmaLink> Endpoint<L> {
         let requests = &mut self.requests;
         let mut is_theirs =
             |name: &u64| matches!(requests.get_mut(*name), Some(Request::CoopHelp(l)) if l.peer == peer);
-        if self.coop_queue.iter().filter(|name| is_theirs(name)).count() >= MAX_HELPED {
+        if self.queues.coop().iter().filter(|name| is_theirs(name)).count() >= MAX_HELPED {
             return Ok(());
         }
         let lent = CoopHelp { peer, iov, coop: Box::new(coop), mrs: reached.mrs };
@@ -107,7 +107,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         coop.reported = Some((Status::from_u16(head.aux.get()), head.data.get()));
         // Otherwise our own pieces come first.
-        if !self.coop_queue.contains(&name) {
+        if !self.queues.coop().contains(&name) {
             self.coop_end(core, name);
         }
         Ok(())

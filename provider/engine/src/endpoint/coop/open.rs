@@ -20,7 +20,7 @@ const PATIENCE: u16 = 256;
 impl<L: RmaLink> Endpoint<L> {
     /// Whether a peer has begun with most of what was delegated to it.
     pub(in crate::endpoint) fn may_delegate(&mut self, peer: PeerId) -> bool {
-        let (link, delegated) = (&self.link, &mut self.peers[peer.0 as usize].delegated);
+        let (link, delegated) = (&self.link, &mut self.peers[peer].delegated);
         delegated.retain(|counter| !link.pieces_begun(peer, *counter));
         !delegated.is_full()
     }
@@ -76,7 +76,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Begins with a transfer that was opened here.
     fn coop_begin(&mut self, core: &mut Core, name: u64) {
-        self.coop_queue.push_back(name);
+        self.queues.add_coop(name);
         self.coop_step(core, name);
     }
 

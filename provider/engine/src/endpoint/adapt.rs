@@ -1,0 +1,144 @@
+//! What the last messages say about the next ones: the endpoint's predictors, in one place.
+//!
+//! | input | output | for |
+//! |---|---|---|
+//! | a large message is posted, progress | [`Adapt::is_in_a_row`] | eager sizes, cooperative copies |
+//! | a poll found nothing | [`Adapt::take_waited`] | whether the next receive polls its ring first (`late`) |
+//! | the peers of large messages | [`Adapt::goes_to_many`], [`Adapt::goes_to_several`], [`Adapt::comes_from_many`] | by ring or by rendezvous, copied alone or together |
+//! | messages offered, taken, received | [`Adapt::are_both_ways`] | who copies |
+//! | bytes sent since the last progress | [`Adapt::is_time_for_progress`] | to see whether a peer would have this side pause |
+//! | pieces copied in this call of progress | [`Adapt::may_copy_more`] | how long a call lasts |
+
+use link_api::PeerId;
+
+use super::crowd::{FewTargets, Sources, Targets};
+use super::offered::Offered;
+use super::quota::{MESSAGE_COST, MOST_SINCE_PROGRESS};
+
+/// Pieces of cooperative copies taken in one call of progress.
+const MOST_PIECES: usize = 64;
+
+#[derive(Debug, Default)]
+pub(super) struct Adapt {
+    /// Bytes of messages sent since the last progress, see `bound`.
+    bytes_since_progress: usize,
+    /// Something large was begun, and no call of progress was made since.
+    posting: bool,
+    /// A poll has found nothing since the last message was received: see `late`.
+    waited: bool,
+    /// Pieces of cooperative copies taken in this call of progress.
+    pieces_taken: usize,
+    offered: Offered,
+    targets: Targets,
+    few_targets: FewTargets,
+    sources: Sources,
+}
+
+impl Adapt {
+    /// A call of progress begins.
+    #[inline(always)]
+    pub(super) fn note_progress(&mut self) {
+        self.bytes_since_progress = 0;
+        self.posting = false;
+        self.pieces_taken = 0;
+    }
+
+    /// A call of progress begins that only takes in frames.
+    #[inline(always)]
+    pub(super) fn note_short_progress(&mut self) {
+        self.bytes_since_progress = 0;
+        self.posting = false;
+    }
+
+    /// A message of so many bytes was sent.
+    #[inline(always)]
+    pub(super) fn note_sent(&mut self, len: usize) {
+        self.bytes_since_progress += len + MESSAGE_COST;
+    }
+
+    /// Whether so much was sent since the last progress that it is time for some.
+    #[inline(always)]
+    pub(super) fn is_time_for_progress(&self) -> bool {
+        self.bytes_since_progress >= MOST_SINCE_PROGRESS
+    }
+
+    /// Something large was begun.
+    #[inline(always)]
+    pub(super) fn note_large(&mut self, large: bool) {
+        self.posting |= large;
+    }
+
+    /// Whether something large was begun since the last progress.
+    #[inline(always)]
+    pub(super) fn is_in_a_row(&self) -> bool {
+        self.posting
+    }
+
+    /// A poll found nothing.
+    #[inline(always)]
+    pub(super) fn note_wait(&mut self) {
+        self.waited = true;
+    }
+
+    /// Whether a poll found nothing since this was last asked.
+    #[inline(always)]
+    pub(super) fn take_waited(&mut self) -> bool {
+        std::mem::take(&mut self.waited)
+    }
+
+    /// A large message goes to this peer.
+    pub(super) fn note_target(&mut self, peer: PeerId) {
+        self.targets.count(peer);
+        self.few_targets.count(peer);
+    }
+
+    /// Whether large messages go to more peers than rings are good for.
+    pub(super) fn goes_to_many(&self) -> bool {
+        self.targets.is_many()
+    }
+
+    /// Whether large messages go to more peers than a node of a tree has.
+    pub(super) fn goes_to_several(&self) -> bool {
+        self.few_targets.is_many()
+    }
+
+    /// A large message comes from this peer.
+    pub(super) fn note_source(&mut self, peer: PeerId) {
+        self.sources.count(peer);
+    }
+
+    /// Whether large messages come from more peers than help to copy.
+    pub(super) fn comes_from_many(&self) -> bool {
+        self.sources.is_many()
+    }
+
+    /// A peer was offered a large message.
+    pub(super) fn note_offer(&mut self) {
+        self.offered.offer();
+    }
+
+    /// One of those was taken, or has failed.
+    pub(super) fn note_taken(&mut self) {
+        self.offered.end();
+    }
+
+    /// A large message was received.
+    pub(super) fn note_received(&mut self) {
+        self.offered.take_in();
+    }
+
+    /// Whether peers are likely to take a message of this side while one is taken in here.
+    pub(super) fn are_both_ways(&self) -> bool {
+        self.offered.are_both_ways()
+    }
+
+    /// So many pieces of cooperative copies were taken.
+    pub(super) fn note_pieces(&mut self, pieces: usize) {
+        self.pieces_taken += pieces;
+    }
+
+    /// Whether this call of progress may take more of them.
+    pub(super) fn may_copy_more(&self) -> bool {
+        self.pieces_taken < MOST_PIECES
+    }
+}

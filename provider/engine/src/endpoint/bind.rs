@@ -1,0 +1,61 @@
+//! What an endpoint is bound to: where its receives are posted, and where completions go.
+
+use crate::config::Cntrs;
+use crate::types::*;
+
+#[derive(Debug)]
+pub(crate) struct Bind {
+    av: AvId,
+    rx: RxId,
+    tx_cq: Option<CqId>,
+    rx_cq: Option<CqId>,
+    cntrs: Cntrs,
+    /// A receive with any of these is written to the queue when it succeeds.
+    writes: OpFlags,
+}
+
+impl Bind {
+    pub(super) fn new(av: AvId, rx: RxId, tx_cq: Option<CqId>, rx_cq: Option<CqId>, cntrs: Cntrs) -> Bind {
+        Bind { av, rx, tx_cq, rx_cq, cntrs, writes: OpFlags::COMPLETION }
+    }
+
+    pub(crate) fn av(&self) -> AvId {
+        self.av
+    }
+
+    #[inline(always)]
+    pub(crate) fn rx(&self) -> RxId {
+        self.rx
+    }
+
+    #[inline(always)]
+    pub(crate) fn tx_cq(&self) -> Option<CqId> {
+        self.tx_cq
+    }
+
+    #[inline(always)]
+    pub(crate) fn rx_cq(&self) -> Option<CqId> {
+        self.rx_cq
+    }
+
+    #[inline(always)]
+    pub(crate) fn cntrs(&self) -> &Cntrs {
+        &self.cntrs
+    }
+
+    /// Other counters from now on; those that it had.
+    pub(crate) fn set_cntrs(&mut self, cntrs: Cntrs) -> Cntrs {
+        std::mem::replace(&mut self.cntrs, cntrs)
+    }
+
+    /// Receives of a shared context that leave it to the endpoint are written to its queue.
+    pub(crate) fn write_every_receive(&mut self) {
+        self.writes |= OpFlags::AS_BOUND;
+    }
+
+    /// The flags of a receive any of which has its success written to the queue.
+    #[inline(always)]
+    pub(crate) fn writes(&self) -> OpFlags {
+        self.writes
+    }
+}

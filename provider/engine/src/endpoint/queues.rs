@@ -1,0 +1,209 @@
+//! Requests that something is to be done for, by what that is.
+
+use std::collections::VecDeque;
+
+use link_api::{OpId, PeerId};
+
+use super::request::{Unbegun, Unsent};
+
+#[derive(Debug, Default)]
+pub(super) struct Queues {
+    /// Requests with frames to send, or with bytes on their way to a device.
+    streams: VecDeque<u64>,
+    /// Requests of which this side has pieces to copy.
+    coop: VecDeque<u64>,
+    /// Operations by handles in flight, and the request each is for.
+    in_flight: Vec<(OpId, u64)>,
+    /// Requests whose sender is invited, and for how many polls more it is left to that.
+    invited: Vec<(u64, u16)>,
+    /// Messages that the next calls of progress take in.
+    unbegun: VecDeque<Unbegun>,
+    /// Messages of which the link keeps a part.
+    unsent: Vec<Unsent>,
+    /// Requests whose memory was taken back, and from which peer.
+    revoked: Vec<(u64, PeerId)>,
+}
+
+impl Queues {
+    /// Not 0 if progress has something to do for a request; messages of which the link keeps a part are not among it.
+    #[inline(always)]
+    pub(super) fn any(&self) -> usize {
+        self.streams.len() | self.coop.len() | self.revoked.len() | self.invited.len() | self.unbegun.len()
+    }
+
+    /// Whether requests wait for room, for pieces to be copied, or to be begun.
+    pub(super) fn has_work(&self) -> bool {
+        !self.streams.is_empty() || !self.coop.is_empty() || !self.unbegun.is_empty()
+    }
+
+    /// These requests are no more.
+    pub(super) fn drop_requests(&mut self, names: &[u64]) {
+        self.streams.retain(|name| !names.contains(name));
+        self.coop.retain(|name| !names.contains(name));
+        self.invited.retain(|(name, _)| !names.contains(name));
+        self.unbegun.retain(|d| !names.contains(&d.name));
+    }
+
+    #[inline(always)]
+    pub(super) fn has_streams(&self) -> bool {
+        !self.streams.is_empty()
+    }
+
+    pub(super) fn streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    pub(super) fn is_streamed(&self, name: u64) -> bool {
+        self.streams.contains(&name)
+    }
+
+    pub(super) fn add_stream(&mut self, name: u64) {
+        self.streams.push_back(name);
+    }
+
+    /// Adds one whose turn is next.
+    pub(super) fn add_stream_first(&mut self, name: u64) {
+        self.streams.push_front(name);
+    }
+
+    /// The one whose turn it is.
+    pub(super) fn next_stream(&mut self) -> Option<u64> {
+        let name = self.streams.pop_front()?;
+        self.streams.push_back(name);
+        Some(name)
+    }
+
+    pub(super) fn drop_stream(&mut self, name: u64) {
+        match self.streams.back() == Some(&name) {
+            true => drop(self.streams.pop_back()),
+            false => self.streams.retain(|s| *s != name),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn has_coop(&self) -> bool {
+        !self.coop.is_empty()
+    }
+
+    pub(super) fn coop(&self) -> &VecDeque<u64> {
+        &self.coop
+    }
+
+    pub(super) fn add_coop(&mut self, name: u64) {
+        self.coop.push_back(name);
+    }
+
+    /// The one whose turn it is.
+    pub(super) fn next_coop(&mut self) -> Option<u64> {
+        let name = *self.coop.front()?;
+        self.coop.rotate_left(1);
+        Some(name)
+    }
+
+    pub(super) fn drop_coop(&mut self, name: u64) {
+        self.coop.retain(|s| *s != name);
+    }
+
+    pub(super) fn add_flight(&mut self, op: OpId, name: u64) {
+        self.in_flight.push((op, name));
+    }
+
+    pub(super) fn has_flights(&self) -> bool {
+        !self.in_flight.is_empty()
+    }
+
+    pub(super) fn is_in_flight(&self, name: u64) -> bool {
+        self.in_flight.iter().any(|(_, n)| *n == name)
+    }
+
+    pub(super) fn flights(&self) -> impl Iterator<Item = OpId> {
+        self.in_flight.iter().map(|(op, _)| *op)
+    }
+
+    /// An operation is over: the request that it was for.
+    pub(super) fn end_flight(&mut self, op: OpId) -> Option<u64> {
+        let at = self.in_flight.iter().position(|(o, _)| *o == op)?;
+        Some(self.in_flight.swap_remove(at).1)
+    }
+
+    /// Takes out the operations for this request, or all.
+    pub(super) fn take_flights(&mut self, of: Option<u64>) -> Vec<OpId> {
+        let is_it = |(_, name): &(OpId, u64)| of.is_none_or(|of| of == *name);
+        let (taken, rest): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.in_flight).into_iter().partition(is_it);
+        self.in_flight = rest;
+        taken.into_iter().map(|(op, _)| op).collect()
+    }
+
+    #[inline(always)]
+    pub(super) fn has_invited(&self) -> bool {
+        !self.invited.is_empty()
+    }
+
+    /// The sender of this request is invited, and left to it for so many polls.
+    pub(super) fn add_invited(&mut self, name: u64, polls: u16) {
+        self.invited.push((name, polls));
+    }
+
+    pub(super) fn take_invited(&mut self) -> Vec<(u64, u16)> {
+        std::mem::take(&mut self.invited)
+    }
+
+    pub(super) fn set_invited(&mut self, invited: Vec<(u64, u16)>) {
+        self.invited = invited;
+    }
+
+    pub(super) fn drop_invited(&mut self, name: u64) {
+        self.invited.retain(|(n, _)| *n != name);
+    }
+
+    #[inline(always)]
+    pub(super) fn has_unbegun(&self) -> bool {
+        !self.unbegun.is_empty()
+    }
+
+    pub(super) fn add_unbegun(&mut self, message: Unbegun) {
+        self.unbegun.push_back(message);
+    }
+
+    pub(super) fn next_unbegun(&mut self) -> Option<Unbegun> {
+        self.unbegun.pop_front()
+    }
+
+    #[inline(always)]
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    pub(super) fn unsent(&self) -> &[Unsent] {
+        &self.unsent
+    }
+
+    pub(super) fn add_unsent(&mut self, message: Unsent) {
+        self.unsent.push(message);
+    }
+
+    pub(super) fn take_unsent(&mut self) -> Vec<Unsent> {
+        std::mem::take(&mut self.unsent)
+    }
+
+    pub(super) fn set_unsent(&mut self, unsent: Vec<Unsent>) {
+        self.unsent = unsent;
+    }
+
+    #[inline(always)]
+    pub(super) fn has_revoked(&self) -> bool {
+        !self.revoked.is_empty()
+    }
+
+    /// The memory of this request was taken back from a peer, perhaps not for the first time.
+    pub(super) fn add_revoked(&mut self, name: u64, peer: PeerId) {
+        if !self.revoked.contains(&(name, peer)) {
+            self.revoked.push((name, peer));
+        }
+    }
+
+    pub(super) fn retain_revoked(&mut self, mut stays: impl FnMut(u64, PeerId) -> bool) {
+        self.revoked.retain(|&(name, peer)| stays(name, peer));
+    }
+}
