@@ -44,7 +44,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let (mut few_old, mut many_old, mut n_old) = ([0; FEW], Vec::new(), 0);
         let mut cntrs = Bound::new();
-        let most = self.peer(peer).limits.max_frame() - Head::LEN;
+        let most = self.peer(peer).flow.limits().max_frame() - Head::LEN;
         let outcome = core.reach(segs, want).and_then(|reached| {
             let (op, datatype) = (
                 op.ok_or(Status::Unsupported)?,

@@ -31,8 +31,8 @@ impl<L: RmaLink> Endpoint<L> {
         let when = if out.injected { When::INJECT } else { When::empty() };
         let mut op = proto::Op::new(Role::Feed(Reach::Handles), want, &out.iov, when);
         let peers = self.peer(peer);
-        op.tried.set(Tried::BOUNCE, peers.bounces_not);
-        let is_chosen = choose(&peers.limits, &op) == Plan::Bounce;
+        op.tried.set(Tried::BOUNCE, !peers.hints.takes_bounces());
+        let is_chosen = choose(peers.flow.limits(), &op) == Plan::Bounce;
         // Where nothing is exported to that peer, no buffer is either.
         if !is_chosen || self.link.export_handles(peer, &[]).is_none() {
             return;
@@ -45,7 +45,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Whether this memory is on the device that the peer has used last, as far as it has said, which it most likely goes on using.
     pub(super) fn is_on_one_device(&mut self, peer: PeerId, iov: &[Span]) -> bool {
-        let Some(seg) = self.peer(peer).on_device else { return false };
+        let Some(seg) = self.peer(peer).hints.on_device() else { return false };
         self.link.on_one_device(peer, &[seg], iov)
     }
 
@@ -74,7 +74,9 @@ impl<L: RmaLink> Endpoint<L> {
             Some(at) if stream.is_taken() => {
                 let refused = stream.refused;
                 self.staging.bounces.cancel(name);
-                self.peer(peer).bounces_not |= refused;
+                if refused {
+                    self.peer(peer).hints.note_no_bounces();
+                }
                 if let Some(Request::Out(out)) = self.requests.get_mut(name) {
                     (out.done, out.bounced) = (at, false);
                 }
@@ -94,7 +96,7 @@ impl<L: RmaLink> Endpoint<L> {
     fn tell_filled(&mut self, name: u64, peer: PeerId, theirs: u64) -> usize {
         let mut n = 0;
         loop {
-            let may_send = !self.peer(peer).has_backlog();
+            let may_send = !self.peer(peer).flow.has_backlog();
             let Some(stream) = self.staging.bounces.stream(name) else { return n };
             let Some((off, fill)) = stream.filling.front_mut() else { return n };
             let (off, room) = (*off, (fill.room().span(), fill.room().len()));
@@ -203,7 +205,7 @@ impl<L: RmaLink> Endpoint<L> {
                 Ok(copy) => {
                     self.queues.add_flight(copy, name);
                     self.staging.bounces.take(copy, peer, off);
-                    self.peer(peer).on_device = Some(seg);
+                    self.peer(peer).hints.note_on_device(Some(seg));
                 }
                 Err(_) => {
                     self.refuse_bounce(name, off);

@@ -17,7 +17,6 @@ use zerocopy::IntoBytes;
 use super::Endpoint;
 use super::header::{Header, push};
 use super::malformed::{Handled, Malformed};
-use super::peer::Fetches;
 use super::post::{rma_flags, rma_head, segments};
 use super::quota::{MANY_OF_ONE, SLACK};
 use super::request::{Done, In, Meta, Out, Request, Serve};
@@ -144,7 +143,7 @@ impl<L: RmaLink> Endpoint<L> {
             1 => true,
             _ => return Err(Malformed::Data),
         };
-        self.peer(peer).set_paused(on);
+        self.peer(peer).flow.set_paused(on);
         Ok(())
     }
 
@@ -174,7 +173,7 @@ impl<L: RmaLink> Endpoint<L> {
         let out = Out { large: true, ..Out::new(peer, Spans::NONE, bytes.len(), done_as) };
         self.launch(out, header, &[], 0)?;
         // The target holds what comes behind it.
-        self.peer(peer).fetches = Fetches::ByFrames;
+        self.peer(peer).hints.note_frames();
         self.injected.keep(name, bytes);
         Ok(())
     }
@@ -189,7 +188,7 @@ impl<L: RmaLink> Endpoint<L> {
         handles: bool,
     ) -> Result<(), Error> {
         let (segs, direct) = segments(iov)?;
-        flags.set(Flags::DIRECT, direct && !handles && self.peer(peer).limits.allows(Reach::Cpu));
+        flags.set(Flags::DIRECT, direct && !handles && self.peer(peer).flow.limits().allows(Reach::Cpu));
         flags.set(Flags::HANDLES, handles);
         let len = total(iov);
         let header = |req: u64, h: &mut Header| {
@@ -235,8 +234,9 @@ impl<L: RmaLink> Endpoint<L> {
     /// A write or atomic of ours that asked for no answer came to nothing.
     pub(super) fn on_refused(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
         let err = failure(Status::from_u16(head.aux.get())).ok_or(Malformed::Status)?;
-        let state = self.peer(peer);
-        state.unacked = state.unacked.checked_sub(1).ok_or(Malformed::Status)?;
+        if !self.peer(peer).answers.refuse_unacked() {
+            return Err(Malformed::Status);
+        }
         let what = What::WRITE | if head.data.get() == 1 { What::ATOMIC } else { What::RMA };
         self.fail_start(core, Ctx(0), what, 0, Tally::PLAIN, err);
         Ok(())
@@ -245,9 +245,8 @@ impl<L: RmaLink> Endpoint<L> {
     /// So many bytes more are owed to a peer.
     pub(super) fn owe(&mut self, peer: PeerId, bytes: usize) {
         let (most, is_room) = self.quota.owe(bytes);
-        let state = self.peer(peer);
-        state.owed += bytes;
-        if state.owed > most && (!is_room || state.owed - bytes <= most) {
+        let owed = self.peer(peer).flow.owe(bytes);
+        if owed > most && (!is_room || owed - bytes <= most) {
             self.cut_off(peer, "answers that it does not take");
         }
     }

@@ -45,7 +45,7 @@ impl<L: RmaLink> Endpoint<L> {
         if out.offered {
             self.adapt.note_taken();
         }
-        if self.peer(out.peer).limits.is_retiring() {
+        if self.peer(out.peer).flow.limits().is_retiring() {
             self.retire(out);
         }
         self.finish_posted(core, (out.peer, out.seq, out.large), &out.done_as, out.len, err);
@@ -62,13 +62,8 @@ impl<L: RmaLink> Endpoint<L> {
         err: Option<Error>,
     ) {
         let peer = self.peer(peer);
-        peer.outstanding = peer.outstanding.saturating_sub(1);
-        if seq > peer.last_unacked_seq {
-            peer.last_unacked_seq = 0;
-        }
-        if large {
-            peer.large = peer.large.saturating_sub(1);
-        }
+        peer.answers.answered(seq);
+        peer.answers.end(large);
         self.finish(core, done_as, len, err);
     }
 

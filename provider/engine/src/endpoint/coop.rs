@@ -26,7 +26,6 @@ use zerocopy::IntoBytes;
 use super::Endpoint;
 use super::coop_copy::{Coop, CoopHelp};
 use super::header::put_segs;
-use super::peer::Fetches;
 use super::request::{In, Out, Request};
 use crate::core::Core;
 use crate::types::What;
@@ -126,7 +125,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let (counter, reported) = (coop.copy.counter, coop.reported);
         if let Some((Status::Unsupported, _)) = reported {
-            self.peer(peer).helper.has_failed();
+            self.peer(peer).hints.helper().has_failed();
         }
         self.link.pieces_close(peer, counter);
         if status == Status::Io && by_frames && self.coop_restart_in_frames(name) {
@@ -168,8 +167,8 @@ impl<L: RmaLink> Endpoint<L> {
                 put(&mut frame, &named);
                 put_segs(&mut frame, &out.iov);
                 let state = self.peer(peer);
-                state.large += 1;
-                state.fetches = Fetches::ByFrames;
+                state.answers.becomes_large();
+                state.hints.note_frames();
                 self.send_or_queue(peer, &frame);
                 true
             }

@@ -75,14 +75,14 @@ impl<L: RmaLink> Endpoint<L> {
     /// A post has failed for which handles of this memory may have been sent.
     #[cold]
     pub(super) fn take_handles_back(&mut self, peer: PeerId, iov: &[Span]) {
-        if self.peer(peer).limits.is_retiring() {
+        if self.peer(peer).flow.limits().is_retiring() {
             self.retire_memory(peer, iov);
         }
     }
 
     /// As [`Endpoint::export`], for an answer, if that memory is accessed by handles: frames that find no room are kept.
     fn export_later(&mut self, peer: PeerId, iov: &[Span]) -> bool {
-        if !self.peer(peer).limits.is_by_handles(Memory::of(iov)) {
+        if !self.peer(peer).flow.limits().is_by_handles(Memory::of(iov)) {
             return false;
         }
         let Some(lacking) = self.link.export_handles(peer, iov) else { return false };
@@ -411,7 +411,7 @@ impl<L: RmaLink> Endpoint<L> {
         self.end_stream(name);
         self.end_invitation(name);
         if status == Status::Unsupported && self.take_back_invitation(name) {
-            self.peer(peer).puts_not = true;
+            self.peer(peer).hints.note_no_put();
             return Ok(());
         }
         let Some(Request::In(i)) = self.requests.remove(name) else { return Err(Malformed::Unfit) };

@@ -4,7 +4,6 @@ use wire::{Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status};
 
 use super::Endpoint;
 use super::malformed::{Fields, Handled, Malformed, bytes_of, parse_head, parse_rma, parse_segs};
-use super::peer::Fetches;
 use super::request::{MatchedRecv, Meta, Out, Request, Then};
 use super::staging::Source;
 use crate::core::{Body, Bound, Core, Message, Reached, RecvOp, Segs, unmoved};
@@ -46,7 +45,7 @@ impl<L: RmaLink> Endpoint<L> {
                 None => self.on_eager(core, frame, &head, flags),
             },
             WireOp::Rts => {
-                self.peer(peer).unanswered = false;
+                self.peer(peer).hints.set_unanswered(false);
                 match self.on_plain_rts(core, frame, &head, flags) {
                     Some(()) => Ok(()),
                     None => self.on_long(core, peer, Source::Frame(frame, 0), frame.len, &head, op, flags),
@@ -98,7 +97,7 @@ impl<L: RmaLink> Endpoint<L> {
         op: WireOp,
         flags: Flags,
     ) -> Handled {
-        if !self.peer(peer).limits.allows(named_by(op, flags)) {
+        if !self.peer(peer).flow.limits().allows(named_by(op, flags)) {
             return Err(Malformed::Means);
         }
         let mut bytes = [0u8; HEADERS - Head::LEN];
@@ -272,10 +271,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let mut err = crate::core::failure(Status::from_u16(head.aux.get()));
         if out.large && out.asked.is_none() && err.is_none() {
-            let peer = self.peer(peer);
-            if peer.fetches == Fetches::Unknown {
-                peer.fetches = Fetches::Directly;
-            }
+            self.peer(peer).hints.note_fetched();
         }
         if err.is_none() && out.done_as.what.contains(What::READ) && head.data.get() != out.len as u64 {
             err = Some(Error::Io);

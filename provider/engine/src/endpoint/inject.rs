@@ -71,7 +71,7 @@ impl<L: RmaLink> Endpoint<L> {
                 return false;
             }
         };
-        self.peer(peer).promptness.was(prompt);
+        self.peer(peer).hints.note_prompt(prompt);
         self.let_follow(peer, name)
     }
 
@@ -142,7 +142,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Sends bytes that the peer has asked for, from `from` on.
     pub(super) fn send_parts(&mut self, peer: PeerId, theirs: u64, from: usize, bytes: &[u8]) {
-        let most = self.peer(peer).limits.max_frame() - Head::LEN;
+        let most = self.peer(peer).flow.limits().max_frame() - Head::LEN;
         for (at, part) in (from..).step_by(most).zip(bytes.chunks(most)) {
             let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, at as u64);
             self.send_or_queue(peer, &frame(&head, part));

@@ -20,7 +20,7 @@ impl<L: RmaLink> Endpoint<L> {
     pub(crate) fn set_meter(&mut self, meter: Box<dyn Meter>) {
         self.meter = Some(meter);
         self.unhurried.set_metered();
-        self.peers.iter_mut().for_each(super::peer::Peer::set_metered);
+        self.peers.iter_mut().for_each(|peer| peer.flow.set_metered());
     }
 
     /// An operation is done.

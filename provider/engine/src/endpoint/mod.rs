@@ -1,6 +1,7 @@
 //! An endpoint: its peers, its requests, and what it does with each.
 
 mod adapt;
+mod answers;
 mod atomics;
 mod begun;
 mod bind;
@@ -12,9 +13,11 @@ mod complete;
 mod coop;
 mod coop_copy;
 mod crowd;
+mod flow;
 mod gone;
 mod handles;
 mod header;
+mod hints;
 mod in_order;
 mod incoming;
 mod inject;

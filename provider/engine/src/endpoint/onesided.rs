@@ -71,7 +71,7 @@ impl<L: RmaLink> Endpoint<L> {
             return Err(Tried::ONE_SIDED);
         }
         if plan == Plan::InCall {
-            self.peer(peer).helper.works();
+            self.peer(peer).hints.helper().works();
         }
         let how = if plan == Plan::OneSidedFrame { How::Eager } else { How::Direct };
         self.meter(peer, Side::Ours, how, len);
@@ -97,10 +97,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// A frame was sent that accesses memory and that is not answered.
     #[inline]
     pub(super) fn sent_unacked(&mut self, peer: PeerId) {
-        let state = self.peer(peer);
-        state.posted += 1;
-        state.last_unacked_seq = state.posted;
-        state.unacked += 1;
+        self.peer(peer).answers.sent_unacked();
     }
 }
 

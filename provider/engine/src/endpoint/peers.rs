@@ -3,12 +3,11 @@
 use wire::Addr;
 
 use super::Endpoint;
-use super::peer::{Fetches, Peer, Promptness};
+use super::peer::Peer;
 use super::request::{In, Request, Then};
 use crate::core::Core;
 use crate::types::*;
 use link_api::{Gone, Path, PeerId, RmaLink};
-use xfer::Helper;
 
 impl From<Gone> for Error {
     fn from(why: Gone) -> Error {
@@ -30,7 +29,7 @@ impl<L: RmaLink> Endpoint<L> {
         if self.peer(peer).routes == 0 {
             // Its number may have been a peer's of another link.
             let path = self.link.path(peer);
-            self.peer(peer).set_path(&path);
+            self.peer(peer).flow.set_path(&path);
         }
         self.peer(peer).routes += 1;
         self.relabel(core, peer, first);
@@ -109,14 +108,14 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Writes a line on the path to a peer, once there is one.
     pub(crate) fn log_path(&mut self, peer: PeerId) {
-        let first = self.peer(peer).mark_path_logged();
+        let first = self.peer(peer).flow.mark_path_logged();
         if first {
             self.meter_path(peer);
         }
         if !first || !log::log_enabled!(log::Level::Info) {
             return;
         }
-        let limits = self.peer(peer).limits;
+        let limits = *self.peer(peer).flow.limits();
         log::info!(
             "{} -> {}: {}; up to {} bytes inside the frame, more fetched by the other side, or sent in frames of {} where it can't",
             self.link.addr(),
@@ -133,23 +132,9 @@ impl<L: RmaLink> Endpoint<L> {
         let err = Error::from(why);
         self.meter_path(peer);
         let path = self.link.path(peer);
-        let owed = self.peer(peer).owed;
+        let owed = self.peer(peer).flow.owed();
         self.quota.pay(owed);
-        let state = self.peer(peer);
-        state.reset_channel(&path);
-        let stopped = std::mem::take(&mut state.pause_sent);
-        state.fetches = Fetches::Unknown;
-        state.puts_not = false;
-        state.bounces_not = false;
-        state.on_device = None;
-        state.promptness = Promptness::default();
-        state.helper = Helper::default();
-        state.delegated.clear();
-        state.last_unacked_seq = 0;
-        state.unacked = 0;
-        state.gone = Some(why);
-        state.connecting = false;
-        state.expected = false;
+        let stopped = self.peer(peer).close(&path, why);
         self.unhurried.resume(stopped);
         log::info!("{} -> {}: {err}", self.link.addr(), self.link.peer_addr(peer));
         self.peers.drop_work_of(peer);
@@ -192,8 +177,8 @@ impl<L: RmaLink> Endpoint<L> {
     #[cold]
     pub(super) fn release(&mut self, peer: PeerId) {
         let state = self.peer(peer);
-        let needed = state.routes > 0 || state.waiting > 0 || state.outstanding > 0;
-        if needed || state.has_backlog() || self.link.is_connected(peer) {
+        let needed = state.routes > 0 || state.waiting > 0 || state.answers.outstanding() > 0;
+        if needed || state.flow.has_backlog() || self.link.is_connected(peer) {
             return;
         }
         if !self.requests.any(|r| r.peer() == peer) {

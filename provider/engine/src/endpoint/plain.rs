@@ -408,13 +408,14 @@ impl<L: RmaLink> Endpoint<L> {
         let state = self.peer(from);
         let op = proto::Op::new(Role::Fetch(Reach::of(flags)), len, &[target.1.span], state.when());
         // Whether more is behind it the general way asks.
-        if op.when.contains(When::HELPED) && Cut::is_worth(len) || choose(&state.limits, &op) != Plan::InCall
+        if op.when.contains(When::HELPED) && Cut::is_worth(len)
+            || choose(state.flow.limits(), &op) != Plan::InCall
         {
             return None;
         }
         let grant = Grant::Request(offer.req.get());
         self.link.get(from, &Direct::new(grant, &[seg], &[target.1.span], len)).ok()?;
-        self.peer(from).helper.works();
+        self.peer(from).hints.helper().works();
         self.meter(from, Side::Theirs, How::Direct, len);
         self.fin(from, offer.req.get(), Status::Ok, len);
         self.arrived(core, target, head, flags, len);

@@ -5,7 +5,6 @@ use wire::{Aux, Flags, Head, MAX_SEGS, Op as WireOp, Seg};
 
 use super::Endpoint;
 use super::header::{Header, push};
-use super::peer::Fetches;
 use super::request::{Done, Out, Request};
 use crate::core::{Core, Spans, Tally};
 use crate::proto::{self, Cut, Memory, Plan, Reach, Role, Tried, When, choose};
@@ -47,7 +46,7 @@ impl<L: RmaLink> Endpoint<L> {
             return false;
         }
         let Some(peer) = self.peers.routed(op.to) else { return false };
-        let clear = self.peers.get(peer).is_some_and(|p| p.takes_plain(len));
+        let clear = self.peers.get(peer).is_some_and(|p| p.flow.takes_plain(len));
         let report = op.flags.contains(OpFlags::COMPLETION);
         if !clear || self.adapt.is_time_for_progress() || (report && core.is_full(self.bind.tx_cq())) {
             return false;
@@ -130,13 +129,13 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let depth = self.quota.depth();
         let state = self.peer(peer);
-        if state.has_backlog()
-            || state.outstanding >= depth
-            || (flags.contains(OpFlags::FENCE) && state.outstanding > 0)
+        if state.flow.has_backlog()
+            || state.answers.outstanding() >= depth
+            || (flags.contains(OpFlags::FENCE) && state.answers.outstanding() > 0)
         {
             return Err(Error::Again);
         }
-        if !state.is_path_logged() {
+        if !state.flow.is_path_logged() {
             self.peers.note_unlogged(peer);
         }
         Ok(peer)
@@ -155,13 +154,13 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let peer = self.gate(core, to, flags)?;
         let state = self.peer(peer);
-        if core.config.rma_order && state.large > 0 {
+        if core.config.rma_order && state.answers.has_large() {
             // What the target fetches directly it fetches in order; frames it asks for come later.
-            if state.fetches != Fetches::Directly {
+            if !state.hints.fetches_directly() {
                 return Err(Error::Again);
             }
             // It may ask for them now, and holds this one meanwhile: that has to be known before it holds much.
-            let fits = state.limits.fits;
+            let fits = state.flow.limits().fits;
             self.adapt.note_sent(len.min(fits));
         }
         Ok(peer)
@@ -183,8 +182,7 @@ impl<L: RmaLink> Endpoint<L> {
         let (peer, large, offered) = (out.peer, out.large, out.offered);
         self.link.awaits(None);
         let state = self.peer(peer);
-        state.posted += 1;
-        out.seq = state.posted;
+        out.seq = state.answers.next_seq();
         let name = self.requests.insert(Request::Out(out));
         let mut header = Header::new();
         head(name, &mut header);
@@ -193,8 +191,7 @@ impl<L: RmaLink> Endpoint<L> {
             return Err(why.into());
         }
         let state = self.peer(peer);
-        state.outstanding += 1;
-        state.large += u32::from(large);
+        state.answers.begin(large);
         if offered {
             self.adapt.note_offer();
         }
@@ -208,10 +205,10 @@ impl<L: RmaLink> Endpoint<L> {
         when.set(When::DELIVERY, flags.contains(OpFlags::DELIVERY));
         when.set(When::IN_A_ROW, self.adapt.is_in_a_row());
         let state = self.peer(peer);
-        when.set(When::PAUSED, state.is_paused());
-        when.set(When::BEHIND_UNACKED, state.last_unacked_seq > 0);
-        when.set(When::HELPED, state.helper.can());
-        let is_large = len > state.limits.eager;
+        when.set(When::PAUSED, state.flow.is_paused());
+        when.set(When::BEHIND_UNACKED, state.answers.is_behind_unacked());
+        when.set(When::HELPED, state.hints.helps());
+        let is_large = len > state.flow.limits().eager;
         self.adapt.note_large(is_large && !when.contains(When::INJECT));
         when
     }
@@ -239,10 +236,10 @@ impl<L: RmaLink> Endpoint<L> {
         let mut when = self.when(peer, op.flags, len);
         when.set(When::BOTH_WAYS, self.has_receives(core));
         let state = self.peer(peer);
-        when.set(When::IN_A_ROW, when.contains(When::IN_A_ROW) | state.unanswered);
-        let is_large = len > state.limits.eager;
+        when.set(When::IN_A_ROW, when.contains(When::IN_A_ROW) | state.hints.is_unanswered());
+        let is_large = len > state.flow.limits().eager;
         if is_large {
-            state.unanswered = true;
+            state.hints.set_unanswered(true);
             when.set(When::TO_MANY, self.adapt.goes_to_many());
             when.set(When::TO_SEVERAL, self.adapt.goes_to_several());
             when.set(When::BEHIND, self.is_behind(peer, len));
@@ -258,7 +255,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// Whether a message that only goes inside a frame one way had better be offered: the peer has much to take in already. Offers
     /// take little room, so that a program goes on whose peer is elsewhere.
     fn is_behind(&mut self, peer: PeerId, len: usize) -> bool {
-        let limits = &self.peer(peer).limits;
+        let limits = self.peer(peer).flow.limits();
         len > limits.in_a_row && len <= limits.one_way && !self.has_room_to_spare(peer, len)
     }
 
@@ -278,10 +275,10 @@ impl<L: RmaLink> Endpoint<L> {
             choice.when.set(When::ONE_DEVICE, self.is_on_one_device(peer, op.iov));
         }
         loop {
-            let plan = choose(&self.peer(peer).limits, &choice);
+            let plan = choose(self.peer(peer).flow.limits(), &choice);
             match plan {
                 Plan::OfferKept => return self.offer_kept(peer, op, flags, done_as),
-                Plan::OfferAndWait if self.peer(peer).promptness.is_likely() => {
+                Plan::OfferAndWait if self.peer(peer).hints.is_prompt() => {
                     return self.inject_from_device(peer, op, flags, done_as);
                 }
                 Plan::OfferAndWait => choice.tried |= Tried::WAIT,
@@ -344,7 +341,7 @@ impl<L: RmaLink> Endpoint<L> {
         let delivery = op.flags.contains(OpFlags::DELIVERY) || (op.write && is_counted(cntr, tally));
         let mut tried = Tried::empty();
         if let (true, true, [span]) = (one_sided, op.write, op.iov) {
-            let short = proto::is_one_sided_frame(&self.peer(peer).limits, span);
+            let short = proto::is_one_sided_frame(self.peer(peer).flow.limits(), span);
             if short && !delivery {
                 match self.one_sided(core, peer, op, Plan::OneSidedFrame, &done_as) {
                     Ok(()) => return Ok(()),
@@ -361,7 +358,7 @@ impl<L: RmaLink> Endpoint<L> {
         let role = if op.write { Role::Write } else { Role::Read };
         let mut choice = proto::Op { tried, ..proto::Op::new(role, len, op.iov, when) };
         loop {
-            let plan = choose(&self.peer(peer).limits, &choice);
+            let plan = choose(self.peer(peer).flow.limits(), &choice);
             match plan {
                 Plan::OneSidedFrame | Plan::InCall | Plan::Cooperative(_) => {
                     match self.one_sided(core, peer, op, plan, &done_as) {
@@ -400,14 +397,14 @@ impl<L: RmaLink> Endpoint<L> {
     fn rma_rts(&mut self, peer: PeerId, op: &Rma<'_>, done_as: Done, handles: bool) -> Result<(), Error> {
         let (segs, direct) = segments(op.iov)?;
         let (len, mut flags) = (total(op.iov), rma_flags(op));
-        flags.set(Flags::DIRECT, direct && !handles && self.peer(peer).limits.allows(Reach::Cpu));
+        flags.set(Flags::DIRECT, direct && !handles && self.peer(peer).flow.limits().allows(Reach::Cpu));
         flags.set(Flags::HANDLES, handles);
         let wire_op = if op.write { WireOp::WriteRts } else { WireOp::Read };
-        let large = handles || len > self.peer(peer).limits.eager;
+        let large = handles || len > self.peer(peer).flow.limits().eager;
         let out = Out { large, ..Out::new(peer, op.iov.into(), len, done_as) };
         self.launch(out, |req, h| rma_head(h, wire_op, flags, op, &segs, req), &[], 0)?;
         if large && (handles || !direct) {
-            self.peer(peer).fetches = Fetches::ByFrames;
+            self.peer(peer).hints.note_frames();
         }
         Ok(())
     }
@@ -434,7 +431,8 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let body_len = total(&body);
         // The values come back in one frame, too, even if none went there.
-        if body_len.max(len) + Head::LEN + size_of_val(op.remote) > self.peer(peer).limits.max_frame() {
+        if body_len.max(len) + Head::LEN + size_of_val(op.remote) > self.peer(peer).flow.limits().max_frame()
+        {
             return Err(Error::TooBig);
         }
         let report = op.flags.contains(OpFlags::COMPLETION);

@@ -32,7 +32,7 @@ impl<L: RmaLink> Endpoint<L> {
                 }
                 Some(Event::PathChanged(peer)) => {
                     let path = self.link.path(peer);
-                    self.peer(peer).set_path(&path);
+                    self.peer(peer).flow.set_path(&path);
                     n += 1;
                     continue;
                 }
@@ -151,7 +151,7 @@ impl<L: RmaLink> Endpoint<L> {
         body: &[Span],
         len: usize,
     ) -> bool {
-        if !self.peer(peer).has_backlog() {
+        if !self.peer(peer).flow.has_backlog() {
             match self.link.send(peer, head, body, 0, len) {
                 // A peer that is gone needs no answer: the link reports its end, or has.
                 Ok(()) | Err(Refused::Gone(_) | Refused::Kept) => return true,
@@ -164,7 +164,7 @@ impl<L: RmaLink> Endpoint<L> {
         let read = hmem::read(body, 0, &mut frame[head.len()..]);
         if read == len {
             let size = quota::cost(&frame);
-            self.peer(peer).push_backlog(frame);
+            self.peer(peer).flow.push_backlog(frame);
             self.owe(peer, size);
         }
         read == len
@@ -180,13 +180,12 @@ impl<L: RmaLink> Endpoint<L> {
         let mut with_backlog = self.peers.take_backlog();
         with_backlog.retain(|&peer| {
             let state = &mut self.peers[peer];
-            while let Some(frame) = state.next_in_backlog() {
+            while let Some(frame) = state.flow.next_in_backlog() {
                 if self.link.send(peer, frame, &[], 0, 0) == Err(Refused::Busy) {
                     return true;
                 }
-                let sent = state.pop_backlog();
-                let size = sent.as_deref().map_or(0, quota::cost).min(state.owed);
-                state.owed -= size;
+                let sent = state.flow.pop_backlog();
+                let size = state.flow.pay(sent.as_deref().map_or(0, quota::cost));
                 self.quota.pay(size);
                 n += 1;
             }

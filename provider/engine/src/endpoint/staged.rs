@@ -34,7 +34,7 @@ impl<L: RmaLink> Endpoint<L> {
         want: usize,
         most: usize,
     ) -> Option<Result<(usize, usize), Unread>> {
-        let may_send = !self.peers[peer].has_backlog();
+        let may_send = !self.peers[peer].flow.has_backlog();
         let (mut stream, mut n) = self.staging.feed(name, iov, done, want)?;
         while n < TURN {
             let Some(chunk) = stream.chunks.front_mut() else { break };

@@ -7,7 +7,6 @@ use zerocopy::IntoBytes;
 use super::Endpoint;
 use super::handles::on_device;
 use super::malformed::{Fields, Handled, Malformed, parse_segs, request_of};
-use super::peer::Fetches;
 use super::quota::OWED_MUCH;
 use super::request::{In, MatchedRecv, NO_REQUEST, Request, Serve, Then, Unbegun};
 use super::staging::{Source, TURN, Unread};
@@ -83,7 +82,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let mut then = then;
         loop {
-            let plan = choose(&self.peer(peer).limits, &choice);
+            let plan = choose(self.peer(peer).flow.limits(), &choice);
             let tried = match plan {
                 Plan::Nothing => return self.fetched(core, peer, req, Status::Ok, len, then),
                 Plan::Cooperative(cut) => {
@@ -166,7 +165,7 @@ impl<L: RmaLink> Endpoint<L> {
             has_more && when.contains(When::HELPED) && Cut::is_delegable(len) && self.may_delegate(peer);
         when.set(When::DELEGATE, delegate);
         // Writes take effect in order, which those that others make do not.
-        let invite = is_message && (has_more || self.queues.has_flights()) && !self.peer(peer).puts_not;
+        let invite = is_message && (has_more || self.queues.has_flights()) && self.peer(peer).hints.can_put();
         when.set(When::INVITE, invite);
         when.set(When::BOTH_WAYS, self.adapt.are_both_ways());
         when
@@ -176,12 +175,12 @@ impl<L: RmaLink> Endpoint<L> {
     fn moved(&mut self, peer: PeerId, outcome: Result<(), NoDirect>) -> Option<Status> {
         match outcome {
             Ok(()) => {
-                self.peer(peer).helper.works();
+                self.peer(peer).hints.helper().works();
             }
             Err(NoDirect::Fault) => return Some(Status::Io),
             Err(NoDirect::Revoked) => return Some(Status::Discarded),
             Err(NoDirect::Never) => {
-                self.peer(peer).set_not_sync();
+                self.peer(peer).flow.set_not_sync();
                 self.meter_fallback(peer, Fallback::Peer);
                 return None;
             }
@@ -248,8 +247,8 @@ impl<L: RmaLink> Endpoint<L> {
             return Ok(());
         }
         self.accept_cts(peer, name, head.data.get(), want)?;
-        self.peer(peer).fetches = Fetches::ByFrames;
-        self.peer(peer).on_device = segs.first().copied().or(self.peer(peer).on_device);
+        self.peer(peer).hints.note_frames();
+        self.peer(peer).hints.note_on_device(segs.first().copied());
         if segs.is_empty() || !self.start_put(name, &segs) {
             if segs.is_empty() && flags.contains(Flags::HANDLES) {
                 self.begin_bounce(peer, name);
@@ -281,14 +280,14 @@ impl<L: RmaLink> Endpoint<L> {
     ) {
         let (iov, len, cntrs) = (Spans::from(&reached.iov[..]), reached.len, reached.cntrs);
         let mut when = When::empty();
-        when.set(When::LAGGING, !core.config.rma_order && self.peer(peer).owed >= OWED_MUCH);
+        when.set(When::LAGGING, !core.config.rma_order && self.peer(peer).flow.owed() >= OWED_MUCH);
         when.set(When::LASTING, core.lasting);
         let mut choice = proto::Op::new(Role::Serve(direct), len, &iov, when);
         let in_order = core.config.rma_order;
         let mut serve =
             Serve { peer, iov, len, done: 0, req, cntrs, mrs: reached.mrs, in_order, lent: false };
         loop {
-            match choose(&self.peer(peer).limits, &choice) {
+            match choose(self.peer(peer).flow.limits(), &choice) {
                 Plan::Nothing => {
                     self.was_read(core, serve.cntrs);
                     return self.fin(peer, req, Status::Ok, len);
@@ -370,7 +369,7 @@ impl<L: RmaLink> Endpoint<L> {
                 return 0;
             }
         };
-        let most = self.peers[peer].limits.max_frame() - Head::LEN;
+        let most = self.peers[peer].flow.limits().max_frame() - Head::LEN;
         let turn = if on_device(&iov) {
             // So that one device copies into one frame while the other copies out of the one before.
             let most = most.min((most / 3).max(PIPELINED));
@@ -409,7 +408,7 @@ impl<L: RmaLink> Endpoint<L> {
         most: usize,
     ) -> Result<(usize, usize), Unread> {
         let mut n = 0;
-        let may_send = !self.peers[peer].has_backlog();
+        let may_send = !self.peers[peer].flow.has_backlog();
         while may_send && done < want && n < TURN {
             let part = most.min(want - done);
             let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, done as u64);
@@ -473,7 +472,7 @@ impl<L: RmaLink> Endpoint<L> {
             self.spoil(name);
         }
         if is_large {
-            self.peer(peer).fetches = Fetches::ByFrames;
+            self.peer(peer).hints.note_frames();
         }
         // What failed here for a read is over; a peer that asked is told when it has sent all.
         self.all_came(core, name, !came);

@@ -20,7 +20,7 @@ const PATIENCE: u16 = 256;
 impl<L: RmaLink> Endpoint<L> {
     /// Whether a peer has begun with most of what was delegated to it.
     pub(in crate::endpoint) fn may_delegate(&mut self, peer: PeerId) -> bool {
-        let (link, delegated) = (&self.link, &mut self.peers[peer].delegated);
+        let (link, delegated) = (&self.link, self.peers[peer].hints.delegated());
         delegated.retain(|counter| !link.pieces_begun(peer, *counter));
         !delegated.is_full()
     }
@@ -33,7 +33,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Likewise, in a frame with so many bytes of payload.
     pub(in crate::endpoint) fn has_room_to_spare(&mut self, peer: PeerId, len: usize) -> bool {
-        !self.peer(peer).has_backlog() && self.link.has_room_to_spare(peer, wire::EAGER_HEAD + len)
+        !self.peer(peer).flow.has_backlog() && self.link.has_room_to_spare(peer, wire::EAGER_HEAD + len)
     }
 
     /// Starts to fetch a payload together with its sender. Gives `then` back if that is not to be.
@@ -68,7 +68,7 @@ impl<L: RmaLink> Endpoint<L> {
         put_segs(&mut frame, iov);
         self.send_or_queue(peer, &frame);
         if cut.delegated {
-            let _ = self.peer(peer).delegated.try_push(counter);
+            let _ = self.peer(peer).hints.delegated().try_push(counter);
         }
         self.coop_begin(core, name);
         None
@@ -105,9 +105,8 @@ impl<L: RmaLink> Endpoint<L> {
         let about = coop.about();
         let coop = Some(Box::new(coop));
         let state = self.peer(peer);
-        state.posted += 1;
-        state.outstanding += 1;
-        let seq = state.posted;
+        let seq = state.answers.next_seq();
+        state.answers.begin(false);
         let iov = Spans::from(op.iov);
         let out = Out { seq, coop, ..Out::new(peer, iov, len, done_as) };
         let name = self.requests.insert(Request::Out(out));
@@ -121,7 +120,7 @@ impl<L: RmaLink> Endpoint<L> {
         put_segs(&mut frame, op.iov);
         self.send_or_queue(peer, &frame);
         if cut.delegated {
-            let _ = self.peer(peer).delegated.try_push(counter);
+            let _ = self.peer(peer).hints.delegated().try_push(counter);
         }
         self.coop_begin(core, name);
         true
