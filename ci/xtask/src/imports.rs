@@ -164,6 +164,15 @@ mod tests {
     }
 
     #[test]
+    fn visibility_is_no_import() {
+        let files = [
+            ("c/src/lib.rs", "mod a;\nuse a::A;\nstruct B(A);"),
+            ("c/src/a.rs", "pub(in crate::a) struct C;\npub(in crate) struct A(C);"),
+        ];
+        assert_eq!(circles(&files), [""; 0]);
+    }
+
+    #[test]
     fn a_circle_by_a_name_that_is_exported_again_is_found() {
         let files = [
             ("c/src/lib.rs", "mod a;\nmod b;\npub use b::B;"),

@@ -205,6 +205,8 @@ impl Scan<'_> {
                 }
                 TokenTree::Ident(name) if name == "mod" => self.module(&all, at),
                 TokenTree::Ident(_) => self.path(&all, at),
+                // pub(in path) says who sees it, and uses nothing.
+                TokenTree::Group(_) if at > 0 && is_ident(&all[at - 1], "pub") => at + 1,
                 TokenTree::Group(group) => {
                     self.stream(group.stream());
                     at + 1

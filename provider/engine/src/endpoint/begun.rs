@@ -7,9 +7,9 @@ use link_api::{Frame, Landing, RmaLink};
 use wire::{Flags, Head, Op as WireOp};
 
 use super::Endpoint;
-use super::handles::on_device;
-use super::request::{In, NO_REQUEST, Request, Then};
 use crate::core::Core;
+use crate::endpoint::device::handles::on_device;
+use crate::endpoint::parts::request::{In, NO_REQUEST, Request, Then};
 
 /// Requests beside which frames of a rendezvous land as they come. Where more are under way, the sender is ahead anyway, and whole
 /// frames take fewer calls.

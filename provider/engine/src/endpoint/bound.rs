@@ -15,12 +15,12 @@ use wire::{Flags, Head, Offer, Op as WireOp, Seg, Status};
 use zerocopy::IntoBytes;
 
 use super::Endpoint;
-use super::header::{Header, push};
-use super::malformed::{Handled, Malformed};
-use super::post::{rma_flags, rma_head, segments};
-use super::quota::{MANY_OF_ONE, SLACK};
-use super::request::{Done, In, Meta, Out, Request, Serve};
 use crate::core::{Body, Core, Message, Spans, Tally, failure};
+use crate::endpoint::malformed::{Handled, Malformed};
+use crate::endpoint::parts::header::{Header, push};
+use crate::endpoint::parts::quota::{MANY_OF_ONE, SLACK};
+use crate::endpoint::parts::request::{Done, In, Meta, Out, Request, Serve};
+use crate::endpoint::post::{rma_flags, rma_head, segments};
 use crate::matching::At;
 use crate::proto::{Cut, Reach};
 use crate::types::*;

@@ -4,8 +4,8 @@ use hmem::Span;
 use wire::Status;
 
 use super::Endpoint;
-use super::request::{Done, MatchedRecv, Meta, Out};
 use crate::core::{Core, RecvOp, Spans, Tally, failure};
+use crate::endpoint::parts::request::{Done, MatchedRecv, Meta, Out};
 use crate::types::*;
 use link_api::{PeerId, RmaLink};
 

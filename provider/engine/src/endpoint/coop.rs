@@ -24,10 +24,10 @@ use xfer::BYTES_PER_CALL;
 use zerocopy::IntoBytes;
 
 use super::Endpoint;
-use super::coop_copy::{Coop, CoopHelp};
-use super::header::put_segs;
-use super::request::{In, Out, Request};
 use crate::core::Core;
+use crate::endpoint::coop_copy::{Coop, CoopHelp};
+use crate::endpoint::parts::header::put_segs;
+use crate::endpoint::parts::request::{In, Out, Request};
 use crate::types::What;
 use link_api::{How, NoDirect, RmaLink, Side};
 
@@ -49,7 +49,7 @@ impl<L: RmaLink> Endpoint<L> {
             let taken = self.coop_step(core, name);
             n += taken;
             self.adapt.note_pieces(taken);
-            if !self.adapt.may_copy_more() {
+            if !self.adapt.has_time_to_copy() {
                 break;
             }
         }
@@ -59,7 +59,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// Begins with what is the other side's, unless much was done in this progress call: then the next one does.
     fn coop_join(&mut self, core: &mut Core, name: u64) {
         self.queues.add_coop(name);
-        if self.adapt.may_copy_more() {
+        if self.adapt.has_time_to_copy() {
             let taken = self.coop_step(core, name);
             self.adapt.note_pieces(taken);
         }

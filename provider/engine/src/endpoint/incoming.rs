@@ -3,10 +3,10 @@
 use wire::{Flags, Head, MAX_SEGS, Offer, Op as WireOp, RmaSeg, Seg, Status};
 
 use super::Endpoint;
-use super::malformed::{Fields, Handled, Malformed, bytes_of, parse_head, parse_rma, parse_segs};
-use super::request::{MatchedRecv, Meta, Out, Request, Then};
-use super::staging::Source;
 use crate::core::{Body, Bound, Core, Message, Reached, RecvOp, Segs, unmoved};
+use crate::endpoint::device::staging::Source;
+use crate::endpoint::malformed::{Fields, Handled, Malformed, bytes_of, parse_head, parse_rma, parse_segs};
+use crate::endpoint::parts::request::{MatchedRecv, Meta, Out, Request, Then};
 use crate::proto::{Reach, When};
 use crate::types::*;
 use link_api::{Frame, PeerId, RmaLink};

@@ -5,8 +5,8 @@ use hmem::Span;
 use wire::{Flags, Head, Op as WireOp};
 
 use super::Endpoint;
-use super::plain::apart;
 use crate::core::Core;
+use crate::endpoint::plain::apart;
 use crate::types::*;
 use link_api::{Frame, PeerId, PollFrame, RmaLink};
 

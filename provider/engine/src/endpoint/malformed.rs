@@ -5,7 +5,7 @@ use wire::{Aux, Flags, Head, MAX_SEGS, Op as WireOp, RmaSeg, Seg, take, take_man
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::Endpoint;
-use super::request::Request;
+use crate::endpoint::parts::request::Request;
 use crate::pool::Pool;
 use link_api::{PeerId, RmaLink};
 

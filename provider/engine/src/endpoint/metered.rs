@@ -4,15 +4,15 @@
 //! whose messages are counted takes none for plain ([`Peer::takes_plain`]). So the short ways are not taken, and what is on
 //! the general ones asks whether there is a meter.
 //!
-//! [`Peer::takes_plain`]: super::peer::Peer::takes_plain
+//! [`Peer::takes_plain`]: crate::endpoint::parts::peer::Peer::takes_plain
 
 use hmem::total;
 use wire::{Aux, Flags, Head, Op as WireOp, RmaSeg};
 
 use super::Endpoint;
-use super::handles::on_device;
-use super::malformed::parse_rma;
-use super::request::{Followed, Out};
+use crate::endpoint::device::handles::on_device;
+use crate::endpoint::malformed::parse_rma;
+use crate::endpoint::parts::request::{Followed, Out};
 use crate::types::What;
 use link_api::{Fallback, Frame, How, Meter, PeerId, RmaLink, Side};
 

@@ -1,65 +1,42 @@
 //! An endpoint: its peers, its requests, and what it does with each.
 
-mod adapt;
-mod answers;
-mod atomics;
 mod begun;
-mod bind;
-mod bounce;
-mod bounces;
 mod bound;
 mod complaints;
 mod complete;
 mod coop;
 mod coop_copy;
-mod crowd;
-mod flow;
+mod device;
 mod gone;
-mod handles;
-mod header;
-mod hints;
-mod in_order;
 mod incoming;
-mod inject;
-mod injected;
 mod late;
-mod lent;
 mod malformed;
 mod metered;
-mod offered;
-mod onesided;
-mod order;
-mod peer;
+mod parts;
 mod peers;
 mod plain;
 mod post;
 mod progress;
-mod queues;
-mod quota;
-mod request;
 mod revoke;
-mod staged;
-mod staging;
-mod table;
+mod rma;
 mod transfer;
-mod unhurried;
 mod unsent;
 
 use crate::config::{Cntrs, MrId};
 use crate::core::Core;
 use crate::pool::Pool;
 use crate::types::*;
-use adapt::Adapt;
-use bind::Bind;
-use injected::Injected;
+pub use device::staging::Leaving;
+use device::staging::Staging;
 use link_api::{Budget, Meter, RmaLink};
-use queues::Queues;
-use quota::Quota;
-use request::Request;
-pub use staging::Leaving;
-use staging::Staging;
-use table::Table;
-use unhurried::Unhurried;
+use parts::adapt::Adapt;
+use parts::bind::Bind;
+use parts::injected::Injected;
+use parts::queues::Queues;
+use parts::quota::Quota;
+use parts::request::Request;
+use parts::table::Table;
+use parts::unhurried::Unhurried;
 
 #[derive(Debug)]
 pub(crate) struct Endpoint<L> {

@@ -3,9 +3,9 @@
 use wire::Addr;
 
 use super::Endpoint;
-use super::peer::Peer;
-use super::request::{In, Request, Then};
 use crate::core::Core;
+use crate::endpoint::parts::peer::Peer;
+use crate::endpoint::parts::request::{In, Request, Then};
 use crate::types::*;
 use link_api::{Gone, Path, PeerId, RmaLink};
 

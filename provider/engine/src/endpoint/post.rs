@@ -4,9 +4,9 @@ use hmem::{Span, total};
 use wire::{Aux, Flags, Head, MAX_SEGS, Op as WireOp, Seg};
 
 use super::Endpoint;
-use super::header::{Header, push};
-use super::request::{Done, Out, Request};
 use crate::core::{Core, Spans, Tally};
+use crate::endpoint::parts::header::{Header, push};
+use crate::endpoint::parts::request::{Done, Out, Request};
 use crate::proto::{self, Cut, Memory, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
 use link_api::{How, PeerId, Refused, RmaLink, Side};

@@ -4,8 +4,9 @@ use hmem::Span;
 use wire::{Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
 
-use super::{Endpoint, quota};
+use super::Endpoint;
 use crate::core::Core;
+use crate::endpoint::parts::quota;
 use crate::types::*;
 use link_api::{Event, PeerId, Refused, RmaLink};
 

@@ -11,10 +11,10 @@ use wire::{Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
 
 use super::Endpoint;
-use super::malformed::Handled;
-use super::request::{In, Request, Serve, Then};
 use crate::config::MrId;
 use crate::core::{Core, Spans};
+use crate::endpoint::malformed::Handled;
+use crate::endpoint::parts::request::{In, Request, Serve, Then};
 use crate::types::*;
 use link_api::{InUse, Patience, PeerId, RmaLink};
 

@@ -5,12 +5,12 @@ use wire::{Flags, Head, Op as WireOp, Seg, Status};
 use zerocopy::IntoBytes;
 
 use super::Endpoint;
-use super::handles::on_device;
-use super::malformed::{Fields, Handled, Malformed, parse_segs, request_of};
-use super::quota::OWED_MUCH;
-use super::request::{In, MatchedRecv, NO_REQUEST, Request, Serve, Then, Unbegun};
-use super::staging::{Source, TURN, Unread};
 use crate::core::{Core, Reached, Segs, Spans, unmoved};
+use crate::endpoint::device::handles::on_device;
+use crate::endpoint::device::staging::{Source, TURN, Unread};
+use crate::endpoint::malformed::{Fields, Handled, Malformed, parse_segs, request_of};
+use crate::endpoint::parts::quota::OWED_MUCH;
+use crate::endpoint::parts::request::{In, MatchedRecv, NO_REQUEST, Request, Serve, Then, Unbegun};
 use crate::proto::{self, Cut, Memory, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
 use link_api::{Direct, Fallback, Frame, Grant, How, NoDirect, PeerId, Refused, RmaLink, Side};

@@ -4,8 +4,8 @@
 //! before the peer has received, and only a call of progress sends what the link keeps.
 
 use super::Endpoint;
-use super::request::{Done, Unsent};
 use crate::core::Core;
+use crate::endpoint::parts::request::{Done, Unsent};
 use crate::types::*;
 use link_api::{PeerId, RmaLink};
 

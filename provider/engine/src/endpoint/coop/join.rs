@@ -7,7 +7,7 @@ use crate::core::{Core, Spans};
 use crate::endpoint::Endpoint;
 use crate::endpoint::coop_copy::{Coop, CoopHelp};
 use crate::endpoint::malformed::{Fields, Handled, Malformed, parse_segs};
-use crate::endpoint::request::{In, Out, Request};
+use crate::endpoint::parts::request::{In, Out, Request};
 use crate::proto::Memory;
 use crate::types::{Access, What};
 use link_api::{PeerId, RmaLink, Way};

@@ -15,17 +15,17 @@ use hmem::bounce::NoRoom;
 use wire::{Flags, Head, Op as WireOp, Seg, Status, put};
 use zerocopy::IntoBytes;
 
-use super::Endpoint;
-use super::bounces::Fed;
-use super::malformed::{Fields, Handled, Malformed};
-use super::request::{In, Out, Request};
 use crate::core::Core;
+use crate::endpoint::Endpoint;
+use crate::endpoint::device::bounces::Fed;
+use crate::endpoint::malformed::{Fields, Handled, Malformed};
+use crate::endpoint::parts::request::{In, Out, Request};
 use crate::proto::{self, Plan, Reach, Role, Tried, When, choose};
 use link_api::{Direct, Grant, PeerId, Refused, RmaLink, Way};
 
 impl<L: RmaLink> Endpoint<L> {
     /// The receiver of a message of ours takes it from bounce buffers: it goes so, if that is the choice here.
-    pub(super) fn begin_bounce(&mut self, peer: PeerId, name: u64) {
+    pub(in crate::endpoint) fn begin_bounce(&mut self, peer: PeerId, name: u64) {
         let Some(Request::Out(out)) = self.requests.get_mut(name) else { return };
         let Some((_, want)) = out.asked else { return };
         let when = if out.injected { When::INJECT } else { When::empty() };
@@ -44,13 +44,13 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Whether this memory is on the device that the peer has used last, as far as it has said, which it most likely goes on using.
-    pub(super) fn is_on_one_device(&mut self, peer: PeerId, iov: &[Span]) -> bool {
+    pub(in crate::endpoint) fn is_on_one_device(&mut self, peer: PeerId, iov: &[Span]) -> bool {
         let Some(seg) = self.peer(peer).hints.on_device() else { return false };
         self.link.on_one_device(peer, &[seg], iov)
     }
 
     /// A turn of a message that goes through bounce buffers: how much was done.
-    pub(super) fn bounce_one(&mut self, name: u64) -> usize {
+    pub(in crate::endpoint) fn bounce_one(&mut self, name: u64) -> usize {
         let Some(Request::Out(Out { peer, asked: Some((theirs, want)), iov, .. })) =
             self.requests.get_mut(name)
         else {
@@ -148,7 +148,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The receiver has a part, or does not get at it.
-    pub(super) fn on_bounce_done(&mut self, peer: PeerId, head: &Head) -> Handled {
+    pub(in crate::endpoint) fn on_bounce_done(&mut self, peer: PeerId, head: &Head) -> Handled {
         let name = head.tag.get();
         let off = usize::try_from(head.data.get()).map_err(|_| Malformed::Unfit)?;
         if self.is_past(peer, name) || self.is_withdrawn(peer, name) {
@@ -170,7 +170,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// A part of what was asked for is in a buffer of the peer's.
-    pub(super) fn on_bounce(
+    pub(in crate::endpoint) fn on_bounce(
         &mut self,
         core: &mut Core,
         peer: PeerId,
@@ -234,7 +234,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// A copy from a peer's buffer is over.
-    pub(super) fn bounce_taken(&mut self, core: &mut Core, name: u64, off: usize, ok: bool) {
+    pub(in crate::endpoint) fn bounce_taken(&mut self, core: &mut Core, name: u64, off: usize, ok: bool) {
         if !ok {
             self.refuse_bounce(name, off);
         }

@@ -6,19 +6,19 @@
 
 use wire::{Flags, Head, Op as WireOp, Status, put};
 
-use super::Endpoint;
-use super::handles::{handle_frame, put_cts};
-use super::header::put_segs;
-use super::malformed::{Fields, Handled, Malformed, bytes_of, parse_segs};
-use super::post::segments;
-use super::request::{Request, Serve};
 use crate::core::Core;
+use crate::endpoint::Endpoint;
+use crate::endpoint::device::handles::{handle_frame, put_cts};
+use crate::endpoint::malformed::{Fields, Handled, Malformed, bytes_of, parse_segs};
+use crate::endpoint::parts::header::put_segs;
+use crate::endpoint::parts::request::{Request, Serve};
+use crate::endpoint::post::segments;
 use crate::types::What;
 use link_api::{Direct, Grant, How, PeerId, RmaLink, Side, Way};
 
 impl<L: RmaLink> Endpoint<L> {
     /// Answers a read by telling its initiator of the memory. If that cannot be, the request comes back.
-    pub(super) fn lend(&mut self, request: Serve) -> Option<Serve> {
+    pub(in crate::endpoint) fn lend(&mut self, request: Serve) -> Option<Serve> {
         let (peer, theirs, iov) = (request.peer, request.req, request.iov.clone());
         let found = segments(&iov).ok().and_then(|_| self.link.export_handles(peer, &iov));
         let Some(lacking) = found else {
@@ -38,7 +38,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The target of a read of ours says where the bytes are.
-    pub(super) fn on_read_rts(
+    pub(in crate::endpoint) fn on_read_rts(
         &mut self,
         peer: PeerId,
         head: &Head,
@@ -81,7 +81,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// A read of ours was got, or could not be.
-    pub(super) fn read_is_over(&mut self, core: &mut Core, name: u64, ok: bool) {
+    pub(in crate::endpoint) fn read_is_over(&mut self, core: &mut Core, name: u64, ok: bool) {
         if !ok {
             return self.ask_for_read(name);
         }
@@ -93,12 +93,12 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Whether a request of this name lends memory to this peer, its initiator.
-    pub(super) fn is_lent(&mut self, peer: PeerId, name: u64) -> bool {
+    pub(in crate::endpoint) fn is_lent(&mut self, peer: PeerId, name: u64) -> bool {
         matches!(self.requests.get_mut(name), Some(Request::Serve(s)) if s.peer == peer && s.lent)
     }
 
     /// The initiator of a read asks for frames.
-    pub(super) fn serve_in_frames(&mut self, name: u64, theirs: u64, want: u64) -> Handled {
+    pub(in crate::endpoint) fn serve_in_frames(&mut self, name: u64, theirs: u64, want: u64) -> Handled {
         let Some(Request::Serve(serve)) = self.requests.get_mut(name) else {
             return Err(Malformed::NoRequest);
         };
@@ -113,7 +113,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The initiator of a read is done with it.
-    pub(super) fn was_got(&mut self, core: &mut Core, name: u64, status: Status) {
+    pub(in crate::endpoint) fn was_got(&mut self, core: &mut Core, name: u64, status: Status) {
         let Some(serve) = self.end_serve(name) else { return };
         if status == Status::Ok {
             self.meter(serve.peer, Side::Theirs, How::Device, serve.len);
@@ -122,7 +122,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// A read of a peer's is over: the peer needs no handles of its memory any more.
-    pub(super) fn end_serve(&mut self, name: u64) -> Option<Serve> {
+    pub(in crate::endpoint) fn end_serve(&mut self, name: u64) -> Option<Serve> {
         let Some(Request::Serve(serve)) = self.requests.remove(name) else { return None };
         if serve.lent {
             self.retire_memory(serve.peer, &serve.iov);

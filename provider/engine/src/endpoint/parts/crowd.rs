@@ -8,18 +8,18 @@
 use link_api::PeerId;
 
 /// Peers to which large messages go, by way of rings while they are few: with 15 neither way was quicker in all patterns.
-pub(super) type Targets = Crowd<16>;
+pub(in crate::endpoint) type Targets = Crowd<16>;
 /// Likewise, while they are no more than a node of a tree has: up to 16 ranks in a binomial one.
-pub(super) type FewTargets = Crowd<4>;
+pub(in crate::endpoint) type FewTargets = Crowd<4>;
 /// Peers from which large messages come, which help to copy while they are few.
-pub(super) type Sources = Crowd<2>;
+pub(in crate::endpoint) type Sources = Crowd<2>;
 
 /// So many messages of few peers after many, and they are few. Less would do for it to change while each peer has some in a row.
 const LONG: u8 = 16;
 
 /// The peers that large messages went to, or came from, last. Up to `FEW` in turn are few.
 #[derive(Debug)]
-pub(super) struct Crowd<const FEW: usize> {
+pub(in crate::endpoint) struct Crowd<const FEW: usize> {
     /// The last of them first.
     recent: [PeerId; FEW],
     /// Messages of others than these, less those of one of these.
@@ -34,7 +34,7 @@ impl<const FEW: usize> Default for Crowd<FEW> {
 
 impl<const FEW: usize> Crowd<FEW> {
     /// A large message goes to a peer, or comes from it.
-    pub(super) fn count(&mut self, peer: PeerId) {
+    pub(in crate::endpoint) fn count(&mut self, peer: PeerId) {
         let found = self.recent.iter().position(|p| *p == peer);
         self.others = match found {
             Some(_) => self.others.saturating_sub(1),
@@ -45,7 +45,7 @@ impl<const FEW: usize> Crowd<FEW> {
     }
 
     /// Whether they are of more peers than few.
-    pub(super) fn is_many(&self) -> bool {
+    pub(in crate::endpoint) fn is_many(&self) -> bool {
         usize::from(self.others) > FEW
     }
 }

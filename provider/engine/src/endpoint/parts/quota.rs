@@ -8,30 +8,30 @@ const DEPTH_MOST: u32 = 1 << 16;
 
 /// Beyond twice what waiting messages may take up: offers of a paused peer, and what was in its
 /// ring before.
-pub(super) const SLACK: usize = 64 << 20;
+pub(in crate::endpoint) const SLACK: usize = 64 << 20;
 /// Answers that a peer does not take, in bytes: from how many on they are read when they are sent, and
 /// from how many on there is no good reason for them.
-pub(super) const OWED_MUCH: usize = 1 << 20;
+pub(in crate::endpoint) const OWED_MUCH: usize = 1 << 20;
 const OWED_MOST: usize = 1 << 30;
 /// Answers that a peer may let lie where those of all peers take up what they may.
 const OWED_LITTLE: usize = 64 << 10;
 /// Requests in all from which on it is worth counting, and a peer's, for which there is no good reason.
 const MANY: usize = 1 << 18;
-pub(super) const MANY_OF_ONE: usize = 2 * DEPTH_MOST as usize;
+pub(in crate::endpoint) const MANY_OF_ONE: usize = 2 * DEPTH_MOST as usize;
 
 /// Bytes sent, with so many for each message, after which it is time to look whether a peer would have this side
 /// pause: an application that only sends need never make progress while its messages are taken.
-pub(super) const MOST_SINCE_PROGRESS: usize = 1 << 20;
-pub(super) const MESSAGE_COST: usize = 64;
+pub(in crate::endpoint) const MOST_SINCE_PROGRESS: usize = 1 << 20;
+pub(in crate::endpoint) const MESSAGE_COST: usize = 64;
 
 /// What a frame takes up that found no room.
-pub(super) fn cost(frame: &[u8]) -> usize {
+pub(in crate::endpoint) fn cost(frame: &[u8]) -> usize {
     frame.len() + 64
 }
 
 /// What all peers together take up, and how many of each thing there may be.
 #[derive(Debug)]
-pub(super) struct Quota {
+pub(in crate::endpoint) struct Quota {
     /// Operations that may be under way to one peer.
     depth: u32,
     /// How many requests there may be before they are counted by peer.
@@ -43,53 +43,53 @@ pub(super) struct Quota {
 }
 
 impl Quota {
-    pub(super) fn new(budget: &Budget) -> Quota {
+    pub(in crate::endpoint) fn new(budget: &Budget) -> Quota {
         Quota { depth: DEPTH, many: MANY, owed: budget.share(), complaints: Complaints::default() }
     }
 
     #[inline(always)]
-    pub(super) fn depth(&self) -> u32 {
+    pub(in crate::endpoint) fn depth(&self) -> u32 {
         self.depth
     }
 
-    pub(super) fn set_depth(&mut self, depth: usize) {
+    pub(in crate::endpoint) fn set_depth(&mut self, depth: usize) {
         self.depth = u32::try_from(depth).unwrap_or(u32::MAX).clamp(1, DEPTH_MOST);
     }
 
     /// Whether so many requests are to be counted by peer.
     #[inline(always)]
-    pub(super) fn is_time_to_count(&self, requests: usize) -> bool {
+    pub(in crate::endpoint) fn is_time_to_count(&self, requests: usize) -> bool {
         requests > self.many
     }
 
     /// So many requests were counted.
-    pub(super) fn counted(&mut self, requests: usize) {
+    pub(in crate::endpoint) fn counted(&mut self, requests: usize) {
         self.many = MANY.max(2 * requests);
     }
 
     /// So much more is owed; the most that may be owed to one peer, and whether what is owed to all is within its limit.
-    pub(super) fn owe(&mut self, bytes: usize) -> (usize, bool) {
+    pub(in crate::endpoint) fn owe(&mut self, bytes: usize) -> (usize, bool) {
         let is_room = self.owed.add(bytes);
         (if is_room { OWED_MOST } else { OWED_LITTLE }, is_room)
     }
 
-    pub(super) fn pay(&mut self, bytes: usize) {
+    pub(in crate::endpoint) fn pay(&mut self, bytes: usize) {
         self.owed.sub(bytes);
     }
 
     /// A peer did something wrong; whether the log has a line.
-    pub(super) fn complain(&mut self, lines: u32) -> bool {
+    pub(in crate::endpoint) fn complain(&mut self, lines: u32) -> bool {
         self.complaints.count(lines).is_some()
     }
 }
 
 /// How often something was done.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Complaints(u32);
+pub(in crate::endpoint) struct Complaints(u32);
 
 impl Complaints {
     /// Once more: how often that is by now, if it is to have a line.
-    pub(super) fn count(&mut self, first: u32) -> Option<u32> {
+    pub(in crate::endpoint) fn count(&mut self, first: u32) -> Option<u32> {
         self.0 = self.0.saturating_add(1);
         (self.0 <= first || self.0.is_power_of_two()).then_some(self.0)
     }

@@ -7,7 +7,7 @@ const ONE_WAY: u32 = 16;
 
 /// Large messages that peers were offered and have yet to take.
 #[derive(Debug, Default)]
-pub(super) struct Offered {
+pub(in crate::endpoint) struct Offered {
     untaken: u32,
     /// Large transfers received since a peer took one of them, or since the first of them was offered.
     since: u32,
@@ -15,7 +15,7 @@ pub(super) struct Offered {
 
 impl Offered {
     /// A peer was offered one more.
-    pub(super) fn offer(&mut self) {
+    pub(in crate::endpoint) fn offer(&mut self) {
         if self.untaken == 0 {
             self.since = 0;
         }
@@ -23,18 +23,18 @@ impl Offered {
     }
 
     /// One of them has been taken, or has failed.
-    pub(super) fn end(&mut self) {
+    pub(in crate::endpoint) fn end(&mut self) {
         self.untaken = self.untaken.saturating_sub(1);
         self.since = 0;
     }
 
     /// A large message, or what a large write brings, has been received.
-    pub(super) fn take_in(&mut self) {
+    pub(in crate::endpoint) fn take_in(&mut self) {
         self.since = self.since.saturating_add(1);
     }
 
     /// Whether peers are likely to take one of them while a message is taken in here.
-    pub(super) fn are_both_ways(&self) -> bool {
+    pub(in crate::endpoint) fn are_both_ways(&self) -> bool {
         self.untaken > 0 && self.since < ONE_WAY
     }
 }

@@ -4,22 +4,23 @@
 //! |---|---|---|
 //! | a large message is posted, progress | [`Adapt::is_in_a_row`] | eager sizes, cooperative copies |
 //! | a poll found nothing | [`Adapt::take_waited`] | whether the next receive polls its ring first (`late`) |
-//! | the peers of large messages | [`Adapt::goes_to_many`], [`Adapt::goes_to_several`], [`Adapt::comes_from_many`] | by ring or by rendezvous, copied alone or together |
-//! | messages offered, taken, received | [`Adapt::are_both_ways`] | who copies |
-//! | bytes sent since the last progress | [`Adapt::is_time_for_progress`] | to see whether a peer would have this side pause |
-//! | pieces copied in this call of progress | [`Adapt::may_copy_more`] | how long a call lasts |
+//! | peers that large messages go to | [`Adapt::goes_to_many`], [`Adapt::goes_to_several`] | ring or rendezvous |
+//! | peers that large messages come from | [`Adapt::comes_from_many`] | copied alone or together |
+//! | messages offered, taken, received | [`Adapt::are_both_ways`] | which side copies |
+//! | bytes sent since the last progress | [`Adapt::is_time_for_progress`] | to see that a peer is short of room |
+//! | pieces copied in this call of progress | [`Adapt::has_time_to_copy`] | how long a call lasts |
 
 use link_api::PeerId;
 
-use super::crowd::{FewTargets, Sources, Targets};
-use super::offered::Offered;
-use super::quota::{MESSAGE_COST, MOST_SINCE_PROGRESS};
+use crate::endpoint::parts::crowd::{FewTargets, Sources, Targets};
+use crate::endpoint::parts::offered::Offered;
+use crate::endpoint::parts::quota::{MESSAGE_COST, MOST_SINCE_PROGRESS};
 
 /// Pieces of cooperative copies taken in one call of progress.
 const MOST_PIECES: usize = 64;
 
 #[derive(Debug, Default)]
-pub(super) struct Adapt {
+pub(in crate::endpoint) struct Adapt {
     /// Bytes of messages sent since the last progress, see `bound`.
     bytes_since_progress: usize,
     /// Something large was begun, and no call of progress was made since.
@@ -37,7 +38,7 @@ pub(super) struct Adapt {
 impl Adapt {
     /// A call of progress begins.
     #[inline(always)]
-    pub(super) fn note_progress(&mut self) {
+    pub(in crate::endpoint) fn note_progress(&mut self) {
         self.bytes_since_progress = 0;
         self.posting = false;
         self.pieces_taken = 0;
@@ -45,100 +46,100 @@ impl Adapt {
 
     /// A call of progress begins that only takes in frames.
     #[inline(always)]
-    pub(super) fn note_short_progress(&mut self) {
+    pub(in crate::endpoint) fn note_short_progress(&mut self) {
         self.bytes_since_progress = 0;
         self.posting = false;
     }
 
     /// A message of so many bytes was sent.
     #[inline(always)]
-    pub(super) fn note_sent(&mut self, len: usize) {
+    pub(in crate::endpoint) fn note_sent(&mut self, len: usize) {
         self.bytes_since_progress += len + MESSAGE_COST;
     }
 
     /// Whether so much was sent since the last progress that it is time for some.
     #[inline(always)]
-    pub(super) fn is_time_for_progress(&self) -> bool {
+    pub(in crate::endpoint) fn is_time_for_progress(&self) -> bool {
         self.bytes_since_progress >= MOST_SINCE_PROGRESS
     }
 
     /// Something large was begun.
     #[inline(always)]
-    pub(super) fn note_large(&mut self, large: bool) {
+    pub(in crate::endpoint) fn note_large(&mut self, large: bool) {
         self.posting |= large;
     }
 
     /// Whether something large was begun since the last progress.
     #[inline(always)]
-    pub(super) fn is_in_a_row(&self) -> bool {
+    pub(in crate::endpoint) fn is_in_a_row(&self) -> bool {
         self.posting
     }
 
     /// A poll found nothing.
     #[inline(always)]
-    pub(super) fn note_wait(&mut self) {
+    pub(in crate::endpoint) fn note_wait(&mut self) {
         self.waited = true;
     }
 
     /// Whether a poll found nothing since this was last asked.
     #[inline(always)]
-    pub(super) fn take_waited(&mut self) -> bool {
+    pub(in crate::endpoint) fn take_waited(&mut self) -> bool {
         std::mem::take(&mut self.waited)
     }
 
     /// A large message goes to this peer.
-    pub(super) fn note_target(&mut self, peer: PeerId) {
+    pub(in crate::endpoint) fn note_target(&mut self, peer: PeerId) {
         self.targets.count(peer);
         self.few_targets.count(peer);
     }
 
     /// Whether large messages go to more peers than rings are good for.
-    pub(super) fn goes_to_many(&self) -> bool {
+    pub(in crate::endpoint) fn goes_to_many(&self) -> bool {
         self.targets.is_many()
     }
 
     /// Whether large messages go to more peers than a node of a tree has.
-    pub(super) fn goes_to_several(&self) -> bool {
+    pub(in crate::endpoint) fn goes_to_several(&self) -> bool {
         self.few_targets.is_many()
     }
 
     /// A large message comes from this peer.
-    pub(super) fn note_source(&mut self, peer: PeerId) {
+    pub(in crate::endpoint) fn note_source(&mut self, peer: PeerId) {
         self.sources.count(peer);
     }
 
     /// Whether large messages come from more peers than help to copy.
-    pub(super) fn comes_from_many(&self) -> bool {
+    pub(in crate::endpoint) fn comes_from_many(&self) -> bool {
         self.sources.is_many()
     }
 
     /// A peer was offered a large message.
-    pub(super) fn note_offer(&mut self) {
+    pub(in crate::endpoint) fn note_offer(&mut self) {
         self.offered.offer();
     }
 
     /// One of those was taken, or has failed.
-    pub(super) fn note_taken(&mut self) {
+    pub(in crate::endpoint) fn note_taken(&mut self) {
         self.offered.end();
     }
 
     /// A large message was received.
-    pub(super) fn note_received(&mut self) {
+    pub(in crate::endpoint) fn note_received(&mut self) {
         self.offered.take_in();
     }
 
     /// Whether peers are likely to take a message of this side while one is taken in here.
-    pub(super) fn are_both_ways(&self) -> bool {
+    pub(in crate::endpoint) fn are_both_ways(&self) -> bool {
         self.offered.are_both_ways()
     }
 
     /// So many pieces of cooperative copies were taken.
-    pub(super) fn note_pieces(&mut self, pieces: usize) {
+    pub(in crate::endpoint) fn note_pieces(&mut self, pieces: usize) {
         self.pieces_taken += pieces;
     }
 
     /// Whether this call of progress may take more of them.
-    pub(super) fn may_copy_more(&self) -> bool {
+    pub(in crate::endpoint) fn has_time_to_copy(&self) -> bool {
         self.pieces_taken < MOST_PIECES
     }
 }

@@ -16,10 +16,10 @@ use hmem::total;
 use wire::{Aux, Flags, Head, Op as WireOp, Seg};
 use zerocopy::IntoBytes;
 
-use super::Endpoint;
-use super::post::taken;
-use super::request::Done;
 use crate::core::Core;
+use crate::endpoint::Endpoint;
+use crate::endpoint::parts::request::Done;
+use crate::endpoint::post::taken;
 use crate::proto::{Plan, Tried};
 use crate::types::*;
 use link_api::{Direct, Grant, How, PeerId, Region, RmaLink, Side};
@@ -36,7 +36,7 @@ fn place(memory: &Region, addr: u64, len: u64, write: bool) -> Option<Seg> {
 impl<L: RmaLink> Endpoint<L> {
     /// Whether the target need not see an access: it is in no order, and reports nothing there.
     #[inline(always)]
-    pub(super) fn is_one_sided(&self, core: &Core, op: &Rma<'_>) -> bool {
+    pub(in crate::endpoint) fn is_one_sided(&self, core: &Core, op: &Rma<'_>) -> bool {
         !core.config.rma_order
             && op.data.is_none()
             && op.remote.len() == 1
@@ -46,7 +46,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// Does the operation as planned, without the target or together with it. Otherwise nothing has happened, and
     /// this is what was tried in vain.
     #[inline]
-    pub(super) fn one_sided(
+    pub(in crate::endpoint) fn one_sided(
         &mut self,
         core: &mut Core,
         peer: PeerId,
@@ -96,7 +96,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// A frame was sent that accesses memory and that is not answered.
     #[inline]
-    pub(super) fn sent_unacked(&mut self, peer: PeerId) {
+    pub(in crate::endpoint) fn sent_unacked(&mut self, peer: PeerId) {
         self.peer(peer).answers.sent_unacked();
     }
 }

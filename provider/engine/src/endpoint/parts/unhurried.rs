@@ -1,9 +1,9 @@
 //! Conditions under which a call of progress does more than to poll for frames, apart from queues that are not empty.
 
 /// In one word, which each call of progress tests: whether the endpoint has a meter, whether it has unsent messages
-/// ([`super::unsent`]), and the number of peers that were sent a `Pause`.
+/// ([`crate::endpoint::unsent`]), and the number of peers that were sent a `Pause`.
 #[derive(Debug, Default)]
-pub(super) struct Unhurried(usize);
+pub(in crate::endpoint) struct Unhurried(usize);
 
 impl Unhurried {
     const METERED: usize = 1;
@@ -13,19 +13,19 @@ impl Unhurried {
 
     /// Not 0 if any of them holds.
     #[inline(always)]
-    pub(super) fn any(&self) -> usize {
+    pub(in crate::endpoint) fn any(&self) -> usize {
         self.0
     }
 
-    pub(super) fn set_metered(&mut self) {
+    pub(in crate::endpoint) fn set_metered(&mut self) {
         self.0 |= Self::METERED;
     }
 
-    pub(super) fn set_unsent(&mut self, are: bool) {
+    pub(in crate::endpoint) fn set_unsent(&mut self, are: bool) {
         self.set(Self::UNSENT, are);
     }
 
-    pub(super) fn set_in_order(&mut self, are: bool) {
+    pub(in crate::endpoint) fn set_in_order(&mut self, are: bool) {
         self.set(Self::IN_ORDER, are);
     }
 
@@ -33,22 +33,22 @@ impl Unhurried {
         self.0 = self.0 & !bit | if on { bit } else { 0 };
     }
 
-    pub(super) fn has_paused(&self) -> bool {
+    pub(in crate::endpoint) fn has_paused(&self) -> bool {
         self.0 >= Self::PAUSED
     }
 
-    pub(super) fn pause(&mut self) {
+    pub(in crate::endpoint) fn pause(&mut self) {
         self.0 += Self::PAUSED;
     }
 
     /// One peer fewer is paused, if this one was.
-    pub(super) fn resume(&mut self, was: bool) {
+    pub(in crate::endpoint) fn resume(&mut self, was: bool) {
         if was {
             self.0 = self.0.saturating_sub(Self::PAUSED);
         }
     }
 
-    pub(super) fn resume_all(&mut self) {
+    pub(in crate::endpoint) fn resume_all(&mut self) {
         self.0 &= Self::PAUSED - 1;
     }
 }

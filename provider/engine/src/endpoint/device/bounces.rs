@@ -14,35 +14,35 @@ const PART: usize = 4 << 20;
 
 /// What goes through bounce buffers at one endpoint.
 #[derive(Debug)]
-pub(super) struct Bounces {
+pub(in crate::endpoint) struct Bounces {
     arena: Arena,
     streams: Vec<Stream>,
     /// Copies from peers' buffers in flight, and the byte of the payload that each begins at.
     taking: Vec<(OpId, PeerId, usize)>,
     /// Why there are no buffers is in the log.
-    pub(super) warned: bool,
+    pub(in crate::endpoint) warned: bool,
 }
 
 /// A message on its way through buffers here.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(in crate::endpoint) struct Stream {
     name: u64,
     peer: PeerId,
     /// Parts that the device copies into buffers, and those that are there and that the peer is to be told of; in order.
-    pub(super) filling: VecDeque<(usize, Fill)>,
+    pub(in crate::endpoint) filling: VecDeque<(usize, Fill)>,
     /// Parts that the peer was told of, and has not taken.
     told: Vec<(usize, Room)>,
     /// The next byte.
     next: usize,
     /// The first byte that is to go another way.
-    pub(super) broken: Option<usize>,
+    pub(in crate::endpoint) broken: Option<usize>,
     /// The peer said so.
-    pub(super) refused: bool,
+    pub(in crate::endpoint) refused: bool,
 }
 
 /// How far [`Bounces::feed`] came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fed {
+pub(in crate::endpoint) enum Fed {
     /// So many copies were started.
     Started(usize),
     /// There is no room before this peer has taken what it was told of, or will be told of.
@@ -53,42 +53,42 @@ pub(super) enum Fed {
 
 impl Stream {
     /// The peer was told of the first part, or does without.
-    pub(super) fn tell(&mut self) {
+    pub(in crate::endpoint) fn tell(&mut self) {
         if let Some((off, fill)) = self.filling.pop_front() {
             self.told.push((off, fill.into_room()));
         }
     }
 
     /// What begins at `off` goes another way, and so does all that the peer was not told of.
-    pub(super) fn stop_at(&mut self, off: usize) {
+    pub(in crate::endpoint) fn stop_at(&mut self, off: usize) {
         let untold = self.filling.front().map(|(off, _)| *off);
         self.filling.clear();
         self.broken = [self.broken, untold].into_iter().flatten().chain([off]).min();
     }
 
     /// The peer has no use any more for the part that begins at `off`. `false`: it was not told of it.
-    pub(super) fn take_back(&mut self, off: usize) -> bool {
+    pub(in crate::endpoint) fn take_back(&mut self, off: usize) -> bool {
         let at = self.told.iter().position(|(o, _)| *o == off);
         at.map(|at| self.told.swap_remove(at)).is_some()
     }
 
     /// Whether the peer has taken all that it was told of.
-    pub(super) fn is_taken(&self) -> bool {
+    pub(in crate::endpoint) fn is_taken(&self) -> bool {
         self.told.is_empty()
     }
 
     /// Whether nothing goes on before the peer has taken something of it.
-    pub(super) fn is_with_peer(&self) -> bool {
+    pub(in crate::endpoint) fn is_with_peer(&self) -> bool {
         self.filling.is_empty() && !self.told.is_empty()
     }
 
     /// Whether all up to `want` is in buffers, or was.
-    pub(super) fn is_told(&self, want: usize) -> bool {
+    pub(in crate::endpoint) fn is_told(&self, want: usize) -> bool {
         self.filling.is_empty() && self.next >= want
     }
 
     /// The next byte that is to go into a buffer.
-    pub(super) fn next(&self) -> usize {
+    pub(in crate::endpoint) fn next(&self) -> usize {
         self.next
     }
 
@@ -99,30 +99,30 @@ impl Stream {
 }
 
 impl Bounces {
-    pub(super) fn new() -> Bounces {
+    pub(in crate::endpoint) fn new() -> Bounces {
         Bounces { arena: Arena::new(BLOCK), streams: Vec::new(), taking: Vec::new(), warned: false }
     }
 
     /// This message is to go through buffers.
-    pub(super) fn begin(&mut self, name: u64, peer: PeerId) {
+    pub(in crate::endpoint) fn begin(&mut self, name: u64, peer: PeerId) {
         let (filling, told) = (VecDeque::new(), Vec::new());
         self.streams.push(Stream { name, peer, filling, told, next: 0, broken: None, refused: false });
     }
 
     #[inline]
-    pub(super) fn stream(&mut self, name: u64) -> Option<&mut Stream> {
+    pub(in crate::endpoint) fn stream(&mut self, name: u64) -> Option<&mut Stream> {
         self.streams.iter_mut().find(|s| s.name == name)
     }
 
     /// Whether this message does.
     #[inline]
-    pub(super) fn has(&self, name: u64) -> bool {
+    pub(in crate::endpoint) fn has(&self, name: u64) -> bool {
         !self.streams.is_empty() && self.streams.iter().any(|s| s.name == name)
     }
 
     /// Starts to copy what there is room for. No peer gets more than three quarters of it, so that one that does not go on keeps
     /// nothing from others.
-    pub(super) fn feed(&mut self, name: u64, iov: &[Span], want: usize) -> Fed {
+    pub(in crate::endpoint) fn feed(&mut self, name: u64, iov: &[Span], want: usize) -> Fed {
         let Some(at) = self.streams.iter().position(|s| s.name == name) else { return Fed::Waits };
         let peer = self.streams[at].peer;
         let mut held: usize = self.streams.iter().filter(|s| s.peer == peer).map(Stream::size).sum();
@@ -152,30 +152,30 @@ impl Bounces {
 
     /// Ends what is under way for a message here: its memory is not accessed any more when this returns.
     #[inline]
-    pub(super) fn cancel(&mut self, name: u64) {
+    pub(in crate::endpoint) fn cancel(&mut self, name: u64) {
         if !self.streams.is_empty() {
             self.streams.retain(|s| s.name != name);
         }
     }
 
-    pub(super) fn cancel_all(&mut self) {
+    pub(in crate::endpoint) fn cancel_all(&mut self) {
         self.streams.clear();
         self.taking.clear();
     }
 
     /// A copy from a peer's buffer was started.
-    pub(super) fn take(&mut self, copy: OpId, peer: PeerId, off: usize) {
+    pub(in crate::endpoint) fn take(&mut self, copy: OpId, peer: PeerId, off: usize) {
         self.taking.push((copy, peer, off));
     }
 
     /// Whether a peer has told of more parts than it has blocks for.
-    pub(super) fn are_too_many(&self, peer: PeerId) -> bool {
+    pub(in crate::endpoint) fn are_too_many(&self, peer: PeerId) -> bool {
         self.taking.iter().filter(|(_, from, _)| *from == peer).count() >= Arena::BLOCKS
     }
 
     /// It is over, or cancelled: where in the payload it was. `None`: it is no such copy.
     #[inline]
-    pub(super) fn taken(&mut self, copy: OpId) -> Option<usize> {
+    pub(in crate::endpoint) fn taken(&mut self, copy: OpId) -> Option<usize> {
         let at = self.taking.iter().position(|(c, ..)| *c == copy)?;
         Some(self.taking.swap_remove(at).2)
     }

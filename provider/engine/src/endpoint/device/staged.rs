@@ -7,17 +7,17 @@
 //! if the runtime can, made when they are first needed and kept until it is closed. While too few of them are free for another
 //! frame, none is taken in: the devices that free them need no peer for that.
 //!
-//! Where a device of the receiver's has the memory, too, [`super::bounce`] comes first.
+//! Where a device of the receiver's has the memory, too, [`crate::endpoint::device::bounce`] comes first.
 
 use hmem::Span;
 use wire::{Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
 
-use super::Endpoint;
-use super::handles::on_device;
-use super::request::{In, MatchedRecv, NO_REQUEST, Request, Then};
-use super::staging::{BUFFER, Landing, Source, TURN, Unread};
 use crate::core::Core;
+use crate::endpoint::Endpoint;
+use crate::endpoint::device::handles::on_device;
+use crate::endpoint::device::staging::{BUFFER, Landing, Source, TURN, Unread};
+use crate::endpoint::parts::request::{In, MatchedRecv, NO_REQUEST, Request, Then};
 use crate::types::*;
 use link_api::{How, PeerId, Refused, RmaLink, Side};
 
@@ -25,7 +25,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// A turn of a stream of a device's memory, bytes `done..want` of which are left to be sent: in frames of up to `most` as
     /// they come to the host. How far it is then, and how much was done; `None` if there is no buffer for it.
     #[allow(clippy::too_many_arguments)]
-    pub(super) fn stream_staged(
+    pub(in crate::endpoint) fn stream_staged(
         &mut self,
         name: u64,
         (peer, theirs): (PeerId, u64),
@@ -71,7 +71,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Takes `len` bytes that are for byte `doff` of a device's memory, on behalf of the request `name`; `false` if they
     /// cannot be had there.
-    pub(super) fn land(
+    pub(in crate::endpoint) fn land(
         &mut self,
         source: Source<'_>,
         name: u64,
@@ -103,7 +103,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Puts a message that came inside its frame into its buffer. In a device's memory it is complete when it is there.
-    pub(super) fn deliver(
+    pub(in crate::endpoint) fn deliver(
         &mut self,
         core: &mut Core,
         peer: PeerId,
@@ -133,7 +133,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Copies up to `len` bytes from `at` on to byte `doff` of `dst`, in the call; how many there were.
-    pub(super) fn copy_from(
+    pub(in crate::endpoint) fn copy_from(
         &self,
         source: Source<'_>,
         at: usize,
@@ -148,7 +148,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Reads up to as many bytes as `buf` holds, from `at` on; how many there were.
-    pub(super) fn read_from(&self, source: Source<'_>, at: usize, buf: &mut [u8]) -> usize {
+    pub(in crate::endpoint) fn read_from(&self, source: Source<'_>, at: usize, buf: &mut [u8]) -> usize {
         match source {
             Source::Frame(frame, off) => self.link.read(frame, off + at, buf),
             Source::Held(bytes) => {
@@ -161,7 +161,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// A peer is gone. Whether this request of its needs nothing of it any more; then it is answered to no successor.
-    pub(super) fn outlives_peer(&mut self, name: u64) -> bool {
+    pub(in crate::endpoint) fn outlives_peer(&mut self, name: u64) -> bool {
         match self.requests.get_mut(name) {
             Some(Request::In(i)) if i.got == i.want && self.staging.is_landing(name) => {
                 i.req = NO_REQUEST;
@@ -173,7 +173,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Looks which copies to a device's memory are over; those of one request end in order, and what they write to the host's
     /// memory comes after all that is before it in the request.
-    pub(super) fn check_landings(&mut self, core: &mut Core, name: u64) -> usize {
+    pub(in crate::endpoint) fn check_landings(&mut self, core: &mut Core, name: u64) -> usize {
         let (mut n, mut busy, mut failed) = (0, false, false);
         self.staging.landings.retain_mut(|l| {
             if busy || l.name != name {
@@ -205,7 +205,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Completes a request whose bytes were to come in frames, if all of them have, and are where they belong. `failed`:
     /// some could not be put there.
-    pub(super) fn all_came(&mut self, core: &mut Core, name: u64, failed: bool) {
+    pub(in crate::endpoint) fn all_came(&mut self, core: &mut Core, name: u64, failed: bool) {
         let landing = self.staging.is_landing(name);
         let copying = self.is_in_flight(name);
         let is_over = match self.requests.get_mut(name) {

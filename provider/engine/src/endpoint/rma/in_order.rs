@@ -14,16 +14,16 @@
 use wire::{Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
 
-use super::Endpoint;
-use super::malformed::parse_head;
-use super::quota::{SLACK, cost};
-use super::staging::Source;
 use crate::core::Core;
+use crate::endpoint::Endpoint;
+use crate::endpoint::device::staging::Source;
+use crate::endpoint::malformed::parse_head;
+use crate::endpoint::parts::quota::{SLACK, cost};
 use link_api::{Frame, PeerId, RmaLink};
 
 impl<L: RmaLink> Endpoint<L> {
     /// This request of a peer's has begun, and no later access may overtake it.
-    pub(super) fn keep_in_order(&mut self, peer: PeerId, name: u64) {
+    pub(in crate::endpoint) fn keep_in_order(&mut self, peer: PeerId, name: u64) {
         self.peer(peer).order.get_or_insert_default().under_way.push(name);
         self.peers.add_in_order(peer);
         self.unhurried.set_in_order(true);
@@ -31,7 +31,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// This write of a peer's came to nothing, perhaps because the peer ended.
     #[cold]
-    pub(super) fn break_order(&mut self, peer: PeerId, req: u64) {
+    pub(in crate::endpoint) fn break_order(&mut self, peer: PeerId, req: u64) {
         let order = self.peer(peer).order.get_or_insert_default();
         order.broken = Some(req);
         order.under_way.clear();
@@ -45,14 +45,14 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// A write of ours has failed, by an answer of its target: what is posted from now on is not behind it.
     #[cold]
-    pub(super) fn has_heard_of_failure(&mut self, peer: PeerId, name: u64) {
+    pub(in crate::endpoint) fn has_heard_of_failure(&mut self, peer: PeerId, name: u64) {
         let heard = Head::new(WireOp::Withdrawn, Flags::empty(), 0, name, 0);
         self.send_or_queue(peer, heard.as_bytes());
     }
 
     /// Whether this `Withdrawn` is of the write that broke the order of the peer's accesses; if so, those that follow take effect again.
     #[cold]
-    pub(super) fn restore_order(&mut self, peer: PeerId, req: u64) -> bool {
+    pub(in crate::endpoint) fn restore_order(&mut self, peer: PeerId, req: u64) -> bool {
         let order = &mut self.peer(peer).order;
         let is_it = order.as_ref().is_some_and(|o| o.broken == Some(req) && o.under_way.is_empty());
         if is_it {
@@ -63,7 +63,13 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Holds a frame that accesses memory, or refuses the access; `false` if it may take effect now.
     #[cold]
-    pub(super) fn is_held_back(&mut self, frame: &Frame, head: &Head, op: WireOp, flags: Flags) -> bool {
+    pub(in crate::endpoint) fn is_held_back(
+        &mut self,
+        frame: &Frame,
+        head: &Head,
+        op: WireOp,
+        flags: Flags,
+    ) -> bool {
         let peer = frame.from;
         let Some(order) = self.peers.get_mut(peer).and_then(|p| p.order.as_mut()) else {
             return false;
@@ -97,13 +103,13 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Lets accesses take effect that have waited for the request before them.
     #[inline(always)]
-    pub(super) fn go_on_in_order(&mut self, core: &mut Core) -> usize {
+    pub(in crate::endpoint) fn go_on_in_order(&mut self, core: &mut Core) -> usize {
         if !self.peers.has_in_order() { 0 } else { self.let_all_through(core) }
     }
 
     /// Likewise, those of a peer of which something has come: they do not wait for what comes next, which may be its end.
     #[inline(always)]
-    pub(super) fn go_on_with(&mut self, core: &mut Core, peer: PeerId) -> usize {
+    pub(in crate::endpoint) fn go_on_with(&mut self, core: &mut Core, peer: PeerId) -> usize {
         if !self.peers.has_in_order() { 0 } else { self.let_through(core, peer) }
     }
 

@@ -15,7 +15,13 @@ pub(crate) struct Bind {
 }
 
 impl Bind {
-    pub(super) fn new(av: AvId, rx: RxId, tx_cq: Option<CqId>, rx_cq: Option<CqId>, cntrs: Cntrs) -> Bind {
+    pub(in crate::endpoint) fn new(
+        av: AvId,
+        rx: RxId,
+        tx_cq: Option<CqId>,
+        rx_cq: Option<CqId>,
+        cntrs: Cntrs,
+    ) -> Bind {
         Bind { av, rx, tx_cq, rx_cq, cntrs, writes: OpFlags::COMPLETION }
     }
 

@@ -9,7 +9,7 @@ use crate::proto::Limits;
 /// What short messages touch comes first.
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct Flow {
+pub(in crate::endpoint) struct Flow {
     /// A message of fewer bytes may be sent eagerly with nothing else to look at: none while frames wait in the
     /// backlog or messages to be sent on, while the peer is short of room, or before its path is in the log.
     plain_below: usize,
@@ -29,7 +29,7 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub(super) fn new(path: &Path, metered: bool) -> Flow {
+    pub(in crate::endpoint) fn new(path: &Path, metered: bool) -> Flow {
         Flow {
             plain_below: 0,
             limits: Limits::new(path),
@@ -44,12 +44,12 @@ impl Flow {
 
     /// Whether a message of so many bytes may be sent eagerly, whatever else there is.
     #[inline(always)]
-    pub(super) fn takes_plain(&self, len: usize) -> bool {
+    pub(in crate::endpoint) fn takes_plain(&self, len: usize) -> bool {
         len < self.plain_below
     }
 
     #[inline(always)]
-    pub(super) fn limits(&self) -> &Limits {
+    pub(in crate::endpoint) fn limits(&self) -> &Limits {
         &self.limits
     }
 
@@ -62,56 +62,56 @@ impl Flow {
 
     /// Its memory turned out not to be accessible in the call, ever.
     #[cold]
-    pub(super) fn set_not_sync(&mut self) {
+    pub(in crate::endpoint) fn set_not_sync(&mut self) {
         self.limits.rma.remove(RmaCaps::SYNC);
     }
 
     /// Whether frames wait for room.
-    pub(super) fn has_backlog(&self) -> bool {
+    pub(in crate::endpoint) fn has_backlog(&self) -> bool {
         !self.backlog.is_empty()
     }
 
     /// The oldest frame that waits for room.
-    pub(super) fn next_in_backlog(&self) -> Option<&[u8]> {
+    pub(in crate::endpoint) fn next_in_backlog(&self) -> Option<&[u8]> {
         self.backlog.front().map(Vec::as_slice)
     }
 
-    pub(super) fn push_backlog(&mut self, frame: Vec<u8>) {
+    pub(in crate::endpoint) fn push_backlog(&mut self, frame: Vec<u8>) {
         self.backlog.push_back(frame);
         self.update_plain();
     }
 
-    pub(super) fn pop_backlog(&mut self) -> Option<Vec<u8>> {
+    pub(in crate::endpoint) fn pop_backlog(&mut self) -> Option<Vec<u8>> {
         let frame = self.backlog.pop_front();
         self.update_plain();
         frame
     }
 
     /// What the backlog takes up.
-    pub(super) fn owed(&self) -> usize {
+    pub(in crate::endpoint) fn owed(&self) -> usize {
         self.owed
     }
 
     /// So much more is owed; how much that is by now.
-    pub(super) fn owe(&mut self, bytes: usize) -> usize {
+    pub(in crate::endpoint) fn owe(&mut self, bytes: usize) -> usize {
         self.owed += bytes;
         self.owed
     }
 
     /// So much was paid, if it was owed; how much that is.
-    pub(super) fn pay(&mut self, bytes: usize) -> usize {
+    pub(in crate::endpoint) fn pay(&mut self, bytes: usize) -> usize {
         let paid = bytes.min(self.owed);
         self.owed -= paid;
         paid
     }
 
     /// A message to it is under way until it has been sent on.
-    pub(super) fn keep_unsent(&mut self) {
+    pub(in crate::endpoint) fn keep_unsent(&mut self) {
         self.unsent += 1;
         self.update_plain();
     }
 
-    pub(super) fn let_go_unsent(&mut self) {
+    pub(in crate::endpoint) fn let_go_unsent(&mut self) {
         self.unsent = self.unsent.saturating_sub(1);
         if self.unsent == 0 {
             self.update_plain();
@@ -119,41 +119,41 @@ impl Flow {
     }
 
     /// Whether the peer has said that messages had better not be sent for now.
-    pub(super) fn is_paused(&self) -> bool {
+    pub(in crate::endpoint) fn is_paused(&self) -> bool {
         self.paused
     }
 
-    pub(super) fn set_paused(&mut self, on: bool) {
+    pub(in crate::endpoint) fn set_paused(&mut self, on: bool) {
         self.paused = on;
         self.update_plain();
     }
 
-    pub(super) fn is_path_logged(&self) -> bool {
+    pub(in crate::endpoint) fn is_path_logged(&self) -> bool {
         self.path_logged
     }
 
     /// Whether this is the first time.
-    pub(super) fn mark_path_logged(&mut self) -> bool {
+    pub(in crate::endpoint) fn mark_path_logged(&mut self) -> bool {
         let first = !std::mem::replace(&mut self.path_logged, true);
         self.update_plain();
         first
     }
 
     /// From now on its messages are counted.
-    pub(super) fn set_metered(&mut self) {
+    pub(in crate::endpoint) fn set_metered(&mut self) {
         self.metered = true;
         self.update_plain();
     }
 
     /// Another path leads to it, which is not in the log yet.
-    pub(super) fn set_path(&mut self, path: &Path) {
+    pub(in crate::endpoint) fn set_path(&mut self, path: &Path) {
         self.limits = Limits::new(path);
         self.path_logged = false;
         self.update_plain();
     }
 
     /// Its channel is gone: what was on its way is, too, and another path may follow.
-    pub(super) fn reset(&mut self, path: &Path) {
+    pub(in crate::endpoint) fn reset(&mut self, path: &Path) {
         self.backlog.clear();
         self.owed = 0;
         self.paused = false;

@@ -3,12 +3,12 @@
 use hmem::{AtomicOp, Datatype, NotApplied, total};
 use wire::{Aux, Flags, Head, Op as WireOp, RmaSeg, Status};
 
-use super::Endpoint;
-use super::header::{Header, frame as frame_of, push};
-use super::malformed::{Fields, Handled, Malformed};
-use super::request::Request;
-use super::staging::Source;
 use crate::core::{Bound, Core, unmoved};
+use crate::endpoint::Endpoint;
+use crate::endpoint::device::staging::Source;
+use crate::endpoint::malformed::{Fields, Handled, Malformed};
+use crate::endpoint::parts::header::{Header, frame as frame_of, push};
+use crate::endpoint::parts::request::Request;
 use crate::types::*;
 use link_api::{Frame, PeerId, RmaLink};
 
@@ -16,7 +16,7 @@ use link_api::{Frame, PeerId, RmaLink};
 const FEW: usize = 64;
 
 impl<L: RmaLink> Endpoint<L> {
-    pub(super) fn on_atomic(
+    pub(in crate::endpoint) fn on_atomic(
         &mut self,
         core: &mut Core,
         peer: PeerId,
@@ -109,7 +109,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    pub(super) fn on_result(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Handled {
+    pub(in crate::endpoint) fn on_result(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Handled {
         let (peer, name) = (frame.from, head.tag.get());
         let len = frame.len - Head::LEN;
         match self.named(peer, name)? {

@@ -11,13 +11,13 @@
 
 use wire::{Flags, Head, Op as WireOp, Status};
 
-use super::Endpoint;
-use super::handles::on_device;
-use super::header::frame;
-use super::malformed::{Handled, Malformed};
-use super::request::{Done, Followed, Out, Request, Then};
-use super::staging::{Leaving, Source};
 use crate::core::{Body, Core, Spans};
+use crate::endpoint::Endpoint;
+use crate::endpoint::device::handles::on_device;
+use crate::endpoint::device::staging::{Leaving, Source};
+use crate::endpoint::malformed::{Handled, Malformed};
+use crate::endpoint::parts::header::frame;
+use crate::endpoint::parts::request::{Done, Followed, Out, Request, Then};
 use crate::types::*;
 use link_api::{Frame, PeerId, RmaLink};
 
@@ -27,7 +27,7 @@ const PATIENCE: u32 = 256;
 
 impl<L: RmaLink> Endpoint<L> {
     /// Injects a message that is not longer than any frame.
-    pub(super) fn inject_from_device(
+    pub(in crate::endpoint) fn inject_from_device(
         &mut self,
         peer: PeerId,
         op: &Send<'_>,
@@ -141,7 +141,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Sends bytes that the peer has asked for, from `from` on.
-    pub(super) fn send_parts(&mut self, peer: PeerId, theirs: u64, from: usize, bytes: &[u8]) {
+    pub(in crate::endpoint) fn send_parts(&mut self, peer: PeerId, theirs: u64, from: usize, bytes: &[u8]) {
         let most = self.peer(peer).flow.limits().max_frame() - Head::LEN;
         for (at, part) in (from..).step_by(most).zip(bytes.chunks(most)) {
             let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, at as u64);
@@ -150,7 +150,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// A peer asks for a message of ours whose bytes follow, have followed it, or never will.
-    pub(super) fn asks_late(&mut self, peer: PeerId, name: u64, theirs: u64) -> bool {
+    pub(in crate::endpoint) fn asks_late(&mut self, peer: PeerId, name: u64, theirs: u64) -> bool {
         let Some(Request::Out(out)) = self.requests.get_mut(name) else { return false };
         let followed = out.followed;
         if out.peer != peer || followed == Followed::No {
@@ -165,7 +165,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The bytes of a message that was offered before.
-    pub(super) fn on_body(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Handled {
+    pub(in crate::endpoint) fn on_body(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Handled {
         let (peer, theirs) = (frame.from, head.tag.get());
         let len = frame.len - Head::LEN;
         let waits = |r: &Request| matches!(r, Request::In(i) if i.peer == peer && i.req == theirs);

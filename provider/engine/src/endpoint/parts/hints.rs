@@ -1,4 +1,4 @@
-//! What a peer's last transfers say about the next ones: predictors of one peer. [`super::adapt`] has the endpoint's.
+//! What a peer's last transfers say about the next ones: predictors of one peer. `adapt` has the endpoint's.
 //!
 //! | input | output | for |
 //! |---|---|---|
@@ -6,7 +6,8 @@
 //! | cooperative copies that go well or fail | [`Hints::helps`] | whether the peer copies its part |
 //! | what it was given to copy, and has begun | [`Hints::delegated`] | whether it is given another one |
 //! | how it took rendezvous payloads | [`Hints::fetches`] | the order of writes |
-//! | what it could not put, or take from bounce buffers | [`Hints::can_put`], [`Hints::takes_bounces`] | device memory |
+//! | what it could not put | [`Hints::can_put`] | device memory by handles |
+//! | what it could not take | [`Hints::takes_bounces`] | device memory by bounce buffers |
 //! | whether it answered in time | [`Hints::is_prompt`] | injected messages of devices |
 
 use arrayvec::ArrayVec;
@@ -52,7 +53,7 @@ impl Promptness {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Hints {
+pub(in crate::endpoint) struct Hints {
     /// It was sent a message longer than those that always travel eagerly, and has not sent one here since.
     unanswered: bool,
     /// It could not put what it was invited to, so it is not asked again.
@@ -72,82 +73,82 @@ pub(super) struct Hints {
 
 impl Hints {
     #[inline(always)]
-    pub(super) fn is_unanswered(&self) -> bool {
+    pub(in crate::endpoint) fn is_unanswered(&self) -> bool {
         self.unanswered
     }
 
     #[inline(always)]
-    pub(super) fn set_unanswered(&mut self, unanswered: bool) {
+    pub(in crate::endpoint) fn set_unanswered(&mut self, unanswered: bool) {
         self.unanswered = unanswered;
     }
 
     /// Whether it is worth while to have it copy its part.
     #[inline(always)]
-    pub(super) fn helps(&self) -> bool {
+    pub(in crate::endpoint) fn helps(&self) -> bool {
         self.helper.can()
     }
 
-    pub(super) fn helper(&mut self) -> &mut Helper {
+    pub(in crate::endpoint) fn helper(&mut self) -> &mut Helper {
         &mut self.helper
     }
 
     /// What it was given to copy whole.
-    pub(super) fn delegated(&mut self) -> &mut ArrayVec<PieceCounter, MOST_DELEGATED> {
+    pub(in crate::endpoint) fn delegated(&mut self) -> &mut ArrayVec<PieceCounter, MOST_DELEGATED> {
         &mut self.delegated
     }
 
     /// It has fetched a payload directly.
-    pub(super) fn note_fetched(&mut self) {
+    pub(in crate::endpoint) fn note_fetched(&mut self) {
         if self.fetches == Fetches::Unknown {
             self.fetches = Fetches::Directly;
         }
     }
 
     /// It has asked for frames, or will.
-    pub(super) fn note_frames(&mut self) {
+    pub(in crate::endpoint) fn note_frames(&mut self) {
         self.fetches = Fetches::ByFrames;
     }
 
     /// Whether it fetches payloads directly, and thus in order.
-    pub(super) fn fetches_directly(&self) -> bool {
+    pub(in crate::endpoint) fn fetches_directly(&self) -> bool {
         self.fetches == Fetches::Directly
     }
 
-    pub(super) fn can_put(&self) -> bool {
+    pub(in crate::endpoint) fn can_put(&self) -> bool {
         !self.puts_not
     }
 
-    pub(super) fn note_no_put(&mut self) {
+    pub(in crate::endpoint) fn note_no_put(&mut self) {
         self.puts_not = true;
     }
 
-    pub(super) fn takes_bounces(&self) -> bool {
+    pub(in crate::endpoint) fn takes_bounces(&self) -> bool {
         !self.bounces_not
     }
 
-    pub(super) fn note_no_bounces(&mut self) {
+    pub(in crate::endpoint) fn note_no_bounces(&mut self) {
         self.bounces_not = true;
     }
 
-    pub(super) fn on_device(&self) -> Option<Seg> {
+    pub(in crate::endpoint) fn on_device(&self) -> Option<Seg> {
         self.on_device
     }
 
-    pub(super) fn note_on_device(&mut self, seg: Option<Seg>) {
+    pub(in crate::endpoint) fn note_on_device(&mut self, seg: Option<Seg>) {
         self.on_device = seg.or(self.on_device);
     }
 
     /// Whether it is likely to answer soon; each time this is asked counts.
-    pub(super) fn is_prompt(&mut self) -> bool {
+    pub(in crate::endpoint) fn is_prompt(&mut self) -> bool {
         self.promptness.is_likely()
     }
 
-    pub(super) fn note_prompt(&mut self, prompt: bool) {
+    pub(in crate::endpoint) fn note_prompt(&mut self, prompt: bool) {
         self.promptness.was(prompt);
     }
 
     /// Its channel is gone: another process may have its name next.
-    pub(super) fn reset(&mut self) {
+    pub(in crate::endpoint) fn reset(&mut self) {
         *self = Hints { unanswered: self.unanswered, ..Hints::default() };
     }
 }

@@ -1,7 +1,7 @@
 //! What a peer has yet to answer of the operations started here, and in what order.
 
 #[derive(Debug, Default)]
-pub(super) struct Answers {
+pub(in crate::endpoint) struct Answers {
     /// Operations started here that it has yet to answer.
     outstanding: u32,
     /// Those of them that are RMA by rendezvous.
@@ -16,36 +16,36 @@ pub(super) struct Answers {
 
 impl Answers {
     #[inline(always)]
-    pub(super) fn outstanding(&self) -> u32 {
+    pub(in crate::endpoint) fn outstanding(&self) -> u32 {
         self.outstanding
     }
 
-    pub(super) fn has_large(&self) -> bool {
+    pub(in crate::endpoint) fn has_large(&self) -> bool {
         self.large > 0
     }
 
     /// The number of the next frame.
     #[inline(always)]
-    pub(super) fn next_seq(&mut self) -> u64 {
+    pub(in crate::endpoint) fn next_seq(&mut self) -> u64 {
         self.posted += 1;
         self.posted
     }
 
     /// An operation has begun.
     #[inline(always)]
-    pub(super) fn begin(&mut self, large: bool) {
+    pub(in crate::endpoint) fn begin(&mut self, large: bool) {
         self.outstanding += 1;
         self.large += u32::from(large);
     }
 
     /// One that has begun turned out to be a large one.
-    pub(super) fn becomes_large(&mut self) {
+    pub(in crate::endpoint) fn becomes_large(&mut self) {
         self.large += 1;
     }
 
     /// One is over.
     #[inline(always)]
-    pub(super) fn end(&mut self, large: bool) {
+    pub(in crate::endpoint) fn end(&mut self, large: bool) {
         self.outstanding = self.outstanding.saturating_sub(1);
         if large {
             self.large = self.large.saturating_sub(1);
@@ -54,7 +54,7 @@ impl Answers {
 
     /// The frame of this number was answered.
     #[inline(always)]
-    pub(super) fn answered(&mut self, seq: u64) {
+    pub(in crate::endpoint) fn answered(&mut self, seq: u64) {
         if seq > self.last_unacked_seq {
             self.last_unacked_seq = 0;
         }
@@ -62,26 +62,26 @@ impl Answers {
 
     /// A frame was sent that is not answered.
     #[inline(always)]
-    pub(super) fn sent_unacked(&mut self) {
+    pub(in crate::endpoint) fn sent_unacked(&mut self) {
         self.last_unacked_seq = self.next_seq();
         self.unacked += 1;
     }
 
     /// Whether the last frame of an access is one that is not answered.
     #[inline(always)]
-    pub(super) fn is_behind_unacked(&self) -> bool {
+    pub(in crate::endpoint) fn is_behind_unacked(&self) -> bool {
         self.last_unacked_seq > 0
     }
 
     /// A frame that was not to be answered was refused; `false` if there is none.
-    pub(super) fn refuse_unacked(&mut self) -> bool {
+    pub(in crate::endpoint) fn refuse_unacked(&mut self) -> bool {
         let left = self.unacked.checked_sub(1);
         self.unacked = left.unwrap_or(0);
         left.is_some()
     }
 
     /// The channel is gone, with all that was not to be answered.
-    pub(super) fn reset(&mut self) {
+    pub(in crate::endpoint) fn reset(&mut self) {
         self.last_unacked_seq = 0;
         self.unacked = 0;
     }

@@ -4,12 +4,12 @@ use std::ops::{Index, IndexMut};
 
 use link_api::PeerId;
 
-use super::peer::Peer;
+use crate::endpoint::parts::peer::Peer;
 use crate::types::*;
 
 /// By the link's numbers.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(in crate::endpoint) struct Table {
     list: Vec<Peer>,
     /// From an index in the address vector to the link's peer.
     route: Vec<Option<PeerId>>,
@@ -22,39 +22,39 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::endpoint) fn len(&self) -> usize {
         self.list.len()
     }
 
-    pub(super) fn ids(&self) -> impl Iterator<Item = PeerId> + use<> {
+    pub(in crate::endpoint) fn ids(&self) -> impl Iterator<Item = PeerId> + use<> {
         (0..self.list.len() as u32).map(PeerId)
     }
 
     #[inline(always)]
-    pub(super) fn get(&self, peer: PeerId) -> Option<&Peer> {
+    pub(in crate::endpoint) fn get(&self, peer: PeerId) -> Option<&Peer> {
         self.list.get(peer.0 as usize)
     }
 
     #[inline(always)]
-    pub(super) fn get_mut(&mut self, peer: PeerId) -> Option<&mut Peer> {
+    pub(in crate::endpoint) fn get_mut(&mut self, peer: PeerId) -> Option<&mut Peer> {
         self.list.get_mut(peer.0 as usize)
     }
 
-    pub(super) fn iter_mut(&mut self) -> std::slice::IterMut<'_, Peer> {
+    pub(in crate::endpoint) fn iter_mut(&mut self) -> std::slice::IterMut<'_, Peer> {
         self.list.iter_mut()
     }
 
-    pub(super) fn push(&mut self, peer: Peer) {
+    pub(in crate::endpoint) fn push(&mut self, peer: Peer) {
         self.list.push(peer);
     }
 
     /// The peer at an index of the address vector.
     #[inline(always)]
-    pub(super) fn routed(&self, at: FiAddr) -> Option<PeerId> {
+    pub(in crate::endpoint) fn routed(&self, at: FiAddr) -> Option<PeerId> {
         usize::try_from(at).ok().and_then(|at| self.route.get(at).copied().flatten())
     }
 
-    pub(super) fn set_route(&mut self, at: FiAddr, peer: PeerId) {
+    pub(in crate::endpoint) fn set_route(&mut self, at: FiAddr, peer: PeerId) {
         let slot = at as usize;
         if self.route.len() <= slot {
             self.route.resize(slot + 1, None);
@@ -62,76 +62,76 @@ impl Table {
         self.route[slot] = Some(peer);
     }
 
-    pub(super) fn take_route(&mut self, at: FiAddr) -> Option<PeerId> {
+    pub(in crate::endpoint) fn take_route(&mut self, at: FiAddr) -> Option<PeerId> {
         self.route.get_mut(usize::try_from(at).ok()?)?.take()
     }
 
     /// How many peers have a backlog, or are to be reached.
     #[inline(always)]
-    pub(super) fn backlogs(&self) -> usize {
+    pub(in crate::endpoint) fn backlogs(&self) -> usize {
         self.with_backlog.len()
     }
 
     /// Whether frames wait for room, or peers are to be reached.
     #[inline(always)]
-    pub(super) fn has_backlog(&self) -> bool {
+    pub(in crate::endpoint) fn has_backlog(&self) -> bool {
         !self.with_backlog.is_empty()
     }
 
-    pub(super) fn add_backlog(&mut self, peer: PeerId) {
+    pub(in crate::endpoint) fn add_backlog(&mut self, peer: PeerId) {
         self.with_backlog.push(peer);
     }
 
-    pub(super) fn take_backlog(&mut self) -> Vec<PeerId> {
+    pub(in crate::endpoint) fn take_backlog(&mut self) -> Vec<PeerId> {
         std::mem::take(&mut self.with_backlog)
     }
 
     /// Puts back those that wait still, behind those that were added meanwhile.
-    pub(super) fn put_back_backlog(&mut self, mut peers: Vec<PeerId>) {
+    pub(in crate::endpoint) fn put_back_backlog(&mut self, mut peers: Vec<PeerId>) {
         self.with_backlog.append(&mut peers);
     }
 
     /// Those that it is tried to reach.
-    pub(super) fn connecting(&self) -> Vec<PeerId> {
+    pub(in crate::endpoint) fn connecting(&self) -> Vec<PeerId> {
         self.with_backlog.iter().copied().filter(|p| self[*p].connecting).collect()
     }
 
     #[inline(always)]
-    pub(super) fn has_in_order(&self) -> bool {
+    pub(in crate::endpoint) fn has_in_order(&self) -> bool {
         !self.in_order.is_empty()
     }
 
-    pub(super) fn add_in_order(&mut self, peer: PeerId) {
+    pub(in crate::endpoint) fn add_in_order(&mut self, peer: PeerId) {
         if !self.in_order.contains(&peer) {
             self.in_order.push(peer);
         }
     }
 
-    pub(super) fn take_in_order(&mut self) -> Vec<PeerId> {
+    pub(in crate::endpoint) fn take_in_order(&mut self) -> Vec<PeerId> {
         std::mem::take(&mut self.in_order)
     }
 
-    pub(super) fn set_in_order(&mut self, peers: Vec<PeerId>) {
+    pub(in crate::endpoint) fn set_in_order(&mut self, peers: Vec<PeerId>) {
         self.in_order = peers;
     }
 
     /// Nothing is to be done for this peer any more.
-    pub(super) fn drop_work_of(&mut self, peer: PeerId) {
+    pub(in crate::endpoint) fn drop_work_of(&mut self, peer: PeerId) {
         self.drop_backlog_of(peer);
         self.in_order.retain(|p| *p != peer);
     }
 
-    pub(super) fn drop_backlog_of(&mut self, peer: PeerId) {
+    pub(in crate::endpoint) fn drop_backlog_of(&mut self, peer: PeerId) {
         self.with_backlog.retain(|p| *p != peer);
     }
 
     /// The path to this peer is to be logged.
-    pub(super) fn note_unlogged(&mut self, peer: PeerId) {
+    pub(in crate::endpoint) fn note_unlogged(&mut self, peer: PeerId) {
         self.unlogged = Some(peer);
     }
 
     #[inline(always)]
-    pub(super) fn take_unlogged(&mut self) -> Option<PeerId> {
+    pub(in crate::endpoint) fn take_unlogged(&mut self) -> Option<PeerId> {
         if self.unlogged.is_none() { None } else { self.unlogged.take() }
     }
 }

@@ -2,11 +2,11 @@
 
 use link_api::{Gone, Path};
 
-use super::answers::Answers;
-use super::flow::Flow;
-use super::hints::Hints;
-use super::order::Order;
-use super::quota::Complaints;
+use crate::endpoint::parts::answers::Answers;
+use crate::endpoint::parts::flow::Flow;
+use crate::endpoint::parts::hints::Hints;
+use crate::endpoint::parts::order::Order;
+use crate::endpoint::parts::quota::Complaints;
 use crate::proto::When;
 use crate::types::*;
 
@@ -16,33 +16,33 @@ use crate::types::*;
 pub(crate) struct Peer {
     /// What the address vector calls it.
     pub(crate) src: FiAddr,
-    pub(super) flow: Flow,
-    pub(super) hints: Hints,
-    pub(super) answers: Answers,
+    pub(in crate::endpoint) flow: Flow,
+    pub(in crate::endpoint) hints: Hints,
+    pub(in crate::endpoint) answers: Answers,
     /// Bytes that messages of it take up which wait to be received.
-    pub(super) waiting: usize,
+    pub(in crate::endpoint) waiting: usize,
     /// It ended, or could not be reached, when that was last known; it may have come back since.
-    pub(super) gone: Option<Gone>,
+    pub(in crate::endpoint) gone: Option<Gone>,
     /// The link knows that receives wait for it, or that it was there.
-    pub(super) expected: bool,
+    pub(in crate::endpoint) expected: bool,
     /// This side has asked the peer to send no more for now.
-    pub(super) pause_sent: bool,
+    pub(in crate::endpoint) pause_sent: bool,
     /// The link's answer to a message of [`Endpoint::send_plain`](super::Endpoint); the general post of the same message,
     /// which follows, returns it.
-    pub(super) refused: Option<Gone>,
+    pub(in crate::endpoint) refused: Option<Gone>,
     /// It is tried to reach it, for the receives posted that name it.
-    pub(super) connecting: bool,
+    pub(in crate::endpoint) connecting: bool,
     /// Entries of the address vector that lead to it.
-    pub(super) routes: u32,
+    pub(in crate::endpoint) routes: u32,
     /// What it did wrong.
-    pub(super) complaints: Complaints,
+    pub(in crate::endpoint) complaints: Complaints,
     /// What its accesses have to wait for, if there is anything.
-    pub(super) order: Option<Box<Order>>,
+    pub(in crate::endpoint) order: Option<Box<Order>>,
 }
 
 impl Peer {
     /// One of which nothing is known.
-    pub(super) fn new(path: &Path, metered: bool) -> Peer {
+    pub(in crate::endpoint) fn new(path: &Path, metered: bool) -> Peer {
         Peer {
             src: ADDR_UNSPEC,
             flow: Flow::new(path, metered),
@@ -62,7 +62,7 @@ impl Peer {
 
     /// It has sent a frame of so many bytes.
     #[inline(always)]
-    pub(super) fn has_sent(&mut self, len: usize) {
+    pub(in crate::endpoint) fn has_sent(&mut self, len: usize) {
         if self.hints.is_unanswered() && len > self.flow.limits().eager {
             self.hints.set_unanswered(false);
         }
@@ -70,23 +70,23 @@ impl Peer {
 
     /// What of it an operation's plan depends on that takes in bytes.
     #[inline]
-    pub(super) fn when(&self) -> When {
+    pub(in crate::endpoint) fn when(&self) -> When {
         if self.hints.helps() { When::HELPED } else { When::empty() }
     }
 
     /// A message to it is under way until it has been sent on.
-    pub(super) fn keep_unsent(&mut self) {
+    pub(in crate::endpoint) fn keep_unsent(&mut self) {
         self.answers.begin(false);
         self.flow.keep_unsent();
     }
 
-    pub(super) fn let_go_unsent(&mut self) {
+    pub(in crate::endpoint) fn let_go_unsent(&mut self) {
         self.answers.end(false);
         self.flow.let_go_unsent();
     }
 
     /// Its channel is gone: what was on its way is, too, and another path may follow. Whether it was asked to send no more.
-    pub(super) fn close(&mut self, path: &Path, why: Gone) -> bool {
+    pub(in crate::endpoint) fn close(&mut self, path: &Path, why: Gone) -> bool {
         self.flow.reset(path);
         self.hints.reset();
         self.answers.reset();

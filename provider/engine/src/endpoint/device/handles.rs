@@ -16,12 +16,12 @@
 use hmem::Span;
 use wire::{Flags, Head, Op as WireOp, Pieces, Seg, Status, put};
 
-use super::Endpoint;
-use super::header::put_segs;
-use super::malformed::{Fields, Handled, Malformed, parse_segs};
-use super::post::taken;
-use super::request::{In, Invited, Out, Request, Serve};
 use crate::core::{Core, unmoved};
+use crate::endpoint::Endpoint;
+use crate::endpoint::malformed::{Fields, Handled, Malformed, parse_segs};
+use crate::endpoint::parts::header::put_segs;
+use crate::endpoint::parts::request::{In, Invited, Out, Request, Serve};
+use crate::endpoint::post::taken;
 use crate::proto::Memory;
 use crate::types::What;
 use link_api::{Direct, Grant, How, NoDirect, OpId, PeerId, PieceCounter, Refused, RmaLink, Side, Way};
@@ -31,7 +31,7 @@ use link_api::{Direct, Grant, How, NoDirect, OpId, PeerId, PieceCounter, Refused
 const PATIENCE: u16 = 64;
 
 /// Whether a device has any of it.
-pub(super) fn on_device(iov: &[Span]) -> bool {
+pub(in crate::endpoint) fn on_device(iov: &[Span]) -> bool {
     iov.iter().any(|s| s.can(hmem::Caps::DEVICE))
 }
 
@@ -42,12 +42,19 @@ fn is_fetched(out: &Out) -> bool {
 }
 
 /// Asks for so many bytes of the peer's request `theirs`, for `ours`.
-pub(super) fn put_cts(frame: &mut Vec<u8>, flags: Flags, segs: usize, theirs: u64, ours: u64, want: usize) {
+pub(in crate::endpoint) fn put_cts(
+    frame: &mut Vec<u8>,
+    flags: Flags,
+    segs: usize,
+    theirs: u64,
+    ours: u64,
+    want: usize,
+) {
     put(frame, &Head::new(WireOp::Cts, flags, segs as u16, theirs, ours));
     put(frame, &(want as u64).to_le_bytes());
 }
 
-pub(super) fn handle_frame(handle: &wire::Handle) -> Vec<u8> {
+pub(in crate::endpoint) fn handle_frame(handle: &wire::Handle) -> Vec<u8> {
     let mut frame = Vec::with_capacity(Head::LEN + size_of::<wire::Handle>());
     put(&mut frame, &Head::new(WireOp::Handle, Flags::empty(), 0, 0, 0));
     put(&mut frame, handle);
@@ -56,7 +63,7 @@ pub(super) fn handle_frame(handle: &wire::Handle) -> Vec<u8> {
 
 impl<L: RmaLink> Endpoint<L> {
     /// Makes sure that the peer has handles of all of `iov`. `false`: it cannot be accessed so.
-    pub(super) fn export(&mut self, peer: PeerId, iov: &[Span]) -> Result<bool, Refused> {
+    pub(in crate::endpoint) fn export(&mut self, peer: PeerId, iov: &[Span]) -> Result<bool, Refused> {
         let Some(lacking) = self.link.export_handles(peer, iov) else { return Ok(false) };
         for handle in &lacking {
             taken(self.link.send(peer, &handle_frame(handle), &[], 0, 0))?;
@@ -67,14 +74,18 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Likewise, for a post. One that fails leaves none: its buffer is the application's, which may never try again, or with another
     /// buffer at that place.
-    pub(super) fn export_or_none(&mut self, peer: PeerId, iov: &[Span]) -> Result<bool, Refused> {
+    pub(in crate::endpoint) fn export_or_none(
+        &mut self,
+        peer: PeerId,
+        iov: &[Span],
+    ) -> Result<bool, Refused> {
         let exported = self.export(peer, iov);
         exported.inspect_err(|_| self.take_handles_back(peer, iov))
     }
 
     /// A post has failed for which handles of this memory may have been sent.
     #[cold]
-    pub(super) fn take_handles_back(&mut self, peer: PeerId, iov: &[Span]) {
+    pub(in crate::endpoint) fn take_handles_back(&mut self, peer: PeerId, iov: &[Span]) {
         if self.peer(peer).flow.limits().is_retiring() {
             self.retire_memory(peer, iov);
         }
@@ -94,14 +105,14 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// A request is over: the peer needs no handles of its memory any more, unless another request has some of it, too.
-    pub(super) fn retire(&mut self, over: &Out) {
+    pub(in crate::endpoint) fn retire(&mut self, over: &Out) {
         if !over.iov.is_empty() && is_fetched(over) {
             self.retire_memory(over.peer, &over.iov);
         }
     }
 
     /// Likewise, of this memory, which no request that is over has any more.
-    pub(super) fn retire_memory(&mut self, peer: PeerId, iov: &[Span]) {
+    pub(in crate::endpoint) fn retire_memory(&mut self, peer: PeerId, iov: &[Span]) {
         let has = |one: &dyn Fn(&[Span]) -> bool| {
             self.requests.any(|r| match r {
                 Request::Out(out) => out.peer == peer && is_fetched(out) && one(&out.iov),
@@ -120,14 +131,14 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    pub(super) fn on_handle(&mut self, peer: PeerId, fields: &mut Fields<'_>) -> Handled {
+    pub(in crate::endpoint) fn on_handle(&mut self, peer: PeerId, fields: &mut Fields<'_>) -> Handled {
         let handle: wire::Handle = fields.take()?;
         self.link.import_handle(peer, &handle);
         Ok(())
     }
 
     /// Begins to copy, on behalf of the request `name`, what the peer told of under the name of its own.
-    pub(super) fn start_operation(
+    pub(in crate::endpoint) fn start_operation(
         &mut self,
         name: u64,
         way: Way,
@@ -140,7 +151,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Gets bytes that the peer has sent handles of. If that cannot be, the request comes back.
-    pub(super) fn start_get(&mut self, segs: &[Seg], request: In) -> Option<In> {
+    pub(in crate::endpoint) fn start_get(&mut self, segs: &[Seg], request: In) -> Option<In> {
         let (peer, want, iov, theirs) = (request.peer, request.want, request.iov.clone(), request.req);
         let name = self.begin_in(request);
         let access = Direct::new(Grant::Request(theirs), segs, &iov, want);
@@ -155,7 +166,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Invites the sender of one of many messages to put it into place, where both sides are devices'
     /// memory. If that is not to be, the request comes back.
-    pub(super) fn invite(&mut self, segs: &[Seg], mut request: In) -> Option<In> {
+    pub(in crate::endpoint) fn invite(&mut self, segs: &[Seg], mut request: In) -> Option<In> {
         let (peer, want, req) = (request.peer, request.want, request.req);
         let iov = request.iov.clone();
         if !self.link.on_distinct_devices(peer, segs, &iov) || !self.has_room_for_offers(peer) {
@@ -183,7 +194,12 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The taker of a message of ours says where it goes.
-    pub(super) fn on_invite(&mut self, peer: PeerId, head: &Head, fields: &mut Fields<'_>) -> Handled {
+    pub(in crate::endpoint) fn on_invite(
+        &mut self,
+        peer: PeerId,
+        head: &Head,
+        fields: &mut Fields<'_>,
+    ) -> Handled {
         let n = parse_segs(head.aux.get())?;
         let about: Pieces = fields.take()?;
         let segs = &fields.take_segs(n)?;
@@ -208,7 +224,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Gets what invited senders did not come to.
-    pub(super) fn check_invitations(&mut self) -> usize {
+    pub(in crate::endpoint) fn check_invitations(&mut self) -> usize {
         let mut n = 0;
         let mut invited = self.queues.take_invited();
         invited.retain_mut(|(name, left)| {
@@ -247,7 +263,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The sender of this request is not waited for any more, if it was invited.
-    pub(super) fn end_invitation(&mut self, name: u64) {
+    pub(in crate::endpoint) fn end_invitation(&mut self, name: u64) {
         let Some(Request::In(In { peer, invited: Some(i), .. })) = self.requests.get_mut(name) else {
             return;
         };
@@ -263,7 +279,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Asks a peer for the bytes of a request that is in the pool: put into place, if the place is accessed by
     /// handles, or else by way of its bounce buffers, if it has such, or in frames.
-    pub(super) fn send_cts(&mut self, name: u64, here: bool, bounces: bool) {
+    pub(in crate::endpoint) fn send_cts(&mut self, name: u64, here: bool, bounces: bool) {
         let Some(Request::In(In { peer, iov, want, req, .. })) = self.requests.get_mut(name) else { return };
         let (peer, want, req, iov) = (*peer, *want, *req, iov.clone());
         let placed = here && self.export_later(peer, &iov);
@@ -285,7 +301,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Puts the payload of a request of ours where its taker says, if that can be.
-    pub(super) fn start_put(&mut self, name: u64, segs: &[Seg]) -> bool {
+    pub(in crate::endpoint) fn start_put(&mut self, name: u64, segs: &[Seg]) -> bool {
         let Some(Request::Out(out)) = self.requests.get_mut(name) else { return false };
         let Some((theirs, want)) = out.asked else { return false };
         let (peer, iov) = (out.peer, out.iov.clone());
@@ -294,7 +310,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Answers a read by putting the bytes where they are wanted, if that can be.
-    pub(super) fn start_put_read(&mut self, segs: &[Seg], request: Serve) -> Option<Serve> {
+    pub(in crate::endpoint) fn start_put_read(&mut self, segs: &[Seg], request: Serve) -> Option<Serve> {
         let (peer, len, iov, theirs) = (request.peer, request.len, request.iov.clone(), request.req);
         let name = self.begin_serve(request);
         let access = Direct::new(Grant::Request(theirs), segs, &iov, len);
@@ -308,7 +324,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// A copy is over. One that failed is made up for by frames.
-    pub(super) fn operation_done(&mut self, core: &mut Core, copy: OpId, ok: bool) {
+    pub(in crate::endpoint) fn operation_done(&mut self, core: &mut Core, copy: OpId, ok: bool) {
         let Some(name) = self.queues.end_flight(copy) else { return };
         if let Some(off) = self.staging.bounces.taken(copy) {
             return self.bounce_taken(core, name, off, ok);
@@ -347,7 +363,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Whether a copy is in flight for this request.
-    pub(super) fn is_in_flight(&self, name: u64) -> bool {
+    pub(in crate::endpoint) fn is_in_flight(&self, name: u64) -> bool {
         self.queues.is_in_flight(name)
     }
 
@@ -365,7 +381,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The request is to be no more: the memory it was about is let go of.
-    pub(super) fn cancel_operation(&mut self, name: u64) {
+    pub(in crate::endpoint) fn cancel_operation(&mut self, name: u64) {
         self.staging.cancel(name);
         if !self.is_in_flight(name) {
             return;
@@ -377,7 +393,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The memory that a stream reads from cannot be read: the peer that waits for it is told.
-    pub(super) fn stream_failed(&mut self, name: u64) {
+    pub(in crate::endpoint) fn stream_failed(&mut self, name: u64) {
         self.end_stream(name);
         let (peer, theirs, status) = match self.requests.get_mut(name) {
             Some(Request::Out(Out { peer, asked: Some((theirs, _)), iov, .. })) => {
@@ -398,7 +414,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The taker's side of a put, or of a stream that failed: a `Fin` for what was asked for.
-    pub(super) fn on_fin_in(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
+    pub(in crate::endpoint) fn on_fin_in(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
         let name = head.tag.get();
         let status = Status::from_u16(head.aux.get());
         match self.named(peer, name)? {

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use link_api::{OpId, PeerId};
 
-use super::request::{Unbegun, Unsent};
+use crate::endpoint::parts::request::{Unbegun, Unsent};
 
 #[derive(Debug, Default)]
-pub(super) struct Queues {
+pub(in crate::endpoint) struct Queues {
     /// Requests with frames to send, or with bytes on their way to a device.
     streams: VecDeque<u64>,
     /// Requests of which this side has pieces to copy.
@@ -27,17 +27,17 @@ pub(super) struct Queues {
 impl Queues {
     /// Not 0 if progress has something to do for a request; messages of which the link keeps a part are not among it.
     #[inline(always)]
-    pub(super) fn any(&self) -> usize {
+    pub(in crate::endpoint) fn any(&self) -> usize {
         self.streams.len() | self.coop.len() | self.revoked.len() | self.invited.len() | self.unbegun.len()
     }
 
     /// Whether requests wait for room, for pieces to be copied, or to be begun.
-    pub(super) fn has_work(&self) -> bool {
+    pub(in crate::endpoint) fn has_work(&self) -> bool {
         !self.streams.is_empty() || !self.coop.is_empty() || !self.unbegun.is_empty()
     }
 
     /// These requests are no more.
-    pub(super) fn drop_requests(&mut self, names: &[u64]) {
+    pub(in crate::endpoint) fn drop_requests(&mut self, names: &[u64]) {
         self.streams.retain(|name| !names.contains(name));
         self.coop.retain(|name| !names.contains(name));
         self.invited.retain(|(name, _)| !names.contains(name));
@@ -45,35 +45,35 @@ impl Queues {
     }
 
     #[inline(always)]
-    pub(super) fn has_streams(&self) -> bool {
+    pub(in crate::endpoint) fn has_streams(&self) -> bool {
         !self.streams.is_empty()
     }
 
-    pub(super) fn streams(&self) -> usize {
+    pub(in crate::endpoint) fn streams(&self) -> usize {
         self.streams.len()
     }
 
-    pub(super) fn is_streamed(&self, name: u64) -> bool {
+    pub(in crate::endpoint) fn is_streamed(&self, name: u64) -> bool {
         self.streams.contains(&name)
     }
 
-    pub(super) fn add_stream(&mut self, name: u64) {
+    pub(in crate::endpoint) fn add_stream(&mut self, name: u64) {
         self.streams.push_back(name);
     }
 
     /// Adds one whose turn is next.
-    pub(super) fn add_stream_first(&mut self, name: u64) {
+    pub(in crate::endpoint) fn add_stream_first(&mut self, name: u64) {
         self.streams.push_front(name);
     }
 
     /// The one whose turn it is.
-    pub(super) fn next_stream(&mut self) -> Option<u64> {
+    pub(in crate::endpoint) fn next_stream(&mut self) -> Option<u64> {
         let name = self.streams.pop_front()?;
         self.streams.push_back(name);
         Some(name)
     }
 
-    pub(super) fn drop_stream(&mut self, name: u64) {
+    pub(in crate::endpoint) fn drop_stream(&mut self, name: u64) {
         match self.streams.back() == Some(&name) {
             true => drop(self.streams.pop_back()),
             false => self.streams.retain(|s| *s != name),
@@ -81,53 +81,53 @@ impl Queues {
     }
 
     #[inline(always)]
-    pub(super) fn has_coop(&self) -> bool {
+    pub(in crate::endpoint) fn has_coop(&self) -> bool {
         !self.coop.is_empty()
     }
 
-    pub(super) fn coop(&self) -> &VecDeque<u64> {
+    pub(in crate::endpoint) fn coop(&self) -> &VecDeque<u64> {
         &self.coop
     }
 
-    pub(super) fn add_coop(&mut self, name: u64) {
+    pub(in crate::endpoint) fn add_coop(&mut self, name: u64) {
         self.coop.push_back(name);
     }
 
     /// The one whose turn it is.
-    pub(super) fn next_coop(&mut self) -> Option<u64> {
+    pub(in crate::endpoint) fn next_coop(&mut self) -> Option<u64> {
         let name = *self.coop.front()?;
         self.coop.rotate_left(1);
         Some(name)
     }
 
-    pub(super) fn drop_coop(&mut self, name: u64) {
+    pub(in crate::endpoint) fn drop_coop(&mut self, name: u64) {
         self.coop.retain(|s| *s != name);
     }
 
-    pub(super) fn add_flight(&mut self, op: OpId, name: u64) {
+    pub(in crate::endpoint) fn add_flight(&mut self, op: OpId, name: u64) {
         self.in_flight.push((op, name));
     }
 
-    pub(super) fn has_flights(&self) -> bool {
+    pub(in crate::endpoint) fn has_flights(&self) -> bool {
         !self.in_flight.is_empty()
     }
 
-    pub(super) fn is_in_flight(&self, name: u64) -> bool {
+    pub(in crate::endpoint) fn is_in_flight(&self, name: u64) -> bool {
         self.in_flight.iter().any(|(_, n)| *n == name)
     }
 
-    pub(super) fn flights(&self) -> impl Iterator<Item = OpId> {
+    pub(in crate::endpoint) fn flights(&self) -> impl Iterator<Item = OpId> {
         self.in_flight.iter().map(|(op, _)| *op)
     }
 
     /// An operation is over: the request that it was for.
-    pub(super) fn end_flight(&mut self, op: OpId) -> Option<u64> {
+    pub(in crate::endpoint) fn end_flight(&mut self, op: OpId) -> Option<u64> {
         let at = self.in_flight.iter().position(|(o, _)| *o == op)?;
         Some(self.in_flight.swap_remove(at).1)
     }
 
     /// Takes out the operations for this request, or all.
-    pub(super) fn take_flights(&mut self, of: Option<u64>) -> Vec<OpId> {
+    pub(in crate::endpoint) fn take_flights(&mut self, of: Option<u64>) -> Vec<OpId> {
         let is_it = |(_, name): &(OpId, u64)| of.is_none_or(|of| of == *name);
         let (taken, rest): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.in_flight).into_iter().partition(is_it);
@@ -136,74 +136,74 @@ impl Queues {
     }
 
     #[inline(always)]
-    pub(super) fn has_invited(&self) -> bool {
+    pub(in crate::endpoint) fn has_invited(&self) -> bool {
         !self.invited.is_empty()
     }
 
     /// The sender of this request is invited, and left to it for so many polls.
-    pub(super) fn add_invited(&mut self, name: u64, polls: u16) {
+    pub(in crate::endpoint) fn add_invited(&mut self, name: u64, polls: u16) {
         self.invited.push((name, polls));
     }
 
-    pub(super) fn take_invited(&mut self) -> Vec<(u64, u16)> {
+    pub(in crate::endpoint) fn take_invited(&mut self) -> Vec<(u64, u16)> {
         std::mem::take(&mut self.invited)
     }
 
-    pub(super) fn set_invited(&mut self, invited: Vec<(u64, u16)>) {
+    pub(in crate::endpoint) fn set_invited(&mut self, invited: Vec<(u64, u16)>) {
         self.invited = invited;
     }
 
-    pub(super) fn drop_invited(&mut self, name: u64) {
+    pub(in crate::endpoint) fn drop_invited(&mut self, name: u64) {
         self.invited.retain(|(n, _)| *n != name);
     }
 
     #[inline(always)]
-    pub(super) fn has_unbegun(&self) -> bool {
+    pub(in crate::endpoint) fn has_unbegun(&self) -> bool {
         !self.unbegun.is_empty()
     }
 
-    pub(super) fn add_unbegun(&mut self, message: Unbegun) {
+    pub(in crate::endpoint) fn add_unbegun(&mut self, message: Unbegun) {
         self.unbegun.push_back(message);
     }
 
-    pub(super) fn next_unbegun(&mut self) -> Option<Unbegun> {
+    pub(in crate::endpoint) fn next_unbegun(&mut self) -> Option<Unbegun> {
         self.unbegun.pop_front()
     }
 
     #[inline(always)]
-    pub(super) fn has_unsent(&self) -> bool {
+    pub(in crate::endpoint) fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
     }
 
-    pub(super) fn unsent(&self) -> &[Unsent] {
+    pub(in crate::endpoint) fn unsent(&self) -> &[Unsent] {
         &self.unsent
     }
 
-    pub(super) fn add_unsent(&mut self, message: Unsent) {
+    pub(in crate::endpoint) fn add_unsent(&mut self, message: Unsent) {
         self.unsent.push(message);
     }
 
-    pub(super) fn take_unsent(&mut self) -> Vec<Unsent> {
+    pub(in crate::endpoint) fn take_unsent(&mut self) -> Vec<Unsent> {
         std::mem::take(&mut self.unsent)
     }
 
-    pub(super) fn set_unsent(&mut self, unsent: Vec<Unsent>) {
+    pub(in crate::endpoint) fn set_unsent(&mut self, unsent: Vec<Unsent>) {
         self.unsent = unsent;
     }
 
     #[inline(always)]
-    pub(super) fn has_revoked(&self) -> bool {
+    pub(in crate::endpoint) fn has_revoked(&self) -> bool {
         !self.revoked.is_empty()
     }
 
     /// The memory of this request was taken back from a peer, perhaps not for the first time.
-    pub(super) fn add_revoked(&mut self, name: u64, peer: PeerId) {
+    pub(in crate::endpoint) fn add_revoked(&mut self, name: u64, peer: PeerId) {
         if !self.revoked.contains(&(name, peer)) {
             self.revoked.push((name, peer));
         }
     }
 
-    pub(super) fn retain_revoked(&mut self, mut stays: impl FnMut(u64, PeerId) -> bool) {
+    pub(in crate::endpoint) fn retain_revoked(&mut self, mut stays: impl FnMut(u64, PeerId) -> bool) {
         self.revoked.retain(|&(name, peer)| stays(name, peer));
     }
 }

@@ -3,18 +3,18 @@
 use arrayvec::ArrayVec;
 use wire::{MAX_SEGS, Seg, Status};
 
-use super::coop_copy::{Coop, CoopHelp};
 use crate::core::{Bound, Mrs, Segs, Spans, Tally};
+use crate::endpoint::coop_copy::{Coop, CoopHelp};
 use crate::proto::Reach;
 use crate::types::*;
 use link_api::{PeerId, PieceCounter};
 
 /// The name of no request: of a message that is not answered.
-pub(super) const NO_REQUEST: u64 = 0;
+pub(in crate::endpoint) const NO_REQUEST: u64 = 0;
 
 /// A request that a peer has yet to answer or to feed.
 #[derive(Debug)]
-pub(super) enum Request {
+pub(in crate::endpoint) enum Request {
     Out(Out),
     In(In),
     Serve(Serve),
@@ -24,7 +24,7 @@ pub(super) enum Request {
 }
 
 impl Request {
-    pub(super) fn peer(&self) -> PeerId {
+    pub(in crate::endpoint) fn peer(&self) -> PeerId {
         match self {
             Request::Out(o) => o.peer,
             Request::In(i) => i.peer,
@@ -37,36 +37,36 @@ impl Request {
 
 /// Started here.
 #[derive(Debug)]
-pub(super) struct Out {
-    pub(super) peer: PeerId,
+pub(in crate::endpoint) struct Out {
+    pub(in crate::endpoint) peer: PeerId,
     /// Its number among what was posted to the peer, from 1 on.
-    pub(super) seq: u64,
+    pub(in crate::endpoint) seq: u64,
     /// Source of a send or write, destination of a read or of what an atomic fetches.
-    pub(super) iov: Spans,
-    pub(super) len: usize,
+    pub(in crate::endpoint) iov: Spans,
+    pub(in crate::endpoint) len: usize,
     /// Bytes sent or received in frames.
-    pub(super) done: usize,
-    pub(super) large: bool,
+    pub(in crate::endpoint) done: usize,
+    pub(in crate::endpoint) large: bool,
     /// A message that the peer is to fetch, and that takes it a while.
-    pub(super) offered: bool,
+    pub(in crate::endpoint) offered: bool,
     /// All of it went with its frame: nothing but the peer's answer is to come, and nothing else names it.
-    pub(super) whole: bool,
-    pub(super) followed: Followed,
+    pub(in crate::endpoint) whole: bool,
+    pub(in crate::endpoint) followed: Followed,
     /// Its buffer is the application's again once the call that sends it has returned.
-    pub(super) injected: bool,
+    pub(in crate::endpoint) injected: bool,
     /// It goes, or went, through bounce buffers.
-    pub(super) bounced: bool,
+    pub(in crate::endpoint) bounced: bool,
     /// The peer asked for frames: its request, and how many bytes it wants.
-    pub(super) asked: Option<(u64, usize)>,
+    pub(in crate::endpoint) asked: Option<(u64, usize)>,
     /// This side and the peer copy it.
-    pub(super) coop: Option<Box<Coop>>,
+    pub(in crate::endpoint) coop: Option<Box<Coop>>,
     /// This side has copied its part of it.
-    pub(super) helped: bool,
-    pub(super) done_as: Done,
+    pub(in crate::endpoint) helped: bool,
+    pub(in crate::endpoint) done_as: Done,
 }
 
 impl Out {
-    pub(super) fn new(peer: PeerId, iov: Spans, len: usize, done_as: Done) -> Out {
+    pub(in crate::endpoint) fn new(peer: PeerId, iov: Spans, len: usize, done_as: Done) -> Out {
         let followed = Followed::No;
         Out {
             peer,
@@ -90,18 +90,18 @@ impl Out {
 
 /// How an operation started here completes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Done {
-    pub(super) ctx: Ctx,
-    pub(super) what: What,
-    pub(super) report: bool,
-    pub(super) tag: u64,
-    pub(super) data: u64,
-    pub(super) tally: Tally,
+pub(in crate::endpoint) struct Done {
+    pub(in crate::endpoint) ctx: Ctx,
+    pub(in crate::endpoint) what: What,
+    pub(in crate::endpoint) report: bool,
+    pub(in crate::endpoint) tag: u64,
+    pub(in crate::endpoint) data: u64,
+    pub(in crate::endpoint) tally: Tally,
 }
 
 /// Whether the bytes of a message that was offered followed it unasked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Followed {
+pub(in crate::endpoint) enum Followed {
     No,
     Yes,
     /// They could not be read.
@@ -110,41 +110,48 @@ pub(super) enum Followed {
 
 /// A message that is sent, but for what the link keeps of it.
 #[derive(Debug)]
-pub(super) struct Unsent {
-    pub(super) peer: PeerId,
-    pub(super) len: usize,
-    pub(super) done_as: Done,
+pub(in crate::endpoint) struct Unsent {
+    pub(in crate::endpoint) peer: PeerId,
+    pub(in crate::endpoint) len: usize,
+    pub(in crate::endpoint) done_as: Done,
 }
 
 /// Bytes that a peer sends in frames because this side asked.
 #[derive(Debug)]
-pub(super) struct In {
-    pub(super) peer: PeerId,
-    pub(super) iov: Spans,
+pub(in crate::endpoint) struct In {
+    pub(in crate::endpoint) peer: PeerId,
+    pub(in crate::endpoint) iov: Spans,
     /// Bytes of the message; only `want` of them are asked for.
-    pub(super) len: usize,
-    pub(super) want: usize,
-    pub(super) got: usize,
+    pub(in crate::endpoint) len: usize,
+    pub(in crate::endpoint) want: usize,
+    pub(in crate::endpoint) got: usize,
     /// The peer's request, to be answered when all is here.
-    pub(super) req: u64,
+    pub(in crate::endpoint) req: u64,
     /// The peer was told where to put the bytes, and may say that it has.
-    pub(super) placed: bool,
+    pub(in crate::endpoint) placed: bool,
     /// It was so only if it comes to it before this side does.
-    pub(super) invited: Option<Box<Invited>>,
+    pub(in crate::endpoint) invited: Option<Box<Invited>>,
     /// It may come by way of the sender's bounce buffers, as the sender was told; and from this byte on it cannot.
-    pub(super) bounces: bool,
-    pub(super) broken: Option<usize>,
+    pub(in crate::endpoint) bounces: bool,
+    pub(in crate::endpoint) broken: Option<usize>,
     /// The link puts a frame's bytes there as they come.
-    pub(super) lands: bool,
+    pub(in crate::endpoint) lands: bool,
     /// Why they are not kept: a device could not take them, or the memory was taken back.
-    pub(super) failed: Option<Status>,
-    pub(super) then: Then,
+    pub(in crate::endpoint) failed: Option<Status>,
+    pub(in crate::endpoint) then: Then,
     /// This side and the peer copy it, instead of frames.
-    pub(super) coop: Option<Box<Coop>>,
+    pub(in crate::endpoint) coop: Option<Box<Coop>>,
 }
 
 impl In {
-    pub(super) fn new(peer: PeerId, iov: Spans, len: usize, want: usize, req: u64, then: Then) -> In {
+    pub(in crate::endpoint) fn new(
+        peer: PeerId,
+        iov: Spans,
+        len: usize,
+        want: usize,
+        req: u64,
+        then: Then,
+    ) -> In {
         let (got, placed, invited, bounces, broken) = (0, false, None, false, None);
         let (lands, failed, coop) = (false, None, None);
         In { peer, iov, len, want, got, req, placed, invited, bounces, broken, lands, failed, then, coop }
@@ -154,23 +161,23 @@ impl In {
 /// What is needed of a request that nothing was done for yet ([`crate::proto::Plan::InProgress`]): its name, the sender's memory,
 /// and how that is reached.
 #[derive(Debug)]
-pub(super) struct Unbegun {
-    pub(super) name: u64,
-    pub(super) segs: Segs,
-    pub(super) direct: Reach,
+pub(in crate::endpoint) struct Unbegun {
+    pub(in crate::endpoint) name: u64,
+    pub(in crate::endpoint) segs: Segs,
+    pub(in crate::endpoint) direct: Reach,
 }
 
 /// What is needed of a request whose sender was invited, should that not come to it.
 #[derive(Debug)]
-pub(super) struct Invited {
-    pub(super) share: PieceCounter,
+pub(in crate::endpoint) struct Invited {
+    pub(in crate::endpoint) share: PieceCounter,
     /// The sender's memory.
-    pub(super) segs: ArrayVec<Seg, MAX_SEGS>,
+    pub(in crate::endpoint) segs: ArrayVec<Seg, MAX_SEGS>,
 }
 
 /// What a rendezvous was for.
 #[derive(Debug)]
-pub(super) enum Then {
+pub(in crate::endpoint) enum Then {
     Recv(MatchedRecv),
     /// `in_order`: no access that the peer posted behind it may take effect before it. `several`: it names more than one place, and the
     /// last one may stand for those before it.
@@ -185,37 +192,37 @@ pub(super) enum Then {
 
 impl Then {
     /// Whether no later access of the peer may take effect before.
-    pub(super) fn is_in_order(&self) -> bool {
+    pub(in crate::endpoint) fn is_in_order(&self) -> bool {
         matches!(self, Then::Write { in_order: true, .. })
     }
 }
 
 /// Memory that a peer reads, in frames or by an operation of either side.
 #[derive(Debug)]
-pub(super) struct Serve {
-    pub(super) peer: PeerId,
-    pub(super) iov: Spans,
-    pub(super) len: usize,
-    pub(super) done: usize,
-    pub(super) req: u64,
+pub(in crate::endpoint) struct Serve {
+    pub(in crate::endpoint) peer: PeerId,
+    pub(in crate::endpoint) iov: Spans,
+    pub(in crate::endpoint) len: usize,
+    pub(in crate::endpoint) done: usize,
+    pub(in crate::endpoint) req: u64,
     /// They count the read.
-    pub(super) cntrs: Bound,
-    pub(super) mrs: Mrs,
+    pub(in crate::endpoint) cntrs: Bound,
+    pub(in crate::endpoint) mrs: Mrs,
     /// No access that the peer posted behind it may take effect before it.
-    pub(super) in_order: bool,
+    pub(in crate::endpoint) in_order: bool,
     /// The peer was told of the memory, and gets the bytes itself.
-    pub(super) lent: bool,
+    pub(in crate::endpoint) lent: bool,
 }
 
 /// A message on its way into a posted buffer.
 #[derive(Debug)]
 pub(crate) struct MatchedRecv {
-    pub(super) iov: Spans,
-    pub(super) room: usize,
-    pub(super) entry: Completion,
-    pub(super) report: bool,
-    pub(super) multi: Option<u64>,
-    pub(super) tally: Tally,
+    pub(in crate::endpoint) iov: Spans,
+    pub(in crate::endpoint) room: usize,
+    pub(in crate::endpoint) entry: Completion,
+    pub(in crate::endpoint) report: bool,
+    pub(in crate::endpoint) multi: Option<u64>,
+    pub(in crate::endpoint) tally: Tally,
 }
 
 /// What is known of a message when it is matched.

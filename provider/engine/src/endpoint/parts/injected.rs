@@ -5,7 +5,7 @@ use link_api::PeerId;
 use crate::hash::Map;
 
 #[derive(Debug, Default)]
-pub(super) struct Injected {
+pub(in crate::endpoint) struct Injected {
     /// The bytes of those that a frame does not hold, by request.
     kept: Map<u64, Vec<u8>>,
     /// A message that was injected just now and has not left its buffer.
@@ -13,28 +13,28 @@ pub(super) struct Injected {
 }
 
 impl Injected {
-    pub(super) fn has_kept(&self) -> bool {
+    pub(in crate::endpoint) fn has_kept(&self) -> bool {
         !self.kept.is_empty()
     }
 
-    pub(super) fn keep(&mut self, name: u64, bytes: Vec<u8>) {
+    pub(in crate::endpoint) fn keep(&mut self, name: u64, bytes: Vec<u8>) {
         self.kept.insert(name, bytes);
     }
 
-    pub(super) fn kept(&self, name: u64) -> Option<&[u8]> {
+    pub(in crate::endpoint) fn kept(&self, name: u64) -> Option<&[u8]> {
         self.kept.get(&name).map(Vec::as_slice)
     }
 
-    pub(super) fn take_kept(&mut self, name: u64) -> Option<Vec<u8>> {
+    pub(in crate::endpoint) fn take_kept(&mut self, name: u64) -> Option<Vec<u8>> {
         self.kept.remove(&name)
     }
 
-    pub(super) fn set_leaving(&mut self, peer: PeerId, name: u64) {
+    pub(in crate::endpoint) fn set_leaving(&mut self, peer: PeerId, name: u64) {
         self.leaving = Some((peer, name));
     }
 
     #[inline(always)]
-    pub(super) fn take_leaving(&mut self) -> Option<(PeerId, u64)> {
+    pub(in crate::endpoint) fn take_leaving(&mut self) -> Option<(PeerId, u64)> {
         self.leaving.take()
     }
 }

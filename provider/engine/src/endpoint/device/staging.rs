@@ -6,13 +6,13 @@ use hmem::Span;
 use hmem::stage::{Pool, Transfer};
 use link_api::{Frame, PeerId};
 
-use super::bounces::Bounces;
+use crate::endpoint::device::bounces::Bounces;
 use crate::types::EpId;
 
 /// Frames one stream sends in a row, so that no other waits long.
-pub(super) const TURN: usize = 8;
+pub(in crate::endpoint) const TURN: usize = 8;
 /// Bytes of a buffer.
-pub(super) const BUFFER: usize = 256 << 10;
+pub(in crate::endpoint) const BUFFER: usize = 256 << 10;
 /// Buffers of an endpoint for what it sends, and for what it receives. Of the latter half may be taken when a frame
 /// comes, which may need several.
 const SENDING: usize = 8;
@@ -22,53 +22,53 @@ const AHEAD: usize = 2;
 
 /// What is staged at one endpoint.
 #[derive(Debug)]
-pub(super) struct Staging {
+pub(in crate::endpoint) struct Staging {
     sending: Pool,
-    pub(super) receiving: Pool,
+    pub(in crate::endpoint) receiving: Pool,
     streams: Vec<Stream>,
-    pub(super) landings: Vec<Landing>,
+    pub(in crate::endpoint) landings: Vec<Landing>,
     followings: Vec<Following>,
-    pub(super) bounces: Bounces,
+    pub(in crate::endpoint) bounces: Bounces,
 }
 
 /// A stream of frames that is read from a device.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(in crate::endpoint) struct Stream {
     name: u64,
-    pub(super) chunks: VecDeque<Chunk>,
+    pub(in crate::endpoint) chunks: VecDeque<Chunk>,
 }
 
 /// Bytes of a stream on their way to the host, or there and to be sent.
 #[derive(Debug)]
-pub(super) struct Chunk {
+pub(in crate::endpoint) struct Chunk {
     /// Which ones.
-    pub(super) off: usize,
-    pub(super) len: usize,
-    pub(super) transfer: Transfer,
+    pub(in crate::endpoint) off: usize,
+    pub(in crate::endpoint) len: usize,
+    pub(in crate::endpoint) transfer: Transfer,
 }
 
 /// Bytes of a frame on their way to a device.
 #[derive(Debug)]
-pub(super) struct Landing {
+pub(in crate::endpoint) struct Landing {
     /// The request that they are of.
-    pub(super) name: u64,
-    pub(super) transfer: Transfer,
+    pub(in crate::endpoint) name: u64,
+    pub(in crate::endpoint) transfer: Transfer,
 }
 
 /// Bytes of an injected message on their way to the host.
 #[derive(Debug)]
-pub(super) struct Following {
+pub(in crate::endpoint) struct Following {
     name: u64,
-    pub(super) transfer: Transfer,
-    pub(super) from: usize,
-    pub(super) len: usize,
+    pub(in crate::endpoint) transfer: Transfer,
+    pub(in crate::endpoint) from: usize,
+    pub(in crate::endpoint) len: usize,
     /// The peer had asked for them, under this name; or has since, and gets them anyway.
-    pub(super) asked: Option<u64>,
-    pub(super) asked_late: Option<u64>,
+    pub(in crate::endpoint) asked: Option<u64>,
+    pub(in crate::endpoint) asked_late: Option<u64>,
 }
 
 impl Staging {
-    pub(super) fn new() -> Staging {
+    pub(in crate::endpoint) fn new() -> Staging {
         let (sending, receiving) = (Pool::new(SENDING, BUFFER), Pool::new(RECEIVING, BUFFER));
         let (streams, landings, followings) = (Vec::new(), Vec::new(), Vec::new());
         Staging { sending, receiving, streams, landings, followings, bounces: Bounces::new() }
@@ -76,18 +76,18 @@ impl Staging {
 
     /// Whether there is no room for another frame.
     #[inline(always)]
-    pub(super) fn is_full(&self) -> bool {
+    pub(in crate::endpoint) fn is_full(&self) -> bool {
         self.landings.len() >= RECEIVING / 2
     }
 
     /// Whether frames of this request are on their way to a device.
-    pub(super) fn is_landing(&self, name: u64) -> bool {
+    pub(in crate::endpoint) fn is_landing(&self, name: u64) -> bool {
         self.landings.iter().any(|l| l.name == name)
     }
 
     /// Waits until all that is on its way to a device for this request is there; `false` if some of it cannot be put there.
     #[cold]
-    pub(super) fn wait_for_landings(&mut self, name: u64) -> bool {
+    pub(in crate::endpoint) fn wait_for_landings(&mut self, name: u64) -> bool {
         self.landings.iter_mut().filter(|l| l.name == name).all(|landing| {
             loop {
                 match landing.transfer.poll() {
@@ -99,7 +99,7 @@ impl Staging {
     }
 
     /// Ends what is under way for a request: when this returns its memory is not accessed any more.
-    pub(super) fn cancel(&mut self, name: u64) {
+    pub(in crate::endpoint) fn cancel(&mut self, name: u64) {
         self.streams.retain(|s| s.name != name);
         self.landings.retain(|l| l.name != name);
         self.followings.retain(|f| f.name != name);
@@ -107,7 +107,7 @@ impl Staging {
     }
 
     /// Likewise, for all.
-    pub(super) fn cancel_all(&mut self) {
+    pub(in crate::endpoint) fn cancel_all(&mut self) {
         self.streams.clear();
         self.landings.clear();
         self.followings.clear();
@@ -115,7 +115,7 @@ impl Staging {
     }
 
     /// Starts to copy bytes of an injected message to the host; `false` if there is no buffer for them.
-    pub(super) fn let_follow(
+    pub(in crate::endpoint) fn let_follow(
         &mut self,
         name: u64,
         asked: Option<u64>,
@@ -132,18 +132,18 @@ impl Staging {
     }
 
     /// Bytes of this message on their way to the host.
-    pub(super) fn following(&mut self, name: u64) -> Option<&mut Following> {
+    pub(in crate::endpoint) fn following(&mut self, name: u64) -> Option<&mut Following> {
         self.followings.iter_mut().find(|f| f.name == name)
     }
 
-    pub(super) fn take_following(&mut self, name: u64) -> Option<Following> {
+    pub(in crate::endpoint) fn take_following(&mut self, name: u64) -> Option<Following> {
         let at = self.followings.iter().position(|f| f.name == name)?;
         Some(self.followings.swap_remove(at))
     }
 
     /// The stream of this name, whose next byte to be sent is `done`, with the device at work for it; and how many copies
     /// were started. `None`: there is no buffer for it.
-    pub(super) fn feed(
+    pub(in crate::endpoint) fn feed(
         &mut self,
         name: u64,
         iov: &[Span],
@@ -177,7 +177,7 @@ impl Staging {
 
 /// Where bytes come from.
 #[derive(Clone, Copy)]
-pub(super) enum Source<'a> {
+pub(in crate::endpoint) enum Source<'a> {
     /// A frame, from this byte of it on.
     Frame(&'a Frame, usize),
     /// What was kept of a frame: a message that has waited to be received, or an access that had to wait.
@@ -185,15 +185,15 @@ pub(super) enum Source<'a> {
 }
 
 /// The memory that a stream is of cannot be read.
-pub(super) struct Unread;
+pub(in crate::endpoint) struct Unread;
 
 /// An injected message whose bytes are about to leave their buffer, see [`Domain::start_send`](crate::Domain::start_send).
 #[derive(Debug)]
 #[must_use = "the buffer is in use until `Domain::has_left` says that it is not"]
 pub struct Leaving {
     pub(crate) ep: EpId,
-    pub(super) peer: PeerId,
-    pub(super) name: u64,
+    pub(in crate::endpoint) peer: PeerId,
+    pub(in crate::endpoint) name: u64,
     /// Polls for which the receiver is still waited for.
-    pub(super) patience: u32,
+    pub(in crate::endpoint) patience: u32,
 }
