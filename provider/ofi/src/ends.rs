@@ -6,6 +6,7 @@ use link_api::{Gone, PeerId, RmaLink};
 use wire::session::Control;
 
 use crate::below::Below;
+use crate::channel::FIRST;
 use crate::link::{Held, OfiLink, Out};
 use crate::peer::Stage;
 
@@ -43,14 +44,19 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// The fabric has lost a message.
     #[cold]
     pub(crate) fn lost(&mut self, who: u64, why: &str) {
+        let (first, who) = (who & FIRST != 0, who & !FIRST);
         let peer = PeerId((who >> 32) as u32);
         let Some(at) =
             self.peers.get(peer.0 as usize).filter(|at| u64::from(at.generation) == who & 0xffff_ffff)
         else {
             return;
         };
-        if at.stage == Stage::Meeting {
-            return self.refuse(peer, why);
+        match at.stage {
+            Stage::Meeting if first => return self.first_failed(peer, why),
+            Stage::Meeting => return self.refuse(peer, why),
+            // It was sent again, and has come.
+            _ if first => return,
+            _ => {}
         }
         if at.broken.is_some() {
             return;

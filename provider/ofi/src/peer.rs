@@ -38,6 +38,13 @@ pub(crate) struct Peer {
     /// A ping, or the answer to one, is still to be sent.
     pub(crate) ping_due: bool,
     pub(crate) pong_due: bool,
+    /// While the two meet: when the first message is sent again, or for the first time where the provider refused
+    /// it; how often it was sent; how often it failed.
+    pub(crate) again: Option<Instant>,
+    pub(crate) repeats: u32,
+    pub(crate) failures: u32,
+    /// It takes a first message that is repeated.
+    pub(crate) takes_again: bool,
     /// It is to be told of room, and could not be.
     pub(crate) room_due: bool,
     /// Why the fabric does not lead to it.
@@ -77,6 +84,10 @@ impl Peer {
             until: None,
             ping_due: false,
             pong_due: false,
+            again: None,
+            repeats: 0,
+            failures: 0,
+            takes_again: false,
             room_due: false,
             refused: None,
             bye: None,
@@ -96,6 +107,7 @@ impl Peer {
     /// Whether it is to be looked after: something is to be said to it, or it takes time.
     pub(crate) fn is_restless(&self) -> bool {
         self.until.is_some()
+            || self.again.is_some()
             || self.ping_due
             || self.pong_due
             || self.room_due
