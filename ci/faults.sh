@@ -80,10 +80,11 @@ part_reopen() {
     done
 }
 
-# A sender that ends when its sends have completed, over sockets.
+# A sender that ends when its sends have completed, over sockets and over another provider.
 part_bye() {
     compile bye
     check "bye tcp" "$(pick 120 900)" env FI_STRAIT_LINKS=tcp "$bin/bye" "$(pick 1 20)"
+    check "bye ofi:tcp" "$(pick 120 900)" env FI_STRAIT_LINKS=ofi:tcp "$bin/bye" "$(pick 1 20)" frames
 }
 
 part_errors() {

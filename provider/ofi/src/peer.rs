@@ -52,6 +52,7 @@ pub(crate) struct Peer {
     /// It has said how many messages it sent, and was told that all have come.
     pub(crate) bye: Option<(u32, bool)>,
     /// This side has said so, and was told.
+    pub(crate) bye_said: Option<u32>,
     pub(crate) bye_heard: bool,
     /// The fabric has lost a message: its end is to be told of by the connection until then.
     pub(crate) broken: Option<Instant>,
@@ -91,6 +92,7 @@ impl Peer {
             room_due: false,
             refused: None,
             bye: None,
+            bye_said: None,
             bye_heard: false,
             broken: None,
             ending: 0,
