@@ -80,10 +80,11 @@ part_reopen() {
     done
 }
 
-# A sender that ends when its sends have completed, over sockets.
+# A sender that ends when its sends have completed, over sockets and over another provider.
 part_bye() {
     compile bye
     check "bye tcp" "$(pick 120 900)" env FI_STRAIT_LINKS=tcp "$bin/bye" "$(pick 1 20)"
+    check "bye ofi:tcp" "$(pick 120 900)" env FI_STRAIT_LINKS=ofi:tcp "$bin/bye" "$(pick 1 20)" frames
 }
 
 part_errors() {
@@ -164,13 +165,12 @@ part_storm() {
     done
 }
 
-# The same where no peer is reached by shared memory. Over ofi alone a connection of the provider's that fails while two endpoints meet is
-# an error of theirs, and with tcp beside it they go by tcp (docs/faults.md).
+# The same where no peer is reached by shared memory.
 part_farstorm() {
     local links seconds
     seconds=${STORM_SECONDS:-$(pick 24 3600)}
     compile storm
-    for links in tcp ofi:tcp,tcp; do
+    for links in tcp ofi:tcp; do
         # shellcheck disable=SC2046
         check "storm $links" $((seconds + 60)) env FI_STRAIT_LINKS=$links "$bin/storm" "$seconds" $RANDOM $((RANDOM % 4 + 3)) \
             $([ $((RANDOM % 2)) = 0 ] || echo auto)

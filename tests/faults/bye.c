@@ -3,17 +3,18 @@
  * A sender ends as soon as its sends have completed, while the receiver, which has done something else meanwhile, sends to it.
  * Every message that completed has to arrive.
  *
- *   bye [rounds]
+ *   bye [rounds] [frames]
  *
  * The sender ends by fi_close, by exit(3), or by the end of main. What the receiver sends to it then is answered by a reset, after which
- * the sender's kernel sends no more of what it has.
+ * the sender's kernel sends no more of what it has. With `frames` no message is one that the receiver reads (over
+ * ofi those of 64 KiB and more): such a one completes when that has been done, and has arrived by then.
  */
 #include "fab.h"
 
 enum how { CLOSES, EXITS, RETURNS, HOWS };
 static const char *const hows[] = {"fi_close", "exit(3)", "end of main"};
-static const size_t lens[] = {1 << 10, 100 << 10, 200 << 10, 1 << 20};
-enum { LENS = sizeof lens / sizeof *lens, MOST = 400, LONGEST = 1 << 20, WINDOW = 64 };
+static const size_t all_lens[][4] = {{1 << 10, 100 << 10, 200 << 10, 1 << 20}, {64, 1 << 10, 8 << 10, 16 << 10}};
+enum { LENS = sizeof all_lens[0] / sizeof *all_lens[0], MOST = 400, LONGEST = 1 << 20, WINDOW = 64 };
 
 /* The receiver is busy for so long before it looks, and then sends so often. */
 static const uint64_t busy_ns = 10000000, pause_ns = 2000000;
@@ -45,7 +46,7 @@ static void room(void)
 }
 
 /* Sends for 60 ms or until all have gone, and counts those that completed. */
-static void sender(struct fab *me, size_t len)
+static void sender(struct fab *me, size_t len, enum fi_threading threading)
 {
 	uint64_t start;
 	fi_addr_t b;
@@ -53,7 +54,7 @@ static void sender(struct fab *me, size_t len)
 	struct op op;
 
 	fab_role = "sender";
-	fab_open(me, (struct fab_options){.progress = FI_PROGRESS_MANUAL});
+	fab_open(me, (struct fab_options){.progress = FI_PROGRESS_MANUAL, .threading = threading});
 	sh->a = me->name;
 	sh->a_ready = 1;
 	until_set(&sh->b_ready);
@@ -158,6 +159,7 @@ static int receiver(size_t len)
 int main(int argc, char **argv)
 {
 	int rounds = argc > 1 ? atoi(argv[1]) : 1, bad = 0;
+	const size_t *lens = all_lens[argc > 2 && !strcmp(argv[2], "frames")];
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	sh = shared_memory(sizeof *sh);
@@ -176,7 +178,8 @@ int main(int argc, char **argv)
 			struct fab me;
 
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			sender(&me, len);
+			/* Both of a thread of its own and of any. */
+			sender(&me, len, how == RETURNS ? FI_THREAD_DOMAIN : FI_THREAD_SAFE);
 			if (how == CLOSES)
 				fab_close(&me);
 			if (how == EXITS)

@@ -205,6 +205,13 @@ impl<L: RmaLink> Domain<L> {
         std::mem::take(&mut self.core.kept)
     }
 
+    /// The process exits: [`Link::settle`](link_api::Link::settle) of each endpoint.
+    pub fn settle(&mut self, last: bool) -> bool {
+        let mut settled = true;
+        self.eps.iter_mut().for_each(|(_, ep)| settled &= ep.link.settle(last));
+        settled
+    }
+
     /// Has every peer wake this process when it sends. `true`: nothing is there now, and all links' wait
     /// descriptors may be slept on.
     pub fn arm(&mut self) -> bool {

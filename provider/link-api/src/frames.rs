@@ -266,6 +266,13 @@ pub trait Link {
         true
     }
 
+    /// The process exits with this endpoint open. Whether all that was sent has arrived, or never will; if not,
+    /// this is to be called again, for the `last` time when it is not waited for any more. Nothing is handed out,
+    /// and nothing closed. A link that needs no calls for what it has taken ignores this.
+    fn settle(&mut self, _last: bool) -> bool {
+        true
+    }
+
     /// No operation, message or address refers to this peer any more. If the link has no channel to or from it
     /// either, its number may be given to another peer from now on; else this is to be called again after its next
     /// [`Event::Closed`].

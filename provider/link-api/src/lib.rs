@@ -9,6 +9,9 @@
 
 #![forbid(unsafe_code)]
 
+/// The name of a thread that a process of the shared memory link has, which sleeps and makes no calls.
+pub const KEEPER: &str = "strait-keeper";
+
 mod budget;
 mod frames;
 mod meter;

@@ -25,12 +25,11 @@
 use std::io;
 use std::sync::{Mutex, mpsc};
 
+use link_api::KEEPER;
 use wire::channel::Space;
 
 use crate::random;
 
-/// The name of a keeper.
-pub(crate) const KEEPER: &str = "strait-keeper";
 /// Bytes of the guard.
 const PAGE: usize = 4096;
 /// Where writers leave a word each: lines of the guard behind the one with the token.

@@ -144,11 +144,42 @@ pub(crate) struct Channel {
     told: u32,
     /// What came before others that were sent earlier. Copied, so that those find buffers to come in.
     early: BTreeMap<u32, Box<[u8]>>,
+    /// The first message each way, by which the two meet: either may be sent again, and come again.
+    first_sent: Option<Box<[u8]>>,
+    first_came: Option<Box<[u8]>>,
 }
+
+/// What failures of a channel's first message are told with, which may be sent again, beside its other ones.
+pub(crate) const FIRST: u64 = 1 << 63;
 
 impl Channel {
     pub(crate) fn new(far: Far, keys: Keys, who: u64) -> Channel {
-        Channel { far, keys, who, sent: 0, done_there: 0, came: 0, done: 0, told: 0, early: BTreeMap::new() }
+        Channel {
+            far,
+            keys,
+            who,
+            sent: 0,
+            done_there: 0,
+            came: 0,
+            done: 0,
+            told: 0,
+            early: BTreeMap::new(),
+            first_sent: None,
+            first_came: None,
+        }
+    }
+
+    /// Sends the first message again, if there was one, as it was.
+    pub(crate) fn repeat_first<F: Below>(&self, below: &mut F) -> Result<(), NotSent> {
+        let Some(front) = self.first_sent.as_deref() else { return Ok(()) };
+        let who = self.who | FIRST;
+        let message = Message { who, is_frame: false, front, middle: &[], body: &[], off: 0, len: 0 };
+        below.send(self.far.dest, &message)
+    }
+
+    /// Whether these bytes are those of the first message, which was taken before.
+    pub(crate) fn is_first_again(&self, bytes: &[u8]) -> bool {
+        self.first_came.as_deref() == Some(bytes)
     }
 
     /// Whether a frame that was sent is with the provider below still.
@@ -211,8 +242,9 @@ impl Channel {
         let mark = Mark { slot: self.far.slot, generation: self.far.generation, number: self.sent };
         front[..Mark::LEN].copy_from_slice(&mark.encode());
         front[Mark::LEN..START].copy_from_slice(&header);
+        let is_first = self.sent == 0 && sort != Sort::Frame && self.first_sent.is_none();
         let message = Message {
-            who: self.who,
+            who: if is_first { self.who | FIRST } else { self.who },
             is_frame: sort == Sort::Frame,
             front: &front[..end],
             middle: &head[of_head..],
@@ -222,6 +254,9 @@ impl Channel {
         };
         match below.send(self.far.dest, &message) {
             Ok(()) => {
+                if is_first {
+                    self.first_sent = Some(front[..end].into());
+                }
                 self.sent = self.sent.wrapping_add(1);
                 self.told = self.done;
                 Ok(())
@@ -268,6 +303,9 @@ impl Channel {
         // More than before, and no more than was sent.
         if done.wrapping_sub(self.done_there) > self.under_way() {
             return Err(Spoilt("it has taken what was not sent"));
+        }
+        if self.came == 0 && self.first_came.is_none() && bytes.len() <= SHORT {
+            self.first_came = Some(bytes.into());
         }
         self.done_there = done;
         self.came = self.came.wrapping_add(1);

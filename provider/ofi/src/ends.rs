@@ -6,6 +6,7 @@ use link_api::{Gone, PeerId, RmaLink};
 use wire::session::Control;
 
 use crate::below::Below;
+use crate::channel::{BEFORE, Came, Channel, FIRST};
 use crate::link::{Held, OfiLink, Out};
 use crate::peer::Stage;
 
@@ -43,14 +44,19 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// The fabric has lost a message.
     #[cold]
     pub(crate) fn lost(&mut self, who: u64, why: &str) {
+        let (first, who) = (who & FIRST != 0, who & !FIRST);
         let peer = PeerId((who >> 32) as u32);
         let Some(at) =
             self.peers.get(peer.0 as usize).filter(|at| u64::from(at.generation) == who & 0xffff_ffff)
         else {
             return;
         };
-        if at.stage == Stage::Meeting {
-            return self.refuse(peer, why);
+        match at.stage {
+            Stage::Meeting if first => return self.first_failed(peer, why),
+            Stage::Meeting => return self.refuse(peer, why),
+            // It was sent again, and has come.
+            _ if first => return,
+            _ => {}
         }
         if at.broken.is_some() {
             return;
@@ -81,19 +87,76 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
     }
 
-    /// Waits a moment until what was sent has come.
-    fn farewell(&mut self) {
-        let mut leaving: Vec<PeerId> = Vec::new();
-        for at in 0..self.peers.len() {
-            let peer = PeerId(at as u32);
-            let Some((sent, quiet)) = self.peers[at].channel.as_ref().map(|c| (c.sent, c.is_quiet())) else {
-                continue;
-            };
-            self.say(peer, &Control::Bye(sent));
-            if !quiet {
-                leaving.push(peer);
+    /// Tells a peer how much was sent to it.
+    fn say_bye(&mut self, peer: PeerId) {
+        let at = &mut self.peers[peer.0 as usize];
+        let Some(sent) = at.channel.as_ref().map(|c| c.sent) else { return };
+        (at.bye_said, at.bye_heard) = (Some(sent), false);
+        self.say(peer, &Control::Bye(sent));
+    }
+
+    /// The peers that may still say that all that was sent to them has come, and have not.
+    fn owed(&self) -> Vec<PeerId> {
+        let is_owed = |peer: &PeerId| {
+            let at = &self.peers[peer.0 as usize];
+            let has_all = |c: &Channel| c.is_quiet() || at.bye_heard && at.bye_said == Some(c.sent);
+            let owes = |c: &Channel| !has_all(c);
+            at.channel.as_ref().is_some_and(owes) && at.broken.is_none()
+        };
+        (0..self.peers.len() as u32).map(PeerId).filter(is_owed).collect()
+    }
+
+    /// The process exits. What was sent is to come, as where the endpoint is closed; what comes meanwhile is
+    /// kept, and all else as it was, for handlers of exit(3) that run later.
+    pub(crate) fn settle_at_exit(&mut self, last: bool) -> bool {
+        if std::process::id() != self.pid || self.below.is_none() || self.failed {
+            return true;
+        }
+        for peer in self.owed() {
+            // Of what is sent meanwhile when the last answer is there, so that each has one.
+            if self.peers[peer.0 as usize].bye_said.is_none() || self.peers[peer.0 as usize].bye_heard {
+                self.say_bye(peer);
             }
         }
+        self.look_at_all();
+        self.set_aside();
+        let leaving = self.owed();
+        if last {
+            self.warn_of_left(&leaving);
+        }
+        leaving.is_empty() && self.saying.is_empty()
+    }
+
+    /// Copies what has come and waits for its turn, so that more can come.
+    fn set_aside(&mut self) {
+        for out in &mut self.out {
+            let copy = match out {
+                Out::Frame(from, generation, came @ Came::Buffer(..)) => {
+                    (*from, *generation, Came::Copy(came.bytes(self.below.as_ref()).into()))
+                }
+                // A frame by the connection is told of like one by the fabric of a peer that has no channel.
+                Out::Base(frame) => {
+                    let mut bytes = vec![0; BEFORE + frame.len];
+                    self.base.read(frame, 0, &mut bytes[BEFORE..]);
+                    let generation = self.peers[frame.from.0 as usize].generation;
+                    (frame.from, generation, Came::Copy(bytes.into()))
+                }
+                _ => continue,
+            };
+            match std::mem::replace(out, Out::Frame(copy.0, copy.1, copy.2)) {
+                Out::Frame(_, _, came) => came.give_back(self.below.as_mut()),
+                Out::Base(frame) => {
+                    self.base.release(frame);
+                    self.base_busy = false;
+                }
+                Out::Event(_) => {}
+            }
+        }
+    }
+
+    /// Waits a moment until what was sent has come.
+    fn farewell(&mut self) {
+        (0..self.peers.len() as u32).for_each(|at| self.say_bye(PeerId(at)));
         if let Some(Held::Base(frame)) = self.held.take() {
             self.base.release(frame);
             self.base_busy = false;
@@ -110,10 +173,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                     _ => {}
                 }
             }
-            leaving.retain(|peer| {
-                let at = &self.peers[peer.0 as usize];
-                at.channel.as_ref().is_some_and(|c| !c.is_quiet()) && !at.bye_heard && at.broken.is_none()
-            });
+            let leaving = self.owed();
             if leaving.is_empty() && self.saying.is_empty() {
                 return;
             }

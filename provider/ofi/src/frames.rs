@@ -278,6 +278,10 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         self.base.serve_host(on);
     }
 
+    fn settle(&mut self, last: bool) -> bool {
+        self.settle_at_exit(last)
+    }
+
     fn forget(&mut self, peer: PeerId) {
         if self.is_connected(peer) || self.is_own(peer) {
             return;

@@ -95,6 +95,17 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             }
             return below.give_back(buffer);
         };
+        if mark.number == 0 && channel.is_first_again(bytes) {
+            // Its answer is sent again, too.
+            let answered = at.stage == Stage::Meeting && !at.pong_due;
+            below.give_back(buffer);
+            if answered {
+                at.again = Some(Instant::now());
+                self.note_restless(peer);
+                self.tend(peer);
+            }
+            return;
+        }
         match channel.is_next(mark.number, bytes, window) {
             Ok(true) => self.take(peer, Came::Buffer(buffer, len)),
             Ok(false) => return below.give_back(buffer),
@@ -188,14 +199,16 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     pub(crate) fn tend(&mut self, peer: PeerId) {
         let at = &mut self.peers[peer.0 as usize];
         at.full = false;
-        let mut refused = None;
+        // After a failure there is a pause.
+        let pauses = at.stage == Stage::Meeting && at.again.is_some_and(|again| Instant::now() < again);
+        let (mut refused, mut first) = (None, false);
         if let (Some(below), Some(channel)) = (&mut self.below, &mut at.channel) {
             for (sort, due) in [(Sort::Ping, &mut at.ping_due), (Sort::Pong, &mut at.pong_due)] {
-                if !*due {
+                if !*due || pauses {
                     continue;
                 }
                 match channel.send(below, Said::short(sort, &[])) {
-                    Ok(()) => *due = false,
+                    Ok(()) => (*due, first) = (false, first || channel.sent == 1),
                     Err(NotSent::Busy | NotSent::Fault) => {}
                     Err(NotSent::Error(why)) => refused = Some(why),
                 }
@@ -203,11 +216,17 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
         if let Some(why) = refused {
             return if at.stage == Stage::Meeting {
-                self.refuse(peer, &why)
+                self.first_failed(peer, &why)
             } else {
                 self.cut(peer, Some(Gone::Reset))
             };
         }
+        if first {
+            self.note_first_sent(peer);
+        } else if !at.ping_due && !at.pong_due {
+            self.repeat_first(peer);
+        }
+        let at = &mut self.peers[peer.0 as usize];
         if at.room_due {
             at.room_due = false;
             self.tell_room(peer);

@@ -1,18 +1,33 @@
 //! How two endpoints that have a connection agree on a fabric, or not.
 //!
-//! Each tells the other where it is on the fabric. Then each sends a message there, and answers that of the other. When the side
-//! whose name is lower has its answer, it says that frames go by the fabric from now on. Either side may say instead that they go
-//! by the connection.
+//! Each tells the other where it is on the fabric. Then the side whose name is lower sends a message there,
+//! which the other one answers. With the answer it says that frames go by the fabric from now on. Either side
+//! may say instead that they go by the connection.
+//!
+//! The other side sends nothing before it has received: where two endpoints of `tcp` (libfabric 2.1.0) connect
+//! to each other at once, one may take the other's request, which is void by then, for a newer connection, and
+//! drops the one that both have agreed on with what was sent by it. A connection of the provider's may be lost
+//! all the same, with or without an error, though both endpoints live. So the first message is sent again until
+//! the answer has come, and the answer as often as that comes; a repeated message is known by its bytes.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use link_api::{Event, Gone, PeerId, RmaLink};
-use wire::session::{Announce, Control, MEETING, NAME, READS, Role, fabric_keys};
+use wire::session::{Announce, Control, MEETING, NAME, READS, REPEATS, Role, fabric_keys};
 
-use crate::below::Below;
+use crate::below::{Below, NotSent};
 use crate::channel::{Channel, Far};
 use crate::link::{OfiLink, Out};
 use crate::peer::Stage;
+
+/// The first message is sent again after this time without an answer, and after twice the last time from then
+/// on; sooner after a failure that the provider reports.
+const AGAIN: Duration = Duration::from_millis(500);
+const AFTER_FAILURE: Duration = Duration::from_millis(50);
+/// Doublings of either, at most.
+const DOUBLINGS: u32 = 5;
+/// So many failures are too many where frames may go by the connection instead.
+const FAILURES: u32 = 3;
 
 /// A provider's name as it is announced.
 fn padded(name: &str) -> [u8; NAME] {
@@ -67,7 +82,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             window: below.window(),
             protocol,
             format,
-            can: if self.reading.most.is_some() { READS } else { 0 },
+            can: REPEATS | if self.reading.most.is_some() { READS } else { 0 },
             name: padded(below.name()),
             nonce,
             address: below.address().to_vec(),
@@ -117,7 +132,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let decides = self.decides(peer);
         let at = self.at(peer);
         at.theirs = Some(said);
-        at.ping_due = true;
+        at.ping_due = decides;
         if !decides {
             // The other side does, and its end is told of.
             at.until = None;
@@ -156,6 +171,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let who = u64::from(peer.0) << 32 | u64::from(at.generation);
         at.channel = Some(Channel::new(far, keys, who));
         at.dealings.may_read = said.can & READS != 0;
+        at.takes_again = said.can & REPEATS != 0;
         Ok(())
     }
 
@@ -192,8 +208,49 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     fn settled(&mut self, peer: PeerId) {
         let at = self.at(peer);
-        (at.stage, at.until) = (Stage::Fabric, None);
+        (at.stage, at.until, at.again) = (Stage::Fabric, None, None);
         log::debug!("{} -> {}: the fabric leads there", self.base.addr(), self.base.peer_addr(peer));
+    }
+
+    /// The first message was sent, for the first time or again. The side that decides repeats it until the answer
+    /// has come; the answer is repeated only when the message is.
+    pub(crate) fn note_first_sent(&mut self, peer: PeerId) {
+        let decides = self.decides(peer);
+        let at = self.at(peer);
+        if at.stage == Stage::Meeting {
+            let doubled = at.repeats.min(DOUBLINGS);
+            at.again = (decides && at.takes_again).then(|| Instant::now() + AGAIN * (1 << doubled));
+            at.repeats += 1;
+        }
+    }
+
+    /// The first message failed. That need not be the end: the provider's connection may be lost, and made again,
+    /// while both endpoints live. The end of a peer is told by the connection that the two meet by.
+    #[cold]
+    pub(crate) fn first_failed(&mut self, peer: PeerId, why: &str) {
+        let (own, name) = (self.base.addr(), self.base.peer_addr(peer));
+        let fallback = self.options.fallback;
+        let at = self.at(peer);
+        at.failures += 1;
+        if !at.takes_again || fallback && at.failures >= FAILURES {
+            return self.refuse(peer, why);
+        }
+        let pause = AFTER_FAILURE * (1 << at.failures.min(DOUBLINGS));
+        at.again = Some(Instant::now() + pause);
+        log::debug!("{own} -> {name}: no message gets there yet, and another one is tried: {why}");
+        self.note_restless(peer);
+    }
+
+    /// Sends the first message again if it is time.
+    pub(crate) fn repeat_first(&mut self, peer: PeerId) {
+        let at = &mut self.peers[peer.0 as usize];
+        let due = at.stage == Stage::Meeting && at.again.is_some_and(|again| again <= Instant::now());
+        let (true, Some(below), Some(channel)) = (due, &mut self.below, &at.channel) else { return };
+        match channel.repeat_first(below) {
+            Ok(()) => self.note_first_sent(peer),
+            Err(NotSent::Busy | NotSent::Fault) => {}
+            Err(NotSent::Error(why)) => self.first_failed(peer, &why),
+        }
     }
 
     /// This side does not want the fabric, or cannot.

@@ -38,6 +38,13 @@ pub(crate) struct Peer {
     /// A ping, or the answer to one, is still to be sent.
     pub(crate) ping_due: bool,
     pub(crate) pong_due: bool,
+    /// While the two meet: when the first message is sent again, or for the first time where the provider refused
+    /// it; how often it was sent; how often it failed.
+    pub(crate) again: Option<Instant>,
+    pub(crate) repeats: u32,
+    pub(crate) failures: u32,
+    /// It takes a first message that is repeated.
+    pub(crate) takes_again: bool,
     /// It is to be told of room, and could not be.
     pub(crate) room_due: bool,
     /// Why the fabric does not lead to it.
@@ -45,6 +52,7 @@ pub(crate) struct Peer {
     /// It has said how many messages it sent, and was told that all have come.
     pub(crate) bye: Option<(u32, bool)>,
     /// This side has said so, and was told.
+    pub(crate) bye_said: Option<u32>,
     pub(crate) bye_heard: bool,
     /// The fabric has lost a message: its end is to be told of by the connection until then.
     pub(crate) broken: Option<Instant>,
@@ -77,9 +85,14 @@ impl Peer {
             until: None,
             ping_due: false,
             pong_due: false,
+            again: None,
+            repeats: 0,
+            failures: 0,
+            takes_again: false,
             room_due: false,
             refused: None,
             bye: None,
+            bye_said: None,
             bye_heard: false,
             broken: None,
             ending: 0,
@@ -96,6 +109,7 @@ impl Peer {
     /// Whether it is to be looked after: something is to be said to it, or it takes time.
     pub(crate) fn is_restless(&self) -> bool {
         self.until.is_some()
+            || self.again.is_some()
             || self.ping_due
             || self.pong_due
             || self.room_due

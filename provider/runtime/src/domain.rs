@@ -247,6 +247,12 @@ impl<L: RmaLink> Runtime<L> {
         })
     }
 
+    /// As [`Runtime::enter`], at exit(3). `None`: another thread is in.
+    pub(crate) fn enter_at_exit(&self) -> Result<Option<Guard<'_, L>>, Poisoned> {
+        let state = self.lock.enter_at_exit()?;
+        Ok(state.map(|state| Guard { state, progress: &self.progress }))
+    }
+
     /// Takes a sleeper that does not sleep any more off the list; to be called before its queue or
     /// counter is closed.
     pub fn forget(&self, wait: &Arc<Wait>) -> Result<(), Error> {

@@ -7,6 +7,7 @@
 //! | `lock` | the lock |
 //! | `wait` | [`Wait`]: the descriptor that a thread sleeps on, and how it is woken |
 //! | `progress`, `thread` | the thread of a domain with automatic progress |
+//! | `exit`, `alone` | exit(3) with endpoints open |
 //! | `poison` | panics: what is logged, and what later calls get |
 //!
 //! # Sleeping
@@ -33,8 +34,10 @@
 //! in the domain all the same: its links end, and nothing else of the engine is looked at. To catch what unwinds before it leaves the
 //! library is the door's, with [`catch`] or with `catch_unwind` and [`caught`].
 
+mod alone;
 mod domain;
 mod error;
+mod exit;
 mod lock;
 mod poison;
 mod progress;
@@ -43,6 +46,7 @@ mod wait;
 
 pub use domain::{Guard, Idle, Progress, Runtime, Step, Watched};
 pub use error::Error;
+pub use exit::settle_at_exit;
 pub use poison::{Poisoned, catch, caught};
 pub use progress::{Host, start};
 pub use wait::{Attached, Deadline, Wait};

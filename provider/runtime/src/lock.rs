@@ -14,6 +14,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::alone::is_alone;
 use crate::{Poisoned, catch};
 
 const FREE: u32 = 0;
@@ -85,6 +86,18 @@ impl<T> Lock<T> {
             self.wait()?;
         }
         Ok(Guard { lock: self, exclusive: PhantomData })
+    }
+
+    /// Enters at exit(3). `None`: another thread is in. It fails where this one may not enter, now or later.
+    pub(crate) fn enter_at_exit(&self) -> Result<Option<Guard<'_, T>>, Poisoned> {
+        // A forked child: a thread that it has not may have left the value in any state.
+        let other = self.pid != std::process::id() || self.state.load(Ordering::Relaxed) == DEAD;
+        // Where there are no other threads none enters while this one is in. One that has ended since its last
+        // call passed through the kernel's locks, as has this one's question for it.
+        if other || !self.shared && !is_alone() {
+            return Err(Poisoned);
+        }
+        Ok(self.step(FREE, HELD).then_some(Guard { lock: self, exclusive: PhantomData }))
     }
 
     /// The value, once a panic has been inside, to one thread at a time: it may be in any state. `None`: there was no
@@ -424,6 +437,40 @@ mod tests {
         assert_eq!(status, 0);
         drop(guard);
         assert!(lock.enter().is_ok());
+    }
+
+    /// The thread of the test is not the only one.
+    #[test]
+    fn at_exit_no_thread_enters_beside_another_one() {
+        let lock = Lock::shared(());
+        assert!(matches!(lock.enter_at_exit(), Ok(Some(_))));
+        let guard = lock.lock();
+        assert!(matches!(lock.enter_at_exit(), Ok(None)));
+        drop(guard);
+        assert!(matches!(lock.enter_at_exit(), Ok(Some(_))));
+        let other = thread::spawn(thread::park);
+        // SAFETY: one thread has it.
+        let serialized = unsafe { Lock::serialized(()) };
+        assert!(serialized.enter_at_exit().is_err(), "the other one may be in, for all that is known");
+        other.thread().unpark();
+        other.join().unwrap();
+        lock.state.store(DEAD, Ordering::SeqCst);
+        assert!(lock.enter_at_exit().is_err());
+    }
+
+    #[test]
+    fn at_exit_a_forked_child_enters_nothing_of_its_parents() {
+        let lock = Lock::shared(());
+        // SAFETY: the child looks at the lock, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: nothing of this process is run or written any more.
+            unsafe { libc::_exit(i32::from(lock.enter_at_exit().is_ok())) };
+        }
+        let mut status = 0;
+        // SAFETY: a child of ours, and a place for what became of it.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
     }
 
     #[test]

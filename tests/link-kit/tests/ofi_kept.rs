@@ -73,6 +73,48 @@ fn a_frame_is_kept_until_the_provider_below_tells_of_its_end() {
     assert_eq!(next(&mut b).as_deref(), Some(&b"kept"[..]));
 }
 
+/// As at exit(3), where nothing is handed out, and handlers that run later may go on.
+#[test]
+fn what_was_sent_arrives_once_it_is_settled_and_what_came_meanwhile_is_polled_later() {
+    let (mut a, to_b, mut b) = slow_to(&FakeNet::default());
+    let to_a = b.peer(&a.addr());
+    for round in 0..3u8 {
+        for n in 0..4 {
+            assert_eq!(a.send(to_b, &[round, n], &[], 0, 0), Err(Refused::Kept));
+        }
+        for n in 0..4 {
+            assert_eq!(b.send(to_a, &[round, n], &[], 0, 0), Ok(()));
+        }
+        assert!(!a.settle(false), "nothing has been taken");
+        let mut came = Vec::new();
+        until("all to arrive", || {
+            came.extend(next(&mut b));
+            a.settle(false)
+        });
+        until("all to be polled", || {
+            came.extend(next(&mut b));
+            came.len() == 4
+        });
+        assert_eq!(came, (0..4).map(|n| vec![round, n]).collect::<Vec<_>>());
+        let mut kept = Vec::new();
+        until("what came meanwhile", || {
+            kept.extend(next(&mut a));
+            kept.len() == 4
+        });
+        assert_eq!(kept, (0..4).map(|n| vec![round, n]).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn what_is_never_taken_is_settled_no_more() {
+    let (mut a, to_b, b) = slow_to(&FakeNet::default());
+    assert_eq!(a.send(to_b, b"lost", &[], 0, 0), Err(Refused::Kept));
+    assert!(!a.settle(false) && !a.settle(true), "a peer that makes no call");
+    drop(b);
+    until("its end", || a.settle(false));
+    assert!(matches!(a.poll(), Some(Event::Closed(peer, Gone::Reset)) if peer == to_b));
+}
+
 #[test]
 fn a_link_that_was_not_asked_does_not_say_what_it_keeps() {
     let net = FakeNet::default();

@@ -147,6 +147,93 @@ fn a_peer_is_unreachable_where_tcp_may_not_be_used() {
     );
 }
 
+/// Two ends that talk by the fabric alone, whose first messages are lost: those of one side, of the other, and
+/// of both.
+fn first_messages_are_lost(lose: fn(&mut Fake)) {
+    for which in [[true, false], [false, true], [true, true]] {
+        let mut h = harness(move |n, fake| {
+            if which[n] {
+                lose(fake);
+            }
+            true
+        });
+        h.fallback = false;
+        let (changes, lines) = talk(&mut h);
+        assert_eq!(changes, 0);
+        assert!(lines.iter().all(|line| line.starts_with("fake ")), "{lines:?}");
+    }
+}
+
+/// A provider's connection may be lost while two endpoints meet that live.
+#[test]
+fn messages_that_fail_while_two_meet_are_sent_again() {
+    first_messages_are_lost(|fake| fake.fails = 2);
+}
+
+/// Nor need its end be told.
+#[test]
+fn messages_that_are_lost_without_a_word_while_two_meet_are_sent_again() {
+    first_messages_are_lost(|fake| fake.drops = 1);
+}
+
+#[test]
+fn frames_go_by_tcp_where_messages_fail_all_the_time() {
+    let start = Instant::now();
+    let (changes, lines) = talk(&mut harness(|n, fake| {
+        fake.failing = n == 0;
+        true
+    }));
+    assert_eq!(changes, 2);
+    assert!(lines.iter().all(|line| line.starts_with("connected")), "{lines:?}");
+    assert!(
+        start.elapsed() < Duration::from_secs(10),
+        "the time in which it has to turn out is no time to wait"
+    );
+}
+
+#[test]
+fn a_peer_is_unreachable_where_messages_fail_all_the_time() {
+    let mut h = harness(|_, fake| {
+        fake.failing = true;
+        true
+    });
+    h.fallback = false;
+    h.patience = Duration::from_secs(1);
+    let (mut a, mut b) = (h.open(), h.open());
+    let (to_b, start) = (a.peer(&b.addr()), Instant::now());
+    let mut end = None;
+    until("the end", || {
+        let _ = a.send(to_b, b"hello", &[], 0, 0);
+        assert!(!matches!(b.poll(), Some(Event::Frame(_))), "a frame by a way that was not allowed");
+        end = end.take().or_else(|| a.poll());
+        end.is_some()
+    });
+    assert!(matches!(end, Some(Event::Closed(peer, _)) if peer == to_b), "{end:?}");
+    assert!(start.elapsed() >= h.patience, "it was not tried again");
+}
+
+/// Two that connect to each other at once may lose both connections.
+#[test]
+fn one_side_alone_sends_before_it_has_received() {
+    let mut h = harness(|_, fake| {
+        fake.deaf = true;
+        true
+    });
+    let (mut a, mut b) = (h.open(), h.open());
+    let to_b = a.peer(&b.addr());
+    let mut sent = [0; 2];
+    until("a message", || {
+        assert_eq!(a.send(to_b, b"hello", &[], 0, 0), Err(Refused::Busy));
+        assert!(a.poll().is_none() && b.poll().is_none());
+        sent = [&mut a, &mut b].map(|end| end.with(|l| l.below().expect("a fabric").sent));
+        sent != [0, 0]
+    });
+    sleep(Duration::from_millis(200));
+    assert!(a.poll().is_none() && b.poll().is_none());
+    let sent = [&mut a, &mut b].map(|end| end.with(|l| l.below().expect("a fabric").sent));
+    assert!(sent.contains(&0), "{sent:?}");
+}
+
 #[test]
 fn a_fabric_that_fails_ends_its_peers() {
     let mut h = harness(|_, _| true);

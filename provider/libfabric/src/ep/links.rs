@@ -1,10 +1,13 @@
 //! The links that an endpoint is opened with.
 
+use std::sync::Arc;
+
 use link::{Links, TcpOptions};
 use link_api::{Link as _, Standing};
 use ofi::{Below as _, Fabric, OfiLink};
 use wire::Addr;
 
+use crate::domain::Shared;
 use crate::errno::Errno;
 use crate::info::auth::AuthKey;
 use crate::param::{self, Params};
@@ -100,6 +103,15 @@ fn add_ofi(links: &mut Links, params: &Params, names: &[&str], tcp: TcpOptions) 
         Ok(Box::new(link) as link::BoxedLink)
     };
     links.add_over_tcp(tcp, over).map_err(with("ofi"))
+}
+
+/// What goes by a provider below arrives at exit(3) only if this process makes progress in it then. Sockets of
+/// tcp need none.
+pub(super) fn settle_at_exit(shared: &Arc<Shared>) {
+    let params = param::get();
+    if params.links.below().is_some() {
+        runtime::settle_at_exit(shared, params.tcp_linger);
+    }
 }
 
 /// What each link of an endpoint of this name would be: one is opened, and closed.

@@ -93,6 +93,7 @@ pub(crate) unsafe fn open(
     let setup = Mutex::new(Setup::new(links::open_link(attrs.bind, attrs.auth_key.as_ref())?, &attrs)?);
     let (tx, rx) = (attrs.tx_op_flags, attrs.rx_op_flags);
     let shared = domain.shared.clone();
+    links::settle_at_exit(&shared);
     shared.children.inc();
     let fids = Fids(Mutex::new(1));
     let xpu = device.map(xpu::XpuEp::new);

@@ -387,6 +387,12 @@ impl Link for Links {
         }
     }
 
+    fn settle(&mut self, last: bool) -> bool {
+        let mut settled = true;
+        self.far.iter_mut().for_each(|far| settled &= far.link.settle(last));
+        settled
+    }
+
     fn forget(&mut self, peer: PeerId) {
         self.wake();
         if self.is_connected(peer) {

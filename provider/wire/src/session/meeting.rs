@@ -42,6 +42,8 @@ pub const MAGIC: [u8; 8] = *b"\x93STOFI\x01\n";
 pub const MEETING: u16 = 2;
 /// [`Announce::can`]: memory is read by the fabric.
 pub const READS: u16 = 1;
+/// A message of the meeting may come again: it is the same one, byte by byte.
+pub const REPEATS: u16 = 2;
 /// Longest address.
 pub const MOST_ADDRESS: usize = 256;
 /// Bytes of a name.
@@ -66,7 +68,7 @@ pub struct Announce {
     pub protocol: u32,
     /// What sort of address it has.
     pub format: u32,
-    /// What it can do besides: [`READS`].
+    /// What it can do besides: [`READS`], [`REPEATS`].
     pub can: u16,
     /// The name of what is below.
     pub name: [u8; NAME],

@@ -154,6 +154,9 @@ impl FakeNet {
             turn: 0,
             deaf: false,
             failing: false,
+            fails: 0,
+            drops: 0,
+            sent: 0,
             dead: false,
             lost: Vec::new(),
             slow: false,
@@ -186,6 +189,11 @@ pub struct Fake {
     pub deaf: bool,
     /// Each message is lost, which is told.
     pub failing: bool,
+    /// So many messages are lost, which is told; and then so many, which is not.
+    pub fails: u32,
+    pub drops: u32,
+    /// Messages that it took.
+    pub sent: u32,
     /// It does nothing any more.
     pub dead: bool,
     lost: Vec<u64>,
@@ -277,8 +285,14 @@ impl Below for Fake {
         if !message.copy_to(&mut bytes) {
             return Err(NotSent::Fault);
         }
-        if self.failing {
+        self.sent += 1;
+        if self.failing || self.fails > 0 {
+            self.fails = self.fails.saturating_sub(1);
             self.lost.push(message.who);
+            return Ok(());
+        }
+        if self.drops > 0 {
+            self.drops -= 1;
             return Ok(());
         }
         if self.slow {

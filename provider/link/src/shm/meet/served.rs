@@ -41,7 +41,7 @@ pub(in crate::shm) fn is_served(addr: &Addr) -> bool {
 
 fn has_keeper(process: &Path) -> bool {
     let Ok(threads) = read_dir(process.join("task")) else { return false };
-    let is_keeper = |name: String| name.trim_end() == crate::space::KEEPER;
+    let is_keeper = |name: String| name.trim_end() == link_api::KEEPER;
     threads.flatten().any(|thread| read_to_string(thread.path().join("comm")).is_ok_and(is_keeper))
 }
 
