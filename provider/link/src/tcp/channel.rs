@@ -87,8 +87,9 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// `early`: long frames are told of when they begin.
+    /// `early`: long frames are told of when they begin. exit(3) waits for what is sent by it.
     pub(super) fn new(fd: Unshared, keys: Keys, (peer, conn): (&Hello, Conn), early: bool) -> Channel {
+        fd.mark();
         Channel {
             fd,
             keys,

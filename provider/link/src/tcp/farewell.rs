@@ -116,7 +116,8 @@ extern "C" fn at_exit() {
     let _ = std::panic::catch_unwind(|| wait_at_exit(Duration::from_millis(MOST.load(Ordering::Relaxed))));
 }
 
-/// Waits until all that the process has sent is acknowledged. The connections stay as they are, for handlers that run after this one;
+/// Waits until all that the process has sent to peers is acknowledged; not what it has said to callers that have not shown that they have
+/// the key, of which one could keep it waiting. The connections stay as they are, for handlers that run after this one;
 /// and no lock of an endpoint is taken, which a thread may have that does not go on. A completed message needs none: all of it was given
 /// to the kernel. In a forked child its parent's descriptors are no sockets.
 fn wait_at_exit(most: Duration) {
@@ -124,7 +125,7 @@ fn wait_at_exit(most: Duration) {
     let mut nap = *NAPS.start();
     loop {
         let mut owed = 0;
-        let looked = ipc::each_unshared(|fd| owed += sock::owed(&fd));
+        let looked = ipc::each_marked(|fd| owed += sock::owed(&fd));
         if looked && owed == 0 {
             return;
         }
@@ -138,5 +139,45 @@ fn wait_at_exit(most: Duration) {
         }
         std::thread::sleep(nap.min(left));
         nap = (2 * nap).min(*NAPS.end());
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::io::Write as _;
+    use std::net::{TcpListener, TcpStream};
+
+    use ipc::Unshared;
+
+    use super::*;
+
+    const CHILD: &str = "STRAIT_TEST_AT_EXIT";
+    const MOST: Duration = Duration::from_millis(300);
+
+    /// Descriptors are of a process, and so this has one of its own.
+    #[test]
+    fn exit_waits_for_what_was_sent_to_peers_and_not_for_strangers() {
+        if std::env::var_os(CHILD).is_none() {
+            let name = "tcp::farewell::tests::exit_waits_for_what_was_sent_to_peers_and_not_for_strangers";
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            return assert!(child.args(["--exact", name]).env(CHILD, "1").status().unwrap().success());
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let far = listener.accept().unwrap();
+        near.set_nonblocking(true).unwrap();
+        while near.write(&[0; 4096]).is_ok() {}
+        let near = Unshared::new(near.into());
+        assert!(sock::owed(&near) > 0);
+        let took = || {
+            let start = Instant::now();
+            wait_at_exit(MOST);
+            start.elapsed()
+        };
+        assert!(took() < MOST, "for a connection that is no peer's");
+        near.mark();
+        assert!(took() >= MOST);
+        drop(far);
+        assert!(took() < MOST, "for a connection that has ended");
     }
 }
