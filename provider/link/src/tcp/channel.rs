@@ -84,6 +84,8 @@ pub(super) struct Channel {
     /// Something was sent that may not have arrived, and since when that is known.
     pub(super) unsure: bool,
     pub(super) owing: Option<Instant>,
+    /// Since when, as far as is known, a part of this record has taken up a buffer while other peers found none.
+    pub(super) part: Option<(u64, Instant)>,
 }
 
 impl Channel {
@@ -116,6 +118,7 @@ impl Channel {
             last: false,
             unsure: false,
             owing: None,
+            part: None,
         }
     }
 
