@@ -87,12 +87,22 @@ pub(super) fn say(own: Addr, peers: &mut [Peer], most: Duration) {
     }
     for one in leaving {
         let bytes = one.channel.pending() + sock::owed(&one.channel.fd);
+        LOST.fetch_add(bytes as u64, Ordering::Relaxed);
         log::warn!(
             "{own} -> {}: closed after {} ms with {bytes} bytes that were not acknowledged, which may be lost",
             one.to,
             most.as_millis()
         );
     }
+}
+
+/// Bytes of this process that were given up so.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes that connections of this process over TCP had sent, or were to send, when they were ended, and that were not acknowledged within
+/// [`linger`](super::TcpOptions::linger): they may be lost.
+pub fn lost_at_ends() -> u64 {
+    LOST.load(Ordering::Relaxed)
 }
 
 /// The longest that an endpoint of this process waits, in milliseconds.
