@@ -85,6 +85,9 @@ part_bye() {
     compile bye
     check "bye tcp" "$(pick 120 900)" env FI_STRAIT_LINKS=tcp "$bin/bye" "$(pick 1 20)"
     check "bye ofi:tcp" "$(pick 120 900)" env FI_STRAIT_LINKS=ofi:tcp "$bin/bye" "$(pick 1 20)" frames
+    check "bye shm" "$(pick 120 900)" env FI_STRAIT_LINKS=shm "$bin/bye" "$(pick 1 20)"
+    # The ring is full when the sender ends, and nothing was read.
+    check "bye shm late" "$(pick 120 900)" env FI_STRAIT_LINKS=shm "$bin/bye" "$(pick 1 20)" late
 }
 
 part_errors() {

@@ -13,10 +13,17 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
 #[derive(Debug)]
 pub struct Unshared(ManuallyDrop<OwnedFd>);
 
-static ALL: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+/// One of all: its number, and whether it is [`Unshared::mark`]ed.
+#[derive(Clone, Copy, Debug)]
+struct One {
+    fd: RawFd,
+    marked: bool,
+}
+
+static ALL: Mutex<Vec<One>> = Mutex::new(Vec::new());
 
 /// The lock on all, from before a fork until after it.
-struct Held(UnsafeCell<Option<MutexGuard<'static, Vec<RawFd>>>>);
+struct Held(UnsafeCell<Option<MutexGuard<'static, Vec<One>>>>);
 
 // SAFETY: it is accessed by the handlers below alone, between `prepare` and `parent` or `child`, in the thread that forks;
 // all the while that thread has the lock, so that no other one is there.
@@ -38,7 +45,7 @@ impl Unshared {
         make().map(|fd| Unshared::register(&mut all, fd))
     }
 
-    fn lock() -> MutexGuard<'static, Vec<RawFd>> {
+    fn lock() -> MutexGuard<'static, Vec<One>> {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
             // SAFETY: the handlers are functions of this library, which libc forgets when it is unloaded.
@@ -47,27 +54,36 @@ impl Unshared {
         ALL.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn register(all: &mut Vec<RawFd>, fd: OwnedFd) -> Unshared {
-        all.push(fd.as_raw_fd());
+    fn register(all: &mut Vec<One>, fd: OwnedFd) -> Unshared {
+        all.push(One { fd: fd.as_raw_fd(), marked: false });
         Unshared(ManuallyDrop::new(fd))
     }
 
-    /// Another descriptor of the same.
+    /// From now on it is one of [`each_marked`].
+    pub fn mark(&self) {
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(one) = all.iter_mut().rfind(|one| one.fd == self.0.as_raw_fd()) {
+            one.marked = true;
+        }
+    }
+
+    /// Another descriptor of the same, which is not marked.
     pub fn try_clone(&self) -> io::Result<Unshared> {
         Unshared::make(|| self.0.try_clone())
     }
 }
 
-/// Calls `with` for each that there is, none of which is closed meanwhile. `false`: another thread changes what there is.
-pub fn each_unshared(mut with: impl FnMut(BorrowedFd<'_>)) -> bool {
+/// Calls `with` for each that is marked, none of which is closed meanwhile. `false`: another thread changes what there is.
+pub fn each_marked(mut with: impl FnMut(BorrowedFd<'_>)) -> bool {
     let all = match ALL.try_lock() {
         Ok(all) => all,
         Err(TryLockError::Poisoned(all)) => all.into_inner(),
         Err(TryLockError::WouldBlock) => return false,
     };
-    for fd in all.iter() {
+    // `child` leaves -1 for what it has closed.
+    for one in all.iter().filter(|one| one.marked && one.fd >= 0) {
         // SAFETY: it is one of an `Unshared`, whose end waits for the lock.
-        with(unsafe { BorrowedFd::borrow_raw(*fd) });
+        with(unsafe { BorrowedFd::borrow_raw(one.fd) });
     }
     true
 }
@@ -76,7 +92,7 @@ impl Drop for Unshared {
     fn drop(&mut self) {
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         // One that is not among them was closed by `child`, and its number may be another descriptor's.
-        let Some(at) = all.iter().rposition(|fd| *fd == self.0.as_raw_fd()) else { return };
+        let Some(at) = all.iter().rposition(|one| one.fd == self.0.as_raw_fd()) else { return };
         all.swap_remove(at);
         // Before the lock is let go of, so that no number is among them that is another descriptor's.
         // SAFETY: nothing uses it any more.
@@ -118,17 +134,17 @@ extern "C" fn child() {
 }
 
 /// Has all of these refer to nothing. Where the process has no descriptor left, some are closed to have one.
-fn give_up(fds: &mut [RawFd]) {
+fn give_up(fds: &mut [One]) {
     if fds.is_empty() {
         return;
     }
     let (mut null, mut closed) = (nothing(), 0);
     while null < 0 && closed < fds.len() {
-        close(fds[closed]);
+        close(fds[closed].fd);
         closed += 1;
         null = nothing();
     }
-    for (at, fd) in fds.iter_mut().enumerate().filter(|(_, fd)| **fd != null) {
+    for (at, One { fd, .. }) in fds.iter_mut().enumerate().filter(|(_, one)| one.fd != null) {
         // SAFETY: each number is that of a descriptor of ours, or of one that was closed above, and this process has one thread. It
         // stays one: what owns it may close it.
         if null >= 0 && unsafe { libc::dup3(null, *fd, libc::O_CLOEXEC) } == *fd {
@@ -140,7 +156,7 @@ fn give_up(fds: &mut [RawFd]) {
         }
         *fd = -1;
     }
-    if null >= 0 && !fds.contains(&null) {
+    if null >= 0 && fds.iter().all(|one| one.fd != null) {
         close(null);
     }
 }
@@ -303,6 +319,31 @@ mod tests {
             // SAFETY: a valid place for the status.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             assert_eq!(status, 0);
+        });
+    }
+
+    /// A child has none of its parent's: they are nothing there, or closed.
+    #[test]
+    fn what_is_marked_is_found_until_it_is_closed() {
+        by_itself("what_is_marked_is_found_until_it_is_closed", || {
+            let found = || {
+                let mut found = Vec::new();
+                assert!(each_marked(|fd| found.push(fd.as_raw_fd())));
+                found
+            };
+            let (one, other) = UnixStream::pair().unwrap();
+            let (one, other) = (Unshared::new(one.into()), Unshared::new(other.into()));
+            assert!(found().is_empty());
+            other.mark();
+            let copy = other.try_clone().unwrap();
+            assert_eq!(found(), [other.as_raw_fd()]);
+            let mut closed = [One { fd: -1, marked: true }];
+            std::mem::swap(&mut ALL.lock().unwrap()[0], &mut closed[0]);
+            assert_eq!(found(), [other.as_raw_fd()], "one that is closed");
+            std::mem::swap(&mut ALL.lock().unwrap()[0], &mut closed[0]);
+            drop((one, other));
+            assert!(found().is_empty());
+            drop(copy);
         });
     }
 

@@ -51,7 +51,7 @@ mod twin;
 pub mod word;
 
 pub use bell::Bell;
-pub use fork::{Unshared, each_unshared};
+pub use fork::{Unshared, each_marked};
 pub use limits::MemoryLimit;
 pub use mapping::Mapping;
 pub use poller::{Poller, Ready, Watch};

@@ -58,7 +58,7 @@ pub use shm::{
     DEFAULT_RING, ENDPOINT_NAMES, FEW, LONG_RING, MAX_RING, MIDDLE_RING, MIN_RING, NEAR, OpenOptions,
     ShmLink, WindowId, Windows, eager_most, offers as shm_offers, speculation_barrier,
 };
-pub use tcp::{TcpLink, TcpOptions};
+pub use tcp::{TcpLink, TcpOptions, lost_at_ends};
 
 /// A random number.
 pub(crate) fn random() -> std::io::Result<u64> {

@@ -11,6 +11,7 @@
 use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::{DeviceMemory, Error, Memory, PeerMemory};
 
@@ -238,6 +239,6 @@ pub trait Backend: Send + fmt::Debug {
     /// Makes the descriptor of an armed peer readable.
     fn wake(&mut self, peer: Rank) -> Result<(), Error>;
 
-    /// Leaves: what was queued has left, as far as that is possible within a second, and peers see [`Event::Gone`].
-    fn close(&mut self);
+    /// Leaves, when what was put is there, or at that time, and peers see [`Event::Gone`]. [`Error::TimedOut`]: some of it may be lost.
+    fn close(&mut self, until: Instant) -> Result<(), Error>;
 }

@@ -1,6 +1,7 @@
 //! A pipe: one stream, or one in each direction; and addresses in it.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::context::Context;
 use crate::control::{Class, Place, Shape};
@@ -428,16 +429,32 @@ impl Pipe {
         self.reader.as_ref().map(Reader::stats)
     }
 
-    /// Closes the end, after what was written has left, or a second.
+    /// Closes the end, after what was written has left, or the time that a process waits for that (`STRAIT_RPIPE_LINGER`):
+    /// [`Error::TimedOut`].
     pub fn close(&mut self) -> Result<(), Error> {
+        let until = self.context().map_or_else(Instant::now, |context| context.leaves_by());
+        self.close_by(until)
+    }
+
+    fn context(&self) -> Option<&Context> {
+        let writer = self.writer.as_ref().map(|writer| &*writer.context);
+        writer.or_else(|| self.reader.as_ref().map(|reader| &*reader.context))
+    }
+
+    /// Likewise, until then.
+    pub(crate) fn close_by(&mut self, until: Instant) -> Result<(), Error> {
         if crate::forked::is_child() {
             // It is the parent's.
             (self.writer, self.reader) = (None, None);
             return Ok(());
         }
-        let patience = Patience::for_a(std::time::Duration::from_secs(1));
-        let flushed = self.flush(patience);
-        let mut outcome = if matches!(flushed, Err(Error::Gone(_))) { Ok(()) } else { flushed };
+        let mut outcome = match self.flush(Patience::Until(until)) {
+            Err(Error::Gone(_)) => Ok(()),
+            Err(Error::Again) => Err(Error::TimedOut(
+                "the reader has not taken in what was written within STRAIT_RPIPE_LINGER: it is lost".into(),
+            )),
+            flushed => flushed,
+        };
         if let Some(mut writer) = self.writer.take() {
             outcome = outcome.and(writer.close());
         }

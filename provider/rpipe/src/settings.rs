@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::str::FromStr;
+use std::time::Duration;
 
 use crate::heap::Policy;
 use crate::stream::Mode;
@@ -20,7 +21,7 @@ pub struct Setting {
 }
 
 /// All of them.
-pub const ALL: [Setting; 10] = [
+pub const ALL: [Setting; 11] = [
     Setting { name: "STRAIT_RPIPE_BACKEND", default: "strait", help: "The backend" },
     Setting {
         name: "STRAIT_RPIPE_HEAP",
@@ -52,6 +53,11 @@ pub const ALL: [Setting; 10] = [
         name: "STRAIT_RPIPE_KEY",
         default: "by the user's number, which is no secret",
         help: "A secret that the processes of a job show each other on connections between hosts",
+    },
+    Setting {
+        name: "STRAIT_RPIPE_LINGER",
+        default: "5000",
+        help: "Milliseconds that a process that leaves waits at most for what it has written to arrive at other hosts; up to a day",
     },
     Setting { name: "STRAIT_RPIPE_MAP", default: "yes", help: "Map the heaps of peers on this host" },
     Setting {
@@ -104,6 +110,8 @@ pub struct Settings {
     pub flag: Option<Mode>,
     pub inject: Option<usize>,
     pub map: bool,
+    /// For how long a process that leaves waits for what it has written.
+    pub linger: Duration,
     pub key: Option<String>,
     /// That of ends for memory of a device.
     pub device: Option<Device>,
@@ -121,6 +129,7 @@ impl Default for Settings {
             flag: None,
             inject: None,
             map: true,
+            linger: Duration::from_secs(5),
             key: None,
             device: None,
         }
@@ -131,6 +140,8 @@ impl Default for Settings {
 pub const SLOTS: std::ops::RangeInclusive<usize> = 1..=1 << 15;
 /// The longest message that is copied on a path that is not mapped.
 pub const INJECT_MOST: usize = 4096;
+/// The longest that a process that leaves waits, in milliseconds.
+pub const LINGER_MOST: u64 = 24 * 3600 * 1000;
 /// The longest heap.
 pub const HEAP_MOST: usize = 16 << 30;
 
@@ -164,6 +175,10 @@ impl Settings {
             "STRAIT_RPIPE_INJECT" => {
                 let most = bytes(text).filter(|n| *n <= INJECT_MOST);
                 self.inject = Some(most.ok_or_else(|| number("0 to 4096"))?);
+            }
+            "STRAIT_RPIPE_LINGER" => {
+                let most = text.parse().ok().filter(|ms| *ms <= LINGER_MOST);
+                self.linger = Duration::from_millis(most.ok_or_else(|| number("0 to 86400000"))?);
             }
             "STRAIT_RPIPE_POLICY" => self.policy = Some(text.parse()?),
             "STRAIT_RPIPE_SYNC" => self.sync = Some(text.parse()?),
@@ -225,11 +240,13 @@ mod tests {
         assert_eq!(one("STRAIT_RPIPE_POLICY", "best").unwrap().policy, Some(Policy::BestFit));
         assert_eq!(one("STRAIT_RPIPE_SYNC", "immediate").unwrap().sync, Some(Sync::Immediate));
         assert!(!one("STRAIT_RPIPE_MAP", "no").unwrap().map);
+        assert_eq!(one("STRAIT_RPIPE_LINGER", "250").unwrap().linger, Duration::from_millis(250));
         for (name, text) in [
             ("STRAIT_RPIPE_HEAP", "much"),
             ("STRAIT_RPIPE_SLOTS", "0"),
             ("STRAIT_RPIPE_INJECT", "4097"),
             ("STRAIT_RPIPE_POLICY", "any"),
+            ("STRAIT_RPIPE_LINGER", "86400001"),
             ("STRAIT_RPIPE_SYNC", "never"),
             ("STRAIT_RPIPE_FLAG", "red"),
             ("STRAIT_RPIPE_MAP", "perhaps"),

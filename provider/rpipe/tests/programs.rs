@@ -43,14 +43,27 @@ fn compile(compiler: &str, options: &[&str], source: &Path, dir: &Path) -> PathB
 
 /// Runs so many processes of a job; what each has printed.
 fn run(program: &Path, dir: &Path, processes: usize, settings: &[(&str, &str)]) -> Vec<String> {
+    run_with(program, &[], dir, processes, settings)
+}
+
+/// Likewise, with arguments.
+fn run_with(
+    program: &Path,
+    args: &[&str],
+    dir: &Path,
+    processes: usize,
+    settings: &[(&str, &str)],
+) -> Vec<String> {
     let cards = dir.join(format!(
-        "job-{processes}-{}",
+        "job-{processes}-{}{}",
+        args.first().copied().unwrap_or_default(),
         settings.iter().map(|(name, value)| format!("{name}{value}")).collect::<String>()
     ));
     fs::create_dir(&cards).unwrap();
     let children: Vec<Child> = (0..processes)
         .map(|rank| {
             Command::new(program)
+                .args(args)
                 .env("LD_LIBRARY_PATH", dir)
                 .env("STRAIT_RPIPE_DIR", &cards)
                 .env("STRAIT_RPIPE_RANK", rank.to_string())
@@ -130,6 +143,38 @@ fn every_function_of_the_header_works_in_c_and_in_cpp() {
         run_every_way(&program, &dir, 2);
         fs::remove_dir_all(&dir).unwrap();
     }
+}
+
+/// The reader is in no call until the writer has ended, or waits for it.
+#[test]
+fn what_was_written_arrives_or_is_reported_however_the_writer_ends() {
+    let source = repo().join("tests/rpipe/ends.c");
+    let dir = scratch("ends");
+    let program = compile("gcc", &["-x", "c", "-D_GNU_SOURCE"], &source, &dir);
+    let ends = |how: &str, late: &str, len: &str, settings: &[(&str, &str)]| {
+        // LD_LIBRARY_PATH has colons between directories.
+        let name = format!("{how}-{len}-{}", settings[0].1.replace(':', "-"));
+        let (dir, file) = (dir.join(&name), dir.join(format!("{name}-file")));
+        fs::create_dir(&dir).unwrap();
+        std::os::unix::fs::symlink(library().join("libstrait_rpipe.so"), dir.join("libstrait_rpipe.so.0"))
+            .unwrap();
+        run_with(&program, &[how, late, len, file.to_str().unwrap()], &dir, 2, settings)
+    };
+    std::thread::scope(|s| {
+        for backend in ["strait", "strait:frames", "strait:tcp"] {
+            for how in ["close", "finalize", "exit", "return", "exec"] {
+                for len in ["30", "100000"] {
+                    s.spawn(move || ends(how, "3500", len, &[("STRAIT_RPIPE_BACKEND", backend)]));
+                }
+            }
+        }
+    });
+    for backend in ["strait:frames", "strait:tcp"] {
+        let settings = [("STRAIT_RPIPE_BACKEND", backend), ("STRAIT_RPIPE_LINGER", "200")];
+        let told = ends("finalize", "2500", "100001", &settings);
+        assert!(told[0].contains("finalize -110 "), "{told:?}");
+    }
+    fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]

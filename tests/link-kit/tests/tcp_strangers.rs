@@ -183,6 +183,60 @@ fn parts_of_frames_take_up_no_more_than_they_may_and_go_on_when_there_is_room() 
     assert_eq!(budget.used(), 0);
 }
 
+/// Each holds the key, and sends a part of a frame and no more.
+#[test]
+fn a_part_of_a_frame_that_stays_one_gives_its_memory_to_peers_that_wait() {
+    let budget = Budget::new(1 << 20);
+    let mut a = open(TcpOptions { timeout: Duration::from_secs(1), ..options("key") });
+    a.set_budget(&budget);
+    let called = a.addr();
+    let mut parts = Vec::new();
+    for port in 1..=12 {
+        let mut stream = TcpStream::connect(called.sock()).expect("a listener");
+        stream.set_nodelay(true).unwrap();
+        let name = Addr::new(([127, 0, 0, 1], port).into());
+        assert!(matches!(call(&mut stream, &mut a, name, called, "key"), Ok(Next::Connected(..))));
+        stream.write_all(&[1; 5]).unwrap();
+        parts.push(stream);
+        for _ in 0..20 {
+            a.progress();
+            assert!(a.poll().is_none());
+        }
+    }
+    let mut b = open(options("key"));
+    let to_a = b.peer(&called);
+    say(&mut b, to_a, &mut [&mut a], b"hello");
+    let start = Instant::now();
+    let mut ended = 0;
+    until("the frame", || match a.poll() {
+        Some(Event::Closed(_, why)) => {
+            assert!(start.elapsed() >= Duration::from_millis(500), "ended at once");
+            assert_eq!(why, Gone::Reset);
+            ended += 1;
+            false
+        }
+        Some(Event::Frame(frame)) => {
+            a.release(frame);
+            true
+        }
+        None => false,
+        Some(other) => panic!("{other:?}"),
+    });
+    assert!(ended > 0, "there was room for it");
+    // Where memory is left, a part may take as long as it likes.
+    let mut roomy = open(TcpOptions { timeout: Duration::from_secs(1), ..options("key") });
+    let called = roomy.addr();
+    let mut stream = TcpStream::connect(called.sock()).expect("a listener");
+    stream.set_nodelay(true).unwrap();
+    let name = Addr::new(([127, 0, 0, 1], 1).into());
+    assert!(matches!(call(&mut stream, &mut roomy, name, called, "key"), Ok(Next::Connected(..))));
+    stream.write_all(&[1; 5]).unwrap();
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(2) {
+        assert!(roomy.poll().is_none());
+    }
+}
+
 #[test]
 fn a_process_without_descriptors_takes_those_of_silent_connections() {
     // In a process of its own, since it takes all that its process may have.

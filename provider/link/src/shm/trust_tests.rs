@@ -364,48 +364,6 @@ fn connections_that_say_nothing_are_not_kept_without_end() {
 }
 
 #[test]
-fn the_number_of_a_forgotten_peer_is_used_again() {
-    let mut b = open();
-    let addr = b.addr();
-    let mut ids = std::collections::HashSet::new();
-    for round in 0..300u32 {
-        let mut a = open();
-        let to = a.peer(&addr);
-        say(&mut a, to, &round.to_le_bytes()).unwrap();
-        let (from, said) = frame(&mut b);
-        assert_eq!(said, round.to_le_bytes());
-        assert_eq!(b.peer_addr(from), a.addr());
-        // One that is here is not forgotten.
-        b.forget(from);
-        assert_eq!(b.peer(&a.addr()), from);
-        drop(a);
-        assert_eq!(closed(&mut b), (from, Gone::Reset));
-        b.forget(from);
-        b.forget(from);
-        ids.insert(from);
-    }
-    assert!((b.peers.len(), ids.len(), b.peers.names()) == (1, 1, 0), "{} peers", b.peers.len());
-    // Those that call it by another of its names, as well.
-    let mut all = ShmLink::open(OpenOptions::default()).unwrap();
-    let port = all.addr().port();
-    for name in [all.addr(), Addr::new(([127, 0, 0, 1], port).into())].into_iter().cycle().take(50) {
-        let mut a = open();
-        for name in [name, Addr::new(([127, 0, 0, 1], port).into())] {
-            let to = a.peer(&name);
-            say(&mut a, to, b"x").unwrap();
-            frame(&mut all);
-        }
-        drop(a);
-        while all.peers.iter().any(|p| p.inb.is_some()) {
-            if let Some(Event::Closed(peer, _)) = all.poll() {
-                all.forget(peer);
-            }
-        }
-    }
-    assert!(all.peers.len() <= 2 && all.peers.names() == 0);
-}
-
-#[test]
 fn a_name_with_another_listener_cannot_be_opened() {
     let taken = "127.0.0.1:0".parse().unwrap();
     let (port, bound) = crate::name::reserve(taken, false).unwrap();

@@ -70,6 +70,16 @@ impl TcpLink {
         }
     }
 
+    /// The peer is called once more later on, if it is being called. Whether it is.
+    fn call_again(&mut self, peer: PeerId) -> bool {
+        let call = self.drop_call(peer);
+        let is_called = call.is_some();
+        if let Some(call) = call {
+            self.call_later(peer, call.caller);
+        }
+        is_called
+    }
+
     fn call_later(&mut self, peer: PeerId, caller: Caller) {
         self.call_after(peer, caller, AGAIN.min(self.options.connect_timeout));
     }
@@ -224,11 +234,10 @@ impl TcpLink {
                         Err(Unproved::For(why)) => return self.warn_of(peer, Gone::Denied, &why),
                         Err(Unproved::Lack(errno)) => {
                             self.lacks.0 = Some(errno);
-                            let caller = self.drop_call(peer).filter(|_| self.is_recent(peer));
-                            return match caller {
-                                Some(call) => self.call_later(peer, call.caller),
-                                None => self.call_failed(peer, Gone::Exhausted, "there is no descriptor"),
-                            };
+                            if !(self.is_recent(peer) && self.call_again(peer)) {
+                                self.call_failed(peer, Gone::Exhausted, "there is no descriptor");
+                            }
+                            return;
                         }
                     }
                     self.at_mut(peer).by_further = by_further;
@@ -239,9 +248,7 @@ impl TcpLink {
                 self.wait_for_call_of(peer);
             }
             Ok(Next::Declined(_, Verdict::Busy)) if self.is_tried_for_less_than(peer, self.busy_for()) => {
-                if let Some(call) = self.drop_call(peer) {
-                    self.call_later(peer, call.caller);
-                }
+                self.call_again(peer);
             }
             Ok(Next::Declined(hello, Verdict::Busy)) => {
                 let why =
@@ -253,9 +260,7 @@ impl TcpLink {
                 self.warn_of(peer, Gone::Denied, &why);
             }
             Ok(Next::Declined(_, Verdict::Full)) if self.is_recent(peer) => {
-                if let Some(call) = self.drop_call(peer) {
-                    self.call_later(peer, call.caller);
-                }
+                self.call_again(peer);
             }
             Ok(Next::Declined(_, Verdict::Full)) => {
                 let why = "its process has no descriptor left for a connection: raise ulimit -n there";
@@ -298,10 +303,10 @@ impl TcpLink {
     ) {
         // A caller that was slow may have been given up meanwhile: it has not used the connection, and calls again.
         if sock::is_finished(&fd) {
-            return match self.drop_call(peer) {
-                Some(call) => self.call_later(peer, call.caller),
-                None => self.call_failed(peer, Gone::Refused, "it has given up this side"),
-            };
+            if !self.call_again(peer) {
+                self.call_failed(peer, Gone::Refused, "it has given up this side");
+            }
+            return;
         }
         if let Err(e) = say(&fd, &confirmation) {
             return self.call_failed(peer, Gone::Refused, &e.to_string());

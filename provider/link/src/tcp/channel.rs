@@ -84,11 +84,14 @@ pub(super) struct Channel {
     /// Something was sent that may not have arrived, and since when that is known.
     pub(super) unsure: bool,
     pub(super) owing: Option<Instant>,
+    /// Since when, as far as is known, a part of this record has taken up a buffer while other peers found none.
+    pub(super) part: Option<(u64, Instant)>,
 }
 
 impl Channel {
-    /// `early`: long frames are told of when they begin.
+    /// `early`: long frames are told of when they begin. exit(3) waits for what is sent by it.
     pub(super) fn new(fd: Unshared, keys: Keys, (peer, conn): (&Hello, Conn), early: bool) -> Channel {
+        fd.mark();
         Channel {
             fd,
             keys,
@@ -115,6 +118,7 @@ impl Channel {
             last: false,
             unsure: false,
             owing: None,
+            part: None,
         }
     }
 

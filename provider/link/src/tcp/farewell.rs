@@ -87,12 +87,22 @@ pub(super) fn say(own: Addr, peers: &mut [Peer], most: Duration) {
     }
     for one in leaving {
         let bytes = one.channel.pending() + sock::owed(&one.channel.fd);
+        LOST.fetch_add(bytes as u64, Ordering::Relaxed);
         log::warn!(
             "{own} -> {}: closed after {} ms with {bytes} bytes that were not acknowledged, which may be lost",
             one.to,
             most.as_millis()
         );
     }
+}
+
+/// Bytes of this process that were given up so.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes that connections of this process over TCP had sent, or were to send, when they were ended, and that were not acknowledged within
+/// [`linger`](super::TcpOptions::linger): they may be lost.
+pub fn lost_at_ends() -> u64 {
+    LOST.load(Ordering::Relaxed)
 }
 
 /// The longest that an endpoint of this process waits, in milliseconds.
@@ -116,7 +126,8 @@ extern "C" fn at_exit() {
     let _ = std::panic::catch_unwind(|| wait_at_exit(Duration::from_millis(MOST.load(Ordering::Relaxed))));
 }
 
-/// Waits until all that the process has sent is acknowledged. The connections stay as they are, for handlers that run after this one;
+/// Waits until all that the process has sent to peers is acknowledged; not what it has said to callers that have not shown that they have
+/// the key, of which one could keep it waiting. The connections stay as they are, for handlers that run after this one;
 /// and no lock of an endpoint is taken, which a thread may have that does not go on. A completed message needs none: all of it was given
 /// to the kernel. In a forked child its parent's descriptors are no sockets.
 fn wait_at_exit(most: Duration) {
@@ -124,7 +135,7 @@ fn wait_at_exit(most: Duration) {
     let mut nap = *NAPS.start();
     loop {
         let mut owed = 0;
-        let looked = ipc::each_unshared(|fd| owed += sock::owed(&fd));
+        let looked = ipc::each_marked(|fd| owed += sock::owed(&fd));
         if looked && owed == 0 {
             return;
         }
@@ -138,5 +149,45 @@ fn wait_at_exit(most: Duration) {
         }
         std::thread::sleep(nap.min(left));
         nap = (2 * nap).min(*NAPS.end());
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::io::Write as _;
+    use std::net::{TcpListener, TcpStream};
+
+    use ipc::Unshared;
+
+    use super::*;
+
+    const CHILD: &str = "STRAIT_TEST_AT_EXIT";
+    const MOST: Duration = Duration::from_millis(300);
+
+    /// Descriptors are of a process, and so this has one of its own.
+    #[test]
+    fn exit_waits_for_what_was_sent_to_peers_and_not_for_strangers() {
+        if std::env::var_os(CHILD).is_none() {
+            let name = "tcp::farewell::tests::exit_waits_for_what_was_sent_to_peers_and_not_for_strangers";
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            return assert!(child.args(["--exact", name]).env(CHILD, "1").status().unwrap().success());
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let far = listener.accept().unwrap();
+        near.set_nonblocking(true).unwrap();
+        while near.write(&[0; 4096]).is_ok() {}
+        let near = Unshared::new(near.into());
+        assert!(sock::owed(&near) > 0);
+        let took = || {
+            let start = Instant::now();
+            wait_at_exit(MOST);
+            start.elapsed()
+        };
+        assert!(took() < MOST, "for a connection that is no peer's");
+        near.mark();
+        assert!(took() >= MOST);
+        drop(far);
+        assert!(took() < MOST, "for a connection that has ended");
     }
 }

@@ -58,5 +58,6 @@ mod striped;
 mod table;
 mod watched;
 
+pub use farewell::lost_at_ends;
 pub use link::TcpLink;
 pub use options::TcpOptions;

@@ -27,6 +27,8 @@ pub(super) struct Buffer {
 pub(super) struct Pool {
     spare: Vec<Buffer>,
     budget: Budget,
+    /// A peer found none since this was asked last.
+    short: bool,
 }
 
 impl Pool {
@@ -50,7 +52,18 @@ impl Pool {
             return Some(buffer);
         }
         self.spare.push(buffer);
+        self.short = true;
         None
+    }
+
+    /// Whether a peer has found no buffer.
+    pub(super) fn is_short(&self) -> bool {
+        self.short
+    }
+
+    /// Likewise, since the last call.
+    pub(super) fn was_short(&mut self) -> bool {
+        std::mem::take(&mut self.short)
     }
 
     /// Takes a buffer back with nothing in it.

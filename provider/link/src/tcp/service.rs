@@ -154,6 +154,8 @@ impl TcpLink {
         }
         if found || ends {
             self.note_ready(peer);
+        } else if self.pool.is_short() && self.period.is_zero() {
+            self.set_timer();
         }
     }
 
@@ -165,7 +167,7 @@ impl TcpLink {
         let unsure = || self.peers.iter().any(|p| p.channel.as_deref().is_some_and(watched));
         let period = if soon {
             TICK
-        } else if unsure() {
+        } else if self.pool.is_short() || unsure() {
             (self.options.timeout / LOOKS).max(TICK)
         } else {
             Duration::ZERO
@@ -188,9 +190,11 @@ impl TcpLink {
     }
 
     /// Ends connections to hosts that have answered nothing for too long. The kernel does that for connections on which
-    /// nothing is sent; its limit for others would also end those to a process that does not receive for a while.
+    /// nothing is sent; its limit for others would also end those to a process that does not receive for a while. And where parts of
+    /// frames take up all memory for them, those to peers that send no more of one for as long.
     fn check_silence(&mut self, now: Instant) {
         let most = self.options.timeout;
+        let short = self.pool.was_short();
         for at in 0..self.peers.len() {
             let Some(channel) = &mut self.peers[at].channel else { continue };
             let rails_silent = channel
@@ -199,11 +203,18 @@ impl TcpLink {
                 .flat_map(|rails| rails.channels())
                 .any(|rail| rail.is_silent(now, most));
             let silent = rails_silent || channel.is_silent(now, most);
+            let rails = channel.rails.iter_mut().flat_map(|rails| rails.channels());
+            // Each is asked, since each keeps the time.
+            let stuck = rails.filter_map(|rail| rail.is_stuck(short, now, most).then_some(())).count() > 0;
+            let stuck = channel.is_stuck(short, now, most) || stuck;
             // The tick that finds it first is late by up to the time between two.
-            if silent || channel.is_starved(now, most - most / LOOKS) {
-                let what = match silent {
-                    true => "its host has not answered",
-                    false => "it has ended, and nothing has come of a frame that is on a rail",
+            if silent || stuck || channel.is_starved(now, most - most / LOOKS) {
+                let what = match (silent, stuck) {
+                    (true, _) => "its host has not answered",
+                    (_, true) => {
+                        "a part of a frame has taken up memory that other peers wait for, and has not become whole,"
+                    }
+                    _ => "it has ended, and nothing has come of a frame that is on a rail",
                 };
                 log::warn!(
                     "{} -> {}: {what} for {} s: the connection is closed",
@@ -272,6 +283,15 @@ impl Channel {
     fn is_any_unsure(&self) -> bool {
         let rails = self.rails.iter().flat_map(|rails| rails.all.iter().flatten());
         self.unsure || rails.filter_map(|rail| rail.channel()).any(|rail| rail.unsure)
+    }
+
+    /// Whether a part of one frame has taken up a buffer for so long, while other peers found none (`short`: lately).
+    fn is_stuck(&mut self, short: bool, now: Instant, most: Duration) -> bool {
+        let is_part = short && self.rx.is_some() && self.over.is_none() && !self.has_frame_at(0);
+        let count = self.keys.opener.count();
+        let since = self.part.filter(|(of, _)| *of == count).map_or(now, |(_, since)| since);
+        self.part = is_part.then_some((count, since));
+        is_part && now.saturating_duration_since(since) >= most && sock::available(&self.fd) == 0
     }
 
     /// Whether the other end's host has not answered for so long what was sent to it.

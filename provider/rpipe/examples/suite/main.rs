@@ -128,12 +128,12 @@ fn main() -> ExitCode {
                 bootstrap.name()
             );
             moves::all(&mut job);
-            job.backend.close();
+            job.backend.close(leaving()).unwrap();
             bootstrap.finalize()
         }),
         "thresholds" => Job::open().map(|(mut job, _)| {
             thresholds::all(&mut job);
-            job.backend.close();
+            job.backend.close(leaving()).unwrap();
             Ok(())
         }),
         "death" => Job::open().map(|(mut job, _)| {
@@ -147,7 +147,7 @@ fn main() -> ExitCode {
         "victim" => kills::victim().map(Ok),
         "open" => Settings::from_environment().and_then(|s| backends::open(&s, 0)).map(|mut backend| {
             println!("{}", backend.name());
-            backend.close();
+            backend.close(leaving()).unwrap();
             Ok(())
         }),
         _ => {
@@ -162,4 +162,9 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Until when what was put is waited for.
+fn leaving() -> Instant {
+    Instant::now() + Duration::from_secs(5)
 }

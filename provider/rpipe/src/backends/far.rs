@@ -25,16 +25,15 @@ use wire::session::JobKey;
 use wire::{Addr, RmaSeg};
 
 use super::terms::{segment, span};
-use crate::{CONTROL_MOST, Error, Event, GRANTS_MOST, Get, Memory, Promise, Put, Rank, RemoteId, Token};
-
-/// What engines of one job have in common, where a secret is set (STRAIT_RPIPE_KEY).
-pub(super) type Secret = Option<String>;
+use crate::{
+    CONTROL_MOST, Error, Event, GRANTS_MOST, Get, Memory, Promise, Put, Rank, RemoteId, Settings, Token,
+};
 
 /// Receives that are posted.
 const RECEIVES: usize = 32;
 /// Between two messages that ask whether a peer is there.
 const PING: Duration = Duration::from_millis(200);
-/// For how long what is under way is waited for when the job is left.
+/// For how long what is under way besides puts is waited for when the job is left.
 const LEAVING: Duration = Duration::from_secs(1);
 /// A peer listens before it is known here. One that does not has left; for so long it is called again all the same.
 const LISTENS: Duration = Duration::from_millis(500);
@@ -129,18 +128,18 @@ fn options() -> OpenOptions {
 
 impl Far {
     /// Opens; `shm`: frames to processes of this host go by shared memory, and not by TCP.
-    pub(super) fn open(rank: Rank, shm: bool, secret: &Secret) -> Result<Far, Error> {
+    pub(super) fn open(rank: Rank, shm: bool, settings: &Settings) -> Result<Far, Error> {
         let failed = |e: std::io::Error| Error::system("opening a link", &e);
         let mut link = Links::open(options()).map_err(failed)?;
         link.set_shm(shm);
         // SAFETY: geteuid(2) cannot fail and touches no memory.
         let user = unsafe { libc::geteuid() }.to_string();
-        let key = match secret {
+        let key = match &settings.key {
             Some(secret) => JobKey::from_secret(secret.as_bytes()),
             None => JobKey::from_job(&["rpipe", &user]),
         };
-        let secret = secret.is_some();
-        let tcp = TcpOptions { secret, connect_timeout: LISTENS, ..TcpOptions::new(key) };
+        let (secret, linger) = (settings.key.is_some(), settings.linger);
+        let tcp = TcpOptions { secret, linger, connect_timeout: LISTENS, ..TcpOptions::new(key) };
         link.add_tcp(tcp).map_err(failed)?;
         let (addr, fd) = (link.addr(), link.wait_fd());
         let config = Config { virt_addr: false, rma_order: true };
@@ -466,8 +465,18 @@ impl Far {
             && self.enter().is_ok_and(|mut engine| engine.cq_is_empty(self.cq) && engine.arm())
     }
 
-    pub(super) fn close(&mut self) {
-        let until = Instant::now() + LEAVING;
+    /// Bytes that were put and are not there yet: to how many ranks that have not ended.
+    fn unheard(&self) -> Vec<Rank> {
+        let moves = self.ops.values().filter_map(|op| match op {
+            Op::Move(to, ..) if !self.gone.contains(to) => Some(*to),
+            _ => None,
+        });
+        let ranks: HashSet<Rank> = moves.collect();
+        ranks.into_iter().collect()
+    }
+
+    pub(super) fn close(&mut self, until: Instant) -> Result<(), Error> {
+        let soon = until.min(Instant::now() + LEAVING);
         let (mut names, mut events) = (u32::MAX / 2, Vec::new());
         for rank in self.peers.keys().copied().collect::<Vec<_>>() {
             let _ = self.message(rank, BYE, &[], &[]);
@@ -475,17 +484,29 @@ impl Far {
         let busy = |far: &Far| {
             !far.waiting.is_empty() || far.enter().is_ok_and(|engine| engine.ep_under_way(far.ep) > 0)
         };
-        while busy(self) && Instant::now() < until {
+        let late = |far: &Far| Instant::now() >= if far.unheard().is_empty() { soon } else { until };
+        while busy(self) && !late(self) {
             let _ = self.progress(&mut events, &mut names);
             std::thread::yield_now();
         }
-        let ep = self.ep;
+        let (ep, unheard, lost) = (self.ep, self.unheard(), link::lost_at_ends());
         let mut link = None;
         if self.runtime.take_back(|engine| engine.ep_part(ep).map(|parted| link = Some(parted))).is_err() {
             // Peers may still be inside the buffers.
             std::mem::forget(std::mem::take(&mut self.ops));
             std::mem::forget(std::mem::take(&mut self.regions));
             std::mem::forget(std::mem::take(&mut self.withdrawn));
+        }
+        drop(link);
+        let lost = link::lost_at_ends() - lost;
+        match unheard.first() {
+            Some(rank) => Err(Error::TimedOut(format!(
+                "rank {rank} has not taken in what was written within STRAIT_RPIPE_LINGER: it may be lost"
+            ))),
+            None if lost > 0 => Err(Error::TimedOut(format!(
+                "{lost} bytes to other hosts are not acknowledged within STRAIT_RPIPE_LINGER: they may be lost"
+            ))),
+            None => Ok(()),
         }
     }
 }

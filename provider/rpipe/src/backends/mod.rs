@@ -26,7 +26,7 @@ pub fn open(settings: &Settings, rank: Rank) -> Result<Box<dyn Backend>, Error> 
     match kind {
         "strait" => {
             let reach = argument.parse()?;
-            Ok(Box::new(Strait::open(rank, settings.map, reach, &settings.key)?))
+            Ok(Box::new(Strait::open(rank, reach, settings)?))
         }
         "libfabric" => Ok(Box::new(Libfabric::open(argument, rank)?)),
         "mpi" => Ok(Box::new(Mpi::open(argument, rank)?)),

@@ -425,7 +425,8 @@ impl Backend for Near {
         self.packet(peer, vec![WAKE], None)
     }
 
-    fn close(&mut self) {
+    /// Nothing that was put is lost: it is in memory that both map.
+    fn close(&mut self, _until: Instant) -> Result<(), Error> {
         let peers: Vec<Rank> = self.by_peer.keys().copied().collect();
         for peer in peers {
             let _ = self.packet(peer, vec![BYE], None);
@@ -439,5 +440,6 @@ impl Backend for Near {
         self.sockets.clear();
         self.by_peer.clear();
         self.listener = None;
+        Ok(())
     }
 }

@@ -4,15 +4,17 @@ use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use ipc::Poller;
 use wire::Addr;
 
-use super::far::{Far, Secret};
+use super::far::Far;
 use super::near::Near;
 use crate::backend::NO_DEVICES;
 use crate::{
-    Backend, DeviceMemory, Error, Event, Get, Memory, Promise, Put, Rank, Region, RegionId, RemoteId, Token,
+    Backend, DeviceMemory, Error, Event, Get, Memory, Promise, Put, Rank, Region, RegionId, RemoteId,
+    Settings, Token,
 };
 
 /// Names of remote regions from here on are the engine's.
@@ -57,9 +59,10 @@ pub struct Strait {
 
 impl Strait {
     /// Opens; `map`: memory of peers on this host is used as memory of this process. `reach`: how these are
-    /// reached. `secret`: what processes of the job show each other on connections between hosts.
-    pub fn open(rank: Rank, map: bool, reach: Reach, secret: &Secret) -> Result<Strait, Error> {
-        let (near, far) = (Near::open(rank, map)?, Far::open(rank, reach != Reach::Tcp, secret)?);
+    /// reached. Of the settings: what processes of the job show each other on connections between hosts, and how long such are waited for.
+    pub fn open(rank: Rank, reach: Reach, settings: &Settings) -> Result<Strait, Error> {
+        let near = Near::open(rank, settings.map)?;
+        let far = Far::open(rank, reach != Reach::Tcp, settings)?;
         let poller = Poller::new().map_err(|e| Error::system("epoll_create1", &e))?;
         for fd in [near.descriptor(), far.fd()].into_iter().flatten() {
             poller.add(&fd, 0).map_err(|e| Error::system("epoll_ctl", &e))?;
@@ -217,8 +220,8 @@ impl Backend for Strait {
         if self.far.knows(peer) { self.far.wake(peer) } else { self.near.wake(peer) }
     }
 
-    fn close(&mut self) {
-        self.near.close();
-        self.far.close();
+    fn close(&mut self, until: Instant) -> Result<(), Error> {
+        let near = self.near.close(until);
+        near.and(self.far.close(until))
     }
 }

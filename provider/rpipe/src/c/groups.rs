@@ -18,10 +18,8 @@ fn place(group: rpipe_group_t) -> *mut Place<Group> {
 }
 
 /// All are closed that no thread is in.
-pub(super) fn close_all() {
-    for mut group in ALL.take_all() {
-        let _ = group.close();
-    }
+pub(super) fn close_all() -> Result<(), Error> {
+    ALL.take_all().into_iter().map(|mut group| group.close()).fold(Ok(()), Result::and)
 }
 
 fn check(at: *const c_void, size: usize, what: &str) -> Result<(), Error> {

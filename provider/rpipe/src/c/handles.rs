@@ -9,6 +9,7 @@ use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::time::Instant;
 
 use ipc::fence::Barrier;
 use libc::{c_char, c_int, c_void};
@@ -138,17 +139,20 @@ pub(super) fn close(rp: rpipe_t) -> Result<(), Error> {
 }
 
 /// All pipes that nothing is in are closed.
-pub(super) fn close_all() {
+/// Closes all that are open, until then.
+pub(super) fn close_all(until: Instant) -> Result<(), Error> {
+    let mut outcome = Ok(());
     for place in &TABLE {
         // SAFETY: handles are never freed.
         let Some(handle) = (unsafe { place.load(Acquire).as_ref() }) else { continue };
         let pipe = handle.pipe.try_lock().and_then(|mut pipe| pipe.take());
         if let Some(mut pipe) = pipe {
             handle.is_member.store(false, Relaxed);
-            let _ = pipe.close();
+            outcome = outcome.and(pipe.close_by(until));
             held(&MADE).closed.push_back(handle);
         }
     }
+    outcome
 }
 
 fn no_pipe() -> Error {

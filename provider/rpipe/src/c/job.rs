@@ -69,21 +69,24 @@ pub unsafe extern "C" fn rinit(rank: *mut c_int, attr: *const rinit_attr) -> c_i
 extern "C" fn at_exit() {
     // SAFETY: getpid(2) touches no memory.
     if PID.load(Relaxed) == unsafe { libc::getpid() } {
-        let _ = guard(leave);
+        if let Ok(Err(fault @ Error::TimedOut(_))) = std::panic::catch_unwind(leave) {
+            // Nothing else can tell of it.
+            eprintln!("strait_rpipe: exit: {fault}");
+        }
     }
 }
 
 fn leave() -> Result<(), Error> {
-    let context = job_place().take();
+    let Some(context) = job_place().take() else { return Ok(()) };
+    let until = context.leaves_by();
     lend::close_all();
-    groups::close_all();
+    let groups = groups::close_all();
     many::forget_all();
-    close_all();
-    context.map_or(Ok(()), |context| context.close())
+    groups.and(close_all(until)).and(context.close_by(until))
 }
 
 /// Leaves the job: closes all pipes, after what was written has left. Peers read what was written before. A program that ends
-/// without it has left too.
+/// without it has left too. ETIMEDOUT: it has left, and some of what was written may be lost (STRAIT_RPIPE_LINGER).
 #[unsafe(no_mangle)]
 pub extern "C" fn rfinalize() -> c_int {
     status(|| {

@@ -1,14 +1,11 @@
 //! Ends that are closed, here or at the peer, and what remains of them.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{Context, End, Inner, place};
 use crate::control::{Control, Key, Reason, closed};
 use crate::stream::Mode;
 use crate::{Error, Rank, forked};
-
-/// For how long readers may get what was written to them when the job is left.
-const LEAVING: Duration = Duration::from_secs(1);
 
 /// What becomes of the memory of an end that is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,21 +21,35 @@ pub(crate) enum Fate {
 }
 
 impl Context {
-    /// Leaves the job. A forked child is not in it.
+    /// Until when what was written is waited for by a process that begins to leave now.
+    pub(crate) fn leaves_by(&self) -> Instant {
+        Instant::now() + self.settings.linger
+    }
+
+    /// Leaves the job. A forked child is not in it. [`Error::TimedOut`]: what was written has not been taken in within the time for that.
     pub fn close(&self) -> Result<(), Error> {
+        self.close_by(self.leaves_by())
+    }
+
+    /// Likewise, until then.
+    pub(crate) fn close_by(&self, until: Instant) -> Result<(), Error> {
         if forked::is_child() {
             return Ok(());
         }
         let mut inner = self.lock();
-        let until = Instant::now() + LEAVING;
         while inner.open && inner.some_are_wanted() && Instant::now() < until && inner.progress().is_ok() {
             std::thread::yield_now();
         }
         if !std::mem::take(&mut inner.open) {
             return Ok(());
         }
-        inner.backend.close();
-        inner.bootstrap.finalize()
+        let left = if inner.some_are_wanted() {
+            Err(Error::TimedOut("a reader has not fetched all that was written to it: it is lost".into()))
+        } else {
+            Ok(())
+        };
+        let closed = inner.backend.close(until);
+        left.and(closed).and(inner.bootstrap.finalize())
     }
 }
 

@@ -11,6 +11,7 @@ mod transfer;
 
 use std::ptr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::context::Context;
 use crate::control::{Reason, closed};
@@ -18,6 +19,9 @@ use crate::stream::Patience;
 use crate::{Error, Pipe, PipeOptions, Rank, Side};
 
 use pieces::{Incoming, Outgoing};
+
+/// For how long a group that is over waits for what each member was still to be told.
+const LEAVING: Duration = Duration::from_secs(1);
 
 /// Of each pipe of a group, at least.
 const HEAP: usize = 64 << 10;
@@ -243,7 +247,7 @@ impl Group {
         for member in &mut self.members {
             if let Some(mut pipe) = member.pipe.take() {
                 pipe.say_over(cause);
-                let _ = pipe.close();
+                let _ = pipe.close_by(Instant::now() + LEAVING);
             }
         }
         self.over = Some(error.clone());
@@ -253,7 +257,8 @@ impl Group {
     /// Closes the group.
     pub fn close(&mut self) -> Result<(), Error> {
         self.over.get_or_insert_with(|| Error::Invalid("the group is closed".into()));
+        let until = self.context.leaves_by();
         let pipes = self.members.iter_mut().filter_map(|member| member.pipe.take());
-        pipes.map(|mut pipe| pipe.close()).fold(Ok(()), Result::and)
+        pipes.map(|mut pipe| pipe.close_by(until)).fold(Ok(()), Result::and)
     }
 }

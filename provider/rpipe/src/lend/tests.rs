@@ -256,5 +256,5 @@ fn a_lender_that_lies_about_its_memory_is_refused() {
             refused += usize::from(bytes[1] == 0x23);
         }
     }
-    villain.close();
+    villain.close(Instant::now()).unwrap();
 }

@@ -83,8 +83,8 @@ impl Backend for Lacking {
     fn wake(&mut self, peer: Rank) -> Result<(), Error> {
         self.0.wake(peer)
     }
-    fn close(&mut self) {
-        self.0.close()
+    fn close(&mut self, until: Instant) -> Result<(), Error> {
+        self.0.close(until)
     }
 }
 

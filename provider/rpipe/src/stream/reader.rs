@@ -37,7 +37,7 @@ const PEEKS: u32 = 64;
 
 #[derive(Debug)]
 pub(crate) struct Reader {
-    context: Arc<Context>,
+    pub(crate) context: Arc<Context>,
     no: u32,
     peer: Rank,
     up: Option<Box<Up>>,

@@ -39,7 +39,7 @@ pub(crate) struct Options {
 
 #[derive(Debug)]
 pub(crate) struct Writer {
-    pub(super) context: Arc<Context>,
+    pub(crate) context: Arc<Context>,
     pub(super) no: u32,
     pub(super) peer: Rank,
     options: Options,

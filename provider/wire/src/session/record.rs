@@ -178,6 +178,11 @@ impl Opener {
         (header[4..8] == [OF_RAILS, 0, 0, 0] && len <= NOTE).then_some(len)
     }
 
+    /// How many records it has opened.
+    pub fn count(&self) -> u64 {
+        self.0.seq
+    }
+
     /// Checks the tag of the next record, of which `front` is all up to [`COVERED`] bytes.
     pub fn open(&mut self, header: &[u8; RECORD], front: &[u8]) -> Result<(), Spoilt> {
         self.check(0, header, front)?;

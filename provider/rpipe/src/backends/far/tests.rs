@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Far;
-use crate::{Event, Rank};
+use crate::{Event, Rank, Settings};
 
 /// After so long a test fails.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const MANY: u32 = 40_000;
 
 fn pair(shm: bool) -> [Far; 2] {
-    let [mut a, b] = [0, 1].map(|rank| Far::open(rank, shm, &None).unwrap());
+    let [mut a, b] = [0, 1].map(|rank| Far::open(rank, shm, &Settings::default()).unwrap());
     a.connect(1, b.addr()).unwrap();
     [a, b]
 }

@@ -14,6 +14,7 @@ mod region;
 mod watch;
 
 use std::os::fd::{AsRawFd, RawFd};
+use std::time::Instant;
 
 use self::buffers::ROOM;
 pub use self::endpoint::Libfabric;
@@ -216,8 +217,9 @@ impl Backend for Libfabric {
         self.queue(peer, Kind::Wake, Vec::new(), &[])
     }
 
-    fn close(&mut self) {
+    fn close(&mut self, _until: Instant) -> Result<(), Error> {
         self.leave();
         self.watch = None;
+        Ok(())
     }
 }

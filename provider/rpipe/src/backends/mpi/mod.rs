@@ -340,9 +340,9 @@ impl Backend for Mpi {
     }
 
     /// Collective, as MPI_Win_free is: it returns when all processes have called it.
-    fn close(&mut self) {
+    fn close(&mut self, _until: Instant) -> Result<(), Error> {
         if !std::mem::replace(&mut self.open, false) {
-            return;
+            return Ok(());
         }
         let mut events = Vec::new();
         let mut done = self.flush(&mut events);
@@ -366,5 +366,6 @@ impl Backend for Mpi {
         if let Err(e) = done {
             log::warn!("leaving MPI: {e}");
         }
+        Ok(())
     }
 }
