@@ -5,9 +5,10 @@
  *
  *   bye [rounds [late]]
  *
- * With `late` the receiver reads nothing before the sender has ended, so that a ring is full: over shared memory, where that holds nothing of what completed back.
- * The sender ends by fi_close, by exit(3), or by the end of main. What the receiver sends to it then is answered by a reset, after which
- * the sender's kernel sends no more of what it has.
+ * With `late` the receiver reads nothing before the sender has ended, so that a ring is full: over shared
+ * memory, where that holds nothing of what completed back. The sender ends by fi_close, by exit(3), or by the
+ * end of main. What the receiver sends to it then is answered by a reset, after which the sender's kernel
+ * sends no more of what it has.
  */
 #include "fab.h"
 

@@ -13,7 +13,8 @@ const QUEUE: usize = 64;
 /// Most requests that a peer has not answered.
 pub(crate) const WINDOW: usize = 64;
 
-/// Most bytes of replies that wait for room, of all peers together: from then on a peer may have [`EACH`] replies wait.
+/// Most bytes of replies that wait for room, of all peers together: from then on a peer may have [`EACH`]
+/// replies wait.
 const REPLIES: usize = 512 << 20;
 const EACH: usize = 8;
 
