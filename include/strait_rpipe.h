@@ -429,7 +429,8 @@ int rinit(int *rank,
 
 /*
  Leaves the job: closes all pipes, after what was written has left. Peers read what was written before. A program that ends
- without it has left too. ETIMEDOUT: it has left, and some of what was written may be lost (STRAIT_RPIPE_LINGER).
+ without it has left too. ETIMEDOUT: it has left, and some of what was written may be lost
+ (STRAIT_RPIPE_LINGER).
  */
 int rfinalize(void);
 
@@ -461,8 +462,8 @@ int rpipe_open_attr(rpipe_t *rp, int peer, const struct rpipe_attr *attr);
 
 /*
  Closes an end, after what was written has left. Addresses of the pipe, and memory at them, are not to be used any more. The
- peer reads what was written, and then its calls fail with EPIPE. ETIMEDOUT: the end is closed, and some of what was written may be lost
- (STRAIT_RPIPE_LINGER).
+ peer reads what was written, and then its calls fail with EPIPE. ETIMEDOUT: the end is closed, and some of
+ what was written may be lost (STRAIT_RPIPE_LINGER).
 
  # Safety
  `rp` is NULL or came from rpipe.

@@ -5,10 +5,12 @@
  *
  *   bye [rounds] [frames | late]
  *
- * With `late` the receiver reads nothing before the sender has ended, so that a ring is full: over shared memory, where that holds nothing of what completed back.
- * The sender ends by fi_close, by exit(3), or by the end of main. What the receiver sends to it then is answered by a reset, after which
- * the sender's kernel sends no more of what it has. With `frames` no message is one that the receiver reads (over
- * ofi those of 64 KiB and more): such a one completes when that has been done, and has arrived by then.
+ * With `late` the receiver reads nothing before the sender has ended, so that a ring is full: over shared
+ * memory, where that holds nothing of what completed back. The sender ends by fi_close, by exit(3), or by the
+ * end of main. What the receiver sends to it then is answered by a reset, after which the sender's kernel
+ * sends no more of what it has.
+ * With `frames` no message is one that the receiver reads (over ofi those of 64 KiB and more): such a one
+ * completes when that has been done, and has arrived by then.
  */
 #include "fab.h"
 

@@ -73,7 +73,8 @@ impl Unshared {
     }
 }
 
-/// Calls `with` for each that is marked, none of which is closed meanwhile. `false`: another thread changes what there is.
+/// Calls `with` for each that is marked, none of which is closed meanwhile. `false`: another thread changes
+/// what there is.
 pub fn each_marked(mut with: impl FnMut(BorrowedFd<'_>)) -> bool {
     let all = match ALL.try_lock() {
         Ok(all) => all,

@@ -239,6 +239,7 @@ pub trait Backend: Send + fmt::Debug {
     /// Makes the descriptor of an armed peer readable.
     fn wake(&mut self, peer: Rank) -> Result<(), Error>;
 
-    /// Leaves, when what was put is there, or at that time, and peers see [`Event::Gone`]. [`Error::TimedOut`]: some of it may be lost.
+    /// Leaves, when what was put is there, or at that time, and peers see [`Event::Gone`].
+    /// [`Error::TimedOut`]: some of it may be lost.
     fn close(&mut self, until: Instant) -> Result<(), Error>;
 }

@@ -272,6 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(tsan, ignore = "the stand-in needs ThreadSanitizer's functions, which programs do not export")]
     fn what_a_peer_says_of_its_memory_is_not_believed() {
         let cu = Driver::start();
         let made = DeviceMemory::new(Device::Current.find().unwrap(), 1 << 20).unwrap();

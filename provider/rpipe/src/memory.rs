@@ -204,6 +204,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(tsan, ignore = "ThreadSanitizer's calloc(3) touches all pages")]
     fn private_memory_begins_where_blocks_of_every_alignment_may_and_takes_pages_once_they_are_touched() {
         for len in [0, 8, 4095, 4096, 1 << 20] {
             let memory = Memory::private(len).unwrap();

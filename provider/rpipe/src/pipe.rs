@@ -429,8 +429,8 @@ impl Pipe {
         self.reader.as_ref().map(Reader::stats)
     }
 
-    /// Closes the end, after what was written has left, or the time that a process waits for that (`STRAIT_RPIPE_LINGER`):
-    /// [`Error::TimedOut`].
+    /// Closes the end, after what was written has left, or the time that a process waits for that
+    /// (`STRAIT_RPIPE_LINGER`): [`Error::TimedOut`].
     pub fn close(&mut self) -> Result<(), Error> {
         let until = self.context().map_or_else(Instant::now, |context| context.leaves_by());
         self.close_by(until)

@@ -42,6 +42,7 @@ fn count<L: Pair>(node: &Node<L>, most: u64) {
 }
 
 #[test]
+#[cfg_attr(tsan, ignore = "ThreadSanitizer's own thread sleeps and wakes ten times a second")]
 fn a_sleeper_wakes_for_its_message_and_not_before() {
     // Each link has a timer of its own, once a second (docs/faults.md), which wakes the reader and the progress thread.
     // The latter two wake each other.

@@ -13,6 +13,11 @@ const QUEUE: usize = 64;
 /// Most requests that a peer has not answered.
 pub(crate) const WINDOW: usize = 64;
 
+/// Most bytes of replies that wait for room, of all peers together: from then on a peer may have [`EACH`]
+/// replies wait.
+const REPLIES: usize = 512 << 20;
+const EACH: usize = 8;
+
 /// Where a reply's bytes go.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Into_ {
@@ -53,6 +58,9 @@ pub(crate) struct Requests<E> {
     flows: HashMap<PeerId, Flow>,
     /// Peers that frames wait for.
     queued: Vec<PeerId>,
+    /// Bytes of all replies that wait, and how many may.
+    kept: usize,
+    most: usize,
 }
 
 /// What goes to a peer, and has to wait.
@@ -64,13 +72,16 @@ struct Flow {
     asks: VecDeque<Vec<u8>>,
     /// Replies, which wait for room.
     replies: VecDeque<Vec<u8>>,
+    /// Bytes of these.
+    kept: usize,
     /// Whether it is in `queued`.
     queued: bool,
 }
 
 impl<E> Default for Requests<E> {
     fn default() -> Requests<E> {
-        Requests { slots: Vec::new(), free: Vec::new(), active: 0, flows: HashMap::new(), queued: Vec::new() }
+        let (flows, queued) = (HashMap::new(), Vec::new());
+        Requests { slots: Vec::new(), free: Vec::new(), active: 0, flows, queued, kept: 0, most: REPLIES }
     }
 }
 
@@ -82,6 +93,7 @@ impl Flow {
             if send(frame) == Err(Refused::Busy) {
                 return true;
             }
+            self.kept -= frame.len();
             self.replies.pop_front();
         }
         while let Some(frame) = self.asks.front().filter(|_| self.unanswered < WINDOW) {
@@ -113,7 +125,8 @@ impl<E: Copy + PartialEq> Requests<E> {
 
     /// Whether a peer has asked for more than it may before it reads the answers.
     pub(crate) fn is_greedy(&self, from: PeerId) -> bool {
-        self.flows.get(&from).is_some_and(|flow| flow.replies.len() >= WINDOW)
+        let most = if self.kept < self.most { WINDOW } else { EACH };
+        self.flows.get(&from).is_some_and(|flow| flow.replies.len() >= most)
     }
 
     /// A peer has answered a request.
@@ -133,6 +146,8 @@ impl<E: Copy + PartialEq> Requests<E> {
     ) -> bool {
         let flow = self.flows.entry(to).or_default();
         if reply {
+            self.kept += frame.len();
+            flow.kept += frame.len();
             flow.replies.push_back(frame)
         } else {
             flow.asks.push_back(frame)
@@ -141,7 +156,9 @@ impl<E: Copy + PartialEq> Requests<E> {
         if flow.queued {
             return true;
         }
+        let before = flow.kept;
         flow.queued = flow.send(send);
+        self.kept -= before - flow.kept;
         if flow.queued {
             self.queued.push(to);
         }
@@ -150,10 +167,12 @@ impl<E: Copy + PartialEq> Requests<E> {
 
     /// Sends what can be sent of what waits.
     pub(crate) fn flush(&mut self, mut send: impl FnMut(PeerId, &[u8]) -> Result<(), Refused>) {
-        let flows = &mut self.flows;
+        let (flows, kept) = (&mut self.flows, &mut self.kept);
         self.queued.retain(|to| {
             let Some(flow) = flows.get_mut(to) else { return false };
+            let before = flow.kept;
             flow.queued = flow.send(|frame| send(*to, frame));
+            *kept -= before - flow.kept;
             flow.queued
         });
     }
@@ -207,7 +226,7 @@ impl<E: Copy + PartialEq> Requests<E> {
 
     /// Drops frames to a peer that is gone.
     pub(crate) fn forget(&mut self, peer: PeerId) {
-        self.flows.remove(&peer);
+        self.kept -= self.flows.remove(&peer).map_or(0, |flow| flow.kept);
         self.queued.retain(|to| *to != peer);
     }
 }
@@ -270,5 +289,31 @@ mod tests {
         assert!(remote.is_greedy(peer) && !remote.is_greedy(PeerId(4)));
         remote.forget(peer);
         assert!(remote.sent() && !remote.is_greedy(peer));
+    }
+
+    #[test]
+    fn replies_of_all_peers_together_have_a_limit() {
+        let (mut remote, mut sent) = (Requests::<u8>::default(), Vec::new());
+        remote.most = 1000;
+        // Peers that read none.
+        let mut kept = 0;
+        for peer in (0..100).map(PeerId) {
+            while !remote.is_greedy(peer) {
+                remote.post(peer, vec![1; 10], true, ring(&mut Vec::new(), 0));
+                kept += 10;
+            }
+        }
+        assert_eq!((remote.kept, kept), (kept, kept));
+        assert!(kept <= 1000 + 10 * WINDOW + 100 * 10 * EACH, "{kept}");
+        // One that does may go on, and what is read or of a peer that is gone does not count any more.
+        assert!(!remote.is_greedy(PeerId(100)));
+        remote.forget(PeerId(0));
+        assert_eq!(remote.kept, kept - 10 * WINDOW);
+        remote.flush(|_, frame| ring(&mut sent, 5)(frame));
+        assert_eq!(remote.kept, kept - 10 * WINDOW - 10 * 5);
+        remote.flush(|_, _| Ok(()));
+        assert_eq!(remote.kept, 0);
+        remote.post(PeerId(1), vec![1; 10], true, |_| Ok(()));
+        assert!(remote.kept == 0 && !remote.is_greedy(PeerId(1)));
     }
 }

@@ -84,7 +84,8 @@ pub(super) struct Channel {
     /// Something was sent that may not have arrived, and since when that is known.
     pub(super) unsure: bool,
     pub(super) owing: Option<Instant>,
-    /// Since when, as far as is known, a part of this record has taken up a buffer while other peers found none.
+    /// Since when, as far as is known, a part of this record has taken up a buffer while other peers found
+    /// none.
     pub(super) part: Option<(u64, Instant)>,
 }
 

@@ -99,8 +99,8 @@ pub(super) fn say(own: Addr, peers: &mut [Peer], most: Duration) {
 /// Bytes of this process that were given up so.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes that connections of this process over TCP had sent, or were to send, when they were ended, and that were not acknowledged within
-/// [`linger`](super::TcpOptions::linger): they may be lost.
+/// Bytes that connections of this process over TCP had sent, or were to send, when they were ended, and that
+/// were not acknowledged within [`linger`](super::TcpOptions::linger): they may be lost.
 pub fn lost_at_ends() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
@@ -126,10 +126,11 @@ extern "C" fn at_exit() {
     let _ = std::panic::catch_unwind(|| wait_at_exit(Duration::from_millis(MOST.load(Ordering::Relaxed))));
 }
 
-/// Waits until all that the process has sent to peers is acknowledged; not what it has said to callers that have not shown that they have
-/// the key, of which one could keep it waiting. The connections stay as they are, for handlers that run after this one;
-/// and no lock of an endpoint is taken, which a thread may have that does not go on. A completed message needs none: all of it was given
-/// to the kernel. In a forked child its parent's descriptors are no sockets.
+/// Waits until all that the process has sent to peers is acknowledged; not what it has said to callers that
+/// have not shown that they have the key, of which one could keep it waiting. The connections stay as they
+/// are, for handlers that run after this one; and no lock of an endpoint is taken, which a thread may have
+/// that does not go on. A completed message needs none: all of it was given to the kernel. In a forked child
+/// its parent's descriptors are no sockets.
 fn wait_at_exit(most: Duration) {
     let start = Instant::now();
     let mut nap = *NAPS.start();

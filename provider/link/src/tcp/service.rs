@@ -190,8 +190,9 @@ impl TcpLink {
     }
 
     /// Ends connections to hosts that have answered nothing for too long. The kernel does that for connections on which
-    /// nothing is sent; its limit for others would also end those to a process that does not receive for a while. And where parts of
-    /// frames take up all memory for them, those to peers that send no more of one for as long.
+    /// nothing is sent; its limit for others would also end those to a process that does not receive for a
+    /// while. And where parts of frames take up all memory for them, those to peers that send no more of one
+    /// for as long.
     fn check_silence(&mut self, now: Instant) {
         let most = self.options.timeout;
         let short = self.pool.was_short();
@@ -285,7 +286,8 @@ impl Channel {
         self.unsure || rails.filter_map(|rail| rail.channel()).any(|rail| rail.unsure)
     }
 
-    /// Whether a part of one frame has taken up a buffer for so long, while other peers found none (`short`: lately).
+    /// Whether a part of one frame has taken up a buffer for so long, while other peers found none (`short`:
+    /// lately).
     fn is_stuck(&mut self, short: bool, now: Instant, most: Duration) -> bool {
         let is_part = short && self.rx.is_some() && self.over.is_none() && !self.has_frame_at(0);
         let count = self.keys.opener.count();

@@ -59,7 +59,8 @@ pub struct Strait {
 
 impl Strait {
     /// Opens; `map`: memory of peers on this host is used as memory of this process. `reach`: how these are
-    /// reached. Of the settings: what processes of the job show each other on connections between hosts, and how long such are waited for.
+    /// reached. Of the settings: what processes of the job show each other on connections between hosts, and
+    /// how long such are waited for.
     pub fn open(rank: Rank, reach: Reach, settings: &Settings) -> Result<Strait, Error> {
         let near = Near::open(rank, settings.map)?;
         let far = Far::open(rank, reach != Reach::Tcp, settings)?;

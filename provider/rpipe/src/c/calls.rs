@@ -124,8 +124,8 @@ pub unsafe extern "C" fn rpipe_open_attr(rp: *mut rpipe_t, peer: c_int, attr: *c
 }
 
 /// Closes an end, after what was written has left. Addresses of the pipe, and memory at them, are not to be used any more. The
-/// peer reads what was written, and then its calls fail with EPIPE. ETIMEDOUT: the end is closed, and some of what was written may be lost
-/// (STRAIT_RPIPE_LINGER).
+/// peer reads what was written, and then its calls fail with EPIPE. ETIMEDOUT: the end is closed, and some of
+/// what was written may be lost (STRAIT_RPIPE_LINGER).
 ///
 /// # Safety
 /// `rp` is NULL or came from rpipe.

@@ -86,7 +86,8 @@ fn leave() -> Result<(), Error> {
 }
 
 /// Leaves the job: closes all pipes, after what was written has left. Peers read what was written before. A program that ends
-/// without it has left too. ETIMEDOUT: it has left, and some of what was written may be lost (STRAIT_RPIPE_LINGER).
+/// without it has left too. ETIMEDOUT: it has left, and some of what was written may be lost
+/// (STRAIT_RPIPE_LINGER).
 #[unsafe(no_mangle)]
 pub extern "C" fn rfinalize() -> c_int {
     status(|| {

@@ -26,7 +26,8 @@ impl Context {
         Instant::now() + self.settings.linger
     }
 
-    /// Leaves the job. A forked child is not in it. [`Error::TimedOut`]: what was written has not been taken in within the time for that.
+    /// Leaves the job. A forked child is not in it. [`Error::TimedOut`]: what was written has not been taken
+    /// in within the time for that.
     pub fn close(&self) -> Result<(), Error> {
         self.close_by(self.leaves_by())
     }
