@@ -67,8 +67,8 @@ struct strait_p2pmem_options {
      */
     size_t size;
     /*
-     The name of a daemon's socket (`strait p2pmemd`), or "" for its usual name: memory comes from there, and the other
-     fields are not used. NULL: this process has publishers of its own.
+     The name of a daemon's socket (`strait p2pmemd`), or "" for its usual name: memory comes from there,
+     and the other fields are not used. NULL: this process has publishers of its own.
      */
     const char *daemon;
     /*
@@ -98,8 +98,8 @@ struct strait_p2pmem_request {
      */
     uint64_t len;
     /*
-     A power of two, or 0 for a page's: of the address of memory that a program gave, of the place in a file or BAR that it gave. Others
-     refuse more than 4096.
+     A power of two, or 0 for a page's: of the address of memory that a program gave, of the place in a
+     file or BAR that it gave. Others refuse more than 4096.
      */
     uint64_t align;
     /*
@@ -129,7 +129,8 @@ struct strait_p2pmem_request {
  */
 struct strait_p2pmem_segment {
     /*
-     Where it is in this process. Of a kind of memory that the CPU cannot access it is the device's address.
+     Where it is in this process. Of a kind of memory that the CPU cannot access it is the device's
+     address.
      */
     void *addr;
     /*
@@ -195,14 +196,14 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- The words of the last error that a function of this header returned in this thread: what is wrong, and what to do. Valid
- until the next one.
+ The words of the last error that a function of this header returned in this thread: what is wrong, and
+ what to do. Valid until the next one.
  */
 const char *strait_p2pmem_error(void);
 
 /*
- Opens. Pieces of devices' windows are a kind of memory of their own from then on, which Strait's provider and transport take
- in this process.
+ Opens. Pieces of devices' windows are a kind of memory of their own from then on, which Strait's provider
+ and transport take in this process.
 
  0, or an errno below 0: -EINVAL for rules that are wrong, -ECONNREFUSED without a daemon.
 
@@ -221,10 +222,11 @@ int strait_p2pmem_open(const struct strait_p2pmem_options *options,
 int strait_p2pmem_close(struct strait_p2pmem *opened);
 
 /*
- Allocates memory that all clients of the request reach, from the publisher that is closest to all of them, and maps it.
+ Allocates memory that all clients of the request reach, from the publisher that is closest to all of them,
+ and maps it.
 
- 0; -ENOMEM: no publisher may or can give it (strait_p2pmem_error has the reason of each); -ENODEV: a client is not there;
- -EINVAL.
+ 0; -ENOMEM: no publisher may or can give it (strait_p2pmem_error has the reason of each); -ENODEV: a
+ client is not there; -EINVAL.
 
  # Safety
  As said of the structure; `buffer` is NULL or valid for a write.
@@ -257,8 +259,8 @@ int strait_p2pmem_segment_at(struct strait_p2pmem_buffer *buffer,
  What a buffer is, and whether it was taken back.
 
  # Safety
- `buffer` is NULL or a buffer that was not freed and that no other thread uses now; `info` is NULL or points to as many
- bytes as its `size` says.
+ `buffer` is NULL or a buffer that was not freed and that no other thread uses now; `info` is NULL or
+ points to as many bytes as its `size` says.
  */
 int strait_p2pmem_query(struct strait_p2pmem_buffer *buffer,
                         struct strait_p2pmem_info *info);
@@ -269,8 +271,8 @@ int strait_p2pmem_query(struct strait_p2pmem_buffer *buffer,
  0; -ENOMEM: a client does not reach it, or a rule is against it; -ENODEV; -ESTALE; -EINVAL.
 
  # Safety
- `buffer` is NULL or a buffer that was not freed; `clients` has `client_count` C strings; `shared` is NULL or valid for a
- write.
+ `buffer` is NULL or a buffer that was not freed; `clients` has `client_count` C strings; `shared` is NULL
+ or valid for a write.
  */
 int strait_p2pmem_share(struct strait_p2pmem *opened,
                         struct strait_p2pmem_buffer *buffer,
@@ -279,8 +281,8 @@ int strait_p2pmem_share(struct strait_p2pmem *opened,
                         struct strait_p2pmem_buffer **shared);
 
 /*
- A dma-buf of piece `index`, for a driver that takes one: a new descriptor in *fd, which the caller closes, and where in it
- the piece begins in *offset.
+ A dma-buf of piece `index`, for a driver that takes one: a new descriptor in *fd, which the caller closes,
+ and where in it the piece begins in *offset.
 
  0; -EOPNOTSUPP: Linux makes none of such memory; -EINVAL; else what the memory's driver said.
 
@@ -293,12 +295,13 @@ int strait_p2pmem_dmabuf(struct strait_p2pmem_buffer *buffer,
                          uint64_t *offset);
 
 /*
- Has `notice` called, from any thread, when the buffer is taken back: `why` says in words what happened. At once if it was. It may
- not free the buffer. strait_p2pmem_free waits for it, so the caller of that holds no lock that `notice` takes; it is not called later. Not with a daemon:
- strait_p2pmem_query says it there.
+ Has `notice` called, from any thread, when the buffer is taken back: `why` says in words what happened. At
+ once if it was. It may not free the buffer. strait_p2pmem_free waits for it, so the caller of that holds
+ no lock that `notice` takes; it is not called later. Not with a daemon: strait_p2pmem_query says it there.
 
  # Safety
- `buffer` is NULL or a buffer that was not freed; `notice` may be called with `arg` once, until the buffer is freed.
+ `buffer` is NULL or a buffer that was not freed; `notice` may be called with `arg` once, until the buffer
+ is freed.
  */
 int strait_p2pmem_on_revoke(struct strait_p2pmem_buffer *buffer,
                             void (*notice)(void *arg, const char *why),
@@ -324,11 +327,13 @@ int strait_p2pmem_query_route(struct strait_p2pmem *opened,
 int strait_p2pmem_add_rule(struct strait_p2pmem *opened, const char *rule);
 
 /*
- Publishes memory of this process, a device's (cudaMalloc) or other: `len` bytes at `addr`, from which parts are given.
- `function` is the address of the PCI function that has it, without which no client reaches it, or NULL.
+ Publishes memory of this process, a device's (cudaMalloc) or other: `len` bytes at `addr`, from which
+ parts are given. `function` is the address of the PCI function that has it, without which no client
+ reaches it, or NULL.
 
  # Safety
- The memory stays until it is unpublished and all buffers of it are freed. The texts are C strings, or NULL.
+ The memory stays until it is unpublished and all buffers of it are freed. The texts are C strings, or
+ NULL.
  */
 int strait_p2pmem_publish_memory(struct strait_p2pmem *opened,
                                  const char *name,
@@ -337,11 +342,12 @@ int strait_p2pmem_publish_memory(struct strait_p2pmem *opened,
                                  size_t len);
 
 /*
- Publishes `len` bytes of a file that can be mapped, from byte `offset` on: a dma-buf, or a memfd. The descriptor is
- copied. Else as strait_p2pmem_publish_memory.
+ Publishes `len` bytes of a file that can be mapped, from byte `offset` on: a dma-buf, or a memfd. The
+ descriptor is copied. Else as strait_p2pmem_publish_memory.
 
  # Safety
- The texts are C strings, or NULL. The file is as long until it is unpublished and all buffers of it are freed.
+ The texts are C strings, or NULL. The file is as long until it is unpublished and all buffers of it are
+ freed.
  */
 int strait_p2pmem_publish_file(struct strait_p2pmem *opened,
                                const char *name,
@@ -351,9 +357,9 @@ int strait_p2pmem_publish_file(struct strait_p2pmem *opened,
                                uint64_t len);
 
 /*
- Publishes `len` bytes from byte `offset` on of BAR `bar` of a device that VFIO has, by the device's descriptor, which is copied. They are
- mapped through that; strait_p2pmem_dmabuf gives a dma-buf, which Linux makes since 6.19, or says why there is none.
- Else as strait_p2pmem_publish_memory.
+ Publishes `len` bytes from byte `offset` on of BAR `bar` of a device that VFIO has, by the device's
+ descriptor, which is copied. They are mapped through that; strait_p2pmem_dmabuf gives a dma-buf, which
+ Linux makes since 6.19, or says why there is none. Else as strait_p2pmem_publish_memory.
 
  # Safety
  The texts are C strings, or NULL.
@@ -367,17 +373,15 @@ int strait_p2pmem_publish_vfio(struct strait_p2pmem *opened,
                                uint64_t len);
 
 /*
- Takes a publisher out. `drain` is STRAIT_P2PMEM_IF_IDLE, STRAIT_P2PMEM_REVOKE, or for how many milliseconds to wait until its
- buffers are freed; meanwhile it gives nothing.
+ Takes a publisher out. `drain` is STRAIT_P2PMEM_IF_IDLE, STRAIT_P2PMEM_REVOKE, or for how many
+ milliseconds to wait until its buffers are freed; meanwhile it gives nothing.
 
  0; -EBUSY: buffers are in use; -ENOENT; -EINVAL.
 
  # Safety
  `name` is a C string or NULL.
  */
-int strait_p2pmem_unpublish(struct strait_p2pmem *opened,
-                            const char *name,
-                            int64_t drain);
+int strait_p2pmem_unpublish(struct strait_p2pmem *opened, const char *name, int64_t drain);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -75,8 +75,9 @@
 #define RPIPE_IMMEDIATE 8192
 
 /*
- Memory of a CUDA device, that of the calling thread's context or of STRAIT_RPIPE_DEVICE: the heap of a reader's end, the blocks of a
- writer's. The other end may have the host's. rmem gives the device's pointer.
+ Memory of a CUDA device, that of the calling thread's context or of STRAIT_RPIPE_DEVICE: the heap of a
+ reader's end, the blocks of a writer's. The other end may have the host's. rmem gives the device's
+ pointer.
  */
 #define RPIPE_DEVICE 65536
 
@@ -170,8 +171,8 @@ typedef struct rpipe_attr {
 } rpipe_attr;
 
 /*
- What a pipe has done and has now. The writer's counts are those of the heap's book; of a full-duplex pipe they are what is
- told, with the messages of the reader beside.
+ What a pipe has done and has now. The writer's counts are those of the heap's book; of a full-duplex pipe
+ they are what is told, with the messages of the reader beside.
  */
 typedef struct rpipe_stats {
     /*
@@ -229,8 +230,8 @@ typedef struct rpipe_stats {
     char policy[16];
     char sync[16];
     /*
-     Writer: messages of up to so many bytes travel in their slot; longer ones of up to so many are copied by the path, 0: none. Others
-     go from their block.
+     Writer: messages of up to so many bytes travel in their slot; longer ones of up to so many are copied
+     by the path, 0: none. Others go from their block.
      */
     uint64_t in_slot;
     uint64_t injected;
@@ -246,8 +247,8 @@ typedef struct rpipe_stats {
 typedef uint64_t raddr_t;
 
 /*
- What is called for an active message: with what was said at rhandle, the pipe, the bytes and how many. It may call every function,
- also of this pipe; the bytes are there until it returns.
+ What is called for an active message: with what was said at rhandle, the pipe, the bytes and how many. It
+ may call every function, also of this pipe; the bytes are there until it returns.
  */
 typedef void (*rhandler_t)(void *arg, rpipe_t rp, void *bytes, size_t size);
 
@@ -286,7 +287,8 @@ typedef struct rpipe_neighbor {
 } rpipe_neighbor;
 
 /*
- What tells a kernel of a message, in memory of the device. Each half is there at once: the message is there when both have its number.
+ What tells a kernel of a message, in memory of the device. Each half is there at once: the message is
+ there when both have its number.
  */
 typedef struct rpipe_number {
     /*
@@ -325,7 +327,8 @@ typedef struct rpipe_device {
      */
     size_t granule;
     /*
-     With RPIPE_NUMBERS: `slots` of them, in memory of the device; that of message n, counted from 1, has the index (n - 1) % slots. Else NULL.
+     With RPIPE_NUMBERS: `slots` of them, in memory of the device; that of message n, counted from 1, has
+     the index (n - 1) % slots. Else NULL.
      */
     const struct rpipe_number *numbers;
     size_t slots;
@@ -416,8 +419,8 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- Joins the job that this process was started in, and tells its rank. `attr` may be NULL. Once that has succeeded it is an error, also
- after rfinalize.
+ Joins the job that this process was started in, and tells its rank. `attr` may be NULL. Once that has
+ succeeded it is an error, also after rfinalize.
 
  0, or an errno below 0; rerror has its words.
 
@@ -428,9 +431,9 @@ int rinit(int *rank,
           const struct rinit_attr *attr);
 
 /*
- Leaves the job: closes all pipes, after what was written has left. Peers read what was written before. A program that ends
- without it has left too. ETIMEDOUT: it has left, and some of what was written may be lost
- (STRAIT_RPIPE_LINGER).
+ Leaves the job: closes all pipes, after what was written has left. Peers read what was written before. A
+ program that ends without it has left too. ETIMEDOUT: it has left, and some of what was written may be
+ lost (STRAIT_RPIPE_LINGER).
  */
 int rfinalize(void);
 
@@ -440,8 +443,9 @@ int rfinalize(void);
 int rcount(void);
 
 /*
- Makes an end of a pipe to a peer, whose messages have `width` bytes at most. The peer makes the other end, at any time; the first
- that a process makes to a peer leads to the first that the peer makes, and so on. Programs call it as rpipe.
+ Makes an end of a pipe to a peer, whose messages have `width` bytes at most. The peer makes the other end,
+ at any time; the first that a process makes to a peer leads to the first that the peer makes, and so on.
+ Programs call it as rpipe.
 
  # Safety
  `rp` is NULL or valid for a write.
@@ -461,9 +465,9 @@ int rpipe_open(rpipe_t *rp,
 int rpipe_open_attr(rpipe_t *rp, int peer, const struct rpipe_attr *attr);
 
 /*
- Closes an end, after what was written has left. Addresses of the pipe, and memory at them, are not to be used any more. The
- peer reads what was written, and then its calls fail with EPIPE. ETIMEDOUT: the end is closed, and some of
- what was written may be lost (STRAIT_RPIPE_LINGER).
+ Closes an end, after what was written has left. Addresses of the pipe, and memory at them, are not to be
+ used any more. The peer reads what was written, and then its calls fail with EPIPE. ETIMEDOUT: the end is
+ closed, and some of what was written may be lost (STRAIT_RPIPE_LINGER).
 
  # Safety
  `rp` is NULL or came from rpipe.
@@ -487,13 +491,15 @@ int rpipe_set_policy(rpipe_t rp, unsigned int policy);
 int rpipe_get_stats(rpipe_t rp, struct rpipe_stats *stats);
 
 /*
- What the last call of this thread that failed has to say, and what to do about it. The text stays until the next failure.
+ What the last call of this thread that failed has to say, and what to do about it. The text stays until
+ the next failure.
  */
 const char *rerror(void);
 
 /*
- Allocates a block of the pipe's heap. Waits until the reader has freed enough, if it has anything to free. RADDR_NULL, with
- errno, if not: ENOBUFS: all is this end's; EMSGSIZE: it never fits; EPIPE: the peer is gone.
+ Allocates a block of the pipe's heap. Waits until the reader has freed enough, if it has anything to free.
+ RADDR_NULL, with errno, if not: ENOBUFS: all is this end's; EMSGSIZE: it never fits; EPIPE: the peer is
+ gone.
 
  # Safety
  `rp` is NULL or came from rpipe.
@@ -518,8 +524,8 @@ raddr_t rmalloc_aligned(rpipe_t rp, size_t size, size_t align);
 raddr_t rmalloc_timed(rpipe_t rp, size_t size, int64_t nanoseconds);
 
 /*
- The memory of a block: one that was allocated, until it is written or freed; one that was read, until it is freed. NULL, with
- errno, if it is neither. A peer of ill will can write there at any time.
+ The memory of a block: one that was allocated, until it is written or freed; one that was read, until it
+ is freed. NULL, with errno, if it is neither. A peer of ill will can write there at any time.
 
  # Safety
  `rp` is NULL or came from rpipe.
@@ -533,7 +539,8 @@ void *rmem(rpipe_t rp,
 ptrdiff_t rlength(raddr_t addr);
 
 /*
- Writes: the block is the reader's from now on, which finds it as its next message. Does not wait for the reader.
+ Writes: the block is the reader's from now on, which finds it as its next message. Does not wait for the
+ reader.
 
  # Safety
  `rp` is NULL or came from rpipe.
@@ -542,8 +549,8 @@ int rwrite(rpipe_t rp,
            raddr_t addr);
 
 /*
- As rwrite, and waits so long at most for the path to take the message; 0: not at all. EAGAIN: it has not, and the block is still
- this end's. Memory that both ends map takes it at once.
+ As rwrite, and waits so long at most for the path to take the message; 0: not at all. EAGAIN: it has not,
+ and the block is still this end's. Memory that both ends map takes it at once.
 
  # Safety
  `rp` is NULL or came from rpipe.
@@ -569,8 +576,9 @@ int rwrite_part(rpipe_t rp, raddr_t addr, size_t size);
 int rflush(rpipe_t rp, int64_t nanoseconds);
 
 /*
- Waits for the next message, of `size` bytes at most, and gives its address; rlength has its length. A longer one stays
- (EMSGSIZE). Active messages before it are handled. EPIPE: all was read, and the peer is gone. Programs call it as rread, with the address by its name.
+ Waits for the next message, of `size` bytes at most, and gives its address; rlength has its length. A
+ longer one stays (EMSGSIZE). Active messages before it are handled. EPIPE: all was read, and the peer is
+ gone. Programs call it as rread, with the address by its name.
 
  # Safety
  `rp` is NULL or came from rpipe; `addr` is NULL or valid for a write.
@@ -580,7 +588,8 @@ int rread_into(rpipe_t rp,
                size_t size);
 
 /*
- As rread_into, and waits so long at most; 0: not at all; EAGAIN then, also while active messages come without end.
+ As rread_into, and waits so long at most; 0: not at all; EAGAIN then, also while active messages come
+ without end.
 
  # Safety
  `rp` is NULL or came from rpipe; `addr` is NULL or valid for a write.
@@ -591,8 +600,8 @@ int rread_timed(rpipe_t rp,
                 int64_t nanoseconds);
 
 /*
- Registers what is called for active messages of this number, 1 to 32767; NULL: nothing. They are handled in the order of all messages, within
- rread and its like.
+ Registers what is called for active messages of this number, 1 to 32767; NULL: nothing. They are handled
+ in the order of all messages, within rread and its like.
 
  # Safety
  `rp` is NULL or came from rpipe; the function may be called as long as the pipe is open.
@@ -603,7 +612,8 @@ int rhandle(rpipe_t rp,
             void *arg);
 
 /*
- Writes a block as an active message: the reader's handler of this number gets it, and the block comes back after that.
+ Writes a block as an active message: the reader's handler of this number gets it, and the block comes back
+ after that.
 
  # Safety
  `rp` is NULL or came from rpipe.
@@ -613,8 +623,8 @@ int rwrite_am(rpipe_t rp,
               int number);
 
 /*
- The length of the next message, without reading it, or EAGAIN below 0. Called again and again it finds each message, and EPIPE once all was
- read and the peer is gone.
+ The length of the next message, without reading it, or EAGAIN below 0. Called again and again it finds
+ each message, and EPIPE once all was read and the peer is gone.
 
  # Safety
  `rp` is NULL or came from rpipe.
@@ -622,14 +632,15 @@ int rwrite_am(rpipe_t rp,
 ptrdiff_t rpeek(rpipe_t rp);
 
 /*
- Frees a block: one that was read, which becomes the writer's again, or one that was allocated and not written. ESTALE: it is
- none of these, or was freed before.
+ Frees a block: one that was read, which becomes the writer's again, or one that was allocated and not
+ written. ESTALE: it is none of these, or was freed before.
  */
 int rfree(raddr_t addr);
 
 /*
- Waits until one of `count` pipes has a message, so long at most: its index, or EAGAIN below 0. A pipe whose peer is gone
- counts as one that has a message: rread tells. After some looks the process sleeps until a writer wakes it.
+ Waits until one of `count` pipes has a message, so long at most: its index, or EAGAIN below 0. A pipe
+ whose peer is gone counts as one that has a message: rread tells. After some looks the process sleeps
+ until a writer wakes it.
 
  # Safety
  `pipes` has so many pipes, each from rpipe.
@@ -639,14 +650,14 @@ int rwait(const rpipe_t *pipes,
           int64_t nanoseconds);
 
 /*
- A descriptor for poll(2): readable once something may have come for a pipe that rpipe_arm has said may be slept for. An
- errno below 0 if there is none.
+ A descriptor for poll(2): readable once something may have come for a pipe that rpipe_arm has said may be
+ slept for. An errno below 0 if there is none.
  */
 int rpipe_fd(void);
 
 /*
- Prepares for sleeping on rpipe_fd until this pipe has a message. 0: sleep; EAGAIN below 0: there is something to read, or to
- do, already.
+ Prepares for sleeping on rpipe_fd until this pipe has a message. 0: sleep; EAGAIN below 0: there is
+ something to read, or to do, already.
 
  # Safety
  `rp` is NULL or came from rpipe.
@@ -654,12 +665,14 @@ int rpipe_fd(void);
 int rpipe_arm(rpipe_t rp);
 
 /*
- Makes the readers' ends of pipes from `count` writers, which are read as one; `peers` are their ranks, in any order, or NULL for all
- other processes of the job. Each writer opens its end by rpipe, as that of any other pipe. A heap is made when its writer begins. Of
- `attr`, which may be NULL for pipes of any width, `iswriter` says nothing, and FD_PIPE is refused.
+ Makes the readers' ends of pipes from `count` writers, which are read as one; `peers` are their ranks, in
+ any order, or NULL for all other processes of the job. Each writer opens its end by rpipe, as that of any
+ other pipe. A heap is made when its writer begins. Of `attr`, which may be NULL for pipes of any width,
+ `iswriter` says nothing, and FD_PIPE is refused.
 
  # Safety
- `many` is NULL or valid for a write; `peers` is NULL or has so many ranks; `attr` is NULL or a structure that begins with its size.
+ `many` is NULL or valid for a write; `peers` is NULL or has so many ranks; `attr` is NULL or a structure
+ that begins with its size.
  */
 int rpipe_many_open(rpipe_many_t *many,
                     const int *peers,
@@ -667,13 +680,16 @@ int rpipe_many_open(rpipe_many_t *many,
                     const struct rpipe_attr *attr);
 
 /*
- Waits for the next message of any writer, of `size` bytes at most, so long at most, and gives its address, its pipe, for rmem, and its writer's
- rank. Writers come in turn: each that has written gets one message read before another gets a second one. A longer message stays (EMSGSIZE). Active messages are
- handled, by what rhandle has registered with their pipe. EPIPE: the writer of this rank and pipe has ended, and all that it wrote was read;
- each writer's end is reported once. When all writers have ended, EPIPE comes with the rank -1. EAGAIN: not within the time. `from` and `source` may be NULL.
+ Waits for the next message of any writer, of `size` bytes at most, so long at most, and gives its address,
+ its pipe, for rmem, and its writer's rank. Writers come in turn: each that has written gets one message
+ read before another gets a second one. A longer message stays (EMSGSIZE). Active messages are handled, by
+ what rhandle has registered with their pipe. EPIPE: the writer of this rank and pipe has ended, and all
+ that it wrote was read; each writer's end is reported once. When all writers have ended, EPIPE comes with
+ the rank -1. EAGAIN: not within the time. `from` and `source` may be NULL.
 
  # Safety
- `many` is NULL or came from rpipe_many_open; `addr`, `from` and `source` are each NULL or valid for a write.
+ `many` is NULL or came from rpipe_many_open; `addr`, `from` and `source` are each NULL or valid for a
+ write.
  */
 int rpipe_many_read(rpipe_many_t many,
                     raddr_t *addr,
@@ -683,8 +699,8 @@ int rpipe_many_read(rpipe_many_t many,
                     int64_t nanoseconds);
 
 /*
- The pipe of the writer of this rank, for rhandle and rpipe_get_stats. It is read by rpipe_many_read alone, and closed by rpipe_many_close.
- NULL, with errno, if there is none.
+ The pipe of the writer of this rank, for rhandle and rpipe_get_stats. It is read by rpipe_many_read alone,
+ and closed by rpipe_many_close. NULL, with errno, if there is none.
 
  # Safety
  `many` is NULL or came from rpipe_many_open.
@@ -701,8 +717,9 @@ rpipe_t rpipe_many_pipe(rpipe_many_t many,
 int rpipe_many_close(rpipe_many_t many);
 
 /*
- Makes a group of these ranks, this process's among them, in the same order at each of them; NULL: all processes of the job. Nothing
- is sent before it is used. Two processes that are in several groups together, or have full-duplex pipes to each other, make all these in the same order.
+ Makes a group of these ranks, this process's among them, in the same order at each of them; NULL: all
+ processes of the job. Nothing is sent before it is used. Two processes that are in several groups
+ together, or have full-duplex pipes to each other, make all these in the same order.
 
  # Safety
  `group` is NULL or valid for a write; `members` is NULL or has so many ranks.
@@ -712,13 +729,15 @@ int rpipe_group_open(rpipe_group_t *group,
                      size_t count);
 
 /*
- Broadcast: the `size` bytes of the member of rank `root` come to all others. Each member calls it, with the same root and size, and
- returns when its part is done: the root may return before others have the bytes. EPIPE: a member that this one needs has ended, or its call has failed; rerror
- names it. EMSGSIZE, EINVAL: the members do not call the same. After any of these the group is over: each call of it fails, at all members that
- wait for one another; close it, and make another one of those that are left.
+ Broadcast: the `size` bytes of the member of rank `root` come to all others. Each member calls it, with
+ the same root and size, and returns when its part is done: the root may return before others have the
+ bytes. EPIPE: a member that this one needs has ended, or its call has failed; rerror names it. EMSGSIZE,
+ EINVAL: the members do not call the same. After any of these the group is over: each call of it fails, at
+ all members that wait for one another; close it, and make another one of those that are left.
 
  # Safety
- `group` is NULL or came from rpipe_group_open; `buffer` has so many bytes, which nothing else uses meanwhile.
+ `group` is NULL or came from rpipe_group_open; `buffer` has so many bytes, which nothing else uses
+ meanwhile.
  */
 int rpipe_bcast(rpipe_group_t group,
                 int root,
@@ -726,8 +745,8 @@ int rpipe_bcast(rpipe_group_t group,
                 size_t size);
 
 /*
- As rpipe_bcast, and takes so long at most. ETIMEDOUT: it has taken longer; rerror names the members that were waited for. The group is over then: the calls of the others
- fail with EPIPE.
+ As rpipe_bcast, and takes so long at most. ETIMEDOUT: it has taken longer; rerror names the members that
+ were waited for. The group is over then: the calls of the others fail with EPIPE.
 
  # Safety
  Those of rpipe_bcast.
@@ -739,12 +758,14 @@ int rpipe_bcast_timed(rpipe_group_t group,
                       int64_t nanoseconds);
 
 /*
- Neighbour exchange: sends to each neighbour, and receives from each. A neighbour is a member that calls it, too, and has this one among its
- neighbours; members that have none need not call it. Messages may have any length, up to the room that the receiver gives. Of several neighbours that are one
- rank the first sent is the first received; this member may be its own. Errors are those of rpipe_bcast.
+ Neighbour exchange: sends to each neighbour, and receives from each. A neighbour is a member that calls
+ it, too, and has this one among its neighbours; members that have none need not call it. Messages may have
+ any length, up to the room that the receiver gives. Of several neighbours that are one rank the first sent
+ is the first received; this member may be its own. Errors are those of rpipe_bcast.
 
  # Safety
- `group` is NULL or came from rpipe_group_open; `neighbors` is NULL or has so many, with the memory that they tell of.
+ `group` is NULL or came from rpipe_group_open; `neighbors` is NULL or has so many, with the memory that
+ they tell of.
  */
 int rpipe_neighbor_exchange(rpipe_group_t group,
                             struct rpipe_neighbor *neighbors,
@@ -770,19 +791,22 @@ int rpipe_neighbor_exchange_timed(rpipe_group_t group,
 int rpipe_group_close(rpipe_group_t group);
 
 /*
- Writes `size` bytes of memory of any kind, the host's or a device's, as a message, without a block of the program's: to a heap that is
- mapped or in memory of a device they are copied once, by the device where that has part. The memory may be used again when this returns. Waits for room as
- rmalloc does, and fails as rmalloc and rwrite do.
+ Writes `size` bytes of memory of any kind, the host's or a device's, as a message, without a block of the
+ program's: to a heap that is mapped or in memory of a device they are copied once, by the device where
+ that has part. The memory may be used again when this returns. Waits for room as rmalloc does, and fails
+ as rmalloc and rwrite do.
 
  # Safety
- `rp` is NULL or came from rpipe; so many bytes are readable at `from`, by the processor or by the device whose memory it is.
+ `rp` is NULL or came from rpipe; so many bytes are readable at `from`, by the processor or by the device
+ whose memory it is.
  */
 int rwrite_from(rpipe_t rp,
                 const void *from,
                 size_t size);
 
 /*
- The heap of a reader's end with RPIPE_DEVICE, for kernels; waits until the writer has begun. EINVAL: the heap is the host's, or this is a writer's end.
+ The heap of a reader's end with RPIPE_DEVICE, for kernels; waits until the writer has begun. EINVAL: the
+ heap is the host's, or this is a writer's end.
 
  # Safety
  `rp` is NULL or came from rpipe; `device` is NULL or a structure whose first field is its size.
@@ -791,10 +815,12 @@ int rpipe_on_device(rpipe_t rp,
                     struct rpipe_device *device);
 
 /*
- Lends `size` bytes of memory, all zero, to the process of rank `borrower`, and returns when that process has them, by whichever of its calls of this
- library. From then on this process has nothing to do: it may compute, sleep, or make no call at all. Where the borrower's operations take
- progress here (frames, MPI, some providers of libfabric) a thread is started, which sleeps while nothing comes. EAGAIN: not within the time; nothing is
- lent then. EPIPE: the borrower has ended. EOPNOTSUPP: the path takes a thread here, and the program's MPI allows none.
+ Lends `size` bytes of memory, all zero, to the process of rank `borrower`, and returns when that process
+ has them, by whichever of its calls of this library. From then on this process has nothing to do: it may
+ compute, sleep, or make no call at all. Where the borrower's operations take progress here (frames, MPI,
+ some providers of libfabric) a thread is started, which sleeps while nothing comes. EAGAIN: not within the
+ time; nothing is lent then. EPIPE: the borrower has ended. EOPNOTSUPP: the path takes a thread here, and
+ the program's MPI allows none.
 
  # Safety
  `lent` is NULL or valid for a write.
@@ -805,7 +831,8 @@ int rlend(rlent_t *lent,
           int64_t nanoseconds);
 
 /*
- Waits until the borrower has given the memory back, so long at most; EAGAIN then. EPIPE: it has ended. No lender has to call it.
+ Waits until the borrower has given the memory back, so long at most; EAGAIN then. EPIPE: it has ended. No
+ lender has to call it.
 
  # Safety
  `lent` is NULL or came from rlend.
@@ -822,9 +849,10 @@ int rlend_wait(rlent_t at,
 int rlend_close(rlent_t at);
 
 /*
- Borrows: the oldest memory that the process of rank `lender` lends to this one and that is not borrowed yet. Waits for it, so long at most; EAGAIN then.
- `policy` is RPIPE_NEXT_FIT and so on, or 0: as STRAIT_RPIPE_POLICY says. EPIPE: the lender has ended. EOPNOTSUPP: the path does not promise that a read finds what was
- written before it.
+ Borrows: the oldest memory that the process of rank `lender` lends to this one and that is not borrowed
+ yet. Waits for it, so long at most; EAGAIN then. `policy` is RPIPE_NEXT_FIT and so on, or 0: as
+ STRAIT_RPIPE_POLICY says. EPIPE: the lender has ended. EOPNOTSUPP: the path does not promise that a read
+ finds what was written before it.
 
  # Safety
  `borrowed` is NULL or valid for a write.
@@ -835,8 +863,9 @@ int rborrow(rborrowed_t *borrowed,
             int64_t nanoseconds);
 
 /*
- Allocates a block of borrowed memory. Nothing is sent, and nothing waited for. RADDR_NULL, with errno, if not: ENOBUFS: there is no free block of that
- length; EMSGSIZE: there never is; EPIPE: the lender has ended, or has taken the memory back.
+ Allocates a block of borrowed memory. Nothing is sent, and nothing waited for. RADDR_NULL, with errno, if
+ not: ENOBUFS: there is no free block of that length; EMSGSIZE: there never is; EPIPE: the lender has
+ ended, or has taken the memory back.
 
  # Safety
  `borrowed` is NULL or came from rborrow.
@@ -861,8 +890,9 @@ rborrow_addr_t rborrow_malloc_aligned(rborrowed_t borrowed, size_t size, size_t 
 ptrdiff_t rborrow_length(rborrowed_t borrowed, rborrow_addr_t addr);
 
 /*
- The memory of a block, where it is mapped here, for loads and stores: until the block is freed or the memory is given back; also when the lender has
- ended. NULL, with errno, if it is not mapped (EOPNOTSUPP) or no block (ESTALE).
+ The memory of a block, where it is mapped here, for loads and stores: until the block is freed or the
+ memory is given back; also when the lender has ended. NULL, with errno, if it is not mapped (EOPNOTSUPP)
+ or no block (ESTALE).
 
  # Safety
  `borrowed` is NULL or came from rborrow.
@@ -871,9 +901,10 @@ void *rborrow_mem(rborrowed_t borrowed,
                   rborrow_addr_t addr);
 
 /*
- Writes `size` bytes to a block, from its byte `offset` on, without any call of the lender. They are in its memory when the call returns. Waits so long at most; EAGAIN: not
- all of them are known to be there; write them again. EMSGSIZE: the block has fewer bytes. ESTALE: there is no such block. EPIPE: the lender has ended, or has taken the memory
- back.
+ Writes `size` bytes to a block, from its byte `offset` on, without any call of the lender. They are in its
+ memory when the call returns. Waits so long at most; EAGAIN: not all of them are known to be there; write
+ them again. EMSGSIZE: the block has fewer bytes. ESTALE: there is no such block. EPIPE: the lender has
+ ended, or has taken the memory back.
 
  # Safety
  `borrowed` is NULL or came from rborrow; `from` has so many bytes, which nothing changes meanwhile.
@@ -886,11 +917,12 @@ int rborrow_write(rborrowed_t borrowed,
                   int64_t nanoseconds);
 
 /*
- Reads `size` bytes of a block, from its byte `offset` on, without any call of the lender. A block that was not written has what was there before: zeros
- at first. Errors are those of rborrow_write.
+ Reads `size` bytes of a block, from its byte `offset` on, without any call of the lender. A block that was
+ not written has what was there before: zeros at first. Errors are those of rborrow_write.
 
  # Safety
- `borrowed` is NULL or came from rborrow; `to` has room for so many bytes, which nothing else uses meanwhile.
+ `borrowed` is NULL or came from rborrow; `to` has room for so many bytes, which nothing else uses
+ meanwhile.
  */
 int rborrow_read(rborrowed_t borrowed,
                  rborrow_addr_t addr,

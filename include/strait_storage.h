@@ -141,7 +141,8 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- The words of the last error that a function of this header returned in this thread. Valid until the next one.
+ The words of the last error that a function of this header returned in this thread. Valid until the next
+ one.
  */
 const char *strait_storage_error(void);
 
@@ -159,14 +160,16 @@ int strait_storage_open(const char *path, uint32_t flags, struct strait_storage 
  Closes a file. What was submitted goes on.
 
  # Safety
- `opened` is NULL or came from strait_storage_open, was not closed, and no other function is being called with it.
+ `opened` is NULL or came from strait_storage_open, was not closed, and no other function is being called
+ with it.
  */
 int strait_storage_close(struct strait_storage *opened);
 
 /*
  Reads `len` bytes of the file, from byte `offset` on, into memory of any kind.
 
- How many bytes, fewer at the end of the file; or an errno below 0: -EIO also if the memory's device has gone.
+ How many bytes, fewer at the end of the file; or an errno below 0: -EIO also if the memory's device has
+ gone.
 
  # Safety
  `opened` is NULL or a file that is open. The memory may be written, and stays until this returns.
@@ -177,7 +180,8 @@ int64_t strait_storage_read(struct strait_storage *opened,
                             uint64_t offset);
 
 /*
- Writes `len` bytes of memory of any kind to the file, from its byte `offset` on. Else as strait_storage_read.
+ Writes `len` bytes of memory of any kind to the file, from its byte `offset` on. Else as
+ strait_storage_read.
 
  # Safety
  `opened` is NULL or a file that is open. The memory may be read, and stays until this returns.
@@ -188,26 +192,29 @@ int64_t strait_storage_write(struct strait_storage *opened,
                              uint64_t offset);
 
 /*
- Does `count` transfers, several at once and in any order, and returns when all are done. Each one's `result` is what
- strait_storage_read or strait_storage_write would have returned.
+ Does `count` transfers, several at once and in any order, and returns when all are done. Each one's
+ `result` is what strait_storage_read or strait_storage_write would have returned.
 
  0, or -EINVAL.
 
  # Safety
- `opened` is NULL or a file that is open; `ops` has `count` entries, with memory as of strait_storage_read or strait_storage_write.
+ `opened` is NULL or a file that is open; `ops` has `count` entries, with memory as of strait_storage_read
+ or strait_storage_write.
  */
 int strait_storage_batch(struct strait_storage *opened,
                          struct strait_storage_op *ops,
                          size_t count);
 
 /*
- Begins `count` transfers and returns: they go on, several at once and in any order. `*request` is to be released.
+ Begins `count` transfers and returns: they go on, several at once and in any order. `*request` is to be
+ released.
 
- 0, or an errno below 0. What each transfer comes to is in `ops` when strait_storage_poll or strait_storage_wait has said that
- the request is done.
+ 0, or an errno below 0. What each transfer comes to is in `ops` when strait_storage_poll or
+ strait_storage_wait has said that the request is done.
 
  # Safety
- As of strait_storage_batch; `ops` and the memory stay until the request is done or released. `request` is NULL or valid for a write.
+ As of strait_storage_batch; `ops` and the memory stay until the request is done or released. `request` is
+ NULL or valid for a write.
  */
 int strait_storage_submit(struct strait_storage *opened,
                           struct strait_storage_op *ops,
@@ -215,15 +222,17 @@ int strait_storage_submit(struct strait_storage *opened,
                           struct strait_storage_request **request);
 
 /*
- Queues `count` transfers on a stream of CUDA's (a CUstream or cudaStream_t): they begin when all that was queued there before
- is done, and what is queued there later waits for them. Else as strait_storage_submit.
+ Queues `count` transfers on a stream of CUDA's (a CUstream or cudaStream_t): they begin when all that was
+ queued there before is done, and what is queued there later waits for them. Else as strait_storage_submit.
 
- A read ends where the file ends, as far as that is known now; what was queued by this function to be written counts. The
- memory is CUDA's, a buffer of strait_p2pmem.h, or the host's; with other kinds -EOPNOTSUPP, as with a stream that is being
- captured. A transfer that fails does not stop the stream: its result is an errno, and its memory's contents are undefined.
+ A read ends where the file ends, as far as that is known now; what was queued by this function to be
+ written counts. The memory is CUDA's, a buffer of strait_p2pmem.h, or the host's; with other kinds
+ -EOPNOTSUPP, as with a stream that is being captured. A transfer that fails does not stop the stream: its
+ result is an errno, and its memory's contents are undefined.
 
  # Safety
- As of strait_storage_submit; `stream` is a stream of this process, and is destroyed after the request is done.
+ As of strait_storage_submit; `stream` is a stream of this process, and is destroyed after the request is
+ done.
  */
 int strait_storage_submit_on_stream(struct strait_storage *opened,
                                     struct strait_storage_op *ops,
@@ -232,8 +241,8 @@ int strait_storage_submit_on_stream(struct strait_storage *opened,
                                     struct strait_storage_request **request);
 
 /*
- Whether all of a request's transfers are done. Their results are in the program's strait_storage_op then, and
- strait_storage_error has the words of one that failed.
+ Whether all of a request's transfers are done. Their results are in the program's strait_storage_op then,
+ and strait_storage_error has the words of one that failed.
 
  1 if so, 0 if not, -EINVAL.
 
@@ -243,8 +252,8 @@ int strait_storage_submit_on_stream(struct strait_storage *opened,
 int strait_storage_poll(struct strait_storage_request *request);
 
 /*
- Waits until all of a request's transfers are done, for at most `timeout_ms` milliseconds, or for ever if that is below 0. Else as
- strait_storage_poll.
+ Waits until all of a request's transfers are done, for at most `timeout_ms` milliseconds, or for ever if
+ that is below 0. Else as strait_storage_poll.
 
  0 if they are, -ETIMEDOUT if not, -EINVAL.
 

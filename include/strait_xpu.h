@@ -14,7 +14,8 @@
 
 
 /*
- strait_xpu_ring_options.flags: commands are taken up to the ring's bell only, and not as soon as they are written.
+ strait_xpu_ring_options.flags: commands are taken up to the ring's bell only, and not as soon as they are
+ written.
  */
 #define STRAIT_XPU_WITH_BELL 1
 
@@ -24,9 +25,10 @@
 #define STRAIT_XPU_WITH_QUEUE 2
 
 /*
- strait_xpu_ring_options.flags: kernels of any device, and code of this process, post to the ring. Without it, or STRAIT_XPU_WITH_BELL, a ring that a
- thread with a current CUDA context adds is for kernels of that context, which reserve their slots in its memory: each reservation
- in host memory takes as long as a command's way to the host.
+ strait_xpu_ring_options.flags: kernels of any device, and code of this process, post to the ring. Without
+ it, or STRAIT_XPU_WITH_BELL, a ring that a thread with a current CUDA context adds is for kernels of that
+ context, which reserve their slots in its memory: each reservation in host memory takes as long as a
+ command's way to the host.
  */
 #define STRAIT_XPU_ANY_DEVICE 4
 
@@ -52,7 +54,8 @@ struct strait_xpu_options {
      */
     uint64_t timeout_ns;
     /*
-     How long the thread that drains the rings sleeps at most between two looks, in nanoseconds; 0: 50 microseconds.
+     How long the thread that drains the rings sleeps at most between two looks, in nanoseconds; 0: 50
+     microseconds.
      */
     uint64_t sleep_ns;
 };
@@ -82,8 +85,8 @@ struct strait_xpu_ring_options {
      */
     uint32_t unused;
     /*
-     Memory for the slots, 64 bytes each, at a multiple of 64, which stays until strait_xpu_close: where the CPU finds it.
-     NULL: host memory, page-locked where the process has a device.
+     Memory for the slots, 64 bytes each, at a multiple of 64, which stays until strait_xpu_close: where
+     the CPU finds it. NULL: host memory, page-locked where the process has a device.
      */
     void *slots;
     /*
@@ -114,12 +117,12 @@ const char *strait_xpu_error(void);
 int strait_xpu_open(const struct strait_xpu_options *options, struct strait_xpu **opened);
 
 /*
- Registers memory of a device's or the host's for peers. Regions have the numbers 0, 1 and so on; all processes register
- theirs in the same order.
+ Registers memory of a device's or the host's for peers. Regions have the numbers 0, 1 and so on; all
+ processes register theirs in the same order.
 
  # Safety
- `context` is open; `address` to `address` + `length` stays allocated until strait_xpu_close; `region` is NULL or valid
- for a write.
+ `context` is open; `address` to `address` + `length` stays allocated until strait_xpu_close; `region` is
+ NULL or valid for a write.
  */
 int strait_xpu_register(struct strait_xpu *context,
                         void *address,
@@ -127,7 +130,8 @@ int strait_xpu_register(struct strait_xpu *context,
                         uint32_t *region);
 
 /*
- Allocates and registers zeroed memory of the host's, which devices of this process, and peers of this host, may map.
+ Allocates and registers zeroed memory of the host's, which devices of this process, and peers of this
+ host, may map.
 
  # Safety
  `context` is open; `region` and `address` are NULL or valid for a write.
@@ -148,8 +152,8 @@ int strait_xpu_add_ring(struct strait_xpu *context,
                         uint32_t *ring);
 
 /*
- What peers have to know of this process, to be called when all its memory is registered. `length` is the size of
- `buffer`, and becomes that of the blob; -ENOSPC: it is too small, and nothing was written.
+ What peers have to know of this process, to be called when all its memory is registered. `length` is the
+ size of `buffer`, and becomes that of the blob; -ENOSPC: it is too small, and nothing was written.
 
  # Safety
  `context` is open; `buffer` is valid for writes of `length` bytes; `length` is NULL or valid.
@@ -159,8 +163,9 @@ int strait_xpu_blob(struct strait_xpu *context,
                     size_t *length);
 
 /*
- Comes to know all processes, of which this is number `rank`: `count` blobs, in the order of their numbers. Memory of
- peers on this host is mapped, where that can be done. To be called once, before strait_xpu_begin.
+ Comes to know all processes, of which this is number `rank`: `count` blobs, in the order of their numbers.
+ Memory of peers on this host is mapped, where that can be done. To be called once, before
+ strait_xpu_begin.
 
  # Safety
  `context` is open; `blobs` and `lengths` are `count` pointers and lengths of readable bytes.
@@ -172,8 +177,8 @@ int strait_xpu_connect(struct strait_xpu *context,
                        const size_t *lengths);
 
 /*
- Ends the setting up, and starts the thread that drains the rings. `view` gets the address, in the device's space, of a
- struct strait_xpu_context (strait_xpu_layout.h), for kernels. It stays until strait_xpu_close.
+ Ends the setting up, and starts the thread that drains the rings. `view` gets the address, in the device's
+ space, of a struct strait_xpu_context (strait_xpu_layout.h), for kernels. It stays until strait_xpu_close.
 
  # Safety
  `context` is open; `view` is NULL or valid for a write.
@@ -185,7 +190,8 @@ int strait_xpu_begin(struct strait_xpu *context,
  Where the device finds a region of a peer's: NULL in `address` if it is reached by commands alone.
 
  # Safety
- `context` is open, and strait_xpu_connect was called; `address` and `length` are NULL or valid for a write.
+ `context` is open, and strait_xpu_connect was called; `address` and `length` are NULL or valid for a
+ write.
  */
 int strait_xpu_mapped(struct strait_xpu *context,
                       uint32_t peer,
@@ -194,8 +200,8 @@ int strait_xpu_mapped(struct strait_xpu *context,
                       size_t *length);
 
 /*
- Ends a context: each ring and each peer get an error word, so that kernels which wait return, and no peer reaches memory
- of this process any more. What kernels use stays until strait_xpu_close.
+ Ends a context: each ring and each peer get an error word, so that kernels which wait return, and no peer
+ reaches memory of this process any more. What kernels use stays until strait_xpu_close.
 
  # Safety
  `context` is NULL or open.
@@ -203,8 +209,8 @@ int strait_xpu_mapped(struct strait_xpu *context,
 int strait_xpu_end(struct strait_xpu *context);
 
 /*
- Closes a context. No kernel that uses it runs any more. -EBUSY: a peer is stopped while it accesses memory of this
- process; the context is still open.
+ Closes a context. No kernel that uses it runs any more. -EBUSY: a peer is stopped while it accesses memory
+ of this process; the context is still open.
 
  # Safety
  `context` is NULL or open, and is not used any more if this returns 0.

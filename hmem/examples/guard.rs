@@ -1,5 +1,5 @@
-//! What an access of a peer's to registered memory takes, guarded as it is and not: 8 bytes written, an atomic,
-//! longer copies. In ns, the least of many runs, which take turns.
+//! What an access of a peer's to registered memory takes, guarded as it is and not: 8 bytes written, an
+//! atomic, longer copies. In ns, the least of many runs, which take turns.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,7 +1,7 @@
 //! The process that copies for another one: see [`crate::agent`].
 //!
-//! It trusts its user, which could read and write all of this memory itself. It ends when its user's end of the socket is
-//! closed, by close(2), execve(2) or the end of the process.
+//! It trusts its user, which could read and write all of this memory itself. It ends when its user's end of
+//! the socket is closed, by close(2), execve(2) or the end of the process.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,8 +24,8 @@ use crate::share::{Export, HandleType, Opened, Passed};
 const AWAKE: Duration = Duration::from_millis(1);
 /// Most packets that are taken before the driver is asked for copies that are over.
 const MOST_TAKEN: u32 = 16;
-/// Nor are more taken once they have asked for this many bytes: to begin a copy takes the driver 3 µs, as long as it takes to make one of
-/// this size, and the users of those that are over wait.
+/// Nor are more taken once they have asked for this many bytes: to begin a copy takes the driver 3 µs, as
+/// long as it takes to make one of this size, and the users of those that are over wait.
 const BYTES_TAKEN: u64 = 256 << 10;
 
 struct Process {
@@ -38,8 +38,8 @@ struct Process {
     begun: Flights<(u32, u64)>,
 }
 
-/// Copies, as a process that no other one waits for, for the process at the other end of standard input. To be called while
-/// there is one thread.
+/// Copies, as a process that no other one waits for, for the process at the other end of standard input. To
+/// be called while there is one thread.
 pub fn serve_standard_input() -> io::Result<()> {
     let sock = io::stdin().as_fd().try_clone_to_owned()?;
     // A person's terminal, or a file, has no other end.
@@ -93,7 +93,8 @@ pub fn serve(sock: OwnedFd) -> io::Result<()> {
     done
 }
 
-/// On any processor: the thread that started this one may be bound to the only one that its user's threads run on.
+/// On any processor: the thread that started this one may be bound to the only one that its user's threads
+/// run on.
 fn run_anywhere() {
     // SAFETY: plain data, for which all bits set is a value.
     let all: libc::cpu_set_t = unsafe {
@@ -223,8 +224,8 @@ impl Process {
             let (dst, src) = (place(m.dst, m.len)?, place(m.src, m.len)?);
             parts.push(Part { dst, src, len: m.len as usize });
         }
-        // SAFETY: all parts are inside what is mapped here, and that is kept: the buffers by `self`, which outlives all that
-        // has begun.
+        // SAFETY: all parts are inside what is mapped here, and that is kept: the buffers by `self`, which
+        // outlives all that has begun.
         unsafe { registry::of(Kind::Cuda).start(&parts, keep, host) }
     }
 
@@ -239,9 +240,9 @@ impl Process {
     }
 }
 
-/// Copies of fewer bytes from host memory to a device, and values that a stream writes, are made by the engine for copies only if
-/// what is before them in their stream is; else by that of kernels, where they wait for other processes' kernels. So a copy of a
-/// word to the host goes before them.
+/// Copies of fewer bytes from host memory to a device, and values that a stream writes, are made by the
+/// engine for copies only if what is before them in their stream is; else by that of kernels, where they wait
+/// for other processes' kernels. So a copy of a word to the host goes before them.
 const SHORT: u64 = 64 << 10;
 /// Where that word goes: behind what a stage uses of the last buffer.
 const SPARE: u64 = (BOUNCES * BOUNCE - 8) as u64;

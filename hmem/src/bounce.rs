@@ -1,8 +1,10 @@
-//! Bounce buffers in devices' memory: other processes' devices reach them, so that bytes of memory which those do not reach
-//! (a default pool's, managed memory) can go through there, with one more copy on the device.
+//! Bounce buffers in devices' memory: other processes' devices reach them, so that bytes of memory which
+//! those do not reach (a default pool's, managed memory) can go through there, with one more copy on the
+//! device.
 //!
-//! An [`Arena`] makes its memory when it is first needed, once for each place that memory is in: for CUDA, a context. It hands it out
-//! in runs of blocks ([`Room`]). While a device copies into one it is inside of the [`Fill`].
+//! An [`Arena`] makes its memory when it is first needed, once for each place that memory is in: for CUDA, a
+//! context. It hands it out in runs of blocks ([`Room`]). While a device copies into one it is inside of the
+//! [`Fill`].
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -145,8 +147,9 @@ impl Arena {
         };
         let (first, n) = place.take(len.div_ceil(self.0.block).min(BLOCKS)).ok_or(NoRoom::Taken)?;
         let (block, place) = (self.0.block, place.name);
-        // SAFETY: blocks of memory of that kind, which stays as long as the arena's shared state does; the room has that. The span
-        // is handed out to name the memory to peers, and only `Room::fill` copies there, into a room that then is in the `Fill`.
+        // SAFETY: blocks of memory of that kind, which stays as long as the arena's shared state does; the
+        // room has that. The span is handed out to name the memory to peers, and only `Room::fill` copies
+        // there, into a room that then is in the `Fill`.
         let span = unsafe { Span::new(base + first * block, n * block, kind) };
         Ok(Room { arena: self.0.clone(), place, first, n, span, len: len.min(n * block) })
     }
@@ -189,9 +192,9 @@ impl Room {
         if done != self.len {
             return None;
         }
-        // SAFETY: the source is of spans, valid until the last operation that was given them has completed, before which its
-        // caller sees the copy over or drops it; the destination is this room's alone, which is inside of the fill, behind the
-        // flight.
+        // SAFETY: the source is of spans, valid until the last operation that was given them has completed,
+        // before which its caller sees the copy over or drops it; the destination is this room's alone, which
+        // is inside of the fill, behind the flight.
         let flight = unsafe { registry::of(self.span.kind()).start(&parts, Vec::new(), false) }.ok()?;
         Some(Fill { flight, room: self })
     }
@@ -221,7 +224,8 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// Whether it is over: `None` means not yet, `false` that the bytes are not there. Not to be asked again then.
+    /// Whether it is over: `None` means not yet, `false` that the bytes are not there. Not to be asked again
+    /// then.
     pub fn poll(&mut self) -> Option<bool> {
         match self.flight.poll() {
             Ok(false) => None,

@@ -1,12 +1,13 @@
 //! Copies of bytes that the processor reaches itself.
 
-/// Up to so many bytes memcpy(3) of glibc copies by loads and stores; more by `rep movsb`, where the processor says that it is quick.
+/// Up to so many bytes memcpy(3) of glibc copies by loads and stores; more by `rep movsb`, where the
+/// processor says that it is quick.
 const PART: usize = 2048;
 const PAGE: usize = 4096;
 
-/// Whether `rep movsb` is slow from there to there. Processors of AMD from Zen 3 on, which say that it is quick (FSRM), copy a byte
-/// at a time, 23 times slower as measured, where the destination is 1 to 31 bytes behind the source within a page. A frame in a ring
-/// is there for one in 32 of its places.
+/// Whether `rep movsb` is slow from there to there. Processors of AMD from Zen 3 on, which say that it is
+/// quick (FSRM), copy a byte at a time, 23 times slower as measured, where the destination is 1 to 31 bytes
+/// behind the source within a page. A frame in a ring is there for one in 32 of its places.
 #[inline]
 fn is_slow(dst: usize, src: usize) -> bool {
     (dst.wrapping_sub(src) % PAGE).wrapping_sub(1) < 31
@@ -38,7 +39,8 @@ unsafe fn copy_in_parts(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// Likewise, past the caches: for much that is not read again at once, which then need not be read before it is written.
+/// Likewise, past the caches: for much that is not read again at once, which then need not be read before it
+/// is written.
 ///
 /// # Safety
 /// As for [`std::ptr::copy_nonoverlapping`].

@@ -16,7 +16,8 @@ fn copy_span(dst: Span, src: Span) -> bool {
         return true;
     }
     if dst.can(Caps::CPU) && src.can(Caps::CPU) {
-        // SAFETY: what is mapped of both sides may be accessed by `Span`'s invariant, for the length they share.
+        // SAFETY: what is mapped of both sides may be accessed by `Span`'s invariant, for the length they
+        // share.
         return unsafe { guard::copy(dst.as_ptr(), src.as_ptr(), src.len()) }.is_ok();
     }
     copy_device(dst, src)

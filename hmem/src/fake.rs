@@ -104,7 +104,8 @@ impl Memory for Fake {
     }
 }
 
-/// A copy in flight, over when it is asked for again; its bytes are copied then. Dropped earlier, it copies nothing.
+/// A copy in flight, over when it is asked for again; its bytes are copied then. Dropped earlier, it copies
+/// nothing.
 #[derive(Debug)]
 struct Pending {
     copies: Vec<(Span, Span)>,

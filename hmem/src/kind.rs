@@ -23,23 +23,24 @@ pub enum Kind {
 }
 
 bitflags! {
-    /// What can be done with memory. Every decision of a protocol asks for the one that it needs; which kind of memory it
-    /// is matters to that kind's own functions alone.
+    /// What can be done with memory. Every decision of a protocol asks for the one that it needs; which kind
+    /// of memory it is matters to that kind's own functions alone.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Caps: u8 {
         /// The CPU of this process may load and store it.
         const CPU = 1;
         /// process_vm_readv(2) and process_vm_writev(2) reach it, at either end.
         const CMA = 1 << 1;
-        /// The functions of its kind copy it: there are handles of its allocations for other processes, and copies that
-        /// are started and run by themselves.
+        /// The functions of its kind copy it: there are handles of its allocations for other processes, and
+        /// copies that are started and run by themselves.
         const DEVICE = 1 << 2;
         /// A dma-buf may be had of it, for another device.
         const DMABUF = 1 << 3;
-        /// It may not be mapped when it is accessed. Only with [`Caps::CPU`], which then takes [`crate::guard`].
+        /// It may not be mapped when it is accessed. Only with [`Caps::CPU`], which then takes
+        /// [`crate::guard`].
         const VANISH = 1 << 4;
-        /// Its owner has promised to keep it mapped, for reads and writes, for as long as it may be accessed: what cannot bear that it
-        /// vanishes may access it.
+        /// Its owner has promised to keep it mapped, for reads and writes, for as long as it may be accessed:
+        /// what cannot bear that it vanishes may access it.
         const LASTS = 1 << 5;
     }
 }

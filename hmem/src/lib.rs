@@ -1,11 +1,12 @@
 //! What memory a pointer is, and how bytes get in and out of it.
 //!
-//! Everything above speaks of user memory only as a [`Span`]: an address, a length, a [`Kind`] and what can be done with it ([`Caps`]).
-//! A `Span` is made once, by a provider's entry points, from what the application promised (`unsafe`), and is then
-//! moved about by safe code which never looks through it. Only the functions of this crate and of
-//! the links follow the address.
+//! Everything above speaks of user memory only as a [`Span`]: an address, a length, a [`Kind`] and what can
+//! be done with it ([`Caps`]). A `Span` is made once, by a provider's entry points, from what the application
+//! promised (`unsafe`), and is then moved about by safe code which never looks through it. Only the functions
+//! of this crate and of the links follow the address.
 //!
-//! The modules are in layers: each one uses those above its line of this table, and `ci/layers` finds circles.
+//! The modules are in layers: each one uses those above its line of this table, and `ci/layers` finds
+//! circles.
 //!
 //! | layer | modules |
 //! |---|---|

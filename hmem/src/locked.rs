@@ -1,9 +1,11 @@
-//! Page-locked host memory, between which and devices' memory devices copy: allocations of one size, used again.
+//! Page-locked host memory, between which and devices' memory devices copy: allocations of one size, used
+//! again.
 //!
-//! Memory is page-locked once, by the runtime whose device copies, when that is first needed. The lock ends with the context that
-//! it was made in (cuCtxDestroy, cudaDeviceReset): whether it still stands is asked each time that a buffer is to be copied from or
-//! to, and where it does not the buffer is page-locked anew. A lock that was refused may be had later, when others have let go of
-//! theirs (RLIMIT_MEMLOCK, a device's memory): it is tried again after some needs, since each refusal is a call of the driver's.
+//! Memory is page-locked once, by the runtime whose device copies, when that is first needed. The lock ends
+//! with the context that it was made in (cuCtxDestroy, cudaDeviceReset): whether it still stands is asked
+//! each time that a buffer is to be copied from or to, and where it does not the buffer is page-locked anew.
+//! A lock that was refused may be had later, when others have let go of theirs (RLIMIT_MEMLOCK, a device's
+//! memory): it is tried again after some needs, since each refusal is a call of the driver's.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
@@ -16,7 +18,8 @@ use crate::memory::{Memory as Runtime, Pages};
 
 /// What a buffer begins at a multiple of, so that locking it locks nothing else.
 const PAGE: usize = 4096;
-/// After how many needs in vain it is tried again to lock memory; of one buffer, or of a pool that keeps locked ones alone.
+/// After how many needs in vain it is tried again to lock memory; of one buffer, or of a pool that keeps
+/// locked ones alone.
 const AGAIN: u32 = 256;
 
 /// Why there is no buffer.
@@ -28,7 +31,8 @@ pub enum NoBuffer {
     Refused,
 }
 
-/// Buffers of one length. They are made when they are first needed, and go with the pool and the last of them.
+/// Buffers of one length. They are made when they are first needed, and go with the pool and the last of
+/// them.
 #[derive(Clone, Debug)]
 pub struct Pool(Arc<Shared>);
 
@@ -64,7 +68,8 @@ impl Pool {
         Pool(Arc::new(Shared { len, align: PAGE, most, kept: most, state: Mutex::default() }))
     }
 
-    /// Any number of them, each of which begins at a multiple of `align`, a power of two. So many are kept while they are free.
+    /// Any number of them, each of which begins at a multiple of `align`, a power of two. So many are kept
+    /// while they are free.
     pub fn without_bound(kept: usize, len: usize, align: usize) -> Pool {
         let (align, most) = (align.max(PAGE), usize::MAX);
         Pool(Arc::new(Shared { len, align, most, kept, state: Mutex::default() }))
@@ -82,7 +87,8 @@ impl Pool {
         Ok(Buffer { memory: Some(memory), pool: self.0.clone() })
     }
 
-    /// A buffer that is page-locked for the devices of a runtime. Where that was refused it is not tried with each need.
+    /// A buffer that is page-locked for the devices of a runtime. Where that was refused it is not tried with
+    /// each need.
     pub(crate) fn take_locked(&self, runtime: &dyn Runtime) -> Result<Buffer, NoBuffer> {
         let mut state = self.0.state();
         if state.free.is_empty() && state.taken < self.0.most {
@@ -121,13 +127,14 @@ enum Lock {
     Refused(u32),
 }
 
-/// The lock of some memory, and for which kind it is page-locked; it ends when this goes. To be kept for the same memory always.
+/// The lock of some memory, and for which kind it is page-locked; it ends when this goes. To be kept for the
+/// same memory always.
 #[derive(Default)]
 pub struct PageLock(Option<(Kind, Lock)>);
 
 impl PageLock {
-    /// Has this runtime's devices copy from and to the memory without a copy in between, as far as that can be had; whether they can.
-    /// A lock that has ended with its context is made anew.
+    /// Has this runtime's devices copy from and to the memory without a copy in between, as far as that can
+    /// be had; whether they can. A lock that has ended with its context is made anew.
     ///
     /// # Safety
     /// `at..at+len` is mapped, and stays so for as long as this is there.
@@ -204,7 +211,8 @@ impl Drop for Memory {
         if self.bounce.is_some() {
             return;
         }
-        // SAFETY: allocated so, and used by nothing any more: not locked, and no flight is without its buffer.
+        // SAFETY: allocated so, and used by nothing any more: not locked, and no flight is without its
+        // buffer.
         unsafe { dealloc(self.at.as_ptr(), self.layout) }
     }
 }
@@ -233,14 +241,15 @@ impl Drop for Buffer {
                 state.free.extend(memory.take());
             }
         }
-        // What is not kept goes without the pool's lock: to unlock it calls the runtime, and other threads wait for the pool.
+        // What is not kept goes without the pool's lock: to unlock it calls the runtime, and other threads
+        // wait for the pool.
         drop(memory);
     }
 }
 
 impl Buffer {
-    /// Its first byte; the pool says how many there are, which are zeroed when they are made. Devices and the agent access them only in
-    /// flights that the buffer's owner has started.
+    /// Its first byte; the pool says how many there are, which are zeroed when they are made. Devices and the
+    /// agent access them only in flights that the buffer's owner has started.
     pub fn at(&self) -> *mut u8 {
         self.memory.as_ref().map_or(std::ptr::null_mut(), |memory| memory.at.as_ptr())
     }
@@ -250,7 +259,8 @@ impl Buffer {
         self.pool.len
     }
 
-    /// Has this runtime's devices copy from and to here without a copy in between, as far as that can be had; whether it can.
+    /// Has this runtime's devices copy from and to here without a copy in between, as far as that can be had;
+    /// whether it can.
     pub fn lock_for(&mut self, runtime: &dyn Runtime) -> bool {
         self.memory.as_mut().is_some_and(|memory| memory.lock_for(runtime))
     }

@@ -74,30 +74,32 @@ pub trait Memory: Sync {
         Err(Error::UNSUPPORTED)
     }
 
-    /// The number of the allocation that `addr` is in, if no other ever has it: that of its handle. Quicker than to
-    /// ask for the handle.
+    /// The number of the allocation that `addr` is in, if no other ever has it: that of its handle. Quicker
+    /// than to ask for the handle.
     fn number(&self, addr: usize) -> Option<u64> {
         let _ = addr;
         None
     }
 
-    /// The device that `addr` is on, by a name that all processes of the host have for it. `None` where that is not known, or where the
-    /// memory moves between devices and the host.
+    /// The device that `addr` is on, by a name that all processes of the host have for it. `None` where that
+    /// is not known, or where the memory moves between devices and the host.
     fn device(&self, addr: usize) -> Option<[u8; 16]> {
         let _ = addr;
         None
     }
 
-    /// The device that `addr..addr+len` is on as its interface numbers devices: the driver's number, 0 where there is one alone, and the device's
-    /// there. For memory that an adapter is to access from now on: what the program has done to it by synchronous calls is there then.
-    /// `None` where an adapter had better not access it, since it moves, or is on several devices, or since that takes calls which are not
-    /// to be made now.
+    /// The device that `addr..addr+len` is on as its interface numbers devices: the driver's number, 0 where
+    /// there is one alone, and the device's there. For memory that an adapter is to access from now on: what
+    /// the program has done to it by synchronous calls is there then. `None` where an adapter had better not
+    /// access it, since it moves, or is on several devices, or since that takes calls which are not to be
+    /// made now.
     fn to_adapter(&self, addr: usize, len: usize) -> Option<(u32, u32)> {
         let _ = (addr, len);
         None
     }
 
-    /// Which of its places (devices, contexts) `addr` is in, if memory can be made there that other processes reach.
+    /// Which of its places (devices, contexts) `addr` is in, if memory can be made there that other processes
+    /// reach.
     fn place(&self, addr: usize) -> Option<usize> {
         let _ = addr;
         None
@@ -109,8 +111,8 @@ pub trait Memory: Sync {
         Err(Error::UNSUPPORTED)
     }
 
-    /// Makes `len` bytes, all 0, in the calling thread's context, or in one of the device with that number: for kernels of that
-    /// device.
+    /// Makes `len` bytes, all 0, in the calling thread's context, or in one of the device with that number:
+    /// for kernels of that device.
     fn make_for_kernels(&self, device: Option<i32>, len: usize) -> Result<Exportable, Error> {
         let _ = (device, len);
         Err(Error::UNSUPPORTED)
@@ -135,7 +137,8 @@ pub trait Memory: Sync {
         None
     }
 
-    /// Whether host memory at `addr`, which was page-locked, still is: that ends with the context it was done in.
+    /// Whether host memory at `addr`, which was page-locked, still is: that ends with the context it was done
+    /// in.
     fn is_host_locked(&self, addr: usize) -> bool {
         let _ = addr;
         true
@@ -148,14 +151,15 @@ pub trait Memory: Sync {
         Ok(0)
     }
 
-    /// Tells what [`Memory::context`] named from what is there later under the same name: what was mapped for the former is gone.
+    /// Tells what [`Memory::context`] named from what is there later under the same name: what was mapped for
+    /// the former is gone.
     fn place_id(&self, ctx: usize) -> u64 {
         let _ = ctx;
         0
     }
 
-    /// Maps what the process `pid` exported (`owner` tells processes with the same pid apart), for use in `ctx`.
-    /// Nothing in `export` is trusted.
+    /// Maps what the process `pid` exported (`owner` tells processes with the same pid apart), for use in
+    /// `ctx`. Nothing in `export` is trusted.
     fn import(&self, pid: i32, owner: u64, export: &Export, ctx: usize) -> Result<Mapped, Error> {
         let _ = (pid, owner, export, ctx);
         Err(Error::UNSUPPORTED)

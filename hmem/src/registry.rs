@@ -23,8 +23,8 @@ pub fn kinds() -> impl Iterator<Item = &'static dyn Memory> {
     [system].into_iter().chain(ALL.into_iter().filter(|m| m.kind() != Kind::Fake))
 }
 
-/// Looks for all of them, if the dynamic linker has loaded anything since that was done last. For calls that set something up:
-/// it takes as long as dl_iterate_phdr(3) for one object.
+/// Looks for all of them, if the dynamic linker has loaded anything since that was done last. For calls that
+/// set something up: it takes as long as dl_iterate_phdr(3) for one object.
 pub fn look() {
     presence::look(&ALL);
 }

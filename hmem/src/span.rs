@@ -6,13 +6,12 @@ use crate::kind::{Caps, Kind};
 
 /// A stretch of memory an application handed over for one operation (or registered for many).
 ///
-/// The type's invariant, promised by the caller of [`Span::new`]: until the operation it was made
-/// for completes, `addr..addr+len` stays valid for reads and, where the operation writes, for
-/// writes, in the ways that [`Span::caps`] has. The bytes may change at any time, so nothing ever forms a reference to
-/// them.
+/// The type's invariant, promised by the caller of [`Span::new`]: until the operation it was made for
+/// completes, `addr..addr+len` stays valid for reads and, where the operation writes, for writes, in the ways
+/// that [`Span::caps`] has. The bytes may change at any time, so nothing ever forms a reference to them.
 ///
-/// With [`Caps::VANISH`] less is promised: the memory may not be mapped, or not for reads or for
-/// writes; but what is mapped there may be accessed. It is followed by [`crate::guard`] alone, or by the kernel.
+/// With [`Caps::VANISH`] less is promised: the memory may not be mapped, or not for reads or for writes; but
+/// what is mapped there may be accessed. It is followed by [`crate::guard`] alone, or by the kernel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Span {
@@ -21,8 +20,8 @@ pub struct Span {
     what: What,
 }
 
-/// The kind, and what can be done, as a number ([`number`]). A whole word: to copy one that was written in parts takes
-/// longer. An enumeration, so that an `Option<Span>` takes no more room.
+/// The kind, and what can be done, as a number ([`number`]). A whole word: to copy one that was written in
+/// parts takes longer. An enumeration, so that an `Option<Span>` takes no more room.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 enum What {
@@ -39,8 +38,8 @@ enum What {
 
 const HOST: Caps = Kind::System.caps();
 
-/// The kind's number, and above it the capabilities in which it is not like ordinary host memory: of that all is 0, and
-/// each capability is one bit to test.
+/// The kind's number, and above it the capabilities in which it is not like ordinary host memory: of that all
+/// is 0, and each capability is one bit to test.
 const fn number(kind: Kind, caps: Caps) -> u64 {
     kind as u64 | unlike(caps.symmetric_difference(HOST))
 }
@@ -139,8 +138,8 @@ impl Span {
         self.caps().contains(all)
     }
 
-    /// The same memory, as a registration hands it out to peers: the application may unmap it before they come to
-    /// it, and a registration of (NULL, SIZE_MAX) was never mapped as a whole.
+    /// The same memory, as a registration hands it out to peers: the application may unmap it before they
+    /// come to it, and a registration of (NULL, SIZE_MAX) was never mapped as a whole.
     #[inline]
     pub fn for_peers(self) -> Span {
         let what = match self.what {
@@ -154,8 +153,8 @@ impl Span {
     /// The same memory, if it is the host's, with the promise that it stays.
     ///
     /// # Safety
-    /// All of it stays mapped, for reads and, where an operation writes, for writes, until the last operation that was given this
-    /// span, or a part of it, has completed.
+    /// All of it stays mapped, for reads and, where an operation writes, for writes, until the last operation
+    /// that was given this span, or a part of it, has completed.
     #[must_use]
     pub unsafe fn lasting(self) -> Span {
         let what = match self.what {
@@ -166,8 +165,8 @@ impl Span {
         Span { what, ..self }
     }
 
-    /// Whether it is there when it is accessed, for as long as this span may be used: by [`Span::lasting`], or since it is no
-    /// registration's.
+    /// Whether it is there when it is accessed, for as long as this span may be used: by [`Span::lasting`],
+    /// or since it is no registration's.
     #[inline]
     pub fn stays(self) -> bool {
         !self.may_vanish() || self.can(Caps::LASTS)
@@ -208,7 +207,8 @@ impl Span {
         (end <= self.len).then(|| self.cut(off, len))
     }
 
-    /// The same, made anew from its parts: for a call that takes it in memory, so that it is in registers where there is no such call.
+    /// The same, made anew from its parts: for a call that takes it in memory, so that it is in registers
+    /// where there is no such call.
     #[inline(always)]
     pub fn apart(self) -> Span {
         let Span { addr, len, what } = self;

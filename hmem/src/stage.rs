@@ -1,8 +1,9 @@
-//! Host memory through which the bytes of devices' memory travel in frames, and the copies between the two, which are
-//! started and polled: no caller waits for a device.
+//! Host memory through which the bytes of devices' memory travel in frames, and the copies between the two,
+//! which are started and polled: no caller waits for a device.
 //!
-//! A [`Pool`] has a bound. A [`Buffer`] of it is page-locked by the runtime whose device copies, and goes back
-//! when it is dropped. While a device copies it is inside of the [`Transfer`], so that nothing else reaches its bytes.
+//! A [`Pool`] has a bound. A [`Buffer`] of it is page-locked by the runtime whose device copies, and goes
+//! back when it is dropped. While a device copies it is inside of the [`Transfer`], so that nothing else
+//! reaches its bytes.
 
 use crate::copy::{copy_in, copy_out, read, write};
 use crate::flight::{Flight, Part};
@@ -14,8 +15,8 @@ use crate::span::{Span, walk};
 /// Bytes in front of the payload of a buffer, for the header of a frame.
 const ROOM: usize = 64;
 
-/// Buffers for staging, up to a number of them. They are made when they are first needed, and go with the pool and the
-/// last of them.
+/// Buffers for staging, up to a number of them. They are made when they are first needed, and go with the
+/// pool and the last of them.
 #[derive(Clone, Debug)]
 pub struct Pool {
     len: usize,
@@ -51,9 +52,9 @@ pub struct Buffer(locked::Buffer);
 impl Buffer {
     /// All bytes, the room in front included.
     fn all(&mut self) -> &mut [u8] {
-        // SAFETY: so many bytes were allocated, zeroed, and `self` is borrowed for as long as the slice is; nothing gives the
-        // memory of one up that was handed out. No device copies, an agent's neither: a transfer hands its buffer out when it is
-        // over, and an agent stores there by nothing else.
+        // SAFETY: so many bytes were allocated, zeroed, and `self` is borrowed for as long as the slice is;
+        // nothing gives the memory of one up that was handed out. No device copies, an agent's neither: a
+        // transfer hands its buffer out when it is over, and an agent stores there by nothing else.
         unsafe { std::slice::from_raw_parts_mut(self.0.at(), self.0.len()) }
     }
 
@@ -62,7 +63,8 @@ impl Buffer {
         &mut self.all()[ROOM..]
     }
 
-    /// Bytes `at..at+len` of the payload with `head` in front of them, which takes the place of what is there.
+    /// Bytes `at..at+len` of the payload with `head` in front of them, which takes the place of what is
+    /// there.
     ///
     /// # Panics
     /// If `head` is longer than 64 bytes, or that is not inside.
@@ -98,7 +100,8 @@ impl Buffer {
                 if out {
                     return true;
                 }
-                // SAFETY: `s.len()` bytes of the buffer's memory, which is there until it is dropped, and which no device uses.
+                // SAFETY: `s.len()` bytes of the buffer's memory, which is there until it is dropped, and
+                // which no device uses.
                 return unsafe { copy_out(s, here, s.len()) };
             }
             let (there, here) = (s.addr() as usize, here.expose_provenance());
@@ -113,9 +116,9 @@ impl Buffer {
         }
         transfer.flight = kind.and_then(|kind| {
             transfer.buffer.0.lock_for(registry::of(kind));
-            // SAFETY: the device's side is of spans, valid until the last operation that was given them has completed,
-            // before which its caller sees the transfer over or drops it; the buffer is inside of the transfer, behind
-            // the flight.
+            // SAFETY: the device's side is of spans, valid until the last operation that was given them has
+            // completed, before which its caller sees the transfer over or drops it; the buffer is inside of
+            // the transfer, behind the flight.
             unsafe { registry::of(kind).start(&parts, Vec::new(), true) }.ok()
         });
         if transfer.flight.is_none() && out {
@@ -127,8 +130,8 @@ impl Buffer {
     }
 }
 
-/// A copy between a buffer and devices' memory, in flight or over. Dropping it waits until no device uses the memory any
-/// more.
+/// A copy between a buffer and devices' memory, in flight or over. Dropping it waits until no device uses the
+/// memory any more.
 #[derive(Debug)]
 pub struct Transfer {
     /// Goes first.
@@ -146,15 +149,17 @@ pub struct Transfer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
     Nothing,
-    /// To the host's memory: a peer's flag there is not to be seen before the bytes in a device's memory that it stands for.
+    /// To the host's memory: a peer's flag there is not to be seen before the bytes in a device's memory that
+    /// it stands for.
     Host,
     /// Everything.
     All,
 }
 
 impl Transfer {
-    /// Whether it is over: `None` means not yet, `false` that the bytes are not there. What is written to the host's memory is
-    /// written by this call, after what a device writes: transfers that are polled in order take effect so there.
+    /// Whether it is over: `None` means not yet, `false` that the bytes are not there. What is written to the
+    /// host's memory is written by this call, after what a device writes: transfers that are polled in order
+    /// take effect so there.
     pub fn poll(&mut self) -> Option<bool> {
         if let Some(flight) = &mut self.flight {
             let how = flight.poll();
@@ -187,7 +192,8 @@ impl Transfer {
         }
     }
 
-    /// Where no copy can be started and polled (some kinds, several at once), and to make up for one that failed.
+    /// Where no copy can be started and polled (some kinds, several at once), and to make up for one that
+    /// failed.
     fn copy_in_call(&mut self) {
         let bytes = &mut self.buffer.bytes()[..self.len];
         let done = if self.out { write(&self.spans, 0, bytes) } else { read(&self.spans, 0, bytes) };

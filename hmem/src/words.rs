@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use crate::kind::Caps;
 use crate::span::Span;
 
-/// Two words of 8 bytes in memory that the application provides and that others may write at any time, a device by
-/// atomics of the whole system among them. What they hold is whatever was written there last: each call loads a word
-/// once, and no value of it is wrong.
+/// Two words of 8 bytes in memory that the application provides and that others may write at any time, a
+/// device by atomics of the whole system among them. What they hold is whatever was written there last: each
+/// call loads a word once, and no value of it is wrong.
 ///
 /// The memory stays valid for as long as this is used: for the span's promise that is the operation.
 #[derive(Clone, Copy, Debug)]
@@ -17,8 +17,8 @@ pub struct Words {
 }
 
 impl Words {
-    /// The words of this memory: `None` if it is not 16 bytes, is not aligned to a word, cannot be loaded and stored by the
-    /// CPU, or may vanish.
+    /// The words of this memory: `None` if it is not 16 bytes, is not aligned to a word, cannot be loaded and
+    /// stored by the CPU, or may vanish.
     pub fn of(span: Span) -> Option<Words> {
         let fits = span.len() == size_of::<[u64; 2]>() && span.addr() % size_of::<u64>() as u64 == 0;
         let addr = usize::try_from(span.addr()).ok()?;
@@ -27,9 +27,9 @@ impl Words {
 
     fn word(&self, second: bool) -> &AtomicU64 {
         let at = std::ptr::with_exposed_provenance_mut::<u64>(self.addr).wrapping_add(usize::from(second));
-        // SAFETY: `of` was given a span of two words, aligned as a word is, whose invariant makes them valid for reads and
-        // writes by the CPU until the operation is complete, and that is when this is not used any more. What others do
-        // to them meanwhile is atomic, or a race of their own.
+        // SAFETY: `of` was given a span of two words, aligned as a word is, whose invariant makes them valid
+        // for reads and writes by the CPU until the operation is complete, and that is when this is not used
+        // any more. What others do to them meanwhile is atomic, or a race of their own.
         unsafe { AtomicU64::from_ptr(at) }
     }
 

@@ -1,4 +1,5 @@
-//! Copies by an agent, over the stand-in for CUDA's driver. An agent is there for a process, so each test is a process.
+//! Copies by an agent, over the stand-in for CUDA's driver. An agent is there for a process, so each test is
+//! a process.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
@@ -195,7 +196,8 @@ fn as_peer() {
     }
 }
 
-/// Copies `len` bytes between the peer's memory from byte 1 MiB on (`put`: from its first byte on) and `local`.
+/// Copies `len` bytes between the peer's memory from byte 1 MiB on (`put`: from its first byte on) and
+/// `local`.
 fn with_peer(peer: &Peer, exports: &[Export], put: bool, local: &[Span], len: usize) -> Result<(), String> {
     let find = |at: u64| exports.iter().find(|e| at.wrapping_sub(e.base) < e.len);
     let at = exports[0].base + if put { 0 } else { 1 << 20 };
@@ -298,7 +300,8 @@ fn the_end_of_a_copy_does_not_wait_for_others_to_begin() {
     };
     std::fs::remove_file(file).unwrap();
     let calls: Vec<usize> = text.split(' ').filter_map(|n| n.parse().ok()).collect();
-    // The driver is asked between any two, and the context is entered once; to open the peer's memory may enter it again.
+    // The driver is asked between any two, and the context is entered once; to open the peer's memory may
+    // enter it again.
     assert!(calls[0] >= MANY && calls[1] < MANY, "{text}");
 }
 

@@ -1,5 +1,5 @@
-//! How often the dynamic linker is asked for the devices' libraries: after it has loaded something, and not otherwise. A process of its
-//! own, since it counts.
+//! How often the dynamic linker is asked for the devices' libraries: after it has loaded something, and not
+//! otherwise. A process of its own, since it counts.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

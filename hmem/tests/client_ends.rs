@@ -1,5 +1,5 @@
-//! What ends while callbacks of a client run: when `unregister` or `invalidate` has returned, none of them runs. One
-//! process, so one test at a time.
+//! What ends while callbacks of a client run: when `unregister` or `invalidate` has returned, none of them
+//! runs. One process, so one test at a time.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -258,7 +258,8 @@ fn callbacks_that_invalidate_or_unregister_are_refused_and_nothing_waits() {
     client.unregister().unwrap();
 }
 
-/// Memory that is invalidated while it is being registered: either the registration fails, or it is one of memory that is gone.
+/// Memory that is invalidated while it is being registered: either the registration fails, or it is one of
+/// memory that is gone.
 #[test]
 fn memory_invalidated_while_it_is_registered_has_no_registration_that_is_open() {
     let _alone = alone();

@@ -1,4 +1,5 @@
-//! Devices looked up by their UUIDs, over the stand-in for CUDA's driver, in a process of which none is in use.
+//! Devices looked up by their UUIDs, over the stand-in for CUDA's driver, in a process of which none is in
+//! use.
 
 use cuda_stand_in::driver::Driver;
 use hmem::share::{Export, HandleType};

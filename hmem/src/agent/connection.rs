@@ -250,7 +250,8 @@ impl Agent {
         (word >> 1 == ticket.turn).then_some(word & 1 == 0)
     }
 
-    /// Takes those that are over out of `tickets`: whether all of these were done. `polls` counts questions in vain.
+    /// Takes those that are over out of `tickets`: whether all of these were done. `polls` counts questions
+    /// in vain.
     pub(crate) fn poll(&self, tickets: &mut Vec<Ticket>, polls: &mut u32) -> Result<bool, Error> {
         let mut ok = true;
         tickets.retain(|t| match self.is_over(*t) {
@@ -271,7 +272,8 @@ impl Agent {
         Ok(ok)
     }
 
-    /// Waits until all are over, or the agent is gone, which ends what its devices do; whether they were done.
+    /// Waits until all are over, or the agent is gone, which ends what its devices do; whether they were
+    /// done.
     pub(crate) fn end(&self, tickets: &mut Vec<Ticket>) -> bool {
         let (mut ok, mut polls) = (true, 0);
         while !tickets.is_empty() {

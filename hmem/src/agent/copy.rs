@@ -136,8 +136,8 @@ pub(crate) fn copy_now(agent: &Agent, dst: usize, src: usize, len: usize) -> Res
                 let host = |addr: usize| std::ptr::with_exposed_provenance_mut::<u8>(addr + off);
                 if to_host {
                     finish(begin(agent, [Part { dst: at, src: src + off, len: n }])?)?;
-                    // SAFETY: the caller's: `len` bytes of host memory at `dst`; the buffer has `BOUNCE` bytes, which are this
-                    // call's for as long as the lock is held, and no device copies.
+                    // SAFETY: the caller's: `len` bytes of host memory at `dst`; the buffer has `BOUNCE`
+                    // bytes, which are this call's for as long as the lock is held, and no device copies.
                     unsafe { crate::bytes::copy_bytes(buffer, host(dst), n) };
                 } else {
                     // SAFETY: likewise, at `src`.

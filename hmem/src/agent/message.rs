@@ -1,8 +1,9 @@
 //! What a process and its agent exchange: packets on a socket, and one piece of shared memory.
 //!
-//! The memory has [`WORDS`] words of completions, then [`BOUNCES`] buffers for bytes from and to host memory. A copy
-//! has a slot; when it is over the agent stores `turn << 1`, or with the lowest bit set if it failed, in the slot's word. A slot has a
-//! new turn with each copy, and is used again once its word says that the last one is over.
+//! The memory has [`WORDS`] words of completions, then [`BOUNCES`] buffers for bytes from and to host memory.
+//! A copy has a slot; when it is over the agent stores `turn << 1`, or with the lowest bit set if it failed,
+//! in the slot's word. A slot has a new turn with each copy, and is used again once its word says that the
+//! last one is over.
 
 use crate::share::Export;
 
@@ -48,8 +49,8 @@ impl Move {
 pub(crate) enum Message {
     /// The first one, with the memory's descriptor; answered.
     Hello(u32),
-    /// An allocation under a number; a packet with its descriptor follows if it has one. Answered. `own`: of the process itself, and to be opened
-    /// at once.
+    /// An allocation under a number; a packet with its descriptor follows if it has one. Answered. `own`: of
+    /// the process itself, and to be opened at once.
     Open { number: u32, own: bool, export: Export },
     /// It is needed no more.
     Close(u32),

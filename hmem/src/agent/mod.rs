@@ -1,13 +1,15 @@
 //! Copies without a call into CUDA by this process: an agent, a process of its own, makes them.
 //!
-//! CUDA's calls take locks that are one process's. A thread in cudaFree holds one while it waits for all kernels of a
-//! device; if such a kernel waits for a transfer, and to start that or to find it over takes the lock, neither ends. An
-//! agent has locks, contexts and streams of its own. It has the registered memory of its user open by the handles that any
-//! other process gets, and peers' memory likewise. The user sends it a packet for each copy and reads a word of shared memory until that
-//! says that the copy is over. Host memory goes through buffers of that shared memory.
+//! CUDA's calls take locks that are one process's. A thread in cudaFree holds one while it waits for all
+//! kernels of a device; if such a kernel waits for a transfer, and to start that or to find it over takes the
+//! lock, neither ends. An agent has locks, contexts and streams of its own. It has the registered memory of
+//! its user open by the handles that any other process gets, and peers' memory likewise. The user sends it a
+//! packet for each copy and reads a word of shared memory until that says that the copy is over. Host memory
+//! goes through buffers of that shared memory.
 //!
-//! It is on or off for a process, once and for all ([`start`]). From then on memory is a device's if it is registered; at
-//! registration the driver is asked for handles, and later no more. If the agent ends, operations with device memory fail.
+//! It is on or off for a process, once and for all ([`start`]). From then on memory is a device's if it is
+//! registered; at registration the driver is asked for handles, and later no more. If the agent ends,
+//! operations with device memory fail.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -31,8 +33,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::error::Error;
 
-/// Starts the agent of this process, by a command that ends up in [`crate::agent_process::serve`], and has it open what is
-/// registered. If it is there already, that is as well. On an error all is as it was.
+/// Starts the agent of this process, by a command that ends up in [`crate::agent_process::serve`], and has it
+/// open what is registered. If it is there already, that is as well. On an error all is as it was.
 pub fn start(command: Command) -> Result<(), Error> {
     static STARTING: Mutex<()> = Mutex::new(());
     let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);

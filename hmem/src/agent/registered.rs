@@ -88,7 +88,8 @@ fn open(agent: &Agent, name: u64) -> Result<(), Error> {
     };
     let Some((addr, len, export)) = found else { return Ok(()) };
     agent.check()?;
-    // This asks the driver, which may keep it waiting: no operation is to wait for that, so the lock is not held.
+    // This asks the driver, which may keep it waiting: no operation is to wait for that, so the lock is not
+    // held.
     let exports = export(addr, len.max(1), PIECES)?;
     let mut all = all();
     match of(&all) {

@@ -41,14 +41,14 @@ impl std::error::Error for NotApplied {}
 /// Does `op` on every element of `dst`, `operand` and `compare` holding as many: puts the values
 /// from before into `old` and the new ones into `dst`.
 ///
-/// `operand` is empty for [`AtomicOp::AtomicRead`], `compare` unless the operation compares.
-/// Nothing is touched if the answer is [`NotApplied::Unsupported`]; elements before the one that could not be accessed
+/// `operand` is empty for [`AtomicOp::AtomicRead`], `compare` unless the operation compares. Nothing is
+/// touched if the answer is [`NotApplied::Unsupported`]; elements before the one that could not be accessed
 /// have been updated if it is [`NotApplied::Fault`].
 ///
 /// An element of up to 8 bytes in memory of [`Caps::CPU`], aligned to its size, is updated by one
-/// sequentially consistent atomic of the CPU: whole for any thread of any process; of memory that may vanish, where
-/// [`guard`] is a handler. All others (wider, misaligned, lying across two spans, in device memory) are read, changed and written:
-/// only a lock of the caller's keeps two of those apart.
+/// sequentially consistent atomic of the CPU: whole for any thread of any process; of memory that may vanish,
+/// where [`guard`] is a handler. All others (wider, misaligned, lying across two spans, in device memory) are
+/// read, changed and written: only a lock of the caller's keeps two of those apart.
 ///
 /// As in shm, [`AtomicOp::Cswap`] compares representations in types of up to 8 bytes (so -0.0
 /// differs from 0.0) and values in wider ones; all its relatives compare values.
@@ -180,9 +180,9 @@ fn at_once<V: Value>(cell: Span, op: AtomicOp, operand: V, compare: V) -> Option
     }
     macro_rules! with {
         ($atomic:ty, $bits:ty) => {{
-            // SAFETY: `Span`'s invariant makes the cell valid for the reads and writes of this
-            // operation, or there is no way to find out whether it is; it is as long as `V` and so as `$bits`, and was found to be aligned to
-            // that. Other accesses to it meanwhile are atomic, or race by themselves.
+            // SAFETY: `Span`'s invariant makes the cell valid for the reads and writes of this operation, or
+            // there is no way to find out whether it is; it is as long as `V` and so as `$bits`, and was
+            // found to be aligned to that. Other accesses to it meanwhile are atomic, or race by themselves.
             let cell = unsafe { <$atomic>::from_ptr(cell.as_ptr().cast()) };
             let value = |bits: $bits| V::get(&bits.to_ne_bytes());
             let bits = |value: V| {
@@ -225,7 +225,8 @@ fn guarded<V: Value>(cell: Span, op: AtomicOp, operand: V, compare: V) -> Option
                 value.put(&mut bytes);
                 <$bits>::from_ne_bytes(bytes)
             };
-            // SAFETY: if the cell is mapped, it may be accessed by `Span`'s invariant; it was found to be aligned.
+            // SAFETY: if the cell is mapped, it may be accessed by `Span`'s invariant; it was found to be
+            // aligned.
             let was = unsafe {
                 match op {
                     AtomicOp::Sum if V::INTEGER => <$bits>::add(at, bits(operand)),

@@ -22,7 +22,8 @@ pub static OWN: Table = Table {
     names,
 };
 
-/// Registers a client in this copy of the crate. From now on the process's buffers are looked at with it in mind.
+/// Registers a client in this copy of the crate. From now on the process's buffers are looked at with it in
+/// mind.
 pub fn register(client: Box<dyn Client>) -> Result<Registered, i32> {
     table::set(&OWN);
     presence::is_here_now(Kind::Client);

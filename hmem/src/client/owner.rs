@@ -5,8 +5,8 @@
 //! [`Registered::invalidate`] returns; a registration of it that is still open (`fid_mr`) yields an
 //! error from then on, even if other memory comes to the same address, until that is closed.
 //!
-//! Which callbacks run and when is decided in `registrations`, with no lock held while a client is called. What a client must
-//! not do from within its own callbacks is refused with EDEADLK.
+//! Which callbacks run and when is decided in `registrations`, with no lock held while a client is called.
+//! What a client must not do from within its own callbacks is refused with EDEADLK.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -79,8 +79,8 @@ pub(super) fn register(client: Box<dyn Client>) -> Result<Registered, i32> {
 }
 
 impl Registered {
-    /// Ends it: when this returns, no callback of the client runs, in any thread, and none will. What is registered of its
-    /// memory is invalidated first. EDEADLK: called from a callback.
+    /// Ends it: when this returns, no callback of the client runs, in any thread, and none will. What is
+    /// registered of its memory is invalidated first. EDEADLK: called from a callback.
     pub fn unregister(&self) -> Result<(), i32> {
         outside()?;
         ALL.unregister(self.0)?;
@@ -88,8 +88,8 @@ impl Registered {
         Ok(())
     }
 
-    /// The client takes the memory away that it was asked for under this name: it has been given back when this returns. ENOENT:
-    /// it is not registered any more. EDEADLK: called from a callback.
+    /// The client takes the memory away that it was asked for under this name: it has been given back when
+    /// this returns. ENOENT: it is not registered any more. EDEADLK: called from a callback.
     pub fn invalidate(&self, name: u64) -> Result<(), i32> {
         outside()?;
         ALL.invalidate(self.0, name)
@@ -149,8 +149,8 @@ fn reach(s: &Segment) -> Result<Reached, i32> {
         Place::Cpu(at) => Ok(Reached::Cpu(at)),
         Place::Opaque => Ok(Reached::Opaque),
         Place::File(fd, off) if fd >= 0 => {
-            // A descriptor of its own: its number cannot be reused for another file while the description is in use.
-            // SAFETY: the client says that it is open; if it is not, the kernel says so.
+            // A descriptor of its own: its number cannot be reused for another file while the description is
+            // in use. SAFETY: the client says that it is open; if it is not, the kernel says so.
             let again = || unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
             let failed = |e: std::io::Error| e.raw_os_error().unwrap_or(libc::EBADF);
             let fd = again().map_err(failed)?;

@@ -1,8 +1,9 @@
 //! Which callbacks of a client may run: the clients, and their registrations from acquire to release.
 //!
-//! Every callback is called by a method of [`Registrations`], with no lock held. A client is listed as long as one of its
-//! callbacks runs, and a registration until release has returned, whichever thread ends it: so [`Registrations::unregister`]
-//! has one list to wait for. The thread that ends a registration marks it, waits until no operation uses it, and gives it back.
+//! Every callback is called by a method of [`Registrations`], with no lock held. A client is listed as long
+//! as one of its callbacks runs, and a registration until release has returned, whichever thread ends it: so
+//! [`Registrations::unregister`] has one list to wait for. The thread that ends a registration marks it,
+//! waits until no operation uses it, and gives it back.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -250,7 +251,8 @@ impl<C: Callbacks> Registrations<C> {
         if is_second { Err(libc::ENOENT) } else { Ok(()) }
     }
 
-    /// Ends a registration of the client. It has been given back when this returns, also where another thread does so.
+    /// Ends a registration of the client. It has been given back when this returns, also where another thread
+    /// does so.
     pub(super) fn invalidate(&self, id: u64, name: u64) -> Result<(), i32> {
         let mut state = self.lock();
         let r = state.registrations.get(&name).filter(|r| r.client == id).ok_or(libc::ENOENT)?;

@@ -31,7 +31,8 @@ pub(crate) const NOT_READY: i32 = 600;
 /// `CUDA_ERROR_NOT_FOUND`: also, the driver is too old to have the function.
 pub(crate) const NOT_FOUND: i32 = 500;
 
-/// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`, and the last of those about streams that are being captured into graphs.
+/// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`, and the last of those about streams that are being captured into
+/// graphs.
 pub(crate) const CAPTURE_FIRST: i32 = 900;
 const CAPTURE_LAST: i32 = 908;
 

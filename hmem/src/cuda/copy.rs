@@ -174,8 +174,8 @@ static BY_VALUES: AtomicBool = AtomicBool::new(false);
 /// Most bytes that are, in words of 8.
 const VALUES: usize = 1024;
 
-/// From now on they are: the driver has short copies from host memory made by the engine of kernels, where they wait until the
-/// other process's kernels have had their slice of time.
+/// From now on they are: the driver has short copies from host memory made by the engine of kernels, where
+/// they wait until the other process's kernels have had their slice of time.
 pub(super) fn write_short_copies_by_values() {
     BY_VALUES.store(true, Relaxed);
 }

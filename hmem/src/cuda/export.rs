@@ -35,8 +35,8 @@ pub(super) fn is_still(e: &Export) -> bool {
     info(e.base as usize).is_some_and(same)
 }
 
-/// The device that all of `addr..addr+len` is on, if it is on one and stays there. Memory that was mapped by hand may be of several
-/// devices, one behind the other.
+/// The device that all of `addr..addr+len` is on, if it is on one and stays there. Memory that was mapped by
+/// hand may be of several devices, one behind the other.
 pub(super) fn device_of_all(addr: usize, len: usize) -> Option<i32> {
     let (mut at, end) = (addr as u64, addr as u64 + len.max(1) as u64);
     let mut device = None;
@@ -50,10 +50,11 @@ pub(super) fn device_of_all(addr: usize, len: usize) -> Option<i32> {
     device
 }
 
-/// From now on what the application does to it by CUDA's synchronous calls is done when the call returns; what was not done before is
-/// waited for. Memory that was mapped by hand has no such attribute (CUDA_ERROR_NOT_SUPPORTED, also if it was made for GPUDirect RDMA).
-/// The flag of a context for all its memory (CU_CTX_SYNC_MEMOPS) is left to the application: to set it waits until all that runs in the
-/// context is over, and a kernel there may be waiting for a message.
+/// From now on what the application does to it by CUDA's synchronous calls is done when the call returns;
+/// what was not done before is waited for. Memory that was mapped by hand has no such attribute
+/// (CUDA_ERROR_NOT_SUPPORTED, also if it was made for GPUDirect RDMA). The flag of a context for all its
+/// memory (CU_CTX_SYNC_MEMOPS) is left to the application: to set it waits until all that runs in the context
+/// is over, and a kernel there may be waiting for a message.
 fn set_synchronous(api: &Api, of: &Info) {
     if of.sort != Sort::Mapped {
         let on = 1u32;
@@ -61,9 +62,9 @@ fn set_synchronous(api: &Api, of: &Info) {
     }
 }
 
-/// Waits for what the application has done to the memory of a device there by CUDA's synchronous calls: a copy from memory that is not
-/// page-locked returns before the bytes have arrived, and a copy on another stream does not wait for them. Memory that was mapped by hand
-/// (cuMemMap) has no such wait.
+/// Waits for what the application has done to the memory of a device there by CUDA's synchronous calls: a
+/// copy from memory that is not page-locked returns before the bytes have arrived, and a copy on another
+/// stream does not wait for them. Memory that was mapped by hand (cuMemMap) has no such wait.
 pub fn settle(addr: usize) {
     let (Some(api), Some(of)) = (loaded(), info(addr)) else { return };
     if let Ok(_entered) = context_of(api, &of).and_then(|ctx| Entered::new(api, ctx)) {
@@ -97,7 +98,8 @@ fn make(api: &Api, of: &Info) -> Result<(Export, Option<OwnedFd>), Error> {
             Some(fd)
         }
         Sort::Pool => {
-            // To try it with a pool that was not made for it is an error, which tools that look for errors report.
+            // To try it with a pool that was not made for it is an error, which tools that look for errors
+            // report.
             let allowed =
                 ask(api, [attr::HANDLE_TYPES], of.base as usize).map_or(HANDLE_POSIX_FD, |[a]| a as u32);
             if allowed & HANDLE_POSIX_FD == 0 {
@@ -132,8 +134,9 @@ fn page_size() -> usize {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// A dma-buf of the memory: what a network card or another driver can be given, and where in it `addr` is. With `pcie`, one
-/// that is sure to be reachable over PCIe. It has whole pages of the host's alone, and is of one device.
+/// A dma-buf of the memory: what a network card or another driver can be given, and where in it `addr` is.
+/// With `pcie`, one that is sure to be reachable over PCIe. It has whole pages of the host's alone, and is of
+/// one device.
 pub fn export_dmabuf(addr: usize, len: usize, pcie: bool) -> Result<(OwnedFd, u64), Error> {
     let api = loaded().ok_or(Error(NOT_FOUND))?;
     let of = info(addr).ok_or(Error(NOT_FOUND))?;

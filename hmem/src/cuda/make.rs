@@ -1,7 +1,8 @@
 //! Memory of a device that is made here, for other processes to map.
 //!
-//! [`Made`] is made by hand (cuMemCreate), since what goes by a descriptor is counted: the memory is there as long as this process
-//! or another has it mapped, and is given back when the last of them has let go, also by its end.
+//! [`Made`] is made by hand (cuMemCreate), since what goes by a descriptor is counted: the memory is there as
+//! long as this process or another has it mapped, and is given back when the last of them has let go, also by
+//! its end.
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -21,8 +22,8 @@ const INVALID_DEVICE: i32 = 101;
 const PINNED: u32 = 1;
 const MINIMUM: u32 = 0;
 
-/// The number of a device of which this process has a context: `wanted`, or that of the calling thread's context, or of any. An error is why there is
-/// none. CUDA has been looked for ([`crate::cuda::look`]).
+/// The number of a device of which this process has a context: `wanted`, or that of the calling thread's
+/// context, or of any. An error is why there is none. CUDA has been looked for ([`crate::cuda::look`]).
 pub fn device(wanted: Option<c_int>) -> Result<c_int, Error> {
     let api = loaded().ok_or(Error(NOT_FOUND))?;
     let Some(number) = wanted else {
@@ -116,7 +117,8 @@ impl Made {
     }
 }
 
-/// Memory as cudaMalloc makes it, beside other memory, until it is dropped: others need no permission to fetch a descriptor of it.
+/// Memory as cudaMalloc makes it, beside other memory, until it is dropped: others need no permission to
+/// fetch a descriptor of it.
 pub(super) struct Plain {
     at: u64,
     number: u64,

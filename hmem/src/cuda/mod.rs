@@ -1,10 +1,10 @@
 //! CUDA's device memory, through the driver API of a library that the application itself has loaded.
 //!
-//! Nothing here loads or initialises CUDA or makes a context: memory of it
-//! exists only in a process that has done both. What is made here ([`Made`]) is made where a program asks for it. Copies run in the context that the memory belongs to, or in
-//! its device's primary one if that is active, and in streams of our own that wait for no other.
-//! So, as in every GPU-aware message passing library: what is sent has to be there when it is
-//! posted (the application synchronises first), and what was received is there when it completes.
+//! Nothing here loads or initialises CUDA or makes a context: memory of it exists only in a process that has
+//! done both. What is made here ([`Made`]) is made where a program asks for it. Copies run in the context
+//! that the memory belongs to, or in its device's primary one if that is active, and in streams of our own
+//! that wait for no other. So, as in every GPU-aware message passing library: what is sent has to be there
+//! when it is posted (the application synchronises first), and what was received is there when it completes.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -244,7 +244,8 @@ pub fn describe() -> Result<String, String> {
 /// be told; else what PCIe does. For estimates.
 pub fn peer_bandwidth() -> f64 {
     const PCIE: f64 = 12e9;
-    // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
+    // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR,
+    // CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
     const GENERATION: [i32; 2] = [75, 76];
     const NATIVE_ATOMICS: i32 = 3;
     if !look() {

@@ -39,8 +39,8 @@ struct Ours {
 }
 
 impl Ours {
-    /// Whether it is still the pool of that name. A pool made after another one was destroyed may have its name;
-    /// it has none of its allocations.
+    /// Whether it is still the pool of that name. A pool made after another one was destroyed may have its
+    /// name; it has none of its allocations.
     fn is_still(&self) -> bool {
         let lives =
             |&(id, base): &(u64, u64)| info(base as usize).is_some_and(|i| (i.id, i.pool) == (id, self.pool));

@@ -6,7 +6,8 @@ use std::ptr::null_mut;
 use super::api::{Api, CAPTURE_FIRST, Error, Handle, NOT_FOUND, NOT_READY, loaded};
 use super::stream::{Entered, any};
 
-/// What a stream calls when all before it is done. It may call nothing of CUDA's, and wait for nothing that does.
+/// What a stream calls when all before it is done. It may call nothing of CUDA's, and wait for nothing that
+/// does.
 pub type Call = unsafe extern "C" fn(*mut c_void);
 
 /// `CUDA_ERROR_INVALID_CONTEXT`.
@@ -20,8 +21,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A `CUstream`; those that have no name of their own (0, 1 and 2) too, of the calling thread's context. Refused: one
-    /// that is being captured into a graph, which would do what is queued any number of times.
+    /// A `CUstream`; those that have no name of their own (0, 1 and 2) too, of the calling thread's context.
+    /// Refused: one that is being captured into a graph, which would do what is queued any number of times.
     ///
     /// # Safety
     /// It is a stream, and stays one for as long as what is returned is used.
@@ -98,8 +99,8 @@ impl Stream {
         api.stream_wait(self.handle as Handle)
     }
 
-    /// Whether all that is queued is known to be done; in `Err`, why nothing in it will ever be done. While it is being captured
-    /// that is not known: to ask would end the capture.
+    /// Whether all that is queued is known to be done; in `Err`, why nothing in it will ever be done. While
+    /// it is being captured that is not known: to ask would end the capture.
     pub fn is_done(self) -> Result<bool, Error> {
         let (api, _entered) = self.enter()?;
         if self.is_captured(api)? {

@@ -51,9 +51,9 @@ const NO_DEVICE: i32 = 100;
 /// `CUDA_ERROR_INVALID_CONTEXT`.
 pub(super) const INVALID_CONTEXT: i32 = 201;
 
-/// As long as this lives, calls of this thread that may wait for the device do not end the captures of other streams, by which the
-/// application makes graphs. They would, in any thread, and be refused: what they wait for are streams of our own, which are
-/// never captured.
+/// As long as this lives, calls of this thread that may wait for the device do not end the captures of other
+/// streams, by which the application makes graphs. They would, in any thread, and be refused: what they wait
+/// for are streams of our own, which are never captured.
 pub struct Relaxed<'a> {
     api: &'a Api,
     before: Option<c_int>,
@@ -101,7 +101,8 @@ impl<'a> Entered<'a> {
     pub(crate) fn new(api: &'a Api, ctx: usize) -> Result<Entered<'a>, Error> {
         let pushed = current(api) != ctx;
         if pushed {
-            // The driver takes one that is gone as well (seen with 580), and the process ends by a signal soon after.
+            // The driver takes one that is gone as well (seen with 580), and the process ends by a signal
+            // soon after.
             match api.ctx_id(ctx as Handle, &mut 0) {
                 Ok(()) | Err(Error(NOT_FOUND)) => {}
                 Err(gone) => return Err(gone),
@@ -152,8 +153,8 @@ pub(super) fn primary(api: &Api, device: c_int) -> Option<usize> {
     Some(ctx as usize)
 }
 
-/// Makes the primary context of the device with that UUID active, for good, and current in this thread if none is: so copies in it
-/// need not enter it.
+/// Makes the primary context of the device with that UUID active, for good, and current in this thread if
+/// none is: so copies in it need not enter it.
 pub(crate) fn activate(uuid: &[u8; 16]) -> Result<(), AnyError> {
     let api = loaded().ok_or(Error(NOT_FOUND))?;
     let stay = |ctx: Handle| if current(api) == 0 { api.ctx_push(ctx) } else { Ok(()) };
@@ -193,8 +194,8 @@ pub(super) fn uuid_of(api: &Api, device: c_int) -> Result<[u8; 16], Error> {
     Ok(uuid)
 }
 
-/// The device with that UUID; one that is not visible here is no device. A device that does not tell its UUID does not hide the
-/// others, but is why, if it may have been that one.
+/// The device with that UUID; one that is not visible here is no device. A device that does not tell its UUID
+/// does not hide the others, but is why, if it may have been that one.
 fn device_of(api: &Api, uuid: &[u8; 16]) -> Result<c_int, Error> {
     let (mut count, mut why) = (0, Error(NO_DEVICE));
     api.device_count(&mut count)?;
@@ -209,14 +210,16 @@ fn device_of(api: &Api, uuid: &[u8; 16]) -> Result<c_int, Error> {
     Err(why)
 }
 
-/// The context of the device with that UUID, if it is visible and in use here, else another one that is there.
+/// The context of the device with that UUID, if it is visible and in use here, else another one that is
+/// there.
 pub(crate) fn context_near(api: &Api, uuid: &[u8; 16]) -> Result<usize, Error> {
     let device = device_of(api, uuid);
     let ctx = device.as_ref().ok().and_then(|device| primary(api, *device)).or_else(|| any(api));
     ctx.ok_or(device.err().unwrap_or(Error(INVALID_CONTEXT)))
 }
 
-/// The number of a context, which no other ever has. A driver of before 12.0 cannot tell: its contexts count as one for each name.
+/// The number of a context, which no other ever has. A driver of before 12.0 cannot tell: its contexts count
+/// as one for each name.
 pub(super) fn id_of(api: &Api, ctx: usize) -> u64 {
     let mut id = 0;
     let _ = api.ctx_id(ctx as Handle, &mut id);
@@ -312,7 +315,8 @@ pub(crate) fn give_back(api: &Api, slot: &Slot) {
     }
 }
 
-/// Host memory that is page-locked for every context, until this is dropped, or the context is gone in which that was done.
+/// Host memory that is page-locked for every context, until this is dropped, or the context is gone in which
+/// that was done.
 pub(super) struct Locked {
     at: usize,
     /// The registration's number: what is there later may be another one.

@@ -1,8 +1,9 @@
 //! Copies from a device to host memory that is not page-locked, by way of buffers that are.
 //!
-//! The driver makes such a copy by buffers of its own, and returns when it is over. A long one has to be handed to it piece by piece, so that
-//! others get their turn, and between two pieces the device does nothing. Here the device fills some buffers while the processor empties
-//! another one, with each poll at most one of them.
+//! The driver makes such a copy by buffers of its own, and returns when it is over. A long one has to be
+//! handed to it piece by piece, so that others get their turn, and between two pieces the device does
+//! nothing. Here the device fills some buffers while the processor empties another one, with each poll at
+//! most one of them.
 
 use std::collections::VecDeque;
 use std::sync::LazyLock;
@@ -18,7 +19,8 @@ use crate::locked::{Buffer, NoBuffer, Pool};
 use crate::memory::Memory;
 use crate::share::Opened;
 
-/// Fewest bytes that a copy is cut into: to start one and to find it over takes as long as the processor needs for 64 KiB.
+/// Fewest bytes that a copy is cut into: to start one and to find it over takes as long as the processor
+/// needs for 64 KiB.
 const LEAST: usize = 256 << 10;
 /// Bytes from which on a copy goes past the caches: more than a processor has to itself.
 const MUCH: usize = 4 << 20;
@@ -26,7 +28,8 @@ const MUCH: usize = 4 << 20;
 static BUFFERS: LazyLock<Pool> = LazyLock::new(|| Pool::new(8, PIECE));
 /// Most buffers of one copy.
 const EACH: usize = 3;
-/// Polls without a buffer after which the driver copies a piece: the copies that have the buffers may not be polled.
+/// Polls without a buffer after which the driver copies a piece: the copies that have the buffers may not be
+/// polled.
 const PATIENCE: u32 = 10_000;
 
 /// A copy that is cut. Dropping it waits until the device has let go of the memory.
@@ -66,7 +69,8 @@ struct Load {
 /// Starts copying all parts, in `ctx`, if that is not 0; else where the memory is.
 ///
 /// # Safety
-/// As of [`start`]. Where the parts go to is host memory, which the processor may write as long as the copy is not over.
+/// As of [`start`]. Where the parts go to is host memory, which the processor may write as long as the copy
+/// is not over.
 pub(super) unsafe fn start_to_host(
     parts: &[Part],
     ctx: usize,
@@ -146,7 +150,8 @@ impl ToHost {
         buffer: Option<(Buffer, Vec<Part>)>,
     ) -> Result<(), Error> {
         let pageable = buffer.is_none();
-        // SAFETY: by `start_to_host`'s promise, whose memory `_keep` keeps behind the loads; a buffer is in the load, behind the copy.
+        // SAFETY: by `start_to_host`'s promise, whose memory `_keep` keeps behind the loads; a buffer is in
+        // the load, behind the copy.
         let pending = unsafe { begin(api, parts, self.ctx, Vec::new(), self.usage, pageable)? };
         self.loads.push_back(Load { pending, buffer });
         Ok(())
@@ -195,7 +200,8 @@ fn empty(buffer: &Buffer, to: &[Part], is_much: bool) {
     let mut from = buffer.at().expose_provenance();
     for part in to {
         let src = std::ptr::with_exposed_provenance(from);
-        // SAFETY: the parts are no longer than the buffer, and by `start_to_host`'s promise the processor may write so many bytes there.
+        // SAFETY: the parts are no longer than the buffer, and by `start_to_host`'s promise the processor may
+        // write so many bytes there.
         unsafe { copy(src, std::ptr::with_exposed_provenance_mut(part.dst), part.len) };
         from += part.len;
     }

@@ -41,8 +41,8 @@ pub trait Flight: fmt::Debug + Send {
         None
     }
 
-    /// One that was started later in the same queue is done, so the device is done with this one. Whether it is over with that: if not, it
-    /// is asked for as ever.
+    /// One that was started later in the same queue is done, so the device is done with this one. Whether it
+    /// is over with that: if not, it is asked for as ever.
     fn overtaken(&mut self) -> bool {
         true
     }

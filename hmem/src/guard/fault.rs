@@ -27,7 +27,8 @@ pub(super) fn by_call(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fa
 /// An integer in memory that may not be there: the value from before, sequentially consistent.
 ///
 /// # Safety
-/// For each function: if the cell is mapped, it must be memory that the caller may access in this way, aligned.
+/// For each function: if the cell is mapped, it must be memory that the caller may access in this way,
+/// aligned.
 pub(crate) trait Cell: Copy {
     /// Reads it.
     unsafe fn load(cell: *mut u8) -> Result<Self, Fault>;

@@ -1,5 +1,5 @@
-//! The handler of SIGSEGV and SIGBUS: a fault of [`super::routine`]'s goes on there, everything else is passed on
-//! to the handler that was there before, as the kernel would have called it.
+//! The handler of SIGSEGV and SIGBUS: a fault of [`super::routine`]'s goes on there, everything else is
+//! passed on to the handler that was there before, as the kernel would have called it.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -29,8 +29,8 @@ static DEFAULT: Action = Action { handler: libc::SIG_DFL, flags: 0, restorer: 0,
 
 pub(super) const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// Those before this one, by signal: when it was first installed, and when another one had taken its place. Both are null or
-/// live for ever.
+/// Those before this one, by signal: when it was first installed, and when another one had taken its place.
+/// Both are null or live for ever.
 pub(super) static FIRST: [AtomicPtr<Action>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
 pub(super) static SECOND: [AtomicPtr<Action>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
 
@@ -46,8 +46,8 @@ pub(super) fn action(signal: c_int, new: Option<&Action>) -> Result<Action, i32>
     }
 }
 
-/// What the handler does. `above` is the place above its return address: there the kernel puts the context, and no
-/// other handler does that calls this one.
+/// What the handler does. `above` is the place above its return address: there the kernel puts the context,
+/// and no other handler does that calls this one.
 ///
 /// # Safety
 /// To be called for one of [`SIGNALS`], with what the kernel tells a handler with SA_SIGINFO.
@@ -112,9 +112,9 @@ unsafe fn pass_on(
             }
             let own = if before.flags & SA_NODEFER == 0 { 1u64 << (signal - 1) } else { 0 };
             let mask = before.mask | own;
-            // The mask of before comes back with the context.
-            // SAFETY: a mask of 8 bytes, as the kernel has it; it was a handler of the program's, and is called as
-            // the kernel does, with all three arguments in either case.
+            // The mask of before comes back with the context. SAFETY: a mask of 8 bytes, as the kernel has
+            // it; it was a handler of the program's, and is called as the kernel does, with all three
+            // arguments in either case.
             unsafe {
                 libc::syscall(
                     libc::SYS_rt_sigprocmask,

@@ -24,9 +24,9 @@ pub(super) enum No {
     Replaced,
 }
 
-/// Sees to it that a fault of ours comes to our handler: to be asked after every registration, since another library's
-/// handler may have taken its place. That one has its turn before those that ours came after, once; a second time is
-/// refused, since it could go on for ever.
+/// Sees to it that a fault of ours comes to our handler: to be asked after every registration, since another
+/// library's handler may have taken its place. That one has its turn before those that ours came after, once;
+/// a second time is refused, since it could go on for ever.
 pub(super) fn hold() -> Result<(), No> {
     static LOCK: Mutex<()> = Mutex::new(());
     let _lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,13 +1,13 @@
 //! Access to memory that may not be there.
 //!
 //! What a program has registered for its peers it may have unmapped by the time one of them comes to it, and
-//! (NULL, SIZE_MAX) was never all there. A peer's access must then be an error to that peer, not the end of this
-//! process. So such memory is touched by a few instructions only ([`routine`]), and a handler of SIGSEGV and
-//! SIGBUS ([`handler`]) has a fault at one of them go on where the routine returns an error: that costs nothing as
-//! long as there is no fault.
+//! (NULL, SIZE_MAX) was never all there. A peer's access must then be an error to that peer, not the end of
+//! this process. So such memory is touched by a few instructions only ([`routine`]), and a handler of SIGSEGV
+//! and SIGBUS ([`handler`]) has a fault at one of them go on where the routine returns an error: that costs
+//! nothing as long as there is no fault.
 //!
-//! Where there is no such handler the kernel copies, process_vm_readv(2) on this process, which finds out too; and
-//! where that is not allowed either, a fault is a fault.
+//! Where there is no such handler the kernel copies, process_vm_readv(2) on this process, which finds out
+//! too; and where that is not allowed either, a fault is a fault.
 //!
 //! The handler cannot help a thread that blocks SIGSEGV or SIGBUS: the kernel ends the process then.
 
@@ -43,8 +43,9 @@ pub enum Guard {
     None = 3,
 }
 
-/// The [`Guard`] there is in the lowest bits: 0 before it was asked for, [`UNASKED`] where there was a handler and memory has been
-/// registered since. Above, how often memory was: what is asked meanwhile is not taken for an answer.
+/// The [`Guard`] there is in the lowest bits: 0 before it was asked for, [`UNASKED`] where there was a
+/// handler and memory has been registered since. Above, how often memory was: what is asked meanwhile is not
+/// taken for an answer.
 static GUARD: AtomicU32 = AtomicU32::new(0);
 const STATE: u32 = 7;
 const UNASKED: u32 = 4;
@@ -64,14 +65,15 @@ impl Guard {
     }
 }
 
-/// Sees to it that there is a guard, by a signal handler if `handlers` and that is possible. Says how memory is accessed from now on
-/// if that has changed.
+/// Sees to it that there is a guard, by a signal handler if `handlers` and that is possible. Says how memory
+/// is accessed from now on if that has changed.
 pub fn hold(handlers: bool) -> Option<Guard> {
     ask(handlers).say()
 }
 
-/// The same for memory that is registered for peers. Another library may set handlers of its own at any time, so it is to be called
-/// each time. To look whether ours is still there takes two system calls, and is left to the first access that comes after.
+/// The same for memory that is registered for peers. Another library may set handlers of its own at any time,
+/// so it is to be called each time. To look whether ours is still there takes two system calls, and is left
+/// to the first access that comes after.
 pub fn hold_registered(handlers: bool) -> Option<Guard> {
     let mark = |word: u32| match word & STATE {
         UNASKED => Some(word.wrapping_add(ONCE)),
@@ -142,13 +144,14 @@ pub(crate) fn current() -> Guard {
 /// Copies `len` bytes, which may overlap; some of them may have been copied before a fault.
 ///
 /// # Safety
-/// What is mapped of `to..to+len` must be memory that the caller may write, of `from..from+len` such as it may
-/// read; the rest may be anything.
+/// What is mapped of `to..to+len` must be memory that the caller may write, of `from..from+len` such as it
+/// may read; the rest may be anything.
 #[inline]
 pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
     #[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
     if is_by_handler() {
-        // SAFETY: the caller's promise; what is not mapped is a fault, which the handler turns into the answer.
+        // SAFETY: the caller's promise; what is not mapped is a fault, which the handler turns into the
+        // answer.
         return match unsafe { routine::copy(to, from, len) } {
             0 => Ok(()),
             _ => Err(Fault),

@@ -1,5 +1,6 @@
-//! What stands for the routine and its handler under Miri, which knows neither assembly nor signal handlers: plain
-//! copies and atomics. An access to memory that is not there is an error of Miri's, and never a [`super::Fault`].
+//! What stands for the routine and its handler under Miri, which knows neither assembly nor signal handlers:
+//! plain copies and atomics. An access to memory that is not there is an error of Miri's, and never a
+//! [`super::Fault`].
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::SeqCst};
 

@@ -1,12 +1,13 @@
 //! Whether an answer has become old, asked for every buffer.
 //!
-//! To read the processor's time stamp takes longer than all else that is done to find out what memory a buffer
-//! is: 10 to 13 ns on one machine, 20 to 60 on another. So, where there is one, a word of the page is looked at in which Linux keeps the time for
-//! the vDSO's clock_gettime(2), mapped readable into every process as `[vvar]`: some of its words change with
-//! each tick of the kernel's, every 1 to 10 ms while the process runs. Which ones do is no interface, so
-//! nothing is taken for granted. A word is trusted after it was seen to have changed every time that it was looked
-//! at, four times in a row, a tick or more apart; and no more once it stands still (a process can be moved to
-//! another namespace of time). Until then, after that, and where there is no such page, it is the time stamp.
+//! To read the processor's time stamp takes longer than all else that is done to find out what memory a
+//! buffer is: 10 to 13 ns on one machine, 20 to 60 on another. So, where there is one, a word of the page is
+//! looked at in which Linux keeps the time for the vDSO's clock_gettime(2), mapped readable into every
+//! process as `[vvar]`: some of its words change with each tick of the kernel's, every 1 to 10 ms while the
+//! process runs. Which ones do is no interface, so nothing is taken for granted. A word is trusted after it
+//! was seen to have changed every time that it was looked at, four times in a row, a tick or more apart; and
+//! no more once it stands still (a process can be moved to another namespace of time). Until then, after
+//! that, and where there is no such page, it is the time stamp.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -50,8 +51,8 @@ fn ticks() -> u64 {
 #[inline(always)]
 fn word() -> Option<u32> {
     let word = ASKED.clock.word.load(Acquire);
-    // SAFETY: NULL, or a word of a mapping that the kernel made for the life of the process (`Study::look`). The
-    // kernel writes to it at any time, which an atomic allows.
+    // SAFETY: NULL, or a word of a mapping that the kernel made for the life of the process (`Study::look`).
+    // The kernel writes to it at any time, which an atomic allows.
     unsafe { word.as_ref() }.map(|word| word.load(Relaxed))
 }
 
@@ -156,8 +157,8 @@ impl Study {
 
 /// The address of the page, or 0.
 fn find_page() -> usize {
-    // Without a vDSO the page is not for this process, though it may be there: so it is under valgrind. Miri has neither.
-    // SAFETY: reads what the kernel told the process at its start.
+    // Without a vDSO the page is not for this process, though it may be there: so it is under valgrind. Miri
+    // has neither. SAFETY: reads what the kernel told the process at its start.
     if cfg!(miri) || unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } == 0 {
         return 0;
     }

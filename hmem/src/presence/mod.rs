@@ -1,12 +1,12 @@
 //! Which kinds of device memory this process can have, and which addresses cannot be a device's: asked
 //! for every buffer of every operation, so it has to cost next to nothing.
 //!
-//! A process that has not loaded a runtime's library has no memory of it. Libraries can be loaded at
-//! any time, so "not loaded" has to be asked again; but between loading one and holding a pointer of
-//! it lie an initialisation and the making of a context, hundreds of milliseconds (and `libstrait.so`
-//! waits that out before it has its first client). So the answer holds for a millisecond by the processor's time
-//! stamp, or for one of the kernel's ticks (see `clock`), and the question asked then is cheap too: has the
-//! linker loaded anything since.
+//! A process that has not loaded a runtime's library has no memory of it. Libraries can be loaded at any
+//! time, so "not loaded" has to be asked again; but between loading one and holding a pointer of it lie an
+//! initialisation and the making of a context, hundreds of milliseconds (and `libstrait.so` waits that out
+//! before it has its first client). So the answer holds for a millisecond by the processor's time stamp, or
+//! for one of the kernel's ticks (see `clock`), and the question asked then is cheap too: has the linker
+//! loaded anything since.
 //!
 //! The heap that malloc(3) grows with brk(2) and the main thread's stack are known not to be a
 //! device's: nothing else can be mapped there while they are. Those cost a comparison. For all other
@@ -54,7 +54,8 @@ pub(crate) fn may_own(addr: usize, all: &[&dyn Memory]) -> u32 {
     ASKED.state.load(Relaxed)
 }
 
-/// Looks for all of them now, unless the linker has loaded nothing since they were looked for. For calls that set something up.
+/// Looks for all of them now, unless the linker has loaded nothing since they were looked for. For calls that
+/// set something up.
 pub(crate) fn look(all: &[&dyn Memory]) {
     ask_again(all);
 }
@@ -79,8 +80,8 @@ fn find(memory: &dyn Memory, adds: u64) {
 
 static LEARNED: Once = Once::new();
 
-/// The clock is set last. A thread that finds it old meanwhile looks for the kinds itself, and so never takes one that is being found for
-/// one that is not there.
+/// The clock is set last. A thread that finds it old meanwhile looks for the kinds itself, and so never takes
+/// one that is being found for one that is not there.
 #[cold]
 fn ask_again(all: &[&dyn Memory]) {
     let now = clock::now();

@@ -27,8 +27,8 @@ fn all() -> MutexGuard<'static, VecDeque<Cached>> {
     CACHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The handle of the allocation `id` (0: it has no number) at `base`, made if it is not there yet. `is_still` tells
-/// whether the allocation of a handle of that kind is still there.
+/// The handle of the allocation `id` (0: it has no number) at `base`, made if it is not there yet. `is_still`
+/// tells whether the allocation of a handle of that kind is still there.
 pub(crate) fn cached_export<E>(
     (of, is_still): (Kind, fn(&Export) -> bool),
     (id, base, len): (u64, u64, u64),

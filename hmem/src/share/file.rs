@@ -41,8 +41,8 @@ pub(crate) fn inode(fd: i32) -> Result<[u64; 2], Error> {
     stat(fd).map(|st| [st.st_dev, st.st_ino])
 }
 
-/// Whether it is a dma-buf, or memory that cannot shrink, so that what is mapped of it stays; an error if it is
-/// neither. A dma-buf cannot shrink at all.
+/// Whether it is a dma-buf, or memory that cannot shrink, so that what is mapped of it stays; an error if it
+/// is neither. A dma-buf cannot shrink at all.
 fn is_dmabuf(fd: BorrowedFd<'_>) -> Result<bool, Error> {
     // SAFETY: all zeroes is a valid one.
     let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
@@ -109,8 +109,8 @@ pub(crate) fn describe(fd: BorrowedFd<'_>, off: u64, id: u64, base: u64, len: u6
     Ok(Export { handle_type: HandleType::File, id, base, len, fd, device: [0; 16], token })
 }
 
-/// The handle of the first `len` bytes of a memfd that cannot shrink, which this process knows as `base`. It stays open as
-/// long as it is to be reached.
+/// The handle of the first `len` bytes of a memfd that cannot shrink, which this process knows as `base`. It
+/// stays open as long as it is to be reached.
 pub fn export_file(fd: &impl AsFd, base: u64, len: u64) -> Result<Export, Error> {
     let fd = fd.as_fd();
     // No other file has the number while this one is open.

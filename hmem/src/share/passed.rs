@@ -1,4 +1,5 @@
-//! Memory of another process by a descriptor that it has passed, which takes no leave to look into that process.
+//! Memory of another process by a descriptor that it has passed, which takes no leave to look into that
+//! process.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +10,8 @@ use super::opened::Opened;
 use crate::error::Error;
 use crate::registry;
 
-/// An allocation of another process. It is mapped when it is first used, once for each context that it is used in, and until this is dropped.
+/// An allocation of another process. It is mapped when it is first used, once for each context that it is
+/// used in, and until this is dropped.
 #[derive(Debug)]
 pub struct Passed {
     export: Export,

@@ -30,8 +30,8 @@ impl Plan<'_> {
     /// Begins with it.
     pub fn start(self) -> Result<Box<dyn Flight>, Error> {
         let Plan { parts, keep, local, put } = self;
-        // SAFETY: local parts are of spans, valid until the last operation that was given them has completed, which is
-        // when the copy is over or cancelled; remote ones are in mappings that are kept.
+        // SAFETY: local parts are of spans, valid until the last operation that was given them has completed,
+        // which is when the copy is over or cancelled; remote ones are in mappings that are kept.
         unsafe { flight::start(&parts, keep, local, put) }
     }
 }

@@ -3,9 +3,9 @@
 //! application's contexts cannot be asked for, so there is one of ours for each driver, which costs
 //! little and tells of the driver's whole memory; it is made when a buffer is first asked about.
 //!
-//! An allocation is known by the `id` of its properties. Drivers that say the address instead (so that
-//! one cannot be told from its successor) have nothing shared, all is staged. Host memory that Level
-//! Zero allocated is the host's; what it migrates between the two (`zeMemAllocShared`) is a device's, and staged.
+//! An allocation is known by the `id` of its properties. Drivers that say the address instead (so that one
+//! cannot be told from its successor) have nothing shared, all is staged. Host memory that Level Zero
+//! allocated is the host's; what it migrates between the two (`zeMemAllocShared`) is a device's, and staged.
 
 mod api;
 mod queue;

@@ -176,7 +176,8 @@ fn another_process_memory_is_read_once_it_is_opened_and_opened_once() {
     share::forget(owner.pid() as u64);
 }
 
-/// The mapping of what cudaMalloc made goes with the context; that of what was mapped by hand belongs to none.
+/// The mapping of what cudaMalloc made goes with the context; that of what was mapped by hand belongs to
+/// none.
 #[test]
 fn memory_is_opened_anew_when_the_context_it_was_opened_in_is_gone() {
     let (_alone, cu) = alone();

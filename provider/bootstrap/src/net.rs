@@ -70,7 +70,8 @@ impl Stream {
         }
     }
 
-    /// Where it comes from: an address of another host, or of this one; `None`: a process of this host, by a socket of its own.
+    /// Where it comes from: an address of another host, or of this one; `None`: a process of this host, by a
+    /// socket of its own.
     pub(crate) fn origin(&self) -> Option<IpAddr> {
         match self {
             Stream::Unix(_) => None,
@@ -127,8 +128,8 @@ impl Listener {
     /// Listens at a place that is no file.
     pub(crate) fn bind(address: &Address) -> io::Result<Listener> {
         let listener = Listener::bind_to(address)?;
-        // Calls that come faster than they are taken wait in the kernel, as many as net.core.somaxconn lets it have.
-        // SAFETY: listen(2) touches no memory; that of the standard library takes 128.
+        // Calls that come faster than they are taken wait in the kernel, as many as net.core.somaxconn lets
+        // it have. SAFETY: listen(2) touches no memory; that of the standard library takes 128.
         unsafe { libc::listen(listener.as_raw_fd(), 65_535) };
         match &listener {
             Listener::Unix(listener) => listener.set_nonblocking(true)?,

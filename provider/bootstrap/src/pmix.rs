@@ -101,8 +101,8 @@ impl Pmix {
         self.library.check(rc, "PMIx_Get")?;
         // SAFETY: null, or a value that libpmix made and that stays until it is freed.
         let got = unsafe { value.as_ref() }.and_then(read);
-        // The value is not freed: the function for that is a macro in older releases, and which allocator made
-        // the parts is libpmix's own affair. There are `size` of them for each exchange.
+        // The value is not freed: the function for that is a macro in older releases, and which allocator
+        // made the parts is libpmix's own affair. There are `size` of them for each exchange.
         got.ok_or_else(|| Error::System("PMIx_Get gave a value of another type".into()))
     }
 

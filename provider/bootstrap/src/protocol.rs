@@ -94,7 +94,8 @@ impl Frame {
         bytes
     }
 
-    /// Reads a frame in a job of so many processes. A longer one than that can have is an error before it is read.
+    /// Reads a frame in a job of so many processes. A longer one than that can have is an error before it is
+    /// read.
     pub(crate) fn read(from: &mut impl Read, size: usize) -> io::Result<Frame> {
         let mut head = [0; 9];
         from.read_exact(&mut head)?;

@@ -1,7 +1,7 @@
 //! The place where the processes of a job give and get bytes. A launcher holds it, or the process of rank 0.
 //!
-//! A connection has a thread of its own once it has said the job's token, of which a job has only so many. Before that it costs
-//! a descriptor, and its place is another one's where there are too many.
+//! A connection has a thread of its own once it has said the job's token, of which a job has only so many.
+//! Before that it costs a descriptor, and its place is another one's where there are too many.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::IpAddr;
@@ -67,8 +67,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// For a job of `size` processes that know `token`. If there is a time limit, the job fails where one has not
-    /// joined by then.
+    /// For a job of `size` processes that know `token`. If there is a time limit, the job fails where one has
+    /// not joined by then.
     pub fn start(at: &[Address], size: usize, token: &str, limit: Option<Duration>) -> Result<Server, Error> {
         let mut listeners = Vec::new();
         for address in at {
@@ -254,7 +254,8 @@ fn accept(
             let left = at.saturating_duration_since(Instant::now()).as_millis();
             i32::try_from(left).map_or(i32::MAX, |left| left + 1)
         });
-        // SAFETY: as many valid pollfds as said; their descriptors are held by the arguments, and by `greeting`.
+        // SAFETY: as many valid pollfds as said; their descriptors are held by the arguments, and by
+        // `greeting`.
         let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, wait) };
         let now = Instant::now();
         if let Some((at, limit)) = deadline {

@@ -208,7 +208,8 @@ fn connections_that_say_nothing_keep_no_process_waiting() {
         Server::start(&[Address::Tcp("127.0.0.1:0".into())], 2, &secret, Some(Duration::from_secs(60)))
             .unwrap();
     let at = format!("127.0.0.1:{}", server.ports()[0]);
-    // More than there are places, so that each of them is taken; they say nothing, too little, or the wrong word.
+    // More than there are places, so that each of them is taken; they say nothing, too little, or the wrong
+    // word.
     let mut strangers: Vec<TcpStream> = Vec::new();
     for n in 0..400 {
         let mut stream = TcpStream::connect(&at).unwrap();

@@ -1,4 +1,5 @@
-//! The process that copies devices' memory for one that is not to call CUDA: its standard input is a socket to that one.
+//! The process that copies devices' memory for one that is not to call CUDA: its standard input is a socket
+//! to that one.
 
 use std::io;
 

@@ -14,7 +14,8 @@ pub fn raise_descriptors() {
     }
 }
 
-/// Between fork and exec: the process ends with its parent, `parent`, which may have ended by now. System calls alone, no allocation.
+/// Between fork and exec: the process ends with its parent, `parent`, which may have ended by now. System
+/// calls alone, no allocation.
 pub fn end_with_parent(parent: u32) {
     // SAFETY: three system calls that take numbers.
     unsafe {
@@ -128,7 +129,8 @@ pub fn read_process(pid: i32, address: usize) -> io::Result<[u8; 16]> {
     let here = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let base = std::ptr::without_provenance_mut(address);
     let there = libc::iovec { iov_base: base, iov_len: bytes.len() };
-    // SAFETY: the kernel writes to `bytes` alone, which is ours and as long as said, and checks the other address itself.
+    // SAFETY: the kernel writes to `bytes` alone, which is ours and as long as said, and checks the other
+    // address itself.
     let n = unsafe { libc::process_vm_readv(pid, &here, 1, &there, 1, 0) };
     match usize::try_from(n) {
         Ok(n) if n == bytes.len() => Ok(bytes),

@@ -1,7 +1,8 @@
 //! `strait top`: the endpoints of this host, and what goes through them.
 //!
-//! It looks at what is visible anyway: the abstract sockets that endpoints listen on, the processes that have them, and the
-//! page of sums of each process that runs with FI_STRAIT_REPORT. Nothing is asked of the processes.
+//! It looks at what is visible anyway: the abstract sockets that endpoints listen on, the processes that have
+//! them, and the page of sums of each process that runs with FI_STRAIT_REPORT. Nothing is asked of the
+//! processes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::OpenOptions;
@@ -150,7 +151,8 @@ fn owners() -> Owners {
     owners
 }
 
-/// The sums in a descriptor that is called a page. A process may call anything so, a pipe that is never written to for one.
+/// The sums in a descriptor that is called a page. A process may call anything so, a pipe that is never
+/// written to for one.
 fn page(path: &Path) -> Option<Sums> {
     if !std::fs::metadata(path).is_ok_and(|what| what.is_file()) {
         return None;

@@ -77,7 +77,8 @@ fn settings_that_do_not_hold_are_problems() {
     assert_eq!(findings(&found, "settings", "problem"), Vec::<&Value>::new());
 }
 
-/// A file of the provider's name that is none, and one that is kept out: what is wrong is told, and nothing else.
+/// A file of the provider's name that is none, and one that is kept out: what is wrong is told, and nothing
+/// else.
 #[test]
 fn a_provider_that_libfabric_passes_over_has_one_reason() {
     let (_, host) = json(strait(&["info", "--json"]).env_remove("FI_PROVIDER_PATH"));

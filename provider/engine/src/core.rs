@@ -90,9 +90,9 @@ impl Cq {
     }
 }
 
-/// What peers may have a domain keep, all of them together, those that have ended included: three quarters of it for messages
-/// that wait, requests, and completions of what peers do on their own; the rest for answers that wait for room, and for parts
-/// of frames.
+/// What peers may have a domain keep, all of them together, those that have ended included: three quarters of
+/// it for messages that wait, requests, and completions of what peers do on their own; the rest for answers
+/// that wait for room, and for parts of frames.
 #[derive(Debug)]
 pub(crate) struct Limit {
     waiting: usize,

@@ -80,8 +80,8 @@ impl<L: RmaLink> Domain<L> {
         }
     }
 
-    /// Sends a message. If it is injected, its buffer is the application's again when the call returns, which may wait for
-    /// a device.
+    /// Sends a message. If it is injected, its buffer is the application's again when the call returns, which
+    /// may wait for a device.
     pub fn send(&mut self, ep: EpId, op: &Send<'_>) -> Result<(), Error> {
         if let Some(mut leaving) = self.start_send(ep, op)? {
             while !self.has_left(&mut leaving) {}
@@ -89,8 +89,8 @@ impl<L: RmaLink> Domain<L> {
         Ok(())
     }
 
-    /// As [`Domain::send`], but without that wait: what this returns is to be handed to [`Domain::has_left`] until the
-    /// buffer is the application's again. Others may use the domain in between.
+    /// As [`Domain::send`], but without that wait: what this returns is to be handed to [`Domain::has_left`]
+    /// until the buffer is the application's again. Others may use the domain in between.
     pub fn start_send(&mut self, ep: EpId, op: &Send<'_>) -> Result<Option<Leaving>, Error> {
         self.post_send(ep, op)?;
         let injects = op.flags.contains(OpFlags::INJECT);
@@ -168,8 +168,8 @@ impl<L: RmaLink> Domain<L> {
         !self.cq_is_empty(cq)
     }
 
-    /// Whether this poll, the first since the application had its say, is to take nothing in and look at no ring: a receive has
-    /// completed just now, and no other is posted.
+    /// Whether this poll, the first since the application had its say, is to take nothing in and look at no
+    /// ring: a receive has completed just now, and no other is posted.
     #[inline(always)]
     pub fn rests(&mut self) -> bool {
         if self.core.rest == 0 {
@@ -199,8 +199,8 @@ impl<L: RmaLink> Domain<L> {
         all
     }
 
-    /// The work of all polls that have found [`PollFast::Kept`] since this was asked last, at all endpoints: in messages that wait now,
-    /// or as many bytes as cost about as much.
+    /// The work of all polls that have found [`PollFast::Kept`] since this was asked last, at all endpoints:
+    /// in messages that wait now, or as many bytes as cost about as much.
     pub fn kept(&mut self) -> u32 {
         std::mem::take(&mut self.core.kept)
     }
@@ -222,8 +222,8 @@ impl<L: RmaLink> Domain<L> {
         quiet
     }
 
-    /// Whether the last [`Domain::arm`] returned true and holds: no call since has left anything to do that its wait
-    /// descriptors do not tell of.
+    /// Whether the last [`Domain::arm`] returned true and holds: no call since has left anything to do that
+    /// its wait descriptors do not tell of.
     pub fn is_armed(&self) -> bool {
         self.eps.iter().all(|ep| ep.is_armed(&self.core))
     }

@@ -1,8 +1,8 @@
 //! How the bytes of an operation travel: [`choose`] alone decides that.
 //!
-//! It decides from what is known without trying: the peer's path, the operation, and what was tried for it already.
-//! What a plan needs beyond that (room, a counter, an exported handle) its executor finds out; where that is not to
-//! be had it says so in [`Op::tried`] and chooses again. Frames always serve.
+//! It decides from what is known without trying: the peer's path, the operation, and what was tried for it
+//! already. What a plan needs beyond that (room, a counter, an exported handle) its executor finds out; where
+//! that is not to be had it says so in [`Op::tried`] and chooses again. Frames always serve.
 
 mod cut;
 
@@ -17,15 +17,17 @@ pub(crate) use cut::Cut;
 pub(crate) struct Limits {
     /// Most bytes of payload that travel eagerly.
     pub(crate) eager: usize,
-    /// Most that do, of many in a row, or while bytes travel both ways: one side then copies while the other does, which one alone
-    /// would not gain by. And of host memory that no side can access but by frames: the peer would ask for the same frame, and so
-    /// take a round trip more.
+    /// Most that do, of many in a row, or while bytes travel both ways: one side then copies while the other
+    /// does, which one alone would not gain by. And of host memory that no side can access but by frames: the
+    /// peer would ask for the same frame, and so take a round trip more.
     pub(crate) in_a_row: usize,
-    /// Most bytes of messages of host memory that go one way to few peers: their sender need not wait until they are copied.
+    /// Most bytes of messages of host memory that go one way to few peers: their sender need not wait until
+    /// they are copied.
     pub(crate) one_way: usize,
     /// Most bytes of payload that fit a frame beside the longest header.
     pub(crate) fits: usize,
-    /// How the peer's memory is accessed, and ours by the peer: the path's, without what has turned out not to work.
+    /// How the peer's memory is accessed, and ours by the peer: the path's, without what has turned out not
+    /// to work.
     pub(crate) rma: RmaCaps,
     /// How frames of this path may name memory, whatever has turned out.
     names: RmaCaps,
@@ -49,8 +51,8 @@ impl Limits {
         self.fits + wire::EAGER_HEAD
     }
 
-    /// Whether a frame that came by this path may name memory of its sender so. The bytes are accessed by the means of the link that the
-    /// frame came by; a link without these means grants no access by them.
+    /// Whether a frame that came by this path may name memory of its sender so. The bytes are accessed by the
+    /// means of the link that the frame came by; a link without these means grants no access by them.
     pub(crate) fn allows(&self, named: Reach) -> bool {
         match named {
             Reach::Frames => true,
@@ -79,8 +81,9 @@ impl Limits {
         self.rma.contains(needs) && !self.is_sync() && len >= self.least_get
     }
 
-    /// Whether what the link starts by itself may access memory of this side for as long as that takes. Where the link gets a device's, it
-    /// cannot tell whether a registration's is still there: that takes the job's promise. It can for the host's ([`Span::stays`]).
+    /// Whether what the link starts by itself may access memory of this side for as long as that takes. Where
+    /// the link gets a device's, it cannot tell whether a registration's is still there: that takes the job's
+    /// promise. It can for the host's ([`Span::stays`]).
     fn is_kept(&self, op: &Op) -> bool {
         op.memory == Memory::Host
             || op.when.contains(When::LASTING)
@@ -160,7 +163,8 @@ pub(crate) enum Role {
     Fetch(Reach),
     /// Answers a read. The peer's memory is reached so.
     Serve(Reach),
-    /// Sends what the peer asked for, and cannot be put where it belongs. Memory of this side's device is reached so by the peer.
+    /// Sends what the peer asked for, and cannot be put where it belongs. Memory of this side's device is
+    /// reached so by the peer.
     Feed(Reach),
 }
 
@@ -172,8 +176,8 @@ bitflags! {
         const INJECT = 1;
         /// It completes when the bytes are where they belong.
         const DELIVERY = 1 << 1;
-        /// Large operations were posted before it, and none was waited for since; or a message to a peer that was sent
-        /// a large one and has sent none here since: messages go one way.
+        /// Large operations were posted before it, and none was waited for since; or a message to a peer that
+        /// was sent a large one and has sent none here since: messages go one way.
         const IN_A_ROW = 1 << 2;
         /// The peer is short of room for messages.
         const PAUSED = 1 << 3;
@@ -189,15 +193,17 @@ bitflags! {
         const INVITE = 1 << 8;
         /// Answers to the peer wait for room already.
         const LAGGING = 1 << 9;
-        /// Bytes travel the other way, too, or on to others, so that all sides have copies of their own to make: a send while
-        /// a receive is posted here; a fetch while a peer is likely to take a large message that it was offered.
+        /// Bytes travel the other way, too, or on to others, so that all sides have copies of their own to
+        /// make: a send while a receive is posted here; a fetch while a peer is likely to take a large
+        /// message that it was offered.
         const BOTH_WAYS = 1 << 10;
-        /// The receive was posted just now, to a message that had come before: the call that posts it takes the bytes in.
+        /// The receive was posted just now, to a message that had come before: the call that posts it takes
+        /// the bytes in.
         const IN_POST = 1 << 11;
         /// Both sides' memory is on one device, as far as is known, which the two processes have in turns.
         const ONE_DEVICE = 1 << 12;
-        /// Registrations of the job are of memory that stays until they are closed, so that what is written may be got; or this is of no
-        /// registration.
+        /// Registrations of the job are of memory that stays until they are closed, so that what is written
+        /// may be got; or this is of no registration.
         const LASTING = 1 << 13;
         /// Large messages go to many peers in turn.
         const TO_MANY = 1 << 14;
@@ -255,14 +261,14 @@ pub(crate) enum Plan {
     Nothing,
     /// Inside the frame that tells of them.
     Eager,
-    /// Likewise, although they are many: one side copies while the other does, since more are to come, this way or the other; or there
-    /// are frames alone.
+    /// Likewise, although they are many: one side copies while the other does, since more are to come, this
+    /// way or the other; or there are frames alone.
     EagerInARow,
-    /// The frame says where they are, or are to go, and the peer moves them: in the call if it can, or it asks for
-    /// frames.
+    /// The frame says where they are, or are to go, and the peer moves them: in the call if it can, or it
+    /// asks for frames.
     Rendezvous,
-    /// The peer is offered what is injected, a message or a write, whose bytes were copied aside, and asks for them: a message when it
-    /// has room; and either where no frame holds it.
+    /// The peer is offered what is injected, a message or a write, whose bytes were copied aside, and asks
+    /// for them: a message when it has room; and either where no frame holds it.
     OfferKept,
     /// The peer is offered an injected message of a device's, and the call waits a little for the peer to say
     /// where the device is to put it.
@@ -281,8 +287,9 @@ pub(crate) enum Plan {
     Lend,
     /// The sender of a message is invited to put it where this side says, by handles.
     Invite,
-    /// By way of bounce buffers of the sender's device, which this side asks for, or fills. Where the sender's memory turns out to be
-    /// another sort, or this side's to be in reach, in frames or put by handles.
+    /// By way of bounce buffers of the sender's device, which this side asks for, or fills. Where the
+    /// sender's memory turns out to be another sort, or this side's to be in reach, in frames or put by
+    /// handles.
     Bounce,
     /// In frames that this side asks for, or sends as they are asked for.
     Frames,
@@ -302,7 +309,8 @@ pub(crate) fn choose(limits: &Limits, op: &Op) -> Plan {
     }
 }
 
-/// Whether [`choose`] answers [`Plan::OneSidedFrame`] for a write of this memory that is [`When::ONE_SIDED`] and not
+/// Whether [`choose`] answers [`Plan::OneSidedFrame`] for a write of this memory that is [`When::ONE_SIDED`]
+/// and not
 /// [`When::DELIVERY`]: the same choice for what nearly every short write is, in few instructions.
 #[inline(always)]
 pub(crate) fn is_one_sided_frame(limits: &Limits, span: &Span) -> bool {
@@ -327,9 +335,9 @@ fn choose_eager(limits: &Limits, op: &Op) -> Option<Plan> {
     }
 }
 
-/// Whether a message goes to one of few peers while no receive waits here, and either others were posted just before it or the peer
-/// has sent no large ones back: as from a node of a tree to the next. Its sender has something else to do than to wait until the
-/// receiver has copied it.
+/// Whether a message goes to one of few peers while no receive waits here, and either others were posted just
+/// before it or the peer has sent no large ones back: as from a node of a tree to the next. Its sender has
+/// something else to do than to wait until the receiver has copied it.
 fn goes_one_way(limits: &Limits, op: &Op) -> bool {
     const ABOUT: When = When::IN_A_ROW.union(When::BOTH_WAYS).union(When::TO_SEVERAL).union(When::BEHIND);
     let is_host = limits.is_sync() && op.memory == Memory::Host;
@@ -389,8 +397,9 @@ fn choose_one_sided(limits: &Limits, op: &Op) -> Option<Plan> {
     may.then(|| choose_cooperative(op).unwrap_or(Plan::InCall))
 }
 
-/// Least bytes of a message that the sender copies a half of where they come from many peers in turn and no more are behind it: of
-/// shorter ones the receiver has copied the whole before the sender, which writes to the memory that all write to, is done with a half.
+/// Least bytes of a message that the sender copies a half of where they come from many peers in turn and no
+/// more are behind it: of shorter ones the receiver has copied the whole before the sender, which writes to
+/// the memory that all write to, is done with a half.
 const LEAST_WITH_HELP: usize = 128 << 10;
 
 fn choose_cooperative(op: &Op) -> Option<Plan> {
@@ -421,8 +430,9 @@ fn choose_by_target(limits: &Limits, op: &Op) -> Plan {
     }
 }
 
-/// Least bytes whose copy by a call that posts a receive would delay what the program posts next, its own messages above
-/// all: neighbours that each receive before they send would take turns, where they could copy at the same time.
+/// Least bytes whose copy by a call that posts a receive would delay what the program posts next, its own
+/// messages above all: neighbours that each receive before they send would take turns, where they could copy
+/// at the same time.
 const LEFT_TO_PROGRESS: usize = 16 << 10;
 
 fn choose_fetch(limits: &Limits, op: &Op, reach: Reach) -> Plan {
@@ -442,12 +452,12 @@ fn choose_fetch(limits: &Limits, op: &Op, reach: Reach) -> Plan {
     }
 }
 
-/// Least bytes that go through bounce buffers: a copy on either side's device, each found over by a later call, and an answer, for what
-/// is few frames otherwise.
+/// Least bytes that go through bounce buffers: a copy on either side's device, each found over by a later
+/// call, and an answer, for what is few frames otherwise.
 const LEAST_BOUNCED: usize = 32 << 10;
 
-/// The same where both sides are on one device: the copies on it wait for each process's turn (some 170 us for the two), and those
-/// between it and the host do not.
+/// The same where both sides are on one device: the copies on it wait for each process's turn (some 170 us
+/// for the two), and those between it and the host do not.
 const LEAST_IN_TURNS: usize = 640 << 10;
 /// Likewise, where more are in flight or to come: they share a turn.
 const LEAST_OF_MANY_IN_TURNS: usize = 160 << 10;

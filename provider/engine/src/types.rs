@@ -56,8 +56,8 @@ bitflags::bitflags! {
         const FENCE = 1 << 3;
         /// The receive buffer takes messages until too little of it is left.
         const MULTI_RECV = 1 << 4;
-        /// Of a receive of a shared context, in place of `COMPLETION`: the endpoint that the message comes to decides
-        /// ([`crate::Domain::ep_write_every_receive`]).
+        /// Of a receive of a shared context, in place of `COMPLETION`: the endpoint that the message comes to
+        /// decides ([`crate::Domain::ep_write_every_receive`]).
         const AS_BOUND = 1 << 5;
     }
 }
@@ -218,7 +218,8 @@ impl Completion {
     };
 }
 
-/// Where [`crate::Domain::poll_fast`] puts the completion of a message: a function, or a type whose own is always inlined.
+/// Where [`crate::Domain::poll_fast`] puts the completion of a message: a function, or a type whose own is
+/// always inlined.
 pub trait Report {
     fn report(&mut self, entry: &Completion);
 }

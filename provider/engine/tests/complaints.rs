@@ -1,5 +1,5 @@
-//! What a peer does wrong has a few lines in the log, however often it does it and whatever it calls itself. By itself, since it has the
-//! log of its process.
+//! What a peer does wrong has a few lines in the log, however often it does it and whatever it calls itself.
+//! By itself, since it has the log of its process.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 

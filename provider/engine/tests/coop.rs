@@ -398,7 +398,8 @@ fn malformed_offers_of_a_cooperative_copy_are_dropped() {
 /// What ends a message to that memory.
 type End = dyn Fn(&mut Net, hmem::Span);
 
-/// Large messages to a third that have not ended say that there are others to be made of; each end of one says that there are not.
+/// Large messages to a third that have not ended say that there are others to be made of; each end of one
+/// says that there are not.
 #[test]
 fn copies_are_shared_again_when_what_was_offered_has_ended() {
     const LEN: usize = 13 * MIB;

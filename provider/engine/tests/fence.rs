@@ -1,5 +1,5 @@
-//! FENCE: what it is posted with takes effect behind every earlier operation to that peer, whatever way each of them takes, and
-//! however late each of them is.
+//! FENCE: what it is posted with takes effect behind every earlier operation to that peer, whatever way each
+//! of them takes, and however late each of them is.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -271,8 +271,8 @@ fn without_a_fence_it_is_seen_before_on_every_kind_of_link() {
     }
 }
 
-/// GPI-2 writes its data and the notification of them by one operation of two elements. Neither side copies a later part while the
-/// other one is at an earlier one.
+/// GPI-2 writes its data and the notification of them by one operation of two elements. Neither side copies a
+/// later part while the other one is at an earlier one.
 #[test]
 fn the_elements_of_a_write_take_effect_in_their_order() {
     for len in [100, 3000, 100_000, 300_000, 5 << 20] {

@@ -1,5 +1,5 @@
-//! A peer whose every step is drawn from bytes: what it sends, what it does to what honest code sends
-//! in its place, and when each node makes progress. Seeds are in `__fuzz__`; plain `cargo test` runs these and so
+//! A peer whose every step is drawn from bytes: what it sends, what it does to what honest code sends in its
+//! place, and when each node makes progress. Seeds are in `__fuzz__`; plain `cargo test` runs these and so
 //! many random ones, `cargo bolero test -p strait-engine peer` searches for more.
 
 use engine::{ADDR_UNSPEC, Atomic, Config, Ctx, OpFlags, Pattern, Recv, Send};

@@ -1,5 +1,5 @@
-//! What all peers together may have a domain keep: peers that end and come again under other names, peers that let answers lie,
-//! peers that write more than is read.
+//! What all peers together may have a domain keep: peers that end and come again under other names, peers
+//! that let answers lie, peers that write more than is read.
 
 use engine::{Completion, Error, What};
 use testkit::*;

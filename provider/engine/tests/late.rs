@@ -1,5 +1,5 @@
-//! Receives that are posted late: where the messages before were in the ring before their receives, the next receive takes its
-//! message from there as it is posted.
+//! Receives that are posted late: where the messages before were in the ring before their receives, the next
+//! receive takes its message from there as it is posted.
 
 use engine::{Completion, Ctx, Error, OpFlags, Pattern, PollFast, Recv, Send};
 use hmem::Span;

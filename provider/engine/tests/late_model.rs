@@ -1,4 +1,5 @@
-//! Random receives, many of them posted after their messages have come to the ring: no message overtakes another of its sender.
+//! Random receives, many of them posted after their messages have come to the ring: no message overtakes
+//! another of its sender.
 
 use std::collections::HashMap;
 
@@ -216,7 +217,8 @@ impl Run {
         assert_eq!(self.taken.insert(id, at), None, "twice");
     }
 
-    /// A receive has no message while an earlier or equal one would have been there for it, and none that came behind that.
+    /// A receive has no message while an earlier or equal one would have been there for it, and none that
+    /// came behind that.
     fn check(&self) {
         for (id, msg) in self.sent.iter().enumerate() {
             let taken = self.taken.get(&id).copied().unwrap_or(usize::MAX);

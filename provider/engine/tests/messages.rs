@@ -304,7 +304,8 @@ fn what_is_sent_while_a_receive_waits_travels_in_its_frame_up_to_more() {
     }
 }
 
-/// A receiver of one message after the other, of many senders perhaps, is slower where it makes a call for each.
+/// A receiver of one message after the other, of many senders perhaps, is slower where it makes a call for
+/// each.
 #[test]
 fn what_goes_one_way_travels_in_its_frame_up_to_more() {
     let mut net = Net::warm(Setup { max_frame: 2048, ..Setup::default() });

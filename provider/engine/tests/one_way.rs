@@ -48,7 +48,8 @@ fn one_way_to_few_peers_more_travels_inside_a_frame() {
     net.assert_idle();
 }
 
-/// A peer whose program is elsewhere takes nothing in: what would put it further behind is offered, so that this program goes on.
+/// A peer whose program is elsewhere takes nothing in: what would put it further behind is offered, so that
+/// this program goes on.
 #[test]
 fn a_peer_that_is_behind_is_offered_what_else_goes_inside_frames() {
     let setup = Setup { eager_one_way: 800, max_frame: 2048, capacity: 8, looks: false, ..Setup::default() };
@@ -81,7 +82,8 @@ fn a_peer_that_is_behind_is_offered_what_else_goes_inside_frames() {
     net.assert_idle();
 }
 
-/// A frame counts with its own length: what is behind it finds room as long as the peer has no more than that to take in.
+/// A frame counts with its own length: what is behind it finds room as long as the peer has no more than that
+/// to take in.
 #[test]
 fn what_would_leave_too_little_room_is_offered() {
     let sizes = Setup { eager_one_way: 800, max_frame: 2048, ..Setup::default() };

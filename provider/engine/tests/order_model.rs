@@ -1,4 +1,5 @@
-//! Random accesses to one memory, in order: as if each had been made when it was posted, up to the end of their initiator.
+//! Random accesses to one memory, in order: as if each had been made when it was posted, up to the end of
+//! their initiator.
 
 use engine::{Atomic, Config, Ctx, Error, OpFlags, Rma};
 use hmem::{AtomicOp, Datatype, Span};

@@ -1,4 +1,5 @@
-//! Large messages that came before their receive: the next call of progress takes them in, not the call that posts the receive.
+//! Large messages that came before their receive: the next call of progress takes them in, not the call that
+//! posts the receive.
 
 use engine::{ADDR_UNSPEC, Ctx, Error, OpFlags, Pattern, Peek, Recv, Send, What, Work, WorkOp};
 use testkit::*;
@@ -204,8 +205,8 @@ fn an_endpoint_that_closes_first_gives_back_what_is_of_a_shared_context_and_touc
     }
 }
 
-/// The thread sleeps until the link's descriptor is readable, which a receive that was posted does not cause: no call of progress
-/// would follow.
+/// The thread sleeps until the link's descriptor is readable, which a receive that was posted does not cause:
+/// no call of progress would follow.
 #[test]
 fn where_one_sleeps_the_call_that_posts_the_receive_takes_it_in() {
     let (mut net, dst) = with_one_waiting();

@@ -315,7 +315,8 @@ fn a_short_send_that_waits_for_its_delivery_is_not_cancelled() {
     }
 }
 
-/// Something else of ours is being accessed, of which is not said what: the receiver hears of it all the same.
+/// Something else of ours is being accessed, of which is not said what: the receiver hears of it all the
+/// same.
 #[test]
 fn a_send_that_is_cancelled_while_the_receiver_is_inside_ends_before_it_is_received() {
     let mut net = cancelled_inside();

@@ -1,5 +1,6 @@
-//! Random receives of a shared context, whose endpoints have queues of their own, and one of which closes: each receive ends once, and
-//! is told of in the queue of the endpoint that its message came to, as that endpoint has it.
+//! Random receives of a shared context, whose endpoints have queues of their own, and one of which closes:
+//! each receive ends once, and is told of in the queue of the endpoint that its message came to, as that
+//! endpoint has it.
 
 use engine::{
     ADDR_UNSPEC, CntrId, Cntrs, CqId, Ctx, EpConfig, EpId, Error, OpFlags, Pattern, Recv, RxId, Send, What,

@@ -61,8 +61,8 @@ fn all_else_goes_on_while_a_device_copies() {
         net[0].send(&msg(1, &[src], 1)).unwrap();
         go_on(&mut net);
         assert!(net.staged_in_flight(held) > 0, "{case}");
-        // Messages between the same two, of each length, and an access of the third's. A receiver whose buffers are all at
-        // the device takes no frames in until one is back, see below.
+        // Messages between the same two, of each length, and an access of the third's. A receiver whose
+        // buffers are all at the device takes no frames in until one is back, see below.
         for (n, len) in [8, 3000, 100_000].into_iter().enumerate().filter(|_| slow == Slow::Sender) {
             let (other, room) = (net.bytes(0, &pattern(len, n)), net.memory(1, len));
             net[1].recv(&from(0, &[room], 10 + n)).unwrap();
@@ -89,7 +89,8 @@ fn all_else_goes_on_while_a_device_copies() {
     }
 }
 
-/// A write with a notification behind its data, in one operation: the data in a device's memory, the notification in the host's.
+/// A write with a notification behind its data, in one operation: the data in a device's memory, the
+/// notification in the host's.
 #[test]
 fn what_a_write_has_for_the_host_is_seen_after_what_it_has_for_a_device() {
     for (max_frame, capacity) in [(512, 4), (512, 64), (100_000, 8), (600_000, 2)] {
@@ -261,7 +262,8 @@ fn a_peer_that_dies_ends_what_is_staged_for_it() {
         go_on(&mut net);
         let (dies, stays) = if slow == Slow::Sender { (1, 0) } else { (0, 1) };
         net.kill(dies);
-        // Its end is behind what it has sent, for which there may be no buffers as long as the device is at work.
+        // Its end is behind what it has sent, for which there may be no buffers as long as the device is at
+        // work.
         if slow == Slow::Receiver {
             net.hold_device(held, false);
         }

@@ -16,8 +16,8 @@ fn way(n: usize) -> (usize, u64) {
     (1 + n % SENDERS, (n / SENDERS % TAGS) as u64)
 }
 
-/// Sends `count` messages to node 0, which takes them in and has no receive for them. Every fifth is to be told
-/// when it has been delivered.
+/// Sends `count` messages to node 0, which takes them in and has no receive for them. Every fifth is to be
+/// told when it has been delivered.
 fn flood(net: &mut Net, count: usize) {
     for n in 0..count {
         let (from, tag) = way(n);

@@ -1,4 +1,5 @@
-//! Messages of which the link keeps a part because its peer's connection has no room: they complete when all bytes are sent.
+//! Messages of which the link keeps a part because its peer's connection has no room: they complete when all
+//! bytes are sent.
 
 use engine::{Cntrs, Error, OpFlags, Send};
 use testkit::*;

@@ -171,8 +171,8 @@ impl Library {
     /// What fits hints that `shape` writes to, of this provider or of any.
     ///
     /// # Safety
-    /// What `shape` writes makes valid hints: it gets an info with all its attributes, and puts no pointer into it that
-    /// fi_freeinfo(3) could not free.
+    /// What `shape` writes makes valid hints: it gets an info with all its attributes, and puts no pointer
+    /// into it that fi_freeinfo(3) could not free.
     pub unsafe fn find(
         self: &Arc<Library>,
         provider: Option<&str>,
@@ -184,7 +184,8 @@ impl Library {
         let hints = Info { raw: hints, first: hints, library: self.clone() };
         if let Some(provider) = provider {
             let name = CString::new(provider).map_err(|_| Error::Failed("a NUL in a name".into()))?;
-            // SAFETY: just made, with its attributes. The name is a copy on C's heap, as fi_freeinfo frees it.
+            // SAFETY: just made, with its attributes. The name is a copy on C's heap, as fi_freeinfo frees
+            // it.
             unsafe { (*(*hints.raw.as_ptr()).fabric_attr).prov_name = libc::strdup(name.as_ptr()) };
         }
         shape(hints.raw.as_ptr());
@@ -349,7 +350,8 @@ fn file_of(address: *const libc::c_void) -> Option<PathBuf> {
     }
 }
 
-/// Hints for reliable endpoints of one thread that makes progress itself and can do whatever a provider's modes ask for.
+/// Hints for reliable endpoints of one thread that makes progress itself and can do whatever a provider's
+/// modes ask for.
 ///
 /// # Safety
 /// `info` is an info with all its attributes.

@@ -6,8 +6,8 @@
 //! name it. One of the two loads must see the other's store: between store and load each side fences.
 //!
 //! Where the words are is the caller's choice: in memory of the two processes, or in reader slots of a
-//! [`RevocationTable`](crate::RevocationTable). Words that a peer writes make their owner wait, for as long as the
-//! caller says and no longer.
+//! [`RevocationTable`](crate::RevocationTable). Words that a peer writes make their owner wait, for as long
+//! as the caller says and no longer.
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 

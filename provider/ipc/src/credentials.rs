@@ -33,8 +33,8 @@ impl Cred {
     /// Whether it runs as our user: `sock` is where these come from.
     ///
     /// The kernel reports a uid as this user namespace maps it, and each uid without a mapping as the
-    /// overflow uid. So that one may stand for any user, and is this process's only if the kernel, which compares
-    /// users themselves, allows a signal to the process.
+    /// overflow uid. So that one may stand for any user, and is this process's only if the kernel, which
+    /// compares users themselves, allows a signal to the process.
     pub fn user(&self, sock: &OwnedFd) -> User {
         // SAFETY: geteuid(2) cannot fail and touches no memory.
         let me = unsafe { libc::geteuid() };
@@ -78,7 +78,8 @@ fn every_uid_is_mapped() -> bool {
     map.lines().filter_map(count).sum::<u64>() >= u64::from(u32::MAX)
 }
 
-/// Whether this process may signal the process at the other end of a socket; no if it is not known which that is.
+/// Whether this process may signal the process at the other end of a socket; no if it is not known which that
+/// is.
 ///
 /// kill(2): its real or saved uid has to be our real or effective one, in the kernel's own terms. A
 /// capability serves instead only inside our own user namespace.

@@ -1,9 +1,9 @@
 //! Full fences: in one process, and by membarrier(2) in all of those that take part.
 //!
-//! Two sides that each store to a word and then load the other's need a full fence in between, so that at least one
-//! of the loads sees the other side's store. Where one of the sides does that often and the other seldom, the seldom
-//! one can pay for both: membarrier(2) GLOBAL_EXPEDITED puts a full barrier into every running thread of every
-//! *registered* process at some point of its program.
+//! Two sides that each store to a word and then load the other's need a full fence in between, so that at
+//! least one of the loads sees the other side's store. Where one of the sides does that often and the other
+//! seldom, the seldom one can pay for both: membarrier(2) GLOBAL_EXPEDITED puts a full barrier into every
+//! running thread of every *registered* process at some point of its program.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::fence;

@@ -1,5 +1,5 @@
-//! Descriptors that a forked child does not keep: it has its parent's, and as long as it lives what they refer to does not
-//! end, though the parent has ended.
+//! Descriptors that a forked child does not keep: it has its parent's, and as long as it lives what they
+//! refer to does not end, though the parent has ended.
 
 use std::cell::UnsafeCell;
 use std::io;
@@ -8,8 +8,9 @@ use std::ops::Deref;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
 
-/// A descriptor that in a forked child refers to nothing (`/dev/null`), under the same number, or is closed there where no such
-/// thing can be opened. A child that is made by clone(2) itself, and not by fork(3), keeps it.
+/// A descriptor that in a forked child refers to nothing (`/dev/null`), under the same number, or is closed
+/// there where no such thing can be opened. A child that is made by clone(2) itself, and not by fork(3),
+/// keeps it.
 #[derive(Debug)]
 pub struct Unshared(ManuallyDrop<OwnedFd>);
 
@@ -25,21 +26,22 @@ static ALL: Mutex<Vec<One>> = Mutex::new(Vec::new());
 /// The lock on all, from before a fork until after it.
 struct Held(UnsafeCell<Option<MutexGuard<'static, Vec<One>>>>);
 
-// SAFETY: it is accessed by the handlers below alone, between `prepare` and `parent` or `child`, in the thread that forks;
-// all the while that thread has the lock, so that no other one is there.
+// SAFETY: it is accessed by the handlers below alone, between `prepare` and `parent` or `child`, in the
+// thread that forks; all the while that thread has the lock, so that no other one is there.
 unsafe impl Sync for Held {}
 
 static HELD: Held = Held(UnsafeCell::new(None));
 
 impl Unshared {
-    /// Of a descriptor. A fork by another thread between its making and this call leaves it to the child: see [`Unshared::make`].
+    /// Of a descriptor. A fork by another thread between its making and this call leaves it to the child: see
+    /// [`Unshared::make`].
     pub fn new(fd: OwnedFd) -> Unshared {
         let mut all = Unshared::lock();
         Unshared::register(&mut all, fd)
     }
 
-    /// Of a descriptor that `make` makes, during which no fork(3) of another thread begins. `make` may neither block nor
-    /// make another one of these.
+    /// Of a descriptor that `make` makes, during which no fork(3) of another thread begins. `make` may
+    /// neither block nor make another one of these.
     pub fn make(make: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<Unshared> {
         let mut all = Unshared::lock();
         make().map(|fd| Unshared::register(&mut all, fd))
@@ -146,8 +148,8 @@ fn give_up(fds: &mut [One]) {
         null = nothing();
     }
     for (at, One { fd, .. }) in fds.iter_mut().enumerate().filter(|(_, one)| one.fd != null) {
-        // SAFETY: each number is that of a descriptor of ours, or of one that was closed above, and this process has one thread. It
-        // stays one: what owns it may close it.
+        // SAFETY: each number is that of a descriptor of ours, or of one that was closed above, and this
+        // process has one thread. It stays one: what owns it may close it.
         if null >= 0 && unsafe { libc::dup3(null, *fd, libc::O_CLOEXEC) } == *fd {
             continue;
         }
@@ -266,7 +268,8 @@ mod tests {
             let child = unsafe { libc::fork() };
             if child == 0 {
                 drop(over);
-                // Each number is a descriptor's still, so that none is given to another file before its owner closes it.
+                // Each number is a descriptor's still, so that none is given to another file before its owner
+                // closes it.
                 let kept = near.iter().all(|(fd, _)| {
                     // SAFETY: plain numbers.
                     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) >= 0 }
@@ -287,7 +290,8 @@ mod tests {
         });
     }
 
-    /// As of descriptors beyond a limit that was lowered: their numbers cannot be made to refer to anything else.
+    /// As of descriptors beyond a limit that was lowered: their numbers cannot be made to refer to anything
+    /// else.
     #[test]
     fn one_that_cannot_be_replaced_is_closed_and_not_once_more_by_its_owner() {
         by_itself("one_that_cannot_be_replaced_is_closed_and_not_once_more_by_its_owner", || {
@@ -300,7 +304,8 @@ mod tests {
             let (number, high) = (high.as_raw_fd(), Unshared::new(high));
             drop(near);
             limit(100);
-            // SAFETY: the child calls functions of signal-safety(7), and locks a mutex that its one thread has let go of.
+            // SAFETY: the child calls functions of signal-safety(7), and locks a mutex that its one thread
+            // has let go of.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // SAFETY: plain numbers; another file gets the number, which its former owner leaves alone.
@@ -348,8 +353,8 @@ mod tests {
         });
     }
 
-    /// Another thread's fork waits for a descriptor that is being made, or comes before it. Where it is made first and registered
-    /// later, the child has it.
+    /// Another thread's fork waits for a descriptor that is being made, or comes before it. Where it is made
+    /// first and registered later, the child has it.
     #[test]
     fn a_fork_while_one_is_made_leaves_nothing_to_the_child() {
         by_itself("a_fork_while_one_is_made_leaves_nothing_to_the_child", || {

@@ -1,5 +1,5 @@
-//! What processes of one host need to share memory, each mechanism once. Nothing here knows of messages, endpoints or
-//! kinds of memory.
+//! What processes of one host need to share memory, each mechanism once. Nothing here knows of messages,
+//! endpoints or kinds of memory.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -4,8 +4,8 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read;
 
-/// Says which limit a mapping of so many bytes, or about so many, is beyond, after mmap(2) has said ENOMEM. To say it allocates
-/// nothing.
+/// Says which limit a mapping of so many bytes, or about so many, is beyond, after mmap(2) has said ENOMEM.
+/// To say it allocates nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryLimit(pub usize);
 

@@ -1,8 +1,8 @@
 //! Which unix sockets of this network namespace listen, by the kernel's own list (sock_diag(7)).
 //!
-//! The table in /proc has a line for every unix socket of the host, of which a job may have tens of thousands that are connected:
-//! to write and to read it takes about a microsecond for each. The kernel leaves those out here before it writes anything, and
-//! names come with their length, so that none reads like another one.
+//! The table in /proc has a line for every unix socket of the host, of which a job may have tens of thousands
+//! that are connected: to write and to read it takes about a microsecond for each. The kernel leaves those
+//! out here before it writes anything, and names come with their length, so that none reads like another one.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -15,7 +15,8 @@ const UDIAG_SHOW_NAME: u32 = 1;
 const UNIX_DIAG_NAME: u16 = 0;
 const LISTEN: u32 = 1 << 10;
 
-/// Bytes of the head of a message of netlink, of what a socket's message has before its attributes, and of an attribute's head.
+/// Bytes of the head of a message of netlink, of what a socket's message has before its attributes, and of an
+/// attribute's head.
 pub(crate) const HEAD: usize = 16;
 const ENTRY: usize = 16;
 const ATTRIBUTE: usize = 4;
@@ -24,8 +25,8 @@ const INODE: usize = 4;
 /// As much as the kernel puts into one answer.
 const ROOM: usize = 32 << 10;
 
-/// The number of the first socket that listens under an abstract name and that is it, by its number and name. An error where the
-/// kernel has no such list, or the process may not ask for it.
+/// The number of the first socket that listens under an abstract name and that is it, by its number and name.
+/// An error where the kernel has no such list, or the process may not ask for it.
 pub fn find(mut is_it: impl FnMut(u64, &[u8]) -> bool) -> io::Result<Option<u64>> {
     let kernel = ask()?;
     let mut bytes = vec![0; ROOM];

@@ -21,8 +21,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `len` bytes of a file, to be read and written; at the address `at` if that is given, where
-    /// nothing may be mapped yet, else where the kernel likes.
+    /// Maps the first `len` bytes of a file, to be read and written; at the address `at` if that is given,
+    /// where nothing may be mapped yet, else where the kernel likes.
     pub fn new(fd: impl AsFd, len: usize, at: Option<usize>) -> io::Result<Mapping> {
         let fixed = if at.is_some() { libc::MAP_FIXED_NOREPLACE } else { 0 };
         // SAFETY: MAP_FIXED_NOREPLACE replaces no mapping.
@@ -71,9 +71,9 @@ impl Mapping {
     #[inline]
     pub unsafe fn word(&self, at: usize) -> &AtomicU32 {
         debug_assert!(at + 4 <= self.len && at % 4 == 0);
-        // SAFETY: 1. the place is inside the mapping and aligned to 4 (the caller's promise; a mapping
-        // starts on a page), and the mapping lives as long as `self`. 2. An `AtomicU32` may be changed by others
-        // at any time, also from another process, and every value is one.
+        // SAFETY: 1. the place is inside the mapping and aligned to 4 (the caller's promise; a mapping starts
+        // on a page), and the mapping lives as long as `self`. 2. An `AtomicU32` may be changed by others at
+        // any time, also from another process, and every value is one.
         unsafe { self.base.add(at).cast::<AtomicU32>().as_ref() }
     }
 
@@ -88,8 +88,8 @@ impl Mapping {
         unsafe { self.base.add(at).cast::<AtomicU64>().as_ref() }
     }
 
-    /// Gives the memory of the whole pages in `bytes` back, but for the page of the byte at `kept`, which is in there: they
-    /// read 0 here and wherever else they are mapped. Whether the kernel did that.
+    /// Gives the memory of the whole pages in `bytes` back, but for the page of the byte at `kept`, which is
+    /// in there: they read 0 here and wherever else they are mapped. Whether the kernel did that.
     ///
     /// # Safety
     /// Nothing may rely on what they hold, and `bytes` are inside the mapping.
@@ -149,8 +149,8 @@ unsafe fn map(
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and whole; nothing borrows from it once `self` goes, and users of its address
-        // keep `self` as long as they touch it.
+        // SAFETY: the mapping is ours and whole; nothing borrows from it once `self` goes, and users of its
+        // address keep `self` as long as they touch it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

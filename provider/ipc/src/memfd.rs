@@ -1,7 +1,8 @@
-//! Memory behind a descriptor: made and sealed here, or sent by another process and checked before it is mapped.
+//! Memory behind a descriptor: made and sealed here, or sent by another process and checked before it is
+//! mapped.
 //!
-//! The danger is SIGBUS: a page of a mapping that its file does not have, or that cannot be had at a touch. [`vet`]
-//! has the rules against both, for every descriptor that comes from elsewhere.
+//! The danger is SIGBUS: a page of a mapping that its file does not have, or that cannot be had at a touch.
+//! [`vet`] has the rules against both, for every descriptor that comes from elsewhere.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -15,8 +16,8 @@ use crate::{Mapping, cvt};
 pub const NO_SHRINK: libc::c_int = libc::F_SEAL_SHRINK;
 /// Its size is what it is, and no seal is added.
 pub const FIXED: libc::c_int = SIZE | libc::F_SEAL_SEAL;
-/// It cannot be mapped anew to be written. Kernels before 5.1 have no such seal; there, a peer of the same user
-/// could write.
+/// It cannot be mapped anew to be written. Kernels before 5.1 have no such seal; there, a peer of the same
+/// user could write.
 const NO_WRITE: libc::c_int = libc::F_SEAL_FUTURE_WRITE;
 const SIZE: libc::c_int = NO_SHRINK | libc::F_SEAL_GROW;
 
@@ -89,11 +90,12 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// Checks a descriptor that another process sent or named; its size in bytes. `seals` are those that it must have, of
-/// which [`NO_SHRINK`] is always one, and `size` has the sizes that are as agreed, of which 0 is never one.
+/// Checks a descriptor that another process sent or named; its size in bytes. `seals` are those that it must
+/// have, of which [`NO_SHRINK`] is always one, and `size` has the sizes that are as agreed, of which 0 is
+/// never one.
 ///
-/// If this is `Ok`, so many bytes can be mapped, and an access to them never ends in SIGBUS for what another process
-/// does to the file:
+/// If this is `Ok`, so many bytes can be mapped, and an access to them never ends in SIGBUS for what another
+/// process does to the file:
 ///
 /// 1. It is on tmpfs, so its pages are ordinary ones. Huge pages can run out at a touch, also when they are sealed; a
 ///    pipe, a socket or a file of a disk is none of that type.
@@ -123,7 +125,8 @@ pub fn vet(fd: impl AsFd, seals: libc::c_int, size: impl RangeBounds<usize>) -> 
     }
 }
 
-/// Checks and maps memory that another process sent, whose size and seals are [`FIXED`], to be read and written.
+/// Checks and maps memory that another process sent, whose size and seals are [`FIXED`], to be read and
+/// written.
 pub fn adopt(fd: impl AsFd, size: impl RangeBounds<usize>) -> Result<Mapping, Unfit> {
     let len = vet(&fd, FIXED, size)?;
     Mapping::new(fd, len, None).map_err(Unfit::NoRoom)

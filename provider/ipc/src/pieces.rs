@@ -1,12 +1,13 @@
 //! Counters that hand out the pieces of transfers which two processes do together.
 //!
-//! One word each, in memory that both have: the generation of the counter, which is a transfer's, in its upper 48
-//! bits, the next piece in its lower 16. A piece is claimed by a compare-exchange of the whole word, so that no claim
-//! gets one of a later transfer by the generation of an earlier, and none is claimed twice. Claims ask for no order.
-//! Generations are so many that none comes again, however long the message that names an earlier one lies unread.
+//! One word each, in memory that both have: the generation of the counter, which is a transfer's, in its
+//! upper 48 bits, the next piece in its lower 16. A piece is claimed by a compare-exchange of the whole word,
+//! so that no claim gets one of a later transfer by the generation of an earlier, and none is claimed twice.
+//! Claims ask for no order. Generations are so many that none comes again, however long the message that
+//! names an earlier one lies unread.
 //!
-//! What is copied changes hands by a message, or by a second word, the report: there the side that did not open the
-//! counter says, once, how many pieces it has done.
+//! What is copied changes hands by a message, or by a second word, the report: there the side that did not
+//! open the counter says, once, how many pieces it has done.
 //!
 //! The other process may write what it likes there: it only spoils its own transfers, and each side
 //! stops at as many pieces as there are.

@@ -38,7 +38,8 @@ fn twin_that_claims_in_two_steps_claims_twice() {
     both(Twin::Exchange);
 }
 
-/// The word for what one side copied, and the twin in which it is reported too early or loaded without an order.
+/// The word for what one side copied, and the twin in which it is reported too early or loaded without an
+/// order.
 fn report_of(twin: Twin) {
     loom::model(move || {
         let word = Arc::new((WideTwin::new(twin), UnsafeCell::new(0)));

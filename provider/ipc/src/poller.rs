@@ -20,8 +20,8 @@ pub enum Watch {
     Once,
 }
 
-/// A set of descriptors that are watched, for something to read if nothing else is said, each with a number, its token. It has a descriptor
-/// itself, which other pollers can watch, and on which programs can sleep.
+/// A set of descriptors that are watched, for something to read if nothing else is said, each with a number,
+/// its token. It has a descriptor itself, which other pollers can watch, and on which programs can sleep.
 #[derive(Debug)]
 pub struct Poller(OwnedFd);
 
@@ -98,7 +98,8 @@ impl<const N: usize> Ready<N> {
         self.events[..self.n].iter().map(|event| event.u64)
     }
 
-    /// The tokens, whether there is something to read, an error or a hang-up, and whether there is room to write.
+    /// The tokens, whether there is something to read, an error or a hang-up, and whether there is room to
+    /// write.
     pub fn events(&self) -> impl Iterator<Item = (u64, bool, bool)> + '_ {
         const ROOM: u32 = libc::EPOLLOUT as u32;
         self.events[..self.n].iter().map(|event| {

@@ -1,7 +1,7 @@
 //! Names of processes, in two words of shared memory, by which others find out that a process has ended.
 //!
-//! A pid alone does not do: it is given to another process some time later. So the name has bits of the time at
-//! which the process began, and the pid namespace that it has its pid in is beside it.
+//! A pid alone does not do: it is given to another process some time later. So the name has bits of the time
+//! at which the process began, and the pid namespace that it has its pid in is beside it.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::OnceLock;

@@ -1,19 +1,19 @@
 //! Taking memory back that many processes access by themselves.
 //!
-//! A peer copies to registered memory through a mapping or with CMA, and no kernel can revoke that
-//! for one address. So memory that may be taken back has a *slot* in a table, shared memory that all peers
-//! map, and each user of the table has a *reader slot* there. A slot is a generation. An access writes the
-//! slot's number to its reader slot, then loads the generation, and leaves the memory alone if it is
-//! another one ([`access`]). To take memory back is to change the generation, then to load all reader slots,
-//! and to wait for those that name the slot. A reader slot has its user's name, so that those of processes that
-//! have ended are skipped.
+//! A peer copies to registered memory through a mapping or with CMA, and no kernel can revoke that for one
+//! address. So memory that may be taken back has a *slot* in a table, shared memory that all peers map, and
+//! each user of the table has a *reader slot* there. A slot is a generation. An access writes the slot's
+//! number to its reader slot, then loads the generation, and leaves the memory alone if it is another one
+//! ([`access`]). To take memory back is to change the generation, then to load all reader slots, and to wait
+//! for those that name the slot. A reader slot has its user's name, so that those of processes that have
+//! ended are skipped.
 //!
 //! ```text
 //! | reader slots used | reader slot: process, pid namespace, slot + 1 | ... | generation | ... |
 //! ```
 //!
-//! Peers write the table. One that writes what is wrong has others wait, for as long as the caller says and no longer,
-//! or has its own user's memory changed.
+//! Peers write the table. One that writes what is wrong has others wait, for as long as the caller says and
+//! no longer, or has its own user's memory changed.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -75,8 +75,8 @@ fn claim<W: Words>(words: &W, me: Name, ended: impl Fn(Name) -> bool) -> Option<
 /// Gives a reader slot back.
 fn release<W: Words>(words: &W, reader: u32) {
     words.inside(reader).store(0, Release);
-    // A free one has no namespace, and that of a process that has ended gets its successor's: so the two words always
-    // agree.
+    // A free one has no namespace, and that of a process that has ended gets its successor's: so the two
+    // words always agree.
     words.namespace(reader).store(0, Relaxed);
     words.process(reader).store(0, Release);
 }
@@ -93,8 +93,8 @@ fn leave<W: Words>(words: &W, reader: u32) {
     access::leave(words.inside(reader));
 }
 
-/// Ends a generation, and waits until no reader slot names the slot; whether that came to pass before `wait`, which
-/// gets the process that is waited for, gave up.
+/// Ends a generation, and waits until no reader slot names the slot; whether that came to pass before `wait`,
+/// which gets the process that is waited for, gave up.
 fn end<W: Words>(words: &W, slot: u32, generation: u32, mut wait: impl FnMut(Name) -> Wait) -> bool {
     words.generation(slot).store(generation.wrapping_add(1), Release);
     words.fence();
@@ -159,8 +159,8 @@ impl RevocationTable {
         leave(self, reader);
     }
 
-    /// Ends a generation, and waits until no access is under way, those of processes that have ended not counted;
-    /// whether that came to pass within `patience`.
+    /// Ends a generation, and waits until no access is under way, those of processes that have ended not
+    /// counted; whether that came to pass within `patience`.
     pub fn end(&self, slot: u32, generation: u32, patience: Duration) -> bool {
         // An access of a large piece takes its time: whether a process lives is asked now and then.
         const ASK: Duration = Duration::from_micros(500);

@@ -158,8 +158,8 @@ mod tests {
         let (mut room, mut byte) = (Room([0; 512]), 1u8);
         let mut iov = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
         let len = size_of_val(fds) as u32;
-        // SAFETY: a `msghdr` is plain data; there is room for a header and 100 descriptors, and `msg` points to what
-        // lives as long as the call.
+        // SAFETY: a `msghdr` is plain data; there is room for a header and 100 descriptors, and `msg` points
+        // to what lives as long as the call.
         unsafe {
             let mut msg: libc::msghdr = std::mem::zeroed();
             (msg.msg_iov, msg.msg_iovlen) = (&mut iov, 1);

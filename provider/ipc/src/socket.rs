@@ -94,7 +94,8 @@ pub fn send(sock: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Waits until there is something to receive, or so many milliseconds have passed (-1: no limit); whether there is.
+/// Waits until there is something to receive, or so many milliseconds have passed (-1: no limit); whether
+/// there is.
 pub fn wait(fd: &impl AsRawFd, milliseconds: i32) -> bool {
     let mut p = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: `p` is one valid pollfd.

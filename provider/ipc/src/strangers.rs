@@ -1,10 +1,10 @@
-//! Connections of which it is not known yet what is at their other end: a bounded number, and none of them keeps another
-//! one waiting.
+//! Connections of which it is not known yet what is at their other end: a bounded number, and none of them
+//! keeps another one waiting.
 //!
-//! A connection that finds no place takes that of another one at once. Those that have said nothing that counts give way
-//! first, then those of the origin (an address, a user) that has the most places, then the oldest. So the connections of one
-//! origin take places from each other before they take one of another origin, and a handshake that is under way is
-//! ended only where there is no connection without one.
+//! A connection that finds no place takes that of another one at once. Those that have said nothing that
+//! counts give way first, then those of the origin (an address, a user) that has the most places, then the
+//! oldest. So the connections of one origin take places from each other before they take one of another
+//! origin, and a handshake that is under way is ended only where there is no connection without one.
 
 /// See the module. `O` is where a connection comes from, `T` what is kept of it.
 #[derive(Debug)]
@@ -25,7 +25,8 @@ struct Place<T> {
     spoke: bool,
 }
 
-/// An origin, and how many places it has: of connections that have said nothing that counts, and of all others.
+/// An origin, and how many places it has: of connections that have said nothing that counts, and of all
+/// others.
 #[derive(Debug)]
 struct Origin<O> {
     of: O,
@@ -48,7 +49,8 @@ impl<O: PartialEq, T> Strangers<O, T> {
         self.len == 0
     }
 
-    /// The connection that gives way to a new one of this origin, where all places are taken. It is ended, and dropped.
+    /// The connection that gives way to a new one of this origin, where all places are taken. It is ended,
+    /// and dropped.
     #[must_use]
     pub fn give_way(&mut self, to: &O) -> Option<T> {
         if self.len < self.most {
@@ -57,8 +59,8 @@ impl<O: PartialEq, T> Strangers<O, T> {
         [false, true].into_iter().find_map(|spoke| self.least(Some(to), spoke)).and_then(|at| self.take(at))
     }
 
-    /// The oldest connection of those that have said nothing, of the origin that has the most of these: it gives way where
-    /// the process lacks descriptors.
+    /// The oldest connection of those that have said nothing, of the origin that has the most of these: it
+    /// gives way where the process lacks descriptors.
     #[must_use]
     pub fn give_silent(&mut self) -> Option<T> {
         self.least(None, false).and_then(|at| self.take(at))

@@ -1,8 +1,9 @@
 //! Which user has the other end of a TCP connection of this host, by the kernel's word.
 //!
-//! TCP has no SO_PEERCRED. Both ends of a connection of one network namespace are sockets of its, and the kernel says which user has
-//! each: by sock_diag(7), for one socket, or else in /proc/net/tcp. The owner of a socket is the user that its process ran as when it made or
-//! accepted the socket; fchown(2) to another user takes CAP_CHOWN.
+//! TCP has no SO_PEERCRED. Both ends of a connection of one network namespace are sockets of its, and the
+//! kernel says which user has each: by sock_diag(7), for one socket, or else in /proc/net/tcp. The owner of a
+//! socket is the user that its process ran as when it made or accepted the socket; fchown(2) to another user
+//! takes CAP_CHOWN.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -15,14 +16,16 @@ use crate::socket::is_lack;
 
 // linux/inet_diag.h and net/tcp_states.h.
 const ESTABLISHED: u8 = 1;
-/// Bytes of a message before its attributes; where the state, the user and the number of the socket are in there.
+/// Bytes of a message before its attributes; where the state, the user and the number of the socket are in
+/// there.
 const ENTRY: usize = 72;
 const STATE: usize = 1;
 const UID: usize = 64;
 const INODE: usize = 68;
 
-/// Which user has the other end of a connection from `here` to `there`. `None`: that is no socket of this network namespace. An error
-/// where it is not to be found out: its process has closed it, the kernel answers neither way, or this process lacks a descriptor.
+/// Which user has the other end of a connection from `here` to `there`. `None`: that is no socket of this
+/// network namespace. An error where it is not to be found out: its process has closed it, the kernel answers
+/// neither way, or this process lacks a descriptor.
 pub fn of_other_end(here: SocketAddr, there: SocketAddr) -> io::Result<Option<User>> {
     let (here, there) = (canonical(here), canonical(there));
     let found = if kernel_lists(here, there)? { by_kernel(there, here)? } else { by_table(there, here)? };
@@ -36,8 +39,9 @@ pub fn of_other_end(here: SocketAddr, there: SocketAddr) -> io::Result<Option<Us
     }))
 }
 
-/// Whether the kernel finds one socket of many by sock_diag(7), as it does one that is there for sure: else it says of each one that there
-/// is none, or refuses to be asked. The tables in /proc then serve, which take a microsecond or more for each connection of the host.
+/// Whether the kernel finds one socket of many by sock_diag(7), as it does one that is there for sure: else
+/// it says of each one that there is none, or refuses to be asked. The tables in /proc then serve, which take
+/// a microsecond or more for each connection of the host.
 fn kernel_lists(here: SocketAddr, there: SocketAddr) -> io::Result<bool> {
     static LISTS: OnceLock<bool> = OnceLock::new();
     if let Some(known) = LISTS.get() {
@@ -60,7 +64,8 @@ fn not_there() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "its process has closed the connection")
 }
 
-/// The user of a socket. One that has no process any more has the kernel's own user, root, and counts for none.
+/// The user of a socket. One that has no process any more has the kernel's own user, root, and counts for
+/// none.
 fn user_of(state: u8, uid: u32, inode: u64) -> io::Result<u32> {
     if state == ESTABLISHED && inode != 0 { Ok(uid) } else { Err(not_there()) }
 }

@@ -1,5 +1,5 @@
-//! Words for loom that lack an order: what a model of shared memory must fail with. `provider/link` takes this file
-//! too.
+//! Words for loom that lack an order: what a model of shared memory must fail with. `provider/link` takes
+//! this file too.
 
 use std::sync::atomic::Ordering::{self, Relaxed};
 

@@ -1,4 +1,5 @@
-//! Words that several processes change. The traits exist so that a test can put in one that forgets an ordering.
+//! Words that several processes change. The traits exist so that a test can put in one that forgets an
+//! ordering.
 
 use std::sync::atomic::Ordering::{self, Relaxed};
 use std::sync::atomic::{AtomicU32, AtomicU64};

@@ -179,8 +179,8 @@ impl Core {
         unsafe { (self.freeinfo)(info) }
     }
 
-    /// What providers of this core answer to hints: 0 and a list, which is to be freed, or a negative error. Not to be called
-    /// from `fi_prov_ini`, during which the core holds a lock.
+    /// What providers of this core answer to hints: 0 and a list, which is to be freed, or a negative error.
+    /// Not to be called from `fi_prov_ini`, during which the core holds a lock.
     ///
     /// # Safety
     ///

@@ -1,4 +1,5 @@
-//! The process that copies devices' memory where this one is not to call CUDA: `strait copy-agent`, by [`hmem::agent`].
+//! The process that copies devices' memory where this one is not to call CUDA: `strait copy-agent`, by
+//! [`hmem::agent`].
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -55,7 +56,8 @@ fn beside() -> Option<PathBuf> {
     command_near(&std::fs::canonicalize(OsStr::from_bytes(name.to_bytes())).ok()?)
 }
 
-/// `lib/libfabric/`, `lib/x86_64-linux-gnu/libfabric/` and what Python has are below the directory that has bin.
+/// `lib/libfabric/`, `lib/x86_64-linux-gnu/libfabric/` and what Python has are below the directory that has
+/// bin.
 fn command_near(library: &Path) -> Option<PathBuf> {
     let dir = library.parent()?;
     let above = dir.ancestors().take(8).map(|d| d.join("bin"));

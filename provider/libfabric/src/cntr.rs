@@ -26,12 +26,13 @@ pub(crate) struct CntrFid {
     pub refs: Refs,
     style: Style,
     pub wait: Arc<Wait>,
-    /// What the application was told last: the value, and that of the errors then; and the thread that was told so first, if any.
-    /// Changed with the engine's lock, as both are.
+    /// What the application was told last: the value, and that of the errors then; and the thread that was
+    /// told so first, if any. Changed with the engine's lock, as both are.
     told: [AtomicU64; 3],
     sleepers: Sleepers,
-    /// The errors that the application knows of: it has read them, waited until they came, or set them. Others end a wait, those too
-    /// that come between a call and the wait, or with the wait's first look. Changed with the engine's lock, as the errors are.
+    /// The errors that the application knows of: it has read them, waited until they came, or set them.
+    /// Others end a wait, those too that come between a call and the wait, or with the wait's first look.
+    /// Changed with the engine's lock, as the errors are.
     known_errors: AtomicU64,
     /// A device reads it.
     pub xpu: Option<xpu::Counter>,
@@ -58,9 +59,10 @@ impl Counted for CntrFid {
 }
 
 impl CntrFid {
-    /// Whether an application may now sleep on the descriptor: fi_trywait(3). Not if the counter is another one than it
-    /// was told last, or if another thread was told: this one may have looked before the change. Nor while another thread that
-    /// may sleep on it has not looked since the change: what wakes that one would be forgotten.
+    /// Whether an application may now sleep on the descriptor: fi_trywait(3). Not if the counter is another
+    /// one than it was told last, or if another thread was told: this one may have looked before the change.
+    /// Nor while another thread that may sleep on it has not looked since the change: what wakes that one
+    /// would be forgotten.
     pub(crate) fn try_wait(&self) -> Result<(), Errno> {
         let (mut knows, mut alone) = (false, false);
         let quiet = self.shared.try_wait(
@@ -73,7 +75,8 @@ impl CntrFid {
                 if may {
                     self.sleepers.goes((n, errs));
                 }
-                // The thread is registered only where it may sleep: a counter that has changed registers none.
+                // The thread is registered only where it may sleep: a counter that has changed registers
+                // none.
                 Watched::Cntr(self.id, if may { n } else { !engine.cntr_read(self.id) }, errs)
             },
             &self.wait,
@@ -336,7 +339,8 @@ const TURN: Duration = Duration::from_micros(50);
 /// How long it does so: a thread that was allowed to sleep may never look again.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The threads that may sleep on the descriptor, and have not looked since they were allowed to. Used with the engine's lock.
+/// The threads that may sleep on the descriptor, and have not looked since they were allowed to. Used with
+/// the engine's lock.
 #[derive(Debug, Default)]
 struct Sleepers {
     some: AtomicBool,

@@ -23,12 +23,13 @@ use place::Place;
 
 /// Entries of a queue whose opener leaves the size open.
 const DEFAULT_SIZE: usize = 8192;
-/// After how many reads that found nothing one lets another process have the core, where there may be one for each.
+/// After how many reads that found nothing one lets another process have the core, where there may be one for
+/// each.
 const PATIENCE: u32 = 4096;
 /// Most messages taken in by one read that finds the queue empty.
 const BATCH: usize = 32;
-/// Work with messages that no receive is for (`Domain::kept`) after which a read looks at no further ring, but says that there
-/// is nothing. No sleep begins there: to arm an endpoint is to look at its rings.
+/// Work with messages that no receive is for (`Domain::kept`) after which a read looks at no further ring,
+/// but says that there is nothing. No sleep begins there: to arm an endpoint is to look at its rings.
 const DETOURS: u32 = 128;
 
 /// `struct fid_cq`.
@@ -44,8 +45,8 @@ pub(crate) struct CqFid {
     style: Style,
     threshold: bool,
     pub wait: Arc<Wait>,
-    /// There was a signal of which no blocking read has heard, and one of which fi_trywait(3) has not: each has it once, or that one
-    /// would keep from a read what is to end it.
+    /// There was a signal of which no blocking read has heard, and one of which fi_trywait(3) has not: each
+    /// has it once, or that one would keep from a read what is to end it.
     signalled: AtomicBool,
     signalled_fd: AtomicBool,
     /// Messages that the next read takes in at most, if nothing stands in the queue.
@@ -77,7 +78,8 @@ impl Counted for CqFid {
 }
 
 impl CqFid {
-    /// Whether an application may now sleep on the descriptor: fi_trywait(3). Not if there was a signal, as a blocking read does not.
+    /// Whether an application may now sleep on the descriptor: fi_trywait(3). Not if there was a signal, as a
+    /// blocking read does not.
     pub(crate) fn try_wait(&self) -> Result<(), Errno> {
         let quiet = self.shared.try_wait(|_| Watched::Cq(self.id), &self.wait)?;
         // One that comes from here on raises what was lowered before.
@@ -95,8 +97,9 @@ impl CqFid {
         unsafe { self.read_inlined::<true>(buf, count, from) }
     }
 
-    /// Likewise; `SOURCES`: `from` may be something else than NULL. With one caller for each, so that what becomes of a message
-    /// is compiled in one piece: an entry that is passed on in memory is read back before it has left the store buffer.
+    /// Likewise; `SOURCES`: `from` may be something else than NULL. With one caller for each, so that what
+    /// becomes of a message is compiled in one piece: an entry that is passed on in memory is read back
+    /// before it has left the store buffer.
     ///
     /// # Safety
     /// As for [`CqFid::read`].
@@ -145,8 +148,8 @@ impl CqFid {
                         // SAFETY: the caller's promise.
                         return unsafe { self.read_any(engine, buf, count, from) };
                     }
-                    // What is waited for may be in the next ring. A caller that gets nothing perhaps lets another process
-                    // have the core.
+                    // What is waited for may be in the next ring. A caller that gets nothing perhaps lets
+                    // another process have the core.
                     if n > 0 || detours >= DETOURS {
                         break;
                     }
@@ -330,7 +333,8 @@ pub(crate) unsafe fn open_for(
             (object, cond, flags) = ((*attr).wait_obj, (*attr).wait_cond, (*attr).flags);
         }
     }
-    // With FI_XPU or without it: the manual's text and its example differ. Where interrupts go is a hint, and there are none.
+    // With FI_XPU or without it: the manual's text and its example differ. Where interrupts go is a hint, and
+    // there are none.
     known(flags, fi::FI_AFFINITY | if device.is_some() { fi::FI_XPU } else { 0 })?;
     if format > fi::FI_CQ_FORMAT_TAGGED || cond > fi::FI_CQ_COND_THRESHOLD || cq.is_null() {
         return Err(Errno::INVAL);

@@ -1,6 +1,7 @@
 //! What tells one job from another, where the user has set no key: what its launcher calls it.
 //!
-//! That is no secret. It keeps the processes of one job from those of another that happen to get at their ports.
+//! That is no secret. It keeps the processes of one job from those of another that happen to get at their
+//! ports.
 
 use wire::session::JobKey;
 
@@ -12,8 +13,8 @@ pub(crate) fn key() -> JobKey {
     JobKey::from_job(&parts.each_ref().map(String::as_str))
 }
 
-/// User and job. The same for all processes that a launcher starts, also for those that these start in turn, which
-/// launchers by PMIx count behind the name of the first ones.
+/// User and job. The same for all processes that a launcher starts, also for those that these start in turn,
+/// which launchers by PMIx count behind the name of the first ones.
 fn name(uid: u32, variable: impl Fn(&str) -> Option<String>) -> [String; 2] {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
     let job = if let Some(space) = set("PMIX_NAMESPACE") {

@@ -102,8 +102,8 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
         // for whatever is mapped whenever it is used.
         let span = unsafe { Span::new(base, len, registry::classify_to_register(base, len)) };
         let span = match domain.shared.allocated {
-            // SAFETY: with FI_MR_ALLOCATED the application registers memory that is there, until it closes the registration
-            // (fi_mr(3)).
+            // SAFETY: with FI_MR_ALLOCATED the application registers memory that is there, until it closes
+            // the registration (fi_mr(3)).
             true => unsafe { span.lasting() },
             false => span,
         };
@@ -144,8 +144,8 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
     Ok(())
 }
 
-/// Peers may come to memory that is unmapped by then: sees to it that they get an error. Says so once where that
-/// cannot be done as it should.
+/// Peers may come to memory that is unmapped by then: sees to it that they get an error. Says so once where
+/// that cannot be done as it should.
 fn guard_memory() {
     use hmem::guard::Guard;
     let asked = crate::param::get().fault_handler;
@@ -351,7 +351,8 @@ unsafe extern "C" fn control(fid: *mut fi::fid, command: c_int, argument: *mut c
         match command {
             fi::FI_GET_MR_XPU_DESC => {
                 let (span, named) = mr.for_device().ok_or(Errno::OPNOTSUPP)?;
-                // SAFETY: with this command the application passes such a structure; closing takes the number out again.
+                // SAFETY: with this command the application passes such a structure; closing takes the number
+                // out again.
                 unsafe {
                     let desc = arg(argument.cast::<fi::fi_mr_xpu_desc>())?;
                     xpu::region_desc(&mr.shared, span, named, desc)

@@ -89,8 +89,8 @@ impl Links {
         if let Ofi::Yes(names) = &self.ofi { names.clone() } else { Vec::new() }
     }
 
-    /// The providers that may be opened below, best first; `None`: none is to be. What has no hardware of its own is no
-    /// better than a link over TCP.
+    /// The providers that may be opened below, best first; `None`: none is to be. What has no hardware of its
+    /// own is no better than a link over TCP.
     pub(crate) fn below(&self) -> Option<Vec<&str>> {
         match &self.ofi {
             Ofi::No => None,
@@ -101,7 +101,8 @@ impl Links {
         }
     }
 
-    /// Links that are not opened, and why. Where one over a provider below is, the connections that it needs are its own.
+    /// Links that are not opened, and why. Where one over a provider below is, the connections that it needs
+    /// are its own.
     pub(crate) fn absent(&self) -> Vec<(&'static str, String)> {
         let unnamed = |link| (link, format!("{} does not name it", settings::LINKS.variable()));
         let ofi = match (&self.ofi, self.below()) {
@@ -162,7 +163,8 @@ impl Params {
         self.eager_size.unwrap_or_else(|| if self.cma { link::eager_size() } else { EAGER_SIZE })
     }
 
-    /// Up to which they do if they are many in a row. A value that is set for the one holds for the other, too.
+    /// Up to which they do if they are many in a row. A value that is set for the one holds for the other,
+    /// too.
     pub(crate) fn eager_in_a_row(&self) -> usize {
         self.eager_size.unwrap_or_else(|| if self.cma { link::eager_in_a_row() } else { EAGER_SIZE })
     }

@@ -1,4 +1,5 @@
-//! A C program with include/strait_fi_xpu.h in an installed libfabric. Skipped where there is no libfabric to compile with.
+//! A C program with include/strait_fi_xpu.h in an installed libfabric. Skipped where there is no libfabric to
+//! compile with.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,11 +1,11 @@
-//! What peers may have a domain keep, besides messages that wait: a number of bytes for all of them together, however many
-//! they are and whatever they call themselves.
+//! What peers may have a domain keep, besides messages that wait: a number of bytes for all of them together,
+//! however many they are and whatever they call themselves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// So many bytes for all that share it. It is counted by one thread at a time, which has the domain: where others looked, they
-/// would see what was true a moment before.
+/// So many bytes for all that share it. It is counted by one thread at a time, which has the domain: where
+/// others looked, they would see what was true a moment before.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Counts>);
 

@@ -20,8 +20,9 @@ pub enum Refused {
     /// The body could not be read: its device failed, or it is registered memory that was unmapped. Nothing
     /// was sent.
     Fault,
-    /// Nothing was refused: all bytes have been copied, as by `Ok`, but some of them wait in this process for room, or may do so as long as
-    /// a provider below has not completed them. A later [`Link::poll`] sends them on, and [`Link::keeps`] tells whether it has. Only after [`Link::tell_kept`].
+    /// Nothing was refused: all bytes have been copied, as by `Ok`, but some of them wait in this process for
+    /// room, or may do so as long as a provider below has not completed them. A later [`Link::poll`] sends
+    /// them on, and [`Link::keeps`] tells whether it has. Only after [`Link::tell_kept`].
     Kept,
 }
 
@@ -47,8 +48,8 @@ pub struct Frame {
     pub from: PeerId,
     /// Bytes.
     pub len: usize,
-    /// Where the link has it. Of no meaning elsewhere; below 2^24, since several links held together number themselves
-    /// in the bits above.
+    /// Where the link has it. Of no meaning elsewhere; below 2^24, since several links held together number
+    /// themselves in the bits above.
     pub slot: u32,
 }
 
@@ -58,16 +59,17 @@ pub enum Event {
     /// A frame came in. It must be given back with [`Link::release`] before the next
     /// [`Link::poll`].
     Frame(Frame),
-    /// The front of a long frame came in, at least [`Path::FRONT`] bytes of it, and the rest is on its way; only after
-    /// [`Link::set_early`]. It can be read and peeked at as far as it is there. Before the next [`Link::poll`] it has to be
-    /// given back with [`Link::land`] or [`Link::leave`].
+    /// The front of a long frame came in, at least [`Path::FRONT`] bytes of it, and the rest is on its way;
+    /// only after [`Link::set_early`]. It can be read and peeked at as far as it is there. Before the next
+    /// [`Link::poll`] it has to be given back with [`Link::land`] or [`Link::leave`].
     Begun(Frame),
     /// A peer went away. Every frame it had sent has been delivered before. Frames sent to it are
     /// refused from now on, unless it can be connected to anew.
     Closed(PeerId, Gone),
     /// Another path leads to this peer than [`Link::path`] said before. Nothing was sent on either.
     PathChanged(PeerId),
-    /// An access that [`crate::RmaLink::start`] began, or a [`Link::land`], is over: whether all bytes are there.
+    /// An access that [`crate::RmaLink::start`] began, or a [`Link::land`], is over: whether all bytes are
+    /// there.
     Done(OpId, bool),
 }
 
@@ -97,14 +99,15 @@ pub trait Link {
     /// The endpoint's own name.
     fn addr(&self) -> Addr;
 
-    /// The peer of that name; made known if it was not. Does no IO, and needs no peer to be there. It may be this
-    /// endpoint's own name, which is a peer like any other.
+    /// The peer of that name; made known if it was not. Does no IO, and needs no peer to be there. It may be
+    /// this endpoint's own name, which is a peer like any other.
     fn peer(&mut self, addr: &Addr) -> PeerId;
 
     /// The name of a peer.
     fn peer_addr(&self, peer: PeerId) -> Addr;
 
-    /// Whether this link may lead to an endpoint of that name, as far as can be told without trying, or why not.
+    /// Whether this link may lead to an endpoint of that name, as far as can be told without trying, or why
+    /// not.
     fn reaches(&self, _addr: &Addr) -> Result<(), String> {
         Ok(())
     }
@@ -117,8 +120,8 @@ pub trait Link {
     fn send(&mut self, to: PeerId, head: &[u8], body: &[Span], off: usize, len: usize)
     -> Result<(), Refused>;
 
-    /// As [`Link::send`], of one buffer behind a head, if it is short and there is room, so that it takes no more than to copy it;
-    /// else `None`, and nothing has happened.
+    /// As [`Link::send`], of one buffer behind a head, if it is short and there is room, so that it takes no
+    /// more than to copy it; else `None`, and nothing has happened.
     #[inline]
     fn send_short<const N: usize>(
         &mut self,
@@ -149,15 +152,15 @@ pub trait Link {
         None
     }
 
-    /// [`Link::poll_frame`] that looks for frames of this peer alone. A caller that has its frames so has to poll for those of other
-    /// peers when this answers that only a poll can tell, which it does now and then.
+    /// [`Link::poll_frame`] that looks for frames of this peer alone. A caller that has its frames so has to
+    /// poll for those of other peers when this answers that only a poll can tell, which it does now and then.
     #[inline]
     fn poll_frame_of(&mut self, _from: PeerId) -> PollFrame {
         PollFrame::Unknown
     }
 
-    /// Leaves a frame of [`Link::poll_frame`] or [`Link::poll_frame_of`] where it was, in the place of giving it back: the next poll finds it again. Any
-    /// link that finds frames so has this.
+    /// Leaves a frame of [`Link::poll_frame`] or [`Link::poll_frame_of`] where it was, in the place of giving
+    /// it back: the next poll finds it again. Any link that finds frames so has this.
     fn put_back(&mut self, frame: Frame) {
         debug_assert!(false, "a frame of {} bytes that no quick poll has found", frame.len);
     }
@@ -184,8 +187,8 @@ pub trait Link {
     /// many there were, or fewer where memory of `dst` is gone or its device failed.
     fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize;
 
-    /// Copies `len` bytes from `off` on out of the frame to `dst` and gives it back, if that takes no more than a copy; else
-    /// `false`, and [`Link::copy_out`] and [`Link::release`] are the way.
+    /// Copies `len` bytes from `off` on out of the frame to `dst` and gives it back, if that takes no more
+    /// than a copy; else `false`, and [`Link::copy_out`] and [`Link::release`] are the way.
     #[inline]
     fn take(&mut self, _frame: &Frame, _off: usize, _dst: Span, _len: usize) -> bool {
         false
@@ -194,20 +197,23 @@ pub trait Link {
     /// Gives a frame back.
     fn release(&mut self, frame: Frame);
 
-    /// Whether peers of this host may come by this link, as they may at first: if not, another link serves them, and a caller of this host, or under a
-    /// name of this host, is refused before anything of it is handed out. A link whose callers are never of this host ignores this; what
-    /// holds the links refuses such peers as well.
+    /// Whether peers of this host may come by this link, as they may at first: if not, another link serves
+    /// them, and a caller of this host, or under a name of this host, is refused before anything of it is
+    /// handed out. A link whose callers are never of this host ignores this; what holds the links refuses
+    /// such peers as well.
     fn serve_host(&mut self, _on: bool) {}
 
-    /// From now on [`Event::Begun`] may come before [`Event::Frame`] does. A link that hands out whole frames alone ignores this.
+    /// From now on [`Event::Begun`] may come before [`Event::Frame`] does. A link that hands out whole frames
+    /// alone ignores this.
     fn set_early(&mut self) {}
 
-    /// From now on [`Link::send`] says [`Refused::Kept`] where it is so. A link that has nothing of a frame in this process once
-    /// it has taken it ignores this.
+    /// From now on [`Link::send`] says [`Refused::Kept`] where it is so. A link that has nothing of a frame
+    /// in this process once it has taken it ignores this.
     fn tell_kept(&mut self) {}
 
-    /// What this link keeps of frames that are not whole is counted here from now on. Where that is used up, frames stay where
-    /// they are. A link that keeps no parts of frames in memory of this process, or a fixed amount, ignores this.
+    /// What this link keeps of frames that are not whole is counted here from now on. Where that is used up,
+    /// frames stay where they are. A link that keeps no parts of frames in memory of this process, or a fixed
+    /// amount, ignores this.
     fn set_budget(&mut self, _budget: &Budget) {}
 
     /// Whether bytes for this peer that a send has taken are still in this process. Once its end was told of
@@ -216,9 +222,10 @@ pub trait Link {
         false
     }
 
-    /// The bytes of a frame that has begun go to byte `doff` of `dst` as they come, `len` of them from byte `off` of the frame
-    /// on, and what is behind them nowhere. `off` is within [`Path::FRONT`]. Where [`Event::Done`] follows it comes before anything
-    /// else of that peer; [`crate::RmaLink::cancel`] ends the operation, after which `dst` is not written any more.
+    /// The bytes of a frame that has begun go to byte `doff` of `dst` as they come, `len` of them from byte
+    /// `off` of the frame on, and what is behind them nowhere. `off` is within [`Path::FRONT`]. Where
+    /// [`Event::Done`] follows it comes before anything else of that peer; [`crate::RmaLink::cancel`] ends
+    /// the operation, after which `dst` is not written any more.
     fn land(&mut self, frame: Frame, _off: usize, _dst: &[Span], _doff: usize, _len: usize) -> Landing {
         debug_assert!(false, "a frame of {} bytes that no link has begun", frame.len);
         Landing::Over(false)
@@ -227,7 +234,8 @@ pub trait Link {
     /// A frame that has begun comes as [`Event::Frame`] when it is whole.
     fn leave(&mut self, _frame: Frame) {}
 
-    /// Whether a peer has ended, though [`Event::Closed`] is still to come. Asked only after an access failed.
+    /// Whether a peer has ended, though [`Event::Closed`] is still to come. Asked only after an access
+    /// failed.
     fn is_gone(&self, _peer: PeerId) -> bool {
         false
     }
@@ -242,77 +250,85 @@ pub trait Link {
         Ok(())
     }
 
-    /// Likewise, for a send that is tried again for as long as the answer is [`Refused::Busy`]: what comes of it is told here and not to
-    /// those alone that ask by [`Link::connect`], however seldom the send is tried.
+    /// Likewise, for a send that is tried again for as long as the answer is [`Refused::Busy`]: what comes of
+    /// it is told here and not to those alone that ask by [`Link::connect`], however seldom the send is
+    /// tried.
     fn connect_to_send(&mut self, peer: PeerId) -> Result<(), Refused> {
         self.connect(peer)
     }
 
-    /// A receive waits for this peer, to which there is no channel. If none comes to be, and after some seconds
-    /// none can be made, [`Event::Closed`] says so. A peer that is slow to start costs nothing meanwhile.
+    /// A receive waits for this peer, to which there is no channel. If none comes to be, and after some
+    /// seconds none can be made, [`Event::Closed`] says so. A peer that is slow to start costs nothing
+    /// meanwhile.
     fn expect(&mut self, _peer: PeerId) {}
 
-    /// The next frame that matters is most likely one of this peer: a receive from it is posted, and no other. Until one has
-    /// come, or this is called again, quick polls that follow each other closely may look for frames of others only now and then.
+    /// The next frame that matters is most likely one of this peer: a receive from it is posted, and no
+    /// other. Until one has come, or this is called again, quick polls that follow each other closely may
+    /// look for frames of others only now and then.
     fn awaits(&mut self, _peer: Option<PeerId>) {}
 
-    /// The next short frame most likely goes to this peer: what it takes may be fetched meanwhile from the core that polls it.
+    /// The next short frame most likely goes to this peer: what it takes may be fetched meanwhile from the
+    /// core that polls it.
     fn will_send(&mut self, _to: PeerId) {}
 
-    /// Whether there is room for a frame of `len` bytes that the peer can do without: with it, those that it has not taken are
-    /// far fewer than there may be, and fewer than transfers that a [`crate::PieceCounter`] can tell apart. Where frames share
-    /// room, it finds some now.
+    /// Whether there is room for a frame of `len` bytes that the peer can do without: with it, those that it
+    /// has not taken are far fewer than there may be, and fewer than transfers that a [`crate::PieceCounter`]
+    /// can tell apart. Where frames share room, it finds some now.
     fn has_room_to_spare(&mut self, _to: PeerId, _len: usize) -> bool {
         true
     }
 
-    /// The process exits with this endpoint open. Whether all that was sent has arrived, or never will; if not,
-    /// this is to be called again, for the `last` time when it is not waited for any more. Nothing is handed out,
-    /// and nothing closed. A link that needs no calls for what it has taken ignores this.
+    /// The process exits with this endpoint open. Whether all that was sent has arrived, or never will; if
+    /// not, this is to be called again, for the `last` time when it is not waited for any more. Nothing is
+    /// handed out, and nothing closed. A link that needs no calls for what it has taken ignores this.
     fn settle(&mut self, _last: bool) -> bool {
         true
     }
 
-    /// No operation, message or address refers to this peer any more. If the link has no channel to or from it
-    /// either, its number may be given to another peer from now on; else this is to be called again after its next
-    /// [`Event::Closed`].
+    /// No operation, message or address refers to this peer any more. If the link has no channel to or from
+    /// it either, its number may be given to another peer from now on; else this is to be called again after
+    /// its next [`Event::Closed`].
     fn forget(&mut self, _peer: PeerId) {}
 
-    /// Cuts a peer off that has a channel, and takes more than any peer may: no frame of it comes any more, and [`Event::Closed`] with
-    /// [`Gone::Denied`] follows, here; there it is an end like any other. A new channel may follow.
+    /// Cuts a peer off that has a channel, and takes more than any peer may: no frame of it comes any more,
+    /// and [`Event::Closed`] with [`Gone::Denied`] follows, here; there it is an end like any other. A new
+    /// channel may follow.
     fn disconnect(&mut self, _peer: PeerId) {}
 
     /// Asks every peer to wake this endpoint when it sends. Returns whether it is safe to sleep:
     /// `false` means that something is there already.
     fn arm(&mut self) -> bool;
 
-    /// Whether the last [`Link::arm`] returned true and holds: [`Link::poll`] was not called since, nothing was taken from
-    /// [`Link::wait_fd`], and no operation is in flight whose end does not show there. Quick: it is asked by each call that
-    /// another thread makes while one sleeps. A link that cannot tell says `false`.
+    /// Whether the last [`Link::arm`] returned true and holds: [`Link::poll`] was not called since, nothing
+    /// was taken from [`Link::wait_fd`], and no operation is in flight whose end does not show there. Quick:
+    /// it is asked by each call that another thread makes while one sleeps. A link that cannot tell says
+    /// `false`.
     fn is_armed(&self) -> bool {
         false
     }
 
-    /// A descriptor that poll(2) finds readable when there is something to do: an event to poll, room for a frame
-    /// that found none, or a channel where [`Refused::Busy`] said that there is none yet; provided that
-    /// [`Link::arm`], which looks for the same, returned true and [`Link::poll`] was not called since. `None`: this link has none, and is polled.
+    /// A descriptor that poll(2) finds readable when there is something to do: an event to poll, room for a
+    /// frame that found none, or a channel where [`Refused::Busy`] said that there is none yet; provided that
+    /// [`Link::arm`], which looks for the same, returned true and [`Link::poll`] was not called since.
+    /// `None`: this link has none, and is polled.
     fn wait_fd(&self) -> Option<RawFd> {
         None
     }
 
-    /// The descriptors that [`Link::wait_fd`] stands for, one of which is readable when that is: for one that watches other things as
-    /// well, since descriptors may watch each other but a few levels deep.
+    /// The descriptors that [`Link::wait_fd`] stands for, one of which is readable when that is: for one that
+    /// watches other things as well, since descriptors may watch each other but a few levels deep.
     fn wait_fds(&self) -> Vec<RawFd> {
         self.wait_fd().into_iter().collect()
     }
 
-    /// Whether a connection that is being made has come further since this was asked last, so that more of it is about to come.
+    /// Whether a connection that is being made has come further since this was asked last, so that more of it
+    /// is about to come.
     fn has_met(&mut self) -> bool {
         false
     }
 
-    /// One of [`Link::wait_fds`] that is not to be watched any more, since it may stay readable for good. Told once; asked
-    /// for with each [`Link::arm`].
+    /// One of [`Link::wait_fds`] that is not to be watched any more, since it may stay readable for good.
+    /// Told once; asked for with each [`Link::arm`].
     fn worn_fd(&mut self) -> Option<RawFd> {
         None
     }
@@ -325,6 +341,7 @@ pub trait Link {
     /// One line on the path to this peer, for people: link, copy engine, limits, and why.
     fn describe(&self, peer: PeerId) -> String;
 
-    /// What this link is, for people, whatever peers there are; of one that holds others, all of them. Each text is one line.
+    /// What this link is, for people, whatever peers there are; of one that holds others, all of them. Each
+    /// text is one line.
     fn standing(&self) -> Vec<Standing>;
 }

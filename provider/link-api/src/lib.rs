@@ -1,8 +1,8 @@
 //! What a link is: a way to peers.
 //!
-//! A link moves frames ([`Link`]) and accesses memory of peers ([`RmaLink`]). The engine and the doors use links
-//! by these two traits alone, and each peer has one link, of which [`Path`] tells the limits. A selector that holds
-//! several links is a link itself.
+//! A link moves frames ([`Link`]) and accesses memory of peers ([`RmaLink`]). The engine and the doors use
+//! links by these two traits alone, and each peer has one link, of which [`Path`] tells the limits. A
+//! selector that holds several links is a link itself.
 //!
 //! A peer is untrusted: whatever it writes, a link answers with frames of correct length, or with
 //! [`Event::Closed`]. Nothing here blocks.

@@ -45,12 +45,12 @@ pub enum Fallback {
 
 /// Counts what an endpoint does.
 pub trait Meter: std::fmt::Debug + Send {
-    /// The way to a peer: the link's name, and words for people. Called before the first count of it, and when it
-    /// changes.
+    /// The way to a peer: the link's name, and words for people. Called before the first count of it, and
+    /// when it changes.
     fn path(&mut self, peer: &Addr, link: &'static str, words: String);
 
-    /// An operation with this peer is done, of so many bytes. `false`: nothing is known of the peer yet, and nothing was
-    /// counted: [`Meter::path`] is to come first.
+    /// An operation with this peer is done, of so many bytes. `false`: nothing is known of the peer yet, and
+    /// nothing was counted: [`Meter::path`] is to come first.
     fn count(&mut self, peer: &Addr, side: Side, how: How, bytes: usize) -> bool;
 
     /// Bytes have to go another way than the path promised.

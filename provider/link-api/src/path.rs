@@ -2,8 +2,8 @@
 
 use bitflags::bitflags;
 
-/// A peer of one link: small, dense, given out by [`Link::peer`](crate::Link::peer) and not used again for another
-/// address until [`Link::forget`](crate::Link::forget).
+/// A peer of one link: small, dense, given out by [`Link::peer`](crate::Link::peer) and not used again for
+/// another address until [`Link::forget`](crate::Link::forget).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct PeerId(pub u32);
 
@@ -11,16 +11,18 @@ bitflags! {
     /// How a peer's memory may be accessed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct RmaCaps: u8 {
-        /// [`RmaLink::get`](crate::RmaLink::get) and [`RmaLink::put`](crate::RmaLink::put) reach host memory, and are over when the call returns.
+        /// [`RmaLink::get`](crate::RmaLink::get) and [`RmaLink::put`](crate::RmaLink::put) reach host memory,
+        /// and are over when the call returns.
         const SYNC = 1;
         /// [`RmaLink::start`](crate::RmaLink::start) reaches host memory of which handles were exchanged.
         const HOST_HANDLES = 1 << 1;
         /// [`RmaLink::start`](crate::RmaLink::start) reaches device memory of which handles were exchanged.
         const DEVICE_HANDLES = 1 << 2;
-        /// [`RmaLink::start`](crate::RmaLink::start) gets host memory of which handles were exchanged, to host memory that does not
-        /// vanish, and puts none.
+        /// [`RmaLink::start`](crate::RmaLink::start) gets host memory of which handles were exchanged, to
+        /// host memory that does not vanish, and puts none.
         const HOST_GETS = 1 << 3;
-        /// Likewise device memory, from and to either. Only with [`RmaCaps::HOST_GETS`]; some kinds of devices may be refused.
+        /// Likewise device memory, from and to either. Only with [`RmaCaps::HOST_GETS`]; some kinds of
+        /// devices may be refused.
         const DEVICE_GETS = 1 << 4;
     }
 }
@@ -34,14 +36,16 @@ pub struct Path {
     pub max_frame: usize,
     /// Up to this many bytes of a payload had better travel inside a frame.
     pub eager: usize,
-    /// Up to this many if more were posted before and the caller has not polled since, or if `rma` is empty; no less than `eager`.
+    /// Up to this many if more were posted before and the caller has not polled since, or if `rma` is empty;
+    /// no less than `eager`.
     pub eager_in_a_row: usize,
-    /// Up to this many of messages that go one way, if `rma` is synchronous: the sender goes on while the receiver copies; no less than
-    /// `eager_in_a_row`.
+    /// Up to this many of messages that go one way, if `rma` is synchronous: the sender goes on while the
+    /// receiver copies; no less than `eager_in_a_row`.
     pub eager_one_way: usize,
     /// How the peer's memory is accessed.
     pub rma: RmaCaps,
-    /// With [`RmaCaps::HOST_GETS`]: from this many bytes on memory had better be got; less is quicker in frames.
+    /// With [`RmaCaps::HOST_GETS`]: from this many bytes on memory had better be got; less is quicker in
+    /// frames.
     pub least_get: usize,
 }
 
@@ -61,7 +65,7 @@ pub struct Standing {
     pub offers: Result<String, String>,
 }
 
-/// An access in flight: given out by [`RmaLink::start`](crate::RmaLink::start), and never again. Below 2^56, as
-/// [`Frame::slot`](crate::Frame) below 2^24.
+/// An access in flight: given out by [`RmaLink::start`](crate::RmaLink::start), and never again. Below 2^56,
+/// as [`Frame::slot`](crate::Frame) below 2^24.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpId(pub u64);

@@ -1,9 +1,11 @@
 //! Access to memory of peers.
 //!
-//! A link accesses a peer's memory in one of two ways, as its [`RmaCaps`](crate::RmaCaps) say: in the call ([`RmaLink::get`],
+//! A link accesses a peer's memory in one of two ways, as its [`RmaCaps`](crate::RmaCaps) say: in the call
+//! ([`RmaLink::get`],
 //! [`RmaLink::put`]: the kernel copies), or by an operation in flight that [`Event::Done`](crate::Event::Done) ends
-//! ([`RmaLink::start`]: a device or a network adapter copies). The latter needs a handle of the memory: its owner
-//! exports it, once per peer ([`RmaLink::export_handles`]), and the peer imports it ([`RmaLink::import_handle`]).
+//! ([`RmaLink::start`]: a device or a network adapter copies). The latter needs a handle of the memory: its
+//! owner exports it, once per peer ([`RmaLink::export_handles`]), and the peer imports it
+//! ([`RmaLink::import_handle`]).
 //!
 //! Each access has a [`Grant`], which the owner of the memory may end: then nothing accesses it any more.
 
@@ -31,8 +33,9 @@ pub enum NoDirect {
 /// What allows an access to a peer's memory. The peer may end it at any time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Grant {
-    /// A request of the peer's, by the name in the frame that told of the memory ([`RmaLink::revoke`]). The lower half
-    /// of a name is a place, of which a link may have so many and no more; the upper one is a generation, not 0.
+    /// A request of the peer's, by the name in the frame that told of the memory ([`RmaLink::revoke`]). The
+    /// lower half of a name is a place, of which a link may have so many and no more; the upper one is a
+    /// generation, not 0.
     Request(u64),
     /// A registration that the peer publishes ([`RmaLink::unpublish`]).
     Region(RegionVersion),
@@ -71,8 +74,8 @@ impl<'a> Direct<'a> {
         Direct { roff, loff, ..self }
     }
 
-    /// The request of the peer's that allows an operation in flight, which begins at the fronts of both; a link
-    /// refuses any other one.
+    /// The request of the peer's that allows an operation in flight, which begins at the fronts of both; a
+    /// link refuses any other one.
     pub fn operation(&self) -> Result<u64, NoDirect> {
         match self.grant {
             Grant::Request(request) if (self.roff, self.loff) == (0, 0) => Ok(request),
@@ -119,8 +122,8 @@ pub struct Region {
 pub struct PieceCounter {
     /// Which counter of those between the two.
     pub slot: u16,
-    /// Which transfer it serves. A generation does not come again: an offer may lie unread in a peer's ring for as
-    /// long as the peer is stopped.
+    /// Which transfer it serves. A generation does not come again: an offer may lie unread in a peer's ring
+    /// for as long as the peer is stopped.
     pub generation: u64,
 }
 
@@ -160,8 +163,8 @@ pub enum Way {
 /// Access to memory of peers, and to memory of this endpoint by peers. What a link leaves as it is here it
 /// cannot do; frames serve instead.
 pub trait RmaLink: Link {
-    /// Copies bytes of the peer's memory to local memory. Where they are not inside of both it fails, and nothing
-    /// outside is touched; what is inside may have been copied by then.
+    /// Copies bytes of the peer's memory to local memory. Where they are not inside of both it fails, and
+    /// nothing outside is touched; what is inside may have been copied by then.
     fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
         let _ = (from, access);
         Err(NoDirect::Never)
@@ -173,10 +176,12 @@ pub trait RmaLink: Link {
         Err(NoDirect::Never)
     }
 
-    /// Starts to copy between local memory and the peer's: memory of which the peer has sent a handle, and told under
-    /// the name of a request of its own ([`Direct::operation`]). [`Event::Done`](crate::Event::Done) says when it is over. Operations may end in any order, and nothing else
-    /// waits for them. Memory of which no handle is known, or less of it than `len`, is refused here or fails later.
-    /// Each operation ends, also where its peer does, before or after [`Event::Closed`](crate::Event::Closed).
+    /// Starts to copy between local memory and the peer's: memory of which the peer has sent a handle, and
+    /// told under the name of a request of its own ([`Direct::operation`]).
+    /// [`Event::Done`](crate::Event::Done) says when it is over. Operations may end in any order, and nothing
+    /// else waits for them. Memory of which no handle is known, or less of it than `len`, is refused here or
+    /// fails later. Each operation ends, also where its peer does, before or after
+    /// [`Event::Closed`](crate::Event::Closed).
     fn start(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
         let _ = (way, peer, access);
         Err(NoDirect::Never)
@@ -188,8 +193,9 @@ pub trait RmaLink: Link {
         let _ = op;
     }
 
-    /// The handles that this peer lacks to reach `iov` by [`RmaLink::start`]; `None` if it cannot be reached so, or not
-    /// all of it. The caller sends each in a `Handle` frame and then calls [`RmaLink::mark_exported`].
+    /// The handles that this peer lacks to reach `iov` by [`RmaLink::start`]; `None` if it cannot be reached
+    /// so, or not all of it. The caller sends each in a `Handle` frame and then calls
+    /// [`RmaLink::mark_exported`].
     fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
         let _ = (to, iov);
         None
@@ -205,25 +211,26 @@ pub trait RmaLink: Link {
         let _ = (from, handle);
     }
 
-    /// No request of ours names this memory to the peer any more, so that handles of it, which were made for the time of a
-    /// request, may end: what needs it next exports it anew. No memory stands for all of it.
+    /// No request of ours names this memory to the peer any more, so that handles of it, which were made for
+    /// the time of a request, may end: what needs it next exports it anew. No memory stands for all of it.
     fn retire_handles(&mut self, to: PeerId, iov: &[Span]) {
         let _ = (to, iov);
     }
 
-    /// Whether the peer's memory and the local one are on two devices, which can both copy at once. Two processes
-    /// that use one device have it in turns, and each change takes longer than many copies.
+    /// Whether the peer's memory and the local one are on two devices, which can both copy at once. Two
+    /// processes that use one device have it in turns, and each change takes longer than many copies.
     fn on_distinct_devices(&self, _peer: PeerId, _theirs: &[Seg], _ours: &[Span]) -> bool {
         false
     }
 
-    /// Whether the peer's memory and the local one are known to be on one device, which the two processes have in turns.
+    /// Whether the peer's memory and the local one are known to be on one device, which the two processes
+    /// have in turns.
     fn on_one_device(&self, _peer: PeerId, _theirs: &[Seg], _ours: &[Span]) -> bool {
         false
     }
 
-    /// Opens a counter that both sides take pieces of one transfer from. `None`: no counter is free, or this link has
-    /// none.
+    /// Opens a counter that both sides take pieces of one transfer from. `None`: no counter is free, or this
+    /// link has none.
     fn pieces_open(&mut self, _with: PeerId) -> Option<PieceCounter> {
         None
     }
@@ -236,21 +243,21 @@ pub trait RmaLink: Link {
         None
     }
 
-    /// Whether a piece was taken besides the first, which this side takes once it has opened the counter; also if it
-    /// is not open any more.
+    /// Whether a piece was taken besides the first, which this side takes once it has opened the counter;
+    /// also if it is not open any more.
     fn pieces_begun(&self, _with: PeerId, _counter: PieceCounter) -> bool {
         false
     }
 
-    /// Closes a counter that this side opened, when all pieces are done with. One that was closed stays so: nothing
-    /// happens to a later transfer at its place.
+    /// Closes a counter that this side opened, when all pieces are done with. One that was closed stays so:
+    /// nothing happens to a later transfer at its place.
     fn pieces_close(&mut self, _with: PeerId, _counter: PieceCounter) {}
 
     /// Publishes a registration, or a change of it.
     fn publish(&mut self, _region: &Region) {}
 
-    /// Takes a registration out of what is published. When it returns `Ok`, no peer accesses the memory any more on
-    /// account of that.
+    /// Takes a registration out of what is published. When it returns `Ok`, no peer accesses the memory any
+    /// more on account of that.
     fn unpublish(&mut self, _key: u64) -> Result<(), InUse> {
         Ok(())
     }
@@ -260,8 +267,9 @@ pub trait RmaLink: Link {
         None
     }
 
-    /// Takes back what frames to this peer allowed under the name of this request of ours: accesses by
-    /// it end with [`NoDirect::Revoked`], and operations of the peer's in flight fail. When it returns `Ok`, the peer is in none any more.
+    /// Takes back what frames to this peer allowed under the name of this request of ours: accesses by it end
+    /// with [`NoDirect::Revoked`], and operations of the peer's in flight fail. When it returns `Ok`, the
+    /// peer is in none any more.
     fn revoke(&mut self, _from: PeerId, _request: u64) -> Result<(), InUse> {
         Ok(())
     }
@@ -269,14 +277,16 @@ pub trait RmaLink: Link {
     /// The peer is done with a request that was taken back: the same name may be used again.
     fn renew(&mut self, _to: PeerId, _request: u64) {}
 
-    /// How long the calls that take memory back may wait from now on, each by itself, for a peer that is inside an access.
+    /// How long the calls that take memory back may wait from now on, each by itself, for a peer that is
+    /// inside an access.
     fn set_patience(&mut self, _patience: Patience) {}
 
     /// Memory of devices goes in frames alone from now on. To be called before any peer is known.
     fn stage_devices(&mut self) {}
 
-    /// Takes back all that peers may access, for good; the caller has cancelled its own operations in flight. When it returns `Ok`, none accesses memory of this endpoint
-    /// any more; nothing is to be posted any more in either case.
+    /// Takes back all that peers may access, for good; the caller has cancelled its own operations in flight.
+    /// When it returns `Ok`, none accesses memory of this endpoint any more; nothing is to be posted any more
+    /// in either case.
     fn close(&mut self) -> Result<(), InUse> {
         Ok(())
     }

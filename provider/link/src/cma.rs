@@ -230,8 +230,8 @@ const PAGE: usize = 4096;
 /// The sizes that [`eager_size`] chooses from.
 const EAGER: [usize; 4] = [PAGE, 2 * PAGE, 4 * PAGE, 8 * PAGE];
 
-/// Bytes up to which a message is better copied through the ring than by this call, as far as a few copies on ourselves can
-/// tell: see [`eager_by`].
+/// Bytes up to which a message is better copied through the ring than by this call, as far as a few copies on
+/// ourselves can tell: see [`eager_by`].
 pub fn eager_size() -> usize {
     static SIZE: OnceLock<usize> = OnceLock::new();
     *SIZE.get_or_init(|| {
@@ -262,13 +262,14 @@ fn least(once: impl FnMut() -> Option<Duration>) -> Option<Duration> {
     std::iter::repeat_with(once).take(12).flatten().min()
 }
 
-/// The greatest of [`EAGER`] of which no less one is better copied by the call, by the time that a copy by the call and one by
-/// the processor take.
+/// The greatest of [`EAGER`] of which no less one is better copied by the call, by the time that a copy by
+/// the call and one by the processor take.
 ///
-/// Through the ring there are two copies, one after the other, of lines that the other core has: together up to eight times
-/// what one of lines at hand takes. By the call there is one, and half a microsecond of frames that say where and when. Measured
-/// on three machines, a page by the call and 16 KiB by the processor: 0.4 us, where from 4 KiB on the call is quicker; 0.7 to
-/// 1 us, where at 8 KiB they are even; 2.2 us and 0.4 us, where up to 48 KiB the ring takes a third to a half of the call's time.
+/// Through the ring there are two copies, one after the other, of lines that the other core has: together up
+/// to eight times what one of lines at hand takes. By the call there is one, and half a microsecond of frames
+/// that say where and when. Measured on three machines, a page by the call and 16 KiB by the processor: 0.4
+/// us, where from 4 KiB on the call is quicker; 0.7 to 1 us, where at 8 KiB they are even; 2.2 us and 0.4 us,
+/// where up to 48 KiB the ring takes a third to a half of the call's time.
 fn eager_by(mut times: impl FnMut(usize) -> Option<(Duration, Duration)>) -> usize {
     const FRAMES: Duration = Duration::from_nanos(500);
     const QUICK: Duration = Duration::from_nanos(700);
@@ -280,14 +281,14 @@ fn eager_by(mut times: impl FnMut(usize) -> Option<(Duration, Duration)>) -> usi
     EAGER[2..].iter().take_while(by_ring).last().copied().unwrap_or(2 * PAGE)
 }
 
-/// Bytes up to which many messages in a row are, or messages both ways: two copies at the same time on two cores outdo the
-/// call's one copy (measured on the same machines).
+/// Bytes up to which many messages in a row are, or messages both ways: two copies at the same time on two
+/// cores outdo the call's one copy (measured on the same machines).
 pub fn eager_in_a_row() -> usize {
     eager_size().max(4 * PAGE)
 }
 
-/// Bytes up to which messages are that go one way to few peers: their sender copies the next one, or receives, while the receiver
-/// copies this one. Measured with 32 KiB and 60000 bytes, which gained no more.
+/// Bytes up to which messages are that go one way to few peers: their sender copies the next one, or
+/// receives, while the receiver copies this one. Measured with 32 KiB and 60000 bytes, which gained no more.
 pub fn eager_one_way() -> usize {
     eager_in_a_row().max(8 * PAGE)
 }

@@ -38,9 +38,9 @@ const BACKLOG: libc::c_int = 65_535;
 const TRIES: usize = 16;
 
 impl Name {
-    /// Takes the name `bind`: port 0 takes a free one, an unspecified address serves all of the host's, and `None` is
-    /// `0.0.0.0:0`. `listen` opens what answers under the name; where it finds that taken (`AddrInUse`), another
-    /// free port is tried. The answer's second part is what it returned.
+    /// Takes the name `bind`: port 0 takes a free one, an unspecified address serves all of the host's, and
+    /// `None` is `0.0.0.0:0`. `listen` opens what answers under the name; where it finds that taken
+    /// (`AddrInUse`), another free port is tried. The answer's second part is what it returned.
     pub fn claim<T>(
         bind: Option<SocketAddr>,
         port: Port,
@@ -74,8 +74,9 @@ impl Name {
         }
     }
 
-    /// Has peers that do not get through to the host's first address find the endpoint at another one: at once, or where the port is to
-    /// listen later, if that takes no further socket. An endpoint that was given any other address is found there alone.
+    /// Has peers that do not get through to the host's first address find the endpoint at another one: at
+    /// once, or where the port is to listen later, if that takes no further socket. An endpoint that was
+    /// given any other address is found there alone.
     fn claim_further(&mut self, listens: bool) {
         let first = self.addr.ip();
         if first != net::primary_ip(first.is_ipv6()) {
@@ -96,7 +97,8 @@ impl Name {
         self.addr = self.addr.with_further(ip);
     }
 
-    /// The port listens from now on, if it does not yet. Until then it could be used by no other socket, since this one does not allow that.
+    /// The port listens from now on, if it does not yet. Until then it could be used by no other socket,
+    /// since this one does not allow that.
     pub(crate) fn listen(&mut self) -> io::Result<()> {
         reuse(&self.port)?;
         listen_on(&self.port)
@@ -123,8 +125,8 @@ impl Name {
     }
 }
 
-/// A bound TCP socket, and what it is bound to. `listens`: it may listen, and ended connections of an earlier one do not
-/// keep a port that was chosen.
+/// A bound TCP socket, and what it is bound to. `listens`: it may listen, and ended connections of an earlier
+/// one do not keep a port that was chosen.
 pub(crate) fn reserve(bind: SocketAddr, listens: bool) -> io::Result<(Unshared, SocketAddr)> {
     let (raw, len) = net::raw(bind);
     let fd = Unshared::make(|| socket(i32::from(raw.ss_family), libc::SOCK_STREAM))?;

@@ -43,7 +43,8 @@ pub(crate) fn addr(raw: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let place = &raw const *raw;
     match i32::from(raw.ss_family) {
         libc::AF_INET => {
-            // SAFETY: an address of this family is a `sockaddr_in`, for which a `sockaddr_storage` has room and alignment.
+            // SAFETY: an address of this family is a `sockaddr_in`, for which a `sockaddr_storage` has room
+            // and alignment.
             let sin = unsafe { place.cast::<libc::sockaddr_in>().read() };
             let ip = Ipv4Addr::from(sin.sin_addr.s_addr.to_ne_bytes());
             Some((ip, u16::from_be(sin.sin_port)).into())
@@ -63,8 +64,8 @@ pub(crate) fn is_local(ip: IpAddr) -> bool {
     find_local(ip).unwrap_or(false)
 }
 
-/// Whether an interface of this host has this address; an error where the kernel does not list them, as to a process without a
-/// descriptor.
+/// Whether an interface of this host has this address; an error where the kernel does not list them, as to a
+/// process without a descriptor.
 pub(crate) fn find_local(ip: IpAddr) -> io::Result<bool> {
     Ok(ip.is_loopback() || list()?.iter().any(|i| i.ip == ip))
 }
@@ -78,8 +79,8 @@ pub fn primary_ip(v6: bool) -> IpAddr {
         .map_or(if v6 { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() }, |i| i.ip)
 }
 
-/// Another IPv4 address by which other hosts may reach this one, for peers that do not get through to `first`: that of
-/// another interface, or of the same one beside an IPv6 address.
+/// Another IPv4 address by which other hosts may reach this one, for peers that do not get through to
+/// `first`: that of another interface, or of the same one beside an IPv6 address.
 pub(crate) fn further_ip(first: IpAddr) -> Option<Ipv4Addr> {
     let all = interfaces();
     let of_first = all.iter().find(|i| i.ip == first)?;
@@ -91,7 +92,8 @@ pub(crate) fn further_ip(first: IpAddr) -> Option<Ipv4Addr> {
     elsewhere.or_else(|| if first.is_ipv6() { all.iter().find_map(v4) } else { None })
 }
 
-/// An address of each interface by which other hosts may reach this one; of the same version of IP as this one where there is one.
+/// An address of each interface by which other hosts may reach this one; of the same version of IP as this
+/// one where there is one.
 pub(crate) fn each_interface(like: IpAddr) -> Vec<IpAddr> {
     let mut all: Vec<Interface> = Vec::new();
     for i in interfaces().into_iter().filter(|i| !i.loopback && !is_link_local(i.ip)) {

@@ -1,9 +1,10 @@
 //! How many processors of this host the processes of a job may use together.
 //!
-//! What one process may use (sched_getaffinity(2)) does not say it: launchers often bind each rank to one processor, with the
-//! others left to its peers. The launcher itself, the parent of a rank, is bound only where all of the job is, unless that is a
-//! script which was bound as the rank. So what the process, its parent or a peer that it is connected to may use counts, and no
-//! more than the quota of the control group (cpu.max, or cpu.cfs_quota_us before), which holds for all processes in it.
+//! What one process may use (sched_getaffinity(2)) does not say it: launchers often bind each rank to one
+//! processor, with the others left to its peers. The launcher itself, the parent of a rank, is bound only
+//! where all of the job is, unless that is a script which was bound as the rank. So what the process, its
+//! parent or a peer that it is connected to may use counts, and no more than the quota of the control group
+//! (cpu.max, or cpu.cfs_quota_us before), which holds for all processes in it.
 
 use std::fs::read_to_string;
 use std::path::Path;
@@ -58,8 +59,8 @@ impl Processors {
     }
 }
 
-/// The least quota of the groups that the process is in, in whole processors, at least one. `groups`: /proc/self/cgroup; `root`:
-/// where the hierarchies are mounted.
+/// The least quota of the groups that the process is in, in whole processors, at least one. `groups`:
+/// /proc/self/cgroup; `root`: where the hierarchies are mounted.
 fn quota(root: &Path, groups: &str) -> Option<usize> {
     let of_line = |line: &str| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -85,8 +86,8 @@ fn quota(root: &Path, groups: &str) -> Option<usize> {
     groups.lines().filter_map(of_line).min()
 }
 
-/// The least that is found in a group and those around it. A container often sees its own group as the root, whatever
-/// /proc/self/cgroup calls it.
+/// The least that is found in a group and those around it. A container often sees its own group as the root,
+/// whatever /proc/self/cgroup calls it.
 fn least(root: &Path, path: &str, of: impl Fn(&Path) -> Option<usize>) -> Option<usize> {
     let group = root.join(path);
     group.ancestors().take_while(|dir| dir.starts_with(root)).filter_map(of).min()

@@ -56,7 +56,8 @@ pub(crate) fn own() -> io::Result<Space> {
     }
 }
 
-/// What the process `pid`, by the kernel's word, says of its address space, without a keeper that is no thread of it.
+/// What the process `pid`, by the kernel's word, says of its address space, without a keeper that is no
+/// thread of it.
 pub(crate) fn checked(said: Space, pid: i32) -> Space {
     let kept = pid > 0 && said.pid == pid && said.keeper > 0 && said.keeper != pid;
     let keeper = if kept && is_thread(pid, said.keeper).is_ok() { said.keeper } else { 0 };
@@ -145,13 +146,15 @@ fn keep() -> i32 {
     }
 }
 
-/// Has the thread that calls share descriptors with no other one, and have none itself. Else no process would have its table of them
-/// alone: the kernel would wait for a grace period of RCU, 10 to 30 ms, each time that table grows (with the descriptors 64, 128, 256 and
-/// so on, each a connection that is being made), and count references in each system call on a descriptor.
+/// Has the thread that calls share descriptors with no other one, and have none itself. Else no process would
+/// have its table of them alone: the kernel would wait for a grace period of RCU, 10 to 30 ms, each time that
+/// table grows (with the descriptors 64, 128, 256 and so on, each a connection that is being made), and count
+/// references in each system call on a descriptor.
 fn leave_descriptors() {
     let flags = libc::CLOSE_RANGE_UNSHARE;
-    // SAFETY: the thread that has started this one uses the same table and waits, so that close_range(2) closes descriptors in a copy of
-    // the table alone. Where the kernel does not have it (before 5.9), or a container forbids it, nothing changes.
+    // SAFETY: the thread that has started this one uses the same table and waits, so that close_range(2)
+    // closes descriptors in a copy of the table alone. Where the kernel does not have it (before 5.9), or a
+    // container forbids it, nothing changes.
     unsafe { libc::syscall(libc::SYS_close_range, 0u32, u32::MAX, flags) };
 }
 
@@ -188,7 +191,8 @@ fn unmap(base: usize) {
 
 fn finish(base: usize, token: u64) -> io::Result<(u64, u64)> {
     let at = std::ptr::with_exposed_provenance_mut::<u64>(base);
-    // SAFETY: a page of ours, aligned; nothing else uses it yet. It stays mapped as long as the process lives.
+    // SAFETY: a page of ours, aligned; nothing else uses it yet. It stays mapped as long as the process
+    // lives.
     unsafe {
         if libc::madvise(at.cast(), PAGE, libc::MADV_DONTFORK) != 0 {
             let failed = io::Error::last_os_error();

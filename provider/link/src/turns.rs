@@ -1,7 +1,8 @@
 //! When a process that waits lets others have the processor.
 //!
-//! Where there is a processor for each process that takes part, a process that polls had better keep its own: what it waits
-//! for comes while it polls. Where there are fewer processors than such processes, the one that is waited for may have none.
+//! Where there is a processor for each process that takes part, a process that polls had better keep its own:
+//! what it waits for comes while it polls. Where there are fewer processors than such processes, the one that
+//! is waited for may have none.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -17,8 +18,8 @@ static KNOWN: AtomicUsize = AtomicUsize::new(0);
 /// How many processors the job may use, as far as is known; 0: that was not asked yet.
 static ALLOWED: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether a process lets others have the processor after so many polls in a row that found nothing, a multiple of [`TURN`];
-/// `patience`: after how many it does where there may be a processor for each process.
+/// Whether a process lets others have the processor after so many polls in a row that found nothing, a
+/// multiple of [`TURN`]; `patience`: after how many it does where there may be a processor for each process.
 #[cold]
 pub fn yields(polls: u32, patience: u32) -> bool {
     polls % patience == 0 || is_crowded()

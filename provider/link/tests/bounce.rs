@@ -283,7 +283,8 @@ fn a_copy_into_a_buffer_that_is_not_started_takes_none_before_it_along() {
     }
 }
 
-/// Messages of a default pool's memory: how long, whether the receiver's is managed, and whether they go by the host on one device.
+/// Messages of a default pool's memory: how long, whether the receiver's is managed, and whether they go by
+/// the host on one device.
 const ONE_BY_ONE: [(usize, bool, bool); 7] = [
     // Nothing is known yet.
     (64 << 10, false, false),
@@ -295,7 +296,8 @@ const ONE_BY_ONE: [(usize, bool, bool); 7] = [
     (64 << 10, false, true),
 ];
 
-/// Two processes have a device in turns, for which a short message would wait longer than it takes by the host.
+/// Two processes have a device in turns, for which a short message would wait longer than it takes by the
+/// host.
 #[test]
 fn between_processes_on_one_device_short_messages_go_by_the_host() {
     for same in [true, false] {

@@ -1,5 +1,5 @@
-//! When a process is in a crowd that may not use all processors of the host. What is found holds for a process, so each part is
-//! one of its own.
+//! When a process is in a crowd that may not use all processors of the host. What is found holds for a
+//! process, so each part is one of its own.
 #![cfg(not(loom))]
 
 use std::io::{BufRead, BufReader, Read};
@@ -31,7 +31,8 @@ fn part() {
     }
 }
 
-/// This thread may use the first of its processors from now on, or all but that; so may processes that it makes.
+/// This thread may use the first of its processors from now on, or all but that; so may processes that it
+/// makes.
 fn bind(first: bool) {
     // SAFETY: sets of our own, of which the kernel is told.
     unsafe {

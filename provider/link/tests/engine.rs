@@ -81,7 +81,8 @@ impl Node {
     }
 }
 
-/// A name that no endpoint has, nor is given before this process ends: its port is taken, by what no shared memory reaches.
+/// A name that no endpoint has, nor is given before this process ends: its port is taken, by what no shared
+/// memory reaches.
 fn absent() -> Addr {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let name = Addr::new(taken.local_addr().unwrap());

@@ -1,4 +1,5 @@
-//! When a process is in a crowd, though all its peers are reached by shared memory. By itself, since that holds for a process.
+//! When a process is in a crowd, though all its peers are reached by shared memory. By itself, since that
+//! holds for a process.
 #![cfg(not(loom))]
 
 use std::net::SocketAddr;

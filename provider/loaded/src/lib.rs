@@ -25,8 +25,8 @@ impl Object {
         unsafe { Self::open(null()) }
     }
 
-    /// The object that holds `address`, which is on our stack or named by a caller that has it loaded. Not the program,
-    /// unless that can be opened by its name.
+    /// The object that holds `address`, which is on our stack or named by a caller that has it loaded. Not
+    /// the program, unless that can be opened by its name.
     pub fn holding(address: *const c_void) -> Option<Object> {
         Self::named(&place(address)?.path?)
     }

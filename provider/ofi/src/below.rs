@@ -125,8 +125,8 @@ pub trait Below: Send {
     /// Sends a message. When this returns `Ok` all bytes have been copied.
     fn send(&mut self, to: Dest, message: &Message<'_>) -> Result<(), NotSent>;
 
-    /// Whether a frame was taken that has this [`Message::who`], and whose end the provider has not told yet: calls may be needed for
-    /// it to leave.
+    /// Whether a frame was taken that has this [`Message::who`], and whose end the provider has not told yet:
+    /// calls may be needed for it to leave.
     fn keeps(&self, who: u64) -> bool;
 
     /// Whether memory can be read without its owner, and how much in one go at most.
@@ -134,7 +134,8 @@ pub trait Below: Send {
         None
     }
 
-    /// Whether memory of this kind may be used so, as far as is known: of a device it may be refused nevertheless.
+    /// Whether memory of this kind may be used so, as far as is known: of a device it may be refused
+    /// nevertheless.
     fn reaches(&self, kind: Kind, _usage: Usage) -> bool {
         kind == Kind::System
     }
@@ -150,22 +151,26 @@ pub trait Below: Send {
     /// They read it no more.
     fn end_lease(&mut self, _number: u64) {}
 
-    /// Where memory is read that was lent: an address of at most [`LENDER`] bytes, another one after [`Below::stop_lending`].
+    /// Where memory is read that was lent: an address of at most [`LENDER`] bytes, another one after
+    /// [`Below::stop_lending`].
     fn lender(&self) -> &[u8] {
         self.address()
     }
 
-    /// Ends all that is lent, and all reads of it. Whether none accesses memory any more; if not, this is to be called again.
+    /// Ends all that is lent, and all reads of it. Whether none accesses memory any more; if not, this is to
+    /// be called again.
     fn stop_lending(&mut self) -> bool {
         true
     }
 
-    /// Reads `into.len()` bytes of memory that a peer has lent, from this address on. [`Did::Read`] tells when it is over.
+    /// Reads `into.len()` bytes of memory that a peer has lent, from this address on. [`Did::Read`] tells
+    /// when it is over.
     fn read(&mut self, _who: u64, _from: Dest, _lent: (u64, u64), _into: Span) -> Result<(), NotSent> {
         Err(NotSent::Error("it has no reads".into()))
     }
 
-    /// Ends all reads, of which nothing is told any more. Whether none accesses memory any more; if not, they are told of.
+    /// Ends all reads, of which nothing is told any more. Whether none accesses memory any more; if not, they
+    /// are told of.
     fn stop_reads(&mut self) -> bool {
         true
     }
@@ -178,7 +183,8 @@ pub trait Below: Send {
         self.poll()
     }
 
-    /// Likewise, of what was taken from the provider already, which [`Below::poll`] tells first: without a call of it.
+    /// Likewise, of what was taken from the provider already, which [`Below::poll`] tells first: without a
+    /// call of it.
     fn poll_taken(&mut self) -> Option<Did> {
         None
     }
@@ -195,7 +201,8 @@ pub trait Below: Send {
     /// What is readable when there is something; `None`: it has to be looked at.
     fn wait_fd(&self) -> Option<RawFd>;
 
-    /// What is readable when there is something to do for peers that read, the same one all the time; `None`: there never is.
+    /// What is readable when there is something to do for peers that read, the same one all the time; `None`:
+    /// there never is.
     fn lender_fd(&self) -> Option<RawFd> {
         None
     }

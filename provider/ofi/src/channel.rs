@@ -7,7 +7,8 @@ use wire::session::{COVERED, Keys, Mark, Opener, RECORD};
 
 use crate::below::{Below, Buffer, Dest, Message, NotSent};
 
-/// Bytes before a frame: the mark, the record's header, the sort of message, and what the sender is done with.
+/// Bytes before a frame: the mark, the record's header, the sort of message, and what the sender is done
+/// with.
 pub(crate) const BEFORE: usize = Mark::LEN + RECORD + WORDS;
 const WORDS: usize = 8;
 /// Where that begins which the tag covers.
@@ -268,8 +269,8 @@ impl Channel {
         }
     }
 
-    /// Whether a message of this number, which is all of `bytes`, is the next one. One that overtook others is kept, if it is what was
-    /// sent.
+    /// Whether a message of this number, which is all of `bytes`, is the next one. One that overtook others
+    /// is kept, if it is what was sent.
     pub(crate) fn is_next(&mut self, number: u32, bytes: &[u8], window: u32) -> Result<bool, Spoilt> {
         let ahead = number.wrapping_sub(self.came);
         // No honest sender has more under way than there is room for.
@@ -328,8 +329,8 @@ impl Channel {
         self.done = self.done.wrapping_add(1);
     }
 
-    /// Whether the peer has to be told of room by a message of its own: once half of the window is free without its knowledge. Less than
-    /// that never keeps [`Channel::has_much_room`] from being true there.
+    /// Whether the peer has to be told of room by a message of its own: once half of the window is free
+    /// without its knowledge. Less than that never keeps [`Channel::has_much_room`] from being true there.
     pub(crate) fn owes_room(&self, window: u32) -> bool {
         2 * self.done.wrapping_sub(self.told) >= window
     }

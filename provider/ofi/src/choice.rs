@@ -24,8 +24,8 @@ const CORE_ONLY: u64 = 1 << 59;
 /// What FI_PROVIDER says of names is not looked at.
 const INTERNAL: u64 = 1 << 58;
 
-/// How the core may be asked, one way after the other: each finds what others do not. A layer asks for what it is on
-/// by itself, and finds nothing that FI_PROVIDER hides.
+/// How the core may be asked, one way after the other: each finds what others do not. A layer asks for what
+/// it is on by itself, and finds nothing that FI_PROVIDER hides.
 const WAYS: [u64; 3] = [INTERNAL, HIDDEN, HIDDEN | CORE_ONLY];
 
 /// Messages, and reads of host memory.
@@ -36,7 +36,8 @@ pub fn has_adapter() -> bool {
     ADAPTERS.iter().any(|dir| std::fs::read_dir(dir).is_ok_and(|mut all| all.next().is_some()))
 }
 
-/// Whether a provider may be below: none that is or holds this one, none that reaches this host alone, and none that only watches.
+/// Whether a provider may be below: none that is or holds this one, none that reaches this host alone, and
+/// none that only watches.
 fn is_allowed(name: &str) -> bool {
     let never = ["strait", "lnx", "shm", "sm2", "off_coll", "coll"];
     name.split(';').all(|part| !never.contains(&part) && !part.starts_with("ofi_hook"))
@@ -119,9 +120,10 @@ fn ask(
     NonNull::new(found).map(|first| Found { core: *core, first }).ok_or(-fi::FI_ENODATA)
 }
 
-/// Opens the first of these providers that can be opened, by an address of the host where the provider knows addresses of IP; what
-/// was in the way of those before it. With `devices` it accesses their memory, too, where it can. A name without a layer stands for the
-/// provider itself, and if that lacks endpoints for messages, not for what is layered over it.
+/// Opens the first of these providers that can be opened, by an address of the host where the provider knows
+/// addresses of IP; what was in the way of those before it. With `devices` it accesses their memory, too,
+/// where it can. A name without a layer stands for the provider itself, and if that lacks endpoints for
+/// messages, not for what is layered over it.
 pub fn open(
     core: &fi::Core,
     names: &[&str],
@@ -145,7 +147,8 @@ pub fn open(
 fn open_one(core: &fi::Core, name: &str, own: IpAddr, devices: bool) -> Result<Fabric, String> {
     let node = CString::new(own.to_string()).ok();
     let mut why = String::from("not there");
-    // With messages in order first: those that overtake others keep places to receive into until these have come.
+    // With messages in order first: those that overtake others keep places to receive into until these have
+    // come.
     let orders = [fi::FI_ORDER_SAS, 0];
     let asks = orders.into_iter().flat_map(|order| [(node.as_deref(), order), (None, order)]);
     // And with memory that is read without its owner, where there is that.

@@ -1,8 +1,8 @@
 //! Memory that is lent to peers to read, and taken back.
 //!
-//! Memory is registered for one peer and the time of its requests, so that it is never the memory of something later that is
-//! read. A request that is taken back before its time is over when the peer has said that it reads no more
-//! ([`Sort::Revoke`], [`Sort::Left`]).
+//! Memory is registered for one peer and the time of its requests, so that it is never the memory of
+//! something later that is read. A request that is taken back before its time is over when the peer has said
+//! that it reads no more ([`Sort::Revoke`], [`Sort::Left`]).
 
 use std::time::Instant;
 
@@ -67,7 +67,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     pub(crate) fn end_leases(&mut self, to: PeerId, iov: &[Span]) {
         let (Some(at), Some(below)) = (self.peers.get_mut(to.0 as usize), &mut self.below) else { return };
         at.dealings.lent.retain_mut(|lent| {
-            // What has a byte in common with that is of requests that are over. Other parts of the lease may be being read.
+            // What has a byte in common with that is of requests that are over. Other parts of the lease may
+            // be being read.
             lent.parts.retain(|part| !iov.iter().any(|s| s.overlaps(*part)));
             let stays = !iov.is_empty() && !lent.parts.is_empty();
             if !stays {
@@ -89,8 +90,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         at.dealings.lenders.drain(..).for_each(|(_, dest)| below.part(dest));
     }
 
-    /// Ends all that is lent. When this returns the provider reads none of it any more, whatever its peers do; they are told, and
-    /// what they have not read comes in frames.
+    /// Ends all that is lent. When this returns the provider reads none of it any more, whatever its peers
+    /// do; they are told, and what they have not read comes in frames.
     fn stop_lending(&mut self) {
         let Some(below) = &mut self.below else { return };
         let generation = self.reading.generation;
@@ -115,8 +116,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
     }
 
-    /// A read of a peer's memory has ended before its time. Its provider may go on to read that memory, so that it is to know
-    /// before anything else.
+    /// A read of a peer's memory has ended before its time. Its provider may go on to read that memory, so
+    /// that it is to know before anything else.
     pub(crate) fn tell_of_cut(&mut self, peer: PeerId, generation: u64) {
         if !self.at(peer).dealings.notes.contains(&(Sort::Cut, generation)) {
             self.note(peer, Sort::Cut, generation);
@@ -235,8 +236,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
     }
 
-    /// Takes back all that was lent, for good. Peers that do not answer, or whose end was not heard of yet, are not waited for in the end:
-    /// what they read by is closed.
+    /// Takes back all that was lent, for good. Peers that do not answer, or whose end was not heard of yet,
+    /// are not waited for in the end: what they read by is closed.
     pub(crate) fn take_back_all(&mut self) -> Result<(), InUse> {
         let all = |link: &Self| (0..link.peers.len() as u32).map(PeerId);
         let lent: Vec<PeerId> =

@@ -19,7 +19,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         self.cut(peer, Some(Gone::Denied));
     }
 
-    /// Cuts a peer off; its end, which the connection tells of, is said to have this reason. What came before is still told of.
+    /// Cuts a peer off; its end, which the connection tells of, is said to have this reason. What came before
+    /// is still told of.
     #[cold]
     pub(crate) fn cut(&mut self, peer: PeerId, why: Option<Gone>) {
         self.reset(peer);

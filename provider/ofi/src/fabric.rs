@@ -25,8 +25,8 @@ const SENDS: usize = 32;
 const WINDOW: u32 = 32;
 /// Completions taken in one go.
 const BATCH: usize = 16;
-/// So many calls in a row that tell of sends alone are not followed by another one at once. A provider may do nothing for what
-/// arrives in a call that finds completions, and has to be called again before long.
+/// So many calls in a row that tell of sends alone are not followed by another one at once. A provider may do
+/// nothing for what arrives in a call that finds completions, and has to be called again before long.
 const SENT_ALONE: u32 = 3;
 
 /// An endpoint of a provider below.
@@ -37,8 +37,8 @@ pub struct Fabric {
     sends: ManuallyDrop<Slab>,
     /// What the registrations of both are called locally.
     descs: [Desc; 2],
-    /// Places that no operation has. Short messages take one, too: a provider that fails to deliver what was injected does not
-    /// tell of which peer that was.
+    /// Places that no operation has. Short messages take one, too: a provider that fails to deliver what was
+    /// injected does not tell of which peer that was.
     free: Vec<usize>,
     /// By place, what is told if the message fails.
     who: Vec<u64>,
@@ -76,8 +76,8 @@ impl Fabric {
         while let Some(place) = self.unposted.pop() {
             let ep = self.objects.ep.at();
             let (at, context) = (self.receives.place(place), self.receives.context(place));
-            // SAFETY: an open endpoint. The place has so many bytes, and is the provider's from here on, until the completion
-            // with this context, as is the context.
+            // SAFETY: an open endpoint. The place has so many bytes, and is the provider's from here on,
+            // until the completion with this context, as is the context.
             let code = unsafe {
                 match (*(*ep).msg).recv {
                     Some(recv) => {
@@ -232,7 +232,8 @@ impl Below for Fabric {
         }
         room[..address.len()].copy_from_slice(address);
         let (mut dest, av) = (fi::FI_ADDR_NOTAVAIL, self.objects.av.at());
-        // SAFETY: an open address vector; one address of the length that this provider's have, and a place for the answer.
+        // SAFETY: an open address vector; one address of the length that this provider's have, and a place
+        // for the answer.
         let n = unsafe {
             match (*(*av).ops).insert {
                 Some(insert) => insert(av, room.as_ptr().cast(), 1, &mut dest, 0, null_mut()),
@@ -267,8 +268,8 @@ impl Below for Fabric {
             return Err(NotSent::Fault);
         }
         let (ep, context) = (self.objects.ep.at(), self.sends.context(place));
-        // SAFETY: an open endpoint. The place is the provider's from here on, until the completion with this context, as is the
-        // context.
+        // SAFETY: an open endpoint. The place is the provider's from here on, until the completion with this
+        // context, as is the context.
         let code = unsafe {
             match (*(*ep).msg).send {
                 Some(send) => send(ep, at.cast(), total, self.descs[1].0, to.0, context.cast()),
@@ -350,7 +351,8 @@ impl Below for Fabric {
 
     fn bytes(&self, buffer: Buffer) -> &[u8] {
         let at = self.receives.place(buffer.0 as usize);
-        // SAFETY: the place was written by a receive that is over, and belongs to this side until it is given back.
+        // SAFETY: the place was written by a receive that is over, and belongs to this side until it is given
+        // back.
         unsafe { std::slice::from_raw_parts(at, self.receives.each()) }
     }
 

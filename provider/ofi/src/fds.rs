@@ -13,8 +13,8 @@ impl AsRawFd for Fd {
     }
 }
 
-/// Whether a descriptor can be watched by one that is watched itself, as this link's are. Linux allows but a few levels, and
-/// some providers have most of them.
+/// Whether a descriptor can be watched by one that is watched itself, as this link's are. Linux allows but a
+/// few levels, and some providers have most of them.
 pub(crate) fn is_shallow(fd: RawFd) -> bool {
     let chain = || {
         let (inner, outer) = (Poller::new()?, Poller::new()?);

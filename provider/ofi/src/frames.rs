@@ -163,7 +163,8 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
             self.look();
         }
         let found = !self.out.is_empty();
-        // What has ended a sleep may take more than one look, since the provider is asked by few calls at a time.
+        // What has ended a sleep may take more than one look, since the provider is asked by few calls at a
+        // time.
         if slept || found && self.vain > 0 {
             self.woke(found);
         }

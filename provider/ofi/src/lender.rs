@@ -1,8 +1,9 @@
 //! The endpoint that peers read memory from.
 //!
-//! It has a fabric, a domain and a queue of its own, which are closed with it, before anything is polled again: a provider may
-//! keep things of an endpoint that is closed until its domain makes progress. `tcp` of libfabric 2.1.0 and `net` of 1.17 do with
-//! connections that were accepted and have not said yet whose they are, and crash at the next progress.
+//! It has a fabric, a domain and a queue of its own, which are closed with it, before anything is polled
+//! again: a provider may keep things of an endpoint that is closed until its domain makes progress. `tcp` of
+//! libfabric 2.1.0 and `net` of 1.17 do with connections that were accepted and have not said yet whose they
+//! are, and crash at the next progress.
 
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
@@ -117,13 +118,15 @@ impl Lender {
         let Some(open) = &self.open else { return };
         let mut entries: [MaybeUninit<fi::fi_cq_msg_entry>; 4] = [const { MaybeUninit::uninit() }; 4];
         let cq = open.objects.cq.at();
-        // SAFETY: an open queue of this format, and room for so many entries. None is looked at: nothing is posted here.
+        // SAFETY: an open queue of this format, and room for so many entries. None is looked at: nothing is
+        // posted here.
         let n = unsafe {
             let read = (*(*cq).ops).read;
             read.map_or(0, |read| read(cq, entries.as_mut_ptr().cast(), entries.len()))
         };
         if n == -(fi::FI_EAVAIL as isize) {
-            // SAFETY: plain data, for which zeros are a value; an open queue, and an entry that asks for no further data.
+            // SAFETY: plain data, for which zeros are a value; an open queue, and an entry that asks for no
+            // further data.
             unsafe {
                 let mut entry: fi::fi_cq_err_entry = std::mem::zeroed();
                 (*(*cq).ops).readerr.map(|readerr| readerr(cq, &mut entry, 0));
@@ -140,8 +143,8 @@ impl Lender {
         unsafe { (*(*fabric).ops).trywait.is_some_and(|f| f(fabric, fids.as_mut_ptr(), 1) == 0) }
     }
 
-    /// Closes it, and all that belongs to it. Whether none of the memory that was registered there is accessed any more; if not, this
-    /// is to be called again.
+    /// Closes it, and all that belongs to it. Whether none of the memory that was registered there is
+    /// accessed any more; if not, this is to be called again.
     pub(crate) fn close(&mut self) -> bool {
         let Some(Open { objects, fd }) = self.open.take() else { return true };
         let Objects { ep, regions, av, cq, domain, fabric } = objects;

@@ -19,7 +19,8 @@ pub(crate) const NOTES: usize = 1 << 16;
 /// In place of a request: all of them.
 pub(crate) const ALL: u64 = 0;
 
-/// Whether the provider below may access this memory. What may vanish is better copied, by what can bear that.
+/// Whether the provider below may access this memory. What may vanish is better copied, by what can bear
+/// that.
 pub(crate) fn is_for_below(below: &impl Below, span: &Span, usage: Usage) -> bool {
     let is_host = span.can(Caps::CPU) && !span.can(Caps::DEVICE);
     (is_host && span.stays() || span.can(Caps::DEVICE)) && below.reaches(span.kind(), usage)
@@ -93,7 +94,8 @@ pub(crate) struct Dealings {
     pub(crate) may_read: bool,
     pub(crate) lent: Vec<Lent>,
     pub(crate) learned: VecDeque<Learned>,
-    /// The peer lends nothing of generations before this one. A handle that was sent before may be taken later.
+    /// The peer lends nothing of generations before this one. A handle that was sent before may be taken
+    /// later.
     lends_from: u64,
     /// Where the peer's memory is read, by address.
     pub(crate) lenders: Vec<(Vec<u8>, Dest)>,

@@ -1,10 +1,10 @@
-//! The link over another provider of the libfabric core that runs, opened below Strait: cxi, efa, psm3, verbs, or one that needs no
-//! hardware.
+//! The link over another provider of the libfabric core that runs, opened below Strait: cxi, efa, psm3,
+//! verbs, or one that needs no hardware.
 //!
-//! An endpoint is reached under its IP address and port, as over TCP: a connection there tells who is there and shows that it has
-//! the key of the job, tells each side the other's address on the fabric, and its end is that of the peer, which providers often
-//! do not tell of. Frames go by the fabric once a message has made its way to the peer and back; where none does, they go by
-//! the connection, if that is allowed.
+//! An endpoint is reached under its IP address and port, as over TCP: a connection there tells who is there
+//! and shows that it has the key of the job, tells each side the other's address on the fabric, and its end
+//! is that of the peer, which providers often do not tell of. Frames go by the fabric once a message has made
+//! its way to the peer and back; where none does, they go by the connection, if that is allowed.
 //!
 //! | module | what it holds |
 //! |---|---|

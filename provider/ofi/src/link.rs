@@ -21,11 +21,13 @@ use crate::reading::Reading;
 const LEAST_READ: usize = 64 << 10;
 /// How often peers that are met, or lost, are looked after.
 const TICK: Duration = Duration::from_millis(50);
-/// How often a provider without a descriptor is looked at while this side sleeps: at first, and after so many times in vain.
+/// How often a provider without a descriptor is looked at while this side sleeps: at first, and after so many
+/// times in vain.
 const LOOK: Duration = Duration::from_millis(2);
 const IDLE_LOOK: Duration = Duration::from_millis(10);
 const IDLE: u32 = 50;
-/// After so many sleeps in a row that the fabric's descriptor kept from being any, with nothing there, it is not watched.
+/// After so many sleeps in a row that the fabric's descriptor kept from being any, with nothing there, it is
+/// not watched.
 const RESTLESS: u32 = 50;
 
 /// How to open an [`OfiLink`].
@@ -90,8 +92,8 @@ pub(crate) enum Out {
 /// One endpoint of a fabric, `F`, and its connections, `B`.
 #[derive(Debug)]
 pub struct OfiLink<B: RmaLink, F: Below> {
-    // Closed in this order: the end of a connection is that of the peer, and a fabric that fails before would look like a
-    // fault.
+    // Closed in this order: the end of a connection is that of the peer, and a fabric that fails before would
+    // look like a fault.
     pub(crate) base: B,
     pub(crate) below: Option<F>,
     pub(crate) options: OfiOptions,
@@ -149,7 +151,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
     }
 
-    /// An endpoint whose connections are `base`'s, which no peer is known to yet, with a fabric or (and why) without.
+    /// An endpoint whose connections are `base`'s, which no peer is known to yet, with a fabric or (and why)
+    /// without.
     pub fn new(base: B, below: Result<F, String>, options: OfiOptions) -> io::Result<OfiLink<B, F>> {
         let (below, lacks) = match below {
             Ok(below) => (Some(below), String::new()),
@@ -299,7 +302,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
     }
 
-    /// Whether memory of some kind of devices is read by the provider below, from there or into it, as far as is known.
+    /// Whether memory of some kind of devices is read by the provider below, from there or into it, as far as
+    /// is known.
     pub(crate) fn gets_devices(&self) -> bool {
         let is_for = |below: &F, kind| [Usage::Lent, Usage::ReadInto].iter().any(|u| below.reaches(kind, *u));
         let is_got = |kind| self.below.as_ref().is_some_and(|below| is_for(below, kind));
@@ -332,8 +336,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
     }
 
-    /// A sleep begins, for which the fabric has said that it has nothing. One whose descriptor is readable all the same, time and
-    /// again with nothing there, is looked at from now on like one without.
+    /// A sleep begins, for which the fabric has said that it has nothing. One whose descriptor is readable
+    /// all the same, time and again with nothing there, is looked at from now on like one without.
     pub(crate) fn falls_asleep(&mut self) {
         let Some(fd) = self.fabric_fd().filter(|_| self.vain > 0 && !self.failed) else {
             self.readable = 0;

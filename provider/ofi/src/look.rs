@@ -324,7 +324,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         self.out.push_back(Out::Event(Event::Closed(peer, why)));
     }
 
-    /// Whether there is something to poll for, or room for a frame that found none: that is told once, if `told`.
+    /// Whether there is something to poll for, or room for a frame that found none: that is told once, if
+    /// `told`.
     pub(crate) fn has_something(&mut self, told: bool) -> bool {
         if self.held.is_some() || !self.out.is_empty() || !self.reading.stash.is_empty() {
             return true;
@@ -354,8 +355,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
     }
 
-    /// Does what is to be done without a caller. What comes of it is told by a later [`Link::poll`](link_api::Link::poll), and
-    /// [`Link::wait_fd`](link_api::Link::wait_fd) tells a sleeper that there is something.
+    /// Does what is to be done without a caller. What comes of it is told by a later
+    /// [`Link::poll`](link_api::Link::poll), and [`Link::wait_fd`](link_api::Link::wait_fd) tells a sleeper
+    /// that there is something.
     pub fn progress(&mut self) {
         self.look_at_all();
         if !self.armed {

@@ -4,11 +4,12 @@
 //! which the other one answers. With the answer it says that frames go by the fabric from now on. Either side
 //! may say instead that they go by the connection.
 //!
-//! The other side sends nothing before it has received: where two endpoints of `tcp` (libfabric 2.1.0) connect
-//! to each other at once, one may take the other's request, which is void by then, for a newer connection, and
-//! drops the one that both have agreed on with what was sent by it. A connection of the provider's may be lost
-//! all the same, with or without an error, though both endpoints live. So the first message is sent again until
-//! the answer has come, and the answer as often as that comes; a repeated message is known by its bytes.
+//! The other side sends nothing before it has received: where two endpoints of `tcp` (libfabric 2.1.0)
+//! connect to each other at once, one may take the other's request, which is void by then, for a newer
+//! connection, and drops the one that both have agreed on with what was sent by it. A connection of the
+//! provider's may be lost all the same, with or without an error, though both endpoints live. So the first
+//! message is sent again until the answer has come, and the answer as often as that comes; a repeated message
+//! is known by its bytes.
 
 use std::time::{Duration, Instant};
 
@@ -212,8 +213,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         log::debug!("{} -> {}: the fabric leads there", self.base.addr(), self.base.peer_addr(peer));
     }
 
-    /// The first message was sent, for the first time or again. The side that decides repeats it until the answer
-    /// has come; the answer is repeated only when the message is.
+    /// The first message was sent, for the first time or again. The side that decides repeats it until the
+    /// answer has come; the answer is repeated only when the message is.
     pub(crate) fn note_first_sent(&mut self, peer: PeerId) {
         let decides = self.decides(peer);
         let at = self.at(peer);
@@ -224,8 +225,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
     }
 
-    /// The first message failed. That need not be the end: the provider's connection may be lost, and made again,
-    /// while both endpoints live. The end of a peer is told by the connection that the two meet by.
+    /// The first message failed. That need not be the end: the provider's connection may be lost, and made
+    /// again, while both endpoints live. The end of a peer is told by the connection that the two meet by.
     #[cold]
     pub(crate) fn first_failed(&mut self, peer: PeerId, why: &str) {
         let (own, name) = (self.base.addr(), self.base.peer_addr(peer));

@@ -15,7 +15,8 @@ pub(crate) fn done(code: i32) -> Result<(), i32> {
 #[derive(Debug)]
 pub(crate) struct Object<T: Fid>(*mut T);
 
-// SAFETY: an object of a provider's, which is used by one thread at a time: that is what FI_THREAD_DOMAIN asks for.
+// SAFETY: an object of a provider's, which is used by one thread at a time: that is what FI_THREAD_DOMAIN
+// asks for.
 unsafe impl<T: Fid> Send for Object<T> {}
 
 /// What has an `fid` at its front.
@@ -46,8 +47,8 @@ impl<T: Fid> Object<T> {
     }
 
     pub(crate) fn control(&self, command: i32, arg: *mut libc::c_void) -> Result<(), i32> {
-        // SAFETY: the object is open, so that its table is there, which has this operation in every version; callers give
-        // what the command takes.
+        // SAFETY: the object is open, so that its table is there, which has this operation in every version;
+        // callers give what the command takes.
         unsafe {
             let control = (*(*self.fid()).ops).control.ok_or(-fi::FI_ENOSYS)?;
             done(control(self.fid(), command, arg))
@@ -87,8 +88,8 @@ impl<T: Fid> Object<T> {
             return Ok(());
         }
         self.0 = null_mut();
-        // SAFETY: it is open, so that its table is there, which has this operation in every version; and it is not used after
-        // this.
+        // SAFETY: it is open, so that its table is there, which has this operation in every version; and it
+        // is not used after this.
         unsafe {
             let close = (*(*fid).ops).close.ok_or(-fi::FI_ENOSYS)?;
             done(close(fid))
@@ -159,7 +160,8 @@ impl Objects {
         entries: usize,
     ) -> Result<Objects, String> {
         let missing = -fi::FI_ENOSYS;
-        // SAFETY: the caller's promise; each object is open when it is used for the next one, and has the table of its sort.
+        // SAFETY: the caller's promise; each object is open when it is used for the next one, and has the
+        // table of its sort.
         unsafe {
             let fabric = step(
                 core,

@@ -38,8 +38,8 @@ pub(crate) struct Peer {
     /// A ping, or the answer to one, is still to be sent.
     pub(crate) ping_due: bool,
     pub(crate) pong_due: bool,
-    /// While the two meet: when the first message is sent again, or for the first time where the provider refused
-    /// it; how often it was sent; how often it failed.
+    /// While the two meet: when the first message is sent again, or for the first time where the provider
+    /// refused it; how often it was sent; how often it failed.
     pub(crate) again: Option<Instant>,
     pub(crate) repeats: u32,
     pub(crate) failures: u32,
@@ -58,7 +58,8 @@ pub(crate) struct Peer {
     pub(crate) broken: Option<Instant>,
     /// How many ends of it are still to be told of here.
     pub(crate) ending: u32,
-    /// Frames to it were lost, and its end has not been told of yet; or has, and that some were lost is told once.
+    /// Frames to it were lost, and its end has not been told of yet; or has, and that some were lost is told
+    /// once.
     pub(crate) losing: bool,
     pub(crate) lost: bool,
     /// Why it is cut off, if not as the connection says.

@@ -1,9 +1,10 @@
 //! Reads of peers' memory.
 //!
-//! A read that is not to go on is waited for: for a moment where memory of this side is given back, and longer where it is the peer
-//! that wants its own. If it is not over then, all are ended, with the endpoint that they were posted to ([`Below::stop_reads`]):
-//! frames make up for the others. Since their owners then end what they have lent, and others' reads with that, this is for peers
-//! that answer no more: reads from one that lives are over by themselves, also those from an endpoint that it has closed.
+//! A read that is not to go on is waited for: for a moment where memory of this side is given back, and
+//! longer where it is the peer that wants its own. If it is not over then, all are ended, with the endpoint
+//! that they were posted to ([`Below::stop_reads`]): frames make up for the others. Since their owners then
+//! end what they have lent, and others' reads with that, this is for peers that answer no more: reads from
+//! one that lives are over by themselves, also those from an endpoint that it has closed.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -212,8 +213,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         self.tell_reads();
     }
 
-    /// A peer has closed the endpoint that it had lent these generations by: providers that have connections tell of the end of reads
-    /// from there.
+    /// A peer has closed the endpoint that it had lent these generations by: providers that have connections
+    /// tell of the end of reads from there.
     pub(crate) fn let_reads_end(&mut self, peer: PeerId, last: u64) {
         self.let_end(|op| op.peer == peer && op.generation <= last, false);
         self.tell_reads();

@@ -1,9 +1,10 @@
 //! Memory that is read without its owner: registrations for peers, and reads of theirs, by libfabric's calls.
 //!
-//! Reads are posted to an endpoint of their own, since no provider has to be able to end one that is under way: an endpoint that
-//! is closed accesses no memory any more (fi_endpoint(3)), and the next read opens another one. Memory is lent by another one
-//! ([`Lender`]), for the same reason: many a provider goes on to read memory of a registration that is closed (fi_mr(3) leaves it to
-//! the application to close none that is in use).
+//! Reads are posted to an endpoint of their own, since no provider has to be able to end one that is under
+//! way: an endpoint that is closed accesses no memory any more (fi_endpoint(3)), and the next read opens
+//! another one. Memory is lent by another one ([`Lender`]), for the same reason: many a provider goes on to
+//! read memory of a registration that is closed (fi_mr(3) leaves it to the application to close none that is
+//! in use).
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -62,8 +63,8 @@ impl Modes {
 
     /// Registers memory; with an endpoint where registrations belong to one.
     ///
-    /// A device's is registered as that also where the provider would find out by itself (without FI_MR_HMEM): so one that has not what
-    /// it takes says so before it accesses any.
+    /// A device's is registered as that also where the provider would find out by itself (without
+    /// FI_MR_HMEM): so one that has not what it takes says so before it accesses any.
     fn register(
         self,
         domain: &Object<fi::fid_domain>,
@@ -120,7 +121,8 @@ impl Modes {
 /// What libfabric calls the interface of a device's memory, and the device.
 type Device = (fi::fi_hmem_iface, fi::fi_mr_attr__bindgen_ty_2);
 
-/// Of a device's memory, what that is called; of the host's nothing. `None` where an adapter is not to access it.
+/// Of a device's memory, what that is called; of the host's nothing. `None` where an adapter is not to access
+/// it.
 fn of_device(span: &Span) -> Option<Option<Device>> {
     if !span.can(Caps::DEVICE) {
         return Some(None);
@@ -137,12 +139,14 @@ fn of_device(span: &Span) -> Option<Option<Device>> {
 }
 
 /// Whether an endpoint may be closed while it reads. Of libfabric 1.17 `tcp;ofi_rxm` crashes then in
-/// fi_close(3), and the domain of `net` makes no progress any more; `tcp;ofi_rxm` and `tcp` of 2.1 do neither.
+/// fi_close(3), and the domain of `net` makes no progress any more; `tcp;ofi_rxm` and `tcp` of 2.1 do
+/// neither.
 ///
 /// # Safety
 /// `of` is what the core has given out with an info.
 unsafe fn ends_reads(of: *const fi::fi_fabric_attr) -> bool {
-    // As providers number themselves: 100 times the major number of libfabric and the minor one, above 16 bits.
+    // As providers number themselves: 100 times the major number of libfabric and the minor one, above 16
+    // bits.
     const SINCE: u32 = 201 << 16;
     // SAFETY: the caller's promise.
     let (name, version) = unsafe { ((*of).prov_name, (*of).prov_version) };
@@ -199,8 +203,8 @@ impl Remote {
             let domain = (*info).domain_attr;
             ((*info).caps, (*domain).mr_mode, (*domain).mr_key_size, (*(*info).ep_attr).max_msg_size)
         };
-        // Datagrams: a read from an endpoint that has been closed ends when all retries have failed, after minutes.
-        // SAFETY: likewise.
+        // Datagrams: a read from an endpoint that has been closed ends when all retries have failed, after
+        // minutes. SAFETY: likewise.
         if unsafe { (*(*info).ep_attr).protocol } == fi::FI_PROTO_RXD {
             return None;
         }
@@ -373,8 +377,8 @@ impl Remote {
         }
     }
 
-    /// Where a read puts its bytes is not registered. That can become otherwise when another read is over; with none under way nothing
-    /// would end the wait.
+    /// Where a read puts its bytes is not registered. That can become otherwise when another read is over;
+    /// with none under way nothing would end the wait.
     fn not_registered(&self, code: i32) -> NotSent {
         match self.error("fi_mr_reg", code) {
             NotSent::Busy if self.free.len() == READS => {
@@ -412,8 +416,8 @@ impl Remote {
         // SAFETY: an open registration.
         let desc = local.as_ref().map_or(null_mut(), |region| unsafe { (*region.at()).mem_desc });
         let context = self.contexts.context(slot);
-        // SAFETY: an open endpoint. The memory is there until the read was told to be over, or `stop` has closed the endpoint; the
-        // context is the provider's until then.
+        // SAFETY: an open endpoint. The memory is there until the read was told to be over, or `stop` has
+        // closed the endpoint; the context is the provider's until then.
         let code = unsafe {
             match (*(*ep.at()).rma).read {
                 Some(read) => {

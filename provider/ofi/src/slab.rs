@@ -10,8 +10,8 @@ const ALIGN: usize = 4096;
 
 /// Places, and for each of them a context of an operation.
 ///
-/// What the provider may touch is never looked at: a place belongs either to it, from the call that posts an operation until its
-/// completion, or to this side.
+/// What the provider may touch is never looked at: a place belongs either to it, from the call that posts an
+/// operation until its completion, or to this side.
 #[derive(Debug)]
 pub(crate) struct Slab {
     at: NonNull<u8>,
@@ -75,7 +75,8 @@ impl Slab {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        // SAFETY: allocated with these layouts. Whatever posted operations with it has closed the endpoint before.
+        // SAFETY: allocated with these layouts. Whatever posted operations with it has closed the endpoint
+        // before.
         unsafe {
             dealloc(self.at.as_ptr(), self.layout);
             dealloc(self.contexts.as_ptr().cast(), self.context_layout);

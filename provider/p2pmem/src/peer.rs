@@ -1,8 +1,9 @@
 //! Mappings of windows as a kind of memory: `hmem`'s client, so that every door takes them.
 //!
-//! The CPU can load and store such memory, but the pages may go with their device, and an access is SIGBUS then. So
-//! the client copies by `hmem`'s guarded instructions, and a fault is EIO. process_vm_readv(2) does not reach it, and
-//! no other process maps the same pages: the kernel makes a new allocation for each mapping.
+//! The CPU can load and store such memory, but the pages may go with their device, and an access is SIGBUS
+//! then. So the client copies by `hmem`'s guarded instructions, and a fault is EIO. process_vm_readv(2) does
+//! not reach it, and no other process maps the same pages: the kernel makes a new allocation for each
+//! mapping.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -68,8 +69,8 @@ fn invalidate(addr: usize, len: usize) {
 
 static REGISTERED: OnceLock<Result<Registered, i32>> = OnceLock::new();
 
-/// Registers windows as a kind of memory in this process, once. Only where this is part of libstrait.so do the other
-/// libraries of the process learn of it; in `Err`, an errno.
+/// Registers windows as a kind of memory in this process, once. Only where this is part of libstrait.so do
+/// the other libraries of the process learn of it; in `Err`, an errno.
 pub fn register() -> Result<(), i32> {
     match REGISTERED.get_or_init(|| client::register(Box::new(Windows))) {
         Ok(_) => Ok(()),
@@ -136,8 +137,9 @@ impl Client for Windows {
         }
         let own = std::ptr::with_exposed_provenance_mut::<u8>(addr);
         let (to, from) = if to_host { (host, own.cast_const()) } else { (own, host.cast_const()) };
-        // SAFETY: one side is `host`, the caller's promise. The other is inside a mapping of this process that was readable
-        // and writable a moment ago; if it was unmapped since, or its device is gone, the guard says so.
+        // SAFETY: one side is `host`, the caller's promise. The other is inside a mapping of this process
+        // that was readable and writable a moment ago; if it was unmapped since, or its device is gone, the
+        // guard says so.
         Some(unsafe { guard::copy(to, from, len) }.map_err(|_| libc::EIO))
     }
 

@@ -19,7 +19,8 @@ pub fn publishers(all: &Topology) -> Vec<usize> {
     (0..all.devices().len()).filter(|n| publishes(&all.devices()[*n])).collect()
 }
 
-/// The functions that may reach memory of others: storage, adapters, displays, accelerators, and what publishes.
+/// The functions that may reach memory of others: storage, adapters, displays, accelerators, and what
+/// publishes.
 pub fn clients(all: &Topology) -> Vec<usize> {
     let reaches = |d: &Device| matches!(d.class >> 16, 0x01 | 0x02 | 0x03 | 0x12) || d.p2pmem.is_some();
     (0..all.devices().len()).filter(|n| reaches(&all.devices()[*n])).collect()
@@ -49,8 +50,8 @@ fn note(device: &Device) -> String {
     text
 }
 
-/// The functions as they hang below each other: host, depth, function. Bridges with nothing below that matters are
-/// left out if `all_of_them` is not set.
+/// The functions as they hang below each other: host, depth, function. Bridges with nothing below that
+/// matters are left out if `all_of_them` is not set.
 fn order(all: &Topology, all_of_them: bool) -> Vec<(usize, usize, usize)> {
     let shown = clients(all);
     let mut keep = vec![all_of_them; all.devices().len()];

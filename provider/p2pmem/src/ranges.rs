@@ -103,7 +103,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a byte for each byte: nothing is given twice, nothing is refused that has room, all comes back.
+        /// Against a byte for each byte: nothing is given twice, nothing is refused that has room, all comes
+        /// back.
         #[test]
         fn ranges_are_those_of_a_map_of_bytes(from in 0u64..50, size in 0u64..256, steps in prop::collection::vec(step(), 0..200)) {
             let mut ranges = Ranges::new(from, size);

@@ -1,5 +1,5 @@
-//! BARs of devices that VFIO has, up to the calls: a file in place of the device, and a function in place of ioctl(2). A process of its
-//! own, since the function has no state but the process's.
+//! BARs of devices that VFIO has, up to the calls: a file in place of the device, and a function in place of
+//! ioctl(2). A process of its own, since the function has no state but the process's.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};

@@ -1,5 +1,5 @@
-//! Transfers while the program captures a stream into a graph. A file of its own, and one test at a time: a capture concerns all threads
-//! of a process.
+//! Transfers while the program captures a stream into a graph. A file of its own, and one test at a time: a
+//! capture concerns all threads of a process.
 
 #[path = "support/stream.rs"]
 mod support;

@@ -196,7 +196,8 @@ fn windows_are_mapped_by_the_client_itself() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// A tree that changes under a daemon that runs: what comes is served to clients that are connected, what goes is revoked.
+/// A tree that changes under a daemon that runs: what comes is served to clients that are connected, what
+/// goes is revoked.
 #[test]
 fn devices_come_and_go_while_the_daemon_runs() {
     let dir = std::env::temp_dir().join(format!("strait-daemon-changes-{}", std::process::id()));

@@ -1,4 +1,5 @@
-//! Publishers and clients that come and go while an orchestrator is in use, over a recording that is laid out bit by bit.
+//! Publishers and clients that come and go while an orchestrator is in use, over a recording that is laid out
+//! bit by bit.
 
 #[path = "support/sysfs.rs"]
 mod sysfs;

@@ -1,4 +1,5 @@
-//! What a program may do wrong, and what other processes may: nothing hangs, nothing is lost, and each mistake has its words.
+//! What a program may do wrong, and what other processes may: nothing hangs, nothing is lost, and each
+//! mistake has its words.
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;

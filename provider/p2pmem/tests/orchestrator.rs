@@ -244,7 +244,8 @@ fn a_device_that_goes_takes_its_buffers_along() {
     assert!(all.publishers().is_empty());
 }
 
-/// The driver is taken from the device and given back: the memory is other memory, which a buffer finds out by itself.
+/// The driver is taken from the device and given back: the memory is other memory, which a buffer finds out
+/// by itself.
 #[test]
 fn a_device_that_comes_back_is_another_publisher() {
     let sysfs = Sysfs::new(SWITCHES);
@@ -310,7 +311,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever is allocated, shared and freed: no two buffers overlap, the figures add up, quotas hold, all comes back.
+    /// Whatever is allocated, shared and freed: no two buffers overlap, the figures add up, quotas hold, all
+    /// comes back.
     #[test]
     fn the_books_are_right(steps in prop::collection::vec(step(), 0..120)) {
         let all = host("quota 20K uid=0\ndeny publisher=host uid=1", 40 * PAGE);

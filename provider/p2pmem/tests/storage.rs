@@ -1,4 +1,5 @@
-//! Files to memory of each kind and back: contents at odd lengths and offsets, ends of files, which way was taken and why.
+//! Files to memory of each kind and back: contents at odd lengths and offsets, ends of files, which way was
+//! taken and why.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! Transfers that go on by themselves, and those in the order of a stream, over the stand-in for CUDA's driver: that refuses calls of
-//! its functions from what a stream calls.
+//! Transfers that go on by themselves, and those in the order of a stream, over the stand-in for CUDA's
+//! driver: that refuses calls of its functions from what a stream calls.
 
 #[path = "support/stream.rs"]
 mod support;
@@ -142,7 +142,8 @@ fn errors_reach_the_request_and_the_stream_goes_on() {
     let done = request.take().unwrap();
     assert_eq!(done[0].as_ref().unwrap_err().errno(), libc::EBADF);
     assert_eq!(*done[1].as_ref().unwrap(), 100);
-    // The file is shorter than when it was queued: the rest is zeros, and the result says how many bytes it is.
+    // The file is shorter than when it was queued: the rest is zeros, and the result says how many bytes it
+    // is.
     let file = scratch.open();
     let gate = Gate::on(cu, stream);
     let request = on(&file, &[read(at, BIG, 0)], stream);

@@ -1,5 +1,5 @@
-//! A driver that refuses what is queued on a stream, at each call: nothing hangs, and what was queued before is done. A file of its own, since
-//! calls are counted in the process.
+//! A driver that refuses what is queued on a stream, at each call: nothing hangs, and what was queued before
+//! is done. A file of its own, since calls are counted in the process.
 
 use std::ffi::CStr;
 use std::sync::Arc;

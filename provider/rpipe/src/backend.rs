@@ -1,12 +1,14 @@
 //! What pipes stand on: memory of a peer that can be written and read, by whatever moves the bytes.
 //!
-//! A backend exposes memory of its own ([`Backend::expose`]), grants it to single peers by control messages, and moves
-//! bytes between its regions and those that peers have granted. The layers above choose how data and flags travel from
-//! what the path to a peer promises ([`Promise`]); nothing above asks which backend it is.
+//! A backend exposes memory of its own ([`Backend::expose`]), grants it to single peers by control messages,
+//! and moves bytes between its regions and those that peers have granted. The layers above choose how data
+//! and flags travel from what the path to a peer promises ([`Promise`]); nothing above asks which backend it
+//! is.
 //!
-//! A backend is called by one thread at a time. No call waits, but [`Backend::connect`] and [`Backend::expose`], which may
-//! take as long as a system call or a connection takes. Every operation ends with one event, also if the peer
-//! dies: within a second of that the backend reports [`Event::Gone`], after the events of all that the peer did before.
+//! A backend is called by one thread at a time. No call waits, but [`Backend::connect`] and
+//! [`Backend::expose`], which may take as long as a system call or a connection takes. Every operation ends
+//! with one event, also if the peer dies: within a second of that the backend reports [`Event::Gone`], after
+//! the events of all that the peer did before.
 
 use std::fmt;
 use std::os::fd::RawFd;
@@ -55,15 +57,17 @@ pub struct Promise {
     pub path: String,
     /// Why it is this one, for people.
     pub why: String,
-    /// Regions that this peer grants are mapped here ([`Grant::mapped`]): a store is a put, a load is a get, and what the
-    /// processor orders is ordered.
+    /// Regions that this peer grants are mapped here ([`Grant::mapped`]): a store is a put, a load is a get,
+    /// and what the processor orders is ordered.
     pub mapped: bool,
-    /// The bytes of one put become visible in the order of their addresses, the last 8 (aligned) at once and last, for puts
-    /// up to this long; 0: no such promise.
+    /// The bytes of one put become visible in the order of their addresses, the last 8 (aligned) at once and
+    /// last, for puts up to this long; 0: no such promise.
     pub within: usize,
-    /// Of two puts to this peer the later one, if [`Put::behind`] is set, becomes visible after the earlier ones.
+    /// Of two puts to this peer the later one, if [`Put::behind`] is set, becomes visible after the earlier
+    /// ones.
     pub between: bool,
-    /// [`Event::Done`] of a put says that its bytes are visible at the peer; else only that the source may be reused.
+    /// [`Event::Done`] of a put says that its bytes are visible at the peer; else only that the source may be
+    /// reused.
     pub delivered: bool,
     /// A get that starts after a put has ended finds its bytes.
     pub settled: bool,
@@ -77,7 +81,8 @@ pub struct Promise {
     pub peer_progress: bool,
     /// The most bytes that [`Backend::put_bytes`] takes; 64 at least.
     pub inject: usize,
-    /// Up to so many bytes [`Backend::put_bytes`] takes no longer than [`Backend::put`], as measured by `suite thresholds`.
+    /// Up to so many bytes [`Backend::put_bytes`] takes no longer than [`Backend::put`], as measured by
+    /// `suite thresholds`.
     pub eager: usize,
     /// The longest put or get.
     pub most: usize,
@@ -99,7 +104,8 @@ pub struct Grant {
     pub remote: RemoteId,
     /// Its bytes.
     pub len: usize,
-    /// Its bytes, where this process has them mapped. The backend has checked that an access to them cannot fault.
+    /// Its bytes, where this process has them mapped. The backend has checked that an access to them cannot
+    /// fault.
     pub mapped: Option<Memory>,
     /// Memory of a device: it is neither mapped for the processor nor put to and got from by the backend.
     pub device: Option<Arc<PeerMemory>>,
@@ -151,55 +157,63 @@ pub enum Event {
     Failed(Token, Error),
     /// A peer's notified put is visible here.
     Notified { from: Rank, data: u32 },
-    /// A control message. Each peer's come in order, none is lost. The bytes are a copy, and not to be trusted.
+    /// A control message. Each peer's come in order, none is lost. The bytes are a copy, and not to be
+    /// trusted.
     Control { from: Rank, bytes: Vec<u8>, grants: Vec<Grant> },
-    /// A peer has ended, or left. What it has put before is visible; its regions stay mapped until they are forgotten.
+    /// A peer has ended, or left. What it has put before is visible; its regions stay mapped until they are
+    /// forgotten.
     Gone { peer: Rank, why: String },
-    /// There is no descriptor, or no memory, for what this peer, or one that is not known yet, has sent: it waits, and nothing of that peer
-    /// comes before it. Raised by each [`Backend::progress`] as long as that is so.
+    /// There is no descriptor, or no memory, for what this peer, or one that is not known yet, has sent: it
+    /// waits, and nothing of that peer comes before it. Raised by each [`Backend::progress`] as long as that
+    /// is so.
     Lack { peer: Option<Rank>, why: Error },
 }
 
 /// What moves bytes between processes.
 pub trait Backend: Send + fmt::Debug {
-    /// Its name, for people, with the library or provider it uses: `strait`, `libfabric (tcp)`, `mpi (Open MPI 4.1.4)`.
+    /// Its name, for people, with the library or provider it uses: `strait`, `libfabric (tcp)`, `mpi (Open
+    /// MPI 4.1.4)`.
     fn name(&self) -> String;
 
     /// What peers reach this process by, for [`Bootstrap::publish`](crate::Bootstrap::publish).
     fn card(&self) -> Vec<u8>;
 
-    /// Introduces a peer. Called once per peer, before any other call that names it, and on one side before the other: an
-    /// event may come from a peer that was not introduced here, and answers to it are then possible without.
+    /// Introduces a peer. Called once per peer, before any other call that names it, and on one side before
+    /// the other: an event may come from a peer that was not introduced here, and answers to it are then
+    /// possible without.
     fn connect(&mut self, peer: Rank, card: &[u8]) -> Result<(), Error>;
 
-    /// What the path to a peer promises. It does not change once a control message from that peer has arrived.
+    /// What the path to a peer promises. It does not change once a control message from that peer has
+    /// arrived.
     fn promise(&self, peer: Rank) -> Promise;
 
     /// Makes a region of zeros, of a whole number of 64 bytes, that a peer can reach once it is granted.
     fn expose(&mut self, len: usize) -> Result<Region, Error>;
 
-    /// Makes memory of a device a region, whose peers map it by its driver ([`Grant::device`]): that alone can be done with it.
+    /// Makes memory of a device a region, whose peers map it by its driver ([`Grant::device`]): that alone
+    /// can be done with it.
     fn expose_device(&mut self, memory: &Arc<DeviceMemory>) -> Result<RegionId, Error> {
         let _ = memory;
         Err(Error::Unsupported(NO_DEVICES.into()))
     }
 
-    /// Takes a region back. Peers' operations on it fail from now on; where it is mapped by a peer, that peer keeps memory
-    /// which this process no longer uses.
+    /// Takes a region back. Peers' operations on it fail from now on; where it is mapped by a peer, that peer
+    /// keeps memory which this process no longer uses.
     fn withdraw(&mut self, region: RegionId) -> Result<(), Error>;
 
     /// A peer's region is not needed any more.
     fn forget(&mut self, remote: RemoteId);
 
-    /// Sends a control message of [`CONTROL_MOST`] bytes at most, and grants regions to its receiver. It is queued if it
-    /// cannot leave now.
+    /// Sends a control message of [`CONTROL_MOST`] bytes at most, and grants regions to its receiver. It is
+    /// queued if it cannot leave now.
     fn send(&mut self, to: Rank, bytes: &[u8], grants: &[RegionId]) -> Result<(), Error>;
 
     /// Starts a put. [`Error::Again`]: make progress and call again; nothing was started.
     fn put(&mut self, put: &Put) -> Result<(), Error>;
 
-    /// Puts a few bytes, [`Promise::inject`] at most, that may be reused at once; there is no event. It is behind all
-    /// earlier puts to this peer where [`Promise::between`], and keeps [`Promise::within`]. [`Error::Again`] as above.
+    /// Puts a few bytes, [`Promise::inject`] at most, that may be reused at once; there is no event. It is
+    /// behind all earlier puts to this peer where [`Promise::between`], and keeps [`Promise::within`].
+    /// [`Error::Again`] as above.
     fn put_bytes(
         &mut self,
         to: Rank,
@@ -211,8 +225,8 @@ pub trait Backend: Send + fmt::Debug {
     /// Starts a get. [`Error::Again`] as above.
     fn get(&mut self, get: &Get) -> Result<(), Error>;
 
-    /// Adds to a word (8 bytes, aligned) of a peer's region, and fetches what was there; 0 to read it alone. Ends with
-    /// [`Event::Fetched`]. Only where [`Promise::fetch`]. [`Error::Again`] as above.
+    /// Adds to a word (8 bytes, aligned) of a peer's region, and fetches what was there; 0 to read it alone.
+    /// Ends with [`Event::Fetched`]. Only where [`Promise::fetch`]. [`Error::Again`] as above.
     fn fetch_add(
         &mut self,
         peer: Rank,
@@ -230,8 +244,8 @@ pub trait Backend: Send + fmt::Debug {
     /// Whether a thread may sleep on the descriptor now; no: call [`Backend::progress`] first.
     fn arm(&mut self) -> bool;
 
-    /// Whether a thread of this library's may make progress while the program is not in a call, as a lender needs whose peers'
-    /// operations take its progress; why not.
+    /// Whether a thread of this library's may make progress while the program is not in a call, as a lender
+    /// needs whose peers' operations take its progress; why not.
     fn allows_thread(&self) -> Result<(), Error> {
         Ok(())
     }

@@ -1,9 +1,10 @@
-//! A lock that the thread which uses it alone takes by two plain stores. The first thread that enters is its owner: it says that it is
-//! inside, and looks whether it is the owner still. Another thread ends that for good: it says that there is no owner, has every thread of the
-//! process pass a full barrier (membarrier(2)), and waits until the owner is outside. From then on a mutex is the lock.
+//! A lock that the thread which uses it alone takes by two plain stores. The first thread that enters is its
+//! owner: it says that it is inside, and looks whether it is the owner still. Another thread ends that for
+//! good: it says that there is no owner, has every thread of the process pass a full barrier (membarrier(2)),
+//! and waits until the owner is outside. From then on a mutex is the lock.
 //!
-//! One of the two sees what the other has stored, since the barrier stands for the fence between the owner's store and its load.
-//! Where the kernel has no such barrier, the mutex is the lock from the beginning.
+//! One of the two sees what the other has stored, since the barrier stands for the fence between the owner's
+//! store and its load. Where the kernel has no such barrier, the mutex is the lock from the beginning.
 //!
 //! A call from within a call of the same thread (of a signal's handler) is an error.
 
@@ -68,8 +69,8 @@ pub(crate) fn enter<W: Words>(words: &W, me: usize) -> Entry {
     Entry::Slow
 }
 
-/// A thread that has the mutex: it becomes the owner, or ends that there is one. `true`: it is inside as the owner. `pause`: waits a little,
-/// for the owner to be outside; `false` to give up.
+/// A thread that has the mutex: it becomes the owner, or ends that there is one. `true`: it is inside as the
+/// owner. `pause`: waits a little, for the owner to be outside; `false` to give up.
 pub(crate) fn enter_with_mutex<W: Words>(
     words: &W,
     me: usize,
@@ -174,7 +175,8 @@ impl Others {
         self.met.load(Relaxed)
     }
 
-    /// Stays outside until one of them is inside, for the `rounds`th time: longer each time, since that one waits as well, and is let sleep.
+    /// Stays outside until one of them is inside, for the `rounds`th time: longer each time, since that one
+    /// waits as well, and is let sleep.
     pub(crate) fn let_in(&self, rounds: u32) {
         for _ in 0..100 {
             if !self.wait_now() {
@@ -194,7 +196,8 @@ pub(crate) struct Biased<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `Guard` is the only way to the value, and the protocol above lets one exist at a time, each after the one before.
+// SAFETY: `Guard` is the only way to the value, and the protocol above lets one exist at a time, each after
+// the one before.
 unsafe impl<T: Send> Sync for Biased<T> {}
 
 /// Inside.
@@ -316,13 +319,15 @@ impl<T> fmt::Debug for Biased<T> {
     }
 }
 
-/// A number that no other thread has at the same time, above those that say something else: where its own variables are.
+/// A number that no other thread has at the same time, above those that say something else: where its own
+/// variables are.
 #[inline(always)]
 fn me() -> usize {
     #[cfg(target_arch = "x86_64")]
     {
         let me: usize;
-        // SAFETY: loads the thread control block's first word, which is its own address in every ABI of x86-64.
+        // SAFETY: loads the thread control block's first word, which is its own address in every ABI of
+        // x86-64.
         unsafe {
             std::arch::asm!("mov {}, fs:0", out(reg) me, options(nostack, pure, readonly, preserves_flags))
         };

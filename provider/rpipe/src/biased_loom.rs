@@ -1,5 +1,5 @@
-//! The lock under loom: an owner that enters several times, and another thread that ends that. membarrier(2) is modelled by a fence on both
-//! sides, as in `link`'s `shm::wake`.
+//! The lock under loom: an owner that enters several times, and another thread that ends that. membarrier(2)
+//! is modelled by a fence on both sides, as in `link`'s `shm::wake`.
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicUsize;

@@ -1,5 +1,6 @@
-//! The process's part in a job: its backend, and the streams whose ends are here. Control messages are answered here,
-//! whichever call makes progress, so that two processes meet though each of them is busy with another pipe.
+//! The process's part in a job: its backend, and the streams whose ends are here. Control messages are
+//! answered here, whichever call makes progress, so that two processes meet though each of them is busy with
+//! another pipe.
 
 mod answering;
 mod lending;
@@ -28,7 +29,8 @@ use crate::{biased, forked};
 
 /// For how long a peer may take to publish its card.
 const MEET: Duration = Duration::from_secs(60);
-/// Streams that this process has not opened yet, of one peer, whose messages are kept: as many as there may be pipes in a process.
+/// Streams that this process has not opened yet, of one peer, whose messages are kept: as many as there may
+/// be pipes in a process.
 const EARLY_MOST: usize = if cfg!(test) { 1 << 8 } else { 1 << 15 };
 
 /// An operation whose success is of no interest.
@@ -73,7 +75,8 @@ pub(crate) struct Inner {
     lacks: Vec<(Option<Rank>, Error)>,
     /// Numbers of ends that were closed with operations under way: what comes of these is no other end's.
     spent: Vec<u32>,
-    /// What writers' ends that are closed had, and their readers use; whether they have messages to get from there.
+    /// What writers' ends that are closed had, and their readers use; whether they have messages to get from
+    /// there.
     wanted: Vec<(Key, Region, bool)>,
     /// Ends that were closed, and of which a peer was told since.
     refused: HashSet<Key>,
@@ -106,7 +109,8 @@ pub(crate) enum End {
 /// An end, as far as control messages and events go.
 #[derive(Debug)]
 struct Stream {
-    /// Its place, and in the upper half what tells it from those that had it before: operations of these may end later.
+    /// Its place, and in the upper half what tells it from those that had it before: operations of these may
+    /// end later.
     no: u32,
     key: Key,
     peer: Rank,

@@ -52,8 +52,8 @@ pub(crate) enum Place {
     Device { numbers: bool },
 }
 
-/// Bytes that tell a kernel of a message: its length, the lower half of its number, the place of its block, and the same half again. Each of the two
-/// words is there at once, and says of which message it is.
+/// Bytes that tell a kernel of a message: its length, the lower half of its number, the place of its block,
+/// and the same half again. Each of the two words is there at once, and says of which message it is.
 pub(crate) const NUMBER: usize = 16;
 
 impl Shape {
@@ -96,7 +96,8 @@ impl Shape {
         (self.unread_at() + INJECT_MOST).next_multiple_of(4096)
     }
 
-    /// Where the writer puts `INJECT_MOST` bytes to see how long that takes: in the reader's region, which does not read them.
+    /// Where the writer puts `INJECT_MOST` bytes to see how long that takes: in the reader's region, which
+    /// does not read them.
     pub(crate) fn unread_at(self) -> usize {
         (self.tags() + 8 * self.slots).next_multiple_of(64)
     }
@@ -167,7 +168,8 @@ pub(crate) struct Manner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Control {
     Hello,
-    /// `no`: what notifications of this stream carry. `fences`: the reader uses membarrier(2) before it sleeps.
+    /// `no`: what notifications of this stream carry. `fences`: the reader uses membarrier(2) before it
+    /// sleeps.
     Reader {
         shape: Shape,
         no: u16,

@@ -1,5 +1,5 @@
-//! Memory of devices in pipes: what is made here, what a peer has made and passed, and the copies there. What a driver has to do with it is
-//! the crate hmem's.
+//! Memory of devices in pipes: what is made here, what a peer has made and passed, and the copies there. What
+//! a driver has to do with it is the crate hmem's.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -99,7 +99,8 @@ impl DeviceMemory {
         if !inside {
             return Err(Error::Invalid("outside of the device's memory".into()));
         }
-        // SAFETY: of the mapping, which is there as long as `self`; copies are waited for within the call that gets this.
+        // SAFETY: of the mapping, which is there as long as `self`; copies are waited for within the call
+        // that gets this.
         Ok(unsafe { Span::new(self.0.addr() + at, len, Kind::Cuda) })
     }
 

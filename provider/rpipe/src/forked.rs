@@ -1,4 +1,5 @@
-//! Whether this process is a forked child of one that is in a job: what it would do to pipes it would do to its parent's.
+//! Whether this process is a forked child of one that is in a job: what it would do to pipes it would do to
+//! its parent's.
 
 use std::sync::Once;
 use std::sync::atomic::AtomicBool;

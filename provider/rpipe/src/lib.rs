@@ -1,8 +1,8 @@
 //! Remote memory by malloc, messages by a pipe, and no synchronization to write.
 //!
-//! A pipe leads from a writer to a reader. The writer allocates in the pipe's heap, which is memory of the reader, writes, and
-//! sends; the reader gets the next message where it is, and frees it. That is all: which blocks
-//! are in use, and which may be used again, the two ends tell each other.
+//! A pipe leads from a writer to a reader. The writer allocates in the pipe's heap, which is memory of the
+//! reader, writes, and sends; the reader gets the next message where it is, and frees it. That is all: which
+//! blocks are in use, and which may be used again, the two ends tell each other.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -7,8 +7,9 @@
 //! | `OVER` | lender, borrower | the memory is taken back | – |
 //! | `BACK` | borrower, lender | no operation on the memory is under way, and none follows | – |
 //!
-//! `TAKEN` and `BACK` are sent by whichever call of the borrower's process makes progress. Memory that is taken back stays until `BACK`, so
-//! that no operation ends in memory of something else. Nothing is trusted: what cannot be is ignored, with a warning.
+//! `TAKEN` and `BACK` are sent by whichever call of the borrower's process makes progress. Memory that is
+//! taken back stays until `BACK`, so that no operation ends in memory of something else. Nothing is trusted:
+//! what cannot be is ignored, with a warning.
 
 use std::collections::HashMap;
 

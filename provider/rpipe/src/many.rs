@@ -6,7 +6,8 @@ use crate::context::Context;
 use crate::several::Turns;
 use crate::{Address, Error, Patience, Pipe, PipeOptions, Rank, Side};
 
-/// Readers' ends of pipes of several writers, each with a heap of its own, which is made when its writer begins.
+/// Readers' ends of pipes of several writers, each with a heap of its own, which is made when its writer
+/// begins.
 #[derive(Debug)]
 pub struct Many {
     context: Arc<Context>,
@@ -49,8 +50,8 @@ impl Many {
         Ok(Many { context: context.clone(), pipes, ranks: writers.to_vec(), turns })
     }
 
-    /// The next message of any writer, of `most` bytes at most. [`Error::Gone`] names a writer that has ended, once, after all that it
-    /// wrote; [`Error::TooLong`] leaves the message.
+    /// The next message of any writer, of `most` bytes at most. [`Error::Gone`] names a writer that has
+    /// ended, once, after all that it wrote; [`Error::TooLong`] leaves the message.
     pub fn read(&mut self, most: usize, patience: Patience) -> Result<Received, Error> {
         loop {
             if self.turns.is_empty() {

@@ -1,4 +1,5 @@
-//! Memory that a peer may write at any time: bytes are copied in and out, words are atomics, and nothing is borrowed.
+//! Memory that a peer may write at any time: bytes are copied in and out, words are atomics, and nothing is
+//! borrowed.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
@@ -10,7 +11,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::Error;
 
-/// What private memory begins on a multiple of, as memory that is mapped does: the most that a block may ask for.
+/// What private memory begins on a multiple of, as memory that is mapped does: the most that a block may ask
+/// for.
 pub(crate) const PRIVATE_ALIGN: usize = 4096;
 
 /// A range of memory that another process, or an adapter, may read and write too.
@@ -24,7 +26,8 @@ pub struct Memory {
 
 // SAFETY: the range belongs to the process, not to a thread; `_keep` may be dropped by any thread.
 unsafe impl Send for Memory {}
-// SAFETY: a shared reference copies bytes, and gives atomics and addresses; racing bytes are the contract (`copy_in`).
+// SAFETY: a shared reference copies bytes, and gives atomics and addresses; racing bytes are the contract
+// (`copy_in`).
 unsafe impl Sync for Memory {}
 
 /// Eight words, which another process may write at any time.
@@ -36,15 +39,16 @@ impl Memory {
     /// A range that starts on a boundary of 64 bytes.
     ///
     /// # Safety
-    /// `base` is aligned to 64, and `len` bytes from there are readable and writable as long as `keep` lives, and no
-    /// Rust reference to any of them exists.
+    /// `base` is aligned to 64, and `len` bytes from there are readable and writable as long as `keep` lives,
+    /// and no Rust reference to any of them exists.
     pub unsafe fn new(base: NonNull<u8>, len: usize, keep: Arc<dyn Any + Send + Sync>) -> Memory {
         debug_assert!(base.as_ptr().addr() % 64 == 0);
         let _ = base.as_ptr().expose_provenance();
         Memory { base, len, _keep: keep }
     }
 
-    /// Zeros that no other process sees, on a multiple of the most that a block may ask for; pages that are not touched take no memory.
+    /// Zeros that no other process sees, on a multiple of the most that a block may ask for; pages that are
+    /// not touched take no memory.
     pub(crate) fn private(len: usize) -> Result<Memory, Error> {
         struct Owned(NonNull<u8>, Layout);
         // SAFETY: it owns its memory, and gives no access to it.
@@ -58,7 +62,8 @@ impl Memory {
             }
         }
         let none = || Error::Exhausted(format!("no memory for {len} bytes of a heap; make heaps smaller"));
-        // Zeros of a longer alignment than malloc's are stored one by one, which touches all pages: so it is longer instead.
+        // Zeros of a longer alignment than malloc's are stored one by one, which touches all pages: so it is
+        // longer instead.
         let with_room = len.max(64).checked_add(PRIVATE_ALIGN).ok_or_else(none)?;
         let layout = Layout::from_size_align(with_room, 8).map_err(|_| none())?;
         // SAFETY: the layout is not empty.
@@ -95,8 +100,8 @@ impl Memory {
     #[inline]
     pub fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at % 8 == 0 && at < self.len && self.len - at >= 8, "no word of the memory");
-        // SAFETY: inside and aligned (asserted; the base is aligned to 64), and mapped as long as `self`. An `AtomicU64`
-        // may be changed by others at any time, and every value is one.
+        // SAFETY: inside and aligned (asserted; the base is aligned to 64), and mapped as long as `self`. An
+        // `AtomicU64` may be changed by others at any time, and every value is one.
         unsafe { self.base.add(at).cast::<AtomicU64>().as_ref() }
     }
 
@@ -123,8 +128,9 @@ impl Memory {
     #[inline]
     pub fn copy_in(&self, at: usize, bytes: &[u8]) {
         assert!(at <= self.len && bytes.len() <= self.len - at, "outside of the memory");
-        // SAFETY: inside (asserted) and mapped; `bytes` is a borrow of other memory (the promise of `new`). A process
-        // that races with this copy is outside of this program; a thread of this one is kept away by the pipe's lock.
+        // SAFETY: inside (asserted) and mapped; `bytes` is a borrow of other memory (the promise of `new`). A
+        // process that races with this copy is outside of this program; a thread of this one is kept away by
+        // the pipe's lock.
         unsafe { self.base.as_ptr().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
@@ -141,8 +147,8 @@ impl Memory {
 }
 
 impl Memory {
-    /// Copies bytes to other memory; whole words, where both places and the length are multiples of 8, are stored one by one,
-    /// each at once.
+    /// Copies bytes to other memory; whole words, where both places and the length are multiples of 8, are
+    /// stored one by one, each at once.
     ///
     /// # Panics
     /// If they are not inside.
@@ -155,7 +161,8 @@ impl Memory {
             }
             return;
         }
-        // SAFETY: both are inside (asserted) and mapped, and `copy_to` takes ranges that overlap; as for races see `copy_in`.
+        // SAFETY: both are inside (asserted) and mapped, and `copy_to` takes ranges that overlap; as for
+        // races see `copy_in`.
         unsafe { self.base.as_ptr().add(at).copy_to(to.base.as_ptr().add(to_at), len) };
     }
 }

@@ -29,9 +29,11 @@ pub enum Side {
 pub(crate) enum Visit {
     /// Whether the flag of its next message is raised; `false` also where a load does not tell.
     Glance,
-    /// Whether a read would end at once, with a message or an error. `begin`: sets the end up; else it may not be, as long as nothing comes.
+    /// Whether a read would end at once, with a message or an error. `begin`: sets the end up; else it may
+    /// not be, as long as nothing comes.
     Ask { begin: bool },
-    /// Asks the writer to wake this process; whether it will. A heavy barrier has to follow, before the next look.
+    /// Asks the writer to wake this process; whether it will. A heavy barrier has to follow, before the next
+    /// look.
     Arm,
     /// Whether a glance finds all that comes, without progress.
     Polls,
@@ -99,8 +101,9 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Opens an end of a pipe to a peer. Nothing is sent before it is used, unless it is eager: the peer opens its end at any time, and
-    /// of several pipes between two processes the first that one opens leads to the first that the other does.
+    /// Opens an end of a pipe to a peer. Nothing is sent before it is used, unless it is eager: the peer
+    /// opens its end at any time, and of several pipes between two processes the first that one opens leads
+    /// to the first that the other does.
     pub fn open(context: &Arc<Context>, peer: Rank, options: &PipeOptions) -> Result<Pipe, Error> {
         if peer >= context.size() {
             return Err(Error::Invalid(format!(
@@ -170,7 +173,8 @@ impl Pipe {
             .ok_or_else(|| Error::Invalid("this is the writer's end: it does not read".into()))
     }
 
-    /// What mostly happens of [`Pipe::alloc`], and so on below: `None` has changed nothing, and says nothing of why.
+    /// What mostly happens of [`Pipe::alloc`], and so on below: `None` has changed nothing, and says nothing
+    /// of why.
     #[inline(always)]
     pub(crate) fn alloc_quickly(&mut self, len: usize) -> Option<Address> {
         Some(Address::new(false, self.writer.as_mut()?.alloc_quickly(len, 1)?))
@@ -217,8 +221,8 @@ impl Pipe {
         Ok(Address::new(false, self.writer()?.alloc(len, align, patience)?))
     }
 
-    /// Where a block is: memory of this process, for the program to use until it sends the block or frees it. The peer
-    /// may write there too.
+    /// Where a block is: memory of this process, for the program to use until it sends the block or frees it.
+    /// The peer may write there too.
     #[inline]
     pub fn address(&mut self, address: Address) -> Result<*mut u8, Error> {
         if address.read {
@@ -240,7 +244,8 @@ impl Pipe {
         self.write_timed(address, len, Patience::Forever)
     }
 
-    /// As [`Pipe::write`]. `Again`: the path has not taken it within the time, and the block is still this end's.
+    /// As [`Pipe::write`]. `Again`: the path has not taken it within the time, and the block is still this
+    /// end's.
     #[inline]
     pub fn write_timed(
         &mut self,
@@ -264,8 +269,9 @@ impl Pipe {
         self.writer()?.send(address.block(), None, handler, Patience::Forever)
     }
 
-    /// Sends `len` bytes of memory of any kind, the host's or a device's, as a message: without a block of the program's, and over a path
-    /// that allows it without another copy. The memory may be used again when this returns.
+    /// Sends `len` bytes of memory of any kind, the host's or a device's, as a message: without a block of
+    /// the program's, and over a path that allows it without another copy. The memory may be used again when
+    /// this returns.
     ///
     /// # Safety
     /// So many bytes are readable there, by the processor or by the device whose memory it is.
@@ -304,7 +310,8 @@ impl Pipe {
         Ok((Address::new(true, taken.block), taken.len, taken.handler))
     }
 
-    /// The next message, as [`Pipe::read_any`], if one is there; the time is for its bytes. `None`: there is none.
+    /// The next message, as [`Pipe::read_any`], if one is there; the time is for its bytes. `None`: there is
+    /// none.
     pub(crate) fn read_if_any(
         &mut self,
         most: usize,
@@ -317,7 +324,8 @@ impl Pipe {
         }
     }
 
-    /// Allocates a block, if there is room by what is known and what the reader has put; `None`: not now, or the end is not set up.
+    /// Allocates a block, if there is room by what is known and what the reader has put; `None`: not now, or
+    /// the end is not set up.
     pub(crate) fn alloc_now(&mut self, len: usize) -> Result<Option<Address>, Error> {
         Ok(self.writer()?.alloc_now(len)?.map(|block| Address::new(false, block)))
     }
@@ -364,7 +372,8 @@ impl Pipe {
         self.writer.as_ref()?.room()
     }
 
-    /// The length of the next message, if it is there. Looks alone find each message, and an end: [`Error::Gone`].
+    /// The length of the next message, if it is there. Looks alone find each message, and an end:
+    /// [`Error::Gone`].
     pub fn peek(&mut self) -> Result<Option<usize>, Error> {
         Ok(self.reader()?.peek_on(usize::MAX)?.map(|notice| notice.len as usize))
     }
@@ -374,7 +383,8 @@ impl Pipe {
         Ok(self.reader()?.peek(usize::MAX)?.map(|notice| notice.len as usize))
     }
 
-    /// Has the writer wake this process's descriptor with the next message; ask once more with [`Pipe::peek`] before sleeping.
+    /// Has the writer wake this process's descriptor with the next message; ask once more with [`Pipe::peek`]
+    /// before sleeping.
     pub fn arm(&mut self) -> Result<(), Error> {
         if self.peek_now()?.is_some() { Ok(()) } else { self.reader()?.say_asleep().or(Ok(())) }
     }

@@ -4,8 +4,8 @@ use crate::memory::zeroed;
 use crate::tags::Range;
 use crate::{Block, Error};
 
-/// For each granule: the length in granules of the block that begins there, with `LIVE` if the reader has it; its length in bytes; its
-/// generation.
+/// For each granule: the length in granules of the block that begins there, with `LIVE` if the reader has it;
+/// its length in bytes; its generation.
 type Entry = [u32; 3];
 const LIVE: u32 = 1 << 31;
 
@@ -121,7 +121,8 @@ mod tests {
         assert_eq!(received.free(block).unwrap(), Range { from: 8, len: 2 });
         assert!(matches!(received.free(block), Err(Error::Stale(_))), "freed twice");
         assert_eq!((received.blocks, received.bytes), (0, 0));
-        // A length of 0 has a block all the same, and one that is longer than its message comes back as a whole.
+        // A length of 0 has a block all the same, and one that is longer than its message comes back as a
+        // whole.
         received.take(Block { granule: 9, generation: 1 }, 0, 1).unwrap();
         received.take(Block { granule: 0, generation: 1 }, 1, 5).unwrap();
         assert_eq!(received.free(Block { granule: 0, generation: 1 }).unwrap(), Range { from: 0, len: 5 });

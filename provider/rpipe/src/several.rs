@@ -1,8 +1,8 @@
 //! Waiting for one of several pipes, and whose turn it is among them.
 //!
-//! A round is one look at each pipe, and each that has a message gets a turn, so none waits for more than one message of each of
-//! the others. Rounds of all pipes are few where few have messages: those that had some in the last one are looked at alone for
-//! `SHORT` rounds at most.
+//! A round is one look at each pipe, and each that has a message gets a turn, so none waits for more than one
+//! message of each of the others. Rounds of all pipes are few where few have messages: those that had some in
+//! the last one are looked at alone for `SHORT` rounds at most.
 
 use std::collections::VecDeque;
 
@@ -26,7 +26,8 @@ impl Several for [Pipe] {
     }
 }
 
-/// Turns between two rounds that ask, with progress: writers that begin, or end, while others write without end.
+/// Turns between two rounds that ask, with progress: writers that begin, or end, while others write without
+/// end.
 const ASK: u32 = 256;
 
 /// Whose turn it is.

@@ -1,7 +1,9 @@
-//! A slot: one message's notice, a cache line in memory of the reader. The writer stores what the message is, and its bytes if they
-//! are few, and then the flag right behind; the reader looks at the flag, and at the rest once it is there.
+//! A slot: one message's notice, a cache line in memory of the reader. The writer stores what the message is,
+//! and its bytes if they are few, and then the flag right behind; the reader looks at the flag, and at the
+//! rest once it is there.
 //!
-//! The flag is the message's number, counted from 1, so neither zeros nor what an earlier message has left is taken for it.
+//! The flag is the message's number, counted from 1, so neither zeros nor what an earlier message has left is
+//! taken for it.
 
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
@@ -94,7 +96,8 @@ impl Notice {
     }
 }
 
-/// Writer: fills the slot at `at` and raises its flag. `data`: the message's bytes as words, if they are in the slot.
+/// Writer: fills the slot at `at` and raises its flag. `data`: the message's bytes as words, if they are in
+/// the slot.
 #[inline(always)]
 pub(crate) fn publish<W: Words>(
     to: &W,

@@ -1,4 +1,5 @@
-//! A message under loom: what the reader finds behind a raised flag is that message, in the slot and in its block.
+//! A message under loom: what the reader finds behind a raised flag is that message, in the slot and in its
+//! block.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

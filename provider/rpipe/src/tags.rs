@@ -1,9 +1,10 @@
-//! Tags: ranges of the heap that the reader has freed, on their way to the writer. They are the messages of the bootstrap pipe,
-//! which leads from the reader of a pipe to its writer: a ring of words, each of them a tag and its own flag.
+//! Tags: ranges of the heap that the reader has freed, on their way to the writer. They are the messages of
+//! the bootstrap pipe, which leads from the reader of a pipe to its writer: a ring of words, each of them a
+//! tag and its own flag.
 //!
-//! A tag is one word, so it is there or not. Its lap, which is never 0, tells it from the one that was in its place a lap before. The
-//! ring has as many places as there are slots for messages, and the writer has no more blocks out than
-//! that: so there is always a place for a tag, and the reader never waits for one.
+//! A tag is one word, so it is there or not. Its lap, which is never 0, tells it from the one that was in its
+//! place a lap before. The ring has as many places as there are slots for messages, and the writer has no
+//! more blocks out than that: so there is always a place for a tag, and the reader never waits for one.
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 

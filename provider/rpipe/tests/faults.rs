@@ -1,5 +1,5 @@
-//! Peers that are killed, at every step: the other's calls end with an error, what was written before is read, and the memory of the pipe is
-//! given back.
+//! Peers that are killed, at every step: the other's calls end with an error, what was written before is
+//! read, and the memory of the pipe is given back.
 
 mod job;
 

@@ -1,5 +1,5 @@
-//! A member of a group that is killed, in each call and before it: the calls of all that wait end with an error that names it, and
-//! their memory comes back. So does the reader's of many writers, which reads on.
+//! A member of a group that is killed, in each call and before it: the calls of all that wait end with an
+//! error that names it, and their memory comes back. So does the reader's of many writers, which reads on.
 
 mod job;
 

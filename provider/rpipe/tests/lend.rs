@@ -35,7 +35,8 @@ fn pause() -> ! {
     }
 }
 
-/// Tests that run in one process have their memory at one time. One that looks at all mappings of the process runs alone.
+/// Tests that run in one process have their memory at one time. One that looks at all mappings of the process
+/// runs alone.
 static MAPPINGS: RwLock<()> = RwLock::new(());
 
 fn beside_others() -> RwLockReadGuard<'static, ()> {

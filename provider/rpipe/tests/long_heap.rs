@@ -1,4 +1,5 @@
-//! Ten million allocations of every policy: run with `cargo test --release -p strait-rpipe --test long_heap -- --ignored --nocapture`.
+//! Ten million allocations of every policy: run with `cargo test --release -p strait-rpipe --test long_heap
+//! -- --ignored --nocapture`.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Programs in C, compiled against the header and the library: the slide's, unchanged, and one that calls every function.
+//! Programs in C, compiled against the header and the library: the slide's, unchanged, and one that calls
+//! every function.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

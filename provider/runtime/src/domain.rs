@@ -16,7 +16,8 @@ use crate::{Attached, Deadline, Error, Poisoned, Wait, catch};
 
 /// How often a blocking call looks before it sleeps.
 const SPINS: u32 = 100;
-/// For how long a peer is waited for that is inside an access of memory which is taken back, and between two looks.
+/// For how long a peer is waited for that is inside an access of memory which is taken back, and between two
+/// looks.
 const PATIENCE: Patience = Patience::Second;
 const PAUSE: Duration = Duration::from_micros(100);
 /// Between two looks of a thread while another one sleeps on the same object.
@@ -112,8 +113,8 @@ impl<L: RmaLink> Runtime<L> {
     /// A domain with manual progress whose caller keeps its calls apart: entering takes no atomic exchange.
     ///
     /// # Safety
-    /// From the beginning of a call of this runtime to its end, or that of the guard it returns, no other thread
-    /// calls, and each of these comes before the next as a synchronization between threads has it.
+    /// From the beginning of a call of this runtime to its end, or that of the guard it returns, no other
+    /// thread calls, and each of these comes before the next as a synchronization between threads has it.
     pub unsafe fn serialized(engine: Domain<L>) -> Self {
         // SAFETY: the caller's promise; there is no thread of ours that enters by itself.
         Runtime { lock: unsafe { Lock::serialized(State::new(engine)) }, progress: None }
@@ -204,15 +205,15 @@ impl<L: RmaLink> Runtime<L> {
         }
         let quiet = watched.is_awaited(&engine) && engine.watch(watched, wait);
         if quiet {
-            // Not before: another thread may sleep on the descriptor, and what has woken it is to do so until this one has
-            // registered both.
+            // Not before: another thread may sleep on the descriptor, and what has woken it is to do so until
+            // this one has registered both.
             wait.lower();
         }
         Ok(quiet)
     }
 
-    /// Closes something that is in the domain and that no peer accesses; `wait`: what its sleepers sleep on. In a poisoned
-    /// domain there is nothing to be done about it.
+    /// Closes something that is in the domain and that no peer accesses; `wait`: what its sleepers sleep on.
+    /// In a poisoned domain there is nothing to be done about it.
     pub fn close_in(
         &self,
         wait: Option<&Arc<Wait>>,
@@ -225,9 +226,9 @@ impl<L: RmaLink> Runtime<L> {
         close(&mut engine)
     }
 
-    /// Closes something that peers access: an endpoint, or a registration. While one is inside an access, `close` answers
-    /// [`Busy`](EngineError::Busy), and is called again for a second, with the domain left in between. In a poisoned domain
-    /// it is not called: the first of these calls closes all of its endpoints.
+    /// Closes something that peers access: an endpoint, or a registration. While one is inside an access,
+    /// `close` answers [`Busy`](EngineError::Busy), and is called again for a second, with the domain left in
+    /// between. In a poisoned domain it is not called: the first of these calls closes all of its endpoints.
     pub fn take_back(
         &self,
         mut close: impl FnMut(&mut Domain<L>) -> Result<(), EngineError>,
@@ -238,8 +239,9 @@ impl<L: RmaLink> Runtime<L> {
         })
     }
 
-    /// Cancels what was posted to an endpoint, as [`Domain::ep_cancel`] does. While the receiver of a send is inside an access
-    /// the domain is left in between, for a second at most. Of a poisoned domain it unwinds, as [`Runtime::lock`] does.
+    /// Cancels what was posted to an endpoint, as [`Domain::ep_cancel`] does. While the receiver of a send is
+    /// inside an access the domain is left in between, for a second at most. Of a poisoned domain it unwinds,
+    /// as [`Runtime::lock`] does.
     pub fn cancel(&self, ep: EpId, ctx: Ctx) -> Result<(), EngineError> {
         let mut begun = None;
         in_turns(|patience| {
@@ -263,8 +265,9 @@ impl<L: RmaLink> Runtime<L> {
     /// A blocking call: looks until there is something, and sleeps in between. `None`: the deadline has
     /// passed, after one look at least.
     ///
-    /// A look makes progress, and finds out by itself what else ends the call. [`Wait::raise`] has it
-    /// look again. Of several threads that wait on one object in such calls one sleeps, and the others look each millisecond.
+    /// A look makes progress, and finds out by itself what else ends the call. [`Wait::raise`] has it look
+    /// again. Of several threads that wait on one object in such calls one sleeps, and the others look each
+    /// millisecond.
     pub fn block<T>(
         &self,
         wait: &Arc<Wait>,
@@ -294,16 +297,16 @@ impl<L: RmaLink> Runtime<L> {
             } else if held.is_some() && wait.fd().is_ok() {
                 self.sleep(watched, wait, until)?;
             } else {
-                // Also where no descriptor is free to sleep on: the application may have made its own in time, and what the looks
-                // have taken for it would be lost with an error.
+                // Also where no descriptor is free to sleep on: the application may have made its own in
+                // time, and what the looks have taken for it would be lost with an error.
                 std::thread::sleep(until.left().map_or(NAP, |left| left.min(NAP)));
                 held = held.or_else(|| wait.hold());
             }
         }
     }
 
-    /// Sleeps until what is watched may have come. The descriptor is there: another thread may set the timer from the moment on
-    /// at which this one is registered.
+    /// Sleeps until what is watched may have come. The descriptor is there: another thread may set the timer
+    /// from the moment on at which this one is registered.
     fn sleep(&self, watched: Watched, wait: &Arc<Wait>, until: Deadline) -> Result<(), Error> {
         let mut engine = self.enter()?;
         let quiet = watched.is_awaited(&engine) && engine.watch(watched, wait);
@@ -318,7 +321,8 @@ impl<L: RmaLink> Runtime<L> {
     }
 }
 
-/// Calls what answers [`Busy`](EngineError::Busy) while a peer is inside an access, again and again for a second.
+/// Calls what answers [`Busy`](EngineError::Busy) while a peer is inside an access, again and again for a
+/// second.
 fn in_turns(mut turn: impl FnMut(Patience) -> Result<(), EngineError>) -> Result<(), EngineError> {
     let (begin, mut turns) = (Instant::now(), 0u32);
     loop {
@@ -373,7 +377,8 @@ impl<L: RmaLink> State<L> {
             }
             sleeps_on
         });
-        // What this thread did may have disarmed the links, or left something to do, and may have been its last call.
+        // What this thread did may have disarmed the links, or left something to do, and may have been its
+        // last call.
         let tended = self.kept || self.armed_now;
         if !tended && !self.sleepers.is_empty() && !self.engine.is_armed() {
             self.sleepers.iter().for_each(|(_, wait)| wait.look_soon());

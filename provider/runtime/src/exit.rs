@@ -3,13 +3,15 @@
 //! A handler of atexit(3) makes progress in the links of the domains that asked for it, which is sound then:
 //!
 //! - A provider below still works. libfabric's core and its providers end in destructors of their libraries,
-//!   which the dynamic linker runs behind all handlers of atexit(3). Where a provider has such a handler itself, it
-//!   was registered when the provider was opened, before this one, and handlers run in the opposite order.
-//! - No other thread is inside: the handler takes the domain's lock, and tries for no longer than the limit. A
-//!   domain whose application promised to keep its calls apart has no lock to rely on, since no thread
+//!   which the dynamic linker runs behind all handlers of atexit(3). Where a provider has such a handler
+//!   itself, it was registered when the provider was opened, before this one, and handlers run in the
+//!   opposite order.
+//! - No other thread is inside: the handler takes the domain's lock, and tries for no longer than the limit.
+//!   A domain whose application promised to keep its calls apart has no lock to rely on, since no thread
 //!   promised to be out of its calls at exit(3): it is left alone unless the process has no other thread.
 //! - A forked child has none of it: neither the list, nor the locks of its parent's domains.
-//! - What comes meanwhile stays with the links, and the domains as they are: handlers that run later may call.
+//! - What comes meanwhile stays with the links, and the domains as they are: handlers that run later may
+//!   call.
 
 use std::mem::forget;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -80,8 +82,8 @@ fn list(most: Duration) -> Option<MutexGuard<'static, Vec<Weak<dyn Settles>>>> {
     }
 }
 
-/// What the endpoints of this domain have sent arrives also where the process exits without closing them, if that
-/// takes no longer than `most`. The caller is a library that is never unloaded, or a program.
+/// What the endpoints of this domain have sent arrives also where the process exits without closing them, if
+/// that takes no longer than `most`. The caller is a library that is never unloaded, or a program.
 pub fn settle_at_exit<H: Host>(host: &Arc<H>, most: Duration) {
     static HANDLER: AtomicU32 = AtomicU32::new(0);
     let Some(mut all) = list(MOMENT) else {

@@ -92,16 +92,17 @@ impl<T> Lock<T> {
     pub(crate) fn enter_at_exit(&self) -> Result<Option<Guard<'_, T>>, Poisoned> {
         // A forked child: a thread that it has not may have left the value in any state.
         let other = self.pid != std::process::id() || self.state.load(Ordering::Relaxed) == DEAD;
-        // Where there are no other threads none enters while this one is in. One that has ended since its last
-        // call passed through the kernel's locks, as has this one's question for it.
+        // Where there are no other threads none enters while this one is in. One that has ended since its
+        // last call passed through the kernel's locks, as has this one's question for it.
         if other || !self.shared && !is_alone() {
             return Err(Poisoned);
         }
         Ok(self.step(FREE, HELD).then_some(Guard { lock: self, exclusive: PhantomData }))
     }
 
-    /// The value, once a panic has been inside, to one thread at a time: it may be in any state. `None`: there was no
-    /// panic, or it was in another process, which a thread may have left in the middle of a store.
+    /// The value, once a panic has been inside, to one thread at a time: it may be in any state. `None`:
+    /// there was no panic, or it was in another process, which a thread may have left in the middle of a
+    /// store.
     pub(crate) fn remains(&self) -> Option<Remains<'_, T>> {
         let held = self.remains.lock().unwrap_or_else(PoisonError::into_inner);
         let own = self.pid == std::process::id();
@@ -238,8 +239,9 @@ pub(crate) struct Remains<'a, T> {
 impl<T> Deref for Remains<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: the lock was dead when this was made, and stays so: there is no guard, since the last one stored that
-        // state when it went, in this process, and none is made any more. Of these there is one at a time.
+        // SAFETY: the lock was dead when this was made, and stays so: there is no guard, since the last one
+        // stored that state when it went, in this process, and none is made any more. Of these there is one
+        // at a time.
         unsafe { &*self.lock.value.get() }
     }
 }

@@ -91,8 +91,8 @@ fn run<L: RmaLink>(runtime: &Runtime<L>) {
     }
 }
 
-/// All signals blocked, as long as this lives: they are for the application's threads. But for those of a fault,
-/// which `hmem::guard` handles in the thread that has it; blocked, they would end the process.
+/// All signals blocked, as long as this lives: they are for the application's threads. But for those of a
+/// fault, which `hmem::guard` handles in the thread that has it; blocked, they would end the process.
 struct Signals(libc::sigset_t);
 
 impl Signals {

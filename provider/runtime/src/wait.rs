@@ -11,8 +11,8 @@ use libc::c_int;
 
 use crate::Error;
 
-/// When a sleeper looks although nothing woke it: so long after a call of another thread that left the links not
-/// armed, unless another such call followed.
+/// When a sleeper looks although nothing woke it: so long after a call of another thread that left the links
+/// not armed, unless another such call followed.
 const SOON: Duration = Duration::from_millis(1);
 /// How often in a row such calls keep it from looking.
 const MOST: u32 = 100;
@@ -31,11 +31,12 @@ pub struct Wait {
     timed: AtomicBool,
     /// A call left the links not armed after the one for which the timer was set.
     stirred: AtomicBool,
-    /// Link descriptors, and how many bindings brought each. Its lock is also that of `fds`, of the
-    /// timer and of the eventfd: when it is free, the eventfd is readable only if `raised`, and the timer set if `timed`.
+    /// Link descriptors, and how many bindings brought each. Its lock is also that of `fds`, of the timer and
+    /// of the eventfd: when it is free, the eventfd is readable only if `raised`, and the timer set if
+    /// `timed`.
     links: Mutex<Vec<(RawFd, usize)>>,
-    /// What blocking calls sleep on, beside an application that sleeps on the descriptor: it has raises, a timer and a place
-    /// among the sleepers of its own, so that neither forgets what is to wake the other.
+    /// What blocking calls sleep on, beside an application that sleeps on the descriptor: it has raises, a
+    /// timer and a place among the sleepers of its own, so that neither forgets what is to wake the other.
     calls: OnceLock<Arc<Wait>>,
 }
 
@@ -135,8 +136,8 @@ impl Wait {
         own(wait) || wait.calls.get().is_some_and(own)
     }
 
-    /// The right to lower it and to sleep here, which one blocking call has at a time: a raise wakes a thread for certain only while no other
-    /// one lowers it.
+    /// The right to lower it and to sleep here, which one blocking call has at a time: a raise wakes a thread
+    /// for certain only while no other one lowers it.
     pub(crate) fn hold(&self) -> Option<Held<'_>> {
         (!self.held.swap(true, Ordering::Acquire)).then(|| Held(self))
     }
@@ -165,8 +166,8 @@ impl Wait {
         }
     }
 
-    /// Forgets earlier raises; to be called before looking for the reason of one, or in the lock of the domain if each raise
-    /// and its reason are.
+    /// Forgets earlier raises; to be called before looking for the reason of one, or in the lock of the
+    /// domain if each raise and its reason are.
     pub fn lower(&self) {
         self.need_not_look();
         if self.raised.load(Ordering::SeqCst) {
@@ -179,8 +180,8 @@ impl Wait {
         }
     }
 
-    /// Another thread's call left the links not armed, so that no peer wakes the thread that sleeps here: it is to look,
-    /// once such calls have ceased. Costs a system call for the first of them alone.
+    /// Another thread's call left the links not armed, so that no peer wakes the thread that sleeps here: it
+    /// is to look, once such calls have ceased. Costs a system call for the first of them alone.
     pub(crate) fn look_soon(&self) {
         if self.timed.load(Ordering::SeqCst) {
             self.stirred.store(true, Ordering::SeqCst);
@@ -205,8 +206,8 @@ impl Wait {
         }
     }
 
-    /// Sleeps until a raise or a link's descriptor ends that, at most until the deadline. It may return earlier: the
-    /// caller looks, and sleeps again.
+    /// Sleeps until a raise or a link's descriptor ends that, at most until the deadline. It may return
+    /// earlier: the caller looks, and sleeps again.
     pub fn sleep(&self, until: Deadline) -> Result<(), Error> {
         let fds = self.fds()?;
         for _ in 0..MOST {
@@ -298,7 +299,8 @@ fn owned(call: &'static str, fd: c_int) -> Result<OwnedFd, Error> {
 }
 
 /// An endpoint's link among what a [`Wait`] sleeps on, for as long as this lives. The same link may be there
-/// several times, once for each way the endpoint is bound. To be dropped before the link's descriptor is closed.
+/// several times, once for each way the endpoint is bound. To be dropped before the link's descriptor is
+/// closed.
 #[derive(Debug)]
 pub struct Attached {
     wait: Arc<Wait>,

@@ -1,4 +1,5 @@
-//! How often a process wakes in which nothing happens. The only test of its process, since it counts what that does.
+//! How often a process wakes in which nothing happens. The only test of its process, since it counts what
+//! that does.
 
 mod common;
 
@@ -44,8 +45,8 @@ fn count<L: Pair>(node: &Node<L>, most: u64) {
 #[test]
 #[cfg_attr(tsan, ignore = "ThreadSanitizer's own thread sleeps and wakes ten times a second")]
 fn a_sleeper_wakes_for_its_message_and_not_before() {
-    // Each link has a timer of its own, once a second (docs/faults.md), which wakes the reader and the progress thread.
-    // The latter two wake each other.
+    // Each link has a timer of its own, once a second (docs/faults.md), which wakes the reader and the
+    // progress thread. The latter two wake each other.
     const WATCHED: Duration = Duration::from_secs(3);
     for (progress, each_second) in [(Progress::Manual, 3.0), (Progress::Auto, 8.0)] {
         let ([a, b], [to_b, _]) = ShmLink::nodes(progress);

@@ -173,15 +173,16 @@ fn a_poll_by_another_thread_leaves_no_sleeper_asleep_for_good<L: Pair>() {
     b.recv(Span::leak(8), 2);
     patient(|| b.runtime.try_wait(|_| Watched::Cq(b.cq), &b.wait).unwrap().then_some(()));
     assert!(!readable(&b.wait, 0));
-    // A poll that finds nothing, and is the last one of its thread: peers have been told that no wake-up is needed.
+    // A poll that finds nothing, and is the last one of its thread: peers have been told that no wake-up is
+    // needed.
     b.runtime.lock_to_poll().progress();
     a.send(to_b, b"message!", OpFlags::default());
     assert!(readable(&b.wait, 60_000), "the sleeper is not woken");
     assert_eq!(next(&b).ctx.0, 2);
 }
 
-/// One thread sleeps without a time limit, another one of the same domain polls now and then, and never when the message
-/// comes: nothing but its last poll could have the sleeper look.
+/// One thread sleeps without a time limit, another one of the same domain polls now and then, and never when
+/// the message comes: nothing but its last poll could have the sleeper look.
 fn a_blocking_call_ends_though_another_thread_has_polled<L: Pair>() {
     let ([a, b], [to_b, _]) = L::nodes(Progress::Manual);
     let done = AtomicU64::new(0);
@@ -213,8 +214,8 @@ fn a_blocking_call_ends_though_another_thread_has_polled<L: Pair>() {
     });
 }
 
-/// The application sleeps on the descriptor, and a blocking call for the same queue ends: the last look of that one has disarmed
-/// the links.
+/// The application sleeps on the descriptor, and a blocking call for the same queue ends: the last look of
+/// that one has disarmed the links.
 fn a_blocking_call_leaves_a_sleeper_on_the_descriptor_to_be_woken<L: Pair>() {
     let ([a, b], [to_b, _]) = L::nodes(Progress::Manual);
     for round in 0..3 {
@@ -245,7 +246,8 @@ fn what_wakes_a_sleeper_on_the_descriptor_stands_until_that_one_sleeps_again<L: 
     assert!(!readable(&b.cntr_wait, 0));
 }
 
-/// More has come than one look takes in: another thread may not sleep yet. The one that does hears of the change.
+/// More has come than one look takes in: another thread may not sleep yet. The one that does hears of the
+/// change.
 fn one_that_finds_something_to_do_first_leaves_the_other_to_be_woken<L: Pair>() {
     let ([a, b], [to_b, _]) = L::nodes(Progress::Manual);
     let unchanged = |_: &_| Watched::Cntr(b.cntr, 0, 0);
@@ -273,7 +275,8 @@ fn a_progress_thread_delivers_while_the_application_makes_no_call<L: Pair>() {
     for len in [8, 500, 5_000, 300_000] {
         let (sent, room) = (pattern(len, len), Span::leak(len));
         b.recv(room, 1);
-        // From here on only the progress thread calls for `b`: that the message is delivered says that it did.
+        // From here on only the progress thread calls for `b`: that the message is delivered says that it
+        // did.
         a.send(to_b, &sent, OpFlags::COMPLETION | OpFlags::DELIVERY);
         let done = next(&a);
         assert_eq!((done.what, done.err), (What::MSG | What::SEND, None));

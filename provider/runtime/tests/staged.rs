@@ -21,8 +21,9 @@ fn completes<L: Pair>(node: &Node<L>, other: &Node<L>) -> usize {
     patient(next).ctx.0
 }
 
-/// One thread posts an operation on a device's memory whose copies are held, another one then exchanges messages with the
-/// same peer through the same domains. If a call waited for the device inside of the domain, these would never complete.
+/// One thread posts an operation on a device's memory whose copies are held, another one then exchanges
+/// messages with the same peer through the same domains. If a call waited for the device inside of the
+/// domain, these would never complete.
 fn others_go_on_while_a_device_copies<L: Pair>() {
     const LEN: usize = 1_000_000;
     let ([a, b], [to_b, to_a]) = L::nodes(Progress::Manual);

@@ -89,7 +89,8 @@ pub struct strait_storage_info {
     pub why: [c_char; 240],
 }
 
-/// The words of the last error that a function of this header returned in this thread. Valid until the next one.
+/// The words of the last error that a function of this header returned in this thread. Valid until the next
+/// one.
 #[unsafe(no_mangle)]
 pub extern "C" fn strait_storage_error() -> *const c_char {
     crate::peer::strait_p2pmem_error()
@@ -130,7 +131,8 @@ pub unsafe extern "C" fn strait_storage_open(
 /// Closes a file. What was submitted goes on.
 ///
 /// # Safety
-/// `opened` is NULL or came from strait_storage_open, was not closed, and no other function is being called with it.
+/// `opened` is NULL or came from strait_storage_open, was not closed, and no other function is being called
+/// with it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strait_storage_close(opened: *mut strait_storage) -> c_int {
     guard(|| {
@@ -164,7 +166,8 @@ unsafe fn transfer(opened: *mut strait_storage, op: Op) -> i64 {
 
 /// Reads `len` bytes of the file, from byte `offset` on, into memory of any kind.
 ///
-/// How many bytes, fewer at the end of the file; or an errno below 0: -EIO also if the memory's device has gone.
+/// How many bytes, fewer at the end of the file; or an errno below 0: -EIO also if the memory's device has
+/// gone.
 ///
 /// # Safety
 /// `opened` is NULL or a file that is open. The memory may be written, and stays until this returns.
@@ -179,7 +182,8 @@ pub unsafe extern "C" fn strait_storage_read(
     unsafe { transfer(opened, Op { write: false, addr: addr.expose_provenance(), len, offset }) }
 }
 
-/// Writes `len` bytes of memory of any kind to the file, from its byte `offset` on. Else as strait_storage_read.
+/// Writes `len` bytes of memory of any kind to the file, from its byte `offset` on. Else as
+/// strait_storage_read.
 ///
 /// # Safety
 /// `opened` is NULL or a file that is open. The memory may be read, and stays until this returns.
@@ -235,13 +239,14 @@ fn tell(ops: &mut [strait_storage_op], done: Results) {
     }
 }
 
-/// Does `count` transfers, several at once and in any order, and returns when all are done. Each one's `result` is what
-/// strait_storage_read or strait_storage_write would have returned.
+/// Does `count` transfers, several at once and in any order, and returns when all are done. Each one's
+/// `result` is what strait_storage_read or strait_storage_write would have returned.
 ///
 /// 0, or -EINVAL.
 ///
 /// # Safety
-/// `opened` is NULL or a file that is open; `ops` has `count` entries, with memory as of strait_storage_read or strait_storage_write.
+/// `opened` is NULL or a file that is open; `ops` has `count` entries, with memory as of strait_storage_read
+/// or strait_storage_write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strait_storage_batch(
     opened: *mut strait_storage,
@@ -263,13 +268,15 @@ pub unsafe extern "C" fn strait_storage_batch(
     })
 }
 
-/// Begins `count` transfers and returns: they go on, several at once and in any order. `*request` is to be released.
+/// Begins `count` transfers and returns: they go on, several at once and in any order. `*request` is to be
+/// released.
 ///
-/// 0, or an errno below 0. What each transfer comes to is in `ops` when strait_storage_poll or strait_storage_wait has said that
-/// the request is done.
+/// 0, or an errno below 0. What each transfer comes to is in `ops` when strait_storage_poll or
+/// strait_storage_wait has said that the request is done.
 ///
 /// # Safety
-/// As of strait_storage_batch; `ops` and the memory stay until the request is done or released. `request` is NULL or valid for a write.
+/// As of strait_storage_batch; `ops` and the memory stay until the request is done or released. `request` is
+/// NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strait_storage_submit(
     opened: *mut strait_storage,
@@ -281,15 +288,17 @@ pub unsafe extern "C" fn strait_storage_submit(
     unsafe { submit(opened, ops, count, None, request) }
 }
 
-/// Queues `count` transfers on a stream of CUDA's (a CUstream or cudaStream_t): they begin when all that was queued there before
-/// is done, and what is queued there later waits for them. Else as strait_storage_submit.
+/// Queues `count` transfers on a stream of CUDA's (a CUstream or cudaStream_t): they begin when all that was
+/// queued there before is done, and what is queued there later waits for them. Else as strait_storage_submit.
 ///
-/// A read ends where the file ends, as far as that is known now; what was queued by this function to be written counts. The
-/// memory is CUDA's, a buffer of strait_p2pmem.h, or the host's; with other kinds -EOPNOTSUPP, as with a stream that is being
-/// captured. A transfer that fails does not stop the stream: its result is an errno, and its memory's contents are undefined.
+/// A read ends where the file ends, as far as that is known now; what was queued by this function to be
+/// written counts. The memory is CUDA's, a buffer of strait_p2pmem.h, or the host's; with other kinds
+/// -EOPNOTSUPP, as with a stream that is being captured. A transfer that fails does not stop the stream: its
+/// result is an errno, and its memory's contents are undefined.
 ///
 /// # Safety
-/// As of strait_storage_submit; `stream` is a stream of this process, and is destroyed after the request is done.
+/// As of strait_storage_submit; `stream` is a stream of this process, and is destroyed after the request is
+/// done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strait_storage_submit_on_stream(
     opened: *mut strait_storage,
@@ -350,8 +359,8 @@ unsafe fn finished(request: *mut strait_storage_request, most: Option<Duration>)
     Ok(true)
 }
 
-/// Whether all of a request's transfers are done. Their results are in the program's strait_storage_op then, and
-/// strait_storage_error has the words of one that failed.
+/// Whether all of a request's transfers are done. Their results are in the program's strait_storage_op then,
+/// and strait_storage_error has the words of one that failed.
 ///
 /// 1 if so, 0 if not, -EINVAL.
 ///
@@ -368,8 +377,8 @@ pub unsafe extern "C" fn strait_storage_poll(request: *mut strait_storage_reques
     if code == 0 { done.into() } else { code }
 }
 
-/// Waits until all of a request's transfers are done, for at most `timeout_ms` milliseconds, or for ever if that is below 0. Else as
-/// strait_storage_poll.
+/// Waits until all of a request's transfers are done, for at most `timeout_ms` milliseconds, or for ever if
+/// that is below 0. Else as strait_storage_poll.
 ///
 /// 0 if they are, -ETIMEDOUT if not, -EINVAL.
 ///

@@ -1,4 +1,5 @@
-//! What a program does on the host for kernels that send: `include/strait_xpu.h`, which `ci/header` makes of this file.
+//! What a program does on the host for kernels that send: `include/strait_xpu.h`, which `ci/header` makes of
+//! this file.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
@@ -12,13 +13,15 @@ use xpu::{Context, Options, RingRequest, Words};
 
 use crate::guard::{guard, sized};
 
-/// strait_xpu_ring_options.flags: commands are taken up to the ring's bell only, and not as soon as they are written.
+/// strait_xpu_ring_options.flags: commands are taken up to the ring's bell only, and not as soon as they are
+/// written.
 pub const STRAIT_XPU_WITH_BELL: u32 = 1;
 /// strait_xpu_ring_options.flags: the ring has a queue of completions.
 pub const STRAIT_XPU_WITH_QUEUE: u32 = 2;
-/// strait_xpu_ring_options.flags: kernels of any device, and code of this process, post to the ring. Without it, or STRAIT_XPU_WITH_BELL, a ring that a
-/// thread with a current CUDA context adds is for kernels of that context, which reserve their slots in its memory: each reservation
-/// in host memory takes as long as a command's way to the host.
+/// strait_xpu_ring_options.flags: kernels of any device, and code of this process, post to the ring. Without
+/// it, or STRAIT_XPU_WITH_BELL, a ring that a thread with a current CUDA context adds is for kernels of that
+/// context, which reserve their slots in its memory: each reservation in host memory takes as long as a
+/// command's way to the host.
 pub const STRAIT_XPU_ANY_DEVICE: u32 = 4;
 
 /// A context: an endpoint, memory that peers reach, rings, and the tables that a device reads.
@@ -41,7 +44,8 @@ pub struct strait_xpu_options {
     pub key: *const c_char,
     /// Of waits of a device that name no time, in nanoseconds; 0: 30 seconds.
     pub timeout_ns: u64,
-    /// How long the thread that drains the rings sleeps at most between two looks, in nanoseconds; 0: 50 microseconds.
+    /// How long the thread that drains the rings sleeps at most between two looks, in nanoseconds; 0: 50
+    /// microseconds.
     pub sleep_ns: u64,
 }
 
@@ -60,8 +64,8 @@ pub struct strait_xpu_ring_options {
     pub flags: u32,
     /// 0.
     pub unused: u32,
-    /// Memory for the slots, 64 bytes each, at a multiple of 64, which stays until strait_xpu_close: where the CPU finds it.
-    /// NULL: host memory, page-locked where the process has a device.
+    /// Memory for the slots, 64 bytes each, at a multiple of 64, which stays until strait_xpu_close: where
+    /// the CPU finds it. NULL: host memory, page-locked where the process has a device.
     pub slots: *mut c_void,
     /// Likewise, where the device finds it.
     pub slots_device: *mut c_void,
@@ -141,12 +145,12 @@ pub unsafe extern "C" fn strait_xpu_open(
     })
 }
 
-/// Registers memory of a device's or the host's for peers. Regions have the numbers 0, 1 and so on; all processes register
-/// theirs in the same order.
+/// Registers memory of a device's or the host's for peers. Regions have the numbers 0, 1 and so on; all
+/// processes register theirs in the same order.
 ///
 /// # Safety
-/// `context` is open; `address` to `address` + `length` stays allocated until strait_xpu_close; `region` is NULL or valid
-/// for a write.
+/// `context` is open; `address` to `address` + `length` stays allocated until strait_xpu_close; `region` is
+/// NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strait_xpu_register(
     context: *mut strait_xpu,
@@ -168,7 +172,8 @@ pub unsafe extern "C" fn strait_xpu_register(
     })
 }
 
-/// Allocates and registers zeroed memory of the host's, which devices of this process, and peers of this host, may map.
+/// Allocates and registers zeroed memory of the host's, which devices of this process, and peers of this
+/// host, may map.
 ///
 /// # Safety
 /// `context` is open; `region` and `address` are NULL or valid for a write.
@@ -240,8 +245,8 @@ pub unsafe extern "C" fn strait_xpu_add_ring(
     })
 }
 
-/// What peers have to know of this process, to be called when all its memory is registered. `length` is the size of
-/// `buffer`, and becomes that of the blob; -ENOSPC: it is too small, and nothing was written.
+/// What peers have to know of this process, to be called when all its memory is registered. `length` is the
+/// size of `buffer`, and becomes that of the blob; -ENOSPC: it is too small, and nothing was written.
 ///
 /// # Safety
 /// `context` is open; `buffer` is valid for writes of `length` bytes; `length` is NULL or valid.
@@ -268,8 +273,9 @@ pub unsafe extern "C" fn strait_xpu_blob(
     })
 }
 
-/// Comes to know all processes, of which this is number `rank`: `count` blobs, in the order of their numbers. Memory of
-/// peers on this host is mapped, where that can be done. To be called once, before strait_xpu_begin.
+/// Comes to know all processes, of which this is number `rank`: `count` blobs, in the order of their numbers.
+/// Memory of peers on this host is mapped, where that can be done. To be called once, before
+/// strait_xpu_begin.
 ///
 /// # Safety
 /// `context` is open; `blobs` and `lengths` are `count` pointers and lengths of readable bytes.
@@ -301,8 +307,8 @@ pub unsafe extern "C" fn strait_xpu_connect(
     })
 }
 
-/// Ends the setting up, and starts the thread that drains the rings. `view` gets the address, in the device's space, of a
-/// struct strait_xpu_context (strait_xpu_layout.h), for kernels. It stays until strait_xpu_close.
+/// Ends the setting up, and starts the thread that drains the rings. `view` gets the address, in the device's
+/// space, of a struct strait_xpu_context (strait_xpu_layout.h), for kernels. It stays until strait_xpu_close.
 ///
 /// # Safety
 /// `context` is open; `view` is NULL or valid for a write.
@@ -323,7 +329,8 @@ pub unsafe extern "C" fn strait_xpu_begin(context: *mut strait_xpu, view: *mut *
 /// Where the device finds a region of a peer's: NULL in `address` if it is reached by commands alone.
 ///
 /// # Safety
-/// `context` is open, and strait_xpu_connect was called; `address` and `length` are NULL or valid for a write.
+/// `context` is open, and strait_xpu_connect was called; `address` and `length` are NULL or valid for a
+/// write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strait_xpu_mapped(
     context: *mut strait_xpu,
@@ -344,8 +351,8 @@ pub unsafe extern "C" fn strait_xpu_mapped(
     })
 }
 
-/// Ends a context: each ring and each peer get an error word, so that kernels which wait return, and no peer reaches memory
-/// of this process any more. What kernels use stays until strait_xpu_close.
+/// Ends a context: each ring and each peer get an error word, so that kernels which wait return, and no peer
+/// reaches memory of this process any more. What kernels use stays until strait_xpu_close.
 ///
 /// # Safety
 /// `context` is NULL or open.
@@ -355,8 +362,8 @@ pub unsafe extern "C" fn strait_xpu_end(context: *mut strait_xpu) -> c_int {
     guard(|| told(unsafe { open(context)? }.context.close()))
 }
 
-/// Closes a context. No kernel that uses it runs any more. -EBUSY: a peer is stopped while it accesses memory of this
-/// process; the context is still open.
+/// Closes a context. No kernel that uses it runs any more. -EBUSY: a peer is stopped while it accesses memory
+/// of this process; the context is still open.
 ///
 /// # Safety
 /// `context` is NULL or open, and is not used any more if this returns 0.

@@ -20,10 +20,11 @@ const RING_BANDWIDTH: f64 = 20.0e9;
 const COPY_BANDWIDTH: f64 = 15.4e9;
 /// Of a system call that copies.
 const CMA_OVERHEAD: f64 = 1.2e-6;
-/// Of one with what UCP's rendezvous adds to it, and how fast both sides copy at best (many of 1 MiB, on a machine
-/// of the quicker sort). UCP adds up what transports are said to carry at the same time, and would leave part of
-/// each message to its own cma, for which one side alone copies, on a core that copies already. From four times
-/// cma's figure on it does not. The overhead is such that the rendezvous begins where it begins to be quicker.
+/// Of one with what UCP's rendezvous adds to it, and how fast both sides copy at best (many of 1 MiB, on a
+/// machine of the quicker sort). UCP adds up what transports are said to carry at the same time, and would
+/// leave part of each message to its own cma, for which one side alone copies, on a core that copies already.
+/// From four times cma's figure on it does not. The overhead is such that the rendezvous begins where it
+/// begins to be quicker.
 const RENDEZVOUS_OVERHEAD: f64 = 4.9e-6;
 const SHARED_BANDWIDTH: f64 = 50.0e9;
 /// A vectored active message is copied as well: no gain over the others.

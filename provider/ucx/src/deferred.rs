@@ -1,9 +1,10 @@
 //! Large gets, which progress copies.
 //!
-//! UCP's rendezvous gets a message's bytes where its receive and the sender's offer meet. Where the offer came first, that is in the
-//! call that posts the receive, and most programs send when they have posted their receives. A copy in that call would
-//! have those messages wait: neighbours that each receive before they send would take turns, where they can copy at
-//! the same time. So such a get is in flight until the next call of progress.
+//! UCP's rendezvous gets a message's bytes where its receive and the sender's offer meet. Where the offer
+//! came first, that is in the call that posts the receive, and most programs send when they have posted their
+//! receives. A copy in that call would have those messages wait: neighbours that each receive before they
+//! send would take turns, where they can copy at the same time. So such a get is in flight until the next
+//! call of progress.
 
 use ucx_sys::{self as ucx, Completion, Status};
 
@@ -49,8 +50,8 @@ fn defer(e: &mut Ep, access: &Access) -> Option<Status> {
 /// # Safety
 /// `this` must be an interface that no one borrows from. Calls UCX back.
 pub(crate) unsafe fn progress(this: *mut Iface) -> u32 {
-    // SAFETY: the caller's promise; an endpoint that is destroyed takes what it has here along, and UCX may destroy it when
-    // it is called.
+    // SAFETY: the caller's promise; an endpoint that is destroyed takes what it has here along, and UCX may
+    // destroy it when it is called.
     unsafe {
         // Those of an endpoint that has failed end when that is reported.
         if (*this).deferred.front().is_some_and(|(ep, _)| (**ep).dead.is_some()) {

@@ -1,5 +1,5 @@
-//! Frames that interfaces send each other through the ring: how long they are, and why one is dropped. Their layout is
-//! [`wire::ucx`]'s; `am`, `remote`, `serve`, `share` and `help` have what they mean.
+//! Frames that interfaces send each other through the ring: how long they are, and why one is dropped. Their
+//! layout is [`wire::ucx`]'s; `am`, `remote`, `serve`, `share` and `help` have what they mean.
 
 use wire::ucx::{Head, Request};
 use zerocopy::FromBytes;

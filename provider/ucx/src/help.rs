@@ -13,8 +13,8 @@ use crate::frame::{Refusal, take};
 use crate::region::Slot;
 use crate::state::Iface;
 
-/// What a peer tells of its put (1) or get of memory here: what is copied, the memory and the slot of its key, and the
-/// peer's own memory.
+/// What a peer tells of its put (1) or get of memory here: what is copied, the memory and the slot of its
+/// key, and the peer's own memory.
 type Told = (CoopCopy, usize, Option<Slot>, ArrayVec<Seg, MAX_IOV>);
 
 fn told(from: PeerId, put: u8, body: &[u8]) -> Result<Told, Refusal> {
@@ -65,8 +65,8 @@ pub(crate) fn go_on(i: &mut Iface) -> u32 {
     let regions = unsafe { &(*i.md).regions };
     let before = copy.mine();
     let over = regions.access(h.addr, copy.len, Some(h.region), |_| {
-        // SAFETY: memory that UCP registered with us for its peers to access, valid until it is deregistered, which
-        // waits for this.
+        // SAFETY: memory that UCP registered with us for its peers to access, valid until it is deregistered,
+        // which waits for this.
         let ours = [unsafe { Span::new(h.addr, copy.len, Kind::System) }];
         copy.run(link, &ours, &h.there, BYTES_PER_CALL, |_, _| false)
     });

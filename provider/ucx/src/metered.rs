@@ -1,7 +1,8 @@
 //! Counting what interfaces send, where `STRAIT_UCX_REPORT` asks for it.
 //!
-//! UCX calls through the table that an interface is opened with. [`table`] has functions in it that call those of the table
-//! before and then count; without the setting it is not used, and nothing is asked on any way.
+//! UCX calls through the table that an interface is opened with. [`table`] has functions in it that call
+//! those of the table before and then count; without the setting it is not used, and nothing is asked on any
+//! way.
 
 use std::collections::BTreeSet;
 use std::ffi::{c_uint, c_void};
@@ -84,8 +85,8 @@ unsafe fn count(ep: ucx::Ep, how: How, bytes: usize) {
     });
 }
 
-/// Likewise of one on memory behind a key, unless it was refused or has no bytes. `far`: how it goes where CMA reaches the
-/// memory.
+/// Likewise of one on memory behind a key, unless it was refused or has no bytes. `far`: how it goes where
+/// CMA reaches the memory.
 ///
 /// # Safety
 /// `ep` and `rkey` must be ours.

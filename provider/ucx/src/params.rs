@@ -7,9 +7,9 @@ use ucx_sys::{self as ucx, DeregParams, Status};
 use crate::ffi::{complete, guard};
 use crate::region::Wait;
 
-/// Gives a handle back, and tells UCX that its memory is not accessed any more, if it wants to know. Then this waits
-/// for accesses of peers that are under way until they are over ([`Regions::invalidate`]); without a completion to
-/// call it waits for 1 s at most, as UCX's other transports do not wait at all.
+/// Gives a handle back, and tells UCX that its memory is not accessed any more, if it wants to know. Then
+/// this waits for accesses of peers that are under way until they are over ([`Regions::invalidate`]); without
+/// a completion to call it waits for 1 s at most, as UCX's other transports do not wait at all.
 ///
 /// # Safety
 /// UCX's parameters; `release` may trust the handle.

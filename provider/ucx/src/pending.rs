@@ -49,9 +49,10 @@ pub(crate) unsafe extern "C" fn pending_purge(ep: ucx::Ep, callback: Option<Purg
     });
 }
 
-/// Offers pending requests their turn, one of each endpoint and round after round, until none finds room; how many
-/// were done. Room in the ring to a peer is given to the endpoints that wait for it in the order in which they are queued:
-/// from the first that finds none on the others have to wait for the next call, in which that one is the first.
+/// Offers pending requests their turn, one of each endpoint and round after round, until none finds room; how
+/// many were done. Room in the ring to a peer is given to the endpoints that wait for it in the order in
+/// which they are queued: from the first that finds none on the others have to wait for the next call, in
+/// which that one is the first.
 ///
 /// # Safety
 /// `this` must be an interface that no one borrows from.

@@ -12,15 +12,16 @@ use crate::frame::HEAD;
 use crate::state::{Ep, Iface};
 use crate::{deferred, ep, help, pending, remote, rx, serve, share};
 
-/// Messages up to this length are not offered to UCP to keep: copying them is cheaper, and UCP has blocks for so much.
+/// Messages up to this length are not offered to UCP to keep: copying them is cheaper, and UCP has blocks for
+/// so much.
 const INLINE: usize = 64;
 const _: () = assert!(INLINE <= rx::SHORT);
 
 /// Most frames taken in by one call.
 const BATCH: u32 = 16;
 
-/// After how many calls in a row that found nothing one lets another process have the core, where there may be a core for
-/// each: there may not, and it may be the one that is waited for.
+/// After how many calls in a row that found nothing one lets another process have the core, where there may
+/// be a core for each: there may not, and it may be the one that is waited for.
 const PATIENCE: u32 = 1024;
 
 /// After how many calls that took something in a part of the memory that none of them needed is handed back.
@@ -167,7 +168,8 @@ unsafe fn receive(this: *mut Iface, frame: Frame) -> bool {
     let (from, len) = (frame.from, frame.len);
     // A frame without a head is refused as one that is too long.
     let keep = len.wrapping_sub(HEAD) > INLINE;
-    // SAFETY: the caller's promise; a buffer has as much room as it says, zeroed when it was made, and has no other user.
+    // SAFETY: the caller's promise; a buffer has as much room as it says, zeroed when it was made, and has no
+    // other user.
     unsafe {
         let i = &mut *this;
         let Some(buffer) = (if keep { i.rx.take(len) } else { i.rx.take_short() }) else {
@@ -201,7 +203,8 @@ unsafe fn receive(this: *mut Iface, frame: Frame) -> bool {
     true
 }
 
-/// There is no memory for a frame, which is found again: neither it nor what its sender has sent behind it is lost.
+/// There is no memory for a frame, which is found again: neither it nor what its sender has sent behind it is
+/// lost.
 #[cold]
 fn lack(i: &mut Iface, frame: Frame) {
     let (from, len) = (frame.from, frame.len);

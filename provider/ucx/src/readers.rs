@@ -1,8 +1,9 @@
-//! Reader slots in peers' revocation tables ([`link::RevocationTable`], here boards for short): an access to memory that its
-//! owner may take back is announced in one, and a slot is for one access at a time.
+//! Reader slots in peers' revocation tables ([`link::RevocationTable`], here boards for short): an access to
+//! memory that its owner may take back is announced in one, and a slot is for one access at a time.
 //!
-//! An access of the CPU ends before the call returns. So all of an interface's share one slot of each board, which a key
-//! keeps ([`Reader`]). One of a device takes until the device is done, and has a slot of its own ([`Held`]).
+//! An access of the CPU ends before the call returns. So all of an interface's share one slot of each board,
+//! which a key keeps ([`Reader`]). One of a device takes until the device is done, and has a slot of its own
+//! ([`Held`]).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,7 +18,8 @@ use crate::region::Slot;
 /// Most slots of one interface on one board for accesses that outlast a call: the board's are for all peers.
 const MOST: usize = 32;
 
-/// Before a board of which no slot was free is looked at again, which takes a look at all processes that have one.
+/// Before a board of which no slot was free is looked at again, which takes a look at all processes that have
+/// one.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// An interface's reader slots. `P` is what it calls a peer.
@@ -32,7 +34,8 @@ pub(crate) struct Readers<P> {
 #[derive(Debug)]
 struct Board<P> {
     table: RevocationTable,
-    /// Which peers' memory was accessed with it. A process has one board for many slots, and may be several peers.
+    /// Which peers' memory was accessed with it. A process has one board for many slots, and may be several
+    /// peers.
     peers: Vec<P>,
     /// For accesses that end before the call returns.
     shared: Option<Arc<Claimed>>,
@@ -113,8 +116,8 @@ impl<P: Copy + Eq> Readers<P> {
         reader.id == self.id
     }
 
-    /// The shared slot on the board in a window that is here, for memory of this peer's; `None`: the window is not. `Err`: no
-    /// slot is free; or it is no board.
+    /// The shared slot on the board in a window that is here, for memory of this peer's; `None`: the window
+    /// is not. `Err`: no slot is free; or it is no board.
     pub(crate) fn shared(&mut self, id: WindowId, windows: &Windows, of: P) -> Result<Option<Reader>, ()> {
         let board = match self.boards.entry(id) {
             Entry::Occupied(board) => board.into_mut(),
@@ -136,8 +139,8 @@ impl<P: Copy + Eq> Readers<P> {
         Ok(Some(Reader { board: board.table.clone(), number, id, _claimed: claimed }))
     }
 
-    /// A peer has ended, or is accessed no more: a board that served no other one is let go of. Keys that have a slot
-    /// there keep it, and the mapping, until they are released.
+    /// A peer has ended, or is accessed no more: a board that served no other one is let go of. Keys that
+    /// have a slot there keep it, and the mapping, until they are released.
     #[cold]
     pub(crate) fn ended(&mut self, peer: P, windows: &Windows) {
         let mut gone = Vec::new();

@@ -130,8 +130,9 @@ impl Regions {
         memory.regions.remove(&(addr, number));
     }
 
-    /// Accesses memory for a peer, if all of it is registered in one piece; with `only`, in that registration.
-    /// Another thread that deregisters it waits meanwhile: `f` has to be short, and to register nothing.
+    /// Accesses memory for a peer, if all of it is registered in one piece; with `only`, in that
+    /// registration. Another thread that deregisters it waits meanwhile: `f` has to be short, and to register
+    /// nothing.
     pub(crate) fn access<T>(
         &self,
         addr: usize,
@@ -176,10 +177,10 @@ impl Regions {
 
     /// Takes memory back that has this slot.
     ///
-    /// An access is one copy without any wait in it, so that a process which runs leaves it by itself. Since 1.16 UCP's
-    /// completion of an invalidation is on its stack, and has to be called before the call returns: so this cannot be
-    /// left to progress, and the wait is here. It is bounded where it cannot be known whether the process still lives,
-    /// which is of another pid namespace.
+    /// An access is one copy without any wait in it, so that a process which runs leaves it by itself. Since
+    /// 1.16 UCP's completion of an invalidation is on its stack, and has to be called before the call
+    /// returns: so this cannot be left to progress, and the wait is here. It is bounded where it cannot be
+    /// known whether the process still lives, which is of another pid namespace.
     pub(crate) fn invalidate(&self, slot: Slot, wait: Wait) {
         let board = {
             let mut inner = self.lock();

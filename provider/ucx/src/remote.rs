@@ -3,10 +3,10 @@
 //!
 //! A request has the slot of the key, if it has one: other memory may be registered at the address by now.
 //!
-//! An interface has at most [`crate::requests::WINDOW`] requests unanswered by a peer; further ones wait here. So for a peer that does not
-//! read its replies, because it is stopped, say, no more than that many are kept. A peer that asks for more is cut off:
-//! not to read its frames any more would do as well against one, but two that wait for each other's replies would
-//! then wait for ever.
+//! An interface has at most [`crate::requests::WINDOW`] requests unanswered by a peer; further ones wait
+//! here. So for a peer that does not read its replies, because it is stopped, say, no more than that many are
+//! kept. A peer that asks for more is cut off: not to read its frames any more would do as well against one,
+//! but two that wait for each other's replies would then wait for ever.
 
 use std::rc::Rc;
 

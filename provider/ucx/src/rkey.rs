@@ -89,8 +89,8 @@ pub(crate) enum Reach {
 }
 
 impl Rkey {
-    /// Where `addr..addr+len` of the peer is, for an interface with these reader slots, which knows the peer by this
-    /// name.
+    /// Where `addr..addr+len` of the peer is, for an interface with these reader slots, which knows the peer
+    /// by this name.
     #[inline]
     pub(crate) fn reach(
         &mut self,

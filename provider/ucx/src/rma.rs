@@ -172,9 +172,8 @@ pub(crate) unsafe extern "C" fn put_bcopy(
         unsafe {
             let e = Ep::of(ep);
             let i = &mut *e.iface();
-            // Pack only what can go: packing twice is not the same for every kind of data. What is refused for
-            // good may still be nothing.
-            // What CMA refuses goes by request.
+            // Pack only what can go: packing twice is not the same for every kind of data. What is refused
+            // for good may still be nothing. What CMA refuses goes by request.
             let refused = way(e, rkey, addr, 0)
                 .and_then(|way| if matches!(way, Way::Mapped(_)) { Ok(()) } else { may_ask(e) })
                 .err();

@@ -8,7 +8,8 @@
 //! | head of the slab's | Lent | ... | *RecvDesc | headroom of UCP's | data
 //! ```
 //!
-//! What UCP keeps is as long as the message, and its memory is handed back once it was not needed for a while ([`Buffers::settle`]).
+//! What UCP keeps is as long as the message, and its memory is handed back once it was not needed for a while
+//! ([`Buffers::settle`]).
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -26,12 +27,12 @@ const ALIGN: usize = 64;
 /// Largest alignment of data.
 const MAX_ALIGN: usize = 1 << 20;
 
-/// Buffers for so many bytes of data, or more: each is UCP's for as long as a message waits, and most messages are short.
-/// Multiples of [`ALIGN`]; with room for UCP's header beside data of a power of two.
+/// Buffers for so many bytes of data, or more: each is UCP's for as long as a message waits, and most
+/// messages are short. Multiples of [`ALIGN`]; with room for UCP's header beside data of a power of two.
 const ROOMS: [usize; 6] = [192, 576, 1088, 2112, 4160, MOST];
 
-/// Bytes of slabs that stay although they are not needed: where some messages come unexpected between one wait and the
-/// next, a fault for each of their pages costs several times what they do.
+/// Bytes of slabs that stay although they are not needed: where some messages come unexpected between one
+/// wait and the next, a fault for each of their pages costs several times what they do.
 const SPARE: usize = 512 << 10;
 
 /// Bytes that any buffer has room for.
@@ -139,8 +140,9 @@ pub(crate) struct Buffers {
     shape: Rc<Shape>,
     /// Where data begins.
     data: usize,
-    /// A buffer of the first sort, which is not lent, unless it is in use. Not that of `at_hand`: that one is behind a pointer,
-    /// since UCP gives buffers back when this may be gone, and nearly all messages are short.
+    /// A buffer of the first sort, which is not lent, unless it is in use. Not that of `at_hand`: that one is
+    /// behind a pointer, since UCP gives buffers back when this may be gone, and nearly all messages are
+    /// short.
     short: *mut u8,
     /// How many slabs had been mapped when it was last told that there is no memory.
     told: Option<usize>,
@@ -184,8 +186,8 @@ impl Buffers {
         Some(Buffers { shape, data, short: null_mut(), told: None })
     }
 
-    /// A buffer for a frame of so many bytes, or the longest; most times the one of that sort that was given back last.
-    /// `None`: there is no memory.
+    /// A buffer for a frame of so many bytes, or the longest; most times the one of that sort that was given
+    /// back last. `None`: there is no memory.
     #[inline]
     pub(crate) fn take(&mut self, len: usize) -> Option<Buffer> {
         let sort = match len <= HEAD + SHORT {
@@ -195,7 +197,8 @@ impl Buffers {
         Some(Buffer { block: self.shape.take(sort)?, sort, room: ROOMS[sort] })
     }
 
-    /// A buffer for up to [`SHORT`] bytes, to be given back by [`Buffers::give_short`]. `None`: there is no memory.
+    /// A buffer for up to [`SHORT`] bytes, to be given back by [`Buffers::give_short`]. `None`: there is no
+    /// memory.
     #[inline]
     pub(crate) fn take_short(&mut self) -> Option<Buffer> {
         let block = std::mem::replace(&mut self.short, null_mut());
@@ -208,7 +211,8 @@ impl Buffers {
         self.shape.take(0)
     }
 
-    /// What to do about it that there is none for a frame of so many bytes; `None` if that was told, and none was found since.
+    /// What to do about it that there is none for a frame of so many bytes; `None` if that was told, and none
+    /// was found since.
     #[cold]
     pub(crate) fn cure(&mut self, len: usize) -> Option<MemoryLimit> {
         let maps = self.shape.slabs.iter().map(Slabs::maps).sum();
@@ -246,8 +250,8 @@ impl Buffers {
     /// UCP keeps a buffer: it will come back by way of `release`.
     pub(crate) fn lend(&mut self, buffer: Buffer) {
         let desc = self.data(&buffer).wrapping_sub(self.shape.headroom + size_of::<*mut RecvDesc>());
-        // SAFETY: inside the block, which has room for what is written first, this pointer and the headroom; the latter
-        // may have any length, hence unaligned.
+        // SAFETY: inside the block, which has room for what is written first, this pointer and the headroom;
+        // the latter may have any length, hence unaligned.
         unsafe {
             let lent = buffer.block.as_ptr().add(Slabs::OWN).cast::<Lent>();
             let pool = Some(Rc::clone(&self.shape));

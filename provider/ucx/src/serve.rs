@@ -58,8 +58,9 @@ pub(crate) fn serve(i: &mut Iface, from: PeerId, what: u8, body: &[u8]) -> Resul
     let done = match may {
         true => regions.access(addr as usize, len, None, |_| {
             guard_memory();
-            // SAFETY: memory that UCP registered with us, or had us allocate, for its peers to access, until it is
-            // deregistered, which waits for this; if the application has unmapped it before, that is found out.
+            // SAFETY: memory that UCP registered with us, or had us allocate, for its peers to access, until
+            // it is deregistered, which waits for this; if the application has unmapped it before, that is
+            // found out.
             let memory = [unsafe { Span::new(addr as usize, len, Kind::System) }.for_peers()];
             match what {
                 What::Put => Ok(hmem::write(&memory, 0, bytes) == len),
@@ -97,8 +98,8 @@ pub(crate) fn serve(i: &mut Iface, from: PeerId, what: u8, body: &[u8]) -> Resul
     Ok(())
 }
 
-/// Sees to it that memory which the application has unmapped is an error to the peer that accesses it; now and
-/// then, since another library may have set handlers of its own meanwhile.
+/// Sees to it that memory which the application has unmapped is an error to the peer that accesses it; now
+/// and then, since another library may have set handlers of its own meanwhile.
 fn guard_memory() {
     const SELDOM: u32 = 64;
     static SERVED: AtomicU32 = AtomicU32::new(0);

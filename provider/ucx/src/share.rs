@@ -1,13 +1,14 @@
 //! Large puts and gets by CMA, which both sides copy.
 //!
-//! One core's copy is far from what the memory can do. So the side that puts or gets opens a counter that both sides can
-//! reach, says where its memory is, and copies piece after piece, each taken from the counter. The owner of the
-//! remote memory, if its progress comes to it meanwhile, takes pieces too and copies them the other way round. If
-//! not, it takes none, and all is copied here as it would have been anyway: no side waits for the other to begin.
+//! One core's copy is far from what the memory can do. So the side that puts or gets opens a counter that
+//! both sides can reach, says where its memory is, and copies piece after piece, each taken from the counter.
+//! The owner of the remote memory, if its progress comes to it meanwhile, takes pieces too and copies them
+//! the other way round. If not, it takes none, and all is copied here as it would have been anyway: no side
+//! waits for the other to begin.
 //!
-//! When there are no more pieces, the owner reports in shared memory how many it has done. Until then an operation of
-//! which it took any is in flight. If it is cancelled or its endpoint destroyed, the owner's permission ends
-//! ([`RmaLink::revoke`]), so that UCX's memory is not accessed once it was given back.
+//! When there are no more pieces, the owner reports in shared memory how many it has done. Until then an
+//! operation of which it took any is in flight. If it is cancelled or its endpoint destroyed, the owner's
+//! permission ends ([`RmaLink::revoke`]), so that UCX's memory is not accessed once it was given back.
 
 use arrayvec::ArrayVec;
 use link::ShmLink;
@@ -29,8 +30,8 @@ use crate::state::{Ep, Iface};
 const MAX: usize = Head::LEN + size_of::<Share>() + MAX_IOV * size_of::<Seg>();
 const _: () = assert!(MAX <= crate::frame::MAX_FRAME);
 
-/// Bytes from which on it is worth a frame, and from which on also where more of the peer's frames wait: of many
-/// short ones in a row each side has enough to do.
+/// Bytes from which on it is worth a frame, and from which on also where more of the peer's frames wait: of
+/// many short ones in a row each side has enough to do.
 const LEAST: usize = 32 << 10;
 const LEAST_IN_A_ROW: usize = 128 << 10;
 
@@ -142,9 +143,9 @@ pub(crate) unsafe fn progress(this: *mut Iface) -> u32 {
     n
 }
 
-/// Forgets an endpoint's operations, whose owners access no memory of theirs any more when this returns; their
-/// completions. One whose owner is stopped inside a copy completes when the owner has left it, or has ended:
-/// see [`stuck`].
+/// Forgets an endpoint's operations, whose owners access no memory of theirs any more when this returns;
+/// their completions. One whose owner is stopped inside a copy completes when the owner has left it, or has
+/// ended: see [`stuck`].
 pub(crate) fn abandon(i: &mut Iface, ep: *mut Ep) -> Vec<*mut Completion> {
     let mut out = Vec::new();
     while let Some(at) = i.shared.iter().position(|s| s.ep == ep) {

@@ -1,9 +1,10 @@
 //! Blocks of memory of one size, of which many are needed for a while and few for long.
 //!
-//! They are cut from slabs, each mapped from the kernel on its own, so that one can be handed back whatever else the
-//! process has allocated since; a page is there from when a block of it is first used. Blocks are taken from the slab that was
-//! full last, so that others become empty, and of those the one that became so last is used next: its lines are in the cache.
-//! Of those that were empty all the time between two calls of [`Slabs::settle`] a part is handed back.
+//! They are cut from slabs, each mapped from the kernel on its own, so that one can be handed back whatever
+//! else the process has allocated since; a page is there from when a block of it is first used. Blocks are
+//! taken from the slab that was full last, so that others become empty, and of those the one that became so
+//! last is used next: its lines are in the cache. Of those that were empty all the time between two calls of
+//! [`Slabs::settle`] a part is handed back.
 
 use std::alloc::Layout;
 use std::cell::Cell;
@@ -13,8 +14,8 @@ use std::ptr::null_mut;
 const BLOCKS: usize = 16;
 const LEAST: usize = 16 << 10;
 
-/// One in so many of the slabs that were not needed is handed back at once: many may be needed again after each wait, and a
-/// fault for each page costs more than a message.
+/// One in so many of the slabs that were not needed is handed back at once: many may be needed again after
+/// each wait, and a fault for each page costs more than a message.
 const SHARE: usize = 2;
 
 /// The head of a block. The rest is its user's.
@@ -194,7 +195,8 @@ impl Slabs {
         self.len
     }
 
-    /// A partial slab, where there was none: it has no block in use, but is to have one. NULL: there is no memory.
+    /// A partial slab, where there was none: it has no block in use, but is to have one. NULL: there is no
+    /// memory.
     fn fresh(&self) -> *mut Slab {
         let slab = self.idle.first.get();
         if slab.is_null() {

@@ -1,4 +1,5 @@
-//! What an interface and its endpoints are. Each names the other, so both are here; what they do is in the modules above.
+//! What an interface and its endpoints are. Each names the other, so both are here; what they do is in the
+//! modules above.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -32,8 +33,8 @@ pub(crate) struct Ep {
     pub(crate) pending: VecDeque<*mut PendingReq>,
     /// Its place among the endpoints with pending requests.
     pub(crate) place: Option<Place>,
-    /// Whether there was no room in the ring when that was looked at last; and whether the pending requests wait for
-    /// something else.
+    /// Whether there was no room in the ring when that was looked at last; and whether the pending requests
+    /// wait for something else.
     pub(crate) no_room: bool,
     pub(crate) elsewhere: bool,
     /// Requests without a reply.
@@ -185,12 +186,13 @@ pub(crate) struct Iface {
     pub(crate) rx: Buffers,
     /// How many frames the next call takes in at most.
     pub(crate) budget: u32,
-    /// How many calls in a row found nothing, since the last put to mapped memory: a process that puts does not wait
-    /// for long, even if what it waits for never comes by us but is put to its own memory.
+    /// How many calls in a row found nothing, since the last put to mapped memory: a process that puts does
+    /// not wait for long, even if what it waits for never comes by us but is put to its own memory.
     pub(crate) empty: u32,
     /// Calls that may have taken in something, and rests.
     pub(crate) rounds: u32,
-    /// There is more to do than frames: `failed`, `waiting`, `remote`, `deferred`, `shared`, `stuck` or `helping`.
+    /// There is more to do than frames: `failed`, `waiting`, `remote`, `deferred`, `shared`, `stuck` or
+    /// `helping`.
     pub(crate) busy: bool,
     /// Endpoints with pending requests.
     pub(crate) waiting: Waiting<*mut Ep>,
@@ -201,7 +203,8 @@ pub(crate) struct Iface {
     pub(crate) eps: HashMap<PeerId, Vec<*mut Ep>>,
     pub(crate) live: HashSet<*mut Ep>,
     pub(crate) remote: Requests<*mut Ep>,
-    /// Gets that the next calls of progress do, one each ([`crate::deferred`]); and what waits there until it may go by requests.
+    /// Gets that the next calls of progress do, one each ([`crate::deferred`]); and what waits there until it
+    /// may go by requests.
     pub(crate) deferred: VecDeque<(*mut Ep, Access)>,
     /// Puts and gets of which the owner of the memory copies a part.
     pub(crate) shared: Vec<Shared<*mut Ep>>,

@@ -13,8 +13,8 @@ use crate::{am, atomic, device, ep, iface, md, param, pending, progress, rkey, r
 /// The name of transport, component and memory domain.
 const NAME: &str = "strait";
 
-/// Registers with every UCX of this process that is not served yet, or was refused: with the table of functions for host
-/// memory that `outer` makes of this one.
+/// Registers with every UCX of this process that is not served yet, or was refused: with the table of
+/// functions for host memory that `outer` makes of this one.
 pub(crate) fn register_all(outer: fn(IfaceOps) -> IfaceOps) {
     static REFUSED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     let params = param::get();

@@ -4,14 +4,15 @@ use link_api::PeerId;
 
 use crate::queue::Queue;
 
-/// The endpoints with pending requests: those that this call of `dispatch` still looks at, and those that wait for
-/// the next call.
+/// The endpoints with pending requests: those that this call of `dispatch` still looks at, and those that
+/// wait for the next call.
 #[derive(Debug)]
 pub(crate) struct Waiting<E> {
     queues: [Queue<E>; 2],
     /// Which of the two is the former.
     now: usize,
-    /// The number of this call of `dispatch`, and for each peer that of the last call in which it had no room.
+    /// The number of this call of `dispatch`, and for each peer that of the last call in which it had no
+    /// room.
     call: u64,
     no_room: Vec<u64>,
 }

@@ -1,12 +1,13 @@
-//! A process that calls an endpoint over TCP, with the key of its job and a name of its choice, and does what it can there:
-//! tests/faults/neighbour.c starts it as another user.
+//! A process that calls an endpoint over TCP, with the key of its job and a name of its choice, and does what
+//! it can there: tests/faults/neighbour.c starts it as another user.
 //!
 //!     intruder USER SECRET VICTIM NAME KEY AT FROM LEN
 //!
-//! The job's key is made of SECRET, or, if that is empty, of what each process of the host knows: the user's number. It calls the
-//! endpoint VICTIM under NAME, or, if that is `own`, under the name of a socket of its own that answers calls. If it is let in, it
-//! sends a message with tag 1, and has the victim write LEN bytes of the memory FROM of the process that is called NAME to AT in
-//! the registration KEY of the victim, and reads them from there under a name of its own.
+//! The job's key is made of SECRET, or, if that is empty, of what each process of the host knows: the user's
+//! number. It calls the endpoint VICTIM under NAME, or, if that is `own`, under the name of a socket of its
+//! own that answers calls. If it is let in, it sends a message with tag 1, and has the victim write LEN bytes
+//! of the memory FROM of the process that is called NAME to AT in the registration KEY of the victim, and
+//! reads them from there under a name of its own.
 //!
 //! Exits with 0 if it is refused, and with 3 if it is let in.
 #![forbid(unsafe_code)]

@@ -7,8 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 /// It is the same name for a peer on this host, which will meet the endpoint in shared memory, and
 /// for one on another host.
 ///
-/// It may have a further IPv4 address, of another interface of that host, by which the endpoint is reached where the first one leads
-/// nowhere. That is no part of the name: names are equal if the first address and the port are.
+/// It may have a further IPv4 address, of another interface of that host, by which the endpoint is reached
+/// where the first one leads nowhere. That is no part of the name: names are equal if the first address and
+/// the port are.
 #[derive(Clone, Copy)]
 pub struct Addr {
     sock: SocketAddr,

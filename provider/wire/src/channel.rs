@@ -1,7 +1,7 @@
 //! What the two ends of a channel say on its socket: packets, each read as a whole.
 //!
-//! The sender connects and sends one [`Hello`], with the descriptor of the ring's segment beside it. All packets after
-//! it, in both directions, are a [`Packet`]: a code in the first byte, then what the code says.
+//! The sender connects and sends one [`Hello`], with the descriptor of the ring's segment beside it. All
+//! packets after it, in both directions, are a [`Packet`]: a code in the first byte, then what the code says.
 //!
 //! | code | packet | from | behind the code | descriptor |
 //! |---|---|---|---|---|
@@ -53,8 +53,8 @@ pub struct Hello {
     pub incarnation: u64,
     /// The sender's name.
     pub from: Addr,
-    /// The name that the sender knows the receiver by. An endpoint that serves every address has several names, and
-    /// answers under the one it was called by.
+    /// The name that the sender knows the receiver by. An endpoint that serves every address has several
+    /// names, and answers under the one it was called by.
     pub to: Addr,
     /// The sender's address space.
     pub space: Space,

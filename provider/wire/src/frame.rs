@@ -15,8 +15,8 @@ pub enum Op {
     Eager = 1,
     /// A message whose payload stays with the sender until the receiver has a buffer for it.
     Rts = 2,
-    /// The receiver of an `Rts`, the target of a `WriteRts`, or the initiator of a read that a `ReadRts` answered, asks for the payload in
-    /// `Data` frames.
+    /// The receiver of an `Rts`, the target of a `WriteRts`, or the initiator of a read that a `ReadRts`
+    /// answered, asks for the payload in `Data` frames.
     Cts = 3,
     /// A piece of payload, for the request of the side that takes it.
     Data = 4,
@@ -53,7 +53,8 @@ pub enum Op {
     Body = 18,
     /// The sender of an `Rts` has taken it back: its payload is not to be had any more.
     Withdrawn = 19,
-    /// A part of the payload is in a bounce buffer of the sender's device, for the request of the side that takes it.
+    /// A part of the payload is in a bounce buffer of the sender's device, for the request of the side that
+    /// takes it.
     Bounce = 20,
     /// The taker of that part has copied it, or cannot.
     BounceDone = 21,

@@ -33,29 +33,32 @@
 //! `Write` and friends address memory as libfabric's `fi_rma_iov` does: an offset or address, a
 //! length, and the key of a registration of the target.
 //!
-//! With `HANDLES`, segments are in memory, of a device or of the host, that the same sender's `Handle` frames have
-//! told of before, and are accessed by these. A `Cts` with it asks that the bytes be put into those segments; a `Fin`
-//! to the taker's request then says that they were. An `Invite` asks for that too, of a sender that takes the
-//! one piece of its counter; when the taker has taken it, it gets the bytes itself.
+//! With `HANDLES`, segments are in memory, of a device or of the host, that the same sender's `Handle` frames
+//! have told of before, and are accessed by these. A `Cts` with it asks that the bytes be put into those
+//! segments; a `Fin` to the taker's request then says that they were. An `Invite` asks for that too, of a
+//! sender that takes the one piece of its counter; when the taker has taken it, it gets the bytes itself.
 //!
-//! A `Cts` with `HANDLES` and no segments says that the payload may also come by way of bounce buffers of the sender's device. Each
-//! `Bounce` names one that has the bytes from an offset on, in order, of memory that `Handle` frames have told of; the buffer is the
-//! taker's until its `BounceDone`, or its `Fin` to the request. After a `BounceDone` that says that a part is not to be had, and when all
-//! parts have been answered, `Data` frames follow from that part's offset on.
+//! A `Cts` with `HANDLES` and no segments says that the payload may also come by way of bounce buffers of the
+//! sender's device. Each `Bounce` names one that has the bytes from an offset on, in order, of memory that
+//! `Handle` frames have told of; the buffer is the taker's until its `BounceDone`, or its `Fin` to the
+//! request. After a `BounceDone` that says that a part is not to be had, and when all parts have been
+//! answered, `Data` frames follow from that part's offset on.
 //!
-//! A `ReadRts` with `HANDLES` answers a `Read`: the initiator gets the bytes from those segments and answers the target's request by a
-//! `Fin`, or asks for them in `Data` frames by a `Cts`. A registration that is closed meanwhile ends it by a `Fin` to the initiator's request.
+//! A `ReadRts` with `HANDLES` answers a `Read`: the initiator gets the bytes from those segments and answers
+//! the target's request by a `Fin`, or asks for them in `Data` frames by a `Cts`. A registration that is
+//! closed meanwhile ends it by a `Fin` to the initiator's request.
 //!
-//! A `Body` is for an `Rts` of the same sender that was not, or not in time, answered by a `Cts`; one that comes after
-//! it is void.
+//! A `Body` is for an `Rts` of the same sender that was not, or not in time, answered by a `Cts`; one that
+//! comes after it is void.
 //!
-//! A sender that has cancelled a message says so by `Withdrawn`, or by a `Fin` with [`Status::Discarded`] if the
-//! payload was asked for already. The receiver answers the sender's request by a `Fin` in either case, and until
-//! then that request's number is not used again. A `Withdrawn` of a write says that its initiator knows of the write's
-//! failure: what is posted behind it is behind that write no more. It is not answered.
+//! A sender that has cancelled a message says so by `Withdrawn`, or by a `Fin` with [`Status::Discarded`] if
+//! the payload was asked for already. The receiver answers the sender's request by a `Fin` in either case,
+//! and until then that request's number is not used again. A `Withdrawn` of a write says that its initiator
+//! knows of the write's failure: what is posted behind it is behind that write no more. It is not answered.
 //!
-//! What the two ends of a channel say on its socket, from the hello on, is in [`channel`]; how a connection between hosts
-//! begins, and what it adds to each frame, in [`session`]; the UCX transport's frames, keys and addresses are in [`ucx`].
+//! What the two ends of a channel say on its socket, from the hello on, is in [`channel`]; how a connection
+//! between hosts begins, and what it adds to each frame, in [`session`]; the UCX transport's frames, keys and
+//! addresses are in [`ucx`].
 
 #![forbid(unsafe_code)]
 
@@ -71,5 +74,6 @@ pub use frame::{
     take_many,
 };
 
-/// Version of everything in this crate but [`ucx`] and [`session`]; two endpoints of different versions refuse each other.
+/// Version of everything in this crate but [`ucx`] and [`session`]; two endpoints of different versions
+/// refuse each other.
 pub const VERSION: u16 = 11;

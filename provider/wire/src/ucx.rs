@@ -1,5 +1,5 @@
-//! What the interfaces of the UCX door exchange: frames through the ring, and the keys and addresses that UCP carries
-//! for them. The door has a version of its own; interfaces of different versions refuse each other.
+//! What the interfaces of the UCX door exchange: frames through the ring, and the keys and addresses that UCP
+//! carries for them. The door has a version of its own; interfaces of different versions refuse each other.
 //!
 //! A frame is a [`Head`], then what its [`Kind`] says:
 //!
@@ -76,16 +76,16 @@ impl Head {
     /// Bytes of a head: the kind, the second byte, and two zeros.
     pub const LEN: usize = 4;
 
-    /// The head of a frame, made as one word: one that is stored by bytes and loaded as a word has the load wait for all
-    /// stores before it, those to the ring among them.
+    /// The head of a frame, made as one word: one that is stored by bytes and loaded as a word has the load
+    /// wait for all stores before it, those to the ring among them.
     #[inline]
     pub const fn bytes(kind: Kind, second: u8) -> [u8; Head::LEN] {
         (kind as u32 | (second as u32) << 8).to_le_bytes()
     }
 }
 
-/// A place on a board of revocations, by which memory may be taken back. All zeros if there is none, since no board has
-/// number 0.
+/// A place on a board of revocations, by which memory may be taken back. All zeros if there is none, since no
+/// board has number 0.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -211,7 +211,8 @@ pub struct DeviceKey {
     pub owner: U64,
     /// See `owner`.
     pub pid: U32,
-    /// Allocations that the memory is in. 0: it cannot be shared. 1: `handle` is its handle. More: it is a [`HandleList`].
+    /// Allocations that the memory is in. 0: it cannot be shared. 1: `handle` is its handle. More: it is a
+    /// [`HandleList`].
     pub allocations: U32,
     /// First byte, by the owner's virtual address.
     pub base: U64,

@@ -1,12 +1,13 @@
-//! Connections between hosts: bytes of a stranger, read in every way there is. Seeds are in `__fuzz__`, as those of the
-//! frames.
+//! Connections between hosts: bytes of a stranger, read in every way there is. Seeds are in `__fuzz__`, as
+//! those of the frames.
 
 use wire::Addr;
 use wire::session::{
     Answerer, COVERED, Caller, Hello, JobKey, MAC, NOTE, Next, Opener, RECORD, RailNote, Role, VERDICT,
 };
 
-/// A hello that is understood says the same again; anything else is refused, by either side, and never believed.
+/// A hello that is understood says the same again; anything else is refused, by either side, and never
+/// believed.
 #[test]
 fn sessions() {
     let addr = Addr::new(([10, 0, 0, 1], 7).into());

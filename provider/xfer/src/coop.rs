@@ -1,13 +1,13 @@
 //! Cooperative copy: one side's share of a transfer that both sides copy.
 //!
-//! One core's copy of host memory is far from what the memory can do. So the side that could copy a large transfer
-//! alone opens a counter that both sides can reach ([`RmaLink::pieces_open`]), tells the peer where its memory is, and
-//! copies piece after piece, each claimed from the counter. The peer, if it is inside the library, claims pieces
-//! too and copies them the other way round. If it is not, it takes none, and the opener copies them all as it would
-//! have done anyway: no side waits for the other to begin.
+//! One core's copy of host memory is far from what the memory can do. So the side that could copy a large
+//! transfer alone opens a counter that both sides can reach ([`RmaLink::pieces_open`]), tells the peer where
+//! its memory is, and copies piece after piece, each claimed from the counter. The peer, if it is inside the
+//! library, claims pieces too and copies them the other way round. If it is not, it takes none, and the
+//! opener copies them all as it would have done anyway: no side waits for the other to begin.
 //!
-//! The last bytes of a put are copied last, by its initiator, when all others are there ([`CoopCopy::finish`]): a target
-//! that polls them finds the rest.
+//! The last bytes of a put are copied last, by its initiator, when all others are there
+//! ([`CoopCopy::finish`]): a target that polls them finds the rest.
 //!
 //! How the peer is told, and how it tells that it is done, is the doors'.
 
@@ -48,8 +48,8 @@ pub struct CoopCopy {
 }
 
 impl CoopCopy {
-    /// On the side that opened the counter. `way`: where the `len` bytes go, as this side sees it, cut as `cut` says
-    /// but for the last ones of a put.
+    /// On the side that opened the counter. `way`: where the `len` bytes go, as this side sees it, cut as
+    /// `cut` says but for the last ones of a put.
     pub fn open(
         peer: PeerId,
         counter: PieceCounter,
@@ -142,8 +142,8 @@ impl CoopCopy {
         }
     }
 
-    /// Claims and copies pieces until there are none, `most` bytes have been copied, or `pause` says so, which is asked
-    /// before each piece; whether this side takes no more.
+    /// Claims and copies pieces until there are none, `most` bytes have been copied, or `pause` says so,
+    /// which is asked before each piece; whether this side takes no more.
     pub fn run<L: RmaLink>(
         &mut self,
         link: &mut L,

@@ -6,8 +6,8 @@ use link_api::MAX_PIECES;
 
 /// Up to so many bytes each side copies a half, always the same one, so that its cache has it the next time.
 const HALVES: usize = 1 << 20;
-/// Bytes of a piece of more: large enough that a system call is little beside it, small enough that neither side
-/// waits long for the last piece of the other.
+/// Bytes of a piece of more: large enough that a system call is little beside it, small enough that neither
+/// side waits long for the last piece of the other.
 const PIECE: RangeInclusive<usize> = 128 << 10..=256 << 10;
 /// How many pieces there are, where their size is in that range.
 const PIECES: usize = 8;
@@ -39,8 +39,8 @@ impl Cut {
         Cut { piece: len.div_ceil(2).next_multiple_of(PAGE), pieces: 2 }
     }
 
-    /// What a peer makes of `len` bytes by `piece` each. `None`: no peer of ours does, since the pieces are no whole
-    /// pages, or so small that to copy them would take much longer than to copy it all at once.
+    /// What a peer makes of `len` bytes by `piece` each. `None`: no peer of ours does, since the pieces are
+    /// no whole pages, or so small that to copy them would take much longer than to copy it all at once.
     pub fn by(len: usize, piece: usize) -> Option<Cut> {
         if piece == 0 || piece % PAGE != 0 || len == 0 {
             return None;

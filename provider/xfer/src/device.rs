@@ -1,4 +1,5 @@
-//! Copies by devices from and to peers' memory: what is in flight, and how it ended. [`hmem::share::plan`] makes them up.
+//! Copies by devices from and to peers' memory: what is in flight, and how it ended. [`hmem::share::plan`]
+//! makes them up.
 
 use std::fmt::Display;
 
@@ -38,8 +39,8 @@ impl<T> DeviceCopies<T> {
         self.flights.over()
     }
 
-    /// One that is over, if there is one, and whether it is done: asks the drivers. The log says of `endpoint` why one
-    /// failed, and that they are held for long.
+    /// One that is over, if there is one, and whether it is done: asks the drivers. The log says of
+    /// `endpoint` why one failed, and that they are held for long.
     pub fn poll(&mut self, endpoint: impl Display) -> Option<(T, bool)> {
         let Some((name, how)) = self.flights.poll_done() else {
             if self.flights.held() {

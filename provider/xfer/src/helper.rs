@@ -1,7 +1,7 @@
 //! Whether a peer is worth asking for its help.
 
-/// After so many transfers in a row of which a peer took nothing it is told of one in `RARELY` only: it is busy
-/// elsewhere.
+/// After so many transfers in a row of which a peer took nothing it is told of one in `RARELY` only: it is
+/// busy elsewhere.
 const PATIENCE: u32 = 4;
 const RARELY: u32 = 32;
 

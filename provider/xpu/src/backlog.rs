@@ -1,5 +1,6 @@
-//! Commands that the engine had no room for, by ring and peer: those of one peer keep their order and wait for each other,
-//! and those of another peer, and of other rings, for nothing. A ring has at most as many here as it has slots.
+//! Commands that the engine had no room for, by ring and peer: those of one peer keep their order and wait
+//! for each other, and those of another peer, and of other rings, for nothing. A ring has at most as many
+//! here as it has slots.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,5 +1,5 @@
-//! What processes tell each other of themselves before kernels run: bytes that the program carries, by whatever way it
-//! has. A blob of a peer's is checked as anything of a peer's.
+//! What processes tell each other of themselves before kernels run: bytes that the program carries, by
+//! whatever way it has. A blob of a peer's is checked as anything of a peer's.
 
 use hmem::share::Export;
 use ipc::process::Name;

@@ -1,8 +1,8 @@
 //! Commands: eight words that a device wrote, and what is left of them once every field has been looked at.
 //!
-//! A device's words are a peer's: any of them may be anything. [`Raw::of`] takes them apart, [`Raw::check`] answers with
-//! work that is inside of what the ring may do, or with the errno that the command ends with. Remote addresses and keys
-//! go on to the target as they are, which checks them as it does any peer's.
+//! A device's words are a peer's: any of them may be anything. [`Raw::of`] takes them apart, [`Raw::check`]
+//! answers with work that is inside of what the ring may do, or with the errno that the command ends with.
+//! Remote addresses and keys go on to the target as they are, which checks them as it does any peer's.
 
 use hmem::{AtomicOp, Class, Datatype, Span};
 

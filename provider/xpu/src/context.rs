@@ -1,7 +1,8 @@
-//! A context of the program's own: an endpoint, memory that peers reach, rings, and the tables that a device reads.
+//! A context of the program's own: an endpoint, memory that peers reach, rings, and the tables that a device
+//! reads.
 //!
-//! Contexts of several processes come to know each other by blobs ([`Context::blob`], [`Context::connect`]). After
-//! [`Context::begin`] nothing is added, and a thread drains the rings.
+//! Contexts of several processes come to know each other by blobs ([`Context::blob`], [`Context::connect`]).
+//! After [`Context::begin`] nothing is added, and a thread drains the rings.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -158,12 +159,12 @@ impl Context {
         }
     }
 
-    /// Registers memory of the program, a device's or the host's; the region's number. All processes register theirs in
-    /// the same order.
+    /// Registers memory of the program, a device's or the host's; the region's number. All processes register
+    /// theirs in the same order.
     ///
     /// # Safety
-    /// `addr..addr+len` stays allocated until the context is closed, and only in ways that allow for peers' accesses at
-    /// any time are references made to it.
+    /// `addr..addr+len` stays allocated until the context is closed, and only in ways that allow for peers'
+    /// accesses at any time are references made to it.
     pub unsafe fn register(&mut self, addr: usize, len: usize) -> Result<u32, Error> {
         registry::look();
         let kind = hmem::classify(addr, len);
@@ -222,7 +223,8 @@ impl Context {
         Blob { addr: self.addr, process: Name::own(), boot: blob::boot(), regions }.encode()
     }
 
-    /// Comes to know all processes, of which this is number `rank`: their blobs, in the order of their numbers.
+    /// Comes to know all processes, of which this is number `rank`: their blobs, in the order of their
+    /// numbers.
     pub fn connect(&mut self, rank: u32, blobs: &[&[u8]]) -> Result<(), Error> {
         self.is_being_set_up()?;
         let count = self.registered.len();
@@ -292,8 +294,8 @@ impl Context {
         Ok(handle)
     }
 
-    /// Ends the setting up: makes the tables, and starts the thread that drains the rings. Returns where a device finds
-    /// [`layout::Context`].
+    /// Ends the setting up: makes the tables, and starts the thread that drains the rings. Returns where a
+    /// device finds [`layout::Context`].
     pub fn begin(&mut self) -> Result<u64, Error> {
         self.is_being_set_up()?;
         let mut engine = self.runtime.enter()?;
@@ -369,9 +371,9 @@ impl Context {
         self.error_of(peer).map_or(0, |w| w.load(Acquire))
     }
 
-    /// Ends it: devices get an error word in each ring and for each peer, nothing is taken any more, and no peer reaches
-    /// memory of this process when it returns. Memory of the rings and tables goes when the context is dropped: kernels
-    /// that use it have to have ended by then.
+    /// Ends it: devices get an error word in each ring and for each peer, nothing is taken any more, and no
+    /// peer reaches memory of this process when it returns. Memory of the rings and tables goes when the
+    /// context is dropped: kernels that use it have to have ended by then.
     pub fn close(&mut self) -> Result<(), Error> {
         if let Some(thread) = &mut self.thread {
             thread.stop();

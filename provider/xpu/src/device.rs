@@ -1,4 +1,5 @@
-//! The device's side of a ring, for code of this process that plays one: a host program without a GPU, and tests.
+//! The device's side of a ring, for code of this process that plays one: a host program without a GPU, and
+//! tests.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
@@ -30,7 +31,8 @@ impl Producer {
         Producer { places, log2 }
     }
 
-    /// Writes these commands one behind the other; the first one's ticket, or `None` if the ring has no room for them.
+    /// Writes these commands one behind the other; the first one's ticket, or `None` if the ring has no room
+    /// for them.
     pub fn post(&self, commands: &[Raw]) -> Option<u64> {
         let reserved = self.places.produced.word(word_of!(Produced.reserved));
         let consumed = self.places.status.word(word_of!(Status.consumed));

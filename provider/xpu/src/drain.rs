@@ -1,9 +1,10 @@
 //! The drain: takes commands from rings, checks them, has the engine do them, and writes back how they ended.
 //!
-//! Each call of [`Drain::poll`] is short and waits for nothing. The order of what it does for a command: the slot's words
-//! are taken (`ring`), checked (`command`), and the slot is the device's again (`consumed`); the engine gets the operation,
-//! when its peer's turn has come (`window`); when it has completed at the target, `done` moves on. A refused command ends
-//! like one that failed: the ring's error word has the first, `failed` their number, the queue an entry of each.
+//! Each call of [`Drain::poll`] is short and waits for nothing. The order of what it does for a command: the
+//! slot's words are taken (`ring`), checked (`command`), and the slot is the device's again (`consumed`); the
+//! engine gets the operation, when its peer's turn has come (`window`); when it has completed at the target,
+//! `done` moves on. A refused command ends like one that failed: the ring's error word has the first,
+//! `failed` their number, the queue an entry of each.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -252,8 +253,8 @@ impl Drain {
         self.queues[queue].push(Completion { what, ticket, ..entry });
     }
 
-    /// Begins with a command, or goes on with its signal; it stands in the backlog if there is no room. Whether the engine
-    /// took it.
+    /// Begins with a command, or goes on with its signal; it stands in the backlog if there is no room.
+    /// Whether the engine took it.
     fn go<L: RmaLink>(&mut self, engine: &mut Domain<L>, at: usize, ticket: u64) -> bool {
         let how = self.start(engine, at, ticket);
         if let (Start::NoRoom, Some((command, _))) = (how, self.rings[at].window.get(ticket)) {

@@ -25,8 +25,9 @@ pub struct RingRequest {
     pub log2_entries: Option<u32>,
     /// Its slots are in memory of the caller's.
     pub slots: Option<Arc<Words>>,
-    /// It is for kernels of the device whose context the calling thread has, if it has one, and has no bell: what they alone write is in
-    /// that device's memory. Else kernels of any device, and code of this process, post.
+    /// It is for kernels of the device whose context the calling thread has, if it has one, and has no bell:
+    /// what they alone write is in that device's memory. Else kernels of any device, and code of this
+    /// process, post.
     pub near: bool,
 }
 

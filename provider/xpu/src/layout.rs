@@ -1,4 +1,5 @@
-//! The layouts of `include/strait_xpu_layout.h`, which says what each word means. A test holds the two together.
+//! The layouts of `include/strait_xpu_layout.h`, which says what each word means. A test holds the two
+//! together.
 
 /// Of all that is below.
 pub const VERSION: u32 = 1;
@@ -61,15 +62,17 @@ macro_rules! layouts {
             impl $name {
                 /// As words of memory.
                 pub fn words(&self) -> [u64; $size / 8] {
-                    // SAFETY: `repr(C)`, all fields are integers, and their sizes add up to the structure's, as the
-                    // assertion in the tests and the size above say: no padding, and every pattern of bits is a value.
+                    // SAFETY: `repr(C)`, all fields are integers, and their sizes add up to the structure's,
+                    // as the assertion in the tests and the size above say: no padding, and every pattern of
+                    // bits is a value.
                     unsafe { std::mem::transmute::<$name, [u64; $size / 8]>(*self) }
                 }
             }
         )*
         const _: () = { $(assert!(0 $(+ size_of::<$of>())* == $size);)* };
 
-        /// Each structure: its name in C, its fields, where they are, and its size. For the test against the header.
+        /// Each structure: its name in C, its fields, where they are, and its size. For the test against the
+        /// header.
         #[cfg(test)]
         fn all() -> Vec<(&'static str, Vec<(&'static str, usize)>, usize)> {
             vec![$((stringify!($name), vec![$((stringify!($field), std::mem::offset_of!($name, $field)),)*], $size),)*]

@@ -1,9 +1,9 @@
-//! What the host does for kernels that send: rings of commands that a device writes and a drain carries out, completions
-//! and counters that the device reads, and tables of peers' memory that it may reach by itself.
+//! What the host does for kernels that send: rings of commands that a device writes and a drain carries out,
+//! completions and counters that the device reads, and tables of peers' memory that it may reach by itself.
 //!
-//! The layouts are `include/strait_xpu_layout.h`'s. A device is anything that writes such slots: a kernel, or a thread in a
-//! test. Everything it writes is checked as a peer's (`command`), and no reference to memory that it writes is made but to
-//! atomics (`words`).
+//! The layouts are `include/strait_xpu_layout.h`'s. A device is anything that writes such slots: a kernel, or
+//! a thread in a test. Everything it writes is checked as a peer's (`command`), and no reference to memory
+//! that it writes is made but to atomics (`words`).
 //!
 //! | layer | modules |
 //! |---|---|

@@ -63,7 +63,8 @@ impl Regions {
     /// One more; its number. `None`: there are as many as numbers.
     ///
     /// # Safety
-    /// As for [`Span::new`], until [`Regions::remove`] has been called and no command that names it is under way.
+    /// As for [`Span::new`], until [`Regions::remove`] has been called and no command that names it is under
+    /// way.
     pub unsafe fn add(&self, span: Span) -> Option<u32> {
         let mut all = self.all();
         let free = all.iter().position(Option::is_none).unwrap_or(all.len());

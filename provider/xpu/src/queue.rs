@@ -54,7 +54,8 @@ pub struct QueueSide {
     ended: bool,
 }
 
-/// Most completions of peers' writes that wait for room: a device that reads none must not have this process keep ever more.
+/// Most completions of peers' writes that wait for room: a device that reads none must not have this process
+/// keep ever more.
 const NOTICES: usize = 1 << 16;
 
 impl QueueSide {

@@ -1,5 +1,5 @@
-//! The ring under loom: two producers, one drain, two laps of a ring of one slot, with a twin for each thing that the
-//! protocol relies on.
+//! The ring under loom: two producers, one drain, two laps of a ring of one slot, with a twin for each thing
+//! that the protocol relies on.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -99,7 +99,8 @@ fn model(broken: &'static Broken) {
             let shared = shared.clone();
             thread::spawn(move || shared.produce())
         });
-        // Nothing here waits: loom looks at what a drain finds at any time, and at what is left for it in the end.
+        // Nothing here waits: loom looks at what a drain finds at any time, and at what is left for it in the
+        // end.
         let mut ticket = 0;
         for _ in 0..2 {
             ticket += u64::from(ticket < COMMANDS && shared.drain(ticket));

@@ -27,13 +27,14 @@ pub struct RingPlaces {
     pub near: Option<Arc<Near>>,
 }
 
-/// Memory of one device's for what its kernels alone write ([`layout::Produced`]), and for a copy of what they read: a reservation
-/// in host memory crosses the bus three times before the command does.
+/// Memory of one device's for what its kernels alone write ([`layout::Produced`]), and for a copy of what
+/// they read: a reservation in host memory crosses the bus three times before the command does.
 #[derive(Debug)]
 pub struct Near(Kind, Exportable);
 
 impl Near {
-    /// In the calling thread's context, or in one of the device of that number. `None`: there is none, or no such memory.
+    /// In the calling thread's context, or in one of the device of that number. `None`: there is none, or no
+    /// such memory.
     pub fn new(device: Option<i32>) -> Option<Arc<Near>> {
         registry::look();
         let made = registry::of(Kind::Cuda).make_for_kernels(device, 2 * LINE);
@@ -96,8 +97,8 @@ impl RingSide {
         let Some(cell) = self.cells.as_ref().map(|c| &c[at]) else { return Span::EMPTY };
         cell.store(value, Relaxed);
         debug_assert!(len <= 8);
-        // SAFETY: the cells are on the heap, and stay there until no command is under way: `Drop` leaks them otherwise.
-        // A slot's command is the only one that uses them until it is over.
+        // SAFETY: the cells are on the heap, and stay there until no command is under way: `Drop` leaks them
+        // otherwise. A slot's command is the only one that uses them until it is over.
         unsafe { Span::new(cell.as_ptr().expose_provenance(), len.min(8), Kind::System) }
     }
 

@@ -1,5 +1,5 @@
-//! The thread that polls drains: it looks often while there is something, and sleeps between looks when there is not. A
-//! device cannot wake it, so its sleep is bounded.
+//! The thread that polls drains: it looks often while there is something, and sleeps between looks when there
+//! is not. A device cannot wake it, so its sleep is bounded.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,8 +47,8 @@ impl Drains {
         self.enter().push((name, drain));
     }
 
-    /// Takes one out, after it has told the devices that it ends. None in a forked child: the rings are its parent's, and
-    /// the thread may have been in the lock.
+    /// Takes one out, after it has told the devices that it ends. None in a forked child: the rings are its
+    /// parent's, and the thread may have been in the lock.
     pub fn remove(&self, name: u64) -> Option<Drain> {
         if self.pid != std::process::id() {
             return None;
@@ -82,7 +82,8 @@ impl Drains {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One look at all of them. Returns how much there was to do. Of a domain that a panic was inside, it ends them.
+    /// One look at all of them. Returns how much there was to do. Of a domain that a panic was inside, it
+    /// ends them.
     pub fn poll<H: Host>(&self, host: &H) -> usize {
         let mut all = self.all();
         let polled = catch(|| match host.runtime().enter_to_poll() {
@@ -121,7 +122,8 @@ pub struct DrainThread {
 }
 
 impl DrainThread {
-    /// Starts it. Between looks it sleeps no longer than `sleep`, and never so long that a device misses its beat.
+    /// Starts it. Between looks it sleeps no longer than `sleep`, and never so long that a device misses its
+    /// beat.
     pub fn start<H: Host>(host: Arc<H>, drains: Arc<Drains>, sleep: Duration) -> Result<DrainThread, Error> {
         drains.stop.store(false, Ordering::SeqCst);
         let theirs = drains.clone();

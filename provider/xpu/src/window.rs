@@ -1,5 +1,5 @@
-//! The commands of a ring that have been taken and are not over, in their order: what may start, and what has to wait.
-//! It posts nothing and touches no shared memory.
+//! The commands of a ring that have been taken and are not over, in their order: what may start, and what has
+//! to wait. It posts nothing and touches no shared memory.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -36,8 +36,8 @@ struct Line {
     tickets: VecDeque<u64>,
 }
 
-/// Peers to which nothing is under way and whose line is kept, since the next command needs no memory then. A device may
-/// name any number of peers.
+/// Peers to which nothing is under way and whose line is kept, since the next command needs no memory then. A
+/// device may name any number of peers.
 const LINES: usize = 1024;
 
 /// The commands under way of one ring.
@@ -52,7 +52,8 @@ pub(crate) struct Window {
     lines: HashMap<u32, Line>,
     /// Those that have become the first of their peer, and wait for that.
     ready: VecDeque<u64>,
-    /// Of each peer, the first command that failed: no strong signal after it is set, as long as the ring lives.
+    /// Of each peer, the first command that failed: no strong signal after it is set, as long as the ring
+    /// lives.
     broken: HashMap<u32, u64>,
     /// Likewise of all peers, once there are too many of these.
     all_broken: Option<u64>,

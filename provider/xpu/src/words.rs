@@ -20,8 +20,9 @@ const PAGE: usize = 4096;
 
 /// Words that a device reads or writes. The CPU reads and writes them too; both may at any time.
 ///
-/// Made by this process, they are in a memfd of a fixed size, which peers of this host may map, and page-locked by the
-/// runtime of each kind of device that the process has, so that kernels find them at the address they have here.
+/// Made by this process, they are in a memfd of a fixed size, which peers of this host may map, and
+/// page-locked by the runtime of each kind of device that the process has, so that kernels find them at the
+/// address they have here.
 pub struct Words {
     base: NonNull<AtomicU64>,
     len: usize,
@@ -57,7 +58,8 @@ impl Words {
         Ok(Arc::new(Words { base, len: bytes / 8, device: at as u64, keep }))
     }
 
-    /// As [`Words::new`], and a device finds them where `import` says, which is called with their address and their bytes.
+    /// As [`Words::new`], and a device finds them where `import` says, which is called with their address and
+    /// their bytes.
     pub fn imported(
         words: usize,
         import: impl FnOnce(usize, usize) -> Result<u64, Error>,
@@ -72,8 +74,9 @@ impl Words {
     /// Memory of the caller's, that a device finds at `device`.
     ///
     /// # Safety
-    /// `addr` is a multiple of 64, and `bytes` bytes from there on are mapped, to be read and written by the CPU, until what
-    /// is returned is dropped; in this process nothing but atomic accesses of words is made to them.
+    /// `addr` is a multiple of 64, and `bytes` bytes from there on are mapped, to be read and written by the
+    /// CPU, until what is returned is dropped; in this process nothing but atomic accesses of words is made
+    /// to them.
     pub unsafe fn given(addr: usize, bytes: usize, device: u64) -> Result<Arc<Words>, Error> {
         if addr % LINE != 0 || device % LINE as u64 != 0 {
             return Err(Error::Invalid("memory for a queue begins at a multiple of 64 bytes"));
@@ -96,8 +99,8 @@ impl Words {
     #[inline]
     pub fn get(&self, at: usize) -> &AtomicU64 {
         assert!(at < self.len, "a word that is not there");
-        // SAFETY: inside, aligned to 8 as the base is to more, and mapped as long as `self` lives; every value is a word,
-        // and a device may change it at any time, as an atomic may be.
+        // SAFETY: inside, aligned to 8 as the base is to more, and mapped as long as `self` lives; every
+        // value is a word, and a device may change it at any time, as an atomic may be.
         unsafe { self.base.add(at).as_ref() }
     }
 

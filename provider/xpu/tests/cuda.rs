@@ -1,5 +1,5 @@
-//! Two processes with devices' memory, over the stand-in for CUDA's driver: what a device finds mapped is the peer's
-//! memory, and commands move bytes from one device's memory to the other's.
+//! Two processes with devices' memory, over the stand-in for CUDA's driver: what a device finds mapped is the
+//! peer's memory, and commands move bytes from one device's memory to the other's.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Devices that write anything: nothing outside of what a ring may name is touched, every command ends, and the drain
-//! goes on.
+//! Devices that write anything: nothing outside of what a ring may name is touched, every command ends, and
+//! the drain goes on.
 
 mod common;
 

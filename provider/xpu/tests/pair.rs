@@ -114,7 +114,8 @@ fn a_strong_signal_comes_after_every_earlier_put_and_not_after_one_that_failed()
     let error = pair.producer.error();
     assert_eq!((error as u32 as i32, error >> 32 & 0x7fff_ffff), (code::NOKEY, first), "{error:#x}");
     assert_eq!(pair.producer.failed(), 2);
-    // Nor one that is taken long after the failure, nor behind a put that was refused here: another ring's is.
+    // Nor one that is taken long after the failure, nor behind a put that was refused here: another ring's
+    // is.
     let (late, kept) = (signal(&pair, 40, 1000, 0), signal(&pair, 41, 7, flag::SIGNAL_WEAK));
     let last = pair.producer.post(&[late, kept]).unwrap() + 1;
     common::until(|| pair.producer.done() > last);
@@ -126,7 +127,8 @@ fn a_strong_signal_comes_after_every_earlier_put_and_not_after_one_that_failed()
     assert_eq!(pair.theirs.get(40).load(Acquire), 0, "the signal came although a put before it was refused");
 }
 
-/// Signals to a peer that makes no progress fill all that is between: those of another ring, and to another peer, go on.
+/// Signals to a peer that makes no progress fill all that is between: those of another ring, and to another
+/// peer, go on.
 #[test]
 fn a_peer_without_room_stops_neither_other_rings_nor_commands_to_other_peers() {
     let mut contexts = [(); 3].map(|()| Context::open(common::options()).unwrap());
@@ -241,7 +243,8 @@ fn a_close_and_the_loss_of_a_peer_are_told_in_error_words() {
 #[test]
 fn a_small_engine_queue_and_a_full_ring_lose_and_repeat_nothing() {
     let pair = Pair::new();
-    // More to one peer than goes at once, each with a weak signal of its own: a put that was started twice adds twice.
+    // More to one peer than goes at once, each with a weak signal of its own: a put that was started twice
+    // adds twice.
     let total = 600u64;
     for n in 0..total {
         let add = flag::SIGNAL_ADD | flag::SIGNAL_WEAK;

@@ -1,8 +1,10 @@
-//! Streams that are being captured into a graph. There are no graphs here: what is queued on such a stream is forgotten.
+//! Streams that are being captured into a graph. There are no graphs here: what is queued on such a stream is
+//! forgotten.
 //!
-//! What was seen of the driver (580.159, CUDA 13.0): to ask a captured stream whether it is done, or to wait for it, ends its
-//! capture; so do, in any thread, calls that may wait for the device (cuEventQuery, cuStreamSynchronize, cuMemHostRegister and
-//! their like), as long as a capture in the global mode goes on, unless the thread has set itself the relaxed mode.
+//! What was seen of the driver (580.159, CUDA 13.0): to ask a captured stream whether it is done, or to wait
+//! for it, ends its capture; so do, in any thread, calls that may wait for the device (cuEventQuery,
+//! cuStreamSynchronize, cuMemHostRegister and their like), as long as a capture in the global mode goes on,
+//! unless the thread has set itself the relaxed mode.
 
 use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -123,7 +123,8 @@ impl Driver {
         call!(self.0, "cuMemFree_v2"(u64)(at as u64));
     }
 
-    /// From now on a kernel runs, for which [`Driver::free`] waits, and all other calls for that; or none does.
+    /// From now on a kernel runs, for which [`Driver::free`] waits, and all other calls for that; or none
+    /// does.
     pub fn kernel(&self, runs: bool) {
         let f = self.0.symbol("stand_in_kernel");
         let f: unsafe extern "C" fn(c_int) = unsafe { std::mem::transmute(f) };

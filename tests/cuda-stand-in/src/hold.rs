@@ -1,5 +1,5 @@
-//! A kernel that runs, as far as cudaFree is concerned: that waits for all kernels, and holds the driver's lock meanwhile, so
-//! that every other call of the process waits for it.
+//! A kernel that runs, as far as cudaFree is concerned: that waits for all kernels, and holds the driver's
+//! lock meanwhile, so that every other call of the process waits for it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;

@@ -13,8 +13,9 @@
 //! | `CUDA_STAND_IN_FAIL` | `name=code` or `name@n=code`, with commas: calls that fail, always or the n-th time |
 //! | `CUDA_VISIBLE_DEVICES` | numbers, with commas: as for the driver |
 //!
-//! A test in the same process calls `stand_in_fail` and `stand_in_calls`, and `stand_in_kernel`: while a kernel runs cudaFree waits,
-//! and with it all other calls of the process. A provider of libfabric's that stands in for one of an adapter calls `stand_in_dma`.
+//! A test in the same process calls `stand_in_fail` and `stand_in_calls`, and `stand_in_kernel`: while a
+//! kernel runs cudaFree waits, and with it all other calls of the process. A provider of libfabric's that
+//! stands in for one of an adapter calls `stand_in_dma`.
 #![allow(
     non_snake_case,
     clippy::missing_safety_doc,

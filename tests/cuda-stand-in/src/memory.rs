@@ -113,8 +113,8 @@ pub unsafe extern "C" fn cuMemGetAddressRange_v2(base: *mut u64, len: *mut usize
     SUCCESS
 }
 
-/// Where an adapter finds `len` bytes of a device's memory; NULL where that memory is none, or goes on behind its end. No call of the
-/// driver's.
+/// Where an adapter finds `len` bytes of a device's memory; NULL where that memory is none, or goes on behind
+/// its end. No call of the driver's.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_dma(at: u64, len: usize) -> Ptr {
     match find(at as usize).filter(|r| r.backing.is_some()).and_then(|_| alias(at as usize, len)) {

@@ -45,7 +45,8 @@ fn all() -> MutexGuard<'static, All> {
     ALL.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does what its time has come for; with `wait`, all that is queued. Functions of the program's run while no lock is held.
+/// Does what its time has come for; with `wait`, all that is queued. Functions of the program's run while no
+/// lock is held.
 fn run(name: usize, wait: bool) {
     let mut all = all();
     loop {

@@ -9,8 +9,8 @@ use wire::Addr;
 
 /// How links of one sort are made and ended.
 ///
-/// Waiting is by [`Harness::pass`] again and again, up to [`Harness::patience`]: only a link that does not do what it
-/// has to takes that long.
+/// Waiting is by [`Harness::pass`] again and again, up to [`Harness::patience`]: only a link that does not do
+/// what it has to takes that long.
 pub trait Harness {
     /// The links.
     type Link: RmaLink;
@@ -186,8 +186,8 @@ pub(crate) trait Drive: Harness {
 
 impl<H: Harness> Drive for H {}
 
-/// The next event that is about more than the choice of a link: [`Event::PathChanged`] may come at any time before
-/// something was sent.
+/// The next event that is about more than the choice of a link: [`Event::PathChanged`] may come at any time
+/// before something was sent.
 pub(crate) fn next<L: Link>(link: &mut L) -> Option<Event> {
     loop {
         match link.poll() {

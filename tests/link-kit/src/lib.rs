@@ -1,7 +1,7 @@
 //! What every link has to do, as checks that any link can be put to; and a slow link with keys.
 //!
-//! - [`conformance`]: the checks, in groups, one for each clause of [`link_api`]'s documentation. A link is put to
-//!   them by [`conform!`] and a [`Harness`].
+//! - [`conformance`]: the checks, in groups, one for each clause of [`link_api`]'s documentation. A link is
+//!   put to them by [`conform!`] and a [`Harness`].
 //! - [`Broken`]: a link with a flaw, one for each clause, by which the checks themselves are tested.
 //! - [`keyed`]: a link between endpoints of one process that is slow and reaches memory by keys alone.
 

@@ -1,4 +1,5 @@
-//! A peer is one link's: another link that is called under its name hands out nothing of the caller's, and ends nothing of the peer's.
+//! A peer is one link's: another link that is called under its name hands out nothing of the caller's, and
+//! ends nothing of the peer's.
 #![cfg(not(loom))]
 
 use std::thread::sleep;
@@ -42,7 +43,8 @@ fn say(link: &mut impl Link, to: PeerId, bytes: &[u8]) {
     });
 }
 
-/// Sends to `to`, which refuses: polls both until the caller has heard of its end, and nothing else came of it.
+/// Sends to `to`, which refuses: polls both until the caller has heard of its end, and nothing else came of
+/// it.
 fn is_cut_off(caller: &mut KeyedLink, to: PeerId, victim: &mut Links) {
     let mut closed = false;
     until("the end of a caller", || {

@@ -1,4 +1,5 @@
-//! The engine over links to peers that are not there: messages, writes and reads end with an error, however they are posted.
+//! The engine over links to peers that are not there: messages, writes and reads end with an error, however
+//! they are posted.
 #![cfg(not(loom))]
 
 #[path = "support/fake.rs"]
@@ -79,7 +80,8 @@ fn next<L: RmaLink>(node: &mut Node<L>) -> Completion {
     }
 }
 
-/// Posts until that is taken or refused for good, and looks for completions meanwhile: how the operation ends.
+/// Posts until that is taken or refused for good, and looks for completions meanwhile: how the operation
+/// ends.
 fn end<L: RmaLink>(
     node: &mut Node<L>,
     what: &str,
@@ -227,7 +229,8 @@ fn all_end_beside_receives<L: RmaLink>(open: impl Fn() -> L) {
 /// From one post to the next of a program that tries seldom: what came of the one before is no news by then.
 const SELDOM: Duration = Duration::from_millis(1050);
 
-/// A post that is tried again so seldom ends all the same, also where receives that name the peer are told of each end before.
+/// A post that is tried again so seldom ends all the same, also where receives that name the peer are told of
+/// each end before.
 fn ends_if_tried_seldom<L: RmaLink>(what: &str, mut node: Node<L>, receives: bool) {
     let (at, span) = (node.peer, Span::leak(8));
     let (mut posted, mut taken) = (!receives, false);

@@ -111,7 +111,8 @@ mod far {
     }
 }
 
-/// A selector with two further links, `[0]` of names that [`KeyedNet`] has given, and its name by each of them.
+/// A selector with two further links, `[0]` of names that [`KeyedNet`] has given, and its name by each of
+/// them.
 fn two_further(net: &mut KeyedNet) -> Links {
     let bind = Some("127.0.0.1:0".parse().expect("an address"));
     let mut links = Links::open(OpenOptions { bind, ..OpenOptions::default() }).expect("a free port");

@@ -136,7 +136,8 @@ mod reads {
 
     type Node = Driven<Over<Fake>>;
 
-    /// Two owners of memory, and two that read it: both the first one's, and one of them the second one's, too.
+    /// Two owners of memory, and two that read it: both the first one's, and one of them the second one's,
+    /// too.
     struct Four {
         net: FakeNet,
         h: OfiHarness<Fake>,
@@ -197,8 +198,8 @@ mod reads {
         }
     }
 
-    /// One reader ends in its read, so that its owner ends all that it has lent. Another one's read of that fails, and with that no
-    /// read from another owner, which would have to end what it has lent in its turn.
+    /// One reader ends in its read, so that its owner ends all that it has lent. Another one's read of that
+    /// fails, and with that no read from another owner, which would have to end what it has lent in its turn.
     #[test]
     fn an_end_of_what_one_peer_has_lent_ends_no_reads_from_others() {
         let mut four = Four::new(Duration::from_secs(60));
@@ -274,6 +275,7 @@ mod none {
         OfiHarness::new(|| Err("none".into()))
     }
 
-    // Not those of `returns`, in which a link is not polled while a frame waits: then its connections wait as well.
+    // Not those of `returns`, in which a link is not polled while a frame waits: then its connections wait as
+    // well.
     link_kit::conform! { none(); frames polls peers ends sleep threads frames_only }
 }

@@ -1,5 +1,5 @@
-//! Memory of devices over the link over a provider of libfabric's that offers FI_HMEM: `tests/ofi/hmem.c`, over the stand-in for CUDA. ci/ofi
-//! builds that provider.
+//! Memory of devices over the link over a provider of libfabric's that offers FI_HMEM: `tests/ofi/hmem.c`,
+//! over the stand-in for CUDA. ci/ofi builds that provider.
 #![cfg(not(loom))]
 
 #[path = "support/accessed.rs"]
@@ -137,7 +137,8 @@ fn host(len: usize, seed: usize) -> Span {
     duo::filled(len, seed)
 }
 
-/// Two endpoints that have read from each other: a read that finds no room yet, as while the provider connects, registers anew.
+/// Two endpoints that have read from each other: a read that finds no room yet, as while the provider
+/// connects, registers anew.
 fn duo() -> Duo<Fabric> {
     let mut duo = Duo::new(fabric);
     for _ in 0..2 {
@@ -318,7 +319,8 @@ fn accesses_to_devices_go_in_frames_where_registered_memory_may_be_freed() {
             assert!(
                 link_kit::text(&[target]) == pattern(LEN, 1) && link_kit::text(&[local]) == pattern(LEN, 1)
             );
-            // What a side lends it has promised to keep. The initiator's own buffer is there until it completes.
+            // What a side lends it has promised to keep. The initiator's own buffer is there until it
+            // completes.
             assert_eq!(counts().lent - before.lent, u64::from(of_a == is_write));
             assert_eq!(duo.counts.take()[2], u64::from(!of_a && !is_write), "reads");
         }
@@ -379,7 +381,8 @@ fn a_provider_that_lacks_the_interface_is_not_asked_again() {
             duo.send(&[from], &[into]);
         }
     }
-    // Each side found out once: the sender as it was to lend, the receiver as it was to read what the host had lent.
+    // Each side found out once: the sender as it was to lend, the receiver as it was to read what the host
+    // had lent.
     let found = counts();
     assert_eq!((found.refused, found.lent, found.local), (2, 0, 0));
     assert_eq!(duo.counts.take()[2], 0, "reads");

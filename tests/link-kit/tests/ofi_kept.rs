@@ -146,7 +146,8 @@ fn a_frame_that_has_come_does_not_wait_for_another_call_of_the_provider() {
     }
 }
 
-/// A sender that nothing else is said to learns of room by messages of their own, each of which takes what a frame takes.
+/// A sender that nothing else is said to learns of room by messages of their own, each of which takes what a
+/// frame takes.
 #[test]
 fn room_is_told_of_by_halves() {
     let net = FakeNet::default();
@@ -247,7 +248,8 @@ fn what_is_kept_of_a_peer_that_is_cut_off_is_lost_and_kept_until_its_end() {
     assert_eq!((a.keeps(to_b), a.keeps(to_b)), (true, false), "told once");
 }
 
-/// The provider below tells that a frame did not arrive: it is lost, and not complete, whether its peer ends or is given up.
+/// The provider below tells that a frame did not arrive: it is lost, and not complete, whether its peer ends
+/// or is given up.
 #[test]
 fn a_frame_that_the_provider_below_loses_is_kept_until_its_peer_ends() {
     for (ends, grace) in [(true, Duration::from_secs(100)), (false, Duration::from_millis(100))] {

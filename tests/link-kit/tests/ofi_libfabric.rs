@@ -1,5 +1,5 @@
-//! The link over a provider of libfabric's, put to the checks: STRAIT_TEST_BELOW names the provider, and STRAIT_TEST_LIBFABRIC the
-//! library. ci/ofi has both.
+//! The link over a provider of libfabric's, put to the checks: STRAIT_TEST_BELOW names the provider, and
+//! STRAIT_TEST_LIBFABRIC the library. ci/ofi has both.
 #![cfg(not(loom))]
 
 #[path = "support/accessed.rs"]
@@ -67,7 +67,8 @@ fn more_messages_than_may_be_read_at_once_are_all_read() {
     duo::many_long_messages_at_once(duo::Duo::new(fabric));
 }
 
-/// The sockets of the provider below have room for a part of them. Up to 9000 bytes `tcp` may hold although it has told of their end.
+/// The sockets of the provider below have room for a part of them. Up to 9000 bytes `tcp` may hold although
+/// it has told of their end.
 #[test]
 fn frames_that_are_not_kept_any_more_arrive_without_another_call() {
     for len in [60_000, 20_000, 10_000] {
@@ -149,7 +150,8 @@ mod reads {
         }
     }
 
-    /// A peer that is disconnected, and does not know it yet, reads nothing of what the memory holds from then on.
+    /// A peer that is disconnected, and does not know it yet, reads nothing of what the memory holds from
+    /// then on.
     #[test]
     fn memory_of_a_peer_that_is_cut_off_in_its_read_is_not_read_any_more() {
         const LEN: usize = 64 << 20;

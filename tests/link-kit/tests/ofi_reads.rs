@@ -137,7 +137,8 @@ fn a_send_that_is_cancelled_lends_nothing_any_more() {
     duo.send(&[src], &[Span::leak(LEN)]);
 }
 
-/// The buffer of what is to be tried again is the application's, which may send something else next, or nothing.
+/// The buffer of what is to be tried again is the application's, which may send something else next, or
+/// nothing.
 #[test]
 fn a_send_or_write_that_finds_no_room_lends_nothing() {
     let net = FakeNet::default();
@@ -160,8 +161,8 @@ fn a_send_or_write_that_finds_no_room_lends_nothing() {
     }
 }
 
-/// Of two domains of two endpoints each the first's peer is the other domain's second. Both are closed, one endpoint after another,
-/// and nothing else is called.
+/// Of two domains of two endpoints each the first's peer is the other domain's second. Both are closed, one
+/// endpoint after another, and nothing else is called.
 #[test]
 fn endpoints_of_a_domain_go_on_while_another_one_is_closed() {
     let (net, counts) = (FakeNet::default(), Arc::default());
@@ -225,7 +226,8 @@ fn an_endpoint_whose_memory_a_silent_peer_reads_is_closed() {
     assert_eq!(duo.lent(), 0);
 }
 
-/// The provider below may go on to read memory for a reader that has gone, until the endpoint is closed that it was lent by.
+/// The provider below may go on to read memory for a reader that has gone, until the endpoint is closed that
+/// it was lent by.
 #[test]
 fn memory_of_a_peer_that_ends_in_its_read_is_not_read_any_more() {
     let net = FakeNet::default();

@@ -1,4 +1,5 @@
-//! The engine over a fabric by which memory is read: RMA of the application, that goes by reads and that goes by frames.
+//! The engine over a fabric by which memory is read: RMA of the application, that goes by reads and that goes
+//! by frames.
 #![cfg(not(loom))]
 
 #[path = "support/counted.rs"]
@@ -164,8 +165,8 @@ fn short_accesses_and_none_at_all_go_in_frames() {
     }
 }
 
-/// An application that has not agreed to FI_MR_ALLOCATED may unmap what it has registered before peers come to it, which not every
-/// provider can bear.
+/// An application that has not agreed to FI_MR_ALLOCATED may unmap what it has registered before peers come
+/// to it, which not every provider can bear.
 #[test]
 fn registered_memory_that_may_vanish_is_accessed_by_frames() {
     let mut duo = duo(&FakeNet::default());

@@ -147,8 +147,8 @@ fn a_peer_is_unreachable_where_tcp_may_not_be_used() {
     );
 }
 
-/// Two ends that talk by the fabric alone, whose first messages are lost: those of one side, of the other, and
-/// of both.
+/// Two ends that talk by the fabric alone, whose first messages are lost: those of one side, of the other,
+/// and of both.
 fn first_messages_are_lost(lose: fn(&mut Fake)) {
     for which in [[true, false], [false, true], [true, true]] {
         let mut h = harness(move |n, fake| {

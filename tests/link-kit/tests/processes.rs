@@ -1,4 +1,5 @@
-//! Two processes, which have a link over shared memory each. The second one is this very program, started anew.
+//! Two processes, which have a link over shared memory each. The second one is this very program, started
+//! anew.
 #![cfg(not(loom))]
 
 use std::process::{Child, Command, Stdio};

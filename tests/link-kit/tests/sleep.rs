@@ -1,4 +1,5 @@
-//! What the selector of links does around a sleep, where one of its links has something or does nothing any more.
+//! What the selector of links does around a sleep, where one of its links has something or does nothing any
+//! more.
 #![cfg(not(loom))]
 
 #[path = "support/fake.rs"]
@@ -63,7 +64,8 @@ fn wakes(link: &Links) -> bool {
     !poller.ready::<1>().is_empty()
 }
 
-/// A selector that looks at tcp as rarely as it does at all, since a peer on this host sends so much; and that peer.
+/// A selector that looks at tcp as rarely as it does at all, since a peer on this host sends so much; and
+/// that peer.
 fn busy_near() -> (Links, ShmLink, PeerId) {
     let mut link = open();
     link.add_tcp(TcpOptions::new(key())).expect("descriptors");
@@ -78,7 +80,8 @@ fn busy_near() -> (Links, ShmLink, PeerId) {
     (link, near, to)
 }
 
-/// Counted by polls alone, the time between two looks would be that of thousands of whatever is done between two polls.
+/// Counted by polls alone, the time between two looks would be that of thousands of whatever is done between
+/// two polls.
 #[test]
 fn polls_that_are_rare_and_find_near_frames_do_not_keep_a_caller_waiting() {
     let (mut link, mut near, to) = busy_near();
@@ -98,7 +101,8 @@ fn polls_that_are_rare_and_find_near_frames_do_not_keep_a_caller_waiting() {
     }
 }
 
-/// However rarely it was looked at before: a sleeper that wakes for it would else not sleep again for as many polls.
+/// However rarely it was looked at before: a sleeper that wakes for it would else not sleep again for as many
+/// polls.
 #[test]
 fn the_poll_after_a_sleep_is_a_look_at_each_link() {
     let (mut link, _near, _) = busy_near();

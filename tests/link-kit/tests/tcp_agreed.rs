@@ -1,4 +1,5 @@
-//! Which connection the link over TCP takes for that of a peer, where another one is made under the same name.
+//! Which connection the link over TCP takes for that of a peer, where another one is made under the same
+//! name.
 #![cfg(not(loom))]
 
 #[path = "support/caller.rs"]
@@ -129,8 +130,8 @@ fn a_caller_by_the_name_of_a_live_peer_does_not_get_its_place() {
     assert!(b.poll().is_none());
 }
 
-/// The answerer's hello was said before something else changed at its side, and its own call's after that: it is heard when the first
-/// connection is there.
+/// The answerer's hello was said before something else changed at its side, and its own call's after that: it
+/// is heard when the first connection is there.
 #[test]
 fn a_call_that_crosses_and_comes_late_does_not_end_the_connection() {
     // The lower name is the link's, and then the other one's.

@@ -123,7 +123,8 @@ fn the_bytes_of_a_frame_go_where_they_belong_as_they_come() {
     }
 }
 
-/// What a rendezvous says between two long frames is short. Bytes that are received with the front of a long frame are copied once more.
+/// What a rendezvous says between two long frames is short. Bytes that are received with the front of a long
+/// frame are copied once more.
 #[test]
 fn a_long_frame_behind_few_short_ones_stays_with_the_kernel_but_for_its_front() {
     for (short, least) in [(0, 30_000 - 400), (1, 30_000 - 400), (3, 30_000 - 400), (4, 0)] {
@@ -208,7 +209,8 @@ fn a_frame_of_some_kib_behind_a_long_one_takes_few_looks() {
     assert!(looks <= 8, "{looks} looks");
 }
 
-/// As a sender's next bytes may take longer than some looks. It is not left there for good, since the kernel may have room for no more.
+/// As a sender's next bytes may take longer than some looks. It is not left there for good, since the kernel
+/// may have room for no more.
 #[test]
 fn a_frame_that_does_not_grow_stays_with_the_kernel_for_some_looks() {
     let mut ends = Ends::new();
@@ -321,7 +323,8 @@ fn memory_that_is_gone_ends_the_operation_and_not_the_connection() {
         libc::mmap(std::ptr::null_mut(), 64 * PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
     };
     assert_ne!(at, libc::MAP_FAILED);
-    // SAFETY: it is mapped until the end of the test, and the link leaves it to the kernel to see that its rear may not be written.
+    // SAFETY: it is mapped until the end of the test, and the link leaves it to the kernel to see that its
+    // rear may not be written.
     let dst = unsafe { Span::new(at as usize, LEN - HEAD, hmem::Kind::System) };
     let mut ends = Ends::new();
     let (op, rest) = ends.begin_landing(30_000, dst);

@@ -87,7 +87,8 @@ fn a_message_of_one_frame_is_sent_before_there_is_a_receive_for_it() {
     }
 }
 
-/// Likewise of many, of which a receiver that is short of room keeps no more than it is to, and what was under way.
+/// Likewise of many, of which a receiver that is short of room keeps no more than it is to, and what was
+/// under way.
 #[test]
 fn a_receiver_that_is_short_of_room_is_offered_messages() {
     let [mut a, mut b] = pair_of(|| options("of eager frames"));
@@ -96,7 +97,8 @@ fn a_receiver_that_is_short_of_room_is_offered_messages() {
     let src = Span::leak(LONGEST);
     hmem::write(&[src], 0, &pattern(LONGEST, 1));
     let (mut sent, mut last, start) = (0, 0, Instant::now());
-    // A paused sender's posts are taken. The last ones are offered by then, and what was sent before has come.
+    // A paused sender's posts are taken. The last ones are offered by then, and what was sent before has
+    // come.
     while last < 100 {
         if sent < count && posted(&mut a, src, sent) {
             sent += 1;
@@ -118,7 +120,8 @@ fn a_receiver_that_is_short_of_room_is_offered_messages() {
     assert_eq!(b.domain.unexpected(), 0);
 }
 
-/// Has the rail come up, and sends messages that go on it and on the connection, to so many receives: from where, and how many.
+/// Has the rail come up, and sends messages that go on it and on the connection, to so many receives: from
+/// where, and how many.
 fn under_way(a: &mut Node, b: &mut Node, receives: usize, most: usize) -> (Span, usize) {
     let start = Instant::now();
     while [&*a, &*b].iter().any(|n| !n.domain.ep_describe(n.ep, n.peer).unwrap().contains("over 2 rails")) {

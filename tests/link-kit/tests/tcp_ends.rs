@@ -1,5 +1,5 @@
-//! What the link over TCP does where endpoints end, where processes have something else to do, and where one side is not
-//! reached by the other.
+//! What the link over TCP does where endpoints end, where processes have something else to do, and where one
+//! side is not reached by the other.
 #![cfg(not(loom))]
 
 #[path = "support/pair.rs"]

@@ -1,4 +1,5 @@
-//! What an endpoint over TCP has sent arrives after it has closed, whatever its receiver sends to it meanwhile.
+//! What an endpoint over TCP has sent arrives after it has closed, whatever its receiver sends to it
+//! meanwhile.
 #![cfg(not(loom))]
 
 #[path = "support/caller.rs"]
@@ -21,8 +22,9 @@ use link_kit::bytes;
 use pair::{PATIENCE, open, options, say, take, until};
 use played::railed;
 
-/// An endpoint sends as many frames as find room, and closes once none of them is kept in the process; the other one
-/// sends to it all the while, and begins to receive when it has begun to close. Returns how many frames were sent, and came.
+/// An endpoint sends as many frames as find room, and closes once none of them is kept in the process; the
+/// other one sends to it all the while, and begins to receive when it has begun to close. Returns how many
+/// frames were sent, and came.
 fn part(len: usize, rails: usize) -> (usize, usize) {
     let (mut a, mut b) = (open(railed(rails)), open(railed(rails)));
     a.tell_kept();
@@ -68,7 +70,8 @@ fn part(len: usize, rails: usize) -> (usize, usize) {
         until("the beginning", || closing.load(Ordering::SeqCst));
         let start = Instant::now();
         loop {
-            // What is refused shows that the other one has closed; what came before is to be had all the same.
+            // What is refused shows that the other one has closed; what came before is to be had all the
+            // same.
             let _ = b.send(to_a, b"back", &[], 0, 0);
             thread::sleep(Duration::from_micros(200));
             if !receive(&mut b, &mut got) {

@@ -1,4 +1,5 @@
-//! A process without descriptors says so to those that call it. By itself, since it takes all that its process may have.
+//! A process without descriptors says so to those that call it. By itself, since it takes all that its
+//! process may have.
 #![cfg(not(loom))]
 
 #[path = "support/caller.rs"]

@@ -12,7 +12,8 @@ use link::TcpLink;
 use link_api::{Link, Refused};
 use pair::{PATIENCE, open, options};
 
-/// Sends to a peer that begins to listen after a moment, at its first address alone; how often the peer was said to be gone.
+/// Sends to a peer that begins to listen after a moment, at its first address alone; how often the peer was
+/// said to be gone.
 fn sends_to_one_that_comes_later(further: Ipv4Addr, until_first: Duration) -> usize {
     let options_of = || {
         let mut options = options("key");

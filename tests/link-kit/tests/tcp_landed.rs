@@ -1,4 +1,5 @@
-//! Frames of many lengths that come in parts of any length, land in parts of memory, are left, or are cancelled; and an end at any byte.
+//! Frames of many lengths that come in parts of any length, land in parts of memory, are left, or are
+//! cancelled; and an end at any byte.
 #![cfg(not(loom))]
 
 #[path = "support/caller.rs"]
@@ -37,7 +38,8 @@ fn frame(len: usize, number: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251 + number * 31) as u8).collect()
 }
 
-/// A mapping of its own, of which the pages from one on are not to be accessed any more when a frame lands there.
+/// A mapping of its own, of which the pages from one on are not to be accessed any more when a frame lands
+/// there.
 fn mapping(len: usize) -> usize {
     // SAFETY: a mapping of its own, at no given place.
     let at = unsafe {

@@ -1,4 +1,5 @@
-//! What an endpoint of the link over TCP keeps for peers that have sent it something. By itself, since it counts what is allocated.
+//! What an endpoint of the link over TCP keeps for peers that have sent it something. By itself, since it
+//! counts what is allocated.
 #![cfg(not(loom))]
 
 #[allow(dead_code)]

@@ -202,8 +202,8 @@ fn a_caller_without_the_key_gets_no_further_than_its_proof() {
     assert!(a.poll().is_none());
 }
 
-/// Frames of any length, in memory of any shape, while the receiver looks at different times: bytes that were received
-/// and bytes that are still with the kernel make up one frame.
+/// Frames of any length, in memory of any shape, while the receiver looks at different times: bytes that were
+/// received and bytes that are still with the kernel make up one frame.
 #[test]
 fn long_frames_of_any_length_land_where_they_should() {
     const FRAMES: usize = 400;
@@ -334,8 +334,8 @@ fn a_send_to_a_peer_that_has_come_is_not_told_that_there_was_none() {
     assert_eq!(take(&mut b, &mut a).1, b"hello");
 }
 
-/// One that was there before, and ends; what came of a call before its successor came is no answer to a later send. Where there is none
-/// the second call has one.
+/// One that was there before, and ends; what came of a call before its successor came is no answer to a later
+/// send. Where there is none the second call has one.
 #[test]
 fn a_peer_that_did_not_listen_some_time_ago_is_called_again_once() {
     for succeeded in [true, false] {

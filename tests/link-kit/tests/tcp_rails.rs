@@ -1,4 +1,5 @@
-//! Connections with rails: what goes on them, and what is refused of peers and strangers that say to have some.
+//! Connections with rails: what goes on them, and what is refused of peers and strangers that say to have
+//! some.
 #![cfg(not(loom))]
 
 #[path = "support/caller.rs"]

@@ -58,7 +58,8 @@ struct Called {
     peer: PeerId,
 }
 
-/// Answers a call with this key, in place of the job's if it is one of a rail, and says this at the end. `None`: the caller goes before that.
+/// Answers a call with this key, in place of the job's if it is one of a rail, and says this at the end.
+/// `None`: the caller goes before that.
 fn answer(
     stream: &mut TcpStream,
     link: &mut TcpLink,
@@ -126,7 +127,8 @@ impl Called {
         assert_eq!(RailNote::decode(&heard).as_ref(), Some(note));
     }
 
-    /// The next record of the connection is a frame, with this header, or says that the next frame is on the rail.
+    /// The next record of the connection is a frame, with this header, or says that the next frame is on the
+    /// rail.
     fn hears_next(&mut self, link: &mut TcpLink) -> Option<[u8; RECORD]> {
         let header: [u8; RECORD] = read(&mut self.stream, link, RECORD).try_into().unwrap();
         let Some(len) = Opener::note_len(&header) else { return Some(header) };
@@ -218,7 +220,8 @@ fn a_rail_is_made_to_an_address_that_was_told_and_is_used() {
     assert_eq!(take(&mut a, &mut open(options("key"))), (called.peer, b"hello".to_vec()));
 }
 
-/// What waits on the rail takes longer than what does on the connection, so that what follows would wait for it.
+/// What waits on the rail takes longer than what does on the connection, so that what follows would wait for
+/// it.
 #[test]
 fn long_frames_do_not_queue_up_on_a_rail_that_stalls() {
     let mut a = open(railed(2));
@@ -238,7 +241,8 @@ fn long_frames_do_not_queue_up_on_a_rail_that_stalls() {
     assert!(on_rail > 0 && on_rail <= 8, "{on_rail} frames of {LONG} bytes");
 }
 
-/// The connection is one of this host, so that addresses of this host may be named; nothing else that no rail can have is called.
+/// The connection is one of this host, so that addresses of this host may be named; nothing else that no rail
+/// can have is called.
 #[test]
 fn addresses_that_no_rail_can_have_are_not_called() {
     let mut a = open(railed(4));

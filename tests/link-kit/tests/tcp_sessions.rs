@@ -122,8 +122,8 @@ fn an_armed_link_says_so_until_there_is_something_that_no_descriptor_tells_of() 
     assert!(!a.is_armed(), "an end is to be told of");
 }
 
-/// Short messages leave at once, and the end of a host is found out, on either side of a connection: also on that of the side that was
-/// called, whose socket has these options from the one that listens.
+/// Short messages leave at once, and the end of a host is found out, on either side of a connection: also on
+/// that of the side that was called, whose socket has these options from the one that listens.
 #[test]
 fn both_sides_of_a_connection_have_its_options() {
     let mut with = options("key");

@@ -1,5 +1,5 @@
-//! Callers that do not show that they have the key, in any number, cost an endpoint of the link over TCP nothing, and keep
-//! no caller waiting that has it.
+//! Callers that do not show that they have the key, in any number, cost an endpoint of the link over TCP
+//! nothing, and keep no caller waiting that has it.
 #![cfg(not(loom))]
 
 #[allow(dead_code)]
@@ -318,7 +318,8 @@ fn descriptors() -> usize {
     usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }
 
-/// Silent connections at a rate that one thread reaches, up to ten thousand a second, while callers come one after the other. Prints what was measured.
+/// Silent connections at a rate that one thread reaches, up to ten thousand a second, while callers come one
+/// after the other. Prints what was measured.
 #[test]
 fn a_flood_of_silent_connections_leaves_the_first_message_of_a_caller_under_a_second() {
     const RATE: usize = 10_000;

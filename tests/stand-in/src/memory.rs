@@ -112,7 +112,8 @@ pub fn remove(base: usize) -> Option<Region> {
     Some(all.remove(at))
 }
 
-/// Host memory that was made known in a context is not any more, nor is other processes' memory there, since the context is gone.
+/// Host memory that was made known in a context is not any more, nor is other processes' memory there, since
+/// the context is gone.
 pub fn forget_host(ctx: usize) {
     regions().retain(|r| r.ctx != ctx || r.sort != Sort::Host);
     let opened = |r: &&Region| r.ctx == ctx && r.sort == Sort::Opened;

@@ -89,7 +89,8 @@ impl Direct {
     pub const ALL: [Direct; 6] =
         [Direct::InCall, Direct::Never, Direct::Later, Direct::AnyOrder, Direct::Gets, Direct::Frames];
 
-    /// Least frames that have to fit between two nodes for a message to be sent: its own, and one with a handle.
+    /// Least frames that have to fit between two nodes for a message to be sent: its own, and one with a
+    /// handle.
     pub fn least_capacity(self) -> usize {
         if self.has_handles() { 2 } else { 1 }
     }

@@ -40,7 +40,8 @@ impl Net {
         net
     }
 
-    /// Two nodes, of which the second has fetched something directly, so that from then on both copy what is large.
+    /// Two nodes, of which the second has fetched something directly, so that from then on both copy what is
+    /// large.
     pub fn warm(setup: Setup) -> Net {
         let mut net = Net::with(2, setup);
         net.exchange(100_000, 9);
@@ -108,8 +109,8 @@ impl Net {
         span
     }
 
-    /// From now on copies between this device memory and the host's that were started stay in flight, or are over when
-    /// they are asked for again.
+    /// From now on copies between this device memory and the host's that were started stay in flight, or are
+    /// over when they are asked for again.
     pub fn hold_device(&mut self, span: Span, on: bool) {
         self.device_of(span).hold(on);
     }
@@ -149,8 +150,8 @@ impl Net {
         self.meanwhile((at, false), by, answer, work);
     }
 
-    /// Runs `work` at a node, and `other` at another one, of a higher number, whenever that one is about to get memory directly: as if
-    /// the copy took so long.
+    /// Runs `work` at a node, and `other` at another one, of a higher number, whenever that one is about to
+    /// get memory directly: as if the copy took so long.
     pub fn while_copying(
         &mut self,
         at: Place,
@@ -184,7 +185,8 @@ impl Net {
         self.hub.borrow_mut().fail_copies(copies, late);
     }
 
-    /// From now on others reach bounce buffers in a device's memory, whatever they reach of the memory that is sent.
+    /// From now on others reach bounce buffers in a device's memory, whatever they reach of the memory that
+    /// is sent.
     pub fn set_bounces(&mut self, on: bool) {
         self.hub.borrow_mut().bounces = on;
     }
@@ -194,7 +196,8 @@ impl Net {
         self.hub.borrow_mut().one_device = true;
     }
 
-    /// How many operations that end later did all they were to: copies by devices, and of host memory by handles.
+    /// How many operations that end later did all they were to: copies by devices, and of host memory by
+    /// handles.
     pub fn device_copies(&self) -> usize {
         self.hub.borrow().copies
     }

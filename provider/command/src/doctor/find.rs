@@ -1,5 +1,5 @@
-//! The libraries of this host that could take Strait: the linker's cache, the places that the environment names, and
-//! those where they are often put.
+//! The libraries of this host that could take Strait: the linker's cache, the places that the environment
+//! names, and those where they are often put.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -93,7 +93,8 @@ fn dev_shm(area: &'static str) -> Finding {
     }
 }
 
-/// Really reads the memory of a process: that of this one, by a child, as a peer that is no parent of it would.
+/// Really reads the memory of a process: that of this one, by a child, as a peer that is no parent of it
+/// would.
 fn cma(area: &'static str) -> Finding {
     let outcome = try_cma();
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();

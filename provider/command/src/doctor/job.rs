@@ -36,7 +36,8 @@ pub fn run(program: &[OsString], json: bool) -> Result<bool, Error> {
     Ok(summary.used && status.success())
 }
 
-/// Runs a program. Signals that would end this process go to the program alone, so that there is an answer when it has ended.
+/// Runs a program. Signals that would end this process go to the program alone, so that there is an answer
+/// when it has ended.
 fn ended(command: &mut Command) -> std::io::Result<ExitStatus> {
     let signals = Signals::take()?;
     // SAFETY: between fork and exec the closure makes one system call and allocates nothing.
@@ -203,7 +204,8 @@ impl Summary {
     }
 }
 
-/// Why no process may have loaded the provider: what is certainly wrong, and only where nothing is, what may be.
+/// Why no process may have loaded the provider: what is certainly wrong, and only where nothing is, what may
+/// be.
 fn reasons(program: &[OsString]) -> Vec<String> {
     let words: Vec<String> = program.iter().map(|w| w.to_string_lossy().into_owned()).collect();
     let var = |name| setting(&words, name);
@@ -250,8 +252,8 @@ fn reasons(program: &[OsString]) -> Vec<String> {
     lines
 }
 
-/// The value that a program is started with: `NAME=VALUE` among its words, as of env and `mpirun -x`, `NAME VALUE` behind
-/// `-env` and `-genv` of mpiexec, or the environment's.
+/// The value that a program is started with: `NAME=VALUE` among its words, as of env and `mpirun -x`, `NAME
+/// VALUE` behind `-env` and `-genv` of mpiexec, or the environment's.
 fn setting(words: &[String], name: &str) -> String {
     let assigned = words.iter().rev().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
     let behind = || {

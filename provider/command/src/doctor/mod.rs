@@ -1,4 +1,5 @@
-//! `strait doctor`: what of this host Strait can be used with, what stands in the way, and what a program did with it.
+//! `strait doctor`: what of this host Strait can be used with, what stands in the way, and what a program did
+//! with it.
 
 mod find;
 mod finding;

@@ -108,8 +108,8 @@ fn parse_line(line: &str) -> Option<LinkStatus> {
     Some((name.to_owned(), is == "yes", words.to_owned()))
 }
 
-/// The way that a new endpoint of this provider has to a peer, in the provider's words, which begin with the link's name. Nothing is
-/// sent.
+/// The way that a new endpoint of this provider has to a peer, in the provider's words, which begin with the
+/// link's name. Nothing is sent.
 pub fn path(library: &Arc<Library>, provider: &str, peer: SocketAddr) -> Result<String, Error> {
     let info = info(library, provider, peer.is_ipv6())?;
     let mut endpoint = Endpoint::open(&info, Region::new(1)?, 1, Duration::from_secs(1), false)?;

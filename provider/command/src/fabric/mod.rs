@@ -1,4 +1,5 @@
-//! A client of libfabric: opens one reliable datagram endpoint, posts operations and counts their completions.
+//! A client of libfabric: opens one reliable datagram endpoint, posts operations and counts their
+//! completions.
 //!
 //! Only functions that every libfabric 1.x has are used, and no field that came later than 1.14 is
 //! read or written: the library may be older than the headers the bindings are from.

@@ -1,7 +1,7 @@
 //! Posting operations and counting what completes.
 //!
-//! Each operation names the slot whose context it uses. Slot and memory have to be left alone until as many operations
-//! have completed as were posted.
+//! Each operation names the slot whose context it uses. Slot and memory have to be left alone until as many
+//! operations have completed as were posted.
 
 use std::mem::MaybeUninit;
 use std::time::Instant;

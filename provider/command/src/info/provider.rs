@@ -90,7 +90,8 @@ pub fn filtered_out(filter: &str) -> bool {
     !filter.is_empty() && named == negated
 }
 
-/// The directory of the provider that this program was installed or built with, unless FI_PROVIDER_PATH names one.
+/// The directory of the provider that this program was installed or built with, unless FI_PROVIDER_PATH names
+/// one.
 pub fn own() -> Option<PathBuf> {
     let told = std::env::var_os("FI_PROVIDER_PATH").is_some_and(|path| !path.is_empty());
     if told { None } else { nearby() }
@@ -109,7 +110,8 @@ pub fn nearby() -> Option<PathBuf> {
         .and_then(|dir| dir.canonicalize().ok())
 }
 
-/// The directories for libraries that go with a directory for programs: everywhere, Red Hat's and SUSE's, Debian's.
+/// The directories for libraries that go with a directory for programs: everywhere, Red Hat's and SUSE's,
+/// Debian's.
 pub fn libraries(bin: &Path) -> [PathBuf; 3] {
     let multiarch = format!("../lib/{}-linux-gnu", std::env::consts::ARCH);
     ["../lib", "../lib64", &multiarch].map(|place| bin.join(place))

@@ -181,8 +181,8 @@ impl Member {
         }
     }
 
-    /// To all, and only then from all, in whatever order they come. A tag for each step: a message of the next
-    /// one taken in this one could leave two processes waiting for each other.
+    /// To all, and only then from all, in whatever order they come. A tag for each step: a message of the
+    /// next one taken in this one could leave two processes waiting for each other.
     fn storm(&mut self, out: Part, inn: Part) -> Result<(), Error> {
         let tag = STEPS + self.step % LAP;
         self.step += 1;

@@ -91,7 +91,8 @@ impl Group {
 
     /// Steps, and the seconds they took.
     pub fn measure(&mut self, size: usize, seconds: f64) -> Result<(u64, f64), Error> {
-        // The first find connections made, or make them; then enough for a guess at how many take the time there is.
+        // The first find connections made, or make them; then enough for a guess at how many take the time
+        // there is.
         let (mut count, mut took) = (2, self.repeat(size, 2)?);
         for _ in 0..4 {
             count *= 4;

@@ -195,7 +195,8 @@ impl Job {
 fn has_ended(child: u32) -> bool {
     let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    // SAFETY: a valid place for the answer, of which zeros are a value; without an answer they stay (waitid(2)).
+    // SAFETY: a valid place for the answer, of which zeros are a value; without an answer they stay
+    // (waitid(2)).
     unsafe {
         libc::waitid(libc::P_PID, child, info.as_mut_ptr(), options) == 0
             && info.assume_init_ref().si_pid() != 0

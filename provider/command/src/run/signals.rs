@@ -25,7 +25,8 @@ impl Signals {
     /// Blocks them in this thread and in those it starts: called before there are any.
     pub fn take() -> io::Result<Signals> {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: sigemptyset(3) makes an empty set of the place, and the others use that set; the default is no function of ours.
+        // SAFETY: sigemptyset(3) makes an empty set of the place, and the others use that set; the default is
+        // no function of ours.
         unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             for signal in PASSED.into_iter().chain([libc::SIGCHLD]) {

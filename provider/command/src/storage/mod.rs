@@ -1,4 +1,5 @@
-//! `strait storage`: which way a file's bytes take to memory of a kind and back, why, and how fast; whether they arrive right.
+//! `strait storage`: which way a file's bytes take to memory of a kind and back, why, and how fast; whether
+//! they arrive right.
 
 mod cuda;
 mod memory;

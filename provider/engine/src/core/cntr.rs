@@ -37,8 +37,8 @@ impl Cntr {
 
     /// Counts one completion or failure; whether there is a counter.
     ///
-    /// The place in the slab is what is asked, not the counter: whether there is one and whether it lies here is one
-    /// comparison.
+    /// The place in the slab is what is asked, not the counter: whether there is one and whether it lies here
+    /// is one comparison.
     #[inline(always)]
     pub(crate) fn count(slot: &mut Option<Cntr>, failed: bool) -> bool {
         match slot {

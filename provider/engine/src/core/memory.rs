@@ -53,8 +53,8 @@ impl Core {
         self.mrs.keys().copied().collect()
     }
 
-    /// Has a registration be reached no more; returns its key if it was known by that, which stays taken until
-    /// [`Core::mr_close`]. To be called again as often as that takes.
+    /// Has a registration be reached no more; returns its key if it was known by that, which stays taken
+    /// until [`Core::mr_close`]. To be called again as often as that takes.
     pub(crate) fn mr_end(&mut self, id: MrId) -> Result<Option<u64>, Error> {
         if let Some(mr) = self.mrs.remove(&id) {
             let named = self.keys.get(&mr.key) == Some(&id);

@@ -135,14 +135,16 @@ pub(crate) struct RxContext {
     late: u8,
 }
 
-/// So many messages in a row that were there before their receive are a stream. Of a peer that is answered each time a few are, by
-/// chance; to look for the next one then waits for its line, and takes it away from the sender.
+/// So many messages in a row that were there before their receive are a stream. Of a peer that is answered
+/// each time a few are, by chance; to look for the next one then waits for its line, and takes it away from
+/// the sender.
 const LATE: u8 = 8;
 
-/// Polls that take nothing in after a receive has completed, while no other is posted. The message that follows is as well
-/// off in its ring as in a buffer, and a look at the ring's next line takes that line away from the sender, which is about
-/// to write it. Two, since a library may poll once more, after the poll that has its message, before it returns. A read of
-/// the queue that goes on from one message to the next ones is not kept from them.
+/// Polls that take nothing in after a receive has completed, while no other is posted. The message that
+/// follows is as well off in its ring as in a buffer, and a look at the ring's next line takes that line away
+/// from the sender, which is about to write it. Two, since a library may poll once more, after the poll that
+/// has its message, before it returns. A read of the queue that goes on from one message to the next ones is
+/// not kept from them.
 const REST: u8 = 2;
 
 impl RxContext {
@@ -177,14 +179,15 @@ impl RxContext {
         if self.nothing_posted() { REST } else { 0 }
     }
 
-    /// Whether the next message is likely to be in its ring before its receive is posted: the last ones were found by the first
-    /// poll. A sender that waits for answers has its line of the ring to itself meanwhile.
+    /// Whether the next message is likely to be in its ring before its receive is posted: the last ones were
+    /// found by the first poll. A sender that waits for answers has its line of the ring to itself meanwhile.
     #[inline(always)]
     pub(crate) fn is_late(&self) -> bool {
         self.late >= LATE
     }
 
-    /// A message that a receive was posted for has come, or is looked for in vain; `waited`: no poll found one before.
+    /// A message that a receive was posted for has come, or is looked for in vain; `waited`: no poll found
+    /// one before.
     #[inline(always)]
     pub(crate) fn note_late(&mut self, waited: bool) {
         if waited {

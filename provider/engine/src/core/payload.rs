@@ -3,8 +3,9 @@
 /// Payloads of up to so many bytes wait in the place of their message.
 pub(crate) const SHORT: usize = 40;
 
-/// Buffers for longer ones have one of these sizes: 128 bytes, and four from each power of two to the next up to 64 KiB, so that
-/// at most a fifth of a buffer is not used. Longer payloads have buffers of their own size.
+/// Buffers for longer ones have one of these sizes: 128 bytes, and four from each power of two to the next up
+/// to 64 KiB, so that at most a fifth of a buffer is not used. Longer payloads have buffers of their own
+/// size.
 const LEAST: usize = 128;
 const SIZES: usize = 1 + 4 * 9;
 /// Most bytes of buffers that are kept to be used again.
@@ -55,7 +56,8 @@ impl Default for Buffers {
 }
 
 impl Buffers {
-    /// Which of the sizes is enough for `len` bytes, and how many bytes that is; `None`: no buffers of that size are kept.
+    /// Which of the sizes is enough for `len` bytes, and how many bytes that is; `None`: no buffers of that
+    /// size are kept.
     #[inline]
     fn size_of(len: usize) -> Option<(usize, usize)> {
         // A size is 5, 6, 7 or 8 quarters of the power of two below it.

@@ -77,8 +77,8 @@ impl<L: RmaLink> Domain<L> {
         RxId(self.core.rxs.insert(RxContext::new(true)))
     }
 
-    /// Closes a shared receive context that no endpoint uses. What was posted to it, or was to be when a counter is
-    /// there, is forgotten without a completion.
+    /// Closes a shared receive context that no endpoint uses. What was posted to it, or was to be when a
+    /// counter is there, is forgotten without a completion.
     pub fn srx_close(&mut self, rx: RxId) -> Result<(), Error> {
         match self.core.rxs.get(rx.at()) {
             Some(r) if !r.shared => Err(Error::Invalid),
@@ -122,8 +122,8 @@ impl<L: RmaLink> Domain<L> {
         id
     }
 
-    /// Has what an endpoint does counted. To be called before anything is posted; messages then go the general way, which
-    /// takes a little longer.
+    /// Has what an endpoint does counted. To be called before anything is posted; messages then go the
+    /// general way, which takes a little longer.
     pub fn ep_meter(&mut self, ep: EpId, meter: Box<dyn Meter>) {
         if let Some(ep) = self.eps.get_mut(ep.at()) {
             ep.set_meter(meter);
@@ -158,8 +158,8 @@ impl<L: RmaLink> Domain<L> {
         }
     }
 
-    /// Has every receive of a shared context that succeeds written to the queue of this endpoint if its message came there,
-    /// also one without [`OpFlags::COMPLETION`], if it has [`OpFlags::AS_BOUND`].
+    /// Has every receive of a shared context that succeeds written to the queue of this endpoint if its
+    /// message came there, also one without [`OpFlags::COMPLETION`], if it has [`OpFlags::AS_BOUND`].
     pub fn ep_write_every_receive(&mut self, ep: EpId) {
         if let Some(ep) = self.eps.get_mut(ep.at()) {
             ep.write_every_receive();
@@ -172,8 +172,8 @@ impl<L: RmaLink> Domain<L> {
         self.core.waiting_most = bytes;
     }
 
-    /// Sets how many bytes peers may have this domain keep in all, however many they are and whatever they call themselves (at
-    /// first 2 GiB). A peer that would have it keep more is cut off; what has come stays.
+    /// Sets how many bytes peers may have this domain keep in all, however many they are and whatever they
+    /// call themselves (at first 2 GiB). A peer that would have it keep more is cut off; what has come stays.
     pub fn set_kept_most(&mut self, bytes: usize) {
         self.core.limit.set(bytes);
     }
@@ -199,16 +199,16 @@ impl<L: RmaLink> Domain<L> {
         self.hold_ep(None, None, &cntrs, true);
     }
 
-    /// Closes an endpoint. What was under way or posted is forgotten without a completion, but for receives of a shared
-    /// context to which a message was on its way: these fail with [`Error::Cancelled`]. When it returns `Ok`, no peer
-    /// accesses memory of ours any more on account of it. [`Error::Busy`]: a peer is stopped while it does; nothing may be
-    /// posted any more, and the call is to be made again.
+    /// Closes an endpoint. What was under way or posted is forgotten without a completion, but for receives
+    /// of a shared context to which a message was on its way: these fail with [`Error::Cancelled`]. When it
+    /// returns `Ok`, no peer accesses memory of ours any more on account of it. [`Error::Busy`]: a peer is
+    /// stopped while it does; nothing may be posted any more, and the call is to be made again.
     pub fn ep_close(&mut self, id: EpId) -> Result<(), Error> {
         self.ep_part(id).map(drop)
     }
 
-    /// [`Domain::ep_close`], but for the link, which is the caller's to drop: that may wait for peers, and does better without a lock on
-    /// the domain.
+    /// [`Domain::ep_close`], but for the link, which is the caller's to drop: that may wait for peers, and
+    /// does better without a lock on the domain.
     pub fn ep_part(&mut self, id: EpId) -> Result<L, Error> {
         let Some(ep) = self.eps.get_mut(id.at()) else { return Err(Error::NotFound) };
         ep.cancel_operations();
@@ -246,15 +246,15 @@ impl<L: RmaLink> Domain<L> {
         Ok(ep.link)
     }
 
-    /// How long [`Domain::ep_close`], [`Domain::mr_close`] and [`Domain::ep_cancel`] wait from now on for each peer that
-    /// is inside an access.
+    /// How long [`Domain::ep_close`], [`Domain::mr_close`] and [`Domain::ep_cancel`] wait from now on for
+    /// each peer that is inside an access.
     pub fn set_patience(&mut self, patience: Patience) {
         self.core.patience = patience;
         self.eps.iter_mut().for_each(|(_, ep)| ep.link.set_patience(patience));
     }
 
-    /// Of a domain in which a call has panicked, and which may be in any state: takes the next endpoint out. What was
-    /// under way is forgotten without a completion.
+    /// Of a domain in which a call has panicked, and which may be in any state: takes the next endpoint out.
+    /// What was under way is forgotten without a completion.
     pub fn ep_abandon(&mut self) -> Option<Abandoned<L>> {
         self.eps.take_any().map(|ep| Abandoned { ops: ep.ops_in_flight().collect(), link: ep.link })
     }
@@ -275,7 +275,8 @@ impl<L: RmaLink> Domain<L> {
         self.eps.get(ep.at())?.path(to)
     }
 
-    /// Whether there is a connection between an endpoint and the peer of this address, by which frames may still come.
+    /// Whether there is a connection between an endpoint and the peer of this address, by which frames may
+    /// still come.
     pub fn ep_is_connected(&self, ep: EpId, to: FiAddr) -> bool {
         self.eps.get(ep.at()).is_some_and(|ep| ep.is_connected(to))
     }

@@ -6,8 +6,9 @@ use crate::types::*;
 use link_api::{InUse, RmaLink};
 
 impl<L: RmaLink> Domain<L> {
-    /// Memory that is registered, here and at peers, stays until its registration is closed, so that long writes may be got by their
-    /// targets. Where a target's does not ([`hmem::Span::stays`]), they come in frames all the same.
+    /// Memory that is registered, here and at peers, stays until its registration is closed, so that long
+    /// writes may be got by their targets. Where a target's does not ([`hmem::Span::stays`]), they come in
+    /// frames all the same.
     pub fn set_lasting(&mut self) {
         self.core.lasting = true;
     }
@@ -35,7 +36,8 @@ impl<L: RmaLink> Domain<L> {
     }
 
     /// Ends a registration: from now on its key is unknown, and what peers had under way with it fails on
-    /// both sides, whatever the answer. When it returns `Ok`, the memory is not accessed any more on account of it.
+    /// both sides, whatever the answer. When it returns `Ok`, the memory is not accessed any more on account
+    /// of it.
     /// [`Error::Busy`]: a peer is stopped while it accesses it, so that the call is to be made again; until then no
     /// other registration gets the key.
     pub fn mr_close(&mut self, mr: MrId) -> Result<(), Error> {

@@ -65,11 +65,12 @@ impl<L: RmaLink> Domain<L> {
         CntrId(self.core.cntrs.insert(Cntr::new()))
     }
 
-    /// Opens a counter whose numbers lie in memory that others may write, too: completions in the first 8 bytes, failures
-    /// in the second, with what they are. The memory stays until the counter is closed. [`Error::Invalid`]: it is not
-    /// 16 bytes that are aligned to 8 and that the CPU can load and store.
+    /// Opens a counter whose numbers lie in memory that others may write, too: completions in the first 8
+    /// bytes, failures in the second, with what they are. The memory stays until the counter is closed.
+    /// [`Error::Invalid`]: it is not 16 bytes that are aligned to 8 and that the CPU can load and store.
     ///
-    /// What others write is noticed by a look, and by progress where operations wait for the counter; it wakes nothing.
+    /// What others write is noticed by a look, and by progress where operations wait for the counter; it
+    /// wakes nothing.
     pub fn cntr_open_at(&mut self, memory: Span) -> Result<CntrId, Error> {
         let words = Words::of(memory).ok_or(Error::Invalid)?;
         Ok(CntrId(self.core.cntrs.insert(Cntr::at(words))))

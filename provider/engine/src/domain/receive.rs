@@ -8,8 +8,8 @@ use crate::matching::At;
 use crate::types::*;
 use link_api::RmaLink;
 
-/// Posts a receive of one buffer, which no message that waits is for. Returns the context's endpoint, if it has one alone, and
-/// whether no other receive is posted.
+/// Posts a receive of one buffer, which no message that waits is for. Returns the context's endpoint, if it
+/// has one alone, and whether no other receive is posted.
 #[inline(always)]
 fn post_to(
     context: &mut RxContext,
@@ -36,8 +36,9 @@ impl<L: RmaLink> Domain<L> {
     /// Posts a receive of one buffer, `span` in the place of `op.iov`, or completes it with a message
     /// that waits.
     ///
-    /// Each call that is not nearly always made gets what was asked for in a structure of its own: this one's then stays in
-    /// registers, and is not stored by words to be read by pairs of words, which takes the processor longer than all the rest.
+    /// Each call that is not nearly always made gets what was asked for in a structure of its own: this one's
+    /// then stays in registers, and is not stored by words to be read by pairs of words, which takes the
+    /// processor longer than all the rest.
     #[inline(always)]
     pub fn recv_one(&mut self, rx: RxId, span: Span, op: Recv<'_>) -> Result<(), Error> {
         let Recv { pattern: Pattern { src, tag }, ctx, flags, .. } = op;
@@ -75,8 +76,8 @@ impl<L: RmaLink> Domain<L> {
         Ok(())
     }
 
-    /// Receives a message that waits, and was found just now, if it takes no more than to copy it: `false`, and nothing has
-    /// happened, if it does.
+    /// Receives a message that waits, and was found just now, if it takes no more than to copy it: `false`,
+    /// and nothing has happened, if it does.
     #[inline(never)]
     fn recv_waiting(&mut self, rx: RxId, at: At, span: Span, tagged: bool, ctx: Ctx, flags: OpFlags) -> bool {
         let Some(context) = self.core.rxs.get_mut(rx.at()) else { return false };
@@ -91,9 +92,10 @@ impl<L: RmaLink> Domain<L> {
         true
     }
 
-    /// Receives the next message of a ring, if it is for this receive: the polls for the ones before found these at once. `by`:
-    /// the context's endpoint, if it has one alone, and the polls that rest behind a message. The two ways to receive share no
-    /// function that gets them as closures: those keep the receive in memory, which takes 80 instructions for a message.
+    /// Receives the next message of a ring, if it is for this receive: the polls for the ones before found
+    /// these at once. `by`: the context's endpoint, if it has one alone, and the polls that rest behind a
+    /// message. The two ways to receive share no function that gets them as closures: those keep the receive
+    /// in memory, which takes 80 instructions for a message.
     #[inline(always)]
     fn recv_at_once(&mut self, by: (Option<EpId>, u8), span: Span, op: Recv<'_>) -> bool {
         let Some(ep) = by.0.and_then(|ep| self.eps.get_mut(ep.at())) else { return false };
@@ -104,8 +106,9 @@ impl<L: RmaLink> Domain<L> {
         received
     }
 
-    /// Receives the next message of its sender's ring, if it is for this receive. Messages wait that no receive was posted for: where
-    /// several peers are ahead of this one, a poll for that message would take in those of the others first.
+    /// Receives the next message of its sender's ring, if it is for this receive. Messages wait that no
+    /// receive was posted for: where several peers are ahead of this one, a poll for that message would take
+    /// in those of the others first.
     #[inline(never)]
     fn recv_from_ring(&mut self, by: (Option<EpId>, u8), span: Span, op: Recv<'_>) -> bool {
         let Some(ep) = by.0.and_then(|ep| self.eps.get_mut(ep.at())) else { return false };
@@ -124,8 +127,8 @@ impl<L: RmaLink> Domain<L> {
         }
     }
 
-    /// A receive was posted, which names this source. `by`: the context's endpoint, if it has one alone, and whether there is no
-    /// other receive.
+    /// A receive was posted, which names this source. `by`: the context's endpoint, if it has one alone, and
+    /// whether there is no other receive.
     #[inline(always)]
     fn posted(&mut self, rx: RxId, by: (Option<EpId>, bool), src: FiAddr) {
         self.core.rest = 0;
@@ -199,7 +202,8 @@ impl<L: RmaLink> Domain<L> {
         }
     }
 
-    /// Has the endpoints of a context look for the peer that a receive names, if it names one, which was posted just now.
+    /// Has the endpoints of a context look for the peer that a receive names, if it names one, which was
+    /// posted just now.
     #[inline(never)]
     fn look_for_peer(&mut self, rx: RxId, src: FiAddr) {
         let mut at = 0;
@@ -240,7 +244,8 @@ impl<L: RmaLink> Domain<L> {
         self.peek_by(rx, None, pattern, what, (ctx, flags))
     }
 
-    /// Likewise, by a call to this endpoint: the answer is a completion in its queue, whichever endpoint the message came to.
+    /// Likewise, by a call to this endpoint: the answer is a completion in its queue, whichever endpoint the
+    /// message came to.
     pub fn ep_peek(
         &mut self,
         ep: EpId,
@@ -374,9 +379,10 @@ impl<L: RmaLink> Domain<L> {
         self.ep_cancel_in_turns(ep, ctx, &mut None)
     }
 
-    /// Likewise, by a caller that lets others in meanwhile. [`Error::Busy`], with [`Patience::Look`](link_api::Patience)
-    /// alone: the receiver of the send is inside an access. The call is to be made again with what it left in `begun`,
-    /// which names that send: another one with the same context is not cancelled in its stead.
+    /// Likewise, by a caller that lets others in meanwhile. [`Error::Busy`], with
+    /// [`Patience::Look`](link_api::Patience) alone: the receiver of the send is inside an access. The call
+    /// is to be made again with what it left in `begun`, which names that send: another one with the same
+    /// context is not cancelled in its stead.
     pub fn ep_cancel_in_turns(
         &mut self,
         ep: EpId,
@@ -415,8 +421,8 @@ impl<L: RmaLink> Domain<L> {
         Ok(())
     }
 
-    /// The endpoint whose queue gets completions of calls that no message belongs to: that of the call, or else the
-    /// context's first, and one without a queue only if none has one.
+    /// The endpoint whose queue gets completions of calls that no message belongs to: that of the call, or
+    /// else the context's first, and one without a queue only if none has one.
     fn telling(&self, rx: RxId, by: Option<EpId>) -> Option<EpId> {
         let all = &self.core.rxs.get(rx.at())?.eps;
         let has_queue = |ep: &EpId| self.eps.get(ep.at()).is_some_and(|ep| ep.bind.rx_cq().is_some());

@@ -1,7 +1,8 @@
 //! Frames of which the front is there, while the rest is under way.
 //!
-//! Where the front says that the payload belongs into a receive that is posted, or into one of which a part is there already, the link
-//! puts it there as it comes ([`link_api::Link::land`]). All else is left until it is whole.
+//! Where the front says that the payload belongs into a receive that is posted, or into one of which a part
+//! is there already, the link puts it there as it comes ([`link_api::Link::land`]). All else is left until it
+//! is whole.
 
 use link_api::{Frame, Landing, RmaLink};
 use wire::{Flags, Head, Op as WireOp};
@@ -11,8 +12,8 @@ use crate::core::Core;
 use crate::endpoint::device::handles::on_device;
 use crate::endpoint::parts::request::{In, NO_REQUEST, Request, Then};
 
-/// Requests beside which frames of a rendezvous land as they come. Where more are under way, the sender is ahead anyway, and whole
-/// frames take fewer calls.
+/// Requests beside which frames of a rendezvous land as they come. Where more are under way, the sender is
+/// ahead anyway, and whole frames take fewer calls.
 const FEW: usize = 2;
 
 /// Where the payload of a frame belongs.
@@ -42,7 +43,8 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// The place of a frame's payload, if it is known by the front. What makes no sense is told of when all is there.
+    /// The place of a frame's payload, if it is known by the front. What makes no sense is told of when all
+    /// is there.
     fn place_begun(&mut self, core: &mut Core, frame: &Frame) -> Option<Place> {
         let bytes: [u8; Head::LEN] = self.link.peek(frame)?;
         let head: Head = zerocopy::transmute!(bytes);

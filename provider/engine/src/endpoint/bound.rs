@@ -44,7 +44,8 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// What waits takes up so much more. `false`: that is more than all peers may have this side keep, and the peer is cut off.
+    /// What waits takes up so much more. `false`: that is more than all peers may have this side keep, and
+    /// the peer is cut off.
     #[inline]
     #[must_use]
     pub(super) fn weighs_more(&mut self, core: &mut Core, peer: PeerId, weight: usize) -> bool {
@@ -53,7 +54,8 @@ impl<L: RmaLink> Endpoint<L> {
         core.waiting <= core.waiting_most || self.over_quota(core, peer)
     }
 
-    /// Whether so many bytes more are within what all peers may have this side keep. Else the peer is cut off.
+    /// Whether so many bytes more are within what all peers may have this side keep. Else the peer is cut
+    /// off.
     pub(super) fn may_keep(&mut self, core: &Core, peer: PeerId, bytes: usize) -> bool {
         // An endpoint's operations on itself are its application's.
         let may = core.limit.holds(core.waiting + bytes) || self.link.peer_addr(peer) == self.link.addr();
@@ -147,7 +149,8 @@ impl<L: RmaLink> Endpoint<L> {
         Ok(())
     }
 
-    /// Offers an injected message to a peer that is short of room, or whose frames do not hold it: its bytes are kept here.
+    /// Offers an injected message to a peer that is short of room, or whose frames do not hold it: its bytes
+    /// are kept here.
     pub(super) fn offer_kept(
         &mut self,
         peer: PeerId,

@@ -1,4 +1,5 @@
-//! How often the log has a line of what peers do wrong: the first times, and then each time that it was twice as often.
+//! How often the log has a line of what peers do wrong: the first times, and then each time that it was twice
+//! as often.
 
 use std::fmt;
 

@@ -13,8 +13,8 @@
 //! taker leaves the second half of it to the sender, and goes on with the next. What the sender has not
 //! begun when nothing is left to take, the taker copies itself.
 //!
-//! A large read or write that its initiator could do alone is copied cooperatively, too: the initiator opens the
-//! counter and tells the target (`CoopRma`).
+//! A large read or write that its initiator could do alone is copied cooperatively, too: the initiator opens
+//! the counter and tells the target (`CoopRma`).
 
 mod join;
 mod open;
@@ -56,7 +56,8 @@ impl<L: RmaLink> Endpoint<L> {
         n
     }
 
-    /// Begins with what is the other side's, unless much was done in this progress call: then the next one does.
+    /// Begins with what is the other side's, unless much was done in this progress call: then the next one
+    /// does.
     fn coop_join(&mut self, core: &mut Core, name: u64) {
         self.queues.add_coop(name);
         if self.adapt.has_time_to_copy() {

@@ -44,7 +44,8 @@ impl Coop {
         Pieces { len, piece, slot: slot.into(), generation: generation.into() }
     }
 
-    /// That of the side that did not open the counter, from the frame that announced it; `None` if that is malformed.
+    /// That of the side that did not open the counter, from the frame that announced it; `None` if that is
+    /// malformed.
     pub(super) fn helping(
         peer: PeerId,
         about: &Pieces,

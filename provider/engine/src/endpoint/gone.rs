@@ -1,10 +1,10 @@
 //! Receives that name a peer which ended, or cannot be reached.
 //!
 //! A receive waits for a peer of which nothing is known, as a send would: it may not have started yet
-//! ([`link_api::Link::expect`]). It fails when the peer's end is told of ([`Event::Closed`](link_api::Event::Closed)) and
-//! when a post to it is refused for good. One that is posted after that looks for the peer again, since
-//! another process may have its name by now: it waits if there is a channel or one can be made, and fails
-//! if not.
+//! ([`link_api::Link::expect`]). It fails when the peer's end is told of
+//! ([`Event::Closed`](link_api::Event::Closed)) and when a post to it is refused for good. One that is posted
+//! after that looks for the peer again, since another process may have its name by now: it waits if there is
+//! a channel or one can be made, and fails if not.
 
 use super::Endpoint;
 use crate::core::{Core, RecvOp};
@@ -39,7 +39,8 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// A peer was not there, unless it has a channel: then its frames come first, and its end will be told of.
+    /// A peer was not there, unless it has a channel: then its frames come first, and its end will be told
+    /// of.
     fn not_there(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
         if self.link.is_connected(peer) {
             return;
@@ -61,8 +62,8 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// A receive was posted that names this peer, which may never come, or be gone as far as is known; `ADDR_UNSPEC`: it names none.
-    /// `only`: no other receive is posted.
+    /// A receive was posted that names this peer, which may never come, or be gone as far as is known;
+    /// `ADDR_UNSPEC`: it names none. `only`: no other receive is posted.
     #[inline(always)]
     pub(crate) fn look_for(&mut self, core: &mut Core, from: FiAddr, only: bool) {
         let peer = self.routed(from);
@@ -78,8 +79,9 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// The only receive that is posted, or that is about to be, names this peer; `None`: it names none, or there are others, or none.
-    /// Where something else is under way, answers of any peer may be waited for. Whether the peer is waited for.
+    /// The only receive that is posted, or that is about to be, names this peer; `None`: it names none, or
+    /// there are others, or none. Where something else is under way, answers of any peer may be waited for.
+    /// Whether the peer is waited for.
     #[inline(always)]
     pub(super) fn awaits(&mut self, peer: Option<PeerId>) -> bool {
         let peer = if self.requests.len() == 0 { peer } else { None };

@@ -212,7 +212,8 @@ impl<L: RmaLink> Endpoint<L> {
                 core.buffers.drop(held);
             }
             Body::Offered { req, segs, direct } => {
-                // A thread that sleeps until the link's descriptor is readable makes no call of progress for this.
+                // A thread that sleeps until the link's descriptor is readable makes no call of progress for
+                // this.
                 let when = if self.link.is_armed() { When::empty() } else { When::IN_POST };
                 self.fetch(core, peer, req, segs.all(), direct, len, matched, when);
             }

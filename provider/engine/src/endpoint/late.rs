@@ -1,5 +1,5 @@
-//! Receives that are posted late: their messages are in a ring already. Each is copied from there to its buffer in the call that
-//! posts the receive, which is then neither posted nor looked for.
+//! Receives that are posted late: their messages are in a ring already. Each is copied from there to its
+//! buffer in the call that posts the receive, which is then neither posted nor looked for.
 
 use hmem::Span;
 use wire::{Flags, Head, Op as WireOp};
@@ -14,9 +14,9 @@ use link_api::{Frame, PeerId, PollFrame, RmaLink};
 type Sight = (FiAddr, u64, Option<u64>);
 
 impl<L: RmaLink> Endpoint<L> {
-    /// Completes a receive that is not posted yet with the next message of a ring, if that is there and is for it: `false`, and
-    /// nothing has happened, where it is not. No receive is posted, and no message waits, that would come before. `rest`: polls that
-    /// take nothing in behind it ([`Core::rest`]).
+    /// Completes a receive that is not posted yet with the next message of a ring, if that is there and is
+    /// for it: `false`, and nothing has happened, where it is not. No receive is posted, and no message
+    /// waits, that would come before. `rest`: polls that take nothing in behind it ([`Core::rest`]).
     #[inline(always)]
     pub(crate) fn receive_at_once(&mut self, core: &mut Core, span: Span, op: &Recv<'_>, rest: u8) -> bool {
         if self.has_chores() {
@@ -48,8 +48,8 @@ impl<L: RmaLink> Endpoint<L> {
         self.receive_this(core, &frame, span, op, rest)
     }
 
-    /// Completes a receive with this message, if it is for it and takes no more than a copy. Memory that vanishes is for the general
-    /// way.
+    /// Completes a receive with this message, if it is for it and takes no more than a copy. Memory that
+    /// vanishes is for the general way.
     #[inline(always)]
     fn receive_this(&mut self, core: &mut Core, frame: &Frame, span: Span, op: &Recv<'_>, rest: u8) -> bool {
         if let Some((sight, len)) = self.fitting(frame, span, &op.pattern) {
@@ -65,7 +65,8 @@ impl<L: RmaLink> Endpoint<L> {
         false
     }
 
-    /// Copies a message that runs over its ring's end, or the like, and gives its frame back, unless not all of it could be copied.
+    /// Copies a message that runs over its ring's end, or the like, and gives its frame back, unless not all
+    /// of it could be copied.
     #[inline(never)]
     fn take_long(&mut self, from: PeerId, len: usize, slot: u32, span: Span) -> bool {
         let (frame, len) = (Frame { from, len, slot }, len - Head::LEN);

@@ -72,7 +72,8 @@ impl<'a> Fields<'a> {
         take_many(&mut self.rest, n).ok_or(Malformed::Short(self.taken))
     }
 
-    /// What is accessed here, and the segments of the initiator's memory with their bytes, as many as `aux` counts of each.
+    /// What is accessed here, and the segments of the initiator's memory with their bytes, as many as `aux`
+    /// counts of each.
     pub(super) fn take_access(&mut self, aux: u16) -> Result<(&'a [RmaSeg], &'a [Seg], u64), Malformed> {
         let aux = parse_rma(aux)?;
         let rma = self.take_many::<RmaSeg>(aux.rma.into())?;

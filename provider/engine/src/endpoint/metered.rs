@@ -1,8 +1,8 @@
 //! Counting what an endpoint does, where that is asked for.
 //!
-//! It costs the short ways nothing: it is in the one question that progress asks before it takes one, and a peer
-//! whose messages are counted takes none for plain ([`Peer::takes_plain`]). So the short ways are not taken, and what is on
-//! the general ones asks whether there is a meter.
+//! It costs the short ways nothing: it is in the one question that progress asks before it takes one, and a
+//! peer whose messages are counted takes none for plain ([`Peer::takes_plain`]). So the short ways are not
+//! taken, and what is on the general ones asks whether there is a meter.
 //!
 //! [`Peer::takes_plain`]: crate::endpoint::parts::peer::Peer::takes_plain
 

@@ -1,5 +1,5 @@
-//! The short way for what nearly all frames are: a message for one posted buffer of host memory, a write to one
-//! place. They go straight, with nothing built on the way.
+//! The short way for what nearly all frames are: a message for one posted buffer of host memory, a write to
+//! one place. They go straight, with nothing built on the way.
 //!
 //! Each function answers `None`, and has done nothing, where a frame is of another sort or something
 //! is wrong with it: then the general way takes it, and finds out what.
@@ -72,7 +72,8 @@ fn entry(target: &Target, head: &Head, flags: Flags, src: FiAddr, len: usize) ->
     Completion { ctx, what, len, buf, data, tag, src, err: None, olen: 0 }
 }
 
-/// The frame in memory of its own: for a call that gets it there, so that it stays in registers where there is no such call.
+/// The frame in memory of its own: for a call that gets it there, so that it stays in registers where there
+/// is no such call.
 #[inline(always)]
 pub(super) fn apart(&Frame { from, len, slot }: &Frame) -> Frame {
     Frame { from, len, slot }
@@ -123,9 +124,10 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// What a call of progress does that finds nothing, messages of the plainest sort that no receive is for, or
-    /// one that a receive is for: what there is to tell of that does not go into the queue `cq`, which is empty, but to
-    /// `to`. An answer that holds it would be put together in memory, and taken apart before its words have got there.
+    /// What a call of progress does that finds nothing, messages of the plainest sort that no receive is for,
+    /// or one that a receive is for: what there is to tell of that does not go into the queue `cq`, which is
+    /// empty, but to `to`. An answer that holds it would be put together in memory, and taken apart before
+    /// its words have got there.
     #[inline(always)]
     pub(crate) fn poll_fast(&mut self, core: &mut Core, cq: CqId, to: &mut impl Report) -> PollFast {
         if self.has_chores() {
@@ -157,8 +159,9 @@ impl<L: RmaLink> Endpoint<L> {
         rx.is_some_and(|rx| !rx.nothing_posted())
     }
 
-    /// Keeps a message that no receive is for, or, if it is none, hears an answer; and goes on with what the same peer
-    /// has sent, up to a message that a receive is for, which is told of in the queue, or to anything of another sort.
+    /// Keeps a message that no receive is for, or, if it is none, hears an answer; and goes on with what the
+    /// same peer has sent, up to a message that a receive is for, which is told of in the queue, or to
+    /// anything of another sort.
     #[inline(never)]
     fn take_more(
         &mut self,
@@ -261,8 +264,8 @@ impl<L: RmaLink> Endpoint<L> {
         true
     }
 
-    /// Copies what is in a frame from `off` on to a buffer that has room for it, wherever that is, and gives the frame back. Returns
-    /// how many bytes there were.
+    /// Copies what is in a frame from `off` on to a buffer that has room for it, wherever that is, and gives
+    /// the frame back. Returns how many bytes there were.
     #[inline(never)]
     fn take_apart(&mut self, from: PeerId, len: usize, slot: u32, off: usize, to: Span) -> usize {
         let frame = Frame { from, len, slot };

@@ -21,7 +21,8 @@ impl From<Refused> for Error {
     }
 }
 
-/// What became of a frame whose operation something else completes: that its link keeps a part of it is no matter then.
+/// What became of a frame whose operation something else completes: that its link keeps a part of it is no
+/// matter then.
 #[inline(always)]
 pub(super) fn taken(sent: Result<(), Refused>) -> Result<(), Refused> {
     match sent {
@@ -31,10 +32,10 @@ pub(super) fn taken(sent: Result<(), Refused>) -> Result<(), Refused> {
 }
 
 impl<L: RmaLink> Endpoint<L> {
-    /// Sends a message without frills: one buffer that fits its frame, of which no delivery is
-    /// to be reported (of an injected one it is not, unless a counter counts it: MPICH and Intel MPI have endpoints
-    /// whose level is delivery, for their RMA), to a peer that nothing else waits for. What nearly every message is. `false`: it is
-    /// another sort, or did not find room.
+    /// Sends a message without frills: one buffer that fits its frame, of which no delivery is to be reported
+    /// (of an injected one it is not, unless a counter counts it: MPICH and Intel MPI have endpoints whose
+    /// level is delivery, for their RMA), to a peer that nothing else waits for. What nearly every message
+    /// is. `false`: it is another sort, or did not find room.
     #[inline(always)]
     pub(crate) fn send_plain(&mut self, core: &mut Core, span: Span, op: &Send<'_>) -> bool {
         let len = span.len();
@@ -87,8 +88,8 @@ impl<L: RmaLink> Endpoint<L> {
         true
     }
 
-    /// Sends such a message in any frame. What it is made of comes in registers: neither its head nor its buffer's place are in memory
-    /// where this is not called.
+    /// Sends such a message in any frame. What it is made of comes in registers: neither its head nor its
+    /// buffer's place are in memory where this is not called.
     #[inline(never)]
     fn send_longer(
         &mut self,
@@ -159,7 +160,8 @@ impl<L: RmaLink> Endpoint<L> {
             if !state.hints.fetches_directly() {
                 return Err(Error::Again);
             }
-            // It may ask for them now, and holds this one meanwhile: that has to be known before it holds much.
+            // It may ask for them now, and holds this one meanwhile: that has to be known before it holds
+            // much.
             let fits = state.flow.limits().fits;
             self.adapt.note_sent(len.min(fits));
         }
@@ -252,8 +254,8 @@ impl<L: RmaLink> Endpoint<L> {
         sent
     }
 
-    /// Whether a message that only goes inside a frame one way had better be offered: the peer has much to take in already. Offers
-    /// take little room, so that a program goes on whose peer is elsewhere.
+    /// Whether a message that only goes inside a frame one way had better be offered: the peer has much to
+    /// take in already. Offers take little room, so that a program goes on whose peer is elsewhere.
     fn is_behind(&mut self, peer: PeerId, len: usize) -> bool {
         let limits = self.peer(peer).flow.limits();
         len > limits.in_a_row && len <= limits.one_way && !self.has_room_to_spare(peer, len)
@@ -336,8 +338,9 @@ impl<L: RmaLink> Endpoint<L> {
         let cntr = if op.write { self.bind.cntrs().write } else { self.bind.cntrs().read };
         let watched = self.is_watched(cntr, op.flags, tally);
         let one_sided = watched && self.is_one_sided(core, op);
-        // What a counter of writes has counted is at the target, whatever was asked for: libraries with a counter alone take it to
-        // be, as Sandia OpenSHMEM does where a barrier ends. Other writes that are counted, and atomics, are answered by the target.
+        // What a counter of writes has counted is at the target, whatever was asked for: libraries with a
+        // counter alone take it to be, as Sandia OpenSHMEM does where a barrier ends. Other writes that are
+        // counted, and atomics, are answered by the target.
         let delivery = op.flags.contains(OpFlags::DELIVERY) || (op.write && is_counted(cntr, tally));
         let mut tried = Tried::empty();
         if let (true, true, [span]) = (one_sided, op.write, op.iov) {

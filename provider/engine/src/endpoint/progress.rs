@@ -64,7 +64,8 @@ impl<L: RmaLink> Endpoint<L> {
                 self.incoming(core, &frame);
                 self.link.release(frame);
                 n += 1 + self.go_on_with(core, from);
-                // Behind the message of the last receive that was posted, the next ones are as well off in the ring.
+                // Behind the message of the last receive that was posted, the next ones are as well off in
+                // the ring.
                 let satisfied = receives && standing(core) > 0 && !self.has_receives(core);
                 if satisfied || n >= BUDGET || standing(core) >= most || self.staging.is_full() {
                     break;
@@ -123,7 +124,8 @@ impl<L: RmaLink> Endpoint<L> {
         n + self.go_on_in_order(core)
     }
 
-    /// Whether there is more to do than to wait for peers: frames that found no room, messages to take in, pieces to copy.
+    /// Whether there is more to do than to wait for peers: frames that found no room, messages to take in,
+    /// pieces to copy.
     pub(crate) fn is_waiting_for_room(&self) -> bool {
         self.peers.has_backlog() || self.queues.has_work()
     }

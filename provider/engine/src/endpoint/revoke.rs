@@ -38,8 +38,8 @@ impl<L: RmaLink> Endpoint<L> {
         });
     }
 
-    /// Cancels the oldest send of that context whose bytes are still here, or the one that an earlier call has `begun`
-    /// with: it completes with [`Error::Cancelled`], and so does the receive that it met.
+    /// Cancels the oldest send of that context whose bytes are still here, or the one that an earlier call
+    /// has `begun` with: it completes with [`Error::Cancelled`], and so does the receive that it met.
     pub(crate) fn cancel(
         &mut self,
         core: &mut Core,
@@ -157,8 +157,8 @@ impl<L: RmaLink> Endpoint<L> {
         Ok(())
     }
 
-    /// Fails receives that messages were on their way to. The endpoint is closed, and they were posted to a context that
-    /// others share.
+    /// Fails receives that messages were on their way to. The endpoint is closed, and they were posted to a
+    /// context that others share.
     pub(crate) fn fail_received(&mut self, core: &mut Core) {
         let received = |r: &Request| matches!(r, Request::In(In { then: Then::Recv(_), .. }));
         for name in self.requests.names(received) {

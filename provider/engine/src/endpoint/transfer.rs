@@ -74,8 +74,8 @@ impl<L: RmaLink> Endpoint<L> {
             // It would take effect late, and be overtaken by the operations behind it.
             choice.tried |= Tried::COOPERATIVE;
         }
-        // The last element of a write may stand for those before it: GPI-2's notifications do. Neither two sides nor an adapter would
-        // copy them one after another.
+        // The last element of a write may stand for those before it: GPI-2's notifications do. Neither two
+        // sides nor an adapter would copy them one after another.
         let one_by_one = matches!(then, Then::Write { several: true, .. }) && choice.memory == Memory::Host;
         if one_by_one {
             choice.tried |= Tried::COOPERATIVE | Tried::HANDLES;
@@ -398,7 +398,8 @@ impl<L: RmaLink> Endpoint<L> {
         n
     }
 
-    /// A turn of a stream that is copied into the frames themselves: how far it is then, and how many frames were sent.
+    /// A turn of a stream that is copied into the frames themselves: how far it is then, and how many frames
+    /// were sent.
     fn stream_directly(
         &mut self,
         (peer, theirs): (PeerId, u64),
@@ -423,7 +424,8 @@ impl<L: RmaLink> Endpoint<L> {
         Ok((done, n))
     }
 
-    /// A request has no more frames to send, and nothing on its way to a device: no device accesses its memory any more.
+    /// A request has no more frames to send, and nothing on its way to a device: no device accesses its
+    /// memory any more.
     pub(super) fn end_stream(&mut self, name: u64) {
         self.queues.drop_stream(name);
         self.staging.cancel(name);
@@ -442,7 +444,8 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let (iov, want, got, spoilt) = match request_of(&mut self.requests, peer, name)? {
             Request::In(i) if i.coop.is_none() => {
-                // What came, and was answered, by way of bounce buffers ends where one of them was not to be had; the rest comes so.
+                // What came, and was answered, by way of bounce buffers ends where one of them was not to be
+                // had; the rest comes so.
                 if let Some(at) = i.broken.take() {
                     i.got = at;
                 }

@@ -1,7 +1,7 @@
 //! Messages that are sent, but for bytes that the link keeps until there is room.
 //!
-//! They complete when the link keeps nothing for their peer any more. A program with all its completions need not call again
-//! before the peer has received, and only a call of progress sends what the link keeps.
+//! They complete when the link keeps nothing for their peer any more. A program with all its completions need
+//! not call again before the peer has received, and only a call of progress sends what the link keeps.
 
 use super::Endpoint;
 use crate::core::Core;

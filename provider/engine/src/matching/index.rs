@@ -1,16 +1,16 @@
 //! Entries of a queue by what they are looked for: tag and source, or as much of these as a pattern asks for.
 //!
-//! A pattern asks for some bits of the tag, and for one source or any. Patterns that ask for the same are of one
-//! [`Kind`]. A [`Class`] has the entries of a queue by the [`Key`] that patterns of one kind find them by, oldest first:
-//! so the first that is still in the queue is the one. Several kinds are looked up one after the other, and of what
-//! they find the oldest counts.
+//! A pattern asks for some bits of the tag, and for one source or any. Patterns that ask for the same are of
+//! one [`Kind`]. A [`Class`] has the entries of a queue by the [`Key`] that patterns of one kind find them
+//! by, oldest first: so the first that is still in the queue is the one. Several kinds are looked up one
+//! after the other, and of what they find the oldest counts.
 
 use super::queue::{At, Queue};
 use crate::hash::Map;
 use crate::types::{ADDR_UNSPEC, FiAddr, Pattern};
 
-/// Up to this many entries are walked, of one source or of all; only more are worth an index, and only once one was looked
-/// for that was not among the oldest.
+/// Up to this many entries are walked, of one source or of all; only more are worth an index, and only once
+/// one was looked for that was not among the oldest.
 const SHORT: usize = 16;
 /// Up to this many entries of all sources are walked, which takes no longer than to list them by source.
 const FEW: usize = 4;
@@ -60,7 +60,8 @@ struct Link {
     next: u32,
 }
 
-/// The entries of a queue by the keys of one kind. Those that have left the queue stay here until they are met.
+/// The entries of a queue by the keys of one kind. Those that have left the queue stay here until they are
+/// met.
 #[derive(Debug)]
 struct Class {
     kind: Kind,
@@ -107,7 +108,8 @@ impl Class {
         self.held += 1;
     }
 
-    /// The oldest entry that patterns of this kind find an entry of that sight by, and that is still in `queue`.
+    /// The oldest entry that patterns of this kind find an entry of that sight by, and that is still in
+    /// `queue`.
     fn find<T>(&mut self, sight: Sight, queue: &Queue<T>) -> Option<At> {
         let key = self.kind.key(sight);
         let list = self.lists.get_mut(&key)?;
@@ -264,7 +266,8 @@ impl ByOwnPattern {
         }
     }
 
-    /// The oldest receive that names the source and fits, or the oldest for any source, whichever was posted first.
+    /// The oldest receive that names the source and fits, or the oldest for any source, whichever was posted
+    /// first.
     #[inline(never)]
     fn search<T>(
         &mut self,

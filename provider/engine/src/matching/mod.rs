@@ -253,7 +253,8 @@ mod tests {
         ]
     }
 
-    /// Looks at messages, and at receives, that a search took: [`Matcher`] asks for the source or the pattern of each.
+    /// Looks at messages, and at receives, that a search took: [`Matcher`] asks for the source or the pattern
+    /// of each.
     mod counted {
         use super::*;
         use std::cell::Cell;
@@ -286,8 +287,8 @@ mod tests {
             LOOKS.get()
         }
 
-        /// Of `n` messages, from as many sources or from one under as many tags, and of as many receives: most looks that one
-        /// search takes, after the first.
+        /// Of `n` messages, from as many sources or from one under as many tags, and of as many receives:
+        /// most looks that one search takes, after the first.
         fn most_looks(n: u64, sources: bool, ignore: u64, any: bool) -> usize {
             let of = |i: u64| if sources { (i, 5) } else { (0, 16 * i) };
             let pattern = |i: u64| {

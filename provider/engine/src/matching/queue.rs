@@ -1,9 +1,9 @@
 //! A queue in order of arrival. Its entries stay in the same slots, which are used again.
 //!
-//! Once an entry of one source was looked for in a queue of several, each entry is in the list of its source too
-//! ([`Queue::list_by_source`]), until the queue is empty: so the first entry of a source is found at once, however many there
-//! are of others. Lists are found by the last bits of the source, which is an index of an address vector; sources that
-//! have these in common share a list.
+//! Once an entry of one source was looked for in a queue of several, each entry is in the list of its source
+//! too ([`Queue::list_by_source`]), until the queue is empty: so the first entry of a source is found at
+//! once, however many there are of others. Lists are found by the last bits of the source, which is an index
+//! of an address vector; sources that have these in common share a list.
 
 use std::num::NonZeroU64;
 
@@ -17,8 +17,8 @@ const MOST_LISTS: usize = 4096;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct At {
     slot: u32,
-    /// Grows with every entry: order of arrival, and what tells an entry from the slot's next one. Not 0, so that the place of an
-    /// entry that may be missing is returned in registers.
+    /// Grows with every entry: order of arrival, and what tells an entry from the slot's next one. Not 0, so
+    /// that the place of an entry that may be missing is returned in registers.
     pub(super) seq: NonZeroU64,
 }
 
@@ -257,8 +257,8 @@ impl<T> Queue<T> {
         }
     }
 
-    /// The oldest entry of a source that `fits`, which has the last word; `Err` if it is not among the first `most` of
-    /// the list. Lists are kept.
+    /// The oldest entry of a source that `fits`, which has the last word; `Err` if it is not among the first
+    /// `most` of the list. Lists are kept.
     #[inline(always)]
     pub(crate) fn first_of(
         &self,

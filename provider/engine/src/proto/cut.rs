@@ -15,8 +15,8 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    /// Of `len` bytes that one side could copy alone, if both sides had better copy. `delegate`: there is more to
-    /// do here.
+    /// Of `len` bytes that one side could copy alone, if both sides had better copy. `delegate`: there is
+    /// more to do here.
     pub(crate) fn of(len: usize, delegate: bool) -> Option<Cut> {
         if !Cut::is_worth(len) {
             return None;

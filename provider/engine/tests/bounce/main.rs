@@ -119,7 +119,8 @@ fn a_message_of_any_length_arrives_with_no_byte_by_the_host() {
     }
 }
 
-/// The processes have it in turns; what it takes to wait for them is worth while for long messages, and for many.
+/// The processes have it in turns; what it takes to wait for them is worth while for long messages, and for
+/// many.
 #[test]
 fn on_one_device_what_is_short_goes_in_frames_once_that_is_known() {
     for one in [true, false] {
@@ -289,7 +290,8 @@ fn a_peer_that_does_not_go_on_keeps_no_buffers_from_others() {
         // It asks for the message, and does nothing more.
         net[*to].progress();
         go_on(&mut net, &[0]);
-        // The first has three quarters of what there is, and the second the rest: then another message is staged.
+        // The first has three quarters of what there is, and the second the rest: then another message is
+        // staged.
         net[3].recv(&from_any(&[dst], 2)).unwrap();
         net[0].send(&msg(3, &[src], 3)).unwrap();
         go_on(&mut net, &[0, 3]);

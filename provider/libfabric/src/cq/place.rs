@@ -16,8 +16,8 @@ pub(super) struct Place {
 
 impl Place {
     /// # Safety
-    /// As long as this is used, `buf` has room for more than `n` entries of that format, and `from` is NULL or has for as many
-    /// addresses.
+    /// As long as this is used, `buf` has room for more than `n` entries of that format, and `from` is NULL
+    /// or has for as many addresses.
     #[inline(always)]
     pub(super) unsafe fn new(
         format: fi::fi_cq_format,
@@ -29,8 +29,8 @@ impl Place {
     }
 }
 
-/// Writes an entry of another format than that of tagged messages. What it is made of comes in registers: neither a [`Place`] nor a
-/// completion is in memory where this is not called.
+/// Writes an entry of another format than that of tagged messages. What it is made of comes in registers:
+/// neither a [`Place`] nor a completion is in memory where this is not called.
 ///
 /// # Safety
 /// `to` has room for an entry of that format.

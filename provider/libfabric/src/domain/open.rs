@@ -136,8 +136,8 @@ impl Wanted {
         let runtime = if auto_progress {
             Runtime::new(engine, Progress::Auto)
         } else if one_thread {
-            // SAFETY: fi_domain(3): with FI_THREAD_DOMAIN the application serializes its calls on a domain and
-            // on what is opened in it. The other entries are of an endpoint or a registration that is
+            // SAFETY: fi_domain(3): with FI_THREAD_DOMAIN the application serializes its calls on a domain
+            // and on what is opened in it. The other entries are of an endpoint or a registration that is
             // dropped, in such a call.
             unsafe { Runtime::serialized(engine) }
         } else {

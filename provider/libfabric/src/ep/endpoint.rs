@@ -49,8 +49,8 @@ impl Fids {
         *self.lock() += 1;
     }
 
-    /// One fewer. For the last one, and for no other, `last` is called; where that fails, the fid stays. Of several
-    /// that are closed at once, exactly one is the last.
+    /// One fewer. For the last one, and for no other, `last` is called; where that fails, the fid stays. Of
+    /// several that are closed at once, exactly one is the last.
     pub(super) fn take<E>(&self, last: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut fids = self.lock();
         if *fids == 1 {
@@ -108,7 +108,8 @@ impl Endpoint {
             xpu.stop();
         }
         if let Some(live) = self.live.get() {
-            // Its link waits for peers to have what was sent, and other endpoints of the domain do not wait for that.
+            // Its link waits for peers to have what was sent, and other endpoints of the domain do not wait
+            // for that.
             let mut link = None;
             match self.shared.take_back(|engine| engine.ep_part(live.ep).map(|parted| link = Some(parted))) {
                 // It was closed before.
@@ -131,8 +132,8 @@ const _: () = {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // The last fid to be closed has ended it in the engine, where another endpoint may have its number by now.
-        // What the endpoint was bound to may be closed only after that: `setup` is dropped behind this.
+        // The last fid to be closed has ended it in the engine, where another endpoint may have its number by
+        // now. What the endpoint was bound to may be closed only after that: `setup` is dropped behind this.
         if *self.fids.lock() > 0 {
             let _ = self.shut();
         }

@@ -6,8 +6,9 @@
 //! that every success is written. A receive of a shared context does not know that when it is posted:
 //! the queue is that of the endpoint that the message comes to.
 //!
-//! Flags that ask for nothing we do not always do (`FI_MORE`, `FI_TRANSMIT_COMPLETE`, …) have no effect. One that is not
-//! offered (`FI_COMMIT_COMPLETE`, …) is refused where it is given: by the call, or where it becomes a default.
+//! Flags that ask for nothing we do not always do (`FI_MORE`, `FI_TRANSMIT_COMPLETE`, …) have no effect. One
+//! that is not offered (`FI_COMMIT_COMPLETE`, …) is refused where it is given: by the call, or where it
+//! becomes a default.
 
 use engine::OpFlags;
 use libfabric_sys as fi;
@@ -50,8 +51,8 @@ pub(crate) fn inject(default: u64) -> OpFlags {
         | OpFlags::INJECT
 }
 
-/// What each receive asks for, whatever its flags: by whether its context is shared, and every success of the one
-/// endpoint is written.
+/// What each receive asks for, whatever its flags: by whether its context is shared, and every success of the
+/// one endpoint is written.
 pub(crate) fn each_rx(shared: bool, always: bool) -> OpFlags {
     match (shared, always) {
         (true, _) => OpFlags::AS_BOUND,

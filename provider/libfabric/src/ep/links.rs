@@ -105,8 +105,8 @@ fn add_ofi(links: &mut Links, params: &Params, names: &[&str], tcp: TcpOptions) 
     links.add_over_tcp(tcp, over).map_err(with("ofi"))
 }
 
-/// What goes by a provider below arrives at exit(3) only if this process makes progress in it then. Sockets of
-/// tcp need none.
+/// What goes by a provider below arrives at exit(3) only if this process makes progress in it then. Sockets
+/// of tcp need none.
 pub(super) fn settle_at_exit(shared: &Arc<Shared>) {
     let params = param::get();
     if params.links.below().is_some() {

@@ -91,7 +91,8 @@ pub(super) fn send(ep: &EpFid, mut op: Send<'_>, how: How) -> Result<(), Errno> 
     Ok(())
 }
 
-/// Waits until a device has let go of a buffer whose message is injected. Other threads use the domain meanwhile.
+/// Waits until a device has let go of a buffer whose message is injected. Other threads use the domain
+/// meanwhile.
 #[cold]
 fn wait_until_left(shared: &Shared, mut leaving: Leaving) {
     while !shared.lock().has_left(&mut leaving) {
@@ -271,7 +272,8 @@ pub(super) fn recvmsg<R: Receiver>(
     match what {
         Receive::Post => post(&rx, pattern, &iov()?, ctx, raw),
         Receive::Peek(what) => {
-            // Written whatever the queue is bound with, as libfabric's utility providers do: the entry is all that a peek is for.
+            // Written whatever the queue is bound with, as libfabric's utility providers do: the entry is all
+            // that a peek is for.
             let flags = flags | OpFlags::COMPLETION;
             let mut engine = rx.shared.lock();
             Ok(match rx.ep {

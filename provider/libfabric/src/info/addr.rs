@@ -52,7 +52,8 @@ pub(crate) unsafe fn from_sockaddr(p: *const c_void, len: usize) -> Result<Addr,
     Ok(further.map_or(addr, |other| addr.with_further(other.into())))
 }
 
-/// What is behind a further address in the padding of a `sockaddr_in`, which a program may have left as it was.
+/// What is behind a further address in the padding of a `sockaddr_in`, which a program may have left as it
+/// was.
 fn checked(further: [u8; 4]) -> [u8; 4] {
     let [a, b, c, d] = further;
     [a ^ b's', b ^ b't', c ^ b'r', d ^ b't']
@@ -70,8 +71,8 @@ pub(crate) unsafe fn optional(p: *const c_void, len: usize) -> Result<Option<Add
     unsafe { from_sockaddr(p, len) }.map(Some)
 }
 
-/// The bytes of a `sockaddr_in` or `sockaddr_in6`, by `format`, and how many of them count. A further address is where the
-/// padding of the one is, or the flow label of the other.
+/// The bytes of a `sockaddr_in` or `sockaddr_in6`, by `format`, and how many of them count. A further address
+/// is where the padding of the one is, or the flow label of the other.
 pub(crate) fn to_sockaddr(a: Addr, format: u32) -> ([u8; MAX], usize) {
     let mut out = [0; MAX];
     let port = a.port().to_be_bytes();
@@ -218,8 +219,8 @@ pub(crate) fn own(v6: bool) -> Addr {
     Addr::new(SocketAddr::new(link::primary_ip(v6), 0))
 }
 
-/// Whether an endpoint can be bound there: the address is one of this host's, in this network namespace. Where that cannot be found
-/// out, opening the endpoint will tell.
+/// Whether an endpoint can be bound there: the address is one of this host's, in this network namespace.
+/// Where that cannot be found out, opening the endpoint will tell.
 pub(crate) fn is_here(a: Addr) -> bool {
     let mut at = a.sock();
     at.set_port(0);

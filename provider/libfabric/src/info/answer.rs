@@ -16,8 +16,8 @@ pub(crate) const NAME: &str = "strait";
 pub(crate) const PROTOCOL: u32 = 0x8000_5354;
 pub(crate) const PROTOCOL_VERSION: u32 = wire::VERSION as u32;
 
-/// The number of segments that is answered where the hints ask for none: as many as shm and tcp answer. Programs that use all they
-/// are offered, fabtests among them, were written against that.
+/// The number of segments that is answered where the hints ask for none: as many as shm and tcp answer.
+/// Programs that use all they are offered, fabtests among them, were written against that.
 const IOV_UNASKED: usize = 4;
 const QUEUE_SIZE: usize = 4096;
 const MAX_QUEUE_SIZE: usize = 1 << 24;
@@ -303,7 +303,8 @@ fn mr_mode(h: &Hints, api: u32) -> Result<c_int, Refusal> {
     Ok((asked | basic) & MR_MODES)
 }
 
-/// Whether the application has agreed to register memory that is there, and stays until the registration is closed.
+/// Whether the application has agreed to register memory that is there, and stays until the registration is
+/// closed.
 pub(crate) fn is_allocated(mode: c_int) -> bool {
     mode == FI_MR_BASIC || mode & FI_MR_ALLOCATED != 0
 }

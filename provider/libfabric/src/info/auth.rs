@@ -1,5 +1,5 @@
-//! Authorization keys of applications (`auth_key` of fi_domain(3) and fi_endpoint(3)), which the tcp link takes for the
-//! job's key.
+//! Authorization keys of applications (`auth_key` of fi_domain(3) and fi_endpoint(3)), which the tcp link
+//! takes for the job's key.
 
 use std::fmt;
 

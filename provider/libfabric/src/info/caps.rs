@@ -42,8 +42,8 @@ pub(crate) fn granted(asked: u64) -> u64 {
     expand(primary(asked) | asked & (OF_MESSAGES | OF_MEMORY)) | SECONDARY | asked & (FI_HMEM | FI_XPU)
 }
 
-/// The primary capabilities of an answer. Where the application named none that moves data, those that its modifiers restrict; all,
-/// if it named no modifier: no call does anything on an endpoint without one.
+/// The primary capabilities of an answer. Where the application named none that moves data, those that its
+/// modifiers restrict; all, if it named no modifier: no call does anything on an endpoint without one.
 fn primary(asked: u64) -> u64 {
     let is_named = WAYS.iter().any(|(what, _)| asked & what != 0);
     let restricted = WAYS.iter().filter(|(_, ways)| asked & ways != 0).fold(0, |all, (what, _)| all | what);

@@ -96,15 +96,16 @@ unsafe fn endpoint(ep: *mut fi::fi_ep_attr, offer: &Offer, hints: Option<&Hints>
 }
 
 /// # Safety
-/// `d` is of a `fi_info` as [`fi::Core::allocinfo`] returns it. An older core's is shorter than ours: there is no reference to it.
+/// `d` is of a `fi_info` as [`fi::Core::allocinfo`] returns it. An older core's is shorter than ours: there
+/// is no reference to it.
 unsafe fn domain(
     d: *mut fi::fi_domain_attr,
     core: &fi::Core,
     offer: &Offer,
     hints: Option<&Hints>,
 ) -> Result<(), Errno> {
-    // SAFETY: it is there, by the caller's promise, in the core's layout. The places below are fields that 1.17 has,
-    // but for those behind a question for the core's version.
+    // SAFETY: it is there, by the caller's promise, in the core's layout. The places below are fields that
+    // 1.17 has, but for those behind a question for the core's version.
     unsafe {
         (*d).domain = object(hints.map_or(Object::Any, |h| h.domain.object));
         (*d).name = heap_string(answer::NAME)?;

@@ -54,9 +54,9 @@ pub(crate) unsafe extern "C" fn getinfo(
         let hints = match unsafe { hints.as_ref() } {
             None => None,
             Some(h) => {
-                // Layered providers ask for what the provider does not have, several times for each question of
-                // an application: answer those first.
-                // SAFETY: as above; the type is the first field of every version.
+                // Layered providers ask for what the provider does not have, several times for each question
+                // of an application: answer those first. SAFETY: as above; the type is the first field of
+                // every version.
                 let kind = unsafe { if h.ep_attr.is_null() { fi::FI_EP_UNSPEC } else { (*h.ep_attr).type_ } };
                 if answer::endpoint_type(kind).is_err() {
                     return Err(Errno::NODATA);

@@ -163,7 +163,8 @@ impl Device {
             let of = format!("bus/pci/devices/{domain:04x}:{bus:02x}:{device:02x}.{function:x}");
             return Device::of(name, &fs::canonicalize(sys.join(of)).ok()?, None);
         }
-        // As the programs resolve it: through the directory of the class, also where the name leads out of it.
+        // As the programs resolve it: through the directory of the class, also where the name leads out of
+        // it.
         CLASSES.iter().filter(|_| !name.is_empty() && !name.starts_with('/')).find_map(|class| {
             let entry = fs::canonicalize(sys.join("class").join(class).join(name)).ok()?;
             let port = entry.join("ports/1");

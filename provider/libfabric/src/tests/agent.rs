@@ -1,4 +1,5 @@
-//! `FI_OPT_CUDA_API_PERMITTED` = false, over the stand-in for CUDA's driver. The agent is there for a process, so each test is one.
+//! `FI_OPT_CUDA_API_PERMITTED` = false, over the stand-in for CUDA's driver. The agent is there for a
+//! process, so each test is one.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
@@ -25,8 +26,8 @@ fn set_option(ep: *mut fi::fid_ep, permitted: bool) -> c_int {
     call!(ep, ops.setopt(level, name, (&raw const permitted).cast(), 1))
 }
 
-/// Has the provider start this program as the agent, by a script that stands for the command, and that becomes the file with the
-/// agent's pid.
+/// Has the provider start this program as the agent, by a script that stands for the command, and that
+/// becomes the file with the agent's pid.
 fn agent_is_this_program() -> std::path::PathBuf {
     let file = std::env::temp_dir().join(format!("strait-copy-agent-{}", std::process::id()));
     let exe = std::env::current_exe().unwrap();
@@ -119,7 +120,8 @@ fn transfers(by_agent: bool) {
     recv(two, a, 1000);
     send(one, host_at + 1000, 1000, to_two);
     complete(&w, 2);
-    // Addresses are offsets here. A write to a device, and a read of a few of its bytes, which is how a plug-in flushes.
+    // Addresses are offsets here. A write to a device, and a read of a few of its bytes, which is how a
+    // plug-in flushes.
     assert_eq!(call!(one, rma.write(p(host_at), LEN / 2, NO, to_two, 7, keys[1], NO)), 0);
     complete(&w, 1);
     assert_eq!(call!(two, rma.read(p(flush_at), 100_000, NO, to_two, 0, keys[1], NO)), 0);
@@ -190,7 +192,8 @@ fn one_of_two() {
     assert_eq!(set_option(ep, false), 0);
     let to = w.insert(&exchange("name", side, &name));
     let of = |side: usize| -> Vec<u8> { (0..LEN).map(|n| (n * 7 + n / 251 + 100 * side) as u8).collect() };
-    // What is sent, received and written is in memory of cudaMalloc, what is read in memory that is mapped by hand.
+    // What is sent, received and written is in memory of cudaMalloc, what is read in memory that is mapped by
+    // hand.
     let (a, b, c, d) = (cu.alloc(LEN), cu.alloc(LEN), cu.alloc(LEN), cu.map(1));
     cu.write(a, &of(side));
     cu.write(d, &of(side));

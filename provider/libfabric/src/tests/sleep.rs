@@ -180,7 +180,8 @@ fn a_signal_that_kept_from_sleeping_ends_a_blocking_read_too() {
     let mut fids = [w.cq.cast::<fi::fid>()];
     let mut trywait = || call!(w.fabric, ops.trywait(fids.as_mut_ptr(), 1));
     let cq = Shared(w.cq);
-    // A thread that sleeps in the call, and one that signals while another one looks whether it may sleep on the descriptor.
+    // A thread that sleeps in the call, and one that signals while another one looks whether it may sleep on
+    // the descriptor.
     for begun in [true, false] {
         let read = move || {
             let start = Instant::now();

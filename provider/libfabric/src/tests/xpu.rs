@@ -324,7 +324,8 @@ fn a_command_that_is_refused_ends_the_wait_of_a_kernel() {
     let d = Device::native(&w);
     let (ended, stop) = (Arc::new(std::sync::atomic::AtomicU64::new(0)), d.producer.clone());
     let theirs = ended.clone();
-    // A kernel that waits for a command which never comes; the ring's memory stays until the thread has looked.
+    // A kernel that waits for a command which never comes; the ring's memory stays until the thread has
+    // looked.
     let keep = d.entries.clone();
     let waits = std::thread::spawn(move || {
         let _keep = keep;

@@ -1,12 +1,13 @@
-//! Devices that post by themselves, fi_xpu(3): contexts, and what of queues, counters, addresses and registrations a
-//! device gets. Endpoints are in `ep/xpu.rs`.
+//! Devices that post by themselves, fi_xpu(3): contexts, and what of queues, counters, addresses and
+//! registrations a device gets. Endpoints are in `ep/xpu.rs`.
 //!
-//! A device's endpoint is a ring of commands, which a thread of the context drains (`xpu` in the workspace). What is
-//! exported is `{fclass, prov_id, prov_ctx}`; `prov_ctx` is the address of a structure of include/strait_xpu_layout.h.
+//! A device's endpoint is a ring of commands, which a thread of the context drains (`xpu` in the workspace).
+//! What is exported is `{fclass, prov_id, prov_ctx}`; `prov_ctx` is the address of a structure of
+//! include/strait_xpu_layout.h.
 //!
-//! The layouts are those of libfabric 2.7. Applications of that version call the native tables; for older ones the same
-//! functions are in a table of their own (`table`). Structures whose new field an older application does not have are not
-//! read beyond what it has.
+//! The layouts are those of libfabric 2.7. Applications of that version call the native tables; for older
+//! ones the same functions are in a table of their own (`table`). Structures whose new field an older
+//! application does not have are not read beyond what it has.
 
 mod objects;
 mod table;
@@ -103,7 +104,8 @@ impl XpuCtxFid {
             Some(by) => Words::imported(words, |at, bytes| {
                 let (mut there, at) = (std::ptr::null_mut(), std::ptr::with_exposed_provenance_mut(at));
                 let flags = fi::FI_XPU_IMPORT_DEVICEMAP;
-                // SAFETY: fi_xpu(3): the application's callback, for mapped memory of that length, and a place.
+                // SAFETY: fi_xpu(3): the application's callback, for mapped memory of that length, and a
+                // place.
                 match unsafe { (by.import)(by.device, at, bytes as u64, flags, &mut there) } {
                     0 if !there.is_null() => Ok(there.addr() as u64),
                     _ => Err(xpu::Error::Invalid("the application's import of host memory failed")),

@@ -69,7 +69,8 @@ impl Counter {
     }
 }
 
-/// The context that the attributes of a queue name, if the application's have one. `flags` are the structure's.
+/// The context that the attributes of a queue name, if the application's have one. `flags` are the
+/// structure's.
 ///
 /// # Safety
 /// `attr` is NULL or attributes of the domain's version.

@@ -1,10 +1,11 @@
 //! Endpoints of one process to which nothing comes for a while, looked at together.
 //!
-//! A look at an endpoint's sockets takes system calls. A process of a thousand endpoints that polls one after the other would make
-//! a thousand of them for each message. So an endpoint that had nothing for a while is armed, as for a sleep, and its descriptor is
-//! put into a set that such endpoints of the process share. Of those in the set the one that is polled first after the last look
-//! makes the next one, which is a single call for all and notes whose descriptor has something; that endpoint leaves the set
-//! with its next poll. A member is told of once ([`Watch::Once`]), so that endpoints outside the set cost it nothing.
+//! A look at an endpoint's sockets takes system calls. A process of a thousand endpoints that polls one after
+//! the other would make a thousand of them for each message. So an endpoint that had nothing for a while is
+//! armed, as for a sleep, and its descriptor is put into a set that such endpoints of the process share. Of
+//! those in the set the one that is polled first after the last look makes the next one, which is a single
+//! call for all and notes whose descriptor has something; that endpoint leaves the set with its next poll. A
+//! member is told of once ([`Watch::Once`]), so that endpoints outside the set cost it nothing.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -23,7 +24,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 pub(super) const QUIET: Duration = Duration::from_micros(250);
 /// One of so many polls asks whether the endpoint is still armed.
 const ASKED: u32 = 16;
-/// How long another thread that opens an endpoint is waited for, and how often it is looked whether it has ended.
+/// How long another thread that opens an endpoint is waited for, and how often it is looked whether it has
+/// ended.
 const PATIENCE: Duration = Duration::from_millis(100);
 const GLANCE: Duration = Duration::from_micros(50);
 /// Members that one look tells of.
@@ -54,7 +56,8 @@ impl Due {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Forgets what was noted, and has the descriptor be watched again: in this order, since what is noted from then on is new.
+    /// Forgets what was noted, and has the descriptor be watched again: in this order, since what is noted
+    /// from then on is new.
     fn forget<T>(&self, watch: impl FnOnce() -> T) -> T {
         self.0.store(false, Ordering::Relaxed);
         watch()
@@ -66,8 +69,8 @@ impl Looks {
         Looks(AtomicU64::new(0))
     }
 
-    /// Whether a member that was polled when there were `seen` looks has something, as far as the last look told. Where there was
-    /// none since, `look` makes one.
+    /// Whether a member that was polled when there were `seen` looks has something, as far as the last look
+    /// told. Where there was none since, `look` makes one.
     #[inline]
     fn is_due(&self, due: &Due, seen: &mut u64, look: impl FnOnce()) -> bool {
         if due.is_noted() {
@@ -123,7 +126,8 @@ impl Members {
 /// That of this process, which ends with its last member. A forked child makes its own.
 static CROWD: Mutex<Weak<Crowd>> = Mutex::new(Weak::new());
 
-/// The forked child in which the lock on the set was found to be held by a thread of its parent's, for good; 0: none.
+/// The forked child in which the lock on the set was found to be held by a thread of its parent's, for good;
+/// 0: none.
 static HELD_FOR_GOOD: AtomicU32 = AtomicU32::new(0);
 
 /// Takes the lock on the set of this process, unless it is held for good.
@@ -193,7 +197,8 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// `fd` is readable when the endpoint has something, provided that it was armed. `None`: the process has no set.
+    /// `fd` is readable when the endpoint has something, provided that it was armed. `None`: the process has
+    /// no set.
     pub(super) fn new(fd: RawFd) -> Option<Member> {
         let crowd = Crowd::of_process().ok().flatten()?;
         let (place, flags) = lock(&crowd.members).take();

@@ -1,4 +1,5 @@
-//! Endpoints that rest, under loom: what comes is noted by a look of another thread, or found by one of its own.
+//! Endpoints that rest, under loom: what comes is noted by a look of another thread, or found by one of its
+//! own.
 
 use loom::sync::Arc;
 use loom::sync::Mutex;

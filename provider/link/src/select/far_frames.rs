@@ -31,7 +31,8 @@ impl Links {
         }
     }
 
-    /// [`Link::keeps`](link_api::Link::keeps), also while the peer's end has not been told of though its link has.
+    /// [`Link::keeps`](link_api::Link::keeps), also while the peer's end has not been told of though its link
+    /// has.
     pub(super) fn keeps_far(&mut self, to: PeerId) -> bool {
         let ends = |event: &Event| matches!(event, Event::Closed(peer, _) if *peer == to);
         if self.events.iter().any(ends) {
@@ -47,8 +48,8 @@ impl Links {
         Some((at, Frame { from, len, slot: route::slot(slot) }))
     }
 
-    /// By its parts, as with the following two: the address of a frame of shared memory, whose number is known where it is
-    /// polled, is then taken nowhere, and nothing is asked of it.
+    /// By its parts, as with the following two: the address of a frame of shared memory, whose number is
+    /// known where it is polled, is then taken nowhere, and nothing is asked of it.
     #[cold]
     #[inline(never)]
     pub(super) fn read_far(

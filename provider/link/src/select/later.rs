@@ -1,8 +1,9 @@
-//! A link over TCP that is opened when a peer of another host is known. Until then no port of the endpoint listens.
+//! A link over TCP that is opened when a peer of another host is known. Until then no port of the endpoint
+//! listens.
 //!
-//! A job of one host needs no port, and what does not listen cannot be called by a stranger. The port is the endpoint's from the
-//! beginning, so that its name does not change. A peer of another host that calls earlier is refused by its kernel, and calls
-//! again ([`crate::TcpOptions::connect_timeout`]).
+//! A job of one host needs no port, and what does not listen cannot be called by a stranger. The port is the
+//! endpoint's from the beginning, so that its name does not change. A peer of another host that calls earlier
+//! is refused by its kernel, and calls again ([`crate::TcpOptions::connect_timeout`]).
 
 use std::io;
 

@@ -1,15 +1,16 @@
 //! All links of one endpoint, and which of them each peer is reached by.
 //!
-//! A peer on this host is reached by shared memory. Any other is reached by the first of the further links that leads to
-//! its address. If shared memory turns out not to lead to a peer (another network namespace), the peer gets the next
-//! link that does, and [`Event::PathChanged`] says so before anything was sent.
+//! A peer on this host is reached by shared memory. Any other is reached by the first of the further links
+//! that leads to its address. If shared memory turns out not to lead to a peer (another network namespace),
+//! the peer gets the next link that does, and [`Event::PathChanged`] says so before anything was sent.
 //!
-//! One link serves a peer, in both directions, and its name decides which, never the side that calls. A caller by another link is refused: it
-//! would act with the means of a connection that was authenticated for another process ([`served`]).
+//! One link serves a peer, in both directions, and its name decides which, never the side that calls. A
+//! caller by another link is refused: it would act with the means of a connection that was authenticated for
+//! another process ([`served`]).
 //!
-//! The shared memory link is here by value and by its type, so that a short message costs no more than it does on that
-//! link alone: its numbers of peers are those of the endpoint, and it is asked first. Further links are boxed; their
-//! numbers, operations and frames are translated.
+//! The shared memory link is here by value and by its type, so that a short message costs no more than it
+//! does on that link alone: its numbers of peers are those of the endpoint, and it is asked first. Further
+//! links are boxed; their numbers, operations and frames are translated.
 
 mod assign;
 mod crowd;
@@ -53,7 +54,8 @@ pub struct Links {
     /// Which further link is looked at first.
     turn: usize,
     pace: Pace,
-    /// The endpoint's part in looks at many endpoints, if it takes part. It goes before `poller`, whose descriptor it names.
+    /// The endpoint's part in looks at many endpoints, if it takes part. It goes before `poller`, whose
+    /// descriptor it names.
     member: Option<Member>,
     /// Watches the descriptors of all links, if there is more than one.
     poller: Option<Poller>,
@@ -176,7 +178,8 @@ impl Link for Links {
     fn peer(&mut self, addr: &Addr) -> PeerId {
         let peer = self.shm.peer(addr);
         if self.far.is_empty() && self.later.is_none() {
-            // Where there is no other link, each peer is on this host. The numbers of peers that are forgotten are given again.
+            // Where there is no other link, each peer is on this host. The numbers of peers that are
+            // forgotten are given again.
             turns::knows(peer.0 as usize + 1);
         } else if self.routes.of(peer).is_none() {
             self.assign(peer, addr);

@@ -10,10 +10,10 @@ const LISTENING: u32 = 8192;
 /// The longest time between two looks, if polls are so rare that fewer than these take it.
 const LONGEST: Duration = Duration::from_millis(10);
 
-/// Counts polls. Few are between two looks after one that found something and after a send, and twice as many after each
-/// look. Where a further link has a peer and shared memory brings no frames they are halved, down to none. Where it only
-/// listens they are not: a process waits for peers of its own host there, and a system call a poll would delay each frame
-/// and each send that waits for room.
+/// Counts polls. Few are between two looks after one that found something and after a send, and twice as many
+/// after each look. Where a further link has a peer and shared memory brings no frames they are halved, down
+/// to none. Where it only listens they are not: a process waits for peers of its own host there, and a system
+/// call a poll would delay each frame and each send that waits for room.
 #[derive(Debug)]
 pub(super) struct Pace {
     /// Polls until the next look.

@@ -6,15 +6,16 @@ use super::Links;
 use super::crowd::Member;
 
 impl Links {
-    /// Takes part in looks at many endpoints, where one descriptor stands for each further link. Those of a link that has several
-    /// may lie so deep that one more level is too much.
+    /// Takes part in looks at many endpoints, where one descriptor stands for each further link. Those of a
+    /// link that has several may lie so deep that one more level is too much.
     pub(super) fn join(&mut self) {
         let is_simple = self.far.iter().all(|far| far.link.wait_fds().len() == 1);
         let fd = self.poller.as_ref().map(ipc::Poller::fd);
         self.member = fd.filter(|_| is_simple).and_then(|fd| self.member.take().or_else(|| Member::new(fd)));
     }
 
-    /// Nothing has come. Where that is so for a while, and no peer has a ring here, descriptors tell what comes.
+    /// Nothing has come. Where that is so for a while, and no peer has a ring here, descriptors tell what
+    /// comes.
     #[cold]
     pub(super) fn rest_if_quiet(&mut self) {
         let Some(member) = &mut self.member else { return };

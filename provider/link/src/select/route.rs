@@ -28,8 +28,8 @@ impl fmt::Display for Cause {
     }
 }
 
-/// A peer that a further link serves, as that link's event names it. Only [`Far::served`] makes one: what a link says of a peer that it does not serve,
-/// a frame, an end or another path, cannot be handed on.
+/// A peer that a further link serves, as that link's event names it. Only [`Far::served`] makes one: what a
+/// link says of a peer that it does not serve, a frame, an end or another path, cannot be handed on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Served(PeerId);
 

@@ -1,7 +1,7 @@
 //! Which link serves a peer, where the peer's side calls first.
 //!
-//! A frame is carried out with the means of its peer's path: shared memory's reach private memory of a process. So a link hands on what comes
-//! from a peer that it serves, and nothing else.
+//! A frame is carried out with the means of its peer's path: shared memory's reach private memory of a
+//! process. So a link hands on what comes from a peer that it serves, and nothing else.
 
 use link_api::{Event, Frame, Link as _, PeerId};
 use wire::Addr;

@@ -57,8 +57,8 @@ impl Links {
         self.add(Box::new(link))
     }
 
-    /// Adds a link over TCP that is opened when a peer of another host is known, with [`Port::ListensLater`](crate::Port). To be called
-    /// before any peer is known.
+    /// Adds a link over TCP that is opened when a peer of another host is known, with
+    /// [`Port::ListensLater`](crate::Port). To be called before any peer is known.
     pub fn add_tcp_later(&mut self, options: TcpOptions) -> io::Result<()> {
         // What watches the endpoint's descriptor is not to notice when there is another link.
         let poller = Poller::new()?;
@@ -95,7 +95,8 @@ impl Links {
         self.add(over(link)?)
     }
 
-    /// Whether peers on this host are reached by shared memory, and not like all others. To be called before any peer is known.
+    /// Whether peers on this host are reached by shared memory, and not like all others. To be called before
+    /// any peer is known.
     pub fn set_shm(&mut self, on: bool) {
         self.near = on;
         self.share_out();
@@ -116,8 +117,8 @@ impl Links {
         self.absent.push((link, why));
     }
 
-    /// Whether a device copies from or to a peer's device memory, where shared memory leads to the peer, and whether an adapter accesses
-    /// it elsewhere. That ends for good.
+    /// Whether a device copies from or to a peer's device memory, where shared memory leads to the peer, and
+    /// whether an adapter accesses it elsewhere. That ends for good.
     pub fn set_device_direct(&mut self, on: bool) {
         self.shm.set_device_direct(on);
         if !on {

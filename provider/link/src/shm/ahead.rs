@@ -18,8 +18,8 @@ pub(crate) fn will_read(at: *const u8) {
 #[inline(always)]
 pub(crate) fn will_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: it changes nothing and never faults, and to 64-bit processors of before 2014 that do not have it
-    // it is no operation.
+    // SAFETY: it changes nothing and never faults, and to 64-bit processors of before 2014 that do not have
+    // it it is no operation.
     unsafe {
         std::arch::asm!("prefetchw byte ptr [{}]", in(reg) at.addr(), options(nomem, nostack, preserves_flags));
     }
@@ -27,12 +27,13 @@ pub(crate) fn will_write(at: *const u8) {
     let _ = at;
 }
 
-/// Has a cache line that was written moved to a cache that processors share (cldemote), from which another one gets it sooner.
+/// Has a cache line that was written moved to a cache that processors share (cldemote), from which another
+/// one gets it sooner.
 #[inline(always)]
 pub(crate) fn hand_over(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: it changes nothing and never faults, and to processors that do not have it it is no operation. By its
-    // bytes, `0f 1c /0` with rax, since assemblers take its name only where the target has it.
+    // SAFETY: it changes nothing and never faults, and to processors that do not have it it is no operation.
+    // By its bytes, `0f 1c /0` with rax, since assemblers take its name only where the target has it.
     unsafe {
         std::arch::asm!(".byte 0x0f, 0x1c, 0x00", in("rax") at.addr(), options(nostack, preserves_flags));
     }
@@ -42,9 +43,10 @@ pub(crate) fn hand_over(at: *const u8) {
 
 /// To be called after a poll that found no frame, most probably before the next one.
 ///
-/// A processor that takes for granted that nothing comes executes many such polls ahead of time (speculation). What
-/// it read is thrown away when the line changes hands, and it asks for the line again at once: before the
-/// sender, which has it to write several words to it, is done. So the next poll waits for this one (lfence).
+/// A processor that takes for granted that nothing comes executes many such polls ahead of time
+/// (speculation). What it read is thrown away when the line changes hands, and it asks for the line again at
+/// once: before the sender, which has it to write several words to it, is done. So the next poll waits for
+/// this one (lfence).
 #[inline(always)]
 pub fn speculation_barrier() {
     #[cfg(target_arch = "x86_64")]

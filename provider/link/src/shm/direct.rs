@@ -13,9 +13,9 @@
 //! After that, nothing of the owner's is accessed any more. Memory that a device copies is waited for by a
 //! count of copies in flight.
 //!
-//! No wait is longer than the caller has said ([`link_api::Patience`]): a peer that was stopped inside an access is reported by [`link_api::InUse`],
-//! and memory stays the library's until it has left. A peer that has ended, or whose address space has, is
-//! not waited for.
+//! No wait is longer than the caller has said ([`link_api::Patience`]): a peer that was stopped inside an
+//! access is reported by [`link_api::InUse`], and memory stays the library's until it has left. A peer that
+//! has ended, or whose address space has, is not waited for.
 
 use ipc::access;
 use link_api::{Direct, NoDirect, PeerId, Way};

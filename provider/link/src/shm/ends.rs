@@ -47,8 +47,8 @@ impl Ends {
         self.dying.pop_front();
     }
 
-    /// A frame that this one has left was put back, as there is no memory for it: others have their turn before it is
-    /// found again.
+    /// A frame that this one has left was put back, as there is no memory for it: others have their turn
+    /// before it is found again.
     #[cold]
     pub(super) fn pass(&mut self, id: u32) {
         if self.dying.front() == Some(&id) {

@@ -161,7 +161,8 @@ impl Link for ShmLink {
             }
             if let Some(part) = part.filter(|p| p.may_vanish()) {
                 let from = inb.rx.mem().span(at, len);
-                // SAFETY: what is mapped of the part may be written by `Span`'s invariant, and the frame is ours.
+                // SAFETY: what is mapped of the part may be written by `Span`'s invariant, and the frame is
+                // ours.
                 let done = unsafe { hmem::guard::copy(part.as_ptr(), from.as_ptr(), len) };
                 return if done.is_ok() { len } else { 0 };
             }

@@ -55,8 +55,8 @@ impl ShmLink {
             let sock = match self.listening.accept() {
                 Ok(sock) => sock,
                 Err(e) if e.kind() == ErrorKind::ConnectionAborted => continue,
-                // The kernel looks for a descriptor before it looks for a connection. One that came since is for the next
-                // call.
+                // The kernel looks for a descriptor before it looks for a connection. One that came since is
+                // for the next call.
                 Err(e) if e.kind() == ErrorKind::WouldBlock || !self.listening.has_caller() => {
                     self.shortage.is_over();
                     return false;
@@ -92,7 +92,8 @@ impl ShmLink {
         self.shortage.of_caller(self.own.addr(), e, self.options.ring)
     }
 
-    /// Refuses the connections that wait, for want of descriptors: without an answer they would wait for ever.
+    /// Refuses the connections that wait, for want of descriptors: without an answer they would wait for
+    /// ever.
     fn turn_away(&mut self) {
         let lack = self.shortage.end(self.options.ring);
         self.listening.give_reserve();

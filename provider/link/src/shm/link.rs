@@ -1,8 +1,10 @@
-//! One endpoint's link, as the parts that it is made of: each owns its state. Opening it, and its end as its peers see it.
+//! One endpoint's link, as the parts that it is made of: each owns its state. Opening it, and its end as its
+//! peers see it.
 //!
-//! At its end, a peer may have sent what is not read any more. What it sends once this is over must not be taken for sent: the
-//! ring of each channel is marked ([`wake::close`]), also of those that were made to the listener and not met yet. Its
-//! socket ends before: a sender that finds the mark finds the end, too, and what listens under the name by then.
+//! At its end, a peer may have sent what is not read any more. What it sends once this is over must not be
+//! taken for sent: the ring of each channel is marked ([`wake::close`]), also of those that were made to the
+//! listener and not met yet. Its socket ends before: a sender that finds the mark finds the end, too, and
+//! what listens under the name by then.
 
 use std::io;
 use std::net::SocketAddr;
@@ -168,7 +170,8 @@ impl Drop for ShmLink {
         for guest in self.listening.guests_mut().take_all() {
             self.close_unmet(&guest.sock, guest.said);
         }
-        // Those that were not accepted yet, which a child's copy of the listener would keep; each takes two descriptors.
+        // Those that were not accepted yet, which a child's copy of the listener would keep; each takes two
+        // descriptors.
         self.listening.give_reserve();
         while let Ok(sock) = self.listening.accept() {
             self.close_unmet(&sock, None);
@@ -177,8 +180,8 @@ impl Drop for ShmLink {
 }
 
 impl ShmLink {
-    /// Ends a connection of which no channel has come to be, and marks the ring that its hello brings, if one was `said`
-    /// or waits to be received.
+    /// Ends a connection of which no channel has come to be, and marks the ring that its hello brings, if one
+    /// was `said` or waits to be received.
     fn close_unmet(&self, sock: &OwnedFd, said: Option<(Vec<u8>, Option<OwnedFd>)>) {
         // From now on no hello can be sent.
         socket::shutdown(sock);

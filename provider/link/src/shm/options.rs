@@ -12,15 +12,16 @@ use crate::shm::memory::windows::Windows;
 /// Bytes of a ring if nothing else is asked for. They take memory only where they were touched.
 pub const DEFAULT_RING: usize = 124 << 10;
 
-/// Bytes of a ring to one of the first [`NEAR`] peers, if nothing else is asked for. Between cores that share no
-/// cache a long ring moves up to twice the bytes, since the side that is ahead seldom has to wait; between many, such rings
-/// would take too much memory.
+/// Bytes of a ring to one of the first [`NEAR`] peers, if nothing else is asked for. Between cores that share
+/// no cache a long ring moves up to twice the bytes, since the side that is ahead seldom has to wait; between
+/// many, such rings would take too much memory.
 pub const LONG_RING: usize = 508 << 10;
 
 /// Likewise, to the next ones, up to [`FEW`] in all.
 pub const MIDDLE_RING: usize = 252 << 10;
 
-/// How many peers at a time have a long ring, most often those that a process exchanges most with: it met them first.
+/// How many peers at a time have a long ring, most often those that a process exchanges most with: it met
+/// them first.
 pub const NEAR: usize = 4;
 
 /// How many have a long ring or one between.
@@ -44,7 +45,8 @@ pub struct OpenOptions {
     pub bind: Option<SocketAddr>,
     /// Bytes of the ring to each peer; rounded up to pages, and to [`MIN_RING`].
     pub ring: usize,
-    /// Likewise, to the first [`NEAR`] peers, and at most to the next ones, up to [`FEW`]; no less than `ring`.
+    /// Likewise, to the first [`NEAR`] peers, and at most to the next ones, up to [`FEW`]; no less than
+    /// `ring`.
     pub long_ring: usize,
     /// See [`link_api::Path::eager`]: what paths say, which the link itself makes no use of.
     pub eager: usize,

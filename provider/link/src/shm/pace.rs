@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 /// Polls between two readings of the clock, the fewer the longer they take.
 const PACE: std::ops::RangeInclusive<u32> = 16..=128;
 
-/// Polls between two polls of rings that are not hot: idle peers cost next to nothing, and get a turn also while the hot
-/// ones never stop.
+/// Polls between two polls of rings that are not hot: idle peers cost next to nothing, and get a turn also
+/// while the hot ones never stop.
 pub(super) const REST: u32 = 4;
 
-/// Of so many polls while one peer is waited for, one polls the others' rings too. Their messages would be taken in as
-/// unexpected, and a poll of a ring takes its next line away from the sender, which is about to write it.
+/// Of so many polls while one peer is waited for, one polls the others' rings too. Their messages would be
+/// taken in as unexpected, and a poll of a ring takes its next line away from the sender, which is about to
+/// write it.
 pub(super) const OTHERS: u32 = 16;
 
 /// Time between two readings of the sockets.
@@ -30,8 +31,8 @@ pub(super) struct Pace {
     pace: u32,
     /// The next poll has more to do than to poll rings.
     slow: bool,
-    /// From one poll to the next it took longer than from one reading of the sockets to the next, when that was last
-    /// known.
+    /// From one poll to the next it took longer than from one reading of the sockets to the next, when that
+    /// was last known.
     rare: bool,
     /// Another link of the endpoint carries frames: the first call by this one may wait a little.
     patient: bool,
@@ -78,8 +79,8 @@ impl Pace {
         self.clock_read
     }
 
-    /// Counts a poll that polls rings alone; `false`, and nothing is counted, if it has more to do, as where a frame is
-    /// `held`.
+    /// Counts a poll that polls rings alone; `false`, and nothing is counted, if it has more to do, as where
+    /// a frame is `held`.
     #[inline(always)]
     pub(super) fn count_quick(&mut self, held: bool) -> bool {
         let calls = self.calls.wrapping_add(1);
@@ -109,7 +110,8 @@ impl Pace {
         self.calls % OTHERS == 0
     }
 
-    /// Whether polls are rare: then each polls all rings, since what others have sent may be more than messages.
+    /// Whether polls are rare: then each polls all rings, since what others have sent may be more than
+    /// messages.
     #[inline(always)]
     pub(super) fn is_rare(&self) -> bool {
         self.rare
@@ -120,7 +122,8 @@ impl Pace {
         self.slow = true;
     }
 
-    /// Whether each poll asks if it is time to read the sockets: nothing else brings anything where no peer has a ring.
+    /// Whether each poll asks if it is time to read the sockets: nothing else brings anything where no peer
+    /// has a ring.
     pub(super) fn is_eager(&self, no_rings: bool) -> bool {
         no_rings && !self.patient
     }

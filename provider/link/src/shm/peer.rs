@@ -48,7 +48,8 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    /// Wakes the peer if it sleeps; to be called after a frame was published. A peer that has closed has not read it.
+    /// Wakes the peer if it sleeps; to be called after a frame was published. A peer that has closed has not
+    /// read it.
     #[inline(always)]
     pub(super) fn notify(&mut self, registered: bool) -> Result<(), Refused> {
         if wake::is_awake(self.tx.mem(), registered) { Ok(()) } else { self.wake() }
@@ -135,7 +136,8 @@ impl Outbound {
     }
 }
 
-/// A channel from a peer. Short frames touch its first cache line alone: with many peers, those of all fit a first cache.
+/// A channel from a peer. Short frames touch its first cache line alone: with many peers, those of all fit a
+/// first cache.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Inbound {
@@ -161,8 +163,9 @@ impl Inbound {
         }
     }
 
-    /// Its sender is gone: of what it has sent no more is read than a ring can hold. Lines that a lap left out which ended early
-    /// count as well, and so do those that the next one passed by: of less than two rings together.
+    /// Its sender is gone: of what it has sent no more is read than a ring can hold. Lines that a lap left
+    /// out which ended early count as well, and so do those that the next one passed by: of less than two
+    /// rings together.
     pub(super) fn ends(&mut self) {
         self.end = self.rx.pos().wrapping_add(2 * self.rx.mem().lines());
     }
@@ -254,8 +257,8 @@ impl Peer {
         self.inb.as_ref().map(|i| i.pid).or(self.out.as_ref().map(|o| o.pid))
     }
 
-    /// Whether a peer accesses nothing any more for certain: its process or address space has ended, or it closed its
-    /// sockets.
+    /// Whether a peer accesses nothing any more for certain: its process or address space has ended, or it
+    /// closed its sockets.
     pub(super) fn has_ended(&self) -> bool {
         let socks = self.inb.iter().map(|i| &i.sock).chain(self.out.iter().map(|o| &o.sock));
         self.lost

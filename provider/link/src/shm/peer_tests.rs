@@ -35,7 +35,8 @@ fn the_last_frames_come_before_the_end() {
     assert!(event_none(&mut b));
 }
 
-/// The lines that a lap leaves out which ends early count in positions, and a consumer that is behind then has two laps to read.
+/// The lines that a lap leaves out which ends early count in positions, and a consumer that is behind then
+/// has two laps to read.
 #[test]
 fn all_frames_of_a_full_ring_come_before_the_end_wherever_a_lap_has_ended() {
     for before in (0..LONG_RING / LINE / 8).step_by(37) {

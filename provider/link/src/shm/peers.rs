@@ -15,8 +15,8 @@ pub(super) struct Peers {
     list: Vec<Peer>,
     free: Vec<u32>,
     ids: HashMap<Addr, PeerId>,
-    /// Peers that call this endpoint by another of its names too, by their name and that one: these count as peers of
-    /// their own, so that either has its own channels.
+    /// Peers that call this endpoint by another of its names too, by their name and that one: these count as
+    /// peers of their own, so that either has its own channels.
     callers: HashMap<(Addr, Addr), PeerId>,
 }
 

@@ -1,4 +1,5 @@
-//! Polling for frames: each time the rings of peers that sent lately, now and then the others and the sockets.
+//! Polling for frames: each time the rings of peers that sent lately, now and then the others and the
+//! sockets.
 
 use link_api::{Event, Frame, OpId, PeerId};
 
@@ -67,7 +68,8 @@ impl ShmLink {
         Some(id)
     }
 
-    /// The peer that a quick poll reads where not just one ring is looked at; `NO_PEER` if none seems to have sent.
+    /// The peer that a quick poll reads where not just one ring is looked at; `NO_PEER` if none seems to have
+    /// sent.
     #[inline(never)]
     pub(super) fn find_of_many(&mut self) -> u32 {
         match self.rings.has_awaited() {
@@ -137,8 +139,9 @@ impl ShmLink {
         event
     }
 
-    /// The next event while copies of devices are in flight. To ask a driver whether one is over takes longer than
-    /// a peer's frame, so those come first, and the driver is asked when there is none or it was not asked for a while.
+    /// The next event while copies of devices are in flight. To ask a driver whether one is over takes longer
+    /// than a peer's frame, so those come first, and the driver is asked when there is none or it was not
+    /// asked for a while.
     #[cold]
     pub(super) fn poll_pending(&mut self) -> Option<Event> {
         if let Some(done) = self.copies.over() {
@@ -210,8 +213,8 @@ impl ShmLink {
         self.sleep.poller().ready::<1>().is_empty()
     }
 
-    /// Whether the last [`link_api::Link::arm`] returned true, and no poll followed: the caller may sleep next, also where
-    /// something has begun since of whose end no descriptor tells.
+    /// Whether the last [`link_api::Link::arm`] returned true, and no poll followed: the caller may sleep
+    /// next, also where something has begun since of whose end no descriptor tells.
     pub fn may_sleep(&self) -> bool {
         self.sleep.may_sleep()
     }

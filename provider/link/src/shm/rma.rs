@@ -140,8 +140,8 @@ impl RmaLink for ShmLink {
 
 /// What a door without frames of its own uses beside that.
 impl ShmLink {
-    /// Reports that all pieces that this side took of a peer's transfer are done with: how many, and whether all could be
-    /// copied.
+    /// Reports that all pieces that this side took of a peer's transfer are done with: how many, and whether
+    /// all could be copied.
     pub fn pieces_report(&mut self, to: PeerId, counter: PieceCounter, done: u16, good: bool) {
         if let Some(inb) = &self.peers[to.0].inb {
             pieces::report(inb.rx.mem().report(counter.slot), counter.generation, done, good);

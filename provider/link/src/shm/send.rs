@@ -77,7 +77,8 @@ impl ShmLink {
     }
 }
 
-/// Sending what a callback writes, for callers whose payload is not in memory yet; and taking in a whole frame in one go.
+/// Sending what a callback writes, for callers whose payload is not in memory yet; and taking in a whole
+/// frame in one go.
 impl ShmLink {
     /// Whether a frame of `len` bytes would find room now. Connects if need be.
     #[inline]
@@ -133,7 +134,8 @@ impl ShmLink {
     /// it is shorter than that, or the rest longer than `room`.
     ///
     /// # Safety
-    /// `to` must be initialized memory, valid for reads and writes of `room` bytes, and not used by anything else.
+    /// `to` must be initialized memory, valid for reads and writes of `room` bytes, and not used by anything
+    /// else.
     #[inline]
     pub unsafe fn receive<const N: usize>(
         &mut self,

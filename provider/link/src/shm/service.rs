@@ -93,8 +93,8 @@ impl ShmLink {
         self.listening.note_more(more)
     }
 
-    /// Whether the end of a peer, which has just been found, is to be taken note of later: what it sent before may be in
-    /// a channel that it made since connections were last accepted.
+    /// Whether the end of a peer, which has just been found, is to be taken note of later: what it sent
+    /// before may be in a channel that it made since connections were last accepted.
     fn is_to_be_met(&mut self, id: u32) -> bool {
         self.peers[id].inb.is_none() && self.is_behind() && self.peers[id].inb.is_none()
     }

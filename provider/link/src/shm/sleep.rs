@@ -14,8 +14,8 @@ pub(super) struct Sleep {
     armed: bool,
     /// The last arming found nothing to do.
     quiet: bool,
-    /// A peer could not be reached just yet, so the next arming refuses to sleep: nothing would wake the endpoint when
-    /// it can.
+    /// A peer could not be reached just yet, so the next arming refuses to sleep: nothing would wake the
+    /// endpoint when it can.
     retry: bool,
 }
 

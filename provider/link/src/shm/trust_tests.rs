@@ -212,7 +212,8 @@ fn call(link: &ShmLink, from: Addr, incarnation: u64) -> (Producer<Segment>, Own
     (Producer::new(mem, 0, Allowance::new(u32::MAX)), sock)
 }
 
-/// It may be written to all the same, by a process forked from the peer's. Also where positions come around meanwhile.
+/// It may be written to all the same, by a process forked from the peer's. Also where positions come around
+/// meanwhile.
 #[test]
 fn the_ring_of_an_ended_peer_is_read_no_further_than_it_holds() {
     for start in [0, u32::MAX - 3] {

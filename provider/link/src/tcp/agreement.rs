@@ -1,4 +1,5 @@
-//! Which connection to a peer counts: of calls that cross, and of a call under the name of a peer that is connected.
+//! Which connection to a peer counts: of calls that cross, and of a call under the name of a peer that is
+//! connected.
 //!
 //! No IO and no clock: the link says what happened, and does what is decided here.
 //!
@@ -97,8 +98,8 @@ impl Agreements {
         found
     }
 
-    /// Whether a call to this name is of use. The confirmation of a caller that was accepted is waited for, but not for long: it may be
-    /// one that only says to be this peer.
+    /// Whether a call to this name is of use. The confirmation of a caller that was accepted is waited for,
+    /// but not for long: it may be one that only says to be this peer.
     pub(super) fn may_call(&self, name: &Addr, now: Instant) -> bool {
         let Some(at) = self.names.get(name) else { return true };
         let is_recent = |since: Instant| now.saturating_duration_since(since) < CROSSING;
@@ -115,8 +116,8 @@ impl Agreements {
         self.change(name, |at| at.said = false);
     }
 
-    /// A caller that has the key says this, and `conn` is the connection that it has made. `has_ended`: whether the one that stands is
-    /// known to have.
+    /// A caller that has the key says this, and `conn` is the connection that it has made. `has_ended`:
+    /// whether the one that stands is known to have.
     pub(super) fn called(
         &mut self,
         caller: &Hello,
@@ -151,7 +152,8 @@ impl Agreements {
         })
     }
 
-    /// The caller that was promised this connection has confirmed it. Whether it counts; else it is to be closed.
+    /// The caller that was promised this connection has confirmed it. Whether it counts; else it is to be
+    /// closed.
     pub(super) fn confirmed(&mut self, caller: &Hello, conn: Conn) -> bool {
         self.change(&caller.name, |at| {
             if at.promise.is_none_or(|(promised, _)| promised != conn) {
@@ -163,8 +165,8 @@ impl Agreements {
         })
     }
 
-    /// The peer of this name has accepted this side's call, `conn`, and says this. Whether the connection counts, else it is to be
-    /// closed; and the promise that is void by that, if there is one.
+    /// The peer of this name has accepted this side's call, `conn`, and says this. Whether the connection
+    /// counts, else it is to be closed; and the promise that is void by that, if there is one.
     pub(super) fn accepted(&mut self, name: &Addr, conn: Conn, hello: &Hello) -> (bool, Option<Conn>) {
         self.change(name, |at| {
             at.said = false;

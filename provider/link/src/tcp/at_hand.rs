@@ -53,7 +53,8 @@ impl Channel {
         (n == all.len()).then_some(())
     }
 
-    /// Up to `len` bytes from `off` on of the frame at hand, which has `size`, to byte `doff` of `dst`; how many that were.
+    /// Up to `len` bytes from `off` on of the frame at hand, which has `size`, to byte `doff` of `dst`; how
+    /// many that were.
     pub(super) fn copy_out(&self, size: usize, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
         if self.turn != 0 {
             return self.copy_out_of_rail(size, off, dst, doff, len);

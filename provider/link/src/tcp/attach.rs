@@ -1,4 +1,5 @@
-//! How rails come to be and go: where they are made to, which connection they belong to, what they are watched for.
+//! How rails come to be and go: where they are made to, which connection they belong to, what they are
+//! watched for.
 
 use std::io;
 use std::net::SocketAddr;
@@ -271,7 +272,8 @@ impl TcpLink {
         self.railed.iter().any(called)
     }
 
-    /// The peer to whose connection a rail of this hello belongs, and the key that it has to have; `None`: there is none, or no place for it.
+    /// The peer to whose connection a rail of this hello belongs, and the key that it has to have; `None`:
+    /// there is none, or no place for it.
     pub(super) fn rail_of(
         peers: &[super::peer::Peer],
         id: Option<PeerId>,

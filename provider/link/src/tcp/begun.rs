@@ -32,8 +32,8 @@ impl Channel {
         told.map(|op| Step::Landed(op, good))
     }
 
-    /// The frame at the front, of `size` bytes, goes to byte `doff` of `dst`, `len` bytes of it from `off` on. Whether that is over, and all
-    /// are there.
+    /// The frame at the front, of `size` bytes, goes to byte `doff` of `dst`, `len` bytes of it from `off`
+    /// on. Whether that is over, and all are there.
     pub(super) fn land(
         &mut self,
         op: OpId,

@@ -93,7 +93,8 @@ impl TcpLink {
         self.note_pending(peer);
     }
 
-    /// Whether a peer that does not listen may be about to: it was never met, and that is tried for a short time only.
+    /// Whether a peer that does not listen may be about to: it was never met, and that is tried for a short
+    /// time only.
     fn is_early(&self, peer: PeerId) -> bool {
         !self.at(peer).met && self.is_recent(peer)
     }
@@ -149,8 +150,8 @@ impl TcpLink {
         Ok(())
     }
 
-    /// Where one address of a peer led to no connection: whether the other one is called. A further address may be one
-    /// that another host has as well, so what answers there says nothing of the peer.
+    /// Where one address of a peer led to no connection: whether the other one is called. A further address
+    /// may be one that another host has as well, so what answers there says nothing of the peer.
     fn call_other(&mut self, peer: PeerId, call: &Call, why: Gone) -> bool {
         let leads_elsewhere = call.by_further || matches!(call.stage, Stage::Connecting(_));
         if !leads_elsewhere || call.first.is_some() || self.at(peer).addr.further().is_none() {
@@ -159,7 +160,8 @@ impl TcpLink {
         self.place_call_by(peer, !call.by_further, Some(why)).is_ok()
     }
 
-    /// Whether the kernel had no answer in the time that one of two addresses has, and there is more for both.
+    /// Whether the kernel had no answer in the time that one of two addresses has, and there is more for
+    /// both.
     fn was_cut_short(&self, peer: PeerId, call: &Call) -> bool {
         let at = self.at(peer);
         let in_time = at.trying.is_some_and(|since| since.elapsed() < self.options.timeout);
@@ -167,8 +169,8 @@ impl TcpLink {
         at.addr.further().is_some() && connecting && in_time
     }
 
-    /// Whether what took the call has ended it without a word, as a peer does that has too many callers at the moment, and there is
-    /// time for another one.
+    /// Whether what took the call has ended it without a word, as a peer does that has too many callers at
+    /// the moment, and there is time for another one.
     fn was_turned_away(&self, peer: PeerId, call: &Call, why: Gone) -> bool {
         let in_time = self.at(peer).trying.is_some_and(|since| since.elapsed() < self.options.timeout);
         let ended = match call.stage {
@@ -287,8 +289,8 @@ impl TcpLink {
         }
     }
 
-    /// For how long a peer is called that has a connection to this one's name: longer than it takes that one to find out that the host at
-    /// the other end of that is gone.
+    /// For how long a peer is called that has a connection to this one's name: longer than it takes that one
+    /// to find out that the host at the other end of that is gone.
     fn busy_for(&self) -> Duration {
         2 * self.options.timeout
     }
@@ -301,7 +303,8 @@ impl TcpLink {
         keys: Keys,
         hello: &Hello,
     ) {
-        // A caller that was slow may have been given up meanwhile: it has not used the connection, and calls again.
+        // A caller that was slow may have been given up meanwhile: it has not used the connection, and calls
+        // again.
         if sock::is_finished(&fd) {
             if !self.call_again(peer) {
                 self.call_failed(peer, Gone::Refused, "it has given up this side");
@@ -362,8 +365,8 @@ impl TcpLink {
         self.ids.get(name).map(|id| &self.at(*id).addr)
     }
 
-    /// Calls a peer under whose name a connection came that is not from its address: what answers there has the name. The verdict
-    /// on that connection.
+    /// Calls a peer under whose name a connection came that is not from its address: what answers there has
+    /// the name. The verdict on that connection.
     pub(super) fn call_back(&mut self, name: &Addr) -> Verdict {
         let Some(peer) = self.ids.get(name).copied().filter(|peer| !self.at(*peer).is_connected()) else {
             return Verdict::Denied;

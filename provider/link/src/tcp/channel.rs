@@ -1,7 +1,8 @@
 //! A connection that is agreed on: frames as records, either way.
 //!
-//! A long frame is left with the kernel until all of it is there, and goes from there to where it belongs in one
-//! copy ([`Channel::copy_out`]), or goes there as it comes ([`Channel::land`]). What would wait too long so is taken into a buffer here: the kernel keeps only so much.
+//! A long frame is left with the kernel until all of it is there, and goes from there to where it belongs in
+//! one copy ([`Channel::copy_out`]), or goes there as it comes ([`Channel::land`]). What would wait too long
+//! so is taken into a buffer here: the kernel keeps only so much.
 
 use std::time::Instant;
 
@@ -22,10 +23,11 @@ pub(super) const LONG: usize = 16 << 10;
 pub(super) const FRONT: usize = RECORD + COVERED;
 /// Most bytes that wait here for room, but for the rest of one frame.
 const TX_MOST: usize = 64 << 10;
-/// Short frames behind a long one that may be what is said between it and the next: that a message comes, is to come, has come.
+/// Short frames behind a long one that may be what is said between it and the next: that a message comes, is
+/// to come, has come.
 const AMONG: u8 = 4;
-/// Looks at a long frame that does not grow before it is taken in, and so copied once more. A sender puts some ten KiB at a time into the
-/// socket, and a look takes less time than that.
+/// Looks at a long frame that does not grow before it is taken in, and so copied once more. A sender puts
+/// some ten KiB at a time into the socket, and a look takes less time than that.
 const PATIENCE: u8 = 64;
 
 /// What there is of a connection.
@@ -79,7 +81,8 @@ pub(super) struct Channel {
     waited: u8,
     /// Nothing more will be received.
     pub(super) over: Option<Gone>,
-    /// What it is followed by is there, or nothing can be sent any more: it ends when nothing more is to be had.
+    /// What it is followed by is there, or nothing can be sent any more: it ends when nothing more is to be
+    /// had.
     pub(super) last: bool,
     /// Something was sent that may not have arrived, and since when that is known.
     pub(super) unsure: bool,
@@ -159,8 +162,8 @@ impl Channel {
         }
     }
 
-    /// Receives what is there, or leaves it where it is if that is better; `pool` has a buffer to spare. Returns whether there may be a
-    /// frame, or the end.
+    /// Receives what is there, or leaves it where it is if that is better; `pool` has a buffer to spare.
+    /// Returns whether there may be a frame, or the end.
     pub(super) fn fill(&mut self, pool: &mut Pool) -> bool {
         if self.turn != 0 {
             return self.fill_of_rail(pool);

@@ -1,8 +1,9 @@
 //! The end of an endpoint, or of its process: what was sent arrives before the connections end.
 //!
-//! A closed socket answers what comes with a reset. The kernel then drops what it has sent and the other host has not acknowledged.
-//! So a connection is closed once all of it is acknowledged: from then on the receiver's kernel has it, and keeps it for the
-//! receiver after a reset, too. All connections are waited for together, for a limited time.
+//! A closed socket answers what comes with a reset. The kernel then drops what it has sent and the other host
+//! has not acknowledged. So a connection is closed once all of it is acknowledged: from then on the
+//! receiver's kernel has it, and keeps it for the receiver after a reset, too. All connections are waited for
+//! together, for a limited time.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +41,8 @@ impl Leaving {
             sock::finish(&self.channel.fd);
             self.finished = true;
         }
-        // What comes is dropped: two sides that both wait for room, and both close, would wait for each other.
+        // What comes is dropped: two sides that both wait for room, and both close, would wait for each
+        // other.
         !self.goes_on() || self.finished && sock::owed(&self.channel.fd) == 0
     }
 
@@ -108,8 +110,8 @@ pub fn lost_at_ends() -> u64 {
 /// The longest that an endpoint of this process waits, in milliseconds.
 static MOST: AtomicU64 = AtomicU64::new(0);
 
-/// What is sent by an endpoint that waits for `most` arrives also where the process exits without closing it. The caller is a library
-/// that is never unloaded, or a program.
+/// What is sent by an endpoint that waits for `most` arrives also where the process exits without closing it.
+/// The caller is a library that is never unloaded, or a program.
 pub(super) fn stay_at_exit(most: Duration) {
     static ONCE: Once = Once::new();
     MOST.fetch_max(u64::try_from(most.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);

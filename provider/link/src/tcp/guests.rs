@@ -14,8 +14,9 @@ use super::sock;
 use super::table;
 use super::watched::token;
 
-/// Most connections taken in one go. TCP_DEFER_ACCEPT (tcp(7)) would keep those that are silent in the kernel, in a queue that is short:
-/// once it is full, callers come by SYN cookies, or not at all where the host has these off.
+/// Most connections taken in one go. TCP_DEFER_ACCEPT (tcp(7)) would keep those that are silent in the
+/// kernel, in a queue that is short: once it is full, callers come by SYN cookies, or not at all where the
+/// host has these off.
 const BATCH: usize = 64;
 /// For how long it is said that callers wait for a descriptor.
 const LACKING: Duration = Duration::from_secs(1);
@@ -220,8 +221,8 @@ impl TcpLink {
         let _ = say(&fd, &proven.verdict(verdict));
     }
 
-    /// Whether an endpoint that calls by this name means this one: by its own name, or the address that the connection
-    /// came to.
+    /// Whether an endpoint that calls by this name means this one: by its own name, or the address that the
+    /// connection came to.
     fn is_called(&self, name: &Addr, fd: &Unshared) -> bool {
         let here = |local: SocketAddr| (local.ip().to_canonical(), local.port()) == (name.ip(), name.port());
         *name == self.addr || sock::local(fd).is_some_and(here)

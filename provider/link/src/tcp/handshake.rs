@@ -80,7 +80,8 @@ impl Call {
         Ok(())
     }
 
-    /// The answerer's next message, if it is there; the end of the connection is one, of the bytes that came before.
+    /// The answerer's next message, if it is there; the end of the connection is one, of the bytes that came
+    /// before.
     pub(super) fn heard(&mut self) -> Option<io::Result<Vec<u8>>> {
         let wants = self.caller.wants();
         let Stage::Talking(fd, message) = &mut self.stage else { return None };

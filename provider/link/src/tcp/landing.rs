@@ -36,7 +36,8 @@ pub(super) struct Landing {
     cancelled: bool,
 }
 
-/// Most bytes that are received in one go into memory of this process where the kernel does not reach the application's.
+/// Most bytes that are received in one go into memory of this process where the kernel does not reach the
+/// application's.
 const BOUNCE: usize = 64 << 10;
 
 impl Landing {
@@ -44,7 +45,8 @@ impl Landing {
         self.len == 0 && self.behind == 0
     }
 
-    /// Of `len` bytes for byte `doff` of `dst`, and behind them `behind` that belong nowhere. `failed`: some that came before could not be put there.
+    /// Of `len` bytes for byte `doff` of `dst`, and behind them `behind` that belong nowhere. `failed`: some
+    /// that came before could not be put there.
     pub(super) fn new(
         op: OpId,
         dst: &[Span],
@@ -82,8 +84,8 @@ impl Landing {
         self.failed = true;
     }
 
-    /// Receives what is there, and where that is all of it also what is next, which goes to `ahead`: how many bytes of that, and why
-    /// nothing more will come, if that is so.
+    /// Receives what is there, and where that is all of it also what is next, which goes to `ahead`: how many
+    /// bytes of that, and why nothing more will come, if that is so.
     pub(super) fn receive(&mut self, fd: &Unshared, ahead: &mut [u8]) -> (usize, Option<Gone>) {
         let mut next = 0;
         while !self.is_over() {

@@ -25,7 +25,8 @@ use super::sock;
 use super::watched::token;
 use crate::name::{Name, Port};
 
-/// Of so many looks, all but one are at one connection alone: as long as others have nothing the number is doubled.
+/// Of so many looks, all but one are at one connection alone: as long as others have nothing the number is
+/// doubled.
 pub(super) const ROUND: std::ops::RangeInclusive<u32> = 4..=32;
 
 /// The frame at hand.
@@ -127,7 +128,8 @@ impl TcpLink {
         let options = TcpOptions { rails: options.rails.clamp(1, wire::session::MOST_RAILS), ..options };
         let (mut further, rails_at) = listen::for_rails(name, &options);
         further.extend(name.further_socket()?);
-        // What is accepted has the options of the socket that it was accepted on (tcp(7)): that is once for all callers.
+        // What is accepted has the options of the socket that it was accepted on (tcp(7)): that is once for
+        // all callers.
         sock::tune(&listener, options.timeout)?;
         for further in &further {
             sock::tune(further, options.timeout)?;
@@ -308,7 +310,8 @@ impl TcpLink {
                 self.note_ready(peer);
                 return Some(event);
             }
-            // A buffer with nothing in it serves others: else each peer that has ever sent something would have one.
+            // A buffer with nothing in it serves others: else each peer that has ever sent something would
+            // have one.
             if let Some(channel) = &mut self.peers[peer.0 as usize].channel {
                 channel.give_back(&mut self.pool);
                 let rails = channel.rails.iter_mut().flat_map(|rails| rails.channels());

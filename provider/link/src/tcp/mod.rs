@@ -1,7 +1,8 @@
 //! TCP, to peers on other hosts.
 //!
-//! An endpoint listens on the port that is in its name. A connection is made when it is needed, by either side, and carries
-//! frames both ways. Before that, the two sides show each other that they have the key of the job ([`wire::session`]).
+//! An endpoint listens on the port that is in its name. A connection is made when it is needed, by either
+//! side, and carries frames both ways. Before that, the two sides show each other that they have the key of
+//! the job ([`wire::session`]).
 //!
 //! | module | what it holds |
 //! |---|---|

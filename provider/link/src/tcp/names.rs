@@ -1,8 +1,9 @@
 //! Which name a caller may have, by what its connection proves.
 //!
-//! A name has an address. A caller of another host has the name whose address it calls from; under any other it is called itself, at the
-//! name's address, and what answers there has the name. A caller of this host has a name of this host, and is a process of the same user,
-//! which the kernel knows of either end of a connection. With a secret job key it may be of another user: it has proved the key.
+//! A name has an address. A caller of another host has the name whose address it calls from; under any other
+//! it is called itself, at the name's address, and what answers there has the name. A caller of this host has
+//! a name of this host, and is a process of the same user, which the kernel knows of either end of a
+//! connection. With a secret job key it may be of another user: it has proved the key.
 
 use std::io;
 use std::net::IpAddr;
@@ -21,7 +22,8 @@ pub(super) enum Claim {
     Granted,
     /// Be called under it: its connection comes from another address of its host, or from another host.
     CallBack,
-    /// Call again, and have it once the application knows that peer: its connection comes from another address.
+    /// Call again, and have it once the application knows that peer: its connection comes from another
+    /// address.
     Unknown,
     /// Call again: this process lacks what it takes to find out which user the caller is of.
     Later(Errno),
@@ -71,8 +73,8 @@ pub(super) struct Names {
     refused: u32,
 }
 
-/// Whether an interface of this host has an address: an error where this process lacks a descriptor to find out. Where the kernel does not
-/// list addresses at all it knows of sockets.
+/// Whether an interface of this host has an address: an error where this process lacks a descriptor to find
+/// out. Where the kernel does not list addresses at all it knows of sockets.
 fn is_here(ip: IpAddr) -> Result<bool, Errno> {
     match net::find_local(ip) {
         Err(e) if ipc::socket::is_lack(&e) => Err(e.raw_os_error().unwrap_or(libc::EMFILE)),
@@ -139,15 +141,17 @@ impl Names {
         }
     }
 
-    /// Whether what has answered at an address may be the peer of it: a process of this host is of the same user.
+    /// Whether what has answered at an address may be the peer of it: a process of this host is of the same
+    /// user.
     pub(super) fn check_called(&self, fd: &Unshared) -> Result<(), Unproved> {
         let Some((here, there)) = sock::ends(fd) else { return Err(Unproved::For("it is gone".into())) };
         let there_here = is_here(there.ip().to_canonical()).map_err(Unproved::Lack)?;
         self.prove(there_here, || tcp_user::of_other_end(here, there)).map(|_| ())
     }
 
-    /// Whether the other end of a connection is a socket of this host, and then of the same user. The kernel is asked in any case: an
-    /// address that is this host's need not be one of its interfaces. `here`: it is one.
+    /// Whether the other end of a connection is a socket of this host, and then of the same user. The kernel
+    /// is asked in any case: an address that is this host's need not be one of its interfaces. `here`: it is
+    /// one.
     fn prove(&self, here: bool, user: impl FnOnce() -> io::Result<Option<User>>) -> Result<bool, Unproved> {
         if self.secret {
             return Ok(here);
@@ -238,7 +242,8 @@ mod tests {
         assert_eq!(Names::new(true).judge(&name, None, here, unasked), Claim::Granted);
     }
 
-    /// An address that the kernel takes for this host's need be none of an interface that is up, and the list of these may be refused.
+    /// An address that the kernel takes for this host's need be none of an interface that is up, and the list
+    /// of these may be refused.
     #[test]
     fn a_caller_is_of_this_host_where_the_kernel_has_its_socket() {
         let name = addr("10.90.0.55:5");

@@ -12,9 +12,11 @@ pub struct TcpOptions {
     pub key: JobKey,
     /// Whether that is a secret, for people.
     pub secret: bool,
-    /// How long a host may not answer before its endpoints are gone, and how long a connection may take to be made.
+    /// How long a host may not answer before its endpoints are gone, and how long a connection may take to be
+    /// made.
     pub timeout: Duration,
-    /// How long an endpoint that is closed, or a process that exits, waits for what was sent to be acknowledged.
+    /// How long an endpoint that is closed, or a process that exits, waits for what was sent to be
+    /// acknowledged.
     pub linger: Duration,
     /// How long an expected peer that was never reached may take to appear.
     pub connect_timeout: Duration,
@@ -22,7 +24,8 @@ pub struct TcpOptions {
     pub guest_timeout: Duration,
     /// How many connections at a time may be about to do so.
     pub guests: usize,
-    /// How many connections a peer may have, each by an interface of its own: 1 to [`wire::session::MOST_RAILS`].
+    /// How many connections a peer may have, each by an interface of its own: 1 to
+    /// [`wire::session::MOST_RAILS`].
     pub rails: usize,
     /// The addresses at which the others are made, if not those of the host's interfaces.
     pub rails_at: Vec<IpAddr>,

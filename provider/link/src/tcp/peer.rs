@@ -8,8 +8,8 @@ use wire::Addr;
 use super::channel::Channel;
 use super::handshake::Call;
 
-/// How long it is known that a peer was not there. A send that was told to try again asks once more after that, and hears what comes of
-/// it however late it comes for that.
+/// How long it is known that a peer was not there. A send that was told to try again asks once more after
+/// that, and hears what comes of it however late it comes for that.
 const MEMORY: Duration = Duration::from_secs(1);
 
 /// After how long something may listen where nothing did.
@@ -32,8 +32,9 @@ pub(super) struct Peer {
     pub(super) by_further: bool,
     /// Why the last call came to nothing, unless that was answered to the one that asked first.
     failed: Option<(Gone, Instant)>,
-    /// A send has been told to try again, for want of a channel; and why the call that it waited for came to nothing. Receives
-    /// that name the peer ask, too, and one that is posted again with each answer would have every one of them.
+    /// A send has been told to try again, for want of a channel; and why the call that it waited for came to
+    /// nothing. Receives that name the peer ask, too, and one that is posted again with each answer would
+    /// have every one of them.
     send_waits: bool,
     owed: Option<(Gone, Instant)>,
     /// An answer was thrown away that no send came for in time, and none was told since.
@@ -119,8 +120,8 @@ impl Peer {
         Some(why)
     }
 
-    /// A refusal of some time ago, by a peer that was there before, is not reported: something else may listen by now. One more connection
-    /// is tried, and what it ends with is reported.
+    /// A refusal of some time ago, by a peer that was there before, is not reported: something else may
+    /// listen by now. One more connection is tried, and what it ends with is reported.
     fn doubt(&mut self) {
         let is_stale = |(why, at): &(Gone, Instant)| *why == Gone::Refused && at.elapsed() >= STALE;
         let mut all = self.failed.iter().chain(&self.owed).peekable();
@@ -133,7 +134,8 @@ impl Peer {
         (self.failed, self.owed, self.recalled) = (None, None, true);
     }
 
-    /// Something listens there by now: that nothing did has no meaning any more, and a send that waits has the answer of this call.
+    /// Something listens there by now: that nothing did has no meaning any more, and a send that waits has
+    /// the answer of this call.
     pub(super) fn set_listens(&mut self) {
         if self.owed.is_some_and(|(why, _)| why == Gone::Refused) {
             (self.owed, self.send_waits) = (None, true);
@@ -155,7 +157,8 @@ impl Peer {
         Some(why)
     }
 
-    /// Whether what a send found lacking is there now: room, a channel, or the certainty that there will be none.
+    /// Whether what a send found lacking is there now: room, a channel, or the certainty that there will be
+    /// none.
     pub(super) fn is_served(&self) -> bool {
         match &self.channel {
             Some(channel) => channel.ends() || channel.has_much_room(),

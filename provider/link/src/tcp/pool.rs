@@ -37,7 +37,8 @@ impl Pool {
         (self.spare, self.budget) = (Vec::new(), budget.clone());
     }
 
-    /// A buffer; `None`: parts of frames of all peers take up what they may. `needed`: there is no waiting for another one.
+    /// A buffer; `None`: parts of frames of all peers take up what they may. `needed`: there is no waiting
+    /// for another one.
     #[inline]
     pub(super) fn take(&mut self, needed: bool) -> Option<Buffer> {
         let mut buffer = self.spare.pop().unwrap_or_else(|| Buffer {

@@ -16,7 +16,8 @@ use super::promises::Promise;
 use super::sock;
 use super::watched::token;
 
-/// Whether a connection that stands is known to have ended. One that follows another, whose end was not told yet, is not replaced before.
+/// Whether a connection that stands is known to have ended. One that follows another, whose end was not told
+/// yet, is not replaced before.
 fn has_ended(at: &Peer, conn: Conn) -> bool {
     match &at.channel {
         Some(channel) if channel.conn == conn => channel.ends() || sock::is_finished(&channel.fd),
@@ -101,7 +102,8 @@ impl TcpLink {
         self.serve_channel(peer, true, false);
     }
 
-    /// Ends the promise that waits longest, if that is long. An honest caller of it sees the end before it uses the connection, and calls again.
+    /// Ends the promise that waits longest, if that is long. An honest caller of it sees the end before it
+    /// uses the connection, and calls again.
     fn make_room_for_promise(&mut self) -> bool {
         let Some((at, _)) = self.promises.oldest().filter(|(_, since)| is_late(*since)) else { return false };
         self.end_promise(at);
@@ -159,8 +161,8 @@ impl TcpLink {
         }
     }
 
-    /// Has the kernel find out whether the other end of a connection is there: what it sends is acknowledged, answered by a reset, or
-    /// not answered for so long that the connection has ended.
+    /// Has the kernel find out whether the other end of a connection is there: what it sends is acknowledged,
+    /// answered by a reset, or not answered for so long that the connection has ended.
     fn probe(&mut self, peer: PeerId) {
         let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return };
         let was_blocked = channel.blocked;

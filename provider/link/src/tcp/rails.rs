@@ -1,8 +1,9 @@
 //! Rails: further connections to a peer, by other interfaces, on which long frames travel.
 //!
-//! The first connection has the order of all frames. A long frame goes on it or on a rail, whole, and for one on a rail
-//! the first connection has a note at its place ([`RailNote::Next`]). So the receiver takes from one of them at a time, while the others
-//! fill what the kernel keeps for each. Where the note is read, `turn` is the rail's number until its frame is given back.
+//! The first connection has the order of all frames. A long frame goes on it or on a rail, whole, and for one
+//! on a rail the first connection has a note at its place ([`RailNote::Next`]). So the receiver takes from
+//! one of them at a time, while the others fill what the kernel keeps for each. Where the note is read,
+//! `turn` is the rail's number until its frame is given back.
 //!
 //! `C` is a connection, which itself has [`Rails`].
 

@@ -1,12 +1,12 @@
 //! Which addresses a peer may have this endpoint call for rails.
 //!
-//! A peer names up to seven, which nothing proves to be its own before it answers there. So that it cannot have this process call
-//! whatever it likes, they have to be such as a rail of the connection can have.
+//! A peer names up to seven, which nothing proves to be its own before it answers there. So that it cannot
+//! have this process call whatever it likes, they have to be such as a rail of the connection can have.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Why an address that a peer has named is not called, if it is not. `there` is where the connection to the peer leads, and
-/// `is_here` says of an address whether it is this host's.
+/// Why an address that a peer has named is not called, if it is not. `there` is where the connection to the
+/// peer leads, and `is_here` says of an address whether it is this host's.
 pub(super) fn refuses(
     named: SocketAddr,
     there: SocketAddr,

@@ -13,8 +13,8 @@ use super::watched::token;
 
 /// How often calls and guests are looked after.
 const TICK: Duration = Duration::from_millis(50);
-/// How often within the time after which a host that does not answer is gone it is asked whether it does: the look that finds first that
-/// it does not is late, and so is the one that finds the time over.
+/// How often within the time after which a host that does not answer is gone it is asked whether it does: the
+/// look that finds first that it does not is late, and so is the one that finds the time over.
 const LOOKS: u32 = 8;
 /// Descriptors looked at in one go: no more than there are buffers to spare for what is found.
 const BATCH: usize = SPARE;
@@ -22,7 +22,8 @@ const BATCH: usize = SPARE;
 const AWAY: Duration = Duration::from_secs(1);
 
 impl TcpLink {
-    /// Looks for something to do. Most looks are at the connection that was used last, at the price of one system call.
+    /// Looks for something to do. Most looks are at the connection that was used last, at the price of one
+    /// system call.
     pub(super) fn look(&mut self) {
         self.looks += 1;
         if self.alone != self.hot {
@@ -52,9 +53,9 @@ impl TcpLink {
         }
     }
 
-    /// Nothing but the connection that was used last has had anything for a while: it is looked at, and nothing tells of
-    /// it. What a watched connection receives wakes each poller that it is in, at the sender's expense where that is on
-    /// this host.
+    /// Nothing but the connection that was used last has had anything for a while: it is looked at, and
+    /// nothing tells of it. What a watched connection receives wakes each poller that it is in, at the
+    /// sender's expense where that is on this host.
     fn leave_alone(&mut self) {
         let Some(hot) = self.hot.filter(|hot| self.alone != Some(*hot)) else { return };
         let Some(channel) = &self.peers[hot.0 as usize].channel else { return };
@@ -113,7 +114,8 @@ impl TcpLink {
         others
     }
 
-    /// Connections that are being made have not gone on while the process did not look: that is no delay of theirs.
+    /// Connections that are being made have not gone on while the process did not look: that is no delay of
+    /// theirs.
     fn allow_for_absence(&mut self, now: Instant) {
         let away = now.saturating_duration_since(std::mem::replace(&mut self.looked, now));
         if away < AWAY {
@@ -189,10 +191,10 @@ impl TcpLink {
         self.set_timer();
     }
 
-    /// Ends connections to hosts that have answered nothing for too long. The kernel does that for connections on which
-    /// nothing is sent; its limit for others would also end those to a process that does not receive for a
-    /// while. And where parts of frames take up all memory for them, those to peers that send no more of one
-    /// for as long.
+    /// Ends connections to hosts that have answered nothing for too long. The kernel does that for
+    /// connections on which nothing is sent; its limit for others would also end those to a process that does
+    /// not receive for a while. And where parts of frames take up all memory for them, those to peers that
+    /// send no more of one for as long.
     fn check_silence(&mut self, now: Instant) {
         let most = self.options.timeout;
         let short = self.pool.was_short();
@@ -234,9 +236,9 @@ impl TcpLink {
         }
     }
 
-    /// Does what is to be done without a caller: to send what found no room, to let peers in. What comes of it is
-    /// told by a later [`Link::poll`](link_api::Link::poll), and [`Link::wait_fd`](link_api::Link::wait_fd) tells a sleeper
-    /// that there is something.
+    /// Does what is to be done without a caller: to send what found no room, to let peers in. What comes of
+    /// it is told by a later [`Link::poll`](link_api::Link::poll), and
+    /// [`Link::wait_fd`](link_api::Link::wait_fd) tells a sleeper that there is something.
     pub fn progress(&mut self) {
         let armed = std::mem::take(&mut self.armed);
         self.slept = armed;
@@ -248,7 +250,8 @@ impl TcpLink {
         }
     }
 
-    /// Whether there is something to poll for, or room for a frame that found none: that is told once, if `told`.
+    /// Whether there is something to poll for, or room for a frame that found none: that is told once, if
+    /// `told`.
     pub(super) fn has_something(&mut self, told: bool) -> bool {
         if self.held.is_some() || !self.events.is_empty() || !self.own.is_empty() {
             return true;

@@ -57,7 +57,8 @@ impl Parts {
         true
     }
 
-    /// Bytes `off..off+len` of `iov`; `false` if the kernel does not reach all of it, or there are too many parts.
+    /// Bytes `off..off+len` of `iov`; `false` if the kernel does not reach all of it, or there are too many
+    /// parts.
     fn push_spans(&mut self, iov: &[Span], mut off: usize, mut len: usize) -> bool {
         for span in iov {
             let here = span.len().saturating_sub(off).min(len);
@@ -159,7 +160,8 @@ pub(super) fn error(fd: &OwnedFd) -> Option<io::Error> {
     }
 }
 
-/// Short messages leave at once; a peer whose host does not answer for so long, while nothing is sent, is gone.
+/// Short messages leave at once; a peer whose host does not answer for so long, while nothing is sent, is
+/// gone.
 pub(super) fn tune(fd: &OwnedFd, timeout: Duration) -> io::Result<()> {
     let [idle, interval, count] = questions(timeout);
     set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
@@ -169,8 +171,9 @@ pub(super) fn tune(fd: &OwnedFd, timeout: Duration) -> io::Result<()> {
     set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)
 }
 
-/// After how many idle seconds the kernel asks whether the other end is there, how often, and how many times: whole seconds, since it
-/// knows no others, that add up to the time; two questions at least, since one may get lost.
+/// After how many idle seconds the kernel asks whether the other end is there, how often, and how many times:
+/// whole seconds, since it knows no others, that add up to the time; two questions at least, since one may
+/// get lost.
 fn questions(timeout: Duration) -> [i32; 3] {
     let seconds = |of: Duration| i32::try_from(of.as_secs()).unwrap_or(i32::MAX);
     let (idle, interval) = (seconds(timeout / 2).clamp(1, 32_767), seconds(timeout / 6).clamp(1, 32_767));
@@ -190,28 +193,28 @@ pub(super) fn widen(fd: &OwnedFd, bytes: usize) {
 pub(super) fn recv(fd: &OwnedFd, into: &mut [u8]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT;
     let none = std::ptr::null_mut::<u8>();
-    // SAFETY: `into` is a valid place of its length; the other end's address is not asked for. libc's own function is a
-    // place to end a thread (pthread_cancel(3)), which is none here and takes longer.
+    // SAFETY: `into` is a valid place of its length; the other end's address is not asked for. libc's own
+    // function is a place to end a thread (pthread_cancel(3)), which is none here and takes longer.
     let n = unsafe {
         libc::syscall(libc::SYS_recvfrom, fd.as_raw_fd(), into.as_mut_ptr(), into.len(), flags, none, none)
     };
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
 }
 
-/// The first `len` bytes that are there, to byte `doff` of `dst`; they stay. How many that were; `None` if the kernel does not
-/// reach all of `dst`.
+/// The first `len` bytes that are there, to byte `doff` of `dst`; they stay. How many that were; `None` if
+/// the kernel does not reach all of `dst`.
 pub(super) fn peek(fd: &OwnedFd, dst: &[Span], doff: usize, len: usize) -> Option<io::Result<usize>> {
     let mut parts = Parts::new();
     if !parts.push_spans(dst, doff, len) {
         return None;
     }
-    // SAFETY: the parts are inside of spans, which are valid for writes as their invariant says; where they have
-    // vanished the kernel says so.
+    // SAFETY: the parts are inside of spans, which are valid for writes as their invariant says; where they
+    // have vanished the kernel says so.
     Some(unsafe { receive_message(fd, &mut parts, libc::MSG_PEEK) })
 }
 
-/// Receives up to `len` bytes to byte `doff` of `dst`, and what is behind them to `ahead`; 0 bytes are the end. `None` if the kernel does
-/// not reach all of `dst`.
+/// Receives up to `len` bytes to byte `doff` of `dst`, and what is behind them to `ahead`; 0 bytes are the
+/// end. `None` if the kernel does not reach all of `dst`.
 pub(super) fn recv_spans(
     fd: &OwnedFd,
     dst: &[Span],
@@ -290,7 +293,8 @@ pub(super) fn send(fd: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
 }
 
-/// Sends as much of `front`, `middle`, and bytes `off..off+len` of `body` as finds room. `None`: not in one call.
+/// Sends as much of `front`, `middle`, and bytes `off..off+len` of `body` as finds room. `None`: not in one
+/// call.
 pub(super) fn send_parts(
     fd: &OwnedFd,
     front: &[u8],
@@ -314,8 +318,8 @@ pub(super) fn send_parts(
     message.msg_iov = parts.iov.as_mut_ptr();
     message.msg_iovlen = parts.n as _;
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: the parts are slices, or inside of spans, which are valid for reads as their invariant says; sendmsg(2) only
-    // reads them.
+    // SAFETY: the parts are slices, or inside of spans, which are valid for reads as their invariant says;
+    // sendmsg(2) only reads them.
     let n = unsafe { libc::sendmsg(fd.as_raw_fd(), &message, flags) };
     Some(if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) })
 }
@@ -325,8 +329,8 @@ pub(super) fn send_parts(
 pub(super) struct Vitals {
     /// Something was sent that is not acknowledged: data, or questions whether there is room.
     pub(super) owes: bool,
-    /// Something is to be sent, or was sent and is not acknowledged. Where the way out of this host is gone nothing is
-    /// sent, and nothing owed, until the kernel's questions fail.
+    /// Something is to be sent, or was sent and is not acknowledged. Where the way out of this host is gone
+    /// nothing is sent, and nothing owed, until the kernel's questions fail.
     pub(super) queued: bool,
     /// When anything was acknowledged last.
     pub(super) silent: Duration,
@@ -360,7 +364,8 @@ pub(super) fn queued(fd: &impl AsRawFd) -> usize {
     done.ok().and_then(|_| usize::try_from(queued).ok()).unwrap_or(0)
 }
 
-/// Bytes that were sent and are not acknowledged yet, of a TCP connection by which they still may be; 0 of anything else.
+/// Bytes that were sent and are not acknowledged yet, of a TCP connection by which they still may be; 0 of
+/// anything else.
 pub(super) fn owed(fd: &impl AsRawFd) -> usize {
     // As the kernel numbers them (enum of netinet/tcp.h).
     const ESTABLISHED: u8 = 1;
@@ -382,9 +387,11 @@ pub(super) fn owed(fd: &impl AsRawFd) -> usize {
     }
 }
 
-/// Bytes that were acknowledged in a second, lately. `None`: the kernel does not tell, or nothing was sent that was bound by the way there.
+/// Bytes that were acknowledged in a second, lately. `None`: the kernel does not tell, or nothing was sent
+/// that was bound by the way there.
 pub(super) fn rate(fd: &OwnedFd) -> Option<u64> {
-    // What no field of libc's has: a byte whose first bit says that the program, and not the way, has bound the rate.
+    // What no field of libc's has: a byte whose first bit says that the program, and not the way, has bound
+    // the rate.
     const BOUND: usize = std::mem::offset_of!(libc::tcp_info, tcpi_rto) - 1;
     const RATE: usize = std::mem::offset_of!(libc::tcp_info, tcpi_delivery_rate);
     let mut info = [0u8; size_of::<libc::tcp_info>()];
@@ -440,7 +447,8 @@ pub(super) fn wait_for_any(all: &mut [Awaited], most: Duration) {
         tv_sec: libc::time_t::try_from(most.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: most.subsec_nanos() as _,
     };
-    // SAFETY: `all` has so many pollfds, which each `Awaited` is; ppoll(2) only reads the limit, and no signal mask is given.
+    // SAFETY: `all` has so many pollfds, which each `Awaited` is; ppoll(2) only reads the limit, and no
+    // signal mask is given.
     unsafe {
         libc::ppoll(all.as_mut_ptr().cast(), all.len() as libc::nfds_t, &raw const limit, std::ptr::null())
     };

@@ -1,4 +1,5 @@
-//! What a connection that has rails does otherwise: sends on them, takes frames from that one whose turn it is, and sends and reads notes.
+//! What a connection that has rails does otherwise: sends on them, takes frames from that one whose turn it
+//! is, and sends and reads notes.
 
 use std::time::{Duration, Instant};
 
@@ -15,8 +16,8 @@ use super::sock;
 
 /// Where the best connection has no room, another one is used that takes up to so many times as long.
 const WORSE: u64 = 2;
-/// One that is slower than by this power of two is taken to be slower by this: where the other one has no room it is tried again, and may
-/// turn out to be quicker than it was.
+/// One that is slower than by this power of two is taken to be slower by this: where the other one has no
+/// room it is tried again, and may turn out to be quicker than it was.
 const SLOWER: u32 = 5;
 /// Fewer bytes make no difference: they are notes, or not acknowledged yet.
 const GRAIN: usize = 16 << 10;
@@ -250,7 +251,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Puts a note among the records. It is kept where the kernel has no room: there are few for which that was not asked before.
+    /// Puts a note among the records. It is kept where the kernel has no room: there are few for which that
+    /// was not asked before.
     pub(super) fn say(&mut self, note: &RailNote) {
         let body = note.encode();
         debug_assert!(Opener::note_len(&self.keys.sealer.clone().seal_note(&body)).is_some());
@@ -271,7 +273,8 @@ impl Channel {
         }
     }
 
-    /// Sends a long frame on that of all connections which has the least to send before it, in time; of equals on the next one.
+    /// Sends a long frame on that of all connections which has the least to send before it, in time; of
+    /// equals on the next one.
     #[cold]
     #[inline(never)]
     pub(super) fn send_striped(
@@ -320,8 +323,8 @@ impl Channel {
         Err(Refused::Busy)
     }
 
-    /// All connections, and how long what is before a frame of `len` bytes takes on each, with the frame, by a measure of their own: the
-    /// least first.
+    /// All connections, and how long what is before a frame of `len` bytes takes on each, with the frame, by
+    /// a measure of their own: the least first.
     fn ways(&mut self, len: usize) -> ([(u64, usize); MOST_RAILS], usize) {
         let mut ways = [(0, 0); MOST_RAILS];
         let (n, last) = self.rails.as_ref().map_or((1, 0), |rails| (rails.all.len() + 1, rails.last));
@@ -348,8 +351,8 @@ impl Channel {
         (ways, n)
     }
 
-    /// Whether the kernel has room for a note. One that was kept here would have to wait for a later call of the application's, which
-    /// may make none.
+    /// Whether the kernel has room for a note. One that was kept here would have to wait for a later call of
+    /// the application's, which may make none.
     fn takes_note(&mut self) -> bool {
         if self.pending() > 0 || self.blocked {
             return false;
@@ -362,8 +365,9 @@ impl Channel {
         self.rails.as_mut()?.get(way as u8)?.usable()
     }
 
-    /// Whether it is a rail's turn, nothing more has come on that for so long, and the other end has ended the connection itself. What it
-    /// sent on the rail before may be under way still, but not for longer than a host that lives takes to answer.
+    /// Whether it is a rail's turn, nothing more has come on that for so long, and the other end has ended
+    /// the connection itself. What it sent on the rail before may be under way still, but not for longer than
+    /// a host that lives takes to answer.
     pub(super) fn is_starved(&mut self, now: Instant, most: Duration) -> bool {
         let is_waiting =
             self.turn != 0 && !self.is_at_end() && sock::is_finished(&self.fd) && !self.is_rail_ready();

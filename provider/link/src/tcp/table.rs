@@ -1,8 +1,9 @@
 //! The kernel's table of this process's descriptors.
 //!
-//! The table holds 64 descriptors at first, and is doubled when there is one more than it holds. In a process of several threads the kernel
-//! waits for a grace period of RCU then, which was seen to take 12 to 27 ms: five times, and all other peers with it, while connections to a
-//! thousand peers are made. So a connection whose descriptor comes near the end of the table has it made much larger, in one go.
+//! The table holds 64 descriptors at first, and is doubled when there is one more than it holds. In a process
+//! of several threads the kernel waits for a grace period of RCU then, which was seen to take 12 to 27 ms:
+//! five times, and all other peers with it, while connections to a thousand peers are made. So a connection
+//! whose descriptor comes near the end of the table has it made much larger, in one go.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -15,7 +16,8 @@ const FACTOR: i32 = 8;
 
 static HELD: AtomicI32 = AtomicI32::new(FIRST);
 
-/// Of the last descriptors that the table holds, this is one of a new connection: the table is made larger before they are used up.
+/// Of the last descriptors that the table holds, this is one of a new connection: the table is made larger
+/// before they are used up.
 #[inline]
 pub(super) fn make_room(fd: &OwnedFd) {
     let held = HELD.load(Ordering::Relaxed);
@@ -38,8 +40,8 @@ fn enlarge(held: i32) {
     }
     let last = i32::try_from(limit.rlim_cur).unwrap_or(i32::MAX).min(larger) - 1;
     // Of an object that is nothing to a peer: a child that is forked meanwhile has the descriptor, too.
-    // SAFETY: both make descriptors, which are closed at once, and touch no memory. If there are none, the table grows as it does by
-    // itself.
+    // SAFETY: both make descriptors, which are closed at once, and touch no memory. If there are none, the
+    // table grows as it does by itself.
     unsafe {
         let any = libc::eventfd(0, libc::EFD_CLOEXEC);
         for made in [libc::fcntl(any, libc::F_DUPFD_CLOEXEC, last), any] {

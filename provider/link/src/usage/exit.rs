@@ -22,7 +22,8 @@ pub enum Place {
 pub struct Unclear;
 
 impl Place {
-    /// What a variable asks for. A program with rights that its caller lacks (set-user-ID) writes no file for it.
+    /// What a variable asks for. A program with rights that its caller lacks (set-user-ID) writes no file for
+    /// it.
     pub fn parse(text: &str) -> Result<Option<Place>, Unclear> {
         // SAFETY: asks for a number that the kernel gave to the process.
         let is_trusted = unsafe { libc::getauxval(libc::AT_SECURE) } == 0;
@@ -62,8 +63,9 @@ struct Pending {
 static PENDING: OnceLock<Pending> = OnceLock::new();
 
 impl Usage {
-    /// Sums that are told when the process exits, as those of a door: `None` if that cannot be. There is one report in a process, of what asked
-    /// for it first. The caller is a library that is never unloaded, or a program.
+    /// Sums that are told when the process exits, as those of a door: `None` if that cannot be. There is one
+    /// report in a process, of what asked for it first. The caller is a library that is never unloaded, or a
+    /// program.
     pub fn told_at_exit(place: Place, door: &'static str) -> Option<Arc<Usage>> {
         let mut is_new = false;
         let pending = PENDING.get_or_init(|| {

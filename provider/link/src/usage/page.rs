@@ -1,7 +1,7 @@
 //! Sums in memory that other processes of the user can look at: `strait top` does.
 //!
-//! It is a memfd whose descriptor the process keeps, so that it is found in /proc/PID/fd by its name, and goes with the
-//! process. A reader copies it out, and takes any number for possible.
+//! It is a memfd whose descriptor the process keeps, so that it is found in /proc/PID/fd by its name, and
+//! goes with the process. A reader copies it out, and takes any number for possible.
 
 use std::fs::File;
 use std::io;

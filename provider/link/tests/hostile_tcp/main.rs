@@ -1,9 +1,10 @@
-//! Peers that have the job's key and say what they like: every byte of the handshake, of records and their headers, of frames, notes
-//! of rails and verdicts is drawn from bytes, and each ends anywhere. The tags are right, mostly, so that what is behind them is
-//! reached. An honest peer is served all the time, nothing hangs, and no connection takes much memory.
+//! Peers that have the job's key and say what they like: every byte of the handshake, of records and their
+//! headers, of frames, notes of rails and verdicts is drawn from bytes, and each ends anywhere. The tags are
+//! right, mostly, so that what is behind them is reached. An honest peer is served all the time, nothing
+//! hangs, and no connection takes much memory.
 //!
-//! Plain `cargo test` runs some random ones, `BOLERO_RANDOM_TEST_TIME_MS` has it run longer, and `cargo bolero test -p strait-link callers`
-//! searches for more.
+//! Plain `cargo test` runs some random ones, `BOLERO_RANDOM_TEST_TIME_MS` has it run longer, and `cargo
+//! bolero test -p strait-link callers` searches for more.
 #![cfg(not(loom))]
 
 mod draw;

@@ -220,7 +220,8 @@ impl Stage {
         self.begun += usize::from(done.is_ok());
     }
 
-    /// A send, for which the victim has to call this peer first; not if the peer is gone already, whose name this was.
+    /// A send, for which the victim has to call this peer first; not if the peer is gone already, whose name
+    /// this was.
     pub fn calls(&mut self, foe: FiAddr) -> bool {
         let iov = [self.room.part(0, 8).unwrap()];
         let done = self.victim.domain.send(self.victim.ep, &msg(foe, &iov, EVIL));

@@ -170,7 +170,8 @@ fn impatient() -> ShmLink {
     ShmLink::open(OpenOptions { bind, connect_timeout: TIMEOUT, ..OpenOptions::default() }).unwrap()
 }
 
-/// The name of a peer that was killed before any other process had called it, and a process forked from it that lives.
+/// The name of a peer that was killed before any other process had called it, and a process forked from it
+/// that lives.
 fn leave_a_child(link: &ShmLink) -> (String, i32) {
     let mut child = command("fork unmet", link.addr()).stdout(Stdio::piped()).spawn().unwrap();
     let out = BufReader::new(child.stdout.take().unwrap());
@@ -181,7 +182,8 @@ fn leave_a_child(link: &ShmLink) -> (String, i32) {
     (addr.to_owned(), grandchild)
 }
 
-/// Each connection to what is left of its listener stays in a queue that no process empties, until that is full.
+/// Each connection to what is left of its listener stays in a queue that no process empties, until that is
+/// full.
 #[test]
 fn a_killed_peer_whose_child_holds_a_full_queue_is_not_waited_for() {
     let mut link = impatient();

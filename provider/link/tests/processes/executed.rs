@@ -1,4 +1,5 @@
-//! Peers that execute another program while a process that they forked holds their sockets, and peers that are slow.
+//! Peers that execute another program while a process that they forked holds their sockets, and peers that
+//! are slow.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -11,8 +12,8 @@ use wire::Addr;
 
 use crate::common::{closed, command, finish, frame, open, say, wait};
 
-/// Listens and does not poll. On "exec" it becomes another program, else it polls after a while; in either case a forked child
-/// holds its descriptors.
+/// Listens and does not poll. On "exec" it becomes another program, else it polls after a while; in either
+/// case a forked child holds its descriptors.
 pub fn slow(mut link: ShmLink, _to: PeerId, parent: Addr) {
     println!("!{}", link.addr());
     let mut line = String::new();

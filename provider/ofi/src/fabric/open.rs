@@ -90,7 +90,8 @@ impl Fabric {
         let access = [fi::FI_RECV, fi::FI_SEND][which];
         let (at, len) = if which == 0 { self.receives.all() } else { self.sends.all() };
         let domain = &self.objects.domain;
-        // SAFETY: an open domain; the memory is this endpoint's, and lives on until the registration is closed.
+        // SAFETY: an open domain; the memory is this endpoint's, and lives on until the registration is
+        // closed.
         let region = unsafe {
             let reg = (*(*domain.at()).mr).reg.ok_or(-fi::FI_ENOSYS)?;
             made(|mr| reg(domain.fid(), at.cast(), len, access, 0, which as u64, 0, mr, null_mut()))?

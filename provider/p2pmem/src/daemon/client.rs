@@ -306,7 +306,8 @@ impl Connection {
         }
     }
 
-    /// Receives a buffer and maps it, in up to `most` pieces; if it is to be the memory of `same`, that is it.
+    /// Receives a buffer and maps it, in up to `most` pieces; if it is to be the memory of `same`, that is
+    /// it.
     fn granted(&mut self, most: u16, same: Option<&Arc<Pieces>>) -> Result<Remote, Error> {
         let (Answer::Granted { handle, publisher, kind, segments, reach }, _) = self.answer()? else {
             return Err(nonsense());

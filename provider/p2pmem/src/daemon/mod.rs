@@ -1,8 +1,9 @@
 //! An orchestrator for several processes: a daemon on a unix socket, and its clients.
 //!
-//! Each packet is one message ([`wire`]). The kernel says which user and process a client is; quotas are by that user.
-//! What a client holds goes back when its connection ends, so when it is killed. Nothing that a client sends is trusted:
-//! lengths and counts have limits, and a packet that makes no sense ends its connection.
+//! Each packet is one message ([`wire`]). The kernel says which user and process a client is; quotas are by
+//! that user. What a client holds goes back when its connection ends, so when it is killed. Nothing that a
+//! client sends is trusted: lengths and counts have limits, and a packet that makes no sense ends its
+//! connection.
 
 mod client;
 mod server;

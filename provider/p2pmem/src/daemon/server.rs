@@ -192,8 +192,8 @@ impl Server {
         }
     }
 
-    /// Ends a connection that has asked for nothing: the oldest of this user, or of the user that has the most of them. Whether there
-    /// was one.
+    /// Ends a connection that has asked for nothing: the oldest of this user, or of the user that has the
+    /// most of them. Whether there was one.
     fn end_silent(&mut self, of: Option<u32>) -> bool {
         let id = match of {
             Some(uid) => self.silent.give_silent_of(&uid),
@@ -371,8 +371,8 @@ impl Server {
         ))
     }
 
-    /// Devices by their names. For one that is not known the host is read anew, once in a while: to read all of it takes
-    /// longer than to ask for names that there are not.
+    /// Devices by their names. For one that is not known the host is read anew, once in a while: to read all
+    /// of it takes longer than to ask for names that there are not.
     fn clients(&mut self, names: &[String]) -> Result<Vec<Client>, Error> {
         let mut all = Vec::with_capacity(names.len());
         for name in names {

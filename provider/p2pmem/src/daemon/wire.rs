@@ -1,5 +1,5 @@
-//! The messages between the daemon and its clients. Numbers are little-endian, a text is its length in two bytes and
-//! UTF-8.
+//! The messages between the daemon and its clients. Numbers are little-endian, a text is its length in two
+//! bytes and UTF-8.
 
 /// Longest packet.
 pub const MOST: usize = 4096;

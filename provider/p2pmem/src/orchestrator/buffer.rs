@@ -53,7 +53,8 @@ impl Drop for Core {
     }
 }
 
-/// Memory for some clients. It goes back when the last handle goes: clones, and what [`Buffer::share`] returns.
+/// Memory for some clients. It goes back when the last handle goes: clones, and what [`Buffer::share`]
+/// returns.
 #[derive(Clone)]
 pub struct Buffer {
     pub(super) core: Arc<Core>,
@@ -131,14 +132,16 @@ impl Buffer {
         Ok(mapped)
     }
 
-    /// The same memory for further clients (broadcast). An error if the rules or the topology do not let them.
+    /// The same memory for further clients (broadcast). An error if the rules or the topology do not let
+    /// them.
     pub fn share(&self, clients: &[Client]) -> Result<Buffer, Error> {
         let routes = self.core.home.may_share(&self.core, clients)?;
         let routes = clients.iter().map(|c| c.name().to_owned()).zip(routes).collect();
         Ok(Buffer { core: self.core.clone(), routes })
     }
 
-    /// Whether it was taken back. Its bytes may still be accessed, but reach no device any more, or end in an error.
+    /// Whether it was taken back. Its bytes may still be accessed, but reach no device any more, or end in an
+    /// error.
     pub fn is_revoked(&self) -> bool {
         if self.core.notices.why().is_none() && !self.core.leases.iter().all(Lease::is_alive) {
             self.core.home.check();
@@ -146,19 +149,20 @@ impl Buffer {
         self.core.notices.why().is_some()
     }
 
-    /// Calls `notice` with the reason when it is taken back; at once if it was. Handles that go do not take it back:
-    /// see [`Buffer::cancel_notice`].
+    /// Calls `notice` with the reason when it is taken back; at once if it was. Handles that go do not take
+    /// it back: see [`Buffer::cancel_notice`].
     pub fn on_revoke(&self, notice: impl FnOnce(&str) + Send + 'static) -> NoticeId {
         self.core.notices.add(Box::new(notice))
     }
 
-    /// Takes a notice back: when this returns it is not being called and will not be, unless this is called by it.
+    /// Takes a notice back: when this returns it is not being called and will not be, unless this is called
+    /// by it.
     pub fn cancel_notice(&self, notice: NoticeId) {
         self.core.notices.cancel(notice);
     }
 
-    /// A dma-buf of a piece, for a device's driver, and where in it the piece begins. Of memory that a program gave
-    /// (`hmem` exports it), and of its dma-bufs.
+    /// A dma-buf of a piece, for a device's driver, and where in it the piece begins. Of memory that a
+    /// program gave (`hmem` exports it), and of its dma-bufs.
     pub fn dmabuf(&self, piece: usize) -> Result<(OwnedFd, u64), Error> {
         use crate::publisher::Source;
         if piece >= self.segments() {

@@ -6,7 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::publisher::number_of;
 
-/// What is to be seen in sysfs without reading all of it: functions, and of those that publish the number of their directory.
+/// What is to be seen in sysfs without reading all of it: functions, and of those that publish the number of
+/// their directory.
 pub(super) type Seen = HashMap<String, Option<u64>>;
 
 /// Where a host's devices are, and what was there.

@@ -1,8 +1,9 @@
 //! Publishers, clients, rules and buffers together.
 //!
-//! A request names clients, which are devices, and a length. Each publisher is judged by the rules and by its routes to
-//! the clients; of those that are left the preferred come first, then the closest, equals in random order, host memory
-//! last. The first one that has the memory gives it, in one piece, or in several if the request allows that.
+//! A request names clients, which are devices, and a length. Each publisher is judged by the rules and by its
+//! routes to the clients; of those that are left the preferred come first, then the closest, equals in random
+//! order, host memory last. The first one that has the memory gives it, in one piece, or in several if the
+//! request allows that.
 
 mod buffer;
 mod discover;
@@ -30,8 +31,8 @@ use crate::topology::{Route, Ties, Topology};
 pub enum Drain {
     /// It goes only if there are none.
     IfIdle,
-    /// No new ones are made, and it goes when the last one has been freed. After that time it is an error; the publisher
-    /// still gives nothing, and may be drained again.
+    /// No new ones are made, and it goes when the last one has been freed. After that time it is an error;
+    /// the publisher still gives nothing, and may be drained again.
     Wait(Duration),
     /// The owners are told, and it goes at once; the memory stays mapped until they free it.
     Revoke,
@@ -159,7 +160,8 @@ impl Orchestrator {
         Ok(revoked.len())
     }
 
-    /// Takes those publishers out whose device is gone, and revokes their buffers: how many. To be called now and then.
+    /// Takes those publishers out whose device is gone, and revokes their buffers: how many. To be called now
+    /// and then.
     pub fn check(&self) -> usize {
         self.inner.check()
     }
@@ -215,8 +217,8 @@ impl Orchestrator {
         active.route(&topology, client).map_err(Error::Unknown)
     }
 
-    /// The publishers that may serve a request, the best first, and how far each is from all clients together (host memory:
-    /// `None`). In the second list those that may not, and why.
+    /// The publishers that may serve a request, the best first, and how far each is from all clients together
+    /// (host memory: `None`). In the second list those that may not, and why.
     #[allow(clippy::type_complexity)]
     pub fn candidates(&self, request: &Request) -> (Vec<(String, Option<u32>)>, Vec<(String, String)>) {
         let (best, refused) = self.inner.state().rank(request);
@@ -325,9 +327,9 @@ impl Orchestrator {
 }
 
 impl Orchestrator {
-    /// Looks for publishers and clients that have come, and takes out those that have gone ([`Orchestrator::check`]): how many
-    /// publishers came. To be called now and then: it costs little as long as nothing has changed. Of an orchestrator that is of
-    /// no host there are none.
+    /// Looks for publishers and clients that have come, and takes out those that have gone
+    /// ([`Orchestrator::check`]): how many publishers came. To be called now and then: it costs little as
+    /// long as nothing has changed. Of an orchestrator that is of no host there are none.
     pub fn rediscover(&self) -> Result<usize, Error> {
         self.check();
         let Some(host) = &self.inner.host else { return Ok(0) };

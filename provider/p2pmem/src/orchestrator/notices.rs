@@ -60,7 +60,8 @@ impl Notices {
         NoticeId(id)
     }
 
-    /// Takes a notice back: when this returns it is not being called and will not be, unless this is called by it.
+    /// Takes a notice back: when this returns it is not being called and will not be, unless this is called
+    /// by it.
     pub fn cancel(&self, NoticeId(id): NoticeId) {
         let mut state = self.state();
         if let Some(at) = state.list.iter().position(|(of, _)| *of == id) {

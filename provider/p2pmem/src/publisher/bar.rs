@@ -1,5 +1,5 @@
-//! A BAR of a device that VFIO has (linux/vfio.h): mapped through the device's descriptor, and, since Linux 6.19, a dma-buf of it
-//! for other devices' drivers.
+//! A BAR of a device that VFIO has (linux/vfio.h): mapped through the device's descriptor, and, since Linux
+//! 6.19, a dma-buf of it for other devices' drivers.
 
 use std::ffi::c_void;
 use std::io;

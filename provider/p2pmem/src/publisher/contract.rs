@@ -54,12 +54,13 @@ impl Kind {
 /// Where a piece of memory is to be had.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// In a file that can be mapped, from that byte on. A process that has the descriptor reaches all of the file.
+    /// In a file that can be mapped, from that byte on. A process that has the descriptor reaches all of the
+    /// file.
     File { fd: Arc<OwnedFd>, offset: u64 },
     /// In sysfs: each mapping of this file is an allocation of its own, which the kernel makes.
     Window(Arc<OwnedFd>),
-    /// In a BAR that VFIO has: the device's descriptor, by which all of the device is controlled, and where in it; in `Err`, why the
-    /// BAR cannot be mapped.
+    /// In a BAR that VFIO has: the device's descriptor, by which all of the device is controlled, and where
+    /// in it; in `Err`, why the BAR cannot be mapped.
     Bar { fd: Arc<OwnedFd>, place: Result<u64, String> },
     /// At that address of this process.
     Here(usize),
@@ -84,14 +85,15 @@ pub trait Publisher: Send + Sync + fmt::Debug {
     /// The longest piece that may be had at a multiple of `align`.
     fn longest(&self, align: u64) -> u64;
 
-    /// Takes `len` bytes, whole pages, at a multiple of `align`: a number to give them back by, and where they are. In `Err`,
-    /// why not.
+    /// Takes `len` bytes, whole pages, at a multiple of `align`: a number to give them back by, and where
+    /// they are. In `Err`, why not.
     fn take(&self, len: u64, align: u64) -> Result<(u64, Source), String>;
 
     /// Gives back what was taken.
     fn give(&self, at: u64, len: u64);
 
-    /// A dma-buf that the publisher has of what was taken at `at`, and where in it that begins; `None` if it makes none itself.
+    /// A dma-buf that the publisher has of what was taken at `at`, and where in it that begins; `None` if it
+    /// makes none itself.
     fn dmabuf(&self, at: u64) -> Option<Result<(OwnedFd, u64), Error>> {
         let _ = at;
         None

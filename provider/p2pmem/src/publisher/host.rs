@@ -7,7 +7,8 @@ use ipc::memfd::{self, Writers};
 use super::contract::{Kind, PAGE, Publisher, Source};
 use crate::address::Address;
 
-/// Host memory, up to a limit. Each piece is a sealed file of its own, so a process that is given one reaches no other.
+/// Host memory, up to a limit. Each piece is a sealed file of its own, so a process that is given one reaches
+/// no other.
 #[derive(Debug)]
 pub struct Host {
     size: u64,

@@ -64,7 +64,8 @@ pub fn map(source: &Source, len: u64, most: usize) -> io::Result<Vec<Mapped>> {
     }
 }
 
-/// Takes `pages` in as few pieces as can be, the longest first, of a pool that says ENOMEM where it has no piece that long.
+/// Takes `pages` in as few pieces as can be, the longest first, of a pool that says ENOMEM where it has no
+/// piece that long.
 fn in_pieces<T>(pages: u64, most: usize, mut take: impl FnMut(u64) -> io::Result<T>) -> io::Result<Vec<T>> {
     let (mut pieces, mut left) = (Vec::new(), pages);
     let is_lack = |e: &io::Error| e.raw_os_error() == Some(libc::ENOMEM);

@@ -22,7 +22,8 @@ pub struct Region {
 }
 
 impl Region {
-    /// The file's bytes from `offset` on: a dma-buf, or a memfd. `function` is the PCI function that has them.
+    /// The file's bytes from `offset` on: a dma-buf, or a memfd. `function` is the PCI function that has
+    /// them.
     pub fn of_file(name: &str, function: Option<Address>, fd: OwnedFd, offset: u64, len: u64) -> Region {
         let source = Source::File { fd: Arc::new(fd), offset };
         Region::new(name, Kind::File, function, source, None, len)
@@ -55,7 +56,8 @@ impl Region {
         Ok(Region::new(name, Kind::Bar, function, source, Some(opened.dmabuf), len))
     }
 
-    /// Memory of this process, of any kind that `hmem` knows: cudaMalloc's. `function` is the PCI function that has it.
+    /// Memory of this process, of any kind that `hmem` knows: cudaMalloc's. `function` is the PCI function
+    /// that has it.
     ///
     /// # Safety
     /// The memory stays until the publisher and all buffers of it are gone.

@@ -10,15 +10,17 @@ use super::contract::{Kind, PAGE, Publisher, Source};
 use crate::address::Address;
 use crate::topology::{P2pmem, Topology, published};
 
-/// What one function publishes, up to six BARs of it, which the kernel keeps as one pool. Each mapping of `allocate` is an
-/// allocation, so `available` falls when a piece is mapped, not when it is taken: what is taken is counted here.
+/// What one function publishes, up to six BARs of it, which the kernel keeps as one pool. Each mapping of
+/// `allocate` is an allocation, so `available` falls when a piece is mapped, not when it is taken: what is
+/// taken is counted here.
 #[derive(Debug)]
 pub struct Window {
     function: Address,
     dir: PathBuf,
     size: u64,
     taken: Mutex<u64>,
-    /// Tells the directory in sysfs from the one that comes when the driver is bound again: its memory is other memory.
+    /// Tells the directory in sysfs from the one that comes when the driver is bound again: its memory is
+    /// other memory.
     inode: Option<u64>,
     allocate: Mutex<Option<Arc<OwnedFd>>>,
 }

@@ -95,8 +95,8 @@ impl Rules {
         &self.rules
     }
 
-    /// Whether the rules let the publisher serve the request: then, how much it is preferred, less being more. In `Err`,
-    /// which rule does not, and why.
+    /// Whether the rules let the publisher serve the request: then, how much it is preferred, less being
+    /// more. In `Err`, which rule does not, and why.
     pub fn judge(&self, case: &Case<'_>) -> Result<usize, String> {
         let mut rank = self.rules.len();
         let pinned = |r: &&Rule| r.says == Says::Pin && case.of_user(&r.scope);
@@ -135,8 +135,8 @@ impl Rules {
         Ok(rank)
     }
 
-    /// Whether a user may have `more` bytes of a publisher. `used` says what the user has of the publishers that a
-    /// target names. In `Err`, which quota would be exceeded.
+    /// Whether a user may have `more` bytes of a publisher. `used` says what the user has of the publishers
+    /// that a target names. In `Err`, which quota would be exceeded.
     pub fn quota(
         &self,
         case: &Case<'_>,

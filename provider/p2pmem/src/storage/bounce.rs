@@ -1,5 +1,5 @@
-//! Host memory between a file and a device's memory. Several workers each have a buffer: while one of them waits for the disk
-//! another one copies.
+//! Host memory between a file and a device's memory. Several workers each have a buffer: while one of them
+//! waits for the disk another one copies.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
@@ -19,8 +19,8 @@ pub(super) struct Buffer(locked::Buffer);
 
 impl Buffer {
     pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: so many bytes were allocated and zeroed, which this owns; nothing gives the memory of one up that was handed out. The
-        // devices' copies that its owner had started are over.
+        // SAFETY: so many bytes were allocated and zeroed, which this owns; nothing gives the memory of one
+        // up that was handed out. The devices' copies that its owner had started are over.
         unsafe { std::slice::from_raw_parts_mut(self.0.at(), CHUNK) }
     }
 
@@ -30,8 +30,9 @@ impl Buffer {
     }
 }
 
-/// Buffers that are not in use. Page-locked ones are apart from the others: to lock and unlock calls a device's runtime,
-/// and a thread that a stream waits for may not. Such a thread takes and gives those of [`Kind::System`] alone.
+/// Buffers that are not in use. Page-locked ones are apart from the others: to lock and unlock calls a
+/// device's runtime, and a thread that a stream waits for may not. Such a thread takes and gives those of
+/// [`Kind::System`] alone.
 #[derive(Debug)]
 pub(super) struct Buffers {
     locked: Pool,
@@ -48,7 +49,8 @@ impl Default for Buffers {
 impl Buffers {
     /// One, for copies from and to memory of that kind. It goes back when it is dropped.
     pub fn take(&self, kind: Kind) -> Option<Buffer> {
-        // The CPU copies from and to any host memory, and locks belong to no thread that may not call their runtime.
+        // The CPU copies from and to any host memory, and locks belong to no thread that may not call their
+        // runtime.
         if kind == Kind::System {
             return self.plain.take().ok().map(Buffer);
         }
@@ -61,7 +63,8 @@ impl Buffers {
 /// Which stream: its handle, its context, and the thread if the handle means another one in each.
 pub(super) type Key = (usize, usize, Option<ThreadId>);
 
-/// Buffers that what is queued on one stream uses one after the other. They are page-locked: a device copies when it comes to that.
+/// Buffers that what is queued on one stream uses one after the other. They are page-locked: a device copies
+/// when it comes to that.
 #[derive(Default)]
 pub(super) struct Set(Mutex<Vec<Buffer>>);
 
@@ -92,7 +95,8 @@ impl Set {
 #[derive(Debug, Default)]
 pub(super) struct Sets(Mutex<Vec<(Key, Weak<Set>)>>);
 
-/// Nothing else is queued while this is held: what one request queues on a stream is not mixed with another's.
+/// Nothing else is queued while this is held: what one request queues on a stream is not mixed with
+/// another's.
 #[derive(Debug)]
 pub(super) struct Queueing<'a>(MutexGuard<'a, Vec<(Key, Weak<Set>)>>);
 
@@ -121,8 +125,8 @@ mod tests {
 
     use super::*;
 
-    /// A thread that a stream waits for copies windows through such buffers, and the stream would wait for ever if that
-    /// called the driver: it neither takes nor displaces one that is page-locked.
+    /// A thread that a stream waits for copies windows through such buffers, and the stream would wait for
+    /// ever if that called the driver: it neither takes nor displaces one that is page-locked.
     #[test]
     fn what_is_taken_for_host_memory_is_not_page_locked() {
         Driver::start();

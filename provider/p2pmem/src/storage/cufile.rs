@@ -1,4 +1,5 @@
-//! cuFile, NVIDIA's library for files and CUDA's memory: opened at run time, the first time that a file meets CUDA's memory.
+//! cuFile, NVIDIA's library for files and CUDA's memory: opened at run time, the first time that a file meets
+//! CUDA's memory.
 
 use std::cell::UnsafeCell;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -109,7 +110,8 @@ impl std::fmt::Debug for Registered {
 }
 
 impl Registered {
-    /// The file by the first of these descriptors that cuFile takes. They stay open for longer than what is returned.
+    /// The file by the first of these descriptors that cuFile takes. They stay open for longer than what is
+    /// returned.
     pub fn new(descriptors: &[&OwnedFd]) -> Result<Registered, String> {
         // cuFileDriverOpen allocates memory of CUDA's, which would end a capture of the application's.
         let _relaxed = RelaxedCapture::here();
@@ -173,8 +175,8 @@ impl Registered {
     /// Queues a transfer on a stream.
     ///
     /// # Safety
-    /// `stream` is one, and `addr..addr+len` is CUDA's and stays until the transfer is done; what is returned is kept until
-    /// then.
+    /// `stream` is one, and `addr..addr+len` is CUDA's and stays until the transfer is done; what is returned
+    /// is kept until then.
     pub unsafe fn queue(
         &self,
         write: bool,

@@ -276,7 +276,8 @@ impl File {
         Ok((from + bytes, Way::Cached, why))
     }
 
-    /// Through host memory, by as many workers as there are pieces: while one waits for the disk another one copies.
+    /// Through host memory, by as many workers as there are pieces: while one waits for the disk another one
+    /// copies.
     fn bounced(&self, op: &Op, from: usize, sort: &Sort, why: String) -> Done {
         let len = op.len - from;
         let (next, end, failed) = (AtomicUsize::new(0), AtomicUsize::new(len), Mutex::new(None));

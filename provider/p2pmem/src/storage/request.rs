@@ -73,11 +73,12 @@ impl Request {
         Request::made(How::Threads(shared), ops.len())
     }
 
-    /// Queues transfers on a stream of CUDA's: they begin when all that is queued there is done, and what is queued after
-    /// them waits for them.
+    /// Queues transfers on a stream of CUDA's: they begin when all that is queued there is done, and what is
+    /// queued after them waits for them.
     ///
     /// # Safety
-    /// As of [`Request::submit`]; `stream` is a stream of this process, and stays one until the request is done.
+    /// As of [`Request::submit`]; `stream` is a stream of this process, and stays one until the request is
+    /// done.
     pub unsafe fn submit_on(file: &Arc<File>, ops: &[Op], stream: usize) -> Result<Request, Error> {
         // SAFETY: the caller's promise.
         let queued = unsafe { Queued::new(file, ops, stream)? };

@@ -1,7 +1,7 @@
 //! Transfers in the order of a stream of CUDA's.
 //!
-//! A function that a stream calls may call nothing of CUDA's. So the copies themselves are queued, between calls that
-//! hand pieces to threads for the disk and wait for them:
+//! A function that a stream calls may call nothing of CUDA's. So the copies themselves are queued, between
+//! calls that hand pieces to threads for the disk and wait for them:
 //!
 //! | the stream | threads |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | … | |
 //! | last call: wait for all writes; done | |
 //!
-//! Pieces of writes are copied first, and handed to a thread by the next call. A call waits for the disk alone, so it
-//! stands in the way of nothing but its stream.
+//! Pieces of writes are copied first, and handed to a thread by the next call. A call waits for the disk
+//! alone, so it stands in the way of nothing but its stream.
 
 use std::ffi::c_void;
 use std::io;
@@ -237,7 +237,8 @@ unsafe extern "C" fn called(arg: *mut c_void) {
         Ok(())
     });
     if call.step == call.pipe.pieces.len() {
-        // What goes with the last of it calls CUDA, which this thread may not; nor may it do what else is posted there.
+        // What goes with the last of it calls CUDA, which this thread may not; nor may it do what else is
+        // posted there.
         let workers = pipe.file.workers.clone();
         workers.leave(Box::new(move || drop((pipe, call))));
     }
@@ -346,8 +347,8 @@ impl Queued {
         if ended {
             drop(self.pipe.until(|p| p.out == 0));
         } else {
-            // Nothing is known of what the device still does: the buffers stay. The program's memory does not: threads
-            // are waited for.
+            // Nothing is known of what the device still does: the buffers stay. The program's memory does
+            // not: threads are waited for.
             std::mem::forget(self.set.take());
             std::mem::forget(Arc::clone(&self.pipe));
             self.pipe.lock().failed = true;

@@ -37,8 +37,8 @@ impl Workers {
         }
     }
 
-    /// Has a thread do it, and never this one: what is posted here may be anything. If there is none to be had it stays
-    /// for the next one.
+    /// Has a thread do it, and never this one: what is posted here may be anything. If there is none to be
+    /// had it stays for the next one.
     pub fn leave(&self, job: Job) {
         if !self.put(job) {
             lock(&self.0).threads -= 1;
@@ -85,9 +85,11 @@ fn work(state: &Mutex<State>) {
     }
 }
 
-/// A thread that `begin` makes takes none of the program's signals, but those of its own faults: `hmem`'s handler needs them.
+/// A thread that `begin` makes takes none of the program's signals, but those of its own faults: `hmem`'s
+/// handler needs them.
 fn without_signals<R>(begin: impl FnOnce() -> R) -> R {
-    // SAFETY: zeros are a value of a `sigset_t`, which sigfillset(3) fills in and pthread_sigmask(3) reads and writes.
+    // SAFETY: zeros are a value of a `sigset_t`, which sigfillset(3) fills in and pthread_sigmask(3) reads
+    // and writes.
     let before: libc::sigset_t = unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&raw mut all);

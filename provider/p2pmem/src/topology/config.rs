@@ -35,8 +35,8 @@ pub enum Acs {
 }
 
 impl Acs {
-    /// Whether peer-to-peer requests that arrive here are sent up instead of to the peer. If that cannot be read it
-    /// is assumed.
+    /// Whether peer-to-peer requests that arrive here are sent up instead of to the peer. If that cannot be
+    /// read it is assumed.
     pub fn redirects(self) -> bool {
         match self {
             Acs::Absent => false,
@@ -114,7 +114,8 @@ impl Config<'_> {
     }
 }
 
-/// The bytes of a function that is such a port and has, if any, this ACS control register. For recordings made by hand.
+/// The bytes of a function that is such a port and has, if any, this ACS control register. For recordings
+/// made by hand.
 pub fn made(vendor: u16, device: u16, class: u32, port: Port, acs: Option<u16>) -> Vec<u8> {
     let mut bytes = vec![0u8; 4096];
     bytes[..2].copy_from_slice(&vendor.to_le_bytes());

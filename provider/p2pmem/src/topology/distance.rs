@@ -1,9 +1,10 @@
 //! How a client's requests reach a publisher's memory, and how far that is: what Linux decides in pci_p2pdma.
 //!
-//! From each of the two functions a chain of bridges leads up. Where the chains meet below a host bridge, requests turn round
-//! there and carry bus addresses, unless a function on the way redirects them upwards (ACS). Otherwise they go
-//! through the host bridge, or two of them, which has to be known to pass them on. The distance is the number of
-//! steps on both sides; where the chains do not meet each counts one step beyond its last bridge.
+//! From each of the two functions a chain of bridges leads up. Where the chains meet below a host bridge,
+//! requests turn round there and carry bus addresses, unless a function on the way redirects them upwards
+//! (ACS). Otherwise they go through the host bridge, or two of them, which has to be known to pass them on.
+//! The distance is the number of steps on both sides; where the chains do not meet each counts one step
+//! beyond its last bridge.
 
 use std::fmt;
 
@@ -46,7 +47,8 @@ pub enum Reason {
     Processor,
     /// The host bridge is in the kernel's list.
     Listed,
-    /// The first function of that root bus is neither 00.0 nor a root port, so nothing tells which host bridge it is.
+    /// The first function of that root bus is neither 00.0 nor a root port, so nothing tells which host
+    /// bridge it is.
     Nameless { domain: u32, bus: u8 },
     /// The host bridge is in no list.
     NotListed { domain: u32, bus: u8, vendor: u16, device: u16 },
@@ -185,8 +187,8 @@ impl Topology {
         Route { map: Map::HostBridge, reason: Reason::Listed, ..route }
     }
 
-    /// The distance from `publisher` to all of `clients`: the sum. `Err` has the first client that does not reach it, by
-    /// its place in `clients`, and the route. There is none to no clients at all.
+    /// The distance from `publisher` to all of `clients`: the sum. `Err` has the first client that does not
+    /// reach it, by its place in `clients`, and the route. There is none to no clients at all.
     pub fn distance(&self, publisher: usize, clients: &[usize]) -> Result<Option<u32>, (usize, Route)> {
         let mut sum = None;
         for (n, client) in clients.iter().enumerate() {

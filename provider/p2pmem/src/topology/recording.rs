@@ -1,7 +1,7 @@
 //! A PCI tree as text: recorded from a host, or written by hand.
 //!
-//! `#` begins a comment. A line `cpu VENDOR FAMILY` names the processor. Each further line is a function: its place below
-//! /sys/devices, and `key=value` words:
+//! `#` begins a comment. A line `cpu VENDOR FAMILY` names the processor. Each further line is a function: its
+//! place below /sys/devices, and `key=value` words:
 //!
 //! | key | value |
 //! |---|---|
@@ -169,7 +169,8 @@ pub fn write(cpu: &Cpu, all: &[Raw]) -> String {
     out
 }
 
-/// Lays a recording out as a directory like /sys. What is published is a file of that size, which can be mapped.
+/// Lays a recording out as a directory like /sys. What is published is a file of that size, which can be
+/// mapped.
 pub fn lay_out(cpu: &Cpu, all: &[Raw], sysfs: &Path) -> io::Result<()> {
     let links = sysfs.join("bus/pci/devices");
     std::fs::create_dir_all(&links)?;

@@ -1,5 +1,5 @@
-//! A peer that is killed at a random moment, many times, over the backend: each call of this process ends with an error, what was read is
-//! what was written, and descriptors and memory come back.
+//! A peer that is killed at a random moment, many times, over the backend: each call of this process ends
+//! with an error, what was read is what was written, and descriptors and memory come back.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -1,4 +1,5 @@
-//! Memory lent over the backend. The lender's program makes no call between two files that the borrower makes.
+//! Memory lent over the backend. The lender's program makes no call between two files that the borrower
+//! makes.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

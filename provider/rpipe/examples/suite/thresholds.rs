@@ -1,5 +1,5 @@
-//! Which ways of moving a message of each length a path has, and how long each takes, in turns: what speaks for a threshold between two of
-//! them, and where. Between ranks 0 and 1.
+//! Which ways of moving a message of each length a path has, and how long each takes, in turns: what speaks
+//! for a threshold between two of them, and where. Between ranks 0 and 1.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;

@@ -1,8 +1,9 @@
-//! Peers that share no memory with this process: Strait's own engine over its links, which move bytes by frames. Puts and gets are its RMA,
-//! control messages its messages. A peer has to make progress for any of them to end.
+//! Peers that share no memory with this process: Strait's own engine over its links, which move bytes by
+//! frames. Puts and gets are its RMA, control messages its messages. A peer has to make progress for any of
+//! them to end.
 //!
-//! An idle peer's end shows in nothing, so each peer that is known is sent a message now and then, of which the next goes when the last was
-//! received: one that fails tells.
+//! An idle peer's end shows in nothing, so each peer that is known is sent a message now and then, of which
+//! the next goes when the last was received: one that fails tells.
 
 mod messages;
 #[cfg(all(test, not(loom)))]
@@ -35,7 +36,8 @@ const RECEIVES: usize = 32;
 const PING: Duration = Duration::from_millis(200);
 /// For how long what is under way besides puts is waited for when the job is left.
 const LEAVING: Duration = Duration::from_secs(1);
-/// A peer listens before it is known here. One that does not has left; for so long it is called again all the same.
+/// A peer listens before it is known here. One that does not has left; for so long it is called again all the
+/// same.
 const LISTENS: Duration = Duration::from_millis(500);
 /// For how long peers wait for one that has no descriptor for them: until it has, or ends.
 const LACKING: Duration = Duration::from_secs(24 * 3600);
@@ -88,7 +90,8 @@ pub(super) struct Far {
     /// Regions that were taken back, and are reached until these messages have left.
     withdrawn: Vec<(MrId, Memory)>,
     gone: HashSet<Rank>,
-    /// Peers to which an operation has failed since they have ended, and why. What they have sent before comes first.
+    /// Peers to which an operation has failed since they have ended, and why. What they have sent before
+    /// comes first.
     ending: Vec<(Rank, String, Instant)>,
     asked: Instant,
     events: Vec<Event>,
@@ -309,7 +312,8 @@ impl Far {
         let op = Rma { to, write, iov: &[iov], remote: &[remote], data: None, ctx: Ctx(ctx), flags };
         let mut engine = self.enter()?;
         engine.rma(self.ep, &op)?;
-        // If a peer that fetches is no more, or this process is not, what was put behind would be there without these bytes.
+        // If a peer that fetches is no more, or this process is not, what was put behind would be there
+        // without these bytes.
         let is_fetched = |path: Path| path.rma.contains(RmaCaps::SYNC) && iov.len() > path.eager;
         let fetched = write && engine.ep_path(self.ep, to).is_none_or(is_fetched);
         drop(engine);

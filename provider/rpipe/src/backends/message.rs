@@ -1,4 +1,5 @@
-//! What backends send each other that have no words of their own. Numbers are little-endian; what is read was written by another process.
+//! What backends send each other that have no words of their own. Numbers are little-endian; what is read was
+//! written by another process.
 
 use crate::{CARD_MOST, CONTROL_MOST, GRANTS_MOST, Rank};
 

@@ -20,7 +20,8 @@ use crate::{Backend, Error, Rank, Settings};
 /// Names that [`open`] knows, the default first.
 pub const NAMES: &[&str] = &["strait", "libfabric", "mpi"];
 
-/// Opens the backend of the settings for a process of this rank. Its name may have an argument behind a colon.
+/// Opens the backend of the settings for a process of this rank. Its name may have an argument behind a
+/// colon.
 pub fn open(settings: &Settings, rank: Rank) -> Result<Box<dyn Backend>, Error> {
     let (kind, argument) = settings.backend.split_once(':').unwrap_or((&settings.backend, ""));
     match kind {

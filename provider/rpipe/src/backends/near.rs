@@ -1,8 +1,9 @@
-//! Peers on this host: regions are sealed memory, whose descriptors travel with control messages on sockets, so that what a peer grants
-//! is mapped here, and is the other process's alone to reach. A hang-up, or the end of the process, is the peer's end.
+//! Peers on this host: regions are sealed memory, whose descriptors travel with control messages on sockets,
+//! so that what a peer grants is mapped here, and is the other process's alone to reach. A hang-up, or the
+//! end of the process, is the peer's end.
 //!
-//! A peer is of the same user (SO_PEERCRED), else it is refused. What it sends is checked: its memory by its seals and
-//! its size (`ipc::memfd`), its packets by their form.
+//! A peer is of the same user (SO_PEERCRED), else it is refused. What it sends is checked: its memory by its
+//! seals and its size (`ipc::memfd`), its packets by their form.
 
 mod held;
 mod incoming;
@@ -216,8 +217,8 @@ impl Near {
 fn of_mapping(mapping: Mapping) -> Result<Memory, Error> {
     let base = NonNull::new(mapping.base()).ok_or_else(|| Error::Exhausted("no mapping".into()))?;
     let len = mapping.len() & !63;
-    // SAFETY: a mapping begins on a page, is mapped as long as it lives, which `Memory` keeps it for, and no reference to
-    // its bytes exists; memory of a peer was vetted, so that no access faults.
+    // SAFETY: a mapping begins on a page, is mapped as long as it lives, which `Memory` keeps it for, and no
+    // reference to its bytes exists; memory of a peer was vetted, so that no access faults.
     Ok(unsafe { Memory::new(base, len, Arc::new(mapping)) })
 }
 

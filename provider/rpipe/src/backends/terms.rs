@@ -25,8 +25,9 @@ impl From<runtime::Error> for Error {
 
 /// Plain memory that stays until the engine is through with it: `ops` and `regions` keep it.
 pub(super) fn span(address: *const u8, len: usize) -> Span {
-    // SAFETY: every caller passes bytes of a region, which is kept until its registration is closed, or of a buffer that
-    // `ops` keeps until the operation completes; or, for an injected put, bytes that the engine has copied when it returns.
+    // SAFETY: every caller passes bytes of a region, which is kept until its registration is closed, or of a
+    // buffer that `ops` keeps until the operation completes; or, for an injected put, bytes that the engine
+    // has copied when it returns.
     unsafe { Span::new(address.expose_provenance(), len, Kind::System) }
 }
 

@@ -85,8 +85,9 @@ fn open(peer: c_int, attr: &rpipe_attr) -> Result<rpipe_t, Error> {
     keep(Pipe::open(&job, peer, &options(attr)?)?, job.barrier)
 }
 
-/// Makes an end of a pipe to a peer, whose messages have `width` bytes at most. The peer makes the other end, at any time; the first
-/// that a process makes to a peer leads to the first that the peer makes, and so on. Programs call it as rpipe.
+/// Makes an end of a pipe to a peer, whose messages have `width` bytes at most. The peer makes the other end,
+/// at any time; the first that a process makes to a peer leads to the first that the peer makes, and so on.
+/// Programs call it as rpipe.
 ///
 /// # Safety
 /// `rp` is NULL or valid for a write.
@@ -123,9 +124,9 @@ pub unsafe extern "C" fn rpipe_open_attr(rp: *mut rpipe_t, peer: c_int, attr: *c
     })
 }
 
-/// Closes an end, after what was written has left. Addresses of the pipe, and memory at them, are not to be used any more. The
-/// peer reads what was written, and then its calls fail with EPIPE. ETIMEDOUT: the end is closed, and some of
-/// what was written may be lost (STRAIT_RPIPE_LINGER).
+/// Closes an end, after what was written has left. Addresses of the pipe, and memory at them, are not to be
+/// used any more. The peer reads what was written, and then its calls fail with EPIPE. ETIMEDOUT: the end is
+/// closed, and some of what was written may be lost (STRAIT_RPIPE_LINGER).
 ///
 /// # Safety
 /// `rp` is NULL or came from rpipe.
@@ -197,7 +198,8 @@ fn of_pipe(pipe: &Pipe) -> rpipe_stats {
     }
 }
 
-/// What the last call of this thread that failed has to say, and what to do about it. The text stays until the next failure.
+/// What the last call of this thread that failed has to say, and what to do about it. The text stays until
+/// the next failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn rerror() -> *const c_char {
     last()

@@ -8,12 +8,14 @@ use super::handles::{status, with};
 use super::types::*;
 use crate::{Error, Patience};
 
-/// Writes `size` bytes of memory of any kind, the host's or a device's, as a message, without a block of the program's: to a heap that is
-/// mapped or in memory of a device they are copied once, by the device where that has part. The memory may be used again when this returns. Waits for room as
-/// rmalloc does, and fails as rmalloc and rwrite do.
+/// Writes `size` bytes of memory of any kind, the host's or a device's, as a message, without a block of the
+/// program's: to a heap that is mapped or in memory of a device they are copied once, by the device where
+/// that has part. The memory may be used again when this returns. Waits for room as rmalloc does, and fails
+/// as rmalloc and rwrite do.
 ///
 /// # Safety
-/// `rp` is NULL or came from rpipe; so many bytes are readable at `from`, by the processor or by the device whose memory it is.
+/// `rp` is NULL or came from rpipe; so many bytes are readable at `from`, by the processor or by the device
+/// whose memory it is.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rwrite_from(rp: rpipe_t, from: *const c_void, size: usize) -> c_int {
     status(|| {
@@ -25,7 +27,8 @@ pub unsafe extern "C" fn rwrite_from(rp: rpipe_t, from: *const c_void, size: usi
     })
 }
 
-/// The heap of a reader's end with RPIPE_DEVICE, for kernels; waits until the writer has begun. EINVAL: the heap is the host's, or this is a writer's end.
+/// The heap of a reader's end with RPIPE_DEVICE, for kernels; waits until the writer has begun. EINVAL: the
+/// heap is the host's, or this is a writer's end.
 ///
 /// # Safety
 /// `rp` is NULL or came from rpipe; `device` is NULL or a structure whose first field is its size.

@@ -29,8 +29,9 @@ fn check(at: *const c_void, size: usize, what: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes a group of these ranks, this process's among them, in the same order at each of them; NULL: all processes of the job. Nothing
-/// is sent before it is used. Two processes that are in several groups together, or have full-duplex pipes to each other, make all these in the same order.
+/// Makes a group of these ranks, this process's among them, in the same order at each of them; NULL: all
+/// processes of the job. Nothing is sent before it is used. Two processes that are in several groups
+/// together, or have full-duplex pipes to each other, make all these in the same order.
 ///
 /// # Safety
 /// `group` is NULL or valid for a write; `members` is NULL or has so many ranks.
@@ -54,13 +55,15 @@ pub unsafe extern "C" fn rpipe_group_open(
     })
 }
 
-/// Broadcast: the `size` bytes of the member of rank `root` come to all others. Each member calls it, with the same root and size, and
-/// returns when its part is done: the root may return before others have the bytes. EPIPE: a member that this one needs has ended, or its call has failed; rerror
-/// names it. EMSGSIZE, EINVAL: the members do not call the same. After any of these the group is over: each call of it fails, at all members that
-/// wait for one another; close it, and make another one of those that are left.
+/// Broadcast: the `size` bytes of the member of rank `root` come to all others. Each member calls it, with
+/// the same root and size, and returns when its part is done: the root may return before others have the
+/// bytes. EPIPE: a member that this one needs has ended, or its call has failed; rerror names it. EMSGSIZE,
+/// EINVAL: the members do not call the same. After any of these the group is over: each call of it fails, at
+/// all members that wait for one another; close it, and make another one of those that are left.
 ///
 /// # Safety
-/// `group` is NULL or came from rpipe_group_open; `buffer` has so many bytes, which nothing else uses meanwhile.
+/// `group` is NULL or came from rpipe_group_open; `buffer` has so many bytes, which nothing else uses
+/// meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpipe_bcast(
     group: rpipe_group_t,
@@ -72,8 +75,8 @@ pub unsafe extern "C" fn rpipe_bcast(
     unsafe { rpipe_bcast_timed(group, root, buffer, size, RPIPE_FOREVER) }
 }
 
-/// As rpipe_bcast, and takes so long at most. ETIMEDOUT: it has taken longer; rerror names the members that were waited for. The group is over then: the calls of the others
-/// fail with EPIPE.
+/// As rpipe_bcast, and takes so long at most. ETIMEDOUT: it has taken longer; rerror names the members that
+/// were waited for. The group is over then: the calls of the others fail with EPIPE.
 ///
 /// # Safety
 /// Those of rpipe_bcast.
@@ -96,12 +99,14 @@ pub unsafe extern "C" fn rpipe_bcast_timed(
     })
 }
 
-/// Neighbour exchange: sends to each neighbour, and receives from each. A neighbour is a member that calls it, too, and has this one among its
-/// neighbours; members that have none need not call it. Messages may have any length, up to the room that the receiver gives. Of several neighbours that are one
-/// rank the first sent is the first received; this member may be its own. Errors are those of rpipe_bcast.
+/// Neighbour exchange: sends to each neighbour, and receives from each. A neighbour is a member that calls
+/// it, too, and has this one among its neighbours; members that have none need not call it. Messages may have
+/// any length, up to the room that the receiver gives. Of several neighbours that are one rank the first sent
+/// is the first received; this member may be its own. Errors are those of rpipe_bcast.
 ///
 /// # Safety
-/// `group` is NULL or came from rpipe_group_open; `neighbors` is NULL or has so many, with the memory that they tell of.
+/// `group` is NULL or came from rpipe_group_open; `neighbors` is NULL or has so many, with the memory that
+/// they tell of.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpipe_neighbor_exchange(
     group: rpipe_group_t,

@@ -1,5 +1,5 @@
-//! Pipes by the pointers and the addresses that a program has. What a pointer leads to is never freed, so that one of a closed pipe is
-//! an error.
+//! Pipes by the pointers and the addresses that a program has. What a pointer leads to is never freed, so
+//! that one of a closed pipe is an error.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -175,8 +175,8 @@ pub(super) fn with<T>(
     body(handle.pipe.lock()?.as_mut().ok_or_else(no_pipe)?, handle.id)
 }
 
-/// Does something with a pipe that may wait: other threads that wait for the pipe meanwhile have their turns, since what this one waits
-/// for may come of what they do.
+/// Does something with a pipe that may wait: other threads that wait for the pipe meanwhile have their turns,
+/// since what this one waits for may come of what they do.
 pub(super) fn in_turns<T>(
     rp: rpipe_t,
     time: Patience,
@@ -195,7 +195,8 @@ pub(super) fn in_turns<T>(
     Err(Error::Again)
 }
 
-/// Does something with a pipe, if this thread owns its lock. What is done panics nowhere, and has changed nothing where it says `None`.
+/// Does something with a pipe, if this thread owns its lock. What is done panics nowhere, and has changed
+/// nothing where it says `None`.
 #[inline(always)]
 pub(super) fn quickly<T>(rp: rpipe_t, body: impl FnOnce(&mut Pipe, u16) -> Option<T>) -> Option<T> {
     // SAFETY: as in `handle`.

@@ -16,8 +16,8 @@ static PID: AtomicI32 = AtomicI32::new(0);
 /// It has left its job by rfinalize.
 static LEFT: AtomicBool = AtomicBool::new(false);
 
-/// Joins the job that this process was started in, and tells its rank. `attr` may be NULL. Once that has succeeded it is an error, also
-/// after rfinalize.
+/// Joins the job that this process was started in, and tells its rank. `attr` may be NULL. Once that has
+/// succeeded it is an error, also after rfinalize.
 ///
 /// 0, or an errno below 0; rerror has its words.
 ///
@@ -85,9 +85,9 @@ fn leave() -> Result<(), Error> {
     groups.and(close_all(until)).and(context.close_by(until))
 }
 
-/// Leaves the job: closes all pipes, after what was written has left. Peers read what was written before. A program that ends
-/// without it has left too. ETIMEDOUT: it has left, and some of what was written may be lost
-/// (STRAIT_RPIPE_LINGER).
+/// Leaves the job: closes all pipes, after what was written has left. Peers read what was written before. A
+/// program that ends without it has left too. ETIMEDOUT: it has left, and some of what was written may be
+/// lost (STRAIT_RPIPE_LINGER).
 #[unsafe(no_mangle)]
 pub extern "C" fn rfinalize() -> c_int {
     status(|| {

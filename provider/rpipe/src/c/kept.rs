@@ -1,4 +1,5 @@
-//! What a program has a pointer to beside pipes. What a pointer leads to is never freed, so that one of what is closed is an error.
+//! What a program has a pointer to beside pipes. What a pointer leads to is never freed, so that one of what
+//! is closed is an error.
 
 use std::collections::VecDeque;
 use std::ptr;
@@ -15,7 +16,8 @@ pub(super) type Place<T> = Biased<Option<T>>;
 /// All places, and those of them that are empty, the longest empty first.
 type Places<T> = (Vec<&'static Place<T>>, VecDeque<&'static Place<T>>);
 
-/// So many of what was closed last have places that are not used again: a second close, by mistake, closes nothing else.
+/// So many of what was closed last have places that are not used again: a second close, by mistake, closes
+/// nothing else.
 pub(super) const CLOSED: usize = 64;
 
 /// What there is of one kind.

@@ -67,10 +67,12 @@ fn with<T>(
     })
 }
 
-/// Lends `size` bytes of memory, all zero, to the process of rank `borrower`, and returns when that process has them, by whichever of its calls of this
-/// library. From then on this process has nothing to do: it may compute, sleep, or make no call at all. Where the borrower's operations take
-/// progress here (frames, MPI, some providers of libfabric) a thread is started, which sleeps while nothing comes. EAGAIN: not within the time; nothing is
-/// lent then. EPIPE: the borrower has ended. EOPNOTSUPP: the path takes a thread here, and the program's MPI allows none.
+/// Lends `size` bytes of memory, all zero, to the process of rank `borrower`, and returns when that process
+/// has them, by whichever of its calls of this library. From then on this process has nothing to do: it may
+/// compute, sleep, or make no call at all. Where the borrower's operations take progress here (frames, MPI,
+/// some providers of libfabric) a thread is started, which sleeps while nothing comes. EAGAIN: not within the
+/// time; nothing is lent then. EPIPE: the borrower has ended. EOPNOTSUPP: the path takes a thread here, and
+/// the program's MPI allows none.
 ///
 /// # Safety
 /// `lent` is NULL or valid for a write.
@@ -88,7 +90,8 @@ pub unsafe extern "C" fn rlend(lent: *mut rlent_t, borrower: c_int, size: usize,
     })
 }
 
-/// Waits until the borrower has given the memory back, so long at most; EAGAIN then. EPIPE: it has ended. No lender has to call it.
+/// Waits until the borrower has given the memory back, so long at most; EAGAIN then. EPIPE: it has ended. No
+/// lender has to call it.
 ///
 /// # Safety
 /// `lent` is NULL or came from rlend.
@@ -106,9 +109,10 @@ pub unsafe extern "C" fn rlend_close(at: rlent_t) -> c_int {
     status(|| LENT.take(lent(at)).map(drop))
 }
 
-/// Borrows: the oldest memory that the process of rank `lender` lends to this one and that is not borrowed yet. Waits for it, so long at most; EAGAIN then.
-/// `policy` is RPIPE_NEXT_FIT and so on, or 0: as STRAIT_RPIPE_POLICY says. EPIPE: the lender has ended. EOPNOTSUPP: the path does not promise that a read finds what was
-/// written before it.
+/// Borrows: the oldest memory that the process of rank `lender` lends to this one and that is not borrowed
+/// yet. Waits for it, so long at most; EAGAIN then. `policy` is RPIPE_NEXT_FIT and so on, or 0: as
+/// STRAIT_RPIPE_POLICY says. EPIPE: the lender has ended. EOPNOTSUPP: the path does not promise that a read
+/// finds what was written before it.
 ///
 /// # Safety
 /// `borrowed` is NULL or valid for a write.
@@ -147,8 +151,9 @@ fn chosen(policy: c_uint) -> Result<Option<Policy>, Error> {
     }
 }
 
-/// Allocates a block of borrowed memory. Nothing is sent, and nothing waited for. RADDR_NULL, with errno, if not: ENOBUFS: there is no free block of that
-/// length; EMSGSIZE: there never is; EPIPE: the lender has ended, or has taken the memory back.
+/// Allocates a block of borrowed memory. Nothing is sent, and nothing waited for. RADDR_NULL, with errno, if
+/// not: ENOBUFS: there is no free block of that length; EMSGSIZE: there never is; EPIPE: the lender has
+/// ended, or has taken the memory back.
 ///
 /// # Safety
 /// `borrowed` is NULL or came from rborrow.
@@ -182,8 +187,9 @@ pub unsafe extern "C" fn rborrow_length(borrowed: rborrowed_t, addr: rborrow_add
     guard(|| with(borrowed, addr, |memory, block| Ok(memory.len(block)? as isize))).unwrap_or(-1)
 }
 
-/// The memory of a block, where it is mapped here, for loads and stores: until the block is freed or the memory is given back; also when the lender has
-/// ended. NULL, with errno, if it is not mapped (EOPNOTSUPP) or no block (ESTALE).
+/// The memory of a block, where it is mapped here, for loads and stores: until the block is freed or the
+/// memory is given back; also when the lender has ended. NULL, with errno, if it is not mapped (EOPNOTSUPP)
+/// or no block (ESTALE).
 ///
 /// # Safety
 /// `borrowed` is NULL or came from rborrow.
@@ -192,9 +198,10 @@ pub unsafe extern "C" fn rborrow_mem(borrowed: rborrowed_t, addr: rborrow_addr_t
     guard(|| with(borrowed, addr, |memory, block| Ok(memory.address(block)?.cast()))).unwrap_or(null_mut())
 }
 
-/// Writes `size` bytes to a block, from its byte `offset` on, without any call of the lender. They are in its memory when the call returns. Waits so long at most; EAGAIN: not
-/// all of them are known to be there; write them again. EMSGSIZE: the block has fewer bytes. ESTALE: there is no such block. EPIPE: the lender has ended, or has taken the memory
-/// back.
+/// Writes `size` bytes to a block, from its byte `offset` on, without any call of the lender. They are in its
+/// memory when the call returns. Waits so long at most; EAGAIN: not all of them are known to be there; write
+/// them again. EMSGSIZE: the block has fewer bytes. ESTALE: there is no such block. EPIPE: the lender has
+/// ended, or has taken the memory back.
 ///
 /// # Safety
 /// `borrowed` is NULL or came from rborrow; `from` has so many bytes, which nothing changes meanwhile.
@@ -217,11 +224,12 @@ pub unsafe extern "C" fn rborrow_write(
     })
 }
 
-/// Reads `size` bytes of a block, from its byte `offset` on, without any call of the lender. A block that was not written has what was there before: zeros
-/// at first. Errors are those of rborrow_write.
+/// Reads `size` bytes of a block, from its byte `offset` on, without any call of the lender. A block that was
+/// not written has what was there before: zeros at first. Errors are those of rborrow_write.
 ///
 /// # Safety
-/// `borrowed` is NULL or came from rborrow; `to` has room for so many bytes, which nothing else uses meanwhile.
+/// `borrowed` is NULL or came from rborrow; `to` has room for so many bytes, which nothing else uses
+/// meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rborrow_read(
     borrowed: rborrowed_t,

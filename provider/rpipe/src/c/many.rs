@@ -34,12 +34,14 @@ pub(super) fn forget_all() {
     drop(ALL.take_all());
 }
 
-/// Makes the readers' ends of pipes from `count` writers, which are read as one; `peers` are their ranks, in any order, or NULL for all
-/// other processes of the job. Each writer opens its end by rpipe, as that of any other pipe. A heap is made when its writer begins. Of
-/// `attr`, which may be NULL for pipes of any width, `iswriter` says nothing, and FD_PIPE is refused.
+/// Makes the readers' ends of pipes from `count` writers, which are read as one; `peers` are their ranks, in
+/// any order, or NULL for all other processes of the job. Each writer opens its end by rpipe, as that of any
+/// other pipe. A heap is made when its writer begins. Of `attr`, which may be NULL for pipes of any width,
+/// `iswriter` says nothing, and FD_PIPE is refused.
 ///
 /// # Safety
-/// `many` is NULL or valid for a write; `peers` is NULL or has so many ranks; `attr` is NULL or a structure that begins with its size.
+/// `many` is NULL or valid for a write; `peers` is NULL or has so many ranks; `attr` is NULL or a structure
+/// that begins with its size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpipe_many_open(
     many: *mut rpipe_many_t,
@@ -111,13 +113,16 @@ fn close_members(members: &[Member]) -> Result<(), Error> {
     members.iter().map(|member| close_member(member.0)).fold(Ok(()), Result::and)
 }
 
-/// Waits for the next message of any writer, of `size` bytes at most, so long at most, and gives its address, its pipe, for rmem, and its writer's
-/// rank. Writers come in turn: each that has written gets one message read before another gets a second one. A longer message stays (EMSGSIZE). Active messages are
-/// handled, by what rhandle has registered with their pipe. EPIPE: the writer of this rank and pipe has ended, and all that it wrote was read;
-/// each writer's end is reported once. When all writers have ended, EPIPE comes with the rank -1. EAGAIN: not within the time. `from` and `source` may be NULL.
+/// Waits for the next message of any writer, of `size` bytes at most, so long at most, and gives its address,
+/// its pipe, for rmem, and its writer's rank. Writers come in turn: each that has written gets one message
+/// read before another gets a second one. A longer message stays (EMSGSIZE). Active messages are handled, by
+/// what rhandle has registered with their pipe. EPIPE: the writer of this rank and pipe has ended, and all
+/// that it wrote was read; each writer's end is reported once. When all writers have ended, EPIPE comes with
+/// the rank -1. EAGAIN: not within the time. `from` and `source` may be NULL.
 ///
 /// # Safety
-/// `many` is NULL or came from rpipe_many_open; `addr`, `from` and `source` are each NULL or valid for a write.
+/// `many` is NULL or came from rpipe_many_open; `addr`, `from` and `source` are each NULL or valid for a
+/// write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpipe_many_read(
     many: rpipe_many_t,
@@ -201,8 +206,8 @@ fn next(
     }
 }
 
-/// The pipe of the writer of this rank, for rhandle and rpipe_get_stats. It is read by rpipe_many_read alone, and closed by rpipe_many_close.
-/// NULL, with errno, if there is none.
+/// The pipe of the writer of this rank, for rhandle and rpipe_get_stats. It is read by rpipe_many_read alone,
+/// and closed by rpipe_many_close. NULL, with errno, if there is none.
 ///
 /// # Safety
 /// `many` is NULL or came from rpipe_many_open.

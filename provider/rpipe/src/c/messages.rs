@@ -23,8 +23,9 @@ pub(super) fn patience(nanoseconds: i64) -> Patience {
     }
 }
 
-/// Allocates a block of the pipe's heap. Waits until the reader has freed enough, if it has anything to free. RADDR_NULL, with
-/// errno, if not: ENOBUFS: all is this end's; EMSGSIZE: it never fits; EPIPE: the peer is gone.
+/// Allocates a block of the pipe's heap. Waits until the reader has freed enough, if it has anything to free.
+/// RADDR_NULL, with errno, if not: ENOBUFS: all is this end's; EMSGSIZE: it never fits; EPIPE: the peer is
+/// gone.
 ///
 /// # Safety
 /// `rp` is NULL or came from rpipe.
@@ -88,7 +89,8 @@ fn slow_read(rp: rpipe_t, addr: *mut raddr_t, size: usize, nanoseconds: i64) -> 
     })
 }
 
-/// After an active message. `Again`: the time is over, and there may be more of them without end; a look takes as many as there can be at once.
+/// After an active message. `Again`: the time is over, and there may be more of them without end; a look
+/// takes as many as there can be at once.
 pub(super) fn is_enough(time: Patience, handled: &mut usize) -> Result<(), Error> {
     *handled += 1;
     let most = if time == Patience::Look { *SLOTS.end() } else { 1 };
@@ -119,8 +121,8 @@ pub unsafe extern "C" fn rmalloc_timed(rp: rpipe_t, size: usize, nanoseconds: i6
     slow_malloc(rp, size, 1, nanoseconds)
 }
 
-/// The memory of a block: one that was allocated, until it is written or freed; one that was read, until it is freed. NULL, with
-/// errno, if it is neither. A peer of ill will can write there at any time.
+/// The memory of a block: one that was allocated, until it is written or freed; one that was read, until it
+/// is freed. NULL, with errno, if it is neither. A peer of ill will can write there at any time.
 ///
 /// # Safety
 /// `rp` is NULL or came from rpipe.
@@ -138,7 +140,8 @@ pub extern "C" fn rlength(addr: raddr_t) -> isize {
     guard(|| with_address(addr, |pipe, address| pipe.len(address))).map_or(-1, |len| len as isize)
 }
 
-/// Writes: the block is the reader's from now on, which finds it as its next message. Does not wait for the reader.
+/// Writes: the block is the reader's from now on, which finds it as its next message. Does not wait for the
+/// reader.
 ///
 /// # Safety
 /// `rp` is NULL or came from rpipe.
@@ -150,8 +153,8 @@ pub unsafe extern "C" fn rwrite(rp: rpipe_t, addr: raddr_t) -> c_int {
     }
 }
 
-/// As rwrite, and waits so long at most for the path to take the message; 0: not at all. EAGAIN: it has not, and the block is still
-/// this end's. Memory that both ends map takes it at once.
+/// As rwrite, and waits so long at most for the path to take the message; 0: not at all. EAGAIN: it has not,
+/// and the block is still this end's. Memory that both ends map takes it at once.
 ///
 /// # Safety
 /// `rp` is NULL or came from rpipe.
@@ -179,8 +182,9 @@ pub unsafe extern "C" fn rflush(rp: rpipe_t, nanoseconds: i64) -> c_int {
     status(|| with(rp, |pipe, _| pipe.flush(patience(nanoseconds))))
 }
 
-/// Waits for the next message, of `size` bytes at most, and gives its address; rlength has its length. A longer one stays
-/// (EMSGSIZE). Active messages before it are handled. EPIPE: all was read, and the peer is gone. Programs call it as rread, with the address by its name.
+/// Waits for the next message, of `size` bytes at most, and gives its address; rlength has its length. A
+/// longer one stays (EMSGSIZE). Active messages before it are handled. EPIPE: all was read, and the peer is
+/// gone. Programs call it as rread, with the address by its name.
 ///
 /// # Safety
 /// `rp` is NULL or came from rpipe; `addr` is NULL or valid for a write.
@@ -197,7 +201,8 @@ pub unsafe extern "C" fn rread_into(rp: rpipe_t, addr: *mut raddr_t, size: usize
     slow_read(rp, addr, size, RPIPE_FOREVER)
 }
 
-/// As rread_into, and waits so long at most; 0: not at all; EAGAIN then, also while active messages come without end.
+/// As rread_into, and waits so long at most; 0: not at all; EAGAIN then, also while active messages come
+/// without end.
 ///
 /// # Safety
 /// `rp` is NULL or came from rpipe; `addr` is NULL or valid for a write.
@@ -217,7 +222,8 @@ pub(super) fn handle(rp: rpipe_t, read: raddr_t, number: u16) -> Result<(), Erro
     let (bytes, len) = with_address(read, |pipe, address| Ok((pipe.address(address)?, pipe.len(address)?)))?;
     let handler = handlers(rp)?.get(&number).copied();
     if let Some(handler) = handler {
-        // SAFETY: the program's function, with what it was registered with; the block is this end's until it is freed below.
+        // SAFETY: the program's function, with what it was registered with; the block is this end's until it
+        // is freed below.
         unsafe { (handler.call)(handler.arg, rp, bytes.cast(), len) };
     }
     // The handler may have closed the pipe.
@@ -230,8 +236,8 @@ pub(super) fn handle(rp: rpipe_t, read: raddr_t, number: u16) -> Result<(), Erro
     }
 }
 
-/// Registers what is called for active messages of this number, 1 to 32767; NULL: nothing. They are handled in the order of all messages, within
-/// rread and its like.
+/// Registers what is called for active messages of this number, 1 to 32767; NULL: nothing. They are handled
+/// in the order of all messages, within rread and its like.
 ///
 /// # Safety
 /// `rp` is NULL or came from rpipe; the function may be called as long as the pipe is open.
@@ -250,7 +256,8 @@ pub unsafe extern "C" fn rhandle(rp: rpipe_t, number: c_int, handler: rhandler_t
     })
 }
 
-/// Writes a block as an active message: the reader's handler of this number gets it, and the block comes back after that.
+/// Writes a block as an active message: the reader's handler of this number gets it, and the block comes back
+/// after that.
 ///
 /// # Safety
 /// `rp` is NULL or came from rpipe.
@@ -262,8 +269,8 @@ pub unsafe extern "C" fn rwrite_am(rp: rpipe_t, addr: raddr_t, number: c_int) ->
     })
 }
 
-/// The length of the next message, without reading it, or EAGAIN below 0. Called again and again it finds each message, and EPIPE once all was
-/// read and the peer is gone.
+/// The length of the next message, without reading it, or EAGAIN below 0. Called again and again it finds
+/// each message, and EPIPE once all was read and the peer is gone.
 ///
 /// # Safety
 /// `rp` is NULL or came from rpipe.
@@ -273,8 +280,8 @@ pub unsafe extern "C" fn rpeek(rp: rpipe_t) -> isize {
     peeked.map_or_else(|code| code as isize, |len| len as isize)
 }
 
-/// Frees a block: one that was read, which becomes the writer's again, or one that was allocated and not written. ESTALE: it is
-/// none of these, or was freed before.
+/// Frees a block: one that was read, which becomes the writer's again, or one that was allocated and not
+/// written. ESTALE: it is none of these, or was freed before.
 #[unsafe(no_mangle)]
 pub extern "C" fn rfree(addr: raddr_t) -> c_int {
     match quickly_with_address(addr, |pipe, address| pipe.free_quickly(address)) {
@@ -283,8 +290,9 @@ pub extern "C" fn rfree(addr: raddr_t) -> c_int {
     }
 }
 
-/// Waits until one of `count` pipes has a message, so long at most: its index, or EAGAIN below 0. A pipe whose peer is gone
-/// counts as one that has a message: rread tells. After some looks the process sleeps until a writer wakes it.
+/// Waits until one of `count` pipes has a message, so long at most: its index, or EAGAIN below 0. A pipe
+/// whose peer is gone counts as one that has a message: rread tells. After some looks the process sleeps
+/// until a writer wakes it.
 ///
 /// # Safety
 /// `pipes` has so many pipes, each from rpipe.
@@ -308,16 +316,16 @@ pub unsafe extern "C" fn rwait(pipes: *const rpipe_t, count: usize, nanoseconds:
     .unwrap_or_else(|code| code)
 }
 
-/// A descriptor for poll(2): readable once something may have come for a pipe that rpipe_arm has said may be slept for. An
-/// errno below 0 if there is none.
+/// A descriptor for poll(2): readable once something may have come for a pipe that rpipe_arm has said may be
+/// slept for. An errno below 0 if there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpipe_fd() -> c_int {
     let none = || Error::Unsupported("this backend has no descriptor: poll with rread_timed".into());
     guard(|| job()?.descriptor().ok_or_else(none)).unwrap_or_else(|code| code)
 }
 
-/// Prepares for sleeping on rpipe_fd until this pipe has a message. 0: sleep; EAGAIN below 0: there is something to read, or to
-/// do, already.
+/// Prepares for sleeping on rpipe_fd until this pipe has a message. 0: sleep; EAGAIN below 0: there is
+/// something to read, or to do, already.
 ///
 /// # Safety
 /// `rp` is NULL or came from rpipe.

@@ -1,4 +1,5 @@
-//! What rwait waits with: pipes by their pointers, sleep, and the wake of it. Ends of many writers that cannot be kept.
+//! What rwait waits with: pipes by their pointers, sleep, and the wake of it. Ends of many writers that
+//! cannot be kept.
 
 use std::ptr::{null, null_mut};
 use std::sync::atomic::Ordering::SeqCst;

@@ -38,8 +38,9 @@ pub const RPIPE_DEFERRED: u32 = 4096;
 /// The writer learns of freed blocks when it allocates; the default for best-fit and worst-fit.
 pub const RPIPE_IMMEDIATE: u32 = 8192;
 
-/// Memory of a CUDA device, that of the calling thread's context or of STRAIT_RPIPE_DEVICE: the heap of a reader's end, the blocks of a
-/// writer's. The other end may have the host's. rmem gives the device's pointer.
+/// Memory of a CUDA device, that of the calling thread's context or of STRAIT_RPIPE_DEVICE: the heap of a
+/// reader's end, the blocks of a writer's. The other end may have the host's. rmem gives the device's
+/// pointer.
 pub const RPIPE_DEVICE: u32 = 65536;
 /// Reader, with RPIPE_DEVICE: kernels wait for messages; see rpipe_on_device.
 pub const RPIPE_NUMBERS: u32 = 131072;
@@ -50,8 +51,8 @@ pub const RPIPE_UNBOUNDED: usize = 0;
 /// Nanoseconds: as long as the peer is there.
 pub const RPIPE_FOREVER: i64 = -1;
 
-/// What is called for an active message: with what was said at rhandle, the pipe, the bytes and how many. It may call every function,
-/// also of this pipe; the bytes are there until it returns.
+/// What is called for an active message: with what was said at rhandle, the pipe, the bytes and how many. It
+/// may call every function, also of this pipe; the bytes are there until it returns.
 pub type rhandler_t =
     Option<unsafe extern "C" fn(arg: *mut c_void, rp: rpipe_t, bytes: *mut c_void, size: usize)>;
 
@@ -83,8 +84,8 @@ pub struct rpipe_attr {
     pub slots: usize,
 }
 
-/// What a pipe has done and has now. The writer's counts are those of the heap's book; of a full-duplex pipe they are what is
-/// told, with the messages of the reader beside.
+/// What a pipe has done and has now. The writer's counts are those of the heap's book; of a full-duplex pipe
+/// they are what is told, with the messages of the reader beside.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rpipe_stats {
@@ -118,15 +119,16 @@ pub struct rpipe_stats {
     /// Writer: the policy, and the synchronization.
     pub policy: [c_char; 16],
     pub sync: [c_char; 16],
-    /// Writer: messages of up to so many bytes travel in their slot; longer ones of up to so many are copied by the path, 0: none. Others
-    /// go from their block.
+    /// Writer: messages of up to so many bytes travel in their slot; longer ones of up to so many are copied
+    /// by the path, 0: none. Others go from their block.
     pub in_slot: u64,
     pub injected: u64,
     /// Where `injected` comes from: measured, given or a default, and why so.
     pub injected_why: [c_char; 160],
 }
 
-/// What tells a kernel of a message, in memory of the device. Each half is there at once: the message is there when both have its number.
+/// What tells a kernel of a message, in memory of the device. Each half is there at once: the message is
+/// there when both have its number.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rpipe_number {
@@ -151,7 +153,8 @@ pub struct rpipe_device {
     pub heap_size: usize,
     /// Bytes by which rpipe_number.place counts.
     pub granule: usize,
-    /// With RPIPE_NUMBERS: `slots` of them, in memory of the device; that of message n, counted from 1, has the index (n - 1) % slots. Else NULL.
+    /// With RPIPE_NUMBERS: `slots` of them, in memory of the device; that of message n, counted from 1, has
+    /// the index (n - 1) % slots. Else NULL.
     pub numbers: *const rpipe_number,
     pub slots: usize,
     /// The number, counted from 1, of the message that rread gives next.

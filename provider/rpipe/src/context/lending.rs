@@ -201,7 +201,8 @@ impl Inner {
         }
     }
 
-    /// Gives borrowed memory back, with the region of this process that operations on it used: both once none is under way.
+    /// Gives borrowed memory back, with the region of this process that operations on it used: both once none
+    /// is under way.
     pub(crate) fn give_back(&mut self, name: Name, region: Option<RegionId>) -> Result<(), Error> {
         let Some(one) = self.lends.borrowed.get_mut(&name) else { return Ok(()) };
         if forked::is_child() || !self.open {

@@ -14,7 +14,8 @@ pub(crate) enum Fate {
     Back,
     /// The reader has messages to get from there: it is given back when that closes its end, or is gone.
     Wanted,
-    /// The reader puts there what it frees, as long as it has its end open: likewise, but leaving the job waits for none of it.
+    /// The reader puts there what it frees, as long as it has its end open: likewise, but leaving the job
+    /// waits for none of it.
     Reached,
     /// An operation of this process has not ended, and may write there: it stays until the job is left.
     InUse,
@@ -78,8 +79,8 @@ impl Inner {
         }
     }
 
-    /// An error if there is no descriptor, or no memory, for what the peer has sent, now: what is waited for may be behind it. Nothing is
-    /// lost, and a call that is made once there is one goes on.
+    /// An error if there is no descriptor, or no memory, for what the peer has sent, now: what is waited for
+    /// may be behind it. Nothing is lost, and a call that is made once there is one goes on.
     pub(crate) fn takes_in(&mut self, peer: Rank) -> Result<(), Error> {
         if self.lacks.is_empty() {
             return Ok(());
@@ -98,7 +99,8 @@ impl Inner {
         self.stream(no).map(|stream| stream.peer).map_or(Ok(()), |peer| self.takes_in(peer))
     }
 
-    /// Whether the peer's end has begun to set the stream up, or never will, or not before there are descriptors.
+    /// Whether the peer's end has begun to set the stream up, or never will, or not before there are
+    /// descriptors.
     pub(crate) fn has_begun(&mut self, no: u32) -> bool {
         let met = self.stream(no).is_some_and(|stream| stream.met.is_some());
         met || self.still_comes(no).is_err()
@@ -123,7 +125,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether the peer's end may begin yet. A peer that has left the job before is found out by a connection to it.
+    /// Whether the peer's end may begin yet. A peer that has left the job before is found out by a connection
+    /// to it.
     pub(crate) fn may_begin(&mut self, no: u32) -> bool {
         let Some(peer) = self.stream(no).map(|stream| stream.peer) else { return false };
         if self.has_begun(no) || forked::is_child() {
@@ -163,7 +166,8 @@ impl Inner {
         }
     }
 
-    /// An error if operations on the peer's memory end in nothing: it is gone. One that has closed its end ends them itself.
+    /// An error if operations on the peer's memory end in nothing: it is gone. One that has closed its end
+    /// ends them itself.
     pub(crate) fn can_reach(&mut self, no: u32) -> Result<(), Error> {
         let closed = self.stream(no).is_some_and(|stream| stream.closed == Some(Reason::Done));
         let gone = self.stream(no).is_some_and(|stream| stream.fault.is_some()) || self.is_gone(no);

@@ -98,7 +98,8 @@ impl Inner {
         self.say(no, &Control::Writer { width, manner }, true)
     }
 
-    /// What was made for a reader that cannot begin: the next call, or the writer's hello, tries again, and is told.
+    /// What was made for a reader that cannot begin: the next call, or the writer's hello, tries again, and
+    /// is told.
     fn unmake_heap(&mut self, no: u32) {
         let Some(stream) = self.stream(no) else { return };
         stream.said = false;

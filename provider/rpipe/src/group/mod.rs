@@ -1,8 +1,9 @@
 //! Processes that broadcast to each other, and exchange with neighbours, over pipes between each two of them.
 //!
-//! A pipe is set up when a message first goes that way: a broadcast uses those along a binomial tree. A member that ends, or whose
-//! call fails, ends the calls of all that wait for it: each member is told, with the rank that it began with, and all pipes of the group are
-//! closed. From then on each call of the group is that error.
+//! A pipe is set up when a message first goes that way: a broadcast uses those along a binomial tree. A
+//! member that ends, or whose call fails, ends the calls of all that wait for it: each member is told, with
+//! the rank that it began with, and all pipes of the group are closed. From then on each call of the group is
+//! that error.
 
 mod pieces;
 #[cfg(all(test, not(loom)))]
@@ -74,8 +75,8 @@ pub(crate) struct Exchange {
 }
 
 impl Group {
-    /// The group of these ranks, in this order at each of them. Nothing is sent. Each member opens its groups with another in the
-    /// same order, and full-duplex pipes to it count as such.
+    /// The group of these ranks, in this order at each of them. Nothing is sent. Each member opens its groups
+    /// with another in the same order, and full-duplex pipes to it count as such.
     pub fn open(context: &Arc<Context>, ranks: &[Rank]) -> Result<Group, Error> {
         let me = ranks.iter().position(|rank| *rank == context.rank());
         let me = me.ok_or_else(|| {
@@ -117,7 +118,8 @@ impl Group {
     /// As [`Group::bcast`].
     ///
     /// # Safety
-    /// `len` bytes are readable at the root, and writable at the others, and nothing else uses them meanwhile.
+    /// `len` bytes are readable at the root, and writable at the others, and nothing else uses them
+    /// meanwhile.
     pub(crate) unsafe fn bcast_at(
         &mut self,
         root: Rank,
@@ -131,7 +133,8 @@ impl Group {
         let what = pieces::bcast(root, self.broadcasts);
         self.broadcasts += 1;
         let place = |relative: usize| (relative + root) % n;
-        // A binomial tree: the parent's number lacks the lowest bit of this one's, and children have a lower one.
+        // A binomial tree: the parent's number lacks the lowest bit of this one's, and children have a lower
+        // one.
         let mine = (self.me + n - root) % n;
         if mine != 0 {
             self.incoming.push(Incoming::new(place(mine & (mine - 1)), what, (bytes, len), true));
@@ -146,13 +149,14 @@ impl Group {
         self.run(mine != 0, patience)
     }
 
-    /// Sends to each neighbour, and receives from each; they call it, too, and have this member among theirs. Of several that are one
-    /// rank the first sent is the first received.
+    /// Sends to each neighbour, and receives from each; they call it, too, and have this member among theirs.
+    /// Of several that are one rank the first sent is the first received.
     pub fn neighbor_exchange(&mut self, neighbors: &mut [Neighbor<'_>]) -> Result<(), Error> {
         self.neighbor_exchange_timed(neighbors, Patience::Forever)
     }
 
-    /// As [`Group::neighbor_exchange`], within a time. [`Error::TimedOut`]: it was not enough, and the group is over.
+    /// As [`Group::neighbor_exchange`], within a time. [`Error::TimedOut`]: it was not enough, and the group
+    /// is over.
     pub fn neighbor_exchange_timed(
         &mut self,
         neighbors: &mut [Neighbor<'_>],
@@ -230,7 +234,8 @@ impl Group {
     /// The group is over for this: each member is told.
     #[cold]
     fn end(&mut self, (place, error): Fault) -> Error {
-        // It may have said why before it ended, on a connection that is not accepted yet: what comes there is taken by the second.
+        // It may have said why before it ended, on a connection that is not accepted yet: what comes there is
+        // taken by the second.
         for _ in 0..2 {
             let _ = self.context.progress();
         }

@@ -1,4 +1,5 @@
-//! Messages of a call of a group, in pieces. The first piece of each begins with what call it is of, and how many bytes there are in all.
+//! Messages of a call of a group, in pieces. The first piece of each begins with what call it is of, and how
+//! many bytes there are in all.
 
 use std::ptr;
 
@@ -9,7 +10,8 @@ pub(super) const HEAD: usize = 16;
 /// What a message of an exchange begins with.
 pub(super) const EXCHANGE: u64 = 1;
 
-/// The same of a broadcast from this place, the n-th of the group: what a member has sent as the root of an earlier one is not taken for it.
+/// The same of a broadcast from this place, the n-th of the group: what a member has sent as the root of an
+/// earlier one is not taken for it.
 pub(super) fn bcast(root: usize, number: u64) -> u64 {
     2 | (root as u64 & u64::from(u32::MAX)) << 8 | number << 40
 }
@@ -81,7 +83,8 @@ impl Incoming {
         if len > total - self.got {
             return Err(Error::Broken("more bytes came than the member has said".into()));
         }
-        // SAFETY: `len` bytes follow the head; the room has `total` bytes at least (`check`), of which `got` are filled.
+        // SAFETY: `len` bytes follow the head; the room has `total` bytes at least (`check`), of which `got`
+        // are filled.
         unsafe { ptr::copy_nonoverlapping(at.add(head), self.to.0.add(self.got), len) };
         self.got += len;
         Ok(())

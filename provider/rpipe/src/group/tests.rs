@@ -1,4 +1,5 @@
-//! Groups of contexts of one process, each in a thread, over memory that is mapped, memory that is not, and frames.
+//! Groups of contexts of one process, each in a thread, over memory that is mapped, memory that is not, and
+//! frames.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;

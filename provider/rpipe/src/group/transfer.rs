@@ -108,7 +108,8 @@ impl Group {
         wakes
     }
 
-    /// Moves what can be moved now; whether anything was. `ask`: also sets ends up, and asks whether members are there.
+    /// Moves what can be moved now; whether anything was. `ask`: also sets ends up, and asks whether members
+    /// are there.
     fn step(&mut self, relay: bool, ask: bool) -> Result<bool, Fault> {
         let mut moved = false;
         for at in 0..self.incoming.len() {
@@ -174,7 +175,8 @@ impl Group {
             let len = (there.unwrap_or(0) - one.sent).min(PIECE.min(heap / 4) - head);
             let Some(block) = pipe.alloc_now(head + len)? else { break };
             let to = pipe.address(block)?;
-            // SAFETY: a block of so many bytes, which is this end's; the bytes are the caller's, and are there (`there`).
+            // SAFETY: a block of so many bytes, which is this end's; the bytes are the caller's, and are
+            // there (`there`).
             unsafe {
                 if head != 0 {
                     to.cast::<u64>().write_unaligned(one.what.to_le());

@@ -6,7 +6,8 @@ use super::lengths::End;
 use super::{Heap, Policy};
 
 impl Heap {
-    /// The free block that an allocation comes from, and where `want` granules fit into it on a multiple of `align`.
+    /// The free block that an allocation comes from, and where `want` granules fit into it on a multiple of
+    /// `align`.
     #[inline]
     pub(super) fn choose(&mut self, want: u32, align: u32) -> Option<(Hole, u32)> {
         let aside = self.aside;

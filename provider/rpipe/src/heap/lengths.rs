@@ -5,9 +5,9 @@ use super::hole::{Hole, fit};
 use crate::Error;
 use crate::memory::zeroed;
 
-/// Blocks of one length are a tree by the bits of their places, the highest first: below a node are on the left those whose next
-/// bit is 0, on the right the others. So no path is longer than a place has bits, nothing is balanced, and a block that is the
-/// only one of its length, as most are, takes one store.
+/// Blocks of one length are a tree by the bits of their places, the highest first: below a node are on the
+/// left those whose next bit is 0, on the right the others. So no path is longer than a place has bits,
+/// nothing is balanced, and a block that is the only one of its length, as most are, takes one store.
 #[derive(Debug)]
 pub(super) struct Lengths {
     /// Lengths of which there is a block.
@@ -20,7 +20,8 @@ pub(super) struct Lengths {
     top: u32,
 }
 
-/// Which children are visited first, and where the first of a length is: at its least place, or at its greatest.
+/// Which children are visited first, and where the first of a length is: at its least place, or at its
+/// greatest.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Least = 0,
@@ -97,8 +98,8 @@ impl Lengths {
         self.some.last().unwrap_or(0) as u32
     }
 
-    /// The shortest (`Least`) or longest that `want` granules fit into on a multiple of `align`; of several of one length that at
-    /// the same end of the heap.
+    /// The shortest (`Least`) or longest that `want` granules fit into on a multiple of `align`; of several
+    /// of one length that at the same end of the heap.
     #[inline]
     pub(super) fn choose(&self, end: End, want: u32, align: u32) -> Option<(Hole, u32)> {
         let mut len = match end {
@@ -137,7 +138,8 @@ impl Lengths {
         }
     }
 
-    /// As [`Lengths::choose`], of this length, where its outermost block does not fit: each is looked at, at most.
+    /// As [`Lengths::choose`], of this length, where its outermost block does not fit: each is looked at, at
+    /// most.
     #[cold]
     fn aligned(&self, len: usize, end: End, want: u32, align: u32) -> Option<(Hole, u32)> {
         let mut found: Option<(Hole, u32)> = None;

@@ -1,8 +1,8 @@
-//! Which side has which blocks of a pipe's heap, by the writer's count: they are free, held by the writer, or sent to the reader. The heap's
-//! bytes are elsewhere; the peer reaches none of this.
+//! Which side has which blocks of a pipe's heap, by the writer's count: they are free, held by the writer, or
+//! sent to the reader. The heap's bytes are elsewhere; the peer reaches none of this.
 //!
-//! Free blocks are always as long as can be: one that becomes free is joined with its neighbours at once. A block is named by
-//! where it begins and by a generation, which changes each time a block begins there.
+//! Free blocks are always as long as can be: one that becomes free is joined with its neighbours at once. A
+//! block is named by where it begins and by a generation, which changes each time a block begins there.
 
 mod bits;
 mod choose;
@@ -79,8 +79,9 @@ pub struct Heap {
     policy: Policy,
     /// Next-fit goes on from here, and then from the beginning of the heap. It may be the end of the heap.
     rover: u32,
-    /// A free block that is in none of the above, or of no length: what was left of the last one that was taken from. Taking from
-    /// its front, and giving back what was taken last, changes these numbers alone. With next-fit it begins at `rover`.
+    /// A free block that is in none of the above, or of no length: what was left of the last one that was
+    /// taken from. Taking from its front, and giving back what was taken last, changes these numbers alone.
+    /// With next-fit it begins at `rover`.
     aside: Hole,
     used: u32,
     /// Free blocks in the index.
@@ -138,8 +139,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Allocates `len` bytes (0 is taken for 1) on a multiple of `align` bytes, a power of two of [`ALIGN_MOST`] at most. `None`:
-    /// no free block is long enough.
+    /// Allocates `len` bytes (0 is taken for 1) on a multiple of `align` bytes, a power of two of
+    /// [`ALIGN_MOST`] at most. `None`: no free block is long enough.
     #[inline(always)]
     pub fn alloc(&mut self, len: usize, align: usize) -> Option<Block> {
         let bytes = len.max(1);
@@ -273,8 +274,9 @@ impl Heap {
         }
     }
 
-    /// The reader has freed all blocks of this range: a run of blocks that were sent, from the beginning of one to
-    /// the end of one; how many. If it is anything else the heap stays as it is, and the peer has broken the protocol.
+    /// The reader has freed all blocks of this range: a run of blocks that were sent, from the beginning of
+    /// one to the end of one; how many. If it is anything else the heap stays as it is, and the peer has
+    /// broken the protocol.
     #[inline]
     pub fn free_run(&mut self, from: u32, len: u32) -> Result<usize, Error> {
         let wrong =

@@ -8,9 +8,10 @@ use crate::memory::zeroed;
 const SHIFT: u32 = 4;
 const FAMILY: usize = 1 << SHIFT;
 
-/// Places in groups of 64. A bound is what no block that begins in the group is longer than. It rises with a longer block, stays
-/// when that is taken, and falls when the group was searched for nothing; so each block that is entered pays for one such search
-/// at most, and searches pass by groups, and groups of groups, of blocks that are too short.
+/// Places in groups of 64. A bound is what no block that begins in the group is longer than. It rises with a
+/// longer block, stays when that is taken, and falls when the group was searched for nothing; so each block
+/// that is entered pays for one such search at most, and searches pass by groups, and groups of groups, of
+/// blocks that are too short.
 #[derive(Debug)]
 pub(super) struct Places {
     /// Where blocks begin: a word for each group.
@@ -73,7 +74,8 @@ impl Places {
         longest
     }
 
-    /// The first, of those that begin at `from` or behind it, that `want` granules fit into on a multiple of `align`.
+    /// The first, of those that begin at `from` or behind it, that `want` granules fit into on a multiple of
+    /// `align`.
     #[inline]
     pub(super) fn first(
         &mut self,

@@ -163,7 +163,8 @@ impl Borrowed {
         Ok(self.heap.offset(block.granule) + at)
     }
 
-    /// Writes bytes at `at` of a block. They are in the lender's memory when it returns. `Again`: not all within the time; write them again.
+    /// Writes bytes at `at` of a block. They are in the lender's memory when it returns. `Again`: not all
+    /// within the time; write them again.
     #[inline]
     pub fn write(&mut self, block: Block, at: usize, bytes: &[u8], patience: Patience) -> Result<(), Error> {
         // SAFETY: a slice.
@@ -214,7 +215,8 @@ impl Borrowed {
         Ok(())
     }
 
-    /// Where a block is in this process, if the memory is mapped: as long as this object is there, also when the lender has ended.
+    /// Where a block is in this process, if the memory is mapped: as long as this object is there, also when
+    /// the lender has ended.
     pub fn address(&mut self, block: Block) -> Result<*mut u8, Error> {
         let place = self.place(block, 0, 0)?;
         self.check()?;

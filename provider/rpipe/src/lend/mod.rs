@@ -1,8 +1,9 @@
-//! Memory of a process that makes no calls (memory disaggregation): it lends the memory, and another process, the borrower, allocates in it,
-//! writes to it and reads from it by one-sided operations.
+//! Memory of a process that makes no calls (memory disaggregation): it lends the memory, and another process,
+//! the borrower, allocates in it, writes to it and reads from it by one-sided operations.
 //!
-//! The borrower keeps the book, in memory of its own, and the lender has none of it. Where the memory is mapped, an operation is a copy. Else it is
-//! a put or a get; where that takes progress of the lender's, the lender has a thread for it, which sleeps while nothing comes.
+//! The borrower keeps the book, in memory of its own, and the lender has none of it. Where the memory is
+//! mapped, an operation is a copy. Else it is a put or a get; where that takes progress of the lender's, the
+//! lender has a thread for it, which sleeps while nothing comes.
 
 mod borrowed;
 mod remote;
@@ -91,8 +92,9 @@ fn wait_for<T>(
 }
 
 impl Lent {
-    /// Lends so many bytes, all zero, to a process. Returns when that process has them, by whichever of its calls. From then on this process need
-    /// not make any call. `Again`: it has not within the time, and nothing is lent.
+    /// Lends so many bytes, all zero, to a process. Returns when that process has them, by whichever of its
+    /// calls. From then on this process need not make any call. `Again`: it has not within the time, and
+    /// nothing is lent.
     pub fn open(
         context: &Arc<Context>,
         borrower: Rank,

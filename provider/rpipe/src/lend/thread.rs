@@ -11,7 +11,8 @@ use crate::{Error, forked};
 
 /// Between two looks where nothing wakes.
 const SHORT: Duration = Duration::from_micros(200);
-/// How long it sleeps at most, in milliseconds: it has to see that it is to end; and where the path does not promise to wake it.
+/// How long it sleeps at most, in milliseconds: it has to see that it is to end; and where the path does not
+/// promise to wake it.
 const LONG: i32 = 50;
 const UNSURE: i32 = 1;
 

@@ -1,8 +1,10 @@
-//! Which messages the path copies when they are written: as the environment says, or measured when the first pipe over a path is set up.
+//! Which messages the path copies when they are written: as the environment says, or measured when the first
+//! pipe over a path is set up.
 //!
-//! An injected message's block is free at once, and has no completion; a longer one is put from its block. Each way is timed to the
-//! end of a get that is started behind it, which the reader's process, or its adapter, answers. The bytes go to a part of the reader's region that
-//! nothing reads, so that one that comes late does no harm.
+//! An injected message's block is free at once, and has no completion; a longer one is put from its block.
+//! Each way is timed to the end of a get that is started behind it, which the reader's process, or its
+//! adapter, answers. The bytes go to a part of the reader's region that nothing reads, so that one that comes
+//! late does no harm.
 
 use std::time::{Duration, Instant};
 
@@ -96,7 +98,8 @@ pub(super) fn choose(context: &Context, no: u32, peer: Rank, ready: &Ready, pati
     Chosen { op: trials.op, begun: trials.begun, ..chosen }
 }
 
-/// Whether to inject saves a sixteenth of the time at least, by the medians and by the shortest: less is what two measurements differ by.
+/// Whether to inject saves a sixteenth of the time at least, by the medians and by the shortest: less is what
+/// two measurements differ by.
 fn saves(put: Times, inject: Times) -> bool {
     let less = |put: u64, inject: u64| inject.saturating_mul(16) <= put.saturating_mul(15);
     less(put.median, inject.median) && less(put.least, inject.least)

@@ -1,4 +1,5 @@
-//! Processes that have no descriptor for what a peer has sent, and for a connection to it: calls that wait say so, and go on later.
+//! Processes that have no descriptor for what a peer has sent, and for a connection to it: calls that wait
+//! say so, and go on later.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;

@@ -109,7 +109,8 @@ fn what_a_reader_frees_has_where_to_go_until_it_closes_its_end() {
     }
 }
 
-/// A peer that makes no calls, over frames: each timed call ends all the same, and what it has begun goes on later.
+/// A peer that makes no calls, over frames: each timed call ends all the same, and what it has begun goes on
+/// later.
 #[test]
 fn a_peer_that_makes_no_calls_holds_no_timed_call() {
     let [a, b] = job("stopped", &frames());

@@ -1,7 +1,8 @@
 //! A stream: one direction of a pipe, from a writer's end to a reader's.
 //!
-//! The reader's region has the slots, the tags of immediate synchronization, and the heap; the writer's has a line of state, the
-//! tags of deferred synchronization, and a heap of the same length where the reader's is not mapped.
+//! The reader's region has the slots, the tags of immediate synchronization, and the heap; the writer's has a
+//! line of state, the tags of deferred synchronization, and a heap of the same length where the reader's is
+//! not mapped.
 
 #[cfg(all(test, not(loom)))]
 mod hostile_tests;
@@ -39,7 +40,8 @@ const CLOSING: std::time::Duration = std::time::Duration::from_secs(1);
 /// What an end has done and has now.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
-    /// Bytes of the heap, and of those the ones in use and free; writer: by its book; reader: what it has not freed.
+    /// Bytes of the heap, and of those the ones in use and free; writer: by its book; reader: what it has not
+    /// freed.
     pub heap: u64,
     pub used: u64,
     pub free: u64,
@@ -53,7 +55,8 @@ pub struct Stats {
     /// Tags that told the writer of freed blocks, and how often they were put or fetched.
     pub tags: u64,
     pub syncs: u64,
-    /// Messages of up to so many bytes travel in their slot, and longer ones of up to so many are copied by the path; writer only.
+    /// Messages of up to so many bytes travel in their slot, and longer ones of up to so many are copied by
+    /// the path; writer only.
     pub in_slot: usize,
     pub injected: usize,
     /// Where `injected` comes from: measured, given or a default, and why so; writer only.

@@ -10,7 +10,8 @@ use crate::slot::{self, FLAG, INLINE, Notice, SLOT};
 use crate::{Block, Error, Put};
 
 impl Writer {
-    /// Sends over a path that is not mapped. `Again`: nothing has left within the time. What has left in part is told of by later calls.
+    /// Sends over a path that is not mapped. `Again`: nothing has left within the time. What has left in part
+    /// is told of by later calls.
     pub(super) fn put(&mut self, block: Block, notice: Notice, patience: Patience) -> Result<(), Error> {
         let (no, peer) = (self.no, self.peer);
         // Those before come first.

@@ -32,7 +32,8 @@ pub struct Taken {
     pub handler: u16,
 }
 
-/// Of so many looks that a program makes by itself one makes progress, where the others need none to find a message.
+/// Of so many looks that a program makes by itself one makes progress, where the others need none to find a
+/// message.
 const PEEKS: u32 = 64;
 
 #[derive(Debug)]
@@ -133,8 +134,8 @@ impl Reader {
         }
     }
 
-    /// The next message, if it is there, is to be had without a word to the backend, is of `most` bytes at most and no active one, and nothing
-    /// is wrong with it.
+    /// The next message, if it is there, is to be had without a word to the backend, is of `most` bytes at
+    /// most and no active one, and nothing is wrong with it.
     #[inline(always)]
     pub(crate) fn read_quickly(&mut self, most: usize) -> Option<Taken> {
         let up = self.up.as_deref_mut()?;
@@ -452,7 +453,8 @@ impl Reader {
     }
 }
 
-/// A message's bytes from its slot to its block, whose last granule is inside of the heap and has whole words.
+/// A message's bytes from its slot to its block, whose last granule is inside of the heap and has whole
+/// words.
 #[inline(always)]
 fn copy_words(slot: &Line, heap: &Memory, to: usize, len: usize) {
     for n in 0..len.div_ceil(8) {

@@ -1,5 +1,5 @@
-//! Going to sleep under loom: the flag and the word that the reader sleeps, with fences on both sides. membarrier(2), which stands for the
-//! writer's, is argued for in `link`'s `shm::wake`.
+//! Going to sleep under loom: the flag and the word that the reader sleeps, with fences on both sides.
+//! membarrier(2), which stands for the writer's, is argued for in `link`'s `shm::wake`.
 
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;

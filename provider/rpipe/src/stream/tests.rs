@@ -1,4 +1,5 @@
-//! Pipes between two contexts of one process, each in a thread, over memory that is mapped and over memory that is not.
+//! Pipes between two contexts of one process, each in a thread, over memory that is mapped and over memory
+//! that is not.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -163,7 +164,8 @@ fn messages_on_both_sides_of_each_threshold_arrive_in_order() {
     }
 }
 
-/// What the writer's program stores into a block is stored where the reader's program finds the message, so that writing it copies nothing.
+/// What the writer's program stores into a block is stored where the reader's program finds the message, so
+/// that writing it copies nothing.
 #[test]
 fn a_block_that_is_longer_than_a_slot_is_the_readers_memory_where_that_is_mapped() {
     let unmapped = Settings { map: false, ..Settings::default() };

@@ -16,7 +16,8 @@ pub enum Patience {
     Until(Instant),
     /// As long as the peer is there.
     Forever,
-    /// Until then, or as long as the peer is there, and while no other thread waits for the lock that the call has.
+    /// Until then, or as long as the peer is there, and while no other thread waits for the lock that the
+    /// call has.
     #[doc(hidden)]
     InTurns(Option<Instant>, Turns),
 }

@@ -21,7 +21,8 @@ use crate::tags::Turn as TagTurn;
 use crate::{ALIGN_MOST, Block, Error, Heap, Memory, Policy, Rank};
 use hmem::Span;
 
-/// Blocks that are allocated between two looks at what the reader has freed, of `QUICK_BYTES` or less; of longer ones fewer.
+/// Blocks that are allocated between two looks at what the reader has freed, of `QUICK_BYTES` or less; of
+/// longer ones fewer.
 const QUICK: usize = 16;
 const QUICK_BYTES: usize = 1024;
 
@@ -59,9 +60,9 @@ pub(super) struct Up {
     pub(super) heap: Heap,
     /// Blocks that are held or sent.
     out: usize,
-    /// Until 0 blocks are allocated without a look at what the reader has freed; there are slots for as many. Tags are taken in early, so that
-    /// the same few blocks, which both processors have at hand, are used again; and not each time, for the line that they
-    /// are in is the reader's.
+    /// Until 0 blocks are allocated without a look at what the reader has freed; there are slots for as many.
+    /// Tags are taken in early, so that the same few blocks, which both processors have at hand, are used
+    /// again; and not each time, for the line that they are in is the reader's.
     quick: usize,
     /// A call has failed for a reason that may hold for all that follow.
     over: bool,
@@ -307,8 +308,8 @@ impl Writer {
         Some(())
     }
 
-    /// Sends the first `len` bytes of a block, or all of it: it is the reader's from now on. `handler`: 0, or that of an active
-    /// message.
+    /// Sends the first `len` bytes of a block, or all of it: it is the reader's from now on. `handler`: 0, or
+    /// that of an active message.
     #[inline]
     pub(crate) fn send(
         &mut self,

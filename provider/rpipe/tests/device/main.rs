@@ -1,4 +1,5 @@
-//! Pipes with memory of a device, over the stand-in for CUDA's driver; with STRAIT_RPIPE_TEST_GPU=1, over the one of this machine.
+//! Pipes with memory of a device, over the stand-in for CUDA's driver; with STRAIT_RPIPE_TEST_GPU=1, over the
+//! one of this machine.
 
 mod faults;
 mod kernels;
@@ -27,7 +28,8 @@ fn is_real() -> bool {
     env::var_os("STRAIT_RPIPE_TEST_GPU").is_some()
 }
 
-/// One process has one driver, and one number of descriptors and mappings: one test at a time, from its first context on.
+/// One process has one driver, and one number of descriptors and mappings: one test at a time, from its first
+/// context on.
 fn turn() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -188,7 +190,8 @@ fn a_message_is_not_told_of_before_a_slow_device_has_copied_it() {
     if is_real() {
         return;
     }
-    // SAFETY: before anything else is there; one test is one process, or this one is the first to load the stand-in.
+    // SAFETY: before anything else is there; one test is one process, or this one is the first to load the
+    // stand-in.
     unsafe { env::set_var("CUDA_STAND_IN_DELAY_US", "2000") };
     let (_alone, cu) = alone();
     for (writers, readers) in PLACES {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use strait_rpipe::start::FileBootstrap;
 use strait_rpipe::{Context, Rank, Settings, backends};
 
-/// In a job of `size`. `way` says what leads to the others: `mapped`, memory that both map; `put`, memory that is put to and got from;
-/// `frames`, frames of the engine.
+/// In a job of `size`. `way` says what leads to the others: `mapped`, memory that both map; `put`, memory
+/// that is put to and got from; `frames`, frames of the engine.
 pub fn join(rank: Rank, size: Rank, dir: &Path, way: &str) -> Arc<Context> {
     let backend = if way == "frames" { "strait:frames" } else { "strait" };
     let settings = Settings { map: way == "mapped", backend: backend.into(), ..Settings::default() };

@@ -14,8 +14,8 @@ use p2pmem::{Error, Orchestrator, Request, Rules};
 use super::types::*;
 use crate::guard::{guard, sized};
 
-/// Opens. Pieces of devices' windows are a kind of memory of their own from then on, which Strait's provider and transport take
-/// in this process.
+/// Opens. Pieces of devices' windows are a kind of memory of their own from then on, which Strait's provider
+/// and transport take in this process.
 ///
 /// 0, or an errno below 0: -EINVAL for rules that are wrong, -ECONNREFUSED without a daemon.
 ///
@@ -78,10 +78,11 @@ pub unsafe extern "C" fn strait_p2pmem_close(opened: *mut strait_p2pmem) -> c_in
     })
 }
 
-/// Allocates memory that all clients of the request reach, from the publisher that is closest to all of them, and maps it.
+/// Allocates memory that all clients of the request reach, from the publisher that is closest to all of them,
+/// and maps it.
 ///
-/// 0; -ENOMEM: no publisher may or can give it (strait_p2pmem_error has the reason of each); -ENODEV: a client is not there;
-/// -EINVAL.
+/// 0; -ENOMEM: no publisher may or can give it (strait_p2pmem_error has the reason of each); -ENODEV: a
+/// client is not there; -EINVAL.
 ///
 /// # Safety
 /// As said of the structure; `buffer` is NULL or valid for a write.
@@ -205,8 +206,8 @@ pub unsafe extern "C" fn strait_p2pmem_segment_at(
 /// What a buffer is, and whether it was taken back.
 ///
 /// # Safety
-/// `buffer` is NULL or a buffer that was not freed and that no other thread uses now; `info` is NULL or points to as many
-/// bytes as its `size` says.
+/// `buffer` is NULL or a buffer that was not freed and that no other thread uses now; `info` is NULL or
+/// points to as many bytes as its `size` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strait_p2pmem_query(
     buffer: *mut strait_p2pmem_buffer,
@@ -244,8 +245,8 @@ pub unsafe extern "C" fn strait_p2pmem_query(
 /// 0; -ENOMEM: a client does not reach it, or a rule is against it; -ENODEV; -ESTALE; -EINVAL.
 ///
 /// # Safety
-/// `buffer` is NULL or a buffer that was not freed; `clients` has `client_count` C strings; `shared` is NULL or valid for a
-/// write.
+/// `buffer` is NULL or a buffer that was not freed; `clients` has `client_count` C strings; `shared` is NULL
+/// or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strait_p2pmem_share(
     opened: *mut strait_p2pmem,
@@ -277,8 +278,8 @@ pub unsafe extern "C" fn strait_p2pmem_share(
     })
 }
 
-/// A dma-buf of piece `index`, for a driver that takes one: a new descriptor in *fd, which the caller closes, and where in it
-/// the piece begins in *offset.
+/// A dma-buf of piece `index`, for a driver that takes one: a new descriptor in *fd, which the caller closes,
+/// and where in it the piece begins in *offset.
 ///
 /// 0; -EOPNOTSUPP: Linux makes none of such memory; -EINVAL; else what the memory's driver said.
 ///
@@ -310,12 +311,13 @@ pub unsafe extern "C" fn strait_p2pmem_dmabuf(
     })
 }
 
-/// Has `notice` called, from any thread, when the buffer is taken back: `why` says in words what happened. At once if it was. It may
-/// not free the buffer. strait_p2pmem_free waits for it, so the caller of that holds no lock that `notice` takes; it is not called later. Not with a daemon:
-/// strait_p2pmem_query says it there.
+/// Has `notice` called, from any thread, when the buffer is taken back: `why` says in words what happened. At
+/// once if it was. It may not free the buffer. strait_p2pmem_free waits for it, so the caller of that holds
+/// no lock that `notice` takes; it is not called later. Not with a daemon: strait_p2pmem_query says it there.
 ///
 /// # Safety
-/// `buffer` is NULL or a buffer that was not freed; `notice` may be called with `arg` once, until the buffer is freed.
+/// `buffer` is NULL or a buffer that was not freed; `notice` may be called with `arg` once, until the buffer
+/// is freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strait_p2pmem_on_revoke(
     buffer: *mut strait_p2pmem_buffer,

@@ -60,11 +60,13 @@ unsafe fn function(function: *const c_char) -> Result<Option<Address>, c_int> {
     text.map(|t| t.parse().map_err(|_| libc::EINVAL)).transpose()
 }
 
-/// Publishes memory of this process, a device's (cudaMalloc) or other: `len` bytes at `addr`, from which parts are given.
-/// `function` is the address of the PCI function that has it, without which no client reaches it, or NULL.
+/// Publishes memory of this process, a device's (cudaMalloc) or other: `len` bytes at `addr`, from which
+/// parts are given. `function` is the address of the PCI function that has it, without which no client
+/// reaches it, or NULL.
 ///
 /// # Safety
-/// The memory stays until it is unpublished and all buffers of it are freed. The texts are C strings, or NULL.
+/// The memory stays until it is unpublished and all buffers of it are freed. The texts are C strings, or
+/// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strait_p2pmem_publish_memory(
     opened: *mut strait_p2pmem,
@@ -83,11 +85,12 @@ pub unsafe extern "C" fn strait_p2pmem_publish_memory(
     })
 }
 
-/// Publishes `len` bytes of a file that can be mapped, from byte `offset` on: a dma-buf, or a memfd. The descriptor is
-/// copied. Else as strait_p2pmem_publish_memory.
+/// Publishes `len` bytes of a file that can be mapped, from byte `offset` on: a dma-buf, or a memfd. The
+/// descriptor is copied. Else as strait_p2pmem_publish_memory.
 ///
 /// # Safety
-/// The texts are C strings, or NULL. The file is as long until it is unpublished and all buffers of it are freed.
+/// The texts are C strings, or NULL. The file is as long until it is unpublished and all buffers of it are
+/// freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strait_p2pmem_publish_file(
     opened: *mut strait_p2pmem,
@@ -108,9 +111,9 @@ pub unsafe extern "C" fn strait_p2pmem_publish_file(
     })
 }
 
-/// Publishes `len` bytes from byte `offset` on of BAR `bar` of a device that VFIO has, by the device's descriptor, which is copied. They are
-/// mapped through that; strait_p2pmem_dmabuf gives a dma-buf, which Linux makes since 6.19, or says why there is none.
-/// Else as strait_p2pmem_publish_memory.
+/// Publishes `len` bytes from byte `offset` on of BAR `bar` of a device that VFIO has, by the device's
+/// descriptor, which is copied. They are mapped through that; strait_p2pmem_dmabuf gives a dma-buf, which
+/// Linux makes since 6.19, or says why there is none. Else as strait_p2pmem_publish_memory.
 ///
 /// # Safety
 /// The texts are C strings, or NULL.
@@ -158,8 +161,8 @@ fn copy_of(fd: c_int) -> Result<OwnedFd, c_int> {
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
-/// Takes a publisher out. `drain` is STRAIT_P2PMEM_IF_IDLE, STRAIT_P2PMEM_REVOKE, or for how many milliseconds to wait until its
-/// buffers are freed; meanwhile it gives nothing.
+/// Takes a publisher out. `drain` is STRAIT_P2PMEM_IF_IDLE, STRAIT_P2PMEM_REVOKE, or for how many
+/// milliseconds to wait until its buffers are freed; meanwhile it gives nothing.
 ///
 /// 0; -EBUSY: buffers are in use; -ENOENT; -EINVAL.
 ///

@@ -34,8 +34,8 @@ pub const STRAIT_P2PMEM_REVOKE: i64 = -1;
 pub struct strait_p2pmem_options {
     /// sizeof(struct strait_p2pmem_options).
     pub size: usize,
-    /// The name of a daemon's socket (`strait p2pmemd`), or "" for its usual name: memory comes from there, and the other
-    /// fields are not used. NULL: this process has publishers of its own.
+    /// The name of a daemon's socket (`strait p2pmemd`), or "" for its usual name: memory comes from there,
+    /// and the other fields are not used. NULL: this process has publishers of its own.
     pub daemon: *const c_char,
     /// The directory that is read instead of /sys, or NULL.
     pub sysfs: *const c_char,
@@ -53,8 +53,8 @@ pub struct strait_p2pmem_request {
     pub size: usize,
     /// Bytes. Whole pages are given.
     pub len: u64,
-    /// A power of two, or 0 for a page's: of the address of memory that a program gave, of the place in a file or BAR that it gave. Others
-    /// refuse more than 4096.
+    /// A power of two, or 0 for a page's: of the address of memory that a program gave, of the place in a
+    /// file or BAR that it gave. Others refuse more than 4096.
     pub align: u64,
     /// The devices that are to reach it: `client_count` addresses (0000:3a:00.0) or names (mlx5_0, nvme0).
     pub clients: *const *const c_char,
@@ -72,7 +72,8 @@ pub struct strait_p2pmem_request {
 #[repr(C)]
 #[derive(Debug)]
 pub struct strait_p2pmem_segment {
-    /// Where it is in this process. Of a kind of memory that the CPU cannot access it is the device's address.
+    /// Where it is in this process. Of a kind of memory that the CPU cannot access it is the device's
+    /// address.
     pub addr: *mut c_void,
     /// Bytes.
     pub len: usize,
@@ -183,8 +184,8 @@ pub(crate) unsafe fn has_size<T>(at: *const T) -> Result<(), c_int> {
     }
 }
 
-/// The words of the last error that a function of this header returned in this thread: what is wrong, and what to do. Valid
-/// until the next one.
+/// The words of the last error that a function of this header returned in this thread: what is wrong, and
+/// what to do. Valid until the next one.
 #[unsafe(no_mangle)]
 pub extern "C" fn strait_p2pmem_error() -> *const c_char {
     LAST.with(|last| last.borrow().as_ptr())

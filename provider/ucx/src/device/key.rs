@@ -1,7 +1,8 @@
 //! Keys: what a peer is told of registered memory, and what that is here.
 //!
 //! A key of no pieces is one of memory that cannot be shared; UCP then takes another way. One of memory that
-//! may be taken back names a slot on a board ([`crate::region`]); a process that unpacks it fetches the board.
+//! may be taken back names a slot on a board ([`crate::region`]); a process that unpacks it fetches the
+//! board.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{LazyLock, Mutex, MutexGuard};
@@ -147,8 +148,8 @@ impl Rkey {
     }
 }
 
-/// Processes that keys have come from, and what is known of their memory: those pools, and the devices they are on, that were found
-/// to open, and what did not open.
+/// Processes that keys have come from, and what is known of their memory: those pools, and the devices they
+/// are on, that were found to open, and what did not open.
 #[derive(Debug, Default)]
 struct Known {
     owners: HashMap<i32, Owner>,

@@ -78,8 +78,9 @@ pub(crate) unsafe extern "C" fn query(md: *mut Md, attr: *mut c_void) -> Status 
             max_reg: u64::MAX,
             reg_mem_types: cuda,
             cache_mem_types: cuda,
-            // Only what is registered: or else UCP, which is then told that some transport has access to device
-            // memory, wants one that copies it within the process, and does not start without cuda_copy.
+            // Only what is registered: or else UCP, which is then told that some transport has access to
+            // device memory, wants one that copies it within the process, and does not start without
+            // cuda_copy.
             access_mem_types: 0,
             rkey_packed_size: KEY as u64,
             ..MdValues::default()
@@ -118,8 +119,8 @@ pub(crate) unsafe extern "C" fn mem_dereg(md: *mut Md, params: *const DeregParam
         deregister(params, |memh, _| {
             let memh = Box::from_raw(memh.cast::<Memh>());
             if let Some(slot) = memh.slot {
-                // A peer's progress leaves the slot, which may itself wait for this process; the device's copy ends
-                // without that.
+                // A peer's progress leaves the slot, which may itself wait for this process; the device's
+                // copy ends without that.
                 (*md).regions.invalidate(slot, Wait::Bounded);
             }
         })

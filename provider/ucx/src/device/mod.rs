@@ -2,8 +2,8 @@
 //! memory. There are such only in processes that have loaded CUDA's driver. What UCP finds out and does
 //! with UCX's own cuda_copy stays there: what memory an address is, and copies between device and host.
 //!
-//! A peer's key names allocations ([`hmem::share::Export`]); a process that has the key opens them, and has its own
-//! device copy. The copy completes by progress, when the device is done.
+//! A peer's key names allocations ([`hmem::share::Export`]); a process that has the key opens them, and has
+//! its own device copy. The copy completes by progress, when the device is done.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -17,8 +17,8 @@ pub enum Role {
     Caller,
     /// The other one.
     Answerer,
-    /// The side that connects a rail of this number, from 1 to [`MOST_RAILS`] - 1: a further connection of two endpoints
-    /// that are connected.
+    /// The side that connects a rail of this number, from 1 to [`MOST_RAILS`] - 1: a further connection of
+    /// two endpoints that are connected.
     Rail(u8),
 }
 

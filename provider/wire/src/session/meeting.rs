@@ -1,7 +1,8 @@
-//! What two endpoints that have a connection say on it to agree on a fabric besides, which carries their frames then; and
-//! what is before each message there.
+//! What two endpoints that have a connection say on it to agree on a fabric besides, which carries their
+//! frames then; and what is before each message there.
 //!
-//! A control message is a frame on the connection. It begins with [`MAGIC`], which no frame of an endpoint begins with.
+//! A control message is a frame on the connection. It begins with [`MAGIC`], which no frame of an endpoint
+//! begins with.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -25,13 +26,15 @@
 //! | 80..112 | random bytes |
 //! | 112.. | the address |
 //!
-//! A message on the fabric is [`Mark`] (12 bytes: the receiver's slot and generation, number of the message in its direction), the
-//! header of a record ([`super::RECORD`]), and what that covers: its sort (u32: 1 a frame, 2 ping, 3 pong, 4 room,
-//! 5 memory is taken back, 6 it is left, 7 its request is renewed, 8 a read has ended before its time, 9 nothing is lent any more),
-//! how many messages of the other side the sender is done with (u32), and the frame, or of 5 to 7 the request's name (u64; 0: all),
-//! of 8 and 9 the generation of what was lent (u64). The records' keys are made of both announces.
+//! A message on the fabric is [`Mark`] (12 bytes: the receiver's slot and generation, number of the message
+//! in its direction), the header of a record ([`super::RECORD`]), and what that covers: its sort (u32: 1 a
+//! frame, 2 ping, 3 pong, 4 room, 5 memory is taken back, 6 it is left, 7 its request is renewed, 8 a read
+//! has ended before its time, 9 nothing is lent any more), how many messages of the other side the sender is
+//! done with (u32), and the frame, or of 5 to 7 the request's name (u64; 0: all), of 8 and 9 the generation
+//! of what was lent (u64). The records' keys are made of both announces.
 //!
-//! The token of a handle is key, address and generation (u64 each), and the length (u8) and bytes of the address of the endpoint that lends.
+//! The token of a handle is key, address and generation (u64 each), and the length (u8) and bytes of the
+//! address of the endpoint that lends.
 
 use super::key::JobKey;
 use super::{Keys, Role};
@@ -199,8 +202,8 @@ impl Mark {
     }
 }
 
-/// The keys of the messages between two ends, of which the one whose name is lower is the caller: from what both have announced, as
-/// bytes.
+/// The keys of the messages between two ends, of which the one whose name is lower is the caller: from what
+/// both have announced, as bytes.
 pub fn fabric_keys(job: &JobKey, caller: &[u8], answerer: &[u8], role: Role) -> Keys {
     let len = (caller.len() as u64).to_le_bytes();
     super::parties::halves(job, job.sign_parts(b"strait ofi records", &[&len, caller, answerer]), role)

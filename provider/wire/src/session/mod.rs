@@ -11,28 +11,32 @@
 //! | 5 | caller | [`MAC`] | the confirmation: a MAC over both hellos, where the verdict is [`Verdict::Accepted`] |
 //! | 6 | both | | records: [`RECORD`] bytes of header and a frame or a [`RailNote`] each |
 //!
-//! The MACs are HMAC-SHA256 with the key of the job ([`JobKey`]), each over a text of its own and both hellos. A hello
-//! has a random nonce, so that neither side can be answered with what was said before, and nothing tells the key.
+//! The MACs are HMAC-SHA256 with the key of the job ([`JobKey`]), each over a text of its own and both
+//! hellos. A hello has a random nonce, so that neither side can be answered with what was said before, and
+//! nothing tells the key.
 //!
-//! The caller uses the connection from the verdict on, and the answerer from the confirmation on: a call that its caller has given up meanwhile
-//! becomes no connection of the answerer's.
+//! The caller uses the connection from the verdict on, and the answerer from the confirmation on: a call that
+//! its caller has given up meanwhile becomes no connection of the answerer's.
 //!
-//! The caller's hello says by which name it calls. An answerer that has no such name declines, so that a connection that
-//! was led astray on its way joins no two endpoints that did not mean each other.
+//! The caller's hello says by which name it calls. An answerer that has no such name declines, so that a
+//! connection that was led astray on its way joins no two endpoints that did not mean each other.
 //!
-//! A hello of another version has the first [`PREFIX`] bytes in common with this one. It is answered by a hello of
-//! this version without a MAC, so that both sides can say what the matter is.
+//! A hello of another version has the first [`PREFIX`] bytes in common with this one. It is answered by a
+//! hello of this version without a MAC, so that both sides can say what the matter is.
 //!
-//! Where both sides want so, a connection gets rails: further connections, by other interfaces, on which long frames travel. The
-//! side that was called says where it can be called ([`RailNote::At`]). The other one makes a connection to there by steps 1 to 4 (a rail has [`RailNote::Up`] for a confirmation), with role 3 and the
-//! rail's number in its hello, and with a key that is derived from the connection's hellos ([`Keys::rails`]) in place of the job's. It
-//! says by [`RailNote::Up`] that the rail may be used. A frame of a rail is announced by [`RailNote::Next`] at its place among
-//! the records of the connection, which so has the order of all. A rail carries frames alone.
+//! Where both sides want so, a connection gets rails: further connections, by other interfaces, on which long
+//! frames travel. The side that was called says where it can be called ([`RailNote::At`]). The other one
+//! makes a connection to there by steps 1 to 4 (a rail has [`RailNote::Up`] for a confirmation), with role 3
+//! and the rail's number in its hello, and with a key that is derived from the connection's hellos
+//! ([`Keys::rails`]) in place of the job's. It says by [`RailNote::Up`] that the rail may be used. A frame of
+//! a rail is announced by [`RailNote::Next`] at its place among the records of the connection, which so has
+//! the order of all. A rail carries frames alone.
 //!
-//! A record's header has a tag of the record's number, its length, and the first [`COVERED`] bytes of the frame, by a key that both
-//! sides derive from the job's key and both hellos, another one for either direction. Where the job's key is made of a secret it is
-//! SipHash-2-4. Else it is made of products of 128 bits, of 16 bytes each (docs/hosts.md): that takes a quarter of the instructions
-//! and finds mistakes, which is all that a key which is no secret can be for.
+//! A record's header has a tag of the record's number, its length, and the first [`COVERED`] bytes of the
+//! frame, by a key that both sides derive from the job's key and both hellos, another one for either
+//! direction. Where the job's key is made of a secret it is SipHash-2-4. Else it is made of products of 128
+//! bits, of 16 bytes each (docs/hosts.md): that takes a quarter of the instructions and finds mistakes, which
+//! is all that a key which is no secret can be for.
 
 mod hello;
 mod key;

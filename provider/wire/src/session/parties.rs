@@ -1,4 +1,5 @@
-//! What either side says in its turn, and what it makes of what the other one says. No IO: bytes in, bytes out.
+//! What either side says in its turn, and what it makes of what the other one says. No IO: bytes in, bytes
+//! out.
 
 use super::key::Hellos;
 use super::{Hello, JobKey, MAC, Opener, Role, Sealer, Stranger};
@@ -26,7 +27,8 @@ pub enum Verdict {
     Full = 4,
     /// The answerer is not what the caller called: it has no such name.
     Other = 5,
-    /// The answerer has a connection to the caller's name that is not known to have ended, and asks whether it has: to be called again.
+    /// The answerer has a connection to the caller's name that is not known to have ended, and asks whether
+    /// it has: to be called again.
     Busy = 6,
     /// The answerer does not grant the caller its name.
     Denied = 7,
@@ -217,7 +219,8 @@ impl Answerer {
         self.hear_any(message, |_| None)
     }
 
-    /// Likewise, where it may be one of a rail: `connection` has [`Keys::rails`] of the connection that it says to be of.
+    /// Likewise, where it may be one of a rail: `connection` has [`Keys::rails`] of the connection that it
+    /// says to be of.
     pub fn hear_any(
         &mut self,
         message: &[u8],

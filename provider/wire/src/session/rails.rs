@@ -1,4 +1,5 @@
-//! Notes: what is said on a connection besides frames, which is of the further connections that carry its long frames, but for a probe.
+//! Notes: what is said on a connection besides frames, which is of the further connections that carry its
+//! long frames, but for a probe.
 
 use crate::Addr;
 
@@ -27,7 +28,8 @@ pub enum RailNote {
     Next(u8),
     /// This rail may be used. Said by the side that made the connection.
     Up(u8),
-    /// Where the side that was called can be called for rails: 1 to [`MOST_RAILS`] - 1 addresses. Said once, by that side.
+    /// Where the side that was called can be called for rails: 1 to [`MOST_RAILS`] - 1 addresses. Said once,
+    /// by that side.
     At(Vec<Addr>),
     /// Nothing. The receiver's kernel acknowledges it, or resets a connection that is none any more.
     Probe,

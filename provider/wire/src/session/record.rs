@@ -10,8 +10,8 @@ use crate::{EAGER_HEAD, MAX_SEGS, Seg};
 /// Bytes of a header: length of the frame or note (u32), kind (1 a frame, 2 a note), three zeros, tag (u64).
 pub const RECORD: usize = 16;
 
-/// So many bytes of a frame are covered by the tag: every head, every list of segments, and all of a short message. The
-/// rest of a payload is covered by TCP's checksum alone.
+/// So many bytes of a frame are covered by the tag: every head, every list of segments, and all of a short
+/// message. The rest of a payload is covered by TCP's checksum alone.
 pub const COVERED: usize = 384;
 
 // A request to read or to write may name segments of both sides.
@@ -54,8 +54,8 @@ impl Counter {
         if self.secret { self.mac(ahead, what, front) } else { self.sum(ahead, what, front) }
     }
 
-    /// Without a secret a tag is to find mistakes: another record than the next one, or of another connection, or one that was
-    /// changed.
+    /// Without a secret a tag is to find mistakes: another record than the next one, or of another
+    /// connection, or one that was changed.
     #[inline]
     fn sum(&self, ahead: u64, what: u64, front: &[u8]) -> u64 {
         let [a, b] = words(&self.key);
@@ -79,7 +79,8 @@ impl Counter {
 
     fn mac(&self, ahead: u64, what: u64, front: &[u8]) -> u64 {
         let mut hash = SipHasher24::new_with_key(&self.key);
-        // By its calls for whole words, and for the last part, which take half the instructions of those for bytes.
+        // By its calls for whole words, and for the last part, which take half the instructions of those for
+        // bytes.
         hash.write_u64((self.seq + ahead).to_le());
         hash.write_u64(what.to_le());
         hash.hash(front)
@@ -118,8 +119,8 @@ impl Sealer {
         Sealer(Counter::new(key, secret))
     }
 
-    /// The header of the next record, a frame of `len` bytes that begins with `front`: all of it up to [`COVERED`]
-    /// bytes.
+    /// The header of the next record, a frame of `len` bytes that begins with `front`: all of it up to
+    /// [`COVERED`] bytes.
     pub fn seal(&mut self, len: u32, front: &[u8]) -> [u8; RECORD] {
         debug_assert_eq!(front.len(), (len as usize).min(COVERED));
         self.seal_as(FRAME, len, front)
@@ -235,8 +236,8 @@ mod tests {
         (Sealer::new(key, secret), Opener::new(key, secret))
     }
 
-    /// The bytes on the wire are a promise: a change here is a new [`super::super::VERSION`]. These were computed by
-    /// other means, as the tag's definition says.
+    /// The bytes on the wire are a promise: a change here is a new [`super::super::VERSION`]. These were
+    /// computed by other means, as the tag's definition says.
     #[test]
     fn golden_bytes() {
         let hex = |b: [u8; RECORD]| b.iter().map(|b| format!("{b:02x}")).collect::<String>();

@@ -33,7 +33,8 @@ pub fn an_end_is_told_to_those_that_only_sent<H: Harness>(h: &mut H) {
     h.quiet(&mut a);
 }
 
-/// "Frames sent to it are refused from now on", by [`Refused::Gone`], and [`is_gone`](link_api::Link::is_gone).
+/// "Frames sent to it are refused from now on", by [`Refused::Gone`], and
+/// [`is_gone`](link_api::Link::is_gone).
 pub fn nothing_is_sent_to_a_peer_that_has_ended<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, b, .. } = h.pair();
     h.end(b);

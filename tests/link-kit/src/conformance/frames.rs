@@ -6,8 +6,8 @@ use link_api::{Event, Link as _, Path, Refused};
 use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes, text};
 
-/// [`send`](link_api::Link::send), [`read`](link_api::Link::read) and [`copy_out`](link_api::Link::copy_out) at any
-/// offset, of memory in any number of parts.
+/// [`send`](link_api::Link::send), [`read`](link_api::Link::read) and [`copy_out`](link_api::Link::copy_out)
+/// at any offset, of memory in any number of parts.
 pub fn a_frame_is_its_head_and_the_right_part_of_its_body<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, to_a } = h.pair();
     let body = [Span::leak(100), Span::leak(0), Span::leak(7), Span::leak(9_000)];

@@ -185,8 +185,8 @@ pub fn operations_are_told_apart<H: Harness>(h: &mut H) {
     h.quiet(&mut a);
 }
 
-/// [`cancel`](link_api::RmaLink::cancel): "no event tells of it any more, and when this returns its memory is not
-/// accessed any more".
+/// [`cancel`](link_api::RmaLink::cancel): "no event tells of it any more, and when this returns its memory is
+/// not accessed any more".
 pub fn a_cancelled_operation_touches_nothing_and_is_not_told_of<H: Harness>(h: &mut H) {
     const LEN: usize = 256 << 10;
     let (Ends { mut a, to_b, mut b, to_a }, there) = with_memory(h, 2 * LEN);
@@ -230,8 +230,8 @@ pub fn a_cancelled_operation_touches_nothing_and_is_not_told_of<H: Harness>(h: &
     }
 }
 
-/// [`revoke`](link_api::RmaLink::revoke) and [`renew`](link_api::RmaLink::renew), of a request of which nothing is in
-/// flight.
+/// [`revoke`](link_api::RmaLink::revoke) and [`renew`](link_api::RmaLink::renew), of a request of which
+/// nothing is in flight.
 pub fn a_request_that_was_taken_back_starts_and_moves_nothing<H: Harness>(h: &mut H) {
     let (Ends { mut a, to_b, mut b, to_a }, there) = with_memory(h, 64);
     let here = h.memory(&a, 64, true);

@@ -5,7 +5,8 @@ use link_api::{Event, Gone, Link as _, Refused};
 use crate::Harness;
 use crate::harness::{Drive, next};
 
-/// "Whether peers of this host may come by this link: if not, a caller of this host is refused before anything of it is handed out."
+/// "Whether peers of this host may come by this link: if not, a caller of this host is refused before
+/// anything of it is handed out."
 pub fn a_caller_of_this_host_is_refused_where_another_link_serves_it<H: Harness>(h: &mut H) {
     let (mut a, mut b) = (h.open(), h.open());
     let to_b = a.peer(&b.addr());

@@ -1,6 +1,7 @@
 //! The checks: one for each clause of the documentation of [`link_api::Link`] and [`link_api::RmaLink`].
 //!
-//! Each is a function that takes a [`Harness`](crate::Harness) and panics where the link does not do what it has to.
+//! Each is a function that takes a [`Harness`](crate::Harness) and panics where the link does not do what it
+//! has to.
 //!
 //! | group | for links |
 //! |---|---|

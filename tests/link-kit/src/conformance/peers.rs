@@ -65,7 +65,8 @@ pub fn a_peer_is_connected_once_either_has_called<H: Harness>(h: &mut H) {
     assert!(a.is_connected(to_b) && b.is_connected(to_a), "nothing has ended");
 }
 
-/// A send to a peer that is not there: [`Refused::Busy`] for a while at most, then [`Refused::Gone`], and no event.
+/// A send to a peer that is not there: [`Refused::Busy`] for a while at most, then [`Refused::Gone`], and no
+/// event.
 pub fn a_peer_that_is_not_there_is_gone<H: Harness>(h: &mut H) {
     let (mut a, name) = (h.open(), h.nowhere());
     let to = a.peer(&name);

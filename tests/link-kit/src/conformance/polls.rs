@@ -27,9 +27,9 @@ fn frame(of: usize, i: usize) -> Vec<u8> {
     bytes(1 + (i * 61) % 900, of * 1_000 + i)
 }
 
-/// [`poll`](link_api::Link::poll), [`poll_frame`](link_api::Link::poll_frame), [`poll_frame_of`](link_api::Link::poll_frame_of) and
-/// [`poll_frame_from`](link_api::Link::poll_frame_from) in any order, and some frames are
-/// [put back](link_api::Link::put_back) first.
+/// [`poll`](link_api::Link::poll), [`poll_frame`](link_api::Link::poll_frame),
+/// [`poll_frame_of`](link_api::Link::poll_frame_of) and [`poll_frame_from`](link_api::Link::poll_frame_from)
+/// in any order, and some frames are [put back](link_api::Link::put_back) first.
 pub fn all_ways_to_poll_together_lose_nothing<H: Harness>(h: &mut H) {
     const FRAMES: usize = 400;
     let Three { mut b, mut senders, known } = three(h);
@@ -120,8 +120,8 @@ pub fn frames_of_one_peer_are_those_of_that_peer<H: Harness>(h: &mut H) {
     }
 }
 
-/// [`has_frames_of`](link_api::Link::has_frames_of): where it says so, a frame of that peer comes; and not once all
-/// were taken.
+/// [`has_frames_of`](link_api::Link::has_frames_of): where it says so, a frame of that peer comes; and not
+/// once all were taken.
 pub fn a_link_that_is_told_to_have_frames_has_one<H: Harness>(h: &mut H) {
     let Three { mut b, mut senders, known } = three(h);
     for round in 0..10 {

@@ -30,7 +30,8 @@ pub fn a_link_with_a_frame_does_not_sleep<H: Harness>(h: &mut H) {
     }
 }
 
-/// "Readable when there is something to do, provided that `arm` returned true and `poll` was not called since."
+/// "Readable when there is something to do, provided that `arm` returned true and `poll` was not called
+/// since."
 pub fn a_frame_wakes<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, to_a } = h.pair();
     for i in 0..50 {
@@ -56,7 +57,8 @@ pub fn room_wakes<H: Harness>(h: &mut H) {
     for round in 0..5 {
         let mut sent = 0;
         let fd = a.wait_fd().expect("this group is for links with a descriptor");
-        // Room of the round before may be on its way still: what does not arm tells of it, and it is filled, too.
+        // Room of the round before may be on its way still: what does not arm tells of it, and it is filled,
+        // too.
         h.until("that a link which waits for room may sleep", |_| {
             while a.send(to_b, &bytes(900, sent), &[], 0, 0).is_ok() {
                 sent += 1;
@@ -146,7 +148,8 @@ pub fn an_idle_link_sleeps<H: Harness>(h: &mut H) {
     });
 }
 
-/// "Whether the last `arm` returned true and holds." A link may say `false` where it cannot tell, and never `true`.
+/// "Whether the last `arm` returned true and holds." A link may say `false` where it cannot tell, and never
+/// `true`.
 pub fn an_armed_link_says_so_until_it_is_polled<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, to_a } = h.pair();
     armed(h, &mut b);

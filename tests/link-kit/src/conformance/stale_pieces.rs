@@ -5,8 +5,8 @@ use link_api::RmaLink as _;
 use crate::harness::Drive;
 use crate::{Ends, Harness};
 
-/// A counter that was closed stays so, and is not closed for a later transfer: [`RmaLink::pieces_close`] by the
-/// name of an earlier one does nothing.
+/// A counter that was closed stays so, and is not closed for a later transfer: [`RmaLink::pieces_close`] by
+/// the name of an earlier one does nothing.
 ///
 /// [`RmaLink::pieces_close`]: link_api::RmaLink::pieces_close
 pub fn closing_by_the_name_of_an_earlier_transfer_does_nothing<H: Harness>(h: &mut H) {

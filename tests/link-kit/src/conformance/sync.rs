@@ -1,4 +1,5 @@
-//! Access to a peer's memory in the call: [`get`](link_api::RmaLink::get) and [`put`](link_api::RmaLink::put).
+//! Access to a peer's memory in the call: [`get`](link_api::RmaLink::get) and
+//! [`put`](link_api::RmaLink::put).
 
 use hmem::Span;
 use link_api::{Direct, Grant, InUse, Link as _, NoDirect, PeerId, RmaCaps, RmaLink};

@@ -20,8 +20,8 @@ pub(super) struct Flight {
 }
 
 impl Flight {
-    /// Copies up to `stretch` bytes more, and none from byte `halt` on, of or to what its target lets it reach, if that
-    /// lives; whether it succeeded once it is over.
+    /// Copies up to `stretch` bytes more, and none from byte `halt` on, of or to what its target lets it
+    /// reach, if that lives; whether it succeeded once it is over.
     pub(super) fn go_on(&mut self, target: Option<&Exposed>, stretch: usize, halt: usize) -> Option<bool> {
         let end = self.len.min(self.done + stretch).min(halt);
         while self.done < end {

@@ -1,8 +1,9 @@
 //! A slow link with keys, between endpoints of one process.
 //!
-//! It is what a link over a network adapter is like: bytes are on their way for a while, few fit, memory has to be
-//! registered before a peer reaches it, and an access is over later. A thread of the [`KeyedNet`], its carrier, moves
-//! a little at a time and then pauses. The target's side of the carrier checks key, range and access of each piece.
+//! It is what a link over a network adapter is like: bytes are on their way for a while, few fit, memory has
+//! to be registered before a peer reaches it, and an access is over later. A thread of the [`KeyedNet`], its
+//! carrier, moves a little at a time and then pauses. The target's side of the carrier checks key, range and
+//! access of each piece.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -47,7 +47,8 @@ impl KeyedNet {
         self.shared.lock().halt = at.unwrap_or(usize::MAX);
     }
 
-    /// Puts any bytes on the way from one endpoint to another, as a hostile sender may; whether there is a channel.
+    /// Puts any bytes on the way from one endpoint to another, as a hostile sender may; whether there is a
+    /// channel.
     pub fn inject(&mut self, from: &Addr, to: &Addr, bytes: &[u8]) -> bool {
         let mut wire = self.shared.lock();
         let (Some(&from), Some(&to)) = (wire.names.get(from), wire.names.get(to)) else { return false };

@@ -94,8 +94,8 @@ fn no_more_registrations_than_the_provider_has_room_for_are_no_refusal_for_good(
     }
 }
 
-/// By the program, and with its context: an error of the program's. `tcp` of libfabric 2.1.0 sends no more of that read and
-/// reports nothing, so that the message has no end of its own.
+/// By the program, and with its context: an error of the program's. `tcp` of libfabric 2.1.0 sends no more of
+/// that read and reports nothing, so that the message has no end of its own.
 #[test]
 fn a_message_whose_memory_is_gone_while_a_peer_reads_it_can_be_cancelled() {
     for with_context in [false, true] {

@@ -1,6 +1,7 @@
 //! RMA over a provider of libfabric's: long accesses are reads of it, and end with their registrations.
 //!
-//! Memory that was given back is made inaccessible, or freed, so that a provider that still touches it ends the test.
+//! Memory that was given back is made inaccessible, or freed, so that a provider that still touches it ends
+//! the test.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};

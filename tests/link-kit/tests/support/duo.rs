@@ -1,4 +1,5 @@
-//! The engine over links over fabrics: two endpoints, of which is counted what they ask of the provider below.
+//! The engine over links over fabrics: two endpoints, of which is counted what they ask of the provider
+//! below.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

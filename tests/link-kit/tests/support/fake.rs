@@ -44,8 +44,8 @@ struct Net {
     breaks: Option<usize>,
     /// Of reads of memory that is not lent any more nothing is told.
     silent: bool,
-    /// Memory that its owner's provider goes on to read for reads that have ended before their time, or whose registration was closed
-    /// meanwhile, by owner.
+    /// Memory that its owner's provider goes on to read for reads that have ended before their time, or whose
+    /// registration was closed meanwhile, by owner.
     tails: Vec<(u64, Span)>,
 }
 

@@ -1,7 +1,7 @@
 //! Processes that are killed in the middle of a read of the provider below.
 //!
-//! Each test starts itself once more, as the process that is killed. Memory that was given back is made inaccessible, or freed, so that a
-//! provider that still touches it ends the test.
+//! Each test starts itself once more, as the process that is killed. Memory that was given back is made
+//! inaccessible, or freed, so that a provider that still touches it ends the test.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
@@ -119,7 +119,8 @@ fn greet(node: &mut Node<Fabric>) {
     }
 }
 
-/// Whatever a killed process left behind, another one is exchanged messages with, and memory that was given back is let be.
+/// Whatever a killed process left behind, another one is exchanged messages with, and memory that was given
+/// back is let be.
 fn goes_on(mut old: Node<Fabric>, given_back: Span) {
     forbid(given_back);
     let mut other = Other::start("receive");

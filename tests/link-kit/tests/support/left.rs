@@ -59,8 +59,8 @@ pub fn fill(a: &mut impl Link, to_b: PeerId, len: impl Fn(usize) -> usize) -> us
     0
 }
 
-/// Frames of these lengths all arrive, though their sender is called only where it cannot sleep or is woken, and not any more once it
-/// keeps none of them.
+/// Frames of these lengths all arrive, though their sender is called only where it cannot sleep or is woken,
+/// and not any more once it keeps none of them.
 pub fn what_is_not_kept_arrives(
     a: &mut impl Link,
     b: &mut impl Link,

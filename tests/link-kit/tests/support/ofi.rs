@@ -119,8 +119,8 @@ impl<F: Below + 'static> Harness for OfiHarness<F> {
             let peer = l.peer(&name);
             let (dest, mut mark) = l.next_mark(peer).expect("there is a channel");
             match how {
-                // One that came; one that cannot come yet; one that is next, but was not sealed; an old slot; no mark; one that may
-                // overtake others, but was not sealed.
+                // One that came; one that cannot come yet; one that is next, but was not sealed; an old slot;
+                // no mark; one that may overtake others, but was not sealed.
                 0 => mark.number = mark.number.wrapping_sub(2),
                 1 => mark.number = mark.number.wrapping_add(1 << 20),
                 2 => {}

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
-/// Sockets that are bound and do not listen: connections to them are refused, and no other socket is given their ports meanwhile.
+/// Sockets that are bound and do not listen: connections to them are refused, and no other socket is given
+/// their ports meanwhile.
 #[derive(Debug, Default)]
 pub struct Vacant(Vec<OwnedFd>);
 

@@ -1,14 +1,15 @@
-//! Messages and writes from one device's memory to another's, neither of which the other side's device reaches, by way of bounce
-//! buffers in the memory of the sender's device ([`hmem::bounce`]).
+//! Messages and writes from one device's memory to another's, neither of which the other side's device
+//! reaches, by way of bounce buffers in the memory of the sender's device ([`hmem::bounce`]).
 //!
-//! The receiver says in its `Cts` that it takes them so. The sender's device copies parts of the payload into buffers, of which
-//! the sender tells the receiver (`Bounce`) in order; the receiver's device copies from there, by the handle of the buffers, and
-//! the receiver says of each part that it has it (`BounceDone`), or that it does not get at it. Several parts are on their way.
-//! Buffers go back when the receiver has said so, or has answered the whole request.
+//! The receiver says in its `Cts` that it takes them so. The sender's device copies parts of the payload into
+//! buffers, of which the sender tells the receiver (`Bounce`) in order; the receiver's device copies from
+//! there, by the handle of the buffers, and the receiver says of each part that it has it (`BounceDone`), or
+//! that it does not get at it. Several parts are on their way. Buffers go back when the receiver has said so,
+//! or has answered the whole request.
 //!
-//! Where some step cannot be had (no memory for buffers, a copy that is refused or fails), the sender begins no further part. Once the
-//! receiver has answered all that it was told of, the rest follows in `Data` frames, from the first part on that it does not have: so
-//! never are both on their way.
+//! Where some step cannot be had (no memory for buffers, a copy that is refused or fails), the sender begins
+//! no further part. Once the receiver has answered all that it was told of, the rest follows in `Data`
+//! frames, from the first part on that it does not have: so never are both on their way.
 
 use hmem::Span;
 use hmem::bounce::NoRoom;
@@ -24,7 +25,8 @@ use crate::proto::{self, Plan, Reach, Role, Tried, When, choose};
 use link_api::{Direct, Grant, PeerId, Refused, RmaLink, Way};
 
 impl<L: RmaLink> Endpoint<L> {
-    /// The receiver of a message of ours takes it from bounce buffers: it goes so, if that is the choice here.
+    /// The receiver of a message of ours takes it from bounce buffers: it goes so, if that is the choice
+    /// here.
     pub(in crate::endpoint) fn begin_bounce(&mut self, peer: PeerId, name: u64) {
         let Some(Request::Out(out)) = self.requests.get_mut(name) else { return };
         let Some((_, want)) = out.asked else { return };
@@ -43,7 +45,8 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// Whether this memory is on the device that the peer has used last, as far as it has said, which it most likely goes on using.
+    /// Whether this memory is on the device that the peer has used last, as far as it has said, which it most
+    /// likely goes on using.
     pub(in crate::endpoint) fn is_on_one_device(&mut self, peer: PeerId, iov: &[Span]) -> bool {
         let Some(seg) = self.peer(peer).hints.on_device() else { return false };
         self.link.on_one_device(peer, &[seg], iov)

@@ -8,8 +8,9 @@ use link_api::{OpId, PeerId};
 
 /// Bytes of a block of the buffers, which are 128 blocks for each device: 32 MiB.
 const BLOCK: usize = 256 << 10;
-/// Most bytes of a part. To start a copy and to find it over costs as much as to copy 1 MiB, on each side; and where both
-/// sides are on one device, which the two processes have in turns, longer parts make fewer turns.
+/// Most bytes of a part. To start a copy and to find it over costs as much as to copy 1 MiB, on each side;
+/// and where both sides are on one device, which the two processes have in turns, longer parts make fewer
+/// turns.
 const PART: usize = 4 << 20;
 
 /// What goes through bounce buffers at one endpoint.
@@ -28,7 +29,8 @@ pub(in crate::endpoint) struct Bounces {
 pub(in crate::endpoint) struct Stream {
     name: u64,
     peer: PeerId,
-    /// Parts that the device copies into buffers, and those that are there and that the peer is to be told of; in order.
+    /// Parts that the device copies into buffers, and those that are there and that the peer is to be told
+    /// of; in order.
     pub(in crate::endpoint) filling: VecDeque<(usize, Fill)>,
     /// Parts that the peer was told of, and has not taken.
     told: Vec<(usize, Room)>,
@@ -120,8 +122,8 @@ impl Bounces {
         !self.streams.is_empty() && self.streams.iter().any(|s| s.name == name)
     }
 
-    /// Starts to copy what there is room for. No peer gets more than three quarters of it, so that one that does not go on keeps
-    /// nothing from others.
+    /// Starts to copy what there is room for. No peer gets more than three quarters of it, so that one that
+    /// does not go on keeps nothing from others.
     pub(in crate::endpoint) fn feed(&mut self, name: u64, iov: &[Span], want: usize) -> Fed {
         let Some(at) = self.streams.iter().position(|s| s.name == name) else { return Fed::Waits };
         let peer = self.streams[at].peer;

@@ -1,10 +1,10 @@
 //! Payloads that a device or a network adapter moves.
 //!
-//! The owner of memory tells a peer of it once, in a `Handle` frame: of a device's memory, and of the host's where
-//! the link cannot access that in the call ([`link_api::RmaCaps::SYNC`]). From then on a segment's address is enough. The side
-//! that can reach both has the bytes moved, in one go: the receiver from the sender's memory, or, asked by a `Cts`
-//! that says where to, the sender into the receiver's. Where neither can, the payload comes in frames. Such an
-//! operation takes its time, and meanwhile all else goes on.
+//! The owner of memory tells a peer of it once, in a `Handle` frame: of a device's memory, and of the host's
+//! where the link cannot access that in the call ([`link_api::RmaCaps::SYNC`]). From then on a segment's
+//! address is enough. The side that can reach both has the bytes moved, in one go: the receiver from the
+//! sender's memory, or, asked by a `Cts` that says where to, the sender into the receiver's. Where neither
+//! can, the payload comes in frames. Such an operation takes its time, and meanwhile all else goes on.
 //!
 //! From device to device either side can. The receiver gets a message that comes alone, which takes one
 //! frame less. While more are behind it, or copies are in flight, it invites the sender to put it
@@ -72,8 +72,8 @@ impl<L: RmaLink> Endpoint<L> {
         Ok(true)
     }
 
-    /// Likewise, for a post. One that fails leaves none: its buffer is the application's, which may never try again, or with another
-    /// buffer at that place.
+    /// Likewise, for a post. One that fails leaves none: its buffer is the application's, which may never try
+    /// again, or with another buffer at that place.
     pub(in crate::endpoint) fn export_or_none(
         &mut self,
         peer: PeerId,
@@ -91,7 +91,8 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// As [`Endpoint::export`], for an answer, if that memory is accessed by handles: frames that find no room are kept.
+    /// As [`Endpoint::export`], for an answer, if that memory is accessed by handles: frames that find no
+    /// room are kept.
     fn export_later(&mut self, peer: PeerId, iov: &[Span]) -> bool {
         if !self.peer(peer).flow.limits().is_by_handles(Memory::of(iov)) {
             return false;
@@ -104,7 +105,8 @@ impl<L: RmaLink> Endpoint<L> {
         true
     }
 
-    /// A request is over: the peer needs no handles of its memory any more, unless another request has some of it, too.
+    /// A request is over: the peer needs no handles of its memory any more, unless another request has some
+    /// of it, too.
     pub(in crate::endpoint) fn retire(&mut self, over: &Out) {
         if !over.iov.is_empty() && is_fetched(over) {
             self.retire_memory(over.peer, &over.iov);
@@ -277,8 +279,8 @@ impl<L: RmaLink> Endpoint<L> {
         self.queues.has_invited()
     }
 
-    /// Asks a peer for the bytes of a request that is in the pool: put into place, if the place is accessed by
-    /// handles, or else by way of its bounce buffers, if it has such, or in frames.
+    /// Asks a peer for the bytes of a request that is in the pool: put into place, if the place is accessed
+    /// by handles, or else by way of its bounce buffers, if it has such, or in frames.
     pub(in crate::endpoint) fn send_cts(&mut self, name: u64, here: bool, bounces: bool) {
         let Some(Request::In(In { peer, iov, want, req, .. })) = self.requests.get_mut(name) else { return };
         let (peer, want, req, iov) = (*peer, *want, *req, iov.clone());

@@ -1,13 +1,13 @@
 //! Messages injected from a device's memory.
 //!
-//! The buffer of an injected message may change at once, so that the bytes have to leave it before the call returns,
-//! and to bring them to the host for that is one copy too many where the message goes to a device. So it is
-//! offered (`Rts`), and the call waits for as long as it takes a receiver that polls to say where the
-//! message goes: then this side's device puts it there, and the call returns when that is over, which depends on
-//! no peer. If no answer comes, the bytes follow unasked (`Body`), and the receiver can take them
-//! without this side, as it can what was injected from the host. The call waits in [`Endpoint::has_left`], which returns each
-//! time, so that other threads may call meanwhile. A peer that did not answer in time, or whose
-//! buffers are not on a device, is not waited for again too soon.
+//! The buffer of an injected message may change at once, so that the bytes have to leave it before the call
+//! returns, and to bring them to the host for that is one copy too many where the message goes to a device.
+//! So it is offered (`Rts`), and the call waits for as long as it takes a receiver that polls to say where
+//! the message goes: then this side's device puts it there, and the call returns when that is over, which
+//! depends on no peer. If no answer comes, the bytes follow unasked (`Body`), and the receiver can take them
+//! without this side, as it can what was injected from the host. The call waits in [`Endpoint::has_left`],
+//! which returns each time, so that other threads may call meanwhile. A peer that did not answer in time, or
+//! whose buffers are not on a device, is not waited for again too soon.
 
 use wire::{Flags, Head, Op as WireOp, Status};
 
@@ -47,8 +47,8 @@ impl<L: RmaLink> Endpoint<L> {
         Some(Leaving { ep: self.id, peer, name, patience: PATIENCE })
     }
 
-    /// Goes on with an injected message: whether its buffer is the application's again. That is when our device has put it
-    /// where its receiver said, or has copied it to the host, to be sent from there.
+    /// Goes on with an injected message: whether its buffer is the application's again. That is when our
+    /// device has put it where its receiver said, or has copied it to the host, to be sent from there.
     pub(crate) fn has_left(&mut self, core: &mut Core, leaving: &mut Leaving) -> bool {
         self.progress(core, None);
         let (peer, name) = (leaving.peer, leaving.name);
@@ -75,7 +75,8 @@ impl<L: RmaLink> Endpoint<L> {
         self.let_follow(peer, name)
     }
 
-    /// Lets go of the memory of an injected message: what of it has not been put or sent follows. Whether that is done.
+    /// Lets go of the memory of an injected message: what of it has not been put or sent follows. Whether
+    /// that is done.
     fn let_follow(&mut self, peer: PeerId, name: u64) -> bool {
         let is_streamed = self.queues.is_streamed(name);
         let Some(Request::Out(out)) = self.requests.get_mut(name) else { return true };
@@ -113,8 +114,8 @@ impl<L: RmaLink> Endpoint<L> {
         true
     }
 
-    /// Sends bytes of an injected message from `from` on: unasked, or as the peer has `asked` for them. `None`: they cannot be
-    /// read.
+    /// Sends bytes of an injected message from `from` on: unasked, or as the peer has `asked` for them.
+    /// `None`: they cannot be read.
     fn send_followers(
         &mut self,
         peer: PeerId,

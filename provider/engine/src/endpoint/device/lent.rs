@@ -1,8 +1,9 @@
 //! Long reads whose initiator gets the bytes ([`link_api::RmaCaps::HOST_GETS`], `DEVICE_GETS`).
 //!
-//! The target checks key, range and access as for any read, and answers with handles of the memory, for this request alone, and a
-//! `ReadRts` that names it. The initiator gets the bytes, and says so (`Fin`); if that fails it asks for frames (`Cts`). A registration
-//! that is closed meanwhile waits until the initiator does not read any more ([`RmaLink::revoke`]).
+//! The target checks key, range and access as for any read, and answers with handles of the memory, for this
+//! request alone, and a `ReadRts` that names it. The initiator gets the bytes, and says so (`Fin`); if that
+//! fails it asks for frames (`Cts`). A registration that is closed meanwhile waits until the initiator does
+//! not read any more ([`RmaLink::revoke`]).
 
 use wire::{Flags, Head, Op as WireOp, Status, put};
 

@@ -1,11 +1,12 @@
 //! Devices' memory whose bytes travel in frames, since no device reaches both sides.
 //!
-//! The device copies between its memory and buffers of the host's ([`hmem::stage`]), and no call waits for it: a copy is
-//! started, and later calls of progress find it over. The sender of a stream has two buffers at work, of which one is
-//! filled while frames are sent from the other. The receiver copies each frame into a buffer, from which the device
-//! takes it; the operation completes when the last of these copies is over. An endpoint has at most 6 MiB of buffers, page-locked
-//! if the runtime can, made when they are first needed and kept until it is closed. While too few of them are free for another
-//! frame, none is taken in: the devices that free them need no peer for that.
+//! The device copies between its memory and buffers of the host's ([`hmem::stage`]), and no call waits for
+//! it: a copy is started, and later calls of progress find it over. The sender of a stream has two buffers at
+//! work, of which one is filled while frames are sent from the other. The receiver copies each frame into a
+//! buffer, from which the device takes it; the operation completes when the last of these copies is over. An
+//! endpoint has at most 6 MiB of buffers, page-locked if the runtime can, made when they are first needed and
+//! kept until it is closed. While too few of them are free for another frame, none is taken in: the devices
+//! that free them need no peer for that.
 //!
 //! Where a device of the receiver's has the memory, too, [`crate::endpoint::device::bounce`] comes first.
 
@@ -22,8 +23,9 @@ use crate::types::*;
 use link_api::{How, PeerId, Refused, RmaLink, Side};
 
 impl<L: RmaLink> Endpoint<L> {
-    /// A turn of a stream of a device's memory, bytes `done..want` of which are left to be sent: in frames of up to `most` as
-    /// they come to the host. How far it is then, and how much was done; `None` if there is no buffer for it.
+    /// A turn of a stream of a device's memory, bytes `done..want` of which are left to be sent: in frames of
+    /// up to `most` as they come to the host. How far it is then, and how much was done; `None` if there is
+    /// no buffer for it.
     #[allow(clippy::too_many_arguments)]
     pub(in crate::endpoint) fn stream_staged(
         &mut self,
@@ -69,8 +71,8 @@ impl<L: RmaLink> Endpoint<L> {
         Some(Ok((done, n)))
     }
 
-    /// Takes `len` bytes that are for byte `doff` of a device's memory, on behalf of the request `name`; `false` if they
-    /// cannot be had there.
+    /// Takes `len` bytes that are for byte `doff` of a device's memory, on behalf of the request `name`;
+    /// `false` if they cannot be had there.
     pub(in crate::endpoint) fn land(
         &mut self,
         source: Source<'_>,
@@ -102,7 +104,8 @@ impl<L: RmaLink> Endpoint<L> {
         true
     }
 
-    /// Puts a message that came inside its frame into its buffer. In a device's memory it is complete when it is there.
+    /// Puts a message that came inside its frame into its buffer. In a device's memory it is complete when it
+    /// is there.
     pub(in crate::endpoint) fn deliver(
         &mut self,
         core: &mut Core,
@@ -160,7 +163,8 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// A peer is gone. Whether this request of its needs nothing of it any more; then it is answered to no successor.
+    /// A peer is gone. Whether this request of its needs nothing of it any more; then it is answered to no
+    /// successor.
     pub(in crate::endpoint) fn outlives_peer(&mut self, name: u64) -> bool {
         match self.requests.get_mut(name) {
             Some(Request::In(i)) if i.got == i.want && self.staging.is_landing(name) => {
@@ -171,8 +175,8 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// Looks which copies to a device's memory are over; those of one request end in order, and what they write to the host's
-    /// memory comes after all that is before it in the request.
+    /// Looks which copies to a device's memory are over; those of one request end in order, and what they
+    /// write to the host's memory comes after all that is before it in the request.
     pub(in crate::endpoint) fn check_landings(&mut self, core: &mut Core, name: u64) -> usize {
         let (mut n, mut busy, mut failed) = (0, false, false);
         self.staging.landings.retain_mut(|l| {
@@ -203,8 +207,8 @@ impl<L: RmaLink> Endpoint<L> {
         n
     }
 
-    /// Completes a request whose bytes were to come in frames, if all of them have, and are where they belong. `failed`:
-    /// some could not be put there.
+    /// Completes a request whose bytes were to come in frames, if all of them have, and are where they
+    /// belong. `failed`: some could not be put there.
     pub(in crate::endpoint) fn all_came(&mut self, core: &mut Core, name: u64, failed: bool) {
         let landing = self.staging.is_landing(name);
         let copying = self.is_in_flight(name);

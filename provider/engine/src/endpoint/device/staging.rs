@@ -13,8 +13,8 @@ use crate::types::EpId;
 pub(in crate::endpoint) const TURN: usize = 8;
 /// Bytes of a buffer.
 pub(in crate::endpoint) const BUFFER: usize = 256 << 10;
-/// Buffers of an endpoint for what it sends, and for what it receives. Of the latter half may be taken when a frame
-/// comes, which may need several.
+/// Buffers of an endpoint for what it sends, and for what it receives. Of the latter half may be taken when a
+/// frame comes, which may need several.
 const SENDING: usize = 8;
 const RECEIVING: usize = 16;
 /// Buffers of a stream. One of many streams has one.
@@ -85,7 +85,8 @@ impl Staging {
         self.landings.iter().any(|l| l.name == name)
     }
 
-    /// Waits until all that is on its way to a device for this request is there; `false` if some of it cannot be put there.
+    /// Waits until all that is on its way to a device for this request is there; `false` if some of it cannot
+    /// be put there.
     #[cold]
     pub(in crate::endpoint) fn wait_for_landings(&mut self, name: u64) -> bool {
         self.landings.iter_mut().filter(|l| l.name == name).all(|landing| {
@@ -141,8 +142,8 @@ impl Staging {
         Some(self.followings.swap_remove(at))
     }
 
-    /// The stream of this name, whose next byte to be sent is `done`, with the device at work for it; and how many copies
-    /// were started. `None`: there is no buffer for it.
+    /// The stream of this name, whose next byte to be sent is `done`, with the device at work for it; and how
+    /// many copies were started. `None`: there is no buffer for it.
     pub(in crate::endpoint) fn feed(
         &mut self,
         name: u64,
@@ -187,7 +188,8 @@ pub(in crate::endpoint) enum Source<'a> {
 /// The memory that a stream is of cannot be read.
 pub(in crate::endpoint) struct Unread;
 
-/// An injected message whose bytes are about to leave their buffer, see [`Domain::start_send`](crate::Domain::start_send).
+/// An injected message whose bytes are about to leave their buffer, see
+/// [`Domain::start_send`](crate::Domain::start_send).
 #[derive(Debug)]
 #[must_use = "the buffer is in use until `Domain::has_left` says that it is not"]
 pub struct Leaving {

@@ -6,8 +6,8 @@ pub(in crate::endpoint) struct Answers {
     outstanding: u32,
     /// Those of them that are RMA by rendezvous.
     large: u32,
-    /// Frames sent to it that it answers, or that change its memory; and which of these was the last that it does not
-    /// answer, unless one behind it has been answered.
+    /// Frames sent to it that it answers, or that change its memory; and which of these was the last that it
+    /// does not answer, unless one behind it has been answered.
     posted: u64,
     last_unacked_seq: u64,
     /// How many it was not to answer, and has not refused.

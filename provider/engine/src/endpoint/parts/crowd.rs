@@ -1,20 +1,23 @@
 //! Whether large messages go to few peers or to many in turn, and come from few or many.
 //!
-//! With 32 ranks that send 16 KiB to each other one copy by the kernel takes less time than two by way of the rings
-//! (docs/measurements/node.md). Most likely the lines of a ring have left the caches by the time that its turn comes again.
-//! Messages of 64 KiB that come from many senders in turn the receiver copies sooner alone than with the help of each sender;
-//! those that come from the one and same sender, as in a broadcast, it does not.
+//! With 32 ranks that send 16 KiB to each other one copy by the kernel takes less time than two by way of the
+//! rings (docs/measurements/node.md). Most likely the lines of a ring have left the caches by the time that
+//! its turn comes again. Messages of 64 KiB that come from many senders in turn the receiver copies sooner
+//! alone than with the help of each sender; those that come from the one and same sender, as in a broadcast,
+//! it does not.
 
 use link_api::PeerId;
 
-/// Peers to which large messages go, by way of rings while they are few: with 15 neither way was quicker in all patterns.
+/// Peers to which large messages go, by way of rings while they are few: with 15 neither way was quicker in
+/// all patterns.
 pub(in crate::endpoint) type Targets = Crowd<16>;
 /// Likewise, while they are no more than a node of a tree has: up to 16 ranks in a binomial one.
 pub(in crate::endpoint) type FewTargets = Crowd<4>;
 /// Peers from which large messages come, which help to copy while they are few.
 pub(in crate::endpoint) type Sources = Crowd<2>;
 
-/// So many messages of few peers after many, and they are few. Less would do for it to change while each peer has some in a row.
+/// So many messages of few peers after many, and they are few. Less would do for it to change while each peer
+/// has some in a row.
 const LONG: u8 = 16;
 
 /// The peers that large messages went to, or came from, last. Up to `FEW` in turn are few.

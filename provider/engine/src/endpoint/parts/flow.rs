@@ -10,8 +10,9 @@ use crate::proto::Limits;
 #[derive(Debug)]
 #[repr(C)]
 pub(in crate::endpoint) struct Flow {
-    /// A message of fewer bytes may be sent eagerly with nothing else to look at: none while frames wait in the
-    /// backlog or messages to be sent on, while the peer is short of room, or before its path is in the log.
+    /// A message of fewer bytes may be sent eagerly with nothing else to look at: none while frames wait in
+    /// the backlog or messages to be sent on, while the peer is short of room, or before its path is in the
+    /// log.
     plain_below: usize,
     /// What the way to it can do, as far as that has not turned out otherwise.
     limits: Limits,

@@ -15,8 +15,8 @@ use link_api::PieceCounter;
 use wire::Seg;
 use xfer::Helper;
 
-/// Whether the peer fetches this side's rendezvous payloads directly, as far as was seen. Once it did not, that is what
-/// counts.
+/// Whether the peer fetches this side's rendezvous payloads directly, as far as was seen. Once it did not,
+/// that is what counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Fetches {
     #[default]
@@ -34,7 +34,8 @@ const WARY: u8 = 63;
 /// How promising it is to wait for a peer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Promptness {
-    /// How many messages are still not to be waited for, and how many that were to be after the last that was in vain.
+    /// How many messages are still not to be waited for, and how many that were to be after the last that was
+    /// in vain.
     skip: u8,
     skipped: u8,
 }

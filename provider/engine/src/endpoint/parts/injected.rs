@@ -1,4 +1,5 @@
-//! Injected messages that were only offered: their buffers are the application's again, or will be when the call returns.
+//! Injected messages that were only offered: their buffers are the application's again, or will be when the
+//! call returns.
 
 use link_api::PeerId;
 

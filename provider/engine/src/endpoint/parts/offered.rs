@@ -1,8 +1,8 @@
-//! Large messages that were sent and not yet received, as a sign that bytes travel both ways: peers copy them while this side copies
-//! what it receives.
+//! Large messages that were sent and not yet received, as a sign that bytes travel both ways: peers copy them
+//! while this side copies what it receives.
 
-/// Large transfers received since a peer took a message from which on bytes are held to travel one way: messages that were offered
-/// before that may have no receive for long.
+/// Large transfers received since a peer took a message from which on bytes are held to travel one way:
+/// messages that were offered before that may have no receive for long.
 const ONE_WAY: u32 = 16;
 
 /// Large messages that peers were offered and have yet to take.

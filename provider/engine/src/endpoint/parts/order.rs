@@ -13,8 +13,8 @@ pub(in crate::endpoint) struct Order {
     /// Frames behind them, and what these take up.
     pub(in crate::endpoint) held: VecDeque<Vec<u8>>,
     pub(in crate::endpoint) size: usize,
-    /// The peer's request of a write that failed, perhaps because the peer ended: nothing that was posted behind it takes effect,
-    /// up to what an initiator posts that knows of the failure.
+    /// The peer's request of a write that failed, perhaps because the peer ended: nothing that was posted
+    /// behind it takes effect, up to what an initiator posts that knows of the failure.
     pub(in crate::endpoint) broken: Option<u64>,
 }
 

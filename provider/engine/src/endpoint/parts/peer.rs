@@ -27,8 +27,8 @@ pub(crate) struct Peer {
     pub(in crate::endpoint) expected: bool,
     /// This side has asked the peer to send no more for now.
     pub(in crate::endpoint) pause_sent: bool,
-    /// The link's answer to a message of [`Endpoint::send_plain`](super::Endpoint); the general post of the same message,
-    /// which follows, returns it.
+    /// The link's answer to a message of [`Endpoint::send_plain`](super::Endpoint); the general post of the
+    /// same message, which follows, returns it.
     pub(in crate::endpoint) refused: Option<Gone>,
     /// It is tried to reach it, for the receives posted that name it.
     pub(in crate::endpoint) connecting: bool,
@@ -85,7 +85,8 @@ impl Peer {
         self.flow.let_go_unsent();
     }
 
-    /// Its channel is gone: what was on its way is, too, and another path may follow. Whether it was asked to send no more.
+    /// Its channel is gone: what was on its way is, too, and another path may follow. Whether it was asked to
+    /// send no more.
     pub(in crate::endpoint) fn close(&mut self, path: &Path, why: Gone) -> bool {
         self.flow.reset(path);
         self.hints.reset();

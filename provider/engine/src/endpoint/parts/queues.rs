@@ -25,7 +25,8 @@ pub(in crate::endpoint) struct Queues {
 }
 
 impl Queues {
-    /// Not 0 if progress has something to do for a request; messages of which the link keeps a part are not among it.
+    /// Not 0 if progress has something to do for a request; messages of which the link keeps a part are not
+    /// among it.
     #[inline(always)]
     pub(in crate::endpoint) fn any(&self) -> usize {
         self.streams.len() | self.coop.len() | self.revoked.len() | self.invited.len() | self.unbegun.len()

@@ -19,8 +19,8 @@ const OWED_LITTLE: usize = 64 << 10;
 const MANY: usize = 1 << 18;
 pub(in crate::endpoint) const MANY_OF_ONE: usize = 2 * DEPTH_MOST as usize;
 
-/// Bytes sent, with so many for each message, after which it is time to look whether a peer would have this side
-/// pause: an application that only sends need never make progress while its messages are taken.
+/// Bytes sent, with so many for each message, after which it is time to look whether a peer would have this
+/// side pause: an application that only sends need never make progress while its messages are taken.
 pub(in crate::endpoint) const MOST_SINCE_PROGRESS: usize = 1 << 20;
 pub(in crate::endpoint) const MESSAGE_COST: usize = 64;
 
@@ -67,7 +67,8 @@ impl Quota {
         self.many = MANY.max(2 * requests);
     }
 
-    /// So much more is owed; the most that may be owed to one peer, and whether what is owed to all is within its limit.
+    /// So much more is owed; the most that may be owed to one peer, and whether what is owed to all is within
+    /// its limit.
     pub(in crate::endpoint) fn owe(&mut self, bytes: usize) -> (usize, bool) {
         let is_room = self.owed.add(bytes);
         (if is_room { OWED_MOST } else { OWED_LITTLE }, is_room)

@@ -131,7 +131,8 @@ pub(in crate::endpoint) struct In {
     pub(in crate::endpoint) placed: bool,
     /// It was so only if it comes to it before this side does.
     pub(in crate::endpoint) invited: Option<Box<Invited>>,
-    /// It may come by way of the sender's bounce buffers, as the sender was told; and from this byte on it cannot.
+    /// It may come by way of the sender's bounce buffers, as the sender was told; and from this byte on it
+    /// cannot.
     pub(in crate::endpoint) bounces: bool,
     pub(in crate::endpoint) broken: Option<usize>,
     /// The link puts a frame's bytes there as they come.
@@ -158,8 +159,8 @@ impl In {
     }
 }
 
-/// What is needed of a request that nothing was done for yet ([`crate::proto::Plan::InProgress`]): its name, the sender's memory,
-/// and how that is reached.
+/// What is needed of a request that nothing was done for yet ([`crate::proto::Plan::InProgress`]): its name,
+/// the sender's memory, and how that is reached.
 #[derive(Debug)]
 pub(in crate::endpoint) struct Unbegun {
     pub(in crate::endpoint) name: u64,
@@ -179,8 +180,8 @@ pub(in crate::endpoint) struct Invited {
 #[derive(Debug)]
 pub(in crate::endpoint) enum Then {
     Recv(MatchedRecv),
-    /// `in_order`: no access that the peer posted behind it may take effect before it. `several`: it names more than one place, and the
-    /// last one may stand for those before it.
+    /// `in_order`: no access that the peer posted behind it may take effect before it. `several`: it names
+    /// more than one place, and the last one may stand for those before it.
     Write {
         data: Option<u64>,
         cntrs: Bound,

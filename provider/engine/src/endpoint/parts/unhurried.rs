@@ -1,7 +1,8 @@
-//! Conditions under which a call of progress does more than to poll for frames, apart from queues that are not empty.
+//! Conditions under which a call of progress does more than to poll for frames, apart from queues that are
+//! not empty.
 
-/// In one word, which each call of progress tests: whether the endpoint has a meter, whether it has unsent messages
-/// ([`crate::endpoint::unsent`]), and the number of peers that were sent a `Pause`.
+/// In one word, which each call of progress tests: whether the endpoint has a meter, whether it has unsent
+/// messages ([`crate::endpoint::unsent`]), and the number of peers that were sent a `Pause`.
 #[derive(Debug, Default)]
 pub(in crate::endpoint) struct Unhurried(usize);
 

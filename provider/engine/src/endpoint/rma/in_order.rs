@@ -1,15 +1,16 @@
 //! RMA that takes effect in the order in which it was posted, where that was asked for.
 //!
-//! What the target does within the call that takes a frame in is in order, since frames are. A write whose bytes come
-//! later, in frames or by an operation of the link, and a read whose bytes leave later, are still under way when the next
-//! frame comes: frames that access memory are then held until the request is done. An initiator posts none behind a
-//! request that is not done in the call ([`Endpoint::rma`]), but it has to learn first that this one is not. What is held
-//! is bounded.
+//! What the target does within the call that takes a frame in is in order, since frames are. A write whose
+//! bytes come later, in frames or by an operation of the link, and a read whose bytes leave later, are still
+//! under way when the next frame comes: frames that access memory are then held until the request is done. An
+//! initiator posts none behind a request that is not done in the call ([`Endpoint::rma`]), but it has to
+//! learn first that this one is not. What is held is bounded.
 //!
-//! A write whose initiator ended before the bytes were here fails, and so does everything that was posted behind it: a
-//! flag must not be seen without the data that it stands for. Whether the initiator has ended or its memory cannot be read
-//! is not known at that time. The target sends the failure to an initiator that lives, which answers with a frame (`Withdrawn`, of that
-//! write): what comes after it was posted with the failure known, and takes effect.
+//! A write whose initiator ended before the bytes were here fails, and so does everything that was posted
+//! behind it: a flag must not be seen without the data that it stands for. Whether the initiator has ended or
+//! its memory cannot be read is not known at that time. The target sends the failure to an initiator that
+//! lives, which answers with a frame (`Withdrawn`, of that write): what comes after it was posted with the
+//! failure known, and takes effect.
 
 use wire::{Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
@@ -50,7 +51,8 @@ impl<L: RmaLink> Endpoint<L> {
         self.send_or_queue(peer, heard.as_bytes());
     }
 
-    /// Whether this `Withdrawn` is of the write that broke the order of the peer's accesses; if so, those that follow take effect again.
+    /// Whether this `Withdrawn` is of the write that broke the order of the peer's accesses; if so, those
+    /// that follow take effect again.
     #[cold]
     pub(in crate::endpoint) fn restore_order(&mut self, peer: PeerId, req: u64) -> bool {
         let order = &mut self.peer(peer).order;
@@ -107,7 +109,8 @@ impl<L: RmaLink> Endpoint<L> {
         if !self.peers.has_in_order() { 0 } else { self.let_all_through(core) }
     }
 
-    /// Likewise, those of a peer of which something has come: they do not wait for what comes next, which may be its end.
+    /// Likewise, those of a peer of which something has come: they do not wait for what comes next, which may
+    /// be its end.
     #[inline(always)]
     pub(in crate::endpoint) fn go_on_with(&mut self, core: &mut Core, peer: PeerId) -> usize {
         if !self.peers.has_in_order() { 0 } else { self.let_through(core, peer) }

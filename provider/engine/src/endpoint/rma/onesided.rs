@@ -1,12 +1,12 @@
 //! RMA that needs nothing of its target.
 //!
 //! Peers see each other's registrations ([`RmaLink::published`]). So a read, and a write that is large or
-//! that is to be delivered when it completes or is counted, is one direct copy, made in the call that posts it. Another
-//! small write goes into a frame, which takes no time at all; since the registration allows it, it
-//! completes at once, too.
+//! that is to be delivered when it completes or is counted, is one direct copy, made in the call that posts
+//! it. Another small write goes into a frame, which takes no time at all; since the registration allows it,
+//! it completes at once, too.
 //!
-//! What is so large that both had better copy is copied cooperatively (`coop.rs`): the target copies pieces while it
-//! is there, and the initiator copies what it does not.
+//! What is so large that both had better copy is copied cooperatively (`coop.rs`): the target copies pieces
+//! while it is there, and the initiator copies what it does not.
 //!
 //! What a target has to see (remote CQ data, counters), what is asked for in order, and what cannot be
 //! reached directly goes the way of frames. So does what is posted behind a frame that the target does not
@@ -43,8 +43,8 @@ impl<L: RmaLink> Endpoint<L> {
             && !op.flags.contains(OpFlags::FENCE)
     }
 
-    /// Does the operation as planned, without the target or together with it. Otherwise nothing has happened, and
-    /// this is what was tried in vain.
+    /// Does the operation as planned, without the target or together with it. Otherwise nothing has happened,
+    /// and this is what was tried in vain.
     #[inline]
     pub(in crate::endpoint) fn one_sided(
         &mut self,

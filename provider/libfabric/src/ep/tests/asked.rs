@@ -4,7 +4,8 @@ use super::*;
 
 const NO: *mut c_void = ptr::null_mut();
 const REFUSED: isize = -(fi::FI_EBADFLAGS as isize);
-/// Each changes what an operation promises, and none is offered: persistence, another kind of target, another device's part in it.
+/// Each changes what an operation promises, and none is offered: persistence, another kind of target, another
+/// device's part in it.
 const NOT_OFFERED: [u64; 5] =
     [fi::FI_COMMIT_COMPLETE, fi::FI_MULTICAST, fi::FI_PEER_TRANSFER, fi::FI_PEER, 1 << 62];
 

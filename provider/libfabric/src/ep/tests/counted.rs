@@ -67,7 +67,8 @@ impl Two {
         assert!(self.target.soon().is_none());
     }
 
-    /// Waits until the counter has this value, and says what the memory has then. The target makes progress if nothing comes without.
+    /// Waits until the counter has this value, and says what the memory has then. The target makes progress
+    /// if nothing comes without.
     fn word_once(&self, cntr: *mut fi::fid_cntr, n: u64) -> u64 {
         for _ in 0..100 {
             for _ in 0..100 {

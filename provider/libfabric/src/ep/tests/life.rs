@@ -178,7 +178,8 @@ fn of_fids_that_are_closed_at_once_one_is_the_last() {
     }
 }
 
-/// Another thread may open an endpoint, which gets the number of the one that was closed, before the other is freed.
+/// Another thread may open an endpoint, which gets the number of the one that was closed, before the other is
+/// freed.
 #[test]
 fn an_endpoint_that_is_closed_and_freed_later_ends_no_other() {
     let w = World::new();

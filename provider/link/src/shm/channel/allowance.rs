@@ -1,15 +1,17 @@
 //! How much memory the rings of an endpoint take to be fast, beyond what they need.
 //!
-//! A ring through which much goes ends no laps early any more: neither side waits then for lines that the other has just used,
-//! but the ring takes all of its memory, for good where it is never idle. With a few peers that is little. With many, rings
-//! would take it all without one being full, so that an endpoint's rings have so many lines for this together, and those
-//! that come first have them. Where a consumer is behind, the ring grows all the same: that is not counted here.
+//! A ring through which much goes ends no laps early any more: neither side waits then for lines that the
+//! other has just used, but the ring takes all of its memory, for good where it is never idle. With a few
+//! peers that is little. With many, rings would take it all without one being full, so that an endpoint's
+//! rings have so many lines for this together, and those that come first have them. Where a consumer is
+//! behind, the ring grows all the same: that is not counted here.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Lines that are left for the rings of an endpoint. Each change is one by itself, and nothing else depends on it.
+/// Lines that are left for the rings of an endpoint. Each change is one by itself, and nothing else depends
+/// on it.
 #[derive(Clone, Debug)]
 pub(crate) struct Allowance(Arc<AtomicU32>);
 

@@ -1,4 +1,5 @@
-//! The shared memory from one endpoint to another: its segment, the ring in it, and who is awake at either end.
+//! The shared memory from one endpoint to another: its segment, the ring in it, and who is awake at either
+//! end.
 
 pub(super) mod allowance;
 pub(super) mod producer;

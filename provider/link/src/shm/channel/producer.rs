@@ -14,16 +14,16 @@ use crate::shm::channel::ring::{
 /// longer frames the processor itself sees what comes next.
 const AHEAD: [u32; 2] = [4, 3];
 
-/// Most lines that frames which the consumer can do without may find taken: more than a quarter of the longest
-/// ring, and fewer than turns of a shared transfer.
+/// Most lines that frames which the consumer can do without may find taken: more than a quarter of the
+/// longest ring, and fewer than turns of a shared transfer.
 const SPARE: u32 = 48 << 10;
 
 /// Most lines that are fetched for an answer.
 const ANSWER: u32 = 8;
 
-/// After how many laps that ended early the next are twice as long, up to a quarter of the ring, and after as many of these
-/// no lap ends early any more. A ring that is used much takes its memory, so far as the endpoint's [`Allowance`] goes: neither
-/// side then waits for lines that the other one has just used.
+/// After how many laps that ended early the next are twice as long, up to a quarter of the ring, and after as
+/// many of these no lap ends early any more. A ring that is used much takes its memory, so far as the
+/// endpoint's [`Allowance`] goes: neither side then waits for lines that the other one has just used.
 const LAPS: u32 = 8;
 
 /// A lap may end early within so many quarters of the ring.
@@ -39,7 +39,8 @@ fn after(lines: u32, line: u32, n: u32) -> u32 {
     if next >= lines { next - lines } else { next }
 }
 
-/// The sending half. [`crate::shm::peer::Outbound`] has all that frames touch, up to the address of the memory, on one cache line.
+/// The sending half. [`crate::shm::peer::Outbound`] has all that frames touch, up to the address of the
+/// memory, on one cache line.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Producer<M> {
@@ -49,27 +50,28 @@ pub(crate) struct Producer<M> {
     line: u32,
     /// The consumer's position, as far as it was looked at.
     head: u32,
-    /// Up to where records may go before [`Producer::make_room`] has looked for more: as far as the consumer has taken
-    /// what was there, and no further than `turn`.
+    /// Up to where records may go before [`Producer::make_room`] has looked for more: as far as the consumer
+    /// has taken what was there, and no further than `turn`.
     stop: u32,
     /// From where on it is asked whether the lap may end.
     turn: u32,
-    /// Where the lap began that followed one that ended early, or a later position that the consumer had come to; and the
-    /// first line that the early end left out.
+    /// Where the lap began that followed one that ended early, or a later position that the consumer had come
+    /// to; and the first line that the early end left out.
     lap: u32,
     ended: u32,
-    /// After how many lines a lap may end early, and how many have since these are so many. Where it is more than a
-    /// quarter of the ring, none does.
+    /// After how many lines a lap may end early, and how many have since these are so many. Where it is more
+    /// than a quarter of the ring, none does.
     length: u32,
     laps: u32,
-    /// The line from which the consumer is to be led elsewhere with the next record, if it is one; and how many are
-    /// left out on the way.
+    /// The line from which the consumer is to be led elsewhere with the next record, if it is one; and how
+    /// many are left out on the way.
     left: u32,
     left_out: u32,
     /// The position, beyond `pos`, of a commit word that is 0 already; `pos` if there is none.
     clean: u32,
     mem: M,
-    /// The position when this ring was last asked whether it is in use, and when its pages were last to be given back.
+    /// The position when this ring was last asked whether it is in use, and when its pages were last to be
+    /// given back.
     asked: u32,
     small: u32,
     /// Up to which line records may have gone since pages were last given back.
@@ -79,8 +81,8 @@ pub(crate) struct Producer<M> {
 }
 
 impl<M: Mem> Producer<M> {
-    /// Starts at a line, which the consumer, once it is there, is told. Where rings are written at different lines, these
-    /// do not all contend for the same few places of a cache.
+    /// Starts at a line, which the consumer, once it is there, is told. Where rings are written at different
+    /// lines, these do not all contend for the same few places of a cache.
     pub(crate) fn new(mem: M, line: u32, allowance: Allowance) -> Producer<M> {
         let line = line % FIRST.min(soon(mem.lines()));
         mem.head().store(line, Relaxed);
@@ -188,9 +190,9 @@ impl<M: Mem> Producer<M> {
     /// Ends the lap here, if little of it is under way.
     fn end_lap(&mut self, need: u32) -> bool {
         let used = self.pos.wrapping_sub(self.head);
-        // Behind a longer one the longest frame would not find room (`pass_by`), until the consumer has come to the next
-        // record and publishes that it has, which it does where so much was left out. Nothing keeps it from that
-        // where the ring is empty.
+        // Behind a longer one the longest frame would not find room (`pass_by`), until the consumer has come
+        // to the next record and publishes that it has, which it does where so much was left out. Nothing
+        // keeps it from that where the ring is empty.
         let short = self.line <= self.lines / 4 || used == 0 && self.line <= LATEST * (self.lines / 4);
         let may = self.length <= self.lines / 4 && short;
         let ends = may && used <= self.line / 4 && used + need <= self.line;
@@ -223,8 +225,8 @@ impl<M: Mem> Producer<M> {
         self.is_behind() && self.line < self.ended && self.ended + need <= self.lines
     }
 
-    /// The lap has come to where records of the one before are that the consumer has not taken: it goes on behind
-    /// these.
+    /// The lap has come to where records of the one before are that the consumer has not taken: it goes on
+    /// behind these.
     fn pass_by(&mut self, need: u32) -> bool {
         let passes = self.may_pass_by(need);
         if passes {
@@ -254,9 +256,10 @@ impl<M: Mem> Producer<M> {
         self.turn = self.pos;
     }
 
-    /// The lap goes on: for half of what a first one is, so long as it may end when the consumer has taken all, and in the end
-    /// all around the ring; at once where none ends early. A frame of more than half of what a lap may be, which the consumer
-    /// has always taken before the next, so takes two places and not the whole ring.
+    /// The lap goes on: for half of what a first one is, so long as it may end when the consumer has taken
+    /// all, and in the end all around the ring; at once where none ends early. A frame of more than half of
+    /// what a lap may be, which the consumer has always taken before the next, so takes two places and not
+    /// the whole ring.
     fn put_off(&mut self, need: u32) {
         if self.length > self.lines / 4 {
             self.turn = self.pos.wrapping_add(self.lines);
@@ -279,15 +282,15 @@ impl<M: Mem> Producer<M> {
         }
         self.head = head;
         if !self.is_behind() {
-            // So long as no lap ends early, positions go once around while this stays: a place of long ago would seem
-            // to be ahead of the consumer.
+            // So long as no lap ends early, positions go once around while this stays: a place of long ago
+            // would seem to be ahead of the consumer.
             self.lap = head;
         }
         Ok(())
     }
 
-    /// Called now and then. If little was sent since the last call, and nothing is under way, pages are given back
-    /// and laps are as short as at first. Whether pages were given back.
+    /// Called now and then. If little was sent since the last call, and nothing is under way, pages are given
+    /// back and laps are as short as at first. Whether pages were given back.
     pub(crate) fn shrink(&mut self) -> bool {
         let few = soon(self.lines);
         let moved = self.pos.wrapping_sub(std::mem::replace(&mut self.asked, self.pos));
@@ -304,7 +307,8 @@ impl<M: Mem> Producer<M> {
         if self.read_head().is_err() || self.head != self.pos {
             return false;
         }
-        // Where pages may not go, as those of locked memory (mlockall) may not, this is tried again after some more lines.
+        // Where pages may not go, as those of locked memory (mlockall) may not, this is tried again after
+        // some more lines.
         self.small = self.pos;
         if !self.mem.give_back(self.line) {
             return false;
@@ -319,16 +323,17 @@ impl<M: Mem> Producer<M> {
         true
     }
 
-    /// Whether it takes about what the first laps take, which the next ones would take again, or was asked to become
-    /// so since little more was sent.
+    /// Whether it takes about what the first laps take, which the next ones would take again, or was asked to
+    /// become so since little more was sent.
     pub(crate) fn is_small(&self) -> bool {
         let few = soon(self.lines);
         self.pos.wrapping_sub(self.small) <= few || self.reach <= 2 * few
     }
 
-    /// Whether a frame of `len` bytes leaves half of the ring free, and fewer lines taken than a shared transfer has turns: the consumer, which
-    /// publishes its position at every quarter at least, then polls the ring. One that is longer than an offer finds room now, and frames
-    /// behind it that half. The lap stays as it is: what is sent after this may be another frame.
+    /// Whether a frame of `len` bytes leaves half of the ring free, and fewer lines taken than a shared
+    /// transfer has turns: the consumer, which publishes its position at every quarter at least, then polls
+    /// the ring. One that is longer than an offer finds room now, and frames behind it that half. The lap
+    /// stays as it is: what is sent after this may be another frame.
     pub(crate) fn has_room_to_spare(&mut self, len: usize) -> bool {
         if self.can_spare(len) {
             return true;
@@ -347,8 +352,9 @@ impl<M: Mem> Producer<M> {
         self.under_way() + lines_of(len) < most && (len <= SHORT || self.leaves_half(lines_of(len) + 1))
     }
 
-    /// Whether a record of so many lines finds room as things are, and half of the ring behind it. Where the lap before ended early, free
-    /// lines are at two places: the one that is not used next counts for nothing.
+    /// Whether a record of so many lines finds room as things are, and half of the ring behind it. Where the
+    /// lap before ended early, free lines are at two places: the one that is not used next counts for
+    /// nothing.
     fn leaves_half(&self, need: u32) -> bool {
         let here = self.room();
         let room = match here < need && self.may_pass_by(need) {
@@ -411,7 +417,8 @@ impl<M: Mem> Producer<M> {
         }
     }
 
-    /// The reserved frame is not published, whatever was written of it: that may be where the next commit words are.
+    /// The reserved frame is not published, whatever was written of it: that may be where the next commit
+    /// words are.
     #[cold]
     pub(crate) fn abandon(&mut self) {
         self.clean = self.pos;
@@ -457,8 +464,8 @@ impl<M: Mem> Producer<M> {
             self.mem.commit(after(lines, next, 1)).store(0, Relaxed);
         }
         self.clean = end.wrapping_add(u32::from(more));
-        // The consumer has these lines from the lap before. Stores wait in a queue for one after the other to come
-        // from there, and a sender of many short frames would wait for that queue.
+        // The consumer has these lines from the lap before. Stores wait in a queue for one after the other to
+        // come from there, and a sender of many short frames would wait for that queue.
         if n == 1 {
             let further = AHEAD[usize::from(len > SHORTEST)];
             self.fetch(after(lines, next, further), len);

@@ -7,22 +7,23 @@
 //! | commit: u32 | frame ... (padding to whole lines) | commit of the next record = 0 | ...
 //! ```
 //!
-//! A commit word is 0 while there is no record, else the frame's length plus one. Before the
-//! producer publishes a record it stores 0 to the commit word behind it, so the consumer never
-//! takes stale bytes of an earlier lap for a record. A frame that fits one cache line thus changes hands
-//! by one cache line, and one that fits the pair by the two at once. The consumer publishes its position
-//! (`head`, in lines, wrapping) only now and then, and the producer reads it only when it seems short of room.
+//! A commit word is 0 while there is no record, else the frame's length plus one. Before the producer
+//! publishes a record it stores 0 to the commit word behind it, so the consumer never takes stale bytes of an
+//! earlier lap for a record. A frame that fits one cache line thus changes hands by one cache line, and one
+//! that fits the pair by the two at once. The consumer publishes its position (`head`, in lines, wrapping)
+//! only now and then, and the producer reads it only when it seems short of room.
 //!
-//! **Short laps.** Pages of a ring take memory once they were written, and cache. So a producer that has little under way
-//! ends a lap early ([`soon`]): it puts a record at the ring's start, and then a word which says so ([`ELSEWHERE`]) where
-//! the consumer looks next. The lines behind that word count as a record that has been taken. Where the consumer is behind,
-//! the lap goes on, and the ring is used as far as it is needed. If the consumer falls behind after a lap has ended early,
-//! the next one comes to records that were not taken: another such word leads past these, to the lines that were left out.
+//! **Short laps.** Pages of a ring take memory once they were written, and cache. So a producer that has
+//! little under way ends a lap early ([`soon`]): it puts a record at the ring's start, and then a word which
+//! says so ([`ELSEWHERE`]) where the consumer looks next. The lines behind that word count as a record that
+//! has been taken. Where the consumer is behind, the lap goes on, and the ring is used as far as it is
+//! needed. If the consumer falls behind after a lap has ended early, the next one comes to records that were
+//! not taken: another such word leads past these, to the lines that were left out.
 //!
 //! Both positions are private; what the other side writes is checked against them.
 //!
-//! The orders that matter, each tested with a twin that lacks it: the commit word is stored with
-//! Release (after frame and zero) and loaded with Acquire; `head` likewise (after the copy out); [`ELSEWHERE`] is
+//! The orders that matter, each tested with a twin that lacks it: the commit word is stored with Release
+//! (after frame and zero) and loaded with Acquire; `head` likewise (after the copy out); [`ELSEWHERE`] is
 //! stored with Release, after the record to which it leads.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -60,8 +61,8 @@ pub(crate) trait Mem {
     fn want(&self) -> &Self::Word;
     /// A sequentially consistent fence.
     fn fence(&self);
-    /// Gives the pages of all lines back that are neither in the page of this one nor in that of control words, and have no record: they
-    /// read 0 then. Whether that was done.
+    /// Gives the pages of all lines back that are neither in the page of this one nor in that of control
+    /// words, and have no record: they read 0 then. Whether that was done.
     fn give_back(&self, _all_but: u32) -> bool {
         false
     }
@@ -69,8 +70,8 @@ pub(crate) trait Mem {
     fn will_read(&self, at: usize);
     /// Likewise, to write it.
     fn will_write(&self, at: usize);
-    /// Has the cache line of byte `at` of the ring, which was written, leave the processor's own caches for one that is shared.
-    /// Nothing depends on it.
+    /// Has the cache line of byte `at` of the ring, which was written, leave the processor's own caches for
+    /// one that is shared. Nothing depends on it.
     fn hand_over(&self, at: usize);
     /// Copies to bytes `at..at+len` of the ring, which are inside it.
     ///
@@ -111,8 +112,8 @@ pub(in crate::shm) fn soon(lines: u32) -> u32 {
     ((lines / 16).max(1).next_multiple_of(PAGE) - (PAGE - FIRST)).clamp(1, lines / 4)
 }
 
-/// After how many lines a consumer publishes its position, where laps are so long: often enough that they may be as
-/// short again ([`soon`]), and at every quarter of the ring.
+/// After how many lines a consumer publishes its position, where laps are so long: often enough that they may
+/// be as short again ([`soon`]), and at every quarter of the ring.
 fn share(lines: u32, lap: u32) -> u32 {
     (lap / 8).clamp(1, (lines / 4).max(1))
 }
@@ -141,15 +142,16 @@ pub(in crate::shm) fn straight(lines: u32, line: u32, off: usize, len: usize) ->
     (at + len <= lines as usize * LINE).then_some(at)
 }
 
-/// Where in a ring of so many lines the cache lines of a frame begin that are fetched together, after the first one, which is there.
+/// Where in a ring of so many lines the cache lines of a frame begin that are fetched together, after the
+/// first one, which is there.
 fn fetched(lines: u32, line: u32, len: usize) -> impl Iterator<Item = usize> {
     let at = line as usize * LINE;
     let end = (at + COMMIT + len).min(lines as usize * LINE).min(at + FETCHED * CACHE_LINE);
     (at + CACHE_LINE..end).step_by(CACHE_LINE)
 }
 
-/// The receiving half. What a frame of one line touches comes first, with the address of the memory: [`crate::shm::peer::Inbound`]
-/// has it on one cache line.
+/// The receiving half. What a frame of one line touches comes first, with the address of the memory:
+/// [`crate::shm::peer::Inbound`] has it on one cache line.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Consumer<M> {
@@ -226,8 +228,8 @@ impl<M: Mem> Consumer<M> {
                 }
                 self.len = len;
                 if (SHORTEST + 1..=SHORT).contains(&len) {
-                    // So it comes while the first is looked at. Of longer frames the processor fetches more by
-                    // itself, once one is copied: see `will_copy`.
+                    // So it comes while the first is looked at. Of longer frames the processor fetches more
+                    // by itself, once one is copied: see `will_copy`.
                     self.mem.will_read(self.line as usize * LINE + CACHE_LINE);
                 }
                 Ok(Some(len))
@@ -235,8 +237,9 @@ impl<M: Mem> Consumer<M> {
         }
     }
 
-    /// The frame at hand was waited for and is about to be copied. Its lines come from the sender's core all at once, while the
-    /// program finds out where they go: the copy would ask for the first of them only then.
+    /// The frame at hand was waited for and is about to be copied. Its lines come from the sender's core all
+    /// at once, while the program finds out where they go: the copy would ask for the first of them only
+    /// then.
     #[inline(always)]
     pub(crate) fn will_copy(&self) {
         // What fits two cache lines is on its way already.

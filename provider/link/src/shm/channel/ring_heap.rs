@@ -1,5 +1,5 @@
-//! A ring in memory of the process itself, for Miri, which knows no memfd: it sees whether every access that is not
-//! atomic is ordered with the other side's.
+//! A ring in memory of the process itself, for Miri, which knows no memfd: it sees whether every access that
+//! is not atomic is ordered with the other side's.
 
 use std::cell::UnsafeCell;
 use std::ptr;
@@ -16,8 +16,8 @@ struct Block {
     want: AtomicU32,
 }
 
-// SAFETY: the lines are reached by atomics, and by copies of which `Mem`'s contract says that the bytes are the
-// caller's own.
+// SAFETY: the lines are reached by atomics, and by copies of which `Mem`'s contract says that the bytes are
+// the caller's own.
 unsafe impl Sync for Block {}
 
 /// One side's hold on it.
@@ -44,8 +44,8 @@ impl Mem for Heap {
         self.0.lines.len() as u32
     }
     fn commit(&self, line: u32) -> &AtomicU32 {
-        // SAFETY: the first word of a line, aligned; it lives as long as `self`. What is not atomic there is ordered
-        // with it, by `Mem`'s contract.
+        // SAFETY: the first word of a line, aligned; it lives as long as `self`. What is not atomic there is
+        // ordered with it, by `Mem`'s contract.
         unsafe { AtomicU32::from_ptr(self.at(line as usize * LINE).cast()) }
     }
     fn head(&self) -> &AtomicU32 {

@@ -198,8 +198,8 @@ fn twin_that_looks_for_room_relaxed() {
     cross(Twin::Sound, Twin::Acquire, LAP);
 }
 
-/// In a ring of sixteen lines a lap may end after two, if the consumer has taken both; if it has not taken the third record,
-/// the fourth is behind where that lap ended.
+/// In a ring of sixteen lines a lap may end after two, if the consumer has taken both; if it has not taken
+/// the third record, the fourth is behind where that lap ended.
 const LAPS: &[usize] = &[8, 8, 8, 8, 8];
 
 #[test]

@@ -1,5 +1,5 @@
-//! Frames of any length through rings of all sizes, with a consumer that is behind by any part of them: each comes once, in order
-//! and whole; and an empty ring has room for any.
+//! Frames of any length through rings of all sizes, with a consumer that is behind by any part of them: each
+//! comes once, in order and whole; and an empty ring has room for any.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd as _;

@@ -377,8 +377,8 @@ fn what_is_fetched_of_a_frame_is_its_own_and_inside_the_ring() {
     assert_eq!((long.len(), long.last()), (FETCHED - 1, Some(&(LINE + (FETCHED - 1) * CACHE_LINE))));
 }
 
-/// Room to spare is room for the frame, also where a lap that ended early has left free lines at two places, and half of the ring is free
-/// behind it.
+/// Room to spare is room for the frame, also where a lap that ended early has left free lines at two places,
+/// and half of the ring is free behind it.
 #[test]
 fn a_frame_with_room_to_spare_finds_room_and_leaves_half_of_the_ring() {
     let rings = if cfg!(miri) { &[68 << 10][..] } else { &[68 << 10, 72 << 10, 96 << 10, 124 << 10, LONG] };
@@ -451,8 +451,8 @@ fn frames_go_where_they_would_without_the_question_for_room() {
     }
 }
 
-/// A ring of the default length for a seventeenth peer, nearly filled and emptied: where next records go, the lines behind these and those
-/// before them are free, 32 KiB in neither.
+/// A ring of the default length for a seventeenth peer, nearly filled and emptied: where next records go, the
+/// lines behind these and those before them are free, 32 KiB in neither.
 #[test]
 fn free_lines_at_two_places_are_no_room_for_a_long_frame() {
     let (tx, rx) = memory(124 << 10);

@@ -1,11 +1,11 @@
 //! Which ring has a frame.
 //!
-//! Each ring is listed with the address of the commit word of its next record. To look at a ring is one load, which
-//! depends on no other, so the processor has the loads of many rings under way at once: a look at 32 rings takes little
-//! longer than at one. Senders do nothing for it.
+//! Each ring is listed with the address of the commit word of its next record. To look at a ring is one load,
+//! which depends on no other, so the processor has the loads of many rings under way at once: a look at 32
+//! rings takes little longer than at one. Senders do nothing for it.
 //!
-//! Rings that had frames lately, the hot ones, come first in the list, and all of them are looked at by every poll;
-//! the others take turns.
+//! Rings that had frames lately, the hot ones, come first in the list, and all of them are looked at by every
+//! poll; the others take turns.
 
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
@@ -41,7 +41,8 @@ impl Ring {
     }
 }
 
-/// Whether any ring seems to have a frame. Most looks find none, and to ask several together takes half of the instructions.
+/// Whether any ring seems to have a frame. Most looks find none, and to ask several together takes half of
+/// the instructions.
 #[inline(always)]
 fn any(rings: &[Ring]) -> bool {
     let several = rings.chunks_exact(TOGETHER);
@@ -251,7 +252,8 @@ impl Rings {
         self.quick = if self.awaits_another(self.sole) { NO_PEER } else { self.sole };
     }
 
-    /// The peer whose ring alone is looked at by a poll that does not look at rings that are not hot; `NO_PEER` if there is more to it.
+    /// The peer whose ring alone is looked at by a poll that does not look at rings that are not hot;
+    /// `NO_PEER` if there is more to it.
     #[inline(always)]
     pub(in crate::shm) fn quick(&self) -> u32 {
         self.quick
@@ -268,16 +270,16 @@ impl Rings {
         (self.awaited != NO_PEER) & (self.awaited != sole)
     }
 
-    /// Whether the ring of the peer that is waited for seems to have a frame; `None`: none is, or it has no ring, or it is the
-    /// only hot one.
+    /// Whether the ring of the peer that is waited for seems to have a frame; `None`: none is, or it has no
+    /// ring, or it is the only hot one.
     #[inline(always)]
     pub(in crate::shm) fn has_awaited(&self) -> Option<bool> {
         let at = self.place(self.awaited).filter(|_| self.awaits_another(self.sole))?;
         Some(self.list.get(at)?.has_frame())
     }
 
-    /// The peer of a hot ring that seems to have a frame, each in its turn; if none does, of one that is not hot. And whether
-    /// it is hot.
+    /// The peer of a hot ring that seems to have a frame, each in its turn; if none does, of one that is not
+    /// hot. And whether it is hot.
     #[inline(always)]
     pub(in crate::shm) fn find(&mut self) -> Option<(u32, bool)> {
         let hot = self.list.get(..self.hot)?;

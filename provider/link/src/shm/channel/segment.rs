@@ -1,5 +1,5 @@
-//! The memory of a channel, a sealed memfd: a page of counters, a table of requests whose memory was taken back, control words, and
-//! behind these, in their page, the ring.
+//! The memory of a channel, a sealed memfd: a page of counters, a table of requests whose memory was taken
+//! back, control words, and behind these, in their page, the ring.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -26,9 +26,9 @@ const REVOKED: usize = 4096;
 const COUNTER: usize = 64;
 const _: () = assert!(COUNTERS as usize * COUNTER <= REVOKED);
 
-// Where the control words are: those that different sides write have cache lines of their own, two
-// apart since hardware fetches lines in pairs. They and the ring's first lines share a page: a peer that few short messages go to
-// takes one page less, and so does what a processor remembers of addresses.
+// Where the control words are: those that different sides write have cache lines of their own, two apart
+// since hardware fetches lines in pairs. They and the ring's first lines share a page: a peer that few short
+// messages go to takes one page less, and so does what a processor remembers of addresses.
 const HEAD: usize = REVOKED + REVOCABLE as usize * 4;
 const BELL: usize = HEAD + 128;
 const WANT: usize = HEAD + 256;
@@ -58,8 +58,8 @@ pub const MIN_RING: usize = 24 << 10;
 /// Most bytes of a ring.
 pub const MAX_RING: usize = 16 << 20;
 
-/// Of so many needs of page-locked memory one asks whether it still is that: the lock ends with the context that it was made in, and
-/// then a device copies all the same, but by way of memory of its driver's.
+/// Of so many needs of page-locked memory one asks whether it still is that: the lock ends with the context
+/// that it was made in, and then a device copies all the same, but by way of memory of its driver's.
 const ASKS: u32 = 64;
 
 /// What keeps a ring page-locked, and how often that was needed.
@@ -72,8 +72,8 @@ struct Locked {
 /// The memory of a channel.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    /// Once a device was to copy from or to it; given back before it is unmapped. Elsewhere, since few have one, and frames touch the
-    /// rest of this.
+    /// Once a device was to copy from or to it; given back before it is unmapped. Elsewhere, since few have
+    /// one, and frames touch the rest of this.
     locked: OnceLock<Box<Mutex<Locked>>>,
     shared: Mapping,
     lines: u32,
@@ -107,8 +107,8 @@ impl Segment {
     /// The word at byte `at`, which is inside and aligned to 4.
     #[inline]
     fn word(&self, at: usize) -> &AtomicU32 {
-        // SAFETY: callers ask for a control word, a place of the table, or the first word of a line of the ring: these are inside, and
-        // multiples of 4.
+        // SAFETY: callers ask for a control word, a place of the table, or the first word of a line of the
+        // ring: these are inside, and multiples of 4.
         unsafe { self.shared.word(at) }
     }
 
@@ -177,8 +177,8 @@ impl Segment {
         self.word(REVOKED + (slot % REVOCABLE) as usize * 4)
     }
 
-    /// A device copies from or to here, if one of `iov` is a device's: then the memory is page-locked for the first kind of them that
-    /// asks, so that it need not be copied twice.
+    /// A device copies from or to here, if one of `iov` is a device's: then the memory is page-locked for the
+    /// first kind of them that asks, so that it need not be copied twice.
     pub(crate) fn lock_for(&self, iov: &[Span]) {
         let Some(kind) = iov.iter().find(|s| s.can(hmem::Caps::DEVICE)).map(|s| s.kind()) else { return };
         if self.locked.get().is_none() && !self.keeps_pages() {
@@ -191,11 +191,13 @@ impl Segment {
             return;
         }
         let base = self.shared.base() as usize + HEAD;
-        // SAFETY: the ring's pages, which end with the mapping, and live longer than what is remembered of them.
+        // SAFETY: the ring's pages, which end with the mapping, and live longer than what is remembered of
+        // them.
         unsafe { locked.lock.lock_for(registry::of(kind), base, self.shared.len() - HEAD) };
     }
 
-    /// Has the sender give no more pages back; whether it gives none by now. The sender itself looks at `locked`.
+    /// Has the sender give no more pages back; whether it gives none by now. The sender itself looks at
+    /// `locked`.
     pub(crate) fn keeps_pages(&self) -> bool {
         !self.adopted || shrink::forbid(self.word(TX_GIVING), self.word(RX_ALLOWS), full_fence)
     }
@@ -248,7 +250,8 @@ impl Mem for Segment {
             return false;
         }
         let kept = CONTROL + all_but as usize * LINE;
-        // SAFETY: the ring's pages, of which the caller says that they hold no record, but for the one with the control words.
+        // SAFETY: the ring's pages, of which the caller says that they hold no record, but for the one with
+        // the control words.
         let given = unsafe { self.shared.remove(CONTROL..self.shared.len(), kept) };
         shrink::end(self.word(TX_GIVING));
         given

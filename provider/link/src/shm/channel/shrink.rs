@@ -1,14 +1,16 @@
 //! Pages of rings that are hardly used any more.
 //!
-//! A ring takes memory as far as it was once used: where its consumer was behind, all of it. A burst to all peers would so
-//! leave a full ring from each process to each other. Now and then each ring is looked at: of one that little went through
-//! since, and that is empty, the sender gives the pages back to the kernel (MADV_REMOVE), but for the first, with the
-//! control words, and that which the consumer polls. They read 0 then, which is no record. The next lap is short again.
+//! A ring takes memory as far as it was once used: where its consumer was behind, all of it. A burst to all
+//! peers would so leave a full ring from each process to each other. Now and then each ring is looked at: of
+//! one that little went through since, and that is empty, the sender gives the pages back to the kernel
+//! (MADV_REMOVE), but for the first, with the control words, and that which the consumer polls. They read 0
+//! then, which is no record. The next lap is short again.
 //!
-//! A page that is locked for a device must not go: the device would read it still, and the processor a new one. The sender
-//! knows its own locks. Of those of the consumer two words tell: the sender says that it gives pages back, then looks
-//! whether the consumer allows that; the consumer forbids it, then looks whether the sender is at it, and locks
-//! nothing if so. Each needs a full fence between the two. A consumer that knows nothing of this allows nothing.
+//! A page that is locked for a device must not go: the device would read it still, and the processor a new
+//! one. The sender knows its own locks. Of those of the consumer two words tell: the sender says that it
+//! gives pages back, then looks whether the consumer allows that; the consumer forbids it, then looks whether
+//! the sender is at it, and locks nothing if so. Each needs a full fence between the two. A consumer that
+//! knows nothing of this allows nothing.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
@@ -19,7 +21,8 @@ use ipc::word::Word;
 const ROUND: Duration = Duration::from_secs(1);
 /// From one look at some rings to that at the next ones, while a round lasts.
 const STEP: Duration = Duration::from_millis(5);
-/// Peers whose rings are looked at together, up to the first one that gives pages back: that takes about a microsecond for each page.
+/// Peers whose rings are looked at together, up to the first one that gives pages back: that takes about a
+/// microsecond for each page.
 pub(in crate::shm) const TOGETHER: usize = 8;
 /// From such a one to the look at the next ones.
 const PAUSE: Duration = Duration::from_micros(5000 / TOGETHER as u64);

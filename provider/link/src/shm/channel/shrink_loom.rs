@@ -8,8 +8,8 @@ use loom::thread;
 use super::*;
 use crate::twin::{Twin, TwinWord};
 
-/// The sender gives pages back while the consumer locks them: loom finds it if both do at the same time, or if pages go
-/// that are locked.
+/// The sender gives pages back while the consumer locks them: loom finds it if both do at the same time, or
+/// if pages go that are locked.
 fn lock_beside_shrink(giving: Twin, fences: Twin) {
     loom::model(move || {
         let fence = move || {

@@ -18,9 +18,9 @@
 //!
 //! So neither side has to know what the other's kernel or seccomp filter allows.
 //!
-//! `bell` has a third answer: the consumer reads nothing more. A sender that finds it looks whether its frame was among
-//! those that were read: the consumer published its position before. As long as the word says that the consumer polls,
-//! it had not closed before the frame was published, and no instruction is spent on that.
+//! `bell` has a third answer: the consumer reads nothing more. A sender that finds it looks whether its frame
+//! was among those that were read: the consumer published its position before. As long as the word says that
+//! the consumer polls, it had not closed before the frame was published, and no instruction is spent on that.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::compiler_fence;
@@ -65,7 +65,8 @@ pub(crate) fn close<M: Mem>(rx: &mut Consumer<M>) {
     rx.mem().bell().store(CLOSED, Release);
 }
 
-/// Producer, after it published: whether the consumer polls for certain. If not, [`consuming`] is to be asked.
+/// Producer, after it published: whether the consumer polls for certain. If not, [`consuming`] is to be
+/// asked.
 #[inline(always)]
 pub(crate) fn is_awake<M: Mem>(mem: &M, registered: bool) -> bool {
     if registered {

@@ -70,8 +70,8 @@ fn twin_without_fences_misses_room() {
     room(Twin::Fence);
 }
 
-/// A consumer takes what it finds and closes; a producer publishes frames meanwhile. None that the producer takes for lost
-/// was taken.
+/// A consumer takes what it finds and closes; a producer publishes frames meanwhile. None that the producer
+/// takes for lost was taken.
 fn close_beside_a_send(bell: Twin) {
     loom::model(move || {
         let mem = Arc::new(LoomMem::with_bell(4, bell));

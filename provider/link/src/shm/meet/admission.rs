@@ -50,8 +50,9 @@ impl Admission {
         }
     }
 
-    /// Why a caller of this name is not let in, if so; `peer`: what it is called here, if it is known.
-    /// Where the addresses of this host cannot be listed, as without a descriptor, the name counts for one of this host's: the caller is.
+    /// Why a caller of this name is not let in, if so; `peer`: what it is called here, if it is known. Where
+    /// the addresses of this host cannot be listed, as without a descriptor, the name counts for one of this
+    /// host's: the caller is.
     pub(in crate::shm) fn refusal(
         &self,
         own: &Addr,

@@ -1,15 +1,15 @@
 //! Peers that became another program while a process that they had forked holds their sockets.
 //!
-//! execve(2) closes all sockets of the library's, by which peers learn of it, but not a forked child's copies of
-//! them; pid and pidfd stay. So now and then it is asked of each peer
+//! execve(2) closes all sockets of the library's, by which peers learn of it, but not a forked child's copies
+//! of them; pid and pidfd stay. So now and then it is asked of each peer
 //!
 //! - that has told its address space, whether that is gone ([`crate::space::is_gone`]);
-//! - that has not answered a channel yet, whether its process still has the socket that it listens on, which its
-//!   table of descriptors in /proc tells ([`ipc::listeners`] has the socket's number). A process that takes long to
-//!   answer, however long, does have it.
+//! - that has not answered a channel yet, whether its process still has the socket that it listens on, which
+//!   its table of descriptors in /proc tells ([`ipc::listeners`] has the socket's number). A process that
+//!   takes long to answer, however long, does have it.
 //!
-//! What cannot be found out is taken for no: an address space without a keeper, a /proc that is not there or is not to be
-//! read (another user's limits, not dumpable, another pid namespace), no pidfds.
+//! What cannot be found out is taken for no: an address space without a keeper, a /proc that is not there or
+//! is not to be read (another user's limits, not dumpable, another pid namespace), no pidfds.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, read_dir, read_link, read_to_string};
@@ -26,8 +26,8 @@ use crate::shm::meet::reach::Reach;
 use crate::shm::peer::Peer;
 use crate::shm::peers::Peers;
 
-/// Longest time spent on them in one look (but for the last peer), and what part of all time no more than is spent: a
-/// process may have many descriptors, and a host many sockets.
+/// Longest time spent on them in one look (but for the last peer), and what part of all time no more than is
+/// spent: a process may have many descriptors, and a host many sockets.
 const MOST: Duration = Duration::from_millis(20);
 const PART: u32 = 50;
 
@@ -47,7 +47,8 @@ impl Looks {
             if is_seen_to_end(peer) {
                 continue;
             }
-            // A process that ends loses its keeper some time before its sockets: the next look finds that these have gone.
+            // A process that ends loses its keeper some time before its sockets: the next look finds that
+            // these have gone.
             let gone = peer.space_is_gone();
             if std::mem::replace(&mut peer.missed, gone) && gone {
                 executed.push(id);
@@ -71,8 +72,8 @@ fn is_seen_to_end(peer: &Peer) -> bool {
     peer.life.as_ref().is_some_and(|life| pidfd::has_ended(&life.fd)) || socks.any(socket::hung_up)
 }
 
-/// The name of the socket that a channel to a peer waits to be accepted by, if it has for so long that this is to be
-/// looked into.
+/// The name of the socket that a channel to a peer waits to be accepted by, if it has for so long that this
+/// is to be looked into.
 fn waits_for(peer: &Peer, now: Instant) -> Option<String> {
     let (out, life) = (peer.out.as_ref()?, peer.life.as_ref()?);
     let silent = out.ask.is_due(now)
@@ -109,8 +110,9 @@ fn find_deserted(peers: &mut Peers, silent: &[(u32, String)], executed: &mut Vec
     }
 }
 
-/// Whether the socket on which a peer listened may be there still, which only a process forked from it has: nothing that
-/// is sent to it is read. It is not there if the table lacks it; an entry of the table may be another user's.
+/// Whether the socket on which a peer listened may be there still, which only a process forked from it has:
+/// nothing that is sent to it is read. It is not there if the table lacks it; an entry of the table may be
+/// another user's.
 pub(in crate::shm) fn may_be_deserted(reach: &mut Reach) -> bool {
     let Some(Deserted { socket, .. }) = reach.deserted() else { return false };
     let is_there = find_listener(|inode, _| inode == *socket).is_some();
@@ -120,7 +122,8 @@ pub(in crate::shm) fn may_be_deserted(reach: &mut Reach) -> bool {
     is_there
 }
 
-/// Whether that is the socket to which `sock` has been connected, and on which the process `pid` once listened.
+/// Whether that is the socket to which `sock` has been connected, and on which the process `pid` once
+/// listened.
 pub(in crate::shm) fn is_deserted(reach: &mut Reach, sock: &OwnedFd, pid: i32) -> bool {
     let Some(Deserted { socket, process }) = reach.deserted() else { return false };
     // The kernel's word: another process has the name by now. Or the program that this one has become.
@@ -135,9 +138,10 @@ pub(in crate::shm) fn is_deserted(reach: &mut Reach, sock: &OwnedFd, pid: i32) -
     !another
 }
 
-/// The numbers of the sockets that listen under these names; `None` where several seem to. Any process, of any user, may
-/// have a socket whose name reads like another one's in the table ([`find_in_table`]): with a space behind it, or with a
-/// line break before a whole line. The right one is in the table as well, so that such a name tells nothing.
+/// The numbers of the sockets that listen under these names; `None` where several seem to. Any process, of
+/// any user, may have a socket whose name reads like another one's in the table ([`find_in_table`]): with a
+/// space behind it, or with a line break before a whole line. The right one is in the table as well, so that
+/// such a name tells nothing.
 fn listeners(wanted: &HashSet<&str>) -> HashMap<String, Option<u64>> {
     let mut sockets = HashMap::new();
     find_listener(|inode, name| {
@@ -150,7 +154,8 @@ fn listeners(wanted: &HashSet<&str>) -> HashMap<String, Option<u64>> {
     sockets
 }
 
-/// The number of the first listening unix socket of this network namespace that is it, by its number and name.
+/// The number of the first listening unix socket of this network namespace that is it, by its number and
+/// name.
 pub(in crate::shm) fn find_listener(mut is_it: impl FnMut(u64, &str) -> bool) -> Option<u64> {
     #[cfg(all(test, not(loom)))]
     if tests::TABLE_ALONE.get() {
@@ -288,7 +293,8 @@ mod tests {
         }
     }
 
-    /// A socket, of any user, whose name reads in the table like a line of a listener with this number and name.
+    /// A socket, of any user, whose name reads in the table like a line of a listener with this number and
+    /// name.
     fn lie(socket: u64, name: &str) -> std::os::unix::net::UnixListener {
         use std::os::linux::net::SocketAddrExt;
         use std::os::unix::net::{SocketAddr, UnixListener};
@@ -297,8 +303,8 @@ mod tests {
         UnixListener::bind_addr(&SocketAddr::from_abstract_name(&like).unwrap()).unwrap()
     }
 
-    /// A peer whose socket was found to be deserted is followed by one that listens under its name, of another process
-    /// or of the same one; the table still shows the former socket.
+    /// A peer whose socket was found to be deserted is followed by one that listens under its name, of
+    /// another process or of the same one; the table still shows the former socket.
     #[test]
     fn a_lie_about_a_deserted_socket_keeps_no_peer_from_its_successor() {
         use crate::shm::tests::{frame, open, say};

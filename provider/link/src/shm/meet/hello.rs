@@ -1,9 +1,9 @@
 //! The sockets at which a segment changes hands, and their names.
 //!
-//! An endpoint named `ip:port` listens on the abstract unix socket `strait/ip:port`, or
-//! `strait/*:port` if it serves every address; its port is reserved apart from that ([`crate::name`]). A sender
-//! connects there and sends one packet, the hello, with the descriptor of the segment it made. [`wire::channel`] has the
-//! layout of all packets.
+//! An endpoint named `ip:port` listens on the abstract unix socket `strait/ip:port`, or `strait/*:port` if it
+//! serves every address; its port is reserved apart from that ([`crate::name`]). A sender connects there and
+//! sends one packet, the hello, with the descriptor of the segment it made. [`wire::channel`] has the layout
+//! of all packets.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -96,8 +96,8 @@ impl Shortage {
 
     /// What peers wait for now; `has_room` says whether so many descriptors could be had.
     pub(in crate::shm) fn now(&self, has_room: impl Fn(usize) -> bool) -> Option<io::Error> {
-        // One that calls takes what is there at once; for one that is called a socket and a segment are made, if not just
-        // now.
+        // One that calls takes what is there at once; for one that is called a socket and a segment are made,
+        // if not just now.
         let lacks = |no: &i32, n: usize| !matches!(*no, libc::EMFILE | libc::ENFILE) || !has_room(n);
         let calls = self.calls.filter(|no| lacks(no, 1));
         let called = self.called.filter(|no| lacks(no, 2));

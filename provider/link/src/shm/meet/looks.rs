@@ -9,7 +9,8 @@ use crate::shm::meet::token;
 
 /// From one look to the next.
 pub(in crate::shm) const EVERY: Duration = Duration::from_secs(1);
-/// The same, at the descriptors of one peer that does not answer: each time twice as long, and no longer than this.
+/// The same, at the descriptors of one peer that does not answer: each time twice as long, and no longer than
+/// this.
 const SELDOM: Duration = Duration::from_secs(8);
 
 /// Wakes sleepers for a look, while there are peers.

@@ -6,12 +6,12 @@ use crate::shm::meet::life::Deserted;
 
 /// Between two attempts.
 const RETRY: Duration = Duration::from_millis(1);
-/// The same where each leaves a connection in a queue that no process empties: other callers find it full, and do not
-/// know that.
+/// The same where each leaves a connection in a queue that no process empties: other callers find it full,
+/// and do not know that.
 const RETRY_ORPHANED: Duration = Duration::from_millis(20);
 
-/// What a channel is opened for. A receive that waits for a peer and a send are each told what comes of it when their
-/// time is over: a send may be tried seldom, and receives be posted again as often as that.
+/// What a channel is opened for. A receive that waits for a peer and a send are each told what comes of it
+/// when their time is over: a send may be tried seldom, and receives be posted again as often as that.
 #[derive(Clone, Copy)]
 pub(in crate::shm) enum Purpose {
     Receive = 0,
@@ -27,8 +27,8 @@ pub(in crate::shm) struct Reach {
     next_try: Option<Instant>,
     /// The socket on which it listened, and which its process does not have any more.
     deserted: Option<Deserted>,
-    /// What listens under its name was an ended process's, and a process forked from that one holds it, when that was last
-    /// seen.
+    /// What listens under its name was an ended process's, and a process forked from that one holds it, when
+    /// that was last seen.
     orphaned: bool,
     /// Its address is not this host's, and the log says so.
     far: bool,
@@ -67,7 +67,8 @@ impl Reach {
         self.next_try = None;
     }
 
-    /// The next attempt is not at once: each may leave a connection in the peer's queue that is closed already.
+    /// The next attempt is not at once: each may leave a connection in the peer's queue that is closed
+    /// already.
     pub(in crate::shm) fn pause(&mut self, now: Instant) {
         self.next_try = Some(now + if self.orphaned { RETRY_ORPHANED } else { RETRY });
     }

@@ -1,8 +1,9 @@
 //! Whether an endpoint that cannot be called may have its process still.
 //!
-//! The queue of a socket that listens may be full, so that no connection tells which process called listen(2) on it. It
-//! may be one that does not look at its sockets for a while, or one that has ended and left the socket to a process that it had
-//! forked. A process that has an endpoint has a keeper ([`crate::space`]), which a forked one does not inherit.
+//! The queue of a socket that listens may be full, so that no connection tells which process called listen(2)
+//! on it. It may be one that does not look at its sockets for a while, or one that has ended and left the
+//! socket to a process that it had forked. A process that has an endpoint has a keeper ([`crate::space`]),
+//! which a forked one does not inherit.
 
 use std::fs::{File, read_dir, read_link, read_to_string};
 use std::path::Path;
@@ -14,9 +15,9 @@ use wire::Addr;
 /// Descriptors that a look has open at a time.
 const AT_A_TIME: usize = 3;
 
-/// Whether a process that has a keeper has a socket that listens under the name of an endpoint, or under that of all addresses.
-/// Takes some milliseconds. What cannot be found out is taken for no, as where /proc shows no other processes; for yes, where
-/// this process lacks descriptors for a look.
+/// Whether a process that has a keeper has a socket that listens under the name of an endpoint, or under that
+/// of all addresses. Takes some milliseconds. What cannot be found out is taken for no, as where /proc shows
+/// no other processes; for yes, where this process lacks descriptors for a look.
 #[cold]
 pub(in crate::shm) fn is_served(addr: &Addr) -> bool {
     let spare: Result<Vec<File>, _> = (0..AT_A_TIME).map(|_| File::open("/proc")).collect();

@@ -1,7 +1,8 @@
 //! Memory of this process that peers access, and taking it back from them.
 //!
-//! What allows an access, a [`link_api::Grant`], can be ended by the owner at any time; [`crate::shm::direct`] has how. The
-//! owner then waits for those that are inside of one, no longer than the caller has said ([`Patience`]).
+//! What allows an access, a [`link_api::Grant`], can be ended by the owner at any time;
+//! [`crate::shm::direct`] has how. The owner then waits for those that are inside of one, no longer than the
+//! caller has said ([`Patience`]).
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -57,8 +58,8 @@ impl Access {
         self.closed
     }
 
-    /// Whether the log gets a line aloud about a peer whose memory is not reached directly, which is so once: it is mostly
-    /// so of all.
+    /// Whether the log gets a line aloud about a peer whose memory is not reached directly, which is so once:
+    /// it is mostly so of all.
     pub(in crate::shm) fn warns(&mut self) -> bool {
         !std::mem::replace(&mut self.warned, true)
     }

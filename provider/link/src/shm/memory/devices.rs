@@ -29,8 +29,8 @@ const RECENT: usize = 4;
 pub(in crate::shm) struct Devices {
     /// By number and place.
     exported: HashSet<(u64, u64, u64)>,
-    /// The last of them that their number alone identifies, for which a driver is quick to be asked: number, and from
-    /// where to where.
+    /// The last of them that their number alone identifies, for which a driver is quick to be asked: number,
+    /// and from where to where.
     recent: Vec<(u64, u64, u64)>,
     imported: Vec<Export>,
     owner: Option<Owner>,
@@ -73,8 +73,8 @@ impl Devices {
         self.imported.push(new);
     }
 
-    /// Handles of the allocations that these buffers are in and that were not exported to the peer; `None` if one has none.
-    /// `pair`: whose the buffers are and to whom, for the log.
+    /// Handles of the allocations that these buffers are in and that were not exported to the peer; `None` if
+    /// one has none. `pair`: whose the buffers are and to whom, for the log.
     pub(in crate::shm) fn export(&mut self, iov: &[Span], pair: impl fmt::Display) -> Option<Vec<Handle>> {
         let mut out = Vec::new();
         for s in iov {

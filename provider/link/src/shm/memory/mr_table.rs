@@ -1,5 +1,5 @@
-//! The published MR table: what an endpoint has registered, where its peers can find it. So a peer that may access our
-//! memory reads and writes it without our help.
+//! The published MR table: what an endpoint has registered, where its peers can find it. So a peer that may
+//! access our memory reads and writes it without our help.
 //!
 //! A sealed memfd that its owner writes and peers map read-only; the descriptor comes with the
 //! welcome. A table of entries, found by key with a few probes. An entry is a sequence lock: the
@@ -9,9 +9,8 @@
 //! The orders that matter: each word of an entry is stored with Release, so none is seen before the
 //! odd number, and loaded with Acquire, so the second load of the number comes after all of them.
 //!
-//! A reader trusts nothing. What it finds only says which of the owner's addresses to ask the
-//! kernel for, and an owner that writes wrong ones has its own memory changed. It reads an entry so many times
-//! and no more.
+//! A reader trusts nothing. What it finds only says which of the owner's addresses to ask the kernel for, and
+//! an owner that writes wrong ones has its own memory changed. It reads an entry so many times and no more.
 
 use std::collections::HashMap;
 use std::io;

@@ -115,7 +115,8 @@ fn a_window_at_an_address_takes_no_other_memory() {
     let (_, pages) = windows.create(3 * 4096, None).unwrap();
     let at = pages.base() as usize + 4096;
     let byte = |n: usize| pages.base().wrapping_add(n * 4096);
-    // SAFETY: the middle page is replaced by what goes before `pages`; all are mapped, and used by this test alone.
+    // SAFETY: the middle page is replaced by what goes before `pages`; all are mapped, and used by this test
+    // alone.
     unsafe {
         (0..3).for_each(|n| byte(n).write_volatile(7));
         let (_, over) = windows.create_over(4096, at).unwrap();

@@ -19,7 +19,8 @@ pub use wire::channel::WindowId;
 
 /// Between two packets that ask for the same window.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
-/// After how many answers that a window is granted, and came without its descriptor, it is not asked for any more.
+/// After how many answers that a window is granted, and came without its descriptor, it is not asked for any
+/// more.
 pub(in crate::shm) const MOST_BARE: u32 = 100;
 
 #[derive(Debug)]

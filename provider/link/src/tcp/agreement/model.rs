@@ -1,10 +1,11 @@
-//! All that can happen between two endpoints, one step at a time in any order, as far as it goes: their calls cross, messages are late, a
-//! connection is reset, a process ends and starts anew under its name, a host loses power, peers are forgotten, and another process of the
-//! job calls by a name that is not its own.
+//! All that can happen between two endpoints, one step at a time in any order, as far as it goes: their calls
+//! cross, messages are late, a connection is reset, a process ends and starts anew under its name, a host
+//! loses power, peers are forgotten, and another process of the job calls by a name that is not its own.
 //!
-//! In each state: no side ends a connection that a live peer uses, unless the network or the peer has ended it; where nothing is under
-//! way any more, both sides have the same connection or none; no frame comes of a connection that its receiver does not use. And from
-//! each state both sides get to a connection, if no more goes wrong.
+//! In each state: no side ends a connection that a live peer uses, unless the network or the peer has ended
+//! it; where nothing is under way any more, both sides have the same connection or none; no frame comes of a
+//! connection that its receiver does not use. And from each state both sides get to a connection, if no more
+//! goes wrong.
 
 use std::time::Instant;
 
@@ -219,7 +220,8 @@ impl World {
         self.close(at, side, told)
     }
 
-    /// An answerer hears a proof. `seen`: the end of the connection that it has has arrived, if it is under way.
+    /// An answerer hears a proof. `seen`: the end of the connection that it has has arrived, if it is under
+    /// way.
     fn hear_proof(&mut self, own: usize, at: usize, seen: bool) -> Result<(), Wrong> {
         let link = self.links[at].expect("a connection");
         let caller = hello(1 - own, own, link.instance);

@@ -13,8 +13,8 @@ pub(super) struct Rules {
     broken: Broken,
     start: Instant,
     agreed: Agreements,
-    /// What hellos had before: how many connections had ended at this endpoint, when one to the peer did last and when a peer was forgotten
-    /// last; and what the peer said in the connection that stands.
+    /// What hellos had before: how many connections had ended at this endpoint, when one to the peer did last
+    /// and when a peer was forgotten last; and what the peer said in the connection that stands.
     ended: u8,
     forgotten: u8,
     of_peer: Option<u8>,

@@ -9,7 +9,8 @@ use crate::storage::{File, Op, Options, Request};
 /// One of these tests has calls of the driver fail in the whole process.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// With every thread of the file held up the disk is never asked: the stream has to wait for it, whatever is queued behind.
+/// With every thread of the file held up the disk is never asked: the stream has to wait for it, whatever is
+/// queued behind.
 #[test]
 fn a_stream_waits_for_the_disk() {
     const LEN: usize = 9 << 20;

@@ -1,5 +1,6 @@
-//! Messages to peers and from them: control messages with what they grant, and those that ask, wake and part. One that finds no room, or no
-//! connection yet, waits here, so that no call waits for a peer that does not receive.
+//! Messages to peers and from them: control messages with what they grant, and those that ask, wake and part.
+//! One that finds no room, or no connection yet, waits here, so that no call waits for a peer that does not
+//! receive.
 
 use std::time::{Duration, Instant};
 
@@ -54,7 +55,8 @@ impl Far {
         Ok(())
     }
 
-    /// When a peer is called again for which there is no descriptor; where this process lacks it, whenever it looks.
+    /// When a peer is called again for which there is no descriptor; where this process lacks it, whenever it
+    /// looks.
     fn again(&self) -> Option<Instant> {
         self.lack().is_none().then(|| Instant::now() + AGAIN)
     }
@@ -129,7 +131,8 @@ impl Far {
         self.enter().ok()?.link(self.ep)?.lack()
     }
 
-    /// Peers whose end is to be told of now, since nothing of them comes any more. `quiet`: nothing has come just now.
+    /// Peers whose end is to be told of now, since nothing of them comes any more. `quiet`: nothing has come
+    /// just now.
     pub(super) fn ends(&mut self, quiet: bool) -> Vec<(Rank, String)> {
         if self.ending.is_empty() {
             return Vec::new();
@@ -155,8 +158,8 @@ impl Far {
         self.message(to, WAKE, &[], &[])
     }
 
-    /// Whether that is where a rank is, or may be from now on: it was not known yet. Of messages that came before it was, the later
-    /// ones have no sender either.
+    /// Whether that is where a rank is, or may be from now on: it was not known yet. Of messages that came
+    /// before it was, the later ones have no sender either.
     fn is_at(&mut self, rank: Rank, addr: Addr) -> bool {
         let Some(at) = self.peers.get(&rank).map(|peer| peer.at) else {
             return self.connect(rank, addr).is_ok();

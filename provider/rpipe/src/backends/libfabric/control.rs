@@ -14,7 +14,8 @@ use crate::{Error, Event, Grant, Rank};
 
 /// Completions taken at a time.
 const BATCH: usize = 16;
-/// From the end of a peer's connection to its report, for what is still on its way; also the least limit of leaving.
+/// From the end of a peer's connection to its report, for what is still on its way; also the least limit of
+/// leaving.
 const LAST: Duration = Duration::from_millis(100);
 /// How long leaving may take.
 const LEAVE: Duration = Duration::from_secs(1);
@@ -107,8 +108,8 @@ impl Libfabric {
         // A peer that writes without end must not keep this call.
         for _ in 0..8 {
             let mut entries = [const { MaybeUninit::<sys::fi_cq_data_entry>::uninit() }; BATCH];
-            // SAFETY: the queue is open, so its table is valid; it was opened with FI_CQ_FORMAT_DATA, and there is room
-            // for BATCH entries.
+            // SAFETY: the queue is open, so its table is valid; it was opened with FI_CQ_FORMAT_DATA, and
+            // there is room for BATCH entries.
             let n = unsafe {
                 let Some(read) = (*(*self.with.cq.as_ptr()).ops).read else { return Ok(false) };
                 read(self.with.cq.as_ptr(), entries.as_mut_ptr().cast(), BATCH)
@@ -202,8 +203,8 @@ impl Libfabric {
     #[cold]
     fn failed(&mut self) -> Result<(), Error> {
         let mut entry = sys::fi_cq_err_entry::default();
-        // SAFETY: the queue is open; this slot was there in 1.0. The entry is at least as long as any version of it, and
-        // has no buffer for err_data.
+        // SAFETY: the queue is open; this slot was there in 1.0. The entry is at least as long as any version
+        // of it, and has no buffer for err_data.
         let got = unsafe {
             let Some(readerr) = (*(*self.with.cq.as_ptr()).ops).readerr else { return Ok(()) };
             readerr(self.with.cq.as_ptr(), &mut entry, 0)

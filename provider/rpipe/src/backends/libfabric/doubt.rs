@@ -1,5 +1,5 @@
-//! Operations that fail before it is known whether their peer has ended: a provider may notice that first, and has as many words for it
-//! as there are providers.
+//! Operations that fail before it is known whether their peer has ended: a provider may notice that first,
+//! and has as many words for it as there are providers.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -17,8 +17,8 @@ use super::watch::Watch;
 use crate::{Error, Event, Rank, RegionId, RemoteId};
 
 /// A provider of libfabric.
-// Closed in this order. Receives are posted until the endpoint is closed, and closing it may still take messages in, as ofi_rxm
-// does: what lies in regions, buffers and slots outlives it.
+// Closed in this order. Receives are posted until the endpoint is closed, and closing it may still take
+// messages in, as ofi_rxm does: what lies in regions, buffers and slots outlives it.
 #[derive(Debug)]
 pub struct Libfabric {
     pub(super) rank: Rank,
@@ -36,12 +36,14 @@ pub struct Libfabric {
     pub(super) ready: Vec<Event>,
 }
 
-// SAFETY: libfabric's objects and registered memory belong to the process, not to a thread; `Backend` is called by one
-// thread at a time, which is what FI_THREAD_DOMAIN wants. Whatever counts the domain is in here.
+// SAFETY: libfabric's objects and registered memory belong to the process, not to a thread; `Backend` is
+// called by one thread at a time, which is what FI_THREAD_DOMAIN wants. Whatever counts the domain is in
+// here.
 unsafe impl Send for Libfabric {}
 
 impl Libfabric {
-    /// Opens an endpoint of this provider, such as `tcp;ofi_rxm`; an empty name stands for libfabric's own choice.
+    /// Opens an endpoint of this provider, such as `tcp;ofi_rxm`; an empty name stands for libfabric's own
+    /// choice.
     pub fn open(provider: &str, rank: Rank) -> Result<Libfabric, Error> {
         let with = open::open((!provider.is_empty()).then_some(provider))?;
         log::debug!("libfabric: {:?}", with.limits);
@@ -190,7 +192,8 @@ pub fn insert(av: &Own<sys::fid_av>, with: &fabric_client::Library, name: &[u8])
     let mut name = name.to_vec();
     name.resize(name.len() + 64, 0);
     let mut place = sys::FI_ADDR_UNSPEC;
-    // SAFETY: one address, in the format of this provider, with room for longer ones behind it, and a place for the answer.
+    // SAFETY: one address, in the format of this provider, with room for longer ones behind it, and a place
+    // for the answer.
     let rc = unsafe { insert(av.as_ptr(), name.as_ptr().cast(), 1, &mut place, 0, std::ptr::null_mut()) };
     match rc {
         1 => Ok(place),

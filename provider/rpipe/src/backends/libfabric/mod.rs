@@ -1,7 +1,7 @@
 //! Any provider of libfabric, opened at run time: an endpoint of reliable datagrams with RMA.
 //!
-//! Control messages are messages of the endpoint. A card and the rank in a message are trusted: between processes that
-//! share a provider, the provider decides which may reach which.
+//! Control messages are messages of the endpoint. A card and the rank in a message are trusted: between
+//! processes that share a provider, the provider decides which may reach which.
 
 mod buffers;
 mod card;

@@ -28,8 +28,8 @@ pub struct Opened {
     pub wait: Option<libc::c_int>,
 }
 
-/// A domain, which stays open as long as memory is registered in it, and its fabric. The order of the fields is that in which they
-/// are closed.
+/// A domain, which stays open as long as memory is registered in it, and its fabric. The order of the fields
+/// is that in which they are closed.
 #[derive(Debug)]
 pub struct Domain {
     pub domain: Own<sys::fid_domain>,

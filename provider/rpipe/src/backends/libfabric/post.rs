@@ -113,9 +113,9 @@ macro_rules! call {
         let function = unsafe { (*$with.ep.as_ptr()).$table.as_ref().and_then(|table| table.$name) };
         let name = concat!(stringify!($table), " ", stringify!($name));
         match function {
-            // SAFETY: the endpoint is open. The caller of each function below has checked that the buffers are inside of
-            // registered memory, which outlives the endpoint, and holds no reference into it; contexts are of `Slots`,
-            // which outlive it too.
+            // SAFETY: the endpoint is open. The caller of each function below has checked that the buffers
+            // are inside of registered memory, which outlives the endpoint, and holds no reference into it;
+            // contexts are of `Slots`, which outlive it too.
             Some(function) => answer($with, unsafe { function($with.ep.as_ptr(), $($arg),*) }, name),
             None => Err(Error::Unsupported(format!("provider {} has no {name}", $with.limits.provider))),
         }

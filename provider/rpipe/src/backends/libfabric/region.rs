@@ -43,8 +43,8 @@ impl Registered {
         let reg = unsafe { (*(*with.domain.domain.as_ptr()).mr).reg };
         let reg = with.library.have(reg, "mr_reg").map_err(failed)?;
         let wanted = if mode & sys::FI_MR_PROV_KEY != 0 { 0 } else { key };
-        // SAFETY: fi_mr_reg makes a new object on success. The memory outlives it: it is closed first, by the order of
-        // the fields.
+        // SAFETY: fi_mr_reg makes a new object on success. The memory outlives it: it is closed first, by the
+        // order of the fields.
         let mr = unsafe {
             let (fid, base) = (with.domain.domain.fid(), registered.memory.address(0));
             Own::<sys::fid_mr>::open(&with.library, |place| {

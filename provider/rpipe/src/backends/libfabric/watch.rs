@@ -1,5 +1,5 @@
-//! Whether peers live. No libfabric provider says that of a peer nothing is sent to, so each process holds a connection
-//! to each peer over which no bytes go, and whose end is the peer's.
+//! Whether peers live. No libfabric provider says that of a peer nothing is sent to, so each process holds a
+//! connection to each peer over which no bytes go, and whose end is the peer's.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -143,7 +143,8 @@ impl Watch {
         name.copy_from_slice(&random[..16]);
         word.copy_from_slice(&random[16..]);
         let tcp = TcpListener::bind("0.0.0.0:0").map_err(wrong)?;
-        // SAFETY: listen(2) touches no memory; that of the standard library has calls wait that are more than 128.
+        // SAFETY: listen(2) touches no memory; that of the standard library has calls wait that are more than
+        // 128.
         unsafe { libc::listen(tcp.as_raw_fd(), 65_535) };
         let port = tcp.local_addr().map_err(wrong)?.port();
         let hosts =

@@ -72,7 +72,8 @@ impl Library {
         // SAFETY: the symbol is the table, constant and as long as the library, which is never closed.
         let table = unsafe { object.get::<*const Table>(b"strait_rpipe_mpi\0") };
         let table = table.map_err(|e| Error::Unsupported(format!("no library for an MPI: {e}")))?;
-        // SAFETY: the address of the table, whose first word is its version; a later one may have more behind.
+        // SAFETY: the address of the table, whose first word is its version; a later one may have more
+        // behind.
         let table = unsafe { &*table.into_raw().cast::<Table>() };
         if table.version != VERSION {
             let got = table.version;

@@ -1,7 +1,7 @@
 //! MPI-3 windows with passive target, by whichever MPI a library was built for: the portable layer.
 //!
-//! MPI orders no two puts, so a completion is that of MPI_Win_flush, which says that the bytes are visible. A process that
-//! dies takes the job with it, as MPI has it; one that leaves says so.
+//! MPI orders no two puts, so a completion is that of MPI_Win_flush, which says that the bytes are visible. A
+//! process that dies takes the job with it, as MPI has it; one that leaves says so.
 
 mod bootstrap;
 mod library;

@@ -93,7 +93,8 @@ impl Near {
                     return socket.life.as_ref().is_some_and(pidfd::has_ended) && !has_more(socket);
                 }
                 Err(e) => {
-                    // The packet stays in the socket; each call of progress raises `Lack` until its descriptor can be received.
+                    // The packet stays in the socket; each call of progress raises `Lack` until its
+                    // descriptor can be received.
                     if socket::is_lack(&e) {
                         let why = Error::lack("recvmsg", &e);
                         events.push(Event::Lack { peer: socket.peer, why });

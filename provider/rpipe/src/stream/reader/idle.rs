@@ -1,4 +1,5 @@
-//! A reader's end with nothing to read: looks that change nothing, and the word that has the writer wake this process.
+//! A reader's end with nothing to read: looks that change nothing, and the word that has the writer wake this
+//! process.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -17,7 +18,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Stores the word that has the writer wake this process; `true`: a heavy barrier has to follow, before the next look.
+    /// Stores the word that has the writer wake this process; `true`: a heavy barrier has to follow, before
+    /// the next look.
     pub(crate) fn mark_asleep(&mut self) -> Result<bool, Error> {
         let Some(writer) = &self.up()?.mapped else { return Ok(false) };
         writer.store(0, 1, Relaxed);
@@ -29,7 +31,8 @@ impl Reader {
         self.context.lock().still_there(self.no).is_err()
     }
 
-    /// Whether the flag of the next message is raised, by a load alone; `false` also where that does not tell.
+    /// Whether the flag of the next message is raised, by a load alone; `false` also where that does not
+    /// tell.
     #[inline(always)]
     pub(crate) fn is_raised(&self) -> bool {
         let Some(up) = self.up.as_deref() else { return false };
@@ -56,7 +59,8 @@ impl Reader {
         self.up.is_some() || self.context.lock().has_begun(self.no)
     }
 
-    /// Whether the writer may begin yet; one that has left the job before counts as one that has begun, and failed.
+    /// Whether the writer may begin yet; one that has left the job before counts as one that has begun, and
+    /// failed.
     pub(crate) fn may_begin(&self) -> bool {
         self.up.is_none() && self.context.lock().may_begin(self.no)
     }

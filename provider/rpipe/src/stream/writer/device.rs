@@ -1,5 +1,5 @@
-//! Sending where a device has part: the reader's heap is memory of one, or this end's blocks are. The bytes are copied to the reader's heap by
-//! the device; the message is told of once they are visible there.
+//! Sending where a device has part: the reader's heap is memory of one, or this end's blocks are. The bytes
+//! are copied to the reader's heap by the device; the message is told of once they are visible there.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::compiler_fence;
@@ -14,7 +14,8 @@ use crate::stream::Patience;
 use crate::{Block, Error};
 
 impl Writer {
-    /// Copies a message's bytes, from its block or from `from`, and tells of it. An error has told of nothing.
+    /// Copies a message's bytes, from its block or from `from`, and tells of it. An error has told of
+    /// nothing.
     pub(super) fn store(&mut self, notice: Notice, from: Option<Span>) -> Result<(), Error> {
         let up = self.up.as_deref_mut().ok_or(Error::Again)?;
         let (Some(all), Some(mapped)) = (&up.on_device, &up.mapped) else { return Err(Error::Again) };

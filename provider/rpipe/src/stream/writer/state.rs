@@ -5,7 +5,8 @@ use crate::stream::{Patience, Stats};
 use crate::{Block, Error, Rank};
 
 impl Writer {
-    /// Allocates a block, if there is room by what is known and what the reader has put; `None`: not now, or the end is not set up.
+    /// Allocates a block, if there is room by what is known and what the reader has put; `None`: not now, or
+    /// the end is not set up.
     #[inline]
     pub(crate) fn alloc_now(&mut self, len: usize) -> Result<Option<Block>, Error> {
         if let Some(block) = self.alloc_quickly(len, 1) {
@@ -19,7 +20,8 @@ impl Writer {
         self.alloc_known(len, 1)
     }
 
-    /// Sets the end up, if the reader's is known by now, and raises flags that are due. An error if the reader has ended.
+    /// Sets the end up, if the reader's is known by now, and raises flags that are due. An error if the
+    /// reader has ended.
     pub(crate) fn connect_now(&mut self) -> Result<bool, Error> {
         match self.connect(Patience::Look) {
             Err(Error::Again) => return Ok(false),
