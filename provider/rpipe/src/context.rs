@@ -147,7 +147,7 @@ pub(crate) struct Met {
 pub(crate) struct Ready {
     pub(crate) mine: Region,
     pub(crate) theirs: Grant,
-    /// Reader: its heap, if that is memory of a device. Writer: the reader's, likewise.
+    /// Reader: its heap, if that is memory of a device. Writer: the reader's, if that is such memory.
     pub(crate) on_device: Option<Arc<DeviceMemory>>,
     pub(crate) their_device: Option<Arc<PeerMemory>>,
     pub(crate) met: Met,

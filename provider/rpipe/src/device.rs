@@ -207,7 +207,7 @@ pub(crate) fn named(at: *const u8, len: usize) -> Span {
     unsafe { Span::new(addr, len, hmem::classify(addr, len)) }
 }
 
-/// Likewise, with what the program has copied there by CUDA's synchronous calls.
+/// The span of the same memory, once what the program copied there by CUDA's synchronous calls is in it.
 pub(crate) fn written(at: *const u8, len: usize) -> Span {
     let span = named(at, len);
     if span.kind() == Kind::Cuda && len > 0 {

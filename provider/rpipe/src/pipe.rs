@@ -451,7 +451,7 @@ impl Pipe {
         writer.or_else(|| self.reader.as_ref().map(|reader| &*reader.context))
     }
 
-    /// Likewise, until then.
+    /// Closes both ends as [`Pipe::close`] does, with this limit.
     pub(crate) fn close_by(&mut self, until: Instant) -> Result<(), Error> {
         if crate::forked::is_child() {
             // It is the parent's.

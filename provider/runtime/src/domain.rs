@@ -7,11 +7,12 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::{Abandoned, CntrId, CqId, Ctx, Domain, EpId, Error as EngineError};
+use engine::{Abandoned, Ctx, Domain, EpId, Error as EngineError};
 use link_api::{Patience, RmaLink};
 
 use crate::lock::{self, Lock};
 use crate::thread::ProgressThread;
+use crate::watched::{Idle, Step, Watched};
 use crate::{Attached, Deadline, Error, Poisoned, Wait, catch};
 
 /// How often a blocking call looks before it sleeps.
@@ -54,53 +55,6 @@ struct State<L: RmaLink> {
     sleepers: Vec<(Watched, Arc<Wait>)>,
     /// Endpoints of a poisoned domain that are still to be closed.
     abandoned: Vec<Abandoned<L>>,
-}
-
-/// What a sleeper sleeps for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Watched {
-    /// An entry of the queue.
-    Cq(CqId),
-    /// A change from these values of the counter and its errors.
-    Cntr(CntrId, u64, u64),
-}
-
-impl Watched {
-    /// A change of the counter from what it is now.
-    pub fn cntr<L: RmaLink>(engine: &Domain<L>, id: CntrId) -> Watched {
-        Watched::Cntr(id, engine.cntr_read(id), engine.cntr_readerr(id))
-    }
-
-    /// Whether it may come without waking: others write the counter.
-    fn is_silent<L: RmaLink>(self, engine: &Domain<L>) -> bool {
-        matches!(self, Watched::Cntr(c, ..) if engine.cntr_is_shared(c))
-    }
-
-    /// Whether it has not come yet.
-    fn is_awaited<L: RmaLink>(self, engine: &Domain<L>) -> bool {
-        match self {
-            Watched::Cq(cq) => engine.cq_is_empty(cq),
-            Watched::Cntr(c, n, errs) => engine.cntr_read(c) == n && engine.cntr_readerr(c) == errs,
-        }
-    }
-}
-
-/// What a look in [`Runtime::block`] finds.
-#[derive(Clone, Copy, Debug)]
-pub enum Step<T> {
-    /// The call is over.
-    Done(T),
-    /// Nothing before this.
-    Wait(Watched),
-}
-
-/// What a blocking call does once it has looked for some time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Idle {
-    /// Sleeps.
-    Sleep,
-    /// Goes on looking, and yields the core in between.
-    Yield,
 }
 
 impl<L: RmaLink> Runtime<L> {
@@ -399,7 +353,7 @@ impl<L: RmaLink> fmt::Debug for State<L> {
 #[derive(Debug)]
 pub struct Guard<'a, L: RmaLink> {
     state: lock::Guard<'a, State<L>>,
-    /// Looked at where there is something to tell.
+    /// Notified where there is progress to make.
     progress: &'a Option<ProgressThread>,
 }
 
@@ -423,7 +377,7 @@ impl<L: RmaLink> Guard<'_, L> {
     }
 
     #[cold]
-    fn tell(&mut self) {
+    fn notify(&mut self) {
         if std::thread::panicking() {
             // What they wait for may never come; they look, and hear why.
             self.state.sleepers.iter().for_each(|(_, wait)| wait.raise_own());
@@ -498,7 +452,7 @@ impl<L: RmaLink> Drop for Guard<'_, L> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.state.watched {
-            self.tell();
+            self.notify();
         }
     }
 }

@@ -37,7 +37,6 @@
 //! what unwinds before it leaves the library is the door's, with [`catch`] or with `catch_unwind` and
 //! [`caught`].
 
-mod alone;
 mod domain;
 mod error;
 mod exit;
@@ -45,11 +44,14 @@ mod lock;
 mod poison;
 mod progress;
 mod thread;
+mod threads;
 mod wait;
+mod watched;
 
-pub use domain::{Guard, Idle, Progress, Runtime, Step, Watched};
+pub use domain::{Guard, Progress, Runtime};
 pub use error::Error;
 pub use exit::settle_at_exit;
 pub use poison::{Poisoned, catch, caught};
 pub use progress::{Host, start};
 pub use wait::{Attached, Deadline, Wait};
+pub use watched::{Idle, Step, Watched};

@@ -14,7 +14,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::alone::is_alone;
+use crate::threads::is_single;
 use crate::{Poisoned, catch};
 
 const FREE: u32 = 0;
@@ -94,7 +94,7 @@ impl<T> Lock<T> {
         let other = self.pid != std::process::id() || self.state.load(Ordering::Relaxed) == DEAD;
         // Where there are no other threads none enters while this one is in. One that has ended since its
         // last call passed through the kernel's locks, as has this one's question for it.
-        if other || !self.shared && !is_alone() {
+        if other || !self.shared && !is_single() {
             return Err(Poisoned);
         }
         Ok(self.step(FREE, HELD).then_some(Guard { lock: self, exclusive: PhantomData }))

@@ -6,11 +6,12 @@
 //! the next goes when the last was received: one that fails tells.
 
 mod messages;
+mod op;
+mod options;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
@@ -19,11 +20,14 @@ use engine::{
     Pattern, Recv, Reg, Rma, What,
 };
 use hmem::{AtomicOp, Datatype, Span};
-use link::{Links, OpenOptions, TcpOptions};
+use link::{Links, TcpOptions};
 use link_api::{Link as _, Path, RmaCaps};
 use runtime::{Guard, Progress, Runtime};
 use wire::session::JobKey;
 use wire::{Addr, RmaSeg};
+
+use op::Op;
+use options::{LISTENS, options};
 
 use super::terms::{segment, span};
 use crate::{
@@ -36,11 +40,6 @@ const RECEIVES: usize = 32;
 const PING: Duration = Duration::from_millis(200);
 /// For how long what is under way besides puts is waited for when the job is left.
 const LEAVING: Duration = Duration::from_secs(1);
-/// A peer listens before it is known here. One that does not has left; for so long it is called again all the
-/// same.
-const LISTENS: Duration = Duration::from_millis(500);
-/// For how long peers wait for one that has no descriptor for them: until it has, or ends.
-const LACKING: Duration = Duration::from_secs(24 * 3600);
 /// For how long what a peer has sent before it ended is waited for.
 const LAST_WORDS: Duration = Duration::from_millis(250);
 /// The most bytes of an injected put.
@@ -104,29 +103,6 @@ struct Peer {
     pinged: bool,
     /// Puts under way whose bytes the peer fetches.
     fetched: u32,
-}
-
-#[derive(Debug)]
-enum Op {
-    Receive(Vec<u8>),
-    /// Asks whether a peer is there. Keeps its bytes.
-    Ping(Rank, #[allow(dead_code)] Vec<u8>),
-    /// Keeps its memory, which may be taken back meanwhile. Whether the peer fetches the bytes of this put.
-    Move(Rank, Token, #[allow(dead_code)] Memory, bool),
-    Fetch(Rank, Token, Box<[u64; 2]>),
-}
-
-fn options() -> OpenOptions {
-    OpenOptions {
-        bind: Some(SocketAddr::new(link::primary_ip(false), 0)),
-        eager: link::eager_size(),
-        eager_in_a_row: link::eager_in_a_row(),
-        eager_one_way: link::eager_one_way(),
-        port: link::Port::Listens,
-        connect_timeout: LISTENS,
-        patience: LACKING,
-        ..OpenOptions::default()
-    }
 }
 
 impl Far {

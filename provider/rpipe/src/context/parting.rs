@@ -14,8 +14,8 @@ pub(crate) enum Fate {
     Back,
     /// The reader has messages to get from there: it is given back when that closes its end, or is gone.
     Wanted,
-    /// The reader puts there what it frees, as long as it has its end open: likewise, but leaving the job
-    /// waits for none of it.
+    /// The reader puts there what it frees, as long as it has its end open. Leaving the job does not
+    /// wait for it.
     Reached,
     /// An operation of this process has not ended, and may write there: it stays until the job is left.
     InUse,
@@ -33,7 +33,7 @@ impl Context {
         self.close_by(self.leaves_by())
     }
 
-    /// Likewise, until then.
+    /// Leaves the job as [`Context::close`] does, with this limit.
     pub(crate) fn close_by(&self, until: Instant) -> Result<(), Error> {
         if forked::is_child() {
             return Ok(());
@@ -143,7 +143,7 @@ impl Inner {
         }
     }
 
-    /// The end has failed, if its peer may wait for it: each of its calls is told.
+    /// The end has failed, if its peer may wait for it: each of its calls returns that.
     pub(super) fn fail(&mut self, no: u32, fault: &Error) {
         if let Some(stream) = self.stream(no).filter(|stream| stream.said) {
             stream.fault.get_or_insert_with(|| fault.clone());
@@ -158,7 +158,7 @@ impl Inner {
         }
     }
 
-    /// A message for an end that was closed before its peer's was set up: the peer is told, once.
+    /// A message for an end that was closed before its peer's was set up: the peer is sent `Close`, once.
     pub(super) fn is_late(&mut self, key: Key, control: &Control) {
         let peer = if key.writer == self.rank { key.reader } else { key.writer };
         if matches!(control, Control::Hello | Control::Reader { .. }) && self.refused.insert(key) {
@@ -187,13 +187,13 @@ impl Inner {
         }
         let gone = self.is_gone(no);
         let Some(stream) = self.stream(no) else { return Ok(()) };
-        let (peer, said, told) = (stream.peer, stream.said, stream.closed.is_some());
-        // An operation may have found that before the peer's end is told of.
+        let (peer, said, over) = (stream.peer, stream.said, stream.closed.is_some());
+        // An operation may have found that before the peer's end is reported.
         let lost = matches!(stream.fault, Some(Error::Gone(_)));
         // A writer that has closed keeps what one reaches that does not store there itself.
         let reaches = matches!(stream.end, End::Reader { .. })
             && stream.met.as_ref().is_some_and(|met| met.manner.mode != Mode::Store);
-        if (!told || reaches) && !gone && (said || self.met.contains_key(&peer)) {
+        if (!over || reaches) && !gone && (said || self.met.contains_key(&peer)) {
             let _ = self.say(no, &Control::Close(Reason::Done), false);
         }
         let Some(stream) = self.streams[place(no)].take() else { return Ok(()) };
@@ -210,7 +210,7 @@ impl Inner {
                 self.spent.push(place(no) as u32);
                 Ok(())
             }
-            Some(region) if matches!(fate, Fate::Wanted | Fate::Reached) && !told && !gone && !lost => {
+            Some(region) if matches!(fate, Fate::Wanted | Fate::Reached) && !over && !gone && !lost => {
                 self.wanted.push((stream.key, region, fate == Fate::Wanted));
                 Ok(())
             }

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 /// Whether this is the only thread of the process, but for one that makes no calls ([`link_api::KEEPER`]).
-/// Where /proc does not tell, it is not.
-pub(crate) fn is_alone() -> bool {
+/// Where /proc cannot be read, it is not.
+pub(crate) fn is_single() -> bool {
     threads().is_some_and(|n| n == 1)
 }
 
