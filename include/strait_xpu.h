@@ -90,7 +90,7 @@ struct strait_xpu_ring_options {
      */
     void *slots;
     /*
-     Likewise, where the device finds it.
+     The same memory, where the device finds it.
      */
     void *slots_device;
     /*

@@ -39,7 +39,7 @@ unsafe fn copy_in_parts(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// Likewise, past the caches: for much that is not read again at once, which then need not be read before it
+/// Copies past the caches: for much that is not read again at once, which then need not be read before it
 /// is written.
 ///
 /// # Safety

@@ -56,7 +56,7 @@ pub trait Memory: Sync {
     /// Whether `addr` is its; `len` bytes there are to be used.
     fn acquire(&self, addr: usize, len: usize) -> bool;
 
-    /// Likewise, for a registration: what it has to be asked once where it may not be asked later.
+    /// The same for a registration: what it has to be asked once where it may not be asked later.
     fn acquire_to_register(&self, addr: usize, len: usize) -> bool {
         self.acquire(addr, len)
     }

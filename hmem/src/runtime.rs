@@ -52,7 +52,7 @@ macro_rules! functions {
                 }
             )*
             $($(
-                /// Likewise.
+                /// A call of the library, which may lack it.
                 pub(crate) fn $value(&self, $($varg: $vty),*) -> Result<$ret, $error> {
                     let Some(f) = self.$value else { return Err($error($missing)) };
                     // SAFETY: see above.

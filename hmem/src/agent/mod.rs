@@ -3,7 +3,7 @@
 //! CUDA's calls take locks that are one process's. A thread in cudaFree holds one while it waits for all
 //! kernels of a device; if such a kernel waits for a transfer, and to start that or to find it over takes the
 //! lock, neither ends. An agent has locks, contexts and streams of its own. It has the registered memory of
-//! its user open by the handles that any other process gets, and peers' memory likewise. The user sends it a
+//! its user open by the handles that any other process gets, and peers' memory by theirs. The user sends it a
 //! packet for each copy and reads a word of shared memory until that says that the copy is over. Host memory
 //! goes through buffers of that shared memory.
 //!

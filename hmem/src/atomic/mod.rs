@@ -213,7 +213,7 @@ fn at_once<V: Value>(cell: Span, op: AtomicOp, operand: V, compare: V) -> Option
     }
 }
 
-/// Likewise, of a cell that may not be there.
+/// An atomic operation on a cell that may not be there.
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
 fn guarded<V: Value>(cell: Span, op: AtomicOp, operand: V, compare: V) -> Option<Result<V, Fault>> {
     let at = cell.as_ptr();

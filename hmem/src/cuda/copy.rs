@@ -81,7 +81,7 @@ pub(super) unsafe fn start(
     unsafe { begin(api, parts, ctx, keep, StreamUse::Flight(direction, long), pageable) }
 }
 
-/// Likewise, in `ctx` and a stream that are known.
+/// Begins a copy in `ctx` and a stream that are known.
 ///
 /// # Safety
 /// As of [`start`].

@@ -36,11 +36,11 @@ pub(crate) trait Cell: Copy {
     unsafe fn swap(cell: *mut u8, value: Self) -> Result<Self, Fault>;
     /// Adds a value.
     unsafe fn add(cell: *mut u8, value: Self) -> Result<Self, Fault>;
-    /// Combines it with a value.
+    /// Bitwise and with a value.
     unsafe fn and(cell: *mut u8, value: Self) -> Result<Self, Fault>;
-    /// Likewise.
+    /// Bitwise or with a value.
     unsafe fn or(cell: *mut u8, value: Self) -> Result<Self, Fault>;
-    /// Likewise.
+    /// Bitwise exclusive or with a value.
     unsafe fn xor(cell: *mut u8, value: Self) -> Result<Self, Fault>;
     /// Puts a value there if it is as expected.
     unsafe fn cas(cell: *mut u8, expected: Self, value: Self) -> Result<Self, Fault>;

@@ -28,7 +28,7 @@ impl Passed {
         Passed::of(export, Some(fd))
     }
 
-    /// Likewise, with a descriptor if it is of a kind that has one.
+    /// An export with its descriptor, if it is of a kind that has one.
     pub(crate) fn of(export: &Export, fd: Option<OwnedFd>) -> Result<Passed, Error> {
         if fd.is_some() != (export.handle_type == HandleType::Descriptor) {
             return Err(Error::UNSUPPORTED);

@@ -185,7 +185,7 @@ impl Core {
         self.complete_with(cq, || entry);
     }
 
-    /// Likewise, with the entry built where it stays.
+    /// Writes an entry to a queue, built in its place there.
     #[inline(always)]
     pub(crate) fn complete_with(&mut self, cq: Option<CqId>, entry: impl FnOnce() -> Completion) {
         let Some(id) = cq else { return };

@@ -155,8 +155,7 @@ impl<L: RmaLink> Domain<L> {
         n
     }
 
-    /// Likewise, but no more than it takes for a queue to have `most` entries; returns whether it
-    /// has any.
+    /// Makes progress until a queue has `most` entries, and no longer; returns whether it has any.
     #[inline]
     pub fn progress_for(&mut self, cq: CqId, most: usize) -> bool {
         for (_, ep) in self.eps.iter_mut() {

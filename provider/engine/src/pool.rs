@@ -50,7 +50,7 @@ impl<T> Pool<T> {
         Some(value)
     }
 
-    /// Likewise, where it stays.
+    /// Drops a value in its place.
     pub(crate) fn end(&mut self, name: u64) {
         let Some(slot) = self.slot(name).filter(|slot| slot.value.is_some()) else { return };
         slot.value = None;

@@ -96,7 +96,7 @@ impl Limits {
         self.rma.contains(RmaCaps::HOST_GETS)
     }
 
-    /// Whether peers get and put memory here by handles, likewise.
+    /// Whether peers get and put memory here by handles.
     pub(crate) fn is_by_handles(&self, memory: Memory) -> bool {
         match memory {
             Memory::Host => self.rma.contains(RmaCaps::HOST_HANDLES) && !self.is_sync(),
@@ -193,7 +193,7 @@ pub(crate) enum Plan {
     Nothing,
     /// Inside the frame that tells of them.
     Eager,
-    /// Likewise, although they are many: one side copies while the other does, since more are to come, this
+    /// Inside the frame, although they are many: one side copies while the other does, since more are to come, this
     /// way or the other; or there are frames alone.
     EagerInARow,
     /// The frame says where they are, or are to go, and the peer moves them: in the call if it can, or it
@@ -391,7 +391,7 @@ const LEAST_BOUNCED: usize = 32 << 10;
 /// The same where both sides are on one device: the copies on it wait for each process's turn (some 170 us
 /// for the two), and those between it and the host do not.
 const LEAST_IN_TURNS: usize = 640 << 10;
-/// Likewise, where more are in flight or to come: they share a turn.
+/// The same on one device, where more are in flight or to come: they share a turn.
 const LEAST_OF_MANY_IN_TURNS: usize = 160 << 10;
 
 /// Whether a device's memory had better be sent, or taken, by way of bounce buffers.

@@ -132,7 +132,7 @@ pub fn adopt(fd: impl AsFd, size: impl RangeBounds<usize>) -> Result<Mapping, Un
     Mapping::new(fd, len, None).map_err(Unfit::NoRoom)
 }
 
-/// Likewise, to be read.
+/// Checks and maps memory that another process sent, to be read.
 pub fn adopt_read_only(fd: impl AsFd, size: impl RangeBounds<usize>) -> Result<Mapping, Unfit> {
     let len = vet(&fd, FIXED, size)?;
     Mapping::read_only(fd, len).map_err(Unfit::NoRoom)

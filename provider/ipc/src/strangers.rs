@@ -66,7 +66,7 @@ impl<O: PartialEq, T> Strangers<O, T> {
         self.least(None, false).and_then(|at| self.take(at))
     }
 
-    /// Likewise, the oldest of this origin.
+    /// The oldest connection of this origin that has said nothing.
     #[must_use]
     pub fn give_silent_of(&mut self, of: &O) -> Option<T> {
         let origin = self.origins.iter().position(|origin| origin.of == *of)?;
@@ -125,7 +125,7 @@ impl<O: PartialEq, T> Strangers<O, T> {
         self.places.iter().enumerate().filter_map(|(at, place)| Some((at, &place.as_ref()?.what)))
     }
 
-    /// Likewise.
+    /// All, and their places, to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
         self.places.iter_mut().enumerate().filter_map(|(at, place)| Some((at, &mut place.as_mut()?.what)))
     }

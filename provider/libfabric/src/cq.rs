@@ -97,7 +97,7 @@ impl CqFid {
         unsafe { self.read_inlined::<true>(buf, count, from) }
     }
 
-    /// Likewise; `SOURCES`: `from` may be something else than NULL. With one caller for each, so that what
+    /// Reads entries; `SOURCES`: `from` may be something else than NULL. With one caller for each, so that what
     /// becomes of a message is compiled in one piece: an entry that is passed on in memory is read back
     /// before it has left the store buffer.
     ///
@@ -186,7 +186,7 @@ impl CqFid {
         if n == 0 { Err(Errno::AVAIL) } else { Ok(n) }
     }
 
-    /// Likewise, whatever is there. With room for none it makes progress all the same, whatever stands
+    /// Reads what is there, an error, too. With room for none it makes progress all the same, whatever stands
     /// in the queue: fi_cq(3) has that for applications which only want to drive their endpoints.
     ///
     /// # Safety

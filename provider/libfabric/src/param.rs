@@ -169,7 +169,7 @@ impl Params {
         self.eager_size.unwrap_or_else(|| if self.cma { link::eager_in_a_row() } else { EAGER_SIZE })
     }
 
-    /// Up to which they do if they go one way. Likewise.
+    /// Up to which they do if they go one way. The value that is set for the first holds here, too.
     pub(crate) fn eager_one_way(&self) -> usize {
         self.eager_size.unwrap_or_else(|| if self.cma { link::eager_one_way() } else { EAGER_SIZE })
     }

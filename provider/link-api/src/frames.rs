@@ -250,9 +250,8 @@ pub trait Link {
         Ok(())
     }
 
-    /// Likewise, for a send that is tried again for as long as the answer is [`Refused::Busy`]: what comes of
-    /// it is told here and not to those alone that ask by [`Link::connect`], however seldom the send is
-    /// tried.
+    /// Makes a channel for a send that is tried again for as long as the answer is [`Refused::Busy`]: what
+    /// comes of it is returned here, too, however seldom the send is tried.
     fn connect_to_send(&mut self, peer: PeerId) -> Result<(), Refused> {
         self.connect(peer)
     }

@@ -134,7 +134,7 @@ pub enum Patience {
     Second,
     /// Not at all: the caller calls again.
     Look,
-    /// Likewise, for the last time: the log says which peer.
+    /// Not at all, and the caller does not call again: the log says which peer.
     LastLook,
 }
 
@@ -170,7 +170,8 @@ pub trait RmaLink: Link {
         Err(NoDirect::Never)
     }
 
-    /// Copies bytes of local memory to the peer's. Likewise.
+    /// Copies bytes of local memory to the peer's. Where they are not inside of both it fails, as
+    /// [`RmaLink::get`] does.
     fn put(&mut self, to: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
         let _ = (to, access);
         Err(NoDirect::Never)

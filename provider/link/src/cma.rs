@@ -99,7 +99,7 @@ fn call(way: Way, target: &Target, here: &[libc::iovec], there: &[libc::iovec]) 
     vm_call(way, target.id, here, there).map_err(|e| fault(e, Fault::Memory))
 }
 
-/// Likewise, with the guard named first.
+/// The call for a guarded address space: the guard is named first.
 #[cold]
 fn call_guarded(
     way: Way,

@@ -155,7 +155,7 @@ impl Wait {
         }
     }
 
-    /// Likewise, but those that sleep on the descriptor, or those in blocking calls.
+    /// Wakes those that sleep on the descriptor, or those in blocking calls.
     pub(crate) fn raise_own(&self) {
         if !self.raised.swap(true, Ordering::SeqCst) {
             let _links = self.links();

@@ -18,7 +18,7 @@ pub enum Kind {
     Switch,
     /// Text, which the provider itself reads; what it may be, in words.
     Text(&'static str),
-    /// Likewise, which is never shown.
+    /// Text that is never shown.
     Secret(&'static str),
 }
 

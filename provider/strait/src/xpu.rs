@@ -67,7 +67,7 @@ pub struct strait_xpu_ring_options {
     /// Memory for the slots, 64 bytes each, at a multiple of 64, which stays until strait_xpu_close: where
     /// the CPU finds it. NULL: host memory, page-locked where the process has a device.
     pub slots: *mut c_void,
-    /// Likewise, where the device finds it.
+    /// The same memory, where the device finds it.
     pub slots_device: *mut c_void,
     /// Its bytes.
     pub slots_size: usize,

@@ -90,7 +90,7 @@ pub(crate) unsafe fn spans(iov: *const Iov, count: usize) -> Option<(ArrayVec<Sp
     unsafe { spans_of(Kind::System, iov, count) }
 }
 
-/// Likewise, of memory of that kind: UCP has found out whose it is.
+/// The spans of memory of that kind: UCP has found out whose it is.
 ///
 /// # Safety
 /// As for [`spans`].

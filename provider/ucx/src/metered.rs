@@ -85,7 +85,7 @@ unsafe fn count(ep: ucx::Ep, how: How, bytes: usize) {
     });
 }
 
-/// Likewise of one on memory behind a key, unless it was refused or has no bytes. `far`: how it goes where
+/// Counts an operation on memory behind a key, unless it was refused or has no bytes. `far`: how it goes where
 /// CMA reaches the memory.
 ///
 /// # Safety

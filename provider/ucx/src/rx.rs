@@ -237,7 +237,7 @@ impl Buffers {
         unsafe { self.shape.give(buffer.block.as_ptr(), buffer.sort) };
     }
 
-    /// Likewise, one of [`Buffers::take_short`].
+    /// A buffer of [`Buffers::take_short`] is free again.
     #[inline]
     pub(crate) fn give_short(&mut self, buffer: Buffer) {
         if self.short.is_null() {

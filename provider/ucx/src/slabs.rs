@@ -212,7 +212,7 @@ impl Slabs {
         slab
     }
 
-    /// A new one likewise.
+    /// Maps a new slab.
     #[cold]
     fn map(&self) -> *mut Slab {
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);

@@ -55,7 +55,7 @@ pub(crate) struct Window {
     /// Of each peer, the first command that failed: no strong signal after it is set, as long as the ring
     /// lives.
     broken: HashMap<u32, u64>,
-    /// Likewise of all peers, once there are too many of these.
+    /// The first command that failed of any peer, once there are too many of these.
     all_broken: Option<u64>,
 }
 

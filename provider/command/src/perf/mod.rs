@@ -311,7 +311,7 @@ impl<'a> Runner<'a> {
         pair.close()
     }
 
-    /// Likewise, of a pattern among many.
+    /// Measures a pattern among many processes.
     fn measure_crowd(
         &mut self,
         provider: &str,

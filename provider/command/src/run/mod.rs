@@ -29,7 +29,7 @@ pub enum Output {
     Direct,
     /// Line by line.
     Lines,
-    /// Likewise, with the rank in front.
+    /// Line by line, with the rank in front.
     Label,
 }
 

@@ -94,7 +94,7 @@ impl Message {
         Message::weight_held(if let Body::Held(_) = self.body { self.len } else { 0 })
     }
 
-    /// Likewise, of one with so many bytes that are here.
+    /// Bytes that a message takes up of which so many are here.
     #[inline(always)]
     pub(crate) fn weight_held(len: usize) -> usize {
         /// With its place in a queue and in an index.

@@ -29,7 +29,7 @@ impl Payload {
         &all[..len.min(all.len())]
     }
 
-    /// Likewise, for them to be put there.
+    /// Room for the first `len` bytes.
     #[inline]
     pub(crate) fn room(&mut self, len: usize) -> &mut [u8] {
         let all = match self {

@@ -244,7 +244,7 @@ impl<L: RmaLink> Domain<L> {
         self.peek_by(rx, None, pattern, what, (ctx, flags))
     }
 
-    /// Likewise, by a call to this endpoint: the answer is a completion in its queue, whichever endpoint the
+    /// Peeks by a call to this endpoint: the answer is a completion in its queue, whichever endpoint the
     /// message came to.
     pub fn ep_peek(
         &mut self,
@@ -379,7 +379,7 @@ impl<L: RmaLink> Domain<L> {
         self.ep_cancel_in_turns(ep, ctx, &mut None)
     }
 
-    /// Likewise, by a caller that lets others in meanwhile. [`Error::Busy`], with
+    /// Cancels as [`Domain::ep_cancel`] does, by a caller that lets others in meanwhile. [`Error::Busy`], with
     /// [`Patience::Look`](link_api::Patience) alone: the receiver of the send is inside an access. The call
     /// is to be made again with what it left in `begun`, which names that send: another one with the same
     /// context is not cancelled in its stead.
@@ -409,7 +409,7 @@ impl<L: RmaLink> Domain<L> {
         self.cancel_recv(rx, ctx, None)
     }
 
-    /// Likewise, by a call to this endpoint.
+    /// Takes a posted receive back, by a call to this endpoint if one is named.
     fn cancel_recv(&mut self, rx: RxId, ctx: Ctx, by: Option<EpId>) -> Result<(), Error> {
         let context = self.core.rxs.get_mut(rx.at()).ok_or(Error::NotFound)?;
         let recv = context.tagged.cancel(ctx).or_else(|| context.plain.cancel(ctx)).ok_or(Error::NotFound)?;

@@ -164,7 +164,7 @@ impl<L: RmaLink> Endpoint<L> {
         Ok(())
     }
 
-    /// Offers an injected write that no frame holds, likewise.
+    /// Offers an injected write that no frame holds: its bytes are kept here.
     pub(super) fn write_kept(&mut self, peer: PeerId, op: &Rma<'_>, done_as: Done) -> Result<(), Error> {
         let bytes = copied(op.iov)?;
         let seg = Seg { addr: 0.into(), len: (bytes.len() as u64).into() };

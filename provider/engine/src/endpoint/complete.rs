@@ -51,7 +51,7 @@ impl<L: RmaLink> Endpoint<L> {
         self.finish_posted(core, (out.peer, out.seq, out.large), &out.done_as, out.len, err);
     }
 
-    /// Likewise, of one to this peer, with its number there, and whether it is large.
+    /// Completes an operation to this peer, by its number there, and whether it is large.
     #[inline]
     pub(super) fn finish_posted(
         &mut self,

@@ -38,7 +38,7 @@ impl<L: RmaLink> Endpoint<L> {
         done
     }
 
-    /// Likewise, with the next message of the peer that the receive names, whatever others have sent.
+    /// Receives the next message of the peer that the receive names, whatever others have sent.
     pub(crate) fn receive_from_ring(&mut self, core: &mut Core, span: Span, op: &Recv<'_>, rest: u8) -> bool {
         if self.has_chores() {
             return false;

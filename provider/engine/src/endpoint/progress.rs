@@ -145,8 +145,8 @@ impl<L: RmaLink> Endpoint<L> {
         self.send_or_queue_body(peer, frame, &[], 0);
     }
 
-    /// Likewise, with the first `len` bytes of `body` behind it, as they are now; `false` if a device
-    /// could not read them.
+    /// Sends a frame that must not get lost, with the first `len` bytes of `body` behind it, as they are now;
+    /// `false` if a device could not read them.
     pub(super) fn send_or_queue_body(
         &mut self,
         peer: PeerId,

@@ -27,7 +27,7 @@ struct Node<T> {
     seq: NonZeroU64,
     prev: u32,
     next: u32,
-    /// Likewise, in the list of its source, which is this one. Unless lists are kept these mean nothing.
+    /// Its neighbours in the list of its source, which is this one. Unless lists are kept these mean nothing.
     listed: Listed,
     value: Option<T>,
 }
@@ -142,7 +142,7 @@ impl<T> Queue<T> {
         self.nodes.get(at.slot as usize)?.value.as_ref()
     }
 
-    /// Likewise, to change it.
+    /// An entry that was found just now, to change it.
     #[inline(always)]
     pub(crate) fn found_mut(&mut self, at: At) -> Option<&mut T> {
         debug_assert!(self.node(at).is_some());

@@ -204,7 +204,7 @@ pub(super) fn recv<R: Receiver>(
     post(&rx, rx.pattern(src, tag), iov, ctx, to.default_flags())
 }
 
-/// Likewise, of one buffer. `None`: nothing has happened, for it is to wait for a counter.
+/// Posts a receive of one buffer. `None`: nothing has happened, for it is to wait for a counter.
 #[inline(always)]
 pub(super) fn recv_one<R: Receiver>(
     to: &R,

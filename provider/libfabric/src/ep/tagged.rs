@@ -54,7 +54,7 @@ unsafe fn one(
     unsafe { one_of_any(ep, (buf, len), data, (to, tag), context, how) }
 }
 
-/// Likewise, whatever it is.
+/// Sends one message that is not plain.
 ///
 /// # Safety
 /// As for [`one`].

@@ -85,7 +85,7 @@ pub(crate) unsafe fn of_cq_attr<'a>(
     unsafe { named((*attr).xpu_ctx, (*attr).flags, shared) }
 }
 
-/// Likewise, of a counter.
+/// The context of a counter of a device.
 ///
 /// # Safety
 /// As for [`of_cq_attr`].

@@ -163,7 +163,7 @@ impl std::fmt::Debug for Far {
 
 /// Frames of further links have the link's number, from 1 on, in these bits of their slot.
 const SLOT: u32 = 24;
-/// Likewise their operations.
+/// Operations of further links have the number in these bits.
 const OP: u32 = 56;
 
 #[inline(always)]

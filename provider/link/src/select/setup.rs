@@ -85,7 +85,7 @@ impl Links {
         }
     }
 
-    /// Adds a link that is made of one over TCP, likewise.
+    /// Adds a link that is made of one over TCP; where it cannot be opened, the log says why.
     pub fn add_over_tcp(
         &mut self,
         options: TcpOptions,

@@ -17,7 +17,7 @@ pub const DEFAULT_RING: usize = 124 << 10;
 /// many, such rings would take too much memory.
 pub const LONG_RING: usize = 508 << 10;
 
-/// Likewise, to the next ones, up to [`FEW`] in all.
+/// Bytes of a ring to one of the next peers, up to [`FEW`] in all.
 pub const MIDDLE_RING: usize = 252 << 10;
 
 /// How many peers at a time have a long ring, most often those that a process exchanges most with: it met
@@ -45,7 +45,7 @@ pub struct OpenOptions {
     pub bind: Option<SocketAddr>,
     /// Bytes of the ring to each peer; rounded up to pages, and to [`MIN_RING`].
     pub ring: usize,
-    /// Likewise, to the first [`NEAR`] peers, and at most to the next ones, up to [`FEW`]; no less than
+    /// Bytes of the ring to the first [`NEAR`] peers, and at most to the next ones, up to [`FEW`]; no less than
     /// `ring`.
     pub long_ring: usize,
     /// See [`link_api::Path::eager`]: what paths say, which the link itself makes no use of.

@@ -24,7 +24,7 @@ impl ShmLink {
         self.put_longer(to, head, body, off, len)
     }
 
-    /// Likewise, of any length.
+    /// Sends a frame of any length on an open channel.
     #[inline(never)]
     fn put_longer(
         &mut self,

@@ -117,7 +117,7 @@ fn to_stderr(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Likewise: several processes may have the same file.
+/// All of it at once: several processes may have the same file.
 fn append(path: &Path, line: &str) -> std::io::Result<()> {
     OpenOptions::new().create(true).append(true).open(path)?.write_all(line.as_bytes())
 }

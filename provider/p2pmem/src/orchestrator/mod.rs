@@ -199,7 +199,7 @@ impl Orchestrator {
         })
     }
 
-    /// Likewise, of those that were there when the host was last read.
+    /// A client of those that were there when the host was last read.
     pub fn known_client(&self, name: &str) -> Result<Client, Error> {
         let topology = self.topology();
         let device = &topology.devices()[topology.resolve(name)?];
@@ -243,7 +243,7 @@ impl Orchestrator {
         }
     }
 
-    /// Likewise, but not of publishers that have refused already, each with its reason.
+    /// Grants a request, but not of publishers that have refused already, each with its reason.
     fn grant_but(&self, request: &Request, without: &[(String, String)]) -> Result<Buffer, Error> {
         let len = pages(request.len).ok_or_else(|| {
             Error::Invalid(format!("{} bytes: from 1 to 2^48 can be asked for", request.len))
@@ -339,7 +339,7 @@ impl Orchestrator {
         self.read_anew()
     }
 
-    /// Likewise, whatever has changed: names that drivers give come later than their devices.
+    /// Reads the host anew, whatever has changed: names that drivers give come later than their devices.
     fn read_anew(&self) -> Result<usize, Error> {
         let Some(host) = &self.inner.host else { return Ok(0) };
         // Before it is read: what changes meanwhile is found the next time.

@@ -69,7 +69,7 @@ pub enum Stranger {
 /// | 16..24 | `instance` |
 /// | 24..32 | 0 |
 /// | 32..56 | `name`, as [`Addr::encode`] has it |
-/// | 56..80 | `other`, likewise |
+/// | 56..80 | `other`, as [`Addr::encode`] has it |
 /// | 80..112 | `nonce` |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {

@@ -219,7 +219,7 @@ impl Answerer {
         self.hear_any(message, |_| None)
     }
 
-    /// Likewise, where it may be one of a rail: `connection` has [`Keys::rails`] of the connection that it
+    /// Takes the hello of a caller that may be one of a rail: `connection` has [`Keys::rails`] of the connection that it
     /// says to be of.
     pub fn hear_any(
         &mut self,

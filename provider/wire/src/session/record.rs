@@ -191,7 +191,7 @@ impl Opener {
         Ok(())
     }
 
-    /// Likewise, of a note, which is all of `note`.
+    /// Checks the tag of a note, which is all of `note`.
     pub fn open_note(&mut self, header: &[u8; RECORD], note: &[u8]) -> Result<(), Spoilt> {
         self.check_as(OF_RAILS, 0, header, note)?;
         self.0.seq += 1;

@@ -31,7 +31,7 @@ impl<L: RmaLink> Endpoint<L> {
         self.has_room_to_spare(peer, 0)
     }
 
-    /// Likewise, in a frame with so many bytes of payload.
+    /// Whether the ring to a peer has room to spare for a frame with so many bytes of payload.
     pub(in crate::endpoint) fn has_room_to_spare(&mut self, peer: PeerId, len: usize) -> bool {
         !self.peer(peer).flow.has_backlog() && self.link.has_room_to_spare(peer, wire::EAGER_HEAD + len)
     }

@@ -72,7 +72,7 @@ impl<L: RmaLink> Endpoint<L> {
         Ok(true)
     }
 
-    /// Likewise, for a post. One that fails leaves none: its buffer is the application's, which may never try
+    /// Exports for a post. One that fails leaves no handle: its buffer is the application's, which may never try
     /// again, or with another buffer at that place.
     pub(in crate::endpoint) fn export_or_none(
         &mut self,
@@ -113,7 +113,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// Likewise, of this memory, which no request that is over has any more.
+    /// The peer needs no handles of this memory any more, unless a request has some of it.
     pub(in crate::endpoint) fn retire_memory(&mut self, peer: PeerId, iov: &[Span]) {
         let has = |one: &dyn Fn(&[Span]) -> bool| {
             self.requests.any(|r| match r {

@@ -107,7 +107,7 @@ impl Staging {
         self.bounces.cancel(name);
     }
 
-    /// Likewise, for all.
+    /// Ends what is under way for all requests.
     pub(in crate::endpoint) fn cancel_all(&mut self) {
         self.streams.clear();
         self.landings.clear();

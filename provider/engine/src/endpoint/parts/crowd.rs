@@ -11,7 +11,8 @@ use link_api::PeerId;
 /// Peers to which large messages go, by way of rings while they are few: with 15 neither way was quicker in
 /// all patterns.
 pub(in crate::endpoint) type Targets = Crowd<16>;
-/// Likewise, while they are no more than a node of a tree has: up to 16 ranks in a binomial one.
+/// Peers to which large messages go, while they are no more than a node of a tree has: up to 16 ranks in a
+/// binomial one.
 pub(in crate::endpoint) type FewTargets = Crowd<4>;
 /// Peers from which large messages come, which help to copy while they are few.
 pub(in crate::endpoint) type Sources = Crowd<2>;

@@ -109,8 +109,8 @@ impl<L: RmaLink> Endpoint<L> {
         if !self.peers.has_in_order() { 0 } else { self.let_all_through(core) }
     }
 
-    /// Likewise, those of a peer of which something has come: they do not wait for what comes next, which may
-    /// be its end.
+    /// Lets accesses of a peer take effect of which something has come: they do not wait for what comes next,
+    /// which may be its end.
     #[inline(always)]
     pub(in crate::endpoint) fn go_on_with(&mut self, core: &mut Core, peer: PeerId) -> usize {
         if !self.peers.has_in_order() { 0 } else { self.let_through(core, peer) }

@@ -346,7 +346,7 @@ impl<M: Mem> Producer<M> {
         read && self.can_spare(len)
     }
 
-    /// Likewise, by what is known of the consumer.
+    /// Whether a frame of `len` bytes leaves half of the ring free, by what is known of the consumer.
     fn can_spare(&self, len: usize) -> bool {
         let most = (self.lines / 2).min(SPARE);
         self.under_way() + lines_of(len) < most && (len <= SHORT || self.leaves_half(lines_of(len) + 1))
@@ -430,7 +430,7 @@ impl<M: Mem> Producer<M> {
         self.publish_lines(len, lines_of(len));
     }
 
-    /// Likewise, of [`Producer::reserve_short`].
+    /// Publishes the frame of [`Producer::reserve_short`].
     #[inline(always)]
     pub(crate) fn publish_short(&mut self, len: usize) {
         debug_assert!(len <= SHORT);

@@ -23,7 +23,7 @@
 //! Both positions are private; what the other side writes is checked against them.
 //!
 //! The orders that matter, each tested with a twin that lacks it: the commit word is stored with Release
-//! (after frame and zero) and loaded with Acquire; `head` likewise (after the copy out); [`ELSEWHERE`] is
+//! (after frame and zero) and loaded with Acquire; `head` too (after the copy out); [`ELSEWHERE`] is
 //! stored with Release, after the record to which it leads.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -42,7 +42,7 @@ pub(in crate::shm) const COMMIT: usize = 4;
 /// Longest frame that a line has room for. One that short is always in one stretch.
 pub(crate) const SHORT: usize = LINE - COMMIT;
 
-/// Likewise a cache line.
+/// Longest frame that a cache line has room for.
 pub(crate) const SHORTEST: usize = CACHE_LINE - COMMIT;
 
 /// The memory of a ring and its control words.
@@ -68,7 +68,7 @@ pub(crate) trait Mem {
     }
     /// Has the processor fetch the cache line of byte `at` of the ring to read it. Nothing depends on it.
     fn will_read(&self, at: usize);
-    /// Likewise, to write it.
+    /// Has the processor fetch that cache line to write it. Nothing depends on it.
     fn will_write(&self, at: usize);
     /// Has the cache line of byte `at` of the ring, which was written, leave the processor's own caches for
     /// one that is shared. Nothing depends on it.

@@ -143,7 +143,7 @@ impl Windows {
         }
     }
 
-    /// Likewise; but one that was asked for is still awaited.
+    /// Unmaps a window that is not used; one that was asked for is still awaited.
     pub fn unmap(&self, id: WindowId) {
         let mut inner = self.lock();
         let unused = |at: &Import| matches!(at, Import::Here(mapping) if Arc::strong_count(mapping) == 1);
