@@ -5,6 +5,7 @@
 //! An idle peer's end shows in nothing, so each peer that is known is sent a message now and then, of which
 //! the next goes when the last was received: one that fails tells.
 
+mod leaving;
 mod messages;
 mod op;
 mod options;
@@ -38,8 +39,6 @@ use crate::{
 const RECEIVES: usize = 32;
 /// Between two messages that ask whether a peer is there.
 const PING: Duration = Duration::from_millis(200);
-/// For how long what is under way besides puts is waited for when the job is left.
-const LEAVING: Duration = Duration::from_secs(1);
 /// For how long what a peer has sent before it ended is waited for.
 const LAST_WORDS: Duration = Duration::from_millis(250);
 /// The most bytes of an injected put.
@@ -443,50 +442,5 @@ impl Far {
             && self.waiting.is_empty()
             && self.ending.is_empty()
             && self.enter().is_ok_and(|mut engine| engine.cq_is_empty(self.cq) && engine.arm())
-    }
-
-    /// Bytes that were put and are not there yet: to how many ranks that have not ended.
-    fn unheard(&self) -> Vec<Rank> {
-        let moves = self.ops.values().filter_map(|op| match op {
-            Op::Move(to, ..) if !self.gone.contains(to) => Some(*to),
-            _ => None,
-        });
-        let ranks: HashSet<Rank> = moves.collect();
-        ranks.into_iter().collect()
-    }
-
-    pub(super) fn close(&mut self, until: Instant) -> Result<(), Error> {
-        let soon = until.min(Instant::now() + LEAVING);
-        let (mut names, mut events) = (u32::MAX / 2, Vec::new());
-        for rank in self.peers.keys().copied().collect::<Vec<_>>() {
-            let _ = self.message(rank, BYE, &[], &[]);
-        }
-        let busy = |far: &Far| {
-            !far.waiting.is_empty() || far.enter().is_ok_and(|engine| engine.ep_under_way(far.ep) > 0)
-        };
-        let late = |far: &Far| Instant::now() >= if far.unheard().is_empty() { soon } else { until };
-        while busy(self) && !late(self) {
-            let _ = self.progress(&mut events, &mut names);
-            std::thread::yield_now();
-        }
-        let (ep, unheard, lost) = (self.ep, self.unheard(), link::lost_at_ends());
-        let mut link = None;
-        if self.runtime.take_back(|engine| engine.ep_part(ep).map(|parted| link = Some(parted))).is_err() {
-            // Peers may still be inside the buffers.
-            std::mem::forget(std::mem::take(&mut self.ops));
-            std::mem::forget(std::mem::take(&mut self.regions));
-            std::mem::forget(std::mem::take(&mut self.withdrawn));
-        }
-        drop(link);
-        let lost = link::lost_at_ends() - lost;
-        match unheard.first() {
-            Some(rank) => Err(Error::TimedOut(format!(
-                "rank {rank} has not taken in what was written within STRAIT_RPIPE_LINGER: it may be lost"
-            ))),
-            None if lost > 0 => Err(Error::TimedOut(format!(
-                "{lost} bytes to other hosts are not acknowledged within STRAIT_RPIPE_LINGER: they may be lost"
-            ))),
-            None => Ok(()),
-        }
     }
 }
