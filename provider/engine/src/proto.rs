@@ -193,8 +193,8 @@ pub(crate) enum Plan {
     Nothing,
     /// Inside the frame that tells of them.
     Eager,
-    /// Inside the frame, although they are many: one side copies while the other does, since more are to come, this
-    /// way or the other; or there are frames alone.
+    /// Inside the frame, although they are many: one side copies while the other does, since more are to
+    /// come, this way or the other; or there are frames alone.
     EagerInARow,
     /// The frame says where they are, or are to go, and the peer moves them: in the call if it can, or it
     /// asks for frames.

@@ -112,7 +112,8 @@ impl CntrFid {
         self.look_for(|_, _| false)
     }
 
-    /// Makes progress first; the application then knows of the errors if `learns` says so of the value and them.
+    /// Makes progress first; the application then knows of the errors if `learns` says so of the value and
+    /// them.
     fn look_for(&self, learns: impl FnOnce(u64, u64) -> bool) -> (u64, u64) {
         let mut engine = self.shared.lock_to_poll();
         engine.progress();

@@ -97,8 +97,8 @@ impl CqFid {
         unsafe { self.read_inlined::<true>(buf, count, from) }
     }
 
-    /// Reads entries; `SOURCES`: `from` may be something else than NULL. With one caller for each, so that what
-    /// becomes of a message is compiled in one piece: an entry that is passed on in memory is read back
+    /// Reads entries; `SOURCES`: `from` may be something else than NULL. With one caller for each, so that
+    /// what becomes of a message is compiled in one piece: an entry that is passed on in memory is read back
     /// before it has left the store buffer.
     ///
     /// # Safety

@@ -21,8 +21,8 @@ bitflags! {
         /// [`RmaLink::start`](crate::RmaLink::start) gets host memory of which handles were exchanged, to
         /// host memory that does not vanish, and puts none.
         const HOST_GETS = 1 << 3;
-        /// [`RmaLink::start`](crate::RmaLink::start) gets device memory, from and to either. Only with [`RmaCaps::HOST_GETS`]; some kinds of
-        /// devices may be refused.
+        /// [`RmaLink::start`](crate::RmaLink::start) gets device memory, from and to either. Only with
+        /// [`RmaCaps::HOST_GETS`]; some kinds of devices may be refused.
         const DEVICE_GETS = 1 << 4;
     }
 }

@@ -1,6 +1,7 @@
 //! exit(3), and the end of main, with endpoints open: what was sent arrives, within a limit.
 //!
-//! A handler of atexit(3) makes progress in the links of the domains that were registered for it, which is sound then:
+//! A handler of atexit(3) makes progress in the links of the domains that were registered for it, which is
+//! sound then:
 //!
 //! - A provider below still works. libfabric's core and its providers end in destructors of their libraries,
 //!   which the dynamic linker runs behind all handlers of atexit(3). Where a provider has such a handler

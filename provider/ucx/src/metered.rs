@@ -85,8 +85,8 @@ unsafe fn count(ep: ucx::Ep, how: How, bytes: usize) {
     });
 }
 
-/// Counts an operation on memory behind a key, unless it was refused or has no bytes. `far`: how it goes where
-/// CMA reaches the memory.
+/// Counts an operation on memory behind a key, unless it was refused or has no bytes. `far`: how it goes
+/// where CMA reaches the memory.
 ///
 /// # Safety
 /// `ep` and `rkey` must be ours.

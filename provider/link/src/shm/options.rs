@@ -45,8 +45,8 @@ pub struct OpenOptions {
     pub bind: Option<SocketAddr>,
     /// Bytes of the ring to each peer; rounded up to pages, and to [`MIN_RING`].
     pub ring: usize,
-    /// Bytes of the ring to the first [`NEAR`] peers, and at most to the next ones, up to [`FEW`]; no less than
-    /// `ring`.
+    /// Bytes of the ring to the first [`NEAR`] peers, and at most to the next ones, up to [`FEW`]; no less
+    /// than `ring`.
     pub long_ring: usize,
     /// See [`link_api::Path::eager`]: what paths say, which the link itself makes no use of.
     pub eager: usize,

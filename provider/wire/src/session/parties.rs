@@ -219,8 +219,8 @@ impl Answerer {
         self.hear_any(message, |_| None)
     }
 
-    /// Takes the hello of a caller that may be one of a rail: `connection` has [`Keys::rails`] of the connection that it
-    /// says to be of.
+    /// Takes the hello of a caller that may be one of a rail: `connection` has [`Keys::rails`] of the
+    /// connection that it says to be of.
     pub fn hear_any(
         &mut self,
         message: &[u8],

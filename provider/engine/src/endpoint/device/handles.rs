@@ -72,8 +72,8 @@ impl<L: RmaLink> Endpoint<L> {
         Ok(true)
     }
 
-    /// Exports for a post. One that fails leaves no handle: its buffer is the application's, which may never try
-    /// again, or with another buffer at that place.
+    /// Exports for a post. One that fails leaves no handle: its buffer is the application's, which may never
+    /// try again, or with another buffer at that place.
     pub(in crate::endpoint) fn export_or_none(
         &mut self,
         peer: PeerId,
