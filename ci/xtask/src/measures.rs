@@ -112,13 +112,7 @@ mod tests {
             ),
             ("c/tests/t.rs", "// c\n\nfn t() {}\n"),
         ]);
-        let manifest = Manifest {
-            name: "c".to_owned(),
-            dir: "c".to_owned(),
-            roots: vec!["c/src/lib.rs".to_owned()],
-            uses: BTreeSet::new(),
-        };
-        let one = Crate::read(&tree, manifest).unwrap();
+        let one = Crate::read(&tree, Manifest::of_library("c")).unwrap();
         let row = Row::of(&tree, &one, &crate::sizes::measure(&one));
         assert_eq!((row.code, row.tests, row.comments, row.fields), (2, 5, 1, 2));
         assert!(table(&[row]).ends_with("| all | 2 | 5 | 1 | 2 | 0 | 0 | 0 | 0 | 0 |\n"));

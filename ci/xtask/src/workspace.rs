@@ -31,6 +31,13 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    /// A library alone, for tests.
+    #[cfg(test)]
+    pub fn of_library(name: &str) -> Manifest {
+        let roots = vec![format!("{name}/src/lib.rs")];
+        Manifest { name: name.to_owned(), dir: name.to_owned(), roots, uses: BTreeSet::new() }
+    }
+
     /// A crate of tests, whose code is no production code.
     pub fn is_test(&self) -> bool {
         self.dir.starts_with("tests/")
@@ -165,13 +172,7 @@ mod tests {
             ("c/src/bindings.rs", ""),
             ("c/tests/t.rs", ""),
         ]);
-        let manifest = Manifest {
-            name: "c".to_owned(),
-            dir: "c".to_owned(),
-            roots: vec!["c/src/lib.rs".to_owned()],
-            uses: BTreeSet::new(),
-        };
-        let one = Crate::read(&tree, manifest).unwrap();
+        let one = Crate::read(&tree, Manifest::of_library("c")).unwrap();
         assert_eq!(
             one.production().map(|f| f.path.as_str()).collect::<Vec<_>>(),
             ["c/src/lib.rs", "c/src/a.rs"]

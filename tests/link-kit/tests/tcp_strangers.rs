@@ -135,7 +135,25 @@ fn what_ends_each_call_is_given_up_after_the_time_that_a_connection_may_take() {
     assert!(start.elapsed() >= timeout, "{:?}", start.elapsed());
 }
 
-/// Peers with the key of which each has sent a part of a frame, and no more.
+/// Twelve peers with the key of which each has sent a part of a frame, and no more.
+fn parts_of_frames(a: &mut TcpLink, called: Addr, check: impl Fn()) -> Vec<TcpStream> {
+    (1..=12)
+        .map(|port| {
+            let mut stream = TcpStream::connect(called.sock()).expect("a listener");
+            stream.set_nodelay(true).unwrap();
+            let name = Addr::new(([127, 0, 0, 1], port).into());
+            assert!(matches!(call(&mut stream, a, name, called, "key"), Ok(Next::Connected(..))));
+            stream.write_all(&[1; 5]).unwrap();
+            for _ in 0..20 {
+                a.progress();
+                assert!(a.poll().is_none());
+                check();
+            }
+            stream
+        })
+        .collect()
+}
+
 #[test]
 fn parts_of_frames_take_up_no_more_than_they_may_and_go_on_when_there_is_room() {
     const MOST: usize = 1 << 20;
@@ -143,25 +161,15 @@ fn parts_of_frames_take_up_no_more_than_they_may_and_go_on_when_there_is_room() 
     let mut a = open(options("key"));
     a.set_budget(&budget);
     let called = a.addr();
-    let mut peers = Vec::new();
-    for port in 1..=12 {
-        let mut stream = TcpStream::connect(called.sock()).expect("a listener");
-        stream.set_nodelay(true).unwrap();
-        let name = Addr::new(([127, 0, 0, 1], port).into());
-        assert!(matches!(call(&mut stream, &mut a, name, called, "key"), Ok(Next::Connected(..))));
-        stream.write_all(&[1; 5]).unwrap();
-        peers.push(stream);
-        for _ in 0..20 {
-            a.progress();
-            assert!(a.poll().is_none() && budget.used() <= MOST, "{}", budget.used());
-        }
-    }
+    let peers = parts_of_frames(&mut a, called, || {
+        assert!(budget.used() <= MOST, "{}", budget.used());
+    });
     assert!(budget.used() > MOST / 2, "{}: there is no part of any", budget.used());
     let mut b = open(options("key"));
     let to_a = b.peer(&called);
     say(&mut b, to_a, &mut [&mut a], b"hello");
     (0..20).for_each(|_| assert!(a.poll().is_none(), "there is no room for it"));
-    peers.clear();
+    drop(peers);
     let mut ended = 0;
     until("the frame", || match a.poll() {
         Some(Event::Closed(..)) => {
@@ -190,19 +198,7 @@ fn a_part_of_a_frame_that_stays_one_gives_its_memory_to_peers_that_wait() {
     let mut a = open(TcpOptions { timeout: Duration::from_secs(1), ..options("key") });
     a.set_budget(&budget);
     let called = a.addr();
-    let mut parts = Vec::new();
-    for port in 1..=12 {
-        let mut stream = TcpStream::connect(called.sock()).expect("a listener");
-        stream.set_nodelay(true).unwrap();
-        let name = Addr::new(([127, 0, 0, 1], port).into());
-        assert!(matches!(call(&mut stream, &mut a, name, called, "key"), Ok(Next::Connected(..))));
-        stream.write_all(&[1; 5]).unwrap();
-        parts.push(stream);
-        for _ in 0..20 {
-            a.progress();
-            assert!(a.poll().is_none());
-        }
-    }
+    let parts = parts_of_frames(&mut a, called, || {});
     let mut b = open(options("key"));
     let to_a = b.peer(&called);
     say(&mut b, to_a, &mut [&mut a], b"hello");
