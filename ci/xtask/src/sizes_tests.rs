@@ -2,13 +2,7 @@ use super::*;
 use crate::workspace::Manifest;
 
 fn crate_of(files: &[(&str, &str)]) -> Crate {
-    let manifest = Manifest {
-        name: "c".to_owned(),
-        dir: "c".to_owned(),
-        roots: vec!["c/src/lib.rs".to_owned()],
-        uses: BTreeSet::new(),
-    };
-    Crate::read(&Tree::of(files), manifest).unwrap()
+    Crate::read(&Tree::of(files), Manifest::of_library("c")).unwrap()
 }
 
 /// Name and value of what one rule measures.

@@ -198,7 +198,7 @@ fn a_part_of_a_frame_that_stays_one_gives_its_memory_to_peers_that_wait() {
     let mut a = open(TcpOptions { timeout: Duration::from_secs(1), ..options("key") });
     a.set_budget(&budget);
     let called = a.addr();
-    let parts = parts_of_frames(&mut a, called, || {});
+    let _parts = parts_of_frames(&mut a, called, || {});
     let mut b = open(options("key"));
     let to_a = b.peer(&called);
     say(&mut b, to_a, &mut [&mut a], b"hello");
