@@ -21,7 +21,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     pub(crate) fn lend(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
         let at = self.peers.get_mut(to.0 as usize)?;
         let below = self.below.as_mut().filter(|_| !self.failed)?;
-        if at.stage != Stage::Fabric || !at.dealings.may_read || at.broken.is_some() {
+        if at.stage != Stage::Fabric || !at.dealings.may_read || at.end.is_broken() {
             return None;
         }
         let parts = || iov.iter().filter(|span| !span.is_empty());
@@ -159,7 +159,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// Says what is to be said, as far as there is room.
     pub(crate) fn tell_of_memory(&mut self, peer: PeerId) {
         let (Some(below), Some(at)) = (&mut self.below, self.peers.get_mut(peer.0 as usize)) else { return };
-        let Some(channel) = at.channel.as_mut().filter(|_| at.broken.is_none()) else { return };
+        let Some(channel) = at.channel.as_mut().filter(|_| !at.end.is_broken()) else { return };
         while let Some((sort, name)) = at.dealings.notes.front() {
             if channel.send(below, Said::short(*sort, &name.to_le_bytes())).is_err() {
                 return;

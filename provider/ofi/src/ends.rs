@@ -24,7 +24,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     #[cold]
     pub(crate) fn cut(&mut self, peer: PeerId, why: Option<Gone>) {
         self.reset(peer);
-        self.at(peer).why = why;
+        self.at(peer).end.set_why(why);
         self.base.disconnect(peer);
     }
 
@@ -59,7 +59,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             _ if first => return,
             _ => {}
         }
-        if at.broken.is_some() {
+        if at.end.is_broken() {
             return;
         }
         // As a rule its process has ended, which the connection tells.
@@ -69,7 +69,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             self.base.peer_addr(peer)
         );
         let until = Instant::now() + self.options.grace;
-        self.at(peer).broken = Some(until);
+        self.at(peer).end.break_off(until);
         self.note_restless(peer);
     }
 
@@ -92,7 +92,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     fn say_bye(&mut self, peer: PeerId) {
         let at = &mut self.peers[peer.0 as usize];
         let Some(sent) = at.channel.as_ref().map(|c| c.sent) else { return };
-        (at.bye_said, at.bye_heard) = (Some(sent), false);
+        at.farewell.say(sent);
         self.say(peer, &Control::Bye(sent));
     }
 
@@ -100,9 +100,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     fn owed(&self) -> Vec<PeerId> {
         let is_owed = |peer: &PeerId| {
             let at = &self.peers[peer.0 as usize];
-            let has_all = |c: &Channel| c.is_quiet() || at.bye_heard && at.bye_said == Some(c.sent);
+            let has_all = |c: &Channel| c.is_quiet() || at.farewell.is_answered(c.sent);
             let owes = |c: &Channel| !has_all(c);
-            at.channel.as_ref().is_some_and(owes) && at.broken.is_none()
+            at.channel.as_ref().is_some_and(owes) && !at.end.is_broken()
         };
         (0..self.peers.len() as u32).map(PeerId).filter(is_owed).collect()
     }
@@ -115,7 +115,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
         for peer in self.owed() {
             // Of what is sent meanwhile when the last answer is there, so that each has one.
-            if self.peers[peer.0 as usize].bye_said.is_none() || self.peers[peer.0 as usize].bye_heard {
+            if !self.peers[peer.0 as usize].farewell.is_unanswered() {
                 self.say_bye(peer);
             }
         }

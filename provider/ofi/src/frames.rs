@@ -32,7 +32,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
         let at = &mut self.peers[to.0 as usize];
         let found = match (&mut self.below, &mut at.channel) {
-            (Some(below), Some(channel)) if at.broken.is_none() && at.dealings.notes.is_empty() => {
+            (Some(below), Some(channel)) if !at.end.is_broken() && at.dealings.notes.is_empty() => {
                 channel.send(below, Said { sort: Sort::Frame, head, body, off, len })
             }
             _ => Err(NotSent::Busy),
@@ -42,7 +42,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             Ok(()) => Ok(()),
             Err(NotSent::Fault) => Err(Refused::Fault),
             Err(NotSent::Busy) => {
-                self.at(to).full = true;
+                self.at(to).upkeep.set_full(true);
                 self.note_restless(to);
                 self.want(to);
                 Err(Refused::Busy)
@@ -59,7 +59,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     fn next_out(&mut self) -> Option<Event> {
         Some(match self.out.pop_front()? {
             Out::Event(Event::Closed(peer, why)) => {
-                self.at(peer).ending -= 1;
+                self.at(peer).end.report();
                 Event::Closed(peer, why)
             }
             Out::Event(event) => event,
@@ -83,7 +83,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         connect: fn(&mut B, PeerId) -> Result<(), Refused>,
     ) -> Result<(), Refused> {
         let at = self.at(peer);
-        if at.ending > 0 {
+        if at.end.is_ending() {
             return Err(Refused::Gone(Gone::Reset));
         }
         if at.stage == Stage::Fabric {
@@ -143,7 +143,7 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         len: usize,
     ) -> Result<(), Refused> {
         let Some(at) = self.known(to) else { return self.base.send(to, head, body, off, len) };
-        if at.ending > 0 {
+        if at.end.is_ending() {
             return Err(Refused::Gone(Gone::Reset));
         }
         if at.stage == Stage::Fabric {
@@ -238,19 +238,19 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
     fn keeps(&mut self, to: PeerId) -> bool {
         let Some(at) = self.peers.get_mut(to.0 as usize) else { return self.base.keeps(to) };
         // Its end is still to be told of.
-        if at.ending > 0 || at.losing {
+        if at.end.is_losing() {
             return true;
         }
-        let lost = std::mem::take(&mut at.lost);
+        let lost = at.end.take_lost();
         lost || self.keeps_frames(to) || self.goes_by_base(to) && self.base.keeps(to)
     }
 
     fn is_gone(&self, peer: PeerId) -> bool {
-        self.known(peer).is_some_and(|at| at.ending > 0) || self.base.is_gone(peer)
+        self.known(peer).is_some_and(|at| at.end.is_ending()) || self.base.is_gone(peer)
     }
 
     fn is_connected(&self, peer: PeerId) -> bool {
-        self.known(peer).is_some_and(|at| at.ending > 0) || self.base.is_connected(peer)
+        self.known(peer).is_some_and(|at| at.end.is_ending()) || self.base.is_connected(peer)
     }
 
     fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
@@ -272,7 +272,9 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
             return self.base.has_room_to_spare(to, len);
         }
         let at = self.at(to);
-        at.stage == Stage::Fabric && !at.full && at.channel.as_ref().is_some_and(|c| c.has_much_room())
+        at.stage == Stage::Fabric
+            && !at.upkeep.is_full()
+            && at.channel.as_ref().is_some_and(|c| c.has_much_room())
     }
 
     fn serve_host(&mut self, on: bool) {
@@ -290,7 +292,8 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         self.base.forget(peer);
         self.reset(peer);
         let at = self.at(peer);
-        (at.wants, at.losing, at.lost) = (false, false, false);
+        at.upkeep.serve(true);
+        at.end.forget_losses();
         self.wanting.retain(|known| *known != peer);
     }
 
@@ -344,7 +347,7 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
                 )
             }
             Stage::Base => {
-                let why = self.known(peer).and_then(|at| at.refused.as_deref()).unwrap_or_default();
+                let why = self.known(peer).map(|at| at.meeting.refused()).unwrap_or_default();
                 format!("{base}; not {name}: {why}")
             }
             Stage::Idle | Stage::Meeting => format!("{name} ({detail}), not connected; tcp {base}"),

@@ -13,7 +13,8 @@
 //! | `fabric` | [`Fabric`]: [`Below`] by libfabric's calls |
 //! | `objects`, `slab` | libfabric's objects; memory that operations in flight use |
 //! | `channel` | what two ends have agreed on: keys, order, room |
-//! | `link`, `peer` | [`OfiLink`]: state; what it has of a peer |
+//! | `link` | [`OfiLink`]: state |
+//! | `peer` | what it has of a peer, in parts |
 //! | `meet` | how two endpoints agree on a fabric, or not |
 //! | `look` | what is done with what comes by either way, and with time |
 //! | `ends` | peers that end, and the end of this endpoint |

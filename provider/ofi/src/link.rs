@@ -249,24 +249,23 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// Whether a frame is with the provider below still, or was lost there.
     pub(crate) fn keeps_frames(&self, peer: PeerId) -> bool {
         let (Some(below), Some(at)) = (&self.below, self.known(peer)) else { return false };
-        at.broken.is_some() || at.channel.as_ref().is_some_and(|channel| channel.keeps(below))
+        at.end.is_broken() || at.channel.as_ref().is_some_and(|channel| channel.keeps(below))
     }
 
     /// Forgets all of a peer but that it is there: what follows is another one, or another time.
     pub(crate) fn reset(&mut self, peer: PeerId) {
         self.list(peer);
         // One that has said bye wants none of those that are under way.
-        self.at(peer).losing |= self.keeps_frames(peer) && self.at(peer).bye.is_none();
+        let losing = self.keeps_frames(peer) && !self.at(peer).farewell.is_heard();
+        self.at(peer).end.lose(losing);
         self.end_dealings(peer);
         self.generation = self.generation.wrapping_add(1);
-        let fresh = Peer::new(self.generation);
-        let old = std::mem::replace(&mut self.peers[peer.0 as usize], fresh);
+        let at = &mut self.peers[peer.0 as usize];
+        let fresh = at.renewed(self.generation);
+        let old = std::mem::replace(at, fresh);
         if old.stage == Stage::Base {
             self.by_base -= 1;
         }
-        let now = &mut self.peers[peer.0 as usize];
-        (now.wants, now.listed, now.ending) = (old.wants, old.listed, old.ending);
-        (now.losing, now.lost) = (old.losing, old.lost);
         if let (Some(channel), Some(below)) = (old.channel, &mut self.below) {
             below.part(channel.far.dest);
         }
@@ -313,7 +312,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// A peer is to be looked after.
     pub(crate) fn note_restless(&mut self, peer: PeerId) {
         let at = self.at(peer);
-        if !std::mem::replace(&mut at.listed, true) {
+        if at.upkeep.list() {
             self.restless.push(peer);
         }
         self.set_timer();
@@ -321,7 +320,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// A send finds no way, or no room.
     pub(crate) fn want(&mut self, peer: PeerId) {
-        if !std::mem::replace(&mut self.at(peer).wants, true) {
+        if self.at(peer).upkeep.want() {
             self.wanting.push(peer);
         }
     }
@@ -367,7 +366,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// Sets the timer, by what there is to wait for.
     pub(crate) fn set_timer(&mut self) {
-        let unseen = self.unseen && self.peers.iter().any(|p| p.announced.is_some())
+        let unseen = self.unseen && self.peers.iter().any(|p| p.meeting.is_announced())
             || self.below.as_ref().is_some_and(F::is_read_unseen)
             || self.reading.is_waiting();
         let period = if unseen {

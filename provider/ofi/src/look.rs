@@ -83,24 +83,24 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let mark = bytes.first_chunk().map(Mark::decode);
         let at = mark.and_then(|mark| self.peers.get_mut(mark.slot as usize).map(|at| (mark, at)));
         let Some((mark, at)) =
-            at.filter(|(mark, at)| mark.generation == at.generation && at.announced.is_some())
+            at.filter(|(mark, at)| mark.generation == at.generation && at.meeting.is_announced())
         else {
             // Of one that ended meanwhile, or a stranger's.
             return below.give_back(buffer);
         };
         let peer = PeerId(mark.slot);
         let Some(channel) = &mut at.channel else {
-            if at.stage == Stage::Meeting && at.early.is_none() && bytes.len() <= CONTROL {
-                at.early = Some(bytes.to_vec());
+            if at.stage == Stage::Meeting && bytes.len() <= CONTROL {
+                at.meeting.keep_early(bytes);
             }
             return below.give_back(buffer);
         };
         if mark.number == 0 && channel.is_first_again(bytes) {
             // Its answer is sent again, too.
-            let answered = at.stage == Stage::Meeting && !at.pong_due;
+            let answered = at.stage == Stage::Meeting && !at.meeting.owes_pong();
             below.give_back(buffer);
             if answered {
-                at.again = Some(Instant::now());
+                at.first.repeat_now();
                 self.note_restless(peer);
                 self.tend(peer);
             }
@@ -156,7 +156,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
         match found {
             Ok(Sort::Ping) => {
-                at.pong_due = true;
+                at.meeting.owe_pong();
                 self.note_restless(peer);
                 self.tend(peer);
             }
@@ -175,8 +175,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let window = self.window;
         let (Some(below), Some(at)) = (&mut self.below, self.peers.get_mut(peer.0 as usize)) else { return };
         let Some(channel) = at.channel.as_mut().filter(|c| c.owes_room(window)) else { return };
-        at.room_due = channel.send(below, Said::short(Sort::Room, &[])).is_err();
-        if at.room_due {
+        let room_due = channel.send(below, Said::short(Sort::Room, &[])).is_err();
+        at.upkeep.set_room_due(room_due);
+        if room_due {
             self.note_restless(peer);
         }
     }
@@ -186,9 +187,10 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         for peer in std::mem::take(&mut self.restless) {
             self.tend(peer);
             let at = &mut self.peers[peer.0 as usize];
-            at.listed = at.is_restless();
+            let restless = at.is_restless();
+            at.upkeep.set_listed(restless);
             // Those that are listed already are not listed again.
-            if at.listed {
+            if restless {
                 self.restless.push(peer);
             }
         }
@@ -198,12 +200,12 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// Does for a peer what is due.
     pub(crate) fn tend(&mut self, peer: PeerId) {
         let at = &mut self.peers[peer.0 as usize];
-        at.full = false;
+        at.upkeep.set_full(false);
         // After a failure there is a pause.
-        let pauses = at.stage == Stage::Meeting && at.again.is_some_and(|again| Instant::now() < again);
+        let pauses = at.stage == Stage::Meeting && at.first.pauses();
         let (mut refused, mut first) = (None, false);
         if let (Some(below), Some(channel)) = (&mut self.below, &mut at.channel) {
-            for (sort, due) in [(Sort::Ping, &mut at.ping_due), (Sort::Pong, &mut at.pong_due)] {
+            for (sort, due) in at.meeting.messages() {
                 if !*due || pauses {
                     continue;
                 }
@@ -223,33 +225,24 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
         if first {
             self.note_first_sent(peer);
-        } else if !at.ping_due && !at.pong_due {
+        } else if !at.meeting.owes_message() {
             self.repeat_first(peer);
         }
         let at = &mut self.peers[peer.0 as usize];
-        if at.room_due {
-            at.room_due = false;
+        if at.upkeep.take_room_due() {
             self.tell_room(peer);
         }
         self.tell_of_memory(peer);
         let at = &mut self.peers[peer.0 as usize];
-        if let Some((sent, false)) = at.bye {
-            if at.is_complete() {
-                at.bye = Some((sent, true));
-                self.say(peer, &Control::ByeHeard);
-            }
+        if at.farewell.owes_answer() && at.is_complete() {
+            at.farewell.answer();
+            self.say(peer, &Control::ByeHeard);
         }
         let (now, at) = (Instant::now(), &mut self.peers[peer.0 as usize]);
-        if at.until.is_some_and(|until| until <= now) {
-            at.until = None;
-            let why = if at.theirs.is_some() {
-                "no message gets there and back"
-            } else {
-                "it says nothing of a fabric"
-            };
+        if let Some(why) = at.meeting.take_overdue(now) {
             return self.refuse(peer, why);
         }
-        if at.broken.is_some_and(|until| until <= now) {
+        if at.end.is_overdue(now) {
             self.cut(peer, Some(Gone::Reset));
         }
     }
@@ -304,7 +297,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         // What it sent before is there, or under way.
         self.read_below();
         let at = self.at(peer);
-        let why = at.why.take().unwrap_or(why);
+        let why = at.end.take_why(why);
         if at.channel.is_some() && !at.is_complete() && why == Gone::Reset {
             self.lame = Some((peer, why, Instant::now() + LATE));
             return self.set_timer();
@@ -316,11 +309,10 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     fn finish(&mut self, peer: PeerId, why: Gone) {
         // What the connection has lost of the way to agree on a fabric is no frame.
         let lost = self.base.keeps(peer);
-        self.at(peer).losing |= lost && self.at(peer).stage == Stage::Base;
+        let losing = lost && self.at(peer).stage == Stage::Base;
+        self.at(peer).end.lose(losing);
         self.reset(peer);
-        let at = self.at(peer);
-        at.lost = std::mem::take(&mut at.losing);
-        at.ending += 1;
+        self.at(peer).end.begin();
         self.out.push_back(Out::Event(Event::Closed(peer, why)));
     }
 
@@ -334,9 +326,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         for peer in std::mem::take(&mut self.wanting) {
             let is_served = self.is_served(peer);
             served |= is_served;
-            let at = self.at(peer);
-            at.wants &= !(is_served && told);
-            if at.wants {
+            if self.at(peer).upkeep.serve(is_served && told) {
                 self.wanting.push(peer);
             }
         }
@@ -347,7 +337,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     fn is_served(&self, peer: PeerId) -> bool {
         let Some(at) = self.known(peer) else { return true };
         match (at.stage, &at.channel) {
-            (Stage::Fabric, Some(channel)) => at.broken.is_none() && !at.full && channel.has_much_room(),
+            (Stage::Fabric, Some(channel)) => {
+                !at.end.is_broken() && !at.upkeep.is_full() && channel.has_much_room()
+            }
             (Stage::Meeting, _) => false,
             // The connection tells, until it is there.
             (Stage::Idle, _) => self.base.is_connected(peer),

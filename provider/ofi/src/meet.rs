@@ -11,7 +11,7 @@
 //! message is sent again until the answer has come, and the answer as often as that comes; a repeated message
 //! is known by its bytes.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use link_api::{Event, Gone, PeerId, RmaLink};
 use wire::session::{Announce, Control, MEETING, NAME, READS, REPEATS, Role, fabric_keys};
@@ -20,15 +20,6 @@ use crate::below::{Below, NotSent};
 use crate::channel::{Channel, Far};
 use crate::link::{OfiLink, Out};
 use crate::peer::Stage;
-
-/// The first message is sent again after this time without an answer, and after twice the last time from then
-/// on; sooner after a failure that the provider reports.
-const AGAIN: Duration = Duration::from_millis(500);
-const AFTER_FAILURE: Duration = Duration::from_millis(50);
-/// Doublings of either, at most.
-const DOUBLINGS: u32 = 5;
-/// So many failures are too many where frames may go by the connection instead.
-const FAILURES: u32 = 3;
 
 /// A provider's name as it is announced.
 fn padded(name: &str) -> [u8; NAME] {
@@ -91,7 +82,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let bytes = Control::Announce(Box::new(said)).encode();
         let until = Instant::now() + self.options.patience;
         let at = self.at(peer);
-        (at.announced, at.until, at.stage) = (Some(bytes.clone()), Some(until), Stage::Meeting);
+        at.meeting.announce(bytes.clone(), until);
+        at.stage = Stage::Meeting;
         self.say_bytes(peer, bytes);
         self.note_restless(peer);
     }
@@ -102,10 +94,10 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             Control::Announce(said) => self.hear_announce(peer, said),
             Control::Settle(fabric) => self.hear_settle(peer, fabric),
             Control::Bye(sent) => {
-                self.at(peer).bye = Some((sent, false));
+                self.at(peer).farewell.hear(sent);
                 self.note_restless(peer);
             }
-            Control::ByeHeard => self.at(peer).bye_heard = true,
+            Control::ByeHeard => self.at(peer).farewell.hear_answer(),
             Control::Other(version) => {
                 let why = format!(
                     "it has version {version} of the way to agree on a fabric, and this is {MEETING}"
@@ -123,7 +115,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         match at.stage {
             Stage::Base => return self.say(peer, &Control::Settle(false)),
             Stage::Fabric => return self.spoil(peer, "it announces itself twice"),
-            Stage::Meeting if at.theirs.is_some() => return self.spoil(peer, "it announces itself twice"),
+            Stage::Meeting if at.meeting.is_heard() => return self.spoil(peer, "it announces itself twice"),
             Stage::Meeting => {}
             Stage::Idle => self.announce(peer),
         }
@@ -131,14 +123,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             return self.refuse(peer, &why);
         }
         let decides = self.decides(peer);
-        let at = self.at(peer);
-        at.theirs = Some(said);
-        at.ping_due = decides;
-        if !decides {
-            // The other side does, and its end is told of.
-            at.until = None;
-        }
-        let early = at.early.take();
+        let early = self.at(peer).meeting.hear(decides);
         self.note_restless(peer);
         if let Some(bytes) = early {
             self.take_early(peer, &bytes);
@@ -163,16 +148,16 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let dest = below.meet(&said.address)?;
         let theirs = Control::Announce(Box::new(said.clone())).encode();
         let at = self.at(peer);
-        let ours = at.announced.clone().unwrap_or_default();
+        let ours = at.meeting.announced();
         let keys = match decides {
-            true => fabric_keys(&key, &ours, &theirs, Role::Caller),
-            false => fabric_keys(&key, &theirs, &ours, Role::Answerer),
+            true => fabric_keys(&key, ours, &theirs, Role::Caller),
+            false => fabric_keys(&key, &theirs, ours, Role::Answerer),
         };
         let far = Far { dest, slot: said.slot, generation: said.generation, window: said.window };
         let who = u64::from(peer.0) << 32 | u64::from(at.generation);
         at.channel = Some(Channel::new(far, keys, who));
         at.dealings.may_read = said.can & READS != 0;
-        at.takes_again = said.can & REPEATS != 0;
+        at.first.set_repeatable(said.can & REPEATS != 0);
         Ok(())
     }
 
@@ -209,7 +194,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     fn settled(&mut self, peer: PeerId) {
         let at = self.at(peer);
-        (at.stage, at.until, at.again) = (Stage::Fabric, None, None);
+        at.stage = Stage::Fabric;
+        at.meeting.settle();
+        at.first.settle();
         log::debug!("{} -> {}: the fabric leads there", self.base.addr(), self.base.peer_addr(peer));
     }
 
@@ -219,9 +206,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let decides = self.decides(peer);
         let at = self.at(peer);
         if at.stage == Stage::Meeting {
-            let doubled = at.repeats.min(DOUBLINGS);
-            at.again = (decides && at.takes_again).then(|| Instant::now() + AGAIN * (1 << doubled));
-            at.repeats += 1;
+            at.first.note_sent(decides);
         }
     }
 
@@ -231,13 +216,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     pub(crate) fn first_failed(&mut self, peer: PeerId, why: &str) {
         let (own, name) = (self.base.addr(), self.base.peer_addr(peer));
         let fallback = self.options.fallback;
-        let at = self.at(peer);
-        at.failures += 1;
-        if !at.takes_again || fallback && at.failures >= FAILURES {
+        if !self.at(peer).first.note_failed(fallback) {
             return self.refuse(peer, why);
         }
-        let pause = AFTER_FAILURE * (1 << at.failures.min(DOUBLINGS));
-        at.again = Some(Instant::now() + pause);
         log::debug!("{own} -> {name}: no message gets there yet, and another one is tried: {why}");
         self.note_restless(peer);
     }
@@ -245,7 +226,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// Sends the first message again if it is time.
     pub(crate) fn repeat_first(&mut self, peer: PeerId) {
         let at = &mut self.peers[peer.0 as usize];
-        let due = at.stage == Stage::Meeting && at.again.is_some_and(|again| again <= Instant::now());
+        let due = at.stage == Stage::Meeting && at.first.is_due();
         let (true, Some(below), Some(channel)) = (due, &mut self.below, &at.channel) else { return };
         match channel.repeat_first(below) {
             Ok(()) => self.note_first_sent(peer),
@@ -276,7 +257,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         self.reset(peer);
         let known = self.below.is_some();
         let at = self.at(peer);
-        (at.stage, at.refused) = (Stage::Base, Some(why.to_owned()));
+        at.stage = Stage::Base;
+        at.meeting.refuse(why);
         self.by_base += 1;
         if known {
             self.out.push_back(Out::Event(Event::PathChanged(peer)));

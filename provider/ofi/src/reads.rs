@@ -52,7 +52,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let request = access.operation()?;
         let most = self.reading.most.filter(|_| way == Way::Get).ok_or(NoDirect::Memory)?;
         let at = self.known(peer).filter(|_| !self.failed).ok_or(NoDirect::Fault)?;
-        if at.stage != Stage::Fabric || at.broken.is_some() {
+        if at.stage != Stage::Fabric || at.end.is_broken() {
             return Err(NoDirect::Fault);
         }
         if at.dealings.is_revoked(request) {
