@@ -19,8 +19,8 @@ use crate::peer::Stage;
 impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// Lends memory to a peer: the handles that it lacks.
     pub(crate) fn lend(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
-        let at = self.peers.get_mut(to.0 as usize)?;
-        let below = self.below.as_mut().filter(|_| !self.failed)?;
+        let at = self.peers.get_mut(to)?;
+        let below = self.below.as_mut().filter(|_| !self.provider.has_failed())?;
         if at.stage != Stage::Fabric || !at.dealings.may_read || at.end.is_broken() {
             return None;
         }
@@ -65,7 +65,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// A peer needs this memory no more, of which no request under way has a part; or none at all.
     pub(crate) fn end_leases(&mut self, to: PeerId, iov: &[Span]) {
-        let (Some(at), Some(below)) = (self.peers.get_mut(to.0 as usize), &mut self.below) else { return };
+        let (Some(at), Some(below)) = (self.peers.get_mut(to), &mut self.below) else { return };
         at.dealings.lent.retain_mut(|lent| {
             // What has a byte in common with that is of requests that are over. Other parts of the lease may
             // be being read.
@@ -82,11 +82,11 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     pub(crate) fn end_dealings(&mut self, peer: PeerId) {
         self.reading.leaving.retain(|(of, _)| *of != peer);
         self.end_reads(|op| op.peer == peer, true);
-        if self.known(peer).is_some_and(|at| !at.dealings.lent.is_empty()) {
+        if self.peers.get(peer).is_some_and(|at| !at.dealings.lent.is_empty()) {
             // It may have been reading, and the provider below need not know yet that it does so no more.
             self.stop_lending();
         }
-        let (Some(at), Some(below)) = (self.peers.get_mut(peer.0 as usize), &mut self.below) else { return };
+        let (Some(at), Some(below)) = (self.peers.get_mut(peer), &mut self.below) else { return };
         at.dealings.lenders.drain(..).for_each(|(_, dest)| below.part(dest));
     }
 
@@ -97,9 +97,12 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let generation = self.reading.generation;
         self.reading.generation += 1;
         let mut borrowers = Vec::new();
-        for (at, peer) in self.peers.iter_mut().enumerate().filter(|(_, p)| !p.dealings.lent.is_empty()) {
-            peer.dealings.lent.drain(..).for_each(|lent| below.end_lease(lent.lease.number));
-            borrowers.push(PeerId(at as u32));
+        for peer in self.peers.ids() {
+            let lent = &mut self.peers[peer].dealings.lent;
+            if !lent.is_empty() {
+                lent.drain(..).for_each(|lent| below.end_lease(lent.lease.number));
+                borrowers.push(peer);
+            }
         }
         let mut said = false;
         while !below.stop_lending() {
@@ -119,7 +122,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// A read of a peer's memory has ended before its time. Its provider may go on to read that memory, so
     /// that it is to know before anything else.
     pub(crate) fn tell_of_cut(&mut self, peer: PeerId, generation: u64) {
-        if !self.at(peer).dealings.notes.contains(&(Sort::Cut, generation)) {
+        if !self.peers.at(peer).dealings.notes.contains(&(Sort::Cut, generation)) {
             self.note(peer, Sort::Cut, generation);
         }
     }
@@ -127,7 +130,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// A peer has told of memory.
     pub(crate) fn learn_handle(&mut self, from: PeerId, handle: &Handle) {
         let reads = self.reading.ops.iter().any(|op| op.peer == from);
-        let (Some(at), Some(below)) = (self.peers.get_mut(from.0 as usize), &mut self.below) else { return };
+        let (Some(at), Some(below)) = (self.peers.get_mut(from), &mut self.below) else { return };
         let (dealings, Some(address)) = (&mut at.dealings, lender_in(handle)) else { return };
         if !dealings.may_read {
             return;
@@ -151,14 +154,14 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// Something is to be said to a peer of memory.
     pub(crate) fn note(&mut self, peer: PeerId, sort: Sort, name: u64) {
-        self.at(peer).dealings.notes.push_back((sort, name));
+        self.peers.at(peer).dealings.notes.push_back((sort, name));
         self.note_restless(peer);
         self.tell_of_memory(peer);
     }
 
     /// Says what is to be said, as far as there is room.
     pub(crate) fn tell_of_memory(&mut self, peer: PeerId) {
-        let (Some(below), Some(at)) = (&mut self.below, self.peers.get_mut(peer.0 as usize)) else { return };
+        let (Some(below), Some(at)) = (&mut self.below, self.peers.get_mut(peer)) else { return };
         let Some(channel) = at.channel.as_mut().filter(|_| !at.end.is_broken()) else { return };
         while let Some((sort, name)) = at.dealings.notes.front() {
             if channel.send(below, Said::short(*sort, &name.to_le_bytes())).is_err() {
@@ -171,7 +174,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// A peer says something of memory.
     pub(crate) fn hear_of_memory(&mut self, peer: PeerId, sort: Sort, name: u64) {
         let now = self.reading.generation;
-        let dealings = &mut self.at(peer).dealings;
+        let dealings = &mut self.peers.at(peer).dealings;
         if dealings.notes.len() > NOTES || dealings.revoked.len() > NOTES {
             return self.spoil(peer, "it takes back more than there can be");
         }
@@ -201,10 +204,10 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// Takes a request back that memory was lent for.
     pub(crate) fn take_back(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
-        if self.known(from).is_none_or(|at| at.dealings.lent.is_empty()) {
+        if self.peers.get(from).is_none_or(|at| at.dealings.lent.is_empty()) {
             return Ok(());
         }
-        let taken_back = &mut self.at(from).dealings.taken_back;
+        let taken_back = &mut self.peers.at(from).dealings.taken_back;
         let mut is_new = false;
         taken_back.entry(request).or_insert_with(|| {
             is_new = true;
@@ -216,7 +219,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let until = Instant::now() + self.reading.patience.time();
         loop {
             self.read_below();
-            let Some(at) = self.known(from) else { return Ok(()) };
+            let Some(at) = self.peers.get(from) else { return Ok(()) };
             // One that has ended was lent nothing any more.
             if at.dealings.lent.is_empty() || at.dealings.has_left(request) {
                 return Ok(());
@@ -231,7 +234,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// The name of such a request may be used again.
     pub(crate) fn give_again(&mut self, to: PeerId, request: u64) {
-        if self.at(to).dealings.taken_back.remove(&request).is_some() {
+        if self.peers.at(to).dealings.taken_back.remove(&request).is_some() {
             self.note(to, Sort::Renew, request);
         }
     }
@@ -239,14 +242,13 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// Takes back all that was lent, for good. Peers that do not answer, or whose end was not heard of yet,
     /// are not waited for in the end: what they read by is closed.
     pub(crate) fn take_back_all(&mut self) -> Result<(), InUse> {
-        let all = |link: &Self| (0..link.peers.len() as u32).map(PeerId);
         let lent: Vec<PeerId> =
-            all(self).filter(|p| !self.peers[p.0 as usize].dealings.lent.is_empty()).collect();
+            self.peers.ids().filter(|p| !self.peers[*p].dealings.lent.is_empty()).collect();
         let mut outcome = Ok(());
         for peer in lent {
             match self.take_back(peer, ALL) {
                 Ok(()) => {
-                    let (at, below) = (&mut self.peers[peer.0 as usize], &mut self.below);
+                    let (at, below) = (&mut self.peers[peer], &mut self.below);
                     let Some(below) = below else { continue };
                     at.dealings.lent.drain(..).for_each(|lent| below.end_lease(lent.lease.number));
                 }

@@ -13,11 +13,11 @@
 //! | `fabric` | [`Fabric`]: [`Below`] by libfabric's calls |
 //! | `objects`, `slab` | libfabric's objects; memory that operations in flight use |
 //! | `channel` | what two ends have agreed on: keys, order, room |
-//! | `link` | [`OfiLink`]: state |
+//! | `link`, `options` | [`OfiLink`]: its parts, the end of a peer and its own; how it is opened |
+//! | `provider`, `peers`, `inbox`, `saying`, `turns`, `sleep` | its parts |
 //! | `peer` | what it has of a peer, in parts |
 //! | `meet` | how two endpoints agree on a fabric, or not |
 //! | `look` | what is done with what comes by either way, and with time |
-//! | `ends` | peers that end, and the end of this endpoint |
 //! | `frames` | the engine's calls |
 //! | `remote`, `lender` | registrations and reads, by libfabric's calls; the endpoint that peers read from |
 //! | `lent`, `reading` | state of both |
@@ -28,23 +28,30 @@ mod below;
 mod channel;
 mod choice;
 mod dealings;
-mod ends;
 mod fabric;
 mod fds;
 mod frames;
+mod inbox;
 mod lender;
 mod lent;
 mod link;
 mod look;
 mod meet;
 mod objects;
+mod options;
 mod peer;
+mod peers;
+mod provider;
 mod reading;
 mod reads;
 mod remote;
+mod saying;
 mod slab;
+mod sleep;
+mod turns;
 
 pub use below::{Below, Buffer, Dest, Did, Lease, Message, NotSent, Usage};
 pub use choice::{FABRICS, SOFT, has_adapter, open};
 pub use fabric::Fabric;
-pub use link::{OfiLink, OfiOptions};
+pub use link::OfiLink;
+pub use options::OfiOptions;

@@ -18,7 +18,7 @@ use wire::session::{Announce, Control, MEETING, NAME, READS, REPEATS, Role, fabr
 
 use crate::below::{Below, NotSent};
 use crate::channel::{Channel, Far};
-use crate::link::{OfiLink, Out};
+use crate::link::OfiLink;
 use crate::peer::Stage;
 
 /// A provider's name as it is announced.
@@ -35,25 +35,7 @@ fn plain(name: &[u8; NAME]) -> String {
 impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// Says something by the connection, or as soon as there is room.
     pub(crate) fn say(&mut self, peer: PeerId, what: &Control) {
-        self.say_bytes(peer, what.encode());
-    }
-
-    fn say_bytes(&mut self, peer: PeerId, bytes: Vec<u8>) {
-        self.saying.push_back((peer, bytes));
-        self.flush();
-    }
-
-    /// Says what found no room.
-    pub(crate) fn flush(&mut self) {
-        let mut full: Vec<PeerId> = Vec::new();
-        for (peer, bytes) in std::mem::take(&mut self.saying) {
-            let busy = full.contains(&peer)
-                || self.base.send(peer, &bytes, &[], 0, 0) == Err(link_api::Refused::Busy);
-            if busy {
-                full.push(peer);
-                self.saying.push_back((peer, bytes));
-            }
-        }
+        self.saying.say(&mut self.base, peer, what.encode());
     }
 
     /// Whether this side decides.
@@ -64,12 +46,12 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// Tells a peer where this endpoint is.
     pub(crate) fn announce(&mut self, peer: PeerId) {
         let Ok(nonce) = ipc::random() else { return };
-        self.list(peer);
+        self.peers.add(peer);
         let Some(below) = &self.below else { return };
         let (protocol, format) = below.dialect();
         let said = Announce {
             slot: peer.0,
-            generation: self.peers[peer.0 as usize].generation,
+            generation: self.peers[peer].generation,
             most: below.most() as u32,
             window: below.window(),
             protocol,
@@ -81,10 +63,10 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         };
         let bytes = Control::Announce(Box::new(said)).encode();
         let until = Instant::now() + self.options.patience;
-        let at = self.at(peer);
+        let at = self.peers.at(peer);
         at.meeting.announce(bytes.clone(), until);
         at.stage = Stage::Meeting;
-        self.say_bytes(peer, bytes);
+        self.saying.say(&mut self.base, peer, bytes);
         self.note_restless(peer);
     }
 
@@ -94,10 +76,10 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             Control::Announce(said) => self.hear_announce(peer, said),
             Control::Settle(fabric) => self.hear_settle(peer, fabric),
             Control::Bye(sent) => {
-                self.at(peer).farewell.hear(sent);
+                self.peers.at(peer).farewell.hear(sent);
                 self.note_restless(peer);
             }
-            Control::ByeHeard => self.at(peer).farewell.hear_answer(),
+            Control::ByeHeard => self.peers.at(peer).farewell.hear_answer(),
             Control::Other(version) => {
                 let why = format!(
                     "it has version {version} of the way to agree on a fabric, and this is {MEETING}"
@@ -108,10 +90,10 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     }
 
     fn hear_announce(&mut self, peer: PeerId, said: Box<Announce>) {
-        if self.below.is_none() || self.failed {
+        if self.below.is_none() || self.provider.has_failed() {
             return self.say(peer, &Control::Settle(false));
         }
-        let at = self.at(peer);
+        let at = self.peers.at(peer);
         match at.stage {
             Stage::Base => return self.say(peer, &Control::Settle(false)),
             Stage::Fabric => return self.spoil(peer, "it announces itself twice"),
@@ -123,7 +105,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             return self.refuse(peer, &why);
         }
         let decides = self.decides(peer);
-        let early = self.at(peer).meeting.hear(decides);
+        let early = self.peers.at(peer).meeting.hear(decides);
         self.note_restless(peer);
         if let Some(bytes) = early {
             self.take_early(peer, &bytes);
@@ -147,7 +129,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
         let dest = below.meet(&said.address)?;
         let theirs = Control::Announce(Box::new(said.clone())).encode();
-        let at = self.at(peer);
+        let at = self.peers.at(peer);
         let ours = at.meeting.announced();
         let keys = match decides {
             true => fabric_keys(&key, ours, &theirs, Role::Caller),
@@ -163,7 +145,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     fn hear_settle(&mut self, peer: PeerId, fabric: bool) {
         let decides = self.decides(peer);
-        let at = self.at(peer);
+        let at = self.peers.at(peer);
         match (fabric, at.stage) {
             (true, Stage::Meeting) if !decides && at.channel.is_some() => self.settled(peer),
             (false, Stage::Idle | Stage::Meeting) => self.fall_back(peer, "the peer does not use it"),
@@ -177,7 +159,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// An answer came by the fabric.
     pub(crate) fn hear_pong(&mut self, peer: PeerId) {
-        if self.at(peer).stage == Stage::Meeting && self.decides(peer) {
+        if self.peers.at(peer).stage == Stage::Meeting && self.decides(peer) {
             self.say(peer, &Control::Settle(true));
             self.settled(peer);
         }
@@ -193,7 +175,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     }
 
     fn settled(&mut self, peer: PeerId) {
-        let at = self.at(peer);
+        let at = self.peers.at(peer);
         at.stage = Stage::Fabric;
         at.meeting.settle();
         at.first.settle();
@@ -204,7 +186,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// answer has come; the answer is repeated only when the message is.
     pub(crate) fn note_first_sent(&mut self, peer: PeerId) {
         let decides = self.decides(peer);
-        let at = self.at(peer);
+        let at = self.peers.at(peer);
         if at.stage == Stage::Meeting {
             at.first.note_sent(decides);
         }
@@ -216,7 +198,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     pub(crate) fn first_failed(&mut self, peer: PeerId, why: &str) {
         let (own, name) = (self.base.addr(), self.base.peer_addr(peer));
         let fallback = self.options.fallback;
-        if !self.at(peer).first.note_failed(fallback) {
+        if !self.peers.at(peer).first.note_failed(fallback) {
             return self.refuse(peer, why);
         }
         log::debug!("{own} -> {name}: no message gets there yet, and another one is tried: {why}");
@@ -225,7 +207,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// Sends the first message again if it is time.
     pub(crate) fn repeat_first(&mut self, peer: PeerId) {
-        let at = &mut self.peers[peer.0 as usize];
+        let at = &mut self.peers[peer];
         let due = at.stage == Stage::Meeting && at.first.is_due();
         let (true, Some(below), Some(channel)) = (due, &mut self.below, &at.channel) else { return };
         match channel.repeat_first(below) {
@@ -243,7 +225,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// Frames go by the connection, or there is no way.
     pub(crate) fn fall_back(&mut self, peer: PeerId, why: &str) {
-        if self.at(peer).stage == Stage::Base {
+        if self.peers.at(peer).stage == Stage::Base {
             return;
         }
         let (own, name) = (self.base.addr(), self.base.peer_addr(peer));
@@ -256,12 +238,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         log::info!("{own} -> {name}: the fabric does not lead there, so that tcp does: {why}");
         self.reset(peer);
         let known = self.below.is_some();
-        let at = self.at(peer);
-        at.stage = Stage::Base;
-        at.meeting.refuse(why);
-        self.by_base += 1;
+        self.peers.go_by_base(peer, why);
         if known {
-            self.out.push_back(Out::Event(Event::PathChanged(peer)));
+            self.inbox.push_event(Event::PathChanged(peer));
         }
     }
 }

@@ -15,7 +15,7 @@ use link_api::{Direct, Event, NoDirect, OpId, PeerId, RmaLink, Way};
 use crate::below::{Below, Did, NotSent, Usage};
 use crate::channel::Sort;
 use crate::lent::{ALL, is_for_below};
-use crate::link::{OfiLink, Out};
+use crate::link::OfiLink;
 use crate::peer::Stage;
 use crate::reading::{Op, Piece};
 
@@ -32,7 +32,7 @@ pub(crate) fn is_read(op: OpId) -> bool {
 impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// How payloads get to this peer, and from it, for people.
     pub(crate) fn payloads(&self, peer: PeerId) -> &'static str {
-        match (self.reading.most, self.known(peer).is_some_and(|at| at.dealings.may_read)) {
+        match (self.reading.most, self.peers.get(peer).is_some_and(|at| at.dealings.may_read)) {
             (Some(_), true) if self.gets_devices() => {
                 "long payloads, also from and to memory of devices, read by their receiver"
             }
@@ -51,7 +51,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     ) -> Result<OpId, NoDirect> {
         let request = access.operation()?;
         let most = self.reading.most.filter(|_| way == Way::Get).ok_or(NoDirect::Memory)?;
-        let at = self.known(peer).filter(|_| !self.failed).ok_or(NoDirect::Fault)?;
+        let at = self.peers.get(peer).filter(|_| !self.provider.has_failed()).ok_or(NoDirect::Fault)?;
         if at.stage != Stage::Fabric || at.end.is_broken() {
             return Err(NoDirect::Fault);
         }
@@ -179,10 +179,10 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// Tells of reads that are over.
     fn tell_reads(&mut self) {
-        let out = &mut self.out;
+        let inbox = &mut self.inbox;
         self.reading.ops.retain(|op| {
             if op.is_over() && !op.mute {
-                out.push_back(Out::Event(Event::Done(op.id, !op.failed)));
+                inbox.push_event(Event::Done(op.id, !op.failed));
             }
             !op.is_over()
         });
@@ -242,7 +242,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
         let (mut until, mut stopped) = (Instant::now() + MOMENT, false);
         while self.reading.ops.iter().any(|op| which(op) && op.flying > 0) {
-            match self.below.as_mut().filter(|_| !self.failed).and_then(F::poll) {
+            match self.below.as_mut().filter(|_| !self.provider.has_failed()).and_then(F::poll) {
                 Some(Did::Read(who, ok)) => {
                     self.count_read(who, ok);
                     continue;
@@ -253,7 +253,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 }
                 None => {}
             }
-            if Instant::now() < until && !self.failed {
+            if Instant::now() < until && !self.provider.has_failed() {
                 std::thread::yield_now();
             } else if self.below.as_mut().is_none_or(F::stop_reads) {
                 log::info!("{}: reads that were not over are ended", self.base.addr());
@@ -272,6 +272,6 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// Ends a read that is not told of any more.
     pub(crate) fn cancel_read(&mut self, op: OpId) {
         self.end_reads(|known| known.id == op, false);
-        self.out.retain(|out| !matches!(out, Out::Event(Event::Done(known, _)) if *known == op));
+        self.inbox.drop_done(op);
     }
 }
