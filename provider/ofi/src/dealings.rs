@@ -39,13 +39,13 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 let lease = below.lend(*span)?;
                 // The peer forgets those that have a part of it.
                 for old in &mut at.dealings.lent {
-                    old.told &= !old.span.overlaps(*span);
+                    old.exported &= !old.span.overlaps(*span);
                 }
                 at.dealings.lent.push(Lent {
                     lease,
                     span: *span,
                     parts: Vec::new(),
-                    told: false,
+                    exported: false,
                     generation,
                 });
             }
@@ -53,7 +53,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             if !found.parts.iter().any(|p| (p.addr(), p.len()) == (span.addr(), span.len())) {
                 found.parts.push(*span);
             }
-            if !found.told && lacks.iter().all(|h| h.id.get() != found.lease.number) {
+            if !found.exported && lacks.iter().all(|h| h.id.get() != found.lease.number) {
                 lacks.push(found.handle(below.lender()));
             }
         }
@@ -91,7 +91,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     }
 
     /// Ends all that is lent. When this returns the provider reads none of it any more, whatever its peers
-    /// do; they are told, and what they have not read comes in frames.
+    /// do; it is reported to them, and what they have not read arrives in frames.
     fn stop_lending(&mut self) {
         let Some(below) = &mut self.below else { return };
         let generation = self.reading.generation;
@@ -121,14 +121,14 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// A read of a peer's memory has ended before its time. Its provider may go on to read that memory, so
     /// that it is to know before anything else.
-    pub(crate) fn tell_of_cut(&mut self, peer: PeerId, generation: u64) {
+    pub(crate) fn note_cut(&mut self, peer: PeerId, generation: u64) {
         if !self.peers.at(peer).dealings.notes.contains(&(Sort::Cut, generation)) {
             self.note(peer, Sort::Cut, generation);
         }
     }
 
-    /// A peer has told of memory.
-    pub(crate) fn learn_handle(&mut self, from: PeerId, handle: &Handle) {
+    /// A handle of a peer's memory has arrived.
+    pub(crate) fn note_handle(&mut self, from: PeerId, handle: &Handle) {
         let reads = self.reading.ops.iter().any(|op| op.peer == from);
         let (Some(at), Some(below)) = (self.peers.get_mut(from), &mut self.below) else { return };
         let (dealings, Some(address)) = (&mut at.dealings, lender_in(handle)) else { return };
@@ -149,18 +149,18 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 dest
             }
         };
-        dealings.learn(handle, dest);
+        dealings.import(handle, dest);
     }
 
     /// Something is to be said to a peer of memory.
     pub(crate) fn note(&mut self, peer: PeerId, sort: Sort, name: u64) {
         self.peers.at(peer).dealings.notes.push_back((sort, name));
         self.note_restless(peer);
-        self.tell_of_memory(peer);
+        self.send_notes(peer);
     }
 
     /// Says what is to be said, as far as there is room.
-    pub(crate) fn tell_of_memory(&mut self, peer: PeerId) {
+    pub(crate) fn send_notes(&mut self, peer: PeerId) {
         let (Some(below), Some(at)) = (&mut self.below, self.peers.get_mut(peer)) else { return };
         let Some(channel) = at.channel.as_mut().filter(|_| !at.end.is_broken()) else { return };
         while let Some((sort, name)) = at.dealings.notes.front() {
@@ -199,7 +199,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 dealings.revoked.remove(&name);
             }
         }
-        self.tell_room(peer);
+        self.send_room(peer);
     }
 
     /// Takes a request back that memory was lent for.
@@ -224,7 +224,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             if at.dealings.lent.is_empty() || at.dealings.has_left(request) {
                 return Ok(());
             }
-            self.tell_of_memory(from);
+            self.send_notes(from);
             if Instant::now() >= until {
                 return Err(InUse);
             }

@@ -11,8 +11,8 @@ use wire::{Addr, Handle, Seg};
 
 use crate::below::{Below, NotSent};
 use crate::channel::{BEFORE, Said, Sort};
-use crate::inbox::Held;
 use crate::link::OfiLink;
+use crate::parts::inbox::Held;
 use crate::peer::Stage;
 use crate::reads::is_read;
 
@@ -29,7 +29,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         debug_assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
         if !self.peers[to].dealings.notes.is_empty() {
             // Before what follows from it: a frame that asks for what was not read.
-            self.tell_of_memory(to);
+            self.send_notes(to);
         }
         let at = &mut self.peers[to];
         let found = match (&mut self.below, &mut at.channel) {
@@ -148,7 +148,7 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         debug_assert!(self.inbox.held().is_none(), "polled before the last frame was released");
         let slept = self.sleep.disarm();
         if self.inbox.is_empty() {
-            self.look();
+            self.poll_some();
         }
         let found = !self.inbox.is_empty();
         // What has ended a sleep may take more than one look, since the provider is asked by few calls at a
@@ -200,7 +200,7 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
                 let at = &mut self.peers[peer];
                 if let Some(channel) = at.channel.as_mut().filter(|_| at.generation == generation) {
                     channel.note_done();
-                    self.tell_room(peer);
+                    self.send_room(peer);
                 }
             }
             None => {}
@@ -218,7 +218,7 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
 
     fn keeps(&mut self, to: PeerId) -> bool {
         let Some(at) = self.peers.get_mut(to) else { return self.base.keeps(to) };
-        // Its end is still to be told of.
+        // Its end is still to be reported.
         if at.end.is_losing() {
             return true;
         }
@@ -389,11 +389,11 @@ impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
     }
 
     fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
-        by_base!(self, to, mark_exported(handle), self.peers.at(to).dealings.told(handle));
+        by_base!(self, to, mark_exported(handle), self.peers.at(to).dealings.mark_exported(handle));
     }
 
     fn import_handle(&mut self, from: PeerId, handle: &Handle) {
-        by_base!(self, from, import_handle(handle), self.learn_handle(from, handle));
+        by_base!(self, from, import_handle(handle), self.note_handle(from, handle));
     }
 
     fn retire_handles(&mut self, to: PeerId, iov: &[Span]) {

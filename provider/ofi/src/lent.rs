@@ -33,13 +33,13 @@ pub(crate) struct Lent {
     pub(crate) span: Span,
     /// What requests have of it, each part once. It is lent until all of them are over.
     pub(crate) parts: Vec<Span>,
-    pub(crate) told: bool,
+    pub(crate) exported: bool,
     /// How often what was lent had been ended before.
     pub(crate) generation: u64,
 }
 
 impl Lent {
-    /// What a peer is told; `lender` is where it reads.
+    /// The handle that a peer gets; `lender` is where it reads.
     pub(crate) fn handle(&self, lender: &[u8]) -> Handle {
         let mut token = [0; 64];
         for (at, word) in [self.lease.key, self.lease.base, self.generation].into_iter().enumerate() {
@@ -108,16 +108,16 @@ pub(crate) struct Dealings {
 }
 
 impl Dealings {
-    /// The peer was told of it.
-    pub(crate) fn told(&mut self, handle: &Handle) {
+    /// The peer has this handle.
+    pub(crate) fn mark_exported(&mut self, handle: &Handle) {
         let lent = self.lent.iter_mut().find(|lent| lent.lease.number == handle.id.get());
         if let Some(lent) = lent {
-            lent.told = true;
+            lent.exported = true;
         }
     }
 
-    /// The peer has told of memory, in place of what it had there before.
-    pub(crate) fn learn(&mut self, handle: &Handle, from: Dest) {
+    /// A handle of the peer's has arrived, in place of what it had there before.
+    pub(crate) fn import(&mut self, handle: &Handle, from: Dest) {
         let (first, len) = (handle.base.get(), handle.len.get());
         let Some(end) = first.checked_add(len).filter(|_| handle.how == HOW && self.may_read) else { return };
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| handle.token[at + i]));

@@ -12,15 +12,15 @@ use wire::session::{Control, Mark};
 use crate::below::{Below, Dest, Usage};
 use crate::channel::{Channel, FIRST};
 use crate::fds::is_shallow;
-use crate::inbox::Inbox;
 use crate::options::OfiOptions;
+use crate::parts::inbox::Inbox;
+use crate::parts::peers::Peers;
+use crate::parts::provider::Provider;
+use crate::parts::reading::Reading;
+use crate::parts::saying::Saying;
+use crate::parts::sleep::Sleep;
+use crate::parts::turns::Turns;
 use crate::peer::Stage;
-use crate::peers::Peers;
-use crate::provider::Provider;
-use crate::reading::Reading;
-use crate::saying::Saying;
-use crate::sleep::Sleep;
-use crate::turns::Turns;
 
 /// One endpoint of a fabric, `F`, and its connections, `B`.
 #[derive(Debug)]
@@ -203,8 +203,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         self.cut(peer, Some(Gone::Denied));
     }
 
-    /// Cuts a peer off; its end, which the connection tells of, is said to have this reason. What came before
-    /// is still told of.
+    /// Cuts a peer off; its end, which the connection reports, gets this reason. What arrived before is still
+    /// polled.
     #[cold]
     pub(crate) fn cut(&mut self, peer: PeerId, why: Option<Gone>) {
         self.reset(peer);
@@ -230,7 +230,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         if at.end.is_broken() {
             return;
         }
-        // As a rule its process has ended, which the connection tells.
+        // As a rule its process has ended, which the connection reports.
         log::info!(
             "{} -> {}: the fabric has lost a message: {why}",
             self.base.addr(),
@@ -256,7 +256,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
     }
 
-    /// Tells a peer how much was sent to it.
+    /// Says to a peer how much was sent to it.
     fn say_bye(&mut self, peer: PeerId) {
         let at = &mut self.peers[peer];
         let Some(sent) = at.channel.as_ref().map(|c| c.sent) else { return };
@@ -287,7 +287,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 self.say_bye(peer);
             }
         }
-        self.look_at_all();
+        self.poll_all();
         self.inbox.set_aside(&self.peers, &mut self.base, &mut self.below);
         let leaving = self.owed();
         if last {
@@ -310,7 +310,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             if Instant::now() >= until {
                 return self.warn_of_left(&leaving);
             }
-            self.look_at_all();
+            self.poll_all();
             if self.inbox.is_empty() {
                 std::thread::sleep(Duration::from_micros(20));
             }

@@ -1,8 +1,8 @@
 //! How two endpoints that have a connection agree on a fabric, or not.
 //!
-//! Each tells the other where it is on the fabric. Then the side whose name is lower sends a message there,
-//! which the other one answers. With the answer it says that frames go by the fabric from now on. Either side
-//! may say instead that they go by the connection.
+//! Each announces to the other where it is on the fabric. Then the side whose name is lower sends a message
+//! there, which the other one answers. With the answer it says that frames go by the fabric from now on.
+//! Either side may say instead that they go by the connection.
 //!
 //! The other side sends nothing before it has received: where two endpoints of `tcp` (libfabric 2.1.0)
 //! connect to each other at once, one may take the other's request, which is void by then, for a newer
@@ -43,7 +43,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         self.base.addr() < self.base.peer_addr(peer)
     }
 
-    /// Tells a peer where this endpoint is.
+    /// Announces to a peer where this endpoint is.
     pub(crate) fn announce(&mut self, peer: PeerId) {
         let Ok(nonce) = ipc::random() else { return };
         self.peers.add(peer);
@@ -193,7 +193,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     }
 
     /// The first message failed. That need not be the end: the provider's connection may be lost, and made
-    /// again, while both endpoints live. The end of a peer is told by the connection that the two meet by.
+    /// again, while both endpoints live. The end of a peer is reported by the connection that the two meet
+    /// by.
     #[cold]
     pub(crate) fn first_failed(&mut self, peer: PeerId, why: &str) {
         let (own, name) = (self.base.addr(), self.base.peer_addr(peer));

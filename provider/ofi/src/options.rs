@@ -17,7 +17,7 @@ pub struct OfiOptions {
     pub fallback: bool,
     /// How long it may take until that turns out.
     pub patience: Duration,
-    /// How long after a message was lost the connection may take to tell the end of the peer.
+    /// How long after a message was lost the connection may take to report the end of the peer.
     pub grace: Duration,
     /// How long a read may take that a peer which lives wants to be over.
     pub leave: Duration,

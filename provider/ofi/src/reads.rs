@@ -16,8 +16,8 @@ use crate::below::{Below, Did, NotSent, Usage};
 use crate::channel::Sort;
 use crate::lent::{ALL, is_for_below};
 use crate::link::OfiLink;
+use crate::parts::reading::{Op, Piece};
 use crate::peer::Stage;
-use crate::reading::{Op, Piece};
 
 /// What numbers of reads have that no operation of the connection's has.
 const READ: u64 = 1 << 55;
@@ -125,7 +125,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             some_over |= op.is_over();
         }
         if some_over {
-            self.tell_reads();
+            self.report_reads();
         }
         self.end_late_reads();
         self.set_timer();
@@ -137,18 +137,18 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         if self.reading.ops.iter().any(late) && self.below.as_mut().is_none_or(F::stop_reads) {
             log::info!("{}: reads that were not over in time are ended", self.base.addr());
             self.cut_reads();
-            self.tell_reads();
+            self.report_reads();
         }
     }
 
     /// A piece of a read is over.
     pub(crate) fn read_is_over(&mut self, who: u64, ok: bool) {
         if self.count_read(who, ok) {
-            self.tell_reads();
+            self.report_reads();
         }
     }
 
-    /// Likewise; whether the whole read is.
+    /// A piece of a read is over; whether the whole read is.
     fn count_read(&mut self, who: u64, ok: bool) -> bool {
         let Some(op) = self.reading.ops.iter_mut().find(|op| op.id.0 == who) else { return false };
         op.flying = op.flying.saturating_sub(1);
@@ -159,7 +159,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let over = op.is_over();
         if !ok {
             let (peer, generation) = (op.peer, op.generation);
-            self.tell_of_cut(peer, generation);
+            self.note_cut(peer, generation);
         }
         over
     }
@@ -173,12 +173,12 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             owners.push((op.peer, op.generation));
         }
         for (peer, generation) in owners {
-            self.tell_of_cut(peer, generation);
+            self.note_cut(peer, generation);
         }
     }
 
-    /// Tells of reads that are over.
-    fn tell_reads(&mut self) {
+    /// Reports reads that are over.
+    fn report_reads(&mut self) {
         let inbox = &mut self.inbox;
         self.reading.ops.retain(|op| {
             if op.is_over() && !op.mute {
@@ -187,13 +187,13 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             !op.is_over()
         });
         if !self.reading.leaving.is_empty() {
-            self.tell_left();
+            self.report_left();
         }
         self.set_timer();
     }
 
-    /// Tells peers of requests by which no memory is read any more.
-    fn tell_left(&mut self) {
+    /// Reports to peers the requests by which no memory is read any more.
+    fn report_left(&mut self) {
         for (peer, request) in std::mem::take(&mut self.reading.leaving) {
             let reads = |op: &Op| op.peer == peer && (request == ALL || op.request == request);
             if self.reading.ops.iter().any(reads) {
@@ -204,20 +204,20 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
     }
 
-    /// A peer takes a request back: its reads fail, and it is told when they are over.
+    /// A peer takes a request back: its reads fail, and it gets an answer when they are over.
     pub(crate) fn leave_reads(&mut self, peer: PeerId, request: u64) {
         self.let_end(|op| op.peer == peer && (request == ALL || op.request == request), true);
         if !self.reading.leaving.contains(&(peer, request)) {
             self.reading.leaving.push((peer, request));
         }
-        self.tell_reads();
+        self.report_reads();
     }
 
     /// A peer has closed the endpoint that it had lent these generations by: providers that have connections
-    /// tell of the end of reads from there.
+    /// report the end of reads from there.
     pub(crate) fn let_reads_end(&mut self, peer: PeerId, last: u64) {
         self.let_end(|op| op.peer == peer && op.generation <= last, false);
-        self.tell_reads();
+        self.report_reads();
     }
 
     /// Posts no more of some reads, which have failed then, or if `failed`.
@@ -230,17 +230,17 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
     }
 
-    /// Ends reads: when this returns they access no memory any more. Those that are told of have failed.
-    pub(crate) fn end_reads(&mut self, which: impl Fn(&Op) -> bool, told: bool) {
+    /// Ends reads: when this returns they access no memory any more. Those that are reported have failed.
+    pub(crate) fn end_reads(&mut self, which: impl Fn(&Op) -> bool, reports: bool) {
         let mut found = false;
         for op in self.reading.ops.iter_mut().filter(|op| which(op)) {
             op.queue.clear();
-            (op.failed, op.mute, found) = (true, !told, true);
+            (op.failed, op.mute, found) = (true, !reports, true);
         }
         if !found {
             return;
         }
-        let (mut until, mut stopped) = (Instant::now() + MOMENT, false);
+        let (mut until, mut logged) = (Instant::now() + MOMENT, false);
         while self.reading.ops.iter().any(|op| which(op) && op.flying > 0) {
             match self.below.as_mut().filter(|_| !self.provider.has_failed()).and_then(F::poll) {
                 Some(Did::Read(who, ok)) => {
@@ -260,16 +260,16 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 self.cut_reads();
             } else {
                 // Its memory is not to be given back until the provider lets go of it.
-                if !std::mem::replace(&mut stopped, true) {
+                if !std::mem::replace(&mut logged, true) {
                     log::error!("{}: reads cannot be ended, and are waited for", self.base.addr());
                 }
                 until = Instant::now() + MOMENT;
             }
         }
-        self.tell_reads();
+        self.report_reads();
     }
 
-    /// Ends a read that is not told of any more.
+    /// Ends a read that is not reported any more.
     pub(crate) fn cancel_read(&mut self, op: OpId) {
         self.end_reads(|known| known.id == op, false);
         self.inbox.drop_done(op);

@@ -1,6 +1,6 @@
 //! What is to be done for a peer later, and the lists that it is in.
 
-/// What is to be done for a peer later, and the lists of [`Peers`](crate::peers::Peers) that it is in.
+/// What is to be done for a peer later, and the lists of [`Peers`](crate::parts::peers::Peers) that it is in.
 #[derive(Debug, Default)]
 pub(crate) struct Upkeep {
     /// The message that there is room again found no room itself.

@@ -6,7 +6,7 @@ use link_api::{Event, Frame, OpId, PeerId, RmaLink};
 
 use crate::below::Below;
 use crate::channel::{BEFORE, Came};
-use crate::peers::Peers;
+use crate::parts::peers::Peers;
 
 /// The frame at hand.
 #[derive(Debug)]

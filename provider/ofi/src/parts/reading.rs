@@ -30,7 +30,7 @@ pub(crate) struct Op {
     /// Pieces that are under way.
     pub(crate) flying: usize,
     pub(crate) failed: bool,
-    /// Its end is not told of.
+    /// Its end is not reported.
     pub(crate) mute: bool,
     /// It is to be over, and is ended if it is not by then.
     pub(crate) until: Option<Instant>,
@@ -48,11 +48,11 @@ pub(crate) struct Reading {
     /// Longest one, if there are any.
     pub(crate) most: Option<usize>,
     pub(crate) ops: Vec<Op>,
-    /// Requests that peers have taken back, and are to be told of when no memory is read by them any more.
+    /// Requests that peers have taken back, which are answered when no memory is read by them any more.
     pub(crate) leaving: Vec<(PeerId, u64)>,
     /// How many were started.
     pub(crate) number: u64,
-    /// What a provider has told of while nothing but the end of a read was asked for.
+    /// What a provider has reported while only the end of a read was awaited.
     pub(crate) stash: VecDeque<Did>,
     pub(crate) patience: Patience,
     /// How often what is lent was ended.
@@ -72,7 +72,7 @@ impl Reading {
         }
     }
 
-    /// Whether some are to be posted, or ended, which no descriptor tells the time for.
+    /// Whether some are to be posted, or ended, at a time that no descriptor reports.
     pub(crate) fn is_waiting(&self) -> bool {
         self.ops.iter().any(|op| !op.queue.is_empty() || op.until.is_some())
     }

@@ -16,8 +16,8 @@ const BATCH: usize = 64;
 const CONTROL: usize = 128 + MOST_ADDRESS;
 
 impl<B: RmaLink, F: Below> OfiLink<B, F> {
-    /// Looks for something to do.
-    pub(crate) fn look(&mut self) {
+    /// Does what there is to do in one poll.
+    pub(crate) fn poll_some(&mut self) {
         self.read_some();
         self.turns.count();
         let restless = self.peers.has_restless() || !self.saying.is_empty();
@@ -25,15 +25,15 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             self.tend_all();
         }
         if restless || self.below.is_none() || self.peers.use_base() || self.turns.is_for_base() {
-            self.look_at_base();
+            self.poll_base();
         }
     }
 
-    /// Likewise, at all there is.
-    pub(crate) fn look_at_all(&mut self) {
+    /// Does all that there is to do.
+    pub(crate) fn poll_all(&mut self) {
         self.read_below();
         self.tend_all();
-        self.look_at_base();
+        self.poll_base();
     }
 
     /// Takes all that has come by the fabric, or much of it.
@@ -41,7 +41,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         self.read(true);
     }
 
-    /// Likewise, until there is something to hand out, which is not to wait for another call of the provider.
+    /// Takes what has come by the fabric until there is something to poll, which is not to wait for another
+    /// call of the provider.
     fn read_some(&mut self) {
         self.read(false);
     }
@@ -152,7 +153,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 self.tend(peer);
             }
             Ok(Sort::Pong) => self.hear_pong(peer),
-            Ok(Sort::Room | Sort::Frame) => self.tell_room(peer),
+            Ok(Sort::Room | Sort::Frame) => self.send_room(peer),
             Ok(sort @ (Sort::Revoke | Sort::Left | Sort::Renew | Sort::Cut | Sort::Ended)) => match name {
                 Some(name) => self.hear_of_memory(peer, sort, name),
                 None => self.spoil(peer, "what it says of memory makes no sense"),
@@ -161,8 +162,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
     }
 
-    /// Tells a peer of room if it may lack it.
-    pub(crate) fn tell_room(&mut self, peer: PeerId) {
+    /// Reports room to a peer that may lack it.
+    pub(crate) fn send_room(&mut self, peer: PeerId) {
         let window = self.provider.window();
         let (Some(below), Some(at)) = (&mut self.below, self.peers.get_mut(peer)) else { return };
         let Some(channel) = at.channel.as_mut().filter(|c| c.owes_room(window)) else { return };
@@ -215,9 +216,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
         let at = &mut self.peers[peer];
         if at.upkeep.take_room_due() {
-            self.tell_room(peer);
+            self.send_room(peer);
         }
-        self.tell_of_memory(peer);
+        self.send_notes(peer);
         let at = &mut self.peers[peer];
         if at.farewell.owes_answer() && at.is_complete() {
             at.farewell.answer();
@@ -233,7 +234,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     }
 
     /// Takes what has come by connections.
-    pub(crate) fn look_at_base(&mut self) {
+    pub(crate) fn poll_base(&mut self) {
         if let Some((peer, why, until)) = self.turns.awaited() {
             if !self.peers.at(peer).is_complete() && Instant::now() < until {
                 return;
@@ -289,7 +290,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         self.finish(peer, why);
     }
 
-    /// The end of a peer is told of.
+    /// The end of a peer is to be reported.
     fn finish(&mut self, peer: PeerId, why: Gone) {
         // What the connection has lost of the way to agree on a fabric is no frame.
         let lost = self.base.keeps(peer);
@@ -300,9 +301,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         self.inbox.push_event(Event::Closed(peer, why));
     }
 
-    /// Whether there is something to poll for, or room for a frame that found none: that is told once, if
-    /// `told`.
-    pub(crate) fn has_something(&mut self, told: bool) -> bool {
+    /// Whether there is something to poll for, or room for a frame that found none: that is reported once, if
+    /// `once`.
+    pub(crate) fn has_something(&mut self, once: bool) -> bool {
         if self.inbox.held().is_some() || !self.inbox.is_empty() || !self.reading.stash.is_empty() {
             return true;
         }
@@ -310,7 +311,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         for peer in self.peers.take_wanting() {
             let is_served = self.is_served(peer);
             served |= is_served;
-            self.peers.keep_wanting(peer, is_served && told);
+            self.peers.keep_wanting(peer, is_served && once);
         }
         served
     }
@@ -323,28 +324,29 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 !at.end.is_broken() && !at.upkeep.is_full() && channel.has_much_room()
             }
             (Stage::Meeting, _) => false,
-            // The connection tells, until it is there.
+            // The connection reports it, until it is there.
             (Stage::Idle, _) => self.base.is_connected(peer),
             _ => true,
         }
     }
 
-    /// Does what is to be done without a caller. What comes of it is told by a later
-    /// [`Link::poll`](link_api::Link::poll), and [`Link::wait_fd`](link_api::Link::wait_fd) tells a sleeper
-    /// that there is something.
+    /// Does what is to be done without a caller. What comes of it is returned by a later
+    /// [`Link::poll`](link_api::Link::poll), and [`Link::wait_fd`](link_api::Link::wait_fd) wakes a sleeper
+    /// if there is something.
     pub fn progress(&mut self) {
-        self.look_at_all();
+        self.poll_all();
         if !self.sleep.is_armed() {
             return;
         }
-        // What the connections tell but once is to be told by the next `arm`, whatever is polled before.
+        // What the connections report but once is to be reported by the next `arm`, whatever is polled
+        // before.
         let nudged = !self.may_sleep();
         if self.sleep.nudge(nudged) || self.has_something(false) {
             self.sleep.wake();
         }
     }
 
-    /// Whether both ways tell of what comes.
+    /// Whether both ways wake a sleeper for what arrives.
     pub(crate) fn may_sleep(&mut self) -> bool {
         let base = self.base.arm();
         let below = self.sleep.is_unseen()

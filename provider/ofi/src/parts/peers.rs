@@ -120,7 +120,8 @@ impl Peers {
         }
     }
 
-    /// Those to which a send found no way or no room, each of which [`Peers::keep_wanting`] has to follow for.
+    /// Those to which a send found no way or no room, each of which [`Peers::keep_wanting`] has to follow
+    /// for.
     pub(crate) fn take_wanting(&mut self) -> Vec<PeerId> {
         std::mem::take(&mut self.wanting)
     }
