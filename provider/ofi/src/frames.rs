@@ -11,10 +11,10 @@ use wire::{Addr, Handle, Seg};
 
 use crate::below::{Below, NotSent};
 use crate::channel::{BEFORE, Said, Sort};
+use crate::dealings::is_read;
 use crate::link::OfiLink;
 use crate::parts::inbox::Held;
 use crate::peer::Stage;
-use crate::reads::is_read;
 
 impl<B: RmaLink, F: Below> OfiLink<B, F> {
     fn send_by_fabric(
@@ -27,13 +27,13 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     ) -> Result<(), Refused> {
         assert!(head.len() + len <= self.provider.max_frame(), "frame longer than Path::max_frame");
         debug_assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
-        if !self.peers[to].dealings.notes.is_empty() {
+        if self.peers[to].dealings.has_notes() {
             // Before what follows from it: a frame that asks for what was not read.
             self.send_notes(to);
         }
         let at = &mut self.peers[to];
         let found = match (&mut self.below, &mut at.channel) {
-            (Some(below), Some(channel)) if !at.end.is_broken() && at.dealings.notes.is_empty() => {
+            (Some(below), Some(channel)) if !at.end.is_broken() && !at.dealings.has_notes() => {
                 channel.send(below, Said { sort: Sort::Frame, head, body, off, len })
             }
             _ => Err(NotSent::Busy),
@@ -451,7 +451,7 @@ impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
     }
 
     fn set_patience(&mut self, patience: Patience) {
-        self.reading.patience = patience;
+        self.reading.set_patience(patience);
         self.base.set_patience(patience);
     }
 

@@ -21,7 +21,7 @@
 //! | `frames` | the engine's calls |
 //! | `remote`, `lender` | registrations and reads, by libfabric's calls; the endpoint that peers read from |
 //! | `lent` | what two endpoints have of each other's memory |
-//! | `dealings`, `reads` | memory that is lent to peers and taken back; reads of theirs |
+//! | `dealings` | memory that is lent to peers and taken back; reads of theirs |
 //! | `fds` | descriptors that others own |
 
 mod below;
@@ -40,7 +40,6 @@ mod options;
 mod parts;
 mod peer;
 mod poll;
-mod reads;
 mod remote;
 mod slab;
 

@@ -144,7 +144,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             eager,
             eager_in_a_row: in_a_row,
             eager_one_way: in_a_row,
-            rma: match self.reading.most {
+            rma: match self.reading.most() {
                 Some(_) if self.gets_devices() => RmaCaps::HOST_GETS | RmaCaps::DEVICE_GETS,
                 Some(_) => RmaCaps::HOST_GETS,
                 None => RmaCaps::empty(),

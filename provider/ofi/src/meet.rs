@@ -56,7 +56,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             window: below.window(),
             protocol,
             format,
-            can: REPEATS | if self.reading.most.is_some() { READS } else { 0 },
+            can: REPEATS | if self.reading.most().is_some() { READS } else { 0 },
             name: padded(below.name()),
             nonce,
             address: below.address().to_vec(),
@@ -138,7 +138,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let far = Far { dest, slot: said.slot, generation: said.generation, window: said.window };
         let who = u64::from(peer.0) << 32 | u64::from(at.generation);
         at.channel = Some(Channel::new(far, keys, who));
-        at.dealings.may_read = said.can & READS != 0;
+        at.dealings.set_may_read(said.can & READS != 0);
         at.first.set_repeatable(said.can & REPEATS != 0);
         Ok(())
     }

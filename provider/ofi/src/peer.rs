@@ -70,7 +70,7 @@ impl Peer {
             || self.upkeep.is_due()
             || self.end.is_broken()
             || self.farewell.owes_answer()
-            || !self.dealings.notes.is_empty()
+            || self.dealings.has_notes()
     }
 
     /// Whether all that it has said it sent has arrived.

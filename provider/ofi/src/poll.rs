@@ -50,7 +50,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     fn read(&mut self, all: bool) {
         for _ in 0..BATCH {
             let Some(below) = self.below.as_mut().filter(|_| !self.provider.has_failed()) else { return };
-            let next = match self.reading.stash.pop_front() {
+            let next = match self.reading.take_stashed() {
                 Some(did) => Some(did),
                 None if all => below.poll(),
                 None if self.inbox.is_empty() => below.poll_soon(),
@@ -304,7 +304,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// Whether there is something to poll for, or room for a frame that found none: that is reported once, if
     /// `once`.
     pub(crate) fn has_something(&mut self, once: bool) -> bool {
-        if self.inbox.held().is_some() || !self.inbox.is_empty() || !self.reading.stash.is_empty() {
+        if self.inbox.held().is_some() || !self.inbox.is_empty() || self.reading.has_stashed() {
             return true;
         }
         let mut served = false;

@@ -56,6 +56,7 @@ impl Inbox {
     }
 
     /// A frame of the connection is queued or held, so that there is no other one.
+    #[inline]
     pub(crate) fn is_base_busy(&self) -> bool {
         self.base_busy
     }
@@ -95,6 +96,7 @@ impl Inbox {
     }
 
     /// Whether the next event is a frame from this peer.
+    #[inline]
     pub(crate) fn is_next_from(&self, from: PeerId) -> bool {
         match self.queue.front() {
             Some(Out::Frame(peer, ..)) => *peer == from,

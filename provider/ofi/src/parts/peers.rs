@@ -82,6 +82,7 @@ impl Peers {
     }
 
     /// Whether frames of any peer go by the connection.
+    #[inline]
     pub(crate) fn use_base(&self) -> bool {
         self.by_base > 0
     }
@@ -93,6 +94,7 @@ impl Peers {
         }
     }
 
+    #[inline]
     pub(crate) fn has_restless(&self) -> bool {
         !self.restless.is_empty()
     }

@@ -74,6 +74,7 @@ impl Sleep {
     }
 
     /// Whether there is a fabric without a descriptor that would be of use.
+    #[inline]
     pub(crate) fn is_unseen(&self) -> bool {
         self.unseen
     }
@@ -94,6 +95,7 @@ impl Sleep {
         self.armed = armed;
     }
 
+    #[inline]
     pub(crate) fn is_armed(&self) -> bool {
         self.armed
     }

@@ -41,6 +41,7 @@ impl Turns {
     }
 
     /// Whether there is one.
+    #[inline]
     pub(crate) fn is_waiting(&self) -> bool {
         self.lame.is_some()
     }

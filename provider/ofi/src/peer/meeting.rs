@@ -29,6 +29,7 @@ impl Meeting {
     }
 
     /// Whether this side's announce was sent.
+    #[inline]
     pub(crate) fn is_announced(&self) -> bool {
         self.announced.is_some()
     }

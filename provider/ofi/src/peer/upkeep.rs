@@ -40,6 +40,7 @@ impl Upkeep {
     }
 
     /// Whether a send has just found no room.
+    #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.full
     }
