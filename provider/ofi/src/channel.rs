@@ -132,15 +132,15 @@ pub(crate) struct Far {
 /// A channel by the fabric.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    pub(crate) far: Far,
+    far: Far,
     keys: Keys,
     /// What failures of messages are reported with.
     who: u64,
     /// Messages sent, and with how many of them the other side is done.
-    pub(crate) sent: u32,
+    sent: u32,
     done_there: u32,
     /// Messages that came in order, with how many of them this side is done, and what it has said of that.
-    pub(crate) came: u32,
+    came: u32,
     done: u32,
     reported: u32,
     /// What came before others that were sent earlier. Copied, so that those find buffers to come in.
@@ -169,6 +169,21 @@ impl Channel {
             first_sent: None,
             first_came: None,
         }
+    }
+
+    /// The other end.
+    pub(crate) fn far(&self) -> Far {
+        self.far
+    }
+
+    /// How many messages were sent.
+    pub(crate) fn sent(&self) -> u32 {
+        self.sent
+    }
+
+    /// How many messages arrived in order.
+    pub(crate) fn came(&self) -> u32 {
+        self.came
     }
 
     /// Sends the first message again, if there was one, as it was.

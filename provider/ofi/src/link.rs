@@ -98,8 +98,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// Where messages to a peer go, and what the next one begins with, for tests.
     pub fn next_mark(&self, peer: PeerId) -> Option<(Dest, Mark)> {
         let channel = self.peers.get(peer)?.channel.as_ref()?;
-        let (slot, generation) = (channel.far.slot, channel.far.generation);
-        Some((channel.far.dest, Mark { slot, generation, number: channel.sent }))
+        let (slot, generation) = (channel.far().slot, channel.far().generation);
+        Some((channel.far().dest, Mark { slot, generation, number: channel.sent() }))
     }
 
     /// Whether a frame is with the provider below still, or was lost there.
@@ -117,7 +117,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         self.end_dealings(peer);
         let old = self.peers.renew(peer);
         if let (Some(channel), Some(below)) = (old.channel, &mut self.below) {
-            below.part(channel.far.dest);
+            below.part(channel.far().dest);
         }
         self.saying.drop_of(peer);
     }
@@ -259,7 +259,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// Says to a peer how much was sent to it.
     fn say_bye(&mut self, peer: PeerId) {
         let at = &mut self.peers[peer];
-        let Some(sent) = at.channel.as_ref().map(|c| c.sent) else { return };
+        let Some(sent) = at.channel.as_ref().map(|c| c.sent()) else { return };
         at.farewell.say(sent);
         self.say(peer, &Control::Bye(sent));
     }
@@ -268,7 +268,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     fn owed(&self) -> Vec<PeerId> {
         let is_owed = |peer: &PeerId| {
             let at = &self.peers[*peer];
-            let has_all = |c: &Channel| c.is_quiet() || at.farewell.is_answered(c.sent);
+            let has_all = |c: &Channel| c.is_quiet() || at.farewell.is_answered(c.sent());
             let owes = |c: &Channel| !has_all(c);
             at.channel.as_ref().is_some_and(owes) && !at.end.is_broken()
         };

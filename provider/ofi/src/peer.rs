@@ -75,6 +75,6 @@ impl Peer {
 
     /// Whether all that it has said it sent has arrived.
     pub(crate) fn is_complete(&self) -> bool {
-        self.farewell.is_complete(self.channel.as_ref().map_or(0, |c| c.came))
+        self.farewell.is_complete(self.channel.as_ref().map_or(0, |c| c.came()))
     }
 }

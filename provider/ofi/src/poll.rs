@@ -196,7 +196,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                     continue;
                 }
                 match channel.send(below, Said::short(sort, &[])) {
-                    Ok(()) => (*due, first) = (false, first || channel.sent == 1),
+                    Ok(()) => (*due, first) = (false, first || channel.sent() == 1),
                     Err(NotSent::Busy | NotSent::Fault) => {}
                     Err(NotSent::Error(why)) => refused = Some(why),
                 }
