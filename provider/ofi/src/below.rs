@@ -37,7 +37,7 @@ pub enum NotSent {
     Error(String),
 }
 
-/// What a provider tells of.
+/// What a provider reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Did {
     /// A message of so many bytes came.
@@ -53,9 +53,9 @@ pub enum Did {
 /// A message: three parts, one behind the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
-    /// What is told if it fails.
+    /// What [`Did::Failed`] has if it fails.
     pub who: u64,
-    /// Whether [`Below::keeps`] tells of it.
+    /// Whether [`Below::keeps`] counts it.
     pub is_frame: bool,
     /// The first part.
     pub front: &'a [u8],
@@ -125,7 +125,7 @@ pub trait Below: Send {
     /// Sends a message. When this returns `Ok` all bytes have been copied.
     fn send(&mut self, to: Dest, message: &Message<'_>) -> Result<(), NotSent>;
 
-    /// Whether a frame was taken that has this [`Message::who`], and whose end the provider has not told yet:
+    /// Whether a frame was taken that has this [`Message::who`], and whose end the provider has not reported:
     /// calls may be needed for it to leave.
     fn keeps(&self, who: u64) -> bool;
 
@@ -163,14 +163,14 @@ pub trait Below: Send {
         true
     }
 
-    /// Reads `into.len()` bytes of memory that a peer has lent, from this address on. [`Did::Read`] tells
-    /// when it is over.
+    /// Reads `into.len()` bytes of memory that a peer has lent, from this address on. [`Did::Read`] reports
+    /// its end.
     fn read(&mut self, _who: u64, _from: Dest, _lent: (u64, u64), _into: Span) -> Result<(), NotSent> {
         Err(NotSent::Error("it has no reads".into()))
     }
 
-    /// Ends all reads, of which nothing is told any more. Whether none accesses memory any more; if not, they
-    /// are told of.
+    /// Ends all reads, which are not reported any more. Whether none accesses memory any more; if not, they
+    /// are reported.
     fn stop_reads(&mut self) -> bool {
         true
     }
@@ -178,13 +178,13 @@ pub trait Below: Send {
     /// What has happened next.
     fn poll(&mut self) -> Option<Did>;
 
-    /// Likewise, by few calls of it: `None` does not mean that nothing more has happened.
+    /// What has happened next, by few calls of the provider: `None` does not mean that nothing more has.
     fn poll_soon(&mut self) -> Option<Did> {
         self.poll()
     }
 
-    /// Likewise, of what was taken from the provider already, which [`Below::poll`] tells first: without a
-    /// call of it.
+    /// What has happened next, of what was taken from the provider already, which [`Below::poll`] returns
+    /// first: without a call of the provider.
     fn poll_taken(&mut self) -> Option<Did> {
         None
     }
@@ -198,7 +198,7 @@ pub trait Below: Send {
     /// Whether it is safe to sleep on [`Below::wait_fd`].
     fn try_wait(&mut self) -> bool;
 
-    /// What is readable when there is something; `None`: it has to be looked at.
+    /// What is readable when there is something; `None`: it has to be polled.
     fn wait_fd(&self) -> Option<RawFd>;
 
     /// What is readable when there is something to do for peers that read, the same one all the time; `None`:
@@ -207,11 +207,11 @@ pub trait Below: Send {
         None
     }
 
-    /// Whether peers may be reading for whom something has to be done that no descriptor tells of.
+    /// Whether peers may be reading for whom something has to be done that no descriptor reports.
     fn is_read_unseen(&self) -> bool {
         false
     }
 
-    /// [`Below::lender_fd`] is not to tell of anything any more.
+    /// [`Below::lender_fd`] is not to be readable any more.
     fn unwatch_lender(&mut self) {}
 }

@@ -15,7 +15,7 @@ const WORDS: usize = 8;
 const START: usize = Mark::LEN + RECORD;
 /// Bytes of a short message, at most.
 const SHORT: usize = 128;
-/// So much of what may be under way is for messages that tell of room.
+/// So much of what may be under way is for messages that report room.
 const SPARE: u32 = 4;
 
 /// What a message is for.
@@ -65,7 +65,7 @@ pub(crate) struct Spoilt(pub(crate) &'static str);
 pub(crate) enum Came {
     /// Where the fabric has put it, and its bytes.
     Buffer(Buffer, usize),
-    /// It had overtaken others.
+    /// It arrived before others that were sent earlier.
     Copy(Box<[u8]>),
 }
 
@@ -132,17 +132,17 @@ pub(crate) struct Far {
 /// A channel by the fabric.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    pub(crate) far: Far,
+    far: Far,
     keys: Keys,
-    /// What failures of messages are told with.
+    /// What failures of messages are reported with.
     who: u64,
     /// Messages sent, and with how many of them the other side is done.
-    pub(crate) sent: u32,
+    sent: u32,
     done_there: u32,
     /// Messages that came in order, with how many of them this side is done, and what it has said of that.
-    pub(crate) came: u32,
+    came: u32,
     done: u32,
-    told: u32,
+    reported: u32,
     /// What came before others that were sent earlier. Copied, so that those find buffers to come in.
     early: BTreeMap<u32, Box<[u8]>>,
     /// The first message each way, by which the two meet: either may be sent again, and come again.
@@ -150,7 +150,8 @@ pub(crate) struct Channel {
     first_came: Option<Box<[u8]>>,
 }
 
-/// What failures of a channel's first message are told with, which may be sent again, beside its other ones.
+/// What failures of a channel's first message, which may be sent again, are reported with beside its
+/// [`Message::who`].
 pub(crate) const FIRST: u64 = 1 << 63;
 
 impl Channel {
@@ -163,11 +164,26 @@ impl Channel {
             done_there: 0,
             came: 0,
             done: 0,
-            told: 0,
+            reported: 0,
             early: BTreeMap::new(),
             first_sent: None,
             first_came: None,
         }
+    }
+
+    /// The other end.
+    pub(crate) fn far(&self) -> Far {
+        self.far
+    }
+
+    /// How many messages were sent.
+    pub(crate) fn sent(&self) -> u32 {
+        self.sent
+    }
+
+    /// How many messages arrived in order.
+    pub(crate) fn came(&self) -> u32 {
+        self.came
     }
 
     /// Sends the first message again, if there was one, as it was.
@@ -218,7 +234,7 @@ impl Channel {
         }
     }
 
-    /// Likewise, where so many bytes hold all up to what the tag covers.
+    /// Sends a message of which so many bytes hold all up to what the tag covers.
     fn send_with<const FRONT: usize, F: Below>(
         &mut self,
         below: &mut F,
@@ -259,7 +275,7 @@ impl Channel {
                     self.first_sent = Some(front[..end].into());
                 }
                 self.sent = self.sent.wrapping_add(1);
-                self.told = self.done;
+                self.reported = self.done;
                 Ok(())
             }
             Err(why) => {
@@ -290,7 +306,7 @@ impl Channel {
         Ok(false)
     }
 
-    /// The next message, if it has overtaken others.
+    /// The next message, if it arrived before others that were sent earlier.
     pub(crate) fn next_early(&mut self) -> Option<Box<[u8]>> {
         self.early.remove(&self.came)
     }
@@ -329,9 +345,9 @@ impl Channel {
         self.done = self.done.wrapping_add(1);
     }
 
-    /// Whether the peer has to be told of room by a message of its own: once half of the window is free
+    /// Whether room has to be reported by a message of its own: once half of the window is free
     /// without its knowledge. Less than that never keeps [`Channel::has_much_room`] from being true there.
     pub(crate) fn owes_room(&self, window: u32) -> bool {
-        2 * self.done.wrapping_sub(self.told) >= window
+        2 * self.done.wrapping_sub(self.reported) >= window
     }
 }

@@ -1,4 +1,4 @@
-//! Which provider is opened below, and how it is asked for.
+//! Which provider is opened below, and by which hints.
 
 use std::ffi::{CStr, CString};
 use std::net::IpAddr;
@@ -114,7 +114,7 @@ fn ask(
         }
     }
     let flags = if node.is_some() { flags | fi::FI_SOURCE } else { flags };
-    // What is asked for is in structures of 1.17, whatever the core has.
+    // The hints are structures of 1.17, whatever the core has.
     // SAFETY: hints of this core's.
     let found = unsafe { core.getinfo(fi::FI_VERSION(1, 17), node, flags, at) }?;
     NonNull::new(found).map(|first| Found { core: *core, first }).ok_or(-fi::FI_ENODATA)

@@ -1,62 +1,48 @@
-//! Memory that is lent to peers to read, and taken back.
+//! Memory that is lent to peers to read, and taken back; reads of theirs.
 //!
 //! Memory is registered for one peer and the time of its requests, so that it is never the memory of
 //! something later that is read. A request that is taken back before its time is over when the peer has said
 //! that it reads no more ([`Sort::Revoke`], [`Sort::Left`]).
+//!
+//! A read that is not to go on is waited for: for a moment where memory of this side is given back, and
+//! longer where it is the peer that wants its own. If it is not over then, all are ended, with the endpoint
+//! that they were posted to ([`Below::stop_reads`]): frames make up for the others. Since their owners then
+//! end what they have lent, and others' reads with that, this is for peers that answer no more: reads from
+//! one that lives are over by themselves, also those from an endpoint that it has closed.
 
-use std::time::Instant;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
-use hmem::Span;
-use link_api::{InUse, Patience, PeerId, RmaLink};
+use hmem::{Span, total};
+use link_api::{Direct, Event, InUse, NoDirect, OpId, Patience, PeerId, RmaLink, Way};
 use wire::Handle;
 
-use crate::below::{Below, Usage};
+use crate::below::{Below, Did, Usage};
 use crate::channel::{Said, Sort};
-use crate::lent::{ALL, LEARNED, LENDERS, Lent, NOTES, is_for_below, lender_in};
+use crate::lent::{ALL, is_for_below};
 use crate::link::OfiLink;
+use crate::parts::reading::{Op, Piece};
 use crate::peer::Stage;
+
+/// What numbers of reads have that no operation of the connection's has.
+const READ: u64 = 1 << 55;
+/// How long a read that is not to go on is waited for.
+const MOMENT: Duration = Duration::from_millis(5);
+
+/// Whether an operation is a read by the fabric.
+pub(crate) fn is_read(op: OpId) -> bool {
+    op.0 & READ != 0
+}
 
 impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// Lends memory to a peer: the handles that it lacks.
     pub(crate) fn lend(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
-        let at = self.peers.get_mut(to.0 as usize)?;
-        let below = self.below.as_mut().filter(|_| !self.failed)?;
-        if at.stage != Stage::Fabric || !at.dealings.may_read || at.broken.is_some() {
+        let at = self.peers.get_mut(to)?;
+        let below = self.below.as_mut().filter(|_| !self.provider.has_failed())?;
+        if at.stage != Stage::Fabric || !at.dealings.may_read() || at.end.is_broken() {
             return None;
         }
-        let parts = || iov.iter().filter(|span| !span.is_empty());
-        if !parts().all(|span| is_for_below(below, span, Usage::Lent)) {
-            return None;
-        }
-        let generation = self.reading.generation;
-        let mut lacks: Vec<Handle> = Vec::new();
-        for span in parts() {
-            let holds = |lent: &Lent| lent.span.holds(*span);
-            if !at.dealings.lent.iter().any(holds) {
-                if at.dealings.lent.len() >= LEARNED {
-                    return None;
-                }
-                let lease = below.lend(*span)?;
-                // The peer forgets those that have a part of it.
-                for old in &mut at.dealings.lent {
-                    old.told &= !old.span.overlaps(*span);
-                }
-                at.dealings.lent.push(Lent {
-                    lease,
-                    span: *span,
-                    parts: Vec::new(),
-                    told: false,
-                    generation,
-                });
-            }
-            let found = at.dealings.lent.iter_mut().find(|lent| holds(lent))?;
-            if !found.parts.iter().any(|p| (p.addr(), p.len()) == (span.addr(), span.len())) {
-                found.parts.push(*span);
-            }
-            if !found.told && lacks.iter().all(|h| h.id.get() != found.lease.number) {
-                lacks.push(found.handle(below.lender()));
-            }
-        }
+        let lacks = at.dealings.lend(below, self.reading.generation(), iov)?;
         if below.is_read_unseen() {
             self.set_timer();
         }
@@ -65,41 +51,34 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// A peer needs this memory no more, of which no request under way has a part; or none at all.
     pub(crate) fn end_leases(&mut self, to: PeerId, iov: &[Span]) {
-        let (Some(at), Some(below)) = (self.peers.get_mut(to.0 as usize), &mut self.below) else { return };
-        at.dealings.lent.retain_mut(|lent| {
-            // What has a byte in common with that is of requests that are over. Other parts of the lease may
-            // be being read.
-            lent.parts.retain(|part| !iov.iter().any(|s| s.overlaps(*part)));
-            let stays = !iov.is_empty() && !lent.parts.is_empty();
-            if !stays {
-                below.end_lease(lent.lease.number);
-            }
-            stays
-        });
+        let (Some(at), Some(below)) = (self.peers.get_mut(to), &mut self.below) else { return };
+        at.dealings.end_leases(below, iov);
     }
 
     /// A peer is no more: nor is what it was lent, or was being read.
     pub(crate) fn end_dealings(&mut self, peer: PeerId) {
-        self.reading.leaving.retain(|(of, _)| *of != peer);
+        self.reading.forget_leaving(peer);
         self.end_reads(|op| op.peer == peer, true);
-        if self.known(peer).is_some_and(|at| !at.dealings.lent.is_empty()) {
+        if self.peers.get(peer).is_some_and(|at| at.dealings.has_lent()) {
             // It may have been reading, and the provider below need not know yet that it does so no more.
             self.stop_lending();
         }
-        let (Some(at), Some(below)) = (self.peers.get_mut(peer.0 as usize), &mut self.below) else { return };
-        at.dealings.lenders.drain(..).for_each(|(_, dest)| below.part(dest));
+        let (Some(at), Some(below)) = (self.peers.get_mut(peer), &mut self.below) else { return };
+        at.dealings.part(below);
     }
 
     /// Ends all that is lent. When this returns the provider reads none of it any more, whatever its peers
-    /// do; they are told, and what they have not read comes in frames.
+    /// do; it is reported to them, and what they have not read arrives in frames.
     fn stop_lending(&mut self) {
         let Some(below) = &mut self.below else { return };
-        let generation = self.reading.generation;
-        self.reading.generation += 1;
+        let generation = self.reading.end_generation();
         let mut borrowers = Vec::new();
-        for (at, peer) in self.peers.iter_mut().enumerate().filter(|(_, p)| !p.dealings.lent.is_empty()) {
-            peer.dealings.lent.drain(..).for_each(|lent| below.end_lease(lent.lease.number));
-            borrowers.push(PeerId(at as u32));
+        for peer in self.peers.ids() {
+            let dealings = &mut self.peers[peer].dealings;
+            if dealings.has_lent() {
+                dealings.end_leases(below, &[]);
+                borrowers.push(peer);
+            }
         }
         let mut said = false;
         while !below.stop_lending() {
@@ -107,7 +86,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 log::error!("{}: what is lent cannot be ended, and is waited for", self.base.addr());
             }
             match below.poll() {
-                Some(did) => self.reading.stash.push_back(did),
+                Some(did) => self.reading.stash(did),
                 None => std::thread::yield_now(),
             }
         }
@@ -118,110 +97,80 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// A read of a peer's memory has ended before its time. Its provider may go on to read that memory, so
     /// that it is to know before anything else.
-    pub(crate) fn tell_of_cut(&mut self, peer: PeerId, generation: u64) {
-        if !self.at(peer).dealings.notes.contains(&(Sort::Cut, generation)) {
+    pub(crate) fn note_cut(&mut self, peer: PeerId, generation: u64) {
+        if !self.peers.at(peer).dealings.has_note(Sort::Cut, generation) {
             self.note(peer, Sort::Cut, generation);
         }
     }
 
-    /// A peer has told of memory.
-    pub(crate) fn learn_handle(&mut self, from: PeerId, handle: &Handle) {
-        let reads = self.reading.ops.iter().any(|op| op.peer == from);
-        let (Some(at), Some(below)) = (self.peers.get_mut(from.0 as usize), &mut self.below) else { return };
-        let (dealings, Some(address)) = (&mut at.dealings, lender_in(handle)) else { return };
-        if !dealings.may_read {
-            return;
-        }
-        let known = dealings.lenders.iter().find(|(name, _)| name == address).map(|(_, dest)| *dest);
-        let dest = match known {
-            Some(dest) => dest,
-            None if reads && dealings.lenders.len() >= LENDERS => return,
-            None => {
-                if dealings.lenders.len() >= LENDERS {
-                    dealings.learned.clear();
-                    dealings.lenders.drain(..).for_each(|(_, dest)| below.part(dest));
-                }
-                let Ok(dest) = below.meet(address) else { return };
-                dealings.lenders.push((address.to_vec(), dest));
-                dest
-            }
-        };
-        dealings.learn(handle, dest);
+    /// A handle of a peer's memory has arrived.
+    pub(crate) fn note_handle(&mut self, from: PeerId, handle: &Handle) {
+        let reads = self.reading.any(|op| op.peer == from);
+        let (Some(at), Some(below)) = (self.peers.get_mut(from), &mut self.below) else { return };
+        at.dealings.note_handle(below, handle, reads);
     }
 
     /// Something is to be said to a peer of memory.
     pub(crate) fn note(&mut self, peer: PeerId, sort: Sort, name: u64) {
-        self.at(peer).dealings.notes.push_back((sort, name));
+        self.peers.at(peer).dealings.push_note(sort, name);
         self.note_restless(peer);
-        self.tell_of_memory(peer);
+        self.send_notes(peer);
     }
 
     /// Says what is to be said, as far as there is room.
-    pub(crate) fn tell_of_memory(&mut self, peer: PeerId) {
-        let (Some(below), Some(at)) = (&mut self.below, self.peers.get_mut(peer.0 as usize)) else { return };
-        let Some(channel) = at.channel.as_mut().filter(|_| at.broken.is_none()) else { return };
-        while let Some((sort, name)) = at.dealings.notes.front() {
-            if channel.send(below, Said::short(*sort, &name.to_le_bytes())).is_err() {
+    pub(crate) fn send_notes(&mut self, peer: PeerId) {
+        let (Some(below), Some(at)) = (&mut self.below, self.peers.get_mut(peer)) else { return };
+        let Some(channel) = at.channel.as_mut().filter(|_| !at.end.is_broken()) else { return };
+        while let Some((sort, name)) = at.dealings.next_note() {
+            if channel.send(below, Said::short(sort, &name.to_le_bytes())).is_err() {
                 return;
             }
-            at.dealings.notes.pop_front();
+            at.dealings.pop_note();
         }
     }
 
     /// A peer says something of memory.
     pub(crate) fn hear_of_memory(&mut self, peer: PeerId, sort: Sort, name: u64) {
-        let now = self.reading.generation;
-        let dealings = &mut self.at(peer).dealings;
-        if dealings.notes.len() > NOTES || dealings.revoked.len() > NOTES {
+        let now = self.reading.generation();
+        let dealings = &mut self.peers.at(peer).dealings;
+        if dealings.is_flooded() {
             return self.spoil(peer, "it takes back more than there can be");
         }
         match sort {
             Sort::Revoke => {
-                dealings.revoked.insert(name);
+                dealings.revoke(name);
                 self.leave_reads(peer, name);
             }
-            Sort::Left => {
-                if let Some(left) = dealings.taken_back.get_mut(&name) {
-                    *left = true;
-                }
-            }
+            Sort::Left => dealings.leave(name),
             // Of one that was ended since nothing is read any more.
-            Sort::Cut if name == now && !dealings.lent.is_empty() => self.stop_lending(),
+            Sort::Cut if name == now && dealings.has_lent() => self.stop_lending(),
             Sort::Cut => {}
             Sort::Ended => {
                 dealings.unlearn(name);
                 self.let_reads_end(peer, name);
             }
-            _ => {
-                dealings.revoked.remove(&name);
-            }
+            _ => dealings.renew(name),
         }
-        self.tell_room(peer);
+        self.send_room(peer);
     }
 
     /// Takes a request back that memory was lent for.
     pub(crate) fn take_back(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
-        if self.known(from).is_none_or(|at| at.dealings.lent.is_empty()) {
+        if self.peers.get(from).is_none_or(|at| !at.dealings.has_lent()) {
             return Ok(());
         }
-        let taken_back = &mut self.at(from).dealings.taken_back;
-        let mut is_new = false;
-        taken_back.entry(request).or_insert_with(|| {
-            is_new = true;
-            false
-        });
-        if is_new {
+        if self.peers.at(from).dealings.take_back(request) {
             self.note(from, Sort::Revoke, request);
         }
-        let until = Instant::now() + self.reading.patience.time();
+        let until = Instant::now() + self.reading.patience().time();
         loop {
             self.read_below();
-            let Some(at) = self.known(from) else { return Ok(()) };
+            let Some(at) = self.peers.get(from) else { return Ok(()) };
             // One that has ended was lent nothing any more.
-            if at.dealings.lent.is_empty() || at.dealings.has_left(request) {
+            if !at.dealings.has_lent() || at.dealings.has_left(request) {
                 return Ok(());
             }
-            self.tell_of_memory(from);
+            self.send_notes(from);
             if Instant::now() >= until {
                 return Err(InUse);
             }
@@ -231,7 +180,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// The name of such a request may be used again.
     pub(crate) fn give_again(&mut self, to: PeerId, request: u64) {
-        if self.at(to).dealings.taken_back.remove(&request).is_some() {
+        if self.peers.at(to).dealings.give_again(request) {
             self.note(to, Sort::Renew, request);
         }
     }
@@ -239,24 +188,205 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// Takes back all that was lent, for good. Peers that do not answer, or whose end was not heard of yet,
     /// are not waited for in the end: what they read by is closed.
     pub(crate) fn take_back_all(&mut self) -> Result<(), InUse> {
-        let all = |link: &Self| (0..link.peers.len() as u32).map(PeerId);
-        let lent: Vec<PeerId> =
-            all(self).filter(|p| !self.peers[p.0 as usize].dealings.lent.is_empty()).collect();
+        let lent: Vec<PeerId> = self.peers.ids().filter(|p| self.peers[*p].dealings.has_lent()).collect();
         let mut outcome = Ok(());
         for peer in lent {
             match self.take_back(peer, ALL) {
                 Ok(()) => {
-                    let (at, below) = (&mut self.peers[peer.0 as usize], &mut self.below);
+                    let (at, below) = (&mut self.peers[peer], &mut self.below);
                     let Some(below) = below else { continue };
-                    at.dealings.lent.drain(..).for_each(|lent| below.end_lease(lent.lease.number));
+                    at.dealings.end_leases(below, &[]);
                 }
                 Err(InUse) => outcome = Err(InUse),
             }
         }
-        if outcome.is_err() && self.reading.patience != Patience::Look {
+        if outcome.is_err() && self.reading.patience() != Patience::Look {
             self.stop_lending();
             outcome = Ok(());
         }
         outcome
+    }
+
+    /// How payloads get to this peer, and from it, for people.
+    pub(crate) fn payloads(&self, peer: PeerId) -> &'static str {
+        match (self.reading.most(), self.peers.get(peer).is_some_and(|at| at.dealings.may_read())) {
+            (Some(_), true) if self.gets_devices() => {
+                "long payloads, also from and to memory of devices, read by their receiver"
+            }
+            (Some(_), true) => "long payloads read by their receiver",
+            (Some(_), false) => "payloads in frames (the peer does not read)",
+            (None, _) => "payloads in frames (the provider does not read, or registers in another way)",
+        }
+    }
+
+    /// Starts to read memory of a peer's.
+    pub(crate) fn start_read(
+        &mut self,
+        way: Way,
+        peer: PeerId,
+        access: &Direct<'_>,
+    ) -> Result<OpId, NoDirect> {
+        let request = access.operation()?;
+        let most = self.reading.most().filter(|_| way == Way::Get).ok_or(NoDirect::Memory)?;
+        let at = self.peers.get(peer).filter(|_| !self.provider.has_failed()).ok_or(NoDirect::Fault)?;
+        if at.stage != Stage::Fabric || at.end.is_broken() {
+            return Err(NoDirect::Fault);
+        }
+        if at.dealings.is_revoked(request) {
+            return Err(NoDirect::Revoked);
+        }
+        let below = self.below.as_ref().ok_or(NoDirect::Fault)?;
+        if total(access.local) < access.len
+            || !access.local.iter().all(|span| is_for_below(below, span, Usage::ReadInto))
+        {
+            return Err(NoDirect::Memory);
+        }
+        let (mut queue, mut generation) = (VecDeque::new(), 0);
+        let (mut left, mut here) = (access.len, access.local.iter().copied());
+        let mut room = here.next();
+        for seg in access.remote {
+            let len = usize::try_from(seg.len.get()).map_err(|_| NoDirect::Memory)?.min(left);
+            if len == 0 {
+                continue;
+            }
+            let found = at.dealings.find(seg).ok_or(NoDirect::Memory)?;
+            generation = generation.max(found.generation);
+            let mut off = 0;
+            while off < len {
+                let span = room.ok_or(NoDirect::Memory)?;
+                let n = (len - off).min(span.len()).min(most);
+                if let Some(into) = span.part(0, n).filter(|_| n > 0) {
+                    let at = found.at.checked_add(off as u64).ok_or(NoDirect::Memory)?;
+                    queue.push_back(Piece { from: found.from, key: found.key, at, into });
+                }
+                off += n;
+                room = if n == span.len() { here.next() } else { span.part(n, span.len() - n) };
+            }
+            left -= len;
+        }
+        if left > 0 {
+            return Err(NoDirect::Memory);
+        }
+        let id = OpId(READ | self.reading.next_number());
+        let (flying, failed, mute, until) = (0, false, false, None);
+        let op = Op { id, peer, request, generation, queue, flying, failed, mute, until };
+        self.reading.push(op);
+        self.post_reads();
+        Ok(id)
+    }
+
+    /// Posts what can be posted.
+    pub(crate) fn post_reads(&mut self) {
+        if self.reading.is_idle() {
+            return;
+        }
+        if self.reading.post(&mut self.below) {
+            self.report_reads();
+        }
+        self.end_late_reads();
+        self.set_timer();
+    }
+
+    /// Ends those that should be over by now.
+    fn end_late_reads(&mut self) {
+        let late = |op: &Op| op.until.is_some_and(|until| until <= Instant::now());
+        if self.reading.any(late) && self.below.as_mut().is_none_or(F::stop_reads) {
+            log::info!("{}: reads that were not over in time are ended", self.base.addr());
+            self.cut_reads();
+            self.report_reads();
+        }
+    }
+
+    /// A piece of a read is over.
+    pub(crate) fn read_is_over(&mut self, who: u64, ok: bool) {
+        if self.count_read(who, ok) {
+            self.report_reads();
+        }
+    }
+
+    /// A piece of a read is over; whether the whole read is.
+    fn count_read(&mut self, who: u64, ok: bool) -> bool {
+        let Some((over, peer, generation)) = self.reading.count(who, ok) else { return false };
+        if !ok {
+            self.note_cut(peer, generation);
+        }
+        over
+    }
+
+    /// All reads under way have ended before their time.
+    fn cut_reads(&mut self) {
+        for (peer, generation) in self.reading.cut() {
+            self.note_cut(peer, generation);
+        }
+    }
+
+    /// Reports reads that are over.
+    fn report_reads(&mut self) {
+        let inbox = &mut self.inbox;
+        self.reading.remove_over(|op, ok| inbox.push_event(Event::Done(op, ok)));
+        for (peer, request) in self.reading.take_left() {
+            self.note(peer, Sort::Left, request);
+        }
+        self.set_timer();
+    }
+
+    /// A peer takes a request back: its reads fail, and it gets an answer when they are over.
+    pub(crate) fn leave_reads(&mut self, peer: PeerId, request: u64) {
+        self.let_end(|op| op.is_of(peer, request), true);
+        self.reading.leave(peer, request);
+        self.report_reads();
+    }
+
+    /// A peer has closed the endpoint that it had lent these generations by: providers that have connections
+    /// report the end of reads from there.
+    pub(crate) fn let_reads_end(&mut self, peer: PeerId, last: u64) {
+        self.let_end(|op| op.peer == peer && op.generation <= last, false);
+        self.report_reads();
+    }
+
+    /// Posts no more of some reads, which have failed then, or if `failed`.
+    fn let_end(&mut self, which: impl Fn(&Op) -> bool, failed: bool) {
+        let until = Instant::now() + self.options.leave;
+        self.reading.let_end(which, failed, until);
+    }
+
+    /// Ends reads: when this returns they access no memory any more. Those that are reported have failed.
+    pub(crate) fn end_reads(&mut self, which: impl Fn(&Op) -> bool, reports: bool) {
+        if !self.reading.fail(&which, reports) {
+            return;
+        }
+        let (mut until, mut logged) = (Instant::now() + MOMENT, false);
+        while self.reading.any(|op| which(op) && op.flying > 0) {
+            match self.below.as_mut().filter(|_| !self.provider.has_failed()).and_then(F::poll) {
+                Some(Did::Read(who, ok)) => {
+                    self.count_read(who, ok);
+                    continue;
+                }
+                Some(did) => {
+                    self.reading.stash(did);
+                    continue;
+                }
+                None => {}
+            }
+            if Instant::now() < until && !self.provider.has_failed() {
+                std::thread::yield_now();
+            } else if self.below.as_mut().is_none_or(F::stop_reads) {
+                log::info!("{}: reads that were not over are ended", self.base.addr());
+                self.cut_reads();
+            } else {
+                // Its memory is not to be given back until the provider lets go of it.
+                if !std::mem::replace(&mut logged, true) {
+                    log::error!("{}: reads cannot be ended, and are waited for", self.base.addr());
+                }
+                until = Instant::now() + MOMENT;
+            }
+        }
+        self.report_reads();
+    }
+
+    /// Ends a read that is not reported any more.
+    pub(crate) fn cancel_read(&mut self, op: OpId) {
+        self.end_reads(|known| known.id == op, false);
+        self.inbox.drop_done(op);
     }
 }

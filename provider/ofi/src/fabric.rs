@@ -25,9 +25,10 @@ const SENDS: usize = 32;
 const WINDOW: u32 = 32;
 /// Completions taken in one go.
 const BATCH: usize = 16;
-/// So many calls in a row that tell of sends alone are not followed by another one at once. A provider may do
-/// nothing for what arrives in a call that finds completions, and has to be called again before long.
-const SENT_ALONE: u32 = 3;
+/// So many calls in a row that report sends and nothing else are not followed by another one at once. A
+/// provider may do nothing for what arrives in a call that finds completions, and has to be called again
+/// before long.
+const ONLY_SENT: u32 = 3;
 
 /// An endpoint of a provider below.
 #[derive(Debug)]
@@ -38,15 +39,15 @@ pub struct Fabric {
     /// What the registrations of both are called locally.
     descs: [Desc; 2],
     /// Places that no operation has. Short messages take one, too: a provider that fails to deliver what was
-    /// injected does not tell of which peer that was.
+    /// injected does not report of which peer that was.
     free: Vec<usize>,
-    /// By place, what is told if the message fails.
+    /// By place, what is reported if the message fails.
     who: Vec<u64>,
     /// Likewise, whether it is a frame that the provider has; and how many are.
     kept: Vec<bool>,
     keeps: usize,
-    /// How many calls in a row have told of sends alone.
-    sent_alone: u32,
+    /// How many calls in a row have reported sends and nothing else.
+    only_sent: u32,
     /// Places that the provider had no room to take.
     unposted: Vec<usize>,
     most: usize,
@@ -55,7 +56,7 @@ pub struct Fabric {
     dialect: (u32, u32),
     address: Vec<u8>,
     wait: Option<RawFd>,
-    /// Completions that were taken, and not told of yet.
+    /// Completions that were taken, and not reported yet.
     did: Vec<Did>,
     dead: Option<String>,
     remote: Option<Remote>,
@@ -102,7 +103,7 @@ impl Fabric {
         self.free.push(place);
     }
 
-    /// What is told next, of what was taken.
+    /// What is reported next, of what was taken.
     #[inline]
     fn next_did(&mut self) -> Option<Did> {
         if let Some(did) = self.did.pop() {
@@ -336,9 +337,9 @@ impl Below for Fabric {
     fn poll_soon(&mut self) -> Option<Did> {
         while self.did.is_empty() && self.dead.is_none() {
             let n = self.read();
-            // Nothing, or the ends of sends, which nothing is told of.
-            self.sent_alone = if n == 0 || !self.did.is_empty() { 0 } else { self.sent_alone + 1 };
-            if n == 0 || n < BATCH && (1..=SENT_ALONE).contains(&self.sent_alone) {
+            // Nothing, or the ends of sends, which are not reported.
+            self.only_sent = if n == 0 || !self.did.is_empty() { 0 } else { self.only_sent + 1 };
+            if n == 0 || n < BATCH && (1..=ONLY_SENT).contains(&self.only_sent) {
                 break;
             }
         }

@@ -11,9 +11,10 @@ use wire::{Addr, Handle, Seg};
 
 use crate::below::{Below, NotSent};
 use crate::channel::{BEFORE, Said, Sort};
-use crate::link::{Held, OfiLink, Out};
+use crate::dealings::is_read;
+use crate::link::OfiLink;
+use crate::parts::inbox::Held;
 use crate::peer::Stage;
-use crate::reads::is_read;
 
 impl<B: RmaLink, F: Below> OfiLink<B, F> {
     fn send_by_fabric(
@@ -24,56 +25,44 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         off: usize,
         len: usize,
     ) -> Result<(), Refused> {
-        assert!(head.len() + len <= self.most, "frame longer than Path::max_frame");
+        assert!(head.len() + len <= self.provider.max_frame(), "frame longer than Path::max_frame");
         debug_assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
-        if !self.peers[to.0 as usize].dealings.notes.is_empty() {
+        if self.peers[to].dealings.has_notes() {
             // Before what follows from it: a frame that asks for what was not read.
-            self.tell_of_memory(to);
+            self.send_notes(to);
         }
-        let at = &mut self.peers[to.0 as usize];
+        let at = &mut self.peers[to];
         let found = match (&mut self.below, &mut at.channel) {
-            (Some(below), Some(channel)) if at.broken.is_none() && at.dealings.notes.is_empty() => {
+            (Some(below), Some(channel)) if !at.end.is_broken() && !at.dealings.has_notes() => {
                 channel.send(below, Said { sort: Sort::Frame, head, body, off, len })
             }
             _ => Err(NotSent::Busy),
         };
         match found {
-            Ok(()) if self.tells_kept && self.keeps_frames(to) => Err(Refused::Kept),
+            Ok(()) if self.reports_kept && self.keeps_frames(to) => Err(Refused::Kept),
             Ok(()) => Ok(()),
             Err(NotSent::Fault) => Err(Refused::Fault),
             Err(NotSent::Busy) => {
-                self.at(to).full = true;
+                self.peers.at(to).upkeep.set_full(true);
                 self.note_restless(to);
-                self.want(to);
+                self.peers.want(to);
                 Err(Refused::Busy)
             }
             Err(NotSent::Error(why)) => {
-                let who = u64::from(to.0) << 32 | u64::from(self.at(to).generation);
+                let who = u64::from(to.0) << 32 | u64::from(self.peers.at(to).generation);
                 self.lost(who, &why);
-                self.want(to);
+                self.peers.want(to);
                 Err(Refused::Busy)
             }
         }
     }
 
     fn next_out(&mut self) -> Option<Event> {
-        Some(match self.out.pop_front()? {
-            Out::Event(Event::Closed(peer, why)) => {
-                self.at(peer).ending -= 1;
-                Event::Closed(peer, why)
-            }
-            Out::Event(event) => event,
-            Out::Frame(from, generation, came) => {
-                let len = came.len() - BEFORE;
-                self.held = Some(Held::Fabric(from, generation, came));
-                Event::Frame(Frame { from, len, slot: 0 })
-            }
-            Out::Base(frame) => {
-                let told = Frame { from: frame.from, len: frame.len, slot: 0 };
-                self.held = Some(Held::Base(frame));
-                Event::Frame(told)
-            }
-        })
+        let event = self.inbox.next()?;
+        if let Event::Closed(peer, _) = event {
+            self.peers.at(peer).end.report();
+        }
+        Some(event)
     }
 
     /// Makes a way to a peer, which is met over the connection that `connect` makes.
@@ -82,8 +71,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         peer: PeerId,
         connect: fn(&mut B, PeerId) -> Result<(), Refused>,
     ) -> Result<(), Refused> {
-        let at = self.at(peer);
-        if at.ending > 0 {
+        let at = self.peers.at(peer);
+        if at.end.is_ending() {
             return Err(Refused::Gone(Gone::Reset));
         }
         if at.stage == Stage::Fabric {
@@ -92,21 +81,21 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         if self.goes_by_base(peer) {
             return connect(&mut self.base, peer);
         }
-        if self.at(peer).stage == Stage::Idle {
+        if self.peers.at(peer).stage == Stage::Idle {
             match connect(&mut self.base, peer) {
-                Ok(()) if self.failed => self.refuse(peer, "it has failed here"),
+                Ok(()) if self.provider.has_failed() => self.refuse(peer, "it has failed here"),
                 Ok(()) => self.announce(peer),
                 Err(Refused::Gone(why)) => return Err(Refused::Gone(why)),
                 Err(_) => {}
             }
         }
-        self.want(peer);
+        self.peers.want(peer);
         Err(Refused::Busy)
     }
 
     /// The bytes of the frame at hand, if it came by the fabric.
     fn at_hand(&self, frame: &Frame) -> Option<&[u8]> {
-        let Some(Held::Fabric(_, _, came)) = &self.held else { return None };
+        let Some(Held::Fabric(_, _, came)) = self.inbox.held() else { return None };
         came.bytes(self.below.as_ref()).get(BEFORE..BEFORE + frame.len)
     }
 }
@@ -118,7 +107,7 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
 
     fn peer(&mut self, addr: &Addr) -> PeerId {
         let peer = self.base.peer(addr);
-        self.list(peer);
+        self.peers.add(peer);
         peer
     }
 
@@ -142,8 +131,8 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         off: usize,
         len: usize,
     ) -> Result<(), Refused> {
-        let Some(at) = self.known(to) else { return self.base.send(to, head, body, off, len) };
-        if at.ending > 0 {
+        let Some(at) = self.peers.get(to) else { return self.base.send(to, head, body, off, len) };
+        if at.end.is_ending() {
             return Err(Refused::Gone(Gone::Reset));
         }
         if at.stage == Stage::Fabric {
@@ -156,17 +145,16 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
     }
 
     fn poll(&mut self) -> Option<Event> {
-        debug_assert!(self.held.is_none(), "polled before the last frame was released");
-        let slept = std::mem::take(&mut self.armed);
-        self.bell.clear();
-        if self.out.is_empty() {
-            self.look();
+        debug_assert!(self.inbox.held().is_none(), "polled before the last frame was released");
+        let slept = self.sleep.disarm();
+        if self.inbox.is_empty() {
+            self.poll_some();
         }
-        let found = !self.out.is_empty();
+        let found = !self.inbox.is_empty();
         // What has ended a sleep may take more than one look, since the provider is asked by few calls at a
         // time.
-        if slept || found && self.vain > 0 {
-            self.woke(found);
+        if (slept || found && self.sleep.is_vain()) && self.sleep.woke(found) {
+            self.set_timer();
         }
         self.next_out()
     }
@@ -182,15 +170,11 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
     }
 
     fn has_frames_of(&self, from: PeerId) -> bool {
-        match self.out.front() {
-            Some(Out::Frame(peer, ..)) => *peer == from,
-            Some(Out::Base(frame)) => frame.from == from,
-            _ => false,
-        }
+        self.inbox.is_next_from(from)
     }
 
     fn read(&self, frame: &Frame, off: usize, dst: &mut [u8]) -> usize {
-        if let Some(Held::Base(held)) = &self.held {
+        if let Some(Held::Base(held)) = self.inbox.held() {
             return self.base.read(held, off, dst);
         }
         let rest = self.at_hand(frame).and_then(|bytes| bytes.get(off..)).unwrap_or_default();
@@ -200,7 +184,7 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
     }
 
     fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
-        if let Some(Held::Base(held)) = &self.held {
+        if let Some(Held::Base(held)) = self.inbox.held() {
             return self.base.copy_out(held, off, dst, doff, len);
         }
         let rest = self.at_hand(frame).and_then(|bytes| bytes.get(off..)).unwrap_or_default();
@@ -209,17 +193,14 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
     }
 
     fn release(&mut self, _frame: Frame) {
-        match self.held.take() {
-            Some(Held::Base(frame)) => {
-                self.base.release(frame);
-                self.base_busy = false;
-            }
+        match self.inbox.take_held() {
+            Some(Held::Base(frame)) => self.inbox.release_base(&mut self.base, frame),
             Some(Held::Fabric(peer, generation, came)) => {
                 came.give_back(self.below.as_mut());
-                let at = &mut self.peers[peer.0 as usize];
+                let at = &mut self.peers[peer];
                 if let Some(channel) = at.channel.as_mut().filter(|_| at.generation == generation) {
                     channel.note_done();
-                    self.tell_room(peer);
+                    self.send_room(peer);
                 }
             }
             None => {}
@@ -231,26 +212,26 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
     }
 
     fn tell_kept(&mut self) {
-        self.tells_kept = true;
+        self.reports_kept = true;
         self.base.tell_kept();
     }
 
     fn keeps(&mut self, to: PeerId) -> bool {
-        let Some(at) = self.peers.get_mut(to.0 as usize) else { return self.base.keeps(to) };
-        // Its end is still to be told of.
-        if at.ending > 0 || at.losing {
+        let Some(at) = self.peers.get_mut(to) else { return self.base.keeps(to) };
+        // Its end is still to be reported.
+        if at.end.is_losing() {
             return true;
         }
-        let lost = std::mem::take(&mut at.lost);
+        let lost = at.end.take_lost();
         lost || self.keeps_frames(to) || self.goes_by_base(to) && self.base.keeps(to)
     }
 
     fn is_gone(&self, peer: PeerId) -> bool {
-        self.known(peer).is_some_and(|at| at.ending > 0) || self.base.is_gone(peer)
+        self.peers.get(peer).is_some_and(|at| at.end.is_ending()) || self.base.is_gone(peer)
     }
 
     fn is_connected(&self, peer: PeerId) -> bool {
-        self.known(peer).is_some_and(|at| at.ending > 0) || self.base.is_connected(peer)
+        self.peers.get(peer).is_some_and(|at| at.end.is_ending()) || self.base.is_connected(peer)
     }
 
     fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
@@ -271,8 +252,10 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         if self.goes_by_base(to) {
             return self.base.has_room_to_spare(to, len);
         }
-        let at = self.at(to);
-        at.stage == Stage::Fabric && !at.full && at.channel.as_ref().is_some_and(|c| c.has_much_room())
+        let at = self.peers.at(to);
+        at.stage == Stage::Fabric
+            && !at.upkeep.is_full()
+            && at.channel.as_ref().is_some_and(|c| c.has_much_room())
     }
 
     fn serve_host(&mut self, on: bool) {
@@ -289,31 +272,30 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         }
         self.base.forget(peer);
         self.reset(peer);
-        let at = self.at(peer);
-        (at.wants, at.losing, at.lost) = (false, false, false);
-        self.wanting.retain(|known| *known != peer);
+        self.peers.forget(peer);
     }
 
     fn disconnect(&mut self, peer: PeerId) {
-        self.drop_frames_of(peer);
+        self.inbox.drop_frames_of(peer, &mut self.base, &mut self.below);
         self.cut(peer, None);
     }
 
     fn arm(&mut self) -> bool {
-        let told = std::mem::take(&mut self.nudged);
-        self.armed = !self.has_something(true) && self.may_sleep() && !told;
-        if self.armed {
+        let nudged = self.sleep.take_nudge();
+        let armed = !self.has_something(true) && self.may_sleep() && !nudged;
+        self.sleep.set_armed(armed);
+        if armed {
             self.falls_asleep();
         }
-        self.armed
+        armed
     }
 
     fn is_armed(&self) -> bool {
-        self.armed
+        self.sleep.is_armed()
     }
 
     fn wait_fd(&self) -> Option<RawFd> {
-        Some(self.poller.fd())
+        Some(self.sleep.fd())
     }
 
     fn wait_fds(&self) -> Vec<RawFd> {
@@ -325,14 +307,14 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
     }
 
     fn worn_fd(&mut self) -> Option<RawFd> {
-        self.worn.take().or_else(|| self.base.worn_fd())
+        self.sleep.take_worn().or_else(|| self.base.worn_fd())
     }
 
     fn describe(&self, peer: PeerId) -> String {
         let base = self.base.describe(peer);
-        let stage = self.known(peer).map_or(Stage::Idle, |at| at.stage);
+        let stage = self.peers.get(peer).map_or(Stage::Idle, |at| at.stage);
         let Some(below) = &self.below else {
-            return format!("{base}; no fabric: {}", self.lacks);
+            return format!("{base}; no fabric: {}", self.provider.lacks());
         };
         let (name, detail) = (below.name(), below.detail());
         match stage {
@@ -340,11 +322,11 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
                 let payloads = self.payloads(peer);
                 format!(
                     "{name} ({detail}), frames of {} bytes, {payloads}; set up over tcp, {base}",
-                    self.most
+                    self.provider.max_frame()
                 )
             }
             Stage::Base => {
-                let why = self.known(peer).and_then(|at| at.refused.as_deref()).unwrap_or_default();
+                let why = self.peers.get(peer).map(|at| at.meeting.refused()).unwrap_or_default();
                 format!("{base}; not {name}: {why}")
             }
             Stage::Idle | Stage::Meeting => format!("{name} ({detail}), not connected; tcp {base}"),
@@ -354,14 +336,14 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
     fn standing(&self) -> Vec<Standing> {
         let offers = match &self.below {
             Some(below) => {
-                let refused = match &*self.lacks {
+                let refused = match self.provider.lacks() {
                     "" => String::new(),
                     lacks => format!("; refused before it: {lacks}"),
                 };
                 let (name, detail) = (below.name(), below.detail());
-                Ok(format!("over {name} ({detail}), frames of {} bytes{refused}", self.most))
+                Ok(format!("over {name} ({detail}), frames of {} bytes{refused}", self.provider.max_frame()))
             }
-            None => Err(self.lacks.clone()),
+            None => Err(self.provider.lacks().to_owned()),
         };
         let base = self.base.standing().into_iter().map(|base| {
             let only = |what| format!("only meets peers for ofi, and is not to carry frames; {what}");
@@ -407,11 +389,11 @@ impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
     }
 
     fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
-        by_base!(self, to, mark_exported(handle), self.at(to).dealings.told(handle));
+        by_base!(self, to, mark_exported(handle), self.peers.at(to).dealings.mark_exported(handle));
     }
 
     fn import_handle(&mut self, from: PeerId, handle: &Handle) {
-        by_base!(self, from, import_handle(handle), self.learn_handle(from, handle));
+        by_base!(self, from, import_handle(handle), self.note_handle(from, handle));
     }
 
     fn retire_handles(&mut self, to: PeerId, iov: &[Span]) {
@@ -469,7 +451,7 @@ impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
     }
 
     fn set_patience(&mut self, patience: Patience) {
-        self.reading.patience = patience;
+        self.reading.set_patience(patience);
         self.base.set_patience(patience);
     }
 

@@ -21,7 +21,7 @@ const ENTRIES: usize = 64;
 /// How often in a row it may fail to open until that is not tried again.
 const TRIES: u32 = 3;
 
-/// The endpoint, and what tells of it.
+/// The endpoint, and the descriptor that is readable for it.
 #[derive(Debug)]
 pub(crate) struct Lender {
     open: Option<Open>,
@@ -72,9 +72,9 @@ impl Lender {
     unsafe fn try_open(&mut self, core: &fi::Core, info: *mut fi::fi_info) -> Result<(), String> {
         // SAFETY: the caller's promise.
         let objects = unsafe { Objects::open(core, info, ENTRIES) }?;
-        let told = |e| core.strerror(e);
-        objects.ep.control(fi::FI_ENABLE, null_mut()).map_err(told)?;
-        let address = objects.ep.name().map_err(told)?;
+        let why = |e| core.strerror(e);
+        objects.ep.control(fi::FI_ENABLE, null_mut()).map_err(why)?;
+        let address = objects.ep.name().map_err(why)?;
         if address.len() > LENDER {
             return Err(format!("its address has {} bytes", address.len()));
         }
@@ -100,7 +100,7 @@ impl Lender {
         self.poller.fd()
     }
 
-    /// Whether there is one of which no descriptor tells.
+    /// Whether there is one that makes no descriptor readable.
     pub(crate) fn is_unseen(&self) -> bool {
         self.open.as_ref().is_some_and(|open| open.fd.is_none())
     }

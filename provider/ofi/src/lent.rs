@@ -11,11 +11,11 @@ use crate::channel::Sort;
 /// What [`Handle::how`] is.
 const HOW: u8 = 0x40;
 /// What a peer has lent, at most: what came first is forgotten first.
-pub(crate) const LEARNED: usize = 1024;
+const LEARNED: usize = 1024;
 /// Endpoints by which a peer has lent, at most.
-pub(crate) const LENDERS: usize = 4;
+const LENDERS: usize = 4;
 /// What is to be said to a peer, and what it has taken back, at most.
-pub(crate) const NOTES: usize = 1 << 16;
+const NOTES: usize = 1 << 16;
 /// In place of a request: all of them.
 pub(crate) const ALL: u64 = 0;
 
@@ -28,19 +28,19 @@ pub(crate) fn is_for_below(below: &impl Below, span: &Span, usage: Usage) -> boo
 
 /// Memory of ours that a peer may read.
 #[derive(Debug)]
-pub(crate) struct Lent {
-    pub(crate) lease: Lease,
-    pub(crate) span: Span,
+struct Lent {
+    lease: Lease,
+    span: Span,
     /// What requests have of it, each part once. It is lent until all of them are over.
-    pub(crate) parts: Vec<Span>,
-    pub(crate) told: bool,
+    parts: Vec<Span>,
+    exported: bool,
     /// How often what was lent had been ended before.
-    pub(crate) generation: u64,
+    generation: u64,
 }
 
 impl Lent {
-    /// What a peer is told; `lender` is where it reads.
-    pub(crate) fn handle(&self, lender: &[u8]) -> Handle {
+    /// The handle that a peer gets; `lender` is where it reads.
+    fn handle(&self, lender: &[u8]) -> Handle {
         let mut token = [0; 64];
         for (at, word) in [self.lease.key, self.lease.base, self.generation].into_iter().enumerate() {
             token[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
@@ -62,7 +62,7 @@ impl Lent {
 
 /// Memory of a peer's: nothing of it is to be believed.
 #[derive(Debug)]
-pub(crate) struct Learned {
+struct Learned {
     first: u64,
     /// What is behind it.
     end: u64,
@@ -82,7 +82,7 @@ pub(crate) struct Found {
 }
 
 /// The address of the endpoint by which memory is lent that a handle is of.
-pub(crate) fn lender_in(handle: &Handle) -> Option<&[u8]> {
+fn lender_in(handle: &Handle) -> Option<&[u8]> {
     let len = handle.token[24] as usize;
     handle.token[25..].get(..len).filter(|_| handle.how == HOW && len > 0)
 }
@@ -91,33 +91,33 @@ pub(crate) fn lender_in(handle: &Handle) -> Option<&[u8]> {
 #[derive(Debug, Default)]
 pub(crate) struct Dealings {
     /// The peer can read, and be read from.
-    pub(crate) may_read: bool,
-    pub(crate) lent: Vec<Lent>,
-    pub(crate) learned: VecDeque<Learned>,
+    may_read: bool,
+    lent: Vec<Lent>,
+    learned: VecDeque<Learned>,
     /// The peer lends nothing of generations before this one. A handle that was sent before may be taken
     /// later.
     lends_from: u64,
     /// Where the peer's memory is read, by address.
-    pub(crate) lenders: Vec<(Vec<u8>, Dest)>,
+    lenders: Vec<(Vec<u8>, Dest)>,
     /// What is to be said.
-    pub(crate) notes: VecDeque<(Sort, u64)>,
+    notes: VecDeque<(Sort, u64)>,
     /// Requests of ours that were taken back, and whether the peer has left them.
-    pub(crate) taken_back: HashMap<u64, bool>,
+    taken_back: HashMap<u64, bool>,
     /// Requests of the peer's that it has taken back.
-    pub(crate) revoked: HashSet<u64>,
+    revoked: HashSet<u64>,
 }
 
 impl Dealings {
-    /// The peer was told of it.
-    pub(crate) fn told(&mut self, handle: &Handle) {
+    /// The peer has this handle.
+    pub(crate) fn mark_exported(&mut self, handle: &Handle) {
         let lent = self.lent.iter_mut().find(|lent| lent.lease.number == handle.id.get());
         if let Some(lent) = lent {
-            lent.told = true;
+            lent.exported = true;
         }
     }
 
-    /// The peer has told of memory, in place of what it had there before.
-    pub(crate) fn learn(&mut self, handle: &Handle, from: Dest) {
+    /// A handle of the peer's has arrived, in place of what it had there before.
+    fn import(&mut self, handle: &Handle, from: Dest) {
         let (first, len) = (handle.base.get(), handle.len.get());
         let Some(end) = first.checked_add(len).filter(|_| handle.how == HOW && self.may_read) else { return };
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| handle.token[at + i]));
@@ -154,5 +154,158 @@ impl Dealings {
 
     pub(crate) fn has_left(&self, request: u64) -> bool {
         self.taken_back.get(&request) == Some(&true)
+    }
+
+    /// Whether the peer can read, and be read from.
+    pub(crate) fn may_read(&self) -> bool {
+        self.may_read
+    }
+
+    pub(crate) fn set_may_read(&mut self, may_read: bool) {
+        self.may_read = may_read;
+    }
+
+    /// Whether memory is lent to the peer.
+    pub(crate) fn has_lent(&self) -> bool {
+        !self.lent.is_empty()
+    }
+
+    /// Lends memory to the peer in this generation: the handles that it lacks.
+    pub(crate) fn lend<F: Below>(
+        &mut self,
+        below: &mut F,
+        generation: u64,
+        iov: &[Span],
+    ) -> Option<Vec<Handle>> {
+        let parts = || iov.iter().filter(|span| !span.is_empty());
+        if !parts().all(|span| is_for_below(below, span, Usage::Lent)) {
+            return None;
+        }
+        let mut lacks: Vec<Handle> = Vec::new();
+        for span in parts() {
+            let holds = |lent: &Lent| lent.span.holds(*span);
+            if !self.lent.iter().any(holds) {
+                if self.lent.len() >= LEARNED {
+                    return None;
+                }
+                let lease = below.lend(*span)?;
+                // The peer forgets those that have a part of it.
+                for old in &mut self.lent {
+                    old.exported &= !old.span.overlaps(*span);
+                }
+                let parts = Vec::new();
+                self.lent.push(Lent { lease, span: *span, parts, exported: false, generation });
+            }
+            let found = self.lent.iter_mut().find(|lent| holds(lent))?;
+            if !found.parts.iter().any(|p| (p.addr(), p.len()) == (span.addr(), span.len())) {
+                found.parts.push(*span);
+            }
+            if !found.exported && lacks.iter().all(|h| h.id.get() != found.lease.number) {
+                lacks.push(found.handle(below.lender()));
+            }
+        }
+        Some(lacks)
+    }
+
+    /// The peer needs this memory no more, of which no request under way has a part; or none at all.
+    pub(crate) fn end_leases<F: Below>(&mut self, below: &mut F, iov: &[Span]) {
+        self.lent.retain_mut(|lent| {
+            // What has a byte in common with that is of requests that are over. Other parts of the lease may
+            // be being read.
+            lent.parts.retain(|part| !iov.iter().any(|s| s.overlaps(*part)));
+            let stays = !iov.is_empty() && !lent.parts.is_empty();
+            if !stays {
+                below.end_lease(lent.lease.number);
+            }
+            stays
+        });
+    }
+
+    /// A handle of the peer's memory has arrived; `reads` if a read of that is under way.
+    pub(crate) fn note_handle<F: Below>(&mut self, below: &mut F, handle: &Handle, reads: bool) {
+        let Some(address) = lender_in(handle).filter(|_| self.may_read) else { return };
+        let known = self.lenders.iter().find(|(name, _)| name == address).map(|(_, dest)| *dest);
+        let dest = match known {
+            Some(dest) => dest,
+            None if reads && self.lenders.len() >= LENDERS => return,
+            None => {
+                if self.lenders.len() >= LENDERS {
+                    self.learned.clear();
+                    self.part(below);
+                }
+                let Ok(dest) = below.meet(address) else { return };
+                self.lenders.push((address.to_vec(), dest));
+                dest
+            }
+        };
+        self.import(handle, dest);
+    }
+
+    /// Nothing is read any more where the peer's memory was.
+    pub(crate) fn part<F: Below>(&mut self, below: &mut F) {
+        self.lenders.drain(..).for_each(|(_, dest)| below.part(dest));
+    }
+
+    /// Whether there is a note to send.
+    #[inline]
+    pub(crate) fn has_notes(&self) -> bool {
+        !self.notes.is_empty()
+    }
+
+    /// Whether this note is to be sent.
+    pub(crate) fn has_note(&self, sort: Sort, name: u64) -> bool {
+        self.notes.contains(&(sort, name))
+    }
+
+    pub(crate) fn push_note(&mut self, sort: Sort, name: u64) {
+        self.notes.push_back((sort, name));
+    }
+
+    /// The next note to send.
+    #[inline]
+    pub(crate) fn next_note(&self) -> Option<(Sort, u64)> {
+        self.notes.front().copied()
+    }
+
+    /// The next note was sent.
+    pub(crate) fn pop_note(&mut self) {
+        self.notes.pop_front();
+    }
+
+    /// Whether the peer has sent, or caused, more notes than there can be.
+    pub(crate) fn is_flooded(&self) -> bool {
+        self.notes.len() > NOTES || self.revoked.len() > NOTES
+    }
+
+    /// The peer has taken a request of its own back.
+    pub(crate) fn revoke(&mut self, request: u64) {
+        self.revoked.insert(request);
+    }
+
+    /// The peer may use the name of such a request again.
+    pub(crate) fn renew(&mut self, request: u64) {
+        self.revoked.remove(&request);
+    }
+
+    /// The peer has left a request of ours that was taken back.
+    pub(crate) fn leave(&mut self, request: u64) {
+        if let Some(left) = self.taken_back.get_mut(&request) {
+            *left = true;
+        }
+    }
+
+    /// A request of ours is taken back; whether it was not before.
+    pub(crate) fn take_back(&mut self, request: u64) -> bool {
+        let mut is_new = false;
+        self.taken_back.entry(request).or_insert_with(|| {
+            is_new = true;
+            false
+        });
+        is_new
+    }
+
+    /// The name of such a request may be used again; whether there was one.
+    pub(crate) fn give_again(&mut self, request: u64) -> bool {
+        self.taken_back.remove(&request).is_some()
     }
 }

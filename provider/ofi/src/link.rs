@@ -1,93 +1,26 @@
-//! An [`OfiLink`]'s state.
+//! An [`OfiLink`]: the parts that it is made of, peers that end or break the rules, and its own end.
 
-use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use hmem::Kind;
-use ipc::{Bell, Poller, Timer, random};
-use link_api::{Event, Frame, Gone, Path, PeerId, RmaCaps, RmaLink};
-use wire::session::{JobKey, Mark};
+use ipc::random;
+use link_api::{Gone, Path, PeerId, RmaCaps, RmaLink};
+use wire::session::{Control, Mark};
 
 use crate::below::{Below, Dest, Usage};
-use crate::channel::{BEFORE, Came};
-use crate::fds::{Fd, is_readable, is_shallow};
-use crate::peer::{Peer, Stage};
-use crate::reading::Reading;
-
-/// Shorter messages fit into one frame, whose copy takes less than a registration and a read
-/// (docs/measurements/hosts.md).
-const LEAST_READ: usize = 64 << 10;
-/// How often peers that are met, or lost, are looked after.
-const TICK: Duration = Duration::from_millis(50);
-/// How often a provider without a descriptor is looked at while this side sleeps: at first, and after so many
-/// times in vain.
-const LOOK: Duration = Duration::from_millis(2);
-const IDLE_LOOK: Duration = Duration::from_millis(10);
-const IDLE: u32 = 50;
-/// After so many sleeps in a row that the fabric's descriptor kept from being any, with nothing there, it is
-/// not watched.
-const RESTLESS: u32 = 50;
-
-/// How to open an [`OfiLink`].
-#[derive(Clone, Debug)]
-pub struct OfiOptions {
-    /// What endpoints of one job have in common.
-    pub key: JobKey,
-    /// Whether frames may go by the connection where the fabric does not lead to a peer.
-    pub fallback: bool,
-    /// How long it may take until that turns out.
-    pub patience: Duration,
-    /// How long after a message was lost the connection may take to tell the end of the peer.
-    pub grace: Duration,
-    /// How long a read may take that a peer which lives wants to be over.
-    pub leave: Duration,
-    /// How long an endpoint that is closed waits at most until its peers have what was sent.
-    pub linger: Duration,
-    /// See [`Path::eager`].
-    pub eager: usize,
-    /// See [`Path::eager_in_a_row`].
-    pub eager_in_a_row: usize,
-    /// See [`Path::least_get`].
-    pub least_get: usize,
-}
-
-impl OfiOptions {
-    /// For endpoints with this key.
-    pub fn new(key: JobKey) -> OfiOptions {
-        OfiOptions {
-            key,
-            fallback: true,
-            patience: Duration::from_secs(30),
-            grace: Duration::from_secs(5),
-            leave: Duration::from_millis(500),
-            linger: Duration::from_secs(1),
-            eager: 16 << 10,
-            eager_in_a_row: 32 << 10,
-            least_get: LEAST_READ,
-        }
-    }
-}
-
-/// The frame at hand.
-#[derive(Debug)]
-pub(crate) enum Held {
-    /// Of the fabric: the peer, which generation of it, and where it is.
-    Fabric(PeerId, u32, Came),
-    /// Of the connection, as that knows it.
-    Base(Frame),
-}
-
-/// What is to be told.
-#[derive(Debug)]
-pub(crate) enum Out {
-    Event(Event),
-    /// A frame by the fabric: from which generation of which peer, and where it is.
-    Frame(PeerId, u32, Came),
-    /// One by the connection, which is not asked for more until it is given back.
-    Base(Frame),
-}
+use crate::channel::{Channel, FIRST};
+use crate::fds::is_shallow;
+use crate::options::OfiOptions;
+use crate::parts::inbox::Inbox;
+use crate::parts::peers::Peers;
+use crate::parts::provider::Provider;
+use crate::parts::reading::Reading;
+use crate::parts::saying::Saying;
+use crate::parts::sleep::Sleep;
+use crate::parts::turns::Turns;
+use crate::peer::Stage;
 
 /// One endpoint of a fabric, `F`, and its connections, `B`.
 #[derive(Debug)]
@@ -96,120 +29,63 @@ pub struct OfiLink<B: RmaLink, F: Below> {
     // look like a fault.
     pub(crate) base: B,
     pub(crate) below: Option<F>,
+    pub(crate) provider: Provider,
     pub(crate) options: OfiOptions,
-    /// Why there is no fabric, or no better one.
-    pub(crate) lacks: String,
-    /// What a fabric's buffers can hold of a frame.
-    pub(crate) most: usize,
-    pub(crate) window: u32,
-    pub(crate) peers: Vec<Peer>,
-    pub(crate) out: VecDeque<Out>,
-    pub(crate) held: Option<Held>,
-    /// A frame of the connection is in `out`, or held.
-    pub(crate) base_busy: bool,
-    /// What is still to be said by the connection.
-    pub(crate) saying: VecDeque<(PeerId, Vec<u8>)>,
-    /// Peers that are met, or lost, or have said bye.
-    pub(crate) restless: Vec<PeerId>,
-    /// Peers to which a send found no way.
-    pub(crate) wanting: Vec<PeerId>,
-    /// One that has ended, though not all it sent has come: until when that is waited for.
-    pub(crate) lame: Option<(PeerId, Gone, Instant)>,
-    /// Peers whose frames go by the connection.
-    pub(crate) by_base: usize,
-    pub(crate) looks: u32,
-    /// How often a sleep has ended with nothing from the fabric.
-    pub(crate) vain: u32,
-    /// Of these, how many in a row began with its descriptor readable.
-    pub(crate) readable: u32,
-    pub(crate) generation: u32,
-    /// The fabric does nothing any more.
-    pub(crate) failed: bool,
+    pub(crate) peers: Peers,
+    pub(crate) inbox: Inbox,
+    pub(crate) saying: Saying,
+    pub(crate) turns: Turns,
     /// Reads of peers' memory.
     pub(crate) reading: Reading,
-    /// Its descriptor, if that is of no use any more, until that was told.
-    pub(crate) worn: Option<RawFd>,
-    /// There is a fabric without a descriptor that would be of use.
-    pub(crate) unseen: bool,
-    pub(crate) poller: Poller,
-    pub(crate) timer: Timer,
-    pub(crate) period: Duration,
-    pub(crate) bell: Bell,
-    pub(crate) armed: bool,
-    /// Sends say that a frame is kept.
-    pub(crate) tells_kept: bool,
-    /// A sleeper was woken for what the connections have told.
-    pub(crate) nudged: bool,
-    pub(crate) pid: u32,
+    pub(crate) sleep: Sleep,
+    /// Sends report that a frame is kept.
+    pub(crate) reports_kept: bool,
+    pid: u32,
 }
 
 impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// What was in the way of fabrics that would have been better, for people.
     pub fn note_refused(&mut self, refused: &[String]) {
         if self.below.is_some() {
-            self.lacks = refused.join("; ");
+            self.provider.set_lacks(refused.join("; "));
         }
     }
 
     /// An endpoint whose connections are `base`'s, which no peer is known to yet, with a fabric or (and why)
     /// without.
     pub fn new(base: B, below: Result<F, String>, options: OfiOptions) -> io::Result<OfiLink<B, F>> {
-        let (below, lacks) = match below {
-            Ok(below) => (Some(below), String::new()),
-            Err(why) => (None, why),
-        };
-        let (poller, timer, bell) = (Poller::new()?, Timer::new(Duration::ZERO)?, Bell::new()?);
+        let provider = Provider::new(below.as_ref());
+        let below = below.ok();
         let unseen = below.as_ref().is_some_and(|b| b.wait_fd().is_none_or(|fd| !is_shallow(fd)));
-        let most = below.as_ref().map_or(0, |b| b.most().saturating_sub(BEFORE));
-        let window = below.as_ref().map_or(0, F::window);
         let reading = Reading::new(below.as_ref().and_then(F::reads));
         let link = OfiLink {
             base,
             below,
+            provider,
             options,
-            lacks,
-            most,
-            window,
-            peers: Vec::new(),
-            out: VecDeque::new(),
-            held: None,
-            base_busy: false,
-            saying: VecDeque::new(),
-            restless: Vec::new(),
-            wanting: Vec::new(),
-            lame: None,
-            by_base: 0,
-            looks: 0,
-            vain: 0,
-            readable: 0,
-            generation: u32::from_le_bytes(random()?),
-            failed: false,
+            peers: Peers::new(u32::from_le_bytes(random()?)),
+            inbox: Inbox::default(),
+            saying: Saying::default(),
+            turns: Turns::default(),
             reading,
-            worn: None,
-            unseen,
-            poller,
-            timer,
-            period: Duration::ZERO,
-            bell,
-            armed: false,
-            tells_kept: false,
-            nudged: false,
+            sleep: Sleep::new(unseen)?,
+            reports_kept: false,
             pid: std::process::id(),
         };
         for fd in link.fds() {
-            link.poller.add(&Fd(fd), 0)?;
+            link.sleep.watch(fd)?;
         }
         Ok(link)
     }
 
     /// The descriptor of the fabric, if one is of use.
     pub(crate) fn fabric_fd(&self) -> Option<RawFd> {
-        self.below.as_ref().and_then(F::wait_fd).filter(|_| !self.unseen)
+        self.below.as_ref().and_then(F::wait_fd).filter(|_| !self.sleep.is_unseen())
     }
 
-    /// All descriptors that tell of something.
+    /// All descriptors that end a sleep.
     pub(crate) fn fds(&self) -> Vec<RawFd> {
-        let own = [self.timer.as_raw_fd(), self.bell.as_raw_fd()];
+        let own = self.sleep.fds();
         let lender = self.below.as_ref().and_then(F::lender_fd);
         own.into_iter().chain(self.base.wait_fds()).chain(self.fabric_fd()).chain(lender).collect()
     }
@@ -221,56 +97,29 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// Where messages to a peer go, and what the next one begins with, for tests.
     pub fn next_mark(&self, peer: PeerId) -> Option<(Dest, Mark)> {
-        let channel = self.known(peer)?.channel.as_ref()?;
-        let (slot, generation) = (channel.far.slot, channel.far.generation);
-        Some((channel.far.dest, Mark { slot, generation, number: channel.sent }))
-    }
-
-    #[inline]
-    pub(crate) fn at(&mut self, peer: PeerId) -> &mut Peer {
-        self.list(peer);
-        &mut self.peers[peer.0 as usize]
-    }
-
-    /// What there is of a peer, if anything.
-    #[inline]
-    pub(crate) fn known(&self, peer: PeerId) -> Option<&Peer> {
-        self.peers.get(peer.0 as usize)
-    }
-
-    /// Makes room for what there is of a peer.
-    pub(crate) fn list(&mut self, peer: PeerId) {
-        while self.peers.len() <= peer.0 as usize {
-            self.generation = self.generation.wrapping_add(1);
-            self.peers.push(Peer::new(self.generation));
-        }
+        let channel = self.peers.get(peer)?.channel.as_ref()?;
+        let (slot, generation) = (channel.far().slot, channel.far().generation);
+        Some((channel.far().dest, Mark { slot, generation, number: channel.sent() }))
     }
 
     /// Whether a frame is with the provider below still, or was lost there.
     pub(crate) fn keeps_frames(&self, peer: PeerId) -> bool {
-        let (Some(below), Some(at)) = (&self.below, self.known(peer)) else { return false };
-        at.broken.is_some() || at.channel.as_ref().is_some_and(|channel| channel.keeps(below))
+        let (Some(below), Some(at)) = (&self.below, self.peers.get(peer)) else { return false };
+        at.end.is_broken() || at.channel.as_ref().is_some_and(|channel| channel.keeps(below))
     }
 
     /// Forgets all of a peer but that it is there: what follows is another one, or another time.
     pub(crate) fn reset(&mut self, peer: PeerId) {
-        self.list(peer);
+        self.peers.add(peer);
         // One that has said bye wants none of those that are under way.
-        self.at(peer).losing |= self.keeps_frames(peer) && self.at(peer).bye.is_none();
+        let losing = self.keeps_frames(peer) && !self.peers.at(peer).farewell.is_heard();
+        self.peers.at(peer).end.lose(losing);
         self.end_dealings(peer);
-        self.generation = self.generation.wrapping_add(1);
-        let fresh = Peer::new(self.generation);
-        let old = std::mem::replace(&mut self.peers[peer.0 as usize], fresh);
-        if old.stage == Stage::Base {
-            self.by_base -= 1;
-        }
-        let now = &mut self.peers[peer.0 as usize];
-        (now.wants, now.listed, now.ending) = (old.wants, old.listed, old.ending);
-        (now.losing, now.lost) = (old.losing, old.lost);
+        let old = self.peers.renew(peer);
         if let (Some(channel), Some(below)) = (old.channel, &mut self.below) {
-            below.part(channel.far.dest);
+            below.part(channel.far().dest);
         }
-        self.saying.retain(|(to, _)| *to != peer);
+        self.saying.drop_of(peer);
     }
 
     pub(crate) fn is_own(&self, peer: PeerId) -> bool {
@@ -279,21 +128,23 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// Whether frames to and from this peer go by the connection.
     pub(crate) fn goes_by_base(&self, peer: PeerId) -> bool {
-        self.below.is_none() || self.known(peer).is_some_and(|p| p.stage == Stage::Base) || self.is_own(peer)
+        self.below.is_none()
+            || self.peers.get(peer).is_some_and(|p| p.stage == Stage::Base)
+            || self.is_own(peer)
     }
 
     /// What the way by the fabric is like.
     pub(crate) fn fabric_path(&self) -> Path {
-        let most = self.most - wire::EAGER_HEAD;
+        let most = self.provider.max_frame() - wire::EAGER_HEAD;
         let eager = self.options.eager.min(most);
         let in_a_row = self.options.eager_in_a_row.max(eager).min(most);
         Path {
             link: "ofi",
-            max_frame: self.most,
+            max_frame: self.provider.max_frame(),
             eager,
             eager_in_a_row: in_a_row,
             eager_one_way: in_a_row,
-            rma: match self.reading.most {
+            rma: match self.reading.most() {
                 Some(_) if self.gets_devices() => RmaCaps::HOST_GETS | RmaCaps::DEVICE_GETS,
                 Some(_) => RmaCaps::HOST_GETS,
                 None => RmaCaps::empty(),
@@ -312,73 +163,177 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// A peer is to be looked after.
     pub(crate) fn note_restless(&mut self, peer: PeerId) {
-        let at = self.at(peer);
-        if !std::mem::replace(&mut at.listed, true) {
-            self.restless.push(peer);
-        }
+        self.peers.note_restless(peer);
         self.set_timer();
     }
 
-    /// A send finds no way, or no room.
-    pub(crate) fn want(&mut self, peer: PeerId) {
-        if !std::mem::replace(&mut self.at(peer).wants, true) {
-            self.wanting.push(peer);
-        }
-    }
-
-    /// A sleep is over: whether something has come by the fabric.
-    pub(crate) fn woke(&mut self, found: bool) {
-        self.timer.clear();
-        let idle = self.vain >= IDLE;
-        self.vain = if found { 0 } else { self.vain.saturating_add(1) };
-        if idle != (self.vain >= IDLE) {
-            self.set_timer();
-        }
-    }
-
     /// A sleep begins, for which the fabric has said that it has nothing. One whose descriptor is readable
-    /// all the same, time and again with nothing there, is looked at from now on like one without.
+    /// all the same, time and again with nothing there, is polled from now on like one without.
     pub(crate) fn falls_asleep(&mut self) {
-        let Some(fd) = self.fabric_fd().filter(|_| self.vain > 0 && !self.failed) else {
-            self.readable = 0;
-            return;
-        };
-        self.readable = if is_readable(fd) { self.readable + 1 } else { 0 };
-        if self.readable < RESTLESS {
+        let fd = self.fabric_fd().filter(|_| !self.provider.has_failed());
+        if !self.sleep.finds_worn(fd) {
             return;
         }
         log::info!(
             "{}: the fabric's descriptor is readable all the time, and not watched any more",
             self.base.addr()
         );
-        self.unwatch(fd);
+        fd.into_iter().for_each(|fd| self.sleep.unwatch(fd));
         if let Some(below) = &mut self.below {
             below.unwatch_lender();
         }
-        self.unseen = true;
+        self.sleep.set_unseen();
         self.set_timer();
-    }
-
-    /// The fabric's descriptor may be readable for good.
-    pub(crate) fn unwatch(&mut self, fd: RawFd) {
-        self.poller.remove(&Fd(fd));
-        self.worn = Some(fd);
     }
 
     /// Sets the timer, by what there is to wait for.
     pub(crate) fn set_timer(&mut self) {
-        let unseen = self.unseen && self.peers.iter().any(|p| p.announced.is_some())
+        let polls = self.sleep.is_unseen() && self.peers.iter().any(|p| p.meeting.is_announced())
             || self.below.as_ref().is_some_and(F::is_read_unseen)
             || self.reading.is_waiting();
-        let period = if unseen {
-            if self.vain < IDLE { LOOK } else { IDLE_LOOK }
-        } else if !self.restless.is_empty() || !self.saying.is_empty() || self.lame.is_some() {
-            TICK
-        } else {
-            Duration::ZERO
+        let (peers, saying, turns) = (&self.peers, &self.saying, &self.turns);
+        self.sleep.set_timer(polls, || peers.has_restless() || !saying.is_empty() || turns.is_waiting());
+    }
+
+    /// A peer does what no honest one does.
+    #[cold]
+    pub(crate) fn spoil(&mut self, peer: PeerId, why: &str) {
+        let (own, name) = (self.base.addr(), self.base.peer_addr(peer));
+        log::warn!("{own} -> {name}: what it sends is not believed any more: {why}");
+        self.cut(peer, Some(Gone::Denied));
+    }
+
+    /// Cuts a peer off; its end, which the connection reports, gets this reason. What arrived before is still
+    /// polled.
+    #[cold]
+    pub(crate) fn cut(&mut self, peer: PeerId, why: Option<Gone>) {
+        self.reset(peer);
+        self.peers.at(peer).end.set_why(why);
+        self.base.disconnect(peer);
+    }
+
+    /// The fabric has lost a message.
+    #[cold]
+    pub(crate) fn lost(&mut self, who: u64, why: &str) {
+        let (first, who) = (who & FIRST != 0, who & !FIRST);
+        let peer = PeerId((who >> 32) as u32);
+        let Some(at) = self.peers.get(peer).filter(|at| u64::from(at.generation) == who & 0xffff_ffff) else {
+            return;
         };
-        if period != self.period && self.timer.set(period).is_ok() {
-            self.period = period;
+        match at.stage {
+            Stage::Meeting if first => return self.first_failed(peer, why),
+            Stage::Meeting => return self.refuse(peer, why),
+            // It was sent again, and has come.
+            _ if first => return,
+            _ => {}
+        }
+        if at.end.is_broken() {
+            return;
+        }
+        // As a rule its process has ended, which the connection reports.
+        log::info!(
+            "{} -> {}: the fabric has lost a message: {why}",
+            self.base.addr(),
+            self.base.peer_addr(peer)
+        );
+        let until = Instant::now() + self.options.grace;
+        self.peers.at(peer).end.break_off(until);
+        self.note_restless(peer);
+    }
+
+    /// The fabric does nothing any more.
+    #[cold]
+    pub(crate) fn dead(&mut self, why: &str) {
+        log::warn!("{}: the fabric has failed: {why}", self.base.addr());
+        self.provider.fail();
+        if let Some(fd) = self.fabric_fd() {
+            self.sleep.unwatch(fd);
+        }
+        for peer in self.peers.ids() {
+            if self.peers[peer].channel.is_some() {
+                self.cut(peer, Some(Gone::Reset));
+            }
+        }
+    }
+
+    /// Says to a peer how much was sent to it.
+    fn say_bye(&mut self, peer: PeerId) {
+        let at = &mut self.peers[peer];
+        let Some(sent) = at.channel.as_ref().map(|c| c.sent()) else { return };
+        at.farewell.say(sent);
+        self.say(peer, &Control::Bye(sent));
+    }
+
+    /// The peers that may still say that all that was sent to them has come, and have not.
+    fn owed(&self) -> Vec<PeerId> {
+        let is_owed = |peer: &PeerId| {
+            let at = &self.peers[*peer];
+            let has_all = |c: &Channel| c.is_quiet() || at.farewell.is_answered(c.sent());
+            let owes = |c: &Channel| !has_all(c);
+            at.channel.as_ref().is_some_and(owes) && !at.end.is_broken()
+        };
+        self.peers.ids().filter(is_owed).collect()
+    }
+
+    /// The process exits. What was sent is to come, as where the endpoint is closed; what comes meanwhile is
+    /// kept, and all else as it was, for handlers of exit(3) that run later.
+    pub(crate) fn settle_at_exit(&mut self, last: bool) -> bool {
+        if std::process::id() != self.pid || self.below.is_none() || self.provider.has_failed() {
+            return true;
+        }
+        for peer in self.owed() {
+            // Of what is sent meanwhile when the last answer is there, so that each has one.
+            if !self.peers[peer].farewell.is_unanswered() {
+                self.say_bye(peer);
+            }
+        }
+        self.poll_all();
+        self.inbox.set_aside(&self.peers, &mut self.base, &mut self.below);
+        let leaving = self.owed();
+        if last {
+            self.warn_of_left(&leaving);
+        }
+        leaving.is_empty() && self.saying.is_empty()
+    }
+
+    /// Waits a moment until what was sent has come.
+    fn farewell(&mut self) {
+        self.peers.ids().for_each(|peer| self.say_bye(peer));
+        self.inbox.release_held_base(&mut self.base);
+        let until = Instant::now() + self.options.linger;
+        loop {
+            self.inbox.drop_all(&mut self.base, &mut self.below);
+            let leaving = self.owed();
+            if leaving.is_empty() && self.saying.is_empty() {
+                return;
+            }
+            if Instant::now() >= until {
+                return self.warn_of_left(&leaving);
+            }
+            self.poll_all();
+            if self.inbox.is_empty() {
+                std::thread::sleep(Duration::from_micros(20));
+            }
+        }
+    }
+
+    fn warn_of_left(&self, leaving: &[PeerId]) {
+        for peer in leaving {
+            log::warn!(
+                "{} -> {}: closed after {} ms though not all messages have come, which may be lost",
+                self.base.addr(),
+                self.base.peer_addr(*peer),
+                self.options.linger.as_millis()
+            );
+        }
+    }
+}
+
+impl<B: RmaLink, F: Below> Drop for OfiLink<B, F> {
+    fn drop(&mut self) {
+        // What a forked child shares with its parent goes on.
+        if std::process::id() == self.pid {
+            self.farewell();
         }
     }
 }

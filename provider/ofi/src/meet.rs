@@ -1,8 +1,8 @@
 //! How two endpoints that have a connection agree on a fabric, or not.
 //!
-//! Each tells the other where it is on the fabric. Then the side whose name is lower sends a message there,
-//! which the other one answers. With the answer it says that frames go by the fabric from now on. Either side
-//! may say instead that they go by the connection.
+//! Each announces to the other where it is on the fabric. Then the side whose name is lower sends a message
+//! there, which the other one answers. With the answer it says that frames go by the fabric from now on.
+//! Either side may say instead that they go by the connection.
 //!
 //! The other side sends nothing before it has received: where two endpoints of `tcp` (libfabric 2.1.0)
 //! connect to each other at once, one may take the other's request, which is void by then, for a newer
@@ -11,24 +11,15 @@
 //! message is sent again until the answer has come, and the answer as often as that comes; a repeated message
 //! is known by its bytes.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use link_api::{Event, Gone, PeerId, RmaLink};
 use wire::session::{Announce, Control, MEETING, NAME, READS, REPEATS, Role, fabric_keys};
 
 use crate::below::{Below, NotSent};
 use crate::channel::{Channel, Far};
-use crate::link::{OfiLink, Out};
+use crate::link::OfiLink;
 use crate::peer::Stage;
-
-/// The first message is sent again after this time without an answer, and after twice the last time from then
-/// on; sooner after a failure that the provider reports.
-const AGAIN: Duration = Duration::from_millis(500);
-const AFTER_FAILURE: Duration = Duration::from_millis(50);
-/// Doublings of either, at most.
-const DOUBLINGS: u32 = 5;
-/// So many failures are too many where frames may go by the connection instead.
-const FAILURES: u32 = 3;
 
 /// A provider's name as it is announced.
 fn padded(name: &str) -> [u8; NAME] {
@@ -44,25 +35,7 @@ fn plain(name: &[u8; NAME]) -> String {
 impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// Says something by the connection, or as soon as there is room.
     pub(crate) fn say(&mut self, peer: PeerId, what: &Control) {
-        self.say_bytes(peer, what.encode());
-    }
-
-    fn say_bytes(&mut self, peer: PeerId, bytes: Vec<u8>) {
-        self.saying.push_back((peer, bytes));
-        self.flush();
-    }
-
-    /// Says what found no room.
-    pub(crate) fn flush(&mut self) {
-        let mut full: Vec<PeerId> = Vec::new();
-        for (peer, bytes) in std::mem::take(&mut self.saying) {
-            let busy = full.contains(&peer)
-                || self.base.send(peer, &bytes, &[], 0, 0) == Err(link_api::Refused::Busy);
-            if busy {
-                full.push(peer);
-                self.saying.push_back((peer, bytes));
-            }
-        }
+        self.saying.say(&mut self.base, peer, what.encode());
     }
 
     /// Whether this side decides.
@@ -70,29 +43,30 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         self.base.addr() < self.base.peer_addr(peer)
     }
 
-    /// Tells a peer where this endpoint is.
+    /// Announces to a peer where this endpoint is.
     pub(crate) fn announce(&mut self, peer: PeerId) {
         let Ok(nonce) = ipc::random() else { return };
-        self.list(peer);
+        self.peers.add(peer);
         let Some(below) = &self.below else { return };
         let (protocol, format) = below.dialect();
         let said = Announce {
             slot: peer.0,
-            generation: self.peers[peer.0 as usize].generation,
+            generation: self.peers[peer].generation,
             most: below.most() as u32,
             window: below.window(),
             protocol,
             format,
-            can: REPEATS | if self.reading.most.is_some() { READS } else { 0 },
+            can: REPEATS | if self.reading.most().is_some() { READS } else { 0 },
             name: padded(below.name()),
             nonce,
             address: below.address().to_vec(),
         };
         let bytes = Control::Announce(Box::new(said)).encode();
         let until = Instant::now() + self.options.patience;
-        let at = self.at(peer);
-        (at.announced, at.until, at.stage) = (Some(bytes.clone()), Some(until), Stage::Meeting);
-        self.say_bytes(peer, bytes);
+        let at = self.peers.at(peer);
+        at.meeting.announce(bytes.clone(), until);
+        at.stage = Stage::Meeting;
+        self.saying.say(&mut self.base, peer, bytes);
         self.note_restless(peer);
     }
 
@@ -102,10 +76,10 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             Control::Announce(said) => self.hear_announce(peer, said),
             Control::Settle(fabric) => self.hear_settle(peer, fabric),
             Control::Bye(sent) => {
-                self.at(peer).bye = Some((sent, false));
+                self.peers.at(peer).farewell.hear(sent);
                 self.note_restless(peer);
             }
-            Control::ByeHeard => self.at(peer).bye_heard = true,
+            Control::ByeHeard => self.peers.at(peer).farewell.hear_answer(),
             Control::Other(version) => {
                 let why = format!(
                     "it has version {version} of the way to agree on a fabric, and this is {MEETING}"
@@ -116,14 +90,14 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     }
 
     fn hear_announce(&mut self, peer: PeerId, said: Box<Announce>) {
-        if self.below.is_none() || self.failed {
+        if self.below.is_none() || self.provider.has_failed() {
             return self.say(peer, &Control::Settle(false));
         }
-        let at = self.at(peer);
+        let at = self.peers.at(peer);
         match at.stage {
             Stage::Base => return self.say(peer, &Control::Settle(false)),
             Stage::Fabric => return self.spoil(peer, "it announces itself twice"),
-            Stage::Meeting if at.theirs.is_some() => return self.spoil(peer, "it announces itself twice"),
+            Stage::Meeting if at.meeting.is_heard() => return self.spoil(peer, "it announces itself twice"),
             Stage::Meeting => {}
             Stage::Idle => self.announce(peer),
         }
@@ -131,14 +105,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             return self.refuse(peer, &why);
         }
         let decides = self.decides(peer);
-        let at = self.at(peer);
-        at.theirs = Some(said);
-        at.ping_due = decides;
-        if !decides {
-            // The other side does, and its end is told of.
-            at.until = None;
-        }
-        let early = at.early.take();
+        let early = self.peers.at(peer).meeting.hear(decides);
         self.note_restless(peer);
         if let Some(bytes) = early {
             self.take_early(peer, &bytes);
@@ -162,23 +129,23 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
         let dest = below.meet(&said.address)?;
         let theirs = Control::Announce(Box::new(said.clone())).encode();
-        let at = self.at(peer);
-        let ours = at.announced.clone().unwrap_or_default();
+        let at = self.peers.at(peer);
+        let ours = at.meeting.announced();
         let keys = match decides {
-            true => fabric_keys(&key, &ours, &theirs, Role::Caller),
-            false => fabric_keys(&key, &theirs, &ours, Role::Answerer),
+            true => fabric_keys(&key, ours, &theirs, Role::Caller),
+            false => fabric_keys(&key, &theirs, ours, Role::Answerer),
         };
         let far = Far { dest, slot: said.slot, generation: said.generation, window: said.window };
         let who = u64::from(peer.0) << 32 | u64::from(at.generation);
         at.channel = Some(Channel::new(far, keys, who));
-        at.dealings.may_read = said.can & READS != 0;
-        at.takes_again = said.can & REPEATS != 0;
+        at.dealings.set_may_read(said.can & READS != 0);
+        at.first.set_repeatable(said.can & REPEATS != 0);
         Ok(())
     }
 
     fn hear_settle(&mut self, peer: PeerId, fabric: bool) {
         let decides = self.decides(peer);
-        let at = self.at(peer);
+        let at = self.peers.at(peer);
         match (fabric, at.stage) {
             (true, Stage::Meeting) if !decides && at.channel.is_some() => self.settled(peer),
             (false, Stage::Idle | Stage::Meeting) => self.fall_back(peer, "the peer does not use it"),
@@ -192,7 +159,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// An answer came by the fabric.
     pub(crate) fn hear_pong(&mut self, peer: PeerId) {
-        if self.at(peer).stage == Stage::Meeting && self.decides(peer) {
+        if self.peers.at(peer).stage == Stage::Meeting && self.decides(peer) {
             self.say(peer, &Control::Settle(true));
             self.settled(peer);
         }
@@ -208,8 +175,10 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     }
 
     fn settled(&mut self, peer: PeerId) {
-        let at = self.at(peer);
-        (at.stage, at.until, at.again) = (Stage::Fabric, None, None);
+        let at = self.peers.at(peer);
+        at.stage = Stage::Fabric;
+        at.meeting.settle();
+        at.first.settle();
         log::debug!("{} -> {}: the fabric leads there", self.base.addr(), self.base.peer_addr(peer));
     }
 
@@ -217,35 +186,30 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// answer has come; the answer is repeated only when the message is.
     pub(crate) fn note_first_sent(&mut self, peer: PeerId) {
         let decides = self.decides(peer);
-        let at = self.at(peer);
+        let at = self.peers.at(peer);
         if at.stage == Stage::Meeting {
-            let doubled = at.repeats.min(DOUBLINGS);
-            at.again = (decides && at.takes_again).then(|| Instant::now() + AGAIN * (1 << doubled));
-            at.repeats += 1;
+            at.first.note_sent(decides);
         }
     }
 
     /// The first message failed. That need not be the end: the provider's connection may be lost, and made
-    /// again, while both endpoints live. The end of a peer is told by the connection that the two meet by.
+    /// again, while both endpoints live. The end of a peer is reported by the connection that the two meet
+    /// by.
     #[cold]
     pub(crate) fn first_failed(&mut self, peer: PeerId, why: &str) {
         let (own, name) = (self.base.addr(), self.base.peer_addr(peer));
         let fallback = self.options.fallback;
-        let at = self.at(peer);
-        at.failures += 1;
-        if !at.takes_again || fallback && at.failures >= FAILURES {
+        if !self.peers.at(peer).first.note_failed(fallback) {
             return self.refuse(peer, why);
         }
-        let pause = AFTER_FAILURE * (1 << at.failures.min(DOUBLINGS));
-        at.again = Some(Instant::now() + pause);
         log::debug!("{own} -> {name}: no message gets there yet, and another one is tried: {why}");
         self.note_restless(peer);
     }
 
     /// Sends the first message again if it is time.
     pub(crate) fn repeat_first(&mut self, peer: PeerId) {
-        let at = &mut self.peers[peer.0 as usize];
-        let due = at.stage == Stage::Meeting && at.again.is_some_and(|again| again <= Instant::now());
+        let at = &mut self.peers[peer];
+        let due = at.stage == Stage::Meeting && at.first.is_due();
         let (true, Some(below), Some(channel)) = (due, &mut self.below, &at.channel) else { return };
         match channel.repeat_first(below) {
             Ok(()) => self.note_first_sent(peer),
@@ -262,7 +226,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// Frames go by the connection, or there is no way.
     pub(crate) fn fall_back(&mut self, peer: PeerId, why: &str) {
-        if self.at(peer).stage == Stage::Base {
+        if self.peers.at(peer).stage == Stage::Base {
             return;
         }
         let (own, name) = (self.base.addr(), self.base.peer_addr(peer));
@@ -275,11 +239,9 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         log::info!("{own} -> {name}: the fabric does not lead there, so that tcp does: {why}");
         self.reset(peer);
         let known = self.below.is_some();
-        let at = self.at(peer);
-        (at.stage, at.refused) = (Stage::Base, Some(why.to_owned()));
-        self.by_base += 1;
+        self.peers.go_by_base(peer, why);
         if known {
-            self.out.push_back(Out::Event(Event::PathChanged(peer)));
+            self.inbox.push_event(Event::PathChanged(peer));
         }
     }
 }

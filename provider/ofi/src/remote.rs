@@ -342,7 +342,7 @@ impl Remote {
         self.lender.fd()
     }
 
-    /// Whether peers may be reading, of which no descriptor tells.
+    /// Whether peers may be reading, which makes no descriptor readable.
     pub(crate) fn is_unseen(&self) -> bool {
         self.lender.is_unseen() && !self.leases.is_empty()
     }
@@ -416,7 +416,7 @@ impl Remote {
         // SAFETY: an open registration.
         let desc = local.as_ref().map_or(null_mut(), |region| unsafe { (*region.at()).mem_desc });
         let context = self.contexts.context(slot);
-        // SAFETY: an open endpoint. The memory is there until the read was told to be over, or `stop` has
+        // SAFETY: an open endpoint. The memory is there until the read was reported to be over, or `stop` has
         // closed the endpoint; the context is the provider's until then.
         let code = unsafe {
             match (*(*ep.at()).rma).read {

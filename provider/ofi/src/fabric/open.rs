@@ -48,7 +48,7 @@ impl Fabric {
             who: vec![0; SENDS],
             kept: vec![false; SENDS],
             keeps: 0,
-            sent_alone: 0,
+            only_sent: 0,
             unposted: (0..RECEIVES).collect(),
             most,
             name: name.to_owned(),

@@ -1,48 +1,39 @@
 //! What is done with what comes by either way, and with time.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use link_api::{Event, Frame, Gone, PeerId, RmaLink};
 use wire::session::{Control, MOST_ADDRESS, Mark};
 
 use crate::below::{Below, Buffer, Did, NotSent};
 use crate::channel::{Came, Said, Sort, Spoilt, name_in};
-use crate::link::{OfiLink, Out};
+use crate::link::OfiLink;
 use crate::peer::Stage;
 
-/// Of so many looks, all but one are at the fabric alone.
-const ROUND: u32 = 32;
 /// Messages taken in one go.
 const BATCH: usize = 64;
 /// Longest control message.
 const CONTROL: usize = 128 + MOST_ADDRESS;
-/// How long what a peer has sent before it ended may take.
-const LATE: Duration = Duration::from_secs(2);
 
 impl<B: RmaLink, F: Below> OfiLink<B, F> {
-    /// Looks for something to do.
-    pub(crate) fn look(&mut self) {
+    /// Does what there is to do in one poll.
+    pub(crate) fn poll_some(&mut self) {
         self.read_some();
-        self.looks = self.looks.wrapping_add(1);
-        let restless = !self.restless.is_empty() || !self.saying.is_empty();
+        self.turns.count();
+        let restless = self.peers.has_restless() || !self.saying.is_empty();
         if restless {
             self.tend_all();
         }
-        if restless
-            || self.below.is_none()
-            || self.by_base > 0
-            || self.looks % ROUND == 0
-            || self.lame.is_some()
-        {
-            self.look_at_base();
+        if restless || self.below.is_none() || self.peers.use_base() || self.turns.is_for_base() {
+            self.poll_base();
         }
     }
 
-    /// Likewise, at all there is.
-    pub(crate) fn look_at_all(&mut self) {
+    /// Does all that there is to do.
+    pub(crate) fn poll_all(&mut self) {
         self.read_below();
         self.tend_all();
-        self.look_at_base();
+        self.poll_base();
     }
 
     /// Takes all that has come by the fabric, or much of it.
@@ -50,18 +41,19 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         self.read(true);
     }
 
-    /// Likewise, until there is something to hand out, which is not to wait for another call of the provider.
+    /// Takes what has come by the fabric until there is something to poll, which is not to wait for another
+    /// call of the provider.
     fn read_some(&mut self) {
         self.read(false);
     }
 
     fn read(&mut self, all: bool) {
         for _ in 0..BATCH {
-            let Some(below) = self.below.as_mut().filter(|_| !self.failed) else { return };
-            let next = match self.reading.stash.pop_front() {
+            let Some(below) = self.below.as_mut().filter(|_| !self.provider.has_failed()) else { return };
+            let next = match self.reading.take_stashed() {
                 Some(did) => Some(did),
                 None if all => below.poll(),
-                None if self.out.is_empty() => below.poll_soon(),
+                None if self.inbox.is_empty() => below.poll_soon(),
                 None => below.poll_taken(),
             };
             match next {
@@ -79,28 +71,28 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     fn came(&mut self, buffer: Buffer, len: usize) {
         let Some(below) = &mut self.below else { return };
         let bytes = &below.bytes(buffer)[..len];
-        let window = self.window;
+        let window = self.provider.window();
         let mark = bytes.first_chunk().map(Mark::decode);
-        let at = mark.and_then(|mark| self.peers.get_mut(mark.slot as usize).map(|at| (mark, at)));
+        let at = mark.and_then(|mark| self.peers.get_mut(PeerId(mark.slot)).map(|at| (mark, at)));
         let Some((mark, at)) =
-            at.filter(|(mark, at)| mark.generation == at.generation && at.announced.is_some())
+            at.filter(|(mark, at)| mark.generation == at.generation && at.meeting.is_announced())
         else {
             // Of one that ended meanwhile, or a stranger's.
             return below.give_back(buffer);
         };
         let peer = PeerId(mark.slot);
         let Some(channel) = &mut at.channel else {
-            if at.stage == Stage::Meeting && at.early.is_none() && bytes.len() <= CONTROL {
-                at.early = Some(bytes.to_vec());
+            if at.stage == Stage::Meeting && bytes.len() <= CONTROL {
+                at.meeting.keep_early(bytes);
             }
             return below.give_back(buffer);
         };
         if mark.number == 0 && channel.is_first_again(bytes) {
             // Its answer is sent again, too.
-            let answered = at.stage == Stage::Meeting && !at.pong_due;
+            let answered = at.stage == Stage::Meeting && !at.meeting.owes_pong();
             below.give_back(buffer);
             if answered {
-                at.again = Some(Instant::now());
+                at.first.repeat_now();
                 self.note_restless(peer);
                 self.tend(peer);
             }
@@ -114,18 +106,18 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 return self.spoil(peer, why);
             }
         }
-        while let Some(bytes) = self.peers[peer.0 as usize].channel.as_mut().and_then(|c| c.next_early()) {
+        while let Some(bytes) = self.peers[peer].channel.as_mut().and_then(|c| c.next_early()) {
             self.take(peer, Came::Copy(bytes));
         }
     }
 
     /// Takes the next message of a peer.
     fn take(&mut self, peer: PeerId, came: Came) {
-        let at = &mut self.peers[peer.0 as usize];
+        let at = &mut self.peers[peer];
         let Some(channel) = &mut at.channel else { return came.give_back(self.below.as_mut()) };
         let found = channel.open(came.bytes(self.below.as_ref()));
         if found == Ok(Sort::Frame) {
-            self.out.push_back(Out::Frame(peer, at.generation, came));
+            self.inbox.push_frame(peer, at.generation, came);
             // It may be quicker than the word that it can come.
             if at.stage == Stage::Meeting {
                 self.hear_frame(peer);
@@ -139,7 +131,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// What came before the peer's announce.
     pub(crate) fn take_early(&mut self, peer: PeerId, bytes: &[u8]) {
-        let Some(channel) = &mut self.at(peer).channel else { return };
+        let Some(channel) = &mut self.peers.at(peer).channel else { return };
         let first = bytes.first_chunk().map(Mark::decode).is_some_and(|mark| mark.number == 0);
         let found = if first { channel.open(bytes) } else { Err(Spoilt("its number is not the first")) };
         match found {
@@ -150,18 +142,18 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// A message that is no frame was taken.
     fn took(&mut self, peer: PeerId, found: Result<Sort, Spoilt>, name: Option<u64>) {
-        let at = &mut self.peers[peer.0 as usize];
+        let at = &mut self.peers[peer];
         if let Some(channel) = &mut at.channel {
             channel.note_done();
         }
         match found {
             Ok(Sort::Ping) => {
-                at.pong_due = true;
+                at.meeting.owe_pong();
                 self.note_restless(peer);
                 self.tend(peer);
             }
             Ok(Sort::Pong) => self.hear_pong(peer),
-            Ok(Sort::Room | Sort::Frame) => self.tell_room(peer),
+            Ok(Sort::Room | Sort::Frame) => self.send_room(peer),
             Ok(sort @ (Sort::Revoke | Sort::Left | Sort::Renew | Sort::Cut | Sort::Ended)) => match name {
                 Some(name) => self.hear_of_memory(peer, sort, name),
                 None => self.spoil(peer, "what it says of memory makes no sense"),
@@ -170,45 +162,41 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
     }
 
-    /// Tells a peer of room if it may lack it.
-    pub(crate) fn tell_room(&mut self, peer: PeerId) {
-        let window = self.window;
-        let (Some(below), Some(at)) = (&mut self.below, self.peers.get_mut(peer.0 as usize)) else { return };
+    /// Reports room to a peer that may lack it.
+    pub(crate) fn send_room(&mut self, peer: PeerId) {
+        let window = self.provider.window();
+        let (Some(below), Some(at)) = (&mut self.below, self.peers.get_mut(peer)) else { return };
         let Some(channel) = at.channel.as_mut().filter(|c| c.owes_room(window)) else { return };
-        at.room_due = channel.send(below, Said::short(Sort::Room, &[])).is_err();
-        if at.room_due {
+        let room_due = channel.send(below, Said::short(Sort::Room, &[])).is_err();
+        at.upkeep.set_room_due(room_due);
+        if room_due {
             self.note_restless(peer);
         }
     }
 
     fn tend_all(&mut self) {
-        self.flush();
-        for peer in std::mem::take(&mut self.restless) {
+        self.saying.flush(&mut self.base);
+        for peer in self.peers.take_restless() {
             self.tend(peer);
-            let at = &mut self.peers[peer.0 as usize];
-            at.listed = at.is_restless();
-            // Those that are listed already are not listed again.
-            if at.listed {
-                self.restless.push(peer);
-            }
+            self.peers.keep_restless(peer);
         }
         self.set_timer();
     }
 
     /// Does for a peer what is due.
     pub(crate) fn tend(&mut self, peer: PeerId) {
-        let at = &mut self.peers[peer.0 as usize];
-        at.full = false;
+        let at = &mut self.peers[peer];
+        at.upkeep.set_full(false);
         // After a failure there is a pause.
-        let pauses = at.stage == Stage::Meeting && at.again.is_some_and(|again| Instant::now() < again);
+        let pauses = at.stage == Stage::Meeting && at.first.pauses();
         let (mut refused, mut first) = (None, false);
         if let (Some(below), Some(channel)) = (&mut self.below, &mut at.channel) {
-            for (sort, due) in [(Sort::Ping, &mut at.ping_due), (Sort::Pong, &mut at.pong_due)] {
+            for (sort, due) in at.meeting.messages() {
                 if !*due || pauses {
                     continue;
                 }
                 match channel.send(below, Said::short(sort, &[])) {
-                    Ok(()) => (*due, first) = (false, first || channel.sent == 1),
+                    Ok(()) => (*due, first) = (false, first || channel.sent() == 1),
                     Err(NotSent::Busy | NotSent::Fault) => {}
                     Err(NotSent::Error(why)) => refused = Some(why),
                 }
@@ -223,48 +211,39 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
         if first {
             self.note_first_sent(peer);
-        } else if !at.ping_due && !at.pong_due {
+        } else if !at.meeting.owes_message() {
             self.repeat_first(peer);
         }
-        let at = &mut self.peers[peer.0 as usize];
-        if at.room_due {
-            at.room_due = false;
-            self.tell_room(peer);
+        let at = &mut self.peers[peer];
+        if at.upkeep.take_room_due() {
+            self.send_room(peer);
         }
-        self.tell_of_memory(peer);
-        let at = &mut self.peers[peer.0 as usize];
-        if let Some((sent, false)) = at.bye {
-            if at.is_complete() {
-                at.bye = Some((sent, true));
-                self.say(peer, &Control::ByeHeard);
-            }
+        self.send_notes(peer);
+        let at = &mut self.peers[peer];
+        if at.farewell.owes_answer() && at.is_complete() {
+            at.farewell.answer();
+            self.say(peer, &Control::ByeHeard);
         }
-        let (now, at) = (Instant::now(), &mut self.peers[peer.0 as usize]);
-        if at.until.is_some_and(|until| until <= now) {
-            at.until = None;
-            let why = if at.theirs.is_some() {
-                "no message gets there and back"
-            } else {
-                "it says nothing of a fabric"
-            };
+        let (now, at) = (Instant::now(), &mut self.peers[peer]);
+        if let Some(why) = at.meeting.take_overdue(now) {
             return self.refuse(peer, why);
         }
-        if at.broken.is_some_and(|until| until <= now) {
+        if at.end.is_overdue(now) {
             self.cut(peer, Some(Gone::Reset));
         }
     }
 
     /// Takes what has come by connections.
-    pub(crate) fn look_at_base(&mut self) {
-        if let Some((peer, why, until)) = self.lame {
-            if !self.at(peer).is_complete() && Instant::now() < until {
+    pub(crate) fn poll_base(&mut self) {
+        if let Some((peer, why, until)) = self.turns.awaited() {
+            if !self.peers.at(peer).is_complete() && Instant::now() < until {
                 return;
             }
-            self.lame = None;
+            self.turns.stop_waiting();
             self.finish(peer, why);
         }
         for _ in 0..BATCH {
-            if self.base_busy || self.lame.is_some() {
+            if self.inbox.is_base_busy() || self.turns.is_waiting() {
                 return;
             }
             match self.base.poll() {
@@ -272,7 +251,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 Some(Event::Frame(frame)) => self.came_by_base(frame),
                 Some(Event::Closed(peer, why)) => self.closed(peer, why),
                 Some(Event::PathChanged(peer)) if !self.goes_by_base(peer) => {}
-                Some(event) => self.out.push_back(Out::Event(event)),
+                Some(event) => self.inbox.push_event(event),
             }
         }
     }
@@ -289,92 +268,90 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 None => self.spoil(from, "what it says makes no sense"),
             };
         }
-        if !self.goes_by_base(from) && self.at(from).stage != Stage::Fabric {
+        if !self.goes_by_base(from) && self.peers.at(from).stage != Stage::Fabric {
             self.fall_back(from, "its frames come by tcp");
             if !self.goes_by_base(from) {
                 return self.base.release(frame);
             }
         }
-        self.base_busy = true;
-        self.out.push_back(Out::Base(frame));
+        self.inbox.push_base(frame);
     }
 
     /// A connection has ended.
     fn closed(&mut self, peer: PeerId, why: Gone) {
         // What it sent before is there, or under way.
         self.read_below();
-        let at = self.at(peer);
-        let why = at.why.take().unwrap_or(why);
+        let at = self.peers.at(peer);
+        let why = at.end.take_why(why);
         if at.channel.is_some() && !at.is_complete() && why == Gone::Reset {
-            self.lame = Some((peer, why, Instant::now() + LATE));
+            self.turns.wait_for(peer, why);
             return self.set_timer();
         }
         self.finish(peer, why);
     }
 
-    /// The end of a peer is told of.
+    /// The end of a peer is to be reported.
     fn finish(&mut self, peer: PeerId, why: Gone) {
         // What the connection has lost of the way to agree on a fabric is no frame.
         let lost = self.base.keeps(peer);
-        self.at(peer).losing |= lost && self.at(peer).stage == Stage::Base;
+        let losing = lost && self.peers.at(peer).stage == Stage::Base;
+        self.peers.at(peer).end.lose(losing);
         self.reset(peer);
-        let at = self.at(peer);
-        at.lost = std::mem::take(&mut at.losing);
-        at.ending += 1;
-        self.out.push_back(Out::Event(Event::Closed(peer, why)));
+        self.peers.at(peer).end.begin();
+        self.inbox.push_event(Event::Closed(peer, why));
     }
 
-    /// Whether there is something to poll for, or room for a frame that found none: that is told once, if
-    /// `told`.
-    pub(crate) fn has_something(&mut self, told: bool) -> bool {
-        if self.held.is_some() || !self.out.is_empty() || !self.reading.stash.is_empty() {
+    /// Whether there is something to poll for, or room for a frame that found none: that is reported once, if
+    /// `once`.
+    pub(crate) fn has_something(&mut self, once: bool) -> bool {
+        if self.inbox.held().is_some() || !self.inbox.is_empty() || self.reading.has_stashed() {
             return true;
         }
         let mut served = false;
-        for peer in std::mem::take(&mut self.wanting) {
+        for peer in self.peers.take_wanting() {
             let is_served = self.is_served(peer);
             served |= is_served;
-            let at = self.at(peer);
-            at.wants &= !(is_served && told);
-            if at.wants {
-                self.wanting.push(peer);
-            }
+            self.peers.keep_wanting(peer, is_served && once);
         }
         served
     }
 
     /// Whether what a send found lacking is there now, or the certainty that it will not be.
     fn is_served(&self, peer: PeerId) -> bool {
-        let Some(at) = self.known(peer) else { return true };
+        let Some(at) = self.peers.get(peer) else { return true };
         match (at.stage, &at.channel) {
-            (Stage::Fabric, Some(channel)) => at.broken.is_none() && !at.full && channel.has_much_room(),
+            (Stage::Fabric, Some(channel)) => {
+                !at.end.is_broken() && !at.upkeep.is_full() && channel.has_much_room()
+            }
             (Stage::Meeting, _) => false,
-            // The connection tells, until it is there.
+            // The connection reports it, until it is there.
             (Stage::Idle, _) => self.base.is_connected(peer),
             _ => true,
         }
     }
 
-    /// Does what is to be done without a caller. What comes of it is told by a later
-    /// [`Link::poll`](link_api::Link::poll), and [`Link::wait_fd`](link_api::Link::wait_fd) tells a sleeper
-    /// that there is something.
+    /// Does what is to be done without a caller. What comes of it is returned by a later
+    /// [`Link::poll`](link_api::Link::poll), and [`Link::wait_fd`](link_api::Link::wait_fd) wakes a sleeper
+    /// if there is something.
     pub fn progress(&mut self) {
-        self.look_at_all();
-        if !self.armed {
+        self.poll_all();
+        if !self.sleep.is_armed() {
             return;
         }
-        // What the connections tell but once is to be told by the next `arm`, whatever is polled before.
-        self.nudged |= !self.may_sleep();
-        if self.nudged || self.has_something(false) {
-            self.armed = false;
-            self.bell.ring();
+        // What the connections report but once is to be reported by the next `arm`, whatever is polled
+        // before.
+        let nudged = !self.may_sleep();
+        if self.sleep.nudge(nudged) || self.has_something(false) {
+            self.sleep.wake();
         }
     }
 
-    /// Whether both ways tell of what comes.
+    /// Whether both ways wake a sleeper for what arrives.
     pub(crate) fn may_sleep(&mut self) -> bool {
         let base = self.base.arm();
-        let below = self.unseen || self.failed || self.below.as_mut().is_none_or(F::try_wait);
+        let below = self.sleep.is_unseen()
+            || self.provider.has_failed()
+            || self.below.as_mut().is_none_or(F::try_wait);
         base && below
     }
 }

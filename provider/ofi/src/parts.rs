@@ -1,0 +1,9 @@
+//! The parts of an [`OfiLink`](crate::OfiLink): each owns its state.
+
+pub(crate) mod inbox;
+pub(crate) mod peers;
+pub(crate) mod provider;
+pub(crate) mod reading;
+pub(crate) mod saying;
+pub(crate) mod sleep;
+pub(crate) mod turns;

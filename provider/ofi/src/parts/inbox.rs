@@ -1,0 +1,183 @@
+//! What has arrived by either way, and is not polled or not released yet.
+
+use std::collections::VecDeque;
+
+use link_api::{Event, Frame, OpId, PeerId, RmaLink};
+
+use crate::below::Below;
+use crate::channel::{BEFORE, Came};
+use crate::parts::peers::Peers;
+
+/// The frame at hand.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// Of the fabric: the peer, which generation of it, and where it is.
+    Fabric(PeerId, u32, Came),
+    /// Of the connection, as that knows it.
+    Base(Frame),
+}
+
+/// What the next poll returns.
+#[derive(Debug)]
+enum Out {
+    Event(Event),
+    /// A frame by the fabric: from which generation of which peer, and where it is.
+    Frame(PeerId, u32, Came),
+    /// One by the connection, which is not polled until it is released.
+    Base(Frame),
+}
+
+/// The events and frames to be polled, and the frame at hand.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    queue: VecDeque<Out>,
+    held: Option<Held>,
+    /// A frame of the connection is in `queue`, or held.
+    base_busy: bool,
+}
+
+impl Inbox {
+    /// Whether there is nothing to poll.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// The frame at hand.
+    #[inline]
+    pub(crate) fn held(&self) -> Option<&Held> {
+        self.held.as_ref()
+    }
+
+    /// The frame at hand, which is released.
+    #[inline]
+    pub(crate) fn take_held(&mut self) -> Option<Held> {
+        self.held.take()
+    }
+
+    /// A frame of the connection is queued or held, so that there is no other one.
+    #[inline]
+    pub(crate) fn is_base_busy(&self) -> bool {
+        self.base_busy
+    }
+
+    pub(crate) fn push_event(&mut self, event: Event) {
+        self.queue.push_back(Out::Event(event));
+    }
+
+    /// A frame by the fabric: from which generation of which peer, and where it is.
+    #[inline]
+    pub(crate) fn push_frame(&mut self, from: PeerId, generation: u32, came: Came) {
+        self.queue.push_back(Out::Frame(from, generation, came));
+    }
+
+    /// A frame by the connection.
+    pub(crate) fn push_base(&mut self, frame: Frame) {
+        self.base_busy = true;
+        self.queue.push_back(Out::Base(frame));
+    }
+
+    /// The next event; a frame is at hand then.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<Event> {
+        Some(match self.queue.pop_front()? {
+            Out::Event(event) => event,
+            Out::Frame(from, generation, came) => {
+                let len = came.len() - BEFORE;
+                self.held = Some(Held::Fabric(from, generation, came));
+                Event::Frame(Frame { from, len, slot: 0 })
+            }
+            Out::Base(frame) => {
+                let event = Event::Frame(Frame { from: frame.from, len: frame.len, slot: 0 });
+                self.held = Some(Held::Base(frame));
+                event
+            }
+        })
+    }
+
+    /// Whether the next event is a frame from this peer.
+    #[inline]
+    pub(crate) fn is_next_from(&self, from: PeerId) -> bool {
+        match self.queue.front() {
+            Some(Out::Frame(peer, ..)) => *peer == from,
+            Some(Out::Base(frame)) => frame.from == from,
+            _ => false,
+        }
+    }
+
+    /// The end of this operation is not reported.
+    pub(crate) fn drop_done(&mut self, op: OpId) {
+        self.queue.retain(|out| !matches!(out, Out::Event(Event::Done(known, _)) if *known == op));
+    }
+
+    /// Releases a frame of the connection.
+    pub(crate) fn release_base<B: RmaLink>(&mut self, base: &mut B, frame: Frame) {
+        base.release(frame);
+        self.base_busy = false;
+    }
+
+    /// Releases the frame at hand if it is the connection's.
+    pub(crate) fn release_held_base<B: RmaLink>(&mut self, base: &mut B) {
+        if let Some(Held::Base(frame)) = self.held.take() {
+            self.release_base(base, frame);
+        }
+    }
+
+    /// Releases what arrived from a peer, and was not polled.
+    pub(crate) fn drop_frames_of<B: RmaLink, F: Below>(
+        &mut self,
+        peer: PeerId,
+        base: &mut B,
+        below: &mut Option<F>,
+    ) {
+        for out in std::mem::take(&mut self.queue) {
+            match out {
+                Out::Frame(from, _, came) if from == peer => came.give_back(below.as_mut()),
+                Out::Base(frame) if frame.from == peer => self.release_base(base, frame),
+                out => self.queue.push_back(out),
+            }
+        }
+    }
+
+    /// Releases all that was not polled.
+    pub(crate) fn drop_all<B: RmaLink, F: Below>(&mut self, base: &mut B, below: &mut Option<F>) {
+        for out in std::mem::take(&mut self.queue) {
+            match out {
+                Out::Frame(_, _, came) => came.give_back(below.as_mut()),
+                Out::Base(frame) => self.release_base(base, frame),
+                Out::Event(_) => {}
+            }
+        }
+    }
+
+    /// Copies what was not polled, so that more can arrive.
+    pub(crate) fn set_aside<B: RmaLink, F: Below>(
+        &mut self,
+        peers: &Peers,
+        base: &mut B,
+        below: &mut Option<F>,
+    ) {
+        for out in &mut self.queue {
+            let copy = match out {
+                Out::Frame(from, generation, came @ Came::Buffer(..)) => {
+                    (*from, *generation, Came::Copy(came.bytes(below.as_ref()).into()))
+                }
+                // A frame by the connection is polled like one by the fabric of a peer that has no channel.
+                Out::Base(frame) => {
+                    let mut bytes = vec![0; BEFORE + frame.len];
+                    base.read(frame, 0, &mut bytes[BEFORE..]);
+                    (frame.from, peers[frame.from].generation, Came::Copy(bytes.into()))
+                }
+                _ => continue,
+            };
+            match std::mem::replace(out, Out::Frame(copy.0, copy.1, copy.2)) {
+                Out::Frame(_, _, came) => came.give_back(below.as_mut()),
+                Out::Base(frame) => {
+                    base.release(frame);
+                    self.base_busy = false;
+                }
+                Out::Event(_) => {}
+            }
+        }
+    }
+}

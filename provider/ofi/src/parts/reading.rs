@@ -1,0 +1,247 @@
+//! Reads of peers' memory that are not over.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use hmem::Span;
+use link_api::{OpId, Patience, PeerId};
+
+use crate::below::{Below, Dest, Did, NotSent};
+use crate::lent::ALL;
+
+/// A piece of a read: one at the peer, and one here.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    pub(crate) from: Dest,
+    pub(crate) key: u64,
+    pub(crate) at: u64,
+    pub(crate) into: Span,
+}
+
+/// A read that is not over.
+#[derive(Debug)]
+pub(crate) struct Op {
+    pub(crate) id: OpId,
+    pub(crate) peer: PeerId,
+    pub(crate) request: u64,
+    /// The last generation of the peer's memory that it reads.
+    pub(crate) generation: u64,
+    /// What was not posted yet.
+    pub(crate) queue: VecDeque<Piece>,
+    /// Pieces that are under way.
+    pub(crate) flying: usize,
+    pub(crate) failed: bool,
+    /// Its end is not reported.
+    pub(crate) mute: bool,
+    /// It is to be over, and is ended if it is not by then.
+    pub(crate) until: Option<Instant>,
+}
+
+impl Op {
+    pub(crate) fn is_over(&self) -> bool {
+        self.flying == 0 && self.queue.is_empty()
+    }
+
+    /// Whether it reads memory of a request of this peer's, or of [`ALL`].
+    pub(crate) fn is_of(&self, peer: PeerId, request: u64) -> bool {
+        self.peer == peer && (request == ALL || self.request == request)
+    }
+}
+
+/// Reads of peers' memory.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    /// Longest one, if there are any.
+    most: Option<usize>,
+    ops: Vec<Op>,
+    /// Requests that peers have taken back, which are answered when no memory is read by them any more.
+    leaving: Vec<(PeerId, u64)>,
+    /// How many were started.
+    number: u64,
+    /// What a provider has reported while only the end of a read was awaited.
+    stash: VecDeque<Did>,
+    patience: Patience,
+    /// How often what is lent was ended.
+    generation: u64,
+}
+
+impl Reading {
+    pub(crate) fn new(most: Option<usize>) -> Reading {
+        Reading {
+            most,
+            ops: Vec::new(),
+            leaving: Vec::new(),
+            number: 0,
+            stash: VecDeque::new(),
+            patience: Patience::Second,
+            generation: 0,
+        }
+    }
+
+    /// Whether some are to be posted, or ended, at a time that no descriptor reports.
+    #[inline]
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.ops.iter().any(|op| !op.queue.is_empty() || op.until.is_some())
+    }
+
+    /// Longest one, if there are any.
+    pub(crate) fn most(&self) -> Option<usize> {
+        self.most
+    }
+
+    pub(crate) fn patience(&self) -> Patience {
+        self.patience
+    }
+
+    pub(crate) fn set_patience(&mut self, patience: Patience) {
+        self.patience = patience;
+    }
+
+    /// How often what is lent was ended.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// What is lent is ended; in which generation it was lent.
+    pub(crate) fn end_generation(&mut self) -> u64 {
+        self.generation += 1;
+        self.generation - 1
+    }
+
+    /// Keeps what a provider has reported for the next poll.
+    pub(crate) fn stash(&mut self, did: Did) {
+        self.stash.push_back(did);
+    }
+
+    #[inline]
+    pub(crate) fn take_stashed(&mut self) -> Option<Did> {
+        self.stash.pop_front()
+    }
+
+    #[inline]
+    pub(crate) fn has_stashed(&self) -> bool {
+        !self.stash.is_empty()
+    }
+
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// Whether one of these is not over.
+    pub(crate) fn any(&self, which: impl Fn(&Op) -> bool) -> bool {
+        self.ops.iter().any(which)
+    }
+
+    /// The number of the next one.
+    pub(crate) fn next_number(&mut self) -> u64 {
+        self.number += 1;
+        self.number - 1
+    }
+
+    /// One begins.
+    pub(crate) fn push(&mut self, op: Op) {
+        self.ops.push(op);
+    }
+
+    /// Posts what can be posted; whether one is over.
+    pub(crate) fn post<F: Below>(&mut self, below: &mut Option<F>) -> bool {
+        let mut some_over = false;
+        for op in &mut self.ops {
+            let Some(below) = below else { break };
+            while let Some(piece) = op.queue.front() {
+                match below.read(op.id.0, piece.from, (piece.key, piece.at), piece.into) {
+                    Ok(()) => {
+                        op.queue.pop_front();
+                        op.flying += 1;
+                    }
+                    // Another peer's may be posted nevertheless: this one may be connecting, or gone.
+                    Err(NotSent::Busy) => break,
+                    Err(why) => {
+                        log::debug!("a read cannot be posted: {why:?}");
+                        op.queue.clear();
+                        op.failed = true;
+                    }
+                }
+            }
+            some_over |= op.is_over();
+        }
+        some_over
+    }
+
+    /// A piece of a read is over: whether the whole read is, and of which peer and generation it is.
+    pub(crate) fn count(&mut self, who: u64, ok: bool) -> Option<(bool, PeerId, u64)> {
+        let op = self.ops.iter_mut().find(|op| op.id.0 == who)?;
+        op.flying = op.flying.saturating_sub(1);
+        if !ok {
+            op.failed = true;
+            op.queue.clear();
+        }
+        Some((op.is_over(), op.peer, op.generation))
+    }
+
+    /// All that are under way have ended before their time: of which peers and generations they were.
+    pub(crate) fn cut(&mut self) -> Vec<(PeerId, u64)> {
+        let mut owners = Vec::new();
+        for op in self.ops.iter_mut().filter(|op| op.flying > 0) {
+            (op.flying, op.failed) = (0, true);
+            op.queue.clear();
+            owners.push((op.peer, op.generation));
+        }
+        owners
+    }
+
+    /// Removes those that are over; each that is to be reported is, with its outcome.
+    pub(crate) fn remove_over(&mut self, mut report: impl FnMut(OpId, bool)) {
+        self.ops.retain(|op| {
+            if op.is_over() && !op.mute {
+                report(op.id, !op.failed);
+            }
+            !op.is_over()
+        });
+    }
+
+    /// Posts no more of some, which have failed then, or if `failed`, and are to be over by then.
+    pub(crate) fn let_end(&mut self, which: impl Fn(&Op) -> bool, failed: bool, until: Instant) {
+        for op in self.ops.iter_mut().filter(|op| which(op)) {
+            op.failed |= failed || !op.queue.is_empty();
+            op.queue.clear();
+            op.until.get_or_insert(until);
+        }
+    }
+
+    /// Posts no more of some, which have failed; whether there are any.
+    pub(crate) fn fail(&mut self, which: impl Fn(&Op) -> bool, reports: bool) -> bool {
+        let mut found = false;
+        for op in self.ops.iter_mut().filter(|op| which(op)) {
+            op.queue.clear();
+            (op.failed, op.mute, found) = (true, !reports, true);
+        }
+        found
+    }
+
+    /// A peer has taken a request back, and is answered when no memory is read by it any more.
+    pub(crate) fn leave(&mut self, peer: PeerId, request: u64) {
+        if !self.leaving.contains(&(peer, request)) {
+            self.leaving.push((peer, request));
+        }
+    }
+
+    /// The requests that peers have taken back, and by which no memory is read any more.
+    pub(crate) fn take_left(&mut self) -> Vec<(PeerId, u64)> {
+        if self.leaving.is_empty() {
+            return Vec::new();
+        }
+        let ops = &self.ops;
+        let (stay, left) = std::mem::take(&mut self.leaving)
+            .into_iter()
+            .partition(|(peer, request)| ops.iter().any(|op| op.is_of(*peer, *request)));
+        self.leaving = stay;
+        left
+    }
+
+    /// A peer gets no answer any more.
+    pub(crate) fn forget_leaving(&mut self, peer: PeerId) {
+        self.leaving.retain(|(of, _)| *of != peer);
+    }
+}
