@@ -15,7 +15,7 @@
 # anything failed.
 . "$(dirname "$0")/lib.sh"
 
-parts='kill reopen bye errors unmapped given fence storm farstorm hostile progress crowd users neighbour soak leaks'
+parts='kill reopen busy bye errors unmapped given fence storm farstorm hostile progress crowd users neighbour soak leaks'
 out=$WORK/faults
 bin=$out/bin
 long=${LONG:-0}
@@ -77,6 +77,15 @@ part_reopen() {
     compile reopen
     for cma in 1 0; do
         check "reopen cma=$cma" "$(pick 120 600)" env FI_STRAIT_CMA=$cma "$bin/reopen" "$(pick 2 50)"
+    done
+}
+
+# A program whose every read of its queue finds an entry, over shared memory, sockets and another provider.
+part_busy() {
+    local links
+    compile busy
+    for links in shm tcp ofi:tcp; do
+        check "busy $links" "$(pick 60 60)" env FI_STRAIT_LINKS=$links "$bin/busy"
     done
 }
 

@@ -28,6 +28,8 @@ const DEFAULT_SIZE: usize = 8192;
 const PATIENCE: u32 = 4096;
 /// Most messages taken in by one read that finds the queue empty.
 const BATCH: usize = 32;
+/// After so many reads in a row that found the queue filled the next one makes progress all the same.
+const TAKEN_IN_A_ROW: u32 = 3;
 /// Work with messages that no receive is for (`Domain::kept`) after which a read looks at no further ring,
 /// but says that there is nothing. No sleep begins there: to arm an endpoint is to look at its rings.
 const DETOURS: u32 = 128;
@@ -53,6 +55,8 @@ pub(crate) struct CqFid {
     batch: AtomicUsize,
     /// Counts reads that found nothing.
     empty: AtomicU32,
+    /// Reads in a row that took what was there, and made no progress.
+    taken: AtomicU32,
     /// A device reads it.
     pub xpu: Option<xpu::Queue>,
 }
@@ -117,9 +121,11 @@ impl CqFid {
                 // SAFETY: the caller's promise.
                 return unsafe { self.read_any(engine, buf, count, from) };
             }
+            self.progress_at_last(&mut engine);
             // SAFETY: the caller's promise.
             return unsafe { self.take(engine, buf, count, from) };
         }
+        self.taken.store(0, Ordering::Relaxed);
         // No ring is looked at: there is nothing to wait for.
         if engine.rests() {
             engine.leave();
@@ -165,6 +171,25 @@ impl CqFid {
         }
         self.batch.store(if n == batch { (2 * n).min(BATCH) } else { n }, Ordering::Relaxed);
         Ok(n)
+    }
+
+    /// A read that finds entries takes them, and makes no progress. So that a program hears of its peers
+    /// whose every read finds the completion of what it has just posted, one of some such reads in a row
+    /// makes progress first.
+    #[inline(always)]
+    fn progress_at_last(&self, engine: &mut Guard<'_>) {
+        let taken = self.taken.load(Ordering::Relaxed);
+        if taken < TAKEN_IN_A_ROW {
+            return self.taken.store(taken + 1, Ordering::Relaxed);
+        }
+        self.progress_between(engine);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn progress_between(&self, engine: &mut Guard<'_>) {
+        self.taken.store(0, Ordering::Relaxed);
+        engine.progress();
     }
 
     /// Takes entries of a queue that has some, and is asked for one at least.
@@ -362,6 +387,7 @@ pub(crate) unsafe fn open_for(
         signalled: AtomicBool::new(false),
         signalled_fd: AtomicBool::new(false),
         batch: AtomicUsize::new(1),
+        taken: AtomicU32::new(0),
         empty: AtomicU32::new(0),
         xpu,
     }));

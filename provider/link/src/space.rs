@@ -113,6 +113,28 @@ fn is_thread(pid: i32, tid: i32) -> io::Result<()> {
     if found { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// How long a process lives on at most whose threads have all ended by pthread_exit(3): no other thread than
+/// a keeper is left to call exit(3).
+const LAST_THREAD: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Whether the calling thread is the last one; `None` where /proc does not say.
+fn is_last() -> Option<bool> {
+    // SAFETY: gettid(2) touches no memory.
+    let own = unsafe { libc::syscall(libc::SYS_gettid) }.to_string();
+    for thread in std::fs::read_dir("/proc/self/task").ok()? {
+        let thread = thread.ok()?;
+        if thread.file_name().to_str() == Some(&own) {
+            continue;
+        }
+        // A first thread that has ended stays there: pid (name) state ...
+        let stat = std::fs::read_to_string(thread.path().join("stat")).ok()?;
+        if !stat.rsplit_once(") ")?.1.starts_with(['Z', 'X']) {
+            return Some(false);
+        }
+    }
+    Some(true)
+}
+
 /// Starts a keeper: its tid, 0 if that cannot be.
 fn keep() -> i32 {
     let (say, hear) = mpsc::channel();
@@ -130,8 +152,12 @@ fn keep() -> i32 {
         // SAFETY: gettid(2) touches no memory.
         let _ = say.send(unsafe { libc::syscall(libc::SYS_gettid) } as i32);
         loop {
-            // SAFETY: pause(2) touches no memory.
-            unsafe { libc::pause() };
+            std::thread::sleep(LAST_THREAD);
+            if is_last() == Some(true) {
+                // SAFETY: exit(3), which the last thread of a program ends in: this one is none of the
+                // program's.
+                unsafe { libc::exit(0) };
+            }
         }
     };
     let started = std::thread::Builder::new().name(KEEPER.into()).stack_size(64 << 10).spawn(keeper);

@@ -80,14 +80,15 @@ thread_local! {
 /// Why the last call of this thread failed. Valid until its next.
 #[unsafe(no_mangle)]
 pub extern "C" fn strait_xpu_error() -> *const c_char {
-    WORDS.with_borrow(|w| w.as_ptr())
+    // A thread that ends, as in a handler of atexit(3), has none any more.
+    WORDS.try_with(|w| w.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 /// An errno, and its words for [`strait_xpu_error`].
 fn told<T>(how: Result<T, xpu::Error>) -> Result<T, c_int> {
     how.map_err(|e| {
         let words = CString::new(e.to_string()).unwrap_or_default();
-        WORDS.with_borrow_mut(|w| *w = words);
+        let _ = WORDS.try_with(|w| *w.borrow_mut() = words);
         e.errno()
     })
 }

@@ -6,7 +6,7 @@
 //! together, for a limited time.
 
 use std::sync::Once;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use wire::Addr;
@@ -123,24 +123,38 @@ pub(super) fn stay_at_exit(most: Duration) {
     });
 }
 
+/// The same behind all handlers of atexit(3): those that were registered before an endpoint was opened run
+/// after the handler above, and may send.
+#[used]
+#[cfg(not(any(test, loom, miri)))]
+#[unsafe(link_section = ".fini_array")]
+static AT_FINI: extern "C" fn() = at_exit;
+
 extern "C" fn at_exit() {
+    static IN_VAIN: AtomicBool = AtomicBool::new(false);
+    let wait = || {
+        if !IN_VAIN.load(Ordering::Relaxed) {
+            let most = Duration::from_millis(MOST.load(Ordering::Relaxed));
+            IN_VAIN.store(!wait_at_exit(most), Ordering::Relaxed);
+        }
+    };
     // Nothing is left to be done about a panic.
-    let _ = std::panic::catch_unwind(|| wait_at_exit(Duration::from_millis(MOST.load(Ordering::Relaxed))));
+    let _ = std::panic::catch_unwind(wait);
 }
 
 /// Waits until all that the process has sent to peers is acknowledged; not what it has said to callers that
 /// have not shown that they have the key, of which one could keep it waiting. The connections stay as they
 /// are, for handlers that run after this one; and no lock of an endpoint is taken, which a thread may have
 /// that does not go on. A completed message needs none: all of it was given to the kernel. In a forked child
-/// its parent's descriptors are no sockets.
-fn wait_at_exit(most: Duration) {
+/// its parent's descriptors are no sockets. `false`: the time was over.
+fn wait_at_exit(most: Duration) -> bool {
     let start = Instant::now();
     let mut nap = *NAPS.start();
     loop {
         let mut owed = 0;
         let looked = ipc::each_marked(|fd| owed += sock::owed(&fd));
         if looked && owed == 0 {
-            return;
+            return true;
         }
         let left = most.saturating_sub(start.elapsed());
         if left.is_zero() {
@@ -148,7 +162,7 @@ fn wait_at_exit(most: Duration) {
                 "exit after {} ms with {owed} bytes that were not acknowledged, which may be lost",
                 most.as_millis()
             );
-            return;
+            return false;
         }
         std::thread::sleep(nap.min(left));
         nap = (2 * nap).min(*NAPS.end());

@@ -279,13 +279,14 @@ thread_local! {
 
 /// The words of the last error of this thread.
 pub(super) fn last() -> *const c_char {
-    LAST.with(|last| last.borrow().as_ptr())
+    // A thread that ends, as in a handler of atexit(3), has none any more.
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 #[cold]
 fn fail(error: &Error) -> c_int {
     let text = CString::new(error.to_string()).unwrap_or_default();
-    LAST.with(|last| *last.borrow_mut() = text);
+    let _ = LAST.try_with(|last| *last.borrow_mut() = text);
     // SAFETY: errno is this thread's.
     unsafe { *libc::__errno_location() = error.errno() };
     -error.errno()

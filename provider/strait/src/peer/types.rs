@@ -149,7 +149,8 @@ thread_local! {
 pub(crate) fn told<T>(result: Result<T, Error>) -> Result<T, c_int> {
     result.map_err(|e| {
         let text = e.to_string().replace('\0', " ");
-        LAST.with(|last| *last.borrow_mut() = CString::new(text).unwrap_or_default());
+        // A thread that ends, as in a handler of atexit(3), has none any more.
+        let _ = LAST.try_with(|last| *last.borrow_mut() = CString::new(text).unwrap_or_default());
         e.errno()
     })
 }
@@ -188,7 +189,7 @@ pub(crate) unsafe fn has_size<T>(at: *const T) -> Result<(), c_int> {
 /// what to do. Valid until the next one.
 #[unsafe(no_mangle)]
 pub extern "C" fn strait_p2pmem_error() -> *const c_char {
-    LAST.with(|last| last.borrow().as_ptr())
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 /// # Safety
