@@ -7,7 +7,7 @@ use engine::{CqId, PollFast, Report};
 use libc::{c_char, c_int, c_void};
 use libfabric_sys as fi;
 use link::turns;
-use runtime::{Deadline, Step, Wait, Watched};
+use runtime::{Wait, Watched};
 
 use crate::domain::{DomainFid, Guard, Shared};
 use crate::errno::{self, Errno};
@@ -17,6 +17,7 @@ use crate::xpu::{self, XpuCtxFid};
 
 mod entry;
 mod place;
+mod sread;
 
 use entry::write_error;
 use place::Place;
@@ -260,47 +261,6 @@ impl CqFid {
         if n % turns::TURN == 0 && turns::yields(n, PATIENCE) {
             std::thread::yield_now();
         }
-    }
-
-    /// Reads and, as long as there is too little, sleeps.
-    ///
-    /// # Safety
-    /// As for [`CqFid::read`].
-    unsafe fn sread(
-        &self,
-        buf: *mut c_void,
-        count: usize,
-        from: *mut fi::fi_addr_t,
-        cond: *const c_void,
-        timeout: c_int,
-    ) -> Result<usize, Errno> {
-        if self.style == Style::None {
-            return Err(Errno::NOSYS);
-        }
-        let enough = if self.threshold { cond.addr().clamp(1, count.max(1)) } else { 1 };
-        let entry = entry::size(self.format);
-        let mut n = 0;
-        let ended = self.shared.block(&self.wait, self.style.idle(), Deadline::after_ms(timeout), || {
-            // SAFETY: `n` entries of the caller's `count` are used, and the offsets are theirs.
-            let some = unsafe {
-                let from = if from.is_null() { from } else { from.add(n) };
-                self.read(buf.byte_add(n * entry), count - n, from)
-            };
-            match some {
-                Ok(more) => n += more,
-                Err(Errno::AGAIN) => {}
-                Err(_) if n > 0 => return Step::Done(Ok(n)),
-                Err(e) => return Step::Done(Err(e)),
-            }
-            if n >= enough || (some.is_ok() && count == 0) {
-                return Step::Done(Ok(n));
-            }
-            if self.signalled.swap(false, Ordering::SeqCst) {
-                return Step::Done(if n > 0 { Ok(n) } else { Err(Errno::AGAIN) });
-            }
-            Step::Wait(Watched::Cq(self.id))
-        })?;
-        ended.unwrap_or(if n > 0 { Ok(n) } else { Err(Errno::AGAIN) })
     }
 }
 

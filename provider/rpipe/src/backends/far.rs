@@ -5,7 +5,6 @@
 //! An idle peer's end shows in nothing, so each peer that is known is sent a message now and then, of which
 //! the next goes when the last was received: one that fails tells.
 
-mod leaving;
 mod messages;
 mod op;
 mod options;
