@@ -9,7 +9,7 @@
 #include "fab.h"
 
 /* Messages to the busy one; sends within which each thing has to be seen; between two sends. */
-enum { MESSAGES = 20, SENDS = 400, PAUSE_US = 1000 };
+enum { MESSAGES = 20, SENDS = 2000, PAUSE_US = 1000 };
 
 static struct shared {
 	struct name a, b;
