@@ -9,7 +9,9 @@ use hmem::{Span, total};
 use link_api::{Event, Frame, Gone, Landing, Link, OpId, Path, PeerId, Refused, RmaLink, Standing};
 use wire::Addr;
 
-use super::channel::{Channel, MAX_FRAME};
+use super::channel::connection::Channel;
+use super::channel::pool::MAX_FRAME;
+use super::channel::rails::Rails;
 use super::link::{Held, TcpLink};
 
 /// Most bytes on their way from an endpoint to itself.
@@ -127,11 +129,11 @@ impl Link for TcpLink {
             }
             return Err(self.send_unconnected(to));
         };
-        let (was_blocked, was_unsure) = (channel.blocked, channel.unsure);
-        let striped = head.len() + len >= channel.striped;
+        let (was_blocked, was_unsure) = (channel.is_blocked(), channel.is_unsure());
+        let striped = channel.is_striped(head.len() + len);
         let done = channel.send(head, body, off, len);
         let kept = self.tells_kept && channel.keeps();
-        if was_blocked != channel.blocked {
+        if was_blocked != channel.is_blocked() {
             self.watch_room(to, was_blocked);
         } else if striped {
             self.sync_rails(to);
@@ -211,7 +213,7 @@ impl Link for TcpLink {
             Some(Held::Of(peer, size)) => {
                 debug_assert_eq!((*peer, *size), (frame.from, frame.len));
                 let channel = self.at(*peer).channel.as_ref();
-                channel.map_or(0, |channel| channel.copy_out(*size, off, dst, doff, len))
+                channel.map_or(0, |channel| channel.copy_out((*size, off), dst, doff, len))
             }
             Some(Held::Own(bytes)) => {
                 let rest = bytes.get(off..).unwrap_or_default();
@@ -224,7 +226,7 @@ impl Link for TcpLink {
     fn release(&mut self, _frame: Frame) {
         let Some(Held::Of(peer, len)) = self.held.take() else { return };
         if let Some(channel) = &mut self.peers[peer.0 as usize].channel {
-            let turn = channel.turn;
+            let turn = channel.turn();
             if channel.release(len) {
                 self.note_ready(peer);
             }
@@ -261,7 +263,7 @@ impl Link for TcpLink {
         let op = OpId(self.landings);
         self.landings += 1;
         let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return Landing::Over(false) };
-        let turn = channel.turn;
+        let turn = channel.turn();
         let found = channel.land(op, (frame.len, off), dst, doff, len);
         if found.is_some() || channel.is_at_end() {
             // So that it is known whether there is more.
@@ -322,10 +324,9 @@ impl Link for TcpLink {
     fn has_room_to_spare(&mut self, to: PeerId, _: usize) -> bool {
         let own = self.is_own(to) && 2 * self.own_bytes < OWN;
         let Some(channel) = &mut self.peers[to.0 as usize].channel else { return own };
-        for rail in channel.rails.iter_mut().flat_map(|rails| rails.channels()).filter(|rail| rail.blocked) {
-            rail.flush();
-        }
-        if channel.blocked {
+        let rails = channel.rails_mut().into_iter().flat_map(Rails::channels_mut);
+        rails.filter(|rail| rail.is_blocked()).for_each(Channel::flush);
+        if channel.is_blocked() {
             channel.flush();
             self.watch_room(to, true);
             self.note_ready(to);
@@ -354,9 +355,9 @@ impl Link for TcpLink {
         (at.cut, at.lost) = (true, channel.keeps());
         self.events.extend(channel.lands().map(|op| Event::Done(op, false)));
         channel.end_rails(&self.poller);
-        self.poller.remove(&channel.fd);
-        ipc::socket::shutdown(&channel.fd);
-        self.agreed.ended(&at.addr, channel.conn);
+        self.poller.remove(channel.fd());
+        ipc::socket::shutdown(channel.fd());
+        self.agreed.ended(&at.addr, channel.conn());
         self.note_ready(peer);
     }
 
@@ -396,7 +397,7 @@ impl Link for TcpLink {
         let key = if self.options.secret { "a secret job key" } else { "a job key that is no secret" };
         format!(
             "{state}{by}{}, frames of {MAX_FRAME} bytes, {key}, gone after {} s of silence",
-            self.describe_rails(peer),
+            at.channel.as_ref().map_or(String::new(), |channel| channel.describe_rails()),
             self.options.timeout.as_secs()
         )
     }

@@ -12,14 +12,16 @@ use wire::Addr;
 use wire::session::{Hello, Role};
 
 use super::agreement::Agreements;
-use super::channel::{Channel, MAX_FRAME, Step};
+use super::channel::connection::Channel;
+use super::channel::incoming::Step;
+use super::channel::pool::{MAX_FRAME, Pool};
+use super::channel::rails::Rails;
 use super::farewell;
 use super::handshake::Guest;
 use super::listen;
 use super::names::Names;
 use super::options::TcpOptions;
 use super::peer::Peer;
-use super::pool::Pool;
 use super::promises::Promises;
 use super::sock;
 use super::watched::token;
@@ -194,7 +196,7 @@ impl TcpLink {
 
     /// The socket of the connection to a peer, for diagnosis.
     pub fn socket(&self, peer: PeerId) -> Option<BorrowedFd<'_>> {
-        self.at(peer).channel.as_ref().map(|channel| channel.fd.as_fd())
+        self.at(peer).channel.as_ref().map(|channel| channel.fd().as_fd())
     }
 
     /// What paths to all peers are like.
@@ -264,7 +266,7 @@ impl TcpLink {
         let at = self.at_mut(peer);
         at.set_met();
         if let Some(former) = &mut at.channel {
-            former.last = true;
+            former.set_last();
             at.next = Some(channel);
         } else if at.cut {
             at.next = Some(channel);
@@ -279,10 +281,10 @@ impl TcpLink {
     fn watch(&mut self, peer: PeerId) {
         self.railed.retain(|known| *known != peer);
         let Some(channel) = &self.peers[peer.0 as usize].channel else { return };
-        if let Err(e) = self.poller.add(&channel.fd, token::channel(peer)) {
+        if let Err(e) = self.poller.add(channel.fd(), token::channel(peer)) {
             log::warn!("{}: a connection cannot be watched: {e}", self.addr);
             if let Some(channel) = &mut self.at_mut(peer).channel {
-                channel.over = Some(Gone::Exhausted);
+                channel.set_over(Gone::Exhausted);
             }
         }
         self.offer_rails(peer);
@@ -294,11 +296,11 @@ impl TcpLink {
         let Some(channel) = &self.peers[peer.0 as usize].channel else { return };
         if channel.has_rails() {
             self.sync_rails(peer);
-        } else if channel.blocked != was_blocked {
+        } else if channel.is_blocked() != was_blocked {
             self.alone = self.alone.filter(|alone| *alone != peer);
-            let watch = if channel.blocked { Watch::Both } else { Watch::Read };
+            let watch = if channel.is_blocked() { Watch::Both } else { Watch::Read };
             // If this fails the next flush is that of another send.
-            let _ = self.poller.change(&channel.fd, token::channel(peer), watch);
+            let _ = self.poller.change(channel.fd(), token::channel(peer), watch);
         }
     }
 
@@ -314,7 +316,7 @@ impl TcpLink {
             // have one.
             if let Some(channel) = &mut self.peers[peer.0 as usize].channel {
                 channel.give_back(&mut self.pool);
-                let rails = channel.rails.iter_mut().flat_map(|rails| rails.channels());
+                let rails = channel.rails_mut().into_iter().flat_map(Rails::channels_mut);
                 rails.for_each(|rail| rail.give_back(&mut self.pool));
             }
         }
@@ -327,7 +329,7 @@ impl TcpLink {
             return Some(self.end(peer, Gone::Denied));
         }
         match &self.at(peer).channel {
-            Some(channel) if channel.rails.is_some() => self.next_of_railed(peer),
+            Some(channel) if channel.rails().is_some() => self.next_of_railed(peer),
             Some(_) => self.next_of_all::<false>(peer),
             None => None,
         }
@@ -357,7 +359,7 @@ impl TcpLink {
                 Step::Landed(op, ok) => return Some(Event::Done(op, ok)),
                 Step::End(why) => return Some(self.end(peer, why)),
                 // The end of the former is not waited for.
-                Step::Nothing if channel.last => {
+                Step::Nothing if channel.is_last() => {
                     channel.fill(&mut self.pool);
                 }
                 Step::Nothing => return None,
@@ -374,9 +376,9 @@ impl TcpLink {
         if let Some(mut former) = former {
             at.lost = former.keeps();
             former.end_rails(&self.poller);
-            self.poller.remove(&former.fd);
-            self.agreed.ended(&self.peers[peer.0 as usize].addr, former.conn);
-            ipc::socket::shutdown(&former.fd);
+            self.poller.remove(former.fd());
+            self.agreed.ended(&self.peers[peer.0 as usize].addr, former.conn());
+            ipc::socket::shutdown(former.fd());
         }
         self.watch(peer);
         Event::Closed(peer, why)

@@ -8,22 +8,23 @@
 //! |---|---|
 //! | `options` | [`TcpOptions`] |
 //! | `sock` | system calls |
-//! | `channel` | a connection that is agreed on: records |
-//! | `pool` | memory to receive into, which counts |
-//! | `outgoing` | frames on their way out, and what waits for room |
-//! | `at_hand` | the bytes of a frame that was handed out |
-//! | `begun`, `landing` | long frames that are told of when they begin; that go where they belong as they come |
+//! | `channel` | a connection that is agreed on |
+//! | `channel::line` | its socket, and whether it ends |
+//! | `channel::outgoing` | frames on their way out, and what waits for room |
+//! | `channel::incoming`, `at_hand` | records as they come; the bytes of a frame that was handed out |
+//! | `channel::landing` | long frames that go where they belong as they come |
+//! | `channel::pool` | memory to receive into, which counts |
+//! | `channel::rails` | further connections to a peer, which carry long frames |
+//! | `channel::connection`, `striped` | all of these together; what a connection that has rails does otherwise |
 //! | `handshake` | connections that are being made, by this side or another |
 //! | `peer` | what an endpoint has of a peer |
 //! | `link` | [`TcpLink`]: state, and opening |
 //! | `calls`, `guests` | connections that this side makes; that others make |
 //! | `agreement` | which of several connections to a peer counts |
 //! | `promised`, `promises` | connections of others that are accepted and not confirmed: what is done with them; what there is of them |
-//! | `rails` | further connections to a peer, which carry long frames |
-//! | `striped` | a connection that has some |
-//! | `listen` | where they are made to |
+//! | `listen` | where rails are made to |
 //! | `names` | which name a caller may have |
-//! | `attach` | how these come to be, and what they are watched for |
+//! | `attach` | how rails come to be, and what they are watched for |
 //! | `sensible` | which addresses a peer may have it call for these |
 //! | `service` | what descriptors and time bring about |
 //! | `watched` | the descriptors that are watched |
@@ -32,30 +33,23 @@
 //! | `frames` | the engine's calls |
 
 mod agreement;
-mod at_hand;
 mod attach;
-mod begun;
 mod calls;
 mod channel;
 mod farewell;
 mod frames;
 mod guests;
 mod handshake;
-mod landing;
 mod link;
 mod listen;
 mod names;
 mod options;
-mod outgoing;
 mod peer;
-mod pool;
 mod promised;
 mod promises;
-mod rails;
 mod sensible;
 mod service;
 mod sock;
-mod striped;
 mod table;
 mod watched;
 

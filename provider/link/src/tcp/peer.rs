@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use link_api::Gone;
 use wire::Addr;
 
-use super::channel::Channel;
+use super::channel::connection::Channel;
 use super::handshake::Call;
 
 /// How long it is known that a peer was not there. A send that was told to try again asks once more after

@@ -5,10 +5,9 @@ use std::time::Instant;
 use ipc::Unshared;
 use link_api::PeerId;
 use wire::Addr;
-use wire::session::{MAC, Proven, RailNote, Verdict};
+use wire::session::{MAC, Proven, Verdict};
 
 use super::agreement::{Answer, CROSSING, Conn};
-use super::channel::Channel;
 use super::handshake::{Message, Stage, say};
 use super::link::TcpLink;
 use super::peer::Peer;
@@ -20,8 +19,8 @@ use super::watched::token;
 /// yet, is not replaced before.
 fn has_ended(at: &Peer, conn: Conn) -> bool {
     match &at.channel {
-        Some(channel) if channel.conn == conn => channel.ends() || sock::is_finished(&channel.fd),
-        _ => at.next.as_ref().is_none_or(|next| next.conn != conn),
+        Some(channel) if channel.conn() == conn => channel.ends() || sock::is_finished(channel.fd()),
+        _ => at.next.as_ref().is_none_or(|next| next.conn() != conn),
     }
 }
 
@@ -165,19 +164,9 @@ impl TcpLink {
     /// answered by a reset, or not answered for so long that the connection has ended.
     fn probe(&mut self, peer: PeerId) {
         let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return };
-        let was_blocked = channel.blocked;
+        let was_blocked = channel.is_blocked();
         channel.probe();
         self.watch_room(peer, was_blocked);
         self.set_timer();
-    }
-}
-
-impl Channel {
-    /// Sends something, unless there is no room for it, so that the kernel asks for an answer anyhow.
-    fn probe(&mut self) {
-        if self.over.is_none() && self.pending() == 0 && !self.blocked {
-            self.say(&RailNote::Probe);
-        }
-        self.unsure = true;
     }
 }

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use ipc::Watch;
 use link_api::{Gone, PeerId};
 
-use super::channel::Channel;
+use super::channel::connection::Channel;
+use super::channel::pool::SPARE;
+use super::channel::rails::Rails;
 use super::link::{ROUND, TcpLink};
-use super::pool::SPARE;
-use super::sock;
 use super::watched::token;
 
 /// How often calls and guests are looked after.
@@ -59,9 +59,9 @@ impl TcpLink {
     fn leave_alone(&mut self) {
         let Some(hot) = self.hot.filter(|hot| self.alone != Some(*hot)) else { return };
         let Some(channel) = &self.peers[hot.0 as usize].channel else { return };
-        if !channel.blocked
+        if !channel.is_blocked()
             && !channel.has_rails()
-            && self.poller.change(&channel.fd, token::channel(hot), Watch::Ends).is_ok()
+            && self.poller.change(channel.fd(), token::channel(hot), Watch::Ends).is_ok()
         {
             self.alone = Some(hot);
         }
@@ -72,8 +72,8 @@ impl TcpLink {
         let Some(peer) = self.alone.take() else { return };
         self.round = *ROUND.start();
         if let Some(channel) = &self.peers[peer.0 as usize].channel {
-            let watch = if channel.blocked { Watch::Both } else { Watch::Read };
-            if self.poller.change(&channel.fd, token::channel(peer), watch).is_err() {
+            let watch = if channel.is_blocked() { Watch::Both } else { Watch::Read };
+            if self.poller.change(channel.fd(), token::channel(peer), watch).is_err() {
                 self.note_ready(peer);
             }
         }
@@ -129,15 +129,15 @@ impl TcpLink {
         }
         for peer in &self.railed {
             let channel = self.peers[peer.0 as usize].channel.as_mut();
-            let rails = channel.and_then(|channel| channel.rails.as_mut());
-            rails.into_iter().flat_map(|rails| rails.calls()).for_each(|call| call.until += away);
+            let rails = channel.and_then(|channel| channel.rails_mut());
+            rails.into_iter().flat_map(Rails::calls_mut).for_each(|call| call.until += away);
         }
     }
 
     pub(super) fn serve_channel(&mut self, peer: PeerId, readable: bool, room: bool) {
         let at = &mut self.peers[peer.0 as usize];
         let Some(channel) = &mut at.channel else { return };
-        if room && channel.blocked {
+        if room && channel.is_blocked() {
             channel.flush();
             self.watch_room(peer, true);
         }
@@ -146,9 +146,9 @@ impl TcpLink {
             channel.hasten();
         }
         let found = readable && channel.fill(&mut self.pool);
-        if channel.over.is_some() {
+        if channel.is_over() {
             // It would be readable all the time.
-            self.poller.remove(&channel.fd);
+            self.poller.remove(channel.fd());
         }
         let ends = channel.ends();
         if found {
@@ -165,7 +165,7 @@ impl TcpLink {
     pub(super) fn set_timer(&mut self) {
         let guests = !self.guests.is_empty() || self.promises.len() > 0;
         let soon = !self.listens || !self.pending.is_empty() || guests || self.calls_rails();
-        let watched = |channel: &Channel| channel.turn != 0 || channel.is_any_unsure();
+        let watched = |channel: &Channel| channel.turn() != 0 || channel.is_any_unsure();
         let unsure = || self.peers.iter().any(|p| p.channel.as_deref().is_some_and(watched));
         let period = if soon {
             TICK
@@ -201,12 +201,12 @@ impl TcpLink {
         for at in 0..self.peers.len() {
             let Some(channel) = &mut self.peers[at].channel else { continue };
             let rails_silent = channel
-                .rails
-                .iter_mut()
-                .flat_map(|rails| rails.channels())
+                .rails_mut()
+                .into_iter()
+                .flat_map(Rails::channels_mut)
                 .any(|rail| rail.is_silent(now, most));
             let silent = rails_silent || channel.is_silent(now, most);
-            let rails = channel.rails.iter_mut().flat_map(|rails| rails.channels());
+            let rails = channel.rails_mut().into_iter().flat_map(Rails::channels_mut);
             // Each is asked, since each keeps the time.
             let stuck = rails.filter_map(|rail| rail.is_stuck(short, now, most).then_some(())).count() > 0;
             let stuck = channel.is_stuck(short, now, most) || stuck;
@@ -226,10 +226,10 @@ impl TcpLink {
                     most.as_secs()
                 );
                 if let Some(channel) = &mut self.peers[at].channel {
-                    let rails = channel.rails.iter_mut().flat_map(|rails| rails.channels());
-                    rails.for_each(|rail| rail.over = Some(Gone::Reset));
-                    channel.over = Some(Gone::Reset);
-                    self.poller.remove(&channel.fd);
+                    let rails = channel.rails_mut().into_iter().flat_map(Rails::channels_mut);
+                    rails.for_each(|rail| rail.set_over(Gone::Reset));
+                    channel.set_over(Gone::Reset);
+                    self.poller.remove(channel.fd());
                 }
                 self.note_ready(PeerId(at as u32));
             }
@@ -279,40 +279,5 @@ impl TcpLink {
             self.sync_rails(self.railed[at]);
         }
         served || has
-    }
-}
-
-impl Channel {
-    /// Whether something may not have arrived that was sent here, or on a rail.
-    fn is_any_unsure(&self) -> bool {
-        let rails = self.rails.iter().flat_map(|rails| rails.all.iter().flatten());
-        self.unsure || rails.filter_map(|rail| rail.channel()).any(|rail| rail.unsure)
-    }
-
-    /// Whether a part of one frame has taken up a buffer for so long, while other peers found none (`short`:
-    /// lately).
-    fn is_stuck(&mut self, short: bool, now: Instant, most: Duration) -> bool {
-        let is_part = short && self.rx.is_some() && self.over.is_none() && !self.has_frame_at(0);
-        let count = self.keys.opener.count();
-        let since = self.part.filter(|(of, _)| *of == count).map_or(now, |(_, since)| since);
-        self.part = is_part.then_some((count, since));
-        is_part && now.saturating_duration_since(since) >= most && sock::available(&self.fd) == 0
-    }
-
-    /// Whether the other end's host has not answered for so long what was sent to it.
-    fn is_silent(&mut self, now: Instant, most: Duration) -> bool {
-        if !self.unsure || self.over.is_some() {
-            return false;
-        }
-        let Some(vitals) = sock::vitals(&self.fd) else { return false };
-        if !vitals.owes {
-            (self.owing, self.unsure) = (None, vitals.queued || self.pending() > 0);
-            return false;
-        }
-        let since = *self.owing.get_or_insert(now);
-        let answered = now.checked_sub(vitals.silent).unwrap_or(since);
-        let since = since.max(answered);
-        self.owing = Some(since);
-        now.saturating_duration_since(since) >= most
     }
 }

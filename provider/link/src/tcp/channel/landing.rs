@@ -6,7 +6,7 @@ use hmem::Span;
 use ipc::Unshared;
 use link_api::{Gone, OpId};
 
-use super::sock::{self, gone, would_block};
+use crate::tcp::sock::{self, gone, would_block};
 
 /// What was told of the frame at the front, of which a part is there.
 #[derive(Debug)]
