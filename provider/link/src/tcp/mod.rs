@@ -16,41 +16,48 @@
 //! | `channel::pool` | memory to receive into, which counts |
 //! | `channel::rails` | further connections to a peer, which carry long frames |
 //! | `channel::connection`, `striped` | all of these together; what a connection that has rails does otherwise |
-//! | `handshake` | connections that are being made, by this side or another |
-//! | `peer` | what an endpoint has of a peer |
-//! | `link` | [`TcpLink`]: state, and opening |
-//! | `calls`, `guests` | connections that this side makes; that others make |
-//! | `agreement` | which of several connections to a peer counts |
-//! | `promised`, `promises` | connections of others that are accepted and not confirmed: what is done with them; what there is of them |
-//! | `listen` | where rails are made to |
-//! | `names` | which name a caller may have |
+//! | `meet` | how connections come to be |
+//! | `meet::own` | what an endpoint says of itself |
+//! | `meet::handshake` | connections that are being made, by this side or another |
+//! | `meet::agreement` | which of several connections to a peer counts |
+//! | `meet::promises` | connections of others that are accepted and not confirmed |
+//! | `meet::names` | which name a caller may have |
+//! | `meet::meeting`, `answers` | peers that are called; what came of calls |
+//! | `meet::listening` | where an endpoint is called |
+//! | `meet::railed`, `sensible` | peers that may have rails; which addresses a peer may have it call for these |
+//! | `peer`, `peers` | what an endpoint has of a peer; of all of them |
+//! | `looks`, `ticks`, `sleep` | how often connections are looked at; the timer; what a sleeper waits for |
+//! | `receiving`, `to_self` | what frames are received into; those of an endpoint to itself |
+//! | `reports` | what the engine is to hear |
+//! | `link` | [`TcpLink`]: its parts, and opening |
+//! | `calls`, `callers` | connections that this side makes; that others make |
 //! | `attach` | how rails come to be, and what they are watched for |
-//! | `sensible` | which addresses a peer may have it call for these |
 //! | `service` | what descriptors and time bring about |
 //! | `watched` | the descriptors that are watched |
 //! | `table` | the kernel's table of all descriptors |
 //! | `farewell` | the end of an endpoint, or of its process |
 //! | `frames` | the engine's calls |
 
-mod agreement;
 mod attach;
+mod callers;
 mod calls;
 mod channel;
 mod farewell;
 mod frames;
-mod guests;
-mod handshake;
 mod link;
-mod listen;
-mod names;
+mod looks;
+mod meet;
 mod options;
 mod peer;
-mod promised;
-mod promises;
-mod sensible;
+mod peers;
+mod receiving;
+mod reports;
 mod service;
+mod sleep;
 mod sock;
 mod table;
+mod ticks;
+mod to_self;
 mod watched;
 
 pub use farewell::lost_at_ends;

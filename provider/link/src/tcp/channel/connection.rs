@@ -7,12 +7,12 @@ use ipc::Unshared;
 use link_api::{Gone, OpId, Refused};
 use wire::session::{Hello, JobKey, Keys, RECORD, RailNote};
 
-use crate::tcp::agreement::Conn;
 use crate::tcp::channel::incoming::{Incoming, Opened, Step};
 use crate::tcp::channel::line::Line;
 use crate::tcp::channel::outgoing::Outgoing;
 use crate::tcp::channel::pool::Pool;
 use crate::tcp::channel::rails::Rails;
+use crate::tcp::meet::agreement::Conn;
 
 mod striped;
 

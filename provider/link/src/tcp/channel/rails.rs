@@ -14,7 +14,7 @@ use ipc::Watch;
 use wire::Addr;
 use wire::session::RailNote;
 
-use crate::tcp::handshake::Call;
+use crate::tcp::meet::handshake::Call;
 
 /// What there is of a rail.
 #[derive(Debug)]
