@@ -321,7 +321,7 @@ impl TcpLink {
     /// Watches the connection whose turn it is for what comes, and all that lack room for that.
     pub(super) fn sync_rails(&mut self, peer: PeerId) {
         let Some(channel) = &mut self.peers[peer].channel else { return };
-        channel.sync_rails(self.sleep.poller(), peer, self.looks.is_alone(peer));
+        channel.sync_rails(self.sleep.poller(), peer, self.looks.is_unwatched(peer));
         if channel.turn() != 0 && self.ticks.are_off() {
             self.set_timer();
         }

@@ -14,12 +14,12 @@ pub(super) struct Looks {
     looks: u32,
     round: u32,
     /// The connection that is looked at and not watched.
-    alone: Option<PeerId>,
+    unwatched: Option<PeerId>,
 }
 
 impl Looks {
     pub(super) fn new() -> Looks {
-        Looks { hot: None, looks: 0, round: *ROUND.start(), alone: None }
+        Looks { hot: None, looks: 0, round: *ROUND.start(), unwatched: None }
     }
 
     /// Counts a look.
@@ -72,29 +72,29 @@ impl Looks {
 
     /// Whether the connection that is not watched is another one than the one that is looked at.
     #[inline]
-    pub(super) fn is_other_alone(&self) -> bool {
-        self.alone != self.hot
+    pub(super) fn is_other_unwatched(&self) -> bool {
+        self.unwatched != self.hot
     }
 
     /// Whether this peer's connection is looked at and not watched.
-    pub(super) fn is_alone(&self, peer: PeerId) -> bool {
-        self.alone == Some(peer)
+    pub(super) fn is_unwatched(&self, peer: PeerId) -> bool {
+        self.unwatched == Some(peer)
     }
 
     /// This peer's connection is looked at and not watched.
-    pub(super) fn set_alone(&mut self, peer: PeerId) {
-        self.alone = Some(peer);
+    pub(super) fn set_unwatched(&mut self, peer: PeerId) {
+        self.unwatched = Some(peer);
     }
 
     /// This peer's connection is watched.
     pub(super) fn set_watched(&mut self, peer: PeerId) {
-        self.alone = self.alone.filter(|alone| *alone != peer);
+        self.unwatched = self.unwatched.filter(|known| *known != peer);
     }
 
     /// All connections are to be watched, and looked at often: the one that is not.
     #[inline]
-    pub(super) fn take_alone(&mut self) -> Option<PeerId> {
-        let peer = self.alone.take()?;
+    pub(super) fn take_unwatched(&mut self) -> Option<PeerId> {
+        let peer = self.unwatched.take()?;
         self.shorten();
         Some(peer)
     }

@@ -15,7 +15,8 @@
 //! | `channel::landing` | long frames that go where they belong as they come |
 //! | `channel::pool` | memory to receive into, which counts |
 //! | `channel::rails` | further connections to a peer, which carry long frames |
-//! | `channel::connection`, `striped` | all of these together; what a connection that has rails does otherwise |
+//! | `channel::connection` | all of these together |
+//! | `channel::connection::striped` | what a connection that has rails does otherwise |
 //! | `meet` | how connections come to be |
 //! | `meet::own` | what an endpoint says of itself |
 //! | `meet::handshake` | connections that are being made, by this side or another |
@@ -24,7 +25,8 @@
 //! | `meet::names` | which name a caller may have |
 //! | `meet::meeting`, `answers` | peers that are called; what came of calls |
 //! | `meet::listening` | where an endpoint is called |
-//! | `meet::railed`, `sensible` | peers that may have rails; which addresses a peer may have it call for these |
+//! | `meet::railed` | peers that may have rails |
+//! | `meet::sensible` | which addresses a peer may have it call for these |
 //! | `peer`, `peers` | what an endpoint has of a peer; of all of them |
 //! | `looks`, `ticks`, `sleep` | how often connections are looked at; the timer; what a sleeper waits for |
 //! | `receiving`, `to_self` | what frames are received into; those of an endpoint to itself |

@@ -15,9 +15,9 @@ pub(super) struct Peer {
     pub(super) addr: Addr,
     // Elsewhere, since most peers of a large job have none of these.
     pub(super) channel: Option<Box<Channel>>,
-    /// What follows it once its end was told of.
+    /// What follows it once its end was reported.
     pub(super) next: Option<Box<Channel>>,
-    /// Its channel was cut off, which is to be told of.
+    /// Its channel was cut off, which is to be reported.
     pub(super) cut: bool,
     /// What its last channel kept was lost with it.
     pub(super) lost: bool,
@@ -58,7 +58,7 @@ impl Peer {
         }
     }
 
-    /// Whether there is a channel whose end is to be told of.
+    /// Whether there is a channel whose end is to be reported.
     pub(super) fn is_connected(&self) -> bool {
         self.cut || self.channel.is_some() || self.next.is_some()
     }
@@ -80,7 +80,7 @@ impl Peer {
     pub(super) fn is_served(&self) -> bool {
         match &self.channel {
             Some(channel) => channel.ends() || channel.has_much_room(),
-            None => self.answers.is_untold() || self.call.is_none() && self.next.is_none() && !self.cut,
+            None => self.answers.is_unreported() || self.call.is_none() && self.next.is_none() && !self.cut,
         }
     }
 }

@@ -17,7 +17,7 @@ pub(super) enum Held {
 pub(super) struct Receiving {
     pool: Pool,
     held: Option<Held>,
-    /// Frames are told of when they begin; and how many have landed.
+    /// Frames are reported when they begin; and how many were to land.
     early: bool,
     landings: u64,
 }
@@ -56,7 +56,7 @@ impl Receiving {
         self.held.take()
     }
 
-    /// Whether frames are told of when they begin.
+    /// Whether frames are reported when they begin.
     pub(super) fn is_early(&self) -> bool {
         self.early
     }

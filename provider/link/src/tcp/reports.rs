@@ -48,17 +48,17 @@ impl Reports {
         self.events.pop_front()
     }
 
-    /// Whether the end of a connection to this peer is to be told of.
+    /// Whether the end of a connection to this peer is to be reported.
     pub(super) fn has_end_of(&self, peer: PeerId) -> bool {
         self.events.iter().any(|event| matches!(event, Event::Closed(of, _) if *of == peer))
     }
 
-    /// The end of this operation is not told of.
+    /// The end of this operation is not reported.
     pub(super) fn cancel(&mut self, op: OpId) {
         self.events.retain(|event| !matches!(event, Event::Done(done, _) if *done == op));
     }
 
-    /// Nothing is told of this peer any more.
+    /// Nothing is reported of this peer any more.
     pub(super) fn forget(&mut self, peer: PeerId) {
         self.wanting.retain(|known| *known != peer);
         self.events.retain(|event| !matches!(event, Event::Closed(known, _) if *known == peer));
@@ -80,7 +80,7 @@ impl Reports {
         Some(peer)
     }
 
-    /// Whether a peer has a frame, or an end. Of those that have nothing whole, their descriptors tell when
+    /// Whether a peer has a frame, or an end. Of those that have nothing whole, their descriptors say when
     /// there is more.
     pub(super) fn is_any_ready(&self, peers: &mut Peers) -> bool {
         self.ready.iter().any(|peer| {
@@ -98,15 +98,15 @@ impl Reports {
     }
 
     /// Whether there is room for a frame that found none, or the certainty that there will be none: that is
-    /// told once, if `told`.
-    pub(super) fn is_any_served(&mut self, peers: &mut Peers, told: bool) -> bool {
+    /// said once, if `once`.
+    pub(super) fn is_any_served(&mut self, peers: &mut Peers, once: bool) -> bool {
         let mut served = false;
         self.wanting.retain(|peer| {
             let at = &mut peers[*peer];
             let is_served = at.wants && at.is_served();
-            if is_served && told {
+            if is_served && once {
                 at.wants = false;
-                at.answers.set_told();
+                at.answers.set_reported();
             }
             served |= is_served;
             at.wants

@@ -25,7 +25,7 @@ impl TcpLink {
     /// system call.
     pub(super) fn look(&mut self) {
         self.looks.count();
-        if self.looks.is_other_alone() {
+        if self.looks.is_other_unwatched() {
             self.watch_alone();
         }
         // What has woken a sleeper may be any of them.
@@ -55,19 +55,19 @@ impl TcpLink {
     /// nothing tells of it. What a watched connection receives wakes each poller that it is in, at the
     /// sender's expense where that is on this host.
     fn leave_alone(&mut self) {
-        let Some(hot) = self.looks.hot().filter(|hot| !self.looks.is_alone(*hot)) else { return };
+        let Some(hot) = self.looks.hot().filter(|hot| !self.looks.is_unwatched(*hot)) else { return };
         let Some(channel) = &self.peers[hot].channel else { return };
         if !channel.is_blocked()
             && !channel.has_rails()
             && self.sleep.poller().change(channel.fd(), token::channel(hot), Watch::Ends).is_ok()
         {
-            self.looks.set_alone(hot);
+            self.looks.set_unwatched(hot);
         }
     }
 
     /// All connections are watched again.
     pub(super) fn watch_alone(&mut self) {
-        let Some(peer) = self.looks.take_alone() else { return };
+        let Some(peer) = self.looks.take_unwatched() else { return };
         if let Some(channel) = &self.peers[peer].channel {
             let watch = if channel.is_blocked() { Watch::Both } else { Watch::Read };
             if self.sleep.poller().change(channel.fd(), token::channel(peer), watch).is_err() {
@@ -82,7 +82,7 @@ impl TcpLink {
         self.look_at_all_but(None);
     }
 
-    /// Likewise; whether something else than this descriptor had.
+    /// Looks at all that has something; whether something else than this descriptor had.
     fn look_at_all_but(&mut self, hot: Option<u64>) -> bool {
         if self.ticks.are_often() {
             self.allow_for_absence(Instant::now());
@@ -114,7 +114,7 @@ impl TcpLink {
     /// Connections that are being made have not gone on while the process did not look: that is no delay of
     /// theirs.
     fn allow_for_absence(&mut self, now: Instant) {
-        let away = self.ticks.look(now);
+        let away = self.ticks.restart(now);
         if away < AWAY {
             return;
         }
@@ -235,7 +235,7 @@ impl TcpLink {
     /// it is told by a later [`Link::poll`](link_api::Link::poll), and
     /// [`Link::wait_fd`](link_api::Link::wait_fd) tells a sleeper that there is something.
     pub fn progress(&mut self) {
-        let armed = self.sleep.begin_look();
+        let armed = self.sleep.begin();
         self.look_at_all();
         if armed && self.has_something(false) {
             self.sleep.wake();

@@ -43,7 +43,7 @@ impl Sleep {
         self.armed
     }
 
-    /// There is something to poll for that no descriptor tells of.
+    /// There is something to poll for that no descriptor shows.
     #[inline]
     pub(super) fn disarm(&mut self) {
         self.armed = false;
@@ -52,13 +52,13 @@ impl Sleep {
     /// A poll begins, and has heard the bell.
     #[inline]
     pub(super) fn begin_poll(&mut self) {
-        self.begin_look();
+        self.begin();
         self.bell.clear();
     }
 
     /// A look begins; whether it was armed.
     #[inline]
-    pub(super) fn begin_look(&mut self) -> bool {
+    pub(super) fn begin(&mut self) -> bool {
         self.slept = std::mem::take(&mut self.armed);
         self.slept
     }

@@ -1,4 +1,4 @@
-//! The timer, which ticks while there is something to wait for that no descriptor tells of.
+//! The timer, which ticks while there is something to wait for that no descriptor shows.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ impl Ticks {
     }
 
     /// All are looked at; how long ago they were the last time.
-    pub(super) fn look(&mut self, now: Instant) -> Duration {
+    pub(super) fn restart(&mut self, now: Instant) -> Duration {
         now.saturating_duration_since(std::mem::replace(&mut self.looked, now))
     }
 }

@@ -35,7 +35,7 @@ pub(in crate::tcp) struct Channel {
 }
 
 impl Channel {
-    /// `early`: long frames are told of when they begin. exit(3) waits for what is sent by it.
+    /// `early`: long frames are reported when they begin. exit(3) waits for what is sent by it.
     pub(in crate::tcp) fn new(
         fd: Unshared,
         keys: Keys,
@@ -126,7 +126,7 @@ impl Channel {
         self.line.set_last();
     }
 
-    /// Whether its end is to be told of, perhaps after frames that have come.
+    /// Whether its end is to be reported, perhaps after frames that have come.
     #[inline]
     pub(in crate::tcp) fn ends(&self) -> bool {
         self.line.ends()
@@ -216,7 +216,7 @@ impl Channel {
         self.incoming.give_back(pool);
     }
 
-    /// The next frame, if all of it is there, or it may be told of before.
+    /// The next frame, if all of it is there, or it may be reported before.
     #[inline(always)]
     pub(in crate::tcp) fn next(&mut self) -> Step {
         if self.turn != 0 {
@@ -284,13 +284,13 @@ impl Channel {
         self.turn == 0 && self.incoming.has_frame_at(RECORD + len)
     }
 
-    /// Whether there is a frame or an end to be told of, as far as was received.
+    /// Whether there is a frame or an end to be reported, as far as was received.
     pub(in crate::tcp) fn is_ready(&mut self) -> bool {
         if self.turn != 0 {
             return self.is_rail_ready();
         }
-        match self.incoming.has_landed() {
-            Some(landed) => landed || self.ends(),
+        match self.incoming.has_ended_landing() {
+            Some(is_over) => is_over || self.ends(),
             None => {
                 self.ends()
                     || matches!(self.try_next(), Ok(Some(_)) | Err(_))
@@ -367,7 +367,7 @@ impl Channel {
         self.incoming.land(&mut self.line, op, (size, off), dst, doff, len)
     }
 
-    /// The frame at the front is told of again when it is whole.
+    /// The frame at the front is reported again when it is whole.
     pub(in crate::tcp) fn leave(&mut self) {
         if self.turn != 0 {
             return self.leave_of_rail();
@@ -380,7 +380,7 @@ impl Channel {
         self.incoming.cancel(op).unwrap_or_else(|| self.turn != 0 && self.cancel_of_rail(op))
     }
 
-    /// The operation that is under way, if the end of one is to be told of.
+    /// The operation that is under way, if the end of one is to be reported.
     pub(in crate::tcp) fn lands(&self) -> Option<OpId> {
         self.incoming.lands().unwrap_or_else(|| self.turned_ref().and_then(Channel::lands))
     }

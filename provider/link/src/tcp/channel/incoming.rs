@@ -1,8 +1,8 @@
-//! Records as they come: what of them was received, and what of the one at the front was told.
+//! Records as they come: what of them was received, and what of the one at the front was reported.
 //!
 //! A long frame is left with the kernel until all of it is there, and goes from there to where it belongs in
-//! one copy ([`Incoming::copy_out`]), or goes there as it comes ([`Incoming::land`]). What would wait too long
-//! so is taken into a buffer here: the kernel keeps only so much.
+//! one copy ([`Incoming::copy_out`]), or goes there as it comes ([`Incoming::land`]). What would wait too
+//! long so is taken into a buffer here: the kernel keeps only so much.
 
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,7 @@ pub(super) enum Opened {
 pub(super) struct Incoming {
     opener: Opener,
     /// With the end of a frame that lands the front of the next one is received: not of a rail, of which the
-    /// connection has to tell first.
+    /// connection has to announce it first.
     goes_ahead: bool,
     /// What was received, from `start` to `end`.
     rx: Option<Buffer>,
@@ -65,7 +65,7 @@ pub(super) struct Incoming {
     end: usize,
     /// The record at `start` is what was sent, and its frame has so many bytes.
     opened: Option<usize>,
-    /// Frames are told of when they begin; and how far the one at the front is with that.
+    /// Frames are reported when they begin; and how far the one at the front is with that.
     early: bool,
     front: Front,
     /// How many of the next frames may be short without long ones being expected no more.
@@ -80,7 +80,7 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// `early`: long frames are told of when they begin.
+    /// `early`: long frames are reported when they begin.
     pub(super) fn new(opener: Opener, is_rail: bool, early: bool) -> Incoming {
         Incoming {
             opener,
@@ -216,7 +216,7 @@ impl Incoming {
         self.opened
     }
 
-    /// Whether a frame of so many bytes at the front is whole, here or with the kernel, and is to be told of
+    /// Whether a frame of so many bytes at the front is whole, here or with the kernel, and is to be reported
     /// as such.
     #[inline]
     pub(super) fn is_whole(&self, line: &Line, len: usize) -> bool {
@@ -304,13 +304,13 @@ impl Incoming {
         self.pass(near, len);
     }
 
-    /// Whether a frame of so many bytes is told of before it is whole.
+    /// Whether a frame of so many bytes is reported before it is whole.
     #[inline]
     fn begins_early(&self, len: usize) -> bool {
         self.early && len >= LONG && matches!(self.front, Front::Unseen | Front::Told)
     }
 
-    /// Whether the frame at the front is to be told of now.
+    /// Whether the frame at the front is to be reported now.
     #[inline]
     pub(super) fn may_begin(&self, line: &Line) -> bool {
         matches!(self.front, Front::Unseen)
@@ -327,14 +327,14 @@ impl Incoming {
 
     /// If a frame lands, whether that is over.
     #[inline]
-    pub(super) fn has_landed(&self) -> Option<bool> {
+    pub(super) fn has_ended_landing(&self) -> Option<bool> {
         match &self.front {
             Front::Lands(landing) => Some(landing.is_over()),
             _ => None,
         }
     }
 
-    /// What is to be told of the frame that lands, if one does.
+    /// What is to be reported the frame that lands, if one does.
     #[inline]
     pub(super) fn next_of_landing(&mut self, line: &Line) -> Option<Step> {
         let Front::Lands(landing) = &self.front else { return None };
@@ -388,15 +388,15 @@ impl Incoming {
         }
     }
 
-    /// The frame at the front is told of again when it is whole.
+    /// The frame at the front is reported again when it is whole.
     pub(super) fn leave(&mut self) {
         if let Front::Told = self.front {
             self.front = Front::Left;
         }
     }
 
-    /// Nothing more of this operation goes where it belongs. Whether it was the one that is under way; `None`:
-    /// none is.
+    /// Nothing more of this operation goes where it belongs. Whether it was the one that is under way;
+    /// `None`: none is.
     pub(super) fn cancel(&mut self, op: OpId) -> Option<bool> {
         match &mut self.front {
             Front::Lands(landing) => Some(landing.cancel(op)),
@@ -404,7 +404,7 @@ impl Incoming {
         }
     }
 
-    /// The operation that is under way, as far as its end is to be told of; `None`: none is.
+    /// The operation that is under way, as far as its end is to be reported; `None`: none is.
     pub(super) fn lands(&self) -> Option<Option<OpId>> {
         match &self.front {
             Front::Lands(landing) => Some(landing.told()),

@@ -59,7 +59,7 @@ impl Line {
         self.last = true;
     }
 
-    /// Whether its end is to be told of, perhaps after frames that have come.
+    /// Whether its end is to be reported, perhaps after frames that have come.
     #[inline(always)]
     pub(super) fn ends(&self) -> bool {
         self.over.is_some() || self.last

@@ -62,7 +62,7 @@ impl Pool {
         self.short
     }
 
-    /// Likewise, since the last call.
+    /// Whether a peer has found no buffer since the last call.
     pub(in crate::tcp) fn was_short(&mut self) -> bool {
         std::mem::take(&mut self.short)
     }

@@ -131,11 +131,11 @@ pub(in crate::tcp) struct Rails<C> {
     calls: bool,
     /// The place of number 1 is the first one.
     all: Vec<Option<Rail<C>>>,
-    /// The other side was told where rails can be made to, or has told that.
+    /// The addresses at which rails can be made have gone to the other side, or come from it.
     offered: bool,
-    /// What was told, until it is used.
+    /// Those that came, until they are used.
     told: Option<Vec<Addr>>,
-    /// This rail has come up, which is to be told.
+    /// This rail has come up, which is to be logged.
     news: Option<u8>,
     /// What the connection itself is watched for.
     watch: Watch,
@@ -221,7 +221,7 @@ impl<C> Rails<C> {
         self.iter().filter(|rail| rail.up && !rail.ended)
     }
 
-    /// Whether this side is to tell the other one where rails can be made to, which it has not: from now on
+    /// Whether this side has yet to say to the other one where rails can be made to: from now on
     /// it has.
     pub(in crate::tcp) fn offer(&mut self) -> bool {
         !self.calls && !std::mem::replace(&mut self.offered, true)

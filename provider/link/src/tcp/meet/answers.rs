@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use link_api::Gone;
 
-/// How long it is known that a peer was not there. A send that was told to try again asks once more after
+/// How long it is known that a peer was not there. A send that was to try again asks once more after
 /// that, and hears what comes of it however late it comes for that.
 const MEMORY: Duration = Duration::from_secs(1);
 
@@ -16,15 +16,15 @@ const STALE: Duration = Duration::from_millis(100);
 pub(in crate::tcp) struct Answers {
     /// Why the last call came to nothing, unless that was answered to the one that asked first.
     failed: Option<(Gone, Instant)>,
-    /// A send has been told to try again, for want of a channel; and why the call that it waited for came to
+    /// A send is to try again, for want of a channel; and why the call that it waited for came to
     /// nothing. Receives that name the peer ask, too, and one that is posted again with each answer would
     /// have every one of them.
     send_waits: bool,
     owed: Option<(Gone, Instant)>,
-    /// An answer was thrown away that no send came for in time, and none was told since.
+    /// An answer was thrown away that no send came for in time, and none was heard since.
     tardy: bool,
-    /// That there is such an answer has not been told to a sleeper.
-    owed_untold: bool,
+    /// Such an answer has woken no sleeper.
+    unreported: bool,
     /// It is called once more, since nothing listened there some time ago.
     recalled: bool,
 }
@@ -34,16 +34,16 @@ impl Answers {
     pub(in crate::tcp) fn fail(&mut self, why: Gone) {
         self.failed = Some((why, Instant::now()));
         if std::mem::take(&mut self.send_waits) {
-            (self.owed, self.owed_untold) = (self.failed, true);
+            (self.owed, self.unreported) = (self.failed, true);
         }
     }
 
-    /// A send was told to try again.
+    /// A send is to try again.
     pub(in crate::tcp) fn keep_send_waiting(&mut self) {
         self.send_waits = true;
     }
 
-    /// A send was told why there will be no channel. `met`: there was one.
+    /// A send has heard why there will be no channel. `met`: there was one.
     pub(in crate::tcp) fn end_send_waiting(&mut self, met: bool) {
         self.take_owed(met);
         (self.send_waits, self.tardy) = (false, false);
@@ -102,12 +102,12 @@ impl Answers {
     }
 
     /// Whether a send has an answer that no sleeper was woken for.
-    pub(in crate::tcp) fn is_untold(&self) -> bool {
-        self.owed_untold && self.owed.is_some()
+    pub(in crate::tcp) fn is_unreported(&self) -> bool {
+        self.unreported && self.owed.is_some()
     }
 
     /// A sleeper was woken for the answer, if there is one.
-    pub(in crate::tcp) fn set_told(&mut self) {
-        self.owed_untold = false;
+    pub(in crate::tcp) fn set_reported(&mut self) {
+        self.unreported = false;
     }
 }

@@ -65,8 +65,8 @@ impl Channel {
     #[inline(never)]
     pub(in crate::tcp) fn next_of_rail(&mut self) -> Step {
         let Some(rail) = self.turned() else { return Step::Nothing };
-        if rail.incoming.has_landed() == Some(true) {
-            // That one's turn is over, also where nothing is to be told of it.
+        if rail.incoming.has_ended_landing() == Some(true) {
+            // That one's turn is over, also where nothing is to be reported it.
             let told = rail.incoming.next_of_landing(&rail.line);
             self.turn = 0;
             return told.unwrap_or_else(|| self.next_here());
@@ -340,8 +340,9 @@ impl Channel {
     }
 
     /// Watches that of all connections to this `peer` whose turn it is for what comes, and all that lack room
-    /// for that. `alone`: the connection itself is looked at, and not watched.
-    pub(in crate::tcp) fn sync_rails(&mut self, poller: &Poller, peer: PeerId, alone: bool) {
+    /// for that. `unwatched`: the connection itself is polled, and not
+    /// watched.
+    pub(in crate::tcp) fn sync_rails(&mut self, poller: &Poller, peer: PeerId, unwatched: bool) {
         let turn = self.turn;
         let Some(rails) = self.rails.as_mut() else { return };
         let wanted = |number: u8, blocked: bool| match (turn == number, blocked) {
@@ -351,7 +352,7 @@ impl Channel {
             (false, false) => Watch::Ends,
         };
         let want = wanted(0, self.outgoing.is_blocked());
-        if rails.watch() != want && !self.line.is_over() && !alone {
+        if rails.watch() != want && !self.line.is_over() && !unwatched {
             // If this fails the next look or flush is that of another call.
             let _ = poller.change(self.line.fd(), token::channel(peer), want);
             rails.set_watch(want);
