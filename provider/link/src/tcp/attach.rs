@@ -10,20 +10,20 @@ use link_api::PeerId;
 use wire::Addr;
 use wire::session::{Caller, Hello, Keys, Next, Proven, RailNote, Role, Verdict};
 
-use super::agreement::Conn;
-use super::channel::Channel;
-use super::handshake::{Call, Stage, say};
-use super::link::TcpLink;
-use super::rails::{Rail, State};
-use super::sensible;
-use super::sock;
-use super::watched::token;
 use crate::net;
+use crate::tcp::channel::connection::Channel;
+use crate::tcp::channel::rails::{Rail, State};
+use crate::tcp::link::TcpLink;
+use crate::tcp::meet::agreement::Conn;
+use crate::tcp::meet::handshake::{Call, Stage, say};
+use crate::tcp::meet::sensible;
+use crate::tcp::sock;
+use crate::tcp::watched::token;
 
 impl TcpLink {
     /// A connection that was agreed on, with the rails that it may have.
     pub(super) fn new_channel(&self, fd: Unshared, keys: Keys, peer: &Hello, conn: Conn) -> Box<Channel> {
-        let mut channel = Box::new(Channel::new(fd, keys, (peer, conn), self.early));
+        let mut channel = Box::new(Channel::new(fd, keys, (peer, conn), self.receiving.is_early()));
         if self.options.rails > 1 {
             channel.allow_rails(peer.role == Role::Answerer, self.options.rails - 1, self.options.striped);
         }
@@ -32,21 +32,19 @@ impl TcpLink {
 
     /// Tells a peer that has called where it can call for rails.
     pub(super) fn offer_rails(&mut self, peer: PeerId) {
-        let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return };
-        let Some(rails) = &mut channel.rails else { return };
-        if !self.railed.contains(&peer) {
-            self.railed.push(peer);
-        }
-        if rails.calls || std::mem::replace(&mut rails.offered, true) {
+        let Some(channel) = &mut self.peers[peer].channel else { return };
+        let Some(rails) = channel.rails_mut() else { return };
+        self.railed.add(peer);
+        if !rails.offer() {
             return;
         }
         let elsewhere = |at: &&SocketAddr| {
-            let here = sock::local(&channel.fd).map(|here| here.ip().to_canonical());
+            let here = sock::local(channel.fd()).map(|here| here.ip().to_canonical());
             !self.options.rails_at.is_empty() || !here.is_some_and(|here| net::share_interface(here, at.ip()))
         };
-        let all: Vec<Addr> = self.rails_at.iter().filter(elsewhere).map(|at| Addr::new(*at)).collect();
+        let all: Vec<Addr> = self.railed.addrs().iter().filter(elsewhere).map(|at| Addr::new(*at)).collect();
         if !all.is_empty() {
-            let was_blocked = channel.blocked;
+            let was_blocked = channel.is_blocked();
             channel.say(&RailNote::At(all));
             self.watch_room(peer, was_blocked);
         }
@@ -55,9 +53,9 @@ impl TcpLink {
     /// What notes have said is done.
     #[cold]
     pub(super) fn heed_notes(&mut self, peer: PeerId) {
-        let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return };
-        let Some(rails) = &mut channel.rails else { return };
-        let (told, news) = (rails.told.take(), rails.news.take());
+        let Some(channel) = &mut self.peers[peer].channel else { return };
+        let Some(rails) = channel.rails_mut() else { return };
+        let (told, news) = rails.take_heard();
         if let Some(told) = told {
             self.call_rails(peer, &told);
         }
@@ -69,45 +67,48 @@ impl TcpLink {
 
     /// Makes rails to these addresses of a peer, each by an interface of its own.
     fn call_rails(&mut self, peer: PeerId, told: &[Addr]) {
-        let Some(channel) = &self.peers[peer.0 as usize].channel else { return };
+        let Some(channel) = &self.peers[peer].channel else { return };
         let mut used: Vec<_> =
-            sock::local(&channel.fd).into_iter().map(|at| at.ip().to_canonical()).collect();
+            sock::local(channel.fd()).into_iter().map(|at| at.ip().to_canonical()).collect();
         let by_interface = self.options.rails_at.is_empty();
-        let Some((_, there)) = sock::ends(&channel.fd) else { return };
+        let Some((_, there)) = sock::ends(channel.fd()) else { return };
         let mut number = 1;
         for to in told {
             if let Some(why) = sensible::refuses(to.sock(), there, net::is_local) {
-                log::warn!("{} -> {}: no rail to {to}: {why}", self.addr, self.at(peer).addr);
+                log::warn!("{} -> {}: no rail to {to}: {why}", self.own.addr(), self.peers[peer].addr);
                 continue;
             }
             if by_interface && net::is_local(to.ip()) {
-                let name = self.at(peer).addr;
-                log::info!("{} -> {name}: no rail to {to}: that is an address of this host, too", self.addr);
+                let name = self.peers[peer].addr;
+                log::info!(
+                    "{} -> {name}: no rail to {to}: that is an address of this host, too",
+                    self.own.addr()
+                );
                 continue;
             }
             let rail = match self.call_rail(peer, number, to.sock()) {
                 Ok(Some(rail)) => rail,
                 Ok(None) => break,
                 Err(e) => {
-                    log::info!("{} -> {}: no rail to {to}: {e}", self.addr, self.at(peer).addr);
+                    log::info!("{} -> {}: no rail to {to}: {e}", self.own.addr(), self.peers[peer].addr);
                     continue;
                 }
             };
-            let here = rail.here.ip().to_canonical();
+            let here = rail.here().ip().to_canonical();
             if by_interface && used.iter().any(|other| net::share_interface(*other, here)) {
-                let name = self.at(peer).addr;
+                let name = self.peers[peer].addr;
                 log::info!(
                     "{} -> {name}: no rail to {to}: it would go by an interface that has one",
-                    self.addr
+                    self.own.addr()
                 );
                 continue;
             }
             used.push(here);
-            let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return };
-            let Some(place) = channel.rails.as_mut().and_then(|rails| rails.place(number)) else { return };
-            if let State::Called(call) = &rail.state {
+            let Some(channel) = &mut self.peers[peer].channel else { return };
+            let Some(place) = channel.rails_mut().and_then(|rails| rails.place(number)) else { return };
+            if let Some(call) = rail.call() {
                 let token = token::rail(peer, number);
-                if call.fd().is_some_and(|fd| self.poller.add_for(fd, token, Watch::Write).is_err()) {
+                if call.fd().is_some_and(|fd| self.sleep.poller().add_for(fd, token, Watch::Write).is_err()) {
                     return;
                 }
             }
@@ -121,11 +122,11 @@ impl TcpLink {
 
     /// `None`: there is no place for one more.
     fn call_rail(&self, peer: PeerId, number: u8, to: SocketAddr) -> io::Result<Option<Rail<Channel>>> {
-        let other = self.at(peer).addr;
-        let Some(channel) = &self.at(peer).channel else { return Ok(None) };
-        let most = channel.rails.as_ref().map_or(0, |rails| rails.all.len());
+        let other = self.peers[peer].addr;
+        let Some(channel) = &self.peers[peer].channel else { return Ok(None) };
+        let most = channel.rails().map_or(0, |rails| rails.most());
         let Some(key) = channel.rails_key().filter(|_| usize::from(number) <= most) else { return Ok(None) };
-        let caller = Caller::of_rail(key, number, self.hello(Role::Caller, other)?);
+        let caller = Caller::of_rail(key, number, self.own.hello(Role::Caller, other)?);
         let fd = sock::connect(to, None)?;
         sock::tune(&fd, self.options.timeout)?;
         let here = sock::local(&fd).ok_or(io::ErrorKind::AddrNotAvailable)?;
@@ -137,35 +138,37 @@ impl TcpLink {
 
     /// Something happened to a rail.
     pub(super) fn serve_rail(&mut self, peer: PeerId, number: u8, readable: bool, room: bool) {
-        let name = self.at(peer).addr;
-        let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return };
-        let turn = channel.turn;
-        let Some(rail) = channel.rails.as_mut().and_then(|rails| rails.get(number)) else { return };
-        let (watch, mut lost) = (rail.watch, false);
-        match &mut rail.state {
+        let name = self.peers[peer].addr;
+        let Some(channel) = &mut self.peers[peer].channel else { return };
+        let turn = channel.turn();
+        let Some(rail) = channel.rails_mut().and_then(|rails| rails.get_mut(number)) else { return };
+        let (watch, mut lost) = (rail.watch(), false);
+        match rail.state_mut() {
             State::Called(_) => {
-                self.met = true;
+                self.meeting.set_met();
                 return self.hear_rail(peer, number);
             }
             State::Attached(there) => {
-                if room && there.blocked {
+                if room && there.is_blocked() {
                     there.flush();
                 }
                 if readable && turn != number && matches!(watch, Some(Watch::Ends | Watch::Write)) {
                     // Nothing tells of what has come but an end.
-                    rail.ended = true;
                     lost = there.keeps();
+                    rail.set_ended();
                     log::warn!(
                         "{} -> {name}: rail {number} ({} to {}) has ended: nothing more is sent on it",
-                        self.addr,
-                        rail.here,
-                        rail.there
+                        self.own.addr(),
+                        rail.here(),
+                        rail.there()
                     );
                 }
             }
         }
         // The frames behind those that it kept are not to be delivered.
-        channel.last |= lost;
+        if lost {
+            channel.set_last();
+        }
         self.sync_rails(peer);
         self.serve_channel(peer, readable && turn == number, false);
         // Room for a frame that found none.
@@ -176,19 +179,19 @@ impl TcpLink {
 
     /// Whether it is a rail's turn, so that the connection itself is not watched for what comes.
     pub(super) fn is_out_of_turn(&self, peer: PeerId) -> bool {
-        self.at(peer).channel.as_ref().is_some_and(|channel| channel.turn != 0)
+        self.peers[peer].channel.as_ref().is_some_and(|channel| channel.turn() != 0)
     }
 
     /// Something happened to the connection itself while it is a rail's turn.
     #[cold]
     pub(super) fn serve_out_of_turn(&mut self, peer: PeerId, readable: bool, room: bool) {
         self.serve_channel(peer, false, room);
-        let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return };
-        let watch = channel.rails.as_ref().map(|rails| rails.watch);
+        let Some(channel) = &mut self.peers[peer].channel else { return };
+        let watch = channel.rails().map(|rails| rails.watch());
         if readable && matches!(watch, Some(Watch::Ends | Watch::Write)) {
             // It has ended, and what is on the rail counts only as far as it is there.
-            channel.last = true;
-            self.poller.remove(&channel.fd);
+            channel.set_last();
+            self.sleep.poller().remove(channel.fd());
             self.note_ready(peer);
         }
         self.sync_rails(peer);
@@ -196,14 +199,15 @@ impl TcpLink {
 
     /// Reads the answer to the call of a rail.
     fn hear_rail(&mut self, peer: PeerId, number: u8) {
-        let early = self.early;
-        let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return };
-        let Some(rail) = channel.rails.as_mut().and_then(|rails| rails.get(number)) else { return };
-        let State::Called(call) = &mut rail.state else { return };
+        let early = self.receiving.is_early();
+        let Some(channel) = &mut self.peers[peer].channel else { return };
+        let conn = channel.conn();
+        let Some(rail) = channel.rails_mut().and_then(|rails| rails.get_mut(number)) else { return };
+        let State::Called(call) = rail.state_mut() else { return };
         if let Stage::Connecting(_) = call.stage {
             let done = call.connected();
             if let (Ok(()), Some(fd)) = (&done, call.fd()) {
-                let _ = self.poller.change(fd, token::rail(peer, number), Watch::Read);
+                let _ = self.sleep.poller().change(fd, token::rail(peer, number), Watch::Read);
             }
             return match done {
                 Ok(()) => {}
@@ -225,8 +229,7 @@ impl TcpLink {
                 let Stage::Talking(fd, _) = std::mem::replace(&mut call.stage, Stage::Waiting) else {
                     return;
                 };
-                rail.state = State::Attached(Box::new(Channel::new(fd, keys, (&hello, channel.conn), early)));
-                rail.watch = Some(Watch::Read);
+                rail.attach(Channel::new(fd, keys, (&hello, conn), early));
                 channel.set_up(number);
                 self.tell_rail(peer, number);
                 self.sync_rails(peer);
@@ -238,24 +241,26 @@ impl TcpLink {
 
     /// The call of a rail has come to nothing.
     fn drop_rail(&mut self, peer: PeerId, number: u8, why: &str) {
-        let name = self.at(peer).addr;
-        let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return };
-        let Some(place) = channel.rails.as_mut().and_then(|rails| rails.place(number)) else { return };
-        if let Some(Rail { state: State::Called(call), there, .. }) = place.take() {
-            log::info!("{} -> {name}: no rail to {there}: {why}", self.addr);
+        let name = self.peers[peer].addr;
+        let Some(channel) = &mut self.peers[peer].channel else { return };
+        let Some(place) = channel.rails_mut().and_then(|rails| rails.place(number)) else { return };
+        let Some(rail) = place.take() else { return };
+        let there = rail.there();
+        if let Some(call) = rail.into_call() {
+            log::info!("{} -> {name}: no rail to {there}: {why}", self.own.addr());
             if let Some(fd) = call.fd() {
-                self.poller.remove(fd);
+                self.sleep.poller().remove(fd);
             }
         }
     }
 
     /// Calls of rails that take too long.
     pub(super) fn check_rails(&mut self, now: Instant) {
-        for peer in self.railed.clone() {
+        for peer in self.railed.peers().to_vec() {
             for number in 1..self.options.rails as u8 {
-                let channel = self.peers[peer.0 as usize].channel.as_mut();
-                let rail = channel.and_then(|channel| channel.rails.as_mut()?.get(number));
-                if rail.is_some_and(|rail| matches!(&rail.state, State::Called(call) if call.until <= now)) {
+                let channel = self.peers[peer].channel.as_mut();
+                let rail = channel.and_then(|channel| channel.rails_mut()?.get_mut(number));
+                if rail.and_then(|rail| rail.call()).is_some_and(|call| call.until <= now) {
                     self.drop_rail(peer, number, "it did not answer in time");
                 }
             }
@@ -265,49 +270,33 @@ impl TcpLink {
     /// Whether a rail is being made.
     pub(super) fn calls_rails(&self) -> bool {
         let called = |peer: &PeerId| {
-            let rails = self.at(*peer).channel.as_ref().and_then(|channel| channel.rails.as_ref());
-            let all = rails.into_iter().flat_map(|rails| rails.all.iter().flatten());
-            all.into_iter().any(|rail| matches!(rail.state, State::Called(_)))
+            let rails = self.peers[*peer].channel.as_ref().and_then(|channel| channel.rails());
+            rails.is_some_and(|rails| rails.iter().any(|rail| rail.call().is_some()))
         };
-        self.railed.iter().any(called)
-    }
-
-    /// The peer to whose connection a rail of this hello belongs, and the key that it has to have; `None`:
-    /// there is none, or no place for it.
-    pub(super) fn rail_of(
-        peers: &[super::peer::Peer],
-        id: Option<PeerId>,
-        hello: &Hello,
-    ) -> Option<wire::session::JobKey> {
-        let Role::Rail(number) = hello.role else { return None };
-        let channel = peers[id?.0 as usize].channel.as_ref().filter(|channel| !channel.ends())?;
-        let rails = channel.rails.as_ref().filter(|rails| !rails.calls && rails.offered)?;
-        let place = rails.all.get(usize::from(number).checked_sub(1)?)?;
-        let is_free = place.is_none() && channel.instance == hello.instance;
-        channel.rails_key().filter(|_| is_free).cloned()
+        self.railed.peers().iter().any(called)
     }
 
     /// Adds a rail to the connection that its caller has shown it to be of.
     pub(super) fn attach(&mut self, fd: Unshared, proven: &Proven, number: u8, surplus: bool) {
         let caller = &proven.peer;
-        let peer = self.ids.get(&caller.name).copied();
-        let is_of = TcpLink::rail_of(&self.peers, peer, caller).is_some_and(|key| proven.is_of(&key));
+        let peer = self.peers.find(&caller.name);
+        let is_of = self.peers.rail_key(caller).is_some_and(|key| proven.is_of(&key));
         let verdict = match (is_of, surplus) {
             (true, false) => Verdict::Accepted,
             (true, true) => Verdict::Full,
             (false, _) => Verdict::Known,
         };
-        log::debug!("{}: called by {} for rail {number}: {verdict:?}", self.addr, caller.name);
+        log::debug!("{}: called by {} for rail {number}: {verdict:?}", self.own.addr(), caller.name);
         let (Some(ends), Some(peer)) = (sock::ends(&fd), peer) else { return };
         if say(&fd, &proven.verdict(verdict)).is_err() || verdict != Verdict::Accepted {
             return;
         }
-        if self.poller.add_for(&fd, token::rail(peer, number), Watch::Ends).is_err() {
+        if self.sleep.poller().add_for(&fd, token::rail(peer, number), Watch::Ends).is_err() {
             return;
         }
-        let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return };
-        let rail = Channel::new(fd, proven.keys(), (caller, channel.conn), self.early);
-        if let Some(place) = channel.rails.as_mut().and_then(|rails| rails.place(number)) {
+        let Some(channel) = &mut self.peers[peer].channel else { return };
+        let rail = Channel::new(fd, proven.keys(), (caller, channel.conn()), self.receiving.is_early());
+        if let Some(place) = channel.rails_mut().and_then(|rails| rails.place(number)) {
             *place = Some(Rail::new(State::Attached(Box::new(rail)), ends, Watch::Ends));
         }
         self.watch_alone();
@@ -315,57 +304,26 @@ impl TcpLink {
     }
 
     fn tell_rail(&self, peer: PeerId, number: u8) {
-        let at = self.at(peer);
-        let rails = at.channel.as_ref().and_then(|channel| channel.rails.as_ref());
-        let Some(rail) = rails.and_then(|rails| rails.all.get(usize::from(number) - 1)?.as_ref()) else {
+        let at = &self.peers[peer];
+        let rails = at.channel.as_ref().and_then(|channel| channel.rails());
+        let Some(rail) = rails.and_then(|rails| rails.get(usize::from(number))) else {
             return;
         };
-        log::info!("{} -> {}: tcp has rail {number}, {} to {}", self.addr, at.addr, rail.here, rail.there);
+        log::info!(
+            "{} -> {}: tcp has rail {number}, {} to {}",
+            self.own.addr(),
+            at.addr,
+            rail.here(),
+            rail.there()
+        );
     }
 
     /// Watches the connection whose turn it is for what comes, and all that lack room for that.
     pub(super) fn sync_rails(&mut self, peer: PeerId) {
-        let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return };
-        let turn = channel.turn;
-        let Some(rails) = channel.rails.as_mut() else { return };
-        let wanted = |number: u8, blocked: bool| match (turn == number, blocked) {
-            (true, false) => Watch::Read,
-            (true, true) => Watch::Both,
-            (false, true) => Watch::Write,
-            (false, false) => Watch::Ends,
-        };
-        let want = wanted(0, channel.blocked);
-        if rails.watch != want && channel.over.is_none() && self.alone != Some(peer) {
-            // If this fails the next look or flush is that of another call.
-            let _ = self.poller.change(&channel.fd, token::channel(peer), want);
-            rails.watch = want;
-        }
-        for (number, rail) in (1..).zip(&mut rails.all) {
-            let Some(rail) = rail else { continue };
-            let State::Attached(there) = &rail.state else { continue };
-            let is_to_be = !rail.ended || turn == number;
-            let want = is_to_be.then(|| wanted(number, there.blocked));
-            let token = token::rail(peer, number);
-            match (std::mem::replace(&mut rail.watch, want), want) {
-                (was, want) if was == want => {}
-                (Some(_), Some(want)) => drop(self.poller.change(&there.fd, token, want)),
-                (None, Some(want)) => drop(self.poller.add_for(&there.fd, token, want)),
-                (_, None) => self.poller.remove(&there.fd),
-            }
-        }
-        if turn != 0 && self.period.is_zero() {
+        let Some(channel) = &mut self.peers[peer].channel else { return };
+        channel.sync_rails(self.sleep.poller(), peer, self.looks.is_unwatched(peer));
+        if channel.turn() != 0 && self.ticks.are_off() {
             self.set_timer();
         }
-    }
-
-    /// For people: what a peer's connection consists of.
-    pub(super) fn describe_rails(&self, peer: PeerId) -> String {
-        let Some(channel) = &self.at(peer).channel else { return String::new() };
-        let all: Vec<_> = channel.rails.iter().flat_map(|rails| rails.up()).collect();
-        let Some(ends) = sock::ends(&channel.fd).filter(|_| !all.is_empty()) else { return String::new() };
-        let first = std::iter::once((ends.0.ip(), ends.1.ip()));
-        let ways = first.chain(all.iter().map(|rail| (rail.here.ip(), rail.there.ip())));
-        let ways: Vec<_> = ways.map(|(here, there)| format!("{here} to {there}")).collect();
-        format!(" over {} rails ({})", ways.len(), ways.join(", "))
     }
 }

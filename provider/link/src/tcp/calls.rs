@@ -8,12 +8,12 @@ use link_api::{Event, Gone, PeerId, Refused};
 use wire::Addr;
 use wire::session::{Caller, Heard, Hello, Keys, MAC, Next, Role, Stranger, Verdict};
 
-use super::agreement::CROSSING;
-use super::handshake::{Call, Stage, say, versions};
-use super::link::TcpLink;
-use super::names::Unproved;
-use super::sock::{self, gone};
-use super::watched::token;
+use crate::tcp::link::TcpLink;
+use crate::tcp::meet::agreement::CROSSING;
+use crate::tcp::meet::handshake::{Call, Stage, say, versions};
+use crate::tcp::meet::names::Unproved;
+use crate::tcp::sock::{self, gone};
+use crate::tcp::watched::token;
 
 /// How long it takes until a peer that does not listen yet is called again.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -24,7 +24,7 @@ const ATTEMPT: Duration = Duration::from_secs(1);
 impl TcpLink {
     /// Makes a connection to a peer that has none, or says why there will be none.
     pub(super) fn call(&mut self, peer: PeerId) -> Result<(), Refused> {
-        let at = self.at_mut(peer);
+        let at = &mut self.peers[peer];
         if at.cut || at.next.is_some() {
             // Its end is told of first.
             return Err(Refused::Gone(Gone::Reset));
@@ -32,31 +32,31 @@ impl TcpLink {
         if at.call.is_some() {
             return Err(Refused::Busy);
         }
-        if let Some(why) = at.take_failure() {
+        if let Some(why) = at.answers.take_failure(at.met) {
             return Err(Refused::Gone(why));
         }
         let addr = at.addr;
         if !self.agreed.may_call(&addr, Instant::now()) {
             return self.expect_call(peer);
         }
-        self.lacks.0 = None;
+        self.meeting.set_lack(None);
         match self.place_call(peer) {
             Ok(()) => Err(Refused::Busy),
             Err(e) if ipc::socket::is_lack(&e) => {
-                self.lacks.0 = e.raw_os_error();
+                self.meeting.set_lack(e.raw_os_error());
                 Err(Refused::Gone(Gone::Exhausted))
             }
             Err(e) => {
                 self.call_failed(peer, gone(&e), &e.to_string());
-                let at = self.at_mut(peer);
-                at.take_failure().map_or(Err(Refused::Busy), |why| Err(Refused::Gone(why)))
+                let at = &mut self.peers[peer];
+                at.answers.take_failure(at.met).map_or(Err(Refused::Busy), |why| Err(Refused::Gone(why)))
             }
         }
     }
 
     /// The other side's call was accepted, and its confirmation is waited for.
     fn expect_call(&mut self, peer: PeerId) -> Result<(), Refused> {
-        match self.hello(Role::Caller, self.at(peer).addr) {
+        match self.own.hello(Role::Caller, self.peers[peer].addr) {
             Ok(own) => self.call_after(peer, Caller::new(&self.options.key, own), CROSSING),
             Err(e) => self.call_failed(peer, Gone::Exhausted, &e.to_string()),
         }
@@ -86,7 +86,7 @@ impl TcpLink {
 
     fn call_after(&mut self, peer: PeerId, caller: Caller, time: Duration) {
         let until = Instant::now() + time;
-        let at = self.at_mut(peer);
+        let at = &mut self.peers[peer];
         at.trying.get_or_insert_with(Instant::now);
         let call = Call { stage: Stage::Waiting, caller, until, by_further: false, first: None, late: false };
         at.call = Some(Box::new(call));
@@ -96,7 +96,7 @@ impl TcpLink {
     /// Whether a peer that does not listen may be about to: it was never met, and that is tried for a short
     /// time only.
     fn is_early(&self, peer: PeerId) -> bool {
-        !self.at(peer).met && self.is_recent(peer)
+        !self.peers[peer].met && self.is_recent(peer)
     }
 
     /// Whether a connection to a peer has been tried to be made for a short time only.
@@ -105,13 +105,13 @@ impl TcpLink {
     }
 
     fn is_tried_for_less_than(&self, peer: PeerId, most: Duration) -> bool {
-        self.at(peer).trying.is_none_or(|since| since.elapsed() < most)
+        self.peers[peer].trying.is_none_or(|since| since.elapsed() < most)
     }
 
     /// Calls a peer: by its other address, too, if it has one and the one that was used last leads nowhere.
     fn place_call(&mut self, peer: PeerId) -> io::Result<()> {
-        let addr = self.at(peer).addr;
-        let by_further = self.at(peer).by_further;
+        let addr = self.peers[peer].addr;
+        let by_further = self.peers[peer].by_further;
         let found = match self.place_call_by(peer, by_further, None) {
             Err(e) if addr.further().is_some() && !ipc::socket::is_lack(&e) => {
                 self.place_call_by(peer, !by_further, Some(gone(&e))).map_err(|_| e)
@@ -120,7 +120,7 @@ impl TcpLink {
         };
         match found {
             Err(e) if gone(&e) == Gone::Refused && self.is_early(peer) => {
-                let caller = Caller::new(&self.options.key, self.hello(Role::Caller, addr)?);
+                let caller = Caller::new(&self.options.key, self.own.hello(Role::Caller, addr)?);
                 self.call_later(peer, caller);
                 Ok(())
             }
@@ -130,19 +130,19 @@ impl TcpLink {
 
     /// Calls a peer by one of its addresses; `first` says why not by the other one, if that was tried.
     fn place_call_by(&mut self, peer: PeerId, by_further: bool, first: Option<Gone>) -> io::Result<()> {
-        let other = self.at(peer).addr;
-        let caller = Caller::new(&self.options.key, self.hello(Role::Caller, other)?);
+        let other = self.peers[peer].addr;
+        let caller = Caller::new(&self.options.key, self.own.hello(Role::Caller, other)?);
         let further = other.further().map(|ip| (ip, other.port()).into());
         let (to, from) = match further.filter(|_| by_further) {
             Some(to) => (to, None),
-            None => (other.sock(), self.source),
+            None => (other.sock(), self.own.source()),
         };
         let fd = sock::connect(to, from)?;
         sock::tune(&fd, self.options.timeout)?;
-        self.poller.add_for(&fd, token::call(peer), Watch::Write)?;
+        self.sleep.poller().add_for(&fd, token::call(peer), Watch::Write)?;
         let most = if further.is_some() { ATTEMPT.min(self.options.timeout) } else { self.options.timeout };
         let until = Instant::now() + most;
-        let at = self.at_mut(peer);
+        let at = &mut self.peers[peer];
         let call = Call { stage: Stage::Connecting(fd), caller, until, by_further, first, late: false };
         at.call = Some(Box::new(call));
         at.trying.get_or_insert_with(Instant::now);
@@ -154,7 +154,7 @@ impl TcpLink {
     /// may be one that another host has as well, so what answers there says nothing of the peer.
     fn call_other(&mut self, peer: PeerId, call: &Call, why: Gone) -> bool {
         let leads_elsewhere = call.by_further || matches!(call.stage, Stage::Connecting(_));
-        if !leads_elsewhere || call.first.is_some() || self.at(peer).addr.further().is_none() {
+        if !leads_elsewhere || call.first.is_some() || self.peers[peer].addr.further().is_none() {
             return false;
         }
         self.place_call_by(peer, !call.by_further, Some(why)).is_ok()
@@ -163,7 +163,7 @@ impl TcpLink {
     /// Whether the kernel had no answer in the time that one of two addresses has, and there is more for
     /// both.
     fn was_cut_short(&self, peer: PeerId, call: &Call) -> bool {
-        let at = self.at(peer);
+        let at = &self.peers[peer];
         let in_time = at.trying.is_some_and(|since| since.elapsed() < self.options.timeout);
         let connecting = matches!(call.stage, Stage::Connecting(_)) && call.until <= Instant::now();
         at.addr.further().is_some() && connecting && in_time
@@ -172,7 +172,7 @@ impl TcpLink {
     /// Whether what took the call has ended it without a word, as a peer does that has too many callers at
     /// the moment, and there is time for another one.
     fn was_turned_away(&self, peer: PeerId, call: &Call, why: Gone) -> bool {
-        let in_time = self.at(peer).trying.is_some_and(|since| since.elapsed() < self.options.timeout);
+        let in_time = self.peers[peer].trying.is_some_and(|since| since.elapsed() < self.options.timeout);
         let ended = match call.stage {
             Stage::Connecting(_) => why == Gone::Reset,
             Stage::Talking(..) => why == Gone::Refused,
@@ -183,24 +183,22 @@ impl TcpLink {
 
     /// A peer is called, or expected.
     pub(super) fn note_pending(&mut self, peer: PeerId) {
-        if !self.pending.contains(&peer) {
-            self.pending.push(peer);
-        }
+        self.meeting.add(peer);
         self.set_timer();
     }
 
     /// Something happened to a call.
     pub(super) fn serve_call(&mut self, peer: PeerId) {
-        let Some(call) = &mut self.peers[peer.0 as usize].call else { return };
-        self.met = true;
+        let Some(call) = &mut self.peers[peer].call else { return };
+        self.meeting.set_met();
         if let Stage::Connecting(_) = call.stage {
             let done = call.connected();
             call.until = Instant::now() + self.options.timeout;
             match (done, call.fd()) {
                 (Ok(()), Some(fd)) => {
-                    let _ = self.poller.change(fd, token::call(peer), Watch::Read);
-                    self.at_mut(peer).set_listens();
-                    self.agreed.said(&self.peers[peer.0 as usize].addr);
+                    let _ = self.sleep.poller().change(fd, token::call(peer), Watch::Read);
+                    self.peers[peer].answers.set_listens();
+                    self.agreed.said(&self.peers[peer].addr);
                 }
                 (Err(e), _) => self.call_failed(peer, gone(&e), &e.to_string()),
                 (Ok(()), None) => {}
@@ -215,7 +213,7 @@ impl TcpLink {
     }
 
     fn hear(&mut self, peer: PeerId, message: &[u8]) {
-        let Some(call) = &mut self.peers[peer.0 as usize].call else { return };
+        let Some(call) = &mut self.peers[peer].call else { return };
         match call.caller.hear(message) {
             Ok(Next::Say(bytes)) => {
                 if let Some(Err(e)) = call.fd().map(|fd| say(fd, &bytes)) {
@@ -227,22 +225,22 @@ impl TcpLink {
                     (std::mem::replace(&mut call.stage, Stage::Waiting), call.by_further);
                 let confirmation = call.caller.confirmation();
                 if let (Stage::Talking(fd, _), Some(confirmation)) = (stage, confirmation) {
-                    self.poller.remove(&fd);
-                    self.spare = None;
+                    self.sleep.poller().remove(&fd);
+                    self.listening.give_spare();
                     let checked = self.names.check_called(&fd);
-                    self.keep_spare();
+                    self.listening.keep_spare();
                     match checked {
                         Ok(()) => {}
                         Err(Unproved::For(why)) => return self.warn_of(peer, Gone::Denied, &why),
                         Err(Unproved::Lack(errno)) => {
-                            self.lacks.0 = Some(errno);
+                            self.meeting.set_lack(Some(errno));
                             if !(self.is_recent(peer) && self.call_again(peer)) {
                                 self.call_failed(peer, Gone::Exhausted, "there is no descriptor");
                             }
                             return;
                         }
                     }
-                    self.at_mut(peer).by_further = by_further;
+                    self.peers[peer].by_further = by_further;
                     self.confirm(peer, (fd, confirmation), keys, &hello);
                 }
             }
@@ -314,7 +312,7 @@ impl TcpLink {
         if let Err(e) = say(&fd, &confirmation) {
             return self.call_failed(peer, Gone::Refused, &e.to_string());
         }
-        let (addr, conn) = (self.at(peer).addr, self.promises.number());
+        let (addr, conn) = (self.peers[peer].addr, self.promises.number());
         let (counts, void) = self.agreed.accepted(&addr, conn, hello);
         void.into_iter().for_each(|conn| self.drop_promise(conn));
         if counts {
@@ -326,13 +324,13 @@ impl TcpLink {
     }
 
     fn warn_of(&mut self, peer: PeerId, gone: Gone, why: &str) {
-        log::warn!("{} -> {}: no connection: {why}", self.addr, self.at(peer).addr);
+        log::warn!("{} -> {}: no connection: {why}", self.own.addr(), self.peers[peer].addr);
         self.call_failed(peer, gone, why);
     }
 
     /// There will be no connection by this call.
     pub(super) fn call_failed(&mut self, peer: PeerId, why: Gone, reason: &str) {
-        log::debug!("{} -> {}: no connection: {reason}", self.addr, self.at(peer).addr);
+        log::debug!("{} -> {}: no connection: {reason}", self.own.addr(), self.peers[peer].addr);
         let call = self.drop_call(peer);
         let mut why = why;
         if let Some(call) = call {
@@ -352,27 +350,22 @@ impl TcpLink {
                 return self.call_later(peer, call.caller);
             }
         }
-        let at = self.at_mut(peer);
+        let at = &mut self.peers[peer];
         if at.expected.take().is_some() {
-            self.events.push_back(Event::Closed(peer, why));
+            self.reports.push(Event::Closed(peer, why));
         } else {
             at.fail(why);
         }
     }
 
-    /// What the application knows of the peer of a name.
-    pub(super) fn known_by(&self, name: &Addr) -> Option<&Addr> {
-        self.ids.get(name).map(|id| &self.at(*id).addr)
-    }
-
     /// Calls a peer under whose name a connection came that is not from its address: what answers there has
     /// the name. The verdict on that connection.
     pub(super) fn call_back(&mut self, name: &Addr) -> Verdict {
-        let Some(peer) = self.ids.get(name).copied().filter(|peer| !self.at(*peer).is_connected()) else {
+        let Some(peer) = self.peers.find(name).filter(|peer| !self.peers[*peer].is_connected()) else {
             return Verdict::Denied;
         };
-        if self.at(peer).call.is_none() {
-            log::info!("{}: {name} calls from another address, and is called at its own", self.addr);
+        if self.peers[peer].call.is_none() {
+            log::info!("{}: {name} calls from another address, and is called at its own", self.own.addr());
             if let Err(Refused::Gone(_)) = self.call(peer) {
                 return Verdict::Denied;
             }
@@ -381,18 +374,18 @@ impl TcpLink {
     }
 
     pub(super) fn drop_call(&mut self, peer: PeerId) -> Option<Box<Call>> {
-        let call = self.at_mut(peer).call.take()?;
-        self.agreed.call_over(&self.peers[peer.0 as usize].addr);
+        let call = self.peers[peer].call.take()?;
+        self.agreed.call_over(&self.peers[peer].addr);
         if let Some(fd) = call.fd() {
-            self.poller.remove(fd);
+            self.sleep.poller().remove(fd);
         }
         Some(call)
     }
 
     /// Calls that take too long, and expected peers that do not come.
     pub(super) fn check_pending(&mut self, now: Instant) {
-        for peer in std::mem::take(&mut self.pending) {
-            let at = self.at_mut(peer);
+        for peer in self.meeting.take() {
+            let at = &mut self.peers[peer];
             let late = |call: &Call| call.until <= now;
             if at.call.as_deref().is_some_and(late) {
                 if let Some(Stage::Waiting) = at.call.as_ref().map(|call| &call.stage) {
@@ -402,7 +395,7 @@ impl TcpLink {
                     self.call_failed(peer, Gone::Unreachable, "it did not answer in time");
                 }
             }
-            let at = self.at_mut(peer);
+            let at = &mut self.peers[peer];
             match at.expected {
                 Some((until, false)) if until <= now && at.call.is_none() => {
                     at.expected = Some((until, true));
@@ -414,9 +407,9 @@ impl TcpLink {
                 Some((until, true)) if at.call.is_none() => at.expected = Some((until, false)),
                 _ => {}
             }
-            let at = self.at(peer);
-            if (at.call.is_some() || at.expected.is_some()) && !self.pending.contains(&peer) {
-                self.pending.push(peer);
+            let at = &mut self.peers[peer];
+            if at.call.is_some() || at.expected.is_some() {
+                self.meeting.add(peer);
             }
         }
     }

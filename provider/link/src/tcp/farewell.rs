@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use wire::Addr;
 
-use super::channel::Channel;
+use super::channel::connection::Channel;
+use super::channel::rails::Rails;
 use super::peer::Peer;
 use super::sock::{self, Awaited, would_block};
 
@@ -33,23 +34,23 @@ struct Leaving {
 impl Leaving {
     /// Goes on with it. Whether all of it is acknowledged, or nothing more can be.
     fn is_over(&mut self) -> bool {
-        if self.channel.over.is_some() {
+        if self.channel.is_over() {
             return true;
         }
         self.channel.flush();
         if self.channel.pending() == 0 && !self.finished {
-            sock::finish(&self.channel.fd);
+            sock::finish(self.channel.fd());
             self.finished = true;
         }
         // What comes is dropped: two sides that both wait for room, and both close, would wait for each
         // other.
-        !self.goes_on() || self.finished && sock::owed(&self.channel.fd) == 0
+        !self.goes_on() || self.finished && sock::owed(self.channel.fd()) == 0
     }
 
     /// Drops what has come. Whether the other end may still receive something.
     fn goes_on(&self) -> bool {
         for _ in 0..CALLS {
-            match sock::discard_some(&self.channel.fd, DROPPED) {
+            match sock::discard_some(self.channel.fd(), DROPPED) {
                 Ok(0) => return false,
                 Ok(_) => {}
                 Err(e) => return would_block(&e),
@@ -59,7 +60,7 @@ impl Leaving {
     }
 
     fn awaited(&self) -> Awaited {
-        Awaited::new(&self.channel.fd, self.channel.pending() > 0)
+        Awaited::new(self.channel.fd(), self.channel.pending() > 0)
     }
 }
 
@@ -70,8 +71,7 @@ pub(super) fn say(own: Addr, peers: &mut [Peer], most: Duration) {
     for peer in peers {
         let to = peer.addr;
         for mut channel in [peer.channel.take(), peer.next.take()].into_iter().flatten() {
-            let rails = channel.rails.take().into_iter().flat_map(|rails| rails.all).flatten();
-            let rails = rails.filter_map(|rail| rail.into_channel());
+            let rails = channel.take_rails().into_iter().flat_map(Rails::into_channels);
             leaving.extend(rails.map(|channel| Leaving { channel, to, finished: false }));
             leaving.push(Leaving { channel, to, finished: false });
         }
@@ -88,7 +88,7 @@ pub(super) fn say(own: Addr, peers: &mut [Peer], most: Duration) {
         nap = (2 * nap).min(*NAPS.end());
     }
     for one in leaving {
-        let bytes = one.channel.pending() + sock::owed(&one.channel.fd);
+        let bytes = one.channel.pending() + sock::owed(one.channel.fd());
         LOST.fetch_add(bytes as u64, Ordering::Relaxed);
         log::warn!(
             "{own} -> {}: closed after {} ms with {bytes} bytes that were not acknowledged, which may be lost",

@@ -9,81 +9,71 @@ use hmem::{Span, total};
 use link_api::{Event, Frame, Gone, Landing, Link, OpId, Path, PeerId, Refused, RmaLink, Standing};
 use wire::Addr;
 
-use super::channel::{Channel, MAX_FRAME};
-use super::link::{Held, TcpLink};
-
-/// Most bytes on their way from an endpoint to itself.
-const OWN: usize = 256 << 10;
+use crate::tcp::channel::connection::Channel;
+use crate::tcp::channel::pool::MAX_FRAME;
+use crate::tcp::channel::rails::Rails;
+use crate::tcp::link::TcpLink;
+use crate::tcp::receiving::Held;
 
 impl TcpLink {
     fn send_own(&mut self, head: &[u8], body: &[Span], off: usize, len: usize) -> Result<(), Refused> {
-        if self.own_bytes > OWN {
-            return Err(Refused::Busy);
-        }
-        let mut bytes = vec![0; head.len() + len];
-        bytes[..head.len()].copy_from_slice(head);
-        if hmem::read(body, off, &mut bytes[head.len()..]) != len {
-            return Err(Refused::Fault);
-        }
+        self.to_self.send(head, body, off, len)?;
         // No descriptor tells of it.
-        self.armed = false;
-        self.own_bytes += bytes.len() + 1;
-        self.own.push_back(bytes);
+        self.sleep.disarm();
         Ok(())
     }
 
     fn next_own(&mut self) -> Option<Event> {
-        let bytes = self.own.pop_front()?;
-        self.own_bytes -= bytes.len() + 1;
-        let (len, addr) = (bytes.len(), self.addr);
-        self.held = Some(Held::Own(bytes));
-        Some(Event::Frame(Frame { from: self.id_of(&addr), len, slot: 0 }))
+        let bytes = self.to_self.next()?;
+        let (len, addr) = (bytes.len(), self.own.addr());
+        self.receiving.hold(Held::Own(bytes));
+        Some(Event::Frame(Frame { from: self.peers.named(&addr), len, slot: 0 }))
     }
 
     /// A send finds no way to this peer.
     fn want(&mut self, peer: PeerId) {
-        if !std::mem::replace(&mut self.at_mut(peer).wants, true) {
-            self.wanting.push(peer);
-        }
+        self.reports.want(&mut self.peers, peer);
     }
 
     /// A send to a peer without a channel: why nothing can be sent yet, or at all.
     #[cold]
     fn send_unconnected(&mut self, to: PeerId) -> Refused {
-        if let Some(why) = self.at_mut(to).take_owed() {
+        let at = &mut self.peers[to];
+        if let Some(why) = at.answers.take_owed(at.met) {
             return Refused::Gone(why);
         }
         match self.connect(to) {
             Ok(()) | Err(Refused::Busy) => {
-                self.at_mut(to).keep_send_waiting();
+                self.peers[to].answers.keep_send_waiting();
                 Refused::Busy
             }
             Err(why) => {
-                self.at_mut(to).end_send_waiting();
+                let at = &mut self.peers[to];
+                at.answers.end_send_waiting(at.met);
                 why
             }
         }
     }
 
     fn is_own(&self, peer: PeerId) -> bool {
-        self.at(peer).addr == self.addr
+        self.peers[peer].addr == self.own.addr()
     }
 
     fn next_event(&mut self) -> Option<Event> {
-        if self.ready.is_empty() && self.events.is_empty() && self.own.is_empty() {
+        if self.reports.is_empty() && self.to_self.is_empty() {
             return None;
         }
-        self.events.pop_front().or_else(|| self.next_own()).or_else(|| self.next_ready())
+        self.reports.pop().or_else(|| self.next_own()).or_else(|| self.next_ready())
     }
 }
 
 impl Link for TcpLink {
     fn addr(&self) -> Addr {
-        self.addr
+        self.own.addr()
     }
 
     fn peer(&mut self, addr: &Addr) -> PeerId {
-        self.id_of(addr)
+        self.peers.named(addr)
     }
 
     fn serve_host(&mut self, on: bool) {
@@ -91,14 +81,14 @@ impl Link for TcpLink {
     }
 
     fn peer_addr(&self, peer: PeerId) -> Addr {
-        self.at(peer).addr
+        self.peers[peer].addr
     }
 
     fn reaches(&self, addr: &Addr) -> Result<(), String> {
         if addr.ip().is_unspecified() || addr.port() == 0 {
             return Err("that is no address of an endpoint".into());
         }
-        match self.source {
+        match self.own.source() {
             Some(own) if own.is_ipv4() != addr.ip().is_ipv4() => Err(format!(
                 "this endpoint is bound to {}, and that address is of another version of IP: bind to an unspecified one",
                 own.ip()
@@ -121,25 +111,25 @@ impl Link for TcpLink {
     ) -> Result<(), Refused> {
         assert!(head.len() + len <= MAX_FRAME, "frame longer than Path::max_frame");
         debug_assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
-        let Some(channel) = &mut self.peers[to.0 as usize].channel else {
+        let Some(channel) = &mut self.peers[to].channel else {
             if self.is_own(to) {
                 return self.send_own(head, body, off, len);
             }
             return Err(self.send_unconnected(to));
         };
-        let (was_blocked, was_unsure) = (channel.blocked, channel.unsure);
-        let striped = head.len() + len >= channel.striped;
+        let (was_blocked, was_unsure) = (channel.is_blocked(), channel.is_unsure());
+        let striped = channel.is_striped(head.len() + len);
         let done = channel.send(head, body, off, len);
-        let kept = self.tells_kept && channel.keeps();
-        if was_blocked != channel.blocked {
+        let kept = self.reports.tells_kept() && channel.keeps();
+        if was_blocked != channel.is_blocked() {
             self.watch_room(to, was_blocked);
         } else if striped {
             self.sync_rails(to);
         }
         match done {
             Ok(()) => {
-                self.hot = Some(to);
-                if !was_unsure && self.period.is_zero() {
+                self.looks.set_hot(to);
+                if !was_unsure && self.ticks.are_off() {
                     self.set_timer();
                 }
                 if kept {
@@ -153,9 +143,8 @@ impl Link for TcpLink {
     }
 
     fn poll(&mut self) -> Option<Event> {
-        debug_assert!(self.held.is_none(), "polled before the last frame was released");
-        self.slept = std::mem::take(&mut self.armed);
-        self.bell.clear();
+        debug_assert!(self.receiving.held().is_none(), "polled before the last frame was released");
+        self.sleep.begin_poll();
         if let Some(event) = self.next_event() {
             return Some(event);
         }
@@ -171,30 +160,32 @@ impl Link for TcpLink {
             Some(Event::Frame(frame)) => Some(frame),
             // Its end, where what is there is no frame after all.
             other => {
-                self.events.extend(other);
+                if let Some(event) = other {
+                    self.reports.push(event);
+                }
                 None
             }
         }
     }
 
     fn has_frames_of(&self, from: PeerId) -> bool {
-        let at = self.at(from);
+        let at = &self.peers[from];
         let Some(channel) = at.channel.as_ref().filter(|_| !at.cut) else { return false };
-        match self.held {
-            Some(Held::Of(peer, len)) if peer == from => channel.has_frame_behind(len),
+        match self.receiving.held() {
+            Some(Held::Of(peer, len)) if *peer == from => channel.has_frame_behind(*len),
             _ => channel.has_frame(),
         }
     }
 
     fn read(&self, frame: &Frame, off: usize, dst: &mut [u8]) -> usize {
-        match &self.held {
+        match self.receiving.held() {
             Some(Held::Of(peer, len)) => {
                 debug_assert_eq!((*peer, *len), (frame.from, frame.len));
-                self.at(*peer).channel.as_ref().map_or(0, |channel| channel.read(*len, off, dst))
+                self.peers[*peer].channel.as_ref().map_or(0, |channel| channel.read(*len, off, dst))
             }
             // One that has begun.
             None => {
-                let channel = self.at(frame.from).channel.as_ref();
+                let channel = self.peers[frame.from].channel.as_ref();
                 channel.map_or(0, |channel| channel.read_front(frame.len, off, dst))
             }
             Some(Held::Own(bytes)) => {
@@ -207,11 +198,11 @@ impl Link for TcpLink {
     }
 
     fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
-        match &self.held {
+        match self.receiving.held() {
             Some(Held::Of(peer, size)) => {
                 debug_assert_eq!((*peer, *size), (frame.from, frame.len));
-                let channel = self.at(*peer).channel.as_ref();
-                channel.map_or(0, |channel| channel.copy_out(*size, off, dst, doff, len))
+                let channel = self.peers[*peer].channel.as_ref();
+                channel.map_or(0, |channel| channel.copy_out((*size, off), dst, doff, len))
             }
             Some(Held::Own(bytes)) => {
                 let rest = bytes.get(off..).unwrap_or_default();
@@ -222,9 +213,9 @@ impl Link for TcpLink {
     }
 
     fn release(&mut self, _frame: Frame) {
-        let Some(Held::Of(peer, len)) = self.held.take() else { return };
-        if let Some(channel) = &mut self.peers[peer.0 as usize].channel {
-            let turn = channel.turn;
+        let Some(Held::Of(peer, len)) = self.receiving.take_held() else { return };
+        if let Some(channel) = &mut self.peers[peer].channel {
+            let turn = channel.turn();
             if channel.release(len) {
                 self.note_ready(peer);
             }
@@ -235,33 +226,31 @@ impl Link for TcpLink {
     }
 
     fn set_early(&mut self) {
-        self.early = true;
+        self.receiving.set_early();
     }
 
     fn set_budget(&mut self, budget: &link_api::Budget) {
-        self.pool.set_budget(budget);
+        self.receiving.set_budget(budget);
     }
 
     fn tell_kept(&mut self) {
-        self.tells_kept = true;
+        self.reports.tell_kept();
     }
 
     fn keeps(&mut self, to: PeerId) -> bool {
-        let ends = |event: &Event| matches!(event, Event::Closed(peer, _) if *peer == to);
-        if self.at(to).cut || self.events.iter().any(ends) {
+        if self.peers[to].cut || self.reports.has_end_of(to) {
             return true;
         }
-        let at = self.at_mut(to);
+        let at = &mut self.peers[to];
         let lost = std::mem::take(&mut at.lost);
         lost || at.channel.as_deref().is_some_and(Channel::keeps)
     }
 
     fn land(&mut self, frame: Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> Landing {
         let peer = frame.from;
-        let op = OpId(self.landings);
-        self.landings += 1;
-        let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return Landing::Over(false) };
-        let turn = channel.turn;
+        let op = self.receiving.number();
+        let Some(channel) = &mut self.peers[peer].channel else { return Landing::Over(false) };
+        let turn = channel.turn();
         let found = channel.land(op, (frame.len, off), dst, doff, len);
         if found.is_some() || channel.is_at_end() {
             // So that it is known whether there is more.
@@ -274,25 +263,25 @@ impl Link for TcpLink {
     }
 
     fn leave(&mut self, frame: Frame) {
-        if let Some(channel) = &mut self.peers[frame.from.0 as usize].channel {
+        if let Some(channel) = &mut self.peers[frame.from].channel {
             channel.leave();
         }
     }
 
     fn is_gone(&self, peer: PeerId) -> bool {
-        let at = self.at(peer);
+        let at = &self.peers[peer];
         at.cut || at.channel.as_deref().is_some_and(Channel::ends)
     }
 
     fn is_connected(&self, peer: PeerId) -> bool {
-        self.at(peer).is_connected()
+        self.peers[peer].is_connected()
     }
 
     fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
         if self.is_own(peer) {
             return Ok(());
         }
-        match &self.at(peer).channel {
+        match &self.peers[peer].channel {
             Some(channel) if !channel.ends() => Ok(()),
             Some(_) => Err(Refused::Gone(Gone::Reset)),
             None => {
@@ -306,76 +295,76 @@ impl Link for TcpLink {
     }
 
     fn connect_to_send(&mut self, peer: PeerId) -> Result<(), Refused> {
-        match self.at(peer).channel {
+        match self.peers[peer].channel {
             None if !self.is_own(peer) => Err(self.send_unconnected(peer)),
             _ => self.connect(peer),
         }
     }
 
     fn expect(&mut self, peer: PeerId) {
-        if !self.is_connected(peer) && !self.is_own(peer) && self.at(peer).expected.is_none() {
-            self.at_mut(peer).expected = Some((Instant::now() + self.options.connect_timeout, false));
+        if !self.is_connected(peer) && !self.is_own(peer) && self.peers[peer].expected.is_none() {
+            self.peers[peer].expected = Some((Instant::now() + self.options.connect_timeout, false));
             self.note_pending(peer);
         }
     }
 
     fn has_room_to_spare(&mut self, to: PeerId, _: usize) -> bool {
-        let own = self.is_own(to) && 2 * self.own_bytes < OWN;
-        let Some(channel) = &mut self.peers[to.0 as usize].channel else { return own };
-        for rail in channel.rails.iter_mut().flat_map(|rails| rails.channels()).filter(|rail| rail.blocked) {
-            rail.flush();
-        }
-        if channel.blocked {
+        let own = self.is_own(to) && self.to_self.has_room_to_spare();
+        let Some(channel) = &mut self.peers[to].channel else { return own };
+        let rails = channel.rails_mut().into_iter().flat_map(Rails::channels_mut);
+        rails.filter(|rail| rail.is_blocked()).for_each(Channel::flush);
+        if channel.is_blocked() {
             channel.flush();
             self.watch_room(to, true);
             self.note_ready(to);
         }
-        self.at(to).channel.as_ref().is_some_and(|channel| channel.has_much_room())
+        self.peers[to].channel.as_ref().is_some_and(|channel| channel.has_much_room())
     }
 
     fn forget(&mut self, peer: PeerId) {
-        let addr = self.at(peer).addr;
-        if self.is_connected(peer) || self.ids.get(&addr) != Some(&peer) || addr == self.addr {
+        let addr = self.peers[peer].addr;
+        if self.is_connected(peer) || self.peers.find(&addr) != Some(peer) || addr == self.own.addr() {
             return;
         }
         self.drop_call(peer);
-        self.ids.remove(&addr);
-        self.pending.retain(|known| *known != peer);
-        self.wanting.retain(|known| *known != peer);
-        self.events.retain(|event| !matches!(event, Event::Closed(known, _) if *known == peer));
-        let at = self.at_mut(peer);
+        self.meeting.remove(peer);
+        self.reports.forget(peer);
+        let at = &mut self.peers[peer];
         (at.wants, at.expected) = (false, None);
-        self.free.push(peer);
+        self.peers.free(peer);
     }
 
     fn disconnect(&mut self, peer: PeerId) {
-        let at = &mut self.peers[peer.0 as usize];
+        let at = &mut self.peers[peer];
         let Some(mut channel) = at.channel.take() else { return };
         (at.cut, at.lost) = (true, channel.keeps());
-        self.events.extend(channel.lands().map(|op| Event::Done(op, false)));
-        channel.end_rails(&self.poller);
-        self.poller.remove(&channel.fd);
-        ipc::socket::shutdown(&channel.fd);
-        self.agreed.ended(&at.addr, channel.conn);
+        if let Some(op) = channel.lands() {
+            self.reports.push(Event::Done(op, false));
+        }
+        channel.end_rails(self.sleep.poller());
+        self.sleep.poller().remove(channel.fd());
+        ipc::socket::shutdown(channel.fd());
+        self.agreed.ended(&at.addr, channel.conn());
         self.note_ready(peer);
     }
 
     fn arm(&mut self) -> bool {
         self.watch_alone();
-        self.armed = !self.has_something(true);
-        self.armed
+        let armed = !self.has_something(true);
+        self.sleep.set_armed(armed);
+        armed
     }
 
     fn is_armed(&self) -> bool {
-        self.armed
+        self.sleep.is_armed()
     }
 
     fn wait_fd(&self) -> Option<RawFd> {
-        Some(self.poller.fd())
+        Some(self.sleep.fd())
     }
 
     fn has_met(&mut self) -> bool {
-        std::mem::take(&mut self.met)
+        self.meeting.take_met()
     }
 
     fn lack(&self) -> Option<io::Error> {
@@ -383,7 +372,7 @@ impl Link for TcpLink {
     }
 
     fn describe(&self, peer: PeerId) -> String {
-        let at = self.at(peer);
+        let at = &self.peers[peer];
         let state = match (&at.channel, &at.call) {
             (Some(_), _) => "connected",
             (None, Some(_)) => "being connected",
@@ -396,18 +385,18 @@ impl Link for TcpLink {
         let key = if self.options.secret { "a secret job key" } else { "a job key that is no secret" };
         format!(
             "{state}{by}{}, frames of {MAX_FRAME} bytes, {key}, gone after {} s of silence",
-            self.describe_rails(peer),
+            at.channel.as_ref().map_or(String::new(), |channel| channel.describe_rails()),
             self.options.timeout.as_secs()
         )
     }
 
     fn standing(&self) -> Vec<Standing> {
-        let port = self.addr.port();
-        let further = match self.addr.further() {
+        let port = self.own.addr().port();
+        let further = match self.own.addr().further() {
             Some(ip) => format!(", and {ip}:{port}"),
             None => String::new(),
         };
-        let listens = match self.source {
+        let listens = match self.own.source() {
             Some(own) => format!("listens on {own}{further}"),
             None => format!("listens on port {port} of every address of this host"),
         };
@@ -415,11 +404,11 @@ impl Link for TcpLink {
         let rails = match self.options.rails {
             1 => String::new(),
             most => {
-                let all: Vec<_> = self.rails_at.iter().map(SocketAddr::to_string).collect();
+                let all: Vec<_> = self.railed.addrs().iter().map(SocketAddr::to_string).collect();
                 format!("; up to {most} rails for each peer, at {}", all.join(", "))
             }
         };
-        let offers = Ok(format!("{listens}; its name is {}{further}; {key}{rails}", self.addr));
+        let offers = Ok(format!("{listens}; its name is {}{further}; {key}{rails}", self.own.addr()));
         vec![Standing { link: "tcp", offers }]
     }
 }
@@ -427,8 +416,8 @@ impl Link for TcpLink {
 /// Payloads are asked for, and come in frames that need no further copy here.
 impl RmaLink for TcpLink {
     fn cancel(&mut self, op: OpId) {
-        let channels = self.peers.iter_mut().filter_map(|at| at.channel.as_mut());
+        let channels = self.peers.as_mut_slice().iter_mut().filter_map(|at| at.channel.as_mut());
         let _ = channels.into_iter().any(|channel| channel.cancel(op));
-        self.events.retain(|event| !matches!(event, Event::Done(done, _) if *done == op));
+        self.reports.cancel(op);
     }
 }

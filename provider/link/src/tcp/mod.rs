@@ -8,55 +8,58 @@
 //! |---|---|
 //! | `options` | [`TcpOptions`] |
 //! | `sock` | system calls |
-//! | `channel` | a connection that is agreed on: records |
-//! | `pool` | memory to receive into, which counts |
-//! | `outgoing` | frames on their way out, and what waits for room |
-//! | `at_hand` | the bytes of a frame that was handed out |
-//! | `begun`, `landing` | long frames that are told of when they begin; that go where they belong as they come |
-//! | `handshake` | connections that are being made, by this side or another |
-//! | `peer` | what an endpoint has of a peer |
-//! | `link` | [`TcpLink`]: state, and opening |
-//! | `calls`, `guests` | connections that this side makes; that others make |
-//! | `agreement` | which of several connections to a peer counts |
-//! | `promised`, `promises` | connections of others that are accepted and not confirmed: what is done with them; what there is of them |
-//! | `rails` | further connections to a peer, which carry long frames |
-//! | `striped` | a connection that has some |
-//! | `listen` | where they are made to |
-//! | `names` | which name a caller may have |
-//! | `attach` | how these come to be, and what they are watched for |
-//! | `sensible` | which addresses a peer may have it call for these |
+//! | `channel` | a connection that is agreed on |
+//! | `channel::line` | its socket, and whether it ends |
+//! | `channel::outgoing` | frames on their way out, and what waits for room |
+//! | `channel::incoming`, `at_hand` | records as they come; the bytes of a frame that was handed out |
+//! | `channel::landing` | long frames that go where they belong as they come |
+//! | `channel::pool` | memory to receive into, which counts |
+//! | `channel::rails` | further connections to a peer, which carry long frames |
+//! | `channel::connection` | all of these together |
+//! | `channel::connection::striped` | what a connection that has rails does otherwise |
+//! | `meet` | how connections come to be |
+//! | `meet::own` | what an endpoint says of itself |
+//! | `meet::handshake` | connections that are being made, by this side or another |
+//! | `meet::agreement` | which of several connections to a peer counts |
+//! | `meet::promises` | connections of others that are accepted and not confirmed |
+//! | `meet::names` | which name a caller may have |
+//! | `meet::meeting`, `answers` | peers that are called; what came of calls |
+//! | `meet::listening` | where an endpoint is called |
+//! | `meet::railed` | peers that may have rails |
+//! | `meet::sensible` | which addresses a peer may have it call for these |
+//! | `peer`, `peers` | what an endpoint has of a peer; of all of them |
+//! | `looks`, `ticks`, `sleep` | how often connections are looked at; the timer; what a sleeper waits for |
+//! | `receiving`, `to_self` | what frames are received into; those of an endpoint to itself |
+//! | `reports` | what the engine is to hear |
+//! | `link` | [`TcpLink`]: its parts, and opening |
+//! | `calls`, `callers` | connections that this side makes; that others make |
+//! | `attach` | how rails come to be, and what they are watched for |
 //! | `service` | what descriptors and time bring about |
 //! | `watched` | the descriptors that are watched |
 //! | `table` | the kernel's table of all descriptors |
 //! | `farewell` | the end of an endpoint, or of its process |
 //! | `frames` | the engine's calls |
 
-mod agreement;
-mod at_hand;
 mod attach;
-mod begun;
+mod callers;
 mod calls;
 mod channel;
 mod farewell;
 mod frames;
-mod guests;
-mod handshake;
-mod landing;
 mod link;
-mod listen;
-mod names;
+mod looks;
+mod meet;
 mod options;
-mod outgoing;
 mod peer;
-mod pool;
-mod promised;
-mod promises;
-mod rails;
-mod sensible;
+mod peers;
+mod receiving;
+mod reports;
 mod service;
+mod sleep;
 mod sock;
-mod striped;
 mod table;
+mod ticks;
+mod to_self;
 mod watched;
 
 pub use farewell::lost_at_ends;

@@ -5,14 +5,13 @@ use std::time::{Duration, Instant};
 use ipc::Watch;
 use link_api::{Gone, PeerId};
 
-use super::channel::Channel;
-use super::link::{ROUND, TcpLink};
-use super::pool::SPARE;
-use super::sock;
-use super::watched::token;
+use crate::tcp::channel::connection::Channel;
+use crate::tcp::channel::pool::SPARE;
+use crate::tcp::channel::rails::Rails;
+use crate::tcp::link::TcpLink;
+use crate::tcp::ticks::TICK;
+use crate::tcp::watched::token;
 
-/// How often calls and guests are looked after.
-const TICK: Duration = Duration::from_millis(50);
 /// How often within the time after which a host that does not answer is gone it is asked whether it does: the
 /// look that finds first that it does not is late, and so is the one that finds the time over.
 const LOOKS: u32 = 8;
@@ -25,30 +24,29 @@ impl TcpLink {
     /// Looks for something to do. Most looks are at the connection that was used last, at the price of one
     /// system call.
     pub(super) fn look(&mut self) {
-        self.looks += 1;
-        if self.alone != self.hot {
+        self.looks.count();
+        if self.looks.is_other_unwatched() {
             self.watch_alone();
         }
         // What has woken a sleeper may be any of them.
-        if let Some(hot) = self.hot.filter(|_| self.looks < self.round && !self.slept) {
-            if self.at(hot).channel.is_some() {
+        if let Some(hot) = self.looks.at_one().filter(|_| !self.sleep.has_slept()) {
+            if self.peers[hot].channel.is_some() {
                 return self.serve_channel(hot, true, false);
             }
-            self.hot = None;
+            self.looks.cool();
         }
-        self.looks = 0;
-        let of_hot = self.hot.map(token::channel);
+        self.looks.at_all();
+        let of_hot = self.looks.hot().map(token::channel);
         if self.look_at_all_but(of_hot) {
-            self.round = *ROUND.start();
+            self.looks.shorten();
             self.watch_alone();
-        } else if !self.pending.is_empty() {
+        } else if !self.meeting.is_empty() {
             // What is waited for is a connection that is being made, as a rule.
-            (self.hot, self.round) = (None, *ROUND.start());
-        } else if self.slept {
+            self.looks.cool();
+            self.looks.shorten();
+        } else if self.sleep.has_slept() {
             // Looks that follow sleeps say nothing of how rarely others have something.
-        } else if self.round < *ROUND.end() {
-            self.round *= 2;
-        } else {
+        } else if !self.looks.lengthen() {
             self.leave_alone();
         }
     }
@@ -57,23 +55,22 @@ impl TcpLink {
     /// nothing tells of it. What a watched connection receives wakes each poller that it is in, at the
     /// sender's expense where that is on this host.
     fn leave_alone(&mut self) {
-        let Some(hot) = self.hot.filter(|hot| self.alone != Some(*hot)) else { return };
-        let Some(channel) = &self.peers[hot.0 as usize].channel else { return };
-        if !channel.blocked
+        let Some(hot) = self.looks.hot().filter(|hot| !self.looks.is_unwatched(*hot)) else { return };
+        let Some(channel) = &self.peers[hot].channel else { return };
+        if !channel.is_blocked()
             && !channel.has_rails()
-            && self.poller.change(&channel.fd, token::channel(hot), Watch::Ends).is_ok()
+            && self.sleep.poller().change(channel.fd(), token::channel(hot), Watch::Ends).is_ok()
         {
-            self.alone = Some(hot);
+            self.looks.set_unwatched(hot);
         }
     }
 
     /// All connections are watched again.
     pub(super) fn watch_alone(&mut self) {
-        let Some(peer) = self.alone.take() else { return };
-        self.round = *ROUND.start();
-        if let Some(channel) = &self.peers[peer.0 as usize].channel {
-            let watch = if channel.blocked { Watch::Both } else { Watch::Read };
-            if self.poller.change(&channel.fd, token::channel(peer), watch).is_err() {
+        let Some(peer) = self.looks.take_unwatched() else { return };
+        if let Some(channel) = &self.peers[peer].channel {
+            let watch = if channel.is_blocked() { Watch::Both } else { Watch::Read };
+            if self.sleep.poller().change(channel.fd(), token::channel(peer), watch).is_err() {
                 self.note_ready(peer);
             }
         }
@@ -85,12 +82,12 @@ impl TcpLink {
         self.look_at_all_but(None);
     }
 
-    /// Likewise; whether something else than this descriptor had.
+    /// Looks at all that has something; whether something else than this descriptor had.
     fn look_at_all_but(&mut self, hot: Option<u64>) -> bool {
-        if self.period == TICK {
+        if self.ticks.are_often() {
             self.allow_for_absence(Instant::now());
         }
-        let found = self.poller.ready::<BATCH>();
+        let found = self.sleep.poller().ready::<BATCH>();
         let others = found.events().any(|(token, ..)| Some(token) != hot);
         for (token, readable, room) in found.events() {
             let at = token as u32;
@@ -117,46 +114,46 @@ impl TcpLink {
     /// Connections that are being made have not gone on while the process did not look: that is no delay of
     /// theirs.
     fn allow_for_absence(&mut self, now: Instant) {
-        let away = now.saturating_duration_since(std::mem::replace(&mut self.looked, now));
+        let away = self.ticks.restart(now);
         if away < AWAY {
             return;
         }
         self.guests.iter_mut().for_each(|(_, guest)| guest.since += away);
-        for peer in &self.pending {
-            if let Some(call) = &mut self.peers[peer.0 as usize].call {
+        for peer in self.meeting.iter() {
+            if let Some(call) = &mut self.peers[*peer].call {
                 (call.until, call.late) = (call.until + away, true);
             }
         }
-        for peer in &self.railed {
-            let channel = self.peers[peer.0 as usize].channel.as_mut();
-            let rails = channel.and_then(|channel| channel.rails.as_mut());
-            rails.into_iter().flat_map(|rails| rails.calls()).for_each(|call| call.until += away);
+        for peer in self.railed.peers() {
+            let channel = self.peers[*peer].channel.as_mut();
+            let rails = channel.and_then(|channel| channel.rails_mut());
+            rails.into_iter().flat_map(Rails::calls_mut).for_each(|call| call.until += away);
         }
     }
 
     pub(super) fn serve_channel(&mut self, peer: PeerId, readable: bool, room: bool) {
-        let at = &mut self.peers[peer.0 as usize];
+        let at = &mut self.peers[peer];
         let Some(channel) = &mut at.channel else { return };
-        if room && channel.blocked {
+        if room && channel.is_blocked() {
             channel.flush();
             self.watch_room(peer, true);
         }
-        let Some(channel) = &mut self.peers[peer.0 as usize].channel else { return };
-        if self.slept {
+        let Some(channel) = &mut self.peers[peer].channel else { return };
+        if self.sleep.has_slept() {
             channel.hasten();
         }
-        let found = readable && channel.fill(&mut self.pool);
-        if channel.over.is_some() {
+        let found = readable && channel.fill(self.receiving.pool());
+        if channel.is_over() {
             // It would be readable all the time.
-            self.poller.remove(&channel.fd);
+            self.sleep.poller().remove(channel.fd());
         }
         let ends = channel.ends();
         if found {
-            self.hot = Some(peer);
+            self.looks.set_hot(peer);
         }
         if found || ends {
             self.note_ready(peer);
-        } else if self.pool.is_short() && self.period.is_zero() {
+        } else if self.receiving.is_short() && self.ticks.are_off() {
             self.set_timer();
         }
     }
@@ -164,23 +161,21 @@ impl TcpLink {
     /// Sets the timer, by what there is to wait for.
     pub(super) fn set_timer(&mut self) {
         let guests = !self.guests.is_empty() || self.promises.len() > 0;
-        let soon = !self.listens || !self.pending.is_empty() || guests || self.calls_rails();
-        let watched = |channel: &Channel| channel.turn != 0 || channel.is_any_unsure();
+        let soon = !self.listening.is_on() || !self.meeting.is_empty() || guests || self.calls_rails();
+        let watched = |channel: &Channel| channel.turn() != 0 || channel.is_any_unsure();
         let unsure = || self.peers.iter().any(|p| p.channel.as_deref().is_some_and(watched));
         let period = if soon {
             TICK
-        } else if self.pool.is_short() || unsure() {
+        } else if self.receiving.is_short() || unsure() {
             (self.options.timeout / LOOKS).max(TICK)
         } else {
             Duration::ZERO
         };
-        if period != self.period && self.timer.set(period).is_ok() {
-            (self.period, self.looked) = (period, Instant::now());
-        }
+        self.ticks.set(period);
     }
 
     fn tick(&mut self) {
-        self.timer.clear();
+        self.ticks.clear();
         let now = Instant::now();
         self.check_pending(now);
         self.check_guests(now);
@@ -197,16 +192,16 @@ impl TcpLink {
     /// send no more of one for as long.
     fn check_silence(&mut self, now: Instant) {
         let most = self.options.timeout;
-        let short = self.pool.was_short();
-        for at in 0..self.peers.len() {
+        let short = self.receiving.pool().was_short();
+        for at in self.peers.ids() {
             let Some(channel) = &mut self.peers[at].channel else { continue };
             let rails_silent = channel
-                .rails
-                .iter_mut()
-                .flat_map(|rails| rails.channels())
+                .rails_mut()
+                .into_iter()
+                .flat_map(Rails::channels_mut)
                 .any(|rail| rail.is_silent(now, most));
             let silent = rails_silent || channel.is_silent(now, most);
-            let rails = channel.rails.iter_mut().flat_map(|rails| rails.channels());
+            let rails = channel.rails_mut().into_iter().flat_map(Rails::channels_mut);
             // Each is asked, since each keeps the time.
             let stuck = rails.filter_map(|rail| rail.is_stuck(short, now, most).then_some(())).count() > 0;
             let stuck = channel.is_stuck(short, now, most) || stuck;
@@ -221,17 +216,17 @@ impl TcpLink {
                 };
                 log::warn!(
                     "{} -> {}: {what} for {} s: the connection is closed",
-                    self.addr,
+                    self.own.addr(),
                     self.peers[at].addr,
                     most.as_secs()
                 );
                 if let Some(channel) = &mut self.peers[at].channel {
-                    let rails = channel.rails.iter_mut().flat_map(|rails| rails.channels());
-                    rails.for_each(|rail| rail.over = Some(Gone::Reset));
-                    channel.over = Some(Gone::Reset);
-                    self.poller.remove(&channel.fd);
+                    let rails = channel.rails_mut().into_iter().flat_map(Rails::channels_mut);
+                    rails.for_each(|rail| rail.set_over(Gone::Reset));
+                    channel.set_over(Gone::Reset);
+                    self.sleep.poller().remove(channel.fd());
                 }
-                self.note_ready(PeerId(at as u32));
+                self.note_ready(at);
             }
         }
     }
@@ -240,79 +235,27 @@ impl TcpLink {
     /// it is told by a later [`Link::poll`](link_api::Link::poll), and
     /// [`Link::wait_fd`](link_api::Link::wait_fd) tells a sleeper that there is something.
     pub fn progress(&mut self) {
-        let armed = std::mem::take(&mut self.armed);
-        self.slept = armed;
+        let armed = self.sleep.begin();
         self.look_at_all();
         if armed && self.has_something(false) {
-            self.bell.ring();
+            self.sleep.wake();
         } else {
-            self.armed = armed;
+            self.sleep.set_armed(armed);
         }
     }
 
     /// Whether there is something to poll for, or room for a frame that found none: that is told once, if
     /// `told`.
     pub(super) fn has_something(&mut self, told: bool) -> bool {
-        if self.held.is_some() || !self.events.is_empty() || !self.own.is_empty() {
+        if self.receiving.held().is_some() || self.reports.has_events() || !self.to_self.is_empty() {
             return true;
         }
-        let mut served = false;
-        let mut wanting = std::mem::take(&mut self.wanting);
-        wanting.retain(|peer| {
-            let at = self.at_mut(*peer);
-            let is_served = at.wants && at.is_served();
-            at.wants &= !(is_served && told);
-            at.owed_untold &= !(is_served && told);
-            served |= is_served;
-            at.wants
-        });
-        self.wanting = wanting;
-        let peers = &mut self.peers;
-        // Of those that have nothing whole, their descriptors tell when there is more.
-        let has = |peer: &PeerId| {
-            let at = &mut peers[peer.0 as usize];
-            at.cut || at.channel.as_deref_mut().is_some_and(Channel::is_ready)
-        };
-        let has = self.ready.iter().any(has);
+        let served = self.reports.is_any_served(&mut self.peers, told);
+        let has = self.reports.is_any_ready(&mut self.peers);
         // A note may have been read, by which it is another connection's turn.
-        for at in 0..self.railed.len() {
-            self.sync_rails(self.railed[at]);
+        for at in 0..self.railed.peers().len() {
+            self.sync_rails(self.railed.peers()[at]);
         }
         served || has
-    }
-}
-
-impl Channel {
-    /// Whether something may not have arrived that was sent here, or on a rail.
-    fn is_any_unsure(&self) -> bool {
-        let rails = self.rails.iter().flat_map(|rails| rails.all.iter().flatten());
-        self.unsure || rails.filter_map(|rail| rail.channel()).any(|rail| rail.unsure)
-    }
-
-    /// Whether a part of one frame has taken up a buffer for so long, while other peers found none (`short`:
-    /// lately).
-    fn is_stuck(&mut self, short: bool, now: Instant, most: Duration) -> bool {
-        let is_part = short && self.rx.is_some() && self.over.is_none() && !self.has_frame_at(0);
-        let count = self.keys.opener.count();
-        let since = self.part.filter(|(of, _)| *of == count).map_or(now, |(_, since)| since);
-        self.part = is_part.then_some((count, since));
-        is_part && now.saturating_duration_since(since) >= most && sock::available(&self.fd) == 0
-    }
-
-    /// Whether the other end's host has not answered for so long what was sent to it.
-    fn is_silent(&mut self, now: Instant, most: Duration) -> bool {
-        if !self.unsure || self.over.is_some() {
-            return false;
-        }
-        let Some(vitals) = sock::vitals(&self.fd) else { return false };
-        if !vitals.owes {
-            (self.owing, self.unsure) = (None, vitals.queued || self.pending() > 0);
-            return false;
-        }
-        let since = *self.owing.get_or_insert(now);
-        let answered = now.checked_sub(vitals.silent).unwrap_or(since);
-        let since = since.max(answered);
-        self.owing = Some(since);
-        now.saturating_duration_since(since) >= most
     }
 }

@@ -27,13 +27,13 @@ mod model;
 mod twins;
 
 /// How long the other side's own call is waited for, which counts instead of this side's.
-pub(super) const CROSSING: Duration = Duration::from_secs(1);
+pub(in crate::tcp) const CROSSING: Duration = Duration::from_secs(1);
 /// Between two probes of a connection whose peer's name is called by.
 const PROBES: Duration = Duration::from_secs(1);
 
 /// The number of a connection at this endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Conn(pub(super) u64);
+pub(in crate::tcp) struct Conn(pub(in crate::tcp) u64);
 
 /// A connection that both sides have agreed on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -58,7 +58,7 @@ struct Named {
 
 /// What comes of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(in crate::tcp) enum Answer {
     /// It is accepted. A call of this side's is over.
     Promised,
     /// It is not, for this reason.
@@ -68,7 +68,7 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    pub(super) fn verdict(self) -> Verdict {
+    pub(in crate::tcp) fn verdict(self) -> Verdict {
         match self {
             Answer::Promised => Verdict::Accepted,
             Answer::Declined(verdict) => verdict,
@@ -79,13 +79,13 @@ impl Answer {
 
 /// The connections of an endpoint, by the names of its peers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Agreements {
+pub(in crate::tcp) struct Agreements {
     own: Addr,
     names: BTreeMap<Addr, Named>,
 }
 
 impl Agreements {
-    pub(super) fn new(own: Addr) -> Agreements {
+    pub(in crate::tcp) fn new(own: Addr) -> Agreements {
         Agreements { own, names: BTreeMap::new() }
     }
 
@@ -100,25 +100,25 @@ impl Agreements {
 
     /// Whether a call to this name is of use. The confirmation of a caller that was accepted is waited for,
     /// but not for long: it may be one that only says to be this peer.
-    pub(super) fn may_call(&self, name: &Addr, now: Instant) -> bool {
+    pub(in crate::tcp) fn may_call(&self, name: &Addr, now: Instant) -> bool {
         let Some(at) = self.names.get(name) else { return true };
         let is_recent = |since: Instant| now.saturating_duration_since(since) < CROSSING;
         at.stands.is_none() && !at.promise.is_some_and(|(_, since)| is_recent(since))
     }
 
     /// A call to this name has reached the other side's host, and says hello.
-    pub(super) fn said(&mut self, name: &Addr) {
+    pub(in crate::tcp) fn said(&mut self, name: &Addr) {
         self.change(name, |at| at.said = true);
     }
 
     /// A call to this name has come to nothing, or was given up.
-    pub(super) fn call_over(&mut self, name: &Addr) {
+    pub(in crate::tcp) fn call_over(&mut self, name: &Addr) {
         self.change(name, |at| at.said = false);
     }
 
     /// A caller that has the key says this, and `conn` is the connection that it has made. `has_ended`:
     /// whether the one that stands is known to have.
-    pub(super) fn called(
+    pub(in crate::tcp) fn called(
         &mut self,
         caller: &Hello,
         conn: Conn,
@@ -154,7 +154,7 @@ impl Agreements {
 
     /// The caller that was promised this connection has confirmed it. Whether it counts; else it is to be
     /// closed.
-    pub(super) fn confirmed(&mut self, caller: &Hello, conn: Conn) -> bool {
+    pub(in crate::tcp) fn confirmed(&mut self, caller: &Hello, conn: Conn) -> bool {
         self.change(&caller.name, |at| {
             if at.promise.is_none_or(|(promised, _)| promised != conn) {
                 return false;
@@ -167,7 +167,12 @@ impl Agreements {
 
     /// The peer of this name has accepted this side's call, `conn`, and says this. Whether the connection
     /// counts, else it is to be closed; and the promise that is void by that, if there is one.
-    pub(super) fn accepted(&mut self, name: &Addr, conn: Conn, hello: &Hello) -> (bool, Option<Conn>) {
+    pub(in crate::tcp) fn accepted(
+        &mut self,
+        name: &Addr,
+        conn: Conn,
+        hello: &Hello,
+    ) -> (bool, Option<Conn>) {
         self.change(name, |at| {
             at.said = false;
             if at.stands.is_some() {
@@ -179,7 +184,7 @@ impl Agreements {
     }
 
     /// A connection to this name, one that stands or was promised, has ended.
-    pub(super) fn ended(&mut self, name: &Addr, conn: Conn) {
+    pub(in crate::tcp) fn ended(&mut self, name: &Addr, conn: Conn) {
         self.change(name, |at| {
             at.promise = at.promise.filter(|(promised, _)| *promised != conn);
             at.stands = at.stands.take().filter(|stands| stands.conn != conn);

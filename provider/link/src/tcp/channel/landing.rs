@@ -6,16 +6,16 @@ use hmem::Span;
 use ipc::Unshared;
 use link_api::{Gone, OpId};
 
-use super::sock::{self, gone, would_block};
+use crate::tcp::sock::{self, gone, would_block};
 
-/// What was told of the frame at the front, of which a part is there.
+/// What was reported of the frame at the front, of which a part is there.
 #[derive(Debug)]
 pub(super) enum Front {
     /// Nothing.
     Unseen,
     /// That it has begun.
     Told,
-    /// Likewise, and it is to be told of when it is whole.
+    /// That it has begun, and it is to be reported when it is whole.
     Left,
     /// It goes where it belongs.
     Lands(Box<Landing>),
@@ -32,7 +32,7 @@ pub(super) struct Landing {
     behind: usize,
     /// Some could not be put there.
     failed: bool,
-    /// Its end is not to be told of.
+    /// Its end is not to be reported.
     cancelled: bool,
 }
 
@@ -58,7 +58,7 @@ impl Landing {
         Landing { op, dst: dst.into(), doff, len, behind, failed, cancelled: false }
     }
 
-    /// Which one it is, if its end is to be told of.
+    /// Which one it is, if its end is to be reported.
     pub(super) fn told(&self) -> Option<OpId> {
         (!self.cancelled).then_some(self.op)
     }
@@ -117,7 +117,7 @@ impl Landing {
         Ok((n, n - own))
     }
 
-    /// Likewise, where the kernel does not reach all of the memory.
+    /// How many bytes came, where the kernel does not reach all of the memory.
     fn bounce(&mut self, fd: &Unshared) -> io::Result<usize> {
         let mut bytes = vec![0; self.len.min(BOUNCE)];
         let n = sock::recv(fd, &mut bytes)?;

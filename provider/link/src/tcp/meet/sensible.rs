@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 /// Why an address that a peer has named is not called, if it is not. `there` is where the connection to the
 /// peer leads, and `is_here` says of an address whether it is this host's.
-pub(super) fn refuses(
+pub(in crate::tcp) fn refuses(
     named: SocketAddr,
     there: SocketAddr,
     is_here: impl Fn(IpAddr) -> bool,

@@ -8,20 +8,20 @@ use ipc::Unshared;
 use link_api::Gone;
 use wire::session::{Answerer, Caller, Hello, JobKey, Proven};
 
-use super::sock;
+use crate::tcp::sock;
 
 /// What arrived of a message.
 #[derive(Debug, Default)]
-pub(super) struct Message(Vec<u8>);
+pub(in crate::tcp) struct Message(Vec<u8>);
 
 impl Message {
     /// What has come of it.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(in crate::tcp) fn bytes(&self) -> &[u8] {
         &self.0
     }
 
     /// Receives more of a message of `wants` bytes, and nothing behind it; whether it is whole.
-    pub(super) fn receive(&mut self, fd: &OwnedFd, wants: usize) -> io::Result<bool> {
+    pub(in crate::tcp) fn receive(&mut self, fd: &OwnedFd, wants: usize) -> io::Result<bool> {
         let had = self.0.len();
         self.0.resize(wants, 0);
         let found = sock::recv(fd, &mut self.0[had..]);
@@ -36,14 +36,14 @@ impl Message {
 }
 
 /// Sends all of a message, for which a new connection has room.
-pub(super) fn say(fd: &OwnedFd, message: &[u8]) -> io::Result<()> {
+pub(in crate::tcp) fn say(fd: &OwnedFd, message: &[u8]) -> io::Result<()> {
     let n = sock::send(fd, message)?;
     if n == message.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
 /// How far a call has come.
 #[derive(Debug)]
-pub(super) enum Stage {
+pub(in crate::tcp) enum Stage {
     /// The kernel makes the connection.
     Connecting(Unshared),
     /// The two sides get to know each other.
@@ -54,21 +54,21 @@ pub(super) enum Stage {
 
 /// A connection that this side makes.
 #[derive(Debug)]
-pub(super) struct Call {
-    pub(super) stage: Stage,
-    pub(super) caller: Caller,
-    pub(super) until: Instant,
+pub(in crate::tcp) struct Call {
+    pub(in crate::tcp) stage: Stage,
+    pub(in crate::tcp) caller: Caller,
+    pub(in crate::tcp) until: Instant,
     /// To the peer's further address.
-    pub(super) by_further: bool,
+    pub(in crate::tcp) by_further: bool,
     /// Why there was no connection to the other one of two addresses.
-    pub(super) first: Option<Gone>,
+    pub(in crate::tcp) first: Option<Gone>,
     /// This side was late, so that the other one may have hung up.
-    pub(super) late: bool,
+    pub(in crate::tcp) late: bool,
 }
 
 impl Call {
     /// The kernel has made the connection, or not.
-    pub(super) fn connected(&mut self) -> io::Result<()> {
+    pub(in crate::tcp) fn connected(&mut self) -> io::Result<()> {
         let Stage::Connecting(fd) = &self.stage else { return Ok(()) };
         if let Some(e) = sock::error(fd) {
             return Err(e);
@@ -82,7 +82,7 @@ impl Call {
 
     /// The answerer's next message, if it is there; the end of the connection is one, of the bytes that came
     /// before.
-    pub(super) fn heard(&mut self) -> Option<io::Result<Vec<u8>>> {
+    pub(in crate::tcp) fn heard(&mut self) -> Option<io::Result<Vec<u8>>> {
         let wants = self.caller.wants();
         let Stage::Talking(fd, message) = &mut self.stage else { return None };
         match message.receive(fd, wants) {
@@ -95,7 +95,7 @@ impl Call {
         }
     }
 
-    pub(super) fn fd(&self) -> Option<&Unshared> {
+    pub(in crate::tcp) fn fd(&self) -> Option<&Unshared> {
         match &self.stage {
             Stage::Connecting(fd) | Stage::Talking(fd, _) => Some(fd),
             Stage::Waiting => None,
@@ -105,18 +105,18 @@ impl Call {
 
 /// A connection that another endpoint made, or a stranger.
 #[derive(Debug)]
-pub(super) struct Guest {
-    pub(super) fd: Unshared,
+pub(in crate::tcp) struct Guest {
+    pub(in crate::tcp) fd: Unshared,
     answerer: Option<Answerer>,
     message: Message,
     /// There is no room for it: that is told to it once it has shown that it has the key.
-    pub(super) surplus: bool,
-    pub(super) since: Instant,
+    pub(in crate::tcp) surplus: bool,
+    pub(in crate::tcp) since: Instant,
 }
 
 /// What became of a guest.
 #[derive(Debug)]
-pub(super) enum Visit {
+pub(in crate::tcp) enum Visit {
     /// It has more to say.
     Goes,
     /// It has the key.
@@ -126,17 +126,17 @@ pub(super) enum Visit {
 }
 
 impl Guest {
-    pub(super) fn new(fd: Unshared, answerer: Answerer, surplus: bool) -> Guest {
+    pub(in crate::tcp) fn new(fd: Unshared, answerer: Answerer, surplus: bool) -> Guest {
         Guest { fd, answerer: Some(answerer), message: Message::default(), surplus, since: Instant::now() }
     }
 
     /// Whether it has said hello, which was answered.
-    pub(super) fn is_answered(&self) -> bool {
+    pub(in crate::tcp) fn is_answered(&self) -> bool {
         self.answerer.as_ref().is_none_or(|answerer| answerer.wants() != Hello::LEN)
     }
 
     /// Reads what it has sent. `rail` is the key of the connection that a rail says to be of.
-    pub(super) fn hear(&mut self, rail: impl Fn(&Hello) -> Option<JobKey>) -> Visit {
+    pub(in crate::tcp) fn hear(&mut self, rail: impl Fn(&Hello) -> Option<JobKey>) -> Visit {
         loop {
             let Some(answerer) = &mut self.answerer else {
                 return Visit::Over("it speaks out of turn".into());
@@ -187,7 +187,7 @@ impl Guest {
 }
 
 /// What to say of an endpoint of another version.
-pub(super) fn versions(session: u16, frames: u16) -> String {
+pub(in crate::tcp) fn versions(session: u16, frames: u16) -> String {
     format!(
         "it has version {session}.{frames} of the protocol, and this is {}.{}: use one release of Strait on all hosts",
         wire::session::VERSION,

@@ -4,15 +4,16 @@
 use std::time::{Duration, Instant};
 
 use hmem::Span;
-use ipc::Poller;
-use link_api::{Gone, OpId, Refused};
-use wire::session::{JobKey, MOST_RAILS, Opener, RECORD, RailNote};
+use ipc::{Poller, Watch};
+use link_api::{Gone, OpId, PeerId, Refused};
+use wire::session::{MOST_RAILS, Opener, RailNote};
 
-use super::channel::{Channel, MAX_FRAME, Step, spoilt};
-use super::landing::Front;
-use super::pool::Pool;
-use super::rails::{Rail, Rails, State};
-use super::sock;
+use crate::tcp::channel::connection::Channel;
+use crate::tcp::channel::incoming::{Step, spoilt, strange};
+use crate::tcp::channel::pool::{MAX_FRAME, Pool};
+use crate::tcp::channel::rails::{Rails, State};
+use crate::tcp::sock;
+use crate::tcp::watched::token;
 
 /// Where the best connection has no room, another one is used that takes up to so many times as long.
 const WORSE: u64 = 2;
@@ -22,65 +23,51 @@ const SLOWER: u32 = 5;
 /// Fewer bytes make no difference: they are notes, or not acknowledged yet.
 const GRAIN: usize = 16 << 10;
 
-impl Rail<Channel> {
-    /// Its channel, if frames may be sent there.
-    fn usable(&mut self) -> Option<&mut Channel> {
-        let up = self.up && !self.ended;
-        self.channel_mut().filter(|channel| up && !channel.ends())
-    }
-}
-
 impl Channel {
     /// Up to `most` rails may be added, for frames of `striped` bytes and more: by this side, if it `calls`.
-    pub(super) fn allow_rails(&mut self, calls: bool, most: usize, striped: usize) {
+    pub(in crate::tcp) fn allow_rails(&mut self, calls: bool, most: usize, striped: usize) {
         self.striped = striped;
         self.rails = Some(Box::new(Rails::new(calls, most)));
     }
 
-    pub(super) fn rails_key(&self) -> Option<&JobKey> {
-        self.keys.rails.as_ref()
-    }
-
-    /// [`Channel::send_here`], out of line.
+    /// Sends a frame on this connection itself, out of line.
     #[cold]
     #[inline(never)]
     fn send_apart(&mut self, head: &[u8], body: &[Span], off: usize, len: usize) -> Result<(), Refused> {
-        self.send_here(head, body, off, len)
+        self.outgoing.send(&mut self.line, head, body, off, len)
     }
 
     /// Whether there is a rail, or one that is being made.
-    pub(super) fn has_rails(&self) -> bool {
-        self.rails.as_ref().is_some_and(|rails| rails.all.iter().any(Option::is_some))
+    pub(in crate::tcp) fn has_rails(&self) -> bool {
+        self.rails().is_some_and(|rails| rails.iter().next().is_some())
     }
 
     /// Whether the rail on which the last long frame found no room, if there is such a one, has some now.
     #[cold]
     #[inline(never)]
-    pub(super) fn has_room_on_rail(&self) -> bool {
-        let full = self.rails.as_ref().and_then(|rails| rails.all.get(rails.full.checked_sub(1)?)?.as_ref());
-        let full = full.filter(|rail| !rail.ended).and_then(Rail::channel);
+    pub(in crate::tcp) fn has_room_on_rail(&self) -> bool {
+        let full = self.rails().and_then(|rails| rails.full()?.channel());
         full.is_none_or(|rail| rail.ends() || rail.has_much_room())
     }
 
     /// The rail whose turn it is.
-    pub(super) fn turned(&mut self) -> Option<&mut Channel> {
+    pub(in crate::tcp) fn turned(&mut self) -> Option<&mut Channel> {
         let turn = self.turn;
-        self.rails.as_mut()?.get(turn)?.channel_mut()
+        self.rails.as_mut()?.get_mut(turn)?.channel_mut()
     }
 
-    pub(super) fn turned_ref(&self) -> Option<&Channel> {
-        let at = usize::from(self.turn).checked_sub(1)?;
-        self.rails.as_ref()?.all.get(at)?.as_ref()?.channel()
+    pub(in crate::tcp) fn turned_ref(&self) -> Option<&Channel> {
+        self.rails.as_ref()?.get(usize::from(self.turn))?.channel()
     }
 
     /// [`Channel::next`], of the rail whose turn it is.
     #[cold]
     #[inline(never)]
-    pub(super) fn next_of_rail(&mut self) -> Step {
+    pub(in crate::tcp) fn next_of_rail(&mut self) -> Step {
         let Some(rail) = self.turned() else { return Step::Nothing };
-        if matches!(&rail.front, Front::Lands(landing) if landing.is_over()) {
-            // That one's turn is over, also where nothing is to be told of it.
-            let told = rail.next_of_landing();
+        if rail.incoming.has_ended_landing() == Some(true) {
+            // That one's turn is over, also where nothing is to be reported it.
+            let told = rail.incoming.next_of_landing(&rail.line);
             self.turn = 0;
             return told.unwrap_or_else(|| self.next_here());
         }
@@ -94,37 +81,39 @@ impl Channel {
         }
     }
 
-    /// [`Channel::fill`], likewise.
+    /// [`Channel::fill`], of the rail whose turn it is.
     #[cold]
     #[inline(never)]
-    pub(super) fn fill_of_rail(&mut self, pool: &mut Pool) -> bool {
-        let last = self.last;
+    pub(in crate::tcp) fn fill_of_rail(&mut self, pool: &mut Pool) -> bool {
+        let last = self.line.is_last();
         let Some(rail) = self.turned() else { return false };
-        rail.last |= last;
-        rail.fill_here(pool)
+        if last {
+            rail.line.set_last();
+        }
+        rail.incoming.fill(&mut rail.line, pool)
     }
 
     #[cold]
     #[inline(never)]
-    pub(super) fn has_frame_of_rail(&self) -> bool {
-        self.turned_ref().is_some_and(|rail| rail.has_frame_at(0))
+    pub(in crate::tcp) fn has_frame_of_rail(&self) -> bool {
+        self.turned_ref().is_some_and(|rail| rail.incoming.has_frame_at(0))
     }
 
     /// Whether a note has been read that something is to be done for.
-    pub(super) fn has_notes(&mut self) -> bool {
-        let told = self.rails.as_ref().is_some_and(|rails| rails.told.is_some() || rails.news.is_some());
+    pub(in crate::tcp) fn has_notes(&mut self) -> bool {
+        let told = self.rails().is_some_and(Rails::has_heard);
         told || self.turn != 0 && self.is_rail_ready()
     }
 
     #[cold]
     #[inline(never)]
-    pub(super) fn is_rail_ready(&mut self) -> bool {
+    pub(in crate::tcp) fn is_rail_ready(&mut self) -> bool {
         self.turned().is_none_or(Channel::is_ready)
     }
 
     #[cold]
     #[inline(never)]
-    pub(super) fn land_of_rail(
+    pub(in crate::tcp) fn land_of_rail(
         &mut self,
         op: OpId,
         frame: (usize, usize),
@@ -142,7 +131,7 @@ impl Channel {
 
     #[cold]
     #[inline(never)]
-    pub(super) fn leave_of_rail(&mut self) {
+    pub(in crate::tcp) fn leave_of_rail(&mut self) {
         if let Some(rail) = self.turned() {
             rail.leave();
         }
@@ -150,13 +139,13 @@ impl Channel {
 
     #[cold]
     #[inline(never)]
-    pub(super) fn cancel_of_rail(&mut self, op: OpId) -> bool {
+    pub(in crate::tcp) fn cancel_of_rail(&mut self, op: OpId) -> bool {
         self.turned().is_some_and(|rail| rail.cancel(op))
     }
 
     #[cold]
     #[inline(never)]
-    pub(super) fn release_of_rail(&mut self, len: usize) -> bool {
+    pub(in crate::tcp) fn release_of_rail(&mut self, len: usize) -> bool {
         if let Some(rail) = self.turned() {
             rail.release_here(len);
         }
@@ -167,34 +156,33 @@ impl Channel {
 
     #[cold]
     #[inline(never)]
-    pub(super) fn read_of_rail(&self, len: usize, off: usize, dst: &mut [u8]) -> usize {
-        self.turned_ref().map_or(0, |rail| rail.read_here(len, off, dst))
+    pub(in crate::tcp) fn read_of_rail(&self, len: usize, off: usize, dst: &mut [u8]) -> usize {
+        self.turned_ref().map_or(0, |rail| rail.incoming.read(&rail.line, len, off, dst))
     }
 
     #[cold]
     #[inline(never)]
-    pub(super) fn copy_out_of_rail(
+    pub(in crate::tcp) fn copy_out_of_rail(
         &self,
-        size: usize,
-        off: usize,
+        frame: (usize, usize),
         dst: &[Span],
         doff: usize,
         len: usize,
     ) -> usize {
-        self.turned_ref().map_or(0, |rail| rail.copy_out_here(size, off, dst, doff, len))
+        self.turned_ref().map_or(0, |rail| rail.incoming.copy_out(&rail.line, frame, dst, doff, len))
     }
 
     /// Whether the end of it, or of the rail whose turn it is, is known.
-    pub(super) fn is_at_end(&self) -> bool {
+    pub(in crate::tcp) fn is_at_end(&self) -> bool {
         self.ends() || self.turned_ref().is_some_and(Channel::ends)
     }
 
     /// The record at the front is no frame: [`Channel::open`] of what is behind the notes there.
     #[cold]
     #[inline(never)]
-    pub(super) fn open_behind_notes(&mut self) -> Result<Option<usize>, Gone> {
+    pub(in crate::tcp) fn open_behind_notes(&mut self) -> Result<Option<usize>, Gone> {
         loop {
-            let Some(header) = self.buffered().first_chunk() else { return Ok(None) };
+            let Some(header) = self.incoming.buffered().first_chunk() else { return Ok(None) };
             let Some(len) = Opener::note_len(header) else {
                 Opener::len(header, MAX_FRAME).map_err(spoilt)?;
                 return self.open();
@@ -207,21 +195,13 @@ impl Channel {
 
     /// The record at the front is a note of `len` bytes. Whether all of it was there, and was taken.
     fn take_note(&mut self, len: usize) -> Result<bool, Gone> {
-        let Some(record) = self.buffered().get(..RECORD + len).map(<[u8]>::to_vec) else { return Ok(false) };
-        let Some((header, note)) = record.split_first_chunk() else { return Ok(false) };
-        let strange = |what: &str| {
-            log::warn!("a peer says what is not its to say of rails ({what}): its connection is closed");
-            Gone::Denied
-        };
-        self.keys.opener.open_note(header, note).map_err(|e| strange(&format!("{e:?}")))?;
-        let note = RailNote::decode(note).ok_or_else(|| strange("no note"))?;
-        self.pass(record.len(), 0);
+        let Some(note) = self.incoming.take_note(len)? else { return Ok(false) };
         self.hear(note).map_err(strange)?;
         Ok(true)
     }
 
     fn hear(&mut self, note: RailNote) -> Result<(), &'static str> {
-        let is_rail = self.keys.rails.is_none();
+        let is_rail = self.rails_key.is_none();
         if note == RailNote::Probe && !is_rail {
             return Ok(());
         }
@@ -232,43 +212,16 @@ impl Channel {
                 _ => Err("there are none"),
             };
         };
-        match note {
-            RailNote::At(_) if !rails.calls || rails.offered => return Err("addresses"),
-            RailNote::At(all) => (rails.offered, rails.told) = (true, Some(all)),
-            RailNote::Up(_) if rails.calls => return Err("one is up"),
-            RailNote::Up(number) => match rails.get(number) {
-                Some(rail) if !rail.up && rail.channel().is_some() => {
-                    (rail.up, rails.news) = (true, Some(number));
-                }
-                _ => return Err("one is up that is none"),
-            },
-            RailNote::Next(number) => match rails.get(number) {
-                Some(rail) if rail.up && rail.channel().is_some() => self.turn = number,
-                _ => return Err("a frame on one that is none"),
-            },
-            RailNote::Probe => return Err("a probe"),
+        if let Some(number) = rails.hear(note)? {
+            self.turn = number;
         }
         Ok(())
     }
 
-    /// Puts a note among the records. It is kept where the kernel has no room: there are few for which that
-    /// was not asked before.
-    pub(super) fn say(&mut self, note: &RailNote) {
-        let body = note.encode();
-        debug_assert!(Opener::note_len(&self.keys.sealer.clone().seal_note(&body)).is_some());
-        let header = self.keys.sealer.seal_note(&body);
-        self.tx.extend_from_slice(&header);
-        self.tx.extend_from_slice(&body);
-        if !self.blocked {
-            self.flush();
-        }
-        self.unsure = true;
-    }
-
     /// A rail that this side has made may be used.
-    pub(super) fn set_up(&mut self, number: u8) {
-        if let Some(rail) = self.rails.as_mut().and_then(|rails| rails.get(number)) {
-            rail.up = true;
+    pub(in crate::tcp) fn set_up(&mut self, number: u8) {
+        if let Some(rail) = self.rails_mut().and_then(|rails| rails.get_mut(number)) {
+            rail.set_up();
             self.say(&RailNote::Up(number));
         }
     }
@@ -277,7 +230,7 @@ impl Channel {
     /// equals on the next one.
     #[cold]
     #[inline(never)]
-    pub(super) fn send_striped(
+    pub(in crate::tcp) fn send_striped(
         &mut self,
         head: &[u8],
         body: &[Span],
@@ -294,7 +247,7 @@ impl Channel {
                 // There it would hold up those behind it for longer than it takes the other one to have room.
                 break;
             }
-            if way > 0 && (self.rail_to_send(way).is_none() || !self.takes_note()) {
+            if way > 0 && (self.rail_to_send(way).is_none() || !self.outgoing.takes_note(&self.line)) {
                 continue;
             }
             let done = match self.rail_to_send(way) {
@@ -306,17 +259,21 @@ impl Channel {
                 Err(Refused::Busy) => {
                     full = full.or(Some(cost));
                     if let Some(rails) = &mut self.rails {
-                        rails.full = way;
+                        rails.set_full(way);
                     }
                     continue;
                 }
                 Ok(()) if way > 0 => self.say(&RailNote::Next(way as u8)),
                 Ok(()) => {}
                 // What is on the rail, or a part of this frame, may not arrive.
-                Err(_) => self.last |= way > 0 && self.rail_to_send(way).is_none(),
+                Err(_) => {
+                    if way > 0 && self.rail_to_send(way).is_none() {
+                        self.line.set_last();
+                    }
+                }
             }
             if let Some(rails) = &mut self.rails {
-                (rails.last, rails.full) = (way, 0);
+                rails.set_last(way);
             }
             return done;
         }
@@ -327,18 +284,18 @@ impl Channel {
     /// a measure of their own: the least first.
     fn ways(&mut self, len: usize) -> ([(u64, usize); MOST_RAILS], usize) {
         let mut ways = [(0, 0); MOST_RAILS];
-        let (n, last) = self.rails.as_ref().map_or((1, 0), |rails| (rails.all.len() + 1, rails.last));
+        let (n, last) = self.rails.as_ref().map_or((1, 0), |rails| (rails.most() + 1, rails.last()));
         let n = n.min(MOST_RAILS);
         let mut rates = [None; MOST_RAILS];
         for (at, (before, way)) in ways[..n].iter_mut().enumerate() {
             *way = (last + 1 + at) % n;
             let channel = match *way {
                 0 => Some(&*self),
-                way => self.rails.as_ref().and_then(|rails| rails.all[way - 1].as_ref()?.channel()),
+                way => self.rails.as_ref().and_then(|rails| rails.get(way)?.channel()),
             };
             if let Some(channel) = channel {
-                *before = ((sock::queued(&channel.fd) + channel.pending()) / GRAIN * GRAIN) as u64;
-                rates[at] = sock::rate(&channel.fd);
+                *before = ((sock::queued(channel.fd()) + channel.pending()) / GRAIN * GRAIN) as u64;
+                rates[at] = sock::rate(channel.fd());
             }
         }
         // One of which nothing is known is taken to be as quick as the quickest.
@@ -351,49 +308,78 @@ impl Channel {
         (ways, n)
     }
 
-    /// Whether the kernel has room for a note. One that was kept here would have to wait for a later call of
-    /// the application's, which may make none.
-    fn takes_note(&mut self) -> bool {
-        if self.pending() > 0 || self.blocked {
-            return false;
-        }
-        self.blocked = !sock::wait_for_room(&self.fd, Duration::ZERO);
-        !self.blocked
-    }
-
     fn rail_to_send(&mut self, way: usize) -> Option<&mut Channel> {
-        self.rails.as_mut()?.get(way as u8)?.usable()
+        self.rails.as_mut()?.get_mut(way as u8)?.usable().filter(|channel| !channel.ends())
     }
 
     /// Whether it is a rail's turn, nothing more has come on that for so long, and the other end has ended
     /// the connection itself. What it sent on the rail before may be under way still, but not for longer than
     /// a host that lives takes to answer.
-    pub(super) fn is_starved(&mut self, now: Instant, most: Duration) -> bool {
+    pub(in crate::tcp) fn is_starved(&mut self, now: Instant, most: Duration) -> bool {
         let is_waiting =
-            self.turn != 0 && !self.is_at_end() && sock::is_finished(&self.fd) && !self.is_rail_ready();
-        let vitals = self.turned_ref().filter(|rail| is_waiting && sock::available(&rail.fd) == 0);
-        let received = vitals.and_then(|rail| sock::vitals(&rail.fd)).map(|vitals| vitals.received);
+            self.turn != 0 && !self.is_at_end() && sock::is_finished(self.fd()) && !self.is_rail_ready();
+        let vitals = self.turned_ref().filter(|rail| is_waiting && sock::available(rail.fd()) == 0);
+        let received = vitals.and_then(|rail| sock::vitals(rail.fd())).map(|vitals| vitals.received);
         let Some(rails) = &mut self.rails else { return false };
-        // By two looks: what is there at neither may have come between them.
-        let since = rails
-            .starved
-            .filter(|since| received.is_some_and(|ago| now.saturating_duration_since(*since) < ago));
-        rails.starved = received.map(|_| since.unwrap_or(now));
-        since.is_some_and(|since| now.saturating_duration_since(since) >= most)
+        rails.starves(received, now, most)
     }
 
     /// The rails of a connection end with it.
-    pub(super) fn end_rails(&mut self, poller: &Poller) {
-        for rail in self.rails.iter_mut().flat_map(|rails| rails.all.drain(..)).flatten() {
-            match &rail.state {
+    pub(in crate::tcp) fn end_rails(&mut self, poller: &Poller) {
+        for rail in self.rails.iter_mut().flat_map(|rails| rails.drain()) {
+            match rail.state() {
                 State::Called(call) => call.fd().into_iter().for_each(|fd| poller.remove(fd)),
                 State::Attached(there) => {
-                    if rail.watch.is_some() {
-                        poller.remove(&there.fd);
+                    if rail.watch().is_some() {
+                        poller.remove(there.fd());
                     }
-                    ipc::socket::shutdown(&there.fd);
+                    ipc::socket::shutdown(there.fd());
                 }
             }
         }
+    }
+
+    /// Watches that of all connections to this `peer` whose turn it is for what comes, and all that lack room
+    /// for that. `unwatched`: the connection itself is polled, and not
+    /// watched.
+    pub(in crate::tcp) fn sync_rails(&mut self, poller: &Poller, peer: PeerId, unwatched: bool) {
+        let turn = self.turn;
+        let Some(rails) = self.rails.as_mut() else { return };
+        let wanted = |number: u8, blocked: bool| match (turn == number, blocked) {
+            (true, false) => Watch::Read,
+            (true, true) => Watch::Both,
+            (false, true) => Watch::Write,
+            (false, false) => Watch::Ends,
+        };
+        let want = wanted(0, self.outgoing.is_blocked());
+        if rails.watch() != want && !self.line.is_over() && !unwatched {
+            // If this fails the next look or flush is that of another call.
+            let _ = poller.change(self.line.fd(), token::channel(peer), want);
+            rails.set_watch(want);
+        }
+        for (number, rail) in rails.numbered_mut() {
+            let State::Attached(there) = rail.state() else { continue };
+            let is_to_be = !rail.has_ended() || turn == number;
+            let want = is_to_be.then(|| wanted(number, there.is_blocked()));
+            let was = rail.set_watch(want);
+            let Some(there) = rail.channel() else { continue };
+            let token = token::rail(peer, number);
+            match (was, want) {
+                (was, want) if was == want => {}
+                (Some(_), Some(want)) => drop(poller.change(there.fd(), token, want)),
+                (None, Some(want)) => drop(poller.add_for(there.fd(), token, want)),
+                (_, None) => poller.remove(there.fd()),
+            }
+        }
+    }
+
+    /// For people: the ways that it consists of, if it has rails.
+    pub(in crate::tcp) fn describe_rails(&self) -> String {
+        let all: Vec<_> = self.rails().into_iter().flat_map(Rails::up).collect();
+        let Some(ends) = sock::ends(self.fd()).filter(|_| !all.is_empty()) else { return String::new() };
+        let first = std::iter::once((ends.0.ip(), ends.1.ip()));
+        let ways = first.chain(all.iter().map(|rail| (rail.here().ip(), rail.there().ip())));
+        let ways: Vec<_> = ways.map(|(here, there)| format!("{here} to {there}")).collect();
+        format!(" over {} rails ({})", ways.len(), ways.join(", "))
     }
 }

@@ -12,12 +12,12 @@ use ipc::credentials::{UNMAPPED, User};
 use ipc::{Unshared, tcp_user};
 use wire::Addr;
 
-use super::sock;
 use crate::net;
+use crate::tcp::sock;
 
 /// What a caller may do with the name that it says.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Claim {
+pub(in crate::tcp) enum Claim {
     /// Have it.
     Granted,
     /// Be called under it: its connection comes from another address of its host, or from another host.
@@ -32,11 +32,11 @@ pub(super) enum Claim {
 }
 
 /// An error of the system's, by its number.
-pub(super) type Errno = i32;
+pub(in crate::tcp) type Errno = i32;
 
 /// Why it is not known that a connection is of the same user.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) enum Unproved {
+pub(in crate::tcp) enum Unproved {
     /// This process lacks a descriptor or memory.
     Lack(Errno),
     /// For this reason, which stays.
@@ -64,7 +64,7 @@ struct Seen {
 
 /// How the names of peers are proved.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(in crate::tcp) struct Names {
     /// The job's key is a secret.
     secret: bool,
     /// Peers of this host may come by this link.
@@ -86,23 +86,23 @@ fn is_here(ip: IpAddr) -> Result<bool, Errno> {
 const LINES: u32 = 16;
 
 impl Names {
-    pub(super) fn new(secret: bool) -> Names {
+    pub(in crate::tcp) fn new(secret: bool) -> Names {
         Names { secret, host: true, refused: 0 }
     }
 
     /// Whether peers of this host may come by this link.
-    pub(super) fn serve_host(&mut self, on: bool) {
+    pub(in crate::tcp) fn serve_host(&mut self, on: bool) {
         self.host = on;
     }
 
     /// How a caller that is refused is logged: callers are not to fill the log.
-    pub(super) fn level(&mut self) -> log::Level {
+    pub(in crate::tcp) fn level(&mut self) -> log::Level {
         self.refused = self.refused.saturating_add(1);
         if self.refused <= LINES { log::Level::Warn } else { log::Level::Debug }
     }
 
     /// Whether a caller may have this name; `known`: what the application knows of the peer of that name.
-    pub(super) fn claim(&self, name: &Addr, known: Option<&Addr>, fd: &Unshared) -> Claim {
+    pub(in crate::tcp) fn claim(&self, name: &Addr, known: Option<&Addr>, fd: &Unshared) -> Claim {
         let Some((here, there)) = sock::ends(fd) else { return Claim::Refused("it is gone".into()) };
         let from = there.ip().to_canonical();
         let found = is_here(from).and_then(|from_here| Ok((from_here, is_here(name.ip())?)));
@@ -143,7 +143,7 @@ impl Names {
 
     /// Whether what has answered at an address may be the peer of it: a process of this host is of the same
     /// user.
-    pub(super) fn check_called(&self, fd: &Unshared) -> Result<(), Unproved> {
+    pub(in crate::tcp) fn check_called(&self, fd: &Unshared) -> Result<(), Unproved> {
         let Some((here, there)) = sock::ends(fd) else { return Err(Unproved::For("it is gone".into())) };
         let there_here = is_here(there.ip().to_canonical()).map_err(Unproved::Lack)?;
         self.prove(there_here, || tcp_user::of_other_end(here, there)).map(|_| ())

@@ -5,22 +5,22 @@ use std::time::Instant;
 use ipc::Unshared;
 use wire::session::Proven;
 
-use super::agreement::Conn;
-use super::handshake::Message;
+use crate::tcp::meet::agreement::Conn;
+use crate::tcp::meet::handshake::Message;
 
 /// A connection that its caller has not confirmed yet.
 #[derive(Debug)]
-pub(super) struct Promise {
-    pub(super) fd: Unshared,
-    pub(super) proven: Box<Proven>,
-    pub(super) conn: Conn,
-    pub(super) since: Instant,
-    pub(super) message: Message,
+pub(in crate::tcp) struct Promise {
+    pub(in crate::tcp) fd: Unshared,
+    pub(in crate::tcp) proven: Box<Proven>,
+    pub(in crate::tcp) conn: Conn,
+    pub(in crate::tcp) since: Instant,
+    pub(in crate::tcp) message: Message,
 }
 
 /// All of an endpoint.
 #[derive(Debug, Default)]
-pub(super) struct Promises {
+pub(in crate::tcp) struct Promises {
     all: Vec<Option<Promise>>,
     /// Connections that have been numbered.
     conns: u64,
@@ -28,21 +28,21 @@ pub(super) struct Promises {
 
 impl Promises {
     /// The number of a new connection.
-    pub(super) fn number(&mut self) -> Conn {
+    pub(in crate::tcp) fn number(&mut self) -> Conn {
         self.conns += 1;
         Conn(self.conns)
     }
 
     /// For a forked process that holds them, too.
-    pub(super) fn shut_down(&self) {
+    pub(in crate::tcp) fn shut_down(&self) {
         self.all.iter().flatten().for_each(|promise| ipc::socket::shutdown(&promise.fd));
     }
 
-    pub(super) fn get(&mut self, at: usize) -> Option<&mut Promise> {
+    pub(in crate::tcp) fn get(&mut self, at: usize) -> Option<&mut Promise> {
         self.all.get_mut(at)?.as_mut()
     }
 
-    pub(super) fn take(&mut self, at: usize) -> Option<Promise> {
+    pub(in crate::tcp) fn take(&mut self, at: usize) -> Option<Promise> {
         let promise = self.all.get_mut(at)?.take();
         while self.all.last().is_some_and(Option::is_none) {
             self.all.pop();
@@ -50,31 +50,31 @@ impl Promises {
         promise
     }
 
-    pub(super) fn put(&mut self, at: usize, promise: Promise) {
+    pub(in crate::tcp) fn put(&mut self, at: usize, promise: Promise) {
         if at == self.all.len() {
             self.all.push(None);
         }
         self.all[at] = Some(promise);
     }
 
-    pub(super) fn find(&self, is_it: impl Fn(&Promise) -> bool) -> Option<usize> {
+    pub(in crate::tcp) fn find(&self, is_it: impl Fn(&Promise) -> bool) -> Option<usize> {
         self.all.iter().position(|promise| promise.as_ref().is_some_and(&is_it))
     }
 
     /// How many there are.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::tcp) fn len(&self) -> usize {
         self.all.iter().flatten().count()
     }
 
     /// The one that waits longest, and since when.
-    pub(super) fn oldest(&self) -> Option<(usize, Instant)> {
+    pub(in crate::tcp) fn oldest(&self) -> Option<(usize, Instant)> {
         let all = self.all.iter().enumerate();
         all.filter_map(|(at, promise)| promise.as_ref().map(|promise| (at, promise.since)))
             .min_by_key(|(_, since)| *since)
     }
 
     /// A place for one more.
-    pub(super) fn find_free(&self) -> usize {
+    pub(in crate::tcp) fn find_free(&self) -> usize {
         self.all.iter().position(Option::is_none).unwrap_or(self.all.len())
     }
 }

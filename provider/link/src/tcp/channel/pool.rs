@@ -6,25 +6,25 @@ use link_api::{Budget, Share};
 use wire::session::RECORD;
 
 /// Longest frame.
-pub(super) const MAX_FRAME: usize = (256 << 10) + wire::EAGER_HEAD;
+pub(in crate::tcp) const MAX_FRAME: usize = (256 << 10) + wire::EAGER_HEAD;
 /// Most bytes that are received at a time where short frames come.
-pub(super) const STRETCH: usize = 32 << 10;
+pub(in crate::tcp) const STRETCH: usize = 32 << 10;
 /// Bytes of a buffer: a frame and what else one look finds.
 const BUFFER: usize = MAX_FRAME + RECORD + STRETCH;
 
 /// How many buffers an endpoint keeps to spare.
-pub(super) const SPARE: usize = 8;
+pub(in crate::tcp) const SPARE: usize = 8;
 
 /// Memory to receive into. It counts for as long as it is not in the pool.
 #[derive(Debug)]
-pub(super) struct Buffer {
+pub(in crate::tcp) struct Buffer {
     bytes: Box<[u8]>,
     share: Share,
 }
 
 /// Buffers to spare, and what all others count for.
 #[derive(Debug, Default)]
-pub(super) struct Pool {
+pub(in crate::tcp) struct Pool {
     spare: Vec<Buffer>,
     budget: Budget,
     /// A peer found none since this was asked last.
@@ -33,14 +33,14 @@ pub(super) struct Pool {
 
 impl Pool {
     /// From now on buffers count here.
-    pub(super) fn set_budget(&mut self, budget: &Budget) {
+    pub(in crate::tcp) fn set_budget(&mut self, budget: &Budget) {
         (self.spare, self.budget) = (Vec::new(), budget.clone());
     }
 
     /// A buffer; `None`: parts of frames of all peers take up what they may. `needed`: there is no waiting
     /// for another one.
     #[inline]
-    pub(super) fn take(&mut self, needed: bool) -> Option<Buffer> {
+    pub(in crate::tcp) fn take(&mut self, needed: bool) -> Option<Buffer> {
         let mut buffer = self.spare.pop().unwrap_or_else(|| Buffer {
             bytes: vec![0; BUFFER].into_boxed_slice(),
             share: self.budget.share(),
@@ -58,18 +58,18 @@ impl Pool {
     }
 
     /// Whether a peer has found no buffer.
-    pub(super) fn is_short(&self) -> bool {
+    pub(in crate::tcp) fn is_short(&self) -> bool {
         self.short
     }
 
-    /// Likewise, since the last call.
-    pub(super) fn was_short(&mut self) -> bool {
+    /// Whether a peer has found no buffer since the last call.
+    pub(in crate::tcp) fn was_short(&mut self) -> bool {
         std::mem::take(&mut self.short)
     }
 
     /// Takes a buffer back with nothing in it.
     #[inline]
-    pub(super) fn give(&mut self, mut buffer: Buffer) {
+    pub(in crate::tcp) fn give(&mut self, mut buffer: Buffer) {
         if self.spare.len() < SPARE {
             buffer.share.sub(BUFFER);
             self.spare.push(buffer);

@@ -1,0 +1,360 @@
+//! Connections that others make: until it is known who has made them, and then until that one confirms.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use ipc::Unshared;
+use link_api::PeerId;
+use wire::Addr;
+use wire::session::{Answerer, Hello, MAC, Proven, Role, Verdict};
+
+use crate::tcp::link::TcpLink;
+use crate::tcp::meet::agreement::{Answer, CROSSING, Conn};
+use crate::tcp::meet::handshake::{Guest, Message, Stage, Visit, say};
+use crate::tcp::meet::names::Claim;
+use crate::tcp::meet::promises::Promise;
+use crate::tcp::peer::Peer;
+use crate::tcp::sock;
+use crate::tcp::table;
+use crate::tcp::watched::token;
+
+/// Most connections taken in one go. TCP_DEFER_ACCEPT (tcp(7)) would keep those that are silent in the
+/// kernel, in a queue that is short: once it is full, callers come by SYN cookies, or not at all where the
+/// host has these off.
+const BATCH: usize = 64;
+/// Whether a connection that stands is known to have ended. One that follows another, whose end was not told
+/// yet, is not replaced before.
+fn has_ended(at: &Peer, conn: Conn) -> bool {
+    match &at.channel {
+        Some(channel) if channel.conn() == conn => channel.ends() || sock::is_finished(channel.fd()),
+        _ => at.next.as_ref().is_none_or(|next| next.conn() != conn),
+    }
+}
+
+/// Whether a caller that was let in has had more than the time in which it confirms.
+fn is_late(since: Instant) -> bool {
+    since.elapsed() >= CROSSING
+}
+
+impl TcpLink {
+    /// Takes in connections that were made to this endpoint.
+    pub(super) fn accept(&mut self) {
+        self.listening.keep_spare();
+        for _ in 0..BATCH {
+            let surplus = !self.listening.has_spare();
+            let fd = match self.listening.accept() {
+                Ok(fd) => fd,
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
+                // What a connection holds that has said nothing is there for others.
+                Err(e) if ipc::socket::is_lack(&e) && self.dismiss_silent() => continue,
+                // One caller at a time is told so.
+                Err(e) if ipc::socket::is_lack(&e) && self.listening.give_spare() => {
+                    self.listening.note_lack(&e);
+                    continue;
+                }
+                Err(e) if ipc::socket::is_lack(&e) => {
+                    self.listening.note_lack(&e);
+                    if self.listening.is_to_warn() {
+                        log::warn!(
+                            "{}: a connection cannot be taken in: {e}; raise ulimit -n",
+                            self.own.addr()
+                        );
+                    }
+                    return self.set_listening(false);
+                }
+                // Of that one connection.
+                Err(_) => continue,
+            };
+            table::make_room(&fd);
+            self.receive_guest(fd, surplus);
+            self.listening.keep_spare();
+        }
+    }
+
+    /// What peers wait for here.
+    pub(super) fn lacks_now(&self) -> Option<std::io::Error> {
+        self.meeting.lack().or_else(|| self.listening.lack()).map(std::io::Error::from_raw_os_error)
+    }
+
+    /// Connections that have not shown yet that they have the key, for diagnosis.
+    pub fn guests(&self) -> usize {
+        self.guests.len()
+    }
+
+    fn dismiss_silent(&mut self) -> bool {
+        let silent = self.guests.give_silent();
+        silent.map(|guest| self.dismiss(guest)).is_some()
+    }
+
+    /// Ends a connection in whose place another one comes. A caller that has the key calls again.
+    fn dismiss(&mut self, guest: Guest) {
+        log::debug!("{}: a connection that was made to it makes room for another one", self.own.addr());
+        self.sleep.poller().remove(&guest.fd);
+        sock::abort(&guest.fd);
+    }
+
+    /// Watches the listener, or leaves new connections with the kernel for now.
+    pub(super) fn set_listening(&mut self, on: bool) {
+        if self.listening.is_on() != on {
+            self.listening.set(on, self.sleep.poller());
+            self.set_timer();
+        }
+    }
+
+    fn receive_guest(&mut self, fd: Unshared, surplus: bool) {
+        let own = match self.own.hello(Role::Answerer, self.own.addr()) {
+            Ok(own) => own,
+            Err(e) => return log::warn!("{}: a connection cannot be taken in: {e}", self.own.addr()),
+        };
+        let origin = sock::origin(&fd);
+        if let Some(guest) = self.guests.give_way(&origin) {
+            self.dismiss(guest);
+        }
+        let at = self.guests.add(origin, Guest::new(fd, Answerer::new(&self.options.key, own), surplus));
+        let watched =
+            self.guests.get_mut(at).map(|guest| self.sleep.poller().add(&guest.fd, token::guest(at)));
+        if let Some(Err(e)) = watched {
+            log::warn!("{}: a connection cannot be taken in: {e}", self.own.addr());
+            return drop(self.guests.take(at));
+        }
+        self.set_timer();
+        // What it says is there already, as a rule.
+        self.serve_guest(at);
+    }
+
+    /// Reads what a caller that is not known yet has sent.
+    pub(super) fn serve_guest(&mut self, at: usize) {
+        let Some(guest) = self.guests.get_mut(at) else { return };
+        let peers = &self.peers;
+        let rail = |hello: &Hello| peers.rail_key(hello);
+        match guest.hear(rail) {
+            Visit::Goes => {
+                self.meeting.set_met();
+                if guest.is_answered() {
+                    self.guests.has_spoken(at);
+                }
+            }
+            Visit::Over(why) => self.send_away(at, &why),
+            Visit::Proven(proven) => {
+                if let Some(guest) = self.guests.take(at) {
+                    self.sleep.poller().remove(&guest.fd);
+                    // What it takes to find out which user it is of.
+                    self.listening.give_spare();
+                    self.decide(guest.fd, proven, guest.surplus);
+                    self.listening.keep_spare();
+                }
+            }
+        }
+    }
+
+    pub(super) fn send_away(&mut self, at: usize, why: &str) {
+        if let Some(guest) = self.guests.take(at) {
+            log::info!("{}: a connection that was made to it is closed: {why}", self.own.addr());
+            self.sleep.poller().remove(&guest.fd);
+            drop(guest);
+            self.listening.keep_spare();
+        }
+    }
+
+    /// Answers a caller that has the key.
+    fn decide(&mut self, fd: Unshared, proven: Box<Proven>, surplus: bool) {
+        let caller = proven.peer;
+        if let Role::Rail(number) = caller.role {
+            return self.attach(fd, &proven, number, surplus);
+        }
+        let verdict = if !self.is_called(&caller.other, &fd) {
+            log::warn!(
+                "{}: {} means to call {}, which is no name of this endpoint",
+                self.own.addr(),
+                caller.name,
+                caller.other
+            );
+            Verdict::Other
+        } else if surplus {
+            Verdict::Full
+        } else if caller.name == self.own.addr() {
+            Verdict::Known
+        } else {
+            match self.names.claim(&caller.name, self.peers.known_by(&caller.name), &fd) {
+                Claim::Granted => return self.answer(fd, proven),
+                Claim::CallBack => self.call_back(&caller.name),
+                Claim::Unknown => {
+                    let (own, level) = (self.own.addr(), self.names.level());
+                    log::log!(
+                        level,
+                        "{own}: {} calls from an address that is not its own, and is to call again until it is known here",
+                        caller.name
+                    );
+                    Verdict::Busy
+                }
+                Claim::Later(errno) => {
+                    self.listening.note_lack(&std::io::Error::from_raw_os_error(errno));
+                    Verdict::Full
+                }
+                Claim::Refused(why) => {
+                    let (own, level) = (self.own.addr(), self.names.level());
+                    log::log!(level, "{own}: refused a caller under the name {}: {why}", caller.name);
+                    Verdict::Denied
+                }
+            }
+        };
+        log::debug!("{}: called by {}: {verdict:?}", self.own.addr(), caller.name);
+        // One that has ended meanwhile misses nothing.
+        let _ = say(&fd, &proven.verdict(verdict));
+    }
+
+    /// Whether an endpoint that calls by this name means this one: by its own name, or the address that the
+    /// connection came to.
+    fn is_called(&self, name: &Addr, fd: &Unshared) -> bool {
+        let here = |local: SocketAddr| (local.ip().to_canonical(), local.port()) == (name.ip(), name.port());
+        *name == self.own.addr() || sock::local(fd).is_some_and(here)
+    }
+
+    /// Guests that take too long.
+    pub(super) fn check_guests(&mut self, now: Instant) {
+        let most = self.options.guest_timeout;
+        let late = |guest: &Guest| now.saturating_duration_since(guest.since) >= most;
+        let all: Vec<usize> = self.guests.iter().filter(|(_, guest)| late(guest)).map(|(at, _)| at).collect();
+        all.into_iter().for_each(|at| self.send_away(at, "it took too long"));
+    }
+
+    /// Answers a caller that has the key, and may have the name.
+    pub(super) fn answer(&mut self, fd: Unshared, proven: Box<Proven>) {
+        let caller = proven.peer;
+        // What a caller before this one has said is there, as a rule, if it has.
+        if let Some(at) = self.promises.find(|promise| promise.proven.peer.name == caller.name) {
+            self.serve_promise(at);
+            // One that says to be this peer and does not go on keeps no other out.
+            if self.promises.get(at).is_some_and(|p| p.proven.peer.name == caller.name && is_late(p.since)) {
+                self.give_up_promise(at);
+            }
+        }
+        if self.promises.len() >= self.options.guests && !self.make_room_for_promise() {
+            let _ = say(&fd, &proven.verdict(Verdict::Full));
+            return;
+        }
+        let (conn, now) = (self.promises.number(), Instant::now());
+        let peer = self.peers.find(&caller.name);
+        let at = peer.map(|peer| &self.peers[peer]);
+        let answer = self.agreed.called(&caller, conn, |conn| at.is_none_or(|at| has_ended(at, conn)), now);
+        log::debug!("{}: called by {}: {:?}", self.own.addr(), caller.name, answer.verdict());
+        let said = say(&fd, &proven.verdict(answer.verdict()));
+        match (answer, peer) {
+            (Answer::Promised, peer) => {
+                if let Some(peer) = peer {
+                    self.wait_for_call_of(peer);
+                }
+                self.meeting.set_met();
+                match said {
+                    Ok(()) => {
+                        self.promise(Promise { fd, proven, conn, since: now, message: Message::default() })
+                    }
+                    Err(_) => self.promise_over(&caller.name, conn),
+                }
+            }
+            (Answer::Probe, Some(peer)) => self.probe(peer),
+            _ => {}
+        }
+    }
+
+    fn promise(&mut self, promise: Promise) {
+        let at = self.promises.find_free();
+        if let Err(e) = self.sleep.poller().add(&promise.fd, token::promise(at)) {
+            log::warn!("{}: a connection cannot be watched: {e}", self.own.addr());
+            return self.promise_over(&promise.proven.peer.name, promise.conn);
+        }
+        self.promises.put(at, promise);
+    }
+
+    /// A caller that was accepted says something, or has ended.
+    pub(super) fn serve_promise(&mut self, at: usize) {
+        let Some(promise) = self.promises.get(at) else { return };
+        let is_confirmed = match promise.message.receive(&promise.fd, MAC) {
+            Ok(false) => return,
+            Ok(true) => promise.proven.is_confirmation(promise.message.bytes()),
+            Err(_) => false,
+        };
+        let Some(Promise { fd, proven, conn, .. }) = self.take_promise(at) else { return };
+        let caller = proven.peer;
+        if !is_confirmed || !self.agreed.confirmed(&caller, conn) {
+            log::debug!("{}: {} has given up its call", self.own.addr(), caller.name);
+            return self.promise_over(&caller.name, conn);
+        }
+        let peer = self.peers.named(&caller.name);
+        self.drop_call(peer);
+        let channel = self.new_channel(fd, proven.keys(), &caller, conn);
+        self.adopt(peer, channel);
+        self.meeting.set_met();
+        // What the caller has sent behind its confirmation is there, as a rule.
+        self.serve_channel(peer, true, false);
+    }
+
+    /// Ends the promise that waits longest, if that is long. An honest caller of it sees the end before it
+    /// uses the connection, and calls again.
+    fn make_room_for_promise(&mut self) -> bool {
+        let Some((at, _)) = self.promises.oldest().filter(|(_, since)| is_late(*since)) else { return false };
+        self.end_promise(at);
+        true
+    }
+
+    /// Promises whose callers have not gone on for as long as a host may not answer.
+    pub(super) fn check_promises(&mut self, now: Instant) {
+        while let Some((at, since)) = self.promises.oldest() {
+            if now.saturating_duration_since(since) < self.options.timeout {
+                return;
+            }
+            self.end_promise(at);
+        }
+    }
+
+    /// A promise ends, kept or not: the confirmation may be there.
+    fn end_promise(&mut self, at: usize) {
+        let conn = self.promises.get(at).map(|promise| promise.conn);
+        self.serve_promise(at);
+        if self.promises.get(at).map(|promise| promise.conn) == conn {
+            self.give_up_promise(at);
+        }
+    }
+
+    fn give_up_promise(&mut self, at: usize) {
+        if let Some(promise) = self.take_promise(at) {
+            let name = promise.proven.peer.name;
+            log::info!("{}: {name} was let in and does not confirm", self.own.addr());
+            self.promise_over(&name, promise.conn);
+        }
+    }
+
+    fn take_promise(&mut self, at: usize) -> Option<Promise> {
+        let promise = self.promises.take(at)?;
+        self.sleep.poller().remove(&promise.fd);
+        Some(promise)
+    }
+
+    /// This side's own call was accepted instead.
+    pub(super) fn drop_promise(&mut self, conn: Conn) {
+        if let Some(at) = self.promises.find(|promise| promise.conn == conn) {
+            self.take_promise(at);
+        }
+    }
+
+    /// There will be no connection by a promise: what waits for it calls.
+    fn promise_over(&mut self, name: &Addr, conn: Conn) {
+        self.agreed.ended(name, conn);
+        let Some(peer) = self.peers.find(name) else { return };
+        let at = &mut self.peers[peer];
+        if at.call.as_ref().is_some_and(|call| matches!(call.stage, Stage::Waiting)) {
+            at.call = None;
+            self.meeting.set_met();
+        }
+    }
+
+    /// Has the kernel find out whether the other end of a connection is there: what it sends is acknowledged,
+    /// answered by a reset, or not answered for so long that the connection has ended.
+    fn probe(&mut self, peer: PeerId) {
+        let Some(channel) = &mut self.peers[peer].channel else { return };
+        let was_blocked = channel.is_blocked();
+        channel.probe();
+        self.watch_room(peer, was_blocked);
+        self.set_timer();
+    }
+}

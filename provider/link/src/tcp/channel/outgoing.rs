@@ -1,0 +1,249 @@
+//! Frames on their way out: what of them finds room with the kernel is sent, the rest is kept.
+
+use std::time::{Duration, Instant};
+
+use hmem::{Caps, Span};
+use link_api::{Gone, Refused};
+use wire::session::{COVERED, Opener, RECORD, RailNote, Sealer};
+
+use crate::tcp::channel::incoming::LONG;
+use crate::tcp::channel::line::Line;
+use crate::tcp::sock::{self, would_block};
+
+/// Most bytes that wait here for room, but for the rest of one frame.
+const TX_MOST: usize = 64 << 10;
+
+/// What is sent on a connection.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    sealer: Sealer,
+    /// What waits for room, from `sent` on.
+    tx: Vec<u8>,
+    sent: usize,
+    /// Some of it was given up.
+    lost: bool,
+    /// The kernel had no room, and has not said since that it has.
+    blocked: bool,
+    /// Something was sent that may not have arrived, and since when that is known.
+    unsure: bool,
+    owing: Option<Instant>,
+}
+
+impl Outgoing {
+    pub(super) fn new(sealer: Sealer) -> Outgoing {
+        Outgoing { sealer, tx: Vec::new(), sent: 0, lost: false, blocked: false, unsure: false, owing: None }
+    }
+
+    /// Bytes that wait here for room.
+    #[inline]
+    pub(super) fn pending(&self) -> usize {
+        self.tx.len() - self.sent
+    }
+
+    /// Whether something that was sent has not left this process.
+    #[inline]
+    pub(super) fn keeps(&self) -> bool {
+        self.pending() > 0 || self.lost
+    }
+
+    /// Whether the kernel had no room, as far as is known.
+    #[inline(always)]
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// Whether something that was sent may not have arrived.
+    #[inline(always)]
+    pub(super) fn is_unsure(&self) -> bool {
+        self.unsure
+    }
+
+    /// Whether a frame of so many bytes finds room, as far as is known.
+    #[inline]
+    fn has_room(&self, len: usize) -> bool {
+        match self.pending() {
+            0 => !self.blocked || len < LONG,
+            pending => len < LONG && pending + len + RECORD <= TX_MOST,
+        }
+    }
+
+    /// Whether much more finds room.
+    #[inline]
+    pub(super) fn has_much_room(&self) -> bool {
+        self.pending() == 0 && !self.blocked
+    }
+
+    /// Sends a frame, or what of it finds room with the kernel, and keeps the rest.
+    #[inline(always)]
+    pub(super) fn send(
+        &mut self,
+        line: &mut Line,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Result<(), Refused> {
+        let n = head.len() + len;
+        if line.ends() {
+            return Err(Refused::Gone(Gone::Reset));
+        }
+        if !self.has_room(n) {
+            return Err(Refused::Busy);
+        }
+        let mut front = [0; RECORD + COVERED];
+        let of_head = head.len().min(COVERED);
+        let of_body = len.min(COVERED - of_head);
+        front[RECORD..RECORD + of_head].copy_from_slice(&head[..of_head]);
+        let inline = RECORD + of_head + of_body;
+        if of_body > 0 && hmem::read(body, off, &mut front[RECORD + of_head..inline]) != of_body {
+            return Err(Refused::Fault);
+        }
+        let header = self.sealer.seal(n as u32, &front[RECORD..inline]);
+        front[..RECORD].copy_from_slice(&header);
+        let (front, middle) = (&front[..inline], &head[of_head..]);
+        let done = self.send_sealed(line, front, middle, body, off + of_body, len - of_body);
+        match done {
+            Ok(()) => self.unsure = true,
+            Err(_) => self.sealer.take_back(),
+        }
+        done
+    }
+
+    #[inline(always)]
+    fn send_sealed(
+        &mut self,
+        line: &mut Line,
+        front: &[u8],
+        middle: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Result<(), Refused> {
+        let total = front.len() + middle.len() + len;
+        // What may turn out not to be there is read before anything is sent.
+        let steady = len == 0 || hmem::can(body, Caps::CMA) && !body.iter().any(|s| s.may_vanish());
+        let mut sent = 0;
+        if steady && !self.blocked && self.pending() == 0 {
+            match sock::send_parts(line.fd(), front, middle, body, off, len) {
+                Some(Ok(n)) if n == total => return Ok(()),
+                Some(Ok(n)) => (sent, self.blocked) = (n, true),
+                Some(Err(e)) if would_block(&e) => {
+                    self.blocked = true;
+                    if total >= LONG {
+                        return Err(Refused::Busy);
+                    }
+                }
+                Some(Err(_)) => {
+                    // What came before is there all the same.
+                    line.set_last();
+                    return Err(Refused::Gone(Gone::Reset));
+                }
+                None => {}
+            }
+        }
+        if let Err(e) = self.keep([front, middle], body, off, len, sent) {
+            if sent > 0 {
+                // A part of it is on its way, and the rest is not to be had.
+                line.set_last();
+            }
+            return Err(e);
+        }
+        if !self.blocked {
+            self.flush(line);
+        }
+        Ok(())
+    }
+
+    /// Keeps a record but for the first `sent` bytes of it.
+    fn keep(
+        &mut self,
+        parts: [&[u8]; 2],
+        body: &[Span],
+        off: usize,
+        len: usize,
+        mut sent: usize,
+    ) -> Result<(), Refused> {
+        let before = self.tx.len();
+        for part in parts {
+            let skip = sent.min(part.len());
+            self.tx.extend_from_slice(&part[skip..]);
+            sent -= skip;
+        }
+        let at = self.tx.len();
+        self.tx.resize(at + len - sent, 0);
+        if hmem::read(body, off + sent, &mut self.tx[at..]) == len - sent {
+            return Ok(());
+        }
+        self.tx.truncate(before);
+        Err(Refused::Fault)
+    }
+
+    /// Sends on what waits for room.
+    pub(super) fn flush(&mut self, line: &mut Line) {
+        self.blocked = false;
+        while self.pending() > 0 {
+            match sock::send(line.fd(), &self.tx[self.sent..]) {
+                Ok(n) => self.sent += n,
+                Err(e) if would_block(&e) => {
+                    self.blocked = true;
+                    return;
+                }
+                Err(_) => {
+                    self.lost = true;
+                    line.set_last();
+                    break;
+                }
+            }
+        }
+        (self.tx, self.sent) = (Vec::new(), 0);
+    }
+
+    /// Puts a note among the records. It is kept where the kernel has no room: there are few for which that
+    /// was not asked before.
+    pub(super) fn say(&mut self, line: &mut Line, note: &RailNote) {
+        let body = note.encode();
+        debug_assert!(Opener::note_len(&self.sealer.clone().seal_note(&body)).is_some());
+        let header = self.sealer.seal_note(&body);
+        self.tx.extend_from_slice(&header);
+        self.tx.extend_from_slice(&body);
+        if !self.blocked {
+            self.flush(line);
+        }
+        self.unsure = true;
+    }
+
+    /// Whether the kernel has room for a note. One that was kept here would have to wait for a later call of
+    /// the application's, which may make none.
+    pub(super) fn takes_note(&mut self, line: &Line) -> bool {
+        if self.pending() > 0 || self.blocked {
+            return false;
+        }
+        self.blocked = !sock::wait_for_room(line.fd(), Duration::ZERO);
+        !self.blocked
+    }
+
+    /// Sends something, unless there is no room for it, so that the kernel asks for an answer anyhow.
+    pub(super) fn probe(&mut self, line: &mut Line) {
+        if !line.is_over() && self.pending() == 0 && !self.blocked {
+            self.say(line, &RailNote::Probe);
+        }
+        self.unsure = true;
+    }
+
+    /// Whether the other end's host has not answered for so long what was sent to it.
+    pub(super) fn is_silent(&mut self, line: &Line, now: Instant, most: Duration) -> bool {
+        if !self.unsure || line.is_over() {
+            return false;
+        }
+        let Some(vitals) = sock::vitals(line.fd()) else { return false };
+        if !vitals.owes {
+            (self.owing, self.unsure) = (None, vitals.queued || self.pending() > 0);
+            return false;
+        }
+        let since = *self.owing.get_or_insert(now);
+        let answered = now.checked_sub(vitals.silent).unwrap_or(since);
+        let since = since.max(answered);
+        self.owing = Some(since);
+        now.saturating_duration_since(since) >= most
+    }
+}

@@ -1,0 +1,152 @@
+//! Where an endpoint is called: by its name, and for rails.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use ipc::{Poller, Unshared};
+
+use crate::name::{self, Name};
+use crate::net;
+use crate::tcp::options::TcpOptions;
+use crate::tcp::sock;
+use crate::tcp::watched::token;
+
+/// For how long it is said that callers wait for a descriptor.
+const LACKING: Duration = Duration::from_secs(1);
+
+/// The sockets that connections are made to, and what lacks for callers.
+#[derive(Debug)]
+pub(in crate::tcp) struct Listening {
+    listener: Unshared,
+    /// Those of further addresses.
+    further: Vec<Unshared>,
+    /// Given up to take in a caller for which there is no other descriptor, so as to tell it.
+    spare: Option<Unshared>,
+    /// Whether the listener is watched: not while there are no descriptors, or too many guests.
+    listens: bool,
+    warned: bool,
+    /// What lacks for peers that call, as an errno, and since when they wait.
+    lack: Option<(i32, Instant)>,
+}
+
+impl Listening {
+    /// Watches the sockets of this name, and these `further` ones.
+    pub(in crate::tcp) fn new(
+        name: &Name,
+        further: Vec<Unshared>,
+        options: &TcpOptions,
+        poller: &Poller,
+    ) -> io::Result<Listening> {
+        let listener = name.socket()?;
+        poller.add(&listener, token::LISTENER)?;
+        // What is accepted has the options of the socket that it was accepted on (tcp(7)): that is once for
+        // all callers.
+        sock::tune(&listener, options.timeout)?;
+        let mut further = further;
+        further.extend(name.further_socket()?);
+        for further in &further {
+            sock::tune(further, options.timeout)?;
+            poller.add(further, token::FURTHER)?;
+        }
+        let spare = listener.try_clone().ok();
+        Ok(Listening { listener, further, spare, listens: true, warned: false, lack: None })
+    }
+
+    /// The next connection, of any of the sockets.
+    pub(in crate::tcp) fn accept(&self) -> io::Result<Unshared> {
+        // A fork by another thread finds it with the others.
+        let accept = |listener: &Unshared| Unshared::make(|| ipc::socket::accept(listener));
+        let mut found = accept(&self.listener);
+        for further in &self.further {
+            match found {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => found = accept(further),
+                found => return found,
+            }
+        }
+        found
+    }
+
+    /// Has a descriptor to give up, if there are any.
+    pub(in crate::tcp) fn keep_spare(&mut self) {
+        if self.spare.is_none() {
+            self.spare = self.listener.try_clone().ok();
+        }
+    }
+
+    /// Whether there is a descriptor to give up.
+    pub(in crate::tcp) fn has_spare(&self) -> bool {
+        self.spare.is_some()
+    }
+
+    /// Gives a descriptor up for another use; whether there was one.
+    pub(in crate::tcp) fn give_spare(&mut self) -> bool {
+        self.spare.take().is_some()
+    }
+
+    /// Whether new connections are taken in.
+    pub(in crate::tcp) fn is_on(&self) -> bool {
+        self.listens
+    }
+
+    /// Watches the listener, or leaves new connections with the kernel for now.
+    pub(in crate::tcp) fn set(&mut self, on: bool, poller: &Poller) {
+        let further = self.further.iter().map(|fd| (fd, token::FURTHER));
+        let all = [(&self.listener, token::LISTENER)].into_iter().chain(further);
+        let added = on && all.clone().all(|(fd, token)| poller.add(fd, token).is_ok());
+        if !added {
+            all.for_each(|(fd, _)| poller.remove(fd));
+        }
+        self.listens = added;
+    }
+
+    /// Whether it is to be said that a connection cannot be taken in: that is said once.
+    pub(in crate::tcp) fn is_to_warn(&mut self) -> bool {
+        !std::mem::replace(&mut self.warned, true)
+    }
+
+    /// A caller waits for what this process lacks.
+    pub(in crate::tcp) fn note_lack(&mut self, e: &io::Error) {
+        self.lack = e.raw_os_error().map(|no| (no, Instant::now()));
+    }
+
+    /// What callers wait for, as an errno. Those that were turned away call again.
+    pub(in crate::tcp) fn lack(&self) -> Option<i32> {
+        let waits = |(no, since): (i32, Instant)| {
+            (since.elapsed() < LACKING && self.listener.try_clone().is_err()).then_some(no)
+        };
+        self.lack.and_then(waits)
+    }
+
+    /// For a forked process that holds them, too.
+    pub(in crate::tcp) fn shut_down(&self) {
+        std::iter::once(&self.listener)
+            .chain(&self.further)
+            .for_each(|listener| ipc::socket::shutdown(listener));
+    }
+}
+
+/// The sockets at which an endpoint is called for rails besides that of its name, and the addresses.
+pub(in crate::tcp) fn for_rails(name: &Name, asked: &TcpOptions) -> (Vec<Unshared>, Vec<SocketAddr>) {
+    let (own, further) = (name.addr(), name.addr().further());
+    let mut all = Vec::new();
+    let mut sockets = Vec::new();
+    if asked.rails < 2 {
+        return (sockets, all);
+    }
+    let ips = if asked.rails_at.is_empty() { net::each_interface(own.ip()) } else { asked.rails_at.clone() };
+    for ip in ips {
+        if name.is_wildcard() || ip == own.ip() || Some(ip) == further.map(Into::into) {
+            all.push((ip, own.port()).into());
+            continue;
+        }
+        match name::listen_at(ip) {
+            Ok((socket, at)) => {
+                sockets.push(socket);
+                all.push(at);
+            }
+            Err(e) => log::debug!("{own}: not at {ip} as well, for rails: {e}"),
+        }
+    }
+    (sockets, all)
+}
