@@ -43,7 +43,6 @@ use crate::shm::sleep::Sleep;
 /// One endpoint's link to all peers on this host.
 #[derive(Debug)]
 pub struct ShmLink {
-    pub(super) own: Own,
     pub(super) peers: Peers,
     /// The rings of all peers with a channel to this endpoint.
     pub(super) rings: Rings,
@@ -61,6 +60,8 @@ pub struct ShmLink {
     pub(super) access: Access,
     pub(super) copies: Copies,
     pub(super) options: OpenOptions,
+    /// Dropped last: the name is of others once nothing listens under it any more.
+    pub(super) own: Own,
 }
 
 impl ShmLink {
