@@ -35,14 +35,6 @@ const TAKEN_IN_A_ROW: u32 = 15;
 /// but says that there is nothing. No sleep begins there: to arm an endpoint is to look at its rings.
 const DETOURS: u32 = 128;
 
-/// The time of the kernel's last tick, in milliseconds: it costs a fraction of what the time does.
-fn tick() -> u32 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid place for the answer.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
-    (now.tv_sec as u32).wrapping_mul(1000).wrapping_add((now.tv_nsec / 1_000_000) as u32)
-}
-
 /// `struct fid_cq`.
 #[repr(C)]
 #[derive(Debug)]
@@ -202,7 +194,7 @@ impl CqFid {
     #[inline(never)]
     fn progress_between(&self, engine: &mut Guard<'_>) {
         self.taken.store(0, Ordering::Relaxed);
-        let tick = tick();
+        let tick = turns::tick().as_millis() as u32;
         if self.tick.swap(tick, Ordering::Relaxed) != tick {
             engine.progress();
         }

@@ -22,8 +22,9 @@ use link_api::{Direct, NoDirect, PeerId, Way};
 
 use crate::cma;
 use crate::shm::link::ShmLink;
-use crate::shm::peer::{Inbound, Outbound, SURE, tick};
+use crate::shm::peer::{Inbound, Outbound, SURE};
 use crate::space::Target;
+use crate::turns::tick;
 
 /// Why the memory of a process in another pid namespace is not reached directly.
 pub(super) const NO_PID: &str = "its pid is not visible here (another pid namespace)";

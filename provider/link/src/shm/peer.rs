@@ -196,14 +196,6 @@ impl Inbound {
 /// tid again takes as many new tasks as there are numbers.
 pub(super) const SURE: Duration = Duration::from_millis(10);
 
-/// The time of the kernel's last tick, which costs a fraction of what the time does.
-pub(super) fn tick() -> Duration {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid place for the answer.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
-}
-
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) out: Option<Outbound>,
