@@ -61,7 +61,9 @@ main() {
 
     if part test; then
         item test env CI_FAST=1 ci/test
-        { echo "## Checks and Rust tests"; echo; echo '```'; cat "$last"; echo '```'; echo; } >>"$summary"
+        { echo "## Checks and Rust tests"; echo; echo '```'; cat "$last"; } >>"$summary"
+        item loom ci/test loom
+        { cat "$last"; echo '```'; echo; } >>"$summary"
         # Which of two tcp connections counts, with any two things going wrong.
         item model cargo test --release -p strait-link --lib -- --ignored agreement::explored
         { echo "model of tcp's connections: $result"; echo; } >>"$summary"
