@@ -58,7 +58,7 @@ impl<L: RmaLink> Domain<L> {
             e.not_started(&mut self.core, to, err);
         }
         if result.is_ok() {
-            e.log_new_path();
+            e.net.log_new_path();
         }
         if self.core.counted && !self.work.is_empty() {
             self.run_work();
@@ -207,7 +207,7 @@ impl<L: RmaLink> Domain<L> {
     /// The process exits: [`Link::settle`](link_api::Link::settle) of each endpoint.
     pub fn settle(&mut self, last: bool) -> bool {
         let mut settled = true;
-        self.eps.iter_mut().for_each(|(_, ep)| settled &= ep.link.settle(last));
+        self.eps.iter_mut().for_each(|(_, ep)| settled &= ep.net.link.settle(last));
         settled
     }
 
@@ -216,7 +216,7 @@ impl<L: RmaLink> Domain<L> {
     pub fn arm(&mut self) -> bool {
         let mut quiet = true;
         for (_, ep) in self.eps.iter_mut() {
-            quiet &= !ep.is_waiting_for_room() && !ep.is_inviting() && !ep.has_sent() && ep.link.arm();
+            quiet &= !ep.is_waiting_for_room() && !ep.is_inviting() && !ep.has_sent() && ep.net.link.arm();
         }
         quiet
     }

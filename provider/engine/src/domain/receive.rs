@@ -415,7 +415,7 @@ impl<L: RmaLink> Domain<L> {
         let recv = context.tagged.cancel(ctx).or_else(|| context.plain.cancel(ctx)).ok_or(Error::NotFound)?;
         let ep = self.telling(rx, by).and_then(|ep| self.eps.get_mut(ep.at()));
         if let Some(ep) = ep {
-            ep.link.awaits(None);
+            ep.net.link.awaits(None);
             ep.fail_recv(&mut self.core, recv, Error::Cancelled);
         }
         Ok(())

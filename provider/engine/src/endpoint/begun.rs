@@ -9,7 +9,7 @@ use wire::{Flags, Head, Op as WireOp};
 
 use super::Endpoint;
 use crate::core::Core;
-use crate::endpoint::device::handles::on_device;
+use crate::core::on_device;
 use crate::endpoint::parts::request::{In, NO_REQUEST, Request, Then};
 
 /// Requests beside which frames of a rendezvous land as they come. Where more are under way, the sender is
@@ -29,12 +29,14 @@ struct Place {
 impl<L: RmaLink> Endpoint<L> {
     #[inline(never)]
     pub(super) fn begun(&mut self, core: &mut Core, frame: Frame) {
-        self.peer(frame.from).has_sent(frame.len);
-        let place = if self.meter.is_some() { None } else { self.place_begun(core, &frame) };
-        let Some(Place { name, off, doff, len }) = place else { return self.link.leave(frame) };
-        let Some(Request::In(request)) = self.requests.get_mut(name) else { return self.link.leave(frame) };
+        self.net.peer(frame.from).has_sent(frame.len);
+        let place = if self.net.metered.is_on() { None } else { self.place_begun(core, &frame) };
+        let Some(Place { name, off, doff, len }) = place else { return self.net.link.leave(frame) };
+        let Some(Request::In(request)) = self.requests.get_mut(name) else {
+            return self.net.link.leave(frame);
+        };
         let iov = request.iov.clone();
-        match self.link.land(frame, off, &iov, doff, len) {
+        match self.net.link.land(frame, off, &iov, doff, len) {
             Landing::Over(ok) => self.landed(core, name, ok),
             Landing::InFlight(op) => {
                 request.lands = true;
@@ -46,7 +48,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// The place of a frame's payload, if it is known by the front. What makes no sense is told of when all
     /// is there.
     fn place_begun(&mut self, core: &mut Core, frame: &Frame) -> Option<Place> {
-        let bytes: [u8; Head::LEN] = self.link.peek(frame)?;
+        let bytes: [u8; Head::LEN] = self.net.link.peek(frame)?;
         let head: Head = zerocopy::transmute!(bytes);
         let flags = head.flags()?;
         match head.op()? {
@@ -57,9 +59,9 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     fn place_eager(&mut self, core: &mut Core, frame: &Frame, head: &Head, flags: Flags) -> Option<Place> {
-        let (off, ack) = self.ack_of(frame, flags)?;
+        let (off, ack) = self.net.ack_of(frame, flags)?;
         let len = frame.len - off;
-        let meta = self.meta(frame.from, head, flags, len);
+        let meta = self.net.meta(frame.from, head, flags, len);
         let matcher = core.rxs.get_mut(self.bind.rx().at())?.matcher(meta.tagged);
         let at = matcher.find_posted(meta.src, meta.tag)?;
         // A device's memory is not for the kernel to write.
@@ -105,7 +107,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let peer = i.peer;
         // With the peer's end comes that of the request.
-        if ok || !self.link.is_gone(peer) {
+        if ok || !self.net.link.is_gone(peer) {
             self.landed(core, name, ok);
         }
         true

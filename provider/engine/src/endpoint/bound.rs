@@ -12,7 +12,6 @@
 
 use hmem::{Span, total};
 use wire::{Flags, Head, Offer, Op as WireOp, Seg, Status};
-use zerocopy::IntoBytes;
 
 use super::Endpoint;
 use crate::core::{Body, Core, Message, Spans, Tally, failure};
@@ -27,11 +26,6 @@ use crate::types::*;
 use link_api::{PeerId, RmaLink};
 
 impl<L: RmaLink> Endpoint<L> {
-    /// Sets how many operations to one peer may be under way.
-    pub(crate) fn set_depth(&mut self, depth: usize) {
-        self.quota.set_depth(depth);
-    }
-
     /// Keeps an unexpected message.
     pub(super) fn keep_unexpected(&mut self, core: &mut Core, meta: Meta, ack: Option<u64>, body: Body) {
         let Meta { peer, src, tagged, tag, data, len } = meta;
@@ -50,19 +44,8 @@ impl<L: RmaLink> Endpoint<L> {
     #[must_use]
     pub(super) fn weighs_more(&mut self, core: &mut Core, peer: PeerId, weight: usize) -> bool {
         core.waiting += weight;
-        self.peer(peer).waiting += weight;
+        self.net.peer(peer).waiting += weight;
         core.waiting <= core.waiting_most || self.over_quota(core, peer)
-    }
-
-    /// Whether so many bytes more are within what all peers may have this side keep. Else the peer is cut
-    /// off.
-    pub(super) fn may_keep(&mut self, core: &Core, peer: PeerId, bytes: usize) -> bool {
-        // An endpoint's operations on itself are its application's.
-        let may = core.limit.holds(core.waiting + bytes) || self.link.peer_addr(peer) == self.link.addr();
-        if !may {
-            self.cut_off(peer, "messages that wait or completions, of all peers together");
-        }
-        may
     }
 
     /// A message that was kept just now does not stay.
@@ -85,7 +68,7 @@ impl<L: RmaLink> Endpoint<L> {
     #[inline]
     pub(super) fn weighs_less(&mut self, core: &mut Core, peer: PeerId, weight: usize) {
         core.waiting = core.waiting.saturating_sub(weight);
-        let Some(state) = self.peers.get_mut(peer) else { return };
+        let Some(state) = self.net.peers.get_mut(peer) else { return };
         state.waiting = state.waiting.saturating_sub(weight);
         if state.waiting == 0 && state.gone.is_some() {
             self.release(peer);
@@ -95,58 +78,32 @@ impl<L: RmaLink> Endpoint<L> {
     /// Whether what came last may stay.
     #[cold]
     fn over_quota(&mut self, core: &mut Core, peer: PeerId) -> bool {
-        if !self.may_keep(core, peer, 0) {
+        if !self.net.may_keep(core, peer, 0) {
             return false;
         }
         let most = core.waiting_most.saturating_mul(2).saturating_add(SLACK);
-        let state = self.peer(peer);
+        let state = self.net.peer(peer);
         if state.waiting > most {
             let (ep, rx) = (self.id, self.bind.rx());
-            self.cut_off(peer, "unexpected messages");
+            self.net.cut_off(peer, "unexpected messages");
             if let Some(rx) = core.rxs.get_mut(rx.at()) {
                 for tagged in [true, false] {
                     rx.matcher(tagged).drop_waiting(|m| m.ep == ep && m.peer == peer);
                 }
             }
-            self.peer(peer).waiting = 0;
+            self.net.peer(peer).waiting = 0;
             core.weigh();
         } else if !std::mem::replace(&mut state.pause_sent, true) {
-            self.unhurried.pause();
+            self.net.unhurried.pause();
             log::info!(
                 "{}: {} bytes of messages wait to be received; {} is to pause",
-                self.link.addr(),
+                self.net.link.addr(),
                 core.waiting,
-                self.link.peer_addr(peer)
+                self.net.link.peer_addr(peer)
             );
-            self.send_pause(peer, true);
+            self.net.send_pause(peer, true);
         }
         true
-    }
-
-    fn send_pause(&mut self, peer: PeerId, on: bool) {
-        let head = Head::new(WireOp::Pause, Flags::empty(), 0, 0, on.into());
-        self.send_or_queue(peer, head.as_bytes());
-    }
-
-    /// There is room again.
-    #[cold]
-    pub(super) fn resume_peers(&mut self) {
-        self.unhurried.resume_all();
-        for peer in self.peers.ids() {
-            if std::mem::take(&mut self.peer(peer).pause_sent) {
-                self.send_pause(peer, false);
-            }
-        }
-    }
-
-    pub(super) fn on_pause(&mut self, peer: PeerId, head: &Head) -> Handled {
-        let on = match head.data.get() {
-            0 => false,
-            1 => true,
-            _ => return Err(Malformed::Data),
-        };
-        self.peer(peer).flow.set_paused(on);
-        Ok(())
     }
 
     /// Offers an injected message to a peer that is short of room, or whose frames do not hold it: its bytes
@@ -176,7 +133,7 @@ impl<L: RmaLink> Endpoint<L> {
         let out = Out { large: true, ..Out::new(peer, Spans::NONE, bytes.len(), done_as) };
         self.launch(out, header, &[], 0)?;
         // The target holds what comes behind it.
-        self.peer(peer).hints.note_frames();
+        self.net.peer(peer).hints.note_frames();
         self.injected.keep(name, bytes);
         Ok(())
     }
@@ -191,7 +148,7 @@ impl<L: RmaLink> Endpoint<L> {
         handles: bool,
     ) -> Result<(), Error> {
         let (segs, direct) = segments(iov)?;
-        flags.set(Flags::DIRECT, direct && !handles && self.peer(peer).flow.limits().allows(Reach::Cpu));
+        flags.set(Flags::DIRECT, direct && !handles && self.net.peer(peer).flow.limits().allows(Reach::Cpu));
         flags.set(Flags::HANDLES, handles);
         let len = total(iov);
         let header = |req: u64, h: &mut Header| {
@@ -224,20 +181,14 @@ impl<L: RmaLink> Endpoint<L> {
         let ours = matches!(self.requests.get_mut(name), Some(Request::Out(out)) if out.peer == peer);
         (ours && want <= kept.len() as u64).then_some(())?;
         let kept = self.injected.take_kept(name)?;
-        self.send_parts(peer, theirs, 0, &kept[..want as usize]);
+        self.net.send_parts(peer, theirs, 0, &kept[..want as usize]);
         Some(())
-    }
-
-    /// Tells a peer that asked for no answer why its access was refused.
-    pub(super) fn refuse(&mut self, peer: PeerId, status: Status, atomic: bool) {
-        let head = Head::new(WireOp::Refused, Flags::empty(), status as u16, 0, atomic.into());
-        self.send_or_queue(peer, head.as_bytes());
     }
 
     /// A write or atomic of ours that asked for no answer came to nothing.
     pub(super) fn on_refused(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
         let err = failure(Status::from_u16(head.aux.get())).ok_or(Malformed::Status)?;
-        if !self.peer(peer).answers.refuse_unacked() {
+        if !self.net.peer(peer).answers.refuse_unacked() {
             return Err(Malformed::Status);
         }
         let what = What::WRITE | if head.data.get() == 1 { What::ATOMIC } else { What::RMA };
@@ -245,19 +196,10 @@ impl<L: RmaLink> Endpoint<L> {
         Ok(())
     }
 
-    /// So many bytes more are owed to a peer.
-    pub(super) fn owe(&mut self, peer: PeerId, bytes: usize) {
-        let (most, is_room) = self.quota.owe(bytes);
-        let owed = self.peer(peer).flow.owe(bytes);
-        if owed > most && (!is_room || owed - bytes <= most) {
-            self.cut_off(peer, "answers that it does not take");
-        }
-    }
-
     /// Whether a peer has more requests served than there is a good reason for.
     #[cold]
     pub(super) fn count_requests(&mut self, core: &Core) {
-        let mut of = vec![0usize; self.peers.len()];
+        let mut of = vec![0usize; self.net.peers.len()];
         for name in self.requests.names(|_| true) {
             match self.requests.get_mut(name) {
                 Some(Request::In(In { peer, .. }) | Request::Serve(Serve { peer, .. })) => {
@@ -270,14 +212,9 @@ impl<L: RmaLink> Endpoint<L> {
         let beyond = !core.limit.holds(core.waiting + of.iter().sum::<usize>() * size_of::<Request>());
         let most = if beyond { of.iter().copied().max().unwrap_or(0).saturating_sub(1) } else { MANY_OF_ONE };
         for (peer, _) in (0..).map(PeerId).zip(of).filter(|(_, n)| *n > most.min(MANY_OF_ONE)) {
-            self.cut_off(peer, "requests");
+            self.net.cut_off(peer, "requests");
         }
-        self.quota.counted(self.requests.len());
-    }
-
-    pub(super) fn cut_off(&mut self, peer: PeerId, what: &str) {
-        self.complain(peer, format_args!("is cut off: too many {what}"));
-        self.link.disconnect(peer);
+        self.net.quota.counted(self.requests.len());
     }
 }
 

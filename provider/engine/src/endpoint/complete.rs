@@ -1,10 +1,9 @@
 //! How operations complete, and where that is told.
 
 use hmem::Span;
-use wire::Status;
 
 use super::Endpoint;
-use crate::core::{Core, RecvOp, Spans, Tally, failure};
+use crate::core::{Core, RecvOp, Spans, Tally};
 use crate::endpoint::parts::request::{Done, MatchedRecv, Meta, Out};
 use crate::types::*;
 use link_api::{PeerId, RmaLink};
@@ -39,13 +38,13 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Completes a request of ours, after the pool has let go of it.
     pub(super) fn finish_out(&mut self, core: &mut Core, out: &Out, err: Option<Error>) {
-        if self.meter.is_some() && err.is_none() {
-            self.meter_out(out);
+        if self.net.metered.is_on() && err.is_none() {
+            self.net.metered.out(&self.net.link, out);
         }
         if out.offered {
             self.adapt.note_taken();
         }
-        if self.peer(out.peer).flow.limits().is_retiring() {
+        if self.net.peer(out.peer).flow.limits().is_retiring() {
             self.retire(out);
         }
         self.finish_posted(core, (out.peer, out.seq, out.large), &out.done_as, out.len, err);
@@ -61,18 +60,10 @@ impl<L: RmaLink> Endpoint<L> {
         len: usize,
         err: Option<Error>,
     ) {
-        let peer = self.peer(peer);
+        let peer = self.net.peer(peer);
         peer.answers.answered(seq);
         peer.answers.end(large);
         self.finish(core, done_as, len, err);
-    }
-
-    /// Why bytes of a peer could not be moved: its death may show in these first.
-    pub(super) fn failure(&self, peer: PeerId, status: Status) -> Option<Error> {
-        match failure(status) {
-            Some(Error::Io) if self.link.is_gone(peer) => Some(Error::Reset),
-            other => other,
-        }
     }
 
     /// Completes a message that `n` of `len` bytes came in of.

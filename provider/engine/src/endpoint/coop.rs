@@ -79,7 +79,7 @@ impl<L: RmaLink> Endpoint<L> {
         };
         let Coop { copy, segs, left, .. } = &mut **coop;
         let (owner, before, posting) = (copy.is_opener(), copy.mine(), self.adapt.is_in_a_row());
-        let over = copy.run(&mut self.link, iov, segs, BYTES_PER_CALL, |link, copy| {
+        let over = copy.run(&mut self.net.link, iov, segs, BYTES_PER_CALL, |link, copy| {
             // The other half is the other side's, unless there is nothing else to do.
             let pause = *left > 0 && copy.mine() > 0 && (posting || link.has_frames_of(peer));
             *left -= u16::from(pause);
@@ -112,7 +112,7 @@ impl<L: RmaLink> Endpoint<L> {
                 status = Status::Io;
                 let piece = u16::try_from(failed.wrapping_sub(1)).ok().filter(|p| *p < coop.copy.cut.pieces);
                 if let Some(piece) = piece {
-                    let copied = coop.copy.copy_piece(&mut self.link, iov, &coop.segs, piece);
+                    let copied = coop.copy.copy_piece(&mut self.net.link, iov, &coop.segs, piece);
                     match copied {
                         Ok(()) => status = Status::Ok,
                         Err(why) => by_frames = matches!(why, NoDirect::Memory | NoDirect::Never),
@@ -121,14 +121,14 @@ impl<L: RmaLink> Endpoint<L> {
             }
         }
         if status == Status::Ok {
-            let copied = coop.copy.finish(&mut self.link, iov, &coop.segs);
+            let copied = coop.copy.finish(&mut self.net.link, iov, &coop.segs);
             (status, by_frames) = copied.err().map_or((Status::Ok, false), ended);
         }
         let (counter, reported) = (coop.copy.counter, coop.reported);
         if let Some((Status::Unsupported, _)) = reported {
-            self.peer(peer).hints.helper().has_failed();
+            self.net.peer(peer).hints.helper().has_failed();
         }
-        self.link.pieces_close(peer, counter);
+        self.net.link.pieces_close(peer, counter);
         if status == Status::Io && by_frames && self.coop_restart_in_frames(name) {
             return;
         }
@@ -137,12 +137,12 @@ impl<L: RmaLink> Endpoint<L> {
                 let status = i.failed.unwrap_or(status);
                 let len = if status == Status::Ok { i.len } else { 0 };
                 if status == Status::Ok {
-                    self.meter(i.peer, Side::Theirs, How::Cooperative, len);
+                    self.net.meter(i.peer, Side::Theirs, How::Cooperative, len);
                 }
                 self.fetched(core, i.peer, i.req, status, len, i.then);
             }
             Some(Request::Out(out)) => {
-                let err = self.failure(peer, status);
+                let err = self.net.failure(peer, status);
                 self.finish_out(core, &out, err);
             }
             _ => {}
@@ -167,10 +167,10 @@ impl<L: RmaLink> Endpoint<L> {
                 put(&mut frame, &Head::new(op, Flags::empty(), Aux::rma(1, out.iov.len()), name, 0));
                 put(&mut frame, &named);
                 put_segs(&mut frame, &out.iov);
-                let state = self.peer(peer);
+                let state = self.net.peer(peer);
                 state.answers.becomes_large();
                 state.hints.note_frames();
-                self.send_or_queue(peer, &frame);
+                self.net.send_or_queue(peer, &frame);
                 true
             }
             _ => false,
@@ -199,6 +199,6 @@ impl<L: RmaLink> Endpoint<L> {
         };
         let data = u64::from(coop.copy.mine()) | failed << 32;
         let head = Head::new(WireOp::CoopDone, Flags::empty(), status as u16, coop.theirs, data);
-        self.send_or_queue(peer, head.as_bytes());
+        self.net.send_or_queue(peer, head.as_bytes());
     }
 }

@@ -27,17 +27,17 @@ impl<L: RmaLink> Endpoint<L> {
     #[inline]
     pub(super) fn incoming(&mut self, core: &mut Core, frame: &Frame) {
         let peer = frame.from;
-        self.peer(peer).has_sent(frame.len);
+        self.net.peer(peer).has_sent(frame.len);
         if let Err(why) = self.dispatch(core, frame) {
-            let head = self.link.peek(frame);
-            self.malformed(peer, head, frame.len, why);
+            let head = self.net.link.peek(frame);
+            self.net.malformed(peer, head, frame.len, why);
         }
     }
 
     #[inline(always)]
     fn dispatch(&mut self, core: &mut Core, frame: &Frame) -> Handled {
         let peer = frame.from;
-        let bytes: [u8; Head::LEN] = self.link.peek(frame).ok_or(Malformed::Head)?;
+        let bytes: [u8; Head::LEN] = self.net.link.peek(frame).ok_or(Malformed::Head)?;
         let (head, op, flags) = parse_head(&bytes)?;
         match op {
             WireOp::Eager => match self.on_plain_eager(core, frame, &head, flags) {
@@ -45,14 +45,14 @@ impl<L: RmaLink> Endpoint<L> {
                 None => self.on_eager(core, frame, &head, flags),
             },
             WireOp::Rts => {
-                self.peer(peer).hints.set_unanswered(false);
+                self.net.peer(peer).hints.set_unanswered(false);
                 match self.on_plain_rts(core, frame, &head, flags) {
                     Some(()) => Ok(()),
                     None => self.on_long(core, peer, Source::Frame(frame, 0), frame.len, &head, op, flags),
                 }
             }
             WireOp::Write | WireOp::WriteRts | WireOp::Read | WireOp::Atomic
-                if self.peer(peer).order.is_some() && self.is_held_back(frame, &head, op, flags) =>
+                if self.net.peer(peer).order.is_some() && self.is_held_back(frame, &head, op, flags) =>
             {
                 Ok(())
             }
@@ -63,7 +63,7 @@ impl<L: RmaLink> Endpoint<L> {
             WireOp::Data => self.on_data(core, frame, &head),
             WireOp::Body => self.on_body(core, frame, &head),
             WireOp::Fin => self.on_fin(core, peer, &head),
-            WireOp::Pause => self.on_pause(peer, &head),
+            WireOp::Pause => self.net.on_pause(peer, &head),
             WireOp::Refused => self.on_refused(core, peer, &head),
             WireOp::Withdrawn => self.on_withdrawn(core, peer, &head),
             WireOp::Result => self.on_result(core, frame, &head),
@@ -97,16 +97,16 @@ impl<L: RmaLink> Endpoint<L> {
         op: WireOp,
         flags: Flags,
     ) -> Handled {
-        if !self.peer(peer).flow.limits().allows(named_by(op, flags)) {
+        if !self.net.peer(peer).flow.limits().allows(named_by(op, flags)) {
             return Err(Malformed::Means);
         }
         let mut bytes = [0u8; HEADERS - Head::LEN];
-        let n = self.read_from(frame, Head::LEN, &mut bytes);
+        let n = self.net.read_from(frame, Head::LEN, &mut bytes);
         let fields = &mut Fields::new(&bytes[..n]);
         match op {
             WireOp::Rts => self.on_rts(core, peer, head, flags, fields),
             WireOp::Cts => self.on_cts(peer, head, flags, fields),
-            WireOp::Handle => self.on_handle(peer, fields),
+            WireOp::Handle => self.net.on_handle(peer, fields),
             WireOp::Write => self.on_write(core, peer, (frame, size), head, flags, fields),
             WireOp::WriteRts => self.on_write_rts(core, peer, head, flags, fields),
             WireOp::Read => self.on_read(core, peer, head, flags, fields),
@@ -117,17 +117,6 @@ impl<L: RmaLink> Endpoint<L> {
             WireOp::Bounce => self.on_bounce(core, peer, head, fields),
             WireOp::ReadRts => self.on_read_rts(peer, head, flags, fields),
             _ => Err(Malformed::Op),
-        }
-    }
-
-    pub(super) fn meta(&mut self, peer: PeerId, head: &Head, flags: Flags, len: usize) -> Meta {
-        Meta {
-            peer,
-            src: self.peer(peer).src,
-            tagged: flags.contains(Flags::TAGGED),
-            tag: head.tag.get(),
-            data: flags.contains(Flags::CQ_DATA).then(|| head.data.get()),
-            len,
         }
     }
 
@@ -154,20 +143,20 @@ impl<L: RmaLink> Endpoint<L> {
         let mut ack = None;
         if flags.contains(Flags::ACK) {
             let mut req = [0; 8];
-            if self.link.read(frame, off, &mut req) < 8 {
+            if self.net.link.read(frame, off, &mut req) < 8 {
                 return Err(Malformed::Short(8));
             }
             ack = Some(u64::from_le_bytes(req));
             off += 8;
         }
         let len = frame.len - off;
-        let meta = self.meta(frame.from, head, flags, len);
+        let meta = self.net.meta(frame.from, head, flags, len);
         if let Some(matched) = self.matched(core, &meta) {
             self.deliver(core, meta.peer, ack, matched, len, Source::Frame(frame, off));
             return Ok(());
         }
         let held = core.buffers.keep(len, |bytes| {
-            self.link.read(frame, off, bytes);
+            self.net.link.read(frame, off, bytes);
         });
         self.keep_unexpected(core, meta, ack, Body::Held(held));
         Ok(())
@@ -189,7 +178,7 @@ impl<L: RmaLink> Endpoint<L> {
         if bytes_of(&segs)? != len as u64 {
             return Err(Malformed::Segments);
         }
-        let meta = self.meta(peer, head, flags, len);
+        let meta = self.net.meta(peer, head, flags, len);
         let req = offer.req.get();
         match self.matched(core, &meta) {
             Some(matched) => self.fetch(core, peer, req, &segs, direct, len, matched, When::empty()),
@@ -214,7 +203,7 @@ impl<L: RmaLink> Endpoint<L> {
             Body::Offered { req, segs, direct } => {
                 // A thread that sleeps until the link's descriptor is readable makes no call of progress for
                 // this.
-                let when = if self.link.is_armed() { When::empty() } else { When::IN_POST };
+                let when = if self.net.link.is_armed() { When::empty() } else { When::IN_POST };
                 self.fetch(core, peer, req, segs.all(), direct, len, matched, when);
             }
             Body::Withdrawn => self.complete_recv(core, matched, 0, Some(Error::Cancelled)),
@@ -229,10 +218,10 @@ impl<L: RmaLink> Endpoint<L> {
             Body::Held(held) => {
                 core.buffers.drop(held);
                 if let Some(req) = message.ack {
-                    self.fin(message.peer, req, Status::Ok, 0);
+                    self.net.fin(message.peer, req, Status::Ok, 0);
                 }
             }
-            Body::Offered { req, .. } => self.fin(message.peer, req, Status::Ok, 0),
+            Body::Offered { req, .. } => self.net.fin(message.peer, req, Status::Ok, 0),
             Body::Withdrawn => {}
         }
     }
@@ -241,7 +230,7 @@ impl<L: RmaLink> Endpoint<L> {
         let name = head.tag.get();
         match self.requests.get_mut(name) {
             Some(&mut Request::Out(Out { whole: true, peer: to, seq, len, done_as, .. }))
-                if to == peer && self.meter.is_none() =>
+                if to == peer && !self.net.metered.is_on() =>
             {
                 self.requests.end(name);
                 let err = crate::core::failure(Status::from_u16(head.aux.get()));
@@ -272,7 +261,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let mut err = crate::core::failure(Status::from_u16(head.aux.get()));
         if out.large && out.asked.is_none() && err.is_none() {
-            self.peer(peer).hints.note_fetched();
+            self.net.peer(peer).hints.note_fetched();
         }
         if err.is_none() && out.done_as.what.contains(What::READ) && head.data.get() != out.len as u64 {
             err = Some(Error::Io);
@@ -299,7 +288,7 @@ impl<L: RmaLink> Endpoint<L> {
         let len = size - off;
         let (status, cntrs) = match core.reach(segs, Access::REMOTE_WRITE) {
             Ok(Reached { iov, len: n, cntrs, .. }) if n == len => {
-                let ok = self.copy_from(frame, off, &iov, 0, len) == len;
+                let ok = self.net.copy_from(frame, off, &iov, 0, len) == len;
                 (if ok { Status::Ok } else { unmoved(&iov) }, cntrs)
             }
             Ok(_) => (Status::Malformed, Bound::new()),
@@ -308,9 +297,9 @@ impl<L: RmaLink> Endpoint<L> {
         let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
         self.written(core, peer, status, What::RMA, len, data, cntrs);
         if flags.contains(Flags::ACK) {
-            self.fin(peer, head.tag.get(), status, len);
+            self.net.fin(peer, head.tag.get(), status, len);
         } else if status != Status::Ok {
-            self.refuse(peer, status, false);
+            self.net.refuse(peer, status, false);
         }
         Ok(())
     }
@@ -328,7 +317,7 @@ impl<L: RmaLink> Endpoint<L> {
         cntrs: impl IntoIterator<Item = CntrId>,
     ) {
         if status != Status::Ok {
-            return self.warn_of(peer, status);
+            return self.net.warn_of(peer, status);
         }
         core.count(self.bind.cntrs().remote_write, false);
         for cntr in cntrs {
@@ -338,7 +327,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         if let Some(data) = data {
             let standing = self.bind.rx_cq().map_or(0, |cq| core.standing(cq) * size_of::<Completion>());
-            if !self.may_keep(core, peer, standing) {
+            if !self.net.may_keep(core, peer, standing) {
                 return;
             }
             let entry = Completion {
@@ -348,23 +337,11 @@ impl<L: RmaLink> Endpoint<L> {
                 buf: 0,
                 data,
                 tag: 0,
-                src: self.peer(peer).src,
+                src: self.net.peer(peer).src,
                 err: None,
                 olen: 0,
             };
             core.complete(self.bind.rx_cq(), entry);
-        }
-    }
-
-    /// A peer did not get at memory here.
-    #[cold]
-    pub(super) fn warn_of(&mut self, peer: PeerId, status: Status) {
-        if status == Status::Fault {
-            let what = "accesses registered memory that is not mapped, or not for that: close a registration before its memory is \
-                        unmapped, and address within what is mapped";
-            self.complain(peer, format_args!("{what}"));
-        } else {
-            self.complain(peer, format_args!("was refused access: {status:?}"));
         }
     }
 
@@ -415,7 +392,7 @@ impl<L: RmaLink> Endpoint<L> {
             other => {
                 let status = other.err().unwrap_or(Status::Malformed);
                 self.written(core, peer, status, What::RMA, 0, None, None::<CntrId>);
-                self.fin(peer, req, status, 0);
+                self.net.fin(peer, req, status, 0);
             }
         }
         Ok(())
@@ -437,8 +414,8 @@ impl<L: RmaLink> Endpoint<L> {
             }
             other => {
                 let status = other.err().unwrap_or(Status::Malformed);
-                self.complain(peer, format_args!("was refused a read: {status:?}"));
-                self.fin(peer, req, status, 0);
+                self.net.complain(peer, format_args!("was refused a read: {status:?}"));
+                self.net.fin(peer, req, status, 0);
             }
         }
         Ok(())

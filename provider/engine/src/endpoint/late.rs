@@ -8,7 +8,7 @@ use super::Endpoint;
 use crate::core::Core;
 use crate::endpoint::plain::apart;
 use crate::types::*;
-use link_api::{Frame, PeerId, PollFrame, RmaLink};
+use link_api::{Frame, PollFrame, RmaLink};
 
 /// Source, tag and data of a message.
 type Sight = (FiAddr, u64, Option<u64>);
@@ -22,8 +22,8 @@ impl<L: RmaLink> Endpoint<L> {
         if self.has_chores() {
             return false;
         }
-        self.awaits(self.routed(op.pattern.src));
-        let frame = match self.link.poll_frame() {
+        self.awaits(self.net.routed(op.pattern.src));
+        let frame = match self.net.link.poll_frame() {
             PollFrame::Frame(frame) => frame,
             PollFrame::Nothing => {
                 self.waited(core);
@@ -43,8 +43,8 @@ impl<L: RmaLink> Endpoint<L> {
         if self.has_chores() {
             return false;
         }
-        let Some(peer) = self.routed(op.pattern.src) else { return false };
-        let PollFrame::Frame(frame) = self.link.poll_frame_of(peer) else { return false };
+        let Some(peer) = self.net.routed(op.pattern.src) else { return false };
+        let PollFrame::Frame(frame) = self.net.link.poll_frame_of(peer) else { return false };
         self.receive_this(core, &frame, span, op, rest)
     }
 
@@ -53,28 +53,16 @@ impl<L: RmaLink> Endpoint<L> {
     #[inline(always)]
     fn receive_this(&mut self, core: &mut Core, frame: &Frame, span: Span, op: &Recv<'_>, rest: u8) -> bool {
         if let Some((sight, len)) = self.fitting(frame, span, &op.pattern) {
-            if self.link.take(frame, Head::LEN, span, len)
-                || self.take_long(frame.from, frame.len, frame.slot, span.apart())
+            if self.net.link.take(frame, Head::LEN, span, len)
+                || self.net.take_long(frame.from, frame.len, frame.slot, span.apart())
             {
                 core.rest = rest;
                 self.received_plain(core, op, sight, span.addr(), len);
                 return true;
             }
         }
-        self.link.put_back(apart(frame));
+        self.net.link.put_back(apart(frame));
         false
-    }
-
-    /// Copies a message that runs over its ring's end, or the like, and gives its frame back, unless not all
-    /// of it could be copied.
-    #[inline(never)]
-    fn take_long(&mut self, from: PeerId, len: usize, slot: u32, span: Span) -> bool {
-        let (frame, len) = (Frame { from, len, slot }, len - Head::LEN);
-        let all = self.link.copy_out(&frame, Head::LEN, &[span], 0, len) == len;
-        if all {
-            self.link.release(frame);
-        }
-        all
     }
 
     /// No message was in its ring before its receive was posted.
@@ -89,12 +77,12 @@ impl<L: RmaLink> Endpoint<L> {
     /// Source, tag and data of a message, and its length, if it is of the plainest sort and fits a receive.
     #[inline(always)]
     fn fitting(&mut self, frame: &Frame, span: Span, pattern: &Pattern) -> Option<(Sight, usize)> {
-        let (head, flags) = self.plain_head(frame)?;
+        let (head, flags) = self.net.plain_head(frame)?;
         let is_plain = head.is(WireOp::Eager) && !flags.contains(Flags::ACK);
         if !is_plain || flags.contains(Flags::TAGGED) != pattern.tag.is_some() {
             return None;
         }
-        let peer = self.peers.get_mut(frame.from)?;
+        let peer = self.net.peers.get_mut(frame.from)?;
         let (src, tag) = (peer.src, head.tag.get());
         let len = frame.len - Head::LEN;
         let goes = len <= span.len() && span.can(hmem::Caps::CPU);

@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 use wire::{Aux, Flags, Head, MAX_SEGS, Op as WireOp, RmaSeg, Seg, take, take_many};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::Endpoint;
+use crate::endpoint::Endpoint;
 use crate::endpoint::parts::request::Request;
 use crate::pool::Pool;
 use link_api::{PeerId, RmaLink};
@@ -124,28 +124,9 @@ impl<L: RmaLink> Endpoint<L> {
     pub(super) fn named(&mut self, peer: PeerId, name: u64) -> Result<&mut Request, Malformed> {
         request_of(&mut self.requests, peer, name)
     }
-
-    /// Logs that a frame of so many bytes was dropped; `head`: as far as that was there.
-    #[cold]
-    pub(super) fn malformed(
-        &mut self,
-        from: PeerId,
-        head: Option<[u8; Head::LEN]>,
-        len: usize,
-        why: Malformed,
-    ) {
-        let what = describe(head, len, why);
-        self.complain(
-            from,
-            format_args!(
-                "has sent a malformed frame of {len} bytes, which is dropped: {what}; that peer has a defect or is no \
-                 Strait: please report this line"
-            ),
-        );
-    }
 }
 
-fn describe(head: Option<[u8; Head::LEN]>, len: usize, why: Malformed) -> String {
+pub(super) fn describe(head: Option<[u8; Head::LEN]>, len: usize, why: Malformed) -> String {
     let Some(bytes) = head else {
         return format!("shorter than a head of {} bytes", Head::LEN);
     };

@@ -2,16 +2,17 @@
 
 mod begun;
 mod bound;
-mod complaints;
 mod complete;
 mod coop;
 mod coop_copy;
 mod device;
+mod frames;
 mod gone;
 mod incoming;
 mod late;
 mod malformed;
 mod metered;
+mod net;
 mod parts;
 mod peers;
 mod plain;
@@ -28,38 +29,30 @@ use crate::pool::Pool;
 use crate::types::*;
 pub use device::staging::Leaving;
 use device::staging::Staging;
-use link_api::{Budget, Meter, RmaLink};
+use link_api::{Budget, RmaLink};
+use net::Net;
 use parts::adapt::Adapt;
 use parts::bind::Bind;
 use parts::injected::Injected;
 use parts::queues::Queues;
-use parts::quota::Quota;
 use parts::request::Request;
-use parts::table::Table;
-use parts::unhurried::Unhurried;
 
 #[derive(Debug)]
 pub(crate) struct Endpoint<L> {
     pub(crate) id: EpId,
-    pub(crate) link: L,
+    pub(crate) net: Net<L>,
     pub(crate) bind: Bind,
-    peers: Table,
     requests: Pool<Request>,
     queues: Queues,
     injected: Injected,
     staging: Staging,
     adapt: Adapt,
-    quota: Quota,
-    /// What keeps progress from the short way beside lists of things to do.
-    unhurried: Unhurried,
-    /// Counts what is done, where that is asked for.
-    meter: Option<Box<dyn Meter>>,
 }
 
 impl<L: RmaLink> Endpoint<L> {
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(
-        mut link: L,
+        link: L,
         av: AvId,
         rx: RxId,
         tx_cq: Option<CqId>,
@@ -67,22 +60,15 @@ impl<L: RmaLink> Endpoint<L> {
         cntrs: Cntrs,
         budget: &Budget,
     ) -> Self {
-        link.set_budget(budget);
-        link.set_early();
-        link.tell_kept();
         Endpoint {
             id: EpId(u32::MAX),
-            link,
+            net: Net::new(link, budget),
             bind: Bind::new(av, rx, tx_cq, rx_cq, cntrs),
-            peers: Table::default(),
             requests: Pool::with_capacity(64),
             queues: Queues::default(),
             injected: Injected::default(),
             staging: Staging::new(),
             adapt: Adapt::default(),
-            quota: Quota::new(budget),
-            unhurried: Unhurried::default(),
-            meter: None,
         }
     }
 
@@ -107,7 +93,7 @@ impl<L: RmaLink> Endpoint<L> {
         if let Some(mut memory) = core.exposed(mr) {
             memory.target_must_observe |=
                 self.bind.cntrs().remote_read.is_some() || self.bind.cntrs().remote_write.is_some();
-            self.link.publish(&memory);
+            self.net.link.publish(&memory);
         }
     }
 }

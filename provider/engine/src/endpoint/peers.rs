@@ -7,46 +7,34 @@ use crate::core::Core;
 use crate::endpoint::parts::peer::Peer;
 use crate::endpoint::parts::request::{In, Request, Then};
 use crate::types::*;
-use link_api::{Gone, Path, PeerId, RmaLink};
-
-impl From<Gone> for Error {
-    fn from(why: Gone) -> Error {
-        match why {
-            Gone::Refused => Error::Refused,
-            Gone::Reset => Error::Reset,
-            Gone::Unreachable => Error::Unreachable,
-            Gone::Denied => Error::Denied,
-            Gone::Exhausted => Error::Exhausted,
-        }
-    }
-}
+use link_api::{Gone, PeerId, RmaLink};
 
 impl<L: RmaLink> Endpoint<L> {
     /// The address vector got an entry. `first` is the first index of the same address.
     pub(crate) fn add_route(&mut self, core: &mut Core, at: FiAddr, addr: &Addr, first: FiAddr) {
-        let peer = self.link.peer(addr);
-        self.peers.set_route(at, peer);
-        if self.peer(peer).routes == 0 {
+        let peer = self.net.link.peer(addr);
+        self.net.peers.set_route(at, peer);
+        if self.net.peer(peer).routes == 0 {
             // Its number may have been a peer's of another link.
-            let path = self.link.path(peer);
-            self.peer(peer).flow.set_path(&path);
+            let path = self.net.link.path(peer);
+            self.net.peer(peer).flow.set_path(&path);
         }
-        self.peer(peer).routes += 1;
+        self.net.peer(peer).routes += 1;
         self.relabel(core, peer, first);
     }
 
     /// The address vector lost an entry; `next` is what the address is called now.
     pub(crate) fn remove_route(&mut self, core: &mut Core, at: FiAddr, next: FiAddr) {
-        if let Some(peer) = self.peers.take_route(at) {
+        if let Some(peer) = self.net.peers.take_route(at) {
             self.relabel(core, peer, next);
-            let state = self.peer(peer);
+            let state = self.net.peer(peer);
             state.routes = state.routes.saturating_sub(1);
             self.release(peer);
         }
     }
 
     fn relabel(&mut self, core: &mut Core, peer: PeerId, src: FiAddr) {
-        let old = std::mem::replace(&mut self.peer(peer).src, src);
+        let old = std::mem::replace(&mut self.net.peer(peer).src, src);
         if old == src {
             return;
         }
@@ -64,81 +52,19 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    #[inline]
-    pub(super) fn peer(&mut self, peer: PeerId) -> &mut Peer {
-        if peer.0 as usize >= self.peers.len() {
-            self.add_peers(peer.0 as usize);
-        }
-        &mut self.peers[peer]
-    }
-
-    #[cold]
-    fn add_peers(&mut self, at: usize) {
-        while self.peers.len() <= at {
-            let path = self.link.path(PeerId(self.peers.len() as u32));
-            self.peers.push(Peer::new(&path, self.meter.is_some()));
-        }
-    }
-
-    /// One line on the path to an address; `None`: the vector does not have it.
-    pub(crate) fn path_words(&self, to: FiAddr) -> Option<String> {
-        let peer = self.peers.routed(to)?;
-        Some(self.link.describe(peer))
-    }
-
-    /// What the way to an address can do; `None`: the vector does not have it.
-    pub(crate) fn path(&self, to: FiAddr) -> Option<Path> {
-        let peer = self.peers.routed(to)?;
-        Some(self.link.path(peer))
-    }
-
-    /// Whether there is a connection with the peer of an address.
-    pub(crate) fn is_connected(&self, to: FiAddr) -> bool {
-        let peer = self.peers.routed(to);
-        peer.is_some_and(|peer| self.link.is_connected(peer))
-    }
-
-    /// Writes a line on the path to a peer that something was just posted to for the first time.
-    #[inline(always)]
-    pub(crate) fn log_new_path(&mut self) {
-        if let Some(peer) = self.peers.take_unlogged() {
-            self.log_path(peer);
-        }
-    }
-
-    /// Writes a line on the path to a peer, once there is one.
-    pub(crate) fn log_path(&mut self, peer: PeerId) {
-        let first = self.peer(peer).flow.mark_path_logged();
-        if first {
-            self.meter_path(peer);
-        }
-        if !first || !log::log_enabled!(log::Level::Info) {
-            return;
-        }
-        let limits = *self.peer(peer).flow.limits();
-        log::info!(
-            "{} -> {}: {}; up to {} bytes inside the frame, more fetched by the other side, or sent in frames of {} where it can't",
-            self.link.addr(),
-            self.link.peer_addr(peer),
-            self.link.describe(peer),
-            limits.eager,
-            limits.max_frame()
-        );
-    }
-
     /// A peer is gone, or its channel is closed: what depended on it fails.
     #[cold]
     pub(super) fn closed(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
         let err = Error::from(why);
-        self.meter_path(peer);
-        let path = self.link.path(peer);
-        let owed = self.peer(peer).flow.owed();
-        self.quota.pay(owed);
-        let stopped = self.peer(peer).close(&path, why);
-        self.unhurried.resume(stopped);
-        log::info!("{} -> {}: {err}", self.link.addr(), self.link.peer_addr(peer));
-        self.peers.drop_work_of(peer);
-        self.unhurried.set_in_order(self.peers.has_in_order());
+        self.net.metered.path(&self.net.link, peer);
+        let path = self.net.link.path(peer);
+        let owed = self.net.peer(peer).flow.owed();
+        self.net.quota.pay(owed);
+        let stopped = self.net.peer(peer).close(&path, why);
+        self.net.unhurried.resume(stopped);
+        log::info!("{} -> {}: {err}", self.net.link.addr(), self.net.link.peer_addr(peer));
+        self.net.peers.drop_work_of(peer);
+        self.net.unhurried.set_in_order(self.net.peers.has_in_order());
         self.end_unsent(core, peer, err);
         let mut mine = self.requests.names(|r| r.peer() == peer);
         mine.retain(|name| !self.outlives_peer(*name));
@@ -167,7 +93,7 @@ impl<L: RmaLink> Endpoint<L> {
             m.edit_waiting(|m| m.ep == ep && m.peer == peer, |m| m.ack = None);
         }
         let left = rx.weight_of(ep, peer);
-        self.peer(peer).waiting = left;
+        self.net.peer(peer).waiting = left;
         core.weigh();
         self.fail_directed(core, peer, why);
         self.release(peer);
@@ -176,22 +102,17 @@ impl<L: RmaLink> Endpoint<L> {
     /// Keeps nothing of a peer that nothing here is about any more: its number may be another's next.
     #[cold]
     pub(super) fn release(&mut self, peer: PeerId) {
-        let state = self.peer(peer);
+        let state = self.net.peer(peer);
         let needed = state.routes > 0 || state.waiting > 0 || state.answers.outstanding() > 0;
-        if needed || state.flow.has_backlog() || self.link.is_connected(peer) {
+        if needed || state.flow.has_backlog() || self.net.link.is_connected(peer) {
             return;
         }
         if !self.requests.any(|r| r.peer() == peer) {
-            self.peers.drop_backlog_of(peer);
+            self.net.peers.drop_backlog_of(peer);
             self.queues.retain_revoked(|_, p| p != peer);
-            self.link.forget(peer);
-            let path = self.link.path(peer);
-            *self.peer(peer) = Peer::new(&path, self.meter.is_some());
+            self.net.link.forget(peer);
+            let path = self.net.link.path(peer);
+            *self.net.peer(peer) = Peer::new(&path, self.net.metered.is_on());
         }
-    }
-
-    /// How many peers there is room for that something is kept of.
-    pub(crate) fn peers(&self) -> usize {
-        self.peers.len()
     }
 }

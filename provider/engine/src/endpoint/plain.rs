@@ -96,7 +96,7 @@ impl<L: RmaLink> Endpoint<L> {
         flags: Flags,
         len: usize,
     ) -> Option<(At, Target, FiAddr)> {
-        let src = self.peers.get(from)?.src;
+        let src = self.net.peers.get(from)?.src;
         let matcher = core.rxs.get_mut(self.bind.rx().at())?.matcher(flags.contains(Flags::TAGGED));
         let at = matcher.find_posted(src, head.tag.get())?;
         Some((at, Target::of(matcher.found_posted(at)?, len, self.bind.writes())?, src))
@@ -134,7 +134,7 @@ impl<L: RmaLink> Endpoint<L> {
             return PollFast::Unknown;
         }
         self.adapt.note_short_progress();
-        let frame = match self.link.poll_frame() {
+        let frame = match self.net.link.poll_frame() {
             PollFrame::Nothing => {
                 self.adapt.note_wait();
                 return PollFast::Nothing;
@@ -173,19 +173,19 @@ impl<L: RmaLink> Endpoint<L> {
         let (from, mut work) = (frame.from, work_of(&frame));
         if let Some(plain) = message {
             self.keep_plain(core, &frame, plain);
-            self.link.release(frame);
+            self.net.link.release(frame);
         } else {
             self.take_in(core, frame);
         }
         while work < BUDGET {
-            let Some(next) = self.link.poll_frame_from(from) else { break };
+            let Some(next) = self.net.link.poll_frame_from(from) else { break };
             frame = next;
             work += work_of(&frame);
             let mut entry = None;
             match self.receive_fast(core, &frame, cq, &mut |c: &Completion| entry = Some(*c)) {
                 Fast::Unexpected(plain) => {
                     self.keep_plain(core, &frame, &plain);
-                    self.link.release(frame);
+                    self.net.link.release(frame);
                 }
                 Fast::Answer => self.take_in(core, frame),
                 Fast::Received => {
@@ -228,7 +228,7 @@ impl<L: RmaLink> Endpoint<L> {
         };
         // The bytes go to where they stay.
         if let Some(Message { body: Body::Held(held), .. }) = matcher.found_waiting(at) {
-            self.link.read(frame, off, held.room(len));
+            self.net.link.read(frame, off, held.room(len));
         }
         if !self.weighs_more(core, peer, Message::weight_held(len)) {
             self.refuse_unexpected(core, tagged, at);
@@ -254,7 +254,7 @@ impl<L: RmaLink> Endpoint<L> {
         matcher.forget_waiting(at);
         let rest = rx.rest();
         if let Some(req) = ack {
-            self.fin(peer, req, Status::Ok, len);
+            self.net.fin(peer, req, Status::Ok, len);
         }
         self.weighs_less(core, peer, Message::weight_held(len));
         if !self.has_chores() {
@@ -264,30 +264,10 @@ impl<L: RmaLink> Endpoint<L> {
         true
     }
 
-    /// Copies what is in a frame from `off` on to a buffer that has room for it, wherever that is, and gives
-    /// the frame back. Returns how many bytes there were.
-    #[inline(never)]
-    fn take_apart(&mut self, from: PeerId, len: usize, slot: u32, off: usize, to: Span) -> usize {
-        let frame = Frame { from, len, slot };
-        let copied = self.link.copy_out(&frame, off, &[to], 0, len - off);
-        self.link.release(frame);
-        copied
-    }
-
     #[inline(never)]
     fn take_in(&mut self, core: &mut Core, frame: Frame) {
         self.incoming(core, &frame);
-        self.link.release(frame);
-    }
-
-    /// The header of a frame, if it has none of the frills that the general way is for.
-    #[inline(always)]
-    pub(super) fn plain_head(&self, frame: &Frame) -> Option<(Head, Flags)> {
-        const WITH: Flags = Flags::TAGGED.union(Flags::CQ_DATA).union(Flags::ACK);
-        let bytes = self.link.peek::<{ Head::LEN }>(frame)?;
-        let head: Head = zerocopy::transmute!(bytes);
-        let flags = head.flags().filter(|flags| WITH.contains(*flags))?;
-        Some((head, flags))
+        self.net.link.release(frame);
     }
 
     /// Tells of a message that has gone to a receive of one buffer as it was posted.
@@ -323,15 +303,15 @@ impl<L: RmaLink> Endpoint<L> {
     /// Receives a message, if it takes no more than to copy it and to tell of it in `cq`.
     #[inline(always)]
     fn receive_fast(&mut self, core: &mut Core, frame: &Frame, cq: CqId, to: &mut impl Report) -> Fast {
-        let Some((head, flags)) = self.plain_head(frame) else { return Fast::Other };
+        let Some((head, flags)) = self.net.plain_head(frame) else { return Fast::Other };
         let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return Fast::Other };
-        let Some(peer) = self.peers.get_mut(frame.from) else { return Fast::Other };
+        let Some(peer) = self.net.peers.get_mut(frame.from) else { return Fast::Other };
         if !head.is(WireOp::Eager) {
             return if head.is(WireOp::Fin) { Fast::Answer } else { Fast::Other };
         }
         peer.has_sent(frame.len);
         let src = peer.src;
-        let Some((off, ack)) = self.ack_of(frame, flags) else { return Fast::Other };
+        let Some((off, ack)) = self.net.ack_of(frame, flags) else { return Fast::Other };
         let len = frame.len - off;
         let matcher = rx.matcher(flags.contains(Flags::TAGGED));
         let Some(at) = matcher.find_posted(src, head.tag.get()) else {
@@ -344,11 +324,11 @@ impl<L: RmaLink> Endpoint<L> {
         matcher.forget_posted(at);
         rx.note_late(self.adapt.take_waited());
         core.rest = rx.rest();
-        if !self.link.take(frame, off, target.span, len) {
-            self.take_apart(frame.from, frame.len, frame.slot, off, target.span.apart());
+        if !self.net.link.take(frame, off, target.span, len) {
+            self.net.take_apart(frame.from, frame.len, frame.slot, off, target.span.apart());
         }
         if let Some(req) = ack {
-            self.fin(frame.from, req, Status::Ok, len);
+            self.net.fin(frame.from, req, Status::Ok, len);
         }
         core.count(self.bind.cntrs().recv, false);
         to.report(&entry(&target, &head, flags, src, len));
@@ -363,27 +343,15 @@ impl<L: RmaLink> Endpoint<L> {
         head: &Head,
         flags: Flags,
     ) -> Option<()> {
-        let (off, ack) = self.ack_of(frame, flags)?;
+        let (off, ack) = self.net.ack_of(frame, flags)?;
         let len = frame.len - off;
         let target = self.target(core, frame.from, head, flags, len)?;
-        self.link.copy_out(frame, off, &[target.1.span], 0, len);
+        self.net.link.copy_out(frame, off, &[target.1.span], 0, len);
         if let Some(req) = ack {
-            self.fin(frame.from, req, Status::Ok, len);
+            self.net.fin(frame.from, req, Status::Ok, len);
         }
         self.arrived(core, target, head, flags, len);
         Some(())
-    }
-
-    /// How many headers a message has, and the sender's request, if it waits to hear of the delivery.
-    #[inline(always)]
-    pub(super) fn ack_of(&self, frame: &Frame, flags: Flags) -> Option<(usize, Option<u64>)> {
-        const WITH: usize = Head::LEN + size_of::<u64>();
-        if !flags.contains(Flags::ACK) {
-            return Some((Head::LEN, None));
-        }
-        let bytes: [u8; WITH] = self.link.peek(frame)?;
-        let req = bytes[Head::LEN..].try_into().ok()?;
-        Some((WITH, Some(u64::from_le_bytes(req))))
     }
 
     /// A message that is fetched at once.
@@ -399,7 +367,7 @@ impl<L: RmaLink> Endpoint<L> {
         if head.aux.get() != 1 || frame.len != HEADERS || !flags.contains(Flags::DIRECT) {
             return None;
         }
-        let bytes: [u8; HEADERS] = self.link.peek(frame)?;
+        let bytes: [u8; HEADERS] = self.net.link.peek(frame)?;
         let mut rest = &bytes[Head::LEN..];
         let (offer, seg): (Offer, Seg) = (take(&mut rest)?, take(&mut rest)?);
         let len = usize::try_from(offer.len.get()).ok().filter(|len| *len > 0)?;
@@ -408,7 +376,7 @@ impl<L: RmaLink> Endpoint<L> {
             return None;
         }
         let target = self.target(core, from, head, flags, len)?;
-        let state = self.peer(from);
+        let state = self.net.peer(from);
         let op = proto::Op::new(Role::Fetch(Reach::of(flags)), len, &[target.1.span], state.when());
         // Whether more is behind it the general way asks.
         if op.when.contains(When::HELPED) && Cut::is_worth(len)
@@ -417,10 +385,10 @@ impl<L: RmaLink> Endpoint<L> {
             return None;
         }
         let grant = Grant::Request(offer.req.get());
-        self.link.get(from, &Direct::new(grant, &[seg], &[target.1.span], len)).ok()?;
-        self.peer(from).hints.helper().works();
-        self.meter(from, Side::Theirs, How::Direct, len);
-        self.fin(from, offer.req.get(), Status::Ok, len);
+        self.net.link.get(from, &Direct::new(grant, &[seg], &[target.1.span], len)).ok()?;
+        self.net.peer(from).hints.helper().works();
+        self.net.meter(from, Side::Theirs, How::Direct, len);
+        self.net.fin(from, offer.req.get(), Status::Ok, len);
         self.arrived(core, target, head, flags, len);
         Some(())
     }
@@ -437,20 +405,20 @@ impl<L: RmaLink> Endpoint<L> {
         if head.aux.get() != Aux::rma(1, 0) {
             return None;
         }
-        let bytes: [u8; HEADERS] = self.link.peek(frame)?;
+        let bytes: [u8; HEADERS] = self.net.link.peek(frame)?;
         let seg: RmaSeg = take(&mut &bytes[Head::LEN..])?;
         let len = frame.len - HEADERS;
         let (span, cntr) = core.reach_plain(&seg)?;
         if span.len() != len || !span.can(hmem::Caps::CPU) {
             return None;
         }
-        if self.link.copy_out(frame, HEADERS, &[span], 0, len) != len {
+        if self.net.link.copy_out(frame, HEADERS, &[span], 0, len) != len {
             return None;
         }
         let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
         self.written(core, frame.from, Status::Ok, What::RMA, len, data, cntr);
         if flags.contains(Flags::ACK) {
-            self.fin(frame.from, head.tag.get(), Status::Ok, len);
+            self.net.fin(frame.from, head.tag.get(), Status::Ok, len);
         }
         Some(())
     }

@@ -5,31 +5,12 @@ use wire::{Aux, Flags, Head, MAX_SEGS, Op as WireOp, Seg};
 
 use super::Endpoint;
 use crate::core::{Core, Spans, Tally};
+use crate::endpoint::net::taken;
 use crate::endpoint::parts::header::{Header, push};
 use crate::endpoint::parts::request::{Done, Out, Request};
 use crate::proto::{self, Cut, Memory, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
 use link_api::{How, PeerId, Refused, RmaLink, Side};
-
-impl From<Refused> for Error {
-    fn from(why: Refused) -> Error {
-        match why {
-            Refused::Busy | Refused::Kept => Error::Again,
-            Refused::Gone(why) => why.into(),
-            Refused::Fault => Error::Io,
-        }
-    }
-}
-
-/// What became of a frame whose operation something else completes: that its link keeps a part of it is no
-/// matter then.
-#[inline(always)]
-pub(super) fn taken(sent: Result<(), Refused>) -> Result<(), Refused> {
-    match sent {
-        Err(Refused::Kept) => Ok(()),
-        sent => sent,
-    }
-}
 
 impl<L: RmaLink> Endpoint<L> {
     /// Sends a message without frills: one buffer that fits its frame, of which no delivery is to be reported
@@ -46,8 +27,8 @@ impl<L: RmaLink> Endpoint<L> {
         {
             return false;
         }
-        let Some(peer) = self.peers.routed(op.to) else { return false };
-        let clear = self.peers.get(peer).is_some_and(|p| p.flow.takes_plain(len));
+        let Some(peer) = self.net.peers.routed(op.to) else { return false };
+        let clear = self.net.peers.get(peer).is_some_and(|p| p.flow.takes_plain(len));
         let report = op.flags.contains(OpFlags::COMPLETION);
         if !clear || self.adapt.is_time_for_progress() || (report && core.is_full(self.bind.tx_cq())) {
             return false;
@@ -61,7 +42,7 @@ impl<L: RmaLink> Endpoint<L> {
             data = d;
         }
         let head = Head::new(WireOp::Eager, flags, 0, tag, data);
-        let sent = match self.link.send_short::<{ Head::LEN }>(peer, zerocopy::transmute!(head), span) {
+        let sent = match self.net.link.send_short::<{ Head::LEN }>(peer, zerocopy::transmute!(head), span) {
             Some(sent) => sent,
             None => self.send_longer(peer, flags, tag, data, span.apart()),
         };
@@ -100,7 +81,7 @@ impl<L: RmaLink> Endpoint<L> {
         span: Span,
     ) -> Result<(), Refused> {
         let head = Head::new(WireOp::Eager, flags, 0, tag, data);
-        self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), &[span], 0, span.len())
+        self.net.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), &[span], 0, span.len())
     }
 
     /// Such a message was refused, or the link keeps a part of it: whether it was sent.
@@ -113,7 +94,7 @@ impl<L: RmaLink> Endpoint<L> {
                 self.finish_later(peer, len, done_as);
             }
             // A link says once that a peer is not there, and tries to reach it again when it is asked again.
-            Refused::Gone(why) => self.peer(peer).refused = Some(why),
+            Refused::Gone(why) => self.net.peer(peer).refused = Some(why),
             Refused::Busy | Refused::Fault => {}
         }
         why == Refused::Kept
@@ -121,15 +102,15 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// The peer of an operation, if it may be started now.
     fn gate(&mut self, core: &Core, to: FiAddr, flags: OpFlags) -> Result<PeerId, Error> {
-        let peer = self.peers.routed(to);
+        let peer = self.net.peers.routed(to);
         let peer = peer.ok_or(Error::NoAddr)?;
         // What is injected is done when the call returns: clients post it without ever reading the queue.
         let waits = flags & (OpFlags::COMPLETION | OpFlags::INJECT) == OpFlags::COMPLETION;
         if waits && core.is_full(self.bind.tx_cq()) {
             return Err(Error::Again);
         }
-        let depth = self.quota.depth();
-        let state = self.peer(peer);
+        let depth = self.net.quota.depth();
+        let state = self.net.peer(peer);
         if state.flow.has_backlog()
             || state.answers.outstanding() >= depth
             || (flags.contains(OpFlags::FENCE) && state.answers.outstanding() > 0)
@@ -137,7 +118,7 @@ impl<L: RmaLink> Endpoint<L> {
             return Err(Error::Again);
         }
         if !state.flow.is_path_logged() {
-            self.peers.note_unlogged(peer);
+            self.net.peers.note_unlogged(peer);
         }
         Ok(peer)
     }
@@ -154,7 +135,7 @@ impl<L: RmaLink> Endpoint<L> {
             self.progress(core, None);
         }
         let peer = self.gate(core, to, flags)?;
-        let state = self.peer(peer);
+        let state = self.net.peer(peer);
         if core.config.rma_order && state.answers.has_large() {
             // What the target fetches directly it fetches in order; frames it asks for come later.
             if !state.hints.fetches_directly() {
@@ -182,17 +163,17 @@ impl<L: RmaLink> Endpoint<L> {
         len: usize,
     ) -> Result<(), Error> {
         let (peer, large, offered) = (out.peer, out.large, out.offered);
-        self.link.awaits(None);
-        let state = self.peer(peer);
+        self.net.link.awaits(None);
+        let state = self.net.peer(peer);
         out.seq = state.answers.next_seq();
         let name = self.requests.insert(Request::Out(out));
         let mut header = Header::new();
         head(name, &mut header);
-        if let Err(why) = taken(self.link.send(peer, &header, body, 0, len)) {
+        if let Err(why) = taken(self.net.link.send(peer, &header, body, 0, len)) {
             self.requests.remove(name);
             return Err(why.into());
         }
-        let state = self.peer(peer);
+        let state = self.net.peer(peer);
         state.answers.begin(large);
         if offered {
             self.adapt.note_offer();
@@ -206,7 +187,7 @@ impl<L: RmaLink> Endpoint<L> {
         when.set(When::INJECT, flags.contains(OpFlags::INJECT));
         when.set(When::DELIVERY, flags.contains(OpFlags::DELIVERY));
         when.set(When::IN_A_ROW, self.adapt.is_in_a_row());
-        let state = self.peer(peer);
+        let state = self.net.peer(peer);
         when.set(When::PAUSED, state.flow.is_paused());
         when.set(When::BEHIND_UNACKED, state.answers.is_behind_unacked());
         when.set(When::HELPED, state.hints.helps());
@@ -220,9 +201,9 @@ impl<L: RmaLink> Endpoint<L> {
             self.progress(core, None);
         }
         let peer = self.gate(core, op.to, op.flags)?;
-        if let Some(why) = self.peer(peer).refused.take() {
+        if let Some(why) = self.net.peer(peer).refused.take() {
             // Of one that has a channel, another process's or one that ends, the link knows more.
-            if !self.link.is_connected(peer) {
+            if !self.net.link.is_connected(peer) {
                 return Err(why.into());
             }
         }
@@ -237,7 +218,7 @@ impl<L: RmaLink> Endpoint<L> {
         let done_as = Done { ctx: op.ctx, what, report, tag, data, tally };
         let mut when = self.when(peer, op.flags, len);
         when.set(When::BOTH_WAYS, self.has_receives(core));
-        let state = self.peer(peer);
+        let state = self.net.peer(peer);
         when.set(When::IN_A_ROW, when.contains(When::IN_A_ROW) | state.hints.is_unanswered());
         let is_large = len > state.flow.limits().eager;
         if is_large {
@@ -257,8 +238,8 @@ impl<L: RmaLink> Endpoint<L> {
     /// Whether a message that only goes inside a frame one way had better be offered: the peer has much to
     /// take in already. Offers take little room, so that a program goes on whose peer is elsewhere.
     fn is_behind(&mut self, peer: PeerId, len: usize) -> bool {
-        let limits = self.peer(peer).flow.limits();
-        len > limits.in_a_row && len <= limits.one_way && !self.has_room_to_spare(peer, len)
+        let limits = self.net.peer(peer).flow.limits();
+        len > limits.in_a_row && len <= limits.one_way && !self.net.has_room_to_spare(peer, len)
     }
 
     /// Sends a message of which this holds.
@@ -274,13 +255,13 @@ impl<L: RmaLink> Endpoint<L> {
         let len = total(op.iov);
         let mut choice = proto::Op::new(Role::Send, len, op.iov, when);
         if when.contains(When::INJECT) && choice.memory != Memory::Host {
-            choice.when.set(When::ONE_DEVICE, self.is_on_one_device(peer, op.iov));
+            choice.when.set(When::ONE_DEVICE, self.net.is_on_one_device(peer, op.iov));
         }
         loop {
-            let plan = choose(self.peer(peer).flow.limits(), &choice);
+            let plan = choose(self.net.peer(peer).flow.limits(), &choice);
             match plan {
                 Plan::OfferKept => return self.offer_kept(peer, op, flags, done_as),
-                Plan::OfferAndWait if self.peer(peer).hints.is_prompt() => {
+                Plan::OfferAndWait if self.net.peer(peer).hints.is_prompt() => {
                     return self.inject_from_device(peer, op, flags, done_as);
                 }
                 Plan::OfferAndWait => choice.tried |= Tried::WAIT,
@@ -314,10 +295,10 @@ impl<L: RmaLink> Endpoint<L> {
             return self.launch(out, header, op.iov, len);
         }
         let head = Head::new(WireOp::Eager, flags, 0, tag, data);
-        let sent = self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), op.iov, 0, len);
+        let sent = self.net.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), op.iov, 0, len);
         taken(sent)?;
         self.adapt.note_sent(len);
-        self.meter(peer, Side::Ours, How::Eager, len);
+        self.net.meter(peer, Side::Ours, How::Eager, len);
         match sent {
             Err(Refused::Kept) => self.finish_later(peer, len, done_as),
             _ => self.finish(core, &done_as, len, None),
@@ -344,7 +325,7 @@ impl<L: RmaLink> Endpoint<L> {
         let delivery = op.flags.contains(OpFlags::DELIVERY) || (op.write && is_counted(cntr, tally));
         let mut tried = Tried::empty();
         if let (true, true, [span]) = (one_sided, op.write, op.iov) {
-            let short = proto::is_one_sided_frame(self.peer(peer).flow.limits(), span);
+            let short = proto::is_one_sided_frame(self.net.peer(peer).flow.limits(), span);
             if short && !delivery {
                 match self.one_sided(core, peer, op, Plan::OneSidedFrame, &done_as) {
                     Ok(()) => return Ok(()),
@@ -356,12 +337,12 @@ impl<L: RmaLink> Endpoint<L> {
         when.set(When::ONE_SIDED, one_sided);
         when.set(When::DELIVERY, delivery);
         when.set(When::LASTING, core.lasting);
-        let delegate = when.contains(When::IN_A_ROW) && Cut::is_delegable(len) && self.may_delegate(peer);
+        let delegate = when.contains(When::IN_A_ROW) && Cut::is_delegable(len) && self.net.may_delegate(peer);
         when.set(When::DELEGATE, delegate);
         let role = if op.write { Role::Write } else { Role::Read };
         let mut choice = proto::Op { tried, ..proto::Op::new(role, len, op.iov, when) };
         loop {
-            let plan = choose(self.peer(peer).flow.limits(), &choice);
+            let plan = choose(self.net.peer(peer).flow.limits(), &choice);
             match plan {
                 Plan::OneSidedFrame | Plan::InCall | Plan::Cooperative(_) => {
                     match self.one_sided(core, peer, op, plan, &done_as) {
@@ -390,9 +371,9 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let mut header = Header::new();
         rma_head(&mut header, WireOp::Write, flags, op, &[], 0);
-        taken(self.link.send(peer, &header, op.iov, 0, len))?;
-        self.sent_unacked(peer);
-        self.meter(peer, Side::Ours, How::Eager, len);
+        taken(self.net.link.send(peer, &header, op.iov, 0, len))?;
+        self.net.sent_unacked(peer);
+        self.net.meter(peer, Side::Ours, How::Eager, len);
         Ok(())
     }
 
@@ -400,14 +381,14 @@ impl<L: RmaLink> Endpoint<L> {
     fn rma_rts(&mut self, peer: PeerId, op: &Rma<'_>, done_as: Done, handles: bool) -> Result<(), Error> {
         let (segs, direct) = segments(op.iov)?;
         let (len, mut flags) = (total(op.iov), rma_flags(op));
-        flags.set(Flags::DIRECT, direct && !handles && self.peer(peer).flow.limits().allows(Reach::Cpu));
+        flags.set(Flags::DIRECT, direct && !handles && self.net.peer(peer).flow.limits().allows(Reach::Cpu));
         flags.set(Flags::HANDLES, handles);
         let wire_op = if op.write { WireOp::WriteRts } else { WireOp::Read };
-        let large = handles || len > self.peer(peer).flow.limits().eager;
+        let large = handles || len > self.net.peer(peer).flow.limits().eager;
         let out = Out { large, ..Out::new(peer, op.iov.into(), len, done_as) };
         self.launch(out, |req, h| rma_head(h, wire_op, flags, op, &segs, req), &[], 0)?;
         if large && (handles || !direct) {
-            self.peer(peer).hints.note_frames();
+            self.net.peer(peer).hints.note_frames();
         }
         Ok(())
     }
@@ -434,7 +415,8 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let body_len = total(&body);
         // The values come back in one frame, too, even if none went there.
-        if body_len.max(len) + Head::LEN + size_of_val(op.remote) > self.peer(peer).flow.limits().max_frame()
+        if body_len.max(len) + Head::LEN + size_of_val(op.remote)
+            > self.net.peer(peer).flow.limits().max_frame()
         {
             return Err(Error::TooBig);
         }
@@ -455,8 +437,8 @@ impl<L: RmaLink> Endpoint<L> {
         if !fetches && !self.is_watched(cntr, op.flags, tally) {
             let mut header = Header::new();
             head(flags, 0, &mut header);
-            taken(self.link.send(peer, &header, &body, 0, body_len))?;
-            self.sent_unacked(peer);
+            taken(self.net.link.send(peer, &header, &body, 0, body_len))?;
+            self.net.sent_unacked(peer);
             return Ok(());
         }
         let out = Out { whole: !fetches, ..Out::new(peer, Spans::from(op.result), len, done_as) };

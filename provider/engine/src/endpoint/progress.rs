@@ -1,14 +1,10 @@
 //! What a call of progress does, and frames that wait for room.
 
-use hmem::Span;
-use wire::{Flags, Head, Op as WireOp, Status};
-use zerocopy::IntoBytes;
-
 use super::Endpoint;
 use crate::core::Core;
 use crate::endpoint::parts::quota;
 use crate::types::*;
-use link_api::{Event, PeerId, Refused, RmaLink};
+use link_api::{Event, Refused, RmaLink};
 
 /// Frames taken in one call of progress, so that the application gets to see what arrived.
 const BUDGET: usize = 32;
@@ -23,7 +19,7 @@ impl<L: RmaLink> Endpoint<L> {
         let standing = |core: &Core| enough.map_or(0, |(cq, _)| core.standing(cq));
         let most = enough.map_or(usize::MAX, |(_, most)| most);
         while n < BUDGET && !self.staging.is_full() {
-            let mut frame = match self.link.poll() {
+            let mut frame = match self.net.link.poll() {
                 None => break,
                 Some(Event::Frame(frame)) => frame,
                 Some(Event::Closed(peer, why)) => {
@@ -32,8 +28,8 @@ impl<L: RmaLink> Endpoint<L> {
                     continue;
                 }
                 Some(Event::PathChanged(peer)) => {
-                    let path = self.link.path(peer);
-                    self.peer(peer).flow.set_path(&path);
+                    let path = self.net.link.path(peer);
+                    self.net.peer(peer).flow.set_path(&path);
                     n += 1;
                     continue;
                 }
@@ -57,12 +53,12 @@ impl<L: RmaLink> Endpoint<L> {
             };
             loop {
                 let from = frame.from;
-                if self.meter.is_some() {
-                    self.meter_frame(&frame);
+                if self.net.metered.is_on() {
+                    self.net.metered.frame(&self.net.link, &frame);
                 }
                 let receives = self.has_receives(core);
                 self.incoming(core, &frame);
-                self.link.release(frame);
+                self.net.link.release(frame);
                 n += 1 + self.go_on_with(core, from);
                 // Behind the message of the last receive that was posted, the next ones are as well off in
                 // the ring.
@@ -70,7 +66,7 @@ impl<L: RmaLink> Endpoint<L> {
                 if satisfied || n >= BUDGET || standing(core) >= most || self.staging.is_full() {
                     break;
                 }
-                match self.link.poll_frame_from(from) {
+                match self.net.link.poll_frame_from(from) {
                     Some(next) => frame = next,
                     None => break,
                 }
@@ -87,14 +83,14 @@ impl<L: RmaLink> Endpoint<L> {
     #[inline(always)]
     pub(super) fn has_chores(&self) -> bool {
         // One question, since it is asked all the time.
-        (self.queues.any() | self.peers.backlogs() | self.unhurried.any()) != 0
+        (self.queues.any() | self.net.peers.backlogs() | self.net.unhurried.any()) != 0
     }
 
     /// Sends on what waits, and the like.
     #[inline(always)]
     fn attend(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
-        if self.peers.has_backlog() {
+        if self.net.peers.has_backlog() {
             n += self.catch_up(core);
         }
         if self.queues.has_streams() {
@@ -110,9 +106,9 @@ impl<L: RmaLink> Endpoint<L> {
             n += self.check_invitations();
         }
         if self.may_resume(core) {
-            self.resume_peers();
+            self.net.resume_peers();
         }
-        if self.quota.is_time_to_count(self.requests.len()) {
+        if self.net.quota.is_time_to_count(self.requests.len()) {
             self.count_requests(core);
         }
         if self.queues.has_revoked() {
@@ -127,74 +123,39 @@ impl<L: RmaLink> Endpoint<L> {
     /// Whether there is more to do than to wait for peers: frames that found no room, messages to take in,
     /// pieces to copy.
     pub(crate) fn is_waiting_for_room(&self) -> bool {
-        self.peers.has_backlog() || self.queues.has_work()
+        self.net.peers.has_backlog() || self.queues.has_work()
     }
 
     /// Whether the link is armed, and nothing is left to do that the link does not wake for.
     pub(crate) fn is_armed(&self, core: &Core) -> bool {
-        !self.is_waiting_for_room() && !self.is_inviting() && !self.may_resume(core) && self.link.is_armed()
+        !self.is_waiting_for_room()
+            && !self.is_inviting()
+            && !self.may_resume(core)
+            && self.net.link.is_armed()
     }
 
     /// Whether paused peers are to go on.
     fn may_resume(&self, core: &Core) -> bool {
-        self.unhurried.has_paused() && core.waiting <= core.waiting_most / 2
-    }
-
-    /// Sends a frame that must not get lost: now, or as soon as there is room.
-    pub(super) fn send_or_queue(&mut self, peer: PeerId, frame: &[u8]) {
-        self.send_or_queue_body(peer, frame, &[], 0);
-    }
-
-    /// Sends a frame that must not get lost, with the first `len` bytes of `body` behind it, as they are now;
-    /// `false` if a device could not read them.
-    pub(super) fn send_or_queue_body(
-        &mut self,
-        peer: PeerId,
-        head: &[u8],
-        body: &[Span],
-        len: usize,
-    ) -> bool {
-        if !self.peer(peer).flow.has_backlog() {
-            match self.link.send(peer, head, body, 0, len) {
-                // A peer that is gone needs no answer: the link reports its end, or has.
-                Ok(()) | Err(Refused::Gone(_) | Refused::Kept) => return true,
-                Err(Refused::Busy) => self.peers.add_backlog(peer),
-                Err(Refused::Fault) => return false,
-            }
-        }
-        let mut frame = head.to_vec();
-        frame.resize(head.len() + len, 0);
-        let read = hmem::read(body, 0, &mut frame[head.len()..]);
-        if read == len {
-            let size = quota::cost(&frame);
-            self.peer(peer).flow.push_backlog(frame);
-            self.owe(peer, size);
-        }
-        read == len
-    }
-
-    pub(super) fn fin(&mut self, peer: PeerId, req: u64, status: Status, bytes: usize) {
-        let head = Head::new(WireOp::Fin, Flags::empty(), status as u16, req, bytes as u64);
-        self.send_or_queue(peer, head.as_bytes());
+        self.net.unhurried.has_paused() && core.waiting <= core.waiting_most / 2
     }
 
     fn catch_up(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
-        let mut with_backlog = self.peers.take_backlog();
+        let mut with_backlog = self.net.peers.take_backlog();
         with_backlog.retain(|&peer| {
-            let state = &mut self.peers[peer];
+            let state = &mut self.net.peers[peer];
             while let Some(frame) = state.flow.next_in_backlog() {
-                if self.link.send(peer, frame, &[], 0, 0) == Err(Refused::Busy) {
+                if self.net.link.send(peer, frame, &[], 0, 0) == Err(Refused::Busy) {
                     return true;
                 }
                 let sent = state.flow.pop_backlog();
                 let size = state.flow.pay(sent.as_deref().map_or(0, quota::cost));
-                self.quota.pay(size);
+                self.net.quota.pay(size);
                 n += 1;
             }
             state.connecting
         });
-        self.peers.put_back_backlog(with_backlog);
+        self.net.peers.put_back_backlog(with_backlog);
         n + self.retry_connects(core)
     }
 }

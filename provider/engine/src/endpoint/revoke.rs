@@ -22,13 +22,13 @@ impl<L: RmaLink> Endpoint<L> {
     fn take_back(&mut self, peer: PeerId, name: u64) -> Result<(), InUse> {
         // It may have been tried before, in vain.
         self.queues.add_revoked(name, peer);
-        self.link.revoke(peer, name)
+        self.net.link.revoke(peer, name)
     }
 
     /// Names whose requests are over may be used again.
     #[cold]
     pub(super) fn renew(&mut self) {
-        let (requests, link) = (&mut self.requests, &mut self.link);
+        let (requests, link) = (&mut self.requests, &mut self.net.link);
         self.queues.retain_revoked(|name, peer| {
             let stays = requests.get_mut(name).is_some();
             if !stays {
@@ -68,7 +68,7 @@ impl<L: RmaLink> Endpoint<L> {
             // The receiver is stopped inside a copy, perhaps of something else: the send completes when the
             // receiver answers, which it does also if it has not received it.
             if unasked {
-                self.send_or_queue(peer, withdrawn.as_bytes());
+                self.net.send_or_queue(peer, withdrawn.as_bytes());
             }
             return Ok(());
         }
@@ -110,8 +110,8 @@ impl<L: RmaLink> Endpoint<L> {
             return Err(Error::NotFound);
         };
         match out.asked {
-            Some((theirs, _)) => self.fin(peer, theirs, Status::Discarded, 0),
-            None => self.send_or_queue(peer, withdrawn.as_bytes()),
+            Some((theirs, _)) => self.net.fin(peer, theirs, Status::Discarded, 0),
+            None => self.net.send_or_queue(peer, withdrawn.as_bytes()),
         }
         self.finish_out(core, &out, Some(Error::Cancelled));
         Ok(())
@@ -133,8 +133,8 @@ impl<L: RmaLink> Endpoint<L> {
         if past {
             log::debug!(
                 "{}: an answer to what is over, from {}",
-                self.link.addr(),
-                self.link.peer_addr(peer)
+                self.net.link.addr(),
+                self.net.link.peer_addr(peer)
             );
         }
         past
@@ -153,7 +153,7 @@ impl<L: RmaLink> Endpoint<L> {
             Some(Some(message)) => self.take_unexpected(core, &message),
             Some(None) => {}
         }
-        self.fin(peer, theirs, Status::Discarded, 0);
+        self.net.fin(peer, theirs, Status::Discarded, 0);
         Ok(())
     }
 
@@ -181,7 +181,7 @@ impl<L: RmaLink> Endpoint<L> {
         for name in names {
             if outcome.is_err() {
                 // The call is to be made again in any case: the others are asked, and not waited for.
-                self.link.set_patience(Patience::Look);
+                self.net.link.set_patience(Patience::Look);
             }
             match self.requests.get_mut(name) {
                 Some(Request::In(i)) => {
@@ -200,7 +200,7 @@ impl<L: RmaLink> Endpoint<L> {
                     self.cancel_operation(name);
                     self.queues.drop_stream(name);
                     self.end_serve(name);
-                    self.fin(peer, req, Status::BadKey, 0);
+                    self.net.fin(peer, req, Status::BadKey, 0);
                 }
                 Some(Request::CoopHelp(_)) => {
                     self.queues.drop_coop(name);
@@ -209,7 +209,7 @@ impl<L: RmaLink> Endpoint<L> {
                 _ => {}
             }
         }
-        self.link.set_patience(core.patience);
+        self.net.link.set_patience(core.patience);
         self.go_on_in_order(core);
         outcome
     }

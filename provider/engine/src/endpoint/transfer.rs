@@ -1,19 +1,19 @@
 //! Payloads that do not travel with the frame that tells of them.
 
-use hmem::{Span, total};
+use hmem::total;
 use wire::{Flags, Head, Op as WireOp, Seg, Status};
 use zerocopy::IntoBytes;
 
 use super::Endpoint;
+use crate::core::on_device;
 use crate::core::{Core, Reached, Segs, Spans, unmoved};
-use crate::endpoint::device::handles::on_device;
-use crate::endpoint::device::staging::{Source, TURN, Unread};
+use crate::endpoint::device::staging::Source;
 use crate::endpoint::malformed::{Fields, Handled, Malformed, parse_segs, request_of};
 use crate::endpoint::parts::quota::OWED_MUCH;
 use crate::endpoint::parts::request::{In, MatchedRecv, NO_REQUEST, Request, Serve, Then, Unbegun};
 use crate::proto::{self, Cut, Memory, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
-use link_api::{Direct, Fallback, Frame, Grant, How, NoDirect, PeerId, Refused, RmaLink, Side};
+use link_api::{Direct, Frame, Grant, How, PeerId, RmaLink, Side};
 
 /// Least bytes of a frame that a device copies: in shorter ones it is the start of a copy that takes long.
 const PIPELINED: usize = 256 << 10;
@@ -67,7 +67,7 @@ impl<L: RmaLink> Endpoint<L> {
         let want = len.min(total(&iov));
         let mut when = when | self.when_fetching(peer, want, &then);
         // What is got by handles goes so in any case.
-        when.set(When::ONE_DEVICE, direct != Reach::Handles && self.is_on_one_device(peer, &iov));
+        when.set(When::ONE_DEVICE, direct != Reach::Handles && self.net.is_on_one_device(peer, &iov));
         when.set(When::LASTING, core.lasting || matches!(then, Then::Recv(_)));
         let mut choice = proto::Op::new(Role::Fetch(direct), want, &iov, when);
         if then.is_in_order() {
@@ -82,7 +82,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let mut then = then;
         loop {
-            let plan = choose(self.peer(peer).flow.limits(), &choice);
+            let plan = choose(self.net.peer(peer).flow.limits(), &choice);
             let tried = match plan {
                 Plan::Nothing => return self.fetched(core, peer, req, Status::Ok, len, then),
                 Plan::Cooperative(cut) => {
@@ -92,10 +92,10 @@ impl<L: RmaLink> Endpoint<L> {
                     }
                 }
                 Plan::InCall => {
-                    let got = self.link.get(peer, &Direct::new(Grant::Request(req), segs, &iov, want));
-                    match self.moved(peer, got) {
+                    let got = self.net.link.get(peer, &Direct::new(Grant::Request(req), segs, &iov, want));
+                    match self.net.moved(peer, got) {
                         Some(Status::Ok) => {
-                            self.meter(peer, Side::Theirs, How::Direct, len);
+                            self.net.meter(peer, Side::Theirs, How::Direct, len);
                             return self.fetched(core, peer, req, Status::Ok, len, then);
                         }
                         Some(status) => {
@@ -154,43 +154,22 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// What holds of bytes to be taken in from a peer.
     fn when_fetching(&mut self, peer: PeerId, len: usize, then: &Then) -> When {
-        let mut when = self.peer(peer).when();
+        let mut when = self.net.peer(peer).when();
         let is_message = matches!(then, Then::Recv(_));
         if is_message && Cut::is_worth(len) {
             self.adapt.note_source(peer);
             when.set(When::FROM_MANY, self.adapt.comes_from_many());
         }
-        let has_more = self.link.has_frames_of(peer);
+        let has_more = self.net.link.has_frames_of(peer);
         let delegate =
-            has_more && when.contains(When::HELPED) && Cut::is_delegable(len) && self.may_delegate(peer);
+            has_more && when.contains(When::HELPED) && Cut::is_delegable(len) && self.net.may_delegate(peer);
         when.set(When::DELEGATE, delegate);
         // Writes take effect in order, which those that others make do not.
-        let invite = is_message && (has_more || self.queues.has_flights()) && self.peer(peer).hints.can_put();
+        let invite =
+            is_message && (has_more || self.queues.has_flights()) && self.net.peer(peer).hints.can_put();
         when.set(When::INVITE, invite);
         when.set(When::BOTH_WAYS, self.adapt.are_both_ways());
         when
-    }
-
-    /// How an access in the call ended; `None` if the bytes may come otherwise.
-    fn moved(&mut self, peer: PeerId, outcome: Result<(), NoDirect>) -> Option<Status> {
-        match outcome {
-            Ok(()) => {
-                self.peer(peer).hints.helper().works();
-            }
-            Err(NoDirect::Fault) => return Some(Status::Io),
-            Err(NoDirect::Revoked) => return Some(Status::Discarded),
-            Err(NoDirect::Never) => {
-                self.peer(peer).flow.set_not_sync();
-                self.meter_fallback(peer, Fallback::Peer);
-                return None;
-            }
-            // This memory, perhaps: frames will tell.
-            Err(NoDirect::Memory) => {
-                self.meter_fallback(peer, Fallback::Memory);
-                return None;
-            }
-        }
-        Some(Status::Ok)
     }
 
     /// All bytes are here, or none will be.
@@ -204,14 +183,14 @@ impl<L: RmaLink> Endpoint<L> {
         then: Then,
     ) {
         if req != NO_REQUEST {
-            self.fin(peer, req, status, len);
+            self.net.fin(peer, req, status, len);
         }
         if Cut::is_worth(len) {
             self.adapt.note_received();
         }
         match then {
             Then::Recv(matched) => {
-                let err = self.failure(peer, status);
+                let err = self.net.failure(peer, status);
                 self.complete_recv(core, matched, len, err);
             }
             Then::Write { data, cntrs, .. } => self.written(core, peer, status, What::RMA, len, data, cntrs),
@@ -236,7 +215,7 @@ impl<L: RmaLink> Endpoint<L> {
             return Ok(());
         }
         if self.is_withdrawn(peer, name) {
-            self.fin(peer, head.data.get(), Status::Discarded, 0);
+            self.net.fin(peer, head.data.get(), Status::Discarded, 0);
             return Ok(());
         }
         if self.is_lent(peer, name) {
@@ -247,8 +226,8 @@ impl<L: RmaLink> Endpoint<L> {
             return Ok(());
         }
         self.accept_cts(peer, name, head.data.get(), want)?;
-        self.peer(peer).hints.note_frames();
-        self.peer(peer).hints.note_on_device(segs.first().copied());
+        self.net.peer(peer).hints.note_frames();
+        self.net.peer(peer).hints.note_on_device(segs.first().copied());
         if segs.is_empty() || !self.start_put(name, &segs) {
             if segs.is_empty() && flags.contains(Flags::HANDLES) {
                 self.begin_bounce(peer, name);
@@ -280,27 +259,28 @@ impl<L: RmaLink> Endpoint<L> {
     ) {
         let (iov, len, cntrs) = (Spans::from(&reached.iov[..]), reached.len, reached.cntrs);
         let mut when = When::empty();
-        when.set(When::LAGGING, !core.config.rma_order && self.peer(peer).flow.owed() >= OWED_MUCH);
+        when.set(When::LAGGING, !core.config.rma_order && self.net.peer(peer).flow.owed() >= OWED_MUCH);
         when.set(When::LASTING, core.lasting);
         let mut choice = proto::Op::new(Role::Serve(direct), len, &iov, when);
         let in_order = core.config.rma_order;
         let mut serve =
             Serve { peer, iov, len, done: 0, req, cntrs, mrs: reached.mrs, in_order, lent: false };
         loop {
-            match choose(self.peer(peer).flow.limits(), &choice) {
+            match choose(self.net.peer(peer).flow.limits(), &choice) {
                 Plan::Nothing => {
                     self.was_read(core, serve.cntrs);
-                    return self.fin(peer, req, Status::Ok, len);
+                    return self.net.fin(peer, req, Status::Ok, len);
                 }
                 Plan::InCall => {
-                    let put = self.link.put(peer, &Direct::new(Grant::Request(req), segs, &serve.iov, len));
-                    match self.moved(peer, put) {
+                    let put =
+                        self.net.link.put(peer, &Direct::new(Grant::Request(req), segs, &serve.iov, len));
+                    match self.net.moved(peer, put) {
                         Some(Status::Ok) => {
-                            self.meter(peer, Side::Theirs, How::Direct, len);
+                            self.net.meter(peer, Side::Theirs, How::Direct, len);
                             self.was_read(core, serve.cntrs);
-                            return self.fin(peer, req, Status::Ok, len);
+                            return self.net.fin(peer, req, Status::Ok, len);
                         }
-                        Some(status) => return self.fin(peer, req, status, 0),
+                        Some(status) => return self.net.fin(peer, req, status, 0),
                         None => choice.tried |= Tried::IN_CALL,
                     }
                 }
@@ -333,12 +313,12 @@ impl<L: RmaLink> Endpoint<L> {
     fn serve_in_one(&mut self, core: &mut Core, serve: &Serve) {
         let (peer, req) = (serve.peer, serve.req);
         let head = Head::new(WireOp::Data, Flags::empty(), 0, req, 0);
-        if self.send_or_queue_body(peer, head.as_bytes(), &serve.iov, serve.len) {
+        if self.net.send_or_queue_body(peer, head.as_bytes(), &serve.iov, serve.len) {
             return self.was_read(core, serve.cntrs.clone());
         }
         let status = unmoved(&serve.iov);
-        self.warn_of(peer, status);
-        self.fin(peer, req, status, 0);
+        self.net.warn_of(peer, status);
+        self.net.fin(peer, req, status, 0);
     }
 
     /// Sends on what peers asked for in frames.
@@ -369,14 +349,14 @@ impl<L: RmaLink> Endpoint<L> {
                 return 0;
             }
         };
-        let most = self.peers[peer].flow.limits().max_frame() - Head::LEN;
+        let most = self.net.peers[peer].flow.limits().max_frame() - Head::LEN;
         let turn = if on_device(&iov) {
             // So that one device copies into one frame while the other copies out of the one before.
             let most = most.min((most / 3).max(PIPELINED));
             let staged = self.stream_staged(name, (peer, theirs), &iov, done, want, most);
-            staged.unwrap_or_else(|| self.stream_directly((peer, theirs), &iov, done, want, most))
+            staged.unwrap_or_else(|| self.net.stream_directly((peer, theirs), &iov, done, want, most))
         } else {
-            self.stream_directly((peer, theirs), &iov, done, want, most)
+            self.net.stream_directly((peer, theirs), &iov, done, want, most)
         };
         let Ok((done, n)) = turn else {
             self.stream_failed(name);
@@ -396,32 +376,6 @@ impl<L: RmaLink> Endpoint<L> {
             }
         }
         n
-    }
-
-    /// A turn of a stream that is copied into the frames themselves: how far it is then, and how many frames
-    /// were sent.
-    fn stream_directly(
-        &mut self,
-        (peer, theirs): (PeerId, u64),
-        iov: &[Span],
-        mut done: usize,
-        want: usize,
-        most: usize,
-    ) -> Result<(usize, usize), Unread> {
-        let mut n = 0;
-        let may_send = !self.peers[peer].flow.has_backlog();
-        while may_send && done < want && n < TURN {
-            let part = most.min(want - done);
-            let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, done as u64);
-            match self.link.send(peer, head.as_bytes(), iov, done, part) {
-                Ok(()) | Err(Refused::Kept) => done += part,
-                // The requests of a peer that is gone end when the link reports that.
-                Err(Refused::Busy | Refused::Gone(_)) => break,
-                Err(Refused::Fault) => return Err(Unread),
-            }
-            n += 1;
-        }
-        Ok((done, n))
     }
 
     /// A request has no more frames to send, and nothing on its way to a device: no device accesses its
@@ -469,13 +423,13 @@ impl<L: RmaLink> Endpoint<L> {
             let iov = iov.clone();
             self.land(Source::Frame(frame, Head::LEN), name, &iov, off, len)
         } else {
-            self.link.copy_out(frame, Head::LEN, iov, off, len) == len
+            self.net.link.copy_out(frame, Head::LEN, iov, off, len) == len
         };
         if !came {
             self.spoil(name);
         }
         if is_large {
-            self.peer(peer).hints.note_frames();
+            self.net.peer(peer).hints.note_frames();
         }
         // What failed here for a read is over; a peer that asked is told when it has sent all.
         self.all_came(core, name, !came);

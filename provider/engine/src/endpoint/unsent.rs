@@ -17,8 +17,8 @@ impl<L: RmaLink> Endpoint<L> {
         let counted = done_as.tally.endpoint && self.bind.cntrs().send.is_some();
         if done_as.report || counted || done_as.tally.also.is_some() {
             self.queues.add_unsent(Unsent { peer, len, done_as });
-            self.unhurried.set_unsent(true);
-            self.peer(peer).keep_unsent();
+            self.net.unhurried.set_unsent(true);
+            self.net.peer(peer).keep_unsent();
         }
     }
 
@@ -33,36 +33,36 @@ impl<L: RmaLink> Endpoint<L> {
             // Most are to one peer.
             let (_, kept) = match asked {
                 Some(known @ (of, _)) if of == unsent.peer => known,
-                _ => *asked.insert((unsent.peer, self.link.keeps(unsent.peer))),
+                _ => *asked.insert((unsent.peer, self.net.link.keeps(unsent.peer))),
             };
             if kept {
                 return true;
             }
-            self.peer(unsent.peer).let_go_unsent();
+            self.net.peer(unsent.peer).let_go_unsent();
             self.finish(core, &unsent.done_as, unsent.len, None);
             false
         });
         self.queues.set_unsent(all);
-        self.unhurried.set_unsent(self.queues.has_unsent());
+        self.net.unhurried.set_unsent(self.queues.has_unsent());
         before - self.queues.unsent().len()
     }
 
     /// A peer is gone: those to it have been sent on before, or have failed.
     pub(super) fn end_unsent(&mut self, core: &mut Core, peer: PeerId, why: Error) {
-        let err = self.link.keeps(peer).then_some(why);
+        let err = self.net.link.keeps(peer).then_some(why);
         let (to_it, others) = self.queues.take_unsent().into_iter().partition(|u| u.peer == peer);
         self.queues.set_unsent(others);
         let to_it: Vec<Unsent> = to_it;
         for unsent in to_it {
-            self.peer(peer).let_go_unsent();
+            self.net.peer(peer).let_go_unsent();
             self.finish(core, &unsent.done_as, unsent.len, err);
         }
-        self.unhurried.set_unsent(self.queues.has_unsent());
+        self.net.unhurried.set_unsent(self.queues.has_unsent());
     }
 
     /// Whether messages can be completed, or could since the last call of progress.
     pub(crate) fn has_sent(&mut self) -> bool {
-        let link = &mut self.link;
+        let link = &mut self.net.link;
         self.queues.unsent().iter().any(|unsent| !link.keeps(unsent.peer))
     }
 }

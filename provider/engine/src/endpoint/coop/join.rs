@@ -35,7 +35,7 @@ impl<L: RmaLink> Endpoint<L> {
         // The last bytes of a write are the initiator's.
         let behind = if write { LAST } else { 0 };
         if !(coop.copy.len..=coop.copy.len.saturating_add(behind)).contains(&reached.len)
-            || !self.peer(peer).flow.limits().is_sync()
+            || !self.net.peer(peer).flow.limits().is_sync()
             || Memory::of(&reached.iov) != Memory::Host
         {
             return Ok(());
@@ -65,7 +65,7 @@ impl<L: RmaLink> Endpoint<L> {
         let about: Pieces = fields.take()?;
         let segs = fields.take_segs(n)?;
         let name = head.tag.get();
-        let is_sync = self.peer(peer).flow.limits().is_sync();
+        let is_sync = self.net.peer(peer).flow.limits().is_sync();
         let in_order = core.config.rma_order;
         if self.is_withdrawn(peer, name) {
             return Ok(());

@@ -18,24 +18,6 @@ use xfer::CoopCopy;
 const PATIENCE: u16 = 256;
 
 impl<L: RmaLink> Endpoint<L> {
-    /// Whether a peer has begun with most of what was delegated to it.
-    pub(in crate::endpoint) fn may_delegate(&mut self, peer: PeerId) -> bool {
-        let (link, delegated) = (&self.link, self.peers[peer].hints.delegated());
-        delegated.retain(|counter| !link.pieces_begun(peer, *counter));
-        !delegated.is_full()
-    }
-
-    /// Whether a peer may be told what it can do without. While it does not look, such frames add up, and
-    /// must not be in the way of others.
-    pub(in crate::endpoint) fn has_room_for_offers(&mut self, peer: PeerId) -> bool {
-        self.has_room_to_spare(peer, 0)
-    }
-
-    /// Whether the ring to a peer has room to spare for a frame with so many bytes of payload.
-    pub(in crate::endpoint) fn has_room_to_spare(&mut self, peer: PeerId, len: usize) -> bool {
-        !self.peer(peer).flow.has_backlog() && self.link.has_room_to_spare(peer, wire::EAGER_HEAD + len)
-    }
-
     /// Starts to fetch a payload together with its sender. Gives `then` back if that is not to be.
     #[allow(clippy::too_many_arguments)]
     pub(in crate::endpoint) fn coop_fetch(
@@ -49,10 +31,10 @@ impl<L: RmaLink> Endpoint<L> {
         cut: Cut,
         then: Then,
     ) -> Option<Then> {
-        if !self.has_room_for_offers(peer) {
+        if !self.net.has_room_for_offers(peer) {
             return Some(then);
         }
-        let Some(counter) = self.link.pieces_open(peer) else { return Some(then) };
+        let Some(counter) = self.net.link.pieces_open(peer) else { return Some(then) };
         let want = len.min(total(iov));
         let segs = segs.iter().copied().collect();
         let copy = CoopCopy::open(peer, counter, want, cut.pieces, Grant::Request(req), Way::Get);
@@ -66,9 +48,9 @@ impl<L: RmaLink> Endpoint<L> {
         put(&mut frame, &Head::new(WireOp::CoopFetch, Flags::empty(), iov.len() as u16, req, name));
         put(&mut frame, &about);
         put_segs(&mut frame, iov);
-        self.send_or_queue(peer, &frame);
+        self.net.send_or_queue(peer, &frame);
         if cut.delegated {
-            let _ = self.peer(peer).hints.delegated().try_push(counter);
+            let _ = self.net.peer(peer).hints.delegated().try_push(counter);
         }
         self.coop_begin(core, name);
         None
@@ -93,10 +75,10 @@ impl<L: RmaLink> Endpoint<L> {
     ) -> bool {
         let len = total(op.iov);
         let [named] = op.remote else { return false };
-        if !self.has_room_for_offers(peer) {
+        if !self.net.has_room_for_offers(peer) {
             return false;
         }
-        let Some(counter) = self.link.pieces_open(peer) else { return false };
+        let Some(counter) = self.net.link.pieces_open(peer) else { return false };
         let mut segs = ArrayVec::new();
         segs.push(there);
         let way = if op.write { Way::Put } else { Way::Get };
@@ -104,7 +86,7 @@ impl<L: RmaLink> Endpoint<L> {
         let coop = Coop { named: Some(*named), left: cut.delegated.into(), ..Coop::opened(copy, segs) };
         let about = coop.about();
         let coop = Some(Box::new(coop));
-        let state = self.peer(peer);
+        let state = self.net.peer(peer);
         let seq = state.answers.next_seq();
         state.answers.begin(false);
         let iov = Spans::from(op.iov);
@@ -118,9 +100,9 @@ impl<L: RmaLink> Endpoint<L> {
         put(&mut frame, &about);
         put(&mut frame, named);
         put_segs(&mut frame, op.iov);
-        self.send_or_queue(peer, &frame);
+        self.net.send_or_queue(peer, &frame);
         if cut.delegated {
-            let _ = self.peer(peer).hints.delegated().try_push(counter);
+            let _ = self.net.peer(peer).hints.delegated().try_push(counter);
         }
         self.coop_begin(core, name);
         true

@@ -11,10 +11,8 @@
 //! no further part. Once the receiver has answered all that it was told of, the rest follows in `Data`
 //! frames, from the first part on that it does not have: so never are both on their way.
 
-use hmem::Span;
 use hmem::bounce::NoRoom;
 use wire::{Flags, Head, Op as WireOp, Seg, Status, put};
-use zerocopy::IntoBytes;
 
 use crate::core::Core;
 use crate::endpoint::Endpoint;
@@ -32,24 +30,17 @@ impl<L: RmaLink> Endpoint<L> {
         let Some((_, want)) = out.asked else { return };
         let when = if out.injected { When::INJECT } else { When::empty() };
         let mut op = proto::Op::new(Role::Feed(Reach::Handles), want, &out.iov, when);
-        let peers = self.peer(peer);
+        let peers = self.net.peer(peer);
         op.tried.set(Tried::BOUNCE, !peers.hints.takes_bounces());
         let is_chosen = choose(peers.flow.limits(), &op) == Plan::Bounce;
         // Where nothing is exported to that peer, no buffer is either.
-        if !is_chosen || self.link.export_handles(peer, &[]).is_none() {
+        if !is_chosen || self.net.link.export_handles(peer, &[]).is_none() {
             return;
         }
         self.staging.bounces.begin(name, peer);
         if let Some(Request::Out(out)) = self.requests.get_mut(name) {
             out.bounced = true;
         }
-    }
-
-    /// Whether this memory is on the device that the peer has used last, as far as it has said, which it most
-    /// likely goes on using.
-    pub(in crate::endpoint) fn is_on_one_device(&mut self, peer: PeerId, iov: &[Span]) -> bool {
-        let Some(seg) = self.peer(peer).hints.on_device() else { return false };
-        self.link.on_one_device(peer, &[seg], iov)
     }
 
     /// A turn of a message that goes through bounce buffers: how much was done.
@@ -78,7 +69,7 @@ impl<L: RmaLink> Endpoint<L> {
                 let refused = stream.refused;
                 self.staging.bounces.cancel(name);
                 if refused {
-                    self.peer(peer).hints.note_no_bounces();
+                    self.net.peer(peer).hints.note_no_bounces();
                 }
                 if let Some(Request::Out(out)) = self.requests.get_mut(name) {
                     (out.done, out.bounced) = (at, false);
@@ -99,7 +90,7 @@ impl<L: RmaLink> Endpoint<L> {
     fn tell_filled(&mut self, name: u64, peer: PeerId, theirs: u64) -> usize {
         let mut n = 0;
         loop {
-            let may_send = !self.peer(peer).flow.has_backlog();
+            let may_send = !self.net.peer(peer).flow.has_backlog();
             let Some(stream) = self.staging.bounces.stream(name) else { return n };
             let Some((off, fill)) = stream.filling.front_mut() else { return n };
             let (off, room) = (*off, (fill.room().span(), fill.room().len()));
@@ -112,7 +103,7 @@ impl<L: RmaLink> Endpoint<L> {
                 _ => return n,
             }
             let (span, len) = room;
-            match self.export(peer, &[span]) {
+            match self.net.export(peer, &[span]) {
                 Ok(true) => {}
                 Ok(false) => {
                     if let Some(stream) = self.staging.bounces.stream(name) {
@@ -126,7 +117,7 @@ impl<L: RmaLink> Endpoint<L> {
             let mut frame = Vec::with_capacity(Head::LEN + size_of::<Seg>());
             put(&mut frame, &Head::new(WireOp::Bounce, Flags::empty(), 1, theirs, off as u64));
             put(&mut frame, &Seg { addr: span.addr().into(), len: (len as u64).into() });
-            match self.link.send(peer, &frame, &[], 0, 0) {
+            match self.net.link.send(peer, &frame, &[], 0, 0) {
                 Ok(()) | Err(Refused::Kept) => {}
                 // The requests of a peer that is gone end when the link reports that.
                 Err(Refused::Busy | Refused::Gone(_) | Refused::Fault) => return n,
@@ -146,7 +137,10 @@ impl<L: RmaLink> Endpoint<L> {
     fn warn_of_no_room(&mut self, why: NoRoom) {
         if let (NoRoom::Never(why), false) = (why, self.staging.bounces.warned) {
             self.staging.bounces.warned = true;
-            log::info!("{}: no bounce buffers in a device's memory ({why}): it is staged", self.link.addr());
+            log::info!(
+                "{}: no bounce buffers in a device's memory ({why}): it is staged",
+                self.net.link.addr()
+            );
         }
     }
 
@@ -198,35 +192,29 @@ impl<L: RmaLink> Endpoint<L> {
         i.got += len;
         let (req, is_kept, is_refused) = (i.req, i.failed.is_none(), i.broken.is_some());
         if is_refused {
-            self.bounce_done(peer, req, off, false);
+            self.net.bounce_done(peer, req, off, false);
             return Ok(());
         }
         if is_kept {
             let local = hmem::parts(&i.iov, off, len);
             let access = Direct::new(Grant::Request(req), std::slice::from_ref(&seg), &local, len);
-            match self.link.start(Way::Get, peer, &access) {
+            match self.net.link.start(Way::Get, peer, &access) {
                 Ok(copy) => {
                     self.queues.add_flight(copy, name);
                     self.staging.bounces.take(copy, peer, off);
-                    self.peer(peer).hints.note_on_device(Some(seg));
+                    self.net.peer(peer).hints.note_on_device(Some(seg));
                 }
                 Err(_) => {
                     self.refuse_bounce(name, off);
-                    self.bounce_done(peer, req, off, false);
+                    self.net.bounce_done(peer, req, off, false);
                 }
             }
             return Ok(());
         }
         // Memory that was taken back gets nothing more.
-        self.bounce_done(peer, req, off, true);
+        self.net.bounce_done(peer, req, off, true);
         self.all_came(core, name, false);
         Ok(())
-    }
-
-    fn bounce_done(&mut self, peer: PeerId, theirs: u64, off: usize, ok: bool) {
-        let status = if ok { Status::Ok } else { Status::Io };
-        let head = Head::new(WireOp::BounceDone, Flags::empty(), status as u16, theirs, off as u64);
-        self.send_or_queue(peer, head.as_bytes());
     }
 
     /// From this byte on the payload has to come otherwise.
@@ -250,6 +238,6 @@ impl<L: RmaLink> Endpoint<L> {
             return self.all_came(core, name, false);
         }
         let (peer, req) = (*peer, *req);
-        self.bounce_done(peer, req, off, ok);
+        self.net.bounce_done(peer, req, off, ok);
     }
 }

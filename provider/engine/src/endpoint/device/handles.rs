@@ -19,9 +19,8 @@ use wire::{Flags, Head, Op as WireOp, Pieces, Seg, Status, put};
 use crate::core::{Core, unmoved};
 use crate::endpoint::Endpoint;
 use crate::endpoint::malformed::{Fields, Handled, Malformed, parse_segs};
-use crate::endpoint::parts::header::put_segs;
+use crate::endpoint::parts::header::{handle_frame, put_cts, put_segs};
 use crate::endpoint::parts::request::{In, Invited, Out, Request, Serve};
-use crate::endpoint::post::taken;
 use crate::proto::Memory;
 use crate::types::What;
 use link_api::{Direct, Grant, How, NoDirect, OpId, PeerId, PieceCounter, Refused, RmaLink, Side, Way};
@@ -30,48 +29,13 @@ use link_api::{Direct, Grant, How, NoDirect, OpId, PeerId, PieceCounter, Refused
 /// little beside a copy.
 const PATIENCE: u16 = 64;
 
-/// Whether a device has any of it.
-pub(in crate::endpoint) fn on_device(iov: &[Span]) -> bool {
-    iov.iter().any(|s| s.can(hmem::Caps::DEVICE))
-}
-
 /// Whether its peer gets its bytes: a message, or a write.
 fn is_fetched(out: &Out) -> bool {
     let what = out.done_as.what;
     what.contains(What::SEND) || what.contains(What::RMA | What::WRITE)
 }
 
-/// Asks for so many bytes of the peer's request `theirs`, for `ours`.
-pub(in crate::endpoint) fn put_cts(
-    frame: &mut Vec<u8>,
-    flags: Flags,
-    segs: usize,
-    theirs: u64,
-    ours: u64,
-    want: usize,
-) {
-    put(frame, &Head::new(WireOp::Cts, flags, segs as u16, theirs, ours));
-    put(frame, &(want as u64).to_le_bytes());
-}
-
-pub(in crate::endpoint) fn handle_frame(handle: &wire::Handle) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(Head::LEN + size_of::<wire::Handle>());
-    put(&mut frame, &Head::new(WireOp::Handle, Flags::empty(), 0, 0, 0));
-    put(&mut frame, handle);
-    frame
-}
-
 impl<L: RmaLink> Endpoint<L> {
-    /// Makes sure that the peer has handles of all of `iov`. `false`: it cannot be accessed so.
-    pub(in crate::endpoint) fn export(&mut self, peer: PeerId, iov: &[Span]) -> Result<bool, Refused> {
-        let Some(lacking) = self.link.export_handles(peer, iov) else { return Ok(false) };
-        for handle in &lacking {
-            taken(self.link.send(peer, &handle_frame(handle), &[], 0, 0))?;
-            self.link.mark_exported(peer, handle);
-        }
-        Ok(true)
-    }
-
     /// Exports for a post. One that fails leaves no handle: its buffer is the application's, which may never
     /// try again, or with another buffer at that place.
     pub(in crate::endpoint) fn export_or_none(
@@ -79,14 +43,14 @@ impl<L: RmaLink> Endpoint<L> {
         peer: PeerId,
         iov: &[Span],
     ) -> Result<bool, Refused> {
-        let exported = self.export(peer, iov);
+        let exported = self.net.export(peer, iov);
         exported.inspect_err(|_| self.take_handles_back(peer, iov))
     }
 
     /// A post has failed for which handles of this memory may have been sent.
     #[cold]
     pub(in crate::endpoint) fn take_handles_back(&mut self, peer: PeerId, iov: &[Span]) {
-        if self.peer(peer).flow.limits().is_retiring() {
+        if self.net.peer(peer).flow.limits().is_retiring() {
             self.retire_memory(peer, iov);
         }
     }
@@ -94,13 +58,13 @@ impl<L: RmaLink> Endpoint<L> {
     /// As [`Endpoint::export`], for an answer, if that memory is accessed by handles: frames that find no
     /// room are kept.
     fn export_later(&mut self, peer: PeerId, iov: &[Span]) -> bool {
-        if !self.peer(peer).flow.limits().is_by_handles(Memory::of(iov)) {
+        if !self.net.peer(peer).flow.limits().is_by_handles(Memory::of(iov)) {
             return false;
         }
-        let Some(lacking) = self.link.export_handles(peer, iov) else { return false };
+        let Some(lacking) = self.net.link.export_handles(peer, iov) else { return false };
         for handle in &lacking {
-            self.send_or_queue(peer, &handle_frame(handle));
-            self.link.mark_exported(peer, handle);
+            self.net.send_or_queue(peer, &handle_frame(handle));
+            self.net.link.mark_exported(peer, handle);
         }
         true
     }
@@ -124,19 +88,13 @@ impl<L: RmaLink> Endpoint<L> {
         };
         if !has(&|_| true) {
             // Also what was told of for one that was then refused.
-            return self.link.retire_handles(peer, &[]);
+            return self.net.link.retire_handles(peer, &[]);
         }
         let is_free = |span: &&Span| !has(&|iov| iov.iter().any(|other| span.overlaps(*other)));
         let free: Vec<Span> = iov.iter().filter(is_free).copied().collect();
         if !free.is_empty() {
-            self.link.retire_handles(peer, &free);
+            self.net.link.retire_handles(peer, &free);
         }
-    }
-
-    pub(in crate::endpoint) fn on_handle(&mut self, peer: PeerId, fields: &mut Fields<'_>) -> Handled {
-        let handle: wire::Handle = fields.take()?;
-        self.link.import_handle(peer, &handle);
-        Ok(())
     }
 
     /// Begins to copy, on behalf of the request `name`, what the peer told of under the name of its own.
@@ -147,7 +105,7 @@ impl<L: RmaLink> Endpoint<L> {
         peer: PeerId,
         access: &Direct<'_>,
     ) -> Result<(), NoDirect> {
-        let copy = self.link.start(way, peer, access)?;
+        let copy = self.net.link.start(way, peer, access)?;
         self.queues.add_flight(copy, name);
         Ok(())
     }
@@ -171,12 +129,12 @@ impl<L: RmaLink> Endpoint<L> {
     pub(in crate::endpoint) fn invite(&mut self, segs: &[Seg], mut request: In) -> Option<In> {
         let (peer, want, req) = (request.peer, request.want, request.req);
         let iov = request.iov.clone();
-        if !self.link.on_distinct_devices(peer, segs, &iov) || !self.has_room_for_offers(peer) {
+        if !self.net.link.on_distinct_devices(peer, segs, &iov) || !self.net.has_room_for_offers(peer) {
             return Some(request);
         }
-        let Some(share) = self.link.pieces_open(peer) else { return Some(request) };
+        let Some(share) = self.net.link.pieces_open(peer) else { return Some(request) };
         if !self.export_later(peer, &iov) {
-            self.link.pieces_close(peer, share);
+            self.net.link.pieces_close(peer, share);
             return Some(request);
         }
         request.placed = true;
@@ -190,7 +148,7 @@ impl<L: RmaLink> Endpoint<L> {
             &Pieces { len, piece: len, slot: share.slot.into(), generation: share.generation.into() },
         );
         put_segs(&mut frame, &iov);
-        self.send_or_queue(peer, &frame);
+        self.net.send_or_queue(peer, &frame);
         self.queues.add_invited(name, PATIENCE);
         None
     }
@@ -206,13 +164,13 @@ impl<L: RmaLink> Endpoint<L> {
         let about: Pieces = fields.take()?;
         let segs = &fields.take_segs(n)?;
         let share = PieceCounter { slot: about.slot.get(), generation: about.generation.get() };
-        if self.link.pieces_claim(peer, share, false, 1).is_none() {
+        if self.net.link.pieces_claim(peer, share, false, 1).is_none() {
             // It did not wait, and may have what it wants.
             return Ok(());
         }
         let (name, theirs) = (head.tag.get(), head.data.get());
         if self.is_withdrawn(peer, name) {
-            self.fin(peer, theirs, Status::Discarded, 0);
+            self.net.fin(peer, theirs, Status::Discarded, 0);
             return Ok(());
         }
         self.accept_cts(peer, name, theirs, about.len.get())?;
@@ -220,7 +178,7 @@ impl<L: RmaLink> Endpoint<L> {
             if let Some(Request::Out(out)) = self.requests.get_mut(name) {
                 out.asked = None;
             }
-            self.fin(peer, theirs, Status::Unsupported, 0);
+            self.net.fin(peer, theirs, Status::Unsupported, 0);
         }
         Ok(())
     }
@@ -238,8 +196,8 @@ impl<L: RmaLink> Endpoint<L> {
                 return false;
             };
             let (peer, share) = (*peer, i.share);
-            let is_ours = self.link.pieces_claim(peer, share, true, 1).is_some();
-            self.link.pieces_close(peer, share);
+            let is_ours = self.net.link.pieces_claim(peer, share, true, 1).is_some();
+            self.net.link.pieces_close(peer, share);
             if is_ours {
                 self.take_back_invitation(*name);
                 n += 1;
@@ -270,7 +228,7 @@ impl<L: RmaLink> Endpoint<L> {
             return;
         };
         let (peer, share) = (*peer, i.share);
-        self.link.pieces_close(peer, share);
+        self.net.link.pieces_close(peer, share);
         self.queues.drop_invited(name);
     }
 
@@ -299,7 +257,7 @@ impl<L: RmaLink> Endpoint<L> {
             i.placed |= placed;
             i.bounces = bounces && !placed;
         }
-        self.send_or_queue(peer, &frame);
+        self.net.send_or_queue(peer, &frame);
     }
 
     /// Puts the payload of a request of ours where its taker says, if that can be.
@@ -338,7 +296,7 @@ impl<L: RmaLink> Endpoint<L> {
             Some(Request::In(_)) if !ok => self.send_cts(name, false, false),
             Some(Request::In(_)) => {
                 if let Some(Request::In(i)) = self.requests.remove(name) {
-                    self.meter(i.peer, Side::Theirs, How::Device, i.len);
+                    self.net.meter(i.peer, Side::Theirs, How::Device, i.len);
                     self.fetched(core, i.peer, i.req, Status::Ok, i.len, i.then);
                 }
             }
@@ -348,7 +306,7 @@ impl<L: RmaLink> Endpoint<L> {
             Some(Request::Out(out)) => match out.asked {
                 Some((theirs, want)) if ok => {
                     let peer = out.peer;
-                    self.fin(peer, theirs, Status::Ok, want);
+                    self.net.fin(peer, theirs, Status::Ok, want);
                 }
                 _ => self.queues.add_stream(name),
             },
@@ -356,7 +314,7 @@ impl<L: RmaLink> Endpoint<L> {
             Some(Request::Serve(_)) => {
                 if let Some(Request::Serve(s)) = self.requests.remove(name) {
                     self.was_read(core, s.cntrs);
-                    self.fin(s.peer, s.req, Status::Ok, s.len);
+                    self.net.fin(s.peer, s.req, Status::Ok, s.len);
                 }
             }
             // No device has a part in it.
@@ -378,7 +336,7 @@ impl<L: RmaLink> Endpoint<L> {
     pub(crate) fn cancel_operations(&mut self) {
         self.staging.cancel_all();
         for copy in self.queues.take_flights(None) {
-            self.link.cancel(copy);
+            self.net.link.cancel(copy);
         }
     }
 
@@ -390,7 +348,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         for copy in self.queues.take_flights(Some(name)) {
             self.staging.bounces.taken(copy);
-            self.link.cancel(copy);
+            self.net.link.cancel(copy);
         }
     }
 
@@ -405,11 +363,11 @@ impl<L: RmaLink> Endpoint<L> {
             _ => return,
         };
         if status == Status::Fault {
-            self.warn_of(peer, status);
+            self.net.warn_of(peer, status);
         } else {
-            log::warn!("{}: a device's memory cannot be read", self.link.addr());
+            log::warn!("{}: a device's memory cannot be read", self.net.link.addr());
         }
-        self.fin(peer, theirs, status, 0);
+        self.net.fin(peer, theirs, status, 0);
         if matches!(self.requests.get_mut(name), Some(Request::Serve(_))) {
             self.requests.remove(name);
         }
@@ -429,13 +387,13 @@ impl<L: RmaLink> Endpoint<L> {
         self.end_stream(name);
         self.end_invitation(name);
         if status == Status::Unsupported && self.take_back_invitation(name) {
-            self.peer(peer).hints.note_no_put();
+            self.net.peer(peer).hints.note_no_put();
             return Ok(());
         }
         let Some(Request::In(i)) = self.requests.remove(name) else { return Err(Malformed::Unfit) };
         let (status, len) = match i.failed.unwrap_or(status) {
             Status::Ok => {
-                self.meter(peer, Side::Theirs, How::Device, i.len);
+                self.net.meter(peer, Side::Theirs, How::Device, i.len);
                 (Status::Ok, i.len)
             }
             status @ (Status::Discarded | Status::BadKey) => (status, 0),
@@ -443,29 +401,5 @@ impl<L: RmaLink> Endpoint<L> {
         };
         self.fetched(core, peer, i.req, status, len, i.then);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use zerocopy::IntoBytes;
-
-    use super::*;
-
-    #[test]
-    fn a_handle_is_a_head_and_the_handle() {
-        let handle = wire::Handle {
-            how: 1,
-            zero: [0; 3],
-            fd: 0.into(),
-            id: 1.into(),
-            base: 2.into(),
-            len: 3.into(),
-            device: [0; 16],
-            token: [0; 64],
-        };
-        let frame = handle_frame(&handle);
-        assert_eq!(&frame[Head::LEN..], handle.as_bytes());
-        assert_eq!(Head::of(&frame).and_then(|h| h.op()), Some(WireOp::Handle));
     }
 }

@@ -11,9 +11,9 @@
 
 use wire::{Flags, Head, Op as WireOp, Status};
 
+use crate::core::on_device;
 use crate::core::{Body, Core, Spans};
 use crate::endpoint::Endpoint;
-use crate::endpoint::device::handles::on_device;
 use crate::endpoint::device::staging::{Leaving, Source};
 use crate::endpoint::malformed::{Handled, Malformed};
 use crate::endpoint::parts::header::frame;
@@ -71,7 +71,7 @@ impl<L: RmaLink> Endpoint<L> {
                 return false;
             }
         };
-        self.peer(peer).hints.note_prompt(prompt);
+        self.net.peer(peer).hints.note_prompt(prompt);
         self.let_follow(peer, name)
     }
 
@@ -108,7 +108,7 @@ impl<L: RmaLink> Endpoint<L> {
         let (from, len, asked) = (following.from, following.len, following.asked);
         let bytes = following.transfer.buffer().filter(|_| is_read).map(|b| &b.bytes()[..len]);
         if let (None, None, Some(theirs)) = (bytes, asked, following.asked_late) {
-            self.fin(peer, theirs, Status::Io, 0);
+            self.net.fin(peer, theirs, Status::Io, 0);
         }
         self.send_followers(peer, name, asked, from, bytes);
         true
@@ -125,29 +125,20 @@ impl<L: RmaLink> Endpoint<L> {
         bytes: Option<&[u8]>,
     ) {
         let Some(bytes) = bytes else {
-            log::warn!("{}: a device's memory cannot be read", self.link.addr());
+            log::warn!("{}: a device's memory cannot be read", self.net.link.addr());
             if let Some(Request::Out(out)) = self.requests.get_mut(name) {
                 out.followed = Followed::Lost;
             }
             if let Some(theirs) = asked {
-                self.fin(peer, theirs, Status::Io, 0);
+                self.net.fin(peer, theirs, Status::Io, 0);
             }
             return;
         };
         let Some(theirs) = asked else {
             let head = Head::new(WireOp::Body, Flags::empty(), 0, name, 0);
-            return self.send_or_queue(peer, &frame(&head, bytes));
+            return self.net.send_or_queue(peer, &frame(&head, bytes));
         };
-        self.send_parts(peer, theirs, from, bytes);
-    }
-
-    /// Sends bytes that the peer has asked for, from `from` on.
-    pub(in crate::endpoint) fn send_parts(&mut self, peer: PeerId, theirs: u64, from: usize, bytes: &[u8]) {
-        let most = self.peer(peer).flow.limits().max_frame() - Head::LEN;
-        for (at, part) in (from..).step_by(most).zip(bytes.chunks(most)) {
-            let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, at as u64);
-            self.send_or_queue(peer, &frame(&head, part));
-        }
+        self.net.send_parts(peer, theirs, from, bytes);
     }
 
     /// A peer asks for a message of ours whose bytes follow, have followed it, or never will.
@@ -158,7 +149,7 @@ impl<L: RmaLink> Endpoint<L> {
             return false;
         }
         if followed == Followed::Lost {
-            self.fin(peer, theirs, Status::Io, 0);
+            self.net.fin(peer, theirs, Status::Io, 0);
         } else if let Some(following) = self.staging.following(name) {
             following.asked_late = Some(theirs);
         }
@@ -175,7 +166,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let ep = self.id;
         // With its peer's end the offer ends.
-        if !self.may_keep(core, peer, len) {
+        if !self.net.may_keep(core, peer, len) {
             return Ok(());
         }
         let Some(message) = core.rxs.get_mut(self.bind.rx().at()).and_then(|rx| rx.offered(ep, peer, theirs))
@@ -187,7 +178,7 @@ impl<L: RmaLink> Endpoint<L> {
             return Err(Malformed::Lengths);
         }
         message.body = Body::Held(core.buffers.keep(len, |bytes| {
-            self.link.read(frame, Head::LEN, bytes);
+            self.net.link.read(frame, Head::LEN, bytes);
         }));
         message.ack = Some(theirs);
         let _ = self.weighs_more(core, peer, len);
@@ -209,7 +200,7 @@ impl<L: RmaLink> Endpoint<L> {
         let ok = if on_device(&iov) {
             self.land(Source::Frame(frame, Head::LEN), name, &iov, 0, want)
         } else {
-            self.link.copy_out(frame, Head::LEN, &iov, 0, want) == want
+            self.net.link.copy_out(frame, Head::LEN, &iov, 0, want) == want
         };
         if !ok {
             self.spoil(name);

@@ -9,9 +9,8 @@ use wire::{Flags, Head, Op as WireOp, Status, put};
 
 use crate::core::Core;
 use crate::endpoint::Endpoint;
-use crate::endpoint::device::handles::{handle_frame, put_cts};
 use crate::endpoint::malformed::{Fields, Handled, Malformed, bytes_of, parse_segs};
-use crate::endpoint::parts::header::put_segs;
+use crate::endpoint::parts::header::{handle_frame, put_cts, put_segs};
 use crate::endpoint::parts::request::{Request, Serve};
 use crate::endpoint::post::segments;
 use crate::types::What;
@@ -21,20 +20,20 @@ impl<L: RmaLink> Endpoint<L> {
     /// Answers a read by telling its initiator of the memory. If that cannot be, the request comes back.
     pub(in crate::endpoint) fn lend(&mut self, request: Serve) -> Option<Serve> {
         let (peer, theirs, iov) = (request.peer, request.req, request.iov.clone());
-        let found = segments(&iov).ok().and_then(|_| self.link.export_handles(peer, &iov));
+        let found = segments(&iov).ok().and_then(|_| self.net.link.export_handles(peer, &iov));
         let Some(lacking) = found else {
             self.retire_memory(peer, &iov);
             return Some(request);
         };
         for handle in &lacking {
-            self.send_or_queue(peer, &handle_frame(handle));
-            self.link.mark_exported(peer, handle);
+            self.net.send_or_queue(peer, &handle_frame(handle));
+            self.net.link.mark_exported(peer, handle);
         }
         let name = self.begin_serve(Serve { lent: true, ..request });
         let mut frame = Vec::with_capacity(Head::LEN + size_of_val(&iov[..]));
         put(&mut frame, &Head::new(WireOp::ReadRts, Flags::HANDLES, iov.len() as u16, theirs, name));
         put_segs(&mut frame, &iov);
-        self.send_or_queue(peer, &frame);
+        self.net.send_or_queue(peer, &frame);
         None
     }
 
@@ -49,7 +48,7 @@ impl<L: RmaLink> Endpoint<L> {
         let segs = fields.take_segs(parse_segs(head.aux.get())?)?;
         let (name, theirs) = (head.tag.get(), head.data.get());
         if self.is_past(peer, name) {
-            self.fin(peer, theirs, Status::Discarded, 0);
+            self.net.fin(peer, theirs, Status::Discarded, 0);
             return Ok(());
         }
         let Request::Out(out) = self.named(peer, name)? else { return Err(Malformed::Unfit) };
@@ -78,7 +77,7 @@ impl<L: RmaLink> Endpoint<L> {
         let peer = out.peer;
         let mut frame = Vec::with_capacity(Head::LEN + 8);
         put_cts(&mut frame, Flags::empty(), 0, theirs, name, want);
-        self.send_or_queue(peer, &frame);
+        self.net.send_or_queue(peer, &frame);
     }
 
     /// A read of ours was got, or could not be.
@@ -88,7 +87,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let Some(Request::Out(out)) = self.requests.remove(name) else { return };
         if let Some((theirs, want)) = out.asked {
-            self.fin(out.peer, theirs, Status::Ok, want);
+            self.net.fin(out.peer, theirs, Status::Ok, want);
         }
         self.finish_out(core, &out, None);
     }
@@ -117,7 +116,7 @@ impl<L: RmaLink> Endpoint<L> {
     pub(in crate::endpoint) fn was_got(&mut self, core: &mut Core, name: u64, status: Status) {
         let Some(serve) = self.end_serve(name) else { return };
         if status == Status::Ok {
-            self.meter(serve.peer, Side::Theirs, How::Device, serve.len);
+            self.net.meter(serve.peer, Side::Theirs, How::Device, serve.len);
             self.was_read(core, serve.cntrs);
         }
     }

@@ -15,8 +15,8 @@ use wire::{Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
 
 use crate::core::Core;
+use crate::core::on_device;
 use crate::endpoint::Endpoint;
-use crate::endpoint::device::handles::on_device;
 use crate::endpoint::device::staging::{BUFFER, Landing, Source, TURN, Unread};
 use crate::endpoint::parts::request::{In, MatchedRecv, NO_REQUEST, Request, Then};
 use crate::types::*;
@@ -36,7 +36,7 @@ impl<L: RmaLink> Endpoint<L> {
         want: usize,
         most: usize,
     ) -> Option<Result<(usize, usize), Unread>> {
-        let may_send = !self.peers[peer].flow.has_backlog();
+        let may_send = !self.net.peers[peer].flow.has_backlog();
         let (mut stream, mut n) = self.staging.feed(name, iov, done, want)?;
         while n < TURN {
             let Some(chunk) = stream.chunks.front_mut() else { break };
@@ -50,7 +50,7 @@ impl<L: RmaLink> Endpoint<L> {
             let part = most.min(end - done);
             let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, done as u64);
             let frame = buffer.frame(head.as_bytes(), done - chunk.off, part);
-            match self.link.send(peer, frame, &[], 0, 0) {
+            match self.net.link.send(peer, frame, &[], 0, 0) {
                 Ok(()) | Err(Refused::Kept) => done += part,
                 // The requests of a peer that is gone end when the link reports that.
                 Err(Refused::Busy | Refused::Gone(_)) => break,
@@ -86,11 +86,11 @@ impl<L: RmaLink> Endpoint<L> {
             let Some(mut buffer) = self.staging.receiving.take() else {
                 // Host memory in `dst` is not to be written before what is under way to the device.
                 return self.staging.wait_for_landings(name)
-                    && self.copy_from(source, at, dst, doff + at, len - at) == len - at;
+                    && self.net.copy_from(source, at, dst, doff + at, len - at) == len - at;
             };
             let room = &mut buffer.bytes()[..n];
             match source {
-                Source::Frame(frame, off) if self.link.read(frame, off + at, room) != n => return false,
+                Source::Frame(frame, off) if self.net.link.read(frame, off + at, room) != n => return false,
                 Source::Frame(..) => {}
                 Source::Held(bytes) => room.copy_from_slice(&bytes[at..at + n]),
             }
@@ -117,9 +117,9 @@ impl<L: RmaLink> Endpoint<L> {
     ) {
         let want = len.min(matched.room);
         if want == 0 || !on_device(&matched.iov) {
-            let ok = self.copy_from(source, 0, &matched.iov, 0, want) == want;
+            let ok = self.net.copy_from(source, 0, &matched.iov, 0, want) == want;
             if let Some(req) = ack {
-                self.fin(peer, req, if ok { Status::Ok } else { Status::Io }, len);
+                self.net.fin(peer, req, if ok { Status::Ok } else { Status::Io }, len);
             }
             return self.complete_recv(core, matched, len, (!ok).then_some(Error::Io));
         }
@@ -133,34 +133,6 @@ impl<L: RmaLink> Endpoint<L> {
             self.spoil(name);
         }
         self.all_came(core, name, !ok);
-    }
-
-    /// Copies up to `len` bytes from `at` on to byte `doff` of `dst`, in the call; how many there were.
-    pub(in crate::endpoint) fn copy_from(
-        &self,
-        source: Source<'_>,
-        at: usize,
-        dst: &[Span],
-        doff: usize,
-        len: usize,
-    ) -> usize {
-        match source {
-            Source::Frame(frame, off) => self.link.copy_out(frame, off + at, dst, doff, len),
-            Source::Held(bytes) => hmem::write(dst, doff, &bytes[at..at + len]),
-        }
-    }
-
-    /// Reads up to as many bytes as `buf` holds, from `at` on; how many there were.
-    pub(in crate::endpoint) fn read_from(&self, source: Source<'_>, at: usize, buf: &mut [u8]) -> usize {
-        match source {
-            Source::Frame(frame, off) => self.link.read(frame, off + at, buf),
-            Source::Held(bytes) => {
-                let rest = &bytes[at.min(bytes.len())..];
-                let n = rest.len().min(buf.len());
-                buf[..n].copy_from_slice(&rest[..n]);
-                n
-            }
-        }
     }
 
     /// A peer is gone. Whether this request of its needs nothing of it any more; then it is answered to no
@@ -198,7 +170,7 @@ impl<L: RmaLink> Endpoint<L> {
             busy
         });
         if failed {
-            log::warn!("{}: a device's memory cannot be written", self.link.addr());
+            log::warn!("{}: a device's memory cannot be written", self.net.link.addr());
             self.spoil(name);
         }
         if !self.staging.is_landing(name) || failed {
@@ -231,9 +203,9 @@ impl<L: RmaLink> Endpoint<L> {
                 // What did not fit was never asked for; the matched receive knows the message's length.
                 let status = i.failed.unwrap_or(Status::Ok);
                 let how = if i.bounces { How::Device } else { How::Frames };
-                self.meter(i.peer, Side::Theirs, how, i.len);
+                self.net.meter(i.peer, Side::Theirs, how, i.len);
                 self.fetched(core, i.peer, i.req, status, i.len, i.then);
-                if self.peer(i.peer).gone.is_some() {
+                if self.net.peer(i.peer).gone.is_some() {
                     self.release(i.peer);
                 }
             }

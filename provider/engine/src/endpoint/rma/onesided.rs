@@ -18,8 +18,8 @@ use zerocopy::IntoBytes;
 
 use crate::core::Core;
 use crate::endpoint::Endpoint;
+use crate::endpoint::net::taken;
 use crate::endpoint::parts::request::Done;
-use crate::endpoint::post::taken;
 use crate::proto::{Plan, Tried};
 use crate::types::*;
 use link_api::{Direct, Grant, How, PeerId, Region, RmaLink, Side};
@@ -55,7 +55,7 @@ impl<L: RmaLink> Endpoint<L> {
         done: &Done,
     ) -> Result<(), Tried> {
         let ([seg], len) = (op.remote, total(op.iov)) else { return Err(Tried::ONE_SIDED) };
-        let (memory, version) = self.link.published(peer, seg.key.get()).ok_or(Tried::ONE_SIDED)?;
+        let (memory, version) = self.net.link.published(peer, seg.key.get()).ok_or(Tried::ONE_SIDED)?;
         let there = place(&memory, seg.addr.get(), len as u64, op.write).ok_or(Tried::ONE_SIDED)?;
         let grant = Grant::Region(version);
         let is_done = match plan {
@@ -64,17 +64,17 @@ impl<L: RmaLink> Endpoint<L> {
                 let begun = self.coop_rma(core, peer, op, (there, version), cut, *done);
                 return if begun { Ok(()) } else { Err(Tried::COOPERATIVE) };
             }
-            _ if op.write => self.link.put(peer, &Direct::new(grant, &[there], op.iov, len)).is_ok(),
-            _ => self.link.get(peer, &Direct::new(grant, &[there], op.iov, len)).is_ok(),
+            _ if op.write => self.net.link.put(peer, &Direct::new(grant, &[there], op.iov, len)).is_ok(),
+            _ => self.net.link.get(peer, &Direct::new(grant, &[there], op.iov, len)).is_ok(),
         };
         if !is_done {
             return Err(Tried::ONE_SIDED);
         }
         if plan == Plan::InCall {
-            self.peer(peer).hints.helper().works();
+            self.net.peer(peer).hints.helper().works();
         }
         let how = if plan == Plan::OneSidedFrame { How::Eager } else { How::Direct };
-        self.meter(peer, Side::Ours, how, len);
+        self.net.meter(peer, Side::Ours, how, len);
         self.finish(core, done, len, None);
         Ok(())
     }
@@ -87,17 +87,11 @@ impl<L: RmaLink> Endpoint<L> {
         let head = Head::new(WireOp::Write, Flags::empty(), Aux::rma(1, 0), 0, 0);
         bytes[..Head::LEN].copy_from_slice(head.as_bytes());
         bytes[Head::LEN..].copy_from_slice(seg.as_bytes());
-        let sent = taken(self.link.send(peer, &bytes, op.iov, 0, total(op.iov))).is_ok();
+        let sent = taken(self.net.link.send(peer, &bytes, op.iov, 0, total(op.iov))).is_ok();
         if sent {
-            self.sent_unacked(peer);
+            self.net.sent_unacked(peer);
         }
         sent
-    }
-
-    /// A frame was sent that accesses memory and that is not answered.
-    #[inline]
-    pub(in crate::endpoint) fn sent_unacked(&mut self, peer: PeerId) {
-        self.peer(peer).answers.sent_unacked();
     }
 }
 
