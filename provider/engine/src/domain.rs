@@ -73,7 +73,7 @@ impl<L: RmaLink> Domain<L> {
         let gone = err.gone().is_some();
         match self.eps.get(ep.at()) {
             Some(e) if gone && flags.contains(OpFlags::COMPLETION) && e.bind.tx_cq().is_some() => {
-                e.fail_start(&mut self.core, failed.ctx, failed.what, failed.tag, Tally::PLAIN, err);
+                e.bind.fail_start(&mut self.core, failed.ctx, failed.what, failed.tag, Tally::PLAIN, err);
                 Ok(())
             }
             _ => Err(err),
@@ -216,7 +216,10 @@ impl<L: RmaLink> Domain<L> {
     pub fn arm(&mut self) -> bool {
         let mut quiet = true;
         for (_, ep) in self.eps.iter_mut() {
-            quiet &= !ep.is_waiting_for_room() && !ep.is_inviting() && !ep.has_sent() && ep.net.link.arm();
+            quiet &= !ep.is_waiting_for_room()
+                && !ep.requests.is_inviting()
+                && !ep.requests.has_sent(&mut ep.net.link)
+                && ep.net.link.arm();
         }
         quiet
     }

@@ -162,7 +162,7 @@ impl<L: RmaLink> Domain<L> {
     /// message came there, also one without [`OpFlags::COMPLETION`], if it has [`OpFlags::AS_BOUND`].
     pub fn ep_write_every_receive(&mut self, ep: EpId) {
         if let Some(ep) = self.eps.get_mut(ep.at()) {
-            ep.write_every_receive();
+            ep.bind.write_every_receive();
         }
     }
 
@@ -211,7 +211,7 @@ impl<L: RmaLink> Domain<L> {
     /// does better without a lock on the domain.
     pub fn ep_part(&mut self, id: EpId) -> Result<L, Error> {
         let Some(ep) = self.eps.get_mut(id.at()) else { return Err(Error::NotFound) };
-        ep.cancel_operations();
+        ep.requests.cancel_operations(&mut ep.net.link);
         if let Err(InUse) = ep.net.link.close() {
             // Peers that are closed likewise may wait for those.
             self.eps.iter_mut().filter(|(at, _)| *at != id.0).for_each(|(_, ep)| {
@@ -256,13 +256,15 @@ impl<L: RmaLink> Domain<L> {
     /// Of a domain in which a call has panicked, and which may be in any state: takes the next endpoint out.
     /// What was under way is forgotten without a completion.
     pub fn ep_abandon(&mut self) -> Option<Abandoned<L>> {
-        self.eps.take_any().map(|ep| Abandoned { ops: ep.ops_in_flight().collect(), link: ep.net.link })
+        self.eps
+            .take_any()
+            .map(|ep| Abandoned { ops: ep.requests.ops_in_flight().collect(), link: ep.net.link })
     }
 
     /// How many operations an endpoint has under way, its own and those of peers. Zero once all
     /// have completed.
     pub fn ep_under_way(&self, ep: EpId) -> usize {
-        self.eps.get(ep.at()).map_or(0, Endpoint::under_way)
+        self.eps.get(ep.at()).map_or(0, |ep| ep.requests.under_way())
     }
 
     /// Peers that an endpoint has room to keep something of: as many as there were at a time.

@@ -312,7 +312,7 @@ impl<L: RmaLink> Domain<L> {
         let has_queue = |ep: &EpId| self.eps.get(ep.at()).is_some_and(|ep| ep.bind.rx_cq().is_some());
         let to = from.filter(|ep| by.is_none() && has_queue(ep)).or(telling);
         let Some(ep) = to.and_then(|ep| self.eps.get_mut(ep.at())) else { return Err(Error::NotFound) };
-        if ep.writes(flags) || entry.err.is_some() {
+        if ep.bind.reports(flags) || entry.err.is_some() {
             let cq = ep.bind.rx_cq();
             self.core.complete(cq, entry);
         }
@@ -366,7 +366,7 @@ impl<L: RmaLink> Domain<L> {
             olen: 0,
         };
         ep.discard(&mut self.core, message);
-        if ep.writes(flags) {
+        if ep.bind.reports(flags) {
             let cq = ep.bind.rx_cq();
             self.core.complete(cq, entry);
         }
@@ -416,7 +416,7 @@ impl<L: RmaLink> Domain<L> {
         let ep = self.telling(rx, by).and_then(|ep| self.eps.get_mut(ep.at()));
         if let Some(ep) = ep {
             ep.net.link.awaits(None);
-            ep.fail_recv(&mut self.core, recv, Error::Cancelled);
+            ep.bind.fail_recv(&mut self.core, recv, Error::Cancelled);
         }
         Ok(())
     }

@@ -32,7 +32,7 @@ impl<L: RmaLink> Endpoint<L> {
         self.net.peer(frame.from).has_sent(frame.len);
         let place = if self.net.metered.is_on() { None } else { self.place_begun(core, &frame) };
         let Some(Place { name, off, doff, len }) = place else { return self.net.link.leave(frame) };
-        let Some(Request::In(request)) = self.requests.get_mut(name) else {
+        let Some(Request::In(request)) = self.requests.pool.get_mut(name) else {
             return self.net.link.leave(frame);
         };
         let iov = request.iov.clone();
@@ -40,7 +40,7 @@ impl<L: RmaLink> Endpoint<L> {
             Landing::Over(ok) => self.landed(core, name, ok),
             Landing::InFlight(op) => {
                 request.lands = true;
-                self.queues.add_flight(op, name);
+                self.requests.queues.add_flight(op, name);
             }
         }
     }
@@ -68,21 +68,24 @@ impl<L: RmaLink> Endpoint<L> {
         if on_device(&matcher.found_posted(at)?.iov) {
             return None;
         }
-        let matched = self.matched(core, &meta)?;
+        let matched = self.bind.matched(core, &meta)?;
         let (iov, want) = (matched.iov.clone(), len.min(matched.room));
         let mut request = In::new(meta.peer, iov, len, want, ack.unwrap_or(NO_REQUEST), Then::Recv(matched));
         request.got = want;
-        let name = self.requests.insert(Request::In(request));
+        let name = self.requests.pool.insert(Request::In(request));
         Some(Place { name, off, doff: 0, len: want })
     }
 
     fn place_data(&mut self, frame: &Frame, head: &Head) -> Option<Place> {
         let name = head.tag.get();
         let (len, doff) = (frame.len - Head::LEN, usize::try_from(head.data.get()).ok()?);
-        if self.requests.len() > FEW || self.is_in_flight(name) || self.is_past(frame.from, name) {
+        if self.requests.pool.len() > FEW
+            || self.requests.is_in_flight(name)
+            || self.requests.is_past(&self.net.link, frame.from, name)
+        {
             return None;
         }
-        let Some(Request::In(i)) = self.requests.get_mut(name) else { return None };
+        let Some(Request::In(i)) = self.requests.pool.get_mut(name) else { return None };
         let is_next = i.peer == frame.from && doff == i.got && len <= i.want - i.got && len > 0;
         if !is_next || i.coop.is_some() || i.failed.is_some() || on_device(&i.iov) {
             return None;
@@ -94,14 +97,14 @@ impl<L: RmaLink> Endpoint<L> {
     /// The payload of a frame is where it belongs, or a part of it never will be.
     fn landed(&mut self, core: &mut Core, name: u64, ok: bool) {
         if !ok {
-            self.spoil(name);
+            self.requests.spoil(name);
         }
         self.all_came(core, name, !ok);
     }
 
     /// Whether this operation in flight was such a frame, which is over now.
     pub(super) fn landing_done(&mut self, core: &mut Core, name: u64, ok: bool) -> bool {
-        let Some(Request::In(i)) = self.requests.get_mut(name) else { return false };
+        let Some(Request::In(i)) = self.requests.pool.get_mut(name) else { return false };
         if !std::mem::take(&mut i.lands) {
             return false;
         }

@@ -117,7 +117,7 @@ impl<L: RmaLink> Endpoint<L> {
     ) -> Result<(), Error> {
         let bytes = copied(op.iov)?;
         let name = self.offer(Out::new(peer, Spans::NONE, bytes.len(), done_as), op, flags)?;
-        self.injected.keep(name, bytes);
+        self.requests.injected.keep(name, bytes);
         Ok(())
     }
 
@@ -134,7 +134,7 @@ impl<L: RmaLink> Endpoint<L> {
         self.launch(out, header, &[], 0)?;
         // The target holds what comes behind it.
         self.net.peer(peer).hints.note_frames();
-        self.injected.keep(name, bytes);
+        self.requests.injected.keep(name, bytes);
         Ok(())
     }
 
@@ -177,10 +177,10 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Sends the bytes of such a message, if that is what was asked for. `None`: it is not.
     pub(super) fn give_kept(&mut self, peer: PeerId, name: u64, theirs: u64, want: u64) -> Option<()> {
-        let kept = self.injected.kept(name)?;
-        let ours = matches!(self.requests.get_mut(name), Some(Request::Out(out)) if out.peer == peer);
+        let kept = self.requests.injected.kept(name)?;
+        let ours = matches!(self.requests.pool.get_mut(name), Some(Request::Out(out)) if out.peer == peer);
         (ours && want <= kept.len() as u64).then_some(())?;
-        let kept = self.injected.take_kept(name)?;
+        let kept = self.requests.injected.take_kept(name)?;
         self.net.send_parts(peer, theirs, 0, &kept[..want as usize]);
         Some(())
     }
@@ -192,7 +192,7 @@ impl<L: RmaLink> Endpoint<L> {
             return Err(Malformed::Status);
         }
         let what = What::WRITE | if head.data.get() == 1 { What::ATOMIC } else { What::RMA };
-        self.fail_start(core, Ctx(0), what, 0, Tally::PLAIN, err);
+        self.bind.fail_start(core, Ctx(0), what, 0, Tally::PLAIN, err);
         Ok(())
     }
 
@@ -200,8 +200,8 @@ impl<L: RmaLink> Endpoint<L> {
     #[cold]
     pub(super) fn count_requests(&mut self, core: &Core) {
         let mut of = vec![0usize; self.net.peers.len()];
-        for name in self.requests.names(|_| true) {
-            match self.requests.get_mut(name) {
+        for name in self.requests.pool.names(|_| true) {
+            match self.requests.pool.get_mut(name) {
                 Some(Request::In(In { peer, .. }) | Request::Serve(Serve { peer, .. })) => {
                     of[peer.0 as usize] += 1
                 }
@@ -214,7 +214,7 @@ impl<L: RmaLink> Endpoint<L> {
         for (peer, _) in (0..).map(PeerId).zip(of).filter(|(_, n)| *n > most.min(MANY_OF_ONE)) {
             self.net.cut_off(peer, "requests");
         }
-        self.net.quota.counted(self.requests.len());
+        self.net.quota.counted(self.requests.pool.len());
     }
 }
 

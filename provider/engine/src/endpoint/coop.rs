@@ -44,8 +44,8 @@ impl<L: RmaLink> Endpoint<L> {
     /// Copies pieces of the cooperative copies under way.
     pub(super) fn coop_progress(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
-        for _ in 0..self.queues.coop().len() {
-            let Some(name) = self.queues.next_coop() else { break };
+        for _ in 0..self.requests.queues.coop().len() {
+            let Some(name) = self.requests.queues.next_coop() else { break };
             let taken = self.coop_step(core, name);
             n += taken;
             self.adapt.note_pieces(taken);
@@ -59,7 +59,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// Begins with what is the other side's, unless much was done in this progress call: then the next one
     /// does.
     fn coop_join(&mut self, core: &mut Core, name: u64) {
-        self.queues.add_coop(name);
+        self.requests.queues.add_coop(name);
         if self.adapt.has_time_to_copy() {
             let taken = self.coop_step(core, name);
             self.adapt.note_pieces(taken);
@@ -68,12 +68,12 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Copies pieces until there are none, or enough for one go.
     fn coop_step(&mut self, core: &mut Core, name: u64) -> usize {
-        let (peer, iov, coop) = match self.requests.get_mut(name) {
+        let (peer, iov, coop) = match self.requests.pool.get_mut(name) {
             Some(Request::In(In { peer, iov, coop: Some(coop), .. })) => (*peer, &*iov, coop),
             Some(Request::Out(Out { peer, iov, coop: Some(coop), .. })) => (*peer, &*iov, coop),
             Some(Request::CoopHelp(CoopHelp { peer, iov, coop, .. })) => (*peer, &*iov, coop),
             _ => {
-                self.queues.drop_coop(name);
+                self.requests.queues.drop_coop(name);
                 return 0;
             }
         };
@@ -87,7 +87,7 @@ impl<L: RmaLink> Endpoint<L> {
         });
         let n = usize::from(copy.mine() - before);
         if over {
-            self.queues.drop_coop(name);
+            self.requests.queues.drop_coop(name);
             if owner { self.coop_end(core, name) } else { self.coop_report(name) }
         }
         n
@@ -95,7 +95,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// The owner has no more pieces to take: done, unless the other side still has.
     fn coop_end(&mut self, core: &mut Core, name: u64) {
-        let (peer, iov, coop) = match self.requests.get_mut(name) {
+        let (peer, iov, coop) = match self.requests.pool.get_mut(name) {
             Some(Request::In(In { peer, iov, coop: Some(coop), .. })) => (*peer, &*iov, coop),
             Some(Request::Out(Out { peer, iov, coop: Some(coop), .. })) => (*peer, &*iov, coop),
             _ => return,
@@ -132,7 +132,7 @@ impl<L: RmaLink> Endpoint<L> {
         if status == Status::Io && by_frames && self.coop_restart_in_frames(name) {
             return;
         }
-        match self.requests.remove(name) {
+        match self.requests.pool.remove(name) {
             Some(Request::In(i)) => {
                 let status = i.failed.unwrap_or(status);
                 let len = if status == Status::Ok { i.len } else { 0 };
@@ -152,7 +152,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// Memory that cannot be accessed directly: all of it again, in frames. `false`: it cannot be.
     #[cold]
     fn coop_restart_in_frames(&mut self, name: u64) -> bool {
-        match self.requests.get_mut(name) {
+        match self.requests.pool.get_mut(name) {
             Some(Request::In(i)) if i.failed.is_none() => {
                 i.coop = None;
                 self.send_cts(name, true, false);
@@ -179,12 +179,12 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// The other side has taken its last piece: says so, if it took any.
     pub(super) fn coop_report(&mut self, name: u64) {
-        let (peer, coop) = match self.requests.get_mut(name) {
+        let (peer, coop) = match self.requests.pool.get_mut(name) {
             Some(Request::Out(Out { peer, coop, helped, .. })) => {
                 *helped = coop.is_some();
                 (*peer, coop.take())
             }
-            Some(Request::CoopHelp(_)) => match self.requests.remove(name) {
+            Some(Request::CoopHelp(_)) => match self.requests.pool.remove(name) {
                 Some(Request::CoopHelp(CoopHelp { peer, coop, .. })) => (peer, Some(coop)),
                 _ => return,
             },

@@ -39,7 +39,7 @@ impl<L: RmaLink> Endpoint<L> {
         let named = |r: &RecvOp| r.pattern.src == src;
         let failed = [true, false].map(|tagged| rx.matcher(tagged).unpost_all(named));
         for recv in failed.into_iter().flatten() {
-            self.fail_recv(core, recv, why.into());
+            self.bind.fail_recv(core, recv, why.into());
         }
     }
 
@@ -65,7 +65,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// Whether the peer is waited for.
     #[inline(always)]
     pub(super) fn awaits(&mut self, peer: Option<PeerId>) -> bool {
-        let peer = if self.requests.len() == 0 { peer } else { None };
+        let peer = if self.requests.pool.len() == 0 { peer } else { None };
         self.net.link.awaits(peer);
         peer.is_some()
     }

@@ -6,7 +6,7 @@ use super::Endpoint;
 use crate::core::{Body, Bound, Core, Message, Reached, RecvOp, Segs, unmoved};
 use crate::endpoint::device::staging::Source;
 use crate::endpoint::malformed::{Fields, Handled, Malformed, bytes_of, parse_head, parse_rma, parse_segs};
-use crate::endpoint::parts::request::{MatchedRecv, Meta, Out, Request, Then};
+use crate::endpoint::parts::request::{Meta, Out, Request, Then};
 use crate::proto::{Reach, When};
 use crate::types::*;
 use link_api::{Frame, PeerId, RmaLink};
@@ -120,24 +120,6 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// The buffer of the oldest receive a message fits.
-    pub(super) fn matched(&mut self, core: &mut Core, meta: &Meta) -> Option<MatchedRecv> {
-        let matcher = core.rxs.get_mut(self.bind.rx().at())?.matcher(meta.tagged);
-        let at = matcher.find_posted(meta.src, meta.tag)?;
-        // Taken out while the buffer is looked at; a multi-receive buffer with room left stays.
-        let is_multi = matcher.found_posted(at)?.multi.is_some();
-        if !is_multi {
-            let recv = matcher.unpost(at)?;
-            return Some(self.matched_recv(core, &recv, meta).0);
-        }
-        let recv = matcher.found_posted(at)?.clone();
-        let (matched, spent) = self.matched_recv(core, &recv, meta);
-        if spent {
-            core.rxs.get_mut(self.bind.rx().at())?.matcher(meta.tagged).unpost(at);
-        }
-        Some(matched)
-    }
-
     fn on_eager(&mut self, core: &mut Core, frame: &Frame, head: &Head, flags: Flags) -> Handled {
         let mut off = Head::LEN;
         let mut ack = None;
@@ -151,7 +133,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let len = frame.len - off;
         let meta = self.net.meta(frame.from, head, flags, len);
-        if let Some(matched) = self.matched(core, &meta) {
+        if let Some(matched) = self.bind.matched(core, &meta) {
             self.deliver(core, meta.peer, ack, matched, len, Source::Frame(frame, off));
             return Ok(());
         }
@@ -180,7 +162,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let meta = self.net.meta(peer, head, flags, len);
         let req = offer.req.get();
-        match self.matched(core, &meta) {
+        match self.bind.matched(core, &meta) {
             Some(matched) => self.fetch(core, peer, req, &segs, direct, len, matched, When::empty()),
             None => {
                 let segs = Segs::new(&segs);
@@ -194,7 +176,8 @@ impl<L: RmaLink> Endpoint<L> {
     pub(crate) fn accept(&mut self, core: &mut Core, message: Message, recv: &RecvOp) -> bool {
         self.take_unexpected(core, &message);
         let Message { peer, src, tagged, tag, data, len, ack, body, .. } = message;
-        let (matched, spent) = self.matched_recv(core, recv, &Meta { peer, src, tagged, tag, data, len });
+        let (matched, spent) =
+            self.bind.matched_recv(core, recv, &Meta { peer, src, tagged, tag, data, len });
         match body {
             Body::Held(held) => {
                 self.deliver(core, peer, ack, matched, len, Source::Held(held.bytes(len)));
@@ -206,7 +189,7 @@ impl<L: RmaLink> Endpoint<L> {
                 let when = if self.net.link.is_armed() { When::empty() } else { When::IN_POST };
                 self.fetch(core, peer, req, segs.all(), direct, len, matched, when);
             }
-            Body::Withdrawn => self.complete_recv(core, matched, 0, Some(Error::Cancelled)),
+            Body::Withdrawn => self.bind.complete_recv(core, matched, 0, Some(Error::Cancelled)),
         }
         spent
     }
@@ -228,21 +211,21 @@ impl<L: RmaLink> Endpoint<L> {
 
     fn on_fin(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
         let name = head.tag.get();
-        match self.requests.get_mut(name) {
+        match self.requests.pool.get_mut(name) {
             Some(&mut Request::Out(Out { whole: true, peer: to, seq, len, done_as, .. }))
                 if to == peer && !self.net.metered.is_on() =>
             {
-                self.requests.end(name);
+                self.requests.pool.end(name);
                 let err = crate::core::failure(Status::from_u16(head.aux.get()));
                 self.finish_posted(core, (peer, seq, false), &done_as, len, err);
                 return Ok(());
             }
             _ => {}
         }
-        if self.is_past(peer, name) || self.forget_withdrawn(peer, name) {
+        if self.requests.is_past(&self.net.link, peer, name) || self.requests.forget_withdrawn(peer, name) {
             return Ok(());
         }
-        match self.named(peer, name)? {
+        match self.requests.named(peer, name)? {
             // What this side shares is done when this side says so.
             Request::Out(out) if out.coop.as_ref().is_none_or(|p| !p.is_owner()) => {}
             Request::In(_) => return self.on_fin_in(core, peer, head),
@@ -252,12 +235,12 @@ impl<L: RmaLink> Endpoint<L> {
             }
             _ => return Err(Malformed::Unfit),
         }
-        self.cancel_operation(name);
-        let Some(Request::Out(out)) = self.requests.remove(name) else { return Err(Malformed::Unfit) };
-        self.end_stream(name);
-        self.queues.drop_coop(name);
-        if self.injected.has_kept() {
-            self.injected.take_kept(name);
+        self.requests.cancel_operation(&mut self.net.link, name);
+        let Some(Request::Out(out)) = self.requests.pool.remove(name) else { return Err(Malformed::Unfit) };
+        self.requests.end_stream(name);
+        self.requests.queues.drop_coop(name);
+        if self.requests.injected.has_kept() {
+            self.requests.injected.take_kept(name);
         }
         let mut err = crate::core::failure(Status::from_u16(head.aux.get()));
         if out.large && out.asked.is_none() && err.is_none() {
@@ -342,16 +325,6 @@ impl<L: RmaLink> Endpoint<L> {
                 olen: 0,
             };
             core.complete(self.bind.rx_cq(), entry);
-        }
-    }
-
-    /// A peer has read memory here, or changed it and been told what was there.
-    pub(super) fn was_read(&self, core: &mut Core, cntrs: Bound) {
-        core.count(self.bind.cntrs().remote_read, false);
-        for cntr in cntrs {
-            if Some(cntr) != self.bind.cntrs().remote_read {
-                core.count(Some(cntr), false);
-            }
         }
     }
 

@@ -57,7 +57,7 @@ impl<L: RmaLink> Endpoint<L> {
                 || self.net.take_long(frame.from, frame.len, frame.slot, span.apart())
             {
                 core.rest = rest;
-                self.received_plain(core, op, sight, span.addr(), len);
+                self.bind.received_plain(core, op, sight, span.addr(), len);
                 return true;
             }
         }

@@ -4,10 +4,9 @@ use arrayvec::ArrayVec;
 use wire::{Aux, Flags, Head, MAX_SEGS, Op as WireOp, RmaSeg, Seg, take, take_many};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use crate::endpoint::Endpoint;
 use crate::endpoint::parts::request::Request;
 use crate::pool::Pool;
-use link_api::{PeerId, RmaLink};
+use link_api::PeerId;
 
 /// Why a handler refuses a frame. A frame that is refused has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,13 +116,6 @@ pub(super) fn request_of(
 ) -> Result<&mut Request, Malformed> {
     let request = requests.get_mut(name).ok_or(Malformed::NoRequest)?;
     if request.peer() == peer { Ok(request) } else { Err(Malformed::OtherPeer) }
-}
-
-impl<L: RmaLink> Endpoint<L> {
-    /// The operation with this peer that a frame names.
-    pub(super) fn named(&mut self, peer: PeerId, name: u64) -> Result<&mut Request, Malformed> {
-        request_of(&mut self.requests, peer, name)
-    }
 }
 
 pub(super) fn describe(head: Option<[u8; Head::LEN]>, len: usize, why: Malformed) -> String {

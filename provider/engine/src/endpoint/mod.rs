@@ -18,6 +18,7 @@ mod peers;
 mod plain;
 mod post;
 mod progress;
+mod requests;
 mod revoke;
 mod rma;
 mod transfer;
@@ -25,27 +26,20 @@ mod unsent;
 
 use crate::config::{Cntrs, MrId};
 use crate::core::Core;
-use crate::pool::Pool;
 use crate::types::*;
 pub use device::staging::Leaving;
-use device::staging::Staging;
 use link_api::{Budget, RmaLink};
 use net::Net;
 use parts::adapt::Adapt;
 use parts::bind::Bind;
-use parts::injected::Injected;
-use parts::queues::Queues;
-use parts::request::Request;
+use requests::Requests;
 
 #[derive(Debug)]
 pub(crate) struct Endpoint<L> {
     pub(crate) id: EpId,
     pub(crate) net: Net<L>,
     pub(crate) bind: Bind,
-    requests: Pool<Request>,
-    queues: Queues,
-    injected: Injected,
-    staging: Staging,
+    pub(crate) requests: Requests,
     adapt: Adapt,
 }
 
@@ -64,28 +58,9 @@ impl<L: RmaLink> Endpoint<L> {
             id: EpId(u32::MAX),
             net: Net::new(link, budget),
             bind: Bind::new(av, rx, tx_cq, rx_cq, cntrs),
-            requests: Pool::with_capacity(64),
-            queues: Queues::default(),
-            injected: Injected::default(),
-            staging: Staging::new(),
+            requests: Requests::new(),
             adapt: Adapt::default(),
         }
-    }
-
-    /// Requests that are not done.
-    pub(crate) fn under_way(&self) -> usize {
-        self.requests.len() + self.queues.unsent().len()
-    }
-
-    /// Receives of a shared context that leave it to the endpoint are written to its queue.
-    pub(crate) fn write_every_receive(&mut self) {
-        self.bind.write_every_receive();
-    }
-
-    /// Whether the success of a receive is written to the queue.
-    #[inline(always)]
-    pub(crate) fn writes(&self, receive: OpFlags) -> bool {
-        receive.intersects(self.bind.writes())
     }
 
     /// Lets peers see a registration, if it is plain memory under a key of its own.

@@ -66,16 +66,16 @@ impl<L: RmaLink> Endpoint<L> {
         self.net.peers.drop_work_of(peer);
         self.net.unhurried.set_in_order(self.net.peers.has_in_order());
         self.end_unsent(core, peer, err);
-        let mut mine = self.requests.names(|r| r.peer() == peer);
-        mine.retain(|name| !self.outlives_peer(*name));
-        self.queues.drop_requests(&mine);
+        let mut mine = self.requests.pool.names(|r| r.peer() == peer);
+        mine.retain(|name| !self.requests.outlives_peer(*name));
+        self.requests.queues.drop_requests(&mine);
         for name in mine {
-            self.cancel_operation(name);
-            self.injected.take_kept(name);
-            match self.requests.remove(name) {
+            self.requests.cancel_operation(&mut self.net.link, name);
+            self.requests.injected.take_kept(name);
+            match self.requests.pool.remove(name) {
                 Some(Request::Out(out)) => self.finish_out(core, &out, Some(err)),
                 Some(Request::In(In { then: Then::Recv(matched), .. })) => {
-                    self.complete_recv(core, matched, 0, Some(err))
+                    self.bind.complete_recv(core, matched, 0, Some(err))
                 }
                 _ => {}
             }
@@ -107,9 +107,9 @@ impl<L: RmaLink> Endpoint<L> {
         if needed || state.flow.has_backlog() || self.net.link.is_connected(peer) {
             return;
         }
-        if !self.requests.any(|r| r.peer() == peer) {
+        if !self.requests.pool.any(|r| r.peer() == peer) {
             self.net.peers.drop_backlog_of(peer);
-            self.queues.retain_revoked(|_, p| p != peer);
+            self.requests.queues.retain_revoked(|_, p| p != peer);
             self.net.link.forget(peer);
             let path = self.net.link.path(peer);
             *self.net.peer(peer) = Peer::new(&path, self.net.metered.is_on());

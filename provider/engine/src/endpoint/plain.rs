@@ -153,12 +153,6 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// Whether receives are posted.
-    pub(super) fn has_receives(&self, core: &Core) -> bool {
-        let rx = core.rxs.get(self.bind.rx().at());
-        rx.is_some_and(|rx| !rx.nothing_posted())
-    }
-
     /// Keeps a message that no receive is for, or, if it is none, hears an answer; and goes on with what the
     /// same peer has sent, up to a message that a receive is for, which is told of in the queue, or to
     /// anything of another sort.
@@ -260,7 +254,7 @@ impl<L: RmaLink> Endpoint<L> {
         if !self.has_chores() {
             core.rest = rest;
         }
-        self.received_plain(core, op, (src, tag, data), span.addr(), len);
+        self.bind.received_plain(core, op, (src, tag, data), span.addr(), len);
         true
     }
 
@@ -268,36 +262,6 @@ impl<L: RmaLink> Endpoint<L> {
     fn take_in(&mut self, core: &mut Core, frame: Frame) {
         self.incoming(core, &frame);
         self.net.link.release(frame);
-    }
-
-    /// Tells of a message that has gone to a receive of one buffer as it was posted.
-    #[inline(always)]
-    pub(super) fn received_plain(
-        &mut self,
-        core: &mut Core,
-        op: &Recv<'_>,
-        (src, tag, data): (FiAddr, u64, Option<u64>),
-        buf: u64,
-        len: usize,
-    ) {
-        core.count(self.bind.cntrs().recv, false);
-        if self.writes(op.flags) {
-            let kind = if op.pattern.tag.is_some() { What::TAGGED } else { What::MSG };
-            let more = if data.is_some() { What::REMOTE_CQ_DATA } else { What::empty() };
-            let (ctx, what, data) = (op.ctx, What::RECV | kind | more, data.unwrap_or(0));
-            let (err, olen) = (None, 0);
-            core.complete_with(self.bind.rx_cq(), || Completion {
-                ctx,
-                what,
-                len,
-                buf,
-                data,
-                tag,
-                src,
-                err,
-                olen,
-            });
-        }
     }
 
     /// Receives a message, if it takes no more than to copy it and to tell of it in `cq`.

@@ -166,11 +166,11 @@ impl<L: RmaLink> Endpoint<L> {
         self.net.link.awaits(None);
         let state = self.net.peer(peer);
         out.seq = state.answers.next_seq();
-        let name = self.requests.insert(Request::Out(out));
+        let name = self.requests.pool.insert(Request::Out(out));
         let mut header = Header::new();
         head(name, &mut header);
         if let Err(why) = taken(self.net.link.send(peer, &header, body, 0, len)) {
-            self.requests.remove(name);
+            self.requests.pool.remove(name);
             return Err(why.into());
         }
         let state = self.net.peer(peer);
@@ -217,7 +217,7 @@ impl<L: RmaLink> Endpoint<L> {
         let report = op.flags.contains(OpFlags::COMPLETION);
         let done_as = Done { ctx: op.ctx, what, report, tag, data, tally };
         let mut when = self.when(peer, op.flags, len);
-        when.set(When::BOTH_WAYS, self.has_receives(core));
+        when.set(When::BOTH_WAYS, self.bind.has_receives(core));
         let state = self.net.peer(peer);
         when.set(When::IN_A_ROW, when.contains(When::IN_A_ROW) | state.hints.is_unanswered());
         let is_large = len > state.flow.limits().eager;
@@ -301,7 +301,7 @@ impl<L: RmaLink> Endpoint<L> {
         self.net.meter(peer, Side::Ours, How::Eager, len);
         match sent {
             Err(Refused::Kept) => self.finish_later(peer, len, done_as),
-            _ => self.finish(core, &done_as, len, None),
+            _ => self.bind.finish(core, &done_as, len, None),
         }
         Ok(())
     }

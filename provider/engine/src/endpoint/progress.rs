@@ -18,7 +18,7 @@ impl<L: RmaLink> Endpoint<L> {
         self.adapt.note_progress();
         let standing = |core: &Core| enough.map_or(0, |(cq, _)| core.standing(cq));
         let most = enough.map_or(usize::MAX, |(_, most)| most);
-        while n < BUDGET && !self.staging.is_full() {
+        while n < BUDGET && !self.requests.staging.is_full() {
             let mut frame = match self.net.link.poll() {
                 None => break,
                 Some(Event::Frame(frame)) => frame,
@@ -56,14 +56,14 @@ impl<L: RmaLink> Endpoint<L> {
                 if self.net.metered.is_on() {
                     self.net.metered.frame(&self.net.link, &frame);
                 }
-                let receives = self.has_receives(core);
+                let receives = self.bind.has_receives(core);
                 self.incoming(core, &frame);
                 self.net.link.release(frame);
                 n += 1 + self.go_on_with(core, from);
                 // Behind the message of the last receive that was posted, the next ones are as well off in
                 // the ring.
-                let satisfied = receives && standing(core) > 0 && !self.has_receives(core);
-                if satisfied || n >= BUDGET || standing(core) >= most || self.staging.is_full() {
+                let satisfied = receives && standing(core) > 0 && !self.bind.has_receives(core);
+                if satisfied || n >= BUDGET || standing(core) >= most || self.requests.staging.is_full() {
                     break;
                 }
                 match self.net.link.poll_frame_from(from) {
@@ -83,7 +83,7 @@ impl<L: RmaLink> Endpoint<L> {
     #[inline(always)]
     pub(super) fn has_chores(&self) -> bool {
         // One question, since it is asked all the time.
-        (self.queues.any() | self.net.peers.backlogs() | self.net.unhurried.any()) != 0
+        (self.requests.queues.any() | self.net.peers.backlogs() | self.net.unhurried.any()) != 0
     }
 
     /// Sends on what waits, and the like.
@@ -93,28 +93,28 @@ impl<L: RmaLink> Endpoint<L> {
         if self.net.peers.has_backlog() {
             n += self.catch_up(core);
         }
-        if self.queues.has_streams() {
+        if self.requests.queues.has_streams() {
             n += self.stream(core);
         }
-        if self.queues.has_unbegun() {
+        if self.requests.queues.has_unbegun() {
             n += self.fetch_unbegun(core);
         }
-        if self.queues.has_coop() {
+        if self.requests.queues.has_coop() {
             n += self.coop_progress(core);
         }
-        if self.queues.has_invited() {
+        if self.requests.queues.has_invited() {
             n += self.check_invitations();
         }
         if self.may_resume(core) {
             self.net.resume_peers();
         }
-        if self.net.quota.is_time_to_count(self.requests.len()) {
+        if self.net.quota.is_time_to_count(self.requests.pool.len()) {
             self.count_requests(core);
         }
-        if self.queues.has_revoked() {
-            self.renew();
+        if self.requests.queues.has_revoked() {
+            self.requests.renew(&mut self.net.link);
         }
-        if self.queues.has_unsent() {
+        if self.requests.queues.has_unsent() {
             n += self.finish_sent(core);
         }
         n + self.go_on_in_order(core)
@@ -123,13 +123,13 @@ impl<L: RmaLink> Endpoint<L> {
     /// Whether there is more to do than to wait for peers: frames that found no room, messages to take in,
     /// pieces to copy.
     pub(crate) fn is_waiting_for_room(&self) -> bool {
-        self.net.peers.has_backlog() || self.queues.has_work()
+        self.net.peers.has_backlog() || self.requests.queues.has_work()
     }
 
     /// Whether the link is armed, and nothing is left to do that the link does not wake for.
     pub(crate) fn is_armed(&self, core: &Core) -> bool {
         !self.is_waiting_for_room()
-            && !self.is_inviting()
+            && !self.requests.is_inviting()
             && !self.may_resume(core)
             && self.net.link.is_armed()
     }

@@ -40,9 +40,9 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Gets the bytes of the first message that was left to progress.
     pub(super) fn fetch_unbegun(&mut self, core: &mut Core) -> usize {
-        let Some(Unbegun { name, segs, direct }) = self.queues.next_unbegun() else { return 0 };
+        let Some(Unbegun { name, segs, direct }) = self.requests.queues.next_unbegun() else { return 0 };
         // It may have failed since.
-        let Some(Request::In(In { peer, iov, len, req, then, .. })) = self.requests.remove(name) else {
+        let Some(Request::In(In { peer, iov, len, req, then, .. })) = self.requests.pool.remove(name) else {
             return 0;
         };
         self.fetch_into(core, peer, req, segs.all(), direct, iov, len, then, When::empty());
@@ -109,8 +109,8 @@ impl<L: RmaLink> Endpoint<L> {
                 }
                 Plan::InProgress => {
                     let request = In::new(peer, iov, len, want, req, then);
-                    let name = self.requests.insert(Request::In(request));
-                    return self.queues.add_unbegun(Unbegun { name, segs: Segs::new(segs), direct });
+                    let name = self.requests.pool.insert(Request::In(request));
+                    return self.requests.queues.add_unbegun(Unbegun { name, segs: Segs::new(segs), direct });
                 }
                 Plan::Invite => match self.invite(segs, In::new(peer, iov.clone(), len, want, req, then)) {
                     None => return,
@@ -135,7 +135,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// Begins to take bytes in that come later.
     pub(super) fn begin_in(&mut self, request: In) -> u64 {
         let (peer, in_order) = (request.peer, request.then.is_in_order());
-        let name = self.requests.insert(Request::In(request));
+        let name = self.requests.pool.insert(Request::In(request));
         if in_order {
             self.keep_in_order(peer, name);
         }
@@ -145,7 +145,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// Begins to send bytes that were asked for, which leave later.
     pub(super) fn begin_serve(&mut self, request: Serve) -> u64 {
         let (peer, in_order) = (request.peer, request.in_order);
-        let name = self.requests.insert(Request::Serve(request));
+        let name = self.requests.pool.insert(Request::Serve(request));
         if in_order {
             self.keep_in_order(peer, name);
         }
@@ -165,8 +165,9 @@ impl<L: RmaLink> Endpoint<L> {
             has_more && when.contains(When::HELPED) && Cut::is_delegable(len) && self.net.may_delegate(peer);
         when.set(When::DELEGATE, delegate);
         // Writes take effect in order, which those that others make do not.
-        let invite =
-            is_message && (has_more || self.queues.has_flights()) && self.net.peer(peer).hints.can_put();
+        let invite = is_message
+            && (has_more || self.requests.queues.has_flights())
+            && self.net.peer(peer).hints.can_put();
         when.set(When::INVITE, invite);
         when.set(When::BOTH_WAYS, self.adapt.are_both_ways());
         when
@@ -191,7 +192,7 @@ impl<L: RmaLink> Endpoint<L> {
         match then {
             Then::Recv(matched) => {
                 let err = self.net.failure(peer, status);
-                self.complete_recv(core, matched, len, err);
+                self.bind.complete_recv(core, matched, len, err);
             }
             Then::Write { data, cntrs, .. } => self.written(core, peer, status, What::RMA, len, data, cntrs),
         }
@@ -208,43 +209,33 @@ impl<L: RmaLink> Endpoint<L> {
         let want = u64::from_le_bytes(fields.take()?);
         let segs = fields.take_segs(n)?;
         let name = head.tag.get();
-        if self.injected.has_kept() && self.give_kept(peer, name, head.data.get(), want).is_some() {
+        if self.requests.injected.has_kept() && self.give_kept(peer, name, head.data.get(), want).is_some() {
             return Ok(());
         }
         if self.asks_late(peer, name, head.data.get()) {
             return Ok(());
         }
-        if self.is_withdrawn(peer, name) {
+        if self.requests.is_withdrawn(peer, name) {
             self.net.fin(peer, head.data.get(), Status::Discarded, 0);
             return Ok(());
         }
-        if self.is_lent(peer, name) {
+        if self.requests.is_lent(peer, name) {
             return self.serve_in_frames(name, head.data.get(), want);
         }
         // A read whose registration was closed, of which its initiator is being told.
-        if self.is_past(peer, name) {
+        if self.requests.is_past(&self.net.link, peer, name) {
             return Ok(());
         }
-        self.accept_cts(peer, name, head.data.get(), want)?;
+        self.requests.accept_cts(peer, name, head.data.get(), want)?;
         self.net.peer(peer).hints.note_frames();
         self.net.peer(peer).hints.note_on_device(segs.first().copied());
-        if segs.is_empty() || !self.start_put(name, &segs) {
+        if segs.is_empty() || !self.requests.start_put(&mut self.net.link, name, &segs) {
             if segs.is_empty() && flags.contains(Flags::HANDLES) {
                 self.begin_bounce(peer, name);
             }
-            self.queues.add_stream(name);
+            self.requests.queues.add_stream(name);
         }
         Ok(())
-    }
-
-    /// Takes down what a peer wants of a request of ours, unless that is malformed.
-    pub(super) fn accept_cts(&mut self, peer: PeerId, name: u64, theirs: u64, want: u64) -> Handled {
-        let Request::Out(out) = self.named(peer, name)? else { return Err(Malformed::Unfit) };
-        let fits = out.asked.is_none()
-            && out.coop.is_none()
-            && want <= total(&out.iov) as u64
-            && !out.done_as.what.intersects(What::READ | What::ATOMIC);
-        fits.then(|| out.asked = Some((theirs, want as usize))).ok_or(Malformed::Unfit)
     }
 
     /// Answers a read.
@@ -268,7 +259,7 @@ impl<L: RmaLink> Endpoint<L> {
         loop {
             match choose(self.net.peer(peer).flow.limits(), &choice) {
                 Plan::Nothing => {
-                    self.was_read(core, serve.cntrs);
+                    self.bind.was_read(core, serve.cntrs);
                     return self.net.fin(peer, req, Status::Ok, len);
                 }
                 Plan::InCall => {
@@ -277,7 +268,7 @@ impl<L: RmaLink> Endpoint<L> {
                     match self.net.moved(peer, put) {
                         Some(Status::Ok) => {
                             self.net.meter(peer, Side::Theirs, How::Direct, len);
-                            self.was_read(core, serve.cntrs);
+                            self.bind.was_read(core, serve.cntrs);
                             return self.net.fin(peer, req, Status::Ok, len);
                         }
                         Some(status) => return self.net.fin(peer, req, status, 0),
@@ -301,7 +292,7 @@ impl<L: RmaLink> Endpoint<L> {
                 Plan::Eager => return self.serve_in_one(core, &serve),
                 _ => {
                     let name = self.begin_serve(serve);
-                    self.queues.add_stream_first(name);
+                    self.requests.queues.add_stream_first(name);
                     self.stream_one(core, name);
                     return;
                 }
@@ -314,7 +305,7 @@ impl<L: RmaLink> Endpoint<L> {
         let (peer, req) = (serve.peer, serve.req);
         let head = Head::new(WireOp::Data, Flags::empty(), 0, req, 0);
         if self.net.send_or_queue_body(peer, head.as_bytes(), &serve.iov, serve.len) {
-            return self.was_read(core, serve.cntrs.clone());
+            return self.bind.was_read(core, serve.cntrs.clone());
         }
         let status = unmoved(&serve.iov);
         self.net.warn_of(peer, status);
@@ -324,28 +315,28 @@ impl<L: RmaLink> Endpoint<L> {
     /// Sends on what peers asked for in frames.
     pub(super) fn stream(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
-        for _ in 0..self.queues.streams().min(STREAMS) {
-            let Some(name) = self.queues.next_stream() else { break };
+        for _ in 0..self.requests.queues.streams().min(STREAMS) {
+            let Some(name) = self.requests.queues.next_stream() else { break };
             n += self.stream_one(core, name);
         }
         n
     }
 
     fn stream_one(&mut self, core: &mut Core, name: u64) -> usize {
-        if self.staging.is_landing(name) {
+        if self.requests.staging.is_landing(name) {
             return self.check_landings(core, name);
         }
-        if self.staging.bounces.has(name) {
+        if self.requests.staging.bounces.has(name) {
             return self.bounce_one(name);
         }
-        let (peer, theirs, iov, want, done) = match self.requests.get_mut(name) {
+        let (peer, theirs, iov, want, done) = match self.requests.pool.get_mut(name) {
             Some(Request::Out(o)) => {
                 let Some((theirs, want)) = o.asked else { return 0 };
                 (o.peer, theirs, o.iov.clone(), want, o.done)
             }
             Some(Request::Serve(s)) => (s.peer, s.req, s.iov.clone(), s.len, s.done),
             _ => {
-                self.end_stream(name);
+                self.requests.end_stream(name);
                 return 0;
             }
         };
@@ -362,41 +353,34 @@ impl<L: RmaLink> Endpoint<L> {
             self.stream_failed(name);
             return 1;
         };
-        match self.requests.get_mut(name) {
+        match self.requests.pool.get_mut(name) {
             Some(Request::Out(o)) => o.done = done,
             Some(Request::Serve(s)) => s.done = done,
             _ => {}
         }
         if done == want {
-            self.end_stream(name);
-            if let Some(Request::Serve(Serve { cntrs, .. })) = self.requests.get_mut(name) {
+            self.requests.end_stream(name);
+            if let Some(Request::Serve(Serve { cntrs, .. })) = self.requests.pool.get_mut(name) {
                 let cntrs = std::mem::take(cntrs);
-                self.requests.remove(name);
-                self.was_read(core, cntrs);
+                self.requests.pool.remove(name);
+                self.bind.was_read(core, cntrs);
             }
         }
         n
-    }
-
-    /// A request has no more frames to send, and nothing on its way to a device: no device accesses its
-    /// memory any more.
-    pub(super) fn end_stream(&mut self, name: u64) {
-        self.queues.drop_stream(name);
-        self.staging.cancel(name);
     }
 
     pub(super) fn on_data(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Handled {
         let (peer, name) = (frame.from, head.tag.get());
         let len = frame.len - Head::LEN;
         let off = usize::try_from(head.data.get()).map_err(|_| Malformed::Unfit)?;
-        if self.is_in_flight(name) {
+        if self.requests.is_in_flight(name) {
             return Err(Malformed::Unfit);
         }
         let (mut none, mut is_large) = (None, false);
-        if self.is_past(peer, name) {
+        if self.requests.is_past(&self.net.link, peer, name) {
             return Ok(());
         }
-        let (iov, want, got, spoilt) = match request_of(&mut self.requests, peer, name)? {
+        let (iov, want, got, spoilt) = match request_of(&mut self.requests.pool, peer, name)? {
             Request::In(i) if i.coop.is_none() => {
                 // What came, and was answered, by way of bounce buffers ends where one of them was not to be
                 // had; the rest comes so.
@@ -426,7 +410,7 @@ impl<L: RmaLink> Endpoint<L> {
             self.net.link.copy_out(frame, Head::LEN, iov, off, len) == len
         };
         if !came {
-            self.spoil(name);
+            self.requests.spoil(name);
         }
         if is_large {
             self.net.peer(peer).hints.note_frames();
@@ -434,13 +418,5 @@ impl<L: RmaLink> Endpoint<L> {
         // What failed here for a read is over; a peer that asked is told when it has sent all.
         self.all_came(core, name, !came);
         Ok(())
-    }
-
-    /// Bytes of this request were not put where they belong.
-    pub(super) fn spoil(&mut self, name: u64) {
-        if let Some(Request::In(i)) = self.requests.get_mut(name) {
-            let why = unmoved(&i.iov);
-            i.failed.get_or_insert(why);
-        }
     }
 }

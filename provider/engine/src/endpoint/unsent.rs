@@ -16,7 +16,7 @@ impl<L: RmaLink> Endpoint<L> {
     pub(super) fn finish_later(&mut self, peer: PeerId, len: usize, done_as: Done) {
         let counted = done_as.tally.endpoint && self.bind.cntrs().send.is_some();
         if done_as.report || counted || done_as.tally.also.is_some() {
-            self.queues.add_unsent(Unsent { peer, len, done_as });
+            self.requests.queues.add_unsent(Unsent { peer, len, done_as });
             self.net.unhurried.set_unsent(true);
             self.net.peer(peer).keep_unsent();
         }
@@ -26,7 +26,7 @@ impl<L: RmaLink> Endpoint<L> {
     #[cold]
     #[inline(never)]
     pub(super) fn finish_sent(&mut self, core: &mut Core) -> usize {
-        let mut all = self.queues.take_unsent();
+        let mut all = self.requests.queues.take_unsent();
         let before = all.len();
         let mut asked = None;
         all.retain(|unsent| {
@@ -39,30 +39,24 @@ impl<L: RmaLink> Endpoint<L> {
                 return true;
             }
             self.net.peer(unsent.peer).let_go_unsent();
-            self.finish(core, &unsent.done_as, unsent.len, None);
+            self.bind.finish(core, &unsent.done_as, unsent.len, None);
             false
         });
-        self.queues.set_unsent(all);
-        self.net.unhurried.set_unsent(self.queues.has_unsent());
-        before - self.queues.unsent().len()
+        self.requests.queues.set_unsent(all);
+        self.net.unhurried.set_unsent(self.requests.queues.has_unsent());
+        before - self.requests.queues.unsent().len()
     }
 
     /// A peer is gone: those to it have been sent on before, or have failed.
     pub(super) fn end_unsent(&mut self, core: &mut Core, peer: PeerId, why: Error) {
         let err = self.net.link.keeps(peer).then_some(why);
-        let (to_it, others) = self.queues.take_unsent().into_iter().partition(|u| u.peer == peer);
-        self.queues.set_unsent(others);
+        let (to_it, others) = self.requests.queues.take_unsent().into_iter().partition(|u| u.peer == peer);
+        self.requests.queues.set_unsent(others);
         let to_it: Vec<Unsent> = to_it;
         for unsent in to_it {
             self.net.peer(peer).let_go_unsent();
-            self.finish(core, &unsent.done_as, unsent.len, err);
+            self.bind.finish(core, &unsent.done_as, unsent.len, err);
         }
-        self.net.unhurried.set_unsent(self.queues.has_unsent());
-    }
-
-    /// Whether messages can be completed, or could since the last call of progress.
-    pub(crate) fn has_sent(&mut self) -> bool {
-        let link = &mut self.net.link;
-        self.queues.unsent().iter().any(|unsent| !link.keeps(unsent.peer))
+        self.net.unhurried.set_unsent(self.requests.queues.has_unsent());
     }
 }

@@ -41,14 +41,14 @@ impl<L: RmaLink> Endpoint<L> {
             return Ok(());
         }
         let iov = Spans::from(&reached.iov[..]);
-        let requests = &mut self.requests;
+        let requests = &mut self.requests.pool;
         let mut is_theirs =
             |name: &u64| matches!(requests.get_mut(*name), Some(Request::CoopHelp(l)) if l.peer == peer);
-        if self.queues.coop().iter().filter(|name| is_theirs(name)).count() >= MAX_HELPED {
+        if self.requests.queues.coop().iter().filter(|name| is_theirs(name)).count() >= MAX_HELPED {
             return Ok(());
         }
         let lent = CoopHelp { peer, iov, coop: Box::new(coop), mrs: reached.mrs };
-        let name = self.requests.insert(Request::CoopHelp(lent));
+        let name = self.requests.pool.insert(Request::CoopHelp(lent));
         self.coop_join(core, name);
         Ok(())
     }
@@ -67,10 +67,10 @@ impl<L: RmaLink> Endpoint<L> {
         let name = head.tag.get();
         let is_sync = self.net.peer(peer).flow.limits().is_sync();
         let in_order = core.config.rma_order;
-        if self.is_withdrawn(peer, name) {
+        if self.requests.is_withdrawn(peer, name) {
             return Ok(());
         }
-        let Request::Out(out) = self.named(peer, name)? else { return Err(Malformed::Unfit) };
+        let Request::Out(out) = self.requests.named(peer, name)? else { return Err(Malformed::Unfit) };
         let coop = Coop::helping(peer, &about, segs, head.data.get(), Way::Put).ok_or(Malformed::Pieces)?;
         let fits = out.asked.is_none()
             && out.coop.is_none()
@@ -98,7 +98,7 @@ impl<L: RmaLink> Endpoint<L> {
         head: &Head,
     ) -> Handled {
         let name = head.tag.get();
-        let coop = match self.named(peer, name)? {
+        let coop = match self.requests.named(peer, name)? {
             Request::In(In { coop: Some(coop), .. }) | Request::Out(Out { coop: Some(coop), .. }) => coop,
             _ => return Err(Malformed::Unfit),
         };
@@ -107,7 +107,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         coop.reported = Some((Status::from_u16(head.aux.get()), head.data.get()));
         // Otherwise our own pieces come first.
-        if !self.queues.coop().contains(&name) {
+        if !self.requests.queues.coop().contains(&name) {
             self.coop_end(core, name);
         }
         Ok(())

@@ -43,7 +43,7 @@ impl<L: RmaLink> Endpoint<L> {
         let about = coop.about();
         let mut request = In::new(peer, iov.clone(), len, want, req, then);
         request.coop = Some(Box::new(coop));
-        let name = self.requests.insert(Request::In(request));
+        let name = self.requests.pool.insert(Request::In(request));
         let mut frame = Vec::with_capacity(Head::LEN + size_of::<Pieces>() + iov.len() * size_of::<Seg>());
         put(&mut frame, &Head::new(WireOp::CoopFetch, Flags::empty(), iov.len() as u16, req, name));
         put(&mut frame, &about);
@@ -58,7 +58,7 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Begins with a transfer that was opened here.
     fn coop_begin(&mut self, core: &mut Core, name: u64) {
-        self.queues.add_coop(name);
+        self.requests.queues.add_coop(name);
         self.coop_step(core, name);
     }
 
@@ -91,7 +91,7 @@ impl<L: RmaLink> Endpoint<L> {
         state.answers.begin(false);
         let iov = Spans::from(op.iov);
         let out = Out { seq, coop, ..Out::new(peer, iov, len, done_as) };
-        let name = self.requests.insert(Request::Out(out));
+        let name = self.requests.pool.insert(Request::Out(out));
         let mut frame = Vec::with_capacity(Head::LEN + 64 + op.iov.len() * size_of::<Seg>());
         put(
             &mut frame,

@@ -26,7 +26,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// The receiver of a message of ours takes it from bounce buffers: it goes so, if that is the choice
     /// here.
     pub(in crate::endpoint) fn begin_bounce(&mut self, peer: PeerId, name: u64) {
-        let Some(Request::Out(out)) = self.requests.get_mut(name) else { return };
+        let Some(Request::Out(out)) = self.requests.pool.get_mut(name) else { return };
         let Some((_, want)) = out.asked else { return };
         let when = if out.injected { When::INJECT } else { When::empty() };
         let mut op = proto::Op::new(Role::Feed(Reach::Handles), want, &out.iov, when);
@@ -37,8 +37,8 @@ impl<L: RmaLink> Endpoint<L> {
         if !is_chosen || self.net.link.export_handles(peer, &[]).is_none() {
             return;
         }
-        self.staging.bounces.begin(name, peer);
-        if let Some(Request::Out(out)) = self.requests.get_mut(name) {
+        self.requests.staging.bounces.begin(name, peer);
+        if let Some(Request::Out(out)) = self.requests.pool.get_mut(name) {
             out.bounced = true;
         }
     }
@@ -46,15 +46,15 @@ impl<L: RmaLink> Endpoint<L> {
     /// A turn of a message that goes through bounce buffers: how much was done.
     pub(in crate::endpoint) fn bounce_one(&mut self, name: u64) -> usize {
         let Some(Request::Out(Out { peer, asked: Some((theirs, want)), iov, .. })) =
-            self.requests.get_mut(name)
+            self.requests.pool.get_mut(name)
         else {
-            self.end_stream(name);
+            self.requests.end_stream(name);
             return 0;
         };
         let (peer, theirs, want, iov) = (*peer, *theirs, *want, iov.clone());
         let mut n = self.tell_filled(name, peer, theirs);
-        let fed = self.staging.bounces.feed(name, &iov, want);
-        let Some(stream) = self.staging.bounces.stream(name) else { return n };
+        let fed = self.requests.staging.bounces.feed(name, &iov, want);
+        let Some(stream) = self.requests.staging.bounces.stream(name) else { return n };
         match fed {
             Fed::Started(started) => n += started,
             Fed::Waits => {}
@@ -63,23 +63,23 @@ impl<L: RmaLink> Endpoint<L> {
                 self.warn_of_no_room(why);
             }
         }
-        let Some(stream) = self.staging.bounces.stream(name) else { return n };
+        let Some(stream) = self.requests.staging.bounces.stream(name) else { return n };
         match stream.broken {
             Some(at) if stream.is_taken() => {
                 let refused = stream.refused;
-                self.staging.bounces.cancel(name);
+                self.requests.staging.bounces.cancel(name);
                 if refused {
                     self.net.peer(peer).hints.note_no_bounces();
                 }
-                if let Some(Request::Out(out)) = self.requests.get_mut(name) {
+                if let Some(Request::Out(out)) = self.requests.pool.get_mut(name) {
                     (out.done, out.bounced) = (at, false);
                 }
                 n += 1;
             }
             // The peer's answers bring it back here.
-            Some(_) => self.queues.drop_stream(name),
+            Some(_) => self.requests.queues.drop_stream(name),
             None if stream.is_told(want) || (fed == Fed::Waits && stream.is_with_peer()) => {
-                self.queues.drop_stream(name);
+                self.requests.queues.drop_stream(name);
             }
             None => {}
         }
@@ -91,7 +91,7 @@ impl<L: RmaLink> Endpoint<L> {
         let mut n = 0;
         loop {
             let may_send = !self.net.peer(peer).flow.has_backlog();
-            let Some(stream) = self.staging.bounces.stream(name) else { return n };
+            let Some(stream) = self.requests.staging.bounces.stream(name) else { return n };
             let Some((off, fill)) = stream.filling.front_mut() else { return n };
             let (off, room) = (*off, (fill.room().span(), fill.room().len()));
             match fill.poll() {
@@ -106,7 +106,7 @@ impl<L: RmaLink> Endpoint<L> {
             match self.net.export(peer, &[span]) {
                 Ok(true) => {}
                 Ok(false) => {
-                    if let Some(stream) = self.staging.bounces.stream(name) {
+                    if let Some(stream) = self.requests.staging.bounces.stream(name) {
                         stream.stop_at(off);
                         stream.refused = true;
                     }
@@ -122,10 +122,10 @@ impl<L: RmaLink> Endpoint<L> {
                 // The requests of a peer that is gone end when the link reports that.
                 Err(Refused::Busy | Refused::Gone(_) | Refused::Fault) => return n,
             }
-            if let Some(stream) = self.staging.bounces.stream(name) {
+            if let Some(stream) = self.requests.staging.bounces.stream(name) {
                 stream.tell();
             }
-            if let Some(Request::Out(out)) = self.requests.get_mut(name) {
+            if let Some(Request::Out(out)) = self.requests.pool.get_mut(name) {
                 out.done = off + len;
             }
             n += 1;
@@ -135,8 +135,8 @@ impl<L: RmaLink> Endpoint<L> {
     /// Why messages are staged that could go through bounce buffers, once.
     #[cold]
     fn warn_of_no_room(&mut self, why: NoRoom) {
-        if let (NoRoom::Never(why), false) = (why, self.staging.bounces.warned) {
-            self.staging.bounces.warned = true;
+        if let (NoRoom::Never(why), false) = (why, self.requests.staging.bounces.warned) {
+            self.requests.staging.bounces.warned = true;
             log::info!(
                 "{}: no bounce buffers in a device's memory ({why}): it is staged",
                 self.net.link.addr()
@@ -148,11 +148,11 @@ impl<L: RmaLink> Endpoint<L> {
     pub(in crate::endpoint) fn on_bounce_done(&mut self, peer: PeerId, head: &Head) -> Handled {
         let name = head.tag.get();
         let off = usize::try_from(head.data.get()).map_err(|_| Malformed::Unfit)?;
-        if self.is_past(peer, name) || self.is_withdrawn(peer, name) {
+        if self.requests.is_past(&self.net.link, peer, name) || self.requests.is_withdrawn(peer, name) {
             return Ok(());
         }
-        self.named(peer, name)?;
-        let stream = self.staging.bounces.stream(name).ok_or(Malformed::Unfit)?;
+        self.requests.named(peer, name)?;
+        let stream = self.requests.staging.bounces.stream(name).ok_or(Malformed::Unfit)?;
         if !stream.take_back(off) {
             return Err(Malformed::Unfit);
         }
@@ -160,8 +160,8 @@ impl<L: RmaLink> Endpoint<L> {
             stream.stop_at(off);
             stream.refused = true;
         }
-        if !self.queues.is_streamed(name) {
-            self.queues.add_stream(name);
+        if !self.requests.queues.is_streamed(name) {
+            self.requests.queues.add_stream(name);
         }
         Ok(())
     }
@@ -180,11 +180,11 @@ impl<L: RmaLink> Endpoint<L> {
             (Ok(len), Ok(off)) if head.aux.get() == 1 => (len, off),
             _ => return Err(Malformed::Unfit),
         };
-        if self.is_past(peer, name) {
+        if self.requests.is_past(&self.net.link, peer, name) {
             return Ok(());
         }
-        let too_many = self.staging.bounces.are_too_many(peer);
-        let Request::In(i) = self.named(peer, name)? else { return Err(Malformed::Unfit) };
+        let too_many = self.requests.staging.bounces.are_too_many(peer);
+        let Request::In(i) = self.requests.named(peer, name)? else { return Err(Malformed::Unfit) };
         // As `Data` they come in order.
         if too_many || !i.bounces || off != i.got || len > i.want - i.got || len == 0 {
             return Err(Malformed::Unfit);
@@ -200,12 +200,12 @@ impl<L: RmaLink> Endpoint<L> {
             let access = Direct::new(Grant::Request(req), std::slice::from_ref(&seg), &local, len);
             match self.net.link.start(Way::Get, peer, &access) {
                 Ok(copy) => {
-                    self.queues.add_flight(copy, name);
-                    self.staging.bounces.take(copy, peer, off);
+                    self.requests.queues.add_flight(copy, name);
+                    self.requests.staging.bounces.take(copy, peer, off);
                     self.net.peer(peer).hints.note_on_device(Some(seg));
                 }
                 Err(_) => {
-                    self.refuse_bounce(name, off);
+                    self.requests.refuse_bounce(name, off);
                     self.net.bounce_done(peer, req, off, false);
                 }
             }
@@ -217,20 +217,14 @@ impl<L: RmaLink> Endpoint<L> {
         Ok(())
     }
 
-    /// From this byte on the payload has to come otherwise.
-    fn refuse_bounce(&mut self, name: u64, off: usize) {
-        if let Some(Request::In(i)) = self.requests.get_mut(name) {
-            i.broken = Some(i.broken.map_or(off, |before| before.min(off)));
-        }
-    }
-
     /// A copy from a peer's buffer is over.
     pub(in crate::endpoint) fn bounce_taken(&mut self, core: &mut Core, name: u64, off: usize, ok: bool) {
         if !ok {
-            self.refuse_bounce(name, off);
+            self.requests.refuse_bounce(name, off);
         }
-        let more = self.is_in_flight(name);
-        let Some(Request::In(In { peer, req, got, want, broken, .. })) = self.requests.get_mut(name) else {
+        let more = self.requests.is_in_flight(name);
+        let Some(Request::In(In { peer, req, got, want, broken, .. })) = self.requests.pool.get_mut(name)
+        else {
             return;
         };
         // The answer to the whole request says the same of its parts.

@@ -23,17 +23,11 @@ use crate::endpoint::parts::header::{handle_frame, put_cts, put_segs};
 use crate::endpoint::parts::request::{In, Invited, Out, Request, Serve};
 use crate::proto::Memory;
 use crate::types::What;
-use link_api::{Direct, Grant, How, NoDirect, OpId, PeerId, PieceCounter, Refused, RmaLink, Side, Way};
+use link_api::{Direct, Grant, How, OpId, PeerId, PieceCounter, Refused, RmaLink, Side, Way};
 
 /// Polls for which an invited sender is waited for: what it takes to come to it, if it polls too, and
 /// little beside a copy.
 const PATIENCE: u16 = 64;
-
-/// Whether its peer gets its bytes: a message, or a write.
-fn is_fetched(out: &Out) -> bool {
-    let what = out.done_as.what;
-    what.contains(What::SEND) || what.contains(What::RMA | What::WRITE)
-}
 
 impl<L: RmaLink> Endpoint<L> {
     /// Exports for a post. One that fails leaves no handle: its buffer is the application's, which may never
@@ -51,7 +45,7 @@ impl<L: RmaLink> Endpoint<L> {
     #[cold]
     pub(in crate::endpoint) fn take_handles_back(&mut self, peer: PeerId, iov: &[Span]) {
         if self.net.peer(peer).flow.limits().is_retiring() {
-            self.retire_memory(peer, iov);
+            self.requests.retire_memory(&mut self.net.link, peer, iov);
         }
     }
 
@@ -69,56 +63,15 @@ impl<L: RmaLink> Endpoint<L> {
         true
     }
 
-    /// A request is over: the peer needs no handles of its memory any more, unless another request has some
-    /// of it, too.
-    pub(in crate::endpoint) fn retire(&mut self, over: &Out) {
-        if !over.iov.is_empty() && is_fetched(over) {
-            self.retire_memory(over.peer, &over.iov);
-        }
-    }
-
-    /// The peer needs no handles of this memory any more, unless a request has some of it.
-    pub(in crate::endpoint) fn retire_memory(&mut self, peer: PeerId, iov: &[Span]) {
-        let has = |one: &dyn Fn(&[Span]) -> bool| {
-            self.requests.any(|r| match r {
-                Request::Out(out) => out.peer == peer && is_fetched(out) && one(&out.iov),
-                Request::Serve(s) => s.peer == peer && s.lent && one(&s.iov),
-                _ => false,
-            })
-        };
-        if !has(&|_| true) {
-            // Also what was told of for one that was then refused.
-            return self.net.link.retire_handles(peer, &[]);
-        }
-        let is_free = |span: &&Span| !has(&|iov| iov.iter().any(|other| span.overlaps(*other)));
-        let free: Vec<Span> = iov.iter().filter(is_free).copied().collect();
-        if !free.is_empty() {
-            self.net.link.retire_handles(peer, &free);
-        }
-    }
-
-    /// Begins to copy, on behalf of the request `name`, what the peer told of under the name of its own.
-    pub(in crate::endpoint) fn start_operation(
-        &mut self,
-        name: u64,
-        way: Way,
-        peer: PeerId,
-        access: &Direct<'_>,
-    ) -> Result<(), NoDirect> {
-        let copy = self.net.link.start(way, peer, access)?;
-        self.queues.add_flight(copy, name);
-        Ok(())
-    }
-
     /// Gets bytes that the peer has sent handles of. If that cannot be, the request comes back.
     pub(in crate::endpoint) fn start_get(&mut self, segs: &[Seg], request: In) -> Option<In> {
         let (peer, want, iov, theirs) = (request.peer, request.want, request.iov.clone(), request.req);
         let name = self.begin_in(request);
         let access = Direct::new(Grant::Request(theirs), segs, &iov, want);
-        if self.start_operation(name, Way::Get, peer, &access).is_ok() {
+        if self.requests.start_operation(&mut self.net.link, name, Way::Get, peer, &access).is_ok() {
             return None;
         }
-        match self.requests.remove(name)? {
+        match self.requests.pool.remove(name)? {
             Request::In(request) => Some(request),
             _ => None,
         }
@@ -139,7 +92,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         request.placed = true;
         request.invited = Some(Box::new(Invited { share, segs: segs.iter().copied().collect() }));
-        let name = self.requests.insert(Request::In(request));
+        let name = self.requests.pool.insert(Request::In(request));
         let mut frame = Vec::with_capacity(Head::LEN + size_of::<Pieces>() + size_of_val(&iov[..]));
         put(&mut frame, &Head::new(WireOp::Invite, Flags::empty(), iov.len() as u16, req, name));
         let len = (want as u64).into();
@@ -149,7 +102,7 @@ impl<L: RmaLink> Endpoint<L> {
         );
         put_segs(&mut frame, &iov);
         self.net.send_or_queue(peer, &frame);
-        self.queues.add_invited(name, PATIENCE);
+        self.requests.queues.add_invited(name, PATIENCE);
         None
     }
 
@@ -169,13 +122,13 @@ impl<L: RmaLink> Endpoint<L> {
             return Ok(());
         }
         let (name, theirs) = (head.tag.get(), head.data.get());
-        if self.is_withdrawn(peer, name) {
+        if self.requests.is_withdrawn(peer, name) {
             self.net.fin(peer, theirs, Status::Discarded, 0);
             return Ok(());
         }
-        self.accept_cts(peer, name, theirs, about.len.get())?;
-        if !self.start_put(name, segs) {
-            if let Some(Request::Out(out)) = self.requests.get_mut(name) {
+        self.requests.accept_cts(peer, name, theirs, about.len.get())?;
+        if !self.requests.start_put(&mut self.net.link, name, segs) {
+            if let Some(Request::Out(out)) = self.requests.pool.get_mut(name) {
                 out.asked = None;
             }
             self.net.fin(peer, theirs, Status::Unsupported, 0);
@@ -186,13 +139,14 @@ impl<L: RmaLink> Endpoint<L> {
     /// Gets what invited senders did not come to.
     pub(in crate::endpoint) fn check_invitations(&mut self) -> usize {
         let mut n = 0;
-        let mut invited = self.queues.take_invited();
+        let mut invited = self.requests.queues.take_invited();
         invited.retain_mut(|(name, left)| {
             *left -= 1;
             if *left > 0 {
                 return true;
             }
-            let Some(Request::In(In { peer, invited: Some(i), .. })) = self.requests.get_mut(*name) else {
+            let Some(Request::In(In { peer, invited: Some(i), .. })) = self.requests.pool.get_mut(*name)
+            else {
                 return false;
             };
             let (peer, share) = (*peer, i.share);
@@ -205,42 +159,29 @@ impl<L: RmaLink> Endpoint<L> {
             false
         });
         // Nothing is invited while others are waited for.
-        self.queues.set_invited(invited);
+        self.requests.queues.set_invited(invited);
         n
     }
 
     /// Gets what its sender will not put; `false` if that was not invited.
     fn take_back_invitation(&mut self, name: u64) -> bool {
-        let Some(Request::In(i)) = self.requests.get_mut(name) else { return false };
+        let Some(Request::In(i)) = self.requests.pool.get_mut(name) else { return false };
         let Some(invited) = i.invited.take() else { return false };
         i.placed = false;
         let (peer, want, iov, theirs) = (i.peer, i.want, i.iov.clone(), i.req);
         let access = Direct::new(Grant::Request(theirs), &invited.segs, &iov, want);
-        if self.start_operation(name, Way::Get, peer, &access).is_err() {
+        if self.requests.start_operation(&mut self.net.link, name, Way::Get, peer, &access).is_err() {
             self.send_cts(name, true, false);
         }
         true
     }
 
-    /// The sender of this request is not waited for any more, if it was invited.
-    pub(in crate::endpoint) fn end_invitation(&mut self, name: u64) {
-        let Some(Request::In(In { peer, invited: Some(i), .. })) = self.requests.get_mut(name) else {
-            return;
-        };
-        let (peer, share) = (*peer, i.share);
-        self.net.link.pieces_close(peer, share);
-        self.queues.drop_invited(name);
-    }
-
-    /// Whether messages come in only if this side goes on polling.
-    pub(crate) fn is_inviting(&self) -> bool {
-        self.queues.has_invited()
-    }
-
     /// Asks a peer for the bytes of a request that is in the pool: put into place, if the place is accessed
     /// by handles, or else by way of its bounce buffers, if it has such, or in frames.
     pub(in crate::endpoint) fn send_cts(&mut self, name: u64, here: bool, bounces: bool) {
-        let Some(Request::In(In { peer, iov, want, req, .. })) = self.requests.get_mut(name) else { return };
+        let Some(Request::In(In { peer, iov, want, req, .. })) = self.requests.pool.get_mut(name) else {
+            return;
+        };
         let (peer, want, req, iov) = (*peer, *want, *req, iov.clone());
         let placed = here && self.export_later(peer, &iov);
         let mut frame = Vec::with_capacity(Head::LEN + 8);
@@ -253,20 +194,11 @@ impl<L: RmaLink> Endpoint<L> {
         if placed {
             put_segs(&mut frame, &iov);
         }
-        if let Some(Request::In(i)) = self.requests.get_mut(name) {
+        if let Some(Request::In(i)) = self.requests.pool.get_mut(name) {
             i.placed |= placed;
             i.bounces = bounces && !placed;
         }
         self.net.send_or_queue(peer, &frame);
-    }
-
-    /// Puts the payload of a request of ours where its taker says, if that can be.
-    pub(in crate::endpoint) fn start_put(&mut self, name: u64, segs: &[Seg]) -> bool {
-        let Some(Request::Out(out)) = self.requests.get_mut(name) else { return false };
-        let Some((theirs, want)) = out.asked else { return false };
-        let (peer, iov) = (out.peer, out.iov.clone());
-        let access = Direct::new(Grant::Request(theirs), segs, &iov, want);
-        self.start_operation(name, Way::Put, peer, &access).is_ok()
     }
 
     /// Answers a read by putting the bytes where they are wanted, if that can be.
@@ -274,10 +206,10 @@ impl<L: RmaLink> Endpoint<L> {
         let (peer, len, iov, theirs) = (request.peer, request.len, request.iov.clone(), request.req);
         let name = self.begin_serve(request);
         let access = Direct::new(Grant::Request(theirs), segs, &iov, len);
-        if self.start_operation(name, Way::Put, peer, &access).is_ok() {
+        if self.requests.start_operation(&mut self.net.link, name, Way::Put, peer, &access).is_ok() {
             return None;
         }
-        match self.requests.remove(name)? {
+        match self.requests.pool.remove(name)? {
             Request::Serve(request) => Some(request),
             _ => None,
         }
@@ -285,17 +217,17 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// A copy is over. One that failed is made up for by frames.
     pub(in crate::endpoint) fn operation_done(&mut self, core: &mut Core, copy: OpId, ok: bool) {
-        let Some(name) = self.queues.end_flight(copy) else { return };
-        if let Some(off) = self.staging.bounces.taken(copy) {
+        let Some(name) = self.requests.queues.end_flight(copy) else { return };
+        if let Some(off) = self.requests.staging.bounces.taken(copy) {
             return self.bounce_taken(core, name, off, ok);
         }
         if self.landing_done(core, name, ok) {
             return;
         }
-        match self.requests.get_mut(name) {
+        match self.requests.pool.get_mut(name) {
             Some(Request::In(_)) if !ok => self.send_cts(name, false, false),
             Some(Request::In(_)) => {
-                if let Some(Request::In(i)) = self.requests.remove(name) {
+                if let Some(Request::In(i)) = self.requests.pool.remove(name) {
                     self.net.meter(i.peer, Side::Theirs, How::Device, i.len);
                     self.fetched(core, i.peer, i.req, Status::Ok, i.len, i.then);
                 }
@@ -308,12 +240,12 @@ impl<L: RmaLink> Endpoint<L> {
                     let peer = out.peer;
                     self.net.fin(peer, theirs, Status::Ok, want);
                 }
-                _ => self.queues.add_stream(name),
+                _ => self.requests.queues.add_stream(name),
             },
-            Some(Request::Serve(_)) if !ok => self.queues.add_stream(name),
+            Some(Request::Serve(_)) if !ok => self.requests.queues.add_stream(name),
             Some(Request::Serve(_)) => {
-                if let Some(Request::Serve(s)) = self.requests.remove(name) {
-                    self.was_read(core, s.cntrs);
+                if let Some(Request::Serve(s)) = self.requests.pool.remove(name) {
+                    self.bind.was_read(core, s.cntrs);
                     self.net.fin(s.peer, s.req, Status::Ok, s.len);
                 }
             }
@@ -322,40 +254,10 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// Whether a copy is in flight for this request.
-    pub(in crate::endpoint) fn is_in_flight(&self, name: u64) -> bool {
-        self.queues.is_in_flight(name)
-    }
-
-    /// The operations in flight.
-    pub(crate) fn ops_in_flight(&self) -> impl Iterator<Item = OpId> {
-        self.queues.flights()
-    }
-
-    /// Ends all operations in flight: this endpoint is to be no more.
-    pub(crate) fn cancel_operations(&mut self) {
-        self.staging.cancel_all();
-        for copy in self.queues.take_flights(None) {
-            self.net.link.cancel(copy);
-        }
-    }
-
-    /// The request is to be no more: the memory it was about is let go of.
-    pub(in crate::endpoint) fn cancel_operation(&mut self, name: u64) {
-        self.staging.cancel(name);
-        if !self.is_in_flight(name) {
-            return;
-        }
-        for copy in self.queues.take_flights(Some(name)) {
-            self.staging.bounces.taken(copy);
-            self.net.link.cancel(copy);
-        }
-    }
-
     /// The memory that a stream reads from cannot be read: the peer that waits for it is told.
     pub(in crate::endpoint) fn stream_failed(&mut self, name: u64) {
-        self.end_stream(name);
-        let (peer, theirs, status) = match self.requests.get_mut(name) {
+        self.requests.end_stream(name);
+        let (peer, theirs, status) = match self.requests.pool.get_mut(name) {
             Some(Request::Out(Out { peer, asked: Some((theirs, _)), iov, .. })) => {
                 (*peer, *theirs, unmoved(iov))
             }
@@ -368,8 +270,8 @@ impl<L: RmaLink> Endpoint<L> {
             log::warn!("{}: a device's memory cannot be read", self.net.link.addr());
         }
         self.net.fin(peer, theirs, status, 0);
-        if matches!(self.requests.get_mut(name), Some(Request::Serve(_))) {
-            self.requests.remove(name);
+        if matches!(self.requests.pool.get_mut(name), Some(Request::Serve(_))) {
+            self.requests.pool.remove(name);
         }
     }
 
@@ -377,20 +279,20 @@ impl<L: RmaLink> Endpoint<L> {
     pub(in crate::endpoint) fn on_fin_in(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
         let name = head.tag.get();
         let status = Status::from_u16(head.aux.get());
-        match self.named(peer, name)? {
+        match self.requests.named(peer, name)? {
             Request::In(i) if i.placed || status != Status::Ok => {}
             _ => return Err(Malformed::Unfit),
         }
-        if self.is_in_flight(name) {
+        if self.requests.is_in_flight(name) {
             return Err(Malformed::Unfit);
         }
-        self.end_stream(name);
-        self.end_invitation(name);
+        self.requests.end_stream(name);
+        self.requests.end_invitation(&mut self.net.link, name);
         if status == Status::Unsupported && self.take_back_invitation(name) {
             self.net.peer(peer).hints.note_no_put();
             return Ok(());
         }
-        let Some(Request::In(i)) = self.requests.remove(name) else { return Err(Malformed::Unfit) };
+        let Some(Request::In(i)) = self.requests.pool.remove(name) else { return Err(Malformed::Unfit) };
         let (status, len) = match i.failed.unwrap_or(status) {
             Status::Ok => {
                 self.net.meter(peer, Side::Theirs, How::Device, i.len);

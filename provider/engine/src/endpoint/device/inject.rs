@@ -37,13 +37,13 @@ impl<L: RmaLink> Endpoint<L> {
         let len = hmem::total(op.iov);
         let out = Out { injected: true, ..Out::new(peer, op.iov.into(), len, done_as) };
         let name = self.offer(out, op, flags)?;
-        self.injected.set_leaving(peer, name);
+        self.requests.injected.set_leaving(peer, name);
         Ok(())
     }
 
     /// The message that was injected just now, if its bytes have still to leave their buffer.
     pub(crate) fn take_leaving(&mut self) -> Option<Leaving> {
-        let (peer, name) = self.injected.take_leaving()?;
+        let (peer, name) = self.requests.injected.take_leaving()?;
         Some(Leaving { ep: self.id, peer, name, patience: PATIENCE })
     }
 
@@ -52,18 +52,18 @@ impl<L: RmaLink> Endpoint<L> {
     pub(crate) fn has_left(&mut self, core: &mut Core, leaving: &mut Leaving) -> bool {
         self.progress(core, None);
         let (peer, name) = (leaving.peer, leaving.name);
-        if self.staging.following(name).is_some() {
+        if self.requests.staging.following(name).is_some() {
             return self.follow(name);
         }
-        let progress = match self.requests.get_mut(name) {
+        let progress = match self.requests.pool.get_mut(name) {
             Some(Request::Out(out)) => Some((out.asked.is_some(), out.done > 0)),
             _ => None,
         };
         let prompt = match progress {
             // Received, or the peer is gone.
             None => true,
-            Some((true, begun)) if begun || self.queues.is_streamed(name) => false,
-            Some((true, _)) if self.is_in_flight(name) => return false,
+            Some((true, begun)) if begun || self.requests.queues.is_streamed(name) => false,
+            Some((true, _)) if self.requests.is_in_flight(name) => return false,
             Some((true, _)) => true,
             Some((false, _)) if leaving.patience == 0 => false,
             Some((false, _)) => {
@@ -78,8 +78,8 @@ impl<L: RmaLink> Endpoint<L> {
     /// Lets go of the memory of an injected message: what of it has not been put or sent follows. Whether
     /// that is done.
     fn let_follow(&mut self, peer: PeerId, name: u64) -> bool {
-        let is_streamed = self.queues.is_streamed(name);
-        let Some(Request::Out(out)) = self.requests.get_mut(name) else { return true };
+        let is_streamed = self.requests.queues.is_streamed(name);
+        let Some(Request::Out(out)) = self.requests.pool.get_mut(name) else { return true };
         let iov = std::mem::replace(&mut out.iov, Spans::NONE);
         let (from, to) = match out.asked {
             None => (0, out.len),
@@ -89,8 +89,8 @@ impl<L: RmaLink> Endpoint<L> {
         };
         out.followed = Followed::Yes;
         let asked = out.asked.map(|(theirs, _)| theirs);
-        self.end_stream(name);
-        if self.staging.let_follow(name, asked, &iov, from, to - from) {
+        self.requests.end_stream(name);
+        if self.requests.staging.let_follow(name, asked, &iov, from, to - from) {
             return self.follow(name);
         }
         let mut bytes = vec![0; to - from];
@@ -101,10 +101,10 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Sends what follows, once the host has it. Whether that is so.
     fn follow(&mut self, name: u64) -> bool {
-        let Some(following) = self.staging.following(name) else { return true };
+        let Some(following) = self.requests.staging.following(name) else { return true };
         let Some(is_read) = following.transfer.poll() else { return false };
-        let Some(mut following) = self.staging.take_following(name) else { return true };
-        let Some(peer) = self.requests.get_mut(name).map(|r| r.peer()) else { return true };
+        let Some(mut following) = self.requests.staging.take_following(name) else { return true };
+        let Some(peer) = self.requests.pool.get_mut(name).map(|r| r.peer()) else { return true };
         let (from, len, asked) = (following.from, following.len, following.asked);
         let bytes = following.transfer.buffer().filter(|_| is_read).map(|b| &b.bytes()[..len]);
         if let (None, None, Some(theirs)) = (bytes, asked, following.asked_late) {
@@ -126,7 +126,7 @@ impl<L: RmaLink> Endpoint<L> {
     ) {
         let Some(bytes) = bytes else {
             log::warn!("{}: a device's memory cannot be read", self.net.link.addr());
-            if let Some(Request::Out(out)) = self.requests.get_mut(name) {
+            if let Some(Request::Out(out)) = self.requests.pool.get_mut(name) {
                 out.followed = Followed::Lost;
             }
             if let Some(theirs) = asked {
@@ -143,14 +143,14 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// A peer asks for a message of ours whose bytes follow, have followed it, or never will.
     pub(in crate::endpoint) fn asks_late(&mut self, peer: PeerId, name: u64, theirs: u64) -> bool {
-        let Some(Request::Out(out)) = self.requests.get_mut(name) else { return false };
+        let Some(Request::Out(out)) = self.requests.pool.get_mut(name) else { return false };
         let followed = out.followed;
         if out.peer != peer || followed == Followed::No {
             return false;
         }
         if followed == Followed::Lost {
             self.net.fin(peer, theirs, Status::Io, 0);
-        } else if let Some(following) = self.staging.following(name) {
+        } else if let Some(following) = self.requests.staging.following(name) {
             following.asked_late = Some(theirs);
         }
         true
@@ -161,7 +161,7 @@ impl<L: RmaLink> Endpoint<L> {
         let (peer, theirs) = (frame.from, head.tag.get());
         let len = frame.len - Head::LEN;
         let waits = |r: &Request| matches!(r, Request::In(i) if i.peer == peer && i.req == theirs);
-        if let Some(&name) = self.requests.names(waits).first() {
+        if let Some(&name) = self.requests.pool.names(waits).first() {
             return self.take_body(core, frame, name, len);
         }
         let ep = self.id;
@@ -187,10 +187,10 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Into the buffer that was found for it while they were on their way.
     fn take_body(&mut self, core: &mut Core, frame: &Frame, name: u64, len: usize) -> Handled {
-        if self.is_in_flight(name) {
+        if self.requests.is_in_flight(name) {
             return Err(Malformed::Unfit);
         }
-        let Some(Request::In(i)) = self.requests.get_mut(name) else { return Err(Malformed::NoRequest) };
+        let Some(Request::In(i)) = self.requests.pool.get_mut(name) else { return Err(Malformed::NoRequest) };
         let is_apt = i.len == len && i.got == 0 && i.coop.is_none() && i.invited.is_none();
         if !is_apt || !matches!(i.then, Then::Recv(_)) {
             return Err(Malformed::Unfit);
@@ -203,7 +203,7 @@ impl<L: RmaLink> Endpoint<L> {
             self.net.link.copy_out(frame, Head::LEN, &iov, 0, want) == want
         };
         if !ok {
-            self.spoil(name);
+            self.requests.spoil(name);
         }
         self.all_came(core, name, !ok);
         Ok(())

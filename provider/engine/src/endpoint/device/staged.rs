@@ -37,7 +37,7 @@ impl<L: RmaLink> Endpoint<L> {
         most: usize,
     ) -> Option<Result<(usize, usize), Unread>> {
         let may_send = !self.net.peers[peer].flow.has_backlog();
-        let (mut stream, mut n) = self.staging.feed(name, iov, done, want)?;
+        let (mut stream, mut n) = self.requests.staging.feed(name, iov, done, want)?;
         while n < TURN {
             let Some(chunk) = stream.chunks.front_mut() else { break };
             match chunk.transfer.poll() {
@@ -59,7 +59,7 @@ impl<L: RmaLink> Endpoint<L> {
             n += 1;
             if done == end {
                 stream.chunks.pop_front();
-                match self.staging.feed(name, iov, done, want) {
+                match self.requests.staging.feed(name, iov, done, want) {
                     Some((next, started)) => {
                         stream = next;
                         n += started;
@@ -83,9 +83,9 @@ impl<L: RmaLink> Endpoint<L> {
     ) -> bool {
         for at in (0..len).step_by(BUFFER) {
             let n = BUFFER.min(len - at);
-            let Some(mut buffer) = self.staging.receiving.take() else {
+            let Some(mut buffer) = self.requests.staging.receiving.take() else {
                 // Host memory in `dst` is not to be written before what is under way to the device.
-                return self.staging.wait_for_landings(name)
+                return self.requests.staging.wait_for_landings(name)
                     && self.net.copy_from(source, at, dst, doff + at, len - at) == len - at;
             };
             let room = &mut buffer.bytes()[..n];
@@ -95,11 +95,11 @@ impl<L: RmaLink> Endpoint<L> {
                 Source::Held(bytes) => room.copy_from_slice(&bytes[at..at + n]),
             }
             let transfer = buffer.write(dst, doff + at, n);
-            self.staging.landings.push(Landing { name, transfer });
+            self.requests.staging.landings.push(Landing { name, transfer });
         }
         // Where what has a part in each call of progress is.
-        if self.staging.is_landing(name) && !self.queues.is_streamed(name) {
-            self.queues.add_stream(name);
+        if self.requests.staging.is_landing(name) && !self.requests.queues.is_streamed(name) {
+            self.requests.queues.add_stream(name);
         }
         true
     }
@@ -121,37 +121,25 @@ impl<L: RmaLink> Endpoint<L> {
             if let Some(req) = ack {
                 self.net.fin(peer, req, if ok { Status::Ok } else { Status::Io }, len);
             }
-            return self.complete_recv(core, matched, len, (!ok).then_some(Error::Io));
+            return self.bind.complete_recv(core, matched, len, (!ok).then_some(Error::Io));
         }
         let iov = matched.iov.clone();
         let mut request =
             In::new(peer, iov.clone(), len, want, ack.unwrap_or(NO_REQUEST), Then::Recv(matched));
         request.got = want;
-        let name = self.requests.insert(Request::In(request));
+        let name = self.requests.pool.insert(Request::In(request));
         let ok = self.land(source, name, &iov, 0, want);
         if !ok {
-            self.spoil(name);
+            self.requests.spoil(name);
         }
         self.all_came(core, name, !ok);
-    }
-
-    /// A peer is gone. Whether this request of its needs nothing of it any more; then it is answered to no
-    /// successor.
-    pub(in crate::endpoint) fn outlives_peer(&mut self, name: u64) -> bool {
-        match self.requests.get_mut(name) {
-            Some(Request::In(i)) if i.got == i.want && self.staging.is_landing(name) => {
-                i.req = NO_REQUEST;
-                true
-            }
-            _ => false,
-        }
     }
 
     /// Looks which copies to a device's memory are over; those of one request end in order, and what they
     /// write to the host's memory comes after all that is before it in the request.
     pub(in crate::endpoint) fn check_landings(&mut self, core: &mut Core, name: u64) -> usize {
         let (mut n, mut busy, mut failed) = (0, false, false);
-        self.staging.landings.retain_mut(|l| {
+        self.requests.staging.landings.retain_mut(|l| {
             if busy || l.name != name {
                 return true;
             }
@@ -171,9 +159,9 @@ impl<L: RmaLink> Endpoint<L> {
         });
         if failed {
             log::warn!("{}: a device's memory cannot be written", self.net.link.addr());
-            self.spoil(name);
+            self.requests.spoil(name);
         }
-        if !self.staging.is_landing(name) || failed {
+        if !self.requests.staging.is_landing(name) || failed {
             self.all_came(core, name, failed);
         }
         n
@@ -182,23 +170,23 @@ impl<L: RmaLink> Endpoint<L> {
     /// Completes a request whose bytes were to come in frames, if all of them have, and are where they
     /// belong. `failed`: some could not be put there.
     pub(in crate::endpoint) fn all_came(&mut self, core: &mut Core, name: u64, failed: bool) {
-        let landing = self.staging.is_landing(name);
-        let copying = self.is_in_flight(name);
-        let is_over = match self.requests.get_mut(name) {
+        let landing = self.requests.staging.is_landing(name);
+        let copying = self.requests.is_in_flight(name);
+        let is_over = match self.requests.pool.get_mut(name) {
             // What it asked for comes in any case.
             Some(Request::In(i)) => i.got == i.want && i.broken.is_none() && !landing && !copying,
             Some(Request::Out(out)) => failed || (out.done == out.len && !landing),
             _ => true,
         };
         if !landing || is_over {
-            self.queues.drop_stream(name);
+            self.requests.queues.drop_stream(name);
         }
         if !is_over {
             return;
         }
-        self.staging.cancel(name);
-        self.end_invitation(name);
-        match self.requests.remove(name) {
+        self.requests.staging.cancel(name);
+        self.requests.end_invitation(&mut self.net.link, name);
+        match self.requests.pool.remove(name) {
             Some(Request::In(i)) => {
                 // What did not fit was never asked for; the matched receive knows the message's length.
                 let status = i.failed.unwrap_or(Status::Ok);

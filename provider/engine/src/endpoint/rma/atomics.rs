@@ -75,7 +75,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let status = outcome.err().unwrap_or(Status::Ok);
         if fetch && status == Status::Ok {
-            self.was_read(core, cntrs);
+            self.bind.was_read(core, cntrs);
         } else {
             let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
             self.written(core, peer, status, What::ATOMIC, outcome.unwrap_or(0), data, cntrs);
@@ -97,11 +97,11 @@ impl<L: RmaLink> Endpoint<L> {
     pub(in crate::endpoint) fn on_result(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Handled {
         let (peer, name) = (frame.from, head.tag.get());
         let len = frame.len - Head::LEN;
-        match self.named(peer, name)? {
+        match self.requests.named(peer, name)? {
             Request::Out(out) if out.done_as.what.contains(What::ATOMIC | What::READ) => {}
             _ => return Err(Malformed::Unfit),
         }
-        let Some(Request::Out(out)) = self.requests.remove(name) else { return Err(Malformed::Unfit) };
+        let Some(Request::Out(out)) = self.requests.pool.remove(name) else { return Err(Malformed::Unfit) };
         let ok = if len == out.len {
             self.net.link.copy_out(frame, Head::LEN, &out.iov, 0, len) == len
         } else {

@@ -80,7 +80,7 @@ impl<L: RmaLink> Endpoint<L> {
             self.refuse_access(peer, head, op, flags);
             return true;
         }
-        if order.held.is_empty() && !order.waits(&mut self.requests) {
+        if order.held.is_empty() && !order.waits(&mut self.requests.pool) {
             return false;
         }
         let mut bytes = vec![0; frame.len];
@@ -134,7 +134,7 @@ impl<L: RmaLink> Endpoint<L> {
     fn let_through(&mut self, core: &mut Core, peer: PeerId) -> usize {
         for n in 0.. {
             let Some(order) = self.net.peers[peer].order.as_mut() else { return n };
-            if order.waits(&mut self.requests) {
+            if order.waits(&mut self.requests.pool) {
                 return n;
             }
             let Some(frame) = order.held.pop_front() else {

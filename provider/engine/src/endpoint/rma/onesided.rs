@@ -75,7 +75,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let how = if plan == Plan::OneSidedFrame { How::Eager } else { How::Direct };
         self.net.meter(peer, Side::Ours, how, len);
-        self.finish(core, done, len, None);
+        self.bind.finish(core, done, len, None);
         Ok(())
     }
 
