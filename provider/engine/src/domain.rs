@@ -55,7 +55,7 @@ impl<L: RmaLink> Domain<L> {
             result = run(e, &mut self.core);
         }
         if let Err(err) = result {
-            e.not_started(&mut self.core, to, err);
+            e.directed().not_started(&mut self.core, to, err);
         }
         if result.is_ok() {
             e.net.log_new_path();
@@ -118,7 +118,7 @@ impl<L: RmaLink> Domain<L> {
     #[inline(always)]
     pub fn send_plain(&mut self, ep: EpId, span: Span, op: &Send<'_>) -> bool {
         let Some(e) = self.eps.get_mut(ep.at()) else { return false };
-        let sent = e.send_plain(&mut self.core, span, op);
+        let sent = e.post().send_plain(&mut self.core, span, op);
         if !self.work.is_empty() {
             self.run_work();
         }

@@ -79,7 +79,7 @@ impl<L: RmaLink> Domain<L> {
         };
         if let Some(ep) = self.eps.get_mut(ep.at()) {
             ep.bind.fail_start(&mut self.core, ctx, what, tag, work.tally(), err);
-            ep.not_started(&mut self.core, to, err);
+            ep.directed().not_started(&mut self.core, to, err);
         }
     }
 

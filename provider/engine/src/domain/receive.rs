@@ -85,7 +85,7 @@ impl<L: RmaLink> Domain<L> {
         let Some(ep) = ep.and_then(|ep| self.eps.get_mut(ep.at())) else { return false };
         // Of the pattern no more counts.
         let pattern = Pattern { src: ADDR_UNSPEC, tag: tagged.then_some((0, 0)) };
-        if !ep.accept_plain(&mut self.core, at, span, &Recv { pattern, iov: &[], ctx, flags }) {
+        if !ep.receives().accept_plain(&mut self.core, at, span, &Recv { pattern, iov: &[], ctx, flags }) {
             return false;
         }
         self.run_counted();
@@ -196,7 +196,7 @@ impl<L: RmaLink> Domain<L> {
                 return Ok(());
             };
             let Some(ep) = self.eps.get_mut(message.ep.at()) else { continue };
-            if ep.accept(&mut self.core, message, &recv) {
+            if ep.receives().accept(&mut self.core, message, &recv) {
                 return Ok(());
             }
         }
@@ -305,7 +305,7 @@ impl<L: RmaLink> Domain<L> {
         }
         if let Some(m) = dropped {
             if let Some(ep) = self.eps.get_mut(m.ep.at()) {
-                ep.discard(&mut self.core, m);
+                ep.unexpected().discard(&mut self.core, m);
             }
         }
         // Of a call to the context itself, where the message would be received.
@@ -341,7 +341,7 @@ impl<L: RmaLink> Domain<L> {
             tally: Tally::PLAIN,
         };
         let ep = self.eps.get_mut(message.ep.at()).ok_or(Error::NotFound)?;
-        ep.accept(&mut self.core, message, &recv);
+        ep.receives().accept(&mut self.core, message, &recv);
         if self.core.counted {
             self.run_work();
         }
@@ -365,7 +365,7 @@ impl<L: RmaLink> Domain<L> {
             err: None,
             olen: 0,
         };
-        ep.discard(&mut self.core, message);
+        ep.unexpected().discard(&mut self.core, message);
         if ep.bind.reports(flags) {
             let cq = ep.bind.rx_cq();
             self.core.complete(cq, entry);

@@ -2,12 +2,10 @@
 
 use hmem::Span;
 
-use super::Endpoint;
 use crate::core::{Bound, Core, RecvOp, Spans, Tally};
 use crate::endpoint::parts::bind::Bind;
-use crate::endpoint::parts::request::{Done, MatchedRecv, Meta, Out};
+use crate::endpoint::parts::request::{Done, MatchedRecv, Meta};
 use crate::types::*;
-use link_api::{PeerId, RmaLink};
 
 impl Bind {
     /// Completes an operation that was started here.
@@ -39,7 +37,7 @@ impl Bind {
 
     /// Completes a message that `n` of `len` bytes came in of.
     pub(in crate::endpoint) fn complete_recv(
-        &mut self,
+        &self,
         core: &mut Core,
         mut matched: MatchedRecv,
         len: usize,
@@ -115,7 +113,7 @@ impl Bind {
     }
 
     /// The buffer of the oldest receive a message fits.
-    pub(in crate::endpoint) fn matched(&mut self, core: &mut Core, meta: &Meta) -> Option<MatchedRecv> {
+    pub(in crate::endpoint) fn matched(&self, core: &mut Core, meta: &Meta) -> Option<MatchedRecv> {
         let matcher = core.rxs.get_mut(self.rx().at())?.matcher(meta.tagged);
         let at = matcher.find_posted(meta.src, meta.tag)?;
         // Taken out while the buffer is looked at; a multi-receive buffer with room left stays.
@@ -133,7 +131,7 @@ impl Bind {
     }
 
     /// Gives a posted receive back unfilled.
-    pub(crate) fn fail_recv(&mut self, core: &mut Core, recv: RecvOp, err: Error) {
+    pub(crate) fn fail_recv(&self, core: &mut Core, recv: RecvOp, err: Error) {
         let mut what = What::RECV | if recv.pattern.tag.is_some() { What::TAGGED } else { What::MSG };
         if let (Some(id), Some(rx)) = (recv.multi, core.rxs.get_mut(self.rx().at())) {
             if let Some(m) = rx.multi.get_mut(id) {
@@ -197,7 +195,7 @@ impl Bind {
     /// Tells of a message that has gone to a receive of one buffer as it was posted.
     #[inline(always)]
     pub(in crate::endpoint) fn received_plain(
-        &mut self,
+        &self,
         core: &mut Core,
         op: &Recv<'_>,
         (src, tag, data): (FiAddr, u64, Option<u64>),
@@ -222,37 +220,5 @@ impl Bind {
                 olen,
             });
         }
-    }
-}
-
-impl<L: RmaLink> Endpoint<L> {
-    /// Completes a request of ours, after the pool has let go of it.
-    pub(super) fn finish_out(&mut self, core: &mut Core, out: &Out, err: Option<Error>) {
-        if self.net.metered.is_on() && err.is_none() {
-            self.net.metered.out(&self.net.link, out);
-        }
-        if out.offered {
-            self.adapt.note_taken();
-        }
-        if self.net.peer(out.peer).flow.limits().is_retiring() {
-            self.requests.retire(&mut self.net.link, out);
-        }
-        self.finish_posted(core, (out.peer, out.seq, out.large), &out.done_as, out.len, err);
-    }
-
-    /// Completes an operation to this peer, by its number there, and whether it is large.
-    #[inline]
-    pub(super) fn finish_posted(
-        &mut self,
-        core: &mut Core,
-        (peer, seq, large): (PeerId, u64, bool),
-        done_as: &Done,
-        len: usize,
-        err: Option<Error>,
-    ) {
-        let peer = self.net.peer(peer);
-        peer.answers.answered(seq);
-        peer.answers.end(large);
-        self.bind.finish(core, done_as, len, err);
     }
 }

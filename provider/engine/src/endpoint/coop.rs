@@ -16,19 +16,23 @@
 //! A large read or write that its initiator could do alone is copied cooperatively, too: the initiator opens
 //! the counter and tells the target (`CoopRma`).
 
-mod join;
-mod open;
+mod begin;
 
 use wire::{Aux, Flags, Head, Op as WireOp, Status, put};
 use xfer::BYTES_PER_CALL;
 use zerocopy::IntoBytes;
 
-use super::Endpoint;
 use crate::core::Core;
 use crate::endpoint::coop_copy::{Coop, CoopHelp};
+use crate::endpoint::device::handles::Handles;
+use crate::endpoint::ends::Ends;
+use crate::endpoint::net::Net;
+use crate::endpoint::parts::adapt::Adapt;
+use crate::endpoint::parts::bind::Bind;
 use crate::endpoint::parts::header::put_segs;
 use crate::endpoint::parts::request::{In, Out, Request};
-use crate::types::What;
+use crate::endpoint::requests::Requests;
+use crate::types::*;
 use link_api::{How, NoDirect, RmaLink, Side};
 
 /// How a copy of the opener's ends that a piece was not copied of, and whether all of it may go in frames.
@@ -40,9 +44,27 @@ fn ended(why: NoDirect) -> (Status, bool) {
     }
 }
 
-impl<L: RmaLink> Endpoint<L> {
+/// Cooperative copies.
+pub(crate) struct CoopCopies<'a, L> {
+    pub(in crate::endpoint) net: &'a mut Net<L>,
+    pub(in crate::endpoint) requests: &'a mut Requests,
+    pub(in crate::endpoint) bind: &'a Bind,
+    pub(in crate::endpoint) adapt: &'a mut Adapt,
+}
+
+impl<L: RmaLink> CoopCopies<'_, L> {
+    #[inline(always)]
+    pub(in crate::endpoint) fn handles(&mut self) -> Handles<'_, L> {
+        Handles { net: self.net, requests: self.requests }
+    }
+
+    #[inline(always)]
+    pub(in crate::endpoint) fn ends(&mut self) -> Ends<'_, L> {
+        Ends { net: self.net, requests: self.requests, bind: self.bind, adapt: self.adapt }
+    }
+
     /// Copies pieces of the cooperative copies under way.
-    pub(super) fn coop_progress(&mut self, core: &mut Core) -> usize {
+    pub(in crate::endpoint) fn coop_progress(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
         for _ in 0..self.requests.queues.coop().len() {
             let Some(name) = self.requests.queues.next_coop() else { break };
@@ -56,18 +78,8 @@ impl<L: RmaLink> Endpoint<L> {
         n
     }
 
-    /// Begins with what is the other side's, unless much was done in this progress call: then the next one
-    /// does.
-    fn coop_join(&mut self, core: &mut Core, name: u64) {
-        self.requests.queues.add_coop(name);
-        if self.adapt.has_time_to_copy() {
-            let taken = self.coop_step(core, name);
-            self.adapt.note_pieces(taken);
-        }
-    }
-
     /// Copies pieces until there are none, or enough for one go.
-    fn coop_step(&mut self, core: &mut Core, name: u64) -> usize {
+    pub(in crate::endpoint) fn coop_step(&mut self, core: &mut Core, name: u64) -> usize {
         let (peer, iov, coop) = match self.requests.pool.get_mut(name) {
             Some(Request::In(In { peer, iov, coop: Some(coop), .. })) => (*peer, &*iov, coop),
             Some(Request::Out(Out { peer, iov, coop: Some(coop), .. })) => (*peer, &*iov, coop),
@@ -94,7 +106,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The owner has no more pieces to take: done, unless the other side still has.
-    fn coop_end(&mut self, core: &mut Core, name: u64) {
+    pub(in crate::endpoint) fn coop_end(&mut self, core: &mut Core, name: u64) {
         let (peer, iov, coop) = match self.requests.pool.get_mut(name) {
             Some(Request::In(In { peer, iov, coop: Some(coop), .. })) => (*peer, &*iov, coop),
             Some(Request::Out(Out { peer, iov, coop: Some(coop), .. })) => (*peer, &*iov, coop),
@@ -139,11 +151,11 @@ impl<L: RmaLink> Endpoint<L> {
                 if status == Status::Ok {
                     self.net.meter(i.peer, Side::Theirs, How::Cooperative, len);
                 }
-                self.fetched(core, i.peer, i.req, status, len, i.then);
+                self.ends().fetched(core, i.peer, i.req, status, len, i.then);
             }
             Some(Request::Out(out)) => {
                 let err = self.net.failure(peer, status);
-                self.finish_out(core, &out, err);
+                self.ends().finish_out(core, &out, err);
             }
             _ => {}
         }
@@ -155,7 +167,7 @@ impl<L: RmaLink> Endpoint<L> {
         match self.requests.pool.get_mut(name) {
             Some(Request::In(i)) if i.failed.is_none() => {
                 i.coop = None;
-                self.send_cts(name, true, false);
+                self.handles().send_cts(name, true, false);
                 true
             }
             Some(Request::Out(out)) => {
@@ -178,7 +190,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The other side has taken its last piece: says so, if it took any.
-    pub(super) fn coop_report(&mut self, name: u64) {
+    pub(in crate::endpoint) fn coop_report(&mut self, name: u64) {
         let (peer, coop) = match self.requests.pool.get_mut(name) {
             Some(Request::Out(Out { peer, coop, helped, .. })) => {
                 *helped = coop.is_some();

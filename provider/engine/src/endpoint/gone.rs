@@ -6,12 +6,19 @@
 //! after that looks for the peer again, since another process may have its name by now: it waits if there is
 //! a channel or one can be made, and fails if not.
 
-use super::Endpoint;
 use crate::core::{Core, RecvOp};
+use crate::endpoint::net::Net;
+use crate::endpoint::parts::bind::Bind;
 use crate::types::*;
 use link_api::{Gone, PeerId, Refused, RmaLink};
 
-impl<L: RmaLink> Endpoint<L> {
+/// Receives that name a peer, and whether that is there.
+pub(crate) struct Directed<'a, L> {
+    pub(in crate::endpoint) net: &'a mut Net<L>,
+    pub(in crate::endpoint) bind: &'a Bind,
+}
+
+impl<L: RmaLink> Directed<'_, L> {
     /// An operation to this peer could not be started.
     #[cold]
     pub(crate) fn not_started(&mut self, core: &mut Core, to: FiAddr, err: Error) {
@@ -33,7 +40,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Fails the receives that name this peer.
-    pub(super) fn fail_directed(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
+    pub(in crate::endpoint) fn fail_directed(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
         let src = self.net.peer(peer).src;
         let Some(rx) = core.rxs.get_mut(self.bind.rx().at()).filter(|_| src != ADDR_UNSPEC) else { return };
         let named = |r: &RecvOp| r.pattern.src == src;
@@ -43,35 +50,8 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// A receive was posted that names this peer, which may never come, or be gone as far as is known;
-    /// `ADDR_UNSPEC`: it names none. `only`: no other receive is posted.
-    #[inline(always)]
-    pub(crate) fn look_for(&mut self, core: &mut Core, from: FiAddr, only: bool) {
-        let peer = self.net.routed(from);
-        let awaited = self.awaits(if only { peer } else { None });
-        let Some(peer) = peer else { return };
-        if awaited {
-            // The next message most often goes to that peer.
-            self.net.link.will_send(peer);
-        }
-        match self.net.peers.get(peer) {
-            Some(p) if p.expected & p.gone.is_none() => {}
-            _ => self.reconnect(core, peer),
-        }
-    }
-
-    /// The only receive that is posted, or that is about to be, names this peer; `None`: it names none, or
-    /// there are others, or none. Where something else is under way, answers of any peer may be waited for.
-    /// Whether the peer is waited for.
-    #[inline(always)]
-    pub(super) fn awaits(&mut self, peer: Option<PeerId>) -> bool {
-        let peer = if self.requests.pool.len() == 0 { peer } else { None };
-        self.net.link.awaits(peer);
-        peer.is_some()
-    }
-
     #[cold]
-    fn reconnect(&mut self, core: &mut Core, peer: PeerId) {
+    pub(in crate::endpoint) fn reconnect(&mut self, core: &mut Core, peer: PeerId) {
         if self.net.peer(peer).gone.is_none() {
             self.net.peer(peer).expected = true;
             if !self.net.link.is_connected(peer) {
@@ -91,7 +71,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Looks again for those that could not be reached just yet.
-    pub(super) fn retry_connects(&mut self, core: &mut Core) -> usize {
+    pub(in crate::endpoint) fn retry_connects(&mut self, core: &mut Core) -> usize {
         let connecting = self.net.peers.connecting();
         let mut n = 0;
         for peer in connecting {

@@ -77,7 +77,7 @@ impl<L: RmaLink> Net<L> {
     }
 
     #[cold]
-    pub(in crate::endpoint) fn add_peers(&mut self, at: usize) {
+    fn add_peers(&mut self, at: usize) {
         while self.peers.len() <= at {
             let path = self.link.path(PeerId(self.peers.len() as u32));
             self.peers.push(Peer::new(&path, self.metered.is_on()));
@@ -111,7 +111,7 @@ impl<L: RmaLink> Net<L> {
     }
 
     /// Writes a line on the path to a peer, once there is one.
-    pub(crate) fn log_path(&mut self, peer: PeerId) {
+    fn log_path(&mut self, peer: PeerId) {
         let first = self.peer(peer).flow.mark_path_logged();
         if first {
             self.metered.path(&self.link, peer);

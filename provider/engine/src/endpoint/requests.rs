@@ -6,7 +6,9 @@ use wire::Seg;
 use crate::core::unmoved;
 use crate::endpoint::device::staging::Staging;
 use crate::endpoint::malformed::{Handled, Malformed, request_of};
+use crate::endpoint::net::Net;
 use crate::endpoint::parts::injected::Injected;
+use crate::endpoint::parts::peer::Peer;
 use crate::endpoint::parts::queues::Queues;
 use crate::endpoint::parts::request::{In, NO_REQUEST, Out, Request, Serve};
 use crate::pool::Pool;
@@ -276,5 +278,29 @@ impl Requests {
             self.retire_memory(link, serve.peer, &serve.iov);
         }
         Some(serve)
+    }
+
+    /// Keeps nothing of a peer that nothing here is about any more: its number may be another's next.
+    #[cold]
+    pub(in crate::endpoint) fn release<L: RmaLink>(&mut self, net: &mut Net<L>, peer: PeerId) {
+        let state = net.peer(peer);
+        let needed = state.routes > 0 || state.waiting > 0 || state.answers.outstanding() > 0;
+        if needed || state.flow.has_backlog() || net.link.is_connected(peer) {
+            return;
+        }
+        if !self.pool.any(|r| r.peer() == peer) {
+            net.peers.drop_backlog_of(peer);
+            self.queues.retain_revoked(|_, p| p != peer);
+            net.link.forget(peer);
+            let path = net.link.path(peer);
+            *net.peer(peer) = Peer::new(&path, net.metered.is_on());
+        }
+    }
+
+    /// Whether progress is more than to take in frames.
+    #[inline(always)]
+    pub(in crate::endpoint) fn has_chores<L: RmaLink>(&self, net: &Net<L>) -> bool {
+        // One question, since it is asked all the time.
+        (self.queues.any() | net.peers.backlogs() | net.unhurried.any()) != 0
     }
 }

@@ -14,15 +14,21 @@
 use hmem::bounce::NoRoom;
 use wire::{Flags, Head, Op as WireOp, Seg, Status, put};
 
-use crate::core::Core;
-use crate::endpoint::Endpoint;
 use crate::endpoint::device::bounces::Fed;
-use crate::endpoint::malformed::{Fields, Handled, Malformed};
-use crate::endpoint::parts::request::{In, Out, Request};
+use crate::endpoint::malformed::{Handled, Malformed};
+use crate::endpoint::net::Net;
+use crate::endpoint::parts::request::{Out, Request};
+use crate::endpoint::requests::Requests;
 use crate::proto::{self, Plan, Reach, Role, Tried, When, choose};
-use link_api::{Direct, Grant, PeerId, Refused, RmaLink, Way};
+use link_api::{PeerId, Refused, RmaLink};
 
-impl<L: RmaLink> Endpoint<L> {
+/// Requests whose payload goes through bounce buffers of this side's.
+pub(crate) struct Bounce<'a, L> {
+    pub(in crate::endpoint) net: &'a mut Net<L>,
+    pub(in crate::endpoint) requests: &'a mut Requests,
+}
+
+impl<L: RmaLink> Bounce<'_, L> {
     /// The receiver of a message of ours takes it from bounce buffers: it goes so, if that is the choice
     /// here.
     pub(in crate::endpoint) fn begin_bounce(&mut self, peer: PeerId, name: u64) {
@@ -164,74 +170,5 @@ impl<L: RmaLink> Endpoint<L> {
             self.requests.queues.add_stream(name);
         }
         Ok(())
-    }
-
-    /// A part of what was asked for is in a buffer of the peer's.
-    pub(in crate::endpoint) fn on_bounce(
-        &mut self,
-        core: &mut Core,
-        peer: PeerId,
-        head: &Head,
-        fields: &mut Fields<'_>,
-    ) -> Handled {
-        let seg: Seg = fields.take()?;
-        let (name, off) = (head.tag.get(), head.data.get());
-        let (len, off) = match (usize::try_from(seg.len.get()), usize::try_from(off)) {
-            (Ok(len), Ok(off)) if head.aux.get() == 1 => (len, off),
-            _ => return Err(Malformed::Unfit),
-        };
-        if self.requests.is_past(&self.net.link, peer, name) {
-            return Ok(());
-        }
-        let too_many = self.requests.staging.bounces.are_too_many(peer);
-        let Request::In(i) = self.requests.named(peer, name)? else { return Err(Malformed::Unfit) };
-        // As `Data` they come in order.
-        if too_many || !i.bounces || off != i.got || len > i.want - i.got || len == 0 {
-            return Err(Malformed::Unfit);
-        }
-        i.got += len;
-        let (req, is_kept, is_refused) = (i.req, i.failed.is_none(), i.broken.is_some());
-        if is_refused {
-            self.net.bounce_done(peer, req, off, false);
-            return Ok(());
-        }
-        if is_kept {
-            let local = hmem::parts(&i.iov, off, len);
-            let access = Direct::new(Grant::Request(req), std::slice::from_ref(&seg), &local, len);
-            match self.net.link.start(Way::Get, peer, &access) {
-                Ok(copy) => {
-                    self.requests.queues.add_flight(copy, name);
-                    self.requests.staging.bounces.take(copy, peer, off);
-                    self.net.peer(peer).hints.note_on_device(Some(seg));
-                }
-                Err(_) => {
-                    self.requests.refuse_bounce(name, off);
-                    self.net.bounce_done(peer, req, off, false);
-                }
-            }
-            return Ok(());
-        }
-        // Memory that was taken back gets nothing more.
-        self.net.bounce_done(peer, req, off, true);
-        self.all_came(core, name, false);
-        Ok(())
-    }
-
-    /// A copy from a peer's buffer is over.
-    pub(in crate::endpoint) fn bounce_taken(&mut self, core: &mut Core, name: u64, off: usize, ok: bool) {
-        if !ok {
-            self.requests.refuse_bounce(name, off);
-        }
-        let more = self.requests.is_in_flight(name);
-        let Some(Request::In(In { peer, req, got, want, broken, .. })) = self.requests.pool.get_mut(name)
-        else {
-            return;
-        };
-        // The answer to the whole request says the same of its parts.
-        if got == want && broken.is_none() && !more {
-            return self.all_came(core, name, false);
-        }
-        let (peer, req) = (*peer, *req);
-        self.net.bounce_done(peer, req, off, ok);
     }
 }

@@ -16,20 +16,32 @@
 use hmem::Span;
 use wire::{Flags, Head, Op as WireOp, Pieces, Seg, Status, put};
 
-use crate::core::{Core, unmoved};
-use crate::endpoint::Endpoint;
-use crate::endpoint::malformed::{Fields, Handled, Malformed, parse_segs};
+use crate::core::unmoved;
+use crate::endpoint::malformed::{Fields, Handled, parse_segs};
+use crate::endpoint::net::Net;
 use crate::endpoint::parts::header::{handle_frame, put_cts, put_segs};
 use crate::endpoint::parts::request::{In, Invited, Out, Request, Serve};
+use crate::endpoint::requests::Requests;
+use crate::endpoint::rma::in_order::InOrder;
 use crate::proto::Memory;
-use crate::types::What;
-use link_api::{Direct, Grant, How, OpId, PeerId, PieceCounter, Refused, RmaLink, Side, Way};
+use link_api::{Direct, Grant, PeerId, PieceCounter, Refused, RmaLink, Way};
 
 /// Polls for which an invited sender is waited for: what it takes to come to it, if it polls too, and
 /// little beside a copy.
 const PATIENCE: u16 = 64;
 
-impl<L: RmaLink> Endpoint<L> {
+/// Requests whose payload moves by handles, or whose peer is asked for it.
+pub(crate) struct Handles<'a, L> {
+    pub(in crate::endpoint) net: &'a mut Net<L>,
+    pub(in crate::endpoint) requests: &'a mut Requests,
+}
+
+impl<L: RmaLink> Handles<'_, L> {
+    #[inline(always)]
+    pub(in crate::endpoint) fn in_order(&mut self) -> InOrder<'_, L> {
+        InOrder { net: self.net, requests: self.requests }
+    }
+
     /// Exports for a post. One that fails leaves no handle: its buffer is the application's, which may never
     /// try again, or with another buffer at that place.
     pub(in crate::endpoint) fn export_or_none(
@@ -61,6 +73,26 @@ impl<L: RmaLink> Endpoint<L> {
             self.net.link.mark_exported(peer, handle);
         }
         true
+    }
+
+    /// Begins to take bytes in that come later.
+    pub(in crate::endpoint) fn begin_in(&mut self, request: In) -> u64 {
+        let (peer, in_order) = (request.peer, request.then.is_in_order());
+        let name = self.requests.pool.insert(Request::In(request));
+        if in_order {
+            self.in_order().keep_in_order(peer, name);
+        }
+        name
+    }
+
+    /// Begins to send bytes that were asked for, which leave later.
+    pub(in crate::endpoint) fn begin_serve(&mut self, request: Serve) -> u64 {
+        let (peer, in_order) = (request.peer, request.in_order);
+        let name = self.requests.pool.insert(Request::Serve(request));
+        if in_order {
+            self.in_order().keep_in_order(peer, name);
+        }
+        name
     }
 
     /// Gets bytes that the peer has sent handles of. If that cannot be, the request comes back.
@@ -164,7 +196,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Gets what its sender will not put; `false` if that was not invited.
-    fn take_back_invitation(&mut self, name: u64) -> bool {
+    pub(in crate::endpoint) fn take_back_invitation(&mut self, name: u64) -> bool {
         let Some(Request::In(i)) = self.requests.pool.get_mut(name) else { return false };
         let Some(invited) = i.invited.take() else { return false };
         i.placed = false;
@@ -215,45 +247,6 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// A copy is over. One that failed is made up for by frames.
-    pub(in crate::endpoint) fn operation_done(&mut self, core: &mut Core, copy: OpId, ok: bool) {
-        let Some(name) = self.requests.queues.end_flight(copy) else { return };
-        if let Some(off) = self.requests.staging.bounces.taken(copy) {
-            return self.bounce_taken(core, name, off, ok);
-        }
-        if self.landing_done(core, name, ok) {
-            return;
-        }
-        match self.requests.pool.get_mut(name) {
-            Some(Request::In(_)) if !ok => self.send_cts(name, false, false),
-            Some(Request::In(_)) => {
-                if let Some(Request::In(i)) = self.requests.pool.remove(name) {
-                    self.net.meter(i.peer, Side::Theirs, How::Device, i.len);
-                    self.fetched(core, i.peer, i.req, Status::Ok, i.len, i.then);
-                }
-            }
-            Some(Request::Out(out)) if out.done_as.what.contains(What::READ) => {
-                self.read_is_over(core, name, ok);
-            }
-            Some(Request::Out(out)) => match out.asked {
-                Some((theirs, want)) if ok => {
-                    let peer = out.peer;
-                    self.net.fin(peer, theirs, Status::Ok, want);
-                }
-                _ => self.requests.queues.add_stream(name),
-            },
-            Some(Request::Serve(_)) if !ok => self.requests.queues.add_stream(name),
-            Some(Request::Serve(_)) => {
-                if let Some(Request::Serve(s)) = self.requests.pool.remove(name) {
-                    self.bind.was_read(core, s.cntrs);
-                    self.net.fin(s.peer, s.req, Status::Ok, s.len);
-                }
-            }
-            // No device has a part in it.
-            Some(Request::CoopHelp(_) | Request::Withdrawn(_)) | None => {}
-        }
-    }
-
     /// The memory that a stream reads from cannot be read: the peer that waits for it is told.
     pub(in crate::endpoint) fn stream_failed(&mut self, name: u64) {
         self.requests.end_stream(name);
@@ -273,35 +266,5 @@ impl<L: RmaLink> Endpoint<L> {
         if matches!(self.requests.pool.get_mut(name), Some(Request::Serve(_))) {
             self.requests.pool.remove(name);
         }
-    }
-
-    /// The taker's side of a put, or of a stream that failed: a `Fin` for what was asked for.
-    pub(in crate::endpoint) fn on_fin_in(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
-        let name = head.tag.get();
-        let status = Status::from_u16(head.aux.get());
-        match self.requests.named(peer, name)? {
-            Request::In(i) if i.placed || status != Status::Ok => {}
-            _ => return Err(Malformed::Unfit),
-        }
-        if self.requests.is_in_flight(name) {
-            return Err(Malformed::Unfit);
-        }
-        self.requests.end_stream(name);
-        self.requests.end_invitation(&mut self.net.link, name);
-        if status == Status::Unsupported && self.take_back_invitation(name) {
-            self.net.peer(peer).hints.note_no_put();
-            return Ok(());
-        }
-        let Some(Request::In(i)) = self.requests.pool.remove(name) else { return Err(Malformed::Unfit) };
-        let (status, len) = match i.failed.unwrap_or(status) {
-            Status::Ok => {
-                self.net.meter(peer, Side::Theirs, How::Device, i.len);
-                (Status::Ok, i.len)
-            }
-            status @ (Status::Discarded | Status::BadKey) => (status, 0),
-            _ => (Status::Io, 0),
-        };
-        self.fetched(core, peer, i.req, status, len, i.then);
-        Ok(())
     }
 }

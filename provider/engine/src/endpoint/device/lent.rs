@@ -7,16 +7,14 @@
 
 use wire::{Flags, Head, Op as WireOp, Status, put};
 
-use crate::core::Core;
-use crate::endpoint::Endpoint;
+use crate::endpoint::device::handles::Handles;
 use crate::endpoint::malformed::{Fields, Handled, Malformed, bytes_of, parse_segs};
-use crate::endpoint::parts::header::{handle_frame, put_cts, put_segs};
+use crate::endpoint::parts::header::{handle_frame, put_cts, put_segs, segments};
 use crate::endpoint::parts::request::{Request, Serve};
-use crate::endpoint::post::segments;
-use crate::types::What;
-use link_api::{Direct, Grant, How, PeerId, RmaLink, Side, Way};
+use crate::types::*;
+use link_api::{Direct, Grant, PeerId, RmaLink, Way};
 
-impl<L: RmaLink> Endpoint<L> {
+impl<L: RmaLink> Handles<'_, L> {
     /// Answers a read by telling its initiator of the memory. If that cannot be, the request comes back.
     pub(in crate::endpoint) fn lend(&mut self, request: Serve) -> Option<Serve> {
         let (peer, theirs, iov) = (request.peer, request.req, request.iov.clone());
@@ -71,25 +69,13 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Asks for the bytes of a read in frames.
-    fn ask_for_read(&mut self, name: u64) {
+    pub(in crate::endpoint) fn ask_for_read(&mut self, name: u64) {
         let Some(Request::Out(out)) = self.requests.pool.get_mut(name) else { return };
         let Some((theirs, want)) = out.asked else { return };
         let peer = out.peer;
         let mut frame = Vec::with_capacity(Head::LEN + 8);
         put_cts(&mut frame, Flags::empty(), 0, theirs, name, want);
         self.net.send_or_queue(peer, &frame);
-    }
-
-    /// A read of ours was got, or could not be.
-    pub(in crate::endpoint) fn read_is_over(&mut self, core: &mut Core, name: u64, ok: bool) {
-        if !ok {
-            return self.ask_for_read(name);
-        }
-        let Some(Request::Out(out)) = self.requests.pool.remove(name) else { return };
-        if let Some((theirs, want)) = out.asked {
-            self.net.fin(out.peer, theirs, Status::Ok, want);
-        }
-        self.finish_out(core, &out, None);
     }
 
     /// The initiator of a read asks for frames.
@@ -105,14 +91,5 @@ impl<L: RmaLink> Endpoint<L> {
         self.requests.retire_memory(&mut self.net.link, peer, &iov);
         self.requests.queues.add_stream(name);
         Ok(())
-    }
-
-    /// The initiator of a read is done with it.
-    pub(in crate::endpoint) fn was_got(&mut self, core: &mut Core, name: u64, status: Status) {
-        let Some(serve) = self.requests.end_serve(&mut self.net.link, name) else { return };
-        if status == Status::Ok {
-            self.net.meter(serve.peer, Side::Theirs, How::Device, serve.len);
-            self.bind.was_read(core, serve.cntrs);
-        }
     }
 }

@@ -1,5 +1,6 @@
 //! Frames as they are built.
 
+use crate::types::Error;
 use hmem::Span;
 use wire::{Flags, Head, MAX_SEGS, Op as WireOp, RmaSeg, Seg, put};
 
@@ -49,6 +50,18 @@ pub(in crate::endpoint) fn handle_frame(handle: &wire::Handle) -> Vec<u8> {
     put(&mut frame, &Head::new(WireOp::Handle, Flags::empty(), 0, 0, 0));
     put(&mut frame, handle);
     frame
+}
+
+/// The spans as a peer is told of them, and whether it may follow the addresses.
+pub(in crate::endpoint) fn segments(
+    iov: &[Span],
+) -> Result<(arrayvec::ArrayVec<Seg, MAX_SEGS>, bool), Error> {
+    let mut segs = arrayvec::ArrayVec::new();
+    for s in iov {
+        let seg = Seg { addr: s.addr().into(), len: (s.len() as u64).into() };
+        segs.try_push(seg).map_err(|_| Error::Invalid)?;
+    }
+    Ok((segs, hmem::can(iov, hmem::Caps::CMA)))
 }
 
 #[cfg(test)]

@@ -4,17 +4,16 @@ use hmem::{AtomicOp, Datatype, NotApplied, total};
 use wire::{Aux, Flags, Head, RmaSeg, Status};
 
 use crate::core::{Bound, Core, unmoved};
-use crate::endpoint::Endpoint;
 use crate::endpoint::device::staging::Source;
 use crate::endpoint::malformed::{Fields, Handled, Malformed};
-use crate::endpoint::parts::request::Request;
+use crate::endpoint::rma::target::Accesses;
 use crate::types::*;
-use link_api::{Frame, PeerId, RmaLink};
+use link_api::{PeerId, RmaLink};
 
 /// Up to so many bytes of operands, and of what was there, need no memory of their own.
 const FEW: usize = 64;
 
-impl<L: RmaLink> Endpoint<L> {
+impl<L: RmaLink> Accesses<'_, L> {
     pub(in crate::endpoint) fn on_atomic(
         &mut self,
         core: &mut Core,
@@ -91,24 +90,6 @@ impl<L: RmaLink> Endpoint<L> {
         } else {
             self.net.fin(peer, head.tag.get(), status, 0);
         }
-        Ok(())
-    }
-
-    pub(in crate::endpoint) fn on_result(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Handled {
-        let (peer, name) = (frame.from, head.tag.get());
-        let len = frame.len - Head::LEN;
-        match self.requests.named(peer, name)? {
-            Request::Out(out) if out.done_as.what.contains(What::ATOMIC | What::READ) => {}
-            _ => return Err(Malformed::Unfit),
-        }
-        let Some(Request::Out(out)) = self.requests.pool.remove(name) else { return Err(Malformed::Unfit) };
-        let ok = if len == out.len {
-            self.net.link.copy_out(frame, Head::LEN, &out.iov, 0, len) == len
-        } else {
-            false
-        };
-        let err = (!ok).then_some(Error::Io);
-        self.finish_out(core, &out, err);
         Ok(())
     }
 }

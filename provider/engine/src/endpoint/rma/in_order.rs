@@ -15,14 +15,19 @@
 use wire::{Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
 
-use crate::core::Core;
-use crate::endpoint::Endpoint;
-use crate::endpoint::device::staging::Source;
 use crate::endpoint::malformed::parse_head;
+use crate::endpoint::net::Net;
 use crate::endpoint::parts::quota::{SLACK, cost};
+use crate::endpoint::requests::Requests;
 use link_api::{Frame, PeerId, RmaLink};
 
-impl<L: RmaLink> Endpoint<L> {
+/// The order of peers' accesses.
+pub(crate) struct InOrder<'a, L> {
+    pub(in crate::endpoint) net: &'a mut Net<L>,
+    pub(in crate::endpoint) requests: &'a mut Requests,
+}
+
+impl<L: RmaLink> InOrder<'_, L> {
     /// This request of a peer's has begun, and no later access may overtake it.
     pub(in crate::endpoint) fn keep_in_order(&mut self, peer: PeerId, name: u64) {
         self.net.peer(peer).order.get_or_insert_default().under_way.push(name);
@@ -44,13 +49,6 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// A write of ours has failed, by an answer of its target: what is posted from now on is not behind it.
-    #[cold]
-    pub(in crate::endpoint) fn has_heard_of_failure(&mut self, peer: PeerId, name: u64) {
-        let heard = Head::new(WireOp::Withdrawn, Flags::empty(), 0, name, 0);
-        self.net.send_or_queue(peer, heard.as_bytes());
-    }
-
     /// Whether this `Withdrawn` is of the write that broke the order of the peer's accesses; if so, those
     /// that follow take effect again.
     #[cold]
@@ -61,6 +59,13 @@ impl<L: RmaLink> Endpoint<L> {
             *order = None;
         }
         is_it
+    }
+
+    /// A write of ours has failed, by an answer of its target: what is posted from now on is not behind it.
+    #[cold]
+    pub(in crate::endpoint) fn has_heard_of_failure(&mut self, peer: PeerId, name: u64) {
+        let heard = Head::new(WireOp::Withdrawn, Flags::empty(), 0, name, 0);
+        self.net.send_or_queue(peer, heard.as_bytes());
     }
 
     /// Holds a frame that accesses memory, or refuses the access; `false` if it may take effect now.
@@ -101,56 +106,5 @@ impl<L: RmaLink> Endpoint<L> {
         } else {
             self.net.refuse(peer, Status::Discarded, op == WireOp::Atomic);
         }
-    }
-
-    /// Lets accesses take effect that have waited for the request before them.
-    #[inline(always)]
-    pub(in crate::endpoint) fn go_on_in_order(&mut self, core: &mut Core) -> usize {
-        if !self.net.peers.has_in_order() { 0 } else { self.let_all_through(core) }
-    }
-
-    /// Lets accesses of a peer take effect of which something has come: they do not wait for what comes next,
-    /// which may be its end.
-    #[inline(always)]
-    pub(in crate::endpoint) fn go_on_with(&mut self, core: &mut Core, peer: PeerId) -> usize {
-        if !self.net.peers.has_in_order() { 0 } else { self.let_through(core, peer) }
-    }
-
-    #[cold]
-    fn let_all_through(&mut self, core: &mut Core) -> usize {
-        let mut n = 0;
-        let mut peers = self.net.peers.take_in_order();
-        peers.retain(|&peer| {
-            n += self.let_through(core, peer);
-            self.net.peer(peer).order.as_ref().is_some_and(|o| o.broken.is_none())
-        });
-        // A request that began meanwhile is of a peer that stays.
-        self.net.peers.set_in_order(peers);
-        self.net.unhurried.set_in_order(self.net.peers.has_in_order());
-        n
-    }
-
-    #[cold]
-    fn let_through(&mut self, core: &mut Core, peer: PeerId) -> usize {
-        for n in 0.. {
-            let Some(order) = self.net.peers[peer].order.as_mut() else { return n };
-            if order.waits(&mut self.requests.pool) {
-                return n;
-            }
-            let Some(frame) = order.held.pop_front() else {
-                if order.broken.is_none() {
-                    self.net.peer(peer).order = None;
-                }
-                return n;
-            };
-            order.size -= cost(&frame);
-            let access = |(head, op, flags): (Head, WireOp, Flags)| {
-                self.on_long(core, peer, Source::Held(&frame), frame.len(), &head, op, flags)
-            };
-            if let Err(why) = parse_head(&frame).and_then(access) {
-                self.net.malformed(peer, frame.first_chunk().copied(), frame.len(), why);
-            }
-        }
-        0
     }
 }
