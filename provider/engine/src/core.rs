@@ -20,8 +20,8 @@ pub(crate) use cntr::{Cntr, Number};
 pub(crate) use messages::{Body, Message, Multi, RecvOp, RxContext, Segs};
 pub(crate) use mr::{Bound, Mr, Mrs, Reached};
 pub(crate) use payload::{Buffers, Payload, SHORT};
-pub(crate) use spans::Spans;
 pub use spans::{Iov, RmaIov};
+pub(crate) use spans::{Spans, on_device};
 pub(crate) use tally::Tally;
 
 /// A slab: ids are used again, by the door's leave only.

@@ -55,10 +55,10 @@ impl<L: RmaLink> Domain<L> {
             result = run(e, &mut self.core);
         }
         if let Err(err) = result {
-            e.not_started(&mut self.core, to, err);
+            e.directed().not_started(&mut self.core, to, err);
         }
         if result.is_ok() {
-            e.log_new_path();
+            e.net.log_new_path();
         }
         if self.core.counted && !self.work.is_empty() {
             self.run_work();
@@ -73,7 +73,7 @@ impl<L: RmaLink> Domain<L> {
         let gone = err.gone().is_some();
         match self.eps.get(ep.at()) {
             Some(e) if gone && flags.contains(OpFlags::COMPLETION) && e.bind.tx_cq().is_some() => {
-                e.fail_start(&mut self.core, failed.ctx, failed.what, failed.tag, Tally::PLAIN, err);
+                e.bind.fail_start(&mut self.core, failed.ctx, failed.what, failed.tag, Tally::PLAIN, err);
                 Ok(())
             }
             _ => Err(err),
@@ -118,7 +118,7 @@ impl<L: RmaLink> Domain<L> {
     #[inline(always)]
     pub fn send_plain(&mut self, ep: EpId, span: Span, op: &Send<'_>) -> bool {
         let Some(e) = self.eps.get_mut(ep.at()) else { return false };
-        let sent = e.send_plain(&mut self.core, span, op);
+        let sent = e.post().send_plain(&mut self.core, span, op);
         if !self.work.is_empty() {
             self.run_work();
         }
@@ -207,7 +207,7 @@ impl<L: RmaLink> Domain<L> {
     /// The process exits: [`Link::settle`](link_api::Link::settle) of each endpoint.
     pub fn settle(&mut self, last: bool) -> bool {
         let mut settled = true;
-        self.eps.iter_mut().for_each(|(_, ep)| settled &= ep.link.settle(last));
+        self.eps.iter_mut().for_each(|(_, ep)| settled &= ep.net.link.settle(last));
         settled
     }
 
@@ -216,7 +216,10 @@ impl<L: RmaLink> Domain<L> {
     pub fn arm(&mut self) -> bool {
         let mut quiet = true;
         for (_, ep) in self.eps.iter_mut() {
-            quiet &= !ep.is_waiting_for_room() && !ep.is_inviting() && !ep.has_sent() && ep.link.arm();
+            quiet &= !ep.is_waiting_for_room()
+                && !ep.requests.is_inviting()
+                && !ep.requests.has_sent(&mut ep.net.link)
+                && ep.net.link.arm();
         }
         quiet
     }

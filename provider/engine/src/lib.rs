@@ -21,6 +21,7 @@ mod core;
 mod domain;
 mod endpoint;
 mod entries;
+mod error;
 mod hash;
 mod matching;
 mod pool;

@@ -63,3 +63,8 @@ impl std::ops::Deref for Spans {
         }
     }
 }
+
+/// Whether a device has any of it.
+pub(crate) fn on_device(iov: &[Span]) -> bool {
+    iov.iter().any(|s| s.can(hmem::Caps::DEVICE))
+}

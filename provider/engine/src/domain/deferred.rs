@@ -78,8 +78,8 @@ impl<L: RmaLink> Domain<L> {
             _ => return self.core.count(work.completion, true),
         };
         if let Some(ep) = self.eps.get_mut(ep.at()) {
-            ep.fail_start(&mut self.core, ctx, what, tag, work.tally(), err);
-            ep.not_started(&mut self.core, to, err);
+            ep.bind.fail_start(&mut self.core, ctx, what, tag, work.tally(), err);
+            ep.directed().not_started(&mut self.core, to, err);
         }
     }
 

@@ -126,7 +126,7 @@ impl<L: RmaLink> Domain<L> {
     /// general way, which takes a little longer.
     pub fn ep_meter(&mut self, ep: EpId, meter: Box<dyn Meter>) {
         if let Some(ep) = self.eps.get_mut(ep.at()) {
-            ep.set_meter(meter);
+            ep.net.set_meter(meter);
         }
     }
 
@@ -154,7 +154,7 @@ impl<L: RmaLink> Domain<L> {
     /// 65536); beyond that posts are refused with [`Error::Again`].
     pub fn ep_set_depth(&mut self, ep: EpId, depth: usize) {
         if let Some(ep) = self.eps.get_mut(ep.at()) {
-            ep.set_depth(depth);
+            ep.net.set_depth(depth);
         }
     }
 
@@ -162,7 +162,7 @@ impl<L: RmaLink> Domain<L> {
     /// message came there, also one without [`OpFlags::COMPLETION`], if it has [`OpFlags::AS_BOUND`].
     pub fn ep_write_every_receive(&mut self, ep: EpId) {
         if let Some(ep) = self.eps.get_mut(ep.at()) {
-            ep.write_every_receive();
+            ep.bind.write_every_receive();
         }
     }
 
@@ -211,8 +211,8 @@ impl<L: RmaLink> Domain<L> {
     /// does better without a lock on the domain.
     pub fn ep_part(&mut self, id: EpId) -> Result<L, Error> {
         let Some(ep) = self.eps.get_mut(id.at()) else { return Err(Error::NotFound) };
-        ep.cancel_operations();
-        if let Err(InUse) = ep.link.close() {
+        ep.requests.cancel_operations(&mut ep.net.link);
+        if let Err(InUse) = ep.net.link.close() {
             // Peers that are closed likewise may wait for those.
             self.eps.iter_mut().filter(|(at, _)| *at != id.0).for_each(|(_, ep)| {
                 ep.progress(&mut self.core, None);
@@ -232,7 +232,7 @@ impl<L: RmaLink> Domain<L> {
             WorkOp::Recv { rx, .. } => shared || *rx != ep.bind.rx(),
             op => op.ep() != Some(id),
         });
-        let Some(rx) = self.core.rxs.get_mut(ep.bind.rx().at()) else { return Ok(ep.link) };
+        let Some(rx) = self.core.rxs.get_mut(ep.bind.rx().at()) else { return Ok(ep.net.link) };
         rx.eps.retain(|e| *e != id);
         if !rx.shared {
             self.core.rxs.remove(ep.bind.rx().at());
@@ -243,52 +243,54 @@ impl<L: RmaLink> Domain<L> {
             }
         }
         self.core.weigh();
-        Ok(ep.link)
+        Ok(ep.net.link)
     }
 
     /// How long [`Domain::ep_close`], [`Domain::mr_close`] and [`Domain::ep_cancel`] wait from now on for
     /// each peer that is inside an access.
     pub fn set_patience(&mut self, patience: Patience) {
         self.core.patience = patience;
-        self.eps.iter_mut().for_each(|(_, ep)| ep.link.set_patience(patience));
+        self.eps.iter_mut().for_each(|(_, ep)| ep.net.link.set_patience(patience));
     }
 
     /// Of a domain in which a call has panicked, and which may be in any state: takes the next endpoint out.
     /// What was under way is forgotten without a completion.
     pub fn ep_abandon(&mut self) -> Option<Abandoned<L>> {
-        self.eps.take_any().map(|ep| Abandoned { ops: ep.ops_in_flight().collect(), link: ep.link })
+        self.eps
+            .take_any()
+            .map(|ep| Abandoned { ops: ep.requests.ops_in_flight().collect(), link: ep.net.link })
     }
 
     /// How many operations an endpoint has under way, its own and those of peers. Zero once all
     /// have completed.
     pub fn ep_under_way(&self, ep: EpId) -> usize {
-        self.eps.get(ep.at()).map_or(0, Endpoint::under_way)
+        self.eps.get(ep.at()).map_or(0, |ep| ep.requests.under_way())
     }
 
     /// Peers that an endpoint has room to keep something of: as many as there were at a time.
     pub fn ep_peers(&self, ep: EpId) -> usize {
-        self.eps.get(ep.at()).map_or(0, Endpoint::peers)
+        self.eps.get(ep.at()).map_or(0, |ep| ep.net.peers.len())
     }
 
     /// What the way from an endpoint to an address can do.
     pub fn ep_path(&self, ep: EpId, to: FiAddr) -> Option<Path> {
-        self.eps.get(ep.at())?.path(to)
+        self.eps.get(ep.at())?.net.path(to)
     }
 
     /// Whether there is a connection between an endpoint and the peer of this address, by which frames may
     /// still come.
     pub fn ep_is_connected(&self, ep: EpId, to: FiAddr) -> bool {
-        self.eps.get(ep.at()).is_some_and(|ep| ep.is_connected(to))
+        self.eps.get(ep.at()).is_some_and(|ep| ep.net.is_connected(to))
     }
 
     /// One line on the path from an endpoint to an address, for people, as the log has it once that is used.
     pub fn ep_describe(&self, ep: EpId, to: FiAddr) -> Result<String, Error> {
         let ep = self.eps.get(ep.at()).ok_or(Error::NotFound)?;
-        ep.path_words(to).ok_or(Error::NoAddr)
+        ep.net.path_words(to).ok_or(Error::NoAddr)
     }
 
     /// The link of an endpoint.
     pub fn link(&self, ep: EpId) -> Option<&L> {
-        Some(&self.eps.get(ep.at())?.link)
+        Some(&self.eps.get(ep.at())?.net.link)
     }
 }

@@ -44,7 +44,7 @@ impl<L: RmaLink> Domain<L> {
         let key = self.core.mr_end(mr)?;
         let mut outcome = Ok(());
         for (_, ep) in self.eps.iter_mut() {
-            let concealed = key.map_or(Ok(()), |key| ep.link.unpublish(key));
+            let concealed = key.map_or(Ok(()), |key| ep.net.link.unpublish(key));
             let ended = ep.end_accesses(&mut self.core, mr);
             outcome = outcome.and(concealed).and(ended);
         }

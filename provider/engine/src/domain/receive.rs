@@ -85,7 +85,7 @@ impl<L: RmaLink> Domain<L> {
         let Some(ep) = ep.and_then(|ep| self.eps.get_mut(ep.at())) else { return false };
         // Of the pattern no more counts.
         let pattern = Pattern { src: ADDR_UNSPEC, tag: tagged.then_some((0, 0)) };
-        if !ep.accept_plain(&mut self.core, at, span, &Recv { pattern, iov: &[], ctx, flags }) {
+        if !ep.receives().accept_plain(&mut self.core, at, span, &Recv { pattern, iov: &[], ctx, flags }) {
             return false;
         }
         self.run_counted();
@@ -196,7 +196,7 @@ impl<L: RmaLink> Domain<L> {
                 return Ok(());
             };
             let Some(ep) = self.eps.get_mut(message.ep.at()) else { continue };
-            if ep.accept(&mut self.core, message, &recv) {
+            if ep.receives().accept(&mut self.core, message, &recv) {
                 return Ok(());
             }
         }
@@ -305,14 +305,14 @@ impl<L: RmaLink> Domain<L> {
         }
         if let Some(m) = dropped {
             if let Some(ep) = self.eps.get_mut(m.ep.at()) {
-                ep.discard(&mut self.core, m);
+                ep.unexpected().discard(&mut self.core, m);
             }
         }
         // Of a call to the context itself, where the message would be received.
         let has_queue = |ep: &EpId| self.eps.get(ep.at()).is_some_and(|ep| ep.bind.rx_cq().is_some());
         let to = from.filter(|ep| by.is_none() && has_queue(ep)).or(telling);
         let Some(ep) = to.and_then(|ep| self.eps.get_mut(ep.at())) else { return Err(Error::NotFound) };
-        if ep.writes(flags) || entry.err.is_some() {
+        if ep.bind.reports(flags) || entry.err.is_some() {
             let cq = ep.bind.rx_cq();
             self.core.complete(cq, entry);
         }
@@ -341,7 +341,7 @@ impl<L: RmaLink> Domain<L> {
             tally: Tally::PLAIN,
         };
         let ep = self.eps.get_mut(message.ep.at()).ok_or(Error::NotFound)?;
-        ep.accept(&mut self.core, message, &recv);
+        ep.receives().accept(&mut self.core, message, &recv);
         if self.core.counted {
             self.run_work();
         }
@@ -365,8 +365,8 @@ impl<L: RmaLink> Domain<L> {
             err: None,
             olen: 0,
         };
-        ep.discard(&mut self.core, message);
-        if ep.writes(flags) {
+        ep.unexpected().discard(&mut self.core, message);
+        if ep.bind.reports(flags) {
             let cq = ep.bind.rx_cq();
             self.core.complete(cq, entry);
         }
@@ -415,8 +415,8 @@ impl<L: RmaLink> Domain<L> {
         let recv = context.tagged.cancel(ctx).or_else(|| context.plain.cancel(ctx)).ok_or(Error::NotFound)?;
         let ep = self.telling(rx, by).and_then(|ep| self.eps.get_mut(ep.at()));
         if let Some(ep) = ep {
-            ep.link.awaits(None);
-            ep.fail_recv(&mut self.core, recv, Error::Cancelled);
+            ep.net.link.awaits(None);
+            ep.bind.fail_recv(&mut self.core, recv, Error::Cancelled);
         }
         Ok(())
     }

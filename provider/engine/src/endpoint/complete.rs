@@ -1,24 +1,22 @@
 //! How operations complete, and where that is told.
 
 use hmem::Span;
-use wire::Status;
 
-use super::Endpoint;
-use crate::core::{Core, RecvOp, Spans, Tally, failure};
-use crate::endpoint::parts::request::{Done, MatchedRecv, Meta, Out};
+use crate::core::{Bound, Core, RecvOp, Spans, Tally};
+use crate::endpoint::parts::bind::Bind;
+use crate::endpoint::parts::request::{Done, MatchedRecv, Meta};
 use crate::types::*;
-use link_api::{PeerId, RmaLink};
 
-impl<L: RmaLink> Endpoint<L> {
+impl Bind {
     /// Completes an operation that was started here.
     #[inline]
-    pub(super) fn finish(&self, core: &mut Core, done: &Done, len: usize, err: Option<Error>) {
+    pub(in crate::endpoint) fn finish(&self, core: &mut Core, done: &Done, len: usize, err: Option<Error>) {
         let cntr = if done.what.contains(What::SEND) {
-            self.bind.cntrs().send
+            self.cntrs().send
         } else if done.what.contains(What::READ) {
-            self.bind.cntrs().read
+            self.cntrs().read
         } else {
-            self.bind.cntrs().write
+            self.cntrs().write
         };
         core.tally(done.tally, cntr, err.is_some());
         if done.report || err.is_some() {
@@ -33,51 +31,13 @@ impl<L: RmaLink> Endpoint<L> {
                 err,
                 olen: 0,
             };
-            core.complete(self.bind.tx_cq(), entry);
-        }
-    }
-
-    /// Completes a request of ours, after the pool has let go of it.
-    pub(super) fn finish_out(&mut self, core: &mut Core, out: &Out, err: Option<Error>) {
-        if self.meter.is_some() && err.is_none() {
-            self.meter_out(out);
-        }
-        if out.offered {
-            self.adapt.note_taken();
-        }
-        if self.peer(out.peer).flow.limits().is_retiring() {
-            self.retire(out);
-        }
-        self.finish_posted(core, (out.peer, out.seq, out.large), &out.done_as, out.len, err);
-    }
-
-    /// Completes an operation to this peer, by its number there, and whether it is large.
-    #[inline]
-    pub(super) fn finish_posted(
-        &mut self,
-        core: &mut Core,
-        (peer, seq, large): (PeerId, u64, bool),
-        done_as: &Done,
-        len: usize,
-        err: Option<Error>,
-    ) {
-        let peer = self.peer(peer);
-        peer.answers.answered(seq);
-        peer.answers.end(large);
-        self.finish(core, done_as, len, err);
-    }
-
-    /// Why bytes of a peer could not be moved: its death may show in these first.
-    pub(super) fn failure(&self, peer: PeerId, status: Status) -> Option<Error> {
-        match failure(status) {
-            Some(Error::Io) if self.link.is_gone(peer) => Some(Error::Reset),
-            other => other,
+            core.complete(self.tx_cq(), entry);
         }
     }
 
     /// Completes a message that `n` of `len` bytes came in of.
-    pub(super) fn complete_recv(
-        &mut self,
+    pub(in crate::endpoint) fn complete_recv(
+        &self,
         core: &mut Core,
         mut matched: MatchedRecv,
         len: usize,
@@ -90,7 +50,7 @@ impl<L: RmaLink> Endpoint<L> {
             entry.err = Some(Error::Truncated);
             entry.olen = len - matched.room;
         }
-        if let (Some(id), Some(rx)) = (matched.multi, core.rxs.get_mut(self.bind.rx().at())) {
+        if let (Some(id), Some(rx)) = (matched.multi, core.rxs.get_mut(self.rx().at())) {
             if let Some(m) = rx.multi.get_mut(id) {
                 m.coming -= 1;
                 if m.spent && m.coming == 0 {
@@ -99,15 +59,20 @@ impl<L: RmaLink> Endpoint<L> {
                 }
             }
         }
-        core.tally(matched.tally, self.bind.cntrs().recv, entry.err.is_some());
+        core.tally(matched.tally, self.cntrs().recv, entry.err.is_some());
         if matched.report || entry.err.is_some() || entry.what.contains(What::MULTI_RECV) {
-            core.complete(self.bind.rx_cq(), matched.entry);
+            core.complete(self.rx_cq(), matched.entry);
         }
     }
 
     /// Where a message lands in a receive buffer. For a multi-receive buffer, `true` beside it says
     /// that no more messages are to go there.
-    pub(super) fn matched_recv(&self, core: &mut Core, recv: &RecvOp, meta: &Meta) -> (MatchedRecv, bool) {
+    pub(in crate::endpoint) fn matched_recv(
+        &self,
+        core: &mut Core,
+        recv: &RecvOp,
+        meta: &Meta,
+    ) -> (MatchedRecv, bool) {
         let what = if meta.tagged { What::TAGGED } else { What::MSG } | What::RECV;
         let mut matched = MatchedRecv {
             iov: Spans::NONE,
@@ -123,11 +88,11 @@ impl<L: RmaLink> Endpoint<L> {
                 err: None,
                 olen: 0,
             },
-            report: self.writes(recv.flags),
+            report: self.reports(recv.flags),
             multi: recv.multi,
             tally: recv.tally,
         };
-        let rx = core.rxs.get_mut(self.bind.rx().at());
+        let rx = core.rxs.get_mut(self.rx().at());
         let multi = recv.multi.and_then(|id| {
             let rx = rx?;
             Some((rx.min_multi_recv, rx.multi.get_mut(id)?))
@@ -147,10 +112,28 @@ impl<L: RmaLink> Endpoint<L> {
         (matched, multi.spent)
     }
 
+    /// The buffer of the oldest receive a message fits.
+    pub(in crate::endpoint) fn matched(&self, core: &mut Core, meta: &Meta) -> Option<MatchedRecv> {
+        let matcher = core.rxs.get_mut(self.rx().at())?.matcher(meta.tagged);
+        let at = matcher.find_posted(meta.src, meta.tag)?;
+        // Taken out while the buffer is looked at; a multi-receive buffer with room left stays.
+        let is_multi = matcher.found_posted(at)?.multi.is_some();
+        if !is_multi {
+            let recv = matcher.unpost(at)?;
+            return Some(self.matched_recv(core, &recv, meta).0);
+        }
+        let recv = matcher.found_posted(at)?.clone();
+        let (matched, spent) = self.matched_recv(core, &recv, meta);
+        if spent {
+            core.rxs.get_mut(self.rx().at())?.matcher(meta.tagged).unpost(at);
+        }
+        Some(matched)
+    }
+
     /// Gives a posted receive back unfilled.
-    pub(crate) fn fail_recv(&mut self, core: &mut Core, recv: RecvOp, err: Error) {
+    pub(crate) fn fail_recv(&self, core: &mut Core, recv: RecvOp, err: Error) {
         let mut what = What::RECV | if recv.pattern.tag.is_some() { What::TAGGED } else { What::MSG };
-        if let (Some(id), Some(rx)) = (recv.multi, core.rxs.get_mut(self.bind.rx().at())) {
+        if let (Some(id), Some(rx)) = (recv.multi, core.rxs.get_mut(self.rx().at())) {
             if let Some(m) = rx.multi.get_mut(id) {
                 m.spent = true;
                 if m.coming == 0 {
@@ -159,7 +142,7 @@ impl<L: RmaLink> Endpoint<L> {
                 }
             }
         }
-        core.tally(recv.tally, self.bind.cntrs().recv, true);
+        core.tally(recv.tally, self.cntrs().recv, true);
         let entry = Completion {
             ctx: recv.ctx,
             what,
@@ -171,7 +154,7 @@ impl<L: RmaLink> Endpoint<L> {
             err: Some(err),
             olen: 0,
         };
-        core.complete(self.bind.rx_cq(), entry);
+        core.complete(self.rx_cq(), entry);
     }
 
     /// Completes an operation that the application takes for started.
@@ -185,5 +168,57 @@ impl<L: RmaLink> Endpoint<L> {
         err: Error,
     ) {
         self.finish(core, &Done { ctx, what, report: true, tag, data: 0, tally }, 0, Some(err));
+    }
+
+    /// A peer has read memory here, or changed it and been told what was there.
+    pub(in crate::endpoint) fn was_read(&self, core: &mut Core, cntrs: Bound) {
+        core.count(self.cntrs().remote_read, false);
+        for cntr in cntrs {
+            if Some(cntr) != self.cntrs().remote_read {
+                core.count(Some(cntr), false);
+            }
+        }
+    }
+
+    /// Whether receives are posted.
+    pub(in crate::endpoint) fn has_receives(&self, core: &Core) -> bool {
+        let rx = core.rxs.get(self.rx().at());
+        rx.is_some_and(|rx| !rx.nothing_posted())
+    }
+
+    /// Whether the success of a receive is written to the queue.
+    #[inline(always)]
+    pub(crate) fn reports(&self, receive: OpFlags) -> bool {
+        receive.intersects(self.writes())
+    }
+
+    /// Tells of a message that has gone to a receive of one buffer as it was posted.
+    #[inline(always)]
+    pub(in crate::endpoint) fn received_plain(
+        &self,
+        core: &mut Core,
+        op: &Recv<'_>,
+        (src, tag, data): (FiAddr, u64, Option<u64>),
+        buf: u64,
+        len: usize,
+    ) {
+        core.count(self.cntrs().recv, false);
+        if self.reports(op.flags) {
+            let kind = if op.pattern.tag.is_some() { What::TAGGED } else { What::MSG };
+            let more = if data.is_some() { What::REMOTE_CQ_DATA } else { What::empty() };
+            let (ctx, what, data) = (op.ctx, What::RECV | kind | more, data.unwrap_or(0));
+            let (err, olen) = (None, 0);
+            core.complete_with(self.rx_cq(), || Completion {
+                ctx,
+                what,
+                len,
+                buf,
+                data,
+                tag,
+                src,
+                err,
+                olen,
+            });
+        }
     }
 }

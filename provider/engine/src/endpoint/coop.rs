@@ -16,19 +16,23 @@
 //! A large read or write that its initiator could do alone is copied cooperatively, too: the initiator opens
 //! the counter and tells the target (`CoopRma`).
 
-mod join;
-mod open;
+mod begin;
 
 use wire::{Aux, Flags, Head, Op as WireOp, Status, put};
 use xfer::BYTES_PER_CALL;
 use zerocopy::IntoBytes;
 
-use super::Endpoint;
 use crate::core::Core;
 use crate::endpoint::coop_copy::{Coop, CoopHelp};
+use crate::endpoint::device::handles::Handles;
+use crate::endpoint::ends::Ends;
+use crate::endpoint::net::Net;
+use crate::endpoint::parts::adapt::Adapt;
+use crate::endpoint::parts::bind::Bind;
 use crate::endpoint::parts::header::put_segs;
 use crate::endpoint::parts::request::{In, Out, Request};
-use crate::types::What;
+use crate::endpoint::requests::Requests;
+use crate::types::*;
 use link_api::{How, NoDirect, RmaLink, Side};
 
 /// How a copy of the opener's ends that a piece was not copied of, and whether all of it may go in frames.
@@ -40,12 +44,30 @@ fn ended(why: NoDirect) -> (Status, bool) {
     }
 }
 
-impl<L: RmaLink> Endpoint<L> {
+/// Cooperative copies.
+pub(crate) struct CoopCopies<'a, L> {
+    pub(in crate::endpoint) net: &'a mut Net<L>,
+    pub(in crate::endpoint) requests: &'a mut Requests,
+    pub(in crate::endpoint) bind: &'a Bind,
+    pub(in crate::endpoint) adapt: &'a mut Adapt,
+}
+
+impl<L: RmaLink> CoopCopies<'_, L> {
+    #[inline(always)]
+    pub(in crate::endpoint) fn handles(&mut self) -> Handles<'_, L> {
+        Handles { net: self.net, requests: self.requests }
+    }
+
+    #[inline(always)]
+    pub(in crate::endpoint) fn ends(&mut self) -> Ends<'_, L> {
+        Ends { net: self.net, requests: self.requests, bind: self.bind, adapt: self.adapt }
+    }
+
     /// Copies pieces of the cooperative copies under way.
-    pub(super) fn coop_progress(&mut self, core: &mut Core) -> usize {
+    pub(in crate::endpoint) fn coop_progress(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
-        for _ in 0..self.queues.coop().len() {
-            let Some(name) = self.queues.next_coop() else { break };
+        for _ in 0..self.requests.queues.coop().len() {
+            let Some(name) = self.requests.queues.next_coop() else { break };
             let taken = self.coop_step(core, name);
             n += taken;
             self.adapt.note_pieces(taken);
@@ -56,30 +78,20 @@ impl<L: RmaLink> Endpoint<L> {
         n
     }
 
-    /// Begins with what is the other side's, unless much was done in this progress call: then the next one
-    /// does.
-    fn coop_join(&mut self, core: &mut Core, name: u64) {
-        self.queues.add_coop(name);
-        if self.adapt.has_time_to_copy() {
-            let taken = self.coop_step(core, name);
-            self.adapt.note_pieces(taken);
-        }
-    }
-
     /// Copies pieces until there are none, or enough for one go.
-    fn coop_step(&mut self, core: &mut Core, name: u64) -> usize {
-        let (peer, iov, coop) = match self.requests.get_mut(name) {
+    pub(in crate::endpoint) fn coop_step(&mut self, core: &mut Core, name: u64) -> usize {
+        let (peer, iov, coop) = match self.requests.pool.get_mut(name) {
             Some(Request::In(In { peer, iov, coop: Some(coop), .. })) => (*peer, &*iov, coop),
             Some(Request::Out(Out { peer, iov, coop: Some(coop), .. })) => (*peer, &*iov, coop),
             Some(Request::CoopHelp(CoopHelp { peer, iov, coop, .. })) => (*peer, &*iov, coop),
             _ => {
-                self.queues.drop_coop(name);
+                self.requests.queues.drop_coop(name);
                 return 0;
             }
         };
         let Coop { copy, segs, left, .. } = &mut **coop;
         let (owner, before, posting) = (copy.is_opener(), copy.mine(), self.adapt.is_in_a_row());
-        let over = copy.run(&mut self.link, iov, segs, BYTES_PER_CALL, |link, copy| {
+        let over = copy.run(&mut self.net.link, iov, segs, BYTES_PER_CALL, |link, copy| {
             // The other half is the other side's, unless there is nothing else to do.
             let pause = *left > 0 && copy.mine() > 0 && (posting || link.has_frames_of(peer));
             *left -= u16::from(pause);
@@ -87,15 +99,15 @@ impl<L: RmaLink> Endpoint<L> {
         });
         let n = usize::from(copy.mine() - before);
         if over {
-            self.queues.drop_coop(name);
+            self.requests.queues.drop_coop(name);
             if owner { self.coop_end(core, name) } else { self.coop_report(name) }
         }
         n
     }
 
     /// The owner has no more pieces to take: done, unless the other side still has.
-    fn coop_end(&mut self, core: &mut Core, name: u64) {
-        let (peer, iov, coop) = match self.requests.get_mut(name) {
+    pub(in crate::endpoint) fn coop_end(&mut self, core: &mut Core, name: u64) {
+        let (peer, iov, coop) = match self.requests.pool.get_mut(name) {
             Some(Request::In(In { peer, iov, coop: Some(coop), .. })) => (*peer, &*iov, coop),
             Some(Request::Out(Out { peer, iov, coop: Some(coop), .. })) => (*peer, &*iov, coop),
             _ => return,
@@ -112,7 +124,7 @@ impl<L: RmaLink> Endpoint<L> {
                 status = Status::Io;
                 let piece = u16::try_from(failed.wrapping_sub(1)).ok().filter(|p| *p < coop.copy.cut.pieces);
                 if let Some(piece) = piece {
-                    let copied = coop.copy.copy_piece(&mut self.link, iov, &coop.segs, piece);
+                    let copied = coop.copy.copy_piece(&mut self.net.link, iov, &coop.segs, piece);
                     match copied {
                         Ok(()) => status = Status::Ok,
                         Err(why) => by_frames = matches!(why, NoDirect::Memory | NoDirect::Never),
@@ -121,29 +133,29 @@ impl<L: RmaLink> Endpoint<L> {
             }
         }
         if status == Status::Ok {
-            let copied = coop.copy.finish(&mut self.link, iov, &coop.segs);
+            let copied = coop.copy.finish(&mut self.net.link, iov, &coop.segs);
             (status, by_frames) = copied.err().map_or((Status::Ok, false), ended);
         }
         let (counter, reported) = (coop.copy.counter, coop.reported);
         if let Some((Status::Unsupported, _)) = reported {
-            self.peer(peer).hints.helper().has_failed();
+            self.net.peer(peer).hints.helper().has_failed();
         }
-        self.link.pieces_close(peer, counter);
+        self.net.link.pieces_close(peer, counter);
         if status == Status::Io && by_frames && self.coop_restart_in_frames(name) {
             return;
         }
-        match self.requests.remove(name) {
+        match self.requests.pool.remove(name) {
             Some(Request::In(i)) => {
                 let status = i.failed.unwrap_or(status);
                 let len = if status == Status::Ok { i.len } else { 0 };
                 if status == Status::Ok {
-                    self.meter(i.peer, Side::Theirs, How::Cooperative, len);
+                    self.net.meter(i.peer, Side::Theirs, How::Cooperative, len);
                 }
-                self.fetched(core, i.peer, i.req, status, len, i.then);
+                self.ends().fetched(core, i.peer, i.req, status, len, i.then);
             }
             Some(Request::Out(out)) => {
-                let err = self.failure(peer, status);
-                self.finish_out(core, &out, err);
+                let err = self.net.failure(peer, status);
+                self.ends().finish_out(core, &out, err);
             }
             _ => {}
         }
@@ -152,10 +164,10 @@ impl<L: RmaLink> Endpoint<L> {
     /// Memory that cannot be accessed directly: all of it again, in frames. `false`: it cannot be.
     #[cold]
     fn coop_restart_in_frames(&mut self, name: u64) -> bool {
-        match self.requests.get_mut(name) {
+        match self.requests.pool.get_mut(name) {
             Some(Request::In(i)) if i.failed.is_none() => {
                 i.coop = None;
-                self.send_cts(name, true, false);
+                self.handles().send_cts(name, true, false);
                 true
             }
             Some(Request::Out(out)) => {
@@ -167,10 +179,10 @@ impl<L: RmaLink> Endpoint<L> {
                 put(&mut frame, &Head::new(op, Flags::empty(), Aux::rma(1, out.iov.len()), name, 0));
                 put(&mut frame, &named);
                 put_segs(&mut frame, &out.iov);
-                let state = self.peer(peer);
+                let state = self.net.peer(peer);
                 state.answers.becomes_large();
                 state.hints.note_frames();
-                self.send_or_queue(peer, &frame);
+                self.net.send_or_queue(peer, &frame);
                 true
             }
             _ => false,
@@ -178,13 +190,13 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// The other side has taken its last piece: says so, if it took any.
-    pub(super) fn coop_report(&mut self, name: u64) {
-        let (peer, coop) = match self.requests.get_mut(name) {
+    pub(in crate::endpoint) fn coop_report(&mut self, name: u64) {
+        let (peer, coop) = match self.requests.pool.get_mut(name) {
             Some(Request::Out(Out { peer, coop, helped, .. })) => {
                 *helped = coop.is_some();
                 (*peer, coop.take())
             }
-            Some(Request::CoopHelp(_)) => match self.requests.remove(name) {
+            Some(Request::CoopHelp(_)) => match self.requests.pool.remove(name) {
                 Some(Request::CoopHelp(CoopHelp { peer, coop, .. })) => (peer, Some(coop)),
                 _ => return,
             },
@@ -199,6 +211,6 @@ impl<L: RmaLink> Endpoint<L> {
         };
         let data = u64::from(coop.copy.mine()) | failed << 32;
         let head = Head::new(WireOp::CoopDone, Flags::empty(), status as u16, coop.theirs, data);
-        self.send_or_queue(peer, head.as_bytes());
+        self.net.send_or_queue(peer, head.as_bytes());
     }
 }

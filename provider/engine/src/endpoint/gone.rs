@@ -6,35 +6,23 @@
 //! after that looks for the peer again, since another process may have its name by now: it waits if there is
 //! a channel or one can be made, and fails if not.
 
-use super::Endpoint;
 use crate::core::{Core, RecvOp};
+use crate::endpoint::net::Net;
+use crate::endpoint::parts::bind::Bind;
 use crate::types::*;
 use link_api::{Gone, PeerId, Refused, RmaLink};
 
-impl Error {
-    /// Whether it says that a peer is not there, and why.
-    pub(crate) fn gone(self) -> Option<Gone> {
-        Some(match self {
-            Error::Refused => Gone::Refused,
-            Error::Reset => Gone::Reset,
-            Error::Unreachable => Gone::Unreachable,
-            Error::Denied => Gone::Denied,
-            Error::Exhausted => Gone::Exhausted,
-            _ => return None,
-        })
-    }
+/// Receives that name a peer, and whether that is there.
+pub(crate) struct Directed<'a, L> {
+    pub(in crate::endpoint) net: &'a mut Net<L>,
+    pub(in crate::endpoint) bind: &'a Bind,
 }
 
-impl<L: RmaLink> Endpoint<L> {
-    #[inline(always)]
-    pub(super) fn routed(&self, at: FiAddr) -> Option<PeerId> {
-        self.peers.routed(at)
-    }
-
+impl<L: RmaLink> Directed<'_, L> {
     /// An operation to this peer could not be started.
     #[cold]
     pub(crate) fn not_started(&mut self, core: &mut Core, to: FiAddr, err: Error) {
-        if let (Some(peer), Some(why)) = (self.routed(to), err.gone()) {
+        if let (Some(peer), Some(why)) = (self.net.routed(to), err.gone()) {
             self.not_there(core, peer, why);
         }
     }
@@ -42,87 +30,60 @@ impl<L: RmaLink> Endpoint<L> {
     /// A peer was not there, unless it has a channel: then its frames come first, and its end will be told
     /// of.
     fn not_there(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
-        if self.link.is_connected(peer) {
+        if self.net.link.is_connected(peer) {
             return;
         }
-        let state = self.peer(peer);
+        let state = self.net.peer(peer);
         state.gone = Some(why);
         state.connecting = false;
         self.fail_directed(core, peer, why);
     }
 
     /// Fails the receives that name this peer.
-    pub(super) fn fail_directed(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
-        let src = self.peer(peer).src;
+    pub(in crate::endpoint) fn fail_directed(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
+        let src = self.net.peer(peer).src;
         let Some(rx) = core.rxs.get_mut(self.bind.rx().at()).filter(|_| src != ADDR_UNSPEC) else { return };
         let named = |r: &RecvOp| r.pattern.src == src;
         let failed = [true, false].map(|tagged| rx.matcher(tagged).unpost_all(named));
         for recv in failed.into_iter().flatten() {
-            self.fail_recv(core, recv, why.into());
+            self.bind.fail_recv(core, recv, why.into());
         }
-    }
-
-    /// A receive was posted that names this peer, which may never come, or be gone as far as is known;
-    /// `ADDR_UNSPEC`: it names none. `only`: no other receive is posted.
-    #[inline(always)]
-    pub(crate) fn look_for(&mut self, core: &mut Core, from: FiAddr, only: bool) {
-        let peer = self.routed(from);
-        let awaited = self.awaits(if only { peer } else { None });
-        let Some(peer) = peer else { return };
-        if awaited {
-            // The next message most often goes to that peer.
-            self.link.will_send(peer);
-        }
-        match self.peers.get(peer) {
-            Some(p) if p.expected & p.gone.is_none() => {}
-            _ => self.reconnect(core, peer),
-        }
-    }
-
-    /// The only receive that is posted, or that is about to be, names this peer; `None`: it names none, or
-    /// there are others, or none. Where something else is under way, answers of any peer may be waited for.
-    /// Whether the peer is waited for.
-    #[inline(always)]
-    pub(super) fn awaits(&mut self, peer: Option<PeerId>) -> bool {
-        let peer = if self.requests.len() == 0 { peer } else { None };
-        self.link.awaits(peer);
-        peer.is_some()
     }
 
     #[cold]
-    fn reconnect(&mut self, core: &mut Core, peer: PeerId) {
-        if self.peer(peer).gone.is_none() {
-            self.peer(peer).expected = true;
-            if !self.link.is_connected(peer) {
-                self.link.expect(peer);
+    pub(in crate::endpoint) fn reconnect(&mut self, core: &mut Core, peer: PeerId) {
+        if self.net.peer(peer).gone.is_none() {
+            self.net.peer(peer).expected = true;
+            if !self.net.link.is_connected(peer) {
+                self.net.link.expect(peer);
             }
             return;
         }
-        match self.link.connect(peer) {
-            Ok(()) => self.peer(peer).gone = None,
+        match self.net.link.connect(peer) {
+            Ok(()) => self.net.peer(peer).gone = None,
             Err(Refused::Gone(why)) => self.not_there(core, peer, why),
             Err(_) => {
-                if !std::mem::replace(&mut self.peer(peer).connecting, true) {
-                    self.peers.add_backlog(peer);
+                if !std::mem::replace(&mut self.net.peer(peer).connecting, true) {
+                    self.net.peers.add_backlog(peer);
                 }
             }
         }
     }
 
     /// Looks again for those that could not be reached just yet.
-    pub(super) fn retry_connects(&mut self, core: &mut Core) -> usize {
-        let connecting = self.peers.connecting();
+    pub(in crate::endpoint) fn retry_connects(&mut self, core: &mut Core) -> usize {
+        let connecting = self.net.peers.connecting();
         let mut n = 0;
         for peer in connecting {
-            let found = self.link.connect(peer);
+            let found = self.net.link.connect(peer);
             if found == Err(Refused::Busy) {
                 continue;
             }
             n += 1;
-            self.peer(peer).connecting = false;
+            self.net.peer(peer).connecting = false;
             match found {
                 Err(Refused::Gone(why)) => self.not_there(core, peer, why),
-                _ => self.peer(peer).gone = None,
+                _ => self.net.peer(peer).gone = None,
             }
         }
         n

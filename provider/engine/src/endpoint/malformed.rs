@@ -4,10 +4,9 @@ use arrayvec::ArrayVec;
 use wire::{Aux, Flags, Head, MAX_SEGS, Op as WireOp, RmaSeg, Seg, take, take_many};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::Endpoint;
 use crate::endpoint::parts::request::Request;
 use crate::pool::Pool;
-use link_api::{PeerId, RmaLink};
+use link_api::PeerId;
 
 /// Why a handler refuses a frame. A frame that is refused has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,33 +118,7 @@ pub(super) fn request_of(
     if request.peer() == peer { Ok(request) } else { Err(Malformed::OtherPeer) }
 }
 
-impl<L: RmaLink> Endpoint<L> {
-    /// The operation with this peer that a frame names.
-    pub(super) fn named(&mut self, peer: PeerId, name: u64) -> Result<&mut Request, Malformed> {
-        request_of(&mut self.requests, peer, name)
-    }
-
-    /// Logs that a frame of so many bytes was dropped; `head`: as far as that was there.
-    #[cold]
-    pub(super) fn malformed(
-        &mut self,
-        from: PeerId,
-        head: Option<[u8; Head::LEN]>,
-        len: usize,
-        why: Malformed,
-    ) {
-        let what = describe(head, len, why);
-        self.complain(
-            from,
-            format_args!(
-                "has sent a malformed frame of {len} bytes, which is dropped: {what}; that peer has a defect or is no \
-                 Strait: please report this line"
-            ),
-        );
-    }
-}
-
-fn describe(head: Option<[u8; Head::LEN]>, len: usize, why: Malformed) -> String {
+pub(super) fn describe(head: Option<[u8; Head::LEN]>, len: usize, why: Malformed) -> String {
     let Some(bytes) = head else {
         return format!("shorter than a head of {} bytes", Head::LEN);
     };

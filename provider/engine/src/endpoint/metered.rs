@@ -9,60 +9,66 @@
 use hmem::total;
 use wire::{Aux, Flags, Head, Op as WireOp, RmaSeg};
 
-use super::Endpoint;
-use crate::endpoint::device::handles::on_device;
+use crate::core::on_device;
 use crate::endpoint::malformed::parse_rma;
 use crate::endpoint::parts::request::{Followed, Out};
 use crate::types::What;
 use link_api::{Fallback, Frame, How, Meter, PeerId, RmaLink, Side};
 
-impl<L: RmaLink> Endpoint<L> {
-    pub(crate) fn set_meter(&mut self, meter: Box<dyn Meter>) {
-        self.meter = Some(meter);
-        self.unhurried.set_metered();
-        self.peers.iter_mut().for_each(|peer| peer.flow.set_metered());
+/// What counts, if anything does.
+#[derive(Debug, Default)]
+pub(super) struct Metered(Option<Box<dyn Meter>>);
+
+impl Metered {
+    pub(super) fn set(&mut self, meter: Box<dyn Meter>) {
+        self.0 = Some(meter);
+    }
+
+    #[inline(always)]
+    pub(super) fn is_on(&self) -> bool {
+        self.0.is_some()
     }
 
     /// An operation is done.
     #[inline(always)]
-    pub(super) fn meter(&mut self, peer: PeerId, side: Side, how: How, bytes: usize) {
-        if self.meter.is_some() {
-            self.meter_now(peer, side, how, bytes);
+    pub(super) fn count<L: RmaLink>(&mut self, link: &L, peer: PeerId, side: Side, how: How, bytes: usize) {
+        if self.is_on() {
+            self.count_now(link, peer, side, how, bytes);
         }
     }
 
     #[cold]
-    fn meter_now(&mut self, peer: PeerId, side: Side, how: How, bytes: usize) {
-        let addr = self.link.peer_addr(peer);
+    fn count_now<L: RmaLink>(&mut self, link: &L, peer: PeerId, side: Side, how: How, bytes: usize) {
+        let addr = link.peer_addr(peer);
         let count = |m: &mut Box<dyn Meter>| m.count(&addr, side, how, bytes);
-        if !self.meter.as_mut().is_none_or(count) {
-            self.meter_path(peer);
-            self.meter.as_mut().map(count);
+        if !self.0.as_mut().is_none_or(count) {
+            self.path(link, peer);
+            self.0.as_mut().map(count);
         }
     }
 
     /// Tells the meter what the way to a peer is by now.
     #[cold]
-    pub(super) fn meter_path(&mut self, peer: PeerId) {
-        if let Some(meter) = &mut self.meter {
-            let words = self.link.describe(peer);
-            meter.path(&self.link.peer_addr(peer), self.link.path(peer).link, words);
+    pub(super) fn path<L: RmaLink>(&mut self, link: &L, peer: PeerId) {
+        if let Some(meter) = &mut self.0 {
+            let words = link.describe(peer);
+            meter.path(&link.peer_addr(peer), link.path(peer).link, words);
         }
     }
 
     /// Bytes go by frames that should not.
     #[cold]
-    pub(super) fn meter_fallback(&mut self, peer: PeerId, why: Fallback) {
-        self.meter_path(peer);
-        if let Some(meter) = &mut self.meter {
-            meter.fell_back(&self.link.peer_addr(peer), why);
+    pub(super) fn fell_back<L: RmaLink>(&mut self, link: &L, peer: PeerId, why: Fallback) {
+        self.path(link, peer);
+        if let Some(meter) = &mut self.0 {
+            meter.fell_back(&link.peer_addr(peer), why);
         }
     }
 
     /// A frame has come: what it carries itself is counted. The rest is when it is here.
     #[cold]
-    pub(super) fn meter_frame(&mut self, frame: &Frame) {
-        let Some(bytes) = self.link.peek::<{ Head::LEN }>(frame) else { return };
+    pub(super) fn frame<L: RmaLink>(&mut self, link: &L, frame: &Frame) {
+        let Some(bytes) = link.peek::<{ Head::LEN }>(frame) else { return };
         let head: Head = zerocopy::transmute!(bytes);
         let acked = head.flags().is_some_and(|flags| flags.contains(Flags::ACK));
         let places = match head.op() {
@@ -83,12 +89,12 @@ impl<L: RmaLink> Endpoint<L> {
         };
         // The peer chooses both lengths.
         let bytes = frame.len.saturating_sub(Head::LEN + places);
-        self.meter_now(frame.from, Side::Theirs, How::Eager, bytes);
+        self.count_now(link, frame.from, Side::Theirs, How::Eager, bytes);
     }
 
     /// An operation that was started here, and that the peer has answered.
     #[cold]
-    pub(super) fn meter_out(&mut self, out: &Out) {
+    pub(super) fn out<L: RmaLink>(&mut self, link: &L, out: &Out) {
         // A short read is answered in one frame.
         let in_one = out.done_as.what.contains(What::READ) && !out.large && out.done > 0;
         let how = if in_one {
@@ -106,6 +112,6 @@ impl<L: RmaLink> Endpoint<L> {
         } else {
             How::Direct
         };
-        self.meter_now(out.peer, Side::Ours, how, out.len);
+        self.count_now(link, out.peer, Side::Ours, how, out.len);
     }
 }

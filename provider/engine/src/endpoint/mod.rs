@@ -1,65 +1,66 @@
 //! An endpoint: its peers, its requests, and what it does with each.
 
-mod begun;
-mod bound;
-mod complaints;
+mod arrivals;
 mod complete;
 mod coop;
 mod coop_copy;
 mod device;
+mod ends;
+mod frames;
 mod gone;
-mod incoming;
-mod late;
 mod malformed;
 mod metered;
+mod net;
 mod parts;
-mod peers;
 mod plain;
 mod post;
 mod progress;
-mod revoke;
+mod receive;
+mod requests;
 mod rma;
 mod transfer;
-mod unsent;
+mod unexpected;
+
+use hmem::Span;
+use wire::{Addr, Flags, Head, Op as WireOp, Status};
+use zerocopy::IntoBytes;
 
 use crate::config::{Cntrs, MrId};
-use crate::core::Core;
-use crate::pool::Pool;
+use crate::core::{Core, Tally};
+use crate::endpoint::coop::CoopCopies;
+use crate::endpoint::device::bounce::Bounce;
+use crate::endpoint::device::handles::Handles;
+use crate::endpoint::device::inject::Inject;
+use crate::endpoint::ends::Ends;
+use crate::endpoint::gone::Directed;
+use crate::endpoint::net::Net;
+use crate::endpoint::parts::adapt::Adapt;
+use crate::endpoint::parts::bind::Bind;
+use crate::endpoint::parts::request::{In, Request, Serve, Then};
+use crate::endpoint::post::Post;
+use crate::endpoint::receive::Receives;
+use crate::endpoint::requests::Requests;
+use crate::endpoint::rma::in_order::InOrder;
+use crate::endpoint::rma::target::Accesses;
+use crate::endpoint::transfer::Transfers;
+use crate::endpoint::unexpected::Unexpected;
 use crate::types::*;
 pub use device::staging::Leaving;
-use device::staging::Staging;
-use link_api::{Budget, Meter, RmaLink};
-use parts::adapt::Adapt;
-use parts::bind::Bind;
-use parts::injected::Injected;
-use parts::queues::Queues;
-use parts::quota::Quota;
-use parts::request::Request;
-use parts::table::Table;
-use parts::unhurried::Unhurried;
+use link_api::{Budget, InUse, Patience, PeerId, PollFrame, RmaLink};
 
 #[derive(Debug)]
 pub(crate) struct Endpoint<L> {
     pub(crate) id: EpId,
-    pub(crate) link: L,
+    pub(crate) net: Net<L>,
     pub(crate) bind: Bind,
-    peers: Table,
-    requests: Pool<Request>,
-    queues: Queues,
-    injected: Injected,
-    staging: Staging,
+    pub(crate) requests: Requests,
     adapt: Adapt,
-    quota: Quota,
-    /// What keeps progress from the short way beside lists of things to do.
-    unhurried: Unhurried,
-    /// Counts what is done, where that is asked for.
-    meter: Option<Box<dyn Meter>>,
 }
 
 impl<L: RmaLink> Endpoint<L> {
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(
-        mut link: L,
+        link: L,
         av: AvId,
         rx: RxId,
         tx_cq: Option<CqId>,
@@ -67,39 +68,13 @@ impl<L: RmaLink> Endpoint<L> {
         cntrs: Cntrs,
         budget: &Budget,
     ) -> Self {
-        link.set_budget(budget);
-        link.set_early();
-        link.tell_kept();
         Endpoint {
             id: EpId(u32::MAX),
-            link,
+            net: Net::new(link, budget),
             bind: Bind::new(av, rx, tx_cq, rx_cq, cntrs),
-            peers: Table::default(),
-            requests: Pool::with_capacity(64),
-            queues: Queues::default(),
-            injected: Injected::default(),
-            staging: Staging::new(),
+            requests: Requests::new(),
             adapt: Adapt::default(),
-            quota: Quota::new(budget),
-            unhurried: Unhurried::default(),
-            meter: None,
         }
-    }
-
-    /// Requests that are not done.
-    pub(crate) fn under_way(&self) -> usize {
-        self.requests.len() + self.queues.unsent().len()
-    }
-
-    /// Receives of a shared context that leave it to the endpoint are written to its queue.
-    pub(crate) fn write_every_receive(&mut self) {
-        self.bind.write_every_receive();
-    }
-
-    /// Whether the success of a receive is written to the queue.
-    #[inline(always)]
-    pub(crate) fn writes(&self, receive: OpFlags) -> bool {
-        receive.intersects(self.bind.writes())
     }
 
     /// Lets peers see a registration, if it is plain memory under a key of its own.
@@ -107,7 +82,364 @@ impl<L: RmaLink> Endpoint<L> {
         if let Some(mut memory) = core.exposed(mr) {
             memory.target_must_observe |=
                 self.bind.cntrs().remote_read.is_some() || self.bind.cntrs().remote_write.is_some();
-            self.link.publish(&memory);
+            self.net.link.publish(&memory);
         }
+    }
+
+    /// A receive was posted that names this peer, which may never come, or be gone as far as is known;
+    /// `ADDR_UNSPEC`: it names none. `only`: no other receive is posted.
+    #[inline(always)]
+    pub(crate) fn look_for(&mut self, core: &mut Core, from: FiAddr, only: bool) {
+        let peer = self.net.routed(from);
+        let awaited = self.awaits(if only { peer } else { None });
+        let Some(peer) = peer else { return };
+        if awaited {
+            // The next message most often goes to that peer.
+            self.net.link.will_send(peer);
+        }
+        match self.net.peers.get(peer) {
+            Some(p) if p.expected & p.gone.is_none() => {}
+            _ => self.directed().reconnect(core, peer),
+        }
+    }
+
+    /// The only receive that is posted, or that is about to be, names this peer; `None`: it names none, or
+    /// there are others, or none. Where something else is under way, answers of any peer may be waited for.
+    /// Whether the peer is waited for.
+    #[inline(always)]
+    pub(super) fn awaits(&mut self, peer: Option<PeerId>) -> bool {
+        let peer = if self.requests.pool.len() == 0 { peer } else { None };
+        self.net.link.awaits(peer);
+        peer.is_some()
+    }
+
+    /// Completes a receive that is not posted yet with the next message of a ring, if that is there and is
+    /// for it: `false`, and nothing has happened, where it is not. No receive is posted, and no message
+    /// waits, that would come before. `rest`: polls that take nothing in behind it ([`Core::rest`]).
+    #[inline(always)]
+    pub(crate) fn receive_at_once(&mut self, core: &mut Core, span: Span, op: &Recv<'_>, rest: u8) -> bool {
+        if self.requests.has_chores(&self.net) {
+            return false;
+        }
+        self.awaits(self.net.routed(op.pattern.src));
+        let frame = match self.net.link.poll_frame() {
+            PollFrame::Frame(frame) => frame,
+            PollFrame::Nothing => {
+                self.receives().waited(core);
+                return false;
+            }
+            PollFrame::Unknown => return false,
+        };
+        let done = self.receives().receive_this(core, &frame, span, op, rest);
+        if !done {
+            self.receives().waited(core);
+        }
+        done
+    }
+
+    /// Receives the next message of the peer that the receive names, whatever others have sent.
+    pub(crate) fn receive_from_ring(&mut self, core: &mut Core, span: Span, op: &Recv<'_>, rest: u8) -> bool {
+        if self.requests.has_chores(&self.net) {
+            return false;
+        }
+        let Some(peer) = self.net.routed(op.pattern.src) else { return false };
+        let PollFrame::Frame(frame) = self.net.link.poll_frame_of(peer) else { return false };
+        self.receives().receive_this(core, &frame, span, op, rest)
+    }
+
+    /// The address vector got an entry. `first` is the first index of the same address.
+    pub(crate) fn add_route(&mut self, core: &mut Core, at: FiAddr, addr: &Addr, first: FiAddr) {
+        let peer = self.net.link.peer(addr);
+        self.net.peers.set_route(at, peer);
+        if self.net.peer(peer).routes == 0 {
+            // Its number may have been a peer's of another link.
+            let path = self.net.link.path(peer);
+            self.net.peer(peer).flow.set_path(&path);
+        }
+        self.net.peer(peer).routes += 1;
+        self.relabel(core, peer, first);
+    }
+
+    /// The address vector lost an entry; `next` is what the address is called now.
+    pub(crate) fn remove_route(&mut self, core: &mut Core, at: FiAddr, next: FiAddr) {
+        if let Some(peer) = self.net.peers.take_route(at) {
+            self.relabel(core, peer, next);
+            let state = self.net.peer(peer);
+            state.routes = state.routes.saturating_sub(1);
+            self.requests.release(&mut self.net, peer);
+        }
+    }
+
+    fn relabel(&mut self, core: &mut Core, peer: PeerId, src: FiAddr) {
+        let old = std::mem::replace(&mut self.net.peer(peer).src, src);
+        if old == src {
+            return;
+        }
+        let ep = self.id;
+        let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return };
+        for tagged in [true, false] {
+            let m = rx.matcher(tagged);
+            m.edit_waiting(|m| m.ep == ep && m.peer == peer, |m| m.src = src);
+            if old != ADDR_UNSPEC && src != ADDR_UNSPEC {
+                m.edit_posted(|r| r.pattern.src == old, |r| r.pattern.src = src);
+            }
+        }
+        for (_, m) in rx.claimed.iter_mut().filter(|(_, m)| m.ep == ep && m.peer == peer) {
+            m.src = src;
+        }
+    }
+
+    /// Cancels the oldest send of that context whose bytes are still here, or the one that an earlier call
+    /// has `begun` with: it completes with [`Error::Cancelled`], and so does the receive that it met.
+    pub(crate) fn cancel(
+        &mut self,
+        core: &mut Core,
+        ctx: Ctx,
+        begun: &mut Option<Cancelling>,
+    ) -> Result<(), Error> {
+        let name = match begun {
+            Some(Cancelling(name)) => *name,
+            None => self.requests.cancellable(ctx).ok_or(Error::NotFound)?,
+        };
+        let Some(Request::Out(out)) = self.requests.pool.get_mut(name) else {
+            // It is over: what completed it has said how it ended.
+            return Ok(());
+        };
+        if out.asked.is_some_and(|(_, want)| out.done >= want) {
+            // All of it is on its way.
+            return if begun.is_some() { Ok(()) } else { Err(Error::NotFound) };
+        }
+        let (peer, unasked) = (out.peer, out.asked.is_none());
+        let withdrawn = Head::new(WireOp::Withdrawn, Flags::empty(), 0, name, 0);
+        if self.requests.take_back(&mut self.net.link, peer, name).is_err() {
+            if core.patience == Patience::Look {
+                *begun = Some(Cancelling(name));
+                return Err(Error::Busy);
+            }
+            // The receiver is stopped inside a copy, perhaps of something else: the send completes when the
+            // receiver answers, which it does also if it has not received it.
+            if unasked {
+                self.net.send_or_queue(peer, withdrawn.as_bytes());
+            }
+            return Ok(());
+        }
+        self.cancelled(core, name, peer, &withdrawn)
+    }
+
+    /// The receiver is not inside the bytes of that send any more.
+    fn cancelled(&mut self, core: &mut Core, name: u64, peer: PeerId, withdrawn: &Head) -> Result<(), Error> {
+        // A receiver that was done before says so by now: then it was sent.
+        self.progress(core, None);
+        match self.requests.pool.get_mut(name) {
+            // One that asked for frames meanwhile has all of them by now, or will.
+            Some(Request::Out(out)) if out.asked.is_none_or(|(_, want)| out.done < want) => {}
+            _ => return Ok(()),
+        }
+        self.requests.cancel_operation(&mut self.net.link, name);
+        // Pieces that were copied here are accounted for.
+        self.coop().coop_report(name);
+        self.requests.queues.drop_coop(name);
+        self.requests.queues.drop_stream(name);
+        let Some(Request::Out(out)) = self.requests.pool.replace(name, Request::Withdrawn(peer)) else {
+            return Err(Error::NotFound);
+        };
+        match out.asked {
+            Some((theirs, _)) => self.net.fin(peer, theirs, Status::Discarded, 0),
+            None => self.net.send_or_queue(peer, withdrawn.as_bytes()),
+        }
+        self.ends().finish_out(core, &out, Some(Error::Cancelled));
+        Ok(())
+    }
+
+    /// Fails receives that messages were on their way to. The endpoint is closed, and they were posted to a
+    /// context that others share.
+    pub(crate) fn fail_received(&mut self, core: &mut Core) {
+        let received = |r: &Request| matches!(r, Request::In(In { then: Then::Recv(_), .. }));
+        for name in self.requests.pool.names(received) {
+            if let Some(Request::In(In { then: Then::Recv(matched), .. })) = self.requests.pool.remove(name) {
+                self.bind.complete_recv(core, matched, 0, Some(Error::Cancelled));
+            }
+        }
+    }
+
+    /// Ends what peers have under way with a registration that is closed: it fails on both sides.
+    /// When it returns `Ok`, none of it is accessed any more.
+    pub(crate) fn end_accesses(&mut self, core: &mut Core, mr: MrId) -> Result<(), InUse> {
+        let names = self.requests.pool.names(|r| match r {
+            Request::In(In { then: Then::Write { mrs, .. }, .. }) => mrs.contains(&mr),
+            Request::Serve(s) => s.mrs.contains(&mr),
+            Request::CoopHelp(l) => l.mrs.contains(&mr),
+            _ => false,
+        });
+        let mut outcome = Ok(());
+        for name in names {
+            if outcome.is_err() {
+                // The call is to be made again in any case: the others are asked, and not waited for.
+                self.net.link.set_patience(Patience::Look);
+            }
+            match self.requests.pool.get_mut(name) {
+                Some(Request::In(i)) => {
+                    let peer = i.peer;
+                    if self.requests.take_back(&mut self.net.link, peer, name).is_err() {
+                        outcome = Err(InUse);
+                    }
+                    self.transfers().end_write(core, name);
+                }
+                Some(&mut Request::Serve(Serve { peer, req, lent, .. })) => {
+                    // Its initiator may be getting it.
+                    if lent && self.requests.take_back(&mut self.net.link, peer, name).is_err() {
+                        outcome = Err(InUse);
+                        continue;
+                    }
+                    self.requests.cancel_operation(&mut self.net.link, name);
+                    self.requests.queues.drop_stream(name);
+                    self.requests.end_serve(&mut self.net.link, name);
+                    self.net.fin(peer, req, Status::BadKey, 0);
+                }
+                Some(Request::CoopHelp(_)) => {
+                    self.requests.queues.drop_coop(name);
+                    self.coop().coop_report(name);
+                }
+                _ => {}
+            }
+        }
+        self.net.link.set_patience(core.patience);
+        self.go_on_in_order(core);
+        outcome
+    }
+
+    /// The message that was injected just now, if its bytes have still to leave their buffer.
+    pub(crate) fn take_leaving(&mut self) -> Option<Leaving> {
+        let (peer, name) = self.requests.injected.take_leaving()?;
+        Some(Leaving { ep: self.id, peer, name, patience: device::staging::PATIENCE })
+    }
+
+    /// Goes on with an injected message: whether its buffer is the application's again. That is when our
+    /// device has put it where its receiver said, or has copied it to the host, to be sent from there.
+    pub(crate) fn has_left(&mut self, core: &mut Core, leaving: &mut Leaving) -> bool {
+        self.progress(core, None);
+        let (peer, name) = (leaving.peer, leaving.name);
+        if self.requests.staging.following(name).is_some() {
+            return self.inject().follow(name);
+        }
+        let progress = match self.requests.pool.get_mut(name) {
+            Some(Request::Out(out)) => Some((out.asked.is_some(), out.done > 0)),
+            _ => None,
+        };
+        let prompt = match progress {
+            // Received, or the peer is gone.
+            None => true,
+            Some((true, begun)) if begun || self.requests.queues.is_streamed(name) => false,
+            Some((true, _)) if self.requests.is_in_flight(name) => return false,
+            Some((true, _)) => true,
+            Some((false, _)) if leaving.patience == 0 => false,
+            Some((false, _)) => {
+                leaving.patience -= 1;
+                return false;
+            }
+        };
+        self.net.peer(peer).hints.note_prompt(prompt);
+        self.inject().let_follow(peer, name)
+    }
+
+    #[inline(always)]
+    pub(crate) fn accesses(&mut self) -> Accesses<'_, L> {
+        Accesses { net: &mut self.net, bind: &self.bind }
+    }
+
+    #[inline(always)]
+    pub(crate) fn directed(&mut self) -> Directed<'_, L> {
+        Directed { net: &mut self.net, bind: &self.bind }
+    }
+
+    #[inline(always)]
+    pub(crate) fn in_order(&mut self) -> InOrder<'_, L> {
+        InOrder { net: &mut self.net, requests: &mut self.requests }
+    }
+
+    #[inline(always)]
+    pub(crate) fn handles(&mut self) -> Handles<'_, L> {
+        Handles { net: &mut self.net, requests: &mut self.requests }
+    }
+
+    #[inline(always)]
+    pub(crate) fn bounce(&mut self) -> Bounce<'_, L> {
+        Bounce { net: &mut self.net, requests: &mut self.requests }
+    }
+
+    #[inline(always)]
+    pub(crate) fn inject(&mut self) -> Inject<'_, L> {
+        Inject { net: &mut self.net, requests: &mut self.requests }
+    }
+
+    #[inline(always)]
+    pub(crate) fn ends(&mut self) -> Ends<'_, L> {
+        Ends { net: &mut self.net, requests: &mut self.requests, bind: &self.bind, adapt: &mut self.adapt }
+    }
+
+    #[inline(always)]
+    pub(crate) fn coop(&mut self) -> CoopCopies<'_, L> {
+        CoopCopies {
+            net: &mut self.net,
+            requests: &mut self.requests,
+            bind: &self.bind,
+            adapt: &mut self.adapt,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn transfers(&mut self) -> Transfers<'_, L> {
+        Transfers {
+            net: &mut self.net,
+            requests: &mut self.requests,
+            bind: &self.bind,
+            adapt: &mut self.adapt,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn unexpected(&mut self) -> Unexpected<'_, L> {
+        Unexpected { id: self.id, net: &mut self.net, requests: &mut self.requests, bind: &self.bind }
+    }
+
+    #[inline(always)]
+    pub(crate) fn receives(&mut self) -> Receives<'_, L> {
+        Receives {
+            id: self.id,
+            net: &mut self.net,
+            requests: &mut self.requests,
+            bind: &self.bind,
+            adapt: &mut self.adapt,
+        }
+    }
+
+    /// Sends a message.
+    pub(crate) fn send(&mut self, core: &mut Core, op: &Send<'_>, tally: Tally) -> Result<(), Error> {
+        if self.adapt.is_time_for_progress() {
+            self.progress(core, None);
+        }
+        self.post().send(core, op, tally)
+    }
+
+    pub(crate) fn rma(&mut self, core: &mut Core, op: &Rma<'_>, tally: Tally) -> Result<(), Error> {
+        self.progress_in_order(core);
+        self.post().rma(core, op, tally)
+    }
+
+    pub(crate) fn atomic(&mut self, core: &mut Core, op: &Atomic<'_>, tally: Tally) -> Result<(), Error> {
+        self.progress_in_order(core);
+        self.post().atomic(core, op, tally)
+    }
+
+    /// Makes progress before an operation that takes effect in order, if it is time for some.
+    fn progress_in_order(&mut self, core: &mut Core) {
+        if core.config.rma_order && self.adapt.is_time_for_progress() {
+            self.progress(core, None);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn post(&mut self) -> Post<'_, L> {
+        Post { net: &mut self.net, requests: &mut self.requests, bind: &self.bind, adapt: &mut self.adapt }
     }
 }

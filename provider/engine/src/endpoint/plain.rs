@@ -5,19 +5,22 @@
 //! is wrong with it: then the general way takes it, and finds out what.
 
 use hmem::Span;
-use wire::{Aux, Flags, Head, Offer, Op as WireOp, RmaSeg, Seg, Status, take};
+use wire::{Flags, Head, Offer, Op as WireOp, Seg, Status, take};
 
-use super::Endpoint;
 use crate::core::{Body, Core, Message, Payload, RecvOp, SHORT, Spans};
+use crate::endpoint::receive::Receives;
+use crate::endpoint::transfer::Transfers;
+use crate::endpoint::unexpected::Unexpected;
 use crate::matching::At;
 use crate::proto::{self, Cut, Plan, Reach, Role, When, choose};
 use crate::types::*;
-use link_api::{Direct, Frame, Grant, How, PeerId, PollFrame, RmaLink, Side};
+use link_api::{Direct, Frame, Grant, How, PeerId, RmaLink, Side};
 
-/// Most work of one look, in messages that are kept, or in as many bytes as these cost.
-const BUDGET: u32 = 32;
 /// Bytes of a message that cost about as much as one more message: to copy them and to find a place for it.
 const BYTES: usize = 4096;
+
+/// Source, tag and data of a message.
+type Sight = (FiAddr, u64, Option<u64>);
 
 /// What counts of the receive that a plain message is for.
 struct Target {
@@ -27,7 +30,7 @@ struct Target {
 }
 
 /// A message in a frame of its own, of so many headers.
-struct Plain {
+pub(super) struct Plain {
     head: Head,
     flags: Flags,
     src: FiAddr,
@@ -37,7 +40,7 @@ struct Plain {
 }
 
 /// What a look at a frame comes to.
-enum Fast {
+pub(super) enum Fast {
     /// A message is in its buffer, its completion was reported, and its frame was given back.
     Received,
     /// A message of the plainest sort that no receive is for.
@@ -80,159 +83,118 @@ pub(super) fn apart(&Frame { from, len, slot }: &Frame) -> Frame {
 }
 
 #[inline(always)]
-fn work_of(frame: &Frame) -> u32 {
+pub(super) fn work_of(frame: &Frame) -> u32 {
     1 + (frame.len / BYTES) as u32
 }
 
-impl<L: RmaLink> Endpoint<L> {
-    /// The oldest receive that a message of `len` bytes fits, if it is plain and long enough, and what the
-    /// message's sender is called.
+impl<L: RmaLink> Receives<'_, L> {
     #[inline(always)]
-    fn target(
-        &mut self,
-        core: &mut Core,
-        from: PeerId,
-        head: &Head,
-        flags: Flags,
-        len: usize,
-    ) -> Option<(At, Target, FiAddr)> {
-        let src = self.peers.get(from)?.src;
-        let matcher = core.rxs.get_mut(self.bind.rx().at())?.matcher(flags.contains(Flags::TAGGED));
-        let at = matcher.find_posted(src, head.tag.get())?;
-        Some((at, Target::of(matcher.found_posted(at)?, len, self.bind.writes())?, src))
+    pub(in crate::endpoint) fn transfers(&mut self) -> Transfers<'_, L> {
+        Transfers { net: self.net, requests: self.requests, bind: self.bind, adapt: self.adapt }
     }
 
-    /// Completes a receive whose bytes have come.
     #[inline(always)]
-    fn arrived(
+    pub(in crate::endpoint) fn unexpected(&mut self) -> Unexpected<'_, L> {
+        Unexpected { id: self.id, net: self.net, requests: self.requests, bind: self.bind }
+    }
+
+    /// Receives a message, if it takes no more than to copy it and to tell of it in `cq`.
+    #[inline(always)]
+    pub(in crate::endpoint) fn receive_fast(
         &mut self,
         core: &mut Core,
-        (at, target, src): (At, Target, FiAddr),
-        head: &Head,
-        flags: Flags,
-        len: usize,
-    ) {
-        if let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) {
-            rx.matcher(flags.contains(Flags::TAGGED)).forget_posted(at);
+        frame: &Frame,
+        cq: CqId,
+        to: &mut impl Report,
+    ) -> Fast {
+        let Some((head, flags)) = self.net.plain_head(frame) else { return Fast::Other };
+        let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return Fast::Other };
+        let Some(peer) = self.net.peers.get_mut(frame.from) else { return Fast::Other };
+        if !head.is(WireOp::Eager) {
+            return if head.is(WireOp::Fin) { Fast::Answer } else { Fast::Other };
         }
-        if !self.has_chores() {
-            core.rest_after(self.bind.rx());
+        peer.has_sent(frame.len);
+        let src = peer.src;
+        let Some((off, ack)) = self.net.ack_of(frame, flags) else { return Fast::Other };
+        let len = frame.len - off;
+        let matcher = rx.matcher(flags.contains(Flags::TAGGED));
+        let Some(at) = matcher.find_posted(src, head.tag.get()) else {
+            return Fast::Unexpected(Plain { head, flags, src, off, ack });
+        };
+        let target = matcher.found_posted(at).and_then(|recv| Target::of(recv, len, self.bind.writes()));
+        let Some(target) = target.filter(|t| t.report && self.bind.rx_cq() == Some(cq)) else {
+            return Fast::Other;
+        };
+        matcher.forget_posted(at);
+        rx.note_late(self.adapt.take_waited());
+        core.rest = rx.rest();
+        if !self.net.link.take(frame, off, target.span, len) {
+            self.net.take_apart(frame.from, frame.len, frame.slot, off, target.span.apart());
+        }
+        if let Some(req) = ack {
+            self.net.fin(frame.from, req, Status::Ok, len);
         }
         core.count(self.bind.cntrs().recv, false);
-        if target.report {
-            core.complete_with(self.bind.rx_cq(), || entry(&target, head, flags, src, len));
-        }
+        to.report(&entry(&target, &head, flags, src, len));
+        Fast::Received
     }
 
-    /// What a call of progress does that finds nothing, messages of the plainest sort that no receive is for,
-    /// or one that a receive is for: what there is to tell of that does not go into the queue `cq`, which is
-    /// empty, but to `to`. An answer that holds it would be put together in memory, and taken apart before
-    /// its words have got there.
-    #[inline(always)]
-    pub(crate) fn poll_fast(&mut self, core: &mut Core, cq: CqId, to: &mut impl Report) -> PollFast {
-        if self.has_chores() {
-            return PollFast::Unknown;
-        }
-        self.adapt.note_short_progress();
-        let frame = match self.link.poll_frame() {
-            PollFrame::Nothing => {
-                self.adapt.note_wait();
-                return PollFast::Nothing;
-            }
-            PollFrame::Unknown => return PollFast::Unknown,
-            PollFrame::Frame(frame) => frame,
-        };
-        match self.receive_fast(core, &frame, cq, to) {
-            Fast::Received => PollFast::Message,
-            Fast::Other => {
-                self.take_in(core, apart(&frame));
-                PollFast::Other
-            }
-            Fast::Unexpected(plain) => self.take_more(core, apart(&frame), Some(&plain), cq),
-            Fast::Answer => self.take_more(core, apart(&frame), None, cq),
-        }
-    }
-
-    /// Whether receives are posted.
-    pub(super) fn has_receives(&self, core: &Core) -> bool {
-        let rx = core.rxs.get(self.bind.rx().at());
-        rx.is_some_and(|rx| !rx.nothing_posted())
-    }
-
-    /// Keeps a message that no receive is for, or, if it is none, hears an answer; and goes on with what the
-    /// same peer has sent, up to a message that a receive is for, which is told of in the queue, or to
-    /// anything of another sort.
-    #[inline(never)]
-    fn take_more(
+    #[inline]
+    pub(in crate::endpoint) fn on_plain_eager(
         &mut self,
         core: &mut Core,
-        mut frame: Frame,
-        message: Option<&Plain>,
-        cq: CqId,
-    ) -> PollFast {
-        let (from, mut work) = (frame.from, work_of(&frame));
-        if let Some(plain) = message {
-            self.keep_plain(core, &frame, plain);
-            self.link.release(frame);
-        } else {
-            self.take_in(core, frame);
+        frame: &Frame,
+        head: &Head,
+        flags: Flags,
+    ) -> Option<()> {
+        let (off, ack) = self.net.ack_of(frame, flags)?;
+        let len = frame.len - off;
+        let target = self.target(core, frame.from, head, flags, len)?;
+        self.net.link.copy_out(frame, off, &[target.1.span], 0, len);
+        if let Some(req) = ack {
+            self.net.fin(frame.from, req, Status::Ok, len);
         }
-        while work < BUDGET {
-            let Some(next) = self.link.poll_frame_from(from) else { break };
-            frame = next;
-            work += work_of(&frame);
-            let mut entry = None;
-            match self.receive_fast(core, &frame, cq, &mut |c: &Completion| entry = Some(*c)) {
-                Fast::Unexpected(plain) => {
-                    self.keep_plain(core, &frame, &plain);
-                    self.link.release(frame);
-                }
-                Fast::Answer => self.take_in(core, frame),
-                Fast::Received => {
-                    if let Some(entry) = entry {
-                        core.complete(Some(cq), entry);
-                    }
-                    break;
-                }
-                Fast::Other => {
-                    self.take_in(core, frame);
-                    return PollFast::Other;
-                }
-            }
-        }
-        // Of all endpoints that were polled.
-        core.kept = core.kept.saturating_add(work);
-        PollFast::Kept
+        self.arrived(core, target, head, flags, len);
+        Some(())
     }
 
-    /// Keeps a message of the plainest sort that no receive is for.
-    #[inline(always)]
-    fn keep_plain(&mut self, core: &mut Core, frame: &Frame, plain: &Plain) {
-        let &Plain { head, flags, src, off, ack } = plain;
-        let (peer, len) = (frame.from, frame.len - off);
-        let (tagged, tag) = (flags.contains(Flags::TAGGED), head.tag.get());
-        let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
-        let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return };
-        let (matcher, ep) = (rx.matcher(tagged), self.id);
-        let at = if len <= SHORT {
-            matcher.wait(src, tag, || {
-                let body = Body::Held(Payload::Short([0; SHORT]));
-                Message { ep, peer, src, tagged, tag, data, len, ack, body }
-            })
-        } else {
-            let buffer = core.buffers.take(len);
-            matcher.wait(src, tag, || {
-                let body = Body::Held(Payload::Long(buffer));
-                Message { ep, peer, src, tagged, tag, data, len, ack, body }
-            })
-        };
-        // The bytes go to where they stay.
-        if let Some(Message { body: Body::Held(held), .. }) = matcher.found_waiting(at) {
-            self.link.read(frame, off, held.room(len));
+    /// A message that is fetched at once.
+    #[inline]
+    pub(in crate::endpoint) fn on_plain_rts(
+        &mut self,
+        core: &mut Core,
+        frame: &Frame,
+        head: &Head,
+        flags: Flags,
+    ) -> Option<()> {
+        const HEADERS: usize = Head::LEN + size_of::<Offer>() + size_of::<Seg>();
+        if head.aux.get() != 1 || frame.len != HEADERS || !flags.contains(Flags::DIRECT) {
+            return None;
         }
-        if !self.weighs_more(core, peer, Message::weight_held(len)) {
-            self.refuse_unexpected(core, tagged, at);
+        let bytes: [u8; HEADERS] = self.net.link.peek(frame)?;
+        let mut rest = &bytes[Head::LEN..];
+        let (offer, seg): (Offer, Seg) = (take(&mut rest)?, take(&mut rest)?);
+        let len = usize::try_from(offer.len.get()).ok().filter(|len| *len > 0)?;
+        let from = frame.from;
+        if seg.len.get() != offer.len.get() {
+            return None;
         }
+        let target = self.target(core, from, head, flags, len)?;
+        let state = self.net.peer(from);
+        let op = proto::Op::new(Role::Fetch(Reach::of(flags)), len, &[target.1.span], state.when());
+        // Whether more is behind it the general way asks.
+        if op.when.contains(When::HELPED) && Cut::is_worth(len)
+            || choose(state.flow.limits(), &op) != Plan::InCall
+        {
+            return None;
+        }
+        let grant = Grant::Request(offer.req.get());
+        self.net.link.get(from, &Direct::new(grant, &[seg], &[target.1.span], len)).ok()?;
+        self.net.peer(from).hints.helper().works();
+        self.net.meter(from, Side::Theirs, How::Direct, len);
+        self.net.fin(from, offer.req.get(), Status::Ok, len);
+        self.arrived(core, target, head, flags, len);
+        Some(())
     }
 
     /// Gives a message that waits, and was found just now, to a receive of one buffer, if it takes no more
@@ -254,204 +216,134 @@ impl<L: RmaLink> Endpoint<L> {
         matcher.forget_waiting(at);
         let rest = rx.rest();
         if let Some(req) = ack {
-            self.fin(peer, req, Status::Ok, len);
+            self.net.fin(peer, req, Status::Ok, len);
         }
-        self.weighs_less(core, peer, Message::weight_held(len));
-        if !self.has_chores() {
+        self.unexpected().weighs_less(core, peer, Message::weight_held(len));
+        if !self.requests.has_chores(self.net) {
             core.rest = rest;
         }
-        self.received_plain(core, op, (src, tag, data), span.addr(), len);
+        self.bind.received_plain(core, op, (src, tag, data), span.addr(), len);
         true
     }
 
-    /// Copies what is in a frame from `off` on to a buffer that has room for it, wherever that is, and gives
-    /// the frame back. Returns how many bytes there were.
-    #[inline(never)]
-    fn take_apart(&mut self, from: PeerId, len: usize, slot: u32, off: usize, to: Span) -> usize {
-        let frame = Frame { from, len, slot };
-        let copied = self.link.copy_out(&frame, off, &[to], 0, len - off);
-        self.link.release(frame);
-        copied
-    }
-
-    #[inline(never)]
-    fn take_in(&mut self, core: &mut Core, frame: Frame) {
-        self.incoming(core, &frame);
-        self.link.release(frame);
-    }
-
-    /// The header of a frame, if it has none of the frills that the general way is for.
+    /// Completes a receive with this message, if it is for it and takes no more than a copy. Memory that
+    /// vanishes is for the general way.
     #[inline(always)]
-    pub(super) fn plain_head(&self, frame: &Frame) -> Option<(Head, Flags)> {
-        const WITH: Flags = Flags::TAGGED.union(Flags::CQ_DATA).union(Flags::ACK);
-        let bytes = self.link.peek::<{ Head::LEN }>(frame)?;
-        let head: Head = zerocopy::transmute!(bytes);
-        let flags = head.flags().filter(|flags| WITH.contains(*flags))?;
-        Some((head, flags))
-    }
-
-    /// Tells of a message that has gone to a receive of one buffer as it was posted.
-    #[inline(always)]
-    pub(super) fn received_plain(
+    pub(in crate::endpoint) fn receive_this(
         &mut self,
         core: &mut Core,
+        frame: &Frame,
+        span: Span,
         op: &Recv<'_>,
-        (src, tag, data): (FiAddr, u64, Option<u64>),
-        buf: u64,
-        len: usize,
-    ) {
-        core.count(self.bind.cntrs().recv, false);
-        if self.writes(op.flags) {
-            let kind = if op.pattern.tag.is_some() { What::TAGGED } else { What::MSG };
-            let more = if data.is_some() { What::REMOTE_CQ_DATA } else { What::empty() };
-            let (ctx, what, data) = (op.ctx, What::RECV | kind | more, data.unwrap_or(0));
-            let (err, olen) = (None, 0);
-            core.complete_with(self.bind.rx_cq(), || Completion {
-                ctx,
-                what,
-                len,
-                buf,
-                data,
-                tag,
-                src,
-                err,
-                olen,
-            });
+        rest: u8,
+    ) -> bool {
+        if let Some((sight, len)) = self.fitting(frame, span, &op.pattern) {
+            if self.net.link.take(frame, Head::LEN, span, len)
+                || self.net.take_long(frame.from, frame.len, frame.slot, span.apart())
+            {
+                core.rest = rest;
+                self.bind.received_plain(core, op, sight, span.addr(), len);
+                return true;
+            }
+        }
+        self.net.link.put_back(apart(frame));
+        false
+    }
+
+    /// No message was in its ring before its receive was posted.
+    #[inline(never)]
+    pub(in crate::endpoint) fn waited(&mut self, core: &mut Core) {
+        self.adapt.note_wait();
+        if let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) {
+            rx.note_late(true);
         }
     }
 
-    /// Receives a message, if it takes no more than to copy it and to tell of it in `cq`.
+    /// Source, tag and data of a message, and its length, if it is of the plainest sort and fits a receive.
     #[inline(always)]
-    fn receive_fast(&mut self, core: &mut Core, frame: &Frame, cq: CqId, to: &mut impl Report) -> Fast {
-        let Some((head, flags)) = self.plain_head(frame) else { return Fast::Other };
-        let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return Fast::Other };
-        let Some(peer) = self.peers.get_mut(frame.from) else { return Fast::Other };
-        if !head.is(WireOp::Eager) {
-            return if head.is(WireOp::Fin) { Fast::Answer } else { Fast::Other };
+    fn fitting(&mut self, frame: &Frame, span: Span, pattern: &Pattern) -> Option<(Sight, usize)> {
+        let (head, flags) = self.net.plain_head(frame)?;
+        let is_plain = head.is(WireOp::Eager) && !flags.contains(Flags::ACK);
+        if !is_plain || flags.contains(Flags::TAGGED) != pattern.tag.is_some() {
+            return None;
+        }
+        let peer = self.net.peers.get_mut(frame.from)?;
+        let (src, tag) = (peer.src, head.tag.get());
+        let len = frame.len - Head::LEN;
+        let goes = len <= span.len() && span.can(hmem::Caps::CPU);
+        if !goes || !pattern.fits(src, tag) {
+            return None;
         }
         peer.has_sent(frame.len);
-        let src = peer.src;
-        let Some((off, ack)) = self.ack_of(frame, flags) else { return Fast::Other };
-        let len = frame.len - off;
-        let matcher = rx.matcher(flags.contains(Flags::TAGGED));
-        let Some(at) = matcher.find_posted(src, head.tag.get()) else {
-            return Fast::Unexpected(Plain { head, flags, src, off, ack });
-        };
-        let target = matcher.found_posted(at).and_then(|recv| Target::of(recv, len, self.bind.writes()));
-        let Some(target) = target.filter(|t| t.report && self.bind.rx_cq() == Some(cq)) else {
-            return Fast::Other;
-        };
-        matcher.forget_posted(at);
-        rx.note_late(self.adapt.take_waited());
-        core.rest = rx.rest();
-        if !self.link.take(frame, off, target.span, len) {
-            self.take_apart(frame.from, frame.len, frame.slot, off, target.span.apart());
+        Some(((src, tag, flags.contains(Flags::CQ_DATA).then(|| head.data.get())), len))
+    }
+
+    /// The oldest receive that a message of `len` bytes fits, if it is plain and long enough, and what the
+    /// message's sender is called.
+    #[inline(always)]
+    fn target(
+        &mut self,
+        core: &mut Core,
+        from: PeerId,
+        head: &Head,
+        flags: Flags,
+        len: usize,
+    ) -> Option<(At, Target, FiAddr)> {
+        let src = self.net.peers.get(from)?.src;
+        let matcher = core.rxs.get_mut(self.bind.rx().at())?.matcher(flags.contains(Flags::TAGGED));
+        let at = matcher.find_posted(src, head.tag.get())?;
+        Some((at, Target::of(matcher.found_posted(at)?, len, self.bind.writes())?, src))
+    }
+
+    /// Completes a receive whose bytes have come.
+    #[inline(always)]
+    fn arrived(
+        &mut self,
+        core: &mut Core,
+        (at, target, src): (At, Target, FiAddr),
+        head: &Head,
+        flags: Flags,
+        len: usize,
+    ) {
+        if let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) {
+            rx.matcher(flags.contains(Flags::TAGGED)).forget_posted(at);
         }
-        if let Some(req) = ack {
-            self.fin(frame.from, req, Status::Ok, len);
+        if !self.requests.has_chores(self.net) {
+            core.rest_after(self.bind.rx());
         }
         core.count(self.bind.cntrs().recv, false);
-        to.report(&entry(&target, &head, flags, src, len));
-        Fast::Received
-    }
-
-    #[inline]
-    pub(super) fn on_plain_eager(
-        &mut self,
-        core: &mut Core,
-        frame: &Frame,
-        head: &Head,
-        flags: Flags,
-    ) -> Option<()> {
-        let (off, ack) = self.ack_of(frame, flags)?;
-        let len = frame.len - off;
-        let target = self.target(core, frame.from, head, flags, len)?;
-        self.link.copy_out(frame, off, &[target.1.span], 0, len);
-        if let Some(req) = ack {
-            self.fin(frame.from, req, Status::Ok, len);
+        if target.report {
+            core.complete_with(self.bind.rx_cq(), || entry(&target, head, flags, src, len));
         }
-        self.arrived(core, target, head, flags, len);
-        Some(())
     }
 
-    /// How many headers a message has, and the sender's request, if it waits to hear of the delivery.
+    /// Keeps a message of the plainest sort that no receive is for.
     #[inline(always)]
-    pub(super) fn ack_of(&self, frame: &Frame, flags: Flags) -> Option<(usize, Option<u64>)> {
-        const WITH: usize = Head::LEN + size_of::<u64>();
-        if !flags.contains(Flags::ACK) {
-            return Some((Head::LEN, None));
-        }
-        let bytes: [u8; WITH] = self.link.peek(frame)?;
-        let req = bytes[Head::LEN..].try_into().ok()?;
-        Some((WITH, Some(u64::from_le_bytes(req))))
-    }
-
-    /// A message that is fetched at once.
-    #[inline]
-    pub(super) fn on_plain_rts(
-        &mut self,
-        core: &mut Core,
-        frame: &Frame,
-        head: &Head,
-        flags: Flags,
-    ) -> Option<()> {
-        const HEADERS: usize = Head::LEN + size_of::<Offer>() + size_of::<Seg>();
-        if head.aux.get() != 1 || frame.len != HEADERS || !flags.contains(Flags::DIRECT) {
-            return None;
-        }
-        let bytes: [u8; HEADERS] = self.link.peek(frame)?;
-        let mut rest = &bytes[Head::LEN..];
-        let (offer, seg): (Offer, Seg) = (take(&mut rest)?, take(&mut rest)?);
-        let len = usize::try_from(offer.len.get()).ok().filter(|len| *len > 0)?;
-        let from = frame.from;
-        if seg.len.get() != offer.len.get() {
-            return None;
-        }
-        let target = self.target(core, from, head, flags, len)?;
-        let state = self.peer(from);
-        let op = proto::Op::new(Role::Fetch(Reach::of(flags)), len, &[target.1.span], state.when());
-        // Whether more is behind it the general way asks.
-        if op.when.contains(When::HELPED) && Cut::is_worth(len)
-            || choose(state.flow.limits(), &op) != Plan::InCall
-        {
-            return None;
-        }
-        let grant = Grant::Request(offer.req.get());
-        self.link.get(from, &Direct::new(grant, &[seg], &[target.1.span], len)).ok()?;
-        self.peer(from).hints.helper().works();
-        self.meter(from, Side::Theirs, How::Direct, len);
-        self.fin(from, offer.req.get(), Status::Ok, len);
-        self.arrived(core, target, head, flags, len);
-        Some(())
-    }
-
-    #[inline]
-    pub(super) fn on_plain_write(
-        &mut self,
-        core: &mut Core,
-        frame: &Frame,
-        head: &Head,
-        flags: Flags,
-    ) -> Option<()> {
-        const HEADERS: usize = Head::LEN + size_of::<RmaSeg>();
-        if head.aux.get() != Aux::rma(1, 0) {
-            return None;
-        }
-        let bytes: [u8; HEADERS] = self.link.peek(frame)?;
-        let seg: RmaSeg = take(&mut &bytes[Head::LEN..])?;
-        let len = frame.len - HEADERS;
-        let (span, cntr) = core.reach_plain(&seg)?;
-        if span.len() != len || !span.can(hmem::Caps::CPU) {
-            return None;
-        }
-        if self.link.copy_out(frame, HEADERS, &[span], 0, len) != len {
-            return None;
-        }
+    pub(in crate::endpoint) fn keep_plain(&mut self, core: &mut Core, frame: &Frame, plain: &Plain) {
+        let &Plain { head, flags, src, off, ack } = plain;
+        let (peer, len) = (frame.from, frame.len - off);
+        let (tagged, tag) = (flags.contains(Flags::TAGGED), head.tag.get());
         let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
-        self.written(core, frame.from, Status::Ok, What::RMA, len, data, cntr);
-        if flags.contains(Flags::ACK) {
-            self.fin(frame.from, head.tag.get(), Status::Ok, len);
+        let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return };
+        let (matcher, ep) = (rx.matcher(tagged), self.id);
+        let at = if len <= SHORT {
+            matcher.wait(src, tag, || {
+                let body = Body::Held(Payload::Short([0; SHORT]));
+                Message { ep, peer, src, tagged, tag, data, len, ack, body }
+            })
+        } else {
+            let buffer = core.buffers.take(len);
+            matcher.wait(src, tag, || {
+                let body = Body::Held(Payload::Long(buffer));
+                Message { ep, peer, src, tagged, tag, data, len, ack, body }
+            })
+        };
+        // The bytes go to where they stay.
+        if let Some(Message { body: Body::Held(held), .. }) = matcher.found_waiting(at) {
+            self.net.link.read(frame, off, held.room(len));
         }
-        Some(())
+        if !self.unexpected().weighs_more(core, peer, Message::weight_held(len)) {
+            self.unexpected().refuse_unexpected(core, tagged, at);
+        }
     }
 }

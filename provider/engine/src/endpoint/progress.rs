@@ -1,19 +1,134 @@
-//! What a call of progress does, and frames that wait for room.
+//! The calls of progress: what the link reports goes to what it concerns. Nothing in frames is trusted.
 
-use hmem::Span;
-use wire::{Flags, Head, Op as WireOp, Status};
-use zerocopy::IntoBytes;
+use wire::{Flags, Head, MAX_SEGS, Op as WireOp, RmaSeg, Seg};
 
 use super::Endpoint;
 use crate::core::Core;
-use crate::endpoint::parts::quota;
+use crate::endpoint::device::staging::Source;
+use crate::endpoint::malformed::{Fields, Handled, Malformed, parse_head};
+use crate::endpoint::parts::quota::{self, MANY_OF_ONE, cost};
+use crate::endpoint::parts::request::{In, Request, Serve, Then};
+use crate::endpoint::plain::{Fast, Plain, apart, work_of};
+use crate::proto::Reach;
 use crate::types::*;
-use link_api::{Event, PeerId, Refused, RmaLink};
+use link_api::{Event, Frame, Gone, PeerId, PollFrame, Refused, RmaLink};
 
 /// Frames taken in one call of progress, so that the application gets to see what arrived.
 const BUDGET: usize = 32;
 
+/// Most work of one look, in messages that are kept, or in as many bytes as these cost.
+const FAST_BUDGET: u32 = 32;
+
+/// Most bytes of headers.
+const HEADERS: usize = Head::LEN + 8 + MAX_SEGS * (size_of::<RmaSeg>() + size_of::<Seg>());
+
+/// How a frame names memory of its sender.
+fn named_by(op: WireOp, flags: Flags) -> Reach {
+    match op {
+        WireOp::CoopFetch | WireOp::CoopRma => Reach::Cpu,
+        WireOp::Handle | WireOp::ReadRts | WireOp::Bounce | WireOp::Invite => Reach::Handles,
+        _ => Reach::of(flags),
+    }
+}
+
 impl<L: RmaLink> Endpoint<L> {
+    #[inline]
+    fn incoming(&mut self, core: &mut Core, frame: &Frame) {
+        let peer = frame.from;
+        self.net.peer(peer).has_sent(frame.len);
+        if let Err(why) = self.dispatch(core, frame) {
+            let head = self.net.link.peek(frame);
+            self.net.malformed(peer, head, frame.len, why);
+        }
+    }
+
+    #[inline(always)]
+    fn dispatch(&mut self, core: &mut Core, frame: &Frame) -> Handled {
+        let peer = frame.from;
+        let bytes: [u8; Head::LEN] = self.net.link.peek(frame).ok_or(Malformed::Head)?;
+        let (head, op, flags) = parse_head(&bytes)?;
+        match op {
+            WireOp::Eager => match self.receives().on_plain_eager(core, frame, &head, flags) {
+                Some(()) => Ok(()),
+                None => self.receives().on_eager(core, frame, &head, flags),
+            },
+            WireOp::Rts => {
+                self.net.peer(peer).hints.set_unanswered(false);
+                match self.receives().on_plain_rts(core, frame, &head, flags) {
+                    Some(()) => Ok(()),
+                    None => self.on_long(core, peer, Source::Frame(frame, 0), frame.len, &head, op, flags),
+                }
+            }
+            WireOp::Write | WireOp::WriteRts | WireOp::Read | WireOp::Atomic
+                if self.net.peer(peer).order.is_some()
+                    && self.in_order().is_held_back(frame, &head, op, flags) =>
+            {
+                Ok(())
+            }
+            WireOp::Write => match self.accesses().on_plain_write(core, frame, &head, flags) {
+                Some(()) => Ok(()),
+                None => self.on_long(core, peer, Source::Frame(frame, 0), frame.len, &head, op, flags),
+            },
+            WireOp::Data => self.transfers().on_data(core, frame, &head),
+            WireOp::Body => self.receives().on_body(core, frame, &head),
+            WireOp::Fin => self.transfers().on_fin(core, peer, &head),
+            WireOp::Pause => self.net.on_pause(peer, &head),
+            WireOp::Refused => self.accesses().on_refused(core, peer, &head),
+            WireOp::Withdrawn => self.unexpected().on_withdrawn(core, peer, &head),
+            WireOp::Result => self.ends().on_result(core, frame, &head),
+            WireOp::CoopDone => self.coop().on_coop_done(core, peer, &head),
+            WireOp::BounceDone => self.bounce().on_bounce_done(peer, &head),
+            WireOp::Cts
+            | WireOp::Handle
+            | WireOp::WriteRts
+            | WireOp::Read
+            | WireOp::Atomic
+            | WireOp::CoopFetch
+            | WireOp::CoopRma
+            | WireOp::Invite
+            | WireOp::ReadRts
+            | WireOp::Bounce => {
+                self.on_long(core, peer, Source::Frame(frame, 0), frame.len, &head, op, flags)
+            }
+        }
+    }
+
+    /// A frame that names memory: its header goes on.
+    #[inline(never)]
+    #[allow(clippy::too_many_arguments)]
+    fn on_long(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        frame: Source<'_>,
+        size: usize,
+        head: &Head,
+        op: WireOp,
+        flags: Flags,
+    ) -> Handled {
+        if !self.net.peer(peer).flow.limits().allows(named_by(op, flags)) {
+            return Err(Malformed::Means);
+        }
+        let mut bytes = [0u8; HEADERS - Head::LEN];
+        let n = self.net.read_from(frame, Head::LEN, &mut bytes);
+        let fields = &mut Fields::new(&bytes[..n]);
+        match op {
+            WireOp::Rts => self.receives().on_rts(core, peer, head, flags, fields),
+            WireOp::Cts => self.transfers().on_cts(peer, head, flags, fields),
+            WireOp::Handle => self.net.on_handle(peer, fields),
+            WireOp::Write => self.accesses().on_write(core, peer, (frame, size), head, flags, fields),
+            WireOp::WriteRts => self.transfers().on_write_rts(core, peer, head, flags, fields),
+            WireOp::Read => self.transfers().on_read(core, peer, head, flags, fields),
+            WireOp::Atomic => self.accesses().on_atomic(core, peer, (frame, size), head, flags, fields),
+            WireOp::CoopFetch => self.coop().on_coop_fetch(core, peer, head, fields),
+            WireOp::CoopRma => self.coop().on_coop_rma(core, peer, head, fields),
+            WireOp::Invite => self.handles().on_invite(peer, head, fields),
+            WireOp::Bounce => self.transfers().on_bounce(core, peer, head, fields),
+            WireOp::ReadRts => self.handles().on_read_rts(peer, head, flags, fields),
+            _ => Err(Malformed::Op),
+        }
+    }
+
     /// Takes in what has arrived, and sends on what waits. Returns how much was done. `enough`:
     /// nothing more need be taken in once that queue has so many entries.
     #[inline]
@@ -22,8 +137,8 @@ impl<L: RmaLink> Endpoint<L> {
         self.adapt.note_progress();
         let standing = |core: &Core| enough.map_or(0, |(cq, _)| core.standing(cq));
         let most = enough.map_or(usize::MAX, |(_, most)| most);
-        while n < BUDGET && !self.staging.is_full() {
-            let mut frame = match self.link.poll() {
+        while n < BUDGET && !self.requests.staging.is_full() {
+            let mut frame = match self.net.link.poll() {
                 None => break,
                 Some(Event::Frame(frame)) => frame,
                 Some(Event::Closed(peer, why)) => {
@@ -32,14 +147,14 @@ impl<L: RmaLink> Endpoint<L> {
                     continue;
                 }
                 Some(Event::PathChanged(peer)) => {
-                    let path = self.link.path(peer);
-                    self.peer(peer).flow.set_path(&path);
+                    let path = self.net.link.path(peer);
+                    self.net.peer(peer).flow.set_path(&path);
                     n += 1;
                     continue;
                 }
                 Some(Event::Begun(frame)) => {
                     let from = frame.from;
-                    self.begun(core, frame);
+                    self.transfers().begun(core, frame);
                     n += 1 + self.go_on_with(core, from);
                     if standing(core) > 0 {
                         break;
@@ -47,7 +162,7 @@ impl<L: RmaLink> Endpoint<L> {
                     continue;
                 }
                 Some(Event::Done(copy, ok)) => {
-                    self.operation_done(core, copy, ok);
+                    self.transfers().operation_done(core, copy, ok);
                     n += 1 + self.go_on_in_order(core);
                     if standing(core) > 0 {
                         break;
@@ -57,20 +172,20 @@ impl<L: RmaLink> Endpoint<L> {
             };
             loop {
                 let from = frame.from;
-                if self.meter.is_some() {
-                    self.meter_frame(&frame);
+                if self.net.metered.is_on() {
+                    self.net.metered.frame(&self.net.link, &frame);
                 }
-                let receives = self.has_receives(core);
+                let receives = self.bind.has_receives(core);
                 self.incoming(core, &frame);
-                self.link.release(frame);
+                self.net.link.release(frame);
                 n += 1 + self.go_on_with(core, from);
                 // Behind the message of the last receive that was posted, the next ones are as well off in
                 // the ring.
-                let satisfied = receives && standing(core) > 0 && !self.has_receives(core);
-                if satisfied || n >= BUDGET || standing(core) >= most || self.staging.is_full() {
+                let satisfied = receives && standing(core) > 0 && !self.bind.has_receives(core);
+                if satisfied || n >= BUDGET || standing(core) >= most || self.requests.staging.is_full() {
                     break;
                 }
-                match self.link.poll_frame_from(from) {
+                match self.net.link.poll_frame_from(from) {
                     Some(next) => frame = next,
                     None => break,
                 }
@@ -83,43 +198,36 @@ impl<L: RmaLink> Endpoint<L> {
         n + self.attend(core)
     }
 
-    /// Whether progress is more than to take in frames.
-    #[inline(always)]
-    pub(super) fn has_chores(&self) -> bool {
-        // One question, since it is asked all the time.
-        (self.queues.any() | self.peers.backlogs() | self.unhurried.any()) != 0
-    }
-
     /// Sends on what waits, and the like.
     #[inline(always)]
     fn attend(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
-        if self.peers.has_backlog() {
+        if self.net.peers.has_backlog() {
             n += self.catch_up(core);
         }
-        if self.queues.has_streams() {
-            n += self.stream(core);
+        if self.requests.queues.has_streams() {
+            n += self.transfers().stream(core);
         }
-        if self.queues.has_unbegun() {
-            n += self.fetch_unbegun(core);
+        if self.requests.queues.has_unbegun() {
+            n += self.transfers().fetch_unbegun(core);
         }
-        if self.queues.has_coop() {
-            n += self.coop_progress(core);
+        if self.requests.queues.has_coop() {
+            n += self.coop().coop_progress(core);
         }
-        if self.queues.has_invited() {
-            n += self.check_invitations();
+        if self.requests.queues.has_invited() {
+            n += self.handles().check_invitations();
         }
         if self.may_resume(core) {
-            self.resume_peers();
+            self.net.resume_peers();
         }
-        if self.quota.is_time_to_count(self.requests.len()) {
+        if self.net.quota.is_time_to_count(self.requests.pool.len()) {
             self.count_requests(core);
         }
-        if self.queues.has_revoked() {
-            self.renew();
+        if self.requests.queues.has_revoked() {
+            self.requests.renew(&mut self.net.link);
         }
-        if self.queues.has_unsent() {
-            n += self.finish_sent(core);
+        if self.requests.queues.has_unsent() {
+            n += self.ends().finish_sent(core);
         }
         n + self.go_on_in_order(core)
     }
@@ -127,74 +235,239 @@ impl<L: RmaLink> Endpoint<L> {
     /// Whether there is more to do than to wait for peers: frames that found no room, messages to take in,
     /// pieces to copy.
     pub(crate) fn is_waiting_for_room(&self) -> bool {
-        self.peers.has_backlog() || self.queues.has_work()
+        self.net.peers.has_backlog() || self.requests.queues.has_work()
     }
 
     /// Whether the link is armed, and nothing is left to do that the link does not wake for.
     pub(crate) fn is_armed(&self, core: &Core) -> bool {
-        !self.is_waiting_for_room() && !self.is_inviting() && !self.may_resume(core) && self.link.is_armed()
+        !self.is_waiting_for_room()
+            && !self.requests.is_inviting()
+            && !self.may_resume(core)
+            && self.net.link.is_armed()
     }
 
     /// Whether paused peers are to go on.
     fn may_resume(&self, core: &Core) -> bool {
-        self.unhurried.has_paused() && core.waiting <= core.waiting_most / 2
-    }
-
-    /// Sends a frame that must not get lost: now, or as soon as there is room.
-    pub(super) fn send_or_queue(&mut self, peer: PeerId, frame: &[u8]) {
-        self.send_or_queue_body(peer, frame, &[], 0);
-    }
-
-    /// Sends a frame that must not get lost, with the first `len` bytes of `body` behind it, as they are now;
-    /// `false` if a device could not read them.
-    pub(super) fn send_or_queue_body(
-        &mut self,
-        peer: PeerId,
-        head: &[u8],
-        body: &[Span],
-        len: usize,
-    ) -> bool {
-        if !self.peer(peer).flow.has_backlog() {
-            match self.link.send(peer, head, body, 0, len) {
-                // A peer that is gone needs no answer: the link reports its end, or has.
-                Ok(()) | Err(Refused::Gone(_) | Refused::Kept) => return true,
-                Err(Refused::Busy) => self.peers.add_backlog(peer),
-                Err(Refused::Fault) => return false,
-            }
-        }
-        let mut frame = head.to_vec();
-        frame.resize(head.len() + len, 0);
-        let read = hmem::read(body, 0, &mut frame[head.len()..]);
-        if read == len {
-            let size = quota::cost(&frame);
-            self.peer(peer).flow.push_backlog(frame);
-            self.owe(peer, size);
-        }
-        read == len
-    }
-
-    pub(super) fn fin(&mut self, peer: PeerId, req: u64, status: Status, bytes: usize) {
-        let head = Head::new(WireOp::Fin, Flags::empty(), status as u16, req, bytes as u64);
-        self.send_or_queue(peer, head.as_bytes());
+        self.net.unhurried.has_paused() && core.waiting <= core.waiting_most / 2
     }
 
     fn catch_up(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
-        let mut with_backlog = self.peers.take_backlog();
+        let mut with_backlog = self.net.peers.take_backlog();
         with_backlog.retain(|&peer| {
-            let state = &mut self.peers[peer];
+            let state = &mut self.net.peers[peer];
             while let Some(frame) = state.flow.next_in_backlog() {
-                if self.link.send(peer, frame, &[], 0, 0) == Err(Refused::Busy) {
+                if self.net.link.send(peer, frame, &[], 0, 0) == Err(Refused::Busy) {
                     return true;
                 }
                 let sent = state.flow.pop_backlog();
                 let size = state.flow.pay(sent.as_deref().map_or(0, quota::cost));
-                self.quota.pay(size);
+                self.net.quota.pay(size);
                 n += 1;
             }
             state.connecting
         });
-        self.peers.put_back_backlog(with_backlog);
-        n + self.retry_connects(core)
+        self.net.peers.put_back_backlog(with_backlog);
+        n + self.directed().retry_connects(core)
+    }
+
+    /// A peer is gone, or its channel is closed: what depended on it fails.
+    #[cold]
+    fn closed(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
+        let err = Error::from(why);
+        self.net.metered.path(&self.net.link, peer);
+        let path = self.net.link.path(peer);
+        let owed = self.net.peer(peer).flow.owed();
+        self.net.quota.pay(owed);
+        let stopped = self.net.peer(peer).close(&path, why);
+        self.net.unhurried.resume(stopped);
+        log::info!("{} -> {}: {err}", self.net.link.addr(), self.net.link.peer_addr(peer));
+        self.net.peers.drop_work_of(peer);
+        self.net.unhurried.set_in_order(self.net.peers.has_in_order());
+        self.ends().end_unsent(core, peer, err);
+        let mut mine = self.requests.pool.names(|r| r.peer() == peer);
+        mine.retain(|name| !self.requests.outlives_peer(*name));
+        self.requests.queues.drop_requests(&mine);
+        for name in mine {
+            self.requests.cancel_operation(&mut self.net.link, name);
+            self.requests.injected.take_kept(name);
+            match self.requests.pool.remove(name) {
+                Some(Request::Out(out)) => self.ends().finish_out(core, &out, Some(err)),
+                Some(Request::In(In { then: Then::Recv(matched), .. })) => {
+                    self.bind.complete_recv(core, matched, 0, Some(err))
+                }
+                _ => {}
+            }
+        }
+        let ep = self.id;
+        let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return };
+        rx.claimed.retain(|(_, m)| !(m.ep == ep && m.peer == peer && m.is_offered()));
+        // Its successor under the same name has not asked for these answers.
+        for (_, m) in rx.claimed.iter_mut().filter(|(_, m)| m.ep == ep && m.peer == peer) {
+            m.ack = None;
+        }
+        for tagged in [true, false] {
+            let m = rx.matcher(tagged);
+            m.drop_waiting(|m| m.ep == ep && m.peer == peer && m.is_offered());
+            m.edit_waiting(|m| m.ep == ep && m.peer == peer, |m| m.ack = None);
+        }
+        let left = rx.weight_of(ep, peer);
+        self.net.peer(peer).waiting = left;
+        core.weigh();
+        self.directed().fail_directed(core, peer, why);
+        self.requests.release(&mut self.net, peer);
+    }
+
+    /// Lets accesses take effect that have waited for the request before them.
+    #[inline(always)]
+    pub(in crate::endpoint) fn go_on_in_order(&mut self, core: &mut Core) -> usize {
+        if !self.net.peers.has_in_order() { 0 } else { self.let_all_through(core) }
+    }
+
+    /// Lets accesses of a peer take effect of which something has come: they do not wait for what comes next,
+    /// which may be its end.
+    #[inline(always)]
+    fn go_on_with(&mut self, core: &mut Core, peer: PeerId) -> usize {
+        if !self.net.peers.has_in_order() { 0 } else { self.let_through(core, peer) }
+    }
+
+    #[cold]
+    fn let_all_through(&mut self, core: &mut Core) -> usize {
+        let mut n = 0;
+        let mut peers = self.net.peers.take_in_order();
+        peers.retain(|&peer| {
+            n += self.let_through(core, peer);
+            self.net.peer(peer).order.as_ref().is_some_and(|o| o.broken.is_none())
+        });
+        // A request that began meanwhile is of a peer that stays.
+        self.net.peers.set_in_order(peers);
+        self.net.unhurried.set_in_order(self.net.peers.has_in_order());
+        n
+    }
+
+    #[cold]
+    fn let_through(&mut self, core: &mut Core, peer: PeerId) -> usize {
+        for n in 0.. {
+            let Some(order) = self.net.peers[peer].order.as_mut() else { return n };
+            if order.waits(&mut self.requests.pool) {
+                return n;
+            }
+            let Some(frame) = order.held.pop_front() else {
+                if order.broken.is_none() {
+                    self.net.peer(peer).order = None;
+                }
+                return n;
+            };
+            order.size -= cost(&frame);
+            let access = |(head, op, flags): (Head, WireOp, Flags)| {
+                self.on_long(core, peer, Source::Held(&frame), frame.len(), &head, op, flags)
+            };
+            if let Err(why) = parse_head(&frame).and_then(access) {
+                self.net.malformed(peer, frame.first_chunk().copied(), frame.len(), why);
+            }
+        }
+        0
+    }
+
+    /// Whether a peer has more requests served than there is a good reason for.
+    #[cold]
+    fn count_requests(&mut self, core: &Core) {
+        let mut of = vec![0usize; self.net.peers.len()];
+        for name in self.requests.pool.names(|_| true) {
+            match self.requests.pool.get_mut(name) {
+                Some(Request::In(In { peer, .. }) | Request::Serve(Serve { peer, .. })) => {
+                    of[peer.0 as usize] += 1
+                }
+                Some(Request::CoopHelp(l)) => of[l.peer.0 as usize] += 1,
+                _ => {}
+            }
+        }
+        let beyond = !core.limit.holds(core.waiting + of.iter().sum::<usize>() * size_of::<Request>());
+        let most = if beyond { of.iter().copied().max().unwrap_or(0).saturating_sub(1) } else { MANY_OF_ONE };
+        for (peer, _) in (0..).map(PeerId).zip(of).filter(|(_, n)| *n > most.min(MANY_OF_ONE)) {
+            self.net.cut_off(peer, "requests");
+        }
+        self.net.quota.counted(self.requests.pool.len());
+    }
+
+    /// What a call of progress does that finds nothing, messages of the plainest sort that no receive is for,
+    /// or one that a receive is for: what there is to tell of that does not go into the queue `cq`, which is
+    /// empty, but to `to`. An answer that holds it would be put together in memory, and taken apart before
+    /// its words have got there.
+    #[inline(always)]
+    pub(crate) fn poll_fast(&mut self, core: &mut Core, cq: CqId, to: &mut impl Report) -> PollFast {
+        if self.requests.has_chores(&self.net) {
+            return PollFast::Unknown;
+        }
+        self.adapt.note_short_progress();
+        let frame = match self.net.link.poll_frame() {
+            PollFrame::Nothing => {
+                self.adapt.note_wait();
+                return PollFast::Nothing;
+            }
+            PollFrame::Unknown => return PollFast::Unknown,
+            PollFrame::Frame(frame) => frame,
+        };
+        match self.receives().receive_fast(core, &frame, cq, to) {
+            Fast::Received => PollFast::Message,
+            Fast::Other => {
+                self.take_in(core, apart(&frame));
+                PollFast::Other
+            }
+            Fast::Unexpected(plain) => self.take_more(core, apart(&frame), Some(&plain), cq),
+            Fast::Answer => self.take_more(core, apart(&frame), None, cq),
+        }
+    }
+
+    /// Keeps a message that no receive is for, or, if it is none, hears an answer; and goes on with what the
+    /// same peer has sent, up to a message that a receive is for, which is told of in the queue, or to
+    /// anything of another sort.
+    #[inline(never)]
+    fn take_more(
+        &mut self,
+        core: &mut Core,
+        mut frame: Frame,
+        message: Option<&Plain>,
+        cq: CqId,
+    ) -> PollFast {
+        let (from, mut work) = (frame.from, work_of(&frame));
+        if let Some(plain) = message {
+            self.receives().keep_plain(core, &frame, plain);
+            self.net.link.release(frame);
+        } else {
+            self.take_in(core, frame);
+        }
+        while work < FAST_BUDGET {
+            let Some(next) = self.net.link.poll_frame_from(from) else { break };
+            frame = next;
+            work += work_of(&frame);
+            let mut entry = None;
+            match self.receives().receive_fast(core, &frame, cq, &mut |c: &Completion| entry = Some(*c)) {
+                Fast::Unexpected(plain) => {
+                    self.receives().keep_plain(core, &frame, &plain);
+                    self.net.link.release(frame);
+                }
+                Fast::Answer => self.take_in(core, frame),
+                Fast::Received => {
+                    if let Some(entry) = entry {
+                        core.complete(Some(cq), entry);
+                    }
+                    break;
+                }
+                Fast::Other => {
+                    self.take_in(core, frame);
+                    return PollFast::Other;
+                }
+            }
+        }
+        // Of all endpoints that were polled.
+        core.kept = core.kept.saturating_add(work);
+        PollFast::Kept
+    }
+
+    #[inline(never)]
+    fn take_in(&mut self, core: &mut Core, frame: Frame) {
+        self.incoming(core, &frame);
+        self.net.link.release(frame);
     }
 }

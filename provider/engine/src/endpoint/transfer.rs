@@ -1,29 +1,79 @@
 //! Payloads that do not travel with the frame that tells of them.
 
-use hmem::{Span, total};
-use wire::{Flags, Head, Op as WireOp, Seg, Status};
-use zerocopy::IntoBytes;
+use hmem::total;
+use wire::{Flags, Head, Seg, Status};
 
-use super::Endpoint;
-use crate::core::{Core, Reached, Segs, Spans, unmoved};
-use crate::endpoint::device::handles::on_device;
-use crate::endpoint::device::staging::{Source, TURN, Unread};
-use crate::endpoint::malformed::{Fields, Handled, Malformed, parse_segs, request_of};
+use crate::core::{Core, Reached, Segs, Spans, on_device};
+use crate::endpoint::coop::CoopCopies;
+use crate::endpoint::device::bounce::Bounce;
+use crate::endpoint::device::handles::Handles;
+use crate::endpoint::device::inject::Inject;
+use crate::endpoint::ends::Ends;
+use crate::endpoint::malformed::{Fields, Handled, parse_segs};
+use crate::endpoint::net::Net;
+use crate::endpoint::parts::adapt::Adapt;
+use crate::endpoint::parts::bind::Bind;
 use crate::endpoint::parts::quota::OWED_MUCH;
-use crate::endpoint::parts::request::{In, MatchedRecv, NO_REQUEST, Request, Serve, Then, Unbegun};
+use crate::endpoint::parts::request::{In, MatchedRecv, Request, Serve, Then, Unbegun};
+use crate::endpoint::requests::Requests;
+use crate::endpoint::rma::in_order::InOrder;
+use crate::endpoint::rma::target::Accesses;
 use crate::proto::{self, Cut, Memory, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
-use link_api::{Direct, Fallback, Frame, Grant, How, NoDirect, PeerId, Refused, RmaLink, Side};
+use link_api::{Direct, Grant, How, PeerId, RmaLink, Side};
 
 /// Least bytes of a frame that a device copies: in shorter ones it is the start of a copy that takes long.
 const PIPELINED: usize = 256 << 10;
 /// Streams that get a turn in one call of progress.
 const STREAMS: usize = 64;
 
-impl<L: RmaLink> Endpoint<L> {
+/// Requests whose payload is fetched, served or sent in frames.
+pub(crate) struct Transfers<'a, L> {
+    pub(in crate::endpoint) net: &'a mut Net<L>,
+    pub(in crate::endpoint) requests: &'a mut Requests,
+    pub(in crate::endpoint) bind: &'a Bind,
+    pub(in crate::endpoint) adapt: &'a mut Adapt,
+}
+
+impl<L: RmaLink> Transfers<'_, L> {
+    #[inline(always)]
+    pub(in crate::endpoint) fn accesses(&mut self) -> Accesses<'_, L> {
+        Accesses { net: self.net, bind: self.bind }
+    }
+
+    #[inline(always)]
+    pub(in crate::endpoint) fn in_order(&mut self) -> InOrder<'_, L> {
+        InOrder { net: self.net, requests: self.requests }
+    }
+
+    #[inline(always)]
+    pub(in crate::endpoint) fn handles(&mut self) -> Handles<'_, L> {
+        Handles { net: self.net, requests: self.requests }
+    }
+
+    #[inline(always)]
+    pub(in crate::endpoint) fn bounce(&mut self) -> Bounce<'_, L> {
+        Bounce { net: self.net, requests: self.requests }
+    }
+
+    #[inline(always)]
+    pub(in crate::endpoint) fn inject(&mut self) -> Inject<'_, L> {
+        Inject { net: self.net, requests: self.requests }
+    }
+
+    #[inline(always)]
+    pub(in crate::endpoint) fn ends(&mut self) -> Ends<'_, L> {
+        Ends { net: self.net, requests: self.requests, bind: self.bind, adapt: self.adapt }
+    }
+
+    #[inline(always)]
+    pub(in crate::endpoint) fn coop(&mut self) -> CoopCopies<'_, L> {
+        CoopCopies { net: self.net, requests: self.requests, bind: self.bind, adapt: self.adapt }
+    }
+
     /// Gets the bytes of a message to where it lands.
     #[allow(clippy::too_many_arguments)]
-    pub(super) fn fetch(
+    pub(in crate::endpoint) fn fetch(
         &mut self,
         core: &mut Core,
         peer: PeerId,
@@ -39,10 +89,10 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// Gets the bytes of the first message that was left to progress.
-    pub(super) fn fetch_unbegun(&mut self, core: &mut Core) -> usize {
-        let Some(Unbegun { name, segs, direct }) = self.queues.next_unbegun() else { return 0 };
+    pub(in crate::endpoint) fn fetch_unbegun(&mut self, core: &mut Core) -> usize {
+        let Some(Unbegun { name, segs, direct }) = self.requests.queues.next_unbegun() else { return 0 };
         // It may have failed since.
-        let Some(Request::In(In { peer, iov, len, req, then, .. })) = self.requests.remove(name) else {
+        let Some(Request::In(In { peer, iov, len, req, then, .. })) = self.requests.pool.remove(name) else {
             return 0;
         };
         self.fetch_into(core, peer, req, segs.all(), direct, iov, len, then, When::empty());
@@ -52,7 +102,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// Gets `len` bytes, or as many as `iov` holds, from the peer: directly if that works, else by
     /// asking for frames.
     #[allow(clippy::too_many_arguments)]
-    pub(super) fn fetch_into(
+    fn fetch_into(
         &mut self,
         core: &mut Core,
         peer: PeerId,
@@ -67,7 +117,7 @@ impl<L: RmaLink> Endpoint<L> {
         let want = len.min(total(&iov));
         let mut when = when | self.when_fetching(peer, want, &then);
         // What is got by handles goes so in any case.
-        when.set(When::ONE_DEVICE, direct != Reach::Handles && self.is_on_one_device(peer, &iov));
+        when.set(When::ONE_DEVICE, direct != Reach::Handles && self.net.is_on_one_device(peer, &iov));
         when.set(When::LASTING, core.lasting || matches!(then, Then::Recv(_)));
         let mut choice = proto::Op::new(Role::Fetch(direct), want, &iov, when);
         if then.is_in_order() {
@@ -82,49 +132,51 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let mut then = then;
         loop {
-            let plan = choose(self.peer(peer).flow.limits(), &choice);
+            let plan = choose(self.net.peer(peer).flow.limits(), &choice);
             let tried = match plan {
-                Plan::Nothing => return self.fetched(core, peer, req, Status::Ok, len, then),
+                Plan::Nothing => return self.ends().fetched(core, peer, req, Status::Ok, len, then),
                 Plan::Cooperative(cut) => {
-                    match self.coop_fetch(core, peer, req, segs, &iov, len, cut, then) {
+                    match self.coop().coop_fetch(core, peer, req, segs, &iov, len, cut, then) {
                         None => return,
                         Some(back) => (back, Tried::COOPERATIVE),
                     }
                 }
                 Plan::InCall => {
-                    let got = self.link.get(peer, &Direct::new(Grant::Request(req), segs, &iov, want));
-                    match self.moved(peer, got) {
+                    let got = self.net.link.get(peer, &Direct::new(Grant::Request(req), segs, &iov, want));
+                    match self.net.moved(peer, got) {
                         Some(Status::Ok) => {
-                            self.meter(peer, Side::Theirs, How::Direct, len);
-                            return self.fetched(core, peer, req, Status::Ok, len, then);
+                            self.net.meter(peer, Side::Theirs, How::Direct, len);
+                            return self.ends().fetched(core, peer, req, Status::Ok, len, then);
                         }
                         Some(status) => {
                             if then.is_in_order() {
-                                self.break_order(peer, req);
+                                self.in_order().break_order(peer, req);
                             }
-                            return self.fetched(core, peer, req, status, 0, then);
+                            return self.ends().fetched(core, peer, req, status, 0, then);
                         }
                         None => (then, Tried::IN_CALL),
                     }
                 }
                 Plan::InProgress => {
                     let request = In::new(peer, iov, len, want, req, then);
-                    let name = self.requests.insert(Request::In(request));
-                    return self.queues.add_unbegun(Unbegun { name, segs: Segs::new(segs), direct });
+                    let name = self.requests.pool.insert(Request::In(request));
+                    return self.requests.queues.add_unbegun(Unbegun { name, segs: Segs::new(segs), direct });
                 }
-                Plan::Invite => match self.invite(segs, In::new(peer, iov.clone(), len, want, req, then)) {
-                    None => return,
-                    Some(back) => (back.then, Tried::INVITE),
-                },
+                Plan::Invite => {
+                    match self.handles().invite(segs, In::new(peer, iov.clone(), len, want, req, then)) {
+                        None => return,
+                        Some(back) => (back.then, Tried::INVITE),
+                    }
+                }
                 Plan::ByHandles => {
-                    match self.start_get(segs, In::new(peer, iov.clone(), len, want, req, then)) {
+                    match self.handles().start_get(segs, In::new(peer, iov.clone(), len, want, req, then)) {
                         None => return,
                         Some(back) => (back.then, Tried::HANDLES),
                     }
                 }
                 _ => {
-                    let name = self.begin_in(In::new(peer, iov, len, want, req, then));
-                    return self.send_cts(name, !one_by_one, plan == Plan::Bounce);
+                    let name = self.handles().begin_in(In::new(peer, iov, len, want, req, then));
+                    return self.handles().send_cts(name, !one_by_one, plan == Plan::Bounce);
                 }
             };
             then = tried.0;
@@ -132,144 +184,29 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// Begins to take bytes in that come later.
-    pub(super) fn begin_in(&mut self, request: In) -> u64 {
-        let (peer, in_order) = (request.peer, request.then.is_in_order());
-        let name = self.requests.insert(Request::In(request));
-        if in_order {
-            self.keep_in_order(peer, name);
-        }
-        name
-    }
-
-    /// Begins to send bytes that were asked for, which leave later.
-    pub(super) fn begin_serve(&mut self, request: Serve) -> u64 {
-        let (peer, in_order) = (request.peer, request.in_order);
-        let name = self.requests.insert(Request::Serve(request));
-        if in_order {
-            self.keep_in_order(peer, name);
-        }
-        name
-    }
-
     /// What holds of bytes to be taken in from a peer.
     fn when_fetching(&mut self, peer: PeerId, len: usize, then: &Then) -> When {
-        let mut when = self.peer(peer).when();
+        let mut when = self.net.peer(peer).when();
         let is_message = matches!(then, Then::Recv(_));
         if is_message && Cut::is_worth(len) {
             self.adapt.note_source(peer);
             when.set(When::FROM_MANY, self.adapt.comes_from_many());
         }
-        let has_more = self.link.has_frames_of(peer);
+        let has_more = self.net.link.has_frames_of(peer);
         let delegate =
-            has_more && when.contains(When::HELPED) && Cut::is_delegable(len) && self.may_delegate(peer);
+            has_more && when.contains(When::HELPED) && Cut::is_delegable(len) && self.net.may_delegate(peer);
         when.set(When::DELEGATE, delegate);
         // Writes take effect in order, which those that others make do not.
-        let invite = is_message && (has_more || self.queues.has_flights()) && self.peer(peer).hints.can_put();
+        let invite = is_message
+            && (has_more || self.requests.queues.has_flights())
+            && self.net.peer(peer).hints.can_put();
         when.set(When::INVITE, invite);
         when.set(When::BOTH_WAYS, self.adapt.are_both_ways());
         when
     }
 
-    /// How an access in the call ended; `None` if the bytes may come otherwise.
-    fn moved(&mut self, peer: PeerId, outcome: Result<(), NoDirect>) -> Option<Status> {
-        match outcome {
-            Ok(()) => {
-                self.peer(peer).hints.helper().works();
-            }
-            Err(NoDirect::Fault) => return Some(Status::Io),
-            Err(NoDirect::Revoked) => return Some(Status::Discarded),
-            Err(NoDirect::Never) => {
-                self.peer(peer).flow.set_not_sync();
-                self.meter_fallback(peer, Fallback::Peer);
-                return None;
-            }
-            // This memory, perhaps: frames will tell.
-            Err(NoDirect::Memory) => {
-                self.meter_fallback(peer, Fallback::Memory);
-                return None;
-            }
-        }
-        Some(Status::Ok)
-    }
-
-    /// All bytes are here, or none will be.
-    pub(super) fn fetched(
-        &mut self,
-        core: &mut Core,
-        peer: PeerId,
-        req: u64,
-        status: Status,
-        len: usize,
-        then: Then,
-    ) {
-        if req != NO_REQUEST {
-            self.fin(peer, req, status, len);
-        }
-        if Cut::is_worth(len) {
-            self.adapt.note_received();
-        }
-        match then {
-            Then::Recv(matched) => {
-                let err = self.failure(peer, status);
-                self.complete_recv(core, matched, len, err);
-            }
-            Then::Write { data, cntrs, .. } => self.written(core, peer, status, What::RMA, len, data, cntrs),
-        }
-    }
-
-    pub(super) fn on_cts(
-        &mut self,
-        peer: PeerId,
-        head: &Head,
-        flags: Flags,
-        fields: &mut Fields<'_>,
-    ) -> Handled {
-        let n = parse_segs(if flags.contains(Flags::HANDLES) { head.aux.get() } else { 0 })?;
-        let want = u64::from_le_bytes(fields.take()?);
-        let segs = fields.take_segs(n)?;
-        let name = head.tag.get();
-        if self.injected.has_kept() && self.give_kept(peer, name, head.data.get(), want).is_some() {
-            return Ok(());
-        }
-        if self.asks_late(peer, name, head.data.get()) {
-            return Ok(());
-        }
-        if self.is_withdrawn(peer, name) {
-            self.fin(peer, head.data.get(), Status::Discarded, 0);
-            return Ok(());
-        }
-        if self.is_lent(peer, name) {
-            return self.serve_in_frames(name, head.data.get(), want);
-        }
-        // A read whose registration was closed, of which its initiator is being told.
-        if self.is_past(peer, name) {
-            return Ok(());
-        }
-        self.accept_cts(peer, name, head.data.get(), want)?;
-        self.peer(peer).hints.note_frames();
-        self.peer(peer).hints.note_on_device(segs.first().copied());
-        if segs.is_empty() || !self.start_put(name, &segs) {
-            if segs.is_empty() && flags.contains(Flags::HANDLES) {
-                self.begin_bounce(peer, name);
-            }
-            self.queues.add_stream(name);
-        }
-        Ok(())
-    }
-
-    /// Takes down what a peer wants of a request of ours, unless that is malformed.
-    pub(super) fn accept_cts(&mut self, peer: PeerId, name: u64, theirs: u64, want: u64) -> Handled {
-        let Request::Out(out) = self.named(peer, name)? else { return Err(Malformed::Unfit) };
-        let fits = out.asked.is_none()
-            && out.coop.is_none()
-            && want <= total(&out.iov) as u64
-            && !out.done_as.what.intersects(What::READ | What::ATOMIC);
-        fits.then(|| out.asked = Some((theirs, want as usize))).ok_or(Malformed::Unfit)
-    }
-
     /// Answers a read.
-    pub(super) fn serve(
+    fn serve(
         &mut self,
         core: &mut Core,
         peer: PeerId,
@@ -280,48 +217,49 @@ impl<L: RmaLink> Endpoint<L> {
     ) {
         let (iov, len, cntrs) = (Spans::from(&reached.iov[..]), reached.len, reached.cntrs);
         let mut when = When::empty();
-        when.set(When::LAGGING, !core.config.rma_order && self.peer(peer).flow.owed() >= OWED_MUCH);
+        when.set(When::LAGGING, !core.config.rma_order && self.net.peer(peer).flow.owed() >= OWED_MUCH);
         when.set(When::LASTING, core.lasting);
         let mut choice = proto::Op::new(Role::Serve(direct), len, &iov, when);
         let in_order = core.config.rma_order;
         let mut serve =
             Serve { peer, iov, len, done: 0, req, cntrs, mrs: reached.mrs, in_order, lent: false };
         loop {
-            match choose(self.peer(peer).flow.limits(), &choice) {
+            match choose(self.net.peer(peer).flow.limits(), &choice) {
                 Plan::Nothing => {
-                    self.was_read(core, serve.cntrs);
-                    return self.fin(peer, req, Status::Ok, len);
+                    self.bind.was_read(core, serve.cntrs);
+                    return self.net.fin(peer, req, Status::Ok, len);
                 }
                 Plan::InCall => {
-                    let put = self.link.put(peer, &Direct::new(Grant::Request(req), segs, &serve.iov, len));
-                    match self.moved(peer, put) {
+                    let put =
+                        self.net.link.put(peer, &Direct::new(Grant::Request(req), segs, &serve.iov, len));
+                    match self.net.moved(peer, put) {
                         Some(Status::Ok) => {
-                            self.meter(peer, Side::Theirs, How::Direct, len);
-                            self.was_read(core, serve.cntrs);
-                            return self.fin(peer, req, Status::Ok, len);
+                            self.net.meter(peer, Side::Theirs, How::Direct, len);
+                            self.bind.was_read(core, serve.cntrs);
+                            return self.net.fin(peer, req, Status::Ok, len);
                         }
-                        Some(status) => return self.fin(peer, req, status, 0),
+                        Some(status) => return self.net.fin(peer, req, status, 0),
                         None => choice.tried |= Tried::IN_CALL,
                     }
                 }
-                Plan::ByHandles => match self.start_put_read(segs, serve) {
+                Plan::ByHandles => match self.handles().start_put_read(segs, serve) {
                     None => return,
                     Some(back) => {
                         serve = back;
                         choice.tried |= Tried::HANDLES;
                     }
                 },
-                Plan::Lend => match self.lend(serve) {
+                Plan::Lend => match self.handles().lend(serve) {
                     None => return,
                     Some(back) => {
                         serve = back;
                         choice.tried |= Tried::HANDLES;
                     }
                 },
-                Plan::Eager => return self.serve_in_one(core, &serve),
+                Plan::Eager => return self.accesses().serve_in_one(core, &serve),
                 _ => {
-                    let name = self.begin_serve(serve);
-                    self.queues.add_stream_first(name);
+                    let name = self.handles().begin_serve(serve);
+                    self.requests.queues.add_stream_first(name);
                     self.stream_one(core, name);
                     return;
                 }
@@ -329,164 +267,189 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// Answers a read in one frame, as the memory is now.
-    fn serve_in_one(&mut self, core: &mut Core, serve: &Serve) {
-        let (peer, req) = (serve.peer, serve.req);
-        let head = Head::new(WireOp::Data, Flags::empty(), 0, req, 0);
-        if self.send_or_queue_body(peer, head.as_bytes(), &serve.iov, serve.len) {
-            return self.was_read(core, serve.cntrs.clone());
-        }
-        let status = unmoved(&serve.iov);
-        self.warn_of(peer, status);
-        self.fin(peer, req, status, 0);
-    }
-
     /// Sends on what peers asked for in frames.
-    pub(super) fn stream(&mut self, core: &mut Core) -> usize {
+    pub(in crate::endpoint) fn stream(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
-        for _ in 0..self.queues.streams().min(STREAMS) {
-            let Some(name) = self.queues.next_stream() else { break };
+        for _ in 0..self.requests.queues.streams().min(STREAMS) {
+            let Some(name) = self.requests.queues.next_stream() else { break };
             n += self.stream_one(core, name);
         }
         n
     }
 
     fn stream_one(&mut self, core: &mut Core, name: u64) -> usize {
-        if self.staging.is_landing(name) {
+        if self.requests.staging.is_landing(name) {
             return self.check_landings(core, name);
         }
-        if self.staging.bounces.has(name) {
-            return self.bounce_one(name);
+        if self.requests.staging.bounces.has(name) {
+            return self.bounce().bounce_one(name);
         }
-        let (peer, theirs, iov, want, done) = match self.requests.get_mut(name) {
+        let (peer, theirs, iov, want, done) = match self.requests.pool.get_mut(name) {
             Some(Request::Out(o)) => {
                 let Some((theirs, want)) = o.asked else { return 0 };
                 (o.peer, theirs, o.iov.clone(), want, o.done)
             }
             Some(Request::Serve(s)) => (s.peer, s.req, s.iov.clone(), s.len, s.done),
             _ => {
-                self.end_stream(name);
+                self.requests.end_stream(name);
                 return 0;
             }
         };
-        let most = self.peers[peer].flow.limits().max_frame() - Head::LEN;
+        let most = self.net.peers[peer].flow.limits().max_frame() - Head::LEN;
         let turn = if on_device(&iov) {
             // So that one device copies into one frame while the other copies out of the one before.
             let most = most.min((most / 3).max(PIPELINED));
-            let staged = self.stream_staged(name, (peer, theirs), &iov, done, want, most);
-            staged.unwrap_or_else(|| self.stream_directly((peer, theirs), &iov, done, want, most))
+            let staged = self.requests.staging.stream(self.net, name, (peer, theirs), &iov, done, want, most);
+            staged.unwrap_or_else(|| self.net.stream_directly((peer, theirs), &iov, done, want, most))
         } else {
-            self.stream_directly((peer, theirs), &iov, done, want, most)
+            self.net.stream_directly((peer, theirs), &iov, done, want, most)
         };
         let Ok((done, n)) = turn else {
-            self.stream_failed(name);
+            self.handles().stream_failed(name);
             return 1;
         };
-        match self.requests.get_mut(name) {
+        match self.requests.pool.get_mut(name) {
             Some(Request::Out(o)) => o.done = done,
             Some(Request::Serve(s)) => s.done = done,
             _ => {}
         }
         if done == want {
-            self.end_stream(name);
-            if let Some(Request::Serve(Serve { cntrs, .. })) = self.requests.get_mut(name) {
+            self.requests.end_stream(name);
+            if let Some(Request::Serve(Serve { cntrs, .. })) = self.requests.pool.get_mut(name) {
                 let cntrs = std::mem::take(cntrs);
-                self.requests.remove(name);
-                self.was_read(core, cntrs);
+                self.requests.pool.remove(name);
+                self.bind.was_read(core, cntrs);
             }
         }
         n
     }
 
-    /// A turn of a stream that is copied into the frames themselves: how far it is then, and how many frames
-    /// were sent.
-    fn stream_directly(
+    pub(in crate::endpoint) fn on_cts(
         &mut self,
-        (peer, theirs): (PeerId, u64),
-        iov: &[Span],
-        mut done: usize,
-        want: usize,
-        most: usize,
-    ) -> Result<(usize, usize), Unread> {
-        let mut n = 0;
-        let may_send = !self.peers[peer].flow.has_backlog();
-        while may_send && done < want && n < TURN {
-            let part = most.min(want - done);
-            let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, done as u64);
-            match self.link.send(peer, head.as_bytes(), iov, done, part) {
-                Ok(()) | Err(Refused::Kept) => done += part,
-                // The requests of a peer that is gone end when the link reports that.
-                Err(Refused::Busy | Refused::Gone(_)) => break,
-                Err(Refused::Fault) => return Err(Unread),
-            }
-            n += 1;
-        }
-        Ok((done, n))
-    }
-
-    /// A request has no more frames to send, and nothing on its way to a device: no device accesses its
-    /// memory any more.
-    pub(super) fn end_stream(&mut self, name: u64) {
-        self.queues.drop_stream(name);
-        self.staging.cancel(name);
-    }
-
-    pub(super) fn on_data(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Handled {
-        let (peer, name) = (frame.from, head.tag.get());
-        let len = frame.len - Head::LEN;
-        let off = usize::try_from(head.data.get()).map_err(|_| Malformed::Unfit)?;
-        if self.is_in_flight(name) {
-            return Err(Malformed::Unfit);
-        }
-        let (mut none, mut is_large) = (None, false);
-        if self.is_past(peer, name) {
+        peer: PeerId,
+        head: &Head,
+        flags: Flags,
+        fields: &mut Fields<'_>,
+    ) -> Handled {
+        let n = parse_segs(if flags.contains(Flags::HANDLES) { head.aux.get() } else { 0 })?;
+        let want = u64::from_le_bytes(fields.take()?);
+        let segs = fields.take_segs(n)?;
+        let name = head.tag.get();
+        if self.requests.injected.has_kept()
+            && self.inject().give_kept(peer, name, head.data.get(), want).is_some()
+        {
             return Ok(());
         }
-        let (iov, want, got, spoilt) = match request_of(&mut self.requests, peer, name)? {
-            Request::In(i) if i.coop.is_none() => {
-                // What came, and was answered, by way of bounce buffers ends where one of them was not to be
-                // had; the rest comes so.
-                if let Some(at) = i.broken.take() {
-                    i.got = at;
-                }
-                i.bounces = false;
-                (&i.iov, i.want, &mut i.got, &mut i.failed)
+        if self.inject().asks_late(peer, name, head.data.get()) {
+            return Ok(());
+        }
+        if self.requests.is_withdrawn(peer, name) {
+            self.net.fin(peer, head.data.get(), Status::Discarded, 0);
+            return Ok(());
+        }
+        if self.requests.is_lent(peer, name) {
+            return self.handles().serve_in_frames(name, head.data.get(), want);
+        }
+        // A read whose registration was closed, of which its initiator is being told.
+        if self.requests.is_past(&self.net.link, peer, name) {
+            return Ok(());
+        }
+        self.requests.accept_cts(peer, name, head.data.get(), want)?;
+        self.net.peer(peer).hints.note_frames();
+        self.net.peer(peer).hints.note_on_device(segs.first().copied());
+        if segs.is_empty() || !self.requests.start_put(&mut self.net.link, name, &segs) {
+            if segs.is_empty() && flags.contains(Flags::HANDLES) {
+                self.bounce().begin_bounce(peer, name);
             }
-            Request::Out(o) if o.coop.is_none() && o.done_as.what.contains(What::RMA | What::READ) => {
-                is_large = o.large;
-                (&o.iov, o.len, &mut o.done, &mut none)
-            }
-            _ => return Err(Malformed::Unfit),
-        };
-        // Frames come in order, so anything else is a peer's invention.
-        if off != *got || len > want - *got || len == 0 {
-            return Err(Malformed::Unfit);
+            self.requests.queues.add_stream(name);
         }
-        *got += len;
-        let came = if spoilt.is_some() {
-            true
-        } else if on_device(iov) {
-            let iov = iov.clone();
-            self.land(Source::Frame(frame, Head::LEN), name, &iov, off, len)
-        } else {
-            self.link.copy_out(frame, Head::LEN, iov, off, len) == len
-        };
-        if !came {
-            self.spoil(name);
-        }
-        if is_large {
-            self.peer(peer).hints.note_frames();
-        }
-        // What failed here for a read is over; a peer that asked is told when it has sent all.
-        self.all_came(core, name, !came);
         Ok(())
     }
 
-    /// Bytes of this request were not put where they belong.
-    pub(super) fn spoil(&mut self, name: u64) {
-        if let Some(Request::In(i)) = self.requests.get_mut(name) {
-            let why = unmoved(&i.iov);
-            i.failed.get_or_insert(why);
+    pub(in crate::endpoint) fn on_write_rts(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        head: &Head,
+        flags: Flags,
+        fields: &mut Fields<'_>,
+    ) -> Handled {
+        let (rma, segs, there) = fields.take_access(head.aux.get())?;
+        let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
+        let req = head.tag.get();
+        match core.reach(rma, Access::REMOTE_WRITE) {
+            Ok(reached) if reached.len as u64 == there => {
+                let in_order = core.config.rma_order;
+                let then = Then::Write {
+                    data,
+                    cntrs: reached.cntrs,
+                    mrs: reached.mrs,
+                    in_order,
+                    several: rma.len() > 1,
+                };
+                let iov = (&reached.iov[..]).into();
+                self.fetch_into(
+                    core,
+                    peer,
+                    req,
+                    segs,
+                    Reach::of(flags),
+                    iov,
+                    reached.len,
+                    then,
+                    When::empty(),
+                );
+            }
+            other => {
+                let status = other.err().unwrap_or(Status::Malformed);
+                self.accesses().written(core, peer, status, What::RMA, 0, None, None::<CntrId>);
+                self.net.fin(peer, req, status, 0);
+            }
+        }
+        Ok(())
+    }
+
+    pub(in crate::endpoint) fn on_read(
+        &mut self,
+        core: &mut Core,
+        peer: PeerId,
+        head: &Head,
+        flags: Flags,
+        fields: &mut Fields<'_>,
+    ) -> Handled {
+        let (rma, segs, there) = fields.take_access(head.aux.get())?;
+        let req = head.tag.get();
+        match core.reach(rma, Access::REMOTE_READ) {
+            Ok(reached) if reached.len as u64 == there => {
+                self.serve(core, peer, req, segs, Reach::of(flags), reached);
+            }
+            other => {
+                let status = other.err().unwrap_or(Status::Malformed);
+                self.net.complain(peer, format_args!("was refused a read: {status:?}"));
+                self.net.fin(peer, req, status, 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// A write of a peer's whose memory here was taken back. What is still on its way is thrown away.
+    pub(in crate::endpoint) fn end_write(&mut self, core: &mut Core, name: u64) {
+        let copying = self.requests.is_in_flight(name);
+        let landing = self.requests.staging.is_landing(name);
+        self.requests.cancel_operation(&mut self.net.link, name);
+        self.requests.end_invitation(&mut self.net.link, name);
+        let Some(Request::In(i)) = self.requests.pool.get_mut(name) else { return };
+        i.iov = Spans::NONE;
+        i.failed = Some(Status::BadKey);
+        if copying || (landing && i.got == i.want) {
+            // Nothing comes any more.
+            if let Some(Request::In(i)) = self.requests.pool.remove(name) {
+                self.ends().fetched(core, i.peer, i.req, Status::BadKey, 0, i.then);
+            }
+        } else if let Some(part) = &mut i.coop {
+            // Pieces that the peer has not taken are taken here, and not copied.
+            part.copy.give_up();
+            self.coop().coop_progress(core);
         }
     }
 }

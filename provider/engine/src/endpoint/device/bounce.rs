@@ -11,59 +11,56 @@
 //! no further part. Once the receiver has answered all that it was told of, the rest follows in `Data`
 //! frames, from the first part on that it does not have: so never are both on their way.
 
-use hmem::Span;
 use hmem::bounce::NoRoom;
 use wire::{Flags, Head, Op as WireOp, Seg, Status, put};
-use zerocopy::IntoBytes;
 
-use crate::core::Core;
-use crate::endpoint::Endpoint;
 use crate::endpoint::device::bounces::Fed;
-use crate::endpoint::malformed::{Fields, Handled, Malformed};
-use crate::endpoint::parts::request::{In, Out, Request};
+use crate::endpoint::malformed::{Handled, Malformed};
+use crate::endpoint::net::Net;
+use crate::endpoint::parts::request::{Out, Request};
+use crate::endpoint::requests::Requests;
 use crate::proto::{self, Plan, Reach, Role, Tried, When, choose};
-use link_api::{Direct, Grant, PeerId, Refused, RmaLink, Way};
+use link_api::{PeerId, Refused, RmaLink};
 
-impl<L: RmaLink> Endpoint<L> {
+/// Requests whose payload goes through bounce buffers of this side's.
+pub(crate) struct Bounce<'a, L> {
+    pub(in crate::endpoint) net: &'a mut Net<L>,
+    pub(in crate::endpoint) requests: &'a mut Requests,
+}
+
+impl<L: RmaLink> Bounce<'_, L> {
     /// The receiver of a message of ours takes it from bounce buffers: it goes so, if that is the choice
     /// here.
     pub(in crate::endpoint) fn begin_bounce(&mut self, peer: PeerId, name: u64) {
-        let Some(Request::Out(out)) = self.requests.get_mut(name) else { return };
+        let Some(Request::Out(out)) = self.requests.pool.get_mut(name) else { return };
         let Some((_, want)) = out.asked else { return };
         let when = if out.injected { When::INJECT } else { When::empty() };
         let mut op = proto::Op::new(Role::Feed(Reach::Handles), want, &out.iov, when);
-        let peers = self.peer(peer);
+        let peers = self.net.peer(peer);
         op.tried.set(Tried::BOUNCE, !peers.hints.takes_bounces());
         let is_chosen = choose(peers.flow.limits(), &op) == Plan::Bounce;
         // Where nothing is exported to that peer, no buffer is either.
-        if !is_chosen || self.link.export_handles(peer, &[]).is_none() {
+        if !is_chosen || self.net.link.export_handles(peer, &[]).is_none() {
             return;
         }
-        self.staging.bounces.begin(name, peer);
-        if let Some(Request::Out(out)) = self.requests.get_mut(name) {
+        self.requests.staging.bounces.begin(name, peer);
+        if let Some(Request::Out(out)) = self.requests.pool.get_mut(name) {
             out.bounced = true;
         }
-    }
-
-    /// Whether this memory is on the device that the peer has used last, as far as it has said, which it most
-    /// likely goes on using.
-    pub(in crate::endpoint) fn is_on_one_device(&mut self, peer: PeerId, iov: &[Span]) -> bool {
-        let Some(seg) = self.peer(peer).hints.on_device() else { return false };
-        self.link.on_one_device(peer, &[seg], iov)
     }
 
     /// A turn of a message that goes through bounce buffers: how much was done.
     pub(in crate::endpoint) fn bounce_one(&mut self, name: u64) -> usize {
         let Some(Request::Out(Out { peer, asked: Some((theirs, want)), iov, .. })) =
-            self.requests.get_mut(name)
+            self.requests.pool.get_mut(name)
         else {
-            self.end_stream(name);
+            self.requests.end_stream(name);
             return 0;
         };
         let (peer, theirs, want, iov) = (*peer, *theirs, *want, iov.clone());
         let mut n = self.tell_filled(name, peer, theirs);
-        let fed = self.staging.bounces.feed(name, &iov, want);
-        let Some(stream) = self.staging.bounces.stream(name) else { return n };
+        let fed = self.requests.staging.bounces.feed(name, &iov, want);
+        let Some(stream) = self.requests.staging.bounces.stream(name) else { return n };
         match fed {
             Fed::Started(started) => n += started,
             Fed::Waits => {}
@@ -72,23 +69,23 @@ impl<L: RmaLink> Endpoint<L> {
                 self.warn_of_no_room(why);
             }
         }
-        let Some(stream) = self.staging.bounces.stream(name) else { return n };
+        let Some(stream) = self.requests.staging.bounces.stream(name) else { return n };
         match stream.broken {
             Some(at) if stream.is_taken() => {
                 let refused = stream.refused;
-                self.staging.bounces.cancel(name);
+                self.requests.staging.bounces.cancel(name);
                 if refused {
-                    self.peer(peer).hints.note_no_bounces();
+                    self.net.peer(peer).hints.note_no_bounces();
                 }
-                if let Some(Request::Out(out)) = self.requests.get_mut(name) {
+                if let Some(Request::Out(out)) = self.requests.pool.get_mut(name) {
                     (out.done, out.bounced) = (at, false);
                 }
                 n += 1;
             }
             // The peer's answers bring it back here.
-            Some(_) => self.queues.drop_stream(name),
+            Some(_) => self.requests.queues.drop_stream(name),
             None if stream.is_told(want) || (fed == Fed::Waits && stream.is_with_peer()) => {
-                self.queues.drop_stream(name);
+                self.requests.queues.drop_stream(name);
             }
             None => {}
         }
@@ -99,8 +96,8 @@ impl<L: RmaLink> Endpoint<L> {
     fn tell_filled(&mut self, name: u64, peer: PeerId, theirs: u64) -> usize {
         let mut n = 0;
         loop {
-            let may_send = !self.peer(peer).flow.has_backlog();
-            let Some(stream) = self.staging.bounces.stream(name) else { return n };
+            let may_send = !self.net.peer(peer).flow.has_backlog();
+            let Some(stream) = self.requests.staging.bounces.stream(name) else { return n };
             let Some((off, fill)) = stream.filling.front_mut() else { return n };
             let (off, room) = (*off, (fill.room().span(), fill.room().len()));
             match fill.poll() {
@@ -112,10 +109,10 @@ impl<L: RmaLink> Endpoint<L> {
                 _ => return n,
             }
             let (span, len) = room;
-            match self.export(peer, &[span]) {
+            match self.net.export(peer, &[span]) {
                 Ok(true) => {}
                 Ok(false) => {
-                    if let Some(stream) = self.staging.bounces.stream(name) {
+                    if let Some(stream) = self.requests.staging.bounces.stream(name) {
                         stream.stop_at(off);
                         stream.refused = true;
                     }
@@ -126,15 +123,15 @@ impl<L: RmaLink> Endpoint<L> {
             let mut frame = Vec::with_capacity(Head::LEN + size_of::<Seg>());
             put(&mut frame, &Head::new(WireOp::Bounce, Flags::empty(), 1, theirs, off as u64));
             put(&mut frame, &Seg { addr: span.addr().into(), len: (len as u64).into() });
-            match self.link.send(peer, &frame, &[], 0, 0) {
+            match self.net.link.send(peer, &frame, &[], 0, 0) {
                 Ok(()) | Err(Refused::Kept) => {}
                 // The requests of a peer that is gone end when the link reports that.
                 Err(Refused::Busy | Refused::Gone(_) | Refused::Fault) => return n,
             }
-            if let Some(stream) = self.staging.bounces.stream(name) {
+            if let Some(stream) = self.requests.staging.bounces.stream(name) {
                 stream.tell();
             }
-            if let Some(Request::Out(out)) = self.requests.get_mut(name) {
+            if let Some(Request::Out(out)) = self.requests.pool.get_mut(name) {
                 out.done = off + len;
             }
             n += 1;
@@ -144,9 +141,12 @@ impl<L: RmaLink> Endpoint<L> {
     /// Why messages are staged that could go through bounce buffers, once.
     #[cold]
     fn warn_of_no_room(&mut self, why: NoRoom) {
-        if let (NoRoom::Never(why), false) = (why, self.staging.bounces.warned) {
-            self.staging.bounces.warned = true;
-            log::info!("{}: no bounce buffers in a device's memory ({why}): it is staged", self.link.addr());
+        if let (NoRoom::Never(why), false) = (why, self.requests.staging.bounces.warned) {
+            self.requests.staging.bounces.warned = true;
+            log::info!(
+                "{}: no bounce buffers in a device's memory ({why}): it is staged",
+                self.net.link.addr()
+            );
         }
     }
 
@@ -154,11 +154,11 @@ impl<L: RmaLink> Endpoint<L> {
     pub(in crate::endpoint) fn on_bounce_done(&mut self, peer: PeerId, head: &Head) -> Handled {
         let name = head.tag.get();
         let off = usize::try_from(head.data.get()).map_err(|_| Malformed::Unfit)?;
-        if self.is_past(peer, name) || self.is_withdrawn(peer, name) {
+        if self.requests.is_past(&self.net.link, peer, name) || self.requests.is_withdrawn(peer, name) {
             return Ok(());
         }
-        self.named(peer, name)?;
-        let stream = self.staging.bounces.stream(name).ok_or(Malformed::Unfit)?;
+        self.requests.named(peer, name)?;
+        let stream = self.requests.staging.bounces.stream(name).ok_or(Malformed::Unfit)?;
         if !stream.take_back(off) {
             return Err(Malformed::Unfit);
         }
@@ -166,90 +166,9 @@ impl<L: RmaLink> Endpoint<L> {
             stream.stop_at(off);
             stream.refused = true;
         }
-        if !self.queues.is_streamed(name) {
-            self.queues.add_stream(name);
+        if !self.requests.queues.is_streamed(name) {
+            self.requests.queues.add_stream(name);
         }
         Ok(())
-    }
-
-    /// A part of what was asked for is in a buffer of the peer's.
-    pub(in crate::endpoint) fn on_bounce(
-        &mut self,
-        core: &mut Core,
-        peer: PeerId,
-        head: &Head,
-        fields: &mut Fields<'_>,
-    ) -> Handled {
-        let seg: Seg = fields.take()?;
-        let (name, off) = (head.tag.get(), head.data.get());
-        let (len, off) = match (usize::try_from(seg.len.get()), usize::try_from(off)) {
-            (Ok(len), Ok(off)) if head.aux.get() == 1 => (len, off),
-            _ => return Err(Malformed::Unfit),
-        };
-        if self.is_past(peer, name) {
-            return Ok(());
-        }
-        let too_many = self.staging.bounces.are_too_many(peer);
-        let Request::In(i) = self.named(peer, name)? else { return Err(Malformed::Unfit) };
-        // As `Data` they come in order.
-        if too_many || !i.bounces || off != i.got || len > i.want - i.got || len == 0 {
-            return Err(Malformed::Unfit);
-        }
-        i.got += len;
-        let (req, is_kept, is_refused) = (i.req, i.failed.is_none(), i.broken.is_some());
-        if is_refused {
-            self.bounce_done(peer, req, off, false);
-            return Ok(());
-        }
-        if is_kept {
-            let local = hmem::parts(&i.iov, off, len);
-            let access = Direct::new(Grant::Request(req), std::slice::from_ref(&seg), &local, len);
-            match self.link.start(Way::Get, peer, &access) {
-                Ok(copy) => {
-                    self.queues.add_flight(copy, name);
-                    self.staging.bounces.take(copy, peer, off);
-                    self.peer(peer).hints.note_on_device(Some(seg));
-                }
-                Err(_) => {
-                    self.refuse_bounce(name, off);
-                    self.bounce_done(peer, req, off, false);
-                }
-            }
-            return Ok(());
-        }
-        // Memory that was taken back gets nothing more.
-        self.bounce_done(peer, req, off, true);
-        self.all_came(core, name, false);
-        Ok(())
-    }
-
-    fn bounce_done(&mut self, peer: PeerId, theirs: u64, off: usize, ok: bool) {
-        let status = if ok { Status::Ok } else { Status::Io };
-        let head = Head::new(WireOp::BounceDone, Flags::empty(), status as u16, theirs, off as u64);
-        self.send_or_queue(peer, head.as_bytes());
-    }
-
-    /// From this byte on the payload has to come otherwise.
-    fn refuse_bounce(&mut self, name: u64, off: usize) {
-        if let Some(Request::In(i)) = self.requests.get_mut(name) {
-            i.broken = Some(i.broken.map_or(off, |before| before.min(off)));
-        }
-    }
-
-    /// A copy from a peer's buffer is over.
-    pub(in crate::endpoint) fn bounce_taken(&mut self, core: &mut Core, name: u64, off: usize, ok: bool) {
-        if !ok {
-            self.refuse_bounce(name, off);
-        }
-        let more = self.is_in_flight(name);
-        let Some(Request::In(In { peer, req, got, want, broken, .. })) = self.requests.get_mut(name) else {
-            return;
-        };
-        // The answer to the whole request says the same of its parts.
-        if got == want && broken.is_none() && !more {
-            return self.all_came(core, name, false);
-        }
-        let (peer, req) = (*peer, *req);
-        self.bounce_done(peer, req, off, ok);
     }
 }

@@ -16,60 +16,30 @@
 use hmem::Span;
 use wire::{Flags, Head, Op as WireOp, Pieces, Seg, Status, put};
 
-use crate::core::{Core, unmoved};
-use crate::endpoint::Endpoint;
-use crate::endpoint::malformed::{Fields, Handled, Malformed, parse_segs};
-use crate::endpoint::parts::header::put_segs;
+use crate::core::unmoved;
+use crate::endpoint::malformed::{Fields, Handled, parse_segs};
+use crate::endpoint::net::Net;
+use crate::endpoint::parts::header::{handle_frame, put_cts, put_segs};
 use crate::endpoint::parts::request::{In, Invited, Out, Request, Serve};
-use crate::endpoint::post::taken;
+use crate::endpoint::requests::Requests;
+use crate::endpoint::rma::in_order::InOrder;
 use crate::proto::Memory;
-use crate::types::What;
-use link_api::{Direct, Grant, How, NoDirect, OpId, PeerId, PieceCounter, Refused, RmaLink, Side, Way};
+use link_api::{Direct, Grant, PeerId, PieceCounter, Refused, RmaLink, Way};
 
 /// Polls for which an invited sender is waited for: what it takes to come to it, if it polls too, and
 /// little beside a copy.
 const PATIENCE: u16 = 64;
 
-/// Whether a device has any of it.
-pub(in crate::endpoint) fn on_device(iov: &[Span]) -> bool {
-    iov.iter().any(|s| s.can(hmem::Caps::DEVICE))
+/// Requests whose payload moves by handles, or whose peer is asked for it.
+pub(crate) struct Handles<'a, L> {
+    pub(in crate::endpoint) net: &'a mut Net<L>,
+    pub(in crate::endpoint) requests: &'a mut Requests,
 }
 
-/// Whether its peer gets its bytes: a message, or a write.
-fn is_fetched(out: &Out) -> bool {
-    let what = out.done_as.what;
-    what.contains(What::SEND) || what.contains(What::RMA | What::WRITE)
-}
-
-/// Asks for so many bytes of the peer's request `theirs`, for `ours`.
-pub(in crate::endpoint) fn put_cts(
-    frame: &mut Vec<u8>,
-    flags: Flags,
-    segs: usize,
-    theirs: u64,
-    ours: u64,
-    want: usize,
-) {
-    put(frame, &Head::new(WireOp::Cts, flags, segs as u16, theirs, ours));
-    put(frame, &(want as u64).to_le_bytes());
-}
-
-pub(in crate::endpoint) fn handle_frame(handle: &wire::Handle) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(Head::LEN + size_of::<wire::Handle>());
-    put(&mut frame, &Head::new(WireOp::Handle, Flags::empty(), 0, 0, 0));
-    put(&mut frame, handle);
-    frame
-}
-
-impl<L: RmaLink> Endpoint<L> {
-    /// Makes sure that the peer has handles of all of `iov`. `false`: it cannot be accessed so.
-    pub(in crate::endpoint) fn export(&mut self, peer: PeerId, iov: &[Span]) -> Result<bool, Refused> {
-        let Some(lacking) = self.link.export_handles(peer, iov) else { return Ok(false) };
-        for handle in &lacking {
-            taken(self.link.send(peer, &handle_frame(handle), &[], 0, 0))?;
-            self.link.mark_exported(peer, handle);
-        }
-        Ok(true)
+impl<L: RmaLink> Handles<'_, L> {
+    #[inline(always)]
+    pub(in crate::endpoint) fn in_order(&mut self) -> InOrder<'_, L> {
+        InOrder { net: self.net, requests: self.requests }
     }
 
     /// Exports for a post. One that fails leaves no handle: its buffer is the application's, which may never
@@ -79,77 +49,50 @@ impl<L: RmaLink> Endpoint<L> {
         peer: PeerId,
         iov: &[Span],
     ) -> Result<bool, Refused> {
-        let exported = self.export(peer, iov);
+        let exported = self.net.export(peer, iov);
         exported.inspect_err(|_| self.take_handles_back(peer, iov))
     }
 
     /// A post has failed for which handles of this memory may have been sent.
     #[cold]
     pub(in crate::endpoint) fn take_handles_back(&mut self, peer: PeerId, iov: &[Span]) {
-        if self.peer(peer).flow.limits().is_retiring() {
-            self.retire_memory(peer, iov);
+        if self.net.peer(peer).flow.limits().is_retiring() {
+            self.requests.retire_memory(&mut self.net.link, peer, iov);
         }
     }
 
     /// As [`Endpoint::export`], for an answer, if that memory is accessed by handles: frames that find no
     /// room are kept.
     fn export_later(&mut self, peer: PeerId, iov: &[Span]) -> bool {
-        if !self.peer(peer).flow.limits().is_by_handles(Memory::of(iov)) {
+        if !self.net.peer(peer).flow.limits().is_by_handles(Memory::of(iov)) {
             return false;
         }
-        let Some(lacking) = self.link.export_handles(peer, iov) else { return false };
+        let Some(lacking) = self.net.link.export_handles(peer, iov) else { return false };
         for handle in &lacking {
-            self.send_or_queue(peer, &handle_frame(handle));
-            self.link.mark_exported(peer, handle);
+            self.net.send_or_queue(peer, &handle_frame(handle));
+            self.net.link.mark_exported(peer, handle);
         }
         true
     }
 
-    /// A request is over: the peer needs no handles of its memory any more, unless another request has some
-    /// of it, too.
-    pub(in crate::endpoint) fn retire(&mut self, over: &Out) {
-        if !over.iov.is_empty() && is_fetched(over) {
-            self.retire_memory(over.peer, &over.iov);
+    /// Begins to take bytes in that come later.
+    pub(in crate::endpoint) fn begin_in(&mut self, request: In) -> u64 {
+        let (peer, in_order) = (request.peer, request.then.is_in_order());
+        let name = self.requests.pool.insert(Request::In(request));
+        if in_order {
+            self.in_order().keep_in_order(peer, name);
         }
+        name
     }
 
-    /// The peer needs no handles of this memory any more, unless a request has some of it.
-    pub(in crate::endpoint) fn retire_memory(&mut self, peer: PeerId, iov: &[Span]) {
-        let has = |one: &dyn Fn(&[Span]) -> bool| {
-            self.requests.any(|r| match r {
-                Request::Out(out) => out.peer == peer && is_fetched(out) && one(&out.iov),
-                Request::Serve(s) => s.peer == peer && s.lent && one(&s.iov),
-                _ => false,
-            })
-        };
-        if !has(&|_| true) {
-            // Also what was told of for one that was then refused.
-            return self.link.retire_handles(peer, &[]);
+    /// Begins to send bytes that were asked for, which leave later.
+    pub(in crate::endpoint) fn begin_serve(&mut self, request: Serve) -> u64 {
+        let (peer, in_order) = (request.peer, request.in_order);
+        let name = self.requests.pool.insert(Request::Serve(request));
+        if in_order {
+            self.in_order().keep_in_order(peer, name);
         }
-        let is_free = |span: &&Span| !has(&|iov| iov.iter().any(|other| span.overlaps(*other)));
-        let free: Vec<Span> = iov.iter().filter(is_free).copied().collect();
-        if !free.is_empty() {
-            self.link.retire_handles(peer, &free);
-        }
-    }
-
-    pub(in crate::endpoint) fn on_handle(&mut self, peer: PeerId, fields: &mut Fields<'_>) -> Handled {
-        let handle: wire::Handle = fields.take()?;
-        self.link.import_handle(peer, &handle);
-        Ok(())
-    }
-
-    /// Begins to copy, on behalf of the request `name`, what the peer told of under the name of its own.
-    pub(in crate::endpoint) fn start_operation(
-        &mut self,
-        name: u64,
-        way: Way,
-        peer: PeerId,
-        access: &Direct<'_>,
-    ) -> Result<(), NoDirect> {
-        let copy = self.link.start(way, peer, access)?;
-        self.queues.add_flight(copy, name);
-        Ok(())
+        name
     }
 
     /// Gets bytes that the peer has sent handles of. If that cannot be, the request comes back.
@@ -157,10 +100,10 @@ impl<L: RmaLink> Endpoint<L> {
         let (peer, want, iov, theirs) = (request.peer, request.want, request.iov.clone(), request.req);
         let name = self.begin_in(request);
         let access = Direct::new(Grant::Request(theirs), segs, &iov, want);
-        if self.start_operation(name, Way::Get, peer, &access).is_ok() {
+        if self.requests.start_operation(&mut self.net.link, name, Way::Get, peer, &access).is_ok() {
             return None;
         }
-        match self.requests.remove(name)? {
+        match self.requests.pool.remove(name)? {
             Request::In(request) => Some(request),
             _ => None,
         }
@@ -171,17 +114,17 @@ impl<L: RmaLink> Endpoint<L> {
     pub(in crate::endpoint) fn invite(&mut self, segs: &[Seg], mut request: In) -> Option<In> {
         let (peer, want, req) = (request.peer, request.want, request.req);
         let iov = request.iov.clone();
-        if !self.link.on_distinct_devices(peer, segs, &iov) || !self.has_room_for_offers(peer) {
+        if !self.net.link.on_distinct_devices(peer, segs, &iov) || !self.net.has_room_for_offers(peer) {
             return Some(request);
         }
-        let Some(share) = self.link.pieces_open(peer) else { return Some(request) };
+        let Some(share) = self.net.link.pieces_open(peer) else { return Some(request) };
         if !self.export_later(peer, &iov) {
-            self.link.pieces_close(peer, share);
+            self.net.link.pieces_close(peer, share);
             return Some(request);
         }
         request.placed = true;
         request.invited = Some(Box::new(Invited { share, segs: segs.iter().copied().collect() }));
-        let name = self.requests.insert(Request::In(request));
+        let name = self.requests.pool.insert(Request::In(request));
         let mut frame = Vec::with_capacity(Head::LEN + size_of::<Pieces>() + size_of_val(&iov[..]));
         put(&mut frame, &Head::new(WireOp::Invite, Flags::empty(), iov.len() as u16, req, name));
         let len = (want as u64).into();
@@ -190,8 +133,8 @@ impl<L: RmaLink> Endpoint<L> {
             &Pieces { len, piece: len, slot: share.slot.into(), generation: share.generation.into() },
         );
         put_segs(&mut frame, &iov);
-        self.send_or_queue(peer, &frame);
-        self.queues.add_invited(name, PATIENCE);
+        self.net.send_or_queue(peer, &frame);
+        self.requests.queues.add_invited(name, PATIENCE);
         None
     }
 
@@ -206,21 +149,21 @@ impl<L: RmaLink> Endpoint<L> {
         let about: Pieces = fields.take()?;
         let segs = &fields.take_segs(n)?;
         let share = PieceCounter { slot: about.slot.get(), generation: about.generation.get() };
-        if self.link.pieces_claim(peer, share, false, 1).is_none() {
+        if self.net.link.pieces_claim(peer, share, false, 1).is_none() {
             // It did not wait, and may have what it wants.
             return Ok(());
         }
         let (name, theirs) = (head.tag.get(), head.data.get());
-        if self.is_withdrawn(peer, name) {
-            self.fin(peer, theirs, Status::Discarded, 0);
+        if self.requests.is_withdrawn(peer, name) {
+            self.net.fin(peer, theirs, Status::Discarded, 0);
             return Ok(());
         }
-        self.accept_cts(peer, name, theirs, about.len.get())?;
-        if !self.start_put(name, segs) {
-            if let Some(Request::Out(out)) = self.requests.get_mut(name) {
+        self.requests.accept_cts(peer, name, theirs, about.len.get())?;
+        if !self.requests.start_put(&mut self.net.link, name, segs) {
+            if let Some(Request::Out(out)) = self.requests.pool.get_mut(name) {
                 out.asked = None;
             }
-            self.fin(peer, theirs, Status::Unsupported, 0);
+            self.net.fin(peer, theirs, Status::Unsupported, 0);
         }
         Ok(())
     }
@@ -228,18 +171,19 @@ impl<L: RmaLink> Endpoint<L> {
     /// Gets what invited senders did not come to.
     pub(in crate::endpoint) fn check_invitations(&mut self) -> usize {
         let mut n = 0;
-        let mut invited = self.queues.take_invited();
+        let mut invited = self.requests.queues.take_invited();
         invited.retain_mut(|(name, left)| {
             *left -= 1;
             if *left > 0 {
                 return true;
             }
-            let Some(Request::In(In { peer, invited: Some(i), .. })) = self.requests.get_mut(*name) else {
+            let Some(Request::In(In { peer, invited: Some(i), .. })) = self.requests.pool.get_mut(*name)
+            else {
                 return false;
             };
             let (peer, share) = (*peer, i.share);
-            let is_ours = self.link.pieces_claim(peer, share, true, 1).is_some();
-            self.link.pieces_close(peer, share);
+            let is_ours = self.net.link.pieces_claim(peer, share, true, 1).is_some();
+            self.net.link.pieces_close(peer, share);
             if is_ours {
                 self.take_back_invitation(*name);
                 n += 1;
@@ -247,42 +191,29 @@ impl<L: RmaLink> Endpoint<L> {
             false
         });
         // Nothing is invited while others are waited for.
-        self.queues.set_invited(invited);
+        self.requests.queues.set_invited(invited);
         n
     }
 
     /// Gets what its sender will not put; `false` if that was not invited.
-    fn take_back_invitation(&mut self, name: u64) -> bool {
-        let Some(Request::In(i)) = self.requests.get_mut(name) else { return false };
+    pub(in crate::endpoint) fn take_back_invitation(&mut self, name: u64) -> bool {
+        let Some(Request::In(i)) = self.requests.pool.get_mut(name) else { return false };
         let Some(invited) = i.invited.take() else { return false };
         i.placed = false;
         let (peer, want, iov, theirs) = (i.peer, i.want, i.iov.clone(), i.req);
         let access = Direct::new(Grant::Request(theirs), &invited.segs, &iov, want);
-        if self.start_operation(name, Way::Get, peer, &access).is_err() {
+        if self.requests.start_operation(&mut self.net.link, name, Way::Get, peer, &access).is_err() {
             self.send_cts(name, true, false);
         }
         true
     }
 
-    /// The sender of this request is not waited for any more, if it was invited.
-    pub(in crate::endpoint) fn end_invitation(&mut self, name: u64) {
-        let Some(Request::In(In { peer, invited: Some(i), .. })) = self.requests.get_mut(name) else {
-            return;
-        };
-        let (peer, share) = (*peer, i.share);
-        self.link.pieces_close(peer, share);
-        self.queues.drop_invited(name);
-    }
-
-    /// Whether messages come in only if this side goes on polling.
-    pub(crate) fn is_inviting(&self) -> bool {
-        self.queues.has_invited()
-    }
-
     /// Asks a peer for the bytes of a request that is in the pool: put into place, if the place is accessed
     /// by handles, or else by way of its bounce buffers, if it has such, or in frames.
     pub(in crate::endpoint) fn send_cts(&mut self, name: u64, here: bool, bounces: bool) {
-        let Some(Request::In(In { peer, iov, want, req, .. })) = self.requests.get_mut(name) else { return };
+        let Some(Request::In(In { peer, iov, want, req, .. })) = self.requests.pool.get_mut(name) else {
+            return;
+        };
         let (peer, want, req, iov) = (*peer, *want, *req, iov.clone());
         let placed = here && self.export_later(peer, &iov);
         let mut frame = Vec::with_capacity(Head::LEN + 8);
@@ -295,20 +226,11 @@ impl<L: RmaLink> Endpoint<L> {
         if placed {
             put_segs(&mut frame, &iov);
         }
-        if let Some(Request::In(i)) = self.requests.get_mut(name) {
+        if let Some(Request::In(i)) = self.requests.pool.get_mut(name) {
             i.placed |= placed;
             i.bounces = bounces && !placed;
         }
-        self.send_or_queue(peer, &frame);
-    }
-
-    /// Puts the payload of a request of ours where its taker says, if that can be.
-    pub(in crate::endpoint) fn start_put(&mut self, name: u64, segs: &[Seg]) -> bool {
-        let Some(Request::Out(out)) = self.requests.get_mut(name) else { return false };
-        let Some((theirs, want)) = out.asked else { return false };
-        let (peer, iov) = (out.peer, out.iov.clone());
-        let access = Direct::new(Grant::Request(theirs), segs, &iov, want);
-        self.start_operation(name, Way::Put, peer, &access).is_ok()
+        self.net.send_or_queue(peer, &frame);
     }
 
     /// Answers a read by putting the bytes where they are wanted, if that can be.
@@ -316,88 +238,19 @@ impl<L: RmaLink> Endpoint<L> {
         let (peer, len, iov, theirs) = (request.peer, request.len, request.iov.clone(), request.req);
         let name = self.begin_serve(request);
         let access = Direct::new(Grant::Request(theirs), segs, &iov, len);
-        if self.start_operation(name, Way::Put, peer, &access).is_ok() {
+        if self.requests.start_operation(&mut self.net.link, name, Way::Put, peer, &access).is_ok() {
             return None;
         }
-        match self.requests.remove(name)? {
+        match self.requests.pool.remove(name)? {
             Request::Serve(request) => Some(request),
             _ => None,
         }
     }
 
-    /// A copy is over. One that failed is made up for by frames.
-    pub(in crate::endpoint) fn operation_done(&mut self, core: &mut Core, copy: OpId, ok: bool) {
-        let Some(name) = self.queues.end_flight(copy) else { return };
-        if let Some(off) = self.staging.bounces.taken(copy) {
-            return self.bounce_taken(core, name, off, ok);
-        }
-        if self.landing_done(core, name, ok) {
-            return;
-        }
-        match self.requests.get_mut(name) {
-            Some(Request::In(_)) if !ok => self.send_cts(name, false, false),
-            Some(Request::In(_)) => {
-                if let Some(Request::In(i)) = self.requests.remove(name) {
-                    self.meter(i.peer, Side::Theirs, How::Device, i.len);
-                    self.fetched(core, i.peer, i.req, Status::Ok, i.len, i.then);
-                }
-            }
-            Some(Request::Out(out)) if out.done_as.what.contains(What::READ) => {
-                self.read_is_over(core, name, ok);
-            }
-            Some(Request::Out(out)) => match out.asked {
-                Some((theirs, want)) if ok => {
-                    let peer = out.peer;
-                    self.fin(peer, theirs, Status::Ok, want);
-                }
-                _ => self.queues.add_stream(name),
-            },
-            Some(Request::Serve(_)) if !ok => self.queues.add_stream(name),
-            Some(Request::Serve(_)) => {
-                if let Some(Request::Serve(s)) = self.requests.remove(name) {
-                    self.was_read(core, s.cntrs);
-                    self.fin(s.peer, s.req, Status::Ok, s.len);
-                }
-            }
-            // No device has a part in it.
-            Some(Request::CoopHelp(_) | Request::Withdrawn(_)) | None => {}
-        }
-    }
-
-    /// Whether a copy is in flight for this request.
-    pub(in crate::endpoint) fn is_in_flight(&self, name: u64) -> bool {
-        self.queues.is_in_flight(name)
-    }
-
-    /// The operations in flight.
-    pub(crate) fn ops_in_flight(&self) -> impl Iterator<Item = OpId> {
-        self.queues.flights()
-    }
-
-    /// Ends all operations in flight: this endpoint is to be no more.
-    pub(crate) fn cancel_operations(&mut self) {
-        self.staging.cancel_all();
-        for copy in self.queues.take_flights(None) {
-            self.link.cancel(copy);
-        }
-    }
-
-    /// The request is to be no more: the memory it was about is let go of.
-    pub(in crate::endpoint) fn cancel_operation(&mut self, name: u64) {
-        self.staging.cancel(name);
-        if !self.is_in_flight(name) {
-            return;
-        }
-        for copy in self.queues.take_flights(Some(name)) {
-            self.staging.bounces.taken(copy);
-            self.link.cancel(copy);
-        }
-    }
-
     /// The memory that a stream reads from cannot be read: the peer that waits for it is told.
     pub(in crate::endpoint) fn stream_failed(&mut self, name: u64) {
-        self.end_stream(name);
-        let (peer, theirs, status) = match self.requests.get_mut(name) {
+        self.requests.end_stream(name);
+        let (peer, theirs, status) = match self.requests.pool.get_mut(name) {
             Some(Request::Out(Out { peer, asked: Some((theirs, _)), iov, .. })) => {
                 (*peer, *theirs, unmoved(iov))
             }
@@ -405,67 +258,13 @@ impl<L: RmaLink> Endpoint<L> {
             _ => return,
         };
         if status == Status::Fault {
-            self.warn_of(peer, status);
+            self.net.warn_of(peer, status);
         } else {
-            log::warn!("{}: a device's memory cannot be read", self.link.addr());
+            log::warn!("{}: a device's memory cannot be read", self.net.link.addr());
         }
-        self.fin(peer, theirs, status, 0);
-        if matches!(self.requests.get_mut(name), Some(Request::Serve(_))) {
-            self.requests.remove(name);
+        self.net.fin(peer, theirs, status, 0);
+        if matches!(self.requests.pool.get_mut(name), Some(Request::Serve(_))) {
+            self.requests.pool.remove(name);
         }
-    }
-
-    /// The taker's side of a put, or of a stream that failed: a `Fin` for what was asked for.
-    pub(in crate::endpoint) fn on_fin_in(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
-        let name = head.tag.get();
-        let status = Status::from_u16(head.aux.get());
-        match self.named(peer, name)? {
-            Request::In(i) if i.placed || status != Status::Ok => {}
-            _ => return Err(Malformed::Unfit),
-        }
-        if self.is_in_flight(name) {
-            return Err(Malformed::Unfit);
-        }
-        self.end_stream(name);
-        self.end_invitation(name);
-        if status == Status::Unsupported && self.take_back_invitation(name) {
-            self.peer(peer).hints.note_no_put();
-            return Ok(());
-        }
-        let Some(Request::In(i)) = self.requests.remove(name) else { return Err(Malformed::Unfit) };
-        let (status, len) = match i.failed.unwrap_or(status) {
-            Status::Ok => {
-                self.meter(peer, Side::Theirs, How::Device, i.len);
-                (Status::Ok, i.len)
-            }
-            status @ (Status::Discarded | Status::BadKey) => (status, 0),
-            _ => (Status::Io, 0),
-        };
-        self.fetched(core, peer, i.req, status, len, i.then);
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use zerocopy::IntoBytes;
-
-    use super::*;
-
-    #[test]
-    fn a_handle_is_a_head_and_the_handle() {
-        let handle = wire::Handle {
-            how: 1,
-            zero: [0; 3],
-            fd: 0.into(),
-            id: 1.into(),
-            base: 2.into(),
-            len: 3.into(),
-            device: [0; 16],
-            token: [0; 64],
-        };
-        let frame = handle_frame(&handle);
-        assert_eq!(&frame[Head::LEN..], handle.as_bytes());
-        assert_eq!(Head::of(&frame).and_then(|h| h.op()), Some(WireOp::Handle));
     }
 }

@@ -7,34 +7,31 @@
 
 use wire::{Flags, Head, Op as WireOp, Status, put};
 
-use crate::core::Core;
-use crate::endpoint::Endpoint;
-use crate::endpoint::device::handles::{handle_frame, put_cts};
+use crate::endpoint::device::handles::Handles;
 use crate::endpoint::malformed::{Fields, Handled, Malformed, bytes_of, parse_segs};
-use crate::endpoint::parts::header::put_segs;
+use crate::endpoint::parts::header::{handle_frame, put_cts, put_segs, segments};
 use crate::endpoint::parts::request::{Request, Serve};
-use crate::endpoint::post::segments;
-use crate::types::What;
-use link_api::{Direct, Grant, How, PeerId, RmaLink, Side, Way};
+use crate::types::*;
+use link_api::{Direct, Grant, PeerId, RmaLink, Way};
 
-impl<L: RmaLink> Endpoint<L> {
+impl<L: RmaLink> Handles<'_, L> {
     /// Answers a read by telling its initiator of the memory. If that cannot be, the request comes back.
     pub(in crate::endpoint) fn lend(&mut self, request: Serve) -> Option<Serve> {
         let (peer, theirs, iov) = (request.peer, request.req, request.iov.clone());
-        let found = segments(&iov).ok().and_then(|_| self.link.export_handles(peer, &iov));
+        let found = segments(&iov).ok().and_then(|_| self.net.link.export_handles(peer, &iov));
         let Some(lacking) = found else {
-            self.retire_memory(peer, &iov);
+            self.requests.retire_memory(&mut self.net.link, peer, &iov);
             return Some(request);
         };
         for handle in &lacking {
-            self.send_or_queue(peer, &handle_frame(handle));
-            self.link.mark_exported(peer, handle);
+            self.net.send_or_queue(peer, &handle_frame(handle));
+            self.net.link.mark_exported(peer, handle);
         }
         let name = self.begin_serve(Serve { lent: true, ..request });
         let mut frame = Vec::with_capacity(Head::LEN + size_of_val(&iov[..]));
         put(&mut frame, &Head::new(WireOp::ReadRts, Flags::HANDLES, iov.len() as u16, theirs, name));
         put_segs(&mut frame, &iov);
-        self.send_or_queue(peer, &frame);
+        self.net.send_or_queue(peer, &frame);
         None
     }
 
@@ -48,11 +45,11 @@ impl<L: RmaLink> Endpoint<L> {
     ) -> Handled {
         let segs = fields.take_segs(parse_segs(head.aux.get())?)?;
         let (name, theirs) = (head.tag.get(), head.data.get());
-        if self.is_past(peer, name) {
-            self.fin(peer, theirs, Status::Discarded, 0);
+        if self.requests.is_past(&self.net.link, peer, name) {
+            self.net.fin(peer, theirs, Status::Discarded, 0);
             return Ok(());
         }
-        let Request::Out(out) = self.named(peer, name)? else { return Err(Malformed::Unfit) };
+        let Request::Out(out) = self.requests.named(peer, name)? else { return Err(Malformed::Unfit) };
         let fits = flags == Flags::HANDLES
             && out.done_as.what.contains(What::RMA | What::READ)
             && out.coop.is_none()
@@ -65,42 +62,25 @@ impl<L: RmaLink> Endpoint<L> {
         out.asked = Some((theirs, out.len));
         let (iov, len) = (out.iov.clone(), out.len);
         let access = Direct::new(Grant::Request(theirs), &segs, &iov, len);
-        if self.start_operation(name, Way::Get, peer, &access).is_err() {
+        if self.requests.start_operation(&mut self.net.link, name, Way::Get, peer, &access).is_err() {
             self.ask_for_read(name);
         }
         Ok(())
     }
 
     /// Asks for the bytes of a read in frames.
-    fn ask_for_read(&mut self, name: u64) {
-        let Some(Request::Out(out)) = self.requests.get_mut(name) else { return };
+    pub(in crate::endpoint) fn ask_for_read(&mut self, name: u64) {
+        let Some(Request::Out(out)) = self.requests.pool.get_mut(name) else { return };
         let Some((theirs, want)) = out.asked else { return };
         let peer = out.peer;
         let mut frame = Vec::with_capacity(Head::LEN + 8);
         put_cts(&mut frame, Flags::empty(), 0, theirs, name, want);
-        self.send_or_queue(peer, &frame);
-    }
-
-    /// A read of ours was got, or could not be.
-    pub(in crate::endpoint) fn read_is_over(&mut self, core: &mut Core, name: u64, ok: bool) {
-        if !ok {
-            return self.ask_for_read(name);
-        }
-        let Some(Request::Out(out)) = self.requests.remove(name) else { return };
-        if let Some((theirs, want)) = out.asked {
-            self.fin(out.peer, theirs, Status::Ok, want);
-        }
-        self.finish_out(core, &out, None);
-    }
-
-    /// Whether a request of this name lends memory to this peer, its initiator.
-    pub(in crate::endpoint) fn is_lent(&mut self, peer: PeerId, name: u64) -> bool {
-        matches!(self.requests.get_mut(name), Some(Request::Serve(s)) if s.peer == peer && s.lent)
+        self.net.send_or_queue(peer, &frame);
     }
 
     /// The initiator of a read asks for frames.
     pub(in crate::endpoint) fn serve_in_frames(&mut self, name: u64, theirs: u64, want: u64) -> Handled {
-        let Some(Request::Serve(serve)) = self.requests.get_mut(name) else {
+        let Some(Request::Serve(serve)) = self.requests.pool.get_mut(name) else {
             return Err(Malformed::NoRequest);
         };
         if theirs != serve.req || want != serve.len as u64 {
@@ -108,26 +88,8 @@ impl<L: RmaLink> Endpoint<L> {
         }
         serve.lent = false;
         let (peer, iov) = (serve.peer, serve.iov.clone());
-        self.retire_memory(peer, &iov);
-        self.queues.add_stream(name);
+        self.requests.retire_memory(&mut self.net.link, peer, &iov);
+        self.requests.queues.add_stream(name);
         Ok(())
-    }
-
-    /// The initiator of a read is done with it.
-    pub(in crate::endpoint) fn was_got(&mut self, core: &mut Core, name: u64, status: Status) {
-        let Some(serve) = self.end_serve(name) else { return };
-        if status == Status::Ok {
-            self.meter(serve.peer, Side::Theirs, How::Device, serve.len);
-            self.was_read(core, serve.cntrs);
-        }
-    }
-
-    /// A read of a peer's is over: the peer needs no handles of its memory any more.
-    pub(in crate::endpoint) fn end_serve(&mut self, name: u64) -> Option<Serve> {
-        let Some(Request::Serve(serve)) = self.requests.remove(name) else { return None };
-        if serve.lent {
-            self.retire_memory(serve.peer, &serve.iov);
-        }
-        Some(serve)
     }
 }

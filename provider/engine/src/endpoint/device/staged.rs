@@ -11,24 +11,57 @@
 //! Where a device of the receiver's has the memory, too, [`crate::endpoint::device::bounce`] comes first.
 
 use hmem::Span;
-use wire::{Flags, Head, Op as WireOp, Status};
+use wire::{Flags, Head, Op as WireOp};
 use zerocopy::IntoBytes;
 
-use crate::core::Core;
-use crate::endpoint::Endpoint;
-use crate::endpoint::device::handles::on_device;
-use crate::endpoint::device::staging::{BUFFER, Landing, Source, TURN, Unread};
-use crate::endpoint::parts::request::{In, MatchedRecv, NO_REQUEST, Request, Then};
-use crate::types::*;
-use link_api::{How, PeerId, Refused, RmaLink, Side};
+use crate::endpoint::device::staging::{BUFFER, Landing, Source, Staging, TURN, Unread};
+use crate::endpoint::net::Net;
+use crate::endpoint::parts::queues::Queues;
+use link_api::{PeerId, Refused, RmaLink};
 
-impl<L: RmaLink> Endpoint<L> {
+impl Staging {
+    /// Takes `len` bytes that are for byte `doff` of a device's memory, on behalf of the request `name`;
+    /// `false` if they cannot be had there.
+    pub(in crate::endpoint) fn land<L: RmaLink>(
+        &mut self,
+        net: &Net<L>,
+        queues: &mut Queues,
+        source: Source<'_>,
+        name: u64,
+        dst: &[Span],
+        doff: usize,
+        len: usize,
+    ) -> bool {
+        for at in (0..len).step_by(BUFFER) {
+            let n = BUFFER.min(len - at);
+            let Some(mut buffer) = self.receiving.take() else {
+                // Host memory in `dst` is not to be written before what is under way to the device.
+                return self.wait_for_landings(name)
+                    && net.copy_from(source, at, dst, doff + at, len - at) == len - at;
+            };
+            let room = &mut buffer.bytes()[..n];
+            match source {
+                Source::Frame(frame, off) if net.link.read(frame, off + at, room) != n => return false,
+                Source::Frame(..) => {}
+                Source::Held(bytes) => room.copy_from_slice(&bytes[at..at + n]),
+            }
+            let transfer = buffer.write(dst, doff + at, n);
+            self.landings.push(Landing { name, transfer });
+        }
+        // Where what has a part in each call of progress is.
+        if self.is_landing(name) && !queues.is_streamed(name) {
+            queues.add_stream(name);
+        }
+        true
+    }
+
     /// A turn of a stream of a device's memory, bytes `done..want` of which are left to be sent: in frames of
     /// up to `most` as they come to the host. How far it is then, and how much was done; `None` if there is
     /// no buffer for it.
     #[allow(clippy::too_many_arguments)]
-    pub(in crate::endpoint) fn stream_staged(
+    pub(in crate::endpoint) fn stream<L: RmaLink>(
         &mut self,
+        net: &mut Net<L>,
         name: u64,
         (peer, theirs): (PeerId, u64),
         iov: &[Span],
@@ -36,8 +69,8 @@ impl<L: RmaLink> Endpoint<L> {
         want: usize,
         most: usize,
     ) -> Option<Result<(usize, usize), Unread>> {
-        let may_send = !self.peers[peer].flow.has_backlog();
-        let (mut stream, mut n) = self.staging.feed(name, iov, done, want)?;
+        let may_send = !net.peers[peer].flow.has_backlog();
+        let (mut stream, mut n) = self.feed(name, iov, done, want)?;
         while n < TURN {
             let Some(chunk) = stream.chunks.front_mut() else { break };
             match chunk.transfer.poll() {
@@ -50,7 +83,7 @@ impl<L: RmaLink> Endpoint<L> {
             let part = most.min(end - done);
             let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, done as u64);
             let frame = buffer.frame(head.as_bytes(), done - chunk.off, part);
-            match self.link.send(peer, frame, &[], 0, 0) {
+            match net.link.send(peer, frame, &[], 0, 0) {
                 Ok(()) | Err(Refused::Kept) => done += part,
                 // The requests of a peer that is gone end when the link reports that.
                 Err(Refused::Busy | Refused::Gone(_)) => break,
@@ -59,7 +92,7 @@ impl<L: RmaLink> Endpoint<L> {
             n += 1;
             if done == end {
                 stream.chunks.pop_front();
-                match self.staging.feed(name, iov, done, want) {
+                match self.feed(name, iov, done, want) {
                     Some((next, started)) => {
                         stream = next;
                         n += started;
@@ -69,177 +102,5 @@ impl<L: RmaLink> Endpoint<L> {
             }
         }
         Some(Ok((done, n)))
-    }
-
-    /// Takes `len` bytes that are for byte `doff` of a device's memory, on behalf of the request `name`;
-    /// `false` if they cannot be had there.
-    pub(in crate::endpoint) fn land(
-        &mut self,
-        source: Source<'_>,
-        name: u64,
-        dst: &[Span],
-        doff: usize,
-        len: usize,
-    ) -> bool {
-        for at in (0..len).step_by(BUFFER) {
-            let n = BUFFER.min(len - at);
-            let Some(mut buffer) = self.staging.receiving.take() else {
-                // Host memory in `dst` is not to be written before what is under way to the device.
-                return self.staging.wait_for_landings(name)
-                    && self.copy_from(source, at, dst, doff + at, len - at) == len - at;
-            };
-            let room = &mut buffer.bytes()[..n];
-            match source {
-                Source::Frame(frame, off) if self.link.read(frame, off + at, room) != n => return false,
-                Source::Frame(..) => {}
-                Source::Held(bytes) => room.copy_from_slice(&bytes[at..at + n]),
-            }
-            let transfer = buffer.write(dst, doff + at, n);
-            self.staging.landings.push(Landing { name, transfer });
-        }
-        // Where what has a part in each call of progress is.
-        if self.staging.is_landing(name) && !self.queues.is_streamed(name) {
-            self.queues.add_stream(name);
-        }
-        true
-    }
-
-    /// Puts a message that came inside its frame into its buffer. In a device's memory it is complete when it
-    /// is there.
-    pub(in crate::endpoint) fn deliver(
-        &mut self,
-        core: &mut Core,
-        peer: PeerId,
-        ack: Option<u64>,
-        matched: MatchedRecv,
-        len: usize,
-        source: Source<'_>,
-    ) {
-        let want = len.min(matched.room);
-        if want == 0 || !on_device(&matched.iov) {
-            let ok = self.copy_from(source, 0, &matched.iov, 0, want) == want;
-            if let Some(req) = ack {
-                self.fin(peer, req, if ok { Status::Ok } else { Status::Io }, len);
-            }
-            return self.complete_recv(core, matched, len, (!ok).then_some(Error::Io));
-        }
-        let iov = matched.iov.clone();
-        let mut request =
-            In::new(peer, iov.clone(), len, want, ack.unwrap_or(NO_REQUEST), Then::Recv(matched));
-        request.got = want;
-        let name = self.requests.insert(Request::In(request));
-        let ok = self.land(source, name, &iov, 0, want);
-        if !ok {
-            self.spoil(name);
-        }
-        self.all_came(core, name, !ok);
-    }
-
-    /// Copies up to `len` bytes from `at` on to byte `doff` of `dst`, in the call; how many there were.
-    pub(in crate::endpoint) fn copy_from(
-        &self,
-        source: Source<'_>,
-        at: usize,
-        dst: &[Span],
-        doff: usize,
-        len: usize,
-    ) -> usize {
-        match source {
-            Source::Frame(frame, off) => self.link.copy_out(frame, off + at, dst, doff, len),
-            Source::Held(bytes) => hmem::write(dst, doff, &bytes[at..at + len]),
-        }
-    }
-
-    /// Reads up to as many bytes as `buf` holds, from `at` on; how many there were.
-    pub(in crate::endpoint) fn read_from(&self, source: Source<'_>, at: usize, buf: &mut [u8]) -> usize {
-        match source {
-            Source::Frame(frame, off) => self.link.read(frame, off + at, buf),
-            Source::Held(bytes) => {
-                let rest = &bytes[at.min(bytes.len())..];
-                let n = rest.len().min(buf.len());
-                buf[..n].copy_from_slice(&rest[..n]);
-                n
-            }
-        }
-    }
-
-    /// A peer is gone. Whether this request of its needs nothing of it any more; then it is answered to no
-    /// successor.
-    pub(in crate::endpoint) fn outlives_peer(&mut self, name: u64) -> bool {
-        match self.requests.get_mut(name) {
-            Some(Request::In(i)) if i.got == i.want && self.staging.is_landing(name) => {
-                i.req = NO_REQUEST;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Looks which copies to a device's memory are over; those of one request end in order, and what they
-    /// write to the host's memory comes after all that is before it in the request.
-    pub(in crate::endpoint) fn check_landings(&mut self, core: &mut Core, name: u64) -> usize {
-        let (mut n, mut busy, mut failed) = (0, false, false);
-        self.staging.landings.retain_mut(|l| {
-            if busy || l.name != name {
-                return true;
-            }
-            // What is behind bytes that are not there does not take effect.
-            if failed {
-                n += 1;
-                return false;
-            }
-            match l.transfer.poll() {
-                None => busy = true,
-                Some(ok) => {
-                    failed |= !ok;
-                    n += 1;
-                }
-            }
-            busy
-        });
-        if failed {
-            log::warn!("{}: a device's memory cannot be written", self.link.addr());
-            self.spoil(name);
-        }
-        if !self.staging.is_landing(name) || failed {
-            self.all_came(core, name, failed);
-        }
-        n
-    }
-
-    /// Completes a request whose bytes were to come in frames, if all of them have, and are where they
-    /// belong. `failed`: some could not be put there.
-    pub(in crate::endpoint) fn all_came(&mut self, core: &mut Core, name: u64, failed: bool) {
-        let landing = self.staging.is_landing(name);
-        let copying = self.is_in_flight(name);
-        let is_over = match self.requests.get_mut(name) {
-            // What it asked for comes in any case.
-            Some(Request::In(i)) => i.got == i.want && i.broken.is_none() && !landing && !copying,
-            Some(Request::Out(out)) => failed || (out.done == out.len && !landing),
-            _ => true,
-        };
-        if !landing || is_over {
-            self.queues.drop_stream(name);
-        }
-        if !is_over {
-            return;
-        }
-        self.staging.cancel(name);
-        self.end_invitation(name);
-        match self.requests.remove(name) {
-            Some(Request::In(i)) => {
-                // What did not fit was never asked for; the matched receive knows the message's length.
-                let status = i.failed.unwrap_or(Status::Ok);
-                let how = if i.bounces { How::Device } else { How::Frames };
-                self.meter(i.peer, Side::Theirs, how, i.len);
-                self.fetched(core, i.peer, i.req, status, i.len, i.then);
-                if self.peer(i.peer).gone.is_some() {
-                    self.release(i.peer);
-                }
-            }
-            Some(Request::Out(out)) if failed => self.finish_out(core, &out, Some(Error::Io)),
-            Some(Request::Out(out)) => self.finish_out(core, &out, None),
-            Some(Request::Serve(_) | Request::CoopHelp(_) | Request::Withdrawn(_)) | None => {}
-        }
     }
 }

@@ -20,6 +20,10 @@ const RECEIVING: usize = 16;
 /// Buffers of a stream. One of many streams has one.
 const AHEAD: usize = 2;
 
+/// Polls for which the receiver is waited for: a few microseconds, a third of what the copy takes that its
+/// answer saves.
+pub(in crate::endpoint) const PATIENCE: u32 = 256;
+
 /// What is staged at one endpoint.
 #[derive(Debug)]
 pub(in crate::endpoint) struct Staging {

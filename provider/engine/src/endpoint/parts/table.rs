@@ -9,7 +9,7 @@ use crate::types::*;
 
 /// By the link's numbers.
 #[derive(Debug, Default)]
-pub(in crate::endpoint) struct Table {
+pub(crate) struct Table {
     list: Vec<Peer>,
     /// From an index in the address vector to the link's peer.
     route: Vec<Option<PeerId>>,
@@ -22,7 +22,7 @@ pub(in crate::endpoint) struct Table {
 }
 
 impl Table {
-    pub(in crate::endpoint) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.list.len()
     }
 

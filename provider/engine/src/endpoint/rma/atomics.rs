@@ -1,21 +1,19 @@
 //! Atomics that peers ask for, and what they answer to ours.
 
 use hmem::{AtomicOp, Datatype, NotApplied, total};
-use wire::{Aux, Flags, Head, Op as WireOp, RmaSeg, Status};
+use wire::{Aux, Flags, Head, RmaSeg, Status};
 
 use crate::core::{Bound, Core, unmoved};
-use crate::endpoint::Endpoint;
 use crate::endpoint::device::staging::Source;
 use crate::endpoint::malformed::{Fields, Handled, Malformed};
-use crate::endpoint::parts::header::{Header, frame as frame_of, push};
-use crate::endpoint::parts::request::Request;
+use crate::endpoint::rma::target::Accesses;
 use crate::types::*;
-use link_api::{Frame, PeerId, RmaLink};
+use link_api::{PeerId, RmaLink};
 
 /// Up to so many bytes of operands, and of what was there, need no memory of their own.
 const FEW: usize = 64;
 
-impl<L: RmaLink> Endpoint<L> {
+impl<L: RmaLink> Accesses<'_, L> {
     pub(in crate::endpoint) fn on_atomic(
         &mut self,
         core: &mut Core,
@@ -34,7 +32,7 @@ impl<L: RmaLink> Endpoint<L> {
             Some(few) => few,
             None => &mut buffer.insert(core.buffers.take(size))[..size],
         };
-        self.read_from(frame, off, payload);
+        self.net.read_from(frame, off, payload);
         let op = AtomicOp::from_code(aux.op);
         let (fetch, compare) = (flags.contains(Flags::FETCH), flags.contains(Flags::COMPARE));
         let reads_only = op == Some(AtomicOp::AtomicRead);
@@ -44,7 +42,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let (mut few_old, mut many_old, mut n_old) = ([0; FEW], Vec::new(), 0);
         let mut cntrs = Bound::new();
-        let most = self.peer(peer).flow.limits().max_frame() - Head::LEN;
+        let most = self.net.peer(peer).flow.limits().max_frame() - Head::LEN;
         let outcome = core.reach(segs, want).and_then(|reached| {
             let (op, datatype) = (
                 op.ok_or(Status::Unsupported)?,
@@ -76,54 +74,22 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let status = outcome.err().unwrap_or(Status::Ok);
         if fetch && status == Status::Ok {
-            self.was_read(core, cntrs);
+            self.bind.was_read(core, cntrs);
         } else {
             let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
             self.written(core, peer, status, What::ATOMIC, outcome.unwrap_or(0), data, cntrs);
         }
         if !flags.contains(Flags::ACK) {
             if status != Status::Ok {
-                self.refuse(peer, status, true);
+                self.net.refuse(peer, status, true);
             }
             return Ok(());
         }
         if fetch && status == Status::Ok {
-            self.send_result(peer, head.tag.get(), few_old.get(..n_old), &many_old);
+            self.net.send_result(peer, head.tag.get(), few_old.get(..n_old), &many_old);
         } else {
-            self.fin(peer, head.tag.get(), status, 0);
+            self.net.fin(peer, head.tag.get(), status, 0);
         }
-        Ok(())
-    }
-
-    /// Sends what an atomic has found: `few` bytes, or `many`.
-    fn send_result(&mut self, peer: PeerId, name: u64, few: Option<&[u8]>, many: &[u8]) {
-        let head = Head::new(WireOp::Result, Flags::empty(), 0, name, 0);
-        match few {
-            Some(few) => {
-                let mut answer = Header::new();
-                push(&mut answer, &head);
-                push(&mut answer, few);
-                self.send_or_queue(peer, &answer);
-            }
-            None => self.send_or_queue(peer, &frame_of(&head, many)),
-        }
-    }
-
-    pub(in crate::endpoint) fn on_result(&mut self, core: &mut Core, frame: &Frame, head: &Head) -> Handled {
-        let (peer, name) = (frame.from, head.tag.get());
-        let len = frame.len - Head::LEN;
-        match self.named(peer, name)? {
-            Request::Out(out) if out.done_as.what.contains(What::ATOMIC | What::READ) => {}
-            _ => return Err(Malformed::Unfit),
-        }
-        let Some(Request::Out(out)) = self.requests.remove(name) else { return Err(Malformed::Unfit) };
-        let ok = if len == out.len {
-            self.link.copy_out(frame, Head::LEN, &out.iov, 0, len) == len
-        } else {
-            false
-        };
-        let err = (!ok).then_some(Error::Io);
-        self.finish_out(core, &out, err);
         Ok(())
     }
 }

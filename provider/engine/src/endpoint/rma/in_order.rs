@@ -15,25 +15,30 @@
 use wire::{Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
 
-use crate::core::Core;
-use crate::endpoint::Endpoint;
-use crate::endpoint::device::staging::Source;
 use crate::endpoint::malformed::parse_head;
+use crate::endpoint::net::Net;
 use crate::endpoint::parts::quota::{SLACK, cost};
+use crate::endpoint::requests::Requests;
 use link_api::{Frame, PeerId, RmaLink};
 
-impl<L: RmaLink> Endpoint<L> {
+/// The order of peers' accesses.
+pub(crate) struct InOrder<'a, L> {
+    pub(in crate::endpoint) net: &'a mut Net<L>,
+    pub(in crate::endpoint) requests: &'a mut Requests,
+}
+
+impl<L: RmaLink> InOrder<'_, L> {
     /// This request of a peer's has begun, and no later access may overtake it.
     pub(in crate::endpoint) fn keep_in_order(&mut self, peer: PeerId, name: u64) {
-        self.peer(peer).order.get_or_insert_default().under_way.push(name);
-        self.peers.add_in_order(peer);
-        self.unhurried.set_in_order(true);
+        self.net.peer(peer).order.get_or_insert_default().under_way.push(name);
+        self.net.peers.add_in_order(peer);
+        self.net.unhurried.set_in_order(true);
     }
 
     /// This write of a peer's came to nothing, perhaps because the peer ended.
     #[cold]
     pub(in crate::endpoint) fn break_order(&mut self, peer: PeerId, req: u64) {
-        let order = self.peer(peer).order.get_or_insert_default();
+        let order = self.net.peer(peer).order.get_or_insert_default();
         order.broken = Some(req);
         order.under_way.clear();
         order.size = 0;
@@ -44,23 +49,23 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// A write of ours has failed, by an answer of its target: what is posted from now on is not behind it.
-    #[cold]
-    pub(in crate::endpoint) fn has_heard_of_failure(&mut self, peer: PeerId, name: u64) {
-        let heard = Head::new(WireOp::Withdrawn, Flags::empty(), 0, name, 0);
-        self.send_or_queue(peer, heard.as_bytes());
-    }
-
     /// Whether this `Withdrawn` is of the write that broke the order of the peer's accesses; if so, those
     /// that follow take effect again.
     #[cold]
     pub(in crate::endpoint) fn restore_order(&mut self, peer: PeerId, req: u64) -> bool {
-        let order = &mut self.peer(peer).order;
+        let order = &mut self.net.peer(peer).order;
         let is_it = order.as_ref().is_some_and(|o| o.broken == Some(req) && o.under_way.is_empty());
         if is_it {
             *order = None;
         }
         is_it
+    }
+
+    /// A write of ours has failed, by an answer of its target: what is posted from now on is not behind it.
+    #[cold]
+    pub(in crate::endpoint) fn has_heard_of_failure(&mut self, peer: PeerId, name: u64) {
+        let heard = Head::new(WireOp::Withdrawn, Flags::empty(), 0, name, 0);
+        self.net.send_or_queue(peer, heard.as_bytes());
     }
 
     /// Holds a frame that accesses memory, or refuses the access; `false` if it may take effect now.
@@ -73,23 +78,23 @@ impl<L: RmaLink> Endpoint<L> {
         flags: Flags,
     ) -> bool {
         let peer = frame.from;
-        let Some(order) = self.peers.get_mut(peer).and_then(|p| p.order.as_mut()) else {
+        let Some(order) = self.net.peers.get_mut(peer).and_then(|p| p.order.as_mut()) else {
             return false;
         };
         if order.broken.is_some() {
             self.refuse_access(peer, head, op, flags);
             return true;
         }
-        if order.held.is_empty() && !order.waits(&mut self.requests) {
+        if order.held.is_empty() && !order.waits(&mut self.requests.pool) {
             return false;
         }
         let mut bytes = vec![0; frame.len];
-        self.link.read(frame, 0, &mut bytes);
+        self.net.link.read(frame, 0, &mut bytes);
         let before = order.size;
         order.size += cost(&bytes);
         order.held.push_back(bytes);
         if order.size > SLACK && before <= SLACK {
-            self.cut_off(peer, "accesses behind one that is under way");
+            self.net.cut_off(peer, "accesses behind one that is under way");
         }
         true
     }
@@ -97,60 +102,9 @@ impl<L: RmaLink> Endpoint<L> {
     /// Answers an access that does not take effect.
     fn refuse_access(&mut self, peer: PeerId, head: &Head, op: WireOp, flags: Flags) {
         if flags.contains(Flags::ACK) || matches!(op, WireOp::WriteRts | WireOp::Read) {
-            self.fin(peer, head.tag.get(), Status::Discarded, 0);
+            self.net.fin(peer, head.tag.get(), Status::Discarded, 0);
         } else {
-            self.refuse(peer, Status::Discarded, op == WireOp::Atomic);
+            self.net.refuse(peer, Status::Discarded, op == WireOp::Atomic);
         }
-    }
-
-    /// Lets accesses take effect that have waited for the request before them.
-    #[inline(always)]
-    pub(in crate::endpoint) fn go_on_in_order(&mut self, core: &mut Core) -> usize {
-        if !self.peers.has_in_order() { 0 } else { self.let_all_through(core) }
-    }
-
-    /// Lets accesses of a peer take effect of which something has come: they do not wait for what comes next,
-    /// which may be its end.
-    #[inline(always)]
-    pub(in crate::endpoint) fn go_on_with(&mut self, core: &mut Core, peer: PeerId) -> usize {
-        if !self.peers.has_in_order() { 0 } else { self.let_through(core, peer) }
-    }
-
-    #[cold]
-    fn let_all_through(&mut self, core: &mut Core) -> usize {
-        let mut n = 0;
-        let mut peers = self.peers.take_in_order();
-        peers.retain(|&peer| {
-            n += self.let_through(core, peer);
-            self.peer(peer).order.as_ref().is_some_and(|o| o.broken.is_none())
-        });
-        // A request that began meanwhile is of a peer that stays.
-        self.peers.set_in_order(peers);
-        self.unhurried.set_in_order(self.peers.has_in_order());
-        n
-    }
-
-    #[cold]
-    fn let_through(&mut self, core: &mut Core, peer: PeerId) -> usize {
-        for n in 0.. {
-            let Some(order) = self.peers[peer].order.as_mut() else { return n };
-            if order.waits(&mut self.requests) {
-                return n;
-            }
-            let Some(frame) = order.held.pop_front() else {
-                if order.broken.is_none() {
-                    self.peer(peer).order = None;
-                }
-                return n;
-            };
-            order.size -= cost(&frame);
-            let access = |(head, op, flags): (Head, WireOp, Flags)| {
-                self.on_long(core, peer, Source::Held(&frame), frame.len(), &head, op, flags)
-            };
-            if let Err(why) = parse_head(&frame).and_then(access) {
-                self.malformed(peer, frame.first_chunk().copied(), frame.len(), why);
-            }
-        }
-        0
     }
 }

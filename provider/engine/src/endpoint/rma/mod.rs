@@ -3,3 +3,4 @@
 pub(super) mod atomics;
 pub(super) mod in_order;
 pub(super) mod onesided;
+pub(super) mod target;

@@ -12,15 +12,16 @@
 //! reached directly goes the way of frames. So does what is posted behind a frame that the target does not
 //! answer, until a later one has been answered: it would overtake the former.
 
-use hmem::total;
-use wire::{Aux, Flags, Head, Op as WireOp, Seg};
+use hmem::{Span, total};
+use wire::{Aux, Flags, Head, MAX_SEGS, Op as WireOp, Seg};
 use zerocopy::IntoBytes;
 
-use crate::core::Core;
-use crate::endpoint::Endpoint;
-use crate::endpoint::parts::request::Done;
-use crate::endpoint::post::taken;
-use crate::proto::{Plan, Tried};
+use crate::core::{Core, Spans, Tally};
+use crate::endpoint::net::taken;
+use crate::endpoint::parts::header::{Header, push, segments};
+use crate::endpoint::parts::request::{Done, Out};
+use crate::endpoint::post::{Post, copied, is_counted};
+use crate::proto::{self, Cut, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
 use link_api::{Direct, Grant, How, PeerId, Region, RmaLink, Side};
 
@@ -33,20 +34,70 @@ fn place(memory: &Region, addr: u64, len: u64, write: bool) -> Option<Seg> {
     (allowed && !memory.target_must_observe && inside).then_some(Seg { addr: first.into(), len: len.into() })
 }
 
-impl<L: RmaLink> Endpoint<L> {
-    /// Whether the target need not see an access: it is in no order, and reports nothing there.
-    #[inline(always)]
-    pub(in crate::endpoint) fn is_one_sided(&self, core: &Core, op: &Rma<'_>) -> bool {
-        !core.config.rma_order
-            && op.data.is_none()
-            && op.remote.len() == 1
-            && !op.flags.contains(OpFlags::FENCE)
+fn rma_flags(op: &Rma<'_>) -> Flags {
+    if op.data.is_some() { Flags::CQ_DATA } else { Flags::empty() }
+}
+
+fn rma_head(h: &mut Header, wire_op: WireOp, flags: Flags, op: &Rma<'_>, segs: &[Seg], req: u64) {
+    push(h, &Head::new(wire_op, flags, Aux::rma(op.remote.len(), segs.len()), req, op.data.unwrap_or(0)));
+    push(h, op.remote);
+    push(h, segs);
+}
+
+impl<L: RmaLink> Post<'_, L> {
+    /// Writes inside a frame.
+    fn write_eager(&mut self, peer: PeerId, op: &Rma<'_>, done_as: Done, watched: bool) -> Result<(), Error> {
+        let (len, flags) = (total(op.iov), rma_flags(op));
+        if watched {
+            let out = Out { whole: true, ..Out::new(peer, Spans::NONE, len, done_as) };
+            let header = |req, h: &mut Header| rma_head(h, WireOp::Write, flags | Flags::ACK, op, &[], req);
+            return self.launch(out, header, op.iov, len);
+        }
+        let mut header = Header::new();
+        rma_head(&mut header, WireOp::Write, flags, op, &[], 0);
+        taken(self.net.link.send(peer, &header, op.iov, 0, len))?;
+        self.net.sent_unacked(peer);
+        self.net.meter(peer, Side::Ours, How::Eager, len);
+        Ok(())
+    }
+
+    /// Tells the target of a write that it is to fetch, or of a read.
+    fn rma_rts(&mut self, peer: PeerId, op: &Rma<'_>, done_as: Done, handles: bool) -> Result<(), Error> {
+        let (segs, direct) = segments(op.iov)?;
+        let (len, mut flags) = (total(op.iov), rma_flags(op));
+        flags.set(Flags::DIRECT, direct && !handles && self.net.peer(peer).flow.limits().allows(Reach::Cpu));
+        flags.set(Flags::HANDLES, handles);
+        let wire_op = if op.write { WireOp::WriteRts } else { WireOp::Read };
+        let large = handles || len > self.net.peer(peer).flow.limits().eager;
+        let out = Out { large, ..Out::new(peer, op.iov.into(), len, done_as) };
+        self.launch(out, |req, h| rma_head(h, wire_op, flags, op, &segs, req), &[], 0)?;
+        if large && (handles || !direct) {
+            self.net.peer(peer).hints.note_frames();
+        }
+        Ok(())
+    }
+
+    /// Offers an injected write that no frame holds: its bytes are kept here.
+    fn write_kept(&mut self, peer: PeerId, op: &Rma<'_>, done_as: Done) -> Result<(), Error> {
+        let bytes = copied(op.iov)?;
+        let seg = Seg { addr: 0.into(), len: (bytes.len() as u64).into() };
+        let mut name = 0;
+        let header = |req: u64, h: &mut Header| {
+            name = req;
+            rma_head(h, WireOp::WriteRts, rma_flags(op), op, &[seg], req);
+        };
+        let out = Out { large: true, ..Out::new(peer, Spans::NONE, bytes.len(), done_as) };
+        self.launch(out, header, &[], 0)?;
+        // The target holds what comes behind it.
+        self.net.peer(peer).hints.note_frames();
+        self.requests.injected.keep(name, bytes);
+        Ok(())
     }
 
     /// Does the operation as planned, without the target or together with it. Otherwise nothing has happened,
     /// and this is what was tried in vain.
     #[inline]
-    pub(in crate::endpoint) fn one_sided(
+    fn one_sided(
         &mut self,
         core: &mut Core,
         peer: PeerId,
@@ -55,28 +106,37 @@ impl<L: RmaLink> Endpoint<L> {
         done: &Done,
     ) -> Result<(), Tried> {
         let ([seg], len) = (op.remote, total(op.iov)) else { return Err(Tried::ONE_SIDED) };
-        let (memory, version) = self.link.published(peer, seg.key.get()).ok_or(Tried::ONE_SIDED)?;
+        let (memory, version) = self.net.link.published(peer, seg.key.get()).ok_or(Tried::ONE_SIDED)?;
         let there = place(&memory, seg.addr.get(), len as u64, op.write).ok_or(Tried::ONE_SIDED)?;
         let grant = Grant::Region(version);
         let is_done = match plan {
             Plan::OneSidedFrame => self.write_unacked(peer, op, seg),
             Plan::Cooperative(cut) => {
-                let begun = self.coop_rma(core, peer, op, (there, version), cut, *done);
+                let begun = self.coop().coop_rma(core, peer, op, (there, version), cut, *done);
                 return if begun { Ok(()) } else { Err(Tried::COOPERATIVE) };
             }
-            _ if op.write => self.link.put(peer, &Direct::new(grant, &[there], op.iov, len)).is_ok(),
-            _ => self.link.get(peer, &Direct::new(grant, &[there], op.iov, len)).is_ok(),
+            _ if op.write => self.net.link.put(peer, &Direct::new(grant, &[there], op.iov, len)).is_ok(),
+            _ => self.net.link.get(peer, &Direct::new(grant, &[there], op.iov, len)).is_ok(),
         };
         if !is_done {
             return Err(Tried::ONE_SIDED);
         }
         if plan == Plan::InCall {
-            self.peer(peer).hints.helper().works();
+            self.net.peer(peer).hints.helper().works();
         }
         let how = if plan == Plan::OneSidedFrame { How::Eager } else { How::Direct };
-        self.meter(peer, Side::Ours, how, len);
-        self.finish(core, done, len, None);
+        self.net.meter(peer, Side::Ours, how, len);
+        self.bind.finish(core, done, len, None);
         Ok(())
+    }
+
+    /// Whether the target need not see an access: it is in no order, and reports nothing there.
+    #[inline(always)]
+    fn is_one_sided(&self, core: &Core, op: &Rma<'_>) -> bool {
+        !core.config.rma_order
+            && op.data.is_none()
+            && op.remote.len() == 1
+            && !op.flags.contains(OpFlags::FENCE)
     }
 
     /// Writes inside a frame that is not answered.
@@ -87,17 +147,143 @@ impl<L: RmaLink> Endpoint<L> {
         let head = Head::new(WireOp::Write, Flags::empty(), Aux::rma(1, 0), 0, 0);
         bytes[..Head::LEN].copy_from_slice(head.as_bytes());
         bytes[Head::LEN..].copy_from_slice(seg.as_bytes());
-        let sent = taken(self.link.send(peer, &bytes, op.iov, 0, total(op.iov))).is_ok();
+        let sent = taken(self.net.link.send(peer, &bytes, op.iov, 0, total(op.iov))).is_ok();
         if sent {
-            self.sent_unacked(peer);
+            self.net.sent_unacked(peer);
         }
         sent
     }
 
-    /// A frame was sent that accesses memory and that is not answered.
-    #[inline]
-    pub(in crate::endpoint) fn sent_unacked(&mut self, peer: PeerId) {
-        self.peer(peer).answers.sent_unacked();
+    pub(crate) fn rma(&mut self, core: &mut Core, op: &Rma<'_>, tally: Tally) -> Result<(), Error> {
+        let len = total(op.iov);
+        let there = op.remote.iter().try_fold(0u64, |n, s| n.checked_add(s.len.get()));
+        if op.remote.len() > MAX_SEGS || there != Some(len as u64) {
+            return Err(Error::Invalid);
+        }
+        let peer = self.gate_in_order(core, op.to, len, op.flags)?;
+        let report = op.flags.contains(OpFlags::COMPLETION);
+        let what = What::RMA | if op.write { What::WRITE } else { What::READ };
+        let done_as = Done { ctx: op.ctx, what, report, tag: 0, data: op.data.unwrap_or(0), tally };
+        let cntr = if op.write { self.bind.cntrs().write } else { self.bind.cntrs().read };
+        let watched = self.is_watched(cntr, op.flags, tally);
+        let one_sided = watched && self.is_one_sided(core, op);
+        // What a counter of writes has counted is at the target, whatever was asked for: libraries with a
+        // counter alone take it to be, as Sandia OpenSHMEM does where a barrier ends. Other writes that are
+        // counted, and atomics, are answered by the target.
+        let delivery = op.flags.contains(OpFlags::DELIVERY) || (op.write && is_counted(cntr, tally));
+        let mut tried = Tried::empty();
+        if let (true, true, [span]) = (one_sided, op.write, op.iov) {
+            let short = proto::is_one_sided_frame(self.net.peer(peer).flow.limits(), span);
+            if short && !delivery {
+                match self.one_sided(core, peer, op, Plan::OneSidedFrame, &done_as) {
+                    Ok(()) => return Ok(()),
+                    Err(in_vain) => tried = in_vain,
+                }
+            }
+        }
+        let mut when = self.when(peer, op.flags, len);
+        when.set(When::ONE_SIDED, one_sided);
+        when.set(When::DELIVERY, delivery);
+        when.set(When::LASTING, core.lasting);
+        let delegate = when.contains(When::IN_A_ROW) && Cut::is_delegable(len) && self.net.may_delegate(peer);
+        when.set(When::DELEGATE, delegate);
+        let role = if op.write { Role::Write } else { Role::Read };
+        let mut choice = proto::Op { tried, ..proto::Op::new(role, len, op.iov, when) };
+        loop {
+            let plan = choose(self.net.peer(peer).flow.limits(), &choice);
+            match plan {
+                Plan::OneSidedFrame | Plan::InCall | Plan::Cooperative(_) => {
+                    match self.one_sided(core, peer, op, plan, &done_as) {
+                        Ok(()) => return Ok(()),
+                        Err(tried) => choice.tried |= tried,
+                    }
+                }
+                Plan::ByHandles if !self.handles().export_or_none(peer, op.iov)? => {
+                    choice.tried |= Tried::HANDLES
+                }
+                Plan::ByHandles | Plan::Rendezvous => {
+                    let sent = self.rma_rts(peer, op, done_as, plan == Plan::ByHandles);
+                    return sent.inspect_err(|_| self.handles().take_handles_back(peer, op.iov));
+                }
+                Plan::OfferKept => return self.write_kept(peer, op, done_as),
+                _ => return self.write_eager(peer, op, done_as, watched),
+            }
+        }
+    }
+
+    pub(crate) fn atomic(&mut self, core: &mut Core, op: &Atomic<'_>, tally: Tally) -> Result<(), Error> {
+        let len = op.remote.iter().try_fold(0u64, |n, s| n.checked_add(s.len.get()));
+        let len = len.and_then(|n| usize::try_from(n).ok()).ok_or(Error::Invalid)?;
+        let fetches = total(op.result) > 0;
+        let compares = total(op.compare) > 0;
+        let operand = if op.op == hmem::AtomicOp::AtomicRead { &[] } else { op.operand };
+        let fits = |iov: &[Span], used: bool| total(iov) == if used { len } else { 0 };
+        if op.remote.len() > MAX_SEGS
+            || len == 0
+            || !fits(op.result, fetches)
+            || !fits(op.compare, compares)
+            || !fits(operand, op.op != hmem::AtomicOp::AtomicRead)
+        {
+            return Err(Error::Invalid);
+        }
+        let peer = self.gate_in_order(core, op.to, len, op.flags)?;
+        let mut body = arrayvec::ArrayVec::<Span, { 2 * MAX_SEGS }>::new();
+        for s in operand.iter().chain(op.compare) {
+            body.try_push(*s).map_err(|_| Error::Invalid)?;
+        }
+        let body_len = total(&body);
+        // The values come back in one frame, too, even if none went there.
+        if body_len.max(len) + Head::LEN + size_of_val(op.remote)
+            > self.net.peer(peer).flow.limits().max_frame()
+        {
+            return Err(Error::TooBig);
+        }
+        let report = op.flags.contains(OpFlags::COMPLETION);
+        let what = What::ATOMIC | if fetches { What::READ } else { What::WRITE };
+        let cntr = if fetches { self.bind.cntrs().read } else { self.bind.cntrs().write };
+        let data = op.data.unwrap_or(0);
+        let done_as = Done { ctx: op.ctx, what, report, tag: 0, data, tally };
+        let mut flags = Flags::empty();
+        flags.set(Flags::CQ_DATA, op.data.is_some());
+        flags.set(Flags::FETCH, fetches);
+        flags.set(Flags::COMPARE, compares);
+        let aux = Aux::atomic(op.remote.len(), op.op.code(), op.datatype.code());
+        let head = |flags, req, h: &mut Header| {
+            push(h, &Head::new(WireOp::Atomic, flags, aux, req, data));
+            push(h, op.remote);
+        };
+        if !fetches && !self.is_watched(cntr, op.flags, tally) {
+            let mut header = Header::new();
+            head(flags, 0, &mut header);
+            taken(self.net.link.send(peer, &header, &body, 0, body_len))?;
+            self.net.sent_unacked(peer);
+            return Ok(());
+        }
+        let out = Out { whole: !fetches, ..Out::new(peer, Spans::from(op.result), len, done_as) };
+        self.launch(out, |req, h| head(flags | Flags::ACK, req, h), &body, body_len)
+    }
+
+    /// Like [`Endpoint::gate`], for an operation that takes effect in order with the RMA before it.
+    fn gate_in_order(
+        &mut self,
+        core: &mut Core,
+        to: FiAddr,
+        len: usize,
+        flags: OpFlags,
+    ) -> Result<PeerId, Error> {
+        let peer = self.gate(core, to, flags)?;
+        let state = self.net.peer(peer);
+        if core.config.rma_order && state.answers.has_large() {
+            // What the target fetches directly it fetches in order; frames it asks for come later.
+            if !state.hints.fetches_directly() {
+                return Err(Error::Again);
+            }
+            // It may ask for them now, and holds this one meanwhile: that has to be known before it holds
+            // much.
+            let fits = state.flow.limits().fits;
+            self.adapt.note_sent(len.min(fits));
+        }
+        Ok(peer)
     }
 }
 

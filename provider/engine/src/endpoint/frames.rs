@@ -1,0 +1,226 @@
+//! Frames to and from peers: what is sent at once or as soon as there is room, and what is read of one that
+//! has come.
+
+use hmem::Span;
+use wire::{Flags, Head, Op as WireOp, Status};
+use zerocopy::IntoBytes;
+
+use crate::endpoint::device::staging::{Source, TURN, Unread};
+use crate::endpoint::net::Net;
+use crate::endpoint::parts::header::{Header, frame as frame_of, push};
+use crate::endpoint::parts::quota;
+use crate::endpoint::parts::request::Meta;
+use link_api::{Frame, PeerId, Refused, RmaLink};
+
+impl<L: RmaLink> Net<L> {
+    /// Sends a frame that must not get lost: now, or as soon as there is room.
+    pub(in crate::endpoint) fn send_or_queue(&mut self, peer: PeerId, frame: &[u8]) {
+        self.send_or_queue_body(peer, frame, &[], 0);
+    }
+
+    /// Sends a frame that must not get lost, with the first `len` bytes of `body` behind it, as they are now;
+    /// `false` if a device could not read them.
+    pub(in crate::endpoint) fn send_or_queue_body(
+        &mut self,
+        peer: PeerId,
+        head: &[u8],
+        body: &[Span],
+        len: usize,
+    ) -> bool {
+        if !self.peer(peer).flow.has_backlog() {
+            match self.link.send(peer, head, body, 0, len) {
+                // A peer that is gone needs no answer: the link reports its end, or has.
+                Ok(()) | Err(Refused::Gone(_) | Refused::Kept) => return true,
+                Err(Refused::Busy) => self.peers.add_backlog(peer),
+                Err(Refused::Fault) => return false,
+            }
+        }
+        let mut frame = head.to_vec();
+        frame.resize(head.len() + len, 0);
+        let read = hmem::read(body, 0, &mut frame[head.len()..]);
+        if read == len {
+            let size = quota::cost(&frame);
+            self.peer(peer).flow.push_backlog(frame);
+            self.owe(peer, size);
+        }
+        read == len
+    }
+
+    pub(in crate::endpoint) fn fin(&mut self, peer: PeerId, req: u64, status: Status, bytes: usize) {
+        let head = Head::new(WireOp::Fin, Flags::empty(), status as u16, req, bytes as u64);
+        self.send_or_queue(peer, head.as_bytes());
+    }
+
+    pub(in crate::endpoint) fn send_pause(&mut self, peer: PeerId, on: bool) {
+        let head = Head::new(WireOp::Pause, Flags::empty(), 0, 0, on.into());
+        self.send_or_queue(peer, head.as_bytes());
+    }
+
+    /// There is room again.
+    #[cold]
+    pub(in crate::endpoint) fn resume_peers(&mut self) {
+        self.unhurried.resume_all();
+        for peer in self.peers.ids() {
+            if std::mem::take(&mut self.peer(peer).pause_sent) {
+                self.send_pause(peer, false);
+            }
+        }
+    }
+
+    /// Tells a peer that asked for no answer why its access was refused.
+    pub(in crate::endpoint) fn refuse(&mut self, peer: PeerId, status: Status, atomic: bool) {
+        let head = Head::new(WireOp::Refused, Flags::empty(), status as u16, 0, atomic.into());
+        self.send_or_queue(peer, head.as_bytes());
+    }
+
+    /// The header of a frame, if it has none of the frills that the general way is for.
+    #[inline(always)]
+    pub(in crate::endpoint) fn plain_head(&self, frame: &Frame) -> Option<(Head, Flags)> {
+        const WITH: Flags = Flags::TAGGED.union(Flags::CQ_DATA).union(Flags::ACK);
+        let bytes = self.link.peek::<{ Head::LEN }>(frame)?;
+        let head: Head = zerocopy::transmute!(bytes);
+        let flags = head.flags().filter(|flags| WITH.contains(*flags))?;
+        Some((head, flags))
+    }
+
+    /// How many headers a message has, and the sender's request, if it waits to hear of the delivery.
+    #[inline(always)]
+    pub(in crate::endpoint) fn ack_of(&self, frame: &Frame, flags: Flags) -> Option<(usize, Option<u64>)> {
+        const WITH: usize = Head::LEN + size_of::<u64>();
+        if !flags.contains(Flags::ACK) {
+            return Some((Head::LEN, None));
+        }
+        let bytes: [u8; WITH] = self.link.peek(frame)?;
+        let req = bytes[Head::LEN..].try_into().ok()?;
+        Some((WITH, Some(u64::from_le_bytes(req))))
+    }
+
+    /// Copies what is in a frame from `off` on to a buffer that has room for it, wherever that is, and gives
+    /// the frame back. Returns how many bytes there were.
+    #[inline(never)]
+    pub(in crate::endpoint) fn take_apart(
+        &mut self,
+        from: PeerId,
+        len: usize,
+        slot: u32,
+        off: usize,
+        to: Span,
+    ) -> usize {
+        let frame = Frame { from, len, slot };
+        let copied = self.link.copy_out(&frame, off, &[to], 0, len - off);
+        self.link.release(frame);
+        copied
+    }
+
+    /// Copies a message that runs over its ring's end, or the like, and gives its frame back, unless not all
+    /// of it could be copied.
+    #[inline(never)]
+    pub(in crate::endpoint) fn take_long(&mut self, from: PeerId, len: usize, slot: u32, span: Span) -> bool {
+        let (frame, len) = (Frame { from, len, slot }, len - Head::LEN);
+        let all = self.link.copy_out(&frame, Head::LEN, &[span], 0, len) == len;
+        if all {
+            self.link.release(frame);
+        }
+        all
+    }
+
+    /// Copies up to `len` bytes from `at` on to byte `doff` of `dst`, in the call; how many there were.
+    pub(in crate::endpoint) fn copy_from(
+        &self,
+        source: Source<'_>,
+        at: usize,
+        dst: &[Span],
+        doff: usize,
+        len: usize,
+    ) -> usize {
+        match source {
+            Source::Frame(frame, off) => self.link.copy_out(frame, off + at, dst, doff, len),
+            Source::Held(bytes) => hmem::write(dst, doff, &bytes[at..at + len]),
+        }
+    }
+
+    /// Reads up to as many bytes as `buf` holds, from `at` on; how many there were.
+    pub(in crate::endpoint) fn read_from(&self, source: Source<'_>, at: usize, buf: &mut [u8]) -> usize {
+        match source {
+            Source::Frame(frame, off) => self.link.read(frame, off + at, buf),
+            Source::Held(bytes) => {
+                let rest = &bytes[at.min(bytes.len())..];
+                let n = rest.len().min(buf.len());
+                buf[..n].copy_from_slice(&rest[..n]);
+                n
+            }
+        }
+    }
+
+    pub(in crate::endpoint) fn meta(&mut self, peer: PeerId, head: &Head, flags: Flags, len: usize) -> Meta {
+        Meta {
+            peer,
+            src: self.peer(peer).src,
+            tagged: flags.contains(Flags::TAGGED),
+            tag: head.tag.get(),
+            data: flags.contains(Flags::CQ_DATA).then(|| head.data.get()),
+            len,
+        }
+    }
+
+    /// Sends bytes that the peer has asked for, from `from` on.
+    pub(in crate::endpoint) fn send_parts(&mut self, peer: PeerId, theirs: u64, from: usize, bytes: &[u8]) {
+        let most = self.peer(peer).flow.limits().max_frame() - Head::LEN;
+        for (at, part) in (from..).step_by(most).zip(bytes.chunks(most)) {
+            let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, at as u64);
+            self.send_or_queue(peer, &frame_of(&head, part));
+        }
+    }
+
+    /// Sends what an atomic has found: `few` bytes, or `many`.
+    pub(in crate::endpoint) fn send_result(
+        &mut self,
+        peer: PeerId,
+        name: u64,
+        few: Option<&[u8]>,
+        many: &[u8],
+    ) {
+        let head = Head::new(WireOp::Result, Flags::empty(), 0, name, 0);
+        match few {
+            Some(few) => {
+                let mut answer = Header::new();
+                push(&mut answer, &head);
+                push(&mut answer, few);
+                self.send_or_queue(peer, &answer);
+            }
+            None => self.send_or_queue(peer, &frame_of(&head, many)),
+        }
+    }
+
+    pub(in crate::endpoint) fn bounce_done(&mut self, peer: PeerId, theirs: u64, off: usize, ok: bool) {
+        let status = if ok { Status::Ok } else { Status::Io };
+        let head = Head::new(WireOp::BounceDone, Flags::empty(), status as u16, theirs, off as u64);
+        self.send_or_queue(peer, head.as_bytes());
+    }
+
+    /// A turn of a stream that is copied into the frames themselves: how far it is then, and how many frames
+    /// were sent.
+    pub(in crate::endpoint) fn stream_directly(
+        &mut self,
+        (peer, theirs): (PeerId, u64),
+        iov: &[Span],
+        mut done: usize,
+        want: usize,
+        most: usize,
+    ) -> Result<(usize, usize), Unread> {
+        let mut n = 0;
+        let may_send = !self.peers[peer].flow.has_backlog();
+        while may_send && done < want && n < TURN {
+            let part = most.min(want - done);
+            let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, done as u64);
+            match self.link.send(peer, head.as_bytes(), iov, done, part) {
+                Ok(()) | Err(Refused::Kept) => done += part,
+                // The requests of a peer that is gone end when the link reports that.
+                Err(Refused::Busy | Refused::Gone(_)) => break,
+                Err(Refused::Fault) => return Err(Unread),
+            }
+            n += 1;
+        }
+        Ok((done, n))
+    }
+}
