@@ -105,6 +105,12 @@ impl Library {
         &self.path
     }
 
+    /// The same library, as its providers call it.
+    pub fn core(&self) -> Result<sys::Core, Error> {
+        sys::Core::find(Some(self.strerror as *const libc::c_void))
+            .ok_or_else(|| Error::Failed(format!("{}: it hides functions of its own", self.path.display())))
+    }
+
     /// The API version it implements.
     pub fn version(&self) -> u32 {
         self.version

@@ -171,7 +171,7 @@ pub enum Event {
 
 /// What moves bytes between processes.
 pub trait Backend: Send + fmt::Debug {
-    /// Its name, for people, with the library or provider it uses: `strait`, `libfabric (tcp)`, `mpi (Open
+    /// Its name, for people, with the library or provider it uses: `strait`, `strait (tcp)`, `mpi (Open
     /// MPI 4.1.4)`.
     fn name(&self) -> String;
 

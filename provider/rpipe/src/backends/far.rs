@@ -5,9 +5,9 @@
 //! An idle peer's end shows in nothing, so each peer that is known is sent a message now and then, of which
 //! the next goes when the last was received: one that fails tells.
 
+mod links;
 mod messages;
 mod op;
-mod options;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -20,15 +20,14 @@ use engine::{
     Pattern, Recv, Reg, Rma, What,
 };
 use hmem::{AtomicOp, Datatype, Span};
-use link::{Links, TcpOptions};
+use link::Links;
 use link_api::{Link as _, Path, RmaCaps};
 use runtime::{Guard, Progress, Runtime};
-use wire::session::JobKey;
 use wire::{Addr, RmaSeg};
 
 use op::Op;
-use options::{LISTENS, options};
 
+use super::reach::Reach;
 use super::terms::{segment, span};
 use crate::{
     CONTROL_MOST, Error, Event, GRANTS_MOST, Get, Memory, Promise, Put, Rank, RemoteId, Settings, Token,
@@ -73,8 +72,7 @@ pub(super) struct Far {
     rx: engine::RxId,
     av: engine::AvId,
     cq: engine::CqId,
-    addr: Addr,
-    fd: Option<RawFd>,
+    own: Own,
     peers: HashMap<Rank, Peer>,
     ranks: HashMap<FiAddr, Rank>,
     regions: HashMap<u32, (MrId, u64, Memory)>,
@@ -94,6 +92,15 @@ pub(super) struct Far {
     events: Vec<Event>,
 }
 
+/// This end, as it was opened.
+#[derive(Debug)]
+struct Own {
+    addr: Addr,
+    fd: Option<RawFd>,
+    /// The provider of libfabric below, if there is one.
+    carrier: String,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Peer {
     at: FiAddr,
@@ -104,23 +111,15 @@ struct Peer {
 }
 
 impl Far {
-    /// Opens; `shm`: frames to processes of this host go by shared memory, and not by TCP.
-    pub(super) fn open(rank: Rank, shm: bool, settings: &Settings) -> Result<Far, Error> {
-        let failed = |e: std::io::Error| Error::system("opening a link", &e);
-        let mut link = Links::open(options()).map_err(failed)?;
-        link.set_shm(shm);
-        // SAFETY: geteuid(2) cannot fail and touches no memory.
-        let user = unsafe { libc::geteuid() }.to_string();
-        let key = match &settings.key {
-            Some(secret) => JobKey::from_secret(secret.as_bytes()),
-            None => JobKey::from_job(&["rpipe", &user]),
-        };
-        let (secret, linger) = (settings.key.is_some(), settings.linger);
-        let tcp = TcpOptions { secret, linger, connect_timeout: LISTENS, ..TcpOptions::new(key) };
-        link.add_tcp(tcp).map_err(failed)?;
-        let (addr, fd) = (link.addr(), link.wait_fd());
+    /// Opens the links by which peers are reached so.
+    pub(super) fn open(rank: Rank, reach: &Reach, settings: &Settings) -> Result<Far, Error> {
+        let (link, carrier) = links::open(reach, settings)?;
+        let own = Own { addr: link.addr(), fd: link.wait_fd(), carrier };
         let config = Config { virt_addr: false, rma_order: true };
-        let runtime = Runtime::new(Domain::new(config), Progress::Manual);
+        let mut domain = Domain::new(config);
+        // `Far::register` says so of each registration.
+        domain.set_lasting();
+        let runtime = Runtime::new(domain, Progress::Manual);
         let mut engine = runtime.enter()?;
         let (av, cq) = (engine.av_open(), engine.cq_open(4096));
         let (tx_cq, rx_cq, cntrs) = (Some(cq), Some(cq), Cntrs::default());
@@ -138,8 +137,7 @@ impl Far {
             rx,
             av,
             cq,
-            addr,
-            fd,
+            own,
             peers,
             ranks,
             regions,
@@ -158,7 +156,12 @@ impl Far {
     }
 
     pub(super) fn addr(&self) -> Addr {
-        self.addr
+        self.own.addr
+    }
+
+    /// The provider of libfabric below, if there is one.
+    pub(super) fn carrier(&self) -> &str {
+        &self.own.carrier
     }
 
     pub(super) fn knows(&self, rank: Rank) -> bool {
@@ -166,7 +169,7 @@ impl Far {
     }
 
     pub(super) fn fd(&self) -> Option<RawFd> {
-        self.fd
+        self.own.fd
     }
 
     fn enter(&self) -> Result<Guard<'_, Links>, Error> {
@@ -230,7 +233,9 @@ impl Far {
         if let Some((_, key, _)) = self.regions.get(&id) {
             return Ok(*key);
         }
-        let iov = [span(memory.address(0), memory.len())];
+        let memory_of = span(memory.address(0), memory.len());
+        // SAFETY: `regions` keeps it until the registration is closed; where that cannot be, it is leaked.
+        let iov = [unsafe { memory_of.lasting() }];
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
         let (mr, key) = self.enter()?.mr_reg(&Reg { iov: &iov, access, key: None })?;
         self.regions.insert(id, (mr, key, memory.clone()));

@@ -1,18 +1,15 @@
 //! The backends, by their names.
 
 mod far;
-mod libfabric;
-mod message;
 mod mpi;
 mod near;
-mod pages;
-mod peers;
+mod reach;
 mod strait;
 mod terms;
 
-pub use libfabric::Libfabric;
 pub use mpi::{Mpi, MpiBootstrap};
 pub use near::Near;
+pub use reach::Reach;
 pub use strait::Strait;
 
 use crate::{Backend, Error, Rank, Settings};
@@ -25,11 +22,8 @@ pub const NAMES: &[&str] = &["strait", "libfabric", "mpi"];
 pub fn open(settings: &Settings, rank: Rank) -> Result<Box<dyn Backend>, Error> {
     let (kind, argument) = settings.backend.split_once(':').unwrap_or((&settings.backend, ""));
     match kind {
-        "strait" => {
-            let reach = argument.parse()?;
-            Ok(Box::new(Strait::open(rank, reach, settings)?))
-        }
-        "libfabric" => Ok(Box::new(Libfabric::open(argument, rank)?)),
+        "strait" => Ok(Box::new(Strait::open(rank, argument.parse()?, settings)?)),
+        "libfabric" => Ok(Box::new(Strait::open(rank, Reach::Provider(argument.into()), settings)?)),
         "mpi" => Ok(Box::new(Mpi::open(argument, rank)?)),
         _ => Err(Error::Unsupported(format!("there is no backend {kind:?}; there are {}", NAMES.join(", ")))),
     }

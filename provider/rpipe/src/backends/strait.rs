@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,6 +10,7 @@ use wire::Addr;
 
 use super::far::Far;
 use super::near::Near;
+use super::reach::Reach;
 use crate::backend::NO_DEVICES;
 use crate::{
     Backend, DeviceMemory, Error, Event, Get, Memory, Promise, Put, Rank, Region, RegionId, RemoteId,
@@ -19,32 +19,6 @@ use crate::{
 
 /// Names of remote regions from here on are the engine's.
 const FAR: u32 = 1 << 31;
-
-/// How peers on this host are reached; all processes of a job have the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// By memory that both map.
-    Memory,
-    /// By frames, as those on other hosts, which go through shared memory.
-    Frames,
-    /// By frames, which go through TCP, too.
-    Tcp,
-}
-
-impl FromStr for Reach {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Reach, Error> {
-        match text {
-            "" => Ok(Reach::Memory),
-            "frames" => Ok(Reach::Frames),
-            "tcp" => Ok(Reach::Tcp),
-            _ => Err(Error::Unsupported(format!(
-                "there is no backend strait:{text}; there are strait, strait:frames and strait:tcp"
-            ))),
-        }
-    }
-}
 
 /// The default backend.
 #[derive(Debug)]
@@ -58,12 +32,12 @@ pub struct Strait {
 }
 
 impl Strait {
-    /// Opens; `map`: memory of peers on this host is used as memory of this process. `reach`: how these are
-    /// reached. Of the settings: what processes of the job show each other on connections between hosts, and
-    /// how long such are waited for.
+    /// Opens. `reach`: how peers on this host are reached. Of the settings: whether their memory is mapped,
+    /// what processes of the job show each other on connections between hosts, and how long such are waited
+    /// for.
     pub fn open(rank: Rank, reach: Reach, settings: &Settings) -> Result<Strait, Error> {
         let near = Near::open(rank, settings.map)?;
-        let far = Far::open(rank, reach != Reach::Tcp, settings)?;
+        let far = Far::open(rank, &reach, settings)?;
         let poller = Poller::new().map_err(|e| Error::system("epoll_create1", &e))?;
         for fd in [near.descriptor(), far.fd()].into_iter().flatten() {
             poller.add(&fd, 0).map_err(|e| Error::system("epoll_ctl", &e))?;
@@ -81,17 +55,17 @@ impl Strait {
 
 impl Backend for Strait {
     fn name(&self) -> String {
-        match self.reach {
-            Reach::Memory => "strait",
-            Reach::Frames => "strait (frames)",
-            Reach::Tcp => "strait (tcp)",
+        match &self.reach {
+            Reach::Memory => "strait".into(),
+            Reach::Frames => "strait (frames)".into(),
+            Reach::Tcp => "strait (tcp)".into(),
+            Reach::Provider(_) => format!("strait ({})", self.far.carrier()),
         }
-        .into()
     }
 
     fn card(&self) -> Vec<u8> {
         let mut card = self.far.addr().encode().to_vec();
-        card.push(self.reach as u8);
+        card.push(self.reach.code());
         card.extend(self.near.card());
         card
     }
@@ -101,7 +75,7 @@ impl Backend for Strait {
         let (addr, rest) = card.split_first_chunk::<{ Addr::LEN }>().ok_or_else(other)?;
         let (reach, near) = rest.split_first().ok_or_else(other)?;
         let addr = Addr::decode(addr).ok_or_else(other)?;
-        if *reach != self.reach as u8 {
+        if *reach != self.reach.code() {
             return Err(other());
         }
         if self.far.knows(peer) || self.reach != Reach::Memory || !self.near.is_of_this_host(near) {
@@ -115,10 +89,8 @@ impl Backend for Strait {
             return self.near.promise(peer);
         }
         let mut promise = self.far.promise();
-        match self.reach {
-            Reach::Memory => {}
-            Reach::Frames => promise.why = "strait:frames was asked for".into(),
-            Reach::Tcp => promise.why = "strait:tcp was asked for".into(),
+        if self.reach != Reach::Memory {
+            promise.why = format!("{} was asked for", self.reach.setting());
         }
         promise
     }

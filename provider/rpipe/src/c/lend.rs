@@ -69,10 +69,10 @@ fn with<T>(
 
 /// Lends `size` bytes of memory, all zero, to the process of rank `borrower`, and returns when that process
 /// has them, by whichever of its calls of this library. From then on this process has nothing to do: it may
-/// compute, sleep, or make no call at all. Where the borrower's operations take progress here (frames, MPI,
-/// some providers of libfabric) a thread is started, which sleeps while nothing comes. EAGAIN: not within the
-/// time; nothing is lent then. EPIPE: the borrower has ended. EOPNOTSUPP: the path takes a thread here, and
-/// the program's MPI allows none.
+/// compute, sleep, or make no call at all. Where the borrower's operations take progress here (frames, MPI)
+/// a thread is started, which sleeps while nothing comes. EAGAIN: not within the time; nothing is lent
+/// then. EPIPE: the borrower has ended. EOPNOTSUPP: the path takes a thread here, and the program's
+/// MPI allows none.
 ///
 /// # Safety
 /// `lent` is NULL or valid for a write.

@@ -21,7 +21,7 @@ const LEAVING: Duration = Duration::from_secs(1);
 impl Far {
     fn encode(&self, kind: u8, grants: &[(u64, usize)], bytes: &[u8]) -> Vec<u8> {
         let mut message = self.rank.to_le_bytes().to_vec();
-        message.extend(self.addr.encode());
+        message.extend(self.own.addr.encode());
         message.extend([kind, grants.len() as u8]);
         for (key, len) in grants {
             message.extend(key.to_le_bytes());

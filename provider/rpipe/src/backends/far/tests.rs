@@ -4,6 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::super::reach::Reach;
 use super::Far;
 use crate::{Event, Rank, Settings};
 
@@ -13,7 +14,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const MANY: u32 = 40_000;
 
 fn pair(shm: bool) -> [Far; 2] {
-    let [mut a, b] = [0, 1].map(|rank| Far::open(rank, shm, &Settings::default()).unwrap());
+    let reach = if shm { Reach::Memory } else { Reach::Tcp };
+    let [mut a, b] = [0, 1].map(|rank| Far::open(rank, &reach, &Settings::default()).unwrap());
     a.connect(1, b.addr()).unwrap();
     [a, b]
 }

@@ -5,6 +5,9 @@
 
 mod bootstrap;
 mod library;
+mod message;
+mod pages;
+mod peers;
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -12,9 +15,9 @@ use std::time::Instant;
 
 pub use self::bootstrap::MpiBootstrap;
 use self::library::Library;
-use super::message::{Key, Kind, MOST, Message};
-use super::pages::pages;
-use super::peers::Peers;
+use self::message::{Key, Kind, MOST, Message};
+use self::pages::pages;
+use self::peers::Peers;
 use crate::backend::check_control;
 use crate::{
     Backend, Error, Event, Get, Grant, Memory, Promise, Put, Rank, Region, RegionId, RemoteId, Token,
@@ -123,8 +126,7 @@ impl Mpi {
     }
 
     fn message(&mut self, to: Rank, kind: Kind, grants: Vec<Key>, bytes: &[u8]) -> Result<(), Error> {
-        let message =
-            Message { kind, from: self.rank, card: Vec::new(), grants, bytes: bytes.to_vec() }.encode();
+        let message = Message { kind, from: self.rank, grants, bytes: bytes.to_vec() }.encode();
         // SAFETY: the library copies the bytes during the call.
         let rc = unsafe { (self.library.table.send)(to as i32, message.as_ptr().cast(), message.len()) };
         self.library.check(rc, "MPI_Isend")

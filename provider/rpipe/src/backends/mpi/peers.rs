@@ -10,13 +10,11 @@ use crate::{Error, Rank, RemoteId};
 const GRANTS: usize = 1 << 16;
 
 #[derive(Debug)]
-pub struct Peer {
+struct Peer {
     address: u64,
-    /// It has this process's card.
-    pub told: bool,
     /// When its end is reported; its last operations come before.
-    pub ends: Option<Instant>,
-    pub gone: bool,
+    ends: Option<Instant>,
+    gone: bool,
     grants: usize,
 }
 
@@ -34,16 +32,7 @@ impl Peers {
     }
 
     pub fn add(&mut self, peer: Rank, address: u64) {
-        self.all.insert(peer, Peer { address, told: false, ends: None, gone: false, grants: 0 });
-    }
-
-    pub fn get(&mut self, peer: Rank) -> Option<&mut Peer> {
-        self.all.get_mut(&peer)
-    }
-
-    /// All that are there.
-    pub fn ranks(&self) -> Vec<Rank> {
-        self.all.iter().filter(|(_, peer)| !peer.gone).map(|(rank, _)| *rank).collect()
+        self.all.insert(peer, Peer { address, ends: None, gone: false, grants: 0 });
     }
 
     /// Where operations to a peer go.
@@ -91,10 +80,6 @@ impl Peers {
         let Some(one) = self.all.get_mut(&peer).filter(|one| !one.gone) else { return };
         self.leaving += usize::from(one.ends.is_none());
         one.ends = Some(one.ends.map_or(at, |before| before.min(at)));
-    }
-
-    pub fn some_leave(&self) -> bool {
-        self.leaving > 0
     }
 
     /// A peer whose end is due, which is gone now.

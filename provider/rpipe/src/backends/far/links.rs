@@ -1,0 +1,82 @@
+//! How the links of this backend are opened.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fabric_client::Library;
+use link::{BoxedLink, Links, OpenOptions, TcpOptions};
+use link_api::Link as _;
+use ofi::{Below as _, Fabric, OfiLink, OfiOptions};
+use wire::session::JobKey;
+
+use super::super::reach::Reach;
+use crate::{Error, Settings};
+
+/// Where libfabric is, if it is not the one that programs get.
+const LIBRARY: &str = "STRAIT_RPIPE_LIBFABRIC";
+/// A peer listens before it is known here. One that does not has left; for so long it is called again all the
+/// same.
+const LISTENS: Duration = Duration::from_millis(500);
+/// For how long peers wait for one that has no descriptor for them: until it has, or ends.
+const LACKING: Duration = Duration::from_secs(24 * 3600);
+
+fn failed(e: std::io::Error) -> Error {
+    Error::system("opening a link", &e)
+}
+
+/// Opens the links by which peers are reached so; the name of the provider below, if there is one.
+pub(super) fn open(reach: &Reach, settings: &Settings) -> Result<(Links, String), Error> {
+    let mut links = Links::open(OpenOptions {
+        bind: Some(SocketAddr::new(link::primary_ip(false), 0)),
+        eager: link::eager_size(),
+        eager_in_a_row: link::eager_in_a_row(),
+        eager_one_way: link::eager_one_way(),
+        port: link::Port::Listens,
+        connect_timeout: LISTENS,
+        patience: LACKING,
+        ..OpenOptions::default()
+    })
+    .map_err(failed)?;
+    links.set_shm(matches!(reach, Reach::Memory | Reach::Frames));
+    // SAFETY: geteuid(2) cannot fail and touches no memory.
+    let user = unsafe { libc::geteuid() }.to_string();
+    let key = match &settings.key {
+        Some(secret) => JobKey::from_secret(secret.as_bytes()),
+        None => JobKey::from_job(&["rpipe", &user]),
+    };
+    let (secret, linger) = (settings.key.is_some(), settings.linger);
+    let tcp = TcpOptions { secret, linger, connect_timeout: LISTENS, ..TcpOptions::new(key) };
+    let mut carrier = String::new();
+    match reach {
+        Reach::Provider(name) => {
+            let below = provider(name, &links)?;
+            below.name().clone_into(&mut carrier);
+            let options = OfiOptions { fallback: false, linger, ..OfiOptions::new(tcp.key.clone()) };
+            let over = |tcp| Ok(Box::new(OfiLink::new(tcp, Ok(below), options)?) as BoxedLink);
+            links.add_over_tcp(tcp, over)
+        }
+        _ => links.add_tcp(tcp),
+    }
+    .map_err(failed)?;
+    Ok((links, carrier))
+}
+
+/// Opens this provider of libfabric, which is loaded for it; without a name, the first that can be opened.
+fn provider(name: &str, links: &Links) -> Result<Fabric, Error> {
+    let unsupported = |why| Error::Unsupported(why);
+    let path = std::env::var_os(LIBRARY).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let core = Library::load(path.as_deref()).and_then(|library| library.core());
+    let core = core.map_err(|e| unsupported(e.to_string()))?;
+    let names = match name {
+        "" => [&ofi::FABRICS[..], &ofi::SOFT].concat(),
+        name => vec![name],
+    };
+    match ofi::open(&core, &names, links.addr().ip(), false) {
+        Ok((below, _)) => Ok(below),
+        Err(refused) => Err(unsupported(format!(
+            "no provider of libfabric that STRAIT_RPIPE_BACKEND names can be opened: {}",
+            refused.join("; ")
+        ))),
+    }
+}
