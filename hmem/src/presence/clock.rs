@@ -1,7 +1,7 @@
 //! Whether an answer has become old, which is asked for every buffer.
 //!
-//! The clock is the kernel's time of its last tick, which the vDSO reads without a system call and without the
-//! processor's time stamp: the tick comes every 1 to 10 ms.
+//! The clock is the kernel's time of its last tick, which the vDSO reads without a system call and without
+//! the processor's time stamp: the tick comes every 1 to 10 ms.
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::Duration;

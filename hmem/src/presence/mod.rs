@@ -7,9 +7,9 @@
 //! before it has its first client). So the answer holds for one of the kernel's ticks (see
 //! `clock`), and the question asked then is cheap too: has the linker loaded anything since.
 //!
-//! The heap that malloc(3) grows with brk(2), the main thread's stack and the program's own segments are known
-//! not to be a device's: nothing else can be mapped there while they are. Those cost a comparison. For all other
-//! addresses the runtimes are asked, each time: what is not remembered cannot be out of date.
+//! The heap that malloc(3) grows with brk(2), the main thread's stack and the program's own segments are
+//! known not to be a device's: nothing else can be mapped there while they are. Those cost a comparison. For
+//! all other addresses the runtimes are asked, each time: what is not remembered cannot be out of date.
 
 mod asked;
 mod clock;
