@@ -29,11 +29,6 @@ pub fn look() {
     presence::look(&ALL);
 }
 
-/// Keeps [`classify`] from relying on a clock that has stopped. To be called now and then.
-pub fn check() {
-    presence::check();
-}
-
 /// Whether this process has memory of that kind, or could have by now. Looks as [`look`] does.
 pub fn is_here(kind: Kind) -> bool {
     presence::look(&ALL);

@@ -4,13 +4,12 @@
 //! A process that has not loaded a runtime's library has no memory of it. Libraries can be loaded at any
 //! time, so "not loaded" has to be asked again; but between loading one and holding a pointer of it lie an
 //! initialisation and the making of a context, hundreds of milliseconds (and `libstrait.so` waits that out
-//! before it has its first client). So the answer holds for a millisecond by the processor's time stamp, or
-//! for one of the kernel's ticks (see `clock`), and the question asked then is cheap too: has the linker
-//! loaded anything since.
+//! before it has its first client). So the answer holds for one of the kernel's ticks (see
+//! `clock`), and the question asked then is cheap too: has the linker loaded anything since.
 //!
-//! The heap that malloc(3) grows with brk(2) and the main thread's stack are known not to be a
-//! device's: nothing else can be mapped there while they are. Those cost a comparison. For all other
-//! addresses the runtimes are asked, each time: what is not remembered cannot be out of date.
+//! The heap that malloc(3) grows with brk(2), the main thread's stack and the program's own segments are
+//! known not to be a device's: nothing else can be mapped there while they are. Those cost a comparison. For
+//! all other addresses the runtimes are asked, each time: what is not remembered cannot be out of date.
 
 mod asked;
 mod clock;
@@ -22,7 +21,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::kind::Kind;
 use crate::memory::Memory;
 use asked::ASKED;
-pub(crate) use clock::{check, outlive_answers};
+pub(crate) use clock::outlive_answers;
 
 /// How many objects the linker had loaded when a kind was last looked for.
 static LOADED: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
@@ -118,7 +117,9 @@ const STACK_LEN: usize = 4 << 20;
 
 #[inline]
 fn is_never_a_device(addr: usize) -> bool {
-    if ASKED.stack.load(Relaxed).wrapping_sub(addr).wrapping_sub(1) < STACK_LEN {
+    if ASKED.stack.load(Relaxed).wrapping_sub(addr).wrapping_sub(1) < STACK_LEN
+        || addr.wrapping_sub(ASKED.program.load(Relaxed)) < ASKED.program_len.load(Relaxed)
+    {
         return true;
     }
     // Most mappings are far from the heap.
@@ -127,14 +128,35 @@ fn is_never_a_device(addr: usize) -> bool {
     addr >= heap && addr - heap < FAR && addr < unsafe { libc::sbrk(0) }.addr()
 }
 
-/// Where the heap begins and the main thread's stack ends. Neither ever changes.
+/// The addresses of a line of /proc/self/maps.
+fn range_of(line: &str) -> Option<(usize, usize)> {
+    let (from, to) = line.split_whitespace().next()?.split_once('-')?;
+    Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))
+}
+
+/// The program's own segments: what is mapped of its file, and, without a gap behind it, what has no name.
+fn program(maps: &str) -> Option<(usize, usize)> {
+    let file = std::fs::read_link("/proc/self/exe").ok()?;
+    let file = format!(" {}", file.to_str()?);
+    let mut lines = maps.lines().skip_while(|line| !line.ends_with(&file));
+    let (from, mut to) = range_of(lines.next()?)?;
+    for line in lines {
+        match range_of(line) {
+            Some((next, end)) if next == to && (line.ends_with(&file) || line.ends_with(" 0 ")) => to = end,
+            _ => break,
+        }
+    }
+    Some((from, to))
+}
+
+/// Where the heap begins, the main thread's stack ends, and the program is. None of these ever changes.
 fn learn_host_ranges() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let range = |name: &str| {
-        let line = maps.lines().find(|l| l.ends_with(name))?;
-        let (from, to) = line.split_whitespace().next()?.split_once('-')?;
-        Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))
-    };
+    let range = |name: &str| range_of(maps.lines().find(|l| l.ends_with(name))?);
+    if let Some((from, to)) = program(&maps) {
+        ASKED.program.store(from, Relaxed);
+        ASKED.program_len.store(to - from, Relaxed);
+    }
     if let Some((from, _)) = range("[heap]") {
         ASKED.heap.store(from, Relaxed);
     }

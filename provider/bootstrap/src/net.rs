@@ -7,6 +7,8 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
+use ipc::credentials::Cred;
+
 use crate::Address;
 
 /// A connection.
@@ -82,15 +84,8 @@ impl Stream {
     /// Whether a process of this user, or of root, is at the other end. Of TCP that cannot be told.
     pub(crate) fn of_this_user(&self) -> bool {
         let Stream::Unix(stream) = self else { return true };
-        let mut other = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: 0 };
-        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-        // SAFETY: a place of `len` bytes for the answer.
-        let rc = unsafe {
-            let place = (&raw mut other).cast();
-            libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &mut len)
-        };
         // SAFETY: geteuid(2) takes nothing and cannot fail.
-        rc == 0 && (other.uid == unsafe { libc::geteuid() } || other.uid == 0)
+        Cred::of(stream).is_ok_and(|other| other.uid == unsafe { libc::geteuid() } || other.uid == 0)
     }
 
     /// Ends the connection for all that hold it.

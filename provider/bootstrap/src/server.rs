@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ipc::Strangers;
+use meet::{Message, Strangers};
 
 use crate::net::{Listener, Stream};
 use crate::protocol::{Frame, Hello};
@@ -25,11 +25,8 @@ const BATCH: usize = 64;
 
 /// A word of 128 random bits.
 pub fn token() -> Result<String, Error> {
-    let mut bytes = [0; 16];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes))
-        .map_err(|e| Error::System(format!("cannot read /dev/urandom: {e}")))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    let bytes = ipc::random().map_err(|e| Error::System(format!("no random bytes: {e}")))?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
 }
 
 #[derive(Debug)]
@@ -249,7 +246,7 @@ fn accept(
         fds.push(watch(stopped.as_raw_fd()));
         fds.extend(greeting.iter().map(|(_, one)| watch(one.stream.as_raw_fd())));
         let places: Vec<usize> = greeting.iter().map(|(at, _)| at).collect();
-        let until = greeting.iter().map(|(_, one)| one.until).min();
+        let until = greeting.oldest().map(|(_, since)| since + PATIENCE);
         let wait = until.into_iter().chain(deadline.map(|(at, _)| at)).min().map_or(-1, |at| {
             let left = at.saturating_duration_since(Instant::now()).as_millis();
             i32::try_from(left).map_or(i32::MAX, |left| left + 1)
@@ -270,10 +267,11 @@ fn accept(
         if fds[listeners.len()].revents != 0 {
             return;
         }
+        let late = greeting.late(now, PATIENCE);
         for (at, fd) in places.into_iter().zip(&fds[listeners.len() + 1..]) {
-            let is_late = greeting.get_mut(at).is_some_and(|one| now >= one.until);
+            let is_late = late.contains(&at);
             if fd.revents != 0 || is_late {
-                greet(shared, &mut greeting, at, now);
+                greet(shared, &mut greeting, at, is_late);
             }
         }
         for (listener, _) in listeners.iter().zip(&fds).filter(|(_, fd)| fd.revents != 0) {
@@ -295,9 +293,8 @@ fn accept(
                 }
                 let origin = stream.origin();
                 drop(greeting.give_way(&origin));
-                let one = Greeting { stream, said: Vec::new(), until: now + PATIENCE };
-                let at = greeting.add(origin, one);
-                greet(shared, &mut greeting, at, now);
+                let at = greeting.add(origin, Greeting { stream, said: Message::default() });
+                greet(shared, &mut greeting, at, false);
             }
         }
     }
@@ -306,37 +303,32 @@ fn accept(
 /// A connection that has not said the token.
 struct Greeting {
     stream: Stream,
-    said: Vec<u8>,
-    until: Instant,
+    said: Message,
 }
 
 impl Greeting {
     /// Its introduction, once it is there; an error is its end.
     fn hear(&mut self) -> std::io::Result<Option<Hello>> {
         loop {
-            let (had, wants) = (self.said.len(), Hello::wants(&self.said)?);
-            if had == wants {
-                return Hello::parse(&self.said).map(Some);
+            let wants = Hello::wants(self.said.bytes())?;
+            if wants == self.said.bytes().len() {
+                return Hello::parse(self.said.bytes()).map(Some);
             }
-            self.said.resize(wants, 0);
-            let found = self.stream.read(&mut self.said[had..]);
-            self.said.truncate(had + *found.as_ref().unwrap_or(&0));
-            match found {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(_) => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
+            let had = self.said.bytes().len();
+            match self.said.receive(wants, |bytes| self.stream.read(bytes)) {
+                Ok(_) if self.said.bytes().len() == had => return Ok(None),
+                Err(e) if e.kind() != ErrorKind::Interrupted => return Err(e),
+                _ => {}
             }
         }
     }
 }
 
 /// Hears a connection that has not said the token, and serves it when it has.
-fn greet(shared: &Arc<Shared>, greeting: &mut Strangers<Option<IpAddr>, Greeting>, at: usize, now: Instant) {
+fn greet(shared: &Arc<Shared>, greeting: &mut Strangers<Option<IpAddr>, Greeting>, at: usize, is_late: bool) {
     let Some(one) = greeting.get_mut(at) else { return };
     let heard = one.hear();
-    if matches!(heard, Ok(None)) && now < one.until {
+    if matches!(heard, Ok(None)) && !is_late {
         return;
     }
     let Some(Greeting { mut stream, .. }) = greeting.take(at) else { return };

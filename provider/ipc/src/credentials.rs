@@ -14,7 +14,7 @@ pub struct Cred {
 }
 
 impl Cred {
-    pub fn of(fd: &OwnedFd) -> io::Result<Cred> {
+    pub fn of(fd: &impl AsRawFd) -> io::Result<Cred> {
         let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut len = size_of::<libc::ucred>() as libc::socklen_t;
         // SAFETY: `cred` is a valid place of `len` bytes.

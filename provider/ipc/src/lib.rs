@@ -11,7 +11,7 @@
 //! | `rights` | descriptors that travel with packets |
 //! | `credentials` | which user and process is at the other end of a socket |
 //! | `tcp_user` | which user has the other end of a TCP connection of this host |
-//! | `pidfd` | descriptors of processes, which tell their end |
+//! | `pidfd` | descriptors of processes |
 //! | `word` | words that several processes change |
 //! | `fence` | full fences, also by membarrier(2) |
 //! | `fork` | descriptors that a forked child does not keep |
@@ -19,7 +19,6 @@
 //! | `revocation` | the same for memory that many processes access: reader slots and generations |
 //! | `pieces` | counters that hand out the pieces of transfers which two processes do together |
 //! | `process` | names of processes that tell one from another with the same pid |
-//! | `strangers` | connections that have not shown yet what they are, in a bounded number of places |
 //! | `timer` | descriptors that are readable every so often |
 //! | `poller` | sleeping until one of many descriptors has something |
 
@@ -43,7 +42,6 @@ mod random;
 mod revocation;
 pub mod rights;
 pub mod socket;
-mod strangers;
 pub mod tcp_user;
 mod timer;
 #[cfg(all(test, loom))]
@@ -57,7 +55,6 @@ pub use mapping::Mapping;
 pub use poller::{Poller, Ready, Watch};
 pub use random::random;
 pub use revocation::RevocationTable;
-pub use strangers::Strangers;
 pub use timer::Timer;
 
 use std::io;

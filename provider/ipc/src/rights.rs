@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use crate::socket::{is_lack, receive};
+use crate::socket::receive;
 
 /// Room for a few descriptors in a control message, aligned as it must be.
 #[repr(C, align(8))]
@@ -97,37 +97,6 @@ fn peek(sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<Seen> {
     Ok(Seen { len: n as usize, fds, cut, full })
 }
 
-/// A descriptor that gives its place away where one is needed for a moment.
-#[derive(Debug)]
-pub struct Spare(Option<OwnedFd>);
-
-impl Spare {
-    /// A copy of this one.
-    pub fn new(of: BorrowedFd<'_>) -> io::Result<Spare> {
-        Ok(Spare(Some(of.try_clone_to_owned()?)))
-    }
-
-    /// Gives its place away; whether it still had it.
-    pub fn give(&mut self) -> bool {
-        self.0.take().is_some()
-    }
-
-    /// Takes a place again if there is one, by a copy of this descriptor.
-    pub fn renew(&mut self, of: BorrowedFd<'_>) {
-        if self.0.is_none() {
-            self.0 = of.try_clone_to_owned().ok();
-        }
-    }
-
-    /// As [`recv_fd`]; if there is no place for the descriptor, it has the spare one's.
-    pub fn recv_fd(&mut self, sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
-        match recv_fd(sock, bytes) {
-            Err(e) if is_lack(&e) && self.give() => recv_fd(sock, bytes),
-            other => other,
-        }
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::os::fd::AsFd;
@@ -202,17 +171,5 @@ mod tests {
         let (n, fd) = recv_fd(&far, &mut [0; 4]).unwrap();
         assert_eq!((n, inode(fd.unwrap())), (1, inode(&memory)));
         assert!(socket::hung_up(&reader), "a copy is still open");
-    }
-
-    #[test]
-    fn the_spare_descriptor_gives_its_place_once() {
-        let (near, far) = pair();
-        let mut spare = Spare::new(near.as_fd()).unwrap();
-        send_fd(&near, b"x", near.as_fd()).unwrap();
-        assert!(spare.recv_fd(&far, &mut [0; 4]).unwrap().1.is_some());
-        assert!(spare.give(), "there was place enough");
-        assert!(!spare.give());
-        spare.renew(near.as_fd());
-        assert!(spare.give());
     }
 }

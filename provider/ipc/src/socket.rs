@@ -146,7 +146,7 @@ pub fn peek(sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<usize> {
 }
 
 /// Whether one of these events of poll(2) is there, or an error or a hang-up.
-pub(crate) fn readable(fd: &OwnedFd, events: libc::c_short) -> bool {
+pub fn readable(fd: &OwnedFd, events: libc::c_short) -> bool {
     let mut p = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     // SAFETY: `p` is one valid pollfd.
     unsafe { libc::poll(&mut p, 1, 0) == 1 }

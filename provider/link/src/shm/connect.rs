@@ -17,6 +17,7 @@ use crate::shm::link::ShmLink;
 use crate::shm::meet::executed::{is_deserted, may_be_deserted};
 use crate::shm::meet::expected::GRACE;
 use crate::shm::meet::hello;
+use crate::shm::meet::lack::{self, Lack};
 use crate::shm::meet::looks::Ask;
 use crate::shm::meet::reach::Purpose;
 use crate::shm::meet::served::is_served;
@@ -54,7 +55,7 @@ impl ShmLink {
             self.sleep.retry();
             return Err(Refused::Busy);
         }
-        self.shortage.tries_again();
+        self.shortage.calls_again();
         let failed = match self.attempt(id) {
             Ok(out) => {
                 let peer = &mut self.peers[id];
@@ -74,7 +75,7 @@ impl ShmLink {
                 Some(Gone::Refused)
             }
             Failed::Lack if since >= self.options.patience => {
-                let lack = self.shortage.of_calls(since, self.options.ring);
+                let lack = Lack(since, self.shortage.called(), self.options.ring);
                 log::warn!("{}: gave up {}: {lack}", self.own.addr(), peer.addr);
                 Some(Gone::Exhausted)
             }
@@ -206,7 +207,8 @@ impl ShmLink {
     fn ring_size(&self) -> usize {
         let (short, long) = (self.options.ring, self.options.long_ring);
         let middle = MIDDLE_RING.clamp(short, long.max(short));
-        let rings = || self.peers.iter().filter_map(|p| p.out.as_ref()).map(|out| out.tx.mem().ring_bytes());
+        let rings =
+            || self.peers.list().iter().filter_map(|p| p.out.as_ref()).map(|out| out.tx.mem().ring_bytes());
         // `long` may be no longer than what lies between: then it is the longest that are few.
         match () {
             () if rings().filter(|bytes| *bytes >= long).count() < NEAR => long,
@@ -216,7 +218,9 @@ impl ShmLink {
     }
 
     fn lacking(&mut self, what: &str, e: &std::io::Error) -> Failed {
-        self.shortage.of_called(self.own.addr(), what, e, self.options.ring);
+        let what = format_args!("could not make {what} to reach a peer");
+        lack::log(&mut self.shortage, self.own.addr(), what, e, self.options.ring);
+        self.shortage.of_called(e);
         Failed::Lack
     }
 

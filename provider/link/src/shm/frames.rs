@@ -12,6 +12,7 @@ use crate::shm::channel::ring::Mem as _;
 use crate::shm::channel::rings::NO_PEER;
 use crate::shm::direct::NO_PID;
 use crate::shm::link::ShmLink;
+use crate::shm::meet::lack;
 use crate::shm::meet::reach::Purpose;
 use crate::shm::options::{FEW, MIDDLE_RING, NEAR, OpenOptions};
 
@@ -264,7 +265,7 @@ impl Link for ShmLink {
     }
 
     fn lack(&self) -> Option<io::Error> {
-        self.shortage.now(|n| self.listening.has_room(n))
+        lack::now(&self.shortage, |n| self.listening.has_room(n))
     }
 
     fn describe(&self, peer: PeerId) -> String {

@@ -14,6 +14,7 @@ use crate::shm::channel::segment::Segment;
 use crate::shm::link::ShmLink;
 use crate::shm::meet::contests::Contested;
 use crate::shm::meet::guest::{GRACE, Guest};
+use crate::shm::meet::lack::{self, Lack};
 use crate::shm::meet::token::GUEST;
 use crate::shm::peer::Inbound;
 use crate::space;
@@ -48,7 +49,7 @@ impl ShmLink {
             // A guest that waits for descriptors is the first to have some.
             if hellos == HELLOS
                 || self.listening.has_many_successors()
-                || self.listening.guests().iter().any(|g| g.kept)
+                || self.listening.guests().has_any_spoken()
             {
                 return true;
             }
@@ -58,7 +59,7 @@ impl ShmLink {
                 // The kernel looks for a descriptor before it looks for a connection. One that came since is
                 // for the next call.
                 Err(e) if e.kind() == ErrorKind::WouldBlock || !self.listening.has_caller() => {
-                    self.shortage.is_over();
+                    self.shortage.end();
                     return false;
                 }
                 Err(e) => {
@@ -72,7 +73,7 @@ impl ShmLink {
             match cred.user(&sock) {
                 User::Ours => {
                     hellos += 1;
-                    self.greet(Guest::new(sock, cred.pid), None);
+                    self.greet(Guest { sock, pid: cred.pid, said: None }, None);
                 }
                 user => self.refuse_user("refused a peer of", cred, user),
             }
@@ -89,13 +90,17 @@ impl ShmLink {
 
     /// A peer cannot be met for want of descriptors or memory; for how long that has been so.
     pub(super) fn lack(&mut self, e: &io::Error) -> Duration {
-        self.shortage.of_caller(self.own.addr(), e, self.options.ring)
+        let what = format_args!("cannot accept a peer yet");
+        lack::log(&mut self.shortage, self.own.addr(), what, e, self.options.ring);
+        self.shortage.of_caller(e)
     }
 
     /// Refuses the connections that wait, for want of descriptors: without an answer they would wait for
     /// ever.
     fn turn_away(&mut self) {
-        let lack = self.shortage.end(self.options.ring);
+        let callers = self.shortage.end();
+        let waited = callers.map_or(Duration::ZERO, |callers| callers.since.elapsed());
+        let lack = Lack(waited, callers.map(|callers| callers.errno), self.options.ring);
         self.listening.give_reserve();
         let mut n = 0;
         while let (Ok(sock), true) = (self.listening.accept(), n < BATCH) {
@@ -108,28 +113,24 @@ impl ShmLink {
     /// Decides on guests and contested names for which the time has come.
     #[cold]
     pub(super) fn tend(&mut self) {
-        for at in self.listening.guests().places() {
-            let Some(guest) = self.listening.guests().get(at) else { continue };
-            let waits = guest.waits();
-            let late =
-                waits >= if guest.kept { self.options.patience } else { self.options.patience.max(GRACE) };
-            if !guest.kept && !late {
+        let all: Vec<usize> = self.listening.guests().iter().map(|(at, _)| at).collect();
+        for at in all {
+            let Some((waits, kept)) = self.listening.guests().waits(at) else { continue };
+            let late = waits >= if kept { self.options.patience } else { self.options.patience.max(GRACE) };
+            if !kept && !late {
                 continue;
             }
-            if let Some(guest) = self.listening.guests_mut().take(at) {
-                self.greet(guest, Some(at as u32));
+            if let Some(guest) = self.listening.guests_mut().lend(at) {
+                self.greet(guest, Some(at));
             }
             if late {
-                if let Some(guest) = self.listening.guests_mut().take(at) {
-                    self.dismiss(guest, waits);
-                }
+                self.dismiss(at, waits);
             }
         }
         // No descriptor is readable when there is memory.
-        if self.listening.guests().iter().any(|g| g.said.is_some()) {
+        if self.listening.guests().iter().any(|(_, guest)| guest.said.is_some()) {
             self.sleep.retry();
         }
-        self.listening.guests_mut().trim();
         for c in self.contests.take_due() {
             self.decide(c);
         }
@@ -144,26 +145,33 @@ impl ShmLink {
         self.contests.set_timer(self.sleep.poller());
     }
 
-    fn dismiss(&mut self, guest: Guest, waited: Duration) {
-        self.sleep.unwatch(&guest.sock);
-        if guest.kept {
-            let lack = self.shortage.of_callers(waited, self.options.ring);
-            log::warn!("{}: refused a peer (pid {}): {lack}", self.own.addr(), guest.pid);
-            socket::notify(&guest.sock, &Packet::Exhausted.encode());
-        } else {
-            log::debug!("{}: pid {} connected and says nothing", self.own.addr(), guest.pid);
+    /// Ends a connection that has been here for too long.
+    fn dismiss(&mut self, at: usize, waited: Duration) {
+        let kept = self.listening.guests().waits(at).is_some_and(|(_, kept)| kept);
+        let Some(guest) = self.listening.guests_mut().take(at) else { return };
+        if !kept {
+            return self.dismiss_silent(&guest);
         }
+        self.sleep.unwatch(&guest.sock);
+        let errno = self.shortage.callers().map(|callers| callers.errno);
+        let lack = Lack(waited, errno, self.options.ring);
+        log::warn!("{}: refused a peer (pid {}): {lack}", self.own.addr(), guest.pid);
+        socket::notify(&guest.sock, &Packet::Exhausted.encode());
     }
 
-    /// Reads a guest's hello; `slot` says where among the guests it was.
-    pub(super) fn greet(&mut self, mut guest: Guest, slot: Option<u32>) {
+    fn dismiss_silent(&self, guest: &Guest) {
+        self.sleep.unwatch(&guest.sock);
+        log::debug!("{}: pid {} connected and says nothing", self.own.addr(), guest.pid);
+    }
+
+    /// Reads a guest's hello; `slot`: its place among the guests, which has lent it.
+    pub(super) fn greet(&mut self, mut guest: Guest, slot: Option<usize>) {
         let said = guest.said.take().map_or_else(|| self.receive_hello(&guest.sock), Ok);
         let (bytes, fd) = match said {
-            Err(e) if e.kind() == ErrorKind::WouldBlock => return self.keep_guest(guest, slot),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return self.keep_guest(guest, slot, false),
             Err(e) if socket::is_lack(&e) => {
                 self.lack(&e);
-                guest.kept = true;
-                return self.keep_guest(guest, slot);
+                return self.keep_guest(guest, slot, true);
             }
             Ok(said) => said,
             Err(_) => (Vec::new(), None),
@@ -171,18 +179,18 @@ impl ShmLink {
         let answer = if bytes.is_empty() { None } else { Some(self.admit(&bytes, fd.as_ref())) };
         if let Some(Err(Declined::Lack(e))) = &answer {
             self.lack(e);
-            guest.kept = true;
             guest.said = Some((bytes, fd));
-            return self.keep_guest(guest, slot);
+            return self.keep_guest(guest, slot, true);
         }
-        if slot.is_some() {
+        if let Some(at) = slot {
             self.sleep.unwatch(&guest.sock);
+            self.listening.guests_mut().take(at);
         }
         let Guest { sock, pid, .. } = guest;
         match answer {
             None => {}
             Some(Ok((hello, segment))) => {
-                self.shortage.is_over();
+                self.shortage.end();
                 let mut inb = Inbound {
                     end: 0,
                     rx: Consumer::new(segment),
@@ -229,21 +237,28 @@ impl ShmLink {
         Ok((hello, Segment::adopt(fd.as_fd(), hello.ring as usize)?))
     }
 
-    /// Keeps a guest until its hello comes, or there is what it takes.
-    fn keep_guest(&mut self, guest: Guest, slot: Option<u32>) {
+    /// Keeps a guest until its hello comes, or, if it has `spoken`, until there is what it takes.
+    fn keep_guest(&mut self, guest: Guest, slot: Option<usize>, spoken: bool) {
         let at = match slot {
-            Some(at) => at as usize,
+            Some(at) => {
+                self.listening.guests_mut().give_back(at, guest);
+                at
+            }
             None => {
-                if let Some(oldest) = self.listening.guests_mut().take_surplus() {
-                    self.dismiss(oldest, Duration::ZERO);
+                if let Some(oldest) = self.listening.guests_mut().give_way(&()) {
+                    self.dismiss_silent(&oldest);
                 }
-                let at = self.listening.guests_mut().free_place();
-                if self.sleep.watch(&guest.sock, GUEST | at as u64).is_err() {
+                let at = self.listening.guests_mut().add((), guest);
+                let guest = self.listening.guests().get(at);
+                if guest.is_some_and(|guest| self.sleep.watch(&guest.sock, GUEST | at as u64).is_err()) {
+                    self.listening.guests_mut().take(at);
                     return;
                 }
                 at
             }
         };
-        self.listening.guests_mut().put(at, guest);
+        if spoken {
+            self.listening.guests_mut().has_spoken(at);
+        }
     }
 }

@@ -116,7 +116,7 @@ impl ShmLink {
         }
         // Its descriptor stays: the peer is waited for until its last frames have been read.
         if let Some(life) = &peer.life {
-            self.sleep.unwatch(&life.fd);
+            self.sleep.unwatch(life.fd());
         }
         self.part_outbound(id);
         let peer = &mut self.peers[id];
@@ -180,7 +180,7 @@ impl ShmLink {
         self.sending.forget(id);
         self.expected.forget(id);
         if let Some(life) = peer.life {
-            self.sleep.unwatch(&life.fd);
+            self.sleep.unwatch(life.fd());
         }
     }
 }

@@ -15,6 +15,7 @@ use ipc::credentials::{Cred, User};
 use ipc::rights;
 use ipc::socket;
 use link_api::PeerId;
+use meet::Shortage;
 use wire::channel::Hello;
 
 use crate::name::Name;
@@ -26,7 +27,6 @@ use crate::shm::meet::admission::{Admission, Callers};
 use crate::shm::meet::contests::Contests;
 use crate::shm::meet::expected::Expected;
 use crate::shm::meet::hello;
-use crate::shm::meet::lack::Shortage;
 use crate::shm::meet::listening::Listening;
 use crate::shm::meet::looks::Looks;
 use crate::shm::meet::own::Own;

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use ipc::pieces::Counters;
-use ipc::{pidfd, socket};
+use ipc::socket;
 use link_api::{Gone, Refused};
+use meet::Life;
 use wire::Addr;
 use wire::channel::{Packet, Space};
 
@@ -17,7 +18,6 @@ use crate::shm::channel::ring::{Consumer, Mem};
 use crate::shm::channel::segment::Segment;
 use crate::shm::channel::wake;
 use crate::shm::channel::wake::Consuming;
-use crate::shm::meet::life::Life;
 use crate::shm::meet::looks::Ask;
 use crate::shm::meet::reach::Reach;
 use crate::shm::memory::devices::Devices;
@@ -254,7 +254,7 @@ impl Peer {
     pub(super) fn has_ended(&self) -> bool {
         let socks = self.inb.iter().map(|i| &i.sock).chain(self.out.iter().map(|o| &o.sock));
         self.lost
-            || self.life.as_ref().is_some_and(|life| pidfd::has_ended(&life.fd))
+            || self.life.as_ref().is_some_and(Life::has_ended)
             || self.space_is_gone()
             || socks.into_iter().any(socket::hung_up)
     }

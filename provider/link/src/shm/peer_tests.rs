@@ -180,10 +180,8 @@ fn nothing_is_sent_to_a_peer_that_lacked_what_a_channel_takes_and_has_closed() {
     let (n, fd) = rights::recv_fd(&sock, &mut bytes).unwrap();
     let said = Some((bytes[..n].to_vec(), fd));
     let guests = b.listening.guests_mut();
-    let place = guests.free_place();
-    let mut guest = Guest::new(sock, 0);
-    (guest.kept, guest.said) = (true, said);
-    guests.put(place, guest);
+    let at = guests.add((), Guest { sock, pid: 0, said });
+    guests.has_spoken(at);
     send_behind_an_end(&mut a, to_b, b);
 }
 

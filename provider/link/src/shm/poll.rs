@@ -103,7 +103,6 @@ impl ShmLink {
         }
         self.sending.shrink_rings(&mut self.peers, due.now);
         if due.sockets {
-            hmem::registry::check();
             self.service();
         }
     }

@@ -82,14 +82,14 @@ impl Sending {
     /// Polls the rings to some peers for pages that can be given back, if it is time to.
     #[inline]
     pub(super) fn shrink_rings(&mut self, peers: &mut Peers, now: Instant) {
-        if let Some(first) = self.shrinking.is_due(now, peers.len()) {
+        if let Some(first) = self.shrinking.is_due(now, peers.list().len()) {
             self.shrink_those_from(peers, first, now);
         }
     }
 
     #[cold]
     fn shrink_those_from(&mut self, peers: &mut Peers, first: usize, now: Instant) {
-        for (at, peer) in peers.iter_mut().enumerate().skip(first).take(TOGETHER) {
+        for (at, peer) in peers.list_mut().iter_mut().enumerate().skip(first).take(TOGETHER) {
             if let Some(inb) = &mut peer.inb {
                 // Else the sender never sees that a ring is empty through which little goes.
                 inb.publish();

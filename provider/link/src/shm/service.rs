@@ -4,14 +4,13 @@ use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use ipc::pidfd::{self, Ended};
 use ipc::{rights, socket};
 use link_api::{Gone, PeerId, Refused};
+use meet::{Ended, Life};
 use wire::channel::Packet;
 
 use crate::shm::link::ShmLink;
 use crate::shm::meet::guest::GRACE;
-use crate::shm::meet::life::Life;
 use crate::shm::meet::token::{GUEST, IN, KIND, LIFE, LOOK, OUT};
 use crate::shm::memory::mr_table::PeerMrTable;
 use crate::shm::memory::windows::WindowId;
@@ -63,8 +62,8 @@ impl ShmLink {
                 LIFE => self.hear_life(which),
                 LOOK => self.end_executed(),
                 GUEST => {
-                    if let Some(guest) = self.listening.guests_mut().take(which as usize) {
-                        self.greet(guest, Some(which));
+                    if let Some(guest) = self.listening.guests_mut().lend(which as usize) {
+                        self.greet(guest, Some(which as usize));
                     }
                 }
                 _ => {}
@@ -103,7 +102,7 @@ impl ShmLink {
     fn may_have_called(&self, id: u32) -> bool {
         let peer = &self.peers[id];
         let ended = peer.out.as_ref().is_none_or(|out| socket::hung_up(&out.sock));
-        peer.inb.is_none() && (ended || peer.life.as_ref().is_some_and(|life| pidfd::has_ended(&life.fd)))
+        peer.inb.is_none() && (ended || peer.life.as_ref().is_some_and(Life::has_ended))
     }
 
     /// Reads what the sender of a channel says: wake-ups, and its end.
@@ -208,16 +207,16 @@ impl ShmLink {
     /// Watches the process of a peer, which is at the other end of `sock`.
     pub(super) fn watch(&mut self, id: u32, pid: i32, sock: &OwnedFd) -> Result<(), Ended> {
         let peer = &mut self.peers[id];
-        if pid > 0 && peer.life.as_ref().is_some_and(|life| life.pid == pid) {
+        if pid > 0 && peer.life.as_ref().is_some_and(|life| life.pid() == pid) {
             return Ok(());
         }
         turns::meets(pid);
-        let life = pidfd::watch(sock, pid)?.map(|fd| Life { pid, fd });
+        let life = Life::watch(sock, pid)?;
         if let Some(old) = std::mem::replace(&mut peer.life, life) {
-            self.sleep.unwatch(&old.fd);
+            self.sleep.unwatch(old.fd());
         }
         if let Some(life) = &peer.life {
-            if let Err(e) = self.sleep.watch(&life.fd, LIFE | u64::from(id)) {
+            if let Err(e) = self.sleep.watch(life.fd(), LIFE | u64::from(id)) {
                 log::debug!("{}: cannot watch pid {pid}: {e}", self.own.addr());
                 peer.life = None;
             }

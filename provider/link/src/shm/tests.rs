@@ -378,7 +378,11 @@ fn the_number_of_a_forgotten_peer_is_used_again() {
         b.forget(from);
         ids.insert(from);
     }
-    assert!((b.peers.len(), ids.len(), b.peers.names()) == (1, 1, 0), "{} peers", b.peers.len());
+    assert!(
+        (b.peers.list().len(), ids.len(), b.peers.names()) == (1, 1, 0),
+        "{} peers",
+        b.peers.list().len()
+    );
     // Those that call it by another of its names, as well.
     let mut all = ShmLink::open(OpenOptions::default()).unwrap();
     let port = all.addr().port();
@@ -390,11 +394,11 @@ fn the_number_of_a_forgotten_peer_is_used_again() {
             frame(&mut all);
         }
         drop(a);
-        while all.peers.iter().any(|p| p.inb.is_some()) {
+        while all.peers.list().iter().any(|p| p.inb.is_some()) {
             if let Some(Event::Closed(peer, _)) = all.poll() {
                 all.forget(peer);
             }
         }
     }
-    assert!(all.peers.len() <= 2 && all.peers.names() == 0);
+    assert!(all.peers.list().len() <= 2 && all.peers.names() == 0);
 }

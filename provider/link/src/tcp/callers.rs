@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use ipc::Unshared;
 use link_api::PeerId;
+use meet::Message;
 use wire::Addr;
 use wire::session::{Answerer, Hello, MAC, Proven, Role, Verdict};
 
 use crate::tcp::link::TcpLink;
 use crate::tcp::meet::agreement::{Answer, CROSSING, Conn};
-use crate::tcp::meet::handshake::{Guest, Message, Stage, Visit, say};
+use crate::tcp::meet::handshake::{Guest, Stage, Visit, receive, say};
 use crate::tcp::meet::names::Claim;
 use crate::tcp::meet::promises::Promise;
 use crate::tcp::peer::Peer;
@@ -31,11 +32,6 @@ fn has_ended(at: &Peer, conn: Conn) -> bool {
     }
 }
 
-/// Whether a caller that was let in has had more than the time in which it confirms.
-fn is_late(since: Instant) -> bool {
-    since.elapsed() >= CROSSING
-}
-
 impl TcpLink {
     /// Takes in connections that were made to this endpoint.
     pub(super) fn accept(&mut self) {
@@ -49,12 +45,12 @@ impl TcpLink {
                 Err(e) if ipc::socket::is_lack(&e) && self.dismiss_silent() => continue,
                 // One caller at a time is told so.
                 Err(e) if ipc::socket::is_lack(&e) && self.listening.give_spare() => {
-                    self.listening.note_lack(&e);
+                    self.listening.shortage_mut().of_caller(&e);
                     continue;
                 }
                 Err(e) if ipc::socket::is_lack(&e) => {
-                    self.listening.note_lack(&e);
-                    if self.listening.is_to_warn() {
+                    self.listening.shortage_mut().of_caller(&e);
+                    if self.listening.shortage_mut().warns() {
                         log::warn!(
                             "{}: a connection cannot be taken in: {e}; raise ulimit -n",
                             self.own.addr()
@@ -73,7 +69,7 @@ impl TcpLink {
 
     /// What peers wait for here.
     pub(super) fn lacks_now(&self) -> Option<std::io::Error> {
-        self.meeting.lack().or_else(|| self.listening.lack()).map(std::io::Error::from_raw_os_error)
+        self.listening.lack().map(std::io::Error::from_raw_os_error)
     }
 
     /// Connections that have not shown yet that they have the key, for diagnosis.
@@ -188,7 +184,7 @@ impl TcpLink {
                     Verdict::Busy
                 }
                 Claim::Later(errno) => {
-                    self.listening.note_lack(&std::io::Error::from_raw_os_error(errno));
+                    self.listening.shortage_mut().of_caller(&std::io::Error::from_raw_os_error(errno));
                     Verdict::Full
                 }
                 Claim::Refused(why) => {
@@ -212,20 +208,20 @@ impl TcpLink {
 
     /// Guests that take too long.
     pub(super) fn check_guests(&mut self, now: Instant) {
-        let most = self.options.guest_timeout;
-        let late = |guest: &Guest| now.saturating_duration_since(guest.since) >= most;
-        let all: Vec<usize> = self.guests.iter().filter(|(_, guest)| late(guest)).map(|(at, _)| at).collect();
-        all.into_iter().for_each(|at| self.send_away(at, "it took too long"));
+        let late = self.guests.late(now, self.options.guest_timeout);
+        late.into_iter().for_each(|at| self.send_away(at, "it took too long"));
     }
 
     /// Answers a caller that has the key, and may have the name.
     pub(super) fn answer(&mut self, fd: Unshared, proven: Box<Proven>) {
         let caller = proven.peer;
         // What a caller before this one has said is there, as a rule, if it has.
-        if let Some(at) = self.promises.find(|promise| promise.proven.peer.name == caller.name) {
+        let is_its = |promise: &Promise| promise.proven.peer.name == caller.name;
+        if let Some(at) = self.find_promise(is_its) {
             self.serve_promise(at);
             // One that says to be this peer and does not go on keeps no other out.
-            if self.promises.get(at).is_some_and(|p| p.proven.peer.name == caller.name && is_late(p.since)) {
+            let waits = self.promises.get(at).filter(|promise| is_its(promise)).and(self.promises.waits(at));
+            if waits.is_some_and(|(waited, _)| waited >= CROSSING) {
                 self.give_up_promise(at);
             }
         }
@@ -233,7 +229,7 @@ impl TcpLink {
             let _ = say(&fd, &proven.verdict(Verdict::Full));
             return;
         }
-        let (conn, now) = (self.promises.number(), Instant::now());
+        let (conn, now) = (self.meeting.number(), Instant::now());
         let peer = self.peers.find(&caller.name);
         let at = peer.map(|peer| &self.peers[peer]);
         let answer = self.agreed.called(&caller, conn, |conn| at.is_none_or(|at| has_ended(at, conn)), now);
@@ -246,9 +242,7 @@ impl TcpLink {
                 }
                 self.meeting.set_met();
                 match said {
-                    Ok(()) => {
-                        self.promise(Promise { fd, proven, conn, since: now, message: Message::default() })
-                    }
+                    Ok(()) => self.promise(Promise { fd, proven, conn, message: Message::default() }),
                     Err(_) => self.promise_over(&caller.name, conn),
                 }
             }
@@ -258,18 +252,20 @@ impl TcpLink {
     }
 
     fn promise(&mut self, promise: Promise) {
-        let at = self.promises.find_free();
-        if let Err(e) = self.sleep.poller().add(&promise.fd, token::promise(at)) {
-            log::warn!("{}: a connection cannot be watched: {e}", self.own.addr());
-            return self.promise_over(&promise.proven.peer.name, promise.conn);
+        let at = self.promises.add((), promise);
+        let added =
+            self.promises.get(at).map(|promise| self.sleep.poller().add(&promise.fd, token::promise(at)));
+        let Some(Err(e)) = added else { return };
+        log::warn!("{}: a connection cannot be watched: {e}", self.own.addr());
+        if let Some(promise) = self.promises.take(at) {
+            self.promise_over(&promise.proven.peer.name, promise.conn);
         }
-        self.promises.put(at, promise);
     }
 
     /// A caller that was accepted says something, or has ended.
     pub(super) fn serve_promise(&mut self, at: usize) {
-        let Some(promise) = self.promises.get(at) else { return };
-        let is_confirmed = match promise.message.receive(&promise.fd, MAC) {
+        let Some(promise) = self.promises.get_mut(at) else { return };
+        let is_confirmed = match receive(&mut promise.message, &promise.fd, MAC) {
             Ok(false) => return,
             Ok(true) => promise.proven.is_confirmation(promise.message.bytes()),
             Err(_) => false,
@@ -292,7 +288,9 @@ impl TcpLink {
     /// Ends the promise that waits longest, if that is long. An honest caller of it sees the end before it
     /// uses the connection, and calls again.
     fn make_room_for_promise(&mut self) -> bool {
-        let Some((at, _)) = self.promises.oldest().filter(|(_, since)| is_late(*since)) else { return false };
+        let Some((at, _)) = self.promises.oldest().filter(|(_, since)| since.elapsed() >= CROSSING) else {
+            return false;
+        };
         self.end_promise(at);
         true
     }
@@ -324,6 +322,10 @@ impl TcpLink {
         }
     }
 
+    fn find_promise(&self, is_it: impl Fn(&Promise) -> bool) -> Option<usize> {
+        self.promises.iter().find(|(_, promise)| is_it(promise)).map(|(at, _)| at)
+    }
+
     fn take_promise(&mut self, at: usize) -> Option<Promise> {
         let promise = self.promises.take(at)?;
         self.sleep.poller().remove(&promise.fd);
@@ -332,7 +334,7 @@ impl TcpLink {
 
     /// This side's own call was accepted instead.
     pub(super) fn drop_promise(&mut self, conn: Conn) {
-        if let Some(at) = self.promises.find(|promise| promise.conn == conn) {
+        if let Some(at) = self.find_promise(|promise| promise.conn == conn) {
             self.take_promise(at);
         }
     }

@@ -39,11 +39,11 @@ impl TcpLink {
         if !self.agreed.may_call(&addr, Instant::now()) {
             return self.expect_call(peer);
         }
-        self.meeting.set_lack(None);
+        self.listening.shortage_mut().calls_again();
         match self.place_call(peer) {
             Ok(()) => Err(Refused::Busy),
             Err(e) if ipc::socket::is_lack(&e) => {
-                self.meeting.set_lack(e.raw_os_error());
+                self.listening.shortage_mut().of_called(&e);
                 Err(Refused::Gone(Gone::Exhausted))
             }
             Err(e) => {
@@ -233,7 +233,7 @@ impl TcpLink {
                         Ok(()) => {}
                         Err(Unproved::For(why)) => return self.warn_of(peer, Gone::Denied, &why),
                         Err(Unproved::Lack(errno)) => {
-                            self.meeting.set_lack(Some(errno));
+                            self.listening.shortage_mut().of_called(&io::Error::from_raw_os_error(errno));
                             if !(self.is_recent(peer) && self.call_again(peer)) {
                                 self.call_failed(peer, Gone::Exhausted, "there is no descriptor");
                             }
@@ -312,7 +312,7 @@ impl TcpLink {
         if let Err(e) = say(&fd, &confirmation) {
             return self.call_failed(peer, Gone::Refused, &e.to_string());
         }
-        let (addr, conn) = (self.peers[peer].addr, self.promises.number());
+        let (addr, conn) = (self.peers[peer].addr, self.meeting.number());
         let (counts, void) = self.agreed.accepted(&addr, conn, hello);
         void.into_iter().for_each(|conn| self.drop_promise(conn));
         if counts {

@@ -4,8 +4,9 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-use ipc::{Strangers, Watch};
+use ipc::Watch;
 use link_api::{Event, Gone, Path, PeerId, RmaCaps};
+use meet::Strangers;
 
 use crate::name::{Name, Port};
 use crate::tcp::channel::connection::Channel;
@@ -20,7 +21,7 @@ use crate::tcp::meet::listening::{self, Listening};
 use crate::tcp::meet::meeting::Meeting;
 use crate::tcp::meet::names::Names;
 use crate::tcp::meet::own::Own;
-use crate::tcp::meet::promises::Promises;
+use crate::tcp::meet::promises::Promise;
 use crate::tcp::meet::railed::Railed;
 use crate::tcp::options::TcpOptions;
 use crate::tcp::peers::Peers;
@@ -46,7 +47,7 @@ pub struct TcpLink {
     pub(super) guests: Strangers<IpAddr, Guest>,
     /// Which connections count, and those that are not confirmed.
     pub(super) agreed: Agreements,
-    pub(super) promises: Promises,
+    pub(super) promises: Strangers<(), Promise>,
     pub(super) meeting: Meeting,
     pub(super) railed: Railed,
     pub(super) options: TcpOptions,
@@ -82,7 +83,7 @@ impl TcpLink {
             listening,
             guests: Strangers::new(options.guests),
             agreed: Agreements::new(name.addr()),
-            promises: Promises::default(),
+            promises: Strangers::new(options.guests),
             meeting: Meeting::default(),
             railed: Railed::new(rails_at),
             sleep,
@@ -260,7 +261,7 @@ impl Drop for TcpLink {
         for (_, guest) in self.guests.iter() {
             ipc::socket::shutdown(&guest.fd);
         }
-        self.promises.shut_down();
+        self.promises.iter().for_each(|(_, promise)| ipc::socket::shutdown(&promise.fd));
         self.listening.shut_down();
     }
 }

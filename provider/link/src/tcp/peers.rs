@@ -1,49 +1,34 @@
 //! The peers of an endpoint, by number and by name.
 
-use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
 
 use link_api::PeerId;
+use meet::Book;
 use wire::Addr;
 use wire::session::{Hello, JobKey, Role};
 
 use crate::tcp::peer::Peer;
 
-/// Numbers are used again once the engine has no use of them any more.
 #[derive(Debug, Default)]
-pub(super) struct Peers {
-    list: Vec<Peer>,
-    ids: HashMap<Addr, PeerId>,
-    free: Vec<PeerId>,
-}
+pub(super) struct Peers(Book<Addr, Peer>);
 
 impl Peers {
     /// The number of the peer of that name, known or new.
     pub(super) fn named(&mut self, addr: &Addr) -> PeerId {
-        if let Some(known) = self.find(addr) {
-            let at = &mut self[known];
-            if let Some(further) = addr.further().filter(|ip| at.addr.further() != Some(*ip)) {
-                at.addr = at.addr.with_further(further);
-            }
-            return known;
+        // It stays among those that may have a frame.
+        let ready = |old: Option<&Peer>| old.is_some_and(|old| old.ready);
+        let id = self.0.named(*addr, |old| Peer { ready: ready(old), ..Peer::new(*addr) });
+        let at = &mut self[PeerId(id)];
+        if let Some(further) = addr.further().filter(|ip| at.addr.further() != Some(*ip)) {
+            at.addr = at.addr.with_further(further);
         }
-        let id = self.free.pop().unwrap_or(PeerId(self.list.len() as u32));
-        match self.list.get_mut(id.0 as usize) {
-            Some(old) => {
-                let ready = old.ready;
-                *old = Peer::new(*addr);
-                old.ready = ready;
-            }
-            None => self.list.push(Peer::new(*addr)),
-        }
-        self.ids.insert(*addr, id);
-        id
+        PeerId(id)
     }
 
     /// The number of a peer that is known.
     #[inline]
     pub(super) fn find(&self, addr: &Addr) -> Option<PeerId> {
-        self.ids.get(addr).copied()
+        self.0.find(addr).map(PeerId)
     }
 
     /// What the application knows of the peer of a name.
@@ -53,20 +38,20 @@ impl Peers {
 
     /// This number is free for another peer from now on.
     pub(super) fn free(&mut self, peer: PeerId) {
-        self.ids.remove(&self.list[peer.0 as usize].addr);
-        self.free.push(peer);
+        let addr = self[peer].addr;
+        self.0.free(&addr, peer.0);
     }
 
     pub(super) fn ids(&self) -> impl Iterator<Item = PeerId> + use<> {
-        (0..self.list.len() as u32).map(PeerId)
+        self.0.ids().map(PeerId)
     }
 
     pub(super) fn iter(&self) -> std::slice::Iter<'_, Peer> {
-        self.list.iter()
+        self.0.list().iter()
     }
 
     pub(super) fn as_mut_slice(&mut self) -> &mut [Peer] {
-        &mut self.list
+        self.0.list_mut()
     }
 
     /// The key that a rail of this hello has to have, by the connection that it belongs to; `None`: there is
@@ -84,13 +69,13 @@ impl Index<PeerId> for Peers {
 
     #[inline(always)]
     fn index(&self, id: PeerId) -> &Peer {
-        &self.list[id.0 as usize]
+        &self.0[id.0]
     }
 }
 
 impl IndexMut<PeerId> for Peers {
     #[inline(always)]
     fn index_mut(&mut self, id: PeerId) -> &mut Peer {
-        &mut self.list[id.0 as usize]
+        &mut self.0[id.0]
     }
 }

@@ -118,7 +118,7 @@ impl TcpLink {
         if away < AWAY {
             return;
         }
-        self.guests.iter_mut().for_each(|(_, guest)| guest.since += away);
+        self.guests.each_since().for_each(|since| *since += away);
         for peer in self.meeting.iter() {
             if let Some(call) = &mut self.peers[*peer].call {
                 (call.until, call.late) = (call.until + away, true);
@@ -160,7 +160,7 @@ impl TcpLink {
 
     /// Sets the timer, by what there is to wait for.
     pub(super) fn set_timer(&mut self) {
-        let guests = !self.guests.is_empty() || self.promises.len() > 0;
+        let guests = !self.guests.is_empty() || !self.promises.is_empty();
         let soon = !self.listening.is_on() || !self.meeting.is_empty() || guests || self.calls_rails();
         let watched = |channel: &Channel| channel.turn() != 0 || channel.is_any_unsure();
         let unsure = || self.peers.iter().any(|p| p.channel.as_deref().is_some_and(watched));

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ipc::credentials::{Cred, User};
-use ipc::{Poller, Strangers, rights, socket};
+use ipc::{Poller, rights, socket};
+use meet::Strangers;
 
 use super::wire::{Answer, Ask, How, MOST, MOST_SEGMENTS, Reach, Token};
 use crate::error::Error;
@@ -141,8 +142,7 @@ impl Server {
         socket::wait(&self.poller.fd(), most.as_millis().min(60_000) as i32);
         let ready = self.poller.ready::<64>();
         if ready.is_empty() || self.checked.elapsed() > CHECK {
-            let came = self.orchestrator.rediscover();
-            match came {
+            match self.orchestrator.rediscover() {
                 Ok(0) => {}
                 Ok(n) => log::info!("p2pmemd: {n} publishers have come"),
                 Err(e) => log::warn!("p2pmemd: {e}: it is looked at again"),
@@ -211,9 +211,8 @@ impl Server {
     fn end(&mut self, id: u64) {
         if let Some(peer) = self.peers.remove(&id) {
             // Its place may be another one's where it was given up.
-            peer.silent
-                .filter(|at| self.silent.get_mut(*at) == Some(&mut { id }))
-                .map(|at| self.silent.take(at));
+            let silent = peer.silent.filter(|at| self.silent.get(*at) == Some(&id));
+            silent.map(|at| self.silent.take(at));
             self.poller.remove(&peer.sock);
             for token in peer.buffers.values().flat_map(|held| &held.tokens) {
                 self.tokens.remove(token);

@@ -22,7 +22,8 @@ use std::{fs, io};
 
 use ipc::credentials::{Cred, User};
 use ipc::memfd::{self, Writers};
-use ipc::{Mapping, Poller, pidfd, socket};
+use ipc::{Mapping, Poller, socket};
+use meet::{Life, Strangers};
 
 use held::{Socket, has_more};
 
@@ -76,18 +77,14 @@ pub struct Near {
     /// Events of operations, which are over at once.
     events: Vec<Event>,
     queued: usize,
-    /// Connections that have not said hello.
-    guests: usize,
+    /// The sockets of connections that have not said hello.
+    guests: Strangers<(), usize>,
 }
 
 impl Near {
     /// Opens; `map`: what peers grant is used as memory of this process.
     pub fn open(rank: Rank, map: bool) -> Result<Near, Error> {
-        let mut bytes = [0u8; 16];
-        // SAFETY: a valid place of 16 bytes.
-        if unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) } != 16 {
-            return Err(Error::system("getrandom", &io::Error::last_os_error()));
-        }
+        let bytes = ipc::random().map_err(|e| Error::system("getrandom", &e))?;
         let name = format!("{CARD}/{:032x}", u128::from_ne_bytes(bytes));
         let listener = socket::listen(&name).map_err(|e| Error::system("listen", &e))?;
         let poller = Poller::new().map_err(|e| Error::system("epoll_create1", &e))?;
@@ -108,7 +105,7 @@ impl Near {
             last: 0,
             events: Vec::new(),
             queued: 0,
-            guests: 0,
+            guests: Strangers::new(GUESTS),
         })
     }
 
@@ -137,16 +134,16 @@ impl Near {
             ));
         }
         // A process that has ended already may have sent all the same: the socket tells of its end.
-        let life = pidfd::watch(&fd, cred.pid).ok().flatten();
+        let life = Life::watch(&fd, cred.pid).ok().flatten();
         let at = self.sockets.iter().position(Option::is_none).unwrap_or(self.sockets.len());
         let failed = |e| Error::system("epoll_ctl", &e);
         self.poller.add(&fd, at as u64 + 1).map_err(failed)?;
         if let Some(life) = &life {
-            self.poller.add(life, at as u64 + 1).map_err(failed)?;
+            self.poller.add(life.fd(), at as u64 + 1).map_err(failed)?;
         }
-        self.guests += usize::from(peer.is_none());
-        let (since, grants, queue) = (Instant::now(), Vec::new(), VecDeque::new());
-        let socket = Socket { fd, life, peer, since, grants, unmapped: None, queue };
+        let guest = peer.is_none().then(|| self.guests.add((), at));
+        let (grants, queue) = (Vec::new(), VecDeque::new());
+        let socket = Socket { fd, life, peer, guest, grants, unmapped: None, queue };
         match self.sockets.get_mut(at) {
             Some(place) => *place = Some(socket),
             None => self.sockets.push(Some(socket)),
@@ -172,10 +169,10 @@ impl Near {
         socket.grants.iter().for_each(|grant| self.forget(grant.remote));
         self.poller.remove(&socket.fd);
         if let Some(life) = &socket.life {
-            self.poller.remove(life);
+            self.poller.remove(life.fd());
         }
         let Some(peer) = socket.peer else {
-            self.guests -= 1;
+            socket.guest.map(|place| self.guests.take(place));
             return;
         };
         if self.by_peer.get(&peer) == Some(&at) {
@@ -397,7 +394,7 @@ impl Backend for Near {
             let left: usize = self.sockets.iter_mut().flatten().map(Socket::drain).sum();
             self.queued -= left;
         }
-        if self.guests > 0 {
+        if !self.guests.is_empty() {
             self.dismiss(GREETING, events);
         }
         let ready = self.poller.ready::<16>();

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use ipc::credentials::{Cred, User};
-use ipc::{pidfd, socket};
+use ipc::socket;
 use wire::Addr;
 use wire::channel::Packet;
 
@@ -50,7 +50,7 @@ fn judge(own: &Own, peer: &Peer, inb: &Inbound) -> Verdict {
     }
     let lives = |sock: &OwnedFd, pid: i32| {
         !socket::hung_up(sock)
-            && !peer.life.as_ref().is_some_and(|life| life.pid == pid && pidfd::has_ended(&life.fd))
+            && !peer.life.as_ref().is_some_and(|life| life.pid() == pid && life.has_ended())
     };
     let another = |out: &&Outbound| match out.incarnation.or_else(|| hello::peek_welcome(&out.sock)) {
         Some(known) => known != inb.incarnation,

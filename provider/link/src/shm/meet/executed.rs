@@ -17,12 +17,12 @@ use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use ipc::{pidfd, socket};
+use ipc::socket;
+use meet::Life;
 
 use crate::shm::meet::hello;
-use crate::shm::meet::life::{Deserted, Life};
 use crate::shm::meet::looks::{EVERY, Looks};
-use crate::shm::meet::reach::Reach;
+use crate::shm::meet::reach::{Deserted, Reach};
 use crate::shm::peer::Peer;
 use crate::shm::peers::Peers;
 
@@ -69,7 +69,7 @@ impl Looks {
 /// Whether a descriptor tells of a peer's end.
 fn is_seen_to_end(peer: &Peer) -> bool {
     let mut socks = peer.inb.iter().map(|i| &i.sock).chain(peer.out.iter().map(|o| &o.sock));
-    peer.life.as_ref().is_some_and(|life| pidfd::has_ended(&life.fd)) || socks.any(socket::hung_up)
+    peer.life.as_ref().is_some_and(Life::has_ended) || socks.any(socket::hung_up)
 }
 
 /// The name of the socket that a channel to a peer waits to be accepted by, if it has for so long that this
@@ -77,7 +77,7 @@ fn is_seen_to_end(peer: &Peer) -> bool {
 fn waits_for(peer: &Peer, now: Instant) -> Option<String> {
     let (out, life) = (peer.out.as_ref()?, peer.life.as_ref()?);
     let silent = out.ask.is_due(now)
-        && life.pid == out.pid
+        && life.pid() == out.pid
         && out.incarnation.is_none()
         && hello::peek_welcome(&out.sock).is_none();
     if silent { socket::peer_name(&out.sock).ok() } else { None }
@@ -93,10 +93,9 @@ fn find_deserted(peers: &mut Peers, silent: &[(u32, String)], executed: &mut Vec
         let (Some(out), Some(life)) = (&mut peer.out, &peer.life) else { continue };
         out.ask.asked(begin);
         if let Some(&Some(socket)) = sockets.get(name) {
-            let gone = holds(&life.fd, socket) == Some(false);
+            let gone = holds(life, socket) == Some(false);
             if std::mem::replace(&mut out.ask.missed, gone) && gone {
-                let fd = life.fd.try_clone().ok();
-                let process = fd.map(|fd| Life { pid: life.pid, fd });
+                let process = life.try_clone().ok();
                 peer.reach.set_deserted(process.map(|process| Deserted { socket, process }));
                 executed.push(*id);
             } else if gone {
@@ -127,9 +126,9 @@ pub(in crate::shm) fn may_be_deserted(reach: &mut Reach) -> bool {
 pub(in crate::shm) fn is_deserted(reach: &mut Reach, sock: &OwnedFd, pid: i32) -> bool {
     let Some(Deserted { socket, process }) = reach.deserted() else { return false };
     // The kernel's word: another process has the name by now. Or the program that this one has become.
-    let another = pid != process.pid
+    let another = pid != process.pid()
         || socket::peer_name(sock).is_ok_and(|name| {
-            let own = |inode| inode != *socket && holds(&process.fd, inode) != Some(false);
+            let own = |inode| inode != *socket && holds(process, inode) != Some(false);
             find_listener(|inode, found| found == name && own(inode)).is_some()
         });
     if another {
@@ -184,9 +183,9 @@ fn find_in_table(mut is_it: impl FnMut(u64, &str) -> bool) -> Option<u64> {
 }
 
 /// Whether a process that lives has a descriptor of this socket; `None` if that is not to be found out.
-fn holds(life: &OwnedFd, socket: u64) -> Option<bool> {
+fn holds(life: &Life, socket: u64) -> Option<bool> {
     // By the pid that this /proc has it under.
-    let info = read_to_string(format!("/proc/thread-self/fdinfo/{}", life.as_raw_fd())).ok()?;
+    let info = read_to_string(format!("/proc/thread-self/fdinfo/{}", life.fd().as_raw_fd())).ok()?;
     let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse::<u32>().ok()?;
     let name = format!("socket:[{socket}]");
     let mut unknown = pid == 0;
@@ -206,7 +205,7 @@ fn holds(life: &OwnedFd, socket: u64) -> Option<bool> {
             }
         }
     }
-    (!unknown && !pidfd::has_ended(life)).then_some(false)
+    (!unknown && !life.has_ended()).then_some(false)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -214,7 +213,6 @@ mod tests {
     use super::*;
     use crate::shm::meet::looks::Ask;
     use ipc::credentials::Cred;
-    use ipc::pidfd::watch;
 
     use crate::shm::meet::hello::{connect, listen};
 
@@ -318,11 +316,12 @@ mod tests {
         let sock = connect(Some(b.addr().ip()), b.addr().port()).unwrap();
         let own = Cred::of(&sock).unwrap().pid;
         for pid in [own + 1, own] {
-            let Ok(Some(fd)) = watch(&sock, own) else { return eprintln!("skipped: no pidfds") };
+            let Ok(Some(life)) = Life::watch(&sock, own) else { return eprintln!("skipped: no pidfds") };
+            let process = Life::of(pid, life.fd().try_clone().unwrap());
             let peer = &mut a.peers[to_b.0];
             peer.reach.is_reached();
             peer.out = None;
-            peer.reach.set_deserted(Some(Deserted { socket: GONE, process: Life { pid, fd } }));
+            peer.reach.set_deserted(Some(Deserted { socket: GONE, process }));
             assert!(may_be_deserted(&mut a.peers[to_b.0].reach), "the lie is not believed");
             say(&mut a, to_b, b"anew").unwrap();
             assert!(a.peers[to_b.0].reach.deserted().is_none());
@@ -345,7 +344,7 @@ mod tests {
         // Those that are accepted have the same name.
         let _accepted = socket::accept(&listening).unwrap();
         assert_eq!(find(), Some(found));
-        let life = watch(&sock, Cred::of(&sock).unwrap().pid).unwrap();
+        let life = Life::watch(&sock, Cred::of(&sock).unwrap().pid).unwrap();
         let Some(life) = life else { return eprintln!("skipped: no pidfds") };
         assert_eq!(holds(&life, found), Some(true));
         // SAFETY: the child only sleeps until it is killed, with copies of all descriptors.

@@ -4,10 +4,10 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use ipc::rights::Spare;
 use ipc::socket;
+use meet::{Spare, Strangers};
 
-use crate::shm::meet::guest::Guests;
+use crate::shm::meet::guest::{Guest, MOST};
 
 /// How long the end of a peer is not taken note of while its own channel may still wait to be accepted.
 const BEHIND: Duration = Duration::from_millis(100);
@@ -16,8 +16,9 @@ const BEHIND: Duration = Duration::from_millis(100);
 pub(in crate::shm) struct Listening {
     sock: OwnedFd,
     /// A descriptor that gives its place away where one is needed for a moment.
-    spare: Spare,
-    guests: Guests,
+    spare: Spare<OwnedFd>,
+    /// Connections that are no channels yet.
+    guests: Strangers<(), Guest>,
     /// Since when there are connections that wait to be accepted, as far as is known.
     behind: Option<Instant>,
     /// A peer has many successors that wait for its end: no more are accepted.
@@ -27,8 +28,8 @@ pub(in crate::shm) struct Listening {
 impl Listening {
     /// `reserve`: what the descriptor in reserve is a copy of.
     pub(in crate::shm) fn new(sock: OwnedFd, reserve: BorrowedFd<'_>) -> io::Result<Listening> {
-        let spare = Spare::new(reserve)?;
-        Ok(Listening { sock, spare, guests: Guests::default(), behind: None, many_successors: false })
+        let spare = Spare::new(Some(reserve.try_clone_to_owned()?));
+        Ok(Listening { sock, spare, guests: Strangers::new(MOST), behind: None, many_successors: false })
     }
 
     pub(in crate::shm) fn accept(&self) -> io::Result<OwnedFd> {
@@ -59,14 +60,14 @@ impl Listening {
     }
 
     pub(in crate::shm) fn renew_reserve(&mut self, of: BorrowedFd<'_>) {
-        self.spare.renew(of);
+        self.spare.renew(|| of.try_clone_to_owned());
     }
 
-    pub(in crate::shm) fn guests(&self) -> &Guests {
+    pub(in crate::shm) fn guests(&self) -> &Strangers<(), Guest> {
         &self.guests
     }
 
-    pub(in crate::shm) fn guests_mut(&mut self) -> &mut Guests {
+    pub(in crate::shm) fn guests_mut(&mut self) -> &mut Strangers<(), Guest> {
         &mut self.guests
     }
 

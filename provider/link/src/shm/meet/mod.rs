@@ -8,7 +8,6 @@ pub(super) mod expected;
 pub(super) mod guest;
 pub(super) mod hello;
 pub(super) mod lack;
-pub(super) mod life;
 pub(super) mod listening;
 pub(super) mod looks;
 pub(super) mod own;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::shm::meet::life::Deserted;
+use meet::Life;
 
 /// Between two attempts.
 const RETRY: Duration = Duration::from_millis(1);
@@ -16,6 +16,13 @@ const RETRY_ORPHANED: Duration = Duration::from_millis(20);
 pub(in crate::shm) enum Purpose {
     Receive = 0,
     Send = 1,
+}
+
+/// A socket that a process has listened on, and does not have any more.
+#[derive(Debug)]
+pub(in crate::shm) struct Deserted {
+    pub(in crate::shm) socket: u64,
+    pub(in crate::shm) process: Life,
 }
 
 #[derive(Debug, Default)]

@@ -4,13 +4,14 @@
 //! [`crate::shm::direct`] has how. The owner then waits for those that are inside of one, no longer than the
 //! caller has said ([`Patience`]).
 
-use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
 
 use ipc::access;
 use ipc::fence::full_fence;
 use link_api::{InUse, Patience, PeerId, Region};
+
+use meet::Life;
 
 use crate::shm::channel::segment::Segment;
 use crate::shm::meet::own::Own;
@@ -152,7 +153,7 @@ impl Access {
         let until = Instant::now() + self.patience.time();
         let what = Some(REGION | place);
         let inside = |inb: &Inbound| access::is_inside(inb.rx.mem().tx_inside(), what);
-        for peer in peers.iter() {
+        for peer in peers.list() {
             self.wait_for(own, peer, until, |peer| peer.inb.iter().chain(&peer.waiting).any(inside))?;
         }
         self.wait_for_parted(until, |p| !p.receiver && access::is_inside(p.mem.tx_inside(), what))?;
@@ -167,7 +168,7 @@ impl Access {
         }
         self.closed = true;
         self.mr_table.withdraw_all();
-        for peer in peers.iter() {
+        for peer in peers.list() {
             peer.out.iter().for_each(|out| out.tx.mem().tx_closed().store(1, Release));
             let ins = peer.inb.iter().chain(&peer.waiting);
             ins.for_each(|inb| inb.rx.mem().rx_closed().store(1, Release));
@@ -175,7 +176,7 @@ impl Access {
         full_fence();
         let until = Instant::now() + self.patience.time();
         let sends = |inb: &Inbound| access::is_inside(inb.rx.mem().tx_inside(), None);
-        for peer in peers.iter() {
+        for peer in peers.list() {
             self.wait_for(own, peer, until, |peer| {
                 peer.out.as_ref().is_some_and(|out| receiver_is_inside(out.tx.mem()))
                     || peer.inb.iter().chain(&peer.waiting).any(sends)
@@ -227,6 +228,6 @@ impl Access {
     }
 }
 
-fn life_of(peer: &Peer) -> Option<OwnedFd> {
-    peer.life.as_ref().and_then(|life| life.fd.try_clone().ok())
+fn life_of(peer: &Peer) -> Option<Life> {
+    peer.life.as_ref().and_then(|life| life.try_clone().ok())
 }

@@ -4,7 +4,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Acquire;
 use std::time::Instant;
 
-use ipc::{access, pidfd, socket};
+use ipc::{access, socket};
+use meet::Life;
 use wire::channel::Space;
 
 use crate::shm::channel::segment::Segment;
@@ -20,7 +21,7 @@ pub(in crate::shm) struct Parted {
     pub(in crate::shm) mem: Segment,
     pub(in crate::shm) sock: OwnedFd,
     /// By which the peer's end is found out while a process forked from it holds its sockets.
-    pub(in crate::shm) life: Option<OwnedFd>,
+    pub(in crate::shm) life: Option<Life>,
     pub(in crate::shm) pid: i32,
     pub(in crate::shm) space: Option<Space>,
 }
@@ -37,7 +38,7 @@ impl Parted {
     pub(in crate::shm) fn is_over(&self) -> bool {
         !self.is_inside()
             || socket::hung_up(&self.sock)
-            || self.life.as_ref().is_some_and(pidfd::has_ended)
+            || self.life.as_ref().is_some_and(Life::has_ended)
             || self.space.is_some_and(|space| space::is_gone(&space, self.pid))
     }
 }

@@ -6,33 +6,14 @@ use std::time::Instant;
 
 use ipc::Unshared;
 use link_api::Gone;
+use meet::Message;
 use wire::session::{Answerer, Caller, Hello, JobKey, Proven};
 
 use crate::tcp::sock;
 
-/// What arrived of a message.
-#[derive(Debug, Default)]
-pub(in crate::tcp) struct Message(Vec<u8>);
-
-impl Message {
-    /// What has come of it.
-    pub(in crate::tcp) fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-
-    /// Receives more of a message of `wants` bytes, and nothing behind it; whether it is whole.
-    pub(in crate::tcp) fn receive(&mut self, fd: &OwnedFd, wants: usize) -> io::Result<bool> {
-        let had = self.0.len();
-        self.0.resize(wants, 0);
-        let found = sock::recv(fd, &mut self.0[had..]);
-        self.0.truncate(had + *found.as_ref().unwrap_or(&0));
-        match found {
-            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => Ok(self.0.len() == wants),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(e) => Err(e),
-        }
-    }
+/// Receives more of a message of `wants` bytes; whether it is whole.
+pub(in crate::tcp) fn receive(message: &mut Message, fd: &OwnedFd, wants: usize) -> io::Result<bool> {
+    message.receive(wants, |bytes| sock::recv(fd, bytes))
 }
 
 /// Sends all of a message, for which a new connection has room.
@@ -85,11 +66,11 @@ impl Call {
     pub(in crate::tcp) fn heard(&mut self) -> Option<io::Result<Vec<u8>>> {
         let wants = self.caller.wants();
         let Stage::Talking(fd, message) = &mut self.stage else { return None };
-        match message.receive(fd, wants) {
+        match receive(message, fd, wants) {
             Ok(false) => None,
-            Ok(true) => Some(Ok(std::mem::take(&mut message.0))),
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof && !message.0.is_empty() => {
-                Some(Ok(std::mem::take(&mut message.0)))
+            Ok(true) => Some(Ok(message.take())),
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof && !message.bytes().is_empty() => {
+                Some(Ok(message.take()))
             }
             Err(e) => Some(Err(e)),
         }
@@ -111,7 +92,6 @@ pub(in crate::tcp) struct Guest {
     message: Message,
     /// There is no room for it: that is told to it once it has shown that it has the key.
     pub(in crate::tcp) surplus: bool,
-    pub(in crate::tcp) since: Instant,
 }
 
 /// What became of a guest.
@@ -127,7 +107,7 @@ pub(in crate::tcp) enum Visit {
 
 impl Guest {
     pub(in crate::tcp) fn new(fd: Unshared, answerer: Answerer, surplus: bool) -> Guest {
-        Guest { fd, answerer: Some(answerer), message: Message::default(), surplus, since: Instant::now() }
+        Guest { fd, answerer: Some(answerer), message: Message::default(), surplus }
     }
 
     /// Whether it has said hello, which was answered.
@@ -142,25 +122,23 @@ impl Guest {
                 return Visit::Over("it speaks out of turn".into());
             };
             let wants = answerer.wants();
-            match self.message.receive(&self.fd, wants) {
+            match receive(&mut self.message, &self.fd, wants) {
                 Ok(true) => {}
-                Ok(false) if wants == Hello::LEN && Hello::check(&self.message.0).is_err() => {
-                    return self.stranger();
+                Ok(false) if wants == Hello::LEN && Hello::check(self.message.bytes()).is_err() => {
+                    let said = self.message.take();
+                    return self.stranger(&said);
                 }
                 Ok(false) => return Visit::Goes,
                 Err(e) => return Visit::Over(e.to_string()),
             }
-            let message = std::mem::take(&mut self.message.0);
+            let message = self.message.take();
             if wants == Hello::LEN {
                 match answerer.hear_any(&message, &rail) {
                     Ok(answer) => match say(&self.fd, &answer) {
                         Ok(()) => continue,
                         Err(e) => return Visit::Over(e.to_string()),
                     },
-                    Err(_) => {
-                        self.message.0 = message;
-                        return self.stranger();
-                    }
+                    Err(_) => return self.stranger(&message),
                 }
             }
             let proven = self.answerer.take().map(|answerer| answerer.hear_proof(&message));
@@ -172,8 +150,8 @@ impl Guest {
     }
 
     /// Not a hello that can be answered. One of another version is told ours.
-    fn stranger(&mut self) -> Visit {
-        match Hello::check(&self.message.0) {
+    fn stranger(&self, said: &[u8]) -> Visit {
+        match Hello::check(said) {
             Err(wire::session::Stranger::Version { session, frames }) => {
                 if let Some(answerer) = &self.answerer {
                     let _ = say(&self.fd, &answerer.refusal());

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ipc::{Poller, Unshared};
+use meet::{Lacking, Shortage, Spare};
 
 use crate::name::{self, Name};
 use crate::net;
@@ -22,12 +23,11 @@ pub(in crate::tcp) struct Listening {
     /// Those of further addresses.
     further: Vec<Unshared>,
     /// Given up to take in a caller for which there is no other descriptor, so as to tell it.
-    spare: Option<Unshared>,
+    spare: Spare<Unshared>,
     /// Whether the listener is watched: not while there are no descriptors, or too many guests.
     listens: bool,
-    warned: bool,
-    /// What lacks for peers that call, as an errno, and since when they wait.
-    lack: Option<(i32, Instant)>,
+    /// What lacks for peers that call, and that are called.
+    shortage: Shortage,
 }
 
 impl Listening {
@@ -49,8 +49,8 @@ impl Listening {
             sock::tune(further, options.timeout)?;
             poller.add(further, token::FURTHER)?;
         }
-        let spare = listener.try_clone().ok();
-        Ok(Listening { listener, further, spare, listens: true, warned: false, lack: None })
+        let spare = Spare::new(listener.try_clone().ok());
+        Ok(Listening { listener, further, spare, listens: true, shortage: Shortage::default() })
     }
 
     /// The next connection, of any of the sockets.
@@ -69,19 +69,17 @@ impl Listening {
 
     /// Has a descriptor to give up, if there are any.
     pub(in crate::tcp) fn keep_spare(&mut self) {
-        if self.spare.is_none() {
-            self.spare = self.listener.try_clone().ok();
-        }
+        self.spare.renew(|| self.listener.try_clone());
     }
 
     /// Whether there is a descriptor to give up.
     pub(in crate::tcp) fn has_spare(&self) -> bool {
-        self.spare.is_some()
+        self.spare.is_there()
     }
 
     /// Gives a descriptor up for another use; whether there was one.
     pub(in crate::tcp) fn give_spare(&mut self) -> bool {
-        self.spare.take().is_some()
+        self.spare.give()
     }
 
     /// Whether new connections are taken in.
@@ -100,22 +98,16 @@ impl Listening {
         self.listens = added;
     }
 
-    /// Whether it is to be said that a connection cannot be taken in: that is said once.
-    pub(in crate::tcp) fn is_to_warn(&mut self) -> bool {
-        !std::mem::replace(&mut self.warned, true)
+    /// What lacks for peers that call, and that are called.
+    pub(in crate::tcp) fn shortage_mut(&mut self) -> &mut Shortage {
+        &mut self.shortage
     }
 
-    /// A caller waits for what this process lacks.
-    pub(in crate::tcp) fn note_lack(&mut self, e: &io::Error) {
-        self.lack = e.raw_os_error().map(|no| (no, Instant::now()));
-    }
-
-    /// What callers wait for, as an errno. Those that were turned away call again.
+    /// What peers wait for, as an errno. Callers that were turned away call again.
     pub(in crate::tcp) fn lack(&self) -> Option<i32> {
-        let waits = |(no, since): (i32, Instant)| {
-            (since.elapsed() < LACKING && self.listener.try_clone().is_err()).then_some(no)
-        };
-        self.lack.and_then(waits)
+        let waits =
+            |callers: &Lacking| callers.last.elapsed() < LACKING && self.listener.try_clone().is_err();
+        self.shortage.called().or_else(|| self.shortage.callers().filter(waits).map(|callers| callers.errno))
     }
 
     /// For a forked process that holds them, too.

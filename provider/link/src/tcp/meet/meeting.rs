@@ -2,12 +2,14 @@
 
 use link_api::PeerId;
 
-/// Those peers, and what lacks for them.
+use crate::tcp::meet::agreement::Conn;
+
+/// Those peers, and the numbers of connections.
 #[derive(Debug, Default)]
 pub(in crate::tcp) struct Meeting {
     pending: Vec<PeerId>,
-    /// What lacks for peers that are called, as an errno.
-    lack: Option<i32>,
+    /// Connections that have been numbered.
+    conns: u64,
     /// A connection that is being made has come further.
     met: bool,
 }
@@ -37,13 +39,10 @@ impl Meeting {
         std::mem::take(&mut self.pending)
     }
 
-    /// What lacks for peers that are called, as an errno.
-    pub(in crate::tcp) fn lack(&self) -> Option<i32> {
-        self.lack
-    }
-
-    pub(in crate::tcp) fn set_lack(&mut self, errno: Option<i32>) {
-        self.lack = errno;
+    /// The number of a new connection.
+    pub(in crate::tcp) fn number(&mut self) -> Conn {
+        self.conns += 1;
+        Conn(self.conns)
     }
 
     /// A connection that is being made has come further.

@@ -3,22 +3,22 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
 
 use ipc::rights::send_fd;
 use ipc::socket;
+use meet::Life;
 
 use crate::{Grant, Rank};
 
 #[derive(Debug)]
 pub(super) struct Socket {
     pub(super) fd: OwnedFd,
-    /// Readable once the process has ended.
-    pub(super) life: Option<OwnedFd>,
+    /// The process that made it.
+    pub(super) life: Option<Life>,
     /// `None`: it has not said hello yet.
     pub(super) peer: Option<Rank>,
-    /// When it was made.
-    pub(super) since: Instant,
+    /// Its place among those that have not.
+    pub(super) guest: Option<usize>,
     pub(super) grants: Vec<Grant>,
     /// A region that could not be mapped: it is tried again before anything more is received.
     pub(super) unmapped: Option<OwnedFd>,

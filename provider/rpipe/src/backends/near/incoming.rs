@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use ipc::rights::recv_fd;
-use ipc::{memfd, pidfd, socket};
+use ipc::{memfd, socket};
+use meet::Life;
 
 use super::held::has_more;
 use super::{
@@ -23,15 +24,15 @@ impl Near {
                     if let Err(why) = self.add(fd, None) {
                         log::warn!("rpipe: a connection is refused: {why}");
                     }
-                    if self.guests > GUESTS {
+                    if self.guests.len() > GUESTS {
                         self.greet_all(events);
                     }
-                    if self.guests > GUESTS {
+                    if self.guests.len() > GUESTS {
                         self.dismiss_oldest(events);
                     }
                 }
                 Some(Err(e)) if socket::is_lack(&e) => {
-                    if self.guests > 0 && self.dismiss(GREETING_IN_NEED, events) {
+                    if self.dismiss(GREETING_IN_NEED, events) {
                         continue;
                     }
                     return events.push(Event::Lack { peer: None, why: Error::lack("accept4", &e) });
@@ -41,14 +42,9 @@ impl Near {
         }
     }
 
-    fn guests(&self) -> impl Iterator<Item = (usize, Instant)> + '_ {
-        let all = self.sockets.iter().enumerate().filter_map(|(at, socket)| Some((at, socket.as_ref()?)));
-        all.filter(|(_, socket)| socket.peer.is_none()).map(|(at, socket)| (at, socket.since))
-    }
-
     /// Takes the hellos that are there.
     fn greet_all(&mut self, events: &mut Vec<Event>) {
-        for (at, _) in self.guests().collect::<Vec<_>>() {
+        for at in self.guests.iter().map(|(_, at)| *at).collect::<Vec<_>>() {
             if self.receive(at, events) {
                 self.end(at, events);
             }
@@ -56,7 +52,7 @@ impl Near {
     }
 
     fn dismiss_oldest(&mut self, events: &mut Vec<Event>) {
-        if let Some((at, _)) = self.guests().min_by_key(|(_, since)| *since) {
+        if let Some(at) = self.guests.oldest().and_then(|(place, _)| self.guests.get(place).copied()) {
             log::warn!("rpipe: a connection that has said nothing makes room for others");
             self.end(at, events);
         }
@@ -64,9 +60,8 @@ impl Near {
 
     /// Ends connections that have said nothing for so long; whether there was one.
     pub(super) fn dismiss(&mut self, most: Duration, events: &mut Vec<Event>) -> bool {
-        let now = Instant::now();
-        let late = self.guests().filter(|(_, since)| now.saturating_duration_since(*since) >= most);
-        let late: Vec<usize> = late.map(|(at, _)| at).collect();
+        let late = self.guests.late(Instant::now(), most);
+        let late: Vec<usize> = late.iter().filter_map(|place| self.guests.get(*place).copied()).collect();
         for at in &late {
             // Its hello may have come just now.
             let over = self.receive(*at, events);
@@ -90,7 +85,7 @@ impl Near {
                 Ok((0, _)) => return true,
                 Ok(got) => got,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    return socket.life.as_ref().is_some_and(pidfd::has_ended) && !has_more(socket);
+                    return socket.life.as_ref().is_some_and(Life::has_ended) && !has_more(socket);
                 }
                 Err(e) => {
                     // The packet stays in the socket; each call of progress raises `Lack` until its
@@ -131,7 +126,7 @@ impl Near {
                 let rank = rest.try_into().map(Rank::from_le_bytes);
                 let rank = rank.map_err(|_| Error::Broken("a hello of another length".into()))?;
                 socket.peer = Some(rank);
-                self.guests -= 1;
+                socket.guest.take().map(|place| self.guests.take(place));
                 self.by_peer.entry(rank).or_insert(at);
                 Ok(())
             }

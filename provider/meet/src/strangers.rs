@@ -6,6 +6,8 @@
 //! oldest. So the connections of one origin take places from each other before they take one of another
 //! origin, and a handshake that is under way is ended only where there is no connection without one.
 
+use std::time::{Duration, Instant};
+
 /// See the module. `O` is where a connection comes from, `T` what is kept of it.
 #[derive(Debug)]
 pub struct Strangers<O, T> {
@@ -13,15 +15,14 @@ pub struct Strangers<O, T> {
     places: Vec<Option<Place<T>>>,
     origins: Vec<Origin<O>>,
     len: usize,
-    /// Counts those that came.
-    came: u64,
 }
 
 #[derive(Debug)]
 struct Place<T> {
-    what: T,
+    /// `None` while it is lent.
+    what: Option<T>,
     origin: usize,
-    since: u64,
+    since: Instant,
     spoke: bool,
 }
 
@@ -36,7 +37,7 @@ struct Origin<O> {
 impl<O: PartialEq, T> Strangers<O, T> {
     /// So many at most, and one at least.
     pub fn new(most: usize) -> Strangers<O, T> {
-        Strangers { most: most.max(1), places: Vec::new(), origins: Vec::new(), len: 0, came: 0 }
+        Strangers { most: most.max(1), places: Vec::new(), origins: Vec::new(), len: 0 }
     }
 
     /// How many there are.
@@ -80,9 +81,8 @@ impl<O: PartialEq, T> Strangers<O, T> {
     pub fn add(&mut self, of: O, what: T) -> usize {
         let origin = self.origin(of);
         self.origins[origin].held[0] += 1;
-        let since = self.came;
-        (self.came, self.len) = (self.came + 1, self.len + 1);
-        let place = Some(Place { what, origin, since, spoke: false });
+        self.len += 1;
+        let place = Some(Place { what: Some(what), origin, since: Instant::now(), spoke: false });
         match self.places.iter_mut().enumerate().find(|(_, place)| place.is_none()) {
             Some((at, free)) => {
                 *free = place;
@@ -104,12 +104,59 @@ impl<O: PartialEq, T> Strangers<O, T> {
         }
     }
 
-    /// What is kept of the connection at that place.
-    pub fn get_mut(&mut self, at: usize) -> Option<&mut T> {
-        Some(&mut self.places.get_mut(at)?.as_mut()?.what)
+    /// Whether a connection has said something that counts.
+    pub fn has_any_spoken(&self) -> bool {
+        self.origins.iter().any(|origin| origin.held[1] > 0)
     }
 
-    /// Takes the connection out of that place: it is known, or ended.
+    /// What is kept of the connection at that place.
+    pub fn get(&self, at: usize) -> Option<&T> {
+        self.places.get(at)?.as_ref()?.what.as_ref()
+    }
+
+    /// The same, to be changed.
+    pub fn get_mut(&mut self, at: usize) -> Option<&mut T> {
+        self.places.get_mut(at)?.as_mut()?.what.as_mut()
+    }
+
+    /// Lends what is kept of the connection, which keeps its place until it is given back or taken.
+    pub fn lend(&mut self, at: usize) -> Option<T> {
+        self.places.get_mut(at)?.as_mut()?.what.take()
+    }
+
+    /// Gives back what was lent.
+    pub fn give_back(&mut self, at: usize, what: T) {
+        if let Some(place) = self.places.get_mut(at).and_then(Option::as_mut) {
+            place.what = Some(what);
+        }
+    }
+
+    /// For how long the connection at that place has been here, and whether it has said something that
+    /// counts.
+    pub fn waits(&self, at: usize) -> Option<(Duration, bool)> {
+        let place = self.places.get(at)?.as_ref()?;
+        Some((place.since.elapsed(), place.spoke))
+    }
+
+    /// The connection that has been here longest, and since when.
+    pub fn oldest(&self) -> Option<(usize, Instant)> {
+        let all = self.places.iter().enumerate();
+        all.filter_map(|(at, place)| Some((at, place.as_ref()?.since))).min_by_key(|(_, since)| *since)
+    }
+
+    /// The places of those that have been here for so long.
+    pub fn late(&self, now: Instant, most: Duration) -> Vec<usize> {
+        let late = |place: &Place<T>| now.saturating_duration_since(place.since) >= most;
+        let all = self.places.iter().enumerate();
+        all.filter_map(|(at, place)| place.as_ref().filter(|place| late(place)).map(|_| at)).collect()
+    }
+
+    /// Since when each of them counts as being here, to be changed.
+    pub fn each_since(&mut self) -> impl Iterator<Item = &mut Instant> {
+        self.places.iter_mut().flatten().map(|place| &mut place.since)
+    }
+
+    /// Takes the connection out of that place: it is known, or ended. `None` too if it is lent.
     pub fn take(&mut self, at: usize) -> Option<T> {
         let place = self.places.get_mut(at)?.take()?;
         self.len -= 1;
@@ -117,17 +164,18 @@ impl<O: PartialEq, T> Strangers<O, T> {
         while let Some(None) = self.places.last() {
             self.places.pop();
         }
-        Some(place.what)
+        place.what
+    }
+
+    /// Takes all of them out.
+    pub fn take_all(&mut self) -> impl Iterator<Item = T> + use<O, T> {
+        (self.len, self.origins) = (0, Vec::new());
+        std::mem::take(&mut self.places).into_iter().flatten().filter_map(|place| place.what)
     }
 
     /// All, and their places.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
-        self.places.iter().enumerate().filter_map(|(at, place)| Some((at, &place.as_ref()?.what)))
-    }
-
-    /// All, and their places, to be changed.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
-        self.places.iter_mut().enumerate().filter_map(|(at, place)| Some((at, &mut place.as_mut()?.what)))
+        self.places.iter().enumerate().filter_map(|(at, place)| Some((at, place.as_ref()?.what.as_ref()?)))
     }
 
     /// An origin's place in the list, where it takes that of one that has none any more.
@@ -164,7 +212,7 @@ impl<O: PartialEq, T> Strangers<O, T> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -233,6 +281,28 @@ mod tests {
         );
         assert_eq!((all.give_silent(), all.give_silent()), (Some(1), None));
         assert_eq!(all.len(), 1);
+    }
+
+    #[test]
+    fn one_that_is_lent_keeps_its_place_and_its_time() {
+        let mut all = Strangers::new(4);
+        let (at, _) = come(&mut all, 1, 7);
+        all.each_since().for_each(|since| *since -= Duration::from_secs(3));
+        let (other, _) = come(&mut all, 1, 8);
+        assert_eq!((all.lend(at), all.lend(at), all.len(), all.get(at)), (Some(7), None, 2, None));
+        assert_ne!(come(&mut all, 1, 9).0, at);
+        all.give_back(at, 10);
+        all.has_spoken(at);
+        assert!(
+            all.has_any_spoken() && all.waits(at).is_some_and(|(for_, spoke)| for_.as_secs() >= 3 && spoke)
+        );
+        assert_eq!(all.oldest().map(|(at, _)| at), Some(at));
+        assert_eq!(all.late(Instant::now(), Duration::from_secs(2)), [at]);
+        assert_eq!((all.take(other), all.lend(at), all.take(at), all.len()), (Some(8), Some(10), None, 1));
+        assert_eq!(
+            (all.take_all().collect::<Vec<_>>(), all.len(), all.has_any_spoken()),
+            (vec![9], 0, false)
+        );
     }
 
     /// Beside a list that is searched from the front, with arrivals, words and departures in any order.
