@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """Print the man page that a manual in docs/ is the source of.
 
-    ci/md2man.py docs/provider.md 0.1.0 >docs/man/fi_strait.7
+    ci/md2man.py docs/provider.md 0.1.0 >fi_strait.7
 
 A manual has a comment `<!-- man: TITLE SECTION DATE "VOLUME" -->`.  Of Markdown it may use: headings of levels 2
 and 3, paragraphs, a paragraph that begins with a **term.**, lists of one level, code that is indented by four spaces,
