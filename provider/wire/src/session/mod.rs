@@ -35,8 +35,8 @@
 //! A record's header has a tag of the record's number, its length, and the first [`COVERED`] bytes of the
 //! frame, by a key that both sides derive from the job's key and both hellos, another one for either
 //! direction. Where the job's key is made of a secret it is SipHash-2-4. Else it is made of products of 128
-//! bits, of 16 bytes each (docs/design/hosts.md): that takes a quarter of the instructions and finds mistakes,
-//! which is all that a key which is no secret can be for.
+//! bits, of 16 bytes each (docs/design/hosts.md): that takes a quarter of the instructions and finds
+//! mistakes, which is all that a key which is no secret can be for.
 
 mod hello;
 mod key;
