@@ -257,21 +257,18 @@ fn choose_eager(limits: &Limits, op: &Op) -> Option<Plan> {
     } else {
         // Both ways are a reason where the alternative is a copy by one of the two cores.
         let both = op.when.contains(When::BOTH_WAYS) && limits.is_sync() && op.memory == Memory::Host;
-        // Two copies by way of a ring that is seldom used take longer than one.
-        let cold = op.when.contains(When::TO_MANY) && limits.is_sync() && op.memory == Memory::Host;
         let by_frames = limits.rma.is_empty() && op.memory == Memory::Host;
-        let gains = (op.when.contains(When::IN_A_ROW) || both) && !cold;
-        let may = gains || by_frames;
+        let may = op.when.contains(When::IN_A_ROW) || both || by_frames;
         let most = if goes_one_way(limits, op) { limits.one_way } else { limits.in_a_row };
         (may && !op.when.contains(When::INJECT) && op.len <= most).then_some(Plan::EagerInARow)
     }
 }
 
-/// Whether a message goes to one of few peers while no receive waits here, and either others were posted just
-/// before it or the peer has sent no large ones back: as from a node of a tree to the next. Its sender has
-/// something else to do than to wait until the receiver has copied it.
+/// Whether a message goes to a peer while no receive waits here, and either others were posted just before it
+/// or the peer has sent none back since the last large one. Its sender has something else to do than to wait
+/// until the receiver has copied it.
 fn goes_one_way(limits: &Limits, op: &Op) -> bool {
-    const ABOUT: When = When::IN_A_ROW.union(When::BOTH_WAYS).union(When::TO_SEVERAL).union(When::BEHIND);
+    const ABOUT: When = When::IN_A_ROW.union(When::BOTH_WAYS).union(When::BEHIND);
     let is_host = limits.is_sync() && op.memory == Memory::Host;
     op.role == Role::Send && is_host && op.when & ABOUT == When::IN_A_ROW
 }
@@ -329,17 +326,10 @@ fn choose_one_sided(limits: &Limits, op: &Op) -> Option<Plan> {
     may.then(|| choose_cooperative(op).unwrap_or(Plan::InCall))
 }
 
-/// Least bytes of a message that the sender copies a half of where they come from many peers in turn and no
-/// more are behind it: of shorter ones the receiver has copied the whole before the sender, which writes to
-/// the memory that all write to, is done with a half.
-const LEAST_WITH_HELP: usize = 128 << 10;
-
 fn choose_cooperative(op: &Op) -> Option<Plan> {
     // What the peer helped with here it would be late with of its own.
     let helped = op.when & (When::HELPED | When::BOTH_WAYS) == When::HELPED;
-    let alone = op.when & (When::FROM_MANY | When::DELEGATE) == When::FROM_MANY;
-    let is_quick = alone && op.len < LEAST_WITH_HELP;
-    let may = helped && !is_quick && !op.tried.contains(Tried::COOPERATIVE);
+    let may = helped && !op.tried.contains(Tried::COOPERATIVE);
     let cut = may.then(|| Cut::of(op.len, op.when.contains(When::DELEGATE)))?;
     Some(Plan::Cooperative(cut?))
 }

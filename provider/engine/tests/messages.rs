@@ -342,40 +342,6 @@ fn what_goes_one_way_travels_in_its_frame_up_to_more() {
 }
 
 #[test]
-fn to_many_peers_in_turn_they_are_offered() {
-    const PEERS: usize = 20;
-    let mut net = Net::with(PEERS + 1, Setup { max_frame: 2048, ..Setup::default() });
-    let mut send = |to: usize, round: usize| {
-        let (src, dst) = (net.bytes(0, &pattern(500, round)), net.memory(to, 500));
-        let back = net.memory(0, 8);
-        net[0].recv(&from_any(&[back], 3)).unwrap();
-        net[to].recv(&from_any(&[dst], 1)).unwrap();
-        net.hold(0, to);
-        net[0].send(&msg(to as u64, &[src], 2)).unwrap();
-        let inside = !net[0].tx().is_empty();
-        net.let_pass(0, to, usize::MAX);
-        net.settle();
-        assert_eq!(net[0].tx().len(), usize::from(!inside));
-        assert_eq!((net[to].received().len, net[to].look(dst, 500)), (500, pattern(500, round)));
-        let short = net.bytes(to, b"answered");
-        net[to].send(&msg(0, &[short], 2)).unwrap();
-        net.settle();
-        assert_eq!((net[0].received().len, net[to].sent().err), (8, None));
-        inside
-    };
-    // Messages both ways go inside frames, to two peers in turn for ever.
-    assert!((0..40).all(|round| send(1 + round % 2, round)));
-    let inside = |sent: Vec<bool>| sent.into_iter().filter(|s| *s).count();
-    assert!(inside((0..PEERS).map(|at| send(1 + at, at)).collect()) > 0);
-    assert_eq!(inside((0..PEERS).map(|at| send(1 + at, at)).collect()), 0);
-    // And again once they go to few.
-    for round in 0..40 {
-        send(1 + round % 2, round);
-    }
-    assert!((0..4).all(|round| send(1 + round % 2, round)));
-}
-
-#[test]
 fn many_in_a_row_travel_in_their_frames_up_to_more() {
     let mut net = Net::with(2, Setup { max_frame: 2048, ..Setup::default() });
     let dst: Vec<Span> = (0..8).map(|_| net.memory(1, 700)).collect();

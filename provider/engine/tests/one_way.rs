@@ -5,8 +5,8 @@ use testkit::*;
 
 /// What a node of a tree sends to the next: more than what goes both ways travels inside its frame.
 #[test]
-fn one_way_to_few_peers_more_travels_inside_a_frame() {
-    let mut net = Net::with(6, Setup { eager_one_way: 800, max_frame: 2048, ..Setup::default() });
+fn one_way_more_travels_inside_a_frame() {
+    let mut net = Net::with(2, Setup { eager_one_way: 800, max_frame: 2048, ..Setup::default() });
     let mut posted = 0;
     let mut send = |to: usize, len: usize, waits: bool| {
         let (src, dst) = (net.bytes(0, &pattern(len, to)), net.memory(to, len));
@@ -36,14 +36,6 @@ fn one_way_to_few_peers_more_travels_inside_a_frame() {
     // While a receive waits, up to what goes both ways.
     assert_eq!([601, 600].map(|len| send(1, len, true)), [false, true]);
     assert_eq!([801, 800].map(|len| send(1, len, false)), [false, true]);
-    // Four peers in turn are few, and five are not.
-    let in_turn = |send: &mut dyn FnMut(usize, usize, bool) -> bool, peers: usize, len: usize| {
-        (0..12 * peers).for_each(|at| _ = send(1 + at % peers, len, false));
-        (0..2 * peers).filter(|at| send(1 + at % peers, len, false)).count()
-    };
-    assert_eq!(in_turn(&mut send, 4, 800), 8);
-    assert_eq!((in_turn(&mut send, 5, 800), in_turn(&mut send, 5, 600)), (0, 10));
-    assert_eq!(in_turn(&mut send, 2, 800), 4);
     assert_eq!(posted, 2);
     net.assert_idle();
 }

@@ -126,7 +126,7 @@ impl<L: RmaLink> Receives<'_, L> {
             return Fast::Other;
         };
         matcher.forget_posted(at);
-        rx.note_late(self.adapt.take_waited());
+        rx.note_late(false);
         core.rest = rx.rest();
         if !self.net.link.take(frame, off, target.span, len) {
             self.net.take_apart(frame.from, frame.len, frame.slot, off, target.span.apart());
@@ -253,7 +253,6 @@ impl<L: RmaLink> Receives<'_, L> {
     /// No message was in its ring before its receive was posted.
     #[inline(never)]
     pub(in crate::endpoint) fn waited(&mut self, core: &mut Core) {
-        self.adapt.note_wait();
         if let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) {
             rx.note_late(true);
         }

@@ -373,15 +373,8 @@ impl<L: RmaLink> Post<'_, L> {
         let is_large = len > state.flow.limits().eager;
         if is_large {
             state.hints.set_unanswered(true);
-            when.set(When::TO_MANY, self.adapt.goes_to_many());
-            when.set(When::TO_SEVERAL, self.adapt.goes_to_several());
             when.set(When::BEHIND, self.is_behind(peer, len));
         }
-        let sent = self.send_as_chosen(core, peer, op, flags, done_as, when);
-        // Once, however often it is tried.
-        if is_large && sent.is_ok() {
-            self.adapt.note_target(peer);
-        }
-        sent
+        self.send_as_chosen(core, peer, op, flags, done_as, when)
     }
 }

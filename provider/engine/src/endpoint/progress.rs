@@ -401,10 +401,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         self.adapt.note_short_progress();
         let frame = match self.net.link.poll_frame() {
-            PollFrame::Nothing => {
-                self.adapt.note_wait();
-                return PollFast::Nothing;
-            }
+            PollFrame::Nothing => return PollFast::Nothing,
             PollFrame::Unknown => return PollFast::Unknown,
             PollFrame::Frame(frame) => frame,
         };

@@ -188,10 +188,6 @@ impl<L: RmaLink> Transfers<'_, L> {
     fn when_fetching(&mut self, peer: PeerId, len: usize, then: &Then) -> When {
         let mut when = self.net.peer(peer).when();
         let is_message = matches!(then, Then::Recv(_));
-        if is_message && Cut::is_worth(len) {
-            self.adapt.note_source(peer);
-            when.set(When::FROM_MANY, self.adapt.comes_from_many());
-        }
         let has_more = self.net.link.has_frames_of(peer);
         let delegate =
             has_more && when.contains(When::HELPED) && Cut::is_delegable(len) && self.net.may_delegate(peer);

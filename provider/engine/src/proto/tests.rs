@@ -19,9 +19,6 @@ const NONE: When = When::empty();
 const INJECT: When = When::INJECT;
 const ROW: When = When::IN_A_ROW;
 const BOTH: When = When::BOTH_WAYS;
-const MANY: When = When::TO_MANY;
-const SEVERAL: When = When::TO_SEVERAL;
-const FROM_MANY: When = When::HELPED.union(When::FROM_MANY);
 const ALONE: When = When::ONE_SIDED;
 
 /// Caps, role, bytes, memory, conditions, what was tried in vain, and the plan.
@@ -49,8 +46,6 @@ fn messages() {
         (SYNC, Send, 801, Host, ROW, none, Plan::Rendezvous),
         // One way, to few.
         (SYNC, Send, 601, Host, ROW | BOTH, none, Plan::Rendezvous),
-        (SYNC, Send, 600, Host, ROW | SEVERAL, none, Plan::EagerInARow),
-        (SYNC, Send, 601, Host, ROW | SEVERAL, none, Plan::Rendezvous),
         (SYNC, Send, 601, Host, ROW | INJECT, none, Plan::Eager),
         (SYNC, Send, 601, Host, ROW | When::PAUSED, none, Plan::Rendezvous),
         (FRAMES, Send, 601, Host, ROW, none, Plan::Rendezvous),
@@ -61,11 +56,6 @@ fn messages() {
         (SYNC, Send, 256, Host, BOTH, none, Plan::Eager),
         (SYNC, Send, 600, Host, BOTH, none, Plan::EagerInARow),
         (SYNC, Send, 601, Host, BOTH, none, Plan::Rendezvous),
-        (SYNC, Send, 256, Host, MANY | BOTH | ROW, none, Plan::Eager),
-        (SYNC, Send, 257, Host, MANY | BOTH, none, Plan::Rendezvous),
-        (SYNC, Send, 257, Host, MANY | ROW, none, Plan::Rendezvous),
-        (HOST, Send, 257, Host, MANY | ROW, none, Plan::EagerInARow),
-        (FRAMES, Send, 600, Host, MANY, none, Plan::EagerInARow),
         (SYNC, Send, 1001, Host, INJECT | BOTH, none, Plan::OfferKept),
         (SYNC | DEVICE, Send, 600, Device, BOTH, none, Plan::ByHandles),
         (SYNC | DEVICE, Send, 600, Device, BOTH, Tried::HANDLES, Plan::Rendezvous),
@@ -208,9 +198,6 @@ fn what_a_peer_has_offered() {
         (SYNC, cpu, large, Host, NONE, none, Plan::InCall),
         (SYNC, cpu, large, Host, When::HELPED, none, Plan::Cooperative(halves)),
         (SYNC, cpu, large, Host, When::HELPED | BOTH, none, Plan::InCall),
-        (SYNC, cpu, large, Host, FROM_MANY, none, Plan::Cooperative(halves)),
-        (SYNC, cpu, LEAST_WITH_HELP - 1, Host, FROM_MANY, none, Plan::InCall),
-        (SYNC, cpu, LEAST_WITH_HELP - 1, Host, FROM_MANY | When::IN_POST, none, Plan::InProgress),
         (
             SYNC,
             cpu,

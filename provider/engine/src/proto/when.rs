@@ -39,14 +39,8 @@ bitflags! {
         /// Registrations of the job are of memory that stays until they are closed, so that what is written
         /// may be got; or this is of no registration.
         const LASTING = 1 << 13;
-        /// Large messages go to many peers in turn.
-        const TO_MANY = 1 << 14;
-        /// Messages that their senders could help to copy come from many peers in turn.
-        const FROM_MANY = 1 << 15;
-        /// Large messages go to more peers in turn than a node of a tree has.
-        const TO_SEVERAL = 1 << 16;
         /// Half of the ring to the peer is not taken in yet, or the like.
-        const BEHIND = 1 << 17;
+        const BEHIND = 1 << 14;
     }
 }
 

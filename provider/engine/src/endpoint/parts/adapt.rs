@@ -3,16 +3,10 @@
 //! | input | output | for |
 //! |---|---|---|
 //! | a large message is posted, progress | [`Adapt::is_in_a_row`] | eager sizes, cooperative copies |
-//! | a poll found nothing | [`Adapt::take_waited`] | whether the next receive polls its ring first (`late`) |
-//! | peers that large messages go to | [`Adapt::goes_to_many`], [`Adapt::goes_to_several`] | ring or rendezvous |
-//! | peers that large messages come from | [`Adapt::comes_from_many`] | copied alone or together |
 //! | messages offered, taken, received | [`Adapt::are_both_ways`] | which side copies |
 //! | bytes sent since the last progress | [`Adapt::is_time_for_progress`] | to see that a peer is short of room |
 //! | pieces copied in this call of progress | [`Adapt::has_time_to_copy`] | how long a call lasts |
 
-use link_api::PeerId;
-
-use crate::endpoint::parts::crowd::{FewTargets, Sources, Targets};
 use crate::endpoint::parts::offered::Offered;
 use crate::endpoint::parts::quota::{MESSAGE_COST, MOST_SINCE_PROGRESS};
 
@@ -25,14 +19,9 @@ pub(in crate::endpoint) struct Adapt {
     bytes_since_progress: usize,
     /// Something large was begun, and no call of progress was made since.
     posting: bool,
-    /// A poll has found nothing since the last message was received: see `late`.
-    waited: bool,
     /// Pieces of cooperative copies taken in this call of progress.
     pieces_taken: usize,
     offered: Offered,
-    targets: Targets,
-    few_targets: FewTargets,
-    sources: Sources,
 }
 
 impl Adapt {
@@ -73,44 +62,6 @@ impl Adapt {
     #[inline(always)]
     pub(in crate::endpoint) fn is_in_a_row(&self) -> bool {
         self.posting
-    }
-
-    /// A poll found nothing.
-    #[inline(always)]
-    pub(in crate::endpoint) fn note_wait(&mut self) {
-        self.waited = true;
-    }
-
-    /// Whether a poll found nothing since this was last asked.
-    #[inline(always)]
-    pub(in crate::endpoint) fn take_waited(&mut self) -> bool {
-        std::mem::take(&mut self.waited)
-    }
-
-    /// A large message goes to this peer.
-    pub(in crate::endpoint) fn note_target(&mut self, peer: PeerId) {
-        self.targets.count(peer);
-        self.few_targets.count(peer);
-    }
-
-    /// Whether large messages go to more peers than rings are good for.
-    pub(in crate::endpoint) fn goes_to_many(&self) -> bool {
-        self.targets.is_many()
-    }
-
-    /// Whether large messages go to more peers than a node of a tree has.
-    pub(in crate::endpoint) fn goes_to_several(&self) -> bool {
-        self.few_targets.is_many()
-    }
-
-    /// A large message comes from this peer.
-    pub(in crate::endpoint) fn note_source(&mut self, peer: PeerId) {
-        self.sources.count(peer);
-    }
-
-    /// Whether large messages come from more peers than help to copy.
-    pub(in crate::endpoint) fn comes_from_many(&self) -> bool {
-        self.sources.is_many()
     }
 
     /// A peer was offered a large message.

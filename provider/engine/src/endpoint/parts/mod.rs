@@ -3,7 +3,6 @@
 pub(super) mod adapt;
 pub(super) mod answers;
 pub(super) mod bind;
-pub(super) mod crowd;
 pub(super) mod flow;
 pub(super) mod header;
 pub(super) mod hints;
