@@ -12,11 +12,11 @@ use hmem::Span;
 use link_api::{Budget, Patience};
 use wire::Status;
 
-use crate::config::{Config, MrId};
+use crate::config::Config;
 use crate::entries::Entries;
-use crate::hash::Map;
 use crate::types::*;
 pub(crate) use cntr::{Cntr, Number};
+pub(crate) use memory::Registrations;
 pub(crate) use messages::{Body, Message, Multi, RecvOp, RxContext, Segs};
 pub(crate) use mr::{Bound, Mr, Mrs, Reached};
 pub(crate) use payload::{Buffers, Payload, SHORT};
@@ -130,11 +130,7 @@ pub(crate) struct Core {
     pub(crate) cqs: Slab<Cq>,
     pub(crate) cntrs: Slab<Cntr>,
     pub(crate) rxs: Slab<RxContext>,
-    mrs: Map<MrId, Mr>,
-    keys: Map<u64, MrId>,
-    /// Registrations that are being closed, and the key each was known by.
-    ending: Map<MrId, Option<u64>>,
-    next_mr: u64,
+    pub(crate) mrs: Registrations,
     /// A counter changed since deferred work was last looked at.
     pub(crate) counted: bool,
     /// For what waits.
@@ -158,15 +154,13 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn new(config: Config) -> Self {
+        let mrs = Registrations::new(config.virt_addr);
         Core {
             config,
             cqs: Slab::default(),
             cntrs: Slab::default(),
             rxs: Slab::default(),
-            mrs: Map::default(),
-            keys: Map::default(),
-            ending: Map::default(),
-            next_mr: 1,
+            mrs,
             counted: false,
             buffers: Buffers::default(),
             aliases: false,

@@ -50,7 +50,7 @@ fn a_peer_reaches_the_bytes_it_names_and_no_other() {
     for (iov, virt_addr) in shapes.iter().flat_map(|s| [(*s, false), (*s, true)]) {
         let mut core = Core::new(config(virt_addr));
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let (_, key) = core.mr_reg(&Reg { iov, access, key: Some(5) }).unwrap();
+        let (_, key) = core.mrs.register(&Reg { iov, access, key: Some(5) }).unwrap();
         let all = bytes(iov);
         let base = if virt_addr { iov[0].addr() } else { 0 };
         let n = all.len() as u64;
@@ -58,7 +58,7 @@ fn a_peer_reaches_the_bytes_it_names_and_no_other() {
             for len in near(&[n / 2, n, base]) {
                 let seg = RmaSeg { addr: addr.into(), len: len.into(), key: key.into() };
                 let want = model(&all, base, addr, len);
-                let got = core.reach(&[seg], Access::REMOTE_WRITE).ok();
+                let got = core.mrs.reach(&[seg], Access::REMOTE_WRITE).ok();
                 let what = format!("{iov:?}, virt_addr {virt_addr}: {addr:#x}+{len:#x}");
                 match want {
                     Some(_) => inside += 1,
@@ -67,7 +67,7 @@ fn a_peer_reaches_the_bytes_it_names_and_no_other() {
                 assert_eq!(got.as_ref().map(|r| bytes(&r.iov)).as_deref(), want, "{what}");
                 assert_eq!(got.map(|r| r.len as u64), want.map(|_| len), "{what}");
                 if let [_] = iov {
-                    let plain = core.reach_plain(&seg).map(|(span, _)| bytes(&[span]));
+                    let plain = core.mrs.reach_plain(&seg).map(|(span, _)| bytes(&[span]));
                     assert_eq!(plain.as_deref(), want, "{what}, as one stretch");
                 }
             }
@@ -82,15 +82,15 @@ fn the_lengths_of_several_segments_do_not_wrap() {
     let mut core = Core::new(config(false));
     let iov = [Span::leak(32)];
     let access = Access::REMOTE_WRITE;
-    let (_, key) = core.mr_reg(&Reg { iov: &iov, access, key: Some(5) }).unwrap();
+    let (_, key) = core.mrs.register(&Reg { iov: &iov, access, key: Some(5) }).unwrap();
     let seg = |addr: u64, len: u64| RmaSeg { addr: addr.into(), len: len.into(), key: key.into() };
     for (a, b) in [(8u64, 24u64), (0, 32), (32, 32)] {
-        let reached = core.reach(&[seg(0, a), seg(32 - b, b)], access).unwrap();
+        let reached = core.mrs.reach(&[seg(0, a), seg(32 - b, b)], access).unwrap();
         assert_eq!(reached.len as u64, a + b);
         assert_eq!(bytes(&reached.iov).len() as u64, a + b);
     }
     for len in near(&[33]) {
         let bad = len > 32;
-        assert_eq!(core.reach(&[seg(0, 32), seg(0, len)], access).is_err(), bad, "{len:#x} behind 32");
+        assert_eq!(core.mrs.reach(&[seg(0, 32), seg(0, len)], access).is_err(), bad, "{len:#x} behind 32");
     }
 }

@@ -115,7 +115,7 @@ impl<L: RmaLink> Domain<L> {
             for (at, addr, first) in vector.iter() {
                 ep.add_route(&mut self.core, at, &addr, first);
             }
-            for mr in self.core.mr_ids() {
+            for mr in self.core.mrs.ids() {
                 ep.expose(&self.core, mr);
             }
         }
@@ -192,7 +192,7 @@ impl<L: RmaLink> Domain<L> {
     pub fn ep_bind_cntrs(&mut self, ep: EpId, cntrs: Cntrs) {
         let Some(ep) = self.eps.get_mut(ep.at()) else { return };
         let old = ep.bind.set_cntrs(cntrs);
-        for mr in self.core.mr_ids() {
+        for mr in self.core.mrs.ids() {
             ep.expose(&self.core, mr);
         }
         self.hold_ep(None, None, &old, false);

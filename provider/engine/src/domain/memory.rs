@@ -15,7 +15,7 @@ impl<L: RmaLink> Domain<L> {
 
     /// Registers memory; returns its name here and its key.
     pub fn mr_reg(&mut self, reg: &Reg<'_>) -> Result<(MrId, u64), Error> {
-        let made = self.core.mr_reg(reg)?;
+        let made = self.core.mrs.register(reg)?;
         self.expose(made.0);
         Ok(made)
     }
@@ -28,7 +28,7 @@ impl<L: RmaLink> Domain<L> {
 
     /// Has counters count what peers do to a registration.
     pub fn mr_bind_cntr(&mut self, mr: MrId, remote_read: Option<CntrId>, remote_write: Option<CntrId>) {
-        if let Some(mr) = self.core.mr_mut(mr) {
+        if let Some(mr) = self.core.mrs.get_mut(mr) {
             mr.remote_read = remote_read.or(mr.remote_read);
             mr.remote_write = remote_write.or(mr.remote_write);
         }
@@ -38,10 +38,10 @@ impl<L: RmaLink> Domain<L> {
     /// Ends a registration: from now on its key is unknown, and what peers had under way with it fails on
     /// both sides, whatever the answer. When it returns `Ok`, the memory is not accessed any more on account
     /// of it.
-    /// [`Error::Busy`]: a peer is stopped while it accesses it, so that the call is to be made again; until then no
-    /// other registration gets the key.
+    /// [`Error::Busy`]: a peer is stopped while it accesses it, so that the call is to be made again; until
+    /// then no other registration gets the key.
     pub fn mr_close(&mut self, mr: MrId) -> Result<(), Error> {
-        let key = self.core.mr_end(mr)?;
+        let key = self.core.mrs.end(mr)?;
         let mut outcome = Ok(());
         for (_, ep) in self.eps.iter_mut() {
             let concealed = key.map_or(Ok(()), |key| ep.net.link.unpublish(key));
@@ -53,7 +53,7 @@ impl<L: RmaLink> Domain<L> {
             self.progress();
             return Err(Error::Busy);
         }
-        self.core.mr_close(mr);
+        self.core.mrs.close(mr);
         Ok(())
     }
 }

@@ -314,7 +314,8 @@ impl<L: RmaLink> Transfers<'_, L> {
             {
                 self.requests.pool.end(name);
                 let err = crate::core::failure(Status::from_u16(head.aux.get()));
-                self.ends().finish_posted(core, (peer, seq, false), &done_as, len, err);
+                self.net.peer(peer).answers.over(seq, false);
+                self.bind.finish(core, &done_as, len, err);
                 return Ok(());
             }
             _ => {}

@@ -191,34 +191,4 @@ impl Bind {
     pub(crate) fn reports(&self, receive: OpFlags) -> bool {
         receive.intersects(self.writes())
     }
-
-    /// Tells of a message that has gone to a receive of one buffer as it was posted.
-    #[inline(always)]
-    pub(in crate::endpoint) fn received_plain(
-        &self,
-        core: &mut Core,
-        op: &Recv<'_>,
-        (src, tag, data): (FiAddr, u64, Option<u64>),
-        buf: u64,
-        len: usize,
-    ) {
-        core.count(self.cntrs().recv, false);
-        if self.reports(op.flags) {
-            let kind = if op.pattern.tag.is_some() { What::TAGGED } else { What::MSG };
-            let more = if data.is_some() { What::REMOTE_CQ_DATA } else { What::empty() };
-            let (ctx, what, data) = (op.ctx, What::RECV | kind | more, data.unwrap_or(0));
-            let (err, olen) = (None, 0);
-            core.complete_with(self.rx_cq(), || Completion {
-                ctx,
-                what,
-                len,
-                buf,
-                data,
-                tag,
-                src,
-                err,
-                olen,
-            });
-        }
-    }
 }

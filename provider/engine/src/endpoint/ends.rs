@@ -45,23 +45,8 @@ impl<L: RmaLink> Ends<'_, L> {
         if self.net.peer(out.peer).flow.limits().is_retiring() {
             self.requests.retire(&mut self.net.link, out);
         }
-        self.finish_posted(core, (out.peer, out.seq, out.large), &out.done_as, out.len, err);
-    }
-
-    /// Completes an operation to this peer, by its number there, and whether it is large.
-    #[inline]
-    pub(in crate::endpoint) fn finish_posted(
-        &mut self,
-        core: &mut Core,
-        (peer, seq, large): (PeerId, u64, bool),
-        done_as: &Done,
-        len: usize,
-        err: Option<Error>,
-    ) {
-        let peer = self.net.peer(peer);
-        peer.answers.answered(seq);
-        peer.answers.end(large);
-        self.bind.finish(core, done_as, len, err);
+        self.net.peer(out.peer).answers.over(out.seq, out.large);
+        self.bind.finish(core, &out.done_as, out.len, err);
     }
 
     /// All bytes are here, or none will be.

@@ -95,29 +95,19 @@ impl<L: RmaLink> Net<L> {
         Some((WITH, Some(u64::from_le_bytes(req))))
     }
 
-    /// Copies what is in a frame from `off` on to a buffer that has room for it, wherever that is, and gives
-    /// the frame back. Returns how many bytes there were.
-    #[inline(never)]
-    pub(in crate::endpoint) fn take_apart(
-        &mut self,
-        from: PeerId,
-        len: usize,
-        slot: u32,
-        off: usize,
-        to: Span,
-    ) -> usize {
-        let frame = Frame { from, len, slot };
-        let copied = self.link.copy_out(&frame, off, &[to], 0, len - off);
-        self.link.release(frame);
-        copied
+    /// Copies the `len` bytes that are in a frame from `off` on to a buffer that has room for them, and gives
+    /// the frame back. `false`: not all of them could be copied, and nothing else has happened.
+    #[inline(always)]
+    pub(in crate::endpoint) fn take(&mut self, frame: &Frame, off: usize, to: Span, len: usize) -> bool {
+        self.link.take(frame, off, to, len)
+            || self.take_apart(frame.from, frame.len, frame.slot, off, to.apart())
     }
 
-    /// Copies a message that runs over its ring's end, or the like, and gives its frame back, unless not all
-    /// of it could be copied.
+    /// As [`Net::take`], wherever the bytes are: they run over the end of their ring, or the like.
     #[inline(never)]
-    pub(in crate::endpoint) fn take_long(&mut self, from: PeerId, len: usize, slot: u32, span: Span) -> bool {
-        let (frame, len) = (Frame { from, len, slot }, len - Head::LEN);
-        let all = self.link.copy_out(&frame, Head::LEN, &[span], 0, len) == len;
+    fn take_apart(&mut self, from: PeerId, len: usize, slot: u32, off: usize, to: Span) -> bool {
+        let frame = Frame { from, len, slot };
+        let all = self.link.copy_out(&frame, off, &[to], 0, len - off) == len - off;
         if all {
             self.link.release(frame);
         }
@@ -222,5 +212,20 @@ impl<L: RmaLink> Net<L> {
             n += 1;
         }
         Ok((done, n))
+    }
+
+    /// Sends a message of one buffer in any frame. What it is made of comes in registers: neither its head
+    /// nor its buffer's place are in memory where this is not called.
+    #[inline(never)]
+    pub(in crate::endpoint) fn send_plain(
+        &mut self,
+        peer: PeerId,
+        flags: Flags,
+        tag: u64,
+        data: u64,
+        span: Span,
+    ) -> Result<(), Refused> {
+        let head = Head::new(WireOp::Eager, flags, 0, tag, data);
+        self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), &[span], 0, span.len())
     }
 }

@@ -8,6 +8,7 @@ use hmem::Span;
 use wire::{Flags, Head, Offer, Op as WireOp, Seg, Status, take};
 
 use crate::core::{Body, Core, Message, Payload, RecvOp, SHORT, Spans};
+use crate::endpoint::parts::bind::Bind;
 use crate::endpoint::receive::Receives;
 use crate::endpoint::transfer::Transfers;
 use crate::endpoint::unexpected::Unexpected;
@@ -19,22 +20,22 @@ use link_api::{Direct, Frame, Grant, How, PeerId, RmaLink, Side};
 /// Bytes of a message that cost about as much as one more message: to copy them and to find a place for it.
 const BYTES: usize = 4096;
 
-/// Source, tag and data of a message.
-type Sight = (FiAddr, u64, Option<u64>);
-
-/// What counts of the receive that a plain message is for.
+/// A receive of one buffer of host memory, as far as it concerns a message that is short of nothing.
 struct Target {
     span: Span,
     ctx: Ctx,
     report: bool,
 }
 
-/// A message in a frame of its own, of so many headers.
-pub(super) struct Plain {
-    head: Head,
-    flags: Flags,
+/// A message whose payload travels in its frame.
+pub(super) struct Eager {
+    peer: PeerId,
     src: FiAddr,
-    off: usize,
+    /// Of its head: whether it is tagged, and whether it has data.
+    flags: Flags,
+    tag: u64,
+    data: u64,
+    len: usize,
     /// The sender's request, if it waits to hear of the delivery.
     ack: Option<u64>,
 }
@@ -44,7 +45,7 @@ pub(super) enum Fast {
     /// A message is in its buffer, its completion was reported, and its frame was given back.
     Received,
     /// A message of the plainest sort that no receive is for.
-    Unexpected(Plain),
+    Unexpected(Eager),
     /// The peer answers, which has not been dealt with.
     Answer,
     /// Something that has not been dealt with.
@@ -52,27 +53,91 @@ pub(super) enum Fast {
 }
 
 impl Target {
-    /// Of a receive that a message of `len` bytes can go to without frills.
+    /// Of a receive that is posted, unless it has several buffers or the like.
     #[inline(always)]
-    fn of(recv: &RecvOp, len: usize, writes: OpFlags) -> Option<Target> {
-        let (&Spans::One(span), None) = (&recv.iov, recv.multi) else { return None };
-        let (ctx, report) = (recv.ctx, recv.flags.intersects(writes));
-        let fits = len <= span.len() && span.can(hmem::Caps::CPU) && recv.tally.is_plain();
-        fits.then_some(Target { span, ctx, report })
+    fn posted(recv: &RecvOp, writes: OpFlags) -> Option<Target> {
+        let (&Spans::One(span), None, true) = (&recv.iov, recv.multi, recv.tally.is_plain()) else {
+            return None;
+        };
+        Some(Target { span, ctx: recv.ctx, report: recv.flags.intersects(writes) })
+    }
+
+    /// Whether so many bytes fit, and the processor can copy them there.
+    #[inline(always)]
+    fn takes(&self, len: usize) -> bool {
+        len <= self.span.len() && self.span.can(hmem::Caps::CPU)
     }
 }
 
-/// What is told of a message that has been received.
-#[inline(always)]
-fn entry(target: &Target, head: &Head, flags: Flags, src: FiAddr, len: usize) -> Completion {
-    let mut what = What::RECV | if flags.contains(Flags::TAGGED) { What::TAGGED } else { What::MSG };
-    let mut data = 0;
-    if flags.contains(Flags::CQ_DATA) {
-        what |= What::REMOTE_CQ_DATA;
-        data = head.data.get();
+impl Eager {
+    /// A message from its frame, which is left as it is.
+    #[inline(always)]
+    fn of(frame: &Frame, head: &Head, flags: Flags, src: FiAddr, (off, ack): (usize, Option<u64>)) -> Eager {
+        Eager {
+            peer: frame.from,
+            src,
+            flags,
+            tag: head.tag.get(),
+            data: head.data.get(),
+            len: frame.len - off,
+            ack,
+        }
     }
-    let (ctx, buf, tag) = (target.ctx, target.span.addr(), head.tag.get());
-    Completion { ctx, what, len, buf, data, tag, src, err: None, olen: 0 }
+
+    /// The message in memory of its own, as [`apart`] does for its frame.
+    #[inline(always)]
+    fn apart(&self) -> Eager {
+        let &Eager { peer, src, flags, tag, data, len, ack } = self;
+        Eager { peer, src, flags, tag, data, len, ack }
+    }
+
+    #[inline(always)]
+    fn is_tagged(&self) -> bool {
+        self.flags.contains(Flags::TAGGED)
+    }
+
+    #[inline(always)]
+    fn data(&self) -> Option<u64> {
+        self.flags.contains(Flags::CQ_DATA).then_some(self.data)
+    }
+
+    /// The completion of the receive that it went to.
+    #[inline(always)]
+    fn entry(&self, target: &Target) -> Completion {
+        let mut what = What::RECV | if self.is_tagged() { What::TAGGED } else { What::MSG };
+        let mut data = 0;
+        if self.flags.contains(Flags::CQ_DATA) {
+            what |= What::REMOTE_CQ_DATA;
+            data = self.data;
+        }
+        let (ctx, len, buf, tag, src) = (target.ctx, self.len, target.span.addr(), self.tag, self.src);
+        Completion { ctx, what, len, buf, data, tag, src, err: None, olen: 0 }
+    }
+}
+
+/// Where the completion of a received message goes. A closure in its place would get the message in memory.
+trait Sink {
+    fn put(self, core: &mut Core, bind: &Bind, message: &Eager, target: &Target);
+}
+
+/// The endpoint's queue.
+struct Queue;
+
+/// The caller that polls a queue.
+struct Caller<'a, R>(&'a mut R);
+
+impl Sink for Queue {
+    #[inline(always)]
+    fn put(self, core: &mut Core, bind: &Bind, message: &Eager, target: &Target) {
+        core.complete_with(bind.rx_cq(), || message.entry(target));
+    }
+}
+
+impl<R: Report> Sink for Caller<'_, R> {
+    #[inline(always)]
+    fn put(self, _: &mut Core, _: &Bind, message: &Eager, target: &Target) {
+        self.0.report(&message.entry(target));
+    }
 }
 
 /// The frame in memory of its own: for a call that gets it there, so that it stays in registers where there
@@ -98,7 +163,20 @@ impl<L: RmaLink> Receives<'_, L> {
         Unexpected { id: self.id, net: self.net, requests: self.requests, bind: self.bind }
     }
 
-    /// Receives a message, if it takes no more than to copy it and to tell of it in `cq`.
+    /// Ends a receive whose message is in its buffer: the sender gets an answer if it waits for one, the
+    /// message is counted, and `to` gets the completion, if the receive is to have one.
+    #[inline(always)]
+    fn deliver(&mut self, core: &mut Core, message: &Eager, target: &Target, to: impl Sink) {
+        if let Some(req) = message.ack {
+            self.net.fin(message.peer, req, Status::Ok, message.len);
+        }
+        core.count(self.bind.cntrs().recv, false);
+        if target.report {
+            to.put(core, self.bind, message, target);
+        }
+    }
+
+    /// Receives a message if a receive is posted that it can be copied to, and whose completion is for `cq`.
     #[inline(always)]
     pub(in crate::endpoint) fn receive_fast(
         &mut self,
@@ -116,29 +194,30 @@ impl<L: RmaLink> Receives<'_, L> {
         peer.has_sent(frame.len);
         let src = peer.src;
         let Some((off, ack)) = self.net.ack_of(frame, flags) else { return Fast::Other };
-        let len = frame.len - off;
-        let matcher = rx.matcher(flags.contains(Flags::TAGGED));
-        let Some(at) = matcher.find_posted(src, head.tag.get()) else {
-            return Fast::Unexpected(Plain { head, flags, src, off, ack });
+        let message = Eager::of(frame, &head, flags, src, (off, ack));
+        let matcher = rx.matcher(message.is_tagged());
+        let Some(at) = matcher.find_posted(src, message.tag) else {
+            return Fast::Unexpected(message.apart());
         };
-        let target = matcher.found_posted(at).and_then(|recv| Target::of(recv, len, self.bind.writes()));
+        let target = matcher.found_posted(at).and_then(|recv| Target::posted(recv, self.bind.writes()));
         let Some(target) = target.filter(|t| t.report && self.bind.rx_cq() == Some(cq)) else {
             return Fast::Other;
         };
+        if !target.takes(message.len) {
+            return Fast::Other;
+        }
         matcher.forget_posted(at);
         rx.note_late(false);
         core.rest = rx.rest();
-        if !self.net.link.take(frame, off, target.span, len) {
-            self.net.take_apart(frame.from, frame.len, frame.slot, off, target.span.apart());
+        if !self.net.take(frame, off, target.span, message.len) {
+            self.net.link.release(apart(frame));
         }
-        if let Some(req) = ack {
-            self.net.fin(frame.from, req, Status::Ok, len);
-        }
-        core.count(self.bind.cntrs().recv, false);
-        to.report(&entry(&target, &head, flags, src, len));
+        self.deliver(core, &message, &target, Caller(to));
         Fast::Received
     }
 
+    /// Receives a message as [`Receives::receive_fast`] does, whatever queue its completion is for. The frame
+    /// is the caller's to give back.
     #[inline]
     pub(in crate::endpoint) fn on_plain_eager(
         &mut self,
@@ -148,13 +227,13 @@ impl<L: RmaLink> Receives<'_, L> {
         flags: Flags,
     ) -> Option<()> {
         let (off, ack) = self.net.ack_of(frame, flags)?;
-        let len = frame.len - off;
-        let target = self.target(core, frame.from, head, flags, len)?;
-        self.net.link.copy_out(frame, off, &[target.1.span], 0, len);
-        if let Some(req) = ack {
-            self.net.fin(frame.from, req, Status::Ok, len);
+        let src = self.net.peers.get(frame.from)?.src;
+        let message = Eager::of(frame, head, flags, src, (off, ack));
+        let (at, target) = self.target(core, &message)?;
+        if self.net.link.copy_out(frame, off, &[target.span], 0, message.len) != message.len {
+            return None;
         }
-        self.arrived(core, target, head, flags, len);
+        self.arrived(core, at, &message, &target);
         Some(())
     }
 
@@ -179,9 +258,11 @@ impl<L: RmaLink> Receives<'_, L> {
         if seg.len.get() != offer.len.get() {
             return None;
         }
-        let target = self.target(core, from, head, flags, len)?;
+        let src = self.net.peers.get(from)?.src;
+        let message = Eager { len, ..Eager::of(frame, head, flags, src, (HEADERS, Some(offer.req.get()))) };
+        let (at, target) = self.target(core, &message)?;
         let state = self.net.peer(from);
-        let op = proto::Op::new(Role::Fetch(Reach::of(flags)), len, &[target.1.span], state.when());
+        let op = proto::Op::new(Role::Fetch(Reach::of(flags)), len, &[target.span], state.when());
         // Whether more is behind it the general way asks.
         if op.when.contains(When::HELPED) && Cut::is_worth(len)
             || choose(state.flow.limits(), &op) != Plan::InCall
@@ -189,11 +270,10 @@ impl<L: RmaLink> Receives<'_, L> {
             return None;
         }
         let grant = Grant::Request(offer.req.get());
-        self.net.link.get(from, &Direct::new(grant, &[seg], &[target.1.span], len)).ok()?;
+        self.net.link.get(from, &Direct::new(grant, &[seg], &[target.span], len)).ok()?;
         self.net.peer(from).hints.helper().works();
         self.net.meter(from, Side::Theirs, How::Direct, len);
-        self.net.fin(from, offer.req.get(), Status::Ok, len);
-        self.arrived(core, target, head, flags, len);
+        self.arrived(core, at, &message, &target);
         Some(())
     }
 
@@ -204,10 +284,10 @@ impl<L: RmaLink> Receives<'_, L> {
         let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return false };
         let matcher = rx.matcher(op.pattern.tag.is_some());
         let Some(message) = matcher.found_waiting(at) else { return false };
-        let &mut Message { peer, src, tag, data, len, ack, .. } = message;
+        let &mut Message { peer, src, tagged, tag, data, len, ack, .. } = message;
         let Body::Held(held) = &mut message.body else { return false };
-        let goes = len <= span.len() && span.can(hmem::Caps::CPU);
-        if !goes || hmem::write(&[span], 0, held.bytes(len)) != len {
+        let target = Target { span, ctx: op.ctx, report: self.bind.reports(op.flags) };
+        if !target.takes(len) || hmem::write(&[span], 0, held.bytes(len)) != len {
             return false;
         }
         if let Payload::Long(buffer) = held {
@@ -215,14 +295,14 @@ impl<L: RmaLink> Receives<'_, L> {
         }
         matcher.forget_waiting(at);
         let rest = rx.rest();
-        if let Some(req) = ack {
-            self.net.fin(peer, req, Status::Ok, len);
-        }
+        let mut flags = if tagged { Flags::TAGGED } else { Flags::empty() };
+        flags.set(Flags::CQ_DATA, data.is_some());
+        let message = Eager { peer, src, flags, tag, data: data.unwrap_or(0), len, ack };
+        self.deliver(core, &message, &target, Queue);
         self.unexpected().weighs_less(core, peer, Message::weight_held(len));
         if !self.requests.has_chores(self.net) {
             core.rest = rest;
         }
-        self.bind.received_plain(core, op, (src, tag, data), span.addr(), len);
         true
     }
 
@@ -237,12 +317,11 @@ impl<L: RmaLink> Receives<'_, L> {
         op: &Recv<'_>,
         rest: u8,
     ) -> bool {
-        if let Some((sight, len)) = self.fitting(frame, span, &op.pattern) {
-            if self.net.link.take(frame, Head::LEN, span, len)
-                || self.net.take_long(frame.from, frame.len, frame.slot, span.apart())
-            {
+        let target = Target { span, ctx: op.ctx, report: self.bind.reports(op.flags) };
+        if let Some(message) = self.fitting(frame, &target, &op.pattern) {
+            if self.net.take(frame, Head::LEN, span, message.len) {
                 core.rest = rest;
-                self.bind.received_plain(core, op, sight, span.addr(), len);
+                self.deliver(core, &message, &target, Queue);
                 return true;
             }
         }
@@ -258,71 +337,49 @@ impl<L: RmaLink> Receives<'_, L> {
         }
     }
 
-    /// Source, tag and data of a message, and its length, if it is of the plainest sort and fits a receive.
+    /// A message, if it is of the plainest sort and fits a receive.
     #[inline(always)]
-    fn fitting(&mut self, frame: &Frame, span: Span, pattern: &Pattern) -> Option<(Sight, usize)> {
+    fn fitting(&mut self, frame: &Frame, target: &Target, pattern: &Pattern) -> Option<Eager> {
         let (head, flags) = self.net.plain_head(frame)?;
         let is_plain = head.is(WireOp::Eager) && !flags.contains(Flags::ACK);
         if !is_plain || flags.contains(Flags::TAGGED) != pattern.tag.is_some() {
             return None;
         }
         let peer = self.net.peers.get_mut(frame.from)?;
-        let (src, tag) = (peer.src, head.tag.get());
-        let len = frame.len - Head::LEN;
-        let goes = len <= span.len() && span.can(hmem::Caps::CPU);
-        if !goes || !pattern.fits(src, tag) {
+        let message = Eager::of(frame, &head, flags, peer.src, (Head::LEN, None));
+        if !target.takes(message.len) || !pattern.fits(message.src, message.tag) {
             return None;
         }
         peer.has_sent(frame.len);
-        Some(((src, tag, flags.contains(Flags::CQ_DATA).then(|| head.data.get())), len))
+        Some(message)
     }
 
-    /// The oldest receive that a message of `len` bytes fits, if it is plain and long enough, and what the
-    /// message's sender is called.
+    /// The oldest receive that a message fits, if it can be copied there.
     #[inline(always)]
-    fn target(
-        &mut self,
-        core: &mut Core,
-        from: PeerId,
-        head: &Head,
-        flags: Flags,
-        len: usize,
-    ) -> Option<(At, Target, FiAddr)> {
-        let src = self.net.peers.get(from)?.src;
-        let matcher = core.rxs.get_mut(self.bind.rx().at())?.matcher(flags.contains(Flags::TAGGED));
-        let at = matcher.find_posted(src, head.tag.get())?;
-        Some((at, Target::of(matcher.found_posted(at)?, len, self.bind.writes())?, src))
+    fn target(&mut self, core: &mut Core, message: &Eager) -> Option<(At, Target)> {
+        let matcher = core.rxs.get_mut(self.bind.rx().at())?.matcher(message.is_tagged());
+        let at = matcher.find_posted(message.src, message.tag)?;
+        let target = Target::posted(matcher.found_posted(at)?, self.bind.writes())?;
+        target.takes(message.len).then_some((at, target))
     }
 
-    /// Completes a receive whose bytes have come.
+    /// Ends a posted receive whose message is in its buffer.
     #[inline(always)]
-    fn arrived(
-        &mut self,
-        core: &mut Core,
-        (at, target, src): (At, Target, FiAddr),
-        head: &Head,
-        flags: Flags,
-        len: usize,
-    ) {
+    fn arrived(&mut self, core: &mut Core, at: At, message: &Eager, target: &Target) {
         if let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) {
-            rx.matcher(flags.contains(Flags::TAGGED)).forget_posted(at);
+            rx.matcher(message.is_tagged()).forget_posted(at);
         }
+        self.deliver(core, message, target, Queue);
         if !self.requests.has_chores(self.net) {
             core.rest_after(self.bind.rx());
-        }
-        core.count(self.bind.cntrs().recv, false);
-        if target.report {
-            core.complete_with(self.bind.rx_cq(), || entry(&target, head, flags, src, len));
         }
     }
 
     /// Keeps a message of the plainest sort that no receive is for.
     #[inline(always)]
-    pub(in crate::endpoint) fn keep_plain(&mut self, core: &mut Core, frame: &Frame, plain: &Plain) {
-        let &Plain { head, flags, src, off, ack } = plain;
-        let (peer, len) = (frame.from, frame.len - off);
-        let (tagged, tag) = (flags.contains(Flags::TAGGED), head.tag.get());
-        let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
+    pub(in crate::endpoint) fn keep_plain(&mut self, core: &mut Core, frame: &Frame, message: &Eager) {
+        let &Eager { peer, src, tag, len, ack, .. } = message;
+        let (tagged, data, off) = (message.is_tagged(), message.data(), frame.len - len);
         let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return };
         let (matcher, ep) = (rx.matcher(tagged), self.id);
         let at = if len <= SHORT {

@@ -84,11 +84,11 @@ impl<L: RmaLink> Post<'_, L> {
         let head = Head::new(WireOp::Eager, flags, 0, tag, data);
         let sent = match self.net.link.send_short::<{ Head::LEN }>(peer, zerocopy::transmute!(head), span) {
             Some(sent) => sent,
-            None => self.send_longer(peer, flags, tag, data, span.apart()),
+            None => self.net.send_plain(peer, flags, tag, data, span.apart()),
         };
         if let Err(why) = sent {
             let done_as = Done { ctx: op.ctx, what, report, tag, data, tally: Tally::PLAIN };
-            return self.plain_refused(peer, why, len, done_as);
+            return self.apart().plain_refused(peer, why, len, done_as);
         }
         self.adapt.note_sent(len);
         core.count(self.bind.cntrs().send, false);
@@ -109,6 +109,13 @@ impl<L: RmaLink> Post<'_, L> {
         true
     }
 
+    /// The same in memory of its own, for a call that is seldom made: the parts stay in registers where it is
+    /// not.
+    #[inline(always)]
+    fn apart(&mut self) -> Post<'_, L> {
+        Post { net: self.net, requests: self.requests, bind: self.bind, adapt: self.adapt }
+    }
+
     /// Such a message was refused, or the link keeps a part of it: whether it was sent.
     #[cold]
     #[inline(never)]
@@ -123,21 +130,6 @@ impl<L: RmaLink> Post<'_, L> {
             Refused::Busy | Refused::Fault => {}
         }
         why == Refused::Kept
-    }
-
-    /// Sends such a message in any frame. What it is made of comes in registers: neither its head nor its
-    /// buffer's place are in memory where this is not called.
-    #[inline(never)]
-    fn send_longer(
-        &mut self,
-        peer: PeerId,
-        flags: Flags,
-        tag: u64,
-        data: u64,
-        span: Span,
-    ) -> Result<(), Refused> {
-        let head = Head::new(WireOp::Eager, flags, 0, tag, data);
-        self.net.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), &[span], 0, span.len())
     }
 
     /// The peer of an operation, if it may be started now.

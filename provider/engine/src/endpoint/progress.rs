@@ -8,7 +8,7 @@ use crate::endpoint::device::staging::Source;
 use crate::endpoint::malformed::{Fields, Handled, Malformed, parse_head};
 use crate::endpoint::parts::quota::{self, MANY_OF_ONE, cost};
 use crate::endpoint::parts::request::{In, Request, Serve, Then};
-use crate::endpoint::plain::{Fast, Plain, apart, work_of};
+use crate::endpoint::plain::{Eager, Fast, apart, work_of};
 use crate::proto::Reach;
 use crate::types::*;
 use link_api::{Event, Frame, Gone, PeerId, PollFrame, Refused, RmaLink};
@@ -411,7 +411,7 @@ impl<L: RmaLink> Endpoint<L> {
                 self.take_in(core, apart(&frame));
                 PollFast::Other
             }
-            Fast::Unexpected(plain) => self.take_more(core, apart(&frame), Some(&plain), cq),
+            Fast::Unexpected(message) => self.take_more(core, apart(&frame), Some(&message), cq),
             Fast::Answer => self.take_more(core, apart(&frame), None, cq),
         }
     }
@@ -424,12 +424,12 @@ impl<L: RmaLink> Endpoint<L> {
         &mut self,
         core: &mut Core,
         mut frame: Frame,
-        message: Option<&Plain>,
+        message: Option<&Eager>,
         cq: CqId,
     ) -> PollFast {
         let (from, mut work) = (frame.from, work_of(&frame));
-        if let Some(plain) = message {
-            self.receives().keep_plain(core, &frame, plain);
+        if let Some(message) = message {
+            self.receives().keep_plain(core, &frame, message);
             self.net.link.release(frame);
         } else {
             self.take_in(core, frame);
@@ -440,8 +440,8 @@ impl<L: RmaLink> Endpoint<L> {
             work += work_of(&frame);
             let mut entry = None;
             match self.receives().receive_fast(core, &frame, cq, &mut |c: &Completion| entry = Some(*c)) {
-                Fast::Unexpected(plain) => {
-                    self.receives().keep_plain(core, &frame, &plain);
+                Fast::Unexpected(message) => {
+                    self.receives().keep_plain(core, &frame, &message);
                     self.net.link.release(frame);
                 }
                 Fast::Answer => self.take_in(core, frame),

@@ -373,7 +373,7 @@ impl<L: RmaLink> Transfers<'_, L> {
         let (rma, segs, there) = fields.take_access(head.aux.get())?;
         let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
         let req = head.tag.get();
-        match core.reach(rma, Access::REMOTE_WRITE) {
+        match core.mrs.reach(rma, Access::REMOTE_WRITE) {
             Ok(reached) if reached.len as u64 == there => {
                 let in_order = core.config.rma_order;
                 let then = Then::Write {
@@ -415,7 +415,7 @@ impl<L: RmaLink> Transfers<'_, L> {
     ) -> Handled {
         let (rma, segs, there) = fields.take_access(head.aux.get())?;
         let req = head.tag.get();
-        match core.reach(rma, Access::REMOTE_READ) {
+        match core.mrs.reach(rma, Access::REMOTE_READ) {
             Ok(reached) if reached.len as u64 == there => {
                 self.serve(core, peer, req, segs, Reach::of(flags), reached);
             }

@@ -135,7 +135,7 @@ impl<L: RmaLink> CoopCopies<'_, L> {
         let write = head.data.get() == 1;
         let want = if write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
         // If it has changed meanwhile, it does not concern this side; the peer finds that out by itself.
-        let Ok(reached) = core.reach(&[named], want) else { return Ok(()) };
+        let Ok(reached) = core.mrs.reach(&[named], want) else { return Ok(()) };
         let way = if write { Way::Get } else { Way::Put };
         let coop = Coop::helping(peer, &about, segs, head.tag.get(), way).ok_or(Malformed::Pieces)?;
         // The last bytes of a write are the initiator's.

@@ -54,10 +54,17 @@ impl Answers {
 
     /// The frame of this number was answered.
     #[inline(always)]
-    pub(in crate::endpoint) fn answered(&mut self, seq: u64) {
+    fn answered(&mut self, seq: u64) {
         if seq > self.last_unacked_seq {
             self.last_unacked_seq = 0;
         }
+    }
+
+    /// The operation that was begun with the frame of this number is over.
+    #[inline(always)]
+    pub(in crate::endpoint) fn over(&mut self, seq: u64, large: bool) {
+        self.answered(seq);
+        self.end(large);
     }
 
     /// A frame was sent that is not answered.

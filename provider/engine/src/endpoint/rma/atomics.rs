@@ -43,7 +43,7 @@ impl<L: RmaLink> Accesses<'_, L> {
         let (mut few_old, mut many_old, mut n_old) = ([0; FEW], Vec::new(), 0);
         let mut cntrs = Bound::new();
         let most = self.net.peer(peer).flow.limits().max_frame() - Head::LEN;
-        let outcome = core.reach(segs, want).and_then(|reached| {
+        let outcome = core.mrs.reach(segs, want).and_then(|reached| {
             let (op, datatype) = (
                 op.ok_or(Status::Unsupported)?,
                 Datatype::from_code(aux.datatype).ok_or(Status::Unsupported)?,

@@ -73,7 +73,7 @@ impl<L: RmaLink> Accesses<'_, L> {
         let segs = fields.take_many::<RmaSeg>(n)?;
         let off = Head::LEN + size_of_val(segs);
         let len = size - off;
-        let (status, cntrs) = match core.reach(segs, Access::REMOTE_WRITE) {
+        let (status, cntrs) = match core.mrs.reach(segs, Access::REMOTE_WRITE) {
             Ok(Reached { iov, len: n, cntrs, .. }) if n == len => {
                 let ok = self.net.copy_from(frame, off, &iov, 0, len) == len;
                 (if ok { Status::Ok } else { unmoved(&iov) }, cntrs)
@@ -118,7 +118,7 @@ impl<L: RmaLink> Accesses<'_, L> {
         let bytes: [u8; HEADERS] = self.net.link.peek(frame)?;
         let seg: RmaSeg = take(&mut &bytes[Head::LEN..])?;
         let len = frame.len - HEADERS;
-        let (span, cntr) = core.reach_plain(&seg)?;
+        let (span, cntr) = core.mrs.reach_plain(&seg)?;
         if span.len() != len || !span.can(hmem::Caps::CPU) {
             return None;
         }

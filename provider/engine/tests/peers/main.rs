@@ -1,0 +1,9 @@
+//! Peers that end, that send too much, and that send nonsense.
+
+mod bound;
+mod death;
+mod flood;
+mod flow;
+mod garbage;
+mod gone;
+mod kept;
