@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use libfabric_sys::{Core, FI_ENOSYS, FI_EOPNOTSUPP};
+
 /// A failure, told in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
@@ -12,6 +14,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// What was tried, and the number that it gave, which is negative.
+    pub fn of(core: &Core, what: &str, number: i32) -> Error {
+        let text = format!("{what}: {} ({number})", core.strerror(number));
+        match -number == FI_ENOSYS || -number == FI_EOPNOTSUPP {
+            true => Error::Unsupported(text),
+            false => Error::Failed(text),
+        }
+    }
+
     /// The words.
     pub fn text(&self) -> &str {
         match self {

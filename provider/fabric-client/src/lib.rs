@@ -9,4 +9,4 @@ mod object;
 
 pub use error::Error;
 pub use library::{Info, Library, Param, Want, manual, version_text};
-pub use object::{Object, Own};
+pub use object::{Fid, Object, Objects, Queue, done, made, open_domain, step};

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::ptr::{NonNull, null, null_mut};
+use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use libc::c_int;
@@ -11,16 +11,6 @@ use libfabric_sys as sys;
 
 use crate::Error;
 
-type GetInfoFn = unsafe extern "C" fn(
-    u32,
-    *const c_char,
-    *const c_char,
-    u64,
-    *const sys::fi_info,
-    *mut *mut sys::fi_info,
-) -> c_int;
-type FabricFn =
-    unsafe extern "C" fn(*mut sys::fi_fabric_attr, *mut *mut sys::fid_fabric, *mut libc::c_void) -> c_int;
 type GetParamsFn = unsafe extern "C" fn(*mut *mut sys::fi_param, *mut c_int) -> c_int;
 type FreeParamsFn = unsafe extern "C" fn(*mut sys::fi_param);
 
@@ -31,12 +21,7 @@ const API: u32 = sys::FI_VERSION(1, 21);
 #[derive(Debug)]
 pub struct Library {
     path: PathBuf,
-    version: u32,
-    getinfo: GetInfoFn,
-    freeinfo: sys::FreeInfoFn,
-    dupinfo: sys::DupInfoFn,
-    fabric: FabricFn,
-    strerror: sys::StrErrorFn,
+    core: sys::Core,
     params: Option<(GetParamsFn, FreeParamsFn)>,
 }
 
@@ -82,21 +67,15 @@ impl Library {
         let object: &'static libloading::Library = Box::leak(Box::new(object));
         // SAFETY: these names are libfabric's, part of its versioned and append-only C ABI, and
         // each type is that of the function's declaration in the public headers.
-        let library = unsafe {
+        let (version, params) = unsafe {
             let version: sys::VersionFn = symbol(object, c"fi_version")?;
-            Library {
-                path: file_of(version as *const libc::c_void).unwrap_or(name),
-                version: version(),
-                getinfo: symbol(object, c"fi_getinfo")?,
-                freeinfo: symbol(object, c"fi_freeinfo")?,
-                dupinfo: symbol(object, c"fi_dupinfo")?,
-                fabric: symbol(object, c"fi_fabric")?,
-                strerror: symbol(object, c"fi_strerror")?,
-                params: symbol(object, c"fi_getparams")
-                    .and_then(|get| Ok((get, symbol(object, c"fi_freeparams")?)))
-                    .ok(),
-            }
+            let params =
+                symbol(object, c"fi_getparams").and_then(|get| Ok((get, symbol(object, c"fi_freeparams")?)));
+            (version as *const libc::c_void, params.ok())
         };
+        let core = sys::Core::find(Some(version))
+            .ok_or_else(|| format!("{}: this is no libfabric", name.display()))?;
+        let library = Library { path: file_of(version).unwrap_or(name), core, params };
         Ok(Arc::new(library))
     }
 
@@ -105,48 +84,31 @@ impl Library {
         &self.path
     }
 
-    /// The same library, as its providers call it.
-    pub fn core(&self) -> Result<sys::Core, Error> {
-        sys::Core::find(Some(self.strerror as *const libc::c_void))
-            .ok_or_else(|| Error::Failed(format!("{}: it hides functions of its own", self.path.display())))
+    /// Its functions.
+    pub fn core(&self) -> &sys::Core {
+        &self.core
     }
 
     /// The API version it implements.
     pub fn version(&self) -> u32 {
-        self.version
+        self.core.version()
     }
 
     /// The API version asked for.
     pub fn api(&self) -> u32 {
-        self.version.min(API)
+        self.version().min(API)
     }
 
     /// Words for an error number, which may be negative.
     pub fn strerror(&self, error: i64) -> String {
-        let number = c_int::try_from(error.unsigned_abs()).unwrap_or(c_int::MAX);
-        // SAFETY: any number will do; the answer is null or a string that stays.
-        unsafe {
-            let text = (self.strerror)(number);
-            match text.is_null() {
-                true => format!("error {number}"),
-                false => CStr::from_ptr(text).to_string_lossy().into_owned(),
-            }
-        }
+        self.core.strerror(c_int::try_from(error.unsigned_abs()).unwrap_or(c_int::MAX))
     }
 
     /// `Err` for a negative answer.
     pub fn check(&self, rc: c_int, what: &str) -> Result<(), Error> {
         match rc {
             0.. => Ok(()),
-            _ => Err(self.error(rc.into(), what)),
-        }
-    }
-
-    pub fn error(&self, rc: i64, what: &str) -> Error {
-        let text = format!("{what}: {} ({rc})", self.strerror(rc));
-        match -rc == i64::from(sys::FI_ENOSYS) || -rc == i64::from(sys::FI_EOPNOTSUPP) {
-            true => Error::Unsupported(text),
-            false => Error::Failed(text),
+            _ => Err(Error::of(&self.core, what, rc)),
         }
     }
 
@@ -184,8 +146,7 @@ impl Library {
         provider: Option<&str>,
         shape: impl FnOnce(*mut sys::fi_info),
     ) -> Result<Info, Error> {
-        // SAFETY: without an argument it makes an empty one, with all its attributes.
-        let hints = NonNull::new(unsafe { (self.dupinfo)(null()) })
+        let hints = NonNull::new(self.core.allocinfo())
             .ok_or_else(|| Error::Failed("fi_allocinfo: out of memory".into()))?;
         let hints = Info { raw: hints, first: hints, library: self.clone() };
         if let Some(provider) = provider {
@@ -195,15 +156,14 @@ impl Library {
             unsafe { (*(*hints.raw.as_ptr()).fabric_attr).prov_name = libc::strdup(name.as_ptr()) };
         }
         shape(hints.raw.as_ptr());
-        let mut found = null_mut();
-        // SAFETY: the hints are valid, no node or service is named, and the place is ours.
-        let rc = unsafe { (self.getinfo)(self.api(), null(), null(), 0, hints.raw.as_ptr(), &mut found) };
         let named = provider.unwrap_or("of any name");
         let none = || Error::Unsupported(format!("provider {named} offers no such endpoint"));
-        if -rc == sys::FI_ENODATA {
-            return Err(none());
-        }
-        self.check(rc, &format!("fi_getinfo for provider {named}"))?;
+        // SAFETY: the hints are valid.
+        let found = unsafe { self.core.getinfo(self.api(), None, 0, hints.raw.as_ptr()) };
+        let found = found.map_err(|rc| match -rc {
+            sys::FI_ENODATA => none(),
+            _ => Error::of(&self.core, &format!("fi_getinfo for provider {named}"), rc),
+        })?;
         let first = NonNull::new(found).ok_or_else(none)?;
         let mut info = Info { raw: first, first, library: self.clone() };
         while provider.is_some_and(|provider| info.provider() != provider) {
@@ -211,12 +171,6 @@ impl Library {
             info.raw = NonNull::new(unsafe { (*info.raw.as_ptr()).next }).ok_or_else(none)?;
         }
         Ok(info)
-    }
-
-    pub(crate) fn open_fabric(&self, info: &Info, place: *mut *mut sys::fid_fabric) -> c_int {
-        // SAFETY: the attributes are of an entry that this library made; the place is the caller's
-        // own (`Own::open`).
-        unsafe { (self.fabric)((*info.raw.as_ptr()).fabric_attr, place, null_mut()) }
     }
 
     /// The parameters whose name starts with `prefix`, after the providers were loaded.
@@ -315,7 +269,7 @@ impl Info {
 impl Drop for Info {
     fn drop(&mut self) {
         // SAFETY: the head of a list that this library made, freed once.
-        unsafe { (self.library.freeinfo)(self.first.as_ptr()) };
+        unsafe { self.library.core.freeinfo(self.first.as_ptr()) };
     }
 }
 

@@ -4,12 +4,12 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
 
+use fabric_client::{Object, Objects};
 use hmem::{Kind, Span};
 use libfabric_sys as fi;
 use wire::session::MOST_ADDRESS;
 
 use crate::below::{Below, Buffer, Dest, Did, Lease, Message, NotSent, Usage};
-use crate::objects::{Object, Objects};
 use crate::remote::{Place, Remote};
 use crate::slab::Slab;
 

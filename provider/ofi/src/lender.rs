@@ -7,17 +7,17 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
-use std::ptr::null_mut;
 
+use fabric_client::{Object, Objects, Queue};
 use ipc::Poller;
 use libfabric_sys as fi;
+use wire::session::MOST_ADDRESS;
 
 use crate::below::LENDER;
 use crate::fds::{Fd, is_shallow};
-use crate::objects::{Object, Objects};
 
-/// Entries of its queue, in which nothing completes.
-const ENTRIES: usize = 64;
+/// Its queue, in which nothing completes.
+const QUEUE: Queue = Queue { entries: 64, format: fi::FI_CQ_FORMAT_MSG, waits: true };
 /// How often in a row it may fail to open until that is not tried again.
 const TRIES: u32 = 3;
 
@@ -71,10 +71,10 @@ impl Lender {
     /// As for [`Lender::get`].
     unsafe fn try_open(&mut self, core: &fi::Core, info: *mut fi::fi_info) -> Result<(), String> {
         // SAFETY: the caller's promise.
-        let objects = unsafe { Objects::open(core, info, ENTRIES) }?;
+        let objects = unsafe { Objects::open(core, info, QUEUE) }.map_err(|e| e.to_string())?;
         let why = |e| core.strerror(e);
-        objects.ep.control(fi::FI_ENABLE, null_mut()).map_err(why)?;
-        let address = objects.ep.name().map_err(why)?;
+        objects.ep.enable().map_err(why)?;
+        let address = objects.ep.name(MOST_ADDRESS).map_err(why)?;
         if address.len() > LENDER {
             return Err(format!("its address has {} bytes", address.len()));
         }

@@ -11,7 +11,7 @@
 //! | `below` | [`Below`]: what is asked of a provider |
 //! | `choice` | which provider that is, and how the core is called for it |
 //! | `fabric` | [`Fabric`]: [`Below`] by libfabric's calls |
-//! | `objects`, `slab` | libfabric's objects; memory that operations in flight use |
+//! | `slab` | memory that operations in flight use |
 //! | `channel` | what two ends have agreed on: keys, order, room |
 //! | `link`, `options` | [`OfiLink`]: its parts, the end of a peer and its own; how it is opened |
 //! | `parts` | what it is made of: the provider below, peers, what has arrived, reads, sleep |
@@ -35,7 +35,6 @@ mod lender;
 mod lent;
 mod link;
 mod meet;
-mod objects;
 mod options;
 mod parts;
 mod peer;

@@ -10,12 +10,12 @@ use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
 
+use fabric_client::{Object, done, made};
 use hmem::{Caps, Kind, Span, registry};
 use libfabric_sys as fi;
 
 use crate::below::{Dest, Lease, NotSent, Usage};
 use crate::lender::Lender;
-use crate::objects::{Object, done, made};
 use crate::slab::Slab;
 
 /// Reads under way.
@@ -110,7 +110,7 @@ impl Modes {
             };
             if self.has(fi::FI_MR_ENDPOINT) {
                 region.bind(ep, 0)?;
-                region.control(fi::FI_ENABLE, null_mut())?;
+                region.enable()?;
             }
             return Ok(region);
         }
@@ -366,7 +366,7 @@ impl Remote {
         };
         ep.bind(place.av, 0)?;
         ep.bind(place.cq, fi::FI_TRANSMIT | fi::FI_RECV)?;
-        ep.control(fi::FI_ENABLE, null_mut())?;
+        ep.enable()?;
         Ok(ep)
     }
 

@@ -4,7 +4,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabric_client::Own;
+use fabric_client::{Object, Objects, Queue, made, step};
 use libfabric_sys as sys;
 use serde::{Deserialize, Serialize};
 
@@ -29,12 +29,8 @@ pub struct Remote {
 #[derive(Debug)]
 pub struct Endpoint {
     // Before the endpoint, to which it is bound with FI_MR_ENDPOINT.
-    mr: Option<Own<sys::fid_mr>>,
-    pub(super) ep: Own<sys::fid_ep>,
-    pub(super) cq: Own<sys::fid_cq>,
-    av: Own<sys::fid_av>,
-    _domain: Own<sys::fid_domain>,
-    _fabric: Own<sys::fid_fabric>,
+    mr: Option<Object<sys::fid_mr>>,
+    pub(super) objects: Objects,
     pub(super) library: Arc<Library>,
     // Operations that never completed may still name these: they outlive the endpoint.
     pub(super) region: Region,
@@ -63,51 +59,13 @@ impl Endpoint {
         shares_core: bool,
     ) -> Result<Endpoint, Error> {
         let library = info.library().clone();
-        let fabric = Own::fabric(info)?;
-        // SAFETY: the fabric is open, so its table is valid.
-        let open = unsafe { (*(*fabric.as_ptr()).ops).domain };
-        let open = library.have(open, "domain")?;
-        // SAFETY: fi_domain makes a new object on success; the info is of this fabric.
-        let domain =
-            unsafe { Own::open(&library, |place| open(fabric.as_ptr(), info.as_ptr(), place, null_mut()))? };
-
-        // SAFETY: the domain is open, so its table is valid.
-        let ops = unsafe { (*domain.as_ptr()).ops };
-        // SAFETY: as above; these slots were there in 1.0.
-        let (open_av, open_cq, open_ep) = unsafe { ((*ops).av_open, (*ops).cq_open, (*ops).endpoint) };
-        let open_av = library.have(open_av, "av_open")?;
-        let open_cq = library.have(open_cq, "cq_open")?;
-        let open_ep = library.have(open_ep, "endpoint")?;
-        let mut av_attr = sys::fi_av_attr { type_: sys::FI_AV_TABLE, count: 2, ..Default::default() };
-        // SAFETY: fi_av_open makes a new object on success; it reads the attributes during the call.
-        let av = unsafe {
-            Own::open(&library, |place| open_av(domain.as_ptr(), &mut av_attr, place, null_mut()))?
-        };
-        let mut cq_attr = sys::fi_cq_attr {
-            size: 4 * slots.max(256),
-            format: sys::FI_CQ_FORMAT_DATA,
-            wait_obj: sys::FI_WAIT_NONE,
-            ..Default::default()
-        };
-        // SAFETY: fi_cq_open makes a new object on success; it reads the attributes during the call.
-        let cq = unsafe {
-            Own::open(&library, |place| open_cq(domain.as_ptr(), &mut cq_attr, place, null_mut()))?
-        };
-        // SAFETY: fi_endpoint makes a new object on success; the info is of this domain.
-        let ep = unsafe {
-            Own::open(&library, |place| open_ep(domain.as_ptr(), info.as_ptr(), place, null_mut()))?
-        };
-        ep.bind(&av, 0, "the address vector")?;
-        ep.bind(&cq, sys::FI_TRANSMIT | sys::FI_RECV, "the completion queue")?;
-        ep.enable()?;
-
+        let queue = Queue { entries: 4 * slots.max(256), format: sys::FI_CQ_FORMAT_DATA, waits: false };
+        // SAFETY: an entry of a list of this library's.
+        let objects = unsafe { Objects::open(library.core(), info.as_ptr(), queue)? };
+        step(library.core(), "fi_enable", objects.ep.enable())?;
         let mut endpoint = Endpoint {
             mr: None,
-            ep,
-            cq,
-            av,
-            _domain: domain,
-            _fabric: fabric,
+            objects,
             library,
             region,
             contexts: Contexts::new(slots),
@@ -140,25 +98,24 @@ impl Endpoint {
             access |= sys::FI_READ | sys::FI_WRITE | sys::FI_REMOTE_READ | sys::FI_REMOTE_WRITE;
         }
         // SAFETY: the domain is open, so its table is valid; this slot was there in 1.0.
-        let reg = unsafe { (*(*self._domain.as_ptr()).mr).reg };
+        let reg = unsafe { (*(*self.objects.domain.at()).mr).reg };
         let reg = self.library.have(reg, "mr_reg")?;
         // A key of our choice is ignored with FI_MR_PROV_KEY.
         let key = if self.mr_mode & sys::FI_MR_PROV_KEY != 0 { 0 } else { 0x5af };
         let all = super::Part { offset: 0, len: self.region.len() };
+        let core = self.library.core();
         // SAFETY: fi_mr_reg makes a new object on success. The region outlives it: it is closed
         // first, by the order of the fields.
-        let mr = unsafe {
-            let (fid, base, len) = (self._domain.fid(), self.region.at(all), all.len);
-            Own::open(&self.library, |place| {
-                reg(fid, base.cast(), len, access, 0, key, 0, place, null_mut())
-            })?
+        let mr: Object<sys::fid_mr> = unsafe {
+            let (fid, base, len) = (self.objects.domain.fid(), self.region.at(all), all.len);
+            step(core, "fi_mr_reg", made(|at| reg(fid, base.cast(), len, access, 0, key, 0, at, null_mut())))?
         };
         if self.mr_mode & sys::FI_MR_ENDPOINT != 0 {
-            mr.bind(&self.ep, 0, "the memory region")?;
-            mr.enable()?;
+            step(core, "fi_mr_bind", mr.bind(&self.objects.ep, 0))?;
+            step(core, "fi_mr_enable", mr.enable())?;
         }
         // SAFETY: the region is open and was enabled where that matters.
-        let (desc, key) = unsafe { ((*mr.as_ptr()).mem_desc, (*mr.as_ptr()).key) };
+        let (desc, key) = unsafe { ((*mr.at()).mem_desc, (*mr.at()).key) };
         if local {
             self.desc = desc;
         }
@@ -169,15 +126,7 @@ impl Endpoint {
 
     /// What the peer has to know.
     pub fn name(&self) -> Result<Remote, Error> {
-        // SAFETY: the endpoint is open, so its table is valid.
-        let getname = unsafe { (*(*self.ep.as_ptr()).cm).getname };
-        let getname = self.library.have(getname, "getname")?;
-        let mut name = vec![0u8; 512];
-        let mut len = name.len();
-        // SAFETY: the buffer has `len` bytes.
-        let rc = unsafe { getname(self.ep.fid(), name.as_mut_ptr().cast(), &mut len) };
-        self.library.check(rc, "asking for the endpoint's name")?;
-        name.truncate(len);
+        let name = step(self.library.core(), "fi_getname", self.objects.ep.name(512))?;
         let virt = self.mr_mode & sys::FI_MR_VIRT_ADDR != 0;
         Ok(Remote {
             name,
@@ -202,7 +151,7 @@ impl Endpoint {
 
     fn insert(&self, remote: &Remote) -> Result<sys::fi_addr_t, Error> {
         // SAFETY: the vector is open, so its table is valid.
-        let insert = unsafe { (*(*self.av.as_ptr()).ops).insert };
+        let insert = unsafe { (*(*self.objects.av.at()).ops).insert };
         let insert = self.library.have(insert, "av_insert")?;
         // A provider reads as many bytes as its address format has, whatever the length was.
         let mut name = remote.name.clone();
@@ -210,7 +159,7 @@ impl Endpoint {
         let mut place = sys::FI_ADDR_UNSPEC;
         // SAFETY: one address, in the format of this provider, and a place for one; with room for
         // longer ones behind it.
-        let rc = unsafe { insert(self.av.as_ptr(), name.as_ptr().cast(), 1, &mut place, 0, null_mut()) };
+        let rc = unsafe { insert(self.objects.av.at(), name.as_ptr().cast(), 1, &mut place, 0, null_mut()) };
         if rc != 1 {
             return Err(Error::Failed(format!(
                 "inserting the peer's address: {}",
@@ -232,7 +181,7 @@ impl Endpoint {
         use AtomicKind::{Compare, Fetch, Plain};
         // SAFETY: the endpoint is open; the table was there in 1.0 but a provider without atomics
         // may leave it null.
-        let ops = unsafe { (*self.ep.as_ptr()).atomic };
+        let ops = unsafe { (*self.objects.ep.at()).atomic };
         let ops =
             NonNull::new(ops).ok_or_else(|| Error::Unsupported("the provider has no atomics".into()))?;
         // SAFETY: the table is valid, and these slots were there in 1.0.
@@ -246,7 +195,7 @@ impl Endpoint {
         let valid = self.library.have(valid, "atomicvalid")?;
         let mut count = 0;
         // SAFETY: the endpoint is open and the place is ours.
-        let rc = unsafe { valid(self.ep.as_ptr(), sys::FI_UINT64, kind.op(), &mut count) };
+        let rc = unsafe { valid(self.objects.ep.at(), sys::FI_UINT64, kind.op(), &mut count) };
         match rc {
             0 if count > 0 => Ok(()),
             _ => Err(Error::Unsupported("not on 64-bit integers with this provider".into())),

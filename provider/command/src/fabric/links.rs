@@ -7,7 +7,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabric_client::{Own, manual};
+use fabric_client::{manual, open_domain};
 use libc::c_int;
 use libfabric_sys as sys;
 
@@ -84,20 +84,13 @@ pub type LinkStatus = (String, bool, String);
 /// The links that an endpoint of this provider has.
 pub fn links(library: &Arc<Library>, provider: &str) -> Result<Vec<LinkStatus>, Error> {
     let info = info(library, provider, false)?;
-    let fabric = Own::fabric(&info)?;
-    // SAFETY: the fabric is open, so its table is valid.
-    let open = library.have(unsafe { (*(*fabric.as_ptr()).ops).domain }, "domain")?;
-    // SAFETY: fi_domain makes a new object on success; the info is of this fabric.
-    let domain = unsafe {
-        Own::<sys::fid_domain>::open(library, |place| {
-            open(fabric.as_ptr(), info.as_ptr(), place, null_mut())
-        })?
-    };
+    // SAFETY: an entry of a list of this library's.
+    let (domain, fabric) = unsafe { open_domain(library.core(), info.as_ptr())? };
     // SAFETY: the domain is open.
     let ops = unsafe { ops(library, domain.fid())? };
     // SAFETY: the table is the provider's, the domain open; `text` passes a buffer with its length.
-    let links = text(library, |buf, len| unsafe { ((*ops).links)(domain.as_ptr(), buf, len) });
-    drop(domain);
+    let links = text(library, |buf, len| unsafe { ((*ops).links)(domain.at(), buf, len) });
+    drop((domain, fabric));
     Ok(links?.lines().filter_map(parse_line).collect())
 }
 
@@ -114,9 +107,9 @@ pub fn path(library: &Arc<Library>, provider: &str, peer: SocketAddr) -> Result<
     let info = info(library, provider, peer.is_ipv6())?;
     let mut endpoint = Endpoint::open(&info, Region::new(1)?, 1, Duration::from_secs(1), false)?;
     endpoint.connect(Remote { name: sockaddr(peer), ..Remote::default() })?;
-    let (ep, peer) = (endpoint.ep.as_ptr(), endpoint.peer);
+    let (ep, peer) = (endpoint.objects.ep.at(), endpoint.peer);
     // SAFETY: the endpoint is open.
-    let ops = unsafe { ops(library, endpoint.ep.fid())? };
+    let ops = unsafe { ops(library, endpoint.objects.ep.fid())? };
     // SAFETY: the table is the provider's, the endpoint open; `text` passes a buffer with its length.
     text(library, |buf, len| unsafe { ((*ops).path)(ep, peer, buf, len) })
 }

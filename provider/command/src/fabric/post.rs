@@ -31,7 +31,7 @@ macro_rules! post {
     ($self:ident . $table:ident . $name:ident ( $($arg:expr),* $(,)? )) => {{
         // SAFETY: the endpoint is open. A provider may leave a whole table null.
         let function = unsafe {
-            (*$self.ep.as_ptr()).$table.as_ref().and_then(|table| table.$name)
+            (*$self.objects.ep.at()).$table.as_ref().and_then(|table| table.$name)
         };
         let name = concat!(stringify!($table), " ", stringify!($name));
         let function = $self.library.have(function, name)?;
@@ -40,12 +40,12 @@ macro_rules! post {
             // SAFETY: the endpoint is open. Buffers are parts of `region` (checked by `at`) and
             // contexts are of `contexts`: both outlive the endpoint, and nothing holds references
             // into them. The descriptor is that of the region, or null if none is wanted.
-            let rc = unsafe { function($self.ep.as_ptr(), $($arg),*) };
+            let rc = unsafe { function($self.objects.ep.at(), $($arg),*) };
             if rc == 0 {
                 break;
             }
             if rc != -(sys::FI_EAGAIN as isize) {
-                return Err($self.library.error(rc as i64, name));
+                return Err(Error::of($self.library.core(), name, rc as i32));
             }
             if $self.poll()? == 0 {
                 $self.patience(&mut since, name, "is still refused with FI_EAGAIN")?;
@@ -193,10 +193,10 @@ impl Endpoint {
         const BATCH: usize = 16;
         let mut entries = [const { MaybeUninit::<sys::fi_cq_data_entry>::uninit() }; BATCH];
         // SAFETY: the queue is open, so its table is valid; this slot was there in 1.0.
-        let read = unsafe { (*(*self.cq.as_ptr()).ops).read };
+        let read = unsafe { (*(*self.objects.cq.at()).ops).read };
         let read = self.library.have(read, "cq read")?;
         // SAFETY: the queue was opened with FI_CQ_FORMAT_DATA, and there is room for BATCH entries.
-        let n = unsafe { read(self.cq.as_ptr(), entries.as_mut_ptr().cast(), BATCH) };
+        let n = unsafe { read(self.objects.cq.at(), entries.as_mut_ptr().cast(), BATCH) };
         let count = match n {
             1.. => (n as usize).min(BATCH),
             0 => return Ok(0),
@@ -267,24 +267,24 @@ impl Endpoint {
     #[cold]
     fn completion_error(&self, rc: isize) -> Error {
         if rc != -(sys::FI_EAVAIL as isize) {
-            return self.library.error(rc as i64, "reading the completion queue");
+            return Error::of(self.library.core(), "reading the completion queue", rc as i32);
         }
         let mut entry = sys::fi_cq_err_entry::default();
         let mut detail = [0u8; 256];
         // SAFETY: the queue is open; these slots were there in 1.0. The entry is at least as long as
         // any version of it, has no buffer for err_data, and the text has room for its length.
         let text = unsafe {
-            let ops = (*self.cq.as_ptr()).ops;
+            let ops = (*self.objects.cq.at()).ops;
             let Some(readerr) = (*ops).readerr else {
                 return Error::Failed("a failed completion".into());
             };
-            let got = readerr(self.cq.as_ptr(), &mut entry, 0);
+            let got = readerr(self.objects.cq.at(), &mut entry, 0);
             if got < 1 {
-                return self.library.error(got as i64, "reading a failed completion");
+                return Error::of(self.library.core(), "reading a failed completion", got as i32);
             }
             let text = (*ops).strerror.map(|strerror| {
                 strerror(
-                    self.cq.as_ptr(),
+                    self.objects.cq.at(),
                     entry.prov_errno,
                     entry.err_data,
                     detail.as_mut_ptr().cast(),

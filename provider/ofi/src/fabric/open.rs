@@ -4,12 +4,20 @@ use std::ffi::CStr;
 use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
 
+use fabric_client::{Error, Objects, Queue, made, step};
 use libfabric_sys as fi;
+use wire::session::MOST_ADDRESS;
 
 use super::{Desc, Fabric, MESSAGE, RECEIVES, SENDS};
-use crate::objects::{Objects, made, step};
 use crate::remote::Remote;
 use crate::slab::Slab;
+
+/// Its queue.
+const QUEUE: Queue = Queue { entries: 2 * (RECEIVES + SENDS), format: fi::FI_CQ_FORMAT_MSG, waits: true };
+
+fn text(e: Error) -> String {
+    e.to_string()
+}
 
 impl Fabric {
     /// Opens an endpoint as the info says.
@@ -35,7 +43,7 @@ impl Fabric {
         }
         let most = most.min(MESSAGE);
         // SAFETY: likewise.
-        let objects = unsafe { Objects::open(core, info, 2 * (RECEIVES + SENDS)) }?;
+        let objects = unsafe { Objects::open(core, info, QUEUE) }.map_err(text)?;
         let slab = |n| Slab::new(n, most).ok_or_else(|| String::from("no memory"));
         let (receives, sends) = (slab(RECEIVES)?, slab(SENDS)?);
         let mut fabric = Fabric {
@@ -70,14 +78,14 @@ impl Fabric {
     /// Registers memory, enables the endpoint, finds out its name, and posts receives.
     fn ready(&mut self, mr_mode: i32) -> Result<(), String> {
         let core = self.core;
-        step(&core, "fi_enable", self.objects.ep.control(fi::FI_ENABLE, null_mut()))?;
+        step(&core, "fi_enable", self.objects.ep.enable()).map_err(text)?;
         if mr_mode & fi::FI_MR_LOCAL != 0 {
             for which in 0..2 {
                 let found = self.register(which, mr_mode & fi::FI_MR_ENDPOINT != 0);
-                step(&core, "fi_mr_reg", found)?;
+                step(&core, "fi_mr_reg", found).map_err(text)?;
             }
         }
-        self.address = step(&core, "fi_getname", self.objects.ep.name())?;
+        self.address = step(&core, "fi_getname", self.objects.ep.name(MOST_ADDRESS)).map_err(text)?;
         self.wait = self.objects.cq.wait_fd();
         self.post();
         if self.unposted.len() == RECEIVES {
@@ -98,7 +106,7 @@ impl Fabric {
         };
         if bind {
             region.bind(&self.objects.ep, 0)?;
-            region.control(fi::FI_ENABLE, null_mut())?;
+            region.enable()?;
         }
         // SAFETY: an open registration.
         self.descs[which] = Desc(unsafe { (*region.at()).mem_desc });

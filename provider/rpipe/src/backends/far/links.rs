@@ -66,13 +66,12 @@ pub(super) fn open(reach: &Reach, settings: &Settings) -> Result<(Links, String)
 fn provider(name: &str, links: &Links) -> Result<Fabric, Error> {
     let unsupported = |why| Error::Unsupported(why);
     let path = std::env::var_os(LIBRARY).filter(|path| !path.is_empty()).map(PathBuf::from);
-    let core = Library::load(path.as_deref()).and_then(|library| library.core());
-    let core = core.map_err(|e| unsupported(e.to_string()))?;
+    let library = Library::load(path.as_deref()).map_err(|e| unsupported(e.to_string()))?;
     let names = match name {
         "" => [&ofi::FABRICS[..], &ofi::SOFT].concat(),
         name => vec![name],
     };
-    match ofi::open(&core, &names, links.addr().ip(), false) {
+    match ofi::open(library.core(), &names, links.addr().ip(), false) {
         Ok((below, _)) => Ok(below),
         Err(refused) => Err(unsupported(format!(
             "no provider of libfabric that STRAIT_RPIPE_BACKEND names can be opened: {}",
