@@ -25,28 +25,22 @@
 #[cfg(all(test, loom))]
 extern crate self as ipc;
 
-pub mod access;
 mod bell;
 pub mod credentials;
-pub mod fence;
 mod fork;
 mod limits;
 pub mod listeners;
 mod mapping;
 pub mod memfd;
 pub mod pidfd;
-pub mod pieces;
 mod poller;
 pub mod process;
 mod random;
-mod revocation;
 pub mod rights;
+mod shared;
 pub mod socket;
 pub mod tcp_user;
 mod timer;
-#[cfg(all(test, loom))]
-mod twin;
-pub mod word;
 
 pub use bell::Bell;
 pub use fork::{Unshared, each_marked};
@@ -54,7 +48,8 @@ pub use limits::MemoryLimit;
 pub use mapping::Mapping;
 pub use poller::{Poller, Ready, Watch};
 pub use random::random;
-pub use revocation::RevocationTable;
+pub use shared::revocation::RevocationTable;
+pub use shared::{access, fence, pieces, word};
 pub use timer::Timer;
 
 use std::io;

@@ -32,7 +32,7 @@
 //! rules is closed.
 
 #[cfg(all(test, loom))]
-#[path = "../../ipc/src/twin.rs"]
+#[path = "../../ipc/src/shared/twin.rs"]
 mod twin;
 
 mod cma;

@@ -39,18 +39,23 @@ pub use options::{DEFAULT_RING, FEW, LONG_RING, MIDDLE_RING, NEAR, OpenOptions, 
 mod tests;
 
 #[cfg(all(test, not(loom)))]
+#[path = "tests/awaited_tests.rs"]
 mod awaited_tests;
 
 #[cfg(all(test, not(loom)))]
+#[path = "tests/peer_tests.rs"]
 mod peer_tests;
 
 #[cfg(all(test, not(loom)))]
+#[path = "tests/sleep_tests.rs"]
 mod sleep_tests;
 
 #[cfg(all(test, not(loom)))]
+#[path = "tests/trust_tests.rs"]
 mod trust_tests;
 
 #[cfg(all(test, not(loom)))]
+#[path = "tests/hostile_tests.rs"]
 mod hostile_tests;
 
 #[cfg(all(test, not(loom)))]

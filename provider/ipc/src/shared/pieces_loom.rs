@@ -5,7 +5,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::*;
-use crate::twin::{Twin, WideTwin};
+use crate::shared::twin::{Twin, WideTwin};
 
 fn both(twin: Twin) {
     loom::model(move || {

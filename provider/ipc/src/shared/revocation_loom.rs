@@ -7,7 +7,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::*;
-use crate::twin::{Twin, TwinWord};
+use crate::shared::twin::{Twin, TwinWord};
 
 struct Model {
     /// used, process, namespace and inside of one reader slot, and a generation.

@@ -14,7 +14,7 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use crate::word::Wide;
+use crate::shared::word::Wide;
 
 /// Most counters that one side opens at a time.
 pub const COUNTERS: u16 = 48;

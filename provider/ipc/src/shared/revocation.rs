@@ -20,9 +20,9 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-use crate::fence::full_fence;
 use crate::process::Name;
-use crate::word::Word;
+use crate::shared::fence::full_fence;
+use crate::shared::word::Word;
 use crate::{Mapping, access};
 
 const LINE: usize = 64;

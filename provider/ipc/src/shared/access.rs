@@ -11,7 +11,7 @@
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-use crate::word::Word;
+use crate::shared::word::Word;
 
 /// Begins an access to `what`, which is not 0; whether it is allowed. Then it has to be followed by
 /// [`leave`].
