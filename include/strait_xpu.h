@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* libstrait.so: GPU kernels that send, the host's side. Link with -lstrait.
+/* libstrait_xpu.so: GPU kernels that send, the host's side. Link with -lstrait_xpu.
  *
  * Functions return 0, or an errno below 0; strait_xpu_error has its words. Structures begin with their size, set by the
  * program, and only grow at their end. A context is used by one thread at a time. strait_xpu(7) has the whole story.

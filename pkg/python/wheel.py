@@ -22,6 +22,7 @@ CARRIED = {
     "lib/libfabric/libstrait-fi.so": "lib/libfabric/libstrait-fi.so",
     "lib/strait/ucx/libuct_strait.so.0": "lib/strait/ucx/libuct_strait.so.0",
     "lib/libstrait.so.0": "lib/libstrait.so.0",
+    "lib/libstrait_xpu.so.0": "lib/libstrait_xpu.so.0",
     "bin/strait": "bin/strait",
     "lib/libstrait_rpipe.so.0": "lib/libstrait_rpipe.so.0",
 }

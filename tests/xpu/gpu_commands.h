@@ -152,13 +152,13 @@ static void placement_part(machine &m, u64 rounds)
 		}
 }
 
-/* The same with libstrait.so's drain, from STRAIT_LIB_DIR or the linker's path: one process, whose kernel posts to itself. */
+/* The same with libstrait_xpu.so's drain, from STRAIT_LIB_DIR or the linker's path: one process, whose kernel posts to itself. */
 static void drain_part(machine &m, u64 rounds)
 {
 	const char *dir = getenv("STRAIT_LIB_DIR");
-	void *lib = dlopen((dir ? std::string(dir) + "/libstrait.so" : std::string("libstrait.so.0")).c_str(), RTLD_NOW);
+	void *lib = dlopen((dir ? std::string(dir) + "/libstrait_xpu.so" : std::string("libstrait_xpu.so.0")).c_str(), RTLD_NOW);
 	if (!lib) {
-		printf("drain: not run, there is no libstrait.so: %s\n", dlerror());
+		printf("drain: not run, there is no libstrait_xpu.so: %s\n", dlerror());
 		return;
 	}
 #define STRAIT(name) ((decltype(&name))dlsym(lib, #name))
@@ -186,7 +186,7 @@ static void drain_part(machine &m, u64 rounds)
 		return;
 	}
 	trip bare = {"a bare flag to the CPU and back", {}};
-	trip commands[] = {{"libstrait's drain, a command by a thread", {}}, {"libstrait's drain, a command by a warp", {}}};
+	trip commands[] = {{"libstrait_xpu's drain, a command by a thread", {}}, {"libstrait_xpu's drain, a command by a warp", {}}};
 	for (int i = 0; i < trips; i++) {
 		bare_trip(m, rounds, bare);
 		for (u64 warp = 0; warp < 2; warp++) {
@@ -200,7 +200,7 @@ static void drain_part(machine &m, u64 rounds)
 		c.say(bare.median());
 	m.launch(0, m.stream[0], "ladder", 4, 32, {(u64)view, 1, (u64)LADDER_WARP, rounds / 32 * 32, (u64)m.out[0]});
 	m.wait(m.stream[0]);
-	printf("ladder %-58s %8.3f M/s\n", "4 blocks, 1 queue, warps, libstrait's drain",
+	printf("ladder %-58s %8.3f M/s\n", "4 blocks, 1 queue, warps, libstrait_xpu's drain",
 	       (double)(rounds / 32 * 32) * 4 / (double)m.out[0][0] * 1000);
 	if (m.out[0][1])
 		fail("drain: ladder, code " + std::to_string((int)m.out[0][1]));

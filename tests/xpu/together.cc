@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The device library with threads as lanes over the host's side as it is: two processes, libstrait.so's tables, rings and
+/* The device library with threads as lanes over the host's side as it is: two processes, libstrait_xpu.so's tables, rings and
  * drain. Region 0 is memory that peers map, region 1 is reached by commands alone. Prints "ok together". */
 #include <errno.h>
 #include <sys/socket.h>

@@ -1,7 +1,7 @@
 //! Memory that a program has registered a client for: PeerDirect's peer memory client, in user space.
 //!
 //! The clients of a process and what is registered of them are in one place, the copy of this crate in
-//! `libstrait.so` (`owner`). Other copies, in the provider and in the UCX transport, reach it
+//! `libstrait.so` (`owner`). Those of the provider, the UCX transport and `libstrait_xpu.so` reach it
 //! through a table of functions (`table`) that they look for as they look for CUDA's driver: in the
 //! library of that name, if the process has loaded it. So it does not matter which came first, nor
 //! whether a library was loaded with RTLD_LOCAL, and a process without `libstrait.so` pays nothing.

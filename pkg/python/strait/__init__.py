@@ -8,8 +8,10 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 provider_path = os.path.join(_HERE, "lib", "libfabric")
 #: The directory for UCX_PLUGIN_PATH.
 plugin_path = os.path.join(_HERE, "lib", "strait", "ucx")
-#: The library of include/strait.h.
+#: The library of include/strait.h, strait_p2pmem.h and strait_storage.h.
 library = os.path.join(_HERE, "lib", "libstrait.so.0")
+#: The library of include/strait_xpu.h.
+xpu_library = os.path.join(_HERE, "lib", "libstrait_xpu.so.0")
 #: The library of include/strait_rpipe.h.
 rpipe_library = os.path.join(_HERE, "lib", "libstrait_rpipe.so.0")
 #: The directory of strait.h and the other headers.

@@ -10,6 +10,7 @@ mod os;
 mod out;
 mod p2pmemd;
 mod perf;
+mod picture;
 mod run;
 mod storage;
 mod top;

@@ -8,7 +8,7 @@ use p2pmem::daemon::{NAME, Server};
 use p2pmem::{Orchestrator, Rules, rules};
 
 use crate::fabric::Error;
-use crate::out;
+use crate::{out, picture};
 
 /// What was asked for.
 #[derive(Debug, PartialEq)]
@@ -59,7 +59,7 @@ pub fn run(options: &Options) -> Result<(), Error> {
     let mut server = Server::new(&options.name, all).map_err(failed)?;
     let mut text = format!("strait p2pmemd: listens at @{}\n", options.name);
     for p in publishers {
-        text += &format!("  {} ({}): {}\n", p.name, p.kind, p2pmem::picture::bytes(p.size));
+        text += &format!("  {} ({}): {}\n", p.name, p.kind, picture::bytes(p.size));
     }
     out::print(&text)?;
     server.serve(&AtomicBool::new(false));

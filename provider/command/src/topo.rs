@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use lexopt::prelude::*;
-use p2pmem::{Topology, picture};
+use p2pmem::Topology;
 use serde::Serialize;
 
 use crate::fabric::Error;
-use crate::out;
+use crate::{out, picture};
 
 /// What was asked for.
 #[derive(Debug, PartialEq)]

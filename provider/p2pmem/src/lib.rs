@@ -12,14 +12,12 @@
 //! | [`daemon`] | the same for several processes, over a unix socket |
 //! | [`peer`] | buffers of windows as a kind of memory of `hmem` |
 //! | [`storage`] | files to memory of any kind and back |
-//! | [`picture`] | the topology as a table and as SVG |
 
 mod address;
 pub mod daemon;
 mod error;
 pub mod orchestrator;
 pub mod peer;
-pub mod picture;
 pub mod publisher;
 mod ranges;
 pub mod rules;

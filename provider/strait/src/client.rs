@@ -6,10 +6,9 @@ use std::ffi::CStr;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
 
+use c_abi::{guard, sized};
 use hmem::client::{self, Client, Importer, Place, Registered, Segment};
 use libc::{c_char, c_int, c_void};
-
-use crate::guard::{guard, sized};
 
 /// strait_sg.kind: the CPU of this process may follow `addr`; no other process is told of it.
 pub const STRAIT_SG_CPU: u32 = 0;

@@ -9,23 +9,17 @@
 //! | `client` | peer memory clients |
 //! | `memory` | questions about memory |
 //! | `peer` | peer memory; has a header of its own, `include/strait_p2pmem.h` |
-//! | `xpu` | kernels that send; has a header of its own, `include/strait_xpu.h` |
 //! | `storage` | files to memory of any kind; has a header of its own, `include/strait_storage.h` |
-//! | `guard` | the boundary |
 
 mod client;
-mod guard;
 mod memory;
 /// cbindgen:ignore
 mod peer;
 /// cbindgen:ignore
 mod storage;
-/// cbindgen:ignore
-mod xpu;
 
 use libc::{c_char, c_int};
 
-pub use self::xpu::*;
 pub use client::*;
 pub use memory::*;
 pub use peer::*;

@@ -4,10 +4,9 @@
 
 use std::os::fd::IntoRawFd;
 
+use c_abi::guard;
 use hmem::{Kind, Span, path, registry};
 use libc::{c_char, c_int, c_void};
-
-use crate::guard::guard;
 
 /// strait_memory.kind: host memory.
 pub const STRAIT_MEMORY_SYSTEM: u32 = 0;

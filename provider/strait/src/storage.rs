@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use c_abi::guard;
 use libc::{c_char, c_int, c_void};
 use p2pmem::storage::{File, Op, Options, Request, Results, Way};
 
-use crate::guard::guard;
 use crate::peer::{fill, has_size, text, told};
 
 /// strait_storage_open: the file is to be written too.

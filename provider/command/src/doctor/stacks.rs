@@ -40,12 +40,9 @@ pub fn installed() -> Vec<Finding> {
 }
 
 /// The libraries that programs link: file, which programs, Debian's package.
-const LIBRARIES: [(&str, &str, &str); 2] = [
-    (
-        "libstrait.so.0",
-        "programs with memory of their own kind, files or kernels that send",
-        "libstrait0; rpm: libstrait",
-    ),
+const LIBRARIES: [(&str, &str, &str); 3] = [
+    ("libstrait.so.0", "programs with memory of their own kind, or files", "libstrait0; rpm: libstrait"),
+    ("libstrait_xpu.so.0", "programs with kernels that send", "libstrait-xpu0; rpm: libstrait_xpu"),
     ("libstrait_rpipe.so.0", "programs with pipes", "libstrait-rpipe0; rpm: libstrait_rpipe"),
 ];
 

@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use lexopt::prelude::*;
+use p2pmem::rules;
 use p2pmem::storage::{File, Options as How, Report, Way};
-use p2pmem::{picture, rules};
 use serde::Serialize;
 
 use crate::fabric::Error;
-use crate::out;
+use crate::{out, picture};
 use memory::Memory;
 pub use memory::Place;
 

@@ -193,9 +193,9 @@ unsafe extern "C" fn control(fid: *mut fi::fid, command: c_int, arg: *mut c_void
         let work = arg.cast::<fi::fi_deferred_work>();
         match command {
             // SAFETY: the application passes work that fi_trigger(3) describes.
-            fi::FI_QUEUE_WORK => unsafe { ep::deferred::queue(domain, work) },
-            fi::FI_CANCEL_WORK => ep::deferred::cancel(domain, work),
-            fi::FI_FLUSH_WORK => ep::deferred::flush(domain),
+            fi::FI_QUEUE_WORK => unsafe { ep::trigger::deferred::queue(domain, work) },
+            fi::FI_CANCEL_WORK => ep::trigger::deferred::cancel(domain, work),
+            fi::FI_FLUSH_WORK => ep::trigger::deferred::flush(domain),
             _ => Err(Errno::NOSYS),
         }
     })

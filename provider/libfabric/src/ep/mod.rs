@@ -10,7 +10,7 @@
 //! | `flags`, `iov` | flags and vectors of the ABI as the engine's |
 //! | `srx` | shared receive contexts: opened and closed |
 //! | `xpu` | endpoints of devices |
-//! | `trigger`, `deferred` | `FI_TRIGGER`, and the domain's deferred work |
+//! | `trigger` | `FI_TRIGGER`, and the domain's deferred work |
 //! | `opt`, `cm` | options and names |
 //!
 //! The link is open from `fi_endpoint` on, so that the endpoint has its name; the engine gets to
@@ -37,7 +37,6 @@ pub(crate) mod atomic;
 mod bind;
 mod cm;
 mod context;
-pub(crate) mod deferred;
 mod endpoint;
 mod flags;
 mod iov;
@@ -53,7 +52,7 @@ mod tagged;
 #[cfg(test)]
 mod tests;
 mod told;
-mod trigger;
+pub(crate) mod trigger;
 mod xpu;
 
 // SAFETY: `#[repr(C)]` with the fid first, made in `EpFid::publish` alone, with this table.

@@ -1,6 +1,7 @@
 //! The daemon.
 
-use std::collections::HashMap;
+mod peers;
+
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,22 +10,13 @@ use std::time::{Duration, Instant};
 
 use ipc::credentials::{Cred, User};
 use ipc::{Poller, rights, socket};
-use meet::Strangers;
 
-use super::wire::{Answer, Ask, How, MOST, MOST_SEGMENTS, Reach, Token};
+use self::peers::Peers;
+use super::wire::{Answer, Ask, How, MOST, MOST_SEGMENTS, Reach};
 use crate::error::Error;
-use crate::orchestrator::{Buffer, Client, Drain, NoticeId, Orchestrator, Request};
+use crate::orchestrator::{Buffer, Client, Drain, Orchestrator, Request};
 use crate::publisher::{Kind, Lease, Source};
 
-/// Most connections, and most of one user.
-const MOST_CONNECTIONS: usize = 4096;
-const MOST_OF_USER: usize = 512;
-/// Most buffers of a connection.
-const MOST_BUFFERS: usize = 4096;
-/// Most buffers of one user, all connections together: what the daemon keeps of a buffer is memory too.
-const MOST_BUFFERS_OF_USER: usize = 16384;
-/// Most tokens of a buffer.
-const MOST_TOKENS: usize = 16;
 /// Messages of a connection that are handled before others get their turn.
 const BURST: usize = 16;
 
@@ -33,27 +25,6 @@ const CHECK: Duration = Duration::from_secs(1);
 
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
-
-struct Peer {
-    sock: OwnedFd,
-    cred: Cred,
-    buffers: HashMap<u64, Held>,
-    /// Its place among those that have asked for nothing yet.
-    silent: Option<usize>,
-}
-
-/// A buffer of a connection, and the notice that its end is sent by.
-struct Held {
-    buffer: Buffer,
-    notice: NoticeId,
-    tokens: Vec<Token>,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.buffer.cancel_notice(self.notice);
-    }
-}
 
 /// Notices of revocations that are still to be sent: connection, handle, reason.
 #[derive(Clone, Debug)]
@@ -69,15 +40,8 @@ pub struct Server {
     woken: OwnedFd,
     notices: Notices,
     orchestrator: Orchestrator,
-    peers: HashMap<u64, Peer>,
-    /// Connections that have asked for nothing yet, by user: they make room for others.
-    silent: Strangers<u32, u64>,
-    tokens: HashMap<Token, (u64, u64)>,
+    peers: Peers,
     next: u64,
-    /// Most descriptors that are open for one user: its connections, and pieces of host memory.
-    most_descriptors: usize,
-    /// Most buffers of one user.
-    most_buffers: usize,
     /// When it was last seen whether devices are gone.
     checked: Instant,
     /// When the host was last read for the name of a client that is not known.
@@ -107,19 +71,14 @@ impl Server {
         poller.add(&listener, LISTENER).map_err(os)?;
         poller.add(&woken, WAKE).map_err(os)?;
         let notices = Notices { list: Arc::default(), wake: Arc::new(wake.into()) };
-        let (peers, tokens) = (HashMap::new(), HashMap::new());
         Ok(Server {
             listener,
             poller,
             woken,
             notices,
             orchestrator,
-            peers,
-            silent: Strangers::new(MOST_CONNECTIONS),
-            tokens,
+            peers: Peers::new(),
             next: 2,
-            most_descriptors: descriptors() / 2,
-            most_buffers: MOST_BUFFERS_OF_USER,
             checked: Instant::now(),
             asked: None,
         })
@@ -142,7 +101,8 @@ impl Server {
         socket::wait(&self.poller.fd(), most.as_millis().min(60_000) as i32);
         let ready = self.poller.ready::<64>();
         if ready.is_empty() || self.checked.elapsed() > CHECK {
-            match self.orchestrator.rediscover() {
+            let came = self.orchestrator.rediscover();
+            match came {
                 Ok(0) => {}
                 Ok(n) => log::info!("p2pmemd: {n} publishers have come"),
                 Err(e) => log::warn!("p2pmemd: {e}: it is looked at again"),
@@ -176,18 +136,15 @@ impl Server {
                 Err(_) => return,
             };
             let Ok(cred) = Cred::of(&sock) else { continue };
-            let of_user = self.peers.values().filter(|p| p.cred.uid == cred.uid).count();
-            let (all_full, user_full) = (self.peers.len() >= MOST_CONNECTIONS, of_user >= MOST_OF_USER);
-            let of = user_full.then_some(cred.uid);
-            if (all_full || user_full) && !self.end_silent(of) {
-                let why = format!("uid {} has {of_user} connections: end some", cred.uid);
+            if self.peers.is_full(cred.uid).is_some_and(|of| !self.end_silent(of)) {
+                let why =
+                    format!("uid {} has {} connections: end some", cred.uid, self.peers.of_user(cred.uid));
                 let _ = socket::send(&sock, &Answer::Failed { errno: libc::EUSERS, why }.to_bytes());
                 continue;
             }
             let id = self.number();
             if self.poller.add(&sock, id).is_ok() {
-                let silent = Some(self.silent.add(cred.uid, id));
-                self.peers.insert(id, Peer { sock, cred, buffers: HashMap::new(), silent });
+                self.peers.add(id, sock, cred);
             }
         }
     }
@@ -195,11 +152,7 @@ impl Server {
     /// Ends a connection that has asked for nothing: the oldest of this user, or of the user that has the
     /// most of them. Whether there was one.
     fn end_silent(&mut self, of: Option<u32>) -> bool {
-        let id = match of {
-            Some(uid) => self.silent.give_silent_of(&uid),
-            None => self.silent.give_silent(),
-        };
-        id.inspect(|id| self.end(*id)).is_some()
+        self.peers.give_silent(of).inspect(|id| self.end(*id)).is_some()
     }
 
     fn number(&mut self) -> u64 {
@@ -209,14 +162,8 @@ impl Server {
 
     /// A connection is over: all that it holds goes back.
     fn end(&mut self, id: u64) {
-        if let Some(peer) = self.peers.remove(&id) {
-            // Its place may be another one's where it was given up.
-            let silent = peer.silent.filter(|at| self.silent.get(*at) == Some(&id));
-            silent.map(|at| self.silent.take(at));
+        if let Some(peer) = self.peers.end(id) {
             self.poller.remove(&peer.sock);
-            for token in peer.buffers.values().flat_map(|held| &held.tokens) {
-                self.tokens.remove(token);
-            }
         }
     }
 
@@ -225,7 +172,7 @@ impl Server {
         // One byte more, to see that a packet is too long.
         let mut bytes = [0; MOST + 1];
         for _ in 0..BURST {
-            let Some(peer) = self.peers.get(&id) else { return false };
+            let Some(peer) = self.peers.get(id) else { return false };
             let len = match socket::receive(&peer.sock, &mut bytes) {
                 Ok(0) => return false,
                 Ok(len) => len,
@@ -238,9 +185,7 @@ impl Server {
                 );
                 return false;
             };
-            if let Some(at) = self.peers.get_mut(&id).and_then(|peer| peer.silent.take()) {
-                self.silent.take(at);
-            }
+            self.peers.has_asked(id);
             let sent = match self.answer(id, ask) {
                 Ok(()) => Ok(()),
                 Err(Stop::Error(e)) => {
@@ -257,18 +202,17 @@ impl Server {
     }
 
     fn send(&self, id: u64, answer: &Answer) -> Result<(), Stop> {
-        let peer = self.peers.get(&id).ok_or(Stop::Peer)?;
+        let peer = self.peers.get(id).ok_or(Stop::Peer)?;
         socket::send(&peer.sock, &answer.to_bytes()).map_err(|_| Stop::Peer)
     }
 
     fn answer(&mut self, id: u64, ask: Ask) -> Result<(), Stop> {
-        let peer = self.peers.get_mut(&id).ok_or(Stop::Peer)?;
-        let unknown = || Error::Unknown("buffer with that handle".into());
+        let peer = self.peers.get(id).ok_or(Stop::Peer)?;
         match ask {
             Ask::Allocate { len, align, segments, host, job, clients } => {
                 let uid = peer.cred.uid;
-                self.room(id)?;
-                self.descriptors_left(uid)?;
+                self.peers.room(id)?;
+                self.peers.descriptors_left(uid, self.orchestrator.descriptors(uid))?;
                 let clients = self.clients(&clients)?;
                 let segments = usize::from(segments.min(MOST_SEGMENTS));
                 let request = Request { clients, len, align, segments, uid, job, host };
@@ -276,38 +220,22 @@ impl Server {
                 self.grant(id, buffer)
             }
             Ask::Free { handle } => {
-                let held = peer.buffers.remove(&handle).ok_or_else(unknown)?;
-                for token in &held.tokens {
-                    self.tokens.remove(token);
-                }
-                // It is back before that is said.
-                drop(held);
+                self.peers.free(id, handle)?;
                 self.send(id, &Answer::Done { count: 1 })
             }
             Ask::Widen { handle, clients } => {
-                let buffer = peer.buffers.get(&handle).ok_or_else(unknown)?.buffer.clone();
-                self.room(id)?;
+                let buffer = peer.buffer(handle)?.clone();
+                self.peers.room(id)?;
                 let wider = buffer.share(&self.clients(&clients)?)?;
                 self.grant(id, wider)
             }
             Ask::Share { handle } => {
-                let held = peer.buffers.get_mut(&handle).ok_or_else(unknown)?;
-                if held.buffer.kind() == Kind::Sysfs {
-                    let why = "the kernel makes a new allocation of each mapping of sysfs memory: fork(2) shares it";
-                    return Err(Error::Unsupported(why.into()).into());
-                }
-                if held.tokens.len() >= MOST_TOKENS {
-                    let why = format!("{MOST_TOKENS} tokens are enough for a buffer: use one of them");
-                    return Err(Error::Invalid(why).into());
-                }
-                let token = ipc::random().map_err(|e| Error::Os("getrandom".into(), e))?;
-                held.tokens.push(token);
-                self.tokens.insert(token, (id, handle));
+                let token = self.peers.share(id, handle)?;
                 self.send(id, &Answer::Token { token })
             }
             Ask::Open { token } => {
-                self.room(id)?;
-                let buffer = self.open(id, token)?;
+                self.peers.room(id)?;
+                let buffer = self.peers.open(id, token)?;
                 self.grant(id, buffer)
             }
             Ask::List => {
@@ -337,39 +265,6 @@ impl Server {
         }
     }
 
-    /// Whether that connection, and its user, may hold another buffer.
-    fn room(&self, id: u64) -> Result<(), Error> {
-        let Some(peer) = self.peers.get(&id) else { return Ok(()) };
-        if peer.buffers.len() >= MOST_BUFFERS {
-            return Err(Error::Invalid(format!(
-                "a connection holds at most {MOST_BUFFERS} buffers: free some"
-            )));
-        }
-        let uid = peer.cred.uid;
-        let of_user = self.peers.values().filter(|p| p.cred.uid == uid).map(|p| p.buffers.len());
-        if of_user.sum::<usize>() >= self.most_buffers {
-            let why = format!("uid {uid} holds {} buffers: free some", self.most_buffers);
-            return Err(Error::Daemon(libc::EUSERS, why));
-        }
-        Ok(())
-    }
-
-    /// Whether this user may have another descriptor of the daemon's: else others would have none.
-    fn descriptors_left(&self, uid: u32) -> Result<(), Error> {
-        let connections = self.peers.values().filter(|p| p.cred.uid == uid).count();
-        let (pieces, most) = (self.orchestrator.descriptors(uid), self.most_descriptors);
-        if connections + pieces < most {
-            return Ok(());
-        }
-        Err(Error::Daemon(
-            libc::EUSERS,
-            format!(
-                "uid {uid} has {connections} connections and {pieces} pieces of host memory, and the daemon has {most} descriptors \
-                 for one user: free some, or start the daemon with a higher limit (ulimit -n)"
-            ),
-        ))
-    }
-
     /// Devices by their names. For one that is not known the host is read anew, once in a while: to read all
     /// of it takes longer than to ask for names that there are not.
     fn clients(&mut self, names: &[String]) -> Result<Vec<Client>, Error> {
@@ -386,23 +281,6 @@ impl Server {
             });
         }
         Ok(all)
-    }
-
-    /// The buffer that a token is of, as long as the process that shared it has it.
-    fn open(&self, id: u64, token: Token) -> Result<Buffer, Error> {
-        let unknown =
-            || Error::Unknown("buffer with that token: its owner freed it, or it was never shared".into());
-        let (owner, handle) = self.tokens.get(&token).ok_or_else(unknown)?;
-        let owner = self.peers.get(owner).ok_or_else(unknown)?;
-        let buffer = &owner.buffers.get(handle).ok_or_else(unknown)?.buffer;
-        let uid = self.peers.get(&id).map(|p| p.cred.uid);
-        if uid != Some(owner.cred.uid) && uid != Some(0) {
-            return Err(Error::Forbidden("the buffer was shared by another user".into()));
-        }
-        if buffer.is_revoked() {
-            return Err(Error::Revoked("by its publisher".into()));
-        }
-        Ok(buffer.clone())
     }
 
     /// Hands a buffer to a connection.
@@ -433,7 +311,7 @@ impl Server {
             reach: reach.collect(),
         };
         self.send(id, &granted)?;
-        let peer = self.peers.get_mut(&id).ok_or(Stop::Peer)?;
+        let peer = self.peers.get_mut(id).ok_or(Stop::Peer)?;
         let sealed = buffer.kind() == Kind::Host;
         for (lease, source) in buffer.leases().iter().zip(&sources) {
             let (window, fd, offset) = match source {
@@ -451,13 +329,13 @@ impl Server {
             // If it is full the daemon wakes up all the same.
             let _ = socket::send(&notices.wake, &[1]);
         });
-        peer.buffers.insert(handle, Held { buffer, notice, tokens: Vec::new() });
+        peer.hold(handle, buffer, notice);
         Ok(())
     }
 
     /// A descriptor reaches all of its file. So a part of one goes to root and the daemon's own user alone.
     fn may_have_files(&self, id: u64, buffer: &Buffer) -> Result<(), Stop> {
-        let peer = self.peers.get(&id).ok_or(Stop::Peer)?;
+        let peer = self.peers.get(id).ok_or(Stop::Peer)?;
         if buffer.kind() != Kind::File || peer.cred.uid == 0 || peer.cred.user(&peer.sock) == User::Ours {
             return Ok(());
         }
@@ -476,7 +354,7 @@ impl Server {
     fn tell(&mut self) {
         let list = std::mem::take(&mut *self.notices.list.lock().unwrap_or_else(PoisonError::into_inner));
         for (id, handle, why) in list {
-            let holds = self.peers.get(&id).is_some_and(|p| p.buffers.contains_key(&handle));
+            let holds = self.peers.get(id).is_some_and(|p| p.holds(handle));
             if holds && self.send(id, &Answer::Revoked { handle, why }).is_err() {
                 self.end(id);
             }
@@ -502,14 +380,6 @@ impl From<Error> for Stop {
 fn is_whole(fd: &OwnedFd, offset: u64, len: u64) -> bool {
     let size = fd.try_clone().and_then(|fd| std::fs::File::from(fd).metadata()).map(|m| m.len());
     offset == 0 && size.is_ok_and(|size| size <= len)
-}
-
-/// How many descriptors this process may have.
-fn descriptors() -> usize {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a valid place.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
-    if known { usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) } else { 1024 }
 }
 
 #[cfg(test)]

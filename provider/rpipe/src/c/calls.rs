@@ -2,7 +2,7 @@
 
 use libc::{c_char, c_int, c_uint};
 
-use super::handles::{close, job, keep, last, status, text, with};
+use super::handles::{close, job, keep, status, text, with};
 use super::types::*;
 use crate::{Context, Device, Error, Pipe, PipeOptions, Policy, Rank, Side, Sync};
 
@@ -202,5 +202,5 @@ fn of_pipe(pipe: &Pipe) -> rpipe_stats {
 /// the next failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn rerror() -> *const c_char {
-    last()
+    c_abi::last_error()
 }

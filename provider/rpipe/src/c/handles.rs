@@ -1,9 +1,8 @@
 //! Pipes by the pointers and the addresses that a program has. What a pointer leads to is never freed, so
 //! that one of a closed pipe is an error.
 
-use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -273,20 +272,9 @@ pub(super) fn of_pipe(id: u16, address: raddr_t) -> Result<Address, Error> {
     is_of_pipe(id, address).ok_or_else(|| Error::Stale("the address is of another pipe, or none".into()))
 }
 
-thread_local! {
-    static LAST: RefCell<CString> = RefCell::default();
-}
-
-/// The words of the last error of this thread.
-pub(super) fn last() -> *const c_char {
-    // A thread that ends, as in a handler of atexit(3), has none any more.
-    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
-}
-
 #[cold]
 fn fail(error: &Error) -> c_int {
-    let text = CString::new(error.to_string()).unwrap_or_default();
-    let _ = LAST.try_with(|last| *last.borrow_mut() = text);
+    c_abi::keep_error(error);
     // SAFETY: errno is this thread's.
     unsafe { *libc::__errno_location() = error.errno() };
     -error.errno()

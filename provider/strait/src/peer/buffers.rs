@@ -6,13 +6,13 @@ use std::path::Path;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use c_abi::{guard, sized};
 use libc::{c_char, c_int, c_void};
 use p2pmem::daemon::{Connection, Remote};
 use p2pmem::publisher::Mapped;
 use p2pmem::{Error, Orchestrator, Request, Rules};
 
 use super::types::*;
-use crate::guard::{guard, sized};
 
 /// Opens. Pieces of devices' windows are a kind of memory of their own from then on, which Strait's provider
 /// and transport take in this process.

@@ -4,13 +4,13 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use c_abi::guard;
 use libc::{c_char, c_int, c_void};
 use p2pmem::publisher::Region;
 use p2pmem::{Address, Drain, Error};
 
 use super::buffers::lock;
 use super::types::*;
-use crate::guard::guard;
 
 /// How a device, by its address or name, reaches memory of a publisher, by its name.
 ///

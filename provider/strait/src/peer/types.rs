@@ -2,8 +2,7 @@
 
 #![allow(non_camel_case_types, reason = "names of C")]
 
-use std::cell::RefCell;
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::sync::{Arc, Mutex};
 
 use libc::{c_char, c_int, c_void};
@@ -141,16 +140,10 @@ pub(super) enum Held {
     },
 }
 
-thread_local! {
-    static LAST: RefCell<CString> = RefCell::default();
-}
-
 /// Keeps the words of an error for strait_p2pmem_error.
 pub(crate) fn told<T>(result: Result<T, Error>) -> Result<T, c_int> {
     result.map_err(|e| {
-        let text = e.to_string().replace('\0', " ");
-        // A thread that ends, as in a handler of atexit(3), has none any more.
-        let _ = LAST.try_with(|last| *last.borrow_mut() = CString::new(text).unwrap_or_default());
+        c_abi::keep_error(&e);
         e.errno()
     })
 }
@@ -189,7 +182,7 @@ pub(crate) unsafe fn has_size<T>(at: *const T) -> Result<(), c_int> {
 /// what to do. Valid until the next one.
 #[unsafe(no_mangle)]
 pub extern "C" fn strait_p2pmem_error() -> *const c_char {
-    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    c_abi::last_error()
 }
 
 /// # Safety

@@ -1,6 +1,8 @@
 //! Limits and books of the daemon, seen from inside.
 
+use super::peers::{MOST_OF_USER, MOST_TOKENS};
 use super::*;
+use crate::daemon::wire::Token;
 use crate::publisher::Host;
 use crate::rules::Rules;
 use crate::topology::Topology;
@@ -56,7 +58,7 @@ fn a_handle_that_is_freed_leaves_no_notice() {
 #[test]
 fn a_user_has_no_more_descriptors_of_the_daemon_than_its_share() {
     let (name, mut server) = daemon("share");
-    server.most_descriptors = 6;
+    server.peers.most_descriptors = 6;
     let clients: Vec<OwnedFd> = (0..2).map(|_| socket::connect(&name).unwrap()).collect();
     let mut ask = |client: usize, ask: &Ask| {
         let sock = &clients[client];
@@ -92,11 +94,11 @@ fn a_user_has_no_more_descriptors_of_the_daemon_than_its_share() {
 #[test]
 fn a_user_has_no_more_buffers_than_the_daemon_can_keep_books_of() {
     let (name, mut server) = daemon("books");
-    server.most_buffers = 5;
+    server.peers.most_buffers = 5;
     let clients: Vec<OwnedFd> = (0..2).map(|_| socket::connect(&name).unwrap()).collect();
     let mut ask = |client: usize, ask: Ask| {
         let answer = ask_once(&mut server, &clients[client], &ask);
-        (answer, server.tokens.len())
+        (answer, server.peers.tokens.len())
     };
     let (none, job) = (Vec::new(), String::new());
     let allocate = Ask::Allocate { len: 1, align: 1, segments: 1, host: true, job, clients: none.clone() };
@@ -178,5 +180,5 @@ fn a_connection_that_asks_for_nothing_makes_room_for_another_one_of_its_user() {
     while server.connections() > 1 {
         server.turn(Duration::from_millis(1));
     }
-    assert_eq!(server.silent.len(), 0);
+    assert_eq!(server.peers.silent.len(), 0);
 }

@@ -28,33 +28,13 @@
 #define BY_STORE 4096
 #define SIGNAL_COMMAND 100000
 #define SIGNAL_STORE 100008
-#define LIMIT_S 60
 
 static int rank;
 #define CHECK_FORMAT "rank %d (%s): "
 #define CHECK_ARGS rank, strait_xpu_error()
-#include "check.h"
+#include "../check.h"
 
-typedef strait_xpu_u64 u64;
-
-static u64 load(u64 address) { return __atomic_load_n((u64 *)(uintptr_t)address, __ATOMIC_ACQUIRE); }
-static void store(u64 address, u64 value) { __atomic_store_n((u64 *)(uintptr_t)address, value, __ATOMIC_RELEASE); }
-
-static int late(time_t begin) { return time(NULL) - begin > LIMIT_S; }
-
-/* The kernel's side of a ring. */
-static u64 post(const struct strait_xpu_ring *ring, const struct strait_xpu_command *command) {
-    struct strait_xpu_produced *produced = (void *)(uintptr_t)ring->produced;
-    struct strait_xpu_status *status = (void *)(uintptr_t)ring->status;
-    u64 words[STRAIT_XPU_SLOT_WORDS], ticket = produced->reserved++;
-    struct strait_xpu_slot *slot =
-        (struct strait_xpu_slot *)(uintptr_t)ring->slots + (ticket & ((1ull << ring->log2_slots) - 1));
-    time_t begin = time(NULL);
-    while (ticket - load((u64)(uintptr_t)&status->consumed) >= 1ull << ring->log2_slots) CHECK(!late(begin));
-    strait_xpu_pack(command, ticket, ring->log2_slots, words);
-    for (int i = STRAIT_XPU_SLOT_WORDS - 1; i >= 0; i--) store((u64)(uintptr_t)&slot->word[i], words[i]);
-    return ticket;
-}
+#include "post.h"
 
 /* Waits for a signal; 0, or the peer's error word. */
 static u64 wait_signal(const struct strait_xpu_context *view, u64 address, u64 value, int peer) {

@@ -11,14 +11,14 @@ use hmem::Class;
 use libc::c_void;
 use libfabric_sys as fi;
 
-use super::context::SrxFid;
-use super::endpoint::EpFid;
-use super::flags::{self, Receive};
-use super::iov::spans;
-use super::post::{Receiver, Rx, cq_data, ctx};
-use super::trigger::counter;
-use super::{atomic, rma};
+use super::counter;
 use crate::domain::{DomainFid, Shared};
+use crate::ep::context::SrxFid;
+use crate::ep::endpoint::EpFid;
+use crate::ep::flags::{self, Receive};
+use crate::ep::iov::spans;
+use crate::ep::post::{Receiver, Rx, cq_data, ctx};
+use crate::ep::{atomic, rma};
 use crate::errno::Errno;
 use crate::ffi::{arg, is, obj};
 

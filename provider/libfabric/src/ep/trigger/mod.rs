@@ -1,5 +1,7 @@
 //! Operations that wait for a counter: `FI_TRIGGER`. fi_trigger(3).
 
+pub(crate) mod deferred;
+
 use std::sync::Arc;
 
 use engine::{CntrId, Ctx, Work, WorkOp};

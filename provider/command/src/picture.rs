@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::topology::{Device, Map, Topology};
+use p2pmem::topology::{Device, Map, Topology};
 
 /// Bytes as people write them.
 pub fn bytes(n: u64) -> String {
@@ -43,7 +43,7 @@ fn note(device: &Device) -> String {
     }
     if device.is_bridge() && device.acs.redirects() {
         text += match device.acs {
-            crate::topology::config::Acs::Unreadable => ", ACS unknown (only root may read it)",
+            p2pmem::topology::config::Acs::Unreadable => ", ACS unknown (only root may read it)",
             _ => ", ACS redirects",
         };
     }

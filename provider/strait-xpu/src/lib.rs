@@ -1,17 +1,15 @@
-//! What a program does on the host for kernels that send: `include/strait_xpu.h`, which `ci/header` makes of
-//! this file.
+//! What a program does on the host for kernels that send: `libstrait_xpu.so`, and `include/strait_xpu.h`,
+//! which `ci/header` makes of this file.
 
-use std::cell::RefCell;
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use c_abi::{guard, sized};
 use libc::{c_char, c_int, c_void};
 use wire::session::JobKey;
 use xpu::{Context, Options, RingRequest, Words};
-
-use crate::guard::{guard, sized};
 
 /// strait_xpu_ring_options.flags: commands are taken up to the ring's bell only, and not as soon as they are
 /// written.
@@ -73,22 +71,16 @@ pub struct strait_xpu_ring_options {
     pub slots_size: usize,
 }
 
-thread_local! {
-    static WORDS: RefCell<CString> = RefCell::default();
-}
-
 /// Why the last call of this thread failed. Valid until its next.
 #[unsafe(no_mangle)]
 pub extern "C" fn strait_xpu_error() -> *const c_char {
-    // A thread that ends, as in a handler of atexit(3), has none any more.
-    WORDS.try_with(|w| w.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    c_abi::last_error()
 }
 
 /// An errno, and its words for [`strait_xpu_error`].
-fn told<T>(how: Result<T, xpu::Error>) -> Result<T, c_int> {
-    how.map_err(|e| {
-        let words = CString::new(e.to_string()).unwrap_or_default();
-        let _ = WORDS.try_with(|w| *w.borrow_mut() = words);
+fn errno<T>(outcome: Result<T, xpu::Error>) -> Result<T, c_int> {
+    outcome.map_err(|e| {
+        c_abi::keep_error(&e);
         e.errno()
     })
 }
@@ -140,7 +132,7 @@ pub unsafe extern "C" fn strait_xpu_open(
         if opened.is_null() {
             return Err(libc::EINVAL);
         }
-        let context = told(Context::open(wanted))?;
+        let context = errno(Context::open(wanted))?;
         // SAFETY: the program has a place for it.
         unsafe { put(opened, Box::into_raw(Box::new(strait_xpu { context, memory: Vec::new() }))) }
     })
@@ -166,9 +158,9 @@ pub unsafe extern "C" fn strait_xpu_register(
         if region.is_null() || at == 0 || at.checked_add(length).is_none() {
             return Err(libc::EINVAL);
         }
-        // SAFETY: likewise; C has no references.
-        let number = told(unsafe { x.context.register(at, length) })?;
-        // SAFETY: likewise.
+        // SAFETY: as above; C has no references.
+        let number = errno(unsafe { x.context.register(at, length) })?;
+        // SAFETY: as above.
         unsafe { put(region, number) }
     })
 }
@@ -191,10 +183,10 @@ pub unsafe extern "C" fn strait_xpu_allocate(
         if region.is_null() || address.is_null() || length == 0 {
             return Err(libc::EINVAL);
         }
-        let (number, memory) = told(x.context.allocate(length.div_ceil(8)))?;
+        let (number, memory) = errno(x.context.allocate(length.div_ceil(8)))?;
         let at = memory.get(0).as_ptr().cast();
         x.memory.push(memory);
-        // SAFETY: likewise.
+        // SAFETY: as above.
         unsafe { put(region, number).and(put(address, at)) }
     })
 }
@@ -229,7 +221,7 @@ pub unsafe extern "C" fn strait_xpu_add_ring(
         let slots = match o.slots.is_null() {
             true => None,
             // SAFETY: the program's promise: memory that stays; nothing here but atomics touches it.
-            false => Some(told(unsafe {
+            false => Some(errno(unsafe {
                 Words::given(o.slots.expose_provenance(), o.slots_size, o.slots_device.addr() as u64)
             })?),
         };
@@ -240,8 +232,8 @@ pub unsafe extern "C" fn strait_xpu_add_ring(
             near: o.flags & STRAIT_XPU_ANY_DEVICE == 0,
             ..RingRequest::new(o.log2_slots)
         };
-        let handle = told(x.context.ring(request))?;
-        // SAFETY: likewise.
+        let handle = errno(x.context.ring(request))?;
+        // SAFETY: as above.
         unsafe { put(ring, handle.id) }
     })
 }
@@ -263,7 +255,7 @@ pub unsafe extern "C" fn strait_xpu_blob(
         }
         // SAFETY: the program's promise.
         let (blob, room) = unsafe { (open(context)?.context.blob(), length.read()) };
-        // SAFETY: likewise.
+        // SAFETY: as above.
         unsafe { length.write(blob.len()) };
         if room < blob.len() || buffer.is_null() {
             return Err(libc::ENOSPC);
@@ -296,15 +288,15 @@ pub unsafe extern "C" fn strait_xpu_connect(
         }
         let mut all = Vec::new();
         for at in 0..count as usize {
-            // SAFETY: likewise: `count` of each.
+            // SAFETY: as above: `count` of each.
             let (blob, length) = unsafe { (*blobs.add(at), *lengths.add(at)) };
             if blob.is_null() || length > isize::MAX as usize {
                 return Err(libc::EINVAL);
             }
-            // SAFETY: likewise; nothing writes them during the call.
+            // SAFETY: as above; nothing writes them during the call.
             all.push(unsafe { std::slice::from_raw_parts(blob.cast::<u8>(), length) });
         }
-        told(x.context.connect(rank, &all))
+        errno(x.context.connect(rank, &all))
     })
 }
 
@@ -321,8 +313,8 @@ pub unsafe extern "C" fn strait_xpu_begin(context: *mut strait_xpu, view: *mut *
         if view.is_null() {
             return Err(libc::EINVAL);
         }
-        let at = told(x.context.begin())?;
-        // SAFETY: likewise.
+        let at = errno(x.context.begin())?;
+        // SAFETY: as above.
         unsafe { put(view, ptr::with_exposed_provenance_mut(at as usize)) }
     })
 }
@@ -344,7 +336,7 @@ pub unsafe extern "C" fn strait_xpu_mapped(
         // SAFETY: the program's promise.
         let x = unsafe { open(context)? };
         let entry = x.context.peer(peer, region).ok_or(libc::ENOENT)?;
-        // SAFETY: likewise.
+        // SAFETY: as above.
         unsafe {
             put(address, ptr::with_exposed_provenance_mut(entry.mapped as usize))?;
             put(length, entry.length as usize)
@@ -360,7 +352,7 @@ pub unsafe extern "C" fn strait_xpu_mapped(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strait_xpu_end(context: *mut strait_xpu) -> c_int {
     // SAFETY: the program's promise.
-    guard(|| told(unsafe { open(context)? }.context.close()))
+    guard(|| errno(unsafe { open(context)? }.context.close()))
 }
 
 /// Closes a context. No kernel that uses it runs any more. -EBUSY: a peer is stopped while it accesses memory
@@ -375,8 +367,8 @@ pub unsafe extern "C" fn strait_xpu_close(context: *mut strait_xpu) -> c_int {
             return Ok(());
         }
         // SAFETY: the program's promise.
-        told(unsafe { open(context)? }.context.close())?;
-        // SAFETY: likewise; it came from a box.
+        errno(unsafe { open(context)? }.context.close())?;
+        // SAFETY: as above; it came from a box.
         drop(unsafe { Box::from_raw(context) });
         Ok(())
     })

@@ -1,0 +1,227 @@
+//! The connections of the daemon, the buffers that each holds, and how many these may be.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+
+use meet::Strangers;
+use ipc::credentials::Cred;
+
+use super::super::wire::Token;
+use crate::error::Error;
+use crate::orchestrator::{Buffer, NoticeId};
+use crate::publisher::Kind;
+
+/// Most connections, and most of one user.
+const MOST_CONNECTIONS: usize = 4096;
+pub(super) const MOST_OF_USER: usize = 512;
+/// Most buffers of a connection.
+const MOST_BUFFERS: usize = 4096;
+/// Most buffers of one user, all connections together: what the daemon keeps of a buffer is memory too.
+const MOST_BUFFERS_OF_USER: usize = 16384;
+/// Most tokens of a buffer.
+pub(super) const MOST_TOKENS: usize = 16;
+
+pub(super) struct Peer {
+    pub(super) sock: OwnedFd,
+    pub(super) cred: Cred,
+    buffers: HashMap<u64, Held>,
+    /// Its place among those that have asked for nothing yet.
+    silent: Option<usize>,
+}
+
+impl Peer {
+    pub(super) fn holds(&self, handle: u64) -> bool {
+        self.buffers.contains_key(&handle)
+    }
+
+    pub(super) fn hold(&mut self, handle: u64, buffer: Buffer, notice: NoticeId) {
+        self.buffers.insert(handle, Held { buffer, notice, tokens: Vec::new() });
+    }
+
+    pub(super) fn buffer(&self, handle: u64) -> Result<&Buffer, Error> {
+        self.buffers.get(&handle).map(|held| &held.buffer).ok_or_else(unknown)
+    }
+}
+
+/// A buffer of a connection, and the notice that its end is sent by.
+struct Held {
+    buffer: Buffer,
+    notice: NoticeId,
+    tokens: Vec<Token>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.buffer.cancel_notice(self.notice);
+    }
+}
+
+fn unknown() -> Error {
+    Error::Unknown("buffer with that handle".into())
+}
+
+pub(super) struct Peers {
+    all: HashMap<u64, Peer>,
+    /// Connections that have asked for nothing yet, by user: they make room for others.
+    pub(super) silent: Strangers<u32, u64>,
+    pub(super) tokens: HashMap<Token, (u64, u64)>,
+    /// Most descriptors that are open for one user: its connections, and pieces of host memory.
+    pub(super) most_descriptors: usize,
+    /// Most buffers of one user.
+    pub(super) most_buffers: usize,
+}
+
+impl Peers {
+    pub(super) fn new() -> Peers {
+        Peers {
+            all: HashMap::new(),
+            silent: Strangers::new(MOST_CONNECTIONS),
+            tokens: HashMap::new(),
+            most_descriptors: descriptors() / 2,
+            most_buffers: MOST_BUFFERS_OF_USER,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn get(&self, id: u64) -> Option<&Peer> {
+        self.all.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Peer> {
+        self.all.get_mut(&id)
+    }
+
+    /// Connections of a user.
+    pub(super) fn of_user(&self, uid: u32) -> usize {
+        self.all.values().filter(|p| p.cred.uid == uid).count()
+    }
+
+    /// Whether another connection of this user is too many: of all users' or of its own, in which case the
+    /// user is named.
+    pub(super) fn is_full(&self, uid: u32) -> Option<Option<u32>> {
+        let user_full = self.of_user(uid) >= MOST_OF_USER;
+        (user_full || self.len() >= MOST_CONNECTIONS).then(|| user_full.then_some(uid))
+    }
+
+    /// A connection that has asked for nothing: the oldest of this user, or of the user that has the most
+    /// of them.
+    pub(super) fn give_silent(&mut self, of: Option<u32>) -> Option<u64> {
+        match of {
+            Some(uid) => self.silent.give_silent_of(&uid),
+            None => self.silent.give_silent(),
+        }
+    }
+
+    pub(super) fn add(&mut self, id: u64, sock: OwnedFd, cred: Cred) {
+        let silent = Some(self.silent.add(cred.uid, id));
+        self.all.insert(id, Peer { sock, cred, buffers: HashMap::new(), silent });
+    }
+
+    /// A connection has asked for something.
+    pub(super) fn has_asked(&mut self, id: u64) {
+        if let Some(at) = self.get_mut(id).and_then(|peer| peer.silent.take()) {
+            self.silent.take(at);
+        }
+    }
+
+    /// A connection is over: all that it holds goes back when it is dropped.
+    pub(super) fn end(&mut self, id: u64) -> Option<Peer> {
+        let peer = self.all.remove(&id)?;
+        // Its place may be another one's where it was given up.
+        if let Some(at) = peer.silent.filter(|at| self.silent.get_mut(*at) == Some(&mut { id })) {
+            self.silent.take(at);
+        }
+        for token in peer.buffers.values().flat_map(|held| &held.tokens) {
+            self.tokens.remove(token);
+        }
+        Some(peer)
+    }
+
+    /// A buffer goes back before this returns.
+    pub(super) fn free(&mut self, id: u64, handle: u64) -> Result<(), Error> {
+        let held = self.get_mut(id).and_then(|peer| peer.buffers.remove(&handle)).ok_or_else(unknown)?;
+        for token in &held.tokens {
+            self.tokens.remove(token);
+        }
+        Ok(())
+    }
+
+    /// A token by which another process opens a buffer.
+    pub(super) fn share(&mut self, id: u64, handle: u64) -> Result<Token, Error> {
+        let held =
+            self.all.get_mut(&id).and_then(|peer| peer.buffers.get_mut(&handle)).ok_or_else(unknown)?;
+        if held.buffer.kind() == Kind::Sysfs {
+            let why = "the kernel makes a new allocation of each mapping of sysfs memory: fork(2) shares it";
+            return Err(Error::Unsupported(why.into()));
+        }
+        if held.tokens.len() >= MOST_TOKENS {
+            let why = format!("{MOST_TOKENS} tokens are enough for a buffer: use one of them");
+            return Err(Error::Invalid(why));
+        }
+        let token = ipc::random().map_err(|e| Error::Os("getrandom".into(), e))?;
+        held.tokens.push(token);
+        self.tokens.insert(token, (id, handle));
+        Ok(token)
+    }
+
+    /// The buffer that a token is of, as long as the process that shared it has it.
+    pub(super) fn open(&self, id: u64, token: Token) -> Result<Buffer, Error> {
+        let unknown =
+            || Error::Unknown("buffer with that token: its owner freed it, or it was never shared".into());
+        let (owner, handle) = self.tokens.get(&token).ok_or_else(unknown)?;
+        let owner = self.get(*owner).ok_or_else(unknown)?;
+        let buffer = &owner.buffers.get(handle).ok_or_else(unknown)?.buffer;
+        let uid = self.get(id).map(|p| p.cred.uid);
+        if uid != Some(owner.cred.uid) && uid != Some(0) {
+            return Err(Error::Forbidden("the buffer was shared by another user".into()));
+        }
+        if buffer.is_revoked() {
+            return Err(Error::Revoked("by its publisher".into()));
+        }
+        Ok(buffer.clone())
+    }
+
+    /// Whether that connection, and its user, may hold another buffer.
+    pub(super) fn room(&self, id: u64) -> Result<(), Error> {
+        let Some(peer) = self.get(id) else { return Ok(()) };
+        if peer.buffers.len() >= MOST_BUFFERS {
+            return Err(Error::Invalid(format!(
+                "a connection holds at most {MOST_BUFFERS} buffers: free some"
+            )));
+        }
+        let uid = peer.cred.uid;
+        let of_user = self.all.values().filter(|p| p.cred.uid == uid).map(|p| p.buffers.len());
+        if of_user.sum::<usize>() >= self.most_buffers {
+            let why = format!("uid {uid} holds {} buffers: free some", self.most_buffers);
+            return Err(Error::Daemon(libc::EUSERS, why));
+        }
+        Ok(())
+    }
+
+    /// Whether this user, which has `pieces` of host memory, may have another descriptor of the daemon's:
+    /// else others would have none.
+    pub(super) fn descriptors_left(&self, uid: u32, pieces: usize) -> Result<(), Error> {
+        let (connections, most) = (self.of_user(uid), self.most_descriptors);
+        if connections + pieces < most {
+            return Ok(());
+        }
+        Err(Error::Daemon(
+            libc::EUSERS,
+            format!(
+                "uid {uid} has {connections} connections and {pieces} pieces of host memory, and the daemon has {most} descriptors \
+                 for one user: free some, or start the daemon with a higher limit (ulimit -n)"
+            ),
+        ))
+    }
+}
+
+/// How many descriptors this process may have.
+fn descriptors() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
+    if known { usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) } else { 1024 }
+}
