@@ -10,7 +10,7 @@ pub(super) struct Asked {
     /// Where the main thread's stack ends, and where the heap begins. See `is_never_a_device`.
     pub(super) stack: AtomicUsize,
     pub(super) heap: AtomicUsize,
-    /// Where the program's own segments begin, and how many bytes they have together.
+    /// Where the program's data and bss begin, and how many bytes they have.
     pub(super) program: AtomicUsize,
     pub(super) program_len: AtomicUsize,
     /// When the kinds were last looked for.

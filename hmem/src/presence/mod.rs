@@ -7,7 +7,7 @@
 //! before it has its first client). So the answer holds for one of the kernel's ticks (see
 //! `clock`), and the question asked then is cheap too: has the linker loaded anything since.
 //!
-//! The heap that malloc(3) grows with brk(2), the main thread's stack and the program's own segments are
+//! The heap that malloc(3) grows with brk(2), the main thread's stack and the program's data and bss are
 //! known not to be a device's: nothing else can be mapped there while they are. Those cost a comparison. For
 //! all other addresses the runtimes are asked, each time: what is not remembered cannot be out of date.
 
@@ -134,28 +134,42 @@ fn range_of(line: &str) -> Option<(usize, usize)> {
     Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))
 }
 
-/// The program's own segments: what is mapped of its file, and, without a gap behind it, what has no name.
-fn program(maps: &str) -> Option<(usize, usize)> {
-    let file = std::fs::read_link("/proc/self/exe").ok()?;
-    let file = format!(" {}", file.to_str()?);
-    let mut lines = maps.lines().skip_while(|line| !line.ends_with(&file));
-    let (from, mut to) = range_of(lines.next()?)?;
-    for line in lines {
-        match range_of(line) {
-            Some((next, end)) if next == to && (line.ends_with(&file) || line.ends_with(" 0 ")) => to = end,
-            _ => break,
+/// The program's last writable segment, data and bss, as the linker knows it: where it begins, and its bytes.
+fn program() -> Option<(usize, usize)> {
+    unsafe extern "C" fn first(
+        info: *mut libc::dl_phdr_info,
+        _: usize,
+        to: *mut libc::c_void,
+    ) -> libc::c_int {
+        // SAFETY: the linker passes a valid entry with so many headers, and the place given to
+        // dl_iterate_phdr.
+        unsafe {
+            let info = &*info;
+            // Another namespace of the linker's (dlmopen) begins with an object that has a name.
+            if info.dlpi_name.is_null() || *info.dlpi_name != 0 {
+                return 1;
+            }
+            let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
+            // Of two, the first is read-only once it is relocated.
+            let data = headers.iter().rfind(|h| h.p_type == libc::PT_LOAD && h.p_flags & libc::PF_W != 0);
+            let range = |h: &libc::Elf64_Phdr| ((info.dlpi_addr + h.p_vaddr) as usize, h.p_memsz as usize);
+            *to.cast::<Option<(usize, usize)>>() = data.map(range);
         }
+        1
     }
-    Some((from, to))
+    let mut found = None::<(usize, usize)>;
+    // SAFETY: `first` is as dl_iterate_phdr wants it, and the place outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut found).cast()) };
+    found
 }
 
 /// Where the heap begins, the main thread's stack ends, and the program is. None of these ever changes.
 fn learn_host_ranges() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let range = |name: &str| range_of(maps.lines().find(|l| l.ends_with(name))?);
-    if let Some((from, to)) = program(&maps) {
+    if let Some((from, len)) = program() {
         ASKED.program.store(from, Relaxed);
-        ASKED.program_len.store(to - from, Relaxed);
+        ASKED.program_len.store(len, Relaxed);
     }
     if let Some((from, _)) = range("[heap]") {
         ASKED.heap.store(from, Relaxed);
@@ -166,5 +180,24 @@ fn learn_host_ranges() {
     unsafe { libc::getrlimit(libc::RLIMIT_STACK, &mut limit) };
     if let (Some((_, to)), true) = (range("[stack]"), limit.rlim_cur as usize >= STACK_LEN) {
         ASKED.stack.store(to, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static mut ZEROED: [u8; 100_000] = [0; 100_000];
+    static mut SET: u64 = 7;
+
+    #[test]
+    fn the_data_and_bss_of_the_program_are_never_a_device_and_mappings_and_code_may_be() {
+        learn_host_ranges();
+        let (first, set) = ((&raw const ZEROED).addr(), (&raw const SET).addr());
+        assert!([first, first + 99_999, set].into_iter().all(is_never_a_device));
+        let (from, len) = program().unwrap();
+        assert!(is_never_a_device(from) && is_never_a_device(from + len - 1));
+        assert!(!is_never_a_device(from - 1) && !is_never_a_device(from + len));
+        assert!(!is_never_a_device(learn_host_ranges as fn() as usize));
     }
 }

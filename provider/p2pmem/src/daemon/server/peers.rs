@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
-use meet::Strangers;
 use ipc::credentials::Cred;
+use meet::Strangers;
 
 use super::super::wire::Token;
 use crate::error::Error;
