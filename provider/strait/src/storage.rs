@@ -8,7 +8,7 @@ use c_abi::guard;
 use libc::{c_char, c_int, c_void};
 use p2pmem::storage::{File, Op, Options, Request, Results, Way};
 
-use crate::peer::{fill, has_size, text, told};
+use crate::peer::{errno, fill, has_size, text};
 
 /// strait_storage_open: the file is to be written too.
 pub const STRAIT_STORAGE_WRITE: u32 = 1;
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn strait_storage_open(
             direct: !has(STRAIT_STORAGE_NO_DIRECT),
             cufile: !has(STRAIT_STORAGE_NO_CUFILE),
         };
-        let file = Arc::new(told(File::open(Path::new(path), options))?);
+        let file = Arc::new(errno(File::open(Path::new(path), options))?);
         // SAFETY: likewise.
         unsafe { opened.write(Box::into_raw(Box::new(strait_storage { file }))) };
         Ok(())
@@ -158,7 +158,7 @@ unsafe fn transfer(opened: *mut strait_storage, op: Op) -> i64 {
                 false => file.read(op.addr, op.len, op.offset),
             }
         };
-        bytes = told(done)? as i64;
+        bytes = errno(done)? as i64;
         Ok(())
     });
     if code == 0 { bytes } else { code.into() }
@@ -234,7 +234,7 @@ fn tell(ops: &mut [strait_storage_op], done: Results) {
     for (op, done) in ops.iter_mut().zip(done) {
         op.result = match done {
             Ok(bytes) => bytes as i64,
-            Err(e) => -i64::from(told::<()>(Err(e)).unwrap_err()),
+            Err(e) => -i64::from(errno::<()>(Err(e)).unwrap_err()),
         };
     }
 }
@@ -332,7 +332,7 @@ unsafe fn submit(
         let begun = unsafe {
             match stream {
                 None => Request::submit(file, &asked),
-                Some(stream) => told(Request::submit_on(file, &asked, stream))?,
+                Some(stream) => errno(Request::submit_on(file, &asked, stream))?,
             }
         };
         let made = strait_storage_request { request: begun, ops: ops.expose_provenance(), count };

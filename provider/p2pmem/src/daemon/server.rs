@@ -149,7 +149,7 @@ impl Server {
         }
     }
 
-    /// Ends a connection that has asked for nothing: the oldest of this user, or of the user that has the
+    /// Ends a connection without a message so far: the oldest of this user, or of the user that has the
     /// most of them. Whether there was one.
     fn end_silent(&mut self, of: Option<u32>) -> bool {
         self.peers.give_silent(of).inspect(|id| self.end(*id)).is_some()

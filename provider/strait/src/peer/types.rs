@@ -141,7 +141,7 @@ pub(super) enum Held {
 }
 
 /// Keeps the words of an error for strait_p2pmem_error.
-pub(crate) fn told<T>(result: Result<T, Error>) -> Result<T, c_int> {
+pub(crate) fn errno<T>(result: Result<T, Error>) -> Result<T, c_int> {
     result.map_err(|e| {
         c_abi::keep_error(&e);
         e.errno()
@@ -199,7 +199,7 @@ pub(super) unsafe fn own<'a>(opened: *const strait_p2pmem) -> Result<&'a Orchest
     match unsafe { home(opened)? } {
         Home::Own(all) => Ok(all),
         Home::Daemon(_) => {
-            told(Err(Error::Unsupported("the daemon's publishers and rules are its own".into())))
+            errno(Err(Error::Unsupported("the daemon's publishers and rules are its own".into())))
         }
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct Peer {
     pub(super) sock: OwnedFd,
     pub(super) cred: Cred,
     buffers: HashMap<u64, Held>,
-    /// Its place among those that have asked for nothing yet.
+    /// Its place in [`Peers::silent`], until its first message.
     silent: Option<usize>,
 }
 
@@ -62,7 +62,7 @@ fn unknown() -> Error {
 
 pub(super) struct Peers {
     all: HashMap<u64, Peer>,
-    /// Connections that have asked for nothing yet, by user: they make room for others.
+    /// Connections without a message so far, by user: they make room for others.
     pub(super) silent: Strangers<u32, u64>,
     pub(super) tokens: HashMap<Token, (u64, u64)>,
     /// Most descriptors that are open for one user: its connections, and pieces of host memory.
@@ -106,7 +106,7 @@ impl Peers {
         (user_full || self.len() >= MOST_CONNECTIONS).then(|| user_full.then_some(uid))
     }
 
-    /// A connection that has asked for nothing: the oldest of this user, or of the user that has the most
+    /// A connection without a message so far: the oldest of this user, or of the user that has the most
     /// of them.
     pub(super) fn give_silent(&mut self, of: Option<u32>) -> Option<u64> {
         match of {
@@ -120,7 +120,7 @@ impl Peers {
         self.all.insert(id, Peer { sock, cred, buffers: HashMap::new(), silent });
     }
 
-    /// A connection has asked for something.
+    /// A connection has sent a message.
     pub(super) fn has_asked(&mut self, id: u64) {
         if let Some(at) = self.get_mut(id).and_then(|peer| peer.silent.take()) {
             self.silent.take(at);
