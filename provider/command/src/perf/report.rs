@@ -58,7 +58,7 @@ impl fmt::Display for Failure {
 /// Everything.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
-    pub version: String,
+    pub version: &'static str,
     pub libfabric: String,
     pub libfabric_version: String,
     pub cpus: (usize, usize),
