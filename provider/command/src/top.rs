@@ -301,7 +301,6 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::sync::atomic::Ordering::Relaxed;
 
-    use clap::Args;
     use link::usage::Counts;
 
     use super::*;

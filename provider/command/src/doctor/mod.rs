@@ -75,7 +75,7 @@ mod tests {
             Finding::ok("host", "all is well"),
             Finding::new("host", Level::Problem, "no\ngood").means("it is slow").cure("mend it"),
         ];
-        let text = render(&Findings { strait: "1".into(), ok: false, findings });
+        let text = render(&Findings { strait: "1", ok: false, findings });
         assert!(text.contains(
             "\nhost\n  ok all is well\n  !! no\n     good\n     so: it is slow\n     to do: mend it\n"
         ));

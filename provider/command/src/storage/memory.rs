@@ -28,7 +28,7 @@ impl FromStr for Place {
             _ if text == "host" => Ok(Place::Host),
             Some("") => Ok(Place::Cuda(0)),
             Some(number) => {
-                number.parse().map(Place::Cuda).map_err(|_| format!("a GPU is cuda, cuda:0, cuda:1, ..."))
+                number.parse().map(Place::Cuda).map_err(|_| "a GPU is cuda, cuda:0, cuda:1, ...".to_string())
             }
             None if text.is_empty() => Err("it is host, cuda, or a publisher of `strait topo`".into()),
             None => Ok(Place::Publisher(text.into())),
