@@ -12,10 +12,13 @@ use link::usage::Usage;
 use link_api::{How, Link, Side};
 use ucx_sys::{self as ucx, Completion, EpParams, IfaceOps, Iov, PackFn, Status, UnpackFn};
 
-use crate::direct::{Way, way};
 use crate::ffi::{guard_or, spans};
+use crate::rma::direct::{Way, way};
 use crate::state::Ep;
-use crate::{am, atomic, ep, param, rma};
+use crate::{
+    am, ep, param,
+    rma::{self, atomic},
+};
 
 static USAGE: OnceLock<Option<Arc<Usage>>> = OnceLock::new();
 
