@@ -6,21 +6,20 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=STRAIT_COMMIT");
+    let commit = commit().map(|commit| format!(" ({commit})")).unwrap_or_default();
+    println!("cargo::rustc-env=STRAIT_VERSION={}{commit}", env!("CARGO_PKG_VERSION"));
+}
+
+fn commit() -> Option<String> {
     // Named by what makes packages, which may do so from a copy.
     if let Ok(commit) = std::env::var("STRAIT_COMMIT") {
-        if !commit.is_empty() {
-            println!("cargo::rustc-env=STRAIT_COMMIT={commit}");
-        }
-        return;
+        return Some(commit).filter(|commit| !commit.is_empty());
     }
     // A tarball may lie inside of another repository.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let top = git(&["rev-parse", "--show-toplevel"]);
     if top.and_then(|top| Path::new(&top).canonicalize().ok()) != root.canonicalize().ok() {
-        return;
-    }
-    if let Some(commit) = git(&["describe", "--always", "--dirty", "--tags"]) {
-        println!("cargo::rustc-env=STRAIT_COMMIT={commit}");
+        return None;
     }
     // Changed by every commit and every checkout.
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
@@ -29,6 +28,7 @@ fn main() {
             println!("cargo::rerun-if-changed={}", log.display());
         }
     }
+    git(&["describe", "--always", "--dirty", "--tags"])
 }
 
 /// What git says of this directory; nothing if there is no git, or no repository.

@@ -1,10 +1,9 @@
-//! The `strait` command: see [`help`].
+//! The `strait` command: see [`args`].
 
 mod args;
 mod copy_agent;
 mod doctor;
 mod fabric;
-mod help;
 mod info;
 mod os;
 mod out;
@@ -16,25 +15,25 @@ mod storage;
 mod top;
 mod topo;
 mod ucx_env;
+mod values;
 mod version;
 
 use std::process::ExitCode;
 
 use args::Command;
 use out::say;
-use version::version;
 
 fn main() -> ExitCode {
     let command = match args::parse(std::env::args_os().skip(1)) {
         Ok(command) => command,
-        Err(error) => {
-            say!("strait: {error}\nTry `strait --help`.");
+        Err(error) if error.use_stderr() => {
+            say!("{}", error.to_string().trim_end());
             return ExitCode::from(2);
         }
+        // The help, or the version.
+        Err(text) => return ended(out::print(&text.to_string()).map(|()| true)),
     };
     let done = match command {
-        Command::Help(text) => out::print(text).map(|()| true),
-        Command::Version => out::print(&format!("strait {}\n", version())).map(|()| true),
         Command::Info(options) => info::run(&options),
         Command::Doctor { json, program } if program.is_empty() => doctor::run(json),
         Command::Doctor { json, program } => doctor::job(&program, json),
@@ -53,7 +52,12 @@ fn main() -> ExitCode {
             Err(error) => Err(error),
         },
         Command::Peer(start) => perf::peer(&start).map(|()| true),
+        Command::Completions(shell) => out::print(&args::completions(shell)).map(|()| true),
     };
+    ended(done)
+}
+
+fn ended(done: Result<bool, fabric::Error>) -> ExitCode {
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

@@ -3,38 +3,33 @@
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-use lexopt::prelude::*;
+use clap::Args;
 use p2pmem::daemon::{NAME, Server};
 use p2pmem::{Orchestrator, Rules, rules};
 
 use crate::fabric::Error;
 use crate::{out, picture};
 
-/// What was asked for.
-#[derive(Debug, PartialEq)]
-pub struct Options {
-    pub name: String,
-    pub sysfs: PathBuf,
-    pub rules: Option<PathBuf>,
-    pub host: u64,
-}
+#[derive(Args, Debug, PartialEq)]
+#[command(after_help = "\
+Serves what devices publish in sysfs, and host memory, on a unix socket, until it is killed. Each process is known
+by its user; what it holds goes back when it ends. Rules say which memory is for what: strait_p2pmem(7).
 
-/// Understands the options; `None` asks for help.
-pub fn parse(parser: &mut lexopt::Parser) -> Result<Option<Options>, lexopt::Error> {
-    let mut options = Options { name: NAME.into(), sysfs: "/sys".into(), rules: None, host: 0 };
-    while let Some(arg) = parser.next()? {
-        match arg {
-            Short('h') | Long("help") => return Ok(None),
-            Long("name") => options.name = parser.value()?.string()?,
-            Long("sysfs") => options.sysfs = parser.value()?.into(),
-            Long("rules") => options.rules = Some(parser.value()?.into()),
-            Long("host") => {
-                options.host = rules::size(&parser.value()?.string()?).map_err(|e| format!("--host: {e}"))?;
-            }
-            other => return Err(other.unexpected()),
-        }
-    }
-    Ok(Some(options))
+Example:
+  strait p2pmemd --host 1GiB --rules /etc/strait/p2pmem.rules")]
+pub struct Options {
+    /// rules, one a line
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
+    /// so much host memory as the last resort, with KiB, MiB, GiB or TiB
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = rules::size)]
+    pub host: u64,
+    /// the socket's abstract name
+    #[arg(long, default_value = NAME)]
+    pub name: String,
+    /// this directory
+    #[arg(long, value_name = "PATH", default_value = "/sys")]
+    pub sysfs: PathBuf,
 }
 
 /// Serves until it is killed.

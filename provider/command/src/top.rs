@@ -10,19 +10,32 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use link::usage::{self, Sums, bytes_text};
 use serde::Serialize;
 
 use crate::fabric::Error;
+use crate::values;
 
 /// Flags of a socket in /proc/net/unix that listens.
 const LISTENS: u32 = 1 << 16;
 
-/// What to show, and how.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Args, Clone, Debug, PartialEq)]
+#[command(after_help = "\
+Lists the endpoints in this network namespace, those of UCX too: process, user, peers. Messages and bytes are shown of
+processes that run with FI_STRAIT_REPORT=1 and may be looked at by this user; of others there are no counts.
+
+Example:
+  strait top --once")]
 pub struct Options {
+    /// one look, instead of one after the other until it is ended
+    #[arg(long)]
     pub once: bool,
+    /// each look as a line of JSON
+    #[arg(long)]
     pub json: bool,
+    /// between two looks
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = values::duration(0.001, 3600.0))]
     pub delay: Duration,
 }
 
@@ -92,7 +105,7 @@ pub fn run(options: &Options) -> Result<bool, Error> {
         }
         let sums = owners.pages.iter().map(|(pid, sums)| (*pid, *sums)).collect();
         before = Some((now, sums));
-        std::thread::sleep(options.delay);
+        std::thread::sleep(options.delay.max(Duration::from_millis(100)));
     }
 }
 

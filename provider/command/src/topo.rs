@@ -2,45 +2,45 @@
 
 use std::path::{Path, PathBuf};
 
-use lexopt::prelude::*;
+use clap::Args;
 use p2pmem::Topology;
 use serde::Serialize;
 
 use crate::fabric::Error;
 use crate::{out, picture};
 
-/// What was asked for.
-#[derive(Debug, PartialEq)]
+#[derive(Args, Debug, PartialEq)]
+#[command(after_help = "\
+Distances and map types are those of the kernel's pci_p2pdma. As root it reads ACS everywhere; else what it
+cannot read is assumed to redirect, and it says so.
+
+Examples:
+  strait topo
+  strait topo --path nvme0,mlx5_0 --svg topology.svg")]
 pub struct Options {
-    pub sysfs: PathBuf,
-    pub json: bool,
-    pub all: bool,
-    pub record: bool,
-    pub svg: Option<PathBuf>,
+    /// the way from publisher P to client C, step by step; addresses, or names such as nvme0
+    #[arg(long, value_name = "P,C", value_parser = pair)]
     pub path: Option<(String, String)>,
+    /// draw it, with that way if --path is given
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// also devices that neither publish nor use memory
+    #[arg(long)]
+    pub all: bool,
+    /// this directory, or a recording
+    #[arg(long, value_name = "PATH", default_value = "/sys")]
+    pub sysfs: PathBuf,
+    /// print the tree as a recording, for reports of faults
+    #[arg(long)]
+    pub record: bool,
 }
 
-/// Understands the options; `None` asks for help.
-pub fn parse(parser: &mut lexopt::Parser) -> Result<Option<Options>, lexopt::Error> {
-    let mut options =
-        Options { sysfs: "/sys".into(), json: false, all: false, record: false, svg: None, path: None };
-    while let Some(arg) = parser.next()? {
-        match arg {
-            Short('h') | Long("help") => return Ok(None),
-            Long("sysfs") => options.sysfs = parser.value()?.into(),
-            Long("json") => options.json = true,
-            Long("all") => options.all = true,
-            Long("record") => options.record = true,
-            Long("svg") => options.svg = Some(parser.value()?.into()),
-            Long("path") => {
-                let text = parser.value()?.string()?;
-                let pair = text.split_once(',').ok_or("--path wants PUBLISHER,CLIENT")?;
-                options.path = Some((pair.0.trim().into(), pair.1.trim().into()));
-            }
-            other => return Err(other.unexpected()),
-        }
-    }
-    Ok(Some(options))
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (publisher, client) = text.split_once(',').ok_or("it is PUBLISHER,CLIENT")?;
+    Ok((publisher.trim().into(), client.trim().into()))
 }
 
 fn failed(error: impl std::fmt::Display) -> Error {

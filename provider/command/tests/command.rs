@@ -76,6 +76,26 @@ fn help_and_wrong_usage() {
     }
 }
 
+#[test]
+fn a_shell_completes_commands_options_and_tests() {
+    for (line, wanted) in [
+        ("strait p2", "p2pmemd"),
+        ("strait perf --te", "--tests"),
+        ("strait perf --tests fetch", "fetch-atomic"),
+        ("strait help sto", "storage"),
+    ] {
+        let script = "eval \"$1\"; COMP_WORDS=($2); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); \
+            _strait strait \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\"; echo \"${COMPREPLY[@]}\"";
+        let file = text(&run(&["completions", "bash"]).stdout);
+        let output = Command::new("bash").args(["-c", script, "-", &file, line]).output().unwrap();
+        assert_eq!(text(&output.stdout).trim_end(), wanted, "{line}: {}", text(&output.stderr));
+    }
+    for (shell, part) in [("zsh", "#compdef strait"), ("fish", "complete -c strait")] {
+        let output = run(&["completions", shell]);
+        assert!(output.status.success() && text(&output.stdout).contains(part), "{shell}");
+    }
+}
+
 /// A command whose output is not wanted any more, or has no room, ends with a word at most.
 #[test]
 fn output_that_cannot_be_written_is_no_panic() {

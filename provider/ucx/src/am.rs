@@ -7,9 +7,9 @@ use link_api::Link;
 use ucx_sys::{self as ucx, Completion, Iov, PackFn, Status};
 use wire::ucx::{Head, Kind};
 
-use crate::attr::{MAX_HEADER, SEGMENT};
 use crate::ffi::{guard, spans};
 use crate::frame::HEAD;
+use crate::iface::attr::{MAX_HEADER, SEGMENT};
 use crate::state::Ep;
 
 /// What an active message begins with.

@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 use hmem::{Kind, Span};
 use ucx_sys::{self as ucx, Completion, Iov, Status};
 
-use crate::attr::MAX_IOV;
+use crate::iface::attr::MAX_IOV;
 
 /// What an entry point answers when its body panicked.
 pub(crate) trait OnPanic {

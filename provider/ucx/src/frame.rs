@@ -4,7 +4,7 @@
 use wire::ucx::{Head, Request};
 use zerocopy::FromBytes;
 
-use crate::attr::SEGMENT;
+use crate::iface::attr::SEGMENT;
 
 /// Bytes before the payload of an active message.
 pub(crate) const HEAD: usize = Head::LEN;

@@ -5,25 +5,25 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `tables` | what is registered with each copy of UCX |
-//! | `md` | memory: windows, registrations, packed keys |
-//! | `rkey` | remote keys |
-//! | `region` | what memory of ours peers may name, and how that is taken back |
-//! | `readers` | accesses to memory that its owner may take back |
+//! | `md` | memory: windows, registrations; the head of packed keys (`keyhead`) |
+//! | `md::rkey` | remote keys |
+//! | `md::region` | what memory of ours peers may name, and how that is taken back |
+//! | `md::readers` | accesses to memory that its owner may take back |
 //! | `state` | what an interface and its endpoints are: below all that follows |
 //! | `iface` | the interface: opening, addresses, flush |
-//! | `progress` | the interface: progress, events |
-//! | `attr` | what the interface says of itself |
+//! | `iface::progress` | the interface: progress, events |
+//! | `iface::attr`, `iface::place` | what the interface says of itself, and of where it is |
 //! | `ep` | endpoints: opening, failures, flush |
 //! | `am` | active messages |
-//! | `pending`, `waiting`, `queue` | requests that wait, the endpoints that have some, and the queue of these |
-//! | `rma`, `atomic` | put, get and atomics, in mapped memory or by `direct` |
-//! | `direct` | which way memory is reached; by CMA, or by request |
-//! | `deferred` | large gets by CMA, which the next call of progress does |
-//! | `share`, `help`, `coop` | large puts and gets by CMA, which both sides copy: the one that posts, the owner of the memory, what both keep |
-//! | `remote`, `serve`, `requests` | requests to the peer's progress; those of peers; those under way |
+//! | `ep::{pending, waiting, queue}` | requests that wait, the endpoints with some, and the queue of these |
+//! | `rma`, `rma::atomic` | put, get and atomics, in mapped memory or by `direct` |
+//! | `rma::direct` | which way memory is reached; by CMA, or by request |
+//! | `rma::deferred` | large gets by CMA, which the next call of progress does |
+//! | `rma::{share, help, coop}` | large puts and gets by CMA, which both sides copy: the one that posts, the owner of the memory, what both keep |
+//! | `rma::{remote, serve, requests}` | requests to the peer's progress; those of peers; those under way |
 //! | `metered` | counting what is sent, where that is asked for |
 //! | `frame` | how long frames are, and why one is dropped; their layout is `wire::ucx` |
-//! | `rx` | receive buffers |
+//! | `iface::rx`, `iface::slabs` | receive buffers, and the memory of them |
 //! | `ffi` | the boundary: panics, pointers |
 //! | `device` | device memory: a domain, an interface and endpoints of its own |
 //! | `log`, `param` | the log, `STRAIT_UCX_*` |
@@ -40,41 +40,19 @@ use std::ffi::{c_uint, c_void};
 use ucx_sys as ucx;
 
 mod am;
-mod atomic;
-mod attr;
-mod coop;
-mod deferred;
 mod device;
-mod direct;
 mod ep;
 mod ffi;
 mod frame;
-mod help;
 mod iface;
-mod keyhead;
 mod log;
 mod md;
 mod metered;
 mod param;
 mod params;
-mod pending;
-mod place;
-mod progress;
-mod queue;
-mod readers;
-mod region;
-mod remote;
-mod requests;
-mod rkey;
 mod rma;
-mod rx;
-mod serve;
-mod served;
-mod share;
-mod slabs;
 mod state;
 mod tables;
-mod waiting;
 
 /// Where UCX enters that has loaded us as a module.
 #[unsafe(no_mangle)]

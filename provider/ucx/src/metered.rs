@@ -12,10 +12,13 @@ use link::usage::Usage;
 use link_api::{How, Link, Side};
 use ucx_sys::{self as ucx, Completion, EpParams, IfaceOps, Iov, PackFn, Status, UnpackFn};
 
-use crate::direct::{Way, way};
 use crate::ffi::{guard_or, spans};
+use crate::rma::direct::{Way, way};
 use crate::state::Ep;
-use crate::{am, atomic, ep, param, rma};
+use crate::{
+    am, ep, param,
+    rma::{self, atomic},
+};
 
 static USAGE: OnceLock<Option<Arc<Usage>>> = OnceLock::new();
 
@@ -85,13 +88,22 @@ unsafe fn count(ep: ucx::Ep, how: How, bytes: usize) {
     });
 }
 
-/// Counts an operation on memory behind a key, unless it was refused or has no bytes. `far`: how it goes
-/// where CMA reaches the memory.
+/// Counts an active message.
+///
+/// # Safety
+/// `ep` must be an endpoint of ours.
+unsafe fn message(ep: ucx::Ep, bytes: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { count(ep, How::Eager, bytes) }
+}
+
+/// Counts an operation on memory behind a key, unless it has no bytes. `far`: how it goes where CMA reaches
+/// the memory.
 ///
 /// # Safety
 /// `ep` and `rkey` must be ours.
-unsafe fn count_access(ep: ucx::Ep, status: Status, bytes: usize, (addr, rkey): (u64, usize), far: How) {
-    if bytes == 0 || !taken(status) {
+unsafe fn access(ep: ucx::Ep, bytes: usize, addr: u64, rkey: usize, far: How) {
+    if bytes == 0 {
         return;
     }
     // SAFETY: the caller's promise.
@@ -108,8 +120,22 @@ unsafe fn count_access(ep: ucx::Ep, status: Status, bytes: usize, (addr, rkey): 
     unsafe { count(ep, how, bytes) };
 }
 
-fn taken(status: Status) -> bool {
-    status == ucx::UCS_OK || status == ucx::UCS_INPROGRESS
+/// What a function of the table returns.
+trait Outcome {
+    /// The bytes of an operation that was taken: what it returned, or `bytes`.
+    fn taken(self, bytes: impl FnOnce() -> usize) -> Option<usize>;
+}
+
+impl Outcome for Status {
+    fn taken(self, bytes: impl FnOnce() -> usize) -> Option<usize> {
+        (self == ucx::UCS_OK || self == ucx::UCS_INPROGRESS).then(bytes)
+    }
+}
+
+impl Outcome for isize {
+    fn taken(self, _: impl FnOnce() -> usize) -> Option<usize> {
+        usize::try_from(self).ok()
+    }
 }
 
 /// # Safety
@@ -123,7 +149,7 @@ unsafe extern "C" fn create(params: *const EpParams, out: *mut ucx::Ep) -> Statu
     // SAFETY: UCX's arguments.
     let status = unsafe { ep::create(params, out) };
     guard_or((), || {
-        if let (true, Some(usage)) = (taken(status), usage()) {
+        if let (true, Some(usage)) = (status == ucx::UCS_OK, usage()) {
             // SAFETY: as above; it was made, so that its interface is named.
             let iface = unsafe { (*params).iface } as usize;
             let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -146,190 +172,53 @@ unsafe extern "C" fn destroy(ep: ucx::Ep) {
     unsafe { ep::destroy(ep) }
 }
 
-unsafe extern "C" fn am_short(ep: ucx::Ep, id: u8, header: u64, from: *const c_void, len: c_uint) -> Status {
-    // SAFETY: UCX's arguments.
-    unsafe {
-        let status = am::am_short(ep, id, header, from, len);
-        if taken(status) {
-            count(ep, How::Eager, len as usize + size_of_val(&header));
-        }
-        status
-    }
-}
-
-unsafe extern "C" fn am_short_iov(ep: ucx::Ep, id: u8, iov: *const Iov, parts: usize) -> Status {
-    // SAFETY: UCX's arguments.
-    unsafe {
-        let status = am::am_short_iov(ep, id, iov, parts);
-        if taken(status) {
-            count(ep, How::Eager, bytes_of(iov, parts));
-        }
-        status
-    }
-}
-
-unsafe extern "C" fn am_bcopy(ep: ucx::Ep, id: u8, pack: PackFn, arg: *mut c_void, flags: c_uint) -> isize {
-    // SAFETY: UCX's arguments.
-    unsafe {
-        let packed = am::am_bcopy(ep, id, pack, arg, flags);
-        if let Ok(len) = usize::try_from(packed) {
-            count(ep, How::Eager, len);
-        }
-        packed
-    }
-}
-
-#[allow(clippy::too_many_arguments)]
-unsafe extern "C" fn am_zcopy(
-    ep: ucx::Ep,
-    id: u8,
-    header: *const c_void,
-    header_length: c_uint,
-    iov: *const Iov,
-    parts: usize,
-    flags: c_uint,
-    comp: *mut Completion,
-) -> Status {
-    // SAFETY: UCX's arguments.
-    unsafe {
-        let status = am::am_zcopy(ep, id, header, header_length, iov, parts, flags, comp);
-        if taken(status) {
-            count(ep, How::Eager, header_length as usize + bytes_of(iov, parts));
-        }
-        status
-    }
-}
-
-unsafe extern "C" fn put_short(
-    ep: ucx::Ep,
-    from: *const c_void,
-    len: c_uint,
-    addr: u64,
-    rkey: usize,
-) -> Status {
-    // SAFETY: UCX's arguments.
-    unsafe {
-        let status = rma::put_short(ep, from, len, addr, rkey);
-        count_access(ep, status, len as usize, (addr, rkey), How::Direct);
-        status
-    }
-}
-
-unsafe extern "C" fn put_bcopy(ep: ucx::Ep, pack: PackFn, arg: *mut c_void, addr: u64, rkey: usize) -> isize {
-    // SAFETY: UCX's arguments.
-    unsafe {
-        let packed = rma::put_bcopy(ep, pack, arg, addr, rkey);
-        if let Ok(len) = usize::try_from(packed) {
-            count_access(ep, ucx::UCS_OK, len, (addr, rkey), How::Direct);
-        }
-        packed
-    }
-}
-
-unsafe extern "C" fn put_zcopy(
-    ep: ucx::Ep,
-    iov: *const Iov,
-    parts: usize,
-    addr: u64,
-    rkey: usize,
-    comp: *mut Completion,
-) -> Status {
-    // SAFETY: UCX's arguments.
-    unsafe {
-        let status = rma::put_zcopy(ep, iov, parts, addr, rkey, comp);
-        count_access(ep, status, bytes_of(iov, parts), (addr, rkey), How::Direct);
-        status
-    }
-}
-
-unsafe extern "C" fn get_short(ep: ucx::Ep, to: *mut c_void, len: c_uint, addr: u64, rkey: usize) -> Status {
-    // SAFETY: UCX's arguments.
-    unsafe {
-        let status = rma::get_short(ep, to, len, addr, rkey);
-        count_access(ep, status, len as usize, (addr, rkey), How::Direct);
-        status
-    }
-}
-
-unsafe extern "C" fn get_bcopy(
-    ep: ucx::Ep,
-    unpack: UnpackFn,
-    arg: *mut c_void,
-    len: usize,
-    addr: u64,
-    rkey: usize,
-    comp: *mut Completion,
-) -> Status {
-    // SAFETY: UCX's arguments.
-    unsafe {
-        let status = rma::get_bcopy(ep, unpack, arg, len, addr, rkey, comp);
-        count_access(ep, status, len, (addr, rkey), How::Direct);
-        status
-    }
-}
-
-unsafe extern "C" fn get_zcopy(
-    ep: ucx::Ep,
-    iov: *const Iov,
-    parts: usize,
-    addr: u64,
-    rkey: usize,
-    comp: *mut Completion,
-) -> Status {
-    // SAFETY: UCX's arguments.
-    unsafe {
-        let status = rma::get_zcopy(ep, iov, parts, addr, rkey, comp);
-        count_access(ep, status, bytes_of(iov, parts), (addr, rkey), How::Direct);
-        status
-    }
-}
-
-macro_rules! width {
-    ($int:ty, $post:ident, $fetch:ident, $cswap:ident) => {
-        unsafe extern "C" fn $post(ep: ucx::Ep, op: c_uint, value: $int, addr: u64, rkey: usize) -> Status {
+/// Defines functions of the table: each calls the transport's of that name, and counts what was taken. Behind
+/// the arrow is the function that counts, with the bytes; where the transport returns them, those count.
+macro_rules! counted {
+    ($($in:ident::$name:ident($($arg:ident: $of:ty),*) -> $out:ty => $count:ident($bytes:expr $(, $more:expr)*);)*) => {$(
+        #[allow(clippy::too_many_arguments)]
+        unsafe extern "C" fn $name(ep: ucx::Ep, $($arg: $of),*) -> $out {
             // SAFETY: UCX's arguments.
             unsafe {
-                let status = atomic::$post(ep, op, value, addr, rkey);
-                count_access(ep, status, size_of::<$int>(), (addr, rkey), How::Frames);
-                status
+                let out = $in::$name(ep, $($arg),*);
+                if let Some(bytes) = out.taken(|| $bytes) {
+                    $count(ep, bytes $(, $more)*);
+                }
+                out
             }
         }
-
-        unsafe extern "C" fn $fetch(
-            ep: ucx::Ep,
-            op: c_uint,
-            value: $int,
-            result: *mut $int,
-            addr: u64,
-            rkey: usize,
-            comp: *mut Completion,
-        ) -> Status {
-            // SAFETY: UCX's arguments.
-            unsafe {
-                let status = atomic::$fetch(ep, op, value, result, addr, rkey, comp);
-                count_access(ep, status, size_of::<$int>(), (addr, rkey), How::Frames);
-                status
-            }
-        }
-
-        unsafe extern "C" fn $cswap(
-            ep: ucx::Ep,
-            compare: $int,
-            swap: $int,
-            addr: u64,
-            rkey: usize,
-            result: *mut $int,
-            comp: *mut Completion,
-        ) -> Status {
-            // SAFETY: UCX's arguments.
-            unsafe {
-                let status = atomic::$cswap(ep, compare, swap, addr, rkey, result, comp);
-                count_access(ep, status, size_of::<$int>(), (addr, rkey), How::Frames);
-                status
-            }
-        }
-    };
+    )*};
 }
 
-width!(u32, post32, fetch32, cswap32);
-width!(u64, post64, fetch64, cswap64);
+counted! {
+    am::am_short(id: u8, header: u64, from: *const c_void, len: c_uint) -> Status
+        => message(len as usize + size_of_val(&header));
+    am::am_short_iov(id: u8, iov: *const Iov, parts: usize) -> Status => message(bytes_of(iov, parts));
+    am::am_bcopy(id: u8, pack: PackFn, arg: *mut c_void, flags: c_uint) -> isize => message(0);
+    am::am_zcopy(id: u8, header: *const c_void, len: c_uint, iov: *const Iov, parts: usize, flags: c_uint,
+        comp: *mut Completion) -> Status => message(len as usize + bytes_of(iov, parts));
+
+    rma::put_short(from: *const c_void, len: c_uint, addr: u64, rkey: usize) -> Status
+        => access(len as usize, addr, rkey, How::Direct);
+    rma::put_bcopy(pack: PackFn, arg: *mut c_void, addr: u64, rkey: usize) -> isize
+        => access(0, addr, rkey, How::Direct);
+    rma::put_zcopy(iov: *const Iov, parts: usize, addr: u64, rkey: usize, comp: *mut Completion) -> Status
+        => access(bytes_of(iov, parts), addr, rkey, How::Direct);
+    rma::get_short(to: *mut c_void, len: c_uint, addr: u64, rkey: usize) -> Status
+        => access(len as usize, addr, rkey, How::Direct);
+    rma::get_bcopy(unpack: UnpackFn, arg: *mut c_void, len: usize, addr: u64, rkey: usize,
+        comp: *mut Completion) -> Status => access(len, addr, rkey, How::Direct);
+    rma::get_zcopy(iov: *const Iov, parts: usize, addr: u64, rkey: usize, comp: *mut Completion) -> Status
+        => access(bytes_of(iov, parts), addr, rkey, How::Direct);
+
+    atomic::post32(op: c_uint, value: u32, addr: u64, rkey: usize) -> Status => access(4, addr, rkey, How::Frames);
+    atomic::post64(op: c_uint, value: u64, addr: u64, rkey: usize) -> Status => access(8, addr, rkey, How::Frames);
+    atomic::fetch32(op: c_uint, value: u32, result: *mut u32, addr: u64, rkey: usize,
+        comp: *mut Completion) -> Status => access(4, addr, rkey, How::Frames);
+    atomic::fetch64(op: c_uint, value: u64, result: *mut u64, addr: u64, rkey: usize,
+        comp: *mut Completion) -> Status => access(8, addr, rkey, How::Frames);
+    atomic::cswap32(compare: u32, swap: u32, addr: u64, rkey: usize, result: *mut u32,
+        comp: *mut Completion) -> Status => access(4, addr, rkey, How::Frames);
+    atomic::cswap64(compare: u64, swap: u64, addr: u64, rkey: usize, result: *mut u64,
+        comp: *mut Completion) -> Status => access(8, addr, rkey, How::Frames);
+}

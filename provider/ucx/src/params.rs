@@ -5,7 +5,7 @@ use std::ffi::{c_uint, c_void};
 use ucx_sys::{self as ucx, DeregParams, Status};
 
 use crate::ffi::{complete, guard};
-use crate::region::Wait;
+use crate::md::region::Wait;
 
 /// Gives a handle back, and tells UCX that its memory is not accessed any more, if it wants to know. Then
 /// this waits for accesses of peers that are under way until they are over ([`Regions::invalidate`]); without

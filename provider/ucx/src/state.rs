@@ -8,14 +8,14 @@ use link_api::{Link, PeerId, Refused};
 use ucx_sys::{self as ucx, BaseIface, Completion, PendingReq, Status};
 use xfer::Helper;
 
-use crate::coop::{Access, Helping, Shared};
+use crate::ep::waiting::{Place, Waiting};
 use crate::ffi::complete;
+use crate::iface::rx::Buffers;
 use crate::md::Md;
-use crate::readers::Readers;
-use crate::requests::Requests;
-use crate::rx::Buffers;
-use crate::served::Served;
-use crate::waiting::{Place, Waiting};
+use crate::md::readers::Readers;
+use crate::rma::coop::{Access, Helping, Shared};
+use crate::rma::requests::Requests;
+use crate::rma::served::Served;
 
 /// An endpoint as UCX holds it: `uct_ep_t` is the first field.
 #[repr(C)]
@@ -203,8 +203,8 @@ pub(crate) struct Iface {
     pub(crate) eps: HashMap<PeerId, Vec<*mut Ep>>,
     pub(crate) live: HashSet<*mut Ep>,
     pub(crate) remote: Requests<*mut Ep>,
-    /// Gets that the next calls of progress do, one each ([`crate::deferred`]); and what waits there until it
-    /// may go by requests.
+    /// Gets that the next calls of progress do, one each ([`crate::rma::deferred`]); and what waits there
+    /// until it may go by requests.
     pub(crate) deferred: VecDeque<(*mut Ep, Access)>,
     /// Puts and gets of which the owner of the memory copies a part.
     pub(crate) shared: Vec<Shared<*mut Ep>>,

@@ -7,8 +7,15 @@ use ucx_sys::{
     self as ucx, ComponentOps, ConfigEntry, Epoch, Host, IfaceOps, InternalOps, Layout, MdOps, libraries,
 };
 
-use crate::served::{SERVED, Served};
-use crate::{am, atomic, device, ep, iface, md, param, pending, progress, rkey, rma};
+use crate::rma::served::{SERVED, Served};
+use crate::{
+    am, device,
+    ep::{self, pending},
+    iface::{self, progress},
+    md::{self, rkey},
+    param,
+    rma::{self, atomic},
+};
 
 /// The name of transport, component and memory domain.
 const NAME: &str = "strait";

@@ -17,7 +17,7 @@ pub use job::run as job;
 
 #[derive(Debug, Serialize)]
 struct Findings {
-    strait: String,
+    strait: &'static str,
     ok: bool,
     findings: Vec<Finding>,
 }
@@ -30,7 +30,7 @@ pub fn run(json: bool) -> Result<bool, Error> {
     findings.extend(host::host());
     findings.extend(host::devices());
     let ok = findings.iter().all(|f| f.level != Level::Problem);
-    let found = Findings { strait: crate::version::version(), ok, findings };
+    let found = Findings { strait: crate::version::VERSION, ok, findings };
     if json {
         let text = serde_json::to_string_pretty(&found).map_err(|e| e.to_string())?;
         crate::out::print(&(text + "\n"))?;
@@ -75,7 +75,7 @@ mod tests {
             Finding::ok("host", "all is well"),
             Finding::new("host", Level::Problem, "no\ngood").means("it is slow").cure("mend it"),
         ];
-        let text = render(&Findings { strait: "1".into(), ok: false, findings });
+        let text = render(&Findings { strait: "1", ok: false, findings });
         assert!(text.contains(
             "\nhost\n  ok all is well\n  !! no\n     good\n     so: it is slow\n     to do: mend it\n"
         ));

@@ -21,7 +21,7 @@ impl Finding {
 
 #[derive(Debug, Serialize)]
 pub struct Found {
-    pub strait: String,
+    pub strait: &'static str,
     pub libfabric: Libfabric,
     pub provider: Provider,
     pub links: Vec<Link>,

@@ -10,14 +10,14 @@ mod text;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use lexopt::prelude::*;
+use clap::Args;
 
 pub use host::{container as containers, environment};
 pub use provider::{FILE, NAME, filtered_out, libraries, nearby as nearby_provider, own as own_provider};
 pub use text::ranges;
 
 use crate::fabric::{self, Error, Library, version_text};
-use crate::version::version;
+use crate::version::VERSION;
 use found::{Found, Libfabric, Provider};
 
 /// What is wrong with parameters that are set, and with variables that are named like them.
@@ -37,28 +37,26 @@ pub fn device_memory() -> Vec<(&'static str, bool, String)> {
     kinds.map(|m| (m.kind, m.finding.ok, m.finding.text)).collect()
 }
 
-/// What is asked for.
-#[derive(Debug, PartialEq)]
-pub struct Options {
-    pub json: bool,
-    /// The address of a peer, of which alone is told.
-    pub peer: Option<String>,
-    pub libfabric: Option<PathBuf>,
-}
+#[derive(Args, Debug, PartialEq)]
+#[command(after_help = "\
+Exits with 0 if libfabric offers the provider `strait` (with --peer: if a link leads there), else with 1.
 
-/// Understands the arguments; `None`: help is asked for.
-pub fn parse(parser: &mut lexopt::Parser) -> Result<Option<Options>, lexopt::Error> {
-    let mut options = Options { json: false, peer: None, libfabric: None };
-    while let Some(arg) = parser.next()? {
-        match arg {
-            Short('h') | Long("help") => return Ok(None),
-            Long("json") => options.json = true,
-            Long("peer") => options.peer = Some(parser.value()?.string()?),
-            Long("libfabric") => options.libfabric = Some(parser.value()?.into()),
-            other => return Err(other.unexpected()),
-        }
-    }
-    Ok(Some(options))
+Examples:
+  strait info
+  strait info --peer 10.9.0.2:46949
+  FI_PROVIDER_PATH=/opt/strait/lib strait info --json")]
+pub struct Options {
+    /// the same for programs
+    #[arg(long)]
+    pub json: bool,
+    /// which link a peer of this address would get from here with the settings in force, why, and
+    /// what speaks against each other link; nothing is sent.
+    /// HOST:PORT, [IPv6]:PORT, or as fi_av_straddr has it
+    #[arg(long, value_name = "ADDRESS", verbatim_doc_comment)]
+    pub peer: Option<String>,
+    /// this libfabric (file, or directory with libfabric.so.1) instead of the default
+    #[arg(long, value_name = "PATH")]
+    pub libfabric: Option<PathBuf>,
 }
 
 /// Looks around and prints; whether the provider is offered, or a link leads to the peer.
@@ -106,7 +104,7 @@ fn look_around(library: Result<Arc<Library>, Error>, json: bool) -> Result<bool,
         }
     };
     let found = Found {
-        strait: version(),
+        strait: VERSION,
         libfabric,
         provider,
         links: host::links(links),

@@ -26,7 +26,7 @@ pub fn way(way: &Way) -> String {
 pub fn render(found: &Found) -> String {
     let mut out = String::new();
     let mut line = |name: &str, text: &str| put(&mut out, name, text);
-    line("strait", &found.strait);
+    line("strait", found.strait);
     let libfabric = &found.libfabric;
     match (&libfabric.version, &libfabric.path, &libfabric.error) {
         (Some(version), Some(path), _) => line("libfabric", &format!("{version}, {path}")),

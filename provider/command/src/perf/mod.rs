@@ -4,6 +4,7 @@ mod crowd;
 mod floor;
 mod group;
 mod launch;
+mod options;
 mod pair;
 mod plot;
 mod report;
@@ -21,17 +22,17 @@ use std::time::{Duration, Instant};
 use group::Group;
 use launch::Plan;
 use libfabric_sys::FI_VERSION;
+pub use options::{Options, picture};
 use pair::Pair;
-pub use plot::format_of as plot_format;
 use report::{Failure, Report, Row};
 use test::Shape;
-pub use test::Test;
+use test::Test;
 use wire::About;
 pub use worker::Start;
 
 use crate::fabric::{Error, Library, version_text};
 use crate::out::{self, say};
-use crate::version::version;
+use crate::version::VERSION;
 use crate::{info, os};
 
 /// The provider's name in rows that are floors.
@@ -39,28 +40,6 @@ const MACHINE: &str = "machine";
 
 /// Most processes of patterns that are started unasked.
 const PROCS: usize = 16;
-
-/// What was asked for.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Options {
-    /// Empty: those of the usual ones that there are.
-    pub providers: Vec<String>,
-    pub tests: Vec<Test>,
-    pub sizes: Vec<usize>,
-    pub reps: usize,
-    /// Of one measurement.
-    pub seconds: f64,
-    pub timeout: Duration,
-    pub libfabric: Option<PathBuf>,
-    pub cpus: Option<(usize, usize)>,
-    /// Processes of patterns; as many as there are cores unless it is said, but no more than [`PROCS`].
-    pub procs: Option<usize>,
-    pub floors: bool,
-    pub plot: Option<PathBuf>,
-    pub csv: Option<PathBuf>,
-    pub json: bool,
-    pub quiet: bool,
-}
 
 /// Runs as a worker, with the arguments behind `perf-peer`.
 pub fn peer(start: &Start) -> Result<(), Error> {
@@ -75,8 +54,8 @@ pub fn run(options: &Options) -> Result<bool, Error> {
     }
     let library = Library::load(options.libfabric.as_deref())?;
     let mut runner = Runner::new(options)?;
-    let explicit = !options.providers.is_empty();
-    let providers = &providers(&options.providers, library.version())[..];
+    let explicit = options.providers.is_some();
+    let providers = &providers(options.providers.as_deref().unwrap_or_default(), library.version())[..];
 
     let mut tests = options.tests.clone();
     if options.floors {
@@ -95,7 +74,7 @@ pub fn run(options: &Options) -> Result<bool, Error> {
     }
 
     let mut report = Report {
-        version: version(),
+        version: VERSION,
         libfabric: library.path().display().to_string(),
         libfabric_version: version_text(library.version()),
         cpus: runner.plan.cpus,

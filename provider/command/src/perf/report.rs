@@ -58,7 +58,7 @@ impl fmt::Display for Failure {
 /// Everything.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
-    pub version: String,
+    pub version: &'static str,
     pub libfabric: String,
     pub libfabric_version: String,
     pub cpus: (usize, usize),
@@ -280,7 +280,7 @@ mod tests {
     fn report() -> Report {
         let row = |size, provider, values: &[f64]| Row::new(Test::Lat, size, provider, values);
         Report {
-            version: "0".into(),
+            version: "0",
             libfabric: "x".into(),
             libfabric_version: "2.1".into(),
             cpus: (0, 1),

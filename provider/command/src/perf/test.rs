@@ -107,9 +107,6 @@ impl Test {
         Storm,
     ];
     pub const FLOORS: [Test; 3] = [CacheLine, Memcpy, Readv];
-    /// What is measured if nothing is asked for.
-    pub const DEFAULT: [Test; 7] = [Lat, Bw, Rate, RmaWriteLat, RmaWrite, RmaRead, FetchAtomic];
-
     pub fn name(self) -> &'static str {
         match self {
             Lat => "lat",

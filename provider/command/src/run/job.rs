@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use bootstrap::{Address, Server, names, token};
 
+use super::Options;
 use super::output::{copy, stderr, stdout};
 use super::signals::{PASSED, Signals, name};
-use super::{Options, Output};
 use crate::fabric::Error;
 use crate::os;
 use crate::out::say;
@@ -40,7 +40,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Error> {
             command(options, rank, &address, &secret, options.bind.then(|| cpus[rank % cpus.len()]));
         match command.spawn() {
             Ok(mut child) => {
-                if let Err(e) = job.copy_output(&mut child, rank, options.output) {
+                if let Err(e) = job.copy_output(&mut child, rank, options.label) {
                     job.stop(options, &format!("cannot copy the output of rank {rank}: {e}"), 1);
                 }
                 job.children.push(Some(child));
@@ -78,7 +78,7 @@ fn command(options: &Options, rank: usize, address: &Address, secret: &str, cpu:
     if rank > 0 || std::io::stdin().is_terminal() {
         command.stdin(Stdio::null());
     }
-    if options.output != Output::Direct {
+    if options.label || options.lines {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }
     // A group of its own, so that what it starts ends with it.
@@ -98,8 +98,8 @@ fn command(options: &Options, rank: usize, address: &Address, secret: &str, cpu:
 }
 
 impl Job {
-    fn copy_output(&mut self, child: &mut Child, rank: usize, how: Output) -> std::io::Result<()> {
-        let label = if how == Output::Label { format!("[{rank}] ") } else { String::new() };
+    fn copy_output(&mut self, child: &mut Child, rank: usize, label: bool) -> std::io::Result<()> {
+        let label = if label { format!("[{rank}] ") } else { String::new() };
         if let Some(out) = child.stdout.take() {
             self.copies.push(copy(out, stdout, label.clone())?);
         }

@@ -7,68 +7,39 @@ pub mod signals;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use lexopt::prelude::*;
+use clap::{Args, ValueHint};
 
+use crate::values;
 pub use job::run;
 
-/// What was asked for.
-#[derive(Debug, PartialEq)]
+#[derive(Args, Debug, PartialEq)]
+#[command(after_help = "\
+Each process gets STRAIT_RANK, STRAIT_SIZE and, by STRAIT_EXCHANGE, a socket by which libstrait_rpipe finds the others.
+Rank 0 reads standard input, unless that is a terminal. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on.
+If a process is killed or ends with another exit code than 0, the others are told why, get SIGTERM, and later SIGKILL.
+
+Exits with the exit code of the first process that failed, with 128 and its number for a signal, with 127 if there is no
+such program, with 2 for wrong usage, and else with 0.
+
+Example:
+  strait run -n 4 --bind --label ./program")]
 pub struct Options {
+    /// so many processes
+    #[arg(short = 'n', long, value_name = "N", value_parser = values::count(1, 65536))]
     pub procs: usize,
+    /// each is bound to a core of its own, as far as there are enough
+    #[arg(long)]
     pub bind: bool,
-    pub output: Output,
-    /// From the request to end until a process is killed.
+    /// output line by line, with the rank in front
+    #[arg(short, long, overrides_with = "lines")]
+    pub label: bool,
+    /// output line by line, so that lines of several processes do not mix
+    #[arg(long, overrides_with = "label")]
+    pub lines: bool,
+    /// from the request to end until a process is killed
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = values::duration(0.0, 3600.0))]
     pub grace: Duration,
+    /// the program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
     pub program: Vec<OsString>,
-}
-
-/// What happens to the processes' output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// They write to this process's own descriptors.
-    Direct,
-    /// Line by line.
-    Lines,
-    /// Line by line, with the rank in front.
-    Label,
-}
-
-/// Understands the options; `None` asks for help.
-pub fn parse(parser: &mut lexopt::Parser) -> Result<Option<Options>, lexopt::Error> {
-    let (program, grace) = (Vec::new(), Duration::from_secs(2));
-    let mut options = Options { procs: 0, bind: false, output: Output::Direct, grace, program };
-    loop {
-        // From the first word on that is no option, all is the program's.
-        if let Some(rest) = parser.try_raw_args() {
-            let word = rest.peek().map(|word| word.to_string_lossy().into_owned());
-            if word.is_some_and(|word| word == "--" || !word.starts_with('-')) {
-                options.program.extend(rest);
-                if options.program[0] == "--" {
-                    options.program.remove(0);
-                }
-                break;
-            }
-        }
-        match parser.next()? {
-            None => break,
-            Some(Short('h') | Long("help")) => return Ok(None),
-            Some(Short('n') | Long("procs")) => options.procs = parser.value()?.parse()?,
-            Some(Long("bind")) => options.bind = true,
-            Some(Long("lines")) => options.output = Output::Lines,
-            Some(Short('l') | Long("label")) => options.output = Output::Label,
-            Some(Long("grace")) => {
-                let seconds: f64 = parser.value()?.parse()?;
-                if !(0.0..=3600.0).contains(&seconds) {
-                    return Err("--grace is a number of seconds up to 3600".into());
-                }
-                options.grace = Duration::from_secs_f64(seconds);
-            }
-            Some(other) => return Err(other.unexpected()),
-        }
-    }
-    match (options.procs, options.program.is_empty()) {
-        (1..=65536, false) => Ok(Some(options)),
-        (_, true) => Err("run: no program is named".into()),
-        _ => Err("run: -n says how many processes, from 1 to 65536".into()),
-    }
 }

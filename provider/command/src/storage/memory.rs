@@ -27,11 +27,10 @@ impl FromStr for Place {
         match number {
             _ if text == "host" => Ok(Place::Host),
             Some("") => Ok(Place::Cuda(0)),
-            Some(number) => number
-                .parse()
-                .map(Place::Cuda)
-                .map_err(|_| format!("--memory: {text:?}: a GPU is cuda, cuda:0, cuda:1, ...")),
-            None if text.is_empty() => Err("--memory: host, cuda, or a publisher of `strait topo`".into()),
+            Some(number) => {
+                number.parse().map(Place::Cuda).map_err(|_| "a GPU is cuda, cuda:0, cuda:1, ...".to_string())
+            }
+            None if text.is_empty() => Err("it is host, cuda, or a publisher of `strait topo`".into()),
             None => Ok(Place::Publisher(text.into())),
         }
     }

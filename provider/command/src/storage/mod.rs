@@ -10,82 +10,67 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use lexopt::prelude::*;
+use clap::{ArgAction, Args};
 use p2pmem::rules;
 use p2pmem::storage::{File, Options as How, Report, Way};
 use serde::Serialize;
 
 use crate::fabric::Error;
-use crate::{out, picture};
+use crate::{out, picture, values};
 use memory::Memory;
 pub use memory::Place;
 
-/// What was asked for.
-#[derive(Debug, PartialEq)]
+#[derive(Args, Debug, PartialEq)]
+#[command(after_help = "\
+Reads FILE, or a disk, to memory, and says by which path of strait_storage(7), why by no better one, how many bytes went by
+each, and the 10^6 bytes a second. Contents are compared with what read(2) has.
+
+Exits with 0 if the contents are right, with 1 if not or if something failed, with 2 for wrong usage.
+
+Examples:
+  strait storage --memory cuda:0 checkpoint.bin
+  strait storage --memory nvme0 --create --size 16MiB /mnt/fast/probe
+  strait storage --memory cuda --copy /mnt/b/model.bin /mnt/a/model.bin")]
 pub struct Options {
     pub file: PathBuf,
+    /// host, cuda, cuda:N, or a device that publishes memory (`strait topo`)
+    #[arg(long = "memory", value_name = "KIND", default_value = "host")]
     pub place: Place,
-    pub sysfs: PathBuf,
+    /// so much, with KiB, MiB, GiB or TiB; default: 64MiB, with --copy all of it
+    #[arg(long, value_parser = size)]
     pub size: Option<u64>,
+    /// times
+    #[arg(long, value_name = "N", default_value = "3", value_parser = values::count(1, 1000))]
     pub reps: usize,
+    /// makes FILE, which must not be there, writes it from the memory, reads it back, and removes it
+    #[arg(long, conflicts_with = "copy")]
     pub create: bool,
+    /// copies FILE to PATH, which must not be there, through the memory, and compares them
+    #[arg(long, value_name = "PATH")]
     pub copy: Option<PathBuf>,
+    /// without O_DIRECT
+    #[arg(long = "no-direct", action = ArgAction::SetFalse)]
     pub direct: bool,
+    /// without cuFile
+    #[arg(long = "no-cufile", action = ArgAction::SetFalse)]
     pub cufile: bool,
+    /// publishers are looked for there
+    #[arg(long, value_name = "PATH", default_value = "/sys")]
+    pub sysfs: PathBuf,
+    /// print JSON
+    #[arg(long)]
     pub json: bool,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    match rules::size(text)? {
+        0 => Err("0 bytes show nothing".into()),
+        size => Ok(size),
+    }
 }
 
 /// Most bytes in memory at a time, and what is read without --size.
 const MOST: u64 = 64 << 20;
-
-/// Understands the options; `None` asks for help.
-pub fn parse(parser: &mut lexopt::Parser) -> Result<Option<Options>, lexopt::Error> {
-    let mut options = Options {
-        file: PathBuf::new(),
-        place: Place::Host,
-        sysfs: "/sys".into(),
-        size: None,
-        reps: 3,
-        create: false,
-        copy: None,
-        direct: true,
-        cufile: true,
-        json: false,
-    };
-    let mut file = None;
-    while let Some(arg) = parser.next()? {
-        match arg {
-            Short('h') | Long("help") => return Ok(None),
-            Long("memory") => options.place = parser.value()?.string()?.parse()?,
-            Long("sysfs") => options.sysfs = parser.value()?.into(),
-            Long("size") => {
-                let size = rules::size(&parser.value()?.string()?).map_err(|e| format!("--size: {e}"))?;
-                if size == 0 {
-                    return Err("--size: 0 bytes show nothing".into());
-                }
-                options.size = Some(size);
-            }
-            Long("reps") => {
-                options.reps = parser.value()?.parse()?;
-                if !(1..=1000).contains(&options.reps) {
-                    return Err("--reps: from 1 to 1000".into());
-                }
-            }
-            Long("create") => options.create = true,
-            Long("copy") => options.copy = Some(parser.value()?.into()),
-            Long("no-direct") => options.direct = false,
-            Long("no-cufile") => options.cufile = false,
-            Long("json") => options.json = true,
-            Value(name) if file.is_none() => file = Some(PathBuf::from(name)),
-            other => return Err(other.unexpected()),
-        }
-    }
-    options.file = file.ok_or("a FILE is wanted")?;
-    if options.create && options.copy.is_some() {
-        return Err("--create makes FILE, and --copy reads it: one of them".into());
-    }
-    Ok(Some(options))
-}
 
 /// What was found.
 #[derive(Serialize)]

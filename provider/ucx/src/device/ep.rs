@@ -11,7 +11,7 @@ use super::iface;
 use super::key::{self, Rkey};
 use super::state::{Copy, Ep, Iface};
 use crate::ffi::{guard, spans_of};
-use crate::readers::{Held, NoReader};
+use crate::md::readers::{Held, NoReader};
 
 pub(crate) unsafe extern "C" fn create(params: *const EpParams, out: *mut ucx::Ep) -> Status {
     guard(|| {

@@ -9,11 +9,11 @@ use wire::ucx::{DeviceAddr, Place};
 use xfer::DeviceCopies;
 
 use super::state::{Copy, Iface};
-use crate::attr;
 use crate::ffi::{complete, guard, int};
-use crate::place::{PLACE, place, unreachable_because};
-use crate::readers::Readers;
-use crate::served::Served;
+use crate::iface::attr;
+use crate::iface::place::{PLACE, place, unreachable_because};
+use crate::md::readers::Readers;
+use crate::rma::served::Served;
 
 /// Most copies that one call of progress tells of.
 const BATCH: u32 = 16;

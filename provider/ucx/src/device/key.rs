@@ -1,7 +1,7 @@
 //! Keys: what a peer is told of registered memory, and what that is here.
 //!
 //! A key of no pieces is one of memory that cannot be shared; UCP then takes another way. One of memory that
-//! may be taken back names a slot on a board ([`crate::region`]); a process that unpacks it fetches the
+//! may be taken back names a slot on a board ([`crate::md::region`]); a process that unpacks it fetches the
 //! board.
 
 use std::collections::{HashMap, HashSet};
@@ -14,8 +14,8 @@ use link::{RevocationTable, WindowId};
 use ucx_sys::{self as ucx, Status};
 use wire::ucx::{DeviceKey, FileId, HandleList};
 
-use crate::keyhead::Head;
-use crate::region::{Slot, regions};
+use crate::md::keyhead::Head;
+use crate::md::region::{Slot, regions};
 
 /// Bytes of a packed key.
 pub(crate) const KEY: usize = DeviceKey::LEN;

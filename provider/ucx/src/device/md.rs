@@ -10,9 +10,9 @@ use ucx_sys::{self as ucx, DeregParams, MdBase, MdValues, Status};
 
 use super::key::{Guard, KEY, Key, Pieces};
 use crate::ffi::guard;
+use crate::md::region::{Regions, Slot, Wait, regions};
 use crate::params::{deregister, invalidates};
-use crate::region::{Regions, Slot, Wait, regions};
-use crate::served::{Served, of_component};
+use crate::rma::served::{Served, of_component};
 
 /// Most allocations that one piece of memory may lie in.
 const PIECES: usize = 1024;

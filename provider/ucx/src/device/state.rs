@@ -6,9 +6,9 @@ use hmem::share::Owner;
 use ucx_sys::{self as ucx, BaseIface, Completion};
 use xfer::DeviceCopies;
 
-use crate::readers::{Held, Readers};
-use crate::region::regions;
-use crate::served::Served;
+use crate::md::readers::{Held, Readers};
+use crate::md::region::regions;
+use crate::rma::served::Served;
 
 /// An endpoint as UCX holds it: `uct_ep_t` is the first field.
 #[repr(C)]

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use ucx_sys::{self as ucx, Completion, Status};
 
-use crate::direct::{Way, access, may_ask, slot, way};
 use crate::ffi::guard;
-use crate::remote::{Ask, What};
-use crate::requests::{Into_, Operation};
+use crate::rma::direct::{Way, access, may_ask, slot, way};
+use crate::rma::remote::{Ask, What};
+use crate::rma::requests::{Into_, Operation};
 use crate::state::Ep;
 
 macro_rules! width {

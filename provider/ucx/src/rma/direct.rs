@@ -5,12 +5,12 @@ use link_api::{Direct, Grant, Link, NoDirect, Refused, RmaLink};
 use ucx_sys::{self as ucx, Status};
 use wire::Seg;
 
-use crate::attr::SEGMENT;
-use crate::coop::Access;
-use crate::region::Slot;
-use crate::remote::{Ask, What};
-use crate::requests::{Into_, Operation};
-use crate::rkey::{Reach, Rkey};
+use crate::iface::attr::SEGMENT;
+use crate::md::region::Slot;
+use crate::md::rkey::{Reach, Rkey};
+use crate::rma::coop::Access;
+use crate::rma::remote::{Ask, What};
+use crate::rma::requests::{Into_, Operation};
 use crate::state::Ep;
 
 /// How an access goes.

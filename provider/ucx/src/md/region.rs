@@ -2,7 +2,8 @@
 //!
 //! A peer reaches registered memory by itself: through a mapping, or with CMA. So for memory that may
 //! be invalidated (UCP asks for that when its peers may fail) the key names a slot on a board
-//! ([`link::RevocationTable`]), and peers announce each access in a reader slot there ([`crate::readers`]).
+//! ([`link::RevocationTable`]), and peers announce each access in a reader slot there
+//! ([`crate::md::readers`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -225,7 +226,7 @@ mod tests {
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-    use crate::readers::Readers;
+    use crate::md::readers::Readers;
 
     use super::*;
 

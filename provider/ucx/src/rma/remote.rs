@@ -3,7 +3,7 @@
 //!
 //! A request has the slot of the key, if it has one: other memory may be registered at the address by now.
 //!
-//! An interface has at most [`crate::requests::WINDOW`] requests unanswered by a peer; further ones wait
+//! An interface has at most [`crate::rma::requests::WINDOW`] requests unanswered by a peer; further ones wait
 //! here. So for a peer that does not read its replies, because it is stopped, say, no more than that many are
 //! kept. A peer that asks for more is cut off: not to read its frames any more would do as well against one,
 //! but two that wait for each other's replies would then wait for ever.
@@ -18,8 +18,8 @@ use wire::ucx::{Head, Kind, Reply};
 
 use crate::ffi::complete;
 use crate::frame::{Refusal, take};
-use crate::region::Slot;
-use crate::requests::{Into_, Operation, Request};
+use crate::md::region::Slot;
+use crate::rma::requests::{Into_, Operation, Request};
 use crate::state::{Ep, Iface};
 
 /// What a request asks for.

@@ -8,10 +8,10 @@
 
 use ucx_sys::{self as ucx, Completion, Status};
 
-use crate::coop::Access;
-use crate::direct::transfer;
 use crate::ffi::complete;
-use crate::share;
+use crate::rma::coop::Access;
+use crate::rma::direct::transfer;
+use crate::rma::share;
 use crate::state::{Ep, Iface};
 
 /// Bytes of which the copy takes longer than what a program does between two calls.

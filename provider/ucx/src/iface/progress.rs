@@ -10,7 +10,11 @@ use wire::ucx::Kind;
 use crate::ffi::guard;
 use crate::frame::HEAD;
 use crate::state::{Ep, Iface};
-use crate::{deferred, ep, help, pending, remote, rx, serve, share};
+use crate::{
+    ep::{self, pending},
+    iface::rx,
+    rma::{deferred, help, remote, serve, share},
+};
 
 /// Messages up to this length are not offered to UCP to keep: copying them is cheaper, and UCP has blocks for
 /// so much.

@@ -1,8 +1,8 @@
-//! The endpoints with pending requests, in the order in which they get their turns ([`crate::pending`]).
+//! The endpoints with pending requests, in the order in which they get their turns ([`crate::ep::pending`]).
 
 use link_api::PeerId;
 
-use crate::queue::Queue;
+use crate::ep::queue::Queue;
 
 /// The endpoints with pending requests: those that this call of `dispatch` still looks at, and those that
 /// wait for the next call.

@@ -19,11 +19,11 @@ use wire::ucx::{Head, Kind, Share};
 use xfer::{CoopCopy, Cut};
 use zerocopy::IntoBytes;
 
-use crate::attr::MAX_IOV;
-use crate::coop::{Access, Shared, request};
-use crate::direct;
 use crate::ffi::complete;
-use crate::region::Slot;
+use crate::iface::attr::MAX_IOV;
+use crate::md::region::Slot;
+use crate::rma::coop::{Access, Shared, request};
+use crate::rma::direct;
 use crate::state::{Ep, Iface};
 
 /// Longest frame that tells of one.

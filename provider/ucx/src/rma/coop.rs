@@ -1,4 +1,5 @@
-//! Large puts and gets that both sides copy, as the interface keeps them ([`crate::share`], [`crate::help`]).
+//! Large puts and gets that both sides copy, as the interface keeps them ([`crate::rma::share`],
+//! [`crate::rma::help`]).
 
 use arrayvec::ArrayVec;
 use hmem::Span;
@@ -8,8 +9,8 @@ use ucx_sys::Completion;
 use wire::Seg;
 use xfer::CoopCopy;
 
-use crate::attr::MAX_IOV;
-use crate::region::Region;
+use crate::iface::attr::MAX_IOV;
+use crate::md::region::Region;
 
 /// A put or get of a peer's memory.
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! Large puts and gets of peers, of which pieces are copied here ([`crate::share`] has the other side).
+//! Large puts and gets of peers, of which pieces are copied here ([`crate::rma::share`] has the other side).
 
 use arrayvec::ArrayVec;
 use hmem::{Kind, Span};
@@ -7,10 +7,10 @@ use wire::Seg;
 use wire::ucx::Share;
 use xfer::{BYTES_PER_CALL, CoopCopy, MAX_HELPED};
 
-use crate::attr::MAX_IOV;
-use crate::coop::{Helping, request};
 use crate::frame::{Refusal, take};
-use crate::region::Slot;
+use crate::iface::attr::MAX_IOV;
+use crate::md::region::Slot;
+use crate::rma::coop::{Helping, request};
 use crate::state::Iface;
 
 /// What a peer tells of its put (1) or get of memory here: what is copied, the memory and the slot of its

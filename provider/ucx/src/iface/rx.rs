@@ -20,7 +20,7 @@ use link::MemoryLimit;
 use ucx_sys::RecvDesc;
 
 use crate::frame::{HEAD, MAX_FRAME};
-use crate::slabs::Slabs;
+use crate::iface::slabs::Slabs;
 
 const ALIGN: usize = 64;
 

@@ -1,5 +1,10 @@
 //! The memory domain: windows that UCP allocates through us, registrations, packed keys.
 
+pub(crate) mod keyhead;
+pub(crate) mod readers;
+pub(crate) mod region;
+pub(crate) mod rkey;
+
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
@@ -8,11 +13,11 @@ use ucx_sys::{self as ucx, DeregParams, MdBase, MdValues, Status};
 
 use crate::device;
 use crate::ffi::guard;
+use crate::md::region::{Regions, Slot, Wait, regions};
+use crate::md::rkey::{KEY, Key};
 use crate::param;
 use crate::params::{deregister, invalidates};
-use crate::region::{Regions, Slot, Wait, regions};
-use crate::rkey::{KEY, Key};
-use crate::served::{Served, of_component};
+use crate::rma::served::{Served, of_component};
 
 /// A memory domain as UCX holds it.
 #[repr(C)]

@@ -2,19 +2,29 @@
 //!
 //! A put or get of no bytes is done at once, and looks at nothing: its buffer, address and key may be none.
 
+pub(crate) mod atomic;
+pub(crate) mod coop;
+pub(crate) mod deferred;
+pub(crate) mod direct;
+pub(crate) mod help;
+pub(crate) mod remote;
+pub(crate) mod requests;
+pub(crate) mod serve;
+pub(crate) mod served;
+pub(crate) mod share;
+
 use std::ffi::{c_uint, c_void};
 
 use hmem::{Kind, Span};
 use ucx_sys::{self as ucx, Completion, Iov, PackFn, Status, UnpackFn};
 
-use crate::attr::SEGMENT;
-use crate::coop::Access;
-use crate::deferred;
-use crate::direct::{Way, access, by_request, cma, may_ask, slot, way};
 use crate::ffi::{guard, spans};
-use crate::remote::{Ask, What};
-use crate::requests::{Into_, Operation};
-use crate::rkey::Rkey;
+use crate::iface::attr::SEGMENT;
+use crate::md::rkey::Rkey;
+use crate::rma::coop::Access;
+use crate::rma::direct::{Way, access, by_request, cma, may_ask, slot, way};
+use crate::rma::remote::{Ask, What};
+use crate::rma::requests::{Into_, Operation};
 use crate::state::Ep;
 
 /// To or from memory that is not mapped here: by CMA, large ones together with the owner, or by request.

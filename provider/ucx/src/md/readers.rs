@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use link::{RevocationTable, WindowId, Windows};
 
-use crate::region::Slot;
+use crate::md::region::Slot;
 
 /// Most slots of one interface on one board for accesses that outlast a call: the board's are for all peers.
 const MOST: usize = 32;

@@ -9,11 +9,11 @@ use ucx_sys::{self as ucx, Status};
 use wire::put;
 use wire::ucx::{Head, Reply, Request, What};
 
-use crate::attr::SEGMENT;
 use crate::frame::{Refusal, take};
+use crate::iface::attr::SEGMENT;
+use crate::md::region::Slot;
 use crate::param;
-use crate::region::Slot;
-use crate::requests::WINDOW;
+use crate::rma::requests::WINDOW;
 use crate::state::Iface;
 
 /// Bytes of a reply before what was asked for.

@@ -1,5 +1,9 @@
 //! Endpoints: opening, failures, flush.
 
+pub(crate) mod pending;
+pub(crate) mod queue;
+pub(crate) mod waiting;
+
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint};
 
@@ -8,10 +12,10 @@ use link_api::{Link, Refused};
 use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, Status};
 use xfer::Helper;
 
-use crate::deferred;
 use crate::ffi::{complete, guard};
 use crate::iface;
-use crate::share;
+use crate::rma::deferred;
+use crate::rma::share;
 use crate::state::{Ep, Iface};
 
 pub(crate) unsafe extern "C" fn create(params: *const EpParams, out: *mut ucx::Ep) -> Status {

@@ -1,4 +1,5 @@
-//! Requests to peers that are under way, and frames that wait for room or for answers ([`crate::remote`]).
+//! Requests to peers that are under way, and frames that wait for room or for answers
+//! ([`crate::rma::remote`]).
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};

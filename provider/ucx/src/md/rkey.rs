@@ -10,9 +10,9 @@ use wire::ucx::{DeviceKey, HostKey, TAG_AT};
 
 use crate::device;
 use crate::ffi::guard;
-use crate::keyhead::Head;
-use crate::readers::{Reader, Readers};
-use crate::region::{Regions, Slot, regions};
+use crate::md::keyhead::Head;
+use crate::md::readers::{Reader, Readers};
+use crate::md::region::{Regions, Slot, regions};
 
 /// Bytes of a packed key.
 pub(crate) const KEY: usize = HostKey::LEN;

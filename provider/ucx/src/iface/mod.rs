@@ -1,5 +1,11 @@
 //! The interface: opening, addresses, flush.
 
+pub(crate) mod attr;
+pub(crate) mod place;
+pub(crate) mod progress;
+pub(crate) mod rx;
+pub(crate) mod slabs;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{c_int, c_uint, c_void};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,20 +19,19 @@ use ucx_sys::{
 use wire::Addr;
 use wire::ucx::{HostAddr, Place};
 
-use crate::attr;
 use crate::device;
+use crate::ep::waiting::Waiting;
 use crate::ffi::guard;
 use crate::ffi::int;
-use crate::help;
+use crate::iface::place::{PLACE, place, unreachable_because};
+use crate::iface::rx::Buffers;
 use crate::md::Md;
+use crate::md::readers::Readers;
 use crate::param;
-use crate::place::{PLACE, place, unreachable_because};
-use crate::readers::Readers;
-use crate::requests::Requests;
-use crate::rx::Buffers;
-use crate::served::Served;
+use crate::rma::help;
+use crate::rma::requests::Requests;
+use crate::rma::served::Served;
 use crate::state::Iface;
-use crate::waiting::Waiting;
 
 /// What this door's peers speak; nothing that the engine does.
 const VERSION: u16 = 0x5507;
