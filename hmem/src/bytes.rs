@@ -61,11 +61,11 @@ pub(crate) unsafe fn stream_bytes(src: *const u8, dst: *mut u8, len: usize) {
 unsafe fn stream_wide(src: *const u8, dst: *mut u8, len: usize) {
     use std::arch::x86_64::*;
     const LINE: usize = 64;
-    /// How far ahead of its use the source is asked for.
+    /// Bytes by which the source is prefetched ahead of its use.
     const AHEAD: usize = 1024;
     let head = dst.addr().wrapping_neg() % LINE;
     let end = head + (len - head) / LINE * LINE;
-    // SAFETY: all that is read and written is inside `len` bytes; what is asked for ahead may be anywhere.
+    // SAFETY: all that is read and written is inside `len` bytes; a prefetch may name any address.
     unsafe {
         std::ptr::copy_nonoverlapping(src, dst, head);
         for at in (head..end).step_by(LINE) {

@@ -6,9 +6,9 @@
 //! reaches its bytes.
 
 use crate::copy::{copy_in, copy_out, read, write};
-use crate::flight::{Flight, Part};
 use crate::kind::Caps;
 use crate::locked;
+use crate::pending::{Part, PendingCopy};
 use crate::registry;
 use crate::span::{Span, walk};
 
@@ -135,7 +135,7 @@ impl Buffer {
 #[derive(Debug)]
 pub struct Transfer {
     /// Goes first.
-    flight: Option<Box<dyn Flight>>,
+    flight: Option<Box<dyn PendingCopy>>,
     ok: bool,
     left: Left,
     buffer: Buffer,

@@ -48,7 +48,7 @@ fn host(bytes: &mut [u8]) -> Span {
 
 fn start() -> Driver {
     let cu = Driver::start();
-    registry::look();
+    registry::find_runtimes();
     cu
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
-/// What tells whether an answer is old.
+/// Finds out whether an answer is old.
 pub(super) struct Clock {
     /// When it was last asked.
     pub(super) asked: AtomicU64,
@@ -21,7 +21,7 @@ impl Clock {
     }
 }
 
-/// What is asked for every buffer, on one cache line and under one symbol.
+/// What is read for every buffer, on one cache line and under one symbol.
 #[repr(align(64))]
 pub(super) struct Asked {
     /// A bit for each kind that there may be memory of.

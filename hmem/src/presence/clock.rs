@@ -1,4 +1,4 @@
-//! Whether an answer has become old, asked for every buffer.
+//! Whether an answer has become old; read for every buffer.
 //!
 //! To read the processor's time stamp takes longer than all else that is done to find out what memory a
 //! buffer is: 10 to 13 ns on one machine, 20 to 60 on another. So, where there is one, a word of the page is
@@ -20,7 +20,7 @@ use super::asked::ASKED;
 const HOLDS: u64 = 2_000_000;
 /// Longer than an answer holds by either clock: two of the kernel's ticks where these are slowest.
 const LONGEST: Duration = Duration::from_millis(25);
-/// From one look at the page to the next: longer than any tick.
+/// Time between two readings of the page: longer than any tick.
 const APART: Duration = Duration::from_millis(12);
 /// After so many a word that has not changed stands still.
 const STILL: u64 = 400_000_000;
@@ -51,7 +51,7 @@ fn ticks() -> u64 {
 #[inline(always)]
 fn word() -> Option<u32> {
     let word = ASKED.clock.word.load(Acquire);
-    // SAFETY: NULL, or a word of a mapping that the kernel made for the life of the process (`Study::look`).
+    // SAFETY: NULL, or a word of a mapping that the kernel made for the life of the process (`Study::sample`).
     // The kernel writes to it at any time, which an atomic allows.
     unsafe { word.as_ref() }.map(|word| word.load(Relaxed))
 }
@@ -88,7 +88,7 @@ pub(super) fn asked(at: Time) {
 /// Goes on with the search for a word.
 fn study() {
     if let Ok(mut study) = STUDY.try_lock() {
-        study.look();
+        study.sample();
     }
 }
 
@@ -124,7 +124,7 @@ static STUDY: Mutex<Study> =
     Mutex::new(Study { page: None, last: None, rounds: 0, before: [0; WORDS], lively: [true; WORDS] });
 
 impl Study {
-    fn look(&mut self) {
+    fn sample(&mut self) {
         let page = *self.page.get_or_insert_with(find_page);
         if page == 0 || self.last.is_some_and(|last| last.elapsed() < APART) {
             return;
@@ -158,7 +158,7 @@ impl Study {
 /// The address of the page, or 0.
 fn find_page() -> usize {
     // Without a vDSO the page is not for this process, though it may be there: so it is under valgrind. Miri
-    // has neither. SAFETY: reads what the kernel told the process at its start.
+    // has neither. SAFETY: reads the auxiliary vector, which the kernel wrote at the process's start.
     if cfg!(miri) || unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } == 0 {
         return 0;
     }

@@ -1,5 +1,5 @@
-//! Which kinds of device memory this process can have, and which addresses cannot be a device's: asked
-//! for every buffer of every operation, so it has to cost next to nothing.
+//! Which kinds of device memory this process can have, and which addresses cannot be a device's. Every buffer
+//! of every operation asks this, so an answer takes a few instructions.
 //!
 //! A process that has not loaded a runtime's library has no memory of it. Libraries can be loaded at any
 //! time, so "not loaded" has to be asked again; but between loading one and holding a pointer of it lie an
@@ -54,15 +54,15 @@ pub(crate) fn may_own(addr: usize, all: &[&dyn Memory]) -> u32 {
     ASKED.state.load(Relaxed)
 }
 
-/// Looks for all of them now, unless the linker has loaded nothing since they were looked for. For calls that
-/// set something up.
-pub(crate) fn look(all: &[&dyn Memory]) {
+/// Finds the runtimes that are loaded, unless the linker has loaded nothing since the last search. For calls
+/// that set something up.
+pub(crate) fn find_all(all: &[&dyn Memory]) {
     ask_again(all);
 }
 
 /// The same for one kind.
-pub(crate) fn look_for(memory: &dyn Memory) -> bool {
-    LEARNED.call_once(learn_host_ranges);
+pub(crate) fn find_now(memory: &dyn Memory) -> bool {
+    RANGES_READ.call_once(read_host_ranges);
     find(memory, objects_loaded());
     is_here(memory.kind())
 }
@@ -78,14 +78,14 @@ fn find(memory: &dyn Memory, adds: u64) {
     last.store(adds, Release);
 }
 
-static LEARNED: Once = Once::new();
+static RANGES_READ: Once = Once::new();
 
 /// The clock is set last. A thread that finds it old meanwhile looks for the kinds itself, and so never takes
 /// one that is being found for one that is not there.
 #[cold]
 fn ask_again(all: &[&dyn Memory]) {
     let now = clock::now();
-    LEARNED.call_once(learn_host_ranges);
+    RANGES_READ.call_once(read_host_ranges);
     let adds = objects_loaded();
     for memory in all {
         find(*memory, adds);
@@ -128,7 +128,7 @@ fn is_never_a_device(addr: usize) -> bool {
 }
 
 /// Where the heap begins and the main thread's stack ends. Neither ever changes.
-fn learn_host_ranges() {
+fn read_host_ranges() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let range = |name: &str| {
         let line = maps.lines().find(|l| l.ends_with(name))?;

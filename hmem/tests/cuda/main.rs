@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_stand_in::driver::Driver;
 use hmem::cuda::{self, Error, Sort};
-use hmem::flight::{Flight, Part};
 use hmem::path::{Path, find};
+use hmem::pending::{Part, PendingCopy};
 use hmem::share::{Export, HandleType, Opened};
 use hmem::{AtomicOp, Datatype, Kind, Span, apply, classify, copy, read, registry, write};
 
@@ -16,7 +16,7 @@ fn alone() -> (MutexGuard<'static, ()>, Driver) {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let driver = Driver::start();
-    cuda::look();
+    cuda::find_driver();
     (guard, driver)
 }
 
@@ -125,8 +125,8 @@ fn a_copy_that_fails_is_not_taken_for_done() {
 }
 
 /// # Safety
-/// As of [`flight::start`].
-unsafe fn start(part: &Part) -> Box<dyn Flight> {
+/// As of [`pending::start`].
+unsafe fn start(part: &Part) -> Box<dyn PendingCopy> {
     let memory = registry::of(Kind::Cuda);
     // SAFETY: the caller's promise.
     unsafe { memory.start(&[*part], Vec::<Opened>::new(), true) }.unwrap()

@@ -84,7 +84,7 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
     if w.access & !ACCESS != 0 || w.offset != 0 {
         return Err(Errno::INVAL);
     }
-    registry::look();
+    registry::find_runtimes();
     if w.access & (fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE) != 0 {
         guard_memory();
     }

@@ -166,7 +166,7 @@ impl Context {
     /// `addr..addr+len` stays allocated until the context is closed, and only in ways that allow for peers'
     /// accesses at any time are references made to it.
     pub unsafe fn register(&mut self, addr: usize, len: usize) -> Result<u32, Error> {
-        registry::look();
+        registry::find_runtimes();
         let kind = hmem::classify(addr, len);
         // SAFETY: the caller's promise; the registration ends before the context does.
         let span = unsafe { Span::new(addr, len, kind) };

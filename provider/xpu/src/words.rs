@@ -50,7 +50,7 @@ impl Words {
         let file = memfd::create(c"strait-xpu", bytes, Writers::All)?;
         let mapping = Mapping::new(&file, bytes, None)?;
         let at = mapping.base().expose_provenance();
-        registry::look();
+        registry::find_runtimes();
         // SAFETY: the mapping, which is dropped after what locks it.
         let locked = unsafe { lock(at, bytes) };
         let base = NonNull::new(mapping.base().cast()).ok_or(Error::Invalid("memory at NULL"))?;

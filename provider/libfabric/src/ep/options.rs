@@ -69,7 +69,7 @@ impl Options {
                 _ => return Err(Errno::INVAL),
             },
             // Where there is no CUDA no call to it is made; else an agent has to make them all.
-            fi::FI_OPT_CUDA_API_PERMITTED => match (new.truth()?, hmem::cuda::look()) {
+            fi::FI_OPT_CUDA_API_PERMITTED => match (new.truth()?, hmem::cuda::find_driver()) {
                 (false, true) => crate::agent::start()?,
                 (false, false) if self.hmem => return Err(Errno::OPNOTSUPP),
                 _ => {}

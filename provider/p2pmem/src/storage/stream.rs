@@ -275,7 +275,7 @@ impl Queued {
     /// As of [`super::Request::submit_on`].
     pub unsafe fn new(file: &Arc<File>, ops: &[Op], stream: usize) -> Result<Queued, Error> {
         ops.iter().try_for_each(|op| file.check(op))?;
-        if !hmem::cuda::look() {
+        if !hmem::cuda::find_driver() {
             return Err(Error::Unsupported("a stream: no libcuda.so.1 in this process".into()));
         }
         // SAFETY: the caller's promise.
