@@ -11,14 +11,14 @@
 //! | `rights` | descriptors that travel with packets |
 //! | `credentials` | which user and process is at the other end of a socket |
 //! | `tcp_user` | which user has the other end of a TCP connection of this host |
-//! | `pidfd` | descriptors of processes, which tell their end |
+//! | `pidfd` | descriptors of processes, readable at their end |
 //! | `word` | words that several processes change |
 //! | `fence` | full fences, also by membarrier(2) |
 //! | `fork` | descriptors that a forked child does not keep |
 //! | `access` | accesses to memory of another process, and the barrier by which it is taken back |
 //! | `revocation` | the same for memory that many processes access: reader slots and generations |
 //! | `pieces` | counters that hand out the pieces of transfers which two processes do together |
-//! | `process` | names of processes that tell one from another with the same pid |
+//! | `process` | names of processes, distinct also for a reused pid |
 //! | `strangers` | connections that have not shown yet what they are, in a bounded number of places |
 //! | `timer` | descriptors that are readable every so often |
 //! | `poller` | sleeping until one of many descriptors has something |

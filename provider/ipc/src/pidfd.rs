@@ -1,4 +1,4 @@
-//! Descriptors of processes, which tell their end; and descriptors taken from them.
+//! Descriptors of processes, readable at their end; and descriptors taken from processes.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
