@@ -1,4 +1,4 @@
-//! Strait's door to UCX: a transport (TL) that UCX loads, or that is preloaded to it.
+//! Strait's UCX transport (TL): UCX loads it, or it is preloaded.
 //!
 //! It translates UCT's operations to those of [`link::ShmLink`]; matching and protocols are UCP's.
 //!
@@ -7,28 +7,28 @@
 //! | `tables` | what is registered with each copy of UCX |
 //! | `md` | memory: windows, registrations, packed keys |
 //! | `rkey` | remote keys |
-//! | `region` | what memory of ours peers may name, and how that is taken back |
+//! | `region` | which memory of this process peers may name, and its revocation |
 //! | `readers` | accesses to memory that its owner may take back |
 //! | `state` | what an interface and its endpoints are: below all that follows |
 //! | `iface` | the interface: opening, addresses, flush |
 //! | `progress` | the interface: progress, events |
-//! | `attr` | what the interface says of itself |
+//! | `attr` | the attributes of the interface |
 //! | `ep` | endpoints: opening, failures, flush |
 //! | `am` | active messages |
-//! | `pending`, `waiting`, `queue` | requests that wait, the endpoints that have some, and the queue of these |
+//! | `pending`, `waiting`, `queue` | waiting requests, the endpoints that have some, and their queue |
 //! | `rma`, `atomic` | put, get and atomics, in mapped memory or by `direct` |
 //! | `direct` | which way memory is reached; by CMA, or by request |
 //! | `deferred` | large gets by CMA, which the next call of progress does |
-//! | `share`, `help`, `coop` | large puts and gets by CMA, which both sides copy: the one that posts, the owner of the memory, what both keep |
+//! | `share`, `help`, `coop` | cooperative puts and gets: the initiator, the target, the state of either |
 //! | `remote`, `serve`, `requests` | requests to the peer's progress; those of peers; those under way |
-//! | `metered` | counting what is sent, where that is asked for |
+//! | `metered` | counts of what is sent, for reports |
 //! | `frame` | how long frames are, and why one is dropped; their layout is `wire::ucx` |
 //! | `rx` | receive buffers |
 //! | `ffi` | the boundary: panics, pointers |
 //! | `device` | device memory: a domain, an interface and endpoints of its own |
 //! | `log`, `param` | the log, `STRAIT_UCX_*` |
 //!
-//! No UCX is linked to. UCX calls in by one of two doors:
+//! No UCX is linked to. UCX calls in by one of two entry points:
 //!
 //! * [`ucs_module_global_init`], when it finds the file through UCX_PLUGIN_PATH (1.22 and newer);
 //! * [`uct_query_components`], which a preloaded copy interposes (before 1.22).
