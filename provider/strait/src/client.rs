@@ -11,7 +11,7 @@ use libc::{c_char, c_int, c_void};
 
 use crate::guard::{guard, sized};
 
-/// strait_sg.kind: the CPU of this process may follow `addr`; no other process is told of it.
+/// strait_sg.kind: the CPU of this process may follow `addr`; no other process accesses it.
 pub const STRAIT_SG_CPU: u32 = 0;
 /// strait_sg.kind: `fd` may be mapped, from byte `addr` on, here and by other processes of the same
 /// user: a dma-buf, or a memfd with F_SEAL_SHRINK. It stays open until put_pages.
@@ -397,11 +397,11 @@ pub unsafe extern "C" fn strait_unregister_peer_memory_client(registered: *mut s
     })
 }
 
-/// The client takes memory away: what get_pages was told as `core_context` is given back to it
-/// (dma_unmap, put_pages, release) before this returns, after copies in progress have ended.
-/// Operations on the memory fail from then on with FI_EIO; a registration of it gives that, or
-/// FI_ESTALE, even if other memory comes to the same address, until that registration is closed. A
-/// transfer that another process has already begun from a mapping of `fd` reads what is in there.
+/// The client takes memory away: what get_pages got as `core_context` is released (dma_unmap, put_pages,
+/// release) before this returns, after copies in progress have ended. Operations on the memory fail from then
+/// on with FI_EIO; a registration of it gives that, or FI_ESTALE, even if other memory comes to the same
+/// address, until that registration is closed. A transfer that another process has already begun from a
+/// mapping of `fd` reads what is in there.
 ///
 /// The caller must hold no lock that a callback takes.
 ///

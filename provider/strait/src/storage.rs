@@ -8,7 +8,7 @@ use libc::{c_char, c_int, c_void};
 use p2pmem::storage::{File, Op, Options, Request, Results, Way};
 
 use crate::guard::guard;
-use crate::peer::{fill, has_size, text, told};
+use crate::peer::{fill, has_size, or_errno, text};
 
 /// strait_storage_open: the file is to be written too.
 pub const STRAIT_STORAGE_WRITE: u32 = 1;
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn strait_storage_open(
             direct: !has(STRAIT_STORAGE_NO_DIRECT),
             cufile: !has(STRAIT_STORAGE_NO_CUFILE),
         };
-        let file = Arc::new(told(File::open(Path::new(path), options))?);
+        let file = Arc::new(or_errno(File::open(Path::new(path), options))?);
         // SAFETY: likewise.
         unsafe { opened.write(Box::into_raw(Box::new(strait_storage { file }))) };
         Ok(())
@@ -158,7 +158,7 @@ unsafe fn transfer(opened: *mut strait_storage, op: Op) -> i64 {
                 false => file.read(op.addr, op.len, op.offset),
             }
         };
-        bytes = told(done)? as i64;
+        bytes = or_errno(done)? as i64;
         Ok(())
     });
     if code == 0 { bytes } else { code.into() }
@@ -230,11 +230,11 @@ unsafe fn asked<'a>(
 }
 
 /// Each one's result.
-fn tell(ops: &mut [strait_storage_op], done: Results) {
+fn set_results(ops: &mut [strait_storage_op], done: Results) {
     for (op, done) in ops.iter_mut().zip(done) {
         op.result = match done {
             Ok(bytes) => bytes as i64,
-            Err(e) => -i64::from(told::<()>(Err(e)).unwrap_err()),
+            Err(e) => -i64::from(or_errno::<()>(Err(e)).unwrap_err()),
         };
     }
 }
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn strait_storage_batch(
         let (ops, asked) = unsafe { asked(ops, count)? };
         // SAFETY: likewise.
         let done = unsafe { file.batch(&asked) };
-        tell(ops, done);
+        set_results(ops, done);
         Ok(())
     })
 }
@@ -332,7 +332,7 @@ unsafe fn submit(
         let begun = unsafe {
             match stream {
                 None => Request::submit(file, &asked),
-                Some(stream) => told(Request::submit_on(file, &asked, stream))?,
+                Some(stream) => or_errno(Request::submit_on(file, &asked, stream))?,
             }
         };
         let made = strait_storage_request { request: begun, ops: ops.expose_provenance(), count };
@@ -353,8 +353,9 @@ unsafe fn finished(request: *mut strait_storage_request, most: Option<Duration>)
     let results = of.request.take().unwrap_or_default();
     if !results.is_empty() {
         let ops = std::ptr::with_exposed_provenance_mut(of.ops);
-        // SAFETY: the program's promise: they stay until they are told, and it does not use them before this.
-        tell(unsafe { std::slice::from_raw_parts_mut(ops, of.count) }, results);
+        // SAFETY: the program's promise: the operations stay until their results are written, and it does not
+        // use them before this.
+        set_results(unsafe { std::slice::from_raw_parts_mut(ops, of.count) }, results);
     }
     Ok(true)
 }

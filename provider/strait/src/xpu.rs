@@ -85,7 +85,7 @@ pub extern "C" fn strait_xpu_error() -> *const c_char {
 }
 
 /// An errno, and its words for [`strait_xpu_error`].
-fn told<T>(how: Result<T, xpu::Error>) -> Result<T, c_int> {
+fn or_errno<T>(how: Result<T, xpu::Error>) -> Result<T, c_int> {
     how.map_err(|e| {
         let words = CString::new(e.to_string()).unwrap_or_default();
         let _ = WORDS.try_with(|w| *w.borrow_mut() = words);
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn strait_xpu_open(
         if opened.is_null() {
             return Err(libc::EINVAL);
         }
-        let context = told(Context::open(wanted))?;
+        let context = or_errno(Context::open(wanted))?;
         // SAFETY: the program has a place for it.
         unsafe { put(opened, Box::into_raw(Box::new(strait_xpu { context, memory: Vec::new() }))) }
     })
@@ -167,7 +167,7 @@ pub unsafe extern "C" fn strait_xpu_register(
             return Err(libc::EINVAL);
         }
         // SAFETY: likewise; C has no references.
-        let number = told(unsafe { x.context.register(at, length) })?;
+        let number = or_errno(unsafe { x.context.register(at, length) })?;
         // SAFETY: likewise.
         unsafe { put(region, number) }
     })
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn strait_xpu_allocate(
         if region.is_null() || address.is_null() || length == 0 {
             return Err(libc::EINVAL);
         }
-        let (number, memory) = told(x.context.allocate(length.div_ceil(8)))?;
+        let (number, memory) = or_errno(x.context.allocate(length.div_ceil(8)))?;
         let at = memory.get(0).as_ptr().cast();
         x.memory.push(memory);
         // SAFETY: likewise.
@@ -229,8 +229,8 @@ pub unsafe extern "C" fn strait_xpu_add_ring(
         let slots = match o.slots.is_null() {
             true => None,
             // SAFETY: the program's promise: memory that stays; nothing here but atomics touches it.
-            false => Some(told(unsafe {
-                Words::given(o.slots.expose_provenance(), o.slots_size, o.slots_device.addr() as u64)
+            false => Some(or_errno(unsafe {
+                Words::from_caller(o.slots.expose_provenance(), o.slots_size, o.slots_device.addr() as u64)
             })?),
         };
         let request = RingRequest {
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn strait_xpu_add_ring(
             near: o.flags & STRAIT_XPU_ANY_DEVICE == 0,
             ..RingRequest::new(o.log2_slots)
         };
-        let handle = told(x.context.ring(request))?;
+        let handle = or_errno(x.context.open_ring(request))?;
         // SAFETY: likewise.
         unsafe { put(ring, handle.id) }
     })
@@ -304,7 +304,7 @@ pub unsafe extern "C" fn strait_xpu_connect(
             // SAFETY: likewise; nothing writes them during the call.
             all.push(unsafe { std::slice::from_raw_parts(blob.cast::<u8>(), length) });
         }
-        told(x.context.connect(rank, &all))
+        or_errno(x.context.connect(rank, &all))
     })
 }
 
@@ -321,7 +321,7 @@ pub unsafe extern "C" fn strait_xpu_begin(context: *mut strait_xpu, view: *mut *
         if view.is_null() {
             return Err(libc::EINVAL);
         }
-        let at = told(x.context.begin())?;
+        let at = or_errno(x.context.begin())?;
         // SAFETY: likewise.
         unsafe { put(view, ptr::with_exposed_provenance_mut(at as usize)) }
     })
@@ -360,7 +360,7 @@ pub unsafe extern "C" fn strait_xpu_mapped(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strait_xpu_end(context: *mut strait_xpu) -> c_int {
     // SAFETY: the program's promise.
-    guard(|| told(unsafe { open(context)? }.context.close()))
+    guard(|| or_errno(unsafe { open(context)? }.context.close()))
 }
 
 /// Closes a context. No kernel that uses it runs any more. -EBUSY: a peer is stopped while it accesses memory
@@ -375,7 +375,7 @@ pub unsafe extern "C" fn strait_xpu_close(context: *mut strait_xpu) -> c_int {
             return Ok(());
         }
         // SAFETY: the program's promise.
-        told(unsafe { open(context)? }.context.close())?;
+        or_errno(unsafe { open(context)? }.context.close())?;
         // SAFETY: likewise; it came from a box.
         drop(unsafe { Box::from_raw(context) });
         Ok(())

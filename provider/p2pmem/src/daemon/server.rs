@@ -24,7 +24,7 @@ const MOST_BUFFERS: usize = 4096;
 const MOST_BUFFERS_OF_USER: usize = 16384;
 /// Most tokens of a buffer.
 const MOST_TOKENS: usize = 16;
-/// Messages of a connection that are handled before others get their turn.
+/// Messages of a connection that are handled in a row before those of others.
 const BURST: usize = 16;
 
 /// How often a busy daemon looks whether devices are gone.
@@ -37,7 +37,7 @@ struct Peer {
     sock: OwnedFd,
     cred: Cred,
     buffers: HashMap<u64, Held>,
-    /// Its place among those that have asked for nothing yet.
+    /// Its place among those without a request so far.
     silent: Option<usize>,
 }
 
@@ -69,7 +69,7 @@ pub struct Server {
     notices: Notices,
     orchestrator: Orchestrator,
     peers: HashMap<u64, Peer>,
-    /// Connections that have asked for nothing yet, by user: they make room for others.
+    /// Connections without a request so far, by user: they make room for others.
     silent: Strangers<u32, u64>,
     tokens: HashMap<Token, (u64, u64)>,
     next: u64,
@@ -127,7 +127,7 @@ impl Server {
     /// Serves until `stop`, which is looked at at least once a second.
     pub fn serve(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
-            self.turn(Duration::from_secs(1));
+            self.serve_once(Duration::from_secs(1));
         }
     }
 
@@ -137,7 +137,7 @@ impl Server {
     }
 
     /// Waits for something to happen, so long at most, and deals with it.
-    pub fn turn(&mut self, most: Duration) {
+    pub fn serve_once(&mut self, most: Duration) {
         socket::wait(&self.poller.fd(), most.as_millis().min(60_000) as i32);
         let ready = self.poller.ready::<64>();
         if ready.is_empty() || self.checked.elapsed() > CHECK {
@@ -160,7 +160,7 @@ impl Server {
                 }
             }
         }
-        self.tell();
+        self.send_notices();
     }
 
     fn accept(&mut self) {
@@ -192,8 +192,8 @@ impl Server {
         }
     }
 
-    /// Ends a connection that has asked for nothing: the oldest of this user, or of the user that has the
-    /// most of them. Whether there was one.
+    /// Closes a connection without a request: the oldest of this user, or of the user that has the most of
+    /// them. Returns whether there was one.
     fn end_silent(&mut self, of: Option<u32>) -> bool {
         let id = match of {
             Some(uid) => self.silent.give_silent_of(&uid),
@@ -291,7 +291,7 @@ impl Server {
                 let wider = buffer.share(&self.clients(&clients)?)?;
                 self.grant(id, wider)
             }
-            Ask::Share { handle } => {
+            Ask::Offer { handle } => {
                 let held = peer.buffers.get_mut(&handle).ok_or_else(unknown)?;
                 if held.buffer.kind() == Kind::Sysfs {
                     let why = "the kernel makes a new allocation of each mapping of sysfs memory: fork(2) shares it";
@@ -331,8 +331,8 @@ impl Server {
                     How::Revoke => Drain::Revoke,
                 };
                 let count = self.orchestrator.unpublish(&publisher, drain)? as u64;
-                // All owners are told before it is answered.
-                self.tell();
+                // All owners get their notices before the answer.
+                self.send_notices();
                 self.send(id, &Answer::Done { count })
             }
         }
@@ -474,7 +474,7 @@ impl Server {
     }
 
     /// Sends the notices of revocations.
-    fn tell(&mut self) {
+    fn send_notices(&mut self) {
         let list = std::mem::take(&mut *self.notices.list.lock().unwrap_or_else(PoisonError::into_inner));
         for (id, handle, why) in list {
             let holds = self.peers.get(&id).is_some_and(|p| p.buffers.contains_key(&handle));

@@ -144,8 +144,9 @@ mod tests {
         assert!(take(Kind::Cuda).iter().all(|buffer| buffer.0.is_locked()));
     }
 
+    /// Buffers for devices are page-locked although the context of the lock is gone.
     #[test]
-    fn what_is_taken_for_devices_is_page_locked_although_the_context_of_the_lock_is_gone() {
+    fn buffers_for_devices_are_page_locked_after_the_context_is_gone() {
         let cu = Driver::start();
         hmem::registry::find_runtimes();
         let all = Buffers::default();

@@ -45,11 +45,11 @@ pub unsafe extern "C" fn strait_p2pmem_open(
         let home = match daemon {
             Some(name) => {
                 let name = if name.is_empty() { p2pmem::daemon::NAME } else { name };
-                Home::Daemon(Arc::new(Mutex::new(told(Connection::open(name))?)))
+                Home::Daemon(Arc::new(Mutex::new(or_errno(Connection::open(name))?)))
             }
             None => {
-                let rules = told(Rules::parse(rules.unwrap_or("")))?;
-                Home::Own(told(Orchestrator::of_host(
+                let rules = or_errno(Rules::parse(rules.unwrap_or("")))?;
+                Home::Own(or_errno(Orchestrator::of_host(
                     Path::new(sysfs.unwrap_or("/sys")),
                     rules,
                     options.host,
@@ -116,15 +116,16 @@ pub unsafe extern "C" fn strait_p2pmem_alloc(
         let host = asked.flags & STRAIT_P2PMEM_NO_HOST == 0;
         let held = match home {
             Home::Own(all) => {
-                let clients = clients.iter().map(|name| told(all.client(name))).collect::<Result<_, _>>()?;
+                let clients =
+                    clients.iter().map(|name| or_errno(all.client(name))).collect::<Result<_, _>>()?;
                 let (len, job, segments) = (asked.len, job.to_owned(), segments as usize);
                 let request = Request { clients, len, align, segments, job, host, ..Request::default() };
-                Held::Own(told(all.allocate(&request))?)
+                Held::Own(or_errno(all.allocate(&request))?)
             }
             Home::Daemon(of) => {
                 let segments = u16::try_from(segments).unwrap_or(u16::MAX);
                 let got = lock(of).allocate(&clients, asked.len, align, segments, host, job);
-                Held::Daemon { buffer: Some(told(got)?), of: of.clone(), revoked: false }
+                Held::Daemon { buffer: Some(or_errno(got)?), of: of.clone(), revoked: false }
             }
         };
         give(held, buffer);
@@ -156,7 +157,7 @@ pub unsafe extern "C" fn strait_p2pmem_free(buffer: *mut strait_p2pmem_buffer) -
                 Ok(())
             }
             Held::Daemon { buffer, of, .. } => match buffer.take() {
-                Some(buffer) => told(lock(of).free(buffer)),
+                Some(buffer) => or_errno(lock(of).free(buffer)),
                 None => Ok(()),
             },
         }
@@ -172,7 +173,7 @@ unsafe fn held<'a>(buffer: *const strait_p2pmem_buffer) -> Result<&'a Held, c_in
 
 fn pieces(held: &Held) -> Result<&[Mapped], c_int> {
     match held {
-        Held::Own(buffer) => told(buffer.map()),
+        Held::Own(buffer) => or_errno(buffer.map()),
         Held::Daemon { buffer, .. } => buffer.as_ref().map(Remote::pieces).ok_or(libc::EINVAL),
     }
 }
@@ -226,7 +227,7 @@ pub unsafe extern "C" fn strait_p2pmem_query(
             }
             Held::Daemon { buffer, of, revoked } => {
                 let b = buffer.as_ref().ok_or(libc::EINVAL)?;
-                *revoked = *revoked || told(lock(of).is_revoked(b.handle))?;
+                *revoked = *revoked || or_errno(lock(of).is_revoked(b.handle))?;
                 let len = b.pieces().iter().map(|p| p.len() as u64).sum();
                 (len, b.pieces().len(), *revoked, b.publisher.clone(), b.kind.clone())
             }
@@ -261,19 +262,19 @@ pub unsafe extern "C" fn strait_p2pmem_share(
         if shared.is_null() {
             return Err(libc::EINVAL);
         }
-        let more = match (home, held) {
+        let wider = match (home, held) {
             (Home::Own(all), Held::Own(buffer)) => {
                 let clients =
-                    clients.iter().map(|name| told(all.client(name))).collect::<Result<Vec<_>, _>>()?;
-                Held::Own(told(buffer.share(&clients))?)
+                    clients.iter().map(|name| or_errno(all.client(name))).collect::<Result<Vec<_>, _>>()?;
+                Held::Own(or_errno(buffer.share(&clients))?)
             }
             (Home::Daemon(_), Held::Daemon { buffer: Some(buffer), of, .. }) => {
-                let more = told(lock(of).widen(buffer, &clients))?;
-                Held::Daemon { buffer: Some(more), of: of.clone(), revoked: false }
+                let widened = or_errno(lock(of).widen(buffer, &clients))?;
+                Held::Daemon { buffer: Some(widened), of: of.clone(), revoked: false }
             }
             _ => return Err(libc::EINVAL),
         };
-        give(more, shared);
+        give(wider, shared);
         Ok(())
     })
 }
@@ -299,9 +300,9 @@ pub unsafe extern "C" fn strait_p2pmem_dmabuf(
             return Err(libc::EINVAL);
         }
         let Held::Own(buffer) = held else {
-            return told(Err(Error::Unsupported("a buffer of the daemon's has no dma-buf here".into())));
+            return or_errno(Err(Error::Unsupported("a buffer of the daemon's has no dma-buf here".into())));
         };
-        let (file, at) = told(buffer.dmabuf(index as usize))?;
+        let (file, at) = or_errno(buffer.dmabuf(index as usize))?;
         // SAFETY: likewise.
         unsafe {
             fd.write(file.into_raw_fd());
@@ -329,7 +330,9 @@ pub unsafe extern "C" fn strait_p2pmem_on_revoke(
         let buffer = unsafe { buffer.as_ref() }.ok_or(libc::EINVAL)?;
         let notice = notice.ok_or(libc::EINVAL)?;
         let Held::Own(own) = &buffer.held else {
-            return told(Err(Error::Unsupported("ask strait_p2pmem_query whether it was revoked".into())));
+            return or_errno(Err(Error::Unsupported(
+                "ask strait_p2pmem_query whether it was revoked".into(),
+            )));
         };
         let arg = arg.expose_provenance();
         let id = own.on_revoke(move |why| {

@@ -29,8 +29,8 @@ pub unsafe extern "C" fn strait_p2pmem_query_route(
             has_size(route)?;
             (own(opened)?, text(publisher)?, text(client)?)
         };
-        let client = told(all.client(client.ok_or(libc::EINVAL)?))?;
-        let found = told(all.route(publisher.ok_or(libc::EINVAL)?, &client))?;
+        let client = or_errno(all.client(client.ok_or(libc::EINVAL)?))?;
+        let found = or_errno(all.route(publisher.ok_or(libc::EINVAL)?, &client))?;
         // SAFETY: likewise: it has all of these fields.
         let route = unsafe { &mut *route };
         (route.map, route.distance) = (found.map as u32, found.distance);
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn strait_p2pmem_add_rule(opened: *mut strait_p2pmem, rule
     guard(|| {
         // SAFETY: the program's promise.
         let (all, rule) = unsafe { (own(opened)?, text(rule)?) };
-        told(all.add_rule(rule.ok_or(libc::EINVAL)?))
+        or_errno(all.add_rule(rule.ok_or(libc::EINVAL)?))
     })
 }
 
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn strait_p2pmem_publish_memory(
         let (name, addr) = (name.ok_or(libc::EINVAL)?, addr.expose_provenance());
         addr.checked_add(len).filter(|_| addr != 0).ok_or(libc::EINVAL)?;
         // SAFETY: likewise.
-        told(all.publish(Arc::new(unsafe { Region::of_memory(name, at, addr, len) })))
+        or_errno(all.publish(Arc::new(unsafe { Region::of_memory(name, at, addr, len) })))
     })
 }
 
@@ -106,8 +106,8 @@ pub unsafe extern "C" fn strait_p2pmem_publish_file(
         let end = offset.checked_add(len).filter(|_| offset % 4096 == 0);
         let end = end.ok_or(libc::EINVAL)?;
         let copy = copy_of(fd)?;
-        told(is_so_long(&copy, end))?;
-        told(all.publish(Arc::new(Region::of_file(name.ok_or(libc::EINVAL)?, at, copy, offset, len))))
+        or_errno(is_so_long(&copy, end))?;
+        or_errno(all.publish(Arc::new(Region::of_file(name.ok_or(libc::EINVAL)?, at, copy, offset, len))))
     })
 }
 
@@ -133,8 +133,8 @@ pub unsafe extern "C" fn strait_p2pmem_publish_vfio(
         let copy = copy_of(device)?;
         let ioctl = p2pmem::publisher::bar::ioctl;
         let part = (bar, offset, len);
-        let region = told(Region::of_bar(name.ok_or(libc::EINVAL)?, at, copy, part, ioctl))?;
-        told(all.publish(Arc::new(region)))
+        let region = or_errno(Region::of_bar(name.ok_or(libc::EINVAL)?, at, copy, part, ioctl))?;
+        or_errno(all.publish(Arc::new(region)))
     })
 }
 
@@ -183,8 +183,8 @@ pub unsafe extern "C" fn strait_p2pmem_unpublish(
             time => Drain::Wait(Duration::from_millis(time.try_into().map_err(|_| libc::EINVAL)?)),
         };
         match home {
-            Home::Own(all) => told(all.unpublish(name, drain)).map(drop),
-            Home::Daemon(of) => told(lock(of).unpublish(name, drain)).map(drop),
+            Home::Own(all) => or_errno(all.unpublish(name, drain)).map(drop),
+            Home::Daemon(of) => or_errno(lock(of).unpublish(name, drain)).map(drop),
         }
     })
 }

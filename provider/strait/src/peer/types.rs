@@ -45,7 +45,7 @@ pub struct strait_p2pmem_options {
     pub host: u64,
 }
 
-/// What is asked for.
+/// A request for memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct strait_p2pmem_request {
@@ -146,7 +146,7 @@ thread_local! {
 }
 
 /// Keeps the words of an error for strait_p2pmem_error.
-pub(crate) fn told<T>(result: Result<T, Error>) -> Result<T, c_int> {
+pub(crate) fn or_errno<T>(result: Result<T, Error>) -> Result<T, c_int> {
     result.map_err(|e| {
         let text = e.to_string().replace('\0', " ");
         // A thread that ends, as in a handler of atexit(3), has none any more.
@@ -206,7 +206,7 @@ pub(super) unsafe fn own<'a>(opened: *const strait_p2pmem) -> Result<&'a Orchest
     match unsafe { home(opened)? } {
         Home::Own(all) => Ok(all),
         Home::Daemon(_) => {
-            told(Err(Error::Unsupported("the daemon's publishers and rules are its own".into())))
+            or_errno(Err(Error::Unsupported("the daemon's publishers and rules are its own".into())))
         }
     }
 }
