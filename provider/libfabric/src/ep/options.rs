@@ -56,7 +56,7 @@ impl Options {
         }
     }
 
-    pub(super) fn set(&mut self, name: c_int, new: &Given, enabled: bool) -> Result<(), Errno> {
+    pub(super) fn set(&mut self, name: c_int, new: &RawValue, enabled: bool) -> Result<(), Errno> {
         match name {
             fi::FI_OPT_MIN_MULTI_RECV => self.min_multi_recv = Some(new.size()?),
             fi::FI_OPT_FI_HMEM_P2P => match new.int()? {
@@ -101,16 +101,16 @@ pub(super) enum Value {
 }
 
 /// What the application wants an option to say: `len` bytes.
-pub(super) struct Given {
+pub(super) struct RawValue {
     value: *const c_void,
     len: usize,
 }
 
-impl Given {
+impl RawValue {
     /// # Safety
     /// `value` is NULL, or `len` bytes at it are readable as long as this lives.
-    pub(super) unsafe fn new(value: *const c_void, len: usize) -> Given {
-        Given { value, len }
+    pub(super) unsafe fn new(value: *const c_void, len: usize) -> RawValue {
+        RawValue { value, len }
     }
 
     /// Reads a value of exactly the size it has.
