@@ -10,7 +10,7 @@ use p2pmem::{Orchestrator, Rules, rules};
 use crate::fabric::Error;
 use crate::out;
 
-/// What was asked for.
+/// The options of the command line.
 #[derive(Debug, PartialEq)]
 pub struct Options {
     pub name: String,

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::fabric::Error;
 use crate::out;
 
-/// What was asked for.
+/// The options of the command line.
 #[derive(Debug, PartialEq)]
 pub struct Options {
     pub sysfs: PathBuf,

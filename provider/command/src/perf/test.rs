@@ -35,7 +35,7 @@ pub enum Test {
     Readv,
 }
 
-/// How a result is told.
+/// How a result is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Unit {
     /// Microseconds; lower is better.
@@ -107,7 +107,7 @@ impl Test {
         Storm,
     ];
     pub const FLOORS: [Test; 3] = [CacheLine, Memcpy, Readv];
-    /// What is measured if nothing is asked for.
+    /// The tests that are measured by default.
     pub const DEFAULT: [Test; 7] = [Lat, Bw, Rate, RmaWriteLat, RmaWrite, RmaRead, FetchAtomic];
 
     pub fn name(self) -> &'static str {

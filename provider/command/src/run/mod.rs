@@ -11,7 +11,7 @@ use lexopt::prelude::*;
 
 pub use job::run;
 
-/// What was asked for.
+/// The options of the command line.
 #[derive(Debug, PartialEq)]
 pub struct Options {
     pub procs: usize,
