@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// A failure, told in words.
+/// A failure, as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// This library or provider does not offer what was asked for.
+    /// This library or provider does not offer what was requested.
     Unsupported(String),
     /// It was offered, and did not work.
     Failed(String),

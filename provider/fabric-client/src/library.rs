@@ -110,7 +110,7 @@ impl Library {
         self.version
     }
 
-    /// The API version asked for.
+    /// The requested API version.
     pub fn api(&self) -> u32 {
         self.version.min(API)
     }

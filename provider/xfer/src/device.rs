@@ -59,7 +59,7 @@ impl<T> DeviceCopies<T> {
         self.flights.find(which)
     }
 
-    /// Waits for those for which `which` says so. They are told of as ever.
+    /// Waits for those for which `which` is true. Polls still return them.
     pub fn wait(&mut self, which: impl FnMut(&T) -> bool) {
         self.flights.wait(which);
     }
