@@ -105,8 +105,9 @@ mod tests {
         }
     }
 
+    /// Bytes past the caches are copied wherever source and destination begin.
     #[test]
-    fn bytes_past_the_caches_are_copied_wherever_source_and_destination_begin() {
+    fn non_temporal_copies_work_at_any_alignment() {
         let text: Vec<u8> = (0..3 * PAGE).map(|n| (n * 7 + n / 256) as u8).collect();
         let mut to = vec![0u8; 4 * PAGE];
         for (from, at) in [(0, 0), (1, 0), (0, 1), (5, 63), (64, 31), (77, 100)] {

@@ -18,7 +18,7 @@
 //! | which kinds are in the process | `presence` |
 //! | the kinds | `system`, [`fake`], [`client`], [`cuda`], [`rocr`], [`ze`] |
 //! | the list of them, and what an address is | [`registry`] |
-//! | copies and atomics of any kind of memory | `copy`, `atomic`, `pending::start`, [`stage`], [`bounce`], [`path`] |
+//! | copies and atomics | `copy`, `atomic`, `pending::start`, [`stage`], [`bounce`], [`path`] |
 //! | the same by another process | `share::open` and `plan`, [`agent_process`] |
 
 pub mod agent;

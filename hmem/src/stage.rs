@@ -290,8 +290,9 @@ mod tests {
         assert!(pool.take().is_some());
     }
 
+    /// A held copy is pending until it is released, and writes nothing when it is dropped.
     #[test]
-    fn a_held_copy_is_not_over_until_it_is_let_go_of_and_leaves_no_trace_when_it_is_dropped() {
+    fn held_copy_completes_on_release_and_copies_nothing_when_dropped() {
         let (pool, memory) = (Pool::new(2, 10), fake::alloc(10));
         memory.hold(true);
         let mut transfer = pool.take().unwrap().read(&[memory.span()], 0, 10);

@@ -51,7 +51,7 @@ fn ticks() -> u64 {
 #[inline(always)]
 fn word() -> Option<u32> {
     let word = ASKED.clock.word.load(Acquire);
-    // SAFETY: NULL, or a word of a mapping that the kernel made for the life of the process (`Study::sample`).
+    // SAFETY: NULL, or a word of a mapping that stays as long as the process (`Study::sample`).
     // The kernel writes to it at any time, which an atomic allows.
     unsafe { word.as_ref() }.map(|word| word.load(Relaxed))
 }
@@ -173,10 +173,11 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
+    /// An answer becomes old by either clock, and a word that stands still is dropped.
     /// As the search would go on in a process that posts buffers all the time.
     #[test]
     #[cfg_attr(miri, ignore = "reads the processor's time stamp and the kernel's page")]
-    fn an_answer_becomes_old_by_either_clock_and_a_word_that_stands_still_is_dropped() {
+    fn answers_expire_by_either_clock_and_a_stopped_word_is_dropped() {
         asked(now());
         let begin = Instant::now();
         while ASKED.clock.word.load(Relaxed).is_null() && begin.elapsed() < Duration::from_secs(5) {

@@ -252,8 +252,9 @@ fn what_cannot_be_shared_is_refused_with_the_drivers_word() {
     cu.unmap(other, 1);
 }
 
+/// Memory of two devices in one range is not exported to an adapter as memory of the first device.
 #[test]
-fn memory_of_two_devices_in_one_range_is_not_for_an_adapter_as_that_of_the_first() {
+fn range_of_two_devices_is_not_exported_as_the_first_ones() {
     let (_alone, cu) = alone();
     let piece = 2 << 20;
     let at = cu.map_on(&[1, 1, 0]);
@@ -270,9 +271,10 @@ fn memory_of_two_devices_in_one_range_is_not_for_an_adapter_as_that_of_the_first
     cu.unmap(at, 3);
 }
 
+/// What synchronous calls do to shared memory is done when they return.
 /// Where the driver lets that be said of the allocation: the context's flag waits for kernels.
 #[test]
-fn what_is_done_by_synchronous_calls_to_shared_memory_is_done_when_they_return() {
+fn synchronous_calls_on_shared_memory_are_complete_on_return() {
     let (_alone, cu) = alone();
     let (plain, mapped) = (cu.alloc(100), cu.map(1));
     let names = [c"cuPointerSetAttribute", c"cuCtxSetFlags"];

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use link_api::{Gone, OpId};
 use wire::Addr;
 
-use super::key::{Exposed, Id};
 use super::flight::Flight;
+use super::key::{Exposed, Id};
 
 /// How slow a net is.
 #[derive(Clone, Copy, Debug)]

@@ -4,9 +4,9 @@ use hmem::{Span, total};
 use link_api::{Direct, InUse, NoDirect, OpId, PeerId, RmaLink, Way};
 use wire::Handle;
 
+use super::flight::Flight;
 use super::key::{Access, HOW, Key, Part, inside, secret};
 use super::link::KeyedLink;
-use super::flight::Flight;
 
 impl KeyedLink {
     /// Registers memory, so that it is exported for this access; its key.
