@@ -19,7 +19,7 @@
 #define STRAIT_VERSION 1
 
 /*
- strait_sg.kind: the CPU of this process may follow `addr`; no other process is told of it.
+ strait_sg.kind: the CPU of this process may follow `addr`; it is exported to no other process.
  */
 #define STRAIT_SG_CPU 0
 
@@ -287,11 +287,11 @@ int strait_register_peer_memory_client(const struct strait_peer_memory_client *c
 int strait_unregister_peer_memory_client(struct strait_client *registered);
 
 /*
- The client takes memory away: what get_pages was told as `core_context` is given back to it
- (dma_unmap, put_pages, release) before this returns, after copies in progress have ended.
- Operations on the memory fail from then on with FI_EIO; a registration of it gives that, or
- FI_ESTALE, even if other memory comes to the same address, until that registration is closed. A
- transfer that another process has already begun from a mapping of `fd` reads what is in there.
+ The client takes memory away: what get_pages got as `core_context` is released (dma_unmap, put_pages,
+ release) before this returns, after copies in progress have ended. Operations on the memory fail from then
+ on with FI_EIO; a registration of it gives that, or FI_ESTALE, even if other memory comes to the same
+ address, until that registration is closed. A transfer that another process has already begun from a
+ mapping of `fd` reads what is in there.
 
  The caller must hold no lock that a callback takes.
 
@@ -301,7 +301,8 @@ int strait_unregister_peer_memory_client(struct strait_client *registered);
  # Safety
  `registered` is NULL or came from strait_register_peer_memory_client, and was not unregistered.
  */
-int strait_invalidate(struct strait_client *registered, uint64_t core_context);
+int strait_invalidate(struct strait_client *registered,
+                      uint64_t core_context);
 
 /*
  What memory `addr` is, and by which path another process or a device reaches `len` bytes there.

@@ -11,7 +11,7 @@ use libc::{c_char, c_int, c_void};
 
 use crate::guard::{guard, sized};
 
-/// strait_sg.kind: the CPU of this process may follow `addr`; no other process accesses it.
+/// strait_sg.kind: the CPU of this process may follow `addr`; it is exported to no other process.
 pub const STRAIT_SG_CPU: u32 = 0;
 /// strait_sg.kind: `fd` may be mapped, from byte `addr` on, here and by other processes of the same
 /// user: a dma-buf, or a memfd with F_SEAL_SHRINK. It stays open until put_pages.
