@@ -35,7 +35,7 @@ fn main() {
     let locked: Vec<usize> = (0..COUNT).map(|_| driver.alloc_host(EACH)).collect();
     let mapped: Vec<Vec<u8>> = (0..COUNT).map(|_| vec![0; 1 << 20]).collect();
     let mapped: Vec<usize> = mapped.iter().map(|v| v.as_ptr().addr()).collect();
-    hmem::cuda::look();
+    hmem::cuda::find_driver();
     time("device memory, first", Kind::Cuda, &device);
     time("device memory, again", Kind::Cuda, &device);
     time("page-locked memory", Kind::System, &locked);

@@ -14,18 +14,18 @@ use ipc::{Mapping, memfd, rights, socket};
 use crate::agent::{BOUNCE, BOUNCES, BOUNCES_AT, HOST, LONGEST, Message, Move, SHARED, VERSION, WORDS};
 use crate::cuda;
 use crate::error::Error;
-use crate::flight::{Flight, Flights, Part};
 use crate::kind::Kind;
 use crate::memory::Pages;
+use crate::pending::{Part, PendingCopies, PendingCopy};
 use crate::registry;
 use crate::share::{Export, HandleType, Opened, Passed};
 
 /// For how long it polls after the last packet, before it sleeps.
 const AWAKE: Duration = Duration::from_millis(1);
-/// Most packets that are taken before the driver is asked for copies that are over.
+/// Packets taken at most between two polls of the driver for completed copies.
 const MOST_TAKEN: u32 = 16;
-/// Nor are more taken once they have asked for this many bytes: to begin a copy takes the driver 3 µs, as
-/// long as it takes to make one of this size, and the users of those that are over wait.
+/// Bytes of the packets taken at most between two polls. To start a copy takes the driver 3 µs, as long as a
+/// copy of this size; users of completed copies wait meanwhile.
 const BYTES_TAKEN: u64 = 256 << 10;
 
 struct Process {
@@ -34,8 +34,8 @@ struct Process {
     /// The buffers, page-locked: after the first allocation was opened, since that needs a context.
     locked: Option<Pages>,
     allocations: HashMap<u32, Passed>,
-    /// By slot and turn.
-    begun: Flights<(u32, u64)>,
+    /// By slot and generation.
+    begun: PendingCopies<(u32, u64)>,
 }
 
 /// Copies, as a process that no other one waits for, for the process at the other end of standard input. To
@@ -85,7 +85,7 @@ pub fn serve(sock: OwnedFd) -> io::Result<()> {
     if ready.is_err() {
         return Ok(());
     }
-    let (allocations, begun) = (HashMap::new(), Flights::new());
+    let (allocations, begun) = (HashMap::new(), PendingCopies::new());
     let mut process = Process { sock, shared, locked: None, allocations, begun };
     let done = process.run();
     // The copies end before the memory goes.
@@ -154,10 +154,10 @@ impl Process {
                 self.allocations.remove(&number);
                 Ok(())
             }
-            Message::Copy { slot, turn, by, moves } => {
+            Message::Copy { slot, generation, by, moves } => {
                 match self.begin(by, &moves) {
-                    Ok(flight) => self.begun.add((slot, turn), flight),
-                    Err(_) => over(&self.shared, slot, turn, false),
+                    Ok(flight) => self.begun.add((slot, generation), flight),
+                    Err(_) => over(&self.shared, slot, generation, false),
                 }
                 Ok(())
             }
@@ -197,7 +197,7 @@ impl Process {
         }
     }
 
-    fn begin(&self, by: u32, moves: &[Move]) -> Result<Box<dyn Flight>, Error> {
+    fn begin(&self, by: u32, moves: &[Move]) -> Result<Box<dyn PendingCopy>, Error> {
         let held = |number: u32| self.allocations.get(&number).ok_or(Error::FAULT);
         let ctx = held(by)?.context(0)?;
         let (mut keep, mut parts, mut host) = (Vec::<Opened>::new(), Vec::new(), false);
@@ -229,13 +229,13 @@ impl Process {
         unsafe { registry::of(Kind::Cuda).start(&parts, keep, host) }
     }
 
-    /// Tells of copies that are over.
+    /// Reports completed copies in their slots.
     fn poll(&mut self) {
-        while let Some((slot, turn)) = self.begun.over() {
-            over(&self.shared, slot, turn, true);
+        while let Some((slot, generation)) = self.begun.over() {
+            over(&self.shared, slot, generation, true);
         }
-        if let Some(((slot, turn), how)) = self.begun.poll_done() {
-            over(&self.shared, slot, turn, how.is_ok());
+        if let Some(((slot, generation), how)) = self.begun.poll_done() {
+            over(&self.shared, slot, generation, how.is_ok());
         }
     }
 }
@@ -248,10 +248,10 @@ const SHORT: u64 = 64 << 10;
 const SPARE: u64 = (BOUNCES * BOUNCE - 8) as u64;
 
 /// The copy in a slot is over.
-fn over(shared: &Mapping, slot: u32, turn: u64, good: bool) {
+fn over(shared: &Mapping, slot: u32, generation: u64, good: bool) {
     if (slot as usize) < WORDS {
         // SAFETY: one of the words, which are in front of all else.
         let word = unsafe { shared.wide(slot as usize * 8) };
-        word.store((turn << 1) | u64::from(!good), Ordering::Release);
+        word.store((generation << 1) | u64::from(!good), Ordering::Release);
     }
 }

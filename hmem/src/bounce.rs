@@ -10,9 +10,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::Error;
-use crate::flight::{Flight, Part};
 use crate::kind::{Caps, Kind};
 use crate::memory::Exportable;
+use crate::pending::{Part, PendingCopy};
 use crate::registry;
 use crate::span::{Span, walk};
 
@@ -219,7 +219,7 @@ impl fmt::Debug for Room {
 #[derive(Debug)]
 pub struct Fill {
     /// Goes first.
-    flight: Box<dyn Flight>,
+    flight: Box<dyn PendingCopy>,
     room: Room,
 }
 

@@ -61,11 +61,11 @@ pub(crate) unsafe fn stream_bytes(src: *const u8, dst: *mut u8, len: usize) {
 unsafe fn stream_wide(src: *const u8, dst: *mut u8, len: usize) {
     use std::arch::x86_64::*;
     const LINE: usize = 64;
-    /// How far ahead of its use the source is asked for.
+    /// Bytes by which the source is prefetched ahead of its use.
     const AHEAD: usize = 1024;
     let head = dst.addr().wrapping_neg() % LINE;
     let end = head + (len - head) / LINE * LINE;
-    // SAFETY: all that is read and written is inside `len` bytes; what is asked for ahead may be anywhere.
+    // SAFETY: all that is read and written is inside `len` bytes; a prefetch may name any address.
     unsafe {
         std::ptr::copy_nonoverlapping(src, dst, head);
         for at in (head..end).step_by(LINE) {
@@ -105,8 +105,9 @@ mod tests {
         }
     }
 
+    /// Bytes past the caches are copied wherever source and destination begin.
     #[test]
-    fn bytes_past_the_caches_are_copied_wherever_source_and_destination_begin() {
+    fn non_temporal_copies_work_at_any_alignment() {
         let text: Vec<u8> = (0..3 * PAGE).map(|n| (n * 7 + n / 256) as u8).collect();
         let mut to = vec![0u8; 4 * PAGE];
         for (from, at) in [(0, 0), (1, 0), (0, 1), (5, 63), (64, 31), (77, 100)] {

@@ -1,8 +1,8 @@
 //! Copies between spans of any kinds, done when the call returns.
 
 use crate::bytes::copy_bytes;
-use crate::flight::PIECE;
 use crate::kind::{Caps, Kind};
+use crate::pending::PIECE;
 use crate::span::{Span, walk};
 use crate::{fake, guard, registry};
 

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::error::Error;
-use crate::flight::{Flight, Part};
 use crate::kind::Kind;
 use crate::memory::{Exportable, Memory};
+use crate::pending::{Part, PendingCopy};
 use crate::presence;
 use crate::share::Opened;
 use crate::span::Span;
@@ -79,7 +79,12 @@ impl Memory for Fake {
         Err(Error::UNSUPPORTED)
     }
 
-    unsafe fn start(&self, parts: &[Part], keep: Vec<Opened>, _host: bool) -> Result<Box<dyn Flight>, Error> {
+    unsafe fn start(
+        &self,
+        parts: &[Part],
+        keep: Vec<Opened>,
+        _host: bool,
+    ) -> Result<Box<dyn PendingCopy>, Error> {
         if !keep.is_empty() {
             return Err(Error::UNSUPPORTED);
         }
@@ -104,8 +109,7 @@ impl Memory for Fake {
     }
 }
 
-/// A copy in flight, over when it is asked for again; its bytes are copied then. Dropped earlier, it copies
-/// nothing.
+/// A pending copy, done by its second poll, which copies the bytes. Dropped earlier, it copies nothing.
 #[derive(Debug)]
 struct Pending {
     copies: Vec<(Span, Span)>,
@@ -113,7 +117,7 @@ struct Pending {
     asked: bool,
 }
 
-impl Flight for Pending {
+impl PendingCopy for Pending {
     fn poll(&mut self) -> Result<bool, Error> {
         let held = self.queues.iter().any(|q| q.held.load(Relaxed));
         if !std::mem::replace(&mut self.asked, true) || held {
@@ -207,7 +211,7 @@ impl FakeMem {
         self.len
     }
 
-    /// From now on copies in flight from and to it stay so, or are over when they are asked for again.
+    /// Whether pending copies from and to it stay pending, or complete by the next poll.
     pub fn hold(&self, on: bool) {
         self.queue.held.store(on, Relaxed);
     }

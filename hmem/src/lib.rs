@@ -11,13 +11,15 @@
 //! | layer | modules |
 //! |---|---|
 //! | words | `kind`, `error`, `span`, `words`, `value`, `long_double` |
-//! | tools | `bytes`, `guard`, `runtime`, [`share`] (handles and mappings), [`flight`] (the trait and the list), [`agent`] |
+//! | tools | `bytes`, `guard`, `runtime`, [`agent`] |
+//! | tools: handles and mappings; pending copies | [`share`]; [`pending`] (the trait and the list) |
 //! | the trait that each kind implements | `memory` |
 //! | host memory that a kind has page-locked, in pools | [`locked`] |
 //! | which kinds are in the process | `presence` |
 //! | the kinds | `system`, [`fake`], [`client`], [`cuda`], [`rocr`], [`ze`] |
 //! | the list of them, and what an address is | [`registry`] |
-//! | what is done with memory of any kind | `copy`, `atomic`, `share::open` and `plan`, `flight::start`, [`stage`], [`bounce`], [`path`], [`agent_process`] |
+//! | copies and atomics | `copy`, `atomic`, `pending::start`, [`stage`], [`bounce`], [`path`] |
+//! | the same by another process | `share::open` and `plan`, [`agent_process`] |
 
 pub mod agent;
 pub mod agent_process;
@@ -29,7 +31,6 @@ mod copy;
 pub mod cuda;
 mod error;
 pub mod fake;
-pub mod flight;
 pub mod guard;
 mod kind;
 pub mod locked;
@@ -37,6 +38,7 @@ pub mod locked;
 mod long_double;
 mod memory;
 pub mod path;
+pub mod pending;
 mod presence;
 pub mod registry;
 pub mod rocr;

@@ -8,15 +8,16 @@
 //! |---|---|
 //! | acquire, release | [`Memory::acquire`], which remembers nothing that would have to be released |
 //! | get_pages, put_pages | [`Memory::get_pages`]; dropping what it returns |
-//! | dma_map, dma_unmap | [`Memory::export_ipc`] for another process, [`Memory::export_dmabuf`] for a device; what they keep open is let go of with the allocation |
-//! | invalidate | with [`crate::client`], the client calls it; the other kinds tell an allocation from its successor by its number |
+//! | dma_map | [`Memory::export_ipc`] for another process, [`Memory::export_dmabuf`] for a device |
+//! | dma_unmap | the end of the allocation, which closes what these keep open |
+//! | invalidate | called by a [`crate::client`]; the other kinds find replaced allocations by their number |
 
 use std::any::Any;
 use std::os::fd::OwnedFd;
 
 use crate::error::Error;
-use crate::flight::{Flight, Part};
 use crate::kind::Kind;
+use crate::pending::{Part, PendingCopy};
 use crate::share::{Export, Mapped, Opened};
 
 /// Keeps memory as it was when it was registered, until it is dropped.
@@ -144,22 +145,22 @@ pub trait Memory: Sync {
         true
     }
 
-    /// Where a copy is to be done that has `export` on one side and `local` on the other (0: nothing
-    /// of its own): what tells one mapping of it from another.
+    /// Where a copy is to be done that has `export` on one side and `local` on the other (0: none in
+    /// particular). A mapping is found by this value.
     fn context(&self, export: &Export, local: usize) -> Result<usize, Error> {
         let _ = (export, local);
         Ok(0)
     }
 
-    /// Tells what [`Memory::context`] named from what is there later under the same name: what was mapped for
-    /// the former is gone.
+    /// A number of what [`Memory::context`] named. It changes when that is replaced under the same name:
+    /// mappings made for the former are gone.
     fn place_id(&self, ctx: usize) -> u64 {
         let _ = ctx;
         0
     }
 
-    /// Maps what the process `pid` exported (`owner` tells processes with the same pid apart), for use in
-    /// `ctx`. Nothing in `export` is trusted.
+    /// Maps what the process `pid` exported (`owner` differs between processes that had the same pid), for
+    /// use in `ctx`. Nothing in `export` is trusted.
     fn import(&self, pid: i32, owner: u64, export: &Export, ctx: usize) -> Result<Mapped, Error> {
         let _ = (pid, owner, export, ctx);
         Err(Error::UNSUPPORTED)
@@ -179,8 +180,13 @@ pub trait Memory: Sync {
     /// Starts a copy. `host`: some of the memory may be the host's.
     ///
     /// # Safety
-    /// As of [`crate::flight::start`].
-    unsafe fn start(&self, parts: &[Part], keep: Vec<Opened>, host: bool) -> Result<Box<dyn Flight>, Error> {
+    /// As of [`crate::pending::start`].
+    unsafe fn start(
+        &self,
+        parts: &[Part],
+        keep: Vec<Opened>,
+        host: bool,
+    ) -> Result<Box<dyn PendingCopy>, Error> {
         let _ = (parts, keep, host);
         Err(Error::UNSUPPORTED)
     }
@@ -188,8 +194,8 @@ pub trait Memory: Sync {
     /// Starts a copy to host memory alone, in which the processor may have a part.
     ///
     /// # Safety
-    /// As of [`crate::flight::start`], and the processor may write where the parts go to.
-    unsafe fn start_to_host(&self, parts: &[Part], keep: Vec<Opened>) -> Result<Box<dyn Flight>, Error> {
+    /// As of [`crate::pending::start`], and the processor may write where the parts go to.
+    unsafe fn start_to_host(&self, parts: &[Part], keep: Vec<Opened>) -> Result<Box<dyn PendingCopy>, Error> {
         // SAFETY: the caller's promise.
         unsafe { self.start(parts, keep, true) }
     }

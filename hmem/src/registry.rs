@@ -17,27 +17,27 @@ pub fn of(kind: Kind) -> &'static dyn Memory {
     ALL.into_iter().find(|m| m.kind() == kind).unwrap_or(&System)
 }
 
-/// The kinds there are for applications, for people to be told of.
+/// The kinds that applications can use, for texts to users.
 pub fn kinds() -> impl Iterator<Item = &'static dyn Memory> {
     let system: &dyn Memory = &System;
     [system].into_iter().chain(ALL.into_iter().filter(|m| m.kind() != Kind::Fake))
 }
 
-/// Looks for all of them, if the dynamic linker has loaded anything since that was done last. For calls that
-/// set something up: it takes as long as dl_iterate_phdr(3) for one object.
-pub fn look() {
-    presence::look(&ALL);
+/// Finds the runtimes that are loaded, if the dynamic linker has loaded anything since the last call. For
+/// calls that set something up: it takes as long as dl_iterate_phdr(3) for one object.
+pub fn find_runtimes() {
+    presence::find_all(&ALL);
 }
 
 /// Whether this process has memory of that kind, or could have by now. Looks as [`look`] does.
 pub fn is_here(kind: Kind) -> bool {
-    presence::look(&ALL);
+    presence::find_all(&ALL);
     kind == Kind::System || presence::is_here(kind)
 }
 
-/// Whether this process has device memory of any kind, or could have by now. Looks as [`look`] does.
+/// Whether this process has device memory of any kind, or could have by now; after [`find_runtimes`].
 pub fn any_device() -> bool {
-    presence::look(&ALL);
+    presence::find_all(&ALL);
     ALL.iter().any(|m| m.kind() != Kind::Fake && presence::is_here(m.kind()))
 }
 

@@ -96,7 +96,7 @@ impl Span {
         Span { addr: mem.as_mut_ptr().expose_provenance(), len, what: What::Lasting }
     }
 
-    /// First byte, as a number: what a peer is told, and what completions carry.
+    /// Address of the first byte, as a number: for peers and for completions.
     #[inline]
     pub fn addr(self) -> u64 {
         self.addr as u64
@@ -248,7 +248,7 @@ impl fmt::Debug for Span {
 pub fn total(iov: &[Span]) -> usize {
     match iov {
         [one] => one.len,
-        more => more.iter().map(|s| s.len).sum(),
+        several => several.iter().map(|s| s.len).sum(),
     }
 }
 

@@ -6,9 +6,9 @@
 //! reaches its bytes.
 
 use crate::copy::{copy_in, copy_out, read, write};
-use crate::flight::{Flight, Part};
 use crate::kind::Caps;
 use crate::locked;
+use crate::pending::{Part, PendingCopy};
 use crate::registry;
 use crate::span::{Span, walk};
 
@@ -135,7 +135,7 @@ impl Buffer {
 #[derive(Debug)]
 pub struct Transfer {
     /// Goes first.
-    flight: Option<Box<dyn Flight>>,
+    flight: Option<Box<dyn PendingCopy>>,
     ok: bool,
     left: Left,
     buffer: Buffer,
@@ -290,8 +290,9 @@ mod tests {
         assert!(pool.take().is_some());
     }
 
+    /// A held copy is pending until it is released, and writes nothing when it is dropped.
     #[test]
-    fn a_held_copy_is_not_over_until_it_is_let_go_of_and_leaves_no_trace_when_it_is_dropped() {
+    fn held_copy_completes_on_release_and_copies_nothing_when_dropped() {
         let (pool, memory) = (Pool::new(2, 10), fake::alloc(10));
         memory.hold(true);
         let mut transfer = pool.take().unwrap().read(&[memory.span()], 0, 10);

@@ -48,7 +48,7 @@ fn host(bytes: &mut [u8]) -> Span {
 
 fn start() -> Driver {
     let cu = Driver::start();
-    registry::look();
+    registry::find_runtimes();
     cu
 }
 
@@ -129,8 +129,9 @@ fn in_one_process_without_an_agent() {
     copies_within_a_process(false);
 }
 
+/// Copies complete while cudaFree waits for a kernel that waits for them.
 #[test]
-fn copies_are_done_while_cuda_free_waits_for_a_kernel_that_waits_for_them() {
+fn agent_copies_while_cuda_free_waits_for_a_kernel() {
     passes("in_one_process");
     assert_eq!(outcome(itself("in_one_process_without_an_agent"), 3), None, "what the agent is for");
 }

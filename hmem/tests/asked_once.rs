@@ -28,10 +28,10 @@ unsafe extern "C" fn dlopen(name: *const libc::c_char, flags: libc::c_int) -> *m
 
 /// What registering and setting up ask.
 fn set_up(at: usize) {
-    registry::look();
+    registry::find_runtimes();
     assert!(!registry::is_here(Kind::Rocr));
     registry::any_device();
-    cuda::look();
+    cuda::find_driver();
     registry::classify_to_register(at, 8);
     classify(at, 8);
 }
@@ -59,7 +59,7 @@ fn libraries_are_asked_for_once_for_each_time_that_one_is_loaded() {
     assert_eq!(ASKED.swap(0, Relaxed), 0);
     // A device's, between two registrations: known at once, without a clock's tick.
     Driver::load();
-    registry::look();
+    registry::find_runtimes();
     assert!(registry::is_here(Kind::Cuda));
     let cu = Driver::start();
     let device = cu.alloc(8);

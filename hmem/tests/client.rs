@@ -238,8 +238,9 @@ fn a_registration_lasts_until_it_is_dropped_and_ends_with_the_client() {
     assert_eq!(write(&[s], 0, &[1; 8]), 0, "the address is not followed");
 }
 
+/// Memory that is invalidated while it is registered stays out of reach until the registration is closed.
 #[test]
-fn what_is_invalidated_while_it_is_registered_stays_out_of_reach_until_that_is_closed() {
+fn memory_invalidated_in_registration_stays_out_of_reach() {
     let _alone = alone();
     let d = Device::new(true);
     let client = plug(&d);

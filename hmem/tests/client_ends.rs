@@ -258,10 +258,11 @@ fn callbacks_that_invalidate_or_unregister_are_refused_and_nothing_waits() {
     client.unregister().unwrap();
 }
 
+/// Memory that is invalidated while it is registered has no registration that is open.
 /// Memory that is invalidated while it is being registered: either the registration fails, or it is one of
 /// memory that is gone.
 #[test]
-fn memory_invalidated_while_it_is_registered_has_no_registration_that_is_open() {
+fn memory_invalidated_in_registration_has_no_open_registration() {
     let _alone = alone();
     let (d, entered) = Device::new();
     let client = plug(&d);
@@ -312,9 +313,10 @@ fn memory_invalidated_while_it_is_registered_has_no_registration_that_is_open() 
     drop(entered);
 }
 
+/// Clients that unregister during evictions and invalidations get no callback after that.
 /// Threads that copy, so that registrations are evicted, and clients that go.
 #[test]
-fn clients_that_go_under_evictions_and_invalidations_are_never_called_late() {
+fn unregistered_clients_get_no_late_callbacks() {
     let _alone = alone();
     let mut late = 0;
     let rounds = 30;

@@ -9,7 +9,7 @@ use hmem::{Kind, cuda, registry};
 fn a_device_that_is_not_found_is_told_with_the_reason() {
     let cu = Driver::load();
     assert_eq!(cu.status(c"cuInit", 0), 0);
-    cuda::look();
+    cuda::find_driver();
     let of = |number: u8| {
         let mut device = *b"stand-in device ";
         device[15] = number;

@@ -1,13 +1,13 @@
 //! Copies from a device to host memory where none can be page-locked, over the stand-in for CUDA's driver.
 
 use cuda_stand_in::driver::Driver;
-use hmem::flight::Part;
+use hmem::pending::Part;
 use hmem::{Kind, cuda, registry};
 
 #[test]
 fn without_page_locked_memory_the_driver_copies() {
     let cu = Driver::start();
-    cuda::look();
+    cuda::find_driver();
     let len = (9 << 20) + 1;
     let text: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
     let (a, mut host) = (cu.alloc(len), vec![0u8; len]);

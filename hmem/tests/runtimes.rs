@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hmem::flight::{self, Part};
 use hmem::path::{Path, find};
+use hmem::pending::{self, Part};
 use hmem::share::{self, Export, HandleType, Opened};
 use hmem::{Kind, Span, classify, copy, read, registry, write};
 use rocr_stand_in::runtime::Runtime;
@@ -123,7 +123,7 @@ fn each(test: impl Fn(&dyn Device, &str)) -> MutexGuard<'static, ()> {
     let alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     for name in ["rocr", "ze"] {
         let d = device(name);
-        registry::look();
+        registry::find_runtimes();
         test(&*d, name);
     }
     alone
@@ -318,7 +318,7 @@ impl Drop for Owner {
 #[ignore = "the other process of the tests below"]
 fn as_owner() {
     let d = device(&std::env::var("RUNTIME").unwrap());
-    registry::look();
+    registry::find_runtimes();
     let mut last = (0, 0);
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
@@ -362,7 +362,7 @@ fn fly(owner: &Owner, e: &Export, local: usize, into: bool) -> Result<(), hmem::
     };
     let parts = [part(0, half), part(half, len - half)];
     // SAFETY: the mapping is kept, and the local memory outlives the copy.
-    let mut pending = unsafe { flight::start(&parts, vec![opened], &[span(local, len)], into)? };
+    let mut pending = unsafe { pending::start(&parts, vec![opened], &[span(local, len)], into)? };
     while !pending.poll()? {
         std::thread::sleep(Duration::from_micros(10));
     }

@@ -17,8 +17,8 @@ use crate::share::Export;
 
 /// How long an agent may take to start, to open an allocation, and to take a packet.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Polls in vain between two looks whether the agent is still there.
-const GLANCE: u32 = 256;
+/// Empty polls between two checks that the agent is still there.
+const POLLS_PER_CHECK: u32 = 256;
 
 /// The agent is gone, or this process is a fork of its user.
 const GONE: Error = Error::new(
@@ -47,9 +47,9 @@ struct State {
     sock: Unshared,
     /// Allocations that were ever opened.
     numbers: u32,
-    /// Slots that are free, and the last turn of each.
+    /// Slots that are free, and the last generation of each.
     slots: Vec<u32>,
-    turns: Vec<u64>,
+    generations: Vec<u64>,
     bounces: Vec<u32>,
     /// It is a child until its parent is gone, or has waited for it.
     _child: Option<Child>,
@@ -67,7 +67,7 @@ pub(crate) fn active() -> Option<&'static Agent> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
     slot: u32,
-    turn: u64,
+    generation: u64,
 }
 
 fn errno(e: std::io::Error) -> Error {
@@ -103,7 +103,7 @@ pub(crate) fn start(mut command: Command) -> Result<Agent, Error> {
         sock: Unshared::new(ours),
         numbers: HOST,
         slots: (0..WORDS as u32).collect(),
-        turns: vec![0; WORDS],
+        generations: vec![0; WORDS],
         bounces: (1..BOUNCES as u32).collect(),
         _child: left(child),
     };
@@ -218,7 +218,7 @@ impl Agent {
         }
     }
 
-    /// Has it copy all of `moves` by the device of the allocation `by`; what tells when that is over.
+    /// Posts copies of all of `moves`, by the device of the allocation `by`. Returns the tickets to poll.
     pub(crate) fn copy(&self, by: u32, moves: &[Move]) -> Result<Vec<Ticket>, Error> {
         self.check()?;
         let mut state = self.state();
@@ -229,16 +229,16 @@ impl Agent {
                 self.end(&mut tickets);
                 return Err(Error::os(libc::EAGAIN));
             };
-            state.turns[slot as usize] += 1;
-            let turn = state.turns[slot as usize];
-            let message = Message::Copy { slot, turn, by, moves: some.to_vec() };
+            state.generations[slot as usize] += 1;
+            let generation = state.generations[slot as usize];
+            let message = Message::Copy { slot, generation, by, moves: some.to_vec() };
             if let Err(e) = self.send(&state, &message) {
                 state.slots.push(slot);
                 drop(state);
                 self.end(&mut tickets);
                 return Err(e);
             }
-            tickets.push(Ticket { slot, turn });
+            tickets.push(Ticket { slot, generation });
         }
         Ok(tickets)
     }
@@ -247,7 +247,7 @@ impl Agent {
     fn is_over(&self, ticket: Ticket) -> Option<bool> {
         // SAFETY: a slot is below `WORDS`, whose words are in front of all else.
         let word = unsafe { self.shared.wide(ticket.slot as usize * 8) }.load(Ordering::Acquire);
-        (word >> 1 == ticket.turn).then_some(word & 1 == 0)
+        (word >> 1 == ticket.generation).then_some(word & 1 == 0)
     }
 
     /// Takes those that are over out of `tickets`: whether all of these were done. `polls` counts questions
@@ -263,7 +263,7 @@ impl Agent {
             }
         });
         *polls += 1;
-        if !tickets.is_empty() && *polls % GLANCE == 0 {
+        if !tickets.is_empty() && *polls % POLLS_PER_CHECK == 0 {
             self.check()?;
             if socket::hung_up(&self.state().sock) {
                 return Err(self.lost());
@@ -281,7 +281,7 @@ impl Agent {
                 Ok(good) => ok &= good,
                 Err(_) => return false,
             }
-            if polls > GLANCE {
+            if polls > POLLS_PER_CHECK {
                 std::thread::yield_now();
             } else {
                 std::hint::spin_loop();

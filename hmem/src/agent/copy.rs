@@ -4,7 +4,7 @@ use super::connection::{Agent, Ticket};
 use super::message::{BOUNCE, HOST, Move};
 use super::registered::{descriptor, is_registered, place};
 use crate::error::Error;
-use crate::flight::{Flight, Part};
+use crate::pending::{Part, PendingCopy};
 use crate::share::{Backing, Export, Mapped, Opened};
 
 /// Stands for the place of all copies.
@@ -85,7 +85,7 @@ pub(crate) fn start(
     agent: &'static Agent,
     parts: &[Part],
     keep: Vec<Opened>,
-) -> Result<Box<dyn Flight>, Error> {
+) -> Result<Box<dyn PendingCopy>, Error> {
     let tickets = begin(agent, parts.iter().copied())?;
     Ok(Box::new(Pending { agent, tickets, polls: 0, ok: true, _keep: keep }))
 }
@@ -100,7 +100,7 @@ struct Pending {
     _keep: Vec<Opened>,
 }
 
-impl Flight for Pending {
+impl PendingCopy for Pending {
     fn poll(&mut self) -> Result<bool, Error> {
         self.ok &= self.agent.poll(&mut self.tickets, &mut self.polls)?;
         match (self.tickets.is_empty(), self.ok) {

@@ -1,9 +1,9 @@
 //! What a process and its agent exchange: packets on a socket, and one piece of shared memory.
 //!
 //! The memory has [`WORDS`] words of completions, then [`BOUNCES`] buffers for bytes from and to host memory.
-//! A copy has a slot; when it is over the agent stores `turn << 1`, or with the lowest bit set if it failed,
-//! in the slot's word. A slot has a new turn with each copy, and is used again once its word says that the
-//! last one is over.
+//! A copy has a slot; when it is over the agent stores `generation << 1`, or with the lowest bit set if it
+//! failed, in the slot's word. A slot has a new generation with each copy, and is used again once its word
+//! says that the last one is over.
 
 use crate::share::Export;
 
@@ -55,7 +55,7 @@ pub(crate) enum Message {
     /// It is needed no more.
     Close(u32),
     /// To be copied by the device that the allocation `by` is on.
-    Copy { slot: u32, turn: u64, by: u32, moves: Vec<Move> },
+    Copy { slot: u32, generation: u64, by: u32, moves: Vec<Move> },
 }
 
 impl Message {
@@ -64,7 +64,9 @@ impl Message {
             Message::Hello(version) => (HELLO, *version, 0, 0, 0),
             Message::Open { number, own, .. } => (OPEN, *number, u32::from(*own), 0, 0),
             Message::Close(number) => (CLOSE, *number, 0, 0, 0),
-            Message::Copy { slot, turn, by, moves } => (COPY, *slot, *by, *turn, moves.len() as u32),
+            Message::Copy { slot, generation, by, moves } => {
+                (COPY, *slot, *by, *generation, moves.len() as u32)
+            }
         };
         let mut out = Vec::with_capacity(LONGEST);
         [kind, a, b, d].iter().for_each(|w| out.extend(w.to_le_bytes()));
@@ -94,7 +96,7 @@ impl Message {
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Message> {
         let half = |b: &[u8], at: usize| Some(u32::from_le_bytes(b.get(at..at + 4)?.try_into().ok()?));
         let word = |b: &[u8], at: usize| Some(u64::from_le_bytes(b.get(at..at + 8)?.try_into().ok()?));
-        let (a, b, n, turn) = (half(bytes, 4)?, half(bytes, 8)?, half(bytes, 12)?, word(bytes, 16)?);
+        let (a, b, n, generation) = (half(bytes, 4)?, half(bytes, 8)?, half(bytes, 12)?, word(bytes, 16)?);
         let rest = &bytes[HEAD..];
         Some(match half(bytes, 0)? {
             HELLO => Message::Hello(a),
@@ -107,7 +109,7 @@ impl Message {
                     let (dst, src) = ((half(m, 0)?, word(m, 8)?), (half(m, 4)?, word(m, 16)?));
                     Some(Move { dst, src, len: word(m, 24)? })
                 });
-                Message::Copy { slot: a, turn, by: b, moves: moves.collect::<Option<_>>()? }
+                Message::Copy { slot: a, generation, by: b, moves: moves.collect::<Option<_>>()? }
             }
             _ => return None,
         })
@@ -136,8 +138,8 @@ mod tests {
             Message::Hello(7),
             Message::Open { number: 9, own: true, export },
             Message::Close(8),
-            Message::Copy { slot: 1, turn: u64::MAX >> 1, by: 3, moves: most },
-            Message::Copy { slot: 1, turn: 2, by: 3, moves: Vec::new() },
+            Message::Copy { slot: 1, generation: u64::MAX >> 1, by: 3, moves: most },
+            Message::Copy { slot: 1, generation: 2, by: 3, moves: Vec::new() },
         ] {
             let bytes = m.to_bytes();
             assert!(bytes.len() <= LONGEST);

@@ -8,7 +8,7 @@
 //! goes through buffers of that shared memory.
 //!
 //! It is on or off for a process, once and for all ([`start`]). From then on memory is a device's if it is
-//! registered; at registration the driver is asked for handles, and later no more. If the agent ends,
+//! registered; registration exports the handles; no later call reaches the driver. If the agent ends,
 //! operations with device memory fail.
 //!
 //! | module | what it holds |

@@ -13,7 +13,7 @@ use crate::share::{Export, HandleType, fetch};
 /// Most allocations one registration may lie in.
 const PIECES: usize = 4096;
 
-/// How the driver is asked for the handles of memory.
+/// Exports the handles of memory by the driver.
 pub(crate) type Exporter = fn(usize, usize, usize) -> Result<Vec<Export>, Error>;
 
 /// An allocation that the agent has open.

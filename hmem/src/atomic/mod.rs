@@ -108,12 +108,12 @@ fn run<V: Value>(
     let size = size_of::<V>();
     let (mut rest, mut at) = (dst, 0);
     for off in (0..total(dst)).step_by(size) {
-        while let [first, more @ ..] = rest {
+        while let [first, others @ ..] = rest {
             if at < first.len() {
                 break;
             }
             at -= first.len();
-            rest = more;
+            rest = others;
         }
         let pick = |from: &[u8]| match from.get(off..off + size) {
             Some(bytes) => V::get(bytes),

@@ -95,7 +95,7 @@ impl Memory for Clients {
         let mut files = vec![FileExport::default(); most.min(table::MOST)];
         let mut count = 0;
         let room = files.len() as u32;
-        // SAFETY: valid places, and as much room as is told.
+        // SAFETY: valid places, and room for `room` descriptors.
         answer(unsafe { (table()?.map)(addr, len, files.as_mut_ptr(), room, &mut count) })?;
         files.truncate(count as usize);
         let export = |f: FileExport| Export {

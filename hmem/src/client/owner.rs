@@ -88,8 +88,8 @@ impl Registered {
         Ok(())
     }
 
-    /// The client takes the memory away that it was asked for under this name: it has been given back when
-    /// this returns. ENOENT: it is not registered any more. EDEADLK: called from a callback.
+    /// The client takes back the memory that is registered under this name: its registrations are released
+    /// when this returns. ENOENT: it is not registered any more. EDEADLK: called from a callback.
     pub fn invalidate(&self, name: u64) -> Result<(), i32> {
         outside()?;
         ALL.invalidate(self.0, name)
@@ -116,7 +116,7 @@ impl Callbacks for Plugged {
             Ok(reached) if total == Some(of.len) && segments.len() <= MOST => {
                 Ok(Pinned { segments, reached })
             }
-            // What it says is not what was asked for.
+            // The answer does not match the request.
             wrong => {
                 self.unmap(of.ctx, &segments);
                 Err(wrong.err().unwrap_or(libc::EINVAL))

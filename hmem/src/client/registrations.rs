@@ -358,7 +358,8 @@ impl<C: Callbacks> Registrations<C> {
         Ok(used)
     }
 
-    /// The same with its pages, asked for if they have not been. A registration that gets none is not kept.
+    /// The same with its pages, which are got from the client if they are not there yet. A registration that
+    /// gets none is not kept.
     pub(super) fn hold(&self, addr: usize, len: usize, write: bool) -> Result<Held<'_, C>, i32> {
         let used = self.use_one(addr, len, write)?;
         match self.pages(&used) {

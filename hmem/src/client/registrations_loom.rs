@@ -264,8 +264,9 @@ fn other_memory_beside_an_invalidation(twin: Twin) {
     });
 }
 
+/// Other memory at the address is out of reach until the registration is closed.
 #[test]
-fn other_memory_at_the_address_is_out_of_reach_until_the_registration_is_closed() {
+fn registration_does_not_reach_memory_that_replaced_its_own() {
     other_memory_beside_an_invalidation(Twin::Sound);
 }
 

@@ -10,7 +10,7 @@ use super::stream::{
     self, Direction, Entered, Relaxed as RelaxedCapture, Slot, StreamUse, context_for, give_back, slot,
 };
 use crate::error::Error as AnyError;
-use crate::flight::{Flight, PIECE, Part};
+use crate::pending::{PIECE, Part, PendingCopy};
 use crate::share::Opened;
 
 /// Copies `len` bytes and waits until they are there. They must not overlap.
@@ -78,7 +78,7 @@ pub(super) unsafe fn start(
     };
     let long = parts.iter().map(|p| p.len).sum::<usize>() > PIECE;
     // SAFETY: the caller's promise.
-    unsafe { begin(api, parts, ctx, keep, StreamUse::Flight(direction, long), pageable) }
+    unsafe { begin(api, parts, ctx, keep, StreamUse::Pending(direction, long), pageable) }
 }
 
 /// Begins a copy in `ctx` and a stream that are known.
@@ -107,7 +107,7 @@ pub(super) unsafe fn begin(
     Ok(pending)
 }
 
-impl Flight for Pending {
+impl PendingCopy for Pending {
     fn poll(&mut self) -> Result<bool, AnyError> {
         let api = loaded().ok_or(Error(NOT_FOUND))?;
         let relaxed = RelaxedCapture::new(api);
@@ -133,7 +133,7 @@ impl Flight for Pending {
         self.at_once.then_some(self.slot.stream)
     }
 
-    fn overtaken(&mut self) -> bool {
+    fn on_later_done(&mut self) -> bool {
         self.over = self.todo.is_empty();
         self.over
     }

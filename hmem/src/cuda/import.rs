@@ -26,7 +26,7 @@ pub(super) fn context(export: &Export, local: usize) -> Result<usize, Error> {
 /// What is to be undone when a mapping is closed.
 struct Mapping {
     ctx: usize,
-    /// Tells the context from one that came after it under the same name.
+    /// Number of the context; a later context with the same handle has another one.
     id: u64,
     at: u64,
     len: u64,

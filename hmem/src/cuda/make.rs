@@ -23,7 +23,7 @@ const PINNED: u32 = 1;
 const MINIMUM: u32 = 0;
 
 /// The number of a device of which this process has a context: `wanted`, or that of the calling thread's
-/// context, or of any. An error is why there is none. CUDA has been looked for ([`crate::cuda::look`]).
+/// context, or of any. An error is why there is none. To be called after [`crate::cuda::find_driver`].
 pub fn device(wanted: Option<c_int>) -> Result<c_int, Error> {
     let api = loaded().ok_or(Error(NOT_FOUND))?;
     let Some(number) = wanted else {

@@ -44,17 +44,17 @@ pub(crate) use stream::activate;
 
 use crate::agent;
 use crate::error::Error as AnyError;
-use crate::flight::{Flight, Part};
 use crate::kind::Kind;
 use crate::memory::{Exportable, Memory, Pages};
+use crate::pending::{Part, PendingCopy};
 use crate::presence;
 use crate::share::{Export, HandleType, Mapped, Opened};
 use api::{attr, loaded};
 use info::{ask, is_device, is_host};
 
-/// Looks for the driver now. For calls that set something up.
-pub fn look() -> bool {
-    presence::look_for(&Cuda)
+/// Whether this process has CUDA's driver. Asks the dynamic linker; for calls that set something up.
+pub fn find_driver() -> bool {
+    presence::find_now(&Cuda)
 }
 
 /// Loads the driver and starts it, in a process that is there to copy.
@@ -62,7 +62,7 @@ pub(crate) fn load() -> Result<(), AnyError> {
     // SAFETY: its initialisers are the driver's, which the user of this process runs as well.
     let library = unsafe { Library::open(Some("libcuda.so.1"), libc::RTLD_NOW) };
     std::mem::forget(library.map_err(|_| AnyError::os(libc::ENOENT))?);
-    look();
+    find_driver();
     copy::write_short_copies_by_values();
     Ok(loaded().ok_or(Error(api::NOT_FOUND))?.init(0)?)
 }
@@ -207,7 +207,7 @@ impl Memory for Cuda {
         parts: &[Part],
         keep: Vec<Opened>,
         host: bool,
-    ) -> Result<Box<dyn Flight>, AnyError> {
+    ) -> Result<Box<dyn PendingCopy>, AnyError> {
         if let Some(agent) = agent::active() {
             return agent::start_copy(agent, parts, keep);
         }
@@ -216,7 +216,11 @@ impl Memory for Cuda {
         Ok(Box::new(unsafe { copy::start(parts, ctx, keep, host)? }))
     }
 
-    unsafe fn start_to_host(&self, parts: &[Part], keep: Vec<Opened>) -> Result<Box<dyn Flight>, AnyError> {
+    unsafe fn start_to_host(
+        &self,
+        parts: &[Part],
+        keep: Vec<Opened>,
+    ) -> Result<Box<dyn PendingCopy>, AnyError> {
         if let Some(agent) = agent::active() {
             return agent::start_copy(agent, parts, keep);
         }
@@ -229,7 +233,7 @@ impl Memory for Cuda {
 /// What there is of CUDA in this process, for people: the driver's version and how many devices, or
 /// in `Err` why none.
 pub fn describe() -> Result<String, String> {
-    if !look() {
+    if !find_driver() {
         return Err("no libcuda.so.1 in this process".into());
     }
     let api = loaded().ok_or("no libcuda.so.1 in this process")?;
@@ -239,16 +243,16 @@ pub fn describe() -> Result<String, String> {
     Ok(format!("driver API {}.{}, {devices} devices", version / 1000, version % 1000 / 10))
 }
 
-/// Bytes a second that a copy between two devices of this process is about to reach: what NVLink of the
-/// first one's generation carries in one direction, by NVIDIA's data sheets, if there is NVLink as far as can
-/// be told; else what PCIe does. For estimates.
+/// Bytes a second that a copy between two devices of this process is about to reach: what NVLink of the first
+/// one's generation carries in one direction, by NVIDIA's data sheets, if NVLink is found; else what PCIe
+/// does. For estimates.
 pub fn peer_bandwidth() -> f64 {
     const PCIE: f64 = 12e9;
     // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR,
     // CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
     const GENERATION: [i32; 2] = [75, 76];
     const NATIVE_ATOMICS: i32 = 3;
-    if !look() {
+    if !find_driver() {
         return PCIE;
     }
     let Some(api) = loaded() else { return PCIE };

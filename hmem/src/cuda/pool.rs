@@ -30,7 +30,7 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A pool of ours that was exported. Descriptors stay open, also of a pool that is gone or was exported anew:
-/// what has been told of its allocations names them.
+/// exported handles of its allocations name them.
 struct Ours {
     pool: usize,
     fd: OwnedFd,

@@ -17,8 +17,8 @@ use crate::error::Error as AnyError;
 pub(crate) enum StreamUse {
     /// Waited for.
     Waited,
-    /// In flight; the second is whether it is long.
-    Flight(Direction, bool),
+    /// Pending; the second field is whether it is long.
+    Pending(Direction, bool),
 }
 
 /// Between what.
@@ -38,7 +38,7 @@ impl StreamUse {
     fn number(self) -> usize {
         match self {
             StreamUse::Waited => 0,
-            StreamUse::Flight(direction, long) => 1 + 2 * direction as usize + usize::from(long),
+            StreamUse::Pending(direction, long) => 1 + 2 * direction as usize + usize::from(long),
         }
     }
 }
@@ -194,8 +194,8 @@ pub(super) fn uuid_of(api: &Api, device: c_int) -> Result<[u8; 16], Error> {
     Ok(uuid)
 }
 
-/// The device with that UUID; one that is not visible here is no device. A device that does not tell its UUID
-/// does not hide the others, but is why, if it may have been that one.
+/// The device with that UUID; one that is not visible here is no device. A device whose UUID cannot be read
+/// does not hide the others; its error is returned if no other device matches.
 fn device_of(api: &Api, uuid: &[u8; 16]) -> Result<c_int, Error> {
     let (mut count, mut why) = (0, Error(NO_DEVICE));
     api.device_count(&mut count)?;
@@ -218,8 +218,7 @@ pub(crate) fn context_near(api: &Api, uuid: &[u8; 16]) -> Result<usize, Error> {
     ctx.ok_or(device.err().unwrap_or(Error(INVALID_CONTEXT)))
 }
 
-/// The number of a context, which no other ever has. A driver of before 12.0 cannot tell: its contexts count
-/// as one for each name.
+/// The number of a context, which no other ever has. A driver before 12.0 has no such numbers: 0 there.
 pub(super) fn id_of(api: &Api, ctx: usize) -> u64 {
     let mut id = 0;
     let _ = api.ctx_id(ctx as Handle, &mut id);
@@ -238,7 +237,7 @@ pub(crate) fn context_for(api: &Api, dst: usize, src: usize) -> Result<usize, Er
 
 struct Streams {
     ctx: usize,
-    /// Tells a context from one that came after it under the same name.
+    /// Number of the context; a later context with the same handle has another one.
     id: u64,
     /// By the line's number.
     streams: [usize; StreamUse::COUNT],

@@ -14,9 +14,9 @@ use super::info::info;
 use super::stream::{Direction, StreamUse, context_for};
 use crate::bytes::{copy_bytes, stream_bytes};
 use crate::error::Error as AnyError;
-use crate::flight::{Flight, PIECE, Part};
 use crate::locked::{Buffer, NoBuffer, Pool};
 use crate::memory::Memory;
+use crate::pending::{PIECE, Part, PendingCopy};
 use crate::share::Opened;
 
 /// Fewest bytes that a copy is cut into: to start one and to find it over takes as long as the processor
@@ -50,7 +50,7 @@ struct ToHost {
     /// The queue, if all was handed over at the start.
     queue: Option<usize>,
     /// All that was handed over is in the buffers.
-    landed: bool,
+    all_buffered: bool,
     /// Polls since there was a buffer.
     vain: u32,
     /// Other processes' memory that is in use, by the loads.
@@ -76,7 +76,7 @@ pub(super) unsafe fn start_to_host(
     ctx: usize,
     keep: Vec<Opened>,
     runtime: &'static dyn Memory,
-) -> Result<Box<dyn Flight>, Error> {
+) -> Result<Box<dyn PendingCopy>, Error> {
     let api = loaded().ok_or(Error(NOT_FOUND))?;
     let first = parts.iter().find(|p| p.len > 0);
     let Some(first) = first.filter(|p| info(p.dst).is_none()) else {
@@ -88,13 +88,13 @@ pub(super) unsafe fn start_to_host(
     let mut copy = ToHost {
         runtime,
         ctx,
-        usage: StreamUse::Flight(Direction::FromDevice, len > PIECE),
+        usage: StreamUse::Pending(Direction::FromDevice, len > PIECE),
         todo: parts.iter().copied().filter(|p| p.len > 0).collect(),
         is_much: len >= MUCH,
         piece: (len / 4).clamp(LEAST, PIECE),
         loads: VecDeque::new(),
         queue: None,
-        landed: false,
+        all_buffered: false,
         vain: 0,
         _keep: keep,
     };
@@ -158,11 +158,11 @@ impl ToHost {
     }
 }
 
-impl Flight for ToHost {
+impl PendingCopy for ToHost {
     fn poll(&mut self) -> Result<bool, AnyError> {
         let api = loaded().ok_or(Error(NOT_FOUND))?;
         if let Some(first) = self.loads.front_mut() {
-            if !self.landed && !first.pending.poll()? {
+            if !self.all_buffered && !first.pending.poll()? {
                 return Ok(false);
             }
             if let Some(Load { buffer: Some((buffer, to)), .. }) = self.loads.pop_front() {
@@ -184,11 +184,11 @@ impl Flight for ToHost {
         self.queue
     }
 
-    fn overtaken(&mut self) -> bool {
+    fn on_later_done(&mut self) -> bool {
         // The bytes have still to be taken out of the buffers.
-        self.landed = true;
+        self.all_buffered = true;
         self.loads.iter_mut().for_each(|l| {
-            l.pending.overtaken();
+            l.pending.on_later_done();
         });
         false
     }

@@ -50,7 +50,8 @@ pub(super) fn action(signal: c_int, new: Option<&Action>) -> Result<Action, i32>
 /// and no other handler does that calls this one.
 ///
 /// # Safety
-/// To be called for one of [`SIGNALS`], with what the kernel tells a handler with SA_SIGINFO.
+/// To be called for one of [`SIGNALS`], with the arguments that the kernel passes to a handler with
+/// SA_SIGINFO.
 pub(super) unsafe extern "C" fn on_fault(
     signal: c_int,
     info: *mut libc::siginfo_t,

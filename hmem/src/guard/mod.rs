@@ -43,9 +43,9 @@ pub enum Guard {
     None = 3,
 }
 
-/// The [`Guard`] there is in the lowest bits: 0 before it was asked for, [`UNASKED`] where there was a
-/// handler and memory has been registered since. Above, how often memory was: what is asked meanwhile is not
-/// taken for an answer.
+/// The [`Guard`] there is in the lowest bits: 0 before the first query, [`UNASKED`] where there was a handler
+/// and memory has been registered since. Above, how often memory was: what is asked meanwhile is not taken
+/// for an answer.
 static GUARD: AtomicU32 = AtomicU32::new(0);
 const STATE: u32 = 7;
 const UNASKED: u32 = 4;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
-/// What is asked for every buffer, on one cache line and under one symbol.
+/// What is read for every buffer, on one cache line and under one symbol.
 #[repr(align(64))]
 pub(super) struct Asked {
     /// A bit for each kind that there may be memory of.

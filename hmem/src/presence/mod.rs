@@ -1,5 +1,5 @@
-//! Which kinds of device memory this process can have, and which addresses cannot be a device's: asked
-//! for every buffer of every operation, so it has to cost next to nothing.
+//! Which kinds of device memory this process can have, and which addresses cannot be a device's. Every buffer
+//! of every operation asks this, so an answer takes a few instructions.
 //!
 //! A process that has not loaded a runtime's library has no memory of it. Libraries can be loaded at any
 //! time, so "not loaded" has to be asked again; but between loading one and holding a pointer of it lie an
@@ -53,15 +53,15 @@ pub(crate) fn may_own(addr: usize, all: &[&dyn Memory]) -> u32 {
     ASKED.state.load(Relaxed)
 }
 
-/// Looks for all of them now, unless the linker has loaded nothing since they were looked for. For calls that
-/// set something up.
-pub(crate) fn look(all: &[&dyn Memory]) {
+/// Finds the runtimes that are loaded, unless the linker has loaded nothing since the last search. For calls
+/// that set something up.
+pub(crate) fn find_all(all: &[&dyn Memory]) {
     ask_again(all);
 }
 
 /// The same for one kind.
-pub(crate) fn look_for(memory: &dyn Memory) -> bool {
-    LEARNED.call_once(learn_host_ranges);
+pub(crate) fn find_now(memory: &dyn Memory) -> bool {
+    RANGES_READ.call_once(read_host_ranges);
     find(memory, objects_loaded());
     is_here(memory.kind())
 }
@@ -77,14 +77,14 @@ fn find(memory: &dyn Memory, adds: u64) {
     last.store(adds, Release);
 }
 
-static LEARNED: Once = Once::new();
+static RANGES_READ: Once = Once::new();
 
 /// The clock is set last. A thread that finds it old meanwhile looks for the kinds itself, and so never takes
 /// one that is being found for one that is not there.
 #[cold]
 fn ask_again(all: &[&dyn Memory]) {
     let now = clock::now();
-    LEARNED.call_once(learn_host_ranges);
+    RANGES_READ.call_once(read_host_ranges);
     let adds = objects_loaded();
     for memory in all {
         find(*memory, adds);
@@ -164,7 +164,7 @@ fn program() -> Option<(usize, usize)> {
 }
 
 /// Where the heap begins, the main thread's stack ends, and the program is. None of these ever changes.
-fn learn_host_ranges() {
+fn read_host_ranges() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let range = |name: &str| range_of(maps.lines().find(|l| l.ends_with(name))?);
     if let Some((from, len)) = program() {
@@ -192,12 +192,12 @@ mod tests {
 
     #[test]
     fn the_data_and_bss_of_the_program_are_never_a_device_and_mappings_and_code_may_be() {
-        learn_host_ranges();
+        read_host_ranges();
         let (first, set) = ((&raw const ZEROED).addr(), (&raw const SET).addr());
         assert!([first, first + 99_999, set].into_iter().all(is_never_a_device));
         let (from, len) = program().unwrap();
         assert!(is_never_a_device(from) && is_never_a_device(from + len - 1));
         assert!(!is_never_a_device(from - 1) && !is_never_a_device(from + len));
-        assert!(!is_never_a_device(learn_host_ranges as fn() as usize));
+        assert!(!is_never_a_device(read_host_ranges as fn() as usize));
     }
 }

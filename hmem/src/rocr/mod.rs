@@ -21,9 +21,9 @@ use api::{
 };
 
 use crate::error::Error as AnyError;
-use crate::flight::{Flight, PIECE, Part};
 use crate::kind::Kind;
 use crate::memory::{Memory, Pages};
+use crate::pending::{PIECE, Part, PendingCopy};
 use crate::share::{Backing, Export, HandleType, Mapped, Opened, cached_export};
 
 fn api() -> Result<&'static Api, Error> {
@@ -165,7 +165,7 @@ struct Pending {
     _keep: Vec<Opened>,
 }
 
-impl Flight for Pending {
+impl PendingCopy for Pending {
     fn poll(&mut self) -> Result<bool, AnyError> {
         let api = api()?;
         if let Some(signal) = self.signal {
@@ -302,7 +302,7 @@ impl Memory for Rocr {
         parts: &[Part],
         keep: Vec<Opened>,
         _host: bool,
-    ) -> Result<Box<dyn Flight>, AnyError> {
+    ) -> Result<Box<dyn PendingCopy>, AnyError> {
         Ok(Box::new(start(parts, keep)?))
     }
 }

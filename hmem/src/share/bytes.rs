@@ -1,4 +1,4 @@
-//! A handle as bytes, and many of them in a file, of which another process is told in a few bytes.
+//! A handle as bytes; many of them in a file, which another process opens by a few bytes.
 
 use std::fs::File;
 use std::io::Write;

@@ -28,7 +28,7 @@ fn all() -> MutexGuard<'static, VecDeque<Cached>> {
 }
 
 /// The handle of the allocation `id` (0: it has no number) at `base`, made if it is not there yet. `is_still`
-/// tells whether the allocation of a handle of that kind is still there.
+/// is true while the allocation of a handle of that kind is still there.
 pub(crate) fn cached_export<E>(
     (of, is_still): (Kind, fn(&Export) -> bool),
     (id, base, len): (u64, u64, u64),

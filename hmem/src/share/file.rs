@@ -23,7 +23,7 @@ const PAGE: u64 = 4096;
 pub(crate) struct File {
     at: usize,
     len: usize,
-    /// What comes before the first byte that was asked for.
+    /// Bytes before the first requested one.
     skip: usize,
     /// Where the CPU has to say when it begins and ends.
     dmabuf: Option<OwnedFd>,
@@ -69,7 +69,7 @@ pub(crate) fn fetch(pid: i32, fd: i32) -> Result<OwnedFd, Error> {
     pidfd::fetch(pid, fd).map_err(|e| Error::os(e.raw_os_error().unwrap_or(libc::EIO)))
 }
 
-/// A descriptor of some process's, as another process is told of it.
+/// A descriptor of a process, as another process finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileAt {
     /// Its number there.
@@ -135,8 +135,7 @@ impl File {
         let dmabuf = is_dmabuf(fd.as_fd())?;
         let invalid = Error::os(libc::EINVAL);
         let end = off.checked_add(len).ok_or(invalid)?;
-        // A dma-buf tells its size by lseek(2) alone.
-        // SAFETY: plain numbers.
+        // A dma-buf has its size by lseek(2) alone. SAFETY: plain numbers.
         let size = unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_END) };
         if len == 0 || size < 0 || end > size as u64 {
             return Err(invalid);
@@ -156,7 +155,7 @@ impl File {
         Ok(File { at: at.expose_provenance(), skip, len: bytes, dmabuf: dmabuf.then_some(fd) })
     }
 
-    /// The first byte that was asked for.
+    /// The first requested byte.
     pub(crate) fn at(&self) -> usize {
         self.at + self.skip
     }

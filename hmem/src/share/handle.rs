@@ -1,4 +1,4 @@
-//! Handles: what another process is told of an allocation.
+//! Handles: names of allocations that other processes can open.
 
 use crate::kind::Kind;
 
@@ -49,7 +49,7 @@ impl HandleType {
     }
 }
 
-/// An allocation as another process is told of it.
+/// An exported allocation: what another process opens it by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Export {
     /// What kind of handle this is.

@@ -1,5 +1,4 @@
-//! Other processes' memory, mapped here. To map it takes a millisecond or so, so it stays mapped
-//! while it may be asked for again.
+//! Other processes' memory, mapped here. To map it takes about 1 ms, so mappings are kept for later copies.
 //!
 //! An entry is found by its owner, the allocation's number there and its place: an allocation that
 //! took another's place has another number, and the entry of the one that is gone is closed before
@@ -34,8 +33,8 @@ fn entries() -> MutexGuard<'static, VecDeque<Entry>> {
 }
 
 /// Maps what the process `pid` exported, for use with this process's memory at `local` (0: none in
-/// particular). `owner` tells that process from others that have or had its pid. Nothing in
-/// `export` is trusted.
+/// particular). `owner` is the process's own among all that have or had its pid. Nothing in `export` is
+/// trusted.
 pub fn open(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opened, Error> {
     let kind = export.handle_type.kind();
     let memory = registry::of(kind);
@@ -50,7 +49,8 @@ pub fn open(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opene
     }
     let ctx = memory.context(export, local)?;
     if export.handle_type == HandleType::Pool {
-        return lent(owner, ctx, export, || memory.import(pid, owner, export, ctx)).map(|m| opened(m, ctx));
+        return mapped_for_copy(owner, ctx, export, || memory.import(pid, owner, export, ctx))
+            .map(|m| opened(m, ctx));
     }
     let mut all = entries();
     let place = memory.place_id(ctx);
@@ -89,28 +89,28 @@ pub fn is_open(owner: u64, export: &Export) -> bool {
 }
 
 /// A mapping that stays only as long as a copy uses it.
-struct Lent {
+struct CopyMapping {
     owner: u64,
     ctx: usize,
     export: Export,
     map: Weak<Mapped>,
 }
 
-fn lent(
+fn mapped_for_copy(
     owner: u64,
     ctx: usize,
     export: &Export,
     map: impl FnOnce() -> Result<Mapped, Error>,
 ) -> Result<Arc<Mapped>, Error> {
-    static LENT: Mutex<Vec<Lent>> = Mutex::new(Vec::new());
-    let mut all = LENT.lock().unwrap_or_else(PoisonError::into_inner);
+    static MAPPED: Mutex<Vec<CopyMapping>> = Mutex::new(Vec::new());
+    let mut all = MAPPED.lock().unwrap_or_else(PoisonError::into_inner);
     all.retain(|l| l.map.strong_count() > 0);
-    let is_it = |l: &&Lent| (l.owner, l.ctx) == (owner, ctx) && l.export == *export;
+    let is_it = |l: &&CopyMapping| (l.owner, l.ctx) == (owner, ctx) && l.export == *export;
     if let Some(map) = all.iter().find(is_it).and_then(|l| l.map.upgrade()) {
         return Ok(map);
     }
     let map = Arc::new(map()?);
-    all.push(Lent { owner, ctx, export: *export, map: Arc::downgrade(&map) });
+    all.push(CopyMapping { owner, ctx, export: *export, map: Arc::downgrade(&map) });
     Ok(map)
 }
 

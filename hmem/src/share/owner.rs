@@ -1,6 +1,6 @@
 //! Other processes.
 
-/// Another process: its pid, and what tells it from others that have or had that.
+/// Another process: its pid, and a number that no other process with that pid has or had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
     /// Its number here.

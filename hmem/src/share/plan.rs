@@ -5,7 +5,7 @@ use super::open::open;
 use super::opened::Opened;
 use super::owner::Owner;
 use crate::error::Error;
-use crate::flight::{self, Flight, Part};
+use crate::pending::{self, Part, PendingCopy};
 use crate::span::Span;
 
 /// Why there is no copy.
@@ -28,11 +28,11 @@ pub struct Plan<'l> {
 
 impl Plan<'_> {
     /// Begins with it.
-    pub fn start(self) -> Result<Box<dyn Flight>, Error> {
+    pub fn start(self) -> Result<Box<dyn PendingCopy>, Error> {
         let Plan { parts, keep, local, put } = self;
         // SAFETY: local parts are of spans, valid until the last operation that was given them has completed,
         // which is when the copy is over or cancelled; remote ones are in mappings that are kept.
-        unsafe { flight::start(&parts, keep, local, put) }
+        unsafe { pending::start(&parts, keep, local, put) }
     }
 }
 

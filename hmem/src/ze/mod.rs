@@ -1,11 +1,12 @@
-//! Level Zero's device memory, through the loader that the application itself has loaded and
-//! initialised. Nothing here calls zeInit: until the application has, there is no driver to be had. The
-//! application's contexts cannot be asked for, so there is one of ours for each driver, which costs
-//! little and tells of the driver's whole memory; it is made when a buffer is first asked about.
+//! Level Zero's device memory, through the loader that the application itself has loaded and initialised.
+//! Nothing here calls zeInit: until the application has, there is no driver to be had. The application's
+//! contexts cannot be found, so there is one of ours for each driver, made with the first query of a buffer.
+//! It costs little and knows all memory of the driver.
 //!
-//! An allocation is known by the `id` of its properties. Drivers that say the address instead (so that one
-//! cannot be told from its successor) have nothing shared, all is staged. Host memory that Level Zero
-//! allocated is the host's; what it migrates between the two (`zeMemAllocShared`) is a device's, and staged.
+//! An allocation is known by the `id` of its properties. Some drivers give the address as `id`, so that a
+//! later allocation there has the same one: their memory is not shared, and all of it is staged. Host memory
+//! that Level Zero allocated is the host's; what it migrates between the two (`zeMemAllocShared`) is a
+//! device's, and staged.
 
 mod api;
 mod queue;
@@ -25,9 +26,9 @@ use queue::Queues;
 pub use api::Error;
 
 use crate::error::Error as AnyError;
-use crate::flight::{Flight, Part};
 use crate::kind::Kind;
 use crate::memory::{Memory, Pages};
+use crate::pending::{Part, PendingCopy};
 use crate::share::{Backing, Export, HandleType, Mapped, Opened, cached_export, fetch, inode};
 
 fn api() -> Result<&'static Api, Error> {
@@ -68,7 +69,7 @@ struct Info {
     kind: u32,
     base: u64,
     len: u64,
-    /// 0: the driver does not tell one allocation from the next.
+    /// 0: the driver does not number allocations.
     id: u64,
 }
 
@@ -249,7 +250,7 @@ impl Pending {
     }
 }
 
-impl Flight for Pending {
+impl PendingCopy for Pending {
     fn poll(&mut self) -> Result<bool, AnyError> {
         let api = api()?;
         if let Some(event) = self.event {
@@ -372,7 +373,7 @@ impl Memory for Ze {
         parts: &[Part],
         keep: Vec<Opened>,
         _host: bool,
-    ) -> Result<Box<dyn Flight>, AnyError> {
+    ) -> Result<Box<dyn PendingCopy>, AnyError> {
         let api = api()?;
         let todo: VecDeque<Part> = parts.iter().copied().filter(|p| p.len > 0).collect();
         let (dst, src) = todo.front().map_or((0, 0), |p| (p.dst, p.src));

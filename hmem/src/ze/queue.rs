@@ -1,5 +1,5 @@
-//! Where Level Zero's copies run: for each device two immediate command lists of ours, one whose copies
-//! are waited for and one for copies in flight, and events that tell when those are done.
+//! Where Level Zero's copies run: for each device two immediate command lists of ours, one for copies that
+//! are waited for and one for pending copies, and the completion events of the latter.
 
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
@@ -64,7 +64,7 @@ impl Queues {
         api.copy(*list as Handle, dst, src, len, null_mut(), 0, null_mut())
     }
 
-    /// Starts a copy: the event that tells when it is done, or `None` if there are too many in flight.
+    /// Starts a copy. Returns its completion event, or `None` if too many are pending.
     pub(super) fn start(
         &self,
         api: &Api,

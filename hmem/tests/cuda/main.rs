@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_stand_in::driver::Driver;
 use hmem::cuda::{self, Error, Sort};
-use hmem::flight::{Flight, Part};
 use hmem::path::{Path, find};
+use hmem::pending::{Part, PendingCopy};
 use hmem::share::{Export, HandleType, Opened};
 use hmem::{AtomicOp, Datatype, Kind, Span, apply, classify, copy, read, registry, write};
 
@@ -16,7 +16,7 @@ fn alone() -> (MutexGuard<'static, ()>, Driver) {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let driver = Driver::start();
-    cuda::look();
+    cuda::find_driver();
     (guard, driver)
 }
 
@@ -125,8 +125,8 @@ fn a_copy_that_fails_is_not_taken_for_done() {
 }
 
 /// # Safety
-/// As of [`flight::start`].
-unsafe fn start(part: &Part) -> Box<dyn Flight> {
+/// As of [`pending::start`].
+unsafe fn start(part: &Part) -> Box<dyn PendingCopy> {
     let memory = registry::of(Kind::Cuda);
     // SAFETY: the caller's promise.
     unsafe { memory.start(&[*part], Vec::<Opened>::new(), true) }.unwrap()
@@ -252,8 +252,9 @@ fn what_cannot_be_shared_is_refused_with_the_drivers_word() {
     cu.unmap(other, 1);
 }
 
+/// Memory of two devices in one range is not exported to an adapter as memory of the first device.
 #[test]
-fn memory_of_two_devices_in_one_range_is_not_for_an_adapter_as_that_of_the_first() {
+fn range_of_two_devices_is_not_exported_as_the_first_ones() {
     let (_alone, cu) = alone();
     let piece = 2 << 20;
     let at = cu.map_on(&[1, 1, 0]);
@@ -270,9 +271,10 @@ fn memory_of_two_devices_in_one_range_is_not_for_an_adapter_as_that_of_the_first
     cu.unmap(at, 3);
 }
 
+/// What synchronous calls do to shared memory is done when they return.
 /// Where the driver lets that be said of the allocation: the context's flag waits for kernels.
 #[test]
-fn what_is_done_by_synchronous_calls_to_shared_memory_is_done_when_they_return() {
+fn synchronous_calls_on_shared_memory_are_complete_on_return() {
     let (_alone, cu) = alone();
     let (plain, mapped) = (cu.alloc(100), cu.map(1));
     let names = [c"cuPointerSetAttribute", c"cuCtxSetFlags"];

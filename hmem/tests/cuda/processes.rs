@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cuda_stand_in::driver::Driver;
 use hmem::cuda;
-use hmem::flight::{self, Part};
+use hmem::pending::{self, Part};
 use hmem::share::{self, Export, HandleType};
 
 use super::*;
@@ -81,7 +81,7 @@ fn from_words(w: &[u64]) -> Export {
 #[ignore = "the other process of the tests below"]
 fn as_owner() {
     let cu = Driver::start();
-    cuda::look();
+    cuda::find_driver();
     let (mut last, mut pool) = ((0, 0, String::new()), None);
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
@@ -149,7 +149,7 @@ fn fetch(owner: &Owner, exports: &[Export], local: usize, len: usize) -> Result<
     }
     assert_eq!(done, len);
     // SAFETY: the mappings are kept, and the local memory outlives the copy.
-    let mut pending = unsafe { flight::start(&parts, keep, &[span(local, len)], false)? };
+    let mut pending = unsafe { pending::start(&parts, keep, &[span(local, len)], false)? };
     while !pending.poll()? {
         std::thread::sleep(Duration::from_micros(10));
     }
@@ -220,7 +220,7 @@ fn the_processor_has_no_part_in_a_copy_to_memory_that_may_be_gone() {
         let (src, _) = opened.place(exports[0].base).unwrap();
         let before = cu.calls(c"cuMemcpyAsync");
         // SAFETY: the mapping is kept, and the local memory outlives the copy.
-        let started = unsafe { flight::start(&[Part { dst, src, len }], vec![opened], &[to], false) };
+        let started = unsafe { pending::start(&[Part { dst, src, len }], vec![opened], &[to], false) };
         assert_eq!(cu.calls(c"cuMemcpyAsync") - before, if may_vanish { 1 } else { 3 });
         let mut pending = started.unwrap();
         while !pending.poll().unwrap() {}

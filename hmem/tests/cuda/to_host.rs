@@ -1,6 +1,6 @@
 //! Copies from a device to host memory that is not page-locked.
 
-use hmem::flight::Flights;
+use hmem::pending::PendingCopies;
 
 use super::*;
 
@@ -10,14 +10,14 @@ const STAGES: usize = 8;
 const EACH: usize = 3;
 
 /// # Safety
-/// As of [`hmem::flight::start`].
-unsafe fn start(parts: &[Part]) -> Box<dyn Flight> {
+/// As of [`hmem::pending::start`].
+unsafe fn start(parts: &[Part]) -> Box<dyn PendingCopy> {
     let memory = registry::of(Kind::Cuda);
     // SAFETY: the caller's promise.
     unsafe { memory.start_to_host(parts, Vec::<Opened>::new()) }.unwrap()
 }
 
-fn until_over(flight: &mut dyn Flight) -> usize {
+fn until_over(flight: &mut dyn PendingCopy) -> usize {
     let mut polls = 1;
     while !flight.poll().unwrap() {
         polls += 1;
@@ -195,7 +195,7 @@ fn of_many_short_copies_few_are_asked_for() {
     let mut host = vec![0u8; MANY * len];
     let to_host = host.as_mut_ptr().expose_provenance();
     for out in [false, true] {
-        let mut all = Flights::new();
+        let mut all = PendingCopies::new();
         for n in 0..MANY {
             let at = n * len;
             // SAFETY: `text` and `host` outlive the copies.

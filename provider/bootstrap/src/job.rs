@@ -61,13 +61,13 @@ pub unsafe fn find_in(environment: &dyn Environment) -> Result<Box<dyn Exchange>
             Ok(Box::new(unsafe { Pmi::of_descriptor(fd, number("PMI_RANK")?, number("PMI_SIZE")?) }?))
         }
         "pmix" => Ok(Box::new(Pmix::start(environment.value(names::PMIX).map(Into::into))?)),
-        _ if way.is_none() => alone(environment),
+        _ if way.is_none() => single(environment),
         _ => Ok(Box::new(Single)),
     }
 }
 
 /// Without a way to the others: right if there are none.
-fn alone(environment: &dyn Environment) -> Result<Box<dyn Exchange>, Error> {
+fn single(environment: &dyn Environment) -> Result<Box<dyn Exchange>, Error> {
     for name in ["PMI_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS"] {
         let count = text(environment, name)?.and_then(|text| text.parse::<usize>().ok());
         if count.is_some_and(|count| count > 1) {

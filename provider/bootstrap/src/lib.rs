@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | `STRAIT_RANK`, `STRAIT_SIZE`, `STRAIT_EXCHANGE` | `strait run`; a user by hand | a socket: [`socket`] |
 //! | `PMI_FD`, `PMI_RANK`, `PMI_SIZE` | Hydra of MPICH and Intel MPI | PMI-1: [`pmi`] |
-//! | `PMIX_NAMESPACE`, `PMIX_RANK` | Open MPI's mpirun, prterun, Slurm | libpmix, opened at run time: [`pmix`] |
+//! | `PMIX_NAMESPACE`, `PMIX_RANK` | Open MPI's mpirun, prterun, Slurm | libpmix by dlopen(3): [`pmix`] |
 //! | none of them | | a job of one process |
 //!
 //! `STRAIT_BOOTSTRAP` names one of `strait`, `pmi`, `pmix` and `single` where there is more than one.

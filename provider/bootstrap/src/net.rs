@@ -81,7 +81,8 @@ impl Stream {
         }
     }
 
-    /// Whether a process of this user, or of root, is at the other end. Of TCP that cannot be told.
+    /// Whether a process of this user, or of root, is at the other end. True for TCP, which has no such
+    /// information.
     pub(crate) fn of_this_user(&self) -> bool {
         let Stream::Unix(stream) = self else { return true };
         // SAFETY: geteuid(2) takes nothing and cannot fail.

@@ -144,8 +144,8 @@ impl Pmi {
         let mut bytes = Vec::with_capacity(len);
         for part in 0..len.div_ceil(self.room) {
             let digits = self.get(&format!("st{count}-{rank}-{part}"))?;
-            let more = unhex(&digits).ok_or_else(|| self.wrong(&digits))?;
-            bytes.extend(more);
+            let part = unhex(&digits).ok_or_else(|| self.wrong(&digits))?;
+            bytes.extend(part);
         }
         match bytes.len() == len {
             true => Ok(bytes),

@@ -37,7 +37,8 @@ impl Hello {
         to.write_all(&bytes)
     }
 
-    /// How many bytes it has, as far as these first ones of it tell. What they tell wrong is an error.
+    /// Length in bytes of the frame that begins with `bytes`, as far as they have it. An invalid head is an
+    /// error.
     pub(crate) fn wants(bytes: &[u8]) -> io::Result<usize> {
         let begun = bytes.len().min(8);
         if bytes[..begun] != MAGIC.to_le_bytes()[..begun] {

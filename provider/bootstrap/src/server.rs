@@ -41,7 +41,7 @@ enum Member {
 struct State {
     members: Vec<Member>,
     /// What each gave for the exchange under way.
-    given: Vec<Option<Vec<u8>>>,
+    contributions: Vec<Option<Vec<u8>>>,
     /// Why there will be no further exchange.
     failed: Option<String>,
     /// Connections that are served.
@@ -59,7 +59,7 @@ struct Shared {
 pub struct Server {
     shared: Arc<Shared>,
     ports: Vec<u16>,
-    /// Its end tells the thread that accepts.
+    /// Closed, it ends the thread that accepts.
     _stop: UnixStream,
 }
 
@@ -76,18 +76,18 @@ impl Server {
         let ports = listeners.iter().filter_map(Listener::port).collect();
         let state = State {
             members: (0..size).map(|_| Member::Absent).collect(),
-            given: vec![None; size],
+            contributions: vec![None; size],
             failed: None,
             served: 0,
         };
         let shared = Arc::new(Shared { token: token.as_bytes().to_vec(), state: Mutex::new(state) });
-        let (stop, stopped) =
+        let (stop, other_end) =
             UnixStream::pair().map_err(|e| Error::System(format!("cannot make a socket: {e}")))?;
         let deadline = limit.map(|limit| (Instant::now() + limit, limit));
         let acceptor = shared.clone();
         std::thread::Builder::new()
             .name("strait-exchange".into())
-            .spawn(move || accept(&acceptor, &listeners, &stopped, deadline))
+            .spawn(move || accept(&acceptor, &listeners, &other_end, deadline))
             .map_err(|e| Error::System(format!("cannot start a thread: {e}")))?;
         Ok(Server { shared, ports, _stop: stop })
     }
@@ -106,7 +106,7 @@ impl Server {
         }
     }
 
-    /// Ends the exchange: all that wait, or ask later, are told why.
+    /// Ends the exchange: all that wait, or ask later, get `why`.
     pub fn fail(&self, why: &str) {
         self.shared.lock().fail(why);
     }
@@ -201,13 +201,13 @@ impl State {
 
     fn give(&mut self, rank: usize, bytes: Vec<u8>) {
         if let (Some(why), Member::Here(stream)) = (&self.failed, &mut self.members[rank]) {
-            // It may have been told before; each question has an answer.
+            // It may have got the reason before; each question has an answer.
             if stream.write_all(&Frame::Failed(why.clone()).bytes()).is_err() {
                 stream.end();
             }
             return;
         }
-        if self.given[rank].replace(bytes).is_some() {
+        if self.contributions[rank].replace(bytes).is_some() {
             return self.fail(&format!("rank {rank} gave twice to one exchange"));
         }
         self.check();
@@ -215,15 +215,15 @@ impl State {
 
     /// Ends the exchange under way, if all have given or one never will.
     fn check(&mut self) {
-        if self.failed.is_some() || self.given.iter().all(Option::is_none) {
+        if self.failed.is_some() || self.contributions.iter().all(Option::is_none) {
             return;
         }
-        if self.given.iter().all(Option::is_some) {
-            let all = self.given.iter_mut().filter_map(Option::take).collect();
+        if self.contributions.iter().all(Option::is_some) {
+            let all = self.contributions.iter_mut().filter_map(Option::take).collect();
             return self.send(&Frame::All(all));
         }
         let gone = |(rank, member): (usize, &Member)| {
-            (matches!(member, Member::Left) && self.given[rank].is_none()).then_some(rank)
+            (matches!(member, Member::Left) && self.contributions[rank].is_none()).then_some(rank)
         };
         if let Some(rank) = self.members.iter().enumerate().find_map(gone) {
             self.fail(&format!("rank {rank} has ended, or left the job, while others wait for it"));
@@ -231,11 +231,11 @@ impl State {
     }
 }
 
-/// Takes connections until `stopped` ends.
+/// Takes connections until the other end of `stop` closes.
 fn accept(
     shared: &Arc<Shared>,
     listeners: &[Listener],
-    stopped: &UnixStream,
+    stop: &UnixStream,
     mut deadline: Option<(Instant, Duration)>,
 ) {
     let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -243,7 +243,7 @@ fn accept(
     loop {
         let mut fds: Vec<libc::pollfd> =
             listeners.iter().map(|listener| watch(listener.as_raw_fd())).collect();
-        fds.push(watch(stopped.as_raw_fd()));
+        fds.push(watch(stop.as_raw_fd()));
         fds.extend(greeting.iter().map(|(_, one)| watch(one.stream.as_raw_fd())));
         let places: Vec<usize> = greeting.iter().map(|(at, _)| at).collect();
         let until = greeting.oldest().map(|(_, since)| since + PATIENCE);

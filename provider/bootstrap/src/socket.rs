@@ -141,7 +141,7 @@ impl Join {
     fn connect(&self, place: &Address, token: &str) -> Result<Stream, Attempt> {
         let later = |e: std::io::Error| Attempt::Later(e.to_string());
         let mut stream = Stream::connect(place).map_err(later)?;
-        // It would learn the word, and tell this process where its peers are.
+        // It would read the secret, and could send this process false addresses of its peers.
         if !stream.of_this_user() {
             return Err(Attempt::Later("a process of another user listens there".into()));
         }

@@ -1,4 +1,4 @@
-//! What the operating system tells and does.
+//! Queries and calls of the operating system.
 
 use std::io;
 
@@ -88,7 +88,7 @@ pub fn spread_cpus() -> Vec<usize> {
 /// Package and core of a logical processor.
 fn core_of(cpu: usize) -> Option<(String, String)> {
     let read = |name| std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu{cpu}/topology/{name}"));
-    // Where it is not told, each is a core of its own.
+    // Where sysfs has no core_id, each is a core of its own.
     let core = read("core_id").unwrap_or_else(|_| cpu.to_string());
     Some((read("physical_package_id").unwrap_or_default(), core))
 }

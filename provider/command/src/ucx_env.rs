@@ -30,7 +30,7 @@ fn from_env(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()).filter(|value| !value.is_empty())
 }
 
-/// What `settings` sets besides the door, and where the value from before is kept.
+/// The variables that `settings` sets besides the entry point, and those that keep the values from before.
 const KEPT: [(&str, &str); 2] =
     [("UCX_TLS", "STRAIT_WAS_UCX_TLS"), ("UCX_ALLOC_PRIO", "STRAIT_WAS_UCX_ALLOC_PRIO")];
 
@@ -57,8 +57,7 @@ fn set(name: &str, value: &str) -> String {
     }
 }
 
-/// Whether this UCX can tell device memory from the host's (its own module does that), and there is a
-/// driver for CUDA.
+/// Whether this UCX recognises device memory (by its CUDA module), and there is a driver for CUDA.
 fn has_cuda(libuct: &Path) -> bool {
     let modules = libuct.parent().map(|dir| dir.join("ucx")).and_then(|dir| std::fs::read_dir(dir).ok());
     let module = modules.into_iter().flatten().flatten().any(|entry| {
@@ -149,7 +148,7 @@ fn settings(
     env: &dyn Fn(&str) -> Option<String>,
 ) -> String {
     let plugins = plugins.display();
-    let door = if epoch.has_plugin_path() {
+    let entry = if epoch.has_plugin_path() {
         set("UCX_PLUGIN_PATH", &first(Some(&plugins.to_string()), env("UCX_PLUGIN_PATH"), &[':']))
     } else {
         let file = format!("{plugins}/{FILE}");
@@ -163,7 +162,7 @@ fn settings(
     if wanted.cuda {
         tls += ",cuda_copy";
     }
-    let mut out = format!("# UCX {} in {ucx}\n{door}", epoch.name());
+    let mut out = format!("# UCX {} in {ucx}\n{entry}", epoch.name());
     for ((name, kept), ours) in KEPT.into_iter().zip([tls.as_str(), ALLOC_PRIO]) {
         // A second time the value is of ours, and the one from before is kept already.
         let is_ours = |value: &String| value == ALLOC_PRIO || value.split(',').next() == Some("strait");

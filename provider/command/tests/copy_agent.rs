@@ -25,7 +25,7 @@ fn the_command_copies_for_the_provider_and_for_no_person() {
     std::os::unix::fs::symlink(stand_in::program::path("cuda_stand_in"), dir.join("libcuda.so.1")).unwrap();
 
     let cu = Driver::start();
-    registry::look();
+    registry::find_runtimes();
     let at = cu.alloc(LEN);
     assert_eq!(agent::start(command()).unwrap_err().errno(), libc::ENOENT, "there is no driver to be found");
     agent::start({

@@ -7,7 +7,7 @@ use libfabric_sys::{Core, FI_ENOSYS, FI_EOPNOTSUPP};
 /// A failure, told in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// This library or provider does not offer what was asked for.
+    /// This library or provider does not offer what was requested.
     Unsupported(String),
     /// It was offered, and did not work.
     Failed(String),

@@ -94,7 +94,7 @@ impl Library {
         self.core.version()
     }
 
-    /// The API version asked for.
+    /// The requested API version.
     pub fn api(&self) -> u32 {
         self.version().min(API)
     }

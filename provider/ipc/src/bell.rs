@@ -1,4 +1,4 @@
-//! A descriptor that is readable while there is something to do which no other one tells of.
+//! A descriptor that is readable while there is work that no other descriptor shows.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd as _, OwnedFd};
@@ -22,7 +22,7 @@ impl Bell {
     }
 
     /// Makes it readable.
-    pub fn ring(&mut self) {
+    pub fn notify(&mut self) {
         self.rung = true;
         let one = 1u64;
         // SAFETY: write(2) reads these bytes and nothing else.

@@ -40,7 +40,7 @@ impl Cred {
         let me = unsafe { libc::geteuid() };
         match self.uid == me {
             false => User::Other,
-            true if !others_look_alike() || may_signal(sock) => User::Ours,
+            true if !other_uids_coincide() || may_signal(sock) => User::Ours,
             true => User::Unknown,
         }
     }
@@ -60,7 +60,7 @@ pub const UNMAPPED: &str = "in this user namespace that uid stands for every use
     map the user (unshare --map-current-user, --map-root-user or --map-user; /etc/subuid)";
 
 /// Whether other users than ours have our uid, as this user namespace shows them.
-pub fn others_look_alike() -> bool {
+pub fn other_uids_coincide() -> bool {
     // SAFETY: geteuid(2) cannot fail and touches no memory.
     unsafe { libc::geteuid() == overflow_uid() && !every_uid_is_mapped() }
 }

@@ -37,7 +37,7 @@ pub fn find(mut is_it: impl FnMut(u64, &[u8]) -> bool) -> io::Result<Option<u64>
         match read(bytes.get(..n).ok_or_else(cut)?, &mut is_it)? {
             Answer::Found(inode) => return Ok(Some(inode)),
             Answer::Over => return Ok(None),
-            Answer::More => {}
+            Answer::Further => {}
         }
     }
 }
@@ -86,7 +86,7 @@ enum Answer {
     Found(u64),
     /// That was the last one.
     Over,
-    More,
+    Further,
 }
 
 fn cut() -> io::Error {
@@ -117,7 +117,7 @@ fn read(mut bytes: &[u8], is_it: &mut impl FnMut(u64, &[u8]) -> bool) -> io::Res
         }
         bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
     }
-    Ok(Answer::More)
+    Ok(Answer::Further)
 }
 
 /// The abstract name of an entry, without the zero byte that it starts with.
@@ -222,7 +222,7 @@ mod tests {
             seen.push((inode, name.to_vec()));
             false
         };
-        assert_eq!(read(&[one.clone(), other.clone()].concat(), &mut see).unwrap(), Answer::More);
+        assert_eq!(read(&[one.clone(), other.clone()].concat(), &mut see).unwrap(), Answer::Further);
         assert_eq!(read(&[other, done].concat(), &mut see).unwrap(), Answer::Over);
         assert_eq!(seen, [(5, b"abc".to_vec())], "only abstract names");
         let error = framed(libc::NLMSG_ERROR as u16, &(-libc::ENOENT).to_ne_bytes());
@@ -241,6 +241,6 @@ mod tests {
         }
         let mut bad = one;
         bad[HEAD + ENTRY..][..2].copy_from_slice(&0u16.to_ne_bytes());
-        assert_eq!(read(&bad, &mut |_, _| true).unwrap(), Answer::More);
+        assert_eq!(read(&bad, &mut |_, _| true).unwrap(), Answer::Further);
     }
 }

@@ -97,11 +97,11 @@ impl fmt::Display for Unfit {
 /// If this is `Ok`, so many bytes can be mapped, and an access to them never ends in SIGBUS for what another
 /// process does to the file:
 ///
-/// 1. It is on tmpfs, so its pages are ordinary ones. Huge pages can run out at a touch, also when they are sealed; a
-///    pipe, a socket or a file of a disk is none of that type.
-/// 2. F_SEAL_SHRINK is set, and no seal is ever taken back (fcntl(2)): the file has at no later time less bytes than
-///    when its size is read, which happens afterwards. Only a memfd has that seal, or one made as a memfd is:
-///    other files of tmpfs answer F_SEAL_SEAL alone.
+/// 1. It is on tmpfs, so its pages are ordinary ones. Huge pages can run out at a touch, also when they are
+///    sealed; a pipe, a socket or a file of a disk is none of that type.
+/// 2. F_SEAL_SHRINK is set, and no seal is ever taken back (fcntl(2)): the file has at no later time less
+///    bytes than when its size is read, which happens afterwards. Only a memfd has that seal, or one made as
+///    a memfd is: other files of tmpfs answer F_SEAL_SEAL alone.
 /// 3. A hole in the file (fallocate(2)) is filled with zeros at a touch.
 pub fn vet(fd: impl AsFd, seals: libc::c_int, size: impl RangeBounds<usize>) -> Result<usize, Unfit> {
     let raw = fd.as_fd().as_raw_fd();

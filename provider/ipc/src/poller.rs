@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::cvt;
 
-/// What a member is watched for. An error or a hang-up is told of in any case, as something to read.
+/// What a member is watched for. An error or a hang-up is reported in any case, as readable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
     /// Something to read.
@@ -16,7 +16,7 @@ pub enum Watch {
     Both,
     /// Neither.
     Ends,
-    /// Something to read, told of once: after that it is not watched until it is [changed](Poller::change).
+    /// Something to read, reported once: after that it is not watched until it is [changed](Poller::change).
     Once,
 }
 

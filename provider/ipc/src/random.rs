@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// As many as are asked for, of getrandom(2).
+/// `N` random bytes of getrandom(2).
 pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     // SAFETY: a valid place of so many bytes.

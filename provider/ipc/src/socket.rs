@@ -53,7 +53,7 @@ pub fn connect(name: &str) -> io::Result<OwnedFd> {
 
 /// The next connection, if there is one.
 pub fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
-    // SAFETY: no address is asked for, so accept4(2) touches no memory of ours.
+    // SAFETY: the address is NULL, so accept4(2) touches no memory of ours.
     let fd = cvt(unsafe {
         libc::accept4(
             listener.as_raw_fd(),

@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd as _;
 use std::sync::OnceLock;
 
-use crate::credentials::{User, others_look_alike};
+use crate::credentials::{User, other_uids_coincide};
 use crate::listeners::{HEAD, ask_for, half, word};
 use crate::socket::is_lack;
 
@@ -34,7 +34,7 @@ pub fn of_other_end(here: SocketAddr, there: SocketAddr) -> io::Result<Option<Us
     let me = unsafe { libc::geteuid() };
     Ok(Some(match uid == me {
         false => User::Other,
-        true if others_look_alike() => User::Unknown,
+        true if other_uids_coincide() => User::Unknown,
         true => User::Ours,
     }))
 }

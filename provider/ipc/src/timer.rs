@@ -26,7 +26,7 @@ impl Timer {
     pub fn set(&self, every: Duration) -> io::Result<()> {
         let time = libc::timespec { tv_sec: every.as_secs() as _, tv_nsec: every.subsec_nanos() as _ };
         let spec = libc::itimerspec { it_interval: time, it_value: time };
-        // SAFETY: `spec` is a valid setting, and no old one is asked for.
+        // SAFETY: `spec` is a valid setting, and the pointer for the old one is NULL.
         cvt(unsafe { libc::timerfd_settime(self.as_raw_fd(), 0, &spec, std::ptr::null_mut()) })?;
         Ok(())
     }

@@ -12,10 +12,10 @@ use crate::param::{self, CopyAgent};
 
 /// Starts it, if it is not there. From then on no call of an operation goes to CUDA.
 pub(crate) fn start() -> Result<(), Errno> {
-    static TOLD: AtomicBool = AtomicBool::new(false);
+    static LOGGED: AtomicBool = AtomicBool::new(false);
     let refused = |why: String| {
         // Programs ask for each of their endpoints, and can do without.
-        if !TOLD.swap(true, Ordering::Relaxed) {
+        if !LOGGED.swap(true, Ordering::Relaxed) {
             log::warn!(
                 "FI_OPT_CUDA_API_PERMITTED=false is refused: {why}. A program that needs that may copy GPU memory to the host \
                  itself; see FI_STRAIT_COPY_AGENT"

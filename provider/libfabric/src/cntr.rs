@@ -26,12 +26,12 @@ pub(crate) struct CntrFid {
     pub refs: Refs,
     style: Style,
     pub wait: Arc<Wait>,
-    /// What the application was told last: the value, and that of the errors then; and the thread that was
-    /// told so first, if any. Changed with the engine's lock, as both are.
-    told: [AtomicU64; 3],
+    /// What the application read last: the value, the error value, and the number of the thread that read
+    /// these first (0: none). Changed with the engine's lock, as both values are.
+    last: [AtomicU64; 3],
     sleepers: Sleepers,
     /// The errors that the application knows of: it has read them, waited until they came, or set them.
-    /// Others end a wait, those too that come between a call and the wait, or with the wait's first look.
+    /// Others end a wait, those too that come between a call and the wait, or with the wait's first poll.
     /// Changed with the engine's lock, as the errors are.
     known_errors: AtomicU64,
     /// A device reads it.
@@ -59,19 +59,20 @@ impl Counted for CntrFid {
 }
 
 impl CntrFid {
-    /// Whether an application may now sleep on the descriptor: fi_trywait(3). Not if the counter is another
-    /// one than it was told last, or if another thread was told: this one may have looked before the change.
-    /// Nor while another thread that may sleep on it has not looked since the change: what wakes that one
-    /// would be forgotten.
+    /// Whether an application may now sleep on the descriptor: fi_trywait(3). FI_EAGAIN if the counter has
+    /// changed since it was last read, or if another thread read the change: this one may have read the value
+    /// before. FI_EAGAIN also while another thread that may sleep on the descriptor has not read the counter
+    /// since the change: this call would clear that thread's wake-up.
     pub(crate) fn try_wait(&self) -> Result<(), Errno> {
-        let (mut knows, mut alone) = (false, false);
+        let (mut knows, mut others_know) = (false, false);
         let quiet = self.shared.try_wait(
             |engine| {
                 self.sleepers.is_back();
-                let [n, errs, by] = self.told.each_ref().map(|told| told.load(Relaxed));
+                let [n, errs, by] = self.last.each_ref().map(|last| last.load(Relaxed));
                 knows = by == 0 || by == this_thread();
-                alone = self.sleepers.all_know((engine.cntr_read(self.id), engine.cntr_readerr(self.id)));
-                let may = knows && alone;
+                others_know =
+                    self.sleepers.all_know((engine.cntr_read(self.id), engine.cntr_readerr(self.id)));
+                let may = knows && others_know;
                 if may {
                     self.sleepers.goes((n, errs));
                 }
@@ -84,41 +85,41 @@ impl CntrFid {
         if quiet {
             return Ok(());
         }
-        if !alone {
-            std::thread::sleep(TURN);
+        if !others_know {
+            std::thread::sleep(YIELD);
         }
-        // This tells it to look, once for each change.
+        // FI_EAGAIN has the thread read the counter, once for each change.
         let engine = self.shared.lock();
-        self.told[2].store(0, Relaxed);
-        self.tell(&engine);
+        self.last[2].store(0, Relaxed);
+        self.read_noted(&engine);
         Err(Errno::AGAIN)
     }
 
-    /// The counter and its errors, for the application.
-    fn tell(&self, engine: &Engine) -> (u64, u64) {
+    /// The counter and its errors, noted as read by the application.
+    fn read_noted(&self, engine: &Engine) -> (u64, u64) {
         let (n, errs) = (engine.cntr_read(self.id), engine.cntr_readerr(self.id));
         self.sleepers.is_back();
-        let [told, told_errs, by] = &self.told;
-        if by.load(Relaxed) == 0 || (told.load(Relaxed), told_errs.load(Relaxed)) != (n, errs) {
-            told.store(n, Relaxed);
-            told_errs.store(errs, Relaxed);
+        let [last, last_errs, by] = &self.last;
+        if by.load(Relaxed) == 0 || (last.load(Relaxed), last_errs.load(Relaxed)) != (n, errs) {
+            last.store(n, Relaxed);
+            last_errs.store(errs, Relaxed);
             by.store(this_thread(), Relaxed);
         }
         (n, errs)
     }
 
     /// Makes progress first.
-    fn look(&self) -> (u64, u64) {
-        self.look_for(|_, _| false)
+    fn read_now(&self) -> (u64, u64) {
+        self.read_with(|_, _| false)
     }
 
-    /// Makes progress first; the application then knows of the errors if `learns` says so of the value and
+    /// Makes progress first; the application knows of the errors then if `knows` is true for the value and
     /// them.
-    fn look_for(&self, learns: impl FnOnce(u64, u64) -> bool) -> (u64, u64) {
+    fn read_with(&self, knows: impl FnOnce(u64, u64) -> bool) -> (u64, u64) {
         let mut engine = self.shared.lock_to_poll();
         engine.progress();
-        let (n, errs) = self.tell(&engine);
-        if learns(n, errs) {
+        let (n, errs) = self.read_noted(&engine);
+        if knows(n, errs) {
             self.known_errors.store(errs, Relaxed);
         }
         (n, errs)
@@ -127,7 +128,7 @@ impl CntrFid {
     fn wait_for(&self, threshold: u64, timeout: c_int) -> Result<(), Errno> {
         let known = self.known_errors.load(Relaxed);
         let ended = self.shared.block(&self.wait, self.style.idle(), Deadline::after_ms(timeout), || {
-            let (n, errs) = self.look_for(|n, errs| n < threshold && errs != known);
+            let (n, errs) = self.read_with(|n, errs| n < threshold && errs != known);
             if n >= threshold {
                 return Step::Done(Ok(()));
             }
@@ -250,7 +251,7 @@ pub(crate) unsafe fn open_for(
         refs: Refs::default(),
         style,
         wait,
-        told: Default::default(),
+        last: Default::default(),
         sleepers: Sleepers::default(),
         known_errors: AtomicU64::new(0),
         xpu,
@@ -299,14 +300,14 @@ unsafe extern "C" fn control(fid: *mut fi::fid, command: c_int, arg: *mut c_void
 unsafe extern "C" fn read(cntr: *mut fi::fid_cntr) -> u64 {
     guard_or(0, || {
         // SAFETY: the application passes an open counter.
-        unsafe { obj::<CntrFid, _>(cntr) }.map_or(0, |cntr| cntr.look().0)
+        unsafe { obj::<CntrFid, _>(cntr) }.map_or(0, |cntr| cntr.read_now().0)
     })
 }
 
 unsafe extern "C" fn readerr(cntr: *mut fi::fid_cntr) -> u64 {
     guard_or(0, || {
         // SAFETY: the application passes an open counter.
-        unsafe { obj::<CntrFid, _>(cntr) }.map_or(0, |cntr| cntr.look_for(|_, _| true).1)
+        unsafe { obj::<CntrFid, _>(cntr) }.map_or(0, |cntr| cntr.read_with(|_, _| true).1)
     })
 }
 
@@ -335,13 +336,13 @@ unsafe extern "C" fn wait(cntr: *mut fi::fid_cntr, threshold: u64, timeout: c_in
     guard(|| unsafe { obj::<CntrFid, _>(cntr)? }.wait_for(threshold, timeout))
 }
 
-/// How long one that looks leaves the core to those that are to.
-const TURN: Duration = Duration::from_micros(50);
-/// How long it does so: a thread that was allowed to sleep may never look again.
+/// How long a thread leaves the core to those that have yet to read the counter.
+const YIELD: Duration = Duration::from_micros(50);
+/// How long it does so at most: a thread that was allowed to sleep may never read the counter again.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The threads that may sleep on the descriptor, and have not looked since they were allowed to. Used with
-/// the engine's lock.
+/// The threads that may sleep on the descriptor, and have not read the counter since. Used with the engine's
+/// lock.
 #[derive(Debug, Default)]
 struct Sleepers {
     some: AtomicBool,
@@ -350,7 +351,7 @@ struct Sleepers {
 
 #[derive(Debug, Default)]
 struct List {
-    /// With what each was told.
+    /// Each thread with the values that it read.
     threads: Vec<(u64, (u64, u64))>,
     /// Since when one of them keeps others from sleeping.
     since: Option<Instant>,
@@ -362,8 +363,8 @@ impl Sleepers {
     }
 
     /// This thread may sleep.
-    fn goes(&self, told: (u64, u64)) {
-        self.list().threads.push((this_thread(), told));
+    fn goes(&self, last: (u64, u64)) {
+        self.list().threads.push((this_thread(), last));
         self.some.store(true, Relaxed);
     }
 
@@ -377,22 +378,22 @@ impl Sleepers {
         }
     }
 
-    /// Whether the others were told of what the counter is now.
+    /// Whether all threads of the list have read the present values.
     fn all_know(&self, now: (u64, u64)) -> bool {
         let list = &mut *self.list();
-        if list.threads.iter().all(|(_, told)| *told == now) {
+        if list.threads.iter().all(|(_, last)| *last == now) {
             list.since = None;
         } else if list.since.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
             return false;
         } else {
-            list.threads.retain(|(_, told)| *told == now);
+            list.threads.retain(|(_, last)| *last == now);
             list.since = None;
         }
         true
     }
 }
 
-/// What tells threads apart, and is not 0.
+/// A number of this thread's own, not 0.
 fn this_thread() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local!(static THIS: u64 = NEXT.fetch_add(1, Relaxed));

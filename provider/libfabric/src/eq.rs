@@ -241,15 +241,15 @@ unsafe extern "C" fn readerr(eq: *mut fi::fid_eq, buf: *mut fi::fi_eq_err_entry,
         let mut events = eq.events();
         let Some(Event::Error(f)) = events.front() else { return Err(Errno::AGAIN) };
         // SAFETY: the application passes room for an entry, of one layout in all versions.
-        let given = unsafe { buf.as_mut() }.ok_or(Errno::INVAL)?;
-        let own = given.err_data_size > 0 && eq.fabric.api_version >= fi::FI_VERSION(1, 5);
-        *given = fi::fi_eq_err_entry {
+        let entry = unsafe { buf.as_mut() }.ok_or(Errno::INVAL)?;
+        let own = entry.err_data_size > 0 && eq.fabric.api_version >= fi::FI_VERSION(1, 5);
+        *entry = fi::fi_eq_err_entry {
             fid: f.fid as *mut fi::fid,
             context: f.context as *mut c_void,
             data: f.data,
             err: f.err.0,
             prov_errno: f.err.0,
-            err_data: if own { given.err_data } else { std::ptr::null_mut() },
+            err_data: if own { entry.err_data } else { std::ptr::null_mut() },
             err_data_size: 0,
         };
         if flags & fi::FI_PEEK == 0 {

@@ -93,22 +93,22 @@ const DETAILS: [Error; 22] = [
     Error::Fault,
     Error::Exhausted,
 ];
-/// Where the places start: above every number of libfabric's, so that those can be told apart.
+/// First number of the places: above all of libfabric's.
 const FIRST_DETAIL: c_int = 4096;
 
 /// The provider errno of an error: more exact than its `FI_E*`, or that number where it is the error's
 /// alone, since there are clients that show nothing else (Open MPI's BTL).
 pub(crate) fn detail(e: Error) -> c_int {
     let number = Errno::from(e);
-    if alone(number) == Some(e) {
+    if error_of_only(number) == Some(e) {
         return number.0;
     }
     let at = DETAILS.iter().position(|d| *d == e);
     at.map_or(0, |at| FIRST_DETAIL + at as c_int)
 }
 
-/// The one error that has this number, if it is one.
-fn alone(number: Errno) -> Option<Error> {
+/// The error with this number, if exactly one has it.
+fn error_of_only(number: Errno) -> Option<Error> {
     let mut of = DETAILS.iter().filter(|d| Errno::from(**d) == number);
     of.next().filter(|_| of.next().is_none()).copied()
 }
@@ -124,7 +124,7 @@ pub(crate) unsafe fn strerror(number: c_int, buf: *mut c_char, len: usize) -> *c
         DETAILS.iter().map(text).collect()
     });
     let number = number.wrapping_abs();
-    let at = match alone(Errno(number)) {
+    let at = match error_of_only(Errno(number)) {
         Some(e) => DETAILS.iter().position(|d| *d == e),
         None => usize::try_from(number.wrapping_sub(FIRST_DETAIL)).ok(),
     };

@@ -191,16 +191,16 @@ pub(crate) trait Counted {
 
 /// A reference to an object, which it keeps open.
 #[derive(Debug)]
-pub(crate) struct Hold<T: Counted>(NonNull<T>);
+pub(crate) struct Ref<T: Counted>(NonNull<T>);
 
-impl<T: Counted> Hold<T> {
+impl<T: Counted> Ref<T> {
     pub(crate) fn new(to: &T) -> Self {
         to.refs().inc();
-        Hold(NonNull::from(to))
+        Ref(NonNull::from(to))
     }
 }
 
-impl<T: Counted> Deref for Hold<T> {
+impl<T: Counted> Deref for Ref<T> {
     type Target = T;
     fn deref(&self) -> &T {
         // SAFETY: made from a reference to an object in a `Box`, and since then its `refs` have
@@ -209,16 +209,16 @@ impl<T: Counted> Deref for Hold<T> {
     }
 }
 
-impl<T: Counted> Drop for Hold<T> {
+impl<T: Counted> Drop for Ref<T> {
     fn drop(&mut self) {
         self.refs().dec();
     }
 }
 
 // SAFETY: it gives out nothing but `&T`, and is as good on any thread.
-unsafe impl<T: Counted + Sync> Send for Hold<T> {}
+unsafe impl<T: Counted + Sync> Send for Ref<T> {}
 // SAFETY: as above.
-unsafe impl<T: Counted + Sync> Sync for Hold<T> {}
+unsafe impl<T: Counted + Sync> Sync for Ref<T> {}
 
 /// A reference to read through, or `FI_EINVAL` for NULL.
 ///

@@ -1,4 +1,4 @@
-//! What is told of device memory beyond libfabric's calls: fi_open_ops(3), include/strait_hmem.h.
+//! fi_open_ops(3) of domains: how device memory gets to peers, by include/strait_hmem.h.
 
 use std::ffi::CStr;
 

@@ -1,4 +1,4 @@
-//! What tells one job from another, where the user has set no key: what its launcher calls it.
+//! The job's key where the user has set none: the name that the launcher gives the job.
 //!
 //! That is no secret. It keeps the processes of one job from those of another that happen to get at their
 //! ports.

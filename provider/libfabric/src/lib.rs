@@ -1,4 +1,4 @@
-//! Strait's door to libfabric: a provider that libfabric loads at run time.
+//! Strait's libfabric provider, which libfabric loads at run time.
 //!
 //! It translates: libfabric's objects, flags, error numbers and versions on one side, the engine's
 //! types on the other. It decides nothing about matching, protocols or completions. The lock of a domain,
@@ -11,11 +11,11 @@
 //! | `text`, `version` | text for an application's buffers, the provider's version |
 //! | `info` | fi_getinfo and what an info means |
 //! | `alias` | another name for the provider |
-//! | `report` | what is said at the end of the process of what was carried |
+//! | `report` | the report of messages and bytes at the end of the process |
 //! | `fabric`, `domain`, `ep` | the objects of those names |
 //! | `av`, `cq`, `cntr`, `eq`, `mr` | the objects of those names |
 //! | `wait` | libfabric's wait objects |
-//! | `hmem_ops` | what is told of device memory beyond libfabric's calls |
+//! | `hmem_ops` | the operations of fi_open_ops(3) for device memory |
 //! | `xpu` | devices that post by themselves |
 //! | `atomic` | which atomic operations there are |
 //!

@@ -12,7 +12,7 @@ use libfabric_sys as fi;
 use crate::cntr::CntrFid;
 use crate::domain::{DomainFid, Shared};
 use crate::errno::Errno;
-use crate::ffi::{Fid, Hold, arg, guard, header, known, obj, publish, put, reclaim};
+use crate::ffi::{Fid, Ref, arg, guard, header, known, obj, publish, put, reclaim};
 use crate::info::answer::IOV_LIMIT;
 use crate::xpu;
 
@@ -27,7 +27,7 @@ pub(crate) struct MrFid {
     pub memory: Span,
     /// What keeps device memory usable meanwhile.
     _pages: ArrayVec<Pages, IOV_LIMIT>,
-    cntrs: Mutex<Vec<Hold<CntrFid>>>,
+    cntrs: Mutex<Vec<Ref<CntrFid>>>,
     /// It is of more than one stretch.
     many: bool,
     /// What devices name it by.
@@ -84,7 +84,7 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
     if w.access & !ACCESS != 0 || w.offset != 0 {
         return Err(Errno::INVAL);
     }
-    registry::look();
+    registry::find_runtimes();
     if w.access & (fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE) != 0 {
         guard_memory();
     }
@@ -336,7 +336,7 @@ unsafe extern "C" fn bind(fid: *mut fi::fid, to: *mut fi::fid, flags: u64) -> c_
                 }
                 let of = |flag| (flags & flag != 0).then_some(cntr.id);
                 mr.shared.lock().mr_bind_cntr(mr.id, of(fi::FI_REMOTE_READ), of(fi::FI_REMOTE_WRITE));
-                mr.cntrs.lock().unwrap_or_else(PoisonError::into_inner).push(Hold::new(cntr));
+                mr.cntrs.lock().unwrap_or_else(PoisonError::into_inner).push(Ref::new(cntr));
                 Ok(())
             }
             _ => Err(Errno::INVAL),

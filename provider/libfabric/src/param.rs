@@ -238,7 +238,7 @@ pub(crate) fn set_copy_agent(copy_agent: CopyAgent) {
     let _ = PARAMS.set(Params { copy_agent, ..Params::default() });
 }
 
-/// Declares and reads them; what is wrong with their values is told in the log.
+/// Declares and reads the parameters; values that cannot be used are logged.
 ///
 /// # Safety
 /// `provider` is the structure returned from `fi_prov_ini`, with its name set.
@@ -301,8 +301,8 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
         p.tcp_linger = Duration::from_millis(ms);
     }
     p.tcp_rails = size(read(settings::TCP_RAILS, ANY)).unwrap_or(p.tcp_rails);
-    let given = |setting| text(&setting).filter(|t| !t.trim().is_empty());
-    if let Some(list) = given(settings::LINKS) {
+    let text_of = |setting| text(&setting).filter(|t| !t.trim().is_empty());
+    if let Some(list) = text_of(settings::LINKS) {
         match Links::of(&list) {
             Some(links) => p.links = links,
             None => complaints.push(format!(
@@ -313,12 +313,12 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
             )),
         }
     }
-    p.copy_agent = match given(settings::COPY_AGENT).as_deref().map(str::trim) {
+    p.copy_agent = match text_of(settings::COPY_AGENT).as_deref().map(str::trim) {
         None | Some("auto") => CopyAgent::Beside,
         Some("no") => CopyAgent::No,
         Some(path) => CopyAgent::At(path.into()),
     };
-    p.job_key = given(settings::JOB_KEY).map(|secret| JobKey::from_secret(secret.trim().as_bytes()));
+    p.job_key = text_of(settings::JOB_KEY).map(|secret| JobKey::from_secret(secret.trim().as_bytes()));
     (p, complaints)
 }
 

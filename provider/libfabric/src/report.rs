@@ -31,7 +31,7 @@ pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
     }
 }
 
-/// What counts for one endpoint more, where a report is asked for.
+/// A meter for one endpoint more, if FI_STRAIT_REPORT asks for reports.
 pub(crate) fn meter() -> Option<Box<dyn Meter>> {
     USAGE.get().map(Usage::meter)
 }

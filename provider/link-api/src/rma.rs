@@ -1,11 +1,10 @@
 //! Access to memory of peers.
 //!
 //! A link accesses a peer's memory in one of two ways, as its [`RmaCaps`](crate::RmaCaps) say: in the call
-//! ([`RmaLink::get`],
-//! [`RmaLink::put`]: the kernel copies), or by an operation in flight that [`Event::Done`](crate::Event::Done) ends
-//! ([`RmaLink::start`]: a device or a network adapter copies). The latter needs a handle of the memory: its
-//! owner exports it, once per peer ([`RmaLink::export_handles`]), and the peer imports it
-//! ([`RmaLink::import_handle`]).
+//! ([`RmaLink::get`], [`RmaLink::put`]: the kernel copies), or by an operation in flight that
+//! [`Event::Done`](crate::Event::Done) ends ([`RmaLink::start`]: a device or a network adapter copies). The
+//! latter needs a handle of the memory: its owner exports it, once per peer ([`RmaLink::export_handles`]),
+//! and the peer imports it ([`RmaLink::import_handle`]).
 //!
 //! Each access has a [`Grant`], which the owner of the memory may end: then nothing accesses it any more.
 

@@ -46,7 +46,7 @@ mod tcp;
 pub mod turns;
 pub mod usage;
 
-pub use ipc::credentials::others_look_alike;
+pub use ipc::credentials::other_uids_coincide;
 pub use ipc::fence::full_fence;
 pub use ipc::{Mapping, MemoryLimit, RevocationTable};
 

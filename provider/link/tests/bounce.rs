@@ -53,7 +53,7 @@ struct Node {
 impl Node {
     fn new() -> Node {
         let cuda = Driver::start();
-        hmem::cuda::look();
+        hmem::cuda::find_driver();
         let bind = Some("127.0.0.1:0".parse().unwrap());
         let link = ShmLink::open(OpenOptions { bind, ..OpenOptions::default() }).unwrap();
         let addr = link.addr();

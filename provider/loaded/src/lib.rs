@@ -119,7 +119,7 @@ unsafe fn typed<F: Copy>(address: *mut c_void) -> Option<F> {
 /// The object that an address is in.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Where it begins, which tells objects apart.
+    /// Its base address, which no other loaded object has.
     pub base: usize,
     /// Its file name, as the linker knows it.
     pub path: Option<CString>,

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `address` | names of PCI functions |
 //! | `error` | what can go wrong, in words and as an errno |
-//! | [`topology`] | the PCI tree from sysfs or a recording; distances and map types as the kernel's pci_p2pdma computes them |
+//! | [`topology`] | the PCI tree from sysfs or a recording; distances and map types of pci_p2pdma |
 //! | `ranges` | which parts of a piece of memory are free |
 //! | [`publisher`] | what offers memory: windows in sysfs, memory that a program gives, host memory |
 //! | [`rules`] | what a user allows, prefers and demands |

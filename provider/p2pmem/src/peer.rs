@@ -1,4 +1,4 @@
-//! Mappings of windows as a kind of memory: `hmem`'s client, so that every door takes them.
+//! Mappings of windows as a kind of memory: a client of `hmem`, so that every provider accepts them.
 //!
 //! The CPU can load and store such memory, but the pages may go with their device, and an access is SIGBUS
 //! then. So the client copies by `hmem`'s guarded instructions, and a fault is EIO. process_vm_readv(2) does

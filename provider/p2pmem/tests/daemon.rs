@@ -42,7 +42,7 @@ impl Daemon {
         let until = stop.clone();
         let turns = move || {
             while !until.load(Ordering::Relaxed) {
-                server.turn(Duration::from_millis(20));
+                server.serve_once(Duration::from_millis(20));
             }
         };
         Daemon { name, all, stop, thread: Some(std::thread::spawn(turns)) }
@@ -326,7 +326,7 @@ fn hostile_packets_end_their_own_connection_alone() {
     let sock = rude(&daemon);
     for ask in [
         Ask::Free { handle: mine.handle },
-        Ask::Share { handle: mine.handle },
+        Ask::Offer { handle: mine.handle },
         Ask::Widen { handle: mine.handle, clients: Vec::new() },
         Ask::Open { token: [0; 16] },
     ] {
@@ -337,7 +337,7 @@ fn hostile_packets_end_their_own_connection_alone() {
     let before = std::fs::read_dir("/proc/self/fd").unwrap().count();
     for _ in 0..100 {
         let file = std::fs::File::open("/dev/null").unwrap();
-        ipc::rights::send_fd(&sock, &Ask::Share { handle: 1 }.to_bytes(), std::os::fd::AsFd::as_fd(&file))
+        ipc::rights::send_fd(&sock, &Ask::Offer { handle: 1 }.to_bytes(), std::os::fd::AsFd::as_fd(&file))
             .unwrap();
         heard(&sock);
     }

@@ -19,8 +19,9 @@ fn part(text: &str, which: impl Fn(&str) -> bool) -> (p2pmem::topology::Cpu, Vec
     (cpu, raw.into_iter().filter(|r| which(r.path.rsplit('/').next().unwrap())).collect())
 }
 
+/// Publishers and clients that come are found, and what was taken out stays out.
 #[test]
-fn publishers_and_clients_that_come_are_found_and_what_was_taken_out_stays_out() {
+fn new_publishers_and_clients_are_found_and_removed_ones_stay_out() {
     let sysfs = Sysfs::new("cpu GenuineIntel 6\n");
     let lay = |which: &dyn Fn(&str) -> bool| {
         let (cpu, raw) = part(SWITCHES, which);

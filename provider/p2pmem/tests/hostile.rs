@@ -44,15 +44,16 @@ fn forked(work: impl FnOnce() -> i32) -> i32 {
     }
 }
 
+/// A forked process neither frees what is its parent's nor takes its answers.
 #[test]
-fn a_forked_process_neither_frees_what_is_its_parents_nor_takes_its_answers() {
+fn forked_child_neither_frees_nor_receives_for_its_parent() {
     let (all, name) = (host(), name("fork"));
     let mut server = Server::new(&name, all.clone()).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let until = stop.clone();
     let serving = std::thread::spawn(move || {
         while !until.load(Ordering::Relaxed) {
-            server.turn(Duration::from_millis(20));
+            server.serve_once(Duration::from_millis(20));
         }
     });
     let mut own = Connection::open(&name).unwrap();
@@ -173,8 +174,9 @@ fn what_has_no_bytes_by_offset_is_refused_and_not_waited_for() {
     }
 }
 
+/// A publisher that drains still drains when it could not be taken out at once.
 #[test]
-fn a_publisher_that_drains_still_drains_when_it_could_not_be_taken_out_at_once() {
+fn draining_publisher_drains_on_after_a_failed_unpublish() {
     let all = host();
     let request = |len| p2pmem::Request { len, ..p2pmem::Request::default() };
     let held = all.grant(&request(PAGE)).unwrap();

@@ -70,8 +70,9 @@ fn a_stream_has_what_was_read_before_what_comes_next_and_not_earlier() {
     cu.free(other);
 }
 
+/// Writes take what the stream has put there, and reads find what it has written.
 #[test]
-fn writes_take_what_the_stream_has_put_there_and_reads_find_what_it_has_written() {
+fn stream_orders_writes_and_reads_with_other_work() {
     let cu = Driver::start();
     let scratch = Scratch::new(4096);
     let file = scratch.open();

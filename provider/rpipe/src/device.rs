@@ -7,7 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use hmem::flight::{self, Flight, Part};
+use hmem::pending::{self, Part, PendingCopy};
 use hmem::share::{Export, Passed};
 use hmem::{Kind, Span, cuda, registry};
 
@@ -44,7 +44,7 @@ impl Device {
             Device::Current => None,
             Device::Number(number) => Some(i32::from(number)),
         };
-        cuda::look();
+        cuda::find_driver();
         cuda::device(wanted).map_err(|e| {
             let name = wanted.map_or("a device".into(), |number| format!("device {number}"));
             let what = match cuda::describe() {
@@ -150,7 +150,7 @@ impl PeerMemory {
     }
 
     fn opened(&self, from: Span) -> Result<hmem::share::Opened, Error> {
-        cuda::look();
+        cuda::find_driver();
         let local = if from.kind() == Kind::Cuda { from.addr() as usize } else { 0 };
         self.0.open(local).map_err(|e| {
             let mut why =
@@ -174,7 +174,7 @@ impl PeerMemory {
         };
         let part = Part { dst, src: from.addr() as usize, len: from.len() };
         // SAFETY: `opened` keeps the one side, the caller's span is valid until this returns.
-        let flight = unsafe { flight::start(&[part], vec![opened], &[from], true) };
+        let flight = unsafe { pending::start(&[part], vec![opened], &[from], true) };
         wait(flight.map_err(|e| failed("a copy to the reader's heap", e))?)
     }
 }
@@ -254,7 +254,7 @@ impl fmt::Debug for Locked {
 /// Looks at a copy so often before it yields.
 const LOOKS: u32 = 1000;
 
-fn wait(mut flight: Box<dyn Flight>) -> Result<(), Error> {
+fn wait(mut flight: Box<dyn PendingCopy>) -> Result<(), Error> {
     let mut looks = 0;
     while !flight.poll().map_err(|e| failed("a copy to the reader's heap", e))? {
         looks += 1;

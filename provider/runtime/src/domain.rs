@@ -74,9 +74,9 @@ impl<L: RmaLink> Runtime<L> {
         Runtime { lock: unsafe { Lock::serialized(State::new(engine)) }, progress: None }
     }
 
-    /// Enters the domain. What happens to completion queues and counters while the guard lives wakes
-    /// their sleepers when it goes. Of a poisoned domain it unwinds with [`Poisoned`], which [`catch`]
-    /// or the door's own boundary turns into an error: the quickest way where there is such a boundary.
+    /// Enters the domain. What happens to completion queues and counters while the guard lives wakes their
+    /// sleepers when it goes. Of a poisoned domain it unwinds with [`Poisoned`], which [`catch`] or the
+    /// provider's own boundary turns into an error: the quickest way where there is such a boundary.
     ///
     /// [`catch`]: crate::catch
     #[inline(always)]
@@ -227,7 +227,7 @@ impl<L: RmaLink> Runtime<L> {
         wait: &Arc<Wait>,
         idle: Idle,
         until: Deadline,
-        mut look: impl FnMut() -> Step<T>,
+        mut poll: impl FnMut() -> Step<T>,
     ) -> Result<Option<T>, Error> {
         let wait = wait.calls();
         let mut spins = 0;
@@ -236,7 +236,7 @@ impl<L: RmaLink> Runtime<L> {
             if held.is_some() {
                 wait.lower();
             }
-            let watched = match look() {
+            let watched = match poll() {
                 Step::Done(found) => return Ok(Some(found)),
                 Step::Wait(watched) => watched,
             };
@@ -277,11 +277,11 @@ impl<L: RmaLink> Runtime<L> {
 
 /// Calls what answers [`Busy`](EngineError::Busy) while a peer is inside an access, again and again for a
 /// second.
-fn in_turns(mut turn: impl FnMut(Patience) -> Result<(), EngineError>) -> Result<(), EngineError> {
+fn in_turns(mut attempt: impl FnMut(Patience) -> Result<(), EngineError>) -> Result<(), EngineError> {
     let (begin, mut turns) = (Instant::now(), 0u32);
     loop {
         let patience = if begin.elapsed() < PATIENCE.time() { Patience::Look } else { Patience::LastLook };
-        let outcome = turn(patience);
+        let outcome = attempt(patience);
         if outcome != Err(EngineError::Busy) || patience == Patience::LastLook {
             return outcome;
         }
@@ -335,10 +335,10 @@ impl<L: RmaLink> State<L> {
         // last call.
         let tended = self.kept || self.armed_now;
         if !tended && !self.sleepers.is_empty() && !self.engine.is_armed() {
-            self.sleepers.iter().for_each(|(_, wait)| wait.look_soon());
+            self.sleepers.iter().for_each(|(_, wait)| wait.poll_soon());
         } else if self.armed_now {
             // Else sleepers have each other look for ever.
-            self.sleepers.iter().for_each(|(_, wait)| wait.need_not_look());
+            self.sleepers.iter().for_each(|(_, wait)| wait.cancel_poll());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a door needs around the engine, whatever interface it offers: the lock of a domain, blocking
+//! What a provider needs around the engine, whatever interface it offers: the lock of a domain, blocking
 //! calls and what wakes them, automatic progress, and what becomes of a domain that a panic was inside.
 //!
 //! | module | what it holds |
@@ -33,8 +33,8 @@
 //! A guard that goes while its thread panics poisons the domain: the engine may be in any state. Later calls
 //! of [`Runtime::enter`] fail with [`Error::Poisoned`], those of [`Runtime::lock`] unwind without a message.
 //! Sleepers are woken and the progress thread ends. [`Runtime::take_back`] and [`Runtime::close_in`] close
-//! what is in the domain all the same: its links end, and nothing else of the engine is looked at. To catch
-//! what unwinds before it leaves the library is the door's, with [`catch`] or with `catch_unwind` and
+//! what is in the domain all the same: its links end, and nothing else of the engine is looked at. The
+//! provider catches what unwinds before it leaves the library, with [`catch`] or with `catch_unwind` and
 //! [`caught`].
 
 mod domain;

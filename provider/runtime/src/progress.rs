@@ -66,13 +66,13 @@ pub fn start<H: Host>(host: &Arc<H>) -> Result<(), Error> {
 
 fn run<L: RmaLink>(runtime: &Runtime<L>) {
     let Some(own) = runtime.progress_thread() else { return };
-    while !own.stopped() {
+    while !own.is_ending() {
         if own.polled.swap(false, Ordering::Relaxed) {
             thread::park_timeout(STAY_OUT);
             continue;
         }
         own.wait.lower();
-        if own.stopped() {
+        if own.is_ending() {
             return;
         }
         let mut engine = runtime.lock_for_progress_thread();

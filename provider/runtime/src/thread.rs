@@ -38,7 +38,7 @@ impl ProgressThread {
         let _ = handle.join();
     }
 
-    pub(crate) fn stopped(&self) -> bool {
+    pub(crate) fn is_ending(&self) -> bool {
         self.stop.load(Ordering::SeqCst)
     }
 }

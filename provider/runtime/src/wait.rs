@@ -63,7 +63,7 @@ impl Wait {
         let fds = self.fds.get_or_init(|| fds);
         // An earlier raise has not seen them.
         if self.raised.load(Ordering::SeqCst) {
-            fds.ring();
+            fds.notify();
         }
         Ok(fds)
     }
@@ -161,7 +161,7 @@ impl Wait {
             let _links = self.links();
             // If it was lowered in between, the look that follows that finds the reason of this raise.
             if let Some(fds) = self.fds.get().filter(|_| self.raised.load(Ordering::SeqCst)) {
-                fds.ring();
+                fds.notify();
             }
         }
     }
@@ -169,7 +169,7 @@ impl Wait {
     /// Forgets earlier raises; to be called before looking for the reason of one, or in the lock of the
     /// domain if each raise and its reason are.
     pub fn lower(&self) {
-        self.need_not_look();
+        self.cancel_poll();
         if self.raised.load(Ordering::SeqCst) {
             let _links = self.links();
             if let Some(fds) = self.fds.get() {
@@ -182,7 +182,7 @@ impl Wait {
 
     /// Another thread's call left the links not armed, so that no peer wakes the thread that sleeps here: it
     /// is to look, once such calls have ceased. Costs a system call for the first of them alone.
-    pub(crate) fn look_soon(&self) {
+    pub(crate) fn poll_soon(&self) {
         if self.timed.load(Ordering::SeqCst) {
             self.stirred.store(true, Ordering::SeqCst);
         } else {
@@ -191,7 +191,7 @@ impl Wait {
     }
 
     /// The links are armed again.
-    pub(crate) fn need_not_look(&self) {
+    pub(crate) fn cancel_poll(&self) {
         if self.timed.load(Ordering::SeqCst) {
             self.set_timer(Duration::ZERO);
         }
@@ -217,8 +217,8 @@ impl Wait {
             let mut ev = libc::epoll_event { events: 0, u64: 0 };
             // SAFETY: there is room for the one event.
             let n = unsafe { libc::epoll_wait(fds.epoll.as_raw_fd(), &raw mut ev, 1, ms) };
-            let timer_alone = n == 1 && ev.u64 == TIMER && !self.raised.load(Ordering::SeqCst);
-            if !timer_alone || !self.stirred.load(Ordering::SeqCst) {
+            let only_timer = n == 1 && ev.u64 == TIMER && !self.raised.load(Ordering::SeqCst);
+            if !only_timer || !self.stirred.load(Ordering::SeqCst) {
                 break;
             }
             // Another thread still polls, and wakes this one for what it finds.
@@ -277,7 +277,7 @@ impl Fds {
         unsafe { libc::timerfd_settime(self.timer.as_raw_fd(), 0, &raw const spec, std::ptr::null_mut()) };
     }
 
-    fn ring(&self) {
+    fn notify(&self) {
         let one = 1u64;
         // SAFETY: eight bytes are read from `one`. It fails only when it rings already.
         unsafe { libc::write(self.event.as_raw_fd(), (&raw const one).cast(), 8) };
@@ -359,8 +359,9 @@ mod tests {
         unsafe { libc::poll(&raw mut p, 1, 0) == 1 }
     }
 
+    /// A raise stands until it is lowered, also one before there was a descriptor.
     #[test]
-    fn a_raise_stands_until_it_is_lowered_also_one_before_there_was_a_descriptor() {
+    fn raise_stands_until_lowered_also_before_the_descriptor() {
         let wait = Wait::default();
         wait.raise();
         assert!(readable(&wait));
@@ -391,11 +392,12 @@ mod tests {
         assert!(!readable(&wait), "it is readable, and there is no raise to be lowered");
     }
 
+    /// A sleeper on the descriptor polls after a call that left the links not armed.
     #[test]
-    fn a_sleeper_on_the_descriptor_looks_after_a_call_that_left_the_links_not_armed() {
+    fn sleeper_on_the_descriptor_polls_after_a_call_left_links_unarmed() {
         let wait = Wait::default();
         let mut p = libc::pollfd { fd: wait.fd().unwrap(), events: libc::POLLIN, revents: 0 };
-        wait.look_soon();
+        wait.poll_soon();
         // SAFETY: one entry.
         assert_eq!(unsafe { libc::poll(&raw mut p, 1, 60_000) }, 1);
         wait.lower();

@@ -34,7 +34,7 @@ over_both!(
     a_poll_by_another_thread_leaves_no_sleeper_asleep_for_good,
     a_blocking_call_ends_though_another_thread_has_polled,
     a_blocking_call_leaves_a_sleeper_on_the_descriptor_to_be_woken,
-    what_wakes_a_sleeper_on_the_descriptor_stands_until_that_one_sleeps_again,
+    wakeup_on_the_descriptor_stands_until_the_next_sleep,
     one_that_finds_something_to_do_first_leaves_the_other_to_be_woken,
     a_progress_thread_delivers_while_the_application_makes_no_call,
     several_threads_share_one_domain,
@@ -229,8 +229,9 @@ fn a_blocking_call_leaves_a_sleeper_on_the_descriptor_to_be_woken<L: Pair>() {
     }
 }
 
+/// What wakes a sleeper on the descriptor stands until that one sleeps again.
 /// Other threads look meanwhile, in a blocking call or before they sleep on the descriptor, too.
-fn what_wakes_a_sleeper_on_the_descriptor_stands_until_that_one_sleeps_again<L: Pair>() {
+fn wakeup_on_the_descriptor_stands_until_the_next_sleep<L: Pair>() {
     let ([_a, b], _) = L::nodes(Progress::Manual);
     let changed = |from| move |_: &_| Watched::Cntr(b.cntr, from, 0);
     for n in 0..3 {

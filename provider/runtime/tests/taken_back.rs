@@ -114,8 +114,9 @@ fn another_thread_sends_while_a_cancel_waits() {
     assert_eq!(node.runtime.cancel(node.ep, Ctx(7)), Err(Error::NotFound));
 }
 
+/// A cancel waits outside of the links, and the receiver ends the send that it is inside of.
 #[test]
-fn a_cancel_waits_outside_of_the_links_and_the_receiver_ends_the_send_that_it_is_inside_of() {
+fn cancel_waits_outside_links_for_the_receiver_to_end_the_send() {
     let (network, nodes, _) = with_a_send(7);
     let node = &nodes[0];
     network.set_inside(node.addr, true);

@@ -25,7 +25,7 @@ pub enum Kind {
 /// A parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// As libfabric is told of it: the variable is this in capitals, behind [`PREFIX`].
+    /// The name of the parameter in libfabric: the variable is this in capitals, behind [`PREFIX`].
     pub name: &'static str,
     pub kind: Kind,
     /// What holds where it is not set, in words.

@@ -78,7 +78,7 @@ impl Setting {
         }
         let (range, units): (_, fn(&str) -> Option<u64>) = match self.kind {
             Kind::Switch => return self.read_switch(text, trimmed),
-            // What is wrong with it only the provider can tell.
+            // Only the provider can check the value.
             Kind::Text(_) | Kind::Secret(_) => return Reading::default(),
             Kind::Bytes { least, most } => (least..=most, bytes),
             Kind::Millis { least, most } | Kind::Count { least, most } => (least..=most, digits),

@@ -222,7 +222,7 @@ pub unsafe extern "C" fn strait_xpu_add_ring(
             true => None,
             // SAFETY: the program's promise: memory that stays; nothing here but atomics touches it.
             false => Some(errno(unsafe {
-                Words::given(o.slots.expose_provenance(), o.slots_size, o.slots_device.addr() as u64)
+                Words::from_caller(o.slots.expose_provenance(), o.slots_size, o.slots_device.addr() as u64)
             })?),
         };
         let request = RingRequest {
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn strait_xpu_add_ring(
             near: o.flags & STRAIT_XPU_ANY_DEVICE == 0,
             ..RingRequest::new(o.log2_slots)
         };
-        let handle = errno(x.context.ring(request))?;
+        let handle = errno(x.context.open_ring(request))?;
         // SAFETY: as above.
         unsafe { put(ring, handle.id) }
     })

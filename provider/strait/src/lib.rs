@@ -1,4 +1,4 @@
-//! Strait's door for what no standard interface offers yet: `libstrait.so` and `include/strait.h`.
+//! `libstrait.so` and `include/strait.h`: the C interface to what no standard interface offers yet.
 //!
 //! It translates: C structures, negative errnos and versions on one side, `hmem` on the other. Every
 //! entry catches panics. The header is made from this crate by `ci/header`, so what is public here has

@@ -43,7 +43,7 @@ pub struct strait_memory {
 fn span(addr: *const c_void, len: usize) -> Result<Span, c_int> {
     let at = addr.expose_provenance();
     at.checked_add(len).ok_or(libc::EINVAL)?;
-    registry::look();
+    registry::find_runtimes();
     // SAFETY: it is asked about, not followed.
     Ok(unsafe { Span::new(at, len, hmem::classify(at, len)) })
 }

@@ -129,7 +129,7 @@ fn every_function_does_what_the_header_says() {
     let until = stop.clone();
     let thread = std::thread::spawn(move || {
         while !until.load(Ordering::Relaxed) {
-            server.turn(Duration::from_millis(20));
+            server.serve_once(Duration::from_millis(20));
         }
     });
     let done = scratch.run(&program, &[&name]);

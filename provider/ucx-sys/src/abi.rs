@@ -70,8 +70,7 @@ pub const UCT_IFACE_PARAM_FIELD_RX_HEADROOM: u64 = 1 << 5;
 pub const UCT_IFACE_PARAM_FIELD_AM_ALIGNMENT: u64 = 1 << 16;
 pub const UCT_IFACE_PARAM_FIELD_AM_ALIGN_OFFSET: u64 = 1 << 17;
 
-/// Progress of both sends and receives. With further bits it is the thread-safe form that is asked for, which
-/// takes effect later.
+/// Progress of both sends and receives. Further bits request the thread-safe form, which takes effect later.
 pub const UCT_PROGRESS_BOTH: c_uint = 0b11;
 /// What stands for no key.
 pub const UCT_INVALID_RKEY: usize = usize::MAX;

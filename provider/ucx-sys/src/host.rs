@@ -19,7 +19,7 @@ macro_rules! functions {
         pub struct Host {
             pub layout: Layout,
             path: CString,
-            /// Where its list of components is: what tells copies apart.
+            /// Address of its list of components, which each copy of UCX has at another one.
             pub components: *mut c_void,
             $($(#[$doc])* pub $name: $type,)*
             _library: Object,
@@ -125,7 +125,7 @@ impl Library {
         &self.1
     }
 
-    /// Where its list of components is: what tells copies apart.
+    /// Address of its list of components, which each copy of UCX has at another one.
     pub fn components(&self) -> *mut c_void {
         self.0.lookup(c"uct_components_list")
     }

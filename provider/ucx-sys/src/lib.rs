@@ -8,9 +8,9 @@
 //! * [`Epoch`] and [`Layout`]: what moved. A layout is a table of offsets and slots, one for each
 //!   release that changed anything, and structures are written through it into bytes.
 //!
-//! Which epoch a UCX belongs to is told by the functions it exports ([`Epoch::of`]): version strings
-//! say little, since packages ship snapshots. Functions of UCX itself are called wherever the
-//! structure behind them is unstable ([`Host`]).
+//! The epoch of a UCX is found by the functions it exports ([`Epoch::of`]): version strings say little, since
+//! packages ship snapshots. Functions of UCX itself are called wherever the structure behind them is unstable
+//! ([`Host`]).
 //!
 //! | release | what moved |
 //! |---|---|
@@ -19,7 +19,7 @@
 //! | 1.16 | `rkey_compare` inserted; md_ops: `is_sockaddr_accessible` removed; `mkey_pack` takes a range |
 //! | 1.17 | – (performance attributes grow at their end) |
 //! | 1.18 | md attributes: a bitmap inserted |
-//! | 1.19 | `mem_alloc` takes a device, `rkey_unpack` parameters; performance attributes: `path_bandwidth` inserted |
+//! | 1.19 | `mem_alloc` takes a device, `rkey_unpack` parameters; performance: `path_bandwidth` inserted |
 //! | 1.20 | internal ops: `iface_query_v2` and `iface_mem_element_pack` inserted |
 //! | 1.21 | both removed again; md_ops: `mem_elem_pack` appended; `ep_invalidate` takes parameters |
 //! | 1.22 | internal ops: `iface_query_v2` inserted again |

@@ -1,4 +1,4 @@
-//! Strait's door to UCX: a transport (TL) that UCX loads, or that is preloaded to it.
+//! Strait's UCX transport (TL): UCX loads it, or it is preloaded.
 //!
 //! It translates UCT's operations to those of [`link::ShmLink`]; matching and protocols are UCP's.
 //!
@@ -19,7 +19,7 @@
 //! | `rma`, `rma::atomic` | put, get and atomics, in mapped memory or by `direct` |
 //! | `rma::direct` | which way memory is reached; by CMA, or by request |
 //! | `rma::deferred` | large gets by CMA, which the next call of progress does |
-//! | `rma::{share, help, coop}` | large puts and gets by CMA, which both sides copy: the one that posts, the owner of the memory, what both keep |
+//! | `rma::{share, help, coop}` | large puts and gets by CMA that both sides copy |
 //! | `rma::{remote, serve, requests}` | requests to the peer's progress; those of peers; those under way |
 //! | `metered` | counting what is sent, where that is asked for |
 //! | `frame` | how long frames are, and why one is dropped; their layout is `wire::ucx` |
@@ -28,7 +28,7 @@
 //! | `device` | device memory: a domain, an interface and endpoints of its own |
 //! | `log`, `param` | the log, `STRAIT_UCX_*` |
 //!
-//! No UCX is linked to. UCX calls in by one of two doors:
+//! No UCX is linked to. UCX calls in by one of two entry points:
 //!
 //! * [`ucs_module_global_init`], when it finds the file through UCX_PLUGIN_PATH (1.22 and newer);
 //! * [`uct_query_components`], which a preloaded copy interposes (before 1.22).

@@ -30,7 +30,7 @@ fn usage() -> Option<&'static Arc<Usage>> {
     USAGE.get_or_init(made).as_ref()
 }
 
-/// The table of functions, with those in it that count if that is asked for.
+/// The table of functions, with counting ones if a report is requested.
 pub(crate) fn table(ops: IfaceOps) -> IfaceOps {
     if usage().is_none() {
         return ops;
@@ -58,11 +58,11 @@ pub(crate) fn table(ops: IfaceOps) -> IfaceOps {
     }
 }
 
-/// Tells what the way to the peer is by now.
+/// Records the present path to the peer.
 ///
 /// # Safety
 /// `ep` must be an endpoint of ours.
-unsafe fn tell_path(usage: &Usage, ep: ucx::Ep) {
+unsafe fn note_path(usage: &Usage, ep: ucx::Ep) {
     // SAFETY: the caller's promise; an endpoint's interface outlives it.
     let (e, i) = unsafe { (Ep::of(ep), &*Ep::of(ep).iface()) };
     let mut words = i.link.describe(e.peer);
@@ -82,7 +82,7 @@ unsafe fn count(ep: ucx::Ep, how: How, bytes: usize) {
         let addr = unsafe { (*Ep::of(ep).iface()).link.peer_addr(Ep::of(ep).peer) };
         if !usage.count(&addr, Side::Ours, how, bytes) {
             // SAFETY: the caller's promise.
-            unsafe { tell_path(usage, ep) };
+            unsafe { note_path(usage, ep) };
             usage.count(&addr, Side::Ours, how, bytes);
         }
     });
@@ -165,7 +165,7 @@ unsafe extern "C" fn destroy(ep: ucx::Ep) {
     guard_or((), || {
         if let Some(usage) = usage() {
             // SAFETY: an endpoint of ours, which is destroyed below.
-            unsafe { tell_path(usage, ep) };
+            unsafe { note_path(usage, ep) };
         }
     });
     // SAFETY: UCX's argument.

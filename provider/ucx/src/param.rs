@@ -3,10 +3,10 @@
 //! | variable | default | |
 //! |---|---|---|
 //! | `STRAIT_UCX_LOG` | warn | off, error, warn, info, debug, trace |
-//! | `STRAIT_UCX_RING` | 508K to the first 4 peers, 252K to 12 more, 64K to all else | bytes of the ring to each, with K or M |
+//! | `STRAIT_UCX_RING` | 508K to 4 peers, 252K to 12, 64K to others | bytes of a peer's ring, with K or M |
 //! | `STRAIT_UCX_CMA` | y | n: never process_vm_readv(2) |
-//! | `STRAIT_UCX_FAULT_HANDLER` | y | n: no handler of SIGSEGV and SIGBUS; the kernel carries out what peers request |
-//! | `STRAIT_UCX_REPORT` | n | y, or a file's name: count what is sent, and say at the end of the process which way it went |
+//! | `STRAIT_UCX_FAULT_HANDLER` | y | n: no handler of SIGSEGV and SIGBUS; peers' requests by CMA |
+//! | `STRAIT_UCX_REPORT` | n | y, or a file's name: a report of what was sent by which path |
 //! | `STRAIT_UCX_CHECK` | y | n: serve a UCX also if its tables look different from what its release has |
 
 use std::sync::OnceLock;

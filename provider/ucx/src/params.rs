@@ -7,9 +7,9 @@ use ucx_sys::{self as ucx, DeregParams, Status};
 use crate::ffi::{complete, guard};
 use crate::md::region::Wait;
 
-/// Gives a handle back, and tells UCX that its memory is not accessed any more, if it wants to know. Then
-/// this waits for accesses of peers that are under way until they are over ([`Regions::invalidate`]); without
-/// a completion to call it waits for 1 s at most, as UCX's other transports do not wait at all.
+/// Releases a handle. With UCT_MD_MEM_DEREG_FLAG_INVALIDATE it waits until accesses of peers that are under
+/// way are over ([`Regions::invalidate`]), and calls UCX's completion then; without a completion to call it
+/// waits for 1 s at most, as UCX's other transports do not wait at all.
 ///
 /// # Safety
 /// UCX's parameters; `release` may trust the handle.
@@ -23,10 +23,10 @@ pub(crate) unsafe fn deregister(
         if params.field_mask & ucx::UCT_MD_MEM_DEREG_FIELD_MEMH == 0 || params.memh.is_null() {
             return ucx::UCS_ERR_INVALID_PARAM;
         }
-        let given = |field| params.field_mask & field != 0;
-        let invalidate = given(ucx::UCT_MD_MEM_DEREG_FIELD_FLAGS)
+        let has = |field| params.field_mask & field != 0;
+        let invalidate = has(ucx::UCT_MD_MEM_DEREG_FIELD_FLAGS)
             && params.flags & ucx::UCT_MD_MEM_DEREG_FLAG_INVALIDATE != 0;
-        if invalidate && (!given(ucx::UCT_MD_MEM_DEREG_FIELD_COMPLETION) || params.comp.is_null()) {
+        if invalidate && (!has(ucx::UCT_MD_MEM_DEREG_FIELD_COMPLETION) || params.comp.is_null()) {
             return ucx::UCS_ERR_INVALID_PARAM;
         }
         release(params.memh, if invalidate { Wait::Over } else { Wait::Bounded });
@@ -38,7 +38,7 @@ pub(crate) unsafe fn deregister(
     })
 }
 
-/// Whether accesses by a key are to be invalidated one day; `None` if more is asked for.
+/// Whether accesses by a key may be invalidated later; `None` if the flags have others.
 ///
 /// # Safety
 /// `params` must be null or UCX's.

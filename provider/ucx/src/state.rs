@@ -64,11 +64,11 @@ impl Ep {
     /// Whether an operation may start now.
     #[inline]
     pub(crate) fn open(&self) -> Result<(), Status> {
-        if self.gate { self.closer_look() } else { Ok(()) }
+        if self.gate { self.check_gate() } else { Ok(()) }
     }
 
     #[cold]
-    fn closer_look(&self) -> Result<(), Status> {
+    fn check_gate(&self) -> Result<(), Status> {
         if let Some(status) = self.dead {
             return Err(status);
         }
@@ -134,7 +134,7 @@ impl Ep {
         }
     }
 
-    /// What UCX is told of a refusal.
+    /// The status for UCX of a refusal.
     #[cold]
     pub(crate) fn refused(&mut self, why: Refused) -> Status {
         match why {
@@ -143,7 +143,7 @@ impl Ep {
                 ucx::UCS_ERR_NO_RESOURCE
             }
             Refused::Fault => ucx::UCS_ERR_IO_ERROR,
-            // No link is asked to tell of it.
+            // Only for callers that enable send buffering; none is here.
             Refused::Kept => ucx::UCS_OK,
             Refused::Gone(why) => {
                 let status = ucx::UCS_ERR_CONNECTION_RESET;
@@ -161,7 +161,7 @@ impl Ep {
         }
     }
 
-    /// An endpoint's peer is gone: notes it, to be told by progress.
+    /// An endpoint's peer is gone: notes it, for progress to report.
     ///
     /// # Safety
     /// `this` must be an endpoint.
@@ -198,7 +198,7 @@ pub(crate) struct Iface {
     pub(crate) waiting: Waiting<*mut Ep>,
     /// The endpoint of the pending request that runs, while that exists.
     pub(crate) dispatching: *mut Ep,
-    /// Endpoints whose failure is still to be told.
+    /// Endpoints whose failure is still to be reported.
     pub(crate) failed: Vec<*mut Ep>,
     pub(crate) eps: HashMap<PeerId, Vec<*mut Ep>>,
     pub(crate) live: HashSet<*mut Ep>,

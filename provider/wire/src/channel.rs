@@ -49,7 +49,7 @@ pub struct Hello {
     pub version: u16,
     /// Bytes of the ring.
     pub ring: u32,
-    /// Random: tells this endpoint from earlier ones of the same name.
+    /// Random: earlier endpoints of the same name have others.
     pub incarnation: u64,
     /// The sender's name.
     pub from: Addr,

@@ -45,11 +45,11 @@ pub enum Op {
     /// The receiver is short of room for unexpected messages, so that they are to be
     /// offered (`Rts`) and not sent; or it no longer is.
     Pause = 15,
-    /// A `Write` or `Atomic` that asked for no answer was refused.
+    /// A `Write` or `Atomic` without [`Flags::ACK`] was refused.
     Refused = 16,
     /// Where the bytes of an `Rts` of a device's memory may be put, unless their taker gets them first.
     Invite = 17,
-    /// The payload of an `Rts` that was not asked for.
+    /// The payload of an `Rts` to which no `Cts` came in time.
     Body = 18,
     /// The sender of an `Rts` has taken it back: its payload is not to be had any more.
     Withdrawn = 19,
@@ -108,7 +108,7 @@ bitflags::bitflags! {
         const FETCH = 16;
         /// The atomic carries compare values.
         const COMPARE = 32;
-        /// The segments are memory that `Handle` frames have told of, to be reached by these.
+        /// The segments are memory that `Handle` frames have exported, to be accessed by these handles.
         const HANDLES = 64;
     }
 }
@@ -300,8 +300,7 @@ pub struct Pieces {
     pub generation: U64,
 }
 
-/// Memory of a device or of the host, as its owner tells others. What `how`, `fd` and
-/// `token` mean is between the two links.
+/// Exported memory of a device or of the host. What `how`, `fd` and `token` mean is between the two links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Handle {

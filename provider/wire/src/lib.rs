@@ -18,10 +18,10 @@
 //! | `Atomic` | req if any answer | cq data | rma, op, datatype | rma x [`RmaSeg`], operands, compares |
 //! | `Result` | req | – | [`Status`] | fetched values |
 //! | `CoopFetch` | sender's req | taker's req | segments | [`Pieces`], segments x [`Seg`] |
-//! | `CoopRma` | initiator's req | 1: a write, 0: a read | segments | [`Pieces`], one [`RmaSeg`], segments x [`Seg`] |
+//! | `CoopRma` | initiator's req | 1: write, 0: read | segments | [`Pieces`], [`RmaSeg`], some [`Seg`] |
 //! | `Pause` | – | 1: offer messages, 0: send them | – | – |
 //! | `Refused` | – | 1: an atomic, 0: a write | [`Status`] | – |
-//! | `CoopDone` | the counter's owner's req | pieces put; the one that failed, plus 1, from bit 32 on | [`Status`] | – |
+//! | `CoopDone` | counter's owner's req | pieces put; from bit 32: failed piece + 1 | [`Status`] | – |
 //! | `Handle` | – | – | – | [`Handle`] |
 //! | `Invite` | sender's req | taker's req | segments | [`Pieces`], segments x [`Seg`] |
 //! | `Body` | sender's req | – | – | payload |
@@ -33,14 +33,15 @@
 //! `Write` and friends address memory as libfabric's `fi_rma_iov` does: an offset or address, a
 //! length, and the key of a registration of the target.
 //!
-//! With `HANDLES`, segments are in memory, of a device or of the host, that the same sender's `Handle` frames
-//! have told of before, and are accessed by these. A `Cts` with it asks that the bytes be put into those
-//! segments; a `Fin` to the taker's request then says that they were. An `Invite` asks for that too, of a
-//! sender that takes the one piece of its counter; when the taker has taken it, it gets the bytes itself.
+//! With `HANDLES`, segments are in memory, of a device or of the host, that earlier `Handle` frames of the
+//! same sender have exported, and are accessed by these handles. A `Cts` with it asks that the bytes be put
+//! into those segments; a `Fin` to the taker's request then says that they were. An `Invite` asks for that
+//! too, of a sender that takes the one piece of its counter; when the taker has taken it, it gets the bytes
+//! itself.
 //!
 //! A `Cts` with `HANDLES` and no segments says that the payload may also come by way of bounce buffers of the
 //! sender's device. Each `Bounce` names one that has the bytes from an offset on, in order, of memory that
-//! `Handle` frames have told of; the buffer is the taker's until its `BounceDone`, or its `Fin` to the
+//! `Handle` frames have exported; the buffer is the taker's until its `BounceDone`, or its `Fin` to the
 //! request. After a `BounceDone` that says that a part is not to be had, and when all parts have been
 //! answered, `Data` frames follow from that part's offset on.
 //!
@@ -52,9 +53,10 @@
 //! comes after it is void.
 //!
 //! A sender that has cancelled a message says so by `Withdrawn`, or by a `Fin` with [`Status::Discarded`] if
-//! the payload was asked for already. The receiver answers the sender's request by a `Fin` in either case,
-//! and until then that request's number is not used again. A `Withdrawn` of a write says that its initiator
-//! knows of the write's failure: what is posted behind it is behind that write no more. It is not answered.
+//! a `Cts` has requested the payload already. The receiver answers the sender's request by a `Fin` in either
+//! case, and until then that request's number is not used again. A `Withdrawn` of a write says that its
+//! initiator knows of the write's failure: what is posted behind it is behind that write no more. It is not
+//! answered.
 //!
 //! What the two ends of a channel say on its socket, from the hello on, is in [`channel`]; how a connection
 //! between hosts begins, and what it adds to each frame, in [`session`]; the UCX transport's frames, keys and

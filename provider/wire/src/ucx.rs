@@ -1,5 +1,6 @@
-//! What the interfaces of the UCX door exchange: frames through the ring, and the keys and addresses that UCP
-//! carries for them. The door has a version of its own; interfaces of different versions refuse each other.
+//! What the interfaces of the UCX transport exchange: frames through the ring, and the keys and addresses
+//! that UCP carries for them. The transport has a protocol version; interfaces of different versions refuse
+//! each other.
 //!
 //! A frame is a [`Head`], then what its [`Kind`] says:
 //!
@@ -7,8 +8,8 @@
 //! |---|---|---|
 //! | `Am` | the active message's id | payload |
 //! | `Request` | [`What`] | [`Request`], then the bytes to put, or the atomic operation's code in a byte |
-//! | `Reply` | status, 0 for success | [`Reply`], then the bytes that were asked for |
-//! | `Share` | 1: a put, 0: a get | [`Share`], then the initiator's memory: any number of [`Seg`](crate::Seg) |
+//! | `Reply` | status, 0 for success | [`Reply`], then the requested bytes |
+//! | `Coop` | 1: a put, 0: a get | [`CoopOffer`], the initiator's memory: [`Seg`](crate::Seg)s |
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -24,7 +25,7 @@ pub enum Kind {
     /// What came of it.
     Reply = 2,
     /// A put or get that both sides copy.
-    Share = 3,
+    Coop = 3,
 }
 
 impl Kind {
@@ -35,7 +36,7 @@ impl Kind {
             0 => Kind::Am,
             1 => Kind::Request,
             2 => Kind::Reply,
-            3 => Kind::Share,
+            3 => Kind::Coop,
             _ => return None,
         })
     }
@@ -125,17 +126,17 @@ pub struct Reply {
     pub token: U64,
 }
 
-/// A put or get that both sides copy, as its initiator tells of it.
+/// A put or get as a cooperative copy, as its initiator announces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct Share {
+pub struct CoopOffer {
     /// The memory, by its owner's virtual address.
     pub addr: U64,
     /// Bytes.
     pub len: U64,
     /// Bytes of each piece but the last.
     pub piece: U64,
-    /// See [`Share::counter`].
+    /// See [`CoopOffer::counter`].
     pub counter: U64,
     /// Of the memory's key.
     pub slot: Slot,
@@ -143,20 +144,20 @@ pub struct Share {
     pub zero: U32,
 }
 
-impl Share {
+impl CoopOffer {
     /// Bits of a counter's name for the generation.
     const GENERATION: u32 = 48;
 
     /// The name of a counter: its slot, and its generation of 48 bits.
     pub fn name(slot: u16, generation: u64) -> U64 {
-        debug_assert!(generation >> Share::GENERATION == 0);
-        (u64::from(slot) << Share::GENERATION | generation).into()
+        debug_assert!(generation >> CoopOffer::GENERATION == 0);
+        (u64::from(slot) << CoopOffer::GENERATION | generation).into()
     }
 
     /// Which of the link's counters hands the pieces out: its slot, and for which transfer.
     pub fn counter(&self) -> (u16, u64) {
         let name = self.counter.get();
-        ((name >> Share::GENERATION) as u16, name & ((1 << Share::GENERATION) - 1))
+        ((name >> CoopOffer::GENERATION) as u16, name & ((1 << CoopOffer::GENERATION) - 1))
     }
 }
 
@@ -312,7 +313,7 @@ mod tests {
     #[test]
     fn golden_bytes_of_frames() {
         assert_eq!(Head::bytes(Kind::Am, 0x1f), [0, 0x1f, 0, 0]);
-        assert_eq!(Head::bytes(Kind::Share, 1), [3, 1, 0, 0]);
+        assert_eq!(Head::bytes(Kind::Coop, 1), [3, 1, 0, 0]);
         let request = Request {
             token: 0x1_0000_0002.into(),
             addr: 0xabc.into(),
@@ -333,11 +334,11 @@ mod tests {
             )
         );
         assert_eq!(hex(&Reply { token: 0x102.into() }), "0201000000000000");
-        let share = Share {
+        let share = CoopOffer {
             addr: 0xabc.into(),
             len: 0x10_0000.into(),
             piece: 0x8_0000.into(),
-            counter: Share::name(0x2f, 0x1234_5678_9abc),
+            counter: CoopOffer::name(0x2f, 0x1234_5678_9abc),
             slot: slot(),
             zero: 0.into(),
         };
@@ -353,7 +354,7 @@ mod tests {
             )
         );
         assert_eq!(share.counter(), (0x2f, 0x1234_5678_9abc));
-        for (kind, code) in [(Kind::Am, 0), (Kind::Request, 1), (Kind::Reply, 2), (Kind::Share, 3)] {
+        for (kind, code) in [(Kind::Am, 0), (Kind::Request, 1), (Kind::Reply, 2), (Kind::Coop, 3)] {
             assert_eq!((kind as u8, Kind::from_u8(code)), (code, Some(kind)));
         }
         for (what, code) in [(What::Put, 0), (What::Get, 1), (What::Atomic32, 2), (What::Atomic64, 3)] {
@@ -439,21 +440,21 @@ mod tests {
 
     #[test]
     fn what_was_put_is_taken_back() {
-        let share = Share {
+        let share = CoopOffer {
             addr: 1.into(),
             len: 2.into(),
             piece: 3.into(),
-            counter: Share::name(4, 5),
+            counter: CoopOffer::name(4, 5),
             slot: Slot::default(),
             zero: 0.into(),
         };
         let segs = [Seg { addr: 6.into(), len: 7.into() }; 2];
         let mut frame = Vec::new();
-        put(&mut frame, &Head::bytes(Kind::Share, 1));
+        put(&mut frame, &Head::bytes(Kind::Coop, 1));
         put(&mut frame, &share);
         put(&mut frame, &segs[..]);
         let mut rest = &frame[Head::LEN..];
-        assert_eq!(take::<Share>(&mut rest), Some(share));
+        assert_eq!(take::<CoopOffer>(&mut rest), Some(share));
         assert_eq!([take::<Seg>(&mut rest), take::<Seg>(&mut rest)], segs.map(Some));
         assert!(rest.is_empty() && take::<Reply>(&mut rest).is_none());
     }

@@ -69,10 +69,10 @@ fn ucx_frames() {
             ucx::Kind::Am => {}
             ucx::Kind::Request => drop(again::<ucx::Request>(&mut rest)),
             ucx::Kind::Reply => drop(again::<ucx::Reply>(&mut rest)),
-            ucx::Kind::Share => {
-                let Some(share) = again::<ucx::Share>(&mut rest) else { return };
+            ucx::Kind::Coop => {
+                let Some(share) = again::<ucx::CoopOffer>(&mut rest) else { return };
                 let (slot, generation) = share.counter();
-                assert_eq!(ucx::Share::name(slot, generation), share.counter);
+                assert_eq!(ucx::CoopOffer::name(slot, generation), share.counter);
                 while again::<Seg>(&mut rest).is_some() {}
             }
         }

@@ -1,15 +1,15 @@
 //! Cooperative copy: one side's share of a transfer that both sides copy.
 //!
 //! One core's copy of host memory is far from what the memory can do. So the side that could copy a large
-//! transfer alone opens a counter that both sides can reach ([`RmaLink::pieces_open`]), tells the peer where
-//! its memory is, and copies piece after piece, each claimed from the counter. The peer, if it is inside the
-//! library, claims pieces too and copies them the other way round. If it is not, it takes none, and the
-//! opener copies them all as it would have done anyway: no side waits for the other to begin.
+//! transfer alone opens a counter that both sides can reach ([`RmaLink::pieces_open`]), sends the peer the
+//! address of its memory, and copies piece after piece, each claimed from the counter. The peer, if it is
+//! inside the library, claims pieces too and copies them the other way round. If it is not, it takes none,
+//! and the opener copies them all as it would have done anyway: no side waits for the other to begin.
 //!
 //! The last bytes of a put are copied last, by its initiator, when all others are there
 //! ([`CoopCopy::finish`]): a target that polls them finds the rest.
 //!
-//! How the peer is told, and how it tells that it is done, is the doors'.
+//! The frames that announce a transfer and its end are the engine's and the UCX transport's.
 
 use hmem::Span;
 use link_api::{Direct, Grant, NoDirect, PeerId, PieceCounter, RmaLink, Way};
@@ -64,7 +64,7 @@ impl CoopCopy {
         CoopCopy { peer, counter, len, behind, cut, grant, way, is_opener: true, mine: 0, failed: None }
     }
 
-    /// On the other side, as the peer tells of it, with its memory `there`; `None` if that makes no sense.
+    /// On the other side, by the peer's announcement, with its memory `there`; `None` if that is invalid.
     pub fn join(
         peer: PeerId,
         counter: PieceCounter,
@@ -263,8 +263,9 @@ mod tests {
         }
     }
 
+    /// After a failure the opener claims the rest, and the other side leaves it.
     #[test]
-    fn after_a_failure_the_opener_claims_the_rest_and_the_other_side_leaves_it() {
+    fn after_a_failure_the_opener_alone_claims_the_rest() {
         let fail = |_: &mut CoopCopy, other: &mut Other, piece| {
             other.copied.push(piece);
             if piece == 1 { Err(NoDirect::Memory) } else { Ok(()) }

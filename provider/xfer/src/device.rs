@@ -3,12 +3,12 @@
 
 use std::fmt::Display;
 
-use hmem::flight::{Flight, Flights, HELD};
+use hmem::pending::{HELD, PendingCopies, PendingCopy};
 
 /// Copies in flight of one interface, each under a name of its user's.
 #[derive(Debug)]
 pub struct DeviceCopies<T> {
-    flights: Flights<T>,
+    flights: PendingCopies<T>,
 }
 
 impl<T> Default for DeviceCopies<T> {
@@ -20,7 +20,7 @@ impl<T> Default for DeviceCopies<T> {
 impl<T> DeviceCopies<T> {
     /// None yet.
     pub const fn new() -> DeviceCopies<T> {
-        DeviceCopies { flights: Flights::new() }
+        DeviceCopies { flights: PendingCopies::new() }
     }
 
     /// Whether there are none.
@@ -30,7 +30,7 @@ impl<T> DeviceCopies<T> {
     }
 
     /// One more, which was started.
-    pub fn add(&mut self, name: T, flight: Box<dyn Flight>) {
+    pub fn add(&mut self, name: T, flight: Box<dyn PendingCopy>) {
         self.flights.add(name, flight);
     }
 
@@ -59,7 +59,7 @@ impl<T> DeviceCopies<T> {
         self.flights.find(which)
     }
 
-    /// Waits for those for which `which` says so. They are told of as ever.
+    /// Waits for those for which `which` is true. Polls still return them.
     pub fn wait(&mut self, which: impl FnMut(&T) -> bool) {
         self.flights.wait(which);
     }
@@ -80,7 +80,7 @@ mod tests {
     #[derive(Debug)]
     struct Two(bool, Result<bool, Error>);
 
-    impl Flight for Two {
+    impl PendingCopy for Two {
         fn poll(&mut self) -> Result<bool, Error> {
             if std::mem::replace(&mut self.0, true) { self.1 } else { Ok(false) }
         }

@@ -1,7 +1,7 @@
 //! Whether a peer is worth asking for its help.
 
-/// After so many transfers in a row of which a peer took nothing it is told of one in `RARELY` only: it is
-/// busy elsewhere.
+/// After this many transfers in a row of which a peer took nothing only one in `RARELY` is announced to it:
+/// it is busy elsewhere.
 const PATIENCE: u32 = 4;
 const RARELY: u32 = 32;
 
@@ -43,8 +43,8 @@ impl Helper {
         self.can == Can::Yes
     }
 
-    /// Whether the peer is to be told of the next transfer. To be called once for each, with
-    /// [`Helper::has_taken`] if it was told.
+    /// Whether the next transfer is to be announced to the peer. To be called once for each, with
+    /// [`Helper::has_taken`] if it was announced.
     pub fn is_worth_asking(&mut self) -> bool {
         if !self.can() {
             return false;
@@ -56,7 +56,7 @@ impl Helper {
         asks
     }
 
-    /// How many pieces the peer took of a transfer that it was told of.
+    /// How many pieces the peer took of an announced transfer.
     pub fn has_taken(&mut self, pieces: u16) {
         self.missed = if pieces > 0 { 0 } else { self.missed.saturating_add(1) };
     }

@@ -1,8 +1,8 @@
-//! How payload is copied between two peers, above links and below doors: each mechanism once.
+//! How the engine and the UCX transport copy payload between two peers: each mechanism once.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `cut` | pieces of a transfer that both sides copy: their sizes, and which sizes of a peer's are accepted |
+//! | `cut` | pieces of a cooperative copy: their sizes, and which sizes of a peer's are accepted |
 //! | `coop` | cooperative copy: one side's share of such a transfer |
 //! | `helper` | whether a peer is worth asking for its help |
 //! | `device` | copies by devices in flight |

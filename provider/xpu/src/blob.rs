@@ -1,5 +1,5 @@
-//! What processes tell each other of themselves before kernels run: bytes that the program carries, by
-//! whatever way it has. A blob of a peer's is checked as anything of a peer's.
+//! The description of a process that its peers need before kernels run: bytes that the program exchanges by
+//! means of its own. A peer's blob is not trusted; all fields are checked.
 
 use hmem::share::Export;
 use ipc::process::Name;
@@ -14,23 +14,23 @@ const REGION: usize = 8 + 8 + 8 + 8 + Export::LEN;
 /// Most regions of a process.
 pub(crate) const REGIONS: usize = 4096;
 
-/// A region, as its owner tells of it.
+/// A region of memory, as its owner describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Region {
     pub(crate) base: u64,
     pub(crate) len: u64,
     pub(crate) key: u64,
     pub(crate) export: Option<Export>,
 }
 
-/// A process, as it tells of itself.
+/// A process, as it describes itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Blob {
     pub(crate) addr: Addr,
     pub(crate) process: Name,
     /// Which boot of which host.
     pub(crate) boot: [u8; 16],
-    pub(crate) regions: Vec<Told>,
+    pub(crate) regions: Vec<Region>,
 }
 
 /// This host's, as long as it runs; zeros if /proc does not say.
@@ -112,7 +112,7 @@ impl Blob {
                 1 => Some(Export::from_bytes(&bytes)?),
                 _ => return None,
             };
-            Some(Told { base, len, key, export })
+            Some(Region { base, len, key, export })
         };
         let regions = (0..count).map(|_| region(&mut from)).collect::<Option<Vec<_>>>();
         let regions = regions.ok_or(Error::Blob("a region of it cannot be"))?;
@@ -135,8 +135,8 @@ mod tests {
             token: [7; 64],
         };
         let regions = vec![
-            Told { base: 4096, len: 8192, key: 9, export: Some(export) },
-            Told { base: 0, len: u64::MAX, key: u64::MAX, export: None },
+            Region { base: 4096, len: 8192, key: 9, export: Some(export) },
+            Region { base: 0, len: u64::MAX, key: u64::MAX, export: None },
         ];
         let addr = Addr::new(([127, 0, 0, 1], 77).into());
         Blob { addr, process: Name::own(), boot: boot(), regions }

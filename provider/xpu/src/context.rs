@@ -19,7 +19,7 @@ use link::{Links, OpenOptions, TcpOptions};
 use link_api::Link as _;
 use runtime::{Progress, Runtime};
 
-use crate::blob::{self, Blob, Told};
+use crate::blob::{self, Blob, Region};
 use crate::drain::Drain;
 use crate::error::{Error, code, ended};
 use crate::handle::{RingHandle, RingRequest};
@@ -166,7 +166,7 @@ impl Context {
     /// `addr..addr+len` stays allocated until the context is closed, and only in ways that allow for peers'
     /// accesses at any time are references made to it.
     pub unsafe fn register(&mut self, addr: usize, len: usize) -> Result<u32, Error> {
-        registry::look();
+        registry::find_runtimes();
         let kind = hmem::classify(addr, len);
         // SAFETY: the caller's promise; the registration ends before the context does.
         let span = unsafe { Span::new(addr, len, kind) };
@@ -213,13 +213,13 @@ impl Context {
 
     /// What peers have to know of this process, once all its memory is registered.
     pub fn blob(&self) -> Vec<u8> {
-        let told = |r: &Registered| Told {
+        let describe = |r: &Registered| Region {
             base: r.span.addr(),
             len: r.span.len() as u64,
             key: r.key,
             export: r.export,
         };
-        let regions = self.registered.iter().map(told).collect();
+        let regions = self.registered.iter().map(describe).collect();
         Blob { addr: self.addr, process: Name::own(), boot: blob::boot(), regions }.encode()
     }
 
@@ -258,24 +258,24 @@ impl Context {
     }
 
     /// The table's entry of a peer's region; maps it, where that can be done.
-    fn entry(&mut self, own: bool, pid: Option<u32>, told: Option<&Told>, region: usize) -> layout::Peer {
-        let Some(told) = told else { return layout::Peer::default() };
-        let mut entry = layout::Peer { mapped: 0, remote: told.base, key: told.key, length: told.len };
+    fn entry(&mut self, own: bool, pid: Option<u32>, remote: Option<&Region>, region: usize) -> layout::Peer {
+        let Some(remote) = remote else { return layout::Peer::default() };
+        let mut entry = layout::Peer { mapped: 0, remote: remote.base, key: remote.key, length: remote.len };
         if own {
-            entry.mapped = told.base;
+            entry.mapped = remote.base;
             return entry;
         }
-        let (Some(pid), Some(export)) = (pid, &told.export) else { return entry };
+        let (Some(pid), Some(export)) = (pid, &remote.export) else { return entry };
         let near = self.registered[region].span.addr() as usize;
         let owner = Owner::now(pid as i32);
         match share::open(owner.pid, owner.id, export, near) {
             Ok(opened) => {
                 // All of the region is in that allocation, or none of it is mapped.
-                let place = opened.place(told.base).filter(|(_, follow)| *follow as u64 >= told.len);
+                let place = opened.place(remote.base).filter(|(_, follow)| *follow as u64 >= remote.len);
                 let Some((at, _)) = place else { return entry };
                 let locked = match opened.kind() {
                     // SAFETY: mapped for as long as `opened` is kept, beside what is returned and behind it.
-                    Kind::System => unsafe { lock(at, told.len as usize) },
+                    Kind::System => unsafe { lock(at, remote.len as usize) },
                     _ => Vec::new(),
                 };
                 entry.mapped = at as u64;
@@ -287,7 +287,7 @@ impl Context {
     }
 
     /// Makes a ring.
-    pub fn ring(&mut self, request: RingRequest) -> Result<RingHandle, Error> {
+    pub fn open_ring(&mut self, request: RingRequest) -> Result<RingHandle, Error> {
         self.is_being_set_up()?;
         let handle = RingHandle::new(self.rings.len() as u32, &request)?;
         self.rings.push((handle.clone(), request));

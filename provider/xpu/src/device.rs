@@ -45,8 +45,8 @@ impl Producer {
         Some(first)
     }
 
-    /// Rings the bell: commands below this ticket are written.
-    pub fn ring(&self, below: u64) {
+    /// Stores the bell: commands below this ticket are written.
+    pub fn notify(&self, below: u64) {
         self.places
             .produced
             .word(word_of!(Produced.bell))

@@ -124,7 +124,8 @@ impl Drain {
         view
     }
 
-    /// Takes commands, makes progress, and tells what has ended. Returns how much there was to do.
+    /// Takes commands, makes progress, and reports completions. Returns the number of commands and
+    /// completions.
     pub fn poll<L: RmaLink>(&mut self, engine: &mut Domain<L>) -> usize {
         let mut n = 0;
         for lane in self.backlog.lanes() {
@@ -141,7 +142,7 @@ impl Drain {
             taken += self.take(engine, ring);
         }
         if taken > 0 {
-            // Of what is over as soon as it has begun the device is told before the links are looked at.
+            // What completes when it is posted is reported before the links are polled.
             n += taken + self.show(engine);
         }
         n += engine.progress();
@@ -149,7 +150,7 @@ impl Drain {
         n
     }
 
-    /// Tells of what has ended.
+    /// Reports completions to the device.
     fn show<L: RmaLink>(&mut self, engine: &mut Domain<L>) -> usize {
         let mut n = self.reap(engine);
         for ring in 0..self.rings.len() {
@@ -160,7 +161,7 @@ impl Drain {
         n
     }
 
-    /// Tells the device that the drain runs.
+    /// Shows the device that the drain runs.
     pub fn beat(&mut self) {
         for r in self.rings.iter().filter(|r| !r.ended) {
             let beat = r.status(word_of!(Status.beat));
@@ -175,7 +176,7 @@ impl Drain {
         }
     }
 
-    /// Takes nothing more, and tells the device so.
+    /// Takes no more commands; the device sees `errno` as the reason.
     pub fn end(&mut self, errno: i32) {
         if std::mem::replace(&mut self.ended, true) {
             return;
@@ -232,7 +233,7 @@ impl Drain {
                 let ticket = self.rings[at].window.skip(raw.names(self.peers.count()));
                 let entry = Completion { context: raw.context, what: raw.op.into(), ..Completion::default() };
                 self.refused(at, ticket, why);
-                self.tell(self.rings[at].options.queue, at, ticket, entry, why);
+                self.complete(self.rings[at].options.queue, at, ticket, entry, why);
             }
         }
     }
@@ -246,7 +247,7 @@ impl Drain {
     }
 
     /// Writes an entry of the ring's queue.
-    fn tell(&mut self, queue: Option<usize>, at: usize, ticket: u64, entry: Completion, why: i32) {
+    fn complete(&mut self, queue: Option<usize>, at: usize, ticket: u64, entry: Completion, why: i32) {
         let Some(queue) = queue else { return };
         let what = entry.what | (why as u32 as u64) << 32;
         let ticket = ticket & ((1 << RING_SHIFT) - 1) | (at as u64) << RING_SHIFT;
@@ -307,7 +308,7 @@ impl Drain {
         Start::Begun
     }
 
-    /// Posts a receive: the command is over with that, and what it receives is told of later.
+    /// Posts a receive: the command is over with that, and the message completes later.
     fn receive<L: RmaLink>(
         &mut self,
         engine: &mut Domain<L>,
@@ -362,7 +363,7 @@ impl Drain {
                 source: command.peer.into(),
                 ..Completion::default()
             };
-            self.tell(self.rings[at].options.queue, at, ticket, entry, how.err().unwrap_or(0));
+            self.complete(self.rings[at].options.queue, at, ticket, entry, how.err().unwrap_or(0));
         }
     }
 
@@ -418,7 +419,7 @@ impl Drain {
             let tagged = c.what.contains(engine::What::TAGGED);
             let op = if tagged { Op::Trecv } else { Op::Recv };
             let entry = Completion { context, what: op as u64, ..self.described(c) };
-            self.tell(self.rings[at].options.receive_queue, at, ticket, entry, why);
+            self.complete(self.rings[at].options.receive_queue, at, ticket, entry, why);
         }
     }
 

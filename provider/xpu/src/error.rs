@@ -1,4 +1,4 @@
-//! What a device is told of a failure, and what a caller is.
+//! Failures: the codes that devices read, and the errors that callers get.
 
 use std::fmt;
 
@@ -75,7 +75,7 @@ pub fn ended(errno: i32) -> u64 {
 pub enum Error {
     /// An argument cannot be.
     Invalid(&'static str),
-    /// What a peer told of itself is not what this version tells.
+    /// A peer's blob is not one of this version.
     Blob(&'static str),
     /// It is too late: the context has begun, or has ended.
     State(&'static str),

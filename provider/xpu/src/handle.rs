@@ -59,12 +59,12 @@ impl RingHandle {
             return Err(Error::Invalid("a ring has at most 2^20 slots, a queue as many entries"));
         }
         let slots = match &request.slots {
-            Some(given) if given.len() < layout::SLOT_WORDS << log2 => {
+            Some(words) if words.len() < layout::SLOT_WORDS << log2 => {
                 return Err(Error::Invalid("the memory for the slots is too short: 64 bytes for each"));
             }
-            Some(given) => {
-                (0..layout::SLOT_WORDS << log2).for_each(|at| given.get(at).store(0, Release));
-                given.clone()
+            Some(words) => {
+                (0..layout::SLOT_WORDS << log2).for_each(|at| words.get(at).store(0, Release));
+                words.clone()
             }
             None => Words::new(layout::SLOT_WORDS << log2)?,
         };

@@ -13,7 +13,7 @@
 //! | completions and counters in shared memory | [`queue`] |
 //! | the engine does it | [`port`], `post`, [`drain`] |
 //! | what polls | [`thread`] |
-//! | a program's own context, and what its processes tell each other | [`context`], `handle` (its rings), `blob` |
+//! | a program's own context; the data its processes exchange | [`context`], `handle` (its rings); `blob` |
 //! | a device's side, for code of this process | [`device`] |
 
 #[cfg(all(test, loom))]

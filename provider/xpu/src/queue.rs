@@ -115,7 +115,7 @@ impl QueueSide {
     pub(crate) fn flush(&mut self) -> usize {
         let mut n = 0;
         while let Some(entry) = self.pending.front().copied().filter(|_| !self.ended) {
-            if self.written - self.seen_read >= 1 << self.log2 && !self.look() {
+            if self.written - self.seen_read >= 1 << self.log2 && !self.poll_read() {
                 break;
             }
             self.written += 1;
@@ -134,15 +134,15 @@ impl QueueSide {
     }
 
     /// Whether the device has read on. What it cannot have read ends the queue.
-    fn look(&mut self) -> bool {
+    fn poll_read(&mut self) -> bool {
         let read = self.read.word(word_of!(QueueRead.read)).load(Acquire);
         if read < self.seen_read || read > self.written {
             self.end(code::INVAL);
             return false;
         }
-        let more = read > self.seen_read;
+        let has_read = read > self.seen_read;
         self.seen_read = read;
-        more
+        has_read
     }
 
     /// The format that a device is to give entries in, libfabric's number: before the queue is shown to it.
@@ -241,8 +241,9 @@ mod tests {
         }
     }
 
+    /// What peers write to a queue that is not read takes bounded memory.
     #[test]
-    fn what_peers_write_to_a_queue_that_is_not_read_takes_no_ever_more_memory() {
+    fn unread_queue_takes_bounded_memory() {
         let (words, mut q) = queue(1);
         for _ in 0..3 * NOTICES {
             q.notice(Completion::default());

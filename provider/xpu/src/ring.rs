@@ -3,9 +3,9 @@
 //! Eight words a slot, each with a lap bit: bit 63 is 1 in the first lap, 0 in the second, and so on. A
 //! producer stores them in any order, and the drain takes a slot when all eight have the bit of the lap it is
 //! in. What it has loaded by then is what it uses, so no word can be of another lap than the others: a
-//! producer comes to write the next lap only after the drain has told that it has taken this one. That holds
-//! for producers that keep to `consumed`; of one that does not, the drain gets words that make no command, or
-//! another one than was meant, and checks it as any.
+//! producer comes to write the next lap only after the drain has stored in `consumed` that it has taken this
+//! one. That holds for producers that keep to `consumed`; of one that does not, the drain gets words that
+//! make no command, or another one than was meant, and checks it as any.
 //!
 //! A memory that a command names is written before it: a producer on a device fences once, at system scope,
 //! before the eight stores. Producers of this process store with Release. The drain loads with Acquire.

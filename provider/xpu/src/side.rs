@@ -36,7 +36,7 @@ impl Near {
     /// In the calling thread's context, or in one of the device of that number. `None`: there is none, or no
     /// such memory.
     pub fn new(device: Option<i32>) -> Option<Arc<Near>> {
-        registry::look();
+        registry::find_runtimes();
         let made = registry::of(Kind::Cuda).make_for_kernels(device, 2 * LINE);
         let made = made.inspect_err(|e| log::debug!("a ring's words are in host memory: {e}")).ok()?;
         Some(Arc::new(Near(Kind::Cuda, made)))

@@ -47,7 +47,7 @@ impl Drains {
         self.enter().push((name, drain));
     }
 
-    /// Takes one out, after it has told the devices that it ends. None in a forked child: the rings are its
+    /// Takes one out, after its devices can read that it ends. None in a forked child: the rings are its
     /// parent's, and the thread may have been in the lock.
     pub fn remove(&self, name: u64) -> Option<Drain> {
         if self.pid != std::process::id() {
@@ -99,7 +99,7 @@ impl Drains {
         })
     }
 
-    /// Tells the devices that the thread runs, and of peers whose process has ended.
+    /// Shows the devices that the thread runs, and which peers' processes have ended.
     pub fn beat(&self) {
         let mut all = self.all();
         all.iter_mut().for_each(|(_, d)| d.beat());

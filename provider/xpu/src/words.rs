@@ -35,7 +35,7 @@ enum Keep {
     /// In this order: what is locked is unlocked before it is unmapped.
     Own { _locked: Vec<Pages>, _mapping: Mapping, file: OwnedFd },
     /// The caller's.
-    Given,
+    Caller,
 }
 
 // SAFETY: what a shared reference gives is atomics and numbers, and the memory belongs to the process.
@@ -50,7 +50,7 @@ impl Words {
         let file = memfd::create(c"strait-xpu", bytes, Writers::All)?;
         let mapping = Mapping::new(&file, bytes, None)?;
         let at = mapping.base().expose_provenance();
-        registry::look();
+        registry::find_runtimes();
         // SAFETY: the mapping, which is dropped after what locks it.
         let locked = unsafe { lock(at, bytes) };
         let base = NonNull::new(mapping.base().cast()).ok_or(Error::Invalid("memory at NULL"))?;
@@ -77,13 +77,13 @@ impl Words {
     /// `addr` is a multiple of 64, and `bytes` bytes from there on are mapped, to be read and written by the
     /// CPU, until what is returned is dropped; in this process nothing but atomic accesses of words is made
     /// to them.
-    pub unsafe fn given(addr: usize, bytes: usize, device: u64) -> Result<Arc<Words>, Error> {
+    pub unsafe fn from_caller(addr: usize, bytes: usize, device: u64) -> Result<Arc<Words>, Error> {
         if addr % LINE != 0 || device % LINE as u64 != 0 {
             return Err(Error::Invalid("memory for a queue begins at a multiple of 64 bytes"));
         }
         let base = NonNull::new(std::ptr::with_exposed_provenance_mut(addr))
             .ok_or(Error::Invalid("memory for a queue is not NULL"))?;
-        Ok(Arc::new(Words { base, len: bytes / 8, device, keep: Keep::Given }))
+        Ok(Arc::new(Words { base, len: bytes / 8, device, keep: Keep::Caller }))
     }
 
     /// How many there are.

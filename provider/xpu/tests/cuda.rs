@@ -103,7 +103,7 @@ fn devices_reach_each_others_memory_and_learn_that_a_process_was_killed() {
     let _alone = alone();
     let driver = Driver::start();
     let (mut context, at) = context(&driver);
-    let ring = context.ring(RingRequest::new(4)).unwrap();
+    let ring = context.open_ring(RingRequest::new(4)).unwrap();
     let mut peer = Peer::start();
     let (mine, theirs) = (context.blob(), unhex(&peer.ask("blob")));
     context.connect(0, &[&mine, &theirs]).unwrap();
@@ -177,16 +177,16 @@ fn what_kernels_alone_write_of_a_ring_is_in_their_devices_memory() {
     let (mut context, _) = context(&driver);
     let near = |bell| RingRequest { near: true, bell, ..RingRequest::new(4) };
     let copies = driver.calls(c"cuMemcpyAsync");
-    let ring = context.ring(near(false)).unwrap();
+    let ring = context.open_ring(near(false)).unwrap();
     // The driver does not promise that new memory is zeroed.
     assert_eq!(driver.calls(c"cuMemcpyAsync"), copies + 1);
-    context.ring(near(true)).unwrap();
-    context.ring(RingRequest::new(4)).unwrap();
+    context.open_ring(near(true)).unwrap();
+    context.open_ring(RingRequest::new(4)).unwrap();
     driver.leave();
-    context.ring(near(false)).unwrap();
+    context.open_ring(near(false)).unwrap();
     driver.enter(0);
     driver.fail(c"cuMemAlloc_v2", 0, 2);
-    context.ring(near(false)).unwrap();
+    context.open_ring(near(false)).unwrap();
     driver.fail(c"cuMemAlloc_v2", 0, 0);
     let mine = context.blob();
     context.connect(0, &[&mine]).unwrap();

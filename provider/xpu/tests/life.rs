@@ -11,7 +11,7 @@ use xpu::{Context, Options, RingRequest};
 fn the_beat_goes_on_however_long_the_thread_may_sleep() {
     let mut context = Context::open(Options { sleep: Duration::from_secs(1 << 30), ..options() }).unwrap();
     context.allocate(8).unwrap();
-    let ring = context.ring(RingRequest::new(4)).unwrap().producer();
+    let ring = context.open_ring(RingRequest::new(4)).unwrap().producer();
     let blob = context.blob();
     context.connect(0, &[&blob]).unwrap();
     context.begin().unwrap();
@@ -21,9 +21,10 @@ fn the_beat_goes_on_however_long_the_thread_may_sleep() {
     }
 }
 
+/// A forked child that closes ends nothing of its parent, and waits for no thread.
 /// The rings' memory is shared with the child, and the thread that may be inside of a lock is not there.
 #[test]
-fn a_forked_child_that_closes_ends_nothing_of_its_parent_and_waits_for_no_thread() {
+fn close_in_a_forked_child_leaves_the_parent_running() {
     let mut pair = Pair::new();
     for _ in 0..30 {
         // SAFETY: the child calls nothing but what is looked at, and ends at once.

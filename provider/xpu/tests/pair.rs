@@ -94,8 +94,9 @@ fn many_commands_of_several_producers_go_round_the_ring() {
     }
 }
 
+/// A strong signal comes after every earlier put, and not after one that failed.
 #[test]
-fn a_strong_signal_comes_after_every_earlier_put_and_not_after_one_that_failed() {
+fn strong_signal_follows_all_earlier_puts_but_no_failed_one() {
     let pair = Pair::new();
     for turn in 1..=200u64 {
         let mut commands: Vec<Raw> = (0..6).map(|at| put(&pair, at, at, 1, None)).collect();
@@ -127,13 +128,14 @@ fn a_strong_signal_comes_after_every_earlier_put_and_not_after_one_that_failed()
     assert_eq!(pair.theirs.get(40).load(Acquire), 0, "the signal came although a put before it was refused");
 }
 
+/// A peer without room stops neither other rings nor commands to other peers.
 /// Signals to a peer that makes no progress fill all that is between: those of another ring, and to another
 /// peer, go on.
 #[test]
-fn a_peer_without_room_stops_neither_other_rings_nor_commands_to_other_peers() {
+fn full_peer_stops_no_other_rings_or_peers() {
     let mut contexts = [(); 3].map(|()| Context::open(common::options()).unwrap());
     let memory = contexts.each_mut().map(|c| c.allocate(common::WORDS).unwrap().1);
-    let rings = [(); 2].map(|()| contexts[0].ring(RingRequest::new(14)).unwrap());
+    let rings = [(); 2].map(|()| contexts[0].open_ring(RingRequest::new(14)).unwrap());
     let blobs = contexts.each_ref().map(Context::blob);
     let blobs = blobs.each_ref().map(|b| b.as_slice());
     contexts.iter_mut().enumerate().for_each(|(rank, c)| c.connect(rank as u32, &blobs).unwrap());
@@ -167,8 +169,9 @@ fn a_peer_without_room_stops_neither_other_rings_nor_commands_to_other_peers() {
     assert_eq!((producers[0].failed(), memory[1].get(0).load(Acquire)), (0, (1 << 14) - 8));
 }
 
+/// Completions go into the queue, and stop the ring while there is no room.
 #[test]
-fn completions_go_into_the_queue_and_stop_the_ring_while_there_is_no_room() {
+fn completions_without_room_in_the_queue_stop_the_ring() {
     let pair = Pair::with(|r| r.log2_entries = Some(1));
     let (entries, read) = (pair.ring.entries.clone().unwrap(), pair.ring.read.clone().unwrap());
     let wanted: Vec<Raw> = (0..4)
@@ -216,10 +219,10 @@ fn a_ring_with_a_bell_takes_what_is_below_it() {
     let pair = Pair::with(|r| r.bell = true);
     pair.mine.get(0).store(1, Release);
     pair.producer.post(&[put(&pair, 0, 1, 1, None), put(&pair, 0, 2, 1, None)]).unwrap();
-    pair.producer.ring(1);
+    pair.producer.notify(1);
     pair.producer.wait(0, LIMIT).unwrap();
     assert_eq!(pair.producer.wait(1, Duration::from_millis(50)), Err(Ended::Timeout));
-    pair.producer.ring(2);
+    pair.producer.notify(2);
     pair.producer.wait(1, LIMIT).unwrap();
     assert_eq!(pair.theirs.get(2).load(Acquire), 1);
 }

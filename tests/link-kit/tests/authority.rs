@@ -70,8 +70,9 @@ fn with_further(net: &mut KeyedNet) -> (Links, Addr) {
     (links, name)
 }
 
+/// A caller under the name of a peer of shared memory is cut off, and that peer is not.
 #[test]
-fn a_caller_under_the_name_of_a_peer_of_shared_memory_is_cut_off_and_that_peer_is_not() {
+fn caller_under_a_shared_memory_peers_name_is_cut_off() {
     let mut net = KeyedNet::new(Pace::default());
     let (mut a, name) = with_further(&mut net);
     let mut b = ShmLink::open(options()).unwrap();

@@ -221,8 +221,9 @@ mod reads {
         assert_eq!(text(&[room]), [3; LEN]);
     }
 
+    /// A read from an endpoint that was closed is ended without a notice of it.
     #[test]
-    fn a_read_from_an_endpoint_that_was_closed_is_ended_if_nothing_is_told_of_it() {
+    fn read_from_a_closed_endpoint_ends_without_notice() {
         let mut four = Four::new(Duration::from_millis(100));
         four.net.halt(Some(LEN / 2));
         four.read(0, 0, 1);

@@ -48,7 +48,7 @@ mod memory {
         static DRIVER: OnceLock<Driver> = OnceLock::new();
         let driver = *DRIVER.get_or_init(|| {
             let driver = Driver::start();
-            hmem::registry::look();
+            hmem::registry::find_runtimes();
             driver
         });
         // Not on the first device, whose number is that of none.

@@ -73,9 +73,10 @@ fn a_frame_is_kept_until_the_provider_below_tells_of_its_end() {
     assert_eq!(next(&mut b).as_deref(), Some(&b"kept"[..]));
 }
 
+/// What was sent arrives once it is settled, and what came meanwhile is polled later.
 /// As at exit(3), where nothing is handed out, and handlers that run later may go on.
 #[test]
-fn what_was_sent_arrives_once_it_is_settled_and_what_came_meanwhile_is_polled_later() {
+fn settled_sends_arrive_and_arrivals_meanwhile_are_polled_later() {
     let (mut a, to_b, mut b) = slow_to(&FakeNet::default());
     let to_a = b.peer(&a.addr());
     for round in 0..3u8 {

@@ -253,8 +253,9 @@ fn memory_of_a_peer_that_ends_in_its_read_is_not_read_any_more() {
     assert_eq!(counts.lent.load(Relaxed), 0);
 }
 
+/// Memory of a read that fails half way is not read any more when its send completes.
 #[test]
-fn memory_of_a_read_that_fails_half_way_is_not_read_any_more_when_its_send_completes() {
+fn memory_of_a_failed_read_is_not_read_after_its_send_completes() {
     let net = FakeNet::default();
     let mut duo = duo(&net, false);
     for round in 0..3 {
@@ -304,9 +305,10 @@ fn more_messages_than_may_be_read_at_once_are_all_read() {
     duo::many_long_messages_at_once(duo(&FakeNet::default(), false));
 }
 
+/// A send that completes leaves memory registered that another one has a part of.
 /// What one send that is over has in common with another that is not stays registered.
 #[test]
-fn a_send_that_completes_leaves_memory_registered_that_another_one_has_a_part_of() {
+fn completed_send_leaves_shared_memory_registered() {
     let mut duo = duo(&FakeNet::default(), false);
     let (to, src) = (duo.a.peer, filled(LEN, 5));
     let part = src.part(1_000, LEN - 2_000).expect("a part");

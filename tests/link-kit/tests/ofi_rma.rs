@@ -265,8 +265,9 @@ fn stands_still(duo: &mut Duo<Fake>, is_there: impl Fn() -> bool) {
     }
 }
 
+/// Memory of a registration that is closed in a write is not written any more.
 #[test]
-fn memory_of_a_registration_that_is_closed_in_a_write_is_not_written_any_more() {
+fn registration_closed_in_a_write_is_not_written_any_more() {
     let net = FakeNet::default();
     let mut duo = duo(&net);
     let (target, local) = (filled(LEN, 1), filled(LEN, 2));
@@ -291,8 +292,9 @@ fn memory_of_a_registration_that_is_closed_in_a_write_is_not_written_any_more() 
     duo.send(&[local], &[Span::leak(LEN)]);
 }
 
+/// Memory of a registration that is closed in a read is not read any more.
 #[test]
-fn memory_of_a_registration_that_is_closed_in_a_read_is_not_read_any_more() {
+fn registration_closed_in_a_read_is_not_read_any_more() {
     let net = FakeNet::default();
     let mut duo = duo(&net);
     let (target, back) = (filled(LEN, 1), Span::leak(LEN));
@@ -419,9 +421,10 @@ fn messages_behind_a_completed_write_find_its_bytes() {
     assert!(text(&[target]) == pattern(LEN, 7));
 }
 
+/// Memory of which a part was read by another request is not read after its registration was closed.
 /// Requests may share what one of them had registered.
 #[test]
-fn memory_of_which_a_part_was_read_by_another_request_is_not_read_after_its_registration_was_closed() {
+fn closed_registration_is_not_read_after_a_partial_read_by_another() {
     let net = FakeNet::default();
     let mut duo = duo(&net);
     let target = filled(300_000, 1);
@@ -456,8 +459,9 @@ fn memory_of_which_a_part_was_read_by_another_request_is_not_read_after_its_regi
     assert!(closed.is_err() || !net.is_read(third), "memory is read after its registration was closed");
 }
 
+/// A registration with many reads of a silent initiator is closed or busy in about a second.
 #[test]
-fn a_registration_with_many_reads_of_a_silent_initiator_is_closed_or_busy_in_about_a_second() {
+fn close_with_reads_of_a_silent_initiator_takes_about_a_second() {
     let net = FakeNet::default();
     let mut duo = duo(&net);
     let target = filled(LEN, 1);

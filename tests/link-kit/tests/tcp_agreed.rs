@@ -433,9 +433,10 @@ fn the_end_of_others_ends_no_connection() {
     }
 }
 
+/// Promises that are not kept take up no more than they may, and keep no peer out.
 /// Callers with the key that were let in, and never confirm.
 #[test]
-fn promises_that_are_not_kept_take_up_no_more_than_they_may_and_keep_no_peer_out() {
+fn unkept_promises_are_bounded_and_keep_no_peer_out() {
     let mut b = open(TcpOptions { guests: 8, ..options("key") });
     let called = b.addr();
     let mut kept = Vec::new();

@@ -123,10 +123,11 @@ fn the_bytes_of_a_frame_go_where_they_belong_as_they_come() {
     }
 }
 
+/// A long frame behind few short ones stays with the kernel but for its front.
 /// What a rendezvous says between two long frames is short. Bytes that are received with the front of a long
 /// frame are copied once more.
 #[test]
-fn a_long_frame_behind_few_short_ones_stays_with_the_kernel_but_for_its_front() {
+fn long_frame_behind_short_ones_stays_in_the_kernel_but_its_front() {
     for (short, least) in [(0, 30_000 - 400), (1, 30_000 - 400), (3, 30_000 - 400), (4, 0)] {
         let mut ends = Ends::new();
         let dst = Span::leak(LEN - HEAD);

@@ -17,8 +17,9 @@ use link_kit::bytes;
 use pair::{event, open, open_alone, options, say, take, until};
 use wire::session::{Caller, Hello, JobKey, Next, Role};
 
+/// What a peer has sent before its end arrives also where a send notices the end.
 #[test]
-fn what_a_peer_has_sent_before_its_end_comes_also_where_a_send_notices_the_end() {
+fn frames_before_a_peers_end_arrive_when_a_send_notices_it() {
     let (mut a, mut b) = (open(options("key")), open(options("key")));
     let to_b = a.peer(&b.addr());
     say(&mut a, to_b, &mut [&mut b], b"hello");
@@ -111,8 +112,9 @@ fn a_caller_is_let_in_by_one_that_had_something_else_to_do() {
     assert_eq!(take(&mut a, &mut b).1, b"hello");
 }
 
+/// A peer that is connected is refused under another name, and stays connected.
 #[test]
-fn a_peer_that_is_connected_is_refused_by_another_name_and_stays_connected() {
+fn connected_peer_is_refused_under_another_name() {
     let everywhere = || TcpLink::bind("0.0.0.0:0".parse().unwrap(), options("key")).expect("a free name");
     for by_name_first in [true, false] {
         let (mut a, mut b) = (everywhere(), everywhere());

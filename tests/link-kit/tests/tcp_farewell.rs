@@ -83,8 +83,9 @@ fn part(len: usize, rails: usize) -> (usize, usize) {
     (sent, got)
 }
 
+/// What was sent arrives though the receiver sends to the one that closes.
 #[test]
-fn what_was_sent_arrives_though_the_receiver_sends_to_the_one_that_closes() {
+fn frames_arrive_though_the_receiver_sends_to_the_closing_sender() {
     for (len, rails) in [(1_000, 1), (100_000, 1), (200_000, 1), (100_000, 3), (200_000, 3)] {
         let (sent, got) = part(len, rails);
         assert!(sent > 1 && sent == got, "{got} of {sent} frames of {len} bytes, {rails} connections");

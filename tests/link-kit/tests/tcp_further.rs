@@ -43,14 +43,16 @@ fn sends_to_one_that_comes_later(further: Ipv4Addr, until_first: Duration) -> us
     }
 }
 
+/// A peer that is not there yet is waited for where its further address is silent.
 #[test]
-fn a_peer_that_is_not_there_yet_is_waited_for_where_its_further_address_is_silent() {
+fn absent_peer_is_waited_for_if_its_further_address_is_silent() {
     // TEST-NET-1 of RFC 5737 leads nowhere.
     assert_eq!(sends_to_one_that_comes_later([192, 0, 2, 77].into(), Duration::from_millis(400)), 0);
 }
 
+/// A peer that is not there yet is waited for where another program has its further address.
 #[test]
-fn a_peer_that_is_not_there_yet_is_waited_for_where_another_program_has_its_further_address() {
+fn absent_peer_is_waited_for_if_its_further_address_is_foreign() {
     let listener = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 9), 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let chatter = move || {

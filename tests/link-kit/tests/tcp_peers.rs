@@ -49,9 +49,10 @@ fn a_peer_with_another_key_is_refused_on_both_sides() {
     assert_eq!(take(&mut a, &mut c).1, b"hello");
 }
 
+/// A peer that accepts nothing is unreachable after a while, also where its queue is full.
 /// A socket on which no process accepts, as that of an ended process that another one has inherited.
 #[test]
-fn a_peer_that_accepts_nothing_is_unreachable_after_a_while_also_where_its_queue_is_full() {
+fn peer_that_accepts_nothing_becomes_unreachable() {
     for full in [false, true] {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let addr = listener.local_addr().expect("a name");

@@ -134,8 +134,9 @@ fn the_end_of_either_with_half_a_frame_on_the_rail_is_told_of() {
     }
 }
 
+/// A frame that comes slowly on a rail arrives though the connection has ended.
 #[test]
-fn a_frame_that_comes_slowly_on_a_rail_arrives_though_the_connection_has_ended() {
+fn slow_frame_of_a_rail_arrives_after_the_connection_ended() {
     let timeout = Duration::from_secs(2);
     let mut b = open(patient(timeout));
     let (played, mut rail, long) = with_half_a_frame(&mut b, 2);

@@ -104,8 +104,9 @@ fn bytes_that_come_again_end_the_connection() {
     }
 }
 
+/// An armed link says so until there is something that no descriptor shows.
 #[test]
-fn an_armed_link_says_so_until_there_is_something_that_no_descriptor_tells_of() {
+fn link_is_armed_until_work_comes_that_no_descriptor_shows() {
     let (mut a, mut b) = (open(options("key")), open(options("key")));
     let (own, to_b) = (a.peer(&a.addr()), a.peer(&b.addr()));
     say(&mut a, to_b, &mut [&mut b], b"hello");

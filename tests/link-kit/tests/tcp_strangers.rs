@@ -116,9 +116,10 @@ fn a_caller_that_had_to_give_way_calls_again_by_itself() {
     }
 }
 
+/// What ends each call is given up after the time that a connection may take.
 /// What takes connections and ends each at once is no peer, in the end.
 #[test]
-fn what_ends_each_call_is_given_up_after_the_time_that_a_connection_may_take() {
+fn address_that_ends_each_call_is_given_up_after_the_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let name = Addr::new(listener.local_addr().expect("a name"));
     thread::spawn(move || listener.incoming().for_each(drop));
@@ -154,8 +155,9 @@ fn parts_of_frames(a: &mut TcpLink, called: Addr, check: impl Fn()) -> Vec<TcpSt
         .collect()
 }
 
+/// Parts of frames take up no more than they may, and go on when there is room.
 #[test]
-fn parts_of_frames_take_up_no_more_than_they_may_and_go_on_when_there_is_room() {
+fn partial_frames_are_bounded_and_continue_when_there_is_room() {
     const MOST: usize = 1 << 20;
     let budget = Budget::new(MOST);
     let mut a = open(options("key"));
@@ -314,10 +316,11 @@ fn descriptors() -> usize {
     usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }
 
+/// A flood of silent connections leaves the first message of a caller under a second.
 /// Silent connections at a rate that one thread reaches, up to ten thousand a second, while callers come one
 /// after the other. Prints what was measured.
 #[test]
-fn a_flood_of_silent_connections_leaves_the_first_message_of_a_caller_under_a_second() {
+fn first_message_in_a_flood_of_silent_connections_takes_under_1_s() {
     const RATE: usize = 10_000;
     // As many as this process may have, so that they stay for a second or so where nothing ends them.
     let most = (descriptors() / 4 * 3).min(15_000);

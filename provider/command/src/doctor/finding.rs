@@ -1,4 +1,4 @@
-//! What is told of something that was looked at.
+//! The result of one check.
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ pub enum Level {
     Ok,
     /// Strait works; something is slower, or not used.
     Note,
-    /// Strait does not work, or not as asked for.
+    /// Strait does not work, or not as configured.
     Problem,
 }
 

@@ -67,7 +67,7 @@ pub fn host() -> Vec<Finding> {
 
 fn files(area: &'static str) -> Finding {
     let Some((soft, hard)) = os::limit(libc::RLIMIT_NOFILE) else {
-        return Finding::ok(area, "open files: not told");
+        return Finding::ok(area, "open files: the limit is not known");
     };
     let text = |n: Option<u64>| n.map_or("unlimited".into(), |n| n.to_string());
     let line = format!("open files {} (at most {})", text(soft), text(hard));
@@ -168,7 +168,7 @@ fn containers(area: &'static str) -> Vec<Finding> {
 fn users(area: &'static str) -> Finding {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     if map.split_whitespace().next().is_some() {
-        return Finding::ok(area, "peers of this user are told from those of others");
+        return Finding::ok(area, "peers of this user are distinguished from those of others");
     }
     Finding::new(area, Level::Note, "a user namespace without a mapping: users look alike")
         .means("a peer's process must be one that this process may signal, and Linux 6.5 or later")

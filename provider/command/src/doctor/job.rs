@@ -15,7 +15,7 @@ use crate::run::signals::{Came, PASSED, Signals};
 /// What asks the provider, and the UCX transport, for a report.
 const REPORT: [&str; 2] = ["FI_STRAIT_REPORT", "STRAIT_UCX_REPORT"];
 
-/// Runs the program with reports asked for; whether Strait carried something and the program succeeded.
+/// Runs the program with reports enabled. Returns whether Strait carried something and the program succeeded.
 pub fn run(program: &[OsString], json: bool) -> Result<bool, Error> {
     let dir = Scratch::new()?;
     let file = dir.0.join("report.json");
@@ -91,9 +91,9 @@ impl Counts {
         Counts { messages: number("messages"), bytes: number("bytes") }
     }
 
-    fn add(&mut self, more: Counts) {
-        self.messages += more.messages;
-        self.bytes += more.bytes;
+    fn add(&mut self, other: Counts) {
+        self.messages += other.messages;
+        self.bytes += other.bytes;
     }
 }
 
@@ -270,7 +270,7 @@ fn is_launcher(words: &[String]) -> bool {
     })
 }
 
-/// Whether an MPI library was told to use libfabric.
+/// Whether the command line has an MPI library use libfabric.
 fn uses_libfabric(words: &[String]) -> bool {
     let var = |name| setting(words, name);
     let component = |kind: &str| {

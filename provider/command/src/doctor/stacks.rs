@@ -60,14 +60,14 @@ fn beside(program: &Path, file: &str) -> Option<PathBuf> {
 pub fn stacks() -> Vec<Finding> {
     let [fabrics, ucx, mpi] = [Kind::Libfabric, Kind::Ucx, Kind::Mpi].map(find::all);
     let mut findings = Vec::new();
-    let usual = look(None);
+    let usual = info_of(None);
     let found = usual["libfabric"]["path"].as_str().and_then(|path| Path::new(path).canonicalize().ok());
     let needs_path = usual["with_path"].as_str().map(str::to_owned);
     if found.is_some() {
         findings.push(libfabric(&usual, true));
     }
     for path in fabrics.iter().filter(|path| Some(*path) != found.as_ref()) {
-        findings.push(libfabric(&look(Some(path)), false));
+        findings.push(libfabric(&info_of(Some(path)), false));
     }
     for path in &ucx {
         findings.push(ucx_of(path));
@@ -84,7 +84,7 @@ pub fn stacks() -> Vec<Finding> {
 }
 
 /// What `strait info` says of a libfabric: in a process of its own, since one process has one libfabric.
-fn look(library: Option<&Path>) -> Value {
+fn info_of(library: Option<&Path>) -> Value {
     let mut args = vec!["info".into(), "--json".into()];
     if let Some(path) = library {
         args.extend(["--libfabric".into(), path.as_os_str().to_owned()]);
@@ -178,8 +178,8 @@ fn ucx_of(path: &Path) -> Finding {
     let out = String::from_utf8_lossy(&output.stdout).into_owned();
     match out.lines().next().and_then(|line| line.strip_prefix("# UCX ")) {
         Some(line) if output.status.success() => {
-            let door = if out.contains("UCX_PLUGIN_PATH=") { "UCX_PLUGIN_PATH" } else { "LD_PRELOAD" };
-            Finding::ok(AREA, format!("{line}: takes the transport by {door}")).cure(format!(
+            let entry = if out.contains("UCX_PLUGIN_PATH=") { "UCX_PLUGIN_PATH" } else { "LD_PRELOAD" };
+            Finding::ok(AREA, format!("{line}: takes the transport by {entry}")).cure(format!(
                 "to use it: eval \"$(strait ucx-env --ucx {})\"",
                 quoted(&path.to_string_lossy())
             ))

@@ -1,4 +1,4 @@
-//! What operations of an endpoint are told apart by: contexts, counts, kinds.
+//! Identification of an endpoint's operations: contexts, counts, kinds.
 
 use std::cell::UnsafeCell;
 

@@ -1,4 +1,4 @@
-//! What the provider tells of its links: include/strait_link.h.
+//! The state of the provider's links, by include/strait_link.h.
 
 use std::ffi::{CStr, c_char};
 use std::mem::offset_of;

@@ -7,7 +7,7 @@ use super::found::{Finding, Limit, Link, Memory};
 use crate::fabric::{Error, LinkStatus};
 use crate::os;
 
-/// The links, as the provider tells of them, or why it does not.
+/// The links, as the provider reports them, or why it does not.
 pub fn links(status: Result<Vec<LinkStatus>, Error>) -> Vec<Link> {
     let link = |name: &str, ok, text| Link { name: name.into(), finding: Finding::new(ok, text) };
     let mut links: Vec<Link> = match status {

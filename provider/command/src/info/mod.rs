@@ -28,7 +28,7 @@ pub fn wrong_parameters() -> Vec<String> {
 
 /// Why this libfabric does not offer the provider, and what to do; nothing if it does.
 pub fn not_offered(library: &std::sync::Arc<Library>) -> Vec<String> {
-    provider::look(library).advice
+    provider::query(library).advice
 }
 
 /// Kinds of device memory: the name, whether it is there, and words.
@@ -65,11 +65,11 @@ pub fn run(options: &Options) -> Result<bool, Error> {
     match &options.peer {
         Some(address) => {
             let address = peer::parse(address)?;
-            let way = peer::look(&library()?, address)?;
+            let way = peer::query(&library()?, address)?;
             print(options.json, &way, || text::way(&way))?;
             Ok(way.link.is_some())
         }
-        None => look_around(library(), options.json),
+        None => report(library(), options.json),
     }
 }
 
@@ -80,14 +80,14 @@ fn print<T: serde::Serialize>(json: bool, found: &T, render: impl Fn() -> String
     }
 }
 
-fn look_around(library: Result<Arc<Library>, Error>, json: bool) -> Result<bool, Error> {
+fn report(library: Result<Arc<Library>, Error>, json: bool) -> Result<bool, Error> {
     let links = match &library {
         Ok(library) => fabric::links(library, NAME),
         Err(error) => Err(error.clone()),
     };
     let (libfabric, provider, known) = match &library {
         Ok(library) => {
-            let provider = provider::look(library);
+            let provider = provider::query(library);
             let known = library.params(settings::PREFIX);
             let libfabric = Libfabric {
                 found: true,

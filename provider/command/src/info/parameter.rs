@@ -31,7 +31,7 @@ pub struct Parameter {
     pub help: &'static str,
 }
 
-/// All of them. `known`: those that libfabric was told of, with the values it has.
+/// All of them. `known`: those that are defined with libfabric, with its values.
 pub fn all(known: &[Param]) -> Vec<Parameter> {
     read(|setting| {
         let name = setting.variable();
@@ -53,18 +53,18 @@ fn read(set: impl Fn(&Setting) -> Option<(String, Source)>) -> Vec<Parameter> {
     settings::ALL
         .iter()
         .map(|setting| {
-            let given = set(setting);
+            let value_set = set(setting);
             let is_eager = *setting == settings::EAGER_SIZE;
             let mut reading = reading(setting);
             if is_eager {
                 reading.fit(setting, fits);
             }
             let is_secret = matches!(setting.kind, Kind::Secret(_));
-            let given = given.map(|(text, source)| match text.trim().is_empty() {
+            let value_set = value_set.map(|(text, source)| match text.trim().is_empty() {
                 false if is_secret => ("(not shown)".to_owned(), source),
                 _ => (text, source),
             });
-            let text = given.as_ref().map(|(text, _)| text.trim()).filter(|t| !t.is_empty());
+            let text = value_set.as_ref().map(|(text, _)| text.trim()).filter(|t| !t.is_empty());
             let text = text.filter(|_| is_secret || matches!(setting.kind, Kind::Text(_)));
             let value = match reading.value {
                 Some(value) => value.to_string(),
@@ -74,7 +74,7 @@ fn read(set: impl Fn(&Setting) -> Option<(String, Source)>) -> Vec<Parameter> {
                 None if is_eager => "8192".into(),
                 None => setting.default.into(),
             };
-            let source = match (&given, reading.value) {
+            let source = match (&value_set, reading.value) {
                 (Some((_, source)), Some(_)) => *source,
                 (Some((_, source)), None) if text.is_some() => *source,
                 _ => Source::Default,
@@ -83,7 +83,7 @@ fn read(set: impl Fn(&Setting) -> Option<(String, Source)>) -> Vec<Parameter> {
                 name: setting.variable(),
                 value,
                 source,
-                set: given.map(|(text, _)| text),
+                set: value_set.map(|(text, _)| text),
                 problem: reading.complaint,
                 takes: setting.kind.to_string(),
                 help: setting.help,

@@ -19,8 +19,8 @@ pub struct Way {
 }
 
 /// Asks the provider; an error says what to do.
-pub fn look(library: &Arc<Library>, peer: SocketAddr) -> Result<Way, Error> {
-    let provider = provider::look(library);
+pub fn query(library: &Arc<Library>, peer: SocketAddr) -> Result<Way, Error> {
+    let provider = provider::query(library);
     if !provider.offered {
         let advice = provider.advice.join("; ");
         return Err(Error::Failed(format!(

@@ -9,7 +9,7 @@ use crate::fabric::{Library, Want, version_text};
 pub const NAME: &str = "strait";
 pub const FILE: &str = "libstrait-fi.so";
 
-pub fn look(library: &Arc<Library>) -> Provider {
+pub fn query(library: &Arc<Library>) -> Provider {
     match library.getinfo(Want { provider: NAME, caps: 0 }) {
         Ok(info) => Provider {
             offered: true,
@@ -93,8 +93,8 @@ pub fn filtered_out(filter: &str) -> bool {
 /// The directory of the provider that this program was installed or built with, unless FI_PROVIDER_PATH names
 /// one.
 pub fn own() -> Option<PathBuf> {
-    let told = std::env::var_os("FI_PROVIDER_PATH").is_some_and(|path| !path.is_empty());
-    if told { None } else { nearby() }
+    let named = std::env::var_os("FI_PROVIDER_PATH").is_some_and(|path| !path.is_empty());
+    if named { None } else { nearby() }
 }
 
 /// Where an installation or a build would have the provider, seen from this program.

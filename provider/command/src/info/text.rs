@@ -46,10 +46,10 @@ pub fn render(found: &Found) -> String {
         }
     }
     for link in &found.links {
-        line(&format!("link {}", link.name), &told(&link.finding));
+        line(&format!("link {}", link.name), &text_of(&link.finding));
     }
-    line("peer memory", &told(&found.cma));
-    line("membarrier", &told(&found.membarrier));
+    line("peer memory", &text_of(&found.cma));
+    line("membarrier", &text_of(&found.membarrier));
     if !found.container.is_empty() {
         line("container", &format!("perhaps: {}", found.container.join(", ")));
     }
@@ -107,7 +107,7 @@ fn amounts(limit: &Limit) -> String {
     format!("{}{most}: {}", amount(limit.soft), limit.means)
 }
 
-fn told(finding: &Finding) -> String {
+fn text_of(finding: &Finding) -> String {
     match finding.ok {
         true => finding.text.clone(),
         false => format!("NO: {}", finding.text),

@@ -18,7 +18,7 @@ use crate::os;
 pub struct Plan {
     pub libfabric: Option<std::path::PathBuf>,
     pub cpus: (usize, usize),
-    /// Name and directory of this installation's provider, if libfabric is told of no other.
+    /// Name and directory of this installation's provider, if FI_PROVIDER_PATH names no other.
     pub own: Option<(&'static str, std::path::PathBuf)>,
     pub timeout: Duration,
 }

@@ -46,7 +46,7 @@ pub fn peer(start: &Start) -> Result<(), Error> {
     worker::work(start)
 }
 
-/// Measures and prints; whether everything asked for was measured.
+/// Measures and prints. Returns whether all requested tests were measured.
 pub fn run(options: &Options) -> Result<bool, Error> {
     // What is known to fail is not found out after all is measured.
     for file in options.csv.iter().chain(&options.plot) {
@@ -85,7 +85,7 @@ pub fn run(options: &Options) -> Result<bool, Error> {
         unsupported: std::mem::take(&mut runner.unsupported),
         failed: std::mem::take(&mut runner.failed),
     };
-    // A usual provider that is not here was not asked for; it is worth a line and no more.
+    // A provider of the default list that is not here is worth one line, not an error.
     let absent: Vec<String> = providers
         .iter()
         .filter(|provider| !report.rows.iter().any(|row| row.provider == **provider))
@@ -135,7 +135,7 @@ fn places(first: (usize, usize), allowed: &[usize], procs: Option<usize>) -> Vec
     cores.into_iter().cycle().take(procs).collect()
 }
 
-/// The providers asked for, or the usual ones: by the names of those that have such endpoints.
+/// The requested providers, or the default list: by the names of those that have such endpoints.
 fn providers(asked: &[String], libfabric: u32) -> Vec<String> {
     let usual = ["strait", "shm", "tcp"].map(str::to_owned);
     let mut names: Vec<String> = Vec::new();
@@ -197,7 +197,7 @@ struct Runner<'a> {
     unsupported: Vec<Failure>,
     failed: Vec<Failure>,
     begin: Instant,
-    told: Instant,
+    printed: Instant,
 }
 
 impl<'a> Runner<'a> {
@@ -227,7 +227,7 @@ impl<'a> Runner<'a> {
             unsupported: Vec::new(),
             failed: Vec::new(),
             begin: now,
-            told: now,
+            printed: now,
         })
     }
 
@@ -320,10 +320,10 @@ impl<'a> Runner<'a> {
     /// A line on standard error now and then.
     fn progress(&mut self, provider: &str, test: Test, rep: usize) {
         let every = Duration::from_secs(if std::io::stderr().is_terminal() { 2 } else { 10 });
-        if self.options.quiet || self.told.elapsed() < every {
+        if self.options.quiet || self.printed.elapsed() < every {
             return;
         }
-        self.told = Instant::now();
+        self.printed = Instant::now();
         say!(
             "strait perf: {:.0} s: repetition {rep} of {}: {} over {provider}",
             self.begin.elapsed().as_secs_f64(),

@@ -90,12 +90,12 @@ impl Pair {
                 )))
             }
             (troubles, _) => {
-                let told: Vec<String> = ["first", "second"]
+                let texts: Vec<String> = ["first", "second"]
                     .into_iter()
                     .zip(troubles)
                     .filter_map(|(name, trouble)| Some(format!("{name} process: {}", trouble?)))
                     .collect();
-                Err(Error::Failed(format!("{what}: {}", told.join("; "))))
+                Err(Error::Failed(format!("{what}: {}", texts.join("; "))))
             }
         }
     }

@@ -355,7 +355,7 @@ impl Session {
         Ok(())
     }
 
-    /// Tells the second worker that all operations were done, and waits for its answer.
+    /// Sends the second worker that all operations are done, and waits for its answer.
     fn finish(&mut self) -> Result<(), Error> {
         self.send(Kind::Plain, self.cell(1), LAST)?;
         self.settle("the peer's answer to the end")

@@ -35,7 +35,7 @@ pub enum Test {
     Readv,
 }
 
-/// How a result is told.
+/// How a result is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Unit {
     /// Microseconds; lower is better.

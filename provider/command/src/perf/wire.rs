@@ -1,4 +1,4 @@
-//! What the processes tell each other outside of the fabric: lines of JSON over sockets.
+//! Messages of the processes outside of the fabric: lines of JSON over sockets.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;

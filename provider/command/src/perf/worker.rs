@@ -1,4 +1,4 @@
-//! One of the processes that measure: does as it is told over its standard input.
+//! One of the processes that measure. It takes orders from its standard input.
 
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 const LINE: u64 = 64 << 10;
 
 /// Copies lines until the end of `from`, each behind `label`. If they can go nowhere any more `from` is
-/// closed, so that the process that writes them is told as if it had written there itself.
+/// closed, so that the process that writes them gets SIGPIPE or EPIPE as if it had written there itself.
 pub fn copy(
     from: impl Read + Send + 'static,
     to: impl Fn(&[u8]) -> std::io::Result<()> + Send + 'static,

@@ -83,7 +83,7 @@ impl Memory {
             }
             Place::Cuda(device) => {
                 let memory = cuda::Memory::new(*device, len).map_err(failed)?;
-                hmem::registry::look();
+                hmem::registry::find_runtimes();
                 Ok(Memory { addr: memory.addr(), len, keep: Keep::Cuda(memory) })
             }
             Place::Publisher(name) => {

@@ -160,7 +160,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n * 7 + (n >> 8) * 13 + (n >> 16)) as u8).collect()
 }
 
-/// Reads the beginning of the file, as often as was asked for.
+/// Reads the beginning of the file, as often as requested.
 fn read(options: &Options) -> Result<Found, Error> {
     let bytes = length(&options.file)?.min(options.size.unwrap_or(MOST));
     if bytes == 0 {

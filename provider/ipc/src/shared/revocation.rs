@@ -290,8 +290,9 @@ mod tests {
         assert!(!t.enter(one, SLOTS, 0) && t.end(SLOTS, 0, SHORT));
     }
 
+    /// A process that has ended is not waited for, and its reader slot is reused.
     #[test]
-    fn a_process_that_has_ended_is_not_waited_for_and_its_reader_slot_is_reused() {
+    fn reader_slot_of_an_ended_process_is_reused() {
         let t = table();
         let me = t.claim().unwrap();
         // Killed, and not waited for.

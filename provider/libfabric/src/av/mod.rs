@@ -11,7 +11,7 @@ use wire::Addr;
 use crate::domain::{DomainFid, Shared};
 use crate::eq::{EqFid, Failure};
 use crate::errno::Errno;
-use crate::ffi::{Counted, Fid, Hold, Refs, guard, guard_or, header, known, obj, publish, put, reclaim};
+use crate::ffi::{Counted, Fid, Ref, Refs, guard, guard_or, header, known, obj, publish, put, reclaim};
 use crate::info::addr;
 use crate::text::put_text;
 
@@ -28,7 +28,7 @@ pub(crate) struct AvFid {
     pub refs: Refs,
     /// Insertions are answered in the bound event queue.
     events: bool,
-    eq: OnceLock<Hold<EqFid>>,
+    eq: OnceLock<Ref<EqFid>>,
 }
 
 // SAFETY: `#[repr(C)]` with the fid first, made in `open` alone, with this table.
@@ -183,7 +183,7 @@ unsafe extern "C" fn bind(fid: *mut fi::fid, to: *mut fi::fid, flags: u64) -> c_
         // SAFETY: the application passes open objects.
         let (av, eq) = unsafe { (obj::<AvFid, _>(fid)?, obj::<EqFid, _>(to)?) };
         known(flags, 0)?;
-        av.eq.set(Hold::new(eq)).map_err(|_| Errno::INVAL)
+        av.eq.set(Ref::new(eq)).map_err(|_| Errno::INVAL)
     })
 }
 
@@ -282,7 +282,7 @@ unsafe extern "C" fn lookup(
     addrlen: *mut usize,
 ) -> c_int {
     guard(|| {
-        // SAFETY: the application passes an open vector, and a length it may be told another of.
+        // SAFETY: the application passes an open vector, and room for a length, which is written.
         let (av, room) = unsafe { (obj::<AvFid, _>(av)?, addrlen.as_mut().ok_or(Errno::INVAL)?) };
         let found = av.shared.lock().av_lookup(av.id, fi_addr).ok_or(Errno::INVAL)?;
         let (bytes, len) = addr::to_sockaddr(found, av.shared.addr_format);

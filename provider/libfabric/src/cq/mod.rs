@@ -200,7 +200,7 @@ impl CqFid {
         }
     }
 
-    /// Takes entries of a queue that has some, and is asked for one at least.
+    /// Takes entries of a queue that has some; the caller has room for one at least.
     ///
     /// # Safety
     /// As for [`CqFid::read`].

@@ -36,7 +36,7 @@ impl CqFid {
                 self.read(buf.byte_add(n * entry), count - n, from)
             };
             match some {
-                Ok(more) => n += more,
+                Ok(read) => n += read,
                 Err(Errno::AGAIN) => {}
                 Err(_) if n > 0 => return Step::Done(Ok(n)),
                 Err(e) => return Step::Done(Err(e)),

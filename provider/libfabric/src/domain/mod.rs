@@ -12,7 +12,7 @@ use runtime::Runtime;
 
 use crate::eq::EqFid;
 use crate::fabric::FabricShared;
-use crate::ffi::{Hold, Refs};
+use crate::ffi::{Ref, Refs};
 use crate::info::auth::AuthKey;
 pub(crate) use open::open;
 
@@ -26,8 +26,8 @@ pub(crate) struct DomainFid {
     pub fid: fi::fid_domain,
     pub shared: Arc<Shared>,
     /// Where registrations complete, once a queue is bound for that.
-    pub mr_eq: OnceLock<Hold<EqFid>>,
-    eq: OnceLock<Hold<EqFid>>,
+    pub mr_eq: OnceLock<Ref<EqFid>>,
+    eq: OnceLock<Ref<EqFid>>,
     fabric: Arc<FabricShared>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct DomainFid {
 #[derive(Debug)]
 pub(crate) struct Shared {
     runtime: Runtime<Links>,
-    /// What the application's headers are, as it told fi_getinfo.
+    /// The version of the application's headers, as passed to fi_getinfo.
     pub api_version: u32,
     pub caps: u64,
     pub addr_format: u32,

@@ -11,7 +11,7 @@ use super::{DomainFid, Engine, Shared};
 use crate::eq::EqFid;
 use crate::errno::Errno;
 use crate::fabric::FabricFid;
-use crate::ffi::{Fid, Hold, Refs, arg, guard, header, obj, publish, put, reclaim};
+use crate::ffi::{Fid, Ref, Refs, arg, guard, header, obj, publish, put, reclaim};
 use crate::info::answer;
 use crate::info::auth::AuthKey;
 use crate::{atomic, av, cntr, cq, ep, hmem_ops, mr, param, xpu};
@@ -182,7 +182,7 @@ unsafe extern "C" fn bind(fid: *mut fi::fid, to: *mut fi::fid, flags: u64) -> c_
             fi::FI_REG_MR => &domain.mr_eq,
             _ => return Err(Errno::BADFLAGS),
         };
-        place.set(Hold::new(eq)).map_err(|_| Errno::INVAL)
+        place.set(Ref::new(eq)).map_err(|_| Errno::INVAL)
     })
 }
 

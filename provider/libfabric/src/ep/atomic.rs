@@ -212,7 +212,7 @@ unsafe fn whole(
     let (ep, m) = unsafe { (obj::<EpFid, _>(ep)?, arg(msg)?) };
     // SAFETY: the caller's promise.
     let p = unsafe { parts(class, m, compare, result) }?;
-    post(ep, m.addr, p, cq_data(raw, m.data), m.context, How::Given(raw))
+    post(ep, m.addr, p, cq_data(raw, m.data), m.context, How::Flags(raw))
 }
 
 unsafe extern "C" fn write(

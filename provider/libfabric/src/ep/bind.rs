@@ -16,7 +16,7 @@ use crate::cntr::CntrFid;
 use crate::cq::CqFid;
 use crate::eq::EqFid;
 use crate::errno::Errno;
-use crate::ffi::{Counted, Hold, arg, guard, obj};
+use crate::ffi::{Counted, Ref, arg, guard, obj};
 
 /// fi_ep_bind(3).
 ///
@@ -73,11 +73,11 @@ fn same(ep: &Endpoint, other: &Arc<crate::domain::Shared>) -> Result<(), Errno> 
     if Arc::ptr_eq(&ep.shared, other) { Ok(()) } else { Err(Errno::INVAL) }
 }
 
-fn once<T: Counted>(place: &mut Option<Hold<T>>, to: &T) -> Result<(), Errno> {
+fn once<T: Counted>(place: &mut Option<Ref<T>>, to: &T) -> Result<(), Errno> {
     if place.is_some() {
         return Err(Errno::INVAL);
     }
-    *place = Some(Hold::new(to));
+    *place = Some(Ref::new(to));
     Ok(())
 }
 
@@ -92,10 +92,10 @@ fn bind_cq(setup: &mut Setup, cq: &CqFid, flags: u64) -> Result<(), Errno> {
     }
     let selective = flags & fi::FI_SELECTIVE_COMPLETION != 0;
     if tx {
-        setup.tx = Some(Queue { cq: Hold::new(cq), selective });
+        setup.tx = Some(Queue { cq: Ref::new(cq), selective });
     }
     if rx {
-        setup.rx = Some(Queue { cq: Hold::new(cq), selective });
+        setup.rx = Some(Queue { cq: Ref::new(cq), selective });
     }
     Ok(())
 }
@@ -116,7 +116,7 @@ fn bind_cntr(ep: &Endpoint, setup: &mut Setup, cntr: &CntrFid, flags: u64) -> Re
         setup.awake.push(awake);
     }
     for (place, _) in setup.cntrs.iter_mut().zip(wanted).filter(|(_, w)| *w) {
-        *place = Some(Hold::new(cntr));
+        *place = Some(Ref::new(cntr));
     }
     if let Some(live) = live {
         ep.shared.lock().ep_bind_cntrs(live.ep, setup.cntr_ids());
@@ -134,7 +134,7 @@ pub(super) fn enable(ep: &Endpoint) -> Result<(), Errno> {
         let (id, rx) = xpu.enable(&ep.shared, &ep.attrs, setup)?;
         // Nothing else can have set it: `setup` is locked.
         let each_rx = engine::OpFlags::empty();
-        let _ = ep.live.set(Live { ep: id, rx, tx_always: false, each_rx, deaf: true });
+        let _ = ep.live.set(Live { ep: id, rx, tx_always: false, each_rx, no_receive_queue: true });
         return Ok(());
     }
     if [&setup.tx, &setup.rx].into_iter().flatten().any(|q| q.cq.xpu.is_some()) {
@@ -147,7 +147,7 @@ pub(super) fn enable(ep: &Endpoint) -> Result<(), Errno> {
         return Err(Errno::NOCQ);
     }
     // An endpoint that only ever writes need have no queue for receives: the receives are refused instead.
-    let deaf = setup.rx.is_none() && setup.srx.is_none() && setup.cntr_ids().recv.is_none();
+    let no_receive_queue = setup.rx.is_none() && setup.srx.is_none() && setup.cntr_ids().recv.is_none();
     let av = setup.av.as_ref().ok_or(Errno::NOAV)?.id;
     if ep.attrs.shared_rx && setup.srx.is_none() {
         return Err(Errno::OPBADSTATE);
@@ -184,7 +184,7 @@ pub(super) fn enable(ep: &Endpoint) -> Result<(), Errno> {
     drop(engine);
     setup.awake = awake;
     // Nothing else can have set it: `setup` is locked.
-    let _ = ep.live.set(Live { ep: id, rx, tx_always, each_rx, deaf });
+    let _ = ep.live.set(Live { ep: id, rx, tx_always, each_rx, no_receive_queue });
     Ok(())
 }
 

@@ -70,8 +70,8 @@ pub(crate) struct Live {
     pub(super) tx_always: bool,
     /// What each receive asks for, whatever its flags.
     pub(super) each_rx: OpFlags,
-    /// Nothing would tell of a receive.
-    pub(super) deaf: bool,
+    /// Receives would complete in no queue and no counter.
+    pub(super) no_receive_queue: bool,
 }
 
 impl EpFid {
@@ -103,7 +103,7 @@ impl Endpoint {
     /// has to be tried again.
     pub(super) fn shut(&self) -> Result<(), Errno> {
         // Sleepers let go of the link's descriptor before the engine closes it.
-        self.setup().sleep_no_more();
+        self.setup().stop_sleeping();
         if let Some(xpu) = &self.xpu {
             xpu.stop();
         }

@@ -14,8 +14,8 @@ pub(crate) const LIMIT: usize = 8;
 
 /// One buffer.
 ///
-/// Descriptors are not asked for: what memory an address is of is found out from the address, so
-/// that a client that passes none (`FI_MR_LOCAL` and `FI_MR_HMEM` not being required) is served too.
+/// Descriptors are not read: the kind of memory is found by its address, so clients need pass none
+/// (`FI_MR_LOCAL` and `FI_MR_HMEM` are not required).
 ///
 /// # Safety
 /// `buf..buf+len` is valid for the operation it is named in, and until that completes.

@@ -47,7 +47,7 @@ pub(super) fn open_link(bind: Addr, key: Option<&AuthKey>) -> Result<Links, NotO
 }
 
 fn open_with(params: &Params, bind: Addr, key: Option<&AuthKey>) -> Result<Links, NotOpened> {
-    // A port that was asked for is one at which peers may call first.
+    // At a port that the application names peers may connect first.
     let is_later = params.links.opens_later() && bind.port() == 0 && crate::job::is_of_one_host();
     let mut options = params.link(bind);
     if is_later {

@@ -2,9 +2,9 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `endpoint`, `context`, `setup`, `options` | what endpoints and shared receive contexts are, what they are put together from |
+//! | `endpoint`, `context`, `setup`, `options` | endpoints, shared receive contexts, and their parts |
 //! | `bind` | `fi_ep_bind` and `fi_enable` |
-//! | `links`, `told` | the links that an endpoint is opened with, and what is told of them |
+//! | `links`, `link_ops` | the links of an endpoint; fi_open_ops(3) for them |
 //! | `msg`, `tagged`, `rma`, `atomic` | the calls that move data |
 //! | `post` | the way they all end in |
 //! | `flags`, `iov` | flags and vectors of the ABI as the engine's |
@@ -31,7 +31,7 @@ use endpoint::{Endpoint, EpFid, Fids};
 use setup::Setup;
 
 pub(crate) use bind::export_xpu;
-pub(crate) use told::{LINK_OPS, NAME as LINK_OPS_NAME};
+pub(crate) use link_ops::{LINK_OPS, NAME as LINK_OPS_NAME};
 
 pub(crate) mod atomic;
 mod bind;
@@ -40,6 +40,7 @@ mod context;
 mod endpoint;
 mod flags;
 mod iov;
+mod link_ops;
 mod links;
 mod msg;
 mod opt;
@@ -51,7 +52,6 @@ pub(crate) mod srx;
 mod tagged;
 #[cfg(test)]
 mod tests;
-mod told;
 pub(crate) mod trigger;
 mod xpu;
 
@@ -67,7 +67,7 @@ static OPS: fi::fi_ops = fi::fi_ops {
     close: Some(close),
     bind: Some(bind),
     control: Some(control),
-    ops_open: Some(told::ops_open),
+    ops_open: Some(link_ops::ops_open),
     ..fi::NO_OPS
 };
 

@@ -146,7 +146,7 @@ unsafe extern "C" fn sendmsg(ep: *mut fi::fid_ep, msg: *const fi::fi_msg, flags:
             ctx: ctx(m.context),
             flags: OpFlags::empty(),
         };
-        post::send(ep, op, How::Given(flags))
+        post::send(ep, op, How::Flags(flags))
     })
 }
 

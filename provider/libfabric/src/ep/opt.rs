@@ -5,7 +5,7 @@ use libfabric_sys as fi;
 
 use super::context::SrxFid;
 use super::endpoint::EpFid;
-use super::options::{Given, MIN_MULTI_RECV, Value};
+use super::options::{MIN_MULTI_RECV, RawValue, Value};
 use super::post::{Receiver, ctx};
 use crate::errno::Errno;
 use crate::ffi::{arg, guard, obj};
@@ -30,7 +30,7 @@ pub(super) static SRX_OPS: fi::fi_ops_ep = fi::fi_ops_ep {
 /// What has options.
 trait HasOptions {
     fn get(&self, name: c_int) -> Result<Value, Errno>;
-    fn set(&self, name: c_int, new: &Given) -> Result<(), Errno>;
+    fn set(&self, name: c_int, new: &RawValue) -> Result<(), Errno>;
 }
 
 impl HasOptions for EpFid {
@@ -42,7 +42,7 @@ impl HasOptions for EpFid {
         }
     }
 
-    fn set(&self, name: c_int, new: &Given) -> Result<(), Errno> {
+    fn set(&self, name: c_int, new: &RawValue) -> Result<(), Errno> {
         let setup = &mut *self.endpoint.setup();
         let live = self.endpoint.live.get();
         setup.options.set(name, new, live.is_some())?;
@@ -62,7 +62,7 @@ impl HasOptions for SrxFid {
         }
     }
 
-    fn set(&self, name: c_int, new: &Given) -> Result<(), Errno> {
+    fn set(&self, name: c_int, new: &RawValue) -> Result<(), Errno> {
         match name {
             fi::FI_OPT_MIN_MULTI_RECV => {
                 self.set_min_multi_recv(new.size()?);
@@ -130,7 +130,7 @@ unsafe extern "C" fn setopt<T: HasOptions + crate::ffi::Fid>(
             return Err(Errno::NOPROTOOPT);
         }
         // SAFETY: fi_setopt(3): `len` bytes at `value`, during the call.
-        of.set(name, &unsafe { Given::new(value, len) })
+        of.set(name, &unsafe { RawValue::new(value, len) })
     })
 }
 

@@ -56,7 +56,7 @@ impl Options {
         }
     }
 
-    pub(super) fn set(&mut self, name: c_int, new: &Given, enabled: bool) -> Result<(), Errno> {
+    pub(super) fn set(&mut self, name: c_int, new: &RawValue, enabled: bool) -> Result<(), Errno> {
         match name {
             fi::FI_OPT_MIN_MULTI_RECV => self.min_multi_recv = Some(new.size()?),
             fi::FI_OPT_FI_HMEM_P2P => match new.int()? {
@@ -69,7 +69,7 @@ impl Options {
                 _ => return Err(Errno::INVAL),
             },
             // Where there is no CUDA no call to it is made; else an agent has to make them all.
-            fi::FI_OPT_CUDA_API_PERMITTED => match (new.truth()?, hmem::cuda::look()) {
+            fi::FI_OPT_CUDA_API_PERMITTED => match (new.truth()?, hmem::cuda::find_driver()) {
                 (false, true) => crate::agent::start()?,
                 (false, false) if self.hmem => return Err(Errno::OPNOTSUPP),
                 _ => {}
@@ -101,16 +101,16 @@ pub(super) enum Value {
 }
 
 /// What the application wants an option to say: `len` bytes.
-pub(super) struct Given {
+pub(super) struct RawValue {
     value: *const c_void,
     len: usize,
 }
 
-impl Given {
+impl RawValue {
     /// # Safety
     /// `value` is NULL, or `len` bytes at it are readable as long as this lives.
-    pub(super) unsafe fn new(value: *const c_void, len: usize) -> Given {
-        Given { value, len }
+    pub(super) unsafe fn new(value: *const c_void, len: usize) -> RawValue {
+        RawValue { value, len }
     }
 
     /// Reads a value of exactly the size it has.

@@ -21,7 +21,7 @@ pub(super) enum How {
     /// The endpoint's.
     Default,
     /// The call's own.
-    Given(u64),
+    Flags(u64),
     /// Those of `fi_inject` and its like.
     Inject,
 }
@@ -44,7 +44,7 @@ impl EpFid {
     pub(super) fn transmit(&self, how: How, always: bool, len: usize) -> Result<(OpFlags, bool), Errno> {
         let (raw, quiet) = match how {
             How::Default => (self.tx_flags.load(Relaxed), false),
-            How::Given(flags) => {
+            How::Flags(flags) => {
                 flags::offered(flags)?;
                 (flags, false)
             }
@@ -122,8 +122,8 @@ pub(super) fn rma(ep: &EpFid, mut op: Rma<'_>, how: How) -> Result<(), Errno> {
     let live = ep.live()?;
     // A read hands no buffer over: FI_INJECT, which may be the endpoint's default, is not about it.
     let how = match how {
-        How::Default if !op.write => How::Given(ep.tx_flags.load(Relaxed) & !fi::FI_INJECT),
-        How::Given(flags) if !op.write => How::Given(flags & !fi::FI_INJECT),
+        How::Default if !op.write => How::Flags(ep.tx_flags.load(Relaxed) & !fi::FI_INJECT),
+        How::Flags(flags) if !op.write => How::Flags(flags & !fi::FI_INJECT),
         how => how,
     };
     let (flags, triggered) = ep.transmit(how, live.tx_always, total(op.iov))?;
@@ -166,7 +166,7 @@ pub(super) struct Rx<'a> {
 }
 
 impl Rx<'_> {
-    /// A source address counts only where directed receive was asked for.
+    /// A source address counts only with FI_DIRECTED_RECV.
     #[inline]
     pub(super) fn pattern(&self, src: FiAddr, tag: Option<(u64, u64)>) -> Pattern {
         let tagged = if tag.is_some() { fi::FI_TAGGED_DIRECTED_RECV } else { 0 };
@@ -179,7 +179,7 @@ impl Receiver for EpFid {
     #[inline]
     fn rx(&self) -> Result<Rx<'_>, Errno> {
         let live = self.live()?;
-        if live.deaf {
+        if live.no_receive_queue {
             return Err(Errno::NOCQ);
         }
         let (shared, caps) = (self.shared(), self.endpoint.attrs.caps);
@@ -246,8 +246,7 @@ fn post(rx: &Rx<'_>, pattern: Pattern, iov: &[Span], ctx: Ctx, raw: u64) -> Resu
     Ok(rx.shared.lock().recv(rx.id, &Recv { pattern, iov, ctx, flags })?)
 }
 
-/// Whatever `fi_recvmsg` and `fi_trecvmsg` can be asked for. `iov` is read only where a buffer is
-/// taken.
+/// All forms of `fi_recvmsg` and `fi_trecvmsg`. `iov` is read only where a buffer is taken.
 pub(super) fn recvmsg<R: Receiver>(
     to: &R,
     src: FiAddr,

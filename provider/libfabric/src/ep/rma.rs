@@ -97,7 +97,7 @@ unsafe fn whole(ep: *mut fi::fid_ep, write: bool, msg: *const fi::fi_msg_rma, ra
         ctx: ctx(m.context),
         flags: OpFlags::empty(),
     };
-    post::rma(ep, op, How::Given(raw))
+    post::rma(ep, op, How::Flags(raw))
 }
 
 unsafe extern "C" fn read(

@@ -16,13 +16,13 @@ use crate::cntr::CntrFid;
 use crate::cq::CqFid;
 use crate::eq::EqFid;
 use crate::errno::Errno;
-use crate::ffi::Hold;
+use crate::ffi::Ref;
 use crate::info::ep::EpAttrs;
 
 /// A queue, and whether only operations with `FI_COMPLETION` are written to it.
 #[derive(Debug)]
 pub(super) struct Queue {
-    pub(super) cq: Hold<CqFid>,
+    pub(super) cq: Ref<CqFid>,
     pub(super) selective: bool,
 }
 
@@ -33,13 +33,13 @@ pub(super) struct Setup {
     pub(super) link: Option<Links>,
     pub(super) name: Addr,
     pub(super) wait_fd: RawFd,
-    pub(super) av: Option<Hold<AvFid>>,
-    pub(super) eq: Option<Hold<EqFid>>,
+    pub(super) av: Option<Ref<AvFid>>,
+    pub(super) eq: Option<Ref<EqFid>>,
     pub(super) tx: Option<Queue>,
     pub(super) rx: Option<Queue>,
     /// In the order of [`COUNTED`].
-    pub(super) cntrs: [Option<Hold<CntrFid>>; COUNTED.len()],
-    pub(super) srx: Option<Hold<SrxFid>>,
+    pub(super) cntrs: [Option<Ref<CntrFid>>; COUNTED.len()],
+    pub(super) srx: Option<Ref<SrxFid>>,
     /// What the link wakes: blocking calls, and the progress thread.
     pub(super) awake: Vec<Attached>,
     pub(super) options: Options,
@@ -86,8 +86,8 @@ impl Setup {
         Ok(())
     }
 
-    /// Nothing sleeps on the link any more.
-    pub(super) fn sleep_no_more(&mut self) {
+    /// Removes the link from what threads sleep on.
+    pub(super) fn stop_sleeping(&mut self) {
         self.awake.clear();
     }
 

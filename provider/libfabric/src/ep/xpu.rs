@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::setup::{Queue, Setup};
 use crate::domain::Shared;
 use crate::errno::Errno;
-use crate::ffi::Hold;
+use crate::ffi::Ref;
 use crate::info::ep::EpAttrs;
 use crate::xpu::{TIMEOUT, XpuCtxFid};
 use ::xpu::{
@@ -16,7 +16,7 @@ use engine::{CqId, EpConfig, EpId, RxId};
 /// What makes an endpoint a device's.
 #[derive(Debug)]
 pub(crate) struct XpuEp {
-    ctx: Hold<XpuCtxFid>,
+    ctx: Ref<XpuCtxFid>,
     /// Its drain, among those of the context.
     name: u64,
     made: Mutex<Option<Made>>,
@@ -39,7 +39,7 @@ const COMPLETIONS: usize = 1 << 16;
 
 impl XpuEp {
     pub(super) fn new(ctx: &XpuCtxFid) -> XpuEp {
-        XpuEp { ctx: Hold::new(ctx), name: ctx.name(), made: Mutex::new(None) }
+        XpuEp { ctx: Ref::new(ctx), name: ctx.name(), made: Mutex::new(None) }
     }
 
     fn made(&self) -> MutexGuard<'_, Option<Made>> {

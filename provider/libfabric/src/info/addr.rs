@@ -219,8 +219,8 @@ pub(crate) fn own(v6: bool) -> Addr {
     Addr::new(SocketAddr::new(link::primary_ip(v6), 0))
 }
 
-/// Whether an endpoint can be bound there: the address is one of this host's, in this network namespace.
-/// Where that cannot be found out, opening the endpoint will tell.
+/// Whether an endpoint can be bound there: the address is one of this host's, in this network namespace. True
+/// where that cannot be found out: opening the endpoint fails then.
 pub(crate) fn is_here(a: Addr) -> bool {
     let mut at = a.sock();
     at.set_port(0);
@@ -233,7 +233,7 @@ pub(crate) fn is_v6_only() -> bool {
     link::primary_ip(false).is_loopback() && !link::primary_ip(true).is_loopback()
 }
 
-/// With a wildcard replaced by this host's own address: what peers can be told.
+/// With a wildcard replaced by this host's own address, which peers can use.
 pub(crate) fn named(a: Addr) -> Addr {
     if a.ip().is_unspecified() {
         Addr::new(SocketAddr::new(link::primary_ip(a.ip().is_ipv6()), a.port()))

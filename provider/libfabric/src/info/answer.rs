@@ -124,7 +124,7 @@ pub(crate) fn answer(hints: Option<&Hints>, api: u32) -> Result<Offer, Refusal> 
 
     let caps = caps::granted(h.caps);
     let memory = caps & (FI_RMA | FI_ATOMIC) != 0;
-    // Without hints everything there is is shown; with them, order is what was asked for.
+    // Without hints everything there is is shown; with them, order is as the hints ask.
     let order = |asked: u64| if hints.is_none() { ORDERS } else { asked | FI_ORDER_SAS };
     let either = |asked: usize, default: usize| if asked == 0 { default } else { asked };
     let segments = |asked: usize| if hints.is_some() && asked == 0 { IOV_UNASKED } else { IOV_LIMIT };

@@ -2,7 +2,7 @@
 
 use libfabric_sys::*;
 
-/// What has to be asked for.
+/// Capabilities that hints have to name.
 pub(crate) const PRIMARY: u64 =
     FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_TAGGED_DIRECTED_RECV;
 /// What an application that names no capability does not get, for it is not written for it.
@@ -11,7 +11,7 @@ const ONLY_ASKED: u64 = FI_TAGGED_DIRECTED_RECV;
 const OF_MESSAGES: u64 = FI_SEND | FI_RECV;
 const OF_MEMORY: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 const WAYS: [(u64, u64); 2] = [(FI_MSG | FI_TAGGED, OF_MESSAGES), (FI_RMA | FI_ATOMIC, OF_MEMORY)];
-/// What is there at no cost, asked for or not.
+/// Capabilities that cost nothing, granted in any case.
 const SECONDARY: u64 =
     FI_MULTI_RECV | FI_SOURCE | FI_RMA_EVENT | FI_TRIGGER | FI_FENCE | FI_LOCAL_COMM | FI_REMOTE_COMM;
 
@@ -36,9 +36,9 @@ pub(crate) const RX: u64 = FI_MSG
     | FI_HMEM;
 pub(crate) const DOMAIN: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
-/// What an application that asked for `asked` (0: whatever there is) gets.
+/// The capabilities granted to hints with `asked` (0: all there are).
 pub(crate) fn granted(asked: u64) -> u64 {
-    // Device memory is told from the address, with or without FI_HMEM; the promise of it is made on request.
+    // Device memory is found by its address, with or without FI_HMEM; the flag is answered on request.
     expand(primary(asked) | asked & (OF_MESSAGES | OF_MEMORY)) | SECONDARY | asked & (FI_HMEM | FI_XPU)
 }
 

@@ -70,7 +70,7 @@ pub(crate) unsafe fn ep_attrs(info: &fi::fi_info, api_version: u32) -> Result<Ep
     if answer::endpoint_type(kind).is_err() || tx_cnt > 1 {
         return Err(Errno::INVAL);
     }
-    let or = |given: usize, default: usize| if given == 0 { default } else { given.min(default) };
+    let or = |size: usize, default: usize| if size == 0 { default } else { size.min(default) };
     Ok(EpAttrs {
         bind,
         addr_format: match info.addr_format {
@@ -82,7 +82,7 @@ pub(crate) unsafe fn ep_attrs(info: &fi::fi_info, api_version: u32) -> Result<Ep
         rx_op_flags: rx.op_flags,
         inject_size: match tx.inject_size {
             0 => param::get().inject_size,
-            given => given.min(param::get().most_inject()),
+            size => size.min(param::get().most_inject()),
         },
         tx_size: tx.size,
         rx_size: rx.size,

@@ -15,7 +15,7 @@ use crate::ffi;
 #[derive(Clone, Default)]
 pub(crate) struct Hints {
     pub caps: u64,
-    /// Whether there is a kind of device memory here that can be told and copied.
+    /// Whether a kind of device memory is here that can be recognised and copied.
     pub devices: bool,
     pub addr_format: u32,
     pub src: Option<Addr>,
@@ -91,8 +91,8 @@ pub(crate) enum Object {
 
 impl Hints {
     /// # Safety
-    /// `h` and everything it points to is valid, and in the layout of the core, which is at least
-    /// that of 1.17; `api` is what the application asked for and `core` the running core's version.
+    /// `h` and everything it points to is valid, and in the layout of the core, which is at least that of
+    /// 1.17; `api` is the version that the application requests and `core` the running core's version.
     pub(crate) unsafe fn read(h: &fi::fi_info, api: u32, core: u32) -> Result<Hints, Errno> {
         let mut hints = Hints { caps: h.caps, addr_format: h.addr_format, ..Hints::default() };
         // SAFETY: the caller's promise covers every pointer in here; each is NULL or valid.

@@ -2,7 +2,7 @@
 
 /// Segments of one call.
 pub(crate) const IOV_LIMIT: usize = 8;
-/// Bytes of an injected message, if nothing else is asked for: each frame of each ring has room for them.
+/// Default inject size in bytes: each frame of each ring has room for them.
 pub(crate) const INJECT_SIZE: usize = 4096;
 /// Most bytes of one.
 pub(crate) const MOST_INJECT: usize = 16 << 10;

@@ -25,8 +25,9 @@ fn refused(h: &Hints) -> Refusal {
     answer(Some(h), FI_VERSION(1, 21)).expect_err("an answer to what is not offered")
 }
 
+/// FI_XPU is offered if the hints have it, to versions that know it.
 #[test]
-fn devices_that_post_are_offered_when_asked_for_and_to_versions_that_know_them() {
+fn fi_xpu_is_offered_on_request_to_versions_that_have_it() {
     let mut h = hints(FI_MSG | FI_RMA | FI_XPU);
     let o = offer(&h, (2, 7));
     assert_eq!(o.caps & (FI_XPU | PRIMARY), FI_XPU | FI_MSG | FI_RMA);

@@ -239,8 +239,9 @@ fn one_of_two() {
     std::fs::remove_file(file).unwrap();
 }
 
+/// Two processes that both wait in cudaFree exchange messages and access memory.
 #[test]
-fn two_processes_that_both_wait_in_cuda_free_exchange_messages_and_memory() {
+fn processes_in_cuda_free_exchange_messages_and_memory() {
     let dir = std::env::temp_dir().join(format!("strait-agent-two-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let mut sides = [0, 1].map(|side: usize| {

@@ -133,9 +133,10 @@ fn every_version_gets_an_error_entry_of_its_length() {
     }
 }
 
+/// Flags that are not offered are refused by each call that opens or binds.
 /// A queue of FI_PEER would never get an entry: nothing here writes to another provider's.
 #[test]
-fn flags_that_are_not_offered_are_refused_by_each_call_that_opens_or_binds() {
+fn open_and_bind_calls_refuse_flags_not_offered() {
     const REFUSED: c_int = -fi::FI_EBADFLAGS;
     let w = World::new(Setting::default());
     let (mut cq, mut eq) = (ptr::null_mut::<fi::fid_cq>(), ptr::null_mut::<fi::fid_eq>());

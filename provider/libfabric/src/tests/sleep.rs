@@ -225,8 +225,9 @@ fn what_another_thread_was_told_of_a_counter_keeps_from_sleeping() {
     w.end();
 }
 
+/// Several threads that sleep on the descriptor of a counter are all woken.
 #[test]
-fn several_threads_that_sleep_on_the_descriptor_of_a_counter_are_all_woken() {
+fn all_threads_asleep_on_a_counter_descriptor_are_woken() {
     const ROUNDS: u64 = 200;
     let w = World::new(Setting { wait: fi::FI_WAIT_FD, ..Setting::default() });
     let (fabric, cntr) = (Shared(w.fabric), Shared(w.cntr));

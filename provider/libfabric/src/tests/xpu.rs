@@ -27,7 +27,7 @@ fn until(so: impl Fn() -> bool) {
 /// Words at an address that was exported.
 fn words(at: u64, count: usize) -> Arc<Words> {
     // SAFETY: what the provider exported, which stays until its object is closed, after the last use here.
-    unsafe { Words::given(at as usize, count * 8, at) }.unwrap()
+    unsafe { Words::from_caller(at as usize, count * 8, at) }.unwrap()
 }
 
 fn context(w: &World) -> *mut fi::fid_xpu_ctx {

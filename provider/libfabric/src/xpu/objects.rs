@@ -9,12 +9,12 @@ use xpu::{CounterSide, Place, QueueSide, Regions, layout};
 use super::{TIMEOUT, XpuCtxFid, is_native, of};
 use crate::domain::Shared;
 use crate::errno::Errno;
-use crate::ffi::{Hold, put};
+use crate::ffi::{Ref, put};
 
 /// A completion queue that a device reads.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    pub ctx: Hold<XpuCtxFid>,
+    pub ctx: Ref<XpuCtxFid>,
     view: u64,
     /// Gone to the drain of the endpoint that is bound to it.
     side: Mutex<Option<QueueSide>>,
@@ -38,7 +38,7 @@ impl Queue {
         let (read, head) = (Place { words: control.clone(), at: 0 }, Place { words: control, at: PART });
         let side = QueueSide::new(log2, entries, read, head, TIMEOUT.as_nanos() as u64);
         side.set_format(u64::from(format));
-        Ok(Queue { ctx: Hold::new(ctx), view: side.view(), side: Mutex::new(Some(side)) })
+        Ok(Queue { ctx: Ref::new(ctx), view: side.view(), side: Mutex::new(Some(side)) })
     }
 
     /// Its host's side, once.
@@ -57,7 +57,7 @@ impl Queue {
 /// A counter that a device reads.
 #[derive(Debug)]
 pub(crate) struct Counter {
-    _ctx: Hold<XpuCtxFid>,
+    _ctx: Ref<XpuCtxFid>,
     pub at: Place,
 }
 
@@ -65,7 +65,7 @@ impl Counter {
     pub(crate) fn new(ctx: &XpuCtxFid, id: engine::CntrId) -> Result<Counter, Errno> {
         let at = Place { words: ctx.words(size_of::<layout::CounterHost>() / 4)?, at: 0 };
         let side = CounterSide::new(id, at, TIMEOUT.as_nanos() as u64);
-        Ok(Counter { _ctx: Hold::new(ctx), at: side.at })
+        Ok(Counter { _ctx: Ref::new(ctx), at: side.at })
     }
 }
 

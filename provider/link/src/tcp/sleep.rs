@@ -71,6 +71,6 @@ impl Sleep {
 
     /// Wakes a sleeper.
     pub(super) fn wake(&mut self) {
-        self.bell.ring();
+        self.bell.notify();
     }
 }

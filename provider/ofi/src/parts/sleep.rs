@@ -114,7 +114,7 @@ impl Sleep {
     /// Wakes the sleeper.
     pub(crate) fn wake(&mut self) {
         self.armed = false;
-        self.bell.ring();
+        self.bell.notify();
     }
 
     /// Whether the last sleep has ended with nothing from the fabric.

@@ -35,7 +35,7 @@ pub struct Remote {
     pub handle: u64,
     pub publisher: String,
     pub kind: String,
-    /// How each device that was asked for reaches it.
+    /// How each requested device reaches it.
     pub reach: Vec<Reach>,
     pieces: Arc<Pieces>,
 }
@@ -139,7 +139,7 @@ impl Connection {
 
     /// What another process of this user opens the buffer by, as long as this one has it.
     pub fn share(&mut self, buffer: &Remote) -> Result<Token, Error> {
-        self.ask(&Ask::Share { handle: buffer.handle })?;
+        self.ask(&Ask::Offer { handle: buffer.handle })?;
         match self.answer()? {
             (Answer::Token { token }, _) => {
                 self.open = false;

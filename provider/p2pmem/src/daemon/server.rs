@@ -87,7 +87,7 @@ impl Server {
     /// Serves until `stop`, which is looked at at least once a second.
     pub fn serve(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
-            self.turn(Duration::from_secs(1));
+            self.serve_once(Duration::from_secs(1));
         }
     }
 
@@ -97,7 +97,7 @@ impl Server {
     }
 
     /// Waits for something to happen, so long at most, and deals with it.
-    pub fn turn(&mut self, most: Duration) {
+    pub fn serve_once(&mut self, most: Duration) {
         socket::wait(&self.poller.fd(), most.as_millis().min(60_000) as i32);
         let ready = self.poller.ready::<64>();
         if ready.is_empty() || self.checked.elapsed() > CHECK {
@@ -120,7 +120,7 @@ impl Server {
                 }
             }
         }
-        self.tell();
+        self.send_notices();
     }
 
     fn accept(&mut self) {
@@ -229,7 +229,7 @@ impl Server {
                 let wider = buffer.share(&self.clients(&clients)?)?;
                 self.grant(id, wider)
             }
-            Ask::Share { handle } => {
+            Ask::Offer { handle } => {
                 let token = self.peers.share(id, handle)?;
                 self.send(id, &Answer::Token { token })
             }
@@ -258,8 +258,8 @@ impl Server {
                     How::Revoke => Drain::Revoke,
                 };
                 let count = self.orchestrator.unpublish(&publisher, drain)? as u64;
-                // All owners are told before it is answered.
-                self.tell();
+                // All owners get their notices before the answer.
+                self.send_notices();
                 self.send(id, &Answer::Done { count })
             }
         }
@@ -351,7 +351,7 @@ impl Server {
     }
 
     /// Sends the notices of revocations.
-    fn tell(&mut self) {
+    fn send_notices(&mut self) {
         let list = std::mem::take(&mut *self.notices.list.lock().unwrap_or_else(PoisonError::into_inner));
         for (id, handle, why) in list {
             let holds = self.peers.get(id).is_some_and(|p| p.holds(handle));

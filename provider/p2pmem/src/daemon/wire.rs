@@ -35,7 +35,7 @@ pub enum Ask {
         clients: Vec<String>,
     },
     /// For another process.
-    Share {
+    Offer {
         handle: u64,
     },
     Open {
@@ -199,7 +199,7 @@ impl Ask {
                 w.long(*handle);
                 w.names(clients);
             }
-            Ask::Share { handle } => {
+            Ask::Offer { handle } => {
                 w.0.push(4);
                 w.long(*handle);
             }
@@ -231,7 +231,7 @@ impl Ask {
             },
             2 => Ask::Free { handle: r.long()? },
             3 => Ask::Widen { handle: r.long()?, clients: r.names()? },
-            4 => Ask::Share { handle: r.long()? },
+            4 => Ask::Offer { handle: r.long()? },
             5 => Ask::Open { token: r.bytes()? },
             6 => Ask::List,
             7 => Ask::Unpublish {
@@ -347,7 +347,7 @@ mod tests {
             Ask::Allocate { len: 1, align: 4096, segments: 16, host: true, job: "j".into(), clients },
             Ask::Free { handle: u64::MAX },
             Ask::Widen { handle: 1, clients: names },
-            Ask::Share { handle: 7 },
+            Ask::Offer { handle: 7 },
             Ask::Open { token: [3; 16] },
             Ask::List,
             Ask::Unpublish { publisher: "host".into(), how: How::Revoke },

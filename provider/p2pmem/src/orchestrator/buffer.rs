@@ -11,7 +11,7 @@ use crate::peer;
 use crate::publisher::{Kind, Lease, Mapped};
 use crate::topology::Route;
 
-/// Tells a buffer from all others of its orchestrator, ever.
+/// The number of a buffer, used once in an orchestrator.
 pub type BufferId = u64;
 
 /// What a buffer asks its orchestrator.

@@ -25,7 +25,7 @@ impl Host {
     }
 
     /// What is there now.
-    pub fn look(&self) -> Seen {
+    pub fn read(&self) -> Seen {
         seen(&self.sysfs)
     }
 
@@ -63,10 +63,10 @@ fn directory(sysfs: &Path, name: &str) -> PathBuf {
 
 fn seen(sysfs: &Path) -> Seen {
     let entries = std::fs::read_dir(sysfs.join("bus/pci/devices")).into_iter().flatten().flatten();
-    let look = |entry: std::fs::DirEntry| {
+    let read = |entry: std::fs::DirEntry| {
         let published = std::fs::read(entry.path().join("p2pmem/published")).unwrap_or_default();
         let number = number_of(&entry.path()).filter(|_| published.first() == Some(&b'1'));
         (entry.file_name().to_string_lossy().into_owned(), number)
     };
-    entries.map(look).collect()
+    entries.map(read).collect()
 }

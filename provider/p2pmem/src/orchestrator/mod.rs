@@ -34,7 +34,7 @@ pub enum Drain {
     /// No new ones are made, and it goes when the last one has been freed. After that time it is an error;
     /// the publisher still gives nothing, and may be drained again.
     Wait(Duration),
-    /// The owners are told, and it goes at once; the memory stays mapped until they free it.
+    /// The owners get notices, and it goes at once; the memory stays mapped until they free it.
     Revoke,
 }
 
@@ -284,8 +284,8 @@ impl Orchestrator {
 
     /// Takes memory for the request and maps it.
     pub fn allocate(&self, request: &Request) -> Result<Buffer, Error> {
-        let given = self.allocate_now(request);
-        self.or_anew(given, || self.allocate_now(request))
+        let first = self.allocate_now(request);
+        self.or_anew(first, || self.allocate_now(request))
     }
 
     fn allocate_now(&self, request: &Request) -> Result<Buffer, Error> {
@@ -333,7 +333,7 @@ impl Orchestrator {
     pub fn rediscover(&self) -> Result<usize, Error> {
         self.check();
         let Some(host) = &self.inner.host else { return Ok(0) };
-        if host.is_known(&host.look()) {
+        if host.is_known(&host.read()) {
             return Ok(0);
         }
         self.read_anew()
@@ -343,7 +343,7 @@ impl Orchestrator {
     fn read_anew(&self) -> Result<usize, Error> {
         let Some(host) = &self.inner.host else { return Ok(0) };
         // Before it is read: what changes meanwhile is found the next time.
-        let now = host.look();
+        let now = host.read();
         let topology = Arc::new(Topology::read(&host.sysfs)?);
         let found = windows(&host.sysfs, &topology);
         let mut state = self.inner.state();

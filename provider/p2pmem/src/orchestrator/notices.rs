@@ -5,7 +5,7 @@ use std::thread::ThreadId;
 
 type Notice = Box<dyn FnOnce(&str) + Send>;
 
-/// A notice that was asked for.
+/// A requested notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoticeId(u64);
 
@@ -16,22 +16,22 @@ struct State {
     /// Why it was revoked.
     why: Option<String>,
     /// The thread that calls notices now.
-    telling: Option<ThreadId>,
+    calling: Option<ThreadId>,
 }
 
 #[derive(Default)]
 pub(super) struct Notices {
     state: Mutex<State>,
-    told: Condvar,
+    called: Condvar,
 }
 
-/// Nothing is being told any more, also after a notice that panicked.
-struct Telling<'a>(&'a Notices);
+/// Marks the end of a call of notices, also of one that panics.
+struct Calling<'a>(&'a Notices);
 
-impl Drop for Telling<'_> {
+impl Drop for Calling<'_> {
     fn drop(&mut self) {
-        self.0.state().telling = None;
-        self.0.told.notify_all();
+        self.0.state().calling = None;
+        self.0.called.notify_all();
     }
 }
 
@@ -69,8 +69,8 @@ impl Notices {
             return;
         }
         let own = Some(std::thread::current().id());
-        while state.telling.is_some() && state.telling != own {
-            state = self.told.wait(state).unwrap_or_else(PoisonError::into_inner);
+        while state.calling.is_some() && state.calling != own {
+            state = self.called.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -81,8 +81,8 @@ impl Notices {
             return;
         }
         state.why = Some(why.to_owned());
-        state.telling = Some(std::thread::current().id());
-        let _telling = Telling(self);
+        state.calling = Some(std::thread::current().id());
+        let _calling = Calling(self);
         while let Some((_, notice)) = state.list.pop() {
             drop(state);
             notice(why);
@@ -99,8 +99,9 @@ mod tests {
 
     use super::*;
 
+    /// A notice that was taken back is not called, and one that runs is waited for.
     #[test]
-    fn a_notice_that_was_taken_back_is_not_called_and_one_that_runs_is_waited_for() {
+    fn withdrawn_notice_is_not_called_and_running_one_is_waited_for() {
         let all = Arc::new(Notices::default());
         let (calls, called) = channel();
         let add = |n: u32| {

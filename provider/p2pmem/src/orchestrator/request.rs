@@ -1,4 +1,4 @@
-//! What is asked for.
+//! A request for memory.
 
 use crate::address::Address;
 

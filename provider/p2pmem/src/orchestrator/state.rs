@@ -133,12 +133,12 @@ impl State {
         (best, refused)
     }
 
-    pub fn quota(&self, case: &Case<'_>, more: u64) -> Result<(), String> {
+    pub fn quota(&self, case: &Case<'_>, wanted: u64) -> Result<(), String> {
         let used = |target: Option<&Target>| {
             let of = |b: &&Live| b.uid == case.uid && target.is_none_or(|t| t.matches(&b.publisher, b.kind));
             self.live.values().filter(of).map(|b| b.bytes).sum()
         };
-        self.rules.quota(case, more, used)
+        self.rules.quota(case, wanted, used)
     }
 
     /// Makes a buffer of what was taken.

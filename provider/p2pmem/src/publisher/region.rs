@@ -62,7 +62,7 @@ impl Region {
     /// # Safety
     /// The memory stays until the publisher and all buffers of it are gone.
     pub unsafe fn of_memory(name: &str, function: Option<Address>, addr: usize, len: usize) -> Region {
-        hmem::registry::look();
+        hmem::registry::find_runtimes();
         let kind = Kind::Memory(hmem::classify(addr, len));
         Region::new(name, kind, function, Source::Here(addr), None, len as u64)
     }

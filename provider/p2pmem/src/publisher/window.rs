@@ -19,8 +19,8 @@ pub struct Window {
     dir: PathBuf,
     size: u64,
     taken: Mutex<u64>,
-    /// Tells the directory in sysfs from the one that comes when the driver is bound again: its memory is
-    /// other memory.
+    /// The inode of the directory in sysfs. It is another one, of other memory, once the driver is bound
+    /// again.
     inode: Option<u64>,
     allocate: Mutex<Option<Arc<OwnedFd>>>,
 }

@@ -98,8 +98,8 @@ fn rule(text: &str) -> Result<(Says, Scope), String> {
         "quota" => Says::Quota(size(number("quota wants a size such as 64MiB")?)?),
         _ => return Err(format!("{verb}: the rules are {VERBS}")),
     };
-    let alone = matches!(says, Says::MaxDistance(_) | Says::Quota(_));
-    if let Some(word) = plain.filter(|_| !alone) {
+    let is_limit = matches!(says, Says::MaxDistance(_) | Says::Quota(_));
+    if let Some(word) = plain.filter(|_| !is_limit) {
         return Err(format!("{word}: not of the form key=value"));
     }
     if matches!(says, Says::Prefer | Says::Pin) && scope.publisher.is_none() {

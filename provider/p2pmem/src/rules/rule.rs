@@ -140,7 +140,7 @@ impl Rules {
     pub fn quota(
         &self,
         case: &Case<'_>,
-        more: u64,
+        wanted: u64,
         used: impl Fn(Option<&Target>) -> u64,
     ) -> Result<(), String> {
         for rule in &self.rules {
@@ -149,10 +149,10 @@ impl Rules {
                 continue;
             }
             let has = used(rule.scope.publisher.as_ref());
-            if has.saturating_add(more) > most {
+            if has.saturating_add(wanted) > most {
                 let uid = case.uid;
                 return Err(format!(
-                    "{}: uid {uid} has {has} of {most} bytes and asks for {more}",
+                    "{}: uid {uid} has {has} of {most} bytes and asks for {wanted}",
                     rule.place()
                 ));
             }

@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn what_is_taken_for_host_memory_is_not_page_locked() {
         Driver::start();
-        hmem::registry::look();
+        hmem::registry::find_runtimes();
         let all = Buffers::default();
         let take = |kind| (0..WORKERS + 2).map(|_| all.take(kind).unwrap()).collect::<Vec<_>>();
         let free = || (all.locked.free(), all.plain.free());
@@ -144,10 +144,11 @@ mod tests {
         assert!(take(Kind::Cuda).iter().all(|buffer| buffer.0.is_locked()));
     }
 
+    /// Buffers for devices are page-locked although the context of the lock is gone.
     #[test]
-    fn what_is_taken_for_devices_is_page_locked_although_the_context_of_the_lock_is_gone() {
+    fn buffers_for_devices_are_page_locked_after_the_context_is_gone() {
         let cu = Driver::start();
-        hmem::registry::look();
+        hmem::registry::find_runtimes();
         let all = Buffers::default();
         let ctx = cu.make_context(0);
         drop(all.take(Kind::Cuda).unwrap());

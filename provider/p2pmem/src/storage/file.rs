@@ -98,7 +98,7 @@ impl File {
         let cufile = options.cufile.then(OnceLock::new);
         // Windows may go away while they are copied.
         guard::hold(true);
-        hmem::registry::look();
+        hmem::registry::find_runtimes();
         Ok(File {
             cached,
             direct,

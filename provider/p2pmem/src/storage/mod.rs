@@ -2,9 +2,9 @@
 //!
 //! | way | |
 //! |---|---|
-//! | [`Way::Direct`] | O_DIRECT: the disk itself reads and writes the memory. Windows that the disk reaches, and host memory |
+//! | [`Way::Direct`] | O_DIRECT, the disk's DMA: windows that the disk reaches, and host memory |
 //! | [`Way::Cufile`] | NVIDIA's cuFile, where the process may load it: CUDA's memory |
-//! | [`Way::Bounce`] | host memory in between, several buffers at once, page-locked for the device that copies |
+//! | [`Way::Bounce`] | several bounce buffers of host memory, page-locked for the device that copies |
 //! | [`Way::Cached`] | the page cache: host memory that is not aligned |
 //!
 //! Which way was taken, for how many bytes, and why no better one, says [`File::report`].

@@ -30,7 +30,7 @@ use super::report::Way;
 use crate::error::Error;
 
 /// How often a stream is asked whether it still does anything.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK: Duration = Duration::from_millis(100);
 
 /// A piece of a transfer.
 struct Piece {
@@ -179,7 +179,7 @@ impl Pipe {
     fn end(&self) {
         let mut progress = self.until(|p| p.out == 0);
         if progress.failed {
-            // It has been told.
+            // The failure has been reported already.
             return;
         }
         let mut results: Results = (0..self.count).map(|_| Ok(0)).collect();
@@ -275,7 +275,7 @@ impl Queued {
     /// As of [`super::Request::submit_on`].
     pub unsafe fn new(file: &Arc<File>, ops: &[Op], stream: usize) -> Result<Queued, Error> {
         ops.iter().try_for_each(|op| file.check(op))?;
-        if !hmem::cuda::look() {
+        if !hmem::cuda::find_driver() {
             return Err(Error::Unsupported("a stream: no libcuda.so.1 in this process".into()));
         }
         // SAFETY: the caller's promise.
@@ -367,7 +367,7 @@ impl Queued {
         loop {
             {
                 let mut progress = self.pipe.lock();
-                let left = end.map_or(LOOK, |end| end.saturating_duration_since(Instant::now()).min(LOOK));
+                let left = end.map_or(CHECK, |end| end.saturating_duration_since(Instant::now()).min(CHECK));
                 if !progress.over && !left.is_zero() {
                     let waited = self.pipe.changed.wait_timeout(progress, left);
                     progress = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -376,7 +376,7 @@ impl Queued {
                     return true;
                 }
             }
-            self.look();
+            self.check();
             if end.is_some_and(|end| Instant::now() >= end) {
                 return self.is_over();
             }
@@ -384,10 +384,10 @@ impl Queued {
     }
 
     /// Whether the stream has died: it calls nothing any more then.
-    fn look(&self) {
+    fn check(&self) {
         {
             let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
-            if looked.elapsed() < LOOK {
+            if looked.elapsed() < CHECK {
                 return;
             }
             *looked = Instant::now();

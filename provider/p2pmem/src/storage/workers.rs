@@ -133,8 +133,9 @@ mod tests {
         println!("done");
     }
 
+    /// Without threads the rest waits, and what is posted is done by the caller.
     #[test]
-    fn without_threads_what_is_left_waits_and_what_is_posted_is_done_by_the_caller() {
+    fn without_threads_the_caller_does_what_it_posts() {
         // No thread gets so long a stack.
         let child = std::process::Command::new(std::env::current_exe().unwrap())
             .args([

@@ -47,8 +47,7 @@ pub enum Reason {
     Processor,
     /// The host bridge is in the kernel's list.
     Listed,
-    /// The first function of that root bus is neither 00.0 nor a root port, so nothing tells which host
-    /// bridge it is.
+    /// The first function of that root bus is neither 00.0 nor a root port, so the host bridge is not known.
     Nameless { domain: u32, bus: u8 },
     /// The host bridge is in no list.
     NotListed { domain: u32, bus: u8, vendor: u16, device: u16 },

@@ -45,7 +45,7 @@ pub enum Verdict {
 
 /// Asks the host bridge. `same`: both devices are below it.
 pub fn ask(host: &Host, devices: &[Device], same: bool) -> Verdict {
-    // The first function of the root bus tells which bridge it is, if it is at 00.0, or a root port.
+    // The first function of the root bus identifies the bridge if it is at 00.0, or a root port.
     let known = host
         .first
         .map(|n| &devices[n])

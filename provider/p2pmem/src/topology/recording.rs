@@ -8,7 +8,7 @@
 //! | `id` | vendor and device in hexadecimal, `8086:2030` |
 //! | `class` | in hexadecimal, `060400` |
 //! | `size` | bytes of configuration space: 256 or 4096 |
-//! | `config@OFF` | bytes of it from the hexadecimal OFF on; what no word gives is 0 up to the end of the last, all of it if there is none |
+//! | `config@OFF` | bytes of it from hexadecimal OFF on; gaps are 0, and all of it without `config@` |
 //! | `port` | instead of `config@`: `root`, `up`, `down` or `endpoint` |
 //! | `acs` | with `port`: the ACS control register in hexadecimal |
 //! | `p2pmem` | size, available and published: `67108864,67108864,1` |

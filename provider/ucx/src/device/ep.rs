@@ -153,7 +153,7 @@ impl Iface {
         }
     }
 
-    /// Says, the first time, why a copy cannot be done; what UCX is told.
+    /// Logs, the first time, why a copy cannot be done. Returns the status for UCX.
     #[cold]
     fn failed(&mut self, of: Owner, why: std::fmt::Arguments<'_>) -> Status {
         let gone = Owner::now(of.pid) != of;

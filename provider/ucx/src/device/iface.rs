@@ -15,7 +15,7 @@ use crate::iface::place::{PLACE, place, unreachable_because};
 use crate::md::readers::Readers;
 use crate::rma::served::Served;
 
-/// Most copies that one call of progress tells of.
+/// Copies that one call of progress completes at most.
 const BATCH: u32 = 16;
 
 /// Bytes of an interface's address: which process it is of.
@@ -156,9 +156,9 @@ pub(crate) unsafe extern "C" fn is_reachable_v2(_iface: ucx::Iface, params: *con
         // SAFETY: UCX's structure, with addresses of this transport.
         unsafe {
             let p = &*params;
-            let given = |field, at| if p.field_mask & field != 0 { at } else { std::ptr::null() };
-            let device = given(ucx::ADDR_PARAMS_DEVICE, p.device_addr);
-            let why = hindrance(device, given(ucx::ADDR_PARAMS_IFACE, p.iface_addr));
+            let field_at = |field, at| if p.field_mask & field != 0 { at } else { std::ptr::null() };
+            let device = field_at(ucx::ADDR_PARAMS_DEVICE, p.device_addr);
+            let why = hindrance(device, field_at(ucx::ADDR_PARAMS_IFACE, p.iface_addr));
             if !why.is_empty() {
                 unreachable_because(p, why);
             }
@@ -199,7 +199,7 @@ pub(crate) unsafe extern "C" fn progress_disable(iface: ucx::Iface, flags: c_uin
     guard(|| unsafe { (Iface::of(iface).served.host.progress_disable)(iface, flags) });
 }
 
-/// Tells of copies that are over.
+/// Completes the copies that are done.
 pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
     let this = iface.cast::<Iface>();
     // SAFETY: an interface of ours, which UCX does not close in its own callbacks.

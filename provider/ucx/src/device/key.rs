@@ -1,4 +1,4 @@
-//! Keys: what a peer is told of registered memory, and what that is here.
+//! Packed keys of registered memory, and what they are in the process that unpacks them.
 //!
 //! A key of no pieces is one of memory that cannot be shared; UCP then takes another way. One of memory that
 //! may be taken back names a slot on a board ([`crate::md::region`]); a process that unpacks it fetches the
@@ -208,8 +208,8 @@ fn lives(owner: Owner) -> bool {
     yes
 }
 
-/// Whether this can be opened here: tried now, since UCP takes another way only if it is told now. What is
-/// not kept open is tried once for each of a process's pools and devices.
+/// Whether this can be opened here: tried now, since UCP takes another way only if the unpacking fails. What
+/// is not kept open is tried once for each of a process's pools and devices.
 fn opens(owner: Owner, export: &Export) -> Result<(), Error> {
     let what = (owner.id, export.device, export.fd);
     let pool = export.handle_type == HandleType::Pool;

@@ -78,9 +78,8 @@ pub(crate) unsafe extern "C" fn query(md: *mut Md, attr: *mut c_void) -> Status 
             max_reg: u64::MAX,
             reg_mem_types: cuda,
             cache_mem_types: cuda,
-            // Only what is registered: or else UCP, which is then told that some transport has access to
-            // device memory, wants one that copies it within the process, and does not start without
-            // cuda_copy.
+            // Only what is registered: with access to other memory of devices reported here, UCP wants a
+            // transport that copies it within the process, and does not start without cuda_copy.
             access_mem_types: 0,
             rkey_packed_size: KEY as u64,
             ..MdValues::default()

@@ -8,7 +8,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `md` | registrations |
-//! | `key` | what a peer is told of memory, and what that is here |
+//! | `key` | packed keys, and what they are in the process that unpacks them |
 //! | `state` | what an interface and its endpoints are |
 //! | `iface` | the interface: opening, addresses, progress |
 //! | `ep` | endpoints: put, get, flush |

@@ -55,11 +55,11 @@ pub(crate) struct Iface {
     pub(super) readers: Readers<Owner>,
     pub(super) eps: Vec<*mut Ep>,
     pub(super) served: &'static Served,
-    /// Never rings: a process that would sleep while there are copies in flight is told not to.
+    /// Never becomes readable: arming it fails with UCS_ERR_BUSY while copies are pending.
     pub(super) event: OwnedFd,
     /// Bytes a second between two devices.
     pub(super) bandwidth: f64,
-    /// That a copy failed was told.
+    /// The log has a line of a copy that failed.
     pub(super) warned: bool,
 }
 

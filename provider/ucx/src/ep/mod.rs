@@ -97,7 +97,7 @@ fn abandon(i: &mut Iface, ep: *mut Ep) -> Vec<*mut Completion> {
     out
 }
 
-/// Tells UCX of an endpoint that failed: what was under way ends, then its error handler is called.
+/// Fails an endpoint: its operations complete with the error, then UCX's error handler is called.
 ///
 /// # Safety
 /// `this` must be an interface that no one borrows from; `ep` was one of its endpoints.
@@ -184,13 +184,13 @@ pub(crate) unsafe extern "C" fn fence(ep: ucx::Ep, _flags: c_uint) -> Status {
     })
 }
 
-/// Whether the peer is there: if not, the error handler is told.
+/// Checks that the peer is there; if not, the error handler is called.
 pub(crate) unsafe extern "C" fn check(ep: ucx::Ep, _flags: c_uint, _comp: *mut Completion) -> Status {
     guard(|| {
         // SAFETY: an endpoint of ours, and its interface.
         let e = unsafe { Ep::of(ep) };
         if e.dead.is_none() {
-            // An end that came over a socket is told by progress; a peer that was never reached is tried.
+            // Progress reports an end that came over a socket; here a peer that was never reached is tried.
             // SAFETY: as above.
             if let Err(why @ Refused::Gone(_)) = unsafe { (*e.iface).link.room(e.peer, 0) } {
                 e.refused(why);

@@ -91,7 +91,7 @@ pub(crate) unsafe fn dispatch(this: *mut Iface) -> u32 {
                 (*ep).place = Some((*this).waiting.push(ep, stuck));
             }
         }
-        (*this).waiting.turn_over();
+        (*this).waiting.next_round();
     }
     done
 }

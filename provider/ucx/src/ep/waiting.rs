@@ -58,8 +58,8 @@ impl<E> Waiting<E> {
         self.queues[self.now].pop()
     }
 
-    /// All have had their turn.
-    pub(crate) fn turn_over(&mut self) {
+    /// All endpoints of this round have been served.
+    pub(crate) fn next_round(&mut self) {
         self.now ^= 1;
         self.call += 1;
     }

@@ -33,7 +33,7 @@ use crate::rma::requests::Requests;
 use crate::rma::served::Served;
 use crate::state::Iface;
 
-/// What this door's peers speak; nothing that the engine does.
+/// The protocol version of this transport; the engine's peers have another one.
 const VERSION: u16 = 0x5507;
 
 /// Bytes of an interface's address.
@@ -96,10 +96,10 @@ pub(crate) unsafe extern "C" fn open(
 /// A new interface, which UCX has still to initialise the front of.
 fn new(owner: &Md, p: &IfaceParams) -> Result<*mut Iface, Status> {
     let headroom = if p.field_mask & ucx::UCT_IFACE_PARAM_FIELD_RX_HEADROOM != 0 { p.rx_headroom } else { 0 };
-    let given = |field, value| if p.field_mask & field != 0 { Some(value) } else { None };
+    let if_set = |field, value| if p.field_mask & field != 0 { Some(value) } else { None };
     let align = (
-        given(ucx::UCT_IFACE_PARAM_FIELD_AM_ALIGNMENT, p.am_alignment).unwrap_or(1),
-        given(ucx::UCT_IFACE_PARAM_FIELD_AM_ALIGN_OFFSET, p.am_align_offset).unwrap_or(0),
+        if_set(ucx::UCT_IFACE_PARAM_FIELD_AM_ALIGNMENT, p.am_alignment).unwrap_or(1),
+        if_set(ucx::UCT_IFACE_PARAM_FIELD_AM_ALIGN_OFFSET, p.am_align_offset).unwrap_or(0),
     );
     let Some(rx) = Buffers::new(headroom, align) else {
         log::error!("an alignment of {} bytes is none that messages can have", align.0);
@@ -113,7 +113,7 @@ fn new(owner: &Md, p: &IfaceParams) -> Result<*mut Iface, Status> {
         cma: owner.cma,
         // For device memory there is another interface.
         device_direct: false,
-        // An address is only told by an interface that listens.
+        // An interface has an address only once it listens.
         connect_timeout: Duration::ZERO,
         version: VERSION,
         windows: Some(owner.regions.windows.clone()),
@@ -232,7 +232,7 @@ pub(crate) unsafe extern "C" fn estimate_perf(iface: ucx::Iface, perf: *mut Perf
         // SAFETY: an interface of ours, and UCX's structure of its release.
         unsafe {
             let host = &Iface::of(iface).served.host;
-            // Which kinds of memory there are is said by the domain; "unknown" is asked for as well.
+            // The domain has the kinds of memory there are; UCX passes "unknown" as well.
             let status = (host.base_iface_estimate_perf)(iface, perf.cast());
             if status != ucx::UCS_OK || (*perf).field_mask & ucx::UCT_PERF_ATTR_FIELD_OPERATION == 0 {
                 return status;

@@ -22,8 +22,8 @@ pub(crate) fn place() -> Place {
                 .map_or(0, |m| std::os::unix::fs::MetadataExt::ino(&m))
         };
         let net = namespace("net");
-        // Where the uid does not tell users apart, another user namespace may be another user's.
-        let hash = if link::others_look_alike() { hash ^ namespace("user") } else { hash };
+        // Where uids of different users look the same, another user namespace may be another user's.
+        let hash = if link::other_uids_coincide() { hash ^ namespace("user") } else { hash };
         // SAFETY: geteuid(2) cannot fail and touches no memory.
         let uid = unsafe { libc::geteuid() };
         Place { host: hash.into(), namespace: (net as u32).into(), uid: uid.into() }
@@ -33,7 +33,7 @@ pub(crate) fn place() -> Place {
 /// Bytes of a device address.
 pub(crate) const PLACE: usize = size_of::<Place>();
 
-/// Tells UCX why, if it wants to know; `text` ends in NUL.
+/// Writes the reason into UCX's buffer, if it passes one; `text` ends in NUL.
 ///
 /// # Safety
 /// `p` must be UCX's.

@@ -148,7 +148,7 @@ unsafe fn settle(this: *mut Iface) {
 #[cold]
 unsafe fn rest(this: *mut Iface) {
     // SAFETY: the caller's promise.
-    let (alone, empty) = unsafe {
+    let (no_endpoints, empty) = unsafe {
         if (*this).empty % PATIENCE == 0 {
             (*this).rounds += REST;
             if (*this).rounds >= ROUNDS {
@@ -158,7 +158,7 @@ unsafe fn rest(this: *mut Iface) {
         ((*this).eps.is_empty(), (*this).empty)
     };
     // A process without endpoints here waits for what comes elsewhere.
-    if !alone && turns::yields(empty, PATIENCE) {
+    if !no_endpoints && turns::yields(empty, PATIENCE) {
         std::thread::yield_now();
     }
 }
@@ -284,7 +284,7 @@ pub(crate) unsafe extern "C" fn event_arm(iface: ucx::Iface, _events: c_uint) ->
     guard(|| {
         // SAFETY: an interface of ours.
         let i = unsafe { Iface::of(iface) };
-        // The end of a shared copy is told by no ring.
+        // No ring has a frame for the end of a cooperative copy.
         let shared = !i.shared.is_empty() || !i.stuck.is_empty() || !i.helping.is_empty();
         if shared || !i.failed.is_empty() || !i.deferred.is_empty() {
             return ucx::UCS_ERR_BUSY;
@@ -305,7 +305,7 @@ unsafe fn hear(this: *mut Iface, from: PeerId, [kind, second]: [u8; 2], body: &[
         let handled = match what {
             Some(Kind::Request) => serve::serve(&mut *this, from, second, body),
             Some(Kind::Reply) => remote::answered(this, from, second as Status, body),
-            Some(Kind::Share) => help::help(&mut *this, from, second, body),
+            Some(Kind::Coop) => help::help(&mut *this, from, second, body),
             Some(Kind::Am) => Err("UCX has no active message of that id"),
             None => Err("that kind is unknown"),
         };

@@ -5,7 +5,7 @@
 //! waits for is not copied again.
 //!
 //! ```text
-//! | head of the slab's | Lent | ... | *RecvDesc | headroom of UCP's | data
+//! | head of the slab's | BufferHead | ... | *RecvDesc | headroom of UCP's | data
 //! ```
 //!
 //! What UCP keeps is as long as the message, and its memory is handed back once it was not needed for a while
@@ -58,7 +58,7 @@ const SORTS: [u8; MOST / ALIGN + 1] = {
 /// The head of a buffer, behind that of its block. UCX holds a pointer to its first field.
 #[repr(C)]
 #[derive(Debug)]
-struct Lent {
+struct BufferHead {
     recv: RecvDesc,
     /// The pool that it came from, while UCP has it.
     pool: Option<Rc<Shape>>,
@@ -124,7 +124,7 @@ impl Drop for Shape {
 
 /// UCP gives a buffer back that it kept.
 unsafe extern "C" fn release(recv: *mut RecvDesc, _desc: *mut c_void) {
-    let lent = recv.cast::<Lent>();
+    let lent = recv.cast::<BufferHead>();
     // SAFETY: the first field of what `lend` wrote, in a block of the pool that it names.
     unsafe {
         let sort = (*lent).sort;
@@ -144,8 +144,8 @@ pub(crate) struct Buffers {
     /// behind a pointer, since UCP gives buffers back when this may be gone, and nearly all messages are
     /// short.
     short: *mut u8,
-    /// How many slabs had been mapped when it was last told that there is no memory.
-    told: Option<usize>,
+    /// Slabs mapped at the time of the last report that there is no memory.
+    reported: Option<usize>,
 }
 
 /// A buffer in use.
@@ -171,8 +171,8 @@ impl Buffers {
         if !align.is_power_of_two() || align > MAX_ALIGN {
             return None;
         }
-        let own = Slabs::OWN + size_of::<Lent>() + size_of::<*mut RecvDesc>();
-        // Where no more is asked for data begins with a cache line.
+        let own = Slabs::OWN + size_of::<BufferHead>() + size_of::<*mut RecvDesc>();
+        // Without a larger alignment data begins with a cache line.
         let offset = offset % align;
         let align = align.max(ALIGN);
         let data = own.checked_add(headroom)?.checked_add(offset)?.checked_next_multiple_of(align)? - offset;
@@ -183,7 +183,7 @@ impl Buffers {
         let slabs = slabs.map(|slabs| slabs.expect("made above"));
         let at_hand = [const { Cell::new(null_mut()) }; ROOMS.len()];
         let shape = Rc::new(Shape { headroom, slabs, at_hand });
-        Some(Buffers { shape, data, short: null_mut(), told: None })
+        Some(Buffers { shape, data, short: null_mut(), reported: None })
     }
 
     /// A buffer for a frame of so many bytes, or the longest; most times the one of that sort that was given
@@ -211,12 +211,12 @@ impl Buffers {
         self.shape.take(0)
     }
 
-    /// What to do about it that there is none for a frame of so many bytes; `None` if that was told, and none
-    /// was found since.
+    /// The limit that leaves no buffer for a frame of `len` bytes; `None` if it was reported before, and no
+    /// slab was mapped since.
     #[cold]
     pub(crate) fn cure(&mut self, len: usize) -> Option<MemoryLimit> {
         let maps = self.shape.slabs.iter().map(Slabs::maps).sum();
-        if self.told.replace(maps) == Some(maps) {
+        if self.reported.replace(maps) == Some(maps) {
             return None;
         }
         let sort = SORTS[len.saturating_sub(HEAD).min(MOST).div_ceil(ALIGN)];
@@ -253,9 +253,9 @@ impl Buffers {
         // SAFETY: inside the block, which has room for what is written first, this pointer and the headroom;
         // the latter may have any length, hence unaligned.
         unsafe {
-            let lent = buffer.block.as_ptr().add(Slabs::OWN).cast::<Lent>();
+            let lent = buffer.block.as_ptr().add(Slabs::OWN).cast::<BufferHead>();
             let pool = Some(Rc::clone(&self.shape));
-            lent.write(Lent { recv: RecvDesc { cb: release }, pool, sort: buffer.sort });
+            lent.write(BufferHead { recv: RecvDesc { cb: release }, pool, sort: buffer.sort });
             desc.cast::<*mut RecvDesc>().write_unaligned(lent.cast());
         }
     }

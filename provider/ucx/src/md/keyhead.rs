@@ -1,4 +1,4 @@
-//! What tells keys of host memory and of devices' memory apart.
+//! The first bytes of packed keys, by which keys of host memory and of device memory differ.
 
 use wire::ucx::{DeviceKey, HostKey};
 

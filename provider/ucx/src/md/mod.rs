@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C" fn open(
 ) -> Status {
     guard(|| {
         let Some(served) = of_component(component) else { return ucx::UCS_ERR_INVALID_PARAM };
-        // SAFETY: UCX passes one of the names that `query_resources` told, and a place for the answer.
+        // SAFETY: UCX passes one of the names that `query_resources` returned, and room for the answer.
         unsafe {
             if !name.is_null() && CStr::from_ptr(name) == device::NAME {
                 let Some(made) = device::md::Md::new(served, component) else { return ucx::UCS_ERR_IO_ERROR };
@@ -90,10 +90,10 @@ pub(crate) unsafe extern "C" fn query_resources(
         // of that many bytes.
         unsafe {
             let name = device::NAME.to_bytes_with_nul();
-            let more = libc::realloc((*resources).cast(), 2 * ucx::UCT_MD_NAME_MAX).cast::<u8>();
-            if !more.is_null() {
-                more.add(ucx::UCT_MD_NAME_MAX).copy_from_nonoverlapping(name.as_ptr(), name.len());
-                *resources = more.cast();
+            let names = libc::realloc((*resources).cast(), 2 * ucx::UCT_MD_NAME_MAX).cast::<u8>();
+            if !names.is_null() {
+                names.add(ucx::UCT_MD_NAME_MAX).copy_from_nonoverlapping(name.as_ptr(), name.len());
+                *resources = names.cast();
                 *count = 2;
             }
         }

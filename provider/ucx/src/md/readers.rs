@@ -27,14 +27,14 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(crate) struct Readers<P> {
     /// Which interface's they are.
     id: u64,
-    boards: HashMap<WindowId, Board<P>>,
+    boards: HashMap<WindowId, TableReaders<P>>,
 }
 
-/// Those on one board.
+/// The slots of one revocation table.
 #[derive(Debug)]
-struct Board<P> {
+struct TableReaders<P> {
     table: RevocationTable,
-    /// Which peers' memory was accessed with it. A process has one board for many slots, and may be several
+    /// Which peers' memory was accessed with it. A process has one table for many slots, and may be several
     /// peers.
     peers: Vec<P>,
     /// For accesses that end before the call returns.
@@ -46,9 +46,9 @@ struct Board<P> {
     full: Option<Instant>,
 }
 
-impl<P: Copy + Eq> Board<P> {
-    fn new(table: RevocationTable) -> Board<P> {
-        Board { table, peers: Vec::new(), shared: None, free: Vec::new(), held: 0, full: None }
+impl<P: Copy + Eq> TableReaders<P> {
+    fn new(table: RevocationTable) -> TableReaders<P> {
+        TableReaders { table, peers: Vec::new(), shared: None, free: Vec::new(), held: 0, full: None }
     }
 
     #[inline]
@@ -59,7 +59,7 @@ impl<P: Copy + Eq> Board<P> {
     }
 }
 
-impl<P> Drop for Board<P> {
+impl<P> Drop for TableReaders<P> {
     fn drop(&mut self) {
         // Nothing is under way with these.
         self.free.iter().for_each(|number| self.table.release(*number));
@@ -123,7 +123,7 @@ impl<P: Copy + Eq> Readers<P> {
             Entry::Occupied(board) => board.into_mut(),
             Entry::Vacant(place) => {
                 let Some(window) = windows.find(id) else { return Ok(None) };
-                place.insert(Board::new(RevocationTable::new(window).ok_or(())?))
+                place.insert(TableReaders::new(RevocationTable::new(window).ok_or(())?))
             }
         };
         board.serves(of);
@@ -162,7 +162,7 @@ impl<P: Copy + Eq> Readers<P> {
         slot: Slot,
         of: P,
     ) -> Result<Held, NoReader> {
-        let at = self.boards.entry(id).or_insert_with(|| Board::new(table.clone()));
+        let at = self.boards.entry(id).or_insert_with(|| TableReaders::new(table.clone()));
         at.serves(of);
         let number = match at.free.pop() {
             Some(number) => number,

@@ -1,4 +1,4 @@
-//! Remote keys: what a peer is told of memory, and what that is here.
+//! Remote keys: as packed by the owner, and as unpacked by a peer.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::md::region::{Regions, Slot, regions};
 /// Bytes of a packed key.
 pub(crate) const KEY: usize = HostKey::LEN;
 
-/// What a peer is told of memory.
+/// A packed key of host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     /// The window, or maker and number 0 if it is none.
@@ -78,7 +78,7 @@ pub(crate) struct Rkey {
 pub(crate) enum Reach {
     /// Here it is.
     Mapped(*mut u8),
-    /// It can be asked for; `wait` says that nothing goes without it.
+    /// The window can be requested; with `wait` accesses wait for it.
     Want { id: WindowId, wait: bool },
     /// It is not mapped.
     Remote,
@@ -276,7 +276,7 @@ pub(crate) unsafe extern "C" fn rkey_release(
         let rkey = unsafe { Box::from_raw(rkey as *mut Rkey) };
         let Rkey { key, regions, mapping, reader, .. } = *rkey;
         drop((mapping, reader));
-        // Also one that was asked for and never used: it may have come since.
+        // Also one that was requested and never used: it may have come since.
         if key.id.maker != regions.windows.maker() {
             regions.windows.forget(key.id);
             // Of a peer that has ended it may have been the last one with a slot there.

@@ -49,7 +49,7 @@ impl<E> Shared<E> {
 pub(crate) struct Helping {
     pub(crate) copy: CoopCopy,
     pub(crate) addr: usize,
-    /// The registration that was there when the peer told of it.
+    /// The registration at the time of the peer's frame.
     pub(crate) region: Region,
     pub(crate) there: ArrayVec<Seg, MAX_IOV>,
 }

@@ -21,7 +21,7 @@ const LEAST: usize = 16 << 10;
 pub(crate) fn start(e: &mut Ep, access: &Access) -> Result<Status, Status> {
     // SAFETY: an endpoint's interface outlives it.
     let may_sleep = unsafe { (*e.iface()).link.may_sleep() };
-    // No descriptor would tell UCX of a copy to be made, or that its owner has done its part.
+    // No descriptor becomes readable for a copy to be made, or when the owner has done its part.
     if may_sleep {
         return transfer(e, access);
     }

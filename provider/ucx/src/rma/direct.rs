@@ -123,7 +123,7 @@ pub(crate) fn cma(
             log::info!("{}: no CMA: its memory is reached through the ring", link.peer_addr(peer));
             Ok(false)
         }
-        // Not this memory: the owner's answer to a request tells.
+        // Not this memory: the access goes as a request, which the owner answers.
         Err(NoDirect::Memory) => Ok(false),
         Err(NoDirect::Revoked | NoDirect::Fault) => match link.room(peer, 0) {
             // Dead, but not yet buried.
@@ -164,7 +164,7 @@ fn put_by_request(e: &mut Ep, a: &Access) -> Status {
         let ask = Ask { what: What::Put, addr: addr + off as u64, a: 0, b: 0, slot: slot(a.rkey) };
         i.ask(e, ask, &bytes[..n], Into_::Nowhere, &operation);
     }
-    // Without a completion (short, bcopy) a flush tells when it has arrived.
+    // Without a completion (short, bcopy) a flush completes when it has arrived.
     if comp.is_null() { ucx::UCS_OK } else { ucx::UCS_INPROGRESS }
 }
 

@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 use hmem::{Kind, Span};
 use link_api::{Grant, PeerId, PieceCounter, Way};
 use wire::Seg;
-use wire::ucx::Share;
+use wire::ucx::CoopOffer;
 use xfer::{BYTES_PER_CALL, CoopCopy, MAX_HELPED};
 
 use crate::frame::{Refusal, take};
@@ -13,13 +13,13 @@ use crate::md::region::Slot;
 use crate::rma::coop::{Helping, request};
 use crate::state::Iface;
 
-/// What a peer tells of its put (1) or get of memory here: what is copied, the memory and the slot of its
-/// key, and the peer's own memory.
-type Told = (CoopCopy, usize, Option<Slot>, ArrayVec<Seg, MAX_IOV>);
+/// A peer's announcement of its put or get of memory here: the cooperative copy, the memory and the slot of
+/// its key, and the peer's own memory.
+type Announced = (CoopCopy, usize, Option<Slot>, ArrayVec<Seg, MAX_IOV>);
 
-fn told(from: PeerId, put: u8, body: &[u8]) -> Result<Told, Refusal> {
+fn announced(from: PeerId, put: u8, body: &[u8]) -> Result<Announced, Refusal> {
     let mut rest = body;
-    let share: Share = take(&mut rest)?;
+    let share: CoopOffer = take(&mut rest)?;
     let mut there = ArrayVec::new();
     while !rest.is_empty() {
         there.try_push(take(&mut rest)?).map_err(|_| "it names too many parts")?;
@@ -36,7 +36,7 @@ fn told(from: PeerId, put: u8, body: &[u8]) -> Result<Told, Refusal> {
 
 /// A peer accesses memory of ours, and we may help.
 pub(crate) fn help(i: &mut Iface, from: PeerId, put: u8, body: &[u8]) -> Result<(), Refusal> {
-    let (copy, addr, slot, there) = told(from, put, body)?;
+    let (copy, addr, slot, there) = announced(from, put, body)?;
     // The peer has closed what had this counter before, and waits for no report of it.
     i.helping.retain(|h| h.copy.peer != from || h.copy.counter.slot != copy.counter.slot);
     // SAFETY: the domain outlives its interfaces.
@@ -86,7 +86,7 @@ pub(crate) fn ends(i: &mut Iface, peer: PeerId) {
     i.helping.retain(|h| h.copy.peer != peer);
 }
 
-/// The interface closes: peers are told of what was done.
+/// The interface closes: peers get the results of what was done.
 pub(crate) fn closes(i: &mut Iface) {
     for h in std::mem::take(&mut i.helping) {
         h.report(&mut i.link);
@@ -104,11 +104,11 @@ mod tests {
         let len = 1 << 20;
         put(
             &mut frame,
-            &Share {
+            &CoopOffer {
                 addr: 0x1000.into(),
                 len: len.into(),
                 piece: (len / 2).into(),
-                counter: Share::name(3, 9),
+                counter: CoopOffer::name(3, 9),
                 slot: Slot::to_wire(None),
                 zero: 0.into(),
             },
@@ -119,14 +119,14 @@ mod tests {
 
     #[test]
     fn what_a_peer_tells_of_its_put_is_understood_or_refused() {
-        let (copy, addr, slot, there) = told(PeerId(5), 1, &frame(MAX_IOV)).unwrap();
+        let (copy, addr, slot, there) = announced(PeerId(5), 1, &frame(MAX_IOV)).unwrap();
         assert_eq!((copy.peer, copy.len, copy.cut.pieces), (PeerId(5), 1 << 20, 2));
         assert_eq!(copy.counter, PieceCounter { slot: 3, generation: 9 });
         assert_eq!((addr, slot, there.len()), (0x1000, None, MAX_IOV));
-        let refusal = |bytes: &[u8]| told(PeerId(5), 1, bytes).map(drop);
+        let refusal = |bytes: &[u8]| announced(PeerId(5), 1, bytes).map(drop);
         assert_eq!(refusal(&frame(MAX_IOV + 1)), Err("it names too many parts"));
         assert_eq!(refusal(&frame(0)), Err("pieces or parts do not make up the transfer"));
-        for short in [0, size_of::<Share>() - 1, size_of::<Share>() + 1] {
+        for short in [0, size_of::<CoopOffer>() - 1, size_of::<CoopOffer>() + 1] {
             assert_eq!(refusal(&frame(1)[..short]), Err("it is too short"), "{short} bytes");
         }
     }

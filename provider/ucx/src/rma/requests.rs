@@ -52,7 +52,7 @@ pub(crate) struct Request<E> {
 /// Requests under way, and frames that found no room.
 #[derive(Debug)]
 pub(crate) struct Requests<E> {
-    /// By the lower half of a token; the upper one tells uses of a slot apart.
+    /// By the lower half of a token; the upper half is the generation of the slot.
     slots: Vec<(u32, Option<Request<E>>)>,
     free: Vec<u32>,
     active: usize,
@@ -124,7 +124,7 @@ impl<E: Copy + PartialEq> Requests<E> {
         self.flows.get(&to).is_some_and(|flow| flow.asks.len() >= QUEUE)
     }
 
-    /// Whether a peer has asked for more than it may before it reads the answers.
+    /// Whether a peer has as many unread replies as it may have.
     pub(crate) fn is_greedy(&self, from: PeerId) -> bool {
         let most = if self.kept < self.most { WINDOW } else { EACH };
         self.flows.get(&from).is_some_and(|flow| flow.replies.len() >= most)

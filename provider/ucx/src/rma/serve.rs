@@ -16,7 +16,7 @@ use crate::param;
 use crate::rma::requests::WINDOW;
 use crate::state::Iface;
 
-/// Bytes of a reply before what was asked for.
+/// Bytes of a reply before the requested ones.
 const REPLY: usize = Head::LEN + size_of::<Reply>();
 
 /// Carries a request of a peer out, and replies.

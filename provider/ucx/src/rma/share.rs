@@ -15,7 +15,7 @@ use link::ShmLink;
 use link_api::{Grant, Link, RmaLink, Way};
 use ucx_sys::{self as ucx, Completion, Status};
 use wire::Seg;
-use wire::ucx::{Head, Kind, Share};
+use wire::ucx::{CoopOffer, Head, Kind};
 use xfer::{CoopCopy, Cut};
 use zerocopy::IntoBytes;
 
@@ -26,8 +26,8 @@ use crate::rma::coop::{Access, Shared, request};
 use crate::rma::direct;
 use crate::state::{Ep, Iface};
 
-/// Longest frame that tells of one.
-const MAX: usize = Head::LEN + size_of::<Share>() + MAX_IOV * size_of::<Seg>();
+/// Longest frame that announces a cooperative copy.
+const MAX: usize = Head::LEN + size_of::<CoopOffer>() + MAX_IOV * size_of::<Seg>();
 const _: () = assert!(MAX <= crate::frame::MAX_FRAME);
 
 /// Bytes from which on it is worth a frame, and from which on also where more of the peer's frames wait: of
@@ -49,17 +49,17 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
     let share = i.link.pieces_open(e.peer)?;
     let way = if access.put { Way::Put } else { Way::Get };
     let mut copy = CoopCopy::open(e.peer, share, access.len, cut, Grant::Agreed, way);
-    let about = Share {
+    let about = CoopOffer {
         addr: access.addr.into(),
         len: (copy.len as u64).into(),
         piece: (cut.piece as u64).into(),
-        counter: Share::name(share.slot, share.generation),
+        counter: CoopOffer::name(share.slot, share.generation),
         slot: Slot::to_wire(direct::slot(access.rkey)),
         zero: 0.into(),
     };
     let mut frame = ArrayVec::<u8, MAX>::new();
     let mut say = |bytes: &[u8]| frame.try_extend_from_slice(bytes);
-    let mut said = say(&Head::bytes(Kind::Share, access.put.into())).and_then(|()| say(about.as_bytes()));
+    let mut said = say(&Head::bytes(Kind::Coop, access.put.into())).and_then(|()| say(about.as_bytes()));
     for part in &access.local {
         let part = Seg { addr: part.addr().into(), len: (part.len() as u64).into() };
         said = said.and_then(|()| say(part.as_bytes()));
@@ -93,7 +93,7 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Option<Status> {
     };
     let good = good && finish(&mut i.link, &mut shared);
     i.link.pieces_close(peer, share);
-    Some(if good { ucx::UCS_OK } else { alone(e, access) })
+    Some(if good { ucx::UCS_OK } else { transfer_again(e, access) })
 }
 
 /// Copies the last bytes of a put, all others of which are there; whether that went well.
@@ -105,7 +105,7 @@ fn finish<E>(link: &mut ShmLink, shared: &mut Shared<E>) -> bool {
 
 /// Some piece could not be copied: all of it again, without the owner's help.
 #[cold]
-fn alone(e: &mut Ep, access: &Access) -> Status {
+fn transfer_again(e: &mut Ep, access: &Access) -> Status {
     e.helper.has_failed();
     direct::transfer(e, access).unwrap_or_else(|status| status)
 }
@@ -126,7 +126,7 @@ pub(crate) unsafe fn progress(this: *mut Iface) -> u32 {
             let good = good && finish(&mut (*this).link, &mut shared);
             let Shared { ep, copy, access } = shared;
             (*this).link.pieces_close(copy.peer, copy.counter);
-            let status = if good { ucx::UCS_OK } else { alone(&mut *ep, &access) };
+            let status = if good { ucx::UCS_OK } else { transfer_again(&mut *ep, &access) };
             if status == ucx::UCS_ERR_NO_RESOURCE {
                 (*this).defer(ep, access);
                 continue;

@@ -25,7 +25,7 @@ impl JobKey {
         JobKey { key, secret: true }
     }
 
-    /// From what tells one job from another, such as its number. That is no secret: it only keeps jobs apart.
+    /// A key from attributes of the job, such as its number. It is no secret and only keeps jobs apart.
     pub fn from_job(parts: &[&str]) -> JobKey {
         let mut whole = mac(b"strait job", &[]);
         for part in parts {
@@ -45,25 +45,25 @@ impl JobKey {
         self.secret
     }
 
-    fn over(&self, what: &str, hellos: &Hellos, more: &[u8]) -> Hmac<Sha256> {
-        mac(&self.key, &[what.as_bytes(), &hellos.caller, &hellos.answerer, more])
+    fn over(&self, what: &str, hellos: &Hellos, text: &[u8]) -> Hmac<Sha256> {
+        mac(&self.key, &[what.as_bytes(), &hellos.caller, &hellos.answerer, text])
     }
 
     /// The MAC of a text of its own, and both hellos.
-    pub(super) fn sign(&self, what: &str, hellos: &Hellos, more: &[u8]) -> [u8; MAC] {
-        self.over(what, hellos, more).finalize().into_bytes().into()
+    pub(super) fn sign(&self, what: &str, hellos: &Hellos, text: &[u8]) -> [u8; MAC] {
+        self.over(what, hellos, text).finalize().into_bytes().into()
     }
 
-    /// The MAC of a text of its own, and these parts, whose lengths the caller tells apart.
+    /// The MAC of `what` and these parts. The caller makes their lengths unambiguous.
     pub(super) fn sign_parts(&self, what: &[u8], parts: &[&[u8]]) -> [u8; MAC] {
         let mut whole = mac(&self.key, &[what]);
         parts.iter().for_each(|part| whole.update(part));
         whole.finalize().into_bytes().into()
     }
 
-    /// Whether it is this MAC: how long that takes does not tell where they differ.
-    pub(super) fn verify(&self, what: &str, hellos: &Hellos, more: &[u8], mac: &[u8]) -> bool {
-        self.over(what, hellos, more).verify_slice(mac).is_ok()
+    /// Whether it is this MAC; takes the same time wherever they differ.
+    pub(super) fn verify(&self, what: &str, hellos: &Hellos, text: &[u8], mac: &[u8]) -> bool {
+        self.over(what, hellos, text).verify_slice(mac).is_ok()
     }
 }
 

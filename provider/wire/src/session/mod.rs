@@ -8,12 +8,11 @@
 //! | 2 | answerer | [`Hello::LEN`] + [`MAC`] | [`Hello`], role 2; a MAC over both hellos |
 //! | 3 | caller | [`MAC`] | another MAC over both hellos |
 //! | 4 | answerer | 8 + [`MAC`] | [`Verdict`]; a MAC over both hellos and it |
-//! | 5 | caller | [`MAC`] | the confirmation: a MAC over both hellos, where the verdict is [`Verdict::Accepted`] |
+//! | 5 | caller | [`MAC`] | after [`Verdict::Accepted`], the confirmation: a MAC over both hellos |
 //! | 6 | both | | records: [`RECORD`] bytes of header and a frame or a [`RailNote`] each |
 //!
 //! The MACs are HMAC-SHA256 with the key of the job ([`JobKey`]), each over a text of its own and both
-//! hellos. A hello has a random nonce, so that neither side can be answered with what was said before, and
-//! nothing tells the key.
+//! hellos. A hello has a random nonce, so that answers cannot be replayed. No message discloses the key.
 //!
 //! The caller uses the connection from the verdict on, and the answerer from the confirmation on: a call that
 //! its caller has given up meanwhile becomes no connection of the answerer's.

@@ -193,7 +193,7 @@ pub struct Proven {
     job: JobKey,
     /// What it said.
     pub peer: Hello,
-    /// What it was told.
+    /// The hello that this side sent.
     pub own: Hello,
     hellos: Hellos,
 }
@@ -253,7 +253,7 @@ impl Answerer {
 }
 
 impl Proven {
-    /// The message that tells the caller.
+    /// The message with the verdict, for the caller.
     pub fn verdict(&self, verdict: Verdict) -> [u8; VERDICT] {
         let code = [verdict as u8, 0, 0, 0, 0, 0, 0, 0];
         let mut out = [0; VERDICT];
@@ -262,7 +262,7 @@ impl Proven {
         out
     }
 
-    /// Whether this is the confirmation of the caller, which was told [`Verdict::Accepted`].
+    /// Whether this is the confirmation of a caller after [`Verdict::Accepted`].
     pub fn is_confirmation(&self, message: &[u8]) -> bool {
         self.peer.role == Role::Caller && self.job.verify(CONFIRMATION, &self.hellos, &[], message)
     }

@@ -1,4 +1,4 @@
-//! Records: frames with a header that tells whether they are what was sent.
+//! Records: frames with a header that authenticates them.
 
 use std::hash::Hasher as _;
 
@@ -65,8 +65,8 @@ impl Counter {
         };
         let mut sum = fold((self.seq + ahead) ^ a, what ^ b);
         let mut rest = front;
-        while let Some((part, more)) = rest.split_first_chunk() {
-            (sum, rest) = (step(sum, part), more);
+        while let Some((part, others)) = rest.split_first_chunk() {
+            (sum, rest) = (step(sum, part), others);
         }
         if !rest.is_empty() {
             sum = match front.last_chunk() {
@@ -198,7 +198,7 @@ impl Opener {
         Ok(())
     }
 
-    /// Checks the tag of a record that has overtaken `ahead` others, and is to be opened after them.
+    /// Checks the tag of a record that came before `ahead` earlier ones, and is to be opened after them.
     pub fn check(&self, ahead: u64, header: &[u8; RECORD], front: &[u8]) -> Result<(), Spoilt> {
         self.check_as(FRAME, ahead, header, front)
     }

@@ -48,7 +48,7 @@ impl Pair {
         let (_, theirs) = there.allocate(WORDS).unwrap();
         let mut request = RingRequest::new(4);
         edit(&mut request);
-        let ring = here.ring(request).unwrap();
+        let ring = here.open_ring(request).unwrap();
         let blobs = [here.blob(), there.blob()];
         let blobs = blobs.each_ref().map(|b| b.as_slice());
         here.connect(0, &blobs).unwrap();

@@ -36,9 +36,10 @@ fn a_range_on_two_devices_goes_in_frames_and_nothing_is_asked_for_it() {
     assert_eq!((duo.counts.take()[2], counts().lent, counts().local), (1, 1, 1));
 }
 
+/// A provider that grants one use only is not asked for the other one each time.
 /// A refusal of one use says nothing of the other.
 #[test]
-fn a_provider_that_grants_one_use_alone_is_not_asked_for_the_other_each_time() {
+fn refused_registration_use_is_not_requested_each_time() {
     const REMOTE_READ: u64 = libfabric_sys::FI_REMOTE_READ;
     for (refused, code) in [
         (libfabric_sys::FI_READ, libfabric_sys::FI_EINVAL),
@@ -64,9 +65,10 @@ fn a_provider_that_grants_one_use_alone_is_not_asked_for_the_other_each_time() {
     }
 }
 
+/// A provider without room for a registration now may have room later.
 /// As where its cache of registrations, or the adapter, is full.
 #[test]
-fn no_more_registrations_than_the_provider_has_room_for_are_no_refusal_for_good() {
+fn full_registration_table_is_no_permanent_refusal() {
     let mut duo = duo();
     let to = duo.a.peer;
     for most in [0, 1, 3] {
@@ -132,9 +134,10 @@ fn a_message_whose_memory_is_gone_while_a_peer_reads_it_can_be_cancelled() {
     }
 }
 
+/// Memory that is gone while it is read into costs no more than its message.
 /// Likewise where it is put.
 #[test]
-fn memory_that_is_gone_while_it_is_read_into_costs_no_more_than_its_message() {
+fn memory_gone_in_a_read_fails_only_its_message() {
     let mut duo = duo();
     let (src, dst, seen) = (memory::pages(1), room(memory::LEN), room(8));
     begin(&mut duo, src, dst);

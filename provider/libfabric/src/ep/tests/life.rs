@@ -296,8 +296,9 @@ fn a_shared_receive_context_serves_its_endpoints() {
     w.end();
 }
 
+/// A shared receive completes as the queue of the endpoint that the message comes to is bound.
 #[test]
-fn a_shared_receive_completes_as_the_queue_of_the_endpoint_that_the_message_comes_to_is_bound() {
+fn shared_receive_completes_by_the_binding_of_the_receiving_endpoint() {
     let w = World::new();
     let (any, no) = (fi::FI_ADDR_UNSPEC, ptr::null_mut::<c_void>());
     let mut srx = ptr::null_mut();
@@ -361,8 +362,9 @@ fn a_shared_receive_completes_as_the_queue_of_the_endpoint_that_the_message_come
     w.end();
 }
 
+/// A cancel and a peek without a message complete in the queue of the endpoint that is called.
 #[test]
-fn a_cancel_and_a_vain_look_are_told_of_in_the_queue_of_the_endpoint_that_is_called() {
+fn cancel_and_failed_peek_complete_in_the_queue_of_the_called_endpoint() {
     let w = World::new();
     let (any, no) = (fi::FI_ADDR_UNSPEC, ptr::null_mut::<c_void>());
     let mut srx = ptr::null_mut();

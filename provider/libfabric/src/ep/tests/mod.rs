@@ -9,9 +9,9 @@ use crate::tests::{call, call_fid, close, leak};
 mod asked;
 mod counted;
 mod life;
+mod link_ops;
 mod moves;
 mod several;
-mod told;
 mod waits;
 
 /// A domain with a queue and an address vector.

@@ -55,8 +55,9 @@ fn a_read_finds_what_is_waited_for_behind_messages_of_others() {
 /// Messages of each of the peers that no receive is for.
 const MANY: usize = 200;
 
+/// One read takes in a part of the unexpected messages, and no sleep begins before the rest.
 #[test]
-fn one_read_takes_in_a_part_of_what_no_receive_is_for_and_no_sleep_begins_before_the_rest() {
+fn one_read_takes_some_unexpected_messages_and_sleep_waits_for_the_rest() {
     let own = World::new();
     let mut cq = ptr::null_mut();
     let attr = &mut fi::fi_cq_attr {

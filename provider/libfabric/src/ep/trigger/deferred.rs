@@ -1,8 +1,8 @@
 //! The deferred work of a domain. fi_trigger(3).
 //!
-//! Everything an operation names is copied when it is queued, so that nothing but its buffers has
-//! to stay. Unlike `FI_TRIGGER`, which completes as its endpoint says, deferred work tells only its
-//! own counter, and a queue only with `FI_COMPLETION`.
+//! Everything an operation names is copied when it is queued, so that nothing but its buffers has to stay.
+//! Unlike `FI_TRIGGER`, which completes as its endpoint says, deferred work completes in its own counter, and
+//! in a queue only with `FI_COMPLETION`.
 
 use std::sync::Arc;
 

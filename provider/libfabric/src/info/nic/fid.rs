@@ -29,7 +29,7 @@ fn alloc<T>() -> Result<*mut T, Errno> {
 fn string(bytes: Option<&[u8]>) -> Result<*mut c_char, Errno> {
     let Some(bytes) = bytes else { return Ok(null_mut()) };
     let len = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
-    // SAFETY: no memory is passed, and a byte more than `len` is asked for.
+    // SAFETY: no memory is passed; `len` and a byte are allocated.
     let p = unsafe { libc::calloc(len + 1, 1) };
     if p.is_null() {
         return Err(Errno::NOMEM);

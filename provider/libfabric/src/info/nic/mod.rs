@@ -1,8 +1,8 @@
 //! The network device that an answer names (fi_nic(3)), for clients that take no answer without one.
 //!
-//! Messages between processes of one host pass through no device, so an answer names one only if the
-//! hints carry a `nic` or FI_STRAIT_NIC asks for it. What it names is in the machine: everything told of
-//! it is what sysfs tells.
+//! Messages between processes of one host pass through no device, so an answer names one only if the hints
+//! carry a `nic` or FI_STRAIT_NIC asks for it. The device is in the machine: all its attributes are read from
+//! sysfs.
 
 mod fid;
 #[cfg(test)]
@@ -65,7 +65,7 @@ pub(crate) unsafe fn read_param(core: &fi::Core, provider: *mut fi::fi_provider)
 /// The device that an answer to these hints names. `hinted`: the hints carry a `nic`, and with it perhaps
 /// a device's name.
 pub(super) fn wanted(hinted: Option<&Option<String>>) -> Option<Device> {
-    static TOLD: Once = Once::new();
+    static LOGGED: Once = Once::new();
     let choice = CHOICE.get().cloned().unwrap_or_default();
     let sys = Path::new("/sys");
     let (found, asked) = match (&choice, hinted) {
@@ -75,16 +75,16 @@ pub(super) fn wanted(hinted: Option<&Option<String>>) -> Option<Device> {
         (Choice::Auto, _) | (Choice::Hinted, Some(None)) => (Device::any(sys), "auto"),
     };
     match &found {
-        Some(device) => TOLD.call_once(|| {
+        Some(device) => LOGGED.call_once(|| {
             log::info!("fi_getinfo: {} is named as the network device; no byte passes through it", device.name);
             if device.pci.is_none() {
                 log::info!("fi_getinfo: {} is no PCI device; some programs need one", device.name);
             }
         }),
         None if choice == Choice::Hinted => {
-            TOLD.call_once(|| log::info!("fi_getinfo: no network device is named: there is no {asked} here"));
+            LOGGED.call_once(|| log::info!("fi_getinfo: no network device is named: there is no {asked} here"));
         }
-        None => TOLD.call_once(|| {
+        None => LOGGED.call_once(|| {
             log::warn!(
                 "FI_STRAIT_NIC={asked}: no such device, so fi_getinfo names none. Give a PCI address of \
                  /sys/bus/pci/devices, or a name below /sys/class/infiniband, /sys/class/net or /sys/class/cxi"
@@ -128,7 +128,7 @@ impl Pci {
     }
 }
 
-/// What sysfs tells of a network's link.
+/// A network's link, by sysfs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Link {
     pub(super) address: Option<String>,

@@ -16,7 +16,7 @@ fn device(cu: &Driver) -> Span {
 #[test]
 fn a_ring_is_page_locked_anew_when_the_context_is_gone_that_it_was_locked_in() {
     let cu = Driver::start();
-    hmem::cuda::look();
+    hmem::cuda::find_driver();
     let (segment, _fd) = Segment::create(MIN_RING).unwrap();
     let at = segment.span(0, 8).addr() as usize;
     let is_locked = || registry::of(Kind::Cuda).is_host_locked(at);

@@ -22,7 +22,7 @@ impl Copies {
     }
 
     /// One more, from or to memory of this peer.
-    pub(in crate::shm) fn add(&mut self, peer: PeerId, pending: Box<dyn hmem::flight::Flight>) -> OpId {
+    pub(in crate::shm) fn add(&mut self, peer: PeerId, pending: Box<dyn hmem::pending::PendingCopy>) -> OpId {
         self.started += 1;
         let copy = OpId(self.started);
         self.pending.add(copy, pending);

@@ -20,7 +20,7 @@ fn daemon(test: &str) -> (String, Server) {
 fn receive(server: &mut Server, client: &OwnedFd) -> Answer {
     // The first turn may take the connection alone.
     while !socket::wait(client, 0) {
-        server.turn(Duration::from_millis(10));
+        server.serve_once(Duration::from_millis(10));
     }
     let mut bytes = [0; MOST];
     let len = socket::receive(client, &mut bytes).unwrap();
@@ -104,12 +104,12 @@ fn a_user_has_no_more_buffers_than_the_daemon_can_keep_books_of() {
     let allocate = Ask::Allocate { len: 1, align: 1, segments: 1, host: true, job, clients: none.clone() };
     let (Answer::Granted { handle, .. }, _) = ask(0, allocate) else { panic!("no memory") };
     let tokens: Vec<Token> = (1..=MOST_TOKENS)
-        .map(|n| match ask(0, Ask::Share { handle }) {
+        .map(|n| match ask(0, Ask::Offer { handle }) {
             (Answer::Token { token }, all) if all == n => token,
             other => panic!("{other:?}"),
         })
         .collect();
-    assert!(matches!(ask(0, Ask::Share { handle }).0, Answer::Failed { errno: libc::EINVAL, .. }));
+    assert!(matches!(ask(0, Ask::Offer { handle }).0, Answer::Failed { errno: libc::EINVAL, .. }));
     // One connection or the other, by one way or the other.
     for (n, token) in tokens.iter().take(4).enumerate() {
         let ask = match n % 2 {
@@ -153,17 +153,18 @@ fn a_part_of_a_file_is_not_all_of_it() {
     assert_eq!(parts.map(|(at, len)| is_whole(&fd, at, len)), [true, true, false, false, false]);
 }
 
+/// A connection without a request makes room for another one of its user.
 /// Connections that ask for nothing: as many as a user may have, and more.
 #[test]
-fn a_connection_that_asks_for_nothing_makes_room_for_another_one_of_its_user() {
+fn silent_connection_makes_room_for_another_of_its_user() {
     let (name, mut server) = daemon("silent");
     let first = socket::connect(&name).unwrap();
-    server.turn(Duration::from_millis(1));
+    server.serve_once(Duration::from_millis(1));
     assert!(matches!(ask_once(&mut server, &first, &Ask::Free { handle: 1 }), Answer::Failed { .. }));
     let mut silent = Vec::new();
     for _ in 0..MOST_OF_USER + 20 {
         silent.push(socket::connect(&name).unwrap());
-        server.turn(Duration::from_millis(1));
+        server.serve_once(Duration::from_millis(1));
     }
     assert_eq!(server.connections(), MOST_OF_USER);
     // What came last is served, and so is what has asked before; the oldest of the others are ended.
@@ -178,7 +179,7 @@ fn a_connection_that_asks_for_nothing_makes_room_for_another_one_of_its_user() {
     assert!(silent[..21].iter().all(socket::hung_up));
     drop(silent);
     while server.connections() > 1 {
-        server.turn(Duration::from_millis(1));
+        server.serve_once(Duration::from_millis(1));
     }
     assert_eq!(server.peers.silent.len(), 0);
 }

@@ -1,9 +1,9 @@
-//! What is told of links: fi_open_ops(3).
+//! fi_open_ops(3): the state of links, and the path to a peer.
 
 use std::ffi::{CStr, c_char};
 
 use super::*;
-use crate::ep::told::{LinkOps, NAME};
+use crate::ep::link_ops::{LinkOps, NAME};
 use crate::info::addr::to_sockaddr;
 use wire::Addr;
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Flight, PIECE, Part};
+use super::{PIECE, Part, PendingCopy};
 use crate::copy::copy;
 use crate::error::Error;
 use crate::kind::{Caps, Kind};
@@ -21,7 +21,7 @@ pub unsafe fn start(
     keep: Vec<Opened>,
     locals: &[Span],
     into: bool,
-) -> Result<Box<dyn Flight>, Error> {
+) -> Result<Box<dyn PendingCopy>, Error> {
     let of = keep.first().map_or(Kind::System, Opened::kind);
     if keep.iter().any(|k| k.kind() != of) {
         return Err(Error::UNSUPPORTED);
@@ -57,7 +57,7 @@ struct ByCpu {
     keep: Vec<Opened>,
 }
 
-impl Flight for ByCpu {
+impl PendingCopy for ByCpu {
     fn poll(&mut self) -> Result<bool, Error> {
         let Some((part, local)) = self.todo.pop_front() else { return Ok(true) };
         let n = part.len.min(PIECE);

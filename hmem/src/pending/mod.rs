@@ -5,7 +5,7 @@ mod start;
 
 use std::fmt;
 
-pub use list::Flights;
+pub use list::PendingCopies;
 pub use start::start;
 
 use crate::error::Error;
@@ -14,8 +14,8 @@ use crate::error::Error;
 /// their turn.
 pub(crate) const PIECE: usize = 1 << 20;
 
-/// What a user is told when [`Flights::held`] says so.
-pub const HELD: &str = "a device's copy has been asked for in vain for more than 10 s. If it does not end, a kernel that waits for a \
+/// The log line for [`PendingCopies::held`].
+pub const HELD: &str = "a device copy has not completed for more than 10 s. If it does not end, a kernel that waits for a \
                         transfer may hold it: set CUDA_MODULE_LOADING=EAGER (docs/gpu.md, A kernel that waits for a transfer)";
 
 /// One stretch of a copy.
@@ -30,20 +30,20 @@ pub struct Part {
 }
 
 /// A copy in flight. Dropping it waits until no device uses the memory any more.
-pub trait Flight: fmt::Debug + Send {
+pub trait PendingCopy: fmt::Debug + Send {
     /// Whether it is done: `Ok(false)` means not yet. An error is final.
     fn poll(&mut self) -> Result<bool, Error>;
 
-    /// The queue that it is in, if there is one: copies of one queue are done in the order in which
-    /// they were started. To ask a driver may take longer than to copy, so of many in flight
-    /// the first of a queue is asked for, and the last.
+    /// The queue that it is in, if there is one: copies of one queue are done in the order in which they were
+    /// started. A poll of a driver may take longer than a copy, so of many pending copies only the first and
+    /// the last of a queue are polled.
     fn queue(&self) -> Option<usize> {
         None
     }
 
-    /// One that was started later in the same queue is done, so the device is done with this one. Whether it
-    /// is over with that: if not, it is asked for as ever.
-    fn overtaken(&mut self) -> bool {
+    /// A copy that was started later in the same queue is done, so the device is done with this one. True if
+    /// this one has completed with that; if not, it is polled as before.
+    fn on_later_done(&mut self) -> bool {
         true
     }
 }

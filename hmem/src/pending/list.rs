@@ -1,28 +1,28 @@
-//! Copies in flight of one user, and which of them is asked for next.
+//! The pending copies of one user, and which of them is polled next.
 
 use std::time::{Duration, Instant};
 
-use super::Flight;
+use super::PendingCopy;
 use crate::error::Error;
 
-/// After how long without one that lands it is said that copies are held.
+/// Time without a completed copy after which copies count as held.
 const LONG: Duration = Duration::from_secs(10);
-/// How many questions in vain there are between two looks at the clock.
-const GLANCE: u32 = 256;
+/// Empty polls between two readings of the clock.
+const POLLS_PER_CHECK: u32 = 256;
 
 #[derive(Debug)]
-struct Flying<T> {
+struct Entry<T> {
     name: T,
-    flight: Box<dyn Flight>,
+    flight: Box<dyn PendingCopy>,
     /// Known to be over.
     over: bool,
 }
 
-/// Copies in flight, each under a name of its user's.
+/// Pending copies, each under a name of its user's.
 #[derive(Debug)]
-pub struct Flights<T> {
-    all: Vec<Flying<T>>,
-    /// Questions in vain since one landed.
+pub struct PendingCopies<T> {
+    all: Vec<Entry<T>>,
+    /// Empty polls since a copy completed.
     empty_polls: u32,
     /// When the first of these was noticed.
     since: Option<Instant>,
@@ -30,16 +30,16 @@ pub struct Flights<T> {
     warned: bool,
 }
 
-impl<T> Default for Flights<T> {
+impl<T> Default for PendingCopies<T> {
     fn default() -> Self {
-        Flights::new()
+        PendingCopies::new()
     }
 }
 
-impl<T> Flights<T> {
+impl<T> PendingCopies<T> {
     /// None yet.
-    pub const fn new() -> Flights<T> {
-        Flights { all: Vec::new(), empty_polls: 0, since: None, warned: false }
+    pub const fn new() -> PendingCopies<T> {
+        PendingCopies { all: Vec::new(), empty_polls: 0, since: None, warned: false }
     }
 
     /// Whether there are none.
@@ -49,8 +49,8 @@ impl<T> Flights<T> {
     }
 
     /// One more.
-    pub fn add(&mut self, name: T, flight: Box<dyn Flight>) {
-        self.all.push(Flying { name, flight, over: false });
+    pub fn add(&mut self, name: T, flight: Box<dyn PendingCopy>) {
+        self.all.push(Entry { name, flight, over: false });
     }
 
     /// One that is known to be over already. Asks no driver.
@@ -91,15 +91,15 @@ impl<T> Flights<T> {
         None
     }
 
-    /// Whether none has landed for long, though they were asked for; said once. To be called after
-    /// [`Flights::poll_done`] has found none.
+    /// Whether no copy has completed for 10 s though they were polled; true once. To be called after
+    /// [`PendingCopies::poll_done`] has found none.
     pub fn held(&mut self) -> bool {
         self.held_for(LONG)
     }
 
     fn held_for(&mut self, long: Duration) -> bool {
         self.empty_polls = self.empty_polls.wrapping_add(1);
-        if self.warned || self.all.is_empty() || self.empty_polls % GLANCE != 0 {
+        if self.warned || self.all.is_empty() || self.empty_polls % POLLS_PER_CHECK != 0 {
             return false;
         }
         let now = Instant::now();
@@ -116,7 +116,7 @@ impl<T> Flights<T> {
         self.all[last].over = true;
         for f in &mut self.all[at + 1..last] {
             if f.flight.queue() == queue {
-                f.over |= f.flight.overtaken();
+                f.over |= f.flight.on_later_done();
             }
         }
     }
@@ -126,7 +126,7 @@ impl<T> Flights<T> {
         self.all.iter_mut().map(|f| &mut f.name).find(|name| which(name))
     }
 
-    /// Waits for those for which `which` says so. They are told of as ever.
+    /// Waits for those for which `which` is true. [`PendingCopies::poll_done`] still returns them.
     pub fn wait(&mut self, mut which: impl FnMut(&T) -> bool) {
         for f in self.all.iter_mut().filter(|f| !f.over && which(&f.name)) {
             // An error is found again by the next poll.
@@ -158,7 +158,7 @@ mod tests {
         asked: Arc<AtomicU32>,
     }
 
-    impl Flight for Numbered {
+    impl PendingCopy for Numbered {
         fn poll(&mut self) -> Result<bool, Error> {
             self.asked.fetch_add(1, Relaxed);
             match self.done.load(Relaxed) {
@@ -176,11 +176,11 @@ mod tests {
     #[cfg_attr(miri, ignore = "counts what is done in a time that Miri takes for one step")]
     fn copies_that_are_held_are_told_of_once() {
         let (done, asked) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-        let mut all = Flights::new();
+        let mut all = PendingCopies::new();
         // Of so many polls that the clock is read several times.
-        let said = |all: &mut Flights<u32>, long| {
+        let said = |all: &mut PendingCopies<u32>, long| {
             let mut said = 0;
-            for _ in 0..8 * GLANCE {
+            for _ in 0..8 * POLLS_PER_CHECK {
                 assert_eq!(all.poll_done(), None);
                 said += u32::from(all.held_for(long));
             }
@@ -209,14 +209,14 @@ mod tests {
     fn the_first_of_a_queue_is_asked_for_and_then_the_last() {
         let asked = Arc::new(AtomicU32::new(0));
         let done = [0, 1].map(|_| Arc::new(AtomicU32::new(0)));
-        let mut all = Flights::new();
+        let mut all = PendingCopies::new();
         for number in 0..10 {
             for queue in [0, 1] {
                 let (done, asked) = (done[queue].clone(), asked.clone());
                 all.add((queue, number), Box::new(Numbered { queue, number, done, asked }));
             }
         }
-        let questions = |all: &mut Flights<(usize, u32)>| (all.poll_done(), asked.swap(0, Relaxed));
+        let questions = |all: &mut PendingCopies<(usize, u32)>| (all.poll_done(), asked.swap(0, Relaxed));
         assert_eq!(questions(&mut all), (None, 2));
         // One of the second queue: it, and the last, which is not over.
         done[1].store(1, Relaxed);

@@ -1,4 +1,4 @@
-//! What is told of links beyond libfabric's calls: fi_open_ops(3), include/strait_link.h.
+//! fi_open_ops(3) of endpoints: the state of links and the path to a peer, by include/strait_link.h.
 
 use std::ffi::CStr;
 
