@@ -5,7 +5,7 @@
  *   neighbour PROGRAM name        under the name of that process's peer
  *   neighbour PROGRAM own         under a name of its own
  *
- * PROGRAM is provider/wire/examples/intruder.rs. Two processes of one user talk. A third process becomes `nobody`, finds the
+ * PROGRAM is provider/base/wire/examples/intruder.rs. Two processes of one user talk. A third process becomes `nobody`, finds the
  * port of the first one in /proc/net/tcp, and runs PROGRAM, with the job's key: FI_STRAIT_JOB_KEY, or what the provider takes
  * in its place. It has to be refused, and nothing of it may arrive: no message under the name of the peer, no byte of the peer's
  * memory, no end of what the two have between them.

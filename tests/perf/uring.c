@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /*
- * Reading a file through a few buffers, by threads that each read and copy, as provider/p2pmem does, and by io_uring:
+ * Reading a file through a few buffers, by threads that each read and copy, as provider/extras/p2pmem does, and by io_uring:
  *
  *   uring FILE [MIB [ROUNDS]]       FILE is made, MIB long (default 256), and removed
  *

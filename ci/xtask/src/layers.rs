@@ -18,8 +18,8 @@ const PROGRAMS: [&str; 2] = ["provider/command", "ci/xtask"];
 
 /// Members beside the table, and the members that they may use.
 const BESIDE: [(&str, &[&str]); 7] = [
-    ("tests/link-kit", &["provider/link-api", "provider/wire", "hmem"]),
-    ("tests/testkit", &["provider/engine", "provider/link-api", "provider/wire", "hmem"]),
+    ("tests/link-kit", &["provider/link/api", "provider/base/wire", "hmem"]),
+    ("tests/testkit", &["provider/core/engine", "provider/link/api", "provider/base/wire", "hmem"]),
     ("tests/stand-in", &[]),
     ("tests/cuda-stand-in", &["tests/stand-in"]),
     ("tests/rocr-stand-in", &["tests/stand-in"]),
@@ -28,17 +28,17 @@ const BESIDE: [(&str, &[&str]); 7] = [
 ];
 
 /// Safe code only.
-const SAFE: [&str; 4] = ["provider/wire", "provider/link-api", "provider/xfer", "provider/engine"];
+const SAFE: [&str; 4] = ["provider/base/wire", "provider/link/api", "provider/link/xfer", "provider/core/engine"];
 /// No name of libfabric in code, and no dependency on it, indirect ones included.
 const NAMELESS: [&str; 6] = [
-    "provider/wire",
-    "provider/link-api",
-    "provider/xfer",
-    "provider/engine",
-    "provider/runtime",
-    "provider/xpu",
+    "provider/base/wire",
+    "provider/link/api",
+    "provider/link/xfer",
+    "provider/core/engine",
+    "provider/core/runtime",
+    "provider/extras/xpu",
 ];
-const LIBFABRIC: &str = "provider/libfabric-sys";
+const LIBFABRIC: &str = "provider/sys/libfabric-sys";
 
 /// A row of the table: the line, and the folders that the crate may use.
 type Rows = BTreeMap<String, (usize, BTreeSet<String>)>;

@@ -23,10 +23,10 @@ fn member(dir: &str, uses: &[&str]) -> Manifest {
 fn sound() -> Vec<Manifest> {
     vec![
         member("hmem", &["libc"]),
-        member("provider/wire", &[]),
-        member("provider/link", &["provider/wire", "hmem", "log"]),
-        member("provider/libfabric-sys", &[]),
-        member("provider/ucx-sys", &[]),
+        member("provider/base/wire", &[]),
+        member("provider/link/links", &["provider/base/wire", "hmem", "log"]),
+        member("provider/sys/libfabric-sys", &[]),
+        member("provider/sys/ucx-sys", &[]),
         member("tests/stand-in", &["libc"]),
         member("ci/xtask", &["syn"]),
     ]
@@ -52,15 +52,15 @@ fn a_workspace_that_keeps_to_the_table_is_sound() {
 
 #[test]
 fn uses_that_the_table_does_not_allow_are_found() {
-    fails(member("hmem", &["provider/wire"]), "hmem/Cargo.toml:1: layers: uses provider/wire");
-    fails(member("provider/link", &["provider/wire", "hmem", "provider/ucx-sys"]), "uses provider/ucx-sys");
-    fails(member("provider/wire", &["ci/xtask"]), "uses ci/xtask");
+    fails(member("hmem", &["provider/base/wire"]), "hmem/Cargo.toml:1: layers: uses provider/base/wire");
+    fails(member("provider/link/links", &["provider/base/wire", "hmem", "provider/sys/ucx-sys"]), "uses provider/sys/ucx-sys");
+    fails(member("provider/base/wire", &["ci/xtask"]), "uses ci/xtask");
     fails(member("tests/stand-in", &["hmem"]), "uses hmem");
 }
 
 #[test]
 fn crates_of_others_are_those_of_the_list_but_in_programs() {
-    fails(member("provider/link", &["provider/wire", "hmem", "serde"]), "uses the crate serde");
+    fails(member("provider/link/links", &["provider/base/wire", "hmem", "serde"]), "uses the crate serde");
     assert_eq!(failures(member("ci/xtask", &["syn", "toml"])), [""; 0]);
 }
 
@@ -68,14 +68,14 @@ fn crates_of_others_are_those_of_the_list_but_in_programs() {
 fn the_table_and_the_workspace_have_the_same_crates_and_uses() {
     fails(member("provider/other", &[]), "provider/other has no row");
     fails(
-        member("provider/link", &["provider/wire"]),
+        member("provider/link/links", &["provider/base/wire"]),
         "ARCHITECTURE.md:7: layers: provider/link does not use hmem",
     );
     let mut members = sound();
-    members.retain(|m| m.dir != "provider/ucx-sys");
+    members.retain(|m| m.dir != "provider/sys/ucx-sys");
     assert_eq!(
         uses(&rows(DOC), &members),
-        ["ARCHITECTURE.md:8: layers: provider/ucx-sys is no member: remove the row"]
+        ["ARCHITECTURE.md:8: layers: provider/sys/ucx-sys is no member: remove the row"]
     );
 }
 
@@ -83,7 +83,7 @@ fn the_table_and_the_workspace_have_the_same_crates_and_uses() {
 fn safe_crates_forbid_unsafe_code() {
     let lacks = |text| {
         let mut found = Vec::new();
-        forbids_unsafe(&Tree::of(&[("provider/wire/src/lib.rs", text)]), "provider/wire", &mut found);
+        forbids_unsafe(&Tree::of(&[("provider/base/wire/src/lib.rs", text)]), "provider/base/wire", &mut found);
         found
     };
     assert_eq!(lacks("//! Frames.\n#![forbid(unsafe_code)]\n"), [""; 0]);
@@ -94,14 +94,14 @@ fn safe_crates_forbid_unsafe_code() {
 fn names_of_libfabric_are_found_in_code_and_strings_but_not_in_comments() {
     let named = |text| {
         let mut found = Vec::new();
-        names(&Tree::of(&[("provider/engine/src/a.rs", text)]), "provider/engine", &mut found);
+        names(&Tree::of(&[("provider/core/engine/src/a.rs", text)]), "provider/core/engine", &mut found);
         found
     };
     assert_eq!(
         named("// FI_MSG\nfn f() {} /* fi_rx_attr */\nconst SFI_X: u8 = 1; fn fi_attribute() {}"),
         [""; 0]
     );
-    assert!(named("\nconst FI_MSG: u64 = 2; // own")[0].starts_with("provider/engine/src/a.rs:2: layers:"));
+    assert!(named("\nconst FI_MSG: u64 = 2; // own")[0].starts_with("provider/core/engine/src/a.rs:2: layers:"));
     assert_eq!(named("const W: &str = \"FI_WAIT_FD\";").len(), 1);
     assert_eq!(named("use libfabric_sys as s;\nfn f(_: s::fi_rx_attr) {}").len(), 2);
 }
@@ -109,10 +109,10 @@ fn names_of_libfabric_are_found_in_code_and_strings_but_not_in_comments() {
 #[test]
 fn indirect_dependencies_are_found() {
     let members = [
-        member("provider/engine", &["provider/xfer"]),
-        member("provider/xfer", &[LIBFABRIC]),
+        member("provider/core/engine", &["provider/link/xfer"]),
+        member("provider/link/xfer", &[LIBFABRIC]),
         member(LIBFABRIC, &[]),
     ];
-    assert!(reaches(&members, "provider/engine", LIBFABRIC));
-    assert!(!reaches(&members, LIBFABRIC, "provider/engine"));
+    assert!(reaches(&members, "provider/core/engine", LIBFABRIC));
+    assert!(!reaches(&members, LIBFABRIC, "provider/core/engine"));
 }

@@ -358,7 +358,7 @@ fn a_stopped_peer_is_a_timeout() {
 
 /// A recorded tree, and a directory of that tree that is laid out as /sys is.
 fn tree(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../p2pmem/tests/trees/{name}.tree"))
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../extras/p2pmem/tests/trees/{name}.tree"))
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn a_file_is_read_copied_and_made_and_the_bytes_are_told_by_path() {
 fn a_window_that_a_device_publishes_is_memory_too() {
     let scratch = Scratch::new("storage-window");
     let sys = scratch.0.join("sys");
-    let tree = include_str!("../../p2pmem/tests/trees/switches-intel.tree");
+    let tree = include_str!("../../extras/p2pmem/tests/trees/switches-intel.tree");
     let (cpu, raw) = recording::parse(tree).unwrap();
     recording::lay_out(&cpu, &raw, &sys).unwrap();
     let file = scratch.0.join("file");

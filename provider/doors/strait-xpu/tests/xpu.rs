@@ -15,7 +15,7 @@ impl Scratch {
 
     /// Compiles a program of tests/xpu/host against these libraries; `None` without a compiler.
     fn program(&self, name: &str, libraries: &[&str]) -> Option<PathBuf> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
         for library in libraries {
             // Cargo builds the libraries for this test; their files are beside the test's own.
             let built = std::env::current_exe().unwrap().with_file_name(format!("lib{library}.so"));

@@ -6,7 +6,7 @@ use std::process::Command;
 
 #[test]
 fn a_kernel_puts_by_the_table_and_finds_out_that_its_target_was_killed() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     let dir = std::env::temp_dir().join(format!("strait-fi-xpu-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let built = std::env::current_exe().unwrap().with_file_name("libstrait_fi.so");

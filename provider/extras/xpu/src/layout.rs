@@ -130,7 +130,7 @@ mod tests {
     use crate::command::Op;
 
     fn header() -> String {
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include/strait_xpu_layout.h");
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../include/strait_xpu_layout.h");
         std::fs::read_to_string(file).unwrap()
     }
 

@@ -7,7 +7,7 @@ use std::{env, fs};
 
 /// Where the header and the programs are.
 fn repo() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().unwrap()
 }
 
 /// Where cargo has put the library of this build: beside this test.

@@ -11,7 +11,7 @@ use p2pmem::publisher::Host;
 use p2pmem::topology::recording;
 use p2pmem::{Orchestrator, Rules, Topology};
 
-const TREE: &str = include_str!("../../p2pmem/tests/trees/switches-intel.tree");
+const TREE: &str = include_str!("../../../extras/p2pmem/tests/trees/switches-intel.tree");
 
 /// A directory for a test, removed on drop.
 struct Scratch(PathBuf);
@@ -28,7 +28,7 @@ impl Scratch {
 
     /// Compiles a program of tests/p2pmem against the library; `None` without a compiler.
     fn program(&self, name: &str) -> Option<PathBuf> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
         // Cargo builds the library for this test; its file is beside the test's own.
         let exe = std::env::current_exe().unwrap();
         let built = exe.with_file_name("libstrait.so");
@@ -85,7 +85,7 @@ fn the_example_gets_memory_from_the_closest_publisher() {
     let none = scratch.run(&program, &["5000", "mlx5_9"]);
     assert!(!none.status.success() && text(&none.stderr).contains("mlx5_9: no PCI function"));
     let lines =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/p2pmem/example.c"));
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/p2pmem/example.c"));
     assert!(lines.unwrap().lines().count() <= 40, "an example is short");
 }
 
@@ -103,7 +103,7 @@ fn the_other_example_reads_a_file_into_memory_of_a_device() {
     assert!(text(&end.stdout).starts_with("10000 bytes, the last one 210; path "), "{}", text(&end.stdout));
     let none = read("8192", &scratch.0.join("none"));
     assert!(!none.status.success() && text(&none.stderr).contains("No such file"));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/p2pmem/read.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/p2pmem/read.c");
     assert!(std::fs::read_to_string(source).unwrap().lines().count() <= 52, "an example is short");
 }
 

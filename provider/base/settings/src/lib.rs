@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn the_reference_lists_every_parameter() {
-        let reference = include_str!("../../../docs/provider.md");
+        let reference = include_str!("../../../../docs/provider.md");
         for s in ALL {
             let line = reference.lines().find(|l| l.starts_with(&format!("| `{}` ", s.variable())));
             let line = line.unwrap_or_else(|| panic!("docs/provider.md does not list {}", s.variable()));

@@ -1,4 +1,4 @@
-//! Words for loom that lack an order: what a model of shared memory must fail with. `provider/link` takes
+//! Words for loom that lack an order: what a model of shared memory must fail with. `provider/link/links` takes
 //! this file too.
 
 use std::sync::atomic::Ordering::{self, Relaxed};
