@@ -5,7 +5,7 @@
 #
 #   RANKS="2 4"                                  ranks of the MPI runs
 #   CLIENTS_TO_RUN="ompi4-mtl ompi4-btl ..."     default: all six
-#   FABTESTS="quick standard ..."                sets of ci/fabtests.sh; default: all of them
+#   FABTESTS="quick standard ..."                sets of ci/suite/fabtests.sh; default: all of them
 #   PEERS="default"                              what each client is compared with; default: its own
 #                                                transport, but tcp for ompi4-mtl (see peers_of)
 #   SKIP="test package faults soak hosts guest asan miri coverage ucx fabtests exchange mpi fuzz tsan" parts to leave out
@@ -56,8 +56,8 @@ item() {
 # A function, so that an edit of this file does not disturb a run.
 main() {
     item build ci/build
-    item get-libfabric ci/get-libfabric
-    item get-clients ci/get-clients
+    item get-libfabric ci/get/libfabric
+    item get-clients ci/get/clients
 
     if part test; then
         item test env CI_FAST=1 ci/test
@@ -84,28 +84,28 @@ main() {
     fi
 
     if part faults; then
-        item faults env LONG=1 ci/faults.sh
+        item faults env LONG=1 ci/suite/faults.sh
         { echo "## Faults"; echo; echo '```'; cat "$last"; echo '```'; echo; } >>"$summary"
     fi
 
     if part soak; then
-        item soak env LONG=1 ci/hosts soak v6more storm
+        item soak env LONG=1 ci/suite/hosts soak v6more storm
         { echo "## Many GiB and a storm between hosts"; echo; echo '```'; grep -E '^(ok|FAILED)' "$last" || true; echo '```'; echo; } >>"$summary"
     fi
 
     if part hosts; then
         # Each MPI client there is, on two hosts and on four.
-        item hosts env LONG=1 ci/hosts mpi four suite
+        item hosts env LONG=1 ci/suite/hosts mpi four suite
         { echo "## MPI between hosts"; echo; echo '```'; grep -E '^(ok|FAILED|skipped)' "$last" || true; echo '```'; echo; } >>"$summary"
     fi
 
     if part guest; then
-        item guest ci/guest p2pmem
+        item guest ci/suite/guest p2pmem
         { echo "## Peer memory in a guest"; echo; echo '```'; grep -E '^(ok|FAILED|skipped)' "$last" || true; echo '```'; echo; } >>"$summary"
     fi
 
     if part asan; then
-        item asan env ASAN_SECONDS="${ASAN_SECONDS:-3600}" ci/asan
+        item asan env ASAN_SECONDS="${ASAN_SECONDS:-3600}" ci/check/asan
         { echo "## Hostile peers under AddressSanitizer"; echo; echo '```'; grep -E '^(ok|FAILED|skipped)' "$last" || true; echo '```'; echo; } >>"$summary"
     fi
 
@@ -117,22 +117,22 @@ main() {
     fi
 
     if part miri; then
-        item miri ci/miri
+        item miri ci/check/miri
         { echo "## Miri"; echo; echo '```'; grep -E '^(ok|FAILED|skipped)' "$last" || true; echo '```'; echo; } >>"$summary"
     fi
 
     if part tsan; then
-        item tsan ci/tsan
+        item tsan ci/check/tsan
         { echo "## ThreadSanitizer"; echo; echo '```'; grep -E '^(ok|FAILED|skipped|note)' "$last" || true; echo '```'; echo; } >>"$summary"
     fi
 
     if part coverage; then
-        item coverage ci/coverage
+        item coverage ci/check/coverage
         { echo "## Coverage"; echo; grep -E '^(\||skipped)' "$last" || true; echo; } >>"$summary"
     fi
 
     if part ucx; then
-        item ucx ci/ucx.sh
+        item ucx ci/suite/ucx.sh
         { echo "## Under UCX"; echo; echo '```'; grep -E '^(ok|FAILED|   )' "$last" || true; echo '```'; echo; } >>"$summary"
     fi
 
@@ -140,7 +140,7 @@ main() {
         { echo "## fabtests 2.1.0"; echo; echo '| set | result | pass | fail | left out | s |'; echo '|---|---|---|---|---|---|'; } >>"$summary"
         failures=''
         for set in $sets; do
-            item "fabtests-$set" ci/fabtests.sh "$set"
+            item "fabtests-$set" ci/suite/fabtests.sh "$set"
             counts=$(awk '/ pass +[0-9]+ +fail +[0-9]+/ {print $3 " | " $5 " | " $7; exit}' "$last")
             echo "| $set$(grep -oE '\[[0-9/]+\]' "$last" | sed -n 1p | sed 's/^/ /') | $result | ${counts:-- | - | -} | $took |" >>"$summary"
             failures+=$(sed -n "s/^ *FAILED: /- $set: /p" "$last")$'\n'
@@ -151,10 +151,10 @@ main() {
     if part exchange; then
         { echo "## One program over every client"; echo; echo '```'; } >>"$summary"
         for n in $ranks; do
-            item "exchange-$n" ci/mpi-exchange all "$n"
+            item "exchange-$n" ci/suite/mpi-exchange all "$n"
             grep -E '^exchange .*(:|no proof)' "$last" >>"$summary" || true
         done
-        item random env SEEDS="$(seq -s ' ' 2 20)" ci/random libfabric ompi4-mtl ompi4-btl ompi4-ucx ompi5-mtl ompi5-btl ompi5-ucx mpich impi
+        item random env SEEDS="$(seq -s ' ' 2 20)" ci/suite/random libfabric ompi4-mtl ompi4-btl ompi4-ucx ompi5-mtl ompi5-btl ompi5-ucx mpich impi
         grep -E '^(ok|FAILED) ' "$last" >>"$summary" || true
         { echo '```'; echo; } >>"$summary"
     fi
@@ -169,11 +169,11 @@ main() {
                 peers=$(peers_of "$client")
                 for peer in $peers; do
                     # A peer's failures are its own.
-                    was=$bad; item "mpi4py-$client-$n-$peer" ci/mpi.sh "$client" "$n" --provider "$peer"; bad=$was
+                    was=$bad; item "mpi4py-$client-$n-$peer" ci/suite/mpi.sh "$client" "$n" --provider "$peer"; bad=$was
                 done
-                item "mpi4py-$client-$n-strait" ci/mpi.sh "$client" "$n"
+                item "mpi4py-$client-$n-strait" ci/suite/mpi.sh "$client" "$n"
                 ours=$(sed -n 's/.*clean at once; //p' "$last" | tail -n 1)
-                item "mpi4py-$client-$n-compared" ci/mpi-compare "$client" "$n" --against "$peers"
+                item "mpi4py-$client-$n-compared" ci/suite/mpi-compare "$client" "$n" --against "$peers"
                 compared=$(grep ' pass with the provider' "$last" | tail -n 1)
                 worse=$(grep -cE '^  (fail|hang|not reached|skip) +test_' "$last" || true)
                 echo "| $client | $n | ${ours:-broke off} | ${compared:-broke off} | $peers | ${worse:-?} |" >>"$summary"

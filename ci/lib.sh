@@ -7,9 +7,9 @@ REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 WORK=${STRAIT_WORK:-$REPO/target/ci}
 STRAIT_LIB_DIR=${STRAIT_LIB_DIR:-$REPO/target/strait}   # holds libstrait-fi.so
 LIBFABRIC_VERSION=2.1.0
-LIBFABRIC=$WORK/libfabric-$LIBFABRIC_VERSION            # made by ci/get-libfabric
-CLIENTS=$WORK/clients                                   # made by ci/get-clients
-UCX=$WORK/ucx                                           # made by ci/get-ucx
+LIBFABRIC=$WORK/libfabric-$LIBFABRIC_VERSION            # made by ci/get/libfabric
+CLIENTS=$WORK/clients                                   # made by ci/get/clients
+UCX=$WORK/ucx                                           # made by ci/get/ucx
 export REPO WORK STRAIT_LIB_DIR LIBFABRIC CLIENTS UCX
 mkdir -p "$WORK"
 

@@ -1,5 +1,5 @@
 //! What it takes to find out which memory an address is of, in a process with a live CUDA context:
-//! nanoseconds, medians. `ci/gpu` runs it.
+//! nanoseconds, medians. `ci/gpu/openmpi` runs it.
 
 use std::time::Instant;
 

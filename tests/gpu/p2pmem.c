@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /*
- * Memory of GPUs, published and given by the orchestrator (ci/gpu-storage):  p2pmem FILE
+ * Memory of GPUs, published and given by the orchestrator (ci/gpu/storage):  p2pmem FILE
  *
  * Two processes, each with a GPU (or both with the one there is), publish memory of it and have buffers of it allocated; FI_PROVIDER=strait carries
  * messages, RMA and atomics between these. Then the first one writes its buffer to FILE, and the second reads it, on streams. Contents are

@@ -1,7 +1,7 @@
 #!/bin/busybox sh
 # shellcheck shell=dash
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
-# The guest of ci/guest p2pmem: its first process. Which checks it makes is in the kernel's command line, strait=WORD,WORD...
+# The guest of ci/suite/guest p2pmem: its first process. Which checks it makes is in the kernel's command line, strait=WORD,WORD...
 /bin/busybox mkdir -p /usr/bin /usr/sbin /sbin
 /bin/busybox --install -s /bin
 export PATH=/bin:/sbin:/strait/bin LD_LIBRARY_PATH=/strait

@@ -11,7 +11,7 @@ Each rank appends to OUTFILE.<rank>, unbuffered, so that a crash or a time-out l
 
 SKIP_TESTS names a file of tests to leave out: a name first on each line, then the reason.
 
-A `start` with no outcome is the test during which the run died.  ci/mpi.sh merges the files.
+A `start` with no outcome is the test during which the run died.  ci/suite/mpi.sh merges the files.
 """
 
 import os

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /*
- * Memory of a device's under an RDMA adapter (ci/guest p2pmem):  demand PUBLISHER NETDEV
+ * Memory of a device's under an RDMA adapter (ci/suite/guest p2pmem):  demand PUBLISHER NETDEV
  *
  * A soft RDMA device is made on NETDEV. Pinned registration of the memory is refused; on demand it is registered, and another
  * queue pair writes it, reads it, adds to it, and sends into it. The kernel's soft RDMA (7.2) takes pages of such registrations right if

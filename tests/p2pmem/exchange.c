@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /*
- * Two processes with memory of devices' under libfabric (ci/guest p2pmem):
+ * Two processes with memory of devices' under libfabric (ci/suite/guest p2pmem):
  *
  *   exchange PUBLISHER PUBLISHER           messages, RMA and atomics in and out of it
  *   exchange PUBLISHER PUBLISHER gone      the first one's device goes away: its operations end with errors

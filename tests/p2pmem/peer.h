@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /*
- * What the programs of ci/guest share: memory of one publisher, through strait_p2pmem.h.
+ * What the programs of ci/suite/guest share: memory of one publisher, through strait_p2pmem.h.
  */
 #ifndef PEER_H
 #define PEER_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /*
- * Memory that devices publish, in a guest that has such devices (ci/guest p2pmem):
+ * Memory that devices publish, in a guest that has such devices (ci/suite/guest p2pmem):
  *
  *   real pairs FILE               what Strait says of each pair, beside what the kernel says: lines "PUBLISHER DISK yes|no"
  *   real closest FILE             lines "DISK... PUBLISHER": the publisher that is closest to all those disks

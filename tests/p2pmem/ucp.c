@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /*
- * Two processes with memory of a device's each, under UCX (ci/guest p2pmem):  ucp PUBLISHER
+ * Two processes with memory of a device's each, under UCX (ci/suite/guest p2pmem):  ucp PUBLISHER
  */
 #include "peer.h"
 

@@ -11,9 +11,9 @@
 #
 #   strait        the MTL over Strait's tcp link        btl   Open MPI's own btl tcp
 #   strait=DIR    likewise, of another build            ucx   UCX with tcp alone
-#   any other     the MTL over a provider of libfabric: of 2.1.0 by CLIENT=ompi4 (ci/get-libfabric)
+#   any other     the MTL over a provider of libfabric: of 2.1.0 by CLIENT=ompi4 (ci/get/libfabric)
 . "$(cd "$(dirname "$0")/../.." && pwd)/ci/lib.sh"
-. "$REPO/ci/mpi-env.sh"
+. "$REPO/ci/suite/mpi-env.sh"
 
 rounds=${ROUNDS:-7} client=${CLIENT:-ompi4}
 read -ra cases <<<"${CASES:-ping 8 ping 1024 ping 16384 ping 65536 ping 1048576 stream 8 stream 65536 stream 262144 stream 1048576 stream 4194304}"

@@ -17,7 +17,7 @@
  *     SENDERS  endpoints that send in turn
  *
  * Prints nothing. Under valgrind --tool=callgrind --toggle-collect=measured the instructions of ROUNDS are counted, after a
- * tenth as many that are not (ci/instructions).
+ * tenth as many that are not (ci/check/instructions).
  */
 #include <rdma/fabric.h>
 #include <rdma/fi_atomic.h>

@@ -9,7 +9,7 @@
  *              get    uct_ep_get_bcopy
  *
  * Prints nothing. Under valgrind --tool=callgrind --toggle-collect=measured the instructions of ROUNDS are counted, after a
- * tenth as many that are not (ci/instructions).
+ * tenth as many that are not (ci/check/instructions).
  */
 #include <stdint.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
  *
  * What UCX's modules call of CUDA's runtime library, on top of the stand-in for the driver: the real one
- * does not start on that.  Preloaded under the name of the wheel's own (ci/ucx.sh).
+ * does not start on that.  Preloaded under the name of the wheel's own (ci/suite/ucx.sh).
  */
 #include <stddef.h>
 #include <stdlib.h>

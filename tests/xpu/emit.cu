@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* One kernel for each function whose machine code ci/xpu looks at, and for each function and scope that is to compile. */
+/* One kernel for each function whose machine code ci/suite/xpu looks at, and for each function and scope that is to compile. */
 #include "strait_xpu.cuh"
 using namespace strait::xpu;
 

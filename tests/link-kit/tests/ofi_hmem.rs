@@ -1,5 +1,5 @@
 //! Memory of devices over the link over a provider of libfabric's that offers FI_HMEM: `tests/ofi/hmem.c`,
-//! over the stand-in for CUDA. ci/ofi builds that provider.
+//! over the stand-in for CUDA. ci/suite/ofi builds that provider.
 #![cfg(not(loom))]
 
 #[path = "support/accessed.rs"]
@@ -99,7 +99,7 @@ struct Counts {
 }
 
 fn library() -> libloading::Library {
-    let dir = std::env::var("FI_PROVIDER_PATH").expect("ci/ofi sets it");
+    let dir = std::env::var("FI_PROVIDER_PATH").expect("ci/suite/ofi sets it");
     // SAFETY: libfabric has loaded it.
     unsafe { libloading::Library::new(format!("{dir}/libhmem-fi.so")) }.expect("the provider")
 }

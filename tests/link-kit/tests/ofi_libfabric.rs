@@ -1,5 +1,5 @@
 //! The link over a provider of libfabric's, put to the checks: STRAIT_TEST_BELOW names the provider, and
-//! STRAIT_TEST_LIBFABRIC the library. ci/ofi has both.
+//! STRAIT_TEST_LIBFABRIC the library. ci/suite/ofi has both.
 #![cfg(not(loom))]
 
 #[path = "support/accessed.rs"]

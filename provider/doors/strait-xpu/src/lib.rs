@@ -1,5 +1,5 @@
 //! What a program does on the host for kernels that send: `libstrait_xpu.so`, and `include/strait_xpu.h`,
-//! which `ci/header` makes of this file.
+//! which `ci/check/header` makes of this file.
 
 use std::ffi::CStr;
 use std::ptr;

@@ -1,7 +1,7 @@
 //! `libstrait.so` and `include/strait.h`: the C interface to what no standard interface offers yet.
 //!
 //! It translates: C structures, negative errnos and versions on one side, `hmem` on the other. Every
-//! entry catches panics. The header is made from this crate by `ci/header`, so what is public here has
+//! entry catches panics. The header is made from this crate by `ci/check/header`, so what is public here has
 //! its documentation in C's terms.
 //!
 //! | module | what it holds |

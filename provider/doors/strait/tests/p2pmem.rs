@@ -107,7 +107,7 @@ fn the_other_example_reads_a_file_into_memory_of_a_device() {
     assert!(std::fs::read_to_string(source).unwrap().lines().count() <= 52, "an example is short");
 }
 
-/// With host memory: that of devices is in the guest of ci/guest.
+/// With host memory: that of devices is in the guest of ci/suite/guest.
 #[test]
 fn files_are_read_and_written_by_the_functions_of_the_storage_header() {
     let scratch = Scratch::new("storage");

@@ -36,7 +36,7 @@ const PAGE: usize = 4096;
 const LINES: u64 = PAGE as u64 / 64 - 1;
 /// Bits of the address of a guard: from 16 to 64 TiB where an address space has 47 bits and more, and
 /// lower where it has fewer. ThreadSanitizer's own memory is in the higher range, and its mmap then takes
-/// address 0 instead (`ci/tsan`).
+/// address 0 instead (`ci/check/tsan`).
 const RANGES: [(u64, u64); 2] = [(1 << 44, 1 << 46), (1 << 36, 1 << 38)];
 
 /// This process's own address space.

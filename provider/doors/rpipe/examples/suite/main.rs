@@ -1,5 +1,5 @@
 //! What every backend has to do, as a job of two processes, or of more for pipes: started by `strait run`,
-//! mpirun or mpiexec, with STRAIT_RPIPE_BACKEND. `ci/rpipe` runs it over all.
+//! mpirun or mpiexec, with STRAIT_RPIPE_BACKEND. `ci/suite/rpipe` runs it over all.
 //!
 //!     suite moves      memory, puts, gets, fetches and messages of the backend itself
 //!     suite pipes      pipes over it: all lengths, flag modes, synchronisations, and from each rank to the next

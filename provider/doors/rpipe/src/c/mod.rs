@@ -1,4 +1,4 @@
-//! The interface of C: `include/strait_rpipe.h` is made from these files by `ci/header`.
+//! The interface of C: `include/strait_rpipe.h` is made from these files by `ci/check/header`.
 
 mod calls;
 mod device;

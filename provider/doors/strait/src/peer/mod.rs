@@ -1,4 +1,4 @@
-//! Peer memory: `include/strait_p2pmem.h`, which `ci/header` makes of these files.
+//! Peer memory: `include/strait_p2pmem.h`, which `ci/check/header` makes of these files.
 
 mod buffers;
 mod publish;
