@@ -28,7 +28,8 @@ const BESIDE: [(&str, &[&str]); 7] = [
 ];
 
 /// Safe code only.
-const SAFE: [&str; 4] = ["provider/base/wire", "provider/link/api", "provider/link/xfer", "provider/core/engine"];
+const SAFE: [&str; 4] =
+    ["provider/base/wire", "provider/link/api", "provider/link/xfer", "provider/core/engine"];
 /// No name of libfabric in code, and no dependency on it, indirect ones included.
 const NAMELESS: [&str; 6] = [
     "provider/base/wire",

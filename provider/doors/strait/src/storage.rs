@@ -1,4 +1,4 @@
-//! Files to memory of any kind and back: `include/strait_storage.h`, which `ci/check/header` makes of this file.
+//! Files to memory of any kind and back: `include/strait_storage.h`, which `ci/check/header` makes of it.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -17,7 +17,7 @@
 //! | a device's side, for code of this process | [`device`] |
 
 #[cfg(all(test, loom))]
-#[path = "../../ipc/src/shared/twin.rs"]
+#[path = "../../../base/ipc/src/shared/twin.rs"]
 mod twin;
 
 mod backlog;

@@ -32,7 +32,7 @@
 //! rules is closed.
 
 #[cfg(all(test, loom))]
-#[path = "../../ipc/src/shared/twin.rs"]
+#[path = "../../../base/ipc/src/shared/twin.rs"]
 mod twin;
 
 mod cma;
