@@ -67,8 +67,7 @@ impl<L: RmaLink> Transfers<'_, L> {
                 &mut self.requests.queues,
                 Source::Frame(frame, Head::LEN),
                 name,
-                &iov,
-                off,
+                (&iov, off),
                 len,
             )
         } else {
@@ -109,7 +108,8 @@ impl<L: RmaLink> Transfers<'_, L> {
             In::new(peer, iov.clone(), len, want, ack.unwrap_or(NO_REQUEST), Then::Recv(matched));
         request.got = want;
         let name = self.requests.pool.insert(Request::In(request));
-        let ok = self.requests.staging.land(self.net, &mut self.requests.queues, source, name, &iov, 0, want);
+        let ok =
+            self.requests.staging.land(self.net, &mut self.requests.queues, source, name, (&iov, 0), want);
         if !ok {
             self.requests.spoil(name);
         }
@@ -447,8 +447,7 @@ impl<L: RmaLink> Transfers<'_, L> {
                 &mut self.requests.queues,
                 Source::Frame(frame, Head::LEN),
                 name,
-                &iov,
-                0,
+                (&iov, 0),
                 want,
             )
         } else {

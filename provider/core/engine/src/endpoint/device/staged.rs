@@ -28,8 +28,7 @@ impl Staging {
         queues: &mut Queues,
         source: Source<'_>,
         name: u64,
-        dst: &[Span],
-        doff: usize,
+        (dst, doff): (&[Span], usize),
         len: usize,
     ) -> bool {
         for at in (0..len).step_by(BUFFER) {

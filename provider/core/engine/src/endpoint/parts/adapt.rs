@@ -1,4 +1,4 @@
-//! What the last messages say about the next ones: the endpoint's predictors, in one place.
+//! What the last messages say about the next ones: the endpoint's predictors, in one place (gains: docs/measurements/predictors.md).
 //!
 //! | input | output | for |
 //! |---|---|---|

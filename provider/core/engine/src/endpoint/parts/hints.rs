@@ -1,4 +1,5 @@
 //! What a peer's last transfers say about the next ones: predictors of one peer. `adapt` has the endpoint's.
+//! Gains: docs/measurements/predictors.md.
 //!
 //! | input | output | for |
 //! |---|---|---|
