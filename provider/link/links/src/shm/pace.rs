@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Polls between two readings of the clock.
-const POLLS: u32 = 32;
+/// Polls between two readings of the clock, the fewer the longer they take.
+const PACE: std::ops::RangeInclusive<u32> = 16..=128;
 
 /// Polls between two polls of rings that are not hot: idle peers cost next to nothing, and get a turn also
 /// while the hot ones never stop.
@@ -27,6 +27,8 @@ pub(super) struct Pace {
     /// Polls so far, and at which one to read the clock.
     calls: u32,
     clock_at: u32,
+    /// Polls from one reading of the clock to the next.
+    pace: u32,
     /// The next poll has more to do than to poll rings.
     slow: bool,
     /// From one poll to the next it took longer than from one reading of the sockets to the next, when that
@@ -52,7 +54,8 @@ impl Pace {
         let now = Instant::now();
         Pace {
             calls: 0,
-            clock_at: POLLS,
+            clock_at: *PACE.start(),
+            pace: *PACE.start(),
             slow: true,
             rare: false,
             patient: false,
@@ -135,7 +138,9 @@ impl Pace {
         let gap = if self.is_eager(no_rings) { EAGER_GAP } else { GAP };
         let now = Instant::now();
         let since = now.duration_since(std::mem::replace(&mut self.clock_read, now));
-        self.rare = since > GAP * POLLS;
+        self.rare = since > GAP * self.pace;
+        let pace = if since > GAP { self.pace / 2 } else { self.pace * 2 };
+        self.pace = pace.clamp(*PACE.start(), *PACE.end());
         let sockets = now.duration_since(self.serviced) >= gap;
         if sockets {
             self.serviced = now;
@@ -160,7 +165,7 @@ impl Pace {
     /// A poll that had more to do is over; `more`: the next one has, too.
     pub(super) fn done(&mut self, more: bool) {
         if self.calls == self.clock_at {
-            self.clock_at = self.calls.wrapping_add(POLLS);
+            self.clock_at = self.calls.wrapping_add(self.pace);
         }
         self.slow = more;
     }
