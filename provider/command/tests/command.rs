@@ -467,3 +467,22 @@ fn p2pmemd_gives_memory_to_a_process_by_rules() {
     assert!(own.list().is_err());
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+#[test]
+fn a_picture_that_finds_no_room_is_an_error() {
+    let dir = std::env::temp_dir().join(format!("strait-plot-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let (csv, full) = (dir.join("a.csv"), dir.join("full.svg"));
+    let rows = "lat,8,strait,us,0.2,0.2,0.2,0.2\nlat,64,strait,us,0.3,0.3,0.3,0.3\n";
+    std::fs::write(&csv, format!("test,bytes,provider,unit,median,min,max,values\n{rows}")).unwrap();
+    std::os::unix::fs::symlink("/dev/full", &full).unwrap();
+    let args = ["plot", csv.to_str().unwrap(), full.to_str().unwrap()];
+    let output = run(&args);
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("full.svg") && errors.contains("No space left"), "{errors}");
+    let drawn = dir.join("b.svg");
+    assert!(run(&["plot", csv.to_str().unwrap(), drawn.to_str().unwrap()]).status.success());
+    assert!(std::fs::read_to_string(&drawn).unwrap().contains("</svg>"));
+    std::fs::remove_dir_all(&dir).unwrap();
+}

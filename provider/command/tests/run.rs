@@ -30,6 +30,19 @@ fn each_process_has_its_rank_and_its_lines_their_label() {
 }
 
 #[test]
+fn lines_that_find_no_room_are_an_error_and_a_reader_that_has_gone_is_none() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = strait(&["-n", "1", "--lines", "echo", "hi"]).stdout(full).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors.contains("output of the job is lost"), "{errors}");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = strait(&["-n", "1", "--lines", "echo", "hi"]).stdout(writer).status().unwrap();
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
 fn the_first_that_fails_ends_the_others_and_is_named() {
     let script = "[ $STRAIT_RANK = 1 ] && exit 7; exec sleep 600";
     let (output, _, errors) = run(&["-n", "3", "sh", "-c", script]);

@@ -64,7 +64,13 @@ pub fn draw(report: &Report, note: &str, path: &Path) -> Result<(), Error> {
     let rows = tests.len().div_ceil(columns);
     let size = (PANEL.0 * columns as u32, PANEL.1 * rows as u32 + FOOT);
     let result = match format_of(path) {
-        Some(Format::Svg) => draw_on(SVGBackend::new(path, size), report, note, &tests, (rows, columns)),
+        // The backend that writes the file itself does not say that it could not.
+        Some(Format::Svg) => {
+            let mut picture = String::new();
+            let backend = SVGBackend::with_string(&mut picture, size);
+            draw_on(backend, report, note, &tests, (rows, columns))
+                .and_then(|()| std::fs::write(path, picture).map_err(|e| e.to_string()))
+        }
         Some(Format::Png) => draw_on(BitMapBackend::new(path, size), report, note, &tests, (rows, columns)),
         None => Err("the name must end in .svg or .png".into()),
     };

@@ -17,7 +17,7 @@ use crate::out::say;
 
 struct Job {
     children: Vec<Option<Child>>,
-    copies: Vec<JoinHandle<()>>,
+    copies: Vec<JoinHandle<std::io::Result<()>>>,
     exchange: Server,
     /// What the first process that failed leaves with.
     code: Option<u8>,
@@ -56,7 +56,13 @@ pub fn run(options: &Options) -> Result<ExitCode, Error> {
     }
     job.wait(options, &signals);
     for thread in job.copies.drain(..) {
-        let _ = thread.join();
+        // One that reads no more (`| head`) has what it wants.
+        match thread.join() {
+            Ok(Err(e)) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+                return Err(Error::Failed(format!("output of the job is lost: {e}")));
+            }
+            _ => {}
+        }
     }
     Ok(ExitCode::from(job.code.unwrap_or(0)))
 }

@@ -7,12 +7,13 @@ use std::thread::JoinHandle;
 const LINE: u64 = 64 << 10;
 
 /// Copies lines until the end of `from`, each behind `label`. If they can go nowhere any more `from` is
-/// closed, so that the process that writes them gets SIGPIPE or EPIPE as if it had written there itself.
+/// closed, so that the process that writes them gets SIGPIPE or EPIPE as if it had written there itself, and
+/// the thread ends with the error.
 pub fn copy(
     from: impl Read + Send + 'static,
     to: impl Fn(&[u8]) -> std::io::Result<()> + Send + 'static,
     label: String,
-) -> std::io::Result<JoinHandle<()>> {
+) -> std::io::Result<JoinHandle<std::io::Result<()>>> {
     std::thread::Builder::new().name("strait-output".into()).stack_size(256 << 10).spawn(move || {
         let mut from = BufReader::new(from);
         let mut line = Vec::new();
@@ -20,15 +21,13 @@ pub fn copy(
             line.clear();
             line.extend(label.as_bytes());
             match from.by_ref().take(LINE).read_until(b'\n', &mut line) {
-                Ok(0) | Err(_) => return,
+                Ok(0) | Err(_) => return Ok(()),
                 Ok(_) => {}
             }
             if line.last() != Some(&b'\n') {
                 line.push(b'\n');
             }
-            if to(&line).is_err() {
-                return;
-            }
+            to(&line)?;
         }
     })
 }
@@ -56,7 +55,7 @@ mod tests {
             move |line| sent.send(line.to_vec()).map_err(std::io::Error::other),
             "[3] ".into(),
         );
-        thread.unwrap().join().unwrap();
+        thread.unwrap().join().unwrap().unwrap();
         let lines: Vec<_> = got.iter().collect();
         assert_eq!(lines, [&b"[3] one\n"[..], b"[3] \n", b"[3] two\n"]);
     }
