@@ -19,7 +19,7 @@
 //! | `rma`, `rma::atomic` | put, get and atomics, in mapped memory or by `direct` |
 //! | `rma::direct` | which way memory is reached; by CMA, or by request |
 //! | `rma::deferred` | large gets by CMA, which the next call of progress does |
-//! | `rma::{share, help, coop}` | large puts and gets by CMA that both sides copy |
+//! | `rma::{coop_begin, coop_help, coop_state}` | large puts and gets by CMA that both sides copy |
 //! | `rma::{remote, serve, requests}` | requests to the peer's progress; those of peers; those under way |
 //! | `metered` | counting what is sent, where that is asked for |
 //! | `frame` | how long frames are, and why one is dropped; their layout is `wire::ucx` |

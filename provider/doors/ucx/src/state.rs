@@ -13,7 +13,7 @@ use crate::ffi::complete;
 use crate::iface::rx::Buffers;
 use crate::md::Md;
 use crate::md::readers::Readers;
-use crate::rma::coop::{Access, Helping, Shared};
+use crate::rma::coop_state::{Access, Helping, Shared};
 use crate::rma::requests::Requests;
 use crate::rma::served::Served;
 

@@ -40,7 +40,7 @@ use crate::endpoint::parts::request::{In, Request, Serve, Then};
 use crate::endpoint::post::Post;
 use crate::endpoint::receive::Receives;
 use crate::endpoint::requests::Requests;
-use crate::endpoint::rma::in_order::InOrder;
+use crate::endpoint::rma::order::InOrder;
 use crate::endpoint::rma::target::Accesses;
 use crate::endpoint::transfer::Transfers;
 use crate::endpoint::unexpected::Unexpected;

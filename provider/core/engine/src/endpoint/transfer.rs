@@ -16,7 +16,7 @@ use crate::endpoint::parts::bind::Bind;
 use crate::endpoint::parts::quota::OWED_MUCH;
 use crate::endpoint::parts::request::{In, MatchedRecv, Request, Serve, Then, Unbegun};
 use crate::endpoint::requests::Requests;
-use crate::endpoint::rma::in_order::InOrder;
+use crate::endpoint::rma::order::InOrder;
 use crate::endpoint::rma::target::Accesses;
 use crate::proto::{self, Cut, Memory, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;

@@ -19,7 +19,7 @@ use crate::endpoint::parts::bind::Bind;
 use crate::endpoint::parts::quota::SLACK;
 use crate::endpoint::parts::request::Meta;
 use crate::endpoint::requests::Requests;
-use crate::endpoint::rma::in_order::InOrder;
+use crate::endpoint::rma::order::InOrder;
 use crate::matching::At;
 use crate::types::*;
 use link_api::{PeerId, RmaLink};

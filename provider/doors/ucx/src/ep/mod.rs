@@ -14,8 +14,8 @@ use xfer::Helper;
 
 use crate::ffi::{complete, guard};
 use crate::iface;
+use crate::rma::coop_begin;
 use crate::rma::deferred;
-use crate::rma::share;
 use crate::state::{Ep, Iface};
 
 pub(crate) unsafe extern "C" fn create(params: *const EpParams, out: *mut ucx::Ep) -> Status {
@@ -82,7 +82,7 @@ pub(crate) unsafe extern "C" fn destroy(ep: ucx::Ep) {
             }
             i.failed.retain(|e| *e != this);
             abandon(i, this);
-            share::orphan(i, this);
+            coop_begin::orphan(i, this);
             i.let_go((*this).peer);
             drop(Box::from_raw(this));
         }
@@ -93,7 +93,7 @@ pub(crate) unsafe extern "C" fn destroy(ep: ucx::Ep) {
 fn abandon(i: &mut Iface, ep: *mut Ep) -> Vec<*mut Completion> {
     let mut out = i.remote.abandon(ep);
     out.extend(deferred::abandon(i, ep));
-    out.extend(share::abandon(i, ep));
+    out.extend(coop_begin::abandon(i, ep));
     out
 }
 
@@ -114,7 +114,7 @@ pub(crate) unsafe fn report(this: *mut Iface, ep: *mut Ep) {
         if !(*this).has(ep) {
             return;
         }
-        (*ep).outstanding = share::stuck(&*this, ep);
+        (*ep).outstanding = coop_begin::stuck(&*this, ep);
         for comp in std::mem::take(&mut (*ep).flushes) {
             complete(comp, status);
         }
@@ -149,7 +149,7 @@ unsafe fn flush_further(ep: ucx::Ep, flags: c_uint, comp: *mut Completion) -> St
                 for comp in abandon(&mut *i, this) {
                     complete(comp, ucx::UCS_ERR_CANCELED);
                 }
-                (*this).outstanding = share::stuck(&*i, this);
+                (*this).outstanding = coop_begin::stuck(&*i, this);
                 (*this).fenced = false;
                 (*this).set_gate();
                 if (*this).outstanding == 0 {

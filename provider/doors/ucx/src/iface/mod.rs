@@ -28,7 +28,7 @@ use crate::iface::rx::Buffers;
 use crate::md::Md;
 use crate::md::readers::Readers;
 use crate::param;
-use crate::rma::help;
+use crate::rma::coop_help;
 use crate::rma::requests::Requests;
 use crate::rma::served::Served;
 use crate::state::Iface;
@@ -209,7 +209,7 @@ pub(crate) unsafe extern "C" fn close(iface: ucx::Iface) {
         unsafe {
             let host = &Iface::of(iface).served.host;
             (host.progress_disable)(iface, ucx::UCT_PROGRESS_BOTH);
-            help::closes(Iface::of(iface));
+            coop_help::closes(Iface::of(iface));
             (host.class_cleanup)(host.base_iface_class, iface, -1);
             drop(Box::from_raw(iface.cast::<Iface>()));
         }

@@ -13,7 +13,7 @@ use crate::state::{Ep, Iface};
 use crate::{
     ep::{self, pending},
     iface::rx,
-    rma::{deferred, help, remote, serve, share},
+    rma::{coop_begin, coop_help, deferred, remote, serve},
 };
 
 /// Messages up to this length are not offered to UCP to keep: copying them is cheaper, and UCP has blocks for
@@ -231,7 +231,7 @@ unsafe fn closed(this: *mut Iface, peer: PeerId, why: Gone) {
     unsafe {
         log::debug!("{} went away: {why:?}", (*this).link.peer_addr(peer));
         (*this).remote.forget(peer);
-        help::ends(&mut *this, peer);
+        coop_help::ends(&mut *this, peer);
         (*this).end_readers(peer);
         for ep in (*this).eps.get(&peer).cloned().unwrap_or_default() {
             Ep::fail(ep, ucx::UCS_ERR_CONNECTION_RESET);
@@ -253,8 +253,8 @@ unsafe fn attend(this: *mut Iface) -> u32 {
     unsafe {
         (*this).flush_remote();
         done += deferred::progress(this);
-        done += help::go_on(&mut *this);
-        done += share::progress(this);
+        done += coop_help::go_on(&mut *this);
+        done += coop_begin::progress(this);
         while let Some(ep) = (*this).failed.pop() {
             done += 1;
             ep::report(this, ep);
@@ -305,7 +305,7 @@ unsafe fn hear(this: *mut Iface, from: PeerId, [kind, second]: [u8; 2], body: &[
         let handled = match what {
             Some(Kind::Request) => serve::serve(&mut *this, from, second, body),
             Some(Kind::Reply) => remote::answered(this, from, second as Status, body),
-            Some(Kind::Coop) => help::help(&mut *this, from, second, body),
+            Some(Kind::Coop) => coop_help::help(&mut *this, from, second, body),
             Some(Kind::Am) => Err("UCX has no active message of that id"),
             None => Err("that kind is unknown"),
         };

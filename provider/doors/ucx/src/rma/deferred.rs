@@ -9,9 +9,9 @@
 use ucx_sys::{self as ucx, Completion, Status};
 
 use crate::ffi::complete;
-use crate::rma::coop::Access;
+use crate::rma::coop_begin;
+use crate::rma::coop_state::Access;
 use crate::rma::direct::transfer;
-use crate::rma::share;
 use crate::state::{Ep, Iface};
 
 /// Bytes of which the copy takes longer than what a program does between two calls.
@@ -30,7 +30,7 @@ pub(crate) fn start(e: &mut Ep, access: &Access) -> Result<Status, Status> {
 
 /// Together with the owner of the memory, if that is worth it.
 fn copy(e: &mut Ep, access: &Access) -> Result<Status, Status> {
-    share::start(e, access).map_or_else(|| transfer(e, access), Ok)
+    coop_begin::start(e, access).map_or_else(|| transfer(e, access), Ok)
 }
 
 /// Leaves a get to progress, if it is one of that kind.

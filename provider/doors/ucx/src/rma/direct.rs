@@ -8,7 +8,7 @@ use wire::Seg;
 use crate::iface::attr::SEGMENT;
 use crate::md::region::Slot;
 use crate::md::rkey::{Reach, Rkey};
-use crate::rma::coop::Access;
+use crate::rma::coop_state::Access;
 use crate::rma::remote::{Ask, What};
 use crate::rma::requests::{Into_, Operation};
 use crate::state::Ep;

@@ -3,15 +3,15 @@
 //! A put or get of no bytes is done at once, and looks at nothing: its buffer, address and key may be none.
 
 pub(crate) mod atomic;
-pub(crate) mod coop;
+pub(crate) mod coop_begin;
+pub(crate) mod coop_help;
+pub(crate) mod coop_state;
 pub(crate) mod deferred;
 pub(crate) mod direct;
-pub(crate) mod help;
 pub(crate) mod remote;
 pub(crate) mod requests;
 pub(crate) mod serve;
 pub(crate) mod served;
-pub(crate) mod share;
 
 use std::ffi::{c_uint, c_void};
 
@@ -21,7 +21,7 @@ use ucx_sys::{self as ucx, Completion, Iov, PackFn, Status, UnpackFn};
 use crate::ffi::{guard, spans};
 use crate::iface::attr::SEGMENT;
 use crate::md::rkey::Rkey;
-use crate::rma::coop::Access;
+use crate::rma::coop_state::Access;
 use crate::rma::direct::{Way, access, by_request, cma, may_ask, slot, way};
 use crate::rma::remote::{Ask, What};
 use crate::rma::requests::{Into_, Operation};

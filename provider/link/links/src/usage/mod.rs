@@ -1,10 +1,10 @@
 //! What the endpoints of a process have carried, where that is asked for: the sums that a door reports.
 
 mod counts;
-mod exit;
 mod page;
-mod report;
+mod report_at_exit;
 mod state;
+mod text;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,11 +15,11 @@ use link_api::{Fallback, How, Meter, Side};
 use wire::Addr;
 
 pub use counts::{Counts, ROWS, SIDES, row_name};
-pub use exit::{Place, Unclear};
 use page::Page;
 pub use page::{Sums, is_page, read};
-pub use report::{Path, Report, Way, bytes_text, json_string};
+pub use report_at_exit::{Place, Unclear};
 use state::State;
+pub use text::{Path, Report, Way, bytes_text, json_string};
 
 /// Peers that are kept apart; what more there are is added up under the last one's name.
 const MOST: usize = 4096;

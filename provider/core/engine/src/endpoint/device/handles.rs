@@ -22,7 +22,7 @@ use crate::endpoint::net::Net;
 use crate::endpoint::parts::header::{handle_frame, put_cts, put_segs};
 use crate::endpoint::parts::request::{In, Invited, Out, Request, Serve};
 use crate::endpoint::requests::Requests;
-use crate::endpoint::rma::in_order::InOrder;
+use crate::endpoint::rma::order::InOrder;
 use crate::proto::Memory;
 use link_api::{Direct, Grant, PeerId, PieceCounter, Refused, RmaLink, Way};
 

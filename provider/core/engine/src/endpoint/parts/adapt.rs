@@ -1,4 +1,5 @@
-//! What the last messages say about the next ones: the endpoint's predictors, in one place (gains: docs/measurements/predictors.md).
+//! What the last messages say about the next ones: the endpoint's predictors. Gains:
+//! docs/measurements/predictors.md.
 //!
 //! | input | output | for |
 //! |---|---|---|

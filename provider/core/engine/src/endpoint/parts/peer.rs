@@ -4,8 +4,8 @@ use link_api::{Gone, Path};
 
 use crate::endpoint::parts::answers::Answers;
 use crate::endpoint::parts::flow::Flow;
+use crate::endpoint::parts::held_back::Order;
 use crate::endpoint::parts::hints::Hints;
-use crate::endpoint::parts::order::Order;
 use crate::endpoint::parts::quota::Complaints;
 use crate::proto::When;
 use crate::types::*;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use super::Usage;
-use super::report::json_string;
+use super::text::json_string;
 
 /// Where it goes.
 #[derive(Clone, Debug, PartialEq, Eq)]

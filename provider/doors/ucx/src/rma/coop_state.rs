@@ -1,5 +1,5 @@
-//! Large puts and gets that both sides copy, as the interface keeps them ([`crate::rma::share`],
-//! [`crate::rma::help`]).
+//! Large puts and gets that both sides copy, as the interface keeps them ([`crate::rma::coop_begin`],
+//! [`crate::rma::coop_help`]).
 
 use arrayvec::ArrayVec;
 use hmem::Span;

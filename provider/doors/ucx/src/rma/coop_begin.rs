@@ -22,7 +22,7 @@ use zerocopy::IntoBytes;
 use crate::ffi::complete;
 use crate::iface::attr::MAX_IOV;
 use crate::md::region::Slot;
-use crate::rma::coop::{Access, Shared, request};
+use crate::rma::coop_state::{Access, Shared, request};
 use crate::rma::direct;
 use crate::state::{Ep, Iface};
 

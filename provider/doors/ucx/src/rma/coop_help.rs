@@ -1,4 +1,4 @@
-//! Large puts and gets of peers, of which pieces are copied here ([`crate::rma::share`] has the other side).
+//! Large puts and gets of peers, of which pieces are copied here; the other side: [`crate::rma::coop_begin`].
 
 use arrayvec::ArrayVec;
 use hmem::{Kind, Span};
@@ -10,7 +10,7 @@ use xfer::{BYTES_PER_CALL, CoopCopy, MAX_HELPED};
 use crate::frame::{Refusal, take};
 use crate::iface::attr::MAX_IOV;
 use crate::md::region::Slot;
-use crate::rma::coop::{Helping, request};
+use crate::rma::coop_state::{Helping, request};
 use crate::state::Iface;
 
 /// A peer's announcement of its put or get of memory here: the cooperative copy, the memory and the slot of
