@@ -1,10 +1,11 @@
 //! Whether an answer has become old, which is asked for every buffer.
 //!
-//! The clock is the kernel's time of its last tick, which the vDSO reads without a system call and without
-//! the processor's time stamp: the tick comes every 1 to 10 ms.
+//! The clock is [`ipc::tick`].
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::Duration;
+
+pub(super) use ipc::tick as now;
 
 use super::asked::ASKED;
 
@@ -12,15 +13,6 @@ use super::asked::ASKED;
 const HOLDS: u64 = 1_000_000;
 /// Longer than any answer holds: two of the kernel's ticks where these are slowest.
 const LONGEST: Duration = Duration::from_millis(25);
-
-/// The time of the kernel's last tick, in nanoseconds.
-#[inline]
-pub(super) fn now() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid place for the answer.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
 
 /// Whether it is time to ask again.
 #[inline]

@@ -19,6 +19,7 @@
 //! | `revocation` | the same for memory that many processes access: reader slots and generations |
 //! | `pieces` | counters that hand out the pieces of transfers which two processes do together |
 //! | `process` | names of processes that tell one from another with the same pid |
+//! | `tick` | the time of the kernel's last tick |
 //! | `timer` | descriptors that are readable every so often |
 //! | `poller` | sleeping until one of many descriptors has something |
 
@@ -40,6 +41,7 @@ pub mod rights;
 mod shared;
 pub mod socket;
 pub mod tcp_user;
+mod tick;
 mod timer;
 
 pub use bell::Bell;
@@ -50,6 +52,7 @@ pub use poller::{Poller, Ready, Watch};
 pub use random::random;
 pub use shared::revocation::RevocationTable;
 pub use shared::{access, fence, pieces, word};
+pub use tick::tick;
 pub use timer::Timer;
 
 use std::io;

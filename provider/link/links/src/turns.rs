@@ -6,18 +6,10 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
+
+pub use ipc::tick;
 
 use crate::processors::Processors;
-
-/// The time of the kernel's last tick, which costs a fraction of what the time does.
-#[inline]
-pub fn tick() -> Duration {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid place for the answer.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
-}
 
 /// After so many polls that found nothing [`yields`] is to be asked.
 pub const TURN: u32 = 64;

@@ -194,7 +194,7 @@ impl CqFid {
     #[inline(never)]
     fn progress_between(&self, engine: &mut Guard<'_>) {
         self.taken.store(0, Ordering::Relaxed);
-        let tick = turns::tick().as_millis() as u32;
+        let tick = (turns::tick() / 1_000_000) as u32;
         if self.tick.swap(tick, Ordering::Relaxed) != tick {
             engine.progress();
         }

@@ -97,7 +97,7 @@ impl Borrowed {
         if forked::is_child() {
             return Err(biased::forked());
         }
-        let now = coarse();
+        let now = ipc::tick();
         if self.fault.is_none() && now.wrapping_sub(self.asked) < ASK {
             return Ok(());
         }
@@ -268,13 +268,4 @@ fn keep(place: &mut Option<Error>, fault: &Error) {
     if matches!(fault, Error::Gone(_)) {
         place.get_or_insert_with(|| fault.clone());
     }
-}
-
-/// Nanoseconds, some milliseconds apart, without a system call.
-#[inline]
-fn coarse() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid place.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

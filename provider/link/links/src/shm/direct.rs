@@ -24,7 +24,6 @@ use crate::cma;
 use crate::shm::link::ShmLink;
 use crate::shm::peer::{Inbound, Outbound, SURE};
 use crate::space::Target;
-use crate::turns::tick;
 
 /// Why the memory of a process in another pid namespace is not reached directly.
 pub(super) const NO_PID: &str = "its pid is not visible here (another pid namespace)";
@@ -44,7 +43,7 @@ impl ShmLink {
             return Err(NoDirect::Fault);
         }
         match peer.target {
-            Some((target, seen)) if target.guarded || tick().saturating_sub(seen) <= SURE => Ok(target),
+            Some((target, seen)) if target.guarded || ipc::tick().saturating_sub(seen) <= SURE => Ok(target),
             _ => self.find_target(id),
         }
     }
@@ -63,7 +62,7 @@ impl ShmLink {
             self.frames_only(id, NO_PID.into());
             return Err(NoDirect::Never);
         }
-        let now = tick();
+        let now = ipc::tick();
         let target = peer.target.map_or_else(|| Target::new(pid, space), |(target, _)| target);
         cma::verify(&target).map_err(|fault| self.not_moved(id, &target, fault))?;
         self.peers[id.0].target = Some((target, now));

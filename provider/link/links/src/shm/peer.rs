@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{Ordering, compiler_fence};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hmem::Span;
 use ipc::pieces::Counters;
@@ -193,8 +193,8 @@ impl Inbound {
 }
 
 /// An address space that a tid led to so long ago is still there under that tid, or nothing is: to use a
-/// tid again takes as many new tasks as there are numbers.
-pub(super) const SURE: Duration = Duration::from_millis(10);
+/// tid again takes as many new tasks as there are numbers. In nanoseconds.
+pub(super) const SURE: u64 = 10_000_000;
 
 #[derive(Debug)]
 pub(super) struct Peer {
@@ -208,8 +208,8 @@ pub(super) struct Peer {
     /// Readable once the process that has this pid has ended. Its sockets tell that too, but not
     /// while a process forked from it holds copies of them.
     pub(super) life: Option<Life>,
-    /// Its address space, and when it was last found to be that.
-    pub(super) target: Option<(Target, Duration)>,
+    /// Its address space, and the tick at which it was last found to be that.
+    pub(super) target: Option<(Target, u64)>,
     /// Its memory was gone when some was wanted. That is before its end can be seen by any descriptor.
     pub(super) lost: bool,
     /// Channels of its successors under the same name.
