@@ -73,14 +73,11 @@ impl<L: RmaLink> Transfers<'_, L> {
         } else {
             self.net.link.copy_out(frame, Head::LEN, iov, off, len) == len
         };
-        if !came {
-            self.requests.spoil(name);
-        }
         if is_large {
             self.net.peer(peer).hints.note_frames();
         }
-        // What failed here for a read is over; a peer that asked is told when it has sent all.
-        self.ends().all_came(core, name, !came);
+        // What failed here for a read is over; a peer that asked gets the failure when it has sent all.
+        self.landed(core, name, came);
         Ok(())
     }
 
@@ -110,10 +107,7 @@ impl<L: RmaLink> Transfers<'_, L> {
         let name = self.requests.pool.insert(Request::In(request));
         let ok =
             self.requests.staging.land(self.net, &mut self.requests.queues, source, name, (&iov, 0), want);
-        if !ok {
-            self.requests.spoil(name);
-        }
-        self.ends().all_came(core, name, !ok);
+        self.landed(core, name, ok);
     }
 
     /// Looks which copies to a device's memory are over; those of one request end in order, and what they
@@ -215,7 +209,8 @@ impl<L: RmaLink> Transfers<'_, L> {
         Some(Place { name, off: Head::LEN, doff, len })
     }
 
-    /// The payload of a frame is where it belongs, or a part of it never will be.
+    /// The payload of a frame is where it belongs, or on its way to a device's memory; or a part of it never
+    /// will be there.
     fn landed(&mut self, core: &mut Core, name: u64, ok: bool) {
         if !ok {
             self.requests.spoil(name);

@@ -53,16 +53,7 @@ impl<L: RmaLink> Receives<'_, L> {
         head: &Head,
         flags: Flags,
     ) -> Handled {
-        let mut off = Head::LEN;
-        let mut ack = None;
-        if flags.contains(Flags::ACK) {
-            let mut req = [0; 8];
-            if self.net.link.read(frame, off, &mut req) < 8 {
-                return Err(Malformed::Short(8));
-            }
-            ack = Some(u64::from_le_bytes(req));
-            off += 8;
-        }
+        let (off, ack) = self.net.ack_of(frame, flags).ok_or(Malformed::Short(8))?;
         let len = frame.len - off;
         let meta = self.net.meta(frame.from, head, flags, len);
         if let Some(matched) = self.bind.matched(core, &meta) {
