@@ -94,19 +94,33 @@ fn ask_again(all: &[&dyn Memory]) {
 
 /// How many objects the linker has loaded, ever.
 fn objects_loaded() -> u64 {
-    unsafe extern "C" fn first(
+    of_first_object(|info| info.dlpi_adds).unwrap_or(0)
+}
+
+/// What `read` gets of the first object in the linker's list: the program, or in a namespace of dlmopen(3)
+/// the object that it began with. The strings and headers that it names are readable meanwhile.
+fn of_first_object<T>(read: fn(&libc::dl_phdr_info) -> T) -> Option<T> {
+    struct Ask<T> {
+        read: fn(&libc::dl_phdr_info) -> T,
+        found: Option<T>,
+    }
+    unsafe extern "C" fn first<T>(
         info: *mut libc::dl_phdr_info,
         _: usize,
-        to: *mut libc::c_void,
+        ask: *mut libc::c_void,
     ) -> libc::c_int {
-        // SAFETY: the linker passes a valid entry, and the place given to dl_iterate_phdr.
-        unsafe { *to.cast::<u64>() = (*info).dlpi_adds };
+        // SAFETY: the linker passes a valid entry, and the place given to dl_iterate_phdr, which nothing else
+        // uses.
+        unsafe {
+            let ask = &mut *ask.cast::<Ask<T>>();
+            ask.found = Some((ask.read)(&*info));
+        }
         1
     }
-    let mut adds = 0u64;
+    let mut ask = Ask { read, found: None };
     // SAFETY: `first` is as dl_iterate_phdr wants it, and the place outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut adds).cast()) };
-    adds
+    unsafe { libc::dl_iterate_phdr(Some(first::<T>), (&raw mut ask).cast()) };
+    ask.found
 }
 
 /// More than any heap has.
@@ -136,31 +150,21 @@ fn range_of(line: &str) -> Option<(usize, usize)> {
 
 /// The program's last writable segment, data and bss, as the linker knows it: where it begins, and its bytes.
 fn program() -> Option<(usize, usize)> {
-    unsafe extern "C" fn first(
-        info: *mut libc::dl_phdr_info,
-        _: usize,
-        to: *mut libc::c_void,
-    ) -> libc::c_int {
-        // SAFETY: the linker passes a valid entry with so many headers, and the place given to
-        // dl_iterate_phdr.
-        unsafe {
-            let info = &*info;
-            // Another namespace of the linker's (dlmopen) begins with an object that has a name.
-            if info.dlpi_name.is_null() || *info.dlpi_name != 0 {
-                return 1;
-            }
-            let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
-            // Of two, the first is read-only once it is relocated.
-            let data = headers.iter().rfind(|h| h.p_type == libc::PT_LOAD && h.p_flags & libc::PF_W != 0);
-            let range = |h: &libc::Elf64_Phdr| ((info.dlpi_addr + h.p_vaddr) as usize, h.p_memsz as usize);
-            *to.cast::<Option<(usize, usize)>>() = data.map(range);
+    let data = of_first_object(|info| {
+        // SAFETY: an entry of the linker's has a name or NULL, and so many headers.
+        let (named, headers) = unsafe {
+            let named = info.dlpi_name.is_null() || *info.dlpi_name != 0;
+            (named, std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)))
+        };
+        // An object with a name is that of another namespace.
+        if named {
+            return None;
         }
-        1
-    }
-    let mut found = None::<(usize, usize)>;
-    // SAFETY: `first` is as dl_iterate_phdr wants it, and the place outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut found).cast()) };
-    found
+        // Of two, the first is read-only once it is relocated.
+        let data = headers.iter().rfind(|h| h.p_type == libc::PT_LOAD && h.p_flags & libc::PF_W != 0)?;
+        Some(((info.dlpi_addr + data.p_vaddr) as usize, data.p_memsz as usize))
+    });
+    data.flatten()
 }
 
 /// Where the heap begins, the main thread's stack ends, and the program is. None of these ever changes.
