@@ -18,12 +18,20 @@ pub fn of_peer(sock: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
+/// A descriptor of the process `pid` (pidfd_open(2)), with Linux 5.3 or later.
+pub fn open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: plain numbers go in, and a new descriptor comes out.
+    unsafe {
+        let raw = cvt(libc::syscall(libc::SYS_pidfd_open, pid, 0) as libc::c_int)?;
+        Ok(OwnedFd::from_raw_fd(raw))
+    }
+}
+
 /// A copy of descriptor `fd` of the process `pid`, where the kernel allows that (pidfd_getfd(2)).
 pub fn fetch(pid: i32, fd: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: plain numbers go in, and new descriptors come out.
+    let process = open(pid)?;
+    // SAFETY: plain numbers go in, and a new descriptor comes out.
     unsafe {
-        let process = cvt(libc::syscall(libc::SYS_pidfd_open, pid, 0) as libc::c_int)?;
-        let process = OwnedFd::from_raw_fd(process);
         let copy = cvt(libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), fd, 0) as libc::c_int)?;
         Ok(OwnedFd::from_raw_fd(copy))
     }

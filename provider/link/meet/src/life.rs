@@ -1,9 +1,9 @@
 //! The process at the other end of a socket, and its end.
 
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use ipc::{cvt, pidfd, socket};
+use ipc::{pidfd, socket};
 
 /// A process. Its sockets show its end too, but not while a process forked from it holds copies of them.
 #[derive(Debug)]
@@ -27,13 +27,7 @@ impl Life {
     /// namespaces), or lacks descriptors.
     pub fn watch(sock: &OwnedFd, pid: i32) -> Result<Option<Life>, Ended> {
         let got = match pidfd::of_peer(sock) {
-            Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) && pid > 0 => {
-                // SAFETY: pidfd_open(2) touches no memory of ours; the descriptor is new.
-                unsafe {
-                    cvt(libc::syscall(libc::SYS_pidfd_open, pid, 0) as libc::c_int)
-                        .map(|raw| OwnedFd::from_raw_fd(raw))
-                }
-            }
+            Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) && pid > 0 => pidfd::open(pid),
             other => other,
         };
         match got.map(|fd| Life { pid, fd }) {
@@ -80,16 +74,13 @@ mod tests {
         assert!(life.is_none_or(|life| !life.has_ended() && life.pid() == own), "this process has ended");
         drop(theirs);
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        // SAFETY: plain numbers.
-        let raw = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) } as i32;
-        if raw < 0 {
+        let Ok(fd) = pidfd::open(child.id() as i32) else {
             eprintln!("skipped: no pidfds here");
             child.kill().unwrap();
             child.wait().unwrap();
             return;
-        }
-        // SAFETY: a new descriptor.
-        let life = Life { pid: child.id() as i32, fd: unsafe { OwnedFd::from_raw_fd(raw) } };
+        };
+        let life = Life::of(child.id() as i32, fd);
         assert!(!life.has_ended() && !life.try_clone().unwrap().has_ended());
         // Its input ends, and so does it.
         drop(child.stdin.take());
