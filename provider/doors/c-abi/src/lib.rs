@@ -25,22 +25,26 @@ pub fn keep_error(error: &dyn Display) {
     let _ = LAST.try_with(|last| *last.borrow_mut() = CString::new(words).unwrap_or_default());
 }
 
+/// What a body returns; `None` after a panic.
+#[inline]
+pub fn caught<T>(body: impl FnOnce() -> T) -> Option<T> {
+    // Dropping what was thrown may throw again.
+    catch_unwind(AssertUnwindSafe(body)).map_err(std::mem::forget).ok()
+}
+
 /// The body of an entry point: 0, or a negative errno; -EIO after a panic.
 pub fn guard(body: impl FnOnce() -> Result<(), c_int>) -> c_int {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => 0,
-        Ok(Err(code)) => -code,
-        Err(what) => {
-            // Dropping what was thrown may throw again.
-            std::mem::forget(what);
-            -libc::EIO
-        }
+    match caught(body) {
+        Some(Ok(())) => 0,
+        Some(Err(code)) => -code,
+        None => -libc::EIO,
     }
 }
 
 /// A copy of the structure at `from` whose first field, its size, says how much of it there is: what is
 /// missing of it, because the program knows an older version, is as in `fresh`. EINVAL if it is
-/// shorter than `least`, the first version, or longer than this one and not 0 there.
+/// shorter than `least`, the first version, or longer than 64 KiB; ENOSYS if it is longer than this
+/// version and not 0 there.
 ///
 /// # Safety
 /// `from` is NULL or points to as many readable bytes as its first field says, which are a `T` as far

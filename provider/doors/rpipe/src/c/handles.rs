@@ -3,7 +3,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CStr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicPtr};
@@ -283,14 +282,8 @@ fn fail(error: &Error) -> c_int {
 /// A call's boundary: no panic leaves it. The value, or a negative errno.
 #[inline]
 pub(super) fn guard<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, c_int> {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(outcome) => outcome.map_err(|error| fail(&error)),
-        Err(thrown) => {
-            // Dropping what was thrown may throw again.
-            std::mem::forget(thrown);
-            Err(fail(&Error::System("an internal failure: this pipe cannot be used any more".into())))
-        }
-    }
+    let panicked = || Err(Error::System("an internal failure: this pipe cannot be used any more".into()));
+    c_abi::caught(body).unwrap_or_else(panicked).map_err(|error| fail(&error))
 }
 
 /// 0, or a negative errno.

@@ -69,7 +69,7 @@ pub unsafe extern "C" fn rinit(rank: *mut c_int, attr: *const rinit_attr) -> c_i
 extern "C" fn at_exit() {
     // SAFETY: getpid(2) touches no memory.
     if PID.load(Relaxed) == unsafe { libc::getpid() } {
-        if let Ok(Err(fault @ Error::TimedOut(_))) = std::panic::catch_unwind(leave) {
+        if let Some(Err(fault @ Error::TimedOut(_))) = c_abi::caught(leave) {
             // Nothing else can tell of it.
             eprintln!("strait_rpipe: exit: {fault}");
         }
