@@ -11,7 +11,7 @@ use wire::Addr;
 use super::far::Far;
 use super::near::Near;
 use super::reach::Reach;
-use crate::backend::NO_DEVICES;
+use crate::core::NO_DEVICES;
 use crate::{
     Backend, DeviceMemory, Error, Event, Get, Memory, Promise, Put, Rank, Region, RegionId, RemoteId,
     Settings, Token,

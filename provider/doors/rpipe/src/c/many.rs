@@ -9,8 +9,8 @@ use super::handles::{Member, close_member, guard, here, job, keep_member, packed
 use super::kept::{Kept, Place};
 use super::messages::{handle, is_enough, patience};
 use super::types::*;
+use crate::many::several::Turns;
 use crate::many::{all_are_gone, is_end};
-use crate::several::Turns;
 use crate::{Context, Error, Patience, Pipe, PipeOptions, Rank};
 
 /// The ends that a program has a pointer to.

@@ -9,9 +9,9 @@ use super::handles::{
     quickly_with_address, status, with, with_address,
 };
 use super::types::*;
-use crate::pipe::Visit;
-use crate::settings::SLOTS;
-use crate::several::Turns;
+use crate::core::SLOTS;
+use crate::core::Visit;
+use crate::many::several::Turns;
 use crate::{Error, Patience, Pipe};
 
 #[inline]
@@ -244,7 +244,7 @@ pub(super) fn handle(rp: rpipe_t, read: raddr_t, number: u16) -> Result<(), Erro
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rhandle(rp: rpipe_t, number: c_int, handler: rhandler_t, arg: *mut c_void) -> c_int {
     status(|| {
-        let number = u16::try_from(number).ok().filter(|n| (1..crate::slot::HANDLERS).contains(n));
+        let number = u16::try_from(number).ok().filter(|n| (1..crate::core::HANDLERS).contains(n));
         let number = number.ok_or_else(|| Error::Invalid("numbers of handlers are 1 to 32767".into()))?;
         with(rp, |_, _| Ok(()))?;
         let mut all = handlers(rp)?;

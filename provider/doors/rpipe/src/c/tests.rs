@@ -12,10 +12,10 @@ use super::kept::{CLOSED, Place};
 use super::many::{Ends, rpipe_many_close, rpipe_many_open, rpipe_many_read};
 use super::messages::{rfree, rmalloc, rread_into, rwrite};
 use super::types::{RADDR_NULL, rpipe_many_end};
-use crate::pipe::Visit;
-use crate::several::{Several, Turns};
-use crate::stream::lacking_tests;
-use crate::stream::tests::job;
+use crate::core::Visit;
+use crate::core::lacking_tests;
+use crate::core::tests::job;
+use crate::many::several::{Several, Turns};
 use crate::{Context, Patience, Pipe, PipeOptions, Settings, Side};
 
 const LIMIT: Duration = Duration::from_secs(60);

@@ -14,9 +14,9 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::context::Context;
-use crate::control::{Reason, closed};
-use crate::stream::Patience;
+use crate::core::Context;
+use crate::core::Patience;
+use crate::core::{Reason, closed};
 use crate::{Error, Pipe, PipeOptions, Rank, Side};
 
 use pieces::{Incoming, Outgoing};

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::pieces::{HEAD, Incoming, Outgoing};
 use super::{Fault, Group, LEAST};
-use crate::pipe::Visit;
-use crate::stream::{Patience, Turn, Waiting};
+use crate::core::Visit;
+use crate::core::{Patience, Turn, Waiting};
 use crate::{Error, Pipe};
 
 /// The longest piece; a fourth of the heap, if that is less.

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::remote::Remote;
 use super::{Local, copy, wait_for};
-use crate::context::Context;
-use crate::loans::Loan;
-use crate::settings::granule;
-use crate::stream::Patience;
-use crate::{ALIGN_MOST, Block, Error, Heap, Memory, Policy, Rank, State, Usage, biased, forked};
+use crate::core::Context;
+use crate::core::Patience;
+use crate::core::forked;
+use crate::core::granule;
+use crate::lend::loans::Loan;
+use crate::{ALIGN_MOST, Block, Error, Heap, Memory, Policy, Rank, State, Usage};
 
 /// How often it is asked whether the lender is there, where operations do not tell: each so many nanoseconds.
 const ASK: u64 = 100_000_000;
@@ -94,9 +95,7 @@ impl Borrowed {
     /// Fails if the lender has ended or has taken the memory back, at the latest [`ASK`] later.
     #[inline]
     fn check(&mut self) -> Result<(), Error> {
-        if forked::is_child() {
-            return Err(biased::forked());
-        }
+        forked::check()?;
         let now = ipc::tick();
         if self.fault.is_none() && now.wrapping_sub(self.asked) < ASK {
             return Ok(());

@@ -6,6 +6,7 @@
 //! lender has a thread for it, which sleeps while nothing comes.
 
 mod borrowed;
+pub(crate) mod loans;
 mod remote;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -14,10 +15,11 @@ mod thread;
 use std::ptr;
 use std::sync::Arc;
 
-use crate::context::Context;
-use crate::loans::Name;
-use crate::stream::{Patience, Turn, Waiting};
-use crate::{Error, Memory, Rank, forked};
+use crate::core::Context;
+use crate::core::forked;
+use crate::core::{Patience, Turn, Waiting};
+use crate::lend::loans::Name;
+use crate::{Error, Memory, Rank};
 
 pub use borrowed::{Borrowed, LendStats};
 use thread::Helper;

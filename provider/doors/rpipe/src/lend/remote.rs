@@ -1,9 +1,9 @@
 //! Borrowed memory that is not mapped: bytes go through a region of this process, one piece at a time.
 
 use super::{Local, copy, wait_for};
-use crate::context::Context;
-use crate::loans::{Loan, Move};
-use crate::stream::{Patience, Turn, Waiting};
+use crate::core::Context;
+use crate::core::{Patience, Turn, Waiting};
+use crate::lend::loans::{Loan, Move};
 use crate::{Error, Region};
 
 /// The longest piece.

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::{Borrowed, Lent};
 use crate::backends::Near;
+use crate::core::tests::job;
 use crate::start::FileBootstrap;
-use crate::stream::tests::job;
 use crate::{ALIGN_MOST, Backend as _, Bootstrap as _, Context, Error, Event, Patience, Policy, Settings};
 
 const LIMIT: Duration = Duration::from_secs(60);

@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::Duration;
 
-use crate::context::Context;
-use crate::{Error, forked};
+use crate::Error;
+use crate::core::Context;
+use crate::core::forked;
 
 /// Between two looks where nothing wakes.
 const SHORT: Duration = Duration::from_micros(200);

@@ -7,7 +7,7 @@ pub use exchange::ExchangeBootstrap;
 pub use file::FileBootstrap;
 
 use crate::backends::MpiBootstrap;
-use crate::settings::text;
+use crate::core::text;
 use crate::{Bootstrap, Error, Settings};
 
 /// The MPI whose job this is, also with another backend: for a program that calls MPI_Init itself.

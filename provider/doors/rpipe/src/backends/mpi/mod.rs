@@ -18,7 +18,7 @@ use self::library::Library;
 use self::message::{Key, Kind, MOST, Message};
 use self::pages::pages;
 use self::peers::Peers;
-use crate::backend::check_control;
+use crate::core::check_control;
 use crate::{
     Backend, Error, Event, Get, Grant, Memory, Promise, Put, Rank, Region, RegionId, RemoteId, Token,
 };
