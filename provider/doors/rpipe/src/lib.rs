@@ -21,6 +21,7 @@ pub mod c;
 mod core;
 mod device;
 mod group;
+mod job;
 mod lend;
 mod lock;
 mod many;

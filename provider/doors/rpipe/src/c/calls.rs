@@ -82,7 +82,7 @@ pub(super) fn options(attr: &rpipe_attr) -> Result<PipeOptions, Error> {
 fn open(peer: c_int, attr: &rpipe_attr) -> Result<rpipe_t, Error> {
     let peer = Rank::try_from(peer).map_err(|_| Error::Invalid(format!("{peer} is no rank")))?;
     let job = job()?;
-    keep(Pipe::open(&job, peer, &options(attr)?)?, job.barrier)
+    keep(Pipe::open(&job, peer, &options(attr)?)?, job.barrier())
 }
 
 /// Makes an end of a pipe to a peer, whose messages have `width` bytes at most. The peer makes the other end,

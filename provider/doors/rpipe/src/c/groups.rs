@@ -48,7 +48,7 @@ pub unsafe extern "C" fn rpipe_group_open(
         }
         // SAFETY: the program's promise.
         let ranks = unsafe { ranks(&job, members, count)? };
-        let made = ALL.keep(Group::open(&job, &ranks)?, job.barrier)?;
+        let made = ALL.keep(Group::open(&job, &ranks)?, job.barrier())?;
         // SAFETY: likewise.
         unsafe { group.write(made.cast()) };
         Ok(())

@@ -85,7 +85,7 @@ pub unsafe extern "C" fn rlend(lent: *mut rlent_t, borrower: c_int, size: usize,
         }
         let made = Lent::open(&job, rank(borrower)?, size, patience(nanoseconds))?;
         // SAFETY: the program's promise.
-        unsafe { lent.write(LENT.keep(made, job.barrier)?.cast()) };
+        unsafe { lent.write(LENT.keep(made, job.barrier())?.cast()) };
         Ok(())
     })
 }
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn rborrow(
             }
         };
         // SAFETY: the program's promise.
-        unsafe { borrowed.write(BORROWED.keep(Mine { number, memory }, job.barrier)?.cast()) };
+        unsafe { borrowed.write(BORROWED.keep(Mine { number, memory }, job.barrier())?.cast()) };
         Ok(())
     })
 }

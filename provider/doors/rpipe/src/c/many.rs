@@ -84,7 +84,7 @@ pub unsafe extern "C" fn rpipe_many_open(
         }
         let members = open(&job, &ranks, &options)?;
         let turns = Turns::new(members.len(), options.eager);
-        let (context, barrier) = (job.clone(), job.barrier);
+        let (context, barrier) = (job.clone(), job.barrier());
         let made = ALL.keep(Ends { context, members: members.clone(), ranks, turns }, barrier);
         let made = made.inspect_err(|_| {
             let _ = close_members(&members);
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn rpipe_many_open(
 fn open(job: &Arc<Context>, ranks: &[Rank], options: &PipeOptions) -> Result<Vec<Member>, Error> {
     let mut members = Vec::with_capacity(ranks.len());
     for rank in ranks {
-        match Pipe::open(job, *rank, options).and_then(|pipe| keep_member(pipe, job.barrier)) {
+        match Pipe::open(job, *rank, options).and_then(|pipe| keep_member(pipe, job.barrier())) {
             Ok(rp) => members.push(Member(rp)),
             Err(fault) => {
                 let _ = close_members(&members);

@@ -39,7 +39,7 @@ fn pair(name: &str, settings: &Settings) -> (Arc<Context>, Member, Arc<Context>,
         write(&mut writer);
         writer.flush(Patience::for_a(LIMIT)).unwrap();
     });
-    let reader = Member(keep(reader, a.barrier).unwrap());
+    let reader = Member(keep(reader, a.barrier()).unwrap());
     (a, reader, b, writer)
 }
 
@@ -68,7 +68,7 @@ fn a_write_makes_the_descriptor_of_a_reader_readable_that_has_asked_for_it() {
             b.progress().unwrap();
         }
         assert!([reader].visit(0, Visit::Arm).unwrap(), "{name}: no promise to wake");
-        a.barrier.heavy();
+        a.barrier().heavy();
         assert!(![reader].visit(0, Visit::Glance).unwrap());
         write(&mut writer);
         let until = Instant::now() + LIMIT;
@@ -157,7 +157,7 @@ fn a_writer_whose_packet_waits_for_a_descriptor_stays_among_many() {
 
 /// A pipe by its pointer, for a thread.
 fn shared(pipe: Pipe, context: &Context) -> Member {
-    Member(keep(pipe, context.barrier).unwrap())
+    Member(keep(pipe, context.barrier()).unwrap())
 }
 
 /// Calls `run` in a thread, which tells when it is done.

@@ -32,6 +32,7 @@ pub use settings::{ALL as SETTINGS, Setting, Settings, Sync};
 pub use stream::{Mode, OnDevice, Patience, Stats, Taken};
 
 pub(crate) use backend::{NO_DEVICES, check_control};
+pub(crate) use context::{Net, Service, TOKENS};
 pub(crate) use control::{Reason, closed};
 pub(crate) use pipe::Visit;
 pub(crate) use settings::{HEAP_MOST, SLOTS, granule, text};

@@ -114,7 +114,7 @@ impl Pipe {
         if peer == context.rank() {
             return Err(Error::Invalid(format!("rank {peer} is this process: a pipe leads to another one")));
         }
-        let settings = &context.settings;
+        let settings = context.settings();
         let width = options.width.unwrap_or(u64::MAX);
         let class = if options.side == Side::Both { Class::Full } else { Class::Half };
         let device = options.device.map(|device| settings.device.unwrap_or(device).find()).transpose()?;
@@ -447,8 +447,8 @@ impl Pipe {
     }
 
     fn context(&self) -> Option<&Context> {
-        let writer = self.writer.as_ref().map(|writer| &*writer.context);
-        writer.or_else(|| self.reader.as_ref().map(|reader| &*reader.context))
+        let writer = self.writer.as_ref().map(Writer::context);
+        writer.or_else(|| self.reader.as_ref().map(Reader::context))
     }
 
     /// Closes both ends as [`Pipe::close`] does, with this limit.

@@ -13,13 +13,18 @@ const LIVE: u32 = 1 << 31;
 pub(crate) struct Received {
     entries: Box<[Entry]>,
     shift: u32,
-    pub(crate) blocks: u64,
-    pub(crate) bytes: u64,
+    blocks: u64,
+    bytes: u64,
 }
 
 impl Received {
     pub(crate) fn new(granules: usize, granule: usize) -> Result<Received, Error> {
         Ok(Received { entries: zeroed(granules)?, shift: granule.trailing_zeros(), blocks: 0, bytes: 0 })
+    }
+
+    /// Bytes of all of them.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// As [`Received::take`], with nothing said of what is wrong, which has changed nothing.

@@ -2,9 +2,10 @@
 //! the bootstrap pipe, which leads from the reader of a pipe to its writer: a ring of words, each of them a
 //! tag and its own flag.
 //!
-//! A tag is one word, so it is there or not. Its lap, which is never 0, tells it from the one that was in its
-//! place a lap before. The ring has as many places as there are slots for messages, and the writer has no
-//! more blocks out than that: so there is always a place for a tag, and the reader never waits for one.
+//! A tag is one word, so it is there or not. Its lap, which is never 0, distinguishes it from the one that
+//! was in its place a lap before. The ring has as many places as there are slots for messages, and the writer
+//! has no more blocks out than that: so there is always a place for a tag, and the reader never waits for
+//! one.
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 
@@ -24,15 +25,15 @@ const _: () = assert!(crate::core::settings::HEAP_MOST / 64 <= 1 << FIELD);
 
 /// Which tag comes next, in a ring of so many places.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct Cursor {
     place: usize,
     lap: u64,
     places: usize,
 }
 
-impl Turn {
-    pub(crate) fn new(places: usize) -> Turn {
-        Turn { place: 0, lap: 1, places }
+impl Cursor {
+    pub(crate) fn new(places: usize) -> Cursor {
+        Cursor { place: 0, lap: 1, places }
     }
 
     /// Its place.
@@ -59,26 +60,26 @@ impl Turn {
 
 /// The reader puts a tag into its place. The block is the writer's from then on.
 #[inline]
-pub(crate) fn publish<W: Words>(to: &W, at: usize, turn: &mut Turn, range: Range) {
+pub(crate) fn publish<W: Words>(to: &W, at: usize, cursor: &mut Cursor, range: Range) {
     // Release: the reader's loads from the block come before.
-    to.store(at + 8 * turn.place(), turn.tag(range), Release);
-    turn.advance();
+    to.store(at + 8 * cursor.place(), cursor.tag(range), Release);
+    cursor.advance();
 }
 
 /// The writer takes the next tag, if it is there.
 #[inline]
-pub(crate) fn take<W: Words>(from: &W, at: usize, turn: &mut Turn) -> Option<Range> {
+pub(crate) fn take<W: Words>(from: &W, at: usize, cursor: &mut Cursor) -> Option<Range> {
     const MASK: u64 = (1 << FIELD) - 1;
     // Acquire: the writer's stores to the block come after.
-    let tag = from.load(at + 8 * turn.place(), Acquire);
-    if tag >> (2 * FIELD) != turn.lap {
+    let tag = from.load(at + 8 * cursor.place(), Acquire);
+    if tag >> (2 * FIELD) != cursor.lap {
         return None;
     }
-    turn.advance();
+    cursor.advance();
     Some(Range { from: (tag & MASK) as u32, len: (tag >> FIELD & MASK) as u32 })
 }
 
-/// What the reader has freed and not told of: a sorted list of ranges, each as long as can be.
+/// What the reader has freed and not published: a sorted list of ranges, each as long as can be.
 #[derive(Debug, Default)]
 pub(crate) struct Frees {
     ranges: Vec<Range>,
@@ -126,7 +127,7 @@ impl Frees {
         self.granules
     }
 
-    /// All of them, which are told now.
+    /// All of them, which are published now.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Range> + '_ {
         (self.blocks, self.granules) = (0, 0);
         self.ranges.drain(..)

@@ -15,16 +15,16 @@ fn back(twin: Twin) {
         let reading = thread::spawn(move || {
             // SAFETY: loom finds an access at the same time.
             assert_eq!(reader.1.with(|block| unsafe { *block }), 7, "the next message's");
-            publish(&reader.0, 0, &mut Turn::new(1), Range { from: 3, len: 1 });
+            publish(&reader.0, 0, &mut Cursor::new(1), Range { from: 3, len: 1 });
         });
-        let mut turn = Turn::new(1);
-        if let Some(range) = take(&shared.0, 0, &mut turn) {
+        let mut cursor = Cursor::new(1);
+        if let Some(range) = take(&shared.0, 0, &mut cursor) {
             assert_eq!(range, Range { from: 3, len: 1 });
             shared.1.with_mut(|block| {
                 // SAFETY: as above.
                 unsafe { *block = 8 }
             });
-            assert_eq!(take(&shared.0, 0, &mut turn), None, "a tag is taken twice");
+            assert_eq!(take(&shared.0, 0, &mut cursor), None, "a tag is taken twice");
         }
         reading.join().unwrap();
     });

@@ -87,7 +87,7 @@ impl Group {
         if let Some(twice) = sorted.windows(2).find(|two| two[0] == two[1]) {
             return Err(Error::Invalid(format!("rank {} is in the group twice", twice[0])));
         }
-        let settings = &context.settings;
+        let settings = context.settings();
         let (heap, slots) = (Some(settings.heap.max(HEAP)), Some(settings.slots.max(SLOTS)));
         let options = PipeOptions { heap, slots, ..PipeOptions::new(Side::Both) };
         let mut members = Vec::with_capacity(ranks.len());

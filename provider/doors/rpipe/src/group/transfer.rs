@@ -56,7 +56,7 @@ impl Group {
             moved |= self.step(relay, true)?;
             if turn == Turn::Sleep && !moved {
                 let wakes = self.arm(relay);
-                context.barrier.heavy();
+                context.barrier().heavy();
                 if !self.step(relay, false)? && !self.step(relay, true)? {
                     wait.sleep(&context, wakes);
                 }

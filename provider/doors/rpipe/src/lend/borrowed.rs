@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use super::book::Loan;
 use super::remote::Remote;
-use super::{Local, copy, wait_for};
+use super::{Lends, Local, copy, wait_for, with};
 use crate::core::Context;
 use crate::core::Patience;
 use crate::core::forked;
 use crate::core::granule;
-use crate::lend::loans::Loan;
 use crate::{ALIGN_MOST, Block, Error, Heap, Memory, Policy, Rank, State, Usage};
 
 /// How often it is asked whether the lender is there, where operations do not tell: each so many nanoseconds.
@@ -62,19 +62,25 @@ impl Borrowed {
         policy: Option<Policy>,
         patience: Patience,
     ) -> Result<Borrowed, Error> {
-        let loan = wait_for(context, patience, || context.lock().borrow_next(lender))?;
-        Borrowed::with(context, &loan, policy).inspect_err(|fault| {
+        let loan = wait_for(context, patience, || {
             let mut inner = context.lock();
-            match fault {
-                // There may be some with the next call.
-                Error::Exhausted(_) => inner.not_borrowed(loan.name),
-                _ => drop(inner.give_back(loan.name, None)),
+            let (lends, net) = inner.service::<Lends>()?;
+            match lends.borrow_next(net, lender)? {
+                Some(loan) => Ok(Some(loan)),
+                None => inner.takes_in(lender).map(|()| None),
             }
+        })?;
+        Borrowed::new(context, &loan, policy).inspect_err(|fault| {
+            let _ = with(context, |lends, net| match fault {
+                // There may be some with the next call.
+                Error::Exhausted(_) => Ok(lends.not_borrowed(loan.name)),
+                _ => lends.give_back(net, loan.name, None),
+            });
         })
     }
 
-    fn with(context: &Arc<Context>, loan: &Loan, policy: Option<Policy>) -> Result<Borrowed, Error> {
-        let policy = policy.or(context.settings.policy).unwrap_or_default();
+    fn new(context: &Arc<Context>, loan: &Loan, policy: Option<Policy>) -> Result<Borrowed, Error> {
+        let policy = policy.or(context.settings().policy).unwrap_or_default();
         let heap = Heap::new(loan.len, granule(loan.len), policy)?;
         let way = match &loan.grant.mapped {
             Some(memory) if loan.promise.mapped => Way::Mapped(memory.clone()),
@@ -108,7 +114,10 @@ impl Borrowed {
         if self.fault.is_none() {
             self.asked = now;
             let mut inner = self.context.lock();
-            let outcome = inner.progress().and_then(|()| inner.is_lent(self.loan.name));
+            let outcome = inner.progress().and_then(|()| {
+                let (lends, net) = inner.service::<Lends>()?;
+                lends.is_lent(net, self.loan.name)
+            });
             drop(inner);
             self.fault = outcome.err();
         }
@@ -257,7 +266,7 @@ impl Drop for Borrowed {
             Way::Mapped(_) => None,
             Way::Remote(remote) => Some(remote.region.id),
         };
-        let _ = self.context.lock().give_back(self.loan.name, region);
+        let _ = with(&self.context, |lends, net| lends.give_back(net, self.loan.name, region));
     }
 }
 

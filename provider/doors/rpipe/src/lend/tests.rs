@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Borrowed, Lent};
+use super::{Borrowed, Lent, with};
 use crate::backends::Near;
 use crate::core::tests::job;
 use crate::start::FileBootstrap;
@@ -149,7 +149,7 @@ fn memory_that_is_taken_back_fails_its_borrower_and_given_back_tells_its_lender(
         // None of it is left at the lender.
         drop(lent);
         let until = Instant::now() + LIMIT;
-        while a.lock().is_lending() {
+        while with(&a, |lends, _| Ok(lends.is_lending())).unwrap() {
             assert!(Instant::now() < until, "{name}: memory is kept");
             b.progress().unwrap();
             a.progress().unwrap();

@@ -54,7 +54,7 @@ impl Drop for Helper {
 fn nap(context: &Context, most: i32) {
     let (fd, armed) = {
         let mut inner = context.lock();
-        (inner.backend.descriptor(), inner.backend.arm())
+        (inner.backend().descriptor(), inner.backend().arm())
     };
     let Some(fd) = fd.filter(|_| armed) else { return sleep(SHORT) };
     let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };

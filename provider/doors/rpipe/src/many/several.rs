@@ -167,7 +167,7 @@ impl Turns {
                     wakes &= all.visit(*at as usize, Visit::Arm)?;
                 }
                 // The writers may leave their fences to this.
-                context.barrier.heavy();
+                context.barrier().heavy();
                 // What a writer did not see the word for.
                 if let Some(at) = self.glance(all)? {
                     return Ok(at);

@@ -3,191 +3,92 @@
 //! another pipe.
 
 mod answering;
-mod lending;
+mod early;
+mod end;
+mod ends;
+mod injects;
+mod kept;
+mod net;
 mod parting;
+mod ready;
+mod regions;
+mod service;
 mod setup;
 mod unheard;
 
+pub(crate) use end::{End, UNAWAITED};
+pub(crate) use net::Net;
 pub(crate) use parting::Fate;
+pub(crate) use ready::Ready;
+pub(crate) use service::{Service, TOKENS};
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use ipc::fence::Barrier;
 
-use crate::core::control::{Class, Control, Key, Manner, Reason, Shape, closed};
+use crate::core::control::{Class, Control, Reason};
 use crate::core::forked;
-use crate::core::settings::{Settings, Sync};
-use crate::core::stream::Mode;
-use crate::lend::loans::{self, Lends};
-use crate::{
-    Backend, Bootstrap, DeviceMemory, Error, Event, Grant, PeerMemory, Promise, Rank, Region, RegionId, Token,
-};
+use crate::core::settings::Settings;
+use crate::{Backend, Bootstrap, Error, Event, Rank, Token};
 
-/// For how long a peer may take to publish its card.
-const MEET: Duration = Duration::from_secs(60);
-/// Streams that this process has not opened yet, of one peer, whose messages are kept: as many as there may
-/// be pipes in a process.
-const EARLY_MOST: usize = if cfg!(test) { 1 << 8 } else { 1 << 15 };
-
-/// An operation whose success is of no interest.
-pub(crate) const UNAWAITED: u32 = 0;
-
-/// So many ends may be opened before one has a number that another one had.
-const ENTERED: u32 = 1 << 15;
-
-/// The place of the end of this number.
-fn place(no: u32) -> usize {
-    usize::from(no as u16)
-}
+use answering::Answers;
+use early::Early;
+use ends::Ends;
+use injects::Injects;
+use kept::Kept;
+use parting::Parting;
+use setup::Setup;
+use unheard::Unheard;
 
 /// What the ends of this process share.
 #[derive(Debug)]
 pub struct Context {
     rank: Rank,
     size: Rank,
-    pub(crate) settings: Settings,
-    pub(crate) barrier: Barrier,
+    settings: Settings,
+    barrier: Barrier,
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    rank: Rank,
-    size: Rank,
-    fences: bool,
-    pub(crate) backend: ManuallyDrop<Box<dyn Backend>>,
-    bootstrap: Box<dyn Bootstrap>,
-    met: HashMap<Rank, ()>,
-    streams: Vec<Option<Stream>>,
-    /// Ends that were opened, modulo `ENTERED`.
-    entered: u32,
-    keys: HashMap<Key, u32>,
-    early: HashMap<Key, Vec<(Control, Vec<Grant>)>>,
-    /// How many of them are of a peer.
-    early_of: HashMap<Rank, usize>,
-    ordinals: HashMap<(Class, Rank, Rank), u32>,
-    gone: HashMap<Rank, String>,
-    /// What the last call of progress could not take in: of which peer, and why.
-    lacks: Vec<(Option<Rank>, Error)>,
-    /// Numbers of ends that were closed with operations under way: what comes of these is no other end's.
-    spent: Vec<u32>,
-    /// What writers' ends that are closed had, and their readers use; whether they have messages to get from
-    /// there.
-    wanted: Vec<(Key, Region, bool)>,
-    /// Ends that were closed, and of which a peer was told since.
-    refused: HashSet<Key>,
-    /// Memory that was lent, to peers and to this process.
-    lends: Lends,
-    /// By path and its reason: the longest message that it copies when it is written, and why that is.
-    pub(crate) injects: HashMap<(String, String), (usize, String)>,
+    net: Net,
+    ends: Ends,
+    early: Early,
+    kept: Kept,
+    unheard: Unheard,
+    injects: Injects,
+    /// The tier above.
+    service: Box<dyn Service>,
     events: Vec<Event>,
-    /// Of peers that were not met when they said it.
-    unheard: Vec<Event>,
-    open: bool,
-}
-
-/// What an end wants.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum End {
-    Writer {
-        width: u64,
-        asked: Option<Mode>,
-        sync: Sync,
-        pull: bool,
-    },
-    /// `device`: that whose memory the heap is, if it is one's.
-    Reader {
-        shape: Shape,
-        device: Option<i32>,
-    },
-}
-
-/// An end, as far as control messages and events go.
-#[derive(Debug)]
-struct Stream {
-    /// Its place, and in the upper half what tells it from those that had it before: operations of these may
-    /// end later.
-    no: u32,
-    key: Key,
-    peer: Rank,
-    end: End,
-    /// The first message of this end has been sent.
-    said: bool,
-    /// Since when the end is to be set up.
-    since: Option<Instant>,
-    mine: Option<Region>,
-    on_device: Option<(RegionId, Arc<DeviceMemory>)>,
-    theirs: Option<Grant>,
-    their_device: Option<Arc<PeerMemory>>,
-    met: Option<Met>,
-    fault: Option<Error>,
-    closed: Option<Reason>,
-    done: HashMap<u32, Result<u64, Error>>,
-    notified: VecDeque<u16>,
-}
-
-/// What the two ends have agreed on.
-#[derive(Clone, Debug)]
-pub(crate) struct Met {
-    pub(crate) shape: Shape,
-    pub(crate) manner: Manner,
-    pub(crate) mode_why: String,
-    /// What notifications carry.
-    pub(crate) no: u16,
-    /// The reader uses membarrier(2) before it sleeps.
-    pub(crate) fences: bool,
-}
-
-/// An end that can be used.
-#[derive(Clone, Debug)]
-pub(crate) struct Ready {
-    pub(crate) mine: Region,
-    pub(crate) theirs: Grant,
-    /// Reader: its heap, if that is memory of a device. Writer: the reader's, if that is such memory.
-    pub(crate) on_device: Option<Arc<DeviceMemory>>,
-    pub(crate) their_device: Option<Arc<PeerMemory>>,
-    pub(crate) met: Met,
-    pub(crate) promise: Promise,
+    /// This process uses membarrier(2).
+    fences: bool,
 }
 
 impl Context {
-    /// Opens: a backend, whose card is published.
-    pub fn new(
+    /// Opens: a backend, whose card is published, with a tier above that has messages of its own.
+    pub(crate) fn with_service(
         backend: Box<dyn Backend>,
         mut bootstrap: Box<dyn Bootstrap>,
         settings: Settings,
+        service: Box<dyn Service>,
     ) -> Result<Context, Error> {
         let (rank, size) = (bootstrap.rank(), bootstrap.size());
         forked::watch();
         bootstrap.publish(&backend.card())?;
         let barrier = Barrier::probe();
         let inner = Inner {
-            rank,
-            size,
-            fences: barrier.usable,
-            backend: ManuallyDrop::new(backend),
-            bootstrap,
-            met: HashMap::new(),
-            streams: Vec::new(),
-            entered: 0,
-            keys: HashMap::new(),
-            early: HashMap::new(),
-            early_of: HashMap::new(),
-            ordinals: HashMap::new(),
-            gone: HashMap::new(),
-            lacks: Vec::new(),
-            spent: Vec::new(),
-            wanted: Vec::new(),
-            refused: HashSet::new(),
-            lends: Lends::default(),
-            injects: HashMap::new(),
+            net: Net::new(backend, bootstrap),
+            ends: Ends::default(),
+            early: Early::default(),
+            kept: Kept::default(),
+            unheard: Unheard::default(),
+            injects: Injects::default(),
+            service,
             events: Vec::new(),
-            unheard: Vec::new(),
-            open: true,
+            fences: barrier.usable,
         };
         Ok(Context { rank, size, settings, barrier, inner: Mutex::new(inner) })
     }
@@ -200,19 +101,27 @@ impl Context {
         self.size
     }
 
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(crate) fn barrier(&self) -> Barrier {
+        self.barrier
+    }
+
     /// The backend's name.
     pub fn backend(&self) -> String {
-        self.lock().backend.name()
+        self.lock().backend().name()
     }
 
     /// The descriptor that is readable once something may have happened, if the backend has one.
     pub fn descriptor(&self) -> Option<RawFd> {
-        self.lock().backend.descriptor()
+        self.lock().backend().descriptor()
     }
 
     /// Whether a thread may sleep on the descriptor now.
     pub fn arm(&self) -> bool {
-        self.lock().backend.arm()
+        self.lock().backend().arm()
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -224,145 +133,123 @@ impl Context {
     pub fn progress(&self) -> Result<(), Error> {
         self.lock().progress()
     }
-}
 
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if !forked::is_child() {
-            // SAFETY: nothing uses it any more.
-            unsafe { ManuallyDrop::drop(&mut self.backend) };
+    /// Until when what was written is waited for by a process that begins to leave now.
+    pub(crate) fn leaves_by(&self) -> Instant {
+        Instant::now() + self.settings.linger
+    }
+
+    /// Leaves the job. A forked child is not in it. [`Error::TimedOut`]: what was written has not been taken
+    /// in within the time for that.
+    pub fn close(&self) -> Result<(), Error> {
+        self.close_by(self.leaves_by())
+    }
+
+    /// Leaves the job as [`Context::close`] does, with this limit.
+    pub(crate) fn close_by(&self, until: Instant) -> Result<(), Error> {
+        if forked::is_child() {
+            return Ok(());
         }
+        let mut inner = self.lock();
+        let waits = |inner: &Inner| inner.net.is_open() && inner.some_are_wanted();
+        while waits(&inner) && Instant::now() < until && inner.progress().is_ok() {
+            std::thread::yield_now();
+        }
+        let left = match waits(&inner) {
+            true => {
+                Err(Error::TimedOut("a reader has not fetched all that was written to it: it is lost".into()))
+            }
+            false => Ok(()),
+        };
+        left.and(inner.net.close(until))
     }
 }
 
 impl Inner {
-    /// The next stream of this kind between two ranks.
-    pub(crate) fn next_key(&mut self, class: Class, writer: Rank, reader: Rank) -> Key {
-        let ordinal = self.ordinals.entry((class, writer, reader)).or_insert(0);
-        *ordinal += 1;
-        Key { class, writer, reader, ordinal: *ordinal - 1 }
+    pub(crate) fn backend(&mut self) -> &mut dyn Backend {
+        self.net.backend()
     }
 
-    /// Enters an end; nothing is sent yet. What the peer has sent already is dealt with.
-    pub(crate) fn enter(&mut self, key: Key, end: End) -> Result<u32, Error> {
-        let peer = if matches!(end, End::Writer { .. }) { key.reader } else { key.writer };
-        if peer >= self.size {
-            return Err(Error::Invalid(format!(
-                "there is no rank {peer}: the job has {} processes",
-                self.size
-            )));
-        }
-        let stream = Stream {
-            no: 0,
-            key,
-            peer,
-            end,
-            said: false,
-            since: None,
-            mine: None,
-            on_device: None,
-            theirs: None,
-            their_device: None,
-            met: None,
-            fault: None,
-            closed: None,
-            done: HashMap::new(),
-            notified: VecDeque::new(),
+    pub(crate) fn injects(&mut self) -> &mut Injects {
+        &mut self.injects
+    }
+
+    /// The tier above, if it is this one, for its own calls.
+    pub(crate) fn service<S: Service>(&mut self) -> Result<(&mut S, &mut Net), Error> {
+        let Inner { service, net, .. } = self;
+        let service = service.as_any().downcast_mut();
+        let none = || Error::Unsupported("this job was opened without this kind of memory".into());
+        Ok((service.ok_or_else(none)?, net))
+    }
+
+    fn setup(&mut self) -> Setup<'_> {
+        let Inner { net, ends, fences, .. } = self;
+        Setup { net, ends, fences: *fences }
+    }
+
+    fn answers(&mut self) -> Answers<'_> {
+        let Inner { net, ends, early, kept, fences, .. } = self;
+        Answers { setup: Setup { net, ends, fences: *fences }, early, kept }
+    }
+
+    /// Opens the end of the next stream to a peer; nothing is sent yet. What the peer has sent already is
+    /// dealt with.
+    pub(crate) fn open(&mut self, class: Class, peer: Rank, end: End) -> Result<u32, Error> {
+        let me = self.net.rank();
+        let key = match end {
+            End::Writer { .. } => self.ends.next_key(class, me, peer),
+            End::Reader { .. } => self.ends.next_key(class, peer, me),
         };
-        let free = self.free_place();
-        let at = free.unwrap_or(self.streams.len());
-        if at >= usize::from(u16::MAX) {
-            return Err(Error::Exhausted("there are 65535 open ends already; close some".into()));
-        }
-        self.entered = (self.entered + 1) % ENTERED;
-        let no = self.entered << 16 | at as u32;
-        let stream = Some(Stream { no, ..stream });
-        match free {
-            Some(at) => self.streams[at] = stream,
-            None => self.streams.push(stream),
-        }
-        self.keys.insert(key, no);
-        let early = self.early.remove(&key);
-        if let Some(count) = self.early_of.get_mut(&peer).filter(|_| early.is_some()) {
-            *count -= 1;
-        }
-        for (control, grants) in early.unwrap_or_default() {
-            self.take_control(key, control, grants);
-        }
+        let no = self.ends.enter(key, end, &self.net)?;
+        self.answers().take_early(peer, key);
         Ok(no)
     }
 
-    /// The end of this number, if it is open.
-    fn stream(&mut self, no: u32) -> Option<&mut Stream> {
-        self.streams.get_mut(place(no))?.as_mut().filter(|stream| stream.no == no)
-    }
-
-    fn say(&mut self, no: u32, control: &Control, grant: bool) -> Result<(), Error> {
-        forked::check()?;
-        let Some(stream) = self.stream(no) else { return Ok(()) };
-        let (peer, bytes) = (stream.peer, control.encode(&stream.key));
-        let device = stream.on_device.iter().map(|(id, _)| *id);
-        let mine = stream.mine.iter().map(|region| region.id);
-        let grants: Vec<_> = mine.chain(device).filter(|_| grant).collect();
-        stream.said = true;
-        match self.meet_now(peer) {
-            // Close can still go by the connection that the peer has made to this process.
-            Err(_) if matches!(control, Control::Close(_)) => {}
-            other => other?,
-        }
-        self.backend.send(peer, &bytes, &grants)
+    /// Begins to set a stream up.
+    pub(crate) fn begin(&mut self, no: u32) -> Result<(), Error> {
+        self.setup().begin(no)
     }
 
     /// The end, once its peer's is known.
     pub(crate) fn ready(&mut self, no: u32) -> Result<Option<Ready>, Error> {
         self.begin(no)?;
-        let Some(stream) = self.stream(no) else { return Err(Error::Invalid("the pipe is closed".into())) };
-        if let Some(fault) = &stream.fault {
+        let Inner { ends, net, .. } = self;
+        let Some(stream) = ends.get(no) else { return Err(Error::Invalid("the pipe is closed".into())) };
+        if let Some(fault) = stream.fault() {
             return Err(fault.clone());
         }
-        let (peer, mine, theirs, met) =
-            (stream.peer, stream.mine.clone(), stream.theirs.clone(), stream.met.clone());
-        let on_device = stream.on_device.as_ref().map(|(_, memory)| memory.clone());
-        let their_device = stream.their_device.clone();
-        match (mine, theirs, met) {
-            (Some(mine), Some(theirs), Some(met)) => {
-                let promise = self.backend.promise(peer);
-                Ok(Some(Ready { mine, theirs, on_device, their_device, met, promise }))
-            }
-            _ => {
-                self.still_there(no)?;
-                self.takes_in(peer).map(|()| None)
-            }
+        let peer = stream.peer();
+        if let Some(ready) = stream.ready(|| net.promise(peer)) {
+            return Ok(Some(ready));
         }
+        self.still_there(no)?;
+        self.takes_in(peer).map(|()| None)
     }
 
     /// What came of an operation, once it is over.
     pub(crate) fn take_done(&mut self, no: u32, op: u32) -> Option<Result<u64, Error>> {
-        self.stream(no)?.done.remove(&op)
+        self.ends.get_mut(no)?.take_done(op)
     }
 
     /// The next notification.
     pub(crate) fn take_notified(&mut self, no: u32) -> Option<u16> {
-        self.stream(no)?.notified.pop_front()
+        self.ends.get_mut(no)?.take_notified()
     }
 
     /// The end breaks with its peer, which broke the protocol.
     pub(crate) fn break_off(&mut self, no: u32, fault: &Error) {
-        let _ = self.say(no, &Control::Close(Reason::Protocol), false);
-        self.fail(no, fault);
+        let _ = self.ends.say(&mut self.net, no, &Control::Close(Reason::Protocol), false);
+        self.ends.fail_if_said(no, fault);
     }
 
     pub(crate) fn progress(&mut self) -> Result<(), Error> {
         forked::check()?;
-        if !self.open {
-            return Err(Error::Invalid("the job was left (rfinalize)".into()));
-        }
+        self.net.check_open()?;
         let mut events = std::mem::take(&mut self.events);
-        events.append(&mut self.unheard);
-        self.lacks.clear();
-        let outcome = self.backend.progress(&mut events);
+        self.unheard.take(&mut events);
+        let outcome = self.net.progress(&mut events);
         for event in events.drain(..) {
-            if let Some(event) = self.hear(event) {
+            if let Some(event) = self.unheard.hear(&mut self.net, event) {
                 self.take_event(event);
             }
         }
@@ -372,52 +259,112 @@ impl Inner {
 
     fn take_event(&mut self, event: Event) {
         match event {
-            Event::Done(token) => self.ended(token, Ok(0)),
-            Event::Fetched(token, value) => self.ended(token, Ok(value)),
-            Event::Failed(token, error) => self.ended(token, Err(error)),
-            Event::Notified { from, data } => {
-                let stream = self.streams.get_mut((data >> 16) as usize).and_then(Option::as_mut);
-                if let Some(stream) = stream.filter(|stream| stream.peer == from) {
-                    stream.notified.push_back(data as u16);
-                }
+            Event::Done(token) => self.completed(token, Ok(0)),
+            Event::Fetched(token, value) => self.completed(token, Ok(value)),
+            Event::Failed(token, error) => self.completed(token, Err(error)),
+            Event::Notified { from, data } => self.ends.notify(from, data),
+            Event::Control { from, bytes, grants } if self.service.takes(&bytes) => {
+                self.service.control(&mut self.net, from, &bytes, grants);
             }
-            Event::Control { from, bytes, grants } if loans::is_one(&bytes) => {
-                self.take_lending(from, &bytes, grants);
-            }
-            Event::Control { from, bytes, grants } => match Control::decode(&bytes) {
-                Some((key, control)) if self.concerns(from, &key) => self.take_control(key, control, grants),
-                _ => {
-                    log::warn!("rpipe: a control message of rank {from} makes no sense and is ignored");
-                    self.forget(grants);
-                }
-            },
-            Event::Lack { peer, why } => self.lacks.push((peer, why)),
+            Event::Control { from, bytes, grants } => self.answers().hear(from, &bytes, grants),
+            Event::Lack { peer, why } => self.net.add_lack(peer, why),
             Event::Gone { peer, why } => {
-                self.gone.entry(peer).or_insert(why);
-                self.unwanted(|key| key.reader == peer);
-                self.lender_or_borrower_gone(peer);
+                self.net.add_gone(peer, why);
+                self.kept.unwanted(self.net.backend(), |key| key.reader == peer);
+                self.service.gone(&mut self.net, peer);
             }
         }
     }
 
-    fn ended(&mut self, token: Token, outcome: Result<u64, Error>) {
-        if loans::is_token(token) {
-            return self.lending_ended(token, outcome);
-        }
-        let Some(stream) = self.stream((token.0 >> 32) as u32) else { return };
-        // What fails on memory that the peer has taken back fails because its end is closed.
-        let outcome = match stream.closed {
-            Some(reason) => outcome.map_err(|_| closed(reason, "HD_PIPE or FD_PIPE")),
-            None => outcome,
-        };
-        match (token.0 as u32, outcome) {
-            (UNAWAITED, Ok(_)) => {}
-            (UNAWAITED, Err(fault)) => drop(stream.fault.get_or_insert(fault)),
-            (op, outcome) => drop(stream.done.insert(op, outcome)),
+    fn completed(&mut self, token: Token, outcome: Result<u64, Error>) {
+        if token.0 >= TOKENS {
+            self.service.completed(&mut self.net, token, outcome);
+        } else if let Some(stream) = self.ends.get_mut((token.0 >> 32) as u32) {
+            stream.complete(token.0 as u32, outcome);
         }
     }
 
-    fn forget(&mut self, grants: Vec<Grant>) {
-        grants.iter().for_each(|grant| self.backend.forget(grant.remote));
+    /// An error if nothing comes from the peer any more.
+    pub(crate) fn still_there(&mut self, no: u32) -> Result<(), Error> {
+        self.ends.still_there(&self.net, no)
+    }
+
+    /// An error if operations on the peer's memory end in nothing: it is gone. One that has closed its end
+    /// ends them itself.
+    pub(crate) fn can_reach(&mut self, no: u32) -> Result<(), Error> {
+        self.ends.can_reach(&self.net, no)
+    }
+
+    /// An error if there is no descriptor, or no memory, for what the peer has sent, now: what is waited for
+    /// may be behind it. Nothing is lost, and a call that is made once there is one goes on.
+    pub(crate) fn takes_in(&mut self, peer: Rank) -> Result<(), Error> {
+        if !self.net.has_lacks() {
+            return Ok(());
+        }
+        // It may have been long ago.
+        self.progress()?;
+        self.net.lack_of(peer).map_or(Ok(()), Err)
+    }
+
+    /// An error if nothing comes from the peer any more, or nothing can be taken in.
+    pub(crate) fn still_comes(&mut self, no: u32) -> Result<(), Error> {
+        self.still_there(no)?;
+        self.ends.get(no).map(|stream| stream.peer()).map_or(Ok(()), |peer| self.takes_in(peer))
+    }
+
+    /// Whether the peer's end has begun to set the stream up, or never will, or not before there are
+    /// descriptors.
+    pub(crate) fn has_begun(&mut self, no: u32) -> bool {
+        self.ends.get(no).is_some_and(|stream| stream.has_met()) || self.still_comes(no).is_err()
+    }
+
+    /// Whether the peer's end may begin yet. A peer that has left the job before is found out by a connection
+    /// to it.
+    pub(crate) fn may_begin(&mut self, no: u32) -> bool {
+        let Some(peer) = self.ends.get(no).map(|stream| stream.peer()) else { return false };
+        if self.has_begun(no) || forked::is_child() {
+            return false;
+        }
+        match self.net.meet(peer) {
+            Ok(()) | Err(Error::Again) => true,
+            Err(fault) => {
+                self.ends.fail(no, &fault);
+                false
+            }
+        }
+    }
+
+    /// Sends the peer that the group of this end is over for this rank, also to a peer that was not met yet.
+    pub(crate) fn say_over(&mut self, no: u32, rank: Rank) {
+        let Some(peer) = self.ends.get(no).map(|stream| stream.peer()) else { return };
+        // Of a process that has not begun yet there is no card, and nothing to wait for.
+        if !forked::is_child() && !self.net.is_gone(peer) && self.net.meet(peer).is_ok() {
+            let _ = self.ends.say(&mut self.net, no, &Control::Close(Reason::Over(rank)), false);
+        }
+    }
+
+    /// The rank for which the peer has said that the group is over.
+    pub(crate) fn over_for(&mut self, no: u32) -> Option<Rank> {
+        match self.ends.get(no)?.closed()? {
+            Reason::Over(rank) => Some(rank),
+            _ => None,
+        }
+    }
+
+    /// Closes an end, and does with its memory as `fate` says.
+    pub(crate) fn leave(&mut self, no: u32, fate: Fate) -> Result<(), Error> {
+        let Inner { net, ends, kept, .. } = self;
+        Parting { net, ends, kept }.leave(no, fate)
+    }
+
+    /// Whether messages of closed ends are still to be got from here.
+    pub(crate) fn some_are_wanted(&self) -> bool {
+        self.kept.some_are_wanted()
+    }
+
+    /// Ends that are closed, and whose memory is kept for their readers.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn kept(&self) -> usize {
+        self.kept.len()
     }
 }

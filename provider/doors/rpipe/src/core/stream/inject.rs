@@ -8,11 +8,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::post::{await_op, post, token};
+use super::port::Port;
 use super::{Mode, Patience};
-use crate::core::context::{Context, Ready, UNAWAITED};
+use crate::core::context::{Ready, UNAWAITED};
 use crate::core::settings::INJECT_MOST;
-use crate::{Error, Get, Put, Rank};
+use crate::{Error, Get, Put};
 
 /// The lengths that are timed, and the longest that may be injected behind them, until one is put as fast.
 const LENGTHS: [usize; 6] = [64, 128, 256, 512, 1024, 2048];
@@ -26,18 +26,42 @@ const NEAR: Duration = Duration::from_millis(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chosen {
     /// The longest message that is injected; 0: none.
-    pub(super) most: usize,
+    most: usize,
     /// For people.
-    pub(super) why: String,
+    why: String,
     /// The last operation that the measurement has started.
-    pub(super) op: u32,
+    op: u32,
     /// Those that had not ended when its time was over.
-    pub(super) begun: Vec<u32>,
+    begun: Vec<u32>,
 }
 
 impl Chosen {
     fn new(most: usize, why: impl Into<String>) -> Chosen {
         Chosen { most, why: why.into(), op: UNAWAITED, begun: Vec::new() }
+    }
+
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
+    pub(super) fn why(&self) -> &str {
+        &self.why
+    }
+
+    pub(super) fn last_op(&self) -> u32 {
+        self.op
+    }
+
+    /// Waits for what may still come to this end's memory.
+    pub(super) fn await_begun(&mut self, port: &Port, patience: Patience) -> Result<(), Error> {
+        while let Some(op) = self.begun.last() {
+            // Also one that has failed has ended.
+            if port.await_op(*op, patience) == Err(Error::Again) {
+                return Err(Error::Again);
+            }
+            self.begun.pop();
+        }
+        Ok(())
     }
 }
 
@@ -67,19 +91,18 @@ fn one_way(ready: &Ready) -> Option<&'static str> {
     }
 }
 
-/// For the pipe `no` to `peer`, by a call of this patience.
-pub(super) fn choose(context: &Context, no: u32, peer: Rank, ready: &Ready, patience: Patience) -> Chosen {
+/// For a writer's end, by a call of this patience.
+pub(super) fn choose(port: &Port, ready: &Ready, patience: Patience) -> Chosen {
     let promise = &ready.promise;
     let most = promise.inject.min(INJECT_MOST);
     if let Some(why) = one_way(ready) {
         return Chosen::new(0, why);
     }
-    if let Some(asked) = context.settings.inject {
+    if let Some(asked) = port.context().settings().inject {
         return Chosen::new(asked.min(most), "given by STRAIT_RPIPE_INJECT");
     }
-    let path = (promise.path.clone(), promise.why.clone());
-    if let Some((most, why)) = context.lock().injects.get(&path) {
-        return Chosen::new(*most, why.as_str());
+    if let Some((most, why)) = port.context().lock().injects().get(promise) {
+        return Chosen::new(most, why);
     }
     let default = promise.eager.min(most);
     let time = if promise.peer_progress { FAR } else { NEAR };
@@ -92,9 +115,9 @@ pub(super) fn choose(context: &Context, no: u32, peer: Rank, ready: &Ready, pati
         return Chosen::new(default, "default, since the call that set the pipe up had no time to measure");
     }
     let (op, begun, patience) = (UNAWAITED, Vec::new(), Patience::for_a(time));
-    let mut trials = Trials { context, no, peer, ready, op, begun, patience };
+    let mut trials = Trials { port, ready, op, begun, patience };
     let chosen = decide(&trials.all(most), default);
-    context.lock().injects.insert(path, (chosen.most, chosen.why.clone()));
+    port.context().lock().injects().insert(promise, chosen.most, &chosen.why);
     Chosen { op: trials.op, begun: trials.begun, ..chosen }
 }
 
@@ -135,9 +158,7 @@ fn times(all: &[u64]) -> Option<Times> {
 }
 
 struct Trials<'a> {
-    context: &'a Context,
-    no: u32,
-    peer: Rank,
+    port: &'a Port,
     ready: &'a Ready,
     op: u32,
     begun: Vec<u32>,
@@ -171,23 +192,23 @@ impl Trials<'_> {
     fn time(&mut self, len: usize, inject: bool) -> Result<u64, Error> {
         let (mine, shape) = (&self.ready.mine, self.ready.met.shape);
         let remote = (self.ready.theirs.remote, shape.unread_at());
-        let (context, no, peer, patience) = (self.context, self.no, self.peer, self.patience);
+        let (port, patience) = (self.port, self.patience);
         let begun = Instant::now();
         if inject {
             let bytes = [0; INJECT_MOST];
-            post(context, no, patience, |inner| inner.backend.put_bytes(peer, remote, &bytes[..len], None))?;
+            port.put_bytes(patience, remote, &bytes[..len], None)?;
         } else {
-            let (from, token) = ((mine.id, 0), token(no, self.op + 1));
-            let put = Put { to: peer, from, remote, len, behind: false, notify: None, token };
-            post(context, no, patience, |inner| inner.backend.put(&put))?;
+            let (from, token) = ((mine.id, 0), port.token(self.op + 1));
+            let put = Put { to: port.peer(), from, remote, len, behind: false, notify: None, token };
+            port.post(patience, |backend| backend.put(&put))?;
             self.has_begun();
         }
-        let (to, token) = ((mine.id, shape.answer_at()), token(no, self.op + 1));
-        let get = Get { from: peer, remote, to, len: 8, token };
-        post(context, no, patience, |inner| inner.backend.get(&get))?;
+        let (to, token) = ((mine.id, shape.answer_at()), port.token(self.op + 1));
+        let get = Get { from: port.peer(), remote, to, len: 8, token };
+        port.post(patience, |backend| backend.get(&get))?;
         self.has_begun();
         while let Some(op) = self.begun.last() {
-            match await_op(context, no, *op, patience) {
+            match port.await_op(*op, patience) {
                 Err(Error::Again) => return Err(Error::Again),
                 ended => {
                     self.begun.pop();

@@ -142,7 +142,7 @@ fn messages_on_both_sides_of_each_threshold_arrive_in_order() {
                 assert!(injected == expected.unwrap_or(injected), "{way}, {asked:?}: {injected}");
                 // What is given is not measured, nor is what has one way alone.
                 assert_eq!(
-                    a.lock().injects.len(),
+                    a.lock().injects().len(),
                     usize::from(expected.is_none()),
                     "{way}, {asked:?}: {why}"
                 );

@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use crate::Error;
-use crate::core::context::{Context, Ready};
+use crate::core::context::Context;
 
 /// How long a call may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,7 +155,7 @@ impl Waiting {
     pub(crate) fn sleep(&self, context: &Context, wakes: bool) {
         let (fd, armed) = {
             let mut inner = context.lock();
-            (inner.backend.descriptor(), inner.backend.arm())
+            (inner.backend().descriptor(), inner.backend().arm())
         };
         if armed {
             let is_shared = self.patience.others().is_some_and(Contenders::were_met);
@@ -165,20 +165,6 @@ impl Waiting {
                 false => SHORT_SLEEP,
             };
             nap(fd, self.patience.left().map_or(most, |left| left.min(most)));
-        }
-    }
-}
-
-/// Waits until a pipe's end is known on both sides.
-pub(super) fn until_ready(context: &Context, no: u32, patience: Patience) -> Result<Ready, Error> {
-    let mut waiting = Waiting::new(patience, false);
-    loop {
-        let ready = context.lock().ready(no)?;
-        if let Some(ready) = ready {
-            return Ok(ready);
-        }
-        if waiting.turn(context)? == Turn::Sleep {
-            waiting.sleep(context, false);
         }
     }
 }

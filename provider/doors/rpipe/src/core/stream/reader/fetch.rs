@@ -1,66 +1,101 @@
-//! A message whose bytes the reader gets from the writer's heap.
+//! The message that is being taken, whose bytes the reader may have to get from the writer's heap.
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::Reader;
+use super::taken::Taken;
+use crate::core::context::{Ready, UNAWAITED};
 use crate::core::slot::Words as _;
 use crate::core::stream::Patience;
-use crate::core::stream::post::{await_op, post, token};
+use crate::core::stream::port::{OpNumbers, Port};
 use crate::{Error, Get};
 
-impl Reader {
-    /// Begins to get a message's bytes from the writer's heap: a word by an atomic, else by a read.
-    pub(super) fn fetch(&mut self, offset: usize, len: usize) -> Result<(), Error> {
-        let (no, peer, context) = (self.no, self.peer, self.context.clone());
-        let up = self.up()?;
-        let (promise, remote) = (up.ready.promise.clone(), up.ready.theirs.remote);
-        let (from, to) = (up.shape.writer_heap_at() + offset, up.heap_at + offset);
+#[derive(Debug)]
+pub(super) struct Fetch {
+    ops: OpNumbers,
+    /// The next message, of which something is got, or was, in a call whose time was over.
+    fetching: Option<Fetching>,
+}
+
+#[derive(Debug)]
+struct Fetching {
+    taken: Taken,
+    /// Operations that have not ended.
+    ops: Vec<u32>,
+    /// Where the word is to be stored that one of them fetches.
+    word: Option<usize>,
+    /// Of one that has failed.
+    fault: Option<Error>,
+}
+
+impl Fetch {
+    pub(super) fn new() -> Fetch {
+        Fetch { ops: OpNumbers::after(UNAWAITED), fetching: None }
+    }
+
+    /// The message that is being taken.
+    pub(super) fn taken(&self) -> Option<&Taken> {
+        self.fetching.as_ref().map(|fetching| &fetching.taken)
+    }
+
+    /// A message is being taken, of whose bytes none is to be got yet.
+    pub(super) fn begin(&mut self, taken: Taken) {
+        self.fetching = Some(Fetching { taken, ops: Vec::new(), word: None, fault: None });
+    }
+
+    /// Begins to get its bytes from the writer's heap: a word by an atomic, else by a read.
+    pub(super) fn get(
+        &mut self,
+        port: &Port,
+        ready: &Ready,
+        (offset, len): (usize, usize),
+    ) -> Result<(), Error> {
+        let Some(fetching) = &mut self.fetching else { return Ok(()) };
+        let (promise, shape, remote) = (&ready.promise, ready.met.shape, ready.theirs.remote);
+        let (from, to) = (shape.writer_heap_at() + offset, shape.heap_at() + offset);
         let most = promise.most.max(64);
         let is_word = len <= 8 && promise.fetch;
-        let (mut ops, mut fault) = (Vec::new(), None);
+        fetching.word = is_word.then_some(to);
         for begin in (0..len).step_by(most) {
-            let op = up.next_op();
+            let op = self.ops.next();
             let get = Get {
-                from: peer,
+                from: port.peer(),
                 remote: (remote, from + begin),
-                to: (up.ready.mine.id, to + begin),
+                to: (ready.mine.id, to + begin),
                 len: (len - begin).min(most),
-                token: token(no, op),
+                token: port.token(op),
             };
-            let posted = post(&context, no, Patience::Forever, |inner| match is_word {
-                true => inner.backend.fetch_add(peer, (remote, from), 0, token(no, op)),
-                false => inner.backend.get(&get),
+            let posted = port.post(Patience::Forever, |backend| match is_word {
+                true => backend.fetch_add(port.peer(), (remote, from), 0, port.token(op)),
+                false => backend.get(&get),
             });
-            if let Err(e) = posted {
+            if let Err(fault) = posted {
                 // What is under way is waited for, and the message is never handed out without its bytes.
-                fault = Some(e);
-                break;
+                fetching.fault = Some(fault.clone());
+                return Err(fault);
             }
-            ops.push(op);
+            fetching.ops.push(op);
         }
-        if let Some(fetching) = &mut up.fetching {
-            (fetching.ops, fetching.word, fetching.fault) = (ops, is_word.then_some(to), fault.clone());
-        }
-        fault.map_or(Ok(()), Err)
+        Ok(())
     }
 
     /// Waits for what is got of the message that is being taken.
-    pub(super) fn await_fetched(&mut self, patience: Patience) -> Result<(), Error> {
-        let no = self.no;
-        loop {
-            let up = self.up.as_deref_mut().ok_or(Error::Again)?;
-            let Some(fetching) = &mut up.fetching else { return Ok(()) };
-            let Some(op) = fetching.ops.last() else {
-                // Without its bytes the message stays, and each call says why.
-                return fetching.fault.clone().map_or(Ok(()), Err);
-            };
-            match (await_op(&self.context, no, *op, patience), fetching.word) {
+    pub(super) fn settle(&mut self, port: &Port, ready: &Ready, patience: Patience) -> Result<(), Error> {
+        let Some(fetching) = &mut self.fetching else { return Ok(()) };
+        while let Some(op) = fetching.ops.last() {
+            match (port.await_op(*op, patience), fetching.word) {
                 (Err(Error::Again), _) => return Err(Error::Again),
                 (Err(fault), _) => drop(fetching.fault.get_or_insert(fault)),
-                (Ok(value), Some(to)) => up.memory.store(to, value, Relaxed),
+                (Ok(value), Some(to)) => ready.mine.memory.store(to, value, Relaxed),
                 (Ok(_), None) => {}
             }
             fetching.ops.pop();
         }
+        // Without its bytes the message stays, and each call says why.
+        fetching.fault.clone().map_or(Ok(()), Err)
+    }
+
+    /// The message, whose bytes are there.
+    pub(super) fn finish(&mut self) -> Option<Taken> {
+        self.fetching.take().map(|fetching| fetching.taken)
     }
 }

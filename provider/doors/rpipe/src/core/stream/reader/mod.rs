@@ -2,50 +2,38 @@
 
 mod device;
 mod fetch;
-mod idle;
-mod state;
+mod inbox;
+mod tags_out;
+mod taken;
 
 pub use device::OnDevice;
+pub use taken::Taken;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::post::post;
-use super::wait::{self, Turn, Waiting};
-use super::{CLOSING, Mode, Patience, Stats};
+use super::port::Port;
+use super::stats::{Counts, Stats};
+use super::wait::{Turn, Waiting};
+use super::{CLOSING, Mode, Patience};
 use crate::core::context::{Context, End, Fate, Ready};
-use crate::core::control::{Class, STATE, Shape};
-use crate::core::memory::Line;
-use crate::core::received::Received;
-use crate::core::settings::Sync;
-use crate::core::slot::{self, INLINE, Notice, Words as _};
-use crate::core::tags::{self, Frees, Turn as TagTurn};
-use crate::{Block, Error, Memory, Rank};
+use crate::core::control::{Class, Shape};
+use crate::core::slot::{Notice, Words as _};
+use crate::{Block, Error, Rank};
 
-/// A message that was read: its block is the reader's until it is freed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
-    pub block: Block,
-    /// Bytes.
-    pub len: usize,
-    /// Active message: the handler's number; else 0.
-    pub handler: u16,
-}
+use fetch::Fetch;
+use inbox::Inbox;
+use tags_out::TagsOut;
 
-/// Of so many looks that a program makes by itself one makes progress, where the others need none to find a
+/// Of so many polls that a program makes by itself one makes progress, where the others need none to find a
 /// message.
 const PEEKS: u32 = 64;
 
 #[derive(Debug)]
 pub(crate) struct Reader {
-    pub(crate) context: Arc<Context>,
-    no: u32,
-    peer: Rank,
+    port: Port,
     up: Option<Box<Up>>,
-    messages: u64,
-    bytes: u64,
-    tags: u64,
-    syncs: u64,
+    counts: Counts,
     peeks: u32,
 }
 
@@ -53,44 +41,9 @@ pub(crate) struct Reader {
 #[derive(Debug)]
 struct Up {
     ready: Ready,
-    shape: Shape,
-    mode: Mode,
-    /// Slots, tags and heap, and where that begins.
-    memory: Memory,
-    heap_at: usize,
-    /// Where the heap begins, in memory of whatever kind.
-    heap_base: usize,
-    /// The writer's state and tags, if they are mapped.
-    mapped: Option<Memory>,
-    /// The number of the next message, from 0.
-    next: u64,
-    received: Received,
-    frees: Frees,
-    tag: TagTurn,
-    /// Tells of freed blocks once there are so many of them, or of their granules.
-    blocks_most: u32,
-    granules_most: u32,
-    op: u32,
-    /// Notified mode: messages that are there.
-    notified: u64,
-    /// A message is where its flag is, or where the flag says.
-    plain: bool,
-    /// Tags are stored to the writer's memory.
-    direct: bool,
-    /// The next message, of which something is got, or was, in a call whose time was over.
-    fetching: Option<Fetching>,
-}
-
-/// A message that is being taken.
-#[derive(Debug)]
-struct Fetching {
-    taken: Taken,
-    /// Operations that have not ended.
-    ops: Vec<u32>,
-    /// Where the word is to be stored that one of them fetches.
-    word: Option<usize>,
-    /// Of one that has failed.
-    fault: Option<Error>,
+    inbox: Inbox,
+    tags: TagsOut,
+    fetch: Fetch,
 }
 
 impl Reader {
@@ -101,23 +54,24 @@ impl Reader {
         shape: Shape,
         device: Option<i32>,
     ) -> Result<Reader, Error> {
-        let mut inner = context.lock();
-        let key = inner.next_key(class, peer, context.rank());
-        let no = inner.enter(key, End::Reader { shape, device })?;
-        drop(inner);
-        let context = context.clone();
-        Ok(Reader { context, no, peer, up: None, messages: 0, bytes: 0, tags: 0, syncs: 0, peeks: 0 })
+        let port = Port::open(context, class, peer, End::Reader { shape, device })?;
+        Ok(Reader { port, up: None, counts: Counts::default(), peeks: 0 })
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        self.port.context()
     }
 
     /// Begins to set the stream up, without waiting.
     pub(crate) fn begin(&mut self) -> Result<(), Error> {
-        self.context.lock().begin(self.no)
+        self.port.begin()
     }
 
     #[cold]
     fn connect(&mut self, patience: Patience) -> Result<(), Error> {
-        let ready = wait::until_ready(&self.context, self.no, patience)?;
-        self.up = Some(Box::new(Up::new(ready)?));
+        let ready = self.port.until_ready(patience)?;
+        let (inbox, tags) = (Inbox::new(&ready)?, TagsOut::new(&ready));
+        self.up = Some(Box::new(Up { ready, inbox, tags, fetch: Fetch::new() }));
         Ok(())
     }
 
@@ -138,26 +92,9 @@ impl Reader {
     /// most and no active one, and nothing is wrong with it.
     #[inline(always)]
     pub(crate) fn read_quickly(&mut self, most: usize) -> Option<Taken> {
-        let up = self.up.as_deref_mut()?;
-        let slot = up.memory.line(up.shape.slot(up.next)).filter(|_| up.plain)?;
-        if !slot::is_raised(slot, 0, up.next + 1) {
-            return None;
-        }
-        let notice = slot::read(slot, 0);
-        let len = notice.len as usize;
-        let is_short = !notice.is_inline || len <= INLINE;
-        if len > most || u64::from(notice.len) > up.shape.width || !is_short || notice.handler != 0 {
-            return None;
-        }
-        let block = Block { granule: notice.granule, generation: notice.generation };
-        let offset = up.received.take_quickly(block, notice.len, notice.granules)?;
-        if notice.is_inline {
-            copy_words(slot, &up.memory, up.heap_at + offset, len);
-        }
-        up.next += 1;
-        self.messages += 1;
-        self.bytes += u64::from(notice.len);
-        Some(Taken { block, len, handler: notice.handler })
+        let taken = self.up.as_deref_mut()?.inbox.read_quickly(most)?;
+        self.counts.add_message(taken.len);
+        Some(taken)
     }
 
     #[cold]
@@ -165,21 +102,20 @@ impl Reader {
         if self.up.is_none() {
             self.connect(patience)?;
         }
-        if let Some(taken) = self.look(most, patience)? {
+        if let Some(taken) = self.take_if_there(most, patience)? {
             return Ok(taken);
         }
         self.read_later(most, patience)
     }
 
     fn read_later(&mut self, most: usize, patience: Patience) -> Result<Taken, Error> {
-        // What was freed is told now: there is time.
-        self.tell()?;
-        let wakes = self.up()?.ready.promise.mapped || self.up()?.ready.promise.wakes;
-        let plain = self.up()?.plain;
-        let polls = self.up()?.mode == Mode::Store;
+        // What was freed is published now: there is time.
+        self.publish()?;
+        let (wakes, polls) = (self.wakes(), self.polls());
+        let plain = self.up()?.inbox.is_plain();
         let mut waiting = Waiting::new(patience, polls);
         loop {
-            let turn = waiting.turn(&self.context);
+            let turn = waiting.turn(self.port.context());
             if let Some(taken) = self.read_quickly(most) {
                 return Ok(taken);
             }
@@ -187,7 +123,7 @@ impl Reader {
             if plain && turn == Ok(Turn::Look) {
                 continue;
             }
-            if let Some(taken) = self.look(most, patience)? {
+            if let Some(taken) = self.take_if_there(most, patience)? {
                 return Ok(taken);
             }
             match turn? {
@@ -196,10 +132,10 @@ impl Reader {
                 Turn::Sleep => {
                     self.ask(most)?;
                     self.say_asleep()?;
-                    if let Some(taken) = self.look(most, patience)? {
+                    if let Some(taken) = self.take_if_there(most, patience)? {
                         return Ok(taken);
                     }
-                    waiting.sleep(&self.context, wakes);
+                    waiting.sleep(self.port.context(), wakes);
                 }
             }
         }
@@ -207,8 +143,7 @@ impl Reader {
 
     /// Whether the writer is there. What it has sent before it went is read first.
     fn ask(&mut self, most: usize) -> Result<(), Error> {
-        let there = self.context.lock().still_comes(self.no);
-        match there {
+        match self.port.still_comes() {
             Err(_) if self.peek(most)?.is_some() => Ok(()),
             other => other,
         }
@@ -224,15 +159,7 @@ impl Reader {
         }
         // Each poll comes here: the context is borrowed, not counted.
         let Some(up) = self.up.as_deref_mut() else { return Ok(None) };
-        let at = up.shape.slot(up.next);
-        let is_there = match up.mode {
-            Mode::Notified => up.is_notified(&self.context, self.no),
-            _ => slot::is_raised(&up.memory, at, up.next + 1),
-        };
-        if !is_there {
-            return Ok(None);
-        }
-        let notice = slot::read(&up.memory, at);
+        let Some(notice) = up.inbox.peek(&self.port) else { return Ok(None) };
         // A handler takes a message of any length.
         if notice.len as usize > most && notice.handler == 0 {
             return Err(Error::too_long(notice.len as usize, most));
@@ -247,8 +174,8 @@ impl Reader {
         if notice.is_some() || self.polls() && self.peeks % PEEKS != 0 {
             return Ok(notice);
         }
-        self.context.progress()?;
-        let there = self.context.lock().still_comes(self.no);
+        self.port.context().progress()?;
+        let there = self.port.still_comes();
         match self.peek(most)? {
             None => there.map(|()| None),
             notice => Ok(notice),
@@ -257,10 +184,10 @@ impl Reader {
 
     /// Takes the next message, if it is there.
     #[inline]
-    fn look(&mut self, most: usize, patience: Patience) -> Result<Option<Taken>, Error> {
+    fn take_if_there(&mut self, most: usize, patience: Patience) -> Result<Option<Taken>, Error> {
         let Some(notice) = self.peek(most)? else { return Ok(None) };
         // What the slot says may have changed since its message began to be got.
-        let under_way = self.up()?.fetching.as_ref().map(|fetching| &fetching.taken);
+        let under_way = self.up()?.fetch.taken();
         if let Some(taken) = under_way.filter(|taken| taken.len > most && taken.handler == 0) {
             return Err(Error::too_long(taken.len, most));
         }
@@ -268,7 +195,7 @@ impl Reader {
             Ok(taken) => Ok(Some(taken)),
             Err(fault) => {
                 if matches!(fault, Error::Broken(_)) {
-                    self.context.lock().break_off(self.no, &fault);
+                    self.port.break_off(&fault);
                 }
                 Err(fault)
             }
@@ -276,60 +203,36 @@ impl Reader {
     }
 
     fn take(&mut self, notice: Notice, patience: Patience) -> Result<Taken, Error> {
-        if self.up()?.fetching.is_none() {
-            self.begin_to_take(notice)?;
+        let Some(Up { ready, inbox, fetch, .. }) = self.up.as_deref_mut() else { return Err(Error::Again) };
+        if fetch.taken().is_none() {
+            let (taken, offset) = inbox.begin_to_take(notice)?;
+            fetch.begin(taken);
+            if !notice.is_inline && ready.met.manner.pull && taken.len > 0 {
+                fetch.get(&self.port, ready, (offset, taken.len))?;
+            }
         }
-        self.await_fetched(patience)?;
-        let up = self.up()?;
-        let Some(Fetching { taken, .. }) = up.fetching.take() else { return Err(Error::Again) };
-        up.next += 1;
-        self.messages += 1;
-        self.bytes += taken.len as u64;
+        fetch.settle(&self.port, ready, patience)?;
+        let taken = fetch.finish().ok_or(Error::Again)?;
+        inbox.advance();
+        self.counts.add_message(taken.len);
         Ok(taken)
-    }
-
-    fn begin_to_take(&mut self, notice: Notice) -> Result<(), Error> {
-        let up = self.up()?;
-        let at = up.shape.slot(up.next);
-        let block = Block { granule: notice.granule, generation: notice.generation };
-        let len = notice.len as usize;
-        let inline_most = if up.shape.is_on_device() { 0 } else { INLINE };
-        if u64::from(notice.len) > up.shape.width || notice.is_inline && len > inline_most {
-            return Err(Error::Broken(
-                "the writer has sent a message that is longer than the pipe is wide".into(),
-            ));
-        }
-        let offset = up.received.take(block, notice.len, notice.granules)?;
-        let to = up.heap_at + offset;
-        let taken = Taken { block, len, handler: notice.handler };
-        up.fetching = Some(Fetching { taken, ops: Vec::new(), word: None, fault: None });
-        if let Some(slot) = up.memory.line(at).filter(|_| notice.is_inline) {
-            copy_words(slot, &up.memory, to, len);
-        } else if up.ready.met.manner.pull && len > 0 {
-            return self.fetch(offset, len);
-        }
-        Ok(())
     }
 
     /// Where a block is.
     #[inline]
     pub(crate) fn address(&mut self, block: Block) -> Result<*mut u8, Error> {
-        let up = self.up()?;
-        let (offset, _) = up.received.find(block)?;
-        Ok(std::ptr::with_exposed_provenance_mut(up.heap_base + offset))
+        self.up()?.inbox.address(block)
     }
 
     /// The bytes of a block.
     pub(crate) fn len(&mut self, block: Block) -> Result<usize, Error> {
-        self.up()?.received.find(block).map(|(_, len)| len)
+        self.up()?.inbox.received().find(block).map(|(_, len)| len)
     }
 
     /// Where a block is, if it is one.
     #[inline(always)]
     pub(crate) fn address_quickly(&self, block: Block) -> Option<*mut u8> {
-        let up = self.up.as_deref()?;
-        let (offset, _) = up.received.held(block)?;
-        Some(std::ptr::with_exposed_provenance_mut(up.heap_base + offset))
+        self.up.as_deref()?.inbox.address_quickly(block)
     }
 
     /// Frees a block: it is the writer's again, which learns of it now or with others.
@@ -344,98 +247,110 @@ impl Reader {
     /// Frees a block of a writer whose memory is mapped, and which takes tags from there.
     #[inline(always)]
     pub(crate) fn free_quickly(&mut self, block: Block) -> Option<()> {
-        let up = self.up.as_deref_mut().filter(|up| up.direct)?;
-        let writer = up.mapped.as_ref()?;
-        let range = up.received.free_held(block)?;
-        // With nothing to read the writer may be waiting.
-        let is_last =
-            up.memory.line(up.shape.slot(up.next)).is_some_and(|slot| !slot::is_raised(slot, 0, up.next + 1));
-        if is_last && up.frees.is_empty() {
-            tags::publish(writer, STATE, &mut up.tag, range);
-            self.tags += 1;
-            self.syncs += 1;
-            return Some(());
-        }
-        up.frees.add(range);
-        if is_last || up.has_many() {
-            self.publish();
-        }
+        let Up { inbox, tags, .. } = self.up.as_deref_mut().filter(|up| up.tags.is_direct())?;
+        let range = inbox.received_mut().free_held(block)?;
+        tags.add_direct(&mut self.counts, range, inbox.is_empty());
         Some(())
     }
 
     #[cold]
     fn slow_free(&mut self, block: Block) -> Result<(), Error> {
-        let up = self.up()?;
-        let range = up.received.free(block)?;
-        up.frees.add(range);
-        let (many, at) = (up.has_many(), up.shape.slot(up.next));
-        if many || up.mode == Mode::Notified || !slot::is_raised(&up.memory, at, up.next + 1) {
-            return self.tell();
+        let Up { inbox, tags, .. } = self.up()?;
+        let range = inbox.received_mut().free(block)?;
+        if tags.add(range) || !inbox.is_raised() { self.publish() } else { Ok(()) }
+    }
+
+    /// Gives the writer all that was freed.
+    fn publish(&mut self) -> Result<(), Error> {
+        let Some(Up { ready, tags, .. }) = self.up.as_deref_mut() else { return Ok(()) };
+        tags.publish(&self.port, ready, &mut self.counts)
+    }
+
+    /// Has the writer wake this process, and the next poll see what the writer did not see that for.
+    pub(crate) fn say_asleep(&mut self) -> Result<(), Error> {
+        if self.mark_asleep()? {
+            // The writer may leave its fence to this.
+            self.port.context().barrier().heavy();
         }
         Ok(())
     }
 
-    /// Tells the writer of all that was freed.
-    fn tell(&mut self) -> Result<(), Error> {
-        let (no, peer) = (self.no, self.peer);
-        let Some(up) = self.up.as_deref_mut().filter(|up| !up.frees.is_empty()) else { return Ok(()) };
-        if up.ready.met.manner.sync == Sync::Immediate || up.mapped.is_some() {
-            self.publish();
-            return Ok(());
-        }
-        let mut frees = std::mem::take(&mut up.frees);
-        self.syncs += 1;
-        // One put for as many tags as lie behind each other.
-        let mut bytes = Vec::new();
-        let (mut first, most) = (up.tag.place(), (up.ready.promise.inject / 8).max(1));
-        let remote = up.ready.theirs.remote;
-        let put = |first: usize, bytes: &[u8]| {
-            let to = (remote, STATE + 8 * first);
-            let posted = post(&self.context, no, Patience::Forever, |inner| {
-                inner.backend.put_bytes(peer, to, bytes, None)
-            });
-            // Of a writer that is gone nothing more is to be told.
-            if matches!(posted, Err(Error::Gone(_))) { Ok(()) } else { posted }
-        };
-        for range in frees.drain() {
-            self.tags += 1;
-            bytes.extend(up.tag.tag(range).to_ne_bytes());
-            up.tag.advance();
-            if bytes.len() / 8 == most || up.tag.place() == 0 {
-                put(first, &bytes)?;
-                bytes.clear();
-                first = up.tag.place();
-            }
-        }
-        up.frees = frees;
-        if bytes.is_empty() { Ok(()) } else { put(first, &bytes) }
+    /// Stores the word that has the writer wake this process; `true`: a heavy barrier has to follow, before
+    /// the next poll.
+    pub(crate) fn mark_asleep(&mut self) -> Result<bool, Error> {
+        let Some(writer) = self.up()?.tags.writer() else { return Ok(false) };
+        writer.store(0, 1, Relaxed);
+        Ok(true)
     }
 
-    /// Stores the tags of all that was freed, to the writer's memory, or to where the writer gets them.
-    fn publish(&mut self) {
-        let Some(up) = self.up.as_deref_mut() else { return };
-        let (to, at) = match &up.mapped {
-            Some(writer) if up.direct => (writer, STATE),
-            _ => (&up.memory, up.shape.tags()),
-        };
-        self.syncs += 1;
-        for range in up.frees.drain() {
-            self.tags += 1;
-            tags::publish(to, at, &mut up.tag, range);
+    /// Whether nothing comes from the writer any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.port.still_there().is_err()
+    }
+
+    /// Whether the flag of the next message is raised, by a load alone; `false` also where that does not
+    /// suffice.
+    #[inline(always)]
+    pub(crate) fn is_raised(&self) -> bool {
+        self.up.as_deref().is_some_and(|up| up.inbox.is_raised())
+    }
+
+    /// Whether [`Reader::is_raised`] finds all that comes, without progress.
+    pub(crate) fn polls(&self) -> bool {
+        self.up.as_deref().is_some_and(|up| up.ready.met.manner.mode == Mode::Store)
+    }
+
+    /// Whether the writer makes the descriptor readable, once it was asked to.
+    pub(crate) fn wakes(&self) -> bool {
+        let up = self.up.as_deref();
+        up.is_none_or(|up| up.ready.promise.mapped || up.ready.promise.wakes)
+    }
+
+    /// Whether the writer has begun to set the stream up, or will not.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.up.is_some() || self.port.has_begun()
+    }
+
+    /// Whether the writer may begin yet; one that has left the job before counts as one that has begun, and
+    /// failed.
+    pub(crate) fn may_begin(&self) -> bool {
+        self.up.is_none() && self.port.may_begin()
+    }
+
+    /// Sends the writer that the group of this end is over for this rank.
+    pub(crate) fn say_over(&self, rank: Rank) {
+        self.port.say_over(rank);
+    }
+
+    /// The rank for which the writer has said so.
+    pub(crate) fn over_for(&self) -> Option<Rank> {
+        self.port.over_for()
+    }
+
+    /// The heap in memory of a device, for kernels; waits for the writer.
+    pub(crate) fn on_device(&mut self, patience: Patience) -> Result<OnDevice, Error> {
+        if self.up.is_none() {
+            self.connect(patience)?;
         }
+        let Up { ready, inbox, .. } = self.up()?;
+        let (memory, shape) = (ready.on_device.as_ref(), ready.met.shape);
+        let memory = memory.ok_or_else(|| Error::Invalid("the heap of this pipe is host memory".into()))?;
+        Ok(OnDevice {
+            device: memory.device(),
+            heap: inbox.heap_base(),
+            heap_len: shape.heap,
+            granule: shape.granule(),
+            numbers: shape.number(0).map(|at| memory.addr() + at),
+            slots: shape.slots,
+            next: inbox.next(),
+        })
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        let mut stats = Stats {
-            messages: self.messages,
-            bytes: self.bytes,
-            tags: self.tags,
-            syncs: self.syncs,
-            ..Stats::default()
-        };
+        let mut stats = self.counts.stats();
         let Some(up) = self.up.as_deref() else { return stats };
-        stats.set_up(&up.ready, up.mode);
-        stats.used = up.received.bytes;
+        stats.set_up(&up.ready, up.ready.met.manner.mode);
+        stats.used = up.inbox.received().bytes();
         stats.free = stats.heap.saturating_sub(stats.used);
         if let Some(heap) = &up.ready.on_device {
             stats.path_why.push_str(&format!("; the heap is memory of device {}", heap.device()));
@@ -445,19 +360,12 @@ impl Reader {
 
     /// Closes the end: the writer's calls fail from now on.
     pub(crate) fn close(&mut self) -> Result<(), Error> {
-        let _ = self.tell();
-        let fetched = if self.up.is_some() { self.await_fetched(Patience::for_a(CLOSING)) } else { Ok(()) };
-        self.up = None;
+        let _ = self.publish();
+        let fetched = match self.up.take() {
+            Some(mut up) => up.fetch.settle(&self.port, &up.ready, Patience::for_a(CLOSING)),
+            None => Ok(()),
+        };
         let fate = if fetched == Err(Error::Again) { Fate::InUse } else { Fate::Back };
-        self.context.lock().leave(self.no, fate)
-    }
-}
-
-/// A message's bytes from its slot to its block, whose last granule is inside of the heap and has whole
-/// words.
-#[inline(always)]
-fn copy_words(slot: &Line, heap: &Memory, to: usize, len: usize) {
-    for n in 0..len.div_ceil(8) {
-        heap.store(to + 8 * n, slot::word(slot, 0, n), Relaxed);
+        self.port.leave(fate)
     }
 }
