@@ -3,32 +3,34 @@
 //! them to end.
 //!
 //! An idle peer's end shows in nothing, so each peer that is known is sent a message now and then, of which
-//! the next goes when the last was received: one that fails tells.
+//! the next goes when the last was received: one that fails shows its end.
 
+mod ep;
 mod links;
+mod memories;
 mod messages;
 mod op;
+mod outbox;
+mod peers;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use engine::{
-    ADDR_UNSPEC, Access, Atomic, Cntrs, Completion, Config, Ctx, Domain, EpConfig, FiAddr, MrId, OpFlags,
-    Pattern, Recv, Reg, Rma, What,
-};
+use engine::{Atomic, Completion, Ctx, OpFlags, Rma, What};
 use hmem::{AtomicOp, Datatype, Span};
-use link::Links;
-use link_api::{Link as _, Path, RmaCaps};
-use runtime::{Guard, Progress, Runtime};
+use link_api::Link as _;
 use wire::{Addr, RmaSeg};
 
-use op::Op;
+use ep::Ep;
+use memories::Memories;
+use op::{Op, Ops};
+use outbox::Outbox;
+use peers::Peers;
 
 use super::reach::Reach;
-use super::terms::{segment, span};
+use super::terms::span;
 use crate::{
     CONTROL_MOST, Error, Event, GRANTS_MOST, Get, Memory, Promise, Put, Rank, RemoteId, Settings, Token,
 };
@@ -37,8 +39,6 @@ use crate::{
 const RECEIVES: usize = 32;
 /// Between two messages that ask whether a peer is there.
 const PING: Duration = Duration::from_millis(200);
-/// For how long what a peer has sent before it ended is waited for.
-const LAST_WORDS: Duration = Duration::from_millis(250);
 /// The most bytes of an injected put.
 const INJECT: usize = 4096;
 /// Up to so many bytes an injected put is the faster one (docs/rpipe.md, Thresholds).
@@ -57,37 +57,16 @@ const BYE: u8 = 4;
 const HEAD: usize = 4 + Addr::LEN + 2;
 const MESSAGE_MOST: usize = HEAD + 16 * GRANTS_MOST + CONTROL_MOST;
 
-/// Messages to one peer that have not left yet, in order.
-#[derive(Debug, Default)]
-struct Waiting {
-    messages: VecDeque<(u8, Vec<u8>)>,
-    next: Option<Instant>,
-}
-
 #[derive(Debug)]
 pub(super) struct Far {
     rank: Rank,
-    runtime: Runtime<Links>,
-    ep: engine::EpId,
-    rx: engine::RxId,
-    av: engine::AvId,
-    cq: engine::CqId,
     own: Own,
-    peers: HashMap<Rank, Peer>,
-    ranks: HashMap<FiAddr, Rank>,
-    regions: HashMap<u32, (MrId, u64, Memory)>,
-    remotes: HashMap<u32, (Rank, u64, usize)>,
-    /// What the engine uses until an operation completes, and what is told then.
-    ops: HashMap<usize, Op>,
-    last: usize,
-    /// Messages that have not left yet.
-    waiting: HashMap<Rank, Waiting>,
-    /// Regions that were taken back, and are reached until these messages have left.
-    withdrawn: Vec<(MrId, Memory)>,
-    gone: HashSet<Rank>,
-    /// Peers to which an operation has failed since they have ended, and why. What they have sent before
-    /// comes first.
-    ending: Vec<(Rank, String, Instant)>,
+    ep: Ep,
+    peers: Peers,
+    memories: Memories,
+    ops: Ops,
+    outbox: Outbox,
+    /// When peers were last asked whether they are there.
     asked: Instant,
     events: Vec<Event>,
 }
@@ -101,55 +80,21 @@ struct Own {
     carrier: String,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Peer {
-    at: FiAddr,
-    /// A message that asks whether it is there is under way.
-    pinged: bool,
-    /// Puts under way whose bytes the peer fetches.
-    fetched: u32,
-}
-
 impl Far {
     /// Opens the links by which peers are reached so.
     pub(super) fn open(rank: Rank, reach: &Reach, settings: &Settings) -> Result<Far, Error> {
         let (link, carrier) = links::open(reach, settings)?;
         let own = Own { addr: link.addr(), fd: link.wait_fd(), carrier };
-        let config = Config { virt_addr: false, rma_order: true };
-        let mut domain = Domain::new(config);
-        // `Far::register` says so of each registration.
-        domain.set_lasting();
-        let runtime = Runtime::new(domain, Progress::Manual);
-        let mut engine = runtime.enter()?;
-        let (av, cq) = (engine.av_open(), engine.cq_open(4096));
-        let (tx_cq, rx_cq, cntrs) = (Some(cq), Some(cq), Cntrs::default());
-        let ep = engine.ep_open(EpConfig { link, av, rx: None, tx_cq, rx_cq, cntrs });
-        let rx = engine.ep_rx(ep).ok_or(engine::Error::NotFound)?;
-        drop(engine);
-        let (peers, ranks, regions, remotes, ops) =
-            (HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new());
-        let (waiting, withdrawn, ending) = (HashMap::new(), Vec::new(), Vec::new());
-        let (gone, asked, events) = (HashSet::new(), Instant::now(), Vec::new());
         let mut far = Far {
             rank,
-            runtime,
-            ep,
-            rx,
-            av,
-            cq,
             own,
-            peers,
-            ranks,
-            regions,
-            remotes,
-            ops,
-            last: 0,
-            waiting,
-            withdrawn,
-            gone,
-            ending,
-            asked,
-            events,
+            ep: Ep::open(link)?,
+            peers: Peers::default(),
+            memories: Memories::default(),
+            ops: Ops::default(),
+            outbox: Outbox::default(),
+            asked: Instant::now(),
+            events: Vec::new(),
         };
         (0..RECEIVES).try_for_each(|_| far.receive(vec![0; MESSAGE_MOST]))?;
         Ok(far)
@@ -165,29 +110,17 @@ impl Far {
     }
 
     pub(super) fn knows(&self, rank: Rank) -> bool {
-        self.peers.contains_key(&rank)
+        self.peers.knows(rank)
     }
 
     pub(super) fn fd(&self) -> Option<RawFd> {
         self.own.fd
     }
 
-    fn enter(&self) -> Result<Guard<'_, Links>, Error> {
-        Ok(self.runtime.enter_to_poll()?)
-    }
-
-    fn next(&mut self) -> usize {
-        self.last += 1;
-        self.last
-    }
-
     /// Posts a receive into this buffer.
     fn receive(&mut self, buffer: Vec<u8>) -> Result<(), Error> {
-        let ctx = self.next();
-        let iov = [span(buffer.as_ptr(), buffer.len())];
-        let pattern = Pattern { src: ADDR_UNSPEC, tag: None };
-        let recv = Recv { pattern, iov: &iov, ctx: Ctx(ctx), flags: OpFlags::COMPLETION };
-        self.enter()?.recv(self.rx, &recv)?;
+        let ctx = self.ops.next();
+        self.ep.receive(&buffer, ctx)?;
         self.ops.insert(ctx, Op::Receive(buffer));
         Ok(())
     }
@@ -195,19 +128,9 @@ impl Far {
     /// Introduces a peer, by its address.
     pub(super) fn connect(&mut self, rank: Rank, addr: Addr) -> Result<(), Error> {
         if !self.knows(rank) {
-            let at = self.enter()?.av_insert(self.av, addr);
-            self.peers.insert(rank, Peer { at, pinged: false, fetched: 0 });
-            self.ranks.insert(at, rank);
+            self.peers.add(rank, self.ep.insert(addr)?);
         }
         Ok(())
-    }
-
-    fn peer(&self, rank: Rank) -> Result<FiAddr, Error> {
-        match self.peers.get(&rank) {
-            Some(_) if self.gone.contains(&rank) => Err(Error::Gone(format!("rank {rank} has ended"))),
-            Some(peer) => Ok(peer.at),
-            None => Err(Error::Invalid(format!("rank {rank} is not known here"))),
-        }
     }
 
     pub(super) fn promise(&self) -> Promise {
@@ -230,46 +153,15 @@ impl Far {
 
     /// Lets peers reach a region; its key.
     pub(super) fn register(&mut self, id: u32, memory: &Memory) -> Result<u64, Error> {
-        if let Some((_, key, _)) = self.regions.get(&id) {
-            return Ok(*key);
-        }
-        let memory_of = span(memory.address(0), memory.len());
-        // SAFETY: `regions` keeps it until the registration is closed; where that cannot be, it is leaked.
-        let iov = [unsafe { memory_of.lasting() }];
-        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let (mr, key) = self.enter()?.mr_reg(&Reg { iov: &iov, access, key: None })?;
-        self.regions.insert(id, (mr, key, memory.clone()));
-        Ok(key)
+        self.memories.register(&self.ep, id, memory)
     }
 
     pub(super) fn withdraw(&mut self, id: u32) {
-        if let Some((mr, _, memory)) = self.regions.remove(&id) {
-            // That it is taken back may be what a message says.
-            match self.waiting.is_empty() {
-                true => self.unregister(mr, memory),
-                false => self.withdrawn.push((mr, memory)),
-            }
-        }
-    }
-
-    fn unregister(&mut self, mr: MrId, memory: Memory) {
-        if self.runtime.take_back(|engine| engine.mr_close(mr)).is_err() {
-            // A peer may still be inside.
-            std::mem::forget(memory);
-        }
+        self.memories.withdraw(&self.ep, id, !self.outbox.is_empty());
     }
 
     pub(super) fn forget(&mut self, remote: RemoteId) {
-        self.remotes.remove(&remote.0);
-    }
-
-    fn remote(&self, peer: Rank, remote: (RemoteId, usize), len: usize) -> Result<RmaSeg, Error> {
-        match self.remotes.get(&remote.0.0) {
-            Some((of, key, most)) if *of == peer && remote.1 <= *most && len <= most - remote.1 => {
-                Ok(segment(remote.1, len, *key))
-            }
-            _ => Err(Error::Invalid(format!("rank {peer} has not granted this memory"))),
-        }
+        self.memories.forget(remote);
     }
 
     fn rma(
@@ -280,33 +172,27 @@ impl Far {
         remote: RmaSeg,
         moved: Option<(Token, &Memory)>,
     ) -> Result<(), Error> {
-        let to = self.peer(peer)?;
-        if write && self.peers.get(&peer).is_some_and(|peer| peer.fetched > 0) {
+        let to = self.peers.at(peer)?;
+        if write && self.peers.fetches(peer) {
             return Err(Error::Again);
         }
         let (ctx, flags) = match moved {
-            Some(_) => (self.next(), OpFlags::COMPLETION | OpFlags::DELIVERY),
+            Some(_) => (self.ops.next(), OpFlags::COMPLETION | OpFlags::DELIVERY),
             None => (INJECTED + peer as usize, OpFlags::INJECT),
         };
         let op = Rma { to, write, iov: &[iov], remote: &[remote], data: None, ctx: Ctx(ctx), flags };
-        let mut engine = self.enter()?;
-        engine.rma(self.ep, &op)?;
-        // If a peer that fetches is no more, or this process is not, what was put behind would be there
-        // without these bytes.
-        let is_fetched = |path: Path| path.rma.contains(RmaCaps::SYNC) && iov.len() > path.eager;
-        let fetched = write && engine.ep_path(self.ep, to).is_none_or(is_fetched);
-        drop(engine);
+        let fetched = self.ep.rma(&op, iov.len())?;
         if let Some((token, memory)) = moved {
             self.ops.insert(ctx, Op::Move(peer, token, memory.clone(), fetched));
-            if let Some(peer) = self.peers.get_mut(&peer) {
-                peer.fetched += u32::from(fetched);
+            if fetched {
+                self.peers.begin_fetch(peer);
             }
         }
         Ok(())
     }
 
     pub(super) fn put(&mut self, put: &Put, from: &Memory) -> Result<(), Error> {
-        let remote = self.remote(put.to, put.remote, put.len)?;
+        let remote = self.memories.remote(put.to, put.remote, put.len)?;
         self.rma(put.to, true, span(from.address(put.from.1), put.len), remote, Some((put.token, from)))
     }
 
@@ -316,12 +202,12 @@ impl Far {
         remote: (RemoteId, usize),
         bytes: &[u8],
     ) -> Result<(), Error> {
-        let remote = self.remote(to, remote, bytes.len())?;
+        let remote = self.memories.remote(to, remote, bytes.len())?;
         self.rma(to, true, span(bytes.as_ptr(), bytes.len()), remote, None)
     }
 
     pub(super) fn get(&mut self, get: &Get, to: &Memory) -> Result<(), Error> {
-        let remote = self.remote(get.from, get.remote, get.len)?;
+        let remote = self.memories.remote(get.from, get.remote, get.len)?;
         self.rma(get.from, false, span(to.address(get.to.1), get.len), remote, Some((get.token, to)))
     }
 
@@ -332,11 +218,11 @@ impl Far {
         add: u64,
         token: Token,
     ) -> Result<(), Error> {
-        let (to, remote) = (self.peer(peer)?, self.remote(peer, remote, 8)?);
+        let (to, remote) = (self.peers.at(peer)?, self.memories.remote(peer, remote, 8)?);
         let words = Box::new([add, 0]);
         let at = words.as_ptr();
         let (operand, result) = ([span(at.cast(), 8)], [span(at.wrapping_add(1).cast(), 8)]);
-        let ctx = self.next();
+        let ctx = self.ops.next();
         let op = Atomic {
             to,
             op: AtomicOp::Sum,
@@ -349,27 +235,20 @@ impl Far {
             ctx: Ctx(ctx),
             flags: OpFlags::COMPLETION,
         };
-        self.enter()?.atomic(self.ep, &op)?;
+        self.ep.atomic(&op)?;
         self.ops.insert(ctx, Op::Fetch(peer, token, words));
         Ok(())
     }
 
     /// Makes progress. `names`: names for regions that are granted.
     pub(super) fn progress(&mut self, events: &mut Vec<Event>, names: &mut u32) -> Result<(), Error> {
-        let mut ended = Vec::new();
-        let mut engine = self.enter()?;
-        engine.progress();
-        engine.cq_take(self.cq, usize::MAX, |_, completion| ended.push(*completion));
-        while let Some(completion) = engine.cq_error(self.cq) {
-            ended.push(completion);
-        }
-        drop(engine);
-        let ends = self.ends(ended.is_empty());
-        for completion in ended {
+        let completions = self.ep.progress()?;
+        let ends = self.take_ended(completions.is_empty());
+        for completion in completions {
             self.completed(&completion, names)?;
         }
         for (peer, why) in ends {
-            if self.gone.insert(peer) {
+            if self.peers.end(peer) {
                 self.events.push(Event::Gone { peer, why });
             }
         }
@@ -378,7 +257,7 @@ impl Far {
             self.asked = Instant::now();
             self.ping_all();
         }
-        if let Some(e) = self.lack() {
+        if let Some(e) = self.ep.lack() {
             let why = Error::system("a connection to a peer, or from one, waits", &e);
             self.events.push(Event::Lack { peer: None, why });
         }
@@ -386,65 +265,66 @@ impl Far {
         Ok(())
     }
 
+    /// Peers whose end is to be reported now. `quiet`: nothing has come just now.
+    fn take_ended(&mut self, quiet: bool) -> Vec<(Rank, String)> {
+        if !self.peers.has_ending() {
+            return Vec::new();
+        }
+        let Ok(is_connected) = self.ep.connected() else { return Vec::new() };
+        self.peers.take_ended(quiet, is_connected)
+    }
+
     fn completed(&mut self, c: &Completion, names: &mut u32) -> Result<(), Error> {
         let outcome = c.err.map_or(Ok(()), |e| Err(Error::from(e)));
         if c.ctx.0 >= INJECTED {
-            return outcome.or_else(|fault| self.lost((c.ctx.0 - INJECTED) as Rank, fault));
+            self.note((c.ctx.0 - INJECTED) as Rank, outcome);
+            return Ok(());
         }
-        match self.ops.remove(&c.ctx.0) {
+        match self.ops.remove(c.ctx.0) {
             Some(Op::Receive(buffer)) => {
                 if outcome.is_ok() && c.what.contains(What::RECV) {
                     self.take(c, &buffer[..c.len.min(buffer.len())], names);
                 }
-                self.receive(buffer)
+                self.receive(buffer)?;
             }
             Some(Op::Ping(to, _)) => {
-                if let Some(peer) = self.peers.get_mut(&to) {
-                    peer.pinged = false;
-                }
-                match outcome {
-                    // There is a peer, and one of the two has no descriptor for a connection yet.
-                    Err(Error::Exhausted(_)) => Ok(()),
-                    outcome => outcome.or_else(|fault| self.lost(to, fault)),
+                self.peers.set_pinged(to, false);
+                // There may be a peer, and one of the two has no descriptor for a connection yet.
+                if !matches!(outcome, Err(Error::Exhausted(_))) {
+                    self.note(to, outcome);
                 }
             }
             Some(Op::Move(peer, token, _, fetched)) => {
-                if let Some(peer) = self.peers.get_mut(&peer) {
-                    peer.fetched -= u32::from(fetched);
+                if fetched {
+                    self.peers.end_fetch(peer);
                 }
-                let event =
-                    outcome.clone().map_or_else(|fault| Event::Failed(token, fault), |()| Event::Done(token));
-                self.events.push(event);
-                outcome.or_else(|fault| self.lost(peer, fault))
+                self.events.push(match &outcome {
+                    Ok(()) => Event::Done(token),
+                    Err(fault) => Event::Failed(token, fault.clone()),
+                });
+                self.note(peer, outcome);
             }
             Some(Op::Fetch(peer, token, words)) => {
-                let event = outcome
-                    .clone()
-                    .map_or_else(|fault| Event::Failed(token, fault), |()| Event::Fetched(token, words[1]));
-                self.events.push(event);
-                outcome.or_else(|fault| self.lost(peer, fault))
+                self.events.push(match &outcome {
+                    Ok(()) => Event::Fetched(token, words[1]),
+                    Err(fault) => Event::Failed(token, fault.clone()),
+                });
+                self.note(peer, outcome);
             }
-            None => Ok(()),
-        }
-    }
-
-    /// An operation has failed: for the end of its peer, or for itself.
-    fn lost(&mut self, peer: Rank, fault: Error) -> Result<(), Error> {
-        let Error::Gone(why) = fault else {
-            log::warn!("rpipe: an operation to rank {peer} has failed: {fault}");
-            return Ok(());
-        };
-        if !self.gone.contains(&peer) && self.ending.iter().all(|(rank, ..)| *rank != peer) {
-            self.ending.push((peer, why, Instant::now()));
+            None => {}
         }
         Ok(())
     }
 
+    /// What a failed operation says of its peer.
+    fn note(&mut self, peer: Rank, outcome: Result<(), Error>) {
+        if let Err(fault) = outcome {
+            self.peers.fail(peer, fault);
+        }
+    }
+
     pub(super) fn arm(&mut self) -> bool {
-        // Nothing tells when a message that waits can leave.
-        self.events.is_empty()
-            && self.waiting.is_empty()
-            && self.ending.is_empty()
-            && self.enter().is_ok_and(|mut engine| engine.cq_is_empty(self.cq) && engine.arm())
+        // Nothing notifies when a message that waits can leave.
+        self.events.is_empty() && self.outbox.is_empty() && !self.peers.has_ending() && self.ep.arm()
     }
 }
