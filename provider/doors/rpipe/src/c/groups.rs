@@ -106,7 +106,7 @@ pub unsafe extern "C" fn rpipe_bcast_timed(
 ///
 /// # Safety
 /// `group` is NULL or came from rpipe_group_open; `neighbors` is NULL or has so many, with the memory that
-/// they tell of.
+/// they name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpipe_neighbor_exchange(
     group: rpipe_group_t,

@@ -186,7 +186,7 @@ pub(super) fn in_turns<T>(
     for rounds in 0.. {
         let done = body(handle.pipe.lock()?.as_mut().ok_or_else(no_pipe)?, handle.id, patience);
         match done {
-            Err(Error::Again) if time != Patience::Look && !time.is_over() => others.let_in(rounds),
+            Err(Error::Again) if time != Patience::Poll && !time.is_over() => others.let_in(rounds),
             done => return done,
         }
     }

@@ -69,7 +69,7 @@ fn a_write_makes_the_descriptor_of_a_reader_readable_that_has_asked_for_it() {
         }
         assert!([reader].visit(0, Visit::Arm).unwrap(), "{name}: no promise to wake");
         a.barrier().heavy();
-        assert!(![reader].visit(0, Visit::Glance).unwrap());
+        assert!(![reader].visit(0, Visit::Flag).unwrap());
         write(&mut writer);
         let until = Instant::now() + LIMIT;
         while !is_readable(&a, Duration::from_millis(10)) {

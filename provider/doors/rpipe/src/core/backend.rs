@@ -73,15 +73,15 @@ pub struct Promise {
     pub settled: bool,
     /// [`Put::notify`] works.
     pub notify: bool,
-    /// [`Backend::fetch_add`] works.
+    /// [`Rma::fetch_add`] works.
     pub fetch: bool,
     /// What arrives makes the descriptor of an armed backend readable at the peer.
     pub wakes: bool,
     /// The peer has to call [`Backend::progress`] for operations to come to an end.
     pub peer_progress: bool,
-    /// The most bytes that [`Backend::put_bytes`] takes; 64 at least.
+    /// The most bytes that [`Rma::put_bytes`] takes; 64 at least.
     pub inject: usize,
-    /// Up to so many bytes [`Backend::put_bytes`] takes no longer than [`Backend::put`], as measured by
+    /// Up to so many bytes [`Rma::put_bytes`] takes no longer than [`Rma::put`], as measured by
     /// `suite thresholds`.
     pub eager: usize,
     /// The longest put or get.
@@ -170,7 +170,7 @@ pub enum Event {
 }
 
 /// What moves bytes between processes.
-pub trait Backend: Send + fmt::Debug {
+pub trait Backend: Rma + Wakeup + Send + fmt::Debug {
     /// Its name, for people, with the library or provider it uses: `strait`, `strait (tcp)`, `mpi (Open
     /// MPI 4.1.4)`.
     fn name(&self) -> String;
@@ -208,6 +208,22 @@ pub trait Backend: Send + fmt::Debug {
     /// queued if it cannot leave now.
     fn send(&mut self, to: Rank, bytes: &[u8], grants: &[RegionId]) -> Result<(), Error>;
 
+    /// Makes progress, and adds what has happened to `events`. It does not wait.
+    fn progress(&mut self, events: &mut Vec<Event>) -> Result<(), Error>;
+
+    /// Whether a thread of this library's may make progress while the program is not in a call, as a lender
+    /// needs whose peers' operations take its progress; why not.
+    fn allows_thread(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Leaves, when what was put is there, or at that time, and peers see [`Event::Gone`].
+    /// [`Error::TimedOut`]: some of it may be lost.
+    fn close(&mut self, until: Instant) -> Result<(), Error>;
+}
+
+/// One-sided operations on regions of peers.
+pub trait Rma {
     /// Starts a put. [`Error::Again`]: make progress and call again; nothing was started.
     fn put(&mut self, put: &Put) -> Result<(), Error>;
 
@@ -234,26 +250,16 @@ pub trait Backend: Send + fmt::Debug {
         add: u64,
         token: Token,
     ) -> Result<(), Error>;
+}
 
-    /// Makes progress, and adds what has happened to `events`. It does not wait.
-    fn progress(&mut self, events: &mut Vec<Event>) -> Result<(), Error>;
-
-    /// A descriptor that is readable once something may have happened, after [`Backend::arm`] has said yes.
+/// How a thread sleeps until something may have happened.
+pub trait Wakeup {
+    /// A descriptor that is readable once something may have happened, after [`Wakeup::arm`] has said yes.
     fn descriptor(&self) -> Option<RawFd>;
 
     /// Whether a thread may sleep on the descriptor now; no: call [`Backend::progress`] first.
     fn arm(&mut self) -> bool;
 
-    /// Whether a thread of this library's may make progress while the program is not in a call, as a lender
-    /// needs whose peers' operations take its progress; why not.
-    fn allows_thread(&self) -> Result<(), Error> {
-        Ok(())
-    }
-
     /// Makes the descriptor of an armed peer readable.
     fn wake(&mut self, peer: Rank) -> Result<(), Error>;
-
-    /// Leaves, when what was put is there, or at that time, and peers see [`Event::Gone`].
-    /// [`Error::TimedOut`]: some of it may be lost.
-    fn close(&mut self, until: Instant) -> Result<(), Error>;
 }

@@ -26,7 +26,7 @@ pub trait Bootstrap: Send + fmt::Debug {
     /// is known to have ended. Called until it is had, first when it is needed.
     fn card(&mut self, of: Rank, until: Instant) -> Result<Vec<u8>, Error>;
 
-    /// Tells the launcher that this process ends as it should. Called once, last.
+    /// Reports to the launcher that this process ends as it should. Called once, last.
     fn finalize(&mut self) -> Result<(), Error> {
         Ok(())
     }

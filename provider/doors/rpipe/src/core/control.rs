@@ -52,7 +52,7 @@ pub(crate) enum Place {
     Device { numbers: bool },
 }
 
-/// Bytes that tell a kernel of a message: its length, the lower half of its number, the place of its block,
+/// Bytes by which a kernel finds a message: its length, the lower half of its number, the place of its block,
 /// and the same half again. Each of the two words is there at once, and says of which message it is.
 pub(crate) const NUMBER: usize = 16;
 
@@ -327,7 +327,7 @@ impl Rest<'_> {
     }
 }
 
-/// What a program is told when the peer has closed its end.
+/// The error of a program when the peer has closed its end.
 pub(crate) fn closed(reason: Reason, shape: &str) -> Error {
     match reason {
         Reason::Done => Error::Gone("the peer has closed its end of the pipe".into()),
@@ -347,7 +347,7 @@ pub(crate) fn closed(reason: Reason, shape: &str) -> Error {
     }
 }
 
-/// What a program is told when the two ends are not as wide.
+/// The error of a program when the two ends are not as wide.
 pub(crate) fn mismatch(mine: u64, theirs: u64) -> Error {
     let name = |width: u64| if width == u64::MAX { "unbounded".to_owned() } else { width.to_string() };
     Error::Invalid(format!(

@@ -72,7 +72,7 @@ impl Memory {
         let before = all.as_ptr().addr().wrapping_neg() % PRIVATE_ALIGN;
         // SAFETY: less than `PRIVATE_ALIGN` bytes, which there are beside `len`.
         let base = unsafe { all.add(before) };
-        // SAFETY: aligned, as long as asked for, and there until `Owned` goes; there is no reference to it.
+        // SAFETY: aligned, as long as required, and there until `Owned` goes; there is no reference to it.
         Ok(unsafe { Memory::new(base, len, Arc::new(owned)) })
     }
 

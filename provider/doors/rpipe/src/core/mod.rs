@@ -20,7 +20,7 @@ mod tags;
 
 pub use backend::{
     Backend, CONTROL_MOST, Event, GRANTS_MOST, Get, Grant, Promise, Put, Rank, Region, RegionId, RemoteId,
-    Token,
+    Rma, Token, Wakeup,
 };
 pub use bootstrap::{Bootstrap, CARD_MOST};
 pub use context::Context;
@@ -37,6 +37,6 @@ pub(crate) use control::{Reason, closed};
 pub(crate) use pipe::Visit;
 pub(crate) use settings::{HEAP_MOST, SLOTS, granule, text};
 pub(crate) use slot::HANDLERS;
-pub(crate) use stream::{Contenders, Turn, Waiting};
+pub(crate) use stream::{Contenders, WaitStep, Waiting};
 #[cfg(all(test, not(loom)))]
 pub(crate) use stream::{lacking_tests, tests};

@@ -24,18 +24,18 @@ pub enum Side {
     Both,
 }
 
-/// A look at an end that is one of several.
+/// A poll of an end that is one of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Visit {
-    /// Whether the flag of its next message is raised; `false` also where a load does not tell.
-    Glance,
+    /// Whether the flag of its next message is raised; `false` also where a load does not suffice.
+    Flag,
     /// Whether a read would end at once, with a message or an error. `begin`: sets the end up; else it may
     /// not be, as long as nothing comes.
     Ask { begin: bool },
     /// Asks the writer to wake this process; whether it will. A heavy barrier has to follow, before the next
-    /// look.
+    /// poll.
     Arm,
-    /// Whether a glance finds all that comes, without progress.
+    /// Whether the flag shows all that comes, without progress.
     Polls,
 }
 
@@ -318,8 +318,8 @@ impl Pipe {
         patience: Patience,
     ) -> Result<Option<(Address, usize, u16)>, Error> {
         let is_there = matches!(self.peek_now(), Ok(Some(_)));
-        match self.read_any(most, if is_there { patience } else { Patience::Look }) {
-            Err(Error::Again) if !is_there && patience != Patience::Look => Ok(None),
+        match self.read_any(most, if is_there { patience } else { Patience::Poll }) {
+            Err(Error::Again) if !is_there && patience != Patience::Poll => Ok(None),
             read => read.map(Some),
         }
     }
@@ -341,7 +341,7 @@ impl Pipe {
         self.writer.as_ref().is_some_and(Writer::sees_sleep)
     }
 
-    /// Tells the peer that the group of this pipe is over for this rank.
+    /// Sends the peer that the group of this pipe is over for this rank.
     pub(crate) fn say_over(&mut self, rank: Rank) {
         if let Some(writer) = &self.writer {
             writer.say_over(rank);
@@ -397,10 +397,10 @@ impl Pipe {
     /// Looks at the end, as one of several that are waited for.
     #[inline]
     pub(crate) fn visit(&mut self, visit: Visit) -> bool {
-        // What does not read tells so when it is read.
+        // An end that does not read says so when it is read.
         let Some(reader) = &mut self.reader else { return !matches!(visit, Visit::Polls) };
         match visit {
-            Visit::Glance => reader.is_raised(),
+            Visit::Flag => reader.is_raised(),
             Visit::Ask { begin } => {
                 (begin || reader.is_begun())
                     && (!matches!(reader.peek(usize::MAX), Ok(None))

@@ -67,7 +67,7 @@ pub const ALL: [Setting; 11] = [
     },
 ];
 
-/// The backend where none is asked for.
+/// The backend where none is named.
 pub const DEFAULT_BACKEND: &str = "strait";
 
 /// When the writer learns which blocks the reader has freed.
@@ -197,7 +197,7 @@ impl Settings {
     }
 }
 
-/// What a variable has, which is to be text. What it is instead is not told: it may be a secret.
+/// What a variable has, which is to be text. What it is instead is not said: it may be a secret.
 pub(crate) fn text(name: &str, value: OsString) -> Result<String, Error> {
     value.into_string().map_err(|_| Error::Invalid(format!("{name}: its value is no text in UTF-8")))
 }

@@ -85,7 +85,7 @@ impl DeviceMemory {
         self.0.device()
     }
 
-    /// What a peer is told of it, beside a copy of the descriptor.
+    /// What a peer gets of it, beside a copy of the descriptor.
     pub(crate) fn export(&self) -> [u8; Export::LEN] {
         self.0.export().to_bytes()
     }
@@ -132,7 +132,7 @@ impl fmt::Debug for DeviceMemory {
 pub struct PeerMemory(ManuallyDrop<Passed>);
 
 impl PeerMemory {
-    /// What a peer tells of it, and the descriptor.
+    /// What a peer says of it, and the descriptor.
     pub(crate) fn adopt(export: &[u8], fd: OwnedFd) -> Result<Arc<PeerMemory>, Error> {
         let export = export.try_into().ok().and_then(Export::from_bytes);
         let passed = export.and_then(|export| Passed::new(&export, fd).ok());

@@ -11,7 +11,8 @@ use crate::core::forked;
 use crate::core::granule;
 use crate::{ALIGN_MOST, Block, Error, Heap, Memory, Policy, Rank, State, Usage};
 
-/// How often it is asked whether the lender is there, where operations do not tell: each so many nanoseconds.
+/// How often it is asked whether the lender is there, where operations do not show it: each so many
+/// nanoseconds.
 const ASK: u64 = 100_000_000;
 
 /// What was done with borrowed memory, and what is in its heap.
@@ -73,7 +74,10 @@ impl Borrowed {
         Borrowed::new(context, &loan, policy).inspect_err(|fault| {
             let _ = with(context, |lends, net| match fault {
                 // There may be some with the next call.
-                Error::Exhausted(_) => Ok(lends.not_borrowed(loan.name)),
+                Error::Exhausted(_) => {
+                    lends.not_borrowed(loan.name);
+                    Ok(())
+                }
                 _ => lends.give_back(net, loan.name, None),
             });
         })

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use crate::core::Context;
 use crate::core::forked;
-use crate::core::{Net, Patience, Turn, Waiting};
+use crate::core::{Net, Patience, WaitStep, Waiting};
 use crate::{Error, Memory, Rank};
 
 pub(crate) use book::Lends;
@@ -88,18 +88,18 @@ fn with<T>(
 fn wait_for<T>(
     context: &Context,
     patience: Patience,
-    mut look: impl FnMut() -> Result<Option<T>, Error>,
+    mut poll: impl FnMut() -> Result<Option<T>, Error>,
 ) -> Result<T, Error> {
     let mut waiting = Waiting::new(patience, false);
     loop {
-        if let Some(found) = look()? {
+        if let Some(found) = poll()? {
             return Ok(found);
         }
-        match waiting.turn(context) {
+        match waiting.step(context) {
             // What the last progress has brought counts.
-            Err(Error::Again) => return look()?.ok_or(Error::Again),
-            turn => {
-                if turn? == Turn::Sleep {
+            Err(Error::Again) => return poll()?.ok_or(Error::Again),
+            step => {
+                if step? == WaitStep::Sleep {
                     waiting.sleep(context, false);
                 }
             }

@@ -3,7 +3,7 @@
 use super::book::{Loan, Move};
 use super::{Local, copy, wait_for, with};
 use crate::core::Context;
-use crate::core::{Patience, Turn, Waiting};
+use crate::core::{Patience, WaitStep, Waiting};
 use crate::{Error, Region};
 
 /// The longest piece.
@@ -43,7 +43,7 @@ impl Remote {
                 Err(Error::Again) => {}
                 started => break started?,
             }
-            if waiting.turn(context)? == Turn::Sleep {
+            if waiting.step(context)? == WaitStep::Sleep {
                 waiting.sleep(context, false);
             }
         }

@@ -27,9 +27,9 @@ impl Helper {
     /// `wakes`: what arrives makes the descriptor readable.
     pub(super) fn start(context: &Arc<Context>, wakes: bool) -> Result<Helper, Error> {
         let over = Arc::new(AtomicBool::new(false));
-        let (context, told) = (context.clone(), over.clone());
+        let (context, ends) = (context.clone(), over.clone());
         let body = move || {
-            while !told.load(Relaxed) && context.progress().is_ok() {
+            while !ends.load(Relaxed) && context.progress().is_ok() {
                 nap(&context, if wakes { LONG } else { UNSURE });
             }
         };

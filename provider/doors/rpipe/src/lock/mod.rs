@@ -238,10 +238,10 @@ impl<T> Biased<T> {
         if let Some(guard) = self.try_lock() {
             return Ok(guard);
         }
-        self.others.wait(|| self.lock_in_turn())
+        self.others.wait(|| self.lock_waiting())
     }
 
-    fn lock_in_turn(&self) -> Result<Guard<'_, T>, Error> {
+    fn lock_waiting(&self) -> Result<Guard<'_, T>, Error> {
         let held = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
         let mut turns = 0;
         let owns = enter_with_mutex(&self.words, me(), || {

@@ -37,7 +37,7 @@ pub(crate) fn is_end(fault: &Error) -> bool {
     !matches!(fault, Error::Again | Error::TooLong(_))
 }
 
-/// What a program is told when each writer's end was told of.
+/// The error of a read once each writer's end was reported.
 pub(crate) fn all_are_gone() -> Error {
     Error::Gone("all writers have ended, and all that they wrote was read".into())
 }

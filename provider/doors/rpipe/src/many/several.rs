@@ -1,6 +1,6 @@
 //! Waiting for one of several pipes, and whose turn it is among them.
 //!
-//! A round is one look at each pipe, and each that has a message gets a turn, so none waits for more than one
+//! A round is one look at each pipe, and each that has a message gets a step, so none waits for more than one
 //! message of each of the others. Rounds of all pipes are few where few have messages: those that had some in
 //! the last one are looked at alone for `SHORT` rounds at most.
 
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use crate::core::Context;
 use crate::core::Visit;
-use crate::core::{Patience, Turn, Waiting};
+use crate::core::{Patience, WaitStep, Waiting};
 use crate::{Error, Pipe};
 
 /// Rounds of those alone that had messages in the last round of all.
@@ -68,9 +68,9 @@ impl Turns {
         self.found.retain(|one| *one as usize != at);
     }
 
-    /// The next one that has a message, by glances.
+    /// The next one that has a message, by their flags.
     #[inline]
-    fn glance<S: Several + ?Sized>(&mut self, all: &mut S) -> Result<Option<usize>, Error> {
+    fn next_raised<S: Several + ?Sized>(&mut self, all: &mut S) -> Result<Option<usize>, Error> {
         if self.found.is_empty() {
             self.round(all)?;
         }
@@ -81,7 +81,7 @@ impl Turns {
         if self.short > 0 {
             self.short -= 1;
             for at in &self.busy {
-                if all.visit(*at as usize, Visit::Glance)? {
+                if all.visit(*at as usize, Visit::Flag)? {
                     self.found.push_back(*at);
                 }
             }
@@ -92,7 +92,7 @@ impl Turns {
         self.first = if self.first + 1 < self.open.len() { self.first + 1 } else { 0 };
         let (before, behind) = self.open.split_at(self.first.min(self.open.len()));
         for at in behind.iter().chain(before) {
-            if all.visit(*at as usize, Visit::Glance)? {
+            if all.visit(*at as usize, Visit::Flag)? {
                 self.found.push_back(*at);
             }
         }
@@ -124,7 +124,7 @@ impl Turns {
     ) -> Result<usize, Error> {
         self.had += 1;
         if self.had < ASK {
-            if let Some(at) = self.glance(all)? {
+            if let Some(at) = self.next_raised(all)? {
                 return Ok(at);
             }
         }
@@ -151,17 +151,17 @@ impl Turns {
         }
         let mut waiting = Waiting::new(patience, polls);
         loop {
-            let turn = waiting.turn(context);
-            if let Some(at) = self.glance(all)? {
+            let step = waiting.step(context);
+            if let Some(at) = self.next_raised(all)? {
                 return Ok(at);
             }
-            if turn == Ok(Turn::Look) {
+            if step == Ok(WaitStep::Poll) {
                 continue;
             }
             if let Some(at) = self.ask(all)? {
                 return Ok(at);
             }
-            if turn? == Turn::Sleep {
+            if step? == WaitStep::Sleep {
                 let mut wakes = true;
                 for at in &self.open {
                     wakes &= all.visit(*at as usize, Visit::Arm)?;
@@ -169,7 +169,7 @@ impl Turns {
                 // The writers may leave their fences to this.
                 context.barrier().heavy();
                 // What a writer did not see the word for.
-                if let Some(at) = self.glance(all)? {
+                if let Some(at) = self.next_raised(all)? {
                     return Ok(at);
                 }
                 if let Some(at) = self.ask(all)? {
@@ -193,14 +193,14 @@ mod tests {
 
     impl Several for Fake {
         fn visit(&mut self, at: usize, visit: Visit) -> Result<bool, Error> {
-            self.looks += u32::from(visit == Visit::Glance);
+            self.looks += u32::from(visit == Visit::Flag);
             Ok(self.left[at] > 0)
         }
     }
 
     impl Fake {
         fn next(&mut self, turns: &mut Turns) -> Option<usize> {
-            let at = turns.glance(self).unwrap();
+            let at = turns.next_raised(self).unwrap();
             at.inspect(|at| self.left[*at] -= 1)
         }
     }

@@ -36,8 +36,8 @@ impl Outbox {
         }
     }
 
-    /// Sends what waits, as far as there is room; the peers to which that has failed, of which nothing waits any
-    /// more. `later`: when one is tried again for which there is no connection.
+    /// Sends what waits, as far as there is room; the peers to which that has failed, of which nothing waits
+    /// any more. `later`: when one is tried again for which there is no connection.
     pub(super) fn drain(
         &mut self,
         mut post: impl FnMut(Rank, &[u8]) -> Result<(), Error>,
@@ -98,7 +98,11 @@ mod tests {
         assert_eq!(left, [1]);
         let all = |outbox: &mut Outbox| {
             let mut sent = Vec::new();
-            outbox.drain(|rank, message| Ok(sent.push((rank, message[0]))), || None);
+            let post = |rank, message: &[u8]| {
+                sent.push((rank, message[0]));
+                Ok(())
+            };
+            outbox.drain(post, || None);
             sent
         };
         assert_eq!(all(&mut outbox), [(1, 2)], "3 is not tried yet");

@@ -109,8 +109,8 @@ impl Peers {
         !self.ending.is_empty()
     }
 
-    /// Takes out those whose end is to be reported now, since nothing of them comes any more. `quiet`: nothing has
-    /// come just now.
+    /// Takes out those whose end is to be reported now, since nothing of them comes any more. `quiet`:
+    /// nothing has come just now.
     pub(super) fn take_ended(
         &mut self,
         quiet: bool,

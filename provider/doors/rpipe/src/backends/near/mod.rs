@@ -25,12 +25,13 @@ use ipc::memfd::{self, Writers};
 use ipc::{Mapping, Poller, socket};
 use meet::{Life, Strangers};
 
-use held::{Socket, has_more};
+use held::{Socket, has_packet};
 
 use crate::core::HEAP_MOST;
 use crate::core::{NO_DEVICES, check_control};
 use crate::{
-    Backend, DeviceMemory, Error, Event, Get, Memory, Promise, Put, Rank, Region, RegionId, RemoteId, Token,
+    Backend, DeviceMemory, Error, Event, Get, Memory, Promise, Put, Rank, Region, RegionId, RemoteId, Rma,
+    Token, Wakeup,
 };
 
 /// What maps of a process show regions as.
@@ -133,7 +134,7 @@ impl Near {
                 "a process of another user: peers have to be of the same one".into(),
             ));
         }
-        // A process that has ended already may have sent all the same: the socket tells of its end.
+        // A process that has ended already may have sent all the same: the socket shows its end.
         let life = Life::watch(&fd, cred.pid).ok().flatten();
         let at = self.sockets.iter().position(Option::is_none).unwrap_or(self.sockets.len());
         let failed = |e| Error::system("epoll_ctl", &e);
@@ -185,7 +186,7 @@ impl Near {
             if self.sockets[other].as_ref().is_some_and(may_be) {
                 while !self.receive(other, events)
                     && !matches!(events.last(), Some(Event::Lack { .. }))
-                    && self.sockets[other].as_ref().is_some_and(has_more)
+                    && self.sockets[other].as_ref().is_some_and(has_packet)
                 {}
             }
         }
@@ -331,6 +332,49 @@ impl Backend for Near {
         self.packet(to, packet, None)
     }
 
+    fn progress(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
+        events.append(&mut self.events);
+        if self.queued > 0 {
+            let left: usize = self.sockets.iter_mut().flatten().map(Socket::drain).sum();
+            self.queued -= left;
+        }
+        if !self.guests.is_empty() {
+            self.dismiss(GREETING, events);
+        }
+        let ready = self.poller.ready::<16>();
+        for token in ready.tokens() {
+            match token.checked_sub(1) {
+                None => self.accept(events),
+                Some(at) => {
+                    if self.receive(at as usize, events) {
+                        self.end(at as usize, events);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing that was put is lost: it is in memory that both map.
+    fn close(&mut self, _until: Instant) -> Result<(), Error> {
+        let peers: Vec<Rank> = self.by_peer.keys().copied().collect();
+        for peer in peers {
+            let _ = self.packet(peer, vec![BYE], None);
+        }
+        let until = Instant::now() + LEAVING;
+        while self.queued > 0 && Instant::now() < until {
+            let left: usize = self.sockets.iter_mut().flatten().map(Socket::drain).sum();
+            self.queued -= left;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.sockets.clear();
+        self.by_peer.clear();
+        self.listener = None;
+        Ok(())
+    }
+}
+
+impl Rma for Near {
     fn put(&mut self, put: &Put) -> Result<(), Error> {
         let (to, at) = self.remote(put.to, put.remote, put.len)?;
         let from = self.region(put.from, put.len)?;
@@ -387,30 +431,9 @@ impl Backend for Near {
         self.events.push(Event::Fetched(token, was));
         Ok(())
     }
+}
 
-    fn progress(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
-        events.append(&mut self.events);
-        if self.queued > 0 {
-            let left: usize = self.sockets.iter_mut().flatten().map(Socket::drain).sum();
-            self.queued -= left;
-        }
-        if !self.guests.is_empty() {
-            self.dismiss(GREETING, events);
-        }
-        let ready = self.poller.ready::<16>();
-        for token in ready.tokens() {
-            match token.checked_sub(1) {
-                None => self.accept(events),
-                Some(at) => {
-                    if self.receive(at as usize, events) {
-                        self.end(at as usize, events);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
+impl Wakeup for Near {
     fn descriptor(&self) -> Option<RawFd> {
         Some(self.poller.fd())
     }
@@ -421,23 +444,5 @@ impl Backend for Near {
 
     fn wake(&mut self, peer: Rank) -> Result<(), Error> {
         self.packet(peer, vec![WAKE], None)
-    }
-
-    /// Nothing that was put is lost: it is in memory that both map.
-    fn close(&mut self, _until: Instant) -> Result<(), Error> {
-        let peers: Vec<Rank> = self.by_peer.keys().copied().collect();
-        for peer in peers {
-            let _ = self.packet(peer, vec![BYE], None);
-        }
-        let until = Instant::now() + LEAVING;
-        while self.queued > 0 && Instant::now() < until {
-            let left: usize = self.sockets.iter_mut().flatten().map(Socket::drain).sum();
-            self.queued -= left;
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        self.sockets.clear();
-        self.by_peer.clear();
-        self.listener = None;
-        Ok(())
     }
 }

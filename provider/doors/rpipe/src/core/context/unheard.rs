@@ -32,7 +32,7 @@ impl Unheard {
             return Some(event);
         };
         let waits = self.events.iter().any(|other| speaker(other) == Some(peer));
-        // Behind one that waits the others wait, too, and the card is not asked for again.
+        // Behind one that waits the others wait, too, and the card is not read again.
         if !waits && (matches!(event, Event::Gone { .. }) || net.meet(peer) != Err(Error::Again)) {
             return Some(event);
         }

@@ -10,7 +10,7 @@ pub(super) struct Hole {
 /// What is known where a granule begins a block.
 ///
 /// `kind` has the state (2 bits, 0: no block begins here), the slack, which is how many bytes of the last
-/// granule were not asked for (8 bits from bit 8), and the generation (16 bits from bit 16), which outlives
+/// granule are beyond the block (8 bits from bit 8), and the generation (16 bits from bit 16), which outlives
 /// the block.
 pub(super) type Entry = [u32; 3];
 /// The length of the block.

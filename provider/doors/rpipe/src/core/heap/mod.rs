@@ -41,7 +41,7 @@ pub enum State {
 pub struct Block {
     /// Its first granule.
     pub granule: u32,
-    /// Tells it from those that began there before.
+    /// Distinguishes it from those that began there before.
     pub generation: u16,
 }
 
@@ -148,8 +148,8 @@ impl Heap {
         let align = (align >> self.shift).max(1) as u32;
         let Hole { at, len: room } = self.aside;
         // Others than next-fit may have to take another one.
-        let alone = self.policy == Policy::NextFit || self.holes == 0;
-        if want > room || at & (align - 1) != 0 || !alone {
+        let is_only = self.policy == Policy::NextFit || self.holes == 0;
+        if want > room || at & (align - 1) != 0 || !is_only {
             return self.alloc_elsewhere(len, want, align);
         }
         self.aside = Hole { at: at + want, len: room - want };
@@ -187,7 +187,7 @@ impl Heap {
         self.used += want;
         let end = at + want;
         self.rover = end;
-        self.tell_next(end, want);
+        self.set_length_before(end, want);
         Some(Block { granule: at, generation })
     }
 
@@ -335,11 +335,11 @@ impl Heap {
             if self.rover == aside {
                 self.rover = from;
             } else {
-                self.turn_back(from, aside);
+                self.move_rover_back(from, aside);
             }
         } else if room > 0 && aside + room == at {
             self.aside.len = room + len + self.take_behind(at + len);
-            self.turn_back(aside, aside + self.aside.len);
+            self.move_rover_back(aside, aside + self.aside.len);
         } else {
             self.release_elsewhere(at, len);
         }
@@ -354,12 +354,12 @@ impl Heap {
         } else {
             self.put_free(hole);
         }
-        self.turn_back(from, end);
+        self.move_rover_back(from, end);
     }
 
     /// Where next-fit goes on is not inside of a free block.
     #[inline]
-    fn turn_back(&mut self, from: u32, end: u32) {
+    fn move_rover_back(&mut self, from: u32, end: u32) {
         if self.rover > from && self.rover < end {
             self.rover = from;
         }
@@ -411,7 +411,7 @@ impl Heap {
         entry[KIND] = entry[KIND] & !0xffff | FREE;
         self.index.insert(hole);
         self.holes += 1;
-        self.tell_next(at + len, len);
+        self.set_length_before(at + len, len);
     }
 
     /// Takes a free block out: no block begins there until one is entered.
@@ -424,7 +424,7 @@ impl Heap {
 
     /// The block that begins at `end` learns how long the one before it is.
     #[inline]
-    fn tell_next(&mut self, end: u32, len: u32) {
+    fn set_length_before(&mut self, end: u32, len: u32) {
         if let Some(next) = self.entries.get_mut(end as usize) {
             next[BEFORE] = len;
         }

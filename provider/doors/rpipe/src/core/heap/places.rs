@@ -114,9 +114,9 @@ impl Places {
             let level = &self.bounds[height];
             let end = (group | (FAMILY - 1)).saturating_add(1).min(level.len());
             match level.get(group..end)?.iter().position(|bound| *bound >= want) {
-                Some(more) if height == 0 => return Some(group + more),
-                Some(more) => {
-                    group = (group + more) << SHIFT;
+                Some(ahead) if height == 0 => return Some(group + ahead),
+                Some(ahead) => {
+                    group = (group + ahead) << SHIFT;
                     height -= 1;
                 }
                 None => {

@@ -171,11 +171,11 @@ impl Trials<'_> {
         let mut samples = Vec::new();
         for len in LENGTHS.into_iter().filter(|len| *len < most).chain([most]) {
             let mut sample = Sample { len, ..Sample::default() };
-            for turn in 0..=TURNS {
+            for round in 0..=TURNS {
                 let (Ok(put), Ok(inject)) = (self.time(len, false), self.time(len, true)) else {
                     return samples;
                 };
-                if turn > 0 {
+                if round > 0 {
                     sample.put.push(put);
                     sample.inject.push(inject);
                 }

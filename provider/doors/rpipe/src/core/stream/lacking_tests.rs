@@ -12,7 +12,7 @@ use crate::backends::Near;
 use crate::start::FileBootstrap;
 use crate::{
     Backend, Bootstrap, Context, Error, Event, Get, Lent, Many, Patience, Pipe, PipeOptions, Promise, Put,
-    Rank, Region, RegionId, RemoteId, Settings, Side, Token,
+    Rank, Region, RegionId, RemoteId, Rma, Settings, Side, Token, Wakeup,
 };
 
 /// Shared memory, of which nothing that peers have sent is taken in as long as the flag is set.
@@ -23,30 +23,53 @@ impl Backend for Lacking {
     fn name(&self) -> String {
         self.0.name()
     }
+
     fn card(&self) -> Vec<u8> {
         self.0.card()
     }
+
     fn connect(&mut self, peer: Rank, card: &[u8]) -> Result<(), Error> {
         self.0.connect(peer, card)
     }
+
     fn promise(&self, peer: Rank) -> Promise {
         self.0.promise(peer)
     }
+
     fn expose(&mut self, len: usize) -> Result<Region, Error> {
         self.0.expose(len)
     }
+
     fn withdraw(&mut self, region: RegionId) -> Result<(), Error> {
         self.0.withdraw(region)
     }
+
     fn forget(&mut self, remote: RemoteId) {
         self.0.forget(remote)
     }
+
     fn send(&mut self, to: Rank, bytes: &[u8], grants: &[RegionId]) -> Result<(), Error> {
         self.0.send(to, bytes, grants)
     }
+
+    fn progress(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
+        if self.1.load(SeqCst) {
+            events.push(Event::Lack { peer: Some(1), why: lack() });
+            return Ok(());
+        }
+        self.0.progress(events)
+    }
+
+    fn close(&mut self, until: Instant) -> Result<(), Error> {
+        self.0.close(until)
+    }
+}
+
+impl Rma for Lacking {
     fn put(&mut self, put: &Put) -> Result<(), Error> {
         self.0.put(put)
     }
+
     fn put_bytes(
         &mut self,
         to: Rank,
@@ -56,9 +79,11 @@ impl Backend for Lacking {
     ) -> Result<(), Error> {
         self.0.put_bytes(to, remote, bytes, notify)
     }
+
     fn get(&mut self, get: &Get) -> Result<(), Error> {
         self.0.get(get)
     }
+
     fn fetch_add(
         &mut self,
         peer: Rank,
@@ -68,24 +93,19 @@ impl Backend for Lacking {
     ) -> Result<(), Error> {
         self.0.fetch_add(peer, remote, add, token)
     }
-    fn progress(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
-        if self.1.load(SeqCst) {
-            events.push(Event::Lack { peer: Some(1), why: lack() });
-            return Ok(());
-        }
-        self.0.progress(events)
-    }
+}
+
+impl Wakeup for Lacking {
     fn descriptor(&self) -> Option<RawFd> {
         self.0.descriptor()
     }
+
     fn arm(&mut self) -> bool {
         self.0.arm()
     }
+
     fn wake(&mut self, peer: Rank) -> Result<(), Error> {
         self.0.wake(peer)
-    }
-    fn close(&mut self, until: Instant) -> Result<(), Error> {
-        self.0.close(until)
     }
 }
 

@@ -129,7 +129,7 @@ fn a_peer_that_makes_no_calls_holds_no_timed_call() {
         (pipe, pulled.join().unwrap())
     });
     // The reader makes no calls from here on: its tags cannot be got, and what is known does.
-    for time in [look, Patience::Look] {
+    for time in [look, Patience::Poll] {
         let block = pull.alloc(5000, 1, time).unwrap();
         pull.free(block).unwrap();
     }

@@ -29,9 +29,9 @@ fn a_look_at_a_pipe_whose_peer_has_not_begun_ends_at_once_and_a_later_call_sets_
         let mut writer = Pipe::open(&a, 1, &PipeOptions::new(Side::Writer)).unwrap();
         for _ in 0..3 {
             // Waiting for the other would end with `Gone`.
-            assert_eq!(reader.read(8, Patience::Look).unwrap_err(), Error::Again);
+            assert_eq!(reader.read(8, Patience::Poll).unwrap_err(), Error::Again);
             assert_eq!(reader.peek(), Ok(None));
-            assert_eq!(writer.alloc(8, 1, Patience::Look).unwrap_err(), Error::Again);
+            assert_eq!(writer.alloc(8, 1, Patience::Poll).unwrap_err(), Error::Again);
         }
         let b = open(1);
         thread::scope(|s| {
@@ -92,7 +92,7 @@ fn messages_of_a_peer_that_was_not_met_yet_are_all_heard() {
     // What the three readers have said comes while their rank is not known.
     for _ in 0..20 {
         thread::sleep(Duration::from_millis(1));
-        assert_eq!(writers[0].alloc(8, 1, Patience::Look).unwrap_err(), Error::Again);
+        assert_eq!(writers[0].alloc(8, 1, Patience::Poll).unwrap_err(), Error::Again);
     }
     met.store(true, SeqCst);
     thread::scope(|s| {

@@ -29,7 +29,7 @@ pub(crate) use reader::Reader;
 pub use reader::{OnDevice, Taken};
 pub use stats::Stats;
 pub use wait::Patience;
-pub(crate) use wait::{Contenders, Turn, Waiting};
+pub(crate) use wait::{Contenders, WaitStep, Waiting};
 pub(crate) use writer::{Options, Writer};
 
 /// For how long an end that is closed waits for what it has begun.

@@ -17,7 +17,7 @@ pub enum Mode {
     TwoWrites,
     /// The slot is put; the flag is put once that is known to be visible.
     Delivered,
-    /// The slot is put, and the reader's completion queue tells of it: there is no flag to poll.
+    /// The slot is put, and the reader's completion queue has an entry for it: there is no flag to poll.
     Notified,
 }
 
@@ -51,7 +51,7 @@ impl Mode {
         (!ok).then_some(fault)
     }
 
-    /// The first that is sound on this path, or the one that is asked for; and why.
+    /// The first that is sound on this path, or the one that is required; and why.
     pub(crate) fn choose(promise: &Promise, asked: Option<Mode>) -> Result<(Mode, String), Error> {
         if let Some(mode) = asked {
             return match mode.fault(promise) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Patience;
-use super::wait::{Turn, Waiting};
+use super::wait::{WaitStep, Waiting};
 use crate::core::context::{Context, End, Fate, Ready, UNAWAITED};
 use crate::core::control::Class;
 use crate::{Backend, Error, Rank, RemoteId, Token};
@@ -63,7 +63,7 @@ impl Port {
             if let Some(ready) = ready {
                 return Ok(ready);
             }
-            if waiting.turn(&self.context)? == Turn::Sleep {
+            if waiting.step(&self.context)? == WaitStep::Sleep {
                 waiting.sleep(&self.context, false);
             }
         }
@@ -83,7 +83,7 @@ impl Port {
                 other => return other,
             }
             drop(inner);
-            if waiting.turn(&self.context)? == Turn::Sleep {
+            if waiting.step(&self.context)? == WaitStep::Sleep {
                 std::thread::yield_now();
             }
         }
@@ -110,7 +110,7 @@ impl Port {
             }
             inner.can_reach(self.no)?;
             drop(inner);
-            if waiting.turn(&self.context)? == Turn::Sleep {
+            if waiting.step(&self.context)? == WaitStep::Sleep {
                 waiting.sleep(&self.context, false);
             }
         }

@@ -293,7 +293,7 @@ fn a_full_heap_waits_for_the_reader_and_says_when_it_waits_in_vain() {
     assert!(matches!(pipe.alloc(1, 1, patience()), Err(Error::Full(_))), "all of it is this end's");
     blocks.iter().for_each(|block| pipe.write(*block, None).unwrap());
     let (mut reader, first) = reading.join().unwrap();
-    assert!(matches!(pipe.alloc(1, 1, Patience::Look), Err(Error::Full(_))));
+    assert!(matches!(pipe.alloc(1, 1, Patience::Poll), Err(Error::Full(_))));
     let begin = Instant::now();
     assert_eq!(pipe.alloc(1, 1, Patience::for_a(Duration::from_millis(30))), Err(Error::Again));
     assert!(begin.elapsed() >= Duration::from_millis(30));

@@ -9,8 +9,8 @@ use crate::core::context::Context;
 /// How long a call may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// It looks once.
-    Look,
+    /// It polls once.
+    Poll,
     /// Until then.
     Until(Instant),
     /// As long as the peer is there.
@@ -54,7 +54,7 @@ impl Patience {
 
     fn left(self) -> Option<Duration> {
         match self {
-            Patience::Look => Some(Duration::ZERO),
+            Patience::Poll => Some(Duration::ZERO),
             Patience::Until(until) | Patience::InTurns(Some(until), _) => {
                 Some(until.saturating_duration_since(Instant::now()))
             }
@@ -65,7 +65,7 @@ impl Patience {
     /// Such a time, which is over (`Again`) also when another thread waits for the lock.
     pub(crate) fn in_turns(self, others: &'static dyn Contenders) -> Patience {
         match self {
-            Patience::Look | Patience::InTurns(..) => self,
+            Patience::Poll | Patience::InTurns(..) => self,
             Patience::Until(until) => Patience::InTurns(Some(until), Turns(others)),
             Patience::Forever => Patience::InTurns(None, Turns(others)),
         }
@@ -80,7 +80,7 @@ impl Patience {
 const LOOKS: u32 = 512;
 /// Looks before the core is yielded.
 const SPINS: u32 = 4096;
-/// Turns of yielding before the thread sleeps.
+/// Steps of yielding before the thread sleeps.
 const YIELDS: u32 = 200;
 /// How long it sleeps at most: some paths do not wake it.
 const SLEEP: Duration = Duration::from_millis(100);
@@ -88,14 +88,14 @@ const SHORT_SLEEP: Duration = Duration::from_micros(500);
 /// The same where another thread may come to wait for the lock, which wakes none.
 const NAP: Duration = Duration::from_millis(1);
 
-/// What a turn of waiting was.
+/// What a step of waiting was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// Look again.
-    Look,
+pub(crate) enum WaitStep {
+    /// Poll again.
+    Poll,
     /// The same, and ask whether the peer is there: progress was made.
     Ask,
-    /// Prepare to be woken, look again, and call [`Waiting::sleep`] if there is still nothing.
+    /// Prepare to be woken, poll again, and call [`Waiting::sleep`] if there is still nothing.
     Sleep,
 }
 
@@ -116,21 +116,21 @@ impl Waiting {
 
     /// After a look that has found nothing. `Again`: the time is over.
     #[inline]
-    pub(crate) fn turn(&mut self, context: &Context) -> Result<Turn, Error> {
+    pub(crate) fn step(&mut self, context: &Context) -> Result<WaitStep, Error> {
         self.looks += 1;
-        if self.mapped && self.looks % LOOKS != 0 && self.looks < SPINS && self.patience != Patience::Look {
+        if self.mapped && self.looks % LOOKS != 0 && self.looks < SPINS && self.patience != Patience::Poll {
             pause();
-            return Ok(Turn::Look);
+            return Ok(WaitStep::Poll);
         }
-        self.slow_turn(context)
+        self.slow_step(context)
     }
 
     #[cold]
-    fn slow_turn(&mut self, context: &Context) -> Result<Turn, Error> {
+    fn slow_step(&mut self, context: &Context) -> Result<WaitStep, Error> {
         context.progress()?;
-        if self.patience == Patience::Look {
+        if self.patience == Patience::Poll {
             // The look after the progress that was made decides.
-            return if self.looks > 1 { Err(Error::Again) } else { Ok(Turn::Ask) };
+            return if self.looks > 1 { Err(Error::Again) } else { Ok(WaitStep::Ask) };
         }
         // Also of a call whose looks take long by themselves.
         if self.patience.is_over() {
@@ -141,14 +141,14 @@ impl Waiting {
         }
         if self.looks < SPINS {
             std::hint::spin_loop();
-            return Ok(Turn::Ask);
+            return Ok(WaitStep::Ask);
         }
         self.yields += 1;
         if self.yields < YIELDS {
             std::thread::yield_now();
-            return Ok(Turn::Ask);
+            return Ok(WaitStep::Ask);
         }
-        Ok(Turn::Sleep)
+        Ok(WaitStep::Sleep)
     }
 
     /// Sleeps until the descriptor is readable, or some time. `wakes`: the peer makes it readable.

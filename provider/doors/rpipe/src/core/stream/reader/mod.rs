@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::port::Port;
 use super::stats::{Counts, Stats};
-use super::wait::{Turn, Waiting};
+use super::wait::{WaitStep, Waiting};
 use super::{CLOSING, Mode, Patience};
 use crate::core::context::{Context, End, Fate, Ready};
 use crate::core::control::{Class, Shape};
@@ -115,21 +115,21 @@ impl Reader {
         let plain = self.up()?.inbox.is_plain();
         let mut waiting = Waiting::new(patience, polls);
         loop {
-            let turn = waiting.turn(self.port.context());
+            let step = waiting.step(self.port.context());
             if let Some(taken) = self.read_quickly(most) {
                 return Ok(taken);
             }
             // What is wrong with a message is found at the next turn that is another.
-            if plain && turn == Ok(Turn::Look) {
+            if plain && step == Ok(WaitStep::Poll) {
                 continue;
             }
             if let Some(taken) = self.take_if_there(most, patience)? {
                 return Ok(taken);
             }
-            match turn? {
-                Turn::Look => {}
-                Turn::Ask => self.ask(most)?,
-                Turn::Sleep => {
+            match step? {
+                WaitStep::Poll => {}
+                WaitStep::Ask => self.ask(most)?,
+                WaitStep::Sleep => {
                     self.ask(most)?;
                     self.say_asleep()?;
                     if let Some(taken) = self.take_if_there(most, patience)? {
@@ -152,7 +152,7 @@ impl Reader {
     /// What the next message is, if it is there.
     pub(crate) fn peek(&mut self, most: usize) -> Result<Option<Notice>, Error> {
         if self.up.is_none() {
-            match self.connect(Patience::Look) {
+            match self.connect(Patience::Poll) {
                 Err(Error::Again) => return Ok(None),
                 other => other?,
             }

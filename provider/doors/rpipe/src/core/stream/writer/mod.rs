@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::port::Port;
 use super::stats::{Counts, Stats};
-use super::wait::{Turn, Waiting};
+use super::wait::{WaitStep, Waiting};
 use super::{CLOSING, Patience, inject};
 use crate::core::context::{Context, End, Fate};
 use crate::core::control::Class;
@@ -134,7 +134,7 @@ impl Writer {
             return Ok(None);
         }
         self.check(len, 1)?;
-        self.fold_in_time(Patience::Look)?;
+        self.fold_in_time(Patience::Poll)?;
         self.alloc_known(len, 1)
     }
 
@@ -183,16 +183,16 @@ impl Writer {
                     usage.largest
                 )));
             }
-            let turn = waiting.turn(self.port.context()).map_err(|e| match e {
-                Error::Again if patience == Patience::Look => {
+            let step = waiting.step(self.port.context()).map_err(|e| match e {
+                Error::Again if patience == Patience::Poll => {
                     Error::Full("the reader has not freed enough yet; try again".into())
                 }
                 other => other,
             })?;
-            match turn {
-                Turn::Look => {}
-                Turn::Ask => self.tend()?,
-                Turn::Sleep => {
+            match step {
+                WaitStep::Poll => {}
+                WaitStep::Ask => self.tend()?,
+                WaitStep::Sleep => {
                     self.tend()?;
                     waiting.sleep(self.port.context(), false);
                 }
@@ -218,7 +218,7 @@ impl Writer {
     fn tend(&mut self) -> Result<(), Error> {
         self.port.still_there()?;
         let Some(up) = self.up.as_deref_mut() else { return Ok(()) };
-        match up.puts(&self.port).raise_due(Patience::Look) {
+        match up.puts(&self.port).raise_due(Patience::Poll) {
             Err(Error::Again) => Ok(()),
             other => other,
         }
@@ -227,7 +227,7 @@ impl Writer {
     /// Sets the end up, if the reader's is known by now, and raises flags that are due. An error if the
     /// reader has ended.
     pub(crate) fn connect_now(&mut self) -> Result<bool, Error> {
-        match self.connect(Patience::Look) {
+        match self.connect(Patience::Poll) {
             Err(Error::Again) => return Ok(false),
             other => other?,
         }
@@ -417,7 +417,7 @@ impl Writer {
             None => Ok(()),
         };
         if self.up.is_some() && self.options.sync == Sync::Deferred {
-            let _ = self.fold(Patience::Look);
+            let _ = self.fold(Patience::Poll);
         }
         let fate = match self.up.take() {
             _ if begun == Err(Error::Again) => Fate::InUse,

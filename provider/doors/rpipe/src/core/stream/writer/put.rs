@@ -157,7 +157,7 @@ impl Puts<'_> {
             if self.unraised.is_empty() {
                 return Ok(());
             }
-            waiting.turn(self.port.context())?;
+            waiting.step(self.port.context())?;
             self.port.still_there()?;
         }
     }
