@@ -39,7 +39,7 @@ fn heard(link: &mut impl Link) -> (PeerId, Vec<u8>) {
 fn say(link: &mut impl Link, to: PeerId, bytes: &[u8]) {
     until("room for a frame", || match link.send(to, bytes, &[], 0, 0) {
         Err(Refused::Busy) => link.poll().is_some(),
-        done => done.map(|()| true).unwrap(),
+        done => done.map(|_| true).unwrap(),
     });
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use caller::{call_up_to_verdict, read};
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link, PeerId, Refused};
+use link_api::{Event, Gone, Link, PeerId, Refused, Sent};
 use link_kit::bytes;
 use pair::{event, open, open_alone, options, say, take, until};
 use wire::Addr;
@@ -248,7 +248,7 @@ fn a_peer_whose_host_has_lost_power_gets_in_anew_after_the_time() {
     let mut ended = None;
     until("a frame", || {
         let done = a.send(to_b, b"anew", &[], 0, 0);
-        assert!(matches!(done, Ok(()) | Err(Refused::Busy)), "{done:?}");
+        assert!(matches!(done, Ok(_) | Err(Refused::Busy)), "{done:?}");
         if done.is_ok() {
             return true;
         }
@@ -294,7 +294,7 @@ fn a_peer_whose_host_has_started_anew_gets_in_when_that_was_asked() {
     let start = Instant::now();
     until("a frame is taken", || {
         let done = a.send(to_b, b"anew", &[], 0, 0);
-        assert!(matches!(done, Ok(()) | Err(Refused::Busy)), "{done:?}");
+        assert!(matches!(done, Ok(_) | Err(Refused::Busy)), "{done:?}");
         if done.is_ok() {
             return true;
         }
@@ -318,10 +318,10 @@ fn a_link_that_calls_by_the_name_of_a_live_peer_is_refused_in_the_end() {
     channel.is_alive(&mut b);
     let mut other = TcpLink::bind(name.sock(), with_timeout(timeout)).expect("the name");
     let to_b = other.peer(&b.addr());
-    let (start, mut found) = (Instant::now(), Ok(()));
+    let (start, mut found) = (Instant::now(), Ok(Sent::Done));
     until("an answer", || {
         found = other.send(to_b, b"hello", &[], 0, 0);
-        assert_ne!(found, Ok(()));
+        assert_ne!(found, Ok(Sent::Done));
         other.progress();
         b.progress();
         found != Err(Refused::Busy)
@@ -348,7 +348,7 @@ fn a_peer_that_starts_anew_gets_in_at_once() {
     let mut seen = Vec::new();
     until("a frame is taken", || {
         let done = a.send(to_b, b"after", &[], 0, 0);
-        assert!(matches!(done, Ok(()) | Err(Refused::Busy)), "{done:?}");
+        assert!(matches!(done, Ok(_) | Err(Refused::Busy)), "{done:?}");
         a.progress();
         b.progress();
         done.is_ok()
@@ -404,8 +404,8 @@ fn the_end_of_others_ends_no_connection() {
                     1 if !sent[which] => {
                         let peer = link.peer(&names[which]);
                         match link.send(peer, &bytes(50, round), &[], 0, 0) {
-                            Ok(()) => sent[which] = true,
-                            Err(why) => assert_eq!(why, Refused::Busy, "in round {round}"),
+                            Ok(Sent::Done) => sent[which] = true,
+                            other => assert_eq!(other, Err(Refused::Busy), "in round {round}"),
                         }
                     }
                     _ => match link.poll() {

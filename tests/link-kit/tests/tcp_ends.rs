@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link, Refused};
+use link_api::{Event, Gone, Link, Refused, Sent};
 use link_kit::bytes;
 use pair::{event, open, open_alone, options, say, take, until};
 use wire::session::{Caller, Hello, JobKey, Next, Role};
@@ -47,7 +47,7 @@ fn what_was_sent_arrives_though_its_sender_closes_with_something_unread() {
     say(&mut a, to_b, &mut [&mut b], b"hello");
     let (to_a, _) = take(&mut b, &mut a);
     let (mut sent, mut got) = (0, 0);
-    while b.send(to_a, &bytes(60_000, sent), &[], 0, 0) == Ok(()) {
+    while b.send(to_a, &bytes(60_000, sent), &[], 0, 0) == Ok(Sent::Done) {
         sent += 1;
     }
     // Until all of it is with the kernel, of which much is with that of the sender.

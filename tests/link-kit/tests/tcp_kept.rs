@@ -8,7 +8,7 @@ mod pair;
 mod sockets;
 
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link, PeerId, Refused};
+use link_api::{Event, Gone, Link, PeerId, Refused, Sent};
 use link_kit::bytes;
 use pair::{event, open, options, say, take, until};
 use sockets::narrow;
@@ -30,12 +30,12 @@ fn pair_of(options: impl Fn() -> TcpOptions) -> (TcpLink, PeerId, TcpLink) {
 fn send_until_kept(a: &mut TcpLink, to_b: PeerId) -> usize {
     for sent in 0.. {
         match a.send(to_b, &bytes(SHORT, sent), &[], 0, 0) {
-            Ok(()) => assert!(!a.keeps(to_b), "frame {sent}"),
-            Err(why) => {
-                assert_eq!(why, Refused::Kept);
+            Ok(Sent::Done) => assert!(!a.keeps(to_b), "frame {sent}"),
+            Ok(Sent::Kept) => {
                 assert!(a.keeps(to_b));
                 return sent + 1;
             }
+            Err(why) => panic!("{why:?}"),
         }
     }
     0
@@ -74,7 +74,10 @@ fn a_link_that_was_not_asked_does_not_say_what_it_keeps() {
     let to_b = a.peer(&b.addr());
     say(&mut a, to_b, &mut [&mut b], b"hello");
     until("a full connection", || match a.send(to_b, &bytes(SHORT, 1), &[], 0, 0) {
-        Ok(()) => false,
+        Ok(sent) => {
+            assert_eq!(sent, Sent::Done);
+            false
+        }
         Err(why) => {
             assert_eq!(why, Refused::Busy);
             true

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link, PeerId, Refused};
+use link_api::{Event, Gone, Link, PeerId, Refused, Sent};
 use link_kit::{bytes, is_readable, text};
 use pair::{open, open_alone, options, say, take, until};
 use wire::Addr;
@@ -21,7 +21,7 @@ use wire::session::{Caller, Hello, JobKey, MAC, Next, Role};
 fn refused(from: &mut TcpLink, to: PeerId, other: &mut TcpLink) -> Gone {
     let mut found = None;
     until("an answer", || match from.send(to, b"hello", &[], 0, 0) {
-        Ok(()) => panic!("a frame was taken"),
+        Ok(_) => panic!("a frame was taken"),
         Err(Refused::Busy) => {
             assert!(from.poll().is_none() && other.poll().is_none(), "nothing was to come");
             false
@@ -89,9 +89,9 @@ fn calls_that_cross_make_one_connection_and_lose_nothing() {
                 let (link, peer) = if which == 0 { (&mut a, to_b) } else { (&mut b, to_a) };
                 while sent[which] < 5 {
                     match link.send(peer, &bytes(300, sent[which]), &[], 0, 0) {
-                        Ok(()) => sent[which] += 1,
-                        Err(why) => {
-                            assert_eq!(why, Refused::Busy, "in round {round}");
+                        Ok(Sent::Done) => sent[which] += 1,
+                        other => {
+                            assert_eq!(other, Err(Refused::Busy), "in round {round}");
                             break;
                         }
                     }
@@ -224,8 +224,8 @@ fn long_frames_of_any_length_land_where_they_should() {
             if sent < FRAMES {
                 hmem::write(&[source], 0, &bytes(len(sent), sent));
                 match a.send(to_b, &bytes(20, sent), &[source], 0, len(sent)) {
-                    Ok(()) => sent += 1,
-                    Err(why) => assert_eq!(why, Refused::Busy),
+                    Ok(Sent::Done) => sent += 1,
+                    other => assert_eq!(other, Err(Refused::Busy)),
                 }
             }
         }
@@ -347,8 +347,10 @@ fn a_peer_that_did_not_listen_some_time_ago_is_called_again_once() {
             assert_eq!(take(&mut b, &mut a).1, b"hello");
             drop(b);
             until("its end", || matches!(a.poll(), Some(Event::Closed(..))));
-            let ask =
-                |a: &mut TcpLink| if by_receive { a.connect(to) } else { a.send(to, b"hello", &[], 0, 0) };
+            let ask = |a: &mut TcpLink| match by_receive {
+                true => a.connect(to),
+                false => a.send(to, b"hello", &[], 0, 0).map(|_| ()),
+            };
             let refused = (0..3).find(|_| {
                 let found = ask(&mut a);
                 let start = Instant::now();

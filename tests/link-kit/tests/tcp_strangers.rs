@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use caller::{call, read};
 use link::{TcpLink, TcpOptions};
-use link_api::{Budget, Event, Gone, Link, Refused};
+use link_api::{Budget, Event, Gone, Link, Refused, Sent};
 use pair::{open, options, say, take, until};
 use wire::Addr;
 use wire::session::{Caller, Hello, JobKey, Next, Role};
@@ -263,9 +263,9 @@ fn a_process_without_descriptors_takes_those_of_silent_connections() {
     let all: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
     let mut told_to_wait = 0;
     until("room for a frame", || match b.send(to_a, b"hello", &[], 0, 0) {
-        Ok(()) => true,
-        Err(why) => {
-            assert_eq!(why, Refused::Busy);
+        Ok(Sent::Done) => true,
+        other => {
+            assert_eq!(other, Err(Refused::Busy));
             told_to_wait += 1;
             a.progress();
             b.progress();

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use hmem::{Span, total};
-use link_api::{Event, Frame, Gone, Grant, Link, NoDirect, OpId, Path, PeerId, PollFrame, Refused, Standing};
+use link_api::{
+    Event, Frame, Gone, Grant, Link, NoDirect, OpId, Path, PeerId, PollFrame, Refused, Sent, Standing,
+};
 use wire::Addr;
 
 use crate::Direct;
@@ -208,7 +210,7 @@ impl Link for MemLink {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         let to = self.place_of(to);
         let mut hub = self.hub.borrow_mut();
         assert!(head.len() + len <= hub.path.max_frame, "a frame of {} + {len} bytes", head.len());
@@ -235,7 +237,7 @@ impl Link for MemLink {
         }
         way.used = true;
         way.items.push_back(Item::Frame(bytes));
-        if way.keeps { Err(Refused::Kept) } else { Ok(()) }
+        Ok(if way.keeps { Sent::Kept } else { Sent::Done })
     }
 
     fn poll(&mut self) -> Option<Event> {

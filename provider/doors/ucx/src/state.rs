@@ -143,8 +143,6 @@ impl Ep {
                 ucx::UCS_ERR_NO_RESOURCE
             }
             Refused::Fault => ucx::UCS_ERR_IO_ERROR,
-            // Only for callers that enable send buffering; none is here.
-            Refused::Kept => ucx::UCS_OK,
             Refused::Gone(why) => {
                 let status = ucx::UCS_ERR_CONNECTION_RESET;
                 if self.dead.is_none() {

@@ -20,9 +20,16 @@ pub enum Refused {
     /// The body could not be read: its device failed, or it is registered memory that was unmapped. Nothing
     /// was sent.
     Fault,
-    /// Nothing was refused: all bytes have been copied, as by `Ok`, but some of them wait in this process for
-    /// room, or may do so as long as a provider below has not completed them. A later [`Link::poll`] sends
-    /// them on, and [`Link::keeps`] tells whether it has. Only after [`Link::tell_kept`].
+}
+
+/// Where the bytes of a frame are that a link took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// On their way.
+    Done,
+    /// Some of them wait in this process for room, or may do so as long as a provider below has not completed
+    /// them. A later [`Link::poll`] sends them on, and [`Link::keeps`] says whether it has. Only after
+    /// [`Link::tell_kept`].
     Kept,
 }
 
@@ -117,8 +124,14 @@ pub trait Link {
 
     /// Sends one frame made of `head` and then the bytes `off..off+len` of `body`, connecting if
     /// need be. When it returns `Ok` all bytes have been copied.
-    fn send(&mut self, to: PeerId, head: &[u8], body: &[Span], off: usize, len: usize)
-    -> Result<(), Refused>;
+    fn send(
+        &mut self,
+        to: PeerId,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Result<Sent, Refused>;
 
     /// As [`Link::send`], of one buffer behind a head, if it is short and there is room, so that it takes no
     /// more than to copy it; else `None`, and nothing has happened.
@@ -128,7 +141,7 @@ pub trait Link {
         _to: PeerId,
         _head: [u8; N],
         _body: Span,
-    ) -> Option<Result<(), Refused>>
+    ) -> Option<Result<Sent, Refused>>
     where
         Self: Sized,
     {
@@ -207,7 +220,7 @@ pub trait Link {
     /// alone ignores this.
     fn set_early(&mut self) {}
 
-    /// From now on [`Link::send`] says [`Refused::Kept`] where it is so. A link that has nothing of a frame
+    /// From now on [`Link::send`] says [`Sent::Kept`] where it is so. A link that has nothing of a frame
     /// in this process once it has taken it ignores this.
     fn tell_kept(&mut self) {}
 

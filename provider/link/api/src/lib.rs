@@ -19,7 +19,7 @@ mod path;
 mod rma;
 
 pub use budget::{Budget, Share};
-pub use frames::{Event, Frame, Gone, Landing, Link, PollFrame, Refused};
+pub use frames::{Event, Frame, Gone, Landing, Link, PollFrame, Refused, Sent};
 pub use meter::{Fallback, How, Meter, Side};
 pub use path::{OpId, Path, PeerId, RmaCaps, Standing};
 pub use rma::{

@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use hmem::{Span, total};
 use link_api::{
     Direct, Event, Frame, Gone, InUse, Link, NoDirect, OpId, Path, Patience, PeerId, PieceCounter, Refused,
-    Region, RegionVersion, RmaLink, Standing, Way,
+    Region, RegionVersion, RmaLink, Sent, Standing, Way,
 };
 use wire::{Addr, Handle, Seg};
 
@@ -24,7 +24,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         assert!(head.len() + len <= self.provider.max_frame(), "frame longer than Path::max_frame");
         debug_assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
         if self.peers[to].dealings.has_notes() {
@@ -39,8 +39,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             _ => Err(NotSent::Busy),
         };
         match found {
-            Ok(()) if self.reports_kept && self.keeps_frames(to) => Err(Refused::Kept),
-            Ok(()) => Ok(()),
+            Ok(()) if self.reports_kept && self.keeps_frames(to) => Ok(Sent::Kept),
+            Ok(()) => Ok(Sent::Done),
             Err(NotSent::Fault) => Err(Refused::Fault),
             Err(NotSent::Busy) => {
                 self.peers.at(to).upkeep.set_full(true);
@@ -130,7 +130,7 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         let Some(at) = self.peers.get(to) else { return self.base.send(to, head, body, off, len) };
         if at.end.is_ending() {
             return Err(Refused::Gone(Gone::Reset));

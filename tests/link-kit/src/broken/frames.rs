@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 
 use hmem::Span;
-use link_api::{Event, Frame, Gone, Link, Path, PeerId, PollFrame, Refused, RmaLink, Standing};
+use link_api::{Event, Frame, Gone, Link, Path, PeerId, PollFrame, Refused, RmaLink, Sent, Standing};
 use wire::Addr;
 
 use super::{Broken, Flaw, Item};
@@ -46,17 +46,17 @@ impl<L: RmaLink> Link for Broken<L> {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         self.flush();
         let off = if self.flaw == Flaw::ForgetsOffsetOfBody { 0 } else { off };
         if self.flaw == Flaw::CopiesLate && len > 0 {
             self.late = Some((to, head.to_vec(), body.to_vec(), off, len));
-            return Ok(());
+            return Ok(Sent::Done);
         }
         let sent = self.link.send(to, head, body, off, len);
         match sent {
-            Ok(()) if self.shows(Flaw::IsBusyThoughSent, 7) => Err(Refused::Busy),
-            Err(Refused::Gone(_)) if self.flaw == Flaw::TakesFramesForNobody => Ok(()),
+            Ok(_) if self.shows(Flaw::IsBusyThoughSent, 7) => Err(Refused::Busy),
+            Err(Refused::Gone(_)) if self.flaw == Flaw::TakesFramesForNobody => Ok(Sent::Done),
             other => other,
         }
     }

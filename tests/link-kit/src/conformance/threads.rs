@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use link_api::{Event, Link, PeerId, Refused};
+use link_api::{Event, Link, PeerId, Refused, Sent};
 
 use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes, is_readable};
@@ -73,8 +73,8 @@ pub fn exchange<L: Link>(link: &mut L, peer: PeerId, which: bool, patience: Dura
         let mut idle = true;
         if sent < FRAMES {
             match link.send(peer, &frame(which, sent), &[], 0, 0) {
-                Ok(()) => (sent, idle) = (sent + 1, false),
-                Err(why) => assert_eq!(why, Refused::Busy),
+                Ok(Sent::Done) => (sent, idle) = (sent + 1, false),
+                other => assert_eq!(other, Err(Refused::Busy)),
             }
         }
         if chance.below(3) > 0 || idle {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hmem::{Span, total};
-use link_api::{Event, Frame, Gone, Link, OpId, Path, PeerId, PollFrame, Refused, RmaCaps, Standing};
+use link_api::{Event, Frame, Gone, Link, OpId, Path, PeerId, PollFrame, Refused, RmaCaps, Sent, Standing};
 use wire::{Addr, Handle};
 
 use super::carrier::Shared;
@@ -234,7 +234,7 @@ impl Link for KeyedLink {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         let n = head.len() + len;
         assert!(n <= Self::PATH.max_frame, "frame longer than Path::max_frame");
         assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
@@ -264,7 +264,7 @@ impl Link for KeyedLink {
         way.transit.extend(bytes);
         self.peers[to.0 as usize].wants = false;
         self.shared.hurry();
-        Ok(())
+        Ok(Sent::Done)
     }
 
     fn poll(&mut self) -> Option<Event> {

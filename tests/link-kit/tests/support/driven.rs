@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use hmem::Span;
 use link_api::{
-    Direct, Event, Frame, InUse, Link, NoDirect, OpId, Path, Patience, PeerId, Refused, RmaLink, Standing,
-    Way,
+    Direct, Event, Frame, InUse, Link, NoDirect, OpId, Path, Patience, PeerId, Refused, RmaLink, Sent,
+    Standing, Way,
 };
 use wire::{Addr, Handle};
 
@@ -60,7 +60,7 @@ impl<L: Link> Link for Driven<L> {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         self.with(|l| l.send(to, head, body, off, len))
     }
     fn poll(&mut self) -> Option<Event> {

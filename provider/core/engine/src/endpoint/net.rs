@@ -21,16 +21,6 @@ use link_api::{Budget, Fallback, How, Meter, NoDirect, Path, PeerId, Refused, Rm
 const OF_PEER: u32 = 8;
 const OF_ALL: u32 = 64;
 
-/// What became of a frame whose operation something else completes: that its link keeps a part of it is no
-/// matter then.
-#[inline(always)]
-pub(super) fn taken(sent: Result<(), Refused>) -> Result<(), Refused> {
-    match sent {
-        Err(Refused::Kept) => Ok(()),
-        sent => sent,
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Net<L> {
     pub(crate) link: L,
@@ -274,7 +264,7 @@ impl<L: RmaLink> Net<L> {
     pub(in crate::endpoint) fn export(&mut self, peer: PeerId, iov: &[Span]) -> Result<bool, Refused> {
         let Some(lacking) = self.link.export_handles(peer, iov) else { return Ok(false) };
         for handle in &lacking {
-            taken(self.link.send(peer, &handle_frame(handle), &[], 0, 0))?;
+            self.link.send(peer, &handle_frame(handle), &[], 0, 0)?;
             self.link.mark_exported(peer, handle);
         }
         Ok(true)

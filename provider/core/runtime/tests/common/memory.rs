@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hmem::Span;
 use link_api::{
-    Direct, Event, Frame, InUse, Link, NoDirect, Path, Patience, PeerId, Refused, RmaLink, Standing,
+    Direct, Event, Frame, InUse, Link, NoDirect, Path, Patience, PeerId, Refused, RmaLink, Sent, Standing,
 };
 use testkit::{MemLink, Net};
 use wire::Addr;
@@ -147,13 +147,13 @@ impl Link for MemoryLink {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         let mut links = self.network.lock();
         let link = &mut links.stations[self.at].link;
         let addr = link.peer_addr(to);
-        link.send(to, head, body, off, len)?;
+        let sent = link.send(to, head, body, off, len)?;
         links.stations.iter_mut().filter(|s| s.addr == addr).for_each(Station::ring);
-        Ok(())
+        Ok(sent)
     }
 
     fn poll(&mut self) -> Option<Event> {

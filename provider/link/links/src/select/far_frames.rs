@@ -1,7 +1,7 @@
 //! Frames that came by a further link.
 
 use hmem::Span;
-use link_api::{Event, Frame, Gone, Landing, Link as _, PeerId, Refused};
+use link_api::{Event, Frame, Gone, Landing, Link as _, PeerId, Refused, Sent};
 
 use super::{Links, route};
 
@@ -14,12 +14,12 @@ impl Links {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         self.wake();
         if let Some((at, id)) = self.far_of(to) {
             self.pace.hurry();
             let sent = self.far[at].link.send(id, head, body, off, len);
-            if matches!(sent, Ok(()) | Err(Refused::Kept)) {
+            if sent.is_ok() {
                 // A sender that receives nothing would else look for callers at nearly each poll.
                 self.shm.set_patient();
             }

@@ -31,7 +31,7 @@ use std::os::fd::RawFd;
 
 use hmem::Span;
 use ipc::Poller;
-use link_api::{Event, Frame, Gone, Landing, Link, Path, PeerId, PollFrame, Refused, Standing};
+use link_api::{Event, Frame, Gone, Landing, Link, Path, PeerId, PollFrame, Refused, Sent, Standing};
 use wire::Addr;
 
 use crate::shm::ShmLink;
@@ -206,7 +206,7 @@ impl Link for Links {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         match self.shm.send_connected(to, head, body, off, len) {
             Some(done) => done,
             None => self.send_far(to, head, body, off, len),
@@ -219,7 +219,7 @@ impl Link for Links {
         to: PeerId,
         head: [u8; N],
         body: Span,
-    ) -> Option<Result<(), Refused>> {
+    ) -> Option<Result<Sent, Refused>> {
         self.shm.send_short(to, head, body)
     }
 

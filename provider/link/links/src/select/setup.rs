@@ -131,7 +131,7 @@ impl Links {
 mod tests {
     use std::net::{Ipv4Addr, TcpStream};
 
-    use link_api::{Event, Refused};
+    use link_api::{Event, Refused, Sent};
     use wire::Addr;
     use wire::session::JobKey;
 
@@ -159,7 +159,7 @@ mod tests {
         let to_b = a.peer(&b.addr());
         let mut got = false;
         while !got {
-            assert!(matches!(a.send(to_b, b"hello", &[], 0, 0), Ok(()) | Err(Refused::Busy)));
+            assert!(matches!(a.send(to_b, b"hello", &[], 0, 0), Ok(_) | Err(Refused::Busy)));
             if let Some(Event::Frame(frame)) = b.poll() {
                 b.release(frame);
                 got = true;
@@ -170,7 +170,7 @@ mod tests {
         assert!(listens(&a) && !listens(&b));
         assert_eq!((a.path(far).link, a.path(to_b).link), ("tcp", "shm"));
         assert_eq!((a.wait_fd(), a.addr()), (fd, own));
-        assert_eq!(a.send(to_b, b"again", &[], 0, 0), Ok(()));
+        assert_eq!(a.send(to_b, b"again", &[], 0, 0), Ok(Sent::Done));
     }
 
     /// The kernel lets two sockets share a port that both may use again as long as neither listens.

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::RawFd;
 
 use hmem::Span;
-use link_api::{Event, Frame, Link, Path, PeerId, PollFrame, Refused, RmaCaps, Standing};
+use link_api::{Event, Frame, Link, Path, PeerId, PollFrame, Refused, RmaCaps, Sent, Standing};
 use wire::Addr;
 
 use crate::shm::channel::ring::Mem as _;
@@ -50,7 +50,7 @@ impl Link for ShmLink {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         match self.send_connected(to, head, body, off, len) {
             Some(done) => done,
             None => self.send_first(to, head, body, off, len),
@@ -63,10 +63,10 @@ impl Link for ShmLink {
         to: PeerId,
         head: [u8; N],
         body: Span,
-    ) -> Option<Result<(), Refused>> {
+    ) -> Option<Result<Sent, Refused>> {
         let out = self.peers.get_mut(to.0)?.out.as_mut()?;
         out.send_short(&head, &[body], 0, body.len())?;
-        Some(out.notify(self.sleep.is_registered()))
+        Some(out.notify(self.sleep.is_registered()).map(|()| Sent::Done))
     }
 
     #[inline]

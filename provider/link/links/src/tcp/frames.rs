@@ -6,7 +6,7 @@ use std::os::fd::RawFd;
 use std::time::Instant;
 
 use hmem::{Span, total};
-use link_api::{Event, Frame, Gone, Landing, Link, OpId, Path, PeerId, Refused, RmaLink, Standing};
+use link_api::{Event, Frame, Gone, Landing, Link, OpId, Path, PeerId, Refused, RmaLink, Sent, Standing};
 use wire::Addr;
 
 use crate::tcp::channel::connection::Channel;
@@ -16,11 +16,11 @@ use crate::tcp::link::TcpLink;
 use crate::tcp::receiving::Held;
 
 impl TcpLink {
-    fn send_own(&mut self, head: &[u8], body: &[Span], off: usize, len: usize) -> Result<(), Refused> {
+    fn send_own(&mut self, head: &[u8], body: &[Span], off: usize, len: usize) -> Result<Sent, Refused> {
         self.to_self.send(head, body, off, len)?;
         // No descriptor tells of it.
         self.sleep.disarm();
-        Ok(())
+        Ok(Sent::Done)
     }
 
     fn next_own(&mut self) -> Option<Event> {
@@ -108,7 +108,7 @@ impl Link for TcpLink {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         assert!(head.len() + len <= MAX_FRAME, "frame longer than Path::max_frame");
         debug_assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
         let Some(channel) = &mut self.peers[to].channel else {
@@ -132,14 +132,11 @@ impl Link for TcpLink {
                 if !was_unsure && self.ticks.are_off() {
                     self.set_timer();
                 }
-                if kept {
-                    return Err(Refused::Kept);
-                }
             }
-            Err(Refused::Busy | Refused::Kept) => self.want(to),
+            Err(Refused::Busy) => self.want(to),
             Err(Refused::Gone(_) | Refused::Fault) => self.note_ready(to),
         }
-        done
+        done.map(|()| if kept { Sent::Kept } else { Sent::Done })
     }
 
     fn poll(&mut self) -> Option<Event> {

@@ -151,7 +151,7 @@ fn refused(link: &mut ShmLink, to: PeerId, most: Duration) -> Refused {
     let start = Instant::now();
     loop {
         match link.send(to, b"x", &[], 0, 0) {
-            Ok(()) => panic!("sent to a process that is gone"),
+            Ok(_) => panic!("sent to a process that is gone"),
             Err(Refused::Busy) => assert!(start.elapsed() < most, "busy for ever"),
             Err(why) => return why,
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use hmem::Span;
-use link_api::{Event, Gone, Link as _, PeerId, PollFrame, Refused};
+use link_api::{Event, Gone, Link as _, PeerId, PollFrame, Refused, Sent};
 use wire::Addr;
 
 use super::OpenOptions;
@@ -52,7 +52,7 @@ pub(super) fn closed(link: &mut ShmLink) -> (PeerId, Gone) {
     }
 }
 
-pub(super) fn say(link: &mut ShmLink, to: PeerId, bytes: &[u8]) -> Result<(), Refused> {
+pub(super) fn say(link: &mut ShmLink, to: PeerId, bytes: &[u8]) -> Result<Sent, Refused> {
     link.send(to, bytes, &[], 0, 0)
 }
 
