@@ -13,7 +13,7 @@ use std::time::Duration;
 use caller::call;
 use hmem::Span;
 use link::TcpLink;
-use link_api::{Event, Frame, Gone, Landing, Link, OpId, Path, RmaLink};
+use link_api::{Event, Frame, Gone, Landing, Link, OpId, Path, RmaLink, Setting};
 use link_kit::is_readable;
 use pair::{event, open, options, say, take, until};
 use wire::Addr;
@@ -39,7 +39,7 @@ fn frame() -> Vec<u8> {
 impl Ends {
     fn new() -> Ends {
         let mut link = open(options("key"));
-        link.set_early();
+        link.set(Setting::Early);
         let name = Addr::new(([127, 0, 0, 1], 1).into());
         let mut stream = TcpStream::connect(link.addr().sock()).unwrap();
         let called = link.addr();

@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link, PeerId, Sent};
+use link_api::{Event, Gone, Link, PeerId, Sent, Setting};
 use link_kit::bytes;
 use pair::{PATIENCE, open, options, say, take, until};
 use played::railed;
@@ -27,7 +27,7 @@ use played::railed;
 /// frames were sent, and came.
 fn part(len: usize, rails: usize) -> (usize, usize) {
     let (mut a, mut b) = (open(railed(rails)), open(railed(rails)));
-    a.tell_kept();
+    a.set(Setting::Kept);
     let to_b = a.peer(&b.addr());
     say(&mut a, to_b, &mut [&mut b], b"hello");
     let (to_a, _) = take(&mut b, &mut a);

@@ -8,7 +8,7 @@ mod pair;
 mod sockets;
 
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link, PeerId, Refused, Sent};
+use link_api::{Event, Gone, Link, PeerId, Refused, Sent, Setting};
 use link_kit::bytes;
 use pair::{event, open, options, say, take, until};
 use sockets::narrow;
@@ -19,7 +19,7 @@ const SHORT: usize = 10_000;
 /// Two that have met, of which the first one says what it keeps.
 fn pair_of(options: impl Fn() -> TcpOptions) -> (TcpLink, PeerId, TcpLink) {
     let (mut a, mut b) = (open(options()), open(options()));
-    a.tell_kept();
+    a.set(Setting::Kept);
     let to_b = a.peer(&b.addr());
     say(&mut a, to_b, &mut [&mut b], b"hello");
     assert_eq!(take(&mut b, &mut a).1, b"hello");

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use caller::call;
 use hmem::{Kind, Span};
-use link_api::{Event, Gone, Landing, Link as _, OpId, RmaLink as _};
+use link_api::{Event, Gone, Landing, Link as _, OpId, RmaLink as _, Setting};
 use link_kit::is_readable;
 use pair::{open, options};
 use wire::Addr;
@@ -71,7 +71,7 @@ fn check(goes: &Goes, good: bool) {
 fn run(seed: u64) {
     let mut random = Random(seed);
     let mut link = open(options("key"));
-    link.set_early();
+    link.set(Setting::Early);
     let (name, called) = (Addr::new(([127, 0, 0, 1], 1).into()), link.addr());
     let mut stream = TcpStream::connect(called.sock()).unwrap();
     stream.set_nodelay(true).unwrap();

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Landing, Link, PeerId, Sent};
+use link_api::{Event, Gone, Landing, Link, PeerId, Sent, Setting};
 use pair::{open, until};
 use played::{Played, filled, railed, with_rail};
 use sockets::narrow;
@@ -103,7 +103,7 @@ fn the_end_of_either_with_half_a_frame_on_the_rail_is_told_of() {
         for lands in [false, true] {
             let mut b = open(patient(Duration::from_secs(1)));
             if lands {
-                b.set_early();
+                b.set(Setting::Early);
             }
             let (played, rail, _) = with_half_a_frame(&mut b, 1);
             let room = lands.then(|| Span::leak(LONG));
@@ -161,7 +161,7 @@ fn a_rail_that_ends_with_a_part_of_a_frame_kept_here_ends_the_connection() {
     let (at, mut options) = ([127, 0, 0, 78], railed(2));
     options.rails_at = vec![at.into()];
     let mut b = open(options);
-    b.tell_kept();
+    b.set(Setting::Kept);
     let (played, rail, _keys) = with_rail(&mut b);
     let peer = b.peer(&played.name);
     until("the rail to be up", || {

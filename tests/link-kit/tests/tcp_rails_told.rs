@@ -15,7 +15,7 @@ use std::time::Duration;
 use caller::read;
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Landing, Link as _, OpId, PeerId, Refused, RmaLink as _};
+use link_api::{Event, Gone, Landing, Link as _, OpId, PeerId, Refused, RmaLink as _, Setting};
 use pair::{event, open, options, take, until};
 use wire::Addr;
 use wire::session::{
@@ -374,7 +374,7 @@ fn the_end_of_a_connection_is_that_of_its_rails() {
 
 /// Half of a long frame has come on a rail, and lands.
 fn lands(a: &mut TcpLink) -> (Called, TcpStream, OpId, Span, Vec<u8>) {
-    a.set_early();
+    a.set(Setting::Early);
     let (mut called, mut rail, mut keys) = with_rail(a);
     let frame = vec![7; LONG];
     let header = keys.sealer.seal(LONG as u32, &frame[..COVERED]);

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use caller::{call, read};
 use link::{TcpLink, TcpOptions};
-use link_api::{Budget, Event, Gone, Link, Refused, Sent};
+use link_api::{Budget, Event, Gone, Link, Refused, Sent, Setting};
 use pair::{open, options, say, take, until};
 use wire::Addr;
 use wire::session::{Caller, Hello, JobKey, Next, Role};
@@ -161,7 +161,7 @@ fn partial_frames_are_bounded_and_continue_when_there_is_room() {
     const MOST: usize = 1 << 20;
     let budget = Budget::new(MOST);
     let mut a = open(options("key"));
-    a.set_budget(&budget);
+    a.set(Setting::Budget(&budget));
     let called = a.addr();
     let peers = parts_of_frames(&mut a, called, || {
         assert!(budget.used() <= MOST, "{}", budget.used());
@@ -198,7 +198,7 @@ fn partial_frames_are_bounded_and_continue_when_there_is_room() {
 fn a_part_of_a_frame_that_stays_one_gives_its_memory_to_peers_that_wait() {
     let budget = Budget::new(1 << 20);
     let mut a = open(TcpOptions { timeout: Duration::from_secs(1), ..options("key") });
-    a.set_budget(&budget);
+    a.set(Setting::Budget(&budget));
     let called = a.addr();
     let _parts = parts_of_frames(&mut a, called, || {});
     let mut b = open(options("key"));

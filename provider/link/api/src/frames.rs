@@ -6,8 +6,8 @@ use std::os::fd::RawFd;
 use hmem::Span;
 use wire::Addr;
 
-use crate::budget::Budget;
 use crate::path::{OpId, Path, PeerId, Standing};
+use crate::setting::Setting;
 
 /// Why a link did not take a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub enum Sent {
     Done,
     /// Some of them wait in this process for room, or may do so as long as a provider below has not completed
     /// them. A later [`Link::poll`] sends them on, and [`Link::keeps`] says whether it has. Only after
-    /// [`Link::tell_kept`].
+    /// [`Setting::Kept`].
     Kept,
 }
 
@@ -67,7 +67,7 @@ pub enum Event {
     /// [`Link::poll`].
     Frame(Frame),
     /// The front of a long frame came in, at least [`Path::FRONT`] bytes of it, and the rest is on its way;
-    /// only after [`Link::set_early`]. It can be read and peeked at as far as it is there. Before the next
+    /// only after [`Setting::Early`]. It can be read and peeked at as far as it is there. Before the next
     /// [`Link::poll`] it has to be given back with [`Link::land`] or [`Link::leave`].
     Begun(Frame),
     /// A peer went away. Every frame it had sent has been delivered before. Frames sent to it are
@@ -210,24 +210,8 @@ pub trait Link {
     /// Gives a frame back.
     fn release(&mut self, frame: Frame);
 
-    /// Whether peers of this host may come by this link, as they may at first: if not, another link serves
-    /// them, and a caller of this host, or under a name of this host, is refused before anything of it is
-    /// handed out. A link whose callers are never of this host ignores this; what holds the links refuses
-    /// such peers as well.
-    fn serve_host(&mut self, _on: bool) {}
-
-    /// From now on [`Event::Begun`] may come before [`Event::Frame`] does. A link that hands out whole frames
-    /// alone ignores this.
-    fn set_early(&mut self) {}
-
-    /// From now on [`Link::send`] says [`Sent::Kept`] where it is so. A link that has nothing of a frame
-    /// in this process once it has taken it ignores this.
-    fn tell_kept(&mut self) {}
-
-    /// What this link keeps of frames that are not whole is counted here from now on. Where that is used up,
-    /// frames stay where they are. A link that keeps no parts of frames in memory of this process, or a fixed
-    /// amount, ignores this.
-    fn set_budget(&mut self, _budget: &Budget) {}
+    /// How the link is to be from now on.
+    fn set(&mut self, _setting: Setting<'_>) {}
 
     /// Whether bytes for this peer that a send has taken are still in this process. Once its end was told of
     /// ([`Event::Closed`]): whether some were lost so, which is told once.

@@ -17,6 +17,7 @@ mod frames;
 mod meter;
 mod path;
 mod rma;
+mod setting;
 
 pub use budget::{Budget, Share};
 pub use frames::{Event, Frame, Gone, Landing, Link, PollFrame, Refused, Sent};
@@ -25,3 +26,4 @@ pub use path::{OpId, Path, PeerId, RmaCaps, Standing};
 pub use rma::{
     Direct, Grant, InUse, MAX_PIECES, NoDirect, Patience, PieceCounter, Region, RegionVersion, RmaLink, Way,
 };
+pub use setting::Setting;

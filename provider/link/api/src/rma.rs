@@ -277,13 +277,6 @@ pub trait RmaLink: Link {
     /// The peer is done with a request that was taken back: the same name may be used again.
     fn renew(&mut self, _to: PeerId, _request: u64) {}
 
-    /// How long the calls that take memory back may wait from now on, each by itself, for a peer that is
-    /// inside an access.
-    fn set_patience(&mut self, _patience: Patience) {}
-
-    /// Memory of devices goes in frames alone from now on. To be called before any peer is known.
-    fn stage_devices(&mut self) {}
-
     /// Takes back all that peers may access, for good; the caller has cancelled its own operations in flight.
     /// When it returns `Ok`, none accesses memory of this endpoint any more; nothing is to be posted any more
     /// in either case.

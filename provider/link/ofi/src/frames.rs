@@ -4,8 +4,8 @@ use std::os::fd::RawFd;
 
 use hmem::{Span, total};
 use link_api::{
-    Direct, Event, Frame, Gone, InUse, Link, NoDirect, OpId, Path, Patience, PeerId, PieceCounter, Refused,
-    Region, RegionVersion, RmaLink, Sent, Standing, Way,
+    Direct, Event, Frame, Gone, InUse, Link, NoDirect, OpId, Path, PeerId, PieceCounter, Refused, Region,
+    RegionVersion, RmaLink, Sent, Setting, Standing, Way,
 };
 use wire::{Addr, Handle, Seg};
 
@@ -207,13 +207,20 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         }
     }
 
-    fn set_budget(&mut self, budget: &link_api::Budget) {
-        self.base.set_budget(budget);
-    }
-
-    fn tell_kept(&mut self) {
-        self.reports_kept = true;
-        self.base.tell_kept();
+    fn set(&mut self, setting: Setting<'_>) {
+        match setting {
+            // Frames of the base are handed out whole.
+            Setting::Early => return,
+            Setting::Kept => self.reports_kept = true,
+            Setting::Patience(patience) => self.reading.set_patience(patience),
+            Setting::StageDevices => {
+                if let Some(below) = &mut self.below {
+                    below.stage_devices();
+                }
+            }
+            Setting::Budget(_) | Setting::ServeHost(_) => {}
+        }
+        self.base.set(setting);
     }
 
     fn keeps(&mut self, to: PeerId) -> bool {
@@ -256,10 +263,6 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         at.stage == Stage::Fabric
             && !at.upkeep.is_full()
             && at.channel.as_ref().is_some_and(|c| c.has_much_room())
-    }
-
-    fn serve_host(&mut self, on: bool) {
-        self.base.serve_host(on);
     }
 
     fn settle(&mut self, last: bool) -> bool {
@@ -442,17 +445,6 @@ impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
 
     fn renew(&mut self, to: PeerId, request: u64) {
         by_base!(self, to, renew(request), self.give_again(to, request));
-    }
-
-    fn stage_devices(&mut self) {
-        if let Some(below) = &mut self.below {
-            below.stage_devices();
-        }
-    }
-
-    fn set_patience(&mut self, patience: Patience) {
-        self.reading.set_patience(patience);
-        self.base.set_patience(patience);
     }
 
     fn close(&mut self) -> Result<(), InUse> {

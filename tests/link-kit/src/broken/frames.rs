@@ -3,7 +3,9 @@
 use std::os::fd::RawFd;
 
 use hmem::Span;
-use link_api::{Event, Frame, Gone, Link, Path, PeerId, PollFrame, Refused, RmaLink, Sent, Standing};
+use link_api::{
+    Event, Frame, Gone, Link, Path, PeerId, PollFrame, Refused, RmaLink, Sent, Setting, Standing,
+};
 use wire::Addr;
 
 use super::{Broken, Flaw, Item};
@@ -159,11 +161,12 @@ impl<L: RmaLink> Link for Broken<L> {
         self.flaw == Flaw::HasAlwaysRoom || self.link.has_room_to_spare(to, len)
     }
 
-    fn serve_host(&mut self, on: bool) {
-        match self.flaw {
-            Flaw::ServesHostAlways => {}
-            Flaw::ServesHostNeverAgain => self.link.serve_host(false),
-            _ => self.link.serve_host(on),
+    fn set(&mut self, setting: Setting<'_>) {
+        match (setting, self.flaw) {
+            (Setting::ServeHost(_), Flaw::ServesHostAlways) => {}
+            (Setting::ServeHost(_), Flaw::ServesHostNeverAgain) => self.link.set(Setting::ServeHost(false)),
+            (Setting::ServeHost(_), _) => self.link.set(setting),
+            _ => {}
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hmem::Span;
 use link_api::{
-    Direct, Event, Frame, InUse, Link, NoDirect, OpId, Path, Patience, PeerId, Refused, RmaLink, Sent,
+    Direct, Event, Frame, InUse, Link, NoDirect, OpId, Path, PeerId, Refused, RmaLink, Sent, Setting,
     Standing, Way,
 };
 use wire::{Addr, Handle};
@@ -96,8 +96,10 @@ impl<L: Link> Link for Driven<L> {
     fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
         self.with(|l| l.has_room_to_spare(to, len))
     }
-    fn serve_host(&mut self, on: bool) {
-        self.with(|l| l.serve_host(on));
+    fn set(&mut self, setting: Setting<'_>) {
+        if let Setting::ServeHost(_) | Setting::Patience(_) = setting {
+            self.with(|l| l.set(setting));
+        }
     }
     fn forget(&mut self, peer: PeerId) {
         self.with(|l| l.forget(peer));
@@ -146,9 +148,6 @@ impl<L: RmaLink> RmaLink for Driven<L> {
     }
     fn renew(&mut self, to: PeerId, request: u64) {
         self.with(|l| l.renew(to, request));
-    }
-    fn set_patience(&mut self, patience: Patience) {
-        self.with(|l| l.set_patience(patience));
     }
     fn close(&mut self) -> Result<(), InUse> {
         self.with(|l| l.close())

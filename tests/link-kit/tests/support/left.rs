@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use link_api::{Event, Link, PeerId, Refused};
+use link_api::{Event, Link, PeerId, Refused, Setting};
 use link_kit::{bytes, is_readable};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -34,7 +34,7 @@ pub fn next(of: &mut impl Link) -> Option<Vec<u8>> {
 /// Has both find each other, with a frame that arrives. What the first one calls the other.
 pub fn connect(a: &mut impl Link, b: &mut impl Link) -> PeerId {
     let (to_b, mut sent, mut got) = (a.peer(&b.addr()), false, None);
-    a.tell_kept();
+    a.set(Setting::Kept);
     until("a frame", || {
         sent = sent || a.send(to_b, b"hello", &[], 0, 0).is_ok();
         assert!(next(a).is_none());

@@ -9,7 +9,7 @@ use crate::core::RxContext;
 use crate::endpoint::Endpoint;
 use crate::types::*;
 use crate::work::WorkOp;
-use link_api::{InUse, Meter, OpId, Path, Patience, RmaLink};
+use link_api::{InUse, Meter, OpId, Path, Patience, RmaLink, Setting};
 
 /// What is left of an endpoint of a domain in which a call has panicked.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl<L: RmaLink> Abandoned<L> {
     /// As [`Domain::ep_close`], with this patience; then this is to be dropped.
     pub fn close(&mut self, patience: Patience) -> Result<(), Error> {
         self.ops.drain(..).for_each(|op| self.link.cancel(op));
-        self.link.set_patience(patience);
+        self.link.set(Setting::Patience(patience));
         self.link.close().map_err(|InUse| Error::Busy)
     }
 }
@@ -250,7 +250,7 @@ impl<L: RmaLink> Domain<L> {
     /// each peer that is inside an access.
     pub fn set_patience(&mut self, patience: Patience) {
         self.core.patience = patience;
-        self.eps.iter_mut().for_each(|(_, ep)| ep.net.link.set_patience(patience));
+        self.eps.iter_mut().for_each(|(_, ep)| ep.net.link.set(Setting::Patience(patience)));
     }
 
     /// Of a domain in which a call has panicked, and which may be in any state: takes the next endpoint out.

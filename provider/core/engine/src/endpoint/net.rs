@@ -14,7 +14,7 @@ use crate::endpoint::parts::quota::Quota;
 use crate::endpoint::parts::table::Table;
 use crate::endpoint::parts::unhurried::Unhurried;
 use crate::types::*;
-use link_api::{Budget, Fallback, How, Meter, NoDirect, Path, PeerId, Refused, RmaLink, Side};
+use link_api::{Budget, Fallback, How, Meter, NoDirect, Path, PeerId, Refused, RmaLink, Setting, Side};
 
 /// Lines of the log about what one peer does wrong, and about all of an endpoint's together, whatever they
 /// call themselves, that come at once. Later ones come each time that it was twice as often.
@@ -34,9 +34,9 @@ pub(crate) struct Net<L> {
 
 impl<L: RmaLink> Net<L> {
     pub(in crate::endpoint) fn new(mut link: L, budget: &Budget) -> Net<L> {
-        link.set_budget(budget);
-        link.set_early();
-        link.tell_kept();
+        link.set(Setting::Budget(budget));
+        link.set(Setting::Early);
+        link.set(Setting::Kept);
         let (quota, unhurried) = (Quota::new(budget), Unhurried::default());
         Net { link, peers: Table::default(), quota, unhurried, metered: Metered::default() }
     }

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hmem::Span;
 use link_api::{
-    Direct, Event, Frame, InUse, Link, NoDirect, Path, Patience, PeerId, Refused, RmaLink, Sent, Standing,
+    Direct, Event, Frame, InUse, Link, NoDirect, Path, Patience, PeerId, Refused, RmaLink, Sent, Setting,
+    Standing,
 };
 use testkit::{MemLink, Net};
 use wire::Addr;
@@ -198,6 +199,12 @@ impl Link for MemoryLink {
     fn standing(&self) -> Vec<Standing> {
         self.with(|s| s.link.standing())
     }
+
+    fn set(&mut self, setting: Setting<'_>) {
+        if let Setting::Patience(patience) = setting {
+            self.with(|s| s.patience = patience);
+        }
+    }
 }
 
 impl RmaLink for MemoryLink {
@@ -207,10 +214,6 @@ impl RmaLink for MemoryLink {
 
     fn put(&mut self, to: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
         self.with(|s| s.link.put(to, access))
-    }
-
-    fn set_patience(&mut self, patience: Patience) {
-        self.with(|s| s.patience = patience);
     }
 
     fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {

@@ -31,7 +31,9 @@ use std::os::fd::RawFd;
 
 use hmem::Span;
 use ipc::Poller;
-use link_api::{Event, Frame, Gone, Landing, Link, Path, PeerId, PollFrame, Refused, Sent, Standing};
+use link_api::{
+    Event, Frame, Gone, Landing, Link, Path, PeerId, PollFrame, Refused, Sent, Setting, Standing,
+};
 use wire::Addr;
 
 use crate::shm::ShmLink;
@@ -317,19 +319,14 @@ impl Link for Links {
         self.shm.release(frame)
     }
 
-    fn set_early(&mut self) {
-        self.far.iter_mut().for_each(|far| far.link.set_early());
-        self.later.iter_mut().for_each(Later::set_early);
-    }
-
-    fn set_budget(&mut self, budget: &link_api::Budget) {
-        self.far.iter_mut().for_each(|far| far.link.set_budget(budget));
-        self.later.iter_mut().for_each(|later| later.set_budget(budget));
-    }
-
-    fn tell_kept(&mut self) {
-        self.far.iter_mut().for_each(|far| far.link.tell_kept());
-        self.later.iter_mut().for_each(Later::tell_kept);
+    fn set(&mut self, setting: Setting<'_>) {
+        if let Setting::ServeHost(_) | Setting::StageDevices = setting {
+            // These differ from link to link: `set_shm` and `set_device_direct` are the calls.
+            return;
+        }
+        self.shm.set(setting);
+        self.far.iter_mut().for_each(|far| far.link.set(setting));
+        self.later.iter_mut().for_each(|later| later.set(setting));
     }
 
     fn keeps(&mut self, to: PeerId) -> bool {

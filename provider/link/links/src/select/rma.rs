@@ -1,9 +1,7 @@
 //! Access to memory of peers, by the link that each has.
 
 use hmem::Span;
-use link_api::{
-    Direct, InUse, NoDirect, OpId, Patience, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way,
-};
+use link_api::{Direct, InUse, NoDirect, OpId, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way};
 use wire::{Handle, Seg};
 
 use super::{Links, route};
@@ -106,11 +104,6 @@ impl RmaLink for Links {
 
     fn renew(&mut self, to: PeerId, request: u64) {
         by_peer!(self, to, renew(request))
-    }
-
-    fn set_patience(&mut self, patience: Patience) {
-        self.shm.set_patience(patience);
-        self.far.iter_mut().for_each(|far| far.link.set_patience(patience));
     }
 
     fn close(&mut self) -> Result<(), InUse> {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use ipc::Poller;
-use link_api::Link as _;
+use link_api::{Link as _, Setting};
 
 use super::Links;
 use super::later::Later;
@@ -109,7 +109,7 @@ impl Links {
             (true, false) => Callers::OfThisHost,
             (false, false) => Callers::Itself,
         });
-        self.far.iter_mut().for_each(|far| far.link.serve_host(!self.near));
+        self.far.iter_mut().for_each(|far| far.link.set(Setting::ServeHost(!self.near)));
     }
 
     /// A link that is not here, and why: what is told of paths says so.
@@ -122,7 +122,7 @@ impl Links {
     pub fn set_device_direct(&mut self, on: bool) {
         self.shm.set_device_direct(on);
         if !on {
-            self.far.iter_mut().for_each(|far| far.link.stage_devices());
+            self.far.iter_mut().for_each(|far| far.link.set(Setting::StageDevices));
         }
     }
 }
@@ -131,7 +131,7 @@ impl Links {
 mod tests {
     use std::net::{Ipv4Addr, TcpStream};
 
-    use link_api::{Event, Refused, Sent};
+    use link_api::{Event, Refused, Sent, Setting};
     use wire::Addr;
     use wire::session::JobKey;
 
@@ -143,8 +143,8 @@ mod tests {
         let mut links =
             Links::open(OpenOptions { bind, port: Port::ListensLater, ..OpenOptions::default() }).unwrap();
         links.add_tcp_later(TcpOptions::new(JobKey::from_secret(b"of the tests"))).unwrap();
-        links.set_early();
-        links.tell_kept();
+        links.set(Setting::Early);
+        links.set(Setting::Kept);
         links
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::RawFd;
 
 use hmem::Span;
-use link_api::{Event, Frame, Link, Path, PeerId, PollFrame, Refused, RmaCaps, Sent, Standing};
+use link_api::{Event, Frame, Link, Path, PeerId, PollFrame, Refused, RmaCaps, Sent, Setting, Standing};
 use wire::Addr;
 
 use crate::shm::channel::ring::Mem as _;
@@ -205,6 +205,12 @@ impl Link for ShmLink {
     fn release(&mut self, frame: Frame) {
         if self.rings.holds(frame.from.0) {
             self.advance(frame.from.0);
+        }
+    }
+
+    fn set(&mut self, setting: Setting<'_>) {
+        if let Setting::Patience(patience) = setting {
+            self.access.set_patience(patience);
         }
     }
 

@@ -2,9 +2,7 @@
 
 use hmem::Span;
 use ipc::pieces;
-use link_api::{
-    Direct, InUse, NoDirect, OpId, Patience, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way,
-};
+use link_api::{Direct, InUse, NoDirect, OpId, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way};
 use wire::{Handle, Seg};
 
 use crate::shm::link::ShmLink;
@@ -58,10 +56,6 @@ impl RmaLink for ShmLink {
 
     fn renew(&mut self, to: PeerId, request: u64) {
         self.peers[to.0].renew_request(request);
-    }
-
-    fn set_patience(&mut self, patience: Patience) {
-        self.access.set_patience(patience);
     }
 
     fn close(&mut self) -> Result<(), InUse> {

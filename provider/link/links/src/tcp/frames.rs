@@ -6,7 +6,9 @@ use std::os::fd::RawFd;
 use std::time::Instant;
 
 use hmem::{Span, total};
-use link_api::{Event, Frame, Gone, Landing, Link, OpId, Path, PeerId, Refused, RmaLink, Sent, Standing};
+use link_api::{
+    Event, Frame, Gone, Landing, Link, OpId, Path, PeerId, Refused, RmaLink, Sent, Setting, Standing,
+};
 use wire::Addr;
 
 use crate::tcp::channel::connection::Channel;
@@ -74,10 +76,6 @@ impl Link for TcpLink {
 
     fn peer(&mut self, addr: &Addr) -> PeerId {
         self.peers.named(addr)
-    }
-
-    fn serve_host(&mut self, on: bool) {
-        self.names.serve_host(on);
     }
 
     fn peer_addr(&self, peer: PeerId) -> Addr {
@@ -222,16 +220,14 @@ impl Link for TcpLink {
         }
     }
 
-    fn set_early(&mut self) {
-        self.receiving.set_early();
-    }
-
-    fn set_budget(&mut self, budget: &link_api::Budget) {
-        self.receiving.set_budget(budget);
-    }
-
-    fn tell_kept(&mut self) {
-        self.reports.tell_kept();
+    fn set(&mut self, setting: Setting<'_>) {
+        match setting {
+            Setting::Early => self.receiving.set_early(),
+            Setting::Kept => self.reports.tell_kept(),
+            Setting::Budget(budget) => self.receiving.set_budget(budget),
+            Setting::ServeHost(on) => self.names.serve_host(on),
+            Setting::Patience(_) | Setting::StageDevices => {}
+        }
     }
 
     fn keeps(&mut self, to: PeerId) -> bool {
