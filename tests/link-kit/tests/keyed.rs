@@ -7,7 +7,7 @@ link_kit::conform! { KeyedHarness::new(); frames polls peers ends returns hostil
 /// What a target checks besides: number and secret of a key, its range, and what it allows.
 mod keys {
     use hmem::Span;
-    use link_api::{Direct, Event, Grant, Link as _, OpId, PeerId, RmaLink as _, Way};
+    use link_api::{Connect, Direct, Event, Grant, Link as _, OpId, PeerId, RmaLink as _, Way};
     use link_kit::keyed::{Access, KeyedLink, KeyedNet, Pace};
     use link_kit::{bytes, name, text};
     use std::thread::sleep;
@@ -41,10 +41,10 @@ mod keys {
         let names = [net.name(), net.name()];
         let [mut user, mut target] = names.map(|name| net.open(name).expect("a name that is free"));
         let (to_target, to_user) = (user.peer(&names[1]), target.peer(&names[0]));
-        while user.connect(to_target).is_err() {
+        while user.connect(to_target, Connect::Now).is_err() {
             sleep(Duration::from_micros(20));
         }
-        while target.connect(to_user).is_err() {
+        while target.connect(to_user, Connect::Now).is_err() {
             sleep(Duration::from_micros(20));
         }
         Two { net, target, to_user, user, to_target }
@@ -155,7 +155,7 @@ mod keys {
         assert!(matches!(event(&mut two.user), Event::Closed(..)));
         two.target = two.net.open(addr).expect("a name that is free again");
         two.to_user = two.target.peer(&two.user.addr());
-        while two.user.connect(two.to_target).is_err() {
+        while two.user.connect(two.to_target, Connect::Now).is_err() {
             sleep(Duration::from_micros(20));
         }
         let remote = [Seg { addr: span.addr().into(), len: (LEN as u64).into() }];

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use caller::{call_up_to_verdict, read};
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link, PeerId, Refused, Sent};
+use link_api::{Connect, Event, Gone, Link, PeerId, Refused, Sent};
 use link_kit::bytes;
 use pair::{event, open, open_alone, options, say, take, until};
 use wire::Addr;
@@ -138,7 +138,7 @@ fn a_call_that_crosses_and_comes_late_does_not_end_the_connection() {
     for addr in ["127.0.0.9:0", "127.0.0.1:0"] {
         let (mut b, a) = (open_alone(200, options("key")), Played::at(addr));
         let to_a = b.peer(&a.name);
-        assert_eq!(b.connect(to_a), Err(Refused::Busy));
+        assert_eq!(b.connect(to_a, Connect::Now), Err(Refused::Busy));
         let mut called = None;
         a.listener.set_nonblocking(true).unwrap();
         until("a call", || {

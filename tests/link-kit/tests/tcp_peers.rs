@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link, PeerId, Refused, Sent};
+use link_api::{Channel, Connect, Event, Gone, Link, PeerId, Refused, Sent};
 use link_kit::{bytes, is_readable, text};
 use pair::{open, open_alone, options, say, take, until};
 use wire::Addr;
@@ -41,7 +41,7 @@ fn a_peer_with_another_key_is_refused_on_both_sides() {
     let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
     assert_eq!(refused(&mut a, to_b, &mut b), Gone::Denied);
     assert_eq!(refused(&mut b, to_a, &mut a), Gone::Denied);
-    assert!(!a.is_connected(to_b) && !b.is_connected(to_a));
+    assert_eq!([a.channel(to_b), b.channel(to_a)], [Channel::None; 2]);
     // Another one, with the same key, is not.
     let mut c = open(options("one"));
     let c_to_a = c.peer(&a.addr());
@@ -82,7 +82,7 @@ fn calls_that_cross_make_one_connection_and_lose_nothing() {
         let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
         let (mut sent, mut got) = ([0usize; 2], [0usize; 2]);
         // Both call before either hears of that; then in either order.
-        let _ = (a.connect(to_b), b.connect(to_a));
+        let _ = (a.connect(to_b, Connect::Now), b.connect(to_a, Connect::Now));
         until("all frames of both", || {
             let first = round % 2;
             for which in [first, 1 - first] {
@@ -301,11 +301,11 @@ fn a_refusal_that_waits_for_a_send_does_not_keep_its_program_awake() {
     assert_eq!(a.send(to, b"hello", &[], 0, 0), Err(Refused::Busy));
     until("the end of the first call", || {
         a.poll();
-        a.connect(to) != Err(Refused::Busy)
+        a.connect(to, Connect::Now) != Err(Refused::Busy)
     });
     let mut asleep = 0;
     for _ in 0..20 {
-        assert_eq!(a.connect(to), Err(Refused::Busy));
+        assert_eq!(a.connect(to, Connect::Now), Err(Refused::Busy));
         asleep += usize::from(a.arm());
         a.poll();
     }
@@ -322,10 +322,10 @@ fn a_send_to_a_peer_that_has_come_is_not_told_that_there_was_none() {
     assert_eq!(a.send(to, b"hello", &[], 0, 0), Err(Refused::Busy));
     until("the end of the first call", || {
         a.poll();
-        a.connect(to) != Err(Refused::Busy)
+        a.connect(to, Connect::Now) != Err(Refused::Busy)
     });
     let mut b = TcpLink::bind(name.sock(), options("key")).expect("its name");
-    assert_eq!(a.connect(to), Err(Refused::Busy));
+    assert_eq!(a.connect(to, Connect::Now), Err(Refused::Busy));
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(100) {
         a.poll();
@@ -348,7 +348,7 @@ fn a_peer_that_did_not_listen_some_time_ago_is_called_again_once() {
             drop(b);
             until("its end", || matches!(a.poll(), Some(Event::Closed(..))));
             let ask = |a: &mut TcpLink| match by_receive {
-                true => a.connect(to),
+                true => a.connect(to, Connect::Now),
                 false => a.send(to, b"hello", &[], 0, 0).map(|_| ()),
             };
             let refused = (0..3).find(|_| {
@@ -392,9 +392,9 @@ fn a_send_beside_receives_learns_that_what_listens_answers_nothing() {
     let mut found = Refused::Busy;
     until("an answer to a send", || {
         // As a receive does that is posted again each time.
-        let _ = a.connect(to);
+        let _ = a.connect(to, Connect::Now);
         a.poll();
-        let _ = a.connect(to);
+        let _ = a.connect(to, Connect::Now);
         found = a.send(to, b"hello", &[], 0, 0).expect_err("a frame was taken");
         found != Refused::Busy
     });

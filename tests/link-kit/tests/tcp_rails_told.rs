@@ -15,7 +15,7 @@ use std::time::Duration;
 use caller::read;
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Landing, Link as _, OpId, PeerId, Refused, RmaLink as _, Setting};
+use link_api::{Connect, Event, Gone, Landing, Link as _, OpId, PeerId, Refused, RmaLink as _, Setting};
 use pair::{event, open, options, take, until};
 use wire::Addr;
 use wire::session::{
@@ -88,7 +88,7 @@ impl Called {
     fn new(link: &mut TcpLink) -> Called {
         let (listener, name) = listener([127, 0, 0, 1]);
         let peer = link.peer(&name);
-        assert_eq!(link.connect(peer), Err(Refused::Busy));
+        assert_eq!(link.connect(peer, Connect::Now), Err(Refused::Busy));
         let mut stream = accept(&listener, link);
         let keys = answer(&mut stream, link, name, (None, Role::Caller), Verdict::Accepted);
         Called { stream, keys: keys.expect("it has the key"), name, peer }

@@ -6,7 +6,8 @@ use std::rc::Rc;
 
 use hmem::{Span, total};
 use link_api::{
-    Event, Frame, Gone, Grant, Link, NoDirect, OpId, Path, PeerId, PollFrame, Refused, Sent, Standing,
+    Channel, Connect, Event, Frame, Gone, Grant, Link, NoDirect, OpId, Path, PeerId, PollFrame, Refused,
+    Sent, Standing,
 };
 use wire::Addr;
 
@@ -334,12 +335,17 @@ impl Link for MemLink {
         assert!(self.held.take().is_some(), "released what was not held");
     }
 
-    fn is_connected(&self, peer: PeerId) -> bool {
+    fn channel(&self, peer: PeerId) -> Channel {
         let (here, there) = (self.at, self.place_of(peer));
         let hub = self.hub.borrow();
         let way = |from, to| hub.ways.get(&(from, to));
-        way(here, there).is_some_and(|w| w.used)
-            || way(there, here).is_some_and(|w| w.used || !w.items.is_empty())
+        let is_connected = way(here, there).is_some_and(|w| w.used)
+            || way(there, here).is_some_and(|w| w.used || !w.items.is_empty());
+        match is_connected {
+            false => Channel::None,
+            true if hub.stations[there].alive => Channel::Open,
+            true => Channel::Ended,
+        }
     }
 
     fn awaits(&mut self, peer: Option<PeerId>) {
@@ -347,18 +353,16 @@ impl Link for MemLink {
         self.hub.borrow_mut().awaited.insert(self.at, place);
     }
 
-    fn expect(&mut self, peer: PeerId) {
-        assert!(!self.is_connected(peer), "a peer that is there is expected");
-        let place = self.place_of(peer);
-        self.hub.borrow_mut().expected.push((self.at, place));
-    }
-
-    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
-        if self.is_connected(peer) {
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
+        let (there, is_connected) = (self.place_of(peer), self.channel(peer) != Channel::None);
+        let mut hub = self.hub.borrow_mut();
+        if how == Connect::Expected {
+            assert!(!is_connected, "a peer that is there is expected");
+            hub.expected.push((self.at, there));
+        }
+        if is_connected || how == Connect::Expected {
             return Ok(());
         }
-        let there = self.place_of(peer);
-        let mut hub = self.hub.borrow_mut();
         let alive = hub.stations[there].alive;
         let slow = hub.slow;
         let way = hub.way(self.at, there);
@@ -387,7 +391,7 @@ impl Link for MemLink {
     }
 
     fn forget(&mut self, peer: PeerId) {
-        if !self.is_connected(peer) {
+        if self.channel(peer) == Channel::None {
             self.peers[peer.0 as usize] = None;
         }
     }
@@ -404,10 +408,6 @@ impl Link for MemLink {
             back.items.clear();
             back.items.push_back(Item::Closed(Gone::Reset));
         }
-    }
-
-    fn is_gone(&self, peer: PeerId) -> bool {
-        !self.hub.borrow().stations[self.place_of(peer)].alive
     }
 
     fn arm(&mut self) -> bool {

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use link::ShmLink;
-use link_api::{Link, PeerId, Refused};
+use link_api::{Channel, Link, PeerId, Refused};
 use ucx_sys::{self as ucx, BaseIface, Completion, PendingReq, Status};
 use xfer::Helper;
 
@@ -245,7 +245,7 @@ impl Iface {
         let shared = self.shared.iter().chain(&self.stuck).any(|s| s.copy.peer == peer);
         let helped = self.helping.iter().any(|h| h.copy.peer == peer);
         let named = shared || helped || self.eps.contains_key(&peer) || self.remote.names(peer);
-        if !named && !self.link.is_connected(peer) {
+        if !named && self.link.channel(peer) == Channel::None {
             self.remote.forget(peer);
             self.link.forget(peer);
             self.end_readers(peer);

@@ -48,6 +48,31 @@ pub enum Gone {
     Exhausted,
 }
 
+/// Whether there is a channel to or from a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channel {
+    /// There is none.
+    None,
+    /// There is one: [`Event::Closed`] will report its end.
+    Open,
+    /// Its peer has ended, though [`Event::Closed`] is still to come.
+    Ended,
+}
+
+/// What a channel is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connect {
+    /// One is made unless there is one, as a send would.
+    Now,
+    /// The same for a send that is tried again for as long as the answer is [`Refused::Busy`]: what comes of
+    /// it is returned here, too, however seldom the send is tried.
+    ToSend,
+    /// A receive waits for this peer, to which there is no channel. If none comes to be, and after some
+    /// seconds none can be made, [`Event::Closed`] says so. A peer that is slow to start costs nothing
+    /// meanwhile, and is not refused here.
+    Expected,
+}
+
 /// A received frame, which its link holds until [`Link::release`].
 #[derive(Debug)]
 pub struct Frame {
@@ -231,32 +256,16 @@ pub trait Link {
     /// A frame that has begun comes as [`Event::Frame`] when it is whole.
     fn leave(&mut self, _frame: Frame) {}
 
-    /// Whether a peer has ended, though [`Event::Closed`] is still to come. Asked only after an access
-    /// failed.
-    fn is_gone(&self, _peer: PeerId) -> bool {
-        false
+    /// Of the channel to or from this peer. Not for each message: whether a process has ended may be asked of
+    /// the kernel.
+    fn channel(&self, _peer: PeerId) -> Channel {
+        Channel::Open
     }
 
-    /// Whether there is a channel to or from this peer, so that [`Event::Closed`] will tell of its end.
-    fn is_connected(&self, _peer: PeerId) -> bool {
-        true
-    }
-
-    /// Makes a channel to this peer unless there is one, as a send would.
-    fn connect(&mut self, _peer: PeerId) -> Result<(), Refused> {
+    /// Makes a channel to this peer, as [`Connect`] says.
+    fn connect(&mut self, _peer: PeerId, _how: Connect) -> Result<(), Refused> {
         Ok(())
     }
-
-    /// Makes a channel for a send that is tried again for as long as the answer is [`Refused::Busy`]: what
-    /// comes of it is returned here, too, however seldom the send is tried.
-    fn connect_to_send(&mut self, peer: PeerId) -> Result<(), Refused> {
-        self.connect(peer)
-    }
-
-    /// A receive waits for this peer, to which there is no channel. If none comes to be, and after some
-    /// seconds none can be made, [`Event::Closed`] says so. A peer that is slow to start costs nothing
-    /// meanwhile.
-    fn expect(&mut self, _peer: PeerId) {}
 
     /// The next frame that matters is most likely one of this peer: a receive from it is posted, and no
     /// other. Until one has come, or this is called again, quick polls that follow each other closely may

@@ -20,7 +20,7 @@ mod rma;
 mod setting;
 
 pub use budget::{Budget, Share};
-pub use frames::{Event, Frame, Gone, Landing, Link, PollFrame, Refused, Sent};
+pub use frames::{Channel, Connect, Event, Frame, Gone, Landing, Link, PollFrame, Refused, Sent};
 pub use meter::{Fallback, How, Meter, Side};
 pub use path::{OpId, Path, PeerId, RmaCaps, Standing};
 pub use rma::{

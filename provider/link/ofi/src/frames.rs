@@ -4,8 +4,8 @@ use std::os::fd::RawFd;
 
 use hmem::{Span, total};
 use link_api::{
-    Direct, Event, Frame, Gone, InUse, Link, NoDirect, OpId, Path, PeerId, PieceCounter, Refused, Region,
-    RegionVersion, RmaLink, Sent, Setting, Standing, Way,
+    Channel, Connect, Direct, Event, Frame, Gone, InUse, Link, NoDirect, OpId, Path, PeerId, PieceCounter,
+    Refused, Region, RegionVersion, RmaLink, Sent, Setting, Standing, Way,
 };
 use wire::{Addr, Handle, Seg};
 
@@ -65,12 +65,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         Some(event)
     }
 
-    /// Makes a way to a peer, which is met over the connection that `connect` makes.
-    fn meet(
-        &mut self,
-        peer: PeerId,
-        connect: fn(&mut B, PeerId) -> Result<(), Refused>,
-    ) -> Result<(), Refused> {
+    /// Makes a way to a peer, which is met over its connection.
+    fn meet(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
         let at = self.peers.at(peer);
         if at.end.is_ending() {
             return Err(Refused::Gone(Gone::Reset));
@@ -79,10 +75,10 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             return Ok(());
         }
         if self.goes_by_base(peer) {
-            return connect(&mut self.base, peer);
+            return self.base.connect(peer, how);
         }
         if self.peers.at(peer).stage == Stage::Idle {
-            match connect(&mut self.base, peer) {
+            match self.base.connect(peer, how) {
                 Ok(()) if self.provider.has_failed() => self.refuse(peer, "it has failed here"),
                 Ok(()) => self.announce(peer),
                 Err(Refused::Gone(why)) => return Err(Refused::Gone(why)),
@@ -141,7 +137,7 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         if self.goes_by_base(to) {
             return self.base.send(to, head, body, off, len);
         }
-        self.meet(to, B::connect_to_send).and(Err(Refused::Busy))
+        self.meet(to, Connect::ToSend).and(Err(Refused::Busy))
     }
 
     fn poll(&mut self) -> Option<Event> {
@@ -233,25 +229,18 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         lost || self.keeps_frames(to) || self.goes_by_base(to) && self.base.keeps(to)
     }
 
-    fn is_gone(&self, peer: PeerId) -> bool {
-        self.peers.get(peer).is_some_and(|at| at.end.is_ending()) || self.base.is_gone(peer)
+    fn channel(&self, peer: PeerId) -> Channel {
+        match self.peers.get(peer) {
+            Some(at) if at.end.is_ending() => Channel::Ended,
+            _ => self.base.channel(peer),
+        }
     }
 
-    fn is_connected(&self, peer: PeerId) -> bool {
-        self.peers.get(peer).is_some_and(|at| at.end.is_ending()) || self.base.is_connected(peer)
-    }
-
-    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
-        self.meet(peer, B::connect)
-    }
-
-    fn connect_to_send(&mut self, peer: PeerId) -> Result<(), Refused> {
-        self.meet(peer, B::connect_to_send)
-    }
-
-    fn expect(&mut self, peer: PeerId) {
-        if !self.is_connected(peer) {
-            self.base.expect(peer);
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
+        match how {
+            Connect::Now | Connect::ToSend => self.meet(peer, how),
+            Connect::Expected if self.channel(peer) == Channel::None => self.base.connect(peer, how),
+            Connect::Expected => Ok(()),
         }
     }
 
@@ -270,7 +259,7 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
     }
 
     fn forget(&mut self, peer: PeerId) {
-        if self.is_connected(peer) || self.is_own(peer) {
+        if self.channel(peer) != Channel::None || self.is_own(peer) {
             return;
         }
         self.base.forget(peer);

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use link_api::{Event, Frame, Gone, PeerId, RmaLink};
+use link_api::{Channel, Event, Frame, Gone, PeerId, RmaLink};
 use wire::session::{Control, MOST_ADDRESS, Mark};
 
 use crate::below::{Below, Buffer, Did, NotSent};
@@ -325,7 +325,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             }
             (Stage::Meeting, _) => false,
             // The connection reports it, until it is there.
-            (Stage::Idle, _) => self.base.is_connected(peer),
+            (Stage::Idle, _) => self.base.channel(peer) != Channel::None,
             _ => true,
         }
     }

@@ -4,7 +4,8 @@ use std::os::fd::RawFd;
 
 use hmem::Span;
 use link_api::{
-    Event, Frame, Gone, Link, Path, PeerId, PollFrame, Refused, RmaLink, Sent, Setting, Standing,
+    Channel, Connect, Event, Frame, Gone, Link, Path, PeerId, PollFrame, Refused, RmaLink, Sent, Setting,
+    Standing,
 };
 use wire::Addr;
 
@@ -36,7 +37,9 @@ impl<L: RmaLink> Link for Broken<L> {
         let path = self.link.path(peer);
         match self.flaw {
             Flaw::SaysFramesAreShort => Path { max_frame: Path::LEAST_FRAME - 1, ..path },
-            Flaw::ChangesPath if self.link.is_connected(peer) => Path { eager: path.eager / 2, ..path },
+            Flaw::ChangesPath if self.link.channel(peer) != Channel::None => {
+                Path { eager: path.eager / 2, ..path }
+            }
             _ => path,
         }
     }
@@ -131,30 +134,23 @@ impl<L: RmaLink> Link for Broken<L> {
         self.held = None;
     }
 
-    fn is_gone(&self, peer: PeerId) -> bool {
-        self.link.is_gone(peer) || self.ended.contains(&peer)
-    }
-
-    fn is_connected(&self, peer: PeerId) -> bool {
-        match self.flaw {
-            Flaw::IsAlwaysConnected => true,
-            Flaw::IsNeverConnected => false,
-            _ => self.link.is_connected(peer),
+    fn channel(&self, peer: PeerId) -> Channel {
+        match (self.flaw, self.link.channel(peer)) {
+            (Flaw::IsAlwaysConnected, Channel::None) => Channel::Open,
+            (Flaw::IsNeverConnected, _) => Channel::None,
+            (_, channel) => channel,
         }
     }
 
-    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
-        self.link.connect(peer)
-    }
-
-    fn expect(&mut self, peer: PeerId) {
-        match self.flaw {
-            Flaw::ExpectsNobody => {}
-            Flaw::GivesUpThosePresent => {
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
+        match (how, self.flaw) {
+            (Connect::Expected, Flaw::ExpectsNobody) => {}
+            (Connect::Expected, Flaw::GivesUpThosePresent) => {
                 self.queue.push_back(Item::Other(Event::Closed(peer, Gone::Refused)));
             }
-            _ => self.link.expect(peer),
+            _ => return self.link.connect(peer, how),
         }
+        Ok(())
     }
 
     fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {

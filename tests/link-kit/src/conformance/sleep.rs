@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use link_api::{Event, Gone, Link as _, Refused};
+use link_api::{Connect, Event, Gone, Link as _, Refused};
 
 use crate::harness::{Drive, next};
 use crate::{Ends, Harness, bytes, is_readable};
@@ -105,7 +105,7 @@ pub fn an_end_that_is_still_to_be_told_wakes<H: Harness>(h: &mut H) {
 
     let name = h.nowhere();
     let absent = a.peer(&name);
-    a.expect(absent);
+    assert_eq!(a.connect(absent, Connect::Expected), Ok(()));
     let start = Instant::now();
     loop {
         if let Some(event) = next(&mut a) {

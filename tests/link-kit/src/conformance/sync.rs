@@ -2,7 +2,7 @@
 //! [`put`](link_api::RmaLink::put).
 
 use hmem::Span;
-use link_api::{Direct, Grant, InUse, Link as _, NoDirect, PeerId, RmaCaps, RmaLink};
+use link_api::{Channel, Direct, Grant, InUse, Link as _, NoDirect, PeerId, RmaCaps, RmaLink};
 use wire::Seg;
 
 use crate::harness::Drive;
@@ -172,7 +172,7 @@ pub fn an_endpoint_that_ended_is_not_accessed<H: Harness>(h: &mut H) {
     let (Ends { mut a, to_b, b, .. }, there) = with_memory(h, 64);
     h.end(b);
     assert!(refused(&mut a, to_b, Grant::Request(name(3, 1)), there).is_some(), "right after its end");
-    h.until("a link that knows of an end", |_| a.is_gone(to_b));
+    h.until("a link that knows of an end", |_| a.channel(to_b) == Channel::Ended);
     assert_eq!(h.closed(&mut a).0, to_b);
     let answer = refused(&mut a, to_b, Grant::Request(name(3, 1)), there);
     assert_eq!(answer, Some([NoDirect::Fault; 2]), "after its end was told of");

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use hmem::Span;
 use link_api::{
-    Direct, Event, Frame, InUse, Link, NoDirect, OpId, Path, PeerId, Refused, RmaLink, Sent, Setting,
-    Standing, Way,
+    Channel, Connect, Direct, Event, Frame, InUse, Link, NoDirect, OpId, Path, PeerId, Refused, RmaLink,
+    Sent, Setting, Standing, Way,
 };
 use wire::{Addr, Handle};
 
@@ -81,17 +81,11 @@ impl<L: Link> Link for Driven<L> {
     fn release(&mut self, frame: Frame) {
         self.with(|l| l.release(frame));
     }
-    fn is_gone(&self, peer: PeerId) -> bool {
-        self.with(|l| l.is_gone(peer))
+    fn channel(&self, peer: PeerId) -> Channel {
+        self.with(|l| l.channel(peer))
     }
-    fn is_connected(&self, peer: PeerId) -> bool {
-        self.with(|l| l.is_connected(peer))
-    }
-    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
-        self.with(|l| l.connect(peer))
-    }
-    fn expect(&mut self, peer: PeerId) {
-        self.with(|l| l.expect(peer));
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
+        self.with(|l| l.connect(peer, how))
     }
     fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
         self.with(|l| l.has_room_to_spare(to, len))

@@ -9,7 +9,7 @@ use crate::endpoint::malformed::{Fields, Handled, Malformed, request_of};
 use crate::endpoint::parts::request::{In, MatchedRecv, NO_REQUEST, Out, Request, Then};
 use crate::endpoint::transfer::Transfers;
 use crate::types::*;
-use link_api::{Direct, Frame, Grant, How, Landing, OpId, PeerId, RmaLink, Side, Way};
+use link_api::{Channel, Direct, Frame, Grant, How, Landing, OpId, PeerId, RmaLink, Side, Way};
 
 /// Requests beside which frames of a rendezvous land as they come. Where more are under way, the sender is
 /// ahead anyway, and whole frames take fewer calls.
@@ -226,7 +226,7 @@ impl<L: RmaLink> Transfers<'_, L> {
         }
         let peer = i.peer;
         // With the peer's end comes that of the request.
-        if ok || !self.net.link.is_gone(peer) {
+        if ok || self.net.link.channel(peer) != Channel::Ended {
             self.landed(core, name, ok);
         }
         true

@@ -14,7 +14,9 @@ use crate::endpoint::parts::quota::Quota;
 use crate::endpoint::parts::table::Table;
 use crate::endpoint::parts::unhurried::Unhurried;
 use crate::types::*;
-use link_api::{Budget, Fallback, How, Meter, NoDirect, Path, PeerId, Refused, RmaLink, Setting, Side};
+use link_api::{
+    Budget, Channel, Fallback, How, Meter, NoDirect, Path, PeerId, Refused, RmaLink, Setting, Side,
+};
 
 /// Lines of the log about what one peer does wrong, and about all of an endpoint's together, whatever they
 /// call themselves, that come at once. Later ones come each time that it was twice as often.
@@ -89,7 +91,7 @@ impl<L: RmaLink> Net<L> {
     /// Whether there is a connection with the peer of an address.
     pub(crate) fn is_connected(&self, to: FiAddr) -> bool {
         let peer = self.peers.routed(to);
-        peer.is_some_and(|peer| self.link.is_connected(peer))
+        peer.is_some_and(|peer| self.link.channel(peer) != Channel::None)
     }
 
     /// Writes a line on the path to a peer that something was just posted to for the first time.
@@ -255,7 +257,7 @@ impl<L: RmaLink> Net<L> {
     /// Why bytes of a peer could not be moved: its death may show in these first.
     pub(in crate::endpoint) fn failure(&self, peer: PeerId, status: Status) -> Option<Error> {
         match failure(status) {
-            Some(Error::Io) if self.link.is_gone(peer) => Some(Error::Reset),
+            Some(Error::Io) if self.link.channel(peer) == Channel::Ended => Some(Error::Reset),
             other => other,
         }
     }

@@ -15,7 +15,7 @@ use crate::endpoint::parts::request::{Done, Out, Request};
 use crate::endpoint::requests::Requests;
 use crate::proto::{self, Cut, Memory, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
-use link_api::{How, PeerId, Refused, RmaLink, Sent, Side};
+use link_api::{Channel, How, PeerId, Refused, RmaLink, Sent, Side};
 
 /// Whether a counter counts an operation; `cntr` is the endpoint's.
 #[inline(always)]
@@ -350,7 +350,7 @@ impl<L: RmaLink> Post<'_, L> {
         let peer = self.gate(core, op.to, op.flags)?;
         if let Some(why) = self.net.peer(peer).refused.take() {
             // Of one that has a channel, another process's or one that ends, the link knows more.
-            if !self.net.link.is_connected(peer) {
+            if self.net.link.channel(peer) == Channel::None {
                 return Err(why.into());
             }
         }

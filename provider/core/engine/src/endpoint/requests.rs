@@ -13,7 +13,7 @@ use crate::endpoint::parts::queues::Queues;
 use crate::endpoint::parts::request::{In, NO_REQUEST, Out, Request, Serve};
 use crate::pool::Pool;
 use crate::types::*;
-use link_api::{Direct, Grant, InUse, NoDirect, OpId, PeerId, RmaLink, Way};
+use link_api::{Channel, Direct, Grant, InUse, NoDirect, OpId, PeerId, RmaLink, Way};
 
 /// Whether its peer gets its bytes: a message, or a write.
 fn is_fetched(out: &Out) -> bool {
@@ -285,7 +285,7 @@ impl Requests {
     pub(in crate::endpoint) fn release<L: RmaLink>(&mut self, net: &mut Net<L>, peer: PeerId) {
         let state = net.peer(peer);
         let needed = state.routes > 0 || state.waiting > 0 || state.answers.outstanding() > 0;
-        if needed || state.flow.has_backlog() || net.link.is_connected(peer) {
+        if needed || state.flow.has_backlog() || net.link.channel(peer) != Channel::None {
             return;
         }
         if !self.pool.any(|r| r.peer() == peer) {

@@ -1,6 +1,6 @@
 //! Which link a peer gets, and why.
 
-use link_api::{Event, Link as _, PeerId, Standing};
+use link_api::{Channel, Event, Link as _, PeerId, Standing};
 use wire::Addr;
 
 use super::Links;
@@ -89,7 +89,7 @@ impl Links {
         let route = self.routes.of(peer);
         let cause = route.map_or_else(|| self.near(&addr), Route::cause);
         let far = route.and_then(Route::far);
-        let is_near = net::is_local(addr.ip()) || self.shm.is_connected(peer);
+        let is_near = net::is_local(addr.ip()) || self.shm.channel(peer) != Channel::None;
         let mut line = match (far, cause) {
             (Some((at, id)), _) => {
                 format!("{} {}; {cause}", self.far[at].name(id), self.far[at].link.describe(id))

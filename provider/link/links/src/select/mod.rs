@@ -32,7 +32,8 @@ use std::os::fd::RawFd;
 use hmem::Span;
 use ipc::Poller;
 use link_api::{
-    Event, Frame, Gone, Landing, Link, Path, PeerId, PollFrame, Refused, Sent, Setting, Standing,
+    Channel, Connect, Event, Frame, Gone, Landing, Link, Path, PeerId, PollFrame, Refused, Sent, Setting,
+    Standing,
 };
 use wire::Addr;
 
@@ -342,40 +343,22 @@ impl Link for Links {
         self.leave_far(&frame);
     }
 
-    fn is_gone(&self, peer: PeerId) -> bool {
+    fn channel(&self, peer: PeerId) -> Channel {
         match self.far_of(peer) {
-            Some((at, id)) => self.far[at].link.is_gone(id),
-            None => self.shm.is_gone(peer),
+            Some((at, id)) => self.far[at].link.channel(id),
+            None => self.shm.channel(peer),
         }
     }
 
-    fn is_connected(&self, peer: PeerId) -> bool {
-        match self.far_of(peer) {
-            Some((at, id)) => self.far[at].link.is_connected(id),
-            None => self.shm.is_connected(peer),
-        }
-    }
-
-    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
         self.wake();
         if let Some((at, id)) = self.far_of(peer) {
             self.pace.hurry();
-            return self.far[at].link.connect(id);
+            return self.far[at].link.connect(id, how);
         }
-        match self.shm.connect(peer) {
+        match self.shm.connect(peer, how) {
             Err(Refused::Gone(Gone::Unreachable)) if self.reroute(peer) => Err(Refused::Busy),
             done => done,
-        }
-    }
-
-    fn expect(&mut self, peer: PeerId) {
-        self.wake();
-        match self.far_of(peer) {
-            Some((at, id)) => {
-                self.pace.hurry();
-                self.far[at].link.expect(id);
-            }
-            None => self.shm.expect(peer),
         }
     }
 
@@ -395,7 +378,7 @@ impl Link for Links {
 
     fn forget(&mut self, peer: PeerId) {
         self.wake();
-        if self.is_connected(peer) {
+        if self.channel(peer) != Channel::None {
             return;
         }
         if let Some((at, id)) = self.far_of(peer) {

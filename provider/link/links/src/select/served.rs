@@ -3,7 +3,7 @@
 //! A frame is carried out with the means of its peer's path: shared memory's reach private memory of a
 //! process. So a link hands on what comes from a peer that it serves, and nothing else.
 
-use link_api::{Event, Frame, Link as _, PeerId};
+use link_api::{Channel, Event, Frame, Link as _, PeerId};
 use wire::Addr;
 
 use super::Links;
@@ -28,7 +28,7 @@ impl Links {
             return None;
         }
         let peer = self.shm.peer(addr);
-        let elsewhere = self.far_of(peer).is_some() || self.shm.is_connected(peer);
+        let elsewhere = self.far_of(peer).is_some() || self.shm.channel(peer) != Channel::None;
         (!elsewhere).then_some(peer)
     }
 

@@ -5,7 +5,9 @@ use std::io;
 use std::os::fd::RawFd;
 
 use hmem::Span;
-use link_api::{Event, Frame, Link, Path, PeerId, PollFrame, Refused, RmaCaps, Sent, Setting, Standing};
+use link_api::{
+    Channel, Connect, Event, Frame, Link, Path, PeerId, PollFrame, Refused, RmaCaps, Sent, Setting, Standing,
+};
 use wire::Addr;
 
 use crate::shm::channel::ring::Mem as _;
@@ -214,13 +216,22 @@ impl Link for ShmLink {
         }
     }
 
-    fn is_connected(&self, peer: PeerId) -> bool {
+    fn channel(&self, peer: PeerId) -> Channel {
         let peer = &self.peers[peer.0];
-        peer.out.is_some() || peer.inb.is_some() || peer.dying.is_some() || !peer.waiting.is_empty()
+        match peer.is_connected() {
+            false => Channel::None,
+            true if peer.dying.is_some() || peer.has_ended() => Channel::Ended,
+            true => Channel::Open,
+        }
     }
 
-    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
-        if self.is_connected(peer) { Ok(()) } else { self.open_channel_for(peer.0, Purpose::Receive) }
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
+        match how {
+            Connect::Expected => self.expect_peer(peer),
+            Connect::Now | Connect::ToSend if self.peers[peer.0].is_connected() => {}
+            Connect::Now | Connect::ToSend => return self.open_channel_for(peer.0, Purpose::Receive),
+        }
+        Ok(())
     }
 
     #[inline(always)]
@@ -235,10 +246,6 @@ impl Link for ShmLink {
         }
     }
 
-    fn expect(&mut self, peer: PeerId) {
-        self.expect_peer(peer);
-    }
-
     fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
         self.peers[to.0].out.as_mut().is_some_and(|out| out.tx.has_room_to_spare(len))
     }
@@ -249,10 +256,6 @@ impl Link for ShmLink {
 
     fn forget(&mut self, peer: PeerId) {
         self.let_go(peer.0);
-    }
-
-    fn is_gone(&self, peer: PeerId) -> bool {
-        self.peers[peer.0].dying.is_some() || self.peers[peer.0].has_ended()
     }
 
     fn arm(&mut self) -> bool {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use hmem::{Span, total};
 use link_api::{
-    Event, Frame, Gone, Landing, Link, OpId, Path, PeerId, Refused, RmaLink, Sent, Setting, Standing,
+    Connect, Event, Frame, Gone, Landing, Link, OpId, Path, PeerId, Refused, RmaLink, Sent, Setting, Standing,
 };
 use wire::Addr;
 
@@ -44,7 +44,7 @@ impl TcpLink {
         if let Some(why) = at.answers.take_owed(at.met) {
             return Refused::Gone(why);
         }
-        match self.connect(to) {
+        match self.connect(to, Connect::Now) {
             Ok(()) | Err(Refused::Busy) => {
                 self.peers[to].answers.keep_send_waiting();
                 Refused::Busy
@@ -261,18 +261,29 @@ impl Link for TcpLink {
         }
     }
 
-    fn is_gone(&self, peer: PeerId) -> bool {
+    fn channel(&self, peer: PeerId) -> link_api::Channel {
         let at = &self.peers[peer];
-        at.cut || at.channel.as_deref().is_some_and(Channel::ends)
+        match at.cut || at.channel.as_deref().is_some_and(Channel::ends) {
+            true => link_api::Channel::Ended,
+            false if at.is_connected() => link_api::Channel::Open,
+            false => link_api::Channel::None,
+        }
     }
 
-    fn is_connected(&self, peer: PeerId) -> bool {
-        self.peers[peer].is_connected()
-    }
-
-    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
         if self.is_own(peer) {
             return Ok(());
+        }
+        match (how, &self.peers[peer].channel) {
+            (Connect::Expected, _) => {
+                if !self.peers[peer].is_connected() && self.peers[peer].expected.is_none() {
+                    self.peers[peer].expected = Some((Instant::now() + self.options.connect_timeout, false));
+                    self.note_pending(peer);
+                }
+                return Ok(());
+            }
+            (Connect::ToSend, None) => return Err(self.send_unconnected(peer)),
+            _ => {}
         }
         match &self.peers[peer].channel {
             Some(channel) if !channel.ends() => Ok(()),
@@ -284,20 +295,6 @@ impl Link for TcpLink {
                 }
                 found
             }
-        }
-    }
-
-    fn connect_to_send(&mut self, peer: PeerId) -> Result<(), Refused> {
-        match self.peers[peer].channel {
-            None if !self.is_own(peer) => Err(self.send_unconnected(peer)),
-            _ => self.connect(peer),
-        }
-    }
-
-    fn expect(&mut self, peer: PeerId) {
-        if !self.is_connected(peer) && !self.is_own(peer) && self.peers[peer].expected.is_none() {
-            self.peers[peer].expected = Some((Instant::now() + self.options.connect_timeout, false));
-            self.note_pending(peer);
         }
     }
 
@@ -316,7 +313,8 @@ impl Link for TcpLink {
 
     fn forget(&mut self, peer: PeerId) {
         let addr = self.peers[peer].addr;
-        if self.is_connected(peer) || self.peers.find(&addr) != Some(peer) || addr == self.own.addr() {
+        if self.peers[peer].is_connected() || self.peers.find(&addr) != Some(peer) || addr == self.own.addr()
+        {
             return;
         }
         self.drop_call(peer);

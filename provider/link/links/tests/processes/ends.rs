@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use link::{OpenOptions, ShmLink};
-use link_api::{Direct, Event, Gone, Grant, Link, PeerId, Refused, RmaLink as _};
+use link_api::{Channel, Connect, Direct, Event, Gone, Grant, Link, PeerId, Refused, RmaLink as _};
 use wire::{Addr, Seg};
 
 use crate::common::{closed, command, event, finish, frame, open, say, start, wait};
@@ -222,7 +222,7 @@ fn a_killed_peer_whose_queue_is_full_at_the_first_call_is_not_waited_for() {
     // And where a receive names it.
     let mut link = impatient();
     let to = link.peer(&Addr::new(addr.parse().unwrap()));
-    link.expect(to);
+    assert_eq!(link.connect(to, Connect::Expected), Ok(()));
     assert_eq!(closed(&mut link), (to, Gone::Refused));
     // SAFETY: a process that was started for this test, and still sleeps.
     unsafe { libc::kill(grandchild, libc::SIGKILL) };
@@ -317,7 +317,7 @@ fn a_peer_lives_without_its_first_thread() {
         std::thread::sleep(Duration::from_millis(5));
         say(&mut link, from, b"are you there?");
         assert_eq!(frame(&mut link), (from, b"yes".to_vec()));
-        assert!(!link.is_gone(from));
+        assert_ne!(link.channel(from), Channel::Ended);
     }
     drop(link);
     finish(child);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use ipc::{rights, socket};
-use link_api::{Event, Gone, Link as _, Refused};
+use link_api::{Channel, Event, Gone, Link as _, Refused};
 use wire::Addr;
 use wire::channel::{Hello, Packet};
 
@@ -100,7 +100,7 @@ fn a_name_that_another_link_serves_is_refused() {
     let served = b.peer(&Addr::new("127.0.0.1:9".parse().unwrap()));
     b.set_elsewhere(served, true);
     assert_eq!(call(&mut b, "127.0.0.1:9"), Some(Packet::Refused));
-    assert!(!b.is_connected(served));
+    assert_eq!(b.channel(served), Channel::None);
     b.admit_callers(super::Callers::Itself);
     assert_eq!(call(&mut b, "127.0.0.1:10"), Some(Packet::Refused));
     b.admit_callers(super::Callers::OfThisHost);
