@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Landing, Link, PeerId, Sent, Setting};
+use link_api::{Event, Gone, LandAt, Landing, Link, PeerId, Sent, Setting};
 use pair::{open, until};
 use played::{Played, filled, railed, with_rail};
 use sockets::narrow;
@@ -72,7 +72,10 @@ fn take_until_end(b: &mut TcpLink, room: Option<Span>) -> (Vec<Vec<u8>>, PeerId)
             Some(Event::Begun(frame)) => {
                 let len = frame.len;
                 let room = room.expect("a frame that was not to begin");
-                assert!(matches!(b.land(frame, 0, &[room], 0, len), Landing::InFlight(_)));
+                assert!(matches!(
+                    b.land(frame, Some(LandAt { off: 0, dst: &[room], doff: 0, len })),
+                    Landing::InFlight(_)
+                ));
             }
             Some(Event::Done(_, ok)) => assert!(!ok, "half of it has not come"),
             Some(Event::Closed(peer, why)) => {
@@ -112,7 +115,7 @@ fn the_end_of_either_with_half_a_frame_on_the_rail_is_told_of() {
                 match b.poll() {
                     Some(Event::Begun(frame)) => {
                         let len = frame.len;
-                        b.land(frame, 0, &[room.unwrap()], 0, len);
+                        b.land(frame, Some(LandAt { off: 0, dst: &[room.unwrap()], doff: 0, len }));
                     }
                     None => {}
                     other => panic!("{how:?}: {other:?}"),

@@ -15,7 +15,9 @@ use std::time::Duration;
 use caller::read;
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{Connect, Event, Gone, Landing, Link as _, OpId, PeerId, Refused, RmaLink as _, Setting};
+use link_api::{
+    Connect, Event, Gone, LandAt, Landing, Link as _, OpId, PeerId, Refused, RmaLink as _, Setting,
+};
 use pair::{event, open, options, take, until};
 use wire::Addr;
 use wire::session::{
@@ -383,7 +385,10 @@ fn lands(a: &mut TcpLink) -> (Called, TcpStream, OpId, Span, Vec<u8>) {
     called.say(&RailNote::Next(1));
     let Event::Begun(begun) = event(a, &mut open(options("key"))) else { panic!("it has not begun") };
     let dst = Span::leak(LONG);
-    let Landing::InFlight(op) = a.land(begun, 0, &[dst], 0, LONG) else { panic!("half of it is not all") };
+    let Landing::InFlight(op) = a.land(begun, Some(LandAt { off: 0, dst: &[dst], doff: 0, len: LONG }))
+    else {
+        panic!("half of it is not all")
+    };
     (called, rail, op, dst, frame[LONG / 2..].to_vec())
 }
 

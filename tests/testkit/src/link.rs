@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use hmem::{Span, total};
 use link_api::{
-    Channel, Connect, Event, Frame, Gone, Grant, Link, NoDirect, OpId, Path, PeerId, PollFrame, Refused,
-    Sent, Standing,
+    Channel, Connect, Event, Frame, Gone, Grant, LandAt, Landing, Link, NoDirect, OpId, Path, PeerId,
+    PollFrame, Refused, Sent, Standing,
 };
 use wire::Addr;
 
@@ -326,9 +326,11 @@ impl Link for MemLink {
         }
     }
 
-    fn put_back(&mut self, frame: Frame) {
+    fn land(&mut self, frame: Frame, to: Option<LandAt<'_>>) -> Landing {
+        assert!(to.is_none(), "no frame of this link begins");
         let bytes = self.held.take().expect("put back what was not held");
         self.back = Some((frame.from, bytes));
+        Landing::Left
     }
 
     fn release(&mut self, _frame: Frame) {

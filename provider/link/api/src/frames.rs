@@ -93,7 +93,7 @@ pub enum Event {
     Frame(Frame),
     /// The front of a long frame came in, at least [`Path::FRONT`] bytes of it, and the rest is on its way;
     /// only after [`Setting::Early`]. It can be read and peeked at as far as it is there. Before the next
-    /// [`Link::poll`] it has to be given back with [`Link::land`] or [`Link::leave`].
+    /// [`Link::poll`] it has to be given back with [`Link::land`].
     Begun(Frame),
     /// A peer went away. Every frame it had sent has been delivered before. Frames sent to it are
     /// refused from now on, unless it can be connected to anew.
@@ -105,6 +105,20 @@ pub enum Event {
     Done(OpId, bool),
 }
 
+/// Where the bytes of a frame that has begun belong: `len` of them, from byte `off` of the frame on, to byte
+/// `doff` of `dst`. What is behind them goes nowhere.
+#[derive(Clone, Copy, Debug)]
+pub struct LandAt<'a> {
+    /// Within [`Path::FRONT`].
+    pub off: usize,
+    /// Memory of this process.
+    pub dst: &'a [Span],
+    /// The byte of `dst` at which they begin.
+    pub doff: usize,
+    /// Bytes.
+    pub len: usize,
+}
+
 /// How far the bytes of a frame that has begun are where they belong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Landing {
@@ -112,6 +126,8 @@ pub enum Landing {
     Over(bool),
     /// [`Event::Done`] will tell.
     InFlight(OpId),
+    /// They belong nowhere yet: a poll hands the frame out again.
+    Left,
 }
 
 /// What [`Link::poll_frame`] saw.
@@ -197,12 +213,6 @@ pub trait Link {
         PollFrame::Unknown
     }
 
-    /// Leaves a frame of [`Link::poll_frame`] or [`Link::poll_frame_of`] where it was, in the place of giving
-    /// it back: the next poll finds it again. Any link that finds frames so has this.
-    fn put_back(&mut self, frame: Frame) {
-        debug_assert!(false, "a frame of {} bytes that no quick poll has found", frame.len);
-    }
-
     /// Whether this peer has sent more than what was handed out. Quick; `false` may be wrong a moment later.
     fn has_frames_of(&self, _from: PeerId) -> bool {
         false
@@ -244,17 +254,15 @@ pub trait Link {
         false
     }
 
-    /// The bytes of a frame that has begun go to byte `doff` of `dst` as they come, `len` of them from byte
-    /// `off` of the frame on, and what is behind them nowhere. `off` is within [`Path::FRONT`]. Where
-    /// [`Event::Done`] follows it comes before anything else of that peer; [`crate::RmaLink::cancel`] ends
-    /// the operation, after which `dst` is not written any more.
-    fn land(&mut self, frame: Frame, _off: usize, _dst: &[Span], _doff: usize, _len: usize) -> Landing {
+    /// Gives a frame back unread. One that has begun goes to `to` as it comes, or comes as [`Event::Frame`]
+    /// when it is whole; where [`Event::Done`] follows, it comes before anything else of that peer, and
+    /// [`crate::RmaLink::cancel`] ends the operation, after which the memory is not written any more. One of
+    /// a [`Link::poll_frame`] goes nowhere: the next poll finds it again. Any link that begins frames, or
+    /// finds some so, has this.
+    fn land(&mut self, frame: Frame, _to: Option<LandAt<'_>>) -> Landing {
         debug_assert!(false, "a frame of {} bytes that no link has begun", frame.len);
         Landing::Over(false)
     }
-
-    /// A frame that has begun comes as [`Event::Frame`] when it is whole.
-    fn leave(&mut self, _frame: Frame) {}
 
     /// Of the channel to or from this peer. Not for each message: whether a process has ended may be asked of
     /// the kernel.

@@ -4,8 +4,9 @@ use std::os::fd::RawFd;
 
 use hmem::{Span, total};
 use link_api::{
-    Channel, Connect, Direct, Event, Frame, Gone, InUse, Link, NoDirect, OpId, Path, PeerId, PieceCounter,
-    Refused, Region, RegionVersion, RmaLink, Sent, Setting, Standing, Way,
+    Allow, Channel, Connect, Devices, Direct, Event, Frame, Gone, HandleNote, InUse, Link, NoDirect, OpId,
+    Path, PeerId, PieceCounter, Refused, Region, RegionVersion, Revoke, RmaLink, Sent, Setting, Standing,
+    Way,
 };
 use wire::{Addr, Handle, Seg};
 
@@ -356,12 +357,8 @@ macro_rules! by_base {
 
 /// By the fabric payloads come in frames, or are read by their receivers.
 impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
-    fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
-        by_base!(self, from, get(access), Err(NoDirect::Never))
-    }
-
-    fn put(&mut self, to: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
-        by_base!(self, to, put(access), Err(NoDirect::Never))
+    fn access(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        if self.goes_by_base(peer) { self.base.access(way, peer, access) } else { Err(NoDirect::Never) }
     }
 
     fn start(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
@@ -380,24 +377,19 @@ impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
         by_base!(self, to, export_handles(iov), self.lend(to, iov))
     }
 
-    fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
-        by_base!(self, to, mark_exported(handle), self.peers.at(to).dealings.mark_exported(handle));
+    fn note_handle(&mut self, peer: PeerId, what: HandleNote<'_>) {
+        if self.goes_by_base(peer) {
+            return self.base.note_handle(peer, what);
+        }
+        match what {
+            HandleNote::Exported(handle) => self.peers.at(peer).dealings.mark_exported(handle),
+            HandleNote::Imported(handle) => self.note_imported(peer, handle),
+            HandleNote::Retired(iov) => self.end_leases(peer, iov),
+        }
     }
 
-    fn import_handle(&mut self, from: PeerId, handle: &Handle) {
-        by_base!(self, from, import_handle(handle), self.note_handle(from, handle));
-    }
-
-    fn retire_handles(&mut self, to: PeerId, iov: &[Span]) {
-        by_base!(self, to, retire_handles(iov), self.end_leases(to, iov));
-    }
-
-    fn on_distinct_devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
-        by_base!(self, peer, on_distinct_devices(theirs, ours), false)
-    }
-
-    fn on_one_device(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
-        by_base!(self, peer, on_one_device(theirs, ours), false)
+    fn devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> Devices {
+        by_base!(self, peer, devices(theirs, ours), Devices::Unknown)
     }
 
     fn pieces_open(&mut self, with: PeerId) -> Option<PieceCounter> {
@@ -416,28 +408,25 @@ impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
         by_base!(self, with, pieces_close(counter), ());
     }
 
-    fn publish(&mut self, region: &Region) {
-        self.base.publish(region);
-    }
-
-    fn unpublish(&mut self, key: u64) -> Result<(), InUse> {
-        self.base.unpublish(key)
-    }
-
     fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
         by_base!(self, by, published(key), None)
     }
 
-    fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
-        by_base!(self, from, revoke(request), self.take_back(from, request))
+    fn allow(&mut self, what: Allow<'_>) {
+        match what {
+            Allow::Request(to, request) if !self.goes_by_base(to) => self.give_again(to, request),
+            _ => self.base.allow(what),
+        }
     }
 
-    fn renew(&mut self, to: PeerId, request: u64) {
-        by_base!(self, to, renew(request), self.give_again(to, request));
-    }
-
-    fn close(&mut self) -> Result<(), InUse> {
-        let lent = self.take_back_all();
-        self.base.close().and(lent)
+    fn revoke(&mut self, what: Revoke) -> Result<(), InUse> {
+        match what {
+            Revoke::Request(from, request) if !self.goes_by_base(from) => self.take_back(from, request),
+            Revoke::All => {
+                let lent = self.take_back_all();
+                self.base.revoke(what).and(lent)
+            }
+            _ => self.base.revoke(what),
+        }
     }
 }

@@ -4,8 +4,8 @@ use std::os::fd::RawFd;
 
 use hmem::Span;
 use link_api::{
-    Channel, Connect, Event, Frame, Gone, Link, Path, PeerId, PollFrame, Refused, RmaLink, Sent, Setting,
-    Standing,
+    Channel, Connect, Event, Frame, Gone, LandAt, Landing, Link, Path, PeerId, PollFrame, Refused, RmaLink,
+    Sent, Setting, Standing,
 };
 use wire::Addr;
 
@@ -90,11 +90,12 @@ impl<L: RmaLink> Link for Broken<L> {
         }
     }
 
-    fn put_back(&mut self, _frame: Frame) {
+    fn land(&mut self, _frame: Frame, _to: Option<LandAt<'_>>) -> Landing {
         if let Some((from, bytes)) = self.held.take_if(|_| self.flaw != Flaw::LosesFramePutBack) {
             self.queue.push_front(Item::Frame(from, bytes));
         }
         self.held = None;
+        Landing::Left
     }
 
     fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {

@@ -54,7 +54,7 @@ pub fn all_ways_to_poll_together_lose_nothing<H: Harness>(h: &mut H) {
                 },
                 1 | 5 => match b.poll_frame() {
                     PollFrame::Frame(f) if turn % 3 == 0 => {
-                        b.put_back(f);
+                        b.land(f, None);
                         None
                     }
                     PollFrame::Frame(f) => Some(f),
@@ -66,7 +66,7 @@ pub fn all_ways_to_poll_together_lose_nothing<H: Harness>(h: &mut H) {
                         PollFrame::Frame(f) => {
                             assert_eq!(f.from, wanted, "a frame of another peer");
                             if turn % 3 == 0 {
-                                b.put_back(f);
+                                b.land(f, None);
                                 None
                             } else {
                                 Some(f)

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use hmem::Span;
 use link_api::{
-    Channel, Connect, Direct, Event, Frame, InUse, Link, NoDirect, OpId, Path, PeerId, Refused, RmaLink,
-    Sent, Setting, Standing, Way,
+    Allow, Channel, Connect, Direct, Event, Frame, HandleNote, InUse, Link, NoDirect, OpId, Path, PeerId,
+    Refused, Revoke, RmaLink, Sent, Setting, Standing, Way,
 };
 use wire::{Addr, Handle};
 
@@ -128,23 +128,19 @@ impl<L: RmaLink> RmaLink for Driven<L> {
     fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
         self.with(|l| l.export_handles(to, iov))
     }
-    fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
-        self.with(|l| l.mark_exported(to, handle));
+    fn note_handle(&mut self, peer: PeerId, what: HandleNote<'_>) {
+        self.with(|l| l.note_handle(peer, what));
     }
-    fn import_handle(&mut self, from: PeerId, handle: &Handle) {
-        self.with(|l| l.import_handle(from, handle));
+    fn allow(&mut self, what: Allow<'_>) {
+        if let Allow::Request(..) = what {
+            self.with(|l| l.allow(what));
+        }
     }
-    fn retire_handles(&mut self, to: PeerId, iov: &[Span]) {
-        self.with(|l| l.retire_handles(to, iov));
-    }
-    fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
-        self.with(|l| l.revoke(from, request))
-    }
-    fn renew(&mut self, to: PeerId, request: u64) {
-        self.with(|l| l.renew(to, request));
-    }
-    fn close(&mut self) -> Result<(), InUse> {
-        self.with(|l| l.close())
+    fn revoke(&mut self, what: Revoke) -> Result<(), InUse> {
+        match what {
+            Revoke::Region(_) => Ok(()),
+            Revoke::Request(..) | Revoke::All => self.with(|l| l.revoke(what)),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::core::RxContext;
 use crate::endpoint::Endpoint;
 use crate::types::*;
 use crate::work::WorkOp;
-use link_api::{InUse, Meter, OpId, Path, Patience, RmaLink, Setting};
+use link_api::{InUse, Meter, OpId, Path, Patience, Revoke, RmaLink, Setting};
 
 /// What is left of an endpoint of a domain in which a call has panicked.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl<L: RmaLink> Abandoned<L> {
     pub fn close(&mut self, patience: Patience) -> Result<(), Error> {
         self.ops.drain(..).for_each(|op| self.link.cancel(op));
         self.link.set(Setting::Patience(patience));
-        self.link.close().map_err(|InUse| Error::Busy)
+        self.link.revoke(Revoke::All).map_err(|InUse| Error::Busy)
     }
 }
 
@@ -212,7 +212,7 @@ impl<L: RmaLink> Domain<L> {
     pub fn ep_part(&mut self, id: EpId) -> Result<L, Error> {
         let Some(ep) = self.eps.get_mut(id.at()) else { return Err(Error::NotFound) };
         ep.requests.cancel_operations(&mut ep.net.link);
-        if let Err(InUse) = ep.net.link.close() {
+        if let Err(InUse) = ep.net.link.revoke(Revoke::All) {
             // Peers that are closed likewise may wait for those.
             self.eps.iter_mut().filter(|(at, _)| *at != id.0).for_each(|(_, ep)| {
                 ep.progress(&mut self.core, None);

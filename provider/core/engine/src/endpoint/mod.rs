@@ -46,7 +46,7 @@ use crate::endpoint::transfer::Transfers;
 use crate::endpoint::unexpected::Unexpected;
 use crate::types::*;
 pub use device::staging::Leaving;
-use link_api::{Budget, InUse, Patience, PeerId, PollFrame, RmaLink, Setting};
+use link_api::{Allow, Budget, InUse, Patience, PeerId, PollFrame, RmaLink, Setting};
 
 #[derive(Debug)]
 pub(crate) struct Endpoint<L> {
@@ -82,7 +82,7 @@ impl<L: RmaLink> Endpoint<L> {
         if let Some(mut memory) = core.mrs.exposed(mr) {
             memory.target_must_observe |=
                 self.bind.cntrs().remote_read.is_some() || self.bind.cntrs().remote_write.is_some();
-            self.net.link.publish(&memory);
+            self.net.link.allow(Allow::Region(&memory));
         }
     }
 

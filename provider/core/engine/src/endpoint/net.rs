@@ -15,7 +15,8 @@ use crate::endpoint::parts::table::Table;
 use crate::endpoint::parts::unhurried::Unhurried;
 use crate::types::*;
 use link_api::{
-    Budget, Channel, Fallback, How, Meter, NoDirect, Path, PeerId, Refused, RmaLink, Setting, Side,
+    Budget, Channel, Devices, Fallback, HandleNote, How, Meter, NoDirect, Path, PeerId, Refused, RmaLink,
+    Setting, Side,
 };
 
 /// Lines of the log about what one peer does wrong, and about all of an endpoint's together, whatever they
@@ -218,7 +219,7 @@ impl<L: RmaLink> Net<L> {
     /// likely goes on using.
     pub(in crate::endpoint) fn is_on_one_device(&mut self, peer: PeerId, iov: &[Span]) -> bool {
         let Some(seg) = self.peer(peer).hints.on_device() else { return false };
-        self.link.on_one_device(peer, &[seg], iov)
+        self.link.devices(peer, &[seg], iov) == Devices::One
     }
 
     /// How an access in the call ended; `None` if the bytes may come otherwise.
@@ -267,14 +268,14 @@ impl<L: RmaLink> Net<L> {
         let Some(lacking) = self.link.export_handles(peer, iov) else { return Ok(false) };
         for handle in &lacking {
             self.link.send(peer, &handle_frame(handle), &[], 0, 0)?;
-            self.link.mark_exported(peer, handle);
+            self.link.note_handle(peer, HandleNote::Exported(handle));
         }
         Ok(true)
     }
 
     pub(in crate::endpoint) fn on_handle(&mut self, peer: PeerId, fields: &mut Fields<'_>) -> Handled {
         let handle: wire::Handle = fields.take()?;
-        self.link.import_handle(peer, &handle);
+        self.link.note_handle(peer, HandleNote::Imported(&handle));
         Ok(())
     }
 

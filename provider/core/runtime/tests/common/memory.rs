@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hmem::Span;
 use link_api::{
-    Direct, Event, Frame, InUse, Link, NoDirect, Path, Patience, PeerId, Refused, RmaLink, Sent, Setting,
-    Standing,
+    Allow, Direct, Event, Frame, InUse, Link, NoDirect, Path, Patience, PeerId, Refused, Revoke, RmaLink,
+    Sent, Setting, Standing, Way,
 };
 use testkit::{MemLink, Net};
 use wire::Addr;
@@ -208,29 +208,27 @@ impl Link for MemoryLink {
 }
 
 impl RmaLink for MemoryLink {
-    fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
-        self.with(|s| s.link.get(from, access))
+    fn access(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        self.with(|s| s.link.access(way, peer, access))
     }
 
-    fn put(&mut self, to: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
-        self.with(|s| s.link.put(to, access))
+    fn allow(&mut self, what: Allow<'_>) {
+        if let Allow::Request(..) = what {
+            self.with(|s| s.link.allow(what));
+        }
     }
 
-    fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
-        self.with(|s| {
-            let left = s.wait();
-            s.link.revoke(from, request).and(left)
-        })
-    }
-
-    fn renew(&mut self, to: PeerId, request: u64) {
-        self.with(|s| s.link.renew(to, request));
-    }
-
-    fn close(&mut self) -> Result<(), InUse> {
-        self.with(|s| {
-            assert!(!s.broken, "the link is broken");
-            s.wait()
+    fn revoke(&mut self, what: Revoke) -> Result<(), InUse> {
+        self.with(|s| match what {
+            Revoke::Region(_) => Ok(()),
+            Revoke::Request(..) => {
+                let left = s.wait();
+                s.link.revoke(what).and(left)
+            }
+            Revoke::All => {
+                assert!(!s.broken, "the link is broken");
+                s.wait()
+            }
         })
     }
 }

@@ -212,7 +212,7 @@ unsafe fn receive(this: *mut Iface, frame: Frame) -> bool {
 #[cold]
 fn lack(i: &mut Iface, frame: Frame) {
     let (from, len) = (frame.from, frame.len);
-    i.link.put_back(frame);
+    i.link.land(frame, None);
     if let Some(cure) = i.rx.cure(len) {
         let from = i.link.peer_addr(from);
         log::error!(

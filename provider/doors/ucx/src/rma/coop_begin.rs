@@ -12,7 +12,7 @@
 
 use arrayvec::ArrayVec;
 use link::ShmLink;
-use link_api::{Channel, Grant, Link, RmaLink, Way};
+use link_api::{Channel, Grant, Link, Revoke, RmaLink, Way};
 use ucx_sys::{self as ucx, Completion, Status};
 use wire::Seg;
 use wire::ucx::{CoopOffer, Head, Kind};
@@ -153,7 +153,8 @@ pub(crate) fn abandon(i: &mut Iface, ep: *mut Ep) -> Vec<*mut Completion> {
         // No piece is taken any more, and none that was taken is copied any more.
         let CoopCopy { peer, counter, .. } = s.copy;
         i.link.pieces_close(peer, counter);
-        let left = s.over(&i.link).is_some() || i.link.revoke(peer, request(counter)).is_ok();
+        let left =
+            s.over(&i.link).is_some() || i.link.revoke(Revoke::Request(peer, request(counter))).is_ok();
         match left {
             true => out.push(s.access.comp),
             false => i.stuck.push(s),

@@ -32,8 +32,8 @@ use std::os::fd::RawFd;
 use hmem::Span;
 use ipc::Poller;
 use link_api::{
-    Channel, Connect, Event, Frame, Gone, Landing, Link, Path, PeerId, PollFrame, Refused, Sent, Setting,
-    Standing,
+    Channel, Connect, Event, Frame, Gone, LandAt, Landing, Link, Path, PeerId, PollFrame, Refused, Sent,
+    Setting, Standing,
 };
 use wire::Addr;
 
@@ -266,12 +266,6 @@ impl Link for Links {
         self.shm.will_send(to)
     }
 
-    #[inline(always)]
-    fn put_back(&mut self, frame: Frame) {
-        // Quick polls find frames of shared memory alone.
-        self.shm.put_back(frame)
-    }
-
     #[inline]
     fn has_frames_of(&self, from: PeerId) -> bool {
         match self.far_of(from) {
@@ -334,13 +328,12 @@ impl Link for Links {
         self.keeps_far(to)
     }
 
-    fn land(&mut self, frame: Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> Landing {
-        self.wake();
-        self.land_far(&frame, off, dst, doff, len)
-    }
-
-    fn leave(&mut self, frame: Frame) {
-        self.leave_far(&frame);
+    #[inline(always)]
+    fn land(&mut self, frame: Frame, to: Option<LandAt<'_>>) -> Landing {
+        if route::is_far(frame.slot) {
+            return self.land_far((frame.from, frame.len, frame.slot), to);
+        }
+        self.shm.land(frame, to)
     }
 
     fn channel(&self, peer: PeerId) -> Channel {

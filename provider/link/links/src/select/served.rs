@@ -43,7 +43,7 @@ impl Links {
     #[cold]
     pub(super) fn refuse_begun(&mut self, at: usize, frame: Frame) {
         let id = frame.from;
-        self.far[at].link.leave(frame);
+        self.far[at].link.land(frame, None);
         self.cut_off(at, id);
     }
 

@@ -6,7 +6,8 @@ use std::os::fd::RawFd;
 
 use hmem::Span;
 use link_api::{
-    Channel, Connect, Event, Frame, Link, Path, PeerId, PollFrame, Refused, RmaCaps, Sent, Setting, Standing,
+    Channel, Connect, Event, Frame, LandAt, Landing, Link, Path, PeerId, PollFrame, Refused, RmaCaps, Sent,
+    Setting, Standing,
 };
 use wire::Addr;
 
@@ -125,11 +126,13 @@ impl Link for ShmLink {
     }
 
     #[inline(always)]
-    fn put_back(&mut self, frame: Frame) {
+    fn land(&mut self, frame: Frame, to: Option<LandAt<'_>>) -> Landing {
+        debug_assert!(to.is_none(), "a frame of {} bytes that has not begun", frame.len);
         self.rings.put_back();
         if !self.ends.is_empty() {
             self.ends.pass(frame.from.0);
         }
+        Landing::Left
     }
 
     #[inline]

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use hmem::{Span, total};
 use link_api::{
-    Connect, Event, Frame, Gone, Landing, Link, OpId, Path, PeerId, Refused, RmaLink, Sent, Setting, Standing,
+    Connect, Event, Frame, Gone, LandAt, Landing, Link, OpId, Path, PeerId, Refused, RmaLink, Sent, Setting,
+    Standing,
 };
 use wire::Addr;
 
@@ -239,8 +240,14 @@ impl Link for TcpLink {
         lost || at.channel.as_deref().is_some_and(Channel::keeps)
     }
 
-    fn land(&mut self, frame: Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> Landing {
+    fn land(&mut self, frame: Frame, to: Option<LandAt<'_>>) -> Landing {
         let peer = frame.from;
+        let Some(LandAt { off, dst, doff, len }) = to else {
+            if let Some(channel) = &mut self.peers[peer].channel {
+                channel.leave();
+            }
+            return Landing::Left;
+        };
         let op = self.receiving.number();
         let Some(channel) = &mut self.peers[peer].channel else { return Landing::Over(false) };
         let turn = channel.turn();
@@ -253,12 +260,6 @@ impl Link for TcpLink {
             self.sync_rails(peer);
         }
         found.map_or(Landing::InFlight(op), Landing::Over)
-    }
-
-    fn leave(&mut self, frame: Frame) {
-        if let Some(channel) = &mut self.peers[frame.from].channel {
-            channel.leave();
-        }
     }
 
     fn channel(&self, peer: PeerId) -> link_api::Channel {

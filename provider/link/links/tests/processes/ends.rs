@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use link::{OpenOptions, ShmLink};
-use link_api::{Channel, Connect, Direct, Event, Gone, Grant, Link, PeerId, Refused, RmaLink as _};
+use link_api::{
+    Channel, Connect, Direct, Event, Gone, Grant, Link, PeerId, Refused, Revoke, RmaLink as _, Way,
+};
 use wire::{Addr, Seg};
 
 use crate::common::{closed, command, event, finish, frame, open, say, start, wait};
@@ -337,7 +339,7 @@ fn a_forked_child_does_no_harm() {
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             // As an application does that closes all it has inherited.
-            assert_eq!((a.close(), a.unpublish(7)), (Ok(()), Ok(())));
+            assert_eq!((a.revoke(Revoke::All), a.revoke(Revoke::Region(7))), (Ok(()), Ok(())));
             drop(a);
             drop(b);
             // SAFETY: ends the child without running anything of the parent's.
@@ -350,7 +352,7 @@ fn a_forked_child_does_no_harm() {
         say(&mut a, to, b"2");
         assert_eq!(frame(&mut b).1, b"2");
         // What its owner allows is still allowed.
-        let get = b.get(from, &Direct::new(Grant::Request(1 << 32), &remote, &[here], 8));
+        let get = b.access(Way::Get, from, &Direct::new(Grant::Request(1 << 32), &remote, &[here], 8));
         assert!(!reads || get == Ok(()), "{get:?}");
     }
     // A child that lives on does not keep the end from the peers, neither from those that were not met yet.

@@ -22,7 +22,7 @@ use crate::endpoint::parts::request::{Done, Out};
 use crate::endpoint::post::{Post, copied, is_counted};
 use crate::proto::{self, Cut, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
-use link_api::{Direct, Grant, How, PeerId, Region, RmaLink, Side};
+use link_api::{Direct, Grant, How, PeerId, Region, RmaLink, Side, Way};
 
 /// The place that an operation names, if the peer exposes it for that.
 fn place(memory: &Region, addr: u64, len: u64, write: bool) -> Option<Seg> {
@@ -114,8 +114,10 @@ impl<L: RmaLink> Post<'_, L> {
                 let begun = self.coop().coop_rma(core, peer, op, (there, version), cut, *done);
                 return if begun { Ok(()) } else { Err(Tried::COOPERATIVE) };
             }
-            _ if op.write => self.net.link.put(peer, &Direct::new(grant, &[there], op.iov, len)).is_ok(),
-            _ => self.net.link.get(peer, &Direct::new(grant, &[there], op.iov, len)).is_ok(),
+            _ => {
+                let way = if op.write { Way::Put } else { Way::Get };
+                self.net.link.access(way, peer, &Direct::new(grant, &[there], op.iov, len)).is_ok()
+            }
         };
         if !is_done {
             return Err(Tried::ONE_SIDED);
