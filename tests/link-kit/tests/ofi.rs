@@ -53,7 +53,9 @@ mod reads {
     use std::time::{Duration, Instant};
 
     use hmem::Span;
-    use link_api::{Direct, Event, Grant, HandleNote, Link as _, Revoke, RmaCaps, RmaLink as _, Way};
+    use link_api::{
+        Direct, Event, Grant, HandleNote, Link as _, Parting, Revoke, RmaCaps, RmaLink as _, Way,
+    };
     use link_kit::{Harness as _, name, text};
     use wire::Seg;
 
@@ -213,7 +215,7 @@ mod reads {
         four.net.silence(true);
         let gone = four.readers[0].addr();
         let gone = four.owners[0].peer(&gone);
-        four.owners[0].disconnect(gone);
+        four.owners[0].dismiss(gone, Parting::CutOff);
         four.pass_long(30);
         assert!(four.readers[1].poll().is_none(), "a read is over of which nothing was told");
         four.net.silence(false);
@@ -233,7 +235,7 @@ mod reads {
         four.net.silence(true);
         let gone = four.readers[0].addr();
         let gone = four.owners[0].peer(&gone);
-        four.owners[0].disconnect(gone);
+        four.owners[0].dismiss(gone, Parting::CutOff);
         assert_eq!(four.over(1), (lost, false));
         four.net.halt(None);
         four.pass_long(5);

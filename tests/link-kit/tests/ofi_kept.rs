@@ -11,7 +11,7 @@ use std::time::Duration;
 use fake::{Fake, FakeNet};
 use left::{connect, fill, next, until, what_is_not_kept_arrives};
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link as _, PeerId, Refused, Sent};
+use link_api::{Event, Gone, Link as _, Parting, PeerId, Refused, Sent, WaitFd};
 use link_kit::{bytes, is_readable};
 use ofi::{OfiLink, OfiOptions};
 use wire::session::JobKey;
@@ -193,7 +193,9 @@ fn sleeps_that_end_with_a_look_too_early_are_not_in_vain() {
             {
                 sent[at] += 1;
             }
-            if link.is_armed() && !is_readable(link.wait_fd().expect("it can sleep"), Duration::ZERO) {
+            if link.is_armed()
+                && !is_readable(link.wait_fd(WaitFd::All).expect("it can sleep"), Duration::ZERO)
+            {
                 continue;
             }
             while let Some(frame) = next(link) {
@@ -204,7 +206,11 @@ fn sleeps_that_end_with_a_look_too_early_are_not_in_vain() {
         }
         got == [FRAMES; 2]
     });
-    assert_eq!((a.worn_fd(), b.worn_fd()), (None, None), "a descriptor that tells of what comes is watched");
+    assert_eq!(
+        (a.wait_fd(WaitFd::Worn), b.wait_fd(WaitFd::Worn)),
+        (None, None),
+        "a descriptor that tells of what comes is watched"
+    );
 }
 
 /// How a peer ends.
@@ -228,7 +234,7 @@ fn what_is_kept_of_a_peer_that_ends_is_lost_and_else_not() {
             what_is_not_kept_arrives(&mut a, &mut b, to_b, |_| LEN);
         }
         match end {
-            End::Killed => b.disconnect(to_a),
+            End::Killed => b.dismiss(to_a, Parting::CutOff),
             End::Closed => drop(b),
         }
         let closed = |event| matches!(event, Some(Event::Closed(peer, Gone::Reset)) if peer == to_b);
@@ -243,7 +249,7 @@ fn what_is_kept_of_a_peer_that_ends_is_lost_and_else_not() {
 fn what_is_kept_of_a_peer_that_is_cut_off_is_lost_and_kept_until_its_end() {
     let (mut a, to_b, _b) = slow_to(&FakeNet::default());
     assert!(fill(&mut a, to_b, |_| LEN) > 1);
-    a.disconnect(to_b);
+    a.dismiss(to_b, Parting::CutOff);
     assert_eq!((a.keeps(to_b), a.keeps(to_b)), (true, true));
     until("its end", || matches!(a.poll(), Some(Event::Closed(peer, _)) if peer == to_b));
     assert_eq!((a.keeps(to_b), a.keeps(to_b)), (true, false), "told once");
@@ -264,7 +270,7 @@ fn a_frame_that_the_provider_below_loses_is_kept_until_its_peer_ends() {
         }
         let to_a = b.peer(&a.addr());
         if ends {
-            b.disconnect(to_a);
+            b.dismiss(to_a, Parting::CutOff);
         }
         until("its end", || {
             end = end.take().or_else(|| a.poll());

@@ -91,7 +91,7 @@ mod reads {
     use std::time::{Duration, Instant};
 
     use hmem::Span;
-    use link_api::{Direct, Event, Grant, HandleNote, Link, RmaCaps, RmaLink as _, Way};
+    use link_api::{Direct, Event, Grant, HandleNote, Link, Parting, RmaCaps, RmaLink as _, WaitFd, Way};
     use link_kit::{Harness as _, name};
     use ofi::Below as _;
     use wire::Seg;
@@ -188,7 +188,7 @@ mod reads {
                 assert!(start.elapsed() < Duration::from_secs(120), "nothing is read");
                 h.pass();
             }
-            b.disconnect(to_a);
+            b.dismiss(to_a, Parting::CutOff);
             hmem::write(&[there], 0, &vec![0xa5; LEN]);
             let in_time = byte(room, LEN - 1) == 0;
             (0..50).for_each(|_| h.pass_long());
@@ -237,7 +237,7 @@ mod reads {
         scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Relaxed) {
-                    let fd = owner.wait_fd().expect("a descriptor");
+                    let fd = owner.wait_fd(WaitFd::All).expect("a descriptor");
                     let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
                     let sleeps = owner.arm();
                     // SAFETY: one valid pollfd.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use caller::{call_up_to_verdict, read};
 use link::{TcpLink, TcpOptions};
-use link_api::{Connect, Event, Gone, Link, PeerId, Refused, Sent};
+use link_api::{Connect, Event, Gone, Link, Parting, PeerId, Refused, Sent};
 use link_kit::bytes;
 use pair::{event, open, open_alone, options, say, take, until};
 use wire::Addr;
@@ -386,7 +386,7 @@ fn the_end_of_others_ends_no_connection() {
             known[which] = links[which].peer(&thirds[which].addr());
             say(&mut links[which], known[which], &mut [&mut thirds[which]], b"hello");
             take(&mut thirds[which], &mut links[which]);
-            links[which].disconnect(known[which]);
+            links[which].dismiss(known[which], Parting::CutOff);
             let end = event(&mut links[which], &mut thirds[which]);
             assert!(matches!(end, Event::Closed(of, _) if of == known[which]), "{end:?}");
         }
@@ -398,7 +398,7 @@ fn the_end_of_others_ends_no_connection() {
                 let link = &mut links[which];
                 match random(4) {
                     0 if !forgot[which] => {
-                        link.forget(known[which]);
+                        link.dismiss(known[which], Parting::Forgotten);
                         forgot[which] = true;
                     }
                     1 if !sent[which] => {
@@ -422,13 +422,13 @@ fn the_end_of_others_ends_no_connection() {
             sent == [true; 2] && got == [true; 2]
         });
         let peer = links[0].peer(&names[0]);
-        links[0].disconnect(peer);
+        links[0].dismiss(peer, Parting::CutOff);
         let [a, b] = &mut links;
         assert!(matches!(event(a, b), Event::Closed(..)));
         assert!(matches!(event(b, a), Event::Closed(..)));
         for (link, name) in [(a, names[0]), (b, names[1])] {
             let peer = link.peer(&name);
-            link.forget(peer);
+            link.dismiss(peer, Parting::Forgotten);
         }
     }
 }

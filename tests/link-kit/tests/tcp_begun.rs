@@ -13,7 +13,7 @@ use std::time::Duration;
 use caller::call;
 use hmem::Span;
 use link::TcpLink;
-use link_api::{Event, Frame, Gone, LandAt, Landing, Link, OpId, Path, RmaLink, Setting};
+use link_api::{Event, Frame, Gone, LandAt, Landing, Link, OpId, Parting, Path, RmaLink, Setting, WaitFd};
 use link_kit::is_readable;
 use pair::{event, open, options, say, take, until};
 use wire::Addr;
@@ -240,14 +240,17 @@ fn a_frame_that_is_left_wakes_a_sleeper_few_times() {
         let mut wakes = 0;
         loop {
             assert!(ends.link.poll().is_none(), "it is not whole");
-            if ends.link.arm() && !is_readable(ends.link.wait_fd().unwrap(), Duration::ZERO) {
+            if ends.link.arm() && !is_readable(ends.link.wait_fd(WaitFd::All).unwrap(), Duration::ZERO) {
                 break;
             }
             wakes += 1;
         }
         assert!(wakes <= 8, "woken {wakes} times");
         ends.stream.write_all(part).unwrap();
-        assert!(is_readable(ends.link.wait_fd().unwrap(), pair::PATIENCE), "a byte causes no wake-up");
+        assert!(
+            is_readable(ends.link.wait_fd(WaitFd::All).unwrap(), pair::PATIENCE),
+            "a byte causes no wake-up"
+        );
     }
     ends.stream.write_all(last).unwrap();
     assert_eq!(take(&mut ends.link, &mut ends.other).1, frame());
@@ -290,7 +293,7 @@ fn a_frame_whose_rest_never_comes_ends_before_the_peer() {
             ends.stream.shutdown(std::net::Shutdown::Both).unwrap();
         } else {
             let peer = ends.link.peer(&Addr::new(([127, 0, 0, 1], 1).into()));
-            ends.link.disconnect(peer);
+            ends.link.dismiss(peer, Parting::CutOff);
         }
         let done = event(&mut ends.link, &mut ends.other);
         assert!(matches!(done, Event::Done(of, false) if of == op), "{done:?}");

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use link::{TcpLink, TcpOptions};
-use link_api::{Connect, Event, Gone, Link, Refused, Sent};
+use link_api::{Connect, Event, Gone, Link, Parting, Refused, Sent};
 use link_kit::bytes;
 use pair::{event, open, open_alone, options, say, take, until};
 use wire::session::{Caller, Hello, JobKey, Next, Role};
@@ -184,7 +184,7 @@ fn the_end_of_a_peer_that_was_forgotten_is_no_others() {
     });
     let Some(Event::Closed(first, Gone::Refused)) = found else { panic!("{found:?}") };
     let rest = if first == one { other } else { one };
-    a.forget(rest);
+    a.dismiss(rest, Parting::Forgotten);
     assert!((0..50).all(|_| a.poll().is_none()));
 }
 

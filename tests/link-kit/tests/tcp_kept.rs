@@ -8,7 +8,7 @@ mod pair;
 mod sockets;
 
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link, PeerId, Refused, Sent, Setting};
+use link_api::{Event, Gone, Link, Parting, PeerId, Refused, Sent, Setting};
 use link_kit::bytes;
 use pair::{event, open, options, say, take, until};
 use sockets::narrow;
@@ -105,7 +105,7 @@ fn what_is_kept_of_a_peer_that_ends_is_lost_and_else_not() {
 fn what_is_kept_of_a_peer_that_is_cut_off_is_lost_and_kept_until_its_end() {
     let (mut a, to_b, mut b) = pair_of(|| options("key"));
     send_until_kept(&mut a, to_b);
-    a.disconnect(to_b);
+    a.dismiss(to_b, Parting::CutOff);
     assert_eq!((a.keeps(to_b), a.keeps(to_b)), (true, true));
     assert!(matches!(event(&mut a, &mut b), Event::Closed(peer, Gone::Denied) if peer == to_b));
     assert_eq!((a.keeps(to_b), a.keeps(to_b)), (true, false), "told once");

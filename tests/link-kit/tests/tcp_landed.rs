@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use caller::call;
 use hmem::{Kind, Span};
-use link_api::{Event, Gone, LandAt, Landing, Link as _, OpId, RmaLink as _, Setting};
+use link_api::{Event, Gone, LandAt, Landing, Link as _, OpId, RmaLink as _, Setting, WaitFd};
 use link_kit::is_readable;
 use pair::{open, options};
 use wire::Addr;
@@ -126,7 +126,7 @@ fn run(seed: u64) {
         assert!(start.elapsed() < Duration::from_secs(60), "{came} of {whole} came, of {}", frames.len());
         if random.below(4) == 0 && link.arm() {
             assert!(
-                is_readable(link.wait_fd().unwrap(), Duration::from_secs(5)),
+                is_readable(link.wait_fd(WaitFd::All).unwrap(), Duration::from_secs(5)),
                 "asleep: {came} of {whole}"
             );
         }

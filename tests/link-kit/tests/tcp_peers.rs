@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{Channel, Connect, Event, Gone, Link, PeerId, Refused, Sent};
+use link_api::{Channel, Connect, Event, Gone, Link, PeerId, Refused, Sent, WaitFd};
 use link_kit::{bytes, is_readable, text};
 use pair::{open, open_alone, options, say, take, until};
 use wire::Addr;
@@ -274,7 +274,7 @@ fn who_was_not_heard_last_does_not_wake_a_sleeper_in_vain() {
         say(&mut b, b_to_a, &mut [&mut c], b"b");
         let mut wakes = 0;
         until("a frame", || {
-            assert!(is_readable(a.wait_fd().unwrap(), pair::PATIENCE), "not woken");
+            assert!(is_readable(a.wait_fd(WaitFd::All).unwrap(), pair::PATIENCE), "not woken");
             wakes += 1;
             let frame = a.poll();
             let came = matches!(frame, Some(Event::Frame(_)));

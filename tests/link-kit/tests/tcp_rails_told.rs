@@ -16,7 +16,7 @@ use caller::read;
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
 use link_api::{
-    Connect, Event, Gone, LandAt, Landing, Link as _, OpId, PeerId, Refused, RmaLink as _, Setting,
+    Connect, Event, Gone, LandAt, Landing, Link as _, OpId, Parting, PeerId, Refused, RmaLink as _, Setting,
 };
 use pair::{event, open, options, take, until};
 use wire::Addr;
@@ -421,7 +421,7 @@ fn a_frame_lands_from_a_rail_as_it_comes_unless_that_is_cancelled() {
 fn a_peer_that_is_cut_off_ends_what_lands_from_its_rail() {
     let mut a = open(railed(2));
     let (called, mut rail, op, ..) = lands(&mut a);
-    a.disconnect(called.peer);
+    a.dismiss(called.peer, Parting::CutOff);
     let mut other = open(options("key"));
     match event(&mut a, &mut other) {
         Event::Done(done, ok) => assert_eq!((done, ok), (op, false)),

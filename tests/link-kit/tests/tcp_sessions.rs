@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use caller::call;
 use link::TcpLink;
-use link_api::{Connect, Event, Gone, Link, Refused};
+use link_api::{Connect, Event, Gone, Link, Parting, Refused};
 use pair::{event, open, options, say, take, until};
 use wire::Addr;
 use wire::session::{Next, Verdict};
@@ -119,7 +119,7 @@ fn link_is_armed_until_work_comes_that_no_descriptor_shows() {
     assert!(!a.is_armed(), "a frame is there");
     assert_eq!(take(&mut a, &mut b).1, b"to itself");
     assert!(a.arm() && a.is_armed());
-    a.disconnect(to_b);
+    a.dismiss(to_b, Parting::CutOff);
     assert!(!a.is_armed(), "an end is to be told of");
 }
 

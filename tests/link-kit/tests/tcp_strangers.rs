@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use caller::{call, read};
 use link::{TcpLink, TcpOptions};
-use link_api::{Budget, Event, Gone, Link, Refused, Sent, Setting};
+use link_api::{Budget, Event, Gone, Link, Parting, Refused, Sent, Setting};
 use pair::{open, options, say, take, until};
 use wire::Addr;
 use wire::session::{Caller, Hello, JobKey, Next, Role};
@@ -92,7 +92,7 @@ fn a_caller_that_had_to_give_way_calls_again_by_itself() {
         if met {
             say(&mut b, to_a, &mut [&mut a], b"hello");
             assert_eq!(take(&mut a, &mut b).1, b"hello");
-            b.disconnect(to_a);
+            b.dismiss(to_a, Parting::CutOff);
             until("its end here", || b.poll().is_some());
             until("its end there", || a.poll().is_some());
         }

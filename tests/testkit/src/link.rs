@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use hmem::{Span, total};
 use link_api::{
-    Channel, Connect, Event, Frame, Gone, Grant, LandAt, Landing, Link, NoDirect, OpId, Path, PeerId,
-    PollFrame, Refused, Sent, Standing,
+    Channel, Connect, Event, Frame, Gone, Grant, LandAt, Landing, Link, NoDirect, OpId, Parting, Path,
+    PeerId, PollFrame, Refused, Sent, Standing,
 };
 use wire::Addr;
 
@@ -176,6 +176,28 @@ impl MemLink {
                 Ok(())
             }
             false => Err(NoDirect::Fault),
+        }
+    }
+
+    /// [`Parting::Forgotten`].
+    fn forget(&mut self, peer: PeerId) {
+        if self.channel(peer) == Channel::None {
+            self.peers[peer.0 as usize] = None;
+        }
+    }
+
+    /// [`Parting::CutOff`].
+    fn disconnect(&mut self, peer: PeerId) {
+        let place = self.place_of(peer);
+        let mut hub = self.hub.borrow_mut();
+        let way = hub.way(place, self.at);
+        // Nothing more comes from there, whatever is sent.
+        if !std::mem::replace(&mut way.cut, true) {
+            way.items.clear();
+            way.items.push_back(Item::Closed(Gone::Denied));
+            let back = hub.way(self.at, place);
+            back.items.clear();
+            back.items.push_back(Item::Closed(Gone::Reset));
         }
     }
 }
@@ -392,23 +414,10 @@ impl Link for MemLink {
         self.hub.borrow_mut().way(self.at, to).keeps
     }
 
-    fn forget(&mut self, peer: PeerId) {
-        if self.channel(peer) == Channel::None {
-            self.peers[peer.0 as usize] = None;
-        }
-    }
-
-    fn disconnect(&mut self, peer: PeerId) {
-        let place = self.place_of(peer);
-        let mut hub = self.hub.borrow_mut();
-        let way = hub.way(place, self.at);
-        // Nothing more comes from there, whatever is sent.
-        if !std::mem::replace(&mut way.cut, true) {
-            way.items.clear();
-            way.items.push_back(Item::Closed(Gone::Denied));
-            let back = hub.way(self.at, place);
-            back.items.clear();
-            back.items.push_back(Item::Closed(Gone::Reset));
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match how {
+            Parting::Forgotten => self.forget(peer),
+            Parting::CutOff => self.disconnect(peer),
         }
     }
 

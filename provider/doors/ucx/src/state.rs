@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use link::ShmLink;
-use link_api::{Channel, Link, PeerId, Refused};
+use link_api::{Channel, Link, Parting, PeerId, Refused};
 use ucx_sys::{self as ucx, BaseIface, Completion, PendingReq, Status};
 use xfer::Helper;
 
@@ -247,7 +247,7 @@ impl Iface {
         let named = shared || helped || self.eps.contains_key(&peer) || self.remote.names(peer);
         if !named && self.link.channel(peer) == Channel::None {
             self.remote.forget(peer);
-            self.link.forget(peer);
+            self.link.dismiss(peer, Parting::Forgotten);
             self.end_readers(peer);
         }
     }

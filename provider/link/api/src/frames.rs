@@ -73,6 +73,41 @@ pub enum Connect {
     Expected,
 }
 
+/// How a link has done with a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parting {
+    /// No operation, message or address refers to this peer any more. If the link has no channel to or from
+    /// it either, its number may be given to another peer from now on; else this is to be said again after
+    /// its next [`Event::Closed`].
+    Forgotten,
+    /// The peer, which has a channel, takes more than any peer may: no frame of it comes any more, and
+    /// [`Event::Closed`] with [`Gone::Denied`] follows, here; there it is an end like any other. A new
+    /// channel may follow.
+    CutOff,
+}
+
+/// Descriptors of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitFd {
+    /// The one that stands for all. It is readable where there is an event to poll, room for a frame that
+    /// found none, or a channel where [`Refused::Busy`] said that there is none yet; provided that
+    /// [`Link::arm`], which looks for the same, returned true and [`Link::poll`] was not called since.
+    All,
+    /// Those that it stands for, by number, one of which is readable when it is: for a caller that watches
+    /// other descriptors as well, since descriptors may watch each other but a few levels deep.
+    Each(usize),
+    /// One of these that is not to be watched any more, since it may stay readable for good. Reported once;
+    /// asked for with each [`Link::arm`].
+    Worn,
+}
+
+impl WaitFd {
+    /// Of a link that has this descriptor alone.
+    pub fn only(self, fd: RawFd) -> Option<RawFd> {
+        matches!(self, WaitFd::All | WaitFd::Each(0)).then_some(fd)
+    }
+}
+
 /// A received frame, which its link holds until [`Link::release`].
 #[derive(Debug)]
 pub struct Frame {
@@ -298,52 +333,31 @@ pub trait Link {
         true
     }
 
-    /// No operation, message or address refers to this peer any more. If the link has no channel to or from
-    /// it either, its number may be given to another peer from now on; else this is to be called again after
-    /// its next [`Event::Closed`].
-    fn forget(&mut self, _peer: PeerId) {}
-
-    /// Cuts a peer off that has a channel, and takes more than any peer may: no frame of it comes any more,
-    /// and [`Event::Closed`] with [`Gone::Denied`] follows, here; there it is an end like any other. A new
-    /// channel may follow.
-    fn disconnect(&mut self, _peer: PeerId) {}
+    /// Has done with a peer, as [`Parting`] says.
+    fn dismiss(&mut self, _peer: PeerId, _how: Parting) {}
 
     /// Asks every peer to wake this endpoint when it sends. Returns whether it is safe to sleep:
     /// `false` means that something is there already.
     fn arm(&mut self) -> bool;
 
     /// Whether the last [`Link::arm`] returned true and holds: [`Link::poll`] was not called since, nothing
-    /// was taken from [`Link::wait_fd`], and no operation is in flight whose end does not show there. Quick:
+    /// was taken from [`WaitFd::All`], and no operation is in flight whose end does not show there. Quick:
     /// it is asked by each call that another thread makes while one sleeps. A link that cannot tell says
     /// `false`.
     fn is_armed(&self) -> bool {
         false
     }
 
-    /// A descriptor that poll(2) finds readable when there is something to do: an event to poll, room for a
-    /// frame that found none, or a channel where [`Refused::Busy`] said that there is none yet; provided that
-    /// [`Link::arm`], which looks for the same, returned true and [`Link::poll`] was not called since.
-    /// `None`: this link has none, and is polled.
-    fn wait_fd(&self) -> Option<RawFd> {
+    /// A descriptor that poll(2) finds readable when there is something to do; `None`: this link has none such,
+    /// and where it has none at all, it is polled.
+    fn wait_fd(&self, _which: WaitFd) -> Option<RawFd> {
         None
-    }
-
-    /// The descriptors that [`Link::wait_fd`] stands for, one of which is readable when that is: for one that
-    /// watches other things as well, since descriptors may watch each other but a few levels deep.
-    fn wait_fds(&self) -> Vec<RawFd> {
-        self.wait_fd().into_iter().collect()
     }
 
     /// Whether a connection that is being made has come further since this was asked last, so that more of it
     /// is about to come.
     fn has_met(&mut self) -> bool {
         false
-    }
-
-    /// One of [`Link::wait_fds`] that is not to be watched any more, since it may stay readable for good.
-    /// Told once; asked for with each [`Link::arm`].
-    fn worn_fd(&mut self) -> Option<RawFd> {
-        None
     }
 
     /// Why connections wait, to peers or from them: this process lacks a descriptor, or memory, now.

@@ -20,7 +20,9 @@ mod rma;
 mod setting;
 
 pub use budget::{Budget, Share};
-pub use frames::{Channel, Connect, Event, Frame, Gone, LandAt, Landing, Link, PollFrame, Refused, Sent};
+pub use frames::{
+    Channel, Connect, Event, Frame, Gone, LandAt, Landing, Link, Parting, PollFrame, Refused, Sent, WaitFd,
+};
 pub use meter::{Fallback, How, Meter, Side};
 pub use path::{OpId, Path, PeerId, RmaCaps, Standing};
 pub use rma::{

@@ -5,8 +5,8 @@ use std::os::fd::RawFd;
 use hmem::{Span, total};
 use link_api::{
     Allow, Channel, Connect, Devices, Direct, Event, Frame, Gone, HandleNote, InUse, Link, NoDirect, OpId,
-    Path, PeerId, PieceCounter, Refused, Region, RegionVersion, Revoke, RmaLink, Sent, Setting, Standing,
-    Way,
+    Parting, Path, PeerId, PieceCounter, Refused, Region, RegionVersion, Revoke, RmaLink, Sent, Setting,
+    Standing, WaitFd, Way,
 };
 use wire::{Addr, Handle, Seg};
 
@@ -94,6 +94,22 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     fn at_hand(&self, frame: &Frame) -> Option<&[u8]> {
         let Some(Held::Fabric(_, _, came)) = self.inbox.held() else { return None };
         came.bytes(self.below.as_ref()).get(BEFORE..BEFORE + frame.len)
+    }
+
+    /// [`Parting::Forgotten`].
+    fn forget(&mut self, peer: PeerId) {
+        if self.channel(peer) != Channel::None || self.is_own(peer) {
+            return;
+        }
+        self.base.dismiss(peer, Parting::Forgotten);
+        self.reset(peer);
+        self.peers.forget(peer);
+    }
+
+    /// [`Parting::CutOff`].
+    fn disconnect(&mut self, peer: PeerId) {
+        self.inbox.drop_frames_of(peer, &mut self.base, &mut self.below);
+        self.cut(peer, None);
     }
 }
 
@@ -259,18 +275,11 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         self.settle_at_exit(last)
     }
 
-    fn forget(&mut self, peer: PeerId) {
-        if self.channel(peer) != Channel::None || self.is_own(peer) {
-            return;
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match how {
+            Parting::Forgotten => self.forget(peer),
+            Parting::CutOff => self.disconnect(peer),
         }
-        self.base.forget(peer);
-        self.reset(peer);
-        self.peers.forget(peer);
-    }
-
-    fn disconnect(&mut self, peer: PeerId) {
-        self.inbox.drop_frames_of(peer, &mut self.base, &mut self.below);
-        self.cut(peer, None);
     }
 
     fn arm(&mut self) -> bool {
@@ -287,20 +296,16 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         self.sleep.is_armed()
     }
 
-    fn wait_fd(&self) -> Option<RawFd> {
-        Some(self.sleep.fd())
-    }
-
-    fn wait_fds(&self) -> Vec<RawFd> {
-        self.fds()
+    fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
+        match which {
+            WaitFd::All => Some(self.sleep.fd()),
+            WaitFd::Each(n) => self.fds().get(n).copied(),
+            WaitFd::Worn => self.sleep.take_worn().or_else(|| self.base.wait_fd(which)),
+        }
     }
 
     fn has_met(&mut self) -> bool {
         self.base.has_met()
-    }
-
-    fn worn_fd(&mut self) -> Option<RawFd> {
-        self.sleep.take_worn().or_else(|| self.base.worn_fd())
     }
 
     fn describe(&self, peer: PeerId) -> String {

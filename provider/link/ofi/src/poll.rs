@@ -331,7 +331,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     }
 
     /// Does what is to be done without a caller. What comes of it is returned by a later
-    /// [`Link::poll`](link_api::Link::poll), and [`Link::wait_fd`](link_api::Link::wait_fd) wakes a sleeper
+    /// [`Link::poll`](link_api::Link::poll), and [`WaitFd::All`](link_api::WaitFd::All) wakes a sleeper
     /// if there is something.
     pub fn progress(&mut self) {
         self.poll_all();

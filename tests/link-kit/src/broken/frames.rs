@@ -4,8 +4,8 @@ use std::os::fd::RawFd;
 
 use hmem::Span;
 use link_api::{
-    Channel, Connect, Event, Frame, Gone, LandAt, Landing, Link, Path, PeerId, PollFrame, Refused, RmaLink,
-    Sent, Setting, Standing,
+    Channel, Connect, Event, Frame, Gone, LandAt, Landing, Link, Parting, Path, PeerId, PollFrame, Refused,
+    RmaLink, Sent, Setting, Standing, WaitFd,
 };
 use wire::Addr;
 
@@ -167,23 +167,20 @@ impl<L: RmaLink> Link for Broken<L> {
         }
     }
 
-    fn forget(&mut self, peer: PeerId) {
-        match self.flaw {
-            Flaw::NeverForgets => {}
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match (how, self.flaw) {
+            (Parting::Forgotten, Flaw::NeverForgets) => {}
             // Its number goes to whatever is met next.
-            Flaw::ForgetsConnected => self.freed = Some(peer),
-            _ => self.link.forget(peer),
-        }
-    }
-
-    fn disconnect(&mut self, peer: PeerId) {
-        match self.flaw {
-            Flaw::CutsNobodyOff => {}
-            Flaw::CutsAllOff => (0..=peer.0 + 1).for_each(|p| self.link.disconnect(PeerId(p))),
-            _ => {
+            (Parting::Forgotten, Flaw::ForgetsConnected) => self.freed = Some(peer),
+            (Parting::Forgotten, _) => self.link.dismiss(peer, how),
+            (Parting::CutOff, Flaw::CutsNobodyOff) => {}
+            (Parting::CutOff, Flaw::CutsAllOff) => {
+                (0..=peer.0 + 1).for_each(|p| self.link.dismiss(PeerId(p), how));
+            }
+            (Parting::CutOff, _) => {
                 let is_of = |item: &Item| matches!(item, Item::Frame(of, _) if *of == peer);
                 self.queue.retain(|item| !is_of(item));
-                self.link.disconnect(peer);
+                self.link.dismiss(peer, how);
             }
         }
     }
@@ -206,8 +203,8 @@ impl<L: RmaLink> Link for Broken<L> {
         }
     }
 
-    fn wait_fd(&self) -> Option<RawFd> {
-        self.link.wait_fd()
+    fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
+        if which == WaitFd::Worn { None } else { self.link.wait_fd(which) }
     }
 
     fn describe(&self, peer: PeerId) -> String {

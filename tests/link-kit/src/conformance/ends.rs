@@ -1,6 +1,6 @@
 //! Peers that end, or are cut off, or never come.
 
-use link_api::{Channel, Connect, Event, Gone, Link as _, Refused};
+use link_api::{Channel, Connect, Event, Gone, Link as _, Parting, Refused};
 
 use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes};
@@ -52,7 +52,7 @@ pub fn nothing_is_sent_to_a_peer_that_has_ended<H: Harness>(h: &mut H) {
     h.quiet(&mut a);
 }
 
-/// [`disconnect`](link_api::Link::disconnect).
+/// [`Parting::CutOff`].
 pub fn a_peer_that_is_cut_off_is_closed_and_others_are_not<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, to_a } = h.pair();
     let mut c = h.open();
@@ -62,7 +62,7 @@ pub fn a_peer_that_is_cut_off_is_closed_and_others_are_not<H: Harness>(h: &mut H
     while a.send(to_b, &bytes(700, 1), &[], 0, 0).is_ok() {}
     // One at least is there.
     assert_eq!(h.take(&mut b), (to_a, bytes(700, 1)));
-    b.disconnect(to_a);
+    b.dismiss(to_a, Parting::CutOff);
     h.say(&mut c, c_to_b, b"still");
     let (mut ended, mut heard) = (false, false);
     h.until("the end of the one, and a frame of the other", |_| {

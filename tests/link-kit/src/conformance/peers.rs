@@ -1,6 +1,6 @@
 //! Peers, their names and their numbers.
 
-use link_api::{Channel, Connect, Event, Gone, Link as _, Path, Refused};
+use link_api::{Channel, Connect, Event, Gone, Link as _, Parting, Path, Refused};
 
 use crate::harness::Drive;
 use crate::{Ends, Harness};
@@ -89,11 +89,11 @@ pub fn a_number_that_was_forgotten_may_be_anothers<H: Harness>(h: &mut H) {
     for _ in 0..20 {
         let name = h.nowhere();
         let peer = a.peer(&name);
-        a.forget(peer);
+        a.dismiss(peer, Parting::Forgotten);
         // A second time, of a number that may be free.
         let again = a.peer(&name);
         assert_eq!(a.peer_addr(again), name);
-        a.forget(again);
+        a.dismiss(again, Parting::Forgotten);
     }
     let to_b = a.peer(&b.addr());
     assert_eq!(a.peer_addr(to_b), b.addr());
@@ -108,7 +108,7 @@ pub fn a_number_that_was_forgotten_may_be_anothers<H: Harness>(h: &mut H) {
 /// "If the link has no channel to or from it either": a peer with a channel keeps its number.
 pub fn a_peer_that_is_connected_is_not_forgotten<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, to_a } = h.pair();
-    a.forget(to_b);
+    a.dismiss(to_b, Parting::Forgotten);
     let name = h.nowhere();
     let other = a.peer(&name);
     assert_ne!(other, to_b, "a number of a peer that has a channel is given to another");
@@ -119,7 +119,7 @@ pub fn a_peer_that_is_connected_is_not_forgotten<H: Harness>(h: &mut H) {
     h.end(b);
     assert!(matches!(h.event(&mut a, "the end"), Event::Closed(peer, _) if peer == to_b));
     // Now it has none.
-    a.forget(to_b);
+    a.dismiss(to_b, Parting::Forgotten);
     let next = h.nowhere();
     let third = a.peer(&next);
     assert_eq!(third, to_b, "the number of a peer that has ended and was forgotten is used again");

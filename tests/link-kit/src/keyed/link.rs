@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use hmem::{Span, total};
 use link_api::{
-    Channel, Connect, Event, Frame, Gone, Link, OpId, Path, PeerId, PollFrame, Refused, RmaCaps, Sent,
-    Standing,
+    Channel, Connect, Event, Frame, Gone, Link, OpId, Parting, Path, PeerId, PollFrame, Refused, RmaCaps,
+    Sent, Standing, WaitFd,
 };
 use wire::{Addr, Handle};
 
@@ -202,6 +202,24 @@ impl KeyedLink {
         assert_eq!(bytes.len(), frame.len, "another frame is at hand");
         bytes.get(off..).unwrap_or_default()
     }
+
+    /// [`Parting::Forgotten`].
+    fn forget(&mut self, peer: PeerId) {
+        let addr = self.peers[peer.0 as usize].addr;
+        if self.channel(peer) != Channel::None || self.ids.get(&addr) != Some(&peer) {
+            return;
+        }
+        self.ids.remove(&addr);
+        self.expected.retain(|(known, _)| *known != peer);
+        self.free.push(peer);
+    }
+
+    /// [`Parting::CutOff`].
+    fn disconnect(&mut self, peer: PeerId) {
+        self.adopt();
+        let known = &mut self.peers[peer.0 as usize];
+        known.cut = known.channel.is_some();
+    }
 }
 
 impl Link for KeyedLink {
@@ -366,20 +384,11 @@ impl Link for KeyedLink {
         wire.ways.get(&(self.id, id)).is_some_and(|way| 2 * way.in_flight() < wire.pace.window)
     }
 
-    fn forget(&mut self, peer: PeerId) {
-        let addr = self.peers[peer.0 as usize].addr;
-        if self.channel(peer) != Channel::None || self.ids.get(&addr) != Some(&peer) {
-            return;
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match how {
+            Parting::Forgotten => self.forget(peer),
+            Parting::CutOff => self.disconnect(peer),
         }
-        self.ids.remove(&addr);
-        self.expected.retain(|(known, _)| *known != peer);
-        self.free.push(peer);
-    }
-
-    fn disconnect(&mut self, peer: PeerId) {
-        self.adopt();
-        let known = &mut self.peers[peer.0 as usize];
-        known.cut = known.channel.is_some();
     }
 
     fn arm(&mut self) -> bool {
@@ -408,8 +417,8 @@ impl Link for KeyedLink {
         self.shared.lock().stations.get(&self.id).is_some_and(|here| here.armed)
     }
 
-    fn wait_fd(&self) -> Option<RawFd> {
-        Some(self.bell.as_raw_fd())
+    fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
+        which.only(self.bell.as_raw_fd())
     }
 
     fn describe(&self, peer: PeerId) -> String {

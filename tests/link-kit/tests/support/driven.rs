@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use hmem::Span;
 use link_api::{
-    Allow, Channel, Connect, Direct, Event, Frame, HandleNote, InUse, Link, NoDirect, OpId, Path, PeerId,
-    Refused, Revoke, RmaLink, Sent, Setting, Standing, Way,
+    Allow, Channel, Connect, Direct, Event, Frame, HandleNote, InUse, Link, NoDirect, OpId, Parting, Path,
+    PeerId, Refused, Revoke, RmaLink, Sent, Setting, Standing, WaitFd, Way,
 };
 use wire::{Addr, Handle};
 
@@ -95,11 +95,8 @@ impl<L: Link> Link for Driven<L> {
             self.with(|l| l.set(setting));
         }
     }
-    fn forget(&mut self, peer: PeerId) {
-        self.with(|l| l.forget(peer));
-    }
-    fn disconnect(&mut self, peer: PeerId) {
-        self.with(|l| l.disconnect(peer));
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        self.with(|l| l.dismiss(peer, how));
     }
     fn arm(&mut self) -> bool {
         self.with(|l| l.arm())
@@ -107,8 +104,9 @@ impl<L: Link> Link for Driven<L> {
     fn is_armed(&self) -> bool {
         self.with(|l| l.is_armed())
     }
-    fn wait_fd(&self) -> Option<RawFd> {
-        self.with(|l| l.wait_fd())
+    fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
+        // The thread that keeps the link going polls all that it has: one stands for them.
+        self.with(|l| l.wait_fd(WaitFd::All)).and_then(|fd| which.only(fd))
     }
     fn describe(&self, peer: PeerId) -> String {
         self.with(|l| l.describe(peer))

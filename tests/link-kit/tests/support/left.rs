@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use link_api::{Event, Link, PeerId, Refused, Setting};
+use link_api::{Event, Link, PeerId, Refused, Setting, WaitFd};
 use link_kit::{bytes, is_readable};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -70,7 +70,9 @@ pub fn what_is_not_kept_arrives(
     let (sent, mut got) = (fill(a, to_b, &len), 0);
     until("all frames", || {
         // Asleep, as long as nothing wakes it.
-        if a.keeps(to_b) && !(a.arm() && a.wait_fd().is_some_and(|fd| !is_readable(fd, Duration::ZERO))) {
+        if a.keeps(to_b)
+            && !(a.arm() && a.wait_fd(WaitFd::All).is_some_and(|fd| !is_readable(fd, Duration::ZERO)))
+        {
             assert!(next(a).is_none());
         }
         if let Some(frame) = next(b) {

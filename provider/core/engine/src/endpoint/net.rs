@@ -15,8 +15,8 @@ use crate::endpoint::parts::table::Table;
 use crate::endpoint::parts::unhurried::Unhurried;
 use crate::types::*;
 use link_api::{
-    Budget, Channel, Devices, Fallback, HandleNote, How, Meter, NoDirect, Path, PeerId, Refused, RmaLink,
-    Setting, Side,
+    Budget, Channel, Devices, Fallback, HandleNote, How, Meter, NoDirect, Parting, Path, PeerId, Refused,
+    RmaLink, Setting, Side,
 };
 
 /// Lines of the log about what one peer does wrong, and about all of an endpoint's together, whatever they
@@ -176,7 +176,7 @@ impl<L: RmaLink> Net<L> {
 
     pub(in crate::endpoint) fn cut_off(&mut self, peer: PeerId, what: &str) {
         self.complain(peer, format_args!("is cut off: too many {what}"));
-        self.link.disconnect(peer);
+        self.link.dismiss(peer, Parting::CutOff);
     }
 
     /// So many bytes more are owed to a peer.

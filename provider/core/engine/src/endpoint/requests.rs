@@ -14,7 +14,7 @@ use crate::endpoint::parts::request::{In, NO_REQUEST, Out, Request, Serve};
 use crate::pool::Pool;
 use crate::types::*;
 use link_api::{
-    Allow, Channel, Direct, Grant, HandleNote, InUse, NoDirect, OpId, PeerId, Revoke, RmaLink, Way,
+    Allow, Channel, Direct, Grant, HandleNote, InUse, NoDirect, OpId, Parting, PeerId, Revoke, RmaLink, Way,
 };
 
 /// Whether its peer gets its bytes: a message, or a write.
@@ -293,7 +293,7 @@ impl Requests {
         if !self.pool.any(|r| r.peer() == peer) {
             net.peers.drop_backlog_of(peer);
             self.queues.retain_revoked(|_, p| p != peer);
-            net.link.forget(peer);
+            net.link.dismiss(peer, Parting::Forgotten);
             let path = net.link.path(peer);
             *net.peer(peer) = Peer::new(&path, net.metered.is_on());
         }

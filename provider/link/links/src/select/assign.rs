@@ -153,7 +153,7 @@ mod tests {
                 let peer = links.peer(&name([127, 0, 0, 1], n));
                 assert_eq!(links.neighbours, usize::from(n));
                 if n == 8 && again == 1 {
-                    (0..2).for_each(|_| links.forget(peer));
+                    (0..2).for_each(|_| links.dismiss(peer, link_api::Parting::Forgotten));
                     assert_eq!(links.neighbours, 7, "it is forgotten");
                 }
             }

@@ -32,8 +32,8 @@ use std::os::fd::RawFd;
 use hmem::Span;
 use ipc::Poller;
 use link_api::{
-    Channel, Connect, Event, Frame, Gone, LandAt, Landing, Link, Path, PeerId, PollFrame, Refused, Sent,
-    Setting, Standing,
+    Channel, Connect, Event, Frame, Gone, LandAt, Landing, Link, Parting, Path, PeerId, PollFrame, Refused,
+    Sent, Setting, Standing, WaitFd,
 };
 use wire::Addr;
 
@@ -105,7 +105,7 @@ impl Links {
                 Event::Closed(id, why) => match self.far[at].served(id) {
                     Some(peer) => Event::Closed(peer.peer(), why),
                     None => {
-                        self.far[at].link.forget(id);
+                        self.far[at].link.dismiss(id, Parting::Forgotten);
                         continue;
                     }
                 },
@@ -170,6 +170,31 @@ impl Links {
         self.pace.note_near(event.is_some());
         self.pace.note_time(self.shm.clock());
         event
+    }
+
+    /// [`Parting::Forgotten`].
+    fn forget(&mut self, peer: PeerId) {
+        self.wake();
+        if self.channel(peer) != Channel::None {
+            return;
+        }
+        if let Some((at, id)) = self.far_of(peer) {
+            self.far[at].link.dismiss(id, Parting::Forgotten);
+            self.far[at].unset(id);
+            self.shm.set_elsewhere(peer, false);
+        }
+        self.is_no_neighbour(peer);
+        self.routes.unset(peer);
+        self.shm.dismiss(peer, Parting::Forgotten);
+    }
+
+    /// [`Parting::CutOff`].
+    fn disconnect(&mut self, peer: PeerId) {
+        self.wake();
+        match self.far_of(peer) {
+            Some((at, id)) => self.far[at].link.dismiss(id, Parting::CutOff),
+            None => self.shm.dismiss(peer, Parting::CutOff),
+        }
     }
 }
 
@@ -369,26 +394,10 @@ impl Link for Links {
         settled
     }
 
-    fn forget(&mut self, peer: PeerId) {
-        self.wake();
-        if self.channel(peer) != Channel::None {
-            return;
-        }
-        if let Some((at, id)) = self.far_of(peer) {
-            self.far[at].link.forget(id);
-            self.far[at].unset(id);
-            self.shm.set_elsewhere(peer, false);
-        }
-        self.is_no_neighbour(peer);
-        self.routes.unset(peer);
-        self.shm.forget(peer);
-    }
-
-    fn disconnect(&mut self, peer: PeerId) {
-        self.wake();
-        match self.far_of(peer) {
-            Some((at, id)) => self.far[at].link.disconnect(id),
-            None => self.shm.disconnect(peer),
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match how {
+            Parting::Forgotten => self.forget(peer),
+            Parting::CutOff => self.disconnect(peer),
         }
     }
 
@@ -401,9 +410,12 @@ impl Link for Links {
         let armed = self
             .far
             .iter_mut()
-            .fold(ready, |ready, far| far.link.arm() && far.link.wait_fd().is_some() && ready);
+            .fold(ready, |ready, far| far.link.arm() && far.link.wait_fd(WaitFd::All).is_some() && ready);
         if let Some(poller) = &self.poller {
-            self.far.iter_mut().filter_map(|far| far.link.worn_fd()).for_each(|fd| poller.remove(&fd));
+            self.far
+                .iter()
+                .filter_map(|far| far.link.wait_fd(WaitFd::Worn))
+                .for_each(|fd| poller.remove(&fd));
         }
         armed
     }
@@ -412,10 +424,10 @@ impl Link for Links {
         self.events.is_empty() && self.shm.is_armed() && self.far.iter().all(|far| far.link.is_armed())
     }
 
-    fn wait_fd(&self) -> Option<RawFd> {
+    fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
         match &self.poller {
-            Some(poller) => Some(poller.fd()),
-            None => self.shm.wait_fd(),
+            Some(poller) => which.only(poller.fd()),
+            None => self.shm.wait_fd(which),
         }
     }
 

@@ -3,7 +3,7 @@
 //! A frame is carried out with the means of its peer's path: shared memory's reach private memory of a
 //! process. So a link hands on what comes from a peer that it serves, and nothing else.
 
-use link_api::{Channel, Event, Frame, Link as _, PeerId};
+use link_api::{Channel, Event, Frame, Link as _, Parting, PeerId};
 use wire::Addr;
 
 use super::Links;
@@ -54,6 +54,6 @@ impl Links {
             "{own}: refused a connection by {link} under the name {addr}, whose endpoint is reached by another link: give all \
              processes of a job the same FI_STRAIT_LINKS"
         );
-        self.far[at].link.disconnect(id);
+        self.far[at].link.dismiss(id, Parting::CutOff);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use ipc::Poller;
-use link_api::{Link as _, Setting};
+use link_api::{Link as _, Setting, WaitFd};
 
 use super::Links;
 use super::later::Later;
@@ -34,10 +34,10 @@ impl Links {
 
     /// Adds a link, to be considered after those that are here. To be called before any peer is known.
     pub fn add(&mut self, link: BoxedLink) -> io::Result<()> {
-        for fd in link.wait_fds() {
+        for fd in (0..).map_while(|n| link.wait_fd(WaitFd::Each(n))) {
             if self.poller.is_none() {
                 let poller = Poller::new()?;
-                poller.add(&self.shm.wait_fd().unwrap_or(-1), 0)?;
+                poller.add(&self.shm.wait_fd(WaitFd::All).unwrap_or(-1), 0)?;
                 self.poller = Some(poller);
             }
             if let Some(poller) = &self.poller {
@@ -62,7 +62,7 @@ impl Links {
     pub fn add_tcp_later(&mut self, options: TcpOptions) -> io::Result<()> {
         // What watches the endpoint's descriptor is not to notice when there is another link.
         let poller = Poller::new()?;
-        poller.add(&self.shm.wait_fd().unwrap_or(-1), 0)?;
+        poller.add(&self.shm.wait_fd(WaitFd::All).unwrap_or(-1), 0)?;
         self.poller = Some(poller);
         self.later = Some(Later::new(options));
         self.share_out();
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_port_listens_once_a_peer_of_another_host_is_known() {
         let (mut a, mut b) = (later(), later());
-        let (fd, own) = (a.wait_fd(), a.addr());
+        let (fd, own) = (a.wait_fd(WaitFd::All), a.addr());
         let to_b = a.peer(&b.addr());
         let mut got = false;
         while !got {
@@ -169,7 +169,7 @@ mod tests {
         let far = a.peer(&Addr::new(([198, 51, 100, 1], 7).into()));
         assert!(listens(&a) && !listens(&b));
         assert_eq!((a.path(far).link, a.path(to_b).link), ("tcp", "shm"));
-        assert_eq!((a.wait_fd(), a.addr()), (fd, own));
+        assert_eq!((a.wait_fd(WaitFd::All), a.addr()), (fd, own));
         assert_eq!(a.send(to_b, b"again", &[], 0, 0), Ok(Sent::Done));
     }
 

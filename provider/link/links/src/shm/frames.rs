@@ -6,8 +6,8 @@ use std::os::fd::RawFd;
 
 use hmem::Span;
 use link_api::{
-    Channel, Connect, Event, Frame, LandAt, Landing, Link, Path, PeerId, PollFrame, Refused, RmaCaps, Sent,
-    Setting, Standing,
+    Channel, Connect, Event, Frame, LandAt, Landing, Link, Parting, Path, PeerId, PollFrame, Refused,
+    RmaCaps, Sent, Setting, Standing, WaitFd,
 };
 use wire::Addr;
 
@@ -253,12 +253,11 @@ impl Link for ShmLink {
         self.peers[to.0].out.as_mut().is_some_and(|out| out.tx.has_room_to_spare(len))
     }
 
-    fn disconnect(&mut self, peer: PeerId) {
-        self.refuse(peer.0);
-    }
-
-    fn forget(&mut self, peer: PeerId) {
-        self.let_go(peer.0);
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match how {
+            Parting::Forgotten => self.let_go(peer.0),
+            Parting::CutOff => self.refuse(peer.0),
+        }
     }
 
     fn arm(&mut self) -> bool {
@@ -272,8 +271,8 @@ impl Link for ShmLink {
         self.may_sleep() && nothing_since
     }
 
-    fn wait_fd(&self) -> Option<RawFd> {
-        Some(self.sleep.fd())
+    fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
+        which.only(self.sleep.fd())
     }
 
     fn lack(&self) -> Option<io::Error> {

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use hmem::{Span, total};
 use link_api::{
-    Connect, Event, Frame, Gone, LandAt, Landing, Link, OpId, Path, PeerId, Refused, RmaLink, Sent, Setting,
-    Standing,
+    Connect, Event, Frame, Gone, LandAt, Landing, Link, OpId, Parting, Path, PeerId, Refused, RmaLink, Sent,
+    Setting, Standing, WaitFd,
 };
 use wire::Addr;
 
@@ -67,6 +67,36 @@ impl TcpLink {
             return None;
         }
         self.reports.pop().or_else(|| self.next_own()).or_else(|| self.next_ready())
+    }
+
+    /// [`Parting::Forgotten`].
+    fn forget(&mut self, peer: PeerId) {
+        let addr = self.peers[peer].addr;
+        if self.peers[peer].is_connected() || self.peers.find(&addr) != Some(peer) || addr == self.own.addr()
+        {
+            return;
+        }
+        self.drop_call(peer);
+        self.meeting.remove(peer);
+        self.reports.forget(peer);
+        let at = &mut self.peers[peer];
+        (at.wants, at.expected) = (false, None);
+        self.peers.free(peer);
+    }
+
+    /// [`Parting::CutOff`].
+    fn disconnect(&mut self, peer: PeerId) {
+        let at = &mut self.peers[peer];
+        let Some(mut channel) = at.channel.take() else { return };
+        (at.cut, at.lost) = (true, channel.keeps());
+        if let Some(op) = channel.lands() {
+            self.reports.push(Event::Done(op, false));
+        }
+        channel.end_rails(self.sleep.poller());
+        self.sleep.poller().remove(channel.fd());
+        ipc::socket::shutdown(channel.fd());
+        self.agreed.ended(&at.addr, channel.conn());
+        self.note_ready(peer);
     }
 }
 
@@ -312,32 +342,11 @@ impl Link for TcpLink {
         self.peers[to].channel.as_ref().is_some_and(|channel| channel.has_much_room())
     }
 
-    fn forget(&mut self, peer: PeerId) {
-        let addr = self.peers[peer].addr;
-        if self.peers[peer].is_connected() || self.peers.find(&addr) != Some(peer) || addr == self.own.addr()
-        {
-            return;
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match how {
+            Parting::Forgotten => self.forget(peer),
+            Parting::CutOff => self.disconnect(peer),
         }
-        self.drop_call(peer);
-        self.meeting.remove(peer);
-        self.reports.forget(peer);
-        let at = &mut self.peers[peer];
-        (at.wants, at.expected) = (false, None);
-        self.peers.free(peer);
-    }
-
-    fn disconnect(&mut self, peer: PeerId) {
-        let at = &mut self.peers[peer];
-        let Some(mut channel) = at.channel.take() else { return };
-        (at.cut, at.lost) = (true, channel.keeps());
-        if let Some(op) = channel.lands() {
-            self.reports.push(Event::Done(op, false));
-        }
-        channel.end_rails(self.sleep.poller());
-        self.sleep.poller().remove(channel.fd());
-        ipc::socket::shutdown(channel.fd());
-        self.agreed.ended(&at.addr, channel.conn());
-        self.note_ready(peer);
     }
 
     fn arm(&mut self) -> bool {
@@ -351,8 +360,8 @@ impl Link for TcpLink {
         self.sleep.is_armed()
     }
 
-    fn wait_fd(&self) -> Option<RawFd> {
-        Some(self.sleep.fd())
+    fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
+        which.only(self.sleep.fd())
     }
 
     fn has_met(&mut self) -> bool {

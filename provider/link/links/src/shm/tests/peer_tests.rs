@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use ipc::{rights, socket};
-use link_api::{Direct, Event, Gone, Grant, Link as _, NoDirect, PeerId, Refused, RmaLink as _, Sent, Way};
+use link_api::{
+    Direct, Event, Gone, Grant, Link as _, NoDirect, Parting, PeerId, Refused, RmaLink as _, Sent, Way,
+};
 use wire::{Addr, Seg};
 
 use super::DEFAULT_RING;
@@ -434,7 +436,7 @@ fn nothing_of_a_peer_that_was_cut_off_comes_beside_a_frame_that_is_put_back() {
         assert!(Instant::now() < until, "its end is not noticed");
         b.service();
     }
-    b.disconnect(of_cut);
+    b.dismiss(of_cut, Parting::CutOff);
     let mut closed = Vec::new();
     for _ in 0..1000 {
         match b.poll() {
@@ -459,7 +461,7 @@ fn nothing_comes_of_a_peer_behind_the_frame_for_which_it_was_cut_off() {
     }
     let Some(Event::Frame(first)) = event(&mut b) else { panic!("no frame") };
     let (from, mut bytes) = (first.from, [0; 5]);
-    b.disconnect(from);
+    b.dismiss(from, Parting::CutOff);
     assert_eq!((b.read(&first, 0, &mut bytes), &bytes), (5, b"first"));
     b.release(first);
     assert!(b.poll_frame_from(from).is_none(), "another frame");
