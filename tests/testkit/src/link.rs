@@ -319,7 +319,8 @@ impl Link for MemLink {
 
     fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
         let rest = self.bytes_of(frame, off);
-        hmem::write(dst, doff, &rest[..rest.len().min(len)])
+        let all = rest.len().min(len);
+        hmem::write(dst, doff, &rest[..all - usize::from(self.hub.borrow().short && all > 0)])
     }
 
     fn has_frames_of(&self, from: PeerId) -> bool {

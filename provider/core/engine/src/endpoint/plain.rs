@@ -203,15 +203,12 @@ impl<L: RmaLink> Receives<'_, L> {
         let Some(target) = target.filter(|t| t.report && self.bind.rx_cq() == Some(cq)) else {
             return Fast::Other;
         };
-        if !target.takes(message.len) {
+        if !target.takes(message.len) || !self.net.take(frame, off, target.span, message.len) {
             return Fast::Other;
         }
         matcher.forget_posted(at);
         rx.note_late(false);
         core.rest = rx.rest();
-        if !self.net.take(frame, off, target.span, message.len) {
-            self.net.link.release(apart(frame));
-        }
         self.deliver(core, &message, &target, Caller(to));
         Fast::Received
     }
