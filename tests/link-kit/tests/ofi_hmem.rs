@@ -24,7 +24,7 @@ use accessed::{access, share};
 use duo::Duo;
 use engine::{Access, Ctx, Error, Reg};
 use hmem::{Kind, Span};
-use link_api::Link as _;
+use link_api::{Link as _, RmaLink as _};
 use ofi::Fabric;
 use testkit::{from_any, msg, pattern, read, there};
 
@@ -237,14 +237,7 @@ fn memory_of_devices_goes_in_frames_where_that_is_asked_for() {
         driver();
         ofi::open(&library::core(), &["hmem"], address(), false).expect("a provider").0
     };
-    let staged = || {
-        let mut fabric = fabric();
-        ofi::Below::stage_devices(&mut fabric);
-        fabric
-    };
-    let makes: [&dyn Fn() -> Fabric; 2] = [&never_asked, &staged];
-    for make in makes {
-        let mut duo = Duo::new(make);
+    for mut duo in [Duo::new(never_asked), Duo::prepared(fabric, |link| link.stage_devices())] {
         meet(&mut duo);
         for (from, into) in ways(LEN, 1) {
             duo.send(&[from], &[into]);

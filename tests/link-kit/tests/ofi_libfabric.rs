@@ -42,7 +42,7 @@ fn provider() -> OfiHarness<Fabric> {
     // So that nothing goes another way.
     harness.fallback = false;
     // Over datagrams there are none, nor where a provider cannot end them.
-    harness.reads = ofi::Below::reads(&fabric()).is_some();
+    harness.reads = ofi::Below::about(&fabric()).reads.is_some();
     harness
 }
 
@@ -287,11 +287,10 @@ mod reads {
             if i == 2 {
                 before = open();
             }
-            let own = fabric.address().to_vec();
-            assert!(fabric.lend(memory).is_some(), "memory that cannot be lent");
-            assert!(fabric.lender() != own && !fabric.lender().is_empty());
-            while !fabric.stop_lending() {
-                let _ = fabric.poll();
+            let lease = fabric.lend(memory).expect("memory that can be lent");
+            assert!(*lease.lender != *fabric.about().address && !lease.lender.is_empty());
+            while !fabric.stop(ofi::Stop::Leases) {
+                let _ = fabric.poll(ofi::Poll::All);
             }
         }
         let after = open();

@@ -12,19 +12,72 @@ pub struct Dest(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer(pub u32);
 
-/// Memory that peers may read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Memory that peers may access.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// What it is called here.
     pub number: u64,
     /// Its key.
     pub key: u64,
-    /// What its first byte is called by those that read it.
+    /// What its first byte is called by those that access it.
     pub base: u64,
+    /// The address, of at most [`LENDER`] bytes, of the endpoint by which it is accessed: another one after
+    /// [`Below::stop`] of [`Stop::Leases`].
+    pub lender: Box<[u8]>,
 }
 
 /// Longest address of an endpoint by which memory is lent.
 pub const LENDER: usize = 39;
+
+/// What does not change of an endpoint below.
+#[derive(Clone, Copy, Debug)]
+pub struct About<'a> {
+    /// The provider's name.
+    pub name: &'a str,
+    /// What else there is to say of it, for people.
+    pub detail: &'a str,
+    /// Which protocol it speaks, and what sort of addresses it has: both ends have to agree.
+    pub dialect: (u32, u32),
+    /// The endpoint's address.
+    pub address: &'a [u8],
+    /// Longest message.
+    pub most: usize,
+    /// How many messages of one peer it has room for, all in all.
+    pub window: u32,
+    /// Longest read of memory without its owner; `None` if there are no reads.
+    pub reads: Option<usize>,
+}
+
+/// How much is done to find out what has happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Poll {
+    /// All that it takes: no answer means that nothing has happened.
+    All,
+    /// Few calls of the provider: no answer does not mean that nothing has happened.
+    Soon,
+    /// No call of the provider: what was taken from it already, which the others return first.
+    Taken,
+}
+
+/// Descriptors that are readable when there is something to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// For [`Below::poll`]; `None`: it has to be polled.
+    pub own: Option<RawFd>,
+    /// For peers that access memory, the same one all the time; `None`: there never is anything.
+    pub lender: Option<RawFd>,
+    /// Peers may be accessing memory for which something has to be done that no descriptor reports.
+    pub lends_unseen: bool,
+}
+
+/// What is ended as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// All that is lent, and all accesses to it.
+    Leases,
+    /// All accesses of this side, which are not reported any more unless they go on.
+    Accesses,
+}
 
 /// Why a message was not sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,27 +147,13 @@ pub enum Usage {
     ReadInto,
 }
 
-/// An endpoint of datagrams that arrive, but not in order: one of a provider's.
+/// A network below the link: what an endpoint of datagrams gives that arrive, though not in order, and what
+/// accesses memory of peers.
+///
+/// How that is opened, and what its objects are, is behind it.
 pub trait Below: Send {
-    /// The provider's name.
-    fn name(&self) -> &str;
-
-    /// What else there is to say of it, for people.
-    fn detail(&self) -> &str {
-        ""
-    }
-
-    /// Which protocol it speaks, and what sort of addresses it has: both ends have to agree.
-    fn dialect(&self) -> (u32, u32);
-
-    /// The endpoint's address.
-    fn address(&self) -> &[u8];
-
-    /// Longest message.
-    fn most(&self) -> usize;
-
-    /// How many messages of one peer it has room for, all in all.
-    fn window(&self) -> u32;
+    /// What it is.
+    fn about(&self) -> About<'_>;
 
     /// Makes a peer known.
     fn meet(&mut self, address: &[u8]) -> Result<Dest, String>;
@@ -129,65 +168,8 @@ pub trait Below: Send {
     /// calls may be needed for it to leave.
     fn keeps(&self, who: u64) -> bool;
 
-    /// Whether memory can be read without its owner, and how much in one go at most.
-    fn reads(&self) -> Option<usize> {
-        None
-    }
-
-    /// Whether memory of this kind may be used so, as far as is known: of a device it may be refused
-    /// nevertheless.
-    fn reaches(&self, kind: Kind, _usage: Usage) -> bool {
-        kind == Kind::System
-    }
-
-    /// From now on of the host's alone.
-    fn stage_devices(&mut self) {}
-
-    /// Lets peers read memory, by the endpoint of the address [`Below::lender`]; `None` if that cannot be.
-    fn lend(&mut self, _span: Span) -> Option<Lease> {
-        None
-    }
-
-    /// They read it no more.
-    fn end_lease(&mut self, _number: u64) {}
-
-    /// Where memory is read that was lent: an address of at most [`LENDER`] bytes, another one after
-    /// [`Below::stop_lending`].
-    fn lender(&self) -> &[u8] {
-        self.address()
-    }
-
-    /// Ends all that is lent, and all reads of it. Whether none accesses memory any more; if not, this is to
-    /// be called again.
-    fn stop_lending(&mut self) -> bool {
-        true
-    }
-
-    /// Reads `into.len()` bytes of memory that a peer has lent, from this address on. [`Did::Read`] reports
-    /// its end.
-    fn read(&mut self, _who: u64, _from: Dest, _lent: (u64, u64), _into: Span) -> Result<(), NotSent> {
-        Err(NotSent::Error("it has no reads".into()))
-    }
-
-    /// Ends all reads, which are not reported any more. Whether none accesses memory any more; if not, they
-    /// are reported.
-    fn stop_reads(&mut self) -> bool {
-        true
-    }
-
     /// What has happened next.
-    fn poll(&mut self) -> Option<Did>;
-
-    /// What has happened next, by few calls of the provider: `None` does not mean that nothing more has.
-    fn poll_soon(&mut self) -> Option<Did> {
-        self.poll()
-    }
-
-    /// What has happened next, of what was taken from the provider already, which [`Below::poll`] returns
-    /// first: without a call of the provider.
-    fn poll_taken(&mut self) -> Option<Did> {
-        None
-    }
+    fn poll(&mut self, how: Poll) -> Option<Did>;
 
     /// The bytes of a buffer that a message came in, which was not given back.
     fn bytes(&self, buffer: Buffer) -> &[u8];
@@ -195,23 +177,37 @@ pub trait Below: Send {
     /// The buffer serves another message.
     fn give_back(&mut self, buffer: Buffer);
 
-    /// Whether it is safe to sleep on [`Below::wait_fd`].
+    /// Whether it is safe to sleep on [`Below::waits`].
     fn try_wait(&mut self) -> bool;
 
-    /// What is readable when there is something; `None`: it has to be polled.
-    fn wait_fd(&self) -> Option<RawFd>;
+    /// What ends a sleep.
+    fn waits(&self) -> Waits;
 
-    /// What is readable when there is something to do for peers that read, the same one all the time; `None`:
-    /// there never is.
-    fn lender_fd(&self) -> Option<RawFd> {
+    /// [`Waits::lender`] is not to be readable any more.
+    fn unwatch_lender(&mut self) {}
+
+    /// Whether memory of this kind may be used so, as far as is known: of a device it may be refused
+    /// nevertheless.
+    fn reaches(&self, kind: Kind, _usage: Usage) -> bool {
+        kind == Kind::System
+    }
+
+    /// Lets peers read memory, by the endpoint of [`Lease::lender`]; `None` if that cannot be.
+    fn lend(&mut self, _span: Span) -> Option<Lease> {
         None
     }
 
-    /// Whether peers may be reading for whom something has to be done that no descriptor reports.
-    fn is_read_unseen(&self) -> bool {
-        false
+    /// They read it no more.
+    fn end_lease(&mut self, _number: u64) {}
+
+    /// Reads `into.len()` bytes of memory that a peer has lent, from this address on. [`Did::Read`] reports
+    /// its end.
+    fn read(&mut self, _who: u64, _from: Dest, _lent: (u64, u64), _into: Span) -> Result<(), NotSent> {
+        Err(NotSent::Error("it has no reads".into()))
     }
 
-    /// [`Below::lender_fd`] is not to be readable any more.
-    fn unwatch_lender(&mut self) {}
+    /// Ends some. Whether none accesses memory any more; if not, this is to be called again.
+    fn stop(&mut self, _what: Stop) -> bool {
+        true
+    }
 }

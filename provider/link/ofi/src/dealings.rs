@@ -6,7 +6,7 @@
 //!
 //! A read that is not to go on is waited for: for a moment where memory of this side is given back, and
 //! longer where it is the peer that wants its own. If it is not over then, all are ended, with the endpoint
-//! that they were posted to ([`Below::stop_reads`]): frames make up for the others. Since their owners then
+//! that they were posted to ([`Below::stop`]): frames make up for the others. Since their owners then
 //! end what they have lent, and others' reads with that, this is for peers that answer no more: reads from
 //! one that lives are over by themselves, also those from an endpoint that it has closed.
 
@@ -14,14 +14,15 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use hmem::{Span, total};
-use link_api::{Direct, Event, InUse, NoDirect, OpId, Patience, PeerId, RmaLink, Way};
+use link_api::{Direct, Event, NoDirect, OpId, PeerId, RmaLink, Way};
 use wire::Handle;
 
-use crate::below::{Below, Did, Usage};
-use crate::channel::{Said, Sort};
-use crate::lent::{ALL, is_for_below};
-use crate::link::OfiLink;
-use crate::parts::reading::{Op, Piece};
+use crate::below::{Below, Did, Poll, Stop, Usage};
+use crate::channel::{Said, Sort, Spoilt};
+use crate::parts::inbox::Inbox;
+use crate::parts::peers::Peers;
+use crate::parts::provider::Provider;
+use crate::parts::reading::{Op, Piece, Reading};
 use crate::peer::Stage;
 
 /// What numbers of reads have that no operation of the connection's has.
@@ -34,7 +35,21 @@ pub(crate) fn is_read(op: OpId) -> bool {
     op.0 & READ != 0
 }
 
-impl<B: RmaLink, F: Below> OfiLink<B, F> {
+/// What of a link is memory: of this side, which is lent, and of peers, which is read.
+pub(crate) struct Memory<'a, B, F> {
+    /// The connections, for names of peers.
+    pub(crate) base: &'a B,
+    pub(crate) below: &'a mut Option<F>,
+    pub(crate) provider: &'a Provider,
+    pub(crate) peers: &'a mut Peers,
+    pub(crate) reading: &'a mut Reading,
+    /// Where the ends of reads are reported.
+    pub(crate) inbox: &'a mut Inbox,
+    /// How long a read may take that a peer which lives wants to be over.
+    pub(crate) leave: Duration,
+}
+
+impl<B: RmaLink, F: Below> Memory<'_, B, F> {
     /// Lends memory to a peer: the handles that it lacks.
     pub(crate) fn lend(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
         let at = self.peers.get_mut(to)?;
@@ -42,16 +57,12 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         if at.stage != Stage::Fabric || !at.dealings.may_read() || at.end.is_broken() {
             return None;
         }
-        let lacks = at.dealings.lend(below, self.reading.generation(), iov)?;
-        if below.is_read_unseen() {
-            self.set_timer();
-        }
-        Some(lacks)
+        at.dealings.lend((below, self.provider), self.reading.generation(), iov)
     }
 
     /// A peer needs this memory no more, of which no request under way has a part; or none at all.
     pub(crate) fn end_leases(&mut self, to: PeerId, iov: &[Span]) {
-        let (Some(at), Some(below)) = (self.peers.get_mut(to), &mut self.below) else { return };
+        let (Some(at), Some(below)) = (self.peers.get_mut(to), &mut *self.below) else { return };
         at.dealings.end_leases(below, iov);
     }
 
@@ -63,14 +74,14 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             // It may have been reading, and the provider below need not know yet that it does so no more.
             self.stop_lending();
         }
-        let (Some(at), Some(below)) = (self.peers.get_mut(peer), &mut self.below) else { return };
+        let (Some(at), Some(below)) = (self.peers.get_mut(peer), &mut *self.below) else { return };
         at.dealings.part(below);
     }
 
     /// Ends all that is lent. When this returns the provider reads none of it any more, whatever its peers
     /// do; it is reported to them, and what they have not read arrives in frames.
-    fn stop_lending(&mut self) {
-        let Some(below) = &mut self.below else { return };
+    pub(crate) fn stop_lending(&mut self) {
+        let Some(below) = self.below else { return };
         let generation = self.reading.end_generation();
         let mut borrowers = Vec::new();
         for peer in self.peers.ids() {
@@ -81,11 +92,11 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             }
         }
         let mut said = false;
-        while !below.stop_lending() {
+        while !below.stop(Stop::Leases) {
             if !std::mem::replace(&mut said, true) {
                 log::error!("{}: what is lent cannot be ended, and is waited for", self.base.addr());
             }
-            match below.poll() {
+            match below.poll(Poll::All) {
                 Some(did) => self.reading.stash(did),
                 None => std::thread::yield_now(),
             }
@@ -106,14 +117,14 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// A handle of a peer's memory has arrived.
     pub(crate) fn note_handle(&mut self, from: PeerId, handle: &Handle) {
         let reads = self.reading.any(|op| op.peer == from);
-        let (Some(at), Some(below)) = (self.peers.get_mut(from), &mut self.below) else { return };
+        let (Some(at), Some(below)) = (self.peers.get_mut(from), &mut *self.below) else { return };
         at.dealings.note_handle(below, handle, reads);
     }
 
     /// Something is to be said to a peer of memory.
     pub(crate) fn note(&mut self, peer: PeerId, sort: Sort, name: u64) {
         self.peers.at(peer).dealings.push_note(sort, name);
-        self.note_restless(peer);
+        self.peers.note_restless(peer);
         self.send_notes(peer);
     }
 
@@ -130,11 +141,11 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     }
 
     /// A peer says something of memory.
-    pub(crate) fn hear_of_memory(&mut self, peer: PeerId, sort: Sort, name: u64) {
+    pub(crate) fn hear_of_memory(&mut self, peer: PeerId, sort: Sort, name: u64) -> Result<(), Spoilt> {
         let now = self.reading.generation();
         let dealings = &mut self.peers.at(peer).dealings;
         if dealings.is_flooded() {
-            return self.spoil(peer, "it takes back more than there can be");
+            return Err(Spoilt("it takes back more than there can be"));
         }
         match sort {
             Sort::Revoke => {
@@ -151,71 +162,13 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             }
             _ => dealings.renew(name),
         }
-        self.send_room(peer);
-    }
-
-    /// Takes a request back that memory was lent for.
-    pub(crate) fn take_back(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
-        if self.peers.get(from).is_none_or(|at| !at.dealings.has_lent()) {
-            return Ok(());
-        }
-        if self.peers.at(from).dealings.take_back(request) {
-            self.note(from, Sort::Revoke, request);
-        }
-        let until = Instant::now() + self.reading.patience().time();
-        loop {
-            self.read_below();
-            let Some(at) = self.peers.get(from) else { return Ok(()) };
-            // One that has ended was lent nothing any more.
-            if !at.dealings.has_lent() || at.dealings.has_left(request) {
-                return Ok(());
-            }
-            self.send_notes(from);
-            if Instant::now() >= until {
-                return Err(InUse);
-            }
-            std::thread::yield_now();
-        }
+        Ok(())
     }
 
     /// The name of such a request may be used again.
     pub(crate) fn give_again(&mut self, to: PeerId, request: u64) {
         if self.peers.at(to).dealings.give_again(request) {
             self.note(to, Sort::Renew, request);
-        }
-    }
-
-    /// Takes back all that was lent, for good. Peers that do not answer, or whose end was not heard of yet,
-    /// are not waited for in the end: what they read by is closed.
-    pub(crate) fn take_back_all(&mut self) -> Result<(), InUse> {
-        let lent: Vec<PeerId> = self.peers.ids().filter(|p| self.peers[*p].dealings.has_lent()).collect();
-        let mut outcome = Ok(());
-        for peer in lent {
-            match self.take_back(peer, ALL) {
-                Ok(()) => {
-                    let (at, below) = (&mut self.peers[peer], &mut self.below);
-                    let Some(below) = below else { continue };
-                    at.dealings.end_leases(below, &[]);
-                }
-                Err(InUse) => outcome = Err(InUse),
-            }
-        }
-        if outcome.is_err() && self.reading.patience() != Patience::Look {
-            self.stop_lending();
-            outcome = Ok(());
-        }
-        outcome
-    }
-
-    /// How payloads get to this peer, and from it, for people.
-    pub(crate) fn payloads(&self, peer: PeerId) -> &'static str {
-        match (self.reading.most(), self.peers.get(peer).is_some_and(|at| at.dealings.may_read())) {
-            (Some(_), true) if self.gets_devices() => {
-                "long payloads, also from and to memory of devices, read by their receiver"
-            }
-            (Some(_), true) => "long payloads read by their receiver",
-            (Some(_), false) => "payloads in frames (the peer does not read)",
-            (None, _) => "payloads in frames (the provider does not read, or registers in another way)",
         }
     }
 
@@ -237,7 +190,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
         let below = self.below.as_ref().ok_or(NoDirect::Fault)?;
         if total(access.local) < access.len
-            || !access.local.iter().all(|span| is_for_below(below, span, Usage::ReadInto))
+            || !access.local.iter().all(|span| self.provider.reaches(below, span, Usage::ReadInto))
         {
             return Err(NoDirect::Memory);
         }
@@ -277,20 +230,16 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// Posts what can be posted.
     pub(crate) fn post_reads(&mut self) {
-        if self.reading.is_idle() {
-            return;
-        }
-        if self.reading.post(&mut self.below) {
+        if self.reading.post(self.below) {
             self.report_reads();
         }
         self.end_late_reads();
-        self.set_timer();
     }
 
     /// Ends those that should be over by now.
     fn end_late_reads(&mut self) {
         let late = |op: &Op| op.until.is_some_and(|until| until <= Instant::now());
-        if self.reading.any(late) && self.below.as_mut().is_none_or(F::stop_reads) {
+        if self.reading.any(late) && self.below.as_mut().is_none_or(|below| below.stop(Stop::Accesses)) {
             log::info!("{}: reads that were not over in time are ended", self.base.addr());
             self.cut_reads();
             self.report_reads();
@@ -322,12 +271,11 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// Reports reads that are over.
     fn report_reads(&mut self) {
-        let inbox = &mut self.inbox;
+        let inbox = &mut *self.inbox;
         self.reading.remove_over(|op, ok| inbox.push_event(Event::Done(op, ok)));
         for (peer, request) in self.reading.take_left() {
             self.note(peer, Sort::Left, request);
         }
-        self.set_timer();
     }
 
     /// A peer takes a request back: its reads fail, and it gets an answer when they are over.
@@ -346,7 +294,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// Posts no more of some reads, which have failed then, or if `failed`.
     fn let_end(&mut self, which: impl Fn(&Op) -> bool, failed: bool) {
-        let until = Instant::now() + self.options.leave;
+        let until = Instant::now() + self.leave;
         self.reading.let_end(which, failed, until);
     }
 
@@ -357,7 +305,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
         let (mut until, mut logged) = (Instant::now() + MOMENT, false);
         while self.reading.any(|op| which(op) && op.flying > 0) {
-            match self.below.as_mut().filter(|_| !self.provider.has_failed()).and_then(F::poll) {
+            let below = self.below.as_mut().filter(|_| !self.provider.has_failed());
+            match below.and_then(|below| below.poll(Poll::All)) {
                 Some(Did::Read(who, ok)) => {
                     self.count_read(who, ok);
                     continue;
@@ -370,7 +319,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             }
             if Instant::now() < until && !self.provider.has_failed() {
                 std::thread::yield_now();
-            } else if self.below.as_mut().is_none_or(F::stop_reads) {
+            } else if self.below.as_mut().is_none_or(|below| below.stop(Stop::Accesses)) {
                 log::info!("{}: reads that were not over are ended", self.base.addr());
                 self.cut_reads();
             } else {

@@ -2,11 +2,12 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use hmem::{Caps, Span};
+use hmem::Span;
 use wire::{Handle, Seg};
 
 use crate::below::{Below, Dest, Lease, Usage};
 use crate::channel::Sort;
+use crate::parts::provider::Provider;
 
 /// What [`Handle::how`] is.
 const HOW: u8 = 0x40;
@@ -18,13 +19,6 @@ const LENDERS: usize = 4;
 const NOTES: usize = 1 << 16;
 /// In place of a request: all of them.
 pub(crate) const ALL: u64 = 0;
-
-/// Whether the provider below may access this memory. What may vanish is better copied, by what can bear
-/// that.
-pub(crate) fn is_for_below(below: &impl Below, span: &Span, usage: Usage) -> bool {
-    let is_host = span.can(Caps::CPU) && !span.can(Caps::DEVICE);
-    (is_host && span.stays() || span.can(Caps::DEVICE)) && below.reaches(span.kind(), usage)
-}
 
 /// Memory of ours that a peer may read.
 #[derive(Debug)]
@@ -39,8 +33,9 @@ struct Lent {
 }
 
 impl Lent {
-    /// The handle that a peer gets; `lender` is where it reads.
-    fn handle(&self, lender: &[u8]) -> Handle {
+    /// The handle that a peer gets.
+    fn handle(&self) -> Handle {
+        let lender = &self.lease.lender;
         let mut token = [0; 64];
         for (at, word) in [self.lease.key, self.lease.base, self.generation].into_iter().enumerate() {
             token[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
@@ -173,12 +168,12 @@ impl Dealings {
     /// Lends memory to the peer in this generation: the handles that it lacks.
     pub(crate) fn lend<F: Below>(
         &mut self,
-        below: &mut F,
+        (below, provider): (&mut F, &Provider),
         generation: u64,
         iov: &[Span],
     ) -> Option<Vec<Handle>> {
         let parts = || iov.iter().filter(|span| !span.is_empty());
-        if !parts().all(|span| is_for_below(below, span, Usage::Lent)) {
+        if !parts().all(|span| provider.reaches(below, span, Usage::Lent)) {
             return None;
         }
         let mut lacks: Vec<Handle> = Vec::new();
@@ -201,7 +196,7 @@ impl Dealings {
                 found.parts.push(*span);
             }
             if !found.exported && lacks.iter().all(|h| h.id.get() != found.lease.number) {
-                lacks.push(found.handle(below.lender()));
+                lacks.push(found.handle());
             }
         }
         Some(lacks)

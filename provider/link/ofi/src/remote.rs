@@ -251,11 +251,6 @@ impl Remote {
         }
     }
 
-    /// No memory of devices is registered from now on.
-    pub(crate) fn stage_devices(&mut self) {
-        self.hmem = false;
-    }
-
     /// Whether something may be registered.
     fn has_registered(&self) -> bool {
         !self.leases.is_empty() || self.free.len() < READS
@@ -312,17 +307,12 @@ impl Remote {
         self.number += 1;
         self.leases.insert(self.number, region);
         let base = if self.has(fi::FI_MR_VIRT_ADDR) { span.addr() } else { 0 };
-        Some(Lease { number: self.number, key, base })
+        Some(Lease { number: self.number, key, base, lender: self.lender.address().into() })
     }
 
     /// Peers read it no more.
     pub(crate) fn end_lease(&mut self, number: u64) {
         self.leases.remove(&number);
-    }
-
-    /// The address of the endpoint that lends.
-    pub(crate) fn lender(&self) -> &[u8] {
-        self.lender.address()
     }
 
     /// What is to be done for peers that read.

@@ -2,12 +2,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{Read as _, Write as _};
-use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hmem::{Kind, Span};
-use ofi::{Below, Buffer, Dest, Did, Lease, Message, NotSent, Usage};
+use ofi::{About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Poll, Stop, Usage, Waits};
 
 const MOST: usize = 20_000;
 const WINDOW: u32 = 16;
@@ -205,7 +205,7 @@ pub struct Fake {
     staying: VecDeque<(Dest, u64, bool, Vec<u8>)>,
     /// Now and then there is no room.
     pub stingy: bool,
-    /// [`Below::poll_soon`] tells of nothing in two of three calls.
+    /// [`Poll::Soon`] tells of nothing in two of three calls.
     pub hasty: bool,
     /// Its descriptor stays readable, whatever was taken.
     pub noisy: bool,
@@ -250,24 +250,16 @@ impl Drop for Fake {
 }
 
 impl Below for Fake {
-    fn name(&self) -> &str {
-        self.name
-    }
-
-    fn dialect(&self) -> (u32, u32) {
-        (1, 2)
-    }
-
-    fn address(&self) -> &[u8] {
-        &self.address
-    }
-
-    fn most(&self) -> usize {
-        MOST
-    }
-
-    fn window(&self) -> u32 {
-        WINDOW
+    fn about(&self) -> About<'_> {
+        About {
+            name: self.name,
+            detail: "",
+            dialect: (1, 2),
+            address: &self.address,
+            most: MOST,
+            window: WINDOW,
+            reads: self.reads.then_some(READ),
+        }
     }
 
     fn meet(&mut self, address: &[u8]) -> Result<Dest, String> {
@@ -307,8 +299,14 @@ impl Below for Fake {
         self.lost.contains(&who) || self.staying.iter().any(|(_, of, is_frame, _)| *is_frame && *of == who)
     }
 
-    fn poll(&mut self) -> Option<Did> {
+    fn poll(&mut self, how: Poll) -> Option<Did> {
+        if how == Poll::Taken {
+            return None;
+        }
         self.polls += 1;
+        if how == Poll::Soon && self.hasty && (self.polls - 1) % 3 > 0 {
+            return None;
+        }
         if self.dead {
             return Some(Did::Dead("it is dead".into()));
         }
@@ -341,14 +339,6 @@ impl Below for Fake {
         Some(Did::Came(Buffer(at), len))
     }
 
-    fn poll_soon(&mut self) -> Option<Did> {
-        if self.hasty && self.polls % 3 > 0 {
-            self.polls += 1;
-            return None;
-        }
-        self.poll()
-    }
-
     fn bytes(&self, buffer: Buffer) -> &[u8] {
         &self.buffers[buffer.0 as usize]
     }
@@ -359,16 +349,8 @@ impl Below for Fake {
         self.free.push(buffer.0);
     }
 
-    fn reads(&self) -> Option<usize> {
-        self.reads.then_some(READ)
-    }
-
     fn reaches(&self, kind: Kind, _: Usage) -> bool {
         kind == Kind::System || kind == Kind::Fake && self.devices
-    }
-
-    fn stage_devices(&mut self) {
-        self.devices = false;
     }
 
     fn lend(&mut self, span: Span) -> Option<Lease> {
@@ -381,7 +363,7 @@ impl Below for Fake {
         if !self.void {
             net.lent.insert(self.own << 32 | number, span);
         }
-        Some(Lease { number, key: self.own << 32 | number, base: 0 })
+        Some(Lease { number, key: self.own << 32 | number, base: 0, lender: self.address.into() })
     }
 
     fn end_lease(&mut self, number: u64) {
@@ -401,15 +383,15 @@ impl Below for Fake {
         Ok(())
     }
 
-    fn stop_reads(&mut self) -> bool {
-        self.net.lock().stop_reads(self.own);
-        true
-    }
-
-    fn stop_lending(&mut self) -> bool {
+    fn stop(&mut self, what: Stop) -> bool {
         let (mut net, own) = (self.net.lock(), self.own);
-        net.lent.retain(|key, _| key >> 32 != own);
-        net.tails.retain(|(owner, _)| *owner != own);
+        match what {
+            Stop::Accesses => net.stop_reads(own),
+            Stop::Leases => {
+                net.lent.retain(|key, _| key >> 32 != own);
+                net.tails.retain(|(owner, _)| *owner != own);
+            }
+        }
         true
     }
 
@@ -424,7 +406,7 @@ impl Below for Fake {
         self.net.lock().inboxes.get(&self.own).is_none_or(|inbox| inbox.messages.is_empty())
     }
 
-    fn wait_fd(&self) -> Option<RawFd> {
-        Some(self.heard.as_raw_fd())
+    fn waits(&self) -> Waits {
+        Waits { own: Some(self.heard.as_raw_fd()), ..Waits::default() }
     }
 }

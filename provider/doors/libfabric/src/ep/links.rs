@@ -79,7 +79,8 @@ fn add_ofi(links: &mut Links, params: &Params, names: &[&str], tcp: TcpOptions) 
     let (below, refused) = match ofi::open(&core, names, own.ip(), params.device_direct) {
         Ok((below, refused)) => {
             let others = if refused.is_empty() { "none before it".into() } else { refused.join("; ") };
-            log::info!("{own}: ofi is over {} ({}); refused: {others}", below.name(), below.detail());
+            let about = below.about();
+            log::info!("{own}: ofi is over {} ({}); refused: {others}", about.name, about.detail);
             (Ok(below), refused)
         }
         Err(refused) => {

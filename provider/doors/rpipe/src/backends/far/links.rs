@@ -51,7 +51,7 @@ pub(super) fn open(reach: &Reach, settings: &Settings) -> Result<(Links, String)
     match reach {
         Reach::Provider(name) => {
             let below = provider(name, &links)?;
-            below.name().clone_into(&mut carrier);
+            below.about().name.clone_into(&mut carrier);
             let options = OfiOptions { fallback: false, linger, ..OfiOptions::new(tcp.key.clone()) };
             let over = |tcp| Ok(Box::new(OfiLink::new(tcp, Ok(below), options)?) as BoxedLink);
             links.add_over_tcp(tcp, over)
