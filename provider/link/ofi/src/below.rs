@@ -3,6 +3,7 @@
 use std::os::fd::RawFd;
 
 use hmem::{Kind, Span};
+use link_api::Way;
 
 /// A peer, as the provider below knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +45,10 @@ pub struct About<'a> {
     pub most: usize,
     /// How many messages of one peer it has room for, all in all.
     pub window: u32,
-    /// Longest read of memory without its owner; `None` if there are no reads.
+    /// Longest access to memory without its owner; `None` if there is none, else there are reads.
     pub reads: Option<usize>,
+    /// Whether there are writes, too. The end of one means that its bytes are in the peer's memory.
+    pub writes: bool,
 }
 
 /// How much is done to find out what has happened.
@@ -97,8 +100,8 @@ pub enum Did {
     Came(Buffer, usize),
     /// A message was not delivered, by what [`Message::who`] was.
     Failed(u64, String),
-    /// A read is over: which, and whether its bytes are there.
-    Read(u64, bool),
+    /// An access to a peer's memory is over: which, and whether all its bytes are where they belong.
+    Over(u64, bool),
     /// Nothing can be had of it any more.
     Dead(String),
 }
@@ -145,6 +148,43 @@ pub enum Usage {
     Lent,
     /// What is read is put there.
     ReadInto,
+    /// Peers write it.
+    LentToWrite,
+    /// What is written is taken from there.
+    WrittenFrom,
+}
+
+impl Usage {
+    /// That of memory of this side which a peer accesses this way.
+    pub fn by_peer(way: Way) -> Usage {
+        match way {
+            Way::Get => Usage::Lent,
+            Way::Put => Usage::LentToWrite,
+        }
+    }
+
+    /// That of memory of this side in an access of its own.
+    pub fn by_self(way: Way) -> Usage {
+        match way {
+            Way::Get => Usage::ReadInto,
+            Way::Put => Usage::WrittenFrom,
+        }
+    }
+}
+
+/// A piece of an access: at the peer, and here.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// Which way its bytes go.
+    pub way: Way,
+    /// Where the peer's memory is accessed.
+    pub at: Dest,
+    /// The key of its lease.
+    pub key: u64,
+    /// What its first byte is called there.
+    pub addr: u64,
+    /// Memory here, all of which takes part.
+    pub local: Span,
 }
 
 /// A network below the link: what an endpoint of datagrams gives that arrive, though not in order, and what
@@ -192,18 +232,18 @@ pub trait Below: Send {
         kind == Kind::System
     }
 
-    /// Lets peers read memory, by the endpoint of [`Lease::lender`]; `None` if that cannot be.
-    fn lend(&mut self, _span: Span) -> Option<Lease> {
+    /// Lets peers access memory this way and no other, by the endpoint of [`Lease::lender`]; `None` if that
+    /// cannot be.
+    fn lend(&mut self, _span: Span, _way: Way) -> Option<Lease> {
         None
     }
 
-    /// They read it no more.
+    /// They access it no more.
     fn end_lease(&mut self, _number: u64) {}
 
-    /// Reads `into.len()` bytes of memory that a peer has lent, from this address on. [`Did::Read`] reports
-    /// its end.
-    fn read(&mut self, _who: u64, _from: Dest, _lent: (u64, u64), _into: Span) -> Result<(), NotSent> {
-        Err(NotSent::Error("it has no reads".into()))
+    /// Accesses memory that a peer has lent. [`Did::Over`] reports the end.
+    fn access(&mut self, _who: u64, _piece: &Piece) -> Result<(), NotSent> {
+        Err(NotSent::Error("it has no reads and no writes".into()))
     }
 
     /// Ends some. Whether none accesses memory any more; if not, this is to be called again.

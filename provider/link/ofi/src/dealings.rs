@@ -1,10 +1,11 @@
-//! Memory that is lent to peers to read, and taken back; reads of theirs.
+//! Memory that is lent to peers, to read or to write it, and taken back; accesses to theirs.
 //!
 //! Memory is registered for one peer and the time of its requests, so that it is never the memory of
-//! something later that is read. A request that is taken back before its time is over when the peer has said
-//! that it reads no more ([`Sort::Revoke`], [`Sort::Left`]).
+//! something later that is accessed, and for one way: what is lent to be read has a registration that no peer
+//! can write. A request that is taken back before its time is over when the peer has said that it accesses
+//! the memory no more ([`Sort::Revoke`], [`Sort::Left`]).
 //!
-//! A read that is not to go on is waited for: for a moment where memory of this side is given back, and
+//! A read or write that is not to go on is waited for: for a moment where memory of this side is given back, and
 //! longer where it is the peer that wants its own. If it is not over then, all are ended, with the endpoint
 //! that they were posted to ([`Below::stop`]): frames make up for the others. Since their owners then
 //! end what they have lent, and others' reads with that, this is for peers that answer no more: reads from
@@ -17,25 +18,25 @@ use hmem::{Span, total};
 use link_api::{Direct, Event, NoDirect, OpId, PeerId, RmaLink, Way};
 use wire::Handle;
 
-use crate::below::{Below, Did, Poll, Stop, Usage};
+use crate::below::{Below, Did, Piece, Poll, Stop, Usage};
 use crate::channel::{Said, Sort, Spoilt};
 use crate::parts::inbox::Inbox;
 use crate::parts::peers::Peers;
 use crate::parts::provider::Provider;
-use crate::parts::reading::{Op, Piece, Reading};
+use crate::parts::reading::{Op, Reading};
 use crate::peer::Stage;
 
-/// What numbers of reads have that no operation of the connection's has.
+/// What numbers of accesses have that no operation of the connection's has.
 const READ: u64 = 1 << 55;
-/// How long a read that is not to go on is waited for.
+/// How long an access that is not to go on is waited for.
 const MOMENT: Duration = Duration::from_millis(5);
 
-/// Whether an operation is a read by the fabric.
+/// Whether an operation is an access by the fabric.
 pub(crate) fn is_read(op: OpId) -> bool {
     op.0 & READ != 0
 }
 
-/// What of a link is memory: of this side, which is lent, and of peers, which is read.
+/// What of a link is memory: of this side, which is lent, and of peers, which is accessed.
 pub(crate) struct Memory<'a, B, F> {
     /// The connections, for names of peers.
     pub(crate) base: &'a B,
@@ -43,21 +44,21 @@ pub(crate) struct Memory<'a, B, F> {
     pub(crate) provider: &'a Provider,
     pub(crate) peers: &'a mut Peers,
     pub(crate) reading: &'a mut Reading,
-    /// Where the ends of reads are reported.
+    /// Where the ends of accesses are reported.
     pub(crate) inbox: &'a mut Inbox,
-    /// How long a read may take that a peer which lives wants to be over.
+    /// How long an access may take that a peer which lives wants to be over.
     pub(crate) leave: Duration,
 }
 
 impl<B: RmaLink, F: Below> Memory<'_, B, F> {
-    /// Lends memory to a peer: the handles that it lacks.
-    pub(crate) fn lend(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+    /// Lends memory to a peer, which accesses it this way: the handles that it lacks.
+    pub(crate) fn lend(&mut self, to: PeerId, iov: &[Span], way: Way) -> Option<Vec<Handle>> {
         let at = self.peers.get_mut(to)?;
         let below = self.below.as_mut().filter(|_| !self.provider.has_failed())?;
-        if at.stage != Stage::Fabric || !at.dealings.may_read() || at.end.is_broken() {
+        if at.stage != Stage::Fabric || !at.dealings.may(way) || at.end.is_broken() {
             return None;
         }
-        at.dealings.lend((below, self.provider), self.reading.generation(), iov)
+        at.dealings.lend((below, self.provider), self.reading.generation(), (iov, way))
     }
 
     /// A peer needs this memory no more, of which no request under way has a part; or none at all.
@@ -71,15 +72,15 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         self.reading.forget_leaving(peer);
         self.end_reads(|op| op.peer == peer, true);
         if self.peers.get(peer).is_some_and(|at| at.dealings.has_lent()) {
-            // It may have been reading, and the provider below need not know yet that it does so no more.
+            // It may have been accessing it, and the provider below need not know yet that it does so no more.
             self.stop_lending();
         }
         let (Some(at), Some(below)) = (self.peers.get_mut(peer), &mut *self.below) else { return };
         at.dealings.part(below);
     }
 
-    /// Ends all that is lent. When this returns the provider reads none of it any more, whatever its peers
-    /// do; it is reported to them, and what they have not read arrives in frames.
+    /// Ends all that is lent. When this returns the provider accesses none of it any more, whatever its
+    /// peers do; it is reported to them, and what they have not read or written goes in frames.
     pub(crate) fn stop_lending(&mut self) {
         let Some(below) = self.below else { return };
         let generation = self.reading.end_generation();
@@ -106,7 +107,7 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         }
     }
 
-    /// A read of a peer's memory has ended before its time. Its provider may go on to read that memory, so
+    /// An access to a peer's memory has ended before its time. Its provider may go on to access that memory, so
     /// that it is to know before anything else.
     pub(crate) fn note_cut(&mut self, peer: PeerId, generation: u64) {
         if !self.peers.at(peer).dealings.has_note(Sort::Cut, generation) {
@@ -172,15 +173,15 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         }
     }
 
-    /// Starts to read memory of a peer's.
-    pub(crate) fn start_read(
+    /// Starts to access memory of a peer's.
+    pub(crate) fn start_access(
         &mut self,
         way: Way,
         peer: PeerId,
         access: &Direct<'_>,
     ) -> Result<OpId, NoDirect> {
         let request = access.operation()?;
-        let most = self.reading.most().filter(|_| way == Way::Get).ok_or(NoDirect::Memory)?;
+        let most = self.reading.most().filter(|_| self.reading.has(way)).ok_or(NoDirect::Memory)?;
         let at = self.peers.get(peer).filter(|_| !self.provider.has_failed()).ok_or(NoDirect::Fault)?;
         if at.stage != Stage::Fabric || at.end.is_broken() {
             return Err(NoDirect::Fault);
@@ -190,7 +191,7 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         }
         let below = self.below.as_ref().ok_or(NoDirect::Fault)?;
         if total(access.local) < access.len
-            || !access.local.iter().all(|span| self.provider.reaches(below, span, Usage::ReadInto))
+            || !access.local.iter().all(|span| self.provider.reaches(below, span, Usage::by_self(way)))
         {
             return Err(NoDirect::Memory);
         }
@@ -202,15 +203,15 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
             if len == 0 {
                 continue;
             }
-            let found = at.dealings.find(seg).ok_or(NoDirect::Memory)?;
+            let found = at.dealings.find(seg, way).ok_or(NoDirect::Memory)?;
             generation = generation.max(found.generation);
             let mut off = 0;
             while off < len {
                 let span = room.ok_or(NoDirect::Memory)?;
                 let n = (len - off).min(span.len()).min(most);
-                if let Some(into) = span.part(0, n).filter(|_| n > 0) {
-                    let at = found.at.checked_add(off as u64).ok_or(NoDirect::Memory)?;
-                    queue.push_back(Piece { from: found.from, key: found.key, at, into });
+                if let Some(local) = span.part(0, n).filter(|_| n > 0) {
+                    let addr = found.at.checked_add(off as u64).ok_or(NoDirect::Memory)?;
+                    queue.push_back(Piece { way, at: found.from, key: found.key, addr, local });
                 }
                 off += n;
                 room = if n == span.len() { here.next() } else { span.part(n, span.len() - n) };
@@ -240,20 +241,20 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
     fn end_late_reads(&mut self) {
         let late = |op: &Op| op.until.is_some_and(|until| until <= Instant::now());
         if self.reading.any(late) && self.below.as_mut().is_none_or(|below| below.stop(Stop::Accesses)) {
-            log::info!("{}: reads that were not over in time are ended", self.base.addr());
+            log::info!("{}: accesses that were not over in time are ended", self.base.addr());
             self.cut_reads();
             self.report_reads();
         }
     }
 
-    /// A piece of a read is over.
+    /// A piece of an access is over.
     pub(crate) fn read_is_over(&mut self, who: u64, ok: bool) {
         if self.count_read(who, ok) {
             self.report_reads();
         }
     }
 
-    /// A piece of a read is over; whether the whole read is.
+    /// A piece of an access is over; whether the whole one is.
     fn count_read(&mut self, who: u64, ok: bool) -> bool {
         let Some((over, peer, generation)) = self.reading.count(who, ok) else { return false };
         if !ok {
@@ -262,14 +263,14 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         over
     }
 
-    /// All reads under way have ended before their time.
+    /// All accesses under way have ended before their time.
     fn cut_reads(&mut self) {
         for (peer, generation) in self.reading.cut() {
             self.note_cut(peer, generation);
         }
     }
 
-    /// Reports reads that are over.
+    /// Reports accesses that are over.
     fn report_reads(&mut self) {
         let inbox = &mut *self.inbox;
         self.reading.remove_over(|op, ok| inbox.push_event(Event::Done(op, ok)));
@@ -278,7 +279,7 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         }
     }
 
-    /// A peer takes a request back: its reads fail, and it gets an answer when they are over.
+    /// A peer takes a request back: its accesses fail, and it gets an answer when they are over.
     pub(crate) fn leave_reads(&mut self, peer: PeerId, request: u64) {
         self.let_end(|op| op.is_of(peer, request), true);
         self.reading.leave(peer, request);
@@ -286,19 +287,19 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
     }
 
     /// A peer has closed the endpoint that it had lent these generations by: providers that have connections
-    /// report the end of reads from there.
+    /// report the end of accesses to there.
     pub(crate) fn let_reads_end(&mut self, peer: PeerId, last: u64) {
         self.let_end(|op| op.peer == peer && op.generation <= last, false);
         self.report_reads();
     }
 
-    /// Posts no more of some reads, which have failed then, or if `failed`.
+    /// Posts no more of some accesses, which have failed then, or if `failed`.
     fn let_end(&mut self, which: impl Fn(&Op) -> bool, failed: bool) {
         let until = Instant::now() + self.leave;
         self.reading.let_end(which, failed, until);
     }
 
-    /// Ends reads: when this returns they access no memory any more. Those that are reported have failed.
+    /// Ends accesses: when this returns they access no memory any more. Those that are reported have failed.
     pub(crate) fn end_reads(&mut self, which: impl Fn(&Op) -> bool, reports: bool) {
         if !self.reading.fail(&which, reports) {
             return;
@@ -307,7 +308,7 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         while self.reading.any(|op| which(op) && op.flying > 0) {
             let below = self.below.as_mut().filter(|_| !self.provider.has_failed());
             match below.and_then(|below| below.poll(Poll::All)) {
-                Some(Did::Read(who, ok)) => {
+                Some(Did::Over(who, ok)) => {
                     self.count_read(who, ok);
                     continue;
                 }
@@ -320,12 +321,12 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
             if Instant::now() < until && !self.provider.has_failed() {
                 std::thread::yield_now();
             } else if self.below.as_mut().is_none_or(|below| below.stop(Stop::Accesses)) {
-                log::info!("{}: reads that were not over are ended", self.base.addr());
+                log::info!("{}: accesses that were not over are ended", self.base.addr());
                 self.cut_reads();
             } else {
                 // Its memory is not to be given back until the provider lets go of it.
                 if !std::mem::replace(&mut logged, true) {
-                    log::error!("{}: reads cannot be ended, and are waited for", self.base.addr());
+                    log::error!("{}: accesses cannot be ended, and are waited for", self.base.addr());
                 }
                 until = Instant::now() + MOMENT;
             }
@@ -333,7 +334,7 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         self.report_reads();
     }
 
-    /// Ends a read that is not reported any more.
+    /// Ends an access that is not reported any more.
     pub(crate) fn cancel_read(&mut self, op: OpId) {
         self.end_reads(|known| known.id == op, false);
         self.inbox.drop_done(op);

@@ -7,9 +7,12 @@ use std::ptr::null_mut;
 use fabric_client::{Object, Objects};
 use hmem::{Kind, Span};
 use libfabric_sys as fi;
+use link_api::Way;
 use wire::session::MOST_ADDRESS;
 
-use crate::below::{About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Poll, Stop, Usage, Waits};
+use crate::below::{
+    About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Piece, Poll, Stop, Usage, Waits,
+};
 use crate::places::{Receives, Sends};
 use crate::remote::{Place, Remote};
 
@@ -106,7 +109,7 @@ impl Fabric {
             } else if self.sends.over(entry.op_context).is_some() {
                 // The end of a send is not reported.
             } else if let Some(who) = self.remote.as_mut().and_then(|r| r.over(entry.op_context)) {
-                self.did.push(Did::Read(who, true));
+                self.did.push(Did::Over(who, true));
             }
         }
         self.did.reverse();
@@ -148,29 +151,20 @@ impl Fabric {
         } else if let Some(who) = self.sends.over(entry.op_context) {
             self.did.push(Did::Failed(who, why));
         } else if let Some(who) = self.remote.as_mut().and_then(|r| r.over(entry.op_context)) {
-            log::debug!("{}: a read failed: {why}", self.named.name);
-            self.did.push(Did::Read(who, false));
+            log::debug!("{}: a read or write failed: {why}", self.named.name);
+            self.did.push(Did::Over(who, false));
         }
         true
     }
 }
 
-/// Calls a method of what serves for reads, if there is that.
-macro_rules! remote {
-    ($self:ident, $method:ident($($arg:expr),*), $else:expr) => {{
-        let Objects { domain, av, cq, .. } = &*$self.objects;
-        match &mut $self.remote {
-            Some(remote) => remote.$method(&Place { domain, av, cq }, $($arg),*),
-            None => $else,
-        }
-    }};
-}
-
 impl Below for Fabric {
     fn about(&self) -> About<'_> {
         let Named { most, name, detail, dialect, address } = &self.named;
+        let (dialect, most) = (*dialect, *most);
         let reads = self.remote.as_ref().map(|remote| remote.most);
-        About { name, detail, dialect: *dialect, address, most: *most, window: WINDOW, reads }
+        let writes = self.remote.as_ref().is_some_and(|remote| remote.writes);
+        About { name, detail, dialect, address, most, window: WINDOW, reads, writes }
     }
 
     fn meet(&mut self, address: &[u8]) -> Result<Dest, String> {
@@ -224,8 +218,8 @@ impl Below for Fabric {
         self.remote.as_ref().is_some_and(|remote| remote.reaches(kind, usage))
     }
 
-    fn lend(&mut self, span: Span) -> Option<Lease> {
-        self.remote.as_mut()?.lend(span)
+    fn lend(&mut self, span: Span, way: Way) -> Option<Lease> {
+        self.remote.as_mut()?.lend(span, way)
     }
 
     fn end_lease(&mut self, number: u64) {
@@ -234,8 +228,10 @@ impl Below for Fabric {
         }
     }
 
-    fn read(&mut self, who: u64, from: Dest, lent: (u64, u64), into: Span) -> Result<(), NotSent> {
-        remote!(self, read(who, from, lent, into), Err(NotSent::Error("it has no reads".into())))
+    fn access(&mut self, who: u64, piece: &Piece) -> Result<(), NotSent> {
+        let Objects { domain, av, cq, .. } = &*self.objects;
+        let none = || NotSent::Error("it has no reads and no writes".into());
+        self.remote.as_mut().ok_or_else(none)?.access(&Place { domain, av, cq }, who, piece)
     }
 
     fn stop(&mut self, what: Stop) -> bool {

@@ -331,7 +331,7 @@ macro_rules! by_base {
     };
 }
 
-/// By the fabric payloads come in frames, or are read by their receivers.
+/// By the fabric payloads come in frames, or are read or written without the owner of the memory.
 impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
     fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
         by_base!(self, from, get(access), Err(NoDirect::Never))
@@ -345,7 +345,7 @@ impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
         if self.net.goes_by_base(peer) {
             self.net.base.start(way, peer, access)
         } else {
-            self.net.with_memory(|memory| memory.start_read(way, peer, access))
+            self.net.with_memory(|memory| memory.start_access(way, peer, access))
         }
     }
 
@@ -357,8 +357,8 @@ impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
         }
     }
 
-    fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
-        by_base!(self, to, export_handles(iov), self.net.with_memory(|memory| memory.lend(to, iov)))
+    fn export_handles(&mut self, to: PeerId, iov: &[Span], way: Way) -> Option<Vec<Handle>> {
+        by_base!(self, to, export_handles(iov, way), self.net.with_memory(|memory| memory.lend(to, iov, way)))
     }
 
     fn mark_exported(&mut self, to: PeerId, handle: &Handle) {

@@ -45,8 +45,8 @@ mod places;
 mod remote;
 mod slab;
 
-pub use below::{About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Poll, Stop, Usage, Waits};
-pub use choice::{FABRICS, SOFT, has_adapter, open};
+pub use below::{About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Piece, Poll, Stop, Usage, Waits};
+pub use choice::{Beyond, FABRICS, SOFT, has_adapter, open};
 pub use fabric::Fabric;
 pub use link::OfiLink;
 pub use options::OfiOptions;

@@ -98,7 +98,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             };
             match next {
                 None => break,
-                Some(Did::Read(who, ok)) => self.net.with_memory(|memory| memory.read_is_over(who, ok)),
+                Some(Did::Over(who, ok)) => self.net.with_memory(|memory| memory.read_is_over(who, ok)),
                 Some(Did::Came(buffer, len)) => self.came(buffer, len),
                 Some(Did::Failed(who, why)) => self.net.lost(who, &why),
                 Some(Did::Dead(why)) => return self.net.dead(&why),

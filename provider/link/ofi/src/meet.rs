@@ -13,8 +13,8 @@
 
 use std::time::Instant;
 
-use link_api::{Event, Gone, PeerId, RmaLink};
-use wire::session::{Announce, Control, MEETING, NAME, READS, REPEATS, Role, fabric_keys};
+use link_api::{Event, Gone, PeerId, RmaLink, Way};
+use wire::session::{Announce, Control, MEETING, NAME, READS, REPEATS, Role, WRITES, fabric_keys};
 
 use crate::below::{Below, NotSent};
 use crate::channel::{Channel, Far, Said};
@@ -38,6 +38,12 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         self.saying.say(&mut self.base, peer, what.encode());
     }
 
+    /// What [`Announce::can`] says of accesses by the fabric.
+    fn reads_and_writes(&self) -> u16 {
+        let of = |way, flag| if self.reading.has(way) { flag } else { 0 };
+        of(Way::Get, READS) | of(Way::Put, WRITES)
+    }
+
     /// Whether this side decides.
     fn decides(&self, peer: PeerId) -> bool {
         self.base.addr() < self.base.peer_addr(peer)
@@ -57,7 +63,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
             window: about.window,
             protocol,
             format,
-            can: REPEATS | if self.reading.most().is_some() { READS } else { 0 },
+            can: REPEATS | self.reads_and_writes(),
             name: padded(about.name),
             nonce,
             address: about.address.to_vec(),
@@ -120,7 +126,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
 
     /// Makes the channel that both announces allow.
     fn agree(&mut self, peer: PeerId, said: &Announce) -> Result<(), String> {
-        let (decides, key) = (self.decides(peer), self.options.key.clone());
+        let (decides, key, can) = (self.decides(peer), self.options.key.clone(), self.reads_and_writes());
         let Some(below) = &mut self.below else { return Err("there is no fabric here".into()) };
         if said.address.is_empty() {
             return Err("it has no fabric".into());
@@ -144,7 +150,8 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         let far = Far { dest, slot: said.slot, generation: said.generation, window: said.window };
         let who = u64::from(peer.0) << 32 | u64::from(at.generation);
         at.channel = Some(Channel::new(far, keys, who));
-        at.dealings.set_may_read(said.can & READS != 0);
+        let both = said.can & can;
+        at.dealings.set_may(both & READS != 0, both & WRITES != 0);
         at.first.set_repeatable(said.can & REPEATS != 0);
         Ok(())
     }

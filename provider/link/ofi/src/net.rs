@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use hmem::{Span, total};
 use ipc::random;
-use link_api::{Gone, Path, PeerId, Refused, RmaCaps, RmaLink};
+use link_api::{Gone, Path, PeerId, Refused, RmaCaps, RmaLink, Way};
 use wire::session::Control;
 
 use crate::below::{Below, NotSent, Usage, Waits};
@@ -36,7 +36,7 @@ pub(crate) struct Net<B: RmaLink, F: Below> {
     pub(crate) inbox: Inbox,
     pub(crate) saying: Saying,
     pub(crate) turns: Turns,
-    /// Reads of peers' memory.
+    /// Accesses to peers' memory.
     pub(crate) reading: Reading,
     pub(crate) sleep: Sleep,
 }
@@ -47,6 +47,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         let provider = Provider::new(below.as_ref());
         let below = below.ok();
         let unseen = below.as_ref().is_some_and(|b| b.waits().own.is_none_or(|fd| !is_shallow(fd)));
+        let about = below.as_ref().map(F::about);
         let net = Net {
             base,
             provider,
@@ -55,7 +56,10 @@ impl<B: RmaLink, F: Below> Net<B, F> {
             inbox: Inbox::default(),
             saying: Saying::default(),
             turns: Turns::default(),
-            reading: Reading::new(below.as_ref().and_then(|below| below.about().reads)),
+            reading: Reading::new(
+                about.and_then(|about| about.reads),
+                about.is_some_and(|about| about.writes),
+            ),
             sleep: Sleep::new(unseen)?,
             below,
         };
@@ -144,13 +148,18 @@ impl<B: RmaLink, F: Below> Net<B, F> {
             eager,
             eager_in_a_row: in_a_row,
             eager_one_way: in_a_row,
-            rma: match self.reading.most() {
-                Some(_) if self.gets_devices() => RmaCaps::HOST_GETS | RmaCaps::DEVICE_GETS,
-                Some(_) => RmaCaps::HOST_GETS,
-                None => RmaCaps::empty(),
-            },
+            rma: self.rma_caps(),
             least_get: self.options.least_get,
         }
+    }
+
+    /// How memory of a peer is accessed by the fabric.
+    fn rma_caps(&self) -> RmaCaps {
+        let mut caps = RmaCaps::empty();
+        caps.set(RmaCaps::HOST_GETS, self.reading.has(Way::Get));
+        caps.set(RmaCaps::HOST_PUTS, self.reading.has(Way::Put));
+        caps.set(RmaCaps::DEVICE_GETS, self.reading.has(Way::Get) && self.gets_devices());
+        caps
     }
 
     /// Whether memory of some kind of devices is read by the provider below, from there or into it, as far as
@@ -339,7 +348,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
 
     /// How payloads get to this peer, and from it, for people.
     pub(crate) fn payloads(&self, peer: PeerId) -> &'static str {
-        match (self.reading.most(), self.peers.get(peer).is_some_and(|at| at.dealings.may_read())) {
+        match (self.reading.most(), self.peers.get(peer).is_some_and(|at| at.dealings.may(Way::Get))) {
             (Some(_), true) if self.gets_devices() => {
                 "long payloads, also from and to memory of devices, read by their receiver"
             }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use hmem::{Kind, Span};
-use ofi::{About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Poll, Stop, Usage, Waits};
+use link_api::Way;
+use ofi::{About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Piece, Poll, Stop, Usage, Waits};
 
 /// What was asked of all of them.
 #[derive(Debug, Default)]
@@ -12,9 +13,11 @@ pub struct Counts {
     /// Bytes of messages, and messages.
     pub sent: AtomicU64,
     pub messages: AtomicU64,
-    /// Bytes of reads that have succeeded in being posted, and reads.
+    /// Bytes of accesses that have succeeded in being posted, and accesses.
     pub read: AtomicU64,
     pub reads: AtomicU64,
+    /// How many of these are writes.
+    pub writes: AtomicU64,
     /// What is lent now.
     pub lent: AtomicU64,
     /// How often all that is lent was ended.
@@ -53,8 +56,8 @@ impl<F: Below> Below for Counted<F> {
     fn reaches(&self, kind: Kind, usage: Usage) -> bool {
         self.0.reaches(kind, usage)
     }
-    fn lend(&mut self, span: Span) -> Option<Lease> {
-        let lease = self.0.lend(span)?;
+    fn lend(&mut self, span: Span, way: Way) -> Option<Lease> {
+        let lease = self.0.lend(span, way)?;
         self.1.lent.fetch_add(1, Relaxed);
         Some(lease)
     }
@@ -62,10 +65,11 @@ impl<F: Below> Below for Counted<F> {
         self.1.lent.fetch_sub(1, Relaxed);
         self.0.end_lease(number);
     }
-    fn read(&mut self, who: u64, from: Dest, lent: (u64, u64), into: Span) -> Result<(), NotSent> {
-        self.0.read(who, from, lent, into)?;
+    fn access(&mut self, who: u64, piece: &Piece) -> Result<(), NotSent> {
+        self.0.access(who, piece)?;
         self.1.reads.fetch_add(1, Relaxed);
-        self.1.read.fetch_add(into.len() as u64, Relaxed);
+        self.1.writes.fetch_add(u64::from(piece.way == Way::Put), Relaxed);
+        self.1.read.fetch_add(piece.local.len() as u64, Relaxed);
         Ok(())
     }
     fn stop(&mut self, what: Stop) -> bool {

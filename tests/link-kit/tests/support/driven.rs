@@ -129,8 +129,8 @@ impl<L: RmaLink> RmaLink for Driven<L> {
     fn cancel(&mut self, op: OpId) {
         self.with(|l| l.cancel(op));
     }
-    fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
-        self.with(|l| l.export_handles(to, iov))
+    fn export_handles(&mut self, to: PeerId, iov: &[Span], way: Way) -> Option<Vec<Handle>> {
+        self.with(|l| l.export_handles(to, iov, way))
     }
     fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
         self.with(|l| l.mark_exported(to, handle));

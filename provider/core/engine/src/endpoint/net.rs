@@ -14,7 +14,7 @@ use crate::endpoint::parts::quota::Quota;
 use crate::endpoint::parts::table::Table;
 use crate::endpoint::parts::unhurried::Unhurried;
 use crate::types::*;
-use link_api::{Budget, Fallback, How, Meter, NoDirect, Path, PeerId, Refused, RmaLink, Side};
+use link_api::{Budget, Fallback, How, Meter, NoDirect, Path, PeerId, Refused, RmaLink, Side, Way};
 
 /// Lines of the log about what one peer does wrong, and about all of an endpoint's together, whatever they
 /// call themselves, that come at once. Later ones come each time that it was twice as often.
@@ -270,9 +270,14 @@ impl<L: RmaLink> Net<L> {
         }
     }
 
-    /// Makes sure that the peer has handles of all of `iov`. `false`: it cannot be accessed so.
-    pub(in crate::endpoint) fn export(&mut self, peer: PeerId, iov: &[Span]) -> Result<bool, Refused> {
-        let Some(lacking) = self.link.export_handles(peer, iov) else { return Ok(false) };
+    /// Makes sure that the peer has handles of all of `iov`, by which it goes this way. `false`: it cannot be accessed so.
+    pub(in crate::endpoint) fn export(
+        &mut self,
+        peer: PeerId,
+        iov: &[Span],
+        way: Way,
+    ) -> Result<bool, Refused> {
+        let Some(lacking) = self.link.export_handles(peer, iov, way) else { return Ok(false) };
         for handle in &lacking {
             taken(self.link.send(peer, &handle_frame(handle), &[], 0, 0))?;
             self.link.mark_exported(peer, handle);

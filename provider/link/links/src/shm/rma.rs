@@ -86,7 +86,7 @@ impl RmaLink for ShmLink {
         peer.pid() != Some(self.own.pid() as i32) && peer.devices.are_one(theirs, ours)
     }
 
-    fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+    fn export_handles(&mut self, to: PeerId, iov: &[Span], _: Way) -> Option<Vec<Handle>> {
         if !self.options.device_direct || !hmem::can(iov, hmem::Caps::DEVICE) {
             return None;
         }

@@ -42,6 +42,12 @@ impl Fabric {
         }
         let most = most.min(MESSAGE);
         // SAFETY: likewise.
+        let remote = unsafe { Remote::new(core, info) };
+        // The flag is of writes alone ([`Remote`]): by it the endpoint would have every send wait for its
+        // delivery.
+        // SAFETY: likewise, and this flag is the application's to ask for.
+        unsafe { (*(*info).tx_attr).op_flags &= !fi::FI_DELIVERY_COMPLETE };
+        // SAFETY: likewise.
         let objects = unsafe { Objects::open(core, info, QUEUE) }.map_err(text)?;
         let (receives, sends) =
             Receives::new(RECEIVES, most).zip(Sends::new(SENDS, most)).ok_or("no memory")?;
@@ -60,8 +66,7 @@ impl Fabric {
             wait: None,
             did: Vec::new(),
             dead: None,
-            // SAFETY: the caller's promise.
-            remote: unsafe { Remote::new(core, info) },
+            remote,
             core: *core,
             pid: std::process::id(),
         };

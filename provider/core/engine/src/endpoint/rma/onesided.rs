@@ -23,7 +23,7 @@ use crate::endpoint::parts::request::{Done, Out};
 use crate::endpoint::post::{Post, copied, is_counted};
 use crate::proto::{self, Cut, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
-use link_api::{Direct, Grant, How, PeerId, Region, RmaLink, Side};
+use link_api::{Direct, Grant, How, PeerId, Region, RmaLink, Side, Way};
 
 /// The place that an operation names, if the peer exposes it for that.
 fn place(memory: &Region, addr: u64, len: u64, write: bool) -> Option<Seg> {
@@ -190,6 +190,8 @@ impl<L: RmaLink> Post<'_, L> {
         let role = if op.write { Role::Write } else { Role::Read };
         let mut choice = proto::Op { tried, ..proto::Op::new(role, len, op.iov, when) };
         loop {
+            // What is written is got by the target, and what is read is put by it.
+            let way = if op.write { Way::Get } else { Way::Put };
             let plan = choose(self.net.peer(peer).flow.limits(), &choice);
             match plan {
                 Plan::OneSidedFrame | Plan::InCall | Plan::Cooperative(_) => {
@@ -198,7 +200,7 @@ impl<L: RmaLink> Post<'_, L> {
                         Err(tried) => choice.tried |= tried,
                     }
                 }
-                Plan::ByHandles if !self.handles().export_or_none(peer, op.iov)? => {
+                Plan::ByHandles if !self.handles().export_or_none(peer, op.iov, way)? => {
                     choice.tried |= Tried::HANDLES
                 }
                 Plan::ByHandles | Plan::Rendezvous => {
