@@ -24,7 +24,7 @@ use accessed::{access, share};
 use duo::Duo;
 use engine::{Access, Ctx, Error, Reg};
 use hmem::{Kind, Span};
-use link_api::{Link as _, RmaLink as _};
+use link_api::{Link as _, Setting};
 use ofi::{Beyond, Fabric};
 use testkit::{from_any, msg, pattern, read, there};
 
@@ -242,7 +242,7 @@ fn memory_of_devices_goes_in_frames_where_that_is_asked_for() {
         driver();
         ofi::open(&library::core(), &["hmem"], address(), Beyond::default()).expect("a provider").0
     };
-    for mut duo in [Duo::new(never_asked), Duo::prepared(fabric, |link| link.stage_devices())] {
+    for mut duo in [Duo::new(never_asked), Duo::prepared(fabric, |link| link.set(Setting::StageDevices))] {
         meet(&mut duo);
         for (from, into) in ways(LEN, 1) {
             duo.send(&[from], &[into]);

@@ -145,11 +145,11 @@ impl Message<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
     /// Peers read it.
-    Lent,
+    ReadByPeers,
     /// What is read is put there.
     ReadInto,
     /// Peers write it.
-    LentToWrite,
+    WrittenByPeers,
     /// What is written is taken from there.
     WrittenFrom,
 }
@@ -158,8 +158,8 @@ impl Usage {
     /// That of memory of this side which a peer accesses this way.
     pub fn by_peer(way: Way) -> Usage {
         match way {
-            Way::Get => Usage::Lent,
-            Way::Put => Usage::LentToWrite,
+            Way::Get => Usage::ReadByPeers,
+            Way::Put => Usage::WrittenByPeers,
         }
     }
 

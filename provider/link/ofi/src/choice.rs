@@ -38,12 +38,13 @@ const WRITES: u64 = fi::FI_WRITE | fi::FI_REMOTE_WRITE;
 pub struct Beyond {
     /// Read memory of devices.
     pub devices: bool,
-    /// Write host memory: only where every peer is trusted. A provider may go on with a write that is arriving
-    /// after the registration was closed, and a peer may say that its write is over when it is not.
+    /// Write host memory: only where every peer is trusted. A provider may go on with a write that is
+    /// arriving after the registration was closed, and a peer may say that its write is over when it is
+    /// not.
     pub writes: bool,
 }
 
-/// What is asked for.
+/// The hints of a call of fi_getinfo(3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wants {
     caps: u64,
@@ -190,7 +191,7 @@ fn open_one(core: &fi::Core, name: &str, own: IpAddr, beyond: Beyond) -> Result<
             let (hmem, writes) = (beyond.devices.then_some(fi::FI_HMEM), beyond.writes.then_some(WRITES));
             let further = [hmem.zip(writes).map(|(a, b)| a | b), hmem, writes];
             let further = further.into_iter().flatten().filter(|_| wants.caps == READS);
-            let wider = further.map(|more| Wants { caps: READS | more, ..wants });
+            let wider = further.map(|besides| Wants { caps: READS | besides, ..wants });
             let wider: Vec<Found> = wider.filter_map(|w| ask(core, name, node, flags, w).ok()).collect();
             for info in
                 wider.iter().chain([&found]).flat_map(Found::iter).filter(|info| name_of(*info) == name)

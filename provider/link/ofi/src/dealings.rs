@@ -5,11 +5,12 @@
 //! can write. A request that is taken back before its time is over when the peer has said that it accesses
 //! the memory no more ([`Sort::Revoke`], [`Sort::Left`]).
 //!
-//! A read or write that is not to go on is waited for: for a moment where memory of this side is given back, and
-//! longer where it is the peer that wants its own. If it is not over then, all are ended, with the endpoint
-//! that they were posted to ([`Below::stop`]): frames make up for the others. Since their owners then
-//! end what they have lent, and others' reads with that, this is for peers that answer no more: reads from
-//! one that lives are over by themselves, also those from an endpoint that it has closed.
+//! A read or write that is not to go on is waited for: for a moment where memory of this side is given
+//! back, and longer where it is the peer that wants its own. If it is not over then, all are ended, with
+//! the endpoint that they were posted to ([`Below::stop`]): frames make up for the others. Since their
+//! owners then end what they have lent, and others' reads with that, this is for peers that answer no
+//! more: reads from one that lives are over by themselves, also those from an endpoint that it has
+//! closed.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -72,7 +73,8 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         self.reading.forget_leaving(peer);
         self.end_reads(|op| op.peer == peer, true);
         if self.peers.get(peer).is_some_and(|at| at.dealings.has_lent()) {
-            // It may have been accessing it, and the provider below need not know yet that it does so no more.
+            // It may have been accessing it, and the provider below need not know yet that it does so no
+            // more.
             self.stop_lending();
         }
         let (Some(at), Some(below)) = (self.peers.get_mut(peer), &mut *self.below) else { return };
@@ -107,8 +109,8 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         }
     }
 
-    /// An access to a peer's memory has ended before its time. Its provider may go on to access that memory, so
-    /// that it is to know before anything else.
+    /// An access to a peer's memory has ended before its time. Its provider may go on to access that
+    /// memory, so that it is to know before anything else.
     pub(crate) fn note_cut(&mut self, peer: PeerId, generation: u64) {
         if !self.peers.at(peer).dealings.has_note(Sort::Cut, generation) {
             self.note(peer, Sort::Cut, generation);
@@ -116,7 +118,7 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
     }
 
     /// A handle of a peer's memory has arrived.
-    pub(crate) fn note_handle(&mut self, from: PeerId, handle: &Handle) {
+    pub(crate) fn note_imported(&mut self, from: PeerId, handle: &Handle) {
         let reads = self.reading.any(|op| op.peer == from);
         let (Some(at), Some(below)) = (self.peers.get_mut(from), &mut *self.below) else { return };
         at.dealings.note_handle(below, handle, reads);

@@ -4,8 +4,9 @@ use std::os::fd::RawFd;
 
 use hmem::{Span, total};
 use link_api::{
-    Direct, Event, Frame, Gone, InUse, Link, NoDirect, OpId, Path, Patience, PeerId, PieceCounter, Refused,
-    Region, RegionVersion, RmaLink, Standing, Way,
+    Allow, Channel, Connect, Devices, Direct, Event, Frame, Gone, HandleNote, InUse, Link, NoDirect, OpId,
+    Parting, Path, PeerId, PieceCounter, Refused, Region, RegionVersion, Revoke, RmaLink, Sent, Setting,
+    Standing, WaitFd, Way,
 };
 use wire::{Addr, Handle, Seg};
 
@@ -25,12 +26,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         Some(event)
     }
 
-    /// Makes a way to a peer, which is met over the connection that `connect` makes.
-    fn meet(
-        &mut self,
-        peer: PeerId,
-        connect: fn(&mut B, PeerId) -> Result<(), Refused>,
-    ) -> Result<(), Refused> {
+    /// Makes a way to a peer, which is met over its connection.
+    fn meet(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
         let at = self.net.peers.at(peer);
         if at.end.is_ending() {
             return Err(Refused::Gone(Gone::Reset));
@@ -39,10 +36,10 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             return Ok(());
         }
         if self.net.goes_by_base(peer) {
-            return connect(&mut self.net.base, peer);
+            return self.net.base.connect(peer, how);
         }
         if self.net.peers.at(peer).stage == Stage::Idle {
-            match connect(&mut self.net.base, peer) {
+            match self.net.base.connect(peer, how) {
                 Ok(()) if self.net.provider.has_failed() => self.net.refuse(peer, "it has failed here"),
                 Ok(()) => self.net.announce(peer),
                 Err(Refused::Gone(why)) => return Err(Refused::Gone(why)),
@@ -57,6 +54,22 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     fn at_hand(&self, frame: &Frame) -> Option<&[u8]> {
         let Some(Held::Fabric(_, _, came)) = self.net.inbox.held() else { return None };
         came.bytes(self.net.below.as_ref()).get(BEFORE..BEFORE + frame.len)
+    }
+
+    /// [`Parting::Forgotten`].
+    fn forget(&mut self, peer: PeerId) {
+        if self.channel(peer) != Channel::None || self.net.is_own(peer) {
+            return;
+        }
+        self.net.base.dismiss(peer, Parting::Forgotten);
+        self.net.reset(peer);
+        self.net.peers.forget(peer);
+    }
+
+    /// [`Parting::CutOff`].
+    fn disconnect(&mut self, peer: PeerId) {
+        self.net.inbox.drop_frames_of(peer, &mut self.net.base, &mut self.net.below);
+        self.net.cut(peer, None);
     }
 }
 
@@ -94,7 +107,7 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         let Some(at) = self.net.peers.get(to) else { return self.net.base.send(to, head, body, off, len) };
         if at.end.is_ending() {
             return Err(Refused::Gone(Gone::Reset));
@@ -102,12 +115,12 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         if at.stage == Stage::Fabric {
             self.net.send_by_fabric(to, head, body, off, len)?;
             let kept = self.reports_kept && self.net.keeps_frames(to);
-            return if kept { Err(Refused::Kept) } else { Ok(()) };
+            return Ok(if kept { Sent::Kept } else { Sent::Done });
         }
         if self.net.goes_by_base(to) {
             return self.net.base.send(to, head, body, off, len);
         }
-        self.meet(to, B::connect_to_send).and(Err(Refused::Busy))
+        self.meet(to, Connect::ToSend).and(Err(Refused::Busy))
     }
 
     fn poll(&mut self) -> Option<Event> {
@@ -173,13 +186,16 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         }
     }
 
-    fn set_budget(&mut self, budget: &link_api::Budget) {
-        self.net.base.set_budget(budget);
-    }
-
-    fn tell_kept(&mut self) {
-        self.reports_kept = true;
-        self.net.base.tell_kept();
+    fn set(&mut self, setting: Setting<'_>) {
+        match setting {
+            // Frames of the base are handed out whole.
+            Setting::Early => return,
+            Setting::Kept => self.reports_kept = true,
+            Setting::Patience(patience) => self.net.reading.set_patience(patience),
+            Setting::StageDevices => self.net.provider.stage_devices(),
+            Setting::Budget(_) | Setting::ServeHost(_) => {}
+        }
+        self.net.base.set(setting);
     }
 
     fn keeps(&mut self, to: PeerId) -> bool {
@@ -192,25 +208,18 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         lost || self.net.keeps_frames(to) || self.net.goes_by_base(to) && self.net.base.keeps(to)
     }
 
-    fn is_gone(&self, peer: PeerId) -> bool {
-        self.net.peers.get(peer).is_some_and(|at| at.end.is_ending()) || self.net.base.is_gone(peer)
+    fn channel(&self, peer: PeerId) -> Channel {
+        match self.net.peers.get(peer) {
+            Some(at) if at.end.is_ending() => Channel::Ended,
+            _ => self.net.base.channel(peer),
+        }
     }
 
-    fn is_connected(&self, peer: PeerId) -> bool {
-        self.net.peers.get(peer).is_some_and(|at| at.end.is_ending()) || self.net.base.is_connected(peer)
-    }
-
-    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
-        self.meet(peer, B::connect)
-    }
-
-    fn connect_to_send(&mut self, peer: PeerId) -> Result<(), Refused> {
-        self.meet(peer, B::connect_to_send)
-    }
-
-    fn expect(&mut self, peer: PeerId) {
-        if !self.is_connected(peer) {
-            self.net.base.expect(peer);
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
+        match how {
+            Connect::Now | Connect::ToSend => self.meet(peer, how),
+            Connect::Expected if self.channel(peer) == Channel::None => self.net.base.connect(peer, how),
+            Connect::Expected => Ok(()),
         }
     }
 
@@ -224,26 +233,15 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
             && at.channel.as_ref().is_some_and(|c| c.has_much_room())
     }
 
-    fn serve_host(&mut self, on: bool) {
-        self.net.base.serve_host(on);
-    }
-
     fn settle(&mut self, last: bool) -> bool {
         self.settle_at_exit(last)
     }
 
-    fn forget(&mut self, peer: PeerId) {
-        if self.is_connected(peer) || self.net.is_own(peer) {
-            return;
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match how {
+            Parting::Forgotten => self.forget(peer),
+            Parting::CutOff => self.disconnect(peer),
         }
-        self.net.base.forget(peer);
-        self.net.reset(peer);
-        self.net.peers.forget(peer);
-    }
-
-    fn disconnect(&mut self, peer: PeerId) {
-        self.net.inbox.drop_frames_of(peer, &mut self.net.base, &mut self.net.below);
-        self.net.cut(peer, None);
     }
 
     fn arm(&mut self) -> bool {
@@ -260,20 +258,16 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         self.net.sleep.is_armed()
     }
 
-    fn wait_fd(&self) -> Option<RawFd> {
-        Some(self.net.sleep.fd())
-    }
-
-    fn wait_fds(&self) -> Vec<RawFd> {
-        self.net.fds()
+    fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
+        match which {
+            WaitFd::All => Some(self.net.sleep.fd()),
+            WaitFd::Each(n) => self.net.fds().get(n).copied(),
+            WaitFd::Worn => self.net.sleep.take_worn().or_else(|| self.net.base.wait_fd(which)),
+        }
     }
 
     fn has_met(&mut self) -> bool {
         self.net.base.has_met()
-    }
-
-    fn worn_fd(&mut self) -> Option<RawFd> {
-        self.net.sleep.take_worn().or_else(|| self.net.base.worn_fd())
     }
 
     fn describe(&self, peer: PeerId) -> String {
@@ -333,12 +327,12 @@ macro_rules! by_base {
 
 /// By the fabric payloads come in frames, or are read or written without the owner of the memory.
 impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
-    fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
-        by_base!(self, from, get(access), Err(NoDirect::Never))
-    }
-
-    fn put(&mut self, to: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
-        by_base!(self, to, put(access), Err(NoDirect::Never))
+    fn access(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        if self.net.goes_by_base(peer) {
+            self.net.base.access(way, peer, access)
+        } else {
+            Err(NoDirect::Never)
+        }
     }
 
     fn start(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
@@ -361,29 +355,19 @@ impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
         by_base!(self, to, export_handles(iov, way), self.net.with_memory(|memory| memory.lend(to, iov, way)))
     }
 
-    fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
-        by_base!(self, to, mark_exported(handle), self.net.peers.at(to).dealings.mark_exported(handle));
+    fn note_handle(&mut self, peer: PeerId, what: HandleNote<'_>) {
+        if self.net.goes_by_base(peer) {
+            return self.net.base.note_handle(peer, what);
+        }
+        match what {
+            HandleNote::Exported(handle) => self.net.peers.at(peer).dealings.mark_exported(handle),
+            HandleNote::Imported(handle) => self.net.with_memory(|memory| memory.note_imported(peer, handle)),
+            HandleNote::Retired(iov) => self.net.with_memory(|memory| memory.end_leases(peer, iov)),
+        }
     }
 
-    fn import_handle(&mut self, from: PeerId, handle: &Handle) {
-        by_base!(
-            self,
-            from,
-            import_handle(handle),
-            self.net.with_memory(|memory| memory.note_handle(from, handle))
-        );
-    }
-
-    fn retire_handles(&mut self, to: PeerId, iov: &[Span]) {
-        by_base!(self, to, retire_handles(iov), self.net.with_memory(|memory| memory.end_leases(to, iov)));
-    }
-
-    fn on_distinct_devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
-        by_base!(self, peer, on_distinct_devices(theirs, ours), false)
-    }
-
-    fn on_one_device(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
-        by_base!(self, peer, on_one_device(theirs, ours), false)
+    fn devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> Devices {
+        by_base!(self, peer, devices(theirs, ours), Devices::Unknown)
     }
 
     fn pieces_open(&mut self, with: PeerId) -> Option<PieceCounter> {
@@ -402,37 +386,27 @@ impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
         by_base!(self, with, pieces_close(counter), ());
     }
 
-    fn publish(&mut self, region: &Region) {
-        self.net.base.publish(region);
-    }
-
-    fn unpublish(&mut self, key: u64) -> Result<(), InUse> {
-        self.net.base.unpublish(key)
-    }
-
     fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
         by_base!(self, by, published(key), None)
     }
 
-    fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
-        by_base!(self, from, revoke(request), self.take_back(from, request))
+    fn allow(&mut self, what: Allow<'_>) {
+        match what {
+            Allow::Request(to, request) if !self.net.goes_by_base(to) => {
+                self.net.with_memory(|memory| memory.give_again(to, request))
+            }
+            _ => self.net.base.allow(what),
+        }
     }
 
-    fn renew(&mut self, to: PeerId, request: u64) {
-        by_base!(self, to, renew(request), self.net.with_memory(|memory| memory.give_again(to, request)));
-    }
-
-    fn stage_devices(&mut self) {
-        self.net.provider.stage_devices();
-    }
-
-    fn set_patience(&mut self, patience: Patience) {
-        self.net.reading.set_patience(patience);
-        self.net.base.set_patience(patience);
-    }
-
-    fn close(&mut self) -> Result<(), InUse> {
-        let lent = self.take_back_all();
-        self.net.base.close().and(lent)
+    fn revoke(&mut self, what: Revoke) -> Result<(), InUse> {
+        match what {
+            Revoke::Request(from, request) if !self.net.goes_by_base(from) => self.take_back(from, request),
+            Revoke::All => {
+                let lent = self.take_back_all();
+                self.net.base.revoke(what).and(lent)
+            }
+            _ => self.net.base.revoke(what),
+        }
     }
 }

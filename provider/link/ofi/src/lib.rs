@@ -21,9 +21,10 @@
 //! | `meet` | how two endpoints agree on a fabric, or not |
 //! | `link` | [`OfiLink`]: what is done with what comes by either way, and its end |
 //! | `frames` | the engine's calls of it |
-//! | `remote`, `lender` | registrations and reads, by libfabric's calls; the endpoint that peers read from |
+//! | `registration` | how memory is registered |
+//! | `remote`, `lender` | accesses to memory, by libfabric's calls; the endpoint that peers access it by |
 //! | `lent` | what two endpoints have of each other's memory |
-//! | `dealings` | memory that is lent to peers and taken back; reads of theirs |
+//! | `dealings` | memory that is lent to peers and taken back; accesses to theirs |
 //! | `fds` | descriptors that others own |
 
 mod below;
@@ -42,6 +43,7 @@ mod options;
 mod parts;
 mod peer;
 mod places;
+mod registration;
 mod remote;
 mod slab;
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use hmem::{Span, total};
 use ipc::random;
-use link_api::{Gone, Path, PeerId, Refused, RmaCaps, RmaLink, Way};
+use link_api::{Gone, Parting, Path, PeerId, Refused, RmaCaps, RmaLink, WaitFd, Way};
 use wire::session::Control;
 
 use crate::below::{Below, NotSent, Usage, Waits};
@@ -103,7 +103,8 @@ impl<B: RmaLink, F: Below> Net<B, F> {
     pub(crate) fn fds(&self) -> Vec<RawFd> {
         let own = self.sleep.fds();
         let lender = self.waits().lender;
-        own.into_iter().chain(self.base.wait_fds()).chain(self.fabric_fd()).chain(lender).collect()
+        let base = (0..).map_while(|n| self.base.wait_fd(WaitFd::Each(n)));
+        own.into_iter().chain(base).chain(self.fabric_fd()).chain(lender).collect()
     }
 
     /// Whether a frame is with the provider below still, or was lost there.
@@ -166,7 +167,9 @@ impl<B: RmaLink, F: Below> Net<B, F> {
     /// is known.
     pub(crate) fn gets_devices(&self) -> bool {
         let Some(below) = &self.below else { return false };
-        [Usage::Lent, Usage::ReadInto].into_iter().any(|usage| self.provider.reaches_devices(below, usage))
+        [Usage::ReadByPeers, Usage::ReadInto]
+            .into_iter()
+            .any(|usage| self.provider.reaches_devices(below, usage))
     }
 
     /// A peer is to be looked after.
@@ -217,7 +220,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
     pub(crate) fn cut(&mut self, peer: PeerId, why: Option<Gone>) {
         self.reset(peer);
         self.peers.at(peer).end.set_why(why);
-        self.base.disconnect(peer);
+        self.base.dismiss(peer, Parting::CutOff);
     }
 
     /// The fabric has lost a message.

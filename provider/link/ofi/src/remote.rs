@@ -12,12 +12,13 @@ use std::os::fd::RawFd;
 use std::ptr::null_mut;
 
 use fabric_client::{Object, done, made};
-use hmem::{Caps, Kind, Span, registry};
+use hmem::{Caps, Kind, Span};
 use libfabric_sys as fi;
 use link_api::Way;
 
 use crate::below::{Lease, NotSent, Piece, Usage};
 use crate::lender::Lender;
+use crate::registration::{Modes, of_device};
 use crate::slab::Slab;
 
 /// Accesses under way.
@@ -49,95 +50,6 @@ impl Drop for Info {
         // SAFETY: from `dupinfo` of this core, and freed once.
         unsafe { self.core.freeinfo(self.at) };
     }
-}
-
-/// How memory is registered.
-#[derive(Clone, Copy, Debug)]
-struct Modes {
-    mr_mode: i32,
-    key_size: usize,
-}
-
-impl Modes {
-    fn has(self, mode: i32) -> bool {
-        self.mr_mode & mode != 0
-    }
-
-    /// Registers memory; with an endpoint where registrations belong to one.
-    ///
-    /// A device's is registered as that also where the provider would find out by itself (without
-    /// FI_MR_HMEM): so one that has not what it takes says so before it accesses any.
-    fn register(
-        self,
-        domain: &Object<fi::fid_domain>,
-        ep: &Object<fi::fid_ep>,
-        (span, device): (Span, Option<Device>),
-        access: u64,
-    ) -> Result<Object<fi::fid_mr>, i32> {
-        let mask = u64::MAX >> (64 - 8 * self.key_size.min(8));
-        // A key that was taken already is refused, and another one tried.
-        for _ in 0..4 {
-            let key = match ipc::random() {
-                Ok(bytes) if !self.has(fi::FI_MR_PROV_KEY) => u64::from_le_bytes(bytes) & mask,
-                _ => 0,
-            };
-            let (at, len) = (span.as_ptr().cast(), span.len());
-            let found = match device {
-                // SAFETY: an open domain; the memory is there, as its owner promised with the span.
-                None => unsafe {
-                    let reg = (*(*domain.at()).mr).reg.ok_or(-fi::FI_ENOSYS)?;
-                    made(|mr| reg(domain.fid(), at, len, access, 0, key, 0, mr, null_mut()))
-                },
-                Some((iface, device)) => {
-                    let iov = libc::iovec { iov_base: at, iov_len: len };
-                    let attr = fi::fi_mr_attr {
-                        anon1: fi::fi_mr_attr__bindgen_ty_1 { mr_iov: &raw const iov },
-                        iov_count: 1,
-                        access,
-                        requested_key: key,
-                        iface,
-                        device,
-                        ..Default::default()
-                    };
-                    // SAFETY: likewise, and a device's is not followed here.
-                    unsafe {
-                        let reg = (*(*domain.at()).mr).regattr.ok_or(-fi::FI_ENOSYS)?;
-                        made(|mr| reg(domain.fid(), &raw const attr, 0, mr))
-                    }
-                }
-            };
-            let region: Object<fi::fid_mr> = match found {
-                Err(e) if e == -fi::FI_ENOKEY => continue,
-                other => other?,
-            };
-            if self.has(fi::FI_MR_ENDPOINT) {
-                region.bind(ep, 0)?;
-                region.enable()?;
-            }
-            return Ok(region);
-        }
-        Err(-fi::FI_ENOKEY)
-    }
-}
-
-/// What libfabric calls the interface of a device's memory, and the device.
-type Device = (fi::fi_hmem_iface, fi::fi_mr_attr__bindgen_ty_2);
-
-/// Of a device's memory, what that is called; of the host's nothing. `None` where an adapter is not to access
-/// it.
-fn of_device(span: &Span) -> Option<Option<Device>> {
-    if !span.can(Caps::DEVICE) {
-        return Some(None);
-    }
-    let (driver, number) = registry::of(span.kind()).to_adapter(span.addr() as usize, span.len())?;
-    let (driver, number) = (i32::try_from(driver).ok()?, i32::try_from(number).ok()?);
-    Some(Some(match span.kind() {
-        Kind::Cuda => (fi::FI_HMEM_CUDA, fi::fi_mr_attr__bindgen_ty_2 { cuda: number }),
-        Kind::Rocr => (fi::FI_HMEM_ROCR, fi::fi_mr_attr__bindgen_ty_2 { reserved: 0 }),
-        // As fi_hmem_ze_device of libfabric's headers has it.
-        Kind::Ze => (fi::FI_HMEM_ZE, fi::fi_mr_attr__bindgen_ty_2 { ze: driver << 16 | number }),
-        _ => return None,
-    }))
 }
 
 /// Whether an endpoint may be closed while it reads. Of libfabric 1.17 `tcp;ofi_rxm` crashes then in
@@ -270,8 +182,8 @@ impl Remote {
             return None;
         }
         const WRITES: u64 = fi::FI_WRITE | fi::FI_REMOTE_WRITE;
-        // SAFETY: a copy of this core's, with the attributes of what it is of. By its flags the endpoint would
-        // have every operation wait for its delivery.
+        // SAFETY: a copy of this core's, with the attributes of what it is of. By its flags the endpoint
+        // would have every operation wait for its delivery.
         let delivers = unsafe {
             let flags = &mut (*(*at).tx_attr).op_flags;
             let delivers = *flags & fi::FI_DELIVERY_COMPLETE != 0;
@@ -305,7 +217,7 @@ impl Remote {
             Kind::System => true,
             Kind::Cuda | Kind::Rocr | Kind::Ze => {
                 self.hmem
-                    && [Usage::Lent, Usage::ReadInto].contains(&usage)
+                    && [Usage::ReadByPeers, Usage::ReadInto].contains(&usage)
                     && self.refusals[usage as usize][kind as usize] < REFUSALS
             }
             _ => false,
@@ -406,7 +318,8 @@ impl Remote {
         self.lender.unwatch();
     }
 
-    /// Ends all that is lent, with the endpoint that peers access it by. Whether none accesses memory any more.
+    /// Ends all that is lent, with the endpoint that peers access it by. Whether none accesses memory any
+    /// more.
     pub(crate) fn stop_lending(&mut self) -> bool {
         self.leases.clear();
         self.lender.close()

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{Direct, Event, Grant, Link as _, RmaCaps, RmaLink as _, Way};
+use link_api::{Direct, Event, Grant, HandleNote, Link as _, RmaCaps, RmaLink as _, Way};
 use link_kit::{Harness, name};
 use ofi::{Below, Message, NotSent, OfiLink, OfiOptions};
 use wire::session::JobKey;
@@ -67,7 +67,7 @@ impl<F: Below + 'static> OfiHarness<F> {
         options.grace = Duration::from_secs(1);
         let mut link = OfiLink::new(base, (self.make)(), options).expect("descriptors");
         // `revoke` and `close` let go of the lock by which the link is kept going.
-        link_api::RmaLink::set_patience(&mut link, link_api::Patience::Look);
+        link_api::Link::set(&mut link, link_api::Setting::Patience(link_api::Patience::Look));
         self.driver.take_on(link)
     }
 }
@@ -93,11 +93,11 @@ pub fn memory_is_accessed_in_the_way_that_it_is_lent_for<F: Below + 'static>(h: 
             let found = loop {
                 assert!(start.elapsed() < WAIT, "nothing can be lent any more");
                 h.pass();
-                b.retire_handles(to_a, &[]);
+                b.note_handle(to_a, HandleNote::Retired(&[]));
                 let Some(handles) = b.export_handles(to_a, &[there], lent) else { continue };
                 let Some(&(mut handle)) = handles.first() else { continue };
                 handle.how ^= u8::from(is_forged);
-                a.import_handle(to_b, &handle);
+                a.note_handle(to_b, HandleNote::Imported(&handle));
                 let remote = [Seg { addr: there.addr().into(), len: (LEN as u64).into() }];
                 let access =
                     Direct::new(Grant::Request(name(1, 1)), &remote, std::slice::from_ref(&here), LEN);
