@@ -44,8 +44,8 @@ impl RmaLink for Links {
         }
     }
 
-    fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
-        by_peer!(self, to, export_handles(iov))
+    fn export_handles(&mut self, to: PeerId, iov: &[Span], way: Way) -> Option<Vec<Handle>> {
+        by_peer!(self, to, export_handles(iov, way))
     }
 
     fn note_handle(&mut self, peer: PeerId, what: HandleNote<'_>) {

@@ -76,7 +76,7 @@ impl RmaLink for ShmLink {
         }
     }
 
-    fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+    fn export_handles(&mut self, to: PeerId, iov: &[Span], _: Way) -> Option<Vec<Handle>> {
         if !self.options.device_direct || !hmem::can(iov, hmem::Caps::DEVICE) {
             return None;
         }
