@@ -7,6 +7,7 @@ use std::time::Duration;
 use stand_in::Work;
 
 use crate::capture::{self, waits};
+use crate::ptx::Launch;
 use crate::{
     IN_HOST_FUNCTION, INVALID_HANDLE, INVALID_VALUE, NOT_READY, Ptr, SUCCESS, context, enter,
     enter_in_context, memory,
@@ -18,6 +19,14 @@ enum Item {
     Copy(Work),
     /// A function of the program's, and its argument.
     Call(Function, usize),
+    /// A kernel, and what says when it is done.
+    Kernel(Work, Launch),
+}
+
+/// What is done while no lock is held.
+enum Unlocked {
+    Call(Function, usize),
+    Kernel(Launch),
 }
 
 #[derive(Default)]
@@ -45,8 +54,8 @@ fn all() -> MutexGuard<'static, All> {
     ALL.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does what its time has come for; with `wait`, all that is queued. Functions of the program's run while no
-/// lock is held.
+/// Does what its time has come for; with `wait`, all that is queued. Functions of the program's and kernels run
+/// while no lock is held.
 fn run(name: usize, wait: bool) {
     let mut all = all();
     loop {
@@ -60,7 +69,7 @@ fn run(name: usize, wait: bool) {
             all = self::all();
             continue;
         }
-        let (call, arg) = match s.todo.front() {
+        let item = match s.todo.front() {
             None => return,
             Some(Item::Copy(work)) => {
                 match work.run(wait) {
@@ -72,18 +81,33 @@ fn run(name: usize, wait: bool) {
                 s.done += 1;
                 continue;
             }
-            Some(&Item::Call(call, arg)) => (call, arg),
+            Some(&Item::Call(call, arg)) => Unlocked::Call(call, arg),
+            Some(Item::Kernel(work, launch)) => {
+                if work.run(wait).is_none() {
+                    return;
+                }
+                Unlocked::Kernel(launch.clone())
+            }
         };
         s.todo.pop_front();
         s.busy = true;
         drop(all);
-        IN_HOST_FUNCTION.set(true);
-        unsafe { call(arg as Ptr) };
-        IN_HOST_FUNCTION.set(false);
+        let ended = match item {
+            Unlocked::Call(call, arg) => {
+                IN_HOST_FUNCTION.set(true);
+                unsafe { call(arg as Ptr) };
+                IN_HOST_FUNCTION.set(false);
+                Ok(())
+            }
+            Unlocked::Kernel(launch) => launch.run(),
+        };
         all = self::all();
         if let Some(s) = all.streams.get_mut(&name) {
             s.busy = false;
             s.done += 1;
+            if let Err(code) = ended {
+                s.failed = code;
+            }
         }
     }
 }
@@ -216,6 +240,24 @@ pub extern "C" fn cuMemcpyAsync(dst: u64, src: u64, len: usize, stream: Ptr) -> 
     }
     s.queued += 1;
     s.todo.push_back(Item::Copy(Work::new("CUDA", dst as usize, src as usize, len)));
+    SUCCESS
+}
+
+/// Queues a kernel; in the default stream, where all is over when it returns, runs it.
+pub(crate) fn launch(stream: Ptr, launch: Launch) -> i32 {
+    if stream.is_null() {
+        return launch.run().err().unwrap_or(SUCCESS);
+    }
+    if capture::is_captured(stream as usize) {
+        return SUCCESS;
+    }
+    let ctx = context::current().map_or(0, |c| c.id);
+    let mut all = all();
+    let Some(s) = all.streams.get_mut(&(stream as usize)).filter(|s| s.ctx == ctx) else {
+        return INVALID_HANDLE;
+    };
+    s.queued += 1;
+    s.todo.push_back(Item::Kernel(Work::new("CUDA", 0, 0, 0), launch));
     SUCCESS
 }
 
