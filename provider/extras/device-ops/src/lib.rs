@@ -9,7 +9,9 @@
 //! | the text of kernels | `ptx` |
 //! | which kernels a context has | `kernels` |
 //! | reductions; datatypes | [`mod@reduce`]; [`layout`], [`mod@pack`] |
+//! | whether all ranks pass device memory | [`board`] |
 
+pub mod board;
 pub mod error;
 mod kernels;
 pub mod layout;

@@ -282,7 +282,7 @@ fn datatype() -> impl Strategy<Value = (Datatype, bool)> {
             let mut span = end - lower;
             let mut stride_of = |count: u64, gap: i64| {
                 let stride = if overlapping { span / 2 } else { span + gap };
-                span = stride * (count.max(1) as i64 - 1) + span;
+                span += stride * (count.max(1) as i64 - 1);
                 stride * unit
             };
             let levels = levels.iter().map(|(count, gap)| level(*count, stride_of(*count, *gap))).collect();
