@@ -54,9 +54,21 @@ fn all() -> MutexGuard<'static, All> {
     ALL.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does what its time has come for; with `wait`, all that is queued. Functions of the program's and kernels run
-/// while no lock is held.
-fn run(name: usize, wait: bool) {
+/// Which call does the work.
+#[derive(Clone, Copy, PartialEq)]
+enum By {
+    /// One that asks: functions of the program's are left alone, since they may take any time.
+    Query,
+    /// One that waits until all is done.
+    Wait,
+    /// The thread that attends to the stream.
+    Attendant,
+}
+
+/// Does what its time has come for; for a call that waits, all that is queued. Functions of the program's and
+/// kernels run while no lock is held.
+fn run(name: usize, by: By) {
+    let wait = by == By::Wait;
     let mut all = all();
     loop {
         let Some(s) = all.streams.get_mut(&name) else { return };
@@ -81,6 +93,7 @@ fn run(name: usize, wait: bool) {
                 s.done += 1;
                 continue;
             }
+            Some(Item::Call(..)) if by == By::Query => return,
             Some(&Item::Call(call, arg)) => Unlocked::Call(call, arg),
             Some(Item::Kernel(work, launch)) => {
                 if work.run(wait).is_none() {
@@ -116,7 +129,7 @@ fn run(name: usize, wait: bool) {
 fn attend(name: usize) {
     std::thread::spawn(move || {
         loop {
-            run(name, false);
+            run(name, By::Attendant);
             match all().streams.get(&name) {
                 Some(s) if s.busy || !s.todo.is_empty() => {}
                 _ => return,
@@ -146,7 +159,7 @@ pub unsafe extern "C" fn cuStreamCreate(out: *mut Ptr, _flags: u32) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamDestroy_v2(stream: Ptr) -> i32 {
     enter!("cuStreamDestroy_v2");
-    run(stream as usize, true);
+    run(stream as usize, By::Wait);
     all().streams.remove(&(stream as usize)).map_or(INVALID_HANDLE, |_| SUCCESS)
 }
 
@@ -160,7 +173,7 @@ pub extern "C" fn cuStreamSynchronize(stream: Ptr) -> i32 {
     if let Err(code) = capture::asks(stream as usize) {
         return code;
     }
-    run(stream as usize, true);
+    run(stream as usize, By::Wait);
     failed(stream as usize)
 }
 
@@ -170,7 +183,7 @@ pub extern "C" fn cuStreamQuery(stream: Ptr) -> i32 {
     if let Err(code) = capture::asks(stream as usize) {
         return code;
     }
-    run(stream as usize, false);
+    run(stream as usize, By::Query);
     match all().streams.get(&(stream as usize)) {
         Some(s) if s.busy || !s.todo.is_empty() => return NOT_READY,
         _ => {}
@@ -295,7 +308,7 @@ pub unsafe extern "C" fn cuMemsetD8_v2(dst: u64, value: u8, len: usize) -> i32 {
 pub extern "C" fn cuCtxSynchronize() -> i32 {
     enter_in_context!("cuCtxSynchronize");
     let every: Vec<usize> = all().streams.keys().copied().collect();
-    every.into_iter().for_each(|name| run(name, true));
+    every.into_iter().for_each(|name| run(name, By::Wait));
     SUCCESS
 }
 
@@ -327,7 +340,7 @@ pub extern "C" fn cuEventRecord(event: Ptr, stream: Ptr) -> i32 {
 
 fn look(event: Ptr, wait: bool) -> i32 {
     let Some((stream, after)) = all().events.get(&(event as usize)).copied() else { return INVALID_HANDLE };
-    run(stream, wait);
+    run(stream, if wait { By::Wait } else { By::Query });
     let mut all = all();
     let Some(s) = all.streams.get_mut(&stream) else { return SUCCESS };
     match s.done >= after {

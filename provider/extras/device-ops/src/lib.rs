@@ -9,6 +9,7 @@
 //! | the text of kernels | `ptx` |
 //! | which kernels a context has | `kernels` |
 //! | reductions; datatypes | [`mod@reduce`]; [`layout`], [`mod@pack`] |
+//! | NCCL's collectives | [`nccl`] |
 //! | whether all ranks pass device memory | [`board`] |
 
 pub mod board;
@@ -16,6 +17,7 @@ pub mod error;
 mod kernels;
 pub mod layout;
 pub mod memory;
+pub mod nccl;
 pub mod pack;
 mod ptx;
 pub mod reduce;
