@@ -15,7 +15,7 @@ use crate::refuse::{self, Target};
 use crate::row::{Ends, On, Row};
 use crate::shape::Tree;
 use crate::words;
-use crate::{fortran, requests, settings, splits, sync, windows};
+use crate::{direct, fortran, requests, settings, splits, sync, windows};
 
 const NO_MEMORY: &str = "there is no host memory for a copy of a buffer in device memory; send less at a time, \
                          or raise the limit of the process's memory";
@@ -123,6 +123,11 @@ unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Vec<(usize, Mirr
         let Some(described) = described else { continue };
         let base = if is_bottom { 0 } else { word };
         let Some(kind) = kind_of(base, is_bottom, &described.tree) else { continue };
+        if buf.direct && described.is_dense && direct::is_possible(args.abi) {
+            sync::wait_for(base);
+            row.counts.add(Path::Direct);
+            continue;
+        }
         let access = (described.reads, described.writes);
         let mirror = Mirror::new(base, kind, described.tree, access, &row.counts).map_err(Trouble::Failed)?;
         sync::wait_for(mirror.first());
