@@ -19,11 +19,11 @@ const DESCRIPTION: usize = 200;
 /// Whether it does. Known once the MPI has chosen, in MPI_Init: no message is sent before.
 pub fn is_possible(abi: &Abi) -> bool {
     static POSSIBLE: OnceLock<bool> = OnceLock::new();
-    abi.family == Family::OpenMpi && *POSSIBLE.get_or_init(|| is_strait_alone() && is_cm_over_ofi())
+    abi.family == Family::OpenMpi && *POSSIBLE.get_or_init(|| is_only_strait() && is_cm_over_ofi())
 }
 
 /// FI_PROVIDER names the only provider that libfabric offers a program.
-fn is_strait_alone() -> bool {
+fn is_only_strait() -> bool {
     std::env::var("FI_PROVIDER").is_ok_and(|name| name == "strait") && has_strait()
 }
 
