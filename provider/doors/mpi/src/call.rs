@@ -1,0 +1,174 @@
+//! A call with a buffer in device memory.
+
+use core::ffi::c_int;
+
+use crate::abi::Family;
+use crate::args::{Args, Style};
+use crate::buffer::{Failure, Mirror, Resolver};
+use crate::library::{Library, Next, UNAVAILABLE, library};
+use crate::narrow;
+use crate::refuse::{self, Target};
+use crate::report::Path;
+use crate::table::{Ends, On, Row, is_host};
+use crate::words;
+use crate::{fortran, requests, splits, sync, windows};
+
+const NO_MEMORY: &str = "there is no host memory for a copy of a buffer in device memory; send less at a time, \
+                         or raise the limit of the process's memory";
+const NOT_COPIED: &str = "the device did not copy a buffer: is the pointer still allocated, and did an earlier \
+                          kernel fail? (the driver's error is that of the next synchronising call)";
+
+/// Runs the call: its buffers in device memory are replaced, and the MPI's own call does it.
+///
+/// # Safety
+/// The arguments are those of the row's call, passed in that way.
+pub(crate) unsafe fn run(row: &'static Row, style: Style, words: &mut [usize], next: &Next) -> c_int {
+    let Some(library) = library() else {
+        eprintln!("libstrait_mpi: {}: no MPI library is loaded", row.name);
+        return UNAVAILABLE;
+    };
+    // SAFETY: the caller's promise.
+    c_abi::caught(|| unsafe { run_in(library, row, style, words, next) }).unwrap_or(library.abi.errors.other)
+}
+
+unsafe fn run_in(
+    library: &'static Library,
+    row: &'static Row,
+    style: Style,
+    words: &mut [usize],
+    next: &Next,
+) -> c_int {
+    // SAFETY: the caller's promise; so below.
+    unsafe {
+        if style == Style::Fortran && library.abi.family != Family::OpenMpi {
+            // Its Fortran library calls the entry points of C.
+            return next.address().map_or(UNAVAILABLE, |at| words::call(at, words));
+        }
+        let mut args = Args { words, style, abi: &library.abi };
+        let mirrors = match mirrors(row, &args) {
+            Ok(mirrors) => mirrors,
+            Err(Trouble::Code(code)) => return args.answer(code),
+            Err(Trouble::Failed(failure)) => {
+                row.counts.add(Path::Refused);
+                return args.answer(failed(library, row, &args, failure));
+            }
+        };
+        let target = target(row, &args);
+        for (at, mirror) in &mirrors {
+            args.words[*at] = mirror.address();
+        }
+        let mirrors: Vec<Mirror> = mirrors.into_iter().map(|(_, mirror)| mirror).collect();
+        if !mirrors.is_empty() {
+            row.counts.add(Path::Mirror);
+        }
+        let (returned, kept) = match next.address() {
+            Some(at) => (words::call(at, args.words), narrow::Arrays::default()),
+            None if style == Style::Large => match narrow::call(row, &mut args) {
+                Ok(done) => done,
+                Err(narrow::TooLarge) => {
+                    let words = "the MPI has no call for large counts, and a count is more than 2147483647";
+                    return refuse::raise(library, target, library.abi.errors.count, words);
+                }
+            },
+            None => return args.answer(UNAVAILABLE),
+        };
+        let code = args.code(returned);
+        if code != 0 || (mirrors.is_empty() && kept.is_empty()) {
+            return returned;
+        }
+        let failure = match row.ends {
+            Ends::Returns => mirrors.iter().try_for_each(|mirror| mirror.copy_back()).err(),
+            Ends::Request(at) => requests::add(&args, at.into(), mirrors, kept, false),
+            Ends::Persistent(at) => requests::add(&args, at.into(), mirrors, kept, true),
+            Ends::Epoch => {
+                windows::add_origin(row, &args, mirrors);
+                None
+            }
+            Ends::Split => {
+                splits::add(target, mirrors);
+                None
+            }
+        };
+        match failure {
+            None => returned,
+            Some(failure) => args.answer(raise(library, target, failure)),
+        }
+    }
+}
+
+enum Trouble {
+    /// The MPI's own error.
+    Code(c_int),
+    Failed(Failure),
+}
+
+/// The mirrors of all buffers that are in device memory, with the words that they replace, and with what the
+/// call reads.
+unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Vec<(usize, Mirror)>, Trouble> {
+    let mut mirrors = Vec::new();
+    let mut resolver = Resolver::new(args, row.on);
+    for buf in row.bufs {
+        let (at, word) = (usize::from(buf.at), args.words[usize::from(buf.at)]);
+        let is_bottom = word == 0 || (args.style == Style::Fortran && fortran::is_bottom(word));
+        if !is_bottom && is_host(word) {
+            continue;
+        }
+        // SAFETY: the caller's promise; so below.
+        let described = unsafe { resolver.describe(buf) }.map_err(|e| Trouble::Code(e.0))?;
+        let Some(described) = described else { continue };
+        let base = if is_bottom { 0 } else { word };
+        let mut kind = hmem::classify(base, 1);
+        if is_bottom {
+            // Each block is asked for what it is.
+            let is_all_host = described.tree.walk(&mut |at, len| {
+                hmem::classify(at as usize, len) == hmem::Kind::System
+            });
+            if is_all_host {
+                continue;
+            }
+            kind = hmem::Kind::System;
+        }
+        let kind = (!is_bottom).then_some(kind);
+        let access = (described.reads, described.writes);
+        let mirror = Mirror::new(base, kind, described.tree, access, &row.counts).map_err(Trouble::Failed)?;
+        sync::wait_for(mirror.first());
+        // A persistent request reads its buffers when it is started.
+        if !matches!(row.ends, Ends::Persistent(_)) {
+            // SAFETY: the caller's promise.
+            unsafe { mirror.copy_in() }.map_err(Trouble::Failed)?;
+        }
+        mirrors.push((at, mirror));
+    }
+    Ok(mirrors)
+}
+
+/// What the call is on, for errors.
+unsafe fn target(row: &Row, args: &Args<'_>) -> Target {
+    // SAFETY: by the table.
+    unsafe {
+        match row.on {
+            On::Comm(at) | On::Root(_, at) => Target::Comm(args.comm(at.into())),
+            On::Window(at, _) => Target::Window(args.window(at.into())),
+            On::File(at) => Target::File(args.file(at.into())),
+            On::Nothing => Target::Comm(args.abi.handles.world),
+        }
+    }
+}
+
+unsafe fn failed(library: &Library, row: &Row, args: &Args<'_>, failure: Failure) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { raise(library, target(row, args), failure) }
+}
+
+/// Raises the error that stands for a failure.
+///
+/// # Safety
+/// The target is valid.
+pub(crate) unsafe fn raise(library: &Library, target: Target, failure: Failure) -> c_int {
+    let (class, words) = match failure {
+        Failure::NoMemory => (library.abi.errors.no_mem, NO_MEMORY),
+        Failure::NotCopied => (library.abi.errors.other, NOT_COPIED),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { refuse::raise(library, target, class, words) }
+}
