@@ -196,7 +196,7 @@ static void run_shape(const struct shape *w, const struct peers *p)
 		a->rt = w->reduction == SUM_INT ? MPI_INT : w->reduction == MAX_DOUBLE ? MPI_DOUBLE
 			: w->reduction == MAXLOC_DOUBLE_INT ? MPI_DOUBLE_INT
 			/* MPICH 5.0 and Intel MPI 2021.18: their temporary memory for a datatype with a lower bound is too short. */
-			: !open_mpi && w->pair == 3 ? MPI_LONG : first.recv;
+			: !open_mpi && w->pair > 2 ? MPI_LONG : first.recv;
 		a->op = w->reduction == SUM_INT ? MPI_SUM : w->reduction == MAX_DOUBLE ? MPI_MAX
 			: w->reduction == MAXLOC_DOUBLE_INT ? MPI_MAXLOC : own_op;
 		a->st = a->rt;
