@@ -12,8 +12,8 @@ pub enum Style {
     C,
     /// C, with counts of MPI_Count.
     Large,
-    /// Fortran: addresses of everything, of INTEGER handles too, and the error's code comes last. Only of Open
-    /// MPI, whose Fortran library calls PMPI functions; those of others call MPI functions.
+    /// Fortran: addresses of everything, of INTEGER handles too, and the error's code comes last. Only of
+    /// Open MPI, whose Fortran library calls PMPI functions; those of others call MPI functions.
     Fortran,
 }
 
@@ -43,7 +43,8 @@ macro_rules! from_fortran {
 
 fn convert(function: &Function, handle: c_int) -> Handle {
     let Some(at) = function.address() else { return 0 };
-    // SAFETY: MPI_Type_f2c(3) and its like take an INTEGER and answer a handle, which of Open MPI is a pointer.
+    // SAFETY: MPI_Type_f2c(3) and its like take an INTEGER and answer a handle, which of Open MPI is a
+    // pointer.
     unsafe { core::mem::transmute::<usize, unsafe extern "C" fn(c_int) -> usize>(at)(handle) }
 }
 

@@ -5,11 +5,12 @@ use core::ffi::c_int;
 use crate::abi::Family;
 use crate::args::{Args, Style};
 use crate::buffer::{Failure, Mirror, Resolver};
+use crate::counts::Path;
+use crate::host::is_host;
 use crate::library::{Library, Next, UNAVAILABLE, library};
 use crate::narrow;
 use crate::refuse::{self, Target};
-use crate::report::Path;
-use crate::table::{Ends, On, Row, is_host};
+use crate::row::{Ends, On, Row};
 use crate::words;
 use crate::{fortran, requests, splits, sync, windows};
 
@@ -119,10 +120,9 @@ unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Vec<(usize, Mirr
         let base = if is_bottom { 0 } else { word };
         let mut kind = hmem::classify(base, 1);
         if is_bottom {
-            // Each block is asked for what it is.
-            let is_all_host = described.tree.walk(&mut |at, len| {
-                hmem::classify(at as usize, len) == hmem::Kind::System
-            });
+            // The kind of each block is found.
+            let is_all_host =
+                described.tree.walk(&mut |at, len| hmem::classify(at as usize, len) == hmem::Kind::System);
             if is_all_host {
                 continue;
             }

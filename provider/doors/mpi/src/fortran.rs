@@ -1,12 +1,13 @@
-//! The addresses of Open MPI's Fortran library that have a meaning: MPI_IN_PLACE and its like are variables of
-//! common blocks.
+//! The addresses of Open MPI's Fortran library that have a meaning: MPI_IN_PLACE and its like are variables
+//! of common blocks.
 
 use core::ffi::CStr;
 use std::sync::OnceLock;
 
 use loaded::Object;
 
-/// Where the program has the variable: a program's own definition of a common block comes before its library's.
+/// Where the program has the variable: a program's own definition of a common block comes before its
+/// library's.
 fn place(cell: &OnceLock<usize>, name: &CStr) -> usize {
     *cell.get_or_init(|| {
         let global = Object::global().map_or(0, |object| object.lookup(name) as usize);

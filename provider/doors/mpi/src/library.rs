@@ -1,7 +1,7 @@
 //! The MPI that is in the process, and the functions of it.
 //!
-//! A program that links an MPI has it in the linker's global scope; mpi4py, Julia and R load it themselves, with
-//! RTLD_LOCAL, so that only a search of all loaded objects finds it.
+//! A program that links an MPI has it in the linker's global scope; mpi4py, Julia and R load it themselves,
+//! with RTLD_LOCAL, so that only a search of all loaded objects finds it.
 
 use core::ffi::{CStr, c_int};
 use std::ffi::CString;
@@ -64,7 +64,11 @@ fn abi_of(object: &Object, path: &CStr) -> Abi {
         });
     }
     let path = path.to_string_lossy();
-    if path.rsplit('/').next().is_some_and(|file| file.contains("mpi_abi")) { abi::STANDARD } else { abi::MPICH }
+    if path.rsplit('/').next().is_some_and(|file| file.contains("mpi_abi")) {
+        abi::STANDARD
+    } else {
+        abi::MPICH
+    }
 }
 
 /// The next definition of `name` in the linker's order, or 0.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::args::{Args, Style};
 use crate::buffer::Resolver;
 use crate::library::{UNAVAILABLE, library};
-use crate::table::{Count, On, Peers, Places, Row, Whose};
+use crate::row::{Count, On, Peers, Places, Row, Whose};
 use crate::words;
 
 /// A count does not fit.

@@ -1,5 +1,5 @@
-//! Errors that are this library's: a code of the MPI with a sentence of its own, through the error handler of what
-//! the call was on.
+//! Errors that are this library's: a code of the MPI with a sentence of its own, through the error handler
+//! of what the call was on.
 
 use core::ffi::c_int;
 use std::collections::BTreeMap;

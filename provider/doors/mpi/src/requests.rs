@@ -1,7 +1,8 @@
 //! Requests whose buffers have mirrors: what is to be done when they complete.
 //!
-//! A request is the MPI's own. While a call that may complete it is under way its entry is out of the table, since
-//! the MPI may give the same handle to another thread's operation as soon as the request has completed.
+//! A request is the MPI's own. While a call that may complete it is under way its entry is out of the table,
+//! since the MPI may give the same handle to another thread's operation as soon as the request has
+//! completed.
 
 use core::ffi::c_int;
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! Calls of C functions whose arguments are all words: integers, pointers and handles. The interface of an MPI
-//! has no other arguments in the calls that are made here.
+//! Calls of C functions whose arguments are all words: integers, pointers and handles. The interface of an
+//! MPI has no other arguments in the calls that are made here.
 //!
 //! An `int` argument has 32 defined bits in its word, on the architectures that Linux runs MPI on. It is
 //! forwarded as it came, and read by its low half.
@@ -56,7 +56,6 @@ mod tests {
     extern "C" fn weighted(a: usize, b: c_int, c: usize) -> c_int {
         (a + 10 * b as usize + 100 * c) as c_int
     }
-
 
     #[test]
     fn arguments_arrive_in_order_and_an_int_has_its_low_half() {

@@ -1,5 +1,5 @@
-//! The constants of each interface, from its public header: mpi.h of Open MPI 4.1 and 5.0, mpi.h of MPICH 3 to
-//! 5, and the ABI chapter of MPI 5.0.
+//! The constants of each interface, from its public header: mpi.h of Open MPI 4.1 and 5.0, mpi.h of MPICH 3
+//! to 5, and the ABI chapter of MPI 5.0.
 
 use super::{Abi, Combiners, Darray, Errors, Family, Handle, Handles, Topologies, Window};
 

@@ -1,5 +1,5 @@
-//! What differs between the binary interfaces of MPI: Open MPI's, MPICH's (with Intel MPI and MVAPICH), and the
-//! standard one of MPI 5.
+//! What differs between the binary interfaces of MPI: Open MPI's, MPICH's (with Intel MPI and MVAPICH), and
+//! the standard one of MPI 5.
 //!
 //! Handles are words everywhere here: pointers of Open MPI and of the standard interface, 32-bit integers of
 //! MPICH.

@@ -19,15 +19,15 @@ pub(super) enum Way {
     Back,
 }
 
-/// The program's memory: where offset 0 is, and what it is. Without a kind each block is asked for its own.
+/// The program's memory: where offset 0 is, and what it is. Without a kind the kind of each block is found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct User {
     pub(super) at: usize,
     pub(super) kind: Option<Kind>,
 }
 
-/// Copies all blocks between the program's memory and `host`, the place of offset 0 in host memory; whether it
-/// was done.
+/// Copies all blocks between the program's memory and `host`, the place of offset 0 in host memory; whether
+/// it was done.
 ///
 /// # Safety
 /// All blocks are valid on both sides.
@@ -69,8 +69,7 @@ unsafe fn piece(user: User, host: usize, at: isize, len: usize, way: Way, kind: 
 
 unsafe fn one_by_one(tree: &Tree, user: User, host: usize, way: Way) -> bool {
     tree.walk(&mut |at, len| {
-        let kind =
-            user.kind.unwrap_or_else(|| hmem::classify(user.at.wrapping_add_signed(at), len));
+        let kind = user.kind.unwrap_or_else(|| hmem::classify(user.at.wrapping_add_signed(at), len));
         // SAFETY: the caller's promise.
         unsafe { piece(user, host, at, len, way, kind) }
     })

@@ -8,7 +8,7 @@ pub(crate) use region::Resolver;
 
 use hmem::Kind;
 
-use crate::report::Counts;
+use crate::counts::Counts;
 use crate::shape::Tree;
 use copies::{User, Way};
 use memory::Memory;
@@ -113,7 +113,8 @@ impl Host {
 
     /// The first ones, which only their owner writes; they are there by its length.
     pub(crate) fn bytes(&self, len: usize) -> &[u8] {
-        // SAFETY: as long as it was made; initialised by the pool or the kernel. Whoever writes has `&mut` of the owner.
+        // SAFETY: as long as it was made; initialised by the pool or the kernel. Whoever writes has `&mut`
+        // of the owner.
         unsafe { std::slice::from_raw_parts(self.at() as *const u8, len) }
     }
 }

@@ -6,8 +6,8 @@ use crate::abi::Handle;
 use crate::args::{Args, Style};
 use crate::fortran;
 use crate::group::{Group, neighbours};
+use crate::row::{Buf, Count, Dir, On, Peers, Places, Type, Whose};
 use crate::shape::{Shape, Tree, shape_of};
-use crate::table::{Buf, Count, Dir, On, Peers, Places, Type, Whose};
 use std::sync::Arc;
 
 /// What a call does to a buffer.

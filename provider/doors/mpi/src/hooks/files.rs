@@ -8,7 +8,8 @@ use crate::refuse::Target;
 use crate::splits::{is_empty, take};
 
 unsafe fn end(call: &mut Call<'_>) -> c_int {
-    // SAFETY: the file is the first argument, the buffer, of which the MPI looks at the address at most, the second.
+    // SAFETY: the file is the first argument, the buffer, of which the MPI looks at the address at most, the
+    // second.
     unsafe {
         let file = call.args.file(0);
         let Some(mirrors) = take(file) else { return call.forward() };

@@ -65,7 +65,8 @@ unsafe fn run(
     .unwrap_or(other)
 }
 
-/// Entry points: the names in C and in Fortran; the arguments in C; whether there is something to do; the hook.
+/// Entry points: the names in C and in Fortran; the arguments in C; whether there is something to do; the
+/// hook.
 macro_rules! hooks {
     ($($c:ident [$($fortran:ident, $openmpi:ident)?] $arguments:tt $needed:expr => $hook:expr;)*) => {
         $(

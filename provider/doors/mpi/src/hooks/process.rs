@@ -30,7 +30,7 @@ unsafe fn attach(call: &mut Call<'_>) -> c_int {
     // SAFETY: an address and a number of bytes.
     unsafe {
         let address = call.args.words[0];
-        if crate::table::is_host(address) || hmem::classify(address, 1) == Kind::System {
+        if crate::host::is_host(address) || hmem::classify(address, 1) == Kind::System {
             return call.forward();
         }
         let mut memory = vec![0u64; call.args.count(1).div_ceil(8)];

@@ -8,10 +8,10 @@ use super::{Call, hooks};
 use crate::abi::Handle;
 use crate::buffer::Failure;
 use crate::call::raise;
+use crate::counts::{Path, WINDOWS};
+use crate::host::is_host;
 use crate::library::pmpi;
 use crate::refuse::{self, Target};
-use crate::report::{Path, WINDOWS};
-use crate::table::is_host;
 use crate::windows::{self, Shadow, is_all_host, is_empty};
 use crate::{settings, sync};
 
@@ -155,7 +155,8 @@ unsafe fn test(call: &mut Call<'_>) -> c_int {
     }
 }
 
-/// Programs of the unified memory model read their window after a barrier: all windows are synchronised there.
+/// Programs of the unified memory model read their window after a barrier: all windows are synchronised
+/// there.
 unsafe fn barrier(call: &mut Call<'_>) -> c_int {
     let comm = Target::Comm(call.args.abi.handles.world);
     // SAFETY: the program's windows are valid.

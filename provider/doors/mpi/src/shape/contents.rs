@@ -51,14 +51,16 @@ fn is_made(combiners: &Combiners, combiner: c_int) -> bool {
 unsafe fn small(abi: &Abi, datatype: Handle) -> Result<Contents, c_int> {
     let (mut ni, mut na, mut nd, mut combiner): (c_int, c_int, c_int, c_int) = (0, 0, 0, 0);
     // SAFETY: valid places; the caller's promise.
-    unsafe { pmpi!("Type_get_envelope", datatype, &raw mut ni, &raw mut na, &raw mut nd, &raw mut combiner) }?;
+    unsafe {
+        pmpi!("Type_get_envelope", datatype, &raw mut ni, &raw mut na, &raw mut nd, &raw mut combiner)
+    }?;
     if !is_made(&abi.combiners, combiner) {
         return Ok(Contents { combiner, ..Contents::default() });
     }
     let mut i = vec![0 as c_int; ni as usize + 1];
     let mut a = vec![0 as isize; na as usize + 1];
     let mut d = vec![0usize; nd as usize + 1];
-    // SAFETY: as much room as was asked for.
+    // SAFETY: as much room as these arguments say.
     unsafe {
         pmpi!("Type_get_contents", datatype, ni, na, nd, i.as_mut_ptr(), a.as_mut_ptr(), d.as_mut_ptr())
     }?;
@@ -89,7 +91,7 @@ unsafe fn large(abi: &Abi, datatype: Handle) -> Result<Contents, c_int> {
     let mut a = vec![0 as isize; na as usize + 1];
     let mut c = vec![0i64; nc as usize + 1];
     let mut d = vec![0usize; nd as usize + 1];
-    // SAFETY: as much room as was asked for.
+    // SAFETY: as much room as these arguments say.
     unsafe {
         pmpi!(
             "Type_get_contents_c",

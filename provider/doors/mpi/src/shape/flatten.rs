@@ -42,8 +42,11 @@ pub(super) fn made(abi: &Abi, contents: &Contents, parts: &[Part]) -> Option<Tre
         x if x == c.contiguous => Some(first?.tree.times(number(0)?, first?.extent)),
         x if x == c.vector || x == c.hvector => {
             let part = first?;
-            let stride =
-                if x == c.vector { *i.get(2)? as isize * part.extent } else { *a.first().or(i.get(2))? as isize };
+            let stride = if x == c.vector {
+                *i.get(2)? as isize * part.extent
+            } else {
+                *a.first().or(i.get(2))? as isize
+            };
             Some(part.tree.times(number(1)?, part.extent).times(number(0)?, stride))
         }
         x if x == c.indexed || x == c.hindexed => {
@@ -124,10 +127,10 @@ fn darray(i: &[i64], part: &Part, constants: &Darray) -> Option<Tree> {
     let (mut tree, mut stride) = (part.tree.clone(), part.extent);
     for d in inner_first(dimensions, order == i64::from(constants.order_c)) {
         let (size, among, place) = (sizes[d], processes[d].max(1), places[d]);
-        let given = (arguments[d] != i64::from(constants.default)).then_some(arguments[d]);
+        let argument = (arguments[d] != i64::from(constants.default)).then_some(arguments[d]);
         let block = match distributions[d] {
-            x if x == i64::from(constants.block) => given.unwrap_or((size + among - 1) / among),
-            x if x == i64::from(constants.cyclic) => given.unwrap_or(1),
+            x if x == i64::from(constants.block) => argument.unwrap_or((size + among - 1) / among),
+            x if x == i64::from(constants.cyclic) => argument.unwrap_or(1),
             _ => size,
         };
         tree = distributed(&tree, stride, size, block.max(1), among, place)?;

@@ -1,13 +1,13 @@
-//! The flattened form of each datatype, made once. It is an attribute of a derived datatype, so that it goes with
-//! MPI_Type_free; those of predefined ones are in a table.
+//! The flattened form of each datatype, made once. It is an attribute of a derived datatype, so that it goes
+//! with MPI_Type_free; those of predefined ones are in a table.
 
 use core::ffi::{c_int, c_void};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use super::Shape;
 use super::contents::Contents;
 use super::flatten::{self, Part};
-use super::Shape;
 use crate::abi::{Abi, Handle};
 use crate::library::pmpi;
 
@@ -73,8 +73,8 @@ pub unsafe fn shape_of(abi: &Abi, datatype: Handle) -> Result<Arc<Shape>, c_int>
         // SAFETY: valid places; the caller's promise.
         unsafe { pmpi!("Type_get_attr", datatype, key, &raw mut value, &raw mut flag) }?;
         if flag != 0 && !value.is_null() {
-            // SAFETY: the value is one that `Arc::into_raw` made, which the attribute holds while the datatype is
-            // there.
+            // SAFETY: the value is one that `Arc::into_raw` made, which the attribute holds while the
+            // datatype is there.
             return Ok(unsafe {
                 Arc::increment_strong_count(value);
                 Arc::from_raw(value)

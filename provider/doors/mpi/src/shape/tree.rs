@@ -1,8 +1,8 @@
 //! Where the bytes of data are: blocks, and repetitions of blocks at a distance.
 //!
 //! The form is canonical as far as blocks that follow each other become one, and blocks of one length at one
-//! distance become a repetition. So types that describe the same bytes in the same order cost the same, however
-//! they were made.
+//! distance become a repetition. So types that describe the same bytes in the same order cost the same,
+//! however they were made.
 
 use std::sync::Arc;
 
@@ -74,6 +74,7 @@ impl Tree {
     }
 
     /// The one block, if all bytes are in one.
+    #[cfg(test)]
     pub fn single(&self) -> Option<(isize, usize)> {
         match self.nodes[..] {
             [Node::Block { at, len }] => Some((at, len)),
@@ -133,15 +134,16 @@ impl Tree {
                 body: [Node::Block { at: 0, len: *len }].into(),
             }),
             (Node::Repeat { at, count, stride, body }, Node::Block { at: next, len })
-                if body[..] == [Node::Block { at: 0, len: *len }] && at + *count as isize * stride == *next =>
+                if body[..] == [Node::Block { at: 0, len: *len }]
+                    && at + *count as isize * stride == *next =>
             {
                 Some(Node::Repeat { at: *at, count: count + 1, stride: *stride, body: body.clone() })
             }
             (
                 Node::Repeat { at, count, stride, body },
-                Node::Repeat { at: next, count: more, stride: s, body: b },
+                Node::Repeat { at: next, count: others, stride: s, body: b },
             ) if stride == s && body == b && at + *count as isize * stride == *next => {
-                Some(Node::Repeat { at: *at, count: count + more, stride: *stride, body: body.clone() })
+                Some(Node::Repeat { at: *at, count: count + others, stride: *stride, body: body.clone() })
             }
             _ => None,
         }

@@ -1,10 +1,11 @@
 //! Collective calls: blocking, nonblocking and persistent, with all processes and with neighbours.
 
-use super::Count::{Each, One, OwnOrSum, OwnOrTimes, Sum, Times};
-use super::Dir::{Bcast, In, InOut, Out};
-use super::Peers::{All, Local, Sources, Targets};
-use super::Places::{Addresses, Bytes, Extents};
-use super::{Buf, Ends, On, rows};
+use crate::entry::rows;
+use crate::row::Count::{Each, One, OwnOrSum, OwnOrTimes, Sum, Times};
+use crate::row::Dir::{Bcast, In, InOut, Out};
+use crate::row::Peers::{All, Local, Sources, Targets};
+use crate::row::Places::{Addresses, Bytes, Extents};
+use crate::row::{Buf, Ends, On};
 
 const BCAST_BUFS: &[Buf] = &[Buf::new(Bcast, 0, One(1), 2)];
 const GATHER_BUFS: &[Buf] =
@@ -19,10 +20,8 @@ const ALLGATHERV_BUFS: &[Buf] =
     &[Buf::new(In, 0, One(1), 2), Buf::new(Out, 3, Each(4, Extents(5), All), 6).with(0)];
 const ALLTOALL_BUFS: &[Buf] =
     &[Buf::new(In, 0, Times(1, All), 2), Buf::new(Out, 3, Times(4, All), 5).with(0)];
-const ALLTOALLV_BUFS: &[Buf] = &[
-    Buf::new(In, 0, Each(1, Extents(2), All), 3),
-    Buf::new(Out, 4, Each(5, Extents(6), All), 7).with(0),
-];
+const ALLTOALLV_BUFS: &[Buf] =
+    &[Buf::new(In, 0, Each(1, Extents(2), All), 3), Buf::new(Out, 4, Each(5, Extents(6), All), 7).with(0)];
 const ALLTOALLW_BUFS: &[Buf] = &[
     Buf::new(In, 0, Each(1, Bytes(2), All), 3).types(),
     Buf::new(Out, 4, Each(5, Bytes(6), All), 7).types().with(0),
@@ -31,21 +30,19 @@ const REDUCE_BUFS: &[Buf] = &[Buf::new(In, 0, One(2), 3), Buf::new(Out, 1, One(2
 const ALLREDUCE_BUFS: &[Buf] = &[Buf::new(In, 0, One(2), 3), Buf::new(Out, 1, One(2), 3).with(0)];
 // The first process's buffer is not written.
 const EXSCAN_BUFS: &[Buf] = &[Buf::new(In, 0, One(2), 3), Buf::new(InOut, 1, One(2), 3).with(0)];
-const REDUCE_SCATTER_BUFS: &[Buf] =
-    &[Buf::new(In, 0, Sum(2), 3), Buf::new(Out, 1, OwnOrSum(2), 3).with(0)];
+const REDUCE_SCATTER_BUFS: &[Buf] = &[Buf::new(In, 0, Sum(2), 3), Buf::new(Out, 1, OwnOrSum(2), 3).with(0)];
 const REDUCE_SCATTER_BLOCK_BUFS: &[Buf] =
     &[Buf::new(In, 0, Times(2, Local), 3), Buf::new(Out, 1, OwnOrTimes(2), 3).with(0)];
 const REDUCE_LOCAL_BUFS: &[Buf] = &[Buf::new(In, 0, One(2), 3), Buf::new(InOut, 1, One(2), 3)];
 // Nothing is written for a neighbour that is MPI_PROC_NULL.
-const NEIGHBOR_ALLGATHER_BUFS: &[Buf] = &[Buf::new(In, 0, One(1), 2), Buf::new(InOut, 3, Times(4, Sources), 5)];
+const NEIGHBOR_ALLGATHER_BUFS: &[Buf] =
+    &[Buf::new(In, 0, One(1), 2), Buf::new(InOut, 3, Times(4, Sources), 5)];
 const NEIGHBOR_ALLGATHERV_BUFS: &[Buf] =
     &[Buf::new(In, 0, One(1), 2), Buf::new(InOut, 3, Each(4, Extents(5), Sources), 6)];
 const NEIGHBOR_ALLTOALL_BUFS: &[Buf] =
     &[Buf::new(In, 0, Times(1, Targets), 2), Buf::new(InOut, 3, Times(4, Sources), 5)];
-const NEIGHBOR_ALLTOALLV_BUFS: &[Buf] = &[
-    Buf::new(In, 0, Each(1, Extents(2), Targets), 3),
-    Buf::new(InOut, 4, Each(5, Extents(6), Sources), 7),
-];
+const NEIGHBOR_ALLTOALLV_BUFS: &[Buf] =
+    &[Buf::new(In, 0, Each(1, Extents(2), Targets), 3), Buf::new(InOut, 4, Each(5, Extents(6), Sources), 7)];
 const NEIGHBOR_ALLTOALLW_BUFS: &[Buf] = &[
     Buf::new(In, 0, Each(1, Addresses(2), Targets), 3).types(),
     Buf::new(InOut, 4, Each(5, Addresses(6), Sources), 7).types(),

@@ -1,8 +1,9 @@
 //! Files.
 
-use super::Count::One;
-use super::Dir::{In, InOut};
-use super::{Buf, Ends, On, rows};
+use crate::entry::rows;
+use crate::row::Count::One;
+use crate::row::Dir::{In, InOut};
+use crate::row::{Buf, Ends, On};
 
 // A file may end before the buffer is full.
 const READ: &[Buf] = &[Buf::new(InOut, 1, One(2), 3)];

@@ -1,8 +1,9 @@
 //! Point-to-point calls, MPI_Pack and MPI_Unpack.
 
-use super::Count::{Bytes, One, Partitions};
-use super::Dir::{In, InOut, Out};
-use super::{Buf, Ends, On, rows};
+use crate::entry::rows;
+use crate::row::Count::{Bytes, One, Partitions};
+use crate::row::Dir::{In, InOut, Out};
+use crate::row::{Buf, Ends, On};
 
 const SENT: &[Buf] = &[Buf::new(In, 0, One(1), 2)];
 // A message may be shorter than the buffer, or there may be none from MPI_PROC_NULL.

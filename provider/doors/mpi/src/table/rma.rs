@@ -1,8 +1,9 @@
 //! One-sided calls.
 
-use super::Count::{One, Single};
-use super::Dir::{In, InOut};
-use super::{Buf, Ends, On, rows};
+use crate::entry::rows;
+use crate::row::Count::{One, Single};
+use crate::row::Dir::{In, InOut};
+use crate::row::{Buf, Ends, On};
 
 const PUT_BUFS: &[Buf] = &[Buf::new(In, 0, One(1), 2)];
 // Nothing comes from MPI_PROC_NULL.

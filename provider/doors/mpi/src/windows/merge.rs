@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use hmem::Kind;
 
 use crate::buffer::{Failure, Host, copy_back, copy_out};
-use crate::report::WINDOWS;
+use crate::counts::WINDOWS;
 use crate::shape::Tree;
 
 /// Bytes that are compared at a time: where they are equal no single byte is looked at.
@@ -79,7 +79,8 @@ impl Shadow {
         differences(now, snapshot).walk(&mut |at, len| {
             let range = at as usize..at as usize + len;
             snapshot[range.clone()].copy_from_slice(&now[range.clone()]);
-            // SAFETY: inside the public copy. Other processes that write these bytes now are in a race by MPI's rules.
+            // SAFETY: inside the public copy. Other processes that write these bytes now are in a race by
+            // MPI's rules.
             unsafe { std::ptr::copy_nonoverlapping(now[range].as_ptr(), public.add(at as usize), len) };
             true
         });

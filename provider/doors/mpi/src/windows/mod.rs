@@ -1,9 +1,10 @@
 //! Windows: the mirrors of origin buffers until their epoch ends, and windows on device memory.
 //!
-//! A window on device memory is one on host memory, its public copy, as the separate memory model of MPI-3 has it:
-//! the device's memory is the private copy. A snapshot says what both had last. At each synchronisation what the
-//! process has changed on the device since (device and snapshot differ) goes to the public copy, and what others
-//! have put there (public copy and snapshot differ) goes to the device: those bytes, and no others.
+//! A window on device memory is one on host memory, its public copy, as the separate memory model of MPI-3
+//! has it: the device's memory is the private copy. A snapshot says what both had last. At each
+//! synchronisation what the process has changed on the device since (device and snapshot differ) goes to the
+//! public copy, and what others have put there (public copy and snapshot differ) goes to the device: those
+//! bytes, and no others.
 
 mod merge;
 
@@ -18,7 +19,7 @@ use hmem::Kind;
 use crate::abi::Handle;
 use crate::args::Args;
 use crate::buffer::{Failure, Mirror};
-use crate::table::{On, Row};
+use crate::row::{On, Row};
 pub(crate) use merge::Shadow;
 
 /// What is kept for a window.
