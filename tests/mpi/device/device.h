@@ -374,10 +374,12 @@ static inline int run_subjects(const char *program, int argc, char **argv, const
 	snprintf(the_case, sizeof the_case, "MPI_Finalize");
 	mine[0] = cases, mine[1] = failures, mine[2] = refusals;
 	PMPI_Allreduce(mine, sums, 3, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
-	MPI_Finalize();
 	if (me == 0)
 		printf("%s %s: %ld cases, %ld failed, %ld refused\n", sums[1] ? "wrong" : "right", program, sums[0],
 		       sums[1], sums[2]);
+	/* Before another rank's exit status ends the job. */
+	fflush(stdout);
+	MPI_Finalize();
 	return sums[1] != 0;
 }
 
