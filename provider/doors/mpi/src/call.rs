@@ -2,17 +2,20 @@
 
 use core::ffi::c_int;
 
+use hmem::Kind;
+
 use crate::abi::Family;
 use crate::args::{Args, Style};
 use crate::buffer::{Failure, Mirror, Resolver};
 use crate::counts::Path;
-use crate::host::is_host;
+use crate::host::{is_host, is_no_address};
 use crate::library::{Library, Next, UNAVAILABLE, library};
 use crate::narrow;
 use crate::refuse::{self, Target};
 use crate::row::{Ends, On, Row};
+use crate::shape::Tree;
 use crate::words;
-use crate::{fortran, requests, splits, sync, windows};
+use crate::{direct, fortran, requests, settings, splits, sync, windows};
 
 const NO_MEMORY: &str = "there is no host memory for a copy of a buffer in device memory; send less at a time, \
                          or raise the limit of the process's memory";
@@ -41,8 +44,9 @@ unsafe fn run_in(
 ) -> c_int {
     // SAFETY: the caller's promise; so below.
     unsafe {
-        if style == Style::Fortran && library.abi.family != Family::OpenMpi {
-            // Its Fortran library calls the entry points of C.
+        let is_c = style == Style::Fortran && library.abi.family != Family::OpenMpi;
+        if is_c || (settings::is_off() && next.address().is_some()) {
+            // The Fortran libraries of others call the entry points of C.
             return next.address().map_or(UNAVAILABLE, |at| words::call(at, words));
         }
         let mut args = Args { words, style, abi: &library.abi };
@@ -111,24 +115,19 @@ unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Vec<(usize, Mirr
     for buf in row.bufs {
         let (at, word) = (usize::from(buf.at), args.words[usize::from(buf.at)]);
         let is_bottom = word == 0 || (args.style == Style::Fortran && fortran::is_bottom(word));
-        if !is_bottom && is_host(word) {
+        if !is_bottom && (is_no_address(word) || is_host(word)) {
             continue;
         }
         // SAFETY: the caller's promise; so below.
         let described = unsafe { resolver.describe(buf) }.map_err(|e| Trouble::Code(e.0))?;
         let Some(described) = described else { continue };
         let base = if is_bottom { 0 } else { word };
-        let mut kind = hmem::classify(base, 1);
-        if is_bottom {
-            // The kind of each block is found.
-            let is_all_host =
-                described.tree.walk(&mut |at, len| hmem::classify(at as usize, len) == hmem::Kind::System);
-            if is_all_host {
-                continue;
-            }
-            kind = hmem::Kind::System;
+        let Some(kind) = kind_of(base, is_bottom, &described.tree) else { continue };
+        if buf.direct && described.is_dense && direct::is_possible(args.abi) {
+            sync::wait_for(base);
+            row.counts.add(Path::Direct);
+            continue;
         }
-        let kind = (!is_bottom).then_some(kind);
         let access = (described.reads, described.writes);
         let mirror = Mirror::new(base, kind, described.tree, access, &row.counts).map_err(Trouble::Failed)?;
         sync::wait_for(mirror.first());
@@ -140,6 +139,19 @@ unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Vec<(usize, Mirr
         mirrors.push((at, mirror));
     }
     Ok(mirrors)
+}
+
+/// The kind of the device memory that the data are in, `Some(None)` where some are in memory of another kind;
+/// `None` where all are in host memory. Where the buffer begins says nothing: its data may begin elsewhere.
+fn kind_of(base: usize, is_bottom: bool, tree: &Tree) -> Option<Option<Kind>> {
+    let (first, _) = tree.bounds()?;
+    if !is_bottom {
+        let kind = hmem::classify(base.wrapping_add_signed(first), 1);
+        return (kind != Kind::System).then_some(Some(kind));
+    }
+    let is_all_host =
+        tree.walk(&mut |at, len| hmem::classify(base.wrapping_add_signed(at), len) == Kind::System);
+    (!is_all_host).then_some(None)
 }
 
 /// What the call is on, for errors.

@@ -48,12 +48,12 @@ impl Counts {
     }
 
     /// Bytes were copied from a device.
-    pub fn from_device(&self, bytes: usize) {
+    pub fn add_from_device(&self, bytes: usize) {
         self.from.fetch_add(bytes as u64, Relaxed);
     }
 
     /// Bytes were copied to a device.
-    pub fn to_device(&self, bytes: usize) {
+    pub fn add_to_device(&self, bytes: usize) {
         self.to.fetch_add(bytes as u64, Relaxed);
     }
 
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(text, "");
         counts.add(Path::Mirror);
         counts.add(Path::Mirror);
-        counts.from_device(7);
+        counts.add_from_device(7);
         counts.add(Path::Refused);
         counts.line("MPI_Send", &mut text);
         assert_eq!(text.lines().count(), 2);

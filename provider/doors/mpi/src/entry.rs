@@ -99,9 +99,9 @@ macro_rules! fortran {
 pub(crate) use fortran;
 
 /// Rows, and their entry points: the names in C, in C with large counts, and in Fortran, where it has them;
-/// how many arguments there are in C; the row.
+/// that of Open MPI before MPI 4; how many arguments there are in C; the row.
 macro_rules! rows {
-    ($($row:ident: $c:ident [$($large:ident)?] [$($fortran:ident, $openmpi:ident)?];
+    ($($row:ident: $c:ident [$($large:ident)?] [$($fortran:ident, $openmpi:ident)?] $([$alias:ident])?;
        $n:tt, $on:expr, $ends:expr, $bufs:ident;)*) => {
         $(
             #[allow(non_snake_case, reason = "named as the row is")]
@@ -116,6 +116,7 @@ macro_rules! rows {
                 counts: $crate::counts::Counts::new(),
             };
             $crate::entry::entry!($row, $c, C, $n);
+            $($crate::entry::entry!($row, $alias, C, $n);)?
             $($crate::entry::entry!($row, $large, Large, $n);)?
             $(
                 $crate::entry::fortran!($row, $fortran, $n);

@@ -16,6 +16,7 @@
 //! | `shape` | datatypes, flattened |
 //! | `buffer` | mirrors, and copies between them and devices |
 //! | `call` | a call with a buffer in device memory |
+//! | `direct` | whether the MPI's transport takes device memory |
 //! | `narrow` | calls for large counts under an MPI that has none |
 //! | `requests`, `splits`, `windows` | what is to be done when an operation, or an epoch, ends |
 //! | `hooks` | the calls that end them |
@@ -27,6 +28,7 @@ mod args;
 mod buffer;
 mod call;
 mod counts;
+mod direct;
 mod entry;
 mod fortran;
 mod group;

@@ -210,7 +210,7 @@ impl Next {
             return next;
         }
         let name = self.name.to_str().unwrap_or_default();
-        if name.starts_with("MPI_") {
+        if name.starts_with("MPI") {
             return library().and_then(|library| library.function(name)).unwrap_or(0);
         }
         // A Fortran library that was loaded with RTLD_LOCAL.

@@ -97,12 +97,14 @@ pub struct Buf {
     pub whose: Whose,
     /// The argument which is MPI_IN_PLACE where this buffer has the input too.
     pub partner: Option<u8>,
+    /// Whether the MPI hands it to its transport without a copy, where the datatype has no gaps.
+    pub direct: bool,
 }
 
 impl Buf {
     /// Of elements of the datatype that an argument names.
     pub const fn new(dir: Dir, at: u8, count: Count, datatype: u8) -> Buf {
-        Buf { at, dir, count, datatype: Type::One(datatype), whose: Whose::All, partner: None }
+        Buf { at, dir, count, datatype: Type::One(datatype), whose: Whose::All, partner: None, direct: false }
     }
 
     /// One of bytes.
@@ -122,6 +124,11 @@ impl Buf {
     /// One that counts in the root.
     pub const fn at_root(self) -> Buf {
         Buf { whose: Whose::Root, ..self }
+    }
+
+    /// One that the MPI hands to its transport.
+    pub const fn direct(self) -> Buf {
+        Buf { direct: true, ..self }
     }
 
     /// One that has the input too where that argument is MPI_IN_PLACE.

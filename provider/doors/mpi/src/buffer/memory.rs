@@ -13,8 +13,8 @@ const LEAST: usize = 1 << 12;
 const MOST_LOCKED: usize = 1 << 30;
 /// Buffers of one length that are kept, by their length.
 const KEPT: [(usize, usize); 3] = [(1 << 16, 64), (1 << 22, 8), (usize::MAX, 2)];
-/// Most bytes of address space for one buffer: a fourth of what a process has.
-const MOST_MAPPED: usize = 1 << 45;
+/// Most bytes of address space for one buffer: half of what a process has.
+const MOST_MAPPED: usize = 1 << 46;
 
 static POOLS: Mutex<BTreeMap<usize, Pool>> = Mutex::new(BTreeMap::new());
 
@@ -107,6 +107,6 @@ mod tests {
         // SAFETY: the last byte of the mapping.
         unsafe { last.write(7) };
         assert!(matches!(far, Memory::Mapped(_)));
-        assert!(Memory::new(1 << 46, 16, Kind::System).is_none());
+        assert!(Memory::new(1 << 47, 16, Kind::System).is_none());
     }
 }

@@ -75,7 +75,7 @@ impl Mirror {
         if !self.reads {
             return Ok(());
         }
-        self.counts.from_device(self.tree.size());
+        self.counts.add_from_device(self.tree.size());
         // SAFETY: the caller's promise; the mirror has room for the same layout.
         let copied = unsafe { copies::copy(&self.tree, self.user, self.host, Way::Out) };
         copied.then_some(()).ok_or(Failure::NotCopied)
@@ -89,7 +89,7 @@ impl Mirror {
         if !self.writes {
             return Ok(());
         }
-        self.counts.to_device(self.tree.size());
+        self.counts.add_to_device(self.tree.size());
         // SAFETY: as above.
         let copied = unsafe { copies::copy(&self.tree, self.user, self.host, Way::Back) };
         copied.then_some(()).ok_or(Failure::NotCopied)

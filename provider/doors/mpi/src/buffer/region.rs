@@ -16,6 +16,8 @@ pub(crate) struct Described {
     pub(crate) tree: Tree,
     pub(crate) reads: bool,
     pub(crate) writes: bool,
+    /// Whether the data are one block that begins where the buffer does, and its datatype has no gaps.
+    pub(crate) is_dense: bool,
 }
 
 /// The code of an error that the MPI has answered a question with.
@@ -158,7 +160,8 @@ impl<'a> Resolver<'a> {
                 Dir::Bcast if part == Part::Root => (true, false),
                 Dir::Bcast => (false, true),
             };
-            Ok(Some(Described { tree, reads, writes }))
+            let is_dense = self.is_dense(buf, &tree)?;
+            Ok(Some(Described { tree, reads, writes, is_dense }))
         }
     }
 
@@ -173,6 +176,13 @@ impl<'a> Resolver<'a> {
         };
         // SAFETY: the caller's promise.
         Ok(unsafe { shape_of(self.args.abi, datatype) }?)
+    }
+
+    unsafe fn is_dense(&self, buf: &Buf, tree: &Tree) -> Result<bool, NotDescribed> {
+        let (Count::One(at), Some((0, len))) = (buf.count, tree.single()) else { return Ok(false) };
+        // SAFETY: the caller's promise.
+        let (count, shape) = unsafe { (self.args.count(at.into()), self.shape(buf, 0)?) };
+        Ok(usize::try_from(shape.extent).is_ok_and(|extent| extent * count == len))
     }
 
     unsafe fn several(&self, buf: &Buf, count: usize) -> Result<Tree, NotDescribed> {

@@ -24,7 +24,10 @@ unsafe fn finalize(call: &mut Call<'_>) -> c_int {
 
 /// The program's buffers for buffered sends that are in device memory, by the address of the one that the MPI
 /// got. Such a buffer is the MPI's own, and nothing of it is ever read by the program.
-static ATTACHED: Mutex<Option<HashMap<usize, (usize, Vec<u64>)>>> = Mutex::new(None);
+static ATTACHED: Mutex<Option<HashMap<usize, Attached>>> = Mutex::new(None);
+
+/// The program's address, and the memory in its place.
+type Attached = (usize, Vec<u64>);
 
 unsafe fn attach(call: &mut Call<'_>) -> c_int {
     // SAFETY: an address and a number of bytes.

@@ -22,7 +22,7 @@ unsafe fn create(call: &mut Call<'_>) -> c_int {
     // SAFETY: by the call: base, size, displacement unit, info, communicator, window.
     unsafe {
         let (base, len) = (call.args.words[0], call.args.long(1));
-        if len == 0 || base == 0 || is_host(base) {
+        if len == 0 || base == 0 || is_host(base) || hmem::classify(base, len) == Kind::System {
             return call.forward();
         }
         let (kind, comm) = (hmem::classify(base, len), call.args.comm(4));

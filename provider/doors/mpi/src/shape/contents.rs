@@ -58,7 +58,7 @@ unsafe fn small(abi: &Abi, datatype: Handle) -> Result<Contents, c_int> {
         return Ok(Contents { combiner, ..Contents::default() });
     }
     let mut i = vec![0 as c_int; ni as usize + 1];
-    let mut a = vec![0 as isize; na as usize + 1];
+    let mut a = vec![0_isize; na as usize + 1];
     let mut d = vec![0usize; nd as usize + 1];
     // SAFETY: as much room as these arguments say.
     unsafe {
@@ -88,7 +88,7 @@ unsafe fn large(abi: &Abi, datatype: Handle) -> Result<Contents, c_int> {
         return Ok(Contents { combiner, ..Contents::default() });
     }
     let mut i = vec![0 as c_int; ni as usize + 1];
-    let mut a = vec![0 as isize; na as usize + 1];
+    let mut a = vec![0_isize; na as usize + 1];
     let mut c = vec![0i64; nc as usize + 1];
     let mut d = vec![0usize; nd as usize + 1];
     // SAFETY: as much room as these arguments say.

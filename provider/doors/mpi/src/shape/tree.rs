@@ -74,7 +74,6 @@ impl Tree {
     }
 
     /// The one block, if all bytes are in one.
-    #[cfg(test)]
     pub fn single(&self) -> Option<(isize, usize)> {
         match self.nodes[..] {
             [Node::Block { at, len }] => Some((at, len)),

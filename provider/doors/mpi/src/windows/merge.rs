@@ -61,7 +61,7 @@ impl Shadow {
 
     unsafe fn copy_out(&mut self) -> Result<(), Failure> {
         let len = self.snapshot.len();
-        WINDOWS.from_device(len);
+        WINDOWS.add_from_device(len);
         // SAFETY: the caller's promise; as long on both sides.
         unsafe { copy_out(&Tree::block(0, len), self.device, self.kind, self.now.at()) }
     }
@@ -99,7 +99,7 @@ impl Shadow {
             std::ptr::copy_nonoverlapping(self.public.at() as *const u8, self.now.at() as *mut u8, len);
         }
         let changed = differences(self.now.bytes(len), &self.snapshot);
-        WINDOWS.to_device(changed.size());
+        WINDOWS.add_to_device(changed.size());
         // SAFETY: the caller's promise.
         unsafe { copy_back(&changed, self.device, self.kind, self.now.at()) }?;
         self.snapshot.copy_from_slice(self.now.bytes(len));
