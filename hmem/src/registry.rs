@@ -6,7 +6,7 @@ use crate::span::Span;
 use crate::system::System;
 use crate::{client, cuda, fake, presence, rocr, ze};
 
-pub use crate::memory::{Exportable, Memory, Pages};
+pub use crate::memory::{Allocate, Copies, Exportable, Handles, Memory, Pages};
 
 /// All but the host's, in the order in which they are asked whose an address is. What a program has
 /// registered itself comes first.
@@ -51,7 +51,13 @@ pub fn classify(addr: usize, len: usize) -> Kind {
     }
 }
 
-/// The same for memory that is registered: see [`Memory::acquire_to_register`].
+/// Whether there may be device memory at `addr`, as far as is known without a call of a driver.
+#[inline]
+pub fn may_be_device(addr: usize) -> bool {
+    presence::may_own(addr, &ALL) != 0
+}
+
+/// The same as [`classify`] for memory that is registered: see [`Memory::acquire_to_register`].
 pub fn classify_to_register(addr: usize, len: usize) -> Kind {
     let some = presence::may_own(addr, &ALL);
     let may = |m: &&&dyn Memory| some & presence::bit(m.kind()) != 0 && m.acquire_to_register(addr, len);

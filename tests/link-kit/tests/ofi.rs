@@ -53,7 +53,9 @@ mod reads {
     use std::time::{Duration, Instant};
 
     use hmem::Span;
-    use link_api::{Direct, Event, Grant, Link as _, RmaCaps, RmaLink as _, Way};
+    use link_api::{
+        Direct, Event, Grant, HandleNote, Link as _, Parting, Revoke, RmaCaps, RmaLink as _, Way,
+    };
     use link_kit::{Harness as _, name, text};
     use wire::Seg;
 
@@ -67,18 +69,46 @@ mod reads {
     }
 
     fn readers_of(net: &FakeNet, stingy: bool) -> OfiHarness<Fake> {
+        accesses(net, stingy, RmaCaps::HOST_GETS)
+    }
+
+    pub fn accesses(net: &FakeNet, stingy: bool, caps: RmaCaps) -> OfiHarness<Fake> {
         let (net, of) = (net.clone(), net.clone());
         let mut harness = OfiHarness::new(move || {
             let mut fake = of.open();
             (fake.reads, fake.stingy) = (true, stingy);
+            fake.writes = caps.contains(RmaCaps::HOST_PUTS);
             Ok(fake)
         });
-        harness.reads = true;
+        harness.caps = caps;
         harness.halt = Some(Box::new(move |at| net.halt(at)));
         harness
     }
 
     link_kit::conform! { readers(false); frames peers ends returns frames_only handles flights sleep_in_flight }
+
+    mod writes {
+        use super::{Fake, FakeNet, OfiHarness, RmaCaps, accesses};
+
+        pub fn writers(stingy: bool) -> OfiHarness<Fake> {
+            accesses(&FakeNet::default(), stingy, RmaCaps::HOST_GETS | RmaCaps::HOST_PUTS)
+        }
+
+        link_kit::conform! { writers(false); frames peers ends returns frames_only handles flights sleep_in_flight }
+
+        mod where_there_is_no_room_now_and_then {
+            use super::writers;
+
+            link_kit::conform! { writers(true); handles }
+        }
+    }
+
+    /// What is lent to be read is not written, and the other way round, whatever the peer makes of its handle.
+    #[test]
+    fn memory_is_accessed_in_the_way_that_it_is_lent_for() {
+        let mut h = accesses(&FakeNet::default(), false, RmaCaps::HOST_GETS | RmaCaps::HOST_PUTS);
+        crate::support::memory_is_accessed_in_the_way_that_it_is_lent_for(&mut h);
+    }
 
     /// A provider need not be able to end one read: all are ended then.
     #[test]
@@ -87,7 +117,7 @@ mod reads {
         let (mut a, mut b) = (h.open(), h.open());
         let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
         let start = Instant::now();
-        while a.send(to_b, b"hello", &[], 0, 0).is_err() || a.path(to_b).rma != RmaCaps::HOST_GETS {
+        while a.send(to_b, b"hello", &[], 0, 0).is_err() || !a.path(to_b).rma.contains(RmaCaps::HOST_GETS) {
             assert!(start.elapsed() < Duration::from_secs(60), "no way to the peer");
             assert!(!matches!(a.poll(), Some(Event::Closed(..))));
         }
@@ -96,11 +126,11 @@ mod reads {
             // The owner may not know yet that the fabric leads to the reader.
             let handles = loop {
                 assert!(start.elapsed() < Duration::from_secs(60), "nothing can be lent");
-                if let Some(handles) = b.export_handles(to_a, &[there]) {
+                if let Some(handles) = b.export_handles(to_a, &[there], Way::Get) {
                     break handles;
                 }
             };
-            handles.iter().for_each(|handle| a.import_handle(to_b, handle));
+            handles.iter().for_each(|handle| a.note_handle(to_b, HandleNote::Imported(handle)));
         };
         lend(&mut a, &mut b);
         let remote = [Seg { addr: there.addr().into(), len: (LEN as u64).into() }];
@@ -171,12 +201,14 @@ mod reads {
                 self.readers[reader].poll();
             }
             let handles = loop {
-                match self.owners[owner].export_handles(from, &[there]) {
+                match self.owners[owner].export_handles(from, &[there], Way::Get) {
                     Some(handles) => break handles,
                     None => self.wait("memory that cannot be lent"),
                 }
             };
-            handles.iter().for_each(|handle| self.readers[reader].import_handle(to, handle));
+            handles
+                .iter()
+                .for_each(|handle| self.readers[reader].note_handle(to, HandleNote::Imported(handle)));
             let remote = [Seg { addr: there.addr().into(), len: (LEN as u64).into() }];
             let request = Grant::Request(name(u32::from(byte), 1));
             let access = Direct::new(request, &remote, std::slice::from_ref(&room), LEN);
@@ -211,7 +243,7 @@ mod reads {
         four.net.silence(true);
         let gone = four.readers[0].addr();
         let gone = four.owners[0].peer(&gone);
-        four.owners[0].disconnect(gone);
+        four.owners[0].dismiss(gone, Parting::CutOff);
         four.pass_long(30);
         assert!(four.readers[1].poll().is_none(), "a read is over of which nothing was told");
         four.net.silence(false);
@@ -231,7 +263,7 @@ mod reads {
         four.net.silence(true);
         let gone = four.readers[0].addr();
         let gone = four.owners[0].peer(&gone);
-        four.owners[0].disconnect(gone);
+        four.owners[0].dismiss(gone, Parting::CutOff);
         assert_eq!(four.over(1), (lost, false));
         four.net.halt(None);
         four.pass_long(5);
@@ -247,14 +279,20 @@ mod reads {
         let (kept, room) = four.read(0, 1, 2);
         let own = four.readers[0].addr();
         let from = four.owners[0].peer(&own);
-        assert!(four.owners[0].revoke(from, name(1, 1)).is_err(), "memory that is being read");
+        assert!(
+            four.owners[0].revoke(Revoke::Request(from, name(1, 1))).is_err(),
+            "memory that is being read"
+        );
         four.pass_long(30);
-        assert!(four.owners[0].revoke(from, name(1, 1)).is_err(), "memory that is being read");
+        assert!(
+            four.owners[0].revoke(Revoke::Request(from, name(1, 1))).is_err(),
+            "memory that is being read"
+        );
         four.net.halt(None);
         let mut found = [four.over(0), four.over(0)];
         found.sort_by_key(|(op, _)| *op != revoked);
         assert_eq!(found, [(revoked, false), (kept, true)]);
-        while four.owners[0].revoke(from, name(1, 1)).is_err() {
+        while four.owners[0].revoke(Revoke::Request(from, name(1, 1))).is_err() {
             four.wait("memory is never given back");
         }
         assert_eq!(text(&[room]), [2; LEN]);

@@ -24,7 +24,8 @@ mod sockets;
 #[path = "support/ofi.rs"]
 mod support;
 
-use ofi::Fabric;
+use link_api::RmaCaps;
+use ofi::{Beyond, Fabric};
 use support::OfiHarness;
 
 fn below() -> String {
@@ -33,7 +34,8 @@ fn below() -> String {
 
 fn fabric() -> Fabric {
     let name = below();
-    let found = ofi::open(&library::core(), &[&name], "127.0.0.1".parse().expect("an address"), true);
+    let beyond = Beyond { devices: true, writes: true };
+    let found = ofi::open(&library::core(), &[&name], "127.0.0.1".parse().expect("an address"), beyond);
     found.unwrap_or_else(|why| panic!("{name} cannot be opened: {why:?}")).0
 }
 
@@ -42,7 +44,10 @@ fn provider() -> OfiHarness<Fabric> {
     // So that nothing goes another way.
     harness.fallback = false;
     // Over datagrams there are none, nor where a provider cannot end them.
-    harness.reads = ofi::Below::reads(&fabric()).is_some();
+    let fabric = fabric();
+    let about = ofi::Below::about(&fabric);
+    harness.caps.set(RmaCaps::HOST_GETS, about.reads.is_some());
+    harness.caps.set(RmaCaps::HOST_PUTS, about.writes);
     harness
 }
 
@@ -91,7 +96,7 @@ mod reads {
     use std::time::{Duration, Instant};
 
     use hmem::Span;
-    use link_api::{Direct, Event, Grant, Link, RmaCaps, RmaLink as _, Way};
+    use link_api::{Direct, Event, Grant, HandleNote, Link, Parting, RmaCaps, RmaLink as _, WaitFd, Way};
     use link_kit::{Harness as _, name};
     use ofi::Below as _;
     use wire::Seg;
@@ -106,7 +111,7 @@ mod reads {
         let (mut a, mut b) = (h.open(), h.open());
         let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
         let start = Instant::now();
-        while a.send(to_b, b"hello", &[], 0, 0).is_err() || a.path(to_b).rma != RmaCaps::HOST_GETS {
+        while a.send(to_b, b"hello", &[], 0, 0).is_err() || !a.path(to_b).rma.contains(RmaCaps::HOST_GETS) {
             assert!(start.elapsed() < Duration::from_secs(120), "no way to the peer");
             a.poll();
         }
@@ -119,7 +124,7 @@ mod reads {
             let found = loop {
                 assert!(start.elapsed() < Duration::from_secs(120), "nothing can be read any more");
                 h.pass();
-                let Some(handles) = b.export_handles(to_a, &[there]) else { continue };
+                let Some(handles) = b.export_handles(to_a, &[there], Way::Get) else { continue };
                 let Some(&(mut handle)) = handles.first() else { continue };
                 match how {
                     0 => handle.token[0] ^= 1,
@@ -127,7 +132,7 @@ mod reads {
                     2 => handle.token[15] ^= 0x40,
                     _ => {}
                 }
-                a.import_handle(to_b, &handle);
+                a.note_handle(to_b, HandleNote::Imported(&handle));
                 let (part, len) = if how == 1 { (all, 8_000) } else { (there, 4_000) };
                 let (remote, local) = (remote(part), [room.part(0, len).expect("a part")]);
                 let access = Direct::new(Grant::Request(name(1, 1)), &remote, &local, len);
@@ -150,6 +155,15 @@ mod reads {
         }
     }
 
+    /// The provider below checks what a registration is for.
+    #[test]
+    fn memory_is_accessed_in_the_way_that_it_is_lent_for() {
+        let mut h = provider();
+        if h.caps.contains(RmaCaps::HOST_PUTS) {
+            super::support::memory_is_accessed_in_the_way_that_it_is_lent_for(&mut h);
+        }
+    }
+
     /// A peer that is disconnected, and does not know it yet, reads nothing of what the memory holds from
     /// then on.
     #[test]
@@ -166,7 +180,8 @@ mod reads {
             let mut h = provider();
             let (mut a, mut b) = (h.open(), h.open());
             let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
-            while a.send(to_b, b"hello", &[], 0, 0).is_err() || a.path(to_b).rma != RmaCaps::HOST_GETS {
+            while a.send(to_b, b"hello", &[], 0, 0).is_err() || !a.path(to_b).rma.contains(RmaCaps::HOST_GETS)
+            {
                 assert!(start.elapsed() < Duration::from_secs(120), "no way to the peer");
                 a.poll();
             }
@@ -176,11 +191,11 @@ mod reads {
             let handles = loop {
                 assert!(start.elapsed() < Duration::from_secs(120), "nothing can be lent");
                 h.pass();
-                if let Some(handles) = b.export_handles(to_a, &[there]) {
+                if let Some(handles) = b.export_handles(to_a, &[there], Way::Get) {
                     break handles;
                 }
             };
-            handles.iter().for_each(|handle| a.import_handle(to_b, handle));
+            handles.iter().for_each(|handle| a.note_handle(to_b, HandleNote::Imported(handle)));
             let remote = [Seg { addr: there.addr().into(), len: (LEN as u64).into() }];
             let access = Direct::new(Grant::Request(name(1, 1)), &remote, std::slice::from_ref(&room), LEN);
             a.start(Way::Get, to_b, &access).expect("memory that it was told of");
@@ -188,7 +203,7 @@ mod reads {
                 assert!(start.elapsed() < Duration::from_secs(120), "nothing is read");
                 h.pass();
             }
-            b.disconnect(to_a);
+            b.dismiss(to_a, Parting::CutOff);
             hmem::write(&[there], 0, &vec![0xa5; LEN]);
             let in_time = byte(room, LEN - 1) == 0;
             (0..50).for_each(|_| h.pass_long());
@@ -226,18 +241,18 @@ mod reads {
             assert!(start.elapsed() < WAIT, "no way to the peer");
             let is_sent = reader.send(to, b"hello", &[], 0, 0).is_ok();
             assert!(next(&mut reader).is_none() && next(&mut owner).is_none());
-            match owner.export_handles(from, &[there]) {
+            match owner.export_handles(from, &[there], Way::Get) {
                 Some(handles) if is_sent => break handles,
                 _ => {}
             }
         };
-        handles.iter().for_each(|handle| reader.import_handle(to, handle));
+        handles.iter().for_each(|handle| reader.note_handle(to, HandleNote::Imported(handle)));
         let remote = [Seg { addr: there.addr().into(), len: (LEN as u64).into() }];
         let is_over = AtomicBool::new(false);
         scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Relaxed) {
-                    let fd = owner.wait_fd().expect("a descriptor");
+                    let fd = owner.wait_fd(WaitFd::All).expect("a descriptor");
                     let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
                     let sleeps = owner.arm();
                     // SAFETY: one valid pollfd.
@@ -287,11 +302,10 @@ mod reads {
             if i == 2 {
                 before = open();
             }
-            let own = fabric.address().to_vec();
-            assert!(fabric.lend(memory).is_some(), "memory that cannot be lent");
-            assert!(fabric.lender() != own && !fabric.lender().is_empty());
-            while !fabric.stop_lending() {
-                let _ = fabric.poll();
+            let lease = fabric.lend(memory, Way::Get).expect("memory that can be lent");
+            assert!(*lease.lender != *fabric.about().address && !lease.lender.is_empty());
+            while !fabric.stop(ofi::Stop::Leases) {
+                let _ = fabric.poll(ofi::Poll::All);
             }
         }
         let after = open();

@@ -13,7 +13,7 @@ use std::time::Duration;
 use fake::{Fake, FakeNet};
 use ipc::Poller;
 use link::{Links, OpenOptions, ShmLink, TcpOptions};
-use link_api::{Event, Link, PeerId};
+use link_api::{Event, Link, PeerId, WaitFd};
 use ofi::{Below as _, Dest, Message, OfiLink, OfiOptions};
 use wire::session::JobKey;
 
@@ -60,7 +60,7 @@ impl std::os::fd::AsRawFd for Fd {
 
 fn wakes(link: &Links) -> bool {
     let poller = Poller::new().expect("a descriptor");
-    poller.add(&Fd(link.wait_fd().expect("it can sleep")), 0).expect("it can be watched");
+    poller.add(&Fd(link.wait_fd(WaitFd::All).expect("it can sleep")), 0).expect("it can be watched");
     !poller.ready::<1>().is_empty()
 }
 
@@ -125,7 +125,7 @@ fn over_fabric(change: impl FnOnce(&mut Fake)) -> Links {
     let net = FakeNet::default();
     let (mut fake, mut other) = (net.open(), net.open());
     change(&mut fake);
-    let to = Dest(u64::from_ne_bytes(fake.address().try_into().expect("eight bytes")));
+    let to = Dest(u64::from_ne_bytes(fake.about().address.try_into().expect("eight bytes")));
     let message =
         Message { who: 0, is_frame: false, front: b"a stranger's", middle: &[], body: &[], off: 0, len: 0 };
     other.send(to, &message).expect("room");

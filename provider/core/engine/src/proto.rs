@@ -82,9 +82,19 @@ impl Limits {
         self.rma.contains(needs) && !self.is_sync() && len >= self.least_get
     }
 
+    /// Whether so many bytes are put by handles, where they are got, too. It pays for reads, whose target
+    /// then says nothing before it moves them; writes are better got by their target, by one message less
+    /// (docs/measurements/hosts.md).
+    fn is_put(&self, memory: Memory, len: usize) -> bool {
+        memory == Memory::Host
+            && self.rma.contains(RmaCaps::HOST_PUTS)
+            && !self.is_sync()
+            && len >= self.least_get
+    }
+
     /// Whether what the link starts by itself may access memory of this side for as long as that takes. Where
-    /// the link gets a device's, it cannot tell whether a registration's is still there: that takes the job's
-    /// promise. It can for the host's ([`Span::stays`]).
+    /// the link gets a device's, it does not know whether a registration's is still there: that takes the
+    /// job's promise. It can for the host's ([`Span::stays`]).
     fn is_kept(&self, op: &Op) -> bool {
         op.memory == Memory::Host
             || op.when.contains(When::LASTING)
@@ -164,7 +174,7 @@ pub(crate) enum Role {
     Fetch(Reach),
     /// Answers a read. The peer's memory is reached so.
     Serve(Reach),
-    /// Sends what the peer asked for, and cannot be put where it belongs. Memory of this side's device is
+    /// Sends what the peer requested, and cannot be put where it belongs. Memory of this side's device is
     /// reached so by the peer.
     Feed(Reach),
 }
@@ -191,7 +201,7 @@ impl Op {
 pub(crate) enum Plan {
     /// There are none.
     Nothing,
-    /// Inside the frame that tells of them.
+    /// Inside the frame that announces them.
     Eager,
     /// Inside the frame, although they are many: one side copies while the other does, since more are to
     /// come, this way or the other; or there are frames alone.
@@ -223,7 +233,7 @@ pub(crate) enum Plan {
     /// sender's memory turns out to be another sort, or this side's to be in reach, in frames or put by
     /// handles.
     Bounce,
-    /// In frames that this side asks for, or sends as they are asked for.
+    /// In frames that this side asks for, or sends as they are requested.
     Frames,
 }
 
@@ -283,6 +293,7 @@ fn exports(limits: &Limits, op: &Op, in_frame: bool) -> bool {
             Role::Send => limits.is_got_by_handles(op.memory, op.len),
             Role::Write if op.when.contains(When::LASTING) => limits.is_got_by_handles(op.memory, op.len),
             // The peer puts the bytes of a read; and memory that may vanish is not got to.
+            Role::Read if op.when.contains(When::LASTING) && limits.is_put(op.memory, op.len) => true,
             _ => limits.is_by_handles(op.memory),
         }
 }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use engine::{Atomic, Completion, Ctx, OpFlags, Rma, What};
 use hmem::{AtomicOp, Datatype, Span};
-use link_api::Link as _;
+use link_api::{Link as _, WaitFd};
 use wire::{Addr, RmaSeg};
 
 use ep::Ep;
@@ -84,7 +84,7 @@ impl Far {
     /// Opens the links by which peers are reached so.
     pub(super) fn open(rank: Rank, reach: &Reach, settings: &Settings) -> Result<Far, Error> {
         let (link, carrier) = links::open(reach, settings)?;
-        let own = Own { addr: link.addr(), fd: link.wait_fd(), carrier };
+        let own = Own { addr: link.addr(), fd: link.wait_fd(WaitFd::All), carrier };
         let mut far = Far {
             rank,
             own,
