@@ -51,7 +51,13 @@ pub fn classify(addr: usize, len: usize) -> Kind {
     }
 }
 
-/// The same for memory that is registered: see [`Memory::acquire_to_register`].
+/// Whether there may be device memory at `addr`, as far as is known without a call of a driver.
+#[inline]
+pub fn may_be_device(addr: usize) -> bool {
+    presence::may_own(addr, &ALL) != 0
+}
+
+/// The same as [`classify`] for memory that is registered: see [`Memory::acquire_to_register`].
 pub fn classify_to_register(addr: usize, len: usize) -> Kind {
     let some = presence::may_own(addr, &ALL);
     let may = |m: &&&dyn Memory| some & presence::bit(m.kind()) != 0 && m.acquire_to_register(addr, len);

@@ -9,7 +9,7 @@ Each rank appends to OUTFILE.<rank>, unbuffered, so that a crash or a time-out l
     ok|fail|error|skip <module.Class.test>
     end
 
-SKIP_TESTS names a file of tests to leave out: a name first on each line, then the reason.
+CUPY=1 takes arrays of the module cupy, too. SKIP_TESTS names a file of tests to leave out: a name first on each line, then the reason.
 
 A `start` with no outcome is the test during which the run died.  ci/suite/mpi.sh merges the files.
 """
@@ -97,6 +97,6 @@ class Runner(unittest.TextTestRunner):
 
 main.TestProgram(
     module=None,
-    argv=["main.py", "--no-builddir", "-i", rf"^{module}\.py$"],
+    argv=["main.py", "--no-builddir", *(["--cupy"] if os.environ.get("CUPY") else []), "-i", rf"^{module}\.py$"],
     testRunner=Runner,
 )

@@ -1,7 +1,7 @@
 //! Receives that name a peer which ended, or cannot be reached.
 //!
 //! A receive waits for a peer of which nothing is known, as a send would: it may not have started yet
-//! ([`link_api::Link::expect`]). It fails when the peer's end is told of
+//! ([`link_api::Link::expect`]). It fails when the peer's end is reported
 //! ([`Event::Closed`](link_api::Event::Closed)) and when a post to it is refused for good. One that is posted
 //! after that looks for the peer again, since another process may have its name by now: it waits if there is
 //! a channel or one can be made, and fails if not.
@@ -27,8 +27,8 @@ impl<L: RmaLink> Directed<'_, L> {
         }
     }
 
-    /// A peer was not there, unless it has a channel: then its frames come first, and its end will be told
-    /// of.
+    /// A peer was not there, unless it has a channel: then its frames come first, and its end will be
+    /// reported.
     fn not_there(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
         if self.net.link.channel(peer) != Channel::None {
             return;

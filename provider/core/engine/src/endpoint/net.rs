@@ -31,7 +31,7 @@ pub(crate) struct Net<L> {
     pub(in crate::endpoint) quota: Quota,
     /// What keeps progress from the short way beside lists of things to do.
     pub(in crate::endpoint) unhurried: Unhurried,
-    /// Counts what is done, where that is asked for.
+    /// Counts what is done, where that is requested.
     pub(in crate::endpoint) metered: Metered,
 }
 
@@ -203,7 +203,7 @@ impl<L: RmaLink> Net<L> {
         !self.peer(peer).flow.has_backlog() && self.link.has_room_to_spare(peer, wire::EAGER_HEAD + len)
     }
 
-    /// Whether a peer may be told what it can do without. While it does not look, such frames add up, and
+    /// Whether a peer may be sent what it can do without. While it does not look, such frames add up, and
     /// must not be in the way of others.
     pub(in crate::endpoint) fn has_room_for_offers(&mut self, peer: PeerId) -> bool {
         self.has_room_to_spare(peer, 0)
@@ -239,7 +239,7 @@ impl<L: RmaLink> Net<L> {
                 self.metered.fell_back(&self.link, peer, Fallback::Peer);
                 return None;
             }
-            // This memory, perhaps: frames will tell.
+            // This memory, perhaps: frames will show.
             Err(NoDirect::Memory) => {
                 self.metered.fell_back(&self.link, peer, Fallback::Memory);
                 return None;

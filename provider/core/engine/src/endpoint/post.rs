@@ -282,7 +282,7 @@ impl<L: RmaLink> Post<'_, L> {
         Ok(())
     }
 
-    /// Tells the peer of a message whose bytes stay here until it has a buffer for them.
+    /// Announces a message to the peer (`Rts`). Its bytes stay here until the peer has a buffer for them.
     fn send_rts(
         &mut self,
         peer: PeerId,
@@ -304,7 +304,7 @@ impl<L: RmaLink> Post<'_, L> {
         self.launch(out, header, &[], 0)
     }
 
-    /// Offers a message whose bytes the peer has to ask for: it is not told where they are.
+    /// Offers a message whose bytes the peer has to ask for: it does not learn where they are.
     pub(in crate::endpoint) fn offer(&mut self, out: Out, op: &Send<'_>, flags: Flags) -> Result<u64, Error> {
         let (tag, data, len) = (op.tag.unwrap_or(0), op.data.unwrap_or(0), out.len as u64);
         let mut name = 0;
@@ -341,7 +341,7 @@ impl<L: RmaLink> Post<'_, L> {
         len > limits.in_a_row && len <= limits.one_way && !self.net.has_room_to_spare(peer, len)
     }
 
-    /// Whether a completion or a counter tells when the operation is done.
+    /// Whether a completion or a counter says when the operation is done.
     pub(in crate::endpoint) fn is_watched(&self, cntr: Option<CntrId>, flags: OpFlags, tally: Tally) -> bool {
         flags.contains(OpFlags::COMPLETION) || is_counted(cntr, tally)
     }

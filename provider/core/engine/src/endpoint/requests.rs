@@ -178,7 +178,7 @@ impl Requests {
         }
     }
 
-    /// Begins to copy, on behalf of the request `name`, what the peer told of under the name of its own.
+    /// Begins to copy, on behalf of the request `name`, what the peer announced under the name of its own.
     pub(in crate::endpoint) fn start_operation<L: RmaLink>(
         &mut self,
         link: &mut L,
@@ -255,7 +255,7 @@ impl Requests {
             })
         };
         if !has(&|_| true) {
-            // Also what was told of for one that was then refused.
+            // Also what was announced for one that was then refused.
             return link.note_handle(peer, HandleNote::Retired(&[]));
         }
         let is_free = |span: &&Span| !has(&|iov| iov.iter().any(|other| span.overlaps(*other)));

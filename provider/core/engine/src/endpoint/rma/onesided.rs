@@ -8,7 +8,7 @@
 //! What is so large that both had better copy is copied cooperatively (`coop.rs`): the target copies pieces
 //! while it is there, and the initiator copies what it does not.
 //!
-//! What a target has to see (remote CQ data, counters), what is asked for in order, and what cannot be
+//! What a target has to see (remote CQ data, counters), what is requested in order, and what cannot be
 //! reached directly goes the way of frames. So does what is posted behind a frame that the target does not
 //! answer, until a later one has been answered: it would overtake the former.
 
@@ -60,7 +60,7 @@ impl<L: RmaLink> Post<'_, L> {
         Ok(())
     }
 
-    /// Tells the target of a write that it is to fetch, or of a read.
+    /// Announces to the target a write that it is to fetch, or a read.
     fn rma_rts(&mut self, peer: PeerId, op: &Rma<'_>, done_as: Done, handles: bool) -> Result<(), Error> {
         let (segs, direct) = segments(op.iov)?;
         let (len, mut flags) = (total(op.iov), rma_flags(op));
@@ -168,7 +168,7 @@ impl<L: RmaLink> Post<'_, L> {
         let cntr = if op.write { self.bind.cntrs().write } else { self.bind.cntrs().read };
         let watched = self.is_watched(cntr, op.flags, tally);
         let one_sided = watched && self.is_one_sided(core, op);
-        // What a counter of writes has counted is at the target, whatever was asked for: libraries with a
+        // What a counter of writes has counted is at the target, whatever was requested: libraries with a
         // counter alone take it to be, as Sandia OpenSHMEM does where a barrier ends. Other writes that are
         // counted, and atomics, are answered by the target.
         let delivery = op.flags.contains(OpFlags::DELIVERY) || (op.write && is_counted(cntr, tally));

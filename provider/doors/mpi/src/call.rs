@@ -1,0 +1,186 @@
+//! A call with a buffer in device memory.
+
+use core::ffi::c_int;
+
+use hmem::Kind;
+
+use crate::abi::Family;
+use crate::args::{Args, Style};
+use crate::buffer::{Failure, Mirror, Resolver};
+use crate::counts::Path;
+use crate::host::{is_host, is_no_address};
+use crate::library::{Library, Next, UNAVAILABLE, library};
+use crate::narrow;
+use crate::refuse::{self, Target};
+use crate::row::{Ends, On, Row};
+use crate::shape::Tree;
+use crate::words;
+use crate::{direct, fortran, requests, settings, splits, sync, windows};
+
+const NO_MEMORY: &str = "there is no host memory for a copy of a buffer in device memory; send less at a time, \
+                         or raise the limit of the process's memory";
+const NOT_COPIED: &str = "the device did not copy a buffer: is the pointer still allocated, and did an earlier \
+                          kernel fail? (the driver's error is that of the next synchronising call)";
+
+/// Runs the call: its buffers in device memory are replaced, and the MPI's own call does it.
+///
+/// # Safety
+/// The arguments are those of the row's call, passed in that way.
+pub(crate) unsafe fn run(row: &'static Row, style: Style, words: &mut [usize], next: &Next) -> c_int {
+    let Some(library) = library() else {
+        eprintln!("libstrait_mpi: {}: no MPI library is loaded", row.name);
+        return UNAVAILABLE;
+    };
+    // SAFETY: the caller's promise.
+    c_abi::caught(|| unsafe { run_in(library, row, style, words, next) }).unwrap_or(library.abi.errors.other)
+}
+
+unsafe fn run_in(
+    library: &'static Library,
+    row: &'static Row,
+    style: Style,
+    words: &mut [usize],
+    next: &Next,
+) -> c_int {
+    // SAFETY: the caller's promise; so below.
+    unsafe {
+        let is_c = style == Style::Fortran && library.abi.family != Family::OpenMpi;
+        if is_c || (settings::is_off() && next.address().is_some()) {
+            // The Fortran libraries of others call the entry points of C.
+            return next.address().map_or(UNAVAILABLE, |at| words::call(at, words));
+        }
+        let mut args = Args { words, style, abi: &library.abi };
+        let mirrors = match mirrors(row, &args) {
+            Ok(mirrors) => mirrors,
+            Err(Trouble::Code(code)) => return args.answer(code),
+            Err(Trouble::Failed(failure)) => {
+                row.counts.add(Path::Refused);
+                return args.answer(failed(library, row, &args, failure));
+            }
+        };
+        let target = target(row, &args);
+        for (at, mirror) in &mirrors {
+            args.words[*at] = mirror.address();
+        }
+        let mirrors: Vec<Mirror> = mirrors.into_iter().map(|(_, mirror)| mirror).collect();
+        if !mirrors.is_empty() {
+            row.counts.add(Path::Mirror);
+        }
+        let (returned, kept) = match next.address() {
+            Some(at) => (words::call(at, args.words), narrow::Arrays::default()),
+            None if style == Style::Large => match narrow::call(row, &mut args) {
+                Ok(done) => done,
+                Err(narrow::TooLarge) => {
+                    let words = "the MPI has no call for large counts, and a count is more than 2147483647";
+                    return refuse::raise(library, target, library.abi.errors.count, words);
+                }
+            },
+            None => return args.answer(UNAVAILABLE),
+        };
+        let code = args.code(returned);
+        if code != 0 || (mirrors.is_empty() && kept.is_empty()) {
+            return returned;
+        }
+        let failure = match row.ends {
+            Ends::Returns => mirrors.iter().try_for_each(|mirror| mirror.copy_back()).err(),
+            Ends::Request(at) => requests::add(&args, at.into(), mirrors, kept, false),
+            Ends::Persistent(at) => requests::add(&args, at.into(), mirrors, kept, true),
+            Ends::Epoch => {
+                windows::add_origin(row, &args, mirrors);
+                None
+            }
+            Ends::Split => {
+                splits::add(target, mirrors);
+                None
+            }
+        };
+        match failure {
+            None => returned,
+            Some(failure) => args.answer(raise(library, target, failure)),
+        }
+    }
+}
+
+enum Trouble {
+    /// The MPI's own error.
+    Code(c_int),
+    Failed(Failure),
+}
+
+/// The mirrors of all buffers that are in device memory, with the words that they replace, and with what the
+/// call reads.
+unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Vec<(usize, Mirror)>, Trouble> {
+    let mut mirrors = Vec::new();
+    let mut resolver = Resolver::new(args, row.on);
+    for buf in row.bufs {
+        let (at, word) = (usize::from(buf.at), args.words[usize::from(buf.at)]);
+        let is_bottom = word == 0 || (args.style == Style::Fortran && fortran::is_bottom(word));
+        if !is_bottom && (is_no_address(word) || is_host(word)) {
+            continue;
+        }
+        // SAFETY: the caller's promise; so below.
+        let described = unsafe { resolver.describe(buf) }.map_err(|e| Trouble::Code(e.0))?;
+        let Some(described) = described else { continue };
+        let base = if is_bottom { 0 } else { word };
+        let Some(kind) = kind_of(base, is_bottom, &described.tree) else { continue };
+        if buf.direct && described.is_dense && direct::is_possible(args.abi) {
+            sync::wait_for(base);
+            row.counts.add(Path::Direct);
+            continue;
+        }
+        let access = (described.reads, described.writes);
+        let mirror = Mirror::new(base, kind, described.tree, access, &row.counts).map_err(Trouble::Failed)?;
+        sync::wait_for(mirror.first());
+        // A persistent request reads its buffers when it is started.
+        if !matches!(row.ends, Ends::Persistent(_)) {
+            // SAFETY: the caller's promise.
+            unsafe { mirror.copy_in() }.map_err(Trouble::Failed)?;
+        }
+        mirrors.push((at, mirror));
+    }
+    Ok(mirrors)
+}
+
+/// The kind of the device memory that the data are in, `Some(None)` where some are in memory of another kind;
+/// `None` where all are in host memory. Where the buffer begins says nothing: its data may begin elsewhere.
+fn kind_of(base: usize, is_bottom: bool, tree: &Tree) -> Option<Option<Kind>> {
+    let (first, _) = tree.bounds()?;
+    if !is_bottom {
+        let kind = hmem::classify(base.wrapping_add_signed(first), 1);
+        return (kind != Kind::System).then_some(Some(kind));
+    }
+    let is_all_host =
+        tree.walk(&mut |at, len| hmem::classify(base.wrapping_add_signed(at), len) == Kind::System);
+    (!is_all_host).then_some(None)
+}
+
+/// What the call is on, for errors.
+unsafe fn target(row: &Row, args: &Args<'_>) -> Target {
+    // SAFETY: by the table.
+    unsafe {
+        match row.on {
+            On::Comm(at) | On::Root(_, at) => Target::Comm(args.comm(at.into())),
+            On::Window(at, _) => Target::Window(args.window(at.into())),
+            On::File(at) => Target::File(args.file(at.into())),
+            On::Nothing => Target::Comm(args.abi.handles.world),
+        }
+    }
+}
+
+unsafe fn failed(library: &Library, row: &Row, args: &Args<'_>, failure: Failure) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { raise(library, target(row, args), failure) }
+}
+
+/// Raises the error that stands for a failure.
+///
+/// # Safety
+/// The target is valid.
+pub(crate) unsafe fn raise(library: &Library, target: Target, failure: Failure) -> c_int {
+    let (class, words) = match failure {
+        Failure::NoMemory => (library.abi.errors.no_mem, NO_MEMORY),
+        Failure::NotCopied => (library.abi.errors.other, NOT_COPIED),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { refuse::raise(library, target, class, words) }
+}

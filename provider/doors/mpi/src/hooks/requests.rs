@@ -1,0 +1,271 @@
+//! Completion and start of requests.
+
+use core::ffi::c_int;
+
+use super::{Call, hooks};
+use crate::abi::Handle;
+use crate::buffer::Failure;
+use crate::call::raise;
+use crate::library::pmpi;
+use crate::refuse::Target;
+use crate::requests::{self, Entry, is_empty};
+
+/// The requests of a call that have entries, out of the table for as long as it takes.
+struct Taken(Vec<(usize, Handle, Entry)>);
+
+impl Taken {
+    /// Of `count` requests at an argument.
+    unsafe fn of(call: &Call<'_>, at: usize, count: usize) -> Taken {
+        let mut taken = Vec::new();
+        for n in 0..count {
+            // SAFETY: the caller's promise: so many requests.
+            let request = unsafe { call.args.request(at, n) };
+            taken.extend(requests::take(request).map(|entry| (n, request, entry)));
+        }
+        Taken(taken)
+    }
+
+    /// Those for which `done(n, request)` is true have completed; the others go back.
+    unsafe fn settle(self, mut done: impl FnMut(usize, Handle, &Entry) -> bool) -> Option<Failure> {
+        let mut failure = None;
+        for (n, request, entry) in self.0 {
+            if done(n, request, &entry) {
+                // SAFETY: the operation has completed.
+                failure = unsafe { requests::complete(request, entry) }.err().or(failure);
+            } else {
+                requests::put(request, entry);
+            }
+        }
+        failure
+    }
+}
+
+/// What a request's state says of its operation after a call that failed: the MPI has set those to
+/// MPI_REQUEST_NULL whose operation is over.
+unsafe fn is_over(call: &Call<'_>, at: usize, n: usize, request: Handle, entry: &Entry) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if call.args.request(at, n) != request {
+            return true;
+        }
+        let mut flag: c_int = 0;
+        entry.is_persistent()
+            && pmpi!("Request_get_status", request, &raw mut flag, call.args.abi.status_ignore).is_ok()
+            && flag != 0
+    }
+}
+
+/// Ends a completing call: what is complete is said by `done` if the call was successful.
+unsafe fn finish(
+    call: &mut Call<'_>,
+    at: usize,
+    count: usize,
+    done: impl Fn(&Call<'_>, usize) -> bool,
+) -> c_int {
+    // SAFETY: the caller's promise; so below.
+    unsafe {
+        let taken = Taken::of(call, at, count);
+        let code = call.forward();
+        let failure = taken.settle(|n, request, entry| match code {
+            0 => done(call, n),
+            _ => is_over(call, at, n, request, entry),
+        });
+        requests::poll_freed(call.args.abi, false);
+        match failure {
+            Some(failure) => raise(call.library, Target::Comm(call.args.abi.handles.world), failure),
+            None => code,
+        }
+    }
+}
+
+unsafe fn wait(call: &mut Call<'_>) -> c_int {
+    // SAFETY: a request.
+    unsafe { finish(call, 0, 1, |_, _| true) }
+}
+
+unsafe fn test(call: &mut Call<'_>) -> c_int {
+    // SAFETY: a request, and a flag that the call has written.
+    unsafe { finish(call, 0, 1, |call, _| call.args.written(1, 0) != 0) }
+}
+
+unsafe fn count(call: &Call<'_>) -> usize {
+    // SAFETY: the first argument is a number.
+    usize::try_from(unsafe { call.args.int(0) }).unwrap_or(0)
+}
+
+unsafe fn wait_all(call: &mut Call<'_>) -> c_int {
+    // SAFETY: as many requests as the first argument says; so of the next ones.
+    unsafe { finish(call, 1, count(call), |_, _| true) }
+}
+
+unsafe fn test_all(call: &mut Call<'_>) -> c_int {
+    // SAFETY: as above.
+    unsafe { finish(call, 1, count(call), |call, _| call.args.written(2, 0) != 0) }
+}
+
+fn is_index(call: &Call<'_>, n: usize, index: c_int) -> bool {
+    index != call.args.abi.undefined && i64::from(index - call.args.first_index()) == n as i64
+}
+
+unsafe fn wait_any(call: &mut Call<'_>) -> c_int {
+    // SAFETY: as above.
+    unsafe { finish(call, 1, count(call), |call, n| is_index(call, n, call.args.written(2, 0))) }
+}
+
+unsafe fn test_any(call: &mut Call<'_>) -> c_int {
+    // SAFETY: as above.
+    unsafe {
+        finish(call, 1, count(call), |call, n| {
+            call.args.written(3, 0) != 0 && is_index(call, n, call.args.written(2, 0))
+        })
+    }
+}
+
+unsafe fn some(call: &mut Call<'_>) -> c_int {
+    // SAFETY: as above; the indices are as many as the call has written.
+    unsafe {
+        finish(call, 1, count(call), |call, n| {
+            let found = call.args.written(2, 0);
+            found != call.args.abi.undefined
+                && (0..found.max(0) as usize).any(|i| is_index(call, n, call.args.written(3, i)))
+        })
+    }
+}
+
+/// MPI_Request_get_status: a request of which it is true has completed, and stays.
+unsafe fn get_status(call: &mut Call<'_>) -> c_int {
+    // SAFETY: a request by value, and a flag.
+    unsafe {
+        let request = call.args.request_by_value(0);
+        let code = call.forward();
+        if code == 0 && call.args.written(1, 0) != 0 {
+            return completed(call, request);
+        }
+        code
+    }
+}
+
+unsafe fn completed(call: &Call<'_>, request: Handle) -> c_int {
+    let Some(entry) = requests::take(request) else { return 0 };
+    // SAFETY: the operation has completed.
+    match unsafe { requests::complete(request, entry) } {
+        Ok(()) => 0,
+        // SAFETY: a valid communicator.
+        Err(e) => unsafe { raise(call.library, Target::Comm(call.args.abi.handles.world), e) },
+    }
+}
+
+/// MPI_Request_get_status_all, _any and _some: which of them they say, the requests themselves are asked.
+unsafe fn get_statuses(call: &mut Call<'_>) -> c_int {
+    // SAFETY: as many requests as the first argument says.
+    unsafe {
+        let code = call.forward();
+        if code != 0 {
+            return code;
+        }
+        let mut last = 0;
+        for n in 0..count(call) {
+            let request = call.args.request(1, n);
+            let mut flag: c_int = 0;
+            let asked = request != call.args.abi.handles.request_null
+                && pmpi!("Request_get_status", request, &raw mut flag, call.args.abi.status_ignore).is_ok();
+            if asked && flag != 0 {
+                last = completed(call, request).max(last);
+            }
+        }
+        last
+    }
+}
+
+unsafe fn free(call: &mut Call<'_>) -> c_int {
+    // SAFETY: a request by reference.
+    unsafe {
+        if requests::free(call.args.request(0, 0)) {
+            return call.forward();
+        }
+        call.args.clear_request(0);
+    }
+    0
+}
+
+unsafe fn start_each(call: &mut Call<'_>, at: usize, count: usize) -> c_int {
+    for n in 0..count {
+        // SAFETY: so many requests, and the program's buffers are valid.
+        if let Err(failure) = unsafe { requests::start(call.args.request(at, n)) } {
+            // SAFETY: a valid communicator.
+            return unsafe { raise(call.library, Target::Comm(call.args.abi.handles.world), failure) };
+        }
+    }
+    // SAFETY: the arguments of the call.
+    unsafe { call.forward() }
+}
+
+unsafe fn start(call: &mut Call<'_>) -> c_int {
+    // SAFETY: one request.
+    unsafe { start_each(call, 0, 1) }
+}
+
+unsafe fn start_all(call: &mut Call<'_>) -> c_int {
+    // SAFETY: as many requests as the first argument says.
+    unsafe { start_each(call, 1, count(call)) }
+}
+
+/// MPI_Pready and its like: the partitions that are ready are copied again.
+unsafe fn ready(call: &mut Call<'_>, at: usize) -> c_int {
+    // SAFETY: a request by value.
+    let request = unsafe { call.args.request_by_value(at) };
+    // SAFETY: the program's buffer is valid.
+    if let Err(failure) = unsafe { requests::start(request) } {
+        // SAFETY: a valid communicator.
+        return unsafe { raise(call.library, Target::Comm(call.args.abi.handles.world), failure) };
+    }
+    // SAFETY: the arguments of the call.
+    unsafe { call.forward() }
+}
+
+unsafe fn one_ready(call: &mut Call<'_>) -> c_int {
+    // SAFETY: the request is the second argument.
+    unsafe { ready(call, 1) }
+}
+
+unsafe fn several_ready(call: &mut Call<'_>) -> c_int {
+    // SAFETY: the request is the third argument.
+    unsafe { ready(call, 2) }
+}
+
+/// MPI_Parrived: what has arrived goes to the device.
+unsafe fn arrived(call: &mut Call<'_>) -> c_int {
+    // SAFETY: a request by value, and a flag.
+    unsafe {
+        let request = call.args.request_by_value(0);
+        let code = call.forward();
+        if code == 0 && call.args.written(2, 0) != 0 {
+            if let Err(failure) = requests::copy_arrived(request) {
+                return raise(call.library, Target::Comm(call.args.abi.handles.world), failure);
+            }
+        }
+        code
+    }
+}
+
+hooks! {
+    MPI_Wait [mpi_wait_, ompi_wait_f] (a b) !is_empty() => wait;
+    MPI_Test [mpi_test_, ompi_test_f] (a b c) !is_empty() => test;
+    MPI_Waitall [mpi_waitall_, ompi_waitall_f] (a b c) !is_empty() => wait_all;
+    MPI_Testall [mpi_testall_, ompi_testall_f] (a b c d) !is_empty() => test_all;
+    MPI_Waitany [mpi_waitany_, ompi_waitany_f] (a b c d) !is_empty() => wait_any;
+    MPI_Testany [mpi_testany_, ompi_testany_f] (a b c d e) !is_empty() => test_any;
+    MPI_Waitsome [mpi_waitsome_, ompi_waitsome_f] (a b c d e) !is_empty() => some;
+    MPI_Testsome [mpi_testsome_, ompi_testsome_f] (a b c d e) !is_empty() => some;
+    MPI_Request_get_status [mpi_request_get_status_, ompi_request_get_status_f] (a b c) !is_empty() => get_status;
+    MPI_Request_get_status_all [] (a b c d) !is_empty() => get_statuses;
+    MPI_Request_get_status_any [] (a b c d e) !is_empty() => get_statuses;
+    MPI_Request_get_status_some [] (a b c d e) !is_empty() => get_statuses;
+    MPI_Request_free [mpi_request_free_, ompi_request_free_f] (a) !is_empty() => free;
+    MPI_Start [mpi_start_, ompi_start_f] (a) !is_empty() => start;
+    MPI_Startall [mpi_startall_, ompi_startall_f] (a b) !is_empty() => start_all;
+    MPI_Pready [mpi_pready_, ompi_pready_f] (a b) !is_empty() => one_ready;
+    MPI_Pready_range [mpi_pready_range_, ompi_pready_range_f] (a b c) !is_empty() => several_ready;
+    MPI_Pready_list [mpi_pready_list_, ompi_pready_list_f] (a b c) !is_empty() => several_ready;
+    MPI_Parrived [mpi_parrived_, ompi_parrived_f] (a b c) !is_empty() => arrived;
+}

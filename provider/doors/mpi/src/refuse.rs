@@ -1,0 +1,62 @@
+//! Errors that are this library's: a code of the MPI with a sentence of its own, through the error handler
+//! of what the call was on.
+
+use core::ffi::c_int;
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::sync::{Mutex, PoisonError};
+
+use crate::abi::Handle;
+use crate::library::{Library, pmpi};
+
+/// What a call was on, for its error handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A communicator.
+    Comm(Handle),
+    /// A window.
+    Window(Handle),
+    /// A file.
+    File(Handle),
+}
+
+/// The code of an error of that class, with these words.
+fn code(class: c_int, words: &str) -> c_int {
+    static CODES: Mutex<BTreeMap<(c_int, String), c_int>> = Mutex::new(BTreeMap::new());
+    let mut codes = CODES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(code) = codes.get(&(class, words.to_owned())) {
+        return *code;
+    }
+    let mut code = class;
+    let text = CString::new(words).unwrap_or_default();
+    // SAFETY: valid places. Where the MPI adds no code the class stands for it.
+    let added = unsafe {
+        pmpi!("Add_error_code", class, &raw mut code)
+            .and_then(|()| pmpi!("Add_error_string", code, text.as_ptr()))
+    };
+    if added.is_err() {
+        return class;
+    }
+    codes.insert((class, words.to_owned()), code);
+    code
+}
+
+/// Raises an error: the answer of the call, if the error handler returns.
+///
+/// # Safety
+/// The handle is valid.
+pub unsafe fn raise(library: &Library, target: Target, class: c_int, words: &str) -> c_int {
+    let words = format!("libstrait_mpi: {words}");
+    let code = code(class, &words);
+    let _ = library;
+    // SAFETY: the caller's promise.
+    let raised = unsafe {
+        match target {
+            Target::Comm(comm) => pmpi!("Comm_call_errhandler", comm, code),
+            Target::Window(window) => pmpi!("Win_call_errhandler", window, code),
+            Target::File(file) => pmpi!("File_call_errhandler", file, code),
+        }
+    };
+    let _ = raised;
+    code
+}

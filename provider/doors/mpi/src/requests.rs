@@ -1,0 +1,206 @@
+//! Requests whose buffers have mirrors: what is to be done when they complete.
+//!
+//! A request is the MPI's own. While a call that may complete it is under way its entry is out of the table,
+//! since the MPI may give the same handle to another thread's operation as soon as the request has
+//! completed.
+
+use core::ffi::c_int;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::abi::{Abi, Handle};
+use crate::args::Args;
+use crate::buffer::{Failure, Mirror};
+use crate::library::pmpi;
+use crate::narrow::Arrays;
+
+/// What is kept for a request.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    mirrors: Vec<Mirror>,
+    /// Held until the operation has completed.
+    _arrays: Arrays,
+    persistent: bool,
+    /// Whether an operation is under way.
+    active: bool,
+}
+
+static TABLE: Mutex<Option<HashMap<Handle, Entry>>> = Mutex::new(None);
+/// Requests that the program has freed while their operation was under way.
+static FREED: Mutex<Vec<(Handle, Entry)>> = Mutex::new(Vec::new());
+/// Entries of both.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+fn table() -> MutexGuard<'static, Option<HashMap<Handle, Entry>>> {
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether no request has an entry.
+#[inline]
+pub(crate) fn is_empty() -> bool {
+    COUNT.load(Relaxed) == 0
+}
+
+/// A call has made a request, whose handle is at that argument.
+///
+/// # Safety
+/// The call was successful.
+pub(crate) unsafe fn add(
+    args: &Args<'_>,
+    at: usize,
+    mirrors: Vec<Mirror>,
+    arrays: Arrays,
+    persistent: bool,
+) -> Option<Failure> {
+    // SAFETY: the caller's promise.
+    let request = unsafe { args.request(at, 0) };
+    let mut entry = Entry { mirrors, _arrays: arrays, persistent, active: !persistent };
+    // Operations that completed at once may share one handle, and need no entry.
+    // SAFETY: a valid request.
+    if !persistent && (request == args.abi.handles.request_null || unsafe { is_done(args.abi, request) }) {
+        // SAFETY: the operation is over, and the program's buffers are valid.
+        return unsafe { entry.end() }.err();
+    }
+    put(request, entry);
+    None
+}
+
+/// Whether the operation of a request has completed; the request stays.
+unsafe fn is_done(abi: &Abi, request: Handle) -> bool {
+    let mut flag: c_int = 0;
+    // SAFETY: a valid request and a valid place.
+    unsafe { pmpi!("Request_get_status", request, &raw mut flag, abi.status_ignore) }.is_ok() && flag != 0
+}
+
+impl Entry {
+    /// The operation has completed: what it has written goes to the device.
+    ///
+    /// # Safety
+    /// The program's buffers are valid.
+    unsafe fn end(&mut self) -> Result<(), Failure> {
+        if !std::mem::replace(&mut self.active, false) {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        self.mirrors.iter().try_for_each(|mirror| unsafe { mirror.copy_back() })
+    }
+
+    /// The operation begins again.
+    unsafe fn begin(&mut self) -> Result<(), Failure> {
+        self.active = true;
+        // SAFETY: the caller's promise.
+        self.mirrors.iter().try_for_each(|mirror| unsafe {
+            crate::sync::wait_for(mirror.first());
+            mirror.copy_in()
+        })
+    }
+
+    /// Whether the request stays when its operation has completed.
+    pub(crate) fn is_persistent(&self) -> bool {
+        self.persistent
+    }
+}
+
+/// Takes the entry of a request out of the table.
+pub(crate) fn take(request: Handle) -> Option<Entry> {
+    if is_empty() {
+        return None;
+    }
+    let entry = table().as_mut()?.remove(&request)?;
+    COUNT.fetch_sub(1, Relaxed);
+    Some(entry)
+}
+
+/// Puts an entry into the table, again or anew.
+pub(crate) fn put(request: Handle, entry: Entry) {
+    COUNT.fetch_add(1, Relaxed);
+    table().get_or_insert_with(HashMap::new).insert(request, entry);
+}
+
+/// The operation of a request has completed: that of a persistent one may be started again.
+///
+/// # Safety
+/// It has, and the program's buffers are valid.
+pub(crate) unsafe fn complete(request: Handle, mut entry: Entry) -> Result<(), Failure> {
+    // SAFETY: the caller's promise.
+    let ended = unsafe { entry.end() };
+    if entry.persistent {
+        put(request, entry);
+    }
+    ended
+}
+
+/// A persistent request is about to be started: what it reads is copied.
+///
+/// # Safety
+/// The program's buffers are valid.
+pub(crate) unsafe fn start(request: Handle) -> Result<(), Failure> {
+    if is_empty() {
+        return Ok(());
+    }
+    let Some(mut entry) = take(request) else { return Ok(()) };
+    // SAFETY: the caller's promise.
+    let begun = unsafe { entry.begin() };
+    put(request, entry);
+    begun
+}
+
+/// The program frees a request: true if the MPI is to free it now. One whose operation is under way is freed
+/// when that has completed, since until then the MPI accesses the mirrors.
+pub(crate) fn free(request: Handle) -> bool {
+    let Some(entry) = take(request) else { return true };
+    if !entry.active {
+        return true;
+    }
+    COUNT.fetch_add(1, Relaxed);
+    FREED.lock().unwrap_or_else(PoisonError::into_inner).push((request, entry));
+    false
+}
+
+/// Ends what was freed and has completed since; with `wait` all of it.
+pub(crate) fn poll_freed(abi: &Abi, wait: bool) {
+    if is_empty() {
+        return;
+    }
+    let all = std::mem::take(&mut *FREED.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut left = Vec::new();
+    for (request, mut entry) in all {
+        let mut handle = [0usize; 1];
+        let at = handle.as_mut_ptr() as usize;
+        let mut flag: c_int = 0;
+        // SAFETY: a request of the MPI's, which the program has given up; valid places.
+        let done = unsafe {
+            abi.set_handle(at, 0, request);
+            if wait {
+                flag = 1;
+                pmpi!("Wait", at, abi.status_ignore)
+            } else {
+                pmpi!("Test", at, &raw mut flag, abi.status_ignore)
+            }
+        };
+        if done.is_ok() && flag == 0 {
+            left.push((request, entry));
+            continue;
+        }
+        COUNT.fetch_sub(1, Relaxed);
+        // SAFETY: the operation is over. The program has promised that its buffers stay until then.
+        let _ = unsafe { entry.end() };
+        if entry.persistent {
+            // SAFETY: as above.
+            let _ = unsafe { pmpi!("Request_free", at) };
+        }
+    }
+    FREED.lock().unwrap_or_else(PoisonError::into_inner).extend(left);
+}
+
+/// A part of what a partitioned request receives has arrived.
+///
+/// # Safety
+/// The program's buffer is valid.
+pub(crate) unsafe fn copy_arrived(request: Handle) -> Result<(), Failure> {
+    let table = table();
+    let Some(entry) = table.as_ref().and_then(|table| table.get(&request)) else { return Ok(()) };
+    // SAFETY: the caller's promise.
+    entry.mirrors.iter().try_for_each(|mirror| unsafe { mirror.copy_back() })
+}

@@ -1,0 +1,61 @@
+//! What the environment says.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// Before what a call is to wait for the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// It does not wait.
+    Off,
+    /// For the legacy default stream, and with it those that it waits for.
+    Stream,
+    /// For all of the device's work.
+    Device,
+}
+
+const UNREAD: u8 = 0;
+const ON: u8 = 1;
+const OFF: u8 = 2;
+
+static STATE: AtomicU8 = AtomicU8::new(UNREAD);
+
+/// Whether `STRAIT_MPI=0` says that calls are forwarded as they are.
+#[inline(always)]
+pub fn is_off() -> bool {
+    match STATE.load(Relaxed) {
+        UNREAD => read(),
+        state => state == OFF,
+    }
+}
+
+#[cold]
+fn read() -> bool {
+    let off = value("STRAIT_MPI").is_some_and(|value| matches!(&value[..], "0" | "no" | "off"));
+    STATE.store(if off { OFF } else { ON }, Relaxed);
+    off
+}
+
+fn value(name: &str) -> Option<String> {
+    std::env::var(name).ok().map(|value| value.trim().to_ascii_lowercase()).filter(|value| !value.is_empty())
+}
+
+/// `STRAIT_MPI_REPORT`.
+pub fn reports() -> bool {
+    static REPORTS: OnceLock<bool> = OnceLock::new();
+    *REPORTS.get_or_init(|| value("STRAIT_MPI_REPORT").is_some_and(|value| value != "0"))
+}
+
+/// `STRAIT_MPI_SYNC`.
+pub fn sync() -> Sync {
+    static SYNC: OnceLock<Sync> = OnceLock::new();
+    *SYNC.get_or_init(|| match value("STRAIT_MPI_SYNC").as_deref() {
+        None | Some("off" | "0") => Sync::Off,
+        Some("stream") => Sync::Stream,
+        Some("device") => Sync::Device,
+        Some(other) => {
+            eprintln!("libstrait_mpi: STRAIT_MPI_SYNC={other} is not known: set stream, device or off");
+            Sync::Off
+        }
+    })
+}

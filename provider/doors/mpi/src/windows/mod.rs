@@ -1,0 +1,163 @@
+//! Windows: the mirrors of origin buffers until their epoch ends, and windows on device memory.
+//!
+//! A window on device memory is one on host memory, its public copy, as the separate memory model of MPI-3
+//! has it: the device's memory is the private copy. A snapshot says what both had last. At each
+//! synchronisation what the process has changed on the device since (device and snapshot differ) goes to the
+//! public copy, and what others have put there (public copy and snapshot differ) goes to the device: those
+//! bytes, and no others.
+
+mod merge;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use core::ffi::c_int;
+
+use hmem::Kind;
+
+use crate::abi::Handle;
+use crate::args::Args;
+use crate::buffer::{Failure, Mirror};
+use crate::row::{On, Row};
+pub(crate) use merge::Shadow;
+
+/// What is kept for a window.
+#[derive(Debug, Default)]
+struct Window {
+    /// Mirrors of origin buffers, and the rank of the target.
+    origins: Vec<(c_int, Mirror)>,
+    shadow: Option<Shadow>,
+}
+
+static TABLE: Mutex<Option<HashMap<Handle, Window>>> = Mutex::new(None);
+/// Windows with an entry, and those on device memory.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static SHADOWS: AtomicUsize = AtomicUsize::new(0);
+
+fn table() -> MutexGuard<'static, Option<HashMap<Handle, Window>>> {
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether no window has an entry.
+#[inline]
+pub(crate) fn is_empty() -> bool {
+    COUNT.load(Relaxed) == 0
+}
+
+/// Whether there is no window on device memory.
+#[inline]
+pub(crate) fn is_all_host() -> bool {
+    SHADOWS.load(Relaxed) == 0
+}
+
+fn with<T>(window: Handle, each: impl FnOnce(&mut Window) -> T) -> T {
+    let mut table = table();
+    each(table.get_or_insert_with(HashMap::new).entry(window).or_insert_with(|| {
+        COUNT.fetch_add(1, Relaxed);
+        Window::default()
+    }))
+}
+
+/// A call has begun to access a target from or to these mirrors.
+///
+/// # Safety
+/// The call was that of the row, and was successful.
+pub(crate) unsafe fn add_origin(row: &Row, args: &Args<'_>, mirrors: Vec<Mirror>) {
+    let On::Window(window, rank) = row.on else { return };
+    // SAFETY: by the table.
+    let (window, rank) = unsafe { (args.window(window.into()), args.int(rank.into())) };
+    with(window, |entry| entry.origins.extend(mirrors.into_iter().map(|mirror| (rank, mirror))));
+}
+
+/// The accesses of this process to a rank, or to all, are complete.
+///
+/// # Safety
+/// They are, and the program's buffers are valid.
+pub(crate) unsafe fn end_origins(window: Handle, rank: Option<c_int>) -> Result<(), Failure> {
+    let ended: Vec<(c_int, Mirror)> = {
+        let mut table = table();
+        let Some(entry) = table.as_mut().and_then(|table| table.get_mut(&window)) else { return Ok(()) };
+        entry.origins.extract_those(|(of, _)| rank.is_none_or(|rank| *of == rank))
+    };
+    // SAFETY: the caller's promise.
+    ended.iter().try_for_each(|(_, mirror)| unsafe { mirror.copy_back() })
+}
+
+/// Vec::extract_if, which Rust 1.85 does not have.
+trait Extract<T> {
+    fn extract_those(&mut self, which: impl Fn(&T) -> bool) -> Vec<T>;
+}
+
+impl<T> Extract<T> for Vec<T> {
+    fn extract_those(&mut self, which: impl Fn(&T) -> bool) -> Vec<T> {
+        let (those, others) = std::mem::take(self).into_iter().partition(which);
+        *self = others;
+        those
+    }
+}
+
+/// A window on device memory was made.
+pub(crate) fn add_shadow(window: Handle, shadow: Shadow) {
+    with(window, |entry| entry.shadow = Some(shadow));
+    SHADOWS.fetch_add(1, Relaxed);
+}
+
+/// Calls `each` with the window on device memory, if it is one and that rank, or any, is this process's.
+///
+/// # Safety
+/// The program's memory is valid.
+pub(crate) unsafe fn with_shadow(
+    window: Handle,
+    rank: Option<c_int>,
+    each: unsafe fn(&mut Shadow) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    if is_all_host() {
+        return Ok(());
+    }
+    let mut table = table();
+    let shadow = table.as_mut().and_then(|table| table.get_mut(&window)?.shadow.as_mut());
+    match shadow.filter(|shadow| rank.is_none_or(|rank| rank == shadow.rank())) {
+        // SAFETY: the caller's promise.
+        Some(shadow) => unsafe { each(shadow) },
+        None => Ok(()),
+    }
+}
+
+/// The same for all windows.
+///
+/// # Safety
+/// As for [`with_shadow`].
+pub(crate) unsafe fn with_all(each: unsafe fn(&mut Shadow) -> Result<(), Failure>) -> Result<(), Failure> {
+    let mut table = table();
+    let shadows = table.iter_mut().flat_map(|table| table.values_mut()).filter_map(|w| w.shadow.as_mut());
+    // SAFETY: the caller's promise.
+    shadows.into_iter().try_for_each(|shadow| unsafe { each(shadow) })
+}
+
+/// The device memory of a window, and its kind.
+pub(crate) fn base(window: Handle) -> Option<(usize, Kind)> {
+    let table = table();
+    Some(table.as_ref()?.get(&window)?.shadow.as_ref()?.device())
+}
+
+/// The window is gone: its last bytes go to the device.
+///
+/// # Safety
+/// The MPI accesses nothing of it any more, and the program's memory is valid.
+pub(crate) unsafe fn remove(window: Handle) -> Result<(), Failure> {
+    let Some(entry) = table().as_mut().and_then(|table| table.remove(&window)) else { return Ok(()) };
+    COUNT.fetch_sub(1, Relaxed);
+    let mut done = Ok(());
+    // SAFETY: the caller's promise.
+    unsafe {
+        for (_, mirror) in &entry.origins {
+            done = done.and(mirror.copy_back());
+        }
+        if let Some(mut shadow) = entry.shadow {
+            SHADOWS.fetch_sub(1, Relaxed);
+            done = done.and(shadow.pull());
+        }
+    }
+    done
+}

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* What is wrong ends with an MPI error; a driver that fails does, too; what an MPI says of GPUs; contexts and kinds. */
+#include "types.h"
+
+/* Arguments that the MPI itself refuses on host memory. The buffers of both sides stay as they are. */
+static void bad_arguments(void)
+{
+	begin("bad arguments");
+	struct buffer *b = take(400, UNCHANGED), *c = take(400, UNCHANGED);
+
+	SIDES {
+		MPI_Request q = MPI_REQUEST_NULL;
+		MPI_Datatype open_type;
+
+		BAD(MPI_Send(P(b), 10, MPI_DATATYPE_NULL, 0, 1, MPI_COMM_WORLD));
+		BAD(MPI_Send(P(b), -1, MPI_INT, 0, 1, MPI_COMM_WORLD));
+		BAD(MPI_Send(P(b), 10, MPI_INT, ranks + 3, 1, MPI_COMM_WORLD));
+		BAD(MPI_Isend(P(b), 10, MPI_INT, 0, -5, MPI_COMM_WORLD, &q));
+		BAD(MPI_Irecv(P(b), 10, MPI_DATATYPE_NULL, 0, 1, MPI_COMM_WORLD, &q));
+		BAD(MPI_Recv(P(b), 10, MPI_INT, ranks + 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+		BAD(MPI_Bcast(P(b), -3, MPI_INT, 0, MPI_COMM_WORLD));
+		BAD(MPI_Allreduce(P(b), P(c), 10, MPI_INT, MPI_OP_NULL, MPI_COMM_WORLD));
+		/* MPICH ends with an assertion. */
+		if (open_mpi)
+			BAD(MPI_Allreduce(P(b), P(c), 10, MPI_DATATYPE_NULL, MPI_SUM, MPI_COMM_WORLD));
+		BAD(MPI_Allgather(P(b), 10, MPI_DATATYPE_NULL, P(c), 10, MPI_INT, MPI_COMM_WORLD));
+		BAD(MPI_Reduce_local(P(b), P(c), 10, MPI_FLOAT, MPI_BAND));
+		BAD(MPI_Send_init(P(b), 10, MPI_DATATYPE_NULL, 0, 1, MPI_COMM_WORLD, &q));
+		/* Not committed. */
+		OK(MPI_Type_vector(2, 1, 3, MPI_INT, &open_type));
+		BAD(MPI_Send(P(b), 1, open_type, 0, 1, MPI_COMM_WORLD));
+		OK(MPI_Type_free(&open_type));
+	}
+	end();
+}
+
+/* A message longer than its receive: MPI_ERR_TRUNCATE, and nothing behind the receive is written. */
+static void truncated(void)
+{
+	int to = (me + 1) % ranks, from = (me + ranks - 1) % ranks;
+
+	if (ranks < 2)
+		return;
+	for (int n = 100; n < 100000; n *= 30) {
+		begin("a message of %d into half of it", n);
+		struct buffer *s = take((size_t)n, UNCHANGED), *r = take((size_t)n, ANY);
+
+		SIDES {
+			MPI_Request q;
+			MPI_Status status;
+			int code, class = 0;
+
+			OK(MPI_Isend(P(s), n, MPI_BYTE, to, 9, MPI_COMM_WORLD, &q));
+			code = MPI_Recv(P(r), n / 2, MPI_BYTE, from, 9, MPI_COMM_WORLD, &status);
+			OK(MPI_Error_class(code, &class));
+			CHECK(class == MPI_ERR_TRUNCATE);
+			OK(MPI_Wait(&q, MPI_STATUS_IGNORE));
+		}
+		/* How much of it was written is the MPI's affair. */
+		for (int s_ = 0; s_ < 2; s_++)
+			move(s_ ? HOST : r->kind, r->at[s_], r->before + GUARD, (size_t)n / 2);
+		end();
+	}
+}
+
+/* A buffer that was freed, whose address is used for another: what was known of the old one is not taken for the new. */
+static void reused(void)
+{
+	int to = (me + 1) % ranks, from = (me + ranks - 1) % ranks;
+
+	for (int i = 0; i < 30; i++) {
+		begin("allocation %d", i);
+		enum kind kinds[] = { DEVICE, HOST, POOL, MANAGED };
+		enum kind kind = fixed == HOST ? HOST : kinds[i % 4];
+		struct buffer *s = take_of(kind, 3000, UNCHANGED), *r = take_of(kind, 3000, CHANGED);
+
+		SIDES
+			OK(MPI_Sendrecv(P(s), 3000, MPI_BYTE, to, 1, P(r), 3000, MPI_BYTE, from, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+		end();
+	}
+}
+
+static void (*plan)(const char *, uint64_t, int);
+
+/* These calls of the driver fail, each time: an MPI error at once or at the completion, or right. */
+static void failing(const char *const *calls, int n, int wrong)
+{
+	if (fixed == HOST || !(plan = (void (*)(const char *, uint64_t, int))dlsym(cuda, "stand_in_fail")))
+		return;
+	for (int i = 0; i < n; i++)
+		for (int reduce = 0; reduce < 2; reduce++) {
+			int code, later = MPI_SUCCESS, sent = MPI_SUCCESS;
+
+			begin("%s fails in a %s", calls[i], reduce ? "Reduce_local" : "message to itself");
+			struct buffer *s = take_of(DEVICE, 9000, UNCHANGED), *r = take_of(DEVICE, 9000, ANY);
+
+			side = 0;
+			plan(calls[i], 0, wrong);
+			if (reduce) {
+				code = MPI_Reduce_local(P(s), P(r), 2000, MPI_INT, MPI_SUM);
+			} else {
+				MPI_Request q[2] = { MPI_REQUEST_NULL, MPI_REQUEST_NULL };
+
+				code = MPI_Irecv(P(r), 9000, MPI_BYTE, me, 1, MPI_COMM_WORLD, &q[0]);
+				if (code == MPI_SUCCESS)
+					sent = MPI_Isend(P(s), 9000, MPI_BYTE, me, 1, MPI_COMM_WORLD, &q[1]);
+				if (sent == MPI_SUCCESS && code == MPI_SUCCESS) {
+					later = MPI_Waitall(2, q, MPI_STATUSES_IGNORE);
+				} else if (code == MPI_SUCCESS) {
+					MPI_Cancel(&q[0]);
+					MPI_Wait(&q[0], MPI_STATUS_IGNORE);
+				}
+			}
+			plan(calls[i], 0, 0);
+			if (code || sent || later) {
+				int failed = code ? code : sent ? sent : later;
+
+				CHECK(strlen(words(failed)) > 10);
+				refuse(failed);
+			} else {
+				side = 1;
+				if (reduce)
+					OK(MPI_Reduce_local(P(s), P(r), 2000, MPI_INT, MPI_SUM));
+				else
+					OK(MPI_Sendrecv(P(s), 9000, MPI_BYTE, me, 1, P(r), 9000, MPI_BYTE, me, 1, MPI_COMM_WORLD,
+							MPI_STATUS_IGNORE));
+			}
+			end();
+			/* Afterwards all is as before, but for errors that end a context. */
+			if (wrong == 700)
+				continue;
+			begin("after %s has failed", calls[i]);
+			struct buffer *x = take_of(DEVICE, 5000, UNCHANGED), *y = take_of(DEVICE, 5000, CHANGED);
+
+			SIDES
+				OK(MPI_Sendrecv(P(x), 5000, MPI_BYTE, me, 1, P(y), 5000, MPI_BYTE, me, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+			end();
+		}
+}
+
+static void short_driver(void)
+{
+	static const char *const calls[] = {
+		"cuMemHostAlloc", "cuMemHostRegister_v2", "cuStreamCreate", "cuEventCreate", "cuMemAlloc_v2", "cuMemcpyAsync",
+		"cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2", "cuMemcpy", "cuCtxPushCurrent_v2", "cuCtxGetCurrent",
+		"cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleGetFunction", "cuLaunchKernel",
+	};
+
+	/* CUDA_ERROR_OUT_OF_MEMORY */
+	failing(calls, COUNT(calls), 2);
+}
+
+/* The last subject: the context is of no use behind these. */
+static void broken_driver(void)
+{
+	static const char *const calls[] = {
+		"cuEventRecord", "cuEventQuery", "cuMemcpyAsync", "cuStreamSynchronize", "cuEventSynchronize", "cuStreamQuery",
+	};
+
+	/* CUDA_ERROR_ILLEGAL_ADDRESS */
+	failing(calls, COUNT(calls), 700);
+}
+
+/* The extension by which programs ask. */
+static void asked(void)
+{
+	int (*query)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "MPIX_Query_cuda_support");
+	int (*gpu)(int, int *) = (int (*)(int, int *))dlsym(RTLD_DEFAULT, "MPIX_GPU_query_support");
+	int yes = 0;
+
+	if (fixed == HOST)
+		return;
+	begin("MPIX_Query_cuda_support");
+	CHECK(query && query() == 1);
+	/* MPIX_GPU_SUPPORT_CUDA */
+	if (gpu) {
+		OK(gpu(0, &yes));
+		CHECK(yes == 1);
+	}
+	end();
+}
+
+/* The MPI copies into the buffer of buffered sends with the CPU. */
+static void attached(const char *attach, const char *detach, int of_comm, int big)
+{
+	int (*in)() = optional(attach), (*out)() = optional(detach);
+	char *at, *host = malloc(2000), *got = malloc(2000);
+	MPI_Count big_len = 1 << 16;
+	void *was = NULL;
+	int code, len;
+
+	begin("%s of device memory", attach);
+	at = in ? allocate(DEVICE, 1 << 16) : NULL;
+	if (in) {
+		code = of_comm ? in(MPI_COMM_WORLD, at, 1 << 16) : big ? in(at, big_len) : in(at, 1 << 16);
+		if (code == MPI_SUCCESS) {
+			/* Taken: then a buffered send has to work. */
+			memset(host, 5, 2000);
+			OK(MPI_Bsend(host, 2000, MPI_BYTE, me, 3, MPI_COMM_WORLD));
+			OK(MPI_Recv(got, 2000, MPI_BYTE, me, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+			CHECK(!memcmp(host, got, 2000));
+			OK(of_comm ? out(MPI_COMM_WORLD, &was, &len) : big ? out(&was, &big_len) : out(&was, &len));
+			CHECK(was == at);
+		}
+		release(DEVICE, at);
+	}
+	free(host), free(got);
+	end();
+}
+
+static void buffer_attach(void)
+{
+	if (fixed == HOST)
+		return;
+	attached("MPI_Buffer_attach", "MPI_Buffer_detach", 0, 0);
+	attached("MPI_Buffer_attach_c", "MPI_Buffer_detach_c", 0, 1);
+	attached("MPI_Comm_attach_buffer", "MPI_Comm_detach_buffer", 1, 0);
+}
+
+/* No context is current, and another device's is: afterwards it is as it was. */
+static void contexts(void)
+{
+	void *own = NULL, *now = NULL, *other = NULL;
+
+	if (fixed == HOST)
+		return;
+	CU(cuCtxGetCurrent, (void **), &own);
+	for (int how = 0; how < 2; how++) {
+		begin(how ? "the context of another device" : "no context");
+		struct buffer *s = take(5000, UNCHANGED), *r = take(5000, CHANGED), *x = take(5000, CHANGED);
+
+		CU(cuDevicePrimaryCtxRetain, (void **, int), &other, 1);
+		CU(cuCtxSetCurrent, (void *), how ? other : NULL);
+		SIDES {
+			OK(MPI_Sendrecv(P(s), 5000, MPI_BYTE, me, 1, P(r), 5000, MPI_BYTE, me, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+			OK(MPI_Allreduce(P(s), P(x), 1250, MPI_INT, MPI_SUM, MPI_COMM_WORLD));
+		}
+		CU(cuCtxGetCurrent, (void **), &now);
+		CHECK(now == (how ? other : NULL));
+		CU(cuCtxSetCurrent, (void *), own);
+		CU(cuDevicePrimaryCtxRelease_v2, (int), 1);
+		end();
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static const struct subject all[] = {
+		{ "bad_arguments", bad_arguments }, { "truncated", truncated }, { "reused", reused },
+		{ "short_driver", short_driver }, { "asked", asked },
+		{ "buffer_attach", buffer_attach }, { "contexts", contexts }, { "broken_driver", broken_driver },
+	};
+
+	return run_subjects("misc", argc, argv, all, COUNT(all), MPI_THREAD_SINGLE);
+}

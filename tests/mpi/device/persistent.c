@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Persistent requests, started many times with other contents: of point-to-point calls, partitioned, and of collectives. */
+#include "shape.h"
+
+/* Other bytes for the buffer of side `s`, from `x`. */
+static void refill(struct buffer *b, int s, int x)
+{
+	char *now = malloc(b->len + 1);
+
+	for (size_t i = 0; i < b->len; i++)
+		now[i] = (char)mix(((uint64_t)x << 32) + i);
+	move(s ? HOST : b->kind, b->at[s], now, b->len);
+	free(now);
+}
+
+static void has(struct buffer *b, int s, size_t len, int x)
+{
+	char *now = malloc(b->len + 1);
+
+	get(b, s, 0, now, len);
+	for (size_t i = 0; i < len; i++)
+		if (now[i] != (char)mix(((uint64_t)x << 32) + i)) {
+			fail("byte %zu is not of round %d", i, x);
+			break;
+		}
+	free(now);
+}
+
+static void point_to_point(void)
+{
+	static const int sizes[] = { 8, 5000, 200000 };
+	static char room[1 << 20];
+	int to = (me + 1) % ranks, from = (me + ranks - 1) % ranks, len;
+	void *at;
+
+	OK(MPI_Buffer_attach(room, sizeof room));
+	for (int way = 0; way < 4; way++)
+		for (int k = 0; k < COUNT(sizes); k++) {
+			int n = sizes[k];
+
+			/* Open MPI 4.1 sends the contents of the first start again. */
+			if (open_mpi && way == 2 && k)
+				continue;
+			begin("%s_init of %d", way == 0 ? "Send" : way == 1 ? "Ssend" : way == 2 ? "Bsend" : "Rsend", n);
+			struct buffer *s = take((size_t)n, ANY), *r = take((size_t)n, CHANGED);
+
+			SIDES {
+				MPI_Request q[2];
+
+				OK(MPI_Recv_init(P(r), n, MPI_BYTE, from, 1, MPI_COMM_WORLD, &q[0]));
+				switch (way) {
+				case 0: OK(MPI_Send_init(P(s), n, MPI_BYTE, to, 1, MPI_COMM_WORLD, &q[1])); break;
+				case 1: OK(MPI_Ssend_init(P(s), n, MPI_BYTE, to, 1, MPI_COMM_WORLD, &q[1])); break;
+				case 2: OK(MPI_Bsend_init(P(s), n, MPI_BYTE, to, 1, MPI_COMM_WORLD, &q[1])); break;
+				default: OK(MPI_Rsend_init(P(s), n, MPI_BYTE, to, 1, MPI_COMM_WORLD, &q[1]));
+				}
+				for (int round = 0; round < 12; round++) {
+					int flag = 0, index;
+					MPI_Status status;
+
+					refill(s, side, 100 * me + round);
+					if (way == 3) {
+						OK(MPI_Start(&q[0]));
+						OK(MPI_Barrier(MPI_COMM_WORLD));
+						OK(MPI_Start(&q[1]));
+					} else {
+						OK(MPI_Startall(2, q));
+					}
+					switch (round % 4) {
+					case 0: OK(MPI_Waitall(2, q, MPI_STATUSES_IGNORE)); break;
+					case 1:
+						while (!flag)
+							OK(MPI_Testall(2, q, &flag, MPI_STATUSES_IGNORE));
+						break;
+					case 2:
+						OK(MPI_Waitany(2, q, &index, &status));
+						OK(MPI_Waitany(2, q, &index, &status));
+						/* Both are inactive now. */
+						OK(MPI_Waitany(2, q, &index, &status));
+						CHECK(index == MPI_UNDEFINED);
+						break;
+					default:
+						OK(MPI_Wait(&q[1], &status));
+						OK(MPI_Wait(&q[0], &status));
+						CHECK(status.MPI_SOURCE == from);
+					}
+					CHECK(q[0] != MPI_REQUEST_NULL && q[1] != MPI_REQUEST_NULL);
+					has(r, side, (size_t)n, 100 * from + round);
+				}
+				OK(MPI_Request_free(&q[0]));
+				OK(MPI_Request_free(&q[1]));
+				CHECK(q[0] == MPI_REQUEST_NULL);
+			}
+			end();
+		}
+	OK(MPI_Buffer_detach(&at, &len));
+}
+
+static void partitioned(void)
+{
+	int (*send)() = optional("MPI_Psend_init"), (*recv)() = optional("MPI_Precv_init"), (*ready)() = optional("MPI_Pready"),
+	    (*arrived)() = optional("MPI_Parrived");
+	int other = me ^ 1;
+
+	if (!send || !recv || !ready || !arrived || getenv("NO_PARTITIONED"))
+		return;
+	begin("partitioned");
+	struct buffer *b = take(8 * 4000, ANY);
+
+	if (other < ranks)
+		SIDES {
+			MPI_Request q;
+
+			if (me % 2)
+				OK(recv(P(b), 8, (MPI_Count)1000, MPI_INT, other, 1, MPI_COMM_WORLD, MPI_INFO_NULL, &q));
+			else
+				OK(send(P(b), 8, (MPI_Count)1000, MPI_INT, other, 1, MPI_COMM_WORLD, MPI_INFO_NULL, &q));
+			for (int round = 0; round < 3; round++) {
+				if (me % 2 == 0)
+					refill(b, side, round);
+				OK(MPI_Start(&q));
+				for (int i = 0; i < 8 && me % 2 == 0; i++)
+					OK(ready(i * 3 % 8, q));
+				OK(MPI_Wait(&q, MPI_STATUS_IGNORE));
+				if (me % 2)
+					has(b, side, b->len, round);
+				OK(MPI_Barrier(MPI_COMM_SELF));
+			}
+			OK(MPI_Request_free(&q));
+		}
+	end();
+}
+
+static int turn;
+
+static void collectives_by(enum how how)
+{
+	static const int sizes[] = { 4, 700, 0, 6000 };
+	struct peers p = all_of(MPI_COMM_WORLD);
+
+	for (enum which which = 0; which < WHOLE; which++)
+		for (int in_place = 0; in_place < 2 && there(which, how); in_place++)
+			for (int k = 0; k < COUNT(sizes); k++) {
+				struct shape w = { .which = which, .how = how, .k = sizes[k], .in_place = in_place,
+						   .pair = turn % FIXED_PAIRS, .reduction = (enum reduction)(turn % REDUCTIONS),
+						   .root = turn % ranks };
+
+				/* Intel MPI 2021.18: "Message truncated". */
+				if (in_place && (which == BCAST || (intel && which == ALLTOALLW)))
+					continue;
+				begin("%s%s: k %d pair %d reduction %d%s root %d", which_names[which], how_names[how], w.k, w.pair,
+				      w.reduction, in_place ? " in place" : "", w.root);
+				turn++;
+				run_shape(&w, &p);
+			}
+}
+
+static void collectives(void) { collectives_by(PERSISTENT); }
+static void large_counts(void) { collectives_by(PERSISTENT_C); }
+
+int main(int argc, char **argv)
+{
+	static const struct subject all[] = {
+		{ "point_to_point", point_to_point }, { "partitioned", partitioned }, { "collectives", collectives },
+		{ "large_counts", large_counts },
+	};
+
+	return run_subjects("persistent", argc, argv, all, COUNT(all), MPI_THREAD_SINGLE);
+}
