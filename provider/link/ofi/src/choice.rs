@@ -2,8 +2,8 @@
 
 use std::ffi::{CStr, CString};
 use std::net::IpAddr;
-use std::ptr::NonNull;
 
+use fabric_client::{Infos, provider_of};
 use libfabric_sys as fi;
 
 use crate::fabric::Fabric;
@@ -63,41 +63,6 @@ fn is_allowed(name: &str) -> bool {
     name.split(';').all(|part| !never.contains(&part) && !part.starts_with("ofi_hook"))
 }
 
-/// A list of what was found.
-struct Found {
-    core: fi::Core,
-    first: NonNull<fi::fi_info>,
-}
-
-impl Drop for Found {
-    fn drop(&mut self) {
-        // SAFETY: the core's own list, which nothing refers to any more.
-        unsafe { self.core.freeinfo(self.first.as_ptr()) };
-    }
-}
-
-impl Found {
-    fn iter(&self) -> impl Iterator<Item = *mut fi::fi_info> + '_ {
-        std::iter::successors(Some(self.first.as_ptr()), |at| {
-            // SAFETY: an element of the list, which lives as long as `self`.
-            let next = unsafe { (**at).next };
-            (!next.is_null()).then_some(next)
-        })
-    }
-}
-
-/// The name of the provider that an info is of.
-fn name_of(info: *mut fi::fi_info) -> String {
-    // SAFETY: an element of a core's list: its attributes are there, and strings end in NUL.
-    unsafe {
-        let attr = (*info).fabric_attr;
-        if attr.is_null() || (*attr).prov_name.is_null() {
-            return String::new();
-        }
-        CStr::from_ptr((*attr).prov_name).to_string_lossy().into_owned()
-    }
-}
-
 /// Asks for endpoints of a provider that can exchange messages.
 fn ask(
     core: &fi::Core,
@@ -105,15 +70,10 @@ fn ask(
     node: Option<&CStr>,
     flags: u64,
     Wants { caps, order }: Wants,
-) -> Result<Found, i32> {
-    let hints = core.allocinfo();
-    if hints.is_null() {
-        return Err(-fi::FI_ENOMEM);
-    }
-    let hints = Found { core: *core, first: NonNull::new(hints).ok_or(-fi::FI_ENOMEM)? };
-    let name = CString::new(name).map_err(|_| -fi::FI_EINVAL)?;
-    let at = hints.first.as_ptr();
-    // SAFETY: just allocated with all its attributes; the name is copied by malloc, as the core frees it.
+) -> Result<Infos, i32> {
+    let hints = Infos::hints(core, Some(name))?;
+    let at = hints.at();
+    // SAFETY: just allocated with all its attributes.
     unsafe {
         (*at).caps = caps;
         (*at).mode = fi::FI_CONTEXT | fi::FI_CONTEXT2;
@@ -124,7 +84,6 @@ fn ask(
             (*(*at).tx_attr).op_flags = fi::FI_DELIVERY_COMPLETE;
         }
         (*(*at).rx_attr).msg_order = order;
-        (*(*at).fabric_attr).prov_name = libc::strdup(name.as_ptr());
         let domain = (*at).domain_attr;
         (*domain).threading = fi::FI_THREAD_DOMAIN;
         (*domain).resource_mgmt = fi::FI_RM_ENABLED;
@@ -139,9 +98,7 @@ fn ask(
     }
     let flags = if node.is_some() { flags | fi::FI_SOURCE } else { flags };
     // The hints are structures of 1.17, whatever the core has.
-    // SAFETY: hints of this core's.
-    let found = unsafe { core.getinfo(fi::FI_VERSION(1, 17), node, flags, at) }?;
-    NonNull::new(found).map(|first| Found { core: *core, first }).ok_or(-fi::FI_ENODATA)
+    hints.find(fi::FI_VERSION(1, 17), node, flags)
 }
 
 /// Opens the first of these providers that can be opened, by an address of the host where the provider knows
@@ -192,10 +149,10 @@ fn open_one(core: &fi::Core, name: &str, own: IpAddr, beyond: Beyond) -> Result<
             let further = [hmem.zip(writes).map(|(a, b)| a | b), hmem, writes];
             let further = further.into_iter().flatten().filter(|_| wants.caps == READS);
             let wider = further.map(|besides| Wants { caps: READS | besides, ..wants });
-            let wider: Vec<Found> = wider.filter_map(|w| ask(core, name, node, flags, w).ok()).collect();
-            for info in
-                wider.iter().chain([&found]).flat_map(Found::iter).filter(|info| name_of(*info) == name)
-            {
+            let wider: Vec<Infos> = wider.filter_map(|w| ask(core, name, node, flags, w).ok()).collect();
+            // SAFETY: entries of lists that are there.
+            let is_it = |info: &*mut fi::fi_info| unsafe { provider_of(*info) } == name;
+            for info in wider.iter().chain([&found]).flat_map(Infos::iter).filter(is_it) {
                 // SAFETY: an element of the core's list.
                 match unsafe { Fabric::open(core, info, name) } {
                     Ok(fabric) => return Ok(fabric),

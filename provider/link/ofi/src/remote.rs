@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
 
-use fabric_client::{Object, done, made};
+use fabric_client::{Infos, Object, done, made};
 use hmem::{Caps, Kind, Span};
 use libfabric_sys as fi;
 use link_api::Way;
@@ -34,23 +34,6 @@ const MODES: i32 = fi::FI_MR_LOCAL
 const REFUSALS: u8 = 8;
 /// In place of a key that there is none of.
 const NO_KEY: u64 = u64::MAX;
-
-/// An info that is freed when this is dropped.
-#[derive(Debug)]
-struct Info {
-    core: fi::Core,
-    at: *mut fi::fi_info,
-}
-
-// SAFETY: memory of the core's that nothing else refers to.
-unsafe impl Send for Info {}
-
-impl Drop for Info {
-    fn drop(&mut self) {
-        // SAFETY: from `dupinfo` of this core, and freed once.
-        unsafe { self.core.freeinfo(self.at) };
-    }
-}
 
 /// Whether an endpoint may be closed while it reads. Of libfabric 1.17 `tcp;ofi_rxm` crashes then in
 /// fi_close(3), and the domain of `net` makes no progress any more; `tcp;ofi_rxm` and `tcp` of 2.1 do
@@ -118,7 +101,7 @@ fn post_write(
 /// What of a provider serves for accesses.
 #[derive(Debug)]
 pub(crate) struct Remote {
-    info: Info,
+    info: Infos,
     modes: Modes,
     /// Longest access.
     pub(crate) most: usize,
@@ -177,21 +160,18 @@ impl Remote {
             return None;
         }
         // SAFETY: likewise.
-        let at = unsafe { core.dupinfo(info) };
-        if at.is_null() {
-            return None;
-        }
+        let info = unsafe { Infos::copy(core, info) }?;
         const WRITES: u64 = fi::FI_WRITE | fi::FI_REMOTE_WRITE;
         // SAFETY: a copy of this core's, with the attributes of what it is of. By its flags the endpoint
         // would have every operation wait for its delivery.
         let delivers = unsafe {
-            let flags = &mut (*(*at).tx_attr).op_flags;
+            let flags = &mut (*(*info.at()).tx_attr).op_flags;
             let delivers = *flags & fi::FI_DELIVERY_COMPLETE != 0;
             *flags &= !fi::FI_DELIVERY_COMPLETE;
             delivers
         };
         Some(Remote {
-            info: Info { core: *core, at },
+            info,
             modes: Modes { mr_mode, key_size },
             most,
             writes: delivers && caps & WRITES == WRITES,
@@ -253,7 +233,7 @@ impl Remote {
         // None is registered for this, or this memory alone is refused.
         let is_for_good = [fi::FI_ENOSYS, fi::FI_EOPNOTSUPP].contains(&-e);
         *refusals = if is_for_good { REFUSALS } else { refusals.saturating_add(1) };
-        let why = self.info.core.strerror(e);
+        let why = self.info.core().strerror(e);
         match *refusals {
             REFUSALS => {
                 log::info!(
@@ -268,7 +248,7 @@ impl Remote {
     pub(crate) fn lend(&mut self, span: Span, way: Way) -> Option<Lease> {
         let device = of_device(&span)?;
         // SAFETY: a copy that this core has made.
-        let (domain, ep) = unsafe { self.lender.get(&self.info.core, self.info.at) }?;
+        let (domain, ep) = unsafe { self.lender.get(self.info.core(), self.info.at()) }?;
         let access = match way {
             Way::Get => fi::FI_REMOTE_READ,
             Way::Put => fi::FI_REMOTE_WRITE,
@@ -330,7 +310,7 @@ impl Remote {
         // SAFETY: an open domain, and the info that it was opened by.
         let ep: Object<fi::fid_ep> = unsafe {
             let open = (*(*domain.at()).ops).endpoint.ok_or(-fi::FI_ENOSYS)?;
-            made(|at| open(domain.at(), self.info.at, at, null_mut()))?
+            made(|at| open(domain.at(), self.info.at(), at, null_mut()))?
         };
         ep.bind(place.av, 0)?;
         ep.bind(place.cq, fi::FI_TRANSMIT | fi::FI_RECV)?;
@@ -341,7 +321,7 @@ impl Remote {
     fn error(&self, what: &str, code: i32) -> NotSent {
         match code {
             e if e == -fi::FI_EAGAIN => NotSent::Busy,
-            e => NotSent::Error(format!("{what}: {}", self.info.core.strerror(e))),
+            e => NotSent::Error(format!("{what}: {}", self.info.core().strerror(e))),
         }
     }
 
@@ -350,7 +330,7 @@ impl Remote {
     fn not_registered(&self, code: i32) -> NotSent {
         match self.error("fi_mr_reg", code) {
             NotSent::Busy if self.free.len() == READS => {
-                NotSent::Error(format!("fi_mr_reg: {}", self.info.core.strerror(code)))
+                NotSent::Error(format!("fi_mr_reg: {}", self.info.core().strerror(code)))
             }
             why => why,
         }
