@@ -17,7 +17,8 @@ import uuid
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PRODUCTS = {"strait-fi": "libstrait-fi.so", "strait-ucx": "libuct_strait.so.0", "libstrait": "libstrait.so.0",
-            "libstrait_xpu": "libstrait_xpu.so.0", "strait-rpipe": "libstrait_rpipe.so.0", "strait": "strait"}
+            "libstrait_xpu": "libstrait_xpu.so.0", "strait-rpipe": "libstrait_rpipe.so.0", "strait-mpi": "libstrait_mpi.so.0",
+            "strait": "strait"}
 
 
 def metadata(target):

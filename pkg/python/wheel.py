@@ -25,6 +25,7 @@ CARRIED = {
     "lib/libstrait_xpu.so.0": "lib/libstrait_xpu.so.0",
     "bin/strait": "bin/strait",
     "lib/libstrait_rpipe.so.0": "lib/libstrait_rpipe.so.0",
+    "lib/strait/libstrait_mpi.so.0": "lib/strait/libstrait_mpi.so.0",
 }
 # A wheel has no links: UCX looks for the transport by the ending of its own libraries' names.
 COPIES = {"lib/strait/ucx/libuct_strait.so.0": ["lib/strait/ucx/libuct_strait.so.0.0.0", "lib/strait/ucx/libuct_strait.so"]}

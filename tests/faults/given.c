@@ -13,7 +13,7 @@
  * that is given back, the other is its peer.  What both sides may see of an operation that was cut off is
  * an error or the right bytes, within WATCHDOG.  FI_STRAIT_CMA=no runs the same by frames.
  */
-#include "given_sides.h"
+#include "parts/given_sides.h"
 
 /* What one case is. */
 struct what {

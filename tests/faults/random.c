@@ -434,4 +434,4 @@ static int peek_one(struct actor *a, int peers)
 	return 1;
 }
 
-#include "random_threads.h"
+#include "parts/random_threads.h"

@@ -34,10 +34,10 @@
  *
  * The numbers drawn depend on the seed alone; when they meet does not.
  */
-#include "storm_work.h"
-#include "storm_ledger.h"
-#include "storm_moves.h"
-#include "storm_process.h"
+#include "parts/storm_work.h"
+#include "parts/storm_ledger.h"
+#include "parts/storm_moves.h"
+#include "parts/storm_process.h"
 
 #undef PART
 #define PART 0

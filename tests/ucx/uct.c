@@ -8,8 +8,8 @@
  * The last line of a test that went well is "ok NAME".
  */
 #include "ifaces.h"
-#include "gets.h"
-#include "order.h"
+#include "uct/gets.h"
+#include "uct/order.h"
 
 #include <malloc.h>
 #include <sys/resource.h>
@@ -431,8 +431,8 @@ static void test_descriptors(void) {
     close_pair();
 }
 
-#include "refused.h"
-#include "memory.h"
+#include "uct/refused.h"
+#include "uct/memory.h"
 
 static const struct {
     const char *name;

@@ -14,6 +14,8 @@ library = os.path.join(_HERE, "lib", "libstrait.so.0")
 xpu_library = os.path.join(_HERE, "lib", "libstrait_xpu.so.0")
 #: The library of include/strait_rpipe.h.
 rpipe_library = os.path.join(_HERE, "lib", "libstrait_rpipe.so.0")
+#: The library to preload before an MPI.
+mpi_library = os.path.join(_HERE, "lib", "strait", "libstrait_mpi.so.0")
 #: The directory of strait.h and the other headers.
 include = os.path.join(_HERE, "include")
 #: The command.

@@ -36,6 +36,13 @@ def _env(options):
         print("unset " + name if options.undo else "export {}={}".format(name, shlex.quote(value)))
 
 
+def _mpi_env(options):
+    """LD_PRELOAD with the library once, before what is there already, or without it."""
+    others = [path for path in os.environ.get("LD_PRELOAD", "").replace(" ", ":").split(":") if path and path != strait.mpi_library]
+    wanted = others if options.undo else [strait.mpi_library, *others]
+    print("export LD_PRELOAD=" + shlex.quote(":".join(wanted)) if wanted else "unset LD_PRELOAD")
+
+
 def main():
     parser = argparse.ArgumentParser(prog="python -m strait", description="The libfabric provider and the UCX transport strait.")
     parts = parser.add_subparsers(dest="part", required=True)
@@ -43,10 +50,14 @@ def main():
     env.add_argument("--mpi", choices=["mpich", "intel", "openmpi"], help="those of one MPI library alone")
     env.add_argument("--ucx", action="store_true", help="those of UCX: of the package libucx, or the one that programs find")
     env.add_argument("--undo", action="store_true", help="what takes them back")
+    preload = parts.add_parser("mpi-env", help="what preloads the library by which an MPI takes device memory: eval \"$(python -m strait mpi-env)\"")
+    preload.add_argument("--undo", action="store_true", help="what takes it back")
     parts.add_parser("path", help="the directory for FI_PROVIDER_PATH")
     options = parser.parse_args()
     if options.part == "path":
         print(strait.provider_path)
+    elif options.part == "mpi-env":
+        _mpi_env(options)
     else:
         _env(options)
 

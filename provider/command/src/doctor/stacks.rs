@@ -40,10 +40,11 @@ pub fn installed() -> Vec<Finding> {
 }
 
 /// The libraries that programs link: file, which programs, Debian's package.
-const LIBRARIES: [(&str, &str, &str); 3] = [
+const LIBRARIES: [(&str, &str, &str); 4] = [
     ("libstrait.so.0", "programs with memory of their own kind, or files", "libstrait0; rpm: libstrait"),
     ("libstrait_xpu.so.0", "programs with kernels that send", "libstrait-xpu0; rpm: libstrait_xpu"),
     ("libstrait_rpipe.so.0", "programs with pipes", "libstrait-rpipe0; rpm: libstrait_rpipe"),
+    ("strait/libstrait_mpi.so.0", "programs with device memory in MPI", "libstrait-mpi; rpm: strait-mpi"),
 ];
 
 /// A library of this installation or build.

@@ -1,4 +1,4 @@
-//! What a door says when it opens a domain, an endpoint or a registration.
+//! What a provider says when it opens a domain, an endpoint or a registration.
 
 use hmem::Span;
 
@@ -60,7 +60,7 @@ pub struct Reg<'a> {
     pub iov: &'a [Span],
     /// What peers may do.
     pub access: Access,
-    /// The key asked for; `None`: the engine chooses one.
+    /// The key requested; `None`: the engine chooses one.
     pub key: Option<u64>,
 }
 

@@ -24,7 +24,7 @@ pub use spans::{Iov, RmaIov};
 pub(crate) use spans::{Spans, on_device};
 pub(crate) use tally::Tally;
 
-/// A slab: ids are used again, by the door's leave only.
+/// A slab: ids are used again, by the provider's leave only.
 #[derive(Debug)]
 pub(crate) struct Slab<T>(Vec<Option<T>>);
 
@@ -131,13 +131,13 @@ pub(crate) struct Core {
     pub(crate) cntrs: Slab<Cntr>,
     pub(crate) rxs: Slab<RxContext>,
     pub(crate) mrs: Registrations,
-    /// A counter changed since deferred work was last looked at.
-    pub(crate) counted: bool,
+    /// Counters that have changed and were armed: deferred work waits for them.
+    pub(crate) changed: Vec<CntrId>,
     /// For what waits.
     pub(crate) buffers: Buffers,
     /// An address vector has had one address under two indices.
     pub(crate) aliases: bool,
-    /// Bytes that waiting messages take up, and how many may before peers are told to pause.
+    /// Bytes that waiting messages take up, and how many may before peers have to pause.
     pub(crate) waiting: usize,
     pub(crate) waiting_most: usize,
     /// How much peers may have the domain keep in all.
@@ -161,7 +161,7 @@ impl Core {
             cntrs: Slab::default(),
             rxs: Slab::default(),
             mrs,
-            counted: false,
+            changed: Vec::new(),
             buffers: Buffers::default(),
             aliases: false,
             waiting: 0,
@@ -210,8 +210,20 @@ impl Core {
     #[inline(never)]
     fn count_in(&mut self, cntr: CntrId, failed: bool) {
         if let Some(slot) = self.cntrs.slot(cntr.at()) {
-            self.counted |= Cntr::count(slot, failed);
+            if Cntr::count(slot, failed) {
+                self.changed.push(cntr);
+            }
         }
+    }
+
+    /// Changes a counter, if there is one.
+    pub(crate) fn change(&mut self, id: CntrId, how: impl FnOnce(&mut Cntr)) -> Option<()> {
+        let cntr = self.cntrs.get_mut(id.at())?;
+        how(cntr);
+        if cntr.disarm() {
+            self.changed.push(id);
+        }
+        Some(())
     }
 
     /// A message has gone to a receive of this context.

@@ -1,16 +1,17 @@
-//! The one object a door drives: everything that lives under one lock.
+//! The one object that a provider drives: everything that lives under one lock.
 
-mod deferred;
-mod endpoints;
-mod memory;
-mod queues;
-mod receive;
+mod deferred_work;
+mod objects;
+mod opened;
+mod peek;
+mod post_receive;
 
-pub use endpoints::Abandoned;
+pub use objects::Abandoned;
 
 use hmem::Span;
 
-use crate::av::Av;
+use self::deferred_work::DeferredWork;
+use self::opened::Opened;
 use crate::config::Config;
 use crate::core::{Core, Slab, Tally};
 use crate::endpoint::{Endpoint, Leaving};
@@ -25,20 +26,19 @@ struct Failed {
     tag: u64,
 }
 
-/// Endpoints and all that they share. It is driven by one thread at a time: a door puts its lock
+/// Endpoints and all that they share. It is driven by one thread at a time: a provider puts its lock
 /// around it.
 #[derive(Debug)]
 pub struct Domain<L> {
-    core: Core,
-    avs: Slab<Av>,
-    eps: Slab<Endpoint<L>>,
-    work: Vec<Work>,
+    opened: Opened<L>,
+    deferred: DeferredWork,
 }
 
 impl<L: RmaLink> Domain<L> {
     /// A domain without anything in it.
     pub fn new(config: Config) -> Self {
-        Domain { core: Core::new(config), avs: Slab::default(), eps: Slab::default(), work: Vec::new() }
+        let opened = Opened { core: Core::new(config), avs: Slab::default(), eps: Slab::default() };
+        Domain { opened, deferred: DeferredWork::default() }
     }
 
     /// Runs a post; if there is no room, makes progress and tries once more, so that a caller which
@@ -49,31 +49,36 @@ impl<L: RmaLink> Domain<L> {
         to: FiAddr,
         run: impl Fn(&mut Endpoint<L>, &mut Core) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let e = self.eps.get_mut(ep.at()).ok_or(Error::NotFound)?;
-        let mut result = run(e, &mut self.core);
-        if result == Err(Error::Again) && e.progress(&mut self.core, None) > 0 {
-            result = run(e, &mut self.core);
+        let e = self.opened.eps.get_mut(ep.at()).ok_or(Error::NotFound)?;
+        let mut result = run(e, &mut self.opened.core);
+        if result == Err(Error::Again) && e.progress(&mut self.opened.core, None) > 0 {
+            result = run(e, &mut self.opened.core);
         }
         if let Err(err) = result {
-            e.directed().not_started(&mut self.core, to, err);
+            e.directed().not_started(&mut self.opened.core, to, err);
         }
         if result.is_ok() {
             e.net.log_new_path();
         }
-        if self.core.counted && !self.work.is_empty() {
-            self.run_work();
-        }
+        self.run_counted();
         result
     }
 
-    /// How a post ends whose peer cannot be reached: one that asked for a completion has one, with the
+    /// How a post ends whose peer cannot be reached: one that requested a completion has one, with the
     /// error. There are clients that try again for ever what a post refuses.
     #[cold]
     fn fail_post(&mut self, ep: EpId, err: Error, flags: OpFlags, failed: Failed) -> Result<(), Error> {
         let gone = err.gone().is_some();
-        match self.eps.get(ep.at()) {
+        match self.opened.eps.get(ep.at()) {
             Some(e) if gone && flags.contains(OpFlags::COMPLETION) && e.bind.tx_cq().is_some() => {
-                e.bind.fail_start(&mut self.core, failed.ctx, failed.what, failed.tag, Tally::PLAIN, err);
+                e.bind.fail_start(
+                    &mut self.opened.core,
+                    failed.ctx,
+                    failed.what,
+                    failed.tag,
+                    Tally::PLAIN,
+                    err,
+                );
                 Ok(())
             }
             _ => Err(err),
@@ -94,13 +99,17 @@ impl<L: RmaLink> Domain<L> {
     pub fn start_send(&mut self, ep: EpId, op: &Send<'_>) -> Result<Option<Leaving>, Error> {
         self.post_send(ep, op)?;
         let injects = op.flags.contains(OpFlags::INJECT);
-        Ok(self.eps.get_mut(ep.at()).filter(|_| injects).and_then(Endpoint::take_leaving))
+        Ok(self.opened.eps.get_mut(ep.at()).filter(|_| injects).and_then(Endpoint::take_leaving))
     }
 
     /// Makes progress with an injected message: whether its bytes have left their buffer.
     pub fn has_left(&mut self, leaving: &mut Leaving) -> bool {
-        let left = self.eps.get_mut(leaving.ep.at()).is_none_or(|e| e.has_left(&mut self.core, leaving));
-        if !self.work.is_empty() {
+        let left = self
+            .opened
+            .eps
+            .get_mut(leaving.ep.at())
+            .is_none_or(|e| e.has_left(&mut self.opened.core, leaving));
+        if !self.deferred.is_empty() {
             self.run_work();
         }
         left
@@ -117,9 +126,9 @@ impl<L: RmaLink> Domain<L> {
     /// Otherwise nothing has happened, and [`Domain::send`] is the way.
     #[inline(always)]
     pub fn send_plain(&mut self, ep: EpId, span: Span, op: &Send<'_>) -> bool {
-        let Some(e) = self.eps.get_mut(ep.at()) else { return false };
-        let sent = e.post().send_plain(&mut self.core, span, op);
-        if !self.work.is_empty() {
+        let Some(e) = self.opened.eps.get_mut(ep.at()) else { return false };
+        let sent = e.post().send_plain(&mut self.opened.core, span, op);
+        if !self.deferred.is_empty() {
             self.run_work();
         }
         sent
@@ -142,14 +151,149 @@ impl<L: RmaLink> Domain<L> {
         })
     }
 
+    /// Posts a receive of one buffer, `span` in the place of `op.iov`, or completes it with a message
+    /// that waits.
+    #[inline(always)]
+    pub fn recv_one(&mut self, rx: RxId, span: Span, op: Recv<'_>) -> Result<(), Error> {
+        let posted = self.opened.recv_one(rx, span, op);
+        self.run_counted();
+        posted
+    }
+
+    /// Posts a receive, or completes it with a message that waits.
+    pub fn recv(&mut self, rx: RxId, op: &Recv<'_>) -> Result<(), Error> {
+        self.opened.recv(rx, op, Tally::PLAIN)?;
+        self.run_counted();
+        Ok(())
+    }
+
+    /// Looks for a waiting message. The answer is a completion: a success that describes the
+    /// message, or a failure with [`Error::NoMessage`].
+    ///
+    /// Progress is made after a look that finds nothing, not before it: a library that looks at
+    /// several transports in turn (MPICH, for a probe of any source) then finds here only what it
+    /// would have found a while ago, and not what overtook a message of another transport.
+    pub fn peek(
+        &mut self,
+        rx: RxId,
+        pattern: Pattern,
+        what: Peek,
+        ctx: Ctx,
+        flags: OpFlags,
+    ) -> Result<(), Error> {
+        self.peek_by(rx, None, pattern, what, (ctx, flags))
+    }
+
+    /// Peeks by a call to this endpoint: the answer is a completion in its queue, whichever endpoint the
+    /// message came to.
+    pub fn ep_peek(
+        &mut self,
+        ep: EpId,
+        pattern: Pattern,
+        what: Peek,
+        ctx: Ctx,
+        flags: OpFlags,
+    ) -> Result<(), Error> {
+        let rx = self.ep_rx(ep).ok_or(Error::NotFound)?;
+        self.peek_by(rx, Some(ep), pattern, what, (ctx, flags))
+    }
+
+    fn peek_by(
+        &mut self,
+        rx: RxId,
+        by: Option<EpId>,
+        pattern: Pattern,
+        what: Peek,
+        of: (Ctx, OpFlags),
+    ) -> Result<(), Error> {
+        if !self.opened.peek(rx, by, pattern, what, of)? {
+            self.progress();
+        }
+        Ok(())
+    }
+
+    /// Receives the message that a peek with the same context has set aside.
+    pub fn claim(&mut self, rx: RxId, op: &Recv<'_>) -> Result<(), Error> {
+        self.opened.claim(rx, op)?;
+        self.run_counted();
+        Ok(())
+    }
+
+    /// Throws away the message that a peek has set aside; completes with its length, but no bytes.
+    pub fn claim_discard(&mut self, rx: RxId, ctx: Ctx, tagged: bool, flags: OpFlags) -> Result<(), Error> {
+        self.opened.claim_discard(rx, ctx, tagged, flags)
+    }
+
+    /// Cancels what was posted to an endpoint under that context: a receive, or a send whose bytes are still
+    /// here. It fails with [`Error::Cancelled`].
+    pub fn ep_cancel(&mut self, ep: EpId, ctx: Ctx) -> Result<(), Error> {
+        self.ep_cancel_in_turns(ep, ctx, &mut None)
+    }
+
+    /// Cancels as [`Domain::ep_cancel`] does, by a caller that lets others in meanwhile. [`Error::Busy`],
+    /// with [`Patience::Look`](link_api::Patience) alone: the receiver of the send is inside an access. The
+    /// call is to be made again with what it left in `begun`, which names that send: another one with the
+    /// same context is not cancelled in its stead.
+    pub fn ep_cancel_in_turns(
+        &mut self,
+        ep: EpId,
+        ctx: Ctx,
+        begun: &mut Option<Cancelling>,
+    ) -> Result<(), Error> {
+        if begun.is_none() {
+            let rx = self.ep_rx(ep).ok_or(Error::NotFound)?;
+            match self.opened.cancel_recv(rx, ctx, Some(ep)) {
+                Err(Error::NotFound) => {}
+                other => return other,
+            }
+        }
+        let e = self.opened.eps.get_mut(ep.at()).ok_or(Error::NotFound)?;
+        e.cancel(&mut self.opened.core, ctx, begun)?;
+        self.run_counted();
+        Ok(())
+    }
+
+    /// Takes a posted receive back: it fails with [`Error::Cancelled`].
+    pub fn cancel(&mut self, rx: RxId, ctx: Ctx) -> Result<(), Error> {
+        self.opened.cancel_recv(rx, ctx, None)
+    }
+
+    /// Queues an operation for when its counter is there, which may be now.
+    pub fn queue_work(&mut self, work: Work) {
+        self.deferred.queue(work);
+        self.run_work();
+    }
+
+    /// Takes back an operation that has not started.
+    pub fn cancel_work(&mut self, id: Ctx) -> Result<(), Error> {
+        self.deferred.cancel(id)
+    }
+
+    /// Takes back all operations that have not started.
+    pub fn flush_work(&mut self) {
+        self.deferred.clear();
+    }
+
+    fn run_work(&mut self) {
+        self.deferred.run(&mut self.opened);
+    }
+
+    /// Runs what waits for a counter that has changed.
+    #[inline(always)]
+    fn run_counted(&mut self) {
+        if !self.opened.core.changed.is_empty() {
+            self.run_work();
+        }
+    }
+
     /// Takes in what has arrived at any endpoint, and sends on what waits. Returns how much was
     /// done.
     pub fn progress(&mut self) -> usize {
         let mut n = 0;
-        for (_, ep) in self.eps.iter_mut() {
-            n += ep.progress(&mut self.core, None);
+        for (_, ep) in self.opened.eps.iter_mut() {
+            n += ep.progress(&mut self.opened.core, None);
         }
-        if !self.work.is_empty() {
+        if !self.deferred.is_empty() {
             self.run_work();
         }
         n
@@ -158,10 +302,10 @@ impl<L: RmaLink> Domain<L> {
     /// Makes progress until a queue has `most` entries, and no longer; returns whether it has any.
     #[inline]
     pub fn progress_for(&mut self, cq: CqId, most: usize) -> bool {
-        for (_, ep) in self.eps.iter_mut() {
-            ep.progress(&mut self.core, Some((cq, most)));
+        for (_, ep) in self.opened.eps.iter_mut() {
+            ep.progress(&mut self.opened.core, Some((cq, most)));
         }
-        if !self.work.is_empty() {
+        if !self.deferred.is_empty() {
             self.run_work();
         }
         !self.cq_is_empty(cq)
@@ -171,10 +315,10 @@ impl<L: RmaLink> Domain<L> {
     /// ring: a receive has completed just now, and no other is posted.
     #[inline(always)]
     pub fn rests(&mut self) -> bool {
-        if self.core.rest == 0 {
+        if self.opened.core.rest == 0 {
             return false;
         }
-        self.core.rest -= 1;
+        self.opened.core.rest -= 1;
         true
     }
 
@@ -182,15 +326,15 @@ impl<L: RmaLink> Domain<L> {
     /// message has.
     #[inline(always)]
     pub fn poll_fast(&mut self, cq: CqId, to: &mut impl Report) -> PollFast {
-        if !self.work.is_empty() {
+        if !self.deferred.is_empty() {
             return PollFast::Unknown;
         }
         let mut all = PollFast::Nothing;
-        for slot in self.eps.slots() {
+        for slot in self.opened.eps.slots() {
             let Some(ep) = slot else { continue };
-            match ep.poll_fast(&mut self.core, cq, to) {
+            match ep.poll_fast(&mut self.opened.core, cq, to) {
                 PollFast::Nothing => {}
-                PollFast::Kept if self.core.standing(cq) > 0 => return PollFast::Kept,
+                PollFast::Kept if self.opened.core.standing(cq) > 0 => return PollFast::Kept,
                 PollFast::Kept => all = PollFast::Kept,
                 found => return found,
             }
@@ -201,13 +345,13 @@ impl<L: RmaLink> Domain<L> {
     /// The work of all polls that have found [`PollFast::Kept`] since this was asked last, at all endpoints:
     /// in messages that wait now, or as many bytes as cost about as much.
     pub fn kept(&mut self) -> u32 {
-        std::mem::take(&mut self.core.kept)
+        std::mem::take(&mut self.opened.core.kept)
     }
 
     /// The process exits: [`Link::settle`](link_api::Link::settle) of each endpoint.
     pub fn settle(&mut self, last: bool) -> bool {
         let mut settled = true;
-        self.eps.iter_mut().for_each(|(_, ep)| settled &= ep.net.link.settle(last));
+        self.opened.eps.iter_mut().for_each(|(_, ep)| settled &= ep.net.link.settle(last));
         settled
     }
 
@@ -215,7 +359,7 @@ impl<L: RmaLink> Domain<L> {
     /// descriptors may be slept on.
     pub fn arm(&mut self) -> bool {
         let mut quiet = true;
-        for (_, ep) in self.eps.iter_mut() {
+        for (_, ep) in self.opened.eps.iter_mut() {
             quiet &= !ep.is_waiting_for_room()
                 && !ep.requests.is_inviting()
                 && !ep.requests.has_sent(&mut ep.net.link)
@@ -225,8 +369,8 @@ impl<L: RmaLink> Domain<L> {
     }
 
     /// Whether the last [`Domain::arm`] returned true and holds: no call since has left anything to do that
-    /// its wait descriptors do not tell of.
+    /// its wait descriptors do not signal.
     pub fn is_armed(&self) -> bool {
-        self.eps.iter().all(|ep| ep.is_armed(&self.core))
+        self.opened.eps.iter().all(|ep| ep.is_armed(&self.opened.core))
     }
 }

@@ -1,8 +1,8 @@
 //! The engine: matching, choice of protocol, ordering, requests and completions.
 //!
 //! No IO happens here and no memory is touched: bytes move through a link ([`link_api::Link`]), which moves
-//! frames to peers, and through `hmem`, which follows a [`hmem::Span`]. Nothing here knows libfabric; a door
-//! turns its objects and flags into these.
+//! frames to peers, and through `hmem`, which follows a [`hmem::Span`]. Nothing here knows libfabric; a
+//! provider turns its objects and flags into these.
 //!
 //! - [`Domain`]: all that lives under one lock, and the whole interface of this crate.
 //! - `matching`: which message goes to which receive.

@@ -83,8 +83,8 @@ impl Limits {
     }
 
     /// Whether what the link starts by itself may access memory of this side for as long as that takes. Where
-    /// the link gets a device's, it cannot tell whether a registration's is still there: that takes the job's
-    /// promise. It can for the host's ([`Span::stays`]).
+    /// the link gets a device's, it does not know whether a registration's is still there: that takes the
+    /// job's promise. It can for the host's ([`Span::stays`]).
     fn is_kept(&self, op: &Op) -> bool {
         op.memory == Memory::Host
             || op.when.contains(When::LASTING)
@@ -164,7 +164,7 @@ pub(crate) enum Role {
     Fetch(Reach),
     /// Answers a read. The peer's memory is reached so.
     Serve(Reach),
-    /// Sends what the peer asked for, and cannot be put where it belongs. Memory of this side's device is
+    /// Sends what the peer requested, and cannot be put where it belongs. Memory of this side's device is
     /// reached so by the peer.
     Feed(Reach),
 }
@@ -191,7 +191,7 @@ impl Op {
 pub(crate) enum Plan {
     /// There are none.
     Nothing,
-    /// Inside the frame that tells of them.
+    /// Inside the frame that announces them.
     Eager,
     /// Inside the frame, although they are many: one side copies while the other does, since more are to
     /// come, this way or the other; or there are frames alone.
@@ -223,7 +223,7 @@ pub(crate) enum Plan {
     /// sender's memory turns out to be another sort, or this side's to be in reach, in frames or put by
     /// handles.
     Bounce,
-    /// In frames that this side asks for, or sends as they are asked for.
+    /// In frames that this side asks for, or sends as they are requested.
     Frames,
 }
 

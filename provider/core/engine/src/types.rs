@@ -43,7 +43,7 @@ ids! {
 pub struct Cancelling(pub(crate) u64);
 
 bitflags::bitflags! {
-    /// What is wanted of one operation. The door has already merged the endpoint's defaults in.
+    /// What is wanted of one operation. The provider has already merged the endpoint's defaults in.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct OpFlags: u32 {
         /// Write a queue entry on success (errors are always written).
@@ -95,7 +95,7 @@ bitflags::bitflags! {
     }
 }
 
-/// What a queue tells the application about one operation.
+/// The completion of one operation, for the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// Of the operation; zero for what a peer did on its own.
@@ -151,13 +151,13 @@ impl<F: FnMut(&Completion)> Report for F {
 pub enum PollFast {
     /// Nothing.
     Nothing,
-    /// Messages that wait for a receive now, and nothing that is to be told.
+    /// Messages that wait for a receive now, and nothing that is to be reported.
     Kept,
     /// A message, whose completion was reported in place of an entry of the queue.
     Message,
     /// Something else: the queue may have entries of it.
     Other,
-    /// Only [`crate::Domain::progress_for`] can tell.
+    /// Only [`crate::Domain::progress_for`] can say.
     Unknown,
 }
 

@@ -61,7 +61,14 @@ pub enum WorkOp {
 }
 
 impl Work {
-    /// Deferred work tells only its own counter, unless a completion of the endpoint is asked for
+    /// Whether it changes that counter: by what it does, or when it completes.
+    pub(crate) fn changes(&self, of: CntrId) -> bool {
+        let sets =
+            matches!(self.op, WorkOp::CntrAdd { cntr, .. } | WorkOp::CntrSet { cntr, .. } if cntr == of);
+        sets || self.completion == Some(of)
+    }
+
+    /// Deferred work counts in its own counter only, unless a completion of the endpoint is requested
     /// (fi_trigger(3)). An operation without a name is one that the application triggered itself.
     pub(crate) fn tally(&self) -> Tally {
         let flags = match &self.op {

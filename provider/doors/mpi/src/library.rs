@@ -193,6 +193,11 @@ impl Next {
         }
     }
 
+    /// Where the form without large counts is, of a call that the MPI has in that form alone.
+    pub fn with_small_counts(&self) -> Option<usize> {
+        library()?.function(self.name.to_str().ok()?.strip_suffix("_c")?)
+    }
+
     #[cold]
     fn search(&self) -> Option<usize> {
         let found = self.found();

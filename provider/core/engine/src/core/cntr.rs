@@ -6,6 +6,8 @@ use hmem::Words;
 #[derive(Debug)]
 pub(crate) struct Cntr {
     place: Place,
+    /// Deferred work waits for it, and has not heard of a change yet.
+    armed: bool,
     pub(crate) users: usize,
 }
 
@@ -27,25 +29,25 @@ pub(crate) enum Number {
 
 impl Cntr {
     pub(crate) fn new() -> Cntr {
-        Cntr { place: Place::Own(0, 0), users: 0 }
+        Cntr { place: Place::Own(0, 0), armed: false, users: 0 }
     }
 
     /// One whose numbers lie there, with what they are.
     pub(crate) fn at(words: Words) -> Cntr {
-        Cntr { place: Place::Shared(words), users: 0 }
+        Cntr { place: Place::Shared(words), armed: false, users: 0 }
     }
 
-    /// Counts one completion or failure; whether there is a counter.
+    /// Counts one completion or failure; whether the counter was armed until now.
     ///
     /// The place in the slab is what is asked, not the counter: whether there is one and whether it lies here
     /// is one comparison.
     #[inline(always)]
     pub(crate) fn count(slot: &mut Option<Cntr>, failed: bool) -> bool {
         match slot {
-            Some(Cntr { place: Place::Own(value, errors), .. }) => {
+            Some(Cntr { place: Place::Own(value, errors), armed, .. }) => {
                 let number = if failed { errors } else { value };
                 *number = number.wrapping_add(1);
-                true
+                std::mem::take(armed)
             }
             other => Cntr::count_elsewhere(other, failed),
         }
@@ -54,7 +56,20 @@ impl Cntr {
     #[cold]
     fn count_elsewhere(slot: &mut Option<Cntr>, failed: bool) -> bool {
         let number = if failed { Number::Errors } else { Number::Value };
-        slot.as_mut().map(|c| c.add(number, 1)).is_some()
+        slot.as_mut().is_some_and(|c| {
+            c.add(number, 1);
+            c.disarm()
+        })
+    }
+
+    /// Has the next change of it noted.
+    pub(crate) fn arm(&mut self) {
+        self.armed = true;
+    }
+
+    /// Whether it was armed until now.
+    pub(crate) fn disarm(&mut self) -> bool {
+        std::mem::take(&mut self.armed)
     }
 
     pub(crate) fn is_shared(&self) -> bool {

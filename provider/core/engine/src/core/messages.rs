@@ -98,8 +98,8 @@ impl Message {
     #[inline(always)]
     pub(crate) fn weight_held(len: usize) -> usize {
         /// With its place in a queue and in an index.
-        const ALONE: usize = 256;
-        ALONE + len
+        const OVERHEAD: usize = 256;
+        OVERHEAD + len
     }
 
     /// Whether a peer offered it under that name.

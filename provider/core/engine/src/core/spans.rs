@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 use hmem::Span;
 use wire::{MAX_SEGS, RmaSeg};
 
-/// Spans of one operation, as a door hands them over for later.
+/// Spans of one operation, as a provider hands them over for later.
 pub type Iov = ArrayVec<Span, MAX_SEGS>;
 /// Remote segments of one operation.
 pub type RmaIov = ArrayVec<RmaSeg, MAX_SEGS>;

@@ -9,7 +9,7 @@ use crate::endpoint::malformed::{Fields, Handled, Malformed, request_of};
 use crate::endpoint::parts::request::{In, MatchedRecv, NO_REQUEST, Out, Request, Then};
 use crate::endpoint::transfer::Transfers;
 use crate::types::*;
-use link_api::{Direct, Frame, Grant, How, Landing, OpId, PeerId, RmaLink, Side, Way};
+use link_api::{Channel, Direct, Frame, Grant, How, LandAt, Landing, OpId, PeerId, RmaLink, Side, Way};
 
 /// Requests beside which frames of a rendezvous land as they come. Where more are under way, the sender is
 /// ahead anyway, and whole frames take fewer calls.
@@ -77,7 +77,7 @@ impl<L: RmaLink> Transfers<'_, L> {
             self.net.peer(peer).hints.note_frames();
         }
         // What failed here for a read is over; a peer that asked gets the failure when it has sent all.
-        self.landed(core, name, came);
+        self.payload_arrived(core, name, came);
         Ok(())
     }
 
@@ -107,7 +107,7 @@ impl<L: RmaLink> Transfers<'_, L> {
         let name = self.requests.pool.insert(Request::In(request));
         let ok =
             self.requests.staging.land(self.net, &mut self.requests.queues, source, name, (&iov, 0), want);
-        self.landed(core, name, ok);
+        self.payload_arrived(core, name, ok);
     }
 
     /// Looks which copies to a device's memory are over; those of one request end in order, and what they
@@ -146,21 +146,26 @@ impl<L: RmaLink> Transfers<'_, L> {
     pub(in crate::endpoint) fn begun(&mut self, core: &mut Core, frame: Frame) {
         self.net.peer(frame.from).has_sent(frame.len);
         let place = if self.net.metered.is_on() { None } else { self.place_begun(core, &frame) };
-        let Some(Place { name, off, doff, len }) = place else { return self.net.link.leave(frame) };
+        let Some(Place { name, off, doff, len }) = place else {
+            self.net.link.land(frame, None);
+            return;
+        };
         let Some(Request::In(request)) = self.requests.pool.get_mut(name) else {
-            return self.net.link.leave(frame);
+            self.net.link.land(frame, None);
+            return;
         };
         let iov = request.iov.clone();
-        match self.net.link.land(frame, off, &iov, doff, len) {
-            Landing::Over(ok) => self.landed(core, name, ok),
+        match self.net.link.land(frame, Some(LandAt { off, dst: &iov, doff, len })) {
+            Landing::Over(ok) => self.payload_arrived(core, name, ok),
             Landing::InFlight(op) => {
                 request.lands = true;
                 self.requests.queues.add_flight(op, name);
             }
+            Landing::Left => {}
         }
     }
 
-    /// The place of a frame's payload, if it is known by the front. What makes no sense is told of when all
+    /// The place of a frame's payload, if it is known by the front. What makes no sense is reported when all
     /// is there.
     fn place_begun(&mut self, core: &mut Core, frame: &Frame) -> Option<Place> {
         let bytes: [u8; Head::LEN] = self.net.link.peek(frame)?;
@@ -211,7 +216,7 @@ impl<L: RmaLink> Transfers<'_, L> {
 
     /// The payload of a frame is where it belongs, or on its way to a device's memory; or a part of it never
     /// will be there.
-    fn landed(&mut self, core: &mut Core, name: u64, ok: bool) {
+    fn payload_arrived(&mut self, core: &mut Core, name: u64, ok: bool) {
         if !ok {
             self.requests.spoil(name);
         }
@@ -226,8 +231,8 @@ impl<L: RmaLink> Transfers<'_, L> {
         }
         let peer = i.peer;
         // With the peer's end comes that of the request.
-        if ok || !self.net.link.is_gone(peer) {
-            self.landed(core, name, ok);
+        if ok || self.net.link.channel(peer) != Channel::Ended {
+            self.payload_arrived(core, name, ok);
         }
         true
     }
@@ -271,7 +276,7 @@ impl<L: RmaLink> Transfers<'_, L> {
         }
     }
 
-    /// The taker's side of a put, or of a stream that failed: a `Fin` for what was asked for.
+    /// The taker's side of a put, or of a stream that failed: a `Fin` for what was requested.
     fn on_fin_in(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
         let name = head.tag.get();
         let status = Status::from_u16(head.aux.get());
@@ -343,13 +348,13 @@ impl<L: RmaLink> Transfers<'_, L> {
             err = Some(Error::Io);
         }
         if err.is_some() && out.done_as.what.contains(What::RMA | What::WRITE) {
-            self.in_order().has_heard_of_failure(peer, name);
+            self.rma_order().has_heard_of_failure(peer, name);
         }
         self.ends().finish_out(core, &out, err);
         Ok(())
     }
 
-    /// A part of what was asked for is in a buffer of the peer's.
+    /// A part of what was requested is in a buffer of the peer's.
     pub(in crate::endpoint) fn on_bounce(
         &mut self,
         core: &mut Core,
@@ -405,13 +410,13 @@ impl<L: RmaLink> Transfers<'_, L> {
         if !ok {
             self.requests.refuse_bounce(name, off);
         }
-        let more = self.requests.is_in_flight(name);
+        let in_flight = self.requests.is_in_flight(name);
         let Some(Request::In(In { peer, req, got, want, broken, .. })) = self.requests.pool.get_mut(name)
         else {
             return;
         };
         // The answer to the whole request says the same of its parts.
-        if got == want && broken.is_none() && !more {
+        if got == want && broken.is_none() && !in_flight {
             return self.ends().all_came(core, name, false);
         }
         let (peer, req) = (*peer, *req);

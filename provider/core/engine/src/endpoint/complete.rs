@@ -1,4 +1,4 @@
-//! How operations complete, and where that is told.
+//! How operations complete, and where that is reported.
 
 use hmem::Span;
 
@@ -170,7 +170,7 @@ impl Bind {
         self.finish(core, &Done { ctx, what, report: true, tag, data: 0, tally }, 0, Some(err));
     }
 
-    /// A peer has read memory here, or changed it and been told what was there.
+    /// A peer has read memory here, or changed it and got what was there.
     pub(in crate::endpoint) fn was_read(&self, core: &mut Core, cntrs: Bound) {
         core.count(self.cntrs().remote_read, false);
         for cntr in cntrs {

@@ -1,10 +1,10 @@
 //! Cooperative copies: large transfers of which both sides copy pieces.
 //!
 //! One core's copy of host memory is far from what the memory can do. So the taker of a large
-//! payload opens a counter that both sides can reach ([`RmaLink::pieces_open`]), tells the sender where
-//! its buffer is (`CoopFetch`), and fetches piece after piece, each taken from the counter. The sender,
-//! if it is inside the library, takes pieces too, and puts them. If it is not, it takes none, and the
-//! taker fetches them all as it would have done anyway: neither ever waits for the other to begin.
+//! payload opens a counter that both sides can reach ([`RmaLink::pieces_open`]), sends the sender the place
+//! of its buffer (`CoopFetch`), and fetches piece after piece, each taken from the counter. The sender, if it
+//! is inside the library, takes pieces too, and puts them. If it is not, it takes none, and the taker fetches
+//! them all as it would have done anyway: neither ever waits for the other to begin.
 //!
 //! When the counter has no more pieces, a sender that took any says how many (`CoopDone`); they are
 //! copied by then. The taker knows how many those are, since it counts its own, and waits only then.
@@ -14,7 +14,7 @@
 //! begun when nothing is left to take, the taker copies itself.
 //!
 //! A large read or write that its initiator could do alone is copied cooperatively, too: the initiator opens
-//! the counter and tells the target (`CoopRma`).
+//! the counter and notifies the target (`CoopRma`).
 
 mod begin;
 

@@ -37,7 +37,7 @@ impl Coop {
         Coop { copy, segs, named: None, left: 0, theirs: 0, reported: None }
     }
 
-    /// The transfer as the other side is told of it.
+    /// The transfer as it is announced to the other side.
     pub(super) fn about(&self) -> Pieces {
         let PieceCounter { slot, generation } = self.copy.counter;
         let (len, piece) = ((self.copy.len as u64).into(), (self.copy.cut.piece as u64).into());

@@ -171,7 +171,7 @@ impl<L: RmaLink> Ends<'_, L> {
         let landing = self.requests.staging.is_landing(name);
         let copying = self.requests.is_in_flight(name);
         let is_over = match self.requests.pool.get_mut(name) {
-            // What it asked for comes in any case.
+            // What it requested comes in any case.
             Some(Request::In(i)) => i.got == i.want && i.broken.is_none() && !landing && !copying,
             Some(Request::Out(out)) => failed || (out.done == out.len && !landing),
             _ => true,
@@ -186,7 +186,7 @@ impl<L: RmaLink> Ends<'_, L> {
         self.requests.end_invitation(&mut self.net.link, name);
         match self.requests.pool.remove(name) {
             Some(Request::In(i)) => {
-                // What did not fit was never asked for; the matched receive knows the message's length.
+                // What did not fit was never requested; the matched receive knows the message's length.
                 let status = i.failed.unwrap_or(Status::Ok);
                 let how = if i.bounces { How::Device } else { How::Frames };
                 self.net.meter(i.peer, Side::Theirs, how, i.len);

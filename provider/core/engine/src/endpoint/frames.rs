@@ -5,12 +5,12 @@ use hmem::Span;
 use wire::{Flags, Head, Op as WireOp, Status};
 use zerocopy::IntoBytes;
 
-use crate::endpoint::device::staging::{Source, TURN, Unread};
+use crate::endpoint::device::staging::{PARTS_PER_CALL, Source, Unread};
 use crate::endpoint::net::Net;
 use crate::endpoint::parts::header::{Header, frame as frame_of, push};
 use crate::endpoint::parts::quota;
 use crate::endpoint::parts::request::Meta;
-use link_api::{Frame, PeerId, Refused, RmaLink};
+use link_api::{Frame, PeerId, Refused, RmaLink, Sent};
 
 impl<L: RmaLink> Net<L> {
     /// Sends a frame that must not get lost: now, or as soon as there is room.
@@ -30,7 +30,7 @@ impl<L: RmaLink> Net<L> {
         if !self.peer(peer).flow.has_backlog() {
             match self.link.send(peer, head, body, 0, len) {
                 // A peer that is gone needs no answer: the link reports its end, or has.
-                Ok(()) | Err(Refused::Gone(_) | Refused::Kept) => return true,
+                Ok(_) | Err(Refused::Gone(_)) => return true,
                 Err(Refused::Busy) => self.peers.add_backlog(peer),
                 Err(Refused::Fault) => return false,
             }
@@ -67,7 +67,7 @@ impl<L: RmaLink> Net<L> {
         }
     }
 
-    /// Tells a peer that asked for no answer why its access was refused.
+    /// Notifies a peer that requested no answer why its access was refused.
     pub(in crate::endpoint) fn refuse(&mut self, peer: PeerId, status: Status, atomic: bool) {
         let head = Head::new(WireOp::Refused, Flags::empty(), status as u16, 0, atomic.into());
         self.send_or_queue(peer, head.as_bytes());
@@ -153,7 +153,7 @@ impl<L: RmaLink> Net<L> {
         }
     }
 
-    /// Sends bytes that the peer has asked for, from `from` on.
+    /// Sends bytes that the peer has requested, from `from` on.
     pub(in crate::endpoint) fn send_parts(&mut self, peer: PeerId, theirs: u64, from: usize, bytes: &[u8]) {
         let most = self.peer(peer).flow.limits().max_frame() - Head::LEN;
         for (at, part) in (from..).step_by(most).zip(bytes.chunks(most)) {
@@ -200,11 +200,11 @@ impl<L: RmaLink> Net<L> {
     ) -> Result<(usize, usize), Unread> {
         let mut n = 0;
         let may_send = !self.peers[peer].flow.has_backlog();
-        while may_send && done < want && n < TURN {
+        while may_send && done < want && n < PARTS_PER_CALL {
             let part = most.min(want - done);
             let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, done as u64);
             match self.link.send(peer, head.as_bytes(), iov, done, part) {
-                Ok(()) | Err(Refused::Kept) => done += part,
+                Ok(_) => done += part,
                 // The requests of a peer that is gone end when the link reports that.
                 Err(Refused::Busy | Refused::Gone(_)) => break,
                 Err(Refused::Fault) => return Err(Unread),
@@ -224,7 +224,7 @@ impl<L: RmaLink> Net<L> {
         tag: u64,
         data: u64,
         span: Span,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         let head = Head::new(WireOp::Eager, flags, 0, tag, data);
         self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), &[span], 0, span.len())
     }

@@ -1,7 +1,7 @@
 //! Receives that name a peer which ended, or cannot be reached.
 //!
 //! A receive waits for a peer of which nothing is known, as a send would: it may not have started yet
-//! ([`link_api::Link::expect`]). It fails when the peer's end is told of
+//! ([`link_api::Link::expect`]). It fails when the peer's end is reported
 //! ([`Event::Closed`](link_api::Event::Closed)) and when a post to it is refused for good. One that is posted
 //! after that looks for the peer again, since another process may have its name by now: it waits if there is
 //! a channel or one can be made, and fails if not.
@@ -10,7 +10,7 @@ use crate::core::{Core, RecvOp};
 use crate::endpoint::net::Net;
 use crate::endpoint::parts::bind::Bind;
 use crate::types::*;
-use link_api::{Gone, PeerId, Refused, RmaLink};
+use link_api::{Channel, Connect, Gone, PeerId, Refused, RmaLink};
 
 /// Receives that name a peer, and whether that is there.
 pub(crate) struct Directed<'a, L> {
@@ -27,10 +27,10 @@ impl<L: RmaLink> Directed<'_, L> {
         }
     }
 
-    /// A peer was not there, unless it has a channel: then its frames come first, and its end will be told
-    /// of.
+    /// A peer was not there, unless it has a channel: then its frames come first, and its end will be
+    /// reported.
     fn not_there(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
-        if self.net.link.is_connected(peer) {
+        if self.net.link.channel(peer) != Channel::None {
             return;
         }
         let state = self.net.peer(peer);
@@ -54,12 +54,12 @@ impl<L: RmaLink> Directed<'_, L> {
     pub(in crate::endpoint) fn reconnect(&mut self, core: &mut Core, peer: PeerId) {
         if self.net.peer(peer).gone.is_none() {
             self.net.peer(peer).expected = true;
-            if !self.net.link.is_connected(peer) {
-                self.net.link.expect(peer);
+            if self.net.link.channel(peer) == Channel::None {
+                let _ = self.net.link.connect(peer, Connect::Expected);
             }
             return;
         }
-        match self.net.link.connect(peer) {
+        match self.net.link.connect(peer, Connect::Now) {
             Ok(()) => self.net.peer(peer).gone = None,
             Err(Refused::Gone(why)) => self.not_there(core, peer, why),
             Err(_) => {
@@ -75,7 +75,7 @@ impl<L: RmaLink> Directed<'_, L> {
         let connecting = self.net.peers.connecting();
         let mut n = 0;
         for peer in connecting {
-            let found = self.net.link.connect(peer);
+            let found = self.net.link.connect(peer, Connect::Now);
             if found == Err(Refused::Busy) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Counting what an endpoint does, where that is asked for.
+//! Counting what an endpoint does, where that is requested.
 //!
 //! It costs the short ways nothing: it is in the one question that progress asks before it takes one, and a
 //! peer whose messages are counted takes none for plain ([`Peer::takes_plain`]). So the short ways are not
@@ -47,7 +47,7 @@ impl Metered {
         }
     }
 
-    /// Tells the meter what the way to a peer is by now.
+    /// Reports to the meter what the path to a peer is by now.
     #[cold]
     pub(super) fn path<L: RmaLink>(&mut self, link: &L, peer: PeerId) {
         if let Some(meter) = &mut self.0 {

@@ -1,6 +1,7 @@
 //! An endpoint: its peers, its requests, and what it does with each.
 
 mod arrivals;
+mod cancel;
 mod complete;
 mod coop;
 mod coop_copy;
@@ -8,6 +9,7 @@ mod device;
 mod ends;
 mod frames;
 mod gone;
+mod incoming_message;
 mod malformed;
 mod metered;
 mod net;
@@ -15,38 +17,37 @@ mod parts;
 mod plain;
 mod post;
 mod progress;
-mod receive;
 mod requests;
 mod rma;
 mod transfer;
 mod unexpected;
 
 use hmem::Span;
-use wire::{Addr, Flags, Head, Op as WireOp, Status};
-use zerocopy::IntoBytes;
+use wire::{Addr, Status};
 
 use crate::config::{Cntrs, MrId};
 use crate::core::{Core, Tally};
+use crate::endpoint::cancel::Cancel;
 use crate::endpoint::coop::CoopCopies;
 use crate::endpoint::device::bounce::Bounce;
 use crate::endpoint::device::handles::Handles;
 use crate::endpoint::device::inject::Inject;
 use crate::endpoint::ends::Ends;
 use crate::endpoint::gone::Directed;
+use crate::endpoint::incoming_message::IncomingMessages;
 use crate::endpoint::net::Net;
 use crate::endpoint::parts::adapt::Adapt;
 use crate::endpoint::parts::bind::Bind;
 use crate::endpoint::parts::request::{In, Request, Serve, Then};
 use crate::endpoint::post::Post;
-use crate::endpoint::receive::Receives;
 use crate::endpoint::requests::Requests;
-use crate::endpoint::rma::order::InOrder;
+use crate::endpoint::rma::order::RmaOrder;
 use crate::endpoint::rma::target::Accesses;
 use crate::endpoint::transfer::Transfers;
 use crate::endpoint::unexpected::Unexpected;
 use crate::types::*;
 pub use device::staging::Leaving;
-use link_api::{Budget, InUse, Patience, PeerId, PollFrame, RmaLink};
+use link_api::{Allow, Budget, InUse, Patience, PeerId, PollFrame, RmaLink, Setting};
 
 #[derive(Debug)]
 pub(crate) struct Endpoint<L> {
@@ -82,14 +83,14 @@ impl<L: RmaLink> Endpoint<L> {
         if let Some(mut memory) = core.mrs.exposed(mr) {
             memory.target_must_observe |=
                 self.bind.cntrs().remote_read.is_some() || self.bind.cntrs().remote_write.is_some();
-            self.net.link.publish(&memory);
+            self.net.link.allow(Allow::Region(&memory));
         }
     }
 
     /// A receive was posted that names this peer, which may never come, or be gone as far as is known;
     /// `ADDR_UNSPEC`: it names none. `only`: no other receive is posted.
     #[inline(always)]
-    pub(crate) fn look_for(&mut self, core: &mut Core, from: FiAddr, only: bool) {
+    pub(crate) fn expect_from(&mut self, core: &mut Core, from: FiAddr, only: bool) {
         let peer = self.net.routed(from);
         let awaited = self.awaits(if only { peer } else { None });
         let Some(peer) = peer else { return };
@@ -125,14 +126,14 @@ impl<L: RmaLink> Endpoint<L> {
         let frame = match self.net.link.poll_frame() {
             PollFrame::Frame(frame) => frame,
             PollFrame::Nothing => {
-                self.receives().waited(core);
+                self.incoming_messages().waited(core);
                 return false;
             }
             PollFrame::Unknown => return false,
         };
-        let done = self.receives().receive_this(core, &frame, span, op, rest);
+        let done = self.incoming_messages().receive_this(core, &frame, span, op, rest);
         if !done {
-            self.receives().waited(core);
+            self.incoming_messages().waited(core);
         }
         done
     }
@@ -144,7 +145,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
         let Some(peer) = self.net.routed(op.pattern.src) else { return false };
         let PollFrame::Frame(frame) = self.net.link.poll_frame_of(peer) else { return false };
-        self.receives().receive_this(core, &frame, span, op, rest)
+        self.incoming_messages().receive_this(core, &frame, span, op, rest)
     }
 
     /// The address vector got an entry. `first` is the first index of the same address.
@@ -189,66 +190,17 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// Cancels the oldest send of that context whose bytes are still here, or the one that an earlier call
-    /// has `begun` with: it completes with [`Error::Cancelled`], and so does the receive that it met.
+    /// Cancels a send: see [`Cancel`]. `begun`: what an earlier call has begun with.
     pub(crate) fn cancel(
         &mut self,
         core: &mut Core,
         ctx: Ctx,
         begun: &mut Option<Cancelling>,
     ) -> Result<(), Error> {
-        let name = match begun {
-            Some(Cancelling(name)) => *name,
-            None => self.requests.cancellable(ctx).ok_or(Error::NotFound)?,
-        };
-        let Some(Request::Out(out)) = self.requests.pool.get_mut(name) else {
-            // It is over: what completed it has said how it ended.
-            return Ok(());
-        };
-        if out.asked.is_some_and(|(_, want)| out.done >= want) {
-            // All of it is on its way.
-            return if begun.is_some() { Ok(()) } else { Err(Error::NotFound) };
-        }
-        let (peer, unasked) = (out.peer, out.asked.is_none());
-        let withdrawn = Head::new(WireOp::Withdrawn, Flags::empty(), 0, name, 0);
-        if self.requests.take_back(&mut self.net.link, peer, name).is_err() {
-            if core.patience == Patience::Look {
-                *begun = Some(Cancelling(name));
-                return Err(Error::Busy);
-            }
-            // The receiver is stopped inside a copy, perhaps of something else: the send completes when the
-            // receiver answers, which it does also if it has not received it.
-            if unasked {
-                self.net.send_or_queue(peer, withdrawn.as_bytes());
-            }
-            return Ok(());
-        }
-        self.cancelled(core, name, peer, &withdrawn)
-    }
-
-    /// The receiver is not inside the bytes of that send any more.
-    fn cancelled(&mut self, core: &mut Core, name: u64, peer: PeerId, withdrawn: &Head) -> Result<(), Error> {
+        let Some(withdrawal) = Cancel(self.transfers()).begin(core, ctx, begun)? else { return Ok(()) };
         // A receiver that was done before says so by now: then it was sent.
         self.progress(core, None);
-        match self.requests.pool.get_mut(name) {
-            // One that asked for frames meanwhile has all of them by now, or will.
-            Some(Request::Out(out)) if out.asked.is_none_or(|(_, want)| out.done < want) => {}
-            _ => return Ok(()),
-        }
-        self.requests.cancel_operation(&mut self.net.link, name);
-        // Pieces that were copied here are accounted for.
-        self.coop().coop_report(name);
-        self.requests.queues.drop_coop(name);
-        self.requests.queues.drop_stream(name);
-        let Some(Request::Out(out)) = self.requests.pool.replace(name, Request::Withdrawn(peer)) else {
-            return Err(Error::NotFound);
-        };
-        match out.asked {
-            Some((theirs, _)) => self.net.fin(peer, theirs, Status::Discarded, 0),
-            None => self.net.send_or_queue(peer, withdrawn.as_bytes()),
-        }
-        self.ends().finish_out(core, &out, Some(Error::Cancelled));
-        Ok(())
+        Cancel(self.transfers()).finish(core, &withdrawal)
     }
 
     /// Fails receives that messages were on their way to. The endpoint is closed, and they were posted to a
@@ -275,7 +227,7 @@ impl<L: RmaLink> Endpoint<L> {
         for name in names {
             if outcome.is_err() {
                 // The call is to be made again in any case: the others are asked, and not waited for.
-                self.net.link.set_patience(Patience::Look);
+                self.net.link.set(Setting::Patience(Patience::Look));
             }
             match self.requests.pool.get_mut(name) {
                 Some(Request::In(i)) => {
@@ -303,7 +255,7 @@ impl<L: RmaLink> Endpoint<L> {
                 _ => {}
             }
         }
-        self.net.link.set_patience(core.patience);
+        self.net.link.set(Setting::Patience(core.patience));
         self.go_on_in_order(core);
         outcome
     }
@@ -353,8 +305,8 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     #[inline(always)]
-    pub(crate) fn in_order(&mut self) -> InOrder<'_, L> {
-        InOrder { net: &mut self.net, requests: &mut self.requests }
+    pub(crate) fn rma_order(&mut self) -> RmaOrder<'_, L> {
+        RmaOrder { net: &mut self.net, requests: &mut self.requests }
     }
 
     #[inline(always)]
@@ -403,8 +355,8 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     #[inline(always)]
-    pub(crate) fn receives(&mut self) -> Receives<'_, L> {
-        Receives {
+    pub(crate) fn incoming_messages(&mut self) -> IncomingMessages<'_, L> {
+        IncomingMessages {
             id: self.id,
             net: &mut self.net,
             requests: &mut self.requests,

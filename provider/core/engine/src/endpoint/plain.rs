@@ -8,14 +8,14 @@ use hmem::Span;
 use wire::{Flags, Head, Offer, Op as WireOp, Seg, Status, take};
 
 use crate::core::{Body, Core, Message, Payload, RecvOp, SHORT, Spans};
+use crate::endpoint::incoming_message::IncomingMessages;
 use crate::endpoint::parts::bind::Bind;
-use crate::endpoint::receive::Receives;
 use crate::endpoint::transfer::Transfers;
 use crate::endpoint::unexpected::Unexpected;
 use crate::matching::At;
 use crate::proto::{self, Cut, Plan, Reach, Role, When, choose};
 use crate::types::*;
-use link_api::{Direct, Frame, Grant, How, PeerId, RmaLink, Side};
+use link_api::{Direct, Frame, Grant, How, PeerId, RmaLink, Side, Way};
 
 /// Bytes of a message that cost about as much as one more message: to copy them and to find a place for it.
 const BYTES: usize = 4096;
@@ -44,6 +44,8 @@ pub(super) struct Eager {
 pub(super) enum Fast {
     /// A message is in its buffer, its completion was reported, and its frame was given back.
     Received,
+    /// The same, but not all of the message could be copied: the completion is in the queue.
+    Failed,
     /// A message of the plainest sort that no receive is for.
     Unexpected(Eager),
     /// The peer answers, which has not been dealt with.
@@ -60,6 +62,12 @@ impl Target {
             return None;
         };
         Some(Target { span, ctx: recv.ctx, report: recv.flags.intersects(writes) })
+    }
+
+    /// The same in memory of its own, as [`apart`] has a frame.
+    #[inline(always)]
+    fn apart(&self) -> Target {
+        Target { span: self.span.apart(), ctx: self.ctx, report: self.report }
     }
 
     /// Whether so many bytes fit, and the processor can copy them there.
@@ -152,7 +160,7 @@ pub(super) fn work_of(frame: &Frame) -> u32 {
     1 + (frame.len / BYTES) as u32
 }
 
-impl<L: RmaLink> Receives<'_, L> {
+impl<L: RmaLink> IncomingMessages<'_, L> {
     #[inline(always)]
     pub(in crate::endpoint) fn transfers(&mut self) -> Transfers<'_, L> {
         Transfers { net: self.net, requests: self.requests, bind: self.bind, adapt: self.adapt }
@@ -210,14 +218,27 @@ impl<L: RmaLink> Receives<'_, L> {
         rx.note_late(false);
         core.rest = rx.rest();
         if !self.net.take(frame, off, target.span, message.len) {
-            self.net.link.release(apart(frame));
+            self.fail_short(core, apart(frame), message.apart(), target.apart());
+            return Fast::Failed;
         }
         self.deliver(core, &message, &target, Caller(to));
         Fast::Received
     }
 
-    /// Receives a message as [`Receives::receive_fast`] does, whatever queue its completion is for. The frame
-    /// is the caller's to give back.
+    /// Ends a receive whose message could be copied in part only, as the general way does.
+    #[cold]
+    #[inline(never)]
+    fn fail_short(&mut self, core: &mut Core, frame: Frame, message: Eager, target: Target) {
+        self.net.link.release(frame);
+        if let Some(req) = message.ack {
+            self.net.fin(message.peer, req, Status::Io, message.len);
+        }
+        core.count(self.bind.cntrs().recv, true);
+        core.complete(self.bind.rx_cq(), Completion { err: Some(Error::Io), ..message.entry(&target) });
+    }
+
+    /// Receives a message as [`IncomingMessages::receive_fast`] does, whatever queue its completion is for.
+    /// The frame is the caller's to give back.
     #[inline]
     pub(in crate::endpoint) fn on_plain_eager(
         &mut self,
@@ -270,7 +291,7 @@ impl<L: RmaLink> Receives<'_, L> {
             return None;
         }
         let grant = Grant::Request(offer.req.get());
-        self.net.link.get(from, &Direct::new(grant, &[seg], &[target.span], len)).ok()?;
+        self.net.link.access(Way::Get, from, &Direct::new(grant, &[seg], &[target.span], len)).ok()?;
         self.net.peer(from).hints.helper().works();
         self.net.meter(from, Side::Theirs, How::Direct, len);
         self.arrived(core, at, &message, &target);
@@ -278,7 +299,7 @@ impl<L: RmaLink> Receives<'_, L> {
     }
 
     /// Gives a message that waits, and was found just now, to a receive of one buffer, if it takes no more
-    /// than to copy it and to tell of it.
+    /// than to copy it and to complete it.
     #[inline(always)]
     pub(crate) fn accept_plain(&mut self, core: &mut Core, at: At, span: Span, op: &Recv<'_>) -> bool {
         let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return false };
@@ -299,7 +320,7 @@ impl<L: RmaLink> Receives<'_, L> {
         flags.set(Flags::CQ_DATA, data.is_some());
         let message = Eager { peer, src, flags, tag, data: data.unwrap_or(0), len, ack };
         self.deliver(core, &message, &target, Queue);
-        self.unexpected().weighs_less(core, peer, Message::weight_held(len));
+        self.unexpected().drop_weight(core, peer, Message::weight_held(len));
         if !self.requests.has_chores(self.net) {
             core.rest = rest;
         }
@@ -325,7 +346,7 @@ impl<L: RmaLink> Receives<'_, L> {
                 return true;
             }
         }
-        self.net.link.put_back(apart(frame));
+        self.net.link.land(apart(frame), None);
         false
     }
 
@@ -398,7 +419,7 @@ impl<L: RmaLink> Receives<'_, L> {
         if let Some(Message { body: Body::Held(held), .. }) = matcher.found_waiting(at) {
             self.net.link.read(frame, off, held.room(len));
         }
-        if !self.unexpected().weighs_more(core, peer, Message::weight_held(len)) {
+        if !self.unexpected().add_weight(core, peer, Message::weight_held(len)) {
             self.unexpected().refuse_unexpected(core, tagged, at);
         }
     }

@@ -48,20 +48,20 @@ impl<L: RmaLink> Endpoint<L> {
         let bytes: [u8; Head::LEN] = self.net.link.peek(frame).ok_or(Malformed::Head)?;
         let (head, op, flags) = parse_head(&bytes)?;
         match op {
-            WireOp::Eager => match self.receives().on_plain_eager(core, frame, &head, flags) {
+            WireOp::Eager => match self.incoming_messages().on_plain_eager(core, frame, &head, flags) {
                 Some(()) => Ok(()),
-                None => self.receives().on_eager(core, frame, &head, flags),
+                None => self.incoming_messages().on_eager(core, frame, &head, flags),
             },
             WireOp::Rts => {
                 self.net.peer(peer).hints.set_unanswered(false);
-                match self.receives().on_plain_rts(core, frame, &head, flags) {
+                match self.incoming_messages().on_plain_rts(core, frame, &head, flags) {
                     Some(()) => Ok(()),
                     None => self.on_long(core, peer, Source::Frame(frame, 0), frame.len, &head, op, flags),
                 }
             }
             WireOp::Write | WireOp::WriteRts | WireOp::Read | WireOp::Atomic
                 if self.net.peer(peer).order.is_some()
-                    && self.in_order().is_held_back(frame, &head, op, flags) =>
+                    && self.rma_order().is_held_back(frame, &head, op, flags) =>
             {
                 Ok(())
             }
@@ -70,7 +70,7 @@ impl<L: RmaLink> Endpoint<L> {
                 None => self.on_long(core, peer, Source::Frame(frame, 0), frame.len, &head, op, flags),
             },
             WireOp::Data => self.transfers().on_data(core, frame, &head),
-            WireOp::Body => self.receives().on_body(core, frame, &head),
+            WireOp::Body => self.incoming_messages().on_body(core, frame, &head),
             WireOp::Fin => self.transfers().on_fin(core, peer, &head),
             WireOp::Pause => self.net.on_pause(peer, &head),
             WireOp::Refused => self.accesses().on_refused(core, peer, &head),
@@ -113,7 +113,7 @@ impl<L: RmaLink> Endpoint<L> {
         let n = self.net.read_from(frame, Head::LEN, &mut bytes);
         let fields = &mut Fields::new(&bytes[..n]);
         match op {
-            WireOp::Rts => self.receives().on_rts(core, peer, head, flags, fields),
+            WireOp::Rts => self.incoming_messages().on_rts(core, peer, head, flags, fields),
             WireOp::Cts => self.transfers().on_cts(peer, head, flags, fields),
             WireOp::Handle => self.net.on_handle(peer, fields),
             WireOp::Write => self.accesses().on_write(core, peer, (frame, size), head, flags, fields),
@@ -279,8 +279,8 @@ impl<L: RmaLink> Endpoint<L> {
         let path = self.net.link.path(peer);
         let owed = self.net.peer(peer).flow.owed();
         self.net.quota.pay(owed);
-        let stopped = self.net.peer(peer).close(&path, why);
-        self.net.unhurried.resume(stopped);
+        let paused = self.net.peer(peer).close(&path, why);
+        self.net.unhurried.resume(paused);
         log::info!("{} -> {}: {err}", self.net.link.addr(), self.net.link.peer_addr(peer));
         self.net.peers.drop_work_of(peer);
         self.net.unhurried.set_in_order(self.net.peers.has_in_order());
@@ -302,7 +302,7 @@ impl<L: RmaLink> Endpoint<L> {
         let ep = self.id;
         let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return };
         rx.claimed.retain(|(_, m)| !(m.ep == ep && m.peer == peer && m.is_offered()));
-        // Its successor under the same name has not asked for these answers.
+        // Its successor under the same name has not requested these answers.
         for (_, m) in rx.claimed.iter_mut().filter(|(_, m)| m.ep == ep && m.peer == peer) {
             m.ack = None;
         }
@@ -391,7 +391,7 @@ impl<L: RmaLink> Endpoint<L> {
     }
 
     /// What a call of progress does that finds nothing, messages of the plainest sort that no receive is for,
-    /// or one that a receive is for: what there is to tell of that does not go into the queue `cq`, which is
+    /// or one that a receive is for: the completion of that does not go into the queue `cq`, which is
     /// empty, but to `to`. An answer that holds it would be put together in memory, and taken apart before
     /// its words have got there.
     #[inline(always)]
@@ -405,22 +405,23 @@ impl<L: RmaLink> Endpoint<L> {
             PollFrame::Unknown => return PollFast::Unknown,
             PollFrame::Frame(frame) => frame,
         };
-        match self.receives().receive_fast(core, &frame, cq, to) {
+        match self.incoming_messages().receive_fast(core, &frame, cq, to) {
             Fast::Received => PollFast::Message,
+            Fast::Failed => PollFast::Other,
             Fast::Other => {
                 self.take_in(core, apart(&frame));
                 PollFast::Other
             }
-            Fast::Unexpected(message) => self.take_more(core, apart(&frame), Some(&message), cq),
-            Fast::Answer => self.take_more(core, apart(&frame), None, cq),
+            Fast::Unexpected(message) => self.take_frames_from(core, apart(&frame), Some(&message), cq),
+            Fast::Answer => self.take_frames_from(core, apart(&frame), None, cq),
         }
     }
 
     /// Keeps a message that no receive is for, or, if it is none, hears an answer; and goes on with what the
-    /// same peer has sent, up to a message that a receive is for, which is told of in the queue, or to
+    /// same peer has sent, up to a message that a receive is for, whose completion is in the queue, or to
     /// anything of another sort.
     #[inline(never)]
-    fn take_more(
+    fn take_frames_from(
         &mut self,
         core: &mut Core,
         mut frame: Frame,
@@ -429,7 +430,7 @@ impl<L: RmaLink> Endpoint<L> {
     ) -> PollFast {
         let (from, mut work) = (frame.from, work_of(&frame));
         if let Some(message) = message {
-            self.receives().keep_plain(core, &frame, message);
+            self.incoming_messages().keep_plain(core, &frame, message);
             self.net.link.release(frame);
         } else {
             self.take_in(core, frame);
@@ -439,12 +440,16 @@ impl<L: RmaLink> Endpoint<L> {
             frame = next;
             work += work_of(&frame);
             let mut entry = None;
-            match self.receives().receive_fast(core, &frame, cq, &mut |c: &Completion| entry = Some(*c)) {
+            match self
+                .incoming_messages()
+                .receive_fast(core, &frame, cq, &mut |c: &Completion| entry = Some(*c))
+            {
                 Fast::Unexpected(message) => {
-                    self.receives().keep_plain(core, &frame, &message);
+                    self.incoming_messages().keep_plain(core, &frame, &message);
                     self.net.link.release(frame);
                 }
                 Fast::Answer => self.take_in(core, frame),
+                Fast::Failed => return PollFast::Other,
                 Fast::Received => {
                     if let Some(entry) = entry {
                         core.complete(Some(cq), entry);

@@ -1,4 +1,4 @@
-//! Payloads that do not travel with the frame that tells of them.
+//! Payloads that do not travel with the frame that announces them.
 
 use hmem::total;
 use wire::{Flags, Head, Seg, Status};
@@ -16,11 +16,11 @@ use crate::endpoint::parts::bind::Bind;
 use crate::endpoint::parts::quota::OWED_MUCH;
 use crate::endpoint::parts::request::{In, MatchedRecv, Request, Serve, Then, Unbegun};
 use crate::endpoint::requests::Requests;
-use crate::endpoint::rma::order::InOrder;
+use crate::endpoint::rma::order::RmaOrder;
 use crate::endpoint::rma::target::Accesses;
 use crate::proto::{self, Cut, Memory, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
-use link_api::{Direct, Grant, How, PeerId, RmaLink, Side};
+use link_api::{Direct, Grant, How, PeerId, RmaLink, Side, Way};
 
 /// Least bytes of a frame that a device copies: in shorter ones it is the start of a copy that takes long.
 const PIPELINED: usize = 256 << 10;
@@ -42,8 +42,8 @@ impl<L: RmaLink> Transfers<'_, L> {
     }
 
     #[inline(always)]
-    pub(in crate::endpoint) fn in_order(&mut self) -> InOrder<'_, L> {
-        InOrder { net: self.net, requests: self.requests }
+    pub(in crate::endpoint) fn rma_order(&mut self) -> RmaOrder<'_, L> {
+        RmaOrder { net: self.net, requests: self.requests }
     }
 
     #[inline(always)]
@@ -121,7 +121,7 @@ impl<L: RmaLink> Transfers<'_, L> {
         when.set(When::LASTING, core.lasting || matches!(then, Then::Recv(_)));
         let mut choice = proto::Op::new(Role::Fetch(direct), want, &iov, when);
         if then.is_in_order() {
-            // It would take effect late, and be overtaken by the operations behind it.
+            // It would take effect late: after operations that were posted behind it.
             choice.tried |= Tried::COOPERATIVE;
         }
         // The last element of a write may stand for those before it: GPI-2's notifications do. Neither two
@@ -142,7 +142,11 @@ impl<L: RmaLink> Transfers<'_, L> {
                     }
                 }
                 Plan::InCall => {
-                    let got = self.net.link.get(peer, &Direct::new(Grant::Request(req), segs, &iov, want));
+                    let got = self.net.link.access(
+                        Way::Get,
+                        peer,
+                        &Direct::new(Grant::Request(req), segs, &iov, want),
+                    );
                     match self.net.moved(peer, got) {
                         Some(Status::Ok) => {
                             self.net.meter(peer, Side::Theirs, How::Direct, len);
@@ -150,7 +154,7 @@ impl<L: RmaLink> Transfers<'_, L> {
                         }
                         Some(status) => {
                             if then.is_in_order() {
-                                self.in_order().break_order(peer, req);
+                                self.rma_order().break_order(peer, req);
                             }
                             return self.ends().fetched(core, peer, req, status, 0, then);
                         }
@@ -188,13 +192,15 @@ impl<L: RmaLink> Transfers<'_, L> {
     fn when_fetching(&mut self, peer: PeerId, len: usize, then: &Then) -> When {
         let mut when = self.net.peer(peer).when();
         let is_message = matches!(then, Then::Recv(_));
-        let has_more = self.net.link.has_frames_of(peer);
-        let delegate =
-            has_more && when.contains(When::HELPED) && Cut::is_delegable(len) && self.net.may_delegate(peer);
+        let has_frames = self.net.link.has_frames_of(peer);
+        let delegate = has_frames
+            && when.contains(When::HELPED)
+            && Cut::is_delegable(len)
+            && self.net.may_delegate(peer);
         when.set(When::DELEGATE, delegate);
         // Writes take effect in order, which those that others make do not.
         let invite = is_message
-            && (has_more || self.requests.queues.has_flights())
+            && (has_frames || self.requests.queues.has_flights())
             && self.net.peer(peer).hints.can_put();
         when.set(When::INVITE, invite);
         when.set(When::BOTH_WAYS, self.adapt.are_both_ways());
@@ -226,8 +232,11 @@ impl<L: RmaLink> Transfers<'_, L> {
                     return self.net.fin(peer, req, Status::Ok, len);
                 }
                 Plan::InCall => {
-                    let put =
-                        self.net.link.put(peer, &Direct::new(Grant::Request(req), segs, &serve.iov, len));
+                    let put = self.net.link.access(
+                        Way::Put,
+                        peer,
+                        &Direct::new(Grant::Request(req), segs, &serve.iov, len),
+                    );
                     match self.net.moved(peer, put) {
                         Some(Status::Ok) => {
                             self.net.meter(peer, Side::Theirs, How::Direct, len);
@@ -263,7 +272,7 @@ impl<L: RmaLink> Transfers<'_, L> {
         }
     }
 
-    /// Sends on what peers asked for in frames.
+    /// Sends on what peers requested in frames.
     pub(in crate::endpoint) fn stream(&mut self, core: &mut Core) -> usize {
         let mut n = 0;
         for _ in 0..self.requests.queues.streams().min(STREAMS) {
@@ -292,7 +301,7 @@ impl<L: RmaLink> Transfers<'_, L> {
             }
         };
         let most = self.net.peers[peer].flow.limits().max_frame() - Head::LEN;
-        let turn = if on_device(&iov) {
+        let sent = if on_device(&iov) {
             // So that one device copies into one frame while the other copies out of the one before.
             let most = most.min((most / 3).max(PIPELINED));
             let staged = self.requests.staging.stream(self.net, name, (peer, theirs), &iov, done, want, most);
@@ -300,7 +309,7 @@ impl<L: RmaLink> Transfers<'_, L> {
         } else {
             self.net.stream_directly((peer, theirs), &iov, done, want, most)
         };
-        let Ok((done, n)) = turn else {
+        let Ok((done, n)) = sent else {
             self.handles().stream_failed(name);
             return 1;
         };
@@ -346,7 +355,7 @@ impl<L: RmaLink> Transfers<'_, L> {
         if self.requests.is_lent(peer, name) {
             return self.handles().serve_in_frames(name, head.data.get(), want);
         }
-        // A read whose registration was closed, of which its initiator is being told.
+        // A read whose registration was closed, whose initiator has not got the answer yet.
         if self.requests.is_past(&self.net.link, peer, name) {
             return Ok(());
         }

@@ -1,11 +1,11 @@
 //! What peers may take up here, and what happens when that is a lot.
 //!
 //! Unexpected messages wait in memory of ours. When they take up more than they are to
-//! (`FI_STRAIT_UNEXPECTED_SIZE`), their senders are told to pause (`Pause`): from then on they
+//! (`FI_STRAIT_UNEXPECTED_SIZE`), their senders have to pause (`Pause`): from then on they
 //! offer every message instead of sending it, so that its bytes stay with them until they are wanted. No
 //! ring ever stops, so that nothing behind such a message waits, and whatever an MPI program may
 //! rely on goes on. An offer takes little room here, and each sender has only so many operations under way
-//! ([`Endpoint::depth`]) before it is told to try again.
+//! ([`Endpoint::depth`]) before it has to wait for a completion.
 //!
 //! The same depth bounds what a correct peer can have this side keep of answers that found no room, and of
 //! requests that this side serves. One that goes far beyond is cut off.
@@ -19,7 +19,7 @@ use crate::endpoint::parts::bind::Bind;
 use crate::endpoint::parts::quota::SLACK;
 use crate::endpoint::parts::request::Meta;
 use crate::endpoint::requests::Requests;
-use crate::endpoint::rma::order::InOrder;
+use crate::endpoint::rma::order::RmaOrder;
 use crate::matching::At;
 use crate::types::*;
 use link_api::{PeerId, RmaLink};
@@ -34,8 +34,8 @@ pub(crate) struct Unexpected<'a, L> {
 
 impl<L: RmaLink> Unexpected<'_, L> {
     #[inline(always)]
-    pub(in crate::endpoint) fn in_order(&mut self) -> InOrder<'_, L> {
-        InOrder { net: self.net, requests: self.requests }
+    pub(in crate::endpoint) fn rma_order(&mut self) -> RmaOrder<'_, L> {
+        RmaOrder { net: self.net, requests: self.requests }
     }
 
     /// Keeps an unexpected message.
@@ -51,7 +51,7 @@ impl<L: RmaLink> Unexpected<'_, L> {
         let message = Message { ep: self.id, peer, src, tagged, tag, data, len, ack, body };
         let weight = message.weight();
         let at = rx.matcher(tagged).wait(src, tag, || message);
-        if !self.weighs_more(core, peer, weight) {
+        if !self.add_weight(core, peer, weight) {
             self.refuse_unexpected(core, tagged, at);
         }
     }
@@ -60,7 +60,7 @@ impl<L: RmaLink> Unexpected<'_, L> {
     /// the peer is cut off.
     #[inline]
     #[must_use]
-    pub(in crate::endpoint) fn weighs_more(&mut self, core: &mut Core, peer: PeerId, weight: usize) -> bool {
+    pub(in crate::endpoint) fn add_weight(&mut self, core: &mut Core, peer: PeerId, weight: usize) -> bool {
         core.waiting += weight;
         self.net.peer(peer).waiting += weight;
         core.waiting <= core.waiting_most || self.over_quota(core, peer)
@@ -110,12 +110,12 @@ impl<L: RmaLink> Unexpected<'_, L> {
 
     /// A message waits no more.
     pub(in crate::endpoint) fn take_unexpected(&mut self, core: &mut Core, message: &Message) {
-        self.weighs_less(core, message.peer, message.weight());
+        self.drop_weight(core, message.peer, message.weight());
     }
 
     /// What waits takes up so much less.
     #[inline]
-    pub(in crate::endpoint) fn weighs_less(&mut self, core: &mut Core, peer: PeerId, weight: usize) {
+    pub(in crate::endpoint) fn drop_weight(&mut self, core: &mut Core, peer: PeerId, weight: usize) {
         core.waiting = core.waiting.saturating_sub(weight);
         let Some(state) = self.net.peers.get_mut(peer) else { return };
         state.waiting = state.waiting.saturating_sub(weight);
@@ -147,7 +147,7 @@ impl<L: RmaLink> Unexpected<'_, L> {
         head: &Head,
     ) -> Handled {
         let (ep, theirs) = (self.id, head.tag.get());
-        if self.in_order().restore_order(peer, theirs) {
+        if self.rma_order().restore_order(peer, theirs) {
             return Ok(());
         }
         let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return Ok(()) };

@@ -176,16 +176,16 @@ enum Way {
     /// Few are to be walked.
     Walk,
     /// An index is kept, and worth a look-up.
-    LookUp,
+    Search,
     /// Entries are in the lists of their sources.
     Lists,
 }
 
-/// The way of a search that looks for one source; `indexed`: an index tells already.
+/// The way of a search that looks for one source; `indexed`: an index knows already.
 #[inline(always)]
 fn way<T>(queue: &mut Queue<T>, indexed: bool, source: impl Fn(&T) -> FiAddr) -> Way {
     if indexed {
-        return if queue.len() > SHORT { Way::LookUp } else { Way::Walk };
+        return if queue.len() > SHORT { Way::Search } else { Way::Walk };
     }
     if queue.len() <= FEW && !queue.is_listed() {
         return Way::Walk;
@@ -204,7 +204,7 @@ fn walk<T>(queue: &Queue<T>, fits: impl Fn(&T) -> bool + Copy) -> Option<At> {
 pub(super) struct ByOwnPattern {
     classes: Classes,
     /// Whether there are more kinds than classes: then everything is walked.
-    crowded: bool,
+    full: bool,
     on: bool,
 }
 
@@ -232,7 +232,7 @@ impl ByOwnPattern {
     /// To be called when entries have changed.
     pub(super) fn forget(&mut self) {
         self.classes.used = 0;
-        (self.crowded, self.on) = (false, false);
+        (self.full, self.on) = (false, false);
     }
 
     fn build<T>(&mut self, queue: &Queue<T>, pattern: impl Fn(&T) -> &Pattern) {
@@ -247,7 +247,7 @@ impl ByOwnPattern {
         let kind = Kind::of(pattern);
         match self.classes.of(kind).or_else(|| self.classes.add(kind)) {
             Some(class) => self.classes.all[class].push((pattern.src, pattern.key().0), at),
-            None => self.crowded = true,
+            None => self.full = true,
         }
     }
 
@@ -278,22 +278,22 @@ impl ByOwnPattern {
     ) -> Option<At> {
         match way(queue, self.on, |v| pattern(v).src) {
             Way::Walk => return walk(queue, fits),
-            Way::LookUp => return self.look_up(queue, sight, pattern, fits),
+            Way::Search => return self.search_index(queue, sight, pattern, fits),
             Way::Lists => {}
         }
         match (queue.first_of(sight.0, SHORT, fits), queue.first_of(ADDR_UNSPEC, SHORT, fits)) {
             (Ok(Some(one)), Ok(Some(other))) => Some(if one.seq < other.seq { one } else { other }),
             (Ok(one), Ok(other)) => one.or(other),
             _ => {
-                // From now on the index tells.
+                // From now on the index knows.
                 queue.unlist();
-                self.look_up(queue, sight, pattern, fits)
+                self.search_index(queue, sight, pattern, fits)
             }
         }
     }
 
     #[inline(never)]
-    fn look_up<T>(
+    fn search_index<T>(
         &mut self,
         queue: &Queue<T>,
         sight: Sight,
@@ -303,7 +303,7 @@ impl ByOwnPattern {
         if !self.on {
             self.build(queue, pattern);
         }
-        if self.crowded {
+        if self.full {
             return walk(queue, fits);
         }
         self.classes.used().iter_mut().filter_map(|c| c.find(sight, queue)).min_by_key(|at| at.seq)
@@ -368,18 +368,18 @@ impl ByAnyPattern {
         let indexed = self.classes.used > 0 || pattern.src == ADDR_UNSPEC;
         match way(queue, indexed, |v| sight(v).0) {
             Way::Walk => return walk(queue, fits),
-            Way::LookUp => return self.look_up(queue, pattern, sight, fits),
+            Way::Search => return self.search_index(queue, pattern, sight, fits),
             Way::Lists => {}
         }
         queue.first_of(pattern.src, SHORT, fits).unwrap_or_else(|()| {
-            // From now on the index tells.
+            // From now on the index knows.
             queue.unlist();
-            self.look_up(queue, pattern, sight, fits)
+            self.search_index(queue, pattern, sight, fits)
         })
     }
 
     #[inline(never)]
-    fn look_up<T>(
+    fn search_index<T>(
         &mut self,
         queue: &Queue<T>,
         pattern: &Pattern,

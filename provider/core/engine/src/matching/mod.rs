@@ -138,7 +138,7 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
         self.waiting.forget(at);
     }
 
-    pub(crate) fn look(&self, at: At) -> Option<&M> {
+    pub(crate) fn waiting_at(&self, at: At) -> Option<&M> {
         self.waiting.get(at)
     }
 

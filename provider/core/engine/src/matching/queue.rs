@@ -17,8 +17,8 @@ const MOST_LISTS: usize = 4096;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct At {
     slot: u32,
-    /// Grows with every entry: order of arrival, and what tells an entry from the slot's next one. Not 0, so
-    /// that the place of an entry that may be missing is returned in registers.
+    /// Grows with every entry: order of arrival, and what distinguishes an entry from the slot's next one.
+    /// Not 0, so that the place of an entry that may be missing is returned in registers.
     pub(super) seq: NonZeroU64,
 }
 

@@ -15,7 +15,7 @@ bitflags! {
         const IN_A_ROW = 1 << 2;
         /// The peer is short of room for messages.
         const PAUSED = 1 << 3;
-        /// The target need not see the access, whose completion is asked for.
+        /// The target need not see the access, whose completion is requested.
         const ONE_SIDED = 1 << 4;
         /// Frames that the target does not answer are before it, which it must not overtake.
         const BEHIND_UNACKED = 1 << 5;

@@ -1,6 +1,6 @@
 //! Which link a peer gets, and why.
 
-use link_api::{Event, Link as _, PeerId, Standing};
+use link_api::{Channel, Event, Link as _, PeerId, Standing};
 use wire::Addr;
 
 use super::Links;
@@ -89,7 +89,7 @@ impl Links {
         let route = self.routes.of(peer);
         let cause = route.map_or_else(|| self.near(&addr), Route::cause);
         let far = route.and_then(Route::far);
-        let is_near = net::is_local(addr.ip()) || self.shm.is_connected(peer);
+        let is_near = net::is_local(addr.ip()) || self.shm.channel(peer) != Channel::None;
         let mut line = match (far, cause) {
             (Some((at, id)), _) => {
                 format!("{} {}; {cause}", self.far[at].name(id), self.far[at].link.describe(id))
@@ -153,7 +153,7 @@ mod tests {
                 let peer = links.peer(&name([127, 0, 0, 1], n));
                 assert_eq!(links.neighbours, usize::from(n));
                 if n == 8 && again == 1 {
-                    (0..2).for_each(|_| links.forget(peer));
+                    (0..2).for_each(|_| links.dismiss(peer, link_api::Parting::Forgotten));
                     assert_eq!(links.neighbours, 7, "it is forgotten");
                 }
             }

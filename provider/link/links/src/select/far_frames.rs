@@ -1,7 +1,7 @@
 //! Frames that came by a further link.
 
 use hmem::Span;
-use link_api::{Event, Frame, Gone, Landing, Link as _, PeerId, Refused};
+use link_api::{Event, Frame, Gone, LandAt, Landing, Link as _, PeerId, Refused, Sent};
 
 use super::{Links, route};
 
@@ -14,12 +14,12 @@ impl Links {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         self.wake();
         if let Some((at, id)) = self.far_of(to) {
             self.pace.hurry();
             let sent = self.far[at].link.send(id, head, body, off, len);
-            if matches!(sent, Ok(()) | Err(Refused::Kept)) {
+            if sent.is_ok() {
                 // A sender that receives nothing would else look for callers at nearly each poll.
                 self.shm.set_patient();
             }
@@ -86,26 +86,22 @@ impl Links {
         }
     }
 
+    #[cold]
+    #[inline(never)]
     pub(super) fn land_far(
         &mut self,
-        frame: &Frame,
-        off: usize,
-        dst: &[Span],
-        doff: usize,
-        len: usize,
+        (from, len, slot): (PeerId, usize, u32),
+        to: Option<LandAt<'_>>,
     ) -> Landing {
-        let Some((at, frame)) = self.far_frame(frame.from, frame.len, frame.slot) else {
-            return Landing::Over(false);
-        };
-        match self.far[at].link.land(frame, off, dst, doff, len) {
-            Landing::InFlight(op) => Landing::InFlight(route::tag_op(at, op)),
-            over => over,
+        if to.is_some() {
+            self.wake();
         }
-    }
-
-    pub(super) fn leave_far(&mut self, frame: &Frame) {
-        if let Some((at, frame)) = self.far_frame(frame.from, frame.len, frame.slot) {
-            self.far[at].link.leave(frame);
+        let Some((at, frame)) = self.far_frame(from, len, slot) else {
+            return if to.is_some() { Landing::Over(false) } else { Landing::Left };
+        };
+        match self.far[at].link.land(frame, to) {
+            Landing::InFlight(op) => Landing::InFlight(route::tag_op(at, op)),
+            other => other,
         }
     }
 }

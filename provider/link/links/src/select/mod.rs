@@ -31,7 +31,10 @@ use std::os::fd::RawFd;
 
 use hmem::Span;
 use ipc::Poller;
-use link_api::{Event, Frame, Gone, Landing, Link, Path, PeerId, PollFrame, Refused, Standing};
+use link_api::{
+    Channel, Connect, Event, Frame, Gone, LandAt, Landing, Link, Parting, Path, PeerId, PollFrame, Refused,
+    Sent, Setting, Standing, WaitFd,
+};
 use wire::Addr;
 
 use crate::shm::ShmLink;
@@ -102,7 +105,7 @@ impl Links {
                 Event::Closed(id, why) => match self.far[at].served(id) {
                     Some(peer) => Event::Closed(peer.peer(), why),
                     None => {
-                        self.far[at].link.forget(id);
+                        self.far[at].link.dismiss(id, Parting::Forgotten);
                         continue;
                     }
                 },
@@ -168,6 +171,31 @@ impl Links {
         self.pace.note_time(self.shm.clock());
         event
     }
+
+    /// [`Parting::Forgotten`].
+    fn forget(&mut self, peer: PeerId) {
+        self.wake();
+        if self.channel(peer) != Channel::None {
+            return;
+        }
+        if let Some((at, id)) = self.far_of(peer) {
+            self.far[at].link.dismiss(id, Parting::Forgotten);
+            self.far[at].unset(id);
+            self.shm.set_elsewhere(peer, false);
+        }
+        self.is_no_neighbour(peer);
+        self.routes.unset(peer);
+        self.shm.dismiss(peer, Parting::Forgotten);
+    }
+
+    /// [`Parting::CutOff`].
+    fn disconnect(&mut self, peer: PeerId) {
+        self.wake();
+        match self.far_of(peer) {
+            Some((at, id)) => self.far[at].link.dismiss(id, Parting::CutOff),
+            None => self.shm.dismiss(peer, Parting::CutOff),
+        }
+    }
 }
 
 impl Link for Links {
@@ -206,7 +234,7 @@ impl Link for Links {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         match self.shm.send_connected(to, head, body, off, len) {
             Some(done) => done,
             None => self.send_far(to, head, body, off, len),
@@ -219,7 +247,7 @@ impl Link for Links {
         to: PeerId,
         head: [u8; N],
         body: Span,
-    ) -> Option<Result<(), Refused>> {
+    ) -> Option<Result<Sent, Refused>> {
         self.shm.send_short(to, head, body)
     }
 
@@ -261,12 +289,6 @@ impl Link for Links {
     #[inline(always)]
     fn will_send(&mut self, to: PeerId) {
         self.shm.will_send(to)
-    }
-
-    #[inline(always)]
-    fn put_back(&mut self, frame: Frame) {
-        // Quick polls find frames of shared memory alone.
-        self.shm.put_back(frame)
     }
 
     #[inline]
@@ -317,68 +339,44 @@ impl Link for Links {
         self.shm.release(frame)
     }
 
-    fn set_early(&mut self) {
-        self.far.iter_mut().for_each(|far| far.link.set_early());
-        self.later.iter_mut().for_each(Later::set_early);
-    }
-
-    fn set_budget(&mut self, budget: &link_api::Budget) {
-        self.far.iter_mut().for_each(|far| far.link.set_budget(budget));
-        self.later.iter_mut().for_each(|later| later.set_budget(budget));
-    }
-
-    fn tell_kept(&mut self) {
-        self.far.iter_mut().for_each(|far| far.link.tell_kept());
-        self.later.iter_mut().for_each(Later::tell_kept);
+    fn set(&mut self, setting: Setting<'_>) {
+        if let Setting::ServeHost(_) | Setting::StageDevices = setting {
+            // These differ from link to link: `set_shm` and `set_device_direct` are the calls.
+            return;
+        }
+        self.shm.set(setting);
+        self.far.iter_mut().for_each(|far| far.link.set(setting));
+        self.later.iter_mut().for_each(|later| later.set(setting));
     }
 
     fn keeps(&mut self, to: PeerId) -> bool {
         self.keeps_far(to)
     }
 
-    fn land(&mut self, frame: Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> Landing {
-        self.wake();
-        self.land_far(&frame, off, dst, doff, len)
+    #[inline(always)]
+    fn land(&mut self, frame: Frame, to: Option<LandAt<'_>>) -> Landing {
+        if route::is_far(frame.slot) {
+            return self.land_far((frame.from, frame.len, frame.slot), to);
+        }
+        self.shm.land(frame, to)
     }
 
-    fn leave(&mut self, frame: Frame) {
-        self.leave_far(&frame);
-    }
-
-    fn is_gone(&self, peer: PeerId) -> bool {
+    fn channel(&self, peer: PeerId) -> Channel {
         match self.far_of(peer) {
-            Some((at, id)) => self.far[at].link.is_gone(id),
-            None => self.shm.is_gone(peer),
+            Some((at, id)) => self.far[at].link.channel(id),
+            None => self.shm.channel(peer),
         }
     }
 
-    fn is_connected(&self, peer: PeerId) -> bool {
-        match self.far_of(peer) {
-            Some((at, id)) => self.far[at].link.is_connected(id),
-            None => self.shm.is_connected(peer),
-        }
-    }
-
-    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
         self.wake();
         if let Some((at, id)) = self.far_of(peer) {
             self.pace.hurry();
-            return self.far[at].link.connect(id);
+            return self.far[at].link.connect(id, how);
         }
-        match self.shm.connect(peer) {
+        match self.shm.connect(peer, how) {
             Err(Refused::Gone(Gone::Unreachable)) if self.reroute(peer) => Err(Refused::Busy),
             done => done,
-        }
-    }
-
-    fn expect(&mut self, peer: PeerId) {
-        self.wake();
-        match self.far_of(peer) {
-            Some((at, id)) => {
-                self.pace.hurry();
-                self.far[at].link.expect(id);
-            }
-            None => self.shm.expect(peer),
         }
     }
 
@@ -396,26 +394,10 @@ impl Link for Links {
         settled
     }
 
-    fn forget(&mut self, peer: PeerId) {
-        self.wake();
-        if self.is_connected(peer) {
-            return;
-        }
-        if let Some((at, id)) = self.far_of(peer) {
-            self.far[at].link.forget(id);
-            self.far[at].unset(id);
-            self.shm.set_elsewhere(peer, false);
-        }
-        self.is_no_neighbour(peer);
-        self.routes.unset(peer);
-        self.shm.forget(peer);
-    }
-
-    fn disconnect(&mut self, peer: PeerId) {
-        self.wake();
-        match self.far_of(peer) {
-            Some((at, id)) => self.far[at].link.disconnect(id),
-            None => self.shm.disconnect(peer),
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match how {
+            Parting::Forgotten => self.forget(peer),
+            Parting::CutOff => self.disconnect(peer),
         }
     }
 
@@ -428,9 +410,12 @@ impl Link for Links {
         let armed = self
             .far
             .iter_mut()
-            .fold(ready, |ready, far| far.link.arm() && far.link.wait_fd().is_some() && ready);
+            .fold(ready, |ready, far| far.link.arm() && far.link.wait_fd(WaitFd::All).is_some() && ready);
         if let Some(poller) = &self.poller {
-            self.far.iter_mut().filter_map(|far| far.link.worn_fd()).for_each(|fd| poller.remove(&fd));
+            self.far
+                .iter()
+                .filter_map(|far| far.link.wait_fd(WaitFd::Worn))
+                .for_each(|fd| poller.remove(&fd));
         }
         armed
     }
@@ -439,10 +424,10 @@ impl Link for Links {
         self.events.is_empty() && self.shm.is_armed() && self.far.iter().all(|far| far.link.is_armed())
     }
 
-    fn wait_fd(&self) -> Option<RawFd> {
+    fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
         match &self.poller {
-            Some(poller) => Some(poller.fd()),
-            None => self.shm.wait_fd(),
+            Some(poller) => which.only(poller.fd()),
+            None => self.shm.wait_fd(which),
         }
     }
 

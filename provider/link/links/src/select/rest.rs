@@ -1,6 +1,6 @@
 //! When an endpoint is looked at together with others of its process ([`super::crowd`]).
 
-use link_api::Link as _;
+use link_api::{Link as _, WaitFd};
 
 use super::Links;
 use super::crowd::Member;
@@ -9,7 +9,9 @@ impl Links {
     /// Takes part in looks at many endpoints, where one descriptor stands for each further link. Those of a
     /// link that has several may lie so deep that one more level is too much.
     pub(super) fn join(&mut self) {
-        let is_simple = self.far.iter().all(|far| far.link.wait_fds().len() == 1);
+        let is_simple = self.far.iter().all(|far| {
+            far.link.wait_fd(WaitFd::Each(0)).is_some() && far.link.wait_fd(WaitFd::Each(1)).is_none()
+        });
         let fd = self.poller.as_ref().map(ipc::Poller::fd);
         self.member = fd.filter(|_| is_simple).and_then(|fd| self.member.take().or_else(|| Member::new(fd)));
     }

@@ -2,7 +2,8 @@
 
 use hmem::Span;
 use link_api::{
-    Direct, InUse, NoDirect, OpId, Patience, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way,
+    Allow, Devices, Direct, HandleNote, InUse, NoDirect, OpId, PeerId, PieceCounter, Region, RegionVersion,
+    Revoke, RmaLink, Way,
 };
 use wire::{Handle, Seg};
 
@@ -19,12 +20,11 @@ macro_rules! by_peer {
 }
 
 impl RmaLink for Links {
-    fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
-        by_peer!(self, from, get(access))
-    }
-
-    fn put(&mut self, to: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
-        by_peer!(self, to, put(access))
+    fn access(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        match self.far_of(peer) {
+            Some((at, id)) => self.far[at].link.access(way, id, access),
+            None => self.shm.access(way, peer, access),
+        }
     }
 
     fn start(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
@@ -48,24 +48,12 @@ impl RmaLink for Links {
         by_peer!(self, to, export_handles(iov))
     }
 
-    fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
-        by_peer!(self, to, mark_exported(handle))
+    fn note_handle(&mut self, peer: PeerId, what: HandleNote<'_>) {
+        by_peer!(self, peer, note_handle(what))
     }
 
-    fn import_handle(&mut self, from: PeerId, handle: &Handle) {
-        by_peer!(self, from, import_handle(handle))
-    }
-
-    fn retire_handles(&mut self, to: PeerId, iov: &[Span]) {
-        by_peer!(self, to, retire_handles(iov));
-    }
-
-    fn on_distinct_devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
-        by_peer!(self, peer, on_distinct_devices(theirs, ours))
-    }
-
-    fn on_one_device(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
-        by_peer!(self, peer, on_one_device(theirs, ours))
+    fn devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> Devices {
+        by_peer!(self, peer, devices(theirs, ours))
     }
 
     fn pieces_open(&mut self, with: PeerId) -> Option<PieceCounter> {
@@ -84,37 +72,35 @@ impl RmaLink for Links {
         by_peer!(self, with, pieces_close(counter))
     }
 
-    fn publish(&mut self, region: &Region) {
-        self.shm.publish(region);
-        self.far.iter_mut().for_each(|far| far.link.publish(region));
-    }
-
-    fn unpublish(&mut self, key: u64) -> Result<(), InUse> {
-        // Each of them, whatever the others say.
-        let shm = self.shm.unpublish(key);
-        self.far.iter_mut().fold(shm, |all, far| far.link.unpublish(key).and(all))
-    }
-
     #[inline]
     fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
         by_peer!(self, by, published(key))
     }
 
-    fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
-        by_peer!(self, from, revoke(request))
+    fn allow(&mut self, what: Allow<'_>) {
+        match what {
+            Allow::Request(to, request) => match self.far_of(to) {
+                Some((at, id)) => self.far[at].link.allow(Allow::Request(id, request)),
+                None => self.shm.allow(what),
+            },
+            Allow::Region(_) => {
+                self.shm.allow(what);
+                self.far.iter_mut().for_each(|far| far.link.allow(what));
+            }
+        }
     }
 
-    fn renew(&mut self, to: PeerId, request: u64) {
-        by_peer!(self, to, renew(request))
-    }
-
-    fn set_patience(&mut self, patience: Patience) {
-        self.shm.set_patience(patience);
-        self.far.iter_mut().for_each(|far| far.link.set_patience(patience));
-    }
-
-    fn close(&mut self) -> Result<(), InUse> {
-        let shm = self.shm.close();
-        self.far.iter_mut().fold(shm, |all, far| far.link.close().and(all))
+    fn revoke(&mut self, what: Revoke) -> Result<(), InUse> {
+        match what {
+            Revoke::Request(from, request) => match self.far_of(from) {
+                Some((at, id)) => self.far[at].link.revoke(Revoke::Request(id, request)),
+                None => self.shm.revoke(what),
+            },
+            // Each of them, whatever the others say.
+            Revoke::Region(_) | Revoke::All => {
+                let shm = self.shm.revoke(what);
+                self.far.iter_mut().fold(shm, |all, far| far.link.revoke(what).and(all))
+            }
+        }
     }
 }

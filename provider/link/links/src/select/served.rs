@@ -3,7 +3,7 @@
 //! A frame is carried out with the means of its peer's path: shared memory's reach private memory of a
 //! process. So a link hands on what comes from a peer that it serves, and nothing else.
 
-use link_api::{Event, Frame, Link as _, PeerId};
+use link_api::{Channel, Event, Frame, Link as _, Parting, PeerId};
 use wire::Addr;
 
 use super::Links;
@@ -28,7 +28,7 @@ impl Links {
             return None;
         }
         let peer = self.shm.peer(addr);
-        let elsewhere = self.far_of(peer).is_some() || self.shm.is_connected(peer);
+        let elsewhere = self.far_of(peer).is_some() || self.shm.channel(peer) != Channel::None;
         (!elsewhere).then_some(peer)
     }
 
@@ -43,7 +43,7 @@ impl Links {
     #[cold]
     pub(super) fn refuse_begun(&mut self, at: usize, frame: Frame) {
         let id = frame.from;
-        self.far[at].link.leave(frame);
+        self.far[at].link.land(frame, None);
         self.cut_off(at, id);
     }
 
@@ -54,6 +54,6 @@ impl Links {
             "{own}: refused a connection by {link} under the name {addr}, whose endpoint is reached by another link: give all \
              processes of a job the same FI_STRAIT_LINKS"
         );
-        self.far[at].link.disconnect(id);
+        self.far[at].link.dismiss(id, Parting::CutOff);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use ipc::Poller;
-use link_api::Link as _;
+use link_api::{Link as _, Setting, WaitFd};
 
 use super::Links;
 use super::later::Later;
@@ -34,10 +34,10 @@ impl Links {
 
     /// Adds a link, to be considered after those that are here. To be called before any peer is known.
     pub fn add(&mut self, link: BoxedLink) -> io::Result<()> {
-        for fd in link.wait_fds() {
+        for fd in (0..).map_while(|n| link.wait_fd(WaitFd::Each(n))) {
             if self.poller.is_none() {
                 let poller = Poller::new()?;
-                poller.add(&self.shm.wait_fd().unwrap_or(-1), 0)?;
+                poller.add(&self.shm.wait_fd(WaitFd::All).unwrap_or(-1), 0)?;
                 self.poller = Some(poller);
             }
             if let Some(poller) = &self.poller {
@@ -62,7 +62,7 @@ impl Links {
     pub fn add_tcp_later(&mut self, options: TcpOptions) -> io::Result<()> {
         // What watches the endpoint's descriptor is not to notice when there is another link.
         let poller = Poller::new()?;
-        poller.add(&self.shm.wait_fd().unwrap_or(-1), 0)?;
+        poller.add(&self.shm.wait_fd(WaitFd::All).unwrap_or(-1), 0)?;
         self.poller = Some(poller);
         self.later = Some(Later::new(options));
         self.share_out();
@@ -109,7 +109,7 @@ impl Links {
             (true, false) => Callers::OfThisHost,
             (false, false) => Callers::Itself,
         });
-        self.far.iter_mut().for_each(|far| far.link.serve_host(!self.near));
+        self.far.iter_mut().for_each(|far| far.link.set(Setting::ServeHost(!self.near)));
     }
 
     /// A link that is not here, and why: what is told of paths says so.
@@ -122,7 +122,7 @@ impl Links {
     pub fn set_device_direct(&mut self, on: bool) {
         self.shm.set_device_direct(on);
         if !on {
-            self.far.iter_mut().for_each(|far| far.link.stage_devices());
+            self.far.iter_mut().for_each(|far| far.link.set(Setting::StageDevices));
         }
     }
 }
@@ -131,7 +131,7 @@ impl Links {
 mod tests {
     use std::net::{Ipv4Addr, TcpStream};
 
-    use link_api::{Event, Refused};
+    use link_api::{Event, Refused, Sent, Setting};
     use wire::Addr;
     use wire::session::JobKey;
 
@@ -143,8 +143,8 @@ mod tests {
         let mut links =
             Links::open(OpenOptions { bind, port: Port::ListensLater, ..OpenOptions::default() }).unwrap();
         links.add_tcp_later(TcpOptions::new(JobKey::from_secret(b"of the tests"))).unwrap();
-        links.set_early();
-        links.tell_kept();
+        links.set(Setting::Early);
+        links.set(Setting::Kept);
         links
     }
 
@@ -155,11 +155,11 @@ mod tests {
     #[test]
     fn a_port_listens_once_a_peer_of_another_host_is_known() {
         let (mut a, mut b) = (later(), later());
-        let (fd, own) = (a.wait_fd(), a.addr());
+        let (fd, own) = (a.wait_fd(WaitFd::All), a.addr());
         let to_b = a.peer(&b.addr());
         let mut got = false;
         while !got {
-            assert!(matches!(a.send(to_b, b"hello", &[], 0, 0), Ok(()) | Err(Refused::Busy)));
+            assert!(matches!(a.send(to_b, b"hello", &[], 0, 0), Ok(_) | Err(Refused::Busy)));
             if let Some(Event::Frame(frame)) = b.poll() {
                 b.release(frame);
                 got = true;
@@ -169,8 +169,8 @@ mod tests {
         let far = a.peer(&Addr::new(([198, 51, 100, 1], 7).into()));
         assert!(listens(&a) && !listens(&b));
         assert_eq!((a.path(far).link, a.path(to_b).link), ("tcp", "shm"));
-        assert_eq!((a.wait_fd(), a.addr()), (fd, own));
-        assert_eq!(a.send(to_b, b"again", &[], 0, 0), Ok(()));
+        assert_eq!((a.wait_fd(WaitFd::All), a.addr()), (fd, own));
+        assert_eq!(a.send(to_b, b"again", &[], 0, 0), Ok(Sent::Done));
     }
 
     /// The kernel lets two sockets share a port that both may use again as long as neither listens.

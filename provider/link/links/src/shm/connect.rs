@@ -7,7 +7,7 @@ use std::time::Instant;
 use ipc::credentials::{Cred, User};
 use ipc::pieces::Counters;
 use ipc::rights;
-use link_api::{Gone, Link as _, PeerId, Refused};
+use link_api::{Gone, PeerId, Refused};
 use wire::channel::Hello;
 
 use crate::net;
@@ -235,7 +235,7 @@ impl ShmLink {
         let now = Instant::now();
         let mut peers = self.expected.take();
         peers.retain(|&(id, since)| {
-            if self.is_connected(PeerId(id)) {
+            if self.peers[id].is_connected() {
                 return false;
             }
             if now.duration_since(since) < GRACE {

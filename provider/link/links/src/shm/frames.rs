@@ -5,7 +5,10 @@ use std::io;
 use std::os::fd::RawFd;
 
 use hmem::Span;
-use link_api::{Event, Frame, Link, Path, PeerId, PollFrame, Refused, RmaCaps, Standing};
+use link_api::{
+    Channel, Connect, Event, Frame, LandAt, Landing, Link, Parting, Path, PeerId, PollFrame, Refused,
+    RmaCaps, Sent, Setting, Standing, WaitFd,
+};
 use wire::Addr;
 
 use crate::shm::channel::ring::Mem as _;
@@ -50,7 +53,7 @@ impl Link for ShmLink {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         match self.send_connected(to, head, body, off, len) {
             Some(done) => done,
             None => self.send_first(to, head, body, off, len),
@@ -63,10 +66,10 @@ impl Link for ShmLink {
         to: PeerId,
         head: [u8; N],
         body: Span,
-    ) -> Option<Result<(), Refused>> {
+    ) -> Option<Result<Sent, Refused>> {
         let out = self.peers.get_mut(to.0)?.out.as_mut()?;
         out.send_short(&head, &[body], 0, body.len())?;
-        Some(out.notify(self.sleep.is_registered()))
+        Some(out.notify(self.sleep.is_registered()).map(|()| Sent::Done))
     }
 
     #[inline]
@@ -123,11 +126,13 @@ impl Link for ShmLink {
     }
 
     #[inline(always)]
-    fn put_back(&mut self, frame: Frame) {
+    fn land(&mut self, frame: Frame, to: Option<LandAt<'_>>) -> Landing {
+        debug_assert!(to.is_none(), "a frame of {} bytes that has not begun", frame.len);
         self.rings.put_back();
         if !self.ends.is_empty() {
             self.ends.pass(frame.from.0);
         }
+        Landing::Left
     }
 
     #[inline]
@@ -208,13 +213,28 @@ impl Link for ShmLink {
         }
     }
 
-    fn is_connected(&self, peer: PeerId) -> bool {
-        let peer = &self.peers[peer.0];
-        peer.out.is_some() || peer.inb.is_some() || peer.dying.is_some() || !peer.waiting.is_empty()
+    fn set(&mut self, setting: Setting<'_>) {
+        if let Setting::Patience(patience) = setting {
+            self.access.set_patience(patience);
+        }
     }
 
-    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
-        if self.is_connected(peer) { Ok(()) } else { self.open_channel_for(peer.0, Purpose::Receive) }
+    fn channel(&self, peer: PeerId) -> Channel {
+        let peer = &self.peers[peer.0];
+        match peer.is_connected() {
+            false => Channel::None,
+            true if peer.dying.is_some() || peer.has_ended() => Channel::Ended,
+            true => Channel::Open,
+        }
+    }
+
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
+        match how {
+            Connect::Expected => self.expect_peer(peer),
+            Connect::Now | Connect::ToSend if self.peers[peer.0].is_connected() => {}
+            Connect::Now | Connect::ToSend => return self.open_channel_for(peer.0, Purpose::Receive),
+        }
+        Ok(())
     }
 
     #[inline(always)]
@@ -229,24 +249,15 @@ impl Link for ShmLink {
         }
     }
 
-    fn expect(&mut self, peer: PeerId) {
-        self.expect_peer(peer);
-    }
-
     fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
         self.peers[to.0].out.as_mut().is_some_and(|out| out.tx.has_room_to_spare(len))
     }
 
-    fn disconnect(&mut self, peer: PeerId) {
-        self.refuse(peer.0);
-    }
-
-    fn forget(&mut self, peer: PeerId) {
-        self.let_go(peer.0);
-    }
-
-    fn is_gone(&self, peer: PeerId) -> bool {
-        self.peers[peer.0].dying.is_some() || self.peers[peer.0].has_ended()
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match how {
+            Parting::Forgotten => self.let_go(peer.0),
+            Parting::CutOff => self.refuse(peer.0),
+        }
     }
 
     fn arm(&mut self) -> bool {
@@ -260,8 +271,8 @@ impl Link for ShmLink {
         self.may_sleep() && nothing_since
     }
 
-    fn wait_fd(&self) -> Option<RawFd> {
-        Some(self.sleep.fd())
+    fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
+        which.only(self.sleep.fd())
     }
 
     fn lack(&self) -> Option<io::Error> {

@@ -249,6 +249,11 @@ impl Peer {
         self.inb.as_ref().map(|i| i.pid).or(self.out.as_ref().map(|o| o.pid))
     }
 
+    /// Whether there is a channel, or one that ended and is still to be reported.
+    pub(super) fn is_connected(&self) -> bool {
+        self.out.is_some() || self.inb.is_some() || self.dying.is_some() || !self.waiting.is_empty()
+    }
+
     /// Whether a peer accesses nothing any more for certain: its process or address space has ended, or it
     /// closed its sockets.
     pub(super) fn has_ended(&self) -> bool {

@@ -3,19 +3,16 @@
 use hmem::Span;
 use ipc::pieces;
 use link_api::{
-    Direct, InUse, NoDirect, OpId, Patience, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way,
+    Allow, Devices, Direct, HandleNote, InUse, NoDirect, OpId, PeerId, PieceCounter, Region, RegionVersion,
+    Revoke, RmaLink, Way,
 };
 use wire::{Handle, Seg};
 
 use crate::shm::link::ShmLink;
 
 impl RmaLink for ShmLink {
-    fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
-        self.direct(Way::Get, from, access)
-    }
-
-    fn put(&mut self, to: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
-        self.direct(Way::Put, to, access)
+    fn access(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        self.direct(way, peer, access)
     }
 
     fn pieces_open(&mut self, with: PeerId) -> Option<PieceCounter> {
@@ -44,28 +41,19 @@ impl RmaLink for ShmLink {
         }
     }
 
-    fn publish(&mut self, memory: &Region) {
-        self.access.publish(memory);
+    fn allow(&mut self, what: Allow<'_>) {
+        match what {
+            Allow::Region(region) => self.access.publish(region),
+            Allow::Request(to, request) => self.peers[to.0].renew_request(request),
+        }
     }
 
-    fn unpublish(&mut self, key: u64) -> Result<(), InUse> {
-        self.access.conceal(&self.own, &self.peers, key)
-    }
-
-    fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
-        self.access.revoke(&self.own, &self.peers, from, request)
-    }
-
-    fn renew(&mut self, to: PeerId, request: u64) {
-        self.peers[to.0].renew_request(request);
-    }
-
-    fn set_patience(&mut self, patience: Patience) {
-        self.access.set_patience(patience);
-    }
-
-    fn close(&mut self) -> Result<(), InUse> {
-        self.access.close(&self.own, &self.peers)
+    fn revoke(&mut self, what: Revoke) -> Result<(), InUse> {
+        match what {
+            Revoke::Region(key) => self.access.conceal(&self.own, &self.peers, key),
+            Revoke::Request(from, request) => self.access.revoke(&self.own, &self.peers, from, request),
+            Revoke::All => self.access.close(&self.own, &self.peers),
+        }
     }
 
     fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
@@ -76,14 +64,16 @@ impl RmaLink for ShmLink {
         peer.out.as_ref()?.mr_table.as_ref()?.find(key)
     }
 
-    fn on_distinct_devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
-        self.peers[peer.0].devices.are_two(theirs, ours)
-    }
-
-    /// Of two processes: within one, no copy waits for its turn.
-    fn on_one_device(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
+    /// One device of two processes: within one process, no copy waits for its turn.
+    fn devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> Devices {
         let peer = &self.peers[peer.0];
-        peer.pid() != Some(self.own.pid() as i32) && peer.devices.are_one(theirs, ours)
+        if peer.devices.are_two(theirs, ours) {
+            Devices::Two
+        } else if peer.pid() != Some(self.own.pid() as i32) && peer.devices.are_one(theirs, ours) {
+            Devices::One
+        } else {
+            Devices::Unknown
+        }
     }
 
     fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
@@ -94,21 +84,19 @@ impl RmaLink for ShmLink {
         peer.devices.export(iov, format_args!("{} -> {}", self.own.addr(), peer.addr))
     }
 
-    fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
-        self.peers[to.0].devices.note_exported(handle);
-    }
-
-    fn import_handle(&mut self, from: PeerId, handle: &Handle) {
-        let peer = &mut self.peers[from.0];
-        if !peer.devices.note_imported(handle) {
-            log::warn!(
+    fn note_handle(&mut self, peer: PeerId, what: HandleNote<'_>) {
+        let peer = &mut self.peers[peer.0];
+        match what {
+            HandleNote::Exported(handle) => peer.devices.note_exported(handle),
+            HandleNote::Imported(handle) if !peer.devices.note_imported(handle) => log::warn!(
                 "{}: refused a handle from {}: kind {}, {} bytes at {:#x}; that peer has a defect or is no Strait",
                 self.own.addr(),
                 peer.addr,
                 handle.how,
                 handle.len,
                 handle.base
-            );
+            ),
+            HandleNote::Imported(_) | HandleNote::Retired(_) => {}
         }
     }
 

@@ -1,7 +1,7 @@
 //! Sending frames.
 
 use hmem::Span;
-use link_api::{Frame, Gone, PeerId, Refused};
+use link_api::{Frame, Gone, PeerId, Refused, Sent};
 
 use crate::shm::channel::ring;
 use crate::shm::link::ShmLink;
@@ -16,10 +16,10 @@ impl ShmLink {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Option<Result<(), Refused>> {
+    ) -> Option<Result<Sent, Refused>> {
         let out = self.peers[to.0].out.as_mut()?;
         if out.send_short(head, body, off, len).is_some() {
-            return Some(out.notify(self.sleep.is_registered()));
+            return Some(out.notify(self.sleep.is_registered()).map(|()| Sent::Done));
         }
         self.put_longer(to, head, body, off, len)
     }
@@ -33,7 +33,7 @@ impl ShmLink {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Option<Result<(), Refused>> {
+    ) -> Option<Result<Sent, Refused>> {
         let out = self.peers[to.0].out.as_mut()?;
         let total = head.len() + len;
         assert!(total <= self.sending.max_frame(), "frame longer than Path::max_frame");
@@ -52,7 +52,7 @@ impl ShmLink {
             }
         }
         out.tx.publish(total);
-        Some(out.notify(self.sleep.is_registered()))
+        Some(out.notify(self.sleep.is_registered()).map(|()| Sent::Done))
     }
 
     /// Sends to one without a channel to it yet.
@@ -64,7 +64,7 @@ impl ShmLink {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         self.open_channel(to.0)?;
         self.send_connected(to, head, body, off, len).unwrap_or(Err(Refused::Busy))
     }

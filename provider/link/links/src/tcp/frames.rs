@@ -6,7 +6,10 @@ use std::os::fd::RawFd;
 use std::time::Instant;
 
 use hmem::{Span, total};
-use link_api::{Event, Frame, Gone, Landing, Link, OpId, Path, PeerId, Refused, RmaLink, Standing};
+use link_api::{
+    Connect, Event, Frame, Gone, LandAt, Landing, Link, OpId, Parting, Path, PeerId, Refused, RmaLink, Sent,
+    Setting, Standing, WaitFd,
+};
 use wire::Addr;
 
 use crate::tcp::channel::connection::Channel;
@@ -16,11 +19,11 @@ use crate::tcp::link::TcpLink;
 use crate::tcp::receiving::Held;
 
 impl TcpLink {
-    fn send_own(&mut self, head: &[u8], body: &[Span], off: usize, len: usize) -> Result<(), Refused> {
+    fn send_own(&mut self, head: &[u8], body: &[Span], off: usize, len: usize) -> Result<Sent, Refused> {
         self.to_self.send(head, body, off, len)?;
         // No descriptor tells of it.
         self.sleep.disarm();
-        Ok(())
+        Ok(Sent::Done)
     }
 
     fn next_own(&mut self) -> Option<Event> {
@@ -42,7 +45,7 @@ impl TcpLink {
         if let Some(why) = at.answers.take_owed(at.met) {
             return Refused::Gone(why);
         }
-        match self.connect(to) {
+        match self.connect(to, Connect::Now) {
             Ok(()) | Err(Refused::Busy) => {
                 self.peers[to].answers.keep_send_waiting();
                 Refused::Busy
@@ -65,6 +68,36 @@ impl TcpLink {
         }
         self.reports.pop().or_else(|| self.next_own()).or_else(|| self.next_ready())
     }
+
+    /// [`Parting::Forgotten`].
+    fn forget(&mut self, peer: PeerId) {
+        let addr = self.peers[peer].addr;
+        if self.peers[peer].is_connected() || self.peers.find(&addr) != Some(peer) || addr == self.own.addr()
+        {
+            return;
+        }
+        self.drop_call(peer);
+        self.meeting.remove(peer);
+        self.reports.forget(peer);
+        let at = &mut self.peers[peer];
+        (at.wants, at.expected) = (false, None);
+        self.peers.free(peer);
+    }
+
+    /// [`Parting::CutOff`].
+    fn disconnect(&mut self, peer: PeerId) {
+        let at = &mut self.peers[peer];
+        let Some(mut channel) = at.channel.take() else { return };
+        (at.cut, at.lost) = (true, channel.keeps());
+        if let Some(op) = channel.lands() {
+            self.reports.push(Event::Done(op, false));
+        }
+        channel.end_rails(self.sleep.poller());
+        self.sleep.poller().remove(channel.fd());
+        ipc::socket::shutdown(channel.fd());
+        self.agreed.ended(&at.addr, channel.conn());
+        self.note_ready(peer);
+    }
 }
 
 impl Link for TcpLink {
@@ -74,10 +107,6 @@ impl Link for TcpLink {
 
     fn peer(&mut self, addr: &Addr) -> PeerId {
         self.peers.named(addr)
-    }
-
-    fn serve_host(&mut self, on: bool) {
-        self.names.serve_host(on);
     }
 
     fn peer_addr(&self, peer: PeerId) -> Addr {
@@ -108,7 +137,7 @@ impl Link for TcpLink {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         assert!(head.len() + len <= MAX_FRAME, "frame longer than Path::max_frame");
         debug_assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
         let Some(channel) = &mut self.peers[to].channel else {
@@ -132,14 +161,11 @@ impl Link for TcpLink {
                 if !was_unsure && self.ticks.are_off() {
                     self.set_timer();
                 }
-                if kept {
-                    return Err(Refused::Kept);
-                }
             }
-            Err(Refused::Busy | Refused::Kept) => self.want(to),
+            Err(Refused::Busy) => self.want(to),
             Err(Refused::Gone(_) | Refused::Fault) => self.note_ready(to),
         }
-        done
+        done.map(|()| if kept { Sent::Kept } else { Sent::Done })
     }
 
     fn poll(&mut self) -> Option<Event> {
@@ -225,16 +251,14 @@ impl Link for TcpLink {
         }
     }
 
-    fn set_early(&mut self) {
-        self.receiving.set_early();
-    }
-
-    fn set_budget(&mut self, budget: &link_api::Budget) {
-        self.receiving.set_budget(budget);
-    }
-
-    fn tell_kept(&mut self) {
-        self.reports.tell_kept();
+    fn set(&mut self, setting: Setting<'_>) {
+        match setting {
+            Setting::Early => self.receiving.set_early(),
+            Setting::Kept => self.reports.tell_kept(),
+            Setting::Budget(budget) => self.receiving.set_budget(budget),
+            Setting::ServeHost(on) => self.names.serve_host(on),
+            Setting::Patience(_) | Setting::StageDevices => {}
+        }
     }
 
     fn keeps(&mut self, to: PeerId) -> bool {
@@ -246,8 +270,14 @@ impl Link for TcpLink {
         lost || at.channel.as_deref().is_some_and(Channel::keeps)
     }
 
-    fn land(&mut self, frame: Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> Landing {
+    fn land(&mut self, frame: Frame, to: Option<LandAt<'_>>) -> Landing {
         let peer = frame.from;
+        let Some(LandAt { off, dst, doff, len }) = to else {
+            if let Some(channel) = &mut self.peers[peer].channel {
+                channel.leave();
+            }
+            return Landing::Left;
+        };
         let op = self.receiving.number();
         let Some(channel) = &mut self.peers[peer].channel else { return Landing::Over(false) };
         let turn = channel.turn();
@@ -262,24 +292,29 @@ impl Link for TcpLink {
         found.map_or(Landing::InFlight(op), Landing::Over)
     }
 
-    fn leave(&mut self, frame: Frame) {
-        if let Some(channel) = &mut self.peers[frame.from].channel {
-            channel.leave();
+    fn channel(&self, peer: PeerId) -> link_api::Channel {
+        let at = &self.peers[peer];
+        match at.cut || at.channel.as_deref().is_some_and(Channel::ends) {
+            true => link_api::Channel::Ended,
+            false if at.is_connected() => link_api::Channel::Open,
+            false => link_api::Channel::None,
         }
     }
 
-    fn is_gone(&self, peer: PeerId) -> bool {
-        let at = &self.peers[peer];
-        at.cut || at.channel.as_deref().is_some_and(Channel::ends)
-    }
-
-    fn is_connected(&self, peer: PeerId) -> bool {
-        self.peers[peer].is_connected()
-    }
-
-    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
         if self.is_own(peer) {
             return Ok(());
+        }
+        match (how, &self.peers[peer].channel) {
+            (Connect::Expected, _) => {
+                if !self.peers[peer].is_connected() && self.peers[peer].expected.is_none() {
+                    self.peers[peer].expected = Some((Instant::now() + self.options.connect_timeout, false));
+                    self.note_pending(peer);
+                }
+                return Ok(());
+            }
+            (Connect::ToSend, None) => return Err(self.send_unconnected(peer)),
+            _ => {}
         }
         match &self.peers[peer].channel {
             Some(channel) if !channel.ends() => Ok(()),
@@ -291,20 +326,6 @@ impl Link for TcpLink {
                 }
                 found
             }
-        }
-    }
-
-    fn connect_to_send(&mut self, peer: PeerId) -> Result<(), Refused> {
-        match self.peers[peer].channel {
-            None if !self.is_own(peer) => Err(self.send_unconnected(peer)),
-            _ => self.connect(peer),
-        }
-    }
-
-    fn expect(&mut self, peer: PeerId) {
-        if !self.is_connected(peer) && !self.is_own(peer) && self.peers[peer].expected.is_none() {
-            self.peers[peer].expected = Some((Instant::now() + self.options.connect_timeout, false));
-            self.note_pending(peer);
         }
     }
 
@@ -321,31 +342,11 @@ impl Link for TcpLink {
         self.peers[to].channel.as_ref().is_some_and(|channel| channel.has_much_room())
     }
 
-    fn forget(&mut self, peer: PeerId) {
-        let addr = self.peers[peer].addr;
-        if self.is_connected(peer) || self.peers.find(&addr) != Some(peer) || addr == self.own.addr() {
-            return;
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match how {
+            Parting::Forgotten => self.forget(peer),
+            Parting::CutOff => self.disconnect(peer),
         }
-        self.drop_call(peer);
-        self.meeting.remove(peer);
-        self.reports.forget(peer);
-        let at = &mut self.peers[peer];
-        (at.wants, at.expected) = (false, None);
-        self.peers.free(peer);
-    }
-
-    fn disconnect(&mut self, peer: PeerId) {
-        let at = &mut self.peers[peer];
-        let Some(mut channel) = at.channel.take() else { return };
-        (at.cut, at.lost) = (true, channel.keeps());
-        if let Some(op) = channel.lands() {
-            self.reports.push(Event::Done(op, false));
-        }
-        channel.end_rails(self.sleep.poller());
-        self.sleep.poller().remove(channel.fd());
-        ipc::socket::shutdown(channel.fd());
-        self.agreed.ended(&at.addr, channel.conn());
-        self.note_ready(peer);
     }
 
     fn arm(&mut self) -> bool {
@@ -359,8 +360,8 @@ impl Link for TcpLink {
         self.sleep.is_armed()
     }
 
-    fn wait_fd(&self) -> Option<RawFd> {
-        Some(self.sleep.fd())
+    fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
+        which.only(self.sleep.fd())
     }
 
     fn has_met(&mut self) -> bool {

@@ -2,13 +2,13 @@
 //! reaches, by way of bounce buffers in the memory of the sender's device ([`hmem::bounce`]).
 //!
 //! The receiver says in its `Cts` that it takes them so. The sender's device copies parts of the payload into
-//! buffers, of which the sender tells the receiver (`Bounce`) in order; the receiver's device copies from
+//! buffers, which the sender announces to the receiver (`Bounce`) in order; the receiver's device copies from
 //! there, by the handle of the buffers, and the receiver says of each part that it has it (`BounceDone`), or
 //! that it does not get at it. Several parts are on their way. Buffers go back when the receiver has said so,
 //! or has answered the whole request.
 //!
 //! Where some step cannot be had (no memory for buffers, a copy that is refused or fails), the sender begins
-//! no further part. Once the receiver has answered all that it was told of, the rest follows in `Data`
+//! no further part. Once the receiver has answered all that was announced to it, the rest follows in `Data`
 //! frames, from the first part on that it does not have: so never are both on their way.
 
 use hmem::bounce::NoRoom;
@@ -58,7 +58,7 @@ impl<L: RmaLink> Bounce<'_, L> {
             return 0;
         };
         let (peer, theirs, want, iov) = (*peer, *theirs, *want, iov.clone());
-        let mut n = self.tell_filled(name, peer, theirs);
+        let mut n = self.announce_filled(name, peer, theirs);
         let fed = self.requests.staging.bounces.feed(name, &iov, want);
         let Some(stream) = self.requests.staging.bounces.stream(name) else { return n };
         match fed {
@@ -84,7 +84,7 @@ impl<L: RmaLink> Bounce<'_, L> {
             }
             // The peer's answers bring it back here.
             Some(_) => self.requests.queues.drop_stream(name),
-            None if stream.is_told(want) || (fed == Fed::Waits && stream.is_with_peer()) => {
+            None if stream.is_announced(want) || (fed == Fed::Waits && stream.is_with_peer()) => {
                 self.requests.queues.drop_stream(name);
             }
             None => {}
@@ -92,8 +92,8 @@ impl<L: RmaLink> Bounce<'_, L> {
         n
     }
 
-    /// Tells the receiver of parts that are in buffers; how many.
-    fn tell_filled(&mut self, name: u64, peer: PeerId, theirs: u64) -> usize {
+    /// Announces the parts that are in buffers to the receiver; how many.
+    fn announce_filled(&mut self, name: u64, peer: PeerId, theirs: u64) -> usize {
         let mut n = 0;
         loop {
             let may_send = !self.net.peer(peer).flow.has_backlog();
@@ -124,12 +124,12 @@ impl<L: RmaLink> Bounce<'_, L> {
             put(&mut frame, &Head::new(WireOp::Bounce, Flags::empty(), 1, theirs, off as u64));
             put(&mut frame, &Seg { addr: span.addr().into(), len: (len as u64).into() });
             match self.net.link.send(peer, &frame, &[], 0, 0) {
-                Ok(()) | Err(Refused::Kept) => {}
+                Ok(_) => {}
                 // The requests of a peer that is gone end when the link reports that.
                 Err(Refused::Busy | Refused::Gone(_) | Refused::Fault) => return n,
             }
             if let Some(stream) = self.requests.staging.bounces.stream(name) {
-                stream.tell();
+                stream.announce();
             }
             if let Some(Request::Out(out)) = self.requests.pool.get_mut(name) {
                 out.done = off + len;

@@ -29,11 +29,11 @@ pub(in crate::endpoint) struct Bounces {
 pub(in crate::endpoint) struct Stream {
     name: u64,
     peer: PeerId,
-    /// Parts that the device copies into buffers, and those that are there and that the peer is to be told
-    /// of; in order.
+    /// Parts that the device copies into buffers, and those that are there and that are to be announced to
+    /// the peer, in order.
     pub(in crate::endpoint) filling: VecDeque<(usize, Fill)>,
-    /// Parts that the peer was told of, and has not taken.
-    told: Vec<(usize, Room)>,
+    /// Parts that were announced to the peer, which has not taken them.
+    announced: Vec<(usize, Room)>,
     /// The next byte.
     next: usize,
     /// The first byte that is to go another way.
@@ -47,45 +47,45 @@ pub(in crate::endpoint) struct Stream {
 pub(in crate::endpoint) enum Fed {
     /// So many copies were started.
     Started(usize),
-    /// There is no room before this peer has taken what it was told of, or will be told of.
+    /// There is no room before this peer has taken what was announced to it, or will be.
     Waits,
     /// Nor would there be then.
     NoRoom(NoRoom),
 }
 
 impl Stream {
-    /// The peer was told of the first part, or does without.
-    pub(in crate::endpoint) fn tell(&mut self) {
+    /// The first part was announced to the peer, or does without.
+    pub(in crate::endpoint) fn announce(&mut self) {
         if let Some((off, fill)) = self.filling.pop_front() {
-            self.told.push((off, fill.into_room()));
+            self.announced.push((off, fill.into_room()));
         }
     }
 
-    /// What begins at `off` goes another way, and so does all that the peer was not told of.
+    /// What begins at `off` goes another way, and so does all that was not announced.
     pub(in crate::endpoint) fn stop_at(&mut self, off: usize) {
-        let untold = self.filling.front().map(|(off, _)| *off);
+        let unannounced = self.filling.front().map(|(off, _)| *off);
         self.filling.clear();
-        self.broken = [self.broken, untold].into_iter().flatten().chain([off]).min();
+        self.broken = [self.broken, unannounced].into_iter().flatten().chain([off]).min();
     }
 
-    /// The peer has no use any more for the part that begins at `off`. `false`: it was not told of it.
+    /// The peer has no use any more for the part that begins at `off`. `false`: it was not announced.
     pub(in crate::endpoint) fn take_back(&mut self, off: usize) -> bool {
-        let at = self.told.iter().position(|(o, _)| *o == off);
-        at.map(|at| self.told.swap_remove(at)).is_some()
+        let at = self.announced.iter().position(|(o, _)| *o == off);
+        at.map(|at| self.announced.swap_remove(at)).is_some()
     }
 
-    /// Whether the peer has taken all that it was told of.
+    /// Whether the peer has taken all that was announced to it.
     pub(in crate::endpoint) fn is_taken(&self) -> bool {
-        self.told.is_empty()
+        self.announced.is_empty()
     }
 
     /// Whether nothing goes on before the peer has taken something of it.
     pub(in crate::endpoint) fn is_with_peer(&self) -> bool {
-        self.filling.is_empty() && !self.told.is_empty()
+        self.filling.is_empty() && !self.announced.is_empty()
     }
 
     /// Whether all up to `want` is in buffers, or was.
-    pub(in crate::endpoint) fn is_told(&self, want: usize) -> bool {
+    pub(in crate::endpoint) fn is_announced(&self, want: usize) -> bool {
         self.filling.is_empty() && self.next >= want
     }
 
@@ -96,7 +96,7 @@ impl Stream {
 
     fn size(&self) -> usize {
         let filling = self.filling.iter().map(|(_, fill)| fill.room().size());
-        filling.chain(self.told.iter().map(|(_, room)| room.size())).sum()
+        filling.chain(self.announced.iter().map(|(_, room)| room.size())).sum()
     }
 }
 
@@ -107,8 +107,8 @@ impl Bounces {
 
     /// This message is to go through buffers.
     pub(in crate::endpoint) fn begin(&mut self, name: u64, peer: PeerId) {
-        let (filling, told) = (VecDeque::new(), Vec::new());
-        self.streams.push(Stream { name, peer, filling, told, next: 0, broken: None, refused: false });
+        let (filling, announced) = (VecDeque::new(), Vec::new());
+        self.streams.push(Stream { name, peer, filling, announced, next: 0, broken: None, refused: false });
     }
 
     #[inline]
@@ -170,7 +170,7 @@ impl Bounces {
         self.taking.push((copy, peer, off));
     }
 
-    /// Whether a peer has told of more parts than it has blocks for.
+    /// Whether a peer has announced more parts than it has blocks for.
     pub(in crate::endpoint) fn are_too_many(&self, peer: PeerId) -> bool {
         self.taking.iter().filter(|(_, from, _)| *from == peer).count() >= Arena::BLOCKS
     }

@@ -1,10 +1,11 @@
 //! Payloads that a device or a network adapter moves.
 //!
-//! The owner of memory tells a peer of it once, in a `Handle` frame: of a device's memory, and of the host's
-//! where the link cannot access that in the call ([`link_api::RmaCaps::SYNC`]). From then on a segment's
-//! address is enough. The side that can reach both has the bytes moved, in one go: the receiver from the
-//! sender's memory, or, asked by a `Cts` that says where to, the sender into the receiver's. Where neither
-//! can, the payload comes in frames. Such an operation takes its time, and meanwhile all else goes on.
+//! The owner of memory announces it to a peer once, in a `Handle` frame: of a device's memory, and of the
+//! host's where the link cannot access that in the call ([`link_api::RmaCaps::SYNC`]). From then on a
+//! segment's address is enough. The side that can reach both has the bytes moved, in one go: the receiver
+//! from the sender's memory, or, asked by a `Cts` that says where to, the sender into the receiver's. Where
+//! neither can, the payload comes in frames. Such an operation takes its time, and meanwhile all else goes
+//! on.
 //!
 //! From device to device either side can. The receiver gets a message that comes alone, which takes one
 //! frame less. While more are behind it, or copies are in flight, it invites the sender to put it
@@ -22,15 +23,15 @@ use crate::endpoint::net::Net;
 use crate::endpoint::parts::header::{handle_frame, put_cts, put_segs};
 use crate::endpoint::parts::request::{In, Invited, Out, Request, Serve};
 use crate::endpoint::requests::Requests;
-use crate::endpoint::rma::order::InOrder;
+use crate::endpoint::rma::order::RmaOrder;
 use crate::proto::Memory;
-use link_api::{Direct, Grant, PeerId, PieceCounter, Refused, RmaLink, Way};
+use link_api::{Devices, Direct, Grant, HandleNote, PeerId, PieceCounter, Refused, RmaLink, Way};
 
 /// Polls for which an invited sender is waited for: what it takes to come to it, if it polls too, and
 /// little beside a copy.
 const PATIENCE: u16 = 64;
 
-/// Requests whose payload moves by handles, or whose peer is asked for it.
+/// Requests whose payload moves by handles, or is requested from the peer.
 pub(crate) struct Handles<'a, L> {
     pub(in crate::endpoint) net: &'a mut Net<L>,
     pub(in crate::endpoint) requests: &'a mut Requests,
@@ -38,8 +39,8 @@ pub(crate) struct Handles<'a, L> {
 
 impl<L: RmaLink> Handles<'_, L> {
     #[inline(always)]
-    pub(in crate::endpoint) fn in_order(&mut self) -> InOrder<'_, L> {
-        InOrder { net: self.net, requests: self.requests }
+    pub(in crate::endpoint) fn rma_order(&mut self) -> RmaOrder<'_, L> {
+        RmaOrder { net: self.net, requests: self.requests }
     }
 
     /// Exports for a post. One that fails leaves no handle: its buffer is the application's, which may never
@@ -70,7 +71,7 @@ impl<L: RmaLink> Handles<'_, L> {
         let Some(lacking) = self.net.link.export_handles(peer, iov) else { return false };
         for handle in &lacking {
             self.net.send_or_queue(peer, &handle_frame(handle));
-            self.net.link.mark_exported(peer, handle);
+            self.net.link.note_handle(peer, HandleNote::Exported(handle));
         }
         true
     }
@@ -80,17 +81,17 @@ impl<L: RmaLink> Handles<'_, L> {
         let (peer, in_order) = (request.peer, request.then.is_in_order());
         let name = self.requests.pool.insert(Request::In(request));
         if in_order {
-            self.in_order().keep_in_order(peer, name);
+            self.rma_order().keep_in_order(peer, name);
         }
         name
     }
 
-    /// Begins to send bytes that were asked for, which leave later.
+    /// Begins to send bytes that were requested, which leave later.
     pub(in crate::endpoint) fn begin_serve(&mut self, request: Serve) -> u64 {
         let (peer, in_order) = (request.peer, request.in_order);
         let name = self.requests.pool.insert(Request::Serve(request));
         if in_order {
-            self.in_order().keep_in_order(peer, name);
+            self.rma_order().keep_in_order(peer, name);
         }
         name
     }
@@ -114,7 +115,7 @@ impl<L: RmaLink> Handles<'_, L> {
     pub(in crate::endpoint) fn invite(&mut self, segs: &[Seg], mut request: In) -> Option<In> {
         let (peer, want, req) = (request.peer, request.want, request.req);
         let iov = request.iov.clone();
-        if !self.net.link.on_distinct_devices(peer, segs, &iov) || !self.net.has_room_for_offers(peer) {
+        if self.net.link.devices(peer, segs, &iov) != Devices::Two || !self.net.has_room_for_offers(peer) {
             return Some(request);
         }
         let Some(share) = self.net.link.pieces_open(peer) else { return Some(request) };
@@ -247,7 +248,7 @@ impl<L: RmaLink> Handles<'_, L> {
         }
     }
 
-    /// The memory that a stream reads from cannot be read: the peer that waits for it is told.
+    /// The memory that a stream reads from cannot be read: the peer that waits for it gets an answer.
     pub(in crate::endpoint) fn stream_failed(&mut self, name: u64) {
         self.requests.end_stream(name);
         let (peer, theirs, status) = match self.requests.pool.get_mut(name) {

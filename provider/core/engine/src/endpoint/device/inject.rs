@@ -64,7 +64,8 @@ impl<L: RmaLink> Inject<'_, L> {
         true
     }
 
-    /// Sends bytes of an injected message from `from` on: unasked, or as the peer has `asked` for them.
+    /// Sends bytes of an injected message from `from` on: unasked, or as the peer has requested them
+    /// (`asked`).
     /// `None`: they cannot be read.
     fn send_followers(
         &mut self,
@@ -106,7 +107,7 @@ impl<L: RmaLink> Inject<'_, L> {
         true
     }
 
-    /// Sends the bytes of such a message, if that is what was asked for. `None`: it is not.
+    /// Sends the bytes of such a message, if that is what was requested. `None`: it is not.
     pub(in crate::endpoint) fn give_kept(
         &mut self,
         peer: PeerId,

@@ -14,7 +14,7 @@ use hmem::Span;
 use wire::{Flags, Head, Op as WireOp};
 use zerocopy::IntoBytes;
 
-use crate::endpoint::device::staging::{BUFFER, Landing, Source, Staging, TURN, Unread};
+use crate::endpoint::device::staging::{BUFFER, Landing, PARTS_PER_CALL, Source, Staging, Unread};
 use crate::endpoint::net::Net;
 use crate::endpoint::parts::queues::Queues;
 use link_api::{PeerId, Refused, RmaLink};
@@ -70,7 +70,7 @@ impl Staging {
     ) -> Option<Result<(usize, usize), Unread>> {
         let may_send = !net.peers[peer].flow.has_backlog();
         let (mut stream, mut n) = self.feed(name, iov, done, want)?;
-        while n < TURN {
+        while n < PARTS_PER_CALL {
             let Some(chunk) = stream.chunks.front_mut() else { break };
             match chunk.transfer.poll() {
                 None => break,
@@ -83,7 +83,7 @@ impl Staging {
             let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, done as u64);
             let frame = buffer.frame(head.as_bytes(), done - chunk.off, part);
             match net.link.send(peer, frame, &[], 0, 0) {
-                Ok(()) | Err(Refused::Kept) => done += part,
+                Ok(_) => done += part,
                 // The requests of a peer that is gone end when the link reports that.
                 Err(Refused::Busy | Refused::Gone(_)) => break,
                 Err(Refused::Fault) => return Some(Err(Unread)),

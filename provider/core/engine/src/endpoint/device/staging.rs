@@ -10,7 +10,7 @@ use crate::endpoint::device::bounces::Bounces;
 use crate::types::EpId;
 
 /// Frames one stream sends in a row, so that no other waits long.
-pub(in crate::endpoint) const TURN: usize = 8;
+pub(in crate::endpoint) const PARTS_PER_CALL: usize = 8;
 /// Bytes of a buffer.
 pub(in crate::endpoint) const BUFFER: usize = 256 << 10;
 /// Buffers of an endpoint for what it sends, and for what it receives. Of the latter half may be taken when a
@@ -66,7 +66,7 @@ pub(in crate::endpoint) struct Following {
     pub(in crate::endpoint) transfer: Transfer,
     pub(in crate::endpoint) from: usize,
     pub(in crate::endpoint) len: usize,
-    /// The peer had asked for them, under this name; or has since, and gets them anyway.
+    /// The peer had requested them, under this name; or has since, and gets them anyway.
     pub(in crate::endpoint) asked: Option<u64>,
     pub(in crate::endpoint) asked_late: Option<u64>,
 }

@@ -17,7 +17,7 @@ pub(in crate::endpoint) fn push<T: zerocopy::IntoBytes + zerocopy::Immutable + ?
     debug_assert!(fits.is_ok(), "a header longer than any");
 }
 
-/// The segments that a peer is told of for these spans, at the end of a frame.
+/// The segments that announce these spans to a peer, at the end of a frame.
 pub(in crate::endpoint) fn put_segs(frame: &mut Vec<u8>, iov: &[Span]) {
     for s in iov {
         put(frame, &Seg { addr: s.addr().into(), len: (s.len() as u64).into() });
@@ -52,7 +52,7 @@ pub(in crate::endpoint) fn handle_frame(handle: &wire::Handle) -> Vec<u8> {
     frame
 }
 
-/// The spans as a peer is told of them, and whether it may follow the addresses.
+/// The spans as they are announced to a peer, and whether it may follow the addresses.
 pub(in crate::endpoint) fn segments(
     iov: &[Span],
 ) -> Result<(arrayvec::ArrayVec<Seg, MAX_SEGS>, bool), Error> {

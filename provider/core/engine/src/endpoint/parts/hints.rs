@@ -106,7 +106,7 @@ impl Hints {
         }
     }
 
-    /// It has asked for frames, or will.
+    /// It has requested frames, or will.
     pub(in crate::endpoint) fn note_frames(&mut self) {
         self.fetches = Fetches::ByFrames;
     }

@@ -2,7 +2,7 @@
 
 use link_api::{Budget, Share};
 
-/// Operations under way to one peer, unless the door knows better; and the most it may say.
+/// Operations under way to one peer, unless the provider knows better; and the most it may say.
 const DEPTH: u32 = 4096;
 const DEPTH_MOST: u32 = 1 << 16;
 

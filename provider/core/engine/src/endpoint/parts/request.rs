@@ -56,7 +56,7 @@ pub(in crate::endpoint) struct Out {
     pub(in crate::endpoint) injected: bool,
     /// It goes, or went, through bounce buffers.
     pub(in crate::endpoint) bounced: bool,
-    /// The peer asked for frames: its request, and how many bytes it wants.
+    /// The peer requested frames: its request, and how many bytes it wants.
     pub(in crate::endpoint) asked: Option<(u64, usize)>,
     /// This side and the peer copy it.
     pub(in crate::endpoint) coop: Option<Box<Coop>>,
@@ -121,17 +121,17 @@ pub(in crate::endpoint) struct Unsent {
 pub(in crate::endpoint) struct In {
     pub(in crate::endpoint) peer: PeerId,
     pub(in crate::endpoint) iov: Spans,
-    /// Bytes of the message; only `want` of them are asked for.
+    /// Bytes of the message; only `want` of them are requested.
     pub(in crate::endpoint) len: usize,
     pub(in crate::endpoint) want: usize,
     pub(in crate::endpoint) got: usize,
     /// The peer's request, to be answered when all is here.
     pub(in crate::endpoint) req: u64,
-    /// The peer was told where to put the bytes, and may say that it has.
+    /// The peer knows where to put the bytes, and may say that it has.
     pub(in crate::endpoint) placed: bool,
     /// It was so only if it comes to it before this side does.
     pub(in crate::endpoint) invited: Option<Box<Invited>>,
-    /// It may come by way of the sender's bounce buffers, as the sender was told; and from this byte on it
+    /// It may come by way of the sender's bounce buffers, as the sender knows; and from this byte on it
     /// cannot.
     pub(in crate::endpoint) bounces: bool,
     pub(in crate::endpoint) broken: Option<usize>,
@@ -211,7 +211,7 @@ pub(in crate::endpoint) struct Serve {
     pub(in crate::endpoint) mrs: Mrs,
     /// No access that the peer posted behind it may take effect before it.
     pub(in crate::endpoint) in_order: bool,
-    /// The peer was told of the memory, and gets the bytes itself.
+    /// The memory was announced to the peer, which gets the bytes itself.
     pub(in crate::endpoint) lent: bool,
 }
 

@@ -1,4 +1,4 @@
-//! RMA that takes effect in the order in which it was posted, where that was asked for.
+//! RMA that takes effect in the order in which it was posted, where that was requested.
 //!
 //! What the target does within the call that takes a frame in is in order, since frames are. A write whose
 //! bytes come later, in frames or by an operation of the link, and a read whose bytes leave later, are still
@@ -22,12 +22,12 @@ use crate::endpoint::requests::Requests;
 use link_api::{Frame, PeerId, RmaLink};
 
 /// The order of peers' accesses.
-pub(crate) struct InOrder<'a, L> {
+pub(crate) struct RmaOrder<'a, L> {
     pub(in crate::endpoint) net: &'a mut Net<L>,
     pub(in crate::endpoint) requests: &'a mut Requests,
 }
 
-impl<L: RmaLink> InOrder<'_, L> {
+impl<L: RmaLink> RmaOrder<'_, L> {
     /// This request of a peer's has begun, and no later access may overtake it.
     pub(in crate::endpoint) fn keep_in_order(&mut self, peer: PeerId, name: u64) {
         self.net.peer(peer).order.get_or_insert_default().under_way.push(name);

@@ -133,7 +133,7 @@ impl<L: RmaLink> Accesses<'_, L> {
         Some(())
     }
 
-    /// A write or atomic of ours that asked for no answer came to nothing.
+    /// A write or atomic of ours that requested no answer came to nothing.
     pub(in crate::endpoint) fn on_refused(&mut self, core: &mut Core, peer: PeerId, head: &Head) -> Handled {
         let err = failure(Status::from_u16(head.aux.get())).ok_or(Malformed::Status)?;
         if !self.net.peer(peer).answers.refuse_unacked() {

@@ -2,7 +2,7 @@
 /* What the processes of storm.c share, and what each has under way. */
 #undef PART
 #define PART 1
-#include "fab.h"
+#include "../fab.h"
 
 #include <fcntl.h>
 #include <sys/syscall.h>

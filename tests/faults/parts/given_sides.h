@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* What both sides of a case of given.c have and do. */
-#include "fab.h"
+#include "../fab.h"
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>

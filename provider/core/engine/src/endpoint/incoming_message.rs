@@ -1,4 +1,4 @@
-//! Messages that come, and receives that are posted for them.
+//! Messages that come, and what each does: it goes to the receive that it matches, or waits for one.
 
 use wire::{Flags, Head, Offer};
 
@@ -14,8 +14,8 @@ use crate::proto::{Reach, When};
 use crate::types::*;
 use link_api::{Frame, PeerId, RmaLink};
 
-/// Messages and their receives.
-pub(crate) struct Receives<'a, L> {
+/// Incoming messages, and the receives that they match.
+pub(crate) struct IncomingMessages<'a, L> {
     pub(in crate::endpoint) id: EpId,
     pub(in crate::endpoint) net: &'a mut Net<L>,
     pub(in crate::endpoint) requests: &'a mut Requests,
@@ -23,7 +23,7 @@ pub(crate) struct Receives<'a, L> {
     pub(in crate::endpoint) adapt: &'a mut Adapt,
 }
 
-impl<L: RmaLink> Receives<'_, L> {
+impl<L: RmaLink> IncomingMessages<'_, L> {
     /// Gives a waiting message to a receive that has just been posted.
     pub(crate) fn accept(&mut self, core: &mut Core, message: Message, recv: &RecvOp) -> bool {
         self.unexpected().take_unexpected(core, &message);
@@ -112,7 +112,7 @@ impl<L: RmaLink> Receives<'_, L> {
         }
         let Some(message) = core.rxs.get_mut(self.bind.rx().at()).and_then(|rx| rx.offered(ep, peer, theirs))
         else {
-            // It has been thrown away meanwhile, and its sender was told.
+            // It has been thrown away meanwhile, and its sender has the answer.
             return Ok(());
         };
         if message.len != len {
@@ -122,7 +122,7 @@ impl<L: RmaLink> Receives<'_, L> {
             self.net.link.read(frame, Head::LEN, bytes);
         }));
         message.ack = Some(theirs);
-        let _ = self.unexpected().weighs_more(core, peer, len);
+        let _ = self.unexpected().add_weight(core, peer, len);
         Ok(())
     }
 }
