@@ -41,7 +41,8 @@ static void truncated(void)
 
 	if (ranks < 2)
 		return;
-	for (int n = 100; n < 100000; n *= 30) {
+	/* Open MPI writes all of a long message, in host memory too. */
+	for (int n = 100; n < (open_mpi ? 10000 : 100000); n *= 30) {
 		begin("a message of %d into half of it", n);
 		struct buffer *s = take((size_t)n, UNCHANGED), *r = take((size_t)n, ANY);
 

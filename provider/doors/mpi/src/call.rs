@@ -12,7 +12,7 @@ use crate::host::{is_host, is_no_address};
 use crate::library::{Library, Next, UNAVAILABLE, library};
 use crate::narrow;
 use crate::refuse::{self, Target};
-use crate::row::{Ends, On, Row};
+use crate::row::{Buf, Count, Dir, Ends, On, Row, Type};
 use crate::shape::Tree;
 use crate::words;
 use crate::{direct, fortran, requests, settings, splits, sync, windows};
@@ -50,8 +50,8 @@ unsafe fn run_in(
             return next.address().map_or(UNAVAILABLE, |at| words::call(at, words));
         }
         let mut args = Args { words, style, abi: &library.abi };
-        let mirrors = match mirrors(row, &args) {
-            Ok(mirrors) => mirrors,
+        let Replaced { mirrors, words: others } = match mirrors(row, &args) {
+            Ok(replaced) => replaced,
             Err(Trouble::Code(code)) => return args.answer(code),
             Err(Trouble::Failed(failure)) => {
                 row.counts.add(Path::Refused);
@@ -59,10 +59,9 @@ unsafe fn run_in(
             }
         };
         let target = target(row, &args);
-        for (at, mirror) in &mirrors {
-            args.words[*at] = mirror.address();
+        for (at, word) in others {
+            args.words[at] = word;
         }
-        let mirrors: Vec<Mirror> = mirrors.into_iter().map(|(_, mirror)| mirror).collect();
         if !mirrors.is_empty() {
             row.counts.add(Path::Mirror);
         }
@@ -107,10 +106,16 @@ enum Trouble {
     Failed(Failure),
 }
 
-/// The mirrors of all buffers that are in device memory, with the words that they replace, and with what the
-/// call reads.
-unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Vec<(usize, Mirror)>, Trouble> {
-    let mut mirrors = Vec::new();
+/// What the MPI gets in place of device memory: mirrors, and the arguments that name them.
+#[derive(Default)]
+struct Replaced {
+    mirrors: Vec<Mirror>,
+    words: Vec<(usize, usize)>,
+}
+
+/// The mirrors of all buffers that are in device memory, with what the call reads.
+unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Replaced, Trouble> {
+    let mut replaced = Replaced::default();
     let mut resolver = Resolver::new(args, row.on);
     for buf in row.bufs {
         let (at, word) = (usize::from(buf.at), args.words[usize::from(buf.at)]);
@@ -129,16 +134,40 @@ unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Vec<(usize, Mirr
             continue;
         }
         let access = (described.reads, described.writes);
-        let mirror = Mirror::new(base, kind, described.tree, access, &row.counts).map_err(Trouble::Failed)?;
+        let tree = described.tree;
+        let mirror = match (Mirror::new(base, kind, tree.clone(), access, &row.counts), as_bytes(buf, args)) {
+            (Ok(mirror), _) => mirror,
+            // The data lie farther apart than there is address space: they go as bytes.
+            (Err(Failure::NoMemory), Some((count, datatype, most))) if tree.size() <= most => {
+                let mirror = Mirror::packed(base, tree, access, &row.counts).map_err(Trouble::Failed)?;
+                replaced.words.push((count, mirror.size()));
+                replaced.words.push((datatype, args.abi.handles.byte));
+                mirror
+            }
+            (Err(failure), _) => return Err(Trouble::Failed(failure)),
+        };
         sync::wait_for(mirror.first());
         // A persistent request reads its buffers when it is started.
         if !matches!(row.ends, Ends::Persistent(_)) {
             // SAFETY: the caller's promise.
             unsafe { mirror.copy_in() }.map_err(Trouble::Failed)?;
         }
-        mirrors.push((at, mirror));
+        replaced.words.push((at, mirror.address()));
+        replaced.mirrors.push(mirror);
     }
-    Ok(mirrors)
+    Ok(replaced)
+}
+
+/// The arguments that are the count and the datatype, and the most bytes, of a buffer whose data may be sent
+/// and received as bytes: nothing is computed with them.
+fn as_bytes(buf: &Buf, args: &Args<'_>) -> Option<(usize, usize, usize)> {
+    let (Count::One(count), Type::One(datatype)) = (buf.count, buf.datatype) else { return None };
+    let most = match args.style {
+        Style::C => c_int::MAX as usize,
+        Style::Large => isize::MAX as usize,
+        Style::Fortran => return None,
+    };
+    (buf.direct || buf.dir == Dir::Bcast).then_some((count.into(), datatype.into(), most))
 }
 
 /// The kind of the device memory that the data are in, `Some(None)` where some are in memory of another kind;

@@ -75,6 +75,23 @@ unsafe fn one_by_one(tree: &Tree, user: User, host: usize, way: Way) -> bool {
     })
 }
 
+/// Copies all blocks between the program's memory and host memory in which they follow each other; whether it
+/// was done.
+///
+/// # Safety
+/// As of [`copy`], with room for all bytes at `host`.
+pub(super) unsafe fn copy_packed(tree: &Tree, user: User, host: usize, way: Way) -> bool {
+    let mut done = 0usize;
+    tree.walk(&mut |at, len| {
+        let kind = user.kind.unwrap_or_else(|| hmem::classify(user.at.wrapping_add_signed(at), len));
+        // What `piece` adds to the place in host memory is taken off.
+        let to = (host + done).wrapping_add_signed(at.wrapping_neg());
+        done += len;
+        // SAFETY: the caller's promise.
+        unsafe { piece(user, to, at, len, way, kind) }
+    })
+}
+
 /// Gives the device many copies at a time; `None` where it takes none.
 unsafe fn batched(tree: &Tree, user: User, host: usize, way: Way, kind: Kind) -> Option<bool> {
     let mut parts = Vec::with_capacity(BATCH.min(tree.blocks()));

@@ -31,6 +31,8 @@ pub(crate) struct Mirror {
     host: usize,
     user: User,
     tree: Tree,
+    /// Whether the blocks follow each other in host memory.
+    is_packed: bool,
     /// Whether the call reads it, and writes it.
     reads: bool,
     writes: bool,
@@ -54,7 +56,45 @@ impl Mirror {
         let of = kind.unwrap_or(Kind::System);
         let memory = Memory::new(len, tree.size(), of).ok_or(Failure::NoMemory)?;
         let host = (memory.at() + lead).wrapping_add_signed(low.wrapping_neg());
-        Ok(Mirror { _memory: memory, host, user: User { at, kind }, tree, reads, writes, counts })
+        Ok(Mirror {
+            _memory: memory,
+            host,
+            user: User { at, kind },
+            tree,
+            is_packed: false,
+            reads,
+            writes,
+            counts,
+        })
+    }
+
+    /// The same with the blocks one behind another, where they lie too far apart.
+    pub(crate) fn packed(
+        at: usize,
+        tree: Tree,
+        (reads, writes): (bool, bool),
+        counts: &'static Counts,
+    ) -> Result<Mirror, Failure> {
+        let memory = Memory::new(tree.size(), tree.size(), Kind::System).ok_or(Failure::NoMemory)?;
+        let (host, user) = (memory.at(), User { at, kind: None });
+        Ok(Mirror { _memory: memory, host, user, tree, is_packed: true, reads, writes, counts })
+    }
+
+    /// Bytes of data.
+    pub(crate) fn size(&self) -> usize {
+        self.tree.size()
+    }
+
+    unsafe fn copy(&self, way: Way) -> Result<(), Failure> {
+        // SAFETY: the caller's promise; the mirror has room for all blocks.
+        let copied = unsafe {
+            if self.is_packed {
+                copies::copy_packed(&self.tree, self.user, self.host, way)
+            } else {
+                copies::copy(&self.tree, self.user, self.host, way)
+            }
+        };
+        copied.then_some(()).ok_or(Failure::NotCopied)
     }
 
     /// What the MPI gets in place of the buffer's address.
@@ -76,9 +116,8 @@ impl Mirror {
             return Ok(());
         }
         self.counts.add_from_device(self.tree.size());
-        // SAFETY: the caller's promise; the mirror has room for the same layout.
-        let copied = unsafe { copies::copy(&self.tree, self.user, self.host, Way::Out) };
-        copied.then_some(()).ok_or(Failure::NotCopied)
+        // SAFETY: the caller's promise.
+        unsafe { self.copy(Way::Out) }
     }
 
     /// Copies what the call has written to the device.
@@ -91,8 +130,7 @@ impl Mirror {
         }
         self.counts.add_to_device(self.tree.size());
         // SAFETY: as above.
-        let copied = unsafe { copies::copy(&self.tree, self.user, self.host, Way::Back) };
-        copied.then_some(()).ok_or(Failure::NotCopied)
+        unsafe { self.copy(Way::Back) }
     }
 }
 
