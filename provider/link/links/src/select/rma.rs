@@ -11,8 +11,8 @@ use super::{Links, route};
 /// Calls a method of the link that a peer has.
 macro_rules! by_peer {
     ($self:ident, $peer:ident, $method:ident($($arg:expr),*)) => {
-        match $self.far_of($peer) {
-            Some((at, id)) => $self.far[at].link.$method(id, $($arg),*),
+        match $self.routes.far_of($peer) {
+            Some((at, id)) => $self.further[at].$method(id, $($arg),*),
             None => $self.shm.$method($peer, $($arg),*),
         }
     };
@@ -28,9 +28,9 @@ impl RmaLink for Links {
     }
 
     fn start(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
-        match self.far_of(peer) {
+        match self.routes.far_of(peer) {
             Some((at, id)) => {
-                let op = self.far[at].link.start(way, id, access)?;
+                let op = self.further[at].start(way, id, access)?;
                 Ok(route::tag_op(at, op))
             }
             None => self.shm.start(way, peer, access),
@@ -39,7 +39,7 @@ impl RmaLink for Links {
 
     fn cancel(&mut self, op: OpId) {
         match route::untag_op(op) {
-            (Some(at), op) => self.far[at].link.cancel(op),
+            (Some(at), op) => self.further[at].cancel(op),
             (None, op) => self.shm.cancel(op),
         }
     }
@@ -86,13 +86,13 @@ impl RmaLink for Links {
 
     fn publish(&mut self, region: &Region) {
         self.shm.publish(region);
-        self.far.iter_mut().for_each(|far| far.link.publish(region));
+        self.further.each_mut().for_each(|link| link.publish(region));
     }
 
     fn unpublish(&mut self, key: u64) -> Result<(), InUse> {
         // Each of them, whatever the others say.
         let shm = self.shm.unpublish(key);
-        self.far.iter_mut().fold(shm, |all, far| far.link.unpublish(key).and(all))
+        self.further.each_mut().fold(shm, |all, link| link.unpublish(key).and(all))
     }
 
     #[inline]
@@ -110,11 +110,11 @@ impl RmaLink for Links {
 
     fn set_patience(&mut self, patience: Patience) {
         self.shm.set_patience(patience);
-        self.far.iter_mut().for_each(|far| far.link.set_patience(patience));
+        self.further.each_mut().for_each(|link| link.set_patience(patience));
     }
 
     fn close(&mut self) -> Result<(), InUse> {
         let shm = self.shm.close();
-        self.far.iter_mut().fold(shm, |all, far| far.link.close().and(all))
+        self.further.each_mut().fold(shm, |all, link| link.close().and(all))
     }
 }
