@@ -13,14 +13,14 @@ use wire::session::{Caller, Hello, Keys, Next, Proven, RailNote, Role, Verdict};
 use crate::net;
 use crate::tcp::channel::connection::Channel;
 use crate::tcp::channel::rails::{Rail, State};
-use crate::tcp::link::TcpLink;
+use crate::tcp::connections::Connections;
 use crate::tcp::meet::agreement::Conn;
 use crate::tcp::meet::handshake::{Call, Stage, say};
 use crate::tcp::meet::sensible;
 use crate::tcp::sock;
 use crate::tcp::watched::token;
 
-impl TcpLink {
+impl Connections {
     /// A connection that was agreed on, with the rails that it may have.
     pub(super) fn new_channel(&self, fd: Unshared, keys: Keys, peer: &Hello, conn: Conn) -> Box<Channel> {
         let mut channel = Box::new(Channel::new(fd, keys, (peer, conn), self.receiving.is_early()));
@@ -117,7 +117,7 @@ impl TcpLink {
         }
         self.watch_alone();
         self.sync_rails(peer);
-        self.set_timer();
+        self.tick_as_needed();
     }
 
     /// `None`: there is no place for one more.
@@ -136,17 +136,17 @@ impl TcpLink {
         Ok(Some(Rail::new(State::Called(Box::new(call)), (here, to), Watch::Write)))
     }
 
-    /// Something happened to a rail.
-    pub(super) fn serve_rail(&mut self, peer: PeerId, number: u8, readable: bool, room: bool) {
+    /// Something happened to a rail; whether it is one that is being made.
+    pub(super) fn serve_rail(&mut self, peer: PeerId, number: u8, readable: bool, room: bool) -> bool {
         let name = self.peers[peer].addr;
-        let Some(channel) = &mut self.peers[peer].channel else { return };
+        let Some(channel) = &mut self.peers[peer].channel else { return false };
         let turn = channel.turn();
-        let Some(rail) = channel.rails_mut().and_then(|rails| rails.get_mut(number)) else { return };
+        let Some(rail) = channel.rails_mut().and_then(|rails| rails.get_mut(number)) else { return false };
         let (watch, mut lost) = (rail.watch(), false);
         match rail.state_mut() {
             State::Called(_) => {
-                self.meeting.set_met();
-                return self.hear_rail(peer, number);
+                self.hear_rail(peer, number);
+                return true;
             }
             State::Attached(there) => {
                 if room && there.is_blocked() {
@@ -175,6 +175,7 @@ impl TcpLink {
         if room {
             self.note_ready(peer);
         }
+        false
     }
 
     /// Whether it is a rail's turn, so that the connection itself is not watched for what comes.
@@ -323,7 +324,7 @@ impl TcpLink {
         let Some(channel) = &mut self.peers[peer].channel else { return };
         channel.sync_rails(self.sleep.poller(), peer, self.looks.is_unwatched(peer));
         if channel.turn() != 0 && self.ticks.are_off() {
-            self.set_timer();
+            self.tick_as_needed();
         }
     }
 }
