@@ -12,20 +12,20 @@ use crate::shm::channel::ring::Mem as _;
 use crate::shm::channel::rings::NO_PEER;
 use crate::shm::direct::NO_PID;
 use crate::shm::link::ShmLink;
-use crate::shm::meet::lack;
 use crate::shm::meet::reach::Purpose;
+use crate::shm::meet::shortage_log;
 use crate::shm::options::{FEW, MIDDLE_RING, NEAR, OpenOptions};
 
 impl Link for ShmLink {
     fn addr(&self) -> Addr {
-        self.own.addr()
+        self.channels.own.addr()
     }
 
     fn path(&self, _peer: PeerId) -> Path {
-        let OpenOptions { eager, eager_in_a_row, eager_one_way, .. } = self.options;
+        let OpenOptions { eager, eager_in_a_row, eager_one_way, .. } = self.channels.options;
         Path {
             link: "shm",
-            max_frame: self.sending.max_frame(),
+            max_frame: self.channels.sending.max_frame(),
             eager,
             eager_in_a_row,
             eager_one_way,
@@ -35,11 +35,11 @@ impl Link for ShmLink {
     }
 
     fn peer(&mut self, addr: &Addr) -> PeerId {
-        self.peers.named(addr)
+        self.channels.peers.named(addr)
     }
 
     fn peer_addr(&self, peer: PeerId) -> Addr {
-        self.peers[peer.0].addr
+        self.channels.peers[peer.0].addr
     }
 
     #[inline(always)]
@@ -64,49 +64,49 @@ impl Link for ShmLink {
         head: [u8; N],
         body: Span,
     ) -> Option<Result<(), Refused>> {
-        let out = self.peers.get_mut(to.0)?.out.as_mut()?;
+        let out = self.channels.peers.get_mut(to.0)?.out.as_mut()?;
         out.send_short(&head, &[body], 0, body.len())?;
-        Some(out.notify(self.sleep.is_registered()))
+        Some(out.notify(self.channels.sleep.is_registered()))
     }
 
     #[inline]
     fn poll(&mut self) -> Option<Event> {
-        if self.rings.is_held() {
-            self.advance(self.rings.held());
+        if self.channels.rings.is_held() {
+            self.channels.advance(self.channels.rings.held());
         }
         if !self.copies.is_empty() {
-            return self.poll_pending();
+            return self.polls().pending();
         }
-        self.poll_frames()
+        self.polls().frames()
     }
 
     #[inline(always)]
     fn poll_frame(&mut self) -> PollFrame {
-        if !self.pace.count_quick(self.rings.is_held()) {
+        if !self.channels.pace.count_quick(self.channels.rings.is_held()) {
             return PollFrame::Unknown;
         }
-        let mut id = self.rings.quick();
-        if id == NO_PEER || self.is_time_for_cold() {
+        let mut id = self.channels.rings.quick();
+        if id == NO_PEER || self.channels.is_time_for_cold() {
             // A number, in a register: what is found goes through memory if it comes from a call.
-            id = self.find_of_many();
+            id = self.channels.find_of_many();
         }
         let found = if id == NO_PEER { None } else { self.poll_frame_from(PeerId(id)) };
-        if found.is_none() && id != self.rings.sole() {
-            self.locate(id);
+        if found.is_none() && id != self.channels.rings.sole() {
+            self.channels.locate(id);
         }
-        let idle = self.rings.note_found(found.is_some());
+        let idle = self.channels.rings.note_found(found.is_some());
         let Some(frame) = found else { return PollFrame::Nothing };
         if idle {
-            self.expect_answer(&frame);
+            self.channels.expect_answer(&frame);
         }
         PollFrame::Frame(frame)
     }
 
     #[inline(always)]
     fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
-        match self.peers[from.0].inb.as_mut()?.rx.peek() {
+        match self.channels.peers[from.0].inb.as_mut()?.rx.peek() {
             Ok(Some(len)) => {
-                self.rings.hold(from.0);
+                self.channels.rings.hold(from.0);
                 Some(Frame { from, len, slot: 0 })
             }
             // Whatever is wrong, the next poll finds it too.
@@ -116,7 +116,7 @@ impl Link for ShmLink {
 
     #[inline]
     fn poll_frame_of(&mut self, from: PeerId) -> PollFrame {
-        if !self.pace.count_quick(self.rings.is_held()) {
+        if !self.channels.pace.count_quick(self.channels.rings.is_held()) {
             return PollFrame::Unknown;
         }
         self.poll_frame_from(from).map_or(PollFrame::Nothing, PollFrame::Frame)
@@ -124,26 +124,26 @@ impl Link for ShmLink {
 
     #[inline(always)]
     fn put_back(&mut self, frame: Frame) {
-        self.rings.put_back();
-        if !self.ends.is_empty() {
-            self.ends.pass(frame.from.0);
+        self.channels.rings.put_back();
+        if !self.channels.ends.is_empty() {
+            self.channels.ends.pass(frame.from.0);
         }
     }
 
     #[inline]
     fn has_frames_of(&self, from: PeerId) -> bool {
-        let Some(inb) = &self.peers[from.0].inb else { return false };
-        if self.rings.holds(from.0) { inb.rx.followed() } else { inb.rx.ready() }
+        let Some(inb) = &self.channels.peers[from.0].inb else { return false };
+        if self.channels.rings.holds(from.0) { inb.rx.followed() } else { inb.rx.ready() }
     }
 
     #[inline(always)]
     fn peek<const N: usize>(&self, frame: &Frame) -> Option<[u8; N]> {
-        self.peers[frame.from.0].inb.as_ref()?.rx.first()
+        self.channels.peers[frame.from.0].inb.as_ref()?.rx.first()
     }
 
     #[inline]
     fn read(&self, frame: &Frame, off: usize, dst: &mut [u8]) -> usize {
-        match &self.peers[frame.from.0].inb {
+        match &self.channels.peers[frame.from.0].inb {
             Some(inb) => inb.rx.read(off, dst),
             None => 0,
         }
@@ -151,7 +151,7 @@ impl Link for ShmLink {
 
     #[inline(always)]
     fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
-        let Some(inb) = &self.peers[frame.from.0].inb else { return 0 };
+        let Some(inb) = &self.channels.peers[frame.from.0].inb else { return 0 };
         if let ([only], Some(at)) = (dst, inb.rx.straight(off, len)) {
             let part = only.part(doff, len);
             if let Some(part) = part.filter(|p| p.is_plain()) {
@@ -182,99 +182,102 @@ impl Link for ShmLink {
     #[inline(always)]
     fn take(&mut self, frame: &Frame, off: usize, dst: Span, len: usize) -> bool {
         let id = frame.from.0;
-        let Some(inb) = self.peers.get_mut(id).and_then(|peer| peer.inb.as_mut()) else {
+        let Some(inb) = self.channels.peers.get_mut(id).and_then(|peer| peer.inb.as_mut()) else {
             return false;
         };
         let part = dst.part(0, len).filter(|part| part.is_plain());
         let (Some(at), Some(part)) = (inb.rx.straight(off, len), part) else { return false };
-        if !self.rings.holds(id) {
+        if !self.channels.rings.holds(id) {
             return false;
         }
         // SAFETY: as in `copy_out`.
         unsafe { inb.rx.mem().get(at, part.as_ptr(), len) };
         inb.advance();
-        if id != self.rings.sole() {
+        if id != self.channels.rings.sole() {
             // SAFETY: as where it was listed.
-            unsafe { self.rings.moved(id, inb.rx.word()) };
+            unsafe { self.channels.rings.moved(id, inb.rx.word()) };
         }
-        self.rings.let_go_of(id);
+        self.channels.rings.let_go_of(id);
         true
     }
 
     #[inline(always)]
     fn release(&mut self, frame: Frame) {
-        if self.rings.holds(frame.from.0) {
-            self.advance(frame.from.0);
+        if self.channels.rings.holds(frame.from.0) {
+            self.channels.advance(frame.from.0);
         }
     }
 
     fn is_connected(&self, peer: PeerId) -> bool {
-        let peer = &self.peers[peer.0];
+        let peer = &self.channels.peers[peer.0];
         peer.out.is_some() || peer.inb.is_some() || peer.dying.is_some() || !peer.waiting.is_empty()
     }
 
     fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
-        if self.is_connected(peer) { Ok(()) } else { self.open_channel_for(peer.0, Purpose::Receive) }
+        if self.is_connected(peer) { Ok(()) } else { self.calls().open_channel_for(peer.0, Purpose::Receive) }
     }
 
     #[inline(always)]
     fn awaits(&mut self, peer: Option<PeerId>) {
-        self.rings.awaits(peer.map_or(NO_PEER, |peer| peer.0));
+        self.channels.rings.awaits(peer.map_or(NO_PEER, |peer| peer.0));
     }
 
     #[inline(always)]
     fn will_send(&mut self, to: PeerId) {
-        if let Some(out) = self.peers.get(to.0).and_then(|peer| peer.out.as_ref()) {
+        if let Some(out) = self.channels.peers.get(to.0).and_then(|peer| peer.out.as_ref()) {
             out.tx.expect_short();
         }
     }
 
     fn expect(&mut self, peer: PeerId) {
-        self.expect_peer(peer);
+        self.calls().expect_peer(peer);
     }
 
     fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
-        self.peers[to.0].out.as_mut().is_some_and(|out| out.tx.has_room_to_spare(len))
+        self.channels.peers[to.0].out.as_mut().is_some_and(|out| out.tx.has_room_to_spare(len))
     }
 
     fn disconnect(&mut self, peer: PeerId) {
-        self.refuse(peer.0);
+        self.channels.refuse(peer.0);
     }
 
     fn forget(&mut self, peer: PeerId) {
-        self.let_go(peer.0);
+        if !self.meeting.contests.concerns(peer.0) && self.channels.let_go(peer.0) {
+            self.meeting.expected.forget(peer.0);
+        }
     }
 
     fn is_gone(&self, peer: PeerId) -> bool {
-        self.peers[peer.0].dying.is_some() || self.peers[peer.0].has_ended()
+        self.channels.peers[peer.0].dying.is_some() || self.channels.peers[peer.0].has_ended()
     }
 
     fn arm(&mut self) -> bool {
-        let quiet = self.arm_rings();
-        self.sleep.set_quiet(quiet);
+        let quiet = self.polls().arm();
+        self.channels.sleep.set_quiet(quiet);
         quiet
     }
 
     fn is_armed(&self) -> bool {
-        let nothing_since = self.copies.is_empty() && self.ends.is_empty() && !self.sleep.is_to_retry();
+        let nothing_since =
+            self.copies.is_empty() && self.channels.ends.is_empty() && !self.channels.sleep.is_to_retry();
         self.may_sleep() && nothing_since
     }
 
     fn wait_fd(&self) -> Option<RawFd> {
-        Some(self.sleep.fd())
+        Some(self.channels.sleep.fd())
     }
 
     fn lack(&self) -> Option<io::Error> {
-        lack::now(&self.shortage, |n| self.listening.has_room(n))
+        shortage_log::now(&self.meeting.shortage, |n| self.meeting.listening.has_room(n))
     }
 
     fn describe(&self, peer: PeerId) -> String {
-        let peer = &self.peers[peer.0];
-        let ring = peer.out.as_ref().map_or(self.options.ring, |out| out.tx.mem().ring_bytes());
+        let peer = &self.channels.peers[peer.0];
+        let ring = peer.out.as_ref().map_or(self.channels.options.ring, |out| out.tx.mem().ring_bytes());
         let mut line = format!("shm {} KiB ring, ", ring >> 10);
         let pid = peer.pid();
         let _ = match (&peer.no_cma, pid) {
-            _ if !self.options.cma => write!(line, "frames only: cma is switched off"),
+            _ if !self.channels.options.cma => write!(line, "frames only: cma is switched off"),
             (Some(why), _) => write!(line, "frames only: {why}"),
             (None, Some(pid)) if pid <= 0 => write!(line, "frames only: {NO_PID}"),
             (None, Some(pid)) => write!(line, "cma (process_vm_readv) with pid {pid}"),
@@ -282,14 +285,14 @@ impl Link for ShmLink {
         };
         let _ = match peer.devices.refusal() {
             Some(why) => write!(line, "; device memory: {why}"),
-            None if self.options.device_direct => Ok(()),
+            None if self.channels.options.device_direct => Ok(()),
             None => write!(line, "; device memory: staged, device_direct is switched off"),
         };
         line
     }
 
     fn standing(&self) -> Vec<Standing> {
-        vec![Standing { link: "shm", offers: Ok(offers(&self.options)) }]
+        vec![Standing { link: "shm", offers: Ok(offers(&self.channels.options)) }]
     }
 }
 

@@ -318,13 +318,13 @@ mod tests {
         for pid in [own + 1, own] {
             let Ok(Some(life)) = Life::watch(&sock, own) else { return eprintln!("skipped: no pidfds") };
             let process = Life::of(pid, life.fd().try_clone().unwrap());
-            let peer = &mut a.peers[to_b.0];
+            let peer = &mut a.channels.peers[to_b.0];
             peer.reach.is_reached();
             peer.out = None;
             peer.reach.set_deserted(Some(Deserted { socket: GONE, process }));
-            assert!(may_be_deserted(&mut a.peers[to_b.0].reach), "the lie is not believed");
+            assert!(may_be_deserted(&mut a.channels.peers[to_b.0].reach), "the lie is not believed");
             say(&mut a, to_b, b"anew").unwrap();
-            assert!(a.peers[to_b.0].reach.deserted().is_none());
+            assert!(a.channels.peers[to_b.0].reach.deserted().is_none());
         }
         drop(sock);
         assert_eq!(frame(&mut b).1, b"anew");
