@@ -168,6 +168,6 @@ mod tests {
         for n in 0..crate::processors::Processors::new().count() {
             links.peer(&name([127, 0, 0, 1], 100 + n as u16));
         }
-        assert!(turns::yields(turns::TURN, 8 * turns::TURN));
+        assert!(turns::yields(turns::POLLS, 8 * turns::POLLS));
     }
 }

@@ -73,7 +73,7 @@ impl Rest {
         self.member.as_ref().is_some_and(Member::rests)
     }
 
-    /// Whether an endpoint that rests is to be polled: its descriptor has something, or it is no longer armed.
+    /// Whether an endpoint that rests is to be polled: its descriptor has something, or it is not armed.
     #[inline]
     pub(super) fn is_due(&mut self, is_armed: impl FnOnce() -> bool) -> bool {
         self.member.as_mut().is_none_or(|member| member.is_due() || (member.is_asked() && !is_armed()))

@@ -6,8 +6,8 @@
 //!
 //! | grant | the owner ends it by | and waits for |
 //! |---|---|---|
-//! | a request of the owner's | its generation in the table of the owner's channel | the word of the receiver |
-//! | a registration | its entry in the table that the owner shows | the word of the sender in each channel |
+//! | a request of the owner's | its generation in the owner's channel | the word of the receiver |
+//! | a registration | its entry in the published table | the word of the sender in each channel |
 //! | any | a word for each direction of a channel, set for good | both words |
 //!
 //! After that, nothing of the owner's is accessed any more. Memory that a device copies is waited for by a
@@ -31,7 +31,7 @@ use crate::space::Target;
 /// Why the memory of a process in another pid namespace is not reached directly.
 pub(super) const NO_PID: &str = "its pid is not visible here (another pid namespace)";
 
-/// Bytes accessed before it is looked again whether that is still allowed.
+/// Bytes accessed before it is checked again whether that is still allowed.
 const STRETCH: usize = 2 << 20;
 
 /// Reaches memory of peers.

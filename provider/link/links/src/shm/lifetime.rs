@@ -110,7 +110,7 @@ impl Channels {
 
     /// What the peers that ended have left: their last frames, then word of their end.
     pub(super) fn reap(&mut self) -> Option<Event> {
-        let id = self.ends.turn()?;
+        let id = self.ends.next()?;
         if self.access.is_inside_still(id) {
             // What depended on it may only be given up once it has left our memory.
             self.ends.rotate();
@@ -118,7 +118,7 @@ impl Channels {
         }
         let peer = &mut self.peers[id];
         if let Some(inb) = &mut peer.inb {
-            if inb.has_more() {
+            if inb.has_unread() {
                 if let Ok(Some(len)) = inb.rx.peek() {
                     self.rings.hold(id);
                     return Some(Event::Frame(Frame { from: PeerId(id), len, slot: 0 }));

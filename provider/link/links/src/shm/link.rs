@@ -261,7 +261,7 @@ impl ShmLink {
     }
 
     /// Whether the last [`link_api::Link::arm`] returned true, and no poll followed: the caller may sleep
-    /// next, also where something has begun since of whose end no descriptor tells.
+    /// next, also where something has begun since whose end no descriptor shows.
     pub fn may_sleep(&self) -> bool {
         self.channels.sleep.may_sleep()
     }

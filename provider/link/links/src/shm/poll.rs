@@ -52,8 +52,8 @@ impl Polls<'_> {
     }
 
     /// The next event while copies of devices are in flight. To ask a driver whether one is over takes longer
-    /// than a peer's frame, so those come first, and the driver is asked when there is none or it was not
-    /// asked for a while.
+    /// than a peer's frame, so those come first, and the driver is polled when there is none or it was not
+    /// polled for a while.
     #[cold]
     pub(super) fn pending(&mut self) -> Option<Event> {
         if let Some(done) = self.copies.over() {
@@ -101,7 +101,7 @@ impl Polls<'_> {
 
     /// Has the sender of each ring wake this endpoint; whether nothing is there.
     pub(super) fn arm(&mut self) -> bool {
-        // No descriptor tells when a copy is over, so as long as one is in flight there is no sleep.
+        // No descriptor shows that a copy is over, so as long as one is in flight there is no sleep.
         if self.channels.rings.is_held() || !self.copies.is_empty() {
             return false;
         }

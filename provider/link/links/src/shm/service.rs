@@ -12,7 +12,7 @@ use crate::shm::channels::Channels;
 use crate::shm::meet::calls::Calls;
 use crate::shm::meet::guest::GRACE;
 use crate::shm::meet::meeting::Meeting;
-use crate::shm::meet::token::{GUEST, IN, KIND, LIFE, LOOK, OUT};
+use crate::shm::meet::token::{EXECUTED, GUEST, IN, KIND, LIFE, OUT};
 use crate::shm::memory::mr_table::PeerMrTable;
 use crate::space;
 
@@ -48,7 +48,7 @@ impl Service<'_> {
                 OUT => self.hear_outbound(which),
                 IN => self.hear_inbound(which),
                 LIFE => self.hear_life(which),
-                LOOK => self.end_executed(),
+                EXECUTED => self.end_executed(),
                 GUEST => {
                     if let Some(guest) = self.meeting.listening.guests_mut().lend(which as usize) {
                         self.greet(guest, Some(which as usize));
@@ -76,8 +76,8 @@ impl Service<'_> {
 
     /// Accepts connections; whether there may be more of them, and ends wait for these.
     fn is_behind(&mut self) -> bool {
-        let more = self.accept();
-        self.meeting.listening.note_more(more)
+        let wait = self.accept();
+        self.meeting.listening.note_waiting(wait)
     }
 
     /// Whether the end of a peer, which has just been found, is to be taken note of later: what it sent

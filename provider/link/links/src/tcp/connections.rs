@@ -56,7 +56,7 @@ impl Connections {
 
     /// This peer may have a frame, or an end.
     pub(super) fn note_ready(&mut self, peer: PeerId) {
-        // No descriptor tells of it.
+        // No descriptor shows it.
         self.sleep.disarm();
         self.reports.note_ready(&mut self.peers, peer);
     }
@@ -155,7 +155,7 @@ impl Connections {
                     return Some(Event::Frame(Frame { from: peer, len, slot: 0 }));
                 }
                 Step::Begun(len) => return Some(Event::Begun(Frame { from: peer, len, slot: 0 })),
-                Step::Landed(op, ok) => return Some(Event::Done(op, ok)),
+                Step::Done(op, ok) => return Some(Event::Done(op, ok)),
                 Step::End(why) => return Some(self.end(peer, why)),
                 // The end of the former is not waited for.
                 Step::Nothing if channel.is_last() => {
@@ -188,10 +188,10 @@ impl Connections {
         self.reports.want(&mut self.peers, peer);
     }
 
-    /// Nothing but the connection that was used last has had anything for a while: it is looked at, and
-    /// nothing tells of it. What a watched connection receives wakes each poller that it is in, at the
+    /// Nothing but the connection that was used last has had anything for a while: it is polled, and
+    /// no longer watched. What a watched connection receives wakes each poller that it is in, at the
     /// sender's expense where that is on this host.
-    pub(super) fn leave_alone(&mut self) {
+    pub(super) fn poll_unwatched(&mut self) {
         let Some(hot) = self.looks.hot().filter(|hot| !self.looks.is_unwatched(*hot)) else { return };
         let Some(channel) = &self.peers[hot].channel else { return };
         if !channel.is_blocked()
@@ -203,7 +203,7 @@ impl Connections {
     }
 
     /// All connections are watched again.
-    pub(super) fn watch_alone(&mut self) {
+    pub(super) fn watch_again(&mut self) {
         let Some(peer) = self.looks.take_unwatched() else { return };
         if let Some(channel) = &self.peers[peer].channel {
             let watch = if channel.is_blocked() { Watch::Both } else { Watch::Read };
@@ -263,7 +263,7 @@ impl Connections {
 
     /// How often the timer is to tick for these connections; zero: not at all.
     pub(super) fn period(&self) -> Duration {
-        let watched = |channel: &Channel| channel.turn() != 0 || channel.is_any_unsure();
+        let watched = |channel: &Channel| channel.current() != 0 || channel.is_any_unsure();
         let unsure = || self.peers.iter().any(|p| p.channel.as_deref().is_some_and(watched));
         if self.calls_rails() {
             TICK

@@ -68,7 +68,7 @@ impl Link for TcpLink {
         let (was_blocked, was_unsure) = (channel.is_blocked(), channel.is_unsure());
         let striped = channel.is_striped(head.len() + len);
         let done = channel.send(head, body, off, len);
-        let kept = self.conns.reports.tells_kept() && channel.keeps();
+        let kept = self.conns.reports.reports_kept() && channel.keeps();
         if was_blocked != channel.is_blocked() {
             self.conns.watch_room(to, was_blocked);
         } else if striped {
@@ -96,7 +96,7 @@ impl Link for TcpLink {
         if let Some(event) = self.next_event() {
             return Some(event);
         }
-        self.service().look();
+        self.service().poll();
         self.next_event()
     }
 
@@ -163,11 +163,11 @@ impl Link for TcpLink {
     fn release(&mut self, _frame: Frame) {
         let Some(Held::Of(peer, len)) = self.conns.receiving.take_held() else { return };
         if let Some(channel) = &mut self.conns.peers[peer].channel {
-            let turn = channel.turn();
+            let current = channel.current();
             if channel.release(len) {
                 self.conns.note_ready(peer);
             }
-            if turn != 0 {
+            if current != 0 {
                 self.conns.sync_rails(peer);
             }
         }
@@ -182,7 +182,7 @@ impl Link for TcpLink {
     }
 
     fn tell_kept(&mut self) {
-        self.conns.reports.tell_kept();
+        self.conns.reports.report_kept();
     }
 
     fn keeps(&mut self, to: PeerId) -> bool {
@@ -198,13 +198,13 @@ impl Link for TcpLink {
         let peer = frame.from;
         let op = self.conns.receiving.number();
         let Some(channel) = &mut self.conns.peers[peer].channel else { return Landing::Over(false) };
-        let turn = channel.turn();
+        let current = channel.current();
         let found = channel.land(op, (frame.len, off), dst, doff, len);
         if found.is_some() || channel.is_at_end() {
             // So that it is known whether there is more.
             self.conns.note_ready(peer);
         }
-        if turn != 0 {
+        if current != 0 {
             self.conns.sync_rails(peer);
         }
         found.map_or(Landing::InFlight(op), Landing::Over)
@@ -301,7 +301,7 @@ impl Link for TcpLink {
     }
 
     fn arm(&mut self) -> bool {
-        self.conns.watch_alone();
+        self.conns.watch_again();
         let armed = !self.has_something(true);
         self.conns.sleep.set_armed(armed);
         armed
@@ -365,7 +365,7 @@ impl Link for TcpLink {
     }
 }
 
-/// Payloads are asked for, and come in frames that need no further copy here.
+/// Payloads are requested, and come in frames that need no further copy here.
 impl RmaLink for TcpLink {
     fn cancel(&mut self, op: OpId) {
         let channels = self.conns.peers.as_mut_slice().iter_mut().filter_map(|at| at.channel.as_mut());

@@ -85,12 +85,12 @@ impl TcpLink {
         self.meeting.guests.len()
     }
 
-    /// Does what is to be done without a caller: to send what found no room, to let peers in. What comes of
-    /// it is told by a later [`Link::poll`](link_api::Link::poll), and
-    /// [`Link::wait_fd`](link_api::Link::wait_fd) tells a sleeper that there is something.
+    /// Does what is to be done without a caller: to send what found no room, to let peers in. A later
+    /// [`Link::poll`](link_api::Link::poll) reports what comes of it, and
+    /// [`Link::wait_fd`](link_api::Link::wait_fd) is readable if there is something.
     pub fn progress(&mut self) {
         let armed = self.conns.sleep.begin();
-        self.service().look_at_all();
+        self.service().poll_all();
         if armed && self.has_something(false) {
             self.conns.sleep.wake();
         } else {
@@ -120,7 +120,7 @@ impl TcpLink {
         len: usize,
     ) -> Result<(), Refused> {
         self.to_self.send(head, body, off, len)?;
-        // No descriptor tells of it.
+        // No descriptor shows it.
         self.conns.sleep.disarm();
         Ok(())
     }

@@ -13,9 +13,9 @@ use crate::tcp::meet::meeting::Meeting;
 use crate::tcp::ticks::TICK;
 use crate::tcp::watched::token;
 
-/// Descriptors looked at in one go: no more than there are buffers to spare for what is found.
+/// Descriptors polled in one go: no more than there are buffers to spare for what is found.
 const BATCH: usize = SPARE;
-/// A process that has not looked for longer had something else to do.
+/// A process that has not polled for longer had something else to do.
 const AWAY: Duration = Duration::from_secs(1);
 
 /// Does what the descriptors and the time ask for.
@@ -33,12 +33,12 @@ impl Service<'_> {
         Callers { conns: self.conns, meeting: self.meeting }
     }
 
-    /// Looks for something to do. Most looks are at the connection that was used last, at the price of one
+    /// Polls for something to do. Most polls are of the connection that was used last, at the price of one
     /// system call.
-    pub(super) fn look(&mut self) {
+    pub(super) fn poll(&mut self) {
         self.conns.looks.count();
         if self.conns.looks.is_other_unwatched() {
-            self.conns.watch_alone();
+            self.conns.watch_again();
         }
         // What has woken a sleeper may be any of them.
         if let Some(hot) = self.conns.looks.at_one().filter(|_| !self.conns.sleep.has_slept()) {
@@ -49,28 +49,28 @@ impl Service<'_> {
         }
         self.conns.looks.at_all();
         let of_hot = self.conns.looks.hot().map(token::channel);
-        if self.look_at_all_but(of_hot) {
+        if self.poll_all_but(of_hot) {
             self.conns.looks.shorten();
-            self.conns.watch_alone();
+            self.conns.watch_again();
         } else if !self.meeting.is_empty() {
             // What is waited for is a connection that is being made, as a rule.
             self.conns.looks.cool();
             self.conns.looks.shorten();
         } else if self.conns.sleep.has_slept() {
-            // Looks that follow sleeps say nothing of how rarely others have something.
+            // Polls that follow sleeps say nothing of how rarely others have something.
         } else if !self.conns.looks.lengthen() {
-            self.conns.leave_alone();
+            self.conns.poll_unwatched();
         }
     }
 
-    /// Looks at all that has something.
-    pub(super) fn look_at_all(&mut self) {
-        self.conns.watch_alone();
-        self.look_at_all_but(None);
+    /// Polls all that has something.
+    pub(super) fn poll_all(&mut self) {
+        self.conns.watch_again();
+        self.poll_all_but(None);
     }
 
-    /// Looks at all that has something; whether something else than this descriptor had.
-    fn look_at_all_but(&mut self, hot: Option<u64>) -> bool {
+    /// Polls all that has something; whether something else than this descriptor had.
+    fn poll_all_but(&mut self, hot: Option<u64>) -> bool {
         if self.conns.ticks.are_often() {
             self.allow_for_absence(Instant::now());
         }
@@ -86,8 +86,8 @@ impl Service<'_> {
                 (token::GUEST, _) => self.callers().serve_guest(at as usize),
                 (token::PROMISE, _) => self.callers().serve_promise(at as usize),
                 (token::CALL, _) => self.calls().serve_call(PeerId(at)),
-                (token::CHANNEL, _) if self.conns.is_out_of_turn(PeerId(at)) => {
-                    self.conns.serve_out_of_turn(PeerId(at), readable, room);
+                (token::CHANNEL, _) if self.conns.is_rail_current(PeerId(at)) => {
+                    self.conns.serve_beside_rail(PeerId(at), readable, room);
                 }
                 (of, _) if of > token::CHANNEL => {
                     if self.conns.serve_rail(PeerId(at), (of - token::CHANNEL) as u8, readable, room) {
@@ -100,7 +100,7 @@ impl Service<'_> {
         others
     }
 
-    /// Connections that are being made have not gone on while the process did not look: that is no delay of
+    /// Connections that are being made have not gone on while the process did not poll: that is no delay of
     /// theirs.
     fn allow_for_absence(&mut self, now: Instant) {
         let away = self.conns.ticks.restart(now);

@@ -69,7 +69,7 @@ impl Service<'_> {
                 }
                 Err(e) => {
                     if self.lack(&e) >= self.channels.options.patience {
-                        self.turn_away();
+                        self.refuse_waiting();
                     }
                     return true;
                 }
@@ -104,7 +104,7 @@ impl Service<'_> {
 
     /// Refuses the connections that wait, for want of descriptors: without an answer they would wait for
     /// ever.
-    fn turn_away(&mut self) {
+    fn refuse_waiting(&mut self) {
         let callers = self.meeting.shortage.end();
         let waited = callers.map_or(Duration::ZERO, |callers| callers.since.elapsed());
         let lack = Lack(waited, callers.map(|callers| callers.errno), self.channels.options.ring);

@@ -88,7 +88,7 @@ impl Calls<'_> {
                 log::warn!("{}: gave up {}: {lack}", self.channels.own.addr(), peer.addr);
                 Some(Gone::Exhausted)
             }
-            // Nothing tells of its end, as it was never reached.
+            // No descriptor shows its end, as it was never reached.
             Failed::Full if since >= self.channels.options.connect_timeout => match is_served(&peer.addr) {
                 true => {
                     peer.reach.begin_anew(now, purpose);
@@ -155,7 +155,7 @@ impl Calls<'_> {
         }
         let ring = self.ring_size();
         let (segment, fd) = Segment::create(ring).map_err(|e| self.lacking("a segment", &e))?;
-        // The peer is told where in the ring to begin by what is there when it takes the ring.
+        // The peer learns from the ring where in it to begin.
         let tx = Producer::new(
             segment,
             (self.channels.own.incarnation() as u32).wrapping_add(id),

@@ -26,8 +26,8 @@ use crate::tcp::watched::token;
 /// kernel, in a queue that is short: once it is full, callers come by SYN cookies, or not at all where the
 /// host has these off.
 const BATCH: usize = 64;
-/// Whether a connection that stands is known to have ended. One that follows another, whose end was not told
-/// yet, is not replaced before.
+/// Whether a connection that stands is known to have ended. One that follows another, whose end was not
+/// reported yet, is not replaced before.
 fn has_ended(at: &Peer, conn: Conn) -> bool {
     match &at.channel {
         Some(channel) if channel.conn() == conn => channel.ends() || sock::is_finished(channel.fd()),
@@ -56,7 +56,7 @@ impl Callers<'_> {
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
                 // What a connection holds that has said nothing is there for others.
                 Err(e) if ipc::socket::is_lack(&e) && self.dismiss_silent() => continue,
-                // One caller at a time is told so.
+                // One caller at a time has that answer.
                 Err(e) if ipc::socket::is_lack(&e) && self.meeting.listening.give_spare() => {
                     self.meeting.listening.shortage_mut().of_caller(&e);
                     continue;

@@ -34,7 +34,7 @@ impl Calls<'_> {
     pub(in crate::tcp) fn call(&mut self, peer: PeerId) -> Result<(), Refused> {
         let at = &mut self.conns.peers[peer];
         if at.cut || at.next.is_some() {
-            // Its end is told of first.
+            // Its end is reported first.
             return Err(Refused::Gone(Gone::Reset));
         }
         if at.call.is_some() {
