@@ -13,7 +13,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::error::Error;
 use crate::kind::Kind;
-use crate::memory::{Exportable, Memory};
+use crate::memory::{Allocate, Copies, Exportable, Handles, Memory};
 use crate::pending::{Part, PendingCopy};
 use crate::presence;
 use crate::share::Opened;
@@ -64,16 +64,11 @@ impl Memory for Fake {
     fn number(&self, addr: usize) -> Option<u64> {
         regions().iter().find(|r| r.addr == addr).map(|r| r.addr as u64)
     }
+}
 
-    fn place(&self, _addr: usize) -> Option<usize> {
-        Some(0)
-    }
+impl Handles for Fake {}
 
-    fn make_exportable(&self, _near: usize, len: usize) -> Result<Exportable, Error> {
-        let made = alloc(len);
-        Ok(Exportable { addr: made.addr(), number: made.addr() as u64, _keep: Box::new(made) })
-    }
-
+impl Copies for Fake {
     fn copy_now(&self, _dst: usize, _src: usize, _len: usize) -> Result<(), Error> {
         // [`copy`] is asked instead.
         Err(Error::UNSUPPORTED)
@@ -106,6 +101,17 @@ impl Memory for Fake {
             queue.in_flight.fetch_add(1, Relaxed);
         }
         Ok(Box::new(Pending { copies, queues, asked: false }))
+    }
+}
+
+impl Allocate for Fake {
+    fn place(&self, _addr: usize) -> Option<usize> {
+        Some(0)
+    }
+
+    fn make_exportable(&self, _near: usize, len: usize) -> Result<Exportable, Error> {
+        let made = alloc(len);
+        Ok(Exportable { addr: made.addr(), number: made.addr() as u64, _keep: Box::new(made) })
     }
 }
 

@@ -286,6 +286,7 @@ mod tests {
 
     use super::*;
     use crate::error::Error;
+    use crate::memory::{Allocate, Copies, Handles};
 
     /// Page-locks host memory once it has been asked so often.
     #[derive(Default)]
@@ -307,6 +308,12 @@ mod tests {
         fn acquire(&self, _: usize, _: usize) -> bool {
             false
         }
+    }
+
+    impl Handles for Reluctant {}
+    impl Allocate for Reluctant {}
+
+    impl Copies for Reluctant {
         fn copy_now(&self, _: usize, _: usize, _: usize) -> Result<(), Error> {
             Err(Error::UNSUPPORTED)
         }

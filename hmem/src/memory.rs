@@ -8,7 +8,7 @@
 //! |---|---|
 //! | acquire, release | [`Memory::acquire`], which remembers nothing that would have to be released |
 //! | get_pages, put_pages | [`Memory::get_pages`]; dropping what it returns |
-//! | dma_map | [`Memory::export_ipc`] for another process, [`Memory::export_dmabuf`] for a device |
+//! | dma_map | [`Handles::export_ipc`] for another process, [`Handles::export_dmabuf`] for a device |
 //! | dma_unmap | the end of the allocation, which closes what these keep open |
 //! | invalidate | called by a [`crate::client`]; the other kinds find replaced allocations by their number |
 
@@ -38,8 +38,8 @@ impl std::fmt::Debug for Exportable {
     }
 }
 
-/// A kind of memory.
-pub trait Memory: Sync {
+/// A kind of memory: what it is, and whose an address is.
+pub trait Memory: Handles + Copies + Allocate + Sync {
     /// Which one.
     fn kind(&self) -> Kind;
 
@@ -68,13 +68,6 @@ pub trait Memory: Sync {
         Ok(Box::new(()))
     }
 
-    /// How another process reaches `addr..addr+len`: a handle for each allocation, in order, at most
-    /// `most` of them.
-    fn export_ipc(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, Error> {
-        let _ = (addr, len, most);
-        Err(Error::UNSUPPORTED)
-    }
-
     /// The number of the allocation that `addr` is in, if no other ever has it: that of its handle. Quicker
     /// than to ask for the handle.
     fn number(&self, addr: usize) -> Option<u64> {
@@ -98,24 +91,14 @@ pub trait Memory: Sync {
         let _ = (addr, len);
         None
     }
+}
 
-    /// Which of its places (devices, contexts) `addr` is in, if memory can be made there that other processes
-    /// reach.
-    fn place(&self, addr: usize) -> Option<usize> {
-        let _ = addr;
-        None
-    }
-
-    /// Makes `len` bytes that other processes reach ([`Memory::export_ipc`]) in the place that `near` is in.
-    fn make_exportable(&self, near: usize, len: usize) -> Result<Exportable, Error> {
-        let _ = (near, len);
-        Err(Error::UNSUPPORTED)
-    }
-
-    /// Makes `len` bytes, all 0, in the calling thread's context, or in one of the device with that number:
-    /// for kernels of that device.
-    fn make_for_kernels(&self, device: Option<i32>, len: usize) -> Result<Exportable, Error> {
-        let _ = (device, len);
+/// How other processes and devices reach memory, by handles for its allocations.
+pub trait Handles {
+    /// How another process reaches `addr..addr+len`: a handle for each allocation, in order, at most
+    /// `most` of them.
+    fn export_ipc(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, Error> {
+        let _ = (addr, len, most);
         Err(Error::UNSUPPORTED)
     }
 
@@ -126,25 +109,6 @@ pub trait Memory: Sync {
         Err(Error::UNSUPPORTED)
     }
 
-    /// Copies between two of its addresses, or one and host memory, and waits for it.
-    fn copy_now(&self, dst: usize, src: usize, len: usize) -> Result<(), Error>;
-
-    /// Page-locks host memory, so that its devices copy from and to there without a copy in between.
-    ///
-    /// # Safety
-    /// `addr..addr+len` is mapped, and stays so for longer than what is returned.
-    unsafe fn lock_host(&self, addr: usize, len: usize) -> Option<Pages> {
-        let _ = (addr, len);
-        None
-    }
-
-    /// Whether host memory at `addr`, which was page-locked, still is: that ends with the context it was done
-    /// in.
-    fn is_host_locked(&self, addr: usize) -> bool {
-        let _ = addr;
-        true
-    }
-
     /// Where a copy is to be done that has `export` on one side and `local` on the other (0: none in
     /// particular). A mapping is found by this value.
     fn context(&self, export: &Export, local: usize) -> Result<usize, Error> {
@@ -152,7 +116,7 @@ pub trait Memory: Sync {
         Ok(0)
     }
 
-    /// A number of what [`Memory::context`] named. It changes when that is replaced under the same name:
+    /// A number of what [`Handles::context`] named. It changes when that is replaced under the same name:
     /// mappings made for the former are gone.
     fn place_id(&self, ctx: usize) -> u64 {
         let _ = ctx;
@@ -176,6 +140,28 @@ pub trait Memory: Sync {
         let _ = export;
         false
     }
+}
+
+/// How memory is copied, and host memory page-locked for that.
+pub trait Copies {
+    /// Copies between two of its addresses, or one and host memory, and waits for it.
+    fn copy_now(&self, dst: usize, src: usize, len: usize) -> Result<(), Error>;
+
+    /// Page-locks host memory, so that its devices copy from and to there without a copy in between.
+    ///
+    /// # Safety
+    /// `addr..addr+len` is mapped, and stays so for longer than what is returned.
+    unsafe fn lock_host(&self, addr: usize, len: usize) -> Option<Pages> {
+        let _ = (addr, len);
+        None
+    }
+
+    /// Whether host memory at `addr`, which was page-locked, still is: that ends with the context it was done
+    /// in.
+    fn is_host_locked(&self, addr: usize) -> bool {
+        let _ = addr;
+        true
+    }
 
     /// Starts a copy. `host`: some of the memory may be the host's.
     ///
@@ -198,6 +184,29 @@ pub trait Memory: Sync {
     unsafe fn start_to_host(&self, parts: &[Part], keep: Vec<Opened>) -> Result<Box<dyn PendingCopy>, Error> {
         // SAFETY: the caller's promise.
         unsafe { self.start(parts, keep, true) }
+    }
+}
+
+/// How memory is made where other processes, or kernels, reach it.
+pub trait Allocate {
+    /// Which of its places (devices, contexts) `addr` is in, if memory can be made there that other processes
+    /// reach.
+    fn place(&self, addr: usize) -> Option<usize> {
+        let _ = addr;
+        None
+    }
+
+    /// Makes `len` bytes that other processes reach ([`Handles::export_ipc`]) in the place that `near` is in.
+    fn make_exportable(&self, near: usize, len: usize) -> Result<Exportable, Error> {
+        let _ = (near, len);
+        Err(Error::UNSUPPORTED)
+    }
+
+    /// Makes `len` bytes, all 0, in the calling thread's context, or in one of the device with that number:
+    /// for kernels of that device.
+    fn make_for_kernels(&self, device: Option<i32>, len: usize) -> Result<Exportable, Error> {
+        let _ = (device, len);
+        Err(Error::UNSUPPORTED)
     }
 }
 

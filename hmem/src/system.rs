@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::kind::Kind;
-use crate::memory::Memory;
+use crate::memory::{Allocate, Copies, Handles, Memory};
 
 /// Host memory: what is of no other kind.
 pub(crate) struct System;
@@ -23,9 +23,15 @@ impl Memory for System {
     fn acquire(&self, _addr: usize, _len: usize) -> bool {
         true
     }
+}
 
+impl Handles for System {}
+
+impl Copies for System {
     fn copy_now(&self, _dst: usize, _src: usize, _len: usize) -> Result<(), Error> {
         // `span` does that itself.
         Err(Error::UNSUPPORTED)
     }
 }
+
+impl Allocate for System {}

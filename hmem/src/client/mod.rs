@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::error::{Codes, Error};
 use crate::kind::Kind;
-use crate::memory::{Memory, Pages};
+use crate::memory::{Allocate, Copies, Handles, Memory, Pages};
 use crate::share::{Export, HandleType};
 
 /// Those of the clients are errnos.
@@ -90,7 +90,9 @@ impl Memory for Clients {
         answer(unsafe { (table()?.pin)(addr, len, write.into(), &mut name) })?;
         Ok(Box::new(Pin(name)))
     }
+}
 
+impl Handles for Clients {
     fn export_ipc(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, Error> {
         let mut files = vec![FileExport::default(); most.min(table::MOST)];
         let mut count = 0;
@@ -117,9 +119,13 @@ impl Memory for Clients {
         // SAFETY: just opened, for this call alone.
         Ok((unsafe { OwnedFd::from_raw_fd(fd) }, off))
     }
+}
 
+impl Copies for Clients {
     fn copy_now(&self, dst: usize, src: usize, len: usize) -> Result<(), Error> {
         // SAFETY: both are spans of the caller's, valid by `Span`'s invariant where they are the host's.
         answer(unsafe { (table()?.copy)(dst, src, len) })
     }
 }
+
+impl Allocate for Clients {}

@@ -45,7 +45,7 @@ pub(crate) use stream::activate;
 use crate::agent;
 use crate::error::Error as AnyError;
 use crate::kind::Kind;
-use crate::memory::{Exportable, Memory, Pages};
+use crate::memory::{Allocate, Copies, Exportable, Handles, Memory, Pages};
 use crate::pending::{Part, PendingCopy};
 use crate::presence;
 use crate::share::{Export, HandleType, Mapped, Opened};
@@ -103,10 +103,6 @@ impl Memory for Cuda {
         }
     }
 
-    fn export_ipc(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, AnyError> {
-        if agent::is_on() { agent::exports(addr, len, most) } else { Ok(export(addr, len, most)?) }
-    }
-
     fn number(&self, addr: usize) -> Option<u64> {
         if agent::is_on() {
             return agent::number(addr);
@@ -131,46 +127,15 @@ impl Memory for Cuda {
         settle(addr);
         Some((0, device))
     }
+}
 
-    fn place(&self, addr: usize) -> Option<usize> {
-        stream::context_of(loaded()?, &info(addr)?).ok()
-    }
-
-    fn make_exportable(&self, near: usize, len: usize) -> Result<Exportable, AnyError> {
-        let made = make::Plain::new(near, len)?;
-        Ok(Exportable { addr: made.addr(), number: made.number(), _keep: Box::new(made) })
-    }
-
-    fn make_for_kernels(&self, device: Option<i32>, len: usize) -> Result<Exportable, AnyError> {
-        if agent::is_on() {
-            return Err(AnyError::UNSUPPORTED);
-        }
-        let made = make::Plain::for_kernels(device, len)?;
-        let zeroes = vec![0u8; len];
-        copy::copy_now(made.addr(), zeroes.as_ptr().expose_provenance(), len)?;
-        Ok(Exportable { addr: made.addr(), number: made.number(), _keep: Box::new(made) })
+impl Handles for Cuda {
+    fn export_ipc(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, AnyError> {
+        if agent::is_on() { agent::exports(addr, len, most) } else { Ok(export(addr, len, most)?) }
     }
 
     fn export_dmabuf(&self, addr: usize, len: usize, pcie: bool) -> Result<(OwnedFd, u64), AnyError> {
         Ok(export_dmabuf(addr, len, pcie)?)
-    }
-
-    fn copy_now(&self, dst: usize, src: usize, len: usize) -> Result<(), AnyError> {
-        if let Some(agent) = agent::active() {
-            return agent::copy_now(agent, dst, src, len);
-        }
-        Ok(copy::copy_now(dst, src, len)?)
-    }
-
-    unsafe fn lock_host(&self, addr: usize, len: usize) -> Option<Pages> {
-        if agent::is_on() {
-            return None;
-        }
-        Some(Box::new(stream::Locked::new(loaded()?, addr, len).ok()?))
-    }
-
-    fn is_host_locked(&self, addr: usize) -> bool {
-        agent::is_on() || loaded().is_some_and(|api| is_host(api, addr))
     }
 
     fn context(&self, export: &Export, local: usize) -> Result<usize, AnyError> {
@@ -201,6 +166,26 @@ impl Memory for Cuda {
     fn is_still(&self, export: &Export) -> bool {
         if agent::is_on() { agent::is_still(export) } else { export::is_still(export) }
     }
+}
+
+impl Copies for Cuda {
+    fn copy_now(&self, dst: usize, src: usize, len: usize) -> Result<(), AnyError> {
+        if let Some(agent) = agent::active() {
+            return agent::copy_now(agent, dst, src, len);
+        }
+        Ok(copy::copy_now(dst, src, len)?)
+    }
+
+    unsafe fn lock_host(&self, addr: usize, len: usize) -> Option<Pages> {
+        if agent::is_on() {
+            return None;
+        }
+        Some(Box::new(stream::Locked::new(loaded()?, addr, len).ok()?))
+    }
+
+    fn is_host_locked(&self, addr: usize) -> bool {
+        agent::is_on() || loaded().is_some_and(|api| is_host(api, addr))
+    }
 
     unsafe fn start(
         &self,
@@ -227,6 +212,27 @@ impl Memory for Cuda {
         let ctx = keep.first().map_or(0, Opened::context);
         // SAFETY: the caller's promise.
         Ok(unsafe { to_host::start_to_host(parts, ctx, keep, &Cuda)? })
+    }
+}
+
+impl Allocate for Cuda {
+    fn place(&self, addr: usize) -> Option<usize> {
+        stream::context_of(loaded()?, &info(addr)?).ok()
+    }
+
+    fn make_exportable(&self, near: usize, len: usize) -> Result<Exportable, AnyError> {
+        let made = make::Plain::new(near, len)?;
+        Ok(Exportable { addr: made.addr(), number: made.number(), _keep: Box::new(made) })
+    }
+
+    fn make_for_kernels(&self, device: Option<i32>, len: usize) -> Result<Exportable, AnyError> {
+        if agent::is_on() {
+            return Err(AnyError::UNSUPPORTED);
+        }
+        let made = make::Plain::for_kernels(device, len)?;
+        let zeroes = vec![0u8; len];
+        copy::copy_now(made.addr(), zeroes.as_ptr().expose_provenance(), len)?;
+        Ok(Exportable { addr: made.addr(), number: made.number(), _keep: Box::new(made) })
     }
 }
 

@@ -22,7 +22,7 @@ use api::{
 
 use crate::error::Error as AnyError;
 use crate::kind::Kind;
-use crate::memory::{Memory, Pages};
+use crate::memory::{Allocate, Copies, Handles, Memory, Pages};
 use crate::pending::{PIECE, Part, PendingCopy};
 use crate::share::{Backing, Export, HandleType, Mapped, Opened, cached_export};
 
@@ -269,7 +269,9 @@ impl Memory for Rocr {
         info(addr).ok_or(Error(INVALID_ALLOCATION))?;
         Ok(Box::new(()))
     }
+}
 
+impl Handles for Rocr {
     fn export_ipc(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, AnyError> {
         Ok(export(addr, len, most)?)
     }
@@ -282,19 +284,21 @@ impl Memory for Rocr {
         Ok((unsafe { OwnedFd::from_raw_fd(fd) }, off))
     }
 
-    fn copy_now(&self, dst: usize, src: usize, len: usize) -> Result<(), AnyError> {
-        if len > 0 {
-            copy_now(api()?, Part { dst, src, len })?;
-        }
-        Ok(())
-    }
-
     fn import(&self, _pid: i32, _owner: u64, export: &Export, _ctx: usize) -> Result<Mapped, AnyError> {
         Ok(import(export)?)
     }
 
     fn is_still(&self, export: &Export) -> bool {
         is_still(export)
+    }
+}
+
+impl Copies for Rocr {
+    fn copy_now(&self, dst: usize, src: usize, len: usize) -> Result<(), AnyError> {
+        if len > 0 {
+            copy_now(api()?, Part { dst, src, len })?;
+        }
+        Ok(())
     }
 
     unsafe fn start(
@@ -306,3 +310,5 @@ impl Memory for Rocr {
         Ok(Box::new(start(parts, keep)?))
     }
 }
+
+impl Allocate for Rocr {}

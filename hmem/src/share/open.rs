@@ -21,7 +21,7 @@ const BOUND: usize = 512;
 struct Entry {
     owner: u64,
     ctx: usize,
-    /// See [`crate::memory::Memory::place_id`].
+    /// See [`crate::memory::Handles::place_id`].
     place: u64,
     export: Export,
     map: Arc<Mapped>,

@@ -27,7 +27,7 @@ pub use api::Error;
 
 use crate::error::Error as AnyError;
 use crate::kind::Kind;
-use crate::memory::{Memory, Pages};
+use crate::memory::{Allocate, Copies, Handles, Memory, Pages};
 use crate::pending::{Part, PendingCopy};
 use crate::share::{Backing, Export, HandleType, Mapped, Opened, cached_export, fetch, inode};
 
@@ -317,6 +317,15 @@ impl Memory for Ze {
         Ok(Box::new(()))
     }
 
+    fn to_adapter(&self, addr: usize, _len: usize) -> Option<(u32, u32)> {
+        // What is shared moves between the device and the host.
+        let of = info(addr).filter(|of| of.kind == MEMORY_DEVICE)?;
+        let (driver, device) = find_device(loaded()?, of.device).ok()??;
+        Some((driver as u32, device as u32))
+    }
+}
+
+impl Handles for Ze {
     fn export_ipc(&self, addr: usize, len: usize, most: usize) -> Result<Vec<Export>, AnyError> {
         export(addr, len, most)
     }
@@ -336,21 +345,6 @@ impl Memory for Ze {
         Ok((own.map_err(|_| AnyError::last_os())?, addr as u64 - of.base))
     }
 
-    fn to_adapter(&self, addr: usize, _len: usize) -> Option<(u32, u32)> {
-        // What is shared moves between the device and the host.
-        let of = info(addr).filter(|of| of.kind == MEMORY_DEVICE)?;
-        let (driver, device) = find_device(loaded()?, of.device).ok()??;
-        Some((driver as u32, device as u32))
-    }
-
-    fn copy_now(&self, dst: usize, src: usize, len: usize) -> Result<(), AnyError> {
-        if len > 0 {
-            let api = api()?;
-            queues_for(api, dst, src)?.copy_now(api, to(dst), to(src), len)?;
-        }
-        Ok(())
-    }
-
     /// The device, which is what a mapping is made for.
     fn context(&self, _export: &Export, local: usize) -> Result<usize, AnyError> {
         let api = api()?;
@@ -367,6 +361,16 @@ impl Memory for Ze {
     fn is_still(&self, export: &Export) -> bool {
         is_still(export)
     }
+}
+
+impl Copies for Ze {
+    fn copy_now(&self, dst: usize, src: usize, len: usize) -> Result<(), AnyError> {
+        if len > 0 {
+            let api = api()?;
+            queues_for(api, dst, src)?.copy_now(api, to(dst), to(src), len)?;
+        }
+        Ok(())
+    }
 
     unsafe fn start(
         &self,
@@ -382,3 +386,5 @@ impl Memory for Ze {
         Ok(Box::new(pending))
     }
 }
+
+impl Allocate for Ze {}

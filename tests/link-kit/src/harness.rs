@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hmem::Span;
-use link_api::{Event, Frame, Gone, Link, PeerId, Refused, RmaCaps, RmaLink};
+use link_api::{Event, Frame, Gone, Link, PeerId, Refused, RmaCaps, RmaLink, Sent};
 use wire::Addr;
 
 /// How links of one sort are made and ended.
@@ -153,7 +153,7 @@ pub(crate) trait Drive: Harness {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         let mut found = Err(Refused::Busy);
         self.until("room for a frame", |_| {
             found = link.send(to, head, body, off, len);
@@ -164,7 +164,7 @@ pub(crate) trait Drive: Harness {
 
     /// Sends these bytes.
     fn say(&mut self, link: &mut Self::Link, to: PeerId, bytes: &[u8]) {
-        assert_eq!(self.send(link, to, bytes, &[], 0, 0), Ok(()), "sending {} bytes", bytes.len());
+        assert_eq!(self.send(link, to, bytes, &[], 0, 0), Ok(Sent::Done), "sending {} bytes", bytes.len());
     }
 
     /// Two links that have exchanged a frame each way.

@@ -7,7 +7,7 @@ link_kit::conform! { KeyedHarness::new(); frames polls peers ends returns hostil
 /// What a target checks besides: number and secret of a key, its range, and what it allows.
 mod keys {
     use hmem::Span;
-    use link_api::{Direct, Event, Grant, Link as _, OpId, PeerId, RmaLink as _, Way};
+    use link_api::{Connect, Direct, Event, Grant, HandleNote, Link as _, OpId, PeerId, RmaLink as _, Way};
     use link_kit::keyed::{Access, KeyedLink, KeyedNet, Pace};
     use link_kit::{bytes, name, text};
     use std::thread::sleep;
@@ -41,10 +41,10 @@ mod keys {
         let names = [net.name(), net.name()];
         let [mut user, mut target] = names.map(|name| net.open(name).expect("a name that is free"));
         let (to_target, to_user) = (user.peer(&names[1]), target.peer(&names[0]));
-        while user.connect(to_target).is_err() {
+        while user.connect(to_target, Connect::Now).is_err() {
             sleep(Duration::from_micros(20));
         }
-        while target.connect(to_user).is_err() {
+        while target.connect(to_user, Connect::Now).is_err() {
             sleep(Duration::from_micros(20));
         }
         Two { net, target, to_user, user, to_target }
@@ -94,7 +94,7 @@ mod keys {
             let span = Span::leak(LEN);
             two.target.register(span, Access { read, write });
             let handle = two.handle(span);
-            two.user.import_handle(two.to_target, &handle);
+            two.user.note_handle(two.to_target, HandleNote::Imported(&handle));
             assert_eq!(two.copies(Way::Get, span), read, "a read, where {read} and {write}");
             assert_eq!(two.copies(Way::Put, span), write, "a write, where {read} and {write}");
         }
@@ -111,10 +111,10 @@ mod keys {
         guessed.token[0] ^= 1;
         let unknown = Handle { id: (key + 1_000).into(), ..handle };
         for wrong in [guessed, unknown] {
-            two.user.import_handle(two.to_target, &wrong);
+            two.user.note_handle(two.to_target, HandleNote::Imported(&wrong));
             assert!(!two.copies(Way::Get, span) && !two.copies(Way::Put, span));
         }
-        two.user.import_handle(two.to_target, &handle);
+        two.user.note_handle(two.to_target, HandleNote::Imported(&handle));
         assert!(two.copies(Way::Get, span) && two.copies(Way::Put, span));
         two.target.deregister(key);
         assert!(!two.copies(Way::Get, span) && !two.copies(Way::Put, span));
@@ -122,7 +122,7 @@ mod keys {
         let again = two.handle(span);
         assert_ne!(again.id.get(), key);
         assert!(!two.copies(Way::Get, span));
-        two.user.import_handle(two.to_target, &again);
+        two.user.note_handle(two.to_target, HandleNote::Imported(&again));
         assert!(two.copies(Way::Get, span));
     }
 
@@ -134,7 +134,7 @@ mod keys {
         two.target.register(inner, Access::ALL);
         let honest = two.handle(inner);
         let more = Handle { base: all.addr().into(), len: (LEN as u64).into(), ..honest };
-        two.user.import_handle(two.to_target, &more);
+        two.user.note_handle(two.to_target, HandleNote::Imported(&more));
         for (off, len) in [(999, 10), (8_991, 10), (0, LEN), (9_000, 1), (10_000, 5_000)] {
             let part = all.part(off, len).expect("a part of it");
             assert!(!two.copies(Way::Get, part) && !two.copies(Way::Put, part), "{off}+{len}");
@@ -147,7 +147,7 @@ mod keys {
         let mut two = two();
         let (span, addr) = (Span::leak(LEN), two.target.addr());
         let handle = two.handle(span);
-        two.user.import_handle(two.to_target, &handle);
+        two.user.note_handle(two.to_target, HandleNote::Imported(&handle));
         assert!(two.copies(Way::Get, span));
         // Under another name meanwhile.
         let other = two.net.name();
@@ -155,7 +155,7 @@ mod keys {
         assert!(matches!(event(&mut two.user), Event::Closed(..)));
         two.target = two.net.open(addr).expect("a name that is free again");
         two.to_user = two.target.peer(&two.user.addr());
-        while two.user.connect(two.to_target).is_err() {
+        while two.user.connect(two.to_target, Connect::Now).is_err() {
             sleep(Duration::from_micros(20));
         }
         let remote = [Seg { addr: span.addr().into(), len: (LEN as u64).into() }];
@@ -166,7 +166,7 @@ mod keys {
             &Direct::new(Grant::Request(name(1, 1)), &remote, &here, LEN),
         );
         assert!(old.is_err(), "a handle of the one that ended");
-        two.user.import_handle(two.to_target, &handle);
+        two.user.note_handle(two.to_target, HandleNote::Imported(&handle));
         assert!(!two.copies(Way::Get, span), "its key");
     }
 
@@ -175,7 +175,7 @@ mod keys {
         let mut two = two();
         let span = Span::leak(256 << 10);
         let handle = two.handle(span);
-        two.user.import_handle(two.to_target, &handle);
+        two.user.note_handle(two.to_target, HandleNote::Imported(&handle));
         let (op, here) = two.start(Way::Put, span, 5);
         // Its bytes arrive in order, a few at a time, and no poll is needed for that.
         let start = Instant::now();

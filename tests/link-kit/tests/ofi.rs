@@ -53,7 +53,9 @@ mod reads {
     use std::time::{Duration, Instant};
 
     use hmem::Span;
-    use link_api::{Direct, Event, Grant, Link as _, RmaCaps, RmaLink as _, Way};
+    use link_api::{
+        Direct, Event, Grant, HandleNote, Link as _, Parting, Revoke, RmaCaps, RmaLink as _, Way,
+    };
     use link_kit::{Harness as _, name, text};
     use wire::Seg;
 
@@ -100,7 +102,7 @@ mod reads {
                     break handles;
                 }
             };
-            handles.iter().for_each(|handle| a.import_handle(to_b, handle));
+            handles.iter().for_each(|handle| a.note_handle(to_b, HandleNote::Imported(handle)));
         };
         lend(&mut a, &mut b);
         let remote = [Seg { addr: there.addr().into(), len: (LEN as u64).into() }];
@@ -176,7 +178,9 @@ mod reads {
                     None => self.wait("memory that cannot be lent"),
                 }
             };
-            handles.iter().for_each(|handle| self.readers[reader].import_handle(to, handle));
+            handles
+                .iter()
+                .for_each(|handle| self.readers[reader].note_handle(to, HandleNote::Imported(handle)));
             let remote = [Seg { addr: there.addr().into(), len: (LEN as u64).into() }];
             let request = Grant::Request(name(u32::from(byte), 1));
             let access = Direct::new(request, &remote, std::slice::from_ref(&room), LEN);
@@ -211,7 +215,7 @@ mod reads {
         four.net.silence(true);
         let gone = four.readers[0].addr();
         let gone = four.owners[0].peer(&gone);
-        four.owners[0].disconnect(gone);
+        four.owners[0].dismiss(gone, Parting::CutOff);
         four.pass_long(30);
         assert!(four.readers[1].poll().is_none(), "a read is over of which nothing was told");
         four.net.silence(false);
@@ -231,7 +235,7 @@ mod reads {
         four.net.silence(true);
         let gone = four.readers[0].addr();
         let gone = four.owners[0].peer(&gone);
-        four.owners[0].disconnect(gone);
+        four.owners[0].dismiss(gone, Parting::CutOff);
         assert_eq!(four.over(1), (lost, false));
         four.net.halt(None);
         four.pass_long(5);
@@ -247,14 +251,20 @@ mod reads {
         let (kept, room) = four.read(0, 1, 2);
         let own = four.readers[0].addr();
         let from = four.owners[0].peer(&own);
-        assert!(four.owners[0].revoke(from, name(1, 1)).is_err(), "memory that is being read");
+        assert!(
+            four.owners[0].revoke(Revoke::Request(from, name(1, 1))).is_err(),
+            "memory that is being read"
+        );
         four.pass_long(30);
-        assert!(four.owners[0].revoke(from, name(1, 1)).is_err(), "memory that is being read");
+        assert!(
+            four.owners[0].revoke(Revoke::Request(from, name(1, 1))).is_err(),
+            "memory that is being read"
+        );
         four.net.halt(None);
         let mut found = [four.over(0), four.over(0)];
         found.sort_by_key(|(op, _)| *op != revoked);
         assert_eq!(found, [(revoked, false), (kept, true)]);
-        while four.owners[0].revoke(from, name(1, 1)).is_err() {
+        while four.owners[0].revoke(Revoke::Request(from, name(1, 1))).is_err() {
             four.wait("memory is never given back");
         }
         assert_eq!(text(&[room]), [2; LEN]);

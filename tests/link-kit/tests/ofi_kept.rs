@@ -11,7 +11,7 @@ use std::time::Duration;
 use fake::{Fake, FakeNet};
 use left::{connect, fill, next, until, what_is_not_kept_arrives};
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link as _, PeerId, Refused};
+use link_api::{Event, Gone, Link as _, Parting, PeerId, Refused, Sent, WaitFd};
 use link_kit::{bytes, is_readable};
 use ofi::{OfiLink, OfiOptions};
 use wire::session::JobKey;
@@ -63,7 +63,7 @@ fn frames_that_are_not_kept_any_more_arrive_without_another_call() {
 fn a_frame_is_kept_until_the_provider_below_tells_of_its_end() {
     let (mut a, to_b, mut b) = slow_to(&FakeNet::default());
     assert!(!a.keeps(to_b));
-    assert_eq!(a.send(to_b, b"kept", &[], 0, 0), Err(Refused::Kept));
+    assert_eq!(a.send(to_b, b"kept", &[], 0, 0), Ok(Sent::Kept));
     assert!(a.keeps(to_b) && next(&mut b).is_none());
     assert!(!a.arm(), "nothing else wakes it");
     until("its end", || {
@@ -81,10 +81,10 @@ fn settled_sends_arrive_and_arrivals_meanwhile_are_polled_later() {
     let to_a = b.peer(&a.addr());
     for round in 0..3u8 {
         for n in 0..4 {
-            assert_eq!(a.send(to_b, &[round, n], &[], 0, 0), Err(Refused::Kept));
+            assert_eq!(a.send(to_b, &[round, n], &[], 0, 0), Ok(Sent::Kept));
         }
         for n in 0..4 {
-            assert_eq!(b.send(to_a, &[round, n], &[], 0, 0), Ok(()));
+            assert_eq!(b.send(to_a, &[round, n], &[], 0, 0), Ok(Sent::Done));
         }
         assert!(!a.settle(false), "nothing has been taken");
         let mut came = Vec::new();
@@ -109,7 +109,7 @@ fn settled_sends_arrive_and_arrivals_meanwhile_are_polled_later() {
 #[test]
 fn what_is_never_taken_is_settled_no_more() {
     let (mut a, to_b, b) = slow_to(&FakeNet::default());
-    assert_eq!(a.send(to_b, b"lost", &[], 0, 0), Err(Refused::Kept));
+    assert_eq!(a.send(to_b, b"lost", &[], 0, 0), Ok(Sent::Kept));
     assert!(!a.settle(false) && !a.settle(true), "a peer that makes no call");
     drop(b);
     until("its end", || a.settle(false));
@@ -127,7 +127,7 @@ fn a_link_that_was_not_asked_does_not_say_what_it_keeps() {
         assert!(next(&mut a).is_none() && next(&mut b).is_none());
         b.send(to_a, b"kept", &[], 0, 0) != Err(Refused::Busy)
     });
-    assert_eq!(b.send(to_a, b"kept", &[], 0, 0), Ok(()));
+    assert_eq!(b.send(to_a, b"kept", &[], 0, 0), Ok(Sent::Done));
     assert!(b.keeps(to_a));
 }
 
@@ -139,7 +139,7 @@ fn a_frame_that_has_come_does_not_wait_for_another_call_of_the_provider() {
     for n in 0..4 {
         until("room", || {
             assert!(next(&mut a).is_none() && next(&mut b).is_none());
-            a.send(to_b, &[n], &[], 0, 0) == Ok(())
+            a.send(to_b, &[n], &[], 0, 0) == Ok(Sent::Done)
         });
         let before = b.below().expect("a fabric").polls;
         let found = next(&mut b);
@@ -193,7 +193,9 @@ fn sleeps_that_end_with_a_look_too_early_are_not_in_vain() {
             {
                 sent[at] += 1;
             }
-            if link.is_armed() && !is_readable(link.wait_fd().expect("it can sleep"), Duration::ZERO) {
+            if link.is_armed()
+                && !is_readable(link.wait_fd(WaitFd::All).expect("it can sleep"), Duration::ZERO)
+            {
                 continue;
             }
             while let Some(frame) = next(link) {
@@ -204,7 +206,11 @@ fn sleeps_that_end_with_a_look_too_early_are_not_in_vain() {
         }
         got == [FRAMES; 2]
     });
-    assert_eq!((a.worn_fd(), b.worn_fd()), (None, None), "a descriptor that tells of what comes is watched");
+    assert_eq!(
+        (a.wait_fd(WaitFd::Worn), b.wait_fd(WaitFd::Worn)),
+        (None, None),
+        "a descriptor that tells of what comes is watched"
+    );
 }
 
 /// How a peer ends.
@@ -228,7 +234,7 @@ fn what_is_kept_of_a_peer_that_ends_is_lost_and_else_not() {
             what_is_not_kept_arrives(&mut a, &mut b, to_b, |_| LEN);
         }
         match end {
-            End::Killed => b.disconnect(to_a),
+            End::Killed => b.dismiss(to_a, Parting::CutOff),
             End::Closed => drop(b),
         }
         let closed = |event| matches!(event, Some(Event::Closed(peer, Gone::Reset)) if peer == to_b);
@@ -243,7 +249,7 @@ fn what_is_kept_of_a_peer_that_ends_is_lost_and_else_not() {
 fn what_is_kept_of_a_peer_that_is_cut_off_is_lost_and_kept_until_its_end() {
     let (mut a, to_b, _b) = slow_to(&FakeNet::default());
     assert!(fill(&mut a, to_b, |_| LEN) > 1);
-    a.disconnect(to_b);
+    a.dismiss(to_b, Parting::CutOff);
     assert_eq!((a.keeps(to_b), a.keeps(to_b)), (true, true));
     until("its end", || matches!(a.poll(), Some(Event::Closed(peer, _)) if peer == to_b));
     assert_eq!((a.keeps(to_b), a.keeps(to_b)), (true, false), "told once");
@@ -256,7 +262,7 @@ fn a_frame_that_the_provider_below_loses_is_kept_until_its_peer_ends() {
     for (ends, grace) in [(true, Duration::from_secs(100)), (false, Duration::from_millis(100))] {
         let (mut a, to_b, mut b) = slow_with(&FakeNet::default(), grace);
         a.below().expect("a fabric").failing = true;
-        assert_eq!(a.send(to_b, b"lost", &[], 0, 0), Err(Refused::Kept));
+        assert_eq!(a.send(to_b, b"lost", &[], 0, 0), Ok(Sent::Kept));
         let mut end = None;
         for _ in 0..100 {
             assert!(a.keeps(to_b), "it was lost");
@@ -264,7 +270,7 @@ fn a_frame_that_the_provider_below_loses_is_kept_until_its_peer_ends() {
         }
         let to_a = b.peer(&a.addr());
         if ends {
-            b.disconnect(to_a);
+            b.dismiss(to_a, Parting::CutOff);
         }
         until("its end", || {
             end = end.take().or_else(|| a.poll());
@@ -284,11 +290,8 @@ fn what_waits_for_room_on_the_connection_is_kept() {
     until("a full connection", || {
         sent += 1;
         match a.send(to_b, &bytes(LEN, sent - 1), &[], 0, 0) {
-            Ok(()) => false,
-            Err(why) => {
-                assert_eq!(why, Refused::Kept);
-                true
-            }
+            Ok(sent) => sent == Sent::Kept,
+            Err(why) => panic!("{why:?}"),
         }
     });
     assert!(a.keeps(to_b));

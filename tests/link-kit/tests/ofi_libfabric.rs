@@ -91,7 +91,7 @@ mod reads {
     use std::time::{Duration, Instant};
 
     use hmem::Span;
-    use link_api::{Direct, Event, Grant, Link, RmaCaps, RmaLink as _, Way};
+    use link_api::{Direct, Event, Grant, HandleNote, Link, Parting, RmaCaps, RmaLink as _, WaitFd, Way};
     use link_kit::{Harness as _, name};
     use ofi::Below as _;
     use wire::Seg;
@@ -127,7 +127,7 @@ mod reads {
                     2 => handle.token[15] ^= 0x40,
                     _ => {}
                 }
-                a.import_handle(to_b, &handle);
+                a.note_handle(to_b, HandleNote::Imported(&handle));
                 let (part, len) = if how == 1 { (all, 8_000) } else { (there, 4_000) };
                 let (remote, local) = (remote(part), [room.part(0, len).expect("a part")]);
                 let access = Direct::new(Grant::Request(name(1, 1)), &remote, &local, len);
@@ -180,7 +180,7 @@ mod reads {
                     break handles;
                 }
             };
-            handles.iter().for_each(|handle| a.import_handle(to_b, handle));
+            handles.iter().for_each(|handle| a.note_handle(to_b, HandleNote::Imported(handle)));
             let remote = [Seg { addr: there.addr().into(), len: (LEN as u64).into() }];
             let access = Direct::new(Grant::Request(name(1, 1)), &remote, std::slice::from_ref(&room), LEN);
             a.start(Way::Get, to_b, &access).expect("memory that it was told of");
@@ -188,7 +188,7 @@ mod reads {
                 assert!(start.elapsed() < Duration::from_secs(120), "nothing is read");
                 h.pass();
             }
-            b.disconnect(to_a);
+            b.dismiss(to_a, Parting::CutOff);
             hmem::write(&[there], 0, &vec![0xa5; LEN]);
             let in_time = byte(room, LEN - 1) == 0;
             (0..50).for_each(|_| h.pass_long());
@@ -231,13 +231,13 @@ mod reads {
                 _ => {}
             }
         };
-        handles.iter().for_each(|handle| reader.import_handle(to, handle));
+        handles.iter().for_each(|handle| reader.note_handle(to, HandleNote::Imported(handle)));
         let remote = [Seg { addr: there.addr().into(), len: (LEN as u64).into() }];
         let is_over = AtomicBool::new(false);
         scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Relaxed) {
-                    let fd = owner.wait_fd().expect("a descriptor");
+                    let fd = owner.wait_fd(WaitFd::All).expect("a descriptor");
                     let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
                     let sleeps = owner.arm();
                     // SAFETY: one valid pollfd.

@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fake::{Fake, FakeNet};
-use link_api::{Event, Gone, Link as _, PeerId, Refused};
+use link_api::{Event, Gone, Link as _, PeerId, Refused, Sent};
 use link_kit::Harness as _;
 use support::{Driven, OfiHarness, Over};
 
@@ -40,9 +40,9 @@ fn exchange(from: &mut End, to: PeerId, at: &mut End, bytes: &[u8]) -> usize {
     until("a frame", || {
         if !sent {
             sent = match from.send(to, bytes, &[], 0, 0) {
-                Ok(()) => true,
-                Err(why) => {
-                    assert_eq!(why, Refused::Busy);
+                Ok(Sent::Done) => true,
+                other => {
+                    assert_eq!(other, Err(Refused::Busy));
                     false
                 }
             };

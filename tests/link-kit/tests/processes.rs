@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use link::{OpenOptions, ShmLink};
-use link_api::{Direct, Event, Grant, Link, NoDirect, PeerId, Refused, RmaLink as _};
+use link_api::{Direct, Event, Grant, Link, NoDirect, PeerId, Refused, Revoke, RmaLink as _, Way};
 use link_kit::conformance::threads::{exchange, ping_pong};
 use link_kit::{bytes, name, text};
 use wire::{Addr, Seg};
@@ -73,11 +73,11 @@ fn child() {
         "memory" => {
             assert_eq!(take(&mut link).1, b"written");
             assert!(text(&[memory]) == bytes(LEN, 2), "what the other process has written");
-            assert_eq!(link.revoke(peer, REQUEST), Ok(()));
+            assert_eq!(link.revoke(Revoke::Request(peer, REQUEST)), Ok(()));
             say(&mut link, peer, b"taken back");
             assert_eq!(take(&mut link).1, b"tried");
             assert!(text(&[memory]) == bytes(LEN, 2), "memory that was taken back is written");
-            assert_eq!(link.close(), Ok(()));
+            assert_eq!(link.revoke(Revoke::All), Ok(()));
             say(&mut link, peer, b"closed");
             assert_eq!(take(&mut link).1, b"tried");
             assert!(text(&[memory]) == bytes(LEN, 2), "memory of a link that closed is written");
@@ -125,18 +125,24 @@ fn memory_of_another_process_is_accessed_until_it_is_taken_back() {
     }
     let (mut link, peer, there, child) = with_child("memory");
     let (here, grant) = ([Span::leak(LEN)], Grant::Request(REQUEST));
-    assert_eq!(link.get(peer, &Direct::new(grant, &[there], &here, LEN)), Ok(()));
+    assert_eq!(link.access(Way::Get, peer, &Direct::new(grant, &[there], &here, LEN)), Ok(()));
     assert!(text(&here) == bytes(LEN, 1));
     hmem::write(&here, 0, &bytes(LEN, 2));
-    assert_eq!(link.put(peer, &Direct::new(grant, &[there], &here, LEN)), Ok(()));
+    assert_eq!(link.access(Way::Put, peer, &Direct::new(grant, &[there], &here, LEN)), Ok(()));
     say(&mut link, peer, b"written");
     assert_eq!(take(&mut link).1, b"taken back");
     let other = [Span::leak(LEN)];
     hmem::write(&other, 0, &bytes(LEN, 3));
-    assert_eq!(link.put(peer, &Direct::new(grant, &[there], &other, LEN)), Err(NoDirect::Revoked));
-    assert_eq!(link.get(peer, &Direct::new(grant, &[there], &other, LEN)), Err(NoDirect::Revoked));
     assert_eq!(
-        link.get(peer, &Direct::new(Grant::Request(name(4, 1)), &[there], &here, LEN)),
+        link.access(Way::Put, peer, &Direct::new(grant, &[there], &other, LEN)),
+        Err(NoDirect::Revoked)
+    );
+    assert_eq!(
+        link.access(Way::Get, peer, &Direct::new(grant, &[there], &other, LEN)),
+        Err(NoDirect::Revoked)
+    );
+    assert_eq!(
+        link.access(Way::Get, peer, &Direct::new(Grant::Request(name(4, 1)), &[there], &here, LEN)),
         Ok(()),
         "another request"
     );
@@ -144,7 +150,7 @@ fn memory_of_another_process_is_accessed_until_it_is_taken_back() {
     assert_eq!(take(&mut link).1, b"closed");
     for grant in [Grant::Request(name(4, 1)), Grant::Agreed] {
         assert!(
-            link.put(peer, &Direct::new(grant, &[there], &other, LEN)).is_err(),
+            link.access(Way::Put, peer, &Direct::new(grant, &[there], &other, LEN)).is_err(),
             "{grant:?} after it closed"
         );
     }

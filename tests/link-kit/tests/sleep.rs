@@ -13,7 +13,7 @@ use std::time::Duration;
 use fake::{Fake, FakeNet};
 use ipc::Poller;
 use link::{Links, OpenOptions, ShmLink, TcpOptions};
-use link_api::{Event, Link, PeerId};
+use link_api::{Event, Link, PeerId, WaitFd};
 use ofi::{Below as _, Dest, Message, OfiLink, OfiOptions};
 use wire::session::JobKey;
 
@@ -60,7 +60,7 @@ impl std::os::fd::AsRawFd for Fd {
 
 fn wakes(link: &Links) -> bool {
     let poller = Poller::new().expect("a descriptor");
-    poller.add(&Fd(link.wait_fd().expect("it can sleep")), 0).expect("it can be watched");
+    poller.add(&Fd(link.wait_fd(WaitFd::All).expect("it can sleep")), 0).expect("it can be watched");
     !poller.ready::<1>().is_empty()
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use caller::{call_up_to_verdict, read};
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link, PeerId, Refused};
+use link_api::{Connect, Event, Gone, Link, Parting, PeerId, Refused, Sent};
 use link_kit::bytes;
 use pair::{event, open, open_alone, options, say, take, until};
 use wire::Addr;
@@ -138,7 +138,7 @@ fn a_call_that_crosses_and_comes_late_does_not_end_the_connection() {
     for addr in ["127.0.0.9:0", "127.0.0.1:0"] {
         let (mut b, a) = (open_alone(200, options("key")), Played::at(addr));
         let to_a = b.peer(&a.name);
-        assert_eq!(b.connect(to_a), Err(Refused::Busy));
+        assert_eq!(b.connect(to_a, Connect::Now), Err(Refused::Busy));
         let mut called = None;
         a.listener.set_nonblocking(true).unwrap();
         until("a call", || {
@@ -248,7 +248,7 @@ fn a_peer_whose_host_has_lost_power_gets_in_anew_after_the_time() {
     let mut ended = None;
     until("a frame", || {
         let done = a.send(to_b, b"anew", &[], 0, 0);
-        assert!(matches!(done, Ok(()) | Err(Refused::Busy)), "{done:?}");
+        assert!(matches!(done, Ok(_) | Err(Refused::Busy)), "{done:?}");
         if done.is_ok() {
             return true;
         }
@@ -294,7 +294,7 @@ fn a_peer_whose_host_has_started_anew_gets_in_when_that_was_asked() {
     let start = Instant::now();
     until("a frame is taken", || {
         let done = a.send(to_b, b"anew", &[], 0, 0);
-        assert!(matches!(done, Ok(()) | Err(Refused::Busy)), "{done:?}");
+        assert!(matches!(done, Ok(_) | Err(Refused::Busy)), "{done:?}");
         if done.is_ok() {
             return true;
         }
@@ -318,10 +318,10 @@ fn a_link_that_calls_by_the_name_of_a_live_peer_is_refused_in_the_end() {
     channel.is_alive(&mut b);
     let mut other = TcpLink::bind(name.sock(), with_timeout(timeout)).expect("the name");
     let to_b = other.peer(&b.addr());
-    let (start, mut found) = (Instant::now(), Ok(()));
+    let (start, mut found) = (Instant::now(), Ok(Sent::Done));
     until("an answer", || {
         found = other.send(to_b, b"hello", &[], 0, 0);
-        assert_ne!(found, Ok(()));
+        assert_ne!(found, Ok(Sent::Done));
         other.progress();
         b.progress();
         found != Err(Refused::Busy)
@@ -348,7 +348,7 @@ fn a_peer_that_starts_anew_gets_in_at_once() {
     let mut seen = Vec::new();
     until("a frame is taken", || {
         let done = a.send(to_b, b"after", &[], 0, 0);
-        assert!(matches!(done, Ok(()) | Err(Refused::Busy)), "{done:?}");
+        assert!(matches!(done, Ok(_) | Err(Refused::Busy)), "{done:?}");
         a.progress();
         b.progress();
         done.is_ok()
@@ -386,7 +386,7 @@ fn the_end_of_others_ends_no_connection() {
             known[which] = links[which].peer(&thirds[which].addr());
             say(&mut links[which], known[which], &mut [&mut thirds[which]], b"hello");
             take(&mut thirds[which], &mut links[which]);
-            links[which].disconnect(known[which]);
+            links[which].dismiss(known[which], Parting::CutOff);
             let end = event(&mut links[which], &mut thirds[which]);
             assert!(matches!(end, Event::Closed(of, _) if of == known[which]), "{end:?}");
         }
@@ -398,14 +398,14 @@ fn the_end_of_others_ends_no_connection() {
                 let link = &mut links[which];
                 match random(4) {
                     0 if !forgot[which] => {
-                        link.forget(known[which]);
+                        link.dismiss(known[which], Parting::Forgotten);
                         forgot[which] = true;
                     }
                     1 if !sent[which] => {
                         let peer = link.peer(&names[which]);
                         match link.send(peer, &bytes(50, round), &[], 0, 0) {
-                            Ok(()) => sent[which] = true,
-                            Err(why) => assert_eq!(why, Refused::Busy, "in round {round}"),
+                            Ok(Sent::Done) => sent[which] = true,
+                            other => assert_eq!(other, Err(Refused::Busy), "in round {round}"),
                         }
                     }
                     _ => match link.poll() {
@@ -422,13 +422,13 @@ fn the_end_of_others_ends_no_connection() {
             sent == [true; 2] && got == [true; 2]
         });
         let peer = links[0].peer(&names[0]);
-        links[0].disconnect(peer);
+        links[0].dismiss(peer, Parting::CutOff);
         let [a, b] = &mut links;
         assert!(matches!(event(a, b), Event::Closed(..)));
         assert!(matches!(event(b, a), Event::Closed(..)));
         for (link, name) in [(a, names[0]), (b, names[1])] {
             let peer = link.peer(&name);
-            link.forget(peer);
+            link.dismiss(peer, Parting::Forgotten);
         }
     }
 }

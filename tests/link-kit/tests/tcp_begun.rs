@@ -13,7 +13,7 @@ use std::time::Duration;
 use caller::call;
 use hmem::Span;
 use link::TcpLink;
-use link_api::{Event, Frame, Gone, Landing, Link, OpId, Path, RmaLink};
+use link_api::{Event, Frame, Gone, LandAt, Landing, Link, OpId, Parting, Path, RmaLink, Setting, WaitFd};
 use link_kit::is_readable;
 use pair::{event, open, options, say, take, until};
 use wire::Addr;
@@ -39,7 +39,7 @@ fn frame() -> Vec<u8> {
 impl Ends {
     fn new() -> Ends {
         let mut link = open(options("key"));
-        link.set_early();
+        link.set(Setting::Early);
         let name = Addr::new(([127, 0, 0, 1], 1).into());
         let mut stream = TcpStream::connect(link.addr().sock()).unwrap();
         let called = link.addr();
@@ -74,7 +74,7 @@ impl Ends {
     /// Likewise, and its bytes behind a head go to `dst`.
     fn begin_landing(&mut self, bytes: usize, dst: Span) -> (OpId, Vec<u8>) {
         let (begun, rest) = self.begin(bytes);
-        match self.link.land(begun, HEAD, &[dst], 0, dst.len()) {
+        match self.link.land(begun, Some(LandAt { off: HEAD, dst: &[dst], doff: 0, len: dst.len() })) {
             Landing::InFlight(op) => (op, rest),
             over => panic!("{over:?}"),
         }
@@ -173,7 +173,7 @@ fn the_front_of_the_next_frame_comes_with_the_end_of_the_one_that_lands() {
             let mut found = event(&mut ends.link, &mut ends.other);
             if let Event::Begun(begun) = found {
                 assert!(long);
-                ends.link.leave(begun);
+                ends.link.land(begun, None);
                 found = event(&mut ends.link, &mut ends.other);
             }
             let Event::Frame(whole) = found else { panic!("{found:?}") };
@@ -219,7 +219,7 @@ fn a_frame_that_does_not_grow_stays_with_the_kernel_for_some_looks() {
     let socket = ends.link.socket(begun.from).expect("a connection").try_clone_to_owned().unwrap();
     let stream = TcpStream::from(socket);
     let left = || stream.peek(&mut [0; 100_000]).unwrap_or(0);
-    ends.link.leave(begun);
+    ends.link.land(begun, None);
     (0..32).for_each(|_| assert!(ends.link.poll().is_none()));
     assert!(left() >= 100_000 - 32_768, "{} bytes are left", left());
     ends.nothing_comes();
@@ -234,20 +234,23 @@ fn a_frame_that_does_not_grow_stays_with_the_kernel_for_some_looks() {
 fn a_frame_that_is_left_wakes_a_sleeper_few_times() {
     let mut ends = Ends::new();
     let (begun, rest) = ends.begin(100_000);
-    ends.link.leave(begun);
+    ends.link.land(begun, None);
     let (some, last) = rest.split_at(10);
     for part in some.chunks(1) {
         let mut wakes = 0;
         loop {
             assert!(ends.link.poll().is_none(), "it is not whole");
-            if ends.link.arm() && !is_readable(ends.link.wait_fd().unwrap(), Duration::ZERO) {
+            if ends.link.arm() && !is_readable(ends.link.wait_fd(WaitFd::All).unwrap(), Duration::ZERO) {
                 break;
             }
             wakes += 1;
         }
         assert!(wakes <= 8, "woken {wakes} times");
         ends.stream.write_all(part).unwrap();
-        assert!(is_readable(ends.link.wait_fd().unwrap(), pair::PATIENCE), "a byte causes no wake-up");
+        assert!(
+            is_readable(ends.link.wait_fd(WaitFd::All).unwrap(), pair::PATIENCE),
+            "a byte causes no wake-up"
+        );
     }
     ends.stream.write_all(last).unwrap();
     assert_eq!(take(&mut ends.link, &mut ends.other).1, frame());
@@ -257,7 +260,7 @@ fn a_frame_that_is_left_wakes_a_sleeper_few_times() {
 fn a_frame_that_is_left_comes_when_it_is_whole() {
     let mut ends = Ends::new();
     let (begun, rest) = ends.begin(1000);
-    ends.link.leave(begun);
+    ends.link.land(begun, None);
     let (some, last) = rest.split_at(150_000);
     ends.stream.write_all(some).unwrap();
     ends.nothing_comes();
@@ -290,7 +293,7 @@ fn a_frame_whose_rest_never_comes_ends_before_the_peer() {
             ends.stream.shutdown(std::net::Shutdown::Both).unwrap();
         } else {
             let peer = ends.link.peer(&Addr::new(([127, 0, 0, 1], 1).into()));
-            ends.link.disconnect(peer);
+            ends.link.dismiss(peer, Parting::CutOff);
         }
         let done = event(&mut ends.link, &mut ends.other);
         assert!(matches!(done, Event::Done(of, false) if of == op), "{done:?}");

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link, Refused};
+use link_api::{Connect, Event, Gone, Link, Parting, Refused, Sent};
 use link_kit::bytes;
 use pair::{event, open, open_alone, options, say, take, until};
 use wire::session::{Caller, Hello, JobKey, Next, Role};
@@ -47,7 +47,7 @@ fn what_was_sent_arrives_though_its_sender_closes_with_something_unread() {
     say(&mut a, to_b, &mut [&mut b], b"hello");
     let (to_a, _) = take(&mut b, &mut a);
     let (mut sent, mut got) = (0, 0);
-    while b.send(to_a, &bytes(60_000, sent), &[], 0, 0) == Ok(()) {
+    while b.send(to_a, &bytes(60_000, sent), &[], 0, 0) == Ok(Sent::Done) {
         sent += 1;
     }
     // Until all of it is with the kernel, of which much is with that of the sender.
@@ -93,7 +93,7 @@ fn hasty() -> TcpOptions {
 fn a_caller_that_had_something_else_to_do_is_let_in_later() {
     let (mut a, mut b) = (open(hasty()), open(options("key")));
     let to_a = b.peer(&a.addr());
-    assert_eq!(b.connect(to_a), Err(Refused::Busy));
+    assert_eq!(b.connect(to_a, Connect::Now), Err(Refused::Busy));
     pass(LONG, Some(&mut a));
     say(&mut b, to_a, &mut [&mut a], b"hello");
     assert_eq!(take(&mut a, &mut b).1, b"hello");
@@ -103,7 +103,7 @@ fn a_caller_that_had_something_else_to_do_is_let_in_later() {
 fn a_caller_is_let_in_by_one_that_had_something_else_to_do() {
     let (mut a, mut b) = (open(hasty()), open(options("key")));
     let to_a = b.peer(&a.addr());
-    assert_eq!(b.connect(to_a), Err(Refused::Busy));
+    assert_eq!(b.connect(to_a, Connect::Now), Err(Refused::Busy));
     a.progress();
     // What the caller says comes after the first tick of the timer.
     pass(Duration::from_millis(100), None);
@@ -136,7 +136,7 @@ fn connected_peer_is_refused_under_another_name() {
         let mut found = Ok(());
         until("an answer", || {
             assert!(b.poll().is_none() && a.poll().is_none(), "nothing was to come");
-            found = a.connect(second);
+            found = a.connect(second, Connect::Now);
             found != Err(Refused::Busy)
         });
         assert_eq!(found, Err(Refused::Gone(Gone::Denied)));
@@ -173,8 +173,8 @@ fn the_end_of_a_peer_that_was_forgotten_is_no_others() {
     let mut a = open(options("key"));
     let gone = [open_alone(4, options("key")), open_alone(4, options("key"))].map(|link| link.addr());
     let [one, other] = [a.peer(&gone[0]), a.peer(&gone[1])];
-    a.expect(one);
-    a.expect(other);
+    assert_eq!(a.connect(one, Connect::Expected), Ok(()));
+    assert_eq!(a.connect(other, Connect::Expected), Ok(()));
     let mut found = None;
     until("the end of either", || {
         // So that both are over at the same look.
@@ -184,7 +184,7 @@ fn the_end_of_a_peer_that_was_forgotten_is_no_others() {
     });
     let Some(Event::Closed(first, Gone::Refused)) = found else { panic!("{found:?}") };
     let rest = if first == one { other } else { one };
-    a.forget(rest);
+    a.dismiss(rest, Parting::Forgotten);
     assert!((0..50).all(|_| a.poll().is_none()));
 }
 
@@ -201,7 +201,7 @@ fn a_call_that_nothing_answers_does_not_keep_the_peers_own_call_out() {
     let _fill: Vec<_> = std::iter::from_fn(|| TcpStream::connect_timeout(&at, short).ok()).collect();
     let name = wire::Addr::new(at);
     let to_peer = a.peer(&name);
-    assert_eq!(a.connect(to_peer), Err(Refused::Busy));
+    assert_eq!(a.connect(to_peer, Connect::Now), Err(Refused::Busy));
     (0..20).for_each(|_| a.progress());
     assert!(a.socket(to_peer).is_none());
     let own = Hello { role: Role::Caller, instance: 1, name, other: a.addr(), nonce: [7; 32] };

@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link, PeerId, Refused};
+use link_api::{Event, Gone, Link, PeerId, Sent, Setting};
 use link_kit::bytes;
 use pair::{PATIENCE, open, options, say, take, until};
 use played::railed;
@@ -27,7 +27,7 @@ use played::railed;
 /// frames were sent, and came.
 fn part(len: usize, rails: usize) -> (usize, usize) {
     let (mut a, mut b) = (open(railed(rails)), open(railed(rails)));
-    a.tell_kept();
+    a.set(Setting::Kept);
     let to_b = a.peer(&b.addr());
     say(&mut a, to_b, &mut [&mut b], b"hello");
     let (to_a, _) = take(&mut b, &mut a);
@@ -37,7 +37,7 @@ fn part(len: usize, rails: usize) -> (usize, usize) {
         rails == 1 || a.describe(to_b).contains(&all) && b.describe(to_a).contains(&all)
     });
     let mut sent = 0;
-    while let Ok(()) | Err(Refused::Kept) = a.send(to_b, &bytes(len, sent), &[], 0, 0) {
+    while a.send(to_b, &bytes(len, sent), &[], 0, 0).is_ok() {
         sent += 1;
     }
     let (mut got, closing) = (0, AtomicBool::new(false));
@@ -98,8 +98,9 @@ fn two_that_close_at_once_with_much_under_way_do_not_wait_for_each_other() {
     let to_b = a.peer(&b.addr());
     say(&mut a, to_b, &mut [&mut b], b"hello");
     let (to_a, _) = take(&mut b, &mut a);
-    let full =
-        |link: &mut TcpLink, to: PeerId| while link.send(to, &bytes(60_000, 0), &[], 0, 0) == Ok(()) {};
+    let full = |link: &mut TcpLink, to: PeerId| {
+        while link.send(to, &bytes(60_000, 0), &[], 0, 0) == Ok(Sent::Done) {}
+    };
     full(&mut a, to_b);
     full(&mut b, to_a);
     let start = Instant::now();
@@ -117,7 +118,7 @@ fn a_peer_that_receives_nothing_is_not_waited_for_beyond_the_limit() {
     let to_b = a.peer(&b.addr());
     say(&mut a, to_b, &mut [&mut b], b"hello");
     take(&mut b, &mut a);
-    while a.send(to_b, &bytes(60_000, 0), &[], 0, 0) == Ok(()) {}
+    while a.send(to_b, &bytes(60_000, 0), &[], 0, 0) == Ok(Sent::Done) {}
     let start = Instant::now();
     drop(a);
     assert!(start.elapsed() >= linger, "closed with frames that nothing has taken");

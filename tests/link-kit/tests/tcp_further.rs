@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
 use link::TcpLink;
-use link_api::{Link, Refused};
+use link_api::{Link, Refused, Sent};
 use pair::{PATIENCE, open, options};
 
 /// Sends to a peer that begins to listen after a moment, at its first address alone; how often the peer was
@@ -27,7 +27,7 @@ fn sends_to_one_that_comes_later(further: Ipv4Addr, until_first: Duration) -> us
     let (begin, mut gone, mut later) = (Instant::now(), 0, None);
     loop {
         match caller.send(to, &[1; 64], &[], 0, 0) {
-            Ok(()) => return gone,
+            Ok(_) => return gone,
             Err(Refused::Gone(_)) => gone += 1,
             Err(_) => {}
         }
@@ -66,7 +66,7 @@ fn absent_peer_is_waited_for_if_its_further_address_is_foreign() {
     let first = (Ipv4Addr::new(127, 0, 0, 10), port).into();
     let to = caller.peer(&wire::Addr::new(first).with_further([127, 0, 0, 9].into()));
     let (begin, mut later) = (Instant::now(), None);
-    while caller.send(to, &[1; 64], &[], 0, 0) != Ok(()) {
+    while caller.send(to, &[1; 64], &[], 0, 0) != Ok(Sent::Done) {
         if begin.elapsed() > Duration::from_millis(300) && later.is_none() {
             later = TcpLink::bind(first, options("key")).ok();
         }
@@ -87,7 +87,7 @@ fn a_peer_that_computes_while_it_is_called_is_waited_for() {
     let begin = Instant::now();
     loop {
         match caller.send(to, &[1; 64], &[], 0, 0) {
-            Ok(()) => return,
+            Ok(_) => return,
             Err(Refused::Gone(why)) => panic!("{why:?}"),
             Err(_) => {}
         }

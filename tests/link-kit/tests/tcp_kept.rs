@@ -8,7 +8,7 @@ mod pair;
 mod sockets;
 
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link, PeerId, Refused};
+use link_api::{Event, Gone, Link, Parting, PeerId, Refused, Sent, Setting};
 use link_kit::bytes;
 use pair::{event, open, options, say, take, until};
 use sockets::narrow;
@@ -19,7 +19,7 @@ const SHORT: usize = 10_000;
 /// Two that have met, of which the first one says what it keeps.
 fn pair_of(options: impl Fn() -> TcpOptions) -> (TcpLink, PeerId, TcpLink) {
     let (mut a, mut b) = (open(options()), open(options()));
-    a.tell_kept();
+    a.set(Setting::Kept);
     let to_b = a.peer(&b.addr());
     say(&mut a, to_b, &mut [&mut b], b"hello");
     assert_eq!(take(&mut b, &mut a).1, b"hello");
@@ -30,12 +30,12 @@ fn pair_of(options: impl Fn() -> TcpOptions) -> (TcpLink, PeerId, TcpLink) {
 fn send_until_kept(a: &mut TcpLink, to_b: PeerId) -> usize {
     for sent in 0.. {
         match a.send(to_b, &bytes(SHORT, sent), &[], 0, 0) {
-            Ok(()) => assert!(!a.keeps(to_b), "frame {sent}"),
-            Err(why) => {
-                assert_eq!(why, Refused::Kept);
+            Ok(Sent::Done) => assert!(!a.keeps(to_b), "frame {sent}"),
+            Ok(Sent::Kept) => {
                 assert!(a.keeps(to_b));
                 return sent + 1;
             }
+            Err(why) => panic!("{why:?}"),
         }
     }
     0
@@ -74,7 +74,10 @@ fn a_link_that_was_not_asked_does_not_say_what_it_keeps() {
     let to_b = a.peer(&b.addr());
     say(&mut a, to_b, &mut [&mut b], b"hello");
     until("a full connection", || match a.send(to_b, &bytes(SHORT, 1), &[], 0, 0) {
-        Ok(()) => false,
+        Ok(sent) => {
+            assert_eq!(sent, Sent::Done);
+            false
+        }
         Err(why) => {
             assert_eq!(why, Refused::Busy);
             true
@@ -102,7 +105,7 @@ fn what_is_kept_of_a_peer_that_ends_is_lost_and_else_not() {
 fn what_is_kept_of_a_peer_that_is_cut_off_is_lost_and_kept_until_its_end() {
     let (mut a, to_b, mut b) = pair_of(|| options("key"));
     send_until_kept(&mut a, to_b);
-    a.disconnect(to_b);
+    a.dismiss(to_b, Parting::CutOff);
     assert_eq!((a.keeps(to_b), a.keeps(to_b)), (true, true));
     assert!(matches!(event(&mut a, &mut b), Event::Closed(peer, Gone::Denied) if peer == to_b));
     assert_eq!((a.keeps(to_b), a.keeps(to_b)), (true, false), "told once");

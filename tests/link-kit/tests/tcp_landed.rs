@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use caller::call;
 use hmem::{Kind, Span};
-use link_api::{Event, Gone, Landing, Link as _, OpId, RmaLink as _};
+use link_api::{Event, Gone, LandAt, Landing, Link as _, OpId, RmaLink as _, Setting, WaitFd};
 use link_kit::is_readable;
 use pair::{open, options};
 use wire::Addr;
@@ -71,7 +71,7 @@ fn check(goes: &Goes, good: bool) {
 fn run(seed: u64) {
     let mut random = Random(seed);
     let mut link = open(options("key"));
-    link.set_early();
+    link.set(Setting::Early);
     let (name, called) = (Addr::new(([127, 0, 0, 1], 1).into()), link.addr());
     let mut stream = TcpStream::connect(called.sock()).unwrap();
     stream.set_nodelay(true).unwrap();
@@ -126,7 +126,7 @@ fn run(seed: u64) {
         assert!(start.elapsed() < Duration::from_secs(60), "{came} of {whole} came, of {}", frames.len());
         if random.below(4) == 0 && link.arm() {
             assert!(
-                is_readable(link.wait_fd().unwrap(), Duration::from_secs(5)),
+                is_readable(link.wait_fd(WaitFd::All).unwrap(), Duration::from_secs(5)),
                 "asleep: {came} of {whole}"
             );
         }
@@ -149,7 +149,7 @@ fn run(seed: u64) {
                 let (size, off) = (begun.len, random.below(60));
                 assert_eq!(size, frames[came].len());
                 if random.below(5) == 0 {
-                    link.leave(begun);
+                    link.land(begun, None);
                     continue;
                 }
                 let len = match random.below(3) {
@@ -168,11 +168,12 @@ fn run(seed: u64) {
                     })
                     .collect();
                 let bytes = frames[came][off..off + len].to_vec();
-                match link.land(begun, off, &spans, 0, len) {
+                match link.land(begun, Some(LandAt { off, dst: &spans, doff: 0, len })) {
                     Landing::Over(good) => {
                         check(&Goes { op: OpId(0), spans, bytes, broken: false }, good);
                         came += 1;
                     }
+                    Landing::Left => panic!("a frame that was to land was left"),
                     Landing::InFlight(op) => {
                         // Beyond 16 parts the bytes go there by this process's own hand.
                         let broken = broken && parts <= 16;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering::Relaxed};
 
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Link, Refused};
+use link_api::{Event, Link, Refused, Sent};
 use pair::{open, options, until};
 
 /// Longer than all that is kept for a peer but a buffer to receive into.
@@ -103,8 +103,8 @@ fn peers_that_have_sent_something_share_a_few_buffers() {
         until("room for a frame of each", || {
             for ((link, to), sent) in many.iter_mut().zip(&to).zip(&mut sent).filter(|(_, sent)| !**sent) {
                 match link.send(*to, &[round; 8], &[], 0, 0) {
-                    Ok(()) => *sent = true,
-                    Err(why) => assert_eq!(why, Refused::Busy),
+                    Ok(Sent::Done) => *sent = true,
+                    other => assert_eq!(other, Err(Refused::Busy)),
                 }
                 link.progress();
             }

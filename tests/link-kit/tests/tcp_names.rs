@@ -13,7 +13,7 @@ use std::thread;
 
 use caller::{Who, call_as};
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link as _, Refused};
+use link_api::{Channel, Connect, Event, Gone, Link as _, Refused};
 use pair::{open, options, until};
 use wire::Addr;
 use wire::session::{Answerer, Hello, JobKey, Next, Role, Verdict};
@@ -81,7 +81,7 @@ fn a_caller_that_has_hung_up_is_of_no_user() {
     let peer = b.peer(&from);
     for _ in 0..2000 {
         let event = b.poll();
-        assert!(event.is_none() && !b.is_connected(peer), "{event:?}");
+        assert!(event.is_none() && b.channel(peer) == Channel::None, "{event:?}");
     }
 }
 
@@ -124,7 +124,7 @@ fn what_answers_on_this_host_is_of_the_same_user() {
         until("an answer", || {
             assert!(matches!(a.poll(), None | Some(Event::Closed(..))));
             if found == Err(Refused::Busy) {
-                found = a.connect(to);
+                found = a.connect(to, Connect::Now);
             }
             found != Err(Refused::Busy)
         });

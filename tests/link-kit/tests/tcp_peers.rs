@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link, PeerId, Refused};
+use link_api::{Channel, Connect, Event, Gone, Link, PeerId, Refused, Sent, WaitFd};
 use link_kit::{bytes, is_readable, text};
 use pair::{open, open_alone, options, say, take, until};
 use wire::Addr;
@@ -21,7 +21,7 @@ use wire::session::{Caller, Hello, JobKey, MAC, Next, Role};
 fn refused(from: &mut TcpLink, to: PeerId, other: &mut TcpLink) -> Gone {
     let mut found = None;
     until("an answer", || match from.send(to, b"hello", &[], 0, 0) {
-        Ok(()) => panic!("a frame was taken"),
+        Ok(_) => panic!("a frame was taken"),
         Err(Refused::Busy) => {
             assert!(from.poll().is_none() && other.poll().is_none(), "nothing was to come");
             false
@@ -41,7 +41,7 @@ fn a_peer_with_another_key_is_refused_on_both_sides() {
     let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
     assert_eq!(refused(&mut a, to_b, &mut b), Gone::Denied);
     assert_eq!(refused(&mut b, to_a, &mut a), Gone::Denied);
-    assert!(!a.is_connected(to_b) && !b.is_connected(to_a));
+    assert_eq!([a.channel(to_b), b.channel(to_a)], [Channel::None; 2]);
     // Another one, with the same key, is not.
     let mut c = open(options("one"));
     let c_to_a = c.peer(&a.addr());
@@ -82,16 +82,16 @@ fn calls_that_cross_make_one_connection_and_lose_nothing() {
         let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
         let (mut sent, mut got) = ([0usize; 2], [0usize; 2]);
         // Both call before either hears of that; then in either order.
-        let _ = (a.connect(to_b), b.connect(to_a));
+        let _ = (a.connect(to_b, Connect::Now), b.connect(to_a, Connect::Now));
         until("all frames of both", || {
             let first = round % 2;
             for which in [first, 1 - first] {
                 let (link, peer) = if which == 0 { (&mut a, to_b) } else { (&mut b, to_a) };
                 while sent[which] < 5 {
                     match link.send(peer, &bytes(300, sent[which]), &[], 0, 0) {
-                        Ok(()) => sent[which] += 1,
-                        Err(why) => {
-                            assert_eq!(why, Refused::Busy, "in round {round}");
+                        Ok(Sent::Done) => sent[which] += 1,
+                        other => {
+                            assert_eq!(other, Err(Refused::Busy), "in round {round}");
                             break;
                         }
                     }
@@ -224,8 +224,8 @@ fn long_frames_of_any_length_land_where_they_should() {
             if sent < FRAMES {
                 hmem::write(&[source], 0, &bytes(len(sent), sent));
                 match a.send(to_b, &bytes(20, sent), &[source], 0, len(sent)) {
-                    Ok(()) => sent += 1,
-                    Err(why) => assert_eq!(why, Refused::Busy),
+                    Ok(Sent::Done) => sent += 1,
+                    other => assert_eq!(other, Err(Refused::Busy)),
                 }
             }
         }
@@ -274,7 +274,7 @@ fn who_was_not_heard_last_does_not_wake_a_sleeper_in_vain() {
         say(&mut b, b_to_a, &mut [&mut c], b"b");
         let mut wakes = 0;
         until("a frame", || {
-            assert!(is_readable(a.wait_fd().unwrap(), pair::PATIENCE), "not woken");
+            assert!(is_readable(a.wait_fd(WaitFd::All).unwrap(), pair::PATIENCE), "not woken");
             wakes += 1;
             let frame = a.poll();
             let came = matches!(frame, Some(Event::Frame(_)));
@@ -301,11 +301,11 @@ fn a_refusal_that_waits_for_a_send_does_not_keep_its_program_awake() {
     assert_eq!(a.send(to, b"hello", &[], 0, 0), Err(Refused::Busy));
     until("the end of the first call", || {
         a.poll();
-        a.connect(to) != Err(Refused::Busy)
+        a.connect(to, Connect::Now) != Err(Refused::Busy)
     });
     let mut asleep = 0;
     for _ in 0..20 {
-        assert_eq!(a.connect(to), Err(Refused::Busy));
+        assert_eq!(a.connect(to, Connect::Now), Err(Refused::Busy));
         asleep += usize::from(a.arm());
         a.poll();
     }
@@ -322,10 +322,10 @@ fn a_send_to_a_peer_that_has_come_is_not_told_that_there_was_none() {
     assert_eq!(a.send(to, b"hello", &[], 0, 0), Err(Refused::Busy));
     until("the end of the first call", || {
         a.poll();
-        a.connect(to) != Err(Refused::Busy)
+        a.connect(to, Connect::Now) != Err(Refused::Busy)
     });
     let mut b = TcpLink::bind(name.sock(), options("key")).expect("its name");
-    assert_eq!(a.connect(to), Err(Refused::Busy));
+    assert_eq!(a.connect(to, Connect::Now), Err(Refused::Busy));
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(100) {
         a.poll();
@@ -347,8 +347,10 @@ fn a_peer_that_did_not_listen_some_time_ago_is_called_again_once() {
             assert_eq!(take(&mut b, &mut a).1, b"hello");
             drop(b);
             until("its end", || matches!(a.poll(), Some(Event::Closed(..))));
-            let ask =
-                |a: &mut TcpLink| if by_receive { a.connect(to) } else { a.send(to, b"hello", &[], 0, 0) };
+            let ask = |a: &mut TcpLink| match by_receive {
+                true => a.connect(to, Connect::Now),
+                false => a.send(to, b"hello", &[], 0, 0).map(|_| ()),
+            };
             let refused = (0..3).find(|_| {
                 let found = ask(&mut a);
                 let start = Instant::now();
@@ -390,9 +392,9 @@ fn a_send_beside_receives_learns_that_what_listens_answers_nothing() {
     let mut found = Refused::Busy;
     until("an answer to a send", || {
         // As a receive does that is posted again each time.
-        let _ = a.connect(to);
+        let _ = a.connect(to, Connect::Now);
         a.poll();
-        let _ = a.connect(to);
+        let _ = a.connect(to, Connect::Now);
         found = a.send(to, b"hello", &[], 0, 0).expect_err("a frame was taken");
         found != Refused::Busy
     });

@@ -18,7 +18,7 @@ use std::net::TcpStream;
 use caller::{call, read};
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link, PeerId, Refused};
+use link_api::{Event, Gone, Link, PeerId, Refused, Sent};
 use pair::{event, open, options, say, take, until};
 use played::{Played, filled, railed, with_rail};
 use sockets::cut;
@@ -50,8 +50,8 @@ fn stream(from: &mut TcpLink, to: PeerId, other: &mut TcpLink, count: usize) {
         if sent < count {
             hmem::write(&body, 0, &filled(sent, len(sent)));
             match from.send(to, &[], &body, 0, len(sent)) {
-                Ok(()) => sent += 1,
-                Err(why) => assert_eq!(why, Refused::Busy),
+                Ok(Sent::Done) => sent += 1,
+                other => assert_eq!(other, Err(Refused::Busy)),
             }
         }
         from.progress();

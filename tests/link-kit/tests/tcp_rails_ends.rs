@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Landing, Link, PeerId, Refused};
+use link_api::{Event, Gone, LandAt, Landing, Link, PeerId, Sent, Setting};
 use pair::{open, until};
 use played::{Played, filled, railed, with_rail};
 use sockets::narrow;
@@ -72,7 +72,10 @@ fn take_until_end(b: &mut TcpLink, room: Option<Span>) -> (Vec<Vec<u8>>, PeerId)
             Some(Event::Begun(frame)) => {
                 let len = frame.len;
                 let room = room.expect("a frame that was not to begin");
-                assert!(matches!(b.land(frame, 0, &[room], 0, len), Landing::InFlight(_)));
+                assert!(matches!(
+                    b.land(frame, Some(LandAt { off: 0, dst: &[room], doff: 0, len })),
+                    Landing::InFlight(_)
+                ));
             }
             Some(Event::Done(_, ok)) => assert!(!ok, "half of it has not come"),
             Some(Event::Closed(peer, why)) => {
@@ -103,7 +106,7 @@ fn the_end_of_either_with_half_a_frame_on_the_rail_is_told_of() {
         for lands in [false, true] {
             let mut b = open(patient(Duration::from_secs(1)));
             if lands {
-                b.set_early();
+                b.set(Setting::Early);
             }
             let (played, rail, _) = with_half_a_frame(&mut b, 1);
             let room = lands.then(|| Span::leak(LONG));
@@ -112,7 +115,7 @@ fn the_end_of_either_with_half_a_frame_on_the_rail_is_told_of() {
                 match b.poll() {
                     Some(Event::Begun(frame)) => {
                         let len = frame.len;
-                        b.land(frame, 0, &[room.unwrap()], 0, len);
+                        b.land(frame, Some(LandAt { off: 0, dst: &[room.unwrap()], doff: 0, len }));
                     }
                     None => {}
                     other => panic!("{how:?}: {other:?}"),
@@ -161,7 +164,7 @@ fn a_rail_that_ends_with_a_part_of_a_frame_kept_here_ends_the_connection() {
     let (at, mut options) = ([127, 0, 0, 78], railed(2));
     options.rails_at = vec![at.into()];
     let mut b = open(options);
-    b.tell_kept();
+    b.set(Setting::Kept);
     let (played, rail, _keys) = with_rail(&mut b);
     let peer = b.peer(&played.name);
     until("the rail to be up", || {
@@ -169,7 +172,7 @@ fn a_rail_that_ends_with_a_part_of_a_frame_kept_here_ends_the_connection() {
         b.describe(peer).contains("over 2 rails")
     });
     assert!(narrow(at, 1) >= 2);
-    assert_eq!(b.send(peer, &[], &[Span::leak(LONG)], 0, LONG), Err(Refused::Kept));
+    assert_eq!(b.send(peer, &[], &[Span::leak(LONG)], 0, LONG), Ok(Sent::Kept));
     assert!(b.keeps(peer));
     reset(rail);
     let (_, ended) = take_until_end(&mut b, None);

@@ -15,7 +15,9 @@ use std::time::Duration;
 use caller::read;
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Landing, Link as _, OpId, PeerId, Refused, RmaLink as _};
+use link_api::{
+    Connect, Event, Gone, LandAt, Landing, Link as _, OpId, Parting, PeerId, Refused, RmaLink as _, Setting,
+};
 use pair::{event, open, options, take, until};
 use wire::Addr;
 use wire::session::{
@@ -88,7 +90,7 @@ impl Called {
     fn new(link: &mut TcpLink) -> Called {
         let (listener, name) = listener([127, 0, 0, 1]);
         let peer = link.peer(&name);
-        assert_eq!(link.connect(peer), Err(Refused::Busy));
+        assert_eq!(link.connect(peer, Connect::Now), Err(Refused::Busy));
         let mut stream = accept(&listener, link);
         let keys = answer(&mut stream, link, name, (None, Role::Caller), Verdict::Accepted);
         Called { stream, keys: keys.expect("it has the key"), name, peer }
@@ -374,7 +376,7 @@ fn the_end_of_a_connection_is_that_of_its_rails() {
 
 /// Half of a long frame has come on a rail, and lands.
 fn lands(a: &mut TcpLink) -> (Called, TcpStream, OpId, Span, Vec<u8>) {
-    a.set_early();
+    a.set(Setting::Early);
     let (mut called, mut rail, mut keys) = with_rail(a);
     let frame = vec![7; LONG];
     let header = keys.sealer.seal(LONG as u32, &frame[..COVERED]);
@@ -383,7 +385,10 @@ fn lands(a: &mut TcpLink) -> (Called, TcpStream, OpId, Span, Vec<u8>) {
     called.say(&RailNote::Next(1));
     let Event::Begun(begun) = event(a, &mut open(options("key"))) else { panic!("it has not begun") };
     let dst = Span::leak(LONG);
-    let Landing::InFlight(op) = a.land(begun, 0, &[dst], 0, LONG) else { panic!("half of it is not all") };
+    let Landing::InFlight(op) = a.land(begun, Some(LandAt { off: 0, dst: &[dst], doff: 0, len: LONG }))
+    else {
+        panic!("half of it is not all")
+    };
     (called, rail, op, dst, frame[LONG / 2..].to_vec())
 }
 
@@ -416,7 +421,7 @@ fn a_frame_lands_from_a_rail_as_it_comes_unless_that_is_cancelled() {
 fn a_peer_that_is_cut_off_ends_what_lands_from_its_rail() {
     let mut a = open(railed(2));
     let (called, mut rail, op, ..) = lands(&mut a);
-    a.disconnect(called.peer);
+    a.dismiss(called.peer, Parting::CutOff);
     let mut other = open(options("key"));
     match event(&mut a, &mut other) {
         Event::Done(done, ok) => assert_eq!((done, ok), (op, false)),

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use caller::call;
 use link::TcpLink;
-use link_api::{Event, Gone, Link, Refused};
+use link_api::{Connect, Event, Gone, Link, Parting, Refused};
 use pair::{event, open, options, say, take, until};
 use wire::Addr;
 use wire::session::{Next, Verdict};
@@ -54,7 +54,7 @@ fn a_call_that_is_led_to_another_endpoint_of_the_job_is_refused() {
     let mut found = Ok(());
     until("an answer", || {
         assert!(b.poll().is_none() && a.poll().is_none(), "nothing was to come");
-        found = a.connect(to_b);
+        found = a.connect(to_b, Connect::Now);
         assert_ne!(found, Ok(()), "it is connected");
         found != Err(Refused::Busy)
     });
@@ -119,7 +119,7 @@ fn link_is_armed_until_work_comes_that_no_descriptor_shows() {
     assert!(!a.is_armed(), "a frame is there");
     assert_eq!(take(&mut a, &mut b).1, b"to itself");
     assert!(a.arm() && a.is_armed());
-    a.disconnect(to_b);
+    a.dismiss(to_b, Parting::CutOff);
     assert!(!a.is_armed(), "an end is to be told of");
 }
 

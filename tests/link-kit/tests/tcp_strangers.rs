@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use caller::{call, read};
 use link::{TcpLink, TcpOptions};
-use link_api::{Budget, Event, Gone, Link, Refused};
+use link_api::{Budget, Event, Gone, Link, Parting, Refused, Sent, Setting};
 use pair::{open, options, say, take, until};
 use wire::Addr;
 use wire::session::{Caller, Hello, JobKey, Next, Role};
@@ -92,7 +92,7 @@ fn a_caller_that_had_to_give_way_calls_again_by_itself() {
         if met {
             say(&mut b, to_a, &mut [&mut a], b"hello");
             assert_eq!(take(&mut a, &mut b).1, b"hello");
-            b.disconnect(to_a);
+            b.dismiss(to_a, Parting::CutOff);
             until("its end here", || b.poll().is_some());
             until("its end there", || a.poll().is_some());
         }
@@ -161,7 +161,7 @@ fn partial_frames_are_bounded_and_continue_when_there_is_room() {
     const MOST: usize = 1 << 20;
     let budget = Budget::new(MOST);
     let mut a = open(options("key"));
-    a.set_budget(&budget);
+    a.set(Setting::Budget(&budget));
     let called = a.addr();
     let peers = parts_of_frames(&mut a, called, || {
         assert!(budget.used() <= MOST, "{}", budget.used());
@@ -198,7 +198,7 @@ fn partial_frames_are_bounded_and_continue_when_there_is_room() {
 fn a_part_of_a_frame_that_stays_one_gives_its_memory_to_peers_that_wait() {
     let budget = Budget::new(1 << 20);
     let mut a = open(TcpOptions { timeout: Duration::from_secs(1), ..options("key") });
-    a.set_budget(&budget);
+    a.set(Setting::Budget(&budget));
     let called = a.addr();
     let _parts = parts_of_frames(&mut a, called, || {});
     let mut b = open(options("key"));
@@ -263,9 +263,9 @@ fn a_process_without_descriptors_takes_those_of_silent_connections() {
     let all: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
     let mut told_to_wait = 0;
     until("room for a frame", || match b.send(to_a, b"hello", &[], 0, 0) {
-        Ok(()) => true,
-        Err(why) => {
-            assert_eq!(why, Refused::Busy);
+        Ok(Sent::Done) => true,
+        other => {
+            assert_eq!(other, Err(Refused::Busy));
             told_to_wait += 1;
             a.progress();
             b.progress();

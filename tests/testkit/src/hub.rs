@@ -63,6 +63,8 @@ pub(crate) struct Hub {
     pub(crate) direct: Direct,
     /// No direct access works any more.
     pub(crate) off: bool,
+    /// Copies out of frames come one byte short.
+    pub(crate) short: bool,
     /// How many direct accesses are to fail.
     pub(crate) faults: usize,
     /// How many succeeded.
@@ -163,6 +165,7 @@ impl Hub {
             direct,
             off: matches!(direct, Direct::Never | Direct::Frames),
             faults: 0,
+            short: false,
             accesses: 0,
             busy: 0,
             peer_access,

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use hmem::{Span, total};
-use link_api::{Event, Frame, Gone, Grant, Link, NoDirect, OpId, Path, PeerId, PollFrame, Refused, Standing};
+use link_api::{
+    Channel, Connect, Event, Frame, Gone, Grant, LandAt, Landing, Link, NoDirect, OpId, Parting, Path,
+    PeerId, PollFrame, Refused, Sent, Standing,
+};
 use wire::Addr;
 
 use crate::Direct;
@@ -175,6 +178,28 @@ impl MemLink {
             false => Err(NoDirect::Fault),
         }
     }
+
+    /// [`Parting::Forgotten`].
+    fn forget(&mut self, peer: PeerId) {
+        if self.channel(peer) == Channel::None {
+            self.peers[peer.0 as usize] = None;
+        }
+    }
+
+    /// [`Parting::CutOff`].
+    fn disconnect(&mut self, peer: PeerId) {
+        let place = self.place_of(peer);
+        let mut hub = self.hub.borrow_mut();
+        let way = hub.way(place, self.at);
+        // Nothing more comes from there, whatever is sent.
+        if !std::mem::replace(&mut way.cut, true) {
+            way.items.clear();
+            way.items.push_back(Item::Closed(Gone::Denied));
+            let back = hub.way(self.at, place);
+            back.items.clear();
+            back.items.push_back(Item::Closed(Gone::Reset));
+        }
+    }
 }
 
 impl Link for MemLink {
@@ -208,7 +233,7 @@ impl Link for MemLink {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         let to = self.place_of(to);
         let mut hub = self.hub.borrow_mut();
         assert!(head.len() + len <= hub.path.max_frame, "a frame of {} + {len} bytes", head.len());
@@ -235,7 +260,7 @@ impl Link for MemLink {
         }
         way.used = true;
         way.items.push_back(Item::Frame(bytes));
-        if way.keeps { Err(Refused::Kept) } else { Ok(()) }
+        Ok(if way.keeps { Sent::Kept } else { Sent::Done })
     }
 
     fn poll(&mut self) -> Option<Event> {
@@ -294,7 +319,8 @@ impl Link for MemLink {
 
     fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
         let rest = self.bytes_of(frame, off);
-        hmem::write(dst, doff, &rest[..rest.len().min(len)])
+        let all = rest.len().min(len);
+        hmem::write(dst, doff, &rest[..all - usize::from(self.hub.borrow().short && all > 0)])
     }
 
     fn has_frames_of(&self, from: PeerId) -> bool {
@@ -323,21 +349,28 @@ impl Link for MemLink {
         }
     }
 
-    fn put_back(&mut self, frame: Frame) {
+    fn land(&mut self, frame: Frame, to: Option<LandAt<'_>>) -> Landing {
+        assert!(to.is_none(), "no frame of this link begins");
         let bytes = self.held.take().expect("put back what was not held");
         self.back = Some((frame.from, bytes));
+        Landing::Left
     }
 
     fn release(&mut self, _frame: Frame) {
         assert!(self.held.take().is_some(), "released what was not held");
     }
 
-    fn is_connected(&self, peer: PeerId) -> bool {
+    fn channel(&self, peer: PeerId) -> Channel {
         let (here, there) = (self.at, self.place_of(peer));
         let hub = self.hub.borrow();
         let way = |from, to| hub.ways.get(&(from, to));
-        way(here, there).is_some_and(|w| w.used)
-            || way(there, here).is_some_and(|w| w.used || !w.items.is_empty())
+        let is_connected = way(here, there).is_some_and(|w| w.used)
+            || way(there, here).is_some_and(|w| w.used || !w.items.is_empty());
+        match is_connected {
+            false => Channel::None,
+            true if hub.stations[there].alive => Channel::Open,
+            true => Channel::Ended,
+        }
     }
 
     fn awaits(&mut self, peer: Option<PeerId>) {
@@ -345,18 +378,16 @@ impl Link for MemLink {
         self.hub.borrow_mut().awaited.insert(self.at, place);
     }
 
-    fn expect(&mut self, peer: PeerId) {
-        assert!(!self.is_connected(peer), "a peer that is there is expected");
-        let place = self.place_of(peer);
-        self.hub.borrow_mut().expected.push((self.at, place));
-    }
-
-    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
-        if self.is_connected(peer) {
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
+        let (there, is_connected) = (self.place_of(peer), self.channel(peer) != Channel::None);
+        let mut hub = self.hub.borrow_mut();
+        if how == Connect::Expected {
+            assert!(!is_connected, "a peer that is there is expected");
+            hub.expected.push((self.at, there));
+        }
+        if is_connected || how == Connect::Expected {
             return Ok(());
         }
-        let there = self.place_of(peer);
-        let mut hub = self.hub.borrow_mut();
         let alive = hub.stations[there].alive;
         let slow = hub.slow;
         let way = hub.way(self.at, there);
@@ -384,28 +415,11 @@ impl Link for MemLink {
         self.hub.borrow_mut().way(self.at, to).keeps
     }
 
-    fn forget(&mut self, peer: PeerId) {
-        if !self.is_connected(peer) {
-            self.peers[peer.0 as usize] = None;
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match how {
+            Parting::Forgotten => self.forget(peer),
+            Parting::CutOff => self.disconnect(peer),
         }
-    }
-
-    fn disconnect(&mut self, peer: PeerId) {
-        let place = self.place_of(peer);
-        let mut hub = self.hub.borrow_mut();
-        let way = hub.way(place, self.at);
-        // Nothing more comes from there, whatever is sent.
-        if !std::mem::replace(&mut way.cut, true) {
-            way.items.clear();
-            way.items.push_back(Item::Closed(Gone::Denied));
-            let back = hub.way(self.at, place);
-            back.items.clear();
-            back.items.push_back(Item::Closed(Gone::Reset));
-        }
-    }
-
-    fn is_gone(&self, peer: PeerId) -> bool {
-        !self.hub.borrow().stations[self.place_of(peer)].alive
     }
 
     fn arm(&mut self) -> bool {

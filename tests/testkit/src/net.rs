@@ -257,6 +257,11 @@ impl Net {
         self.hub.borrow_mut().fault(accesses);
     }
 
+    /// From now on copies out of frames come one byte short, as where memory is unmapped meanwhile.
+    pub fn set_short(&mut self, on: bool) {
+        self.hub.borrow_mut().short = on;
+    }
+
     /// How many direct accesses there were.
     pub fn direct_accesses(&self) -> usize {
         self.hub.borrow().accesses()

@@ -2,8 +2,8 @@
 
 use hmem::{Span, total};
 use link_api::{
-    Direct, Grant, InUse, NoDirect, OpId, PeerId, PieceCounter, Region, RegionVersion, RmaLink,
-    Way as CopyWay,
+    Allow, Devices, Direct, Grant, HandleNote, InUse, NoDirect, OpId, PeerId, PieceCounter, Region,
+    RegionVersion, Revoke, RmaLink, Way as CopyWay,
 };
 use wire::{Handle, Seg};
 
@@ -11,31 +11,16 @@ use crate::hub::Place;
 use crate::link::{Flight, MemLink};
 
 impl RmaLink for MemLink {
-    fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
-        let there = self.hub.borrow_mut().reach(self.place_of(from), access.grant, access.remote)?;
-        self.let_others_work(true);
-        self.copy(access.local, access.loff, &there, access.roff, access.len)
-    }
-
-    fn put(&mut self, to: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
-        if self.hub.borrow().barred == Some(self.at) {
+    fn access(&mut self, way: CopyWay, peer: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        if way == CopyWay::Put && self.hub.borrow().barred == Some(self.at) {
             return Err(NoDirect::Never);
         }
-        let there = self.hub.borrow_mut().reach(self.place_of(to), access.grant, access.remote)?;
-        self.copy(&there, access.roff, access.local, access.loff, access.len)
-    }
-
-    fn publish(&mut self, memory: &Region) {
-        let mut hub = self.hub.borrow_mut();
-        hub.exposed.insert((self.at, memory.key), *memory);
-        hub.version(self.at, memory.key);
-    }
-
-    fn unpublish(&mut self, key: u64) -> Result<(), InUse> {
-        let mut hub = self.hub.borrow_mut();
-        hub.exposed.remove(&(self.at, key));
-        hub.version(self.at, key);
-        hub.leave()
+        let there = self.hub.borrow_mut().reach(self.place_of(peer), access.grant, access.remote)?;
+        if way == CopyWay::Put {
+            return self.copy(&there, access.roff, access.local, access.loff, access.len);
+        }
+        self.let_others_work(true);
+        self.copy(access.local, access.loff, &there, access.roff, access.len)
     }
 
     fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
@@ -46,20 +31,32 @@ impl RmaLink for MemLink {
         Some((exposed, RegionVersion { place, number: *hub.versions.get(&(by, place.into()))? }))
     }
 
-    fn revoke(&mut self, _: PeerId, request: u64) -> Result<(), InUse> {
+    fn allow(&mut self, what: Allow<'_>) {
         let mut hub = self.hub.borrow_mut();
-        hub.revoked.insert((self.at, request));
-        hub.leave()
+        match what {
+            Allow::Region(memory) => {
+                hub.exposed.insert((self.at, memory.key), *memory);
+                hub.version(self.at, memory.key);
+            }
+            Allow::Request(_, request) => {
+                assert!(hub.revoked.remove(&(self.at, request)), "it was not taken back");
+            }
+        }
     }
 
-    fn renew(&mut self, _: PeerId, request: u64) {
-        assert!(self.hub.borrow_mut().revoked.remove(&(self.at, request)), "it was not taken back");
-    }
-
-    fn close(&mut self) -> Result<(), InUse> {
-        assert!(self.flying.is_empty(), "operations of its own are in flight");
+    fn revoke(&mut self, what: Revoke) -> Result<(), InUse> {
         let mut hub = self.hub.borrow_mut();
-        hub.closed.insert(self.at);
+        match what {
+            Revoke::Region(key) => {
+                hub.exposed.remove(&(self.at, key));
+                hub.version(self.at, key);
+            }
+            Revoke::Request(_, request) => _ = hub.revoked.insert((self.at, request)),
+            Revoke::All => {
+                assert!(self.flying.is_empty(), "operations of its own are in flight");
+                hub.closed.insert(self.at);
+            }
+        }
         hub.leave()
     }
 
@@ -95,16 +92,15 @@ impl RmaLink for MemLink {
         }
     }
 
-    fn on_distinct_devices(&self, _: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
+    fn devices(&self, _: PeerId, theirs: &[Seg], ours: &[Span]) -> Devices {
         let hub = self.hub.borrow();
         let is_device =
             |seg: &Seg| hub.devices.iter().any(|d| seg.addr.get().wrapping_sub(d.addr()) < d.len() as u64);
-        let theirs = !theirs.is_empty() && theirs.iter().all(is_device);
-        theirs && !ours.is_empty() && hmem::can(ours, hmem::Caps::DEVICE) && !hub.one_device
-    }
-
-    fn on_one_device(&self, _: PeerId, _: &[Seg], ours: &[Span]) -> bool {
-        hmem::can(ours, hmem::Caps::DEVICE) && self.hub.borrow().one_device
+        match hmem::can(ours, hmem::Caps::DEVICE) {
+            true if hub.one_device => Devices::One,
+            true if !ours.is_empty() && !theirs.is_empty() && theirs.iter().all(is_device) => Devices::Two,
+            _ => Devices::Unknown,
+        }
     }
 
     fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
@@ -130,12 +126,15 @@ impl RmaLink for MemLink {
         Some(out)
     }
 
-    fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
-        self.told.push((self.place_of(to), handle.base.get()));
-    }
-
-    fn import_handle(&mut self, from: PeerId, handle: &Handle) {
-        self.learned.push((self.place_of(from), handle.base.get(), handle.len.get()));
+    fn note_handle(&mut self, peer: PeerId, what: HandleNote<'_>) {
+        let place = self.place_of(peer);
+        match what {
+            HandleNote::Exported(handle) => self.told.push((place, handle.base.get())),
+            HandleNote::Imported(handle) => {
+                self.learned.push((place, handle.base.get(), handle.len.get()));
+            }
+            HandleNote::Retired(_) => {}
+        }
     }
 
     fn start(&mut self, way: CopyWay, peer: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {

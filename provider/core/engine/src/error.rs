@@ -92,7 +92,7 @@ impl std::error::Error for Error {}
 impl From<Refused> for Error {
     fn from(why: Refused) -> Error {
         match why {
-            Refused::Busy | Refused::Kept => Error::Again,
+            Refused::Busy => Error::Again,
             Refused::Gone(why) => why.into(),
             Refused::Fault => Error::Io,
         }

@@ -45,7 +45,7 @@ pub(crate) unsafe extern "C" fn am_short(
             (*e.iface).link.send(e.peer, &head, &body, 0, len)
         };
         match sent {
-            Ok(()) => ucx::UCS_OK,
+            Ok(_) => ucx::UCS_OK,
             Err(why) => e.refused(why),
         }
     })
@@ -71,7 +71,7 @@ unsafe fn send_parts(e: &mut Ep, head: &[u8], iov: *const Iov, count: usize) -> 
     }
     // SAFETY: an endpoint's interface outlives it.
     match unsafe { (*e.iface).link.send(e.peer, head, &body, 0, len) } {
-        Ok(()) => ucx::UCS_OK,
+        Ok(_) => ucx::UCS_OK,
         Err(why) => e.refused(why),
     }
 }

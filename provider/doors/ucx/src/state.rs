@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use link::ShmLink;
-use link_api::{Link, PeerId, Refused};
+use link_api::{Channel, Link, Parting, PeerId, Refused};
 use ucx_sys::{self as ucx, BaseIface, Completion, PendingReq, Status};
 use xfer::Helper;
 
@@ -143,8 +143,6 @@ impl Ep {
                 ucx::UCS_ERR_NO_RESOURCE
             }
             Refused::Fault => ucx::UCS_ERR_IO_ERROR,
-            // Only for callers that enable send buffering; none is here.
-            Refused::Kept => ucx::UCS_OK,
             Refused::Gone(why) => {
                 let status = ucx::UCS_ERR_CONNECTION_RESET;
                 if self.dead.is_none() {
@@ -247,9 +245,9 @@ impl Iface {
         let shared = self.shared.iter().chain(&self.stuck).any(|s| s.copy.peer == peer);
         let helped = self.helping.iter().any(|h| h.copy.peer == peer);
         let named = shared || helped || self.eps.contains_key(&peer) || self.remote.names(peer);
-        if !named && !self.link.is_connected(peer) {
+        if !named && self.link.channel(peer) == Channel::None {
             self.remote.forget(peer);
-            self.link.forget(peer);
+            self.link.dismiss(peer, Parting::Forgotten);
             self.end_readers(peer);
         }
     }

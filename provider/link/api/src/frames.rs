@@ -6,8 +6,8 @@ use std::os::fd::RawFd;
 use hmem::Span;
 use wire::Addr;
 
-use crate::budget::Budget;
 use crate::path::{OpId, Path, PeerId, Standing};
+use crate::setting::Setting;
 
 /// Why a link did not take a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +20,16 @@ pub enum Refused {
     /// The body could not be read: its device failed, or it is registered memory that was unmapped. Nothing
     /// was sent.
     Fault,
-    /// Nothing was refused: all bytes have been copied, as by `Ok`, but some of them wait in this process for
-    /// room, or may do so as long as a provider below has not completed them. A later [`Link::poll`] sends
-    /// them on, and [`Link::keeps`] tells whether it has. Only after [`Link::tell_kept`].
+}
+
+/// Where the bytes of a frame are that a link took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// On their way.
+    Done,
+    /// Some of them wait in this process for room, or may do so as long as a provider below has not completed
+    /// them. A later [`Link::poll`] sends them on, and [`Link::keeps`] says whether it has. Only after
+    /// [`Setting::Kept`].
     Kept,
 }
 
@@ -39,6 +46,66 @@ pub enum Gone {
     Denied,
     /// A channel to it lacked descriptors or memory, here or there, for too long.
     Exhausted,
+}
+
+/// Whether there is a channel to or from a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channel {
+    /// There is none.
+    None,
+    /// There is one: [`Event::Closed`] will report its end.
+    Open,
+    /// Its peer has ended, though [`Event::Closed`] is still to come.
+    Ended,
+}
+
+/// What a channel is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connect {
+    /// One is made unless there is one, as a send would.
+    Now,
+    /// The same for a send that is tried again for as long as the answer is [`Refused::Busy`]: what comes of
+    /// it is returned here, too, however seldom the send is tried.
+    ToSend,
+    /// A receive waits for this peer, to which there is no channel. If none comes to be, and after some
+    /// seconds none can be made, [`Event::Closed`] says so. A peer that is slow to start costs nothing
+    /// meanwhile, and is not refused here.
+    Expected,
+}
+
+/// How a link has done with a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parting {
+    /// No operation, message or address refers to this peer any more. If the link has no channel to or from
+    /// it either, its number may be given to another peer from now on; else this is to be said again after
+    /// its next [`Event::Closed`].
+    Forgotten,
+    /// The peer, which has a channel, takes more than any peer may: no frame of it comes any more, and
+    /// [`Event::Closed`] with [`Gone::Denied`] follows, here; there it is an end like any other. A new
+    /// channel may follow.
+    CutOff,
+}
+
+/// Descriptors of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitFd {
+    /// The one that stands for all. It is readable where there is an event to poll, room for a frame that
+    /// found none, or a channel where [`Refused::Busy`] said that there is none yet; provided that
+    /// [`Link::arm`], which looks for the same, returned true and [`Link::poll`] was not called since.
+    All,
+    /// Those that it stands for, by number, one of which is readable when it is: for a caller that watches
+    /// other descriptors as well, since descriptors may watch each other but a few levels deep.
+    Each(usize),
+    /// One of these that is not to be watched any more, since it may stay readable for good. Reported once;
+    /// asked for with each [`Link::arm`].
+    Worn,
+}
+
+impl WaitFd {
+    /// Of a link that has this descriptor alone.
+    pub fn only(self, fd: RawFd) -> Option<RawFd> {
+        matches!(self, WaitFd::All | WaitFd::Each(0)).then_some(fd)
+    }
 }
 
 /// A received frame, which its link holds until [`Link::release`].
@@ -60,8 +127,8 @@ pub enum Event {
     /// [`Link::poll`].
     Frame(Frame),
     /// The front of a long frame came in, at least [`Path::FRONT`] bytes of it, and the rest is on its way;
-    /// only after [`Link::set_early`]. It can be read and peeked at as far as it is there. Before the next
-    /// [`Link::poll`] it has to be given back with [`Link::land`] or [`Link::leave`].
+    /// only after [`Setting::Early`]. It can be read and peeked at as far as it is there. Before the next
+    /// [`Link::poll`] it has to be given back with [`Link::land`].
     Begun(Frame),
     /// A peer went away. Every frame it had sent has been delivered before. Frames sent to it are
     /// refused from now on, unless it can be connected to anew.
@@ -73,6 +140,20 @@ pub enum Event {
     Done(OpId, bool),
 }
 
+/// Where the bytes of a frame that has begun belong: `len` of them, from byte `off` of the frame on, to byte
+/// `doff` of `dst`. What is behind them goes nowhere.
+#[derive(Clone, Copy, Debug)]
+pub struct LandAt<'a> {
+    /// Within [`Path::FRONT`].
+    pub off: usize,
+    /// Memory of this process.
+    pub dst: &'a [Span],
+    /// The byte of `dst` at which they begin.
+    pub doff: usize,
+    /// Bytes.
+    pub len: usize,
+}
+
 /// How far the bytes of a frame that has begun are where they belong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Landing {
@@ -80,6 +161,8 @@ pub enum Landing {
     Over(bool),
     /// [`Event::Done`] will tell.
     InFlight(OpId),
+    /// They belong nowhere yet: a poll hands the frame out again.
+    Left,
 }
 
 /// What [`Link::poll_frame`] saw.
@@ -117,8 +200,14 @@ pub trait Link {
 
     /// Sends one frame made of `head` and then the bytes `off..off+len` of `body`, connecting if
     /// need be. When it returns `Ok` all bytes have been copied.
-    fn send(&mut self, to: PeerId, head: &[u8], body: &[Span], off: usize, len: usize)
-    -> Result<(), Refused>;
+    fn send(
+        &mut self,
+        to: PeerId,
+        head: &[u8],
+        body: &[Span],
+        off: usize,
+        len: usize,
+    ) -> Result<Sent, Refused>;
 
     /// As [`Link::send`], of one buffer behind a head, if it is short and there is room, so that it takes no
     /// more than to copy it; else `None`, and nothing has happened.
@@ -128,7 +217,7 @@ pub trait Link {
         _to: PeerId,
         _head: [u8; N],
         _body: Span,
-    ) -> Option<Result<(), Refused>>
+    ) -> Option<Result<Sent, Refused>>
     where
         Self: Sized,
     {
@@ -157,12 +246,6 @@ pub trait Link {
     #[inline]
     fn poll_frame_of(&mut self, _from: PeerId) -> PollFrame {
         PollFrame::Unknown
-    }
-
-    /// Leaves a frame of [`Link::poll_frame`] or [`Link::poll_frame_of`] where it was, in the place of giving
-    /// it back: the next poll finds it again. Any link that finds frames so has this.
-    fn put_back(&mut self, frame: Frame) {
-        debug_assert!(false, "a frame of {} bytes that no quick poll has found", frame.len);
     }
 
     /// Whether this peer has sent more than what was handed out. Quick; `false` may be wrong a moment later.
@@ -197,24 +280,8 @@ pub trait Link {
     /// Gives a frame back.
     fn release(&mut self, frame: Frame);
 
-    /// Whether peers of this host may come by this link, as they may at first: if not, another link serves
-    /// them, and a caller of this host, or under a name of this host, is refused before anything of it is
-    /// handed out. A link whose callers are never of this host ignores this; what holds the links refuses
-    /// such peers as well.
-    fn serve_host(&mut self, _on: bool) {}
-
-    /// From now on [`Event::Begun`] may come before [`Event::Frame`] does. A link that hands out whole frames
-    /// alone ignores this.
-    fn set_early(&mut self) {}
-
-    /// From now on [`Link::send`] says [`Refused::Kept`] where it is so. A link that has nothing of a frame
-    /// in this process once it has taken it ignores this.
-    fn tell_kept(&mut self) {}
-
-    /// What this link keeps of frames that are not whole is counted here from now on. Where that is used up,
-    /// frames stay where they are. A link that keeps no parts of frames in memory of this process, or a fixed
-    /// amount, ignores this.
-    fn set_budget(&mut self, _budget: &Budget) {}
+    /// How the link is to be from now on.
+    fn set(&mut self, _setting: Setting<'_>) {}
 
     /// Whether bytes for this peer that a send has taken are still in this process. Once its end was told of
     /// ([`Event::Closed`]): whether some were lost so, which is told once.
@@ -222,44 +289,26 @@ pub trait Link {
         false
     }
 
-    /// The bytes of a frame that has begun go to byte `doff` of `dst` as they come, `len` of them from byte
-    /// `off` of the frame on, and what is behind them nowhere. `off` is within [`Path::FRONT`]. Where
-    /// [`Event::Done`] follows it comes before anything else of that peer; [`crate::RmaLink::cancel`] ends
-    /// the operation, after which `dst` is not written any more.
-    fn land(&mut self, frame: Frame, _off: usize, _dst: &[Span], _doff: usize, _len: usize) -> Landing {
+    /// Gives a frame back unread. One that has begun goes to `to` as it comes, or comes as [`Event::Frame`]
+    /// when it is whole; where [`Event::Done`] follows, it comes before anything else of that peer, and
+    /// [`crate::RmaLink::cancel`] ends the operation, after which the memory is not written any more. One of
+    /// a [`Link::poll_frame`] goes nowhere: the next poll finds it again. Any link that begins frames, or
+    /// finds some so, has this.
+    fn land(&mut self, frame: Frame, _to: Option<LandAt<'_>>) -> Landing {
         debug_assert!(false, "a frame of {} bytes that no link has begun", frame.len);
         Landing::Over(false)
     }
 
-    /// A frame that has begun comes as [`Event::Frame`] when it is whole.
-    fn leave(&mut self, _frame: Frame) {}
-
-    /// Whether a peer has ended, though [`Event::Closed`] is still to come. Asked only after an access
-    /// failed.
-    fn is_gone(&self, _peer: PeerId) -> bool {
-        false
+    /// Of the channel to or from this peer. Not for each message: whether a process has ended may be asked of
+    /// the kernel.
+    fn channel(&self, _peer: PeerId) -> Channel {
+        Channel::Open
     }
 
-    /// Whether there is a channel to or from this peer, so that [`Event::Closed`] will tell of its end.
-    fn is_connected(&self, _peer: PeerId) -> bool {
-        true
-    }
-
-    /// Makes a channel to this peer unless there is one, as a send would.
-    fn connect(&mut self, _peer: PeerId) -> Result<(), Refused> {
+    /// Makes a channel to this peer, as [`Connect`] says.
+    fn connect(&mut self, _peer: PeerId, _how: Connect) -> Result<(), Refused> {
         Ok(())
     }
-
-    /// Makes a channel for a send that is tried again for as long as the answer is [`Refused::Busy`]: what
-    /// comes of it is returned here, too, however seldom the send is tried.
-    fn connect_to_send(&mut self, peer: PeerId) -> Result<(), Refused> {
-        self.connect(peer)
-    }
-
-    /// A receive waits for this peer, to which there is no channel. If none comes to be, and after some
-    /// seconds none can be made, [`Event::Closed`] says so. A peer that is slow to start costs nothing
-    /// meanwhile.
-    fn expect(&mut self, _peer: PeerId) {}
 
     /// The next frame that matters is most likely one of this peer: a receive from it is posted, and no
     /// other. Until one has come, or this is called again, quick polls that follow each other closely may
@@ -284,52 +333,31 @@ pub trait Link {
         true
     }
 
-    /// No operation, message or address refers to this peer any more. If the link has no channel to or from
-    /// it either, its number may be given to another peer from now on; else this is to be called again after
-    /// its next [`Event::Closed`].
-    fn forget(&mut self, _peer: PeerId) {}
-
-    /// Cuts a peer off that has a channel, and takes more than any peer may: no frame of it comes any more,
-    /// and [`Event::Closed`] with [`Gone::Denied`] follows, here; there it is an end like any other. A new
-    /// channel may follow.
-    fn disconnect(&mut self, _peer: PeerId) {}
+    /// Has done with a peer, as [`Parting`] says.
+    fn dismiss(&mut self, _peer: PeerId, _how: Parting) {}
 
     /// Asks every peer to wake this endpoint when it sends. Returns whether it is safe to sleep:
     /// `false` means that something is there already.
     fn arm(&mut self) -> bool;
 
     /// Whether the last [`Link::arm`] returned true and holds: [`Link::poll`] was not called since, nothing
-    /// was taken from [`Link::wait_fd`], and no operation is in flight whose end does not show there. Quick:
+    /// was taken from [`WaitFd::All`], and no operation is in flight whose end does not show there. Quick:
     /// it is asked by each call that another thread makes while one sleeps. A link that cannot tell says
     /// `false`.
     fn is_armed(&self) -> bool {
         false
     }
 
-    /// A descriptor that poll(2) finds readable when there is something to do: an event to poll, room for a
-    /// frame that found none, or a channel where [`Refused::Busy`] said that there is none yet; provided that
-    /// [`Link::arm`], which looks for the same, returned true and [`Link::poll`] was not called since.
-    /// `None`: this link has none, and is polled.
-    fn wait_fd(&self) -> Option<RawFd> {
+    /// A descriptor that poll(2) finds readable when there is something to do; `None`: this link has none such,
+    /// and where it has none at all, it is polled.
+    fn wait_fd(&self, _which: WaitFd) -> Option<RawFd> {
         None
-    }
-
-    /// The descriptors that [`Link::wait_fd`] stands for, one of which is readable when that is: for one that
-    /// watches other things as well, since descriptors may watch each other but a few levels deep.
-    fn wait_fds(&self) -> Vec<RawFd> {
-        self.wait_fd().into_iter().collect()
     }
 
     /// Whether a connection that is being made has come further since this was asked last, so that more of it
     /// is about to come.
     fn has_met(&mut self) -> bool {
         false
-    }
-
-    /// One of [`Link::wait_fds`] that is not to be watched any more, since it may stay readable for good.
-    /// Told once; asked for with each [`Link::arm`].
-    fn worn_fd(&mut self) -> Option<RawFd> {
-        None
     }
 
     /// Why connections wait, to peers or from them: this process lacks a descriptor, or memory, now.

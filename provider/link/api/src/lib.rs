@@ -17,11 +17,16 @@ mod frames;
 mod meter;
 mod path;
 mod rma;
+mod setting;
 
 pub use budget::{Budget, Share};
-pub use frames::{Event, Frame, Gone, Landing, Link, PollFrame, Refused};
+pub use frames::{
+    Channel, Connect, Event, Frame, Gone, LandAt, Landing, Link, Parting, PollFrame, Refused, Sent, WaitFd,
+};
 pub use meter::{Fallback, How, Meter, Side};
 pub use path::{OpId, Path, PeerId, RmaCaps, Standing};
 pub use rma::{
-    Direct, Grant, InUse, MAX_PIECES, NoDirect, Patience, PieceCounter, Region, RegionVersion, RmaLink, Way,
+    Allow, Devices, Direct, Grant, HandleNote, InUse, MAX_PIECES, NoDirect, Patience, PieceCounter, Region,
+    RegionVersion, Revoke, RmaLink, Way,
 };
+pub use setting::Setting;

@@ -1,10 +1,10 @@
 //! Access to memory of peers.
 //!
 //! A link accesses a peer's memory in one of two ways, as its [`RmaCaps`](crate::RmaCaps) say: in the call
-//! ([`RmaLink::get`], [`RmaLink::put`]: the kernel copies), or by an operation in flight that
+//! ([`RmaLink::access`]: the kernel copies), or by an operation in flight that
 //! [`Event::Done`](crate::Event::Done) ends ([`RmaLink::start`]: a device or a network adapter copies). The
 //! latter needs a handle of the memory: its owner exports it, once per peer ([`RmaLink::export_handles`]),
-//! and the peer imports it ([`RmaLink::import_handle`]).
+//! and the peer imports it ([`HandleNote::Imported`]).
 //!
 //! Each access has a [`Grant`], which the owner of the memory may end: then nothing accesses it any more.
 
@@ -32,11 +32,11 @@ pub enum NoDirect {
 /// What allows an access to a peer's memory. The peer may end it at any time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Grant {
-    /// A request of the peer's, by the name in the frame that told of the memory ([`RmaLink::revoke`]). The
+    /// A request of the peer's, by the name in the frame that told of the memory ([`Revoke::Request`]). The
     /// lower half of a name is a place, of which a link may have so many and no more; the upper one is a
     /// generation, not 0.
     Request(u64),
-    /// A registration that the peer publishes ([`RmaLink::unpublish`]).
+    /// A registration that the peer publishes ([`Revoke::Region`]).
     Region(RegionVersion),
     /// What a caller has agreed on with the peer by means of its own. It ends with the channel.
     Agreed,
@@ -116,6 +116,52 @@ pub struct Region {
     pub target_must_observe: bool,
 }
 
+/// What peers may access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Allow<'a> {
+    /// A registration, which is published, or a change of it.
+    Region(&'a Region),
+    /// What a request of ours names to this peer, which is done with one of the same name that was taken
+    /// back: the name may be used again.
+    Request(PeerId, u64),
+}
+
+/// What peers may not access any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Revoke {
+    /// The registration of this key is taken out of what is published.
+    Region(u64),
+    /// What frames to this peer allowed under the name of this request of ours: accesses by it end with
+    /// [`NoDirect::Revoked`], and operations of the peer's in flight fail.
+    Request(PeerId, u64),
+    /// All that peers may access, for good; the caller has cancelled its own operations in flight. Nothing is
+    /// to be posted any more, whatever is returned.
+    All,
+}
+
+/// What became of handles.
+#[derive(Clone, Copy, Debug)]
+pub enum HandleNote<'a> {
+    /// The peer has been sent this one.
+    Exported(&'a Handle),
+    /// The peer has sent this one.
+    Imported(&'a Handle),
+    /// No request of ours names this memory to the peer any more, so that handles of it, which were made for
+    /// the time of a request, may end: what needs it next exports it anew. No memory stands for all of it.
+    Retired(&'a [Span]),
+}
+
+/// The devices that two memories are on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Devices {
+    /// At least one of the two is not on a device, or not on a known one.
+    Unknown,
+    /// One, which the two processes have in turns: each change takes longer than many copies.
+    One,
+    /// Two, which can both copy at once.
+    Two,
+}
+
 /// The counter that hands out the pieces of a transfer which both sides copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PieceCounter {
@@ -162,17 +208,10 @@ pub enum Way {
 /// Access to memory of peers, and to memory of this endpoint by peers. What a link leaves as it is here it
 /// cannot do; frames serve instead.
 pub trait RmaLink: Link {
-    /// Copies bytes of the peer's memory to local memory. Where they are not inside of both it fails, and
-    /// nothing outside is touched; what is inside may have been copied by then.
-    fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
-        let _ = (from, access);
-        Err(NoDirect::Never)
-    }
-
-    /// Copies bytes of local memory to the peer's. Where they are not inside of both it fails, as
-    /// [`RmaLink::get`] does.
-    fn put(&mut self, to: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
-        let _ = (to, access);
+    /// Copies bytes between local memory and the peer's, in the call. Where they are not inside of both it
+    /// fails, and nothing outside is touched; what is inside may have been copied by then.
+    fn access(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        let _ = (way, peer, access);
         Err(NoDirect::Never)
     }
 
@@ -195,38 +234,20 @@ pub trait RmaLink: Link {
 
     /// The handles that this peer lacks to reach `iov` by [`RmaLink::start`]; `None` if it cannot be reached
     /// so, or not all of it. The caller sends each in a `Handle` frame and then calls
-    /// [`RmaLink::mark_exported`].
+    /// [`RmaLink::note_handle`].
     fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
         let _ = (to, iov);
         None
     }
 
-    /// The peer has been sent this handle.
-    fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
-        let _ = (to, handle);
+    /// What became of handles between here and this peer.
+    fn note_handle(&mut self, peer: PeerId, what: HandleNote<'_>) {
+        let _ = (peer, what);
     }
 
-    /// The peer has sent this handle.
-    fn import_handle(&mut self, from: PeerId, handle: &Handle) {
-        let _ = (from, handle);
-    }
-
-    /// No request of ours names this memory to the peer any more, so that handles of it, which were made for
-    /// the time of a request, may end: what needs it next exports it anew. No memory stands for all of it.
-    fn retire_handles(&mut self, to: PeerId, iov: &[Span]) {
-        let _ = (to, iov);
-    }
-
-    /// Whether the peer's memory and the local one are on two devices, which can both copy at once. Two
-    /// processes that use one device have it in turns, and each change takes longer than many copies.
-    fn on_distinct_devices(&self, _peer: PeerId, _theirs: &[Seg], _ours: &[Span]) -> bool {
-        false
-    }
-
-    /// Whether the peer's memory and the local one are known to be on one device, which the two processes
-    /// have in turns.
-    fn on_one_device(&self, _peer: PeerId, _theirs: &[Seg], _ours: &[Span]) -> bool {
-        false
+    /// What is known of the devices that the peer's memory and the local one are on.
+    fn devices(&self, _peer: PeerId, _theirs: &[Seg], _ours: &[Span]) -> Devices {
+        Devices::Unknown
     }
 
     /// Opens a counter that both sides take pieces of one transfer from. `None`: no counter is free, or this
@@ -253,41 +274,16 @@ pub trait RmaLink: Link {
     /// nothing happens to a later transfer at its place.
     fn pieces_close(&mut self, _with: PeerId, _counter: PieceCounter) {}
 
-    /// Publishes a registration, or a change of it.
-    fn publish(&mut self, _region: &Region) {}
-
-    /// Takes a registration out of what is published. When it returns `Ok`, no peer accesses the memory any
-    /// more on account of that.
-    fn unpublish(&mut self, _key: u64) -> Result<(), InUse> {
-        Ok(())
-    }
-
     /// What this peer publishes under a key, as far as is known here: none of it is to be trusted.
     fn published(&self, _by: PeerId, _key: u64) -> Option<(Region, RegionVersion)> {
         None
     }
 
-    /// Takes back what frames to this peer allowed under the name of this request of ours: accesses by it end
-    /// with [`NoDirect::Revoked`], and operations of the peer's in flight fail. When it returns `Ok`, the
-    /// peer is in none any more.
-    fn revoke(&mut self, _from: PeerId, _request: u64) -> Result<(), InUse> {
-        Ok(())
-    }
+    /// Peers may access memory from now on.
+    fn allow(&mut self, _what: Allow<'_>) {}
 
-    /// The peer is done with a request that was taken back: the same name may be used again.
-    fn renew(&mut self, _to: PeerId, _request: u64) {}
-
-    /// How long the calls that take memory back may wait from now on, each by itself, for a peer that is
-    /// inside an access.
-    fn set_patience(&mut self, _patience: Patience) {}
-
-    /// Memory of devices goes in frames alone from now on. To be called before any peer is known.
-    fn stage_devices(&mut self) {}
-
-    /// Takes back all that peers may access, for good; the caller has cancelled its own operations in flight.
-    /// When it returns `Ok`, none accesses memory of this endpoint any more; nothing is to be posted any more
-    /// in either case.
-    fn close(&mut self) -> Result<(), InUse> {
+    /// Takes memory back. When it returns `Ok`, no peer accesses it any more on account of what is ended.
+    fn revoke(&mut self, _what: Revoke) -> Result<(), InUse> {
         Ok(())
     }
 }

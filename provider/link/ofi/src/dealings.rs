@@ -104,7 +104,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     }
 
     /// A handle of a peer's memory has arrived.
-    pub(crate) fn note_handle(&mut self, from: PeerId, handle: &Handle) {
+    pub(crate) fn note_imported(&mut self, from: PeerId, handle: &Handle) {
         let reads = self.reading.any(|op| op.peer == from);
         let (Some(at), Some(below)) = (self.peers.get_mut(from), &mut self.below) else { return };
         at.dealings.note_handle(below, handle, reads);

@@ -4,8 +4,9 @@ use std::os::fd::RawFd;
 
 use hmem::{Span, total};
 use link_api::{
-    Direct, Event, Frame, Gone, InUse, Link, NoDirect, OpId, Path, Patience, PeerId, PieceCounter, Refused,
-    Region, RegionVersion, RmaLink, Standing, Way,
+    Allow, Channel, Connect, Devices, Direct, Event, Frame, Gone, HandleNote, InUse, Link, NoDirect, OpId,
+    Parting, Path, PeerId, PieceCounter, Refused, Region, RegionVersion, Revoke, RmaLink, Sent, Setting,
+    Standing, WaitFd, Way,
 };
 use wire::{Addr, Handle, Seg};
 
@@ -24,7 +25,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         assert!(head.len() + len <= self.provider.max_frame(), "frame longer than Path::max_frame");
         debug_assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
         if self.peers[to].dealings.has_notes() {
@@ -39,8 +40,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             _ => Err(NotSent::Busy),
         };
         match found {
-            Ok(()) if self.reports_kept && self.keeps_frames(to) => Err(Refused::Kept),
-            Ok(()) => Ok(()),
+            Ok(()) if self.reports_kept && self.keeps_frames(to) => Ok(Sent::Kept),
+            Ok(()) => Ok(Sent::Done),
             Err(NotSent::Fault) => Err(Refused::Fault),
             Err(NotSent::Busy) => {
                 self.peers.at(to).upkeep.set_full(true);
@@ -65,12 +66,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         Some(event)
     }
 
-    /// Makes a way to a peer, which is met over the connection that `connect` makes.
-    fn meet(
-        &mut self,
-        peer: PeerId,
-        connect: fn(&mut B, PeerId) -> Result<(), Refused>,
-    ) -> Result<(), Refused> {
+    /// Makes a way to a peer, which is met over its connection.
+    fn meet(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
         let at = self.peers.at(peer);
         if at.end.is_ending() {
             return Err(Refused::Gone(Gone::Reset));
@@ -79,10 +76,10 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             return Ok(());
         }
         if self.goes_by_base(peer) {
-            return connect(&mut self.base, peer);
+            return self.base.connect(peer, how);
         }
         if self.peers.at(peer).stage == Stage::Idle {
-            match connect(&mut self.base, peer) {
+            match self.base.connect(peer, how) {
                 Ok(()) if self.provider.has_failed() => self.refuse(peer, "it has failed here"),
                 Ok(()) => self.announce(peer),
                 Err(Refused::Gone(why)) => return Err(Refused::Gone(why)),
@@ -97,6 +94,22 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     fn at_hand(&self, frame: &Frame) -> Option<&[u8]> {
         let Some(Held::Fabric(_, _, came)) = self.inbox.held() else { return None };
         came.bytes(self.below.as_ref()).get(BEFORE..BEFORE + frame.len)
+    }
+
+    /// [`Parting::Forgotten`].
+    fn forget(&mut self, peer: PeerId) {
+        if self.channel(peer) != Channel::None || self.is_own(peer) {
+            return;
+        }
+        self.base.dismiss(peer, Parting::Forgotten);
+        self.reset(peer);
+        self.peers.forget(peer);
+    }
+
+    /// [`Parting::CutOff`].
+    fn disconnect(&mut self, peer: PeerId) {
+        self.inbox.drop_frames_of(peer, &mut self.base, &mut self.below);
+        self.cut(peer, None);
     }
 }
 
@@ -130,7 +143,7 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         let Some(at) = self.peers.get(to) else { return self.base.send(to, head, body, off, len) };
         if at.end.is_ending() {
             return Err(Refused::Gone(Gone::Reset));
@@ -141,7 +154,7 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         if self.goes_by_base(to) {
             return self.base.send(to, head, body, off, len);
         }
-        self.meet(to, B::connect_to_send).and(Err(Refused::Busy))
+        self.meet(to, Connect::ToSend).and(Err(Refused::Busy))
     }
 
     fn poll(&mut self) -> Option<Event> {
@@ -207,13 +220,20 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         }
     }
 
-    fn set_budget(&mut self, budget: &link_api::Budget) {
-        self.base.set_budget(budget);
-    }
-
-    fn tell_kept(&mut self) {
-        self.reports_kept = true;
-        self.base.tell_kept();
+    fn set(&mut self, setting: Setting<'_>) {
+        match setting {
+            // Frames of the base are handed out whole.
+            Setting::Early => return,
+            Setting::Kept => self.reports_kept = true,
+            Setting::Patience(patience) => self.reading.set_patience(patience),
+            Setting::StageDevices => {
+                if let Some(below) = &mut self.below {
+                    below.stage_devices();
+                }
+            }
+            Setting::Budget(_) | Setting::ServeHost(_) => {}
+        }
+        self.base.set(setting);
     }
 
     fn keeps(&mut self, to: PeerId) -> bool {
@@ -226,25 +246,18 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         lost || self.keeps_frames(to) || self.goes_by_base(to) && self.base.keeps(to)
     }
 
-    fn is_gone(&self, peer: PeerId) -> bool {
-        self.peers.get(peer).is_some_and(|at| at.end.is_ending()) || self.base.is_gone(peer)
+    fn channel(&self, peer: PeerId) -> Channel {
+        match self.peers.get(peer) {
+            Some(at) if at.end.is_ending() => Channel::Ended,
+            _ => self.base.channel(peer),
+        }
     }
 
-    fn is_connected(&self, peer: PeerId) -> bool {
-        self.peers.get(peer).is_some_and(|at| at.end.is_ending()) || self.base.is_connected(peer)
-    }
-
-    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
-        self.meet(peer, B::connect)
-    }
-
-    fn connect_to_send(&mut self, peer: PeerId) -> Result<(), Refused> {
-        self.meet(peer, B::connect_to_send)
-    }
-
-    fn expect(&mut self, peer: PeerId) {
-        if !self.is_connected(peer) {
-            self.base.expect(peer);
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
+        match how {
+            Connect::Now | Connect::ToSend => self.meet(peer, how),
+            Connect::Expected if self.channel(peer) == Channel::None => self.base.connect(peer, how),
+            Connect::Expected => Ok(()),
         }
     }
 
@@ -258,26 +271,15 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
             && at.channel.as_ref().is_some_and(|c| c.has_much_room())
     }
 
-    fn serve_host(&mut self, on: bool) {
-        self.base.serve_host(on);
-    }
-
     fn settle(&mut self, last: bool) -> bool {
         self.settle_at_exit(last)
     }
 
-    fn forget(&mut self, peer: PeerId) {
-        if self.is_connected(peer) || self.is_own(peer) {
-            return;
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match how {
+            Parting::Forgotten => self.forget(peer),
+            Parting::CutOff => self.disconnect(peer),
         }
-        self.base.forget(peer);
-        self.reset(peer);
-        self.peers.forget(peer);
-    }
-
-    fn disconnect(&mut self, peer: PeerId) {
-        self.inbox.drop_frames_of(peer, &mut self.base, &mut self.below);
-        self.cut(peer, None);
     }
 
     fn arm(&mut self) -> bool {
@@ -294,20 +296,16 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         self.sleep.is_armed()
     }
 
-    fn wait_fd(&self) -> Option<RawFd> {
-        Some(self.sleep.fd())
-    }
-
-    fn wait_fds(&self) -> Vec<RawFd> {
-        self.fds()
+    fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
+        match which {
+            WaitFd::All => Some(self.sleep.fd()),
+            WaitFd::Each(n) => self.fds().get(n).copied(),
+            WaitFd::Worn => self.sleep.take_worn().or_else(|| self.base.wait_fd(which)),
+        }
     }
 
     fn has_met(&mut self) -> bool {
         self.base.has_met()
-    }
-
-    fn worn_fd(&mut self) -> Option<RawFd> {
-        self.sleep.take_worn().or_else(|| self.base.worn_fd())
     }
 
     fn describe(&self, peer: PeerId) -> String {
@@ -364,12 +362,8 @@ macro_rules! by_base {
 
 /// By the fabric payloads come in frames, or are read by their receivers.
 impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
-    fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
-        by_base!(self, from, get(access), Err(NoDirect::Never))
-    }
-
-    fn put(&mut self, to: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
-        by_base!(self, to, put(access), Err(NoDirect::Never))
+    fn access(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        if self.goes_by_base(peer) { self.base.access(way, peer, access) } else { Err(NoDirect::Never) }
     }
 
     fn start(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
@@ -388,24 +382,19 @@ impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
         by_base!(self, to, export_handles(iov), self.lend(to, iov))
     }
 
-    fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
-        by_base!(self, to, mark_exported(handle), self.peers.at(to).dealings.mark_exported(handle));
+    fn note_handle(&mut self, peer: PeerId, what: HandleNote<'_>) {
+        if self.goes_by_base(peer) {
+            return self.base.note_handle(peer, what);
+        }
+        match what {
+            HandleNote::Exported(handle) => self.peers.at(peer).dealings.mark_exported(handle),
+            HandleNote::Imported(handle) => self.note_imported(peer, handle),
+            HandleNote::Retired(iov) => self.end_leases(peer, iov),
+        }
     }
 
-    fn import_handle(&mut self, from: PeerId, handle: &Handle) {
-        by_base!(self, from, import_handle(handle), self.note_handle(from, handle));
-    }
-
-    fn retire_handles(&mut self, to: PeerId, iov: &[Span]) {
-        by_base!(self, to, retire_handles(iov), self.end_leases(to, iov));
-    }
-
-    fn on_distinct_devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
-        by_base!(self, peer, on_distinct_devices(theirs, ours), false)
-    }
-
-    fn on_one_device(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
-        by_base!(self, peer, on_one_device(theirs, ours), false)
+    fn devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> Devices {
+        by_base!(self, peer, devices(theirs, ours), Devices::Unknown)
     }
 
     fn pieces_open(&mut self, with: PeerId) -> Option<PieceCounter> {
@@ -424,39 +413,25 @@ impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
         by_base!(self, with, pieces_close(counter), ());
     }
 
-    fn publish(&mut self, region: &Region) {
-        self.base.publish(region);
-    }
-
-    fn unpublish(&mut self, key: u64) -> Result<(), InUse> {
-        self.base.unpublish(key)
-    }
-
     fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
         by_base!(self, by, published(key), None)
     }
 
-    fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
-        by_base!(self, from, revoke(request), self.take_back(from, request))
-    }
-
-    fn renew(&mut self, to: PeerId, request: u64) {
-        by_base!(self, to, renew(request), self.give_again(to, request));
-    }
-
-    fn stage_devices(&mut self) {
-        if let Some(below) = &mut self.below {
-            below.stage_devices();
+    fn allow(&mut self, what: Allow<'_>) {
+        match what {
+            Allow::Request(to, request) if !self.goes_by_base(to) => self.give_again(to, request),
+            _ => self.base.allow(what),
         }
     }
 
-    fn set_patience(&mut self, patience: Patience) {
-        self.reading.set_patience(patience);
-        self.base.set_patience(patience);
-    }
-
-    fn close(&mut self) -> Result<(), InUse> {
-        let lent = self.take_back_all();
-        self.base.close().and(lent)
+    fn revoke(&mut self, what: Revoke) -> Result<(), InUse> {
+        match what {
+            Revoke::Request(from, request) if !self.goes_by_base(from) => self.take_back(from, request),
+            Revoke::All => {
+                let lent = self.take_back_all();
+                self.base.revoke(what).and(lent)
+            }
+            _ => self.base.revoke(what),
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hmem::Kind;
 use ipc::random;
-use link_api::{Gone, Path, PeerId, RmaCaps, RmaLink};
+use link_api::{Gone, Parting, Path, PeerId, RmaCaps, RmaLink, WaitFd};
 use wire::session::{Control, Mark};
 
 use crate::below::{Below, Dest, Usage};
@@ -87,7 +87,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     pub(crate) fn fds(&self) -> Vec<RawFd> {
         let own = self.sleep.fds();
         let lender = self.below.as_ref().and_then(F::lender_fd);
-        own.into_iter().chain(self.base.wait_fds()).chain(self.fabric_fd()).chain(lender).collect()
+        let base = (0..).map_while(|n| self.base.wait_fd(WaitFd::Each(n)));
+        own.into_iter().chain(base).chain(self.fabric_fd()).chain(lender).collect()
     }
 
     /// The provider below, for tests.
@@ -209,7 +210,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     pub(crate) fn cut(&mut self, peer: PeerId, why: Option<Gone>) {
         self.reset(peer);
         self.peers.at(peer).end.set_why(why);
-        self.base.disconnect(peer);
+        self.base.dismiss(peer, Parting::CutOff);
     }
 
     /// The fabric has lost a message.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use link_api::{Event, Frame, Gone, PeerId, RmaLink};
+use link_api::{Channel, Event, Frame, Gone, PeerId, RmaLink};
 use wire::session::{Control, MOST_ADDRESS, Mark};
 
 use crate::below::{Below, Buffer, Did, NotSent};
@@ -325,13 +325,13 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             }
             (Stage::Meeting, _) => false,
             // The connection reports it, until it is there.
-            (Stage::Idle, _) => self.base.is_connected(peer),
+            (Stage::Idle, _) => self.base.channel(peer) != Channel::None,
             _ => true,
         }
     }
 
     /// Does what is to be done without a caller. What comes of it is returned by a later
-    /// [`Link::poll`](link_api::Link::poll), and [`Link::wait_fd`](link_api::Link::wait_fd) wakes a sleeper
+    /// [`Link::poll`](link_api::Link::poll), and [`WaitFd::All`](link_api::WaitFd::All) wakes a sleeper
     /// if there is something.
     pub fn progress(&mut self) {
         self.poll_all();

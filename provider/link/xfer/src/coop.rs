@@ -128,10 +128,7 @@ impl CoopCopy {
         off: usize,
         len: usize,
     ) -> Result<(), NoDirect> {
-        match self.way {
-            Way::Get => link.get(self.peer, &Direct::new(self.grant, there, here, len).at(off, off)),
-            Way::Put => link.put(self.peer, &Direct::new(self.grant, there, here, len).at(off, off)),
-        }
+        link.access(self.way, self.peer, &Direct::new(self.grant, there, here, len).at(off, off))
     }
 
     /// Copies what is behind the pieces. For the opener, when it knows that all of these are copied.

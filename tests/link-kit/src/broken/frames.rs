@@ -3,7 +3,10 @@
 use std::os::fd::RawFd;
 
 use hmem::Span;
-use link_api::{Event, Frame, Gone, Link, Path, PeerId, PollFrame, Refused, RmaLink, Standing};
+use link_api::{
+    Channel, Connect, Event, Frame, Gone, LandAt, Landing, Link, Parting, Path, PeerId, PollFrame, Refused,
+    RmaLink, Sent, Setting, Standing, WaitFd,
+};
 use wire::Addr;
 
 use super::{Broken, Flaw, Item};
@@ -34,7 +37,9 @@ impl<L: RmaLink> Link for Broken<L> {
         let path = self.link.path(peer);
         match self.flaw {
             Flaw::SaysFramesAreShort => Path { max_frame: Path::LEAST_FRAME - 1, ..path },
-            Flaw::ChangesPath if self.link.is_connected(peer) => Path { eager: path.eager / 2, ..path },
+            Flaw::ChangesPath if self.link.channel(peer) != Channel::None => {
+                Path { eager: path.eager / 2, ..path }
+            }
             _ => path,
         }
     }
@@ -46,17 +51,17 @@ impl<L: RmaLink> Link for Broken<L> {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         self.flush();
         let off = if self.flaw == Flaw::ForgetsOffsetOfBody { 0 } else { off };
         if self.flaw == Flaw::CopiesLate && len > 0 {
             self.late = Some((to, head.to_vec(), body.to_vec(), off, len));
-            return Ok(());
+            return Ok(Sent::Done);
         }
         let sent = self.link.send(to, head, body, off, len);
         match sent {
-            Ok(()) if self.shows(Flaw::IsBusyThoughSent, 7) => Err(Refused::Busy),
-            Err(Refused::Gone(_)) if self.flaw == Flaw::TakesFramesForNobody => Ok(()),
+            Ok(_) if self.shows(Flaw::IsBusyThoughSent, 7) => Err(Refused::Busy),
+            Err(Refused::Gone(_)) if self.flaw == Flaw::TakesFramesForNobody => Ok(Sent::Done),
             other => other,
         }
     }
@@ -85,11 +90,12 @@ impl<L: RmaLink> Link for Broken<L> {
         }
     }
 
-    fn put_back(&mut self, _frame: Frame) {
+    fn land(&mut self, _frame: Frame, _to: Option<LandAt<'_>>) -> Landing {
         if let Some((from, bytes)) = self.held.take_if(|_| self.flaw != Flaw::LosesFramePutBack) {
             self.queue.push_front(Item::Frame(from, bytes));
         }
         self.held = None;
+        Landing::Left
     }
 
     fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
@@ -129,61 +135,52 @@ impl<L: RmaLink> Link for Broken<L> {
         self.held = None;
     }
 
-    fn is_gone(&self, peer: PeerId) -> bool {
-        self.link.is_gone(peer) || self.ended.contains(&peer)
-    }
-
-    fn is_connected(&self, peer: PeerId) -> bool {
-        match self.flaw {
-            Flaw::IsAlwaysConnected => true,
-            Flaw::IsNeverConnected => false,
-            _ => self.link.is_connected(peer),
+    fn channel(&self, peer: PeerId) -> Channel {
+        match (self.flaw, self.link.channel(peer)) {
+            (Flaw::IsAlwaysConnected, Channel::None) => Channel::Open,
+            (Flaw::IsNeverConnected, _) => Channel::None,
+            (_, channel) => channel,
         }
     }
 
-    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
-        self.link.connect(peer)
-    }
-
-    fn expect(&mut self, peer: PeerId) {
-        match self.flaw {
-            Flaw::ExpectsNobody => {}
-            Flaw::GivesUpThosePresent => {
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
+        match (how, self.flaw) {
+            (Connect::Expected, Flaw::ExpectsNobody) => {}
+            (Connect::Expected, Flaw::GivesUpThosePresent) => {
                 self.queue.push_back(Item::Other(Event::Closed(peer, Gone::Refused)));
             }
-            _ => self.link.expect(peer),
+            _ => return self.link.connect(peer, how),
         }
+        Ok(())
     }
 
     fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
         self.flaw == Flaw::HasAlwaysRoom || self.link.has_room_to_spare(to, len)
     }
 
-    fn serve_host(&mut self, on: bool) {
-        match self.flaw {
-            Flaw::ServesHostAlways => {}
-            Flaw::ServesHostNeverAgain => self.link.serve_host(false),
-            _ => self.link.serve_host(on),
+    fn set(&mut self, setting: Setting<'_>) {
+        match (setting, self.flaw) {
+            (Setting::ServeHost(_), Flaw::ServesHostAlways) => {}
+            (Setting::ServeHost(_), Flaw::ServesHostNeverAgain) => self.link.set(Setting::ServeHost(false)),
+            (Setting::ServeHost(_), _) => self.link.set(setting),
+            _ => {}
         }
     }
 
-    fn forget(&mut self, peer: PeerId) {
-        match self.flaw {
-            Flaw::NeverForgets => {}
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match (how, self.flaw) {
+            (Parting::Forgotten, Flaw::NeverForgets) => {}
             // Its number goes to whatever is met next.
-            Flaw::ForgetsConnected => self.freed = Some(peer),
-            _ => self.link.forget(peer),
-        }
-    }
-
-    fn disconnect(&mut self, peer: PeerId) {
-        match self.flaw {
-            Flaw::CutsNobodyOff => {}
-            Flaw::CutsAllOff => (0..=peer.0 + 1).for_each(|p| self.link.disconnect(PeerId(p))),
-            _ => {
+            (Parting::Forgotten, Flaw::ForgetsConnected) => self.freed = Some(peer),
+            (Parting::Forgotten, _) => self.link.dismiss(peer, how),
+            (Parting::CutOff, Flaw::CutsNobodyOff) => {}
+            (Parting::CutOff, Flaw::CutsAllOff) => {
+                (0..=peer.0 + 1).for_each(|p| self.link.dismiss(PeerId(p), how));
+            }
+            (Parting::CutOff, _) => {
                 let is_of = |item: &Item| matches!(item, Item::Frame(of, _) if *of == peer);
                 self.queue.retain(|item| !is_of(item));
-                self.link.disconnect(peer);
+                self.link.dismiss(peer, how);
             }
         }
     }
@@ -206,8 +203,8 @@ impl<L: RmaLink> Link for Broken<L> {
         }
     }
 
-    fn wait_fd(&self) -> Option<RawFd> {
-        self.link.wait_fd()
+    fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
+        if which == WaitFd::Worn { None } else { self.link.wait_fd(which) }
     }
 
     fn describe(&self, peer: PeerId) -> String {

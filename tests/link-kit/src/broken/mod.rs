@@ -39,18 +39,17 @@ pub struct Broken<L> {
     freed: Option<PeerId>,
     last: Option<PeerId>,
     name: Option<Addr>,
-    ended: Vec<PeerId>,
 }
 
 impl<L: RmaLink> Broken<L> {
     /// This link, with that flaw.
     pub fn new(link: L, flaw: Flaw) -> Broken<L> {
         let (queue, held, late, counters) = Default::default();
-        let (told, ended) = Default::default();
+        let told = Vec::new();
         let (last_piece, last, freed) = (None, None, None);
         #[rustfmt::skip]
         let broken = Broken {
-            link, flaw, queue, held, count: 0, late, counters, last_piece, told, freed, last, name: None, ended,
+            link, flaw, queue, held, count: 0, late, counters, last_piece, told, freed, last, name: None,
         };
         broken
     }
@@ -113,17 +112,14 @@ impl<L: RmaLink> Broken<L> {
                 let at = if self.shows(Flaw::SwapsFrames, 2) { 0 } else { self.queue.len() };
                 self.queue.insert(at, Item::Frame(shown, bytes));
             }
-            Item::Other(Event::Closed(peer, why)) => {
-                self.ended.push(peer);
-                match self.flaw {
-                    Flaw::TellsNoEnd => {}
-                    Flaw::TellsEndFirst => self.queue.push_front(Item::Other(Event::Closed(peer, why))),
-                    Flaw::TellsEndTwice => {
-                        (0..2).for_each(|_| self.queue.push_back(Item::Other(Event::Closed(peer, why))));
-                    }
-                    _ => self.queue.push_back(Item::Other(Event::Closed(peer, why))),
+            Item::Other(Event::Closed(peer, why)) => match self.flaw {
+                Flaw::TellsNoEnd => {}
+                Flaw::TellsEndFirst => self.queue.push_front(Item::Other(Event::Closed(peer, why))),
+                Flaw::TellsEndTwice => {
+                    (0..2).for_each(|_| self.queue.push_back(Item::Other(Event::Closed(peer, why))));
                 }
-            }
+                _ => self.queue.push_back(Item::Other(Event::Closed(peer, why))),
+            },
             Item::Other(Event::Done(op, ok)) => match self.flaw {
                 Flaw::IsDoneAtOnce => {}
                 Flaw::NeverCancels if self.told.contains(&op.0) => {}

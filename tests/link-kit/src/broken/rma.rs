@@ -2,24 +2,24 @@
 
 use hmem::Span;
 use link_api::{
-    Direct, Event, Grant, InUse, NoDirect, OpId, PeerId, PieceCounter, Region, RegionVersion, RmaLink, Way,
+    Allow, Devices, Direct, Event, Grant, HandleNote, InUse, NoDirect, OpId, PeerId, PieceCounter, Region,
+    RegionVersion, Revoke, RmaLink, Way,
 };
 use wire::{Handle, Seg};
 
 use super::{Broken, Flaw, Item};
 
 impl<L: RmaLink> RmaLink for Broken<L> {
-    fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
-        let roff = if self.flaw == Flaw::ForgetsRemoteOffset { 0 } else { access.roff };
-        let loff = if self.flaw == Flaw::ForgetsLocalOffset { 0 } else { access.loff };
+    fn access(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        let roff = if way == Way::Get && self.flaw == Flaw::ForgetsRemoteOffset { 0 } else { access.roff };
+        let loff = if way == Way::Get && self.flaw == Flaw::ForgetsLocalOffset { 0 } else { access.loff };
         let access = Direct { grant: self.grant(access.grant), roff, loff, ..*access };
-        let got = self.link.get(from, &access);
-        if matches!(self.flaw, Flaw::SaysAllIsWell | Flaw::AccessesInTheCall) { Ok(()) } else { got }
-    }
-
-    fn put(&mut self, to: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
-        let put = self.link.put(to, &Direct { grant: self.grant(access.grant), ..*access });
-        if self.flaw == Flaw::SaysAllIsWell { Ok(()) } else { put }
+        let done = self.link.access(way, peer, &access);
+        match self.flaw {
+            Flaw::SaysAllIsWell => Ok(()),
+            Flaw::AccessesInTheCall if way == Way::Get => Ok(()),
+            _ => done,
+        }
     }
 
     fn start(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
@@ -66,23 +66,21 @@ impl<L: RmaLink> RmaLink for Broken<L> {
         Some(handles)
     }
 
-    fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
-        self.told.push(handle.base.get());
-        if self.flaw != Flaw::ExportsAgain {
-            self.link.mark_exported(to, handle);
+    fn note_handle(&mut self, peer: PeerId, what: HandleNote<'_>) {
+        match what {
+            HandleNote::Exported(handle) => {
+                self.told.push(handle.base.get());
+                if self.flaw != Flaw::ExportsAgain {
+                    self.link.note_handle(peer, what);
+                }
+            }
+            HandleNote::Imported(_) => self.link.note_handle(peer, what),
+            HandleNote::Retired(_) => {}
         }
     }
 
-    fn import_handle(&mut self, from: PeerId, handle: &Handle) {
-        self.link.import_handle(from, handle);
-    }
-
-    fn on_distinct_devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
-        self.link.on_distinct_devices(peer, theirs, ours)
-    }
-
-    fn on_one_device(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> bool {
-        self.link.on_one_device(peer, theirs, ours)
+    fn devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> Devices {
+        self.link.devices(peer, theirs, ours)
     }
 
     fn pieces_open(&mut self, with: PeerId) -> Option<PieceCounter> {
@@ -115,38 +113,32 @@ impl<L: RmaLink> RmaLink for Broken<L> {
         }
     }
 
-    fn publish(&mut self, region: &Region) {
-        if self.flaw != Flaw::PublishesNothingNew || !self.told.contains(&region.key) {
-            self.told.push(region.key);
-            self.link.publish(region);
-        }
-    }
-
-    fn unpublish(&mut self, key: u64) -> Result<(), InUse> {
-        if self.flaw == Flaw::KeepsPublishing { Ok(()) } else { self.link.unpublish(key) }
-    }
-
     fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
         let (region, version) = self.link.published(by, key)?;
         let one = RegionVersion { place: version.place, number: 0 };
         Some((region, if self.flaw == Flaw::OneVersionForAll { one } else { version }))
     }
 
-    fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
-        match self.flaw {
-            Flaw::NeverTakesBack => Ok(()),
-            Flaw::TakesBackAll => self.link.close(),
-            _ => self.link.revoke(from, request),
+    fn allow(&mut self, what: Allow<'_>) {
+        match what {
+            Allow::Region(region) => {
+                if self.flaw != Flaw::PublishesNothingNew || !self.told.contains(&region.key) {
+                    self.told.push(region.key);
+                    self.link.allow(what);
+                }
+            }
+            Allow::Request(..) if self.flaw == Flaw::NeverRenews => {}
+            Allow::Request(..) => self.link.allow(what),
         }
     }
 
-    fn renew(&mut self, to: PeerId, request: u64) {
-        if self.flaw != Flaw::NeverRenews {
-            self.link.renew(to, request);
+    fn revoke(&mut self, what: Revoke) -> Result<(), InUse> {
+        match (what, self.flaw) {
+            (Revoke::Region(_), Flaw::KeepsPublishing) => Ok(()),
+            (Revoke::Request(..), Flaw::NeverTakesBack) => Ok(()),
+            (Revoke::Request(..), Flaw::TakesBackAll) => self.link.revoke(Revoke::All),
+            (Revoke::All, Flaw::NeverCloses) => Ok(()),
+            _ => self.link.revoke(what),
         }
-    }
-
-    fn close(&mut self) -> Result<(), InUse> {
-        if self.flaw == Flaw::NeverCloses { Ok(()) } else { self.link.close() }
     }
 }

@@ -1,6 +1,6 @@
 //! Peers that end, or are cut off, or never come.
 
-use link_api::{Event, Gone, Link as _, Refused};
+use link_api::{Channel, Connect, Event, Gone, Link as _, Parting, Refused};
 
 use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes};
@@ -18,7 +18,7 @@ pub fn an_end_is_told_once_and_after_all_frames<H: Harness>(h: &mut H) {
         assert!(h.take(&mut b) == (to_a, bytes(900, i)), "frame {i} of a peer that has ended");
     }
     assert_eq!(h.closed(&mut b), (to_a, Gone::Reset));
-    assert!(!b.is_connected(to_a), "a peer that has ended is not connected");
+    assert_eq!(b.channel(to_a), Channel::None, "a peer that has ended is not connected");
     h.quiet(&mut b);
 }
 
@@ -34,13 +34,13 @@ pub fn an_end_is_told_to_those_that_only_sent<H: Harness>(h: &mut H) {
 }
 
 /// "Frames sent to it are refused from now on", by [`Refused::Gone`], and
-/// [`is_gone`](link_api::Link::is_gone).
+/// [`channel`](link_api::Link::channel).
 pub fn nothing_is_sent_to_a_peer_that_has_ended<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, b, .. } = h.pair();
     h.end(b);
     // Before that is told of, a frame may still find room, but not for ever.
-    h.until("a link that knows of an end", |_| a.is_gone(to_b) || next(&mut a).is_some());
-    let mut told = !a.is_connected(to_b);
+    h.until("a link that knows of an end", |_| a.channel(to_b) != Channel::Open || next(&mut a).is_some());
+    let mut told = a.channel(to_b) == Channel::None;
     while !told {
         told = matches!(h.event(&mut a, "the end"), Event::Closed(peer, _) if peer == to_b);
     }
@@ -48,11 +48,11 @@ pub fn nothing_is_sent_to_a_peer_that_has_ended<H: Harness>(h: &mut H) {
         let answer = h.send(&mut a, to_b, b"behind", &[], 0, 0);
         assert!(matches!(answer, Err(Refused::Gone(_))), "a frame to a peer that has ended: {answer:?}");
     }
-    assert!(!a.is_connected(to_b), "a peer that has ended is not connected");
+    assert_eq!(a.channel(to_b), Channel::None, "a peer that has ended is not connected");
     h.quiet(&mut a);
 }
 
-/// [`disconnect`](link_api::Link::disconnect).
+/// [`Parting::CutOff`].
 pub fn a_peer_that_is_cut_off_is_closed_and_others_are_not<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, to_a } = h.pair();
     let mut c = h.open();
@@ -62,7 +62,7 @@ pub fn a_peer_that_is_cut_off_is_closed_and_others_are_not<H: Harness>(h: &mut H
     while a.send(to_b, &bytes(700, 1), &[], 0, 0).is_ok() {}
     // One at least is there.
     assert_eq!(h.take(&mut b), (to_a, bytes(700, 1)));
-    b.disconnect(to_a);
+    b.dismiss(to_a, Parting::CutOff);
     h.say(&mut c, c_to_b, b"still");
     let (mut ended, mut heard) = (false, false);
     h.until("the end of the one, and a frame of the other", |_| {
@@ -91,11 +91,11 @@ pub fn a_peer_that_is_cut_off_is_closed_and_others_are_not<H: Harness>(h: &mut H
     assert_eq!(h.take(&mut c).1, b"bye");
 }
 
-/// [`expect`](link_api::Link::expect): "`Event::Closed` says so".
+/// [`Connect::Expected`]: "`Event::Closed` says so".
 pub fn an_expected_peer_that_never_comes_is_given_up<H: Harness>(h: &mut H) {
     let (mut a, name) = (h.open(), h.nowhere());
     let to = a.peer(&name);
-    a.expect(to);
+    assert_eq!(a.connect(to, Connect::Expected), Ok(()));
     let mut found = None;
     h.until("that a peer is given up", |h| {
         found = next(&mut a);
@@ -110,7 +110,7 @@ pub fn an_expected_peer_that_never_comes_is_given_up<H: Harness>(h: &mut H) {
 pub fn an_expected_peer_that_comes_is_not_given_up<H: Harness>(h: &mut H) {
     let (mut a, mut b) = (h.open(), h.open());
     let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
-    a.expect(to_b);
+    assert_eq!(a.connect(to_b, Connect::Expected), Ok(()));
     h.say(&mut b, to_a, b"here");
     assert_eq!(h.take(&mut a), (to_b, b"here".to_vec()));
     for _ in 0..20 {
@@ -119,5 +119,5 @@ pub fn an_expected_peer_that_comes_is_not_given_up<H: Harness>(h: &mut H) {
             panic!("a peer that is there was expected, and now {event:?}");
         }
     }
-    assert!(a.is_connected(to_b));
+    assert_eq!(a.channel(to_b), Channel::Open);
 }

@@ -1,6 +1,6 @@
 //! Taking memory back of which an access is in flight.
 
-use link_api::{Direct, Event, Grant, RmaLink as _, Way};
+use link_api::{Direct, Event, Grant, Revoke, RmaLink as _, Way};
 
 use super::handles::{REQUEST, done, ways, with_memory};
 use super::sync::seg;
@@ -27,7 +27,7 @@ pub fn memory_that_was_taken_back_in_flight_is_not_touched<H: Harness>(h: &mut H
     let mut over = false;
     // Where the owner has to wait for the peer, this one goes on meanwhile.
     h.until("that the peer has left", |_| {
-        let left = b.revoke(to_a, REQUEST) == Ok(());
+        let left = b.revoke(Revoke::Request(to_a, REQUEST)) == Ok(());
         over |= !left && matches!(next(&mut a), Some(Event::Done(which, _)) if which == op);
         left
     });

@@ -1,7 +1,7 @@
 //! Frames, from one link to another.
 
 use hmem::Span;
-use link_api::{Event, Link as _, Path, Refused};
+use link_api::{Event, Link as _, Path, Refused, Sent};
 
 use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes, text};
@@ -17,7 +17,7 @@ pub fn a_frame_is_its_head_and_the_right_part_of_its_body<H: Harness>(h: &mut H)
     for i in 0..40 {
         let (off, len) = (i * 13 + 1, 8_500 - i * 201);
         let head = &b"01234567890123456789012345678901234567"[..i % 38];
-        assert_eq!(h.send(&mut a, to_b, head, &body, off, len), Ok(()));
+        assert_eq!(h.send(&mut a, to_b, head, &body, off, len), Ok(Sent::Done));
         let f = h.frame(&mut b);
         assert_eq!((f.from, f.len), (to_a, head.len() + len), "frame {i}");
         let mut back = vec![0; head.len()];
@@ -43,8 +43,8 @@ pub fn a_frame_may_have_no_body_and_no_bytes<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, to_a } = h.pair();
     let body = [Span::leak(8)];
     for i in 0..20u8 {
-        assert_eq!(h.send(&mut a, to_b, &[i], &body, 8, 0), Ok(()));
-        assert_eq!(h.send(&mut a, to_b, &[], &body, 3, 0), Ok(()));
+        assert_eq!(h.send(&mut a, to_b, &[i], &body, 8, 0), Ok(Sent::Done));
+        assert_eq!(h.send(&mut a, to_b, &[], &body, 3, 0), Ok(Sent::Done));
         assert_eq!(h.take(&mut b), (to_a, vec![i]));
         assert_eq!(h.take(&mut b), (to_a, vec![]));
     }
@@ -60,7 +60,7 @@ pub fn frames_up_to_the_longest_arrive<H: Harness>(h: &mut H) {
     let sent = bytes(most, 7);
     hmem::write(&body, 0, &sent);
     for len in [most, most - 1, Path::LEAST_FRAME, most] {
-        assert_eq!(h.send(&mut a, to_b, &sent[..20], &body, 20, len - 20), Ok(()));
+        assert_eq!(h.send(&mut a, to_b, &sent[..20], &body, 20, len - 20), Ok(Sent::Done));
         assert!(h.take(&mut b) == (to_a, sent[..len].to_vec()), "a frame of {len} bytes");
     }
 }
@@ -72,7 +72,7 @@ pub fn what_was_sent_is_copied_when_the_call_returns<H: Harness>(h: &mut H) {
         let body = [Span::leak(len)];
         let sent = bytes(len, round);
         hmem::write(&body, 0, &sent);
-        assert_eq!(h.send(&mut a, to_b, b"", &body, 0, len), Ok(()));
+        assert_eq!(h.send(&mut a, to_b, b"", &body, 0, len), Ok(Sent::Done));
         hmem::write(&body, 0, &vec![0xee; len]);
         h.say(&mut a, to_b, b"behind it");
         assert!(h.take(&mut b) == (to_a, sent), "{len} bytes as they were when they were sent");
@@ -96,9 +96,9 @@ pub fn frames_of_each_peer_come_in_order_and_none_is_lost<H: Harness>(h: &mut H)
         for (of, (link, to, sent)) in senders.iter_mut().enumerate() {
             while *sent < FRAMES {
                 match link.send(*to, &frame(of, *sent), &[], 0, 0) {
-                    Ok(()) => *sent += 1,
+                    Ok(Sent::Done) => *sent += 1,
                     Err(Refused::Busy) => break,
-                    Err(why) => panic!("a peer that is there is refused: {why:?}"),
+                    other => panic!("a peer that is there is refused: {other:?}"),
                 }
             }
         }
@@ -124,9 +124,9 @@ pub fn a_link_that_is_busy_has_sent_nothing_and_takes_the_same_frame_later<H: Ha
         let first = next;
         loop {
             match a.send(to_b, &frame(next), &[], 0, 0) {
-                Ok(()) => (next, sent) = (next + 1, sent + 1),
-                Err(why) => {
-                    assert_eq!(why, Refused::Busy);
+                Ok(Sent::Done) => (next, sent) = (next + 1, sent + 1),
+                other => {
+                    assert_eq!(other, Err(Refused::Busy));
                     break;
                 }
             }

@@ -1,7 +1,7 @@
 //! Links that do nothing in the call.
 
 use hmem::Span;
-use link_api::{Direct, Grant, Link as _, NoDirect, RmaCaps, RmaLink as _};
+use link_api::{Allow, Direct, Grant, Link as _, NoDirect, Revoke, RmaCaps, RmaLink as _, Way};
 
 use super::sync::seg;
 use crate::harness::Drive;
@@ -15,10 +15,13 @@ pub fn what_is_not_done_in_a_call_is_refused_for_good<H: Harness>(h: &mut H) {
     hmem::write(&[here], 0, &[1; 64]);
     for grant in [Grant::Request(name(1, 1)), Grant::Agreed] {
         let remote = [seg(there, 0, 64)];
-        assert_eq!(a.get(to_b, &Direct::new(grant, &remote, &[here], 64)), Err(NoDirect::Never));
-        assert_eq!(a.put(to_b, &Direct::new(grant, &remote, &[here], 64)), Err(NoDirect::Never));
+        assert_eq!(a.access(Way::Get, to_b, &Direct::new(grant, &remote, &[here], 64)), Err(NoDirect::Never));
+        assert_eq!(a.access(Way::Put, to_b, &Direct::new(grant, &remote, &[here], 64)), Err(NoDirect::Never));
     }
     assert_eq!((text(&[here]), text(&[there])), (vec![1; 64], vec![0; 64]));
-    assert_eq!((b.unpublish(1), b.revoke(to_a, name(1, 1)), b.close()), (Ok(()), Ok(()), Ok(())));
-    b.renew(to_a, name(1, 1));
+    assert_eq!(
+        (b.revoke(Revoke::Region(1)), b.revoke(Revoke::Request(to_a, name(1, 1))), b.revoke(Revoke::All)),
+        (Ok(()), Ok(()), Ok(()))
+    );
+    b.allow(Allow::Request(to_a, name(1, 1)));
 }

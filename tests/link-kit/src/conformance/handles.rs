@@ -1,7 +1,9 @@
 //! Access by handles, which is over later: [`start`](link_api::RmaLink::start).
 
 use hmem::Span;
-use link_api::{Direct, Event, Grant, Link as _, NoDirect, OpId, PeerId, RmaCaps, RmaLink, Way};
+use link_api::{
+    Allow, Direct, Event, Grant, HandleNote, Link as _, NoDirect, OpId, PeerId, Revoke, RmaCaps, RmaLink, Way,
+};
 use wire::Handle;
 
 use super::sync::{seg, until_left};
@@ -14,8 +16,8 @@ pub(super) const REQUEST: u64 = 1 << 32 | 3;
 fn tell<L: RmaLink>(owner: &mut L, to: PeerId, user: &mut L, from: PeerId, iov: &[Span]) -> Vec<Handle> {
     let handles = owner.export_handles(to, iov).expect("memory that can be reached by handles");
     for handle in &handles {
-        owner.mark_exported(to, handle);
-        user.import_handle(from, handle);
+        owner.note_handle(to, HandleNote::Exported(handle));
+        user.note_handle(from, HandleNote::Imported(handle));
     }
     handles
 }
@@ -236,7 +238,7 @@ pub fn a_request_that_was_taken_back_starts_and_moves_nothing<H: Harness>(h: &mu
     let (Ends { mut a, to_b, mut b, to_a }, there) = with_memory(h, 64);
     let here = h.memory(&a, 64, true);
     let before = (text(&[here]), text(&[there]));
-    until_left(h, || b.revoke(to_a, REQUEST));
+    until_left(h, || b.revoke(Revoke::Request(to_a, REQUEST)));
     for &way in ways(&a, to_b) {
         let started =
             a.start(way, to_b, &Direct::new(Grant::Request(REQUEST), &[seg(there, 0, 64)], &[here], 64));
@@ -246,7 +248,7 @@ pub fn a_request_that_was_taken_back_starts_and_moves_nothing<H: Harness>(h: &mu
     assert!((text(&[here]), text(&[there])) == before);
     for request in [name(9, 1), REQUEST] {
         if request == REQUEST {
-            b.renew(to_a, REQUEST);
+            b.allow(Allow::Request(to_a, REQUEST));
             // A frame names it anew.
             h.say(&mut b, to_a, b"again");
             h.take(&mut a);

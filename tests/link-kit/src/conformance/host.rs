@@ -1,6 +1,6 @@
 //! Links that may be called by endpoints of this host, where another link may serve these.
 
-use link_api::{Event, Gone, Link as _, Refused};
+use link_api::{Event, Gone, Link as _, Refused, Sent, Setting};
 
 use crate::Harness;
 use crate::harness::{Drive, next};
@@ -10,13 +10,13 @@ use crate::harness::{Drive, next};
 pub fn a_caller_of_this_host_is_refused_where_another_link_serves_it<H: Harness>(h: &mut H) {
     let (mut a, mut b) = (h.open(), h.open());
     let to_b = a.peer(&b.addr());
-    b.serve_host(false);
+    b.set(Setting::ServeHost(false));
     let mut refused = false;
     h.until("a refusal", |_| {
         match a.send(to_b, b"hello", &[], 0, 0) {
-            Ok(()) | Err(Refused::Busy) => {}
-            Err(why) => {
-                assert_eq!(why, Refused::Gone(Gone::Denied), "a caller of this host");
+            Ok(Sent::Done) | Err(Refused::Busy) => {}
+            other => {
+                assert_eq!(other, Err(Refused::Gone(Gone::Denied)), "a caller of this host");
                 refused = true;
             }
         }
@@ -30,7 +30,7 @@ pub fn a_caller_of_this_host_is_refused_where_another_link_serves_it<H: Harness>
         refused
     });
     // It may be called from here, and is a peer like any other where it may come again.
-    b.serve_host(true);
+    b.set(Setting::ServeHost(true));
     h.say(&mut a, to_b, b"hello");
     assert_eq!(h.take(&mut b).1, b"hello");
 }

@@ -1,6 +1,6 @@
 //! Peers, their names and their numbers.
 
-use link_api::{Event, Gone, Link as _, Path, Refused};
+use link_api::{Channel, Connect, Event, Gone, Link as _, Parting, Path, Refused};
 
 use crate::harness::Drive;
 use crate::{Ends, Harness};
@@ -42,27 +42,27 @@ pub fn a_path_stays_as_it_is_and_holds_what_it_has_to<H: Harness>(h: &mut H) {
     }
 }
 
-/// [`is_connected`](link_api::Link::is_connected) and [`connect`](link_api::Link::connect).
+/// [`channel`](link_api::Link::channel) and [`connect`](link_api::Link::connect).
 pub fn a_peer_is_connected_once_either_has_called<H: Harness>(h: &mut H) {
     let (mut a, mut b) = (h.open(), h.open());
     let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
-    assert!(!a.is_connected(to_b) && !b.is_connected(to_a), "nothing was sent");
-    h.until("a channel", |_| match a.connect(to_b) {
+    assert_eq!([a.channel(to_b), b.channel(to_a)], [Channel::None; 2], "nothing was sent");
+    h.until("a channel", |_| match a.connect(to_b, Connect::Now) {
         Ok(()) => true,
         Err(why) => {
             assert_eq!(why, Refused::Busy);
             false
         }
     });
-    assert!(a.is_connected(to_b), "a channel was made");
-    assert_eq!(a.connect(to_b), Ok(()), "there is one already");
+    assert_eq!(a.channel(to_b), Channel::Open, "a channel was made");
+    assert_eq!(a.connect(to_b, Connect::Now), Ok(()), "there is one already");
     h.say(&mut a, to_b, b"hello");
     assert_eq!(h.take(&mut b), (to_a, b"hello".to_vec()));
-    assert!(b.is_connected(to_a), "a frame came from it");
-    assert_eq!(b.connect(to_a), Ok(()));
+    assert_eq!(b.channel(to_a), Channel::Open, "a frame came from it");
+    assert_eq!(b.connect(to_a, Connect::Now), Ok(()));
     h.quiet(&mut a);
     h.quiet(&mut b);
-    assert!(a.is_connected(to_b) && b.is_connected(to_a), "nothing has ended");
+    assert_eq!([a.channel(to_b), b.channel(to_a)], [Channel::Open; 2], "nothing has ended");
 }
 
 /// A send to a peer that is not there: [`Refused::Busy`] for a while at most, then [`Refused::Gone`], and no
@@ -74,11 +74,11 @@ pub fn a_peer_that_is_not_there_is_gone<H: Harness>(h: &mut H) {
         assert_eq!(h.send(&mut a, to, b"hello", &[], 0, 0), Err(Refused::Gone(Gone::Refused)));
         let mut found = Err(Refused::Busy);
         h.until("an answer to a connect", |_| {
-            found = a.connect(to);
+            found = a.connect(to, Connect::Now);
             found != Err(Refused::Busy)
         });
         assert_eq!(found, Err(Refused::Gone(Gone::Refused)));
-        assert!(!a.is_connected(to));
+        assert_eq!(a.channel(to), Channel::None);
     }
     h.quiet(&mut a);
 }
@@ -89,11 +89,11 @@ pub fn a_number_that_was_forgotten_may_be_anothers<H: Harness>(h: &mut H) {
     for _ in 0..20 {
         let name = h.nowhere();
         let peer = a.peer(&name);
-        a.forget(peer);
+        a.dismiss(peer, Parting::Forgotten);
         // A second time, of a number that may be free.
         let again = a.peer(&name);
         assert_eq!(a.peer_addr(again), name);
-        a.forget(again);
+        a.dismiss(again, Parting::Forgotten);
     }
     let to_b = a.peer(&b.addr());
     assert_eq!(a.peer_addr(to_b), b.addr());
@@ -108,7 +108,7 @@ pub fn a_number_that_was_forgotten_may_be_anothers<H: Harness>(h: &mut H) {
 /// "If the link has no channel to or from it either": a peer with a channel keeps its number.
 pub fn a_peer_that_is_connected_is_not_forgotten<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, to_a } = h.pair();
-    a.forget(to_b);
+    a.dismiss(to_b, Parting::Forgotten);
     let name = h.nowhere();
     let other = a.peer(&name);
     assert_ne!(other, to_b, "a number of a peer that has a channel is given to another");
@@ -119,7 +119,7 @@ pub fn a_peer_that_is_connected_is_not_forgotten<H: Harness>(h: &mut H) {
     h.end(b);
     assert!(matches!(h.event(&mut a, "the end"), Event::Closed(peer, _) if peer == to_b));
     // Now it has none.
-    a.forget(to_b);
+    a.dismiss(to_b, Parting::Forgotten);
     let next = h.nowhere();
     let third = a.peer(&next);
     assert_eq!(third, to_b, "the number of a peer that has ended and was forgotten is used again");

@@ -1,6 +1,6 @@
 //! The ways to look for frames.
 
-use link_api::{Event, Link as _, PeerId, PollFrame, Refused};
+use link_api::{Event, Link as _, PeerId, PollFrame, Refused, Sent};
 
 use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes};
@@ -38,9 +38,9 @@ pub fn all_ways_to_poll_together_lose_nothing<H: Harness>(h: &mut H) {
         for (of, (link, to)) in senders.iter_mut().enumerate() {
             while sent[of] < FRAMES {
                 match link.send(*to, &frame(of, sent[of]), &[], 0, 0) {
-                    Ok(()) => sent[of] += 1,
+                    Ok(Sent::Done) => sent[of] += 1,
                     Err(Refused::Busy) => break,
-                    Err(why) => panic!("a peer that is there is refused: {why:?}"),
+                    other => panic!("a peer that is there is refused: {other:?}"),
                 }
             }
         }
@@ -54,7 +54,7 @@ pub fn all_ways_to_poll_together_lose_nothing<H: Harness>(h: &mut H) {
                 },
                 1 | 5 => match b.poll_frame() {
                     PollFrame::Frame(f) if turn % 3 == 0 => {
-                        b.put_back(f);
+                        b.land(f, None);
                         None
                     }
                     PollFrame::Frame(f) => Some(f),
@@ -66,7 +66,7 @@ pub fn all_ways_to_poll_together_lose_nothing<H: Harness>(h: &mut H) {
                         PollFrame::Frame(f) => {
                             assert_eq!(f.from, wanted, "a frame of another peer");
                             if turn % 3 == 0 {
-                                b.put_back(f);
+                                b.land(f, None);
                                 None
                             } else {
                                 Some(f)

@@ -1,7 +1,7 @@
 //! Published registrations.
 
 use hmem::Span;
-use link_api::{Direct, Grant, PeerId, Region, RegionVersion, RmaLink};
+use link_api::{Allow, Direct, Grant, PeerId, Region, RegionVersion, Revoke, RmaLink, Way};
 
 use super::sync::{seg, until_left};
 use crate::harness::{Drive, next};
@@ -27,13 +27,15 @@ fn find<H: Harness>(h: &mut H, link: &mut H::Link, by: PeerId, key: u64) -> (Reg
 /// Whether a region allows accesses. Both directions are tried.
 fn allows<L: RmaLink>(link: &mut L, peer: PeerId, version: RegionVersion, there: Span) -> bool {
     let (grant, here, before) = (Grant::Region(version), [Span::leak(16)], text(&[there]));
-    let got = link.get(peer, &Direct::new(grant, &[seg(there, 0, there.len())], &here, 16).at(8, 0));
+    let got =
+        link.access(Way::Get, peer, &Direct::new(grant, &[seg(there, 0, there.len())], &here, 16).at(8, 0));
     match got {
         Ok(()) => assert_eq!(text(&here), before[8..24]),
         Err(_) => assert_eq!(text(&here), [0; 16], "an access that was refused has read"),
     }
     hmem::write(&here, 0, b"sixteen bytes ..");
-    let put = link.put(peer, &Direct::new(grant, &[seg(there, 0, there.len())], &here, 16).at(8, 0));
+    let put =
+        link.access(Way::Put, peer, &Direct::new(grant, &[seg(there, 0, there.len())], &here, 16).at(8, 0));
     match put {
         Ok(()) => assert_eq!(text(&[there])[8..24], *b"sixteen bytes .."),
         Err(_) => assert!(text(&[there]) == before, "an access that was refused has written"),
@@ -50,7 +52,7 @@ pub fn a_region_is_found_as_it_was_published_and_accessed<H: Harness>(h: &mut H)
     let keys = [7, 1 << 40 | 1, 0];
     for (key, span) in keys.into_iter().zip(spans) {
         hmem::write(&[span], 0, &bytes(span.len(), 2));
-        b.publish(&Region { read: key != 7, virt_addr: key == 0, ..region(key, span) });
+        b.allow(Allow::Region(&Region { read: key != 7, virt_addr: key == 0, ..region(key, span) }));
     }
     for (key, span) in keys.into_iter().zip(spans) {
         let (found, version) = find(h, &mut a, to_b, key);
@@ -65,21 +67,21 @@ pub fn a_region_is_found_as_it_was_published_and_accessed<H: Harness>(h: &mut H)
 pub fn a_region_that_is_not_published_any_more_allows_nothing<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, .. } = h.pair();
     let (one, other) = (h.memory(&b, 64, false), h.memory(&b, 64, false));
-    b.publish(&region(1, one));
-    b.publish(&region(2, other));
+    b.allow(Allow::Region(&region(1, one)));
+    b.allow(Allow::Region(&region(2, other)));
     let ((_, first), (_, second)) = (find(h, &mut a, to_b, 1), find(h, &mut a, to_b, 2));
     assert!(allows(&mut a, to_b, first, one));
-    until_left(h, || b.unpublish(1));
+    until_left(h, || b.revoke(Revoke::Region(1)));
     assert_eq!(a.published(to_b, 1), None, "what is not published any more");
     assert!(!allows(&mut a, to_b, first, one), "what is not published any more");
     assert!(allows(&mut a, to_b, second, other), "another region");
     // The same again is another version.
-    b.publish(&region(1, one));
+    b.allow(Allow::Region(&region(1, one)));
     let (_, again) = find(h, &mut a, to_b, 1);
     assert!(again != first && allows(&mut a, to_b, again, one));
     assert!(!allows(&mut a, to_b, first, one), "the version before");
-    until_left(h, || b.unpublish(3));
-    until_left(h, || b.close());
+    until_left(h, || b.revoke(Revoke::Region(3)));
+    until_left(h, || b.revoke(Revoke::All));
     assert!(!allows(&mut a, to_b, again, one) && !allows(&mut a, to_b, second, other), "after it closed");
 }
 
@@ -87,9 +89,9 @@ pub fn a_region_that_is_not_published_any_more_allows_nothing<H: Harness>(h: &mu
 pub fn a_region_that_changed_is_another<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, .. } = h.pair();
     let (one, other) = (h.memory(&b, 64, false), h.memory(&b, 128, false));
-    b.publish(&region(1, one));
+    b.allow(Allow::Region(&region(1, one)));
     let (_, first) = find(h, &mut a, to_b, 1);
-    b.publish(&region(1, other));
+    b.allow(Allow::Region(&region(1, other)));
     let (found, second) = find(h, &mut a, to_b, 1);
     assert_eq!(found, region(1, other));
     assert_ne!(first, second, "a change is another version");

@@ -1,6 +1,6 @@
 //! Peers that come back.
 
-use link_api::{Event, Gone, Link as _};
+use link_api::{Event, Gone, Link as _, Parting};
 
 use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes};
@@ -50,7 +50,7 @@ pub fn frames_of_a_successor_come_after_the_end_of_the_former<H: Harness>(h: &mu
 /// A channel that was cut off may be followed by another one, from either side.
 pub fn a_peer_that_was_cut_off_can_be_connected_anew<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, to_a } = h.pair();
-    a.disconnect(to_b);
+    a.dismiss(to_b, Parting::CutOff);
     assert_eq!(h.closed(&mut a), (to_b, Gone::Denied));
     h.until("that the other side hears of it", |_| match next(&mut b) {
         Some(Event::Closed(peer, _)) => peer == to_a,

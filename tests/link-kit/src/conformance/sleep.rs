@@ -3,14 +3,14 @@
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use link_api::{Event, Gone, Link as _, Refused};
+use link_api::{Connect, Event, Gone, Link as _, Parting, Refused, WaitFd};
 
 use crate::harness::{Drive, next};
 use crate::{Ends, Harness, bytes, is_readable};
 
 /// Arms a link to which nothing is on its way; its descriptor.
 fn armed<H: Harness>(h: &mut H, link: &mut H::Link) -> RawFd {
-    let fd = link.wait_fd().expect("this group is for links with a descriptor");
+    let fd = link.wait_fd(WaitFd::All).expect("this group is for links with a descriptor");
     h.until("that an idle link may sleep", |_| {
         if let Some(event) = next(link) {
             panic!("nothing was to come, but {event:?} did");
@@ -56,7 +56,7 @@ pub fn room_wakes<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, .. } = h.pair();
     for round in 0..5 {
         let mut sent = 0;
-        let fd = a.wait_fd().expect("this group is for links with a descriptor");
+        let fd = a.wait_fd(WaitFd::All).expect("this group is for links with a descriptor");
         // Room of the round before may be on its way still: what does not arm tells of it, and it is filled,
         // too.
         h.until("that a link which waits for room may sleep", |_| {
@@ -99,13 +99,13 @@ pub fn room_that_was_made_before_a_poll_wakes<H: Harness>(h: &mut H) {
 pub fn an_end_that_is_still_to_be_told_wakes<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, b: _b, .. } = h.pair();
     let fd = armed(h, &mut a);
-    a.disconnect(to_b);
+    a.dismiss(to_b, Parting::CutOff);
     assert!(!a.arm() || is_readable(fd, h.patience()), "the end of a peer that was cut off does not wake");
     assert_eq!(h.closed(&mut a), (to_b, Gone::Denied));
 
     let name = h.nowhere();
     let absent = a.peer(&name);
-    a.expect(absent);
+    assert_eq!(a.connect(absent, Connect::Expected), Ok(()));
     let start = Instant::now();
     loop {
         if let Some(event) = next(&mut a) {
@@ -122,7 +122,7 @@ pub fn a_channel_wakes<H: Harness>(h: &mut H) {
     for round in 0..10 {
         let (mut a, mut b) = (h.open(), h.open());
         let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
-        let fd = a.wait_fd().expect("this group is for links with a descriptor");
+        let fd = a.wait_fd(WaitFd::All).expect("this group is for links with a descriptor");
         let start = Instant::now();
         while a.send(to_b, b"first", &[], 0, 0) == Err(Refused::Busy) {
             assert!(start.elapsed() < h.patience(), "a peer that is there is never reached");

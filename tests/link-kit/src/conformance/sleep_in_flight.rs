@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use link_api::{Direct, Event, Grant, Link as _, RmaLink as _, Way};
+use link_api::{Direct, Event, Grant, Link as _, RmaLink as _, WaitFd, Way};
 
 use super::handles::{REQUEST, with_memory};
 use super::sync::seg;
@@ -13,7 +13,7 @@ use crate::{Ends, Harness, is_readable};
 pub fn an_operation_that_is_over_wakes<H: Harness>(h: &mut H) {
     const LEN: usize = 40_000;
     let (Ends { mut a, to_b, b: _b, .. }, there) = with_memory(h, LEN);
-    let fd = a.wait_fd().expect("this group is for links with a descriptor");
+    let fd = a.wait_fd(WaitFd::All).expect("this group is for links with a descriptor");
     for round in 0..20 {
         let here = h.memory(&a, LEN, true);
         let op = a.start(

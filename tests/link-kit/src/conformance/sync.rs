@@ -2,7 +2,9 @@
 //! [`put`](link_api::RmaLink::put).
 
 use hmem::Span;
-use link_api::{Direct, Grant, InUse, Link as _, NoDirect, PeerId, RmaCaps, RmaLink};
+use link_api::{
+    Allow, Channel, Direct, Grant, InUse, Link as _, NoDirect, PeerId, Revoke, RmaCaps, RmaLink, Way,
+};
 use wire::Seg;
 
 use crate::harness::Drive;
@@ -31,14 +33,16 @@ fn with_memory<H: Harness>(h: &mut H, len: usize) -> (Ends<H::Link>, Span) {
 fn refused<L: RmaLink>(link: &mut L, peer: PeerId, grant: Grant, there: Span) -> Option<[NoDirect; 2]> {
     let (here, before) = (Span::leak(8), text(&[there]));
     hmem::write(&[here], 0, b"untaken!");
-    let got = link.get(peer, &Direct::new(grant, &[seg(there, 0, there.len())], &[here], 8).at(3, 0));
+    let got =
+        link.access(Way::Get, peer, &Direct::new(grant, &[seg(there, 0, there.len())], &[here], 8).at(3, 0));
     if got.is_ok() {
         assert_eq!(text(&[here]), before[3..11], "bytes that were read");
     } else {
         assert_eq!(text(&[here]), b"untaken!", "an access that was refused has read");
     }
     hmem::write(&[here], 0, b"written!");
-    let put = link.put(peer, &Direct::new(grant, &[seg(there, 0, there.len())], &[here], 8).at(3, 0));
+    let put =
+        link.access(Way::Put, peer, &Direct::new(grant, &[seg(there, 0, there.len())], &[here], 8).at(3, 0));
     if put.is_ok() {
         assert_eq!(text(&[there])[3..11], *b"written!");
         hmem::write(&[there], 0, &before);
@@ -59,7 +63,7 @@ pub fn bytes_are_read_and_written_where_they_should_be<H: Harness>(h: &mut H) {
     for (roff, loff, len) in [(0, 0, 13_000), (1, 7, 1), (4_999, 3, 2), (4_000, 499, 6_001), (12_999, 0, 1)] {
         let local = [Span::leak(500), Span::leak(13_000)];
         assert_eq!(
-            a.get(to_b, &Direct::new(grant, &remote, &local, len).at(roff, loff)),
+            a.access(Way::Get, to_b, &Direct::new(grant, &remote, &local, len).at(roff, loff)),
             Ok(()),
             "{len} bytes at {roff}"
         );
@@ -70,7 +74,7 @@ pub fn bytes_are_read_and_written_where_they_should_be<H: Harness>(h: &mut H) {
         let mut want = text(&[there]);
         hmem::write(&local, 0, &bytes(13_500, roff + 2));
         assert_eq!(
-            a.put(to_b, &Direct::new(grant, &remote, &local, len).at(roff, loff)),
+            a.access(Way::Put, to_b, &Direct::new(grant, &remote, &local, len).at(roff, loff)),
             Ok(()),
             "{len} bytes at {roff}"
         );
@@ -92,9 +96,9 @@ pub fn nothing_outside_of_what_was_named_is_touched<H: Harness>(h: &mut H) {
     for (roff, len) in [(0, 65), (64, 1), (1, 64), (1_000, 1), (usize::MAX, 2), (usize::MAX - 7, 8)] {
         let (before, own) = (text(&[there]), bytes(300, 9));
         hmem::write(&[here], 0, &own);
-        let got = a.get(to_b, &Direct::new(grant, &remote, &[local], len).at(roff, 0));
+        let got = a.access(Way::Get, to_b, &Direct::new(grant, &remote, &[local], len).at(roff, 0));
         assert!(got.is_err(), "{len} bytes at {roff} of 64 were read");
-        let put = a.put(to_b, &Direct::new(grant, &remote, &[local], len).at(roff, 0));
+        let put = a.access(Way::Put, to_b, &Direct::new(grant, &remote, &[local], len).at(roff, 0));
         assert!(put.is_err(), "{len} bytes at {roff} of 64 were written");
         let now = text(&[there]);
         assert!(now[..100] == before[..100] && now[164..] == before[164..], "bytes beside what was named");
@@ -104,11 +108,11 @@ pub fn nothing_outside_of_what_was_named_is_touched<H: Harness>(h: &mut H) {
     hmem::write(&[here], 0, &bytes(300, 9));
     let long = [seg(there, 0, 300)];
     assert!(
-        a.get(to_b, &Direct::new(grant, &long, &[local], 101)).is_err(),
+        a.access(Way::Get, to_b, &Direct::new(grant, &long, &[local], 101)).is_err(),
         "more was read than there is room for"
     );
     assert!(
-        a.get(to_b, &Direct::new(grant, &long, &[local], 2).at(0, 99)).is_err(),
+        a.access(Way::Get, to_b, &Direct::new(grant, &long, &[local], 2).at(0, 99)).is_err(),
         "more was read than there is room for"
     );
     let now = text(&[here]);
@@ -120,8 +124,8 @@ pub fn memory_that_is_not_mapped_is_refused<H: Harness>(h: &mut H) {
     let (Ends { mut a, to_b, b: _b, .. }, there) = with_memory(h, 64);
     let (grant, here) = (Grant::Request(name(3, 1)), [Span::leak(64)]);
     let nothing = [Seg { addr: 64.into(), len: 64.into() }];
-    assert_eq!(a.get(to_b, &Direct::new(grant, &nothing, &here, 64)), Err(NoDirect::Memory));
-    assert_eq!(a.put(to_b, &Direct::new(grant, &nothing, &here, 64)), Err(NoDirect::Memory));
+    assert_eq!(a.access(Way::Get, to_b, &Direct::new(grant, &nothing, &here, 64)), Err(NoDirect::Memory));
+    assert_eq!(a.access(Way::Put, to_b, &Direct::new(grant, &nothing, &here, 64)), Err(NoDirect::Memory));
     assert_eq!(refused(&mut a, to_b, grant, there), None, "other memory still is");
 }
 
@@ -130,14 +134,14 @@ pub fn a_request_that_was_taken_back_allows_nothing_and_others_still_do<H: Harne
     let (Ends { mut a, to_b, mut b, to_a }, there) = with_memory(h, 64);
     let (one, other) = (name(3, 1), name(4, 1));
     assert_eq!(refused(&mut a, to_b, Grant::Request(one), there), None);
-    until_left(h, || b.revoke(to_a, one));
+    until_left(h, || b.revoke(Revoke::Request(to_a, one)));
     let revoked = Some([NoDirect::Revoked; 2]);
     assert_eq!(refused(&mut a, to_b, Grant::Request(one), there), revoked, "after it was taken back");
     assert_eq!(refused(&mut a, to_b, Grant::Request(other), there), None, "another request");
     let later = Grant::Request(name(3, 2));
     assert_eq!(refused(&mut a, to_b, later, there), None, "a later request at the same place");
     // Also by a request that was never used.
-    until_left(h, || b.revoke(to_a, other));
+    until_left(h, || b.revoke(Revoke::Request(to_a, other)));
     assert_eq!(refused(&mut a, to_b, Grant::Request(other), there), revoked);
 }
 
@@ -146,10 +150,10 @@ pub fn a_name_that_was_renewed_allows_again<H: Harness>(h: &mut H) {
     let (Ends { mut a, to_b, mut b, to_a }, there) = with_memory(h, 64);
     for generation in [1, 2, 9] {
         let request = name(5, generation);
-        until_left(h, || b.revoke(to_a, request));
+        until_left(h, || b.revoke(Revoke::Request(to_a, request)));
         let answer = refused(&mut a, to_b, Grant::Request(request), there);
         assert_eq!(answer, Some([NoDirect::Revoked; 2]));
-        b.renew(to_a, request);
+        b.allow(Allow::Request(to_a, request));
         assert_eq!(refused(&mut a, to_b, Grant::Request(request), there), None, "after it was renewed");
     }
 }
@@ -161,7 +165,7 @@ pub fn an_endpoint_that_closed_is_not_accessed<H: Harness>(h: &mut H) {
     for grant in grants {
         assert_eq!(refused(&mut a, to_b, grant, there), None, "{grant:?} before it closed");
     }
-    until_left(h, || b.close());
+    until_left(h, || b.revoke(Revoke::All));
     for grant in grants {
         assert!(refused(&mut a, to_b, grant, there).is_some(), "{grant:?} after it closed");
     }
@@ -172,7 +176,7 @@ pub fn an_endpoint_that_ended_is_not_accessed<H: Harness>(h: &mut H) {
     let (Ends { mut a, to_b, b, .. }, there) = with_memory(h, 64);
     h.end(b);
     assert!(refused(&mut a, to_b, Grant::Request(name(3, 1)), there).is_some(), "right after its end");
-    h.until("a link that knows of an end", |_| a.is_gone(to_b));
+    h.until("a link that knows of an end", |_| a.channel(to_b) == Channel::Ended);
     assert_eq!(h.closed(&mut a).0, to_b);
     let answer = refused(&mut a, to_b, Grant::Request(name(3, 1)), there);
     assert_eq!(answer, Some([NoDirect::Fault; 2]), "after its end was told of");

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use link_api::{Event, Link, PeerId, Refused};
+use link_api::{Event, Link, PeerId, Refused, Sent, WaitFd};
 
 use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes, is_readable};
@@ -32,7 +32,7 @@ impl Chance {
 /// Sleeps until there is something to do, if there is nothing.
 fn sleep<L: Link>(link: &mut L, patience: Duration, why: &str) {
     if link.arm() {
-        let fd = link.wait_fd().expect("this group is for links with a descriptor");
+        let fd = link.wait_fd(WaitFd::All).expect("this group is for links with a descriptor");
         assert!(is_readable(fd, patience), "a wake-up was lost: {why}");
     }
 }
@@ -73,8 +73,8 @@ pub fn exchange<L: Link>(link: &mut L, peer: PeerId, which: bool, patience: Dura
         let mut idle = true;
         if sent < FRAMES {
             match link.send(peer, &frame(which, sent), &[], 0, 0) {
-                Ok(()) => (sent, idle) = (sent + 1, false),
-                Err(why) => assert_eq!(why, Refused::Busy),
+                Ok(Sent::Done) => (sent, idle) = (sent + 1, false),
+                other => assert_eq!(other, Err(Refused::Busy)),
             }
         }
         if chance.below(3) > 0 || idle {

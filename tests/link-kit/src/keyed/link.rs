@@ -8,7 +8,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hmem::{Span, total};
-use link_api::{Event, Frame, Gone, Link, OpId, Path, PeerId, PollFrame, Refused, RmaCaps, Standing};
+use link_api::{
+    Channel, Connect, Event, Frame, Gone, Link, OpId, Parting, Path, PeerId, PollFrame, Refused, RmaCaps,
+    Sent, Standing, WaitFd,
+};
 use wire::{Addr, Handle};
 
 use super::carrier::Shared;
@@ -71,7 +74,7 @@ impl KeyedLink {
     }
 
     /// The channel to a peer, or why there is none: one is made meanwhile if that can be.
-    fn channel(&mut self, peer: PeerId) -> Result<Id, Refused> {
+    fn channel_to(&mut self, peer: PeerId) -> Result<Id, Refused> {
         self.adopt();
         let known = &self.peers[peer.0 as usize];
         if let Some(id) = known.channel {
@@ -167,14 +170,14 @@ impl KeyedLink {
     fn next_missed(&mut self) -> Option<Event> {
         let now = Instant::now();
         for (peer, until) in std::mem::take(&mut self.expected) {
-            if self.is_connected(peer) {
+            if self.channel(peer) != Channel::None {
                 continue;
             }
             if until > now {
                 self.expected.push((peer, until));
                 continue;
             }
-            match self.channel(peer) {
+            match self.channel_to(peer) {
                 Ok(_) => {}
                 Err(Refused::Gone(why)) => return Some(Event::Closed(peer, why)),
                 Err(_) => self.expected.push((peer, until)),
@@ -198,6 +201,24 @@ impl KeyedLink {
         let bytes = self.held.as_deref().expect("a frame that was not released");
         assert_eq!(bytes.len(), frame.len, "another frame is at hand");
         bytes.get(off..).unwrap_or_default()
+    }
+
+    /// [`Parting::Forgotten`].
+    fn forget(&mut self, peer: PeerId) {
+        let addr = self.peers[peer.0 as usize].addr;
+        if self.channel(peer) != Channel::None || self.ids.get(&addr) != Some(&peer) {
+            return;
+        }
+        self.ids.remove(&addr);
+        self.expected.retain(|(known, _)| *known != peer);
+        self.free.push(peer);
+    }
+
+    /// [`Parting::CutOff`].
+    fn disconnect(&mut self, peer: PeerId) {
+        self.adopt();
+        let known = &mut self.peers[peer.0 as usize];
+        known.cut = known.channel.is_some();
     }
 }
 
@@ -234,11 +255,11 @@ impl Link for KeyedLink {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         let n = head.len() + len;
         assert!(n <= Self::PATH.max_frame, "frame longer than Path::max_frame");
         assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
-        let id = match self.channel(to) {
+        let id = match self.channel_to(to) {
             Err(Refused::Busy) => {
                 self.peers[to.0 as usize].wants = true;
                 return Err(Refused::Busy);
@@ -264,7 +285,7 @@ impl Link for KeyedLink {
         way.transit.extend(bytes);
         self.peers[to.0 as usize].wants = false;
         self.shared.hurry();
-        Ok(())
+        Ok(Sent::Done)
     }
 
     fn poll(&mut self) -> Option<Event> {
@@ -330,52 +351,44 @@ impl Link for KeyedLink {
         assert!(self.held.take().is_some(), "released what was not held");
     }
 
-    fn is_gone(&self, peer: PeerId) -> bool {
-        let id = self.peers[peer.0 as usize].channel;
-        id.is_some_and(|id| !self.shared.lock().stations.contains_key(&id))
-    }
-
-    fn is_connected(&self, peer: PeerId) -> bool {
+    fn channel(&self, peer: PeerId) -> Channel {
         let known = &self.peers[peer.0 as usize];
         let wire = self.shared.lock();
-        known.channel.is_some()
-            || wire.ways_to(self.id).iter().any(|(from, _)| wire.known[from] == known.addr)
+        match known.channel {
+            Some(id) if !wire.stations.contains_key(&id) => Channel::Ended,
+            Some(_) => Channel::Open,
+            None if wire.ways_to(self.id).iter().any(|(from, _)| wire.known[from] == known.addr) => {
+                Channel::Open
+            }
+            None => Channel::None,
+        }
     }
 
-    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
-        let found = self.channel(peer).map(drop);
-        self.peers[peer.0 as usize].wants |= found == Err(Refused::Busy);
-        found
-    }
-
-    fn expect(&mut self, peer: PeerId) {
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
+        if how != Connect::Expected {
+            let found = self.channel_to(peer).map(drop);
+            self.peers[peer.0 as usize].wants |= found == Err(Refused::Busy);
+            return found;
+        }
         if self.expected.iter().all(|(known, _)| *known != peer) {
             let until = Instant::now() + self.shared.lock().pace.patience;
             self.expected.push((peer, until));
             self.set_alarm();
         }
+        Ok(())
     }
 
     fn has_room_to_spare(&mut self, to: PeerId, _: usize) -> bool {
-        let Ok(id) = self.channel(to) else { return false };
+        let Ok(id) = self.channel_to(to) else { return false };
         let wire = self.shared.lock();
         wire.ways.get(&(self.id, id)).is_some_and(|way| 2 * way.in_flight() < wire.pace.window)
     }
 
-    fn forget(&mut self, peer: PeerId) {
-        let addr = self.peers[peer.0 as usize].addr;
-        if self.is_connected(peer) || self.ids.get(&addr) != Some(&peer) {
-            return;
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match how {
+            Parting::Forgotten => self.forget(peer),
+            Parting::CutOff => self.disconnect(peer),
         }
-        self.ids.remove(&addr);
-        self.expected.retain(|(known, _)| *known != peer);
-        self.free.push(peer);
-    }
-
-    fn disconnect(&mut self, peer: PeerId) {
-        self.adopt();
-        let known = &mut self.peers[peer.0 as usize];
-        known.cut = known.channel.is_some();
     }
 
     fn arm(&mut self) -> bool {
@@ -404,12 +417,12 @@ impl Link for KeyedLink {
         self.shared.lock().stations.get(&self.id).is_some_and(|here| here.armed)
     }
 
-    fn wait_fd(&self) -> Option<RawFd> {
-        Some(self.bell.as_raw_fd())
+    fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
+        which.only(self.bell.as_raw_fd())
     }
 
     fn describe(&self, peer: PeerId) -> String {
-        let state = if self.is_connected(peer) { "connected" } else { "not connected" };
+        let state = if self.channel(peer) == Channel::None { "not connected" } else { "connected" };
         format!("keyed, {state}, frames of {} bytes, memory by keys", Self::PATH.max_frame)
     }
 

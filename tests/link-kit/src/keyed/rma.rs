@@ -1,7 +1,7 @@
 //! Access to memory by keys.
 
 use hmem::{Span, total};
-use link_api::{Direct, InUse, NoDirect, OpId, PeerId, RmaLink, Way};
+use link_api::{Allow, Direct, HandleNote, InUse, NoDirect, OpId, PeerId, Revoke, RmaLink, Way};
 use wire::Handle;
 
 use super::flight::Flight;
@@ -97,38 +97,38 @@ impl RmaLink for KeyedLink {
         Some(out)
     }
 
-    fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
-        self.peers[to.0 as usize].told.insert(handle.id.get());
-    }
-
-    fn import_handle(&mut self, from: PeerId, handle: &Handle) {
-        if handle.how == HOW {
-            self.peers[from.0 as usize].learned.push(*handle);
+    fn note_handle(&mut self, peer: PeerId, what: HandleNote<'_>) {
+        let peer = &mut self.peers[peer.0 as usize];
+        match what {
+            HandleNote::Exported(handle) => _ = peer.told.insert(handle.id.get()),
+            HandleNote::Imported(handle) if handle.how == HOW => peer.learned.push(*handle),
+            HandleNote::Imported(_) | HandleNote::Retired(_) => {}
         }
     }
 
-    fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
-        // The carrier copies with the wire locked, so no access is under way here.
-        let mut wire = self.shared.lock();
-        if let (Some(id), Some(here)) = (self.peers[from.0 as usize].channel, wire.stations.get_mut(&self.id))
-        {
-            here.exposed.revoked.insert((id, request));
-        }
-        Ok(())
-    }
-
-    fn renew(&mut self, to: PeerId, request: u64) {
+    fn allow(&mut self, what: Allow<'_>) {
+        let Allow::Request(to, request) = what else { return };
         let mut wire = self.shared.lock();
         if let (Some(id), Some(here)) = (self.peers[to.0 as usize].channel, wire.stations.get_mut(&self.id)) {
             here.exposed.revoked.remove(&(id, request));
         }
     }
 
-    fn close(&mut self) -> Result<(), InUse> {
+    fn revoke(&mut self, what: Revoke) -> Result<(), InUse> {
+        // The carrier copies with the wire locked, so no access is under way here.
         let mut wire = self.shared.lock();
-        if let Some(here) = wire.stations.get_mut(&self.id) {
-            here.exposed.closed = true;
-            here.exposed.keys.clear();
+        let Some(here) = wire.stations.get_mut(&self.id) else { return Ok(()) };
+        match what {
+            Revoke::Request(from, request) => {
+                if let Some(id) = self.peers[from.0 as usize].channel {
+                    here.exposed.revoked.insert((id, request));
+                }
+            }
+            Revoke::Region(_) => {}
+            Revoke::All => {
+                here.exposed.closed = true;
+                here.exposed.keys.clear();
+            }
         }
         Ok(())
     }

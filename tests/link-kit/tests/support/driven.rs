@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use hmem::Span;
 use link_api::{
-    Direct, Event, Frame, InUse, Link, NoDirect, OpId, Path, Patience, PeerId, Refused, RmaLink, Standing,
-    Way,
+    Allow, Channel, Connect, Direct, Event, Frame, HandleNote, InUse, Link, NoDirect, OpId, Parting, Path,
+    PeerId, Refused, Revoke, RmaLink, Sent, Setting, Standing, WaitFd, Way,
 };
 use wire::{Addr, Handle};
 
@@ -60,7 +60,7 @@ impl<L: Link> Link for Driven<L> {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         self.with(|l| l.send(to, head, body, off, len))
     }
     fn poll(&mut self) -> Option<Event> {
@@ -81,29 +81,22 @@ impl<L: Link> Link for Driven<L> {
     fn release(&mut self, frame: Frame) {
         self.with(|l| l.release(frame));
     }
-    fn is_gone(&self, peer: PeerId) -> bool {
-        self.with(|l| l.is_gone(peer))
+    fn channel(&self, peer: PeerId) -> Channel {
+        self.with(|l| l.channel(peer))
     }
-    fn is_connected(&self, peer: PeerId) -> bool {
-        self.with(|l| l.is_connected(peer))
-    }
-    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
-        self.with(|l| l.connect(peer))
-    }
-    fn expect(&mut self, peer: PeerId) {
-        self.with(|l| l.expect(peer));
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
+        self.with(|l| l.connect(peer, how))
     }
     fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
         self.with(|l| l.has_room_to_spare(to, len))
     }
-    fn serve_host(&mut self, on: bool) {
-        self.with(|l| l.serve_host(on));
+    fn set(&mut self, setting: Setting<'_>) {
+        if let Setting::ServeHost(_) | Setting::Patience(_) = setting {
+            self.with(|l| l.set(setting));
+        }
     }
-    fn forget(&mut self, peer: PeerId) {
-        self.with(|l| l.forget(peer));
-    }
-    fn disconnect(&mut self, peer: PeerId) {
-        self.with(|l| l.disconnect(peer));
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        self.with(|l| l.dismiss(peer, how));
     }
     fn arm(&mut self) -> bool {
         self.with(|l| l.arm())
@@ -111,8 +104,9 @@ impl<L: Link> Link for Driven<L> {
     fn is_armed(&self) -> bool {
         self.with(|l| l.is_armed())
     }
-    fn wait_fd(&self) -> Option<RawFd> {
-        self.with(|l| l.wait_fd())
+    fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
+        // The thread that keeps the link going polls all that it has: one stands for them.
+        self.with(|l| l.wait_fd(WaitFd::All)).and_then(|fd| which.only(fd))
     }
     fn describe(&self, peer: PeerId) -> String {
         self.with(|l| l.describe(peer))
@@ -132,26 +126,19 @@ impl<L: RmaLink> RmaLink for Driven<L> {
     fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
         self.with(|l| l.export_handles(to, iov))
     }
-    fn mark_exported(&mut self, to: PeerId, handle: &Handle) {
-        self.with(|l| l.mark_exported(to, handle));
+    fn note_handle(&mut self, peer: PeerId, what: HandleNote<'_>) {
+        self.with(|l| l.note_handle(peer, what));
     }
-    fn import_handle(&mut self, from: PeerId, handle: &Handle) {
-        self.with(|l| l.import_handle(from, handle));
+    fn allow(&mut self, what: Allow<'_>) {
+        if let Allow::Request(..) = what {
+            self.with(|l| l.allow(what));
+        }
     }
-    fn retire_handles(&mut self, to: PeerId, iov: &[Span]) {
-        self.with(|l| l.retire_handles(to, iov));
-    }
-    fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
-        self.with(|l| l.revoke(from, request))
-    }
-    fn renew(&mut self, to: PeerId, request: u64) {
-        self.with(|l| l.renew(to, request));
-    }
-    fn set_patience(&mut self, patience: Patience) {
-        self.with(|l| l.set_patience(patience));
-    }
-    fn close(&mut self) -> Result<(), InUse> {
-        self.with(|l| l.close())
+    fn revoke(&mut self, what: Revoke) -> Result<(), InUse> {
+        match what {
+            Revoke::Region(_) => Ok(()),
+            Revoke::Request(..) | Revoke::All => self.with(|l| l.revoke(what)),
+        }
     }
 }
 

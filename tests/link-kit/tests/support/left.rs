@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use link_api::{Event, Link, PeerId, Refused};
+use link_api::{Event, Link, PeerId, Refused, Setting, WaitFd};
 use link_kit::{bytes, is_readable};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -34,9 +34,9 @@ pub fn next(of: &mut impl Link) -> Option<Vec<u8>> {
 /// Has both find each other, with a frame that arrives. What the first one calls the other.
 pub fn connect(a: &mut impl Link, b: &mut impl Link) -> PeerId {
     let (to_b, mut sent, mut got) = (a.peer(&b.addr()), false, None);
-    a.tell_kept();
+    a.set(Setting::Kept);
     until("a frame", || {
-        sent = sent || matches!(a.send(to_b, b"hello", &[], 0, 0), Ok(()) | Err(Refused::Kept));
+        sent = sent || a.send(to_b, b"hello", &[], 0, 0).is_ok();
         assert!(next(a).is_none());
         got = got.take().or_else(|| next(b));
         got.is_some() && !a.keeps(to_b)
@@ -49,7 +49,7 @@ pub fn connect(a: &mut impl Link, b: &mut impl Link) -> PeerId {
 pub fn fill(a: &mut impl Link, to_b: PeerId, len: impl Fn(usize) -> usize) -> usize {
     for sent in 0.. {
         match a.send(to_b, &bytes(len(sent), sent), &[], 0, 0) {
-            Ok(()) | Err(Refused::Kept) => {}
+            Ok(_) => {}
             Err(why) => {
                 assert_eq!(why, Refused::Busy);
                 return sent;
@@ -70,7 +70,9 @@ pub fn what_is_not_kept_arrives(
     let (sent, mut got) = (fill(a, to_b, &len), 0);
     until("all frames", || {
         // Asleep, as long as nothing wakes it.
-        if a.keeps(to_b) && !(a.arm() && a.wait_fd().is_some_and(|fd| !is_readable(fd, Duration::ZERO))) {
+        if a.keeps(to_b)
+            && !(a.arm() && a.wait_fd(WaitFd::All).is_some_and(|fd| !is_readable(fd, Duration::ZERO)))
+        {
             assert!(next(a).is_none());
         }
         if let Some(frame) = next(b) {

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Link, PeerId, Refused};
+use link_api::{Event, Link, PeerId, Refused, Sent};
 use wire::session::JobKey;
 
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -39,9 +39,9 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 #[allow(dead_code)]
 pub fn say(from: &mut TcpLink, to: PeerId, others: &mut [&mut TcpLink], frame: &[u8]) {
     until("room for a frame", || match from.send(to, frame, &[], 0, 0) {
-        Ok(()) => true,
-        Err(why) => {
-            assert_eq!(why, Refused::Busy);
+        Ok(Sent::Done) => true,
+        other => {
+            assert_eq!(other, Err(Refused::Busy));
             from.progress();
             others.iter_mut().for_each(|link| link.progress());
             false

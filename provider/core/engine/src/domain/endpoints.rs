@@ -9,7 +9,7 @@ use crate::core::RxContext;
 use crate::endpoint::Endpoint;
 use crate::types::*;
 use crate::work::WorkOp;
-use link_api::{InUse, Meter, OpId, Path, Patience, RmaLink};
+use link_api::{InUse, Meter, OpId, Path, Patience, Revoke, RmaLink, Setting};
 
 /// What is left of an endpoint of a domain in which a call has panicked.
 #[derive(Debug)]
@@ -23,8 +23,8 @@ impl<L: RmaLink> Abandoned<L> {
     /// As [`Domain::ep_close`], with this patience; then this is to be dropped.
     pub fn close(&mut self, patience: Patience) -> Result<(), Error> {
         self.ops.drain(..).for_each(|op| self.link.cancel(op));
-        self.link.set_patience(patience);
-        self.link.close().map_err(|InUse| Error::Busy)
+        self.link.set(Setting::Patience(patience));
+        self.link.revoke(Revoke::All).map_err(|InUse| Error::Busy)
     }
 }
 
@@ -212,7 +212,7 @@ impl<L: RmaLink> Domain<L> {
     pub fn ep_part(&mut self, id: EpId) -> Result<L, Error> {
         let Some(ep) = self.eps.get_mut(id.at()) else { return Err(Error::NotFound) };
         ep.requests.cancel_operations(&mut ep.net.link);
-        if let Err(InUse) = ep.net.link.close() {
+        if let Err(InUse) = ep.net.link.revoke(Revoke::All) {
             // Peers that are closed likewise may wait for those.
             self.eps.iter_mut().filter(|(at, _)| *at != id.0).for_each(|(_, ep)| {
                 ep.progress(&mut self.core, None);
@@ -250,7 +250,7 @@ impl<L: RmaLink> Domain<L> {
     /// each peer that is inside an access.
     pub fn set_patience(&mut self, patience: Patience) {
         self.core.patience = patience;
-        self.eps.iter_mut().for_each(|(_, ep)| ep.net.link.set_patience(patience));
+        self.eps.iter_mut().for_each(|(_, ep)| ep.net.link.set(Setting::Patience(patience)));
     }
 
     /// Of a domain in which a call has panicked, and which may be in any state: takes the next endpoint out.

@@ -3,7 +3,7 @@
 use super::Domain;
 use crate::config::{MrId, Reg};
 use crate::types::*;
-use link_api::{InUse, RmaLink};
+use link_api::{InUse, Revoke, RmaLink};
 
 impl<L: RmaLink> Domain<L> {
     /// Memory that is registered, here and at peers, stays until its registration is closed, so that long
@@ -44,7 +44,7 @@ impl<L: RmaLink> Domain<L> {
         let key = self.core.mrs.end(mr)?;
         let mut outcome = Ok(());
         for (_, ep) in self.eps.iter_mut() {
-            let concealed = key.map_or(Ok(()), |key| ep.net.link.unpublish(key));
+            let concealed = key.map_or(Ok(()), |key| ep.net.link.revoke(Revoke::Region(key)));
             let ended = ep.end_accesses(&mut self.core, mr);
             outcome = outcome.and(concealed).and(ended);
         }

@@ -9,7 +9,7 @@ use crate::endpoint::malformed::{Fields, Handled, Malformed, request_of};
 use crate::endpoint::parts::request::{In, MatchedRecv, NO_REQUEST, Out, Request, Then};
 use crate::endpoint::transfer::Transfers;
 use crate::types::*;
-use link_api::{Direct, Frame, Grant, How, Landing, OpId, PeerId, RmaLink, Side, Way};
+use link_api::{Channel, Direct, Frame, Grant, How, LandAt, Landing, OpId, PeerId, RmaLink, Side, Way};
 
 /// Requests beside which frames of a rendezvous land as they come. Where more are under way, the sender is
 /// ahead anyway, and whole frames take fewer calls.
@@ -146,17 +146,22 @@ impl<L: RmaLink> Transfers<'_, L> {
     pub(in crate::endpoint) fn begun(&mut self, core: &mut Core, frame: Frame) {
         self.net.peer(frame.from).has_sent(frame.len);
         let place = if self.net.metered.is_on() { None } else { self.place_begun(core, &frame) };
-        let Some(Place { name, off, doff, len }) = place else { return self.net.link.leave(frame) };
+        let Some(Place { name, off, doff, len }) = place else {
+            self.net.link.land(frame, None);
+            return;
+        };
         let Some(Request::In(request)) = self.requests.pool.get_mut(name) else {
-            return self.net.link.leave(frame);
+            self.net.link.land(frame, None);
+            return;
         };
         let iov = request.iov.clone();
-        match self.net.link.land(frame, off, &iov, doff, len) {
+        match self.net.link.land(frame, Some(LandAt { off, dst: &iov, doff, len })) {
             Landing::Over(ok) => self.landed(core, name, ok),
             Landing::InFlight(op) => {
                 request.lands = true;
                 self.requests.queues.add_flight(op, name);
             }
+            Landing::Left => {}
         }
     }
 
@@ -226,7 +231,7 @@ impl<L: RmaLink> Transfers<'_, L> {
         }
         let peer = i.peer;
         // With the peer's end comes that of the request.
-        if ok || !self.net.link.is_gone(peer) {
+        if ok || self.net.link.channel(peer) != Channel::Ended {
             self.landed(core, name, ok);
         }
         true

@@ -10,7 +10,7 @@ use crate::endpoint::net::Net;
 use crate::endpoint::parts::header::{Header, frame as frame_of, push};
 use crate::endpoint::parts::quota;
 use crate::endpoint::parts::request::Meta;
-use link_api::{Frame, PeerId, Refused, RmaLink};
+use link_api::{Frame, PeerId, Refused, RmaLink, Sent};
 
 impl<L: RmaLink> Net<L> {
     /// Sends a frame that must not get lost: now, or as soon as there is room.
@@ -30,7 +30,7 @@ impl<L: RmaLink> Net<L> {
         if !self.peer(peer).flow.has_backlog() {
             match self.link.send(peer, head, body, 0, len) {
                 // A peer that is gone needs no answer: the link reports its end, or has.
-                Ok(()) | Err(Refused::Gone(_) | Refused::Kept) => return true,
+                Ok(_) | Err(Refused::Gone(_)) => return true,
                 Err(Refused::Busy) => self.peers.add_backlog(peer),
                 Err(Refused::Fault) => return false,
             }
@@ -204,7 +204,7 @@ impl<L: RmaLink> Net<L> {
             let part = most.min(want - done);
             let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, done as u64);
             match self.link.send(peer, head.as_bytes(), iov, done, part) {
-                Ok(()) | Err(Refused::Kept) => done += part,
+                Ok(_) => done += part,
                 // The requests of a peer that is gone end when the link reports that.
                 Err(Refused::Busy | Refused::Gone(_)) => break,
                 Err(Refused::Fault) => return Err(Unread),
@@ -224,7 +224,7 @@ impl<L: RmaLink> Net<L> {
         tag: u64,
         data: u64,
         span: Span,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         let head = Head::new(WireOp::Eager, flags, 0, tag, data);
         self.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), &[span], 0, span.len())
     }

@@ -10,7 +10,7 @@ use crate::core::{Core, RecvOp};
 use crate::endpoint::net::Net;
 use crate::endpoint::parts::bind::Bind;
 use crate::types::*;
-use link_api::{Gone, PeerId, Refused, RmaLink};
+use link_api::{Channel, Connect, Gone, PeerId, Refused, RmaLink};
 
 /// Receives that name a peer, and whether that is there.
 pub(crate) struct Directed<'a, L> {
@@ -30,7 +30,7 @@ impl<L: RmaLink> Directed<'_, L> {
     /// A peer was not there, unless it has a channel: then its frames come first, and its end will be told
     /// of.
     fn not_there(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
-        if self.net.link.is_connected(peer) {
+        if self.net.link.channel(peer) != Channel::None {
             return;
         }
         let state = self.net.peer(peer);
@@ -54,12 +54,12 @@ impl<L: RmaLink> Directed<'_, L> {
     pub(in crate::endpoint) fn reconnect(&mut self, core: &mut Core, peer: PeerId) {
         if self.net.peer(peer).gone.is_none() {
             self.net.peer(peer).expected = true;
-            if !self.net.link.is_connected(peer) {
-                self.net.link.expect(peer);
+            if self.net.link.channel(peer) == Channel::None {
+                let _ = self.net.link.connect(peer, Connect::Expected);
             }
             return;
         }
-        match self.net.link.connect(peer) {
+        match self.net.link.connect(peer, Connect::Now) {
             Ok(()) => self.net.peer(peer).gone = None,
             Err(Refused::Gone(why)) => self.not_there(core, peer, why),
             Err(_) => {
@@ -75,7 +75,7 @@ impl<L: RmaLink> Directed<'_, L> {
         let connecting = self.net.peers.connecting();
         let mut n = 0;
         for peer in connecting {
-            let found = self.net.link.connect(peer);
+            let found = self.net.link.connect(peer, Connect::Now);
             if found == Err(Refused::Busy) {
                 continue;
             }

@@ -46,7 +46,7 @@ use crate::endpoint::transfer::Transfers;
 use crate::endpoint::unexpected::Unexpected;
 use crate::types::*;
 pub use device::staging::Leaving;
-use link_api::{Budget, InUse, Patience, PeerId, PollFrame, RmaLink};
+use link_api::{Allow, Budget, InUse, Patience, PeerId, PollFrame, RmaLink, Setting};
 
 #[derive(Debug)]
 pub(crate) struct Endpoint<L> {
@@ -82,7 +82,7 @@ impl<L: RmaLink> Endpoint<L> {
         if let Some(mut memory) = core.mrs.exposed(mr) {
             memory.target_must_observe |=
                 self.bind.cntrs().remote_read.is_some() || self.bind.cntrs().remote_write.is_some();
-            self.net.link.publish(&memory);
+            self.net.link.allow(Allow::Region(&memory));
         }
     }
 
@@ -275,7 +275,7 @@ impl<L: RmaLink> Endpoint<L> {
         for name in names {
             if outcome.is_err() {
                 // The call is to be made again in any case: the others are asked, and not waited for.
-                self.net.link.set_patience(Patience::Look);
+                self.net.link.set(Setting::Patience(Patience::Look));
             }
             match self.requests.pool.get_mut(name) {
                 Some(Request::In(i)) => {
@@ -303,7 +303,7 @@ impl<L: RmaLink> Endpoint<L> {
                 _ => {}
             }
         }
-        self.net.link.set_patience(core.patience);
+        self.net.link.set(Setting::Patience(core.patience));
         self.go_on_in_order(core);
         outcome
     }

@@ -14,22 +14,15 @@ use crate::endpoint::parts::quota::Quota;
 use crate::endpoint::parts::table::Table;
 use crate::endpoint::parts::unhurried::Unhurried;
 use crate::types::*;
-use link_api::{Budget, Fallback, How, Meter, NoDirect, Path, PeerId, Refused, RmaLink, Side};
+use link_api::{
+    Budget, Channel, Devices, Fallback, HandleNote, How, Meter, NoDirect, Parting, Path, PeerId, Refused,
+    RmaLink, Setting, Side,
+};
 
 /// Lines of the log about what one peer does wrong, and about all of an endpoint's together, whatever they
 /// call themselves, that come at once. Later ones come each time that it was twice as often.
 const OF_PEER: u32 = 8;
 const OF_ALL: u32 = 64;
-
-/// What became of a frame whose operation something else completes: that its link keeps a part of it is no
-/// matter then.
-#[inline(always)]
-pub(super) fn taken(sent: Result<(), Refused>) -> Result<(), Refused> {
-    match sent {
-        Err(Refused::Kept) => Ok(()),
-        sent => sent,
-    }
-}
 
 #[derive(Debug)]
 pub(crate) struct Net<L> {
@@ -44,9 +37,9 @@ pub(crate) struct Net<L> {
 
 impl<L: RmaLink> Net<L> {
     pub(in crate::endpoint) fn new(mut link: L, budget: &Budget) -> Net<L> {
-        link.set_budget(budget);
-        link.set_early();
-        link.tell_kept();
+        link.set(Setting::Budget(budget));
+        link.set(Setting::Early);
+        link.set(Setting::Kept);
         let (quota, unhurried) = (Quota::new(budget), Unhurried::default());
         Net { link, peers: Table::default(), quota, unhurried, metered: Metered::default() }
     }
@@ -99,7 +92,7 @@ impl<L: RmaLink> Net<L> {
     /// Whether there is a connection with the peer of an address.
     pub(crate) fn is_connected(&self, to: FiAddr) -> bool {
         let peer = self.peers.routed(to);
-        peer.is_some_and(|peer| self.link.is_connected(peer))
+        peer.is_some_and(|peer| self.link.channel(peer) != Channel::None)
     }
 
     /// Writes a line on the path to a peer that something was just posted to for the first time.
@@ -183,7 +176,7 @@ impl<L: RmaLink> Net<L> {
 
     pub(in crate::endpoint) fn cut_off(&mut self, peer: PeerId, what: &str) {
         self.complain(peer, format_args!("is cut off: too many {what}"));
-        self.link.disconnect(peer);
+        self.link.dismiss(peer, Parting::CutOff);
     }
 
     /// So many bytes more are owed to a peer.
@@ -226,7 +219,7 @@ impl<L: RmaLink> Net<L> {
     /// likely goes on using.
     pub(in crate::endpoint) fn is_on_one_device(&mut self, peer: PeerId, iov: &[Span]) -> bool {
         let Some(seg) = self.peer(peer).hints.on_device() else { return false };
-        self.link.on_one_device(peer, &[seg], iov)
+        self.link.devices(peer, &[seg], iov) == Devices::One
     }
 
     /// How an access in the call ended; `None` if the bytes may come otherwise.
@@ -265,7 +258,7 @@ impl<L: RmaLink> Net<L> {
     /// Why bytes of a peer could not be moved: its death may show in these first.
     pub(in crate::endpoint) fn failure(&self, peer: PeerId, status: Status) -> Option<Error> {
         match failure(status) {
-            Some(Error::Io) if self.link.is_gone(peer) => Some(Error::Reset),
+            Some(Error::Io) if self.link.channel(peer) == Channel::Ended => Some(Error::Reset),
             other => other,
         }
     }
@@ -274,15 +267,15 @@ impl<L: RmaLink> Net<L> {
     pub(in crate::endpoint) fn export(&mut self, peer: PeerId, iov: &[Span]) -> Result<bool, Refused> {
         let Some(lacking) = self.link.export_handles(peer, iov) else { return Ok(false) };
         for handle in &lacking {
-            taken(self.link.send(peer, &handle_frame(handle), &[], 0, 0))?;
-            self.link.mark_exported(peer, handle);
+            self.link.send(peer, &handle_frame(handle), &[], 0, 0)?;
+            self.link.note_handle(peer, HandleNote::Exported(handle));
         }
         Ok(true)
     }
 
     pub(in crate::endpoint) fn on_handle(&mut self, peer: PeerId, fields: &mut Fields<'_>) -> Handled {
         let handle: wire::Handle = fields.take()?;
-        self.link.import_handle(peer, &handle);
+        self.link.note_handle(peer, HandleNote::Imported(&handle));
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use crate::endpoint::unexpected::Unexpected;
 use crate::matching::At;
 use crate::proto::{self, Cut, Plan, Reach, Role, When, choose};
 use crate::types::*;
-use link_api::{Direct, Frame, Grant, How, PeerId, RmaLink, Side};
+use link_api::{Direct, Frame, Grant, How, PeerId, RmaLink, Side, Way};
 
 /// Bytes of a message that cost about as much as one more message: to copy them and to find a place for it.
 const BYTES: usize = 4096;
@@ -203,15 +203,12 @@ impl<L: RmaLink> Receives<'_, L> {
         let Some(target) = target.filter(|t| t.report && self.bind.rx_cq() == Some(cq)) else {
             return Fast::Other;
         };
-        if !target.takes(message.len) {
+        if !target.takes(message.len) || !self.net.take(frame, off, target.span, message.len) {
             return Fast::Other;
         }
         matcher.forget_posted(at);
         rx.note_late(false);
         core.rest = rx.rest();
-        if !self.net.take(frame, off, target.span, message.len) {
-            self.net.link.release(apart(frame));
-        }
         self.deliver(core, &message, &target, Caller(to));
         Fast::Received
     }
@@ -270,7 +267,7 @@ impl<L: RmaLink> Receives<'_, L> {
             return None;
         }
         let grant = Grant::Request(offer.req.get());
-        self.net.link.get(from, &Direct::new(grant, &[seg], &[target.span], len)).ok()?;
+        self.net.link.access(Way::Get, from, &Direct::new(grant, &[seg], &[target.span], len)).ok()?;
         self.net.peer(from).hints.helper().works();
         self.net.meter(from, Side::Theirs, How::Direct, len);
         self.arrived(core, at, &message, &target);
@@ -325,7 +322,7 @@ impl<L: RmaLink> Receives<'_, L> {
                 return true;
             }
         }
-        self.net.link.put_back(apart(frame));
+        self.net.link.land(apart(frame), None);
         false
     }
 

@@ -7,7 +7,7 @@ use crate::core::{Core, Spans, Tally};
 use crate::endpoint::coop::CoopCopies;
 use crate::endpoint::device::handles::Handles;
 use crate::endpoint::ends::Ends;
-use crate::endpoint::net::{Net, taken};
+use crate::endpoint::net::Net;
 use crate::endpoint::parts::adapt::Adapt;
 use crate::endpoint::parts::bind::Bind;
 use crate::endpoint::parts::header::{Header, push, segments};
@@ -15,7 +15,7 @@ use crate::endpoint::parts::request::{Done, Out, Request};
 use crate::endpoint::requests::Requests;
 use crate::proto::{self, Cut, Memory, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
-use link_api::{How, PeerId, Refused, RmaLink, Side};
+use link_api::{Channel, How, PeerId, Refused, RmaLink, Sent, Side};
 
 /// Whether a counter counts an operation; `cntr` is the endpoint's.
 #[inline(always)]
@@ -86,9 +86,9 @@ impl<L: RmaLink> Post<'_, L> {
             Some(sent) => sent,
             None => self.net.send_plain(peer, flags, tag, data, span.apart()),
         };
-        if let Err(why) = sent {
+        if sent != Ok(Sent::Done) {
             let done_as = Done { ctx: op.ctx, what, report, tag, data, tally: Tally::PLAIN };
-            return self.apart().plain_refused(peer, why, len, done_as);
+            return self.apart().plain_not_done(peer, sent, len, done_as);
         }
         self.adapt.note_sent(len);
         core.count(self.bind.cntrs().send, false);
@@ -119,17 +119,23 @@ impl<L: RmaLink> Post<'_, L> {
     /// Such a message was refused, or the link keeps a part of it: whether it was sent.
     #[cold]
     #[inline(never)]
-    fn plain_refused(&mut self, peer: PeerId, why: Refused, len: usize, done_as: Done) -> bool {
-        match why {
-            Refused::Kept => {
+    fn plain_not_done(
+        &mut self,
+        peer: PeerId,
+        sent: Result<Sent, Refused>,
+        len: usize,
+        done_as: Done,
+    ) -> bool {
+        match sent {
+            Ok(_) => {
                 self.adapt.note_sent(len);
                 self.ends().finish_later(peer, len, done_as);
             }
             // A link says once that a peer is not there, and tries to reach it again when it is asked again.
-            Refused::Gone(why) => self.net.peer(peer).refused = Some(why),
-            Refused::Busy | Refused::Fault => {}
+            Err(Refused::Gone(why)) => self.net.peer(peer).refused = Some(why),
+            Err(Refused::Busy | Refused::Fault) => {}
         }
-        why == Refused::Kept
+        sent.is_ok()
     }
 
     /// The peer of an operation, if it may be started now.
@@ -190,7 +196,7 @@ impl<L: RmaLink> Post<'_, L> {
         let name = self.requests.pool.insert(Request::Out(out));
         let mut header = Header::new();
         head(name, &mut header);
-        if let Err(why) = taken(self.net.link.send(peer, &header, body, 0, len)) {
+        if let Err(why) = self.net.link.send(peer, &header, body, 0, len) {
             self.requests.pool.remove(name);
             return Err(why.into());
         }
@@ -257,13 +263,12 @@ impl<L: RmaLink> Post<'_, L> {
             return self.launch(out, header, op.iov, len);
         }
         let head = Head::new(WireOp::Eager, flags, 0, tag, data);
-        let sent = self.net.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), op.iov, 0, len);
-        taken(sent)?;
+        let sent = self.net.link.send(peer, zerocopy::IntoBytes::as_bytes(&head), op.iov, 0, len)?;
         self.adapt.note_sent(len);
         self.net.meter(peer, Side::Ours, How::Eager, len);
         match sent {
-            Err(Refused::Kept) => self.ends().finish_later(peer, len, done_as),
-            _ => self.bind.finish(core, &done_as, len, None),
+            Sent::Kept => self.ends().finish_later(peer, len, done_as),
+            Sent::Done => self.bind.finish(core, &done_as, len, None),
         }
         Ok(())
     }
@@ -345,7 +350,7 @@ impl<L: RmaLink> Post<'_, L> {
         let peer = self.gate(core, op.to, op.flags)?;
         if let Some(why) = self.net.peer(peer).refused.take() {
             // Of one that has a channel, another process's or one that ends, the link knows more.
-            if !self.net.link.is_connected(peer) {
+            if self.net.link.channel(peer) == Channel::None {
                 return Err(why.into());
             }
         }

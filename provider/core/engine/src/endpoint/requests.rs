@@ -13,7 +13,9 @@ use crate::endpoint::parts::queues::Queues;
 use crate::endpoint::parts::request::{In, NO_REQUEST, Out, Request, Serve};
 use crate::pool::Pool;
 use crate::types::*;
-use link_api::{Direct, Grant, InUse, NoDirect, OpId, PeerId, RmaLink, Way};
+use link_api::{
+    Allow, Channel, Direct, Grant, HandleNote, InUse, NoDirect, OpId, Parting, PeerId, Revoke, RmaLink, Way,
+};
 
 /// Whether its peer gets its bytes: a message, or a write.
 fn is_fetched(out: &Out) -> bool {
@@ -198,7 +200,7 @@ impl Requests {
     ) -> Result<(), InUse> {
         // It may have been tried before, in vain.
         self.queues.add_revoked(name, peer);
-        link.revoke(peer, name)
+        link.revoke(Revoke::Request(peer, name))
     }
 
     /// Names whose requests are over may be used again.
@@ -208,7 +210,7 @@ impl Requests {
         self.queues.retain_revoked(|name, peer| {
             let stays = requests.get_mut(name).is_some();
             if !stays {
-                link.renew(peer, name);
+                link.allow(Allow::Request(peer, name));
             }
             stays
         });
@@ -254,12 +256,12 @@ impl Requests {
         };
         if !has(&|_| true) {
             // Also what was told of for one that was then refused.
-            return link.retire_handles(peer, &[]);
+            return link.note_handle(peer, HandleNote::Retired(&[]));
         }
         let is_free = |span: &&Span| !has(&|iov| iov.iter().any(|other| span.overlaps(*other)));
         let free: Vec<Span> = iov.iter().filter(is_free).copied().collect();
         if !free.is_empty() {
-            link.retire_handles(peer, &free);
+            link.note_handle(peer, HandleNote::Retired(&free));
         }
     }
 
@@ -285,13 +287,13 @@ impl Requests {
     pub(in crate::endpoint) fn release<L: RmaLink>(&mut self, net: &mut Net<L>, peer: PeerId) {
         let state = net.peer(peer);
         let needed = state.routes > 0 || state.waiting > 0 || state.answers.outstanding() > 0;
-        if needed || state.flow.has_backlog() || net.link.is_connected(peer) {
+        if needed || state.flow.has_backlog() || net.link.channel(peer) != Channel::None {
             return;
         }
         if !self.pool.any(|r| r.peer() == peer) {
             net.peers.drop_backlog_of(peer);
             self.queues.retain_revoked(|_, p| p != peer);
-            net.link.forget(peer);
+            net.link.dismiss(peer, Parting::Forgotten);
             let path = net.link.path(peer);
             *net.peer(peer) = Peer::new(&path, net.metered.is_on());
         }

@@ -20,7 +20,7 @@ use crate::endpoint::rma::order::InOrder;
 use crate::endpoint::rma::target::Accesses;
 use crate::proto::{self, Cut, Memory, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
-use link_api::{Direct, Grant, How, PeerId, RmaLink, Side};
+use link_api::{Direct, Grant, How, PeerId, RmaLink, Side, Way};
 
 /// Least bytes of a frame that a device copies: in shorter ones it is the start of a copy that takes long.
 const PIPELINED: usize = 256 << 10;
@@ -142,7 +142,11 @@ impl<L: RmaLink> Transfers<'_, L> {
                     }
                 }
                 Plan::InCall => {
-                    let got = self.net.link.get(peer, &Direct::new(Grant::Request(req), segs, &iov, want));
+                    let got = self.net.link.access(
+                        Way::Get,
+                        peer,
+                        &Direct::new(Grant::Request(req), segs, &iov, want),
+                    );
                     match self.net.moved(peer, got) {
                         Some(Status::Ok) => {
                             self.net.meter(peer, Side::Theirs, How::Direct, len);
@@ -226,8 +230,11 @@ impl<L: RmaLink> Transfers<'_, L> {
                     return self.net.fin(peer, req, Status::Ok, len);
                 }
                 Plan::InCall => {
-                    let put =
-                        self.net.link.put(peer, &Direct::new(Grant::Request(req), segs, &serve.iov, len));
+                    let put = self.net.link.access(
+                        Way::Put,
+                        peer,
+                        &Direct::new(Grant::Request(req), segs, &serve.iov, len),
+                    );
                     match self.net.moved(peer, put) {
                         Some(Status::Ok) => {
                             self.net.meter(peer, Side::Theirs, How::Direct, len);

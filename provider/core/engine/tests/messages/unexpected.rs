@@ -1,6 +1,6 @@
 //! Messages that come before their receives: many, of all lengths, from several peers.
 
-use engine::{ADDR_UNSPEC, Completion, Ctx, OpFlags, Pattern, PollFast, Recv, Send};
+use engine::{ADDR_UNSPEC, Completion, Ctx, Error, OpFlags, Pattern, PollFast, Recv, Send};
 use testkit::*;
 
 const SENDERS: usize = 4;
@@ -203,4 +203,25 @@ fn progress_takes_in_nothing_behind_the_message_of_the_last_receive() {
     // Nothing has completed: it takes in what there is.
     assert!(!net[0].progress_for(cq, 100));
     assert_eq!(waiting(&net), 6);
+}
+
+#[test]
+fn a_poll_that_copies_fewer_bytes_than_came_completes_with_an_error() {
+    for delivery in [OpFlags::empty(), OpFlags::DELIVERY] {
+        let mut net = Net::with(2, Setup { looks: true, ..Setup::default() });
+        let (bytes, room) = (net.bytes(1, &pattern(40, 1)), net.memory(0, 40));
+        net[0].recv(&with_tag(&[room], 5, 7)).unwrap();
+        let op = tagged(0, std::slice::from_ref(&bytes), 5, 3);
+        net[1].send(&Send { flags: op.flags | delivery, ..op }).unwrap();
+        net.set_short(true);
+        let found = poll(&mut net, &mut |entry| panic!("{entry:?}"));
+        assert_eq!(found, Some(PollFast::Other));
+        net.set_short(false);
+        let got = net[0].received();
+        assert_eq!((got.ctx, got.err, got.tag), (Ctx(7), Some(Error::Io), 5));
+        net.settle();
+        let answer = (delivery == OpFlags::DELIVERY).then_some(Error::Io);
+        assert_eq!((net[1].sent().err, net[0].rx().len()), (answer, 0));
+        net.assert_idle();
+    }
 }

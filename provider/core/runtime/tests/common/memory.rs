@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hmem::Span;
 use link_api::{
-    Direct, Event, Frame, InUse, Link, NoDirect, Path, Patience, PeerId, Refused, RmaLink, Standing,
+    Allow, Direct, Event, Frame, InUse, Link, NoDirect, Path, Patience, PeerId, Refused, Revoke, RmaLink,
+    Sent, Setting, Standing, Way,
 };
 use testkit::{MemLink, Net};
 use wire::Addr;
@@ -147,13 +148,13 @@ impl Link for MemoryLink {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         let mut links = self.network.lock();
         let link = &mut links.stations[self.at].link;
         let addr = link.peer_addr(to);
-        link.send(to, head, body, off, len)?;
+        let sent = link.send(to, head, body, off, len)?;
         links.stations.iter_mut().filter(|s| s.addr == addr).for_each(Station::ring);
-        Ok(())
+        Ok(sent)
     }
 
     fn poll(&mut self) -> Option<Event> {
@@ -198,36 +199,36 @@ impl Link for MemoryLink {
     fn standing(&self) -> Vec<Standing> {
         self.with(|s| s.link.standing())
     }
+
+    fn set(&mut self, setting: Setting<'_>) {
+        if let Setting::Patience(patience) = setting {
+            self.with(|s| s.patience = patience);
+        }
+    }
 }
 
 impl RmaLink for MemoryLink {
-    fn get(&mut self, from: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
-        self.with(|s| s.link.get(from, access))
+    fn access(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        self.with(|s| s.link.access(way, peer, access))
     }
 
-    fn put(&mut self, to: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
-        self.with(|s| s.link.put(to, access))
+    fn allow(&mut self, what: Allow<'_>) {
+        if let Allow::Request(..) = what {
+            self.with(|s| s.link.allow(what));
+        }
     }
 
-    fn set_patience(&mut self, patience: Patience) {
-        self.with(|s| s.patience = patience);
-    }
-
-    fn revoke(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
-        self.with(|s| {
-            let left = s.wait();
-            s.link.revoke(from, request).and(left)
-        })
-    }
-
-    fn renew(&mut self, to: PeerId, request: u64) {
-        self.with(|s| s.link.renew(to, request));
-    }
-
-    fn close(&mut self) -> Result<(), InUse> {
-        self.with(|s| {
-            assert!(!s.broken, "the link is broken");
-            s.wait()
+    fn revoke(&mut self, what: Revoke) -> Result<(), InUse> {
+        self.with(|s| match what {
+            Revoke::Region(_) => Ok(()),
+            Revoke::Request(..) => {
+                let left = s.wait();
+                s.link.revoke(what).and(left)
+            }
+            Revoke::All => {
+                assert!(!s.broken, "the link is broken");
+                s.wait()
+            }
         })
     }
 }

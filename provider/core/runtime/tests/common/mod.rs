@@ -13,7 +13,7 @@ use engine::{
 };
 use hmem::Span;
 use link::{OpenOptions, ShmLink};
-use link_api::{Link as _, RmaLink};
+use link_api::{Link as _, RmaLink, WaitFd};
 use runtime::{Attached, Progress, Runtime, Wait};
 use testkit::{from_any, msg};
 use wire::Addr;
@@ -151,7 +151,7 @@ impl Pair for ShmLink {
         [(); 2].map(|()| {
             let bind = Some("127.0.0.1:0".parse().unwrap());
             let link = ShmLink::open(OpenOptions { bind, ..OpenOptions::default() }).unwrap();
-            let fd = link.wait_fd().unwrap();
+            let fd = link.wait_fd(WaitFd::All).unwrap();
             (link, fd)
         })
     }

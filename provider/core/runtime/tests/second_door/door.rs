@@ -8,7 +8,7 @@ use std::{fmt, io, thread};
 use engine::{ADDR_UNSPEC, Cntrs, Config, Ctx, Domain, EpConfig, FiAddr, OpFlags, Pattern};
 use hmem::{Kind, Span};
 use link::{Links, OpenOptions};
-use link_api::Link as _;
+use link_api::{Link as _, WaitFd};
 use runtime::{Attached, Deadline, Guard, Idle, Progress, Runtime, Step, Wait, Watched};
 use wire::Addr;
 
@@ -79,7 +79,8 @@ impl Port {
         let config = Config { virt_addr: false, rma_order: false };
         let runtime = Arc::new(Runtime::new(Domain::new(config), progress));
         let wait = Arc::<Wait>::default();
-        let fd = link.wait_fd().ok_or_else(|| Error::Open(std::io::ErrorKind::Unsupported.into()))?;
+        let fd =
+            link.wait_fd(WaitFd::All).ok_or_else(|| Error::Open(std::io::ErrorKind::Unsupported.into()))?;
         let mut attached = vec![Attached::new(&wait, fd)?];
         attached.extend(runtime.attach(fd)?);
         let addr = link.addr();

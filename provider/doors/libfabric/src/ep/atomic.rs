@@ -6,8 +6,9 @@ use libc::{c_int, c_void};
 use libfabric_sys as fi;
 
 use super::endpoint::EpFid;
+use super::flags::How;
 use super::iov::{element, elements, remote_elements, segment};
-use super::post::{How, cq_data, ctx};
+use super::post::{cq_data, ctx};
 use super::trigger;
 use crate::atomic::{MAX_BYTES, query};
 use crate::errno::Errno;

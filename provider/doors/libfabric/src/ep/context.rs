@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use engine::RxId;
+use libc::c_int;
 use libfabric_sys as fi;
 
+use super::options::{HasOptions, RawValue, Value};
 use crate::domain::Shared;
+use crate::errno::Errno;
 use crate::ffi::{Counted, Refs};
 
 /// `struct fid_ep` of class `FI_CLASS_SRX_CTX`.
@@ -45,8 +48,27 @@ impl SrxFid {
         self.min_multi_recv.load(Relaxed)
     }
 
-    pub(super) fn set_min_multi_recv(&self, bytes: usize) {
+    fn set_min_multi_recv(&self, bytes: usize) {
         self.min_multi_recv.store(bytes, Relaxed);
         self.shared.lock().rx_set_min_multi_recv(self.id, bytes);
+    }
+}
+
+impl HasOptions for SrxFid {
+    fn get(&self, name: c_int) -> Result<Value, Errno> {
+        match name {
+            fi::FI_OPT_MIN_MULTI_RECV => Ok(Value::Size(self.min_multi_recv())),
+            _ => Err(Errno::NOPROTOOPT),
+        }
+    }
+
+    fn set(&self, name: c_int, new: &RawValue) -> Result<(), Errno> {
+        match name {
+            fi::FI_OPT_MIN_MULTI_RECV => {
+                self.set_min_multi_recv(new.size()?);
+                Ok(())
+            }
+            _ => Err(Errno::NOPROTOOPT),
+        }
     }
 }

@@ -1,11 +1,15 @@
 //! What an endpoint and its aliases are.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use engine::{EpId, OpFlags, RxId};
+use libc::c_int;
 use libfabric_sys as fi;
 
+use super::flags::{self, How};
+use super::options::{HasOptions, MIN_MULTI_RECV, RawValue, Value};
+use super::receiver::{Receiver, Rx};
 use super::setup::Setup;
 use super::xpu::XpuEp;
 use crate::domain::Shared;
@@ -90,6 +94,74 @@ impl EpFid {
             fi::FI_RECV => Ok((&self.rx_flags, rest)),
             _ => Err(Errno::INVAL),
         }
+    }
+
+    /// The flags of a transmit that hands over `len` bytes, and whether it is to wait for a counter.
+    #[inline(always)]
+    pub(super) fn transmit(&self, how: How, always: bool, len: usize) -> Result<(OpFlags, bool), Errno> {
+        let (raw, quiet) = match how {
+            How::Default => (self.tx_flags.load(Relaxed), false),
+            How::Flags(flags) => {
+                flags::offered(flags)?;
+                (flags, false)
+            }
+            How::Inject => (self.tx_flags.load(Relaxed), true),
+        };
+        let flags = if quiet { flags::inject(raw) } else { flags::tx(raw, always) };
+        let attrs = &self.endpoint.attrs;
+        let most = if flags.contains(OpFlags::INJECT) { attrs.inject_size } else { attrs.max_msg_size };
+        if len > most {
+            return Err(Errno::MSGSIZE);
+        }
+        let triggered = raw & fi::FI_TRIGGER != 0;
+        // The buffer is not looked at before the trigger, so it cannot be given back before either.
+        if triggered && flags.contains(OpFlags::INJECT) {
+            return Err(Errno::INVAL);
+        }
+        Ok((flags, triggered))
+    }
+
+    #[inline]
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.endpoint.shared
+    }
+}
+
+impl Receiver for EpFid {
+    #[inline]
+    fn rx(&self) -> Result<Rx<'_>, Errno> {
+        let live = self.live()?;
+        if live.no_receive_queue {
+            return Err(Errno::NOCQ);
+        }
+        let (shared, caps) = (self.shared(), self.endpoint.attrs.caps);
+        Ok(Rx { shared, id: live.rx, ep: Some(live.ep), each: live.each_rx, caps })
+    }
+
+    #[inline]
+    fn default_flags(&self) -> u64 {
+        self.rx_flags.load(Relaxed)
+    }
+}
+
+impl HasOptions for EpFid {
+    fn get(&self, name: c_int) -> Result<Value, Errno> {
+        match name {
+            fi::FI_OPT_TX_SIZE => Ok(Value::Size(self.endpoint.attrs.tx_size)),
+            fi::FI_OPT_RX_SIZE => Ok(Value::Size(self.endpoint.attrs.rx_size)),
+            _ => self.endpoint.setup().options.get(name),
+        }
+    }
+
+    fn set(&self, name: c_int, new: &RawValue) -> Result<(), Errno> {
+        let setup = &mut *self.endpoint.setup();
+        let live = self.endpoint.live.get();
+        setup.options.set(name, new, live.is_some())?;
+        if let (fi::FI_OPT_MIN_MULTI_RECV, Some(live)) = (name, live) {
+            let bytes = setup.options.min_multi_recv().unwrap_or(MIN_MULTI_RECV);
+            self.endpoint.shared.lock().rx_set_min_multi_recv(live.rx, bytes);
+        }
+        Ok(())
     }
 }
 

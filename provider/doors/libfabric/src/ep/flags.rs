@@ -28,6 +28,17 @@ pub(crate) fn offered(flags: u64) -> Result<(), Errno> {
     known(flags, OFFERED)
 }
 
+/// Whose flags an operation runs with.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum How {
+    /// The endpoint's.
+    Default,
+    /// The call's own.
+    Flags(u64),
+    /// Those of `fi_inject` and its like.
+    Inject,
+}
+
 fn mapped(from: u64, bit: u64, to: OpFlags) -> OpFlags {
     if from & bit != 0 { to } else { OpFlags::empty() }
 }

@@ -7,6 +7,7 @@
 //! | `links`, `link_ops` | the links of an endpoint; fi_open_ops(3) for them |
 //! | `msg`, `tagged`, `rma`, `atomic` | the calls that move data |
 //! | `post` | the way they all end in |
+//! | `receiver` | what receives are posted to |
 //! | `flags`, `iov` | flags and vectors of the ABI as the engine's |
 //! | `srx` | shared receive contexts: opened and closed |
 //! | `xpu` | endpoints of devices |
@@ -46,6 +47,7 @@ mod msg;
 mod opt;
 mod options;
 mod post;
+mod receiver;
 mod rma;
 mod setup;
 pub(crate) mod srx;

@@ -6,8 +6,10 @@ use libfabric_sys as fi;
 
 use super::context::SrxFid;
 use super::endpoint::EpFid;
+use super::flags::How;
 use super::iov::{span, span_again, spans};
-use super::post::{self, How, Receiver, cq_data, ctx};
+use super::post::{self, cq_data, ctx};
+use super::receiver::Receiver;
 use crate::errno::Errno;
 use crate::ffi::{arg, guard, obj, this};
 

@@ -5,8 +5,9 @@ use libfabric_sys as fi;
 
 use super::context::SrxFid;
 use super::endpoint::EpFid;
-use super::options::{MIN_MULTI_RECV, RawValue, Value};
-use super::post::{Receiver, ctx};
+use super::options::{HasOptions, RawValue, Value};
+use super::post::ctx;
+use super::receiver::Receiver;
 use crate::errno::Errno;
 use crate::ffi::{arg, guard, obj};
 
@@ -26,52 +27,6 @@ pub(super) static SRX_OPS: fi::fi_ops_ep = fi::fi_ops_ep {
     setopt: Some(setopt::<SrxFid>),
     ..fi::NO_OPS_EP
 };
-
-/// What has options.
-trait HasOptions {
-    fn get(&self, name: c_int) -> Result<Value, Errno>;
-    fn set(&self, name: c_int, new: &RawValue) -> Result<(), Errno>;
-}
-
-impl HasOptions for EpFid {
-    fn get(&self, name: c_int) -> Result<Value, Errno> {
-        match name {
-            fi::FI_OPT_TX_SIZE => Ok(Value::Size(self.endpoint.attrs.tx_size)),
-            fi::FI_OPT_RX_SIZE => Ok(Value::Size(self.endpoint.attrs.rx_size)),
-            _ => self.endpoint.setup().options.get(name),
-        }
-    }
-
-    fn set(&self, name: c_int, new: &RawValue) -> Result<(), Errno> {
-        let setup = &mut *self.endpoint.setup();
-        let live = self.endpoint.live.get();
-        setup.options.set(name, new, live.is_some())?;
-        if let (fi::FI_OPT_MIN_MULTI_RECV, Some(live)) = (name, live) {
-            let bytes = setup.options.min_multi_recv().unwrap_or(MIN_MULTI_RECV);
-            self.endpoint.shared.lock().rx_set_min_multi_recv(live.rx, bytes);
-        }
-        Ok(())
-    }
-}
-
-impl HasOptions for SrxFid {
-    fn get(&self, name: c_int) -> Result<Value, Errno> {
-        match name {
-            fi::FI_OPT_MIN_MULTI_RECV => Ok(Value::Size(self.min_multi_recv())),
-            _ => Err(Errno::NOPROTOOPT),
-        }
-    }
-
-    fn set(&self, name: c_int, new: &RawValue) -> Result<(), Errno> {
-        match name {
-            fi::FI_OPT_MIN_MULTI_RECV => {
-                self.set_min_multi_recv(new.size()?);
-                Ok(())
-            }
-            _ => Err(Errno::NOPROTOOPT),
-        }
-    }
-}
 
 /// Stores a value and its length where the application asked.
 ///

@@ -13,6 +13,12 @@ pub(super) const MIN_MULTI_RECV: usize = 64;
 /// First and last of the sizes in [`Options::sizes`].
 const SIZES: std::ops::RangeInclusive<c_int> = fi::FI_OPT_MAX_MSG_SIZE..=fi::FI_OPT_INJECT_ATOMIC_SIZE;
 
+/// What has options.
+pub(super) trait HasOptions {
+    fn get(&self, name: c_int) -> Result<Value, Errno>;
+    fn set(&self, name: c_int, new: &RawValue) -> Result<(), Errno>;
+}
+
 /// An endpoint's options.
 #[derive(Clone, Debug)]
 pub(super) struct Options {

@@ -1,30 +1,18 @@
 //! Where every call that moves data ends: one call of the engine under the domain's lock.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use engine::{ADDR_UNSPEC, Ctx, EpId, FiAddr, Leaving, OpFlags, Pattern, Recv, Rma, RxId, Send, WorkOp};
+use engine::{Ctx, FiAddr, Leaving, OpFlags, Pattern, Recv, Rma, Send, WorkOp};
 use hmem::{Span, total};
 use libc::c_void;
 use libfabric_sys as fi;
 
 use super::endpoint::EpFid;
-use super::flags::{self, Receive};
+use super::flags::{self, How, Receive};
+use super::receiver::{Receiver, Rx};
 use super::trigger;
 use crate::domain::Shared;
 use crate::errno::Errno;
-use crate::ffi::Fid;
-
-/// Whose flags an operation runs with.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum How {
-    /// The endpoint's.
-    Default,
-    /// The call's own.
-    Flags(u64),
-    /// Those of `fi_inject` and its like.
-    Inject,
-}
 
 /// The application's context as the engine hands it around.
 #[inline]
@@ -36,38 +24,6 @@ pub(super) fn ctx(context: *mut c_void) -> Ctx {
 #[inline]
 pub(super) fn cq_data(flags: u64, data: u64) -> Option<u64> {
     (flags & fi::FI_REMOTE_CQ_DATA != 0).then_some(data)
-}
-
-impl EpFid {
-    /// The flags of a transmit that hands over `len` bytes, and whether it is to wait for a counter.
-    #[inline(always)]
-    pub(super) fn transmit(&self, how: How, always: bool, len: usize) -> Result<(OpFlags, bool), Errno> {
-        let (raw, quiet) = match how {
-            How::Default => (self.tx_flags.load(Relaxed), false),
-            How::Flags(flags) => {
-                flags::offered(flags)?;
-                (flags, false)
-            }
-            How::Inject => (self.tx_flags.load(Relaxed), true),
-        };
-        let flags = if quiet { flags::inject(raw) } else { flags::tx(raw, always) };
-        let attrs = &self.endpoint.attrs;
-        let most = if flags.contains(OpFlags::INJECT) { attrs.inject_size } else { attrs.max_msg_size };
-        if len > most {
-            return Err(Errno::MSGSIZE);
-        }
-        let triggered = raw & fi::FI_TRIGGER != 0;
-        // The buffer is not looked at before the trigger, so it cannot be given back before either.
-        if triggered && flags.contains(OpFlags::INJECT) {
-            return Err(Errno::INVAL);
-        }
-        Ok((flags, triggered))
-    }
-
-    #[inline]
-    pub(super) fn shared(&self) -> &Arc<Shared> {
-        &self.endpoint.shared
-    }
 }
 
 /// Sends a message; `op.flags` is filled in here.
@@ -145,51 +101,6 @@ pub(super) fn rma(ep: &EpFid, mut op: Rma<'_>, how: How) -> Result<(), Errno> {
     let posted = engine.rma(live.ep, &op);
     engine.leave();
     Ok(posted?)
-}
-
-/// Where receives are posted to.
-pub(super) trait Receiver: Fid {
-    fn rx(&self) -> Result<Rx<'_>, Errno>;
-    fn default_flags(&self) -> u64;
-}
-
-/// A receive context.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rx<'a> {
-    pub shared: &'a Arc<Shared>,
-    pub id: RxId,
-    /// The endpoint that is called, unless it is a shared context.
-    pub ep: Option<EpId>,
-    /// What each receive asks for, whatever its flags.
-    pub each: OpFlags,
-    pub caps: u64,
-}
-
-impl Rx<'_> {
-    /// A source address counts only with FI_DIRECTED_RECV.
-    #[inline]
-    pub(super) fn pattern(&self, src: FiAddr, tag: Option<(u64, u64)>) -> Pattern {
-        let tagged = if tag.is_some() { fi::FI_TAGGED_DIRECTED_RECV } else { 0 };
-        let directed = self.caps & (fi::FI_DIRECTED_RECV | tagged) != 0;
-        Pattern { src: if directed { src } else { ADDR_UNSPEC }, tag }
-    }
-}
-
-impl Receiver for EpFid {
-    #[inline]
-    fn rx(&self) -> Result<Rx<'_>, Errno> {
-        let live = self.live()?;
-        if live.no_receive_queue {
-            return Err(Errno::NOCQ);
-        }
-        let (shared, caps) = (self.shared(), self.endpoint.attrs.caps);
-        Ok(Rx { shared, id: live.rx, ep: Some(live.ep), each: live.each_rx, caps })
-    }
-
-    #[inline]
-    fn default_flags(&self) -> u64 {
-        self.rx_flags.load(Relaxed)
-    }
 }
 
 /// Posts a buffer, with the receiver's flags.

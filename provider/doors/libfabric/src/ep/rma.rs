@@ -6,8 +6,9 @@ use libc::{c_void, iovec};
 use libfabric_sys as fi;
 
 use super::endpoint::EpFid;
+use super::flags::How;
 use super::iov::{remote, segment, span, spans};
-use super::post::{self, How, cq_data, ctx};
+use super::post::{self, cq_data, ctx};
 use crate::errno::Errno;
 use crate::ffi::{arg, guard, obj};
 

@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use engine::Cntrs;
 use libfabric_sys as fi;
 use link::Links;
-use link_api::Link as _;
+use link_api::{Link as _, WaitFd};
 use runtime::Attached;
 use wire::Addr;
 
@@ -61,7 +61,7 @@ impl Setup {
     pub(super) fn new(link: Links, attrs: &EpAttrs) -> Result<Setup, Errno> {
         Ok(Setup {
             name: link.addr(),
-            wait_fd: link.wait_fd().ok_or(Errno::NOSYS)?,
+            wait_fd: link.wait_fd(WaitFd::All).ok_or(Errno::NOSYS)?,
             link: Some(link),
             av: None,
             eq: None,
@@ -81,7 +81,7 @@ impl Setup {
         }
         let link = link()?;
         self.name = link.addr();
-        self.wait_fd = link.wait_fd().ok_or(Errno::NOSYS)?;
+        self.wait_fd = link.wait_fd(WaitFd::All).ok_or(Errno::NOSYS)?;
         self.link = Some(link);
         Ok(())
     }

@@ -7,7 +7,7 @@ use libfabric_sys as fi;
 
 use super::context::SrxFid;
 use super::options::MIN_MULTI_RECV;
-use super::post::{Receiver, Rx};
+use super::receiver::{Receiver, Rx};
 use super::{cm, flags, msg, opt, tagged};
 use crate::domain::DomainFid;
 use crate::errno::Errno;

@@ -5,7 +5,8 @@ use libfabric_sys::*;
 
 use super::hints::{Hints, Object};
 pub(crate) use super::limits::{INJECT_SIZE, IOV_LIMIT, MAX_MSG_SIZE};
-use super::refusal::{Kind, Refusal};
+use super::models::Models;
+use super::refusal::{Kind, Refusal, refuse};
 use super::{auth, caps};
 use crate::param;
 use crate::version::VERSION;
@@ -68,9 +69,7 @@ pub(crate) struct Offer {
     pub mem_tag_format: u64,
     pub tx_ctx_cnt: usize,
     pub rx_ctx_cnt: usize,
-    pub threading: fi_threading,
-    pub control_progress: fi_progress,
-    pub data_progress: fi_progress,
+    pub models: Models,
     pub av_type: fi_av_type,
     pub mr_mode: c_int,
     pub domain_caps: u64,
@@ -79,12 +78,6 @@ pub(crate) struct Offer {
     pub mr_key_size: usize,
     pub mr_iov_limit: usize,
     pub count: usize,
-}
-
-/// A value that is not the one offered.
-fn refuse<T>(what: &'static str, asked: impl TryInto<u64>, offered: impl TryInto<u64>) -> Result<T, Refusal> {
-    let (asked, offered) = (asked.try_into().unwrap_or(0), offered.try_into().unwrap_or(0));
-    Err(Refusal { what, asked, offered, kind: Kind::Code })
 }
 
 fn word<T>(what: &'static str) -> Result<T, Refusal> {
@@ -165,21 +158,7 @@ pub(crate) fn answer(hints: Option<&Hints>, api: u32) -> Result<Offer, Refusal> 
         mem_tag_format: if h.ep.mem_tag_format == 0 { u64::MAX } else { h.ep.mem_tag_format },
         tx_ctx_cnt: either(h.ep.tx_ctx_cnt, 1),
         rx_ctx_cnt: either(h.ep.rx_ctx_cnt, 1),
-        threading: match h.domain.threading {
-            FI_THREAD_UNSPEC => FI_THREAD_SAFE,
-            asked => asked,
-        },
-        control_progress: match h.domain.control_progress {
-            FI_PROGRESS_UNSPEC => match h.domain.data_progress {
-                FI_PROGRESS_AUTO => FI_PROGRESS_AUTO,
-                _ => FI_PROGRESS_MANUAL,
-            },
-            asked => asked,
-        },
-        data_progress: match h.domain.data_progress {
-            FI_PROGRESS_AUTO => FI_PROGRESS_AUTO,
-            _ => FI_PROGRESS_MANUAL,
-        },
+        models: h.domain.models.answer(),
         av_type: h.domain.av_type,
         mr_mode: mr_mode(h, api)?,
         domain_caps: caps::DOMAIN,
@@ -247,15 +226,7 @@ fn check_queues(h: &Hints) -> Result<(), Refusal> {
 
 fn check_domain(h: &Hints) -> Result<(), Refusal> {
     let d = &h.domain;
-    if d.threading > FI_THREAD_ENDPOINT {
-        return refuse("threading", d.threading, FI_THREAD_SAFE);
-    }
-    if d.data_progress > FI_PROGRESS_MANUAL {
-        return refuse("data_progress", d.data_progress, FI_PROGRESS_AUTO);
-    }
-    if d.control_progress > FI_PROGRESS_CONTROL_UNIFIED {
-        return refuse("control_progress", d.control_progress, FI_PROGRESS_CONTROL_UNIFIED);
-    }
+    d.models.check()?;
     if d.resource_mgmt > FI_RM_ENABLED {
         return refuse("resource_mgmt", d.resource_mgmt, FI_RM_ENABLED);
     }

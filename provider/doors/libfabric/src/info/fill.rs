@@ -109,9 +109,9 @@ unsafe fn domain(
     unsafe {
         (*d).domain = object(hints.map_or(Object::Any, |h| h.domain.object));
         (*d).name = heap_string(answer::NAME)?;
-        (*d).threading = offer.threading;
-        (*d).control_progress = offer.control_progress;
-        (*d).anon1.data_progress = offer.data_progress;
+        (*d).threading = offer.models.threading;
+        (*d).control_progress = offer.models.control_progress;
+        (*d).anon1.data_progress = offer.models.data_progress;
         (*d).resource_mgmt = fi::FI_RM_ENABLED;
         (*d).av_type = offer.av_type;
         (*d).mr_mode = offer.mr_mode;

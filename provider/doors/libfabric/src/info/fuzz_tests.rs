@@ -34,8 +34,9 @@ fn back(o: &Offer) -> Hints {
     h.ep.kind = fi::FI_EP_RDM;
     h.ep.mem_tag_format = o.mem_tag_format;
     (h.ep.tx_ctx_cnt, h.ep.rx_ctx_cnt) = (o.tx_ctx_cnt, o.rx_ctx_cnt);
-    h.domain.threading = o.threading;
-    (h.domain.control_progress, h.domain.data_progress) = (o.control_progress, o.data_progress);
+    h.domain.models.threading = o.models.threading;
+    (h.domain.models.control_progress, h.domain.models.data_progress) =
+        (o.models.control_progress, o.models.data_progress);
     (h.domain.av_type, h.domain.mr_mode, h.domain.caps) = (o.av_type, o.mr_mode, o.domain_caps);
     (h.domain.tclass, h.domain.cq_data_size, h.domain.mr_iov_limit) =
         (o.tclass, o.cq_data_size, o.mr_iov_limit);
@@ -93,8 +94,8 @@ fn hints() {
         // An answer is good as hints, fi_getinfo(3).
         let again = answer(Some(&back(&offer)), api).unwrap_or_else(|r| panic!("{r:?} of {offer:?}"));
         assert_eq!(
-            (again.caps, again.threading, again.av_type),
-            (offer.caps, offer.threading, offer.av_type)
+            (again.caps, again.models.threading, again.av_type),
+            (offer.caps, offer.models.threading, offer.av_type)
         );
         assert_eq!(again.tx.caps & offer.tx.caps, offer.tx.caps);
         assert_eq!(again.rx.caps & offer.rx.caps, offer.rx.caps);

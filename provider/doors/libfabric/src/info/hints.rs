@@ -8,6 +8,7 @@ use wire::Addr;
 
 use super::addr;
 use super::auth::AuthKey;
+use super::models::Models;
 use crate::errno::Errno;
 use crate::ffi;
 
@@ -53,9 +54,7 @@ pub(crate) struct EpHints {
 pub(crate) struct DomainHints {
     pub object: Object,
     pub name: Option<String>,
-    pub threading: fi::fi_threading,
-    pub control_progress: fi::fi_progress,
-    pub data_progress: fi::fi_progress,
+    pub models: Models,
     pub resource_mgmt: fi::fi_resource_mgmt,
     pub av_type: fi::fi_av_type,
     pub mr_mode: c_int,
@@ -163,9 +162,11 @@ impl DomainHints {
             DomainHints {
                 object: Object::read((*a).domain, |d: &crate::domain::DomainFid| d.shared.mr_mode),
                 name: name((*a).name),
-                threading: (*a).threading,
-                control_progress: (*a).control_progress,
-                data_progress: (*a).anon1.data_progress,
+                models: Models {
+                    threading: (*a).threading,
+                    control_progress: (*a).control_progress,
+                    data_progress: (*a).anon1.data_progress,
+                },
                 resource_mgmt: (*a).resource_mgmt,
                 av_type: (*a).av_type,
                 mr_mode: (*a).mr_mode,

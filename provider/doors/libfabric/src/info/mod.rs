@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `hints` | reads the application's hints, guarded by version |
 //! | `answer` | decides; knows no pointers |
+//! | `models` | the threading and progress models |
 //! | `auth` | authorization keys |
 //! | `caps` | capabilities and what implies what |
 //! | `addr` | sockaddrs and names |
@@ -22,6 +23,7 @@ mod fill;
 mod fuzz_tests;
 mod hints;
 pub(crate) mod limits;
+mod models;
 pub(crate) mod nic;
 mod refusal;
 #[cfg(test)]

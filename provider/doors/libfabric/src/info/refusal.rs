@@ -28,6 +28,16 @@ pub(crate) enum Kind {
     Orders,
 }
 
+/// A value that is not the one offered.
+pub(super) fn refuse<T>(
+    what: &'static str,
+    asked: impl TryInto<u64>,
+    offered: impl TryInto<u64>,
+) -> Result<T, Refusal> {
+    let (asked, offered) = (asked.try_into().unwrap_or(0), offered.try_into().unwrap_or(0));
+    Err(Refusal { what, asked, offered, kind: Kind::Code })
+}
+
 /// A number and its name.
 macro_rules! named {
     ($($name:ident)*) => { [$(($name, stringify!($name))),*] };

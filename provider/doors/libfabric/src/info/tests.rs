@@ -45,14 +45,14 @@ fn open_mpi_mtl() {
     h.rx.msg_order = FI_ORDER_SAS;
     h.tx.op_flags = FI_COMPLETION;
     h.rx.op_flags = FI_COMPLETION;
-    h.domain.threading = FI_THREAD_DOMAIN;
+    h.domain.models.threading = FI_THREAD_DOMAIN;
     h.domain.av_type = FI_AV_MAP;
     h.domain.cq_data_size = 4;
     h.domain.mr_mode = FI_MR_ALLOCATED;
     let o = offer(&h, (1, 18));
     assert_eq!(o.caps & PRIMARY, FI_MSG | FI_TAGGED | FI_DIRECTED_RECV);
     assert_eq!(o.caps & h.caps, h.caps);
-    assert_eq!((o.threading, o.av_type), (FI_THREAD_DOMAIN, FI_AV_MAP));
+    assert_eq!((o.models.threading, o.av_type), (FI_THREAD_DOMAIN, FI_AV_MAP));
     assert_eq!(o.mr_mode & !FI_MR_ALLOCATED, 0);
     assert_eq!(o.mem_tag_format, u64::MAX);
     assert!(o.cq_data_size >= 4);
@@ -67,9 +67,9 @@ fn open_mpi_mtl() {
     assert_eq!(o.mr_mode & FI_MR_HMEM, 0, "a device's buffer needs no registration");
     // MPI_THREAD_MULTIPLE, and Open MPI 4.1.
     h.caps = FI_TAGGED | FI_LOCAL_COMM | FI_REMOTE_COMM | FI_DIRECTED_RECV;
-    h.domain.threading = FI_THREAD_SAFE;
+    h.domain.models.threading = FI_THREAD_SAFE;
     let o = offer(&h, (1, 5));
-    assert_eq!(o.threading, FI_THREAD_SAFE);
+    assert_eq!(o.models.threading, FI_THREAD_SAFE);
     assert_eq!(o.caps & FI_MSG, 0);
 }
 
@@ -129,17 +129,17 @@ fn mpich() {
     h.rx.op_flags = FI_COMPLETION;
     h.tx.msg_order = FI_ORDER_SAS | ATOMIC_ORDERS;
     h.rx.msg_order = FI_ORDER_SAS;
-    h.domain.threading = FI_THREAD_DOMAIN;
-    h.domain.data_progress = FI_PROGRESS_MANUAL;
-    h.domain.control_progress = FI_PROGRESS_MANUAL;
+    h.domain.models.threading = FI_THREAD_DOMAIN;
+    h.domain.models.data_progress = FI_PROGRESS_MANUAL;
+    h.domain.models.control_progress = FI_PROGRESS_MANUAL;
     h.domain.av_type = FI_AV_TABLE;
     h.domain.mr_mode = FI_MR_ENDPOINT;
     h.domain.cq_data_size = 4;
     h.ep.mem_tag_format = 0x00c0_0000_7fff_ffff;
     let o = offer(&h, (2, 5));
     assert_eq!(o.caps, first.caps);
-    assert_eq!((o.threading, o.av_type, o.mr_mode), (FI_THREAD_DOMAIN, FI_AV_TABLE, 0));
-    assert_eq!(o.data_progress, FI_PROGRESS_MANUAL);
+    assert_eq!((o.models.threading, o.av_type, o.mr_mode), (FI_THREAD_DOMAIN, FI_AV_TABLE, 0));
+    assert_eq!(o.models.data_progress, FI_PROGRESS_MANUAL);
     assert_eq!(o.tx.msg_order, FI_ORDER_SAS | ATOMIC_ORDERS);
     for cap in [FI_MULTI_RECV, FI_MSG, FI_TAGGED, FI_DIRECTED_RECV, FI_RMA, FI_ATOMIC] {
         assert_ne!(o.caps & cap, 0);
@@ -154,8 +154,8 @@ fn intel_mpi() {
     let mut h = hints(first.caps);
     h.tx.op_flags = FI_COMPLETION | FI_DELIVERY_COMPLETE;
     h.tx.msg_order = FI_ORDER_SAS | ATOMIC_ORDERS;
-    h.domain.threading = FI_THREAD_DOMAIN;
-    h.domain.data_progress = FI_PROGRESS_MANUAL;
+    h.domain.models.threading = FI_THREAD_DOMAIN;
+    h.domain.models.data_progress = FI_PROGRESS_MANUAL;
     h.domain.mr_mode = BASIC_MAP;
     for av in [FI_AV_MAP, FI_AV_TABLE] {
         h.domain.av_type = av;
@@ -168,20 +168,20 @@ fn intel_mpi() {
 fn sandia_openshmem() {
     let mut h = hints(FI_RMA | FI_ATOMIC | FI_RMA_EVENT | FI_FENCE);
     h.tx.op_flags = FI_DELIVERY_COMPLETE;
-    h.domain.data_progress = FI_PROGRESS_AUTO;
+    h.domain.models.data_progress = FI_PROGRESS_AUTO;
     h.domain.av_type = FI_AV_TABLE;
-    h.domain.threading = FI_THREAD_COMPLETION;
+    h.domain.models.threading = FI_THREAD_COMPLETION;
     let o = offer(&h, (1, 5));
-    assert_eq!((o.mr_mode, o.data_progress), (0, FI_PROGRESS_AUTO));
+    assert_eq!((o.mr_mode, o.models.data_progress), (0, FI_PROGRESS_AUTO));
     assert_eq!(mr_semantics(o.mr_mode), (false, false));
-    assert_eq!(o.threading, FI_THREAD_COMPLETION);
+    assert_eq!(o.models.threading, FI_THREAD_COMPLETION);
     assert_eq!(o.caps & h.caps, h.caps);
     assert!(o.tx.inject_size >= 16);
     h.tx.inject_size = 9000;
     assert_eq!(offer(&h, (1, 5)).tx.inject_size, 9000);
     h.tx.inject_size = 0;
     h.domain.mr_mode = BASIC_MAP;
-    h.domain.data_progress = FI_PROGRESS_MANUAL;
+    h.domain.models.data_progress = FI_PROGRESS_MANUAL;
     assert_eq!(mr_semantics(offer(&h, (1, 5)).mr_mode), (true, true));
 }
 
@@ -191,13 +191,13 @@ fn aws_ofi_nccl() {
     h.tx.msg_order = FI_ORDER_SAS;
     h.rx.msg_order = FI_ORDER_SAS;
     h.domain.mr_mode = BASIC_MAP | FI_MR_LOCAL | FI_MR_ENDPOINT | FI_MR_HMEM;
-    h.domain.threading = FI_THREAD_SAFE;
+    h.domain.models.threading = FI_THREAD_SAFE;
     let o = offer(&h, (1, 6));
     assert_eq!(o.mr_mode & (FI_MR_LOCAL | FI_MR_ENDPOINT | FI_MR_HMEM), 0);
     assert!(o.mem_tag_format.leading_zeros() < 31);
     let mut h = hints(FI_MSG | FI_RMA);
     h.domain.mr_mode = BASIC_MAP | FI_MR_LOCAL;
-    h.domain.threading = FI_THREAD_COMPLETION;
+    h.domain.models.threading = FI_THREAD_COMPLETION;
     h.domain.cq_data_size = 4;
     offer(&h, (1, 20));
 }
@@ -211,7 +211,7 @@ fn nvshmem_wants_provider_keys() {
     ] {
         let mut h = hints(caps);
         h.domain.mr_mode = mr_mode;
-        h.domain.threading = FI_THREAD_SAFE;
+        h.domain.models.threading = FI_THREAD_SAFE;
         h.tx.op_flags = FI_DELIVERY_COMPLETE;
         assert_ne!(offer(&h, (1, 5)).mr_mode & FI_MR_PROV_KEY, 0);
     }
@@ -223,7 +223,7 @@ fn nixl() {
     h.domain.mr_mode = FI_MR_BASIC | FI_MR_SCALABLE;
     offer(&h, (1, 18));
     h.domain.mr_mode = FI_MR_LOCAL | FI_MR_ALLOCATED;
-    h.domain.threading = FI_THREAD_COMPLETION;
+    h.domain.models.threading = FI_THREAD_COMPLETION;
     h.domain.name = Some("strait".into());
     let (virt_addr, prov_key) = mr_semantics(offer(&h, (1, 18)).mr_mode);
     assert!(!virt_addr && !prov_key, "it gives offsets and its own keys");
@@ -234,8 +234,8 @@ fn nixl() {
 #[test]
 fn gasnet() {
     let mut h = hints(FI_RMA | FI_MSG | FI_MULTI_RECV);
-    h.domain.threading = FI_THREAD_SAFE;
-    h.domain.control_progress = FI_PROGRESS_MANUAL;
+    h.domain.models.threading = FI_THREAD_SAFE;
+    h.domain.models.control_progress = FI_PROGRESS_MANUAL;
     h.domain.mr_mode = BASIC_MAP | FI_MR_ENDPOINT;
     h.tx.op_flags = FI_DELIVERY_COMPLETE;
     let o = offer(&h, (1, 9));
@@ -249,7 +249,7 @@ fn mercury() {
     let mut h = hints(FI_MSG | FI_TAGGED | FI_RMA | FI_DIRECTED_RECV | FI_MULTI_RECV | FI_SOURCE);
     h.tx.op_flags = FI_INJECT_COMPLETE;
     h.domain.mr_mode = FI_MR_BASIC | FI_MR_LOCAL | FI_MR_ENDPOINT;
-    h.domain.threading = FI_THREAD_SAFE;
+    h.domain.models.threading = FI_THREAD_SAFE;
     assert_eq!(offer(&h, (1, 20)).mr_mode, 0);
     h.ep.protocol = FI_PROTO_XNET;
     assert_eq!(refused(&h).what, "protocol");
@@ -321,10 +321,10 @@ fn numbers_that_name_no_choice_are_refused() {
         (last(first).unwrap(), first - 1)
     };
     assert_eq!(refused_for(&|h, n| h.domain.resource_mgmt = n), ("resource_mgmt", FI_RM_ENABLED));
-    assert_eq!(refused_for(&|h, n| h.domain.threading = n), ("threading", FI_THREAD_ENDPOINT));
+    assert_eq!(refused_for(&|h, n| h.domain.models.threading = n), ("threading", FI_THREAD_ENDPOINT));
     assert_eq!(refused_for(&|h, n| h.domain.av_type = n), ("av_type", FI_AV_TABLE));
-    assert_eq!(refused_for(&|h, n| h.domain.data_progress = n), ("data_progress", FI_PROGRESS_MANUAL));
-    let control = refused_for(&|h, n| h.domain.control_progress = n);
+    assert_eq!(refused_for(&|h, n| h.domain.models.data_progress = n), ("data_progress", FI_PROGRESS_MANUAL));
+    let control = refused_for(&|h, n| h.domain.models.control_progress = n);
     assert_eq!(control, ("control_progress", FI_PROGRESS_CONTROL_UNIFIED));
     for (tclass, there) in [
         (FI_TC_UNSPEC, true),

@@ -21,7 +21,7 @@ use engine::{
 };
 use hmem::{AtomicOp, Datatype, Span};
 use link::Links;
-use link_api::{Link as _, Path, RmaCaps};
+use link_api::{Link as _, Path, RmaCaps, WaitFd};
 use runtime::{Guard, Progress, Runtime};
 use wire::{Addr, RmaSeg};
 
@@ -114,7 +114,7 @@ impl Far {
     /// Opens the links by which peers are reached so.
     pub(super) fn open(rank: Rank, reach: &Reach, settings: &Settings) -> Result<Far, Error> {
         let (link, carrier) = links::open(reach, settings)?;
-        let own = Own { addr: link.addr(), fd: link.wait_fd(), carrier };
+        let own = Own { addr: link.addr(), fd: link.wait_fd(WaitFd::All), carrier };
         let config = Config { virt_addr: false, rma_order: true };
         let mut domain = Domain::new(config);
         // `Far::register` says so of each registration.

@@ -4,14 +4,13 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use hmem::Kind;
-use hmem::share::{NoPlan, Owner, plan};
+use hmem::share::{NoPlan, plan};
 use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, Iov, PendingReq, PurgeFn, Status};
 
 use super::iface;
 use super::key::{self, Rkey};
-use super::state::{Copy, Ep, Iface};
+use super::state::{Ep, Iface};
 use crate::ffi::{guard, spans_of};
-use crate::md::readers::{Held, NoReader};
 
 pub(crate) unsafe extern "C" fn create(params: *const EpParams, out: *mut ucx::Ep) -> Status {
     guard(|| {
@@ -49,19 +48,13 @@ pub(crate) unsafe extern "C" fn destroy(ep: ucx::Ep) {
             let this = ep.cast::<Ep>();
             let i = &mut *(*this).iface;
             i.eps.retain(|e| *e != this);
-            // Should UCP not have.
-            i.copies.wait(|copy| copy.ep == this);
-            while let Some(held) =
-                i.copies.find(|c| c.ep == this && c.held.is_some()).and_then(|c| c.held.take())
-            {
-                i.readers.leave(held);
-            }
-            i.copies.cancel(|copy| copy.ep == this);
+            // Should UCP not have flushed it.
+            i.copies.cancel(this);
             let owner = (*this).owner;
             drop(Box::from_raw(this));
             // What stays open keeps the peer's memory from being freed.
             if !i.eps.iter().any(|e| (**e).owner == owner) {
-                i.end_readers(owner);
+                i.copies.end_readers(owner);
                 key::forget(owner);
             }
         }
@@ -98,74 +91,21 @@ unsafe fn copy(
         return ucx::UCS_ERR_INVALID_ADDR;
     }
     if std::mem::take(&mut e.fenced) {
-        let this: *const Ep = e;
-        i.copies.wait(|copy| std::ptr::eq(copy.ep, this));
+        i.copies.wait_for(e);
     }
     let remote = [(addr, len as u64)];
     let plan = match plan(put, key.owner, |at| key.find(at), remote, &local, len) {
         Ok(planned) => planned,
         Err(NoPlan::Fault) => return ucx::UCS_ERR_INVALID_ADDR,
-        Err(NoPlan::Open(why)) => return i.failed(e.owner, format_args!("memory cannot be opened: {why}")),
+        Err(NoPlan::Open(why)) => {
+            return i.copies.failed(e.owner, format_args!("memory cannot be opened: {why}"));
+        }
     };
-    let held = match i.announce(key) {
-        Ok(held) => held,
-        Err(status) => return status,
-    };
-    match plan.start() {
-        Ok(flight) => {
-            i.copies.add(Copy { ep: e, comp, held }, flight);
-            e.outstanding += 1;
-            ucx::UCS_INPROGRESS
-        }
-        Err(why) => {
-            if let Some(held) = held {
-                i.readers.leave(held);
-            }
-            i.failed(e.owner, format_args!("the device does not copy: {why}"))
-        }
+    if let Err(status) = i.copies.start((e, e.owner), comp, key, plan) {
+        return status;
     }
-}
-
-impl Iface {
-    /// A reader slot for an access by this key, if one is needed.
-    fn announce(&mut self, key: &Rkey) -> Result<Option<Held>, Status> {
-        let Some((board, slot, table)) = &key.guard else { return Ok(None) };
-        loop {
-            match self.readers.enter((*board, table), *slot, key.owner) {
-                Ok(held) => return Ok(Some(held)),
-                Err(NoReader::Gone) => return Err(ucx::UCS_ERR_CANCELED),
-                Err(NoReader::Full) => {}
-            }
-            // The next that comes free is one of our own.
-            let mut one = false;
-            self.copies.wait(|copy| {
-                !one && {
-                    one = copy.held.is_some();
-                    one
-                }
-            });
-            let Some(held) = self.copies.find(|copy| copy.held.is_some()).and_then(|copy| copy.held.take())
-            else {
-                log::warn!("no reader slot is free on a peer's board");
-                return Err(ucx::UCS_ERR_IO_ERROR);
-            };
-            self.readers.leave(held);
-        }
-    }
-
-    /// Logs, the first time, why a copy cannot be done. Returns the status for UCX.
-    #[cold]
-    fn failed(&mut self, of: Owner, why: std::fmt::Arguments<'_>) -> Status {
-        let gone = Owner::now(of.pid) != of;
-        if gone {
-            log::debug!("pid {} is gone", of.pid);
-            return ucx::UCS_ERR_CONNECTION_RESET;
-        }
-        if !std::mem::replace(&mut self.warned, true) {
-            log::warn!("pid {}: {why}", of.pid);
-        }
-        ucx::UCS_ERR_IO_ERROR
-    }
+    e.outstanding += 1;
+    ucx::UCS_INPROGRESS
 }
 
 pub(crate) unsafe extern "C" fn put_zcopy(

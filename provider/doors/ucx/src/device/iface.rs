@@ -6,13 +6,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use hmem::share::Owner;
 use ucx_sys::{self as ucx, AddrParams, Completion, IfaceAttr, PerfAttr, Status};
 use wire::ucx::{DeviceAddr, Place};
-use xfer::DeviceCopies;
 
-use super::state::{Copy, Iface};
+use super::copies::{Copies, Copy};
+use super::state::{Ep, Iface};
 use crate::ffi::{complete, guard, int};
 use crate::iface::attr;
 use crate::iface::place::{PLACE, place, unreachable_because};
-use crate::md::readers::Readers;
 use crate::rma::served::Served;
 
 /// Copies that one call of progress completes at most.
@@ -33,13 +32,11 @@ pub(crate) fn new(served: &'static Served) -> Option<*mut Iface> {
     // SAFETY: every field is written once: `base` with zeros; a descriptor just made, for us.
     unsafe {
         (&raw mut (*at).base).write_bytes(0, 1);
-        (&raw mut (*at).copies).write(DeviceCopies::new());
-        (&raw mut (*at).readers).write(Readers::new());
+        (&raw mut (*at).copies).write(Copies::new());
         (&raw mut (*at).eps).write(Vec::new());
         (&raw mut (*at).served).write(served);
         (&raw mut (*at).event).write(OwnedFd::from_raw_fd(fd));
         (&raw mut (*at).bandwidth).write(hmem::cuda::peer_bandwidth());
-        (&raw mut (*at).warned).write(false);
     }
     Some(Box::into_raw(iface).cast())
 }
@@ -212,7 +209,7 @@ pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
         let mut done = 0;
         while done < BATCH {
             // SAFETY: likewise; the borrow ends before the completion.
-            let next = unsafe { (*this).next() };
+            let next = unsafe { (*this).copies.next() };
             let Some((copy, status)) = next else { break };
             // SAFETY: the completion waits for this copy.
             unsafe { over(this, copy, status) };
@@ -238,24 +235,11 @@ pub(crate) unsafe extern "C" fn event_arm(iface: ucx::Iface, _events: c_uint) ->
     })
 }
 
-impl Iface {
-    /// A copy that is over, and how it ended.
-    fn next(&mut self) -> Option<(Copy, Status)> {
-        let over = self.copies.over().map(|copy| (copy, true));
-        let (mut copy, good) = over.or_else(|| self.copies.poll("device memory"))?;
-        if let Some(held) = copy.held.take() {
-            self.readers.leave(held);
-        }
-        let status = if good { ucx::UCS_OK } else { ucx::UCS_ERR_IO_ERROR };
-        Some((copy, status))
-    }
-}
-
 /// A copy is over: completes it, and flushes that waited for it.
 ///
 /// # Safety
 /// `this` must be an interface that no one borrows from. Calls UCX back.
-unsafe fn over(this: *mut Iface, copy: Copy, status: Status) {
+unsafe fn over(this: *mut Iface, copy: Copy<Ep>, status: Status) {
     // SAFETY: the caller's promise; UCX may destroy the endpoint whenever it is called.
     unsafe {
         (*copy.ep).outstanding -= 1;

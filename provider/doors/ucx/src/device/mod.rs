@@ -11,8 +11,10 @@
 //! | `key` | packed keys, and what they are in the process that unpacks them |
 //! | `state` | what an interface and its endpoints are |
 //! | `iface` | the interface: opening, addresses, progress |
+//! | `copies` | the copies in flight, and their reader slots |
 //! | `ep` | endpoints: put, get, flush |
 
+mod copies;
 pub(crate) mod ep;
 pub(crate) mod iface;
 pub(crate) mod key;

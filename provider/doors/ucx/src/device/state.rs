@@ -4,10 +4,8 @@ use std::os::fd::OwnedFd;
 
 use hmem::share::Owner;
 use ucx_sys::{self as ucx, BaseIface, Completion};
-use xfer::DeviceCopies;
 
-use crate::md::readers::{Held, Readers};
-use crate::md::region::regions;
+use super::copies::Copies;
 use crate::rma::served::Served;
 
 /// An endpoint as UCX holds it: `uct_ep_t` is the first field.
@@ -37,30 +35,18 @@ impl Ep {
     }
 }
 
-/// A copy in flight: its endpoint, and its completion.
-#[derive(Debug)]
-pub(super) struct Copy {
-    pub(super) ep: *mut Ep,
-    pub(super) comp: *mut Completion,
-    /// Where the memory may be taken back.
-    pub(super) held: Option<Held>,
-}
-
 /// An interface as UCX holds it.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Iface {
     pub(super) base: BaseIface,
-    pub(super) copies: DeviceCopies<Copy>,
-    pub(super) readers: Readers<Owner>,
+    pub(super) copies: Copies<Ep>,
     pub(super) eps: Vec<*mut Ep>,
     pub(super) served: &'static Served,
     /// Never becomes readable: arming it fails with UCS_ERR_BUSY while copies are pending.
     pub(super) event: OwnedFd,
     /// Bytes a second between two devices.
     pub(super) bandwidth: f64,
-    /// The log has a line of a copy that failed.
-    pub(super) warned: bool,
 }
 
 impl Iface {
@@ -74,13 +60,5 @@ impl Iface {
     /// Whether an endpoint is (still) one of ours.
     pub(super) fn has(&self, ep: *mut Ep) -> bool {
         self.eps.contains(&ep)
-    }
-
-    /// Memory of this process's is accessed no more.
-    pub(super) fn end_readers(&mut self, owner: Owner) {
-        // Without regions there is no board of a peer's either.
-        if let Ok(regions) = regions() {
-            self.readers.ended(owner, &regions.windows);
-        }
     }
 }

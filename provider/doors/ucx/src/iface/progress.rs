@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint};
 
 use link::{speculation_barrier, turns};
-use link_api::{Event, Frame, Gone, Link, PeerId, PollFrame};
+use link_api::{Event, Frame, Gone, Link, PeerId, PollFrame, WaitFd};
 use ucx_sys::{self as ucx, Status};
 use wire::ucx::Kind;
 
@@ -212,7 +212,7 @@ unsafe fn receive(this: *mut Iface, frame: Frame) -> bool {
 #[cold]
 fn lack(i: &mut Iface, frame: Frame) {
     let (from, len) = (frame.from, frame.len);
-    i.link.put_back(frame);
+    i.link.land(frame, None);
     if let Some(cure) = i.rx.cure(len) {
         let from = i.link.peer_addr(from);
         log::error!(
@@ -275,7 +275,7 @@ unsafe fn attend(this: *mut Iface) -> u32 {
 pub(crate) unsafe extern "C" fn event_fd_get(iface: ucx::Iface, fd: *mut c_int) -> Status {
     guard(|| {
         // SAFETY: an interface of ours, and a place for the answer.
-        unsafe { fd.write(Iface::of(iface).link.wait_fd().unwrap_or(-1)) };
+        unsafe { fd.write(Iface::of(iface).link.wait_fd(WaitFd::All).unwrap_or(-1)) };
         ucx::UCS_OK
     })
 }

@@ -12,7 +12,7 @@
 
 use arrayvec::ArrayVec;
 use link::ShmLink;
-use link_api::{Grant, Link, RmaLink, Way};
+use link_api::{Channel, Grant, Link, Revoke, RmaLink, Way};
 use ucx_sys::{self as ucx, Completion, Status};
 use wire::Seg;
 use wire::ucx::{CoopOffer, Head, Kind};
@@ -153,7 +153,8 @@ pub(crate) fn abandon(i: &mut Iface, ep: *mut Ep) -> Vec<*mut Completion> {
         // No piece is taken any more, and none that was taken is copied any more.
         let CoopCopy { peer, counter, .. } = s.copy;
         i.link.pieces_close(peer, counter);
-        let left = s.over(&i.link).is_some() || i.link.revoke(peer, request(counter)).is_ok();
+        let left =
+            s.over(&i.link).is_some() || i.link.revoke(Revoke::Request(peer, request(counter))).is_ok();
         match left {
             true => out.push(s.access.comp),
             false => i.stuck.push(s),
@@ -183,7 +184,9 @@ unsafe fn progress_stuck(this: *mut Iface) -> u32 {
     let mut n = 0;
     let has_left = |i: &Iface, s: &Shared<*mut Ep>| {
         let CoopCopy { peer, counter, .. } = s.copy;
-        s.over(&i.link).is_some() || !i.link.is_inside(peer, request(counter)) || i.link.is_gone(peer)
+        s.over(&i.link).is_some()
+            || !i.link.is_inside(peer, request(counter))
+            || i.link.channel(peer) == Channel::Ended
     };
     // SAFETY: the caller's promise; an endpoint is only looked at if it is still there.
     unsafe {

@@ -104,13 +104,9 @@ pub(crate) fn cma(
     // SAFETY: an endpoint's interface outlives it.
     let link = unsafe { &mut (*e.iface()).link };
     let peer = e.peer;
-    let done = access(rkey, || {
-        if put {
-            link.put(peer, &Direct::new(Grant::Agreed, &remote, local, len))
-        } else {
-            link.get(peer, &Direct::new(Grant::Agreed, &remote, local, len))
-        }
-    })?;
+    let way = if put { link_api::Way::Put } else { link_api::Way::Get };
+    let direct = Direct::new(Grant::Agreed, &remote, local, len);
+    let done = access(rkey, || link.access(way, peer, &direct))?;
     match done {
         Ok(()) => {
             if e.helper.works() {

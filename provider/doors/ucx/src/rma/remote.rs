@@ -71,7 +71,7 @@ impl Iface {
     pub(crate) fn post(&mut self, to: PeerId, frame: Vec<u8>, reply: bool) -> Result<(), Refused> {
         let (link, mut sent) = (&mut self.link, Ok(()));
         let waits = self.remote.post(to, frame, reply, |frame| {
-            sent = link.send(to, frame, &[], 0, 0);
+            sent = link.send(to, frame, &[], 0, 0).map(|_| ());
             sent
         });
         self.busy |= waits;
@@ -82,7 +82,7 @@ impl Iface {
     pub(crate) fn flush_remote(&mut self) {
         let (link, mut gone) = (&mut self.link, Vec::new());
         self.remote.flush(|to, frame| {
-            let sent = link.send(to, frame, &[], 0, 0);
+            let sent = link.send(to, frame, &[], 0, 0).map(|_| ());
             if let (Err(Refused::Gone(_)), false) = (sent, gone.contains(&to)) {
                 gone.push(to);
             }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use hmem::guard::Guard;
 use hmem::{AtomicOp, Datatype, Kind, NotApplied, Span};
-use link_api::{Link, PeerId};
+use link_api::{Link, Parting, PeerId};
 use ucx_sys::{self as ucx, Status};
 use wire::put;
 use wire::ucx::{Head, Reply, Request, What};
@@ -26,7 +26,7 @@ pub(crate) fn serve(i: &mut Iface, from: PeerId, what: u8, body: &[u8]) -> Resul
         log::warn!(
             "{addr} is cut off: it asks for more than {WINDOW} accesses and does not read the replies"
         );
-        i.link.disconnect(from);
+        i.link.dismiss(from, Parting::CutOff);
         i.busy = true;
         return Ok(());
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use hmem::Span;
-use link_api::{Event, Gone, Link as _, PeerId, Refused};
+use link_api::{Event, Gone, Link as _, PeerId, Refused, Sent};
 use wire::Addr;
 
 use super::further::Further;
@@ -122,11 +122,11 @@ impl Assign<'_> {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         if let Some((at, id)) = self.routes.far_of(to) {
             self.pace.hurry();
             let sent = self.further[at].send(id, head, body, off, len);
-            if matches!(sent, Ok(()) | Err(Refused::Kept)) {
+            if sent.is_ok() {
                 // A sender that receives nothing would else poll for callers at nearly each call.
                 self.shm.set_patient();
             }
@@ -160,7 +160,7 @@ mod tests {
                 let peer = links.peer(&name([127, 0, 0, 1], n));
                 assert_eq!(links.host.peers, usize::from(n));
                 if n == 8 && again == 1 {
-                    (0..2).for_each(|_| links.forget(peer));
+                    (0..2).for_each(|_| links.dismiss(peer, link_api::Parting::Forgotten));
                     assert_eq!(links.host.peers, 7, "it is forgotten");
                 }
             }

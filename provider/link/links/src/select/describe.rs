@@ -1,6 +1,6 @@
 //! What the log and fi_open_ops say of paths and links.
 
-use link_api::{Link as _, PeerId, Standing};
+use link_api::{Channel, Link as _, PeerId, Standing};
 use wire::Addr;
 
 use super::assign::Host;
@@ -31,7 +31,7 @@ impl Describe<'_> {
         let route = self.routes.of(peer);
         let cause = route.map_or_else(|| self.host.cause(self.shm.addr(), &addr), Route::cause);
         let far = route.and_then(Route::far);
-        let is_near = net::is_local(addr.ip()) || self.shm.is_connected(peer);
+        let is_near = net::is_local(addr.ip()) || self.shm.channel(peer) != Channel::None;
         let mut line = match (far, cause) {
             (Some((at, id)), _) => {
                 format!("{} {}; {cause}", self.further.name(at, id), self.further[at].describe(id))

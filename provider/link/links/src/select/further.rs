@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Index, IndexMut};
 
 use hmem::Span;
-use link_api::{Frame, Landing, PeerId, RmaLink};
+use link_api::{Frame, LandAt, Landing, PeerId, RmaLink};
 
 use super::route;
 
@@ -157,26 +157,13 @@ impl Further {
         }
     }
 
-    pub(super) fn land(
-        &mut self,
-        frame: &Frame,
-        off: usize,
-        dst: &[Span],
-        doff: usize,
-        len: usize,
-    ) -> Landing {
+    pub(super) fn land(&mut self, frame: Frame, to: Option<LandAt<'_>>) -> Landing {
         let Some((at, frame)) = self.frame(frame.from, frame.len, frame.slot) else {
-            return Landing::Over(false);
+            return if to.is_some() { Landing::Over(false) } else { Landing::Left };
         };
-        match self[at].land(frame, off, dst, doff, len) {
+        match self[at].land(frame, to) {
             Landing::InFlight(op) => Landing::InFlight(route::tag_op(at, op)),
-            over => over,
-        }
-    }
-
-    pub(super) fn leave(&mut self, frame: &Frame) {
-        if let Some((at, frame)) = self.frame(frame.from, frame.len, frame.slot) {
-            self[at].leave(frame);
+            other => other,
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use std::io;
 
-use link_api::{Budget, Link as _, Standing};
+use link_api::{Budget, Link as _, Setting, Standing};
 
 use crate::shm::ShmLink;
 use crate::tcp::{TcpLink, TcpOptions};
@@ -26,16 +26,14 @@ impl Later {
         Later { options, early: false, kept: false, budget: None }
     }
 
-    pub(super) fn set_early(&mut self) {
-        self.early = true;
-    }
-
-    pub(super) fn tell_kept(&mut self) {
-        self.kept = true;
-    }
-
-    pub(super) fn set_budget(&mut self, budget: &Budget) {
-        self.budget = Some(budget.clone());
+    /// As [`Link::set`](link_api::Link::set) does once the link is open, of what concerns it.
+    pub(super) fn set(&mut self, setting: Setting<'_>) {
+        match setting {
+            Setting::Early => self.early = true,
+            Setting::Kept => self.kept = true,
+            Setting::Budget(budget) => self.budget = Some(budget.clone()),
+            Setting::ServeHost(_) | Setting::Patience(_) | Setting::StageDevices => {}
+        }
     }
 
     /// The link, of the same name as this one.
@@ -43,13 +41,13 @@ impl Later {
         shm.listen()?;
         let mut link = TcpLink::open(shm.name(), self.options)?;
         if self.early {
-            link.set_early();
+            link.set(Setting::Early);
         }
         if self.kept {
-            link.tell_kept();
+            link.set(Setting::Kept);
         }
         if let Some(budget) = &self.budget {
-            link.set_budget(budget);
+            link.set(Setting::Budget(budget));
         }
         Ok(link)
     }
@@ -73,7 +71,7 @@ mod tests {
         let mut shm = ShmLink::open(options).unwrap();
         let budget = Budget::new(1 << 20);
         let mut later = Later::new(TcpOptions::new(JobKey::from_secret(b"of the tests")));
-        later.set_budget(&budget);
+        later.set(Setting::Budget(&budget));
         assert!(later.open(&mut shm).unwrap().counts_in(&budget));
     }
 }

@@ -13,6 +13,7 @@
 //! links are boxed; their numbers, operations and frames are translated.
 
 mod assign;
+mod calls;
 mod crowd;
 mod describe;
 mod further;
@@ -21,7 +22,6 @@ mod pace;
 mod rest;
 #[cfg(all(test, not(loom)))]
 mod rest_tests;
-mod rma;
 mod route;
 mod served;
 #[cfg(all(test, not(loom)))]
@@ -29,22 +29,21 @@ mod setup_tests;
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::RawFd;
 
 use hmem::Span;
-use link_api::{Event, Frame, Gone, Landing, Link, Path, PeerId, PollFrame, Refused, Standing};
-use wire::Addr;
+use link_api::{
+    Channel, Event, Frame, LandAt, Landing, Link as _, Parting, PeerId, Refused, Sent, Setting, WaitFd,
+};
 
 use crate::shm::{Callers, OpenOptions, ShmLink};
 use crate::tcp::{TcpLink, TcpOptions};
-use crate::turns;
 use assign::{Assign, Host};
 use describe::Describe;
 use further::Further;
 use later::Later;
 use pace::Pace;
 use rest::Rest;
-use route::{Cause, Routes};
+use route::Routes;
 
 pub use further::BoxedLink;
 
@@ -83,8 +82,8 @@ impl Links {
 
     /// Adds a link, to be considered after those that are here. To be called before any peer is known.
     pub fn add(&mut self, link: BoxedLink) -> io::Result<()> {
-        for fd in link.wait_fds() {
-            self.rest.watch(self.shm.wait_fd(), fd)?;
+        for fd in (0..).map_while(|n| link.wait_fd(WaitFd::Each(n))) {
+            self.rest.watch(self.shm.wait_fd(WaitFd::All), fd)?;
         }
         self.further.add(link);
         self.share_out();
@@ -103,7 +102,7 @@ impl Links {
     /// [`Port::ListensLater`](crate::Port). To be called before any peer is known.
     pub fn add_tcp_later(&mut self, options: TcpOptions) -> io::Result<()> {
         // What watches the endpoint's descriptor is not to notice when there is another link.
-        self.rest.begin(self.shm.wait_fd())?;
+        self.rest.begin(self.shm.wait_fd(WaitFd::All))?;
         self.later = Some(Later::new(options));
         self.share_out();
         Ok(())
@@ -150,7 +149,7 @@ impl Links {
             (true, false) => Callers::OfThisHost,
             (false, false) => Callers::Itself,
         });
-        self.further.each_mut().for_each(|link| link.serve_host(!shm));
+        self.further.each_mut().for_each(|link| link.set(Setting::ServeHost(!shm)));
     }
 
     /// A link that is not here, and why: descriptions of paths say so.
@@ -163,7 +162,7 @@ impl Links {
     pub fn set_device_direct(&mut self, on: bool) {
         self.shm.set_device_direct(on);
         if !on {
-            self.further.each_mut().for_each(|link| link.stage_devices());
+            self.further.each_mut().for_each(|link| link.set(Setting::StageDevices));
         }
     }
 
@@ -197,7 +196,7 @@ impl Links {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         self.rest.wake();
         self.assign().send(to, head, body, off, len)
     }
@@ -281,297 +280,39 @@ impl Links {
         self.pace.poll_next();
         false
     }
-}
 
-impl Link for Links {
-    fn addr(&self) -> Addr {
-        self.shm.addr()
-    }
-
-    fn peer(&mut self, addr: &Addr) -> PeerId {
-        let peer = self.shm.peer(addr);
-        if self.further.is_empty() && self.later.is_none() {
-            // Where there is no other link, each peer is on this host. The numbers of peers that are
-            // forgotten are given again.
-            turns::knows(peer.0 as usize + 1);
-        } else if self.routes.of(peer).is_none() {
-            let cause = self.host.cause(self.shm.addr(), addr);
-            if let Cause::Far(_) = cause {
-                self.open_later();
-            }
-            self.assign().choose(peer, addr, cause);
-        }
-        peer
-    }
-
-    fn peer_addr(&self, peer: PeerId) -> Addr {
-        self.shm.peer_addr(peer)
-    }
-
-    fn path(&self, peer: PeerId) -> Path {
-        match self.routes.far_of(peer) {
-            Some((at, id)) => self.further[at].path(id),
-            None => self.shm.path(peer),
-        }
-    }
-
-    #[inline(always)]
-    fn send(
-        &mut self,
-        to: PeerId,
-        head: &[u8],
-        body: &[Span],
-        off: usize,
-        len: usize,
-    ) -> Result<(), Refused> {
-        match self.shm.send_connected(to, head, body, off, len) {
-            Some(done) => done,
-            None => self.send_unconnected(to, head, body, off, len),
-        }
-    }
-
-    #[inline(always)]
-    fn send_short<const N: usize>(
-        &mut self,
-        to: PeerId,
-        head: [u8; N],
-        body: Span,
-    ) -> Option<Result<(), Refused>> {
-        self.shm.send_short(to, head, body)
-    }
-
-    #[inline]
-    fn poll(&mut self) -> Option<Event> {
-        if self.further.is_empty() { self.shm.poll() } else { self.poll_all() }
-    }
-
-    #[inline(always)]
-    fn poll_frame(&mut self) -> PollFrame {
-        if self.pace.step() {
-            return if self.rests() { PollFrame::Nothing } else { PollFrame::Unknown };
-        }
-        let found = self.shm.poll_frame();
-        self.pace.note_near(matches!(found, PollFrame::Frame(_)));
-        found
-    }
-
-    #[inline(always)]
-    fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
-        self.shm.poll_frame_from(from)
-    }
-
-    #[inline]
-    fn poll_frame_of(&mut self, from: PeerId) -> PollFrame {
-        if self.pace.step() {
-            return PollFrame::Unknown;
-        }
-        let found = self.shm.poll_frame_of(from);
-        self.pace.note_near(matches!(found, PollFrame::Frame(_)));
-        found
-    }
-
-    #[inline(always)]
-    fn awaits(&mut self, peer: Option<PeerId>) {
-        self.shm.awaits(peer)
-    }
-
-    #[inline(always)]
-    fn will_send(&mut self, to: PeerId) {
-        self.shm.will_send(to)
-    }
-
-    #[inline(always)]
-    fn put_back(&mut self, frame: Frame) {
-        // Quick polls find frames of shared memory alone.
-        self.shm.put_back(frame)
-    }
-
-    #[inline]
-    fn has_frames_of(&self, from: PeerId) -> bool {
-        match self.routes.far_of(from) {
-            Some((at, id)) => self.further[at].has_frames_of(id),
-            None => self.shm.has_frames_of(from),
-        }
-    }
-
-    // The trait's own reads a frame of shared memory in the general way, which costs a short message more.
-    #[inline(always)]
-    fn peek<const N: usize>(&self, frame: &Frame) -> Option<[u8; N]> {
-        if route::is_far(frame.slot) {
-            let mut bytes = [0; N];
-            let read = self.further.read(frame.from, frame.len, frame.slot, 0, &mut bytes);
-            return (read == N).then_some(bytes);
-        }
-        self.shm.peek(frame)
-    }
-
-    #[inline]
-    fn read(&self, frame: &Frame, off: usize, dst: &mut [u8]) -> usize {
-        if route::is_far(frame.slot) {
-            return self.further.read(frame.from, frame.len, frame.slot, off, dst);
-        }
-        self.shm.read(frame, off, dst)
-    }
-
-    #[inline(always)]
-    fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
-        if route::is_far(frame.slot) {
-            return self.further.copy_out((frame.from, frame.len, frame.slot), off, dst, doff, len);
-        }
-        self.shm.copy_out(frame, off, dst, doff, len)
-    }
-
-    #[inline(always)]
-    fn take(&mut self, frame: &Frame, off: usize, dst: Span, len: usize) -> bool {
-        !route::is_far(frame.slot) && self.shm.take(frame, off, dst, len)
-    }
-
-    #[inline(always)]
-    fn release(&mut self, frame: Frame) {
-        if route::is_far(frame.slot) {
-            return self.further.release(frame.from, frame.len, frame.slot);
-        }
-        self.shm.release(frame)
-    }
-
-    fn set_early(&mut self) {
-        self.further.each_mut().for_each(|link| link.set_early());
-        self.later.iter_mut().for_each(Later::set_early);
-    }
-
-    fn set_budget(&mut self, budget: &link_api::Budget) {
-        self.further.each_mut().for_each(|link| link.set_budget(budget));
-        self.later.iter_mut().for_each(|later| later.set_budget(budget));
-    }
-
-    fn tell_kept(&mut self) {
-        self.further.each_mut().for_each(|link| link.tell_kept());
-        self.later.iter_mut().for_each(Later::tell_kept);
-    }
-
-    fn keeps(&mut self, to: PeerId) -> bool {
-        // Also while the peer's end has not been reported though its link has reported it.
-        let ends = |event: &Event| matches!(event, Event::Closed(peer, _) if *peer == to);
-        if self.events.iter().any(ends) {
-            return true;
-        }
-        self.routes.far_of(to).is_some_and(|(at, id)| self.further[at].keeps(id))
-    }
-
-    fn land(&mut self, frame: Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> Landing {
-        self.rest.wake();
-        self.further.land(&frame, off, dst, doff, len)
-    }
-
-    fn leave(&mut self, frame: Frame) {
-        self.further.leave(&frame);
-    }
-
-    fn is_gone(&self, peer: PeerId) -> bool {
-        match self.routes.far_of(peer) {
-            Some((at, id)) => self.further[at].is_gone(id),
-            None => self.shm.is_gone(peer),
-        }
-    }
-
-    fn is_connected(&self, peer: PeerId) -> bool {
-        match self.routes.far_of(peer) {
-            Some((at, id)) => self.further[at].is_connected(id),
-            None => self.shm.is_connected(peer),
-        }
-    }
-
-    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
-        self.rest.wake();
-        if let Some((at, id)) = self.routes.far_of(peer) {
-            self.pace.hurry();
-            return self.further[at].connect(id);
-        }
-        match self.shm.connect(peer) {
-            Err(Refused::Gone(Gone::Unreachable)) if self.assign().reroute(peer) => Err(Refused::Busy),
-            done => done,
-        }
-    }
-
-    fn expect(&mut self, peer: PeerId) {
-        self.rest.wake();
-        match self.routes.far_of(peer) {
-            Some((at, id)) => {
-                self.pace.hurry();
-                self.further[at].expect(id);
-            }
-            None => self.shm.expect(peer),
-        }
-    }
-
-    fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
-        self.rest.wake();
-        match self.routes.far_of(to) {
-            Some((at, id)) => self.further[at].has_room_to_spare(id, len),
-            None => self.shm.has_room_to_spare(to, len),
-        }
-    }
-
-    fn settle(&mut self, last: bool) -> bool {
-        let mut settled = true;
-        self.further.each_mut().for_each(|link| settled &= link.settle(last));
-        settled
-    }
-
+    /// [`Parting::Forgotten`].
     fn forget(&mut self, peer: PeerId) {
         self.rest.wake();
-        if self.is_connected(peer) {
+        if self.channel(peer) != Channel::None {
             return;
         }
         if let Some((at, id)) = self.routes.far_of(peer) {
-            self.further[at].forget(id);
+            self.further[at].dismiss(id, Parting::Forgotten);
             self.further.unset(at, id);
             self.shm.set_elsewhere(peer, false);
         }
         self.host.remove_peer(self.routes.cause_of(peer));
         self.routes.unset(peer);
-        self.shm.forget(peer);
+        self.shm.dismiss(peer, Parting::Forgotten);
     }
 
+    /// [`Parting::CutOff`].
     fn disconnect(&mut self, peer: PeerId) {
         self.rest.wake();
         match self.routes.far_of(peer) {
-            Some((at, id)) => self.further[at].disconnect(id),
-            None => self.shm.disconnect(peer),
+            Some((at, id)) => self.further[at].dismiss(id, Parting::CutOff),
+            None => self.shm.dismiss(peer, Parting::CutOff),
         }
     }
 
-    fn arm(&mut self) -> bool {
-        // What ends the sleep may be of any link.
-        self.pace.poll_next();
-        self.rest.wake();
-        // A link without a descriptor wakes nothing.
-        let ready = self.events.is_empty() && self.shm.arm();
-        let armed = self
-            .further
-            .each_mut()
-            .fold(ready, |ready, link| link.arm() && link.wait_fd().is_some() && ready);
-        self.rest.unwatch(self.further.each_mut());
-        armed
-    }
-
-    fn is_armed(&self) -> bool {
-        self.events.is_empty() && self.shm.is_armed() && self.further.each().all(|link| link.is_armed())
-    }
-
-    fn wait_fd(&self) -> Option<RawFd> {
-        self.rest.fd().or_else(|| self.shm.wait_fd())
-    }
-
-    fn lack(&self) -> Option<io::Error> {
-        self.shm.lack().or_else(|| self.further.each().find_map(|link| link.lack()))
-    }
-
-    fn describe(&self, peer: PeerId) -> String {
-        self.descriptions().path(peer)
-    }
-
-    fn standing(&self) -> Vec<Standing> {
-        self.descriptions().standing()
+    /// [`Link::land`](link_api::Link::land) of a further link's frame.
+    #[cold]
+    #[inline(never)]
+    fn land_far(&mut self, frame: Frame, to: Option<LandAt<'_>>) -> Landing {
+        if to.is_some() {
+            self.rest.wake();
+        }
+        self.further.land(frame, to)
     }
 }

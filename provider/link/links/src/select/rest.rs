@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::RawFd;
 
 use ipc::Poller;
+use link_api::WaitFd;
 
 use super::crowd::Member;
 use super::further::BoxedLink;
@@ -41,16 +42,17 @@ impl Rest {
     }
 
     /// Watches descriptors no more that further links have replaced.
-    pub(super) fn unwatch<'a>(&self, links: impl Iterator<Item = &'a mut BoxedLink>) {
+    pub(super) fn unwatch<'a>(&self, links: impl Iterator<Item = &'a BoxedLink>) {
         if let Some(poller) = &self.poller {
-            links.filter_map(|link| link.worn_fd()).for_each(|fd| poller.remove(&fd));
+            links.filter_map(|link| link.wait_fd(WaitFd::Worn)).for_each(|fd| poller.remove(&fd));
         }
     }
 
     /// Takes part in polls of many endpoints, where one descriptor stands for each further link. Those of a
     /// link that has several may lie so deep that one more level is too much.
     pub(super) fn join<'a>(&mut self, mut links: impl Iterator<Item = &'a BoxedLink>) {
-        let is_simple = links.all(|link| link.wait_fds().len() == 1);
+        let is_simple = links
+            .all(|link| link.wait_fd(WaitFd::Each(0)).is_some() && link.wait_fd(WaitFd::Each(1)).is_none());
         let fd = self.fd();
         self.member = fd.filter(|_| is_simple).and_then(|fd| self.member.take().or_else(|| Member::new(fd)));
     }

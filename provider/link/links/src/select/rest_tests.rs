@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use link_api::{Event, Link as _, Refused};
+use link_api::{Event, Link as _, Refused, Sent};
 use wire::session::JobKey;
 
 use super::Links;
@@ -60,9 +60,9 @@ fn carry(all: &mut [Links], from: usize, to: usize) {
     until("a frame", || {
         if !sent {
             match all[from].send(peer, b"hello", &[], 0, 0) {
-                Ok(()) => sent = true,
+                Ok(Sent::Done) => sent = true,
                 Err(Refused::Busy) => {}
-                Err(why) => panic!("{why:?}"),
+                other => panic!("{other:?}"),
             }
         }
         for (at, links) in all.iter_mut().enumerate() {

@@ -3,7 +3,7 @@
 //! A frame is carried out with the means of its peer's path: shared memory's reach private memory of a
 //! process. So a link hands on what comes from a peer that it serves, and nothing else.
 
-use link_api::{Event, Frame, Link as _, PeerId};
+use link_api::{Channel, Event, Frame, Link as _, Parting, PeerId};
 use wire::Addr;
 
 use super::assign::Assign;
@@ -38,7 +38,7 @@ impl Assign<'_> {
                 Event::Closed(id, why) => match self.further.served(at, id) {
                     Some(peer) => Event::Closed(peer.peer(), why),
                     None => {
-                        self.further[at].forget(id);
+                        self.further[at].dismiss(id, Parting::Forgotten);
                         continue;
                     }
                 },
@@ -69,7 +69,7 @@ impl Assign<'_> {
             return None;
         }
         let peer = self.shm.peer(addr);
-        let elsewhere = self.routes.far_of(peer).is_some() || self.shm.is_connected(peer);
+        let elsewhere = self.routes.far_of(peer).is_some() || self.shm.channel(peer) != Channel::None;
         (!elsewhere).then_some(peer)
     }
 
@@ -84,7 +84,7 @@ impl Assign<'_> {
     #[cold]
     fn refuse_begun(&mut self, at: usize, frame: Frame) {
         let id = frame.from;
-        self.further[at].leave(frame);
+        self.further[at].land(frame, None);
         self.cut_off(at, id);
     }
 
@@ -95,6 +95,6 @@ impl Assign<'_> {
             "{own}: refused a connection by {link} under the name {addr}, whose endpoint is reached by another link: give all \
              processes of a job the same FI_STRAIT_LINKS"
         );
-        self.further[at].disconnect(id);
+        self.further[at].dismiss(id, Parting::CutOff);
     }
 }

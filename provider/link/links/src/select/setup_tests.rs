@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, TcpStream};
 
-use link_api::{Event, Link as _, Refused};
+use link_api::{Event, Link as _, Refused, Sent, Setting, WaitFd};
 use wire::Addr;
 use wire::session::JobKey;
 
@@ -14,8 +14,8 @@ fn later() -> Links {
     let mut links =
         Links::open(OpenOptions { bind, port: Port::ListensLater, ..OpenOptions::default() }).unwrap();
     links.add_tcp_later(TcpOptions::new(JobKey::from_secret(b"of the tests"))).unwrap();
-    links.set_early();
-    links.tell_kept();
+    links.set(Setting::Early);
+    links.set(Setting::Kept);
     links
 }
 
@@ -26,11 +26,11 @@ fn listens(links: &Links) -> bool {
 #[test]
 fn a_port_listens_once_a_peer_of_another_host_is_known() {
     let (mut a, mut b) = (later(), later());
-    let (fd, own) = (a.wait_fd(), a.addr());
+    let (fd, own) = (a.wait_fd(WaitFd::All), a.addr());
     let to_b = a.peer(&b.addr());
     let mut got = false;
     while !got {
-        assert!(matches!(a.send(to_b, b"hello", &[], 0, 0), Ok(()) | Err(Refused::Busy)));
+        assert!(matches!(a.send(to_b, b"hello", &[], 0, 0), Ok(_) | Err(Refused::Busy)));
         if let Some(Event::Frame(frame)) = b.poll() {
             b.release(frame);
             got = true;
@@ -40,8 +40,8 @@ fn a_port_listens_once_a_peer_of_another_host_is_known() {
     let far = a.peer(&Addr::new(([198, 51, 100, 1], 7).into()));
     assert!(listens(&a) && !listens(&b));
     assert_eq!((a.path(far).link, a.path(to_b).link), ("tcp", "shm"));
-    assert_eq!((a.wait_fd(), a.addr()), (fd, own));
-    assert_eq!(a.send(to_b, b"again", &[], 0, 0), Ok(()));
+    assert_eq!((a.wait_fd(WaitFd::All), a.addr()), (fd, own));
+    assert_eq!(a.send(to_b, b"again", &[], 0, 0), Ok(Sent::Done));
 }
 
 /// The kernel lets two sockets share a port that both may use again as long as neither listens.

@@ -1,7 +1,7 @@
 //! The channels to and from all peers of this host: frames out, and frames in.
 
 use hmem::Span;
-use link_api::{Event, Frame, Gone, PeerId, Refused};
+use link_api::{Event, Frame, Gone, PeerId, Refused, Sent};
 
 use crate::shm::channel::ring;
 use crate::shm::channel::rings::{NO_PEER, Rings};
@@ -41,10 +41,10 @@ impl Channels {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Option<Result<(), Refused>> {
+    ) -> Option<Result<Sent, Refused>> {
         let out = self.peers[to.0].out.as_mut()?;
         if out.send_short(head, body, off, len).is_some() {
-            return Some(out.notify(self.sleep.is_registered()));
+            return Some(out.notify(self.sleep.is_registered()).map(|()| Sent::Done));
         }
         self.put_longer(to, head, body, off, len)
     }
@@ -58,7 +58,7 @@ impl Channels {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Option<Result<(), Refused>> {
+    ) -> Option<Result<Sent, Refused>> {
         let out = self.peers[to.0].out.as_mut()?;
         let total = head.len() + len;
         assert!(total <= self.sending.max_frame(), "frame longer than Path::max_frame");
@@ -77,7 +77,7 @@ impl Channels {
             }
         }
         out.tx.publish(total);
-        Some(out.notify(self.sleep.is_registered()))
+        Some(out.notify(self.sleep.is_registered()).map(|()| Sent::Done))
     }
 
     /// Whether a frame of `len` bytes finds room now on an open channel.

@@ -1,12 +1,17 @@
-//! The link as the engine drives it.
+//! The calls of the engine: frames, and access to memory of peers.
 
 use std::fmt::Write as _;
 use std::io;
 use std::os::fd::RawFd;
 
 use hmem::Span;
-use link_api::{Event, Frame, Link, Path, PeerId, PollFrame, Refused, RmaCaps, Standing};
-use wire::Addr;
+use ipc::pieces;
+use link_api::{
+    Allow, Channel, Connect, Devices, Direct, Event, Frame, HandleNote, InUse, LandAt, Landing, Link,
+    NoDirect, OpId, Parting, Path, PeerId, PieceCounter, PollFrame, Refused, Region, RegionVersion, Revoke,
+    RmaCaps, RmaLink, Sent, Setting, Standing, WaitFd, Way,
+};
+use wire::{Addr, Handle, Seg};
 
 use crate::shm::channel::ring::Mem as _;
 use crate::shm::channel::rings::NO_PEER;
@@ -50,7 +55,7 @@ impl Link for ShmLink {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         match self.send_connected(to, head, body, off, len) {
             Some(done) => done,
             None => self.send_first(to, head, body, off, len),
@@ -63,10 +68,10 @@ impl Link for ShmLink {
         to: PeerId,
         head: [u8; N],
         body: Span,
-    ) -> Option<Result<(), Refused>> {
+    ) -> Option<Result<Sent, Refused>> {
         let out = self.channels.peers.get_mut(to.0)?.out.as_mut()?;
         out.send_short(&head, &[body], 0, body.len())?;
-        Some(out.notify(self.channels.sleep.is_registered()))
+        Some(out.notify(self.channels.sleep.is_registered()).map(|()| Sent::Done))
     }
 
     #[inline]
@@ -123,11 +128,13 @@ impl Link for ShmLink {
     }
 
     #[inline(always)]
-    fn put_back(&mut self, frame: Frame) {
+    fn land(&mut self, frame: Frame, to: Option<LandAt<'_>>) -> Landing {
+        debug_assert!(to.is_none(), "a frame of {} bytes that has not begun", frame.len);
         self.channels.rings.put_back();
         if !self.channels.ends.is_empty() {
             self.channels.ends.pass(frame.from.0);
         }
+        Landing::Left
     }
 
     #[inline]
@@ -208,13 +215,28 @@ impl Link for ShmLink {
         }
     }
 
-    fn is_connected(&self, peer: PeerId) -> bool {
-        let peer = &self.channels.peers[peer.0];
-        peer.out.is_some() || peer.inb.is_some() || peer.dying.is_some() || !peer.waiting.is_empty()
+    fn set(&mut self, setting: Setting<'_>) {
+        if let Setting::Patience(patience) = setting {
+            self.channels.access.set_patience(patience);
+        }
     }
 
-    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
-        if self.is_connected(peer) { Ok(()) } else { self.calls().open_channel_for(peer.0, Purpose::Receive) }
+    fn channel(&self, peer: PeerId) -> Channel {
+        let peer = &self.channels.peers[peer.0];
+        match peer.is_connected() {
+            false => Channel::None,
+            true if peer.dying.is_some() || peer.has_ended() => Channel::Ended,
+            true => Channel::Open,
+        }
+    }
+
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
+        match how {
+            Connect::Expected => self.calls().expect_peer(peer),
+            Connect::Now | Connect::ToSend if self.channels.peers[peer.0].is_connected() => {}
+            Connect::Now | Connect::ToSend => return self.calls().open_channel_for(peer.0, Purpose::Receive),
+        }
+        Ok(())
     }
 
     #[inline(always)]
@@ -229,26 +251,19 @@ impl Link for ShmLink {
         }
     }
 
-    fn expect(&mut self, peer: PeerId) {
-        self.calls().expect_peer(peer);
-    }
-
     fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
         self.channels.peers[to.0].out.as_mut().is_some_and(|out| out.tx.has_room_to_spare(len))
     }
 
-    fn disconnect(&mut self, peer: PeerId) {
-        self.channels.refuse(peer.0);
-    }
-
-    fn forget(&mut self, peer: PeerId) {
-        if !self.meeting.contests.concerns(peer.0) && self.channels.let_go(peer.0) {
-            self.meeting.expected.forget(peer.0);
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match how {
+            Parting::Forgotten => {
+                if !self.meeting.contests.concerns(peer.0) && self.channels.let_go(peer.0) {
+                    self.meeting.expected.forget(peer.0);
+                }
+            }
+            Parting::CutOff => self.channels.refuse(peer.0),
         }
-    }
-
-    fn is_gone(&self, peer: PeerId) -> bool {
-        self.channels.peers[peer.0].dying.is_some() || self.channels.peers[peer.0].has_ended()
     }
 
     fn arm(&mut self) -> bool {
@@ -263,8 +278,8 @@ impl Link for ShmLink {
         self.may_sleep() && nothing_since
     }
 
-    fn wait_fd(&self) -> Option<RawFd> {
-        Some(self.channels.sleep.fd())
+    fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
+        which.only(self.channels.sleep.fd())
     }
 
     fn lack(&self) -> Option<io::Error> {
@@ -293,6 +308,126 @@ impl Link for ShmLink {
 
     fn standing(&self) -> Vec<Standing> {
         vec![Standing { link: "shm", offers: Ok(offers(&self.channels.options)) }]
+    }
+}
+
+impl RmaLink for ShmLink {
+    fn access(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        self.peer_memory().transfer(way, peer, access)
+    }
+
+    fn pieces_open(&mut self, with: PeerId) -> Option<PieceCounter> {
+        let out = self.channels.peers[with.0].out.as_mut()?;
+        let (slot, generation) = out.pieces.open(|slot| out.tx.mem().pieces(slot))?;
+        Some(PieceCounter { slot, generation })
+    }
+
+    fn pieces_claim(&mut self, with: PeerId, counter: PieceCounter, mine: bool, of: u16) -> Option<u16> {
+        let peer = &self.channels.peers[with.0];
+        let mem = match mine {
+            true => peer.out.as_ref()?.tx.mem(),
+            false => peer.inb.as_ref()?.rx.mem(),
+        };
+        pieces::claim(mem.pieces(counter.slot), counter.generation, of)
+    }
+
+    fn pieces_begun(&self, with: PeerId, counter: PieceCounter) -> bool {
+        let out = self.channels.peers[with.0].out.as_ref();
+        out.is_none_or(|out| pieces::is_begun(out.tx.mem().pieces(counter.slot), counter.generation))
+    }
+
+    fn pieces_close(&mut self, with: PeerId, counter: PieceCounter) {
+        if let Some(out) = &mut self.channels.peers[with.0].out {
+            out.pieces.close(counter.slot, counter.generation, |slot| out.tx.mem().pieces(slot));
+        }
+    }
+
+    fn allow(&mut self, what: Allow<'_>) {
+        match what {
+            Allow::Region(region) => self.channels.access.publish(region),
+            Allow::Request(to, request) => self.channels.peers[to.0].renew_request(request),
+        }
+    }
+
+    fn revoke(&mut self, what: Revoke) -> Result<(), InUse> {
+        match what {
+            Revoke::Region(key) => {
+                self.channels.access.conceal(&self.channels.own, &self.channels.peers, key)
+            }
+            Revoke::Request(from, request) => {
+                self.channels.access.revoke(&self.channels.own, &self.channels.peers, from, request)
+            }
+            Revoke::All => self.channels.access.close(&self.channels.own, &self.channels.peers),
+        }
+    }
+
+    fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
+        let peer = &self.channels.peers[by.0];
+        if !self.channels.options.cma || peer.no_cma.is_some() {
+            return None;
+        }
+        peer.out.as_ref()?.mr_table.as_ref()?.find(key)
+    }
+
+    /// One device of two processes: within one process, no copy waits for its turn.
+    fn devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> Devices {
+        let peer = &self.channels.peers[peer.0];
+        if peer.devices.are_two(theirs, ours) {
+            Devices::Two
+        } else if peer.pid() != Some(self.channels.own.pid() as i32) && peer.devices.are_one(theirs, ours) {
+            Devices::One
+        } else {
+            Devices::Unknown
+        }
+    }
+
+    fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+        if !self.channels.options.device_direct || !hmem::can(iov, hmem::Caps::DEVICE) {
+            return None;
+        }
+        let peer = &mut self.channels.peers[to.0];
+        peer.devices.export(iov, format_args!("{} -> {}", self.channels.own.addr(), peer.addr))
+    }
+
+    fn note_handle(&mut self, peer: PeerId, what: HandleNote<'_>) {
+        let peer = &mut self.channels.peers[peer.0];
+        match what {
+            HandleNote::Exported(handle) => peer.devices.note_exported(handle),
+            HandleNote::Imported(handle) if !peer.devices.note_imported(handle) => log::warn!(
+                "{}: refused a handle from {}: kind {}, {} bytes at {:#x}; that peer has a defect or is no Strait",
+                self.channels.own.addr(),
+                peer.addr,
+                handle.how,
+                handle.len,
+                handle.base
+            ),
+            HandleNote::Imported(_) | HandleNote::Retired(_) => {}
+        }
+    }
+
+    fn start(&mut self, way: Way, id: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
+        let request = access.operation()?;
+        let peer = &mut self.channels.peers[id.0];
+        let pid = peer.pid().filter(|_| peer.dying.is_none()).ok_or(NoDirect::Fault)?;
+        if !self.channels.options.device_direct {
+            return Err(NoDirect::Never);
+        }
+        let (own, addr) = (self.channels.own.addr(), peer.addr);
+        let plan = peer.devices.plan(way, pid, access, format_args!("{own} -> {addr}"))?;
+        peer.enter_flight(request)?;
+        let pending = plan.start().map_err(|why| {
+            peer.leave_flight();
+            let why = || format!("the device does not copy ({why}): it is staged");
+            peer.devices.refuse(format_args!("{own} -> {addr}"), why);
+            NoDirect::Never
+        })?;
+        self.channels.pace.be_slow();
+        Ok(self.copies.add(id, pending))
+    }
+
+    fn cancel(&mut self, copy: OpId) {
+        self.copies.cancel(copy);
+        self.polls().copy_is_over(copy);
     }
 }
 

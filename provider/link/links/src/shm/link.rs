@@ -14,7 +14,7 @@ use hmem::Span;
 use ipc::Poller;
 use ipc::pieces;
 use ipc::socket;
-use link_api::{Frame, PeerId, PieceCounter, Refused};
+use link_api::{Frame, PeerId, PieceCounter, Refused, Sent};
 use meet::Shortage;
 use wire::channel::Packet;
 
@@ -162,7 +162,7 @@ impl ShmLink {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Option<Result<(), Refused>> {
+    ) -> Option<Result<Sent, Refused>> {
         self.channels.send(to, head, body, off, len)
     }
 
@@ -175,7 +175,7 @@ impl ShmLink {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         self.calls().open_channel(to.0)?;
         self.send_connected(to, head, body, off, len).unwrap_or(Err(Refused::Busy))
     }

@@ -21,7 +21,6 @@ mod pace;
 mod peer;
 mod peers;
 mod poll;
-mod rma;
 mod sending;
 mod service;
 mod sleep;

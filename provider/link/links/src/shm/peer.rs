@@ -244,14 +244,14 @@ impl Peer {
         }
     }
 
-    /// Whether there is a channel, or one that ended and is still to be reported.
-    pub(super) fn is_connected(&self) -> bool {
-        self.out.is_some() || self.inb.is_some() || self.dying.is_some() || !self.waiting.is_empty()
-    }
-
     /// The pid of a peer that is connected, 0 where it is not visible here.
     pub(super) fn pid(&self) -> Option<i32> {
         self.inb.as_ref().map(|i| i.pid).or(self.out.as_ref().map(|o| o.pid))
+    }
+
+    /// Whether there is a channel, or one that ended and is still to be reported.
+    pub(super) fn is_connected(&self) -> bool {
+        self.out.is_some() || self.inb.is_some() || self.dying.is_some() || !self.waiting.is_empty()
     }
 
     /// Whether a peer accesses nothing any more for certain: its process or address space has ended, or it

@@ -6,7 +6,10 @@ use std::os::fd::RawFd;
 use std::time::Instant;
 
 use hmem::{Span, total};
-use link_api::{Event, Frame, Gone, Landing, Link, OpId, Path, PeerId, Refused, RmaLink, Standing};
+use link_api::{
+    Connect, Event, Frame, Gone, LandAt, Landing, Link, OpId, Parting, Path, PeerId, Refused, RmaLink, Sent,
+    Setting, Standing, WaitFd,
+};
 use wire::Addr;
 
 use crate::tcp::channel::connection::Channel;
@@ -22,10 +25,6 @@ impl Link for TcpLink {
 
     fn peer(&mut self, addr: &Addr) -> PeerId {
         self.conns.peers.named(addr)
-    }
-
-    fn serve_host(&mut self, on: bool) {
-        self.meeting.names.serve_host(on);
     }
 
     fn peer_addr(&self, peer: PeerId) -> Addr {
@@ -56,7 +55,7 @@ impl Link for TcpLink {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         assert!(head.len() + len <= MAX_FRAME, "frame longer than Path::max_frame");
         debug_assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
         let Some(channel) = &mut self.conns.peers[to].channel else {
@@ -80,14 +79,11 @@ impl Link for TcpLink {
                 if !was_unsure && self.conns.ticks.are_off() {
                     self.conns.tick_as_needed();
                 }
-                if kept {
-                    return Err(Refused::Kept);
-                }
             }
-            Err(Refused::Busy | Refused::Kept) => self.conns.want(to),
+            Err(Refused::Busy) => self.conns.want(to),
             Err(Refused::Gone(_) | Refused::Fault) => self.conns.note_ready(to),
         }
-        done
+        done.map(|()| if kept { Sent::Kept } else { Sent::Done })
     }
 
     fn poll(&mut self) -> Option<Event> {
@@ -173,16 +169,14 @@ impl Link for TcpLink {
         }
     }
 
-    fn set_early(&mut self) {
-        self.conns.receiving.set_early();
-    }
-
-    fn set_budget(&mut self, budget: &link_api::Budget) {
-        self.conns.receiving.set_budget(budget);
-    }
-
-    fn tell_kept(&mut self) {
-        self.conns.reports.report_kept();
+    fn set(&mut self, setting: Setting<'_>) {
+        match setting {
+            Setting::Early => self.conns.receiving.set_early(),
+            Setting::Kept => self.conns.reports.report_kept(),
+            Setting::Budget(budget) => self.conns.receiving.set_budget(budget),
+            Setting::ServeHost(on) => self.meeting.names.serve_host(on),
+            Setting::Patience(_) | Setting::StageDevices => {}
+        }
     }
 
     fn keeps(&mut self, to: PeerId) -> bool {
@@ -194,8 +188,14 @@ impl Link for TcpLink {
         lost || at.channel.as_deref().is_some_and(Channel::keeps)
     }
 
-    fn land(&mut self, frame: Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> Landing {
+    fn land(&mut self, frame: Frame, to: Option<LandAt<'_>>) -> Landing {
         let peer = frame.from;
+        let Some(LandAt { off, dst, doff, len }) = to else {
+            if let Some(channel) = &mut self.conns.peers[peer].channel {
+                channel.leave();
+            }
+            return Landing::Left;
+        };
         let op = self.conns.receiving.number();
         let Some(channel) = &mut self.conns.peers[peer].channel else { return Landing::Over(false) };
         let current = channel.current();
@@ -210,24 +210,30 @@ impl Link for TcpLink {
         found.map_or(Landing::InFlight(op), Landing::Over)
     }
 
-    fn leave(&mut self, frame: Frame) {
-        if let Some(channel) = &mut self.conns.peers[frame.from].channel {
-            channel.leave();
+    fn channel(&self, peer: PeerId) -> link_api::Channel {
+        let at = &self.conns.peers[peer];
+        match at.cut || at.channel.as_deref().is_some_and(Channel::ends) {
+            true => link_api::Channel::Ended,
+            false if at.is_connected() => link_api::Channel::Open,
+            false => link_api::Channel::None,
         }
     }
 
-    fn is_gone(&self, peer: PeerId) -> bool {
-        let at = &self.conns.peers[peer];
-        at.cut || at.channel.as_deref().is_some_and(Channel::ends)
-    }
-
-    fn is_connected(&self, peer: PeerId) -> bool {
-        self.conns.peers[peer].is_connected()
-    }
-
-    fn connect(&mut self, peer: PeerId) -> Result<(), Refused> {
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
         if self.is_own(peer) {
             return Ok(());
+        }
+        match (how, &self.conns.peers[peer].channel) {
+            (Connect::Expected, _) => {
+                if !self.conns.peers[peer].is_connected() && self.conns.peers[peer].expected.is_none() {
+                    self.conns.peers[peer].expected =
+                        Some((Instant::now() + self.conns.options.connect_timeout, false));
+                    self.calls().note_pending(peer);
+                }
+                return Ok(());
+            }
+            (Connect::ToSend, None) => return Err(self.send_unconnected(peer)),
+            _ => {}
         }
         match &self.conns.peers[peer].channel {
             Some(channel) if !channel.ends() => Ok(()),
@@ -239,21 +245,6 @@ impl Link for TcpLink {
                 }
                 found
             }
-        }
-    }
-
-    fn connect_to_send(&mut self, peer: PeerId) -> Result<(), Refused> {
-        match self.conns.peers[peer].channel {
-            None if !self.is_own(peer) => Err(self.send_unconnected(peer)),
-            _ => self.connect(peer),
-        }
-    }
-
-    fn expect(&mut self, peer: PeerId) {
-        if !self.is_connected(peer) && !self.is_own(peer) && self.conns.peers[peer].expected.is_none() {
-            self.conns.peers[peer].expected =
-                Some((Instant::now() + self.conns.options.connect_timeout, false));
-            self.calls().note_pending(peer);
         }
     }
 
@@ -270,34 +261,11 @@ impl Link for TcpLink {
         self.conns.peers[to].channel.as_ref().is_some_and(|channel| channel.has_much_room())
     }
 
-    fn forget(&mut self, peer: PeerId) {
-        let addr = self.conns.peers[peer].addr;
-        if self.is_connected(peer)
-            || self.conns.peers.find(&addr) != Some(peer)
-            || addr == self.conns.own.addr()
-        {
-            return;
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match how {
+            Parting::Forgotten => self.forget(peer),
+            Parting::CutOff => self.disconnect(peer),
         }
-        self.calls().drop_call(peer);
-        self.meeting.remove(peer);
-        self.conns.reports.forget(peer);
-        let at = &mut self.conns.peers[peer];
-        (at.wants, at.expected) = (false, None);
-        self.conns.peers.free(peer);
-    }
-
-    fn disconnect(&mut self, peer: PeerId) {
-        let at = &mut self.conns.peers[peer];
-        let Some(mut channel) = at.channel.take() else { return };
-        (at.cut, at.lost) = (true, channel.keeps());
-        if let Some(op) = channel.lands() {
-            self.conns.reports.push(Event::Done(op, false));
-        }
-        channel.end_rails(self.conns.sleep.poller());
-        self.conns.sleep.poller().remove(channel.fd());
-        ipc::socket::shutdown(channel.fd());
-        self.conns.agreed.ended(&at.addr, channel.conn());
-        self.conns.note_ready(peer);
     }
 
     fn arm(&mut self) -> bool {
@@ -311,8 +279,8 @@ impl Link for TcpLink {
         self.conns.sleep.is_armed()
     }
 
-    fn wait_fd(&self) -> Option<RawFd> {
-        Some(self.conns.sleep.fd())
+    fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
+        which.only(self.conns.sleep.fd())
     }
 
     fn has_met(&mut self) -> bool {

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use hmem::Span;
-use link_api::{Event, Frame, Link as _, PeerId, Refused};
+use link_api::{Connect, Event, Frame, Link as _, PeerId, Refused, Sent};
 
 use crate::name::{Name, Port};
 use crate::tcp::connections::Connections;
@@ -118,11 +118,11 @@ impl TcpLink {
         body: &[Span],
         off: usize,
         len: usize,
-    ) -> Result<(), Refused> {
+    ) -> Result<Sent, Refused> {
         self.to_self.send(head, body, off, len)?;
         // No descriptor shows it.
         self.conns.sleep.disarm();
-        Ok(())
+        Ok(Sent::Done)
     }
 
     fn next_own(&mut self) -> Option<Event> {
@@ -139,7 +139,7 @@ impl TcpLink {
         if let Some(why) = at.answers.take_owed(at.met) {
             return Refused::Gone(why);
         }
-        match self.connect(to) {
+        match self.connect(to, Connect::Now) {
             Ok(()) | Err(Refused::Busy) => {
                 self.conns.peers[to].answers.keep_send_waiting();
                 Refused::Busy
@@ -150,6 +150,38 @@ impl TcpLink {
                 why
             }
         }
+    }
+
+    /// [`Parting::Forgotten`].
+    pub(super) fn forget(&mut self, peer: PeerId) {
+        let addr = self.conns.peers[peer].addr;
+        if self.conns.peers[peer].is_connected()
+            || self.conns.peers.find(&addr) != Some(peer)
+            || addr == self.conns.own.addr()
+        {
+            return;
+        }
+        self.calls().drop_call(peer);
+        self.meeting.remove(peer);
+        self.conns.reports.forget(peer);
+        let at = &mut self.conns.peers[peer];
+        (at.wants, at.expected) = (false, None);
+        self.conns.peers.free(peer);
+    }
+
+    /// [`Parting::CutOff`].
+    pub(super) fn disconnect(&mut self, peer: PeerId) {
+        let at = &mut self.conns.peers[peer];
+        let Some(mut channel) = at.channel.take() else { return };
+        (at.cut, at.lost) = (true, channel.keeps());
+        if let Some(op) = channel.lands() {
+            self.conns.reports.push(Event::Done(op, false));
+        }
+        channel.end_rails(self.conns.sleep.poller());
+        self.conns.sleep.poller().remove(channel.fd());
+        ipc::socket::shutdown(channel.fd());
+        self.conns.agreed.ended(&at.addr, channel.conn());
+        self.conns.note_ready(peer);
     }
 
     pub(super) fn is_own(&self, peer: PeerId) -> bool {

@@ -64,7 +64,7 @@ static PENDING: OnceLock<Pending> = OnceLock::new();
 
 impl Usage {
     /// Sums that are reported when the process exits, as those of a library: `None` if that cannot be. There
-    /// is one report in a process, for the library that requested it first. The caller is never unloaded, or a
+    /// is one report in a process, for what requested it first. The caller is never unloaded, or a
     /// program.
     pub fn reported_at_exit(place: Place, library: &'static str) -> Option<Arc<Usage>> {
         let mut is_new = false;

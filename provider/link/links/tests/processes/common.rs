@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use link::{OpenOptions, ShmLink};
-use link_api::{Event, Gone, Link, PeerId, Refused};
+use link_api::{Event, Gone, Link, PeerId, Refused, WaitFd};
 use wire::Addr;
 
 /// A user without a name of its own.
@@ -50,7 +50,7 @@ pub fn event(link: &mut ShmLink) -> Event {
 }
 
 pub fn wait(link: &ShmLink, ms: i32) -> bool {
-    let mut p = libc::pollfd { fd: link.wait_fd().unwrap(), events: libc::POLLIN, revents: 0 };
+    let mut p = libc::pollfd { fd: link.wait_fd(WaitFd::All).unwrap(), events: libc::POLLIN, revents: 0 };
     // SAFETY: `p` is one valid pollfd.
     unsafe { libc::poll(&mut p, 1, ms) == 1 }
 }

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use link::{OpenOptions, ShmLink};
-use link_api::{Direct, Event, Gone, Grant, Link, PeerId, Refused, RmaLink as _};
+use link_api::{
+    Channel, Connect, Direct, Event, Gone, Grant, Link, PeerId, Refused, Revoke, RmaLink as _, Way,
+};
 use wire::{Addr, Seg};
 
 use crate::common::{closed, command, event, finish, frame, open, say, start, wait};
@@ -151,7 +153,7 @@ fn refused(link: &mut ShmLink, to: PeerId, most: Duration) -> Refused {
     let start = Instant::now();
     loop {
         match link.send(to, b"x", &[], 0, 0) {
-            Ok(()) => panic!("sent to a process that is gone"),
+            Ok(_) => panic!("sent to a process that is gone"),
             Err(Refused::Busy) => assert!(start.elapsed() < most, "busy for ever"),
             Err(why) => return why,
         }
@@ -222,7 +224,7 @@ fn a_killed_peer_whose_queue_is_full_at_the_first_call_is_not_waited_for() {
     // And where a receive names it.
     let mut link = impatient();
     let to = link.peer(&Addr::new(addr.parse().unwrap()));
-    link.expect(to);
+    assert_eq!(link.connect(to, Connect::Expected), Ok(()));
     assert_eq!(closed(&mut link), (to, Gone::Refused));
     // SAFETY: a process that was started for this test, and still sleeps.
     unsafe { libc::kill(grandchild, libc::SIGKILL) };
@@ -317,7 +319,7 @@ fn a_peer_lives_without_its_first_thread() {
         std::thread::sleep(Duration::from_millis(5));
         say(&mut link, from, b"are you there?");
         assert_eq!(frame(&mut link), (from, b"yes".to_vec()));
-        assert!(!link.is_gone(from));
+        assert_ne!(link.channel(from), Channel::Ended);
     }
     drop(link);
     finish(child);
@@ -337,7 +339,7 @@ fn a_forked_child_does_no_harm() {
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             // As an application does that closes all it has inherited.
-            assert_eq!((a.close(), a.unpublish(7)), (Ok(()), Ok(())));
+            assert_eq!((a.revoke(Revoke::All), a.revoke(Revoke::Region(7))), (Ok(()), Ok(())));
             drop(a);
             drop(b);
             // SAFETY: ends the child without running anything of the parent's.
@@ -350,7 +352,7 @@ fn a_forked_child_does_no_harm() {
         say(&mut a, to, b"2");
         assert_eq!(frame(&mut b).1, b"2");
         // What its owner allows is still allowed.
-        let get = b.get(from, &Direct::new(Grant::Request(1 << 32), &remote, &[here], 8));
+        let get = b.access(Way::Get, from, &Direct::new(Grant::Request(1 << 32), &remote, &[here], 8));
         assert!(!reads || get == Ok(()), "{get:?}");
     }
     // A child that lives on does not keep the end from the peers, neither from those that were not met yet.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use link::ShmLink;
-use link_api::{Direct, Gone, Grant, Link, NoDirect, PeerId, RmaLink as _};
+use link_api::{Direct, Gone, Grant, Link, NoDirect, PeerId, Revoke, RmaLink as _, Way};
 use wire::{Addr, Seg};
 
 use crate::common::{closed, command, finish, frame, open, say, start};
@@ -85,7 +85,7 @@ pub fn inside(mut link: ShmLink, to: PeerId, _parent: Addr) {
     let mut rounds = 0u64;
     loop {
         hmem::write(&local, 0, &rounds.to_le_bytes());
-        match link.put(from, &Direct::new(grant, &remote, &local, 8 << 20)) {
+        match link.access(Way::Put, from, &Direct::new(grant, &remote, &local, 8 << 20)) {
             Ok(()) => rounds += 1,
             Err(why) => {
                 assert_eq!(why, NoDirect::Revoked);
@@ -96,10 +96,10 @@ pub fn inside(mut link: ShmLink, to: PeerId, _parent: Addr) {
             say(&mut link, from, b"begun");
         }
     }
-    assert_eq!(link.get(from, &Direct::new(grant, &remote, &local, 8)), Err(NoDirect::Revoked));
+    assert_eq!(link.access(Way::Get, from, &Direct::new(grant, &remote, &local, 8)), Err(NoDirect::Revoked));
     // Another request is none of that.
     let other = Grant::Request(u64::from_le_bytes(name) + (1 << 32));
-    link.get(from, &Direct::new(other, &remote, &local, 8)).unwrap();
+    link.access(Way::Get, from, &Direct::new(other, &remote, &local, 8)).unwrap();
     say(&mut link, from, b"revoked");
     closed(&mut link);
 }
@@ -124,7 +124,7 @@ pub fn killed_inside(mut link: ShmLink, to: PeerId, _parent: Addr) {
     let remote = [Seg { addr: addr.into(), len: (LEN as u64).into() }];
     let local = [Span::leak(LEN)];
     loop {
-        link.put(from, &Direct::new(Grant::Request(5 << 32 | 9), &remote, &local, LEN)).unwrap();
+        link.access(Way::Put, from, &Direct::new(Grant::Request(5 << 32 | 9), &remote, &local, LEN)).unwrap();
     }
 }
 
@@ -142,24 +142,30 @@ fn memory_of_another_process_is_read_and_written() {
         Seg { addr: (addr + 600_000).into(), len: ((1 << 20) - 600_000).into() },
     ];
     let local = [Span::leak(333_333), Span::leak(1 << 20)];
-    link.get(from, &Direct::new(Grant::Agreed, &remote, &local, 1 << 20)).unwrap();
+    link.access(Way::Get, from, &Direct::new(Grant::Agreed, &remote, &local, 1 << 20)).unwrap();
     let mut bytes = vec![0; 1 << 20];
     hmem::read(&local, 0, &mut bytes);
     assert!(bytes.iter().all(|&b| b == 7));
     hmem::write(&local, 0, &vec![9; 1 << 20]);
-    link.put(from, &Direct::new(Grant::Agreed, &remote, &local, 499_000).at(1000, 77)).unwrap();
+    link.access(Way::Put, from, &Direct::new(Grant::Agreed, &remote, &local, 499_000).at(1000, 77)).unwrap();
     assert!(link.describe(from).ends_with(&format!("with pid {}", child.id())));
     // Addresses that are none there; a good start does not help.
     let bad = [remote[0], Seg { addr: 64.into(), len: 100.into() }];
     assert_eq!(
-        link.get(from, &Direct::new(Grant::Agreed, &bad, &local, 100).at(599_990, 0)),
+        link.access(Way::Get, from, &Direct::new(Grant::Agreed, &bad, &local, 100).at(599_990, 0)),
         Err(NoDirect::Memory)
     );
-    assert_eq!(link.put(from, &Direct::new(Grant::Agreed, &bad[1..], &local, 100)), Err(NoDirect::Memory));
+    assert_eq!(
+        link.access(Way::Put, from, &Direct::new(Grant::Agreed, &bad[1..], &local, 100)),
+        Err(NoDirect::Memory)
+    );
     say(&mut link, from, b"look");
     finish(child);
     // The process is gone, though we have not taken note of it.
-    assert_eq!(link.get(from, &Direct::new(Grant::Agreed, &remote, &local, 8)), Err(NoDirect::Fault));
+    assert_eq!(
+        link.access(Way::Get, from, &Direct::new(Grant::Agreed, &remote, &local, 8)),
+        Err(NoDirect::Fault)
+    );
     assert_eq!(closed(&mut link), (from, Gone::Reset));
 }
 
@@ -176,20 +182,20 @@ fn memory_of_a_program_executed_meanwhile_is_not_accessed() {
         let addr = u64::from_le_bytes(addr.try_into().unwrap());
         let remote = [Seg { addr: addr.into(), len: (1 << 20).into() }];
         let local = [Span::leak(1 << 20)];
-        link.get(from, &Direct::new(Grant::Agreed, &remote, &local, 1 << 20)).unwrap();
+        link.access(Way::Get, from, &Direct::new(Grant::Agreed, &remote, &local, 1 << 20)).unwrap();
         let mut bytes = vec![0; 1 << 20];
         hmem::read(&local, 0, &mut bytes);
         assert!(bytes.iter().all(|&b| b == 7));
         say(&mut link, from, b"go");
         // Written to until it is not there any more, in most rounds: then the new program is.
-        let mut put = || link.put(from, &Direct::new(Grant::Agreed, &remote, &local, 8192));
+        let mut put = || link.access(Way::Put, from, &Direct::new(Grant::Agreed, &remote, &local, 8192));
         while round % 4 > 0 && put() != Err(NoDirect::Fault) {}
         let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         said.find(|line| line.ends_with("!ready")).expect("the program was executed");
         // Nothing tells of it: the process lives, and so do its sockets.
         for len in [8, 4096, 32 << 10, 512 << 10, 1 << 20] {
-            let put = link.put(from, &Direct::new(Grant::Agreed, &remote, &local, len));
-            let get = link.get(from, &Direct::new(Grant::Agreed, &remote, &local, len));
+            let put = link.access(Way::Put, from, &Direct::new(Grant::Agreed, &remote, &local, len));
+            let get = link.access(Way::Get, from, &Direct::new(Grant::Agreed, &remote, &local, len));
             assert_eq!((put, get), (Err(NoDirect::Fault), Err(NoDirect::Fault)), "{len}");
         }
         drop(child.stdin.take());
@@ -208,7 +214,7 @@ fn memory_that_was_taken_back_is_not_written_any_more() {
     let (request, memory) = (5u64 << 32 | 9, Span::leak(8 << 20));
     say(&mut link, from, &[request.to_le_bytes(), memory.addr().to_le_bytes()].concat());
     assert_eq!(frame(&mut link).1, b"begun");
-    link.revoke(from, request).unwrap();
+    link.revoke(Revoke::Request(from, request)).unwrap();
     hmem::write(&[memory], 0, &vec![0xcc; 8 << 20]);
     assert_eq!(frame(&mut link).1, b"revoked");
     let mut now = vec![0; 8 << 20];
@@ -219,7 +225,7 @@ fn memory_that_was_taken_back_is_not_written_any_more() {
     // SAFETY: kill(2) touches no memory.
     unsafe { libc::kill(pid, libc::SIGSTOP) };
     let begin = Instant::now();
-    link.close().unwrap();
+    link.revoke(Revoke::All).unwrap();
     assert!(begin.elapsed() < Duration::from_secs(10));
     // SAFETY: as above.
     unsafe { libc::kill(pid, libc::SIGCONT) };
@@ -246,8 +252,8 @@ fn a_peer_that_was_killed_inside_is_not_waited_for_while_a_child_of_its_lives() 
         child.wait().unwrap();
         assert_eq!(closed(&mut link), (from, Gone::Reset));
         // Either would be refused had it been waited for.
-        assert_eq!(link.revoke(from, 5 << 32 | 9), Ok(()), "round {round}, inside {inside}");
-        assert_eq!(link.close(), Ok(()), "round {round}, inside {inside}");
+        assert_eq!(link.revoke(Revoke::Request(from, 5 << 32 | 9)), Ok(()), "round {round}, inside {inside}");
+        assert_eq!(link.revoke(Revoke::All), Ok(()), "round {round}, inside {inside}");
         // SAFETY: kill(2) touches no memory.
         unsafe { libc::kill(sleeper, libc::SIGKILL) };
     }

@@ -46,7 +46,7 @@ pub fn short_of_descriptors(_link: ShmLink, _to: PeerId, _parent: Addr) {
         let peer = link.peer(&Addr::new(peer));
         loop {
             match link.send(peer, b"0", &[], 0, 0) {
-                Ok(()) => break,
+                Ok(_) => break,
                 Err(Refused::Busy) if start.elapsed() > more => descriptor_limit(old),
                 Err(Refused::Busy) => assert!(start.elapsed() < Duration::from_secs(60)),
                 Err(e) => {

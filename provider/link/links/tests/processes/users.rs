@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hmem::Span;
 use link::ShmLink;
-use link_api::{Direct, Gone, Grant, Link, NoDirect, PeerId, Refused, RmaLink as _};
+use link_api::{Direct, Gone, Grant, Link, NoDirect, PeerId, Refused, RmaLink as _, Way};
 use wire::{Addr, Seg};
 
 use crate::common::{OTHER_UID, command, finish, frame, is_root, open, say, start, told};
@@ -81,8 +81,14 @@ pub fn refused(mut link: ShmLink, _to: PeerId, _parent: Addr) {
     let (from, _) = frame(&mut link);
     let local = [Span::leak(8)];
     let remote = [Seg { addr: local[0].addr().into(), len: 8.into() }];
-    assert_eq!(link.get(from, &Direct::new(Grant::Agreed, &remote, &local, 8)), Err(NoDirect::Never));
-    assert_eq!(link.put(from, &Direct::new(Grant::Agreed, &remote, &local, 8)), Err(NoDirect::Never));
+    assert_eq!(
+        link.access(Way::Get, from, &Direct::new(Grant::Agreed, &remote, &local, 8)),
+        Err(NoDirect::Never)
+    );
+    assert_eq!(
+        link.access(Way::Put, from, &Direct::new(Grant::Agreed, &remote, &local, 8)),
+        Err(NoDirect::Never)
+    );
     let text = link.describe(from);
     assert!(text.contains("frames only: process_vm_readv refused: EPERM"), "{text}");
     say(&mut link, from, b"enough");

@@ -1,5 +1,6 @@
 //! Sleeping until a descriptor is readable, and the timer for what no descriptor reports.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::time::Duration;
@@ -36,7 +37,7 @@ pub(crate) struct Sleep {
     /// There is a fabric without a descriptor that would be of use.
     unseen: bool,
     /// Its descriptor, if that is of no use any more, until that was reported.
-    worn: Option<RawFd>,
+    worn: Cell<Option<RawFd>>,
 }
 
 impl Sleep {
@@ -44,7 +45,7 @@ impl Sleep {
     pub(crate) fn new(unseen: bool) -> io::Result<Sleep> {
         let (poller, timer, bell) = (Poller::new()?, Timer::new(Duration::ZERO)?, Bell::new()?);
         let period = Duration::ZERO;
-        let (armed, nudged, vain, readable, worn) = (false, false, 0, 0, None);
+        let (armed, nudged, vain, readable, worn) = (false, false, 0, 0, Cell::default());
         Ok(Sleep { poller, timer, period, bell, armed, nudged, vain, readable, unseen, worn })
     }
 
@@ -65,11 +66,11 @@ impl Sleep {
     /// A descriptor of the fabric may be readable for good.
     pub(crate) fn unwatch(&mut self, fd: RawFd) {
         self.poller.remove(&Fd(fd));
-        self.worn = Some(fd);
+        self.worn.set(Some(fd));
     }
 
     /// A descriptor that is not watched any more, which is reported once.
-    pub(crate) fn take_worn(&mut self) -> Option<RawFd> {
+    pub(crate) fn take_worn(&self) -> Option<RawFd> {
         self.worn.take()
     }
 

@@ -124,7 +124,7 @@ impl<L: RmaLink> Bounce<'_, L> {
             put(&mut frame, &Head::new(WireOp::Bounce, Flags::empty(), 1, theirs, off as u64));
             put(&mut frame, &Seg { addr: span.addr().into(), len: (len as u64).into() });
             match self.net.link.send(peer, &frame, &[], 0, 0) {
-                Ok(()) | Err(Refused::Kept) => {}
+                Ok(_) => {}
                 // The requests of a peer that is gone end when the link reports that.
                 Err(Refused::Busy | Refused::Gone(_) | Refused::Fault) => return n,
             }

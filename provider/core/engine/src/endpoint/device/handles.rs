@@ -24,7 +24,7 @@ use crate::endpoint::parts::request::{In, Invited, Out, Request, Serve};
 use crate::endpoint::requests::Requests;
 use crate::endpoint::rma::order::InOrder;
 use crate::proto::Memory;
-use link_api::{Direct, Grant, PeerId, PieceCounter, Refused, RmaLink, Way};
+use link_api::{Devices, Direct, Grant, HandleNote, PeerId, PieceCounter, Refused, RmaLink, Way};
 
 /// Polls for which an invited sender is waited for: what it takes to come to it, if it polls too, and
 /// little beside a copy.
@@ -70,7 +70,7 @@ impl<L: RmaLink> Handles<'_, L> {
         let Some(lacking) = self.net.link.export_handles(peer, iov) else { return false };
         for handle in &lacking {
             self.net.send_or_queue(peer, &handle_frame(handle));
-            self.net.link.mark_exported(peer, handle);
+            self.net.link.note_handle(peer, HandleNote::Exported(handle));
         }
         true
     }
@@ -114,7 +114,7 @@ impl<L: RmaLink> Handles<'_, L> {
     pub(in crate::endpoint) fn invite(&mut self, segs: &[Seg], mut request: In) -> Option<In> {
         let (peer, want, req) = (request.peer, request.want, request.req);
         let iov = request.iov.clone();
-        if !self.net.link.on_distinct_devices(peer, segs, &iov) || !self.net.has_room_for_offers(peer) {
+        if self.net.link.devices(peer, segs, &iov) != Devices::Two || !self.net.has_room_for_offers(peer) {
             return Some(request);
         }
         let Some(share) = self.net.link.pieces_open(peer) else { return Some(request) };

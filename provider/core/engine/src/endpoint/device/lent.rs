@@ -12,7 +12,7 @@ use crate::endpoint::malformed::{Fields, Handled, Malformed, bytes_of, parse_seg
 use crate::endpoint::parts::header::{handle_frame, put_cts, put_segs, segments};
 use crate::endpoint::parts::request::{Request, Serve};
 use crate::types::*;
-use link_api::{Direct, Grant, PeerId, RmaLink, Way};
+use link_api::{Direct, Grant, HandleNote, PeerId, RmaLink, Way};
 
 impl<L: RmaLink> Handles<'_, L> {
     /// Answers a read by telling its initiator of the memory. If that cannot be, the request comes back.
@@ -25,7 +25,7 @@ impl<L: RmaLink> Handles<'_, L> {
         };
         for handle in &lacking {
             self.net.send_or_queue(peer, &handle_frame(handle));
-            self.net.link.mark_exported(peer, handle);
+            self.net.link.note_handle(peer, HandleNote::Exported(handle));
         }
         let name = self.begin_serve(Serve { lent: true, ..request });
         let mut frame = Vec::with_capacity(Head::LEN + size_of_val(&iov[..]));

@@ -83,7 +83,7 @@ impl Staging {
             let head = Head::new(WireOp::Data, Flags::empty(), 0, theirs, done as u64);
             let frame = buffer.frame(head.as_bytes(), done - chunk.off, part);
             match net.link.send(peer, frame, &[], 0, 0) {
-                Ok(()) | Err(Refused::Kept) => done += part,
+                Ok(_) => done += part,
                 // The requests of a peer that is gone end when the link reports that.
                 Err(Refused::Busy | Refused::Gone(_)) => break,
                 Err(Refused::Fault) => return Some(Err(Unread)),

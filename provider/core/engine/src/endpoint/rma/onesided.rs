@@ -17,13 +17,12 @@ use wire::{Aux, Flags, Head, MAX_SEGS, Op as WireOp, Seg};
 use zerocopy::IntoBytes;
 
 use crate::core::{Core, Spans, Tally};
-use crate::endpoint::net::taken;
 use crate::endpoint::parts::header::{Header, push, segments};
 use crate::endpoint::parts::request::{Done, Out};
 use crate::endpoint::post::{Post, copied, is_counted};
 use crate::proto::{self, Cut, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
-use link_api::{Direct, Grant, How, PeerId, Region, RmaLink, Side};
+use link_api::{Direct, Grant, How, PeerId, Region, RmaLink, Side, Way};
 
 /// The place that an operation names, if the peer exposes it for that.
 fn place(memory: &Region, addr: u64, len: u64, write: bool) -> Option<Seg> {
@@ -55,7 +54,7 @@ impl<L: RmaLink> Post<'_, L> {
         }
         let mut header = Header::new();
         rma_head(&mut header, WireOp::Write, flags, op, &[], 0);
-        taken(self.net.link.send(peer, &header, op.iov, 0, len))?;
+        self.net.link.send(peer, &header, op.iov, 0, len)?;
         self.net.sent_unacked(peer);
         self.net.meter(peer, Side::Ours, How::Eager, len);
         Ok(())
@@ -115,8 +114,10 @@ impl<L: RmaLink> Post<'_, L> {
                 let begun = self.coop().coop_rma(core, peer, op, (there, version), cut, *done);
                 return if begun { Ok(()) } else { Err(Tried::COOPERATIVE) };
             }
-            _ if op.write => self.net.link.put(peer, &Direct::new(grant, &[there], op.iov, len)).is_ok(),
-            _ => self.net.link.get(peer, &Direct::new(grant, &[there], op.iov, len)).is_ok(),
+            _ => {
+                let way = if op.write { Way::Put } else { Way::Get };
+                self.net.link.access(way, peer, &Direct::new(grant, &[there], op.iov, len)).is_ok()
+            }
         };
         if !is_done {
             return Err(Tried::ONE_SIDED);
@@ -147,7 +148,7 @@ impl<L: RmaLink> Post<'_, L> {
         let head = Head::new(WireOp::Write, Flags::empty(), Aux::rma(1, 0), 0, 0);
         bytes[..Head::LEN].copy_from_slice(head.as_bytes());
         bytes[Head::LEN..].copy_from_slice(seg.as_bytes());
-        let sent = taken(self.net.link.send(peer, &bytes, op.iov, 0, total(op.iov))).is_ok();
+        let sent = self.net.link.send(peer, &bytes, op.iov, 0, total(op.iov)).is_ok();
         if sent {
             self.net.sent_unacked(peer);
         }
@@ -255,7 +256,7 @@ impl<L: RmaLink> Post<'_, L> {
         if !fetches && !self.is_watched(cntr, op.flags, tally) {
             let mut header = Header::new();
             head(flags, 0, &mut header);
-            taken(self.net.link.send(peer, &header, &body, 0, body_len))?;
+            self.net.link.send(peer, &header, &body, 0, body_len)?;
             self.net.sent_unacked(peer);
             return Ok(());
         }

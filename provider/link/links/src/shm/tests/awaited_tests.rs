@@ -1,6 +1,6 @@
 //! Polls while one peer is waited for: its ring is looked at by each, the others' now and then.
 
-use link_api::{Event, Link as _, PeerId, PollFrame};
+use link_api::{Event, Link as _, Parting, PeerId, PollFrame, WaitFd};
 
 use super::ShmLink;
 use crate::shm::pace;
@@ -100,7 +100,8 @@ fn a_sleeper_that_waits_for_one_peer_is_woken_by_another() {
                 assert!(!matches!(c.poll(), Some(Event::Frame(_))));
             }
             say(&mut b, at_b, b"b").unwrap();
-            let mut fd = libc::pollfd { fd: c.wait_fd().unwrap(), events: libc::POLLIN, revents: 0 };
+            let mut fd =
+                libc::pollfd { fd: c.wait_fd(WaitFd::All).unwrap(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one descriptor, which is open.
             assert_eq!(unsafe { libc::poll(&mut fd, 1, 10_000) }, 1, "it is not woken");
         }
@@ -141,7 +142,7 @@ fn a_peer_that_is_waited_for_and_ends_keeps_no_other_from_being_heard() {
     assert_eq!(heard, [from_a.min(from_b), from_a.max(from_b)]);
     // Its number may be another peer's next, and is waited for meanwhile.
     c.awaits(Some(from_a));
-    c.forget(from_a);
+    c.dismiss(from_a, Parting::Forgotten);
     let (mut d, mut e) = (open(), open());
     let new = c.peer(&d.addr());
     let (at_d, at_e) = (d.peer(&c.addr()), e.peer(&c.addr()));

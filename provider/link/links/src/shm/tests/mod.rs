@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use hmem::Span;
-use link_api::{Event, Gone, Link as _, PeerId, PollFrame, Refused};
+use link_api::{Event, Gone, Link as _, Parting, PeerId, PollFrame, Refused, Sent};
 use wire::Addr;
 
 use super::OpenOptions;
@@ -52,7 +52,7 @@ pub(super) fn closed(link: &mut ShmLink) -> (PeerId, Gone) {
     }
 }
 
-pub(super) fn say(link: &mut ShmLink, to: PeerId, bytes: &[u8]) -> Result<(), Refused> {
+pub(super) fn say(link: &mut ShmLink, to: PeerId, bytes: &[u8]) -> Result<Sent, Refused> {
     link.send(to, bytes, &[], 0, 0)
 }
 
@@ -370,12 +370,12 @@ fn the_number_of_a_forgotten_peer_is_used_again() {
         assert_eq!(said, round.to_le_bytes());
         assert_eq!(b.peer_addr(from), a.addr());
         // One that is here is not forgotten.
-        b.forget(from);
+        b.dismiss(from, Parting::Forgotten);
         assert_eq!(b.peer(&a.addr()), from);
         drop(a);
         assert_eq!(closed(&mut b), (from, Gone::Reset));
-        b.forget(from);
-        b.forget(from);
+        b.dismiss(from, Parting::Forgotten);
+        b.dismiss(from, Parting::Forgotten);
         ids.insert(from);
     }
     assert!(
@@ -396,7 +396,7 @@ fn the_number_of_a_forgotten_peer_is_used_again() {
         drop(a);
         while all.channels.peers.list().iter().any(|p| p.inb.is_some()) {
             if let Some(Event::Closed(peer, _)) = all.poll() {
-                all.forget(peer);
+                all.dismiss(peer, Parting::Forgotten);
             }
         }
     }

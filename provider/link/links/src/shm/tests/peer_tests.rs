@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use ipc::{rights, socket};
-use link_api::{Direct, Event, Gone, Grant, Link as _, NoDirect, PeerId, Refused, RmaLink as _};
+use link_api::{
+    Direct, Event, Gone, Grant, Link as _, NoDirect, Parting, PeerId, Refused, RmaLink as _, Sent, Way,
+};
 use wire::{Addr, Seg};
 
 use super::DEFAULT_RING;
@@ -326,20 +328,20 @@ fn memory_is_accessed_directly_and_the_path_is_described() {
     hmem::write(&[theirs], 0, b"0123456789abcdefghijklmnopqrstuv");
     let seg = [Seg { addr: theirs.addr().into(), len: 32.into() }];
     let mine = [Span::leak(16)];
-    a.get(to_b, &Direct::new(Grant::Agreed, &seg, &mine, 6).at(10, 2)).unwrap();
+    a.access(Way::Get, to_b, &Direct::new(Grant::Agreed, &seg, &mine, 6).at(10, 2)).unwrap();
     let mut back = [0; 16];
     hmem::read(&mine, 0, &mut back);
     assert_eq!(&back, b"\0\0abcdef\0\0\0\0\0\0\0\0");
-    a.put(to_b, &Direct::new(Grant::Agreed, &seg, &mine, 6).at(0, 2)).unwrap();
+    a.access(Way::Put, to_b, &Direct::new(Grant::Agreed, &seg, &mine, 6).at(0, 2)).unwrap();
     let mut back = [0; 12];
     hmem::read(&[theirs], 0, &mut back);
     assert_eq!(&back, b"abcdef6789ab");
     let bad = [Seg { addr: 4096.into(), len: 32.into() }];
-    assert_eq!(a.get(to_b, &Direct::new(Grant::Agreed, &bad, &mine, 8)), Err(NoDirect::Memory));
+    assert_eq!(a.access(Way::Get, to_b, &Direct::new(Grant::Agreed, &bad, &mine, 8)), Err(NoDirect::Memory));
     let pid = std::process::id();
     assert_eq!(a.describe(to_b), format!("shm 508 KiB ring, cma (process_vm_readv) with pid {pid}"));
     let absent = a.peer(&Addr::new("127.0.0.1:3".parse().unwrap()));
-    assert_eq!(a.get(absent, &Direct::new(Grant::Agreed, &seg, &mine, 8)), Err(NoDirect::Fault));
+    assert_eq!(a.access(Way::Get, absent, &Direct::new(Grant::Agreed, &seg, &mine, 8)), Err(NoDirect::Fault));
     // The kernel gives 0 for a process of another pid namespace.
     if let Some(out) = a.channels.peers[to_b.0].out.as_mut() {
         out.pid = 0;
@@ -348,7 +350,7 @@ fn memory_is_accessed_directly_and_the_path_is_described() {
     assert!(a.describe(to_b).contains("frames only: its pid is not visible"), "{}", a.describe(to_b));
     assert_eq!(a.describe(absent), "shm 124 KiB ring, not connected");
     a.channels.options.cma = false;
-    assert_eq!(a.get(to_b, &Direct::new(Grant::Agreed, &seg, &mine, 8)), Err(NoDirect::Never));
+    assert_eq!(a.access(Way::Get, to_b, &Direct::new(Grant::Agreed, &seg, &mine, 8)), Err(NoDirect::Never));
     assert!(a.describe(to_b).contains("frames only"));
 }
 
@@ -370,7 +372,7 @@ fn a_frame_of_an_ended_peer_that_is_put_back_keeps_no_other_one_waiting() {
         }
         ids.sort_unstable_by_key(|(at, _)| *at);
         for (link, to) in links.iter_mut().zip(&to) {
-            (0..3).for_each(|n| say(link, *to, &[n]).unwrap());
+            (0..3).for_each(|n| assert_eq!(say(link, *to, &[n]), Ok(Sent::Done)));
         }
         let mut others = links.split_off(ended);
         drop(links);
@@ -385,7 +387,7 @@ fn a_frame_of_an_ended_peer_that_is_put_back_keeps_no_other_one_waiting() {
             match ids.iter().position(|(_, id)| *id == frame.from).expect("one of them") {
                 at if at < ended => {
                     put_back += 1;
-                    b.put_back(frame);
+                    b.land(frame, None);
                 }
                 at => {
                     found[at - ended] += 1;
@@ -427,20 +429,20 @@ fn nothing_of_a_peer_that_was_cut_off_comes_beside_a_frame_that_is_put_back() {
     say(&mut cut, from_cut, b"hello").unwrap();
     let of_cut = frame(&mut b).0;
     say(&mut ended, to_b, b"last").unwrap();
-    (0..3).for_each(|n| say(&mut cut, from_cut, &[n]).unwrap());
+    (0..3).for_each(|n| assert_eq!(say(&mut cut, from_cut, &[n]), Ok(Sent::Done)));
     drop(ended);
     let until = Instant::now() + Duration::from_secs(20);
     while b.channels.ends.is_empty() {
         assert!(Instant::now() < until, "its end is not noticed");
         b.service().run();
     }
-    b.disconnect(of_cut);
+    b.dismiss(of_cut, Parting::CutOff);
     let mut closed = Vec::new();
     for _ in 0..1000 {
         match b.poll() {
             Some(Event::Frame(frame)) => {
                 assert_eq!(frame.from, of_ended);
-                b.put_back(frame);
+                b.land(frame, None);
             }
             Some(Event::Closed(peer, why)) => closed.push((peer, why)),
             _ => {}
@@ -459,7 +461,7 @@ fn nothing_comes_of_a_peer_behind_the_frame_for_which_it_was_cut_off() {
     }
     let Some(Event::Frame(first)) = event(&mut b) else { panic!("no frame") };
     let (from, mut bytes) = (first.from, [0; 5]);
-    b.disconnect(from);
+    b.dismiss(from, Parting::CutOff);
     assert_eq!((b.read(&first, 0, &mut bytes), &bytes), (5, b"first"));
     b.release(first);
     assert!(b.poll_frame_from(from).is_none(), "another frame");

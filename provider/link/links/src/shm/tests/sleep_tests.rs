@@ -1,13 +1,13 @@
 //! Sleeping on the descriptor, and what wakes; and that nothing stays open.
 
-use link_api::{Event, Gone, Link as _};
+use link_api::{Event, Gone, Link as _, WaitFd};
 
 use super::LONG_RING;
 use super::ShmLink;
 use crate::shm::tests::{closed, couple, frame, open, say};
 
 pub(super) fn readable(link: &ShmLink, ms: i32) -> bool {
-    let mut p = libc::pollfd { fd: link.wait_fd().unwrap(), events: libc::POLLIN, revents: 0 };
+    let mut p = libc::pollfd { fd: link.wait_fd(WaitFd::All).unwrap(), events: libc::POLLIN, revents: 0 };
     // SAFETY: `p` is one valid pollfd.
     unsafe { libc::poll(&mut p, 1, ms) == 1 }
 }

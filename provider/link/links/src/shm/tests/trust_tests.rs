@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use ipc::{rights, socket};
-use link_api::{Event, Gone, Link as _, Refused};
+use link_api::{Channel, Event, Gone, Link as _, Parting, Refused};
 use wire::Addr;
 use wire::channel::{Hello, Packet};
 
@@ -100,7 +100,7 @@ fn a_name_that_another_link_serves_is_refused() {
     let served = b.peer(&Addr::new("127.0.0.1:9".parse().unwrap()));
     b.set_elsewhere(served, true);
     assert_eq!(call(&mut b, "127.0.0.1:9"), Some(Packet::Refused));
-    assert!(!b.is_connected(served));
+    assert_eq!(b.channel(served), Channel::None);
     b.admit_callers(super::Callers::Itself);
     assert_eq!(call(&mut b, "127.0.0.1:10"), Some(Packet::Refused));
     b.admit_callers(super::Callers::OfThisHost);
@@ -198,7 +198,7 @@ fn a_disconnected_peer_delivers_no_more_frames() {
     let (mut a, to_b, mut b, _) = couple();
     while say(&mut a, to_b, &[1; 60]).is_ok() {}
     let from = b.peer(&a.addr());
-    b.disconnect(from);
+    b.dismiss(from, Parting::CutOff);
     assert_eq!(closed(&mut b), (from, Gone::Denied), "and no frame before");
     assert_eq!(closed(&mut a), (to_b, Gone::Reset));
 }
