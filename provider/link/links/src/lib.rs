@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `select` | [`Links`]: which link each peer is reached by |
 //! | `shm` | [`ShmLink`]: shared memory, for peers on this host |
-//! | `shm::link`, `frames`, `rma` | opening and end; the traits that the engine calls |
+//! | `shm::link`, `frames` | opening and end; the traits that the engine calls |
 //! | `shm::channels`, `lifetime` | the channels of all peers: frames out and in; peers that come and end |
 //! | `shm::poll`, `service` | what a poll does; what arrives on sockets |
 //! | `shm::peer`, `options` | a channel either way; [`OpenOptions`] |

@@ -182,7 +182,7 @@ impl Link for Links {
     #[inline(always)]
     fn land(&mut self, frame: Frame, to: Option<LandAt<'_>>) -> Landing {
         if route::is_far(frame.slot) {
-            return self.land_far(frame, to);
+            return self.land_far((frame.from, frame.len, frame.slot), to);
         }
         self.shm.land(frame, to)
     }

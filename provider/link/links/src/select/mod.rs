@@ -309,10 +309,10 @@ impl Links {
     /// [`Link::land`](link_api::Link::land) of a further link's frame.
     #[cold]
     #[inline(never)]
-    fn land_far(&mut self, frame: Frame, to: Option<LandAt<'_>>) -> Landing {
+    fn land_far(&mut self, (from, len, slot): (PeerId, usize, u32), to: Option<LandAt<'_>>) -> Landing {
         if to.is_some() {
             self.rest.wake();
         }
-        self.further.land(frame, to)
+        self.further.land(Frame { from, len, slot }, to)
     }
 }
