@@ -1,4 +1,4 @@
-//! What is said where descriptors or memory lack.
+//! Log texts for EMFILE, ENFILE and ENOMEM.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,7 @@ use ipc::{MemoryLimit, socket};
 use meet::Shortage;
 use wire::Addr;
 
-/// What to do about a lack of that sort; what is mapped of a channel is as long as its ring.
+/// What to do about such an error; the second field is the length of a ring, which is mapped.
 pub(in crate::shm) struct Cure<'a>(pub(in crate::shm) &'a io::Error, pub(in crate::shm) usize);
 
 impl fmt::Display for Cure<'_> {
@@ -24,7 +24,7 @@ impl fmt::Display for Cure<'_> {
     }
 }
 
-/// That a lack lasted too long: for how long, of what (an errno), and how many bytes that would be.
+/// Descriptors or memory were short for too long: for how long, the errno, and the length of a ring.
 pub(in crate::shm) struct Lack(
     pub(in crate::shm) Duration,
     pub(in crate::shm) Option<i32>,
@@ -38,7 +38,7 @@ impl fmt::Display for Lack {
     }
 }
 
-/// The log has a line at the first time, aloud.
+/// Logs such an error: the first one as a warning.
 pub(in crate::shm) fn log(
     all: &mut Shortage,
     own: Addr,

@@ -9,22 +9,25 @@ use meet::Message;
 use wire::Addr;
 use wire::session::{Answerer, Hello, MAC, Proven, Role, Verdict};
 
-use crate::tcp::link::TcpLink;
+use crate::tcp::connections::Connections;
 use crate::tcp::meet::agreement::{Answer, CROSSING, Conn};
+use crate::tcp::meet::calls::Calls;
 use crate::tcp::meet::handshake::{Guest, Stage, Visit, receive, say};
+use crate::tcp::meet::meeting::Meeting;
 use crate::tcp::meet::names::Claim;
 use crate::tcp::meet::promises::Promise;
 use crate::tcp::peer::Peer;
 use crate::tcp::sock;
 use crate::tcp::table;
+use crate::tcp::ticks::TICK;
 use crate::tcp::watched::token;
 
 /// Most connections taken in one go. TCP_DEFER_ACCEPT (tcp(7)) would keep those that are silent in the
 /// kernel, in a queue that is short: once it is full, callers come by SYN cookies, or not at all where the
 /// host has these off.
 const BATCH: usize = 64;
-/// Whether a connection that stands is known to have ended. One that follows another, whose end was not told
-/// yet, is not replaced before.
+/// Whether a connection that stands is known to have ended. One that follows another, whose end was not
+/// reported yet, is not replaced before.
 fn has_ended(at: &Peer, conn: Conn) -> bool {
     match &at.channel {
         Some(channel) if channel.conn() == conn => channel.ends() || sock::is_finished(channel.fd()),
@@ -32,28 +35,38 @@ fn has_ended(at: &Peer, conn: Conn) -> bool {
     }
 }
 
-impl TcpLink {
+/// Takes in connections that others make.
+pub(in crate::tcp) struct Callers<'a> {
+    pub(in crate::tcp) conns: &'a mut Connections,
+    pub(in crate::tcp) meeting: &'a mut Meeting,
+}
+
+impl Callers<'_> {
+    fn calls(&mut self) -> Calls<'_> {
+        Calls { conns: self.conns, meeting: self.meeting }
+    }
+
     /// Takes in connections that were made to this endpoint.
-    pub(super) fn accept(&mut self) {
-        self.listening.keep_spare();
+    pub(in crate::tcp) fn accept(&mut self) {
+        self.meeting.listening.keep_spare();
         for _ in 0..BATCH {
-            let surplus = !self.listening.has_spare();
-            let fd = match self.listening.accept() {
+            let surplus = !self.meeting.listening.has_spare();
+            let fd = match self.meeting.listening.accept() {
                 Ok(fd) => fd,
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
                 // What a connection holds that has said nothing is there for others.
                 Err(e) if ipc::socket::is_lack(&e) && self.dismiss_silent() => continue,
-                // One caller at a time is told so.
-                Err(e) if ipc::socket::is_lack(&e) && self.listening.give_spare() => {
-                    self.listening.shortage_mut().of_caller(&e);
+                // One caller at a time has that answer.
+                Err(e) if ipc::socket::is_lack(&e) && self.meeting.listening.give_spare() => {
+                    self.meeting.listening.shortage_mut().of_caller(&e);
                     continue;
                 }
                 Err(e) if ipc::socket::is_lack(&e) => {
-                    self.listening.shortage_mut().of_caller(&e);
-                    if self.listening.shortage_mut().warns() {
+                    self.meeting.listening.shortage_mut().of_caller(&e);
+                    if self.meeting.listening.shortage_mut().warns() {
                         log::warn!(
                             "{}: a connection cannot be taken in: {e}; raise ulimit -n",
-                            self.own.addr()
+                            self.conns.own.addr()
                         );
                     }
                     return self.set_listening(false);
@@ -63,92 +76,89 @@ impl TcpLink {
             };
             table::make_room(&fd);
             self.receive_guest(fd, surplus);
-            self.listening.keep_spare();
+            self.meeting.listening.keep_spare();
         }
     }
 
-    /// What peers wait for here.
-    pub(super) fn lacks_now(&self) -> Option<std::io::Error> {
-        self.listening.lack().map(std::io::Error::from_raw_os_error)
-    }
-
-    /// Connections that have not shown yet that they have the key, for diagnosis.
-    pub fn guests(&self) -> usize {
-        self.guests.len()
-    }
-
     fn dismiss_silent(&mut self) -> bool {
-        let silent = self.guests.give_silent();
+        let silent = self.meeting.guests.give_silent();
         silent.map(|guest| self.dismiss(guest)).is_some()
     }
 
     /// Ends a connection in whose place another one comes. A caller that has the key calls again.
     fn dismiss(&mut self, guest: Guest) {
-        log::debug!("{}: a connection that was made to it makes room for another one", self.own.addr());
-        self.sleep.poller().remove(&guest.fd);
+        log::debug!("{}: a connection that was made to it makes room for another one", self.conns.own.addr());
+        self.conns.sleep.poller().remove(&guest.fd);
         sock::abort(&guest.fd);
     }
 
     /// Watches the listener, or leaves new connections with the kernel for now.
-    pub(super) fn set_listening(&mut self, on: bool) {
-        if self.listening.is_on() != on {
-            self.listening.set(on, self.sleep.poller());
-            self.set_timer();
+    pub(in crate::tcp) fn set_listening(&mut self, on: bool) {
+        if self.meeting.listening.is_on() != on {
+            self.meeting.listening.set(on, self.conns.sleep.poller());
+            self.conns.ticks.at_least(TICK);
         }
     }
 
     fn receive_guest(&mut self, fd: Unshared, surplus: bool) {
-        let own = match self.own.hello(Role::Answerer, self.own.addr()) {
+        let own = match self.conns.own.hello(Role::Answerer, self.conns.own.addr()) {
             Ok(own) => own,
-            Err(e) => return log::warn!("{}: a connection cannot be taken in: {e}", self.own.addr()),
+            Err(e) => return log::warn!("{}: a connection cannot be taken in: {e}", self.conns.own.addr()),
         };
         let origin = sock::origin(&fd);
-        if let Some(guest) = self.guests.give_way(&origin) {
+        if let Some(guest) = self.meeting.guests.give_way(&origin) {
             self.dismiss(guest);
         }
-        let at = self.guests.add(origin, Guest::new(fd, Answerer::new(&self.options.key, own), surplus));
-        let watched =
-            self.guests.get_mut(at).map(|guest| self.sleep.poller().add(&guest.fd, token::guest(at)));
+        let at = self
+            .meeting
+            .guests
+            .add(origin, Guest::new(fd, Answerer::new(&self.conns.options.key, own), surplus));
+        let watched = self
+            .meeting
+            .guests
+            .get_mut(at)
+            .map(|guest| self.conns.sleep.poller().add(&guest.fd, token::guest(at)));
         if let Some(Err(e)) = watched {
-            log::warn!("{}: a connection cannot be taken in: {e}", self.own.addr());
-            return drop(self.guests.take(at));
+            log::warn!("{}: a connection cannot be taken in: {e}", self.conns.own.addr());
+            return drop(self.meeting.guests.take(at));
         }
-        self.set_timer();
+        self.conns.ticks.at_least(TICK);
         // What it says is there already, as a rule.
         self.serve_guest(at);
     }
 
     /// Reads what a caller that is not known yet has sent.
-    pub(super) fn serve_guest(&mut self, at: usize) {
-        let Some(guest) = self.guests.get_mut(at) else { return };
-        let peers = &self.peers;
+    pub(in crate::tcp) fn serve_guest(&mut self, at: usize) {
+        let Some(guest) = self.meeting.guests.get_mut(at) else { return };
+        let peers = &self.conns.peers;
         let rail = |hello: &Hello| peers.rail_key(hello);
         match guest.hear(rail) {
             Visit::Goes => {
+                let is_answered = guest.is_answered();
                 self.meeting.set_met();
-                if guest.is_answered() {
-                    self.guests.has_spoken(at);
+                if is_answered {
+                    self.meeting.guests.has_spoken(at);
                 }
             }
             Visit::Over(why) => self.send_away(at, &why),
             Visit::Proven(proven) => {
-                if let Some(guest) = self.guests.take(at) {
-                    self.sleep.poller().remove(&guest.fd);
+                if let Some(guest) = self.meeting.guests.take(at) {
+                    self.conns.sleep.poller().remove(&guest.fd);
                     // What it takes to find out which user it is of.
-                    self.listening.give_spare();
+                    self.meeting.listening.give_spare();
                     self.decide(guest.fd, proven, guest.surplus);
-                    self.listening.keep_spare();
+                    self.meeting.listening.keep_spare();
                 }
             }
         }
     }
 
-    pub(super) fn send_away(&mut self, at: usize, why: &str) {
-        if let Some(guest) = self.guests.take(at) {
-            log::info!("{}: a connection that was made to it is closed: {why}", self.own.addr());
-            self.sleep.poller().remove(&guest.fd);
+    pub(in crate::tcp) fn send_away(&mut self, at: usize, why: &str) {
+        if let Some(guest) = self.meeting.guests.take(at) {
+            log::info!("{}: a connection that was made to it is closed: {why}", self.conns.own.addr());
+            self.conns.sleep.poller().remove(&guest.fd);
             drop(guest);
-            self.listening.keep_spare();
+            self.meeting.listening.keep_spare();
         }
     }
 
@@ -156,26 +166,26 @@ impl TcpLink {
     fn decide(&mut self, fd: Unshared, proven: Box<Proven>, surplus: bool) {
         let caller = proven.peer;
         if let Role::Rail(number) = caller.role {
-            return self.attach(fd, &proven, number, surplus);
+            return self.conns.attach(fd, &proven, number, surplus);
         }
         let verdict = if !self.is_called(&caller.other, &fd) {
             log::warn!(
                 "{}: {} means to call {}, which is no name of this endpoint",
-                self.own.addr(),
+                self.conns.own.addr(),
                 caller.name,
                 caller.other
             );
             Verdict::Other
         } else if surplus {
             Verdict::Full
-        } else if caller.name == self.own.addr() {
+        } else if caller.name == self.conns.own.addr() {
             Verdict::Known
         } else {
-            match self.names.claim(&caller.name, self.peers.known_by(&caller.name), &fd) {
+            match self.meeting.names.claim(&caller.name, self.conns.peers.known_by(&caller.name), &fd) {
                 Claim::Granted => return self.answer(fd, proven),
-                Claim::CallBack => self.call_back(&caller.name),
+                Claim::CallBack => self.calls().call_back(&caller.name),
                 Claim::Unknown => {
-                    let (own, level) = (self.own.addr(), self.names.level());
+                    let (own, level) = (self.conns.own.addr(), self.meeting.names.level());
                     log::log!(
                         level,
                         "{own}: {} calls from an address that is not its own, and is to call again until it is known here",
@@ -184,17 +194,20 @@ impl TcpLink {
                     Verdict::Busy
                 }
                 Claim::Later(errno) => {
-                    self.listening.shortage_mut().of_caller(&std::io::Error::from_raw_os_error(errno));
+                    self.meeting
+                        .listening
+                        .shortage_mut()
+                        .of_caller(&std::io::Error::from_raw_os_error(errno));
                     Verdict::Full
                 }
                 Claim::Refused(why) => {
-                    let (own, level) = (self.own.addr(), self.names.level());
+                    let (own, level) = (self.conns.own.addr(), self.meeting.names.level());
                     log::log!(level, "{own}: refused a caller under the name {}: {why}", caller.name);
                     Verdict::Denied
                 }
             }
         };
-        log::debug!("{}: called by {}: {verdict:?}", self.own.addr(), caller.name);
+        log::debug!("{}: called by {}: {verdict:?}", self.conns.own.addr(), caller.name);
         // One that has ended meanwhile misses nothing.
         let _ = say(&fd, &proven.verdict(verdict));
     }
@@ -203,42 +216,48 @@ impl TcpLink {
     /// connection came to.
     fn is_called(&self, name: &Addr, fd: &Unshared) -> bool {
         let here = |local: SocketAddr| (local.ip().to_canonical(), local.port()) == (name.ip(), name.port());
-        *name == self.own.addr() || sock::local(fd).is_some_and(here)
+        *name == self.conns.own.addr() || sock::local(fd).is_some_and(here)
     }
 
     /// Guests that take too long.
-    pub(super) fn check_guests(&mut self, now: Instant) {
-        let late = self.guests.late(now, self.options.guest_timeout);
+    pub(in crate::tcp) fn check_guests(&mut self, now: Instant) {
+        let late = self.meeting.guests.late(now, self.conns.options.guest_timeout);
         late.into_iter().for_each(|at| self.send_away(at, "it took too long"));
     }
 
     /// Answers a caller that has the key, and may have the name.
-    pub(super) fn answer(&mut self, fd: Unshared, proven: Box<Proven>) {
+    pub(in crate::tcp) fn answer(&mut self, fd: Unshared, proven: Box<Proven>) {
         let caller = proven.peer;
         // What a caller before this one has said is there, as a rule, if it has.
         let is_its = |promise: &Promise| promise.proven.peer.name == caller.name;
-        if let Some(at) = self.find_promise(is_its) {
+        if let Some(at) = self.meeting.find_promise(is_its) {
             self.serve_promise(at);
             // One that says to be this peer and does not go on keeps no other out.
-            let waits = self.promises.get(at).filter(|promise| is_its(promise)).and(self.promises.waits(at));
+            let waits = self
+                .meeting
+                .promises
+                .get(at)
+                .filter(|promise| is_its(promise))
+                .and(self.meeting.promises.waits(at));
             if waits.is_some_and(|(waited, _)| waited >= CROSSING) {
                 self.give_up_promise(at);
             }
         }
-        if self.promises.len() >= self.options.guests && !self.make_room_for_promise() {
+        if self.meeting.promises.len() >= self.conns.options.guests && !self.make_room_for_promise() {
             let _ = say(&fd, &proven.verdict(Verdict::Full));
             return;
         }
         let (conn, now) = (self.meeting.number(), Instant::now());
-        let peer = self.peers.find(&caller.name);
-        let at = peer.map(|peer| &self.peers[peer]);
-        let answer = self.agreed.called(&caller, conn, |conn| at.is_none_or(|at| has_ended(at, conn)), now);
-        log::debug!("{}: called by {}: {:?}", self.own.addr(), caller.name, answer.verdict());
+        let peer = self.conns.peers.find(&caller.name);
+        let at = peer.map(|peer| &self.conns.peers[peer]);
+        let answer =
+            self.conns.agreed.called(&caller, conn, |conn| at.is_none_or(|at| has_ended(at, conn)), now);
+        log::debug!("{}: called by {}: {:?}", self.conns.own.addr(), caller.name, answer.verdict());
         let said = say(&fd, &proven.verdict(answer.verdict()));
         match (answer, peer) {
             (Answer::Promised, peer) => {
                 if let Some(peer) = peer {
-                    self.wait_for_call_of(peer);
+                    self.calls().wait_for_call_of(peer);
                 }
                 self.meeting.set_met();
                 match said {
@@ -252,43 +271,50 @@ impl TcpLink {
     }
 
     fn promise(&mut self, promise: Promise) {
-        let at = self.promises.add((), promise);
-        let added =
-            self.promises.get(at).map(|promise| self.sleep.poller().add(&promise.fd, token::promise(at)));
+        let at = self.meeting.promises.add((), promise);
+        let added = self
+            .meeting
+            .promises
+            .get(at)
+            .map(|promise| self.conns.sleep.poller().add(&promise.fd, token::promise(at)));
         let Some(Err(e)) = added else { return };
-        log::warn!("{}: a connection cannot be watched: {e}", self.own.addr());
-        if let Some(promise) = self.promises.take(at) {
+        log::warn!("{}: a connection cannot be watched: {e}", self.conns.own.addr());
+        if let Some(promise) = self.meeting.promises.take(at) {
             self.promise_over(&promise.proven.peer.name, promise.conn);
         }
     }
 
     /// A caller that was accepted says something, or has ended.
-    pub(super) fn serve_promise(&mut self, at: usize) {
-        let Some(promise) = self.promises.get_mut(at) else { return };
+    pub(in crate::tcp) fn serve_promise(&mut self, at: usize) {
+        let Some(promise) = self.meeting.promises.get_mut(at) else { return };
         let is_confirmed = match receive(&mut promise.message, &promise.fd, MAC) {
             Ok(false) => return,
             Ok(true) => promise.proven.is_confirmation(promise.message.bytes()),
             Err(_) => false,
         };
-        let Some(Promise { fd, proven, conn, .. }) = self.take_promise(at) else { return };
+        let Some(Promise { fd, proven, conn, .. }) = self.meeting.take_promise(at, self.conns.sleep.poller())
+        else {
+            return;
+        };
         let caller = proven.peer;
-        if !is_confirmed || !self.agreed.confirmed(&caller, conn) {
-            log::debug!("{}: {} has given up its call", self.own.addr(), caller.name);
+        if !is_confirmed || !self.conns.agreed.confirmed(&caller, conn) {
+            log::debug!("{}: {} has given up its call", self.conns.own.addr(), caller.name);
             return self.promise_over(&caller.name, conn);
         }
-        let peer = self.peers.named(&caller.name);
-        self.drop_call(peer);
-        let channel = self.new_channel(fd, proven.keys(), &caller, conn);
-        self.adopt(peer, channel);
+        let peer = self.conns.peers.named(&caller.name);
+        self.calls().drop_call(peer);
+        let channel = self.conns.new_channel(fd, proven.keys(), &caller, conn);
+        self.conns.adopt(peer, channel);
         self.meeting.set_met();
         // What the caller has sent behind its confirmation is there, as a rule.
-        self.serve_channel(peer, true, false);
+        self.conns.serve_channel(peer, true, false);
     }
 
     /// Ends the promise that waits longest, if that is long. An honest caller of it sees the end before it
     /// uses the connection, and calls again.
     fn make_room_for_promise(&mut self) -> bool {
-        let Some((at, _)) = self.promises.oldest().filter(|(_, since)| since.elapsed() >= CROSSING) else {
+        let Some((at, _)) = self.meeting.promises.oldest().filter(|(_, since)| since.elapsed() >= CROSSING)
+        else {
             return false;
         };
         self.end_promise(at);
@@ -296,9 +322,9 @@ impl TcpLink {
     }
 
     /// Promises whose callers have not gone on for as long as a host may not answer.
-    pub(super) fn check_promises(&mut self, now: Instant) {
-        while let Some((at, since)) = self.promises.oldest() {
-            if now.saturating_duration_since(since) < self.options.timeout {
+    pub(in crate::tcp) fn check_promises(&mut self, now: Instant) {
+        while let Some((at, since)) = self.meeting.promises.oldest() {
+            if now.saturating_duration_since(since) < self.conns.options.timeout {
                 return;
             }
             self.end_promise(at);
@@ -307,43 +333,26 @@ impl TcpLink {
 
     /// A promise ends, kept or not: the confirmation may be there.
     fn end_promise(&mut self, at: usize) {
-        let conn = self.promises.get(at).map(|promise| promise.conn);
+        let conn = self.meeting.promises.get(at).map(|promise| promise.conn);
         self.serve_promise(at);
-        if self.promises.get(at).map(|promise| promise.conn) == conn {
+        if self.meeting.promises.get(at).map(|promise| promise.conn) == conn {
             self.give_up_promise(at);
         }
     }
 
     fn give_up_promise(&mut self, at: usize) {
-        if let Some(promise) = self.take_promise(at) {
+        if let Some(promise) = self.meeting.take_promise(at, self.conns.sleep.poller()) {
             let name = promise.proven.peer.name;
-            log::info!("{}: {name} was let in and does not confirm", self.own.addr());
+            log::info!("{}: {name} was let in and does not confirm", self.conns.own.addr());
             self.promise_over(&name, promise.conn);
-        }
-    }
-
-    fn find_promise(&self, is_it: impl Fn(&Promise) -> bool) -> Option<usize> {
-        self.promises.iter().find(|(_, promise)| is_it(promise)).map(|(at, _)| at)
-    }
-
-    fn take_promise(&mut self, at: usize) -> Option<Promise> {
-        let promise = self.promises.take(at)?;
-        self.sleep.poller().remove(&promise.fd);
-        Some(promise)
-    }
-
-    /// This side's own call was accepted instead.
-    pub(super) fn drop_promise(&mut self, conn: Conn) {
-        if let Some(at) = self.find_promise(|promise| promise.conn == conn) {
-            self.take_promise(at);
         }
     }
 
     /// There will be no connection by a promise: what waits for it calls.
     fn promise_over(&mut self, name: &Addr, conn: Conn) {
-        self.agreed.ended(name, conn);
-        let Some(peer) = self.peers.find(name) else { return };
-        let at = &mut self.peers[peer];
+        self.conns.agreed.ended(name, conn);
+        let Some(peer) = self.conns.peers.find(name) else { return };
+        let at = &mut self.conns.peers[peer];
         if at.call.as_ref().is_some_and(|call| matches!(call.stage, Stage::Waiting)) {
             at.call = None;
             self.meeting.set_met();
@@ -353,10 +362,10 @@ impl TcpLink {
     /// Has the kernel find out whether the other end of a connection is there: what it sends is acknowledged,
     /// answered by a reset, or not answered for so long that the connection has ended.
     fn probe(&mut self, peer: PeerId) {
-        let Some(channel) = &mut self.peers[peer].channel else { return };
+        let Some(channel) = &mut self.conns.peers[peer].channel else { return };
         let was_blocked = channel.is_blocked();
         channel.probe();
-        self.watch_room(peer, was_blocked);
-        self.set_timer();
+        self.conns.watch_room(peer, was_blocked);
+        self.conns.tick_as_needed();
     }
 }

@@ -13,14 +13,15 @@ use wire::channel::Hello;
 use crate::net;
 use crate::shm::channel::producer::Producer;
 use crate::shm::channel::segment::Segment;
-use crate::shm::link::ShmLink;
+use crate::shm::channels::Channels;
 use crate::shm::meet::executed::{is_deserted, may_be_deserted};
 use crate::shm::meet::expected::GRACE;
 use crate::shm::meet::hello;
-use crate::shm::meet::lack::{self, Lack};
 use crate::shm::meet::looks::Ask;
+use crate::shm::meet::meeting::Meeting;
 use crate::shm::meet::reach::Purpose;
 use crate::shm::meet::served::is_served;
+use crate::shm::meet::shortage_log::{self, Lack};
 use crate::shm::meet::token;
 use crate::shm::options::{FEW, MIDDLE_RING, NEAR};
 use crate::shm::peer::Outbound;
@@ -37,50 +38,58 @@ enum Failed {
     Gone(Gone),
 }
 
-impl ShmLink {
+/// Opens channels to peers.
+pub(in crate::shm) struct Calls<'a> {
+    pub(in crate::shm) channels: &'a mut Channels,
+    pub(in crate::shm) meeting: &'a mut Meeting,
+}
+
+impl Calls<'_> {
     /// Makes a channel to this peer, which has none, to send something.
-    pub(super) fn open_channel(&mut self, id: u32) -> Result<(), Refused> {
+    pub(in crate::shm) fn open_channel(&mut self, id: u32) -> Result<(), Refused> {
         self.open_channel_for(id, Purpose::Send)
     }
 
     /// The same for a purpose.
     #[cold]
-    pub(super) fn open_channel_for(&mut self, id: u32, purpose: Purpose) -> Result<(), Refused> {
-        let peer = &mut self.peers[id];
+    pub(in crate::shm) fn open_channel_for(&mut self, id: u32, purpose: Purpose) -> Result<(), Refused> {
+        let peer = &mut self.channels.peers[id];
         if peer.dying.is_some() {
             return Err(Refused::Gone(Gone::Reset));
         }
         let now = Instant::now();
         if peer.reach.is_too_early(now) {
-            self.sleep.retry();
+            self.channels.sleep.retry();
             return Err(Refused::Busy);
         }
-        self.shortage.calls_again();
+        self.meeting.shortage.calls_again();
         let failed = match self.attempt(id) {
             Ok(out) => {
-                let peer = &mut self.peers[id];
-                log::debug!("{}: connected to {} (pid {})", self.own.addr(), peer.addr, out.pid);
+                let peer = &mut self.channels.peers[id];
+                log::debug!("{}: connected to {} (pid {})", self.channels.own.addr(), peer.addr, out.pid);
                 peer.out = Some(out);
                 peer.reach.is_reached();
-                self.looks.set(true);
+                self.channels.looks.set(true);
                 return Ok(());
             }
             Err(failed) => failed,
         };
-        let peer = &mut self.peers[id];
+        let peer = &mut self.channels.peers[id];
         let since = peer.reach.failed(now, purpose);
         let gone = match failed {
             Failed::Gone(gone) => Some(gone),
-            Failed::NotThere if peer.reach.was_reached() || since >= self.options.connect_timeout => {
+            Failed::NotThere
+                if peer.reach.was_reached() || since >= self.channels.options.connect_timeout =>
+            {
                 Some(Gone::Refused)
             }
-            Failed::Lack if since >= self.options.patience => {
-                let lack = Lack(since, self.shortage.called(), self.options.ring);
-                log::warn!("{}: gave up {}: {lack}", self.own.addr(), peer.addr);
+            Failed::Lack if since >= self.channels.options.patience => {
+                let lack = Lack(since, self.meeting.shortage.called(), self.channels.options.ring);
+                log::warn!("{}: gave up {}: {lack}", self.channels.own.addr(), peer.addr);
                 Some(Gone::Exhausted)
             }
-            // Nothing tells of its end, as it was never reached.
-            Failed::Full if since >= self.options.connect_timeout => match is_served(&peer.addr) {
+            // No descriptor shows its end, as it was never reached.
+            Failed::Full if since >= self.channels.options.connect_timeout => match is_served(&peer.addr) {
                 true => {
                     peer.reach.begin_anew(now, purpose);
                     None
@@ -94,17 +103,17 @@ impl ShmLink {
             return Err(Refused::Gone(gone));
         }
         peer.reach.pause(now);
-        self.sleep.retry();
+        self.channels.sleep.retry();
         Err(Refused::Busy)
     }
 
     fn attempt(&mut self, id: u32) -> Result<Outbound, Failed> {
-        let suspect = may_be_deserted(&mut self.peers[id].reach);
-        let addr = self.peers[id].addr;
+        let suspect = may_be_deserted(&mut self.channels.peers[id].reach);
+        let addr = self.channels.peers[id].addr;
         let sock = match hello::connect(Some(addr.ip()), addr.port()) {
             Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
                 if !net::is_local(addr.ip()) {
-                    self.tell_far(id);
+                    self.log_far(id);
                     return Err(Failed::Gone(Gone::Unreachable));
                 }
                 hello::connect(None, addr.port())
@@ -113,11 +122,13 @@ impl ShmLink {
         };
         let sock = sock.map_err(|e| match e.kind() {
             ErrorKind::ConnectionRefused => {
-                self.peers[id].reach.set_orphaned(false);
+                self.channels.peers[id].reach.set_orphaned(false);
                 Failed::NotThere
             }
             // What would be accepted is not waited for where nothing may ever accept it.
-            ErrorKind::WouldBlock if suspect || self.peers[id].reach.is_orphaned() => Failed::NotThere,
+            ErrorKind::WouldBlock if suspect || self.channels.peers[id].reach.is_orphaned() => {
+                Failed::NotThere
+            }
             ErrorKind::WouldBlock => Failed::Full,
             ErrorKind::PermissionDenied => Failed::Gone(Gone::Denied),
             _ => self.lacking("a socket", &e),
@@ -132,43 +143,45 @@ impl ShmLink {
                     Ok((cred.user(&sock) == User::Ours).then_some((sock, cred)))
                 });
                 let Ok(Some(ours)) = wide else {
-                    self.refuse_user(&format!("{addr} belongs to"), cred, user);
+                    let what = format_args!("{addr} belongs to");
+                    self.meeting.admission.log_other_user(self.channels.own.addr(), what, cred, user);
                     return Err(Failed::Gone(Gone::Denied));
                 };
                 ours
             }
         };
-        if suspect && is_deserted(&mut self.peers[id].reach, &sock, cred.pid) {
+        if suspect && is_deserted(&mut self.channels.peers[id].reach, &sock, cred.pid) {
             return Err(Failed::NotThere);
         }
         let ring = self.ring_size();
         let (segment, fd) = Segment::create(ring).map_err(|e| self.lacking("a segment", &e))?;
-        // The peer is told where in the ring to begin by what is there when it takes the ring.
+        // The peer learns from the ring where in it to begin.
         let tx = Producer::new(
             segment,
-            (self.own.incarnation() as u32).wrapping_add(id),
-            self.sending.longer_laps(),
+            (self.channels.own.incarnation() as u32).wrapping_add(id),
+            self.channels.sending.longer_laps(),
         );
         // A process forked from one that was killed may hold its listener, and never take anything. This
         // may take the last descriptor, and can do without.
-        let ended = self.watch(id, cred.pid, &sock).is_err();
-        self.peers[id].reach.set_orphaned(ended);
+        let ended = self.channels.watch(id, cred.pid, &sock).is_err();
+        self.channels.peers[id].reach.set_orphaned(ended);
         if ended {
             return Err(Failed::NotThere);
         }
-        self.sleep
+        self.channels
+            .sleep
             .watch(&sock, token::OUT | u64::from(id))
             .map_err(|e| self.lacking("a place in epoll", &e))?;
         let hello = Hello {
-            version: self.options.version,
+            version: self.channels.options.version,
             ring: ring as u32,
-            incarnation: self.own.incarnation(),
-            from: *self.peers[id].name.get_or_insert(self.own.addr()),
+            incarnation: self.channels.own.incarnation(),
+            from: *self.channels.peers[id].name.get_or_insert(self.channels.own.addr()),
             to: addr,
-            space: self.own.space(),
+            space: self.channels.own.space(),
         };
         if let Err(e) = rights::send_fd(&sock, &hello.encode(), fd.as_fd()) {
-            self.sleep.unwatch(&sock);
+            self.channels.sleep.unwatch(&sock);
             return Err(match e.kind() {
                 ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Failed::NotThere,
                 ErrorKind::WouldBlock => Failed::Full,
@@ -190,14 +203,14 @@ impl ShmLink {
     }
 
     /// A peer's address is not this host's: said once, since each operation to it fails.
-    fn tell_far(&mut self, id: u32) {
-        let peer = &mut self.peers[id];
+    fn log_far(&mut self, id: u32) {
+        let peer = &mut self.channels.peers[id];
         if peer.reach.is_far() {
             log::warn!(
                 "{}: peer {} is on another host, or in another network namespace (no interface here has its address); \
                  strait connects processes of one host, so operations to this peer fail: run all processes on one \
                  host, or choose a transport that reaches both, such as tcp",
-                self.own.addr(),
+                self.channels.own.addr(),
                 peer.addr
             );
         }
@@ -205,10 +218,16 @@ impl ShmLink {
 
     /// Bytes of the ring to one more peer.
     fn ring_size(&self) -> usize {
-        let (short, long) = (self.options.ring, self.options.long_ring);
+        let (short, long) = (self.channels.options.ring, self.channels.options.long_ring);
         let middle = MIDDLE_RING.clamp(short, long.max(short));
-        let rings =
-            || self.peers.list().iter().filter_map(|p| p.out.as_ref()).map(|out| out.tx.mem().ring_bytes());
+        let rings = || {
+            self.channels
+                .peers
+                .list()
+                .iter()
+                .filter_map(|p| p.out.as_ref())
+                .map(|out| out.tx.mem().ring_bytes())
+        };
         // `long` may be no longer than what lies between: then it is the longest that are few.
         match () {
             () if rings().filter(|bytes| *bytes >= long).count() < NEAR => long,
@@ -219,23 +238,29 @@ impl ShmLink {
 
     fn lacking(&mut self, what: &str, e: &std::io::Error) -> Failed {
         let what = format_args!("could not make {what} to reach a peer");
-        lack::log(&mut self.shortage, self.own.addr(), what, e, self.options.ring);
-        self.shortage.of_called(e);
+        shortage_log::log(
+            &mut self.meeting.shortage,
+            self.channels.own.addr(),
+            what,
+            e,
+            self.channels.options.ring,
+        );
+        self.meeting.shortage.of_called(e);
         Failed::Lack
     }
 
     /// A receive names a peer that may never have been met.
-    pub(super) fn expect_peer(&mut self, id: PeerId) {
-        self.expected.add(id.0, self.sleep.poller());
+    pub(in crate::shm) fn expect_peer(&mut self, id: PeerId) {
+        self.meeting.expected.add(id.0, self.channels.sleep.poller());
     }
 
-    /// Looks for those that have not come.
+    /// Calls those that have not come.
     #[cold]
-    pub(super) fn look_for_expected(&mut self) {
+    pub(in crate::shm) fn call_expected(&mut self) {
         let now = Instant::now();
-        let mut peers = self.expected.take();
+        let mut peers = self.meeting.expected.take();
         peers.retain(|&(id, since)| {
-            if self.peers[id].is_connected() {
+            if self.channels.peers[id].is_connected() {
                 return false;
             }
             if now.duration_since(since) < GRACE {
@@ -244,12 +269,12 @@ impl ShmLink {
             match self.open_channel(id) {
                 Ok(()) => false,
                 Err(Refused::Gone(why)) => {
-                    self.end(id, why);
+                    self.channels.end(id, why);
                     false
                 }
                 Err(_) => true,
             }
         });
-        self.expected.put_back(peers, self.sleep.poller());
+        self.meeting.expected.put_back(peers, self.channels.sleep.poller());
     }
 }
