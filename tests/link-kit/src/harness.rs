@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hmem::Span;
-use link_api::{Event, Frame, Gone, Link, PeerId, Refused, RmaCaps, RmaLink, Sent};
+use link_api::{Event, Frame, FrameLink, Gone, Link, PeerId, Refused, RmaCaps, RmaLink, Sent};
 use wire::Addr;
 
 /// How links of one sort are made and ended.
@@ -188,7 +188,7 @@ impl<H: Harness> Drive for H {}
 
 /// The next event that is about more than the choice of a link: [`Event::PathChanged`] may come at any time
 /// before something was sent.
-pub(crate) fn next<L: Link>(link: &mut L) -> Option<Event> {
+pub(crate) fn next<L: FrameLink>(link: &mut L) -> Option<Event> {
     loop {
         match link.poll() {
             Some(Event::PathChanged(_)) => {}
@@ -198,7 +198,7 @@ pub(crate) fn next<L: Link>(link: &mut L) -> Option<Event> {
 }
 
 /// The bytes of a frame, which is given back.
-pub(crate) fn taken<L: Link>(link: &mut L, frame: Frame) -> (PeerId, Vec<u8>) {
+pub(crate) fn taken<L: FrameLink>(link: &mut L, frame: Frame) -> (PeerId, Vec<u8>) {
     let (from, mut bytes) = (frame.from, vec![0; frame.len]);
     assert_eq!(link.read(&frame, 0, &mut bytes), frame.len, "a frame has as many bytes as it says");
     link.release(frame);

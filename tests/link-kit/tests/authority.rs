@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use link::{Links, OpenOptions, ShmLink};
-use link_api::{Channel, Event, Gone, Link, PeerId, Refused};
+use link_api::{Channel, Event, FrameLink, Gone, Link, PeerId, Refused, SleepLink};
 use link_kit::keyed::{KeyedLink, KeyedNet, Pace};
 use wire::Addr;
 

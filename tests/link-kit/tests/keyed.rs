@@ -7,7 +7,9 @@ link_kit::conform! { KeyedHarness::new(); frames polls peers ends returns hostil
 /// What a target checks besides: number and secret of a key, its range, and what it allows.
 mod keys {
     use hmem::Span;
-    use link_api::{Connect, Direct, Event, Grant, HandleNote, Link as _, OpId, PeerId, RmaLink as _, Way};
+    use link_api::{
+        Connect, Direct, Event, FrameLink as _, Grant, HandleNote, Link as _, OpId, PeerId, RmaLink as _, Way,
+    };
     use link_kit::keyed::{Access, KeyedLink, KeyedNet, Pace};
     use link_kit::{bytes, name, text};
     use std::thread::sleep;

@@ -54,7 +54,8 @@ mod reads {
 
     use hmem::Span;
     use link_api::{
-        Direct, Event, Grant, HandleNote, Link as _, Parting, Revoke, RmaCaps, RmaLink as _, Way,
+        Direct, Event, FrameLink as _, Grant, HandleNote, Link as _, Parting, Revoke, RmaCaps, RmaLink as _,
+        Way,
     };
     use link_kit::{Harness as _, name, text};
     use wire::Seg;

@@ -11,7 +11,9 @@ use std::time::Duration;
 use fake::{Fake, FakeNet};
 use left::{connect, fill, next, until, what_is_not_kept_arrives};
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link as _, Parting, PeerId, Refused, Sent, WaitFd};
+use link_api::{
+    Event, FrameLink as _, Gone, Link as _, Parting, PeerId, Refused, Sent, SleepLink as _, WaitFd,
+};
 use link_kit::{bytes, is_readable};
 use ofi::{OfiLink, OfiOptions};
 use wire::session::JobKey;

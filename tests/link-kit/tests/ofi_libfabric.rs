@@ -96,7 +96,10 @@ mod reads {
     use std::time::{Duration, Instant};
 
     use hmem::Span;
-    use link_api::{Direct, Event, Grant, HandleNote, Link, Parting, RmaCaps, RmaLink as _, WaitFd, Way};
+    use link_api::{
+        Direct, Event, FrameLink, Grant, HandleNote, Link, Parting, RmaCaps, RmaLink as _, SleepLink, WaitFd,
+        Way,
+    };
     use link_kit::{Harness as _, name};
     use ofi::Below as _;
     use wire::Seg;
@@ -218,7 +221,7 @@ mod reads {
     }
 
     /// Takes what came to a link that has nothing to say; the end of an operation, if there is one.
-    fn next<L: Link>(link: &mut L) -> Option<Event> {
+    fn next<L: FrameLink>(link: &mut L) -> Option<Event> {
         match link.poll()? {
             Event::Frame(frame) => link.release(frame),
             event @ Event::Done(..) => return Some(event),

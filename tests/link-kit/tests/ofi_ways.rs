@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fake::{Fake, FakeNet};
-use link_api::{Event, Gone, Link as _, PeerId, Refused, Sent};
+use link_api::{Event, FrameLink as _, Gone, Link as _, PeerId, Refused, Sent};
 use link_kit::Harness as _;
 use support::{Driven, OfiHarness, Over};
 

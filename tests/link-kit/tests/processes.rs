@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use link::{OpenOptions, ShmLink};
-use link_api::{Direct, Event, Grant, Link, NoDirect, PeerId, Refused, Revoke, RmaLink as _, Way};
+use link_api::{Direct, Event, FrameLink, Grant, Link, NoDirect, PeerId, Refused, Revoke, RmaLink as _, Way};
 use link_kit::conformance::threads::{exchange, ping_pong};
 use link_kit::{bytes, name, text};
 use wire::{Addr, Seg};

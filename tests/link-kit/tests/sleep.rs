@@ -13,7 +13,7 @@ use std::time::Duration;
 use fake::{Fake, FakeNet};
 use ipc::Poller;
 use link::{Links, OpenOptions, ShmLink, TcpOptions};
-use link_api::{Event, Link, PeerId, WaitFd};
+use link_api::{Event, FrameLink, Link, PeerId, SleepLink, WaitFd};
 use ofi::{Below as _, Dest, Message, OfiLink, OfiOptions};
 use wire::session::JobKey;
 

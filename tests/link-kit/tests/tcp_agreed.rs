@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use caller::{call_up_to_verdict, read};
 use link::{TcpLink, TcpOptions};
-use link_api::{Connect, Event, Gone, Link, Parting, PeerId, Refused, Sent};
+use link_api::{Connect, Event, FrameLink, Gone, Link, Parting, PeerId, Refused, Sent};
 use link_kit::bytes;
 use pair::{event, open, open_alone, options, say, take, until};
 use wire::Addr;

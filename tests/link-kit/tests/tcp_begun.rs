@@ -13,7 +13,10 @@ use std::time::Duration;
 use caller::call;
 use hmem::Span;
 use link::TcpLink;
-use link_api::{Event, Frame, Gone, LandAt, Landing, Link, OpId, Parting, Path, RmaLink, Setting, WaitFd};
+use link_api::{
+    Event, Frame, FrameLink, Gone, LandAt, Landing, Link, OpId, Parting, Path, RmaLink, Setting, SleepLink,
+    WaitFd,
+};
 use link_kit::is_readable;
 use pair::{event, open, options, say, take, until};
 use wire::Addr;

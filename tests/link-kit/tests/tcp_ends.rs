@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use link::{TcpLink, TcpOptions};
-use link_api::{Connect, Event, Gone, Link, Parting, Refused, Sent};
+use link_api::{Connect, Event, FrameLink, Gone, Link, Parting, Refused, Sent};
 use link_kit::bytes;
 use pair::{event, open, open_alone, options, say, take, until};
 use wire::session::{Caller, Hello, JobKey, Next, Role};

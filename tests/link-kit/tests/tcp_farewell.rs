@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link, PeerId, Sent, Setting};
+use link_api::{Event, FrameLink, Gone, Link, PeerId, Sent, Setting};
 use link_kit::bytes;
 use pair::{PATIENCE, open, options, say, take, until};
 use played::railed;

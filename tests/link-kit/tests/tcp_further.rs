@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
 use link::TcpLink;
-use link_api::{Link, Refused, Sent};
+use link_api::{FrameLink, Link, Refused, Sent};
 use pair::{PATIENCE, open, options};
 
 /// Sends to a peer that begins to listen after a moment, at its first address alone; how often the peer was

@@ -8,7 +8,7 @@ mod pair;
 mod sockets;
 
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link, Parting, PeerId, Refused, Sent, Setting};
+use link_api::{Event, FrameLink, Gone, Link, Parting, PeerId, Refused, Sent, Setting};
 use link_kit::bytes;
 use pair::{event, open, options, say, take, until};
 use sockets::narrow;

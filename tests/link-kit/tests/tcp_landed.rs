@@ -15,7 +15,10 @@ use std::time::{Duration, Instant};
 
 use caller::call;
 use hmem::{Kind, Span};
-use link_api::{Event, Gone, LandAt, Landing, Link as _, OpId, RmaLink as _, Setting, WaitFd};
+use link_api::{
+    Event, FrameLink as _, Gone, LandAt, Landing, Link as _, OpId, RmaLink as _, Setting, SleepLink as _,
+    WaitFd,
+};
 use link_kit::is_readable;
 use pair::{open, options};
 use wire::Addr;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering::Relaxed};
 
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Link, Refused, Sent};
+use link_api::{Event, FrameLink, Link, Refused, Sent};
 use pair::{open, options, until};
 
 /// Longer than all that is kept for a peer but a buffer to receive into.

@@ -13,7 +13,7 @@ use std::thread;
 
 use caller::{Who, call_as};
 use link::{TcpLink, TcpOptions};
-use link_api::{Channel, Connect, Event, Gone, Link as _, Refused};
+use link_api::{Channel, Connect, Event, FrameLink as _, Gone, Link as _, Refused};
 use pair::{open, options, until};
 use wire::Addr;
 use wire::session::{Answerer, Hello, JobKey, Next, Role, Verdict};

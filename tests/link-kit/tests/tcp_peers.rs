@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{Channel, Connect, Event, Gone, Link, PeerId, Refused, Sent, WaitFd};
+use link_api::{Channel, Connect, Event, FrameLink, Gone, Link, PeerId, Refused, Sent, SleepLink, WaitFd};
 use link_kit::{bytes, is_readable, text};
 use pair::{open, open_alone, options, say, take, until};
 use wire::Addr;

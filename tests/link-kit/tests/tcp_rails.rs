@@ -18,7 +18,7 @@ use std::net::TcpStream;
 use caller::{call, read};
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, Link, PeerId, Refused, Sent};
+use link_api::{Event, FrameLink, Gone, Link, PeerId, Refused, Sent, SleepLink};
 use pair::{event, open, options, say, take, until};
 use played::{Played, filled, railed, with_rail};
 use sockets::cut;

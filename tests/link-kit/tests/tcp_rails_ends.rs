@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Gone, LandAt, Landing, Link, PeerId, Sent, Setting};
+use link_api::{Event, FrameLink, Gone, LandAt, Landing, Link, PeerId, Sent, Setting};
 use pair::{open, until};
 use played::{Played, filled, railed, with_rail};
 use sockets::narrow;

@@ -16,7 +16,8 @@ use caller::read;
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
 use link_api::{
-    Connect, Event, Gone, LandAt, Landing, Link as _, OpId, Parting, PeerId, Refused, RmaLink as _, Setting,
+    Connect, Event, FrameLink as _, Gone, LandAt, Landing, Link as _, OpId, Parting, PeerId, Refused,
+    RmaLink as _, Setting, SleepLink as _,
 };
 use pair::{event, open, options, take, until};
 use wire::Addr;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use caller::call;
 use link::TcpLink;
-use link_api::{Connect, Event, Gone, Link, Parting, Refused};
+use link_api::{Connect, Event, FrameLink, Gone, Link, Parting, Refused, SleepLink};
 use pair::{event, open, options, say, take, until};
 use wire::Addr;
 use wire::session::{Next, Verdict};

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use caller::{call, read};
 use link::{TcpLink, TcpOptions};
-use link_api::{Budget, Event, Gone, Link, Parting, Refused, Sent, Setting};
+use link_api::{Budget, Event, FrameLink, Gone, Link, Parting, Refused, Sent, Setting};
 use pair::{open, options, say, take, until};
 use wire::Addr;
 use wire::session::{Caller, Hello, JobKey, Next, Role};

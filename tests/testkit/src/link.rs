@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use hmem::{Span, total};
 use link_api::{
-    Channel, Connect, Event, Frame, Gone, Grant, LandAt, Landing, Link, NoDirect, OpId, Parting, Path,
-    PeerId, PollFrame, Refused, Sent, Standing,
+    Channel, Connect, Event, Frame, FrameLink, Gone, Grant, LandAt, Landing, Link, NoDirect, OpId, Parting,
+    Path, PeerId, PollFrame, Refused, Sent, SleepLink, Standing,
 };
 use wire::Addr;
 
@@ -226,6 +226,60 @@ impl Link for MemLink {
         self.hub.borrow().addr(self.place_of(peer))
     }
 
+    fn channel(&self, peer: PeerId) -> Channel {
+        let (here, there) = (self.at, self.place_of(peer));
+        let hub = self.hub.borrow();
+        let way = |from, to| hub.ways.get(&(from, to));
+        let is_connected = way(here, there).is_some_and(|w| w.used)
+            || way(there, here).is_some_and(|w| w.used || !w.items.is_empty());
+        match is_connected {
+            false => Channel::None,
+            true if hub.stations[there].alive => Channel::Open,
+            true => Channel::Ended,
+        }
+    }
+
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
+        let (there, is_connected) = (self.place_of(peer), self.channel(peer) != Channel::None);
+        let mut hub = self.hub.borrow_mut();
+        if how == Connect::Expected {
+            assert!(!is_connected, "a peer that is there is expected");
+            hub.expected.push((self.at, there));
+        }
+        if is_connected || how == Connect::Expected {
+            return Ok(());
+        }
+        let alive = hub.stations[there].alive;
+        let slow = hub.slow;
+        let way = hub.way(self.at, there);
+        match way.refuse {
+            _ if slow => Err(Refused::Busy),
+            Some(why) => Err(Refused::Gone(why)),
+            None if !alive => Err(Refused::Gone(Gone::Refused)),
+            None => {
+                way.used = true;
+                Ok(())
+            }
+        }
+    }
+
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match how {
+            Parting::Forgotten => self.forget(peer),
+            Parting::CutOff => self.disconnect(peer),
+        }
+    }
+
+    fn describe(&self, _peer: PeerId) -> String {
+        "in memory".into()
+    }
+
+    fn standing(&self) -> Vec<Standing> {
+        vec![Standing { link: "memory", offers: Ok("this process".into()) }]
+    }
+}
+
+impl FrameLink for MemLink {
     fn send(
         &mut self,
         to: PeerId,
@@ -360,46 +414,9 @@ impl Link for MemLink {
         assert!(self.held.take().is_some(), "released what was not held");
     }
 
-    fn channel(&self, peer: PeerId) -> Channel {
-        let (here, there) = (self.at, self.place_of(peer));
-        let hub = self.hub.borrow();
-        let way = |from, to| hub.ways.get(&(from, to));
-        let is_connected = way(here, there).is_some_and(|w| w.used)
-            || way(there, here).is_some_and(|w| w.used || !w.items.is_empty());
-        match is_connected {
-            false => Channel::None,
-            true if hub.stations[there].alive => Channel::Open,
-            true => Channel::Ended,
-        }
-    }
-
     fn awaits(&mut self, peer: Option<PeerId>) {
         let place = peer.map(|peer| self.place_of(peer));
         self.hub.borrow_mut().awaited.insert(self.at, place);
-    }
-
-    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
-        let (there, is_connected) = (self.place_of(peer), self.channel(peer) != Channel::None);
-        let mut hub = self.hub.borrow_mut();
-        if how == Connect::Expected {
-            assert!(!is_connected, "a peer that is there is expected");
-            hub.expected.push((self.at, there));
-        }
-        if is_connected || how == Connect::Expected {
-            return Ok(());
-        }
-        let alive = hub.stations[there].alive;
-        let slow = hub.slow;
-        let way = hub.way(self.at, there);
-        match way.refuse {
-            _ if slow => Err(Refused::Busy),
-            Some(why) => Err(Refused::Gone(why)),
-            None if !alive => Err(Refused::Gone(Gone::Refused)),
-            None => {
-                way.used = true;
-                Ok(())
-            }
-        }
     }
 
     fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
@@ -414,14 +431,9 @@ impl Link for MemLink {
         let to = self.place_of(to);
         self.hub.borrow_mut().way(self.at, to).keeps
     }
+}
 
-    fn dismiss(&mut self, peer: PeerId, how: Parting) {
-        match how {
-            Parting::Forgotten => self.forget(peer),
-            Parting::CutOff => self.disconnect(peer),
-        }
-    }
-
+impl SleepLink for MemLink {
     fn arm(&mut self) -> bool {
         if !self.flying.is_empty() || self.back.is_some() {
             return false;
@@ -434,13 +446,5 @@ impl Link for MemLink {
 
     fn is_armed(&self) -> bool {
         self.armed
-    }
-
-    fn describe(&self, _peer: PeerId) -> String {
-        "in memory".into()
-    }
-
-    fn standing(&self) -> Vec<Standing> {
-        vec![Standing { link: "memory", offers: Ok("this process".into()) }]
     }
 }

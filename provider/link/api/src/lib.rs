@@ -1,8 +1,9 @@
 //! What a link is: a way to peers.
 //!
-//! A link moves frames ([`Link`]) and accesses memory of peers ([`RmaLink`]). The engine and the doors use
-//! links by these two traits alone, and each peer has one link, of which [`Path`] tells the limits. A
-//! selector that holds several links is a link itself.
+//! A link knows peers ([`Link`]), moves frames to and from them ([`FrameLink`]), lets a caller sleep
+//! ([`SleepLink`]) and accesses memory of peers ([`RmaLink`]). The engine and the doors use links by these
+//! four traits alone, and each peer has one link, of which [`Path`] has the limits. A selector that holds
+//! several links is a link itself.
 //!
 //! A peer is untrusted: whatever it writes, a link answers with frames of correct length, or with
 //! [`Event::Closed`]. Nothing here blocks.
@@ -14,19 +15,21 @@ pub const KEEPER: &str = "strait-keeper";
 
 mod budget;
 mod frames;
+mod link;
 mod meter;
 mod path;
 mod rma;
 mod setting;
+mod sleep;
 
 pub use budget::{Budget, Share};
-pub use frames::{
-    Channel, Connect, Event, Frame, Gone, LandAt, Landing, Link, Parting, PollFrame, Refused, Sent, WaitFd,
-};
+pub use frames::{Event, Frame, FrameLink, LandAt, Landing, PollFrame, Sent};
+pub use link::{Channel, Connect, Gone, Link, Parting, Refused};
 pub use meter::{Fallback, How, Meter, Side};
 pub use path::{OpId, Path, PeerId, RmaCaps, Standing};
 pub use rma::{
-    Allow, Devices, Direct, Grant, HandleNote, InUse, MAX_PIECES, NoDirect, Patience, PieceCounter, Region,
+    Allow, Devices, Direct, Grant, HandleNote, InUse, MAX_PIECES, NoDirect, PieceCounter, Region,
     RegionVersion, Revoke, RmaLink, Way,
 };
-pub use setting::Setting;
+pub use setting::{Patience, Setting};
+pub use sleep::{SleepLink, WaitFd};

@@ -7,7 +7,7 @@ use wire::Addr;
 pub enum How {
     /// With the frame that tells of them.
     Eager,
-    /// One side copied them in a call ([`crate::RmaLink::get`], [`crate::RmaLink::put`]).
+    /// One side copied them in a call ([`crate::RmaLink::access`]).
     Direct,
     /// Both sides copied pieces of them.
     Cooperative,

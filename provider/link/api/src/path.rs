@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 
 /// A peer of one link: small, dense, given out by [`Link::peer`](crate::Link::peer) and not used again for
-/// another address until [`Link::forget`](crate::Link::forget).
+/// another address until [`Link::dismiss`](crate::Link::dismiss).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct PeerId(pub u32);
 

@@ -8,13 +8,12 @@
 //!
 //! Each access has a [`Grant`], which the owner of the memory may end: then nothing accesses it any more.
 
-use std::time::Duration;
-
 use hmem::Span;
 use wire::{Handle, Seg};
 
-use crate::frames::Link;
+use crate::frames::FrameLink;
 use crate::path::{OpId, PeerId};
+use crate::sleep::SleepLink;
 
 /// Why memory of a peer could not be reached directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,27 +171,6 @@ pub struct PieceCounter {
     pub generation: u64,
 }
 
-/// How long a call waits for a peer that is inside an access of memory which is taken back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
-    /// A second; then the log says which peer.
-    Second,
-    /// Not at all: the caller calls again.
-    Look,
-    /// Not at all, and the caller does not call again: the log says which peer.
-    LastLook,
-}
-
-impl Patience {
-    /// The longest time.
-    pub fn time(self) -> Duration {
-        match self {
-            Patience::Second => Duration::from_secs(1),
-            Patience::Look | Patience::LastLook => Duration::ZERO,
-        }
-    }
-}
-
 /// Most pieces of such a transfer.
 pub const MAX_PIECES: u16 = i16::MAX as u16;
 
@@ -207,7 +185,7 @@ pub enum Way {
 
 /// Access to memory of peers, and to memory of this endpoint by peers. What a link leaves as it is here it
 /// cannot do; frames serve instead.
-pub trait RmaLink: Link {
+pub trait RmaLink: FrameLink + SleepLink {
     /// Copies bytes between local memory and the peer's, in the call. Where they are not inside of both it
     /// fails, and nothing outside is touched; what is inside may have been copied by then.
     fn access(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use hmem::Span;
 use link::{OpenOptions, ShmLink};
-use link_api::{Event, Link, PeerId};
+use link_api::{Event, FrameLink, Link, PeerId};
 
 fn main() {
     let mut args = std::env::args().skip(1).map(|a| a.parse().expect("a number"));

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use link::{Links, OpenOptions, turns};
-use link_api::Link as _;
+use link_api::{FrameLink as _, Link as _};
 use wire::Addr;
 
 const PART: &str = "STRAIT_TEST_PART";

@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 
 use link::{OpenOptions, ShmLink};
-use link_api::{Gone, Link, Refused};
+use link_api::{FrameLink, Gone, Link, Refused};
 use wire::Addr;
 
 static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());

@@ -4,9 +4,9 @@ use std::os::fd::RawFd;
 
 use hmem::{Span, total};
 use link_api::{
-    Allow, Channel, Connect, Devices, Direct, Event, Frame, Gone, HandleNote, InUse, Link, NoDirect, OpId,
-    Parting, Path, PeerId, PieceCounter, Refused, Region, RegionVersion, Revoke, RmaLink, Sent, Setting,
-    Standing, WaitFd, Way,
+    Allow, Channel, Connect, Devices, Direct, Event, Frame, FrameLink, Gone, HandleNote, InUse, Link,
+    NoDirect, OpId, Parting, Path, PeerId, PieceCounter, Refused, Region, RegionVersion, Revoke, RmaLink,
+    Sent, Setting, SleepLink, Standing, WaitFd, Way,
 };
 use wire::{Addr, Handle, Seg};
 
@@ -100,6 +100,93 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         }
     }
 
+    fn set(&mut self, setting: Setting<'_>) {
+        match setting {
+            // Frames of the base are handed out whole.
+            Setting::Early => return,
+            Setting::Kept => self.reports_kept = true,
+            Setting::Patience(patience) => self.net.reading.set_patience(patience),
+            Setting::StageDevices => self.net.provider.stage_devices(),
+            Setting::Budget(_) | Setting::ServeHost(_) => {}
+        }
+        self.net.base.set(setting);
+    }
+
+    fn channel(&self, peer: PeerId) -> Channel {
+        match self.net.peers.get(peer) {
+            Some(at) if at.end.is_ending() => Channel::Ended,
+            _ => self.net.base.channel(peer),
+        }
+    }
+
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
+        match how {
+            Connect::Now | Connect::ToSend => self.meet(peer, how),
+            Connect::Expected if self.channel(peer) == Channel::None => self.net.base.connect(peer, how),
+            Connect::Expected => Ok(()),
+        }
+    }
+
+    fn settle(&mut self, last: bool) -> bool {
+        self.settle_at_exit(last)
+    }
+
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match how {
+            Parting::Forgotten => self.forget(peer),
+            Parting::CutOff => self.disconnect(peer),
+        }
+    }
+
+    fn describe(&self, peer: PeerId) -> String {
+        let base = self.net.base.describe(peer);
+        let stage = self.net.peers.get(peer).map_or(Stage::Idle, |at| at.stage);
+        let Some(below) = &self.net.below else {
+            return format!("{base}; no fabric: {}", self.net.provider.lacks());
+        };
+        let About { name, detail, .. } = below.about();
+        match stage {
+            Stage::Fabric => {
+                let payloads = self.net.payloads(peer);
+                format!(
+                    "{name} ({detail}), frames of {} bytes, {payloads}; set up over tcp, {base}",
+                    self.net.provider.max_frame()
+                )
+            }
+            Stage::Base => {
+                let why = self.net.peers.get(peer).map(|at| at.meeting.refused()).unwrap_or_default();
+                format!("{base}; not {name}: {why}")
+            }
+            Stage::Idle | Stage::Meeting => format!("{name} ({detail}), not connected; tcp {base}"),
+        }
+    }
+
+    fn standing(&self) -> Vec<Standing> {
+        let offers = match &self.net.below {
+            Some(below) => {
+                let refused = match self.net.provider.lacks() {
+                    "" => String::new(),
+                    lacks => format!("; refused before it: {lacks}"),
+                };
+                let About { name, detail, .. } = below.about();
+                Ok(format!(
+                    "over {name} ({detail}), frames of {} bytes{refused}",
+                    self.net.provider.max_frame()
+                ))
+            }
+            None => Err(self.net.provider.lacks().to_owned()),
+        };
+        let base = self.net.base.standing().into_iter().map(|base| {
+            let only = |what| format!("only meets peers for ofi, and is not to carry frames; {what}");
+            let offers =
+                if self.net.options.fallback { base.offers } else { base.offers.and_then(|w| Err(only(w))) };
+            Standing { offers, ..base }
+        });
+        std::iter::once(Standing { link: "ofi", offers }).chain(base).collect()
+    }
+}
+
+impl<B: RmaLink, F: Below> FrameLink for OfiLink<B, F> {
     fn send(
         &mut self,
         to: PeerId,
@@ -186,18 +273,6 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         }
     }
 
-    fn set(&mut self, setting: Setting<'_>) {
-        match setting {
-            // Frames of the base are handed out whole.
-            Setting::Early => return,
-            Setting::Kept => self.reports_kept = true,
-            Setting::Patience(patience) => self.net.reading.set_patience(patience),
-            Setting::StageDevices => self.net.provider.stage_devices(),
-            Setting::Budget(_) | Setting::ServeHost(_) => {}
-        }
-        self.net.base.set(setting);
-    }
-
     fn keeps(&mut self, to: PeerId) -> bool {
         let Some(at) = self.net.peers.get_mut(to) else { return self.net.base.keeps(to) };
         // Its end is still to be reported.
@@ -206,21 +281,6 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
         }
         let lost = at.end.take_lost();
         lost || self.net.keeps_frames(to) || self.net.goes_by_base(to) && self.net.base.keeps(to)
-    }
-
-    fn channel(&self, peer: PeerId) -> Channel {
-        match self.net.peers.get(peer) {
-            Some(at) if at.end.is_ending() => Channel::Ended,
-            _ => self.net.base.channel(peer),
-        }
-    }
-
-    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
-        match how {
-            Connect::Now | Connect::ToSend => self.meet(peer, how),
-            Connect::Expected if self.channel(peer) == Channel::None => self.net.base.connect(peer, how),
-            Connect::Expected => Ok(()),
-        }
     }
 
     fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
@@ -232,18 +292,9 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
             && !at.upkeep.is_full()
             && at.channel.as_ref().is_some_and(|c| c.has_much_room())
     }
+}
 
-    fn settle(&mut self, last: bool) -> bool {
-        self.settle_at_exit(last)
-    }
-
-    fn dismiss(&mut self, peer: PeerId, how: Parting) {
-        match how {
-            Parting::Forgotten => self.forget(peer),
-            Parting::CutOff => self.disconnect(peer),
-        }
-    }
-
+impl<B: RmaLink, F: Below> SleepLink for OfiLink<B, F> {
     fn arm(&mut self) -> bool {
         let nudged = self.net.sleep.take_nudge();
         let armed = !self.has_something(true) && self.may_sleep() && !nudged;
@@ -268,53 +319,6 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
 
     fn has_met(&mut self) -> bool {
         self.net.base.has_met()
-    }
-
-    fn describe(&self, peer: PeerId) -> String {
-        let base = self.net.base.describe(peer);
-        let stage = self.net.peers.get(peer).map_or(Stage::Idle, |at| at.stage);
-        let Some(below) = &self.net.below else {
-            return format!("{base}; no fabric: {}", self.net.provider.lacks());
-        };
-        let About { name, detail, .. } = below.about();
-        match stage {
-            Stage::Fabric => {
-                let payloads = self.net.payloads(peer);
-                format!(
-                    "{name} ({detail}), frames of {} bytes, {payloads}; set up over tcp, {base}",
-                    self.net.provider.max_frame()
-                )
-            }
-            Stage::Base => {
-                let why = self.net.peers.get(peer).map(|at| at.meeting.refused()).unwrap_or_default();
-                format!("{base}; not {name}: {why}")
-            }
-            Stage::Idle | Stage::Meeting => format!("{name} ({detail}), not connected; tcp {base}"),
-        }
-    }
-
-    fn standing(&self) -> Vec<Standing> {
-        let offers = match &self.net.below {
-            Some(below) => {
-                let refused = match self.net.provider.lacks() {
-                    "" => String::new(),
-                    lacks => format!("; refused before it: {lacks}"),
-                };
-                let About { name, detail, .. } = below.about();
-                Ok(format!(
-                    "over {name} ({detail}), frames of {} bytes{refused}",
-                    self.net.provider.max_frame()
-                ))
-            }
-            None => Err(self.net.provider.lacks().to_owned()),
-        };
-        let base = self.net.base.standing().into_iter().map(|base| {
-            let only = |what| format!("only meets peers for ofi, and is not to carry frames; {what}");
-            let offers =
-                if self.net.options.fallback { base.offers } else { base.offers.and_then(|w| Err(only(w))) };
-            Standing { offers, ..base }
-        });
-        std::iter::once(Standing { link: "ofi", offers }).chain(base).collect()
     }
 }
 

@@ -310,7 +310,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     }
 
     /// Does what is to be done without a caller. What comes of it is returned by a later
-    /// [`Link::poll`](link_api::Link::poll), and [`WaitFd::All`](link_api::WaitFd::All) wakes a sleeper
+    /// [`FrameLink::poll`](link_api::FrameLink::poll), and [`WaitFd::All`](link_api::WaitFd::All) wakes a sleeper
     /// if there is something.
     pub fn progress(&mut self) {
         self.poll_all();

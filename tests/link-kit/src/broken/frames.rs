@@ -4,8 +4,8 @@ use std::os::fd::RawFd;
 
 use hmem::Span;
 use link_api::{
-    Channel, Connect, Event, Frame, Gone, LandAt, Landing, Link, Parting, Path, PeerId, PollFrame, Refused,
-    RmaLink, Sent, Setting, Standing, WaitFd,
+    Channel, Connect, Event, Frame, FrameLink, Gone, LandAt, Landing, Link, Parting, Path, PeerId, PollFrame,
+    Refused, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd,
 };
 use wire::Addr;
 
@@ -44,6 +44,62 @@ impl<L: RmaLink> Link for Broken<L> {
         }
     }
 
+    fn channel(&self, peer: PeerId) -> Channel {
+        match (self.flaw, self.link.channel(peer)) {
+            (Flaw::IsAlwaysConnected, Channel::None) => Channel::Open,
+            (Flaw::IsNeverConnected, _) => Channel::None,
+            (_, channel) => channel,
+        }
+    }
+
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
+        match (how, self.flaw) {
+            (Connect::Expected, Flaw::ExpectsNobody) => {}
+            (Connect::Expected, Flaw::GivesUpThosePresent) => {
+                self.queue.push_back(Item::Other(Event::Closed(peer, Gone::Refused)));
+            }
+            _ => return self.link.connect(peer, how),
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, setting: Setting<'_>) {
+        match (setting, self.flaw) {
+            (Setting::ServeHost(_), Flaw::ServesHostAlways) => {}
+            (Setting::ServeHost(_), Flaw::ServesHostNeverAgain) => self.link.set(Setting::ServeHost(false)),
+            (Setting::ServeHost(_), _) => self.link.set(setting),
+            _ => {}
+        }
+    }
+
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match (how, self.flaw) {
+            (Parting::Forgotten, Flaw::NeverForgets) => {}
+            // Its number goes to whatever is met next.
+            (Parting::Forgotten, Flaw::ForgetsConnected) => self.freed = Some(peer),
+            (Parting::Forgotten, _) => self.link.dismiss(peer, how),
+            (Parting::CutOff, Flaw::CutsNobodyOff) => {}
+            (Parting::CutOff, Flaw::CutsAllOff) => {
+                (0..=peer.0 + 1).for_each(|p| self.link.dismiss(PeerId(p), how));
+            }
+            (Parting::CutOff, _) => {
+                let is_of = |item: &Item| matches!(item, Item::Frame(of, _) if *of == peer);
+                self.queue.retain(|item| !is_of(item));
+                self.link.dismiss(peer, how);
+            }
+        }
+    }
+
+    fn describe(&self, peer: PeerId) -> String {
+        if self.flaw == Flaw::DescribesNothing { String::new() } else { self.link.describe(peer) }
+    }
+
+    fn standing(&self) -> Vec<Standing> {
+        self.link.standing()
+    }
+}
+
+impl<L: RmaLink> FrameLink for Broken<L> {
     fn send(
         &mut self,
         to: PeerId,
@@ -135,56 +191,12 @@ impl<L: RmaLink> Link for Broken<L> {
         self.held = None;
     }
 
-    fn channel(&self, peer: PeerId) -> Channel {
-        match (self.flaw, self.link.channel(peer)) {
-            (Flaw::IsAlwaysConnected, Channel::None) => Channel::Open,
-            (Flaw::IsNeverConnected, _) => Channel::None,
-            (_, channel) => channel,
-        }
-    }
-
-    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
-        match (how, self.flaw) {
-            (Connect::Expected, Flaw::ExpectsNobody) => {}
-            (Connect::Expected, Flaw::GivesUpThosePresent) => {
-                self.queue.push_back(Item::Other(Event::Closed(peer, Gone::Refused)));
-            }
-            _ => return self.link.connect(peer, how),
-        }
-        Ok(())
-    }
-
     fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
         self.flaw == Flaw::HasAlwaysRoom || self.link.has_room_to_spare(to, len)
     }
+}
 
-    fn set(&mut self, setting: Setting<'_>) {
-        match (setting, self.flaw) {
-            (Setting::ServeHost(_), Flaw::ServesHostAlways) => {}
-            (Setting::ServeHost(_), Flaw::ServesHostNeverAgain) => self.link.set(Setting::ServeHost(false)),
-            (Setting::ServeHost(_), _) => self.link.set(setting),
-            _ => {}
-        }
-    }
-
-    fn dismiss(&mut self, peer: PeerId, how: Parting) {
-        match (how, self.flaw) {
-            (Parting::Forgotten, Flaw::NeverForgets) => {}
-            // Its number goes to whatever is met next.
-            (Parting::Forgotten, Flaw::ForgetsConnected) => self.freed = Some(peer),
-            (Parting::Forgotten, _) => self.link.dismiss(peer, how),
-            (Parting::CutOff, Flaw::CutsNobodyOff) => {}
-            (Parting::CutOff, Flaw::CutsAllOff) => {
-                (0..=peer.0 + 1).for_each(|p| self.link.dismiss(PeerId(p), how));
-            }
-            (Parting::CutOff, _) => {
-                let is_of = |item: &Item| matches!(item, Item::Frame(of, _) if *of == peer);
-                self.queue.retain(|item| !is_of(item));
-                self.link.dismiss(peer, how);
-            }
-        }
-    }
-
+impl<L: RmaLink> SleepLink for Broken<L> {
     fn is_armed(&self) -> bool {
         self.flaw == Flaw::SaysItIsArmed || self.queue.is_empty() && self.link.is_armed()
     }
@@ -205,13 +217,5 @@ impl<L: RmaLink> Link for Broken<L> {
 
     fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
         if which == WaitFd::Worn { None } else { self.link.wait_fd(which) }
-    }
-
-    fn describe(&self, peer: PeerId) -> String {
-        if self.flaw == Flaw::DescribesNothing { String::new() } else { self.link.describe(peer) }
-    }
-
-    fn standing(&self) -> Vec<Standing> {
-        self.link.standing()
     }
 }

@@ -1,6 +1,6 @@
 //! Peers that end, or are cut off, or never come.
 
-use link_api::{Channel, Connect, Event, Gone, Link as _, Parting, Refused};
+use link_api::{Channel, Connect, Event, FrameLink as _, Gone, Link as _, Parting, Refused};
 
 use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes};

@@ -1,12 +1,12 @@
 //! Frames, from one link to another.
 
 use hmem::Span;
-use link_api::{Event, Link as _, Path, Refused, Sent};
+use link_api::{Event, FrameLink as _, Link as _, Path, Refused, Sent};
 
 use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes, text};
 
-/// [`send`](link_api::Link::send), [`read`](link_api::Link::read) and [`copy_out`](link_api::Link::copy_out)
+/// [`send`](link_api::FrameLink::send), [`read`](link_api::FrameLink::read) and [`copy_out`](link_api::FrameLink::copy_out)
 /// at any offset, of memory in any number of parts.
 pub fn a_frame_is_its_head_and_the_right_part_of_its_body<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, to_a } = h.pair();
@@ -167,7 +167,7 @@ pub fn a_frame_stays_until_it_is_given_back<H: Harness>(h: &mut H) {
     h.quiet(&mut b);
 }
 
-/// [`peek`](link_api::Link::peek).
+/// [`peek`](link_api::FrameLink::peek).
 pub fn a_peek_is_the_first_bytes_or_none<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, .. } = h.pair();
     for len in [0, 1, 19, 20, 59, 60, 61, 3_000] {
@@ -194,7 +194,7 @@ pub fn an_endpoint_reaches_itself<H: Harness>(h: &mut H) {
     h.quiet(&mut a);
 }
 
-/// [`has_room_to_spare`](link_api::Link::has_room_to_spare).
+/// [`has_room_to_spare`](link_api::FrameLink::has_room_to_spare).
 pub fn there_is_room_to_spare_until_much_is_under_way<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, .. } = h.pair();
     for _ in 0..3 {

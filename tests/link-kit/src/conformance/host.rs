@@ -1,6 +1,6 @@
 //! Links that may be called by endpoints of this host, where another link may serve these.
 
-use link_api::{Event, Gone, Link as _, Refused, Sent, Setting};
+use link_api::{Event, FrameLink as _, Gone, Link as _, Refused, Sent, Setting};
 
 use crate::Harness;
 use crate::harness::{Drive, next};

@@ -1,6 +1,6 @@
 //! Peers that do what no honest one does.
 
-use link_api::{Event, Link as _};
+use link_api::{Event, FrameLink as _, Link as _};
 
 use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes};

@@ -10,7 +10,7 @@
 //! | [`returns`] | to whose names other endpoints come back ([`Harness::reopen`](crate::Harness::reopen)) |
 //! | [`hostile`] | into whose channels a test can write |
 //! | [`host`] | that endpoints of this host may call |
-//! | [`sleep`], [`threads`] | with a [`wait_fd`](link_api::Link::wait_fd); the latter that are [`Send`] |
+//! | [`sleep`], [`threads`] | with a [`wait_fd`](link_api::SleepLink::wait_fd); the latter that are [`Send`] |
 //! | [`sync`], [`regions`], [`pieces`], [`stale_pieces`] | with [`RmaCaps::SYNC`](link_api::RmaCaps::SYNC) |
 //! | [`shared_pieces`] | those that are [`Send`] besides |
 //! | [`frames_only`] | without |

@@ -1,6 +1,6 @@
 //! The ways to look for frames.
 
-use link_api::{Event, Link as _, PeerId, PollFrame, Refused, Sent};
+use link_api::{Event, FrameLink as _, Link as _, PeerId, PollFrame, Refused, Sent};
 
 use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes};
@@ -27,8 +27,8 @@ fn frame(of: usize, i: usize) -> Vec<u8> {
     bytes(1 + (i * 61) % 900, of * 1_000 + i)
 }
 
-/// [`poll`](link_api::Link::poll), [`poll_frame`](link_api::Link::poll_frame),
-/// [`poll_frame_of`](link_api::Link::poll_frame_of) and [`poll_frame_from`](link_api::Link::poll_frame_from)
+/// [`poll`](link_api::FrameLink::poll), [`poll_frame`](link_api::FrameLink::poll_frame),
+/// [`poll_frame_of`](link_api::FrameLink::poll_frame_of) and [`poll_frame_from`](link_api::FrameLink::poll_frame_from)
 /// in any order, and some frames are [put back](link_api::Link::put_back) first.
 pub fn all_ways_to_poll_together_lose_nothing<H: Harness>(h: &mut H) {
     const FRAMES: usize = 400;
@@ -88,7 +88,7 @@ pub fn all_ways_to_poll_together_lose_nothing<H: Harness>(h: &mut H) {
     h.quiet(&mut b);
 }
 
-/// What [`poll_frame_from`](link_api::Link::poll_frame_from) gives is of the peer that was named.
+/// What [`poll_frame_from`](link_api::FrameLink::poll_frame_from) gives is of the peer that was named.
 pub fn frames_of_one_peer_are_those_of_that_peer<H: Harness>(h: &mut H) {
     let Three { mut b, mut senders, known } = three(h);
     for round in 0..20 {
@@ -120,7 +120,7 @@ pub fn frames_of_one_peer_are_those_of_that_peer<H: Harness>(h: &mut H) {
     }
 }
 
-/// [`has_frames_of`](link_api::Link::has_frames_of): where it says so, a frame of that peer comes; and not
+/// [`has_frames_of`](link_api::FrameLink::has_frames_of): where it says so, a frame of that peer comes; and not
 /// once all were taken.
 pub fn a_link_that_is_told_to_have_frames_has_one<H: Harness>(h: &mut H) {
     let Three { mut b, mut senders, known } = three(h);

@@ -1,9 +1,9 @@
-//! Sleeping until something happens: [`arm`](link_api::Link::arm) and [`wait_fd`](link_api::Link::wait_fd).
+//! Sleeping until something happens: [`arm`](link_api::SleepLink::arm) and [`wait_fd`](link_api::SleepLink::wait_fd).
 
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use link_api::{Connect, Event, Gone, Link as _, Parting, Refused, WaitFd};
+use link_api::{Connect, Event, FrameLink as _, Gone, Link as _, Parting, Refused, SleepLink as _, WaitFd};
 
 use crate::harness::{Drive, next};
 use crate::{Ends, Harness, bytes, is_readable};

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use link_api::{Direct, Event, Grant, Link as _, RmaLink as _, WaitFd, Way};
+use link_api::{Direct, Event, Grant, RmaLink as _, SleepLink as _, WaitFd, Way};
 
 use super::handles::{REQUEST, with_memory};
 use super::sync::seg;

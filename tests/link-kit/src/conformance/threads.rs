@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use link_api::{Event, Link, PeerId, Refused, Sent, WaitFd};
+use link_api::{Event, FrameLink, PeerId, Refused, Sent, SleepLink, WaitFd};
 
 use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes, is_readable};
@@ -30,7 +30,7 @@ impl Chance {
 }
 
 /// Sleeps until there is something to do, if there is nothing.
-fn sleep<L: Link>(link: &mut L, patience: Duration, why: &str) {
+fn sleep<L: SleepLink>(link: &mut L, patience: Duration, why: &str) {
     if link.arm() {
         let fd = link.wait_fd(WaitFd::All).expect("this group is for links with a descriptor");
         assert!(is_readable(fd, patience), "a wake-up was lost: {why}");
@@ -38,7 +38,7 @@ fn sleep<L: Link>(link: &mut L, patience: Duration, why: &str) {
 }
 
 /// One side of [`no_wake_up_is_lost`]: a frame to and fro, each side asleep meanwhile or about to be.
-pub fn ping_pong<L: Link>(link: &mut L, peer: PeerId, first: bool, patience: Duration) {
+pub fn ping_pong<L: FrameLink + SleepLink>(link: &mut L, peer: PeerId, first: bool, patience: Duration) {
     const ROUNDS: usize = 3_000;
     let mut chance = Chance(if first { 7 } else { 11 });
     let start = Instant::now();
@@ -65,7 +65,7 @@ pub fn ping_pong<L: Link>(link: &mut L, peer: PeerId, first: bool, patience: Dur
 }
 
 /// One side of [`two_threads_exchange_all_they_send`].
-pub fn exchange<L: Link>(link: &mut L, peer: PeerId, which: bool, patience: Duration) {
+pub fn exchange<L: FrameLink + SleepLink>(link: &mut L, peer: PeerId, which: bool, patience: Duration) {
     const FRAMES: usize = 1_500;
     let frame = |of: bool, i: usize| bytes(1 + (i * 131) % 3_000, i + if of { 10_000 } else { 0 });
     let (mut sent, mut got, mut chance) = (0, 0, Chance(3 + u64::from(which)));

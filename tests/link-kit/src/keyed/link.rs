@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use hmem::{Span, total};
 use link_api::{
-    Channel, Connect, Event, Frame, Gone, Link, OpId, Parting, Path, PeerId, PollFrame, Refused, RmaCaps,
-    Sent, Standing, WaitFd,
+    Channel, Connect, Event, Frame, FrameLink, Gone, Link, OpId, Parting, Path, PeerId, PollFrame, Refused,
+    RmaCaps, Sent, SleepLink, Standing, WaitFd,
 };
 use wire::{Addr, Handle};
 
@@ -248,6 +248,51 @@ impl Link for KeyedLink {
         Self::PATH
     }
 
+    fn channel(&self, peer: PeerId) -> Channel {
+        let known = &self.peers[peer.0 as usize];
+        let wire = self.shared.lock();
+        match known.channel {
+            Some(id) if !wire.stations.contains_key(&id) => Channel::Ended,
+            Some(_) => Channel::Open,
+            None if wire.ways_to(self.id).iter().any(|(from, _)| wire.known[from] == known.addr) => {
+                Channel::Open
+            }
+            None => Channel::None,
+        }
+    }
+
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
+        if how != Connect::Expected {
+            let found = self.channel_to(peer).map(drop);
+            self.peers[peer.0 as usize].wants |= found == Err(Refused::Busy);
+            return found;
+        }
+        if self.expected.iter().all(|(known, _)| *known != peer) {
+            let until = Instant::now() + self.shared.lock().pace.patience;
+            self.expected.push((peer, until));
+            self.set_alarm();
+        }
+        Ok(())
+    }
+
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match how {
+            Parting::Forgotten => self.forget(peer),
+            Parting::CutOff => self.disconnect(peer),
+        }
+    }
+
+    fn describe(&self, peer: PeerId) -> String {
+        let state = if self.channel(peer) == Channel::None { "not connected" } else { "connected" };
+        format!("keyed, {state}, frames of {} bytes, memory by keys", Self::PATH.max_frame)
+    }
+
+    fn standing(&self) -> Vec<Standing> {
+        vec![Standing { link: Self::PATH.link, offers: Ok("memory by keys, in this process".into()) }]
+    }
+}
+
+impl FrameLink for KeyedLink {
     fn send(
         &mut self,
         to: PeerId,
@@ -351,46 +396,14 @@ impl Link for KeyedLink {
         assert!(self.held.take().is_some(), "released what was not held");
     }
 
-    fn channel(&self, peer: PeerId) -> Channel {
-        let known = &self.peers[peer.0 as usize];
-        let wire = self.shared.lock();
-        match known.channel {
-            Some(id) if !wire.stations.contains_key(&id) => Channel::Ended,
-            Some(_) => Channel::Open,
-            None if wire.ways_to(self.id).iter().any(|(from, _)| wire.known[from] == known.addr) => {
-                Channel::Open
-            }
-            None => Channel::None,
-        }
-    }
-
-    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
-        if how != Connect::Expected {
-            let found = self.channel_to(peer).map(drop);
-            self.peers[peer.0 as usize].wants |= found == Err(Refused::Busy);
-            return found;
-        }
-        if self.expected.iter().all(|(known, _)| *known != peer) {
-            let until = Instant::now() + self.shared.lock().pace.patience;
-            self.expected.push((peer, until));
-            self.set_alarm();
-        }
-        Ok(())
-    }
-
     fn has_room_to_spare(&mut self, to: PeerId, _: usize) -> bool {
         let Ok(id) = self.channel_to(to) else { return false };
         let wire = self.shared.lock();
         wire.ways.get(&(self.id, id)).is_some_and(|way| 2 * way.in_flight() < wire.pace.window)
     }
+}
 
-    fn dismiss(&mut self, peer: PeerId, how: Parting) {
-        match how {
-            Parting::Forgotten => self.forget(peer),
-            Parting::CutOff => self.disconnect(peer),
-        }
-    }
-
+impl SleepLink for KeyedLink {
     fn arm(&mut self) -> bool {
         if self.held.is_some() || self.peers.iter().any(|p| p.cut) {
             return false;
@@ -419,15 +432,6 @@ impl Link for KeyedLink {
 
     fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
         which.only(self.bell.as_raw_fd())
-    }
-
-    fn describe(&self, peer: PeerId) -> String {
-        let state = if self.channel(peer) == Channel::None { "not connected" } else { "connected" };
-        format!("keyed, {state}, frames of {} bytes, memory by keys", Self::PATH.max_frame)
-    }
-
-    fn standing(&self) -> Vec<Standing> {
-        vec![Standing { link: Self::PATH.link, offers: Ok("memory by keys, in this process".into()) }]
     }
 }
 

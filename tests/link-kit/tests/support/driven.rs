@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use hmem::Span;
 use link_api::{
-    Allow, Channel, Connect, Direct, Event, Frame, HandleNote, InUse, Link, NoDirect, OpId, Parting, Path,
-    PeerId, Refused, Revoke, RmaLink, Sent, Setting, Standing, WaitFd, Way,
+    Allow, Channel, Connect, Direct, Event, Frame, FrameLink, HandleNote, InUse, Link, NoDirect, OpId,
+    Parting, Path, PeerId, Refused, Revoke, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd, Way,
 };
 use wire::{Addr, Handle};
 
@@ -41,18 +41,51 @@ impl<L: Link> Link for Driven<L> {
     fn addr(&self) -> Addr {
         self.with(|l| l.addr())
     }
+
     fn peer(&mut self, addr: &Addr) -> PeerId {
         self.with(|l| l.peer(addr))
     }
+
     fn peer_addr(&self, peer: PeerId) -> Addr {
         self.with(|l| l.peer_addr(peer))
     }
+
     fn reaches(&self, addr: &Addr) -> Result<(), String> {
         self.with(|l| l.reaches(addr))
     }
+
     fn path(&self, peer: PeerId) -> Path {
         self.with(|l| l.path(peer))
     }
+
+    fn channel(&self, peer: PeerId) -> Channel {
+        self.with(|l| l.channel(peer))
+    }
+
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
+        self.with(|l| l.connect(peer, how))
+    }
+
+    fn set(&mut self, setting: Setting<'_>) {
+        if let Setting::ServeHost(_) | Setting::Patience(_) = setting {
+            self.with(|l| l.set(setting));
+        }
+    }
+
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        self.with(|l| l.dismiss(peer, how));
+    }
+
+    fn describe(&self, peer: PeerId) -> String {
+        self.with(|l| l.describe(peer))
+    }
+
+    fn standing(&self) -> Vec<Standing> {
+        self.with(|l| l.standing())
+    }
+}
+
+impl<L: FrameLink> FrameLink for Driven<L> {
     fn send(
         &mut self,
         to: PeerId,
@@ -63,56 +96,48 @@ impl<L: Link> Link for Driven<L> {
     ) -> Result<Sent, Refused> {
         self.with(|l| l.send(to, head, body, off, len))
     }
+
     fn poll(&mut self) -> Option<Event> {
         self.with(|l| l.poll())
     }
+
     fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
         self.with(|l| l.poll_frame_from(from))
     }
+
     fn has_frames_of(&self, from: PeerId) -> bool {
         self.with(|l| l.has_frames_of(from))
     }
+
     fn read(&self, frame: &Frame, off: usize, dst: &mut [u8]) -> usize {
         self.with(|l| l.read(frame, off, dst))
     }
+
     fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
         self.with(|l| l.copy_out(frame, off, dst, doff, len))
     }
+
     fn release(&mut self, frame: Frame) {
         self.with(|l| l.release(frame));
     }
-    fn channel(&self, peer: PeerId) -> Channel {
-        self.with(|l| l.channel(peer))
-    }
-    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
-        self.with(|l| l.connect(peer, how))
-    }
+
     fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
         self.with(|l| l.has_room_to_spare(to, len))
     }
-    fn set(&mut self, setting: Setting<'_>) {
-        if let Setting::ServeHost(_) | Setting::Patience(_) = setting {
-            self.with(|l| l.set(setting));
-        }
-    }
-    fn dismiss(&mut self, peer: PeerId, how: Parting) {
-        self.with(|l| l.dismiss(peer, how));
-    }
+}
+
+impl<L: SleepLink> SleepLink for Driven<L> {
     fn arm(&mut self) -> bool {
         self.with(|l| l.arm())
     }
+
     fn is_armed(&self) -> bool {
         self.with(|l| l.is_armed())
     }
+
     fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
         // The thread that keeps the link going polls all that it has: one stands for them.
         self.with(|l| l.wait_fd(WaitFd::All)).and_then(|fd| which.only(fd))
-    }
-    fn describe(&self, peer: PeerId) -> String {
-        self.with(|l| l.describe(peer))
-    }
-    fn standing(&self) -> Vec<Standing> {
-        self.with(|l| l.standing())
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{Direct, Event, Grant, HandleNote, Link as _, RmaCaps, RmaLink as _, Way};
+use link_api::{Direct, Event, FrameLink as _, Grant, HandleNote, Link as _, RmaCaps, RmaLink as _, Way};
 use link_kit::{Harness, name};
 use ofi::{Below, Message, NotSent, OfiLink, OfiOptions};
 use wire::session::JobKey;

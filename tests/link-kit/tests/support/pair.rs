@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use link::{TcpLink, TcpOptions};
-use link_api::{Event, Link, PeerId, Refused, Sent};
+use link_api::{Event, FrameLink, PeerId, Refused, Sent};
 use wire::session::JobKey;
 
 pub const PATIENCE: Duration = Duration::from_secs(120);

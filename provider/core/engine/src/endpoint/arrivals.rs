@@ -1,5 +1,5 @@
 //! Payload that arrives: in frames, by way of a device, or as the link puts it into place while the rest of
-//! its frame is under way ([`link_api::Link::land`]).
+//! its frame is under way ([`link_api::FrameLink::land`]).
 
 use wire::{Flags, Head, Op as WireOp, Seg, Status};
 

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hmem::Span;
 use link_api::{
-    Allow, Direct, Event, Frame, InUse, Link, NoDirect, Path, Patience, PeerId, Refused, Revoke, RmaLink,
-    Sent, Setting, Standing, Way,
+    Allow, Direct, Event, Frame, FrameLink, InUse, Link, NoDirect, Path, Patience, PeerId, Refused, Revoke,
+    RmaLink, Sent, Setting, SleepLink, Standing, Way,
 };
 use testkit::{MemLink, Net};
 use wire::Addr;
@@ -141,6 +141,22 @@ impl Link for MemoryLink {
         self.with(|s| s.link.peer_addr(peer))
     }
 
+    fn describe(&self, peer: PeerId) -> String {
+        self.with(|s| s.link.describe(peer))
+    }
+
+    fn standing(&self) -> Vec<Standing> {
+        self.with(|s| s.link.standing())
+    }
+
+    fn set(&mut self, setting: Setting<'_>) {
+        if let Setting::Patience(patience) = setting {
+            self.with(|s| s.patience = patience);
+        }
+    }
+}
+
+impl FrameLink for MemoryLink {
     fn send(
         &mut self,
         to: PeerId,
@@ -179,7 +195,9 @@ impl Link for MemoryLink {
     fn release(&mut self, frame: Frame) {
         self.with(|s| s.link.release(frame));
     }
+}
 
+impl SleepLink for MemoryLink {
     fn arm(&mut self) -> bool {
         self.with(|s| {
             s.armed = true;
@@ -190,20 +208,6 @@ impl Link for MemoryLink {
 
     fn is_armed(&self) -> bool {
         self.with(|s| s.armed && s.quiet)
-    }
-
-    fn describe(&self, peer: PeerId) -> String {
-        self.with(|s| s.link.describe(peer))
-    }
-
-    fn standing(&self) -> Vec<Standing> {
-        self.with(|s| s.link.standing())
-    }
-
-    fn set(&mut self, setting: Setting<'_>) {
-        if let Setting::Patience(patience) = setting {
-            self.with(|s| s.patience = patience);
-        }
     }
 }
 

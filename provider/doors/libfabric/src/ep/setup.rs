@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use engine::Cntrs;
 use libfabric_sys as fi;
 use link::Links;
-use link_api::{Link as _, WaitFd};
+use link_api::{Link as _, SleepLink as _, WaitFd};
 use runtime::Attached;
 use wire::Addr;
 

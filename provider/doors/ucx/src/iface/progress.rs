@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint};
 
 use link::{speculation_barrier, turns};
-use link_api::{Event, Frame, Gone, Link, PeerId, PollFrame, WaitFd};
+use link_api::{Event, Frame, FrameLink, Gone, Link, PeerId, PollFrame, SleepLink, WaitFd};
 use ucx_sys::{self as ucx, Status};
 use wire::ucx::Kind;
 

@@ -12,7 +12,7 @@
 
 use arrayvec::ArrayVec;
 use link::ShmLink;
-use link_api::{Channel, Grant, Link, Revoke, RmaLink, Way};
+use link_api::{Channel, FrameLink, Grant, Link, Revoke, RmaLink, Way};
 use ucx_sys::{self as ucx, Completion, Status};
 use wire::Seg;
 use wire::ucx::{CoopOffer, Head, Kind};

@@ -10,7 +10,7 @@
 
 use std::rc::Rc;
 
-use link_api::{Link, PeerId, Refused};
+use link_api::{FrameLink, Link, PeerId, Refused};
 use ucx_sys::{self as ucx, Status};
 use wire::put;
 pub(crate) use wire::ucx::What;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use hmem::Span;
-use link_api::{Event, Gone, Link as _, PeerId, Refused, Sent};
+use link_api::{Event, FrameLink as _, Gone, Link as _, PeerId, Refused, Sent};
 use wire::Addr;
 
 use super::further::Further;

@@ -5,9 +5,9 @@ use std::os::fd::RawFd;
 
 use hmem::Span;
 use link_api::{
-    Allow, Channel, Connect, Devices, Direct, Event, Frame, Gone, HandleNote, InUse, LandAt, Landing, Link,
-    NoDirect, OpId, Parting, Path, PeerId, PieceCounter, PollFrame, Refused, Region, RegionVersion, Revoke,
-    RmaLink, Sent, Setting, Standing, WaitFd, Way,
+    Allow, Channel, Connect, Devices, Direct, Event, Frame, FrameLink, Gone, HandleNote, InUse, LandAt,
+    Landing, Link, NoDirect, OpId, Parting, Path, PeerId, PieceCounter, PollFrame, Refused, Region,
+    RegionVersion, Revoke, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd, Way,
 };
 use wire::{Addr, Handle, Seg};
 
@@ -47,6 +47,62 @@ impl Link for Links {
         }
     }
 
+    fn set(&mut self, setting: Setting<'_>) {
+        if let Setting::ServeHost(_) | Setting::StageDevices = setting {
+            // These differ from link to link: `set_shm` and `set_device_direct` are the calls.
+            return;
+        }
+        self.shm.set(setting);
+        self.further.each_mut().for_each(|link| link.set(setting));
+        self.later.iter_mut().for_each(|later| later.set(setting));
+    }
+
+    fn channel(&self, peer: PeerId) -> Channel {
+        match self.routes.far_of(peer) {
+            Some((at, id)) => self.further[at].channel(id),
+            None => self.shm.channel(peer),
+        }
+    }
+
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
+        self.rest.wake();
+        if let Some((at, id)) = self.routes.far_of(peer) {
+            self.pace.hurry();
+            return self.further[at].connect(id, how);
+        }
+        match self.shm.connect(peer, how) {
+            Err(Refused::Gone(Gone::Unreachable)) if self.assign().reroute(peer) => Err(Refused::Busy),
+            done => done,
+        }
+    }
+
+    fn settle(&mut self, last: bool) -> bool {
+        let mut settled = true;
+        self.further.each_mut().for_each(|link| settled &= link.settle(last));
+        settled
+    }
+
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match how {
+            Parting::Forgotten => self.forget(peer),
+            Parting::CutOff => self.disconnect(peer),
+        }
+    }
+
+    fn lack(&self) -> Option<io::Error> {
+        self.shm.lack().or_else(|| self.further.each().find_map(|link| link.lack()))
+    }
+
+    fn describe(&self, peer: PeerId) -> String {
+        self.descriptions().path(peer)
+    }
+
+    fn standing(&self) -> Vec<Standing> {
+        self.descriptions().standing()
+    }
+}
+
+impl FrameLink for Links {
     #[inline(always)]
     fn send(
         &mut self,
@@ -160,16 +216,6 @@ impl Link for Links {
         self.shm.release(frame)
     }
 
-    fn set(&mut self, setting: Setting<'_>) {
-        if let Setting::ServeHost(_) | Setting::StageDevices = setting {
-            // These differ from link to link: `set_shm` and `set_device_direct` are the calls.
-            return;
-        }
-        self.shm.set(setting);
-        self.further.each_mut().for_each(|link| link.set(setting));
-        self.later.iter_mut().for_each(|later| later.set(setting));
-    }
-
     fn keeps(&mut self, to: PeerId) -> bool {
         // Also while the peer's end has not been reported though its link has reported it.
         let ends = |event: &Event| matches!(event, Event::Closed(peer, _) if *peer == to);
@@ -187,25 +233,6 @@ impl Link for Links {
         self.shm.land(frame, to)
     }
 
-    fn channel(&self, peer: PeerId) -> Channel {
-        match self.routes.far_of(peer) {
-            Some((at, id)) => self.further[at].channel(id),
-            None => self.shm.channel(peer),
-        }
-    }
-
-    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
-        self.rest.wake();
-        if let Some((at, id)) = self.routes.far_of(peer) {
-            self.pace.hurry();
-            return self.further[at].connect(id, how);
-        }
-        match self.shm.connect(peer, how) {
-            Err(Refused::Gone(Gone::Unreachable)) if self.assign().reroute(peer) => Err(Refused::Busy),
-            done => done,
-        }
-    }
-
     fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
         self.rest.wake();
         match self.routes.far_of(to) {
@@ -213,20 +240,9 @@ impl Link for Links {
             None => self.shm.has_room_to_spare(to, len),
         }
     }
+}
 
-    fn settle(&mut self, last: bool) -> bool {
-        let mut settled = true;
-        self.further.each_mut().for_each(|link| settled &= link.settle(last));
-        settled
-    }
-
-    fn dismiss(&mut self, peer: PeerId, how: Parting) {
-        match how {
-            Parting::Forgotten => self.forget(peer),
-            Parting::CutOff => self.disconnect(peer),
-        }
-    }
-
+impl SleepLink for Links {
     fn arm(&mut self) -> bool {
         // What ends the sleep may be of any link.
         self.pace.poll_next();
@@ -250,18 +266,6 @@ impl Link for Links {
             Some(fd) => which.only(fd),
             None => self.shm.wait_fd(which),
         }
-    }
-
-    fn lack(&self) -> Option<io::Error> {
-        self.shm.lack().or_else(|| self.further.each().find_map(|link| link.lack()))
-    }
-
-    fn describe(&self, peer: PeerId) -> String {
-        self.descriptions().path(peer)
-    }
-
-    fn standing(&self) -> Vec<Standing> {
-        self.descriptions().standing()
     }
 }
 

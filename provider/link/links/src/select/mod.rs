@@ -32,7 +32,8 @@ use std::io;
 
 use hmem::Span;
 use link_api::{
-    Channel, Event, Frame, LandAt, Landing, Link as _, Parting, PeerId, Refused, Sent, Setting, WaitFd,
+    Channel, Event, Frame, FrameLink as _, LandAt, Landing, Link as _, Parting, PeerId, Refused, Sent,
+    Setting, SleepLink as _, WaitFd,
 };
 
 use crate::shm::{Callers, OpenOptions, ShmLink};
@@ -306,7 +307,7 @@ impl Links {
         }
     }
 
-    /// [`Link::land`](link_api::Link::land) of a further link's frame.
+    /// [`FrameLink::land`](link_api::FrameLink::land) of a further link's frame.
     #[cold]
     #[inline(never)]
     fn land_far(&mut self, (from, len, slot): (PeerId, usize, u32), to: Option<LandAt<'_>>) -> Landing {

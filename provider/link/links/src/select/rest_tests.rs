@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use link_api::{Event, Link as _, Refused, Sent};
+use link_api::{Event, FrameLink as _, Link as _, Refused, Sent};
 use wire::session::JobKey;
 
 use super::Links;

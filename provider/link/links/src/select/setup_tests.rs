@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, TcpStream};
 
-use link_api::{Event, Link as _, Refused, Sent, Setting, WaitFd};
+use link_api::{Event, FrameLink as _, Link as _, Refused, Sent, Setting, SleepLink as _, WaitFd};
 use wire::Addr;
 use wire::session::JobKey;
 

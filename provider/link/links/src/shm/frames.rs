@@ -7,9 +7,9 @@ use std::os::fd::RawFd;
 use hmem::Span;
 use ipc::pieces;
 use link_api::{
-    Allow, Channel, Connect, Devices, Direct, Event, Frame, HandleNote, InUse, LandAt, Landing, Link,
-    NoDirect, OpId, Parting, Path, PeerId, PieceCounter, PollFrame, Refused, Region, RegionVersion, Revoke,
-    RmaCaps, RmaLink, Sent, Setting, Standing, WaitFd, Way,
+    Allow, Channel, Connect, Devices, Direct, Event, Frame, FrameLink, HandleNote, InUse, LandAt, Landing,
+    Link, NoDirect, OpId, Parting, Path, PeerId, PieceCounter, PollFrame, Refused, Region, RegionVersion,
+    Revoke, RmaCaps, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd, Way,
 };
 use wire::{Addr, Handle, Seg};
 
@@ -47,6 +47,71 @@ impl Link for ShmLink {
         self.channels.peers[peer.0].addr
     }
 
+    fn set(&mut self, setting: Setting<'_>) {
+        if let Setting::Patience(patience) = setting {
+            self.channels.access.set_patience(patience);
+        }
+    }
+
+    fn channel(&self, peer: PeerId) -> Channel {
+        let peer = &self.channels.peers[peer.0];
+        match peer.is_connected() {
+            false => Channel::None,
+            true if peer.dying.is_some() || peer.has_ended() => Channel::Ended,
+            true => Channel::Open,
+        }
+    }
+
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
+        match how {
+            Connect::Expected => self.calls().expect_peer(peer),
+            Connect::Now | Connect::ToSend if self.channels.peers[peer.0].is_connected() => {}
+            Connect::Now | Connect::ToSend => return self.calls().open_channel_for(peer.0, Purpose::Receive),
+        }
+        Ok(())
+    }
+
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match how {
+            Parting::Forgotten => {
+                if !self.meeting.contests.concerns(peer.0) && self.channels.let_go(peer.0) {
+                    self.meeting.expected.forget(peer.0);
+                }
+            }
+            Parting::CutOff => self.channels.refuse(peer.0),
+        }
+    }
+
+    fn lack(&self) -> Option<io::Error> {
+        shortage_log::now(&self.meeting.shortage, |n| self.meeting.listening.has_room(n))
+    }
+
+    fn describe(&self, peer: PeerId) -> String {
+        let peer = &self.channels.peers[peer.0];
+        let ring = peer.out.as_ref().map_or(self.channels.options.ring, |out| out.tx.mem().ring_bytes());
+        let mut line = format!("shm {} KiB ring, ", ring >> 10);
+        let pid = peer.pid();
+        let _ = match (&peer.no_cma, pid) {
+            _ if !self.channels.options.cma => write!(line, "frames only: cma is switched off"),
+            (Some(why), _) => write!(line, "frames only: {why}"),
+            (None, Some(pid)) if pid <= 0 => write!(line, "frames only: {NO_PID}"),
+            (None, Some(pid)) => write!(line, "cma (process_vm_readv) with pid {pid}"),
+            (None, None) => write!(line, "not connected"),
+        };
+        let _ = match peer.devices.refusal() {
+            Some(why) => write!(line, "; device memory: {why}"),
+            None if self.channels.options.device_direct => Ok(()),
+            None => write!(line, "; device memory: staged, device_direct is switched off"),
+        };
+        line
+    }
+
+    fn standing(&self) -> Vec<Standing> {
+        vec![Standing { link: "shm", offers: Ok(offers(&self.channels.options)) }]
+    }
+}
+
+impl FrameLink for ShmLink {
     #[inline(always)]
     fn send(
         &mut self,
@@ -215,30 +280,6 @@ impl Link for ShmLink {
         }
     }
 
-    fn set(&mut self, setting: Setting<'_>) {
-        if let Setting::Patience(patience) = setting {
-            self.channels.access.set_patience(patience);
-        }
-    }
-
-    fn channel(&self, peer: PeerId) -> Channel {
-        let peer = &self.channels.peers[peer.0];
-        match peer.is_connected() {
-            false => Channel::None,
-            true if peer.dying.is_some() || peer.has_ended() => Channel::Ended,
-            true => Channel::Open,
-        }
-    }
-
-    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
-        match how {
-            Connect::Expected => self.calls().expect_peer(peer),
-            Connect::Now | Connect::ToSend if self.channels.peers[peer.0].is_connected() => {}
-            Connect::Now | Connect::ToSend => return self.calls().open_channel_for(peer.0, Purpose::Receive),
-        }
-        Ok(())
-    }
-
     #[inline(always)]
     fn awaits(&mut self, peer: Option<PeerId>) {
         self.channels.rings.awaits(peer.map_or(NO_PEER, |peer| peer.0));
@@ -254,18 +295,9 @@ impl Link for ShmLink {
     fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
         self.channels.peers[to.0].out.as_mut().is_some_and(|out| out.tx.has_room_to_spare(len))
     }
+}
 
-    fn dismiss(&mut self, peer: PeerId, how: Parting) {
-        match how {
-            Parting::Forgotten => {
-                if !self.meeting.contests.concerns(peer.0) && self.channels.let_go(peer.0) {
-                    self.meeting.expected.forget(peer.0);
-                }
-            }
-            Parting::CutOff => self.channels.refuse(peer.0),
-        }
-    }
-
+impl SleepLink for ShmLink {
     fn arm(&mut self) -> bool {
         let quiet = self.polls().arm();
         self.channels.sleep.set_quiet(quiet);
@@ -280,34 +312,6 @@ impl Link for ShmLink {
 
     fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
         which.only(self.channels.sleep.fd())
-    }
-
-    fn lack(&self) -> Option<io::Error> {
-        shortage_log::now(&self.meeting.shortage, |n| self.meeting.listening.has_room(n))
-    }
-
-    fn describe(&self, peer: PeerId) -> String {
-        let peer = &self.channels.peers[peer.0];
-        let ring = peer.out.as_ref().map_or(self.channels.options.ring, |out| out.tx.mem().ring_bytes());
-        let mut line = format!("shm {} KiB ring, ", ring >> 10);
-        let pid = peer.pid();
-        let _ = match (&peer.no_cma, pid) {
-            _ if !self.channels.options.cma => write!(line, "frames only: cma is switched off"),
-            (Some(why), _) => write!(line, "frames only: {why}"),
-            (None, Some(pid)) if pid <= 0 => write!(line, "frames only: {NO_PID}"),
-            (None, Some(pid)) => write!(line, "cma (process_vm_readv) with pid {pid}"),
-            (None, None) => write!(line, "not connected"),
-        };
-        let _ = match peer.devices.refusal() {
-            Some(why) => write!(line, "; device memory: {why}"),
-            None if self.channels.options.device_direct => Ok(()),
-            None => write!(line, "; device memory: staged, device_direct is switched off"),
-        };
-        line
-    }
-
-    fn standing(&self) -> Vec<Standing> {
-        vec![Standing { link: "shm", offers: Ok(offers(&self.channels.options)) }]
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use hmem::{Span, total};
 use link_api::{
-    Connect, Event, Frame, Gone, LandAt, Landing, Link, OpId, Parting, Path, PeerId, Refused, RmaLink, Sent,
-    Setting, Standing, WaitFd,
+    Connect, Event, Frame, FrameLink, Gone, LandAt, Landing, Link, OpId, Parting, Path, PeerId, Refused,
+    RmaLink, Sent, Setting, SleepLink, Standing, WaitFd,
 };
 use wire::Addr;
 
@@ -48,6 +48,108 @@ impl Link for TcpLink {
         self.conns.common_path()
     }
 
+    fn set(&mut self, setting: Setting<'_>) {
+        match setting {
+            Setting::Early => self.conns.receiving.set_early(),
+            Setting::Kept => self.conns.reports.report_kept(),
+            Setting::Budget(budget) => self.conns.receiving.set_budget(budget),
+            Setting::ServeHost(on) => self.meeting.names.serve_host(on),
+            Setting::Patience(_) | Setting::StageDevices => {}
+        }
+    }
+
+    fn channel(&self, peer: PeerId) -> link_api::Channel {
+        let at = &self.conns.peers[peer];
+        match at.cut || at.channel.as_deref().is_some_and(Channel::ends) {
+            true => link_api::Channel::Ended,
+            false if at.is_connected() => link_api::Channel::Open,
+            false => link_api::Channel::None,
+        }
+    }
+
+    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
+        if self.is_own(peer) {
+            return Ok(());
+        }
+        match (how, &self.conns.peers[peer].channel) {
+            (Connect::Expected, _) => {
+                if !self.conns.peers[peer].is_connected() && self.conns.peers[peer].expected.is_none() {
+                    self.conns.peers[peer].expected =
+                        Some((Instant::now() + self.conns.options.connect_timeout, false));
+                    self.calls().note_pending(peer);
+                }
+                return Ok(());
+            }
+            (Connect::ToSend, None) => return Err(self.send_unconnected(peer)),
+            _ => {}
+        }
+        match &self.conns.peers[peer].channel {
+            Some(channel) if !channel.ends() => Ok(()),
+            Some(_) => Err(Refused::Gone(Gone::Reset)),
+            None => {
+                let found = self.calls().call(peer);
+                if found == Err(Refused::Busy) {
+                    self.conns.want(peer);
+                }
+                found
+            }
+        }
+    }
+
+    fn dismiss(&mut self, peer: PeerId, how: Parting) {
+        match how {
+            Parting::Forgotten => self.forget(peer),
+            Parting::CutOff => self.disconnect(peer),
+        }
+    }
+
+    fn lack(&self) -> Option<io::Error> {
+        self.meeting.listening.lack().map(io::Error::from_raw_os_error)
+    }
+
+    fn describe(&self, peer: PeerId) -> String {
+        let at = &self.conns.peers[peer];
+        let state = match (&at.channel, &at.call) {
+            (Some(_), _) => "connected",
+            (None, Some(_)) => "being connected",
+            (None, None) => "not connected",
+        };
+        let by = match at.addr.further().filter(|_| at.by_further && at.channel.is_some()) {
+            Some(further) => format!(" to its further address {further}"),
+            None => String::new(),
+        };
+        let key = if self.conns.options.secret { "a secret job key" } else { "a job key that is no secret" };
+        format!(
+            "{state}{by}{}, frames of {MAX_FRAME} bytes, {key}, gone after {} s of silence",
+            at.channel.as_ref().map_or(String::new(), |channel| channel.describe_rails()),
+            self.conns.options.timeout.as_secs()
+        )
+    }
+
+    fn standing(&self) -> Vec<Standing> {
+        let port = self.conns.own.addr().port();
+        let further = match self.conns.own.addr().further() {
+            Some(ip) => format!(", and {ip}:{port}"),
+            None => String::new(),
+        };
+        let listens = match self.conns.own.source() {
+            Some(own) => format!("listens on {own}{further}"),
+            None => format!("listens on port {port} of every address of this host"),
+        };
+        let key = if self.conns.options.secret { "a secret job key" } else { "a job key that is no secret" };
+        let rails = match self.conns.options.rails {
+            1 => String::new(),
+            most => {
+                let all: Vec<_> = self.conns.railed.addrs().iter().map(SocketAddr::to_string).collect();
+                format!("; up to {most} rails for each peer, at {}", all.join(", "))
+            }
+        };
+        let offers = Ok(format!("{listens}; its name is {}{further}; {key}{rails}", self.conns.own.addr()));
+        vec![Standing { link: "tcp", offers }]
+    }
+}
+
+impl FrameLink for TcpLink {
     fn send(
         &mut self,
         to: PeerId,
@@ -169,16 +271,6 @@ impl Link for TcpLink {
         }
     }
 
-    fn set(&mut self, setting: Setting<'_>) {
-        match setting {
-            Setting::Early => self.conns.receiving.set_early(),
-            Setting::Kept => self.conns.reports.report_kept(),
-            Setting::Budget(budget) => self.conns.receiving.set_budget(budget),
-            Setting::ServeHost(on) => self.meeting.names.serve_host(on),
-            Setting::Patience(_) | Setting::StageDevices => {}
-        }
-    }
-
     fn keeps(&mut self, to: PeerId) -> bool {
         if self.conns.peers[to].cut || self.conns.reports.has_end_of(to) {
             return true;
@@ -210,44 +302,6 @@ impl Link for TcpLink {
         found.map_or(Landing::InFlight(op), Landing::Over)
     }
 
-    fn channel(&self, peer: PeerId) -> link_api::Channel {
-        let at = &self.conns.peers[peer];
-        match at.cut || at.channel.as_deref().is_some_and(Channel::ends) {
-            true => link_api::Channel::Ended,
-            false if at.is_connected() => link_api::Channel::Open,
-            false => link_api::Channel::None,
-        }
-    }
-
-    fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
-        if self.is_own(peer) {
-            return Ok(());
-        }
-        match (how, &self.conns.peers[peer].channel) {
-            (Connect::Expected, _) => {
-                if !self.conns.peers[peer].is_connected() && self.conns.peers[peer].expected.is_none() {
-                    self.conns.peers[peer].expected =
-                        Some((Instant::now() + self.conns.options.connect_timeout, false));
-                    self.calls().note_pending(peer);
-                }
-                return Ok(());
-            }
-            (Connect::ToSend, None) => return Err(self.send_unconnected(peer)),
-            _ => {}
-        }
-        match &self.conns.peers[peer].channel {
-            Some(channel) if !channel.ends() => Ok(()),
-            Some(_) => Err(Refused::Gone(Gone::Reset)),
-            None => {
-                let found = self.calls().call(peer);
-                if found == Err(Refused::Busy) {
-                    self.conns.want(peer);
-                }
-                found
-            }
-        }
-    }
-
     fn has_room_to_spare(&mut self, to: PeerId, _: usize) -> bool {
         let own = self.is_own(to) && self.to_self.has_room_to_spare();
         let Some(channel) = &mut self.conns.peers[to].channel else { return own };
@@ -260,14 +314,9 @@ impl Link for TcpLink {
         }
         self.conns.peers[to].channel.as_ref().is_some_and(|channel| channel.has_much_room())
     }
+}
 
-    fn dismiss(&mut self, peer: PeerId, how: Parting) {
-        match how {
-            Parting::Forgotten => self.forget(peer),
-            Parting::CutOff => self.disconnect(peer),
-        }
-    }
-
+impl SleepLink for TcpLink {
     fn arm(&mut self) -> bool {
         self.conns.watch_again();
         let armed = !self.has_something(true);
@@ -285,51 +334,6 @@ impl Link for TcpLink {
 
     fn has_met(&mut self) -> bool {
         self.meeting.take_met()
-    }
-
-    fn lack(&self) -> Option<io::Error> {
-        self.meeting.listening.lack().map(io::Error::from_raw_os_error)
-    }
-
-    fn describe(&self, peer: PeerId) -> String {
-        let at = &self.conns.peers[peer];
-        let state = match (&at.channel, &at.call) {
-            (Some(_), _) => "connected",
-            (None, Some(_)) => "being connected",
-            (None, None) => "not connected",
-        };
-        let by = match at.addr.further().filter(|_| at.by_further && at.channel.is_some()) {
-            Some(further) => format!(" to its further address {further}"),
-            None => String::new(),
-        };
-        let key = if self.conns.options.secret { "a secret job key" } else { "a job key that is no secret" };
-        format!(
-            "{state}{by}{}, frames of {MAX_FRAME} bytes, {key}, gone after {} s of silence",
-            at.channel.as_ref().map_or(String::new(), |channel| channel.describe_rails()),
-            self.conns.options.timeout.as_secs()
-        )
-    }
-
-    fn standing(&self) -> Vec<Standing> {
-        let port = self.conns.own.addr().port();
-        let further = match self.conns.own.addr().further() {
-            Some(ip) => format!(", and {ip}:{port}"),
-            None => String::new(),
-        };
-        let listens = match self.conns.own.source() {
-            Some(own) => format!("listens on {own}{further}"),
-            None => format!("listens on port {port} of every address of this host"),
-        };
-        let key = if self.conns.options.secret { "a secret job key" } else { "a job key that is no secret" };
-        let rails = match self.conns.options.rails {
-            1 => String::new(),
-            most => {
-                let all: Vec<_> = self.conns.railed.addrs().iter().map(SocketAddr::to_string).collect();
-                format!("; up to {most} rails for each peer, at {}", all.join(", "))
-            }
-        };
-        let offers = Ok(format!("{listens}; its name is {}{further}; {key}{rails}", self.conns.own.addr()));
-        vec![Standing { link: "tcp", offers }]
     }
 }
 

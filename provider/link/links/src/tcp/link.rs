@@ -86,8 +86,8 @@ impl TcpLink {
     }
 
     /// Does what is to be done without a caller: to send what found no room, to let peers in. A later
-    /// [`Link::poll`](link_api::Link::poll) reports what comes of it, and
-    /// [`Link::wait_fd`](link_api::Link::wait_fd) is readable if there is something.
+    /// [`FrameLink::poll`](link_api::FrameLink::poll) reports what comes of it, and
+    /// [`SleepLink::wait_fd`](link_api::SleepLink::wait_fd) is readable if there is something.
     pub fn progress(&mut self) {
         let armed = self.conns.sleep.begin();
         self.service().poll_all();

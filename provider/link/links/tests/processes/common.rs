@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use link::{OpenOptions, ShmLink};
-use link_api::{Event, Gone, Link, PeerId, Refused, WaitFd};
+use link_api::{Event, FrameLink, Gone, PeerId, Refused, SleepLink, WaitFd};
 use wire::Addr;
 
 /// A user without a name of its own.

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use hmem::Span;
 use link::{OpenOptions, ShmLink};
 use link_api::{
-    Channel, Connect, Direct, Event, Gone, Grant, Link, PeerId, Refused, Revoke, RmaLink as _, Way,
+    Channel, Connect, Direct, Event, FrameLink, Gone, Grant, Link, PeerId, Refused, Revoke, RmaLink as _,
+    SleepLink, Way,
 };
 use wire::{Addr, Seg};
 

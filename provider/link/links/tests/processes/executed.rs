@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use link::ShmLink;
-use link_api::{Event, Gone, Link as _, PeerId, Refused};
+use link_api::{Event, FrameLink as _, Gone, Link as _, PeerId, Refused, SleepLink as _};
 use wire::Addr;
 
 use crate::common::{closed, command, finish, frame, open, say, wait};

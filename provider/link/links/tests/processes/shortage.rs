@@ -5,7 +5,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use link::{OpenOptions, ShmLink};
-use link_api::{Event, Gone, Link, PeerId, Refused};
+use link_api::{Event, FrameLink, Gone, Link, PeerId, Refused, SleepLink};
 use wire::Addr;
 
 use crate::common::{closed, command, event, finish, frame, open, say, start, told};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hmem::Span;
 use link::ShmLink;
-use link_api::{Direct, Gone, Grant, Link, NoDirect, PeerId, Refused, RmaLink as _, Way};
+use link_api::{Direct, FrameLink, Gone, Grant, Link, NoDirect, PeerId, Refused, RmaLink as _, Way};
 use wire::{Addr, Seg};
 
 use crate::common::{OTHER_UID, command, finish, frame, is_root, open, say, start, told};

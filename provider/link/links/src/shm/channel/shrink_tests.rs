@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use link_api::Link as _;
+use link_api::{FrameLink as _, Link as _};
 
 use crate::shm::channel::allowance::Allowance;
 use crate::shm::channel::producer::Producer;

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hmem::share::FileAt;
-use link_api::{Link, Refused};
+use link_api::{FrameLink, Link, Refused};
 
 use crate::shm::ShmLink;
 use crate::shm::memory::windows::{MOST_BARE, WindowId, Windows};

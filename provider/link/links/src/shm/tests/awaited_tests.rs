@@ -1,6 +1,6 @@
 //! Polls while one peer is waited for: its ring is looked at by each, the others' now and then.
 
-use link_api::{Event, Link as _, Parting, PeerId, PollFrame, WaitFd};
+use link_api::{Event, FrameLink as _, Link as _, Parting, PeerId, PollFrame, SleepLink as _, WaitFd};
 
 use super::ShmLink;
 use crate::shm::pace;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use hmem::Span;
-use link_api::{Event, Gone, Link as _, Parting, PeerId, PollFrame, Refused, Sent};
+use link_api::{Event, FrameLink as _, Gone, Link as _, Parting, PeerId, PollFrame, Refused, Sent};
 use wire::Addr;
 
 use super::OpenOptions;

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use hmem::Span;
 use ipc::{rights, socket};
 use link_api::{
-    Direct, Event, Gone, Grant, Link as _, NoDirect, Parting, PeerId, Refused, RmaLink as _, Sent, Way,
+    Direct, Event, FrameLink as _, Gone, Grant, Link as _, NoDirect, Parting, PeerId, Refused, RmaLink as _,
+    Sent, SleepLink as _, Way,
 };
 use wire::{Addr, Seg};
 

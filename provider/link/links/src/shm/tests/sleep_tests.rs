@@ -1,6 +1,6 @@
 //! Sleeping on the descriptor, and what wakes; and that nothing stays open.
 
-use link_api::{Event, Gone, Link as _, WaitFd};
+use link_api::{Event, FrameLink as _, Gone, Link as _, SleepLink as _, WaitFd};
 
 use super::LONG_RING;
 use super::ShmLink;

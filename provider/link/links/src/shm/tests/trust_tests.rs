@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use ipc::{rights, socket};
-use link_api::{Channel, Event, Gone, Link as _, Parting, Refused};
+use link_api::{Channel, Event, FrameLink as _, Gone, Link as _, Parting, Refused, SleepLink as _};
 use wire::Addr;
 use wire::channel::{Hello, Packet};
 
