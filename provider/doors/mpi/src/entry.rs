@@ -43,7 +43,11 @@ macro_rules! entry {
             let words = [$($a),*];
             let (mut is_host, mut n) = (true, 0);
             while n < $row::BUFS.len() {
-                is_host &= $crate::host::is_host(words[$row::BUFS[n].at as usize]);
+                let word = words[$row::BUFS[n].at as usize];
+                is_host &= $crate::host::is_host(word);
+                if let $crate::args::Style::Fortran = $crate::args::Style::$style {
+                    is_host &= !$crate::fortran::is_bottom(word);
+                }
                 n += 1;
             }
             if let (true, Some(next)) = (is_host, NEXT.address()) {
