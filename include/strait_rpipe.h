@@ -172,7 +172,7 @@ typedef struct rpipe_attr {
 
 /*
  What a pipe has done and has now. The writer's counts are those of the heap's book; of a full-duplex pipe
- they are what is told, with the messages of the reader beside.
+ they are those given, with the messages of the reader beside.
  */
 typedef struct rpipe_stats {
     /*
@@ -287,8 +287,8 @@ typedef struct rpipe_neighbor {
 } rpipe_neighbor;
 
 /*
- What tells a kernel of a message, in memory of the device. Each half is there at once: the message is
- there when both have its number.
+ The number by which a kernel finds a message, in memory of the device. Each half is there at once: the
+ message is there when both have its number.
  */
 typedef struct rpipe_number {
     /*
@@ -419,7 +419,7 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- Joins the job that this process was started in, and tells its rank. `attr` may be NULL. Once that has
+ Joins the job that this process was started in, and gives its rank. `attr` may be NULL. Once that has
  succeeded it is an error, also after rfinalize.
 
  0, or an errno below 0; rerror has its words.
@@ -534,7 +534,7 @@ void *rmem(rpipe_t rp,
            raddr_t addr);
 
 /*
- The bytes of a block: as many as were asked for, or as the message has. -1, with errno, if it is none.
+ The bytes of a block: as many as were allocated, or as the message has. -1, with errno, if it is none.
  */
 ptrdiff_t rlength(raddr_t addr);
 
@@ -600,29 +600,6 @@ int rread_timed(rpipe_t rp,
                 int64_t nanoseconds);
 
 /*
- Registers what is called for active messages of this number, 1 to 32767; NULL: nothing. They are handled
- in the order of all messages, within rread and its like.
-
- # Safety
- `rp` is NULL or came from rpipe; the function may be called as long as the pipe is open.
- */
-int rhandle(rpipe_t rp,
-            int number,
-            rhandler_t handler,
-            void *arg);
-
-/*
- Writes a block as an active message: the reader's handler of this number gets it, and the block comes back
- after that.
-
- # Safety
- `rp` is NULL or came from rpipe.
- */
-int rwrite_am(rpipe_t rp,
-              raddr_t addr,
-              int number);
-
-/*
  The length of the next message, without reading it, or EAGAIN below 0. Called again and again it finds
  each message, and EPIPE once all was read and the peer is gone.
 
@@ -639,7 +616,7 @@ int rfree(raddr_t addr);
 
 /*
  Waits until one of `count` pipes has a message, so long at most: its index, or EAGAIN below 0. A pipe
- whose peer is gone counts as one that has a message: rread tells. After some looks the process sleeps
+ whose peer is gone counts as one that has a message: rread says so. After some polls the process sleeps
  until a writer wakes it.
 
  # Safety
@@ -663,6 +640,29 @@ int rpipe_fd(void);
  `rp` is NULL or came from rpipe.
  */
 int rpipe_arm(rpipe_t rp);
+
+/*
+ Registers what is called for active messages of this number, 1 to 32767; NULL: nothing. They are handled
+ in the order of all messages, within rread and its like.
+
+ # Safety
+ `rp` is NULL or came from rpipe; the function may be called as long as the pipe is open.
+ */
+int rhandle(rpipe_t rp,
+            int number,
+            rhandler_t handler,
+            void *arg);
+
+/*
+ Writes a block as an active message: the reader's handler of this number gets it, and the block comes back
+ after that.
+
+ # Safety
+ `rp` is NULL or came from rpipe.
+ */
+int rwrite_am(rpipe_t rp,
+              raddr_t addr,
+              int number);
 
 /*
  Makes the readers' ends of pipes from `count` writers, which are read as one; `peers` are their ranks, in
@@ -765,7 +765,7 @@ int rpipe_bcast_timed(rpipe_group_t group,
 
  # Safety
  `group` is NULL or came from rpipe_group_open; `neighbors` is NULL or has so many, with the memory that
- they tell of.
+ they name.
  */
 int rpipe_neighbor_exchange(rpipe_group_t group,
                             struct rpipe_neighbor *neighbors,
@@ -882,7 +882,7 @@ rborrow_addr_t rborrow_malloc(rborrowed_t borrowed,
 rborrow_addr_t rborrow_malloc_aligned(rborrowed_t borrowed, size_t size, size_t align);
 
 /*
- The bytes of a block, as many as were asked for. -1, with errno, if it is none.
+ The bytes of a block, as many as were allocated. -1, with errno, if it is none.
 
  # Safety
  `borrowed` is NULL or came from rborrow.

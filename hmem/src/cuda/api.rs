@@ -169,6 +169,10 @@ functions! {
     stream_capturing b"cuStreamIsCapturing\0" (stream: Handle, status: *mut c_int);
     capture_mode b"cuThreadExchangeStreamCaptureMode\0" (mode: *mut c_int);
     stream_call b"cuLaunchHostFunc\0" (stream: Handle, call: unsafe extern "C" fn(*mut c_void), arg: *mut c_void);
+    module_load b"cuModuleLoadDataEx\0" (to: *mut Handle, image: *const c_char, n: u32, which: *mut u32, values: *mut usize);
+    module_function b"cuModuleGetFunction\0" (function: *mut Handle, module: Handle, name: *const c_char);
+    module_unload b"cuModuleUnload\0" (module: Handle);
+    launch b"cuLaunchKernel\0" (function: Handle, x: u32, y: u32, z: u32, tx: u32, ty: u32, tz: u32, shared: u32, stream: Handle, arguments: *mut *mut c_void, extra: *mut *mut c_void);
     event_create b"cuEventCreate\0" (event: *mut Handle, flags: u32);
     event_record b"cuEventRecord\0" (event: Handle, stream: Handle);
     event_query b"cuEventQuery\0" (event: Handle);

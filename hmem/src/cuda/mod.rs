@@ -18,13 +18,17 @@
 //! | `make` | memory that is made here, to be shared |
 //! | `pool` | the same for pools |
 //! | `queue` | a program's own stream, in which work is queued for it |
+//! | `own` | streams that are made here and wait for the legacy default stream |
+//! | `kernel` | kernels: modules of PTX, and launches |
 
 mod api;
 mod copy;
 mod export;
 mod import;
 mod info;
+mod kernel;
 mod make;
+mod own;
 mod pool;
 mod queue;
 mod stream;
@@ -37,7 +41,9 @@ use libloading::os::unix::Library;
 pub use api::Error;
 pub use export::{export, export_dmabuf, settle};
 pub use info::{Info, Sort, info};
+pub use kernel::{Function, NotLoaded};
 pub use make::{Made, device};
+pub use own::OwnStream;
 pub use queue::{Call, Stream};
 pub use stream::Relaxed as RelaxedCapture;
 pub(crate) use stream::activate;

@@ -41,6 +41,11 @@ impl Stream {
         if of.is_captured(api)? { Err(Error(CAPTURE_FIRST)) } else { Ok(of) }
     }
 
+    /// A stream that was made here.
+    pub(super) fn of(handle: usize, ctx: usize) -> Stream {
+        Stream { handle, ctx }
+    }
+
     /// Whether what is queued goes into a graph. The context is entered.
     fn is_captured(self, api: &Api) -> Result<bool, Error> {
         let mut status = 0;
@@ -64,7 +69,7 @@ impl Stream {
         self.ctx
     }
 
-    fn enter(self) -> Result<(&'static Api, Entered<'static>), Error> {
+    pub(super) fn enter(self) -> Result<(&'static Api, Entered<'static>), Error> {
         let api = loaded().ok_or(Error(NOT_FOUND))?;
         Ok((api, Entered::new(api, self.ctx)?))
     }

@@ -87,6 +87,8 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(out: *mut c_int, attribute: c_int,
     let Some(&number) = devices::visible().get(device as usize) else { return INVALID_DEVICE };
     unsafe {
         *out = match attribute {
+            // MULTIPROCESSOR_COUNT
+            16 => 2,
             // PCI_BUS_ID
             33 => 0x40 + number as c_int,
             // UNIFIED_ADDRESSING

@@ -7,6 +7,7 @@ use std::time::Duration;
 use stand_in::Work;
 
 use crate::capture::{self, waits};
+use crate::ptx::Launch;
 use crate::{
     IN_HOST_FUNCTION, INVALID_HANDLE, INVALID_VALUE, NOT_READY, Ptr, SUCCESS, context, enter,
     enter_in_context, memory,
@@ -18,6 +19,14 @@ enum Item {
     Copy(Work),
     /// A function of the program's, and its argument.
     Call(Function, usize),
+    /// A kernel, and what says when it is done.
+    Kernel(Work, Launch),
+}
+
+/// What is done while no lock is held.
+enum Unlocked {
+    Call(Function, usize),
+    Kernel(Launch),
 }
 
 #[derive(Default)]
@@ -45,9 +54,21 @@ fn all() -> MutexGuard<'static, All> {
     ALL.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does what its time has come for; with `wait`, all that is queued. Functions of the program's run while no
-/// lock is held.
-fn run(name: usize, wait: bool) {
+/// Which call does the work.
+#[derive(Clone, Copy, PartialEq)]
+enum By {
+    /// One that asks: functions of the program's are left alone, since they may take any time.
+    Query,
+    /// One that waits until all is done.
+    Wait,
+    /// The thread that attends to the stream.
+    Attendant,
+}
+
+/// Does what its time has come for; for a call that waits, all that is queued. Functions of the program's and
+/// kernels run while no lock is held.
+fn run(name: usize, by: By) {
+    let wait = by == By::Wait;
     let mut all = all();
     loop {
         let Some(s) = all.streams.get_mut(&name) else { return };
@@ -60,7 +81,7 @@ fn run(name: usize, wait: bool) {
             all = self::all();
             continue;
         }
-        let (call, arg) = match s.todo.front() {
+        let item = match s.todo.front() {
             None => return,
             Some(Item::Copy(work)) => {
                 match work.run(wait) {
@@ -72,18 +93,34 @@ fn run(name: usize, wait: bool) {
                 s.done += 1;
                 continue;
             }
-            Some(&Item::Call(call, arg)) => (call, arg),
+            Some(Item::Call(..)) if by == By::Query => return,
+            Some(&Item::Call(call, arg)) => Unlocked::Call(call, arg),
+            Some(Item::Kernel(work, launch)) => {
+                if work.run(wait).is_none() {
+                    return;
+                }
+                Unlocked::Kernel(launch.clone())
+            }
         };
         s.todo.pop_front();
         s.busy = true;
         drop(all);
-        IN_HOST_FUNCTION.set(true);
-        unsafe { call(arg as Ptr) };
-        IN_HOST_FUNCTION.set(false);
+        let ended = match item {
+            Unlocked::Call(call, arg) => {
+                IN_HOST_FUNCTION.set(true);
+                unsafe { call(arg as Ptr) };
+                IN_HOST_FUNCTION.set(false);
+                Ok(())
+            }
+            Unlocked::Kernel(launch) => launch.run(),
+        };
         all = self::all();
         if let Some(s) = all.streams.get_mut(&name) {
             s.busy = false;
             s.done += 1;
+            if let Err(code) = ended {
+                s.failed = code;
+            }
         }
     }
 }
@@ -92,7 +129,7 @@ fn run(name: usize, wait: bool) {
 fn attend(name: usize) {
     std::thread::spawn(move || {
         loop {
-            run(name, false);
+            run(name, By::Attendant);
             match all().streams.get(&name) {
                 Some(s) if s.busy || !s.todo.is_empty() => {}
                 _ => return,
@@ -122,7 +159,7 @@ pub unsafe extern "C" fn cuStreamCreate(out: *mut Ptr, _flags: u32) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamDestroy_v2(stream: Ptr) -> i32 {
     enter!("cuStreamDestroy_v2");
-    run(stream as usize, true);
+    run(stream as usize, By::Wait);
     all().streams.remove(&(stream as usize)).map_or(INVALID_HANDLE, |_| SUCCESS)
 }
 
@@ -136,7 +173,7 @@ pub extern "C" fn cuStreamSynchronize(stream: Ptr) -> i32 {
     if let Err(code) = capture::asks(stream as usize) {
         return code;
     }
-    run(stream as usize, true);
+    run(stream as usize, By::Wait);
     failed(stream as usize)
 }
 
@@ -146,7 +183,7 @@ pub extern "C" fn cuStreamQuery(stream: Ptr) -> i32 {
     if let Err(code) = capture::asks(stream as usize) {
         return code;
     }
-    run(stream as usize, false);
+    run(stream as usize, By::Query);
     match all().streams.get(&(stream as usize)) {
         Some(s) if s.busy || !s.todo.is_empty() => return NOT_READY,
         _ => {}
@@ -219,6 +256,24 @@ pub extern "C" fn cuMemcpyAsync(dst: u64, src: u64, len: usize, stream: Ptr) -> 
     SUCCESS
 }
 
+/// Queues a kernel; in the default stream, where all is over when it returns, runs it.
+pub(crate) fn launch(stream: Ptr, launch: Launch) -> i32 {
+    if stream.is_null() {
+        return launch.run().err().unwrap_or(SUCCESS);
+    }
+    if capture::is_captured(stream as usize) {
+        return SUCCESS;
+    }
+    let ctx = context::current().map_or(0, |c| c.id);
+    let mut all = all();
+    let Some(s) = all.streams.get_mut(&(stream as usize)).filter(|s| s.ctx == ctx) else {
+        return INVALID_HANDLE;
+    };
+    s.queued += 1;
+    s.todo.push_back(Item::Kernel(Work::new("CUDA", 0, 0, 0), launch));
+    SUCCESS
+}
+
 fn copied(ok: bool) -> i32 {
     if ok { SUCCESS } else { INVALID_VALUE }
 }
@@ -253,7 +308,7 @@ pub unsafe extern "C" fn cuMemsetD8_v2(dst: u64, value: u8, len: usize) -> i32 {
 pub extern "C" fn cuCtxSynchronize() -> i32 {
     enter_in_context!("cuCtxSynchronize");
     let every: Vec<usize> = all().streams.keys().copied().collect();
-    every.into_iter().for_each(|name| run(name, true));
+    every.into_iter().for_each(|name| run(name, By::Wait));
     SUCCESS
 }
 
@@ -285,7 +340,7 @@ pub extern "C" fn cuEventRecord(event: Ptr, stream: Ptr) -> i32 {
 
 fn look(event: Ptr, wait: bool) -> i32 {
     let Some((stream, after)) = all().events.get(&(event as usize)).copied() else { return INVALID_HANDLE };
-    run(stream, wait);
+    run(stream, if wait { By::Wait } else { By::Query });
     let mut all = all();
     let Some(s) = all.streams.get_mut(&stream) else { return SUCCESS };
     match s.done >= after {

@@ -52,7 +52,7 @@ mod keys {
 
     impl Two {
         fn handle(&mut self, span: Span) -> Handle {
-            let all = self.target.export_handles(self.to_user, &[span]).expect("host memory");
+            let all = self.target.export_handles(self.to_user, &[span], Way::Get).expect("host memory");
             assert_eq!(all.len(), 1);
             all[0]
         }

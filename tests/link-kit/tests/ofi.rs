@@ -69,18 +69,46 @@ mod reads {
     }
 
     fn readers_of(net: &FakeNet, stingy: bool) -> OfiHarness<Fake> {
+        accesses(net, stingy, RmaCaps::HOST_GETS)
+    }
+
+    pub fn accesses(net: &FakeNet, stingy: bool, caps: RmaCaps) -> OfiHarness<Fake> {
         let (net, of) = (net.clone(), net.clone());
         let mut harness = OfiHarness::new(move || {
             let mut fake = of.open();
             (fake.reads, fake.stingy) = (true, stingy);
+            fake.writes = caps.contains(RmaCaps::HOST_PUTS);
             Ok(fake)
         });
-        harness.reads = true;
+        harness.caps = caps;
         harness.halt = Some(Box::new(move |at| net.halt(at)));
         harness
     }
 
     link_kit::conform! { readers(false); frames peers ends returns frames_only handles flights sleep_in_flight }
+
+    mod writes {
+        use super::{Fake, FakeNet, OfiHarness, RmaCaps, accesses};
+
+        pub fn writers(stingy: bool) -> OfiHarness<Fake> {
+            accesses(&FakeNet::default(), stingy, RmaCaps::HOST_GETS | RmaCaps::HOST_PUTS)
+        }
+
+        link_kit::conform! { writers(false); frames peers ends returns frames_only handles flights sleep_in_flight }
+
+        mod where_there_is_no_room_now_and_then {
+            use super::writers;
+
+            link_kit::conform! { writers(true); handles }
+        }
+    }
+
+    /// What is lent to be read is not written, and the other way round, whatever the peer makes of its handle.
+    #[test]
+    fn memory_is_accessed_in_the_way_that_it_is_lent_for() {
+        let mut h = accesses(&FakeNet::default(), false, RmaCaps::HOST_GETS | RmaCaps::HOST_PUTS);
+        crate::support::memory_is_accessed_in_the_way_that_it_is_lent_for(&mut h);
+    }
 
     /// A provider need not be able to end one read: all are ended then.
     #[test]
@@ -89,7 +117,7 @@ mod reads {
         let (mut a, mut b) = (h.open(), h.open());
         let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
         let start = Instant::now();
-        while a.send(to_b, b"hello", &[], 0, 0).is_err() || a.path(to_b).rma != RmaCaps::HOST_GETS {
+        while a.send(to_b, b"hello", &[], 0, 0).is_err() || !a.path(to_b).rma.contains(RmaCaps::HOST_GETS) {
             assert!(start.elapsed() < Duration::from_secs(60), "no way to the peer");
             assert!(!matches!(a.poll(), Some(Event::Closed(..))));
         }
@@ -98,7 +126,7 @@ mod reads {
             // The owner may not know yet that the fabric leads to the reader.
             let handles = loop {
                 assert!(start.elapsed() < Duration::from_secs(60), "nothing can be lent");
-                if let Some(handles) = b.export_handles(to_a, &[there]) {
+                if let Some(handles) = b.export_handles(to_a, &[there], Way::Get) {
                     break handles;
                 }
             };
@@ -173,7 +201,7 @@ mod reads {
                 self.readers[reader].poll();
             }
             let handles = loop {
-                match self.owners[owner].export_handles(from, &[there]) {
+                match self.owners[owner].export_handles(from, &[there], Way::Get) {
                     Some(handles) => break handles,
                     None => self.wait("memory that cannot be lent"),
                 }

@@ -24,8 +24,8 @@ use accessed::{access, share};
 use duo::Duo;
 use engine::{Access, Ctx, Error, Reg};
 use hmem::{Kind, Span};
-use link_api::Link as _;
-use ofi::Fabric;
+use link_api::{Link as _, Setting};
+use ofi::{Beyond, Fabric};
 use testkit::{from_any, msg, pattern, read, there};
 
 use memory::{driver, filled, room};
@@ -81,7 +81,12 @@ mod memory {
 
 fn fabric() -> Fabric {
     driver();
-    let found = ofi::open(&library::core(), &["hmem"], "127.0.0.1".parse().expect("an address"), true);
+    let found = ofi::open(
+        &library::core(),
+        &["hmem"],
+        "127.0.0.1".parse().expect("an address"),
+        Beyond { devices: true, writes: false },
+    );
     found.unwrap_or_else(|why| panic!("it cannot be opened: {why:?}")).0
 }
 
@@ -235,16 +240,9 @@ fn memory_of_devices_goes_in_frames_where_that_is_asked_for() {
     let address = || "127.0.0.1".parse().expect("an address");
     let never_asked = || {
         driver();
-        ofi::open(&library::core(), &["hmem"], address(), false).expect("a provider").0
+        ofi::open(&library::core(), &["hmem"], address(), Beyond::default()).expect("a provider").0
     };
-    let staged = || {
-        let mut fabric = fabric();
-        ofi::Below::stage_devices(&mut fabric);
-        fabric
-    };
-    let makes: [&dyn Fn() -> Fabric; 2] = [&never_asked, &staged];
-    for make in makes {
-        let mut duo = Duo::new(make);
+    for mut duo in [Duo::new(never_asked), Duo::prepared(fabric, |link| link.set(Setting::StageDevices))] {
         meet(&mut duo);
         for (from, into) in ways(LEN, 1) {
             duo.send(&[from], &[into]);

@@ -24,7 +24,8 @@ mod sockets;
 #[path = "support/ofi.rs"]
 mod support;
 
-use ofi::Fabric;
+use link_api::RmaCaps;
+use ofi::{Beyond, Fabric};
 use support::OfiHarness;
 
 fn below() -> String {
@@ -33,7 +34,8 @@ fn below() -> String {
 
 fn fabric() -> Fabric {
     let name = below();
-    let found = ofi::open(&library::core(), &[&name], "127.0.0.1".parse().expect("an address"), true);
+    let beyond = Beyond { devices: true, writes: true };
+    let found = ofi::open(&library::core(), &[&name], "127.0.0.1".parse().expect("an address"), beyond);
     found.unwrap_or_else(|why| panic!("{name} cannot be opened: {why:?}")).0
 }
 
@@ -42,7 +44,10 @@ fn provider() -> OfiHarness<Fabric> {
     // So that nothing goes another way.
     harness.fallback = false;
     // Over datagrams there are none, nor where a provider cannot end them.
-    harness.reads = ofi::Below::reads(&fabric()).is_some();
+    let fabric = fabric();
+    let about = ofi::Below::about(&fabric);
+    harness.caps.set(RmaCaps::HOST_GETS, about.reads.is_some());
+    harness.caps.set(RmaCaps::HOST_PUTS, about.writes);
     harness
 }
 
@@ -106,7 +111,7 @@ mod reads {
         let (mut a, mut b) = (h.open(), h.open());
         let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
         let start = Instant::now();
-        while a.send(to_b, b"hello", &[], 0, 0).is_err() || a.path(to_b).rma != RmaCaps::HOST_GETS {
+        while a.send(to_b, b"hello", &[], 0, 0).is_err() || !a.path(to_b).rma.contains(RmaCaps::HOST_GETS) {
             assert!(start.elapsed() < Duration::from_secs(120), "no way to the peer");
             a.poll();
         }
@@ -119,7 +124,7 @@ mod reads {
             let found = loop {
                 assert!(start.elapsed() < Duration::from_secs(120), "nothing can be read any more");
                 h.pass();
-                let Some(handles) = b.export_handles(to_a, &[there]) else { continue };
+                let Some(handles) = b.export_handles(to_a, &[there], Way::Get) else { continue };
                 let Some(&(mut handle)) = handles.first() else { continue };
                 match how {
                     0 => handle.token[0] ^= 1,
@@ -150,6 +155,15 @@ mod reads {
         }
     }
 
+    /// The provider below checks what a registration is for.
+    #[test]
+    fn memory_is_accessed_in_the_way_that_it_is_lent_for() {
+        let mut h = provider();
+        if h.caps.contains(RmaCaps::HOST_PUTS) {
+            super::support::memory_is_accessed_in_the_way_that_it_is_lent_for(&mut h);
+        }
+    }
+
     /// A peer that is disconnected, and does not know it yet, reads nothing of what the memory holds from
     /// then on.
     #[test]
@@ -166,7 +180,8 @@ mod reads {
             let mut h = provider();
             let (mut a, mut b) = (h.open(), h.open());
             let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
-            while a.send(to_b, b"hello", &[], 0, 0).is_err() || a.path(to_b).rma != RmaCaps::HOST_GETS {
+            while a.send(to_b, b"hello", &[], 0, 0).is_err() || !a.path(to_b).rma.contains(RmaCaps::HOST_GETS)
+            {
                 assert!(start.elapsed() < Duration::from_secs(120), "no way to the peer");
                 a.poll();
             }
@@ -176,7 +191,7 @@ mod reads {
             let handles = loop {
                 assert!(start.elapsed() < Duration::from_secs(120), "nothing can be lent");
                 h.pass();
-                if let Some(handles) = b.export_handles(to_a, &[there]) {
+                if let Some(handles) = b.export_handles(to_a, &[there], Way::Get) {
                     break handles;
                 }
             };
@@ -226,7 +241,7 @@ mod reads {
             assert!(start.elapsed() < WAIT, "no way to the peer");
             let is_sent = reader.send(to, b"hello", &[], 0, 0).is_ok();
             assert!(next(&mut reader).is_none() && next(&mut owner).is_none());
-            match owner.export_handles(from, &[there]) {
+            match owner.export_handles(from, &[there], Way::Get) {
                 Some(handles) if is_sent => break handles,
                 _ => {}
             }
@@ -287,11 +302,10 @@ mod reads {
             if i == 2 {
                 before = open();
             }
-            let own = fabric.address().to_vec();
-            assert!(fabric.lend(memory).is_some(), "memory that cannot be lent");
-            assert!(fabric.lender() != own && !fabric.lender().is_empty());
-            while !fabric.stop_lending() {
-                let _ = fabric.poll();
+            let lease = fabric.lend(memory, Way::Get).expect("memory that can be lent");
+            assert!(*lease.lender != *fabric.about().address && !lease.lender.is_empty());
+            while !fabric.stop(ofi::Stop::Leases) {
+                let _ = fabric.poll(ofi::Poll::All);
             }
         }
         let after = open();

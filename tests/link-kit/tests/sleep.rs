@@ -125,7 +125,7 @@ fn over_fabric(change: impl FnOnce(&mut Fake)) -> Links {
     let net = FakeNet::default();
     let (mut fake, mut other) = (net.open(), net.open());
     change(&mut fake);
-    let to = Dest(u64::from_ne_bytes(fake.address().try_into().expect("eight bytes")));
+    let to = Dest(u64::from_ne_bytes(fake.about().address.try_into().expect("eight bytes")));
     let message =
         Message { who: 0, is_frame: false, front: b"a stranger's", middle: &[], body: &[], off: 0, len: 0 };
     other.send(to, &message).expect("room");

@@ -103,7 +103,7 @@ impl RmaLink for MemLink {
         }
     }
 
-    fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+    fn export_handles(&mut self, to: PeerId, iov: &[Span], _: CopyWay) -> Option<Vec<Handle>> {
         let (mut hub, place) = (self.hub.borrow_mut(), self.place_of(to));
         let mut out: Vec<Handle> = Vec::new();
         for s in iov.iter().filter(|s| !s.is_empty()) {

@@ -148,6 +148,15 @@ pub const LINKS: Setting = Setting {
            all if shm is not in the list; ofi is the provider of a fabric, opened below, for those that it leads to, before tcp",
 };
 
+pub const OFI_WRITES: Setting = Setting {
+    name: "ofi_writes",
+    kind: Kind::Switch,
+    default: "no",
+    help: "Over ofi, have the target of a long fi_read write the bytes into the initiator's buffer, which takes one message \
+           less. Only for jobs whose processes all trust each other: a provider may go on with a write after the memory \
+           was taken back",
+};
+
 pub const JOB_KEY: Setting = Setting {
     name: "job_key",
     kind: Kind::Secret("text, the same in all processes of a job"),
@@ -181,7 +190,7 @@ pub const TCP_RAILS: Setting = Setting {
 };
 
 /// All of them.
-pub const ALL: [Setting; 18] = [
+pub const ALL: [Setting; 19] = [
     EAGER_SIZE,
     RING_SIZE,
     INJECT_SIZE,
@@ -196,6 +205,7 @@ pub const ALL: [Setting; 18] = [
     ALIAS,
     REPORT,
     LINKS,
+    OFI_WRITES,
     JOB_KEY,
     TCP_TIMEOUT,
     TCP_LINGER,

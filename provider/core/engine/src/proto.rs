@@ -82,6 +82,16 @@ impl Limits {
         self.rma.contains(needs) && !self.is_sync() && len >= self.least_get
     }
 
+    /// Whether so many bytes are put by handles, where they are got, too. It pays for reads, whose target
+    /// then says nothing before it moves them; writes are better got by their target, by one message less
+    /// (docs/measurements/hosts.md).
+    fn is_put(&self, memory: Memory, len: usize) -> bool {
+        memory == Memory::Host
+            && self.rma.contains(RmaCaps::HOST_PUTS)
+            && !self.is_sync()
+            && len >= self.least_get
+    }
+
     /// Whether what the link starts by itself may access memory of this side for as long as that takes. Where
     /// the link gets a device's, it does not know whether a registration's is still there: that takes the
     /// job's promise. It can for the host's ([`Span::stays`]).
@@ -283,6 +293,7 @@ fn exports(limits: &Limits, op: &Op, in_frame: bool) -> bool {
             Role::Send => limits.is_got_by_handles(op.memory, op.len),
             Role::Write if op.when.contains(When::LASTING) => limits.is_got_by_handles(op.memory, op.len),
             // The peer puts the bytes of a read; and memory that may vanish is not got to.
+            Role::Read if op.when.contains(When::LASTING) && limits.is_put(op.memory, op.len) => true,
             _ => limits.is_by_handles(op.memory),
         }
 }

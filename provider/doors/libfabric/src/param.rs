@@ -55,6 +55,8 @@ pub(crate) struct Links {
     pub shm: bool,
     pub tcp: bool,
     ofi: Ofi,
+    /// Memory is written by the provider below, too.
+    pub writes: bool,
 }
 
 /// Whether another provider is opened below.
@@ -70,7 +72,7 @@ enum Ofi {
 impl Links {
     /// Those of a list, if all names in it are links'.
     fn of(list: &str) -> Option<Links> {
-        let mut links = Links { shm: false, tcp: false, ofi: Ofi::No };
+        let mut links = Links { shm: false, tcp: false, ofi: Ofi::No, writes: false };
         for name in list.split(',').map(str::trim) {
             match (name, name.strip_prefix("ofi:").map(str::trim)) {
                 ("shm", _) => links.shm = true,
@@ -126,7 +128,7 @@ impl Links {
 
 impl Default for Links {
     fn default() -> Links {
-        Links { shm: true, tcp: true, ofi: Ofi::WithAdapter }
+        Links { shm: true, tcp: true, ofi: Ofi::WithAdapter, writes: false }
     }
 }
 
@@ -290,6 +292,7 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
     p.unexpected_size = p.unexpected_size.min(p.peer_memory / 2);
     p.cma = read(settings::CMA, ANY).switch().unwrap_or(p.cma);
     p.device_direct = read(settings::DEVICE_DIRECT, ANY).switch().unwrap_or(p.device_direct);
+    let writes = read(settings::OFI_WRITES, ANY).switch();
     p.fault_handler = read(settings::FAULT_HANDLER, ANY).switch().unwrap_or(p.fault_handler);
     if let Some(ms) = read(settings::CONNECT_TIMEOUT, ANY).number() {
         p.connect_timeout = Duration::from_millis(ms);
@@ -313,6 +316,7 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
             )),
         }
     }
+    p.links.writes = writes.unwrap_or(p.links.writes);
     p.copy_agent = match text_of(settings::COPY_AGENT).as_deref().map(str::trim) {
         None | Some("auto") => CopyAgent::Beside,
         Some("no") => CopyAgent::No,
@@ -360,6 +364,7 @@ pub(crate) mod tests {
             (settings::CMA, p.cma),
             (settings::DEVICE_DIRECT, p.device_direct),
             (settings::FAULT_HANDLER, p.fault_handler),
+            (settings::OFI_WRITES, p.links.writes),
         ];
         for (s, on) in switches {
             assert_eq!(first(s), if on { "yes" } else { "no" });
@@ -402,7 +407,7 @@ pub(crate) mod tests {
     #[test]
     fn links_are_those_of_the_list() {
         let links = |list| with(&[("links", list)]).0.links;
-        let none = Links { shm: false, tcp: false, ofi: Ofi::No };
+        let none = Links { shm: false, tcp: false, ofi: Ofi::No, writes: false };
         assert_eq!(links("shm"), Links { shm: true, ..none.clone() });
         assert_eq!(links(" tcp , shm"), Links { shm: true, tcp: true, ..none.clone() });
         assert_eq!(links("tcp"), Links { tcp: true, ..none.clone() });
@@ -413,6 +418,9 @@ pub(crate) mod tests {
         assert_eq!(below("shm,ofi,tcp"), Some(ofi::FABRICS.join(" ")));
         assert_eq!(below("shm,ofi"), Some([&ofi::FABRICS[..], &ofi::SOFT].concat().join(" ")));
         assert_eq!(Links::of("shm,ofi:"), None);
+        for links in ["shm,ofi", "nonsense"] {
+            assert!(with(&[("links", links), ("ofi_writes", "yes")]).0.links.writes, "{links}");
+        }
         let (p, complaints) = with(&[("links", "shm,verbs")]);
         assert_eq!(p.links, Links::default());
         assert!(complaints[0].contains("FI_STRAIT_LINKS=shm,verbs"), "{complaints:?}");

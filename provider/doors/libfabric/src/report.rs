@@ -21,7 +21,7 @@ pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
     let (name, takes) = (settings::REPORT.variable(), settings::REPORT.kind);
     match Place::parse(&asked) {
         Ok(None) => {}
-        Ok(Some(place)) => match Usage::told_at_exit(place, "libfabric") {
+        Ok(Some(place)) => match Usage::reported_at_exit(place, "libfabric") {
             Some(usage) => drop(USAGE.set(usage)),
             None => log::warn!("{name}: nothing is reported: atexit(3) has no room"),
         },

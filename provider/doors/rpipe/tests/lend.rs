@@ -159,7 +159,7 @@ fn until_told(memory: &mut Borrowed, block: Block, case: &str) {
     };
     assert!(matches!(fault, Error::Gone(_)), "{case}: {fault:?}");
     // All that follows says so at once.
-    assert!(matches!(memory.read(block, 0, &mut [0; 8], Patience::Look), Err(Error::Gone(_))), "{case}");
+    assert!(matches!(memory.read(block, 0, &mut [0; 8], Patience::Poll), Err(Error::Gone(_))), "{case}");
     assert!(matches!(memory.alloc(8, 1), Err(Error::Gone(_))), "{case}");
 }
 

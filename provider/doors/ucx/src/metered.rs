@@ -26,7 +26,7 @@ static USAGE: OnceLock<Option<Arc<Usage>>> = OnceLock::new();
 static KNOWN: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
 fn usage() -> Option<&'static Arc<Usage>> {
-    let made = || Usage::told_at_exit(param::get().report.clone()?, "UCX");
+    let made = || Usage::reported_at_exit(param::get().report.clone()?, "UCX");
     USAGE.get_or_init(made).as_ref()
 }
 

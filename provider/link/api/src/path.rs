@@ -19,11 +19,14 @@ bitflags! {
         /// [`RmaLink::start`](crate::RmaLink::start) reaches device memory of which handles were exchanged.
         const DEVICE_HANDLES = 1 << 2;
         /// [`RmaLink::start`](crate::RmaLink::start) gets host memory of which handles were exchanged, to
-        /// host memory that does not vanish, and puts none.
+        /// host memory that does not vanish.
         const HOST_GETS = 1 << 3;
         /// [`RmaLink::start`](crate::RmaLink::start) gets device memory, from and to either. Only with
         /// [`RmaCaps::HOST_GETS`]; some kinds of devices may be refused.
         const DEVICE_GETS = 1 << 4;
+        /// [`RmaLink::start`](crate::RmaLink::start) puts host memory that does not vanish to host memory of
+        /// which handles were exchanged. Only with [`RmaCaps::HOST_GETS`].
+        const HOST_PUTS = 1 << 5;
     }
 }
 

@@ -227,16 +227,17 @@ pub trait RmaLink: Link {
     }
 
     /// Ends an operation in flight: no event tells of it any more, and when this returns its memory is not
-    /// accessed any more. One that is over, and was told of, is left as it is.
+    /// accessed any more; the peer's, by [`RmaCaps::HOST_PUTS`](crate::RmaCaps::HOST_PUTS), when the peer has
+    /// the next frame. One that is over, and was told of, is left as it is.
     fn cancel(&mut self, op: OpId) {
         let _ = op;
     }
 
-    /// The handles that this peer lacks to reach `iov` by [`RmaLink::start`]; `None` if it cannot be reached
-    /// so, or not all of it. The caller sends each in a `Handle` frame and then calls
+    /// The handles that this peer lacks to reach `iov` by [`RmaLink::start`], this way at least; `None` if it
+    /// cannot be reached so, or not all of it. The caller sends each in a `Handle` frame and then calls
     /// [`RmaLink::note_handle`].
-    fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
-        let _ = (to, iov);
+    fn export_handles(&mut self, to: PeerId, iov: &[Span], way: Way) -> Option<Vec<Handle>> {
+        let _ = (to, iov, way);
         None
     }
 

@@ -4,9 +4,11 @@
 //! read or written: the library may be older than the headers the bindings are from.
 
 mod error;
+mod infos;
 mod library;
 mod object;
 
 pub use error::Error;
+pub use infos::{Infos, provider_of};
 pub use library::{Info, Library, Param, Want, manual, version_text};
 pub use object::{Fid, Object, Objects, Queue, done, made, open_domain, step};

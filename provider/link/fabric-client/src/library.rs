@@ -1,6 +1,6 @@
 //! libfabric itself, loaded at run time.
 
-use std::ffi::{CStr, CString, OsStr, c_char};
+use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null_mut};
@@ -10,6 +10,7 @@ use libc::c_int;
 use libfabric_sys as sys;
 
 use crate::Error;
+use crate::infos::{Infos, provider_of, text};
 
 type GetParamsFn = unsafe extern "C" fn(*mut *mut sys::fi_param, *mut c_int) -> c_int;
 type FreeParamsFn = unsafe extern "C" fn(*mut sys::fi_param);
@@ -146,31 +147,20 @@ impl Library {
         provider: Option<&str>,
         shape: impl FnOnce(*mut sys::fi_info),
     ) -> Result<Info, Error> {
-        let hints = NonNull::new(self.core.allocinfo())
-            .ok_or_else(|| Error::Failed("fi_allocinfo: out of memory".into()))?;
-        let hints = Info { raw: hints, first: hints, library: self.clone() };
-        if let Some(provider) = provider {
-            let name = CString::new(provider).map_err(|_| Error::Failed("a NUL in a name".into()))?;
-            // SAFETY: just made, with its attributes. The name is a copy on C's heap, as fi_freeinfo frees
-            // it.
-            unsafe { (*(*hints.raw.as_ptr()).fabric_attr).prov_name = libc::strdup(name.as_ptr()) };
-        }
-        shape(hints.raw.as_ptr());
         let named = provider.unwrap_or("of any name");
         let none = || Error::Unsupported(format!("provider {named} offers no such endpoint"));
-        // SAFETY: the hints are valid.
-        let found = unsafe { self.core.getinfo(self.api(), None, 0, hints.raw.as_ptr()) };
-        let found = found.map_err(|rc| match -rc {
+        let why = |rc: i32| match -rc {
             sys::FI_ENODATA => none(),
             _ => Error::of(&self.core, &format!("fi_getinfo for provider {named}"), rc),
-        })?;
-        let first = NonNull::new(found).ok_or_else(none)?;
-        let mut info = Info { raw: first, first, library: self.clone() };
-        while provider.is_some_and(|provider| info.provider() != provider) {
-            // SAFETY: an entry of the list that is owned here; the next one is null or valid too.
-            info.raw = NonNull::new(unsafe { (*info.raw.as_ptr()).next }).ok_or_else(none)?;
-        }
-        Ok(info)
+        };
+        let hints = Infos::hints(&self.core, provider).map_err(why)?;
+        shape(hints.at());
+        let list = hints.find(self.api(), None, 0).map_err(why)?;
+        // SAFETY: entries of a list that is there.
+        let is_it =
+            |info: &*mut sys::fi_info| provider.is_none_or(|name| unsafe { provider_of(*info) } == name);
+        let raw = list.iter().find(is_it).and_then(NonNull::new).ok_or_else(none)?;
+        Ok(Info { raw, _list: list, library: self.clone() })
     }
 
     /// The parameters whose name starts with `prefix`, after the providers were loaded.
@@ -205,7 +195,8 @@ impl Library {
 #[derive(Debug)]
 pub struct Info {
     raw: NonNull<sys::fi_info>,
-    first: NonNull<sys::fi_info>,
+    /// What `raw` is an entry of.
+    _list: Infos,
     library: Arc<Library>,
 }
 
@@ -219,8 +210,8 @@ impl Info {
     }
 
     pub fn provider(&self) -> String {
-        // SAFETY: an entry that the library made has its attributes; the name is null or a string.
-        unsafe { text((*(*self.as_ptr()).fabric_attr).prov_name) }.unwrap_or_default()
+        // SAFETY: an entry of a list that lives as long as `self`.
+        unsafe { provider_of(self.as_ptr()) }
     }
 
     /// As the provider counts its own versions.
@@ -266,13 +257,6 @@ impl Info {
     }
 }
 
-impl Drop for Info {
-    fn drop(&mut self) {
-        // SAFETY: the head of a list that this library made, freed once.
-        unsafe { self.library.core.freeinfo(self.first.as_ptr()) };
-    }
-}
-
 /// `2.1` of a version word.
 pub fn version_text(version: u32) -> String {
     format!("{}.{}", sys::FI_MAJOR(version), sys::FI_MINOR(version))
@@ -287,14 +271,6 @@ unsafe fn symbol<F: Copy>(object: &'static libloading::Library, name: &CStr) -> 
         Ok(function) => Ok(*function),
         Err(error) => Err(Error::Failed(format!("this is no libfabric: {error}"))),
     }
-}
-
-/// # Safety
-///
-/// The pointer is null or to a string that ends in NUL.
-unsafe fn text(pointer: *const c_char) -> Option<String> {
-    // SAFETY: the caller's promise.
-    (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
 }
 
 fn file_of(address: *const libc::c_void) -> Option<PathBuf> {

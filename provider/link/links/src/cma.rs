@@ -230,8 +230,8 @@ const PAGE: usize = 4096;
 /// The sizes that [`eager_size`] chooses from.
 const EAGER: [usize; 4] = [PAGE, 2 * PAGE, 4 * PAGE, 8 * PAGE];
 
-/// Bytes up to which a message is better copied through the ring than by this call, as far as a few copies on
-/// ourselves can tell: see [`eager_by`].
+/// Bytes up to which a message is better copied through the ring than by this call, as far as a few copies
+/// within this process show: see [`eager_by`].
 pub fn eager_size() -> usize {
     static SIZE: OnceLock<usize> = OnceLock::new();
     *SIZE.get_or_init(|| {
@@ -293,7 +293,7 @@ pub fn eager_one_way() -> usize {
     eager_in_a_row().max(8 * PAGE)
 }
 
-/// What to tell people about a refusal.
+/// Why access is refused, for the log.
 pub(crate) fn why_not(e: &io::Error) -> String {
     let hint = match (e.raw_os_error(), yama()) {
         (Some(libc::ENOSYS), _) => "not in this kernel, or blocked by a seccomp filter (container?)".into(),

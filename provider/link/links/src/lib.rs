@@ -4,24 +4,20 @@
 //! |---|---|
 //! | `select` | [`Links`]: which link each peer is reached by |
 //! | `shm` | [`ShmLink`]: shared memory, for peers on this host |
-//! | `shm::link`, `shm::peer` | what a link is made of, and what it has of a peer: a channel either way |
-//! | `shm::options`, `shm::open` | [`OpenOptions`], and how an endpoint is opened |
-//! | `shm::frames`, `shm::send`, `shm::poll`, `shm::pack` | the engine's calls; sending and polling; frames that a callback writes |
-//! | `shm::ring`, `shm::segment` | the byte ring over an abstract memory, so that loom can drive it; that memory: a sealed memfd, mapped |
+//! | `shm::link`, `frames` | opening and end; the traits that the engine calls |
+//! | `shm::channels`, `lifetime` | the channels of all peers: frames out and in; peers that come and end |
+//! | `shm::poll`, `service` | what a poll does; what arrives on sockets |
+//! | `shm::peer`, `options` | a channel either way; [`OpenOptions`] |
+//! | `shm::direct` | access to peers' memory, what allows it, and what ends that |
 //! | `shm::ahead` | what the processor does ahead of the program |
-//! | `shm::wake` | which side notifies the other when that sleeps, and why no wake-up is lost |
-//! | `shm::hello`, `shm::connect`, `shm::guests`, `shm::contested` | the hello by which a segment changes hands: to a peer, from one, under a name that another one has |
-//! | `shm::service`, `shm::lifetime` | what arrives on sockets; peers that come, end, and have successors |
-//! | `shm::expected` | peers that receives wait for, and that never came |
-//! | `shm::executed`, `shm::looks` | peers that became another program while a forked process holds their sockets, and when that is asked |
-//! | `shm::rma`, `shm::direct`, `shm::mr_table` | direct access to peers' memory, what allows it, and what ends that |
-//! | `shm::device`, `shm::devices` | copies that devices make, and exported handles |
-//! | `shm::windows`, `shm::window` | memory made by one process and mapped by its peers, and how it changes hands |
+//! | `shm::channel` | the ring over an abstract memory, that memory (a sealed memfd), wake-ups |
+//! | `shm::meet` | calls to peers and from peers, names, peers that became another program |
+//! | `shm::memory` | the published MR table, windows, copies of devices, exported handles |
 //! | `tcp` | [`TcpLink`]: connections, for peers on other hosts |
 //! | `space` | an identity of an address space, which execve(2) ends |
 //! | `cma` | reading and writing a peer's memory: process_vm_readv(2) |
-//! | `usage` | what endpoints have carried, where that is asked for |
-//! | `turns`, `processors` | when a process that waits lets others have the processor; how many of them a job may use |
+//! | `usage` | what endpoints have carried, for reports |
+//! | `turns`, `processors` | when a waiting process yields; how many processors a job may use |
 //! | `net` | which addresses are this host's |
 //!
 //! # Trust

@@ -60,7 +60,7 @@ impl Name {
                         called.set_ip(net::primary_ip(bound.is_ipv6()));
                     }
                     let mut name = Name { addr: Addr::new(called), bound, port: fd, further: None };
-                    // A port that was asked for is taken on no interface but the one that was.
+                    // A port that was chosen is taken on no interface but the one that was chosen.
                     if port != Port::Reserved && (bind.port() == 0 || bind.ip().is_unspecified()) {
                         name.claim_further(listens);
                     }

@@ -12,7 +12,7 @@ pub use ipc::tick;
 use crate::processors::Processors;
 
 /// After so many polls that found nothing [`yields`] is to be asked.
-pub const TURN: u32 = 64;
+pub const POLLS: u32 = 64;
 
 /// Most endpoints of this host, its own among them, that an endpoint of this process knew at a time.
 static KNOWN: AtomicUsize = AtomicUsize::new(0);
@@ -21,10 +21,10 @@ static KNOWN: AtomicUsize = AtomicUsize::new(0);
 static ALLOWED: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether a process lets others have the processor after so many polls in a row that found nothing, a
-/// multiple of [`TURN`]; `patience`: after how many it does where there may be a processor for each process.
+/// multiple of [`POLLS`]; `patience`: after how many it does where there may be a processor for each process.
 #[cold]
 pub fn yields(polls: u32, patience: u32) -> bool {
-    polls % patience == 0 || is_crowded()
+    polls % patience == 0 || is_oversubscribed()
 }
 
 /// An endpoint knows so many endpoints of this host, most often its own among them.
@@ -50,7 +50,7 @@ fn count() {
     ALLOWED.fetch_max(processors().count(), Relaxed);
 }
 
-fn is_crowded() -> bool {
+fn is_oversubscribed() -> bool {
     let allowed = ALLOWED.load(Relaxed);
     allowed > 0 && KNOWN.load(Relaxed) > allowed
 }
@@ -62,8 +62,8 @@ mod tests {
     /// What it knows is not forgotten, and other tests of this process may tell it more.
     #[test]
     fn a_crowd_lets_go_of_its_processors_soon() {
-        assert!(yields(8 * TURN, 8 * TURN) && yields(16 * TURN, 8 * TURN));
+        assert!(yields(8 * POLLS, 8 * POLLS) && yields(16 * POLLS, 8 * POLLS));
         knows(Processors::new().count() + 1);
-        assert!(yields(TURN, 8 * TURN) && yields(8 * TURN, 8 * TURN));
+        assert!(yields(POLLS, 8 * POLLS) && yields(8 * POLLS, 8 * POLLS));
     }
 }

@@ -23,7 +23,7 @@ fn part() {
         _ => {}
     }
     turns::knows(2);
-    let yields = || turns::yields(turns::TURN, 8 * turns::TURN);
+    let yields = || turns::yields(turns::POLLS, 8 * turns::POLLS);
     assert_eq!(yields(), part != "rank");
     if part == "script" {
         meet();

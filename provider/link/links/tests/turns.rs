@@ -11,7 +11,7 @@ use wire::Addr;
 #[test]
 fn an_endpoint_with_shared_memory_alone_knows_who_is_on_its_host() {
     let mut links = Links::open(OpenOptions::default()).unwrap();
-    let yields = || turns::yields(turns::TURN, 8 * turns::TURN);
+    let yields = || turns::yields(turns::POLLS, 8 * turns::POLLS);
     let mut know = |n: u16| _ = links.peer(&Addr::new(SocketAddr::from(([127, 0, 0, 1], n))));
     (0..5000).for_each(|_| know(1));
     assert!(!yields(), "one peer is no crowd");

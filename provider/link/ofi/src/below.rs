@@ -3,6 +3,7 @@
 use std::os::fd::RawFd;
 
 use hmem::{Kind, Span};
+use link_api::Way;
 
 /// A peer, as the provider below knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,19 +13,74 @@ pub struct Dest(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer(pub u32);
 
-/// Memory that peers may read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Memory that peers may access.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// What it is called here.
     pub number: u64,
     /// Its key.
     pub key: u64,
-    /// What its first byte is called by those that read it.
+    /// What its first byte is called by those that access it.
     pub base: u64,
+    /// The address, of at most [`LENDER`] bytes, of the endpoint by which it is accessed: another one after
+    /// [`Below::stop`] of [`Stop::Leases`].
+    pub lender: Box<[u8]>,
 }
 
 /// Longest address of an endpoint by which memory is lent.
 pub const LENDER: usize = 39;
+
+/// What does not change of an endpoint below.
+#[derive(Clone, Copy, Debug)]
+pub struct About<'a> {
+    /// The provider's name.
+    pub name: &'a str,
+    /// What else there is to say of it, for people.
+    pub detail: &'a str,
+    /// Which protocol it speaks, and what sort of addresses it has: both ends have to agree.
+    pub dialect: (u32, u32),
+    /// The endpoint's address.
+    pub address: &'a [u8],
+    /// Longest message.
+    pub most: usize,
+    /// How many messages of one peer it has room for, all in all.
+    pub window: u32,
+    /// Longest access to memory without its owner; `None` if there is none, else there are reads.
+    pub reads: Option<usize>,
+    /// Whether there are writes, too. The end of one means that its bytes are in the peer's memory.
+    pub writes: bool,
+}
+
+/// How much is done to find out what has happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Poll {
+    /// All that it takes: no answer means that nothing has happened.
+    All,
+    /// Few calls of the provider: no answer does not mean that nothing has happened.
+    Soon,
+    /// No call of the provider: what was taken from it already, which the others return first.
+    Taken,
+}
+
+/// Descriptors that are readable when there is something to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// For [`Below::poll`]; `None`: it has to be polled.
+    pub own: Option<RawFd>,
+    /// For peers that access memory, the same one all the time; `None`: there never is anything.
+    pub lender: Option<RawFd>,
+    /// Peers may be accessing memory for which something has to be done that no descriptor reports.
+    pub lends_unseen: bool,
+}
+
+/// What is ended as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// All that is lent, and all accesses to it.
+    Leases,
+    /// All accesses of this side, which are not reported any more unless they go on.
+    Accesses,
+}
 
 /// Why a message was not sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,8 +100,8 @@ pub enum Did {
     Came(Buffer, usize),
     /// A message was not delivered, by what [`Message::who`] was.
     Failed(u64, String),
-    /// A read is over: which, and whether its bytes are there.
-    Read(u64, bool),
+    /// An access to a peer's memory is over: which, and whether all its bytes are where they belong.
+    Over(u64, bool),
     /// Nothing can be had of it any more.
     Dead(String),
 }
@@ -89,32 +145,55 @@ impl Message<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
     /// Peers read it.
-    Lent,
+    ReadByPeers,
     /// What is read is put there.
     ReadInto,
+    /// Peers write it.
+    WrittenByPeers,
+    /// What is written is taken from there.
+    WrittenFrom,
 }
 
-/// An endpoint of datagrams that arrive, but not in order: one of a provider's.
-pub trait Below: Send {
-    /// The provider's name.
-    fn name(&self) -> &str;
-
-    /// What else there is to say of it, for people.
-    fn detail(&self) -> &str {
-        ""
+impl Usage {
+    /// That of memory of this side which a peer accesses this way.
+    pub fn by_peer(way: Way) -> Usage {
+        match way {
+            Way::Get => Usage::ReadByPeers,
+            Way::Put => Usage::WrittenByPeers,
+        }
     }
 
-    /// Which protocol it speaks, and what sort of addresses it has: both ends have to agree.
-    fn dialect(&self) -> (u32, u32);
+    /// That of memory of this side in an access of its own.
+    pub fn by_self(way: Way) -> Usage {
+        match way {
+            Way::Get => Usage::ReadInto,
+            Way::Put => Usage::WrittenFrom,
+        }
+    }
+}
 
-    /// The endpoint's address.
-    fn address(&self) -> &[u8];
+/// A piece of an access: at the peer, and here.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// Which way its bytes go.
+    pub way: Way,
+    /// Where the peer's memory is accessed.
+    pub at: Dest,
+    /// The key of its lease.
+    pub key: u64,
+    /// What its first byte is called there.
+    pub addr: u64,
+    /// Memory here, all of which takes part.
+    pub local: Span,
+}
 
-    /// Longest message.
-    fn most(&self) -> usize;
-
-    /// How many messages of one peer it has room for, all in all.
-    fn window(&self) -> u32;
+/// A network below the link: what an endpoint of datagrams gives that arrive, though not in order, and what
+/// accesses memory of peers.
+///
+/// How that is opened, and what its objects are, is behind it.
+pub trait Below: Send {
+    /// What it is.
+    fn about(&self) -> About<'_>;
 
     /// Makes a peer known.
     fn meet(&mut self, address: &[u8]) -> Result<Dest, String>;
@@ -129,65 +208,8 @@ pub trait Below: Send {
     /// calls may be needed for it to leave.
     fn keeps(&self, who: u64) -> bool;
 
-    /// Whether memory can be read without its owner, and how much in one go at most.
-    fn reads(&self) -> Option<usize> {
-        None
-    }
-
-    /// Whether memory of this kind may be used so, as far as is known: of a device it may be refused
-    /// nevertheless.
-    fn reaches(&self, kind: Kind, _usage: Usage) -> bool {
-        kind == Kind::System
-    }
-
-    /// From now on of the host's alone.
-    fn stage_devices(&mut self) {}
-
-    /// Lets peers read memory, by the endpoint of the address [`Below::lender`]; `None` if that cannot be.
-    fn lend(&mut self, _span: Span) -> Option<Lease> {
-        None
-    }
-
-    /// They read it no more.
-    fn end_lease(&mut self, _number: u64) {}
-
-    /// Where memory is read that was lent: an address of at most [`LENDER`] bytes, another one after
-    /// [`Below::stop_lending`].
-    fn lender(&self) -> &[u8] {
-        self.address()
-    }
-
-    /// Ends all that is lent, and all reads of it. Whether none accesses memory any more; if not, this is to
-    /// be called again.
-    fn stop_lending(&mut self) -> bool {
-        true
-    }
-
-    /// Reads `into.len()` bytes of memory that a peer has lent, from this address on. [`Did::Read`] reports
-    /// its end.
-    fn read(&mut self, _who: u64, _from: Dest, _lent: (u64, u64), _into: Span) -> Result<(), NotSent> {
-        Err(NotSent::Error("it has no reads".into()))
-    }
-
-    /// Ends all reads, which are not reported any more. Whether none accesses memory any more; if not, they
-    /// are reported.
-    fn stop_reads(&mut self) -> bool {
-        true
-    }
-
     /// What has happened next.
-    fn poll(&mut self) -> Option<Did>;
-
-    /// What has happened next, by few calls of the provider: `None` does not mean that nothing more has.
-    fn poll_soon(&mut self) -> Option<Did> {
-        self.poll()
-    }
-
-    /// What has happened next, of what was taken from the provider already, which [`Below::poll`] returns
-    /// first: without a call of the provider.
-    fn poll_taken(&mut self) -> Option<Did> {
-        None
-    }
+    fn poll(&mut self, how: Poll) -> Option<Did>;
 
     /// The bytes of a buffer that a message came in, which was not given back.
     fn bytes(&self, buffer: Buffer) -> &[u8];
@@ -195,23 +217,37 @@ pub trait Below: Send {
     /// The buffer serves another message.
     fn give_back(&mut self, buffer: Buffer);
 
-    /// Whether it is safe to sleep on [`Below::wait_fd`].
+    /// Whether it is safe to sleep on [`Below::waits`].
     fn try_wait(&mut self) -> bool;
 
-    /// What is readable when there is something; `None`: it has to be polled.
-    fn wait_fd(&self) -> Option<RawFd>;
+    /// What ends a sleep.
+    fn waits(&self) -> Waits;
 
-    /// What is readable when there is something to do for peers that read, the same one all the time; `None`:
-    /// there never is.
-    fn lender_fd(&self) -> Option<RawFd> {
+    /// [`Waits::lender`] is not to be readable any more.
+    fn unwatch_lender(&mut self) {}
+
+    /// Whether memory of this kind may be used so, as far as is known: of a device it may be refused
+    /// nevertheless.
+    fn reaches(&self, kind: Kind, _usage: Usage) -> bool {
+        kind == Kind::System
+    }
+
+    /// Lets peers access memory this way and no other, by the endpoint of [`Lease::lender`]; `None` if that
+    /// cannot be.
+    fn lend(&mut self, _span: Span, _way: Way) -> Option<Lease> {
         None
     }
 
-    /// Whether peers may be reading for whom something has to be done that no descriptor reports.
-    fn is_read_unseen(&self) -> bool {
-        false
+    /// They access it no more.
+    fn end_lease(&mut self, _number: u64) {}
+
+    /// Accesses memory that a peer has lent. [`Did::Over`] reports the end.
+    fn access(&mut self, _who: u64, _piece: &Piece) -> Result<(), NotSent> {
+        Err(NotSent::Error("it has no reads and no writes".into()))
     }
 
-    /// [`Below::lender_fd`] is not to be readable any more.
-    fn unwatch_lender(&mut self) {}
+    /// Ends some. Whether none accesses memory any more; if not, this is to be called again.
+    fn stop(&mut self, _what: Stop) -> bool {
+        true
+    }
 }

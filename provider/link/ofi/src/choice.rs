@@ -2,8 +2,8 @@
 
 use std::ffi::{CStr, CString};
 use std::net::IpAddr;
-use std::ptr::NonNull;
 
+use fabric_client::{Infos, provider_of};
 use libfabric_sys as fi;
 
 use crate::fabric::Fabric;
@@ -30,6 +30,26 @@ const WAYS: [u64; 3] = [INTERNAL, HIDDEN, HIDDEN | CORE_ONLY];
 
 /// Messages, and reads of host memory.
 const READS: u64 = fi::FI_MSG | fi::FI_RMA | fi::FI_SEND | fi::FI_RECV | fi::FI_READ | fi::FI_REMOTE_READ;
+/// Writes besides.
+const WRITES: u64 = fi::FI_WRITE | fi::FI_REMOTE_WRITE;
+
+/// What a provider is to do beyond messages and reads of host memory, where it can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beyond {
+    /// Read memory of devices.
+    pub devices: bool,
+    /// Write host memory: only where every peer is trusted. A provider may go on with a write that is
+    /// arriving after the registration was closed, and a peer may say that its write is over when it is
+    /// not.
+    pub writes: bool,
+}
+
+/// The hints of a call of fi_getinfo(3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wants {
+    caps: u64,
+    order: u64,
+}
 
 /// Whether this host has an adapter of a fabric.
 pub fn has_adapter() -> bool {
@@ -43,64 +63,27 @@ fn is_allowed(name: &str) -> bool {
     name.split(';').all(|part| !never.contains(&part) && !part.starts_with("ofi_hook"))
 }
 
-/// A list of what was found.
-struct Found {
-    core: fi::Core,
-    first: NonNull<fi::fi_info>,
-}
-
-impl Drop for Found {
-    fn drop(&mut self) {
-        // SAFETY: the core's own list, which nothing refers to any more.
-        unsafe { self.core.freeinfo(self.first.as_ptr()) };
-    }
-}
-
-impl Found {
-    fn iter(&self) -> impl Iterator<Item = *mut fi::fi_info> + '_ {
-        std::iter::successors(Some(self.first.as_ptr()), |at| {
-            // SAFETY: an element of the list, which lives as long as `self`.
-            let next = unsafe { (**at).next };
-            (!next.is_null()).then_some(next)
-        })
-    }
-}
-
-/// The name of the provider that an info is of.
-fn name_of(info: *mut fi::fi_info) -> String {
-    // SAFETY: an element of a core's list: its attributes are there, and strings end in NUL.
-    unsafe {
-        let attr = (*info).fabric_attr;
-        if attr.is_null() || (*attr).prov_name.is_null() {
-            return String::new();
-        }
-        CStr::from_ptr((*attr).prov_name).to_string_lossy().into_owned()
-    }
-}
-
 /// Asks for endpoints of a provider that can exchange messages.
 fn ask(
     core: &fi::Core,
     name: &str,
     node: Option<&CStr>,
     flags: u64,
-    (caps, order): (u64, u64),
-) -> Result<Found, i32> {
-    let hints = core.allocinfo();
-    if hints.is_null() {
-        return Err(-fi::FI_ENOMEM);
-    }
-    let hints = Found { core: *core, first: NonNull::new(hints).ok_or(-fi::FI_ENOMEM)? };
-    let name = CString::new(name).map_err(|_| -fi::FI_EINVAL)?;
-    let at = hints.first.as_ptr();
-    // SAFETY: just allocated with all its attributes; the name is copied by malloc, as the core frees it.
+    Wants { caps, order }: Wants,
+) -> Result<Infos, i32> {
+    let hints = Infos::hints(core, Some(name))?;
+    let at = hints.at();
+    // SAFETY: just allocated with all its attributes.
     unsafe {
         (*at).caps = caps;
         (*at).mode = fi::FI_CONTEXT | fi::FI_CONTEXT2;
         (*(*at).ep_attr).type_ = fi::FI_EP_RDM;
         (*(*at).tx_attr).msg_order = order;
+        // A write is of use only if its completion can mean that the bytes are in the peer's memory.
+        if caps & fi::FI_WRITE != 0 {
+            (*(*at).tx_attr).op_flags = fi::FI_DELIVERY_COMPLETE;
+        }
         (*(*at).rx_attr).msg_order = order;
-        (*(*at).fabric_attr).prov_name = libc::strdup(name.as_ptr());
         let domain = (*at).domain_attr;
         (*domain).threading = fi::FI_THREAD_DOMAIN;
         (*domain).resource_mgmt = fi::FI_RM_ENABLED;
@@ -115,20 +98,18 @@ fn ask(
     }
     let flags = if node.is_some() { flags | fi::FI_SOURCE } else { flags };
     // The hints are structures of 1.17, whatever the core has.
-    // SAFETY: hints of this core's.
-    let found = unsafe { core.getinfo(fi::FI_VERSION(1, 17), node, flags, at) }?;
-    NonNull::new(found).map(|first| Found { core: *core, first }).ok_or(-fi::FI_ENODATA)
+    hints.find(fi::FI_VERSION(1, 17), node, flags)
 }
 
 /// Opens the first of these providers that can be opened, by an address of the host where the provider knows
-/// addresses of IP; what was in the way of those before it. With `devices` it accesses their memory, too,
+/// addresses of IP; what was in the way of those before it. What is `beyond` it does
 /// where it can. A name without a layer stands for the provider itself, and if that lacks endpoints for
 /// messages, not for what is layered over it.
 pub fn open(
     core: &fi::Core,
     names: &[&str],
     own: IpAddr,
-    devices: bool,
+    beyond: Beyond,
 ) -> Result<(Fabric, Vec<String>), Vec<String>> {
     let mut refused = Vec::new();
     for name in names {
@@ -136,7 +117,7 @@ pub fn open(
             refused.push(format!("{name}: not below Strait"));
             continue;
         }
-        match open_one(core, name, own, devices) {
+        match open_one(core, name, own, beyond) {
             Ok(fabric) => return Ok((fabric, refused)),
             Err(why) => refused.push(format!("{name}: {why}")),
         }
@@ -144,7 +125,7 @@ pub fn open(
     Err(refused)
 }
 
-fn open_one(core: &fi::Core, name: &str, own: IpAddr, devices: bool) -> Result<Fabric, String> {
+fn open_one(core: &fi::Core, name: &str, own: IpAddr, beyond: Beyond) -> Result<Fabric, String> {
     let node = CString::new(own.to_string()).ok();
     let mut why = String::from("not there");
     // With messages in order first: those that overtake others keep places to receive into until these have
@@ -152,7 +133,7 @@ fn open_one(core: &fi::Core, name: &str, own: IpAddr, devices: bool) -> Result<F
     let orders = [fi::FI_ORDER_SAS, 0];
     let asks = orders.into_iter().flat_map(|order| [(node.as_deref(), order), (None, order)]);
     // And with memory that is read without its owner, where there is that.
-    let asks = asks.flat_map(|(node, order)| [(node, (READS, order)), (node, (fi::FI_MSG, order))]);
+    let asks = asks.flat_map(|(node, order)| [READS, fi::FI_MSG].map(|caps| (node, Wants { caps, order })));
     for (node, wants) in asks {
         for flags in WAYS {
             let found = match ask(core, name, node, flags, wants) {
@@ -163,11 +144,15 @@ fn open_one(core: &fi::Core, name: &str, own: IpAddr, devices: bool) -> Result<F
                     continue;
                 }
             };
-            // And first of all with memory of devices that is read likewise.
-            let wider = (devices && wants.0 == READS).then_some((READS | fi::FI_HMEM, wants.1));
-            let wider = wider.and_then(|wants| ask(core, name, node, flags, wants).ok());
-            let both = || wider.iter().chain([&found]).flat_map(Found::iter);
-            for info in both().filter(|info| name_of(*info) == name) {
+            // And first of all with what is wanted beyond.
+            let (hmem, writes) = (beyond.devices.then_some(fi::FI_HMEM), beyond.writes.then_some(WRITES));
+            let further = [hmem.zip(writes).map(|(a, b)| a | b), hmem, writes];
+            let further = further.into_iter().flatten().filter(|_| wants.caps == READS);
+            let wider = further.map(|besides| Wants { caps: READS | besides, ..wants });
+            let wider: Vec<Infos> = wider.filter_map(|w| ask(core, name, node, flags, w).ok()).collect();
+            // SAFETY: entries of lists that are there.
+            let is_it = |info: &*mut fi::fi_info| unsafe { provider_of(*info) } == name;
+            for info in wider.iter().chain([&found]).flat_map(Infos::iter).filter(is_it) {
                 // SAFETY: an element of the core's list.
                 match unsafe { Fabric::open(core, info, name) } {
                     Ok(fabric) => return Ok(fabric),

@@ -1,57 +1,70 @@
-//! Memory that is lent to peers to read, and taken back; reads of theirs.
+//! Memory that is lent to peers, to read or to write it, and taken back; accesses to theirs.
 //!
 //! Memory is registered for one peer and the time of its requests, so that it is never the memory of
-//! something later that is read. A request that is taken back before its time is over when the peer has said
-//! that it reads no more ([`Sort::Revoke`], [`Sort::Left`]).
+//! something later that is accessed, and for one way: what is lent to be read has a registration that no peer
+//! can write. A request that is taken back before its time is over when the peer has said that it accesses
+//! the memory no more ([`Sort::Revoke`], [`Sort::Left`]).
 //!
-//! A read that is not to go on is waited for: for a moment where memory of this side is given back, and
-//! longer where it is the peer that wants its own. If it is not over then, all are ended, with the endpoint
-//! that they were posted to ([`Below::stop_reads`]): frames make up for the others. Since their owners then
-//! end what they have lent, and others' reads with that, this is for peers that answer no more: reads from
-//! one that lives are over by themselves, also those from an endpoint that it has closed.
+//! A read or write that is not to go on is waited for: for a moment where memory of this side is given
+//! back, and longer where it is the peer that wants its own. If it is not over then, all are ended, with
+//! the endpoint that they were posted to ([`Below::stop`]): frames make up for the others. Since their
+//! owners then end what they have lent, and others' reads with that, this is for peers that answer no
+//! more: reads from one that lives are over by themselves, also those from an endpoint that it has
+//! closed.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use hmem::{Span, total};
-use link_api::{Direct, Event, InUse, NoDirect, OpId, Patience, PeerId, RmaLink, Way};
+use link_api::{Direct, Event, NoDirect, OpId, PeerId, RmaLink, Way};
 use wire::Handle;
 
-use crate::below::{Below, Did, Usage};
-use crate::channel::{Said, Sort};
-use crate::lent::{ALL, is_for_below};
-use crate::link::OfiLink;
-use crate::parts::reading::{Op, Piece};
+use crate::below::{Below, Did, Piece, Poll, Stop, Usage};
+use crate::channel::{Said, Sort, Spoilt};
+use crate::parts::inbox::Inbox;
+use crate::parts::peers::Peers;
+use crate::parts::provider::Provider;
+use crate::parts::reading::{Op, Reading};
 use crate::peer::Stage;
 
-/// What numbers of reads have that no operation of the connection's has.
+/// What numbers of accesses have that no operation of the connection's has.
 const READ: u64 = 1 << 55;
-/// How long a read that is not to go on is waited for.
+/// How long an access that is not to go on is waited for.
 const MOMENT: Duration = Duration::from_millis(5);
 
-/// Whether an operation is a read by the fabric.
+/// Whether an operation is an access by the fabric.
 pub(crate) fn is_read(op: OpId) -> bool {
     op.0 & READ != 0
 }
 
-impl<B: RmaLink, F: Below> OfiLink<B, F> {
-    /// Lends memory to a peer: the handles that it lacks.
-    pub(crate) fn lend(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+/// What of a link is memory: of this side, which is lent, and of peers, which is accessed.
+pub(crate) struct Memory<'a, B, F> {
+    /// The connections, for names of peers.
+    pub(crate) base: &'a B,
+    pub(crate) below: &'a mut Option<F>,
+    pub(crate) provider: &'a Provider,
+    pub(crate) peers: &'a mut Peers,
+    pub(crate) reading: &'a mut Reading,
+    /// Where the ends of accesses are reported.
+    pub(crate) inbox: &'a mut Inbox,
+    /// How long an access may take that a peer which lives wants to be over.
+    pub(crate) leave: Duration,
+}
+
+impl<B: RmaLink, F: Below> Memory<'_, B, F> {
+    /// Lends memory to a peer, which accesses it this way: the handles that it lacks.
+    pub(crate) fn lend(&mut self, to: PeerId, iov: &[Span], way: Way) -> Option<Vec<Handle>> {
         let at = self.peers.get_mut(to)?;
         let below = self.below.as_mut().filter(|_| !self.provider.has_failed())?;
-        if at.stage != Stage::Fabric || !at.dealings.may_read() || at.end.is_broken() {
+        if at.stage != Stage::Fabric || !at.dealings.may(way) || at.end.is_broken() {
             return None;
         }
-        let lacks = at.dealings.lend(below, self.reading.generation(), iov)?;
-        if below.is_read_unseen() {
-            self.set_timer();
-        }
-        Some(lacks)
+        at.dealings.lend((below, self.provider), self.reading.generation(), (iov, way))
     }
 
     /// A peer needs this memory no more, of which no request under way has a part; or none at all.
     pub(crate) fn end_leases(&mut self, to: PeerId, iov: &[Span]) {
-        let (Some(at), Some(below)) = (self.peers.get_mut(to), &mut self.below) else { return };
+        let (Some(at), Some(below)) = (self.peers.get_mut(to), &mut *self.below) else { return };
         at.dealings.end_leases(below, iov);
     }
 
@@ -60,17 +73,18 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         self.reading.forget_leaving(peer);
         self.end_reads(|op| op.peer == peer, true);
         if self.peers.get(peer).is_some_and(|at| at.dealings.has_lent()) {
-            // It may have been reading, and the provider below need not know yet that it does so no more.
+            // It may have been accessing it, and the provider below need not know yet that it does so no
+            // more.
             self.stop_lending();
         }
-        let (Some(at), Some(below)) = (self.peers.get_mut(peer), &mut self.below) else { return };
+        let (Some(at), Some(below)) = (self.peers.get_mut(peer), &mut *self.below) else { return };
         at.dealings.part(below);
     }
 
-    /// Ends all that is lent. When this returns the provider reads none of it any more, whatever its peers
-    /// do; it is reported to them, and what they have not read arrives in frames.
-    fn stop_lending(&mut self) {
-        let Some(below) = &mut self.below else { return };
+    /// Ends all that is lent. When this returns the provider accesses none of it any more, whatever its
+    /// peers do; it is reported to them, and what they have not read or written goes in frames.
+    pub(crate) fn stop_lending(&mut self) {
+        let Some(below) = self.below else { return };
         let generation = self.reading.end_generation();
         let mut borrowers = Vec::new();
         for peer in self.peers.ids() {
@@ -81,11 +95,11 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             }
         }
         let mut said = false;
-        while !below.stop_lending() {
+        while !below.stop(Stop::Leases) {
             if !std::mem::replace(&mut said, true) {
                 log::error!("{}: what is lent cannot be ended, and is waited for", self.base.addr());
             }
-            match below.poll() {
+            match below.poll(Poll::All) {
                 Some(did) => self.reading.stash(did),
                 None => std::thread::yield_now(),
             }
@@ -95,8 +109,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
     }
 
-    /// A read of a peer's memory has ended before its time. Its provider may go on to read that memory, so
-    /// that it is to know before anything else.
+    /// An access to a peer's memory has ended before its time. Its provider may go on to access that
+    /// memory, so that it is to know before anything else.
     pub(crate) fn note_cut(&mut self, peer: PeerId, generation: u64) {
         if !self.peers.at(peer).dealings.has_note(Sort::Cut, generation) {
             self.note(peer, Sort::Cut, generation);
@@ -106,14 +120,14 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     /// A handle of a peer's memory has arrived.
     pub(crate) fn note_imported(&mut self, from: PeerId, handle: &Handle) {
         let reads = self.reading.any(|op| op.peer == from);
-        let (Some(at), Some(below)) = (self.peers.get_mut(from), &mut self.below) else { return };
+        let (Some(at), Some(below)) = (self.peers.get_mut(from), &mut *self.below) else { return };
         at.dealings.note_handle(below, handle, reads);
     }
 
     /// Something is to be said to a peer of memory.
     pub(crate) fn note(&mut self, peer: PeerId, sort: Sort, name: u64) {
         self.peers.at(peer).dealings.push_note(sort, name);
-        self.note_restless(peer);
+        self.peers.note_restless(peer);
         self.send_notes(peer);
     }
 
@@ -130,11 +144,11 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     }
 
     /// A peer says something of memory.
-    pub(crate) fn hear_of_memory(&mut self, peer: PeerId, sort: Sort, name: u64) {
+    pub(crate) fn hear_of_memory(&mut self, peer: PeerId, sort: Sort, name: u64) -> Result<(), Spoilt> {
         let now = self.reading.generation();
         let dealings = &mut self.peers.at(peer).dealings;
         if dealings.is_flooded() {
-            return self.spoil(peer, "it takes back more than there can be");
+            return Err(Spoilt("it takes back more than there can be"));
         }
         match sort {
             Sort::Revoke => {
@@ -151,31 +165,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             }
             _ => dealings.renew(name),
         }
-        self.send_room(peer);
-    }
-
-    /// Takes a request back that memory was lent for.
-    pub(crate) fn take_back(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
-        if self.peers.get(from).is_none_or(|at| !at.dealings.has_lent()) {
-            return Ok(());
-        }
-        if self.peers.at(from).dealings.take_back(request) {
-            self.note(from, Sort::Revoke, request);
-        }
-        let until = Instant::now() + self.reading.patience().time();
-        loop {
-            self.read_below();
-            let Some(at) = self.peers.get(from) else { return Ok(()) };
-            // One that has ended was lent nothing any more.
-            if !at.dealings.has_lent() || at.dealings.has_left(request) {
-                return Ok(());
-            }
-            self.send_notes(from);
-            if Instant::now() >= until {
-                return Err(InUse);
-            }
-            std::thread::yield_now();
-        }
+        Ok(())
     }
 
     /// The name of such a request may be used again.
@@ -185,49 +175,15 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
     }
 
-    /// Takes back all that was lent, for good. Peers that do not answer, or whose end was not heard of yet,
-    /// are not waited for in the end: what they read by is closed.
-    pub(crate) fn take_back_all(&mut self) -> Result<(), InUse> {
-        let lent: Vec<PeerId> = self.peers.ids().filter(|p| self.peers[*p].dealings.has_lent()).collect();
-        let mut outcome = Ok(());
-        for peer in lent {
-            match self.take_back(peer, ALL) {
-                Ok(()) => {
-                    let (at, below) = (&mut self.peers[peer], &mut self.below);
-                    let Some(below) = below else { continue };
-                    at.dealings.end_leases(below, &[]);
-                }
-                Err(InUse) => outcome = Err(InUse),
-            }
-        }
-        if outcome.is_err() && self.reading.patience() != Patience::Look {
-            self.stop_lending();
-            outcome = Ok(());
-        }
-        outcome
-    }
-
-    /// How payloads get to this peer, and from it, for people.
-    pub(crate) fn payloads(&self, peer: PeerId) -> &'static str {
-        match (self.reading.most(), self.peers.get(peer).is_some_and(|at| at.dealings.may_read())) {
-            (Some(_), true) if self.gets_devices() => {
-                "long payloads, also from and to memory of devices, read by their receiver"
-            }
-            (Some(_), true) => "long payloads read by their receiver",
-            (Some(_), false) => "payloads in frames (the peer does not read)",
-            (None, _) => "payloads in frames (the provider does not read, or registers in another way)",
-        }
-    }
-
-    /// Starts to read memory of a peer's.
-    pub(crate) fn start_read(
+    /// Starts to access memory of a peer's.
+    pub(crate) fn start_access(
         &mut self,
         way: Way,
         peer: PeerId,
         access: &Direct<'_>,
     ) -> Result<OpId, NoDirect> {
         let request = access.operation()?;
-        let most = self.reading.most().filter(|_| way == Way::Get).ok_or(NoDirect::Memory)?;
+        let most = self.reading.most().filter(|_| self.reading.has(way)).ok_or(NoDirect::Memory)?;
         let at = self.peers.get(peer).filter(|_| !self.provider.has_failed()).ok_or(NoDirect::Fault)?;
         if at.stage != Stage::Fabric || at.end.is_broken() {
             return Err(NoDirect::Fault);
@@ -237,7 +193,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         }
         let below = self.below.as_ref().ok_or(NoDirect::Fault)?;
         if total(access.local) < access.len
-            || !access.local.iter().all(|span| is_for_below(below, span, Usage::ReadInto))
+            || !access.local.iter().all(|span| self.provider.reaches(below, span, Usage::by_self(way)))
         {
             return Err(NoDirect::Memory);
         }
@@ -249,15 +205,15 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             if len == 0 {
                 continue;
             }
-            let found = at.dealings.find(seg).ok_or(NoDirect::Memory)?;
+            let found = at.dealings.find(seg, way).ok_or(NoDirect::Memory)?;
             generation = generation.max(found.generation);
             let mut off = 0;
             while off < len {
                 let span = room.ok_or(NoDirect::Memory)?;
                 let n = (len - off).min(span.len()).min(most);
-                if let Some(into) = span.part(0, n).filter(|_| n > 0) {
-                    let at = found.at.checked_add(off as u64).ok_or(NoDirect::Memory)?;
-                    queue.push_back(Piece { from: found.from, key: found.key, at, into });
+                if let Some(local) = span.part(0, n).filter(|_| n > 0) {
+                    let addr = found.at.checked_add(off as u64).ok_or(NoDirect::Memory)?;
+                    queue.push_back(Piece { way, at: found.from, key: found.key, addr, local });
                 }
                 off += n;
                 room = if n == span.len() { here.next() } else { span.part(n, span.len() - n) };
@@ -277,34 +233,30 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
 
     /// Posts what can be posted.
     pub(crate) fn post_reads(&mut self) {
-        if self.reading.is_idle() {
-            return;
-        }
-        if self.reading.post(&mut self.below) {
+        if self.reading.post(self.below) {
             self.report_reads();
         }
         self.end_late_reads();
-        self.set_timer();
     }
 
     /// Ends those that should be over by now.
     fn end_late_reads(&mut self) {
         let late = |op: &Op| op.until.is_some_and(|until| until <= Instant::now());
-        if self.reading.any(late) && self.below.as_mut().is_none_or(F::stop_reads) {
-            log::info!("{}: reads that were not over in time are ended", self.base.addr());
+        if self.reading.any(late) && self.below.as_mut().is_none_or(|below| below.stop(Stop::Accesses)) {
+            log::info!("{}: accesses that were not over in time are ended", self.base.addr());
             self.cut_reads();
             self.report_reads();
         }
     }
 
-    /// A piece of a read is over.
+    /// A piece of an access is over.
     pub(crate) fn read_is_over(&mut self, who: u64, ok: bool) {
         if self.count_read(who, ok) {
             self.report_reads();
         }
     }
 
-    /// A piece of a read is over; whether the whole read is.
+    /// A piece of an access is over; whether the whole one is.
     fn count_read(&mut self, who: u64, ok: bool) -> bool {
         let Some((over, peer, generation)) = self.reading.count(who, ok) else { return false };
         if !ok {
@@ -313,24 +265,23 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         over
     }
 
-    /// All reads under way have ended before their time.
+    /// All accesses under way have ended before their time.
     fn cut_reads(&mut self) {
         for (peer, generation) in self.reading.cut() {
             self.note_cut(peer, generation);
         }
     }
 
-    /// Reports reads that are over.
+    /// Reports accesses that are over.
     fn report_reads(&mut self) {
-        let inbox = &mut self.inbox;
+        let inbox = &mut *self.inbox;
         self.reading.remove_over(|op, ok| inbox.push_event(Event::Done(op, ok)));
         for (peer, request) in self.reading.take_left() {
             self.note(peer, Sort::Left, request);
         }
-        self.set_timer();
     }
 
-    /// A peer takes a request back: its reads fail, and it gets an answer when they are over.
+    /// A peer takes a request back: its accesses fail, and it gets an answer when they are over.
     pub(crate) fn leave_reads(&mut self, peer: PeerId, request: u64) {
         self.let_end(|op| op.is_of(peer, request), true);
         self.reading.leave(peer, request);
@@ -338,27 +289,28 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     }
 
     /// A peer has closed the endpoint that it had lent these generations by: providers that have connections
-    /// report the end of reads from there.
+    /// report the end of accesses to there.
     pub(crate) fn let_reads_end(&mut self, peer: PeerId, last: u64) {
         self.let_end(|op| op.peer == peer && op.generation <= last, false);
         self.report_reads();
     }
 
-    /// Posts no more of some reads, which have failed then, or if `failed`.
+    /// Posts no more of some accesses, which have failed then, or if `failed`.
     fn let_end(&mut self, which: impl Fn(&Op) -> bool, failed: bool) {
-        let until = Instant::now() + self.options.leave;
+        let until = Instant::now() + self.leave;
         self.reading.let_end(which, failed, until);
     }
 
-    /// Ends reads: when this returns they access no memory any more. Those that are reported have failed.
+    /// Ends accesses: when this returns they access no memory any more. Those that are reported have failed.
     pub(crate) fn end_reads(&mut self, which: impl Fn(&Op) -> bool, reports: bool) {
         if !self.reading.fail(&which, reports) {
             return;
         }
         let (mut until, mut logged) = (Instant::now() + MOMENT, false);
         while self.reading.any(|op| which(op) && op.flying > 0) {
-            match self.below.as_mut().filter(|_| !self.provider.has_failed()).and_then(F::poll) {
-                Some(Did::Read(who, ok)) => {
+            let below = self.below.as_mut().filter(|_| !self.provider.has_failed());
+            match below.and_then(|below| below.poll(Poll::All)) {
+                Some(Did::Over(who, ok)) => {
                     self.count_read(who, ok);
                     continue;
                 }
@@ -370,13 +322,13 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
             }
             if Instant::now() < until && !self.provider.has_failed() {
                 std::thread::yield_now();
-            } else if self.below.as_mut().is_none_or(F::stop_reads) {
-                log::info!("{}: reads that were not over are ended", self.base.addr());
+            } else if self.below.as_mut().is_none_or(|below| below.stop(Stop::Accesses)) {
+                log::info!("{}: accesses that were not over are ended", self.base.addr());
                 self.cut_reads();
             } else {
                 // Its memory is not to be given back until the provider lets go of it.
                 if !std::mem::replace(&mut logged, true) {
-                    log::error!("{}: reads cannot be ended, and are waited for", self.base.addr());
+                    log::error!("{}: accesses cannot be ended, and are waited for", self.base.addr());
                 }
                 until = Instant::now() + MOMENT;
             }
@@ -384,7 +336,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         self.report_reads();
     }
 
-    /// Ends a read that is not reported any more.
+    /// Ends an access that is not reported any more.
     pub(crate) fn cancel_read(&mut self, op: OpId) {
         self.end_reads(|known| known.id == op, false);
         self.inbox.drop_done(op);

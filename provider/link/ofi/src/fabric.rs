@@ -7,11 +7,14 @@ use std::ptr::null_mut;
 use fabric_client::{Object, Objects};
 use hmem::{Kind, Span};
 use libfabric_sys as fi;
+use link_api::Way;
 use wire::session::MOST_ADDRESS;
 
-use crate::below::{Below, Buffer, Dest, Did, Lease, Message, NotSent, Usage};
+use crate::below::{
+    About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Piece, Poll, Stop, Usage, Waits,
+};
+use crate::places::{Receives, Sends};
 use crate::remote::{Place, Remote};
-use crate::slab::Slab;
 
 mod open;
 
@@ -34,27 +37,11 @@ const ONLY_SENT: u32 = 3;
 #[derive(Debug)]
 pub struct Fabric {
     objects: ManuallyDrop<Objects>,
-    receives: ManuallyDrop<Slab>,
-    sends: ManuallyDrop<Slab>,
-    /// What the registrations of both are called locally.
-    descs: [Desc; 2],
-    /// Places that no operation has. Short messages take one, too: a provider that fails to deliver what was
-    /// injected does not report of which peer that was.
-    free: Vec<usize>,
-    /// By place, what is reported if the message fails.
-    who: Vec<u64>,
-    /// Likewise, whether it is a frame that the provider has; and how many are.
-    kept: Vec<bool>,
-    keeps: usize,
+    receives: ManuallyDrop<Receives>,
+    sends: ManuallyDrop<Sends>,
+    named: Named,
     /// How many calls in a row have reported sends and nothing else.
     only_sent: u32,
-    /// Places that the provider had no room to take.
-    unposted: Vec<usize>,
-    most: usize,
-    name: String,
-    detail: String,
-    dialect: (u32, u32),
-    address: Vec<u8>,
     wait: Option<RawFd>,
     /// Completions that were taken, and not reported yet.
     did: Vec<Did>,
@@ -64,43 +51,22 @@ pub struct Fabric {
     pid: u32,
 }
 
-/// The local name of a registration.
-#[derive(Clone, Copy, Debug)]
-struct Desc(*mut libc::c_void);
-
-// SAFETY: a name, which only the provider makes anything of.
-unsafe impl Send for Desc {}
+/// What [`About`] says of an endpoint.
+#[derive(Debug)]
+struct Named {
+    most: usize,
+    name: String,
+    detail: String,
+    dialect: (u32, u32),
+    address: Vec<u8>,
+}
 
 impl Fabric {
     /// Posts receives into places that have none.
     fn post(&mut self) {
-        while let Some(place) = self.unposted.pop() {
-            let ep = self.objects.ep.at();
-            let (at, context) = (self.receives.place(place), self.receives.context(place));
-            // SAFETY: an open endpoint. The place has so many bytes, and is the provider's from here on,
-            // until the completion with this context, as is the context.
-            let code = unsafe {
-                match (*(*ep).msg).recv {
-                    Some(recv) => {
-                        recv(ep, at.cast(), self.most, self.descs[0].0, fi::FI_ADDR_UNSPEC, context.cast())
-                    }
-                    None => -(fi::FI_ENOSYS as isize),
-                }
-            };
-            if code != 0 {
-                self.unposted.push(place);
-                if code != -(fi::FI_EAGAIN as isize) {
-                    self.dead = Some(format!("fi_recv: {}", self.core.strerror(code as i32)));
-                }
-                return;
-            }
+        if let Err(e) = self.receives.post(&self.objects.ep) {
+            self.dead = Some(format!("fi_recv: {}", self.core.strerror(e)));
         }
-    }
-
-    /// A place is not the provider's any more.
-    fn let_go(&mut self, place: usize) {
-        self.keeps -= usize::from(std::mem::take(&mut self.kept[place]));
-        self.free.push(place);
     }
 
     /// What is reported next, of what was taken.
@@ -113,14 +79,6 @@ impl Fabric {
             remote.serve();
         }
         self.dead.take().map(Did::Dead)
-    }
-
-    fn outcome(&self, what: &str, code: isize) -> Result<(), NotSent> {
-        match code {
-            0 => Ok(()),
-            e if e == -(fi::FI_EAGAIN as isize) => Err(NotSent::Busy),
-            e => Err(NotSent::Error(format!("{what}: {}", self.core.strerror(e as i32)))),
-        }
     }
 
     /// Takes completions off the queue; how many there were.
@@ -147,15 +105,27 @@ impl Fabric {
             // SAFETY: the first `n` were written.
             let entry = unsafe { entry.assume_init_ref() };
             if let Some(place) = self.receives.of_context(entry.op_context) {
-                self.did.push(Did::Came(Buffer(place as u32), entry.len.min(self.most)));
-            } else if let Some(place) = self.sends.of_context(entry.op_context) {
-                self.let_go(place);
+                self.did.push(Did::Came(Buffer(place as u32), entry.len.min(self.named.most)));
+            } else if self.sends.over(entry.op_context).is_some() {
+                // The end of a send is not reported.
             } else if let Some(who) = self.remote.as_mut().and_then(|r| r.over(entry.op_context)) {
-                self.did.push(Did::Read(who, true));
+                self.did.push(Did::Over(who, true));
             }
         }
         self.did.reverse();
         n as usize
+    }
+
+    /// Takes completions by few calls, until there is one to report.
+    fn read_soon(&mut self) {
+        while self.did.is_empty() && self.dead.is_none() {
+            let n = self.read();
+            // Nothing, or the ends of sends, which are not reported.
+            self.only_sent = if n == 0 || !self.did.is_empty() { 0 } else { self.only_sent + 1 };
+            if n == 0 || n < BATCH && (1..=ONLY_SENT).contains(&self.only_sent) {
+                break;
+            }
+        }
     }
 
     #[cold]
@@ -175,61 +145,34 @@ impl Fabric {
         }
         let why = self.core.strerror(entry.err);
         if let Some(place) = self.receives.of_context(entry.op_context) {
-            log::debug!("{}: a receive failed: {why}", self.name);
-            self.unposted.push(place);
+            log::debug!("{}: a receive failed: {why}", self.named.name);
+            self.receives.give_back(place);
             self.post();
-        } else if let Some(place) = self.sends.of_context(entry.op_context) {
-            self.let_go(place);
-            self.did.push(Did::Failed(self.who[place], why));
+        } else if let Some(who) = self.sends.over(entry.op_context) {
+            self.did.push(Did::Failed(who, why));
         } else if let Some(who) = self.remote.as_mut().and_then(|r| r.over(entry.op_context)) {
-            log::debug!("{}: a read failed: {why}", self.name);
-            self.did.push(Did::Read(who, false));
+            log::debug!("{}: a read or write failed: {why}", self.named.name);
+            self.did.push(Did::Over(who, false));
         }
         true
     }
 }
 
-/// Calls a method of what serves for reads, if there is that.
-macro_rules! remote {
-    ($self:ident, $method:ident($($arg:expr),*), $else:expr) => {{
-        let Objects { domain, av, cq, .. } = &*$self.objects;
-        match &mut $self.remote {
-            Some(remote) => remote.$method(&Place { domain, av, cq }, $($arg),*),
-            None => $else,
-        }
-    }};
-}
-
 impl Below for Fabric {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn detail(&self) -> &str {
-        &self.detail
-    }
-
-    fn dialect(&self) -> (u32, u32) {
-        self.dialect
-    }
-
-    fn address(&self) -> &[u8] {
-        &self.address
-    }
-
-    fn most(&self) -> usize {
-        self.most
-    }
-
-    fn window(&self) -> u32 {
-        WINDOW
+    fn about(&self) -> About<'_> {
+        let Named { most, name, detail, dialect, address } = &self.named;
+        let (dialect, most) = (*dialect, *most);
+        let reads = self.remote.as_ref().map(|remote| remote.most);
+        let writes = self.remote.as_ref().is_some_and(|remote| remote.writes);
+        About { name, detail, dialect, address, most, window: WINDOW, reads, writes }
     }
 
     fn meet(&mut self, address: &[u8]) -> Result<Dest, String> {
         // No provider reads behind an address of its own length.
         let mut room = [0; MOST_ADDRESS];
-        if address.len() != self.address.len() {
-            return Err(format!("its address has {} bytes, and not {}", address.len(), self.address.len()));
+        let own = self.named.address.len();
+        if address.len() != own {
+            return Err(format!("its address has {} bytes, and not {own}", address.len()));
         }
         room[..address.len()].copy_from_slice(address);
         let (mut dest, av) = (fi::FI_ADDR_NOTAVAIL, self.objects.av.at());
@@ -259,52 +202,24 @@ impl Below for Fabric {
     }
 
     fn send(&mut self, to: Dest, message: &Message<'_>) -> Result<(), NotSent> {
-        let total = message.total();
-        assert!(total <= self.most, "a message that is too long");
-        let Some(&place) = self.free.last() else { return Err(NotSent::Busy) };
-        let at = self.sends.place(place);
-        // SAFETY: a place of so many bytes that no operation has.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(at, total) };
-        if !message.copy_to(bytes) {
-            return Err(NotSent::Fault);
-        }
-        let (ep, context) = (self.objects.ep.at(), self.sends.context(place));
-        // SAFETY: an open endpoint. The place is the provider's from here on, until the completion with this
-        // context, as is the context.
-        let code = unsafe {
-            match (*(*ep).msg).send {
-                Some(send) => send(ep, at.cast(), total, self.descs[1].0, to.0, context.cast()),
-                None => -(fi::FI_ENOSYS as isize),
-            }
-        };
-        self.outcome("fi_send", code)?;
-        self.free.pop();
-        self.who[place] = message.who;
-        self.kept[place] = message.is_frame;
-        self.keeps += usize::from(message.is_frame);
-        Ok(())
+        let core = &self.core;
+        self.sends.send(&self.objects.ep, to.0, message, |code| match code {
+            0 => Ok(()),
+            e if e == -(fi::FI_EAGAIN as isize) => Err(NotSent::Busy),
+            e => Err(NotSent::Error(format!("fi_send: {}", core.strerror(e as i32)))),
+        })
     }
 
     fn keeps(&self, who: u64) -> bool {
-        self.keeps > 0 && self.kept.iter().zip(&self.who).any(|(kept, of)| *kept && *of == who)
-    }
-
-    fn reads(&self) -> Option<usize> {
-        self.remote.as_ref().map(|remote| remote.most)
+        self.sends.keeps(who)
     }
 
     fn reaches(&self, kind: Kind, usage: Usage) -> bool {
         self.remote.as_ref().is_some_and(|remote| remote.reaches(kind, usage))
     }
 
-    fn stage_devices(&mut self) {
-        if let Some(remote) = &mut self.remote {
-            remote.stage_devices();
-        }
-    }
-
-    fn lend(&mut self, span: Span) -> Option<Lease> {
-        self.remote.as_mut()?.lend(span)
+    fn lend(&mut self, span: Span, way: Way) -> Option<Lease> {
+        self.remote.as_mut()?.lend(span, way)
     }
 
     fn end_lease(&mut self, number: u64) {
@@ -313,53 +228,34 @@ impl Below for Fabric {
         }
     }
 
-    fn read(&mut self, who: u64, from: Dest, lent: (u64, u64), into: Span) -> Result<(), NotSent> {
-        remote!(self, read(who, from, lent, into), Err(NotSent::Error("it has no reads".into())))
+    fn access(&mut self, who: u64, piece: &Piece) -> Result<(), NotSent> {
+        let Objects { domain, av, cq, .. } = &*self.objects;
+        let none = || NotSent::Error("it has no reads and no writes".into());
+        self.remote.as_mut().ok_or_else(none)?.access(&Place { domain, av, cq }, who, piece)
     }
 
-    fn stop_reads(&mut self) -> bool {
-        self.remote.as_mut().is_none_or(Remote::stop)
+    fn stop(&mut self, what: Stop) -> bool {
+        self.remote.as_mut().is_none_or(|remote| match what {
+            Stop::Leases => remote.stop_lending(),
+            Stop::Accesses => remote.stop(),
+        })
     }
 
-    fn lender(&self) -> &[u8] {
-        self.remote.as_ref().map_or(&[], Remote::lender)
-    }
-
-    fn stop_lending(&mut self) -> bool {
-        self.remote.as_mut().is_none_or(Remote::stop_lending)
-    }
-
-    fn poll(&mut self) -> Option<Did> {
-        while self.did.is_empty() && self.dead.is_none() && self.read() > 0 {}
-        self.next_did()
-    }
-
-    fn poll_soon(&mut self) -> Option<Did> {
-        while self.did.is_empty() && self.dead.is_none() {
-            let n = self.read();
-            // Nothing, or the ends of sends, which are not reported.
-            self.only_sent = if n == 0 || !self.did.is_empty() { 0 } else { self.only_sent + 1 };
-            if n == 0 || n < BATCH && (1..=ONLY_SENT).contains(&self.only_sent) {
-                break;
-            }
+    fn poll(&mut self, how: Poll) -> Option<Did> {
+        match how {
+            Poll::Taken => return self.did.pop(),
+            Poll::All => while self.did.is_empty() && self.dead.is_none() && self.read() > 0 {},
+            Poll::Soon => self.read_soon(),
         }
         self.next_did()
     }
 
-    fn poll_taken(&mut self) -> Option<Did> {
-        self.did.pop()
-    }
-
     fn bytes(&self, buffer: Buffer) -> &[u8] {
-        let at = self.receives.place(buffer.0 as usize);
-        // SAFETY: the place was written by a receive that is over, and belongs to this side until it is given
-        // back.
-        unsafe { std::slice::from_raw_parts(at, self.receives.each()) }
+        self.receives.bytes(buffer.0 as usize)
     }
 
     fn give_back(&mut self, buffer: Buffer) {
-        assert!((buffer.0 as usize) < self.receives.len());
-        self.unposted.push(buffer.0 as usize);
+        self.receives.give_back(buffer.0 as usize);
         self.post();
     }
 
@@ -367,7 +263,7 @@ impl Below for Fabric {
         if !self.did.is_empty() || self.dead.is_some() {
             return false;
         }
-        if !self.unposted.is_empty() {
+        if self.receives.lacks_posts() {
             self.post();
         }
         if !self.remote.as_mut().is_none_or(Remote::try_wait) {
@@ -378,16 +274,10 @@ impl Below for Fabric {
         unsafe { (*(*fabric).ops).trywait.is_some_and(|f| f(fabric, fids.as_mut_ptr(), 1) == 0) }
     }
 
-    fn wait_fd(&self) -> Option<RawFd> {
-        self.wait
-    }
-
-    fn lender_fd(&self) -> Option<RawFd> {
-        self.remote.as_ref().map(Remote::lender_fd)
-    }
-
-    fn is_read_unseen(&self) -> bool {
-        self.remote.as_ref().is_some_and(Remote::is_unseen)
+    fn waits(&self) -> Waits {
+        let lender = self.remote.as_ref().map(Remote::lender_fd);
+        let lends_unseen = self.remote.as_ref().is_some_and(Remote::is_unseen);
+        Waits { own: self.wait, lender, lends_unseen }
     }
 
     fn unwatch_lender(&mut self) {
@@ -424,7 +314,7 @@ impl Drop for Fabric {
         };
         if stays {
             // An endpoint that is open may still write.
-            log::debug!("{}: its endpoint stays open, and keeps its memory", self.name);
+            log::debug!("{}: its endpoint stays open, and keeps its memory", self.named.name);
             regions.into_iter().for_each(Object::leak);
             av.leak();
             cq.leak();

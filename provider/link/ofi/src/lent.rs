@@ -2,14 +2,17 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use hmem::{Caps, Span};
+use hmem::Span;
+use link_api::Way;
 use wire::{Handle, Seg};
 
 use crate::below::{Below, Dest, Lease, Usage};
 use crate::channel::Sort;
+use crate::parts::provider::Provider;
 
-/// What [`Handle::how`] is.
-const HOW: u8 = 0x40;
+/// What [`Handle::how`] is of memory that is read, and of memory that is written.
+const READ: u8 = 0x40;
+const WRITTEN: u8 = 0x41;
 /// What a peer has lent, at most: what came first is forgotten first.
 const LEARNED: usize = 1024;
 /// Endpoints by which a peer has lent, at most.
@@ -19,17 +22,24 @@ const NOTES: usize = 1 << 16;
 /// In place of a request: all of them.
 pub(crate) const ALL: u64 = 0;
 
-/// Whether the provider below may access this memory. What may vanish is better copied, by what can bear
-/// that.
-pub(crate) fn is_for_below(below: &impl Below, span: &Span, usage: Usage) -> bool {
-    let is_host = span.can(Caps::CPU) && !span.can(Caps::DEVICE);
-    (is_host && span.stays() || span.can(Caps::DEVICE)) && below.reaches(span.kind(), usage)
+/// What [`Handle::how`] is of memory that is accessed this way.
+fn how(way: Way) -> u8 {
+    match way {
+        Way::Get => READ,
+        Way::Put => WRITTEN,
+    }
 }
 
-/// Memory of ours that a peer may read.
+/// And the other way round.
+fn way_of(handle: &Handle) -> Option<Way> {
+    [Way::Get, Way::Put].into_iter().find(|way| how(*way) == handle.how)
+}
+
+/// Memory of ours that a peer may access.
 #[derive(Debug)]
 struct Lent {
     lease: Lease,
+    way: Way,
     span: Span,
     /// What requests have of it, each part once. It is lent until all of them are over.
     parts: Vec<Span>,
@@ -39,8 +49,9 @@ struct Lent {
 }
 
 impl Lent {
-    /// The handle that a peer gets; `lender` is where it reads.
-    fn handle(&self, lender: &[u8]) -> Handle {
+    /// The handle that a peer gets.
+    fn handle(&self) -> Handle {
+        let lender = &self.lease.lender;
         let mut token = [0; 64];
         for (at, word) in [self.lease.key, self.lease.base, self.generation].into_iter().enumerate() {
             token[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
@@ -48,7 +59,7 @@ impl Lent {
         token[24] = lender.len() as u8;
         token[25..25 + lender.len()].copy_from_slice(lender);
         Handle {
-            how: HOW,
+            how: how(self.way),
             zero: [0; 3],
             fd: 0.into(),
             id: self.lease.number.into(),
@@ -63,6 +74,7 @@ impl Lent {
 /// Memory of a peer's: nothing of it is to be believed.
 #[derive(Debug)]
 struct Learned {
+    way: Way,
     first: u64,
     /// What is behind it.
     end: u64,
@@ -72,7 +84,7 @@ struct Learned {
     from: Dest,
 }
 
-/// Where a segment of a peer's memory is read.
+/// Where a segment of a peer's memory is accessed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     pub(crate) from: Dest,
@@ -84,20 +96,21 @@ pub(crate) struct Found {
 /// The address of the endpoint by which memory is lent that a handle is of.
 fn lender_in(handle: &Handle) -> Option<&[u8]> {
     let len = handle.token[24] as usize;
-    handle.token[25..].get(..len).filter(|_| handle.how == HOW && len > 0)
+    handle.token[25..].get(..len).filter(|_| len > 0)
 }
 
 /// What two endpoints have of each other's memory.
 #[derive(Debug, Default)]
 pub(crate) struct Dealings {
-    /// The peer can read, and be read from.
+    /// The peer can read, and be read from; and write, and be written to.
     may_read: bool,
+    may_write: bool,
     lent: Vec<Lent>,
     learned: VecDeque<Learned>,
     /// The peer lends nothing of generations before this one. A handle that was sent before may be taken
     /// later.
     lends_from: u64,
-    /// Where the peer's memory is read, by address.
+    /// Where the peer's memory is accessed, by address.
     lenders: Vec<(Vec<u8>, Dest)>,
     /// What is to be said.
     notes: VecDeque<(Sort, u64)>,
@@ -117,19 +130,19 @@ impl Dealings {
     }
 
     /// A handle of the peer's has arrived, in place of what it had there before.
-    fn import(&mut self, handle: &Handle, from: Dest) {
+    fn import(&mut self, handle: &Handle, way: Way, from: Dest) {
         let (first, len) = (handle.base.get(), handle.len.get());
-        let Some(end) = first.checked_add(len).filter(|_| handle.how == HOW && self.may_read) else { return };
+        let Some(end) = first.checked_add(len) else { return };
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| handle.token[at + i]));
         let (key, base, generation) = (word(0), word(8), word(16));
-        self.learned.retain(|old| old.end <= first || end <= old.first);
+        self.learned.retain(|old| old.way != way || old.end <= first || end <= old.first);
         if generation < self.lends_from {
             return;
         }
         if self.learned.len() >= LEARNED {
             self.learned.pop_front();
         }
-        self.learned.push_back(Learned { first, end, key, base, generation, from });
+        self.learned.push_back(Learned { way, first, end, key, base, generation, from });
     }
 
     /// The peer lends nothing of a generation any more.
@@ -138,11 +151,12 @@ impl Dealings {
         self.learned.retain(|known| known.generation > generation);
     }
 
-    /// Where a segment of the peer's memory is read.
-    pub(crate) fn find(&self, seg: &Seg) -> Option<Found> {
+    /// Where a segment of the peer's memory is accessed this way.
+    pub(crate) fn find(&self, seg: &Seg, way: Way) -> Option<Found> {
         let (first, len) = (seg.addr.get(), seg.len.get());
         let end = first.checked_add(len)?;
-        let found = self.learned.iter().rev().find(|l| l.first <= first && end <= l.end)?;
+        let holds = |l: &&Learned| l.way == way && l.first <= first && end <= l.end;
+        let found = self.learned.iter().rev().find(holds)?;
         let at = found.base.checked_add(first - found.first)?;
         Some(Found { from: found.from, generation: found.generation, key: found.key, at })
     }
@@ -156,13 +170,17 @@ impl Dealings {
         self.taken_back.get(&request) == Some(&true)
     }
 
-    /// Whether the peer can read, and be read from.
-    pub(crate) fn may_read(&self) -> bool {
-        self.may_read
+    /// Whether the two access each other's memory this way.
+    pub(crate) fn may(&self, way: Way) -> bool {
+        match way {
+            Way::Get => self.may_read,
+            Way::Put => self.may_write,
+        }
     }
 
-    pub(crate) fn set_may_read(&mut self, may_read: bool) {
-        self.may_read = may_read;
+    /// The two access each other's memory so.
+    pub(crate) fn set_may(&mut self, read: bool, write: bool) {
+        (self.may_read, self.may_write) = (read, write);
     }
 
     /// Whether memory is lent to the peer.
@@ -170,38 +188,38 @@ impl Dealings {
         !self.lent.is_empty()
     }
 
-    /// Lends memory to the peer in this generation: the handles that it lacks.
+    /// Lends memory to the peer in this generation, which accesses it this way: the handles that it lacks.
     pub(crate) fn lend<F: Below>(
         &mut self,
-        below: &mut F,
+        (below, provider): (&mut F, &Provider),
         generation: u64,
-        iov: &[Span],
+        (iov, way): (&[Span], Way),
     ) -> Option<Vec<Handle>> {
         let parts = || iov.iter().filter(|span| !span.is_empty());
-        if !parts().all(|span| is_for_below(below, span, Usage::Lent)) {
+        if !parts().all(|span| provider.reaches(below, span, Usage::by_peer(way))) {
             return None;
         }
         let mut lacks: Vec<Handle> = Vec::new();
         for span in parts() {
-            let holds = |lent: &Lent| lent.span.holds(*span);
+            let holds = |lent: &Lent| lent.way == way && lent.span.holds(*span);
             if !self.lent.iter().any(holds) {
                 if self.lent.len() >= LEARNED {
                     return None;
                 }
-                let lease = below.lend(*span)?;
+                let lease = below.lend(*span, way)?;
                 // The peer forgets those that have a part of it.
-                for old in &mut self.lent {
+                for old in self.lent.iter_mut().filter(|old| old.way == way) {
                     old.exported &= !old.span.overlaps(*span);
                 }
                 let parts = Vec::new();
-                self.lent.push(Lent { lease, span: *span, parts, exported: false, generation });
+                self.lent.push(Lent { lease, way, span: *span, parts, exported: false, generation });
             }
             let found = self.lent.iter_mut().find(|lent| holds(lent))?;
             if !found.parts.iter().any(|p| (p.addr(), p.len()) == (span.addr(), span.len())) {
                 found.parts.push(*span);
             }
             if !found.exported && lacks.iter().all(|h| h.id.get() != found.lease.number) {
-                lacks.push(found.handle(below.lender()));
+                lacks.push(found.handle());
             }
         }
         Some(lacks)
@@ -221,9 +239,10 @@ impl Dealings {
         });
     }
 
-    /// A handle of the peer's memory has arrived; `reads` if a read of that is under way.
+    /// A handle of the peer's memory has arrived; `reads` if an access to that is under way.
     pub(crate) fn note_handle<F: Below>(&mut self, below: &mut F, handle: &Handle, reads: bool) {
-        let Some(address) = lender_in(handle).filter(|_| self.may_read) else { return };
+        let Some(way) = way_of(handle).filter(|way| self.may(*way)) else { return };
+        let Some(address) = lender_in(handle) else { return };
         let known = self.lenders.iter().find(|(name, _)| name == address).map(|(_, dest)| *dest);
         let dest = match known {
             Some(dest) => dest,
@@ -238,10 +257,10 @@ impl Dealings {
                 dest
             }
         };
-        self.import(handle, dest);
+        self.import(handle, way, dest);
     }
 
-    /// Nothing is read any more where the peer's memory was.
+    /// Nothing is accessed any more where the peer's memory was.
     pub(crate) fn part<F: Below>(&mut self, below: &mut F) {
         self.lenders.drain(..).for_each(|(_, dest)| below.part(dest));
     }

@@ -8,20 +8,23 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `below` | [`Below`]: what is asked of a provider |
+//! | `below` | [`Below`]: what a network below has to give |
 //! | `choice` | which provider that is, and how the core is called for it |
 //! | `fabric` | [`Fabric`]: [`Below`] by libfabric's calls |
+//! | `places` | messages that are received and sent, each from a place of its own |
 //! | `slab` | memory that operations in flight use |
 //! | `channel` | what two ends have agreed on: keys, order, room |
-//! | `link`, `options` | [`OfiLink`]: its parts, the end of a peer and its own; how it is opened |
+//! | `options` | how a link is opened |
+//! | `net` | a fabric and the connections besides: the parts of both, peers that end or break the rules |
 //! | `parts` | what it is made of: the provider below, peers, what has arrived, reads, sleep |
 //! | `peer` | what it has of a peer, in parts |
 //! | `meet` | how two endpoints agree on a fabric, or not |
-//! | `poll` | what is done with what comes by either way, and with time |
-//! | `frames` | the engine's calls |
-//! | `remote`, `lender` | registrations and reads, by libfabric's calls; the endpoint that peers read from |
+//! | `link` | [`OfiLink`]: what is done with what comes by either way, and its end |
+//! | `frames` | the engine's calls of it |
+//! | `registration` | how memory is registered |
+//! | `remote`, `lender` | accesses to memory, by libfabric's calls; the endpoint that peers access it by |
 //! | `lent` | what two endpoints have of each other's memory |
-//! | `dealings` | memory that is lent to peers and taken back; reads of theirs |
+//! | `dealings` | memory that is lent to peers and taken back; accesses to theirs |
 //! | `fds` | descriptors that others own |
 
 mod below;
@@ -35,15 +38,17 @@ mod lender;
 mod lent;
 mod link;
 mod meet;
+mod net;
 mod options;
 mod parts;
 mod peer;
-mod poll;
+mod places;
+mod registration;
 mod remote;
 mod slab;
 
-pub use below::{Below, Buffer, Dest, Did, Lease, Message, NotSent, Usage};
-pub use choice::{FABRICS, SOFT, has_adapter, open};
+pub use below::{About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Piece, Poll, Stop, Usage, Waits};
+pub use choice::{Beyond, FABRICS, SOFT, has_adapter, open};
 pub use fabric::Fabric;
 pub use link::OfiLink;
 pub use options::OfiOptions;

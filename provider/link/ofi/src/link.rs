@@ -1,331 +1,425 @@
-//! An [`OfiLink`]: the parts that it is made of, peers that end or break the rules, and its own end.
+//! An [`OfiLink`]: what is done with what comes by either way, and its end.
 
 use std::io;
-use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use hmem::Kind;
-use ipc::random;
-use link_api::{Gone, Parting, Path, PeerId, RmaCaps, RmaLink, WaitFd};
-use wire::session::{Control, Mark};
+use link_api::{Channel, Event, Frame, Gone, InUse, Patience, PeerId, RmaLink};
+use wire::session::{Control, MOST_ADDRESS, Mark};
 
-use crate::below::{Below, Dest, Usage};
-use crate::channel::{Channel, FIRST};
-use crate::fds::is_shallow;
+use crate::below::{Below, Buffer, Dest, Did, Poll};
+use crate::channel::{Came, Sort, Spoilt, name_in};
+use crate::lent::ALL;
+use crate::net::Net;
 use crate::options::OfiOptions;
-use crate::parts::inbox::Inbox;
-use crate::parts::peers::Peers;
-use crate::parts::provider::Provider;
-use crate::parts::reading::Reading;
-use crate::parts::saying::Saying;
-use crate::parts::sleep::Sleep;
-use crate::parts::turns::Turns;
 use crate::peer::Stage;
+
+/// Messages taken in one go.
+const BATCH: usize = 64;
+/// Longest control message.
+const CONTROL: usize = 128 + MOST_ADDRESS;
 
 /// One endpoint of a fabric, `F`, and its connections, `B`.
 #[derive(Debug)]
 pub struct OfiLink<B: RmaLink, F: Below> {
-    // Closed in this order: the end of a connection is that of the peer, and a fabric that fails before would
-    // look like a fault.
-    pub(crate) base: B,
-    pub(crate) below: Option<F>,
-    pub(crate) provider: Provider,
-    pub(crate) options: OfiOptions,
-    pub(crate) peers: Peers,
-    pub(crate) inbox: Inbox,
-    pub(crate) saying: Saying,
-    pub(crate) turns: Turns,
-    /// Reads of peers' memory.
-    pub(crate) reading: Reading,
-    pub(crate) sleep: Sleep,
+    pub(crate) net: Net<B, F>,
     /// Sends report that a frame is kept.
     pub(crate) reports_kept: bool,
     pid: u32,
 }
 
 impl<B: RmaLink, F: Below> OfiLink<B, F> {
-    /// What was in the way of fabrics that would have been better, for people.
-    pub fn note_refused(&mut self, refused: &[String]) {
-        if self.below.is_some() {
-            self.provider.set_lacks(refused.join("; "));
-        }
-    }
-
     /// An endpoint whose connections are `base`'s, which no peer is known to yet, with a fabric or (and why)
     /// without.
     pub fn new(base: B, below: Result<F, String>, options: OfiOptions) -> io::Result<OfiLink<B, F>> {
-        let provider = Provider::new(below.as_ref());
-        let below = below.ok();
-        let unseen = below.as_ref().is_some_and(|b| b.wait_fd().is_none_or(|fd| !is_shallow(fd)));
-        let reading = Reading::new(below.as_ref().and_then(F::reads));
-        let link = OfiLink {
-            base,
-            below,
-            provider,
-            options,
-            peers: Peers::new(u32::from_le_bytes(random()?)),
-            inbox: Inbox::default(),
-            saying: Saying::default(),
-            turns: Turns::default(),
-            reading,
-            sleep: Sleep::new(unseen)?,
-            reports_kept: false,
-            pid: std::process::id(),
-        };
-        for fd in link.fds() {
-            link.sleep.watch(fd)?;
+        let net = Net::new(base, below, options)?;
+        Ok(OfiLink { net, reports_kept: false, pid: std::process::id() })
+    }
+
+    /// What was in the way of fabrics that would have been better, for people.
+    pub fn note_refused(&mut self, refused: &[String]) {
+        if self.net.below.is_some() {
+            self.net.provider.set_lacks(refused.join("; "));
         }
-        Ok(link)
-    }
-
-    /// The descriptor of the fabric, if one is of use.
-    pub(crate) fn fabric_fd(&self) -> Option<RawFd> {
-        self.below.as_ref().and_then(F::wait_fd).filter(|_| !self.sleep.is_unseen())
-    }
-
-    /// All descriptors that end a sleep.
-    pub(crate) fn fds(&self) -> Vec<RawFd> {
-        let own = self.sleep.fds();
-        let lender = self.below.as_ref().and_then(F::lender_fd);
-        let base = (0..).map_while(|n| self.base.wait_fd(WaitFd::Each(n)));
-        own.into_iter().chain(base).chain(self.fabric_fd()).chain(lender).collect()
     }
 
     /// The provider below, for tests.
     pub fn below(&mut self) -> Option<&mut F> {
-        self.below.as_mut()
+        self.net.below.as_mut()
     }
 
     /// Where messages to a peer go, and what the next one begins with, for tests.
     pub fn next_mark(&self, peer: PeerId) -> Option<(Dest, Mark)> {
-        let channel = self.peers.get(peer)?.channel.as_ref()?;
+        let channel = self.net.peers.get(peer)?.channel.as_ref()?;
         let (slot, generation) = (channel.far().slot, channel.far().generation);
         Some((channel.far().dest, Mark { slot, generation, number: channel.sent() }))
     }
 
-    /// Whether a frame is with the provider below still, or was lost there.
-    pub(crate) fn keeps_frames(&self, peer: PeerId) -> bool {
-        let (Some(below), Some(at)) = (&self.below, self.peers.get(peer)) else { return false };
-        at.end.is_broken() || at.channel.as_ref().is_some_and(|channel| channel.keeps(below))
-    }
-
-    /// Forgets all of a peer but that it is there: what follows is another one, or another time.
-    pub(crate) fn reset(&mut self, peer: PeerId) {
-        self.peers.add(peer);
-        // One that has said bye wants none of those that are under way.
-        let losing = self.keeps_frames(peer) && !self.peers.at(peer).farewell.is_heard();
-        self.peers.at(peer).end.lose(losing);
-        self.end_dealings(peer);
-        let old = self.peers.renew(peer);
-        if let (Some(channel), Some(below)) = (old.channel, &mut self.below) {
-            below.part(channel.far().dest);
+    /// Does what there is to do in one poll.
+    pub(crate) fn poll_some(&mut self) {
+        self.read_some();
+        self.net.turns.count();
+        let restless = self.net.peers.has_restless() || !self.net.saying.is_empty();
+        if restless {
+            self.net.tend_all();
         }
-        self.saying.drop_of(peer);
-    }
-
-    pub(crate) fn is_own(&self, peer: PeerId) -> bool {
-        self.base.peer_addr(peer) == self.base.addr()
-    }
-
-    /// Whether frames to and from this peer go by the connection.
-    pub(crate) fn goes_by_base(&self, peer: PeerId) -> bool {
-        self.below.is_none()
-            || self.peers.get(peer).is_some_and(|p| p.stage == Stage::Base)
-            || self.is_own(peer)
-    }
-
-    /// What the way by the fabric is like.
-    pub(crate) fn fabric_path(&self) -> Path {
-        let most = self.provider.max_frame() - wire::EAGER_HEAD;
-        let eager = self.options.eager.min(most);
-        let in_a_row = self.options.eager_in_a_row.max(eager).min(most);
-        Path {
-            link: "ofi",
-            max_frame: self.provider.max_frame(),
-            eager,
-            eager_in_a_row: in_a_row,
-            eager_one_way: in_a_row,
-            rma: match self.reading.most() {
-                Some(_) if self.gets_devices() => RmaCaps::HOST_GETS | RmaCaps::DEVICE_GETS,
-                Some(_) => RmaCaps::HOST_GETS,
-                None => RmaCaps::empty(),
-            },
-            least_get: self.options.least_get,
+        if restless || self.net.below.is_none() || self.net.peers.use_base() || self.net.turns.is_for_base() {
+            self.poll_base();
         }
     }
 
-    /// Whether memory of some kind of devices is read by the provider below, from there or into it, as far as
-    /// is known.
-    pub(crate) fn gets_devices(&self) -> bool {
-        let is_for = |below: &F, kind| [Usage::Lent, Usage::ReadInto].iter().any(|u| below.reaches(kind, *u));
-        let is_got = |kind| self.below.as_ref().is_some_and(|below| is_for(below, kind));
-        [Kind::Cuda, Kind::Rocr, Kind::Ze, Kind::Fake].into_iter().any(is_got)
+    /// Does all that there is to do.
+    pub(crate) fn poll_all(&mut self) {
+        self.read_below();
+        self.net.tend_all();
+        self.poll_base();
     }
 
-    /// A peer is to be looked after.
-    pub(crate) fn note_restless(&mut self, peer: PeerId) {
-        self.peers.note_restless(peer);
-        self.set_timer();
+    /// Takes all that has come by the fabric, or much of it.
+    pub(crate) fn read_below(&mut self) {
+        self.read(true);
     }
 
-    /// A sleep begins, for which the fabric has said that it has nothing. One whose descriptor is readable
-    /// all the same, time and again with nothing there, is polled from now on like one without.
-    pub(crate) fn falls_asleep(&mut self) {
-        let fd = self.fabric_fd().filter(|_| !self.provider.has_failed());
-        if !self.sleep.finds_worn(fd) {
-            return;
+    /// Takes what has come by the fabric until there is something to poll, which is not to wait for another
+    /// call of the provider.
+    fn read_some(&mut self) {
+        self.read(false);
+    }
+
+    fn read(&mut self, all: bool) {
+        for _ in 0..BATCH {
+            let Some(below) = self.net.below.as_mut().filter(|_| !self.net.provider.has_failed()) else {
+                return;
+            };
+            let next = match self.net.reading.take_stashed() {
+                Some(did) => Some(did),
+                None if all => below.poll(Poll::All),
+                None if self.net.inbox.is_empty() => below.poll(Poll::Soon),
+                None => below.poll(Poll::Taken),
+            };
+            match next {
+                None => break,
+                Some(Did::Over(who, ok)) => self.net.with_memory(|memory| memory.read_is_over(who, ok)),
+                Some(Did::Came(buffer, len)) => self.came(buffer, len),
+                Some(Did::Failed(who, why)) => self.net.lost(who, &why),
+                Some(Did::Dead(why)) => return self.net.dead(&why),
+            }
         }
-        log::info!(
-            "{}: the fabric's descriptor is readable all the time, and not watched any more",
-            self.base.addr()
-        );
-        fd.into_iter().for_each(|fd| self.sleep.unwatch(fd));
-        if let Some(below) = &mut self.below {
-            below.unwatch_lender();
+        if !self.net.reading.is_idle() {
+            self.net.with_memory(|memory| memory.post_reads());
         }
-        self.sleep.set_unseen();
-        self.set_timer();
     }
 
-    /// Sets the timer, by what there is to wait for.
-    pub(crate) fn set_timer(&mut self) {
-        let polls = self.sleep.is_unseen() && self.peers.iter().any(|p| p.meeting.is_announced())
-            || self.below.as_ref().is_some_and(F::is_read_unseen)
-            || self.reading.is_waiting();
-        let (peers, saying, turns) = (&self.peers, &self.saying, &self.turns);
-        self.sleep.set_timer(polls, || peers.has_restless() || !saying.is_empty() || turns.is_waiting());
-    }
-
-    /// A peer does what no honest one does.
-    #[cold]
-    pub(crate) fn spoil(&mut self, peer: PeerId, why: &str) {
-        let (own, name) = (self.base.addr(), self.base.peer_addr(peer));
-        log::warn!("{own} -> {name}: what it sends is not believed any more: {why}");
-        self.cut(peer, Some(Gone::Denied));
-    }
-
-    /// Cuts a peer off; its end, which the connection reports, gets this reason. What arrived before is still
-    /// polled.
-    #[cold]
-    pub(crate) fn cut(&mut self, peer: PeerId, why: Option<Gone>) {
-        self.reset(peer);
-        self.peers.at(peer).end.set_why(why);
-        self.base.dismiss(peer, Parting::CutOff);
-    }
-
-    /// The fabric has lost a message.
-    #[cold]
-    pub(crate) fn lost(&mut self, who: u64, why: &str) {
-        let (first, who) = (who & FIRST != 0, who & !FIRST);
-        let peer = PeerId((who >> 32) as u32);
-        let Some(at) = self.peers.get(peer).filter(|at| u64::from(at.generation) == who & 0xffff_ffff) else {
-            return;
+    /// A message came, whether or not it is one of a peer's.
+    fn came(&mut self, buffer: Buffer, len: usize) {
+        let Some(below) = &mut self.net.below else { return };
+        let bytes = &below.bytes(buffer)[..len];
+        let window = self.net.provider.window();
+        let mark = bytes.first_chunk().map(Mark::decode);
+        let at = mark.and_then(|mark| self.net.peers.get_mut(PeerId(mark.slot)).map(|at| (mark, at)));
+        let Some((mark, at)) =
+            at.filter(|(mark, at)| mark.generation == at.generation && at.meeting.is_announced())
+        else {
+            // Of one that ended meanwhile, or a stranger's.
+            return below.give_back(buffer);
         };
-        match at.stage {
-            Stage::Meeting if first => return self.first_failed(peer, why),
-            Stage::Meeting => return self.refuse(peer, why),
-            // It was sent again, and has come.
-            _ if first => return,
-            _ => {}
-        }
-        if at.end.is_broken() {
+        let peer = PeerId(mark.slot);
+        let Some(channel) = &mut at.channel else {
+            if at.stage == Stage::Meeting && bytes.len() <= CONTROL {
+                at.meeting.keep_early(bytes);
+            }
+            return below.give_back(buffer);
+        };
+        if mark.number == 0 && channel.is_first_again(bytes) {
+            // Its answer is sent again, too.
+            let answered = at.stage == Stage::Meeting && !at.meeting.owes_pong();
+            below.give_back(buffer);
+            if answered {
+                at.first.repeat_now();
+                self.net.note_restless(peer);
+                self.net.tend(peer);
+            }
             return;
         }
-        // As a rule its process has ended, which the connection reports.
-        log::info!(
-            "{} -> {}: the fabric has lost a message: {why}",
-            self.base.addr(),
-            self.base.peer_addr(peer)
-        );
-        let until = Instant::now() + self.options.grace;
-        self.peers.at(peer).end.break_off(until);
-        self.note_restless(peer);
+        match channel.is_next(mark.number, bytes, window) {
+            Ok(true) => self.take(peer, Came::Buffer(buffer, len)),
+            Ok(false) => return below.give_back(buffer),
+            Err(Spoilt(why)) => {
+                below.give_back(buffer);
+                return self.net.spoil(peer, why);
+            }
+        }
+        while let Some(bytes) = self.net.peers[peer].channel.as_mut().and_then(|c| c.next_early()) {
+            self.take(peer, Came::Copy(bytes));
+        }
     }
 
-    /// The fabric does nothing any more.
-    #[cold]
-    pub(crate) fn dead(&mut self, why: &str) {
-        log::warn!("{}: the fabric has failed: {why}", self.base.addr());
-        self.provider.fail();
-        if let Some(fd) = self.fabric_fd() {
-            self.sleep.unwatch(fd);
+    /// Takes the next message of a peer.
+    fn take(&mut self, peer: PeerId, came: Came) {
+        let at = &mut self.net.peers[peer];
+        let Some(channel) = &mut at.channel else { return came.give_back(self.net.below.as_mut()) };
+        let found = channel.open(came.bytes(self.net.below.as_ref()));
+        if found == Ok(Sort::Frame) {
+            self.net.inbox.push_frame(peer, at.generation, came);
+            // It may be quicker than the word that it can come.
+            if at.stage == Stage::Meeting {
+                self.net.hear_frame(peer);
+            }
+            return;
         }
-        for peer in self.peers.ids() {
-            if self.peers[peer].channel.is_some() {
-                self.cut(peer, Some(Gone::Reset));
+        let name = name_in(came.bytes(self.net.below.as_ref()));
+        came.give_back(self.net.below.as_mut());
+        self.took(peer, found, name);
+    }
+
+    /// What came before the peer's announce.
+    fn take_early(&mut self, peer: PeerId, bytes: &[u8]) {
+        let Some(channel) = &mut self.net.peers.at(peer).channel else { return };
+        let first = bytes.first_chunk().map(Mark::decode).is_some_and(|mark| mark.number == 0);
+        let found = if first { channel.open(bytes) } else { Err(Spoilt("its number is not the first")) };
+        match found {
+            Ok(Sort::Frame) => self.net.spoil(peer, "it sends frames before it knows that they come"),
+            found => self.took(peer, found, name_in(bytes)),
+        }
+    }
+
+    /// A message that is no frame was taken.
+    fn took(&mut self, peer: PeerId, found: Result<Sort, Spoilt>, name: Option<u64>) {
+        let at = &mut self.net.peers[peer];
+        if let Some(channel) = &mut at.channel {
+            channel.note_done();
+        }
+        match found {
+            Ok(Sort::Ping) => {
+                at.meeting.owe_pong();
+                self.net.note_restless(peer);
+                self.net.tend(peer);
+            }
+            Ok(Sort::Pong) => self.net.hear_pong(peer),
+            Ok(Sort::Room | Sort::Frame) => self.net.send_room(peer),
+            Ok(sort @ (Sort::Revoke | Sort::Left | Sort::Renew | Sort::Cut | Sort::Ended)) => match name {
+                Some(name) => match self.net.with_memory(|memory| memory.hear_of_memory(peer, sort, name)) {
+                    Ok(()) => self.net.send_room(peer),
+                    Err(Spoilt(why)) => self.net.spoil(peer, why),
+                },
+                None => self.net.spoil(peer, "what it says of memory makes no sense"),
+            },
+            Err(Spoilt(why)) => self.net.spoil(peer, why),
+        }
+    }
+
+    /// Takes what has come by connections.
+    pub(crate) fn poll_base(&mut self) {
+        if let Some((peer, why, until)) = self.net.turns.awaited() {
+            if !self.net.peers.at(peer).is_complete() && Instant::now() < until {
+                return;
+            }
+            self.net.turns.stop_waiting();
+            self.finish(peer, why);
+        }
+        for _ in 0..BATCH {
+            if self.net.inbox.is_base_busy() || self.net.turns.is_waiting() {
+                return;
+            }
+            match self.net.base.poll() {
+                None => return,
+                Some(Event::Frame(frame)) => self.came_by_base(frame),
+                Some(Event::Closed(peer, why)) => self.closed(peer, why),
+                Some(Event::PathChanged(peer)) if !self.net.goes_by_base(peer) => {}
+                Some(event) => self.net.inbox.push_event(event),
             }
         }
     }
 
-    /// Says to a peer how much was sent to it.
-    fn say_bye(&mut self, peer: PeerId) {
-        let at = &mut self.peers[peer];
-        let Some(sent) = at.channel.as_ref().map(|c| c.sent()) else { return };
-        at.farewell.say(sent);
-        self.say(peer, &Control::Bye(sent));
+    fn came_by_base(&mut self, frame: Frame) {
+        let (from, mut front) = (frame.from, [0; CONTROL]);
+        let n = self.net.base.read(&frame, 0, &mut front[..8]);
+        if Control::is_one(&front[..n]) {
+            let n = self.net.base.read(&frame, 0, &mut front);
+            let said = if frame.len == n { Control::decode(&front[..n]) } else { None };
+            self.net.base.release(frame);
+            return match said {
+                Some(said) => {
+                    if let Some(bytes) = self.net.hear(from, said) {
+                        self.take_early(from, &bytes);
+                        self.net.tend(from);
+                    }
+                }
+                None => self.net.spoil(from, "what it says makes no sense"),
+            };
+        }
+        if !self.net.goes_by_base(from) && self.net.peers.at(from).stage != Stage::Fabric {
+            self.net.fall_back(from, "its frames come by tcp");
+            if !self.net.goes_by_base(from) {
+                return self.net.base.release(frame);
+            }
+        }
+        self.net.inbox.push_base(frame);
     }
 
-    /// The peers that may still say that all that was sent to them has come, and have not.
-    fn owed(&self) -> Vec<PeerId> {
-        let is_owed = |peer: &PeerId| {
-            let at = &self.peers[*peer];
-            let has_all = |c: &Channel| c.is_quiet() || at.farewell.is_answered(c.sent());
-            let owes = |c: &Channel| !has_all(c);
-            at.channel.as_ref().is_some_and(owes) && !at.end.is_broken()
-        };
-        self.peers.ids().filter(is_owed).collect()
+    /// A connection has ended.
+    fn closed(&mut self, peer: PeerId, why: Gone) {
+        // What it sent before is there, or under way.
+        self.read_below();
+        let at = self.net.peers.at(peer);
+        let why = at.end.take_why(why);
+        if at.channel.is_some() && !at.is_complete() && why == Gone::Reset {
+            self.net.turns.wait_for(peer, why);
+            return self.net.set_timer();
+        }
+        self.finish(peer, why);
+    }
+
+    /// The end of a peer is to be reported.
+    fn finish(&mut self, peer: PeerId, why: Gone) {
+        // What the connection has lost of the way to agree on a fabric is no frame.
+        let lost = self.net.base.keeps(peer);
+        let losing = lost && self.net.peers.at(peer).stage == Stage::Base;
+        self.net.peers.at(peer).end.lose(losing);
+        self.net.reset(peer);
+        self.net.peers.at(peer).end.begin();
+        self.net.inbox.push_event(Event::Closed(peer, why));
+    }
+
+    /// Whether there is something to poll for, or room for a frame that found none: that is reported once, if
+    /// `once`.
+    pub(crate) fn has_something(&mut self, once: bool) -> bool {
+        if self.net.inbox.held().is_some() || !self.net.inbox.is_empty() || self.net.reading.has_stashed() {
+            return true;
+        }
+        let mut served = false;
+        for peer in self.net.peers.take_wanting() {
+            let is_served = self.is_served(peer);
+            served |= is_served;
+            self.net.peers.keep_wanting(peer, is_served && once);
+        }
+        served
+    }
+
+    /// Whether what a send found lacking is there now, or the certainty that it will not be.
+    fn is_served(&self, peer: PeerId) -> bool {
+        let Some(at) = self.net.peers.get(peer) else { return true };
+        match (at.stage, &at.channel) {
+            (Stage::Fabric, Some(channel)) => {
+                !at.end.is_broken() && !at.upkeep.is_full() && channel.has_much_room()
+            }
+            (Stage::Meeting, _) => false,
+            // The connection reports it, until it is there.
+            (Stage::Idle, _) => self.net.base.channel(peer) != Channel::None,
+            _ => true,
+        }
+    }
+
+    /// Does what is to be done without a caller. What comes of it is returned by a later
+    /// [`Link::poll`](link_api::Link::poll), and [`WaitFd::All`](link_api::WaitFd::All) wakes a sleeper
+    /// if there is something.
+    pub fn progress(&mut self) {
+        self.poll_all();
+        if !self.net.sleep.is_armed() {
+            return;
+        }
+        // What the connections report but once is to be reported by the next `arm`, whatever is polled
+        // before.
+        let nudged = !self.may_sleep();
+        if self.net.sleep.nudge(nudged) || self.has_something(false) {
+            self.net.sleep.wake();
+        }
+    }
+
+    /// Whether both ways wake a sleeper for what arrives.
+    pub(crate) fn may_sleep(&mut self) -> bool {
+        let base = self.net.base.arm();
+        let below = self.net.sleep.is_unseen()
+            || self.net.provider.has_failed()
+            || self.net.below.as_mut().is_none_or(F::try_wait);
+        base && below
+    }
+
+    /// Takes a request back that memory was lent for.
+    pub(crate) fn take_back(&mut self, from: PeerId, request: u64) -> Result<(), InUse> {
+        if self.net.peers.get(from).is_none_or(|at| !at.dealings.has_lent()) {
+            return Ok(());
+        }
+        if self.net.peers.at(from).dealings.take_back(request) {
+            self.net.with_memory(|memory| memory.note(from, Sort::Revoke, request));
+        }
+        let until = Instant::now() + self.net.reading.patience().time();
+        loop {
+            self.read_below();
+            let Some(at) = self.net.peers.get(from) else { return Ok(()) };
+            // One that has ended was lent nothing any more.
+            if !at.dealings.has_lent() || at.dealings.has_left(request) {
+                return Ok(());
+            }
+            self.net.with_memory(|memory| memory.send_notes(from));
+            if Instant::now() >= until {
+                return Err(InUse);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Takes back all that was lent, for good. Peers that do not answer, or whose end was not heard of yet,
+    /// are not waited for in the end: what they read by is closed.
+    pub(crate) fn take_back_all(&mut self) -> Result<(), InUse> {
+        let lent: Vec<PeerId> =
+            self.net.peers.ids().filter(|p| self.net.peers[*p].dealings.has_lent()).collect();
+        let mut outcome = Ok(());
+        for peer in lent {
+            match self.take_back(peer, ALL) {
+                Ok(()) => {
+                    let (at, below) = (&mut self.net.peers[peer], &mut self.net.below);
+                    let Some(below) = below else { continue };
+                    at.dealings.end_leases(below, &[]);
+                }
+                Err(InUse) => outcome = Err(InUse),
+            }
+        }
+        if outcome.is_err() && self.net.reading.patience() != Patience::Look {
+            self.net.with_memory(|memory| memory.stop_lending());
+            outcome = Ok(());
+        }
+        outcome
     }
 
     /// The process exits. What was sent is to come, as where the endpoint is closed; what comes meanwhile is
     /// kept, and all else as it was, for handlers of exit(3) that run later.
     pub(crate) fn settle_at_exit(&mut self, last: bool) -> bool {
-        if std::process::id() != self.pid || self.below.is_none() || self.provider.has_failed() {
+        if std::process::id() != self.pid || self.net.below.is_none() || self.net.provider.has_failed() {
             return true;
         }
-        for peer in self.owed() {
+        for peer in self.net.owed() {
             // Of what is sent meanwhile when the last answer is there, so that each has one.
-            if !self.peers[peer].farewell.is_unanswered() {
-                self.say_bye(peer);
+            if !self.net.peers[peer].farewell.is_unanswered() {
+                self.net.say_bye(peer);
             }
         }
         self.poll_all();
-        self.inbox.set_aside(&self.peers, &mut self.base, &mut self.below);
-        let leaving = self.owed();
+        self.net.inbox.set_aside(&self.net.peers, &mut self.net.base, &mut self.net.below);
+        let leaving = self.net.owed();
         if last {
-            self.warn_of_left(&leaving);
+            self.net.warn_of_left(&leaving);
         }
-        leaving.is_empty() && self.saying.is_empty()
+        leaving.is_empty() && self.net.saying.is_empty()
     }
 
     /// Waits a moment until what was sent has come.
     fn farewell(&mut self) {
-        self.peers.ids().for_each(|peer| self.say_bye(peer));
-        self.inbox.release_held_base(&mut self.base);
-        let until = Instant::now() + self.options.linger;
+        self.net.peers.ids().for_each(|peer| self.net.say_bye(peer));
+        self.net.inbox.release_held_base(&mut self.net.base);
+        let until = Instant::now() + self.net.options.linger;
         loop {
-            self.inbox.drop_all(&mut self.base, &mut self.below);
-            let leaving = self.owed();
-            if leaving.is_empty() && self.saying.is_empty() {
+            self.net.inbox.drop_all(&mut self.net.base, &mut self.net.below);
+            let leaving = self.net.owed();
+            if leaving.is_empty() && self.net.saying.is_empty() {
                 return;
             }
             if Instant::now() >= until {
-                return self.warn_of_left(&leaving);
+                return self.net.warn_of_left(&leaving);
             }
             self.poll_all();
-            if self.inbox.is_empty() {
+            if self.net.inbox.is_empty() {
                 std::thread::sleep(Duration::from_micros(20));
             }
-        }
-    }
-
-    fn warn_of_left(&self, leaving: &[PeerId]) {
-        for peer in leaving {
-            log::warn!(
-                "{} -> {}: closed after {} ms though not all messages have come, which may be lost",
-                self.base.addr(),
-                self.base.peer_addr(*peer),
-                self.options.linger.as_millis()
-            );
         }
     }
 }

@@ -13,12 +13,12 @@
 
 use std::time::Instant;
 
-use link_api::{Event, Gone, PeerId, RmaLink};
-use wire::session::{Announce, Control, MEETING, NAME, READS, REPEATS, Role, fabric_keys};
+use link_api::{Event, Gone, PeerId, RmaLink, Way};
+use wire::session::{Announce, Control, MEETING, NAME, READS, REPEATS, Role, WRITES, fabric_keys};
 
 use crate::below::{Below, NotSent};
-use crate::channel::{Channel, Far};
-use crate::link::OfiLink;
+use crate::channel::{Channel, Far, Said};
+use crate::net::Net;
 use crate::peer::Stage;
 
 /// A provider's name as it is announced.
@@ -32,10 +32,16 @@ fn plain(name: &[u8; NAME]) -> String {
     name[..end].iter().map(|b| if b.is_ascii_graphic() { char::from(*b) } else { '?' }).collect()
 }
 
-impl<B: RmaLink, F: Below> OfiLink<B, F> {
+impl<B: RmaLink, F: Below> Net<B, F> {
     /// Says something by the connection, or as soon as there is room.
     pub(crate) fn say(&mut self, peer: PeerId, what: &Control) {
         self.saying.say(&mut self.base, peer, what.encode());
+    }
+
+    /// What [`Announce::can`] says of accesses by the fabric.
+    fn reads_and_writes(&self) -> u16 {
+        let of = |way, flag| if self.reading.has(way) { flag } else { 0 };
+        of(Way::Get, READS) | of(Way::Put, WRITES)
     }
 
     /// Whether this side decides.
@@ -48,18 +54,19 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let Ok(nonce) = ipc::random() else { return };
         self.peers.add(peer);
         let Some(below) = &self.below else { return };
-        let (protocol, format) = below.dialect();
+        let about = below.about();
+        let (protocol, format) = about.dialect;
         let said = Announce {
             slot: peer.0,
             generation: self.peers[peer].generation,
-            most: below.most() as u32,
-            window: below.window(),
+            most: about.most as u32,
+            window: about.window,
             protocol,
             format,
-            can: REPEATS | if self.reading.most().is_some() { READS } else { 0 },
-            name: padded(below.name()),
+            can: REPEATS | self.reads_and_writes(),
+            name: padded(about.name),
             nonce,
-            address: below.address().to_vec(),
+            address: about.address.to_vec(),
         };
         let bytes = Control::Announce(Box::new(said)).encode();
         let until = Instant::now() + self.options.patience;
@@ -70,10 +77,10 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         self.note_restless(peer);
     }
 
-    /// A peer says something by the connection.
-    pub(crate) fn hear(&mut self, peer: PeerId, said: Control) {
+    /// A peer says something by the connection; a message that came by the fabric before may be taken then.
+    pub(crate) fn hear(&mut self, peer: PeerId, said: Control) -> Option<Vec<u8>> {
         match said {
-            Control::Announce(said) => self.hear_announce(peer, said),
+            Control::Announce(said) => return self.hear_announce(peer, said),
             Control::Settle(fabric) => self.hear_settle(peer, fabric),
             Control::Bye(sent) => {
                 self.peers.at(peer).farewell.hear(sent);
@@ -87,42 +94,47 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 self.fall_back(peer, &why);
             }
         }
+        None
     }
 
-    fn hear_announce(&mut self, peer: PeerId, said: Box<Announce>) {
-        if self.below.is_none() || self.provider.has_failed() {
-            return self.say(peer, &Control::Settle(false));
-        }
+    fn hear_announce(&mut self, peer: PeerId, said: Box<Announce>) -> Option<Vec<u8>> {
         let at = self.peers.at(peer);
-        match at.stage {
-            Stage::Base => return self.say(peer, &Control::Settle(false)),
-            Stage::Fabric => return self.spoil(peer, "it announces itself twice"),
-            Stage::Meeting if at.meeting.is_heard() => return self.spoil(peer, "it announces itself twice"),
-            Stage::Meeting => {}
-            Stage::Idle => self.announce(peer),
+        let twice = at.stage == Stage::Fabric || at.stage == Stage::Meeting && at.meeting.is_heard();
+        if self.below.is_none() || self.provider.has_failed() || at.stage == Stage::Base {
+            self.say(peer, &Control::Settle(false));
+            return None;
+        }
+        if twice {
+            self.spoil(peer, "it announces itself twice");
+            return None;
+        }
+        if at.stage == Stage::Idle {
+            self.announce(peer);
         }
         if let Err(why) = self.agree(peer, &said) {
-            return self.refuse(peer, &why);
+            self.refuse(peer, &why);
+            return None;
         }
         let decides = self.decides(peer);
         let early = self.peers.at(peer).meeting.hear(decides);
         self.note_restless(peer);
-        if let Some(bytes) = early {
-            self.take_early(peer, &bytes);
+        if early.is_none() {
+            self.tend(peer);
         }
-        self.tend(peer);
+        early
     }
 
     /// Makes the channel that both announces allow.
     fn agree(&mut self, peer: PeerId, said: &Announce) -> Result<(), String> {
-        let (decides, key) = (self.decides(peer), self.options.key.clone());
+        let (decides, key, can) = (self.decides(peer), self.options.key.clone(), self.reads_and_writes());
         let Some(below) = &mut self.below else { return Err("there is no fabric here".into()) };
         if said.address.is_empty() {
             return Err("it has no fabric".into());
         }
-        let ours = (padded(below.name()), below.dialect(), below.most());
+        let about = below.about();
+        let ours = (padded(about.name), about.dialect, about.most);
         if ours != (said.name, (said.protocol, said.format), said.most as usize) {
-            return Err(format!("it has {}, and this is {}", plain(&said.name), below.name()));
+            return Err(format!("it has {}, and this is {}", plain(&said.name), about.name));
         }
         if said.window < 8 {
             return Err("it has no room".into());
@@ -138,7 +150,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         let far = Far { dest, slot: said.slot, generation: said.generation, window: said.window };
         let who = u64::from(peer.0) << 32 | u64::from(at.generation);
         at.channel = Some(Channel::new(far, keys, who));
-        at.dealings.set_may_read(said.can & READS != 0);
+        let both = said.can & can;
+        at.dealings.set_may(both & READS != 0, both & WRITES != 0);
         at.first.set_repeatable(said.can & REPEATS != 0);
         Ok(())
     }
@@ -242,6 +255,66 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
         self.peers.go_by_base(peer, why);
         if known {
             self.inbox.push_event(Event::PathChanged(peer));
+        }
+    }
+
+    /// Does for all peers what is due.
+    pub(crate) fn tend_all(&mut self) {
+        self.saying.flush(&mut self.base);
+        for peer in self.peers.take_restless() {
+            self.tend(peer);
+            self.peers.keep_restless(peer);
+        }
+        self.set_timer();
+    }
+
+    /// Does for a peer what is due.
+    pub(crate) fn tend(&mut self, peer: PeerId) {
+        let at = &mut self.peers[peer];
+        at.upkeep.set_full(false);
+        // After a failure there is a pause.
+        let pauses = at.stage == Stage::Meeting && at.first.pauses();
+        let (mut refused, mut first) = (None, false);
+        if let (Some(below), Some(channel)) = (&mut self.below, &mut at.channel) {
+            for (sort, due) in at.meeting.messages() {
+                if !*due || pauses {
+                    continue;
+                }
+                match channel.send(below, Said::short(sort, &[])) {
+                    Ok(()) => (*due, first) = (false, first || channel.sent() == 1),
+                    Err(NotSent::Busy | NotSent::Fault) => {}
+                    Err(NotSent::Error(why)) => refused = Some(why),
+                }
+            }
+        }
+        if let Some(why) = refused {
+            return if at.stage == Stage::Meeting {
+                self.first_failed(peer, &why)
+            } else {
+                self.cut(peer, Some(Gone::Reset))
+            };
+        }
+        if first {
+            self.note_first_sent(peer);
+        } else if !at.meeting.owes_message() {
+            self.repeat_first(peer);
+        }
+        let at = &mut self.peers[peer];
+        if at.upkeep.take_room_due() {
+            self.send_room(peer);
+        }
+        self.with_memory(|memory| memory.send_notes(peer));
+        let at = &mut self.peers[peer];
+        if at.farewell.owes_answer() && at.is_complete() {
+            at.farewell.answer();
+            self.say(peer, &Control::ByeHeard);
+        }
+        let (now, at) = (Instant::now(), &mut self.peers[peer]);
+        if let Some(why) = at.meeting.take_overdue(now) {
+            return self.refuse(peer, why);
+        }
+        if at.end.is_overdue(now) {
+            self.cut(peer, Some(Gone::Reset));
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Memory that is read without its owner: registrations for peers, and reads of theirs, by libfabric's calls.
+//! Memory that is accessed without its owner: registrations for peers, and reads and writes of theirs, by
+//! libfabric's calls.
 //!
-//! Reads are posted to an endpoint of their own, since no provider has to be able to end one that is under
-//! way: an endpoint that is closed accesses no memory any more (fi_endpoint(3)), and the next read opens
+//! These are posted to an endpoint of their own, since no provider has to be able to end one that is under
+//! way: an endpoint that is closed accesses no memory any more (fi_endpoint(3)), and the next access opens
 //! another one. Memory is lent by another one ([`Lender`]), for the same reason: many a provider goes on to
 //! read memory of a registration that is closed (fi_mr(3) leaves it to the application to close none that is
 //! in use).
@@ -10,15 +11,17 @@ use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
 
-use fabric_client::{Object, done, made};
-use hmem::{Caps, Kind, Span, registry};
+use fabric_client::{Infos, Object, done, made};
+use hmem::{Caps, Kind, Span};
 use libfabric_sys as fi;
+use link_api::Way;
 
-use crate::below::{Dest, Lease, NotSent, Usage};
+use crate::below::{Lease, NotSent, Piece, Usage};
 use crate::lender::Lender;
+use crate::registration::{Modes, of_device};
 use crate::slab::Slab;
 
-/// Reads under way.
+/// Accesses under way.
 const READS: usize = 64;
 /// What registrations may need: all that is known here.
 const MODES: i32 = fi::FI_MR_LOCAL
@@ -31,112 +34,6 @@ const MODES: i32 = fi::FI_MR_LOCAL
 const REFUSALS: u8 = 8;
 /// In place of a key that there is none of.
 const NO_KEY: u64 = u64::MAX;
-
-/// An info that is freed when this is dropped.
-#[derive(Debug)]
-struct Info {
-    core: fi::Core,
-    at: *mut fi::fi_info,
-}
-
-// SAFETY: memory of the core's that nothing else refers to.
-unsafe impl Send for Info {}
-
-impl Drop for Info {
-    fn drop(&mut self) {
-        // SAFETY: from `dupinfo` of this core, and freed once.
-        unsafe { self.core.freeinfo(self.at) };
-    }
-}
-
-/// How memory is registered.
-#[derive(Clone, Copy, Debug)]
-struct Modes {
-    mr_mode: i32,
-    key_size: usize,
-}
-
-impl Modes {
-    fn has(self, mode: i32) -> bool {
-        self.mr_mode & mode != 0
-    }
-
-    /// Registers memory; with an endpoint where registrations belong to one.
-    ///
-    /// A device's is registered as that also where the provider would find out by itself (without
-    /// FI_MR_HMEM): so one that has not what it takes says so before it accesses any.
-    fn register(
-        self,
-        domain: &Object<fi::fid_domain>,
-        ep: &Object<fi::fid_ep>,
-        (span, device): (Span, Option<Device>),
-        access: u64,
-    ) -> Result<Object<fi::fid_mr>, i32> {
-        let mask = u64::MAX >> (64 - 8 * self.key_size.min(8));
-        // A key that was taken already is refused, and another one tried.
-        for _ in 0..4 {
-            let key = match ipc::random() {
-                Ok(bytes) if !self.has(fi::FI_MR_PROV_KEY) => u64::from_le_bytes(bytes) & mask,
-                _ => 0,
-            };
-            let (at, len) = (span.as_ptr().cast(), span.len());
-            let found = match device {
-                // SAFETY: an open domain; the memory is there, as its owner promised with the span.
-                None => unsafe {
-                    let reg = (*(*domain.at()).mr).reg.ok_or(-fi::FI_ENOSYS)?;
-                    made(|mr| reg(domain.fid(), at, len, access, 0, key, 0, mr, null_mut()))
-                },
-                Some((iface, device)) => {
-                    let iov = libc::iovec { iov_base: at, iov_len: len };
-                    let attr = fi::fi_mr_attr {
-                        anon1: fi::fi_mr_attr__bindgen_ty_1 { mr_iov: &raw const iov },
-                        iov_count: 1,
-                        access,
-                        requested_key: key,
-                        iface,
-                        device,
-                        ..Default::default()
-                    };
-                    // SAFETY: likewise, and a device's is not followed here.
-                    unsafe {
-                        let reg = (*(*domain.at()).mr).regattr.ok_or(-fi::FI_ENOSYS)?;
-                        made(|mr| reg(domain.fid(), &raw const attr, 0, mr))
-                    }
-                }
-            };
-            let region: Object<fi::fid_mr> = match found {
-                Err(e) if e == -fi::FI_ENOKEY => continue,
-                other => other?,
-            };
-            if self.has(fi::FI_MR_ENDPOINT) {
-                region.bind(ep, 0)?;
-                region.enable()?;
-            }
-            return Ok(region);
-        }
-        Err(-fi::FI_ENOKEY)
-    }
-}
-
-/// What libfabric calls the interface of a device's memory, and the device.
-type Device = (fi::fi_hmem_iface, fi::fi_mr_attr__bindgen_ty_2);
-
-/// Of a device's memory, what that is called; of the host's nothing. `None` where an adapter is not to access
-/// it.
-fn of_device(span: &Span) -> Option<Option<Device>> {
-    if !span.can(Caps::DEVICE) {
-        return Some(None);
-    }
-    let (driver, number) = registry::of(span.kind()).to_adapter(span.addr() as usize, span.len())?;
-    let (driver, number) = (i32::try_from(driver).ok()?, i32::try_from(number).ok()?);
-    Some(Some(match span.kind() {
-        Kind::Cuda => (fi::FI_HMEM_CUDA, fi::fi_mr_attr__bindgen_ty_2 { cuda: number }),
-        Kind::Rocr => (fi::FI_HMEM_ROCR, fi::fi_mr_attr__bindgen_ty_2 { reserved: 0 }),
-        // As fi_hmem_ze_device of libfabric's headers has it.
-        Kind::Ze => (fi::FI_HMEM_ZE, fi::fi_mr_attr__bindgen_ty_2 { ze: driver << 16 | number }),
-        _ => return None,
-    }))
-}
 
 /// Whether an endpoint may be closed while it reads. Of libfabric 1.17 `tcp;ofi_rxm` crashes then in
 /// fi_close(3), and the domain of `net` makes no progress any more; `tcp;ofi_rxm` and `tcp` of 2.1 do
@@ -158,31 +55,78 @@ unsafe fn ends_reads(of: *const fi::fi_fabric_attr) -> bool {
     name != b"net" && !name.starts_with(b"tcp;")
 }
 
-/// What of a provider serves for reads.
+/// Posts a read; what the provider answers. The memory, which is there until the access was reported to be
+/// over, or [`Remote::stop`] has closed the endpoint, and the context are the provider's until then.
+fn post_read(
+    ep: &Object<fi::fid_ep>,
+    piece: &Piece,
+    desc: *mut libc::c_void,
+    context: *mut fi::fi_context2,
+) -> isize {
+    let Piece { at, key, addr, local, .. } = *piece;
+    // SAFETY: an open endpoint, and memory and a context as above.
+    unsafe {
+        let Some(read) = (*(*ep.at()).rma).read else { return -(fi::FI_ENOSYS as isize) };
+        read(ep.at(), local.as_ptr().cast(), local.len(), desc, at.0, addr, key, context.cast())
+    }
+}
+
+/// Posts a write that completes when its bytes are in the peer's memory; else as [`post_read`].
+fn post_write(
+    ep: &Object<fi::fid_ep>,
+    piece: &Piece,
+    mut desc: *mut libc::c_void,
+    context: *mut fi::fi_context2,
+) -> isize {
+    let Piece { at, key, addr, local, .. } = *piece;
+    let here = libc::iovec { iov_base: local.as_ptr().cast(), iov_len: local.len() };
+    let there = fi::fi_rma_iov { addr, len: local.len(), key };
+    let message = fi::fi_msg_rma {
+        msg_iov: &raw const here,
+        desc: &raw mut desc,
+        iov_count: 1,
+        addr: at.0,
+        rma_iov: &raw const there,
+        rma_iov_count: 1,
+        context: context.cast(),
+        data: 0,
+    };
+    // SAFETY: an open endpoint, and memory and a context as for a read; the lists are read by the call alone.
+    unsafe {
+        let Some(write) = (*(*ep.at()).rma).writemsg else { return -(fi::FI_ENOSYS as isize) };
+        write(ep.at(), &raw const message, fi::FI_DELIVERY_COMPLETE | fi::FI_COMPLETION)
+    }
+}
+
+/// What of a provider serves for accesses.
 #[derive(Debug)]
 pub(crate) struct Remote {
-    info: Info,
+    info: Infos,
     modes: Modes,
-    /// Longest read.
+    /// Longest access.
     pub(crate) most: usize,
-    /// Where reads are posted, once there are any.
+    /// Whether there are writes, whose completion means that the bytes are in the peer's memory.
+    pub(crate) writes: bool,
+    /// Where accesses are posted, once there are any.
     ep: Option<Object<fi::fid_ep>>,
-    /// Where peers read.
+    /// Where peers access memory.
     lender: Lender,
     contexts: Slab,
     free: Vec<usize>,
-    /// By place, the read, and the registration of where it puts its bytes.
+    /// By place, the access, and the registration of memory here.
     flying: Vec<(u64, Option<Object<fi::fid_mr>>)>,
     leases: HashMap<u64, Object<fi::fid_mr>>,
     number: u64,
     /// Whether there is memory of devices for it.
     hmem: bool,
     /// By usage and kind of memory, how many registrations in a row were refused.
-    refusals: [[u8; KINDS]; 2],
+    refusals: [[u8; KINDS]; USAGES],
 }
 
 /// Kinds of memory.
 const KINDS: usize = Kind::Client as usize + 1;
+/// And usages.
+const USAGES: usize = Usage::WrittenFrom as usize + 1;
 
 /// What registrations and endpoints belong to.
 pub(crate) struct Place<'a> {
@@ -216,14 +160,21 @@ impl Remote {
             return None;
         }
         // SAFETY: likewise.
-        let at = unsafe { core.dupinfo(info) };
-        if at.is_null() {
-            return None;
-        }
+        let info = unsafe { Infos::copy(core, info) }?;
+        const WRITES: u64 = fi::FI_WRITE | fi::FI_REMOTE_WRITE;
+        // SAFETY: a copy of this core's, with the attributes of what it is of. By its flags the endpoint
+        // would have every operation wait for its delivery.
+        let delivers = unsafe {
+            let flags = &mut (*(*info.at()).tx_attr).op_flags;
+            let delivers = *flags & fi::FI_DELIVERY_COMPLETE != 0;
+            *flags &= !fi::FI_DELIVERY_COMPLETE;
+            delivers
+        };
         Some(Remote {
-            info: Info { core: *core, at },
+            info,
             modes: Modes { mr_mode, key_size },
             most,
+            writes: delivers && caps & WRITES == WRITES,
             ep: None,
             lender: Lender::new()?,
             contexts: Slab::new(READS, 0)?,
@@ -232,7 +183,7 @@ impl Remote {
             leases: HashMap::new(),
             number: 0,
             hmem: caps & fi::FI_HMEM != 0,
-            refusals: [[0; KINDS]; 2],
+            refusals: [[0; KINDS]; USAGES],
         })
     }
 
@@ -245,15 +196,12 @@ impl Remote {
         match kind {
             Kind::System => true,
             Kind::Cuda | Kind::Rocr | Kind::Ze => {
-                self.hmem && self.refusals[usage as usize][kind as usize] < REFUSALS
+                self.hmem
+                    && [Usage::ReadByPeers, Usage::ReadInto].contains(&usage)
+                    && self.refusals[usage as usize][kind as usize] < REFUSALS
             }
             _ => false,
         }
-    }
-
-    /// No memory of devices is registered from now on.
-    pub(crate) fn stage_devices(&mut self) {
-        self.hmem = false;
     }
 
     /// Whether something may be registered.
@@ -285,7 +233,7 @@ impl Remote {
         // None is registered for this, or this memory alone is refused.
         let is_for_good = [fi::FI_ENOSYS, fi::FI_EOPNOTSUPP].contains(&-e);
         *refusals = if is_for_good { REFUSALS } else { refusals.saturating_add(1) };
-        let why = self.info.core.strerror(e);
+        let why = self.info.core().strerror(e);
         match *refusals {
             REFUSALS => {
                 log::info!(
@@ -296,13 +244,17 @@ impl Remote {
         }
     }
 
-    /// Registers memory for peers to read.
-    pub(crate) fn lend(&mut self, span: Span) -> Option<Lease> {
+    /// Registers memory for peers to access this way.
+    pub(crate) fn lend(&mut self, span: Span, way: Way) -> Option<Lease> {
         let device = of_device(&span)?;
         // SAFETY: a copy that this core has made.
-        let (domain, ep) = unsafe { self.lender.get(&self.info.core, self.info.at) }?;
-        let found = self.modes.register(domain, ep, (span, device), fi::FI_REMOTE_READ);
-        self.note_registered(span, Usage::Lent, found.as_ref().map(drop).map_err(|e| *e));
+        let (domain, ep) = unsafe { self.lender.get(self.info.core(), self.info.at()) }?;
+        let access = match way {
+            Way::Get => fi::FI_REMOTE_READ,
+            Way::Put => fi::FI_REMOTE_WRITE,
+        };
+        let found = self.modes.register(domain, ep, (span, device), access);
+        self.note_registered(span, Usage::by_peer(way), found.as_ref().map(drop).map_err(|e| *e));
         let region = found.ok()?;
         // SAFETY: an open registration.
         let key = unsafe { (*region.at()).key };
@@ -312,20 +264,15 @@ impl Remote {
         self.number += 1;
         self.leases.insert(self.number, region);
         let base = if self.has(fi::FI_MR_VIRT_ADDR) { span.addr() } else { 0 };
-        Some(Lease { number: self.number, key, base })
+        Some(Lease { number: self.number, key, base, lender: self.lender.address().into() })
     }
 
-    /// Peers read it no more.
+    /// Peers access it no more.
     pub(crate) fn end_lease(&mut self, number: u64) {
         self.leases.remove(&number);
     }
 
-    /// The address of the endpoint that lends.
-    pub(crate) fn lender(&self) -> &[u8] {
-        self.lender.address()
-    }
-
-    /// What is to be done for peers that read.
+    /// What is to be done for peers that access memory.
     #[inline]
     pub(crate) fn serve(&mut self) {
         if !self.leases.is_empty() {
@@ -342,7 +289,7 @@ impl Remote {
         self.lender.fd()
     }
 
-    /// Whether peers may be reading, which makes no descriptor readable.
+    /// Whether peers may be accessing memory, which makes no descriptor readable.
     pub(crate) fn is_unseen(&self) -> bool {
         self.lender.is_unseen() && !self.leases.is_empty()
     }
@@ -351,7 +298,8 @@ impl Remote {
         self.lender.unwatch();
     }
 
-    /// Ends all that is lent, with the endpoint that peers read from. Whether none accesses memory any more.
+    /// Ends all that is lent, with the endpoint that peers access it by. Whether none accesses memory any
+    /// more.
     pub(crate) fn stop_lending(&mut self) -> bool {
         self.leases.clear();
         self.lender.close()
@@ -362,7 +310,7 @@ impl Remote {
         // SAFETY: an open domain, and the info that it was opened by.
         let ep: Object<fi::fid_ep> = unsafe {
             let open = (*(*domain.at()).ops).endpoint.ok_or(-fi::FI_ENOSYS)?;
-            made(|at| open(domain.at(), self.info.at, at, null_mut()))?
+            made(|at| open(domain.at(), self.info.at(), at, null_mut()))?
         };
         ep.bind(place.av, 0)?;
         ep.bind(place.cq, fi::FI_TRANSMIT | fi::FI_RECV)?;
@@ -373,66 +321,59 @@ impl Remote {
     fn error(&self, what: &str, code: i32) -> NotSent {
         match code {
             e if e == -fi::FI_EAGAIN => NotSent::Busy,
-            e => NotSent::Error(format!("{what}: {}", self.info.core.strerror(e))),
+            e => NotSent::Error(format!("{what}: {}", self.info.core().strerror(e))),
         }
     }
 
-    /// Where a read puts its bytes is not registered. That can become otherwise when another read is over;
+    /// Memory here is not registered. That can become otherwise when another access is over;
     /// with none under way nothing would end the wait.
     fn not_registered(&self, code: i32) -> NotSent {
         match self.error("fi_mr_reg", code) {
             NotSent::Busy if self.free.len() == READS => {
-                NotSent::Error(format!("fi_mr_reg: {}", self.info.core.strerror(code)))
+                NotSent::Error(format!("fi_mr_reg: {}", self.info.core().strerror(code)))
             }
             why => why,
         }
     }
 
-    /// Reads memory of a peer's.
-    pub(crate) fn read(
-        &mut self,
-        place: &Place<'_>,
-        who: u64,
-        from: Dest,
-        (key, at): (u64, u64),
-        into: Span,
-    ) -> Result<(), NotSent> {
+    /// Accesses memory of a peer's.
+    pub(crate) fn access(&mut self, place: &Place<'_>, who: u64, piece: &Piece) -> Result<(), NotSent> {
+        let (way, local) = (piece.way, piece.local);
         let Some(&slot) = self.free.last() else { return Err(NotSent::Busy) };
         if self.ep.is_none() {
-            self.ep = Some(self.open_ep(place).map_err(|e| self.error("an endpoint for reads", e))?);
+            let opened = self.open_ep(place);
+            self.ep = Some(opened.map_err(|e| self.error("an endpoint for reads and writes", e))?);
         }
         let Some(ep) = &self.ep else { return Err(NotSent::Busy) };
-        let local = match self.has(fi::FI_MR_LOCAL) || into.can(Caps::DEVICE) {
+        let region = match self.has(fi::FI_MR_LOCAL) || local.can(Caps::DEVICE) {
             true => {
                 let none = || NotSent::Error("memory that moves".into());
-                let device = of_device(&into).ok_or_else(none)?;
-                let found = self.modes.register(place.domain, ep, (into, device), fi::FI_READ);
-                self.note_registered(into, Usage::ReadInto, found.as_ref().map(drop).map_err(|e| *e));
+                let device = of_device(&local).ok_or_else(none)?;
+                let access = match way {
+                    Way::Get => fi::FI_READ,
+                    Way::Put => fi::FI_WRITE,
+                };
+                let found = self.modes.register(place.domain, ep, (local, device), access);
+                self.note_registered(local, Usage::by_self(way), found.as_ref().map(drop).map_err(|e| *e));
                 Some(found.map_err(|e| self.not_registered(e))?)
             }
             false => None,
         };
         let Some(ep) = &self.ep else { return Err(NotSent::Busy) };
         // SAFETY: an open registration.
-        let desc = local.as_ref().map_or(null_mut(), |region| unsafe { (*region.at()).mem_desc });
+        let desc = region.as_ref().map_or(null_mut(), |region| unsafe { (*region.at()).mem_desc });
         let context = self.contexts.context(slot);
-        // SAFETY: an open endpoint. The memory is there until the read was reported to be over, or `stop` has
-        // closed the endpoint; the context is the provider's until then.
-        let code = unsafe {
-            match (*(*ep.at()).rma).read {
-                Some(read) => {
-                    read(ep.at(), into.as_ptr().cast(), into.len(), desc, from.0, at, key, context.cast())
-                }
-                None => -(fi::FI_ENOSYS as isize),
-            }
+        let (what, code) = match way {
+            Way::Get => ("fi_read", post_read(ep, piece, desc, context)),
+            Way::Put => ("fi_writemsg", post_write(ep, piece, desc, context)),
         };
-        done(code as i32).map_err(|e| self.error("fi_read", e))?;
+        done(code as i32).map_err(|e| self.error(what, e))?;
         self.free.pop();
-        self.flying[slot] = (who, local);
+        self.flying[slot] = (who, region);
         Ok(())
     }
 
-    /// Which read a completion is of, if it is of one: that is over.
+    /// Which access a completion is of, if it is of one: that is over.
     pub(crate) fn over(&mut self, context: *mut libc::c_void) -> Option<u64> {
         let slot = self.contexts.of_context(context)?;
         let (who, local) = std::mem::take(&mut self.flying[slot]);
@@ -441,7 +382,7 @@ impl Remote {
         Some(who)
     }
 
-    /// Ends all reads. Whether none accesses memory any more.
+    /// Ends all accesses. Whether none accesses memory any more.
     pub(crate) fn stop(&mut self) -> bool {
         let Some(ep) = self.ep.take() else { return true };
         if self.has(fi::FI_MR_ENDPOINT) {
@@ -454,7 +395,7 @@ impl Remote {
         }
         self.flying.iter_mut().for_each(|(_, local)| *local = None);
         let Some(contexts) = Slab::new(READS, 0) else { return true };
-        // What the queue still has of the old ones is of no read.
+        // What the queue still has of the old ones is of no access.
         std::mem::forget(std::mem::replace(&mut self.contexts, contexts));
         self.free = (0..READS).collect();
         true

@@ -58,8 +58,8 @@ impl<L: RmaLink> RmaLink for Broken<L> {
         }
     }
 
-    fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
-        let mut handles = self.link.export_handles(to, iov)?;
+    fn export_handles(&mut self, to: PeerId, iov: &[Span], way: Way) -> Option<Vec<Handle>> {
+        let mut handles = self.link.export_handles(to, iov, way)?;
         if self.flaw == Flaw::ExportsOncePerLink {
             handles.retain(|h| !self.told.contains(&h.base.get()));
         }

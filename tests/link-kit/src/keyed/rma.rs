@@ -78,7 +78,7 @@ impl RmaLink for KeyedLink {
         }
     }
 
-    fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
+    fn export_handles(&mut self, to: PeerId, iov: &[Span], _: Way) -> Option<Vec<Handle>> {
         let mut out: Vec<Handle> = Vec::new();
         for span in iov.iter().filter(|s| !s.is_empty()) {
             if !hmem::can(&[*span], hmem::Caps::CMA) {

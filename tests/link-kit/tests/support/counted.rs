@@ -1,11 +1,11 @@
 //! A fabric of which is counted what is asked of it.
 
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use hmem::{Kind, Span};
-use ofi::{Below, Buffer, Dest, Did, Lease, Message, NotSent, Usage};
+use link_api::Way;
+use ofi::{About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Piece, Poll, Stop, Usage, Waits};
 
 /// What was asked of all of them.
 #[derive(Debug, Default)]
@@ -13,9 +13,11 @@ pub struct Counts {
     /// Bytes of messages, and messages.
     pub sent: AtomicU64,
     pub messages: AtomicU64,
-    /// Bytes of reads that have succeeded in being posted, and reads.
+    /// Bytes of accesses that have succeeded in being posted, and accesses.
     pub read: AtomicU64,
     pub reads: AtomicU64,
+    /// How many of these are writes.
+    pub writes: AtomicU64,
     /// What is lent now.
     pub lent: AtomicU64,
     /// How often all that is lent was ended.
@@ -33,20 +35,8 @@ impl Counts {
 pub struct Counted<F>(pub F, pub Arc<Counts>);
 
 impl<F: Below> Below for Counted<F> {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-    fn dialect(&self) -> (u32, u32) {
-        self.0.dialect()
-    }
-    fn address(&self) -> &[u8] {
-        self.0.address()
-    }
-    fn most(&self) -> usize {
-        self.0.most()
-    }
-    fn window(&self) -> u32 {
-        self.0.window()
+    fn about(&self) -> About<'_> {
+        self.0.about()
     }
     fn meet(&mut self, address: &[u8]) -> Result<Dest, String> {
         self.0.meet(address)
@@ -63,17 +53,11 @@ impl<F: Below> Below for Counted<F> {
     fn keeps(&self, who: u64) -> bool {
         self.0.keeps(who)
     }
-    fn reads(&self) -> Option<usize> {
-        self.0.reads()
-    }
     fn reaches(&self, kind: Kind, usage: Usage) -> bool {
         self.0.reaches(kind, usage)
     }
-    fn stage_devices(&mut self) {
-        self.0.stage_devices();
-    }
-    fn lend(&mut self, span: Span) -> Option<Lease> {
-        let lease = self.0.lend(span)?;
+    fn lend(&mut self, span: Span, way: Way) -> Option<Lease> {
+        let lease = self.0.lend(span, way)?;
         self.1.lent.fetch_add(1, Relaxed);
         Some(lease)
     }
@@ -81,30 +65,19 @@ impl<F: Below> Below for Counted<F> {
         self.1.lent.fetch_sub(1, Relaxed);
         self.0.end_lease(number);
     }
-    fn read(&mut self, who: u64, from: Dest, lent: (u64, u64), into: Span) -> Result<(), NotSent> {
-        self.0.read(who, from, lent, into)?;
+    fn access(&mut self, who: u64, piece: &Piece) -> Result<(), NotSent> {
+        self.0.access(who, piece)?;
         self.1.reads.fetch_add(1, Relaxed);
-        self.1.read.fetch_add(into.len() as u64, Relaxed);
+        self.1.writes.fetch_add(u64::from(piece.way == Way::Put), Relaxed);
+        self.1.read.fetch_add(piece.local.len() as u64, Relaxed);
         Ok(())
     }
-    fn stop_reads(&mut self) -> bool {
-        self.0.stop_reads()
+    fn stop(&mut self, what: Stop) -> bool {
+        self.1.stops.fetch_add(u64::from(what == Stop::Leases), Relaxed);
+        self.0.stop(what)
     }
-    fn lender(&self) -> &[u8] {
-        self.0.lender()
-    }
-    fn stop_lending(&mut self) -> bool {
-        self.1.stops.fetch_add(1, Relaxed);
-        self.0.stop_lending()
-    }
-    fn poll(&mut self) -> Option<Did> {
-        self.0.poll()
-    }
-    fn poll_soon(&mut self) -> Option<Did> {
-        self.0.poll_soon()
-    }
-    fn poll_taken(&mut self) -> Option<Did> {
-        self.0.poll_taken()
+    fn poll(&mut self, how: Poll) -> Option<Did> {
+        self.0.poll(how)
     }
     fn bytes(&self, buffer: Buffer) -> &[u8] {
         self.0.bytes(buffer)
@@ -115,14 +88,8 @@ impl<F: Below> Below for Counted<F> {
     fn try_wait(&mut self) -> bool {
         self.0.try_wait()
     }
-    fn wait_fd(&self) -> Option<RawFd> {
-        self.0.wait_fd()
-    }
-    fn lender_fd(&self) -> Option<RawFd> {
-        self.0.lender_fd()
-    }
-    fn is_read_unseen(&self) -> bool {
-        self.0.is_read_unseen()
+    fn waits(&self) -> Waits {
+        self.0.waits()
     }
     fn unwatch_lender(&mut self) {
         self.0.unwatch_lender();

@@ -123,8 +123,8 @@ impl<L: RmaLink> RmaLink for Driven<L> {
     fn cancel(&mut self, op: OpId) {
         self.with(|l| l.cancel(op));
     }
-    fn export_handles(&mut self, to: PeerId, iov: &[Span]) -> Option<Vec<Handle>> {
-        self.with(|l| l.export_handles(to, iov))
+    fn export_handles(&mut self, to: PeerId, iov: &[Span], way: Way) -> Option<Vec<Handle>> {
+        self.with(|l| l.export_handles(to, iov, way))
     }
     fn note_handle(&mut self, peer: PeerId, what: HandleNote<'_>) {
         self.with(|l| l.note_handle(peer, what));

@@ -40,9 +40,15 @@ pub fn link_over<F: Below>(fabric: F, counts: &Arc<Counts>) -> Over<F> {
 
 impl<F: Below> Duo<F> {
     /// Over fabrics that `make` opens; messages have been exchanged.
-    pub fn new(mut make: impl FnMut() -> F) -> Duo<F> {
+    pub fn new(make: impl FnMut() -> F) -> Duo<F> {
+        Duo::prepared(make, |_| {})
+    }
+
+    /// Over fabrics that `make` opens, by links that were prepared so.
+    pub fn prepared(mut make: impl FnMut() -> F, prepare: impl Fn(&mut Over<F>)) -> Duo<F> {
         let counts = Arc::new(Counts::default());
-        let (a, b) = (link_over(make(), &counts), link_over(make(), &counts));
+        let (mut a, mut b) = (link_over(make(), &counts), link_over(make(), &counts));
+        [&mut a, &mut b].into_iter().for_each(prepare);
         let names = (a.addr(), b.addr());
         let mut duo = Duo { a: Node::new(a, names.1), b: Node::new(b, names.0), counts: Arc::clone(&counts) };
         // As an application says by FI_MR_ALLOCATED.

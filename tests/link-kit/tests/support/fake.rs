@@ -2,12 +2,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{Read as _, Write as _};
-use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hmem::{Kind, Span};
-use ofi::{Below, Buffer, Dest, Did, Lease, Message, NotSent, Usage};
+use link_api::Way;
+use ofi::{About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Piece, Poll, Stop, Usage, Waits};
 
 const MOST: usize = 20_000;
 const WINDOW: u32 = 16;
@@ -21,22 +22,29 @@ struct Inbox {
     bell: UnixStream,
 }
 
-/// A read under way.
+/// A read or write under way.
 #[derive(Debug)]
 struct Flight {
     by: u64,
     who: u64,
-    lent: (u64, u64),
-    into: Span,
+    piece: Piece,
     done: usize,
+}
+
+impl Flight {
+    /// What it accesses of this memory, if it is lent for that: `n` bytes.
+    fn part(&self, lent: Option<&(Span, Way)>, n: usize) -> Option<Span> {
+        let (span, _) = lent.filter(|(_, way)| *way == self.piece.way)?;
+        span.part(self.piece.addr as usize + self.done, n)
+    }
 }
 
 #[derive(Debug, Default)]
 struct Net {
     inboxes: HashMap<u64, Inbox>,
     next: u64,
-    /// By key.
-    lent: HashMap<u64, Span>,
+    /// By key, with the way that peers access it.
+    lent: HashMap<u64, (Span, Way)>,
     flights: Vec<Flight>,
     /// The byte that no read goes beyond.
     halt: Option<usize>,
@@ -44,9 +52,9 @@ struct Net {
     breaks: Option<usize>,
     /// Of reads of memory that is not lent any more nothing is told.
     silent: bool,
-    /// Memory that its owner's provider goes on to read for reads that have ended before their time, or whose
-    /// registration was closed meanwhile, by owner.
-    tails: Vec<(u64, Span)>,
+    /// Memory that its owner's provider goes on to access for accesses that have ended before their time, or
+    /// whose registration was closed meanwhile, by owner.
+    tails: Vec<(u64, (Span, Way))>,
 }
 
 impl Net {
@@ -54,22 +62,23 @@ impl Net {
     fn fly(&mut self, by: u64) -> Option<(u64, bool)> {
         let mut over = None;
         for (at, flight) in self.flights.iter_mut().enumerate().filter(|(_, f)| f.by == by) {
-            let end = flight.into.len().min(flight.done + STRETCH).min(self.halt.unwrap_or(usize::MAX));
+            let Piece { way, key, local, .. } = flight.piece;
+            let end = local.len().min(flight.done + STRETCH).min(self.halt.unwrap_or(usize::MAX));
             let n = end.saturating_sub(flight.done);
-            let (key, first) = flight.lent;
-            let from = self.lent.get(&key).and_then(|s| s.part(first as usize + flight.done, n));
+            let there = flight.part(self.lent.get(&key), n);
             if self.breaks.is_some_and(|at| flight.done >= at) {
                 self.breaks = None;
-                self.tails.extend(self.lent.get(&key).map(|span| (key >> 32, *span)));
+                self.tails.extend(self.lent.get(&key).map(|lent| (key >> 32, *lent)));
                 over = Some((at, false));
                 break;
             }
-            match from {
-                Some(from) => flight.done += hmem::copy(&[flight.into], flight.done, &[from], 0, n),
-                None if self.silent => {}
-                None => over = Some((at, false)),
+            match (there, way) {
+                (Some(from), Way::Get) => flight.done += hmem::copy(&[local], flight.done, &[from], 0, n),
+                (Some(to), Way::Put) => flight.done += hmem::copy(&[to], 0, &[local], flight.done, n),
+                (None, _) if self.silent => {}
+                (None, _) => over = Some((at, false)),
             }
-            if flight.done == flight.into.len() {
+            if flight.done == local.len() {
                 over = Some((at, true));
             }
         }
@@ -83,7 +92,8 @@ impl Net {
         let (lent, tails) = (&self.lent, &mut self.tails);
         self.flights.retain(|flight| {
             if flight.by == by {
-                tails.extend(lent.get(&flight.lent.0).map(|span| (flight.lent.0 >> 32, *span)));
+                let key = flight.piece.key;
+                tails.extend(lent.get(&key).map(|lent| (key >> 32, *lent)));
             }
             flight.by != by
         });
@@ -117,24 +127,29 @@ impl FakeNet {
         self.lock().breaks = Some(at);
     }
 
+    /// Whether bytes of this memory still go another way, or (`into`) come there.
+    fn is_accessed(&self, memory: Span, into: bool) -> bool {
+        let net = self.lock();
+        let overlaps = |s: &Span| {
+            s.addr() < memory.addr() + memory.len() as u64 && memory.addr() < s.addr() + s.len() as u64
+        };
+        let pieces = || net.flights.iter().map(|flight| &flight.piece);
+        let lent = pieces().filter_map(|piece| net.lent.get(&piece.key));
+        let theirs = net.tails.iter().map(|(_, lent)| lent).chain(lent);
+        let ours = pieces().filter(|piece| (piece.way == Way::Get) == into).map(|piece| &piece.local);
+        theirs.filter(|(_, way)| (*way == Way::Put) == into).map(|(span, _)| span).chain(ours).any(overlaps)
+    }
+
     /// Whether anything still reads this memory.
     #[allow(dead_code)]
     pub fn is_read(&self, memory: Span) -> bool {
-        let net = self.lock();
-        let flown = net.flights.iter().filter_map(|flight| net.lent.get(&flight.lent.0));
-        let mut read = net.tails.iter().map(|(_, span)| span).chain(flown);
-        read.any(|s| {
-            s.addr() < memory.addr() + memory.len() as u64 && memory.addr() < s.addr() + s.len() as u64
-        })
+        self.is_accessed(memory, false)
     }
 
-    /// Whether a read puts bytes there still.
+    /// Whether anything puts bytes there still.
     #[allow(dead_code)]
     pub fn is_filled(&self, memory: Span) -> bool {
-        let overlaps = |s: Span| {
-            s.addr() < memory.addr() + memory.len() as u64 && memory.addr() < s.addr() + s.len() as u64
-        };
-        self.lock().flights.iter().any(|flight| overlaps(flight.into))
+        self.is_accessed(memory, true)
     }
 
     pub fn open(&self) -> Fake {
@@ -166,6 +181,7 @@ impl FakeNet {
             hasty: false,
             noisy: false,
             reads: false,
+            writes: false,
             void: false,
             lends: true,
             devices: false,
@@ -205,12 +221,14 @@ pub struct Fake {
     staying: VecDeque<(Dest, u64, bool, Vec<u8>)>,
     /// Now and then there is no room.
     pub stingy: bool,
-    /// [`Below::poll_soon`] tells of nothing in two of three calls.
+    /// [`Poll::Soon`] tells of nothing in two of three calls.
     pub hasty: bool,
     /// Its descriptor stays readable, whatever was taken.
     pub noisy: bool,
     /// Memory can be read without its owner.
     pub reads: bool,
+    /// And written.
+    pub writes: bool,
     /// What is lent is not there when it is read.
     pub void: bool,
     /// Memory can be registered for others to read.
@@ -250,24 +268,17 @@ impl Drop for Fake {
 }
 
 impl Below for Fake {
-    fn name(&self) -> &str {
-        self.name
-    }
-
-    fn dialect(&self) -> (u32, u32) {
-        (1, 2)
-    }
-
-    fn address(&self) -> &[u8] {
-        &self.address
-    }
-
-    fn most(&self) -> usize {
-        MOST
-    }
-
-    fn window(&self) -> u32 {
-        WINDOW
+    fn about(&self) -> About<'_> {
+        About {
+            name: self.name,
+            detail: "",
+            dialect: (1, 2),
+            address: &self.address,
+            most: MOST,
+            window: WINDOW,
+            reads: self.reads.then_some(READ),
+            writes: self.writes,
+        }
     }
 
     fn meet(&mut self, address: &[u8]) -> Result<Dest, String> {
@@ -307,8 +318,14 @@ impl Below for Fake {
         self.lost.contains(&who) || self.staying.iter().any(|(_, of, is_frame, _)| *is_frame && *of == who)
     }
 
-    fn poll(&mut self) -> Option<Did> {
+    fn poll(&mut self, how: Poll) -> Option<Did> {
+        if how == Poll::Taken {
+            return None;
+        }
         self.polls += 1;
+        if how == Poll::Soon && self.hasty && (self.polls - 1) % 3 > 0 {
+            return None;
+        }
         if self.dead {
             return Some(Did::Dead("it is dead".into()));
         }
@@ -323,7 +340,7 @@ impl Below for Fake {
         }
         let mut net = self.net.lock();
         if let Some((who, ok)) = net.fly(self.own) {
-            return Some(Did::Read(who, ok));
+            return Some(Did::Over(who, ok));
         }
         let inbox = net.inboxes.get_mut(&self.own)?;
         if inbox.messages.is_empty() {
@@ -341,14 +358,6 @@ impl Below for Fake {
         Some(Did::Came(Buffer(at), len))
     }
 
-    fn poll_soon(&mut self) -> Option<Did> {
-        if self.hasty && self.polls % 3 > 0 {
-            self.polls += 1;
-            return None;
-        }
-        self.poll()
-    }
-
     fn bytes(&self, buffer: Buffer) -> &[u8] {
         &self.buffers[buffer.0 as usize]
     }
@@ -359,19 +368,11 @@ impl Below for Fake {
         self.free.push(buffer.0);
     }
 
-    fn reads(&self) -> Option<usize> {
-        self.reads.then_some(READ)
-    }
-
     fn reaches(&self, kind: Kind, _: Usage) -> bool {
         kind == Kind::System || kind == Kind::Fake && self.devices
     }
 
-    fn stage_devices(&mut self) {
-        self.devices = false;
-    }
-
-    fn lend(&mut self, span: Span) -> Option<Lease> {
+    fn lend(&mut self, span: Span, way: Way) -> Option<Lease> {
         let mut net = self.net.lock();
         net.next += 1;
         let number = net.next;
@@ -379,37 +380,37 @@ impl Below for Fake {
             return None;
         }
         if !self.void {
-            net.lent.insert(self.own << 32 | number, span);
+            net.lent.insert(self.own << 32 | number, (span, way));
         }
-        Some(Lease { number, key: self.own << 32 | number, base: 0 })
+        Some(Lease { number, key: self.own << 32 | number, base: 0, lender: self.address.into() })
     }
 
     fn end_lease(&mut self, number: u64) {
         let (mut net, key) = (self.net.lock(), self.own << 32 | number);
-        let span = net.lent.remove(&key);
-        if net.flights.iter().any(|flight| flight.lent.0 == key) {
-            net.tails.extend(span.map(|span| (self.own, span)));
+        let lent = net.lent.remove(&key);
+        if net.flights.iter().any(|flight| flight.piece.key == key) {
+            net.tails.extend(lent.map(|lent| (self.own, lent)));
         }
     }
 
-    fn read(&mut self, who: u64, _from: Dest, lent: (u64, u64), into: Span) -> Result<(), NotSent> {
+    fn access(&mut self, who: u64, piece: &Piece) -> Result<(), NotSent> {
         self.turn += 1;
         if self.stingy && self.turn % 3 == 0 {
             return Err(NotSent::Busy);
         }
-        self.net.lock().flights.push(Flight { by: self.own, who, lent, into, done: 0 });
+        self.net.lock().flights.push(Flight { by: self.own, who, piece: *piece, done: 0 });
         Ok(())
     }
 
-    fn stop_reads(&mut self) -> bool {
-        self.net.lock().stop_reads(self.own);
-        true
-    }
-
-    fn stop_lending(&mut self) -> bool {
+    fn stop(&mut self, what: Stop) -> bool {
         let (mut net, own) = (self.net.lock(), self.own);
-        net.lent.retain(|key, _| key >> 32 != own);
-        net.tails.retain(|(owner, _)| *owner != own);
+        match what {
+            Stop::Accesses => net.stop_reads(own),
+            Stop::Leases => {
+                net.lent.retain(|key, _| key >> 32 != own);
+                net.tails.retain(|(owner, _)| *owner != own);
+            }
+        }
         true
     }
 
@@ -424,7 +425,7 @@ impl Below for Fake {
         self.net.lock().inboxes.get(&self.own).is_none_or(|inbox| inbox.messages.is_empty())
     }
 
-    fn wait_fd(&self) -> Option<RawFd> {
-        Some(self.heard.as_raw_fd())
+    fn waits(&self) -> Waits {
+        Waits { own: Some(self.heard.as_raw_fd()), ..Waits::default() }
     }
 }

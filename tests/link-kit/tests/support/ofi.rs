@@ -2,14 +2,15 @@
 
 use std::net::Ipv4Addr;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{Link as _, RmaCaps};
-use link_kit::Harness;
+use link_api::{Direct, Event, Grant, HandleNote, Link as _, RmaCaps, RmaLink as _, Way};
+use link_kit::{Harness, name};
 use ofi::{Below, Message, NotSent, OfiLink, OfiOptions};
-use wire::Addr;
 use wire::session::JobKey;
+use wire::{Addr, Seg};
 
 #[path = "driven.rs"]
 mod driven;
@@ -31,8 +32,8 @@ pub struct OfiHarness<F: Below> {
     pub fallback: bool,
     pub patience: Duration,
     pub leave: Duration,
-    /// Whether memory is read by the fabric.
-    pub reads: bool,
+    /// How memory is accessed by the fabric.
+    pub caps: RmaCaps,
     /// What has every read stop at so many bytes, or go on.
     pub halt: Option<Box<dyn Fn(Option<usize>)>>,
 }
@@ -46,7 +47,7 @@ impl<F: Below + 'static> OfiHarness<F> {
             fallback: true,
             patience: Duration::from_secs(15),
             leave: Duration::from_millis(500),
-            reads: false,
+            caps: RmaCaps::empty(),
             halt: None,
         }
     }
@@ -71,6 +72,64 @@ impl<F: Below + 'static> OfiHarness<F> {
     }
 }
 
+/// What is lent to be read is not written, and the other way round, whatever the peer makes of its handle.
+#[allow(dead_code)]
+pub fn memory_is_accessed_in_the_way_that_it_is_lent_for<F: Below + 'static>(h: &mut OfiHarness<F>) {
+    const LEN: usize = 4_000;
+    const WAIT: Duration = Duration::from_secs(120);
+    let (mut a, mut b) = (h.open(), h.open());
+    let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
+    let start = Instant::now();
+    while a.send(to_b, b"hello", &[], 0, 0).is_err() || !a.path(to_b).rma.contains(RmaCaps::HOST_PUTS) {
+        assert!(start.elapsed() < WAIT, "no way to the peer");
+        a.poll();
+    }
+    let (there, here) = (Span::leak(LEN), Span::leak(LEN));
+    for (lent, way) in [(Way::Get, Way::Put), (Way::Put, Way::Get)] {
+        // As it is lent, and otherwise: with the handle as it is, and with one that says otherwise.
+        for (way, is_forged) in [(lent, false), (way, false), (way, true)] {
+            hmem::write(&[there], 0, &[7; LEN]);
+            hmem::write(&[here], 0, &[9; LEN]);
+            let found = loop {
+                assert!(start.elapsed() < WAIT, "nothing can be lent any more");
+                h.pass();
+                b.note_handle(to_a, HandleNote::Retired(&[]));
+                let Some(handles) = b.export_handles(to_a, &[there], lent) else { continue };
+                let Some(&(mut handle)) = handles.first() else { continue };
+                handle.how ^= u8::from(is_forged);
+                a.note_handle(to_b, HandleNote::Imported(&handle));
+                let remote = [Seg { addr: there.addr().into(), len: (LEN as u64).into() }];
+                let access =
+                    Direct::new(Grant::Request(name(1, 1)), &remote, std::slice::from_ref(&here), LEN);
+                let Ok(op) = a.start(way, to_b, &access) else {
+                    // One that is not forged is refused here.
+                    if way != lent && !is_forged {
+                        break false;
+                    }
+                    continue;
+                };
+                let found = loop {
+                    assert!(start.elapsed() < WAIT, "an access is never over");
+                    match a.poll() {
+                        Some(Event::Done(which, ok)) if which == op => break ok,
+                        _ => h.pass(),
+                    }
+                };
+                if way != lent || found {
+                    break found;
+                }
+            };
+            assert_eq!(found, way == lent, "lent for {lent:?}, and {way:?}, forged: {is_forged}");
+            let (theirs, ours) = match (found, way) {
+                (false, _) => (7, 9),
+                (true, Way::Get) => (7, 7),
+                (true, Way::Put) => (9, 9),
+            };
+            assert!(link_kit::text(&[there]) == [theirs; LEN] && link_kit::text(&[here]) == [ours; LEN]);
+        }
+    }
+}
+
 impl<F: Below + 'static> Harness for OfiHarness<F> {
     type Link = Driven<Over<F>>;
 
@@ -87,7 +146,7 @@ impl<F: Below + 'static> Harness for OfiHarness<F> {
     }
 
     fn caps(&self) -> RmaCaps {
-        if self.reads { RmaCaps::HOST_GETS } else { RmaCaps::empty() }
+        self.caps
     }
 
     fn pass(&mut self) {

@@ -47,6 +47,8 @@ pub const MEETING: u16 = 2;
 pub const READS: u16 = 1;
 /// A message of the meeting may come again: it is the same one, byte by byte.
 pub const REPEATS: u16 = 2;
+/// [`Announce::can`]: memory is written by the fabric, too.
+pub const WRITES: u16 = 4;
 /// Longest address.
 pub const MOST_ADDRESS: usize = 256;
 /// Bytes of a name.
@@ -71,7 +73,7 @@ pub struct Announce {
     pub protocol: u32,
     /// What sort of address it has.
     pub format: u32,
-    /// What it can do besides: [`READS`], [`REPEATS`].
+    /// What it can do besides: [`READS`], [`REPEATS`], [`WRITES`].
     pub can: u16,
     /// The name of what is below.
     pub name: [u8; NAME],

@@ -46,7 +46,9 @@ mod record;
 
 pub use hello::{Hello, PREFIX, Role, Stranger};
 pub use key::{JobKey, MAC};
-pub use meeting::{Announce, Control, MEETING, MOST_ADDRESS, Mark, NAME, READS, REPEATS, fabric_keys};
+pub use meeting::{
+    Announce, Control, MEETING, MOST_ADDRESS, Mark, NAME, READS, REPEATS, WRITES, fabric_keys,
+};
 pub use parties::{Answerer, Caller, Heard, Keys, Next, Proven, VERDICT, Verdict};
 pub use rails::{MOST_RAILS, NOTE, RailNote};
 pub use record::{COVERED, Opener, RECORD, Sealer, Spoilt};

@@ -16,7 +16,7 @@ use crate::endpoint::parts::unhurried::Unhurried;
 use crate::types::*;
 use link_api::{
     Budget, Channel, Devices, Fallback, HandleNote, How, Meter, NoDirect, Parting, Path, PeerId, Refused,
-    RmaLink, Setting, Side,
+    RmaLink, Setting, Side, Way,
 };
 
 /// Lines of the log about what one peer does wrong, and about all of an endpoint's together, whatever they
@@ -263,9 +263,15 @@ impl<L: RmaLink> Net<L> {
         }
     }
 
-    /// Makes sure that the peer has handles of all of `iov`. `false`: it cannot be accessed so.
-    pub(in crate::endpoint) fn export(&mut self, peer: PeerId, iov: &[Span]) -> Result<bool, Refused> {
-        let Some(lacking) = self.link.export_handles(peer, iov) else { return Ok(false) };
+    /// Makes sure that the peer has handles of all of `iov`, by which it goes this way. `false`: it cannot be
+    /// accessed so.
+    pub(in crate::endpoint) fn export(
+        &mut self,
+        peer: PeerId,
+        iov: &[Span],
+        way: Way,
+    ) -> Result<bool, Refused> {
+        let Some(lacking) = self.link.export_handles(peer, iov, way) else { return Ok(false) };
         for handle in &lacking {
             self.link.send(peer, &handle_frame(handle), &[], 0, 0)?;
             self.link.note_handle(peer, HandleNote::Exported(handle));

@@ -15,7 +15,7 @@ use crate::endpoint::parts::request::{Done, Out, Request};
 use crate::endpoint::requests::Requests;
 use crate::proto::{self, Cut, Memory, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
-use link_api::{Channel, How, PeerId, Refused, RmaLink, Sent, Side};
+use link_api::{Channel, How, PeerId, Refused, RmaLink, Sent, Side, Way};
 
 /// Whether a counter counts an operation; `cntr` is the endpoint's.
 #[inline(always)]
@@ -231,7 +231,7 @@ impl<L: RmaLink> Post<'_, L> {
                     return self.inject_from_device(peer, op, flags, done_as);
                 }
                 Plan::OfferAndWait => choice.tried |= Tried::WAIT,
-                Plan::ByHandles if !self.handles().export_or_none(peer, op.iov)? => {
+                Plan::ByHandles if !self.handles().export_or_none(peer, op.iov, Way::Get)? => {
                     choice.tried |= Tried::HANDLES
                 }
                 Plan::ByHandles | Plan::Rendezvous => {

@@ -17,10 +17,10 @@ use link_api::{
     Allow, Channel, Direct, Grant, HandleNote, InUse, NoDirect, OpId, Parting, PeerId, Revoke, RmaLink, Way,
 };
 
-/// Whether its peer gets its bytes: a message, or a write.
+/// Whether its peer may access its memory: it gets a message or a write, and puts what is read.
 fn is_fetched(out: &Out) -> bool {
     let what = out.done_as.what;
-    what.contains(What::SEND) || what.contains(What::RMA | What::WRITE)
+    what.intersects(What::SEND | What::RMA)
 }
 
 #[derive(Debug)]

@@ -3,6 +3,7 @@ use super::*;
 const SYNC: RmaCaps = RmaCaps::SYNC;
 const HOST: RmaCaps = RmaCaps::HOST_HANDLES;
 const GETS: RmaCaps = RmaCaps::HOST_GETS;
+const PUTS: RmaCaps = GETS.union(RmaCaps::HOST_PUTS);
 const DEVICE: RmaCaps = RmaCaps::DEVICE_HANDLES;
 const ALL_GETS: RmaCaps = GETS.union(RmaCaps::DEVICE_GETS);
 const FRAMES: RmaCaps = RmaCaps::empty();
@@ -173,6 +174,14 @@ fn accesses_to_a_peers_memory() {
         (ALL_GETS, Write, 900, Device, When::LASTING, none, Plan::ByHandles),
         (ALL_GETS, Write, 900, Device, When::LASTING, Tried::HANDLES, Plan::Rendezvous),
         (ALL_GETS, Read, 900, Device, When::LASTING, none, Plan::Rendezvous),
+        // Long reads are put by their target, and writes are got by it.
+        (PUTS, Read, 500, Host, When::LASTING, none, Plan::ByHandles),
+        (PUTS, Read, 499, Host, When::LASTING, none, Plan::Rendezvous),
+        (PUTS, Read, 500, Host, NONE, none, Plan::Rendezvous),
+        (PUTS, Read, 500, Host, When::LASTING, Tried::HANDLES, Plan::Rendezvous),
+        (PUTS | RmaCaps::DEVICE_GETS, Read, 500, Device, When::LASTING, none, Plan::Rendezvous),
+        (PUTS, Write, 500, Host, When::LASTING, none, Plan::ByHandles),
+        (PUTS, Write, 500, Host, NONE, none, Plan::Rendezvous),
         (SYNC | DEVICE, Write, 1, Device, ALONE, none, Plan::ByHandles),
         (SYNC | DEVICE, Read, 1, Device, ALONE, none, Plan::ByHandles),
         (SYNC | DEVICE, Read, 1, Both, NONE, none, Plan::Rendezvous),
@@ -283,6 +292,8 @@ fn reads_by_a_peer() {
         (GETS, frames, 499, Host, NONE, none, Plan::Frames),
         (GETS, frames, 500, Host, NONE, Tried::HANDLES, Plan::Frames),
         (GETS, frames, 500, Device, When::LASTING, none, Plan::Frames),
+        (PUTS, handles, 500, Host, NONE, none, Plan::ByHandles),
+        (PUTS, handles, 500, Host, NONE, Tried::HANDLES, Plan::Frames),
         (ALL_GETS, frames, 500, Host, NONE, none, Plan::Lend),
         // A device's takes the promise.
         (ALL_GETS, frames, 500, Device, NONE, none, Plan::Frames),

@@ -265,7 +265,7 @@ impl CqFid {
         link::speculation_barrier();
         let n = self.empty.load(Ordering::Relaxed).wrapping_add(1);
         self.empty.store(n, Ordering::Relaxed);
-        if n % turns::TURN == 0 && turns::yields(n, PATIENCE) {
+        if n % turns::POLLS == 0 && turns::yields(n, PATIENCE) {
             std::thread::yield_now();
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use link::{Links, TcpOptions};
 use link_api::{Link as _, Standing};
-use ofi::{Below as _, Fabric, OfiLink};
+use ofi::{Below as _, Beyond, Fabric, OfiLink};
 use wire::Addr;
 
 use crate::domain::Shared;
@@ -76,10 +76,12 @@ fn add_ofi(links: &mut Links, params: &Params, names: &[&str], tcp: TcpOptions) 
     let own = links.addr();
     let not = |errno, why| NotOpened { link: "ofi", errno, why };
     let core = crate::log::core().ok_or_else(|| not(Errno::NOSYS, "there is no core of libfabric".into()))?;
-    let (below, refused) = match ofi::open(&core, names, own.ip(), params.device_direct) {
+    let beyond = Beyond { devices: params.device_direct, writes: params.links.writes };
+    let (below, refused) = match ofi::open(&core, names, own.ip(), beyond) {
         Ok((below, refused)) => {
             let others = if refused.is_empty() { "none before it".into() } else { refused.join("; ") };
-            log::info!("{own}: ofi is over {} ({}); refused: {others}", below.name(), below.detail());
+            let about = below.about();
+            log::info!("{own}: ofi is over {} ({}); refused: {others}", about.name, about.detail);
             (Ok(below), refused)
         }
         Err(refused) => {

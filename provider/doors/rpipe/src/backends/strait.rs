@@ -11,10 +11,10 @@ use wire::Addr;
 use super::far::Far;
 use super::near::Near;
 use super::reach::Reach;
-use crate::backend::NO_DEVICES;
+use crate::core::NO_DEVICES;
 use crate::{
-    Backend, DeviceMemory, Error, Event, Get, Memory, Promise, Put, Rank, Region, RegionId, RemoteId,
-    Settings, Token,
+    Backend, DeviceMemory, Error, Event, Get, Memory, Promise, Put, Rank, Region, RegionId, RemoteId, Rma,
+    Settings, Token, Wakeup,
 };
 
 /// Names of remote regions from here on are the engine's.
@@ -134,6 +134,18 @@ impl Backend for Strait {
         self.far.send(to, bytes, &keys)
     }
 
+    fn progress(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
+        self.near.progress(events)?;
+        self.far.progress(events, &mut self.names)
+    }
+
+    fn close(&mut self, until: Instant) -> Result<(), Error> {
+        let near = self.near.close(until);
+        near.and(self.far.close(until))
+    }
+}
+
+impl Rma for Strait {
     fn put(&mut self, put: &Put) -> Result<(), Error> {
         if put.remote.0.0 < FAR {
             return self.near.put(put);
@@ -175,12 +187,9 @@ impl Backend for Strait {
         }
         self.far.fetch_add(peer, remote, add, token)
     }
+}
 
-    fn progress(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
-        self.near.progress(events)?;
-        self.far.progress(events, &mut self.names)
-    }
-
+impl Wakeup for Strait {
     fn descriptor(&self) -> Option<RawFd> {
         Some(self.poller.fd())
     }
@@ -191,10 +200,5 @@ impl Backend for Strait {
 
     fn wake(&mut self, peer: Rank) -> Result<(), Error> {
         if self.far.knows(peer) { self.far.wake(peer) } else { self.near.wake(peer) }
-    }
-
-    fn close(&mut self, until: Instant) -> Result<(), Error> {
-        let near = self.near.close(until);
-        near.and(self.far.close(until))
     }
 }

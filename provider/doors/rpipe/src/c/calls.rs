@@ -9,23 +9,23 @@ use crate::{Context, Device, Error, Pipe, PipeOptions, Policy, Rank, Side, Sync}
 /// The ranks that a program gives; all of the job for NULL.
 ///
 /// # Safety
-/// `given` is NULL or has so many.
-pub(super) unsafe fn ranks(job: &Context, given: *const c_int, count: usize) -> Result<Vec<Rank>, Error> {
-    if given.is_null() {
+/// `members` is NULL or has so many.
+pub(super) unsafe fn ranks(job: &Context, members: *const c_int, count: usize) -> Result<Vec<Rank>, Error> {
+    if members.is_null() {
         return Ok((0..job.size()).collect());
     }
     if count > job.size() as usize {
         return Err(Error::Invalid(format!("{count} ranks, and the job has {} processes", job.size())));
     }
     // SAFETY: the caller's promise.
-    let given = unsafe { std::slice::from_raw_parts(given, count) };
+    let members = unsafe { std::slice::from_raw_parts(members, count) };
     let rank = |rank: &c_int| {
         let known = Rank::try_from(*rank).ok().filter(|known| *known < job.size());
         known.ok_or_else(|| {
             Error::Invalid(format!("there is no rank {rank}: the job has {} processes", job.size()))
         })
     };
-    given.iter().map(rank).collect()
+    members.iter().map(rank).collect()
 }
 
 pub(super) fn options(attr: &rpipe_attr) -> Result<PipeOptions, Error> {
@@ -64,11 +64,11 @@ pub(super) fn options(attr: &rpipe_attr) -> Result<PipeOptions, Error> {
         RPIPE_IMMEDIATE => Some(Sync::Immediate),
         _ => return Err(wrong("RPIPE_DEFERRED or RPIPE_IMMEDIATE, not both")),
     };
-    let given = |n: usize| Some(n).filter(|n| *n != 0);
+    let unless_zero = |n: usize| Some(n).filter(|n| *n != 0);
     Ok(PipeOptions {
-        width: given(attr.width).map(|width| width as u64),
-        heap: given(attr.heap),
-        slots: given(attr.slots),
+        width: unless_zero(attr.width).map(|width| width as u64),
+        heap: unless_zero(attr.heap),
+        slots: unless_zero(attr.slots),
         policy,
         sync,
         pull: flags & RPIPE_PULL != 0,
@@ -82,7 +82,7 @@ pub(super) fn options(attr: &rpipe_attr) -> Result<PipeOptions, Error> {
 fn open(peer: c_int, attr: &rpipe_attr) -> Result<rpipe_t, Error> {
     let peer = Rank::try_from(peer).map_err(|_| Error::Invalid(format!("{peer} is no rank")))?;
     let job = job()?;
-    keep(Pipe::open(&job, peer, &options(attr)?)?, job.barrier)
+    keep(Pipe::open(&job, peer, &options(attr)?)?, job.barrier())
 }
 
 /// Makes an end of a pipe to a peer, whose messages have `width` bytes at most. The peer makes the other end,
@@ -172,29 +172,29 @@ fn of_pipe(pipe: &Pipe) -> rpipe_stats {
     };
     let written = writer.map(|(stats, ..)| stats);
     let (w, r) = (written.clone().unwrap_or_default(), reader.clone().unwrap_or_default());
-    let told = written.or(reader).unwrap_or_default();
+    let main = written.or(reader).unwrap_or_default();
     rpipe_stats {
         size: size_of::<rpipe_stats>(),
-        heap: told.heap,
-        used: told.used,
-        free: told.free,
-        largest: told.largest,
-        fragmentation: told.fragmentation,
+        heap: main.heap,
+        used: main.used,
+        free: main.free,
+        largest: main.largest,
+        fragmentation: main.fragmentation,
         written: w.messages,
         written_bytes: w.bytes,
         read: r.messages,
         read_bytes: r.bytes,
         syncs: w.syncs + r.syncs,
         tags: w.tags + r.tags,
-        flag_mode: text(&told.mode.map_or(String::new(), |mode| mode.to_string())),
-        flag_why: text(&told.mode_why),
-        path: text(&told.path),
-        path_why: text(&told.path_why),
+        flag_mode: text(&main.mode.map_or(String::new(), |mode| mode.to_string())),
+        flag_why: text(&main.mode_why),
+        path: text(&main.path),
+        path_why: text(&main.path_why),
         policy: text(&policy),
         sync: text(&sync),
-        in_slot: told.in_slot as u64,
-        injected: told.injected as u64,
-        injected_why: text(&told.injected_why),
+        in_slot: main.in_slot as u64,
+        injected: main.injected as u64,
+        injected_why: text(&main.injected_why),
     }
 }
 

@@ -48,7 +48,7 @@ pub unsafe extern "C" fn rpipe_group_open(
         }
         // SAFETY: the program's promise.
         let ranks = unsafe { ranks(&job, members, count)? };
-        let made = ALL.keep(Group::open(&job, &ranks)?, job.barrier)?;
+        let made = ALL.keep(Group::open(&job, &ranks)?, job.barrier())?;
         // SAFETY: likewise.
         unsafe { group.write(made.cast()) };
         Ok(())
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn rpipe_bcast_timed(
 ///
 /// # Safety
 /// `group` is NULL or came from rpipe_group_open; `neighbors` is NULL or has so many, with the memory that
-/// they tell of.
+/// they name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpipe_neighbor_exchange(
     group: rpipe_group_t,

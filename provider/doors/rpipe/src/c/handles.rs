@@ -13,10 +13,10 @@ use ipc::fence::Barrier;
 use libc::{c_char, c_int, c_void};
 
 use super::types::{raddr_t, rpipe_t};
-use crate::biased::{self, Biased};
-use crate::forked;
-use crate::pipe::Visit;
-use crate::several::Several;
+use crate::core::Visit;
+use crate::core::forked;
+use crate::lock::Biased;
+use crate::many::several::Several;
 use crate::{Address, Context, Error, Patience, Pipe};
 
 /// Pipes there may be at a time.
@@ -65,7 +65,7 @@ pub(super) fn job() -> Result<Arc<Context>, Error> {
 
 /// A forked child gets at none of what follows: a thread that is not there may hold any of these locks.
 pub(super) fn here() -> Result<(), Error> {
-    if forked::is_child() { Err(biased::forked()) } else { Ok(()) }
+    forked::check()
 }
 
 pub(super) fn job_place() -> MutexGuard<'static, Option<Arc<Context>>> {
@@ -186,7 +186,7 @@ pub(super) fn in_turns<T>(
     for rounds in 0.. {
         let done = body(handle.pipe.lock()?.as_mut().ok_or_else(no_pipe)?, handle.id, patience);
         match done {
-            Err(Error::Again) if time != Patience::Look && !time.is_over() => others.let_in(rounds),
+            Err(Error::Again) if time != Patience::Poll && !time.is_over() => others.let_in(rounds),
             done => return done,
         }
     }

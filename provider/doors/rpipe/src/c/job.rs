@@ -16,7 +16,7 @@ static PID: AtomicI32 = AtomicI32::new(0);
 /// It has left its job by rfinalize.
 static LEFT: AtomicBool = AtomicBool::new(false);
 
-/// Joins the job that this process was started in, and tells its rank. `attr` may be NULL. Once that has
+/// Joins the job that this process was started in, and gives its rank. `attr` may be NULL. Once that has
 /// succeeded it is an error, also after rfinalize.
 ///
 /// 0, or an errno below 0; rerror has its words.
@@ -70,7 +70,7 @@ extern "C" fn at_exit() {
     // SAFETY: getpid(2) touches no memory.
     if PID.load(Relaxed) == unsafe { libc::getpid() } {
         if let Some(Err(fault @ Error::TimedOut(_))) = c_abi::caught(leave) {
-            // Nothing else can tell of it.
+            // Nothing else can report it.
             eprintln!("strait_rpipe: exit: {fault}");
         }
     }

@@ -9,7 +9,7 @@ use ipc::fence::Barrier;
 
 use super::handles::here;
 use crate::Error;
-use crate::biased::{Biased, Guard};
+use crate::lock::{Biased, Guard};
 
 pub(super) type Place<T> = Biased<Option<T>>;
 

@@ -85,7 +85,7 @@ pub unsafe extern "C" fn rlend(lent: *mut rlent_t, borrower: c_int, size: usize,
         }
         let made = Lent::open(&job, rank(borrower)?, size, patience(nanoseconds))?;
         // SAFETY: the program's promise.
-        unsafe { lent.write(LENT.keep(made, job.barrier)?.cast()) };
+        unsafe { lent.write(LENT.keep(made, job.barrier())?.cast()) };
         Ok(())
     })
 }
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn rborrow(
             }
         };
         // SAFETY: the program's promise.
-        unsafe { borrowed.write(BORROWED.keep(Mine { number, memory }, job.barrier)?.cast()) };
+        unsafe { borrowed.write(BORROWED.keep(Mine { number, memory }, job.barrier())?.cast()) };
         Ok(())
     })
 }
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn rborrow_malloc_aligned(
     guard(block).unwrap_or(RADDR_NULL)
 }
 
-/// The bytes of a block, as many as were asked for. -1, with errno, if it is none.
+/// The bytes of a block, as many as were allocated. -1, with errno, if it is none.
 ///
 /// # Safety
 /// `borrowed` is NULL or came from rborrow.
@@ -270,23 +270,23 @@ pub unsafe extern "C" fn rborrow_get_stats(borrowed: rborrowed_t, stats: *mut rb
         let to = to.ok_or_else(|| {
             Error::Invalid("rborrow_stats.size has to be sizeof(struct rborrow_stats)".into())
         })?;
-        let told = BORROWED.with(place(borrowed), |mine| Ok(mine.memory.stats()))?;
+        let stats_of = BORROWED.with(place(borrowed), |mine| Ok(mine.memory.stats()))?;
         *to = rborrow_stats {
             size: size_of::<rborrow_stats>(),
-            heap: told.heap,
-            used: told.usage.used,
-            free: told.usage.free,
-            largest: told.usage.largest,
-            fragmentation: told.usage.fragmentation,
-            writes: told.writes,
-            written_bytes: told.written_bytes,
-            reads: told.reads,
-            read_bytes: told.read_bytes,
-            mapped: told.mapped.into(),
-            thread: told.thread.into(),
-            policy: text(&told.policy.to_string()),
-            path: text(&told.path),
-            path_why: text(&told.path_why),
+            heap: stats_of.heap,
+            used: stats_of.usage.used,
+            free: stats_of.usage.free,
+            largest: stats_of.usage.largest,
+            fragmentation: stats_of.usage.fragmentation,
+            writes: stats_of.writes,
+            written_bytes: stats_of.written_bytes,
+            reads: stats_of.reads,
+            read_bytes: stats_of.read_bytes,
+            mapped: stats_of.mapped.into(),
+            thread: stats_of.thread.into(),
+            policy: text(&stats_of.policy.to_string()),
+            path: text(&stats_of.path),
+            path_why: text(&stats_of.path_why),
         };
         Ok(())
     })

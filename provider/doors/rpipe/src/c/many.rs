@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use libc::c_int;
 
+use super::active::handle;
 use super::calls::{options, ranks};
 use super::handles::{Member, close_member, guard, here, job, keep_member, packed, status, with};
 use super::kept::{Kept, Place};
-use super::messages::{handle, is_enough, patience};
+use super::messages::{is_enough, patience};
 use super::types::*;
+use crate::many::several::Turns;
 use crate::many::{all_are_gone, is_end};
-use crate::several::Turns;
 use crate::{Context, Error, Patience, Pipe, PipeOptions, Rank};
 
 /// The ends that a program has a pointer to.
@@ -84,7 +85,7 @@ pub unsafe extern "C" fn rpipe_many_open(
         }
         let members = open(&job, &ranks, &options)?;
         let turns = Turns::new(members.len(), options.eager);
-        let (context, barrier) = (job.clone(), job.barrier);
+        let (context, barrier) = (job.clone(), job.barrier());
         let made = ALL.keep(Ends { context, members: members.clone(), ranks, turns }, barrier);
         let made = made.inspect_err(|_| {
             let _ = close_members(&members);
@@ -98,7 +99,7 @@ pub unsafe extern "C" fn rpipe_many_open(
 fn open(job: &Arc<Context>, ranks: &[Rank], options: &PipeOptions) -> Result<Vec<Member>, Error> {
     let mut members = Vec::with_capacity(ranks.len());
     for rank in ranks {
-        match Pipe::open(job, *rank, options).and_then(|pipe| keep_member(pipe, job.barrier)) {
+        match Pipe::open(job, *rank, options).and_then(|pipe| keep_member(pipe, job.barrier())) {
             Ok(rp) => members.push(Member(rp)),
             Err(fault) => {
                 let _ = close_members(&members);
@@ -136,7 +137,7 @@ pub unsafe extern "C" fn rpipe_many_read(
         if addr.is_null() {
             return Err(Error::Invalid("there is no place for the address".into()));
         }
-        let tell = |rp: rpipe_t, rank: c_int| {
+        let report = |rp: rpipe_t, rank: c_int| {
             if !from.is_null() {
                 // SAFETY: the program's promise.
                 unsafe { from.write(rp) };
@@ -146,14 +147,14 @@ pub unsafe extern "C" fn rpipe_many_read(
                 unsafe { source.write(rank) };
             }
         };
-        tell(std::ptr::null_mut(), -1);
+        report(std::ptr::null_mut(), -1);
         let (time, mut handled) = (patience(nanoseconds), 0);
         let read = loop {
             // A handler may call every function, also of these ends.
-            match ALL.with(place(many), |ends| next(ends, size, time, tell))? {
+            match ALL.with(place(many), |ends| next(ends, size, time, report))? {
                 (read, 0, ..) => break read,
                 (read, handler, rp, rank) => handle(rp, read, handler).map_err(|fault| {
-                    tell(rp, rank as c_int);
+                    report(rp, rank as c_int);
                     fault.of(rank)
                 })?,
             }
@@ -170,7 +171,7 @@ fn next(
     ends: &mut Ends,
     size: usize,
     time: Patience,
-    tell: impl Fn(rpipe_t, c_int),
+    report: impl Fn(rpipe_t, c_int),
 ) -> Result<(raddr_t, u16, rpipe_t, Rank), Error> {
     let Ends { context, members, ranks, turns } = ends;
     loop {
@@ -187,7 +188,7 @@ fn next(
             Ok(None) => {}
             Ok(Some((read, handler))) => {
                 if handler == 0 {
-                    tell(rp, rank as c_int);
+                    report(rp, rank as c_int);
                 }
                 return Ok((read, handler, rp, rank));
             }
@@ -198,7 +199,7 @@ fn next(
                     turns.remove(at);
                 }
                 if fault != Error::Again {
-                    tell(rp, rank as c_int);
+                    report(rp, rank as c_int);
                 }
                 return Err(fault.of(rank));
             }

@@ -4,20 +4,21 @@ use std::time::Duration;
 
 use libc::{c_int, c_void};
 
+use super::active::handle;
 use super::handles::{
-    Handler, Member, guard, handlers, in_turns, is_of_pipe, job, of_pipe, packed, quickly,
-    quickly_with_address, status, with, with_address,
+    Member, guard, in_turns, is_of_pipe, job, of_pipe, packed, quickly, quickly_with_address, status, with,
+    with_address,
 };
 use super::types::*;
-use crate::pipe::Visit;
-use crate::settings::SLOTS;
-use crate::several::Turns;
+use crate::core::SLOTS;
+use crate::core::Visit;
+use crate::many::several::Turns;
 use crate::{Error, Patience, Pipe};
 
 #[inline]
 pub(super) fn patience(nanoseconds: i64) -> Patience {
     match u64::try_from(nanoseconds) {
-        Ok(0) => Patience::Look,
+        Ok(0) => Patience::Poll,
         Ok(time) => Patience::for_a(Duration::from_nanos(time)),
         Err(_) => Patience::Forever,
     }
@@ -93,7 +94,7 @@ fn slow_read(rp: rpipe_t, addr: *mut raddr_t, size: usize, nanoseconds: i64) -> 
 /// takes as many as there can be at once.
 pub(super) fn is_enough(time: Patience, handled: &mut usize) -> Result<(), Error> {
     *handled += 1;
-    let most = if time == Patience::Look { *SLOTS.end() } else { 1 };
+    let most = if time == Patience::Poll { *SLOTS.end() } else { 1 };
     if *handled >= most && time.is_over() { Err(Error::Again) } else { Ok(()) }
 }
 
@@ -134,7 +135,7 @@ pub unsafe extern "C" fn rmem(rp: rpipe_t, addr: raddr_t) -> *mut c_void {
     }
 }
 
-/// The bytes of a block: as many as were asked for, or as the message has. -1, with errno, if it is none.
+/// The bytes of a block: as many as were allocated, or as the message has. -1, with errno, if it is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn rlength(addr: raddr_t) -> isize {
     guard(|| with_address(addr, |pipe, address| pipe.len(address))).map_or(-1, |len| len as isize)
@@ -216,59 +217,6 @@ pub unsafe extern "C" fn rread_timed(
     slow_read(rp, addr, size, nanoseconds)
 }
 
-/// Gives an active message to its handler, outside of the pipe's lock.
-#[cold]
-pub(super) fn handle(rp: rpipe_t, read: raddr_t, number: u16) -> Result<(), Error> {
-    let (bytes, len) = with_address(read, |pipe, address| Ok((pipe.address(address)?, pipe.len(address)?)))?;
-    let handler = handlers(rp)?.get(&number).copied();
-    if let Some(handler) = handler {
-        // SAFETY: the program's function, with what it was registered with; the block is this end's until it
-        // is freed below.
-        unsafe { (handler.call)(handler.arg, rp, bytes.cast(), len) };
-    }
-    // The handler may have closed the pipe.
-    let freed = with_address(read, |pipe, address| pipe.free(address));
-    match handler {
-        Some(_) => Ok(()),
-        None => freed.and(Err(Error::Invalid(format!(
-            "an active message came for handler {number}, which this end does not have: call rhandle before reading"
-        )))),
-    }
-}
-
-/// Registers what is called for active messages of this number, 1 to 32767; NULL: nothing. They are handled
-/// in the order of all messages, within rread and its like.
-///
-/// # Safety
-/// `rp` is NULL or came from rpipe; the function may be called as long as the pipe is open.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rhandle(rp: rpipe_t, number: c_int, handler: rhandler_t, arg: *mut c_void) -> c_int {
-    status(|| {
-        let number = u16::try_from(number).ok().filter(|n| (1..crate::slot::HANDLERS).contains(n));
-        let number = number.ok_or_else(|| Error::Invalid("numbers of handlers are 1 to 32767".into()))?;
-        with(rp, |_, _| Ok(()))?;
-        let mut all = handlers(rp)?;
-        match handler {
-            Some(call) => drop(all.insert(number, Handler { call, arg })),
-            None => drop(all.remove(&number)),
-        }
-        Ok(())
-    })
-}
-
-/// Writes a block as an active message: the reader's handler of this number gets it, and the block comes back
-/// after that.
-///
-/// # Safety
-/// `rp` is NULL or came from rpipe.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rwrite_am(rp: rpipe_t, addr: raddr_t, number: c_int) -> c_int {
-    status(|| {
-        let number = u16::try_from(number).unwrap_or(0);
-        with(rp, |pipe, id| pipe.write_for(of_pipe(id, addr)?, number))
-    })
-}
-
 /// The length of the next message, without reading it, or EAGAIN below 0. Called again and again it finds
 /// each message, and EPIPE once all was read and the peer is gone.
 ///
@@ -291,7 +239,7 @@ pub extern "C" fn rfree(addr: raddr_t) -> c_int {
 }
 
 /// Waits until one of `count` pipes has a message, so long at most: its index, or EAGAIN below 0. A pipe
-/// whose peer is gone counts as one that has a message: rread tells. After some looks the process sleeps
+/// whose peer is gone counts as one that has a message: rread says so. After some polls the process sleeps
 /// until a writer wakes it.
 ///
 /// # Safety
@@ -305,7 +253,7 @@ pub unsafe extern "C" fn rwait(pipes: *const rpipe_t, count: usize, nanoseconds:
         // SAFETY: the program's promise.
         let pipes = unsafe { std::slice::from_raw_parts(pipes, count) };
         for (at, rp) in pipes.iter().enumerate() {
-            if with(*rp, |pipe, _| Ok(pipe.visit(Visit::Glance)))? {
+            if with(*rp, |pipe, _| Ok(pipe.visit(Visit::Flag)))? {
                 return Ok(at as c_int);
             }
         }

@@ -1,5 +1,6 @@
 //! The interface of C: `include/strait_rpipe.h` is made from these files by `ci/check/header`.
 
+mod active;
 mod calls;
 mod device;
 mod groups;
@@ -13,6 +14,7 @@ mod messages;
 mod tests;
 mod types;
 
+pub use active::*;
 pub use calls::*;
 pub use groups::*;
 pub use job::*;

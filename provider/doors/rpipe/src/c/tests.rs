@@ -12,10 +12,10 @@ use super::kept::{CLOSED, Place};
 use super::many::{Ends, rpipe_many_close, rpipe_many_open, rpipe_many_read};
 use super::messages::{rfree, rmalloc, rread_into, rwrite};
 use super::types::{RADDR_NULL, rpipe_many_end};
-use crate::pipe::Visit;
-use crate::several::{Several, Turns};
-use crate::stream::lacking_tests;
-use crate::stream::tests::job;
+use crate::core::Visit;
+use crate::core::lacking_tests;
+use crate::core::tests::job;
+use crate::many::several::{Several, Turns};
 use crate::{Context, Patience, Pipe, PipeOptions, Settings, Side};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -39,7 +39,7 @@ fn pair(name: &str, settings: &Settings) -> (Arc<Context>, Member, Arc<Context>,
         write(&mut writer);
         writer.flush(Patience::for_a(LIMIT)).unwrap();
     });
-    let reader = Member(keep(reader, a.barrier).unwrap());
+    let reader = Member(keep(reader, a.barrier()).unwrap());
     (a, reader, b, writer)
 }
 
@@ -68,8 +68,8 @@ fn a_write_makes_the_descriptor_of_a_reader_readable_that_has_asked_for_it() {
             b.progress().unwrap();
         }
         assert!([reader].visit(0, Visit::Arm).unwrap(), "{name}: no promise to wake");
-        a.barrier.heavy();
-        assert!(![reader].visit(0, Visit::Glance).unwrap());
+        a.barrier().heavy();
+        assert!(![reader].visit(0, Visit::Flag).unwrap());
         write(&mut writer);
         let until = Instant::now() + LIMIT;
         while !is_readable(&a, Duration::from_millis(10)) {
@@ -157,7 +157,7 @@ fn a_writer_whose_packet_waits_for_a_descriptor_stays_among_many() {
 
 /// A pipe by its pointer, for a thread.
 fn shared(pipe: Pipe, context: &Context) -> Member {
-    Member(keep(pipe, context.barrier).unwrap())
+    Member(keep(pipe, context.barrier()).unwrap())
 }
 
 /// Calls `run` in a thread, which tells when it is done.

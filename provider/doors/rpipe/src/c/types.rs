@@ -85,7 +85,7 @@ pub struct rpipe_attr {
 }
 
 /// What a pipe has done and has now. The writer's counts are those of the heap's book; of a full-duplex pipe
-/// they are what is told, with the messages of the reader beside.
+/// they are those given, with the messages of the reader beside.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rpipe_stats {
@@ -127,8 +127,8 @@ pub struct rpipe_stats {
     pub injected_why: [c_char; 160],
 }
 
-/// What tells a kernel of a message, in memory of the device. Each half is there at once: the message is
-/// there when both have its number.
+/// The number by which a kernel finds a message, in memory of the device. Each half is there at once: the
+/// message is there when both have its number.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct rpipe_number {

@@ -1,9 +1,9 @@
 //! Processes that broadcast to each other, and exchange with neighbours, over pipes between each two of them.
 //!
 //! A pipe is set up when a message first goes that way: a broadcast uses those along a binomial tree. A
-//! member that ends, or whose call fails, ends the calls of all that wait for it: each member is told, with
-//! the rank that it began with, and all pipes of the group are closed. From then on each call of the group is
-//! that error.
+//! member that ends, or whose call fails, ends the calls of all that wait for it: each member gets a message
+//! with the rank that it began with, and all pipes of the group are closed. From then on each call of the
+//! group is that error.
 
 mod pieces;
 #[cfg(all(test, not(loom)))]
@@ -14,14 +14,14 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::context::Context;
-use crate::control::{Reason, closed};
-use crate::stream::Patience;
+use crate::core::Context;
+use crate::core::Patience;
+use crate::core::{Reason, closed};
 use crate::{Error, Pipe, PipeOptions, Rank, Side};
 
 use pieces::{Incoming, Outgoing};
 
-/// For how long a group that is over waits for what each member was still to be told.
+/// For how long a group that is over waits for the messages by which it ends at each member.
 const LEAVING: Duration = Duration::from_secs(1);
 
 /// Of each pipe of a group, at least.
@@ -87,7 +87,7 @@ impl Group {
         if let Some(twice) = sorted.windows(2).find(|two| two[0] == two[1]) {
             return Err(Error::Invalid(format!("rank {} is in the group twice", twice[0])));
         }
-        let settings = &context.settings;
+        let settings = context.settings();
         let (heap, slots) = (Some(settings.heap.max(HEAP)), Some(settings.slots.max(SLOTS)));
         let options = PipeOptions { heap, slots, ..PipeOptions::new(Side::Both) };
         let mut members = Vec::with_capacity(ranks.len());
@@ -231,7 +231,7 @@ impl Group {
         self.over.clone().map_or(Ok(()), Err)
     }
 
-    /// The group is over for this: each member is told.
+    /// The group is over for this: each member gets a message that says so.
     #[cold]
     fn end(&mut self, (place, error): Fault) -> Error {
         // It may have said why before it ended, on a connection that is not accepted yet: what comes there is
@@ -240,15 +240,16 @@ impl Group {
             let _ = self.context.progress();
         }
         let member = &self.members[place];
-        let (rank, told) = (member.rank, member.pipe.as_ref().and_then(Pipe::over_for));
-        let error = match (told, matches!(error, Error::Gone(_))) {
+        let (rank, reported) = (member.rank, member.pipe.as_ref().and_then(Pipe::over_for));
+        let error = match (reported, matches!(error, Error::Gone(_))) {
             (Some(cause), true) => closed(Reason::Over(cause), ""),
             // It names those that were waited for.
             (_, false) if matches!(error, Error::TimedOut(_)) => error,
             _ => error.of(rank),
         };
-        // What is wrong with a message is for this member to tell of: to the others its call has failed.
-        let cause = if matches!(error, Error::Gone(_)) { told.unwrap_or(rank) } else { self.context.rank() };
+        // What is wrong with a message is for this member to report: to the others its call has failed.
+        let cause =
+            if matches!(error, Error::Gone(_)) { reported.unwrap_or(rank) } else { self.context.rank() };
         for member in &mut self.members {
             if let Some(mut pipe) = member.pipe.take() {
                 pipe.say_over(cause);

@@ -120,12 +120,12 @@ impl Outgoing {
     }
 
     /// Whether a piece could go, of what is there by now.
-    pub(super) fn has_more(&self, there: Option<usize>) -> bool {
+    pub(super) fn can_send(&self, there: Option<usize>) -> bool {
         !self.done && there.is_some_and(|there| !self.begun || self.sent < there)
     }
 
     /// Whether it is done, or waits for bytes that are to come.
     pub(super) fn is_idle(&self, there: Option<usize>) -> bool {
-        self.done || !self.has_more(there) && self.sent < self.from.1
+        self.done || !self.can_send(there) && self.sent < self.from.1
     }
 }

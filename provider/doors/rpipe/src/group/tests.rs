@@ -329,7 +329,7 @@ fn a_writer_that_begins_late_is_read_while_another_writes_without_end() {
 fn times_of_reads_of_many_writers_end_and_a_message_that_is_too_long_stays() {
     let job = job("times", 2, &Settings::default());
     let mut many = Many::open(&job[0], &[1], &PipeOptions::new(Side::Reader)).unwrap();
-    assert_eq!(many.read(8, Patience::Look), Err(Error::Again));
+    assert_eq!(many.read(8, Patience::Poll), Err(Error::Again));
     let begin = std::time::Instant::now();
     assert_eq!(many.read(8, Patience::for_a(Duration::from_millis(30))), Err(Error::Again));
     assert!(begin.elapsed() >= Duration::from_millis(30));
@@ -449,13 +449,13 @@ fn a_call_of_a_group_ends_in_its_time_and_the_group_is_over_for_all() {
 fn a_call_of_a_group_with_no_time_moves_nothing_more_and_says_so() {
     let job = job("no-time", 2, &Settings::default());
     let mut group = Group::open(&job[0], &[0, 1]).unwrap();
-    let fault = group.bcast_timed(1, &mut [0; 8], Patience::Look).unwrap_err();
+    let fault = group.bcast_timed(1, &mut [0; 8], Patience::Poll).unwrap_err();
     assert!(matches!(&fault, Error::TimedOut(why) if why.ends_with("waited for rank 1")), "{fault:?}");
     assert_eq!(fault.errno(), libc::ETIMEDOUT);
     assert_eq!(group.bcast(0, &mut [0; 8]), Err(fault));
     // A call that waits for none needs no time.
     let mut alone = Group::open(&job[0], &[0]).unwrap();
-    assert_eq!(alone.bcast_timed(0, &mut [0; 8], Patience::Look), Ok(()));
+    assert_eq!(alone.bcast_timed(0, &mut [0; 8], Patience::Poll), Ok(()));
 }
 
 #[test]

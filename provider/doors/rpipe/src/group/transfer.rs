@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::pieces::{HEAD, Incoming, Outgoing};
 use super::{Fault, Group, LEAST};
-use crate::pipe::Visit;
-use crate::stream::{Patience, Turn, Waiting};
+use crate::core::Visit;
+use crate::core::{Patience, WaitStep, Waiting};
 use crate::{Error, Pipe};
 
 /// The longest piece; a fourth of the heap, if that is less.
@@ -24,7 +24,7 @@ impl Group {
         let own = |error: Error| (place, error);
         let mut waiting: Option<Waiting> = None;
         // Of the call, and not of each wait.
-        let patience = if patience == Patience::Look { Patience::for_a(Duration::ZERO) } else { patience };
+        let patience = if patience == Patience::Poll { Patience::for_a(Duration::ZERO) } else { patience };
         loop {
             let mut moved = self.step(relay, false)?;
             if self.is_done() {
@@ -42,21 +42,21 @@ impl Group {
                 waiting = Some(Waiting::new(patience, self.polls()));
                 continue;
             };
-            let turn = match wait.turn(&context) {
+            let step = match wait.step(&context) {
                 // What the last progress has brought counts.
                 Err(Error::Again) => {
                     self.step(relay, true)?;
                     return if self.is_done() { Ok(()) } else { Err(self.too_late()) };
                 }
-                turn => turn.map_err(own)?,
+                step => step.map_err(own)?,
             };
-            if turn == Turn::Look {
+            if step == WaitStep::Poll {
                 continue;
             }
             moved |= self.step(relay, true)?;
-            if turn == Turn::Sleep && !moved {
+            if step == WaitStep::Sleep && !moved {
                 let wakes = self.arm(relay);
-                context.barrier.heavy();
+                context.barrier().heavy();
                 if !self.step(relay, false)? && !self.step(relay, true)? {
                     wait.sleep(&context, wakes);
                 }
@@ -127,9 +127,9 @@ impl Group {
                 continue;
             }
             let there = self.there(relay, &one);
-            let given = self.give(&mut one, there, ask);
+            let sent = self.give(&mut one, there, ask);
             self.outgoing[at] = one;
-            moved |= given.map_err(|error| (one.member, error))?;
+            moved |= sent.map_err(|error| (one.member, error))?;
         }
         Ok(moved)
     }
@@ -138,10 +138,10 @@ impl Group {
     fn take(&mut self, one: &mut Incoming, ask: bool) -> Result<bool, Error> {
         let member = &mut self.members[one.member];
         let Some(pipe) = &mut member.pipe else { return Ok(false) };
-        let visit = if ask { Visit::Ask { begin: true } } else { Visit::Glance };
+        let visit = if ask { Visit::Ask { begin: true } } else { Visit::Flag };
         let mut moved = false;
         while !one.is_done() && pipe.visit(visit) {
-            let (address, len, handler) = match pipe.read_any(usize::MAX, Patience::Look) {
+            let (address, len, handler) = match pipe.read_any(usize::MAX, Patience::Poll) {
                 Err(Error::Again) => break,
                 other => other?,
             };
@@ -170,7 +170,7 @@ impl Group {
             ));
         }
         let mut moved = false;
-        while one.has_more(there) {
+        while one.can_send(there) {
             let head = if one.begun { 0 } else { HEAD };
             let len = (there.unwrap_or(0) - one.sent).min(PIECE.min(heap / 4) - head);
             let Some(block) = pipe.alloc_now(head + len)? else { break };
@@ -184,7 +184,7 @@ impl Group {
                 }
                 ptr::copy_nonoverlapping(one.from.0.add(one.sent), to.add(head), len);
             }
-            match pipe.write_timed(block, None, Patience::Look) {
+            match pipe.write_timed(block, None, Patience::Poll) {
                 Err(Error::Again) => {
                     pipe.free(block)?;
                     break;
@@ -195,7 +195,7 @@ impl Group {
             one.sent += len;
         }
         if one.begun && one.sent == one.from.1 {
-            one.done = match pipe.flush(Patience::Look) {
+            one.done = match pipe.flush(Patience::Poll) {
                 Err(Error::Again) => false,
                 other => other.map(|()| true)?,
             };

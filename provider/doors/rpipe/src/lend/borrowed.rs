@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
+use super::book::Loan;
 use super::remote::Remote;
-use super::{Local, copy, wait_for};
-use crate::context::Context;
-use crate::loans::Loan;
-use crate::settings::granule;
-use crate::stream::Patience;
-use crate::{ALIGN_MOST, Block, Error, Heap, Memory, Policy, Rank, State, Usage, biased, forked};
+use super::{Lends, Local, copy, wait_for, with};
+use crate::core::Context;
+use crate::core::Patience;
+use crate::core::forked;
+use crate::core::granule;
+use crate::{ALIGN_MOST, Block, Error, Heap, Memory, Policy, Rank, State, Usage};
 
-/// How often it is asked whether the lender is there, where operations do not tell: each so many nanoseconds.
+/// How often it is asked whether the lender is there, where operations do not show it: each so many
+/// nanoseconds.
 const ASK: u64 = 100_000_000;
 
 /// What was done with borrowed memory, and what is in its heap.
@@ -61,19 +63,28 @@ impl Borrowed {
         policy: Option<Policy>,
         patience: Patience,
     ) -> Result<Borrowed, Error> {
-        let loan = wait_for(context, patience, || context.lock().borrow_next(lender))?;
-        Borrowed::with(context, &loan, policy).inspect_err(|fault| {
+        let loan = wait_for(context, patience, || {
             let mut inner = context.lock();
-            match fault {
-                // There may be some with the next call.
-                Error::Exhausted(_) => inner.not_borrowed(loan.name),
-                _ => drop(inner.give_back(loan.name, None)),
+            let (lends, net) = inner.service::<Lends>()?;
+            match lends.borrow_next(net, lender)? {
+                Some(loan) => Ok(Some(loan)),
+                None => inner.takes_in(lender).map(|()| None),
             }
+        })?;
+        Borrowed::new(context, &loan, policy).inspect_err(|fault| {
+            let _ = with(context, |lends, net| match fault {
+                // There may be some with the next call.
+                Error::Exhausted(_) => {
+                    lends.not_borrowed(loan.name);
+                    Ok(())
+                }
+                _ => lends.give_back(net, loan.name, None),
+            });
         })
     }
 
-    fn with(context: &Arc<Context>, loan: &Loan, policy: Option<Policy>) -> Result<Borrowed, Error> {
-        let policy = policy.or(context.settings.policy).unwrap_or_default();
+    fn new(context: &Arc<Context>, loan: &Loan, policy: Option<Policy>) -> Result<Borrowed, Error> {
+        let policy = policy.or(context.settings().policy).unwrap_or_default();
         let heap = Heap::new(loan.len, granule(loan.len), policy)?;
         let way = match &loan.grant.mapped {
             Some(memory) if loan.promise.mapped => Way::Mapped(memory.clone()),
@@ -94,9 +105,7 @@ impl Borrowed {
     /// Fails if the lender has ended or has taken the memory back, at the latest [`ASK`] later.
     #[inline]
     fn check(&mut self) -> Result<(), Error> {
-        if forked::is_child() {
-            return Err(biased::forked());
-        }
+        forked::check()?;
         let now = ipc::tick();
         if self.fault.is_none() && now.wrapping_sub(self.asked) < ASK {
             return Ok(());
@@ -109,7 +118,10 @@ impl Borrowed {
         if self.fault.is_none() {
             self.asked = now;
             let mut inner = self.context.lock();
-            let outcome = inner.progress().and_then(|()| inner.is_lent(self.loan.name));
+            let outcome = inner.progress().and_then(|()| {
+                let (lends, net) = inner.service::<Lends>()?;
+                lends.is_lent(net, self.loan.name)
+            });
             drop(inner);
             self.fault = outcome.err();
         }
@@ -258,7 +270,7 @@ impl Drop for Borrowed {
             Way::Mapped(_) => None,
             Way::Remote(remote) => Some(remote.region.id),
         };
-        let _ = self.context.lock().give_back(self.loan.name, region);
+        let _ = with(&self.context, |lends, net| lends.give_back(net, self.loan.name, region));
     }
 }
 

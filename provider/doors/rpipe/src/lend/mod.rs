@@ -5,7 +5,9 @@
 //! mapped, an operation is a copy. Else it is a put or a get; where that takes progress of the lender's, the
 //! lender has a thread for it, which sleeps while nothing comes.
 
+mod book;
 mod borrowed;
+mod messages;
 mod remote;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -14,12 +16,16 @@ mod thread;
 use std::ptr;
 use std::sync::Arc;
 
-use crate::context::Context;
-use crate::loans::Name;
-use crate::stream::{Patience, Turn, Waiting};
-use crate::{Error, Memory, Rank, forked};
+use crate::core::Context;
+use crate::core::forked;
+use crate::core::{Net, Patience, WaitStep, Waiting};
+use crate::{Error, Memory, Rank};
 
+pub(crate) use book::Lends;
 pub use borrowed::{Borrowed, LendStats};
+
+use book::Offered;
+use messages::Name;
 use thread::Helper;
 
 /// Memory that this process lends.
@@ -68,22 +74,32 @@ unsafe fn copy(memory: &Memory, at: usize, local: Local, len: usize) {
     }
 }
 
+/// Does something with the book of what is lent.
+fn with<T>(
+    context: &Context,
+    body: impl FnOnce(&mut Lends, &mut Net) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut inner = context.lock();
+    let (lends, net) = inner.service()?;
+    body(lends, net)
+}
+
 /// Waits until something is there.
 fn wait_for<T>(
     context: &Context,
     patience: Patience,
-    mut look: impl FnMut() -> Result<Option<T>, Error>,
+    mut poll: impl FnMut() -> Result<Option<T>, Error>,
 ) -> Result<T, Error> {
     let mut waiting = Waiting::new(patience, false);
     loop {
-        if let Some(found) = look()? {
+        if let Some(found) = poll()? {
             return Ok(found);
         }
-        match waiting.turn(context) {
+        match waiting.step(context) {
             // What the last progress has brought counts.
-            Err(Error::Again) => return look()?.ok_or(Error::Again),
-            turn => {
-                if turn? == Turn::Sleep {
+            Err(Error::Again) => return poll()?.ok_or(Error::Again),
+            step => {
+                if step? == WaitStep::Sleep {
                     waiting.sleep(context, false);
                 }
             }
@@ -101,13 +117,21 @@ impl Lent {
         len: usize,
         patience: Patience,
     ) -> Result<Lent, Error> {
-        let name = context.lock().lend(borrower, len)?;
+        let name = with(context, |lends, net| lends.lend(net, borrower, len))?;
         // Takes it back if anything fails.
         let mut lent = Lent { context: context.clone(), name, helper: None };
-        wait_for(context, patience, || Ok(context.lock().is_taken(name)?.then_some(())))?;
+        wait_for(context, patience, || {
+            let mut inner = context.lock();
+            let (lends, net) = inner.service::<Lends>()?;
+            match lends.offer(net, name)? {
+                Offered::Taken => Ok(Some(())),
+                Offered::Unmet => Ok(None),
+                Offered::Sent => inner.takes_in(borrower).map(|()| None),
+            }
+        })?;
         let (promise, allowed) = {
-            let inner = context.lock();
-            (inner.backend.promise(borrower), inner.backend.allows_thread())
+            let mut inner = context.lock();
+            (inner.backend().promise(borrower), inner.backend().allows_thread())
         };
         if promise.peer_progress {
             allowed?;
@@ -123,7 +147,14 @@ impl Lent {
 
     /// Waits until the borrower needs the memory no more; [`Error::Gone`]: it has ended.
     pub fn wait(&self, patience: Patience) -> Result<(), Error> {
-        wait_for(&self.context, patience, || Ok(self.context.lock().is_back(self.name)?.then_some(())))
+        wait_for(&self.context, patience, || {
+            let mut inner = self.context.lock();
+            let (lends, net) = inner.service::<Lends>()?;
+            match lends.is_back(net, self.name)? {
+                true => Ok(Some(())),
+                false => inner.takes_in(self.name.borrower).map(|()| None),
+            }
+        })
     }
 }
 
@@ -133,6 +164,6 @@ impl Drop for Lent {
         if forked::is_child() {
             return;
         }
-        let _ = self.context.lock().take_back(self.name);
+        let _ = with(&self.context, |lends, net| lends.take_back(net, self.name));
     }
 }

@@ -1,9 +1,9 @@
 //! Borrowed memory that is not mapped: bytes go through a region of this process, one piece at a time.
 
-use super::{Local, copy, wait_for};
-use crate::context::Context;
-use crate::loans::{Loan, Move};
-use crate::stream::{Patience, Turn, Waiting};
+use super::book::{Loan, Move};
+use super::{Local, copy, wait_for, with};
+use crate::core::Context;
+use crate::core::{Patience, WaitStep, Waiting};
 use crate::{Error, Region};
 
 /// The longest piece.
@@ -20,7 +20,7 @@ pub(super) struct Remote {
 impl Remote {
     pub(super) fn new(context: &Context, loan: &Loan) -> Result<Remote, Error> {
         let piece = PIECE.min(loan.len).min(loan.promise.most).max(64) & !63;
-        let region = context.lock().backend.expose(piece)?;
+        let region = context.lock().backend().expose(piece)?;
         Ok(Remote { region, piece, under_way: false })
     }
 
@@ -29,27 +29,21 @@ impl Remote {
         if !self.under_way {
             return Ok(());
         }
-        let outcome = wait_for(context, patience, || {
-            let mut inner = context.lock();
-            match inner.moved(loan.name) {
-                Some(outcome) => Ok(Some(outcome)),
-                // A lender that takes its memory back lets it end.
-                None => inner.is_alive(loan.name).map(|()| None),
-            }
-        })?;
+        let outcome =
+            wait_for(context, patience, || with(context, |lends, net| lends.moved(net, loan.name)))?;
         self.under_way = false;
         // What fails on memory that was taken back fails because of that.
-        outcome.or_else(|fault| context.lock().is_lent(loan.name).and(Err(fault)))
+        outcome.or_else(|fault| with(context, |lends, net| lends.is_lent(net, loan.name)).and(Err(fault)))
     }
 
     fn step(&mut self, context: &Context, loan: &Loan, op: &Move, patience: Patience) -> Result<(), Error> {
         let mut waiting = Waiting::new(patience, false);
         loop {
-            match context.lock().start_move(loan, op) {
+            match with(context, |lends, net| lends.start_move(net, loan, op)) {
                 Err(Error::Again) => {}
                 started => break started?,
             }
-            if waiting.turn(context)? == Turn::Sleep {
+            if waiting.step(context)? == WaitStep::Sleep {
                 waiting.sleep(context, false);
             }
         }

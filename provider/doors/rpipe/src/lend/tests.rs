@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Borrowed, Lent};
+use super::{Borrowed, Lent, with};
 use crate::backends::Near;
+use crate::core::tests::job;
 use crate::start::FileBootstrap;
-use crate::stream::tests::job;
 use crate::{ALIGN_MOST, Backend as _, Bootstrap as _, Context, Error, Event, Patience, Policy, Settings};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -112,7 +112,7 @@ fn what_is_outside_of_a_block_or_stale_is_refused() {
 fn memory_that_is_taken_back_fails_its_borrower_and_given_back_tells_its_lender() {
     for (name, settings) in ways() {
         let (a, lent, b, mut memory) = pair(&format!("back-{name}"), &settings, 4096);
-        assert_eq!(lent.wait(Patience::Look), Err(Error::Again), "{name}");
+        assert_eq!(lent.wait(Patience::Poll), Err(Error::Again), "{name}");
         let block = memory.alloc(8, 1).unwrap();
         let over = AtomicBool::new(false);
         thread::scope(|s| {
@@ -149,7 +149,7 @@ fn memory_that_is_taken_back_fails_its_borrower_and_given_back_tells_its_lender(
         // None of it is left at the lender.
         drop(lent);
         let until = Instant::now() + LIMIT;
-        while a.lock().is_lending() {
+        while with(&a, |lends, _| Ok(lends.is_lending())).unwrap() {
             assert!(Instant::now() < until, "{name}: memory is kept");
             b.progress().unwrap();
             a.progress().unwrap();
@@ -165,7 +165,7 @@ fn a_loan_that_is_not_taken_in_time_is_none_and_others_are_taken_in_order() {
             Lent::open(&a, 1, 64, Patience::for_a(Duration::from_millis(50))),
             Err(Error::Again)
         ));
-        assert!(matches!(Borrowed::open(&b, 0, None, Patience::Look), Err(Error::Again)), "{name}");
+        assert!(matches!(Borrowed::open(&b, 0, None, Patience::Poll), Err(Error::Again)), "{name}");
         for (rank, len) in [(0, 64), (2, 64), (1, 0), (1, usize::MAX)] {
             let fault = Lent::open(&a, rank, len, patience()).unwrap_err();
             assert!(matches!(fault, Error::Invalid(_)), "{name}: {fault:?}");
@@ -183,7 +183,7 @@ fn a_loan_that_is_not_taken_in_time_is_none_and_others_are_taken_in_order() {
                 let memory = Borrowed::open(&b, 0, None, patience()).unwrap();
                 assert_eq!(memory.stats().heap, len, "{name}");
             }
-            assert!(matches!(Borrowed::open(&b, 0, None, Patience::Look), Err(Error::Again)), "{name}");
+            assert!(matches!(Borrowed::open(&b, 0, None, Patience::Poll), Err(Error::Again)), "{name}");
         });
     }
 }
@@ -231,7 +231,7 @@ fn a_lender_that_lies_about_its_memory_is_refused() {
     }
     let mut memory = Borrowed::open(&b, 0, None, patience()).unwrap();
     assert_eq!(memory.stats().heap, 4096);
-    assert!(matches!(Borrowed::open(&b, 0, None, Patience::Look), Err(Error::Again)));
+    assert!(matches!(Borrowed::open(&b, 0, None, Patience::Poll), Err(Error::Again)));
     // What it writes there is what is read, and the book has none of it.
     let block = memory.alloc(4096, 1).unwrap();
     (0..4096).step_by(8).for_each(|at| region.memory.word(at).store(u64::MAX, Relaxed));

@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::Duration;
 
-use crate::context::Context;
-use crate::{Error, forked};
+use crate::Error;
+use crate::core::Context;
+use crate::core::forked;
 
 /// Between two looks where nothing wakes.
 const SHORT: Duration = Duration::from_micros(200);
@@ -26,9 +27,9 @@ impl Helper {
     /// `wakes`: what arrives makes the descriptor readable.
     pub(super) fn start(context: &Arc<Context>, wakes: bool) -> Result<Helper, Error> {
         let over = Arc::new(AtomicBool::new(false));
-        let (context, told) = (context.clone(), over.clone());
+        let (context, ends) = (context.clone(), over.clone());
         let body = move || {
-            while !told.load(Relaxed) && context.progress().is_ok() {
+            while !ends.load(Relaxed) && context.progress().is_ok() {
                 nap(&context, if wakes { LONG } else { UNSURE });
             }
         };
@@ -53,7 +54,7 @@ impl Drop for Helper {
 fn nap(context: &Context, most: i32) {
     let (fd, armed) = {
         let mut inner = context.lock();
-        (inner.backend.descriptor(), inner.backend.arm())
+        (inner.backend().descriptor(), inner.backend().arm())
     };
     let Some(fd) = fd.filter(|_| armed) else { return sleep(SHORT) };
     let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };

@@ -126,7 +126,7 @@ fn a_forked_child_ends_nothing_of_its_parents_and_asks_no_driver() {
     let mut writer = Pipe::open(&a, 1, &PipeOptions { eager: true, ..end(Side::Writer, true) }).unwrap();
     let mut reader = Pipe::open(&b, 0, &PipeOptions { eager: true, ..end(Side::Reader, true) }).unwrap();
     let begun = std::time::Instant::now();
-    while writer.alloc(8, 1, Patience::Look).is_err() {
+    while writer.alloc(8, 1, Patience::Poll).is_err() {
         b.progress().unwrap();
         assert!(begun.elapsed() < LIMIT);
     }

@@ -71,7 +71,7 @@ unsafe fn nothing(this: *mut Iface) {
     unsafe {
         (*this).budget = ((*this).budget / 2).max(1);
         (*this).empty = (*this).empty.wrapping_add(1);
-        if (*this).empty % turns::TURN == 0 {
+        if (*this).empty % turns::POLLS == 0 {
             rest(this);
         }
     }

@@ -5,7 +5,7 @@
 //! armed, as for a sleep, and its descriptor is put into a set that such endpoints of the process share. Of
 //! those in the set the one that is polled first after the last look makes the next one, which is a single
 //! call for all and notes whose descriptor has something; that endpoint leaves the set with its next poll. A
-//! member is told of once ([`Watch::Once`]), so that endpoints outside the set cost it nothing.
+//! member is reported once ([`Watch::Once`]), so that endpoints outside the set cost it nothing.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -27,8 +27,8 @@ const ASKED: u32 = 16;
 /// How long another thread that opens an endpoint is waited for, and how often it is looked whether it has
 /// ended.
 const PATIENCE: Duration = Duration::from_millis(100);
-const GLANCE: Duration = Duration::from_micros(50);
-/// Members that one look tells of.
+const PAUSE: Duration = Duration::from_micros(50);
+/// Members that one look reports.
 const BATCH: usize = 64;
 
 /// What is known of a member: that its descriptor has something.
@@ -70,9 +70,9 @@ impl Looks {
     }
 
     /// Whether a member that was polled when there were `seen` looks has something, as far as the last look
-    /// told. Where there was none since, `look` makes one.
+    /// showed. Where there was none since, `poll` makes one.
     #[inline]
-    fn is_due(&self, due: &Due, seen: &mut u64, look: impl FnOnce()) -> bool {
+    fn is_due(&self, due: &Due, seen: &mut u64, poll: impl FnOnce()) -> bool {
         if due.is_noted() {
             return true;
         }
@@ -82,7 +82,7 @@ impl Looks {
             *seen = looks;
             return false;
         }
-        look();
+        poll();
         *seen = self.0.fetch_add(1, Ordering::Relaxed) + 1;
         due.is_noted()
     }
@@ -138,7 +138,7 @@ fn lock_crowd(pid: u32) -> Option<MutexGuard<'static, Weak<Crowd>>> {
             Ok(crowd) => return Some(crowd),
             Err(TryLockError::Poisoned(crowd)) => return Some(crowd.into_inner()),
             Err(TryLockError::WouldBlock) if HELD_FOR_GOOD.load(Ordering::Relaxed) == pid => return None,
-            Err(TryLockError::WouldBlock) if start.elapsed() < PATIENCE => std::thread::sleep(GLANCE),
+            Err(TryLockError::WouldBlock) if start.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
             Err(TryLockError::WouldBlock) => HELD_FOR_GOOD.store(pid, Ordering::Relaxed),
         }
     }
@@ -167,7 +167,7 @@ impl Crowd {
     }
 
     #[cold]
-    fn look(&self) {
+    fn poll(&self) {
         let found = self.poller.ready::<BATCH>();
         if found.is_empty() {
             return;
@@ -255,7 +255,7 @@ impl Member {
     pub(super) fn is_due(&mut self) -> bool {
         let crowd = &self.crowd;
         let due = &self.flags[self.place % TOGETHER];
-        crowd.looks.is_due(due, &mut self.seen, || crowd.look())
+        crowd.looks.is_due(due, &mut self.seen, || crowd.poll())
     }
 
     /// Whether it is to be asked now if the endpoint is still armed, as it should be.

@@ -64,8 +64,8 @@ impl Pace {
         self.near |= found;
     }
 
-    /// A look at this time, or somewhat later.
-    pub(super) fn looks(&mut self, now: Instant) {
+    /// Further links are polled at this time, or somewhat later.
+    pub(super) fn polled(&mut self, now: Instant) {
         self.looked = Some(now);
     }
 
@@ -74,7 +74,7 @@ impl Pace {
         // The clock is read now and then alone, so that mostly nothing is to be subtracted.
         let is_late = |looked| looked != now && now.saturating_duration_since(looked) >= LONGEST;
         if self.looked.is_some_and(is_late) {
-            self.look_next();
+            self.poll_next();
         }
     }
 
@@ -85,7 +85,7 @@ impl Pace {
     }
 
     /// The next poll is a look: it is that after a sleep.
-    pub(super) fn look_next(&mut self) {
+    pub(super) fn poll_next(&mut self) {
         if self.step > 0 {
             self.rest = 0;
         }
@@ -105,9 +105,9 @@ impl Pace {
     /// A look has found nothing.
     pub(super) fn missed(&mut self) {
         self.rest = self.period;
-        let more = (2 * self.period).clamp(FEW, self.most);
+        let longer = (2 * self.period).clamp(FEW, self.most);
         let near = std::mem::take(&mut self.near);
-        self.period = if near || !self.peers { more } else { self.period / 2 };
+        self.period = if near || !self.peers { longer } else { self.period / 2 };
     }
 }
 

@@ -22,7 +22,7 @@ fn open(near: bool) -> Links {
 /// One whose looks are its own, whatever endpoints other tests of this process have.
 fn open_alone() -> Links {
     let mut links = open(false);
-    links.member = None;
+    links.rest.leave();
     links
 }
 
@@ -38,7 +38,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 fn rests(links: &Links) -> bool {
-    links.member.as_ref().is_some_and(|member| member.rests())
+    links.rest.rests()
 }
 
 /// Polls all of them until they rest, by either way of polling.
@@ -169,7 +169,7 @@ fn each_step_of_a_connection_that_is_made_is_taken_by_the_next_poll() {
             std::thread::sleep(Duration::from_micros(20));
         }
         if polls == 0 {
-            called.pace.look_next();
+            called.pace.poll_next();
         }
         polls += 1;
         match called.poll() {

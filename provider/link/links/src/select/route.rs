@@ -1,11 +1,9 @@
-//! Which link each peer has, and how the numbers of further links are told from those of shared memory.
+//! Which link each peer has, and how the numbers of further links are distinguished from those of shared
+//! memory.
 
 use std::fmt;
 
-use link_api::{OpId, PeerId, RmaLink};
-
-/// A link that is held beside the one of shared memory.
-pub type BoxedLink = Box<dyn RmaLink + Send>;
+use link_api::{OpId, PeerId};
 
 /// Why a peer has the link that it has.
 #[derive(Clone, Copy, Debug)]
@@ -25,18 +23,6 @@ impl fmt::Display for Cause {
             Cause::Far(why) => write!(f, "not shm: {why}"),
             Cause::Connected => f.write_str("the peer connected by this link"),
         }
-    }
-}
-
-/// A peer that a further link serves, as that link's event names it. Only [`Far::served`] makes one: what a
-/// link says of a peer that it does not serve, a frame, an end or another path, cannot be handed on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Served(PeerId);
-
-impl Served {
-    /// The endpoint's number of the peer.
-    pub(super) fn peer(self) -> PeerId {
-        self.0
     }
 }
 
@@ -77,6 +63,17 @@ impl Routes {
         self.0.get(peer.0 as usize)?.as_ref()
     }
 
+    /// The further link of a peer, and what that calls it.
+    #[inline]
+    pub(super) fn far_of(&self, peer: PeerId) -> Option<(usize, PeerId)> {
+        self.of(peer)?.far()
+    }
+
+    /// Why a peer has the link that it has.
+    pub(super) fn cause_of(&self, peer: PeerId) -> Option<Cause> {
+        self.of(peer).map(Route::cause)
+    }
+
     pub(super) fn set(&mut self, peer: PeerId, route: Route) {
         let at = peer.0 as usize;
         if self.0.len() <= at {
@@ -89,75 +86,6 @@ impl Routes {
         if let Some(route) = self.0.get_mut(peer.0 as usize) {
             *route = None;
         }
-    }
-}
-
-/// A link beside shared memory.
-pub(super) struct Far {
-    pub(super) link: BoxedLink,
-    /// What its peers are called here, and the other way round, by their numbers.
-    peers: Vec<Option<PeerId>>,
-    ids: Vec<Option<PeerId>>,
-}
-
-impl Far {
-    pub(super) fn new(link: BoxedLink) -> Far {
-        Far { link, peers: Vec::new(), ids: Vec::new() }
-    }
-
-    /// The peer of this number, if the link serves it.
-    pub(super) fn served(&self, id: PeerId) -> Option<Served> {
-        self.peers.get(id.0 as usize).copied().flatten().map(Served)
-    }
-
-    /// What the link calls a peer that it serves.
-    pub(super) fn id_of(&self, peer: PeerId) -> Option<PeerId> {
-        self.ids.get(peer.0 as usize).copied().flatten()
-    }
-
-    /// The link serves a peer from now on.
-    pub(super) fn set(&mut self, id: PeerId, peer: PeerId) {
-        put(&mut self.peers, id, peer);
-        put(&mut self.ids, peer, id);
-    }
-
-    pub(super) fn unset(&mut self, id: PeerId) {
-        if let Some(peer) = self.peers.get_mut(id.0 as usize).and_then(Option::take) {
-            self.ids[peer.0 as usize] = None;
-        }
-    }
-
-    /// What the link calls its peers.
-    fn numbers(&self) -> impl Iterator<Item = PeerId> + '_ {
-        (0..).zip(&self.peers).filter(|(_, peer)| peer.is_some()).map(|(id, _)| PeerId(id))
-    }
-
-    /// The link's name, as the path to one of its peers has it.
-    pub(super) fn name(&self, id: PeerId) -> &'static str {
-        self.link.path(id).link
-    }
-
-    pub(super) fn lack(&self) -> Option<std::io::Error> {
-        self.link.lack()
-    }
-
-    /// The link's name, whatever the path to any peer.
-    pub(super) fn own_name(&self) -> &'static str {
-        self.link.standing().first().map_or("link", |standing| standing.link)
-    }
-}
-
-fn put(map: &mut Vec<Option<PeerId>>, key: PeerId, value: PeerId) {
-    let at = key.0 as usize;
-    if map.len() <= at {
-        map.resize(at + 1, None);
-    }
-    map[at] = Some(value);
-}
-
-impl std::fmt::Debug for Far {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} with {} peers", self.own_name(), self.numbers().count())
     }
 }
 

@@ -6,54 +6,95 @@
 use link_api::{Channel, Event, Frame, Link as _, Parting, PeerId};
 use wire::Addr;
 
-use super::Links;
-use super::route::{Cause, Served};
+use super::assign::Assign;
+use super::further::Served;
+use super::route::{self, Cause};
 
-impl Links {
+impl Assign<'_> {
+    /// The next event of one further link, of peers that it serves.
+    pub(super) fn poll(&mut self, at: usize) -> Option<Event> {
+        loop {
+            return Some(match self.further[at].poll()? {
+                Event::Frame(frame) => match self.serve(at, frame.from) {
+                    Some(from) => {
+                        let slot = route::tagged(at, frame.slot);
+                        Event::Frame(Frame { from: from.peer(), len: frame.len, slot })
+                    }
+                    None => {
+                        self.refuse(at, frame);
+                        continue;
+                    }
+                },
+                Event::Begun(frame) => match self.serve(at, frame.from) {
+                    Some(from) => {
+                        let slot = route::tagged(at, frame.slot);
+                        Event::Begun(Frame { from: from.peer(), len: frame.len, slot })
+                    }
+                    None => {
+                        self.refuse_begun(at, frame);
+                        continue;
+                    }
+                },
+                Event::Closed(id, why) => match self.further.served(at, id) {
+                    Some(peer) => Event::Closed(peer.peer(), why),
+                    None => {
+                        self.further[at].dismiss(id, Parting::Forgotten);
+                        continue;
+                    }
+                },
+                Event::PathChanged(id) => match self.further.served(at, id) {
+                    Some(peer) => Event::PathChanged(peer.peer()),
+                    None => continue,
+                },
+                Event::Done(op, ok) => Event::Done(route::tag_op(at, op), ok),
+            });
+        }
+    }
+
     /// The peer of which a further link has a frame, if that link serves it, or may from now on.
-    pub(super) fn serve(&mut self, at: usize, id: PeerId) -> Option<Served> {
-        if let Some(served) = self.far[at].served(id) {
+    fn serve(&mut self, at: usize, id: PeerId) -> Option<Served> {
+        if let Some(served) = self.further.served(at, id) {
             return Some(served);
         }
-        let addr = self.far[at].link.peer_addr(id);
+        let addr = self.further[at].peer_addr(id);
         let peer = self.may_serve(&addr)?;
         self.route_to(peer, at, id, Cause::Connected);
         self.events.push_back(Event::PathChanged(peer));
-        self.far[at].served(id)
+        self.further.served(at, id)
     }
 
     /// The peer of a name by which a further link was called, unless another link serves it, or is to.
     fn may_serve(&mut self, addr: &Addr) -> Option<PeerId> {
-        if matches!(self.near(addr), Cause::Near(_)) {
+        if matches!(self.host.cause(self.shm.addr(), addr), Cause::Near(_)) {
             return None;
         }
         let peer = self.shm.peer(addr);
-        let elsewhere = self.far_of(peer).is_some() || self.shm.channel(peer) != Channel::None;
+        let elsewhere = self.routes.far_of(peer).is_some() || self.shm.channel(peer) != Channel::None;
         (!elsewhere).then_some(peer)
     }
 
-    /// Cuts off what has called by a name of a peer that another link serves. Its end is reported to no one.
+    /// Cuts off what has called by a name of a peer that another link serves. Its end is not reported.
     #[cold]
-    pub(super) fn refuse(&mut self, at: usize, frame: Frame) {
+    fn refuse(&mut self, at: usize, frame: Frame) {
         let id = frame.from;
-        self.far[at].link.release(frame);
+        self.further[at].release(frame);
         self.cut_off(at, id);
     }
 
     #[cold]
-    pub(super) fn refuse_begun(&mut self, at: usize, frame: Frame) {
+    fn refuse_begun(&mut self, at: usize, frame: Frame) {
         let id = frame.from;
-        self.far[at].link.land(frame, None);
+        self.further[at].land(frame, None);
         self.cut_off(at, id);
     }
 
     fn cut_off(&mut self, at: usize, id: PeerId) {
-        let (own, link) = (self.shm.addr(), self.far[at].name(id));
-        let addr = self.far[at].link.peer_addr(id);
+        let (own, link) = (self.shm.addr(), self.further.name(at, id));
+        let addr = self.further[at].peer_addr(id);
         log::warn!(
             "{own}: refused a connection by {link} under the name {addr}, whose endpoint is reached by another link: give all \
              processes of a job the same FI_STRAIT_LINKS"
         );
-        self.far[at].link.dismiss(id, Parting::CutOff);
+        self.further[at].dismiss(id, Parting::CutOff);
     }
 }

@@ -6,8 +6,8 @@
 //!
 //! | grant | the owner ends it by | and waits for |
 //! |---|---|---|
-//! | a request of the owner's | its generation in the table of the owner's channel | the word of the receiver |
-//! | a registration | its entry in the table that the owner shows | the word of the sender in each channel |
+//! | a request of the owner's | its generation in the owner's channel | the word of the receiver |
+//! | a registration | its entry in the published table | the word of the sender in each channel |
 //! | any | a word for each direction of a channel, set for good | both words |
 //!
 //! After that, nothing of the owner's is accessed any more. Memory that a device copies is waited for by a
@@ -21,17 +21,28 @@ use ipc::access;
 use link_api::{Direct, NoDirect, PeerId, Way};
 
 use crate::cma;
-use crate::shm::link::ShmLink;
+use crate::shm::meet::own::Own;
+use crate::shm::memory::access::Access;
+use crate::shm::options::OpenOptions;
 use crate::shm::peer::{Inbound, Outbound, SURE};
+use crate::shm::peers::Peers;
 use crate::space::Target;
 
 /// Why the memory of a process in another pid namespace is not reached directly.
 pub(super) const NO_PID: &str = "its pid is not visible here (another pid namespace)";
 
-/// Bytes accessed before it is looked again whether that is still allowed.
+/// Bytes accessed before it is checked again whether that is still allowed.
 const STRETCH: usize = 2 << 20;
 
-impl ShmLink {
+/// Reaches memory of peers.
+pub(super) struct PeerMemory<'a> {
+    pub(super) own: &'a Own,
+    pub(super) options: &'a OpenOptions,
+    pub(super) peers: &'a mut Peers,
+    pub(super) access: &'a mut Access,
+}
+
+impl PeerMemory<'_> {
     /// How a peer's memory is reached. The proof that it is the peer's is not older than some milliseconds.
     #[inline]
     fn target(&mut self, id: PeerId) -> Result<Target, NoDirect> {
@@ -69,18 +80,7 @@ impl ShmLink {
         Ok(target)
     }
 
-    /// Whether the address space of a peer is known, so that it may be accessed directly; `None` if it is
-    /// not to be.
-    pub fn knows_space(&mut self, id: PeerId) -> Option<bool> {
-        if self.peers[id.0].inb.is_none() {
-            self.hear_outbound(id.0);
-        }
-        let peer = &self.peers[id.0];
-        let known = peer.inb.is_some() || peer.out.as_ref().is_some_and(|out| out.space.is_some());
-        (self.options.cma && peer.no_cma.is_none()).then_some(known)
-    }
-
-    pub(super) fn direct(&mut self, way: Way, id: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+    pub(super) fn transfer(&mut self, way: Way, id: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
         let mut done = 0;
         loop {
             // Each time, since a proof that it is the peer's address space is not good for long.
@@ -120,21 +120,5 @@ impl ShmLink {
         let level = if self.access.warns() { log::Level::Warn } else { log::Level::Debug };
         log::log!(level, "{}: frames only to {}: {why}", self.own.addr(), peer.addr);
         peer.no_cma = Some(why);
-    }
-
-    /// Whether a peer is inside an access by a request of ours.
-    pub fn is_inside(&self, peer: PeerId, request: u64) -> bool {
-        self.access.is_inside(&self.peers, peer, request)
-    }
-
-    /// Gives up the channel to a peer, for which it may access nothing any more.
-    pub(super) fn part_outbound(&mut self, id: u32) {
-        self.access.part_outbound(&mut self.peers[id], id);
-    }
-
-    /// Gives up the channel from a peer.
-    pub(super) fn part_inbound(&mut self, id: u32) {
-        self.rings.unlist(id);
-        self.access.part_inbound(&mut self.peers[id], id);
     }
 }

@@ -28,7 +28,7 @@ impl Ends {
 
     /// The one whose turn it is in this poll.
     #[inline]
-    pub(super) fn turn(&mut self) -> Option<u32> {
+    pub(super) fn next(&mut self) -> Option<u32> {
         let id = *self.dying.front()?;
         if self.others_first > 0 {
             self.others_first -= 1;

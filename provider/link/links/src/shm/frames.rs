@@ -1,34 +1,36 @@
-//! The link as the engine drives it.
+//! The calls of the engine: frames, and access to memory of peers.
 
 use std::fmt::Write as _;
 use std::io;
 use std::os::fd::RawFd;
 
 use hmem::Span;
+use ipc::pieces;
 use link_api::{
-    Channel, Connect, Event, Frame, LandAt, Landing, Link, Parting, Path, PeerId, PollFrame, Refused,
-    RmaCaps, Sent, Setting, Standing, WaitFd,
+    Allow, Channel, Connect, Devices, Direct, Event, Frame, HandleNote, InUse, LandAt, Landing, Link,
+    NoDirect, OpId, Parting, Path, PeerId, PieceCounter, PollFrame, Refused, Region, RegionVersion, Revoke,
+    RmaCaps, RmaLink, Sent, Setting, Standing, WaitFd, Way,
 };
-use wire::Addr;
+use wire::{Addr, Handle, Seg};
 
 use crate::shm::channel::ring::Mem as _;
 use crate::shm::channel::rings::NO_PEER;
 use crate::shm::direct::NO_PID;
 use crate::shm::link::ShmLink;
-use crate::shm::meet::lack;
 use crate::shm::meet::reach::Purpose;
+use crate::shm::meet::shortage_log;
 use crate::shm::options::{FEW, MIDDLE_RING, NEAR, OpenOptions};
 
 impl Link for ShmLink {
     fn addr(&self) -> Addr {
-        self.own.addr()
+        self.channels.own.addr()
     }
 
     fn path(&self, _peer: PeerId) -> Path {
-        let OpenOptions { eager, eager_in_a_row, eager_one_way, .. } = self.options;
+        let OpenOptions { eager, eager_in_a_row, eager_one_way, .. } = self.channels.options;
         Path {
             link: "shm",
-            max_frame: self.sending.max_frame(),
+            max_frame: self.channels.sending.max_frame(),
             eager,
             eager_in_a_row,
             eager_one_way,
@@ -38,11 +40,11 @@ impl Link for ShmLink {
     }
 
     fn peer(&mut self, addr: &Addr) -> PeerId {
-        self.peers.named(addr)
+        self.channels.peers.named(addr)
     }
 
     fn peer_addr(&self, peer: PeerId) -> Addr {
-        self.peers[peer.0].addr
+        self.channels.peers[peer.0].addr
     }
 
     #[inline(always)]
@@ -67,49 +69,49 @@ impl Link for ShmLink {
         head: [u8; N],
         body: Span,
     ) -> Option<Result<Sent, Refused>> {
-        let out = self.peers.get_mut(to.0)?.out.as_mut()?;
+        let out = self.channels.peers.get_mut(to.0)?.out.as_mut()?;
         out.send_short(&head, &[body], 0, body.len())?;
-        Some(out.notify(self.sleep.is_registered()).map(|()| Sent::Done))
+        Some(out.notify(self.channels.sleep.is_registered()).map(|()| Sent::Done))
     }
 
     #[inline]
     fn poll(&mut self) -> Option<Event> {
-        if self.rings.is_held() {
-            self.advance(self.rings.held());
+        if self.channels.rings.is_held() {
+            self.channels.advance(self.channels.rings.held());
         }
         if !self.copies.is_empty() {
-            return self.poll_pending();
+            return self.polls().pending();
         }
-        self.poll_frames()
+        self.polls().frames()
     }
 
     #[inline(always)]
     fn poll_frame(&mut self) -> PollFrame {
-        if !self.pace.count_quick(self.rings.is_held()) {
+        if !self.channels.pace.count_quick(self.channels.rings.is_held()) {
             return PollFrame::Unknown;
         }
-        let mut id = self.rings.quick();
-        if id == NO_PEER || self.is_time_for_cold() {
+        let mut id = self.channels.rings.quick();
+        if id == NO_PEER || self.channels.is_time_for_cold() {
             // A number, in a register: what is found goes through memory if it comes from a call.
-            id = self.find_of_many();
+            id = self.channels.find_of_many();
         }
         let found = if id == NO_PEER { None } else { self.poll_frame_from(PeerId(id)) };
-        if found.is_none() && id != self.rings.sole() {
-            self.locate(id);
+        if found.is_none() && id != self.channels.rings.sole() {
+            self.channels.locate(id);
         }
-        let idle = self.rings.note_found(found.is_some());
+        let idle = self.channels.rings.note_found(found.is_some());
         let Some(frame) = found else { return PollFrame::Nothing };
         if idle {
-            self.expect_answer(&frame);
+            self.channels.expect_answer(&frame);
         }
         PollFrame::Frame(frame)
     }
 
     #[inline(always)]
     fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
-        match self.peers[from.0].inb.as_mut()?.rx.peek() {
+        match self.channels.peers[from.0].inb.as_mut()?.rx.peek() {
             Ok(Some(len)) => {
-                self.rings.hold(from.0);
+                self.channels.rings.hold(from.0);
                 Some(Frame { from, len, slot: 0 })
             }
             // Whatever is wrong, the next poll finds it too.
@@ -119,7 +121,7 @@ impl Link for ShmLink {
 
     #[inline]
     fn poll_frame_of(&mut self, from: PeerId) -> PollFrame {
-        if !self.pace.count_quick(self.rings.is_held()) {
+        if !self.channels.pace.count_quick(self.channels.rings.is_held()) {
             return PollFrame::Unknown;
         }
         self.poll_frame_from(from).map_or(PollFrame::Nothing, PollFrame::Frame)
@@ -128,27 +130,27 @@ impl Link for ShmLink {
     #[inline(always)]
     fn land(&mut self, frame: Frame, to: Option<LandAt<'_>>) -> Landing {
         debug_assert!(to.is_none(), "a frame of {} bytes that has not begun", frame.len);
-        self.rings.put_back();
-        if !self.ends.is_empty() {
-            self.ends.pass(frame.from.0);
+        self.channels.rings.put_back();
+        if !self.channels.ends.is_empty() {
+            self.channels.ends.pass(frame.from.0);
         }
         Landing::Left
     }
 
     #[inline]
     fn has_frames_of(&self, from: PeerId) -> bool {
-        let Some(inb) = &self.peers[from.0].inb else { return false };
-        if self.rings.holds(from.0) { inb.rx.followed() } else { inb.rx.ready() }
+        let Some(inb) = &self.channels.peers[from.0].inb else { return false };
+        if self.channels.rings.holds(from.0) { inb.rx.followed() } else { inb.rx.ready() }
     }
 
     #[inline(always)]
     fn peek<const N: usize>(&self, frame: &Frame) -> Option<[u8; N]> {
-        self.peers[frame.from.0].inb.as_ref()?.rx.first()
+        self.channels.peers[frame.from.0].inb.as_ref()?.rx.first()
     }
 
     #[inline]
     fn read(&self, frame: &Frame, off: usize, dst: &mut [u8]) -> usize {
-        match &self.peers[frame.from.0].inb {
+        match &self.channels.peers[frame.from.0].inb {
             Some(inb) => inb.rx.read(off, dst),
             None => 0,
         }
@@ -156,7 +158,7 @@ impl Link for ShmLink {
 
     #[inline(always)]
     fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
-        let Some(inb) = &self.peers[frame.from.0].inb else { return 0 };
+        let Some(inb) = &self.channels.peers[frame.from.0].inb else { return 0 };
         if let ([only], Some(at)) = (dst, inb.rx.straight(off, len)) {
             let part = only.part(doff, len);
             if let Some(part) = part.filter(|p| p.is_plain()) {
@@ -187,40 +189,40 @@ impl Link for ShmLink {
     #[inline(always)]
     fn take(&mut self, frame: &Frame, off: usize, dst: Span, len: usize) -> bool {
         let id = frame.from.0;
-        let Some(inb) = self.peers.get_mut(id).and_then(|peer| peer.inb.as_mut()) else {
+        let Some(inb) = self.channels.peers.get_mut(id).and_then(|peer| peer.inb.as_mut()) else {
             return false;
         };
         let part = dst.part(0, len).filter(|part| part.is_plain());
         let (Some(at), Some(part)) = (inb.rx.straight(off, len), part) else { return false };
-        if !self.rings.holds(id) {
+        if !self.channels.rings.holds(id) {
             return false;
         }
         // SAFETY: as in `copy_out`.
         unsafe { inb.rx.mem().get(at, part.as_ptr(), len) };
         inb.advance();
-        if id != self.rings.sole() {
+        if id != self.channels.rings.sole() {
             // SAFETY: as where it was listed.
-            unsafe { self.rings.moved(id, inb.rx.word()) };
+            unsafe { self.channels.rings.moved(id, inb.rx.word()) };
         }
-        self.rings.let_go_of(id);
+        self.channels.rings.let_go_of(id);
         true
     }
 
     #[inline(always)]
     fn release(&mut self, frame: Frame) {
-        if self.rings.holds(frame.from.0) {
-            self.advance(frame.from.0);
+        if self.channels.rings.holds(frame.from.0) {
+            self.channels.advance(frame.from.0);
         }
     }
 
     fn set(&mut self, setting: Setting<'_>) {
         if let Setting::Patience(patience) = setting {
-            self.access.set_patience(patience);
+            self.channels.access.set_patience(patience);
         }
     }
 
     fn channel(&self, peer: PeerId) -> Channel {
-        let peer = &self.peers[peer.0];
+        let peer = &self.channels.peers[peer.0];
         match peer.is_connected() {
             false => Channel::None,
             true if peer.dying.is_some() || peer.has_ended() => Channel::Ended,
@@ -230,62 +232,67 @@ impl Link for ShmLink {
 
     fn connect(&mut self, peer: PeerId, how: Connect) -> Result<(), Refused> {
         match how {
-            Connect::Expected => self.expect_peer(peer),
-            Connect::Now | Connect::ToSend if self.peers[peer.0].is_connected() => {}
-            Connect::Now | Connect::ToSend => return self.open_channel_for(peer.0, Purpose::Receive),
+            Connect::Expected => self.calls().expect_peer(peer),
+            Connect::Now | Connect::ToSend if self.channels.peers[peer.0].is_connected() => {}
+            Connect::Now | Connect::ToSend => return self.calls().open_channel_for(peer.0, Purpose::Receive),
         }
         Ok(())
     }
 
     #[inline(always)]
     fn awaits(&mut self, peer: Option<PeerId>) {
-        self.rings.awaits(peer.map_or(NO_PEER, |peer| peer.0));
+        self.channels.rings.awaits(peer.map_or(NO_PEER, |peer| peer.0));
     }
 
     #[inline(always)]
     fn will_send(&mut self, to: PeerId) {
-        if let Some(out) = self.peers.get(to.0).and_then(|peer| peer.out.as_ref()) {
+        if let Some(out) = self.channels.peers.get(to.0).and_then(|peer| peer.out.as_ref()) {
             out.tx.expect_short();
         }
     }
 
     fn has_room_to_spare(&mut self, to: PeerId, len: usize) -> bool {
-        self.peers[to.0].out.as_mut().is_some_and(|out| out.tx.has_room_to_spare(len))
+        self.channels.peers[to.0].out.as_mut().is_some_and(|out| out.tx.has_room_to_spare(len))
     }
 
     fn dismiss(&mut self, peer: PeerId, how: Parting) {
         match how {
-            Parting::Forgotten => self.let_go(peer.0),
-            Parting::CutOff => self.refuse(peer.0),
+            Parting::Forgotten => {
+                if !self.meeting.contests.concerns(peer.0) && self.channels.let_go(peer.0) {
+                    self.meeting.expected.forget(peer.0);
+                }
+            }
+            Parting::CutOff => self.channels.refuse(peer.0),
         }
     }
 
     fn arm(&mut self) -> bool {
-        let quiet = self.arm_rings();
-        self.sleep.set_quiet(quiet);
+        let quiet = self.polls().arm();
+        self.channels.sleep.set_quiet(quiet);
         quiet
     }
 
     fn is_armed(&self) -> bool {
-        let nothing_since = self.copies.is_empty() && self.ends.is_empty() && !self.sleep.is_to_retry();
+        let nothing_since =
+            self.copies.is_empty() && self.channels.ends.is_empty() && !self.channels.sleep.is_to_retry();
         self.may_sleep() && nothing_since
     }
 
     fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
-        which.only(self.sleep.fd())
+        which.only(self.channels.sleep.fd())
     }
 
     fn lack(&self) -> Option<io::Error> {
-        lack::now(&self.shortage, |n| self.listening.has_room(n))
+        shortage_log::now(&self.meeting.shortage, |n| self.meeting.listening.has_room(n))
     }
 
     fn describe(&self, peer: PeerId) -> String {
-        let peer = &self.peers[peer.0];
-        let ring = peer.out.as_ref().map_or(self.options.ring, |out| out.tx.mem().ring_bytes());
+        let peer = &self.channels.peers[peer.0];
+        let ring = peer.out.as_ref().map_or(self.channels.options.ring, |out| out.tx.mem().ring_bytes());
         let mut line = format!("shm {} KiB ring, ", ring >> 10);
         let pid = peer.pid();
         let _ = match (&peer.no_cma, pid) {
-            _ if !self.options.cma => write!(line, "frames only: cma is switched off"),
+            _ if !self.channels.options.cma => write!(line, "frames only: cma is switched off"),
             (Some(why), _) => write!(line, "frames only: {why}"),
             (None, Some(pid)) if pid <= 0 => write!(line, "frames only: {NO_PID}"),
             (None, Some(pid)) => write!(line, "cma (process_vm_readv) with pid {pid}"),
@@ -293,14 +300,134 @@ impl Link for ShmLink {
         };
         let _ = match peer.devices.refusal() {
             Some(why) => write!(line, "; device memory: {why}"),
-            None if self.options.device_direct => Ok(()),
+            None if self.channels.options.device_direct => Ok(()),
             None => write!(line, "; device memory: staged, device_direct is switched off"),
         };
         line
     }
 
     fn standing(&self) -> Vec<Standing> {
-        vec![Standing { link: "shm", offers: Ok(offers(&self.options)) }]
+        vec![Standing { link: "shm", offers: Ok(offers(&self.channels.options)) }]
+    }
+}
+
+impl RmaLink for ShmLink {
+    fn access(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
+        self.peer_memory().transfer(way, peer, access)
+    }
+
+    fn pieces_open(&mut self, with: PeerId) -> Option<PieceCounter> {
+        let out = self.channels.peers[with.0].out.as_mut()?;
+        let (slot, generation) = out.pieces.open(|slot| out.tx.mem().pieces(slot))?;
+        Some(PieceCounter { slot, generation })
+    }
+
+    fn pieces_claim(&mut self, with: PeerId, counter: PieceCounter, mine: bool, of: u16) -> Option<u16> {
+        let peer = &self.channels.peers[with.0];
+        let mem = match mine {
+            true => peer.out.as_ref()?.tx.mem(),
+            false => peer.inb.as_ref()?.rx.mem(),
+        };
+        pieces::claim(mem.pieces(counter.slot), counter.generation, of)
+    }
+
+    fn pieces_begun(&self, with: PeerId, counter: PieceCounter) -> bool {
+        let out = self.channels.peers[with.0].out.as_ref();
+        out.is_none_or(|out| pieces::is_begun(out.tx.mem().pieces(counter.slot), counter.generation))
+    }
+
+    fn pieces_close(&mut self, with: PeerId, counter: PieceCounter) {
+        if let Some(out) = &mut self.channels.peers[with.0].out {
+            out.pieces.close(counter.slot, counter.generation, |slot| out.tx.mem().pieces(slot));
+        }
+    }
+
+    fn allow(&mut self, what: Allow<'_>) {
+        match what {
+            Allow::Region(region) => self.channels.access.publish(region),
+            Allow::Request(to, request) => self.channels.peers[to.0].renew_request(request),
+        }
+    }
+
+    fn revoke(&mut self, what: Revoke) -> Result<(), InUse> {
+        match what {
+            Revoke::Region(key) => {
+                self.channels.access.conceal(&self.channels.own, &self.channels.peers, key)
+            }
+            Revoke::Request(from, request) => {
+                self.channels.access.revoke(&self.channels.own, &self.channels.peers, from, request)
+            }
+            Revoke::All => self.channels.access.close(&self.channels.own, &self.channels.peers),
+        }
+    }
+
+    fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
+        let peer = &self.channels.peers[by.0];
+        if !self.channels.options.cma || peer.no_cma.is_some() {
+            return None;
+        }
+        peer.out.as_ref()?.mr_table.as_ref()?.find(key)
+    }
+
+    /// One device of two processes: within one process, no copy waits for its turn.
+    fn devices(&self, peer: PeerId, theirs: &[Seg], ours: &[Span]) -> Devices {
+        let peer = &self.channels.peers[peer.0];
+        if peer.devices.are_two(theirs, ours) {
+            Devices::Two
+        } else if peer.pid() != Some(self.channels.own.pid() as i32) && peer.devices.are_one(theirs, ours) {
+            Devices::One
+        } else {
+            Devices::Unknown
+        }
+    }
+
+    fn export_handles(&mut self, to: PeerId, iov: &[Span], _: Way) -> Option<Vec<Handle>> {
+        if !self.channels.options.device_direct || !hmem::can(iov, hmem::Caps::DEVICE) {
+            return None;
+        }
+        let peer = &mut self.channels.peers[to.0];
+        peer.devices.export(iov, format_args!("{} -> {}", self.channels.own.addr(), peer.addr))
+    }
+
+    fn note_handle(&mut self, peer: PeerId, what: HandleNote<'_>) {
+        let peer = &mut self.channels.peers[peer.0];
+        match what {
+            HandleNote::Exported(handle) => peer.devices.note_exported(handle),
+            HandleNote::Imported(handle) if !peer.devices.note_imported(handle) => log::warn!(
+                "{}: refused a handle from {}: kind {}, {} bytes at {:#x}; that peer has a defect or is no Strait",
+                self.channels.own.addr(),
+                peer.addr,
+                handle.how,
+                handle.len,
+                handle.base
+            ),
+            HandleNote::Imported(_) | HandleNote::Retired(_) => {}
+        }
+    }
+
+    fn start(&mut self, way: Way, id: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
+        let request = access.operation()?;
+        let peer = &mut self.channels.peers[id.0];
+        let pid = peer.pid().filter(|_| peer.dying.is_none()).ok_or(NoDirect::Fault)?;
+        if !self.channels.options.device_direct {
+            return Err(NoDirect::Never);
+        }
+        let (own, addr) = (self.channels.own.addr(), peer.addr);
+        let plan = peer.devices.plan(way, pid, access, format_args!("{own} -> {addr}"))?;
+        peer.enter_flight(request)?;
+        let pending = plan.start().map_err(|why| {
+            peer.leave_flight();
+            let why = || format!("the device does not copy ({why}): it is staged");
+            peer.devices.refuse(format_args!("{own} -> {addr}"), why);
+            NoDirect::Never
+        })?;
+        self.channels.pace.be_slow();
+        Ok(self.copies.add(id, pending))
+    }
+
+    fn cancel(&mut self, copy: OpId) {
+        self.copies.cancel(copy);
+        self.polls().copy_is_over(copy);
     }
 }
 

@@ -1,40 +1,18 @@
 //! Peers that come, end, and have successors.
 
-use ipc::{rights, socket};
+use std::os::fd::OwnedFd;
+
+use ipc::socket;
 use link_api::{Event, Frame, Gone, PeerId, Refused};
-use wire::channel::{Packet, Welcome};
+use meet::{Ended, Life};
 
 use crate::shm::channel::wake;
-use crate::shm::link::ShmLink;
-use crate::shm::meet::token::IN;
+use crate::shm::channels::Channels;
+use crate::shm::meet::token::{IN, LIFE};
 use crate::shm::peer::Inbound;
+use crate::turns;
 
-/// As many successors of one peer wait for its end before no more are met.
-const SUCCESSORS: usize = 8;
-
-impl ShmLink {
-    /// A channel from a peer is there.
-    pub(super) fn welcome(&mut self, id: u32, inb: Inbound) {
-        let welcome =
-            Packet::Welcome(Welcome { incarnation: self.own.incarnation(), space: self.own.space() });
-        // Like any other packet: if it cannot be sent, the peer does without.
-        let _ = rights::send_fd(&inb.sock, &welcome.encode(), self.access.mr_table().fd());
-        if self.peers[id].inb.is_some() {
-            self.end(id, Gone::Reset);
-        }
-        let peer = &mut self.peers[id];
-        if peer.dying.is_some() {
-            if peer.waiting.len() + 1 >= SUCCESSORS {
-                self.listening.note_many_successors();
-            }
-            return peer.waiting.push(inb);
-        }
-        self.adopt(id, inb);
-        // Does the channel to that name lead to this very peer? Its welcome may be here by now.
-        self.hear_outbound(id);
-        self.part(id, false);
-    }
-
+impl Channels {
     /// If the channels to and from a peer turn out to be of different endpoints, one after the
     /// other under the same name, the one from it belongs to the successor, and has to wait for the
     /// end of the former. `ended` says that the channel to it has.
@@ -64,7 +42,7 @@ impl ShmLink {
         self.end(id, Gone::Reset);
     }
 
-    fn adopt(&mut self, id: u32, inb: Inbound) {
+    pub(super) fn adopt(&mut self, id: u32, inb: Inbound) {
         wake::promise(inb.rx.mem(), self.sleep.barrier());
         let lives = self.watch(id, inb.pid, &inb.sock).is_ok();
         let added = self.sleep.watch(&inb.sock, IN | u64::from(id));
@@ -132,7 +110,7 @@ impl ShmLink {
 
     /// What the peers that ended have left: their last frames, then word of their end.
     pub(super) fn reap(&mut self) -> Option<Event> {
-        let id = self.ends.turn()?;
+        let id = self.ends.next()?;
         if self.access.is_inside_still(id) {
             // What depended on it may only be given up once it has left our memory.
             self.ends.rotate();
@@ -140,7 +118,7 @@ impl ShmLink {
         }
         let peer = &mut self.peers[id];
         if let Some(inb) = &mut peer.inb {
-            if inb.has_more() {
+            if inb.has_unread() {
                 if let Ok(Some(len)) = inb.rx.peek() {
                     self.rings.hold(id);
                     return Some(Event::Frame(Frame { from: PeerId(id), len, slot: 0 }));
@@ -168,19 +146,51 @@ impl ShmLink {
         Some(Event::Closed(PeerId(id), why))
     }
 
+    /// Watches the process of a peer, which is at the other end of `sock`.
+    pub(super) fn watch(&mut self, id: u32, pid: i32, sock: &OwnedFd) -> Result<(), Ended> {
+        let peer = &mut self.peers[id];
+        if pid > 0 && peer.life.as_ref().is_some_and(|life| life.pid() == pid) {
+            return Ok(());
+        }
+        turns::meets(pid);
+        let life = Life::watch(sock, pid)?;
+        if let Some(old) = std::mem::replace(&mut peer.life, life) {
+            self.sleep.unwatch(old.fd());
+        }
+        if let Some(life) = &peer.life {
+            if let Err(e) = self.sleep.watch(life.fd(), LIFE | u64::from(id)) {
+                log::debug!("{}: cannot watch pid {pid}: {e}", self.own.addr());
+                peer.life = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up the channel to a peer, for which it may access nothing any more.
+    fn part_outbound(&mut self, id: u32) {
+        self.access.part_outbound(&mut self.peers[id], id);
+    }
+
+    /// Gives up the channel from a peer.
+    fn part_inbound(&mut self, id: u32) {
+        self.rings.unlist(id);
+        self.access.part_inbound(&mut self.peers[id], id);
+    }
+
     /// The engine has no use of this number any more: unless the peer is here again, it is free for another.
-    pub(super) fn let_go(&mut self, id: u32) {
-        let Some(peer) = self.peers.get_mut(id) else { return };
+    /// Whether it is.
+    pub(super) fn let_go(&mut self, id: u32) -> bool {
+        let Some(peer) = self.peers.get(id) else { return false };
         let idle =
             peer.out.is_none() && peer.inb.is_none() && peer.waiting.is_empty() && peer.dying.is_none();
-        if !idle || self.rings.holds(id) || self.contests.concerns(id) || self.access.waits_for(id) {
-            return;
+        if !idle || self.rings.holds(id) || self.access.waits_for(id) {
+            return false;
         }
-        let Some(peer) = self.peers.free(id) else { return };
+        let Some(peer) = self.peers.free(id) else { return false };
         self.sending.forget(id);
-        self.expected.forget(id);
         if let Some(life) = peer.life {
             self.sleep.unwatch(life.fd());
         }
+        true
     }
 }

@@ -6,11 +6,12 @@
 
 mod ahead;
 mod channel;
-mod connect;
+mod channels;
+
 mod direct;
 mod ends;
 mod frames;
-mod guests;
+
 mod lifetime;
 mod link;
 mod meet;
@@ -20,8 +21,6 @@ mod pace;
 mod peer;
 mod peers;
 mod poll;
-mod rma;
-mod send;
 mod sending;
 mod service;
 mod sleep;

@@ -9,10 +9,10 @@ use crate::shm::channel::ring;
 use crate::shm::channel::segment::{MAX_RING, MIN_RING};
 use crate::shm::memory::windows::Windows;
 
-/// Bytes of a ring if nothing else is asked for. They take memory only where they were touched.
+/// Bytes of a ring by default. They take memory only where they were touched.
 pub const DEFAULT_RING: usize = 124 << 10;
 
-/// Bytes of a ring to one of the first [`NEAR`] peers, if nothing else is asked for. Between cores that share
+/// Bytes of a ring to one of the first [`NEAR`] peers, by default. Between cores that share
 /// no cache a long ring moves up to twice the bytes, since the side that is ahead seldom has to wait; between
 /// many, such rings would take too much memory.
 pub const LONG_RING: usize = 508 << 10;
@@ -27,7 +27,7 @@ pub const NEAR: usize = 4;
 /// How many have a long ring or one between.
 pub const FEW: usize = 16;
 
-/// The ring that is made where one of so many bytes is asked for.
+/// Bytes of the ring that is made for an option of so many.
 pub(super) fn size(ring: usize) -> usize {
     ring.clamp(MIN_RING, MAX_RING).next_multiple_of(4096)
 }

@@ -162,11 +162,11 @@ impl Pace {
         self.cooled = Instant::now() + Duration::from_secs(3600);
     }
 
-    /// A poll that had more to do is over; `more`: the next one has, too.
-    pub(super) fn done(&mut self, more: bool) {
+    /// A poll that had more to do is over; `again`: the next one has, too.
+    pub(super) fn done(&mut self, again: bool) {
         if self.calls == self.clock_at {
             self.clock_at = self.calls.wrapping_add(self.pace);
         }
-        self.slow = more;
+        self.slow = again;
     }
 }

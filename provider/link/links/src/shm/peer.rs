@@ -171,7 +171,7 @@ impl Inbound {
     }
 
     /// Whether there may be more to read of a sender that is gone.
-    pub(super) fn has_more(&self) -> bool {
+    pub(super) fn has_unread(&self) -> bool {
         !self.broken && (self.end.wrapping_sub(self.rx.pos()) as i32) > 0
     }
 
@@ -205,7 +205,7 @@ pub(super) struct Peer {
     pub(super) name: Option<Addr>,
     /// It ended; `Closed` follows once `inb` is drained.
     pub(super) dying: Option<Gone>,
-    /// Readable once the process that has this pid has ended. Its sockets tell that too, but not
+    /// Readable once the process that has this pid has ended. Its sockets show that too, but not
     /// while a process forked from it holds copies of them.
     pub(super) life: Option<Life>,
     /// Its address space, and the tick at which it was last found to be that.

@@ -13,14 +13,14 @@ use wire::session::{Caller, Hello, Keys, Next, Proven, RailNote, Role, Verdict};
 use crate::net;
 use crate::tcp::channel::connection::Channel;
 use crate::tcp::channel::rails::{Rail, State};
-use crate::tcp::link::TcpLink;
+use crate::tcp::connections::Connections;
 use crate::tcp::meet::agreement::Conn;
 use crate::tcp::meet::handshake::{Call, Stage, say};
 use crate::tcp::meet::sensible;
 use crate::tcp::sock;
 use crate::tcp::watched::token;
 
-impl TcpLink {
+impl Connections {
     /// A connection that was agreed on, with the rails that it may have.
     pub(super) fn new_channel(&self, fd: Unshared, keys: Keys, peer: &Hello, conn: Conn) -> Box<Channel> {
         let mut channel = Box::new(Channel::new(fd, keys, (peer, conn), self.receiving.is_early()));
@@ -30,7 +30,7 @@ impl TcpLink {
         channel
     }
 
-    /// Tells a peer that has called where it can call for rails.
+    /// Sends a peer that has called the addresses for rails.
     pub(super) fn offer_rails(&mut self, peer: PeerId) {
         let Some(channel) = &mut self.peers[peer].channel else { return };
         let Some(rails) = channel.rails_mut() else { return };
@@ -55,25 +55,25 @@ impl TcpLink {
     pub(super) fn heed_notes(&mut self, peer: PeerId) {
         let Some(channel) = &mut self.peers[peer].channel else { return };
         let Some(rails) = channel.rails_mut() else { return };
-        let (told, news) = rails.take_heard();
-        if let Some(told) = told {
-            self.call_rails(peer, &told);
+        let (addrs, news) = rails.take_heard();
+        if let Some(addrs) = addrs {
+            self.call_rails(peer, &addrs);
         }
         if let Some(number) = news {
-            self.tell_rail(peer, number);
+            self.log_rail(peer, number);
         }
         self.sync_rails(peer);
     }
 
     /// Makes rails to these addresses of a peer, each by an interface of its own.
-    fn call_rails(&mut self, peer: PeerId, told: &[Addr]) {
+    fn call_rails(&mut self, peer: PeerId, addrs: &[Addr]) {
         let Some(channel) = &self.peers[peer].channel else { return };
         let mut used: Vec<_> =
             sock::local(channel.fd()).into_iter().map(|at| at.ip().to_canonical()).collect();
         let by_interface = self.options.rails_at.is_empty();
         let Some((_, there)) = sock::ends(channel.fd()) else { return };
         let mut number = 1;
-        for to in told {
+        for to in addrs {
             if let Some(why) = sensible::refuses(to.sock(), there, net::is_local) {
                 log::warn!("{} -> {}: no rail to {to}: {why}", self.own.addr(), self.peers[peer].addr);
                 continue;
@@ -115,9 +115,9 @@ impl TcpLink {
             *place = Some(rail);
             number += 1;
         }
-        self.watch_alone();
+        self.watch_again();
         self.sync_rails(peer);
-        self.set_timer();
+        self.tick_as_needed();
     }
 
     /// `None`: there is no place for one more.
@@ -136,24 +136,24 @@ impl TcpLink {
         Ok(Some(Rail::new(State::Called(Box::new(call)), (here, to), Watch::Write)))
     }
 
-    /// Something happened to a rail.
-    pub(super) fn serve_rail(&mut self, peer: PeerId, number: u8, readable: bool, room: bool) {
+    /// Something happened to a rail; whether it is one that is being made.
+    pub(super) fn serve_rail(&mut self, peer: PeerId, number: u8, readable: bool, room: bool) -> bool {
         let name = self.peers[peer].addr;
-        let Some(channel) = &mut self.peers[peer].channel else { return };
-        let turn = channel.turn();
-        let Some(rail) = channel.rails_mut().and_then(|rails| rails.get_mut(number)) else { return };
+        let Some(channel) = &mut self.peers[peer].channel else { return false };
+        let current = channel.current();
+        let Some(rail) = channel.rails_mut().and_then(|rails| rails.get_mut(number)) else { return false };
         let (watch, mut lost) = (rail.watch(), false);
         match rail.state_mut() {
             State::Called(_) => {
-                self.meeting.set_met();
-                return self.hear_rail(peer, number);
+                self.hear_rail(peer, number);
+                return true;
             }
             State::Attached(there) => {
                 if room && there.is_blocked() {
                     there.flush();
                 }
-                if readable && turn != number && matches!(watch, Some(Watch::Ends | Watch::Write)) {
-                    // Nothing tells of what has come but an end.
+                if readable && current != number && matches!(watch, Some(Watch::Ends | Watch::Write)) {
+                    // Nothing but an end is watched for.
                     lost = there.keeps();
                     rail.set_ended();
                     log::warn!(
@@ -170,21 +170,22 @@ impl TcpLink {
             channel.set_last();
         }
         self.sync_rails(peer);
-        self.serve_channel(peer, readable && turn == number, false);
+        self.serve_channel(peer, readable && current == number, false);
         // Room for a frame that found none.
         if room {
             self.note_ready(peer);
         }
+        false
     }
 
     /// Whether it is a rail's turn, so that the connection itself is not watched for what comes.
-    pub(super) fn is_out_of_turn(&self, peer: PeerId) -> bool {
-        self.peers[peer].channel.as_ref().is_some_and(|channel| channel.turn() != 0)
+    pub(super) fn is_rail_current(&self, peer: PeerId) -> bool {
+        self.peers[peer].channel.as_ref().is_some_and(|channel| channel.current() != 0)
     }
 
     /// Something happened to the connection itself while it is a rail's turn.
     #[cold]
-    pub(super) fn serve_out_of_turn(&mut self, peer: PeerId, readable: bool, room: bool) {
+    pub(super) fn serve_beside_rail(&mut self, peer: PeerId, readable: bool, room: bool) {
         self.serve_channel(peer, false, room);
         let Some(channel) = &mut self.peers[peer].channel else { return };
         let watch = channel.rails().map(|rails| rails.watch());
@@ -231,7 +232,7 @@ impl TcpLink {
                 };
                 rail.attach(Channel::new(fd, keys, (&hello, conn), early));
                 channel.set_up(number);
-                self.tell_rail(peer, number);
+                self.log_rail(peer, number);
                 self.sync_rails(peer);
             }
             Ok(Next::Declined(_, verdict)) => self.drop_rail(peer, number, &format!("{verdict:?}")),
@@ -299,11 +300,11 @@ impl TcpLink {
         if let Some(place) = channel.rails_mut().and_then(|rails| rails.place(number)) {
             *place = Some(Rail::new(State::Attached(Box::new(rail)), ends, Watch::Ends));
         }
-        self.watch_alone();
+        self.watch_again();
         self.sync_rails(peer);
     }
 
-    fn tell_rail(&self, peer: PeerId, number: u8) {
+    fn log_rail(&self, peer: PeerId, number: u8) {
         let at = &self.peers[peer];
         let rails = at.channel.as_ref().and_then(|channel| channel.rails());
         let Some(rail) = rails.and_then(|rails| rails.get(usize::from(number))) else {
@@ -322,8 +323,8 @@ impl TcpLink {
     pub(super) fn sync_rails(&mut self, peer: PeerId) {
         let Some(channel) = &mut self.peers[peer].channel else { return };
         channel.sync_rails(self.sleep.poller(), peer, self.looks.is_unwatched(peer));
-        if channel.turn() != 0 && self.ticks.are_off() {
-            self.set_timer();
+        if channel.current() != 0 && self.ticks.are_off() {
+            self.tick_as_needed();
         }
     }
 }

@@ -18,106 +18,24 @@ use crate::tcp::channel::rails::Rails;
 use crate::tcp::link::TcpLink;
 use crate::tcp::receiving::Held;
 
-impl TcpLink {
-    fn send_own(&mut self, head: &[u8], body: &[Span], off: usize, len: usize) -> Result<Sent, Refused> {
-        self.to_self.send(head, body, off, len)?;
-        // No descriptor tells of it.
-        self.sleep.disarm();
-        Ok(Sent::Done)
-    }
-
-    fn next_own(&mut self) -> Option<Event> {
-        let bytes = self.to_self.next()?;
-        let (len, addr) = (bytes.len(), self.own.addr());
-        self.receiving.hold(Held::Own(bytes));
-        Some(Event::Frame(Frame { from: self.peers.named(&addr), len, slot: 0 }))
-    }
-
-    /// A send finds no way to this peer.
-    fn want(&mut self, peer: PeerId) {
-        self.reports.want(&mut self.peers, peer);
-    }
-
-    /// A send to a peer without a channel: why nothing can be sent yet, or at all.
-    #[cold]
-    fn send_unconnected(&mut self, to: PeerId) -> Refused {
-        let at = &mut self.peers[to];
-        if let Some(why) = at.answers.take_owed(at.met) {
-            return Refused::Gone(why);
-        }
-        match self.connect(to, Connect::Now) {
-            Ok(()) | Err(Refused::Busy) => {
-                self.peers[to].answers.keep_send_waiting();
-                Refused::Busy
-            }
-            Err(why) => {
-                let at = &mut self.peers[to];
-                at.answers.end_send_waiting(at.met);
-                why
-            }
-        }
-    }
-
-    fn is_own(&self, peer: PeerId) -> bool {
-        self.peers[peer].addr == self.own.addr()
-    }
-
-    fn next_event(&mut self) -> Option<Event> {
-        if self.reports.is_empty() && self.to_self.is_empty() {
-            return None;
-        }
-        self.reports.pop().or_else(|| self.next_own()).or_else(|| self.next_ready())
-    }
-
-    /// [`Parting::Forgotten`].
-    fn forget(&mut self, peer: PeerId) {
-        let addr = self.peers[peer].addr;
-        if self.peers[peer].is_connected() || self.peers.find(&addr) != Some(peer) || addr == self.own.addr()
-        {
-            return;
-        }
-        self.drop_call(peer);
-        self.meeting.remove(peer);
-        self.reports.forget(peer);
-        let at = &mut self.peers[peer];
-        (at.wants, at.expected) = (false, None);
-        self.peers.free(peer);
-    }
-
-    /// [`Parting::CutOff`].
-    fn disconnect(&mut self, peer: PeerId) {
-        let at = &mut self.peers[peer];
-        let Some(mut channel) = at.channel.take() else { return };
-        (at.cut, at.lost) = (true, channel.keeps());
-        if let Some(op) = channel.lands() {
-            self.reports.push(Event::Done(op, false));
-        }
-        channel.end_rails(self.sleep.poller());
-        self.sleep.poller().remove(channel.fd());
-        ipc::socket::shutdown(channel.fd());
-        self.agreed.ended(&at.addr, channel.conn());
-        self.note_ready(peer);
-    }
-}
-
 impl Link for TcpLink {
     fn addr(&self) -> Addr {
-        self.own.addr()
+        self.conns.own.addr()
     }
 
     fn peer(&mut self, addr: &Addr) -> PeerId {
-        self.peers.named(addr)
+        self.conns.peers.named(addr)
     }
 
     fn peer_addr(&self, peer: PeerId) -> Addr {
-        self.peers[peer].addr
+        self.conns.peers[peer].addr
     }
 
     fn reaches(&self, addr: &Addr) -> Result<(), String> {
         if addr.ip().is_unspecified() || addr.port() == 0 {
             return Err("that is no address of an endpoint".into());
         }
-        match self.own.source() {
+        match self.conns.own.source() {
             Some(own) if own.is_ipv4() != addr.ip().is_ipv4() => Err(format!(
                 "this endpoint is bound to {}, and that address is of another version of IP: bind to an unspecified one",
                 own.ip()
@@ -127,7 +45,7 @@ impl Link for TcpLink {
     }
 
     fn path(&self, _peer: PeerId) -> Path {
-        self.common_path()
+        self.conns.common_path()
     }
 
     fn send(
@@ -140,7 +58,7 @@ impl Link for TcpLink {
     ) -> Result<Sent, Refused> {
         assert!(head.len() + len <= MAX_FRAME, "frame longer than Path::max_frame");
         debug_assert!(off + len <= total(body), "bytes {off}+{len} of {body:?}");
-        let Some(channel) = &mut self.peers[to].channel else {
+        let Some(channel) = &mut self.conns.peers[to].channel else {
             if self.is_own(to) {
                 return self.send_own(head, body, off, len);
             }
@@ -149,32 +67,32 @@ impl Link for TcpLink {
         let (was_blocked, was_unsure) = (channel.is_blocked(), channel.is_unsure());
         let striped = channel.is_striped(head.len() + len);
         let done = channel.send(head, body, off, len);
-        let kept = self.reports.tells_kept() && channel.keeps();
+        let kept = self.conns.reports.reports_kept() && channel.keeps();
         if was_blocked != channel.is_blocked() {
-            self.watch_room(to, was_blocked);
+            self.conns.watch_room(to, was_blocked);
         } else if striped {
-            self.sync_rails(to);
+            self.conns.sync_rails(to);
         }
         match done {
             Ok(()) => {
-                self.looks.set_hot(to);
-                if !was_unsure && self.ticks.are_off() {
-                    self.set_timer();
+                self.conns.looks.set_hot(to);
+                if !was_unsure && self.conns.ticks.are_off() {
+                    self.conns.tick_as_needed();
                 }
             }
-            Err(Refused::Busy) => self.want(to),
-            Err(Refused::Gone(_) | Refused::Fault) => self.note_ready(to),
+            Err(Refused::Busy) => self.conns.want(to),
+            Err(Refused::Gone(_) | Refused::Fault) => self.conns.note_ready(to),
         }
         done.map(|()| if kept { Sent::Kept } else { Sent::Done })
     }
 
     fn poll(&mut self) -> Option<Event> {
-        debug_assert!(self.receiving.held().is_none(), "polled before the last frame was released");
-        self.sleep.begin_poll();
+        debug_assert!(self.conns.receiving.held().is_none(), "polled before the last frame was released");
+        self.conns.sleep.begin_poll();
         if let Some(event) = self.next_event() {
             return Some(event);
         }
-        self.look();
+        self.service().poll();
         self.next_event()
     }
 
@@ -182,12 +100,12 @@ impl Link for TcpLink {
         if !self.has_frames_of(from) {
             return None;
         }
-        match self.next_of(from) {
+        match self.conns.next_of(from) {
             Some(Event::Frame(frame)) => Some(frame),
             // Its end, where what is there is no frame after all.
             other => {
                 if let Some(event) = other {
-                    self.reports.push(event);
+                    self.conns.reports.push(event);
                 }
                 None
             }
@@ -195,23 +113,23 @@ impl Link for TcpLink {
     }
 
     fn has_frames_of(&self, from: PeerId) -> bool {
-        let at = &self.peers[from];
+        let at = &self.conns.peers[from];
         let Some(channel) = at.channel.as_ref().filter(|_| !at.cut) else { return false };
-        match self.receiving.held() {
+        match self.conns.receiving.held() {
             Some(Held::Of(peer, len)) if *peer == from => channel.has_frame_behind(*len),
             _ => channel.has_frame(),
         }
     }
 
     fn read(&self, frame: &Frame, off: usize, dst: &mut [u8]) -> usize {
-        match self.receiving.held() {
+        match self.conns.receiving.held() {
             Some(Held::Of(peer, len)) => {
                 debug_assert_eq!((*peer, *len), (frame.from, frame.len));
-                self.peers[*peer].channel.as_ref().map_or(0, |channel| channel.read(*len, off, dst))
+                self.conns.peers[*peer].channel.as_ref().map_or(0, |channel| channel.read(*len, off, dst))
             }
             // One that has begun.
             None => {
-                let channel = self.peers[frame.from].channel.as_ref();
+                let channel = self.conns.peers[frame.from].channel.as_ref();
                 channel.map_or(0, |channel| channel.read_front(frame.len, off, dst))
             }
             Some(Held::Own(bytes)) => {
@@ -224,10 +142,10 @@ impl Link for TcpLink {
     }
 
     fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
-        match self.receiving.held() {
+        match self.conns.receiving.held() {
             Some(Held::Of(peer, size)) => {
                 debug_assert_eq!((*peer, *size), (frame.from, frame.len));
-                let channel = self.peers[*peer].channel.as_ref();
+                let channel = self.conns.peers[*peer].channel.as_ref();
                 channel.map_or(0, |channel| channel.copy_out((*size, off), dst, doff, len))
             }
             Some(Held::Own(bytes)) => {
@@ -239,33 +157,33 @@ impl Link for TcpLink {
     }
 
     fn release(&mut self, _frame: Frame) {
-        let Some(Held::Of(peer, len)) = self.receiving.take_held() else { return };
-        if let Some(channel) = &mut self.peers[peer].channel {
-            let turn = channel.turn();
+        let Some(Held::Of(peer, len)) = self.conns.receiving.take_held() else { return };
+        if let Some(channel) = &mut self.conns.peers[peer].channel {
+            let current = channel.current();
             if channel.release(len) {
-                self.note_ready(peer);
+                self.conns.note_ready(peer);
             }
-            if turn != 0 {
-                self.sync_rails(peer);
+            if current != 0 {
+                self.conns.sync_rails(peer);
             }
         }
     }
 
     fn set(&mut self, setting: Setting<'_>) {
         match setting {
-            Setting::Early => self.receiving.set_early(),
-            Setting::Kept => self.reports.tell_kept(),
-            Setting::Budget(budget) => self.receiving.set_budget(budget),
-            Setting::ServeHost(on) => self.names.serve_host(on),
+            Setting::Early => self.conns.receiving.set_early(),
+            Setting::Kept => self.conns.reports.report_kept(),
+            Setting::Budget(budget) => self.conns.receiving.set_budget(budget),
+            Setting::ServeHost(on) => self.meeting.names.serve_host(on),
             Setting::Patience(_) | Setting::StageDevices => {}
         }
     }
 
     fn keeps(&mut self, to: PeerId) -> bool {
-        if self.peers[to].cut || self.reports.has_end_of(to) {
+        if self.conns.peers[to].cut || self.conns.reports.has_end_of(to) {
             return true;
         }
-        let at = &mut self.peers[to];
+        let at = &mut self.conns.peers[to];
         let lost = std::mem::take(&mut at.lost);
         lost || at.channel.as_deref().is_some_and(Channel::keeps)
     }
@@ -273,27 +191,27 @@ impl Link for TcpLink {
     fn land(&mut self, frame: Frame, to: Option<LandAt<'_>>) -> Landing {
         let peer = frame.from;
         let Some(LandAt { off, dst, doff, len }) = to else {
-            if let Some(channel) = &mut self.peers[peer].channel {
+            if let Some(channel) = &mut self.conns.peers[peer].channel {
                 channel.leave();
             }
             return Landing::Left;
         };
-        let op = self.receiving.number();
-        let Some(channel) = &mut self.peers[peer].channel else { return Landing::Over(false) };
-        let turn = channel.turn();
+        let op = self.conns.receiving.number();
+        let Some(channel) = &mut self.conns.peers[peer].channel else { return Landing::Over(false) };
+        let current = channel.current();
         let found = channel.land(op, (frame.len, off), dst, doff, len);
         if found.is_some() || channel.is_at_end() {
             // So that it is known whether there is more.
-            self.note_ready(peer);
+            self.conns.note_ready(peer);
         }
-        if turn != 0 {
-            self.sync_rails(peer);
+        if current != 0 {
+            self.conns.sync_rails(peer);
         }
         found.map_or(Landing::InFlight(op), Landing::Over)
     }
 
     fn channel(&self, peer: PeerId) -> link_api::Channel {
-        let at = &self.peers[peer];
+        let at = &self.conns.peers[peer];
         match at.cut || at.channel.as_deref().is_some_and(Channel::ends) {
             true => link_api::Channel::Ended,
             false if at.is_connected() => link_api::Channel::Open,
@@ -305,24 +223,25 @@ impl Link for TcpLink {
         if self.is_own(peer) {
             return Ok(());
         }
-        match (how, &self.peers[peer].channel) {
+        match (how, &self.conns.peers[peer].channel) {
             (Connect::Expected, _) => {
-                if !self.peers[peer].is_connected() && self.peers[peer].expected.is_none() {
-                    self.peers[peer].expected = Some((Instant::now() + self.options.connect_timeout, false));
-                    self.note_pending(peer);
+                if !self.conns.peers[peer].is_connected() && self.conns.peers[peer].expected.is_none() {
+                    self.conns.peers[peer].expected =
+                        Some((Instant::now() + self.conns.options.connect_timeout, false));
+                    self.calls().note_pending(peer);
                 }
                 return Ok(());
             }
             (Connect::ToSend, None) => return Err(self.send_unconnected(peer)),
             _ => {}
         }
-        match &self.peers[peer].channel {
+        match &self.conns.peers[peer].channel {
             Some(channel) if !channel.ends() => Ok(()),
             Some(_) => Err(Refused::Gone(Gone::Reset)),
             None => {
-                let found = self.call(peer);
+                let found = self.calls().call(peer);
                 if found == Err(Refused::Busy) {
-                    self.want(peer);
+                    self.conns.want(peer);
                 }
                 found
             }
@@ -331,15 +250,15 @@ impl Link for TcpLink {
 
     fn has_room_to_spare(&mut self, to: PeerId, _: usize) -> bool {
         let own = self.is_own(to) && self.to_self.has_room_to_spare();
-        let Some(channel) = &mut self.peers[to].channel else { return own };
+        let Some(channel) = &mut self.conns.peers[to].channel else { return own };
         let rails = channel.rails_mut().into_iter().flat_map(Rails::channels_mut);
         rails.filter(|rail| rail.is_blocked()).for_each(Channel::flush);
         if channel.is_blocked() {
             channel.flush();
-            self.watch_room(to, true);
-            self.note_ready(to);
+            self.conns.watch_room(to, true);
+            self.conns.note_ready(to);
         }
-        self.peers[to].channel.as_ref().is_some_and(|channel| channel.has_much_room())
+        self.conns.peers[to].channel.as_ref().is_some_and(|channel| channel.has_much_room())
     }
 
     fn dismiss(&mut self, peer: PeerId, how: Parting) {
@@ -350,18 +269,18 @@ impl Link for TcpLink {
     }
 
     fn arm(&mut self) -> bool {
-        self.watch_alone();
+        self.conns.watch_again();
         let armed = !self.has_something(true);
-        self.sleep.set_armed(armed);
+        self.conns.sleep.set_armed(armed);
         armed
     }
 
     fn is_armed(&self) -> bool {
-        self.sleep.is_armed()
+        self.conns.sleep.is_armed()
     }
 
     fn wait_fd(&self, which: WaitFd) -> Option<RawFd> {
-        which.only(self.sleep.fd())
+        which.only(self.conns.sleep.fd())
     }
 
     fn has_met(&mut self) -> bool {
@@ -369,11 +288,11 @@ impl Link for TcpLink {
     }
 
     fn lack(&self) -> Option<io::Error> {
-        self.lacks_now()
+        self.meeting.listening.lack().map(io::Error::from_raw_os_error)
     }
 
     fn describe(&self, peer: PeerId) -> String {
-        let at = &self.peers[peer];
+        let at = &self.conns.peers[peer];
         let state = match (&at.channel, &at.call) {
             (Some(_), _) => "connected",
             (None, Some(_)) => "being connected",
@@ -383,42 +302,42 @@ impl Link for TcpLink {
             Some(further) => format!(" to its further address {further}"),
             None => String::new(),
         };
-        let key = if self.options.secret { "a secret job key" } else { "a job key that is no secret" };
+        let key = if self.conns.options.secret { "a secret job key" } else { "a job key that is no secret" };
         format!(
             "{state}{by}{}, frames of {MAX_FRAME} bytes, {key}, gone after {} s of silence",
             at.channel.as_ref().map_or(String::new(), |channel| channel.describe_rails()),
-            self.options.timeout.as_secs()
+            self.conns.options.timeout.as_secs()
         )
     }
 
     fn standing(&self) -> Vec<Standing> {
-        let port = self.own.addr().port();
-        let further = match self.own.addr().further() {
+        let port = self.conns.own.addr().port();
+        let further = match self.conns.own.addr().further() {
             Some(ip) => format!(", and {ip}:{port}"),
             None => String::new(),
         };
-        let listens = match self.own.source() {
+        let listens = match self.conns.own.source() {
             Some(own) => format!("listens on {own}{further}"),
             None => format!("listens on port {port} of every address of this host"),
         };
-        let key = if self.options.secret { "a secret job key" } else { "a job key that is no secret" };
-        let rails = match self.options.rails {
+        let key = if self.conns.options.secret { "a secret job key" } else { "a job key that is no secret" };
+        let rails = match self.conns.options.rails {
             1 => String::new(),
             most => {
-                let all: Vec<_> = self.railed.addrs().iter().map(SocketAddr::to_string).collect();
+                let all: Vec<_> = self.conns.railed.addrs().iter().map(SocketAddr::to_string).collect();
                 format!("; up to {most} rails for each peer, at {}", all.join(", "))
             }
         };
-        let offers = Ok(format!("{listens}; its name is {}{further}; {key}{rails}", self.own.addr()));
+        let offers = Ok(format!("{listens}; its name is {}{further}; {key}{rails}", self.conns.own.addr()));
         vec![Standing { link: "tcp", offers }]
     }
 }
 
-/// Payloads are asked for, and come in frames that need no further copy here.
+/// Payloads are requested, and come in frames that need no further copy here.
 impl RmaLink for TcpLink {
     fn cancel(&mut self, op: OpId) {
-        let channels = self.peers.as_mut_slice().iter_mut().filter_map(|at| at.channel.as_mut());
+        let channels = self.conns.peers.as_mut_slice().iter_mut().filter_map(|at| at.channel.as_mut());
         let _ = channels.into_iter().any(|channel| channel.cancel(op));
-        self.reports.cancel(op);
+        self.conns.reports.cancel(op);
     }
 }

@@ -17,13 +17,15 @@
 //! | `channel::rails` | further connections to a peer, which carry long frames |
 //! | `channel::connection` | all of these together |
 //! | `channel::connection::striped` | what a connection that has rails does otherwise |
+//! | `channel::silence` | which connections are closed since nothing comes by them |
 //! | `meet` | how connections come to be |
 //! | `meet::own` | what an endpoint says of itself |
 //! | `meet::handshake` | connections that are being made, by this side or another |
 //! | `meet::agreement` | which of several connections to a peer counts |
 //! | `meet::promises` | connections of others that are accepted and not confirmed |
 //! | `meet::names` | which name a caller may have |
-//! | `meet::meeting`, `answers` | peers that are called; what came of calls |
+//! | `meet::meeting`, `answers` | connections that are being made; what came of calls |
+//! | `meet::calls`, `callers` | connections that this side makes; that others make |
 //! | `meet::listening` | where an endpoint is called |
 //! | `meet::railed` | peers that may have rails |
 //! | `meet::sensible` | which addresses a peer may have it call for these |
@@ -32,7 +34,7 @@
 //! | `receiving`, `to_self` | what frames are received into; those of an endpoint to itself |
 //! | `reports` | what the engine is to hear |
 //! | `link` | [`TcpLink`]: its parts, and opening |
-//! | `calls`, `callers` | connections that this side makes; that others make |
+//! | `connections` | all connections that are agreed on |
 //! | `attach` | how rails come to be, and what they are watched for |
 //! | `service` | what descriptors and time bring about |
 //! | `watched` | the descriptors that are watched |
@@ -41,9 +43,8 @@
 //! | `frames` | the engine's calls |
 
 mod attach;
-mod callers;
-mod calls;
 mod channel;
+mod connections;
 mod farewell;
 mod frames;
 mod link;

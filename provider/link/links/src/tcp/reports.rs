@@ -15,7 +15,7 @@ pub(super) struct Reports {
     /// Peers to which a send found no way.
     wanting: Vec<PeerId>,
     /// A send says where something of it is kept.
-    tells_kept: bool,
+    reports_kept: bool,
 }
 
 impl Reports {
@@ -27,12 +27,12 @@ impl Reports {
 
     /// Whether a send says where something of it is kept.
     #[inline]
-    pub(super) fn tells_kept(&self) -> bool {
-        self.tells_kept
+    pub(super) fn reports_kept(&self) -> bool {
+        self.reports_kept
     }
 
-    pub(super) fn tell_kept(&mut self) {
-        self.tells_kept = true;
+    pub(super) fn report_kept(&mut self) {
+        self.reports_kept = true;
     }
 
     pub(super) fn has_events(&self) -> bool {

@@ -75,7 +75,7 @@ impl Parts {
 }
 
 /// Connects, from this address if one is given. The connection is there once the socket is writable and
-/// [`error`] tells of none.
+/// [`error`] returns none.
 pub(super) fn connect(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Unshared> {
     let (raw, len) = net::raw(to);
     let fd = Unshared::make(|| socket(i32::from(raw.ss_family), libc::SOCK_STREAM))?;
@@ -193,7 +193,7 @@ pub(super) fn widen(fd: &OwnedFd, bytes: usize) {
 pub(super) fn recv(fd: &OwnedFd, into: &mut [u8]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT;
     let none = std::ptr::null_mut::<u8>();
-    // SAFETY: `into` is a valid place of its length; the other end's address is not asked for. libc's own
+    // SAFETY: `into` is a valid place of its length; the other end's address is not requested. libc's own
     // function is a place to end a thread (pthread_cancel(3)), which is none here and takes longer.
     let n = unsafe {
         libc::syscall(libc::SYS_recvfrom, fd.as_raw_fd(), into.as_mut_ptr(), into.len(), flags, none, none)
@@ -234,7 +234,7 @@ pub(super) fn recv_spans(
     Some(unsafe { receive_message(fd, &mut parts, 0) })
 }
 
-/// Likewise, to memory of this process.
+/// Reads bytes and leaves them in the socket, to memory of this process.
 pub(super) fn peek_bytes(fd: &OwnedFd, into: &mut [u8]) -> io::Result<usize> {
     let mut parts = Parts::new();
     parts.push(into.as_mut_ptr(), into.len());
@@ -265,7 +265,7 @@ pub(super) fn discard(fd: &OwnedFd, mut len: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes up to so many bytes off, likewise; how many there were, 0 at the end.
+/// Takes up to so many bytes off, without reading them; how many there were, 0 at the end.
 pub(super) fn discard_some(fd: &OwnedFd, len: usize) -> io::Result<usize> {
     // SAFETY: with MSG_TRUNC, TCP stores nothing.
     let n = unsafe {
@@ -338,7 +338,7 @@ pub(super) struct Vitals {
     pub(super) received: Duration,
 }
 
-/// [`Vitals`], if the kernel tells them.
+/// [`Vitals`], if the kernel has them.
 pub(super) fn vitals(fd: &OwnedFd) -> Option<Vitals> {
     // SAFETY: a `tcp_info` is plain data, for which zeros are a value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -375,11 +375,11 @@ pub(super) fn owed(fd: &impl AsRawFd) -> usize {
     const CLOSING: u8 = 11;
     let (mut state, mut len) = (0u8, 1 as libc::socklen_t);
     // SAFETY: `state` is a valid place of `len` bytes; the state is the first byte of a `tcp_info`.
-    let told = cvt(unsafe {
+    let got = cvt(unsafe {
         libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut state).cast(), &mut len)
     });
     match state {
-        _ if told.is_err() => 0,
+        _ if got.is_err() => 0,
         ESTABLISHED | CLOSE_WAIT => queued(fd),
         // The end counts as one byte.
         FIN_WAIT1 | LAST_ACK | CLOSING => queued(fd).saturating_sub(1),
@@ -387,7 +387,7 @@ pub(super) fn owed(fd: &impl AsRawFd) -> usize {
     }
 }
 
-/// Bytes that were acknowledged in a second, lately. `None`: the kernel does not tell, or nothing was sent
+/// Bytes that were acknowledged in a second, lately. `None`: the kernel does not know, or nothing was sent
 /// that was bound by the way there.
 pub(super) fn rate(fd: &OwnedFd) -> Option<u64> {
     // What no field of libc's has: a byte whose first bit says that the program, and not the way, has bound

@@ -43,6 +43,13 @@ impl Ticks {
         }
     }
 
+    /// The timer ticks at this period from now on, unless it ticks more often; zero changes nothing.
+    pub(super) fn at_least(&mut self, period: Duration) {
+        if !period.is_zero() && (self.are_off() || period < self.period) {
+            self.set(period);
+        }
+    }
+
     /// It has ticked, which is seen.
     pub(super) fn clear(&mut self) {
         self.timer.clear();

@@ -1,4 +1,4 @@
-//! What the endpoints of a process have carried, where that is asked for: the sums that a door reports.
+//! What the endpoints of a process have carried, and its report.
 
 mod counts;
 mod page;
@@ -23,7 +23,7 @@ pub use text::{Path, Report, Way, bytes_text, json_string};
 
 /// Peers that are kept apart; what more there are is added up under the last one's name.
 const MOST: usize = 4096;
-/// The link whose ways are told apart.
+/// The link whose paths are counted apart.
 const SHM: &str = "shm";
 
 /// The sums of a process.

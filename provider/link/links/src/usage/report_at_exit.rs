@@ -57,20 +57,20 @@ struct Pending {
     place: Place,
     /// A process that this one forks has the same memory, and nothing to say.
     pid: u32,
-    door: &'static str,
+    library: &'static str,
 }
 
 static PENDING: OnceLock<Pending> = OnceLock::new();
 
 impl Usage {
-    /// Sums that are told when the process exits, as those of a door: `None` if that cannot be. There is one
-    /// report in a process, of what asked for it first. The caller is a library that is never unloaded, or a
+    /// Sums that are reported when the process exits, as those of a library: `None` if that cannot be. There
+    /// is one report in a process, for what requested it first. The caller is never unloaded, or a
     /// program.
-    pub fn told_at_exit(place: Place, door: &'static str) -> Option<Arc<Usage>> {
+    pub fn reported_at_exit(place: Place, library: &'static str) -> Option<Arc<Usage>> {
         let mut is_new = false;
         let pending = PENDING.get_or_init(|| {
             is_new = true;
-            Pending { usage: Usage::new(), place, pid: std::process::id(), door }
+            Pending { usage: Usage::new(), place, pid: std::process::id(), library }
         });
         // SAFETY: the function is there when the process exits, since its object is never unloaded.
         let refused = is_new && unsafe { libc::atexit(at_exit) } != 0;
@@ -82,16 +82,16 @@ extern "C" fn at_exit() {
     // Nothing is left to be done about a panic.
     let _ = std::panic::catch_unwind(|| {
         if let Some(pending) = PENDING.get().filter(|p| p.pid == std::process::id()) {
-            pending.tell();
+            pending.report();
         }
     });
 }
 
 impl Pending {
-    fn tell(&self) {
+    fn report(&self) {
         let program = std::env::current_exe().map(|p| p.to_string_lossy().into_owned()).unwrap_or_default();
         let name = program.rsplit('/').next().unwrap_or_default();
-        let process = format!("{name} (pid {}, {})", self.pid, self.door);
+        let process = format!("{name} (pid {}, {})", self.pid, self.library);
         let Some(report) = self.usage.report() else {
             return to_stderr(&format!("strait: {process}: no report, since a thread is still counting\n"));
         };
@@ -100,7 +100,7 @@ impl Pending {
             Place::File(path) => {
                 let head = [
                     ("strait", json_string(env!("CARGO_PKG_VERSION"))),
-                    ("door", json_string(self.door)),
+                    ("door", json_string(self.library)),
                     ("pid", self.pid.to_string()),
                     ("program", json_string(&program)),
                 ];

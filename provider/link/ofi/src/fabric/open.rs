@@ -2,15 +2,14 @@
 
 use std::ffi::CStr;
 use std::mem::ManuallyDrop;
-use std::ptr::null_mut;
 
-use fabric_client::{Error, Objects, Queue, made, step};
+use fabric_client::{Error, Objects, Queue, step};
 use libfabric_sys as fi;
 use wire::session::MOST_ADDRESS;
 
-use super::{Desc, Fabric, MESSAGE, RECEIVES, SENDS};
+use super::{Fabric, MESSAGE, Named, RECEIVES, SENDS};
+use crate::places::{Receives, Sends};
 use crate::remote::Remote;
-use crate::slab::Slab;
 
 /// Its queue.
 const QUEUE: Queue = Queue { entries: 2 * (RECEIVES + SENDS), format: fi::FI_CQ_FORMAT_MSG, waits: true };
@@ -43,31 +42,31 @@ impl Fabric {
         }
         let most = most.min(MESSAGE);
         // SAFETY: likewise.
+        let remote = unsafe { Remote::new(core, info) };
+        // The flag is of writes alone ([`Remote`]): by it the endpoint would have every send wait for its
+        // delivery.
+        // SAFETY: likewise, and this flag is the application's to ask for.
+        unsafe { (*(*info).tx_attr).op_flags &= !fi::FI_DELIVERY_COMPLETE };
+        // SAFETY: likewise.
         let objects = unsafe { Objects::open(core, info, QUEUE) }.map_err(text)?;
-        let slab = |n| Slab::new(n, most).ok_or_else(|| String::from("no memory"));
-        let (receives, sends) = (slab(RECEIVES)?, slab(SENDS)?);
+        let (receives, sends) =
+            Receives::new(RECEIVES, most).zip(Sends::new(SENDS, most)).ok_or("no memory")?;
         let mut fabric = Fabric {
             objects: ManuallyDrop::new(objects),
             receives: ManuallyDrop::new(receives),
             sends: ManuallyDrop::new(sends),
-            descs: [Desc(null_mut()); 2],
-            // The first places are used most, and found first.
-            free: (0..SENDS).rev().collect(),
-            who: vec![0; SENDS],
-            kept: vec![false; SENDS],
-            keeps: 0,
+            named: Named {
+                most,
+                name: name.to_owned(),
+                detail: format!("{domain_name}, version {}.{}", version >> 16, version & 0xffff),
+                dialect: (protocol, format),
+                address: Vec::new(),
+            },
             only_sent: 0,
-            unposted: (0..RECEIVES).collect(),
-            most,
-            name: name.to_owned(),
-            detail: format!("{domain_name}, version {}.{}", version >> 16, version & 0xffff),
-            dialect: (protocol, format),
-            address: Vec::new(),
             wait: None,
             did: Vec::new(),
             dead: None,
-            // SAFETY: the caller's promise.
-            remote: unsafe { Remote::new(core, info) },
+            remote,
             core: *core,
             pid: std::process::id(),
         };
@@ -80,37 +79,18 @@ impl Fabric {
         let core = self.core;
         step(&core, "fi_enable", self.objects.ep.enable()).map_err(text)?;
         if mr_mode & fi::FI_MR_LOCAL != 0 {
-            for which in 0..2 {
-                let found = self.register(which, mr_mode & fi::FI_MR_ENDPOINT != 0);
-                step(&core, "fi_mr_reg", found).map_err(text)?;
+            let Objects { ep, regions, domain, .. } = &mut *self.objects;
+            let bound = Some(&*ep).filter(|_| mr_mode & fi::FI_MR_ENDPOINT != 0);
+            for found in [self.receives.register(domain, bound), self.sends.register(domain, bound)] {
+                regions.push(step(&core, "fi_mr_reg", found).map_err(text)?);
             }
         }
-        self.address = step(&core, "fi_getname", self.objects.ep.name(MOST_ADDRESS)).map_err(text)?;
+        self.named.address = step(&core, "fi_getname", self.objects.ep.name(MOST_ADDRESS)).map_err(text)?;
         self.wait = self.objects.cq.wait_fd();
         self.post();
-        if self.unposted.len() == RECEIVES {
+        if self.receives.has_none_posted() {
             return Err(self.dead.take().unwrap_or_else(|| "no receive can be posted".into()));
         }
-        Ok(())
-    }
-
-    fn register(&mut self, which: usize, bind: bool) -> Result<(), i32> {
-        let access = [fi::FI_RECV, fi::FI_SEND][which];
-        let (at, len) = if which == 0 { self.receives.all() } else { self.sends.all() };
-        let domain = &self.objects.domain;
-        // SAFETY: an open domain; the memory is this endpoint's, and lives on until the registration is
-        // closed.
-        let region = unsafe {
-            let reg = (*(*domain.at()).mr).reg.ok_or(-fi::FI_ENOSYS)?;
-            made(|mr| reg(domain.fid(), at.cast(), len, access, 0, which as u64, 0, mr, null_mut()))?
-        };
-        if bind {
-            region.bind(&self.objects.ep, 0)?;
-            region.enable()?;
-        }
-        // SAFETY: an open registration.
-        self.descs[which] = Desc(unsafe { (*region.at()).mem_desc });
-        self.objects.regions.push(region);
         Ok(())
     }
 }

@@ -1,6 +1,8 @@
 //! What is known of the provider below.
 
-use crate::below::Below;
+use hmem::{Caps, Kind, Span};
+
+use crate::below::{Below, Usage};
 use crate::channel::BEFORE;
 
 /// The limits of the provider below, and why there is none, or none any more.
@@ -13,14 +15,22 @@ pub(crate) struct Provider {
     lacks: String,
     /// The fabric does nothing any more.
     failed: bool,
+    /// Memory of devices goes in frames alone.
+    stages: bool,
 }
 
 impl Provider {
     /// Of this fabric, or of none, and why.
     pub(crate) fn new<F: Below>(below: Result<&F, &String>) -> Provider {
         let lacks = below.err().cloned().unwrap_or_default();
-        let max_frame = below.map_or(0, |b| b.most().saturating_sub(BEFORE));
-        Provider { max_frame, window: below.map_or(0, F::window), lacks, failed: false }
+        let about = below.ok().map(F::about);
+        Provider {
+            max_frame: about.map_or(0, |about| about.most.saturating_sub(BEFORE)),
+            window: about.map_or(0, |about| about.window),
+            lacks,
+            failed: false,
+            stages: false,
+        }
     }
 
     /// Longest frame.
@@ -52,5 +62,26 @@ impl Provider {
 
     pub(crate) fn fail(&mut self) {
         self.failed = true;
+    }
+
+    /// Memory of devices goes in frames alone from now on.
+    pub(crate) fn stage_devices(&mut self) {
+        self.stages = true;
+    }
+
+    /// Whether this fabric may access memory of some kind of devices so, as far as is known.
+    pub(crate) fn reaches_devices<F: Below>(&self, below: &F, usage: Usage) -> bool {
+        let kinds = [Kind::Cuda, Kind::Rocr, Kind::Ze, Kind::Fake];
+        !self.stages && kinds.into_iter().any(|kind| below.reaches(kind, usage))
+    }
+
+    /// Whether this fabric may access this memory so. What may vanish is better copied, by what can bear
+    /// that.
+    pub(crate) fn reaches<F: Below>(&self, below: &F, span: &Span, usage: Usage) -> bool {
+        let fits = match span.can(Caps::DEVICE) {
+            true => !self.stages,
+            false => span.can(Caps::CPU) && span.stays(),
+        };
+        fits && below.reaches(span.kind(), usage)
     }
 }

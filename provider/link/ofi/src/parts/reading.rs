@@ -1,30 +1,20 @@
-//! Reads of peers' memory that are not over.
+//! Accesses to peers' memory that are not over.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use hmem::Span;
-use link_api::{OpId, Patience, PeerId};
+use link_api::{OpId, Patience, PeerId, Way};
 
-use crate::below::{Below, Dest, Did, NotSent};
+use crate::below::{Below, Did, NotSent, Piece};
 use crate::lent::ALL;
 
-/// A piece of a read: one at the peer, and one here.
-#[derive(Debug)]
-pub(crate) struct Piece {
-    pub(crate) from: Dest,
-    pub(crate) key: u64,
-    pub(crate) at: u64,
-    pub(crate) into: Span,
-}
-
-/// A read that is not over.
+/// An access that is not over.
 #[derive(Debug)]
 pub(crate) struct Op {
     pub(crate) id: OpId,
     pub(crate) peer: PeerId,
     pub(crate) request: u64,
-    /// The last generation of the peer's memory that it reads.
+    /// The last generation of the peer's memory that it has a part of.
     pub(crate) generation: u64,
     /// What was not posted yet.
     pub(crate) queue: VecDeque<Piece>,
@@ -42,23 +32,25 @@ impl Op {
         self.flying == 0 && self.queue.is_empty()
     }
 
-    /// Whether it reads memory of a request of this peer's, or of [`ALL`].
+    /// Whether it accesses memory of a request of this peer's, or of [`ALL`].
     pub(crate) fn is_of(&self, peer: PeerId, request: u64) -> bool {
         self.peer == peer && (request == ALL || self.request == request)
     }
 }
 
-/// Reads of peers' memory.
+/// Accesses to peers' memory: reads, and writes where there are any.
 #[derive(Debug)]
 pub(crate) struct Reading {
     /// Longest one, if there are any.
     most: Option<usize>,
+    /// There are writes, too.
+    writes: bool,
     ops: Vec<Op>,
-    /// Requests that peers have taken back, which are answered when no memory is read by them any more.
+    /// Requests that peers have taken back, which are answered when no memory is accessed by them any more.
     leaving: Vec<(PeerId, u64)>,
     /// How many were started.
     number: u64,
-    /// What a provider has reported while only the end of a read was awaited.
+    /// What a provider has reported while only the end of an access was awaited.
     stash: VecDeque<Did>,
     patience: Patience,
     /// How often what is lent was ended.
@@ -66,9 +58,11 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    pub(crate) fn new(most: Option<usize>) -> Reading {
+    /// With reads of so many bytes, or none; with writes, too, if `writes`.
+    pub(crate) fn new(most: Option<usize>, writes: bool) -> Reading {
         Reading {
             most,
+            writes: writes && most.is_some(),
             ops: Vec::new(),
             leaving: Vec::new(),
             number: 0,
@@ -87,6 +81,14 @@ impl Reading {
     /// Longest one, if there are any.
     pub(crate) fn most(&self) -> Option<usize> {
         self.most
+    }
+
+    /// Whether there are such accesses.
+    pub(crate) fn has(&self, way: Way) -> bool {
+        match way {
+            Way::Get => self.most.is_some(),
+            Way::Put => self.writes,
+        }
     }
 
     pub(crate) fn patience(&self) -> Patience {
@@ -150,7 +152,7 @@ impl Reading {
         for op in &mut self.ops {
             let Some(below) = below else { break };
             while let Some(piece) = op.queue.front() {
-                match below.read(op.id.0, piece.from, (piece.key, piece.at), piece.into) {
+                match below.access(op.id.0, piece) {
                     Ok(()) => {
                         op.queue.pop_front();
                         op.flying += 1;
@@ -158,7 +160,7 @@ impl Reading {
                     // Another peer's may be posted nevertheless: this one may be connecting, or gone.
                     Err(NotSent::Busy) => break,
                     Err(why) => {
-                        log::debug!("a read cannot be posted: {why:?}");
+                        log::debug!("an access cannot be posted: {why:?}");
                         op.queue.clear();
                         op.failed = true;
                     }
@@ -169,7 +171,7 @@ impl Reading {
         some_over
     }
 
-    /// A piece of a read is over: whether the whole read is, and of which peer and generation it is.
+    /// A piece of an access is over: whether the whole one is, and of which peer and generation it is.
     pub(crate) fn count(&mut self, who: u64, ok: bool) -> Option<(bool, PeerId, u64)> {
         let op = self.ops.iter_mut().find(|op| op.id.0 == who)?;
         op.flying = op.flying.saturating_sub(1);
@@ -220,14 +222,14 @@ impl Reading {
         found
     }
 
-    /// A peer has taken a request back, and is answered when no memory is read by it any more.
+    /// A peer has taken a request back, and is answered when no memory is accessed by it any more.
     pub(crate) fn leave(&mut self, peer: PeerId, request: u64) {
         if !self.leaving.contains(&(peer, request)) {
             self.leaving.push((peer, request));
         }
     }
 
-    /// The requests that peers have taken back, and by which no memory is read any more.
+    /// The requests that peers have taken back, and by which no memory is accessed any more.
     pub(crate) fn take_left(&mut self) -> Vec<(PeerId, u64)> {
         if self.leaving.is_empty() {
             return Vec::new();

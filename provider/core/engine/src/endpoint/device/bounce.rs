@@ -20,7 +20,7 @@ use crate::endpoint::net::Net;
 use crate::endpoint::parts::request::{Out, Request};
 use crate::endpoint::requests::Requests;
 use crate::proto::{self, Plan, Reach, Role, Tried, When, choose};
-use link_api::{PeerId, Refused, RmaLink};
+use link_api::{PeerId, Refused, RmaLink, Way};
 
 /// Requests whose payload goes through bounce buffers of this side's.
 pub(crate) struct Bounce<'a, L> {
@@ -40,7 +40,7 @@ impl<L: RmaLink> Bounce<'_, L> {
         op.tried.set(Tried::BOUNCE, !peers.hints.takes_bounces());
         let is_chosen = choose(peers.flow.limits(), &op) == Plan::Bounce;
         // Where nothing is exported to that peer, no buffer is either.
-        if !is_chosen || self.net.link.export_handles(peer, &[]).is_none() {
+        if !is_chosen || self.net.link.export_handles(peer, &[], Way::Get).is_none() {
             return;
         }
         self.requests.staging.bounces.begin(name, peer);
@@ -109,7 +109,7 @@ impl<L: RmaLink> Bounce<'_, L> {
                 _ => return n,
             }
             let (span, len) = room;
-            match self.net.export(peer, &[span]) {
+            match self.net.export(peer, &[span], Way::Get) {
                 Ok(true) => {}
                 Ok(false) => {
                     if let Some(stream) = self.requests.staging.bounces.stream(name) {

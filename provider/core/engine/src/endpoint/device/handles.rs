@@ -49,8 +49,9 @@ impl<L: RmaLink> Handles<'_, L> {
         &mut self,
         peer: PeerId,
         iov: &[Span],
+        way: Way,
     ) -> Result<bool, Refused> {
-        let exported = self.net.export(peer, iov);
+        let exported = self.net.export(peer, iov, way);
         exported.inspect_err(|_| self.take_handles_back(peer, iov))
     }
 
@@ -68,7 +69,7 @@ impl<L: RmaLink> Handles<'_, L> {
         if !self.net.peer(peer).flow.limits().is_by_handles(Memory::of(iov)) {
             return false;
         }
-        let Some(lacking) = self.net.link.export_handles(peer, iov) else { return false };
+        let Some(lacking) = self.net.link.export_handles(peer, iov, Way::Put) else { return false };
         for handle in &lacking {
             self.net.send_or_queue(peer, &handle_frame(handle));
             self.net.link.note_handle(peer, HandleNote::Exported(handle));

@@ -18,7 +18,7 @@ impl<L: RmaLink> Handles<'_, L> {
     /// Answers a read by telling its initiator of the memory. If that cannot be, the request comes back.
     pub(in crate::endpoint) fn lend(&mut self, request: Serve) -> Option<Serve> {
         let (peer, theirs, iov) = (request.peer, request.req, request.iov.clone());
-        let found = segments(&iov).ok().and_then(|_| self.net.link.export_handles(peer, &iov));
+        let found = segments(&iov).ok().and_then(|_| self.net.link.export_handles(peer, &iov, Way::Get));
         let Some(lacking) = found else {
             self.requests.retire_memory(&mut self.net.link, peer, &iov);
             return Some(request);

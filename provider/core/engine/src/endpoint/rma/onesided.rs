@@ -191,6 +191,8 @@ impl<L: RmaLink> Post<'_, L> {
         let role = if op.write { Role::Write } else { Role::Read };
         let mut choice = proto::Op { tried, ..proto::Op::new(role, len, op.iov, when) };
         loop {
+            // What is written is got by the target, and what is read is put by it.
+            let way = if op.write { Way::Get } else { Way::Put };
             let plan = choose(self.net.peer(peer).flow.limits(), &choice);
             match plan {
                 Plan::OneSidedFrame | Plan::InCall | Plan::Cooperative(_) => {
@@ -199,7 +201,7 @@ impl<L: RmaLink> Post<'_, L> {
                         Err(tried) => choice.tried |= tried,
                     }
                 }
-                Plan::ByHandles if !self.handles().export_or_none(peer, op.iov)? => {
+                Plan::ByHandles if !self.handles().export_or_none(peer, op.iov, way)? => {
                     choice.tried |= Tried::HANDLES
                 }
                 Plan::ByHandles | Plan::Rendezvous => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fabric_client::Library;
 use link::{BoxedLink, Links, OpenOptions, TcpOptions};
 use link_api::Link as _;
-use ofi::{Below as _, Fabric, OfiLink, OfiOptions};
+use ofi::{Below as _, Beyond, Fabric, OfiLink, OfiOptions};
 use wire::session::JobKey;
 
 use super::super::reach::Reach;
@@ -51,7 +51,7 @@ pub(super) fn open(reach: &Reach, settings: &Settings) -> Result<(Links, String)
     match reach {
         Reach::Provider(name) => {
             let below = provider(name, &links)?;
-            below.name().clone_into(&mut carrier);
+            below.about().name.clone_into(&mut carrier);
             let options = OfiOptions { fallback: false, linger, ..OfiOptions::new(tcp.key.clone()) };
             let over = |tcp| Ok(Box::new(OfiLink::new(tcp, Ok(below), options)?) as BoxedLink);
             links.add_over_tcp(tcp, over)
@@ -71,7 +71,7 @@ fn provider(name: &str, links: &Links) -> Result<Fabric, Error> {
         "" => [&ofi::FABRICS[..], &ofi::SOFT].concat(),
         name => vec![name],
     };
-    match ofi::open(library.core(), &names, links.addr().ip(), false) {
+    match ofi::open(library.core(), &names, links.addr().ip(), Beyond::default()) {
         Ok((below, _)) => Ok(below),
         Err(refused) => Err(unsupported(format!(
             "no provider of libfabric that STRAIT_RPIPE_BACKEND names can be opened: {}",

@@ -1,15 +1,14 @@
-//! Messages to peers and from them: control messages with what they grant, and those that ask, wake and part.
+//! Messages to peers and from them: they carry control messages, ask whether a peer is there, wake and part.
 //! One that finds no room, or no connection yet, waits here, so that no call waits for a peer that does not
 //! receive.
 
 use std::time::{Duration, Instant};
 
-use engine::{Completion, Ctx, OpFlags, Send};
-use link_api::Link as _;
+use engine::{Completion, OpFlags};
 use wire::Addr;
 
-use super::super::terms::span;
-use super::{BYE, CONTROL, Far, HEAD, INJECTED, LAST_WORDS, Op, PINGING, WAKE};
+use super::ep::Ep;
+use super::{BYE, CONTROL, Far, HEAD, INJECTED, Op, PINGING, WAKE};
 use crate::{Error, Event, GRANTS_MOST, Grant, Rank, RemoteId};
 
 /// Between two attempts where this process, or the peer, has no descriptor for a connection.
@@ -39,117 +38,58 @@ impl Far {
         grants: &[(u64, usize)],
         bytes: &[u8],
     ) -> Result<(), Error> {
-        self.peer(to)?;
+        self.peers.at(to)?;
         let message = self.encode(kind, grants, bytes);
         let mut next = None;
-        if !self.waiting.contains_key(&to) {
+        if !self.outbox.has(to) {
             match self.post(to, &message) {
                 Err(Error::Again) => {}
-                Err(Error::Exhausted(_)) => next = self.again(),
-                outcome => return outcome.or_else(|fault| self.lost(to, fault)),
+                Err(Error::Exhausted(_)) => next = later(&self.ep),
+                outcome => {
+                    self.note(to, outcome);
+                    return Ok(());
+                }
             }
         }
-        let waiting = self.waiting.entry(to).or_default();
-        waiting.next = waiting.next.or(next);
-        // One of these says as much as many.
-        if kind != WAKE || waiting.messages.back().is_none_or(|(last, _)| *last != WAKE) {
-            waiting.messages.push_back((kind, message));
-        }
+        self.outbox.add(to, kind, message, next, kind == WAKE);
         Ok(())
     }
 
-    /// When a peer is called again for which there is no descriptor; where this process lacks it, whenever it
-    /// looks.
-    fn again(&self) -> Option<Instant> {
-        self.lack().is_none().then(|| Instant::now() + AGAIN)
-    }
-
-    fn post(&mut self, to: Rank, message: &[u8]) -> Result<(), Error> {
-        let iov = [span(message.as_ptr(), message.len())];
-        let (to, ctx) = (self.peer(to)?, Ctx(INJECTED + to as usize));
-        let send = Send { to, iov: &iov, tag: None, data: None, ctx, flags: OpFlags::INJECT };
-        Ok(self.enter()?.send(self.ep, &send)?)
+    fn post(&self, to: Rank, message: &[u8]) -> Result<(), Error> {
+        self.ep.send(self.peers.at(to)?, message, INJECTED + to as usize, OpFlags::INJECT)
     }
 
     /// Sends what waits, as far as there is room.
     pub(super) fn drain(&mut self) {
-        if self.waiting.is_empty() {
+        if self.outbox.is_empty() {
             return;
         }
-        let mut all = std::mem::take(&mut self.waiting);
-        all.retain(|rank, waiting| {
-            if waiting.next.is_some_and(|next| Instant::now() < next) {
-                return true;
-            }
-            waiting.next = None;
-            while let Some((_, message)) = waiting.messages.front() {
-                match self.post(*rank, message) {
-                    Ok(()) => drop(waiting.messages.pop_front()),
-                    Err(Error::Again) => return true,
-                    Err(Error::Exhausted(_)) => {
-                        waiting.next = self.again();
-                        return true;
-                    }
-                    Err(fault) => {
-                        let _ = self.lost(*rank, fault);
-                        return false;
-                    }
-                }
-            }
-            false
-        });
-        self.waiting = all;
-        if self.waiting.is_empty() {
-            for (mr, memory) in std::mem::take(&mut self.withdrawn) {
-                self.unregister(mr, memory);
-            }
+        let mut outbox = std::mem::take(&mut self.outbox);
+        let failed = outbox.drain(|rank, message| self.post(rank, message), || later(&self.ep));
+        self.outbox = outbox;
+        failed.into_iter().for_each(|(rank, fault)| self.peers.fail(rank, fault));
+        if self.outbox.is_empty() {
+            self.memories.close_withdrawn(&self.ep);
         }
     }
 
     /// Asks each peer that was not asked yet whether it is there.
     pub(super) fn ping_all(&mut self) {
-        let quiet = |rank: &Rank| !self.gone.contains(rank) && !self.waiting.contains_key(rank);
-        let unasked = self.peers.iter().filter(|(rank, peer)| !peer.pinged && quiet(rank));
-        for rank in unasked.map(|(rank, _)| *rank).collect::<Vec<_>>() {
-            let sent = self.ping(rank).is_ok();
-            if let Some(peer) = self.peers.get_mut(&rank) {
-                peer.pinged = sent;
+        for rank in self.peers.unasked() {
+            if !self.outbox.has(rank) {
+                let sent = self.ping(rank).is_ok();
+                self.peers.set_pinged(rank, sent);
             }
         }
     }
 
     fn ping(&mut self, rank: Rank) -> Result<(), Error> {
-        let to = self.peer(rank)?;
+        let to = self.peers.at(rank)?;
         let message = self.encode(PINGING, &[], &[]);
-        let ctx = self.next();
-        let iov = [span(message.as_ptr(), message.len())];
-        let flags = OpFlags::COMPLETION | OpFlags::DELIVERY;
-        self.enter()?.send(self.ep, &Send { to, iov: &iov, tag: None, data: None, ctx: Ctx(ctx), flags })?;
+        let ctx = self.ops.next();
+        self.ep.send(to, &message, ctx, OpFlags::COMPLETION | OpFlags::DELIVERY)?;
         self.ops.insert(ctx, Op::Ping(rank, message));
         Ok(())
-    }
-
-    /// What this process lacks for connections.
-    pub(super) fn lack(&self) -> Option<std::io::Error> {
-        self.enter().ok()?.link(self.ep)?.lack()
-    }
-
-    /// Peers whose end is to be told of now, since nothing of them comes any more. `quiet`: nothing has come
-    /// just now.
-    pub(super) fn ends(&mut self, quiet: bool) -> Vec<(Rank, String)> {
-        if self.ending.is_empty() {
-            return Vec::new();
-        }
-        let Ok(engine) = self.runtime.enter_to_poll() else { return Vec::new() };
-        let comes = |rank: &Rank| {
-            !quiet || self.peers.get(rank).is_some_and(|peer| engine.ep_is_connected(self.ep, peer.at))
-        };
-        let ends = |(rank, _, since): &(Rank, String, Instant)| since.elapsed() > LAST_WORDS || !comes(rank);
-        let (told, later) = std::mem::take(&mut self.ending).into_iter().partition(ends);
-        self.ending = later;
-        drop(engine);
-        let told: Vec<(Rank, String, Instant)> = told;
-        told.into_iter().map(|(rank, why, _)| (rank, why)).collect()
     }
 
     /// A control message, with regions by their keys and lengths.
@@ -164,10 +104,10 @@ impl Far {
     /// Whether that is where a rank is, or may be from now on: it was not known yet. Of messages that came
     /// before it was, the later ones have no sender either.
     fn is_at(&mut self, rank: Rank, addr: Addr) -> bool {
-        let Some(at) = self.peers.get(&rank).map(|peer| peer.at) else {
-            return self.connect(rank, addr).is_ok();
-        };
-        self.enter().is_ok_and(|engine| engine.av_lookup(self.av, at) == Some(addr))
+        match self.peers.place(rank) {
+            Some(at) => self.ep.is_at(at, addr),
+            None => self.connect(rank, addr).is_ok(),
+        }
     }
 
     /// A message. One whose sender is not known yet says where that is.
@@ -177,7 +117,7 @@ impl Far {
         let mut addr = [0; Addr::LEN];
         addr.copy_from_slice(&head[4..4 + Addr::LEN]);
         let (kind, count) = (head[HEAD - 2], usize::from(head[HEAD - 1]));
-        let from = match (self.ranks.get(&c.src).copied(), Addr::decode(&addr)) {
+        let from = match (self.peers.rank_at(c.src), Addr::decode(&addr)) {
             (Some(rank), _) => rank,
             (None, Some(addr)) if self.is_at(said, addr) => said,
             _ => return,
@@ -195,57 +135,44 @@ impl Far {
             };
             let Ok(len) = usize::try_from(number(8)) else { return };
             *names += 1;
-            self.remotes.insert(*names, (from, number(0), len));
+            self.memories.add_remote(*names, from, number(0), len);
             grants.push(Grant { remote: RemoteId(*names), len, mapped: None, device: None });
         }
         match kind {
             CONTROL => self.events.push(Event::Control { from, bytes: bytes.to_vec(), grants }),
-            BYE if self.gone.insert(from) => {
+            BYE if self.peers.end(from) => {
                 self.events.push(Event::Gone { peer: from, why: "it has left the job".into() });
             }
             _ => {}
         }
     }
-}
 
-/// The end of the backend: what was put is there, or an error says what is not.
-impl Far {
     /// A rank that has not ended, as far as is known, and to which bytes were put that are not there yet.
     fn unheard(&self) -> Option<Rank> {
-        let ends = |rank| self.gone.contains(rank) || self.ending.iter().any(|(of, ..)| of == rank);
-        self.ops.values().find_map(|op| match op {
-            Op::Move(to, ..) if !ends(to) => Some(*to),
-            _ => None,
-        })
+        self.ops.moving(|to| !self.peers.ends(to))
     }
 
+    /// The end of the backend: what was put is there, or an error says what is not.
     pub(in super::super) fn close(&mut self, until: Instant) -> Result<(), Error> {
         let soon = until.min(Instant::now() + LEAVING);
         let (mut names, mut events) = (u32::MAX / 2, Vec::new());
-        for rank in self.peers.keys().copied().collect::<Vec<_>>() {
+        for rank in self.peers.all() {
             let _ = self.message(rank, BYE, &[], &[]);
         }
-        let busy = |far: &Far| {
-            !far.waiting.is_empty() || far.enter().is_ok_and(|engine| engine.ep_under_way(far.ep) > 0)
-        };
         let late = |far: &Far| Instant::now() >= if far.unheard().is_none() { soon } else { until };
         loop {
             // Also of what has ended by now: it is no longer under way, and not taken note of yet.
             let _ = self.progress(&mut events, &mut names);
-            if !busy(self) || late(self) {
+            if self.outbox.is_empty() && !self.ep.is_busy() || late(self) {
                 break;
             }
             std::thread::yield_now();
         }
-        let (ep, unheard, lost) = (self.ep, self.unheard(), link::lost_at_ends());
-        let mut link = None;
-        if self.runtime.take_back(|engine| engine.ep_part(ep).map(|parted| link = Some(parted))).is_err() {
-            // Peers may still be inside the buffers.
-            std::mem::forget(std::mem::take(&mut self.ops));
-            std::mem::forget(std::mem::take(&mut self.regions));
-            std::mem::forget(std::mem::take(&mut self.withdrawn));
+        let (unheard, lost) = (self.unheard(), link::lost_at_ends());
+        if self.ep.close().is_err() {
+            self.ops.leak();
+            self.memories.leak();
         }
-        drop(link);
         let lost = link::lost_at_ends() - lost;
         match unheard {
             Some(rank) => Err(Error::TimedOut(format!(
@@ -257,4 +184,10 @@ impl Far {
             None => Ok(()),
         }
     }
+}
+
+/// When a peer is called again for which there is no descriptor; where this process lacks it, with each call
+/// of progress.
+fn later(ep: &Ep) -> Option<Instant> {
+    ep.lack().is_none().then(|| Instant::now() + AGAIN)
 }

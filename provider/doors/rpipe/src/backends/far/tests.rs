@@ -51,14 +51,14 @@ fn messages_to_a_peer_that_makes_no_progress_wait_in_order_and_their_sender_goes
             tell.send(a).unwrap();
         });
         let mut a = told.recv_timeout(LIMIT).expect("a call waits for a peer that makes no progress");
-        assert!(a.waiting.contains_key(&1), "nothing had to wait");
+        assert!(a.outbox.has(1), "nothing had to wait");
         let (mut heard, until) = (Vec::new(), Instant::now() + LIMIT);
         while heard.len() < MANY as usize {
             assert!(!hear(&mut a, 1, &mut Vec::new()) && !hear(&mut b, 0, &mut heard));
             assert!(Instant::now() < until, "only {} messages have come", heard.len());
         }
         assert!(heard.into_iter().eq(0..MANY));
-        assert!(a.waiting.is_empty());
+        assert!(a.outbox.is_empty());
     }
 }
 
@@ -68,12 +68,12 @@ fn a_message_to_a_peer_that_has_left_waits_for_nothing_and_its_end_is_told_of() 
         let [mut a, b] = pair(shm);
         drop(b);
         say(&mut a, 1, 0);
-        assert!(a.waiting.contains_key(&1), "the call has waited until it was known that the peer has left");
+        assert!(a.outbox.has(1), "the call has waited until it was known that the peer has left");
         let until = Instant::now() + LIMIT;
         while !hear(&mut a, 1, &mut Vec::new()) {
             assert!(Instant::now() < until, "its end is not told of");
         }
-        assert!(a.waiting.is_empty() && a.send(1, b"more", &[]).is_err());
+        assert!(a.outbox.is_empty() && a.send(1, b"more", &[]).is_err());
     }
 }
 
@@ -93,7 +93,7 @@ fn what_a_peer_has_sent_before_it_ended_comes_before_its_end() {
         for _ in 0..1000 {
             hear(&mut b, 0, &mut Vec::new());
         }
-        assert!(b.waiting.is_empty());
+        assert!(b.outbox.is_empty());
         drop(b);
         heard.clear();
         // What is sent to it now fails. Over TCP that would end what its kernel has not delivered yet.

@@ -18,9 +18,10 @@ use self::library::Library;
 use self::message::{Key, Kind, MOST, Message};
 use self::pages::pages;
 use self::peers::Peers;
-use crate::backend::check_control;
+use crate::core::check_control;
 use crate::{
-    Backend, Error, Event, Get, Grant, Memory, Promise, Put, Rank, Region, RegionId, RemoteId, Token,
+    Backend, Error, Event, Get, Grant, Memory, Promise, Put, Rank, Region, RegionId, RemoteId, Rma, Token,
+    Wakeup,
 };
 
 /// Bytes that are copied, so that the caller may reuse them.
@@ -237,6 +238,64 @@ impl Backend for Mpi {
         self.message(to, Kind::Control, keys, bytes)
     }
 
+    fn progress(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
+        self.flush(events)?;
+        // A peer that sends without end must not keep this call.
+        for _ in 0..16 {
+            if !self.receive(events)? {
+                break;
+            }
+        }
+        while let Some(peer) = self.peers.due() {
+            events.push(Event::Gone { peer, why: format!("rank {peer} has left the job") });
+        }
+        Ok(())
+    }
+
+    fn allows_thread(&self) -> Result<(), Error> {
+        // SAFETY: it takes nothing.
+        if unsafe { (self.library.table.threads)() } != 0 {
+            return Ok(());
+        }
+        Err(Error::Unsupported(format!(
+            "{}: operations on this process's memory take its progress, and this MPI allows no thread for that: initialise it with \
+             MPI_THREAD_MULTIPLE, or let rinit do so",
+            self.name
+        )))
+    }
+
+    /// Collective, as MPI_Win_free is: it returns when all processes have called it.
+    fn close(&mut self, _until: Instant) -> Result<(), Error> {
+        if !std::mem::replace(&mut self.open, false) {
+            return Ok(());
+        }
+        let mut events = Vec::new();
+        let mut done = self.flush(&mut events);
+        for peer in 0..self.size {
+            if peer != self.rank && done.is_ok() {
+                // One that has said so before waits for this, too.
+                done = self.know(peer).and_then(|()| self.message(peer, Kind::Bye, Vec::new(), &[]));
+            }
+        }
+        // Every peer's last word is taken, so that none of them waits for this process to receive.
+        let waits =
+            |this: &mut Mpi| (0..this.size).any(|peer| peer != this.rank && this.peers.address(peer).is_ok());
+        let mut idle = 0;
+        while done.is_ok() && (idle == 0 || waits(self)) {
+            done = self.progress(&mut events);
+            // SAFETY: a place for a number.
+            done = done.and(self.library.check(unsafe { (self.library.table.idle)(&mut idle) }, "MPI_Test"));
+        }
+        // SAFETY: it takes nothing; the window is not used again.
+        done = done.and(self.library.check(unsafe { (self.library.table.end)() }, "MPI_Finalize"));
+        if let Err(e) = done {
+            log::warn!("leaving MPI: {e}");
+        }
+        Ok(())
+    }
+}
+
+impl Rma for Mpi {
     fn put(&mut self, put: &Put) -> Result<(), Error> {
         if put.behind || put.notify.is_some() {
             return Err(Error::Unsupported("MPI orders no puts, and notifies of none".into()));
@@ -301,21 +360,9 @@ impl Backend for Mpi {
         self.began(peer, Work::Fetch(token, words));
         Ok(())
     }
+}
 
-    fn progress(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
-        self.flush(events)?;
-        // A peer that sends without end must not keep this call.
-        for _ in 0..16 {
-            if !self.receive(events)? {
-                break;
-            }
-        }
-        while let Some(peer) = self.peers.due() {
-            events.push(Event::Gone { peer, why: format!("rank {peer} has left the job") });
-        }
-        Ok(())
-    }
-
+impl Wakeup for Mpi {
     fn descriptor(&self) -> Option<RawFd> {
         None
     }
@@ -324,50 +371,8 @@ impl Backend for Mpi {
         false
     }
 
-    fn allows_thread(&self) -> Result<(), Error> {
-        // SAFETY: it takes nothing.
-        if unsafe { (self.library.table.threads)() } != 0 {
-            return Ok(());
-        }
-        Err(Error::Unsupported(format!(
-            "{}: operations on this process's memory take its progress, and this MPI allows no thread for that: initialise it with \
-             MPI_THREAD_MULTIPLE, or let rinit do so",
-            self.name
-        )))
-    }
-
     fn wake(&mut self, _peer: Rank) -> Result<(), Error> {
         // No peer sleeps: there is nothing to sleep on.
-        Ok(())
-    }
-
-    /// Collective, as MPI_Win_free is: it returns when all processes have called it.
-    fn close(&mut self, _until: Instant) -> Result<(), Error> {
-        if !std::mem::replace(&mut self.open, false) {
-            return Ok(());
-        }
-        let mut events = Vec::new();
-        let mut done = self.flush(&mut events);
-        for peer in 0..self.size {
-            if peer != self.rank && done.is_ok() {
-                // One that has said so before waits for this, too.
-                done = self.know(peer).and_then(|()| self.message(peer, Kind::Bye, Vec::new(), &[]));
-            }
-        }
-        // Every peer's last word is taken, so that none of them waits for this process to receive.
-        let waits =
-            |this: &mut Mpi| (0..this.size).any(|peer| peer != this.rank && this.peers.address(peer).is_ok());
-        let mut idle = 0;
-        while done.is_ok() && (idle == 0 || waits(self)) {
-            done = self.progress(&mut events);
-            // SAFETY: a place for a number.
-            done = done.and(self.library.check(unsafe { (self.library.table.idle)(&mut idle) }, "MPI_Test"));
-        }
-        // SAFETY: it takes nothing; the window is not used again.
-        done = done.and(self.library.check(unsafe { (self.library.table.end)() }, "MPI_Finalize"));
-        if let Err(e) = done {
-            log::warn!("leaving MPI: {e}");
-        }
         Ok(())
     }
 }

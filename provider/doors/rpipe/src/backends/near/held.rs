@@ -46,6 +46,6 @@ impl Socket {
     }
 }
 
-pub(super) fn has_more(socket: &Socket) -> bool {
+pub(super) fn has_packet(socket: &Socket) -> bool {
     socket::peek(&socket.fd, &mut [0]).is_ok_and(|len| len > 0)
 }

@@ -8,7 +8,7 @@ use ipc::rights::recv_fd;
 use ipc::{memfd, socket};
 use meet::Life;
 
-use super::held::has_more;
+use super::held::has_packet;
 use super::{
     BYE, CONTROL, DEVICE, GREETING_IN_NEED, GUESTS, HELLO, Near, PACKETS, REGION, REGION_MOST, WAKE,
     of_mapping,
@@ -85,7 +85,7 @@ impl Near {
                 Ok((0, _)) => return true,
                 Ok(got) => got,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    return socket.life.as_ref().is_some_and(Life::has_ended) && !has_more(socket);
+                    return socket.life.as_ref().is_some_and(Life::has_ended) && !has_packet(socket);
                 }
                 Err(e) => {
                     // The packet stays in the socket; each call of progress raises `Lack` until its

@@ -28,14 +28,14 @@ impl Allowance {
 
 /// What one ring has of it.
 #[derive(Debug)]
-pub(in crate::shm) struct Share {
+pub(in crate::shm) struct Lines {
     of: Allowance,
     lines: u32,
 }
 
-impl Share {
-    pub(in crate::shm) fn new(of: Allowance) -> Share {
-        Share { of, lines: 0 }
+impl Lines {
+    pub(in crate::shm) fn new(of: Allowance) -> Lines {
+        Lines { of, lines: 0 }
     }
 
     /// So many lines more, if they are left.
@@ -52,7 +52,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for Lines {
     fn drop(&mut self) {
         self.give_back();
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use ipc::word::Word as _;
 
-use crate::shm::channel::allowance::{Allowance, Share};
+use crate::shm::channel::allowance::{Allowance, Lines};
 use crate::shm::channel::ring::{
     Broken, CACHE_LINE, COMMIT, ELSEWHERE, FIRST, LINE, Mem, SHORT, SHORTEST, lines_of, soon, straight,
     stretches,
@@ -51,10 +51,10 @@ pub(crate) struct Producer<M> {
     /// The consumer's position, as far as it was looked at.
     head: u32,
     /// Up to where records may go before [`Producer::make_room`] has looked for more: as far as the consumer
-    /// has taken what was there, and no further than `turn`.
+    /// has taken what was there, and no further than `lap_end`.
     stop: u32,
     /// From where on it is asked whether the lap may end.
-    turn: u32,
+    lap_end: u32,
     /// Where the lap began that followed one that ended early, or a later position that the consumer had come
     /// to; and the first line that the early end left out.
     lap: u32,
@@ -77,17 +77,17 @@ pub(crate) struct Producer<M> {
     /// Up to which line records may have gone since pages were last given back.
     reach: u32,
     /// What laps take that are longer than the first ones.
-    longer: Share,
+    longer: Lines,
 }
 
 impl<M: Mem> Producer<M> {
-    /// Starts at a line, which the consumer, once it is there, is told. Where rings are written at different
+    /// Starts at a line, which the consumer reads from shared memory. Where rings are written at different
     /// lines, these do not all contend for the same few places of a cache.
     pub(crate) fn new(mem: M, line: u32, allowance: Allowance) -> Producer<M> {
         let line = line % FIRST.min(soon(mem.lines()));
         mem.head().store(line, Relaxed);
         let mut own = Producer { line, ..Producer::starting_at(mem, line, allowance) };
-        own.turn = soon(own.lines);
+        own.lap_end = soon(own.lines);
         own.settle();
         own
     }
@@ -95,15 +95,15 @@ impl<M: Mem> Producer<M> {
     /// As if `pos` lines had gone through already, and the next were the first.
     pub(crate) fn starting_at(mem: M, pos: u32, allowance: Allowance) -> Producer<M> {
         let lines = mem.lines();
-        let turn = pos.wrapping_add(soon(lines));
+        let lap_end = pos.wrapping_add(soon(lines));
         Producer {
             mem,
             lines,
             pos,
             line: 0,
             head: pos,
-            stop: turn,
-            turn,
+            stop: lap_end,
+            lap_end,
             lap: pos,
             ended: 0,
             length: soon(lines),
@@ -114,7 +114,7 @@ impl<M: Mem> Producer<M> {
             asked: pos,
             small: pos,
             reach: soon(lines),
-            longer: Share::new(allowance),
+            longer: Lines::new(allowance),
         }
     }
 
@@ -157,7 +157,7 @@ impl<M: Mem> Producer<M> {
             // The record there was not sent in the end, and this one is longer.
             self.go_back();
         }
-        if self.turn.wrapping_sub(self.pos) < need && !self.end_lap(need) {
+        if self.lap_end.wrapping_sub(self.pos) < need && !self.end_lap(need) {
             self.put_off(need);
         }
         self.settle();
@@ -182,7 +182,7 @@ impl<M: Mem> Producer<M> {
     }
 
     fn settle(&mut self) {
-        let room = self.room().min(self.turn.wrapping_sub(self.pos));
+        let room = self.room().min(self.lap_end.wrapping_sub(self.pos));
         self.stop = self.pos.wrapping_add(room);
         self.reach = self.reach.max(self.line + room);
     }
@@ -201,7 +201,7 @@ impl<M: Mem> Producer<M> {
             self.ended = self.line + 1;
             self.go_to(0, self.lines - self.line);
             self.lap = self.pos;
-            self.turn = self.pos.wrapping_add(self.length.max(need));
+            self.lap_end = self.pos.wrapping_add(self.length.max(need));
             self.note_early();
         }
         ends
@@ -231,7 +231,7 @@ impl<M: Mem> Producer<M> {
         let passes = self.may_pass_by(need);
         if passes {
             self.go_to(self.ended, self.ended - self.line);
-            self.turn = self.lap.wrapping_add(self.lines + soon(self.lines));
+            self.lap_end = self.lap.wrapping_add(self.lines + soon(self.lines));
         }
         passes
     }
@@ -244,7 +244,7 @@ impl<M: Mem> Producer<M> {
         self.clean = self.pos;
     }
 
-    /// It goes to where it would have, since the consumer was not told yet.
+    /// It goes to where it would have, since the consumer does not know of the new place yet.
     fn go_back(&mut self) {
         if self.line == 0 {
             // No lap has begun.
@@ -253,7 +253,7 @@ impl<M: Mem> Producer<M> {
         self.line = std::mem::replace(&mut self.left, NONE);
         self.pos = self.pos.wrapping_sub(self.left_out);
         self.clean = self.pos;
-        self.turn = self.pos;
+        self.lap_end = self.pos;
     }
 
     /// The lap goes on: for half of what a first one is, so long as it may end when the consumer has taken
@@ -262,15 +262,15 @@ impl<M: Mem> Producer<M> {
     /// the whole ring.
     fn put_off(&mut self, need: u32) {
         if self.length > self.lines / 4 {
-            self.turn = self.pos.wrapping_add(self.lines);
+            self.lap_end = self.pos.wrapping_add(self.lines);
             return;
         }
         let lap = self.pos.wrapping_sub(self.line);
         let least = self.line + need;
         let soon = soon(self.lines);
-        let longer = least.max(self.turn.wrapping_sub(lap).saturating_add(soon.div_ceil(2)));
+        let longer = least.max(self.lap_end.wrapping_sub(lap).saturating_add(soon.div_ceil(2)));
         let next = if longer <= LATEST * (self.lines / 4) { longer } else { least.max(self.lines + soon) };
-        self.turn = lap.wrapping_add(next);
+        self.lap_end = lap.wrapping_add(next);
     }
 
     #[cold]
@@ -317,7 +317,7 @@ impl<M: Mem> Producer<M> {
         self.longer.give_back();
         self.laps = 0;
         // The next record asks whether it can go to the start.
-        self.turn = self.pos;
+        self.lap_end = self.pos;
         self.settle();
         self.reach = 0;
         true
@@ -388,7 +388,7 @@ impl<M: Mem> Producer<M> {
         stretches(self.lines, self.line as usize * LINE + COMMIT + off, len)
     }
 
-    /// Where in the ring a frame of up to [`SHORT`] bytes goes; `None` if only [`Producer::reserve`] can tell
+    /// Where in the ring a frame of up to [`SHORT`] bytes goes; `None` if only [`Producer::reserve`] knows
     /// whether there is room.
     #[inline(always)]
     pub(crate) fn reserve_short(&self) -> Option<usize> {
@@ -459,11 +459,11 @@ impl<M: Mem> Producer<M> {
         // If the next frame takes one line, this is the word behind it. Between its bytes and its
         // commit word this store would wait for a line that the consumer has, while the consumer,
         // looking, takes the frame's line away again.
-        let more = stop.wrapping_sub(end) > 1;
-        if more {
+        let has_further = stop.wrapping_sub(end) > 1;
+        if has_further {
             self.mem.commit(after(lines, next, 1)).store(0, Relaxed);
         }
-        self.clean = end.wrapping_add(u32::from(more));
+        self.clean = end.wrapping_add(u32::from(has_further));
         // The consumer has these lines from the lap before. Stores wait in a queue for one after the other to
         // come from there, and a sender of many short frames would wait for that queue.
         if n == 1 {

@@ -252,9 +252,9 @@ impl Mem for Segment {
         let kept = CONTROL + all_but as usize * LINE;
         // SAFETY: the ring's pages, of which the caller says that they hold no record, but for the one with
         // the control words.
-        let given = unsafe { self.shared.remove(CONTROL..self.shared.len(), kept) };
+        let removed = unsafe { self.shared.remove(CONTROL..self.shared.len(), kept) };
         shrink::end(self.word(TX_GIVING));
-        given
+        removed
     }
 
     #[inline(always)]

@@ -7,7 +7,7 @@
 //! then, which is no record. The next lap is short again.
 //!
 //! A page that is locked for a device must not go: the device would read it still, and the processor a new
-//! one. The sender knows its own locks. Of those of the consumer two words tell: the sender says that it
+//! one. The sender knows its own locks. Two words stand for those of the consumer: the sender says that it
 //! gives pages back, then looks whether the consumer allows that; the consumer forbids it, then looks whether
 //! the sender is at it, and locks nothing if so. Each needs a full fence between the two. A consumer that
 //! knows nothing of this allows nothing.

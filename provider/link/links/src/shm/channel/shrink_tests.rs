@@ -260,7 +260,7 @@ fn frames_keep_their_order_while_pages_are_given_back() {
 #[test]
 fn links_give_back_what_a_burst_took() {
     let (mut a, to_b, mut b, _) = couple();
-    let taken = |a: &crate::shm::ShmLink| a.peers[to_b.0].out.as_ref().unwrap().tx.mem().resident();
+    let taken = |a: &crate::shm::ShmLink| a.channels.peers[to_b.0].out.as_ref().unwrap().tx.mem().resident();
     let mut sent = 0;
     while say(&mut a, to_b, &[7; 1000]).is_ok() {
         sent += 1;
@@ -291,7 +291,7 @@ fn one_call_gives_back_the_pages_of_one_ring() {
         (0..sent).for_each(|_| assert_eq!(frame(peer).1, [7; 1000]));
     }
     let full = |hub: &ShmLink| {
-        let ring = |to: &link_api::PeerId| &hub.peers[to.0].out.as_ref().unwrap().tx;
+        let ring = |to: &link_api::PeerId| &hub.channels.peers[to.0].out.as_ref().unwrap().tx;
         ids.iter().filter(|to| ring(to).mem().resident() > 4 * 4096).count()
     };
     let (start, mut left) = (Instant::now(), full(&hub));

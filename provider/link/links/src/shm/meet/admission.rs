@@ -1,7 +1,9 @@
-//! Under which names callers are let in.
+//! Which names and which users are served.
 
 use std::collections::HashSet;
+use std::fmt;
 
+use ipc::credentials::{Cred, UNMAPPED, User};
 use link_api::PeerId;
 use wire::Addr;
 
@@ -37,9 +39,18 @@ impl Admission {
         self.callers = callers;
     }
 
-    /// Whether the log gets a line aloud about a caller of another user, which is so once.
-    pub(in crate::shm) fn warns(&mut self) -> bool {
-        !std::mem::replace(&mut self.warned, true)
+    /// A process is not of this endpoint's user: the log warns of that once.
+    pub(in crate::shm) fn log_other_user(
+        &mut self,
+        own: Addr,
+        what: fmt::Arguments<'_>,
+        cred: Cred,
+        user: User,
+    ) {
+        let level = if self.warned { log::Level::Debug } else { log::Level::Warn };
+        self.warned = true;
+        let why = if user == User::Unknown { UNMAPPED } else { "another user" };
+        log::log!(level, "{own}: {what} uid {} (pid {}): {why}", cred.uid, cred.pid);
     }
 
     pub(in crate::shm) fn set_elsewhere(&mut self, peer: PeerId, on: bool) {

@@ -40,7 +40,7 @@ impl Contests {
 }
 
 /// Whether a channel is of the peer that it names. Under one name there is one endpoint at a time: if
-/// another lives, as its sockets and its process tell, the one that listens under that name is right.
+/// another lives, as its sockets and its process show, the one that listens under that name is right.
 fn judge(own: &Own, peer: &Peer, inb: &Inbound) -> Verdict {
     if peer.addr == own.addr() && inb.incarnation != own.incarnation() {
         return Verdict::Forged;

@@ -11,7 +11,7 @@ use crate::shm::peer::Inbound;
 /// Most channels kept under a name that another peer has.
 const MOST: usize = 16;
 /// Between two questions which process has that name.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const ASK_AGAIN: Duration = Duration::from_millis(5);
 
 /// A channel under a name that a living peer has.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Contested {
 #[derive(Debug, Default)]
 pub(in crate::shm) struct Contests {
     list: Vec<Contested>,
-    /// Wakes a sleeper to decide on them, while there are any: nothing else says when they can be told apart.
+    /// Wakes a sleeper to decide on them, while there are any: no descriptor shows when they differ.
     timer: Option<Timer>,
 }
 
@@ -62,7 +62,7 @@ impl Contests {
         if channel.since.elapsed() >= GRACE || self.list.len() >= MOST {
             return Some(channel);
         }
-        channel.next = Instant::now() + LOOK_AGAIN;
+        channel.next = Instant::now() + ASK_AGAIN;
         self.list.push(channel);
         None
     }
@@ -91,7 +91,7 @@ impl Contests {
             None if self.list.is_empty() => {}
             // Without one they are decided on when something else wakes the sleeper.
             None => {
-                let timer = Timer::new(LOOK_AGAIN).ok();
+                let timer = Timer::new(ASK_AGAIN).ok();
                 self.timer = timer.filter(|fd| poller.add(fd, token::TIMER).is_ok());
             }
         }

@@ -3,9 +3,9 @@
 //! execve(2) closes all sockets of the library's, by which peers learn of it, but not a forked child's copies
 //! of them; pid and pidfd stay. So now and then it is asked of each peer
 //!
-//! - that has told its address space, whether that is gone ([`crate::space::is_gone`]);
+//! - that has named its address space, whether that is gone ([`crate::space::is_gone`]);
 //! - that has not answered a channel yet, whether its process still has the socket that it listens on, which
-//!   its table of descriptors in /proc tells ([`ipc::listeners`] has the socket's number). A process that
+//!   its table of descriptors in /proc shows ([`ipc::listeners`] has the socket's number). A process that
 //!   takes long to answer, however long, does have it.
 //!
 //! What cannot be found out is taken for no: an address space without a keeper, a /proc that is not there or
@@ -66,7 +66,7 @@ impl Looks {
     }
 }
 
-/// Whether a descriptor tells of a peer's end.
+/// Whether a descriptor shows a peer's end.
 fn is_seen_to_end(peer: &Peer) -> bool {
     let mut socks = peer.inb.iter().map(|i| &i.sock).chain(peer.out.iter().map(|o| &o.sock));
     peer.life.as_ref().is_some_and(Life::has_ended) || socks.any(socket::hung_up)
@@ -140,7 +140,7 @@ pub(in crate::shm) fn is_deserted(reach: &mut Reach, sock: &OwnedFd, pid: i32) -
 /// The numbers of the sockets that listen under these names; `None` where several seem to. Any process, of
 /// any user, may have a socket whose name reads like another one's in the table ([`find_in_table`]): with a
 /// space behind it, or with a line break before a whole line. The right one is in the table as well, so that
-/// such a name tells nothing.
+/// such a name is no evidence.
 fn listeners(wanted: &HashSet<&str>) -> HashMap<String, Option<u64>> {
     let mut sockets = HashMap::new();
     find_listener(|inode, name| {
@@ -318,13 +318,13 @@ mod tests {
         for pid in [own + 1, own] {
             let Ok(Some(life)) = Life::watch(&sock, own) else { return eprintln!("skipped: no pidfds") };
             let process = Life::of(pid, life.fd().try_clone().unwrap());
-            let peer = &mut a.peers[to_b.0];
+            let peer = &mut a.channels.peers[to_b.0];
             peer.reach.is_reached();
             peer.out = None;
             peer.reach.set_deserted(Some(Deserted { socket: GONE, process }));
-            assert!(may_be_deserted(&mut a.peers[to_b.0].reach), "the lie is not believed");
+            assert!(may_be_deserted(&mut a.channels.peers[to_b.0].reach), "the lie is not believed");
             say(&mut a, to_b, b"anew").unwrap();
-            assert!(a.peers[to_b.0].reach.deserted().is_none());
+            assert!(a.channels.peers[to_b.0].reach.deserted().is_none());
         }
         drop(sock);
         assert_eq!(frame(&mut b).1, b"anew");

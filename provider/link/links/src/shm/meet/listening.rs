@@ -84,9 +84,9 @@ impl Listening {
         self.many_successors &= dying;
     }
 
-    /// There may be `more` connections that wait to be accepted; whether ends wait for these.
-    pub(in crate::shm) fn note_more(&mut self, more: bool) -> bool {
-        self.behind = if more { self.behind.or_else(|| Some(Instant::now())) } else { None };
+    /// Whether connections may still `wait` to be accepted was found; whether ends wait for these.
+    pub(in crate::shm) fn note_waiting(&mut self, wait: bool) -> bool {
+        self.behind = if wait { self.behind.or_else(|| Some(Instant::now())) } else { None };
         self.behind.is_some_and(|since| since.elapsed() < BEHIND)
     }
 

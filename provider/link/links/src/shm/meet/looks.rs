@@ -49,7 +49,7 @@ impl Ask {
 impl Looks {
     pub(in crate::shm) fn new(poller: &Poller) -> io::Result<Looks> {
         let timer = Timer::new(Duration::ZERO)?;
-        poller.add(&timer, token::LOOK)?;
+        poller.add(&timer, token::EXECUTED)?;
         Ok(Looks { timer, on: false, rest: None })
     }
 

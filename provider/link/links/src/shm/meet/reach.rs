@@ -10,7 +10,7 @@ const RETRY: Duration = Duration::from_millis(1);
 /// and do not know that.
 const RETRY_ORPHANED: Duration = Duration::from_millis(20);
 
-/// What a channel is opened for. A receive that waits for a peer and a send are each told what comes of it
+/// What a channel is opened for. A receive that waits for a peer and a send each have the result
 /// when their time is over: a send may be tried seldom, and receives be posted again as often as that.
 #[derive(Clone, Copy)]
 pub(in crate::shm) enum Purpose {

@@ -1,6 +1,6 @@
 //! Whether an endpoint that cannot be called may have its process still.
 //!
-//! The queue of a socket that listens may be full, so that no connection tells which process called listen(2)
+//! The queue of a socket that listens may be full, so that no connection shows which process called listen(2)
 //! on it. It may be one that does not look at its sockets for a while, or one that has ended and left the
 //! socket to a process that it had forked. A process that has an endpoint has a keeper ([`crate::space`]),
 //! which a forked one does not inherit.

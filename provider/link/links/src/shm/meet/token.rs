@@ -6,5 +6,5 @@ pub(in crate::shm) const IN: u64 = 2 << 32;
 pub(in crate::shm) const GUEST: u64 = 3 << 32;
 pub(in crate::shm) const LIFE: u64 = 4 << 32;
 pub(in crate::shm) const TIMER: u64 = 5 << 32;
-pub(in crate::shm) const LOOK: u64 = 6 << 32;
+pub(in crate::shm) const EXECUTED: u64 = 6 << 32;
 pub(in crate::shm) const KIND: u64 = !0 << 32;

@@ -3,14 +3,14 @@
 use link_api::{OpId, PeerId};
 use wire::Addr;
 
-/// How often frames come first before a driver is asked for its copies.
+/// How often frames come first before a driver is polled for its copies.
 const PATIENCE: u32 = 8;
 
 #[derive(Debug, Default)]
 pub(in crate::shm) struct Copies {
     pending: xfer::DeviceCopies<OpId>,
     peers: Vec<(OpId, PeerId)>,
-    /// Polls since a driver was last asked for them.
+    /// Polls since a driver was last polled for them.
     polls_since_asked: u32,
     started: u64,
 }

@@ -1,4 +1,4 @@
-//! Windows that change hands: what is asked for and answered on the sockets of channels.
+//! Windows that change hands: requests and answers on the sockets of channels.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -136,7 +136,7 @@ fn a_window_that_was_not_asked_for_is_not_taken() {
     assert_eq!(bytes, b"hello");
     let (id, _here) = at_b.create(4096, None).unwrap();
     let from_b = b.peer(&a.addr());
-    at_b.grant(&b.peers[from_b.0].inb.as_ref().unwrap().sock, id, b.addr());
+    at_b.grant(&b.channels.peers[from_b.0].inb.as_ref().unwrap().sock, id, b.addr());
     assert!(event_none(&mut a));
     assert!(at_a.find(id).is_none());
 }
@@ -148,8 +148,8 @@ fn a_packed_frame_arrives_over_the_end_of_the_ring() {
     let (mut direct, mut wrapped) = (0, 0);
     for i in 0..2000usize {
         let n = 1 + i * 37 % 3000;
-        let scratch = a.sending.scratch().capacity();
-        let at = a.sending.scratch().as_ptr() as usize;
+        let scratch = a.channels.sending.scratch().capacity();
+        let at = a.channels.sending.scratch().as_ptr() as usize;
         // SAFETY: `n` bytes, of 3000 there is room for.
         let sent = unsafe {
             a.send_packed(peer, &[9, i as u8], 3000, |to| {

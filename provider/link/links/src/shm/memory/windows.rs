@@ -19,7 +19,7 @@ pub use wire::channel::WindowId;
 
 /// Between two packets that ask for the same window.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
-/// After how many answers that a window is granted, and came without its descriptor, it is not asked for any
+/// After how many answers that a window is granted, and came without its descriptor, it is requested no
 /// more.
 pub(in crate::shm) const MOST_BARE: u32 = 100;
 
@@ -143,7 +143,7 @@ impl Windows {
         }
     }
 
-    /// Unmaps a window that is not used; one that was asked for is still awaited.
+    /// Unmaps a window that is not used; one that was requested is still awaited.
     pub fn unmap(&self, id: WindowId) {
         let mut inner = self.lock();
         let unused = |at: &Import| matches!(at, Import::Here(mapping) if Arc::strong_count(mapping) == 1);
@@ -179,7 +179,7 @@ impl Windows {
     }
 
     pub(in crate::shm) fn answer(&self, id: WindowId, import: Import) {
-        // Only what was asked for, and is still wanted.
+        // Only what was requested, and is still wanted.
         if let Some(at @ Import::Asked(..)) = self.lock().theirs.get_mut(&id) {
             *at = import;
         }

@@ -209,10 +209,10 @@ fn a_peer_that_sends_again_is_polled_soon_beside_one_that_never_stops() {
         }
         // No peer sends.
         let begin = Instant::now();
-        while hub.rings.hot() > 1 {
+        while hub.channels.rings.hot() > 1 {
             assert!(hub.poll().is_none() && begin.elapsed() < Duration::from_secs(60));
         }
-        assert_eq!((hub.rings.peers().count(), hub.rings.hot()), (9, 1));
+        assert_eq!((hub.channels.rings.peers().count(), hub.channels.rings.hot()), (9, 1));
     }
     // One never stops.
     for late in 1..9 {
@@ -234,7 +234,7 @@ fn a_peer_that_sends_again_is_polled_soon_beside_one_that_never_stops() {
 /// A hub that many peers have just sent to, these, and what they call it. None of them cools.
 fn busy_hub(peers: usize) -> (ShmLink, Vec<(ShmLink, PeerId)>) {
     let mut hub = open();
-    hub.pace.never_cool();
+    hub.channels.pace.never_cool();
     let mut others = Vec::new();
     for n in 0..peers {
         let mut other = open();
@@ -250,7 +250,7 @@ fn busy_hub(peers: usize) -> (ShmLink, Vec<(ShmLink, PeerId)>) {
 fn what_one_of_many_busy_peers_sends_is_there_at_the_next_poll() {
     const PEERS: usize = 40;
     let (mut hub, mut others) = busy_hub(PEERS);
-    assert_eq!(hub.rings.hot(), PEERS);
+    assert_eq!(hub.channels.rings.hot(), PEERS);
     for round in 0..200 {
         let n = round * 7 % PEERS;
         let (other, to_hub) = &mut others[n];
@@ -274,12 +274,12 @@ fn busy_peers_that_end_or_break_the_rules_leave_the_others_their_turns() {
     assert_eq!((hub.peer_addr(closed_id), why), (addr, Gone::Reset));
     // One of them writes nonsense.
     let (bad, to_hub) = &mut others[5];
-    if let Some(out) = &bad.peers[to_hub.0].out {
+    if let Some(out) = &bad.channels.peers[to_hub.0].out {
         (0..out.tx.mem().lines()).for_each(|line| out.tx.mem().commit(line).store(u32::MAX, Relaxed));
     }
     let (closed_id, _) = closed(&mut hub);
     assert_eq!(hub.peer_addr(closed_id), bad.addr());
-    assert_eq!(hub.rings.peers().count(), 10);
+    assert_eq!(hub.channels.rings.peers().count(), 10);
     for (n, (other, to_hub)) in others.iter_mut().enumerate().filter(|(n, _)| *n != 5) {
         say(other, *to_hub, &[n as u8; 3]).unwrap();
         let (from, said) = poll_fast(&mut hub);
@@ -290,9 +290,9 @@ fn busy_peers_that_end_or_break_the_rules_leave_the_others_their_turns() {
 #[test]
 fn frames_asked_for_by_peer_and_those_that_are_found_come_in_order() {
     let (mut hub, mut others) = busy_hub(9);
-    hub.cool();
-    hub.cool();
-    assert_eq!(hub.rings.hot(), 1);
+    hub.channels.cool();
+    hub.channels.cool();
+    assert_eq!(hub.channels.rings.hot(), 1);
     for (n, (other, to_hub)) in others.iter_mut().enumerate() {
         for i in 0..4 {
             say(other, *to_hub, &[n as u8, i]).unwrap();
@@ -315,8 +315,8 @@ fn what_short_frames_touch_of_a_channel_is_on_one_cache_line() {
     let (mut a, to_b, mut b, to_a) = couple();
     say(&mut a, to_b, b"?").unwrap();
     assert_eq!(frame(&mut b), (to_a, b"?".to_vec()));
-    let inb = b.peers[to_a.0].inb.as_ref().unwrap();
-    let out = a.peers[to_b.0].out.as_ref().unwrap();
+    let inb = b.channels.peers[to_a.0].inb.as_ref().unwrap();
+    let out = a.channels.peers[to_b.0].out.as_ref().unwrap();
     let starts = [&raw const *inb as usize, &raw const *out as usize];
     // The address of the memory comes last.
     for (start, last) in starts.into_iter().zip([inb.rx.mem().noted_at(), out.tx.mem().noted_at()]) {
@@ -379,9 +379,9 @@ fn the_number_of_a_forgotten_peer_is_used_again() {
         ids.insert(from);
     }
     assert!(
-        (b.peers.list().len(), ids.len(), b.peers.names()) == (1, 1, 0),
+        (b.channels.peers.list().len(), ids.len(), b.channels.peers.names()) == (1, 1, 0),
         "{} peers",
-        b.peers.list().len()
+        b.channels.peers.list().len()
     );
     // Those that call it by another of its names, as well.
     let mut all = ShmLink::open(OpenOptions::default()).unwrap();
@@ -394,11 +394,11 @@ fn the_number_of_a_forgotten_peer_is_used_again() {
             frame(&mut all);
         }
         drop(a);
-        while all.peers.list().iter().any(|p| p.inb.is_some()) {
+        while all.channels.peers.list().iter().any(|p| p.inb.is_some()) {
             if let Some(Event::Closed(peer, _)) = all.poll() {
                 all.dismiss(peer, Parting::Forgotten);
             }
         }
     }
-    assert!(all.peers.list().len() <= 2 && all.peers.names() == 0);
+    assert!(all.channels.peers.list().len() <= 2 && all.channels.peers.names() == 0);
 }

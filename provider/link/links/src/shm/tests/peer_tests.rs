@@ -50,7 +50,7 @@ fn all_frames_of_a_full_ring_come_before_the_end_wherever_a_lap_has_ended() {
         let sent = (0u32..).take_while(|n| say(&mut a, to_b, &n.to_le_bytes()).is_ok()).count() as u32;
         drop(a);
         // As one that was away and looks at its sockets first.
-        b.service();
+        b.service().run();
         for n in 0..sent {
             match event(&mut b) {
                 Some(Event::Frame(f)) => {
@@ -177,11 +177,11 @@ fn nothing_is_sent_to_a_peer_that_lacked_what_a_channel_takes_and_has_closed() {
     let to_b = a.peer(&b.addr());
     say(&mut a, to_b, b"before").unwrap();
     // As after a hello for which there was no memory.
-    let sock = socket::accept(b.listening.sock()).unwrap();
+    let sock = socket::accept(b.meeting.listening.sock()).unwrap();
     let mut bytes = [0; 200];
     let (n, fd) = rights::recv_fd(&sock, &mut bytes).unwrap();
     let said = Some((bytes[..n].to_vec(), fd));
-    let guests = b.listening.guests_mut();
+    let guests = b.meeting.listening.guests_mut();
     let at = guests.add((), Guest { sock, pid: 0, said });
     guests.has_spoken(at);
     send_behind_an_end(&mut a, to_b, b);
@@ -194,7 +194,7 @@ fn a_frame_that_was_read_before_the_end_is_not_refused() {
     assert_eq!(frame(&mut b), (to_a, b"read".to_vec()));
     drop(b);
     // As if the sender had been stopped between its frame and this.
-    let out = a.peers[to_b.0].out.as_mut().unwrap();
+    let out = a.channels.peers[to_b.0].out.as_mut().unwrap();
     assert_eq!(out.notify(true), Ok(()));
 }
 
@@ -264,7 +264,7 @@ fn few_peers_get_a_long_ring_some_one_between_and_more_a_short_one() {
     let mut a = open();
     let others: Vec<ShmLink> = (0..FEW + 2).map(|_| open()).collect();
     let ids: Vec<PeerId> = others.iter().map(|b| a.peer(&b.addr())).collect();
-    let ring = |a: &ShmLink, id: PeerId| a.peers[id.0].out.as_ref().map(|o| o.tx.mem().ring_bytes());
+    let ring = |a: &ShmLink, id: PeerId| a.channels.peers[id.0].out.as_ref().map(|o| o.tx.mem().ring_bytes());
     let mut most = vec![0; a.path(PeerId(0)).max_frame];
     for (n, id) in ids.iter().enumerate() {
         // The longest frame fits either.
@@ -284,7 +284,7 @@ fn few_peers_get_a_long_ring_some_one_between_and_more_a_short_one() {
     for (freed, bytes) in [(NEAR - 1, LONG_RING), (NEAR, MIDDLE_RING)] {
         let late = open();
         let id = a.peer(&late.addr());
-        a.peers[ids[freed].0].out = None;
+        a.channels.peers[ids[freed].0].out = None;
         say(&mut a, id, &most).unwrap();
         assert_eq!(ring(&a, id), Some(bytes));
     }
@@ -298,7 +298,7 @@ fn long_rings_are_few_however_long_they_are() {
         let ids: Vec<PeerId> = others.iter().map(|b| a.peer(&b.addr())).collect();
         let rings = ids.iter().map(|id| {
             say(&mut a, *id, b"").unwrap();
-            a.peers[id.0].out.as_ref().map_or(0, |o| o.tx.mem().ring_bytes())
+            a.channels.peers[id.0].out.as_ref().map_or(0, |o| o.tx.mem().ring_bytes())
         });
         let rings: Vec<usize> = rings.collect();
         assert_eq!(rings.iter().filter(|bytes| **bytes > DEFAULT_RING).count(), FEW, "{rings:?}");
@@ -315,7 +315,7 @@ fn an_idle_peer_takes_no_more_than_64_kib() {
         say(&mut b, to_a, &[n; 40]).unwrap();
         assert_eq!(frame(&mut a), (to_b, vec![n; 40]));
     }
-    let peer = &a.peers[to_b.0];
+    let peer = &a.channels.peers[to_b.0];
     let both =
         peer.out.as_ref().unwrap().tx.mem().resident() + peer.inb.as_ref().unwrap().rx.mem().resident();
     assert!(both + size_of::<Peer>() <= 64 << 10, "{both}");
@@ -343,13 +343,13 @@ fn memory_is_accessed_directly_and_the_path_is_described() {
     let absent = a.peer(&Addr::new("127.0.0.1:3".parse().unwrap()));
     assert_eq!(a.access(Way::Get, absent, &Direct::new(Grant::Agreed, &seg, &mine, 8)), Err(NoDirect::Fault));
     // The kernel gives 0 for a process of another pid namespace.
-    if let Some(out) = a.peers[to_b.0].out.as_mut() {
+    if let Some(out) = a.channels.peers[to_b.0].out.as_mut() {
         out.pid = 0;
     }
-    a.peers[to_b.0].inb = None;
+    a.channels.peers[to_b.0].inb = None;
     assert!(a.describe(to_b).contains("frames only: its pid is not visible"), "{}", a.describe(to_b));
     assert_eq!(a.describe(absent), "shm 124 KiB ring, not connected");
-    a.options.cma = false;
+    a.channels.options.cma = false;
     assert_eq!(a.access(Way::Get, to_b, &Direct::new(Grant::Agreed, &seg, &mine, 8)), Err(NoDirect::Never));
     assert!(a.describe(to_b).contains("frames only"));
 }
@@ -377,9 +377,9 @@ fn a_frame_of_an_ended_peer_that_is_put_back_keeps_no_other_one_waiting() {
         let mut others = links.split_off(ended);
         drop(links);
         let until = Instant::now() + Duration::from_secs(20);
-        while b.ends.len() < ended {
+        while b.channels.ends.len() < ended {
             assert!(Instant::now() < until, "their ends are not noticed");
-            b.service();
+            b.service().run();
         }
         let (mut found, mut put_back) = (vec![0; live], 0);
         for _ in 0..1000 {
@@ -432,9 +432,9 @@ fn nothing_of_a_peer_that_was_cut_off_comes_beside_a_frame_that_is_put_back() {
     (0..3).for_each(|n| assert_eq!(say(&mut cut, from_cut, &[n]), Ok(Sent::Done)));
     drop(ended);
     let until = Instant::now() + Duration::from_secs(20);
-    while b.ends.is_empty() {
+    while b.channels.ends.is_empty() {
         assert!(Instant::now() < until, "its end is not noticed");
-        b.service();
+        b.service().run();
     }
     b.dismiss(of_cut, Parting::CutOff);
     let mut closed = Vec::new();

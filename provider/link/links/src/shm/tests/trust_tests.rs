@@ -77,11 +77,11 @@ fn a_hello_that_is_not_as_agreed_is_refused() {
     drop(raw(&b));
     let mute = raw(&b);
     assert!(event_none(&mut b));
-    assert_eq!(b.listening.guests().iter().count(), 1, "the mute one");
+    assert_eq!(b.meeting.listening.guests().iter().count(), 1, "the mute one");
     // A connection that takes its time is welcome all the same.
     rights::send_fd(&mute, &good.encode(), fd.as_fd()).unwrap();
     assert!(event_none(&mut b));
-    assert_eq!((b.listening.guests().iter().count(), b.rings.peers().count()), (0, 1));
+    assert_eq!((b.meeting.listening.guests().iter().count(), b.channels.rings.peers().count()), (0, 1));
 }
 
 /// Of a process of the same user, which has the secrets of this link and none of the other's.
@@ -140,7 +140,7 @@ fn a_peer_that_breaks_the_ring_is_closed() {
     // The other direction: a receiver that has read more than was sent.
     let (mut a, to_b, b, _) = couple();
     while say(&mut a, to_b, &[1; 60]).is_ok() {
-        b.peers[0].inb.as_ref().unwrap().rx.mem().head().store(1 << 20, Relaxed);
+        b.channels.peers[0].inb.as_ref().unwrap().rx.mem().head().store(1 << 20, Relaxed);
     }
     assert_eq!(say(&mut a, to_b, b"?"), Err(Refused::Gone(Gone::Reset)));
     assert_eq!(closed(&mut a), (to_b, Gone::Denied));
@@ -221,14 +221,15 @@ fn the_ring_of_an_ended_peer_is_read_no_further_than_it_holds() {
         let (mut tx, sock) = call(&b, Addr::new(([127, 0, 0, 1], 10).into()), 7);
         assert!(event_none(&mut b));
         let id =
-            b.peers.list().iter().position(|peer| peer.inb.is_some()).expect("the peer is let in") as u32;
+            b.channels.peers.list().iter().position(|peer| peer.inb.is_some()).expect("the peer is let in")
+                as u32;
         if start != 0 {
             let (mem, fd) = Segment::create(MIN_RING).unwrap();
             mem.head().store(start, Relaxed);
             let theirs = Segment::adopt(fd.as_fd(), MIN_RING).unwrap();
             tx = Producer::starting_at(mem, start, Allowance::new(u32::MAX));
-            b.peers[id].inb.as_mut().unwrap().rx = Consumer::starting_at(theirs, start);
-            b.locate(id);
+            b.channels.peers[id].inb.as_mut().unwrap().rx = Consumer::starting_at(theirs, start);
+            b.channels.locate(id);
         }
         let lines = tx.mem().lines();
         let mut put = || {
@@ -246,7 +247,7 @@ fn the_ring_of_an_ended_peer_is_read_no_further_than_it_holds() {
         loop {
             match b.poll() {
                 Some(Event::Frame(f)) => {
-                    frames += u32::from(b.peers[id].dying.is_some());
+                    frames += u32::from(b.channels.peers[id].dying.is_some());
                     b.release(f);
                     while put() {}
                     assert!(frames <= 2 * lines, "{frames} frames of one line");
@@ -276,7 +277,7 @@ fn a_name_that_a_peer_has_is_not_taken_from_it() {
     assert!(event_none(&mut b));
     for _ in 0..3 {
         assert!(
-            b.contests.len() == 1 && (!b.arm() || readable(&b, 1000)),
+            b.meeting.contests.len() == 1 && (!b.arm() || readable(&b, 1000)),
             "a sleeper is not woken to decide"
         );
         assert!(event_none(&mut b));
@@ -291,8 +292,8 @@ fn a_name_that_a_peer_has_is_not_taken_from_it() {
         }
         assert!(start.elapsed() < Duration::from_secs(60));
     };
-    assert_eq!((said, b.contests.len()), (Packet::Refused, 0));
-    assert!(!b.contests.has_timer(), "the timer stays");
+    assert_eq!((said, b.meeting.contests.len()), (Packet::Refused, 0));
+    assert!(!b.meeting.contests.has_timer(), "the timer stays");
     // One with our own name.
     let own = b.addr();
     let (_ring, forged) = call(&b, own, 7);
@@ -301,7 +302,9 @@ fn a_name_that_a_peer_has_is_not_taken_from_it() {
     // Many at once are no more than are kept.
     let many: Vec<_> = (0..100).map(|n| call(&b, a.addr(), n)).collect();
     assert!(event_none(&mut b));
-    assert!(b.contests.len() <= 16 && many.iter().any(|(_, sock)| answer(sock) == Some(Packet::Refused)));
+    assert!(
+        b.meeting.contests.len() <= 16 && many.iter().any(|(_, sock)| answer(sock) == Some(Packet::Refused))
+    );
     say(&mut a, to_b, b"still here").unwrap();
     assert_eq!(frame(&mut b), (to_a, b"still here".to_vec()));
 }
@@ -315,7 +318,7 @@ fn a_successor_is_let_in_once_the_former_has_ended() {
     // Its socket is still open, as while a process ends.
     let (mut ring, second) = call(&b, name, 2);
     assert!(event_none(&mut b));
-    assert_eq!((answer(&second), b.contests.len()), (None, 1));
+    assert_eq!((answer(&second), b.meeting.contests.len()), (None, 1));
     drop(first);
     let id = b.peer(&name);
     assert_eq!(closed(&mut b), (id, Gone::Reset));
@@ -340,11 +343,11 @@ fn a_peer_that_connects_while_none_is_there_is_no_lack_of_descriptors() {
         }
     });
     while !callers.is_finished() {
-        b.accept();
-        b.listening.guests_mut().take_all().for_each(drop);
+        b.service().accept();
+        b.meeting.listening.guests_mut().take_all().for_each(drop);
     }
     callers.join().unwrap();
-    assert!(!b.shortage.was_ever());
+    assert!(!b.meeting.shortage.was_ever());
 }
 
 #[test]
@@ -352,14 +355,14 @@ fn connections_that_say_nothing_are_not_kept_without_end() {
     let mut b = open();
     let mute: Vec<OwnedFd> = (0..200).map(|_| raw(&b)).collect();
     assert!(event_none(&mut b));
-    assert!(b.listening.guests().iter().count() <= 64);
+    assert!(b.meeting.listening.guests().iter().count() <= 64);
     let (mut a, to_b) = (open(), b.addr());
     let to_b = a.peer(&to_b);
     say(&mut a, to_b, b"1").unwrap();
     assert_eq!(frame(&mut b).1, b"1");
-    b.listening.guests_mut().each_since().for_each(|since| *since -= Duration::from_secs(4));
+    b.meeting.listening.guests_mut().each_since().for_each(|since| *since -= Duration::from_secs(4));
     assert!(event_none(&mut b));
-    assert!(b.listening.guests().is_empty());
+    assert!(b.meeting.listening.guests().is_empty());
     drop(mute);
 }
 

@@ -26,7 +26,7 @@ pub(in crate::tcp) struct Channel {
     rails_key: Option<JobKey>,
     /// Further connections, if there may be any; and which of them has the next frame, 0: this one.
     rails: Option<Box<Rails<Channel>>>,
-    turn: u8,
+    current: u8,
     /// From how many bytes on a frame may go on one of them.
     striped: usize,
     /// Which endpoint is at the other end ([`Hello`]), and which of this one's connections it is.
@@ -49,7 +49,7 @@ impl Channel {
             incoming: Incoming::new(keys.opener, keys.rails.is_none(), early),
             rails_key: keys.rails,
             rails: None,
-            turn: 0,
+            current: 0,
             striped: usize::MAX,
             instance: peer.instance,
             conn,
@@ -94,8 +94,8 @@ impl Channel {
 
     /// Which rail has the next frame; 0: the connection itself.
     #[inline]
-    pub(in crate::tcp) fn turn(&self) -> u8 {
-        self.turn
+    pub(in crate::tcp) fn current(&self) -> u8 {
+        self.current
     }
 
     /// Whether a frame of so many bytes may go on a rail.
@@ -196,7 +196,7 @@ impl Channel {
 
     /// What is left with the kernel wakes a sleeper again and again: a look after a sleep counts as several.
     pub(in crate::tcp) fn hasten(&mut self) {
-        if let Some(channel) = if self.turn == 0 { Some(self) } else { self.turned() } {
+        if let Some(channel) = if self.current == 0 { Some(self) } else { self.turned() } {
             channel.incoming.hasten();
         }
     }
@@ -204,7 +204,7 @@ impl Channel {
     /// Receives what is there, or leaves it where it is if that is better; `pool` has a buffer to spare.
     /// Returns whether there may be a frame, or the end.
     pub(in crate::tcp) fn fill(&mut self, pool: &mut Pool) -> bool {
-        if self.turn != 0 {
+        if self.current != 0 {
             return self.fill_of_rail(pool);
         }
         self.incoming.fill(&mut self.line, pool)
@@ -219,7 +219,7 @@ impl Channel {
     /// The next frame, if all of it is there, or it may be reported before.
     #[inline(always)]
     pub(in crate::tcp) fn next(&mut self) -> Step {
-        if self.turn != 0 {
+        if self.current != 0 {
             return self.next_of_rail();
         }
         self.next_here()
@@ -233,7 +233,7 @@ impl Channel {
         }
         match self.try_next() {
             Ok(Some(len)) => Step::Frame(len),
-            Ok(None) if self.turn != 0 => self.next_of_rail(),
+            Ok(None) if self.current != 0 => self.next_of_rail(),
             Ok(None) if self.incoming.may_begin(&self.line) => Step::Begun(self.incoming.begin()),
             Ok(None) => self.line.over().map_or(Step::Nothing, Step::End),
             Err(why) => {
@@ -273,7 +273,7 @@ impl Channel {
 
     /// Whether a whole frame was received.
     pub(in crate::tcp) fn has_frame(&self) -> bool {
-        if self.turn != 0 {
+        if self.current != 0 {
             return self.has_frame_of_rail();
         }
         self.incoming.has_frame_at(0)
@@ -281,12 +281,12 @@ impl Channel {
 
     /// Whether a whole frame was received behind the one at hand, which has `len` bytes.
     pub(in crate::tcp) fn has_frame_behind(&self, len: usize) -> bool {
-        self.turn == 0 && self.incoming.has_frame_at(RECORD + len)
+        self.current == 0 && self.incoming.has_frame_at(RECORD + len)
     }
 
     /// Whether there is a frame or an end to be reported, as far as was received.
     pub(in crate::tcp) fn is_ready(&mut self) -> bool {
-        if self.turn != 0 {
+        if self.current != 0 {
             return self.is_rail_ready();
         }
         match self.incoming.has_ended_landing() {
@@ -303,7 +303,7 @@ impl Channel {
     /// Gives the frame at hand back, which has `len` bytes. Returns whether there may be another one.
     #[inline(always)]
     pub(in crate::tcp) fn release(&mut self, len: usize) -> bool {
-        if self.turn != 0 {
+        if self.current != 0 {
             return self.release_of_rail(len);
         }
         self.release_here(len)
@@ -325,7 +325,7 @@ impl Channel {
     /// Bytes of the frame at hand from `off` on to `dst`.
     #[inline]
     pub(in crate::tcp) fn read(&self, len: usize, off: usize, dst: &mut [u8]) -> usize {
-        if self.turn != 0 {
+        if self.current != 0 {
             return self.read_of_rail(len, off, dst);
         }
         self.incoming.read(&self.line, len, off, dst)
@@ -345,7 +345,7 @@ impl Channel {
         doff: usize,
         len: usize,
     ) -> usize {
-        if self.turn != 0 {
+        if self.current != 0 {
             return self.copy_out_of_rail((size, off), dst, doff, len);
         }
         self.incoming.copy_out(&self.line, (size, off), dst, doff, len)
@@ -361,7 +361,7 @@ impl Channel {
         doff: usize,
         len: usize,
     ) -> Option<bool> {
-        if self.turn != 0 {
+        if self.current != 0 {
             return self.land_of_rail(op, (size, off), dst, doff, len);
         }
         self.incoming.land(&mut self.line, op, (size, off), dst, doff, len)
@@ -369,7 +369,7 @@ impl Channel {
 
     /// The frame at the front is reported again when it is whole.
     pub(in crate::tcp) fn leave(&mut self) {
-        if self.turn != 0 {
+        if self.current != 0 {
             return self.leave_of_rail();
         }
         self.incoming.leave();
@@ -377,7 +377,7 @@ impl Channel {
 
     /// Nothing more of this operation goes where it belongs. Whether it was one of this channel's.
     pub(in crate::tcp) fn cancel(&mut self, op: OpId) -> bool {
-        self.incoming.cancel(op).unwrap_or_else(|| self.turn != 0 && self.cancel_of_rail(op))
+        self.incoming.cancel(op).unwrap_or_else(|| self.current != 0 && self.cancel_of_rail(op))
     }
 
     /// The operation that is under way, if the end of one is to be reported.

@@ -34,7 +34,7 @@ pub(in crate::tcp) enum Step {
     /// The front of one of so many bytes, to be given back by [`Incoming::land`] or [`Incoming::leave`].
     Begun(usize),
     /// What [`Incoming::land`] has begun is over: whether all is where it belongs.
-    Landed(OpId, bool),
+    Done(OpId, bool),
     /// Nothing, as far as was received.
     Nothing,
     /// Nothing any more.
@@ -307,7 +307,7 @@ impl Incoming {
     /// Whether a frame of so many bytes is reported before it is whole.
     #[inline]
     fn begins_early(&self, len: usize) -> bool {
-        self.early && len >= LONG && matches!(self.front, Front::Unseen | Front::Told)
+        self.early && len >= LONG && matches!(self.front, Front::Unseen | Front::Reported)
     }
 
     /// Whether the frame at the front is to be reported now.
@@ -321,7 +321,7 @@ impl Incoming {
     /// How many bytes the frame at the front has, which the engine hears has begun.
     #[inline]
     pub(super) fn begin(&mut self) -> usize {
-        self.front = Front::Told;
+        self.front = Front::Reported;
         self.opened.unwrap_or_default()
     }
 
@@ -338,12 +338,12 @@ impl Incoming {
     #[inline]
     pub(super) fn next_of_landing(&mut self, line: &Line) -> Option<Step> {
         let Front::Lands(landing) = &self.front else { return None };
-        let (is_over, told, good) = (landing.is_over(), landing.told(), landing.is_good());
+        let (is_over, op, good) = (landing.is_over(), landing.op(), landing.is_good());
         if !is_over && !line.is_over() {
             return Some(Step::Nothing);
         }
         self.front = Front::Unseen;
-        told.map(|op| Step::Landed(op, good))
+        op.map(|op| Step::Done(op, good))
     }
 
     /// The frame at the front, of `size` bytes, goes to byte `doff` of `dst`, `len` bytes of it from `off`
@@ -390,7 +390,7 @@ impl Incoming {
 
     /// The frame at the front is reported again when it is whole.
     pub(super) fn leave(&mut self) {
-        if let Front::Told = self.front {
+        if let Front::Reported = self.front {
             self.front = Front::Left;
         }
     }
@@ -407,7 +407,7 @@ impl Incoming {
     /// The operation that is under way, as far as its end is to be reported; `None`: none is.
     pub(super) fn lands(&self) -> Option<Option<OpId>> {
         match &self.front {
-            Front::Lands(landing) => Some(landing.told()),
+            Front::Lands(landing) => Some(landing.op()),
             _ => None,
         }
     }

@@ -14,7 +14,7 @@ pub(super) enum Front {
     /// Nothing.
     Unseen,
     /// That it has begun.
-    Told,
+    Reported,
     /// That it has begun, and it is to be reported when it is whole.
     Left,
     /// It goes where it belongs.
@@ -59,7 +59,7 @@ impl Landing {
     }
 
     /// Which one it is, if its end is to be reported.
-    pub(super) fn told(&self) -> Option<OpId> {
+    pub(super) fn op(&self) -> Option<OpId> {
         (!self.cancelled).then_some(self.op)
     }
 

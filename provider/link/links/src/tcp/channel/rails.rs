@@ -3,7 +3,7 @@
 //! The first connection has the order of all frames. A long frame goes on it or on a rail, whole, and for one
 //! on a rail the first connection has a note at its place ([`RailNote::Next`]). So the receiver takes from
 //! one of them at a time, while the others fill what the kernel keeps for each. Where the note is read,
-//! `turn` is the rail's number until its frame is given back.
+//! `current` is the rail's number until its frame is given back.
 //!
 //! `C` is a connection, which itself has [`Rails`].
 
@@ -134,7 +134,7 @@ pub(in crate::tcp) struct Rails<C> {
     /// The addresses at which rails can be made have gone to the other side, or come from it.
     offered: bool,
     /// Those that came, until they are used.
-    told: Option<Vec<Addr>>,
+    addrs: Option<Vec<Addr>>,
     /// This rail has come up, which is to be logged.
     news: Option<u8>,
     /// What the connection itself is watched for.
@@ -154,7 +154,7 @@ impl<C> Rails<C> {
             calls,
             all: std::iter::repeat_with(|| None).take(most).collect(),
             offered: false,
-            told: None,
+            addrs: None,
             news: None,
             // Whatever that is: it is set with the first rail.
             watch: Watch::Once,
@@ -239,7 +239,7 @@ impl<C> Rails<C> {
     pub(super) fn hear(&mut self, note: RailNote) -> Result<Option<u8>, &'static str> {
         match note {
             RailNote::At(_) if !self.calls || self.offered => return Err("addresses"),
-            RailNote::At(all) => (self.offered, self.told) = (true, Some(all)),
+            RailNote::At(all) => (self.offered, self.addrs) = (true, Some(all)),
             RailNote::Up(_) if self.calls => return Err("one is up"),
             RailNote::Up(number) => match self.get_mut(number) {
                 Some(rail) if !rail.up && rail.channel().is_some() => {
@@ -259,13 +259,13 @@ impl<C> Rails<C> {
 
     /// Whether something was heard that something is to be done for.
     pub(super) fn has_heard(&self) -> bool {
-        self.told.is_some() || self.news.is_some()
+        self.addrs.is_some() || self.news.is_some()
     }
 
     /// Where the other side has said that rails can be made to, and which rail has come up, if it said so
     /// since this was asked last.
     pub(in crate::tcp) fn take_heard(&mut self) -> (Option<Vec<Addr>>, Option<u8>) {
-        (self.told.take(), self.news.take())
+        (self.addrs.take(), self.news.take())
     }
 
     /// What the connection itself is watched for.

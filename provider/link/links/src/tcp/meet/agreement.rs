@@ -3,13 +3,17 @@
 //!
 //! No IO and no clock: the link says what happened, and does what is decided here.
 //!
-//! | rule | what it is for |
-//! |---|---|
-//! | An answerer that has accepted a call has promised it: the connection counts for it when the caller has confirmed | the caller may have given up the call meanwhile |
-//! | A caller that has accepted, or promised, another connection gives up its call before it says so | it confirms one of both, or neither |
-//! | Of two calls that cross, the one of the lower name counts: the other side's is declined | there is one connection at last |
-//! | A connection that stands is replaced only when it is known to have ended: by its kernel's FIN or RST, or after the time in which its host has answered nothing | nothing that a caller says is evidence, since each process of the job can say it |
-//! | A promise is kept until the same is known of it, or this side's own call was accepted | where the peer accepts a call, it has given up its own |
+//! - An answerer that has accepted a call has promised it: the connection counts for it when the caller has
+//!   confirmed. The caller may have given up the call meanwhile.
+//! - A caller that has accepted, or promised, another connection gives up its call before it says so: it
+//!   confirms one of both, or neither.
+//! - Of two calls that cross, the one of the lower name counts, and the other is declined: there is one
+//!   connection at last.
+//! - A connection that stands is replaced only when it is known to have ended: by its kernel's FIN or RST, or
+//!   after the time in which its host has answered nothing. What a caller says is no evidence, since each
+//!   process of the job can say it.
+//! - A promise is kept until the same is known of it, or this side's own call was accepted: where the peer
+//!   accepts a call, it has given up its own.
 //!
 //! Nothing here depends on what is known of other peers, nor on whether the peer was forgotten in between.
 

@@ -90,7 +90,7 @@ pub(in crate::tcp) struct Guest {
     pub(in crate::tcp) fd: Unshared,
     answerer: Option<Answerer>,
     message: Message,
-    /// There is no room for it: that is told to it once it has shown that it has the key.
+    /// There is no room for it: it has that answer once it has shown that it has the key.
     pub(in crate::tcp) surplus: bool,
 }
 
@@ -149,7 +149,7 @@ impl Guest {
         }
     }
 
-    /// Not a hello that can be answered. One of another version is told ours.
+    /// Not a hello that can be answered. One of another version has this version as the answer.
     fn stranger(&self, said: &[u8]) -> Visit {
         match Hello::check(said) {
             Err(wire::session::Stranger::Version { session, frames }) => {

@@ -22,7 +22,7 @@ pub(in crate::tcp) struct Listening {
     listener: Unshared,
     /// Those of further addresses.
     further: Vec<Unshared>,
-    /// Given up to take in a caller for which there is no other descriptor, so as to tell it.
+    /// Given up to take in a caller for which there is no other descriptor, so as to answer it.
     spare: Spare<Unshared>,
     /// Whether the listener is watched: not while there are no descriptors, or too many guests.
     listens: bool,

@@ -2,6 +2,8 @@
 
 pub(super) mod agreement;
 pub(super) mod answers;
+pub(super) mod callers;
+pub(super) mod calls;
 pub(super) mod handshake;
 pub(super) mod listening;
 pub(super) mod meeting;

@@ -52,12 +52,12 @@ impl Channel {
 
     /// The rail whose turn it is.
     pub(in crate::tcp) fn turned(&mut self) -> Option<&mut Channel> {
-        let turn = self.turn;
-        self.rails.as_mut()?.get_mut(turn)?.channel_mut()
+        let current = self.current;
+        self.rails.as_mut()?.get_mut(current)?.channel_mut()
     }
 
     pub(in crate::tcp) fn turned_ref(&self) -> Option<&Channel> {
-        self.rails.as_ref()?.get(usize::from(self.turn))?.channel()
+        self.rails.as_ref()?.get(usize::from(self.current))?.channel()
     }
 
     /// [`Channel::next`], of the rail whose turn it is.
@@ -67,13 +67,13 @@ impl Channel {
         let Some(rail) = self.turned() else { return Step::Nothing };
         if rail.incoming.has_ended_landing() == Some(true) {
             // That one's turn is over, also where nothing is to be reported it.
-            let told = rail.incoming.next_of_landing(&rail.line);
-            self.turn = 0;
-            return told.unwrap_or_else(|| self.next_here());
+            let step = rail.incoming.next_of_landing(&rail.line);
+            self.current = 0;
+            return step.unwrap_or_else(|| self.next_here());
         }
         match rail.next_here() {
             Step::End(why) => {
-                self.turn = 0;
+                self.current = 0;
                 self.spoil(why);
                 Step::End(why)
             }
@@ -101,8 +101,8 @@ impl Channel {
 
     /// Whether a note has been read that something is to be done for.
     pub(in crate::tcp) fn has_notes(&mut self) -> bool {
-        let told = self.rails().is_some_and(Rails::has_heard);
-        told || self.turn != 0 && self.is_rail_ready()
+        let has_heard = self.rails().is_some_and(Rails::has_heard);
+        has_heard || self.current != 0 && self.is_rail_ready()
     }
 
     #[cold]
@@ -124,7 +124,7 @@ impl Channel {
         let Some(rail) = self.turned() else { return Some(false) };
         let over = rail.land(op, frame, dst, doff, len);
         if over.is_some() {
-            self.turn = 0;
+            self.current = 0;
         }
         over
     }
@@ -149,7 +149,7 @@ impl Channel {
         if let Some(rail) = self.turned() {
             rail.release_here(len);
         }
-        self.turn = 0;
+        self.current = 0;
         // What is behind it here.
         true
     }
@@ -187,7 +187,7 @@ impl Channel {
                 Opener::len(header, MAX_FRAME).map_err(spoilt)?;
                 return self.open();
             };
-            if !self.take_note(len)? || self.turn != 0 {
+            if !self.take_note(len)? || self.current != 0 {
                 return Ok(None);
             }
         }
@@ -213,7 +213,7 @@ impl Channel {
             };
         };
         if let Some(number) = rails.hear(note)? {
-            self.turn = number;
+            self.current = number;
         }
         Ok(())
     }
@@ -317,7 +317,7 @@ impl Channel {
     /// a host that lives takes to answer.
     pub(in crate::tcp) fn is_starved(&mut self, now: Instant, most: Duration) -> bool {
         let is_waiting =
-            self.turn != 0 && !self.is_at_end() && sock::is_finished(self.fd()) && !self.is_rail_ready();
+            self.current != 0 && !self.is_at_end() && sock::is_finished(self.fd()) && !self.is_rail_ready();
         let vitals = self.turned_ref().filter(|rail| is_waiting && sock::available(rail.fd()) == 0);
         let received = vitals.and_then(|rail| sock::vitals(rail.fd())).map(|vitals| vitals.received);
         let Some(rails) = &mut self.rails else { return false };
@@ -343,9 +343,9 @@ impl Channel {
     /// for that. `unwatched`: the connection itself is polled, and not
     /// watched.
     pub(in crate::tcp) fn sync_rails(&mut self, poller: &Poller, peer: PeerId, unwatched: bool) {
-        let turn = self.turn;
+        let current = self.current;
         let Some(rails) = self.rails.as_mut() else { return };
-        let wanted = |number: u8, blocked: bool| match (turn == number, blocked) {
+        let wanted = |number: u8, blocked: bool| match (current == number, blocked) {
             (true, false) => Watch::Read,
             (true, true) => Watch::Both,
             (false, true) => Watch::Write,
@@ -359,7 +359,7 @@ impl Channel {
         }
         for (number, rail) in rails.numbered_mut() {
             let State::Attached(there) = rail.state() else { continue };
-            let is_to_be = !rail.has_ended() || turn == number;
+            let is_to_be = !rail.has_ended() || current == number;
             let want = is_to_be.then(|| wanted(number, there.is_blocked()));
             let was = rail.set_watch(want);
             let Some(there) = rail.channel() else { continue };

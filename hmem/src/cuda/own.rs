@@ -1,0 +1,47 @@
+//! Streams that are made here for a library's own work on memory of the program's.
+
+use std::ptr::null_mut;
+
+use super::api::{Error, Handle, NOT_FOUND, loaded};
+use super::info::info;
+use super::queue::Stream;
+use super::stream::{Entered, INVALID_CONTEXT, any, context_of};
+
+/// `CU_STREAM_DEFAULT`.
+const STREAM_DEFAULT: u32 = 0;
+
+/// A stream that waits for the legacy default stream, as every stream does that is made without
+/// `CU_STREAM_NON_BLOCKING`: kernels that the program launched there before are done first. It is destroyed
+/// on drop, when the work in it is done.
+#[derive(Debug)]
+pub struct OwnStream(Stream);
+
+impl OwnStream {
+    /// Of the context of the memory at `near`; without an address, of the calling thread's.
+    pub fn new(near: Option<usize>) -> Result<OwnStream, Error> {
+        let api = loaded().ok_or(Error(NOT_FOUND))?;
+        let ctx = match near {
+            Some(addr) => context_of(api, &info(addr).ok_or(Error(NOT_FOUND))?)?,
+            None => any(api).ok_or(Error(INVALID_CONTEXT))?,
+        };
+        let _entered = Entered::new(api, ctx)?;
+        let mut stream = null_mut();
+        api.stream_create(&mut stream, STREAM_DEFAULT)?;
+        Ok(OwnStream(Stream::of(stream as usize, ctx)))
+    }
+
+    /// To queue work in. It is not used any more once this is dropped.
+    pub fn stream(&self) -> Stream {
+        self.0
+    }
+}
+
+impl Drop for OwnStream {
+    fn drop(&mut self) {
+        let Some(api) = loaded() else { return };
+        // The stream of a context that is gone went with it.
+        if let Ok(_entered) = Entered::new(api, self.0.context()) {
+            let _ = api.stream_destroy(self.0.handle() as Handle);
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! What this process lends, and what was lent to it: how memory is offered, taken over and given back, by the
+//! messages of `messages`.
+
+use std::any::Any;
+use std::collections::HashMap;
+
+use super::messages::{BACK, LEND, Name, OVER, TAKEN, decode, is_one};
+use crate::core::{HEAP_MOST, Net, Service, TOKENS, forked};
+use crate::{Error, Get, Grant, Promise, Put, Rank, Region, RegionId, Token};
+
+/// Offers of one lender that are not borrowed yet.
+const OFFERS_MOST: usize = 256;
+
+#[derive(Debug, Default)]
+pub(crate) struct Lends {
+    lent: HashMap<Name, Offer>,
+    borrowed: HashMap<Name, Borrow>,
+    last: u32,
+    last_id: u32,
+}
+
+/// Memory of this process.
+#[derive(Debug)]
+struct Offer {
+    region: Region,
+    offered: bool,
+    taken: bool,
+    /// The borrower needs it no more.
+    back: bool,
+    /// The lender has taken it back.
+    closed: bool,
+}
+
+/// Memory of a peer.
+#[derive(Debug)]
+struct Borrow {
+    len: usize,
+    /// `None`: what came with the offer is less than it says.
+    grant: Option<Grant>,
+    /// What tokens have; 0: it is not borrowed yet.
+    id: u32,
+    /// The lender has taken it back.
+    over: bool,
+    under_way: bool,
+    outcome: Option<Result<(), Error>>,
+    /// It is closed, and the operation under way uses this region of the borrower's.
+    leaves: Option<RegionId>,
+}
+
+/// What was lent, for its borrower.
+#[derive(Clone, Debug)]
+pub(super) struct Loan {
+    pub(super) name: Name,
+    pub(super) len: usize,
+    pub(super) grant: Grant,
+    pub(super) promise: Promise,
+}
+
+/// An operation on borrowed memory, from or to memory of this process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Move {
+    pub(super) write: bool,
+    pub(super) local: (RegionId, usize),
+    pub(super) at: usize,
+    pub(super) len: usize,
+}
+
+/// How far an offer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Offered {
+    /// The borrower is not in the job yet.
+    Unmet,
+    Sent,
+    Taken,
+}
+
+fn send(net: &mut Net, name: Name, kind: u8) -> Result<(), Error> {
+    let peer = if name.lender == net.rank() { name.borrower } else { name.lender };
+    net.backend().send(peer, &name.encode(kind), &[])
+}
+
+fn check_partner(net: &Net, peer: Rank) -> Result<(), Error> {
+    forked::check()?;
+    net.check_rank(peer)?;
+    if peer == net.rank() {
+        return Err(Error::Invalid("memory is lent to another process, and not to the lender itself".into()));
+    }
+    net.check_peer(peer)
+}
+
+impl Lends {
+    /// Makes memory to be lent.
+    pub(super) fn lend(&mut self, net: &mut Net, borrower: Rank, len: usize) -> Result<Name, Error> {
+        check_partner(net, borrower)?;
+        if len == 0 || len > HEAP_MOST {
+            return Err(Error::Invalid(format!("{len} bytes to be lent: the least is 1, the most 16 GiB")));
+        }
+        let region = net.backend().expose(len.next_multiple_of(64))?;
+        self.last += 1;
+        let name = Name { lender: net.rank(), borrower, ordinal: self.last };
+        let offer = Offer { region, offered: false, taken: false, back: false, closed: false };
+        self.lent.insert(name, offer);
+        Ok(name)
+    }
+
+    /// Offers it, once. An error if the borrower never takes it.
+    pub(super) fn offer(&mut self, net: &mut Net, name: Name) -> Result<Offered, Error> {
+        let offer = self.lent.get_mut(&name).ok_or_else(|| Error::Invalid("it is not lent".into()))?;
+        if offer.taken {
+            // The borrower may have ended since.
+            return Ok(Offered::Taken);
+        }
+        net.check_peer(name.borrower)?;
+        if offer.back {
+            return Err(Error::Full(format!(
+                "rank {} does not take the memory: {OFFERS_MOST} others wait to be borrowed there (rborrow)",
+                name.borrower
+            )));
+        }
+        if !offer.offered {
+            match net.meet(name.borrower) {
+                Err(Error::Again) => return Ok(Offered::Unmet),
+                other => other?,
+            }
+            let mut bytes = name.encode(LEND);
+            bytes.extend((offer.region.memory.len() as u64).to_le_bytes());
+            net.backend().send(name.borrower, &bytes, &[offer.region.id])?;
+            offer.offered = true;
+        }
+        Ok(Offered::Sent)
+    }
+
+    /// Whether the borrower needs it no more; an error if it has ended.
+    pub(super) fn is_back(&self, net: &Net, name: Name) -> Result<bool, Error> {
+        match self.lent.get(&name) {
+            Some(offer) if offer.back => Ok(true),
+            _ => net.check_peer(name.borrower).map(|()| false),
+        }
+    }
+
+    /// Takes it back: at once where nothing reaches it, else when the borrower says so.
+    pub(super) fn take_back(&mut self, net: &mut Net, name: Name) -> Result<(), Error> {
+        let Some(offer) = self.lent.get_mut(&name) else { return Ok(()) };
+        let reached = offer.offered && !offer.back && !net.is_gone(name.borrower);
+        offer.closed = true;
+        if forked::is_child() || !net.is_open() {
+            return Ok(());
+        }
+        if reached { send(net, name, OVER) } else { self.withdraw(net, name) }
+    }
+
+    fn withdraw(&mut self, net: &mut Net, name: Name) -> Result<(), Error> {
+        match self.lent.remove(&name) {
+            Some(offer) => net.backend().withdraw(offer.region.id),
+            None => Ok(()),
+        }
+    }
+
+    /// The oldest memory that this lender offers, which is borrowed from now on; `None`: there is none yet.
+    pub(super) fn borrow_next(&mut self, net: &mut Net, lender: Rank) -> Result<Option<Loan>, Error> {
+        check_partner(net, lender)?;
+        let offers = self.borrowed.iter().filter(|(name, one)| name.lender == lender && one.id == 0);
+        let Some(name) = offers.map(|(name, _)| *name).min_by_key(|name| name.ordinal) else {
+            // A lender that has left before it offered anything is found out by a connection to it.
+            return match net.meet(lender) {
+                Ok(()) | Err(Error::Again) => Ok(None),
+                Err(fault) => Err(fault),
+            };
+        };
+        let promise = net.promise(lender);
+        self.last_id += 1;
+        let id = self.last_id;
+        let Some(one) = self.borrowed.get_mut(&name) else { return Ok(None) };
+        let Some(grant) = one.grant.clone() else {
+            self.give_back(net, name, None)?;
+            return Err(Error::Broken(format!("rank {lender} lends less memory than it says")));
+        };
+        one.id = id;
+        Ok(Some(Loan { name, len: one.len, grant, promise }))
+    }
+
+    /// It can be borrowed again.
+    pub(super) fn not_borrowed(&mut self, name: Name) {
+        if let Some(one) = self.borrowed.get_mut(&name) {
+            one.id = 0;
+        }
+    }
+
+    /// An error if the memory is not to be used any more.
+    pub(super) fn is_lent(&self, net: &Net, name: Name) -> Result<(), Error> {
+        match self.borrowed.get(&name) {
+            Some(one) if one.over => {
+                Err(Error::Gone(format!("rank {} has taken its memory back", name.lender)))
+            }
+            Some(_) => net.check_peer(name.lender),
+            None => Err(Error::Invalid("the memory was given back".into())),
+        }
+    }
+
+    /// Starts an operation, behind which no other is under way.
+    pub(super) fn start_move(&mut self, net: &mut Net, loan: &Loan, op: &Move) -> Result<(), Error> {
+        self.is_lent(net, loan.name)?;
+        let (from, remote) = (loan.name.lender, (loan.grant.remote, op.at));
+        let Some(one) = self.borrowed.get_mut(&loan.name) else { return Err(Error::Again) };
+        let token = Token(TOKENS + (u64::from(one.id) << 32));
+        let (len, local) = (op.len, op.local);
+        if op.write {
+            let put = Put { to: from, from: local, remote, len, behind: false, notify: None, token };
+            net.backend().put(&put)?;
+        } else {
+            net.backend().get(&Get { from, remote, to: local, len, token })?;
+        }
+        (one.under_way, one.outcome) = (true, None);
+        Ok(())
+    }
+
+    /// What came of the operation, once it is over; `None`: it is under way. An error if it does not end.
+    pub(super) fn moved(&mut self, net: &Net, name: Name) -> Result<Option<Result<(), Error>>, Error> {
+        match self.borrowed.get_mut(&name).and_then(|one| one.outcome.take()) {
+            Some(outcome) => Ok(Some(outcome)),
+            // A lender that takes its memory back lets it end.
+            None => net.check_peer(name.lender).map(|()| None),
+        }
+    }
+
+    /// Gives borrowed memory back, with the region of this process that operations on it used: both once none
+    /// is under way.
+    pub(super) fn give_back(
+        &mut self,
+        net: &mut Net,
+        name: Name,
+        region: Option<RegionId>,
+    ) -> Result<(), Error> {
+        let Some(one) = self.borrowed.get_mut(&name) else { return Ok(()) };
+        if forked::is_child() || !net.is_open() {
+            return Ok(());
+        }
+        if one.under_way {
+            one.leaves = region;
+            return Ok(());
+        }
+        let (grant, has_said) = (one.grant.take(), one.over && one.leaves.is_none());
+        self.borrowed.remove(&name);
+        net.forget(grant);
+        let withdrawn = region.map_or(Ok(()), |region| net.backend().withdraw(region));
+        if has_said || net.is_gone(name.lender) { withdrawn } else { withdrawn.and(send(net, name, BACK)) }
+    }
+
+    fn offered(&mut self, net: &mut Net, name: Name, rest: &[u8], grant: Option<Grant>) -> Result<(), Error> {
+        let is_offer = |(of, one): &(&Name, &Borrow)| of.lender == name.lender && one.id == 0;
+        let waiting = self.borrowed.iter().filter(is_offer).count();
+        if self.borrowed.contains_key(&name) || waiting >= OFFERS_MOST {
+            net.forget(grant);
+            return send(net, name, BACK);
+        }
+        let said = rest.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
+        let len = usize::try_from(said).unwrap_or(usize::MAX);
+        let right = (64..=HEAP_MOST).contains(&len) && len % 64 == 0;
+        let (grant, less): (Vec<Grant>, Vec<Grant>) =
+            grant.into_iter().partition(|grant| right && grant.len >= len);
+        net.forget(less);
+        let grant = grant.into_iter().next();
+        let one = Borrow { len, grant, id: 0, over: false, under_way: false, outcome: None, leaves: None };
+        self.borrowed.insert(name, one);
+        send(net, name, TAKEN)
+    }
+
+    fn called_back(&mut self, net: &mut Net, name: Name) -> Result<(), Error> {
+        let Some(one) = self.borrowed.get_mut(&name) else { return Ok(()) };
+        if one.id == 0 {
+            return self.give_back(net, name, None);
+        }
+        let again = std::mem::replace(&mut one.over, true);
+        if again || one.under_way { Ok(()) } else { send(net, name, BACK) }
+    }
+
+    fn answered(&mut self, net: &mut Net, kind: u8, name: Name) -> Result<(), Error> {
+        let Some(offer) = self.lent.get_mut(&name) else { return Ok(()) };
+        match kind {
+            TAKEN => offer.taken = true,
+            _ => offer.back = true,
+        }
+        if offer.back && offer.closed { self.withdraw(net, name) } else { Ok(()) }
+    }
+
+    /// Whether any memory of this process is lent, or was and may still be reached.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn is_lending(&self) -> bool {
+        !self.lent.is_empty()
+    }
+}
+
+impl Service for Lends {
+    fn takes(&self, bytes: &[u8]) -> bool {
+        is_one(bytes)
+    }
+
+    fn control(&mut self, net: &mut Net, from: Rank, bytes: &[u8], mut grants: Vec<Grant>) {
+        let me = net.rank();
+        let known = decode(bytes).filter(|(kind, name, _)| match *kind {
+            LEND | OVER => (name.lender, name.borrower) == (from, me),
+            _ => (name.borrower, name.lender) == (from, me),
+        });
+        let grant = grants.pop();
+        net.forget(grants);
+        let outcome = match known {
+            Some((LEND, name, rest)) => self.offered(net, name, rest, grant),
+            Some((OVER, name, _)) => self.called_back(net, name),
+            Some((kind, name, _)) => self.answered(net, kind, name),
+            None => {
+                log::warn!("rpipe: a message of rank {from} of lent memory makes no sense and is ignored");
+                net.forget(grant);
+                Ok(())
+            }
+        };
+        if let Err(fault) = outcome {
+            log::warn!("rpipe: memory lent between this process and rank {from}: {fault}");
+        }
+    }
+
+    fn completed(&mut self, net: &mut Net, token: Token, outcome: Result<u64, Error>) {
+        let id = ((token.0 - TOKENS) >> 32) as u32;
+        let mut all = self.borrowed.iter_mut();
+        let Some((name, one)) = all.find(|(_, one)| one.id == id && one.under_way) else { return };
+        (one.under_way, one.outcome) = (false, Some(outcome.map(|_| ())));
+        let (name, over, leaves) = (*name, one.over, one.leaves);
+        if let Some(region) = leaves {
+            let _ = self.give_back(net, name, Some(region));
+        } else if over {
+            let _ = send(net, name, BACK);
+        }
+    }
+
+    fn gone(&mut self, net: &mut Net, peer: Rank) {
+        let closed = self.lent.iter().filter(|(name, offer)| name.borrower == peer && offer.closed);
+        for name in closed.map(|(name, _)| *name).collect::<Vec<_>>() {
+            let _ = self.withdraw(net, name);
+        }
+        let offers = self.borrowed.iter().filter(|(name, one)| name.lender == peer && one.id == 0);
+        for name in offers.map(|(name, _)| *name).collect::<Vec<_>>() {
+            let _ = self.give_back(net, name, None);
+        }
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}

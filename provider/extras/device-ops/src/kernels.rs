@@ -1,0 +1,81 @@
+//! Which kernels a context has: each is compiled when it is first launched there, and stays.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::{Mutex, PoisonError};
+
+use hmem::cuda::{Function, Stream};
+
+use crate::error::{Error, driver};
+use crate::ptx::{PackKernel, ReduceKernel};
+
+/// Which one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kernel {
+    Reduce(ReduceKernel),
+    Pack(PackKernel),
+}
+
+/// Threads of a block.
+const THREADS: u32 = 256;
+/// Blocks for each multiprocessor, which has room for 2048 threads; a thread does what is left.
+const BLOCKS: u32 = 8;
+/// Multiprocessors of a device whose driver does not say how many it has.
+const MULTIPROCESSORS: u32 = 64;
+
+/// By the context's handle and number.
+type Loaded = HashMap<(usize, u64, Kernel), (Function, u32)>;
+
+static LOADED: Mutex<Option<Loaded>> = Mutex::new(None);
+
+impl Kernel {
+    fn name(self) -> String {
+        match self {
+            Kernel::Reduce(kernel) => kernel.name(),
+            Kernel::Pack(kernel) => kernel.name(),
+        }
+    }
+
+    fn text(self) -> CString {
+        match self {
+            Kernel::Reduce(kernel) => kernel.text(),
+            Kernel::Pack(kernel) => kernel.text(),
+        }
+    }
+
+    /// The kernel for a stream's context, and the most blocks of its grid.
+    fn get(self, stream: Stream) -> Result<(Function, u32), Error> {
+        let id = stream.context_id().map_err(driver("entering the stream's context"))?;
+        let key = (stream.context(), id, self);
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded = loaded.get_or_insert_default();
+        if let Some(found) = loaded.get(&key) {
+            return Ok(*found);
+        }
+        let name = CString::new(self.name()).unwrap_or_default();
+        let function = stream
+            .load(&self.text(), &name)
+            .map_err(|cause| Error::NotCompiled { kernel: self.name(), cause })?;
+        let count = stream.multiprocessors().ok().filter(|n| *n > 0).unwrap_or(MULTIPROCESSORS);
+        let made = (function, count.saturating_mul(BLOCKS));
+        // A context of that handle with another number is gone, and its kernels with it.
+        loaded.retain(|(ctx, of, _), _| *ctx != key.0 || *of == id);
+        loaded.insert(key, made);
+        Ok(made)
+    }
+
+    /// Queues it, with a thread for each of `items`, or as many as the device has room for.
+    ///
+    /// # Safety
+    /// The arguments are those of the kernel's text, and what it accesses is valid for that until it is done.
+    pub(crate) unsafe fn launch(self, stream: Stream, items: u64, arguments: &[u64]) -> Result<(), Error> {
+        if items == 0 {
+            return Ok(());
+        }
+        let (function, most) = self.get(stream)?;
+        let blocks = u32::try_from(items.div_ceil(u64::from(THREADS))).unwrap_or(u32::MAX).min(most);
+        // SAFETY: the caller's promise.
+        let launched = unsafe { stream.launch(function, blocks, THREADS, arguments) };
+        launched.map_err(driver("launching a kernel"))
+    }
+}
