@@ -91,6 +91,8 @@ def windows():
     window.Put(a, (rank + 1) % size)
     window.Fence()
     assert cupy.allclose(b, numpy.arange(100))
+    # Only then may the neighbour write again.
+    window.Fence()
     window.Accumulate(a, (rank + 1) % size, op=MPI.SUM)
     window.Fence()
     assert cupy.allclose(b, 2 * numpy.arange(100))
