@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use link::{Links, OpenOptions, ShmLink};
-use link_api::{Channel, Event, FrameLink, Gone, Link, PeerId, Refused, SleepLink};
+use link_api::{Channel, Event, FrameLink, Gone, Link, PeerId, Refused};
 use link_kit::keyed::{KeyedLink, KeyedNet, Pace};
 use wire::Addr;
 
@@ -23,7 +23,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// The bytes of the next frame, and the peer it is of.
-fn heard(link: &mut impl Link) -> (PeerId, Vec<u8>) {
+fn heard(link: &mut impl FrameLink) -> (PeerId, Vec<u8>) {
     let mut event = None;
     until("a frame", || {
         event = link.poll().filter(|event| !matches!(event, Event::PathChanged(_)));
@@ -36,7 +36,7 @@ fn heard(link: &mut impl Link) -> (PeerId, Vec<u8>) {
     (from, bytes)
 }
 
-fn say(link: &mut impl Link, to: PeerId, bytes: &[u8]) {
+fn say(link: &mut impl FrameLink, to: PeerId, bytes: &[u8]) {
     until("room for a frame", || match link.send(to, bytes, &[], 0, 0) {
         Err(Refused::Busy) => link.poll().is_some(),
         done => done.map(|_| true).unwrap(),

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use caller::call;
 use hmem::{Kind, Span};
 use link_api::{
-    Event, FrameLink as _, Gone, LandAt, Landing, Link as _, OpId, RmaLink as _, Setting, SleepLink as _,
-    WaitFd,
+    Event, FrameLink as _, FrameSource, Gone, LandAt, Landing, Link as _, OpId, PollFrame, RmaLink as _,
+    Setting, SleepLink as _, WaitFd,
 };
 use link_kit::is_readable;
 use pair::{open, options};
@@ -142,7 +142,10 @@ fn run(seed: u64) {
             came += 1;
         }
         let found = match random.below(3) {
-            0 => link.poll_frame_from(peer).map(Event::Frame),
+            0 => match link.poll_frame(FrameSource::Next(peer)) {
+                PollFrame::Frame(frame) => Some(Event::Frame(frame)),
+                _ => None,
+            },
             _ => None,
         };
         let Some(found) = found.or_else(|| link.poll()) else { continue };

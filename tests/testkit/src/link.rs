@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use hmem::{Span, total};
 use link_api::{
-    Channel, Connect, Event, Frame, FrameLink, Gone, Grant, LandAt, Landing, Link, NoDirect, OpId, Parting,
-    Path, PeerId, PollFrame, Refused, Sent, SleepLink, Standing,
+    Channel, Connect, Event, Frame, FrameLink, FrameSource, Gone, Grant, Hint, LandAt, Landing, Link,
+    NoDirect, OpId, Parting, Path, PeerId, PollFrame, Refused, Sent, SleepLink, Standing,
 };
 use wire::Addr;
 
@@ -279,6 +279,34 @@ impl Link for MemLink {
     }
 }
 
+impl MemLink {
+    fn poll_any(&mut self) -> PollFrame {
+        if !self.flying.is_empty() || self.hub.borrow().ends(self.at) {
+            return PollFrame::Unknown;
+        }
+        match self.poll() {
+            None => PollFrame::Nothing,
+            Some(Event::Frame(frame)) => PollFrame::Frame(frame),
+            Some(other) => panic!("{other:?} came out of nowhere"),
+        }
+    }
+
+    fn poll_only(&mut self, from: PeerId) -> PollFrame {
+        if !self.flying.is_empty() || self.hub.borrow().ends(self.at) || self.draws_any_order(5) {
+            return PollFrame::Unknown;
+        }
+        assert!(self.held.is_none(), "polled before the last frame was released");
+        let back = self.back.take_if(|(of, _)| *of == from).map(|(_, bytes)| bytes);
+        // One frame alone can be put back here.
+        let may_put_back = self.back.is_none();
+        let next = || self.hub.borrow_mut().next_frame_of(self.place_of(from), self.at);
+        match back.or_else(|| if may_put_back { next() } else { None }) {
+            Some(bytes) => PollFrame::Frame(self.hand_out(from, bytes)),
+            None => PollFrame::Nothing,
+        }
+    }
+}
+
 impl FrameLink for MemLink {
     fn send(
         &mut self,
@@ -353,17 +381,17 @@ impl FrameLink for MemLink {
         })
     }
 
-    fn poll_frame(&mut self) -> PollFrame {
-        if !self.flying.is_empty() || self.hub.borrow().ends(self.at) {
-            return PollFrame::Unknown;
-        }
-        match self.poll() {
-            None => PollFrame::Nothing,
-            Some(Event::Frame(frame)) => PollFrame::Frame(frame),
-            Some(other) => panic!("{other:?} came out of nowhere"),
+    fn poll_frame(&mut self, of: FrameSource) -> PollFrame {
+        match of {
+            FrameSource::Any => self.poll_any(),
+            FrameSource::Only(from) => self.poll_only(from),
+            FrameSource::Next(from) => {
+                assert!(self.held.is_none(), "polled before the last frame was released");
+                let next = self.hub.borrow_mut().next_in_row(self.place_of(from), self.at);
+                next.map_or(PollFrame::Unknown, |bytes| PollFrame::Frame(self.hand_out(from, bytes)))
+            }
         }
     }
-
     fn read(&self, frame: &Frame, off: usize, dst: &mut [u8]) -> usize {
         let rest = self.bytes_of(frame, off);
         let n = rest.len().min(dst.len());
@@ -382,27 +410,6 @@ impl FrameLink for MemLink {
         self.hub.borrow().ways.get(&way).is_some_and(|w| w.open > 0 && !w.items.is_empty())
     }
 
-    fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
-        assert!(self.held.is_none(), "polled before the last frame was released");
-        let bytes = self.hub.borrow_mut().next_in_row(self.place_of(from), self.at)?;
-        Some(self.hand_out(from, bytes))
-    }
-
-    fn poll_frame_of(&mut self, from: PeerId) -> PollFrame {
-        if !self.flying.is_empty() || self.hub.borrow().ends(self.at) || self.draws_any_order(5) {
-            return PollFrame::Unknown;
-        }
-        assert!(self.held.is_none(), "polled before the last frame was released");
-        let back = self.back.take_if(|(of, _)| *of == from).map(|(_, bytes)| bytes);
-        // One frame alone can be put back here.
-        let may_put_back = self.back.is_none();
-        let next = || self.hub.borrow_mut().next_frame_of(self.place_of(from), self.at);
-        match back.or_else(|| if may_put_back { next() } else { None }) {
-            Some(bytes) => PollFrame::Frame(self.hand_out(from, bytes)),
-            None => PollFrame::Nothing,
-        }
-    }
-
     fn land(&mut self, frame: Frame, to: Option<LandAt<'_>>) -> Landing {
         assert!(to.is_none(), "no frame of this link begins");
         let bytes = self.held.take().expect("put back what was not held");
@@ -414,7 +421,8 @@ impl FrameLink for MemLink {
         assert!(self.held.take().is_some(), "released what was not held");
     }
 
-    fn awaits(&mut self, peer: Option<PeerId>) {
+    fn hint(&mut self, hint: Hint) {
+        let Hint::ReceiveFrom(peer) = hint else { return };
         let place = peer.map(|peer| self.place_of(peer));
         self.hub.borrow_mut().awaited.insert(self.at, place);
     }

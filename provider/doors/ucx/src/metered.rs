@@ -9,7 +9,7 @@ use std::ffi::{c_uint, c_void};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use link::usage::Usage;
-use link_api::{FrameLink, How, Link, Side};
+use link_api::{How, Link, Side};
 use ucx_sys::{self as ucx, Completion, EpParams, IfaceOps, Iov, PackFn, Status, UnpackFn};
 
 use crate::ffi::{guard_or, spans};

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use link::ShmLink;
-use link_api::{Channel, FrameLink, Link, Parting, PeerId, Refused};
+use link_api::{Channel, Link, Parting, PeerId, Refused};
 use ucx_sys::{self as ucx, BaseIface, Completion, PendingReq, Status};
 use xfer::Helper;
 

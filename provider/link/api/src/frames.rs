@@ -74,6 +74,33 @@ pub enum Landing {
     Left,
 }
 
+/// Whose frames a [`FrameLink::poll_frame`] looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameSource {
+    /// Those of all peers. Unless the answer is [`PollFrame::Unknown`] the call counts for a
+    /// [`FrameLink::poll`], which then need not be called.
+    Any,
+    /// Those of this peer alone. A caller that has its frames so has to poll for those of other peers when
+    /// the answer is [`PollFrame::Unknown`], which it is now and then.
+    Only(PeerId),
+    /// More of this peer, behind a frame of it that was given back; to be called like [`FrameLink::poll`],
+    /// and never instead of it. The answer is a frame or [`PollFrame::Unknown`], which may come before all
+    /// are taken.
+    Next(PeerId),
+}
+
+/// What most likely comes next: a link may do it faster, and nothing depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hint {
+    /// The next frame that matters is one of this peer: a receive from it is posted, and no other. Until one
+    /// has come, or this is said again, quick polls that follow each other closely may look for frames of
+    /// others only now and then. `None`: it may be of any.
+    ReceiveFrom(Option<PeerId>),
+    /// The next short frame goes to this peer: what it takes may be fetched meanwhile from the core that
+    /// polls it.
+    SendTo(PeerId),
+}
+
 /// What [`FrameLink::poll_frame`] saw.
 #[derive(Debug)]
 pub enum PollFrame {
@@ -116,25 +143,9 @@ pub trait FrameLink: Link {
     /// The next event, if there is one.
     fn poll(&mut self) -> Option<Event>;
 
-    /// The next frame, by what a [`FrameLink::poll`] would look at first. Unless it answers that only a poll
-    /// can tell, it counts for one, which then need not be called.
+    /// The next frame of this source, by what a [`FrameLink::poll`] would look at first.
     #[inline]
-    fn poll_frame(&mut self) -> PollFrame {
-        PollFrame::Unknown
-    }
-
-    /// Another frame of this peer, if one is there; to be called, and the frame to be given back, like
-    /// [`FrameLink::poll`] and its. `None` may come before all are taken.
-    #[inline]
-    fn poll_frame_from(&mut self, _from: PeerId) -> Option<Frame> {
-        None
-    }
-
-    /// [`FrameLink::poll_frame`] that looks for frames of this peer alone. A caller that has its frames so
-    /// has to poll for those of other peers when this answers that only a poll can tell, which it does now
-    /// and then.
-    #[inline]
-    fn poll_frame_of(&mut self, _from: PeerId) -> PollFrame {
+    fn poll_frame(&mut self, _of: FrameSource) -> PollFrame {
         PollFrame::Unknown
     }
 
@@ -186,14 +197,9 @@ pub trait FrameLink: Link {
         Landing::Over(false)
     }
 
-    /// The next frame that matters is most likely one of this peer: a receive from it is posted, and no
-    /// other. Until one has come, or this is called again, quick polls that follow each other closely may
-    /// look for frames of others only now and then.
-    fn awaits(&mut self, _peer: Option<PeerId>) {}
-
-    /// The next short frame most likely goes to this peer: what it takes may be fetched meanwhile from the
-    /// core that polls it.
-    fn will_send(&mut self, _to: PeerId) {}
+    /// What most likely comes next.
+    #[inline]
+    fn hint(&mut self, _hint: Hint) {}
 
     /// Whether there is room for a frame of `len` bytes that the peer can do without: with it, those that it
     /// has not taken are far fewer than there may be, and fewer than transfers that a [`crate::PieceCounter`]

@@ -4,9 +4,9 @@ use std::os::fd::RawFd;
 
 use hmem::{Span, total};
 use link_api::{
-    Allow, Channel, Connect, Devices, Direct, Event, Frame, FrameLink, Gone, HandleNote, InUse, Link,
-    NoDirect, OpId, Parting, Path, PeerId, PieceCounter, Refused, Region, RegionVersion, Revoke, RmaLink,
-    Sent, Setting, SleepLink, Standing, WaitFd, Way,
+    Allow, Channel, Connect, Devices, Direct, Event, Frame, FrameLink, FrameSource, Gone, HandleNote, InUse,
+    Link, NoDirect, OpId, Parting, Path, PeerId, PieceCounter, PollFrame, Refused, Region, RegionVersion,
+    Revoke, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd, Way,
 };
 use wire::{Addr, Handle, Seg};
 
@@ -225,13 +225,13 @@ impl<B: RmaLink, F: Below> FrameLink for OfiLink<B, F> {
         self.next_out()
     }
 
-    fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
-        if !self.has_frames_of(from) {
-            return None;
-        }
-        match self.next_out() {
-            Some(Event::Frame(frame)) => Some(frame),
-            _ => None,
+    fn poll_frame(&mut self, of: FrameSource) -> PollFrame {
+        match of {
+            FrameSource::Next(from) if self.has_frames_of(from) => match self.next_out() {
+                Some(Event::Frame(frame)) => PollFrame::Frame(frame),
+                _ => PollFrame::Unknown,
+            },
+            _ => PollFrame::Unknown,
         }
     }
 

@@ -310,8 +310,8 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     }
 
     /// Does what is to be done without a caller. What comes of it is returned by a later
-    /// [`FrameLink::poll`](link_api::FrameLink::poll), and [`WaitFd::All`](link_api::WaitFd::All) wakes a sleeper
-    /// if there is something.
+    /// [`FrameLink::poll`](link_api::FrameLink::poll), and [`WaitFd::All`](link_api::WaitFd::All) wakes a
+    /// sleeper if there is something.
     pub fn progress(&mut self) {
         self.poll_all();
         if !self.net.sleep.is_armed() {

@@ -4,8 +4,8 @@ use std::os::fd::RawFd;
 
 use hmem::Span;
 use link_api::{
-    Channel, Connect, Event, Frame, FrameLink, Gone, LandAt, Landing, Link, Parting, Path, PeerId, PollFrame,
-    Refused, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd,
+    Channel, Connect, Event, Frame, FrameLink, FrameSource, Gone, LandAt, Landing, Link, Parting, Path,
+    PeerId, PollFrame, Refused, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd,
 };
 use wire::Addr;
 
@@ -130,7 +130,14 @@ impl<L: RmaLink> FrameLink for Broken<L> {
         })
     }
 
-    fn poll_frame(&mut self) -> PollFrame {
+    fn poll_frame(&mut self, of: FrameSource) -> PollFrame {
+        if let FrameSource::Next(from) = of {
+            self.pump(true);
+            return self.pop_frame_of(from).map_or(PollFrame::Unknown, PollFrame::Frame);
+        }
+        if of != FrameSource::Any {
+            return PollFrame::Unknown;
+        }
         match self.queue.front() {
             None => {
                 self.pump(false);
@@ -152,11 +159,6 @@ impl<L: RmaLink> FrameLink for Broken<L> {
         }
         self.held = None;
         Landing::Left
-    }
-
-    fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
-        self.pump(true);
-        self.pop_frame_of(from)
     }
 
     fn has_frames_of(&self, from: PeerId) -> bool {

@@ -1,6 +1,6 @@
 //! The ways to look for frames.
 
-use link_api::{Event, FrameLink as _, Link as _, PeerId, PollFrame, Refused, Sent};
+use link_api::{Event, FrameLink as _, FrameSource, Link as _, PeerId, PollFrame, Refused, Sent};
 
 use crate::harness::{Drive, next, taken};
 use crate::{Ends, Harness, bytes};
@@ -28,7 +28,7 @@ fn frame(of: usize, i: usize) -> Vec<u8> {
 }
 
 /// [`poll`](link_api::FrameLink::poll), [`poll_frame`](link_api::FrameLink::poll_frame),
-/// [`poll_frame_of`](link_api::FrameLink::poll_frame_of) and [`poll_frame_from`](link_api::FrameLink::poll_frame_from)
+/// each [`FrameSource`]
 /// in any order, and some frames are [put back](link_api::Link::put_back) first.
 pub fn all_ways_to_poll_together_lose_nothing<H: Harness>(h: &mut H) {
     const FRAMES: usize = 400;
@@ -52,7 +52,7 @@ pub fn all_ways_to_poll_together_lose_nothing<H: Harness>(h: &mut H) {
                     None => None,
                     other => panic!("no frame, but {other:?}"),
                 },
-                1 | 5 => match b.poll_frame() {
+                1 | 5 => match b.poll_frame(FrameSource::Any) {
                     PollFrame::Frame(f) if turn % 3 == 0 => {
                         b.land(f, None);
                         None
@@ -62,7 +62,7 @@ pub fn all_ways_to_poll_together_lose_nothing<H: Harness>(h: &mut H) {
                 },
                 6 => {
                     let wanted = known[turn / 7 % 2];
-                    match b.poll_frame_of(wanted) {
+                    match b.poll_frame(FrameSource::Only(wanted)) {
                         PollFrame::Frame(f) => {
                             assert_eq!(f.from, wanted, "a frame of another peer");
                             if turn % 3 == 0 {
@@ -75,7 +75,10 @@ pub fn all_ways_to_poll_together_lose_nothing<H: Harness>(h: &mut H) {
                         PollFrame::Nothing | PollFrame::Unknown => None,
                     }
                 }
-                n => b.poll_frame_from(known[n % 2]),
+                n => match b.poll_frame(FrameSource::Next(known[n % 2])) {
+                    PollFrame::Frame(f) => Some(f),
+                    _ => None,
+                },
             };
             let Some(f) = found else { continue };
             let (from, bytes) = taken(&mut b, f);
@@ -88,7 +91,7 @@ pub fn all_ways_to_poll_together_lose_nothing<H: Harness>(h: &mut H) {
     h.quiet(&mut b);
 }
 
-/// What [`poll_frame_from`](link_api::FrameLink::poll_frame_from) gives is of the peer that was named.
+/// What [`FrameSource::Next`] gives is of the peer that was named.
 pub fn frames_of_one_peer_are_those_of_that_peer<H: Harness>(h: &mut H) {
     let Three { mut b, mut senders, known } = three(h);
     for round in 0..20 {
@@ -104,7 +107,7 @@ pub fn frames_of_one_peer_are_those_of_that_peer<H: Harness>(h: &mut H) {
         let of = known.iter().position(|p| *p == from).expect("one of both");
         assert!(bytes == frame(of, next[of]));
         next[of] += 1;
-        while let Some(f) = b.poll_frame_from(known[wanted]) {
+        while let PollFrame::Frame(f) = b.poll_frame(FrameSource::Next(known[wanted])) {
             let (from, bytes) = taken(&mut b, f);
             assert_eq!(from, known[wanted], "a frame of another peer");
             assert!(bytes == frame(wanted, next[wanted]), "frame {} is next", next[wanted]);

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use hmem::{Span, total};
 use link_api::{
-    Channel, Connect, Event, Frame, FrameLink, Gone, Link, OpId, Parting, Path, PeerId, PollFrame, Refused,
-    RmaCaps, Sent, SleepLink, Standing, WaitFd,
+    Channel, Connect, Event, Frame, FrameLink, FrameSource, Gone, Link, OpId, Parting, Path, PeerId,
+    PollFrame, Refused, RmaCaps, Sent, SleepLink, Standing, WaitFd,
 };
 use wire::{Addr, Handle};
 
@@ -351,7 +351,20 @@ impl FrameLink for KeyedLink {
         if self.expected.is_empty() { None } else { self.next_missed() }
     }
 
-    fn poll_frame(&mut self) -> PollFrame {
+    fn poll_frame(&mut self, of: FrameSource) -> PollFrame {
+        match of {
+            FrameSource::Any => {}
+            FrameSource::Only(_) => return PollFrame::Unknown,
+            FrameSource::Next(from) => {
+                if self.peers[from.0 as usize].cut || !self.has_frames_of(from) {
+                    return PollFrame::Unknown;
+                }
+                return match self.next_of(from) {
+                    Some(Event::Frame(frame)) => PollFrame::Frame(frame),
+                    other => unreachable!("a whole frame was there, not {other:?}"),
+                };
+            }
+        }
         // Whether ends or accesses come first is for a poll to tell.
         if self.shared.lock().ways_to(self.id).iter().any(|(_, ready)| *ready) {
             return PollFrame::Unknown;
@@ -360,16 +373,6 @@ impl FrameLink for KeyedLink {
         match wire.stations.get(&self.id) {
             Some(here) if here.done.is_empty() && self.expected.is_empty() => PollFrame::Nothing,
             _ => PollFrame::Unknown,
-        }
-    }
-
-    fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
-        if self.peers[from.0 as usize].cut || !self.has_frames_of(from) {
-            return None;
-        }
-        match self.next_of(from) {
-            Some(Event::Frame(frame)) => Some(frame),
-            other => unreachable!("a whole frame was there, not {other:?}"),
         }
     }
 

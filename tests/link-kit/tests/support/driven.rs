@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use hmem::Span;
 use link_api::{
-    Allow, Channel, Connect, Direct, Event, Frame, FrameLink, HandleNote, InUse, Link, NoDirect, OpId,
-    Parting, Path, PeerId, Refused, Revoke, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd, Way,
+    Allow, Channel, Connect, Direct, Event, Frame, FrameLink, FrameSource, HandleNote, InUse, Link, NoDirect,
+    OpId, Parting, Path, PeerId, PollFrame, Refused, Revoke, RmaLink, Sent, Setting, SleepLink, Standing,
+    WaitFd, Way,
 };
 use wire::{Addr, Handle};
 
@@ -101,8 +102,8 @@ impl<L: FrameLink> FrameLink for Driven<L> {
         self.with(|l| l.poll())
     }
 
-    fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
-        self.with(|l| l.poll_frame_from(from))
+    fn poll_frame(&mut self, of: FrameSource) -> PollFrame {
+        self.with(|l| if let FrameSource::Next(_) = of { l.poll_frame(of) } else { PollFrame::Unknown })
     }
 
     fn has_frames_of(&self, from: PeerId) -> bool {

@@ -18,7 +18,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// The next frame that has come; nothing else may.
-pub fn next(of: &mut impl Link) -> Option<Vec<u8>> {
+pub fn next(of: &mut impl FrameLink) -> Option<Vec<u8>> {
     match of.poll()? {
         Event::PathChanged(_) => None,
         Event::Frame(frame) => {
@@ -32,7 +32,7 @@ pub fn next(of: &mut impl Link) -> Option<Vec<u8>> {
 }
 
 /// Has both find each other, with a frame that arrives. What the first one calls the other.
-pub fn connect(a: &mut impl Link, b: &mut impl Link) -> PeerId {
+pub fn connect(a: &mut impl FrameLink, b: &mut impl FrameLink) -> PeerId {
     let (to_b, mut sent, mut got) = (a.peer(&b.addr()), false, None);
     a.set(Setting::Kept);
     until("a frame", || {
@@ -46,7 +46,7 @@ pub fn connect(a: &mut impl Link, b: &mut impl Link) -> PeerId {
 }
 
 /// Sends frames of these lengths until there is no room; how many.
-pub fn fill(a: &mut impl Link, to_b: PeerId, len: impl Fn(usize) -> usize) -> usize {
+pub fn fill(a: &mut impl FrameLink, to_b: PeerId, len: impl Fn(usize) -> usize) -> usize {
     for sent in 0.. {
         match a.send(to_b, &bytes(len(sent), sent), &[], 0, 0) {
             Ok(_) => {}
@@ -62,8 +62,8 @@ pub fn fill(a: &mut impl Link, to_b: PeerId, len: impl Fn(usize) -> usize) -> us
 /// Frames of these lengths all arrive, though their sender is called only where it cannot sleep or is woken,
 /// and not any more once it keeps none of them.
 pub fn what_is_not_kept_arrives(
-    a: &mut impl Link,
-    b: &mut impl Link,
+    a: &mut (impl FrameLink + SleepLink),
+    b: &mut impl FrameLink,
     to_b: PeerId,
     len: impl Fn(usize) -> usize,
 ) {

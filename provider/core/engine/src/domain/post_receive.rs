@@ -7,7 +7,7 @@ use super::opened::Opened;
 use crate::core::{Multi, RecvOp, RxContext, Spans, Tally};
 use crate::matching::At;
 use crate::types::*;
-use link_api::RmaLink;
+use link_api::{Hint, RmaLink};
 
 /// Posts a receive of one buffer, which no message that waits is for. Returns the context's endpoint, if it
 /// has one alone, and whether no other receive is posted.
@@ -216,7 +216,7 @@ impl<L: RmaLink> Opened<L> {
         let recv = context.tagged.cancel(ctx).or_else(|| context.plain.cancel(ctx)).ok_or(Error::NotFound)?;
         let ep = self.completes_calls(rx, by).and_then(|ep| self.eps.get_mut(ep.at()));
         if let Some(ep) = ep {
-            ep.net.link.awaits(None);
+            ep.net.link.hint(Hint::ReceiveFrom(None));
             ep.bind.fail_recv(&mut self.core, recv, Error::Cancelled);
         }
         Ok(())

@@ -47,7 +47,7 @@ use crate::endpoint::transfer::Transfers;
 use crate::endpoint::unexpected::Unexpected;
 use crate::types::*;
 pub use device::staging::Leaving;
-use link_api::{Allow, Budget, InUse, Patience, PeerId, PollFrame, RmaLink, Setting};
+use link_api::{Allow, Budget, FrameSource, Hint, InUse, Patience, PeerId, PollFrame, RmaLink, Setting};
 
 #[derive(Debug)]
 pub(crate) struct Endpoint<L> {
@@ -96,7 +96,7 @@ impl<L: RmaLink> Endpoint<L> {
         let Some(peer) = peer else { return };
         if awaited {
             // The next message most often goes to that peer.
-            self.net.link.will_send(peer);
+            self.net.link.hint(Hint::SendTo(peer));
         }
         match self.net.peers.get(peer) {
             Some(p) if p.expected & p.gone.is_none() => {}
@@ -110,7 +110,7 @@ impl<L: RmaLink> Endpoint<L> {
     #[inline(always)]
     pub(super) fn awaits(&mut self, peer: Option<PeerId>) -> bool {
         let peer = if self.requests.pool.len() == 0 { peer } else { None };
-        self.net.link.awaits(peer);
+        self.net.link.hint(Hint::ReceiveFrom(peer));
         peer.is_some()
     }
 
@@ -123,7 +123,7 @@ impl<L: RmaLink> Endpoint<L> {
             return false;
         }
         self.awaits(self.net.routed(op.pattern.src));
-        let frame = match self.net.link.poll_frame() {
+        let frame = match self.net.link.poll_frame(FrameSource::Any) {
             PollFrame::Frame(frame) => frame,
             PollFrame::Nothing => {
                 self.incoming_messages().waited(core);
@@ -144,7 +144,7 @@ impl<L: RmaLink> Endpoint<L> {
             return false;
         }
         let Some(peer) = self.net.routed(op.pattern.src) else { return false };
-        let PollFrame::Frame(frame) = self.net.link.poll_frame_of(peer) else { return false };
+        let PollFrame::Frame(frame) = self.net.link.poll_frame(FrameSource::Only(peer)) else { return false };
         self.incoming_messages().receive_this(core, &frame, span, op, rest)
     }
 

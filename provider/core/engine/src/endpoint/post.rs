@@ -15,7 +15,7 @@ use crate::endpoint::parts::request::{Done, Out, Request};
 use crate::endpoint::requests::Requests;
 use crate::proto::{self, Cut, Memory, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
-use link_api::{Channel, How, PeerId, Refused, RmaLink, Sent, Side, Way};
+use link_api::{Channel, Hint, How, PeerId, Refused, RmaLink, Sent, Side, Way};
 
 /// Whether a counter counts an operation; `cntr` is the endpoint's.
 #[inline(always)]
@@ -190,7 +190,7 @@ impl<L: RmaLink> Post<'_, L> {
         len: usize,
     ) -> Result<(), Error> {
         let (peer, large, offered) = (out.peer, out.large, out.offered);
-        self.net.link.awaits(None);
+        self.net.link.hint(Hint::ReceiveFrom(None));
         let state = self.net.peer(peer);
         out.seq = state.answers.next_seq();
         let name = self.requests.pool.insert(Request::Out(out));

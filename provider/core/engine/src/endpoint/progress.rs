@@ -11,7 +11,7 @@ use crate::endpoint::parts::request::{In, Request, Serve, Then};
 use crate::endpoint::plain::{Eager, Fast, apart, work_of};
 use crate::proto::Reach;
 use crate::types::*;
-use link_api::{Event, Frame, Gone, PeerId, PollFrame, Refused, RmaLink};
+use link_api::{Event, Frame, FrameSource, Gone, PeerId, PollFrame, Refused, RmaLink};
 
 /// Frames taken in one call of progress, so that the application gets to see what arrived.
 const BUDGET: usize = 32;
@@ -185,9 +185,9 @@ impl<L: RmaLink> Endpoint<L> {
                 if satisfied || n >= BUDGET || standing(core) >= most || self.requests.staging.is_full() {
                     break;
                 }
-                match self.net.link.poll_frame_from(from) {
-                    Some(next) => frame = next,
-                    None => break,
+                match self.net.link.poll_frame(FrameSource::Next(from)) {
+                    PollFrame::Frame(next) => frame = next,
+                    _ => break,
                 }
             }
             // A caller that waits for that queue is better served now than after another round.
@@ -400,7 +400,7 @@ impl<L: RmaLink> Endpoint<L> {
             return PollFast::Unknown;
         }
         self.adapt.note_short_progress();
-        let frame = match self.net.link.poll_frame() {
+        let frame = match self.net.link.poll_frame(FrameSource::Any) {
             PollFrame::Nothing => return PollFast::Nothing,
             PollFrame::Unknown => return PollFast::Unknown,
             PollFrame::Frame(frame) => frame,
@@ -436,7 +436,7 @@ impl<L: RmaLink> Endpoint<L> {
             self.take_in(core, frame);
         }
         while work < FAST_BUDGET {
-            let Some(next) = self.net.link.poll_frame_from(from) else { break };
+            let PollFrame::Frame(next) = self.net.link.poll_frame(FrameSource::Next(from)) else { break };
             frame = next;
             work += work_of(&frame);
             let mut entry = None;

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint};
 
 use link::{speculation_barrier, turns};
-use link_api::{Event, Frame, FrameLink, Gone, Link, PeerId, PollFrame, SleepLink, WaitFd};
+use link_api::{Event, Frame, FrameLink, FrameSource, Gone, Link, PeerId, PollFrame, SleepLink, WaitFd};
 use ucx_sys::{self as ucx, Status};
 use wire::ucx::Kind;
 
@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
     // SAFETY: an interface of ours, which UCX does not close in its own callbacks.
     guard(|| unsafe {
         // Most calls find nothing, and what such a call costs delays what comes meanwhile.
-        match (*this).link.poll_frame() {
+        match (*this).link.poll_frame(FrameSource::Any) {
             PollFrame::Nothing if !(*this).busy => {
                 speculation_barrier();
                 nothing(this);
@@ -101,7 +101,10 @@ unsafe fn advance(this: *mut Iface, mut frame: Option<Frame>) -> u32 {
                     }
                     // Most probably the next one is of the same peer's.
                     if done + 1 < budget {
-                        frame = (*this).link.poll_frame_from(from);
+                        frame = match (*this).link.poll_frame(FrameSource::Next(from)) {
+                            PollFrame::Frame(next) => Some(next),
+                            _ => None,
+                        };
                     }
                 }
                 Some(Event::Closed(peer, why)) => closed(this, peer, why),

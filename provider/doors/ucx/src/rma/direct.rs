@@ -1,7 +1,7 @@
 //! Which way memory behind a key is reached, and accesses to it: by CMA, or by request.
 
 use hmem::Span;
-use link_api::{Direct, FrameLink, Grant, Link, NoDirect, Refused, RmaLink};
+use link_api::{Direct, Grant, Link, NoDirect, Refused, RmaLink};
 use ucx_sys::{self as ucx, Status};
 use wire::Seg;
 

@@ -5,9 +5,9 @@ use std::os::fd::RawFd;
 
 use hmem::Span;
 use link_api::{
-    Allow, Channel, Connect, Devices, Direct, Event, Frame, FrameLink, Gone, HandleNote, InUse, LandAt,
-    Landing, Link, NoDirect, OpId, Parting, Path, PeerId, PieceCounter, PollFrame, Refused, Region,
-    RegionVersion, Revoke, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd, Way,
+    Allow, Channel, Connect, Devices, Direct, Event, Frame, FrameLink, FrameSource, Gone, HandleNote, Hint,
+    InUse, LandAt, Landing, Link, NoDirect, OpId, Parting, Path, PeerId, PieceCounter, PollFrame, Refused,
+    Region, RegionVersion, Revoke, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd, Way,
 };
 use wire::{Addr, Handle, Seg};
 
@@ -134,38 +134,22 @@ impl FrameLink for Links {
     }
 
     #[inline(always)]
-    fn poll_frame(&mut self) -> PollFrame {
-        if self.pace.step() {
-            return if self.rests() { PollFrame::Nothing } else { PollFrame::Unknown };
+    fn poll_frame(&mut self, of: FrameSource) -> PollFrame {
+        if let FrameSource::Next(_) = of {
+            return self.shm.poll_frame(of);
         }
-        let found = self.shm.poll_frame();
+        if self.pace.step() {
+            let rests = of == FrameSource::Any && self.rests();
+            return if rests { PollFrame::Nothing } else { PollFrame::Unknown };
+        }
+        let found = self.shm.poll_frame(of);
         self.pace.note_near(matches!(found, PollFrame::Frame(_)));
         found
     }
 
     #[inline(always)]
-    fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
-        self.shm.poll_frame_from(from)
-    }
-
-    #[inline]
-    fn poll_frame_of(&mut self, from: PeerId) -> PollFrame {
-        if self.pace.step() {
-            return PollFrame::Unknown;
-        }
-        let found = self.shm.poll_frame_of(from);
-        self.pace.note_near(matches!(found, PollFrame::Frame(_)));
-        found
-    }
-
-    #[inline(always)]
-    fn awaits(&mut self, peer: Option<PeerId>) {
-        self.shm.awaits(peer)
-    }
-
-    #[inline(always)]
-    fn will_send(&mut self, to: PeerId) {
-        self.shm.will_send(to)
+    fn hint(&mut self, hint: Hint) {
+        self.shm.hint(hint)
     }
 
     #[inline]

@@ -45,7 +45,8 @@ fn rests(links: &Links) -> bool {
 fn settle(all: &mut [Links]) {
     until("all to rest", || {
         for (at, links) in all.iter_mut().enumerate() {
-            let quick = at % 2 == 0 && matches!(links.poll_frame(), link_api::PollFrame::Nothing);
+            let quick = at % 2 == 0
+                && matches!(links.poll_frame(link_api::FrameSource::Any), link_api::PollFrame::Nothing);
             assert!(quick || links.poll().is_none(), "nothing was sent");
         }
         all.iter().all(rests)

@@ -252,4 +252,17 @@ impl Channels {
         }
         event
     }
+
+    /// The next frame of that peer's ring, held.
+    #[inline(always)]
+    pub(in crate::shm) fn peek_frame(&mut self, from: PeerId) -> Option<Frame> {
+        match self.peers[from.0].inb.as_mut()?.rx.peek() {
+            Ok(Some(len)) => {
+                self.rings.hold(from.0);
+                Some(Frame { from, len, slot: 0 })
+            }
+            // Whatever is wrong, the next poll finds it too.
+            _ => None,
+        }
+    }
 }

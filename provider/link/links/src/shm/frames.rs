@@ -7,9 +7,9 @@ use std::os::fd::RawFd;
 use hmem::Span;
 use ipc::pieces;
 use link_api::{
-    Allow, Channel, Connect, Devices, Direct, Event, Frame, FrameLink, HandleNote, InUse, LandAt, Landing,
-    Link, NoDirect, OpId, Parting, Path, PeerId, PieceCounter, PollFrame, Refused, Region, RegionVersion,
-    Revoke, RmaCaps, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd, Way,
+    Allow, Channel, Connect, Devices, Direct, Event, Frame, FrameLink, FrameSource, HandleNote, Hint, InUse,
+    LandAt, Landing, Link, NoDirect, OpId, Parting, Path, PeerId, PieceCounter, PollFrame, Refused, Region,
+    RegionVersion, Revoke, RmaCaps, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd, Way,
 };
 use wire::{Addr, Handle, Seg};
 
@@ -151,16 +151,22 @@ impl FrameLink for ShmLink {
     }
 
     #[inline(always)]
-    fn poll_frame(&mut self) -> PollFrame {
+    fn poll_frame(&mut self, of: FrameSource) -> PollFrame {
+        if let FrameSource::Next(from) = of {
+            return self.channels.peek_frame(from).map_or(PollFrame::Unknown, PollFrame::Frame);
+        }
         if !self.channels.pace.count_quick(self.channels.rings.is_held()) {
             return PollFrame::Unknown;
+        }
+        if let FrameSource::Only(from) = of {
+            return self.channels.peek_frame(from).map_or(PollFrame::Nothing, PollFrame::Frame);
         }
         let mut id = self.channels.rings.quick();
         if id == NO_PEER || self.channels.is_time_for_cold() {
             // A number, in a register: what is found goes through memory if it comes from a call.
             id = self.channels.find_of_many();
         }
-        let found = if id == NO_PEER { None } else { self.poll_frame_from(PeerId(id)) };
+        let found = if id == NO_PEER { None } else { self.channels.peek_frame(PeerId(id)) };
         if found.is_none() && id != self.channels.rings.sole() {
             self.channels.locate(id);
         }
@@ -170,26 +176,6 @@ impl FrameLink for ShmLink {
             self.channels.expect_answer(&frame);
         }
         PollFrame::Frame(frame)
-    }
-
-    #[inline(always)]
-    fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
-        match self.channels.peers[from.0].inb.as_mut()?.rx.peek() {
-            Ok(Some(len)) => {
-                self.channels.rings.hold(from.0);
-                Some(Frame { from, len, slot: 0 })
-            }
-            // Whatever is wrong, the next poll finds it too.
-            _ => None,
-        }
-    }
-
-    #[inline]
-    fn poll_frame_of(&mut self, from: PeerId) -> PollFrame {
-        if !self.channels.pace.count_quick(self.channels.rings.is_held()) {
-            return PollFrame::Unknown;
-        }
-        self.poll_frame_from(from).map_or(PollFrame::Nothing, PollFrame::Frame)
     }
 
     #[inline(always)]
@@ -281,14 +267,14 @@ impl FrameLink for ShmLink {
     }
 
     #[inline(always)]
-    fn awaits(&mut self, peer: Option<PeerId>) {
-        self.channels.rings.awaits(peer.map_or(NO_PEER, |peer| peer.0));
-    }
-
-    #[inline(always)]
-    fn will_send(&mut self, to: PeerId) {
-        if let Some(out) = self.channels.peers.get(to.0).and_then(|peer| peer.out.as_ref()) {
-            out.tx.expect_short();
+    fn hint(&mut self, hint: Hint) {
+        match hint {
+            Hint::ReceiveFrom(peer) => self.channels.rings.awaits(peer.map_or(NO_PEER, |peer| peer.0)),
+            Hint::SendTo(to) => {
+                if let Some(out) = self.channels.peers.get(to.0).and_then(|peer| peer.out.as_ref()) {
+                    out.tx.expect_short();
+                }
+            }
         }
     }
 

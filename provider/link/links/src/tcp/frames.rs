@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use hmem::{Span, total};
 use link_api::{
-    Connect, Event, Frame, FrameLink, Gone, LandAt, Landing, Link, OpId, Parting, Path, PeerId, Refused,
-    RmaLink, Sent, Setting, SleepLink, Standing, WaitFd,
+    Connect, Event, Frame, FrameLink, FrameSource, Gone, LandAt, Landing, Link, OpId, Parting, Path, PeerId,
+    PollFrame, Refused, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd,
 };
 use wire::Addr;
 
@@ -198,18 +198,19 @@ impl FrameLink for TcpLink {
         self.next_event()
     }
 
-    fn poll_frame_from(&mut self, from: PeerId) -> Option<Frame> {
+    fn poll_frame(&mut self, of: FrameSource) -> PollFrame {
+        let FrameSource::Next(from) = of else { return PollFrame::Unknown };
         if !self.has_frames_of(from) {
-            return None;
+            return PollFrame::Unknown;
         }
         match self.conns.next_of(from) {
-            Some(Event::Frame(frame)) => Some(frame),
+            Some(Event::Frame(frame)) => PollFrame::Frame(frame),
             // Its end, where what is there is no frame after all.
             other => {
                 if let Some(event) = other {
                     self.conns.reports.push(event);
                 }
-                None
+                PollFrame::Unknown
             }
         }
     }

@@ -1,6 +1,8 @@
 //! Polls while one peer is waited for: its ring is looked at by each, the others' now and then.
 
-use link_api::{Event, FrameLink as _, Link as _, Parting, PeerId, PollFrame, SleepLink as _, WaitFd};
+use link_api::{
+    Event, FrameLink as _, FrameSource, Hint, Link as _, Parting, PeerId, PollFrame, SleepLink as _, WaitFd,
+};
 
 use super::ShmLink;
 use crate::shm::pace;
@@ -9,7 +11,7 @@ use crate::shm::tests::{frame, open, say};
 /// How many polls find nothing before one finds a frame, and whose.
 fn polls_until_found(link: &mut ShmLink) -> (u32, PeerId) {
     for n in 0..1000 {
-        let found = match link.poll_frame() {
+        let found = match link.poll_frame(FrameSource::Any) {
             PollFrame::Frame(frame) => Some(Event::Frame(frame)),
             PollFrame::Nothing => None,
             PollFrame::Unknown => link.poll(),
@@ -34,7 +36,7 @@ fn one_of_two_awaited() -> ((ShmLink, PeerId), (ShmLink, PeerId), ShmLink, [Peer
         frame(&mut c);
         frame(&mut c);
     }
-    c.awaits(Some(from_a));
+    c.hint(Hint::ReceiveFrom(Some(from_a)));
     ((a, at_a), (b, at_b), c, [from_a, from_b])
 }
 
@@ -43,14 +45,14 @@ fn while_one_peer_is_waited_for_others_are_looked_at_now_and_then() {
     let ((mut a, at_a), (mut b, at_b), mut c, [from_a, from_b]) = one_of_two_awaited();
     let mut longest = 0;
     for _ in 0..50 {
-        c.awaits(Some(from_a));
+        c.hint(Hint::ReceiveFrom(Some(from_a)));
         say(&mut b, at_b, b"b").unwrap();
         let (n, from) = polls_until_found(&mut c);
         assert_eq!(from, from_b);
         assert!(n < 2 * pace::OTHERS, "{n} polls");
         longest = longest.max(n);
         // What is waited for is found at once, and then nothing is.
-        c.awaits(Some(from_a));
+        c.hint(Hint::ReceiveFrom(Some(from_a)));
         say(&mut b, at_b, b"b").unwrap();
         say(&mut a, at_a, b"a").unwrap();
         let both = [polls_until_found(&mut c), polls_until_found(&mut c)];
@@ -65,12 +67,15 @@ fn while_one_peer_is_waited_for_others_are_looked_at_now_and_then() {
 fn others_are_looked_at_as_often_where_looks_at_one_ring_come_between() {
     let (_a, (mut b, at_b), mut c, [from_a, from_b]) = one_of_two_awaited();
     for _ in 0..200 {
-        c.awaits(Some(from_a));
+        c.hint(Hint::ReceiveFrom(Some(from_a)));
         say(&mut b, at_b, b"b").unwrap();
         let mut polls = 0;
         let found = loop {
-            assert!(matches!(c.poll_frame_of(from_a), PollFrame::Nothing | PollFrame::Unknown));
-            match c.poll_frame() {
+            assert!(matches!(
+                c.poll_frame(FrameSource::Only(from_a)),
+                PollFrame::Nothing | PollFrame::Unknown
+            ));
+            match c.poll_frame(FrameSource::Any) {
                 PollFrame::Frame(frame) => break frame,
                 PollFrame::Nothing => {}
                 PollFrame::Unknown => {
@@ -91,7 +96,7 @@ fn others_are_looked_at_as_often_where_looks_at_one_ring_come_between() {
 fn a_sleeper_that_waits_for_one_peer_is_woken_by_another() {
     let (_a, (mut b, at_b), mut c, [from_a, from_b]) = one_of_two_awaited();
     for n in 0..100 {
-        c.awaits(Some(from_a));
+        c.hint(Hint::ReceiveFrom(Some(from_a)));
         if n % 2 == 0 {
             say(&mut b, at_b, b"b").unwrap();
             assert!(!c.arm(), "it sleeps though a frame is there");
@@ -118,7 +123,7 @@ fn a_peer_that_is_waited_for_and_ends_keeps_no_other_from_being_heard() {
     say(&mut b, at_b, b"b").unwrap();
     let (mut heard, mut closed) = (Vec::new(), false);
     while !closed || heard.len() < 2 {
-        match c.poll_frame_of(from_a) {
+        match c.poll_frame(FrameSource::Only(from_a)) {
             PollFrame::Frame(frame) => {
                 heard.push(frame.from);
                 c.release(frame);
@@ -141,7 +146,7 @@ fn a_peer_that_is_waited_for_and_ends_keeps_no_other_from_being_heard() {
     heard.sort_by_key(|peer| peer.0);
     assert_eq!(heard, [from_a.min(from_b), from_a.max(from_b)]);
     // Its number may be another peer's next, and is waited for meanwhile.
-    c.awaits(Some(from_a));
+    c.hint(Hint::ReceiveFrom(Some(from_a)));
     c.dismiss(from_a, Parting::Forgotten);
     let (mut d, mut e) = (open(), open());
     let new = c.peer(&d.addr());
@@ -159,9 +164,9 @@ fn others_are_looked_at_by_each_of_polls_that_are_rare_while_one_peer_is_waited_
     let (_a, (mut b, at_b), mut c, [from_a, from_b]) = one_of_two_awaited();
     let mut polls = |count: u32| {
         for n in 0..count {
-            c.awaits(Some(from_a));
+            c.hint(Hint::ReceiveFrom(Some(from_a)));
             std::thread::sleep(std::time::Duration::from_micros(200));
-            let found = match c.poll_frame() {
+            let found = match c.poll_frame(FrameSource::Any) {
                 PollFrame::Frame(frame) => Some(Event::Frame(frame)),
                 PollFrame::Nothing => None,
                 PollFrame::Unknown => c.poll(),

@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use hmem::Span;
-use link_api::{Event, FrameLink as _, Gone, Link as _, Parting, PeerId, PollFrame, Refused, Sent};
+use link_api::{
+    Event, FrameLink as _, FrameSource, Gone, Link as _, Parting, PeerId, PollFrame, Refused, Sent,
+};
 use wire::Addr;
 
 use super::OpenOptions;
@@ -183,7 +185,7 @@ fn frames_of_many_peers_arrive_each_in_order() {
 /// The next frame, by fast polls where these can say.
 fn poll_fast(link: &mut ShmLink) -> (PeerId, Vec<u8>) {
     loop {
-        match link.poll_frame() {
+        match link.poll_frame(FrameSource::Any) {
             PollFrame::Frame(f) => {
                 let mut bytes = vec![0; f.len];
                 assert_eq!(link.read(&f, 0, &mut bytes), f.len);
@@ -255,7 +257,7 @@ fn what_one_of_many_busy_peers_sends_is_there_at_the_next_poll() {
         let n = round * 7 % PEERS;
         let (other, to_hub) = &mut others[n];
         say(other, *to_hub, &[n as u8, round as u8]).unwrap();
-        let found = match hub.poll_frame() {
+        let found = match hub.poll_frame(FrameSource::Any) {
             PollFrame::Unknown => hub.poll().map(|event| matches!(event, Event::Frame(_))),
             PollFrame::Frame(_) => Some(true),
             PollFrame::Nothing => None,
@@ -299,7 +301,7 @@ fn frames_asked_for_by_peer_and_those_that_are_found_come_in_order() {
         }
         let from = hub.peer(&other.addr());
         // The others of the four are still to be found.
-        let first = hub.poll_frame_from(from).unwrap();
+        let PollFrame::Frame(first) = hub.poll_frame(FrameSource::Next(from)) else { panic!("no frame") };
         let mut bytes = [0; 2];
         hub.read(&first, 0, &mut bytes);
         hub.release(first);

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use hmem::Span;
 use ipc::{rights, socket};
 use link_api::{
-    Direct, Event, FrameLink as _, Gone, Grant, Link as _, NoDirect, Parting, PeerId, Refused, RmaLink as _,
-    Sent, SleepLink as _, Way,
+    Direct, Event, FrameLink as _, FrameSource, Gone, Grant, Link as _, NoDirect, Parting, PeerId, PollFrame,
+    Refused, RmaLink as _, Sent, SleepLink as _, Way,
 };
 use wire::{Addr, Seg};
 
@@ -465,6 +465,6 @@ fn nothing_comes_of_a_peer_behind_the_frame_for_which_it_was_cut_off() {
     b.dismiss(from, Parting::CutOff);
     assert_eq!((b.read(&first, 0, &mut bytes), &bytes), (5, b"first"));
     b.release(first);
-    assert!(b.poll_frame_from(from).is_none(), "another frame");
+    assert!(matches!(b.poll_frame(FrameSource::Next(from)), PollFrame::Unknown), "another frame");
     assert_eq!(closed(&mut b), (from, Gone::Denied));
 }
