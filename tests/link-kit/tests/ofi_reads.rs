@@ -20,7 +20,7 @@ use engine::{Cntrs, Ctx, EpConfig, Error, OpFlags, Send};
 use fake::{Fake, FakeNet};
 use hmem::Span;
 use link::{Links, OpenOptions};
-use link_api::{FrameLink as _, Link as _, Patience, RmaCaps};
+use link_api::{Link as _, Patience, RmaCaps};
 use link_kit::text;
 use testkit::{from_any, msg, pattern};
 use wire::Addr;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use engine::{AvId, Cntrs, Completion, Config, CqId, Domain, EpConfig, EpId, RxId};
 use hmem::Span;
 use link::{Links, OpenOptions};
-use link_api::{FrameLink as _, Link as _, RmaLink};
+use link_api::{Link as _, RmaLink};
 use link_kit::keyed::{KeyedNet, Pace};
 use link_kit::text;
 use testkit::{from, msg, pattern};

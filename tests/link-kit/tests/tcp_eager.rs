@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use engine::{Completion, Error};
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{FrameLink as _, Link as _};
+use link_api::Link as _;
 use pair::{open, options};
 use testkit::{from, msg, pattern};
 

@@ -3,7 +3,7 @@
 use std::ffi::{c_uint, c_void};
 
 use hmem::Span;
-use link_api::{FrameLink, Link};
+use link_api::FrameLink;
 use ucx_sys::{self as ucx, Completion, Iov, PackFn, Status};
 use wire::ucx::{Head, Kind};
 

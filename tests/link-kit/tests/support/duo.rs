@@ -9,7 +9,7 @@ use std::time::Duration;
 use engine::{Completion, Error};
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{FrameLink as _, Link as _};
+use link_api::Link as _;
 use ofi::{Below, OfiLink, OfiOptions};
 use testkit::{from_any, msg, pattern};
 use wire::session::JobKey;

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use link_api::{Event, FrameLink, Link, PeerId, Refused, Setting, SleepLink, WaitFd};
+use link_api::{Event, FrameLink, PeerId, Refused, Setting, SleepLink, WaitFd};
 use link_kit::{bytes, is_readable};
 
 const PATIENCE: Duration = Duration::from_secs(60);

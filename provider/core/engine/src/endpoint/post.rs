@@ -86,7 +86,7 @@ impl<L: RmaLink> Post<'_, L> {
             Some(sent) => sent,
             None => self.net.send_plain(peer, flags, tag, data, span.apart()),
         };
-        if sent != Ok(Sent::Done) {
+        if !matches!(sent, Ok(Sent::Done)) {
             let done_as = Done { ctx: op.ctx, what, report, tag, data, tally: Tally::PLAIN };
             return self.apart().plain_not_done(peer, sent, len, done_as);
         }

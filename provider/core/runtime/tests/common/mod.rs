@@ -13,7 +13,7 @@ use engine::{
 };
 use hmem::Span;
 use link::{OpenOptions, ShmLink};
-use link_api::{FrameLink as _, Link as _, RmaLink, SleepLink as _, WaitFd};
+use link_api::{RmaLink, SleepLink as _, WaitFd};
 use runtime::{Attached, Progress, Runtime, Wait};
 use testkit::{from_any, msg};
 use wire::Addr;

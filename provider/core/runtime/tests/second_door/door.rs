@@ -8,7 +8,7 @@ use std::{fmt, io, thread};
 use engine::{ADDR_UNSPEC, Cntrs, Config, Ctx, Domain, EpConfig, FiAddr, OpFlags, Pattern};
 use hmem::{Kind, Span};
 use link::{Links, OpenOptions};
-use link_api::{FrameLink as _, Link as _, SleepLink as _, WaitFd};
+use link_api::{Link as _, SleepLink as _, WaitFd};
 use runtime::{Attached, Deadline, Guard, Idle, Progress, Runtime, Step, Wait, Watched};
 use wire::Addr;
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint};
 
 use link::{full_fence, turns};
-use link_api::{FrameLink, Link, Refused};
+use link_api::{Link, Refused};
 use ucx_sys::{self as ucx, AddrParams, Completion, EpParams, Status};
 use xfer::Helper;
 

@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use link::{OpenOptions, ShmLink, full_fence};
-use link_api::{FrameLink, Link};
+use link_api::Link;
 use ucx_sys::{
     self as ucx, AddrParams, Completion, IfaceAttr, IfaceOps, IfaceParams, PerfAttr, Status, Table,
 };

@@ -7,7 +7,7 @@ use engine::{
     Pattern, Recv, Reg, Rma, Send,
 };
 use link::Links;
-use link_api::{Link as _, Path, RmaCaps, SleepLink as _};
+use link_api::{Link as _, Path, RmaCaps};
 use runtime::{Guard, Progress, Runtime};
 use wire::Addr;
 

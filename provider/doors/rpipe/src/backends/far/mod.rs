@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use engine::{Atomic, Completion, Ctx, OpFlags, Rma, What};
 use hmem::{AtomicOp, Datatype, Span};
-use link_api::{FrameLink as _, Link as _, SleepLink as _, WaitFd};
+use link_api::{Link as _, SleepLink as _, WaitFd};
 use wire::{Addr, RmaSeg};
 
 use ep::Ep;
