@@ -211,7 +211,7 @@ struct strait_xpu_queue {
     strait_xpu_u64 unused[2];
 };
 
-/* Written by the host. A counter's value is value + added. */
+/* Written by the host. A counter's value is value + added, and wraps; the host reads what the device adds. */
 struct strait_xpu_counter_host {
     strait_xpu_u64 value;
     strait_xpu_u64 errors;

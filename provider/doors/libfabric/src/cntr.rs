@@ -34,7 +34,7 @@ pub(crate) struct CntrFid {
     /// Others end a wait, those too that come between a call and the wait, or with the wait's first poll.
     /// Changed with the engine's lock, as the errors are.
     known_errors: AtomicU64,
-    /// A device reads it.
+    /// A device reads it and adds to it.
     pub xpu: Option<xpu::Counter>,
 }
 
@@ -117,6 +117,7 @@ impl CntrFid {
     /// them.
     fn read_with(&self, knows: impl FnOnce(u64, u64) -> bool) -> (u64, u64) {
         let mut engine = self.shared.lock_to_poll();
+        self.take_device(&mut engine);
         engine.progress();
         let (n, errs) = self.read_noted(&engine);
         if knows(n, errs) {
@@ -140,9 +141,19 @@ impl CntrFid {
         ended.unwrap_or(Err(Errno::TIMEDOUT))
     }
 
+    /// What a device has added counts from now on.
+    #[inline]
+    fn take_device(&self, engine: &mut Engine) {
+        if let Some(device) = &self.xpu {
+            device.side.take(engine);
+        }
+    }
+
     /// Calls with the engine, and the counter's name in it.
     fn change(&self, how: impl FnOnce(&mut Engine, CntrId)) -> Result<(), Errno> {
-        how(&mut self.shared.lock(), self.id);
+        let mut engine = self.shared.lock();
+        self.take_device(&mut engine);
+        how(&mut engine, self.id);
         Ok(())
     }
 
@@ -156,6 +167,7 @@ impl CntrFid {
 
     fn set_errors(&self, value: u64) -> Result<(), Errno> {
         let mut engine = self.shared.lock();
+        self.take_device(&mut engine);
         engine.cntr_seterr(self.id, value);
         self.known_errors.store(value, Relaxed);
         Ok(())
@@ -175,15 +187,8 @@ static CNTR_OPS: fi::fi_ops_cntr = fi::fi_ops_cntr {
     ..fi::NO_OPS_CNTR
 };
 
-/// Of one that a device reads: the host changes it, and does not read it.
-static XPU_OPS: fi::fi_ops_cntr = fi::fi_ops_cntr {
-    add: Some(add),
-    set: Some(set),
-    adderr: Some(adderr),
-    seterr: Some(seterr),
-    export_xpu: Some(export_xpu),
-    ..fi::NO_OPS_CNTR
-};
+/// Of one that a device reads and adds to.
+static XPU_OPS: fi::fi_ops_cntr = fi::fi_ops_cntr { export_xpu: Some(export_xpu), ..CNTR_OPS };
 
 /// `fi_ops_domain::cntr_open`.
 pub(crate) unsafe extern "C" fn open(
@@ -270,7 +275,7 @@ pub(crate) unsafe extern "C" fn export_xpu(
         // SAFETY: the application passes an open counter.
         let counter = unsafe { obj::<CntrFid, _>(cntr)? }.xpu.as_ref().ok_or(Errno::INVAL)?;
         // SAFETY: NULL or a place for the answer, whose sole member is this.
-        unsafe { xpu::export(to.cast(), fi::FI_CLASS_CNTR, counter.at.device(), flags) }
+        unsafe { xpu::export(to.cast(), fi::FI_CLASS_CNTR, counter.side.device(), flags) }
     })
 }
 
@@ -279,7 +284,10 @@ unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
         // SAFETY: the application passes an open counter and does not use it during the call.
         let cntr = unsafe { obj::<CntrFid, _>(fid)? };
         cntr.refs.none()?;
-        cntr.shared.close_in(Some(&cntr.wait), |engine| engine.cntr_close(cntr.id))?;
+        cntr.shared.close_in(Some(&cntr.wait), |engine| match &cntr.xpu {
+            Some(device) => device.side.close(engine),
+            None => engine.cntr_close(cntr.id),
+        })?;
         cntr.shared.children.dec();
         // SAFETY: as above, and nothing refers to it.
         drop(unsafe { reclaim(cntr) });

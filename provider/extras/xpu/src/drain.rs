@@ -49,7 +49,7 @@ pub struct Drain {
     regions: Arc<Regions>,
     rings: Vec<RingSide>,
     queues: Vec<QueueSide>,
-    counters: Vec<CounterSide>,
+    counters: Vec<Arc<CounterSide>>,
     /// Error words of peers.
     losses: Option<Place>,
     /// Receives under way: their context, ticket, ring, and whether a completion is wanted.
@@ -97,7 +97,7 @@ impl Drain {
     }
 
     /// One more counter.
-    pub fn add_counter(&mut self, counter: CounterSide) {
+    pub fn add_counter(&mut self, counter: Arc<CounterSide>) {
         self.counters.push(counter);
     }
 

@@ -12,6 +12,7 @@ use runtime::{Host, catch};
 use crate::drain::Drain;
 use crate::error::{Error, code};
 use crate::port::BEAT;
+use crate::queue::CounterSide;
 
 /// How often the thread looks before it yields the core between looks, and before it sleeps between them.
 const SPINS: u32 = 2_000;
@@ -26,6 +27,9 @@ pub struct Drains {
     /// Callers that wait for `all`: the thread would take the mutex again before any of them wakes.
     callers: AtomicU32,
     peers: Mutex<Vec<(u32, Name)>>,
+    /// Counters that devices add to, whether or not an endpoint is bound to them. Locked after `all`, and
+    /// before the engine.
+    counters: Mutex<Vec<Arc<CounterSide>>>,
     stop: AtomicBool,
 }
 
@@ -36,6 +40,7 @@ impl Default for Drains {
             all: Mutex::default(),
             callers: AtomicU32::new(0),
             peers: Mutex::default(),
+            counters: Mutex::default(),
             stop: AtomicBool::new(false),
         }
     }
@@ -70,6 +75,23 @@ impl Drains {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner).push((peer, process));
     }
 
+    /// Has the thread take what a device adds to a counter.
+    pub fn add_counter(&self, counter: Arc<CounterSide>) {
+        self.counters().push(counter);
+    }
+
+    /// The thread looks at that counter no more.
+    pub fn remove_counter(&self, counter: &Arc<CounterSide>) {
+        // In a forked child the thread may have been in the lock, and looks at nothing.
+        if self.pid == std::process::id() {
+            self.counters().retain(|c| !Arc::ptr_eq(c, counter));
+        }
+    }
+
+    fn counters(&self) -> MutexGuard<'_, Vec<Arc<CounterSide>>> {
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// For callers: the thread polls no more until they have been in.
     fn enter(&self) -> MutexGuard<'_, Vec<(u64, Drain)>> {
         self.callers.fetch_add(1, Ordering::SeqCst);
@@ -86,15 +108,21 @@ impl Drains {
     /// ends them.
     pub fn poll<H: Host>(&self, host: &H) -> usize {
         let mut all = self.all();
-        let polled = catch(|| match host.runtime().enter_to_poll() {
-            Ok(mut engine) => all.iter_mut().map(|(_, d)| d.poll(&mut *engine)).sum(),
-            Err(_) => {
-                all.iter_mut().for_each(|(_, d)| d.end(code::IO));
-                0
+        let counters = self.counters();
+        let polled = catch(|| {
+            let mut engine = host.runtime().enter_to_poll().ok()?;
+            let taken = counters.iter().filter(|c| c.take(&mut *engine)).count();
+            let mut polled: usize = all.iter_mut().map(|(_, d)| d.poll(&mut *engine)).sum();
+            if all.is_empty() && !counters.is_empty() {
+                // Deferred work that a device releases completes without a call of the host.
+                polled += engine.progress();
             }
+            counters.iter().for_each(|c| c.show(&*engine));
+            Some(taken + polled)
         });
-        polled.unwrap_or_else(|_| {
+        polled.ok().flatten().unwrap_or_else(|| {
             all.iter_mut().for_each(|(_, d)| d.end(code::IO));
+            counters.iter().for_each(|c| c.end(code::IO));
             0
         })
     }

@@ -8,9 +8,7 @@ use crate::errno::Errno;
 use crate::ffi::Ref;
 use crate::info::ep::EpAttrs;
 use crate::xpu::{TIMEOUT, XpuCtxFid};
-use ::xpu::{
-    CounterSide, Drain, Near, Peers, Place, Port, QueueSide, RingOptions, RingPlaces, Words, layout,
-};
+use ::xpu::{Drain, Near, Peers, Place, Port, QueueSide, RingOptions, RingPlaces, Words, layout};
 use engine::{CqId, EpConfig, EpId, RxId};
 
 /// What makes an endpoint a device's.
@@ -97,7 +95,7 @@ impl XpuEp {
         let rx = if same { tx } else { rx.map(|side| drain.add_queue(side)) };
         for bound in setup.cntrs.iter().flatten() {
             if let Some(counter) = &bound.xpu {
-                drain.add_counter(CounterSide { of: bound.id, at: counter.at.clone() });
+                drain.add_counter(counter.side.clone());
             }
         }
         let place = |at| Place { words: control.clone(), at };

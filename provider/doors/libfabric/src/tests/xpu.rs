@@ -249,7 +249,7 @@ fn a_device_puts_by_the_table_of_older_versions() {
 }
 
 #[test]
-fn the_host_neither_posts_nor_reads_what_is_a_devices() {
+fn the_host_neither_posts_nor_reads_queues_that_are_a_devices() {
     let w = world((2, 7));
     let d = Device::native(&w);
     let none = -(fi::FI_ENOSYS as isize);
@@ -258,7 +258,6 @@ fn the_host_neither_posts_nor_reads_what_is_a_devices() {
     assert_eq!(call!(d.ep, msg.send(at, 1, NO, 0, NO)), none);
     assert_eq!(call!(d.ep, rma.write(at, 1, NO, 0, 0, 0, NO)), none);
     assert_eq!(call!(d.cq, ops.read(at, 0)), none);
-    assert_eq!(call!(d.cntr, ops.wait(1, 0)), -fi::FI_ENOSYS);
     assert_eq!(call!(d.cntr, ops.add(3)), 0);
     until(|| d.counter.get(0).load(Acquire) == 3);
     // And what is the host's is not exported.
@@ -364,5 +363,120 @@ fn a_device_that_is_none_and_a_domain_of_one_thread_have_no_context() {
     assert_eq!(call!(w.fabric, ops.domain(w.info, &mut one, NO)), 0);
     assert_eq!(call!(one, ops.xpu_ctx(attr, &mut ctx, NO)), 0);
     assert_eq!((close(ctx), close(one)), (0, 0));
+    w.end();
+}
+
+/// A device's counter that no endpoint is bound to, and its words.
+fn counter(w: &World, ctx: *mut fi::fid_xpu_ctx) -> (*mut fi::fid_cntr, Arc<Words>) {
+    let (mut cntr, mut out) = (ptr::null_mut(), fi::fid_xpu_cntr::default());
+    let attr = &mut fi::fi_cntr_attr { xpu_ctx: ctx, flags: fi::FI_XPU, ..Default::default() };
+    assert_eq!(call!(w.domain, ops.cntr_open(attr, &mut cntr, NO)), 0);
+    assert_eq!(call!(cntr, ops.export_xpu(0, &mut out)), 0);
+    (cntr, words(out.fid.prov_ctx, 16))
+}
+
+/// Words of struct strait_xpu_counter.
+const VALUE: usize = 0;
+const ERRORS: usize = 1;
+const ADDED: usize = 8;
+const ERRORS_ADDED: usize = 9;
+
+#[test]
+fn the_host_reads_what_a_device_adds_and_the_sum_of_both_sides_is_the_value() {
+    let w = world((2, 7));
+    let ctx = context(&w);
+    let (cntr, at) = counter(&w, ctx);
+    let (read, errors) = (|| call!(cntr, ops.read()), || call!(cntr, ops.readerr()));
+    let sum = || at.get(VALUE).load(Acquire).wrapping_add(at.get(ADDED).load(Acquire));
+    at.get(ADDED).store(5, Release);
+    assert_eq!((read(), errors()), (5, 0));
+    assert_eq!(call!(cntr, ops.add(3)), 0);
+    assert_eq!(read(), 8);
+    // The thread of the context shows it: the host's part is 3.
+    until(|| sum() == 8);
+    // What a device adds while the host waits ends the wait, although nothing else changes.
+    let begin = Instant::now();
+    let device = at.clone();
+    let adds = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        device.get(ADDED).store(7, Release);
+    });
+    assert_eq!(call!(cntr, ops.wait(10, 30_000)), 0);
+    assert!(begin.elapsed() < Duration::from_secs(20), "the wait slept over it");
+    adds.join().unwrap();
+    // fi_xpu_cntr_set of a device stores a difference, which wraps.
+    at.get(ADDED).store(2u64.wrapping_sub(at.get(VALUE).load(Acquire)), Release);
+    assert_eq!((read(), sum()), (2, 2));
+    // fi_cntr_set of the host replaces what the device has added, too.
+    assert_eq!(call!(cntr, ops.set(100)), 0);
+    until(|| sum() == 100);
+    assert_eq!(read(), 100);
+    // A failure that a device adds ends a wait of the host.
+    at.get(ERRORS_ADDED).store(1, Release);
+    assert_eq!(call!(cntr, ops.wait(1000, 30_000)), -fi::FI_EAVAIL);
+    assert_eq!(errors(), 1);
+    until(|| at.get(ERRORS).load(Acquire) == 0);
+    // Whatever a device writes is a number.
+    for wild in [u64::MAX, 0, 1 << 63, u64::MAX - 1] {
+        let before = (read(), at.get(ADDED).load(Acquire));
+        at.get(ADDED).store(wild, Release);
+        assert_eq!(read(), before.0.wrapping_add(wild.wrapping_sub(before.1)));
+    }
+    assert_eq!((close(cntr), close(ctx)), (0, 0));
+    w.end();
+}
+
+/// The stream raises the one counter's word, and waits for the other's: nothing of the host is called between.
+#[test]
+fn a_device_releases_deferred_writes_and_sees_their_completion_in_a_counters_word() {
+    let w = world((2, 7));
+    let (ep, peer, memory, mr) = target(&w);
+    let ctx = context(&w);
+    let ((start, raised), (done, seen)) = (counter(&w, ctx), counter(&w, ctx));
+    const COUNT: usize = 20;
+    let source: Vec<u64> = (0..COUNT as u64).map(|n| n + 1000).collect();
+    let iovs: Vec<_> = source
+        .iter()
+        .map(|s| libc::iovec { iov_base: ptr::from_ref(s).cast_mut().cast(), iov_len: 8 })
+        .collect();
+    let rmas: Vec<_> = (0..COUNT as u64).map(|n| fi::fi_rma_iov { addr: n * 8, len: 8, key: 77 }).collect();
+    let mut ops: Vec<_> = (0..COUNT)
+        .map(|n| {
+            let mut op = fi::fi_op_rma { ep, ..Default::default() };
+            (op.msg.addr, op.msg.msg_iov, op.msg.iov_count) = (peer, &raw const iovs[n], 1);
+            (op.msg.rma_iov, op.msg.rma_iov_count) = (&raw const rmas[n], 1);
+            op
+        })
+        .collect();
+    let mut queued: Vec<_> = ops
+        .iter_mut()
+        .enumerate()
+        .map(|(n, op)| {
+            // Two batches: of the threshold 1, and of 2.
+            let threshold = 1 + u64::from(n >= COUNT / 2);
+            let mut work = fi::fi_deferred_work { threshold, op_type: fi::FI_OP_WRITE, ..Default::default() };
+            (work.triggering_cntr, work.completion_cntr) = (start, done);
+            work.op.rma = op;
+            work
+        })
+        .collect();
+    for work in &mut queued {
+        assert_eq!(call_fid!(w.domain, control(fi::FI_QUEUE_WORK, ptr::from_mut(work).cast())), 0);
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!((seen.get(VALUE).load(Acquire), memory.get(0).load(Acquire)), (0, 0), "it left too early");
+    for batch in 1..=2 {
+        raised.get(ADDED).store(batch, Release);
+        let end = COUNT / 2 * batch as usize;
+        until(|| seen.get(VALUE).load(Acquire) >= end as u64);
+        for n in 0..COUNT {
+            let expected = if n < end { 1000 + n as u64 } else { 0 };
+            assert_eq!(memory.get(n).load(Acquire), expected, "word {n} after batch {batch}");
+        }
+    }
+    assert_eq!((call!(start, ops.read()), call!(done, ops.read())), (2, COUNT as u64));
+    for part in [mr.cast::<fi::fid>(), ep.cast(), start.cast(), done.cast(), ctx.cast()] {
+        assert_eq!(close(part), 0);
+    }
     w.end();
 }

@@ -54,18 +54,25 @@ impl Queue {
     }
 }
 
-/// A counter that a device reads.
+/// A counter that a device reads and adds to.
 #[derive(Debug)]
 pub(crate) struct Counter {
-    _ctx: Ref<XpuCtxFid>,
-    pub at: Place,
+    ctx: Ref<XpuCtxFid>,
+    pub side: Arc<CounterSide>,
 }
 
 impl Counter {
     pub(crate) fn new(ctx: &XpuCtxFid, id: engine::CntrId) -> Result<Counter, Errno> {
         let at = Place { words: ctx.words(size_of::<layout::CounterHost>() / 4)?, at: 0 };
-        let side = CounterSide::new(id, at, TIMEOUT.as_nanos() as u64);
-        Ok(Counter { _ctx: Ref::new(ctx), at: side.at })
+        let side = Arc::new(CounterSide::new(id, at, TIMEOUT.as_nanos() as u64));
+        ctx.drains.add_counter(side.clone());
+        Ok(Counter { ctx: Ref::new(ctx), side })
+    }
+}
+
+impl Drop for Counter {
+    fn drop(&mut self) {
+        self.ctx.drains.remove_counter(&self.side);
     }
 }
 
