@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cuda_stand_in::driver::Driver;
-use engine::link_api::{Fallback, FrameLink as _, How, Link as _, Meter, Side};
+use engine::link_api::{Fallback, How, Link as _, Meter, Side};
 use engine::{AvId, Cntrs, Completion, Config, CqId, Domain, EpConfig, EpId, Error, RxId};
 use hmem::{Span, classify};
 use link::{OpenOptions, ShmLink};

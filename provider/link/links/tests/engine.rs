@@ -7,7 +7,7 @@ use engine::{Access, AvId, Cntrs, Completion, Config, CqId, Domain, EpConfig, Ep
 use engine::{OpFlags, Reg, RxId, Send};
 use hmem::Span;
 use link::{OpenOptions, ShmLink};
-use link_api::{FrameLink as _, Link as _};
+use link_api::Link as _;
 use testkit::{from, msg, pattern, there, write};
 use wire::Addr;
 

@@ -55,8 +55,7 @@ pub(crate) unsafe extern "C" fn progress(iface: ucx::Iface) -> c_uint {
                 nothing(this);
                 0
             }
-            PollFrame::Frame(frame) => advance(this, Some(frame)),
-            _ => advance(this, None),
+            found => advance(this, found),
         }
     })
 }
@@ -77,20 +76,20 @@ unsafe fn nothing(this: *mut Iface) {
     }
 }
 
-/// Takes in what has come, `frame` first. Not part of `progress`, which so has few registers to save.
+/// Takes in what has come, `found` first. Not part of `progress`, which so has few registers to save.
 ///
 /// # Safety
 /// `this` must be an interface of ours. Nothing borrows from it while UCX's handlers run.
 #[inline(never)]
-unsafe fn advance(this: *mut Iface, mut frame: Option<Frame>) -> u32 {
+unsafe fn advance(this: *mut Iface, mut found: PollFrame) -> u32 {
     let mut done = 0;
     // SAFETY: the caller's promise; each borrow ends before a handler is called.
     unsafe {
         let budget = (*this).budget;
         while done < budget {
-            let event = match frame.take() {
-                Some(frame) => Some(Event::Frame(frame)),
-                None => (*this).link.poll(),
+            let event = match std::mem::replace(&mut found, PollFrame::Unknown) {
+                PollFrame::Frame(frame) => Some(Event::Frame(frame)),
+                _ => (*this).link.poll(),
             };
             match event {
                 None => break,
@@ -101,10 +100,7 @@ unsafe fn advance(this: *mut Iface, mut frame: Option<Frame>) -> u32 {
                     }
                     // Most probably the next one is of the same peer's.
                     if done + 1 < budget {
-                        frame = match (*this).link.poll_frame(FrameSource::Next(from)) {
-                            PollFrame::Frame(next) => Some(next),
-                            _ => None,
-                        };
+                        found = (*this).link.poll_frame(FrameSource::Next(from));
                     }
                 }
                 Some(Event::Closed(peer, why)) => closed(this, peer, why),

@@ -44,7 +44,7 @@ impl Channels {
     ) -> Option<Result<Sent, Refused>> {
         let out = self.peers[to.0].out.as_mut()?;
         if out.send_short(head, body, off, len).is_some() {
-            return Some(out.notify(self.sleep.is_registered()).map(|()| Sent::Done));
+            return Some(out.notify(self.sleep.is_registered()));
         }
         self.put_longer(to, head, body, off, len)
     }
@@ -77,7 +77,7 @@ impl Channels {
             }
         }
         out.tx.publish(total);
-        Some(out.notify(self.sleep.is_registered()).map(|()| Sent::Done))
+        Some(out.notify(self.sleep.is_registered()))
     }
 
     /// Whether a frame of `len` bytes finds room now on an open channel.
@@ -121,7 +121,7 @@ impl Channels {
         // SAFETY: as above.
         unsafe { out.tx.write(0, head) };
         out.tx.publish(head.len() + n);
-        out.notify(self.sleep.is_registered()).map(|()| n)
+        out.notify(self.sleep.is_registered()).map(|_| n)
     }
 
     /// The ring to this peer has no room for a frame of that length.

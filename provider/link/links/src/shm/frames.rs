@@ -136,7 +136,7 @@ impl FrameLink for ShmLink {
     ) -> Option<Result<Sent, Refused>> {
         let out = self.channels.peers.get_mut(to.0)?.out.as_mut()?;
         out.send_short(&head, &[body], 0, body.len())?;
-        Some(out.notify(self.channels.sleep.is_registered()).map(|()| Sent::Done))
+        Some(out.notify(self.channels.sleep.is_registered()))
     }
 
     #[inline]

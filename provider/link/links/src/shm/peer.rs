@@ -7,7 +7,7 @@ use std::time::Instant;
 use hmem::Span;
 use ipc::pieces::Counters;
 use ipc::socket;
-use link_api::{Gone, Refused};
+use link_api::{Gone, Refused, Sent};
 use meet::Life;
 use wire::Addr;
 use wire::channel::{Packet, Space};
@@ -51,20 +51,20 @@ impl Outbound {
     /// Wakes the peer if it sleeps; to be called after a frame was published. A peer that has closed has not
     /// read it.
     #[inline(always)]
-    pub(super) fn notify(&mut self, registered: bool) -> Result<(), Refused> {
-        if wake::is_awake(self.tx.mem(), registered) { Ok(()) } else { self.wake() }
+    pub(super) fn notify(&mut self, registered: bool) -> Result<Sent, Refused> {
+        if wake::is_awake(self.tx.mem(), registered) { Ok(Sent::Done) } else { self.wake() }
     }
 
     #[cold]
     #[inline(never)]
-    fn wake(&mut self) -> Result<(), Refused> {
+    fn wake(&mut self) -> Result<Sent, Refused> {
         match wake::consuming(self.tx.mem()) {
-            Consuming::Awake => Ok(()),
+            Consuming::Awake => Ok(Sent::Done),
             Consuming::Asleep => {
                 socket::notify(&self.sock, &Packet::Wake.encode());
-                Ok(())
+                Ok(Sent::Done)
             }
-            Consuming::Closed if self.tx.is_read() => Ok(()),
+            Consuming::Closed if self.tx.is_read() => Ok(Sent::Done),
             // Its socket has hung up before: the next poll sees that, and what follows from it.
             Consuming::Closed => Err(Refused::Gone(Gone::Reset)),
         }

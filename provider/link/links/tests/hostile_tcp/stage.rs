@@ -9,7 +9,7 @@ use engine::{
 };
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
-use link_api::{FrameLink as _, Link as _};
+use link_api::Link as _;
 use testkit::{from, msg, read, tagged, there, write};
 use wire::Addr;
 use wire::session::JobKey;

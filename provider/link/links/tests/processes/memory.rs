@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use link::ShmLink;
-use link_api::{Direct, FrameLink, Gone, Grant, Link, NoDirect, PeerId, Revoke, RmaLink as _, Way};
+use link_api::{Direct, Gone, Grant, Link, NoDirect, PeerId, Revoke, RmaLink as _, Way};
 use wire::{Addr, Seg};
 
 use crate::common::{closed, command, finish, frame, open, say, start};

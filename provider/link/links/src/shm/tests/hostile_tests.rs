@@ -16,7 +16,7 @@ use engine::{
 use hmem::Span;
 use ipc::memfd::{self, Writers};
 use ipc::{Mapping, rights, socket};
-use link_api::{FrameLink as _, Link as _};
+use link_api::Link as _;
 use wire::channel::{Hello, Packet, Space, Welcome, WindowId};
 use wire::{Addr, Head, RmaSeg};
 

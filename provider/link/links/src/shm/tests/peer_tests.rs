@@ -196,7 +196,7 @@ fn a_frame_that_was_read_before_the_end_is_not_refused() {
     drop(b);
     // As if the sender had been stopped between its frame and this.
     let out = a.channels.peers[to_b.0].out.as_mut().unwrap();
-    assert_eq!(out.notify(true), Ok(()));
+    assert_eq!(out.notify(true), Ok(Sent::Done));
 }
 
 #[test]
