@@ -192,12 +192,12 @@ impl CounterSide {
             return false;
         }
         const DEVICE: usize = size_of::<layout::CounterHost>() / 8;
-        let more = |number: usize, word| {
+        let since = |number: usize, word| {
             let now = self.at.word(DEVICE + word).load(Acquire);
             now.wrapping_sub(self.taken[number].swap(now, Relaxed))
         };
-        let value = more(0, word_of!(CounterDevice.added));
-        let errors = more(1, word_of!(CounterDevice.errors_added));
+        let value = since(0, word_of!(CounterDevice.added));
+        let errors = since(1, word_of!(CounterDevice.errors_added));
         if errors != 0 {
             engine.cntr_adderr(self.of, errors);
         }
