@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 pub enum Sync {
     /// It does not wait.
     Off,
-    /// For the legacy default stream, and with it those that it waits for.
+    /// For the legacy default stream, which has the copies of cudaMemcpy.
     Stream,
     /// For all of the device's work.
     Device,
@@ -50,12 +50,12 @@ pub fn reports() -> bool {
 pub fn sync() -> Sync {
     static SYNC: OnceLock<Sync> = OnceLock::new();
     *SYNC.get_or_init(|| match value("STRAIT_MPI_SYNC").as_deref() {
-        None | Some("off" | "0") => Sync::Off,
-        Some("stream") => Sync::Stream,
+        Some("off" | "0") => Sync::Off,
+        None | Some("stream") => Sync::Stream,
         Some("device") => Sync::Device,
         Some(other) => {
             eprintln!("libstrait_mpi: STRAIT_MPI_SYNC={other} is not known: set stream, device or off");
-            Sync::Off
+            Sync::Stream
         }
     })
 }

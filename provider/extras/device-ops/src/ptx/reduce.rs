@@ -174,8 +174,10 @@ impl ReduceKernel {
             return;
         }
         for i in 0..bytes {
+            // Of a sum or a product of floats, driver 580 stores 0 as the low byte of the register itself.
             let byte = match (bytes, i) {
-                (_, 0) => v.clone(),
+                (8, 0) => t.d_of("and.b64", format!("{v}, 255")),
+                (_, 0) => t.r_of("and.b32", format!("{v}, 255")),
                 (8, _) => t.d_of("shr.u64", format!("{v}, {}", 8 * i)),
                 _ => t.r_of("shr.u32", format!("{v}, {}", 8 * i)),
             };
