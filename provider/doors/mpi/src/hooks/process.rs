@@ -29,6 +29,12 @@ unsafe fn finalize(call: &mut Call<'_>) -> c_int {
     }
 }
 
+unsafe fn finalize_session(call: &mut Call<'_>) -> c_int {
+    shape::free_key();
+    // SAFETY: the arguments of the call.
+    unsafe { call.forward() }
+}
+
 /// The program's buffers for buffered sends that are in device memory, by the address of the one that the MPI
 /// got. Such a buffer is the MPI's own, and nothing of it is ever read by the program.
 static ATTACHED: Mutex<Option<HashMap<usize, Attached>>> = Mutex::new(None);
@@ -113,6 +119,7 @@ attaching! {
 
 hooks! {
     MPI_Finalize [mpi_finalize_, ompi_finalize_f] () true => finalize;
+    MPI_Session_finalize [] (a) true => finalize_session;
     MPI_Buffer_attach [mpi_buffer_attach_, ompi_buffer_attach_f] (a b) !settings::is_off() => attach;
     MPI_Buffer_detach [mpi_buffer_detach_, ompi_buffer_detach_f] (a b) !settings::is_off() => detach;
     MPI_Buffer_attach_c [] (a b) !settings::is_off() => attach_large;
