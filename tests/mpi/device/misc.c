@@ -193,14 +193,14 @@ static void attached(const char *attach, const char *detach, int of_comm, int bi
 	begin("%s of device memory", attach);
 	at = in ? allocate(DEVICE, 1 << 16) : NULL;
 	if (in) {
-		code = of_comm ? in(MPI_COMM_WORLD, at, 1 << 16) : big ? in(at, big_len) : in(at, 1 << 16);
+		code = of_comm ? (big ? in(MPI_COMM_WORLD, at, big_len) : in(MPI_COMM_WORLD, at, 1 << 16)) : big ? in(at, big_len) : in(at, 1 << 16);
 		if (code == MPI_SUCCESS) {
 			/* Taken: then a buffered send has to work. */
 			memset(host, 5, 2000);
 			OK(MPI_Bsend(host, 2000, MPI_BYTE, me, 3, MPI_COMM_WORLD));
 			OK(MPI_Recv(got, 2000, MPI_BYTE, me, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
 			CHECK(!memcmp(host, got, 2000));
-			OK(of_comm ? out(MPI_COMM_WORLD, &was, &len) : big ? out(&was, &big_len) : out(&was, &len));
+			OK(of_comm ? (big ? out(MPI_COMM_WORLD, &was, &big_len) : out(MPI_COMM_WORLD, &was, &len)) : big ? out(&was, &big_len) : out(&was, &len));
 			CHECK(was == at);
 		}
 		release(DEVICE, at);
@@ -216,6 +216,7 @@ static void buffer_attach(void)
 	attached("MPI_Buffer_attach", "MPI_Buffer_detach", 0, 0);
 	attached("MPI_Buffer_attach_c", "MPI_Buffer_detach_c", 0, 1);
 	attached("MPI_Comm_attach_buffer", "MPI_Comm_detach_buffer", 1, 0);
+	attached("MPI_Comm_attach_buffer_c", "MPI_Comm_detach_buffer_c", 1, 1);
 }
 
 /* No context is current, and another device's is: afterwards it is as it was. */

@@ -15,7 +15,7 @@ use crate::refuse::{self, Target};
 use crate::row::{Buf, Count, Dir, Ends, On, Row, Type};
 use crate::shape::Tree;
 use crate::words;
-use crate::{direct, fortran, requests, settings, splits, sync, windows};
+use crate::{direct, fortran, requests, settings, splits, stderr, sync, windows};
 
 const NO_MEMORY: &str = "there is no host memory for a copy of a buffer in device memory; send less at a time, \
                          or raise the limit of the process's memory";
@@ -28,7 +28,7 @@ const NOT_COPIED: &str = "the device did not copy a buffer: is the pointer still
 /// The arguments are those of the row's call, passed in that way.
 pub(crate) unsafe fn run(row: &'static Row, style: Style, words: &mut [usize], next: &Next) -> c_int {
     let Some(library) = library() else {
-        eprintln!("libstrait_mpi: {}: no MPI library is loaded", row.name);
+        stderr::say(&format!("{}: no MPI library is loaded\n", row.name));
         return UNAVAILABLE;
     };
     // SAFETY: the caller's promise.

@@ -20,7 +20,7 @@
 //! | `narrow` | calls for large counts under an MPI that has none |
 //! | `requests`, `splits`, `windows` | what is to be done when an operation, or an epoch, ends |
 //! | `hooks` | the calls that end them |
-//! | `refuse`, `counts`, `report` | errors; what was done |
+//! | `refuse`, `counts`, `report`, `stderr` | errors; what was done |
 //! | `settings`, `sync` | the environment; waiting for a device |
 
 mod abi;
@@ -43,6 +43,7 @@ mod row;
 mod settings;
 mod shape;
 mod splits;
+mod stderr;
 mod sync;
 mod table;
 mod windows;

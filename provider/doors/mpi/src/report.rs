@@ -1,6 +1,7 @@
 //! What was done: `STRAIT_MPI_REPORT=1` prints it at MPI_Finalize.
 
 use crate::counts::WINDOWS;
+use crate::stderr::say;
 use crate::{settings, table};
 
 /// What this process has done, for people; empty where no call had device memory.
@@ -20,8 +21,8 @@ pub fn print(rank: i32) {
     }
     let text = text();
     if text.is_empty() {
-        eprintln!("libstrait_mpi: rank {rank}: no call had device memory");
+        say(&format!("rank {rank}: no call had device memory\n"));
     } else {
-        eprint!("libstrait_mpi: rank {rank}: calls with device memory\n{text}");
+        say(&format!("rank {rank}: calls with device memory\n{text}"));
     }
 }

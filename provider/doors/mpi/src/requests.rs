@@ -158,8 +158,9 @@ pub(crate) fn free(request: Handle) -> bool {
     false
 }
 
-/// Ends what was freed and has completed since; with `wait` all of it.
-pub(crate) fn poll_freed(abi: &Abi, wait: bool) {
+/// Ends what was freed and has completed since. Behind the `last` poll, that of MPI_Finalize, the MPI has the
+/// others, of which a receive may never complete: their mirrors stay until the process ends.
+pub(crate) fn poll_freed(abi: &Abi, last: bool) {
     if is_empty() {
         return;
     }
@@ -172,15 +173,17 @@ pub(crate) fn poll_freed(abi: &Abi, wait: bool) {
         // SAFETY: a request of the MPI's, which the program has given up; valid places.
         let done = unsafe {
             abi.set_handle(at, 0, request);
-            if wait {
-                flag = 1;
-                pmpi!("Wait", at, abi.status_ignore)
-            } else {
-                pmpi!("Test", at, &raw mut flag, abi.status_ignore)
-            }
+            pmpi!("Test", at, &raw mut flag, abi.status_ignore)
         };
         if done.is_ok() && flag == 0 {
-            left.push((request, entry));
+            if last {
+                // SAFETY: as above.
+                let _ = unsafe { pmpi!("Request_free", at) };
+                std::mem::forget(entry);
+                COUNT.fetch_sub(1, Relaxed);
+            } else {
+                left.push((request, entry));
+            }
             continue;
         }
         COUNT.fetch_sub(1, Relaxed);

@@ -3,6 +3,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
+use crate::stderr::say;
+
 /// Before what a call is to wait for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sync {
@@ -54,7 +56,7 @@ pub fn sync() -> Sync {
         None | Some("stream") => Sync::Stream,
         Some("device") => Sync::Device,
         Some(other) => {
-            eprintln!("libstrait_mpi: STRAIT_MPI_SYNC={other} is not known: set stream, device or off");
+            say(&format!("STRAIT_MPI_SYNC={other} is not known: set stream, device or off\n"));
             Sync::Stream
         }
     })

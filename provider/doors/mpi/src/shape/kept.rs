@@ -3,7 +3,7 @@
 
 use core::ffi::{c_int, c_void};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Shape;
 use super::contents::Contents;
@@ -27,16 +27,30 @@ pub fn forget_predefined() {
     *PREDEFINED.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
-/// The key of the attribute.
+/// The key of the attribute, while there is one.
+static KEY: Mutex<Option<c_int>> = Mutex::new(None);
+
 fn key() -> Result<c_int, c_int> {
-    static KEY: OnceLock<Result<c_int, c_int>> = OnceLock::new();
-    *KEY.get_or_init(|| {
-        let mut key: c_int = 0;
-        let (copy, delete) = (no_copy as *const (), dropped as *const ());
-        // SAFETY: valid places, and functions of the types that MPI_Type_create_keyval takes.
-        unsafe { pmpi!("Type_create_keyval", copy, delete, &raw mut key, 0usize) }?;
-        Ok(key)
-    })
+    let mut kept = KEY.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(key) = *kept {
+        return Ok(key);
+    }
+    let mut key: c_int = 0;
+    let (copy, delete) = (no_copy as *const (), dropped as *const ());
+    // SAFETY: valid places, and functions of the types that MPI_Type_create_keyval takes.
+    unsafe { pmpi!("Type_create_keyval", copy, delete, &raw mut key, 0usize) }?;
+    *kept = Some(key);
+    Ok(key)
+}
+
+/// Frees the key: a session ends, and with the last one all keys of the MPI, which may then give the same
+/// number to another. The attributes of datatypes that are still there stay until these are freed.
+pub fn free_key() {
+    let kept = KEY.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(mut key) = kept {
+        // SAFETY: a key that this library has made, in a session that has not ended.
+        let _ = unsafe { pmpi!("Type_free_keyval", &raw mut key) };
+    }
 }
 
 /// MPI_Type_copy_attr_function: a duplicate has none.
@@ -71,8 +85,8 @@ pub unsafe fn shape_of(abi: &Abi, datatype: Handle) -> Result<Arc<Shape>, c_int>
     if let Ok(key) = key() {
         let (mut value, mut flag): (*const Shape, c_int) = (std::ptr::null(), 0);
         // SAFETY: valid places; the caller's promise.
-        unsafe { pmpi!("Type_get_attr", datatype, key, &raw mut value, &raw mut flag) }?;
-        if flag != 0 && !value.is_null() {
+        let asked = unsafe { pmpi!("Type_get_attr", datatype, key, &raw mut value, &raw mut flag) };
+        if asked.is_ok() && flag != 0 && !value.is_null() {
             // SAFETY: the value is one that `Arc::into_raw` made, which the attribute holds while the
             // datatype is there.
             return Ok(unsafe {
