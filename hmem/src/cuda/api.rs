@@ -154,6 +154,7 @@ functions! {
     ctx_pop b"cuCtxPopCurrent_v2\0" (ctx: *mut Handle);
     ctx_device b"cuCtxGetDevice\0" (device: *mut c_int);
     ctx_id b"cuCtxGetId\0" (ctx: Handle, id: *mut u64);
+    ctx_wait b"cuCtxSynchronize\0" ();
     device_count b"cuDeviceGetCount\0" (count: *mut c_int);
     device_get b"cuDeviceGet\0" (device: *mut c_int, ordinal: c_int);
     device_attr b"cuDeviceGetAttribute\0" (value: *mut c_int, which: c_int, device: c_int);

@@ -4,14 +4,15 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use super::api::{Api, CAPTURE_FIRST, Error, Handle, NOT_FOUND, NOT_READY, loaded};
-use super::stream::{Entered, any};
+use super::info::info;
+use super::stream::{Entered, INVALID_CONTEXT, any, context_of};
 
 /// What a stream calls when all before it is done. It may call nothing of CUDA's, and wait for nothing that
 /// does.
 pub type Call = unsafe extern "C" fn(*mut c_void);
 
-/// `CUDA_ERROR_INVALID_CONTEXT`.
-const INVALID_CONTEXT: i32 = 201;
+/// `CU_STREAM_LEGACY`.
+const LEGACY: usize = 1;
 
 /// A stream of the program's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,13 @@ impl Stream {
         let of = Stream { handle: stream, ctx };
         let _entered = Entered::new(api, ctx)?;
         if of.is_captured(api)? { Err(Error(CAPTURE_FIRST)) } else { Ok(of) }
+    }
+
+    /// The legacy default stream of the context of the memory at `near`: copies of cudaMemcpy are in it.
+    pub fn legacy(near: usize) -> Result<Stream, Error> {
+        let api = loaded().ok_or(Error(NOT_FOUND))?;
+        let ctx = context_of(api, &info(near).ok_or(Error(NOT_FOUND))?)?;
+        Ok(Stream { handle: LEGACY, ctx })
     }
 
     /// A stream that was made here.
@@ -102,6 +110,12 @@ impl Stream {
     pub fn wait(self) -> Result<(), Error> {
         let (api, _entered) = self.enter()?;
         api.stream_wait(self.handle as Handle)
+    }
+
+    /// Waits until all work of its context is done, in other streams too.
+    pub fn wait_for_context(self) -> Result<(), Error> {
+        let (api, _entered) = self.enter()?;
+        api.ctx_wait()
     }
 
     /// Whether all that is queued is known to be done; in `Err`, why nothing in it will ever be done. While

@@ -55,7 +55,7 @@ unsafe fn run_in(
             Err(Trouble::Code(code)) => return args.answer(code),
             Err(Trouble::Failed(failure)) => {
                 row.counts.add(Path::Refused);
-                return args.answer(failed(library, row, &args, failure));
+                return args.answer(raise(library, target(row, &args), failure));
             }
         };
         let target = target(row, &args);
@@ -71,7 +71,7 @@ unsafe fn run_in(
                 Ok(done) => done,
                 Err(narrow::TooLarge) => {
                     let words = "the MPI has no call for large counts, and a count is more than 2147483647";
-                    return refuse::raise(library, target, library.abi.errors.count, words);
+                    return refuse::raise(target, library.abi.errors.count, words);
                 }
             },
             None => return args.answer(UNAVAILABLE),
@@ -194,11 +194,6 @@ unsafe fn target(row: &Row, args: &Args<'_>) -> Target {
     }
 }
 
-unsafe fn failed(library: &Library, row: &Row, args: &Args<'_>, failure: Failure) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { raise(library, target(row, args), failure) }
-}
-
 /// Raises the error that stands for a failure.
 ///
 /// # Safety
@@ -209,5 +204,5 @@ pub(crate) unsafe fn raise(library: &Library, target: Target, failure: Failure) 
         Failure::NotCopied => (library.abi.errors.other, NOT_COPIED),
     };
     // SAFETY: the caller's promise.
-    unsafe { refuse::raise(library, target, class, words) }
+    unsafe { refuse::raise(target, class, words) }
 }

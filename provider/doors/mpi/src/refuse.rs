@@ -7,7 +7,7 @@ use std::ffi::CString;
 use std::sync::{Mutex, PoisonError};
 
 use crate::abi::Handle;
-use crate::library::{Library, pmpi};
+use crate::library::pmpi;
 
 /// What a call was on, for its error handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,18 +45,16 @@ fn code(class: c_int, words: &str) -> c_int {
 ///
 /// # Safety
 /// The handle is valid.
-pub unsafe fn raise(library: &Library, target: Target, class: c_int, words: &str) -> c_int {
+pub unsafe fn raise(target: Target, class: c_int, words: &str) -> c_int {
     let words = format!("libstrait_mpi: {words}");
     let code = code(class, &words);
-    let _ = library;
     // SAFETY: the caller's promise.
-    let raised = unsafe {
+    let _ = unsafe {
         match target {
             Target::Comm(comm) => pmpi!("Comm_call_errhandler", comm, code),
             Target::Window(window) => pmpi!("Win_call_errhandler", window, code),
             Target::File(file) => pmpi!("File_call_errhandler", file, code),
         }
     };
-    let _ = raised;
     code
 }

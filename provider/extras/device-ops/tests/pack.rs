@@ -1,31 +1,15 @@
 //! Packing and unpacking, over the stand-in for CUDA's driver, against the type map on the host.
 #![cfg(not(loom))]
 
+mod support;
+
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_stand_in::driver::Driver;
 use device_ops::{Element, Error, Layout, Level, Memory, Piece, pack, unpack};
-use hmem::cuda::{self, Stream};
+use hmem::cuda::Stream;
 use proptest::prelude::*;
-
-fn alone() -> (MutexGuard<'static, ()>, Driver) {
-    static ONE: Mutex<()> = Mutex::new(());
-    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let driver = Driver::start();
-    cuda::find_driver();
-    (guard, driver)
-}
-
-fn stream(cu: Driver) -> Stream {
-    // SAFETY: these tests destroy no stream.
-    unsafe { Stream::new(cu.stream()) }.unwrap()
-}
-
-fn memory(at: usize, len: usize) -> Memory {
-    // SAFETY: the stand-in checks what is accessed there, and these tests free nothing early.
-    unsafe { Memory::new(at, len) }
-}
+use support::{alone, memory, stream};
 
 fn piece(offset: i64, length: u64) -> Piece {
     Piece { offset, length }

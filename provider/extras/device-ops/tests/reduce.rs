@@ -1,34 +1,15 @@
 //! Reductions, over the stand-in for CUDA's driver: every operation on every type, against the host.
 #![cfg(not(loom))]
 
+#[path = "support/host.rs"]
+mod host;
 mod support;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use cuda_stand_in::driver::Driver;
-use device_ops::{Error, Memory, Op, Type, reduce};
-use hmem::cuda::{self, Stream};
+use device_ops::{Error, Op, Type, reduce};
+use hmem::cuda::Stream;
 use proptest::prelude::*;
-use support::host;
-
-/// The stand-in's calls and faults are the whole process's.
-fn alone() -> (MutexGuard<'static, ()>, Driver) {
-    static ONE: Mutex<()> = Mutex::new(());
-    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let driver = Driver::start();
-    cuda::find_driver();
-    (guard, driver)
-}
-
-fn stream(cu: Driver) -> Stream {
-    // SAFETY: these tests destroy no stream.
-    unsafe { Stream::new(cu.stream()) }.unwrap()
-}
-
-fn memory(at: usize, len: usize) -> Memory {
-    // SAFETY: the stand-in checks what is accessed there, and these tests free nothing early.
-    unsafe { Memory::new(at, len) }
-}
+use support::{alone, memory, stream};
 
 /// Bytes in front of the elements, one each, and in place of `to`: which operand it is.
 struct Case {

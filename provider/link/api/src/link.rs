@@ -85,8 +85,8 @@ pub trait Link {
     /// The name of a peer.
     fn peer_addr(&self, peer: PeerId) -> Addr;
 
-    /// Whether this link may lead to an endpoint of that name, as far as can be told without trying, or why
-    /// not.
+    /// Whether this link can reach an endpoint of that name, or why not. No connection is tried: `Ok` may be
+    /// wrong.
     fn reaches(&self, _addr: &Addr) -> Result<(), String> {
         Ok(())
     }

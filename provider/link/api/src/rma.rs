@@ -31,9 +31,9 @@ pub enum NoDirect {
 /// What allows an access to a peer's memory. The peer may end it at any time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Grant {
-    /// A request of the peer's, by the name in the frame that told of the memory ([`Revoke::Request`]). The
-    /// lower half of a name is a place, of which a link may have so many and no more; the upper one is a
-    /// generation, not 0.
+    /// A request of the peer, by the name in the frame that carried its segments ([`Revoke::Request`]). The
+    /// lower half of a name is a slot, of which a link has a fixed number; the upper half is a generation,
+    /// not 0.
     Request(u64),
     /// A registration that the peer publishes ([`Revoke::Region`]).
     Region(RegionVersion),
@@ -206,7 +206,7 @@ pub trait RmaLink: FrameLink + SleepLink {
 
     /// Ends an operation in flight: no event tells of it any more, and when this returns its memory is not
     /// accessed any more; the peer's, by [`RmaCaps::HOST_PUTS`](crate::RmaCaps::HOST_PUTS), when the peer has
-    /// the next frame. One that is over, and was told of, is left as it is.
+    /// the next frame. An operation whose [`Event::Done`](crate::Event::Done) was polled is left as it is.
     fn cancel(&mut self, op: OpId) {
         let _ = op;
     }

@@ -216,7 +216,7 @@ impl<L: RmaLink> Domain<L> {
         let Some(ep) = self.opened.eps.get_mut(id.at()) else { return Err(Error::NotFound) };
         ep.requests.cancel_operations(&mut ep.net.link);
         if let Err(InUse) = ep.net.link.revoke(Revoke::All) {
-            // Peers that are closed likewise may wait for those.
+            // Peers that close their endpoints too may wait for answers of the other endpoints here.
             self.opened.eps.iter_mut().filter(|(at, _)| *at != id.0).for_each(|(_, ep)| {
                 ep.progress(&mut self.opened.core, None);
             });

@@ -151,8 +151,8 @@ impl Host {
 
     /// The first ones, which only their owner writes; they are there by its length.
     pub(crate) fn bytes(&self, len: usize) -> &[u8] {
-        // SAFETY: as long as it was made; initialised by the pool or the kernel. Whoever writes has `&mut`
-        // of the owner.
+        // SAFETY: valid for the length that it was made with, and initialised by the pool or the kernel. A
+        // write needs `&mut` of the owner.
         unsafe { std::slice::from_raw_parts(self.at() as *const u8, len) }
     }
 }

@@ -57,7 +57,7 @@ unsafe fn attach_at(call: &mut Call<'_>, at: usize, is_large: bool) -> c_int {
             && len > c_int::MAX as usize
             && library.function("MPI_Buffer_attach_c").is_none()
         {
-            return refuse::raise(library, world, library.abi.errors.count, TOO_LONG);
+            return refuse::raise(world, library.abi.errors.count, TOO_LONG);
         }
         if crate::host::is_host(address) || hmem::classify(address, 1) == Kind::System {
             return call.forward();

@@ -55,7 +55,7 @@ unsafe fn attach(call: &mut Call<'_>) -> c_int {
     // SAFETY: the window is the first argument.
     unsafe {
         let window = call.args.window(0);
-        refuse::raise(call.library, Target::Window(window), call.library.abi.errors.attach, ATTACH)
+        refuse::raise(Target::Window(window), call.library.abi.errors.attach, ATTACH)
     }
 }
 
