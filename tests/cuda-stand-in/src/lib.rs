@@ -4,7 +4,8 @@
 //! (CUDA Driver API reference manual), and is as strict: a call before `cuInit`, or without a current
 //! context where one is needed, fails. Memory and handles are those of the crate `stand-in`.
 //!
-//! What is queued in a stream is done by the first call that asks for it when its time has come. Kernels are
+//! What is queued in a stream is done by the first call that asks for it when its time has come; a function of the
+//! program's or an operation on a word, and all before it, also without being asked for. Kernels are
 //! run from their PTX (`ptx`), on memory that the driver knows alone.
 //!
 //! | variable | |
@@ -34,6 +35,7 @@ mod context;
 mod device;
 mod devices;
 mod hold;
+mod memop;
 mod memory;
 mod module;
 mod nvml;

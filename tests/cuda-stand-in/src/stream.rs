@@ -7,6 +7,7 @@ use std::time::Duration;
 use stand_in::Work;
 
 use crate::capture::{self, waits};
+use crate::memop::Word;
 use crate::ptx::Launch;
 use crate::{
     IN_HOST_FUNCTION, INVALID_HANDLE, INVALID_VALUE, NOT_READY, Ptr, SUCCESS, context, enter,
@@ -21,6 +22,7 @@ enum Item {
     Call(Function, usize),
     /// A kernel, and what says when it is done.
     Kernel(Work, Launch),
+    Word(Work, Word),
 }
 
 /// What is done while no lock is held.
@@ -35,6 +37,8 @@ struct Stream {
     todo: VecDeque<Item>,
     /// A function of the program's is running.
     busy: bool,
+    /// A thread does what its time has come for.
+    attended: bool,
     /// How much work was ever queued, and how much is done.
     queued: u64,
     done: u64,
@@ -77,7 +81,7 @@ fn run(name: usize, by: By) {
                 return;
             }
             drop(all);
-            std::thread::sleep(Duration::from_micros(50));
+            std::thread::sleep(A_WHILE);
             all = self::all();
             continue;
         }
@@ -85,6 +89,22 @@ fn run(name: usize, by: By) {
             None => return,
             Some(Item::Copy(work)) => {
                 match work.run(wait) {
+                    None => return,
+                    Some(true) => {}
+                    Some(false) => s.failed = INVALID_VALUE,
+                }
+                s.todo.pop_front();
+                s.done += 1;
+                continue;
+            }
+            Some(&Item::Word(ref work, word)) => {
+                match work.run(wait).and_then(|_| word.run()) {
+                    None if wait => {
+                        drop(all);
+                        std::thread::sleep(A_WHILE);
+                        all = self::all();
+                        continue;
+                    }
                     None => return,
                     Some(true) => {}
                     Some(false) => s.failed = INVALID_VALUE,
@@ -127,17 +147,33 @@ fn run(name: usize, by: By) {
 
 /// What is waiting there comes without being asked for, as on a device.
 fn attend(name: usize) {
+    match all().streams.get_mut(&name) {
+        Some(s) if !s.attended => s.attended = true,
+        _ => return,
+    }
     std::thread::spawn(move || {
+        let mut looks = 0;
         loop {
+            let done = all().streams.get(&name).map(|s| s.done);
             run(name, By::Attendant);
-            match all().streams.get(&name) {
-                Some(s) if s.busy || !s.todo.is_empty() => {}
-                _ => return,
+            match all().streams.get_mut(&name) {
+                Some(s) if s.busy || !s.todo.is_empty() => {
+                    looks = if done == Some(s.done) { looks + 1 } else { 0 }
+                }
+                Some(s) => {
+                    s.attended = false;
+                    return;
+                }
+                None => return,
             }
-            std::thread::sleep(Duration::from_micros(100));
+            // What a word waits for mostly comes soon.
+            if looks < 100 { std::thread::yield_now() } else { std::thread::sleep(A_WHILE) }
         }
     });
 }
+
+/// Between two looks of a thread that waits.
+const A_WHILE: Duration = Duration::from_micros(50);
 
 /// That of a stream's work which failed, once.
 fn failed(name: usize) -> i32 {
@@ -215,27 +251,18 @@ pub unsafe extern "C" fn cuLaunchHostFunc(stream: Ptr, call: Function, arg: Ptr)
     SUCCESS
 }
 
-/// Of all operations only the one that writes 64 bits is known.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamBatchMemOp_v2(
-    stream: Ptr,
-    count: u32,
-    ops: *const [u64; 6],
-    _flags: u32,
-) -> i32 {
-    enter_in_context!("cuStreamBatchMemOp_v2");
-    for i in 0..count as usize {
-        let [what, to, value, flags, ..] = unsafe { *ops.add(i) };
-        if what as u32 != 5 || flags as u32 != 0 || to % 8 != 0 || memory::find(to as usize).is_none() {
-            return INVALID_VALUE;
-        }
-        // There until the work is done, whenever that is.
-        let from = Box::leak(Box::new(value)) as *mut u64 as u64;
-        let queued = cuMemcpyAsync(to, from, 8, stream);
-        if queued != SUCCESS {
-            return queued;
-        }
+/// Queues an operation on a word, which is done without being asked for.
+pub(crate) fn queue_word(stream: Ptr, word: Word) -> i32 {
+    if capture::is_captured(stream as usize) {
+        return SUCCESS;
     }
+    {
+        let mut all = all();
+        let Some(s) = all.streams.get_mut(&(stream as usize)) else { return INVALID_HANDLE };
+        s.queued += 1;
+        s.todo.push_back(Item::Word(Work::new("CUDA", 0, 0, 0), word));
+    }
+    attend(stream as usize);
     SUCCESS
 }
 
