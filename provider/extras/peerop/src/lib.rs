@@ -13,7 +13,7 @@
 //! | what executes it on a device | [`cuda`] |
 
 pub mod cq;
-
+pub mod cuda;
 pub mod error;
 pub mod exec;
 pub mod memory;
