@@ -118,6 +118,11 @@ impl Driver {
         at
     }
 
+    /// Page-locks memory of the program's.
+    pub fn lock(&self, at: usize, len: usize) {
+        call!(self.0, "cuMemHostRegister_v2"(usize, usize, u32)(at, len, 0));
+    }
+
     /// Frees any of these.
     pub fn free(&self, at: usize) {
         call!(self.0, "cuMemFree_v2"(u64)(at as u64));
