@@ -64,7 +64,7 @@ impl Fence {
     /// What precedes in program order is visible to the whole system before what follows.
     pub const RELEASE: Fence =
         Fence::WRITE.union(Fence::FROM_CPU).union(Fence::MEM_SYS).union(Fence::MEM_PEER);
-    /// What was written before a poll was satisfied is read by what follows, whoever wrote it.
+    /// What was written before a poll was satisfied is read by what follows.
     pub const ACQUIRE: Fence = Fence::READ
         .union(Fence::FROM_CPU)
         .union(Fence::FROM_HCA)
