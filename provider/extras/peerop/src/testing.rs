@@ -19,20 +19,21 @@ pub(crate) fn word(number: u64) -> Place {
 /// Words that start as 0.
 #[derive(Debug)]
 pub(crate) struct TestMemory {
-    words: Vec<AtomicU32>,
+    words: Arc<Vec<AtomicU32>>,
     /// What a broken twin lacks.
     fences: bool,
 }
 
 impl TestMemory {
-    #[cfg(not(loom))]
     pub(crate) fn new(words: usize) -> Arc<TestMemory> {
-        TestMemory::with(words, true)
+        let words = Arc::new((0..words).map(|_| AtomicU32::new(0)).collect());
+        Arc::new(TestMemory { words, fences: true })
     }
 
-    /// Without fences it is a broken twin.
-    pub(crate) fn with(words: usize, fences: bool) -> Arc<TestMemory> {
-        Arc::new(TestMemory { words: (0..words).map(|_| AtomicU32::new(0)).collect(), fences })
+    /// The same words for a side with fences, or for its twin without.
+    #[cfg(loom)]
+    pub(crate) fn side(&self, fences: bool) -> Arc<TestMemory> {
+        Arc::new(TestMemory { words: self.words.clone(), fences })
     }
 
     fn at(&self, place: Place) -> Result<&AtomicU32, Error> {
