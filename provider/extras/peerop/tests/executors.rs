@@ -131,10 +131,13 @@ fn all_are_like_the_cpu(pieces: &[Piece], times: usize) {
     let (ops, polls) = list(pieces);
     let wanted = on_cpu(&ops, times, polls);
     cu.jitter(30, ops.len() as u64);
+    // Additions by batches, or by the kernel.
+    cu.attribute(148, times as i32 % 2);
     for by in [By::Stream, By::Captured, By::Nodes] {
         assert!(on_device(cu, by, &ops, times, polls) == wanted, "{by:?} {ops:?}");
     }
     cu.jitter(0, 1);
+    cu.attribute(148, 0);
 }
 
 proptest! {
@@ -270,6 +273,39 @@ fn an_instance_is_updated_to_other_values_but_not_to_another_shape() {
     assert!(failed.to_string().contains("first 255 operations"), "{failed}");
     cu.fail(c"cuGraphExecBatchMemOpNodeSetParams", 0, 0);
     instance.update(&first).unwrap();
+}
+
+#[test]
+fn nodes_are_added_to_a_graph_of_the_programs_behind_its_own() {
+    let (_alone, cu) = alone();
+    let host = cu.alloc_host(64);
+    let targets = Arc::new(Targets::new());
+    // SAFETY: it is there until the end of the test, and accessed by atomics.
+    unsafe { targets.register(host, 64, Reach::Cpu) }.unwrap();
+    let stream = stream(cu);
+    let store = |value| [Op::Store32 { to: place(0, 0), value }];
+    let first = captured(stream, &targets, &store(1));
+    let before = first.nodes().unwrap();
+    // SAFETY: `first` is a graph for as long as the other one is used, by this thread alone.
+    let same = unsafe { Graph::of_program(first.handle(), stream) };
+    // SAFETY: the nodes are of that graph; memory is there until the stream was waited for.
+    let mut graph = unsafe { CudaGraph::new(same, &before, stream, targets.clone()) }.unwrap();
+    graph.execute(&store(2)).unwrap();
+    let last = graph.last().unwrap();
+    assert_eq!(first.nodes().unwrap(), [before, vec![last]].concat());
+    let instance = graph.instantiate().unwrap();
+    drop(graph);
+    assert!(first.nodes().is_ok(), "it is the program's, and stays");
+    instance.launch(stream).unwrap();
+    stream.wait().unwrap();
+    assert_eq!(atomic(host).load(SeqCst), 2);
+    // A node of another graph is refused.
+    let other = captured(stream, &targets, &store(3));
+    let foreign = other.nodes().unwrap();
+    // SAFETY: they are not of that graph, which the stand-in finds.
+    let mut wrong =
+        unsafe { CudaGraph::new(Graph::new(stream).unwrap(), &foreign, stream, targets.clone()) }.unwrap();
+    assert_eq!(wrong.execute(&store(4)).unwrap_err().error.errno(), libc::EINVAL);
 }
 
 #[test]
