@@ -1,24 +1,13 @@
 //! The engine over a fabric by which memory is read: RMA of the application, that goes by reads and that goes
 //! by frames.
-#![cfg(not(loom))]
-
-#[path = "support/counted.rs"]
-mod counted;
-#[path = "support/duo.rs"]
-#[allow(dead_code)]
-mod duo;
-#[path = "support/fake.rs"]
-mod fake;
-#[path = "support/node.rs"]
-mod node;
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use duo::{Duo, filled};
+use crate::duo::{Duo, filled};
+use crate::fake::{Fake, FakeNet};
 use engine::{Access, Completion, Error, MrId, Reg};
-use fake::{Fake, FakeNet};
 use hmem::{Kind, Span};
 use link_kit::text;
 use testkit::{from_any, msg, pattern, read, there, write};
