@@ -96,7 +96,7 @@ fn a_send_that_is_cancelled_lends_nothing_any_more() {
             sleep(Duration::from_micros(50));
         }
         assert_eq!(duo.lent(), 1);
-        duo.a.domain.set_patience(Patience::Look);
+        duo.a.domain.set_patience(Patience::Retried);
         let (mut begun, mut received, mut sent) = (None, None, None);
         let start = Instant::now();
         while let Err(why) = duo.a.domain.ep_cancel_in_turns(duo.a.ep, Ctx(3), &mut begun) {
@@ -146,7 +146,7 @@ fn a_send_or_write_that_finds_no_room_lends_nothing() {
         };
         assert_eq!((posted, duo.lent()), (Err(Error::Again), 0), "a write: {write}");
         // Of the peer, which makes no progress, nothing is needed.
-        duo.a.domain.set_patience(Patience::Look);
+        duo.a.domain.set_patience(Patience::Retried);
         assert_eq!(duo.a.domain.ep_close(duo.a.ep), Ok(()));
     }
 }
@@ -182,7 +182,7 @@ fn endpoints_of_a_domain_go_on_while_another_one_is_closed() {
     while open.iter().any(|eps| !eps.is_empty()) {
         assert!(start.elapsed() < Duration::from_secs(60), "{open:?} are never closed");
         // As `fi_close` does, with a minute in the place of a second.
-        let patience = if open.iter().any(Vec::is_empty) { Patience::LastLook } else { Patience::Look };
+        let patience = if open.iter().any(Vec::is_empty) { Patience::Final } else { Patience::Retried };
         for (node, eps) in nodes.iter_mut().zip(&mut open) {
             node.domain.set_patience(patience);
             if eps.last().is_some_and(|ep| node.domain.ep_close(*ep) == Ok(())) {
@@ -208,9 +208,9 @@ fn an_endpoint_whose_memory_a_silent_peer_reads_is_closed() {
         assert!(start.elapsed() < Duration::from_secs(60), "it is never read");
         assert!(duo.a.next().is_none() && duo.b.next().is_none());
     }
-    duo.a.domain.set_patience(Patience::Look);
+    duo.a.domain.set_patience(Patience::Retried);
     assert_eq!(duo.a.domain.ep_close(duo.a.ep), Err(Error::Busy));
-    duo.a.domain.set_patience(Patience::LastLook);
+    duo.a.domain.set_patience(Patience::Final);
     assert_eq!(duo.a.domain.ep_close(duo.a.ep), Ok(()));
     assert!(!net.is_read(src), "memory is read after it was given back");
     assert_eq!(duo.lent(), 0);
