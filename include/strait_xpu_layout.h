@@ -217,7 +217,8 @@ struct strait_xpu_counter_host {
     strait_xpu_u64 errors;
     strait_xpu_u64 error; /* an error word */
     strait_xpu_u64 timeout_ns;
-    strait_xpu_u64 unused[4];
+    strait_xpu_u64 writeback; /* for streams that wait: bit 63, 7 bits of failures, 48 bits of the value */
+    strait_xpu_u64 unused[3];
 };
 
 /* Written by the device. */

@@ -201,6 +201,23 @@ impl Driver {
         call!(self.0, "cuLaunchHostFunc"(usize, unsafe extern "C" fn(*mut c_void), usize)(stream, call, arg));
     }
 
+    /// Queues the write of a word.
+    pub fn write_word(&self, stream: usize, at: u64, value: u64) {
+        call!(self.0, "cuStreamWriteValue64_v2"(usize, u64, u64, u32)(stream, at, value, 0));
+    }
+
+    /// Queues a wait until a word is at least that value.
+    pub fn wait_word(&self, stream: usize, at: u64, value: u64) {
+        call!(self.0, "cuStreamWaitValue64_v2"(usize, u64, u64, u32)(stream, at, value, 0));
+    }
+
+    /// Whether all in a stream is done.
+    pub fn is_idle(&self, stream: usize) -> bool {
+        let code = self.status(c"cuStreamQuery", stream);
+        assert!(code == 0 || code == crate::NOT_READY, "cuStreamQuery: {code}");
+        code == 0
+    }
+
     /// Begins to capture what is queued on a stream, in the mode that concerns all threads.
     pub fn capture(&self, stream: usize) {
         call!(self.0, "cuStreamBeginCapture_v2"(usize, c_int)(stream, 0));

@@ -91,6 +91,17 @@ pub extern "C" fn cuMemHostRegister_v2(at: Ptr, len: usize, _flags: u32) -> i32 
     SUCCESS
 }
 
+/// Host memory has the address on every device that it has on the host.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemHostGetDevicePointer_v2(out: *mut u64, at: Ptr, _flags: u32) -> i32 {
+    enter_in_context!("cuMemHostGetDevicePointer_v2");
+    if find(at as usize).is_none() {
+        return INVALID_VALUE;
+    }
+    unsafe { *out = at as u64 };
+    SUCCESS
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostUnregister(at: Ptr) -> i32 {
     enter!("cuMemHostUnregister");

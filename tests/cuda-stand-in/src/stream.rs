@@ -349,6 +349,26 @@ pub unsafe extern "C" fn cuStreamBatchMemOp_v2(
     }
 }
 
+/// A batch of one operation of 64 bits (4 waits, 5 writes).
+fn one_word(stream: Ptr, what: u64, at: u64, value: u64, flags: u32) -> i32 {
+    match unsafe { memop::read(1, &[what, at, value, u64::from(flags), 0, 0], 0) } {
+        Ok(ops) => queue(stream as usize, Node::Batch(ops.into())),
+        Err(code) => code,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamWriteValue64_v2(stream: Ptr, at: u64, value: u64, flags: u32) -> i32 {
+    enter_in_context!("cuStreamWriteValue64_v2");
+    one_word(stream, 5, at, value, flags)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamWaitValue64_v2(stream: Ptr, at: u64, value: u64, flags: u32) -> i32 {
+    enter_in_context!("cuStreamWaitValue64_v2");
+    one_word(stream, 4, at, value, flags)
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyAsync(dst: u64, src: u64, len: usize, stream: Ptr) -> i32 {
     enter_in_context!("cuMemcpyAsync");

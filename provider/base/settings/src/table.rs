@@ -189,8 +189,17 @@ pub const TCP_RAILS: Setting = Setting {
            are spread over them. The smaller value of both sides holds",
 };
 
+pub const XPU_MODE: Setting = Setting {
+    name: "xpu_mode",
+    kind: Kind::Text("auto, performance or economy"),
+    default: "auto",
+    help: "How the thread looks at what GPU streams and kernels write: performance: without a pause, on a core of its \
+           own; economy: it sleeps 100 microseconds after each look that found nothing; auto: it polls while \
+           there is something, and then sleeps 50 microseconds between looks",
+};
+
 /// All of them.
-pub const ALL: [Setting; 19] = [
+pub const ALL: [Setting; 20] = [
     EAGER_SIZE,
     RING_SIZE,
     INJECT_SIZE,
@@ -210,6 +219,7 @@ pub const ALL: [Setting; 19] = [
     TCP_TIMEOUT,
     TCP_LINGER,
     TCP_RAILS,
+    XPU_MODE,
 ];
 
 impl Setting {

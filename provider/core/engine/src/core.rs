@@ -241,6 +241,18 @@ impl Core {
         self.count(tally.also, failed);
     }
 
+    /// An operation will have no completion: its endpoint closes, or it was taken back. It has failed for a
+    /// device that waits for the counter, and is not counted in others.
+    #[cold]
+    pub(crate) fn forget(&mut self, tally: Tally, cntr: Option<CntrId>) {
+        let of_endpoint = cntr.filter(|_| tally.endpoint);
+        for id in [of_endpoint, tally.also].into_iter().flatten() {
+            if self.cntrs.get(id.at()).is_some_and(|cntr| cntr.watched) {
+                self.count_in(id, true);
+            }
+        }
+    }
+
     /// Weighs all waiting messages anew, after some were dropped.
     pub(crate) fn weigh(&mut self) {
         self.waiting = self.rxs.iter_mut().flat_map(|(_, rx)| rx.waiting()).map(Message::weight).sum();

@@ -14,17 +14,10 @@ use self::deferred_work::DeferredWork;
 use self::opened::Opened;
 use crate::config::Config;
 use crate::core::{Core, Slab, Tally};
-use crate::endpoint::{Endpoint, Leaving};
+use crate::endpoint::{Endpoint, Failed, Leaving};
 use crate::types::*;
 use crate::work::Work;
 use link_api::RmaLink;
-
-/// An operation that could not start, as its completion names it.
-struct Failed {
-    ctx: Ctx,
-    what: What,
-    tag: u64,
-}
 
 /// Endpoints and all that they share. It is driven by one thread at a time: a provider puts its lock
 /// around it.
@@ -71,14 +64,7 @@ impl<L: RmaLink> Domain<L> {
         let gone = err.gone().is_some();
         match self.opened.eps.get(ep.at()) {
             Some(e) if gone && flags.contains(OpFlags::COMPLETION) && e.bind.tx_cq().is_some() => {
-                e.bind.fail_start(
-                    &mut self.opened.core,
-                    failed.ctx,
-                    failed.what,
-                    failed.tag,
-                    Tally::PLAIN,
-                    err,
-                );
+                e.bind.fail_start(&mut self.opened.core, failed, Tally::PLAIN, err);
                 Ok(())
             }
             _ => Err(err),
@@ -118,7 +104,12 @@ impl<L: RmaLink> Domain<L> {
     fn post_send(&mut self, ep: EpId, op: &Send<'_>) -> Result<(), Error> {
         self.post(ep, op.to, |e, core| e.send(core, op, Tally::PLAIN)).or_else(|err| {
             let what = What::SEND | if op.tag.is_some() { What::TAGGED } else { What::MSG };
-            self.fail_post(ep, err, op.flags, Failed { ctx: op.ctx, what, tag: op.tag.unwrap_or(0) })
+            self.fail_post(
+                ep,
+                err,
+                op.flags,
+                Failed { ctx: op.ctx, what, tag: op.tag.unwrap_or(0), to: op.to },
+            )
         })
     }
 
@@ -138,7 +129,7 @@ impl<L: RmaLink> Domain<L> {
     pub fn rma(&mut self, ep: EpId, op: &Rma<'_>) -> Result<(), Error> {
         self.post(ep, op.to, |e, core| e.rma(core, op, Tally::PLAIN)).or_else(|err| {
             let what = What::RMA | if op.write { What::WRITE } else { What::READ };
-            self.fail_post(ep, err, op.flags, Failed { ctx: op.ctx, what, tag: 0 })
+            self.fail_post(ep, err, op.flags, Failed { ctx: op.ctx, what, tag: 0, to: op.to })
         })
     }
 
@@ -147,7 +138,7 @@ impl<L: RmaLink> Domain<L> {
         self.post(ep, op.to, |e, core| e.atomic(core, op, Tally::PLAIN)).or_else(|err| {
             let fetches = hmem::total(op.result) > 0;
             let what = What::ATOMIC | if fetches { What::READ } else { What::WRITE };
-            self.fail_post(ep, err, op.flags, Failed { ctx: op.ctx, what, tag: 0 })
+            self.fail_post(ep, err, op.flags, Failed { ctx: op.ctx, what, tag: 0, to: op.to })
         })
     }
 
@@ -264,14 +255,19 @@ impl<L: RmaLink> Domain<L> {
         self.run_work();
     }
 
-    /// Takes back an operation that has not started.
+    /// Takes back an operation that has not started: it has no completion ([`Domain::cntr_watch`]).
     pub fn cancel_work(&mut self, id: Ctx) -> Result<(), Error> {
-        self.deferred.cancel(id)
+        let taken = self.deferred.cancel(id)?;
+        self.opened.core.forget(Tally { endpoint: false, also: taken.completion }, None);
+        self.run_counted();
+        Ok(())
     }
 
-    /// Takes back all operations that have not started.
+    /// Takes back all operations that have not started, as [`Domain::cancel_work`] does.
     pub fn flush_work(&mut self) {
-        self.deferred.clear();
+        for taken in self.deferred.clear() {
+            self.opened.core.forget(Tally { endpoint: false, also: taken.completion }, None);
+        }
     }
 
     fn run_work(&mut self) {

@@ -1,7 +1,7 @@
 //! Counters, fi_cntr(3).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use engine::CntrId;
@@ -34,8 +34,8 @@ pub(crate) struct CntrFid {
     /// Others end a wait, those too that come between a call and the wait, or with the wait's first poll.
     /// Changed with the engine's lock, as the errors are.
     known_errors: AtomicU64,
-    /// A device reads it and adds to it.
-    pub xpu: Option<xpu::Counter>,
+    /// A device reads it and adds to it: since it was opened, or since its words were asked for.
+    pub xpu: OnceLock<xpu::Counter>,
 }
 
 // SAFETY: `#[repr(C)]` with the fid first, made in `open` alone, with this table.
@@ -144,7 +144,7 @@ impl CntrFid {
     /// What a device has added counts from now on.
     #[inline]
     fn take_device(&self, engine: &mut Engine) {
-        if let Some(device) = &self.xpu {
+        if let Some(device) = self.xpu.get() {
             device.side.take(engine);
         }
     }
@@ -174,7 +174,12 @@ impl CntrFid {
     }
 }
 
-static OPS: fi::fi_ops = fi::fi_ops { close: Some(close), control: Some(control), ..fi::NO_OPS };
+static OPS: fi::fi_ops = fi::fi_ops {
+    close: Some(close),
+    control: Some(control),
+    ops_open: Some(xpu::counter_ops::ops_open),
+    ..fi::NO_OPS
+};
 
 static CNTR_OPS: fi::fi_ops_cntr = fi::fi_ops_cntr {
     read: Some(read),
@@ -259,7 +264,7 @@ pub(crate) unsafe fn open_for(
         last: Default::default(),
         sleepers: Sleepers::default(),
         known_errors: AtomicU64::new(0),
-        xpu,
+        xpu: xpu.map(OnceLock::from).unwrap_or_default(),
     }));
     // SAFETY: the caller's promise.
     unsafe { put(cntr, fid) }
@@ -273,7 +278,7 @@ pub(crate) unsafe extern "C" fn export_xpu(
 ) -> c_int {
     guard(|| {
         // SAFETY: the application passes an open counter.
-        let counter = unsafe { obj::<CntrFid, _>(cntr)? }.xpu.as_ref().ok_or(Errno::INVAL)?;
+        let counter = unsafe { obj::<CntrFid, _>(cntr)? }.xpu.get().ok_or(Errno::INVAL)?;
         // SAFETY: NULL or a place for the answer, whose sole member is this.
         unsafe { xpu::export(to.cast(), fi::FI_CLASS_CNTR, counter.side.device(), flags) }
     })
@@ -284,10 +289,13 @@ unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
         // SAFETY: the application passes an open counter and does not use it during the call.
         let cntr = unsafe { obj::<CntrFid, _>(fid)? };
         cntr.refs.none()?;
-        cntr.shared.close_in(Some(&cntr.wait), |engine| match &cntr.xpu {
+        cntr.shared.close_in(Some(&cntr.wait), |engine| match cntr.xpu.get() {
             Some(device) => device.side.close(engine),
             None => engine.cntr_close(cntr.id),
         })?;
+        if let Some(device) = cntr.xpu.get() {
+            device.release(&cntr.shared);
+        }
         cntr.shared.children.dec();
         // SAFETY: as above, and nothing refers to it.
         drop(unsafe { reclaim(cntr) });

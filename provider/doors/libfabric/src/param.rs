@@ -14,6 +14,7 @@ use wire::session::JobKey;
 
 use crate::info::limits::{INJECT_SIZE, MOST_INJECT};
 use crate::job;
+use crate::xpu::Mode;
 
 /// What the user may tune.
 #[derive(Clone, Debug)]
@@ -35,9 +36,16 @@ pub(crate) struct Params {
     pub inject_size: usize,
     pub links: Links,
     job_key: Option<JobKey>,
-    pub tcp_timeout: Duration,
-    pub tcp_linger: Duration,
-    pub tcp_rails: usize,
+    pub tcp: Tcp,
+    pub xpu_mode: Mode,
+}
+
+/// Of the link over TCP.
+#[derive(Clone, Debug)]
+pub(crate) struct Tcp {
+    pub timeout: Duration,
+    pub linger: Duration,
+    pub rails: usize,
 }
 
 /// The command whose process copies where this one may not call CUDA.
@@ -152,9 +160,8 @@ impl Default for Params {
             inject_size: INJECT_SIZE,
             links: Links::default(),
             job_key: None,
-            tcp_timeout: Duration::from_secs(30),
-            tcp_linger: Duration::from_secs(5),
-            tcp_rails: 1,
+            tcp: Tcp { timeout: Duration::from_secs(30), linger: Duration::from_secs(5), rails: 1 },
+            xpu_mode: Mode::Auto,
         }
     }
 }
@@ -204,9 +211,9 @@ impl Params {
         let key = self.job_key.clone().unwrap_or_else(job::key);
         let mut options = TcpOptions::new(key);
         options.secret = self.job_key.is_some();
-        options.timeout = self.tcp_timeout;
-        options.linger = self.tcp_linger;
-        options.rails = self.tcp_rails;
+        options.timeout = self.tcp.timeout;
+        options.linger = self.tcp.linger;
+        options.rails = self.tcp.rails;
         options.connect_timeout = self.connect_timeout;
         if let Some(eager) = self.eager_size {
             (options.eager, options.eager_in_a_row) = (eager, eager);
@@ -218,7 +225,7 @@ impl Params {
     pub(crate) fn ofi(&self, tcp: &TcpOptions) -> OfiOptions {
         let mut options = OfiOptions::new(tcp.key.clone());
         options.fallback = self.links.tcp;
-        options.patience = self.tcp_timeout;
+        options.patience = self.tcp.timeout;
         options.linger = tcp.linger;
         if let Some(eager) = self.eager_size {
             (options.eager, options.eager_in_a_row) = (eager, eager);
@@ -298,12 +305,12 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
         p.connect_timeout = Duration::from_millis(ms);
     }
     if let Some(ms) = read(settings::TCP_TIMEOUT, ANY).number() {
-        p.tcp_timeout = Duration::from_millis(ms);
+        p.tcp.timeout = Duration::from_millis(ms);
     }
     if let Some(ms) = read(settings::TCP_LINGER, ANY).number() {
-        p.tcp_linger = Duration::from_millis(ms);
+        p.tcp.linger = Duration::from_millis(ms);
     }
-    p.tcp_rails = size(read(settings::TCP_RAILS, ANY)).unwrap_or(p.tcp_rails);
+    p.tcp.rails = size(read(settings::TCP_RAILS, ANY)).unwrap_or(p.tcp.rails);
     let text_of = |setting| text(&setting).filter(|t| !t.trim().is_empty());
     if let Some(list) = text_of(settings::LINKS) {
         match Links::of(&list) {
@@ -313,6 +320,17 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
                 settings::LINKS.variable(),
                 settings::LINKS.default,
                 settings::LINKS.kind
+            )),
+        }
+    }
+    if let Some(name) = text_of(settings::XPU_MODE) {
+        match Mode::of(name.trim()) {
+            Some(mode) => p.xpu_mode = mode,
+            None => complaints.push(format!(
+                "{}={name} is not understood, and {} is used; it takes {}",
+                settings::XPU_MODE.variable(),
+                settings::XPU_MODE.default,
+                settings::XPU_MODE.kind
             )),
         }
     }
@@ -355,9 +373,10 @@ pub(crate) mod tests {
         says(settings::UNEXPECTED_SIZE, p.unexpected_size);
         says(settings::PEER_MEMORY, p.peer_memory);
         says(settings::CONNECT_TIMEOUT, p.connect_timeout.as_millis() as usize);
-        says(settings::TCP_TIMEOUT, p.tcp_timeout.as_millis() as usize);
-        says(settings::TCP_LINGER, p.tcp_linger.as_millis() as usize);
-        says(settings::TCP_RAILS, p.tcp_rails);
+        says(settings::TCP_TIMEOUT, p.tcp.timeout.as_millis() as usize);
+        says(settings::TCP_LINGER, p.tcp.linger.as_millis() as usize);
+        says(settings::TCP_RAILS, p.tcp.rails);
+        assert_eq!(Mode::of(&first(settings::XPU_MODE)), Some(p.xpu_mode));
         let listed = settings::LINKS.default.split(' ').next().and_then(Links::of);
         assert_eq!(listed, Some(Links { ofi: Ofi::No, ..p.links }));
         let switches = [

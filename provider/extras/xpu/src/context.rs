@@ -26,7 +26,7 @@ use crate::handle::{RingHandle, RingRequest};
 use crate::layout;
 use crate::port::{Peers, Port, Regions};
 use crate::queue::Place;
-use crate::thread::{DrainThread, Drains};
+use crate::thread::{DrainThread, Drains, Pace};
 use crate::words::{Words, lock};
 
 /// How a context is opened.
@@ -348,7 +348,7 @@ impl Context {
         self.errors = Some(errors);
         self.drains.add(OWN, drain);
         let (runtime, drains) = (self.runtime.clone(), self.drains.clone());
-        self.thread = Some(DrainThread::start(runtime, drains, self.options.sleep)?);
+        self.thread = Some(DrainThread::start(runtime, drains, Pace::adapts(self.options.sleep))?);
         let at = place.device();
         self.view = Some(place);
         Ok(at)

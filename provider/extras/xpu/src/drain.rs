@@ -14,11 +14,12 @@ use link_api::RmaLink;
 
 use crate::backlog::{Backlog, lane};
 use crate::command::{Command, Limits, Op, Raw, Work};
+use crate::counter::CounterSide;
 use crate::error::{code, ended, errno, is_loss, word};
 use crate::layout::{self, Completion, flag, word_of};
 use crate::port::{BEAT, Peers, Port, Regions};
 use crate::post::{self, Posted, RING_SHIFT, ctx};
-use crate::queue::{CounterSide, Place, QueueSide};
+use crate::queue::{Place, QueueSide};
 use crate::ring;
 use crate::side::{RingOptions, RingPlaces, RingSide};
 use crate::window::{Stage, waits};

@@ -102,7 +102,9 @@ layouts! {
         entries: u64, read: u64, timeout_ns: u64, error: u64, format: u64, unused: [u64; 2],
     }
     /// Written by the host.
-    CounterHost (64) { value: u64, errors: u64, error: u64, timeout_ns: u64, unused: [u64; 4], }
+    CounterHost (64) {
+        value: u64, errors: u64, error: u64, timeout_ns: u64, writeback: u64, unused: [u64; 3],
+    }
     /// Written by the device.
     CounterDevice (64) { added: u64, errors_added: u64, unused: [u64; 6], }
     /// A region of a peer.

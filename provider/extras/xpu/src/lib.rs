@@ -10,7 +10,7 @@
 //! | words | `layout`, `error`, [`words`] |
 //! | a ring's protocol, and what a command may be | [`ring`], [`command`] |
 //! | commands under way, their order | `window` |
-//! | completions and counters in shared memory | [`queue`] |
+//! | completions and counters in shared memory | [`queue`], [`counter`] |
 //! | the engine does it | [`port`], `post`, [`drain`] |
 //! | what polls | [`thread`] |
 //! | a program's own context; the data its processes exchange | [`context`], `handle` (its rings); `blob` |
@@ -24,6 +24,7 @@ mod backlog;
 mod blob;
 pub mod command;
 pub mod context;
+pub mod counter;
 pub mod device;
 pub mod drain;
 pub mod error;
@@ -39,12 +40,13 @@ mod window;
 pub mod words;
 
 pub use context::{Context, Options};
+pub use counter::CounterSide;
 pub use device::Producer;
 pub use drain::Drain;
 pub use error::Error;
 pub use handle::{RingHandle, RingRequest};
 pub use port::{Peers, Port, Regions};
-pub use queue::{CounterSide, Place, QueueSide};
+pub use queue::{Place, QueueSide};
 pub use side::{Near, RingOptions, RingPlaces};
-pub use thread::{DrainThread, Drains};
+pub use thread::{DrainThread, Drains, Pace};
 pub use words::Words;

@@ -1,12 +1,8 @@
-//! Completion queues and counters in memory that a device reads.
+//! Completion queues in memory that a device reads.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
-
-use engine::{CntrId, Domain};
-use link_api::RmaLink;
 
 use crate::error::{code, ended};
 use crate::layout::{self, Completion, word_of};
@@ -157,83 +153,6 @@ impl QueueSide {
         if error.load(Relaxed) == 0 {
             error.store(ended(errno), Release);
         }
-    }
-}
-
-/// The host's side of a counter that a device reads and adds to. The engine's counter has what both have
-/// added; the host's words have the engine's value less what came from the device, so that the sum of both
-/// sides' words is the value at any time. Values wrap.
-#[derive(Debug)]
-pub struct CounterSide {
-    of: CntrId,
-    at: Place,
-    /// What the engine's counter has of the device's value and errors. Changed with the engine's lock.
-    taken: [AtomicU64; 2],
-    /// The engine has no such counter any more. Changed with the engine's lock.
-    closed: AtomicBool,
-}
-
-impl CounterSide {
-    /// A counter shown at this place.
-    pub fn new(of: CntrId, at: Place, timeout_ns: u64) -> CounterSide {
-        at.write(&layout::CounterHost { timeout_ns, ..layout::CounterHost::default() }.words());
-        CounterSide { of, at, taken: Default::default(), closed: AtomicBool::new(false) }
-    }
-
-    /// Where a device finds the words.
-    pub fn device(&self) -> u64 {
-        self.at.device()
-    }
-
-    /// Has the engine's counter count what the device has added since the last call, which deferred work and
-    /// waits then see; whether there was something. The device's words may be anything.
-    pub fn take<L: RmaLink>(&self, engine: &mut Domain<L>) -> bool {
-        if self.closed.load(Relaxed) {
-            return false;
-        }
-        const DEVICE: usize = size_of::<layout::CounterHost>() / 8;
-        let since = |number: usize, word| {
-            let now = self.at.word(DEVICE + word).load(Acquire);
-            now.wrapping_sub(self.taken[number].swap(now, Relaxed))
-        };
-        let value = since(0, word_of!(CounterDevice.added));
-        let errors = since(1, word_of!(CounterDevice.errors_added));
-        if errors != 0 {
-            engine.cntr_adderr(self.of, errors);
-        }
-        if value != 0 {
-            engine.cntr_add(self.of, value);
-        }
-        value != 0 || errors != 0
-    }
-
-    /// Closes the engine's counter. After that nothing of the device's is taken.
-    pub fn close<L: RmaLink>(&self, engine: &mut Domain<L>) -> Result<(), engine::Error> {
-        engine.cntr_close(self.of)?;
-        self.closed.store(true, Relaxed);
-        Ok(())
-    }
-
-    /// Shows the device what the engine's counter has beside the device's own.
-    pub fn show<L: RmaLink>(&self, engine: &Domain<L>) {
-        if self.closed.load(Relaxed) {
-            return;
-        }
-        let values = [
-            (word_of!(CounterHost.value), engine.cntr_read(self.of)),
-            (word_of!(CounterHost.errors), engine.cntr_readerr(self.of)),
-        ];
-        for ((word, value), taken) in values.into_iter().zip(&self.taken) {
-            let value = value.wrapping_sub(taken.load(Relaxed));
-            let word = self.at.word(word);
-            if word.load(Relaxed) != value {
-                word.store(value, Release);
-            }
-        }
-    }
-
-    pub(crate) fn end(&self, errno: i32) {
-        self.at.word(word_of!(CounterHost.error)).store(ended(errno), Release);
     }
 }
 

@@ -9,14 +9,55 @@ use std::time::{Duration, Instant};
 use ipc::process::Name;
 use runtime::{Host, catch};
 
+use crate::counter::CounterSide;
 use crate::drain::Drain;
 use crate::error::{Error, code};
 use crate::port::BEAT;
-use crate::queue::CounterSide;
 
-/// How often the thread looks before it yields the core between looks, and before it sleeps between them.
-const SPINS: u32 = 2_000;
-const YIELDS: u32 = 4_000;
+/// What the thread does between looks that find nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// So many looks follow each other at once, after one that found something.
+    spins: u32,
+    /// Up to so many the core is yielded between them.
+    yields: u32,
+    /// Then the thread sleeps. `None`: never.
+    sleep: Option<Duration>,
+}
+
+impl Pace {
+    /// It yields the core, and never sleeps.
+    pub const POLLS: Pace = Pace { spins: 2_000, yields: 2_000, sleep: None };
+
+    /// It sleeps where nothing was found for some time.
+    pub const fn adapts(sleep: Duration) -> Pace {
+        Pace { spins: 2_000, yields: 4_000, sleep: Some(sleep) }
+    }
+
+    /// It sleeps after each look that found nothing.
+    pub const fn sleeps(sleep: Duration) -> Pace {
+        Pace { spins: 0, yields: 0, sleep: Some(sleep) }
+    }
+
+    /// Waits, after so many looks that found nothing.
+    fn wait(&self, idle: u32) {
+        match self.sleep {
+            Some(sleep) if idle > self.yields => thread::park_timeout(sleep.min(BEAT / 4)),
+            _ if idle > self.spins => thread::yield_now(),
+            _ => std::hint::spin_loop(),
+        }
+    }
+
+    /// The kernel ends sleeps of the calling thread when they are over, and not up to 50 microseconds later.
+    fn begin(&self) {
+        const SLACK: libc::c_ulong = 1_000;
+        // SAFETY: no pointers; of this thread alone.
+        let set = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, SLACK) };
+        if set != 0 {
+            log::debug!("sleeps of this thread may last 50 microseconds longer");
+        }
+    }
+}
 
 /// Drains of one runtime, and what else is looked at for them.
 #[derive(Debug)]
@@ -118,6 +159,8 @@ impl Drains {
                 polled += engine.progress();
             }
             counters.iter().for_each(|c| c.show(&*engine));
+            drop(engine);
+            counters.iter().for_each(|c| c.write_back());
             Some(taken + polled)
         });
         polled.ok().flatten().unwrap_or_else(|| {
@@ -150,12 +193,11 @@ pub struct DrainThread {
 }
 
 impl DrainThread {
-    /// Starts it. Between looks it sleeps no longer than `sleep`, and never so long that a device misses its
-    /// beat.
-    pub fn start<H: Host>(host: Arc<H>, drains: Arc<Drains>, sleep: Duration) -> Result<DrainThread, Error> {
+    /// Starts it. It never sleeps so long that a device misses its beat.
+    pub fn start<H: Host>(host: Arc<H>, drains: Arc<Drains>, pace: Pace) -> Result<DrainThread, Error> {
         drains.stop.store(false, Ordering::SeqCst);
         let theirs = drains.clone();
-        let body = move || run(&theirs, sleep.min(BEAT / 4), || theirs.poll(&*host));
+        let body = move || run(&theirs, pace, || theirs.poll(&*host));
         let handle = thread::Builder::new().name("strait-xpu".into()).spawn(body)?;
         Ok(DrainThread { drains, thread: Some((handle, std::process::id())) })
     }
@@ -181,7 +223,8 @@ impl Drop for DrainThread {
 }
 
 /// `poll` looks at all of them.
-fn run(drains: &Drains, sleep: Duration, poll: impl Fn() -> usize) {
+fn run(drains: &Drains, pace: Pace, poll: impl Fn() -> usize) {
+    pace.begin();
     let (mut idle, mut beaten) = (0u32, None::<Instant>);
     while !drains.stop.load(Ordering::SeqCst) {
         if drains.callers.load(Ordering::SeqCst) > 0 {
@@ -191,22 +234,17 @@ fn run(drains: &Drains, sleep: Duration, poll: impl Fn() -> usize) {
         if poll() > 0 {
             idle = 0;
         }
-        idle = idle.saturating_add(1);
+        // Beyond the largest number it begins again: a thread that never sleeps then looks at the clock, too.
+        idle = idle.wrapping_add(1);
         // The clock is read where the thread has time.
-        if idle % 256 == 1 || idle > YIELDS {
+        if idle % 256 == 1 || (idle > pace.yields && pace.sleep.is_some()) {
             let now = Instant::now();
             if beaten.is_none_or(|then| now.duration_since(then) > BEAT / 4) {
                 beaten = Some(now);
                 drains.beat();
             }
         }
-        if idle > YIELDS {
-            thread::park_timeout(sleep);
-        } else if idle > SPINS {
-            thread::yield_now();
-        } else {
-            std::hint::spin_loop();
-        }
+        pace.wait(idle);
     }
 }
 
@@ -226,7 +264,9 @@ mod tests {
                 thread::yield_now();
             }
             s.spawn(|| {
-                run(&drains, Duration::from_millis(1), || polls.fetch_add(1, Ordering::SeqCst) as usize)
+                run(&drains, Pace::adapts(Duration::from_millis(1)), || {
+                    polls.fetch_add(1, Ordering::SeqCst) as usize
+                })
             });
             thread::sleep(Duration::from_millis(50));
             let before = polls.load(Ordering::SeqCst);

@@ -8,6 +8,8 @@ pub(crate) struct Cntr {
     place: Place,
     /// Deferred work waits for it, and has not heard of a change yet.
     armed: bool,
+    /// A device waits for it: see [`crate::Domain::cntr_watch`].
+    pub(crate) watched: bool,
     pub(crate) users: usize,
 }
 
@@ -29,12 +31,12 @@ pub(crate) enum Number {
 
 impl Cntr {
     pub(crate) fn new() -> Cntr {
-        Cntr { place: Place::Own(0, 0), armed: false, users: 0 }
+        Cntr { place: Place::Own(0, 0), armed: false, watched: false, users: 0 }
     }
 
     /// One whose numbers lie there, with what they are.
     pub(crate) fn at(words: Words) -> Cntr {
-        Cntr { place: Place::Shared(words), armed: false, users: 0 }
+        Cntr { place: Place::Shared(words), armed: false, watched: false, users: 0 }
     }
 
     /// Counts one completion or failure; whether the counter was armed until now.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::opened::Opened;
 use crate::core::{Cntr, Core, Number};
+use crate::endpoint::Failed;
 use crate::types::*;
 use crate::work::{Work, WorkOp};
 use link_api::RmaLink;
@@ -46,29 +47,32 @@ impl DeferredWork {
     }
 
     /// Takes back the oldest operation of that name.
-    pub(super) fn cancel(&mut self, id: Ctx) -> Result<(), Error> {
+    pub(super) fn cancel(&mut self, id: Ctx) -> Result<Work, Error> {
         let named = self.waiting.values().flatten().filter(|(_, work)| work.id == id);
         let oldest = named.min_by_key(|((_, age), _)| *age).map(|(place, work)| (work.trigger, *place));
         let (trigger, place) = oldest.ok_or(Error::NotFound)?;
-        self.retain(|at, work| (work.trigger, at) != (trigger, place));
-        Ok(())
+        let of = self.waiting.get_mut(&trigger).ok_or(Error::NotFound)?;
+        let taken = of.remove(&place).ok_or(Error::NotFound)?;
+        if of.is_empty() {
+            self.waiting.remove(&trigger);
+        }
+        Ok(taken)
     }
 
     /// Takes back all operations.
-    pub(super) fn clear(&mut self) {
-        self.waiting.clear();
+    pub(super) fn clear(&mut self) -> Vec<Work> {
+        std::mem::take(&mut self.waiting).into_values().flat_map(BTreeMap::into_values).collect()
     }
 
     /// Takes back operations that are not to stay.
-    pub(super) fn retain_ops(&mut self, mut stays: impl FnMut(&WorkOp) -> bool) {
-        self.retain(|_, work| stays(&work.op));
-    }
-
-    fn retain(&mut self, mut stays: impl FnMut(Place, &Work) -> bool) {
+    pub(super) fn retain_ops(&mut self, stays: impl Fn(&WorkOp) -> bool) -> Vec<Work> {
+        let mut taken = Vec::new();
         self.waiting.retain(|_, of| {
-            of.retain(|place, work| stays(*place, work));
+            let places: Vec<Place> = of.iter().filter(|(_, w)| !stays(&w.op)).map(|(at, _)| *at).collect();
+            taken.extend(places.iter().filter_map(|at| of.remove(at)));
             !of.is_empty()
         });
+        taken
     }
 
     /// Whether an operation waits for that counter, or changes it.
@@ -140,24 +144,14 @@ impl DeferredWork {
 
 /// Completes an operation that could not be started: no call is there to return the error.
 fn fail<L: RmaLink>(opened: &mut Opened<L>, work: &Work, err: Error) {
-    let (ep, to, ctx, what, tag) = match &work.op {
-        WorkOp::Send { ep, to, ctx, tag, .. } => (
-            ep,
-            *to,
-            *ctx,
-            What::SEND | if tag.is_some() { What::TAGGED } else { What::MSG },
-            tag.unwrap_or(0),
-        ),
-        WorkOp::Rma { ep, to, ctx, write, .. } => {
-            (ep, *to, *ctx, What::RMA | if *write { What::WRITE } else { What::READ }, 0)
-        }
-        WorkOp::Atomic { ep, to, ctx, result, .. } => {
-            (ep, *to, *ctx, What::ATOMIC | if result.is_empty() { What::WRITE } else { What::READ }, 0)
-        }
+    let (to, ctx, tag) = match &work.op {
+        WorkOp::Send { to, ctx, tag, .. } => (*to, *ctx, tag.unwrap_or(0)),
+        WorkOp::Rma { to, ctx, .. } | WorkOp::Atomic { to, ctx, .. } => (*to, *ctx, 0),
         _ => return opened.core.count(work.completion, true),
     };
-    if let Some(ep) = opened.eps.get_mut(ep.at()) {
-        ep.bind.fail_start(&mut opened.core, ctx, what, tag, work.tally(), err);
+    if let Some(ep) = work.op.ep().and_then(|ep| opened.eps.get_mut(ep.at())) {
+        let failed = Failed { ctx, what: work.op.what(), tag, to };
+        ep.bind.fail_start(&mut opened.core, failed, work.tally(), err);
         ep.directed().not_started(&mut opened.core, to, err);
     }
 }

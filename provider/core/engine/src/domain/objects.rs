@@ -8,7 +8,7 @@ use super::Domain;
 use crate::av::Av;
 use crate::config::{Cntrs, EpConfig, MrId, Reg};
 use crate::core::{Cntr, Cq, Number, RxContext};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, forget};
 use crate::types::*;
 use crate::work::WorkOp;
 use link_api::{InUse, Meter, OpId, Path, Patience, Revoke, RmaLink, Setting};
@@ -87,7 +87,9 @@ impl<L: RmaLink> Domain<L> {
             Some(r) if !r.eps.is_empty() => Err(Error::Busy),
             Some(_) => {
                 self.opened.core.rxs.remove(rx.at());
-                self.deferred.retain_ops(|op| !matches!(op, WorkOp::Recv { rx: of, .. } if *of == rx));
+                let taken =
+                    self.deferred.retain_ops(|op| !matches!(op, WorkOp::Recv { rx: of, .. } if *of == rx));
+                taken.iter().for_each(|work| self.opened.core.forget(work.tally(), None));
                 Ok(())
             }
             None => Err(Error::NotFound),
@@ -231,10 +233,14 @@ impl<L: RmaLink> Domain<L> {
         if shared {
             ep.fail_received(&mut self.opened.core);
         }
-        self.deferred.retain_ops(|op| match op {
+        let taken = self.deferred.retain_ops(|op| match op {
             WorkOp::Recv { rx, .. } => shared || *rx != ep.bind.rx(),
             op => op.ep() != Some(id),
         });
+        for work in taken {
+            self.opened.core.forget(work.tally(), ep.bind.cntr_of(work.op.what()));
+        }
+        forget(&mut ep, &mut self.opened.core);
         let Some(rx) = self.opened.core.rxs.get_mut(ep.bind.rx().at()) else { return Ok(ep.net.link) };
         rx.eps.retain(|e| *e != id);
         if !rx.shared {
@@ -419,6 +425,14 @@ impl<L: RmaLink> Domain<L> {
     /// Whether others may write a counter, so that none can sleep until it changes.
     pub fn cntr_is_shared(&self, c: CntrId) -> bool {
         self.opened.core.cntrs.get(c.at()).is_some_and(Cntr::is_shared)
+    }
+
+    /// A device waits for the counter, and can be woken by a change alone: an operation that never completes,
+    /// since its endpoint closes or it is taken back before it starts, counts as failed in it.
+    pub fn cntr_watch(&mut self, c: CntrId) {
+        if let Some(cntr) = self.opened.core.cntrs.get_mut(c.at()) {
+            cntr.watched = true;
+        }
     }
 
     /// Closes a counter that nothing is bound to.

@@ -7,18 +7,46 @@ use crate::endpoint::parts::bind::Bind;
 use crate::endpoint::parts::request::{Done, MatchedRecv, Meta};
 use crate::types::*;
 
+/// An operation that could not start, as its completion names it.
+pub(crate) struct Failed {
+    pub(crate) ctx: Ctx,
+    pub(crate) what: What,
+    pub(crate) tag: u64,
+    pub(crate) to: FiAddr,
+}
+
 impl Bind {
-    /// Completes an operation that was started here.
-    #[inline]
-    pub(in crate::endpoint) fn finish(&self, core: &mut Core, done: &Done, len: usize, err: Option<Error>) {
-        let cntr = if done.what.contains(What::SEND) {
+    /// The counter of an endpoint's operations of this sort.
+    #[inline(always)]
+    pub(crate) fn cntr_of(&self, what: What) -> Option<CntrId> {
+        if what.contains(What::SEND) {
             self.cntrs().send
-        } else if done.what.contains(What::READ) {
+        } else if what.contains(What::RECV) {
+            self.cntrs().recv
+        } else if what.contains(What::READ) {
             self.cntrs().read
         } else {
             self.cntrs().write
-        };
-        core.tally(done.tally, cntr, err.is_some());
+        }
+    }
+
+    /// Completes an operation that was started here.
+    #[inline]
+    pub(in crate::endpoint) fn finish(&self, core: &mut Core, done: &Done, len: usize, err: Option<Error>) {
+        self.finish_to(core, done, len, err, ADDR_UNSPEC);
+    }
+
+    /// [`Bind::finish`]; `to`: the peer of an operation that failed, as the entry names it.
+    #[inline]
+    pub(in crate::endpoint) fn finish_to(
+        &self,
+        core: &mut Core,
+        done: &Done,
+        len: usize,
+        err: Option<Error>,
+        to: FiAddr,
+    ) {
+        core.tally(done.tally, self.cntr_of(done.what), err.is_some());
         if done.report || err.is_some() {
             let entry = Completion {
                 ctx: done.ctx,
@@ -27,7 +55,7 @@ impl Bind {
                 buf: 0,
                 data: done.data,
                 tag: done.tag,
-                src: ADDR_UNSPEC,
+                src: to,
                 err,
                 olen: 0,
             };
@@ -158,16 +186,10 @@ impl Bind {
     }
 
     /// Completes an operation that the application takes for started.
-    pub(crate) fn fail_start(
-        &self,
-        core: &mut Core,
-        ctx: Ctx,
-        what: What,
-        tag: u64,
-        tally: Tally,
-        err: Error,
-    ) {
-        self.finish(core, &Done { ctx, what, report: true, tag, data: 0, tally }, 0, Some(err));
+    pub(crate) fn fail_start(&self, core: &mut Core, failed: Failed, tally: Tally, err: Error) {
+        let Failed { ctx, what, tag, to } = failed;
+        let done = Done { ctx, what, report: true, tag, data: 0, tally };
+        self.finish_to(core, &done, 0, Some(err), to);
     }
 
     /// A peer has read memory here, or changed it and got what was there.

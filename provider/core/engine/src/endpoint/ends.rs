@@ -46,7 +46,13 @@ impl<L: RmaLink> Ends<'_, L> {
             self.requests.retire(&mut self.net.link, out);
         }
         self.net.peer(out.peer).answers.over(out.seq, out.large);
-        self.bind.finish(core, &out.done_as, out.len, err);
+        match err {
+            None => self.bind.finish(core, &out.done_as, out.len, None),
+            Some(_) => {
+                let to = self.net.peer(out.peer).src;
+                self.bind.finish_to(core, &out.done_as, out.len, err, to);
+            }
+        }
     }
 
     /// All bytes are here, or none will be.
@@ -160,7 +166,8 @@ impl<L: RmaLink> Ends<'_, L> {
         let to_it: Vec<Unsent> = to_it;
         for unsent in to_it {
             self.net.peer(peer).let_go_unsent();
-            self.bind.finish(core, &unsent.done_as, unsent.len, err);
+            let to = if err.is_some() { self.net.peer(peer).src } else { ADDR_UNSPEC };
+            self.bind.finish_to(core, &unsent.done_as, unsent.len, err, to);
         }
         self.net.unhurried.set_unsent(self.requests.queues.has_unsent());
     }

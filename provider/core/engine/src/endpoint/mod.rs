@@ -7,6 +7,7 @@ mod coop;
 mod coop_copy;
 mod device;
 mod ends;
+mod forgotten;
 mod frames;
 mod gone;
 mod incoming_message;
@@ -46,7 +47,9 @@ use crate::endpoint::rma::target::Accesses;
 use crate::endpoint::transfer::Transfers;
 use crate::endpoint::unexpected::Unexpected;
 use crate::types::*;
+pub(crate) use complete::Failed;
 pub use device::staging::Leaving;
+pub(crate) use forgotten::forget;
 use link_api::{Allow, Budget, FrameSource, Hint, InUse, Patience, PeerId, PollFrame, RmaLink, Setting};
 
 #[derive(Debug)]

@@ -221,6 +221,66 @@ fn work_of_a_closed_endpoint_is_forgotten() {
     assert_eq!(net[0].cntr_close(go), Ok(()));
 }
 
+/// A stream that waits for a counter is woken by a count alone.
+#[test]
+fn what_never_completes_has_failed_in_the_counters_for_which_a_device_waits() {
+    for watched in [false, true] {
+        let mut net = Net::new(2);
+        let [go, late, cancelled, flushed, sent, received] = [(); 6].map(|()| net[0].cntr_open());
+        if watched {
+            for cntr in [late, cancelled, flushed, sent, received] {
+                net[0].cntr_watch(cntr);
+            }
+        }
+        let (ep, src) = (net[0].ep, net.memory(0, 100_000));
+        net[0].ep_bind_cntrs(
+            ep,
+            engine::Cntrs { send: Some(sent), recv: Some(received), ..Default::default() },
+        );
+        let errors = |net: &Net| {
+            [late, cancelled, flushed, sent, received].map(|cntr| net[0].cntr_readerr(cntr)).to_vec()
+        };
+        // One is taken back by its name, and all others of the domain at once.
+        let op = sending(&net, &[], 1);
+        net[0].queue_work(work(1, go, 1, Some(cancelled), op));
+        net[0].cancel_work(Ctx(1)).unwrap();
+        assert_eq!(net[0].cancel_work(Ctx(1)), Err(Error::NotFound));
+        for id in 2..4 {
+            let op = receiving(&net, 0, 9, &[], id);
+            net[0].queue_work(work(id, go, 1, Some(flushed), op));
+        }
+        net[0].flush_work();
+        // The endpoint closes: with work that has not started, a long message under way and a receive.
+        let op = sending(&net, &[], 4);
+        net[0].queue_work(work(4, go, 1, Some(late), op));
+        net[0].send(&msg(1, &[src], 5)).unwrap();
+        net[0].recv(&from(1, &[], 6)).unwrap();
+        net[0].recv(&with_tag(&[], 1, 7)).unwrap();
+        net.settle();
+        net[0].ep_close(ep).unwrap();
+        // Work that requests a completion counts in its endpoint's counter, too.
+        let expected = if watched { vec![1, 1, 2, 2, 2] } else { vec![0; 5] };
+        assert_eq!(errors(&net), expected, "watched: {watched}");
+        assert_eq!((net[0].tx(), net[0].rx()), (vec![], vec![]), "and no queue has an entry");
+    }
+}
+
+#[test]
+fn the_entry_of_an_operation_that_fails_names_the_peer() {
+    let mut net = Net::new(3);
+    let (go, done) = (net[0].cntr_open(), net[0].cntr_open());
+    let src = net.memory(0, 100_000);
+    let op = sending(&net, &[src], 4);
+    net[0].queue_work(work(1, go, 1, Some(done), op));
+    net[0].cntr_add(go, 1);
+    net.settle();
+    net.kill(1);
+    net.settle();
+    let entry = net[0].sent();
+    assert_eq!((entry.ctx.0, entry.src, entry.err.is_some()), (4, 1, true));
+    assert_eq!((net[0].cntr_read(done), net[0].cntr_readerr(done)), (0, 1));
+}
+
 /// A counter in memory, and the memory.
 fn shared_counter(net: &mut Net, at: usize) -> (CntrId, Span) {
     let memory = net.memory(at, 32);

@@ -14,6 +14,7 @@ use crate::eq::EqFid;
 use crate::fabric::FabricShared;
 use crate::ffi::{Ref, Refs};
 use crate::info::auth::AuthKey;
+use crate::xpu::Streams;
 pub(crate) use open::open;
 
 pub(crate) type Engine = engine::Domain<link::Links>;
@@ -51,6 +52,8 @@ pub(crate) struct Shared {
     pub one_thread: bool,
     /// Objects open in the domain (endpoints and shared receive contexts too).
     pub children: Refs,
+    /// What counters have for streams that wait.
+    pub streams: Streams,
 }
 
 impl Deref for Shared {

@@ -154,6 +154,7 @@ impl Wanted {
             auth_key: self.auth_key.clone(),
             one_thread,
             children: Refs::default(),
+            streams: Default::default(),
         });
         runtime::start(&shared)?;
         Ok(shared)

@@ -112,7 +112,7 @@ fn add_ofi(links: &mut Links, params: &Params, names: &[&str], tcp: TcpOptions) 
 pub(super) fn settle_at_exit(shared: &Arc<Shared>) {
     let params = param::get();
     if params.links.below().is_some() {
-        runtime::settle_at_exit(shared, params.tcp_linger);
+        runtime::settle_at_exit(shared, params.tcp.linger);
     }
 }
 

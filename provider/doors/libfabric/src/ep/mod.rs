@@ -40,7 +40,7 @@ mod cm;
 mod context;
 mod endpoint;
 mod flags;
-mod iov;
+pub(crate) mod iov;
 mod link_ops;
 mod links;
 mod msg;

@@ -94,7 +94,7 @@ impl XpuEp {
         let tx = tx.map(|side| drain.add_queue(side));
         let rx = if same { tx } else { rx.map(|side| drain.add_queue(side)) };
         for bound in setup.cntrs.iter().flatten() {
-            if let Some(counter) = &bound.xpu {
+            if let Some(counter) = bound.xpu.get() {
                 drain.add_counter(counter.side.clone());
             }
         }

@@ -14,6 +14,7 @@ mod poisoned;
 #[cfg(target_arch = "x86_64")]
 mod registration;
 mod sleep;
+mod streams;
 mod xpu;
 
 const NO: *mut c_void = ptr::null_mut();

@@ -9,22 +9,25 @@
 //! ones the same functions are in a table of their own (`table`). Structures whose new field an older
 //! application does not have are not read beyond what it has.
 
+pub(crate) mod counter_ops;
 mod objects;
+mod poller;
 mod table;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hmem::{Kind, registry};
 use libc::{c_int, c_void};
 use libfabric_sys as fi;
-use xpu::{DrainThread, Drains, Near, Regions, Words};
+use xpu::{Drains, Near, Regions, Words};
 
 use crate::domain::{DomainFid, Shared};
 use crate::errno::Errno;
 use crate::ffi::{Counted, Fid, Refs, arg, guard, header, obj, publish, put, reclaim};
 pub(crate) use objects::{Counter, Named, Queue, export, lookup, of_cntr_attr, of_cq_attr, region_desc};
+pub(crate) use poller::{Mode, Poller, Streams};
 #[cfg(test)]
 pub(crate) use table::Table;
 pub(crate) use table::{NAME, TABLE};
@@ -35,8 +38,6 @@ pub(crate) const SINCE: u32 = fi::FI_VERSION(2, 7);
 pub(crate) const MOST: usize = 1 << 10;
 /// Of a device's waits that name no time.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
-/// Between two looks of a context's thread at rings in which nothing happens.
-const SLEEP: Duration = Duration::from_micros(50);
 
 /// `struct fid_xpu_ctx`.
 #[repr(C)]
@@ -47,7 +48,7 @@ pub(crate) struct XpuCtxFid {
     pub drains: Arc<Drains>,
     pub regions: Arc<Regions>,
     names: AtomicU64,
-    thread: Mutex<Option<DrainThread>>,
+    poller: Arc<Poller>,
     importer: Option<Importer>,
     /// The number of the CUDA device whose kernels post.
     cuda: Option<i32>,
@@ -143,27 +144,19 @@ pub(crate) unsafe extern "C" fn open(
             return Err(Errno::INVAL);
         }
         let shared = domain.shared.clone();
-        if shared.one_thread {
-            log::info!(
-                "fi_xpu_ctx: a domain of FI_THREAD_DOMAIN without FI_XPU in fi_info::caps; ask for FI_THREAD_SAFE"
-            );
-            return Err(Errno::OPNOTSUPP);
-        }
         check_device(attr.iface)?;
         // SAFETY: NULL or the application's table, whose size is set.
         let importer = unsafe { importer(attr) }?;
-        let (drains, regions) = (Arc::<Drains>::default(), Arc::<Regions>::default());
-        let thread =
-            DrainThread::start(shared.clone(), drains.clone(), SLEEP).map_err(|e| Errno(e.errno()))?;
+        let poller = Poller::start(&shared)?;
         shared.children.inc();
         let fid = publish(Box::new(XpuCtxFid {
             fid: fi::fid_xpu_ctx { fid: header::<XpuCtxFid>(context), ops: (&raw const CTX_OPS).cast_mut() },
             shared,
             refs: Refs::default(),
-            drains,
-            regions,
+            drains: poller.drains.clone(),
+            regions: Arc::default(),
             names: AtomicU64::new(0),
-            thread: Mutex::new(Some(thread)),
+            poller,
             importer,
             cuda: i32::try_from(attr.device).ok().filter(|_| attr.iface == fi::FI_HMEM_CUDA),
         }));
@@ -212,10 +205,10 @@ unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
         // SAFETY: the application passes an open context and does not use it during the call.
         let ctx = unsafe { obj::<XpuCtxFid, _>(fid)? };
         ctx.refs.none()?;
-        *ctx.thread.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        ctx.shared.children.dec();
+        let shared = ctx.shared.clone();
         // SAFETY: as above, and nothing refers to it.
         drop(unsafe { reclaim(ctx) });
+        shared.children.dec();
         Ok(())
     })
 }

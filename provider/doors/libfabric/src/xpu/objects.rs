@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use libc::c_void;
 use libfabric_sys as fi;
-use xpu::{CounterSide, Place, QueueSide, Regions, layout};
+use xpu::{CounterSide, Place, QueueSide, Regions, Words, layout};
 
-use super::{TIMEOUT, XpuCtxFid, is_native, of};
+use super::{Poller, TIMEOUT, XpuCtxFid, is_native, of};
 use crate::domain::Shared;
 use crate::errno::Errno;
 use crate::ffi::{Ref, put};
@@ -57,22 +57,56 @@ impl Queue {
 /// A counter that a device reads and adds to.
 #[derive(Debug)]
 pub(crate) struct Counter {
-    ctx: Ref<XpuCtxFid>,
+    /// The context stays open until the counter is closed.
+    _ctx: Option<Ref<XpuCtxFid>>,
+    poller: Arc<Poller>,
     pub side: Arc<CounterSide>,
 }
 
+/// Words of a counter.
+const COUNTER: usize = (size_of::<layout::CounterHost>() + size_of::<layout::CounterDevice>()) / 8;
+
 impl Counter {
     pub(crate) fn new(ctx: &XpuCtxFid, id: engine::CntrId) -> Result<Counter, Errno> {
-        let at = Place { words: ctx.words(size_of::<layout::CounterHost>() / 4)?, at: 0 };
-        let side = Arc::new(CounterSide::new(id, at, TIMEOUT.as_nanos() as u64));
-        ctx.drains.add_counter(side.clone());
-        Ok(Counter { ctx: Ref::new(ctx), side })
+        let words = ctx.words(COUNTER)?;
+        Ok(Counter::at(words, ctx.poller.clone(), Some(Ref::new(ctx)), &ctx.shared, id))
+    }
+
+    /// Of a counter that was opened without a context: its words are where every device of the process finds host
+    /// memory.
+    pub(super) fn without_context(shared: &Arc<Shared>, id: engine::CntrId) -> Result<Counter, Errno> {
+        let poller = shared.streams.poller(shared)?;
+        let words = Words::new(COUNTER).map_err(|e| Errno(e.errno()))?;
+        Ok(Counter::at(words, poller, None, shared, id))
+    }
+
+    fn at(
+        words: Arc<Words>,
+        poller: Arc<Poller>,
+        ctx: Option<Ref<XpuCtxFid>>,
+        shared: &Shared,
+        id: engine::CntrId,
+    ) -> Counter {
+        let side = Arc::new(CounterSide::new(id, Place { words, at: 0 }, TIMEOUT.as_nanos() as u64));
+        let mut engine = shared.lock();
+        engine.cntr_watch(id);
+        side.show(&engine);
+        drop(engine);
+        poller.drains.add_counter(side.clone());
+        Counter { _ctx: ctx, poller, side }
+    }
+
+    /// The counter is closed: streams that wait for it go on. They may poll its words until the domain is gone.
+    pub(crate) fn release(&self, shared: &Shared) {
+        self.poller.drains.remove_counter(&self.side);
+        self.side.release();
+        shared.streams.keep(self.side.place().words.clone());
     }
 }
 
 impl Drop for Counter {
     fn drop(&mut self) {
-        self.ctx.drains.remove_counter(&self.side);
+        self.poller.drains.remove_counter(&self.side);
     }
 }
 

@@ -4,6 +4,7 @@ use wire::{Aux, Flags, Head, Op as WireOp, RmaSeg, Status, take};
 use zerocopy::IntoBytes;
 
 use crate::core::{Bound, Core, Reached, Tally, failure, unmoved};
+use crate::endpoint::complete::Failed;
 use crate::endpoint::device::staging::Source;
 use crate::endpoint::malformed::{Fields, Handled, Malformed, parse_rma};
 use crate::endpoint::net::Net;
@@ -140,7 +141,8 @@ impl<L: RmaLink> Accesses<'_, L> {
             return Err(Malformed::Status);
         }
         let what = What::WRITE | if head.data.get() == 1 { What::ATOMIC } else { What::RMA };
-        self.bind.fail_start(core, Ctx(0), what, 0, Tally::PLAIN, err);
+        let failed = Failed { ctx: Ctx(0), what, tag: 0, to: self.net.peer(peer).src };
+        self.bind.fail_start(core, failed, Tally::PLAIN, err);
         Ok(())
     }
 }
