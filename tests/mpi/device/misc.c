@@ -19,6 +19,14 @@ static void bad_arguments(void)
 		BAD(MPI_Irecv(P(b), 10, MPI_DATATYPE_NULL, 0, 1, MPI_COMM_WORLD, &q));
 		BAD(MPI_Recv(P(b), 10, MPI_INT, ranks + 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
 		BAD(MPI_Bcast(P(b), -3, MPI_INT, 0, MPI_COMM_WORLD));
+		/* Without the library MPICH ends with a failed assertion. */
+		if (open_mpi || (side == 0 && on_device(b->kind) && on_device(c->kind))) {
+			int counts[8] = { -1, -1, -1, -1, -1, -1, -1, -1 };
+
+			BAD(MPI_Allreduce(P(b), P(c), -1, MPI_INT, MPI_SUM, MPI_COMM_WORLD));
+			BAD(MPI_Reduce_local(P(b), P(c), -1, MPI_INT, MPI_SUM));
+			BAD(MPI_Alltoallv(P(b), counts, counts, MPI_INT, P(c), counts, counts, MPI_INT, MPI_COMM_WORLD));
+		}
 		BAD(MPI_Allreduce(P(b), P(c), 10, MPI_INT, MPI_OP_NULL, MPI_COMM_WORLD));
 		/* MPICH ends with an assertion. */
 		if (open_mpi)

@@ -33,9 +33,23 @@ pub fn is_off() -> bool {
 
 #[cold]
 fn read() -> bool {
-    let off = value("STRAIT_MPI").is_some_and(|value| matches!(&value[..], "0" | "no" | "off"));
+    let off = !is_set("STRAIT_MPI", true);
     STATE.store(if off { OFF } else { ON }, Relaxed);
     off
+}
+
+/// What a variable with the values 1 and 0 says; `default` where it is not set, or has neither.
+fn is_set(name: &str, default: bool) -> bool {
+    match value(name).as_deref() {
+        None => default,
+        Some("1" | "yes" | "on") => true,
+        Some("0" | "no" | "off") => false,
+        Some(other) => {
+            let taken = u8::from(default);
+            say(&format!("{name}={other} is not known, {taken} is taken: set 1 (yes, on) or 0 (no, off)\n"));
+            default
+        }
+    }
 }
 
 fn value(name: &str) -> Option<String> {
@@ -45,7 +59,7 @@ fn value(name: &str) -> Option<String> {
 /// `STRAIT_MPI_REPORT`.
 pub fn reports() -> bool {
     static REPORTS: OnceLock<bool> = OnceLock::new();
-    *REPORTS.get_or_init(|| value("STRAIT_MPI_REPORT").is_some_and(|value| value != "0"))
+    *REPORTS.get_or_init(|| is_set("STRAIT_MPI_REPORT", false))
 }
 
 /// `STRAIT_MPI_SYNC`.

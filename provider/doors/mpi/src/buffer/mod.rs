@@ -4,7 +4,7 @@ mod copies;
 mod memory;
 mod region;
 
-pub(crate) use region::Resolver;
+pub(crate) use region::{NotDescribed, Resolver};
 
 use hmem::Kind;
 
