@@ -134,6 +134,16 @@ impl Args<'_> {
         }
     }
 
+    /// A communicator by reference.
+    pub unsafe fn comm_at(&self, at: usize) -> Handle {
+        match self.style {
+            // SAFETY: the caller's promise.
+            Style::Fortran => from_fortran!("Comm", unsafe { self.int(at) }),
+            // SAFETY: the caller's promise.
+            _ => unsafe { self.abi.handle_at(self.words[at], 0) },
+        }
+    }
+
     /// A window.
     pub unsafe fn window(&self, at: usize) -> Handle {
         match self.style {

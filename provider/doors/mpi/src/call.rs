@@ -15,7 +15,7 @@ use crate::refuse::{self, Target};
 use crate::row::{Buf, Count, Dir, Ends, On, Row, Type};
 use crate::shape::Tree;
 use crate::words;
-use crate::{direct, fortran, requests, settings, splits, stderr, sync, windows};
+use crate::{collective, direct, fortran, requests, settings, splits, stderr, sync, windows};
 
 const NO_MEMORY: &str = "there is no host memory for a copy of a buffer in device memory; send less at a time, \
                          or raise the limit of the process's memory";
@@ -51,6 +51,11 @@ unsafe fn run_in(
             return next.address().map_or(UNAVAILABLE, |at| words::call(at, words));
         }
         let mut args = Args { words, style, abi: &library.abi };
+        if row.plan.is_some() && collective::is_on() {
+            if let Some(code) = collective::run(library, row, &args) {
+                return args.answer(code);
+            }
+        }
         let Replaced { mirrors, words: others } = match mirrors(row, &args) {
             Ok(replaced) => replaced,
             Err(Trouble::Code(code)) => return args.answer(code),

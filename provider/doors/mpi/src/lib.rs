@@ -3,8 +3,8 @@
 //! It is preloaded, or linked before the MPI, and interposes the calls that have buffers. A call whose
 //! buffers are all host memory goes straight on to the MPI. For a buffer in device memory the MPI gets host
 //! memory with the same layout, a mirror: what the call reads is copied there before, what it writes is
-//! copied back after. So every call is the MPI's own, with its own algorithms, datatypes and operations, and
-//! processes need not agree on anything.
+//! copied back after. So every such call is the MPI's own, with its own algorithms, datatypes and operations,
+//! and processes need not agree on anything. Collectives that all ranks pass device memory to may go by NCCL.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -16,6 +16,7 @@
 //! | `shape` | datatypes, flattened |
 //! | `buffer` | mirrors, and copies between them and devices |
 //! | `call` | a call with a buffer in device memory |
+//! | `posted`, `collective` | collectives of device memory by NCCL |
 //! | `direct` | whether the MPI's transport takes device memory |
 //! | `narrow` | calls for large counts under an MPI that has none |
 //! | `requests`, `splits`, `windows` | what is to be done when an operation, or an epoch, ends |
@@ -27,6 +28,7 @@ mod abi;
 mod args;
 mod buffer;
 mod call;
+mod collective;
 mod counts;
 mod direct;
 mod entry;
@@ -36,6 +38,7 @@ mod hooks;
 mod host;
 mod library;
 mod narrow;
+mod posted;
 mod refuse;
 mod report;
 mod requests;

@@ -75,3 +75,23 @@ pub fn sync() -> Sync {
         }
     })
 }
+
+/// The least bytes of a collective that NCCL may do, by `STRAIT_MPI_NCCL_LEAST`; `None` with
+/// `STRAIT_MPI_NCCL=0`.
+pub fn nccl_least() -> Option<usize> {
+    static LEAST: OnceLock<Option<usize>> = OnceLock::new();
+    *LEAST.get_or_init(|| {
+        const DEFAULT: usize = 32768;
+        if !is_set("STRAIT_MPI_NCCL", true) {
+            return None;
+        }
+        let Some(text) = value("STRAIT_MPI_NCCL_LEAST") else { return Some(DEFAULT) };
+        let least = text.parse().ok().filter(|least| *least > 0);
+        if least.is_none() {
+            say(&format!(
+                "STRAIT_MPI_NCCL_LEAST={text} is not known, {DEFAULT} is taken: set a number of bytes above 0\n"
+            ));
+        }
+        Some(least.unwrap_or(DEFAULT))
+    })
+}
