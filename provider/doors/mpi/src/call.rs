@@ -6,7 +6,7 @@ use hmem::Kind;
 
 use crate::abi::Family;
 use crate::args::{Args, Style};
-use crate::buffer::{Failure, Mirror, NotDescribed, Resolver};
+use crate::buffer::{Failure, Mirror, NotDescribed, Resolver, sync};
 use crate::counts::Path;
 use crate::host::{is_host, is_no_address};
 use crate::library::{Library, Next, UNAVAILABLE, library};
@@ -15,7 +15,7 @@ use crate::refuse::{self, Target};
 use crate::row::{Buf, Count, Dir, Ends, On, Row, Type};
 use crate::shape::Tree;
 use crate::words;
-use crate::{collective, direct, fortran, requests, settings, splits, stderr, sync, windows};
+use crate::{collective, direct, fortran, requests, settings, splits, stderr, windows};
 
 const NO_MEMORY: &str = "there is no host memory for a copy of a buffer in device memory; send less at a time, \
                          or raise the limit of the process's memory";

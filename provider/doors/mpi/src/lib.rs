@@ -14,7 +14,7 @@
 //! | `host` | which addresses cannot be device memory |
 //! | `args`, `fortran`, `group` | the arguments of a call, in C and in Fortran |
 //! | `shape` | datatypes, flattened |
-//! | `buffer` | mirrors, and copies between them and devices |
+//! | `buffer` | mirrors, copies between them and devices, waiting for a device |
 //! | `call` | a call with a buffer in device memory |
 //! | `posted`, `collective` | collectives of device memory by NCCL |
 //! | `direct` | whether the MPI's transport takes device memory |
@@ -22,7 +22,7 @@
 //! | `requests`, `splits`, `windows` | what is to be done when an operation, or an epoch, ends |
 //! | `hooks` | the calls that end them |
 //! | `refuse`, `counts`, `report`, `stderr` | errors; what was done |
-//! | `settings`, `sync` | the environment; waiting for a device |
+//! | `settings` | the environment |
 
 mod abi;
 mod args;
@@ -47,7 +47,6 @@ mod settings;
 mod shape;
 mod splits;
 mod stderr;
-mod sync;
 mod table;
 mod windows;
 mod words;

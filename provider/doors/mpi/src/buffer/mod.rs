@@ -3,6 +3,7 @@
 mod copies;
 mod memory;
 mod region;
+pub(crate) mod sync;
 
 pub(crate) use region::{NotDescribed, Resolver};
 

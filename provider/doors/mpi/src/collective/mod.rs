@@ -23,11 +23,12 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use device_ops::board::{Kind, Outcome};
 
 use crate::args::Args;
+use crate::buffer::sync;
 use crate::counts::Path;
 use crate::library::Library;
 use crate::refuse::{self, Target};
 use crate::row::Row;
-use crate::{settings, sync};
+use crate::settings;
 pub(crate) use comms::{finish, made};
 
 const UNKNOWN: u8 = 0;
