@@ -258,6 +258,7 @@ impl Calls<'_> {
 
     fn hear(&mut self, peer: PeerId, message: &[u8]) {
         let Some(call) = &mut self.conns.peers[peer].call else { return };
+        let awaits_proof = call.caller.wants() == Hello::LEN + MAC;
         match call.caller.hear(message) {
             Ok(Next::Say(bytes)) => {
                 if let Some(Err(e)) = call.fd().map(|fd| say(fd, &bytes)) {
@@ -328,8 +329,8 @@ impl Calls<'_> {
                 self.warn_of(peer, Gone::Denied, "what listens there does not speak this protocol");
             }
             Err(Heard::NotOurs) => {
-                // Of no key, so that the other side knows why, and can say so.
-                let call = self.conns.peers[peer].call.as_ref();
+                // A proof of no key, so that the other side can say that the keys differ.
+                let call = self.conns.peers[peer].call.as_ref().filter(|_| awaits_proof);
                 if let Some(Err(e)) = call.and_then(|call| call.fd()).map(|fd| say(fd, &[0; MAC])) {
                     log::debug!("{}: it hangs up: {e}", self.conns.own.addr());
                 }
