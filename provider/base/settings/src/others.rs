@@ -135,7 +135,13 @@ pub const OTHERS: &[Setting] = &[
     other("STRAIT_NCCL_LIBRARY", Kind::Input("a file"), "libnccl.so.2", "The file of NCCL"),
     other("STRAIT_WAS_UCX_TLS", Kind::Text("any text"), "none", "What UCX_TLS was before strait ucx-env"),
     other("STRAIT_WAS_UCX_ALLOC_PRIO", Kind::Text("any text"), "none", "The same of UCX_ALLOC_PRIO"),
-    other("STRAIT_WAS_OMPI_MCA", Kind::Text("any text"), "none", "The same of what Open MPI reads"),
+    other("STRAIT_WAS_PML_UCX_TLS", Kind::Text("any text"), "none", "The same of OMPI_MCA_pml_ucx_tls"),
+    other(
+        "STRAIT_WAS_PML_UCX_DEVICES",
+        Kind::Text("any text"),
+        "none",
+        "The same of OMPI_MCA_pml_ucx_devices",
+    ),
 ];
 
 #[cfg(test)]
