@@ -249,7 +249,7 @@ fn a_peer_whose_host_has_lost_power_gets_in_anew_after_the_time() {
         a.progress();
         if let Some(event) = b.poll() {
             assert!(
-                matches!(event, Event::Closed(of, Gone::Reset | Gone::Unreachable) if of == peer),
+                matches!(event, Event::Closed(of, Gone::Reset | Gone::TimedOut) if of == peer),
                 "{event:?}"
             );
             ended = Some(start.elapsed());

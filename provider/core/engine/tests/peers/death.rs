@@ -275,6 +275,7 @@ fn why_a_peer_cannot_be_reached_is_told_by_the_completion() {
         (Gone::Refused, Error::Refused),
         (Gone::Reset, Error::Reset),
         (Gone::Unreachable, Error::Unreachable),
+        (Gone::TimedOut, Error::TimedOut),
         (Gone::Denied, Error::Denied),
         (Gone::Exhausted, Error::Exhausted),
     ];

@@ -1,4 +1,7 @@
-//! The core this provider runs in, and its log as the sink of the `log` crate.
+//! The core this provider runs in, and where the lines of the `log` crate go: to its log, or to
+//! [`own::Own`].
+
+mod own;
 
 use std::ffi::CString;
 use std::ptr;
@@ -9,6 +12,10 @@ use ::log::{Level, LevelFilter, Log, Metadata, Record};
 use libc::c_int;
 use libfabric_sys as fi;
 
+use own::Own;
+
+/// The log that FI_STRAIT_LOG asks for.
+static OWN: OnceLock<Option<Own>> = OnceLock::new();
 static CORE: OnceLock<fi::Core> = OnceLock::new();
 static CLOSED: AtomicBool = AtomicBool::new(false);
 static PROVIDER: AtomicPtr<fi::fi_provider> = AtomicPtr::new(ptr::null_mut());
@@ -18,13 +25,26 @@ pub(crate) fn core() -> Option<fi::Core> {
     if CLOSED.load(Ordering::Acquire) { None } else { CORE.get().copied() }
 }
 
-/// Has everything logged go to the core from now on.
+/// Has everything logged go to the core from now on, or where FI_STRAIT_LOG says.
 pub(crate) fn open(core: fi::Core, provider: *mut fi::fi_provider) {
     PROVIDER.store(provider, Ordering::Release);
+    let mut complaint = None;
+    OWN.get_or_init(|| {
+        let (own, wrong) = Own::from_environment()?;
+        complaint = wrong;
+        Some(own)
+    });
     if CORE.set(core).is_ok() && ::log::set_logger(&Sink).is_ok() {
         ::log::set_max_level(filter());
     }
     CLOSED.store(false, Ordering::Release);
+    if let Some(complaint) = complaint {
+        ::log::warn!("{complaint}");
+    }
+}
+
+fn own() -> Option<&'static Own> {
+    OWN.get().and_then(Option::as_ref)
 }
 
 /// The core is about to go.
@@ -34,6 +54,9 @@ pub(crate) fn close() {
 
 /// The most that any subsystem would show, so that the rest costs one comparison.
 fn filter() -> LevelFilter {
+    if let Some(own) = own() {
+        return own.level();
+    }
     let shows = |level| (fi::FI_LOG_CORE..=fi::FI_LOG_CNTR).any(|subsys| enabled(level, subsys));
     if shows(fi::FI_LOG_DEBUG) {
         LevelFilter::Trace
@@ -79,12 +102,18 @@ fn subsystem(target: &str) -> fi::fi_log_subsys {
 
 impl Log for Sink {
     fn enabled(&self, m: &Metadata<'_>) -> bool {
+        if let Some(own) = own() {
+            return m.level() <= own.level();
+        }
         enabled(level(m.level()), subsystem(m.target()))
     }
 
     fn log(&self, r: &Record<'_>) {
         if !self.enabled(r.metadata()) {
             return;
+        }
+        if let Some(own) = own() {
+            return own.write(r.level(), &r.args().to_string());
         }
         let text = |s: String| CString::new(s.replace('\0', " ")).unwrap_or_default();
         let place = text(r.module_path().unwrap_or("strait").to_owned());
