@@ -56,6 +56,6 @@ pub use bytes::copy_bytes;
 pub use copy::{copy, copy_in, copy_out, read, write};
 pub use error::Error;
 pub use kind::{Caps, Kind};
-pub use registry::{classify, may_be_device};
+pub use registry::{classify, is_never_a_device, may_have_a_device};
 pub use span::{Span, can, parts, total};
 pub use words::Words;

@@ -51,10 +51,17 @@ pub fn classify(addr: usize, len: usize) -> Kind {
     }
 }
 
-/// Whether there may be device memory at `addr`, as far as is known without a call of a driver.
+/// Whether `addr` is on the heap, on the main thread's stack or in the program's data, where no device memory
+/// can be. A few comparisons.
 #[inline]
-pub fn may_be_device(addr: usize) -> bool {
-    presence::may_own(addr, &ALL) != 0
+pub fn is_never_a_device(addr: usize) -> bool {
+    presence::is_never_a_device(addr)
+}
+
+/// Whether this process could have device memory by now, as far as is known without a call of a driver.
+#[inline]
+pub fn may_have_a_device() -> bool {
+    presence::may_have(&ALL) != 0
 }
 
 /// The same as [`classify`] for memory that is registered: see [`Memory::acquire_to_register`].

@@ -32,13 +32,14 @@ const BESIDE: [(&str, &[&str]); 8] = [
 const SAFE: [&str; 4] =
     ["provider/base/wire", "provider/link/api", "provider/link/xfer", "provider/core/engine"];
 /// No name of libfabric in code, and no dependency on it, indirect ones included.
-const NAMELESS: [&str; 6] = [
+const NAMELESS: [&str; 7] = [
     "provider/base/wire",
     "provider/link/api",
     "provider/link/xfer",
     "provider/core/engine",
     "provider/core/runtime",
     "provider/extras/xpu",
+    "provider/extras/peerop",
 ];
 const LIBFABRIC: &str = "provider/sys/libfabric-sys";
 

@@ -85,6 +85,26 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// `CUDA_BATCH_MEM_OP_NODE_PARAMS`.
+#[repr(C)]
+pub(crate) struct BatchParams {
+    pub(crate) ctx: Handle,
+    pub(crate) count: u32,
+    pub(crate) ops: *const MemOp,
+    pub(crate) flags: u32,
+}
+
+/// `CUDA_KERNEL_NODE_PARAMS_v2`. The grid: blocks and threads in three dimensions, and shared memory.
+#[repr(C)]
+pub(crate) struct KernelParams {
+    pub(crate) function: Handle,
+    pub(crate) grid: [u32; 7],
+    pub(crate) arguments: *mut *mut c_void,
+    pub(crate) extra: *mut *mut c_void,
+    pub(crate) kernel: Handle,
+    pub(crate) ctx: Handle,
+}
+
 /// `CUipcMemHandle`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -181,6 +201,17 @@ functions! {
     event_destroy b"cuEventDestroy_v2\0" (event: Handle);
     copy_async b"cuMemcpyAsync\0" (dst: DevicePtr, src: DevicePtr, len: usize, stream: Handle);
     mem_ops b"cuStreamBatchMemOp_v2\0" (stream: Handle, count: u32, ops: *const MemOp, flags: u32);
+    capture_begin b"cuStreamBeginCapture_v2\0" (stream: Handle, mode: c_int);
+    capture_end b"cuStreamEndCapture\0" (stream: Handle, graph: *mut Handle);
+    graph_create b"cuGraphCreate\0" (graph: *mut Handle, flags: u32);
+    graph_destroy b"cuGraphDestroy\0" (graph: Handle);
+    graph_batch b"cuGraphAddBatchMemOpNode\0" (node: *mut Handle, graph: Handle, before: *const Handle, n: usize, params: *const BatchParams);
+    graph_kernel b"cuGraphAddKernelNode_v2\0" (node: *mut Handle, graph: Handle, before: *const Handle, n: usize, params: *const KernelParams);
+    graph_nodes b"cuGraphGetNodes\0" (graph: Handle, nodes: *mut Handle, count: *mut usize);
+    graph_instantiate b"cuGraphInstantiateWithFlags\0" (exec: *mut Handle, graph: Handle, flags: u64);
+    graph_launch b"cuGraphLaunch\0" (exec: Handle, stream: Handle);
+    graph_set_batch b"cuGraphExecBatchMemOpNodeSetParams\0" (exec: Handle, node: Handle, params: *const BatchParams);
+    graph_exec_destroy b"cuGraphExecDestroy\0" (exec: Handle);
     host_lock b"cuMemHostRegister_v2\0" (at: *mut c_void, len: usize, flags: u32);
     host_unlock b"cuMemHostUnregister\0" (at: *mut c_void);
     ipc_get b"cuIpcGetMemHandle\0" (handle: *mut IpcHandle, at: DevicePtr);
@@ -216,6 +247,11 @@ impl Api {
         let library = runtime::find("libcuda.so.1")?;
         // SAFETY: it goes by the name of the driver's library, and is never given back.
         Some(unsafe { Api::read(library) })
+    }
+
+    /// Whether the driver has memory operations of streams.
+    pub(super) fn has_mem_ops(&self) -> bool {
+        self.mem_ops.is_some()
     }
 }
 

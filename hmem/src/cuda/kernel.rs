@@ -23,6 +23,16 @@ pub struct Function {
     ctx: usize,
 }
 
+impl Function {
+    pub(super) fn handle(self) -> usize {
+        self.handle
+    }
+
+    pub(super) fn context(self) -> usize {
+        self.ctx
+    }
+}
+
 /// Why there is no such kernel.
 #[derive(Clone, Debug)]
 pub struct NotLoaded {

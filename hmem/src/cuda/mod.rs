@@ -20,14 +20,18 @@
 //! | `queue` | a program's own stream, in which work is queued for it |
 //! | `own` | streams that are made here and wait for the legacy default stream |
 //! | `kernel` | kernels: modules of PTX, and launches |
+//! | [`memops`] | memory operations of streams |
+//! | [`graph`] | graphs of these |
 
 mod api;
 mod copy;
 mod export;
+pub mod graph;
 mod import;
 mod info;
 mod kernel;
 mod make;
+pub mod memops;
 mod own;
 mod pool;
 mod queue;

@@ -28,6 +28,17 @@ impl Stream {
     /// # Safety
     /// It is a stream, and stays one for as long as what is returned is used.
     pub unsafe fn new(stream: usize) -> Result<Stream, Error> {
+        // SAFETY: the caller's promise.
+        let of = unsafe { Stream::captured_too(stream) }?;
+        let (api, _entered) = of.enter()?;
+        if of.is_captured(api)? { Err(Error(CAPTURE_FIRST)) } else { Ok(of) }
+    }
+
+    /// As [`Stream::new`], and one that is being captured is taken: what is queued becomes part of the graph.
+    ///
+    /// # Safety
+    /// As of [`Stream::new`].
+    pub unsafe fn captured_too(stream: usize) -> Result<Stream, Error> {
         let api = loaded().ok_or(Error(NOT_FOUND))?;
         let mut ctx = null_mut();
         if stream > 2 {
@@ -37,9 +48,7 @@ impl Stream {
             0 => any(api).ok_or(Error(INVALID_CONTEXT))?,
             ctx => ctx,
         };
-        let of = Stream { handle: stream, ctx };
-        let _entered = Entered::new(api, ctx)?;
-        if of.is_captured(api)? { Err(Error(CAPTURE_FIRST)) } else { Ok(of) }
+        Ok(Stream { handle: stream, ctx })
     }
 
     /// The legacy default stream of the context of the memory at `near`: copies of cudaMemcpy are in it.

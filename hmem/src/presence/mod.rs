@@ -44,9 +44,12 @@ pub(crate) const fn bit(kind: Kind) -> u32 {
 /// A bit for each kind of `all` that an application might have a pointer of by now, if `addr` could be one.
 #[inline]
 pub(crate) fn may_own(addr: usize, all: &[&dyn Memory]) -> u32 {
-    if is_never_a_device(addr) {
-        return 0;
-    }
+    if is_never_a_device(addr) { 0 } else { may_have(all) }
+}
+
+/// A bit for each kind of `all` that an application might have a pointer of by now.
+#[inline]
+pub(crate) fn may_have(all: &[&dyn Memory]) -> u32 {
     if clock::is_old() {
         ask_again(all);
     }
@@ -130,7 +133,7 @@ const FAR: usize = 1 << 40;
 const STACK_LEN: usize = 4 << 20;
 
 #[inline]
-fn is_never_a_device(addr: usize) -> bool {
+pub(crate) fn is_never_a_device(addr: usize) -> bool {
     if ASKED.stack.load(Relaxed).wrapping_sub(addr).wrapping_sub(1) < STACK_LEN
         || addr.wrapping_sub(ASKED.program.load(Relaxed)) < ASKED.program_len.load(Relaxed)
     {

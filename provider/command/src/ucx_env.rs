@@ -30,15 +30,23 @@ fn from_env(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()).filter(|value| !value.is_empty())
 }
 
+/// What Open MPI reads of the transports and devices with which it takes UCX: by default those of network
+/// cards.
+pub const OPEN_MPI: [&str; 2] = ["OMPI_MCA_pml_ucx_tls", "OMPI_MCA_pml_ucx_devices"];
+
 /// The variables that `settings` sets besides the entry point, and those that keep the values from before.
-const KEPT: [(&str, &str); 2] =
-    [("UCX_TLS", "STRAIT_WAS_UCX_TLS"), ("UCX_ALLOC_PRIO", "STRAIT_WAS_UCX_ALLOC_PRIO")];
+const KEPT: [(&str, &str); 4] = [
+    ("UCX_TLS", "STRAIT_WAS_UCX_TLS"),
+    ("UCX_ALLOC_PRIO", "STRAIT_WAS_UCX_ALLOC_PRIO"),
+    (OPEN_MPI[0], "STRAIT_WAS_PML_UCX_TLS"),
+    (OPEN_MPI[1], "STRAIT_WAS_PML_UCX_DEVICES"),
+];
 
 /// Memory that UCP allocates, of 2 MiB and more too, is mapped into peers.
 const ALLOC_PRIO: &str = "md:strait,thp,md:*,mmap,heap";
 
 /// Whether an entry of LD_PRELOAD or UCX_PLUGIN_PATH is of ours, in this place or another.
-fn is_ours(entry: &str) -> bool {
+pub fn is_ours(entry: &str) -> bool {
     let path = Path::new(entry);
     path.file_name().is_some_and(|name| name == FILE) || path.join(FILE).exists()
 }
@@ -163,9 +171,9 @@ fn settings(
         tls += ",cuda_copy";
     }
     let mut out = format!("# UCX {} in {ucx}\n{entry}", epoch.name());
-    for ((name, kept), ours) in KEPT.into_iter().zip([tls.as_str(), ALLOC_PRIO]) {
+    for ((name, kept), ours) in KEPT.into_iter().zip([tls.as_str(), ALLOC_PRIO, "any", "any"]) {
         // A second time the value is of ours, and the one from before is kept already.
-        let is_ours = |value: &String| value == ALLOC_PRIO || value.split(',').next() == Some("strait");
+        let is_ours = |value: &String| value == ours || value.split(',').next() == Some("strait");
         if let Some(was) = env(name).filter(|value| !is_ours(value)) {
             out += &set(kept, &was);
         }
@@ -174,7 +182,7 @@ fn settings(
     if !wanted.sockaddr {
         out += "# For programs that connect by the address of a socket, besides: strait ucx-env --sockaddr\n";
     }
-    out + "# Open MPI, besides: --mca pml ucx --mca osc ucx --mca pml_ucx_tls any --mca pml_ucx_devices any\n\
+    out + "# Open MPI then takes UCX by itself. To be sure, and for windows: mpirun --mca pml ucx --mca osc ucx\n\
            # To take it back: eval \"$(strait ucx-env --undo)\"\n"
 }
 
@@ -202,6 +210,9 @@ mod tests {
         assert!(text(Epoch::V1_22).contains("\nexport UCX_PLUGIN_PATH=/opt/ucx\n"));
         assert!(text(Epoch::V1_21).contains("\nexport LD_PRELOAD=/opt/ucx/libuct_strait.so.0\n"));
         assert!(text(Epoch::V1_13).contains("\nexport UCX_TLS=strait\n"));
+        for name in OPEN_MPI {
+            assert!(text(Epoch::V1_13).contains(&format!("\nexport {name}=any\n")), "{name}");
+        }
         let with = |cuda, sockaddr| text_for(Epoch::V1_22, Wanted { cuda, sockaddr }, &[]);
         assert!(with(true, false).contains("\nexport UCX_TLS=strait,cuda_copy\n"));
         assert!(with(false, true).contains("\nexport UCX_TLS=strait,tcp\n"));
@@ -244,7 +255,9 @@ mod tests {
                 again[2]
             ])),
             "export LD_PRELOAD=/usr/lib/liba.so\nexport UCX_TLS=rc\nunset STRAIT_WAS_UCX_TLS\n\
-             unset UCX_ALLOC_PRIO\nunset STRAIT_WAS_UCX_ALLOC_PRIO\n"
+             unset UCX_ALLOC_PRIO\nunset STRAIT_WAS_UCX_ALLOC_PRIO\n\
+             unset OMPI_MCA_pml_ucx_tls\nunset STRAIT_WAS_PML_UCX_TLS\n\
+             unset OMPI_MCA_pml_ucx_devices\nunset STRAIT_WAS_PML_UCX_DEVICES\n"
         );
         assert!(
             undoing(&in_env(&[("LD_PRELOAD", "/x/libuct_strait.so.0")])).starts_with("unset LD_PRELOAD\n")

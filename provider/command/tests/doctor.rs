@@ -67,6 +67,19 @@ fn settings_that_do_not_hold_are_problems() {
         ("FI_PROVIDER", "^strait", "FI_PROVIDER=^strait keeps strait out"),
         ("FI_STRAIT_RING_SIZE", "abc", "FI_STRAIT_RING_SIZE=abc is not understood"),
         ("FI_STRAIT_REPROT", "1", "is FI_STRAIT_REPORT meant?"),
+        ("FI_STRAIT_LINKS", "smh", "\"smh\" is no link; is shm meant?"),
+        ("FI_STRAIT_LINKS", "shm tcp", "names have commas between them"),
+        ("FI_STRAIT_LINKS", "none", "\"none\" is no link"),
+        ("FI_STRAIT_NIC", "nosuch0", "there is no such device"),
+        ("FI_STRAIT_REPORT", "foo", "FI_STRAIT_REPORT=foo is not understood"),
+        ("FI_STRAIT_COPY_AGENT", "/nonexistent", "FI_STRAIT_COPY_AGENT=/nonexistent is of no use"),
+        ("FI_STRAIT_ALIAS", "tcp", "libfabric has a provider of its own of that name"),
+        ("FI_STRAIT_PORTS", "90-80", "FI_STRAIT_PORTS=90-80 is not understood"),
+        ("FI_STRAIT_LOG", "wran", "is warn meant?"),
+        ("STRAIT_UCX_CMA", "nope", "STRAIT_UCX_CMA=nope is not understood"),
+        ("STRAIT_UCX_REPROT", "1", "is STRAIT_UCX_REPORT meant?"),
+        ("STRAIT_LINKS", "tcp", "is FI_STRAIT_LINKS meant?"),
+        ("UCX_TLS", "strait", "neither LD_PRELOAD nor UCX_PLUGIN_PATH names the transport"),
     ] {
         let (output, found) = json(strait(&["doctor", "--json"]).env(name, value));
         assert_eq!(output.status.code(), Some(1), "{name}={value}");

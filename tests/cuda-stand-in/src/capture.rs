@@ -1,5 +1,4 @@
-//! Streams that are being captured into a graph. There are no graphs here: what is queued on such a stream is
-//! forgotten.
+//! Streams that are being captured into a graph: what is queued on such a stream becomes a node of it.
 //!
 //! What was seen of the driver (580.159, CUDA 13.0): to ask a captured stream whether it is done, or to wait
 //! for it, ends its capture; so do, in any thread, calls that may wait for the device (cuEventQuery,
@@ -10,6 +9,7 @@ use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
+use crate::node::Node;
 use crate::{CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, INVALID_VALUE, Ptr, SUCCESS, enter, enter_in_context};
 
 /// `CUstreamCaptureMode`.
@@ -21,6 +21,7 @@ struct Capture {
     mode: i32,
     thread: ThreadId,
     broken: bool,
+    nodes: Vec<Node>,
 }
 
 fn all() -> MutexGuard<'static, Vec<Capture>> {
@@ -35,6 +36,13 @@ thread_local! {
 /// Whether what is queued there goes into a graph.
 pub(crate) fn is_captured(stream: usize) -> bool {
     all().iter().any(|c| c.stream == stream)
+}
+
+/// Puts a node into the graph that the stream is captured into.
+pub(crate) fn record(stream: usize, node: Node) {
+    if let Some(capture) = all().iter_mut().find(|c| c.stream == stream) {
+        capture.nodes.push(node);
+    }
 }
 
 /// What a call that asks or waits for a stream comes to: of a captured one it ends the capture.
@@ -80,17 +88,22 @@ pub extern "C" fn cuStreamBeginCapture_v2(stream: Ptr, mode: i32) -> i32 {
     if !(GLOBAL..=RELAXED).contains(&mode) || is_captured(stream) {
         return INVALID_VALUE;
     }
-    all().push(Capture { stream, mode, thread: std::thread::current().id(), broken: false });
+    all().push(Capture {
+        stream,
+        mode,
+        thread: std::thread::current().id(),
+        broken: false,
+        nodes: Vec::new(),
+    });
     SUCCESS
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamEndCapture(stream: Ptr, graph: *mut Ptr) -> i32 {
-    enter_in_context!("cuStreamEndCapture");
+/// Ends a capture: its nodes, if nothing broke it. `None`: there is none.
+pub(crate) fn end(stream: usize) -> Option<Result<Vec<Node>, i32>> {
     let mut all = all();
-    let Some(at) = all.iter().position(|c| c.stream == stream as usize) else { return INVALID_VALUE };
-    unsafe { *graph = std::ptr::null_mut() };
-    if all.remove(at).broken { CAPTURE_INVALIDATED } else { SUCCESS }
+    let at = all.iter().position(|c| c.stream == stream)?;
+    let ended = all.remove(at);
+    Some(if ended.broken { Err(CAPTURE_INVALIDATED) } else { Ok(ended.nodes) })
 }
 
 #[unsafe(no_mangle)]

@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
 
 use stand_in::fault;
 
@@ -79,25 +80,46 @@ pub unsafe extern "C" fn cuDeviceGetUuid(out: *mut [u8; 16], device: c_int) -> i
     unsafe { cuDeviceGetUuid_v2(out, device) }
 }
 
-/// Of those that programs base decisions on: where it is on the PCI bus, and its generation. All
-/// others are 0.
+/// What tests have set, by attribute.
+static SET: Mutex<Vec<(c_int, c_int)>> = Mutex::new(Vec::new());
+
+/// From now on that attribute has that value, on all devices.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuDeviceGetAttribute(out: *mut c_int, attribute: c_int, device: c_int) -> i32 {
+pub extern "C" fn stand_in_attribute(attribute: c_int, value: c_int) {
+    let mut set = SET.lock().unwrap_or_else(PoisonError::into_inner);
+    set.retain(|(which, _)| *which != attribute);
+    set.push((attribute, value));
+}
+
+/// Those that are the same for all devices.
+pub(crate) fn attribute(attribute: c_int) -> c_int {
+    let set = SET.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, value)) = set.iter().find(|(which, _)| *which == attribute) {
+        return *value;
+    }
+    match attribute {
+        // MULTIPROCESSOR_COUNT
+        16 => 2,
+        // UNIFIED_ADDRESSING
+        41 => 1,
+        // COMPUTE_CAPABILITY_MAJOR
+        75 => 9,
+        // GPU_DIRECT_RDMA_WRITES_ORDERING: by the device that owns the memory
+        118 => 100,
+        // CAN_USE_64_BIT_STREAM_MEM_OPS, CAN_USE_STREAM_WAIT_VALUE_NOR
+        122 | 123 => 1,
+        _ => 0,
+    }
+}
+
+/// Of those that programs base decisions on; all others are 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetAttribute(out: *mut c_int, which: c_int, device: c_int) -> i32 {
     enter!("cuDeviceGetAttribute");
     let Some(&number) = devices::visible().get(device as usize) else { return INVALID_DEVICE };
-    unsafe {
-        *out = match attribute {
-            // MULTIPROCESSOR_COUNT
-            16 => 2,
-            // PCI_BUS_ID
-            33 => 0x40 + number as c_int,
-            // UNIFIED_ADDRESSING
-            41 => 1,
-            // COMPUTE_CAPABILITY_MAJOR
-            75 => 9,
-            _ => 0,
-        }
-    };
+    // PCI_BUS_ID
+    let value = if which == 33 { 0x40 + number as c_int } else { attribute(which) };
+    unsafe { *out = value };
     SUCCESS
 }
 

@@ -118,6 +118,11 @@ impl Driver {
         at
     }
 
+    /// Page-locks memory of the program's.
+    pub fn lock(&self, at: usize, len: usize) {
+        call!(self.0, "cuMemHostRegister_v2"(usize, usize, u32)(at, len, 0));
+    }
+
     /// Frees any of these.
     pub fn free(&self, at: usize) {
         call!(self.0, "cuMemFree_v2"(u64)(at as u64));
@@ -223,6 +228,27 @@ impl Driver {
         let (f, mut graph) = (self.0.symbol("cuStreamEndCapture"), std::ptr::null_mut());
         let f: unsafe extern "C" fn(usize, *mut *mut c_void) -> c_int = unsafe { std::mem::transmute(f) };
         unsafe { f(stream, &mut graph) == 0 }
+    }
+
+    /// From now on that attribute of all devices has that value.
+    pub fn attribute(&self, attribute: c_int, value: c_int) {
+        let f = self.0.symbol("stand_in_attribute");
+        let f: unsafe extern "C" fn(c_int, c_int) = unsafe { std::mem::transmute(f) };
+        unsafe { f(attribute, value) }
+    }
+
+    /// From now on each piece of work in a stream is put off by up to so many microseconds.
+    pub fn jitter(&self, most: u64, seed: u64) {
+        let f = self.0.symbol("stand_in_jitter");
+        let f: unsafe extern "C" fn(u64, u64) = unsafe { std::mem::transmute(f) };
+        unsafe { f(most, seed) }
+    }
+
+    /// Streams made from now on share so many hardware channels; 0: none share one.
+    pub fn channels(&self, count: usize) {
+        let f = self.0.symbol("stand_in_channels");
+        let f: unsafe extern "C" fn(usize) = unsafe { std::mem::transmute(f) };
+        unsafe { f(count) }
     }
 
     /// What a call of a function with that one argument comes to.

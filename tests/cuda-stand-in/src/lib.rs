@@ -4,9 +4,9 @@
 //! (CUDA Driver API reference manual), and is as strict: a call before `cuInit`, or without a current
 //! context where one is needed, fails. Memory and handles are those of the crate `stand-in`.
 //!
-//! What is queued in a stream is done by the first call that asks for it when its time has come; a function of the
-//! program's or an operation on a word, and all before it, also without being asked for. Kernels are
-//! run from their PTX (`ptx`), on memory that the driver knows alone.
+//! What is queued in a stream is done by the first call that asks for it when its time has come, or, behind
+//! memory operations, functions of the program's and graphs, by itself. Kernels are run from their PTX (`ptx`),
+//! on memory that the driver knows alone.
 //!
 //! | variable | |
 //! |---|---|
@@ -16,7 +16,9 @@
 //! | `CUDA_VISIBLE_DEVICES` | numbers, with commas: as for the driver |
 //!
 //! A test in the same process calls `stand_in_fail` and `stand_in_calls`, and `stand_in_kernel`: while a
-//! kernel runs cudaFree waits, and with it all other calls of the process. A provider of libfabric's that
+//! kernel runs cudaFree waits, and with it all other calls of the process. It sets attributes of devices
+//! (`stand_in_attribute`), has streams overtake each other (`stand_in_jitter`) or share hardware channels
+//! (`stand_in_channels`). A provider of libfabric's that
 //! stands in for one of an adapter calls `stand_in_dma`.
 #![allow(
     non_snake_case,
@@ -34,10 +36,12 @@ mod codes;
 mod context;
 mod device;
 mod devices;
+mod graph;
 mod hold;
 mod memop;
 mod memory;
 mod module;
+mod node;
 mod nvml;
 mod pool;
 mod ptx;

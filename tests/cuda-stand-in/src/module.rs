@@ -123,20 +123,47 @@ pub unsafe extern "C" fn cuLaunchKernel(
     extra: *const Ptr,
 ) -> i32 {
     enter_in_context!("cuLaunchKernel");
-    let launch = {
-        let all = all();
-        let Some((module, kernel)) = all.functions.get(&(function as usize)) else { return INVALID_HANDLE };
-        let ctx = all.modules.get(module).map_or(0, |m| m.ctx);
-        if context::current().map(|c| c.id) != Some(ctx) {
-            return INVALID_CONTEXT;
-        }
-        let flat = [y, z, threads_y, threads_z] == [1; 4] && shared == 0 && extra.is_null();
-        if !flat || !(1..=BLOCKS).contains(&x) || !(1..=THREADS).contains(&threads_x) {
-            return INVALID_VALUE;
-        }
-        let argument = |i| unsafe { **arguments.add(i) };
-        let arguments = (0..kernel.parameters.len()).map(argument).collect();
-        Launch { kernel: kernel.clone(), blocks: x, threads: threads_x, arguments }
-    };
-    stream::launch(stream, launch)
+    let grid = [x, y, z, threads_x, threads_y, threads_z, shared];
+    match unsafe { prepare(function, grid, arguments, extra) } {
+        Ok(launch) => stream::launch(stream, launch),
+        Err(code) => code,
+    }
+}
+
+/// `CUDA_KERNEL_NODE_PARAMS_v2`.
+#[repr(C)]
+pub struct KernelNode {
+    function: Ptr,
+    grid: [u32; 7],
+    arguments: *const *const u64,
+    extra: *const Ptr,
+    kernel: Ptr,
+    ctx: Ptr,
+}
+
+/// What a node launches.
+pub(crate) unsafe fn of_node(node: &KernelNode) -> Result<Launch, i32> {
+    unsafe { prepare(node.function, node.grid, node.arguments, node.extra) }
+}
+
+unsafe fn prepare(
+    function: Ptr,
+    grid: [u32; 7],
+    arguments: *const *const u64,
+    extra: *const Ptr,
+) -> Result<Launch, i32> {
+    let all = all();
+    let (module, kernel) = all.functions.get(&(function as usize)).ok_or(INVALID_HANDLE)?;
+    let ctx = all.modules.get(module).map_or(0, |m| m.ctx);
+    if context::current().map(|c| c.id) != Some(ctx) {
+        return Err(INVALID_CONTEXT);
+    }
+    let [x, y, z, threads_x, threads_y, threads_z, shared] = grid;
+    let flat = [y, z, threads_y, threads_z] == [1; 4] && shared == 0 && extra.is_null();
+    if !flat || !(1..=BLOCKS).contains(&x) || !(1..=THREADS).contains(&threads_x) {
+        return Err(INVALID_VALUE);
+    }
+    let argument = |i| unsafe { **arguments.add(i) };
+    let arguments = (0..kernel.parameters.len()).map(argument).collect();
+    Ok(Launch { kernel: kernel.clone(), blocks: x, threads: threads_x, arguments })
 }

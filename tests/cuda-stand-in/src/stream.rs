@@ -1,28 +1,30 @@
 //! Streams and events: work that is done in order, by the first call that asks when its time has come.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stand_in::Work;
 
 use crate::capture::{self, waits};
-use crate::memop::Word;
+use crate::memop;
+use crate::node::{Function, Node};
 use crate::ptx::Launch;
 use crate::{
-    IN_HOST_FUNCTION, INVALID_HANDLE, INVALID_VALUE, NOT_READY, Ptr, SUCCESS, context, enter,
+    IN_HOST_FUNCTION, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, Ptr, SUCCESS, context, enter,
     enter_in_context, memory,
 };
 
-type Function = unsafe extern "C" fn(Ptr);
-
-enum Item {
-    Copy(Work),
-    /// A function of the program's, and its argument.
-    Call(Function, usize),
-    /// A kernel, and what says when it is done.
-    Kernel(Work, Launch),
-    Word(Work, Word),
+struct Item {
+    node: Node,
+    /// When it has its time; a copy does itself.
+    work: Work,
+    not_before: Instant,
+    /// Of all that was ever queued.
+    number: u64,
+    /// How many operations of a batch are done.
+    begun: usize,
 }
 
 /// What is done while no lock is held.
@@ -35,14 +37,14 @@ enum Unlocked {
 struct Stream {
     ctx: u64,
     todo: VecDeque<Item>,
-    /// A function of the program's is running.
-    busy: bool,
-    /// A thread does what its time has come for.
-    attended: bool,
+    /// A function of the program's is running: its item's number.
+    busy: Option<u64>,
     /// How much work was ever queued, and how much is done.
     queued: u64,
     done: u64,
     failed: i32,
+    channel: usize,
+    attended: bool,
 }
 
 #[derive(Default)]
@@ -51,6 +53,41 @@ struct All {
     /// After how much work of which stream an event comes.
     events: HashMap<usize, (usize, u64)>,
     made: usize,
+    numbers: u64,
+}
+
+/// Most microseconds by which an item is put off, and the state of what chooses them.
+static JITTER: Mutex<(u64, u64)> = Mutex::new((0, 1));
+
+/// Hardware channels: streams take them in turn. 0: each stream has one.
+static CHANNELS: AtomicUsize = AtomicUsize::new(0);
+
+/// From now on each piece of work is put off by up to so many microseconds, so that streams overtake each
+/// other.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_jitter(most: u64, seed: u64) {
+    *JITTER.lock().unwrap_or_else(PoisonError::into_inner) = (most, seed | 1);
+}
+
+/// Streams made from now on share so many hardware channels, as with CUDA_DEVICE_MAX_CONNECTIONS: what is
+/// queued in one holds up what was queued later in any stream of the channel. 0: none share one.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_channels(count: usize) {
+    CHANNELS.store(count, Relaxed);
+}
+
+fn put_off() -> Duration {
+    let mut jitter = JITTER.lock().unwrap_or_else(PoisonError::into_inner);
+    let (most, state) = *jitter;
+    if most == 0 {
+        return Duration::ZERO;
+    }
+    // xorshift64
+    let state = state ^ state << 13;
+    let state = state ^ state >> 7;
+    let state = state ^ state << 17;
+    *jitter = (most, state);
+    Duration::from_micros(state % (most + 1))
 }
 
 fn all() -> MutexGuard<'static, All> {
@@ -69,61 +106,86 @@ enum By {
     Attendant,
 }
 
+/// What comes of a look at the first item.
+enum Next {
+    Nothing,
+    NotYet,
+    Done(bool),
+    Unlocked(Unlocked),
+}
+
+impl All {
+    /// Does what can be done at once of a stream's first item.
+    fn next(&mut self, name: usize, by: By) -> Next {
+        let Some(s) = self.streams.get(&name) else { return Next::Nothing };
+        if s.busy.is_some() {
+            return Next::NotYet;
+        }
+        let Some(item) = s.todo.front() else { return Next::Nothing };
+        let held = |other: &Stream| {
+            let first = other.busy.or(other.todo.front().map(|i| i.number));
+            other.channel == s.channel && first.is_some_and(|first| first < item.number)
+        };
+        let after = match item.node {
+            Node::After(of, count) => self.streams.get(&of).is_some_and(|s| s.done < count),
+            _ => false,
+        };
+        let is_late = by == By::Query && matches!(item.node, Node::Call(..));
+        if is_late || after || Instant::now() < item.not_before || self.streams.values().any(held) {
+            return Next::NotYet;
+        }
+        let Some(item) = self.streams.get_mut(&name).and_then(|s| s.todo.front_mut()) else {
+            return Next::Nothing;
+        };
+        let Some(copied) = item.work.run(false) else { return Next::NotYet };
+        match &item.node {
+            Node::Copy(..) => Next::Done(copied),
+            Node::After(..) => Next::Done(true),
+            Node::Call(call, arg) => Next::Unlocked(Unlocked::Call(*call, *arg)),
+            Node::Kernel(launch) => Next::Unlocked(Unlocked::Kernel(launch.clone())),
+            Node::Batch(ops) => {
+                for op in &ops[item.begun..] {
+                    match op.run() {
+                        None => return Next::NotYet,
+                        Some(true) => item.begun += 1,
+                        Some(false) => return Next::Done(false),
+                    }
+                }
+                Next::Done(true)
+            }
+        }
+    }
+}
+
 /// Does what its time has come for; for a call that waits, all that is queued. Functions of the program's and
 /// kernels run while no lock is held.
 fn run(name: usize, by: By) {
-    let wait = by == By::Wait;
     let mut all = all();
     loop {
-        let Some(s) = all.streams.get_mut(&name) else { return };
-        if s.busy {
-            if !wait {
-                return;
-            }
-            drop(all);
-            std::thread::sleep(A_WHILE);
-            all = self::all();
-            continue;
-        }
-        let item = match s.todo.front() {
-            None => return,
-            Some(Item::Copy(work)) => {
-                match work.run(wait) {
-                    None => return,
-                    Some(true) => {}
-                    Some(false) => s.failed = INVALID_VALUE,
-                }
-                s.todo.pop_front();
-                s.done += 1;
+        let item = match all.next(name, by) {
+            Next::Nothing => return,
+            Next::NotYet if by != By::Wait => return,
+            Next::NotYet => {
+                drop(all);
+                std::thread::sleep(Duration::from_micros(50));
+                all = self::all();
                 continue;
             }
-            Some(&Item::Word(ref work, word)) => {
-                match work.run(wait).and_then(|_| word.run()) {
-                    None if wait => {
-                        drop(all);
-                        std::thread::sleep(A_WHILE);
-                        all = self::all();
-                        continue;
+            Next::Done(ok) => {
+                if let Some(s) = all.streams.get_mut(&name) {
+                    s.todo.pop_front();
+                    s.done += 1;
+                    if !ok {
+                        s.failed = INVALID_VALUE;
                     }
-                    None => return,
-                    Some(true) => {}
-                    Some(false) => s.failed = INVALID_VALUE,
                 }
-                s.todo.pop_front();
-                s.done += 1;
                 continue;
             }
-            Some(Item::Call(..)) if by == By::Query => return,
-            Some(&Item::Call(call, arg)) => Unlocked::Call(call, arg),
-            Some(Item::Kernel(work, launch)) => {
-                if work.run(wait).is_none() {
-                    return;
-                }
-                Unlocked::Kernel(launch.clone())
-            }
+            Next::Unlocked(item) => item,
         };
-        s.todo.pop_front();
-        s.busy = true;
+        if let Some(s) = all.streams.get_mut(&name) {
+            s.busy = s.todo.pop_front().map(|item| item.number);
+        }
         drop(all);
         let ended = match item {
             Unlocked::Call(call, arg) => {
@@ -136,7 +198,7 @@ fn run(name: usize, by: By) {
         };
         all = self::all();
         if let Some(s) = all.streams.get_mut(&name) {
-            s.busy = false;
+            s.busy = None;
             s.done += 1;
             if let Err(code) = ended {
                 s.failed = code;
@@ -145,35 +207,63 @@ fn run(name: usize, by: By) {
     }
 }
 
-/// What is waiting there comes without being asked for, as on a device.
+/// What is waiting there comes without being asked for, as on a device. One thread at a time attends.
 fn attend(name: usize) {
-    match all().streams.get_mut(&name) {
-        Some(s) if !s.attended => s.attended = true,
-        _ => return,
+    if all().streams.get_mut(&name).is_none_or(|s| std::mem::replace(&mut s.attended, true)) {
+        return;
     }
     std::thread::spawn(move || {
-        let mut looks = 0;
         loop {
-            let done = all().streams.get(&name).map(|s| s.done);
             run(name, By::Attendant);
-            match all().streams.get_mut(&name) {
-                Some(s) if s.busy || !s.todo.is_empty() => {
-                    looks = if done == Some(s.done) { looks + 1 } else { 0 }
-                }
-                Some(s) => {
-                    s.attended = false;
-                    return;
-                }
-                None => return,
+            let goes_on = all().streams.get_mut(&name).is_some_and(|s| {
+                s.attended = s.busy.is_some() || !s.todo.is_empty();
+                s.attended
+            });
+            if !goes_on {
+                return;
             }
-            // What a word waits for mostly comes soon.
-            if looks < 100 { std::thread::yield_now() } else { std::thread::sleep(A_WHILE) }
+            std::thread::sleep(Duration::from_micros(100));
         }
     });
 }
 
-/// Between two looks of a thread that waits.
-const A_WHILE: Duration = Duration::from_micros(50);
+/// Queues work in a stream of the current context; of one that is being captured, it goes into the graph.
+fn queue(stream: usize, node: Node) -> i32 {
+    if capture::is_captured(stream) {
+        capture::record(stream, node);
+        return SUCCESS;
+    }
+    queue_all(stream, vec![node]).err().unwrap_or(SUCCESS)
+}
+
+/// Queues all of it in that stream; how much was ever queued there then.
+pub(crate) fn queue_all(stream: usize, nodes: Vec<Node>) -> Result<u64, i32> {
+    if capture::is_captured(stream) {
+        return Err(NOT_SUPPORTED);
+    }
+    let ctx = context::current().map_or(0, |c| c.id);
+    let (end, attended) = {
+        let mut all = all();
+        let first = all.numbers;
+        all.numbers += nodes.len() as u64;
+        let s = all.streams.get_mut(&stream).filter(|s| s.ctx == ctx).ok_or(INVALID_HANDLE)?;
+        // By itself come functions, memory operations, and all that may be held up.
+        let alone = |node: &Node| !matches!(node, Node::Copy(..) | Node::Kernel(_));
+        let attended = nodes.len() != 1 || nodes.iter().any(alone) || CHANNELS.load(Relaxed) > 0;
+        for (i, node) in nodes.into_iter().enumerate() {
+            let (dst, src, len) =
+                if let Node::Copy(dst, src, len) = node { (dst, src, len) } else { (0, 0, 0) };
+            let (work, not_before) = (Work::new("CUDA", dst, src, len), Instant::now() + put_off());
+            s.queued += 1;
+            s.todo.push_back(Item { node, work, not_before, number: first + i as u64, begun: 0 });
+        }
+        (s.queued, attended)
+    };
+    if attended {
+        attend(stream);
+    }
+    Ok(end)
+}
 
 /// That of a stream's work which failed, once.
 fn failed(name: usize) -> i32 {
@@ -187,7 +277,11 @@ pub unsafe extern "C" fn cuStreamCreate(out: *mut Ptr, _flags: u32) -> i32 {
     all.made += 1;
     let name = 0x5000_0000 + all.made * 16;
     let ctx = context::current().map_or(0, |c| c.id);
-    all.streams.insert(name, Stream { ctx, ..Stream::default() });
+    let channel = match CHANNELS.load(Relaxed) {
+        0 => name,
+        count => all.made % count,
+    };
+    all.streams.insert(name, Stream { ctx, channel, ..Stream::default() });
     unsafe { *out = name as Ptr };
     SUCCESS
 }
@@ -221,7 +315,7 @@ pub extern "C" fn cuStreamQuery(stream: Ptr) -> i32 {
     }
     run(stream as usize, By::Query);
     match all().streams.get(&(stream as usize)) {
-        Some(s) if s.busy || !s.todo.is_empty() => return NOT_READY,
+        Some(s) if s.busy.is_some() || !s.todo.is_empty() => return NOT_READY,
         _ => {}
     }
     failed(stream as usize)
@@ -238,49 +332,47 @@ pub unsafe extern "C" fn cuStreamGetCtx(stream: Ptr, ctx: *mut Ptr) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLaunchHostFunc(stream: Ptr, call: Function, arg: Ptr) -> i32 {
     enter_in_context!("cuLaunchHostFunc");
-    if capture::is_captured(stream as usize) {
-        return SUCCESS;
-    }
-    {
-        let mut all = all();
-        let Some(s) = all.streams.get_mut(&(stream as usize)) else { return INVALID_HANDLE };
-        s.queued += 1;
-        s.todo.push_back(Item::Call(call, arg as usize));
-    }
-    attend(stream as usize);
-    SUCCESS
+    queue(stream as usize, Node::Call(call, arg as usize))
 }
 
-/// Queues an operation on a word, which is done without being asked for.
-pub(crate) fn queue_word(stream: Ptr, word: Word) -> i32 {
-    if capture::is_captured(stream as usize) {
-        return SUCCESS;
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamBatchMemOp_v2(
+    stream: Ptr,
+    count: u32,
+    ops: *const [u64; 6],
+    flags: u32,
+) -> i32 {
+    enter_in_context!("cuStreamBatchMemOp_v2");
+    match unsafe { memop::read(count, ops, flags) } {
+        Ok(ops) => queue(stream as usize, Node::Batch(ops.into())),
+        Err(code) => code,
     }
-    {
-        let mut all = all();
-        let Some(s) = all.streams.get_mut(&(stream as usize)) else { return INVALID_HANDLE };
-        s.queued += 1;
-        s.todo.push_back(Item::Word(Work::new("CUDA", 0, 0, 0), word));
+}
+
+/// A batch of one operation of 64 bits (4 waits, 5 writes).
+fn one_word(stream: Ptr, what: u64, at: u64, value: u64, flags: u32) -> i32 {
+    match unsafe { memop::read(1, &[what, at, value, u64::from(flags), 0, 0], 0) } {
+        Ok(ops) => queue(stream as usize, Node::Batch(ops.into())),
+        Err(code) => code,
     }
-    attend(stream as usize);
-    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamWriteValue64_v2(stream: Ptr, at: u64, value: u64, flags: u32) -> i32 {
+    enter_in_context!("cuStreamWriteValue64_v2");
+    one_word(stream, 5, at, value, flags)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuStreamWaitValue64_v2(stream: Ptr, at: u64, value: u64, flags: u32) -> i32 {
+    enter_in_context!("cuStreamWaitValue64_v2");
+    one_word(stream, 4, at, value, flags)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyAsync(dst: u64, src: u64, len: usize, stream: Ptr) -> i32 {
     enter_in_context!("cuMemcpyAsync");
-    let ctx = context::current().map_or(0, |c| c.id);
-    let mut all = all();
-    let Some(s) = all.streams.get_mut(&(stream as usize)) else { return INVALID_HANDLE };
-    if s.ctx != ctx {
-        return INVALID_HANDLE;
-    }
-    if capture::is_captured(stream as usize) {
-        return SUCCESS;
-    }
-    s.queued += 1;
-    s.todo.push_back(Item::Copy(Work::new("CUDA", dst as usize, src as usize, len)));
-    SUCCESS
+    queue(stream as usize, Node::Copy(dst as usize, src as usize, len))
 }
 
 /// Queues a kernel; in the default stream, where all is over when it returns, runs it.
@@ -288,17 +380,7 @@ pub(crate) fn launch(stream: Ptr, launch: Launch) -> i32 {
     if stream.is_null() {
         return launch.run().err().unwrap_or(SUCCESS);
     }
-    if capture::is_captured(stream as usize) {
-        return SUCCESS;
-    }
-    let ctx = context::current().map_or(0, |c| c.id);
-    let mut all = all();
-    let Some(s) = all.streams.get_mut(&(stream as usize)).filter(|s| s.ctx == ctx) else {
-        return INVALID_HANDLE;
-    };
-    s.queued += 1;
-    s.todo.push_back(Item::Kernel(Work::new("CUDA", 0, 0, 0), launch));
-    SUCCESS
+    queue(stream as usize, Node::Kernel(launch))
 }
 
 fn copied(ok: bool) -> i32 {

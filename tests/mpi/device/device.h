@@ -48,6 +48,9 @@ struct buffer {
 static int me, ranks, side, flawed, sealed, verbose;
 /* Which MPI: for faults of its own on host memory. */
 static int intel, open_mpi;
+/* Open MPI 4 over its MTL ofi: of a synchronous send that MPI_Mprobe has matched the sender is not acknowledged, and of MPI_Bsend_init
+   the contents of the first start are sent again; by host memory without the library, over libfabric's provider tcp too. */
+static int openmpi4_mtl;
 static char the_case[256];
 static long cases, failures, refusals, here_failed;
 static struct buffer buffers[MOST_BUFFERS];
@@ -358,6 +361,7 @@ static inline int run_subjects(const char *program, int argc, char **argv, const
 	for (int i = 0; mem && i < COUNT(names); i++)
 		if (!strcmp(mem, names[i]))
 			fixed = (enum kind)i;
+	openmpi4_mtl = strstr(library, "Open MPI v4") && getenv("OVER_MTL");
 	flawed = getenv("FLAW") != NULL;
 	verbose = getenv("VERBOSE") != NULL;
 	if (fixed != HOST)

@@ -19,6 +19,14 @@ static void bad_arguments(void)
 		BAD(MPI_Irecv(P(b), 10, MPI_DATATYPE_NULL, 0, 1, MPI_COMM_WORLD, &q));
 		BAD(MPI_Recv(P(b), 10, MPI_INT, ranks + 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
 		BAD(MPI_Bcast(P(b), -3, MPI_INT, 0, MPI_COMM_WORLD));
+		/* Without the library MPICH ends with a failed assertion. */
+		if (open_mpi || (side == 0 && on_device(b->kind) && on_device(c->kind))) {
+			int counts[8] = { -1, -1, -1, -1, -1, -1, -1, -1 };
+
+			BAD(MPI_Allreduce(P(b), P(c), -1, MPI_INT, MPI_SUM, MPI_COMM_WORLD));
+			BAD(MPI_Reduce_local(P(b), P(c), -1, MPI_INT, MPI_SUM));
+			BAD(MPI_Alltoallv(P(b), counts, counts, MPI_INT, P(c), counts, counts, MPI_INT, MPI_COMM_WORLD));
+		}
 		BAD(MPI_Allreduce(P(b), P(c), 10, MPI_INT, MPI_OP_NULL, MPI_COMM_WORLD));
 		/* MPICH ends with an assertion. */
 		if (open_mpi)
@@ -223,15 +231,18 @@ static void buffer_attach(void)
 static void contexts(void)
 {
 	void *own = NULL, *now = NULL, *other = NULL;
+	int devices = 0;
 
 	if (fixed == HOST)
 		return;
 	CU(cuCtxGetCurrent, (void **), &own);
-	for (int how = 0; how < 2; how++) {
+	CU(cuDeviceGetCount, (int *), &devices);
+	for (int how = 0; how < 2 && how < devices; how++) {
 		begin(how ? "the context of another device" : "no context");
 		struct buffer *s = take(5000, UNCHANGED), *r = take(5000, CHANGED), *x = take(5000, CHANGED);
 
-		CU(cuDevicePrimaryCtxRetain, (void **, int), &other, 1);
+		if (how)
+			CU(cuDevicePrimaryCtxRetain, (void **, int), &other, !(me % devices));
 		CU(cuCtxSetCurrent, (void *), how ? other : NULL);
 		SIDES {
 			OK(MPI_Sendrecv(P(s), 5000, MPI_BYTE, me, 1, P(r), 5000, MPI_BYTE, me, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
@@ -240,7 +251,8 @@ static void contexts(void)
 		CU(cuCtxGetCurrent, (void **), &now);
 		CHECK(now == (how ? other : NULL));
 		CU(cuCtxSetCurrent, (void *), own);
-		CU(cuDevicePrimaryCtxRelease_v2, (int), 1);
+		if (how)
+			CU(cuDevicePrimaryCtxRelease_v2, (int), !(me % devices));
 		end();
 	}
 }

@@ -65,7 +65,22 @@ impl Name {
     }
 }
 
+/// The nearest process among those that started this one, and that these were started by, for which
+/// `is_one(name)` is true: a name of at most 15 characters, as /proc has it.
+pub fn ancestor(is_one: impl Fn(&str) -> bool) -> Option<Name> {
+    let mut pid = std::process::id();
+    loop {
+        let of = stat(pid)?;
+        if pid != std::process::id() && is_one(&of.name) {
+            return Name::of(pid);
+        }
+        pid = of.parent;
+    }
+}
+
 struct Stat {
+    name: String,
+    parent: u32,
     start: u64,
     ended: bool,
 }
@@ -74,10 +89,12 @@ struct Stat {
 fn stat(pid: u32) -> Option<Stat> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name, in parentheses, may hold anything.
-    let words: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let (before, behind) = text.rsplit_once(')')?;
+    let (name, words) = (before.split_once('(')?.1.to_owned(), behind.split_whitespace().collect::<Vec<_>>());
     // A process whose first thread has ended may have others.
     let ended = matches!(*words.first()?, "Z" | "X") && matches!(*words.get(17)?, "0" | "1");
-    Some(Stat { start: words.get(19)?.parse().ok()?, ended })
+    let (parent, start) = (words.get(1)?.parse().ok()?, words.get(19)?.parse().ok()?);
+    Some(Stat { name, parent, start, ended })
 }
 
 #[cfg(all(test, not(loom)))]
@@ -85,6 +102,14 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    #[test]
+    fn an_ancestor_is_found_by_its_name() {
+        let parent = std::os::unix::process::parent_id();
+        let name = stat(parent).unwrap().name;
+        assert_eq!(ancestor(|n| n == name), Name::of(parent));
+        assert_eq!(ancestor(|n| n == "no such process"), None);
+    }
 
     #[test]
     fn a_process_has_ended_once_it_is_killed_or_its_pid_is_another_ones() {

@@ -1,37 +1,93 @@
-//! The provider's parameters: the one table that the provider declares to libfabric, that `strait info`
-//! shows and that docs/provider.md lists, and the one way in which values are read.
+//! What can be set by the environment: the one table of the provider's parameters, which it declares to
+//! libfabric, `strait info` shows and docs/provider.md lists; that of the other libraries; and the one way in
+//! which values are read and checked.
 //!
 //! Values are read from text here, not by libfabric: its core takes `1M` for 1 and `abc` for 0.
 #![forbid(unsafe_code)]
 
+mod others;
 mod table;
 mod value;
+mod words;
 
+pub use others::{OTHERS, UCX_CHECK, UCX_CMA, UCX_FAULT_HANDLER, UCX_LOG, UCX_REPORT, UCX_RING};
 pub use table::{
     ALIAS, ALL, CMA, CONNECT_TIMEOUT, COPY_AGENT, DEVICE_DIRECT, EAGER_SIZE, FAULT_HANDLER, INJECT_SIZE,
-    JOB_KEY, Kind, LINKS, NIC, OFI_WRITES, PEER_MEMORY, PREFIX, REPORT, RING_SIZE, Setting, TCP_LINGER,
-    TCP_RAILS, TCP_TIMEOUT, UNEXPECTED_SIZE, XPU_MODE, bytes_text,
+    JOB_KEY, Kind, LINKS, LOG, LOG_FILE, NIC, OFI_WRITES, PEER_MEMORY, PORTS, PREFIX, REPORT, RING_SIZE,
+    Setting, TCP_LINGER, TCP_RAILS, TCP_TIMEOUT, UNEXPECTED_SIZE, XPU_MODE, bytes_text,
 };
 pub use value::{Reading, Value};
 
-/// What to say of variables that have the prefix and are no parameter, one line each.
+/// What the names of the other variables begin with.
+const OTHER: &str = "STRAIT_";
+
+/// A variable that has the prefix of settings and is none.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unknown {
+    pub name: String,
+    /// The setting whose name is nearest, if one is near.
+    pub near: Option<String>,
+    /// A line for people.
+    pub line: String,
+}
+
+/// What to say of variables that have the provider's prefix and are no parameter, one line each; also of
+/// those that have a parameter's name but for `FI_`.
 pub fn unknown<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
-    let all = ALL.map(|s| s.variable());
-    let mut lines: Vec<String> = names
+    let is_ours = |u: &Unknown| {
+        u.name.starts_with(PREFIX) || u.near.as_ref().is_some_and(|near| *near == format!("FI_{}", u.name))
+    };
+    unknown_of(names, "").into_iter().filter(is_ours).map(|u| u.line).collect()
+}
+
+/// The variables that have this prefix, or any of settings if it is empty, and are no setting.
+pub fn unknown_of<'a>(names: impl IntoIterator<Item = &'a str>, prefix: &str) -> Vec<Unknown> {
+    let all: Vec<String> = ALL.iter().chain(OTHERS).map(Setting::variable).collect();
+    let has_prefix =
+        |name: &str| name.starts_with(prefix) && (name.starts_with(PREFIX) || name.starts_with(OTHER));
+    let mut found: Vec<Unknown> = names
         .into_iter()
-        .filter(|name| name.starts_with(PREFIX) && !all.iter().any(|known| known == name))
+        .filter(|name| has_prefix(name) && !all.iter().any(|known| known == name))
         .map(|name| {
-            let near = all.iter().map(|known| (distance(name, known), known)).min();
-            match near {
-                Some((n, known)) if n <= 4 => {
-                    format!("{name} is no parameter and is ignored; is {known} meant?")
+            let with_fi = format!("FI_{name}");
+            let near = match all.iter().find(|known| **known == with_fi) {
+                Some(known) => Some(known.as_str()),
+                None => nearest(&name.to_ascii_uppercase(), all.iter().map(String::as_str), few),
+            };
+            let kin = if name.starts_with(PREFIX) { PREFIX } else { prefix };
+            let line = match near {
+                Some(known) => format!("{name} is no parameter and is ignored; is {known} meant?"),
+                None if kin.is_empty() => format!("{name} is no parameter of Strait's and is ignored"),
+                None => {
+                    let kin: Vec<&str> =
+                        all.iter().map(String::as_str).filter(|n| n.starts_with(kin)).collect();
+                    format!("{name} is no parameter and is ignored; there are {}", kin.join(", "))
                 }
-                _ => format!("{name} is no parameter and is ignored; there are {}", all.join(", ")),
-            }
+            };
+            Unknown { name: name.to_owned(), near: near.map(str::to_owned), line }
         })
         .collect();
-    lines.sort();
-    lines
+    found.sort();
+    found
+}
+
+/// How many changes may make another name of a setting's: half of what distinguishes it, and 4 at most.
+fn few(known: &str) -> usize {
+    let own = known.strip_prefix(PREFIX).or_else(|| known.strip_prefix(OTHER)).unwrap_or(known);
+    (own.len() / 2).clamp(1, 4)
+}
+
+/// The word that is nearest, if it takes no more changes than `most` says of it.
+fn nearest<'a>(
+    text: &str,
+    words: impl Iterator<Item = &'a str>,
+    most: impl Fn(&str) -> usize,
+) -> Option<&'a str> {
+    words
+        .map(|word| (distance(text, word), word))
+        .filter(|(n, word)| *n <= most(word))
+        .min()
+        .map(|found| found.1)
 }
 
 /// How many characters have to be put in, taken out or changed to make one of the other.
@@ -65,6 +121,27 @@ mod tests {
         }
         let listed = reference.lines().filter(|l| l.starts_with("| `FI_STRAIT_")).count();
         assert_eq!(listed, ALL.len(), "docs/provider.md lists parameters that are none");
+    }
+
+    #[test]
+    fn settings_of_all_libraries_are_known() {
+        let names =
+            ["STRAIT_UCX_REPROT", "STRAIT_LINKS", "STRAIT_RANK", "STRAIT_COLOUR", "UCX_TLS", "FI_STRAIT_CMA"];
+        let found = unknown_of(names, "");
+        let near: Vec<_> = found.iter().map(|u| (u.name.as_str(), u.near.as_deref())).collect();
+        assert_eq!(
+            near,
+            [
+                ("STRAIT_COLOUR", None),
+                ("STRAIT_LINKS", Some("FI_STRAIT_LINKS")),
+                ("STRAIT_UCX_REPROT", Some("STRAIT_UCX_REPORT"))
+            ]
+        );
+        let of_ucx = unknown_of(["STRAIT_LINKS", "STRAIT_UCX_COLOUR"], "STRAIT_UCX_");
+        assert!(of_ucx.len() == 1 && of_ucx[0].line.contains("there are STRAIT_UCX_LOG, "), "{of_ucx:?}");
+        // The provider says nothing of other libraries' variables.
+        let lines = unknown(names);
+        assert!(lines.len() == 1 && lines[0].ends_with("is FI_STRAIT_LINKS meant?"), "{lines:?}");
     }
 
     #[test]

@@ -14,9 +14,29 @@ pub enum Kind {
     Millis { least: u64, most: u64 },
     /// A number of things.
     Count { least: u64, most: u64 },
+    /// A number of seconds.
+    Seconds { least: u64, most: u64 },
     /// Yes or no.
     Switch,
-    /// Text, which the provider itself reads; what it may be, in words.
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// Two port numbers with a minus sign between them.
+    Ports,
+    /// Names of links with commas between them.
+    Links,
+    /// Yes, no, or the name of a file that is written.
+    Report,
+    /// auto, no, or the path of a program.
+    Program,
+    /// auto, no, or the name of a network device.
+    Device,
+    /// The name of a provider.
+    Provider,
+    /// A file that is written.
+    Output(&'static str),
+    /// A file or a directory that is read.
+    Input(&'static str),
+    /// Text that its reader judges; what it may be, in words.
     Text(&'static str),
     /// Text that is never shown.
     Secret(&'static str),
@@ -25,7 +45,8 @@ pub enum Kind {
 /// A parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// The name of the parameter in libfabric: the variable is this in capitals, behind [`PREFIX`].
+    /// The name of the parameter in libfabric: the variable is this in capitals, behind [`PREFIX`]. Of what
+    /// is no parameter of libfabric's it is the variable itself, in capitals.
     pub name: &'static str,
     pub kind: Kind,
     /// What holds where it is not set, in words.
@@ -101,7 +122,7 @@ pub const FAULT_HANDLER: Setting = Setting {
 
 pub const COPY_AGENT: Setting = Setting {
     name: "copy_agent",
-    kind: Kind::Text("auto, no, or the path of the strait command"),
+    kind: Kind::Program,
     default: "auto, strait beside the provider or in bin of a directory above it",
     help: "The process that copies GPU memory for endpoints whose FI_OPT_CUDA_API_PERMITTED is false; with no, that option is \
            refused where there is CUDA",
@@ -116,9 +137,7 @@ pub const CONNECT_TIMEOUT: Setting = Setting {
 
 pub const NIC: Setting = Setting {
     name: "nic",
-    kind: Kind::Text(
-        "auto, no, a PCI address (0000:3b:00.0), or a name below /sys/class/infiniband, /sys/class/net or /sys/class/cxi",
-    ),
+    kind: Kind::Device,
     default: "auto where the hints carry a nic, else no",
     help: "The network device that fi_getinfo names in fi_info.nic, for programs that need one; auto takes a network card, \
            or if there is none an accelerator",
@@ -126,7 +145,7 @@ pub const NIC: Setting = Setting {
 
 pub const ALIAS: Setting = Setting {
     name: "alias",
-    kind: Kind::Text("a name such as efa or cxi"),
+    kind: Kind::Provider,
     default: "none",
     help: "Another name for this provider instead of strait, for programs that accept only names of a list. If libfabric \
            itself has a provider of that name, that one keeps it, unless FI_PROVIDER_PATH is +/path/to/libstrait-fi.so",
@@ -134,7 +153,7 @@ pub const ALIAS: Setting = Setting {
 
 pub const REPORT: Setting = Setting {
     name: "report",
-    kind: Kind::Text("yes, no, or a file with a / or a dot in its name, in which %p is the process's number"),
+    kind: Kind::Report,
     default: "no",
     help: "Count messages, and say at the end of the process which way they went: on standard error, or as a line of JSON \
            that is appended to the file. Short messages then take a little longer",
@@ -142,7 +161,7 @@ pub const REPORT: Setting = Setting {
 
 pub const LINKS: Setting = Setting {
     name: "links",
-    kind: Kind::Text("names of links with commas between them: shm, tcp, ofi, or ofi: and a provider's name"),
+    kind: Kind::Links,
     default: "shm,tcp and, where the host has an adapter of a fabric, ofi",
     help: "What peers may be reached by: shm is shared memory, for those on this host; tcp is for all others, or for \
            all if shm is not in the list; ofi is the provider of a fabric, opened below, for those that it leads to, before tcp",
@@ -191,15 +210,38 @@ pub const TCP_RAILS: Setting = Setting {
 
 pub const XPU_MODE: Setting = Setting {
     name: "xpu_mode",
-    kind: Kind::Text("auto, performance or economy"),
+    kind: Kind::Choice(&["auto", "performance", "economy"]),
     default: "auto",
     help: "How the thread looks at what GPU streams and kernels write: performance: without a pause, on a core of its \
            own; economy: it sleeps 100 microseconds after each look that found nothing; auto: it polls while \
            there is something, and then sleeps 50 microseconds between looks",
 };
 
+pub const PORTS: Setting = Setting {
+    name: "ports",
+    kind: Kind::Ports,
+    default: "any free port",
+    help: "The ports at which endpoints listen for peers of other hosts, where the program names none: one for each endpoint of a \
+           host, and one more for each rail. A firewall has to let connections to them in",
+};
+
+pub const LOG: Setting = Setting {
+    name: "log",
+    kind: Kind::Choice(&["warn", "info", "debug", "no"]),
+    default: "no",
+    help: "Write the log's lines of this level and above to standard error, or to FI_STRAIT_LOG_FILE, instead of libfabric's log \
+           (FI_LOG_LEVEL), whose core and other providers write there too",
+};
+
+pub const LOG_FILE: Setting = Setting {
+    name: "log_file",
+    kind: Kind::Output("a file, in whose name %p is the process's number"),
+    default: "standard error",
+    help: "The file to which FI_STRAIT_LOG appends its lines; alone it means FI_STRAIT_LOG=warn",
+};
+
 /// All of them.
-pub const ALL: [Setting; 20] = [
+pub const ALL: [Setting; 23] = [
     EAGER_SIZE,
     RING_SIZE,
     INJECT_SIZE,
@@ -220,12 +262,18 @@ pub const ALL: [Setting; 20] = [
     TCP_LINGER,
     TCP_RAILS,
     XPU_MODE,
+    PORTS,
+    LOG,
+    LOG_FILE,
 ];
 
 impl Setting {
     /// The environment variable.
     pub fn variable(&self) -> String {
-        format!("{PREFIX}{}", self.name.to_ascii_uppercase())
+        match self.name.as_bytes().first().is_some_and(u8::is_ascii_uppercase) {
+            true => self.name.to_owned(),
+            false => format!("{PREFIX}{}", self.name.to_ascii_uppercase()),
+        }
     }
 
     /// What it does, what it takes and what holds otherwise, as libfabric lists it.
@@ -246,8 +294,23 @@ impl fmt::Display for Kind {
             }
             Kind::Millis { least, most } => write!(f, "milliseconds from {least} to {most}"),
             Kind::Count { least, most } => write!(f, "a number from {least} to {most}"),
+            Kind::Seconds { least, most } => write!(f, "seconds from {least} to {most}"),
             Kind::Switch => f.write_str("yes or no"),
-            Kind::Text(what) | Kind::Secret(what) => f.write_str(what),
+            Kind::Choice(words) => f.write_str(&words.join(", ")),
+            Kind::Ports => f.write_str("two ports from 1024 to 65535 with a minus sign between them, such as 40000-40999"),
+            Kind::Links => {
+                f.write_str("names of links with commas between them: shm, tcp, ofi, or ofi: and a provider's name")
+            }
+            Kind::Report => {
+                f.write_str("yes, no, or a file with a / or a dot in its name, in which %p is the process's number")
+            }
+            Kind::Program => f.write_str("auto, no, or the path of the strait command"),
+            Kind::Device => f.write_str(
+                "auto, no, a PCI address (0000:3b:00.0), or a name below /sys/class/infiniband, /sys/class/net or \
+                 /sys/class/cxi",
+            ),
+            Kind::Provider => f.write_str("a name such as efa or cxi"),
+            Kind::Output(what) | Kind::Input(what) | Kind::Text(what) | Kind::Secret(what) => f.write_str(what),
         }
     }
 }

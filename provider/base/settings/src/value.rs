@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fmt;
 
 use crate::table::{Kind, RING_SIZE, Setting};
+use crate::words;
 
 /// What a parameter was set to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +13,8 @@ pub enum Value {
     Number(u64),
     /// Yes or no.
     Switch(bool),
+    /// The first and the last port.
+    Ports(u16, u16),
 }
 
 /// What came of a variable's text.
@@ -28,6 +31,14 @@ impl Reading {
     pub fn number(&self) -> Option<u64> {
         match self.value {
             Some(Value::Number(n)) => Some(n),
+            _ => None,
+        }
+    }
+
+    /// The first and the last port, of a parameter that takes them.
+    pub fn ports(&self) -> Option<(u16, u16)> {
+        match self.value {
+            Some(Value::Ports(first, last)) => Some((first, last)),
             _ => None,
         }
     }
@@ -57,6 +68,7 @@ impl fmt::Display for Value {
         match self {
             Value::Number(n) => n.fmt(f),
             Value::Switch(on) => f.write_str(if *on { "yes" } else { "no" }),
+            Value::Ports(first, last) => write!(f, "{first}-{last}"),
         }
     }
 }
@@ -70,7 +82,8 @@ impl Setting {
         })
     }
 
-    /// Reads the variable's text. Nothing in it is as if it were not set.
+    /// Reads the variable's text, without a look at files and devices that it names ([`Setting::check`]).
+    /// Nothing in it is as if it were not set.
     pub fn read(&self, text: &str) -> Reading {
         let trimmed = text.trim();
         if trimmed.is_empty() {
@@ -78,10 +91,15 @@ impl Setting {
         }
         let (range, units): (_, fn(&str) -> Option<u64>) = match self.kind {
             Kind::Switch => return self.read_switch(text, trimmed),
-            // Only the provider can check the value.
-            Kind::Text(_) | Kind::Secret(_) => return Reading::default(),
+            Kind::Ports => return self.read_ports(text, trimmed),
             Kind::Bytes { least, most } => (least..=most, bytes),
-            Kind::Millis { least, most } | Kind::Count { least, most } => (least..=most, digits),
+            Kind::Millis { least, most } | Kind::Count { least, most } | Kind::Seconds { least, most } => {
+                (least..=most, digits)
+            }
+            _ => {
+                return words::problem(self.kind, trimmed)
+                    .map_or_else(Reading::default, |why| self.wrong(text, &why));
+            }
         };
         let Some(n) = units(trimmed) else { return self.not_understood(text) };
         let used = n.clamp(*range.start(), *range.end());
@@ -102,12 +120,47 @@ impl Setting {
         Reading { value: Some(Value::Switch(on)), complaint: None }
     }
 
-    fn not_understood(&self, text: &str) -> Reading {
+    fn read_ports(&self, text: &str, trimmed: &str) -> Reading {
+        let port = |text: &str| digits(text.trim()).and_then(|n| u16::try_from(n).ok());
+        let (first, last) = trimmed.split_once('-').unwrap_or((trimmed, trimmed));
+        match (port(first), port(last)) {
+            (Some(first), Some(last)) if first < 1024 || last < first => {
+                let why = if first < 1024 {
+                    "ports below 1024 are the system's"
+                } else {
+                    "the last port is before the first"
+                };
+                self.wrong(text, why)
+            }
+            (Some(first), Some(last)) => Reading { value: Some(Value::Ports(first, last)), complaint: None },
+            _ => self.not_understood(text),
+        }
+    }
+
+    /// Reads the variable's text, and looks whether the files and devices that it names are there.
+    pub fn check(&self, text: &str) -> Reading {
+        let trimmed = text.trim();
+        let mut reading = self.read(text);
+        if reading.complaint.is_none() && !trimmed.is_empty() {
+            let (variable, kind) = (self.variable(), self.kind);
+            reading.complaint = words::absent(kind, trimmed)
+                .map(|why| format!("{variable}={text} is of no use: {why}; it takes {kind}"));
+        }
+        reading
+    }
+
+    /// `why` is nothing where there is no more to say than what is taken.
+    fn wrong(&self, text: &str, why: &str) -> Reading {
         let (variable, default, kind) = (self.variable(), self.default, self.kind);
+        let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
         let complaint = format!(
-            "{variable}={text} is not understood, and the default is used ({default}); it takes {kind}"
+            "{variable}={text} is not understood{why}, and the default is used ({default}); it takes {kind}"
         );
         Reading { value: None, complaint: Some(complaint) }
+    }
+
+    fn not_understood(&self, text: &str) -> Reading {
+        self.wrong(text, "")
     }
 }
 
@@ -136,7 +189,8 @@ mod tests {
     use std::os::unix::ffi::OsStringExt as _;
 
     use super::*;
-    use crate::table::{ALL, CMA, CONNECT_TIMEOUT, EAGER_SIZE, UNEXPECTED_SIZE};
+    use crate::others::OTHERS;
+    use crate::table::{ALL, CMA, CONNECT_TIMEOUT, EAGER_SIZE, PORTS, UNEXPECTED_SIZE};
 
     #[test]
     fn a_value_that_is_no_text_is_told_of_and_not_shown() {
@@ -215,9 +269,38 @@ mod tests {
     }
 
     #[test]
+    fn ports_are_a_range() {
+        assert_eq!(PORTS.read(" 40000 - 40999 ").ports(), Some((40000, 40999)));
+        assert_eq!(PORTS.read("40000").ports(), Some((40000, 40000)));
+        assert_eq!(PORTS.read("40000-40999").value.unwrap().to_string(), "40000-40999");
+        for (text, word) in [
+            ("40999-40000", "the last port is before the first"),
+            ("80-90", "the system's"),
+            ("40000-70000", "is not understood, and"),
+            ("40000:40999", "such as 40000-40999"),
+            ("all", "any free port"),
+        ] {
+            let r = PORTS.read(text);
+            assert!(r.value.is_none() && r.complaint.as_ref().unwrap().contains(word), "{r:?}");
+        }
+    }
+
+    #[test]
     fn nothing_that_is_given_is_lost_in_silence() {
-        // What is text is for the provider to judge.
-        for s in ALL.iter().filter(|s| !matches!(s.kind, Kind::Text(_) | Kind::Secret(_))) {
+        // The program that reads a text judges it, and a file may have any name.
+        let any = |kind| {
+            matches!(
+                kind,
+                Kind::Text(_)
+                    | Kind::Secret(_)
+                    | Kind::Output(_)
+                    | Kind::Input(_)
+                    | Kind::Device
+                    | Kind::Program
+            )
+        };
+        let all = ALL.iter().chain(OTHERS);
+        for s in all.filter(|s| !any(s.kind) && *s != &crate::ALIAS) {
             for text in ["abc", "-1", "1e3", "99999999999999999999999999"] {
                 let r = s.read(text);
                 assert!(r.complaint.is_some(), "{}={text}: {:?}", s.name, r.value);

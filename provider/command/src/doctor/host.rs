@@ -9,40 +9,6 @@ use crate::os;
 /// Descriptors that a job's process is likely to need.
 const FEW_FILES: u64 = 1024;
 
-/// What is set that libfabric and Strait listen to.
-pub fn settings() -> Vec<Finding> {
-    const AREA: &str = "settings";
-    let mut findings: Vec<Finding> = crate::info::wrong_parameters()
-        .into_iter()
-        .map(|line| Finding::new(AREA, Level::Problem, line).means("what was asked for does not hold"))
-        .collect();
-    let path = std::env::var_os("FI_PROVIDER_PATH").unwrap_or_default();
-    let names_it = |dir: &Path| dir.join(crate::info::FILE).exists() || dir.ends_with(crate::info::FILE);
-    let text = path.to_string_lossy().into_owned();
-    if !text.is_empty() && !text.split([':', '@', '+']).any(|dir| names_it(Path::new(dir))) {
-        findings.push(
-            Finding::new(
-                AREA,
-                Level::Problem,
-                format!("FI_PROVIDER_PATH={text} has no {}", crate::info::FILE),
-            )
-            .means("libfabric looks nowhere else, and passes Strait over in silence")
-            .cure("name the directory of the provider, or unset it"),
-        );
-    }
-    let filter = std::env::var("FI_PROVIDER").unwrap_or_default();
-    if crate::info::filtered_out(&filter) {
-        findings.push(
-            Finding::new(AREA, Level::Problem, format!("FI_PROVIDER={filter} keeps strait out"))
-                .cure("unset it, or FI_PROVIDER=strait"),
-        );
-    }
-    let set = crate::info::environment();
-    let listed = set.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ");
-    findings.push(Finding::ok(AREA, if set.is_empty() { "none".into() } else { listed }));
-    findings
-}
-
 /// What processes may do to each other, and limits.
 pub fn host() -> Vec<Finding> {
     const AREA: &str = "host";

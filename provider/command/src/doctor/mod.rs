@@ -6,6 +6,7 @@ mod finding;
 mod host;
 mod job;
 mod stacks;
+mod variables;
 
 use serde::Serialize;
 
@@ -26,7 +27,7 @@ struct Findings {
 pub fn run(json: bool) -> Result<bool, Error> {
     let mut findings = stacks::installed();
     findings.extend(stacks::stacks());
-    findings.extend(host::settings());
+    findings.extend(variables::findings());
     findings.extend(host::host());
     findings.extend(host::devices());
     let ok = findings.iter().all(|f| f.level != Level::Problem);

@@ -78,6 +78,12 @@ fn info(library: &Arc<Library>, provider: &str, v6: bool) -> Result<Info, Error>
     unsafe { library.find(Some(provider), shape) }
 }
 
+/// Whether this libfabric offers a provider of this name here.
+pub fn has_provider(library: &Arc<Library>, name: &str) -> bool {
+    // SAFETY: the closure writes nothing.
+    unsafe { library.find(Some(name), |_| {}) }.is_ok()
+}
+
 /// The status of a link: name, whether an endpoint has it, and what it offers or the reason why not.
 pub type LinkStatus = (String, bool, String);
 

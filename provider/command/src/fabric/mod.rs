@@ -13,6 +13,6 @@ mod region;
 pub use context::{AtomicKind, Slot};
 pub use endpoint::{Endpoint, Remote};
 pub use fabric_client::{Error, Info, Library, Param, Want, version_text};
-pub use links::{LinkStatus, links, path};
+pub use links::{LinkStatus, has_provider, links, path};
 pub use post::{Kind, Operands};
 pub use region::{Part, Region};

@@ -20,10 +20,9 @@ use crate::fabric::{self, Error, Library, version_text};
 use crate::version::VERSION;
 use found::{Found, Libfabric, Provider};
 
-/// What is wrong with parameters that are set, and with variables that are named like them.
-pub fn wrong_parameters() -> Vec<String> {
-    let set = parameter::all(&[]).into_iter().filter_map(|p| p.problem);
-    set.chain(parameter::unknown()).collect()
+/// What is wrong with parameters that are set.
+pub fn parameter_problems() -> Vec<String> {
+    parameter::all(&[]).into_iter().filter_map(|p| p.problem).collect()
 }
 
 /// Why this libfabric does not offer the provider, and what to do; nothing if it does.

@@ -46,7 +46,7 @@ pub fn all(known: &[Param]) -> Vec<Parameter> {
 }
 
 fn read(set: impl Fn(&Setting) -> Option<(String, Source)>) -> Vec<Parameter> {
-    let reading = |setting: &Setting| set(setting).map(|(text, _)| setting.read(&text)).unwrap_or_default();
+    let reading = |setting: &Setting| set(setting).map(|(text, _)| setting.check(&text)).unwrap_or_default();
     let cma = reading(&settings::CMA).switch().unwrap_or(true);
     let ring = reading(&settings::RING_SIZE).number().and_then(|n| usize::try_from(n).ok());
     let fits = link::eager_most(ring.unwrap_or(link::DEFAULT_RING)) as u64;
@@ -65,7 +65,12 @@ fn read(set: impl Fn(&Setting) -> Option<(String, Source)>) -> Vec<Parameter> {
                 _ => (text, source),
             });
             let text = value_set.as_ref().map(|(text, _)| text.trim()).filter(|t| !t.is_empty());
-            let text = text.filter(|_| is_secret || matches!(setting.kind, Kind::Text(_)));
+            let is_word = !matches!(
+                setting.kind,
+                Kind::Bytes { .. } | Kind::Millis { .. } | Kind::Count { .. } | Kind::Switch | Kind::Ports
+            );
+            // What is not understood leaves the default.
+            let text = text.filter(|text| is_word && setting.read(text).complaint.is_none());
             let value = match reading.value {
                 Some(value) => value.to_string(),
                 None if text.is_some() => text.unwrap_or_default().into(),

@@ -30,6 +30,8 @@ pub enum Error {
     Reset,
     /// The peer is on a host no link goes to.
     Unreachable,
+    /// Nothing has answered at the peer's address for as long as that may take.
+    TimedOut,
     /// The peer belongs to another user or speaks another version.
     Denied,
     /// There are no descriptors or no memory to meet the peer with.
@@ -67,7 +69,11 @@ impl fmt::Display for Error {
             Error::NoMessage => "no such message has arrived",
             Error::Refused => "nothing listens at the peer's address",
             Error::Reset => "the peer process ended, or closed its endpoint",
-            Error::Unreachable => "no link leads to the peer, or its host does not answer",
+            Error::Unreachable => "no link leads to the peer, or no route to its host",
+            Error::TimedOut => {
+                "nothing answers at the peer's address: a firewall drops what is sent there, or its host is down or its \
+                 process stopped; the log has the address"
+            }
             Error::Denied => "the peer belongs to another user or job, or runs another version of Strait: the log says which",
             Error::Exhausted => {
                 "no descriptors or memory, here or at the peer, for a channel to it; raise RLIMIT_NOFILE (ulimit -n)"
@@ -105,6 +111,7 @@ impl From<Gone> for Error {
             Gone::Refused => Error::Refused,
             Gone::Reset => Error::Reset,
             Gone::Unreachable => Error::Unreachable,
+            Gone::TimedOut => Error::TimedOut,
             Gone::Denied => Error::Denied,
             Gone::Exhausted => Error::Exhausted,
         }
@@ -118,6 +125,7 @@ impl Error {
             Error::Refused => Gone::Refused,
             Error::Reset => Gone::Reset,
             Error::Unreachable => Gone::Unreachable,
+            Error::TimedOut => Gone::TimedOut,
             Error::Denied => Gone::Denied,
             Error::Exhausted => Gone::Exhausted,
             _ => return None,

@@ -289,9 +289,9 @@ impl<L: RmaLink> Runtime<L> {
 fn in_turns(mut attempt: impl FnMut(Patience) -> Result<(), EngineError>) -> Result<(), EngineError> {
     let (begin, mut turns) = (Instant::now(), 0u32);
     loop {
-        let patience = if begin.elapsed() < PATIENCE.time() { Patience::Look } else { Patience::LastLook };
+        let patience = if begin.elapsed() < PATIENCE.time() { Patience::Retried } else { Patience::Final };
         let outcome = attempt(patience);
-        if outcome != Err(EngineError::Busy) || patience == Patience::LastLook {
+        if outcome != Err(EngineError::Busy) || patience == Patience::Final {
             return outcome;
         }
         turns += 1;

@@ -52,6 +52,7 @@ impl From<Error> for Errno {
             Error::Refused => fi::FI_ECONNREFUSED,
             Error::Reset => fi::FI_ECONNRESET,
             Error::Unreachable => fi::FI_EHOSTUNREACH,
+            Error::TimedOut => fi::FI_ETIMEDOUT,
             Error::Denied => fi::FI_EACCES,
             Error::Exhausted => fi::FI_EMFILE,
             Error::BadKey => fi::FI_ENOKEY,
@@ -69,7 +70,7 @@ impl From<Error> for Errno {
 }
 
 /// Every error of the engine; where several have one `FI_E*`, a provider errno is the place here.
-const DETAILS: [Error; 22] = [
+const DETAILS: [Error; 23] = [
     Error::Again,
     Error::Invalid,
     Error::NoAddr,
@@ -92,6 +93,7 @@ const DETAILS: [Error; 22] = [
     Error::Overrun,
     Error::Fault,
     Error::Exhausted,
+    Error::TimedOut,
 ];
 /// First number of the places: above all of libfabric's.
 const FIRST_DETAIL: c_int = 4096;
@@ -190,6 +192,7 @@ mod tests {
             (Error::Refused, 111),
             (Error::Reset, 104),
             (Error::Unreachable, 113),
+            (Error::TimedOut, 110),
             (Error::NotFound, 2),
             (Error::Fault, 14),
             (Error::Exhausted, 24),

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use libfabric_sys as fi;
-use link::{OpenOptions, Port, TcpOptions};
+use link::{OpenOptions, Port, Ports, TcpOptions};
 use ofi::OfiOptions;
 use settings::{Kind, Reading, Setting};
 use wire::Addr;
@@ -46,6 +46,7 @@ pub(crate) struct Tcp {
     pub timeout: Duration,
     pub linger: Duration,
     pub rails: usize,
+    pub ports: Ports,
 }
 
 /// The command whose process copies where this one may not call CUDA.
@@ -160,7 +161,12 @@ impl Default for Params {
             inject_size: INJECT_SIZE,
             links: Links::default(),
             job_key: None,
-            tcp: Tcp { timeout: Duration::from_secs(30), linger: Duration::from_secs(5), rails: 1 },
+            tcp: Tcp {
+                timeout: Duration::from_secs(30),
+                linger: Duration::from_secs(5),
+                rails: 1,
+                ports: Ports::default(),
+            },
             xpu_mode: Mode::Auto,
         }
     }
@@ -202,6 +208,7 @@ impl Params {
             connect_timeout: self.connect_timeout,
             patience: self.connect_timeout,
             port: if self.links.listens() { Port::Listens } else { Port::Reserved },
+            ports: self.tcp.ports,
             ..OpenOptions::default()
         }
     }
@@ -281,7 +288,7 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
     const ANY: usize = usize::MAX;
     let mut complaints = Vec::new();
     let mut read = |setting: Setting, fits: usize| {
-        let mut reading = text(&setting).map(|t| setting.read(&t)).unwrap_or_default();
+        let mut reading = text(&setting).map(|t| setting.check(&t)).unwrap_or_default();
         reading.fit(&setting, fits as u64);
         complaints.extend(reading.complaint.clone());
         reading
@@ -311,36 +318,26 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
         p.tcp.linger = Duration::from_millis(ms);
     }
     p.tcp.rails = size(read(settings::TCP_RAILS, ANY)).unwrap_or(p.tcp.rails);
-    let text_of = |setting| text(&setting).filter(|t| !t.trim().is_empty());
-    if let Some(list) = text_of(settings::LINKS) {
-        match Links::of(&list) {
-            Some(links) => p.links = links,
-            None => complaints.push(format!(
-                "{}={list} is not understood, and the default is used ({}); it takes {}",
-                settings::LINKS.variable(),
-                settings::LINKS.default,
-                settings::LINKS.kind
-            )),
-        }
+    if let Some((first, last)) = read(settings::PORTS, ANY).ports() {
+        p.tcp.ports = Ports::between(first, last);
     }
-    if let Some(name) = text_of(settings::XPU_MODE) {
-        match Mode::of(name.trim()) {
-            Some(mode) => p.xpu_mode = mode,
-            None => complaints.push(format!(
-                "{}={name} is not understood, and {} is used; it takes {}",
-                settings::XPU_MODE.variable(),
-                settings::XPU_MODE.default,
-                settings::XPU_MODE.kind
-            )),
-        }
-    }
+    // The log has read its own before all others (crate::log).
+    read(settings::LOG, ANY);
+    read(settings::LOG_FILE, ANY);
+    let mut word = |setting: Setting| {
+        let text = text(&setting)?;
+        complaints.extend(setting.check(&text).complaint);
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    };
+    p.links = word(settings::LINKS).and_then(|list| Links::of(&list)).unwrap_or(p.links);
+    p.xpu_mode = word(settings::XPU_MODE).and_then(|name| Mode::of(&name)).unwrap_or(p.xpu_mode);
     p.links.writes = writes.unwrap_or(p.links.writes);
-    p.copy_agent = match text_of(settings::COPY_AGENT).as_deref().map(str::trim) {
+    p.copy_agent = match word(settings::COPY_AGENT).as_deref() {
         None | Some("auto") => CopyAgent::Beside,
         Some("no") => CopyAgent::No,
         Some(path) => CopyAgent::At(path.into()),
     };
-    p.job_key = text_of(settings::JOB_KEY).map(|secret| JobKey::from_secret(secret.trim().as_bytes()));
+    p.job_key = word(settings::JOB_KEY).map(|secret| JobKey::from_secret(secret.as_bytes()));
     (p, complaints)
 }
 

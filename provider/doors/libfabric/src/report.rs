@@ -18,16 +18,16 @@ pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
     // SAFETY: the caller's promise; the name is defined here alone.
     let Some(asked) = (unsafe { core.param_string(provider, c"report", &help) }) else { return };
     let asked = asked.to_string_lossy();
-    let (name, takes) = (settings::REPORT.variable(), settings::REPORT.kind);
+    let name = settings::REPORT.variable();
+    if let Some(complaint) = settings::REPORT.check(&asked).complaint {
+        log::warn!("{complaint}");
+    }
     match Place::parse(&asked) {
-        Ok(None) => {}
+        Ok(None) | Err(Unclear) => {}
         Ok(Some(place)) => match Usage::reported_at_exit(place, "libfabric") {
             Some(usage) => drop(USAGE.set(usage)),
             None => log::warn!("{name}: nothing is reported: atexit(3) has no room"),
         },
-        Err(Unclear) => {
-            log::warn!("{name}={asked} is not understood, and nothing is reported; it takes {takes}");
-        }
     }
 }
 

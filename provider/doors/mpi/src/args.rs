@@ -61,14 +61,19 @@ impl Args<'_> {
         }
     }
 
-    /// A count, of which there cannot be less than none.
-    pub unsafe fn count(&self, at: usize) -> usize {
-        let count = match self.style {
+    /// A count as it came.
+    pub unsafe fn signed(&self, at: usize) -> i64 {
+        match self.style {
             Style::Large => self.words[at] as i64,
             // SAFETY: the caller's promise.
             _ => i64::from(unsafe { self.int(at) }),
-        };
-        usize::try_from(count).unwrap_or(0)
+        }
+    }
+
+    /// A count, of which there cannot be less than none.
+    pub unsafe fn count(&self, at: usize) -> usize {
+        // SAFETY: the caller's promise.
+        usize::try_from(unsafe { self.signed(at) }).unwrap_or(0)
     }
 
     /// A count of MPI_Count in all interfaces.
@@ -126,6 +131,16 @@ impl Args<'_> {
             // SAFETY: the caller's promise.
             Style::Fortran => from_fortran!("Comm", unsafe { self.int(at) }),
             _ => self.abi.handle_in(self.words[at]),
+        }
+    }
+
+    /// A communicator by reference.
+    pub unsafe fn comm_at(&self, at: usize) -> Handle {
+        match self.style {
+            // SAFETY: the caller's promise.
+            Style::Fortran => from_fortran!("Comm", unsafe { self.int(at) }),
+            // SAFETY: the caller's promise.
+            _ => unsafe { self.abi.handle_at(self.words[at], 0) },
         }
     }
 

@@ -6,7 +6,7 @@ use hmem::Kind;
 
 use crate::abi::Family;
 use crate::args::{Args, Style};
-use crate::buffer::{Failure, Mirror, Resolver};
+use crate::buffer::{Failure, Mirror, NotDescribed, Resolver, sync};
 use crate::counts::Path;
 use crate::host::{is_host, is_no_address};
 use crate::library::{Library, Next, UNAVAILABLE, library};
@@ -15,10 +15,11 @@ use crate::refuse::{self, Target};
 use crate::row::{Buf, Count, Dir, Ends, On, Row, Type};
 use crate::shape::Tree;
 use crate::words;
-use crate::{direct, fortran, requests, settings, splits, stderr, sync, windows};
+use crate::{collective, direct, fortran, requests, settings, splits, stderr, windows};
 
 const NO_MEMORY: &str = "there is no host memory for a copy of a buffer in device memory; send less at a time, \
                          or raise the limit of the process's memory";
+const NEGATIVE: &str = "a count is less than 0";
 const NOT_COPIED: &str = "the device did not copy a buffer: is the pointer still allocated, and did an earlier \
                           kernel fail? (the driver's error is that of the next synchronising call)";
 
@@ -50,9 +51,19 @@ unsafe fn run_in(
             return next.address().map_or(UNAVAILABLE, |at| words::call(at, words));
         }
         let mut args = Args { words, style, abi: &library.abi };
+        if row.plan.is_some() && collective::is_on() {
+            if let Some(code) = collective::run(library, row, &args) {
+                return args.answer(code);
+            }
+        }
         let Replaced { mirrors, words: others } = match mirrors(row, &args) {
             Ok(replaced) => replaced,
             Err(Trouble::Code(code)) => return args.answer(code),
+            Err(Trouble::Negative) => {
+                row.counts.add(Path::Refused);
+                let code = refuse::raise(target(row, &args), library.abi.errors.count, NEGATIVE);
+                return args.answer(code);
+            }
             Err(Trouble::Failed(failure)) => {
                 row.counts.add(Path::Refused);
                 return args.answer(raise(library, target(row, &args), failure));
@@ -103,7 +114,17 @@ unsafe fn run_in(
 enum Trouble {
     /// The MPI's own error.
     Code(c_int),
+    Negative,
     Failed(Failure),
+}
+
+impl From<NotDescribed> for Trouble {
+    fn from(why: NotDescribed) -> Trouble {
+        match why {
+            NotDescribed::Code(code) => Trouble::Code(code),
+            NotDescribed::Negative => Trouble::Negative,
+        }
+    }
 }
 
 /// What the MPI gets in place of device memory: mirrors, and the arguments that name them.
@@ -124,7 +145,7 @@ unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Replaced, Troubl
             continue;
         }
         // SAFETY: the caller's promise; so below.
-        let described = unsafe { resolver.describe(buf) }.map_err(|e| Trouble::Code(e.0))?;
+        let described = unsafe { resolver.describe(buf) }?;
         let Some(described) = described else { continue };
         let base = if is_bottom { 0 } else { word };
         let Some(kind) = kind_of(base, is_bottom, &described.tree) else { continue };

@@ -10,6 +10,8 @@ pub enum Path {
     Direct,
     /// With host memory of this library's, to and from which the data are copied.
     Mirror,
+    /// By NCCL.
+    Nccl,
     /// It was refused.
     Refused,
 }
@@ -19,6 +21,7 @@ pub enum Path {
 pub struct Counts {
     direct: AtomicU64,
     mirrored: AtomicU64,
+    nccl: AtomicU64,
     refused: AtomicU64,
     /// Bytes from devices, and to devices.
     from: AtomicU64,
@@ -31,6 +34,7 @@ impl Counts {
         Counts {
             direct: AtomicU64::new(0),
             mirrored: AtomicU64::new(0),
+            nccl: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             from: AtomicU64::new(0),
             to: AtomicU64::new(0),
@@ -42,6 +46,7 @@ impl Counts {
         let count = match path {
             Path::Direct => &self.direct,
             Path::Mirror => &self.mirrored,
+            Path::Nccl => &self.nccl,
             Path::Refused => &self.refused,
         };
         count.fetch_add(1, Relaxed);
@@ -59,8 +64,9 @@ impl Counts {
 
     /// A line for each way that was taken.
     pub fn line(&self, name: &str, to: &mut String) {
-        let [direct, mirrored, refused, from, back] =
-            [&self.direct, &self.mirrored, &self.refused, &self.from, &self.to].map(|n| n.load(Relaxed));
+        let [direct, mirrored, nccl, refused, from, back] =
+            [&self.direct, &self.mirrored, &self.nccl, &self.refused, &self.from, &self.to]
+                .map(|n| n.load(Relaxed));
         let mut way = |n: u64, text: std::fmt::Arguments<'_>| {
             if n != 0 {
                 let _ = writeln!(to, "  {name:<32} {n:>10} times  {text}");
@@ -71,6 +77,7 @@ impl Counts {
             mirrored,
             format_args!("through host memory: {from} bytes from devices, {back} bytes to devices"),
         );
+        way(nccl, format_args!("nccl"));
         way(refused, format_args!("refused with an MPI error"));
     }
 }

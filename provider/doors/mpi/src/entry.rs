@@ -50,6 +50,7 @@ macro_rules! entry {
                 }
                 n += 1;
             }
+            is_host &= !($row::PLAN.is_some() && $crate::collective::is_on());
             if let (true, Some(next)) = (is_host, NEXT.address()) {
                 // SAFETY: a function of the same name has the same arguments.
                 return unsafe {
@@ -111,12 +112,17 @@ macro_rules! rows {
             #[allow(non_snake_case, reason = "named as the row is")]
             mod $row {
                 pub(super) const BUFS: &[$crate::row::Buf] = super::$bufs;
+                pub(super) const PLAN: Option<$crate::posted::Plan> = {
+                    use super::On;
+                    On::plan($on, stringify!($c))
+                };
             }
             static $row: $crate::row::Row = $crate::row::Row {
                 name: stringify!($c),
                 bufs: $row::BUFS,
                 on: $on,
                 ends: $ends,
+                plan: $row::PLAN,
                 counts: $crate::counts::Counts::new(),
             };
             $crate::entry::entry!($row, $c, C, $n);

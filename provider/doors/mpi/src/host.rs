@@ -13,8 +13,9 @@ pub fn is_no_address(word: usize) -> bool {
 /// anywhere.
 #[inline(always)]
 pub fn is_host(word: usize) -> bool {
-    if word.wrapping_add(1) <= 4096 {
-        return word != 0;
-    }
-    settings::is_off() || !hmem::may_be_device(word)
+    hmem::is_never_a_device(word) || is_host_elsewhere(word)
+}
+
+fn is_host_elsewhere(word: usize) -> bool {
+    is_no_address(word) || settings::is_off() || !hmem::may_have_a_device()
 }

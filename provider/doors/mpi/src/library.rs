@@ -56,12 +56,7 @@ fn find() -> Option<Library> {
 
 fn abi_of(object: &Object, path: &CStr) -> Abi {
     if !object.lookup(c"ompi_mpi_comm_world").is_null() {
-        // A program that is not position independent has its own copy of such an object, which counts.
-        let global = Object::global();
-        return abi::open_mpi(|name| {
-            let copied = global.as_ref().map_or(std::ptr::null_mut(), |g| g.lookup(name));
-            if copied.is_null() { object.lookup(name) as usize } else { copied as usize }
-        });
+        return abi::open_mpi(|name| object_in(object, name));
     }
     let path = path.to_string_lossy();
     if path.rsplit('/').next().is_some_and(|file| file.contains("mpi_abi")) {
@@ -69,6 +64,18 @@ fn abi_of(object: &Object, path: &CStr) -> Abi {
     } else {
         abi::MPICH
     }
+}
+
+/// Where an object of Open MPI's is. A program that is not position independent has its own copy of it, which
+/// counts.
+fn object_in(library: &Object, name: &CStr) -> usize {
+    let copied = Object::global().map_or(std::ptr::null_mut(), |global| global.lookup(name));
+    if copied.is_null() { library.lookup(name) as usize } else { copied as usize }
+}
+
+/// The same of the MPI of this process.
+pub fn object(library: &Library, name: &CStr) -> usize {
+    object_in(&library.object, name)
 }
 
 /// The next definition of `name` in the linker's order, or 0.

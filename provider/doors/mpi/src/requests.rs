@@ -91,7 +91,7 @@ impl Entry {
         self.active = true;
         // SAFETY: the caller's promise.
         self.mirrors.iter().try_for_each(|mirror| unsafe {
-            crate::sync::wait_for(mirror.first());
+            crate::buffer::sync::wait_for(mirror.first());
             mirror.copy_in()
         })
     }

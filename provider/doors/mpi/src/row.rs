@@ -1,6 +1,7 @@
 //! A row of the table of calls that have buffers: which arguments they are, and what the call does to them.
 
 use crate::counts::Counts;
+use crate::posted::Plan;
 
 /// What a call does to a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,6 +153,17 @@ pub enum On {
     Nothing,
 }
 
+impl On {
+    /// How the call of that name on it is posted.
+    pub const fn plan(self, name: &str) -> Option<Plan> {
+        match self {
+            On::Root(root, comm) => Plan::of(name, Some(root), comm),
+            On::Comm(comm) => Plan::of(name, None, comm),
+            _ => None,
+        }
+    }
+}
+
 /// When the buffers are the program's again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
@@ -178,6 +190,8 @@ pub struct Row {
     pub on: On,
     /// When it ends.
     pub ends: Ends,
+    /// How it is posted to the ranks of its communicator, so that NCCL may do it.
+    pub plan: Option<Plan>,
     /// What came of it.
     pub counts: Counts,
 }

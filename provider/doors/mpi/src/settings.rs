@@ -33,9 +33,23 @@ pub fn is_off() -> bool {
 
 #[cold]
 fn read() -> bool {
-    let off = value("STRAIT_MPI").is_some_and(|value| matches!(&value[..], "0" | "no" | "off"));
+    let off = !is_set("STRAIT_MPI", true);
     STATE.store(if off { OFF } else { ON }, Relaxed);
     off
+}
+
+/// What a variable with the values 1 and 0 says; `default` where it is not set, or has neither.
+fn is_set(name: &str, default: bool) -> bool {
+    match value(name).as_deref() {
+        None => default,
+        Some("1" | "yes" | "on") => true,
+        Some("0" | "no" | "off") => false,
+        Some(other) => {
+            let taken = u8::from(default);
+            say(&format!("{name}={other} is not known, {taken} is taken: set 1 (yes, on) or 0 (no, off)\n"));
+            default
+        }
+    }
 }
 
 fn value(name: &str) -> Option<String> {
@@ -45,7 +59,7 @@ fn value(name: &str) -> Option<String> {
 /// `STRAIT_MPI_REPORT`.
 pub fn reports() -> bool {
     static REPORTS: OnceLock<bool> = OnceLock::new();
-    *REPORTS.get_or_init(|| value("STRAIT_MPI_REPORT").is_some_and(|value| value != "0"))
+    *REPORTS.get_or_init(|| is_set("STRAIT_MPI_REPORT", false))
 }
 
 /// `STRAIT_MPI_SYNC`.
@@ -59,5 +73,25 @@ pub fn sync() -> Sync {
             say(&format!("STRAIT_MPI_SYNC={other} is not known: set stream, device or off\n"));
             Sync::Stream
         }
+    })
+}
+
+/// The least bytes of a collective that NCCL may do, by `STRAIT_MPI_NCCL_LEAST`; `None` with
+/// `STRAIT_MPI_NCCL=0`.
+pub fn nccl_least() -> Option<usize> {
+    static LEAST: OnceLock<Option<usize>> = OnceLock::new();
+    *LEAST.get_or_init(|| {
+        const DEFAULT: usize = 32768;
+        if !is_set("STRAIT_MPI_NCCL", true) {
+            return None;
+        }
+        let Some(text) = value("STRAIT_MPI_NCCL_LEAST") else { return Some(DEFAULT) };
+        let least = text.parse().ok().filter(|least| *least > 0);
+        if least.is_none() {
+            say(&format!(
+                "STRAIT_MPI_NCCL_LEAST={text} is not known, {DEFAULT} is taken: set a number of bytes above 0\n"
+            ));
+        }
+        Some(least.unwrap_or(DEFAULT))
     })
 }

@@ -1,18 +1,12 @@
 //! Settings. Their names do not start with UCX_, or UCX would warn of variables it does not know.
 //!
-//! | variable | default | |
-//! |---|---|---|
-//! | `STRAIT_UCX_LOG` | warn | off, error, warn, info, debug, trace |
-//! | `STRAIT_UCX_RING` | 508K to 4 peers, 252K to 12, 64K to others | bytes of a peer's ring, with K or M |
-//! | `STRAIT_UCX_CMA` | y | n: never process_vm_readv(2) |
-//! | `STRAIT_UCX_FAULT_HANDLER` | y | n: no handler of SIGSEGV and SIGBUS; peers' requests by CMA |
-//! | `STRAIT_UCX_REPORT` | n | y, or a file's name: a report of what was sent by which path |
-//! | `STRAIT_UCX_CHECK` | y | n: serve a UCX also if its tables look different from what its release has |
+//! The table is [`settings::OTHERS`], and docs/ucx.md for people.
 
 use std::sync::OnceLock;
 
 use ::log::LevelFilter;
 use link::usage::Place;
+use settings::{Reading, Setting};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Params {
@@ -32,60 +26,83 @@ const RING: usize = 64 << 10;
 pub(crate) fn get() -> &'static Params {
     static PARAMS: OnceLock<Params> = OnceLock::new();
     PARAMS.get_or_init(|| {
-        let params = Params {
-            log: read("LOG", LevelFilter::Warn, |v| v.parse().ok()),
-            rings: read("RING", (RING, link::LONG_RING), |text| {
-                let ring = size(text)?.clamp(link::MIN_RING.max(32 << 10), 16 << 20);
-                Some((ring, ring))
-            }),
-            cma: read("CMA", true, flag),
-            fault_handler: read("FAULT_HANDLER", true, flag),
-            check: read("CHECK", true, flag),
-            report: read("REPORT", None, |text| Place::parse(text).ok()),
-        };
+        let env = |setting: &Setting| std::env::var_os(setting.variable());
+        let (params, complaints) = interpret(|setting| env(setting).map(|value| setting.text(value)));
         crate::log::open(params.log);
+        let names: Vec<String> =
+            std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
+        let unknown = settings::unknown_of(names.iter().map(String::as_str), "STRAIT_UCX_");
+        for line in complaints.into_iter().chain(unknown.into_iter().map(|unknown| unknown.line)) {
+            log::warn!("{line}");
+        }
         params
     })
 }
 
-fn read<T>(name: &str, default: T, parse: impl Fn(&str) -> Option<T>) -> T {
-    let name = format!("STRAIT_UCX_{name}");
-    let Some(value) = std::env::var_os(&name) else { return default };
-    // What is no text is no value.
-    value.to_str().and_then(|text| parse(text.trim())).unwrap_or_else(|| {
-        let text = value.to_string_lossy();
-        crate::log::line(format_args!("strait: {name}={text} is not understood and ignored"));
-        default
-    })
-}
-
-fn flag(text: &str) -> Option<bool> {
-    match text.to_ascii_lowercase().as_str() {
-        "y" | "yes" | "1" | "on" | "true" => Some(true),
-        "n" | "no" | "0" | "off" | "false" => Some(false),
-        _ => None,
-    }
-}
-
-fn size(text: &str) -> Option<usize> {
-    let (digits, shift) = match text.as_bytes().last()? {
-        b'k' | b'K' => (&text[..text.len() - 1], 10),
-        b'm' | b'M' => (&text[..text.len() - 1], 20),
-        _ => (text, 0),
+/// The settings where `text` says what each was set to, and what there is to complain of.
+fn interpret(text: impl Fn(&Setting) -> Option<Result<String, String>>) -> (Params, Vec<String>) {
+    let mut complaints = Vec::new();
+    let mut read = |setting: Setting| -> (String, Reading) {
+        let text = match text(&setting) {
+            Some(Ok(text)) => text,
+            Some(Err(complaint)) => {
+                complaints.push(complaint);
+                String::new()
+            }
+            None => String::new(),
+        };
+        let reading = setting.check(&text);
+        complaints.extend(reading.complaint.clone());
+        (text, reading)
     };
-    digits.parse::<usize>().ok()?.checked_mul(1 << shift)
+    let ring = read(settings::UCX_RING).1.number().and_then(|n| usize::try_from(n).ok());
+    let params = Params {
+        log: read(settings::UCX_LOG).0.trim().parse().unwrap_or(LevelFilter::Warn),
+        rings: ring.map_or((RING, link::LONG_RING), |ring| {
+            let ring = ring.max(link::MIN_RING);
+            (ring, ring)
+        }),
+        cma: read(settings::UCX_CMA).1.switch().unwrap_or(true),
+        fault_handler: read(settings::UCX_FAULT_HANDLER).1.switch().unwrap_or(true),
+        check: read(settings::UCX_CHECK).1.switch().unwrap_or(true),
+        report: Place::parse(&read(settings::UCX_REPORT).0).ok().flatten(),
+    };
+    (params, complaints)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn with(set: &[(&str, &str)]) -> (Params, Vec<String>) {
+        interpret(|s| set.iter().find(|(name, _)| *name == s.name).map(|(_, text)| Ok((*text).to_owned())))
+    }
+
     #[test]
     fn values() {
-        assert_eq!(
-            (size("64K"), size("2m"), size("100"), size("K"), size("")),
-            (Some(65536), Some(2 << 20), Some(100), None, None)
-        );
-        assert_eq!((flag("Y"), flag("off"), flag("maybe")), (Some(true), Some(false), None));
+        let (p, complaints) = with(&[
+            ("STRAIT_UCX_RING", "64K"),
+            ("STRAIT_UCX_CMA", "N"),
+            ("STRAIT_UCX_LOG", "info"),
+            ("STRAIT_UCX_REPORT", "y"),
+        ]);
+        assert_eq!((p.rings, p.cma, p.log), ((65536, 65536), false, LevelFilter::Info));
+        assert_eq!((p.report, p.check, complaints), (Some(Place::Stderr), true, vec![]));
+        assert_eq!(with(&[("STRAIT_UCX_RING", "1K")]).0.rings, (32 << 10, 32 << 10));
+        assert_eq!(with(&[]).0.rings, (RING, link::LONG_RING));
+    }
+
+    #[test]
+    fn what_is_not_understood_leaves_the_default() {
+        for (name, text, word) in [
+            ("STRAIT_UCX_CMA", "nope", "the default is used (yes)"),
+            ("STRAIT_UCX_LOG", "wran", "is warn meant?"),
+            ("STRAIT_UCX_RING", "K", "32K to 16M"),
+            ("STRAIT_UCX_REPORT", "maybe", "yes, no, or a file"),
+        ] {
+            let (p, complaints) = with(&[(name, text)]);
+            assert!((p.cma, p.log, p.report) == (true, LevelFilter::Warn, None), "{name}");
+            assert!(complaints.len() == 1 && complaints[0].contains(word), "{complaints:?}");
+        }
     }
 }

@@ -141,7 +141,10 @@ impl Listener {
                 let name = SocketAddr::from_abstract_name(name)?;
                 UnixListener::bind_addr(&name).map(Listener::Unix)
             }
-            Address::Tcp(place) => TcpListener::bind(place.as_str()).map(Listener::Tcp),
+            Address::Tcp(place) => match place.strip_suffix(":0") {
+                Some(host) => listen_at_any(host).map(Listener::Tcp),
+                None => TcpListener::bind(place.as_str()).map(Listener::Tcp),
+            },
             Address::File(_) => Err(io::ErrorKind::InvalidInput.into()),
         }
     }
@@ -171,6 +174,26 @@ impl Listener {
             Listener::Tcp(listener) => listener.local_addr().ok().map(|address| address.port()),
         }
     }
+}
+
+/// Listens at a free port: one of FI_STRAIT_PORTS, if that is set.
+fn listen_at_any(host: &str) -> io::Result<TcpListener> {
+    let text = std::env::var(settings::PORTS.variable()).unwrap_or_default();
+    listen_among(host, &settings::PORTS.read(&text))
+}
+
+fn listen_among(host: &str, ports: &settings::Reading) -> io::Result<TcpListener> {
+    let invalid = |why: &String| io::Error::new(io::ErrorKind::InvalidInput, why.clone());
+    ports.complaint.as_ref().map_or(Ok(()), |why| Err(invalid(why)))?;
+    let Some((first, last)) = ports.ports() else { return TcpListener::bind(format!("{host}:0")) };
+    for port in first..=last {
+        match TcpListener::bind(format!("{host}:{port}")) {
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
+            done => return done,
+        }
+    }
+    let why = format!("no port from {first} to {last} is free (FI_STRAIT_PORTS)");
+    Err(io::Error::new(io::ErrorKind::AddrInUse, why))
 }
 
 impl AsRawFd for Stream {
@@ -219,4 +242,23 @@ pub fn addresses() -> Vec<String> {
     // SAFETY: the list that getifaddrs(3) made, freed once.
     unsafe { libc::freeifaddrs(list) };
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_free_port_is_one_of_the_range() {
+        let any = TcpListener::bind("127.0.0.1:0").unwrap();
+        let taken = any.local_addr().unwrap().port();
+        let range = |first: u16, last: u16| settings::PORTS.read(&format!("{first}-{last}"));
+        let why = listen_among("127.0.0.1", &range(taken, taken)).unwrap_err();
+        assert!(why.to_string().contains("(FI_STRAIT_PORTS)"), "{why}");
+        drop(any);
+        let listener = listen_among("127.0.0.1", &range(taken, taken)).unwrap();
+        assert_eq!(listener.local_addr().unwrap().port(), taken);
+        assert!(listen_among("127.0.0.1", &settings::PORTS.read("many")).is_err());
+        assert!(listen_among("127.0.0.1", &settings::Reading::default()).is_ok());
+    }
 }

@@ -10,7 +10,7 @@ pub mod code {
         EACCES as ACCES, EADDRNOTAVAIL as ADDRNOTAVAIL, EAGAIN as AGAIN, EBUSY as BUSY,
         ECANCELED as CANCELED, ECONNREFUSED as CONNREFUSED, ECONNRESET as CONNRESET, EFAULT as FAULT,
         EHOSTUNREACH as HOSTUNREACH, EINVAL as INVAL, EIO as IO, EMFILE as MFILE, EMSGSIZE as MSGSIZE,
-        ENOENT as NOENT, ENOMSG as NOMSG, ENOSYS as NOSYS, EOPNOTSUPP as OPNOTSUPP,
+        ENOENT as NOENT, ENOMSG as NOMSG, ENOSYS as NOSYS, EOPNOTSUPP as OPNOTSUPP, ETIMEDOUT as TIMEDOUT,
     };
     /// Of those that only libfabric has.
     pub const OTHER: i32 = 256;
@@ -41,6 +41,7 @@ pub fn errno(e: engine::Error) -> i32 {
         Error::Refused => code::CONNREFUSED,
         Error::Reset => code::CONNRESET,
         Error::Unreachable => code::HOSTUNREACH,
+        Error::TimedOut => code::TIMEDOUT,
         Error::Denied | Error::Access => code::ACCES,
         Error::Exhausted => code::MFILE,
         Error::BadKey | Error::KeyInUse => code::NOKEY,
@@ -56,7 +57,7 @@ pub fn errno(e: engine::Error) -> i32 {
 /// Whether it says that the peer cannot be reached any more.
 pub(crate) fn is_loss(e: engine::Error) -> bool {
     use engine::Error;
-    matches!(e, Error::Reset | Error::Refused | Error::Unreachable | Error::Denied)
+    matches!(e, Error::Reset | Error::Refused | Error::Unreachable | Error::TimedOut | Error::Denied)
 }
 
 /// An error word: what failed, and which command.

@@ -29,6 +29,8 @@ pub enum Gone {
     Reset,
     /// No link leads to its address.
     Unreachable,
+    /// It was not connected, and nothing has answered for as long as it may take.
+    TimedOut,
     /// It belongs to another user, or speaks another version.
     Denied,
     /// A channel to it lacked descriptors or memory, here or there, for too long.

@@ -47,7 +47,7 @@ pub use ipc::fence::full_fence;
 pub use ipc::{Mapping, MemoryLimit, RevocationTable};
 
 pub use cma::{cma_allowed, eager_in_a_row, eager_one_way, eager_size};
-pub use name::{Name, Port};
+pub use name::{Name, Port, Ports};
 pub use net::primary_ip;
 pub use select::{BoxedLink, Links};
 pub use shm::{

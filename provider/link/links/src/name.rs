@@ -21,12 +21,41 @@ pub enum Port {
     Listens,
 }
 
+/// The ports that names have where none is named: any free ones, or those of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ports(Option<(u16, u16)>);
+
+impl Ports {
+    /// Those from `first` to `last`.
+    pub fn between(first: u16, last: u16) -> Ports {
+        Ports(Some((first.min(last), last.max(first))))
+    }
+
+    /// The ports to try, one after the other; 0 is any free one. Processes that start at once begin at
+    /// different places of a range.
+    fn tries(self) -> io::Result<Vec<u16>> {
+        let Some((first, last)) = self.0 else { return Ok(vec![0; TRIES]) };
+        let begin = crate::random()? % (u64::from(last - first) + 1);
+        Ok((first..=last).cycle().skip(begin as usize).take(usize::from(last - first) + 1).collect())
+    }
+
+    /// What is said where each one was taken.
+    fn exhausted(self, e: io::Error) -> io::Error {
+        let Some((first, last)) = self.0 else { return e };
+        let why =
+            format!("no port from {first} to {last} is free (FI_STRAIT_PORTS): {e}; give a longer range");
+        io::Error::new(e.kind(), why)
+    }
+}
+
 /// A name that no other endpoint of this host has, and the socket that keeps it so.
 #[derive(Debug)]
 pub struct Name {
     addr: Addr,
     bound: SocketAddr,
     port: Unshared,
+    /// What it was chosen among, if the port was not named.
+    ports: Ports,
     /// Listens on the same port of a further address.
     further: Option<Unshared>,
 }
@@ -35,43 +64,36 @@ pub struct Name {
 const BACKLOG: libc::c_int = 65_535;
 
 /// Tries to find a free port whose other sockets are free, too.
-const TRIES: usize = 16;
+const TRIES: usize = 17;
 
 impl Name {
-    /// Takes the name `bind`: port 0 takes a free one, an unspecified address serves all of the host's, and
-    /// `None` is `0.0.0.0:0`. `listen` opens what answers under the name; where it finds that taken
-    /// (`AddrInUse`), another free port is tried. The answer's second part is what it returned.
+    /// Takes the name `bind`: port 0 takes a free one of `ports`, an unspecified address serves all of the
+    /// host's, and `None` is `0.0.0.0:0`. `listen` opens what answers under the name; where it finds that
+    /// taken (`AddrInUse`), another free port is tried. The answer's second part is what it returned.
     pub fn claim<T>(
         bind: Option<SocketAddr>,
-        port: Port,
+        (port, ports): (Port, Ports),
         listen: impl Fn(SocketAddr) -> io::Result<T>,
     ) -> io::Result<(Name, T)> {
         let bind = bind.unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into());
-        let mut tries = 0;
-        loop {
-            let listens = port == Port::Listens;
-            let (fd, bound) = reserve(bind, listens)?;
-            match listen(bound)
-                .and_then(|ours| if listens { listen_on(&fd).map(|()| ours) } else { Ok(ours) })
-            {
-                Ok(listener) => {
-                    let mut called = bound;
-                    if bound.ip().is_unspecified() {
-                        called.set_ip(net::primary_ip(bound.is_ipv6()));
-                    }
-                    let mut name = Name { addr: Addr::new(called), bound, port: fd, further: None };
-                    // A port that was chosen is taken on no interface but the one that was chosen.
-                    if port != Port::Reserved && (bind.port() == 0 || bind.ip().is_unspecified()) {
-                        name.claim_further(listens);
-                    }
-                    return Ok((name, listener));
-                }
-                Err(e) if e.kind() == io::ErrorKind::AddrInUse && bind.port() == 0 && tries < TRIES => {
-                    tries += 1
-                }
-                Err(e) => return Err(e),
+        let listens = port == Port::Listens;
+        let (mut name, listener) = first_free(bind, ports, |at| {
+            let (fd, bound) = reserve(at, listens)?;
+            let listener = listen(bound)?;
+            if listens {
+                listen_on(&fd)?;
             }
+            let mut called = bound;
+            if bound.ip().is_unspecified() {
+                called.set_ip(net::primary_ip(bound.is_ipv6()));
+            }
+            Ok((Name { addr: Addr::new(called), bound, port: fd, ports, further: None }, listener))
+        })?;
+        // A port that was chosen is taken on no interface but the one that was chosen.
+        if port != Port::Reserved && (bind.port() == 0 || bind.ip().is_unspecified()) {
+            name.claim_further(listens);
         }
+        Ok((name, listener))
     }
 
     /// Has peers that do not get through to the host's first address find the endpoint at another one: at
@@ -119,6 +141,11 @@ impl Name {
         self.port.try_clone()
     }
 
+    /// The ports among which one for another socket of the endpoint's is chosen.
+    pub(crate) fn ports(&self) -> Ports {
+        self.ports
+    }
+
     /// Whether the endpoint serves every address of the host.
     pub fn is_wildcard(&self) -> bool {
         self.bound.ip().is_unspecified()
@@ -154,10 +181,29 @@ pub(crate) fn reserve(bind: SocketAddr, listens: bool) -> io::Result<(Unshared, 
 }
 
 /// A socket that listens on a free port of this address.
-pub(crate) fn listen_at(ip: IpAddr) -> io::Result<(Unshared, SocketAddr)> {
-    let (fd, at) = reserve((ip, 0).into(), true)?;
-    listen_on(&fd)?;
-    Ok((fd, at))
+pub(crate) fn listen_at(ip: IpAddr, ports: Ports) -> io::Result<(Unshared, SocketAddr)> {
+    first_free((ip, 0).into(), ports, |at| {
+        let (fd, at) = reserve(at, true)?;
+        listen_on(&fd)?;
+        Ok((fd, at))
+    })
+}
+
+/// Takes the address, with the first of the ports that is not in use if it names none.
+fn first_free<T>(at: SocketAddr, ports: Ports, take: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
+    if at.port() != 0 {
+        return take(at);
+    }
+    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+    for port in ports.tries()? {
+        let mut next = at;
+        next.set_port(port);
+        match take(next) {
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => last = e,
+            done => return done,
+        }
+    }
+    Err(ports.exhausted(last))
 }
 
 fn reuse(fd: &OwnedFd) -> io::Result<()> {
@@ -172,4 +218,50 @@ fn listen_on(fd: &OwnedFd) -> io::Result<()> {
     // SAFETY: listen(2) touches no memory.
     cvt(unsafe { libc::listen(fd.as_raw_fd(), BACKLOG) })?;
     Ok(())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_those_of_the_range_and_its_end_is_said() {
+        let here = Some((Ipv4Addr::LOCALHOST, 0).into());
+        // Ports that were free just now.
+        let (held, at) = reserve((Ipv4Addr::LOCALHOST, 0).into(), false).unwrap();
+        let taken = at.port();
+        let ports = Ports::between(taken.saturating_sub(2), taken);
+        let claim = || Name::claim(here, (Port::Listens, ports), |_| Ok(()));
+        let mut names = Vec::new();
+        let why = loop {
+            match claim() {
+                Ok((name, ())) => names.push(name),
+                Err(e) => break e,
+            }
+            assert!(names.len() <= 2, "{names:?}");
+        };
+        for name in &names {
+            let port = name.addr().port();
+            assert!((taken - 2..taken).contains(&port), "{port} of {ports:?}");
+        }
+        assert_eq!(why.kind(), io::ErrorKind::AddrInUse);
+        let range = format!("no port from {} to {taken} is free (FI_STRAIT_PORTS)", taken - 2);
+        assert!(why.to_string().starts_with(&range), "{why}");
+        // A port that is named is taken, wherever it is.
+        drop(held);
+        let named = Some((Ipv4Addr::LOCALHOST, taken).into());
+        let elsewhere = Ports::between(1024, 1025);
+        assert_eq!(
+            Name::claim(named, (Port::Listens, elsewhere), |_| Ok(())).unwrap().0.addr().port(),
+            taken
+        );
+    }
+
+    #[test]
+    fn each_port_of_a_range_is_tried_once() {
+        let mut tries = Ports::between(5000, 5009).tries().unwrap();
+        tries.sort_unstable();
+        assert_eq!(tries, (5000..=5009).collect::<Vec<u16>>());
+        assert_eq!(Ports::between(65_535, 65_535).tries().unwrap(), [65_535]);
+    }
 }

@@ -106,6 +106,15 @@ pub(crate) enum Op {
         at: Reg,
         offset: i64,
     },
+    /// `red.sys.global.add`.
+    Add {
+        ty: Type,
+        from: Arg,
+        at: Reg,
+        offset: i64,
+    },
+    /// `membar.sys`: threads are run one after the other.
+    Barrier,
     Move {
         to: Reg,
         from: Arg,

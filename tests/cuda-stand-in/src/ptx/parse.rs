@@ -196,6 +196,12 @@ impl Reading {
                 let (at, offset) = self.place(at)?;
                 Ok(Op::Store { ty, from: self.several(from, n, ty.bits)?, at, offset })
             }
+            (["membar", "sys"], []) => Ok(Op::Barrier),
+            (["red", "sys", "global", "add", _], [at, from]) => {
+                let ty = last.filter(|t| t.class == Class::Unsigned && t.bits >= 32).ok_or("unknown type")?;
+                let (at, offset) = self.place(at)?;
+                Ok(Op::Add { ty, from: self.arg(from, ty)?, at, offset })
+            }
             (["mov", "b32"], [to, from]) if from.starts_with('{') => {
                 let inner = from.trim_matches(['{', '}']);
                 let (low, high) = inner.split_once(',').ok_or("not two registers")?;

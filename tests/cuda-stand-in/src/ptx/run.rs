@@ -1,6 +1,8 @@
 //! A launch: its threads, one after the other.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use stand_in::memory::{Backing, alias, find};
 
@@ -67,6 +69,16 @@ impl Memory {
         }
         Ok(())
     }
+
+    /// Atomically: the CPU may add too.
+    fn add(&mut self, addr: u64, ty: Type, value: u64) -> Result<(), i32> {
+        let at = self.find(addr, u64::from(ty.bits / 8))?;
+        match ty.bits {
+            32 => unsafe { AtomicU32::from_ptr(at.cast()) }.fetch_add(value as u32, SeqCst).into(),
+            _ => unsafe { AtomicU64::from_ptr(at.cast()) }.fetch_add(value, SeqCst),
+        };
+        Ok(())
+    }
 }
 
 unsafe fn read(at: *const u8, size: u64) -> u64 {
@@ -112,6 +124,14 @@ impl Launch {
                     let addr = r[*at].wrapping_add_signed(*offset);
                     memory.store(addr, *ty, from.iter().map(|f| r[*f]))?;
                 }
+                Op::Add { ty, from, at, offset } => {
+                    let value = match *from {
+                        Arg::Reg(reg) => r[reg],
+                        Arg::Value(v) => v,
+                    };
+                    memory.add(r[*at].wrapping_add_signed(*offset), *ty, value)?;
+                }
+                Op::Barrier => {}
                 Op::Read { to, from } => {
                     r[*to] = u64::from(match from {
                         Special::Thread => thread,
@@ -168,6 +188,7 @@ fn compute(op: &Op, r: &mut [u64]) {
         Op::Select { to, a, b, by } => (*to, if r[*by] != 0 { of(a) } else { of(b) }),
         Op::Convert { to_ty, from_ty, to, a } => (*to, convert(*to_ty, *from_ty, of(a))),
         Op::Parameter { .. } | Op::Load { .. } | Op::Store { .. } | Op::Read { .. } => return,
+        Op::Add { .. } | Op::Barrier => return,
         Op::Branch { .. } | Op::Return => return,
     };
     r[to] = v;

@@ -54,6 +54,7 @@ fn receives_from_one_that_cannot_be_reached_fail() {
     let why = [
         (Gone::Refused, Error::Refused),
         (Gone::Unreachable, Error::Unreachable),
+        (Gone::TimedOut, Error::TimedOut),
         (Gone::Denied, Error::Denied),
     ];
     for (gone, err) in why {

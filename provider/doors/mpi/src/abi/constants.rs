@@ -7,7 +7,12 @@ use super::{Abi, Combiners, Darray, Errors, Family, Handle, Handles, Topologies,
 pub const MPICH: Abi = Abi {
     family: Family::Mpich,
     handle: 4,
-    handles: Handles { world: 0x4400_0000, request_null: 0x2c00_0000, byte: 0x4c00_010d },
+    handles: Handles {
+        world: 0x4400_0000,
+        comm_null: 0x0400_0000,
+        request_null: 0x2c00_0000,
+        byte: 0x4c00_010d,
+    },
     in_place: usize::MAX,
     status_ignore: 1,
     proc_null: -1,
@@ -39,7 +44,7 @@ pub const MPICH: Abi = Abi {
 pub const STANDARD: Abi = Abi {
     family: Family::Standard,
     handle: 8,
-    handles: Handles { world: 0x101, request_null: 0x180, byte: 0x247 },
+    handles: Handles { world: 0x101, comm_null: 0x100, request_null: 0x180, byte: 0x247 },
     in_place: 1,
     status_ignore: 0,
     proc_null: -3,
@@ -74,6 +79,7 @@ pub fn open_mpi(object: impl Fn(&core::ffi::CStr) -> Handle) -> Abi {
         handle: 8,
         handles: Handles {
             world: object(c"ompi_mpi_comm_world"),
+            comm_null: object(c"ompi_mpi_comm_null"),
             request_null: object(c"ompi_request_null"),
             byte: object(c"ompi_mpi_byte"),
         },

@@ -60,6 +60,8 @@ pub struct Abi {
 pub struct Handles {
     /// MPI_COMM_WORLD.
     pub world: Handle,
+    /// MPI_COMM_NULL.
+    pub comm_null: Handle,
     /// MPI_REQUEST_NULL.
     pub request_null: Handle,
     /// MPI_BYTE.

@@ -3,8 +3,9 @@
 mod copies;
 mod memory;
 mod region;
+pub(crate) mod sync;
 
-pub(crate) use region::Resolver;
+pub(crate) use region::{NotDescribed, Resolver};
 
 use hmem::Kind;
 

@@ -20,13 +20,18 @@ pub(crate) struct Described {
     pub(crate) is_dense: bool,
 }
 
-/// The code of an error that the MPI has answered a question with.
+/// Why it is not known which bytes those are.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NotDescribed(pub(crate) c_int);
+pub(crate) enum NotDescribed {
+    /// The code of an error that the MPI has answered a question with.
+    Code(c_int),
+    /// A count is less than 0.
+    Negative,
+}
 
 impl From<c_int> for NotDescribed {
     fn from(code: c_int) -> Self {
-        NotDescribed(code)
+        NotDescribed::Code(code)
     }
 }
 
@@ -149,6 +154,9 @@ impl<'a> Resolver<'a> {
                 return Ok(None);
             }
             let in_place = self.is_in_place(buf);
+            if self.is_negative(buf)? {
+                return Err(NotDescribed::Negative);
+            }
             let tree = self.tree(buf, in_place)?;
             if tree.is_empty() {
                 return Ok(None);
@@ -162,6 +170,23 @@ impl<'a> Resolver<'a> {
             };
             let is_dense = self.is_dense(buf, &tree)?;
             Ok(Some(Described { tree, reads, writes, is_dense }))
+        }
+    }
+
+    /// Whether a count of it is less than 0. MPICH ends with a failed assertion of some calls that have one.
+    unsafe fn is_negative(&mut self, buf: &Buf) -> Result<bool, NotDescribed> {
+        let (args, wide) = (self.args, self.args.style == Style::Large);
+        // SAFETY: the caller's promise: a count, or as many as there are peers.
+        unsafe {
+            let (at, peers) = match buf.count {
+                Count::Single | Count::Bytes(_) | Count::Partitions(..) => return Ok(false),
+                Count::One(at) | Count::Times(at, _) | Count::OwnOrTimes(at) => {
+                    return Ok(args.signed(at.into()) < 0);
+                }
+                Count::Sum(at) | Count::OwnOrSum(at) => (at, Peers::Local),
+                Count::Each(at, _, peers) => (at, peers),
+            };
+            Ok((0..self.peers(peers)?).any(|n| args.number_at(at.into(), n, wide) < 0))
         }
     }
 

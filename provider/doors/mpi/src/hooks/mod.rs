@@ -1,6 +1,7 @@
 //! Calls without buffers that begin or end what others do with buffers: completion of requests, files' split
 //! collectives, windows' epochs, MPI_Finalize.
 
+mod comms;
 mod files;
 mod process;
 mod requests;

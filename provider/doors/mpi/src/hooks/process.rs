@@ -11,11 +11,14 @@ use crate::buffer::{Failure, Host};
 use crate::call::raise;
 use crate::library::{Next, c_name, pmpi};
 use crate::refuse::{self, Target};
-use crate::{report, requests, settings, shape, words};
+use crate::{collective, report, requests, settings, shape, words};
 
 unsafe fn finalize(call: &mut Call<'_>) -> c_int {
     // SAFETY: the MPI is there until this is forwarded.
     unsafe {
+        if collective::is_on() {
+            collective::finish(call.library);
+        }
         requests::poll_freed(call.args.abi, true);
         let mut begun: c_int = 0;
         // Before MPI_Init another question ends the process, with an error that names it.

@@ -6,14 +6,14 @@ use hmem::Kind;
 
 use super::{Call, hooks};
 use crate::abi::Handle;
-use crate::buffer::Failure;
+use crate::buffer::{Failure, sync};
 use crate::call::raise;
 use crate::counts::{Path, WINDOWS};
 use crate::host::is_host;
 use crate::library::pmpi;
 use crate::refuse::{self, Target};
+use crate::settings;
 use crate::windows::{self, Shadow, is_all_host, is_empty};
-use crate::{settings, sync};
 
 const ATTACH: &str = "MPI_Win_attach of device memory is not possible, since other processes name it by its \
                       address; make a window of it with MPI_Win_create, or attach host memory";

@@ -53,8 +53,11 @@ pub fn free_key() {
     }
 }
 
-/// MPI_Type_copy_attr_function: a duplicate has none.
-unsafe extern "C" fn no_copy(
+/// MPI_Type_copy_attr_function, and MPI_Comm_copy_attr_function: a duplicate has none.
+///
+/// # Safety
+/// `flag` is a place for the answer.
+pub unsafe extern "C" fn no_copy(
     _: usize,
     _: usize,
     _: *mut c_void,

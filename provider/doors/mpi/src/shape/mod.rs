@@ -5,7 +5,7 @@ mod flatten;
 mod kept;
 mod tree;
 
-pub use kept::{forget_predefined, free_key, shape_of};
+pub use kept::{forget_predefined, free_key, no_copy, shape_of};
 pub use tree::Tree;
 
 /// A datatype, flattened.

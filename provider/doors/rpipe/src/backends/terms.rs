@@ -10,7 +10,7 @@ impl From<engine::Error> for Error {
         use engine::Error as E;
         match e {
             E::Again => Error::Again,
-            E::Reset | E::Refused | E::Unreachable | E::Denied => Error::Gone(e.to_string()),
+            E::Reset | E::Refused | E::Unreachable | E::TimedOut | E::Denied => Error::Gone(e.to_string()),
             E::Exhausted => Error::Exhausted(e.to_string()),
             _ => Error::System(e.to_string()),
         }

@@ -15,6 +15,13 @@ pub struct Element {
     pub(super) bytes: usize,
 }
 
+impl Element {
+    /// Bytes of one.
+    pub fn extent(&self) -> usize {
+        self.bytes
+    }
+}
+
 /// `ncclUint8`, for what is moved as it is.
 pub(super) const BYTE: i32 = 1;
 /// The first version with `ncclBfloat16`: 2.10, as that counts versions from 2.9 on.

@@ -18,7 +18,7 @@ use link_api::{Frame, PeerId, PieceCounter, Refused, Sent};
 use meet::Shortage;
 use wire::channel::Packet;
 
-use crate::name::Name;
+use crate::name::{Name, Port, Ports};
 use crate::shm::channel::rings::Rings;
 use crate::shm::channel::wake;
 use crate::shm::channels::Channels;
@@ -104,7 +104,10 @@ impl ShmLink {
     /// Opens an endpoint of this name; `AddrInUse` if it is taken.
     pub fn open(options: OpenOptions) -> io::Result<ShmLink> {
         let chosen = options.bind.is_some_and(|bind| bind.port() != 0);
-        let (name, listener) = Name::claim(options.bind, options.port, |bound| listen(bound, chosen))?;
+        // A port at which nothing will ever listen is no one's of the range.
+        let ports = if options.port == Port::Reserved { Ports::default() } else { options.ports };
+        let (name, listener) =
+            Name::claim(options.bind, (options.port, ports), |bound| listen(bound, chosen))?;
         let poller = Poller::new()?;
         poller.add(&listener, token::LISTENER)?;
         let ring = size(options.ring);
@@ -260,7 +263,7 @@ impl ShmLink {
         Ok(())
     }
 
-    /// Whether the last [`link_api::SleepLink::arm`] returned true, and no poll followed: the caller may sleep
+    /// Whether the last [`link_api::SleepLink::arm`] returned true with no poll since: the caller may sleep
     /// next, also where something has begun since whose end no descriptor shows.
     pub fn may_sleep(&self) -> bool {
         self.channels.sleep.may_sleep()

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::name::Port;
+use crate::name::{Port, Ports};
 use crate::shm::channel::ring;
 use crate::shm::channel::segment::{MAX_RING, MIN_RING};
 use crate::shm::memory::windows::Windows;
@@ -67,6 +67,8 @@ pub struct OpenOptions {
     pub version: u16,
     /// Whether the port of the name listens.
     pub port: Port,
+    /// Among which the port is chosen where `bind` has none, if it listens or may do so later.
+    pub ports: Ports,
     /// Windows that peers may ask this endpoint for, and where those of peers go.
     pub windows: Option<Arc<Windows>>,
 }
@@ -86,6 +88,7 @@ impl Default for OpenOptions {
             patience: Duration::from_secs(3),
             version: wire::VERSION,
             port: Port::Reserved,
+            ports: Ports::default(),
             windows: None,
         }
     }

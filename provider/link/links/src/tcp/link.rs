@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use hmem::Span;
 use link_api::{Connect, Event, Frame, Link as _, PeerId, Refused, Sent};
 
-use crate::name::{Name, Port};
+use crate::name::{Name, Port, Ports};
 use crate::tcp::connections::Connections;
 use crate::tcp::farewell;
 use crate::tcp::looks::Looks;
@@ -37,7 +37,7 @@ pub struct TcpLink {
 impl TcpLink {
     /// Opens an endpoint under this name.
     pub fn bind(bind: std::net::SocketAddr, options: TcpOptions) -> io::Result<TcpLink> {
-        let (name, ()) = Name::claim(Some(bind), Port::Listens, |_| Ok(()))?;
+        let (name, ()) = Name::claim(Some(bind), (Port::Listens, Ports::default()), |_| Ok(()))?;
         let mut link = TcpLink::open(&name, options)?;
         link.conns.own.keep_name(name);
         Ok(link)

@@ -28,6 +28,8 @@ pub(super) struct Peer {
     /// There was a channel, or else since when one is tried to be made.
     pub(super) met: bool,
     pub(super) trying: Option<Instant>,
+    /// The log has a line on why it was not met.
+    pub(super) noted: bool,
     /// A send found no channel, or no room.
     pub(super) wants: bool,
     /// A receive waits for it: until when, and whether a call was made for that.
@@ -52,6 +54,7 @@ impl Peer {
             answers: Answers::default(),
             met: false,
             trying: None,
+            noted: false,
             wants: false,
             expected: None,
             ready: false,
@@ -72,6 +75,7 @@ impl Peer {
     /// There is a channel: what came of calls before has no meaning any more.
     pub(super) fn set_met(&mut self) {
         (self.call, self.expected, self.trying, self.met) = (None, None, None, true);
+        self.noted = false;
         self.answers.set_met();
     }
 

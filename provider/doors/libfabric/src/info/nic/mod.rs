@@ -8,6 +8,7 @@ mod fid;
 #[cfg(test)]
 mod tests;
 
+use std::ffi::CString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Once, OnceLock};
@@ -49,16 +50,9 @@ static CHOICE: OnceLock<Choice> = OnceLock::new();
 /// # Safety
 /// As of [`crate::param::read`].
 pub(crate) unsafe fn read_param(core: &fi::Core, provider: *mut fi::fi_provider) {
+    let help = CString::new(settings::NIC.description()).unwrap_or_default();
     // SAFETY: the caller's promise; the name is defined here alone.
-    let text = unsafe {
-        core.param_string(
-            provider,
-            c"nic",
-            c"The network device that fi_getinfo names in fi_info.nic, for programs that need one: auto (a network \
-              card, else an accelerator), a PCI address (0000:3b:00.0), or a name below /sys/class/infiniband, \
-              /sys/class/net or /sys/class/cxi; no for none at all (default: auto where the hints carry a nic, else none)",
-        )
-    };
+    let text = unsafe { core.param_string(provider, c"nic", &help) };
     let _ = CHOICE.set(text.map_or(Choice::Hinted, |t| Choice::parse(&t.to_string_lossy())));
 }
 

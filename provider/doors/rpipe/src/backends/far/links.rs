@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fabric_client::Library;
-use link::{BoxedLink, Links, OpenOptions, TcpOptions};
+use link::{BoxedLink, Links, OpenOptions, Ports, TcpOptions};
 use link_api::Link as _;
 use ofi::{Below as _, Beyond, Fabric, OfiLink, OfiOptions};
 use wire::session::JobKey;
@@ -25,6 +25,16 @@ fn failed(e: std::io::Error) -> Error {
     Error::system("opening a link", &e)
 }
 
+/// The ports that FI_STRAIT_PORTS names, which holds for all that listens.
+fn ports() -> Result<Ports, Error> {
+    let text = std::env::var(settings::PORTS.variable()).unwrap_or_default();
+    let reading = settings::PORTS.read(&text);
+    match reading.complaint {
+        Some(complaint) => Err(Error::Invalid(complaint)),
+        None => Ok(reading.ports().map_or_else(Ports::default, |(first, last)| Ports::between(first, last))),
+    }
+}
+
 /// Opens the links by which peers are reached so; the name of the provider below, if there is one.
 pub(super) fn open(reach: &Reach, settings: &Settings) -> Result<(Links, String), Error> {
     let mut links = Links::open(OpenOptions {
@@ -33,6 +43,7 @@ pub(super) fn open(reach: &Reach, settings: &Settings) -> Result<(Links, String)
         eager_in_a_row: link::eager_in_a_row(),
         eager_one_way: link::eager_one_way(),
         port: link::Port::Listens,
+        ports: ports()?,
         connect_timeout: LISTENS,
         patience: LACKING,
         ..OpenOptions::default()

@@ -140,7 +140,11 @@ impl Callers<'_> {
                     self.meeting.guests.has_spoken(at);
                 }
             }
-            Visit::Over(why) => self.send_away(at, &why),
+            Visit::Over(why) => self.send_away(at, &why, log::Level::Info),
+            Visit::Refused(why) => {
+                let level = self.meeting.names.level();
+                self.send_away(at, &why, level);
+            }
             Visit::Proven(proven) => {
                 if let Some(guest) = self.meeting.guests.take(at) {
                     self.conns.sleep.poller().remove(&guest.fd);
@@ -153,9 +157,12 @@ impl Callers<'_> {
         }
     }
 
-    pub(in crate::tcp) fn send_away(&mut self, at: usize, why: &str) {
+    pub(in crate::tcp) fn send_away(&mut self, at: usize, why: &str, level: log::Level) {
         if let Some(guest) = self.meeting.guests.take(at) {
-            log::info!("{}: a connection that was made to it is closed: {why}", self.conns.own.addr());
+            let (own, from) = (self.conns.own.addr(), sock::ends(&guest.fd));
+            let from =
+                from.map_or_else(|| "elsewhere".into(), |(_, there)| there.ip().to_canonical().to_string());
+            log::log!(level, "{own}: a connection from {from} is closed: {why}");
             self.conns.sleep.poller().remove(&guest.fd);
             drop(guest);
             self.meeting.listening.keep_spare();
@@ -222,7 +229,7 @@ impl Callers<'_> {
     /// Guests that take too long.
     pub(in crate::tcp) fn check_guests(&mut self, now: Instant) {
         let late = self.meeting.guests.late(now, self.conns.options.guest_timeout);
-        late.into_iter().for_each(|at| self.send_away(at, "it took too long"));
+        late.into_iter().for_each(|at| self.send_away(at, "it took too long", log::Level::Info));
     }
 
     /// Answers a caller that has the key, and may have the name.

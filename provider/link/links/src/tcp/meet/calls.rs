@@ -23,6 +23,9 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// How long the kernel tries one of two addresses, before it is the other one's turn.
 const ATTEMPT: Duration = Duration::from_secs(1);
 
+/// After how long without an answer of a peer's host that is logged.
+const SILENCE: Duration = Duration::from_secs(5);
+
 /// Makes connections to peers.
 pub(in crate::tcp) struct Calls<'a> {
     pub(in crate::tcp) conns: &'a mut Connections,
@@ -225,8 +228,37 @@ impl Calls<'_> {
         }
     }
 
+    /// Says once of a peer that was never met what keeps it from being met, and what to do.
+    fn note_unmet(&mut self, peer: PeerId, why: &str) {
+        let at = &mut self.conns.peers[peer];
+        if !at.met && !std::mem::replace(&mut at.noted, true) {
+            log::warn!("{} -> {}: no connection by tcp: {why}", self.conns.own.addr(), at.addr);
+        }
+    }
+
+    /// The kernel of the peer's host takes connections whatever its process does, so that it is noted where
+    /// none answers.
+    fn note_silence(&mut self, peer: PeerId) {
+        let at = &self.conns.peers[peer];
+        let (Some(Stage::Connecting(_)), Some(since)) = (at.call.as_ref().map(|call| &call.stage), at.trying)
+        else {
+            return;
+        };
+        let (waited, most) = (since.elapsed(), self.conns.options.timeout);
+        if waited >= SILENCE.min(most) {
+            let (port, seconds) = (at.addr.port(), waited.as_secs());
+            let why = format!(
+                "nothing has answered for {seconds} s, and operations fail after {} s (FI_STRAIT_TCP_TIMEOUT): a firewall \
+                 drops what is sent to port {port} there (FI_STRAIT_PORTS names ports to open), or the host is down",
+                most.as_secs()
+            );
+            self.note_unmet(peer, &why);
+        }
+    }
+
     fn hear(&mut self, peer: PeerId, message: &[u8]) {
         let Some(call) = &mut self.conns.peers[peer].call else { return };
+        let awaits_proof = call.caller.wants() == Hello::LEN + MAC;
         match call.caller.hear(message) {
             Ok(Next::Say(bytes)) => {
                 if let Some(Err(e)) = call.fd().map(|fd| say(fd, &bytes)) {
@@ -297,6 +329,11 @@ impl Calls<'_> {
                 self.warn_of(peer, Gone::Denied, "what listens there does not speak this protocol");
             }
             Err(Heard::NotOurs) => {
+                // A proof of no key, so that the other side can say that the keys differ.
+                let call = self.conns.peers[peer].call.as_ref().filter(|_| awaits_proof);
+                if let Some(Err(e)) = call.and_then(|call| call.fd()).map(|fd| say(fd, &[0; MAC])) {
+                    log::debug!("{}: it hangs up: {e}", self.conns.own.addr());
+                }
                 let why = "it has another job key: give all processes of a job the same FI_STRAIT_JOB_KEY";
                 self.warn_of(peer, Gone::Denied, why);
             }
@@ -340,6 +377,7 @@ impl Calls<'_> {
     }
 
     fn warn_of(&mut self, peer: PeerId, gone: Gone, why: &str) {
+        self.conns.peers[peer].noted = true;
         log::warn!("{} -> {}: no connection: {why}", self.conns.own.addr(), self.conns.peers[peer].addr);
         self.call_failed(peer, gone, why);
     }
@@ -365,6 +403,19 @@ impl Calls<'_> {
             {
                 return self.call_later(peer, call.caller);
             }
+        }
+        match why {
+            Gone::Refused => self.note_unmet(
+                peer,
+                "nothing listens there: its process has ended or has not started, or a firewall refuses the port",
+            ),
+            Gone::Unreachable => self.note_unmet(peer, &format!("no route leads there: {reason}")),
+            Gone::TimedOut => self.note_unmet(
+                peer,
+                "the host has taken the connection and the process does not answer: it is stopped, or makes no progress \
+                 (calls nothing of libfabric)",
+            ),
+            _ => {}
         }
         let at = &mut self.conns.peers[peer];
         if at.expected.take().is_some() {
@@ -412,7 +463,8 @@ impl Calls<'_> {
                     // The next send calls again.
                     at.call = None;
                 } else {
-                    self.call_failed(peer, Gone::Unreachable, "it did not answer in time");
+                    self.note_silence(peer);
+                    self.call_failed(peer, Gone::TimedOut, "it did not answer in time");
                 }
             }
             let at = &mut self.conns.peers[peer];
@@ -427,6 +479,7 @@ impl Calls<'_> {
                 Some((until, true)) if at.call.is_none() => at.expected = Some((until, false)),
                 _ => {}
             }
+            self.note_silence(peer);
             let at = &mut self.conns.peers[peer];
             if at.call.is_some() || at.expected.is_some() {
                 self.meeting.add(peer);

@@ -103,6 +103,8 @@ pub(in crate::tcp) enum Visit {
     Proven(Box<Proven>),
     /// It is not let in, for this reason.
     Over(String),
+    /// The same of an endpoint that would be let in with other settings there or here.
+    Refused(String),
 }
 
 impl Guest {
@@ -144,7 +146,9 @@ impl Guest {
             let proven = self.answerer.take().map(|answerer| answerer.hear_proof(&message));
             return match proven {
                 Some(Ok(proven)) => Visit::Proven(Box::new(proven)),
-                _ => Visit::Over("it has another job key".into()),
+                _ => Visit::Refused(
+                    "it has another job key: give all processes of a job the same FI_STRAIT_JOB_KEY".into(),
+                ),
             };
         }
     }
@@ -156,7 +160,7 @@ impl Guest {
                 if let Some(answerer) = &self.answerer {
                     let _ = say(&self.fd, &answerer.refusal());
                 }
-                Visit::Over(versions(session, frames))
+                Visit::Refused(versions(session, frames))
             }
             Ok(()) => Visit::Over("it says what is not its to say".into()),
             _ => Visit::Over("it does not speak this protocol".into()),

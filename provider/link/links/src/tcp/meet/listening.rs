@@ -132,7 +132,7 @@ pub(in crate::tcp) fn for_rails(name: &Name, asked: &TcpOptions) -> (Vec<Unshare
             all.push((ip, own.port()).into());
             continue;
         }
-        match name::listen_at(ip) {
+        match name::listen_at(ip, name.ports()) {
             Ok((socket, at)) => {
                 sockets.push(socket);
                 all.push(at);

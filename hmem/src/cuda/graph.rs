@@ -1,0 +1,219 @@
+//! Graphs of memory operations and kernels: made node by node or by capturing a stream, and launched.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+use super::api::{Api, BatchParams, Error, Handle, KernelParams, NOT_FOUND, loaded};
+use super::kernel::Function;
+use super::memops::{MemOp, raw};
+use super::queue::Stream;
+use super::stream::{Entered, INVALID_CONTEXT, Relaxed};
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const RELAXED: i32 = 2;
+
+/// A `CUgraphNode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node(usize);
+
+impl Node {
+    /// A node of the program's.
+    pub fn of_program(node: usize) -> Node {
+        Node(node)
+    }
+
+    /// Its `CUgraphNode`.
+    pub fn handle(self) -> usize {
+        self.0
+    }
+}
+
+/// A `CUgraph`.
+#[derive(Debug)]
+pub struct Graph {
+    handle: usize,
+    ctx: usize,
+    /// Destroyed on drop.
+    own: bool,
+}
+
+impl Graph {
+    /// An empty one, for the stream's context.
+    pub fn new(stream: Stream) -> Result<Graph, Error> {
+        let (api, _entered) = stream.enter()?;
+        let mut graph = null_mut();
+        api.graph_create(&mut graph, 0)?;
+        Ok(Graph { handle: graph as usize, ctx: stream.context(), own: true })
+    }
+
+    /// One of the program's, to which nodes for the stream's context are added.
+    ///
+    /// # Safety
+    /// It is a graph, and stays one for as long as what is returned is used; no other thread uses it.
+    pub unsafe fn of_program(graph: usize, stream: Stream) -> Graph {
+        Graph { handle: graph, ctx: stream.context(), own: false }
+    }
+
+    /// Its `CUgraph`.
+    pub fn handle(&self) -> usize {
+        self.handle
+    }
+
+    /// Adds a batch of at most [`super::memops::MOST_IN_BATCH`] operations behind other nodes.
+    ///
+    /// # Safety
+    /// What they access is there as often as the graph is launched; `after` are nodes of this graph.
+    pub unsafe fn add_batch(&mut self, after: &[Node], ops: &[MemOp]) -> Result<Node, Error> {
+        let (api, _entered) = self.enter()?;
+        let raw = raw(ops);
+        let params =
+            BatchParams { ctx: self.ctx as Handle, count: raw.len() as u32, ops: raw.as_ptr(), flags: 0 };
+        let (before, mut node) = (handles(after), null_mut());
+        api.graph_batch(&mut node, self.handle as Handle, before.as_ptr(), before.len(), &params)?;
+        Ok(Node(node as usize))
+    }
+
+    /// Adds a kernel of one thread, whose parameters are all of 64 bits, behind other nodes.
+    ///
+    /// # Safety
+    /// As of [`Graph::add_batch`]; the kernel has as many parameters as there are arguments.
+    pub unsafe fn add_kernel(
+        &mut self,
+        after: &[Node],
+        function: Function,
+        arguments: &[u64],
+    ) -> Result<Node, Error> {
+        if function.context() != self.ctx {
+            return Err(Error(INVALID_CONTEXT));
+        }
+        let (api, _entered) = self.enter()?;
+        let mut arguments = arguments.to_vec();
+        let mut places: Vec<*mut c_void> = arguments.iter_mut().map(|a| (a as *mut u64).cast()).collect();
+        let params = KernelParams {
+            function: function.handle() as Handle,
+            grid: [1, 1, 1, 1, 1, 1, 0],
+            arguments: places.as_mut_ptr(),
+            extra: null_mut(),
+            kernel: null_mut(),
+            ctx: null_mut(),
+        };
+        let (before, mut node) = (handles(after), null_mut());
+        api.graph_kernel(&mut node, self.handle as Handle, before.as_ptr(), before.len(), &params)?;
+        Ok(Node(node as usize))
+    }
+
+    /// Its nodes.
+    pub fn nodes(&self) -> Result<Vec<Node>, Error> {
+        let (api, _entered) = self.enter()?;
+        let mut count = 0;
+        api.graph_nodes(self.handle as Handle, null_mut(), &mut count)?;
+        let mut nodes: Vec<Handle> = vec![null_mut(); count];
+        api.graph_nodes(self.handle as Handle, nodes.as_mut_ptr(), &mut count)?;
+        Ok(nodes.into_iter().take(count).map(|n| Node(n as usize)).collect())
+    }
+
+    /// What can be launched. It does not change with the graph.
+    pub fn instantiate(&self) -> Result<Instance, Error> {
+        let (api, _entered) = self.enter()?;
+        let mut instance = null_mut();
+        api.graph_instantiate(&mut instance, self.handle as Handle, 0)?;
+        Ok(Instance { handle: instance as usize, ctx: self.ctx })
+    }
+
+    fn enter(&self) -> Result<(&'static Api, Entered<'static>), Error> {
+        let api = loaded().ok_or(Error(NOT_FOUND))?;
+        Ok((api, Entered::new(api, self.ctx)?))
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        if let Some(api) = loaded().filter(|_| self.own) {
+            let _relaxed = Relaxed::new(api);
+            let _ = api.graph_destroy(self.handle as Handle);
+        }
+    }
+}
+
+fn handles(nodes: &[Node]) -> Vec<Handle> {
+    nodes.iter().map(|n| n.0 as Handle).collect()
+}
+
+/// A `CUgraphExec`.
+#[derive(Debug)]
+pub struct Instance {
+    handle: usize,
+    ctx: usize,
+}
+
+impl Instance {
+    /// Queues all of it in a stream. A launch waits for the one before it.
+    ///
+    /// # Safety
+    /// What its nodes access is there until the launch is done.
+    pub unsafe fn launch(&self, stream: Stream) -> Result<(), Error> {
+        let (api, _entered) = stream.enter()?;
+        api.graph_launch(self.handle as Handle, stream.handle() as Handle)
+    }
+
+    /// Has later launches do other operations in a node, as many as it had.
+    ///
+    /// # Safety
+    /// As of [`Graph::add_batch`].
+    pub unsafe fn set_batch(&mut self, node: Node, ops: &[MemOp]) -> Result<(), Error> {
+        let api = loaded().ok_or(Error(NOT_FOUND))?;
+        let _entered = Entered::new(api, self.ctx)?;
+        let raw = raw(ops);
+        let params =
+            BatchParams { ctx: self.ctx as Handle, count: raw.len() as u32, ops: raw.as_ptr(), flags: 0 };
+        api.graph_set_batch(self.handle as Handle, node.0 as Handle, &params)
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let Some(api) = loaded() else { return };
+        // The instance of a context that is gone went with it.
+        if let Ok(_entered) = Entered::new(api, self.ctx) {
+            let _ = api.graph_exec_destroy(self.handle as Handle);
+        }
+    }
+}
+
+/// A capture of a stream, which this thread has begun, in the relaxed mode: calls of other threads do not end
+/// it. Dropped, what was captured is dropped.
+#[derive(Debug)]
+pub struct Capture {
+    stream: Stream,
+    over: bool,
+}
+
+impl Capture {
+    /// Begins. The stream is not being captured already.
+    pub fn begin(stream: Stream) -> Result<Capture, Error> {
+        let (api, _entered) = stream.enter()?;
+        api.capture_begin(stream.handle() as Handle, RELAXED)?;
+        Ok(Capture { stream, over: false })
+    }
+
+    /// Ends, with the graph of all that was queued.
+    pub fn end(mut self) -> Result<Graph, Error> {
+        self.over = true;
+        self.stop()
+    }
+
+    fn stop(&self) -> Result<Graph, Error> {
+        let (api, _entered) = self.stream.enter()?;
+        let mut graph = null_mut();
+        api.capture_end(self.stream.handle() as Handle, &mut graph)?;
+        Ok(Graph { handle: graph as usize, ctx: self.stream.context(), own: true })
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        if !self.over {
+            drop(self.stop());
+        }
+    }
+}

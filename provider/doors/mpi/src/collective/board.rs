@@ -1,0 +1,294 @@
+//! The words that the ranks of a communicator share, and NCCL's communicator.
+//!
+//! The words are in a file of /dev/shm whose name each rank derives from what it knows by itself: the process
+//! that started the ranks, the communicator, and all that the ranks have to have alike. So nothing is sent
+//! to find each other, and a rank that is on another host, has other settings, or runs without this
+//! library is never seen there. Until a rank has seen all others it posts host memory, and waits for none.
+
+use core::ffi::c_int;
+use std::fs::OpenOptions;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Arc, Once};
+use std::time::{Duration, Instant};
+
+use device_ops::board::{Agreement, Disagreement, Kind, Outcome, STRIDE, SharedWords};
+use device_ops::nccl::{Comm, Library as Nccl, NcclError, Rank, UniqueId, Vendor};
+use ipc::Mapping;
+use ipc::process::Name;
+
+use crate::abi::{Abi, Handle};
+use crate::library::pmpi;
+use crate::stderr::say;
+
+/// How long a call of NCCL's may take.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Polls without progress of the MPI, and between two searches for ranks that have ended.
+const EAGER: u32 = 64;
+const SEARCH: u32 = 1 << 14;
+/// Where the name of a rank's process is, behind its word, and whether NCCL has failed there.
+const PROCESS: usize = 8;
+const FAILED: usize = 16;
+/// Polls without sleeping between them, and the sleep after that many.
+const POLLS: u32 = 2000;
+const SLEEP: Duration = Duration::from_micros(50);
+
+/// One rank's side.
+#[derive(Debug)]
+pub(super) struct Side {
+    memory: Arc<Mapping>,
+    agreement: Agreement<SharedWords>,
+    at: Rank,
+    /// The file, while it has a name.
+    path: Option<String>,
+    /// Whether all ranks were seen.
+    all_here: bool,
+    /// NCCL's communicator, and the number of the device that it is on.
+    comm: Option<(Comm, i32)>,
+    /// Whether this rank posts host memory from now on.
+    is_failed: bool,
+}
+
+impl Side {
+    /// Of the communicator of that name; `None` where there is no memory for it.
+    pub(super) fn new(name: u128, at: Rank) -> Option<Side> {
+        let path = format!("/dev/shm/strait-mpi-{name:032x}");
+        let len = (at.size * STRIDE).next_multiple_of(4096);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.custom_flags(libc::O_NOFOLLOW).open(&path).ok()?;
+        let is = file.metadata().ok()?;
+        // SAFETY: takes nothing.
+        if is.uid() != unsafe { libc::geteuid() } || is.mode() & 0o077 != 0 || !is.is_file() {
+            return None;
+        }
+        file.set_len(len as u64).ok()?;
+        let memory = Arc::new(Mapping::new(&file, len, None).ok()?);
+        let words = SharedWords::new(memory.clone(), 0, at.size)?;
+        let agreement = Agreement::new(words, at.rank)?;
+        let (path, comm) = (Some(path), None);
+        let board = Side { memory, agreement, at, path, all_here: false, comm, is_failed: false };
+        // A process that has ended may have left its words.
+        board.word(at.rank, 0).store(0, Release);
+        board.word(at.rank, FAILED).store(0, Release);
+        let own = Name::own();
+        let name = u64::from(own.process) << 32 | u64::from(own.namespace);
+        board.word(at.rank, PROCESS).store(name, Release);
+        Some(board)
+    }
+
+    fn word(&self, rank: usize, at: usize) -> &AtomicU64 {
+        word(&self.memory, self.at.size, rank, at)
+    }
+
+    /// The process of a rank, once that has come.
+    fn process(memory: &Mapping, ranks: usize, rank: usize) -> Option<Name> {
+        let name = word(memory, ranks, rank, PROCESS).load(Acquire);
+        let name = Name { process: (name >> 32) as u32, namespace: name as u32 };
+        (name.process != 0).then_some(name)
+    }
+
+    /// Whether this rank may post device memory: all ranks have come, and none has failed here.
+    pub(super) fn is_usable(&mut self) -> bool {
+        if !self.all_here {
+            let own = Name::own().namespace;
+            let is_here = |name: Name| name.namespace == own && own != 0 && !name.has_ended();
+            let ranks = self.at.size;
+            self.all_here = (0..ranks).all(|r| Self::process(&self.memory, ranks, r).is_some_and(is_here));
+            if self.all_here {
+                self.unlink();
+            }
+        }
+        if !self.is_failed && self.one_failed().is_some() {
+            self.fail();
+        }
+        self.all_here && !self.is_failed
+    }
+
+    /// A rank at which NCCL has failed.
+    fn one_failed(&self) -> Option<usize> {
+        (0..self.at.size).find(|rank| self.word(*rank, FAILED).load(Acquire) != 0)
+    }
+
+    /// Waits for the collective that NCCL has begun; not for one that another rank does not take part in.
+    pub(super) fn wait(&self) -> Result<(), String> {
+        let Some((comm, _)) = &self.comm else { return Ok(()) };
+        let (begin, mut polls) = (Instant::now(), 0u32);
+        loop {
+            if comm.is_done().map_err(|why| why.to_string())? {
+                return Ok(());
+            }
+            if let Some(rank) = self.one_failed() {
+                return Err(format!("NCCL has failed at rank {rank} of the communicator"));
+            }
+            if begin.elapsed() > LIMIT {
+                return Err(format!("a collective of NCCL took longer than {LIMIT:?}: is a rank gone?"));
+            }
+            polls = polls.saturating_add(1);
+            if polls > POLLS { std::thread::sleep(SLEEP) } else { std::thread::yield_now() }
+        }
+    }
+
+    /// Nothing opens the file any more.
+    fn unlink(&mut self) {
+        if let Some(path) = self.path.take() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    /// Posts the next collective of the communicator. A wait for others makes the MPI progress, since they
+    /// may be in a call that needs this rank's, and ends where one of them has ended.
+    ///
+    /// # Safety
+    /// `comm` is the communicator.
+    pub(super) unsafe fn agree(
+        &mut self,
+        kind: Kind,
+        abi: &Abi,
+        comm: Handle,
+    ) -> Result<Outcome, Disagreement<String>> {
+        let (memory, ranks, mut polls) = (&self.memory, self.at.size, 0u32);
+        self.agreement.agree(kind, || {
+            polls = polls.wrapping_add(1);
+            if polls % EAGER == 0 {
+                let mut flag: c_int = 0;
+                // SAFETY: valid places; what is found stays. The caller's promise.
+                let _ = unsafe { pmpi!("Iprobe", 0, 0, comm, &raw mut flag, abi.status_ignore) };
+                std::thread::yield_now();
+            }
+            if polls % SEARCH == 0 {
+                let gone = |r: &usize| Self::process(memory, ranks, *r).is_some_and(Name::has_ended);
+                if let Some(rank) = (0..ranks).find(gone) {
+                    return Err(format!("the process of rank {rank} has ended"));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// From now on this rank, and then the others, post host memory, and NCCL's communicator is aborted.
+    pub(super) fn fail(&mut self) {
+        self.is_failed = true;
+        self.word(self.at.rank, FAILED).store(1, Release);
+        if let Some((comm, _)) = self.comm.take() {
+            // Work that another rank takes no part in has no end.
+            comm.abort();
+        }
+    }
+
+    /// Whether NCCL's communicator, if there is one, is on that device.
+    pub(super) fn is_on(&self, device: i32) -> bool {
+        self.comm.as_ref().is_none_or(|(_, on)| *on == device)
+    }
+
+    /// NCCL's communicator, made by the first collective that all ranks agree on; `None`, at all ranks alike,
+    /// where it cannot be made.
+    ///
+    /// # Safety
+    /// All ranks have agreed, in a collective of `comm`.
+    pub(super) unsafe fn comm(&mut self, abi: &Abi, comm: Handle, near: usize, device: i32) -> Option<&Comm> {
+        if self.comm.is_none() {
+            // SAFETY: the caller's promise.
+            let made = unsafe { self.make(abi, comm, near) };
+            let (own, mut all, byte) = (u8::from(made.is_ok()), vec![0u8; self.at.size], abi.handles.byte);
+            // SAFETY: places of so many bytes; the caller's promise.
+            let got = unsafe { pmpi!("Allgather", &raw const own, 1, byte, all.as_mut_ptr(), 1, byte, comm) };
+            let is_everywhere = got.is_ok() && all.iter().all(|made| *made == 1);
+            match made {
+                Ok(comm) if is_everywhere => self.comm = Some((comm, device)),
+                made => {
+                    self.is_failed = true;
+                    if let Err(why) = made {
+                        static SAID: Once = Once::new();
+                        SAID.call_once(|| say(&format!("collectives go through host memory: {why}\n")));
+                    }
+                }
+            }
+        }
+        self.comm.as_ref().map(|(comm, _)| comm)
+    }
+
+    unsafe fn make(&self, abi: &Abi, comm: Handle, near: usize) -> Result<Comm, NcclError> {
+        const LEN: usize = 128;
+        let nccl = Nccl::open(Vendor::Nvidia)?;
+        // The id, and whether there is one.
+        let (mut sent, mut failed) = ([0u8; LEN + 1], None);
+        if self.at.rank == 0 {
+            match nccl.unique_id() {
+                Ok(id) => {
+                    sent[..LEN].copy_from_slice(&id.0);
+                    sent[LEN] = 1;
+                }
+                Err(why) => failed = Some(why),
+            }
+        }
+        // SAFETY: so many bytes; the caller's promise.
+        let got = unsafe { pmpi!("Bcast", sent.as_mut_ptr(), sent.len(), abi.handles.byte, 0, comm) };
+        if got.is_err() || sent[LEN] != 1 {
+            let why = || NcclError::Argument("rank 0 has no unique id of NCCL's".to_owned());
+            return Err(failed.unwrap_or_else(why));
+        }
+        let mut id = UniqueId([0; LEN]);
+        id.0.copy_from_slice(&sent[..LEN]);
+        Comm::new(nccl, &id, self.at, near, LIMIT)
+    }
+}
+
+/// A word of a rank's, of as many ranks as the memory was made for.
+fn word(memory: &Mapping, ranks: usize, rank: usize, at: usize) -> &AtomicU64 {
+    assert!(rank < ranks && at < STRIDE && ranks * STRIDE <= memory.len());
+    // SAFETY: inside, as was checked, and aligned: both are multiples of 8.
+    unsafe { memory.wide(rank * STRIDE + at) }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        self.unlink();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn board(name: u128, rank: usize) -> Side {
+        Side::new(name, Rank { rank, size: 2 }).unwrap()
+    }
+
+    #[test]
+    fn a_rank_is_usable_once_all_have_come_and_the_file_has_no_name_then() {
+        let name = u128::from_ne_bytes(ipc::random().unwrap());
+        let path = format!("/dev/shm/strait-mpi-{name:032x}");
+        let mut first = board(name, 0);
+        assert!(!first.is_usable() && std::fs::exists(&path).unwrap());
+        let mut second = board(name, 1);
+        assert!(first.is_usable() && second.is_usable());
+        assert!(!std::fs::exists(&path).unwrap());
+        second.fail();
+        assert!(!first.is_usable() && !second.is_usable());
+    }
+
+    #[test]
+    fn a_rank_whose_process_has_ended_has_not_come() {
+        let name = u128::from_ne_bytes(ipc::random().unwrap());
+        let (mut first, second) = (board(name, 0), board(name, 1));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let ended = Name::of(child.id()).unwrap();
+        child.wait().unwrap();
+        let word = u64::from(ended.process) << 32 | u64::from(ended.namespace);
+        second.word(1, PROCESS).store(word, Release);
+        assert!(!first.is_usable());
+    }
+
+    #[test]
+    fn a_file_that_others_may_write_is_not_taken() {
+        use std::os::unix::fs::PermissionsExt;
+        let name = u128::from_ne_bytes(ipc::random().unwrap());
+        let path = format!("/dev/shm/strait-mpi-{name:032x}");
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_permissions(std::fs::Permissions::from_mode(0o622)).unwrap();
+        assert!(Side::new(name, Rank { rank: 0, size: 2 }).is_none());
+        std::fs::remove_file(&path).unwrap();
+    }
+}

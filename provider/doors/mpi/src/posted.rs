@@ -1,0 +1,92 @@
+//! The calls that are posted to the ranks of their communicator, so that NCCL may do them: where their
+//! arguments are.
+
+/// Which call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "their names say it")]
+pub enum What {
+    Bcast,
+    Reduce,
+    Allreduce,
+    Allgather,
+    ReduceScatterBlock,
+    Alltoall,
+}
+
+/// One of them: the places of its arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Which call it is.
+    pub what: What,
+    /// The count of a block.
+    pub count: usize,
+    /// Its datatype.
+    pub datatype: usize,
+    /// The operation of a reduction.
+    pub op: Option<usize>,
+    /// The root, if there is one.
+    pub root: Option<usize>,
+    /// The communicator.
+    pub comm: usize,
+}
+
+const NAMES: [(&str, What); 6] = [
+    ("MPI_Bcast", What::Bcast),
+    ("MPI_Reduce", What::Reduce),
+    ("MPI_Allreduce", What::Allreduce),
+    ("MPI_Allgather", What::Allgather),
+    ("MPI_Reduce_scatter_block", What::ReduceScatterBlock),
+    ("MPI_Alltoall", What::Alltoall),
+];
+
+const fn is_same(a: &[u8], b: &[u8]) -> bool {
+    let (mut n, mut same) = (0, a.len() == b.len());
+    while same && n < a.len() {
+        same = a[n] == b[n];
+        n += 1;
+    }
+    same
+}
+
+impl Plan {
+    /// That of the call of this name, if it is posted.
+    pub const fn of(name: &str, root: Option<u8>, comm: u8) -> Option<Plan> {
+        let mut n = 0;
+        while n < NAMES.len() {
+            if is_same(NAMES[n].0.as_bytes(), name.as_bytes()) {
+                break;
+            }
+            n += 1;
+        }
+        if n == NAMES.len() {
+            return None;
+        }
+        let what = NAMES[n].1;
+        let (count, datatype, op) = match what {
+            What::Bcast => (1, 2, None),
+            What::Reduce | What::Allreduce | What::ReduceScatterBlock => (2, 3, Some(4)),
+            What::Allgather | What::Alltoall => (4, 5, None),
+        };
+        let root = match root {
+            Some(root) => Some(root as usize),
+            None => None,
+        };
+        let comm = comm as usize;
+        Some(Plan { what, count, datatype, op, root, comm })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn six_blocking_calls_are_posted() {
+        let of = |name, root| Plan::of(name, root, 5).map(|plan| (plan.comm, plan.root));
+        assert_eq!(of("MPI_Allreduce", None), Some((5, None)));
+        assert_eq!(of("MPI_Bcast", Some(3)), Some((5, Some(3))));
+        for name in ["MPI_Iallreduce", "MPI_Reduce_scatter", "MPI_Send"] {
+            assert_eq!(of(name, None), None);
+        }
+    }
+}
