@@ -42,26 +42,27 @@ static inline uint64_t fi_strait_cntr_until(uint64_t value)
 
 
 /*
- Of a counter of the strait provider, by fi_open_ops(&cntr->fid, FI_STRAIT_CNTR_OPS, 0, &ops, NULL). The first two
- members are those of the cxi provider's table. The first call for a counter that was opened without a context of
- fi_xpu(3) starts the thread that polls for streams; a domain of FI_THREAD_DOMAIN has none (-FI_EOPNOTSUPP).
+ Of a counter of the strait provider, by fi_open_ops(&cntr->fid, FI_STRAIT_CNTR_OPS, 0, &ops, NULL). The
+ first two members are those of the cxi provider's table. The first call for a counter that was opened
+ without a context of fi_xpu(3) starts the thread that polls for streams; a domain of FI_THREAD_DOMAIN has
+ none (-FI_EOPNOTSUPP).
  */
 struct fi_strait_ops_cntr {
     /*
-     Has the provider write the write-back word to `buf`, too, from now on; it has the word when the call returns.
-     `buf` has at least 8 bytes, aligned to 8, of host or device memory (-FI_EINVAL), and stays until another buffer
-     is set or the counter is closed. NULL: no buffer.
+     Has the provider write the write-back word to `buf`, too, from now on; it has the word when the call
+     returns. `buf` has at least 8 bytes, aligned to 8, of host or device memory (-FI_EINVAL), and stays
+     until another buffer is set or the counter is closed. NULL: no buffer.
      */
     int (*set_wb_buffer)(struct fid *fid, void *buf, size_t len);
     /*
-     Where the device raises the counter: the first word has what the device has added in all, and the second, 8
-     bytes behind it, the failures. A stream stores the sum (1, 2, 3, ...) and a kernel adds. Valid until the
-     domain is closed.
+     Where the device raises the counter: the first word has what the device has added in all, and the
+     second, 8 bytes behind it, the failures. A stream stores the sum (1, 2, 3, ...) and a kernel adds.
+     Valid until the domain is closed.
      */
     int (*get_mmio_addr)(struct fid *fid, void **addr, size_t *len);
     /*
-     The counter's own write-back word, for programs that set no buffer, in host memory that the device maps. Valid
-     until the domain is closed.
+     The counter's own write-back word, for programs that set no buffer, in host memory that the device
+     maps. Valid until the domain is closed.
      */
     int (*get_wb_addr)(struct fid *fid, void **addr, size_t *len);
 };

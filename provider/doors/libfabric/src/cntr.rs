@@ -1,18 +1,20 @@
 //! Counters, fi_cntr(3).
 
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use engine::CntrId;
-use libc::{c_int, c_void};
+use libc::{c_char, c_int, c_void};
 use libfabric_sys as fi;
 use runtime::{Deadline, Step, Wait, Watched};
 
 use crate::domain::{DomainFid, Engine, Shared};
 use crate::errno::Errno;
-use crate::ffi::{Counted, Fid, Refs, guard, guard_or, header, known, obj, publish, put, reclaim};
+use crate::ffi::{Counted, Fid, Refs, guard, guard_or, header, known, obj, open_ops, publish, put, reclaim};
 use crate::wait::Style;
+use crate::xpu::counter_ops::{self, CntrOps, HasWords};
 use crate::xpu::{self, XpuCtxFid};
 
 /// `struct fid_cntr`.
@@ -34,7 +36,7 @@ pub(crate) struct CntrFid {
     /// Others end a wait, those too that come between a call and the wait, or with the wait's first poll.
     /// Changed with the engine's lock, as the errors are.
     known_errors: AtomicU64,
-    /// A device reads it and adds to it: since it was opened, or since its words were asked for.
+    /// A device reads it and adds to it: from the start, or from the first call of [`STREAM_OPS`] on.
     pub xpu: OnceLock<xpu::Counter>,
 }
 
@@ -174,12 +176,22 @@ impl CntrFid {
     }
 }
 
-static OPS: fi::fi_ops = fi::fi_ops {
-    close: Some(close),
-    control: Some(control),
-    ops_open: Some(xpu::counter_ops::ops_open),
-    ..fi::NO_OPS
-};
+static OPS: fi::fi_ops =
+    fi::fi_ops { close: Some(close), control: Some(control), ops_open: Some(ops_open), ..fi::NO_OPS };
+
+/// `FI_STRAIT_CNTR_OPS`.
+static STREAM_OPS: CntrOps = counter_ops::table::<CntrFid>();
+
+impl HasWords for CntrFid {
+    fn words(&self) -> Result<&xpu::Counter, Errno> {
+        if let Some(counter) = self.xpu.get() {
+            return Ok(counter);
+        }
+        let made = xpu::Counter::without_context(&self.shared, self.id)?;
+        // Where two threads come here at once, both have those of the first.
+        Ok(self.xpu.get_or_init(|| made))
+    }
+}
 
 static CNTR_OPS: fi::fi_ops_cntr = fi::fi_ops_cntr {
     read: Some(read),
@@ -194,6 +206,19 @@ static CNTR_OPS: fi::fi_ops_cntr = fi::fi_ops_cntr {
 
 /// Of one that a device reads and adds to.
 static XPU_OPS: fi::fi_ops_cntr = fi::fi_ops_cntr { export_xpu: Some(export_xpu), ..CNTR_OPS };
+
+/// `fi_ops::ops_open` of a counter.
+unsafe extern "C" fn ops_open(
+    _fid: *mut fi::fid,
+    name: *const c_char,
+    flags: u64,
+    ops: *mut *mut c_void,
+    _context: *mut c_void,
+) -> c_int {
+    let table = |n: &CStr| (n == counter_ops::NAME).then(|| (&raw const STREAM_OPS).cast());
+    // SAFETY: the application passes a string, and a place for the answer.
+    unsafe { open_ops(name, flags, ops, table) }
+}
 
 /// `fi_ops_domain::cntr_open`.
 pub(crate) unsafe extern "C" fn open(

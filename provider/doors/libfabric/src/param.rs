@@ -14,7 +14,6 @@ use wire::session::JobKey;
 
 use crate::info::limits::{INJECT_SIZE, MOST_INJECT};
 use crate::job;
-use crate::xpu::Mode;
 
 /// What the user may tune.
 #[derive(Clone, Debug)]
@@ -37,7 +36,27 @@ pub(crate) struct Params {
     pub links: Links,
     job_key: Option<JobKey>,
     pub tcp: Tcp,
-    pub xpu_mode: Mode,
+    pub xpu_mode: XpuMode,
+}
+
+/// `FI_STRAIT_XPU_MODE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum XpuMode {
+    Auto,
+    Performance,
+    Economy,
+}
+
+impl XpuMode {
+    /// Of its name.
+    pub(crate) fn of(name: &str) -> Option<XpuMode> {
+        match name {
+            "auto" => Some(XpuMode::Auto),
+            "performance" => Some(XpuMode::Performance),
+            "economy" => Some(XpuMode::Economy),
+            _ => None,
+        }
+    }
 }
 
 /// Of the link over TCP.
@@ -167,7 +186,7 @@ impl Default for Params {
                 rails: 1,
                 ports: Ports::default(),
             },
-            xpu_mode: Mode::Auto,
+            xpu_mode: XpuMode::Auto,
         }
     }
 }
@@ -330,7 +349,7 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     };
     p.links = word(settings::LINKS).and_then(|list| Links::of(&list)).unwrap_or(p.links);
-    p.xpu_mode = word(settings::XPU_MODE).and_then(|name| Mode::of(&name)).unwrap_or(p.xpu_mode);
+    p.xpu_mode = word(settings::XPU_MODE).and_then(|name| XpuMode::of(&name)).unwrap_or(p.xpu_mode);
     p.links.writes = writes.unwrap_or(p.links.writes);
     p.copy_agent = match word(settings::COPY_AGENT).as_deref() {
         None | Some("auto") => CopyAgent::Beside,
@@ -373,7 +392,7 @@ pub(crate) mod tests {
         says(settings::TCP_TIMEOUT, p.tcp.timeout.as_millis() as usize);
         says(settings::TCP_LINGER, p.tcp.linger.as_millis() as usize);
         says(settings::TCP_RAILS, p.tcp.rails);
-        assert_eq!(Mode::of(&first(settings::XPU_MODE)), Some(p.xpu_mode));
+        assert_eq!(XpuMode::of(&first(settings::XPU_MODE)), Some(p.xpu_mode));
         let listed = settings::LINKS.default.split(' ').next().and_then(Links::of);
         assert_eq!(listed, Some(Links { ofi: Ofi::No, ..p.links }));
         let switches = [

@@ -1,9 +1,9 @@
 //! Counters that a device reads and adds to, and their words for streams that wait.
 //!
-//! A write-back word has the value in its low 48 bits, the failures in the 7 bits above them, and the highest bit
-//! set, as the words that adapters with counters of their own write. A stream waits until the word is greater than or
-//! equal to the value, so a failure ends the wait, too: the memory that a stream polls is never left at a value that
-//! nothing raises any more.
+//! A write-back word has the value in its low 48 bits, the failures in the 7 bits above them, and the highest
+//! bit set, as the words that adapters with counters of their own write. A stream waits until the word is
+//! greater than or equal to the value, so a failure ends the wait, too: the memory that a stream polls is
+//! never left at a value that nothing raises any more.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -55,9 +55,9 @@ impl Buffer {
     fn write(&mut self, word: u64) -> bool {
         if self.memory.can(Caps::CPU) {
             let at = std::ptr::with_exposed_provenance_mut::<u64>(self.memory.addr() as usize);
-            // SAFETY: memory of 8 bytes that the CPU loads and stores, aligned as `set_buffer` has checked, and
-            // valid until another buffer is set or the counter closes, as its caller promises. A stream reads it
-            // at any time, and nothing else of this process writes it.
+            // SAFETY: memory of 8 bytes that the CPU loads and stores, aligned as `set_buffer` has checked,
+            // and valid until another buffer is set or the counter closes, as its caller promises. A stream
+            // reads it at any time, and nothing else of this process writes it.
             unsafe { AtomicU64::from_ptr(at) }.store(word, Release);
         } else if hmem::write(&[self.memory], 0, &word.to_ne_bytes()) != size_of::<u64>() {
             return false;
@@ -118,16 +118,16 @@ impl CounterSide {
         value != 0 || errors != 0
     }
 
-    /// Closes the engine's counter. After that nothing of the device's is taken. [`CounterSide::release`] is to
-    /// follow, without the engine's lock.
+    /// Closes the engine's counter. After that nothing of the device's is taken. [`CounterSide::release`] is
+    /// to follow, without the engine's lock.
     pub fn close<L: RmaLink>(&self, engine: &mut Domain<L>) -> Result<(), engine::Error> {
         engine.cntr_close(self.of)?;
         self.closed.store(true, Relaxed);
         Ok(())
     }
 
-    /// Shows the device what the engine's counter has beside the device's own; [`CounterSide::write_back`] is to
-    /// follow, without the engine's lock.
+    /// Shows the device what the engine's counter has beside the device's own; [`CounterSide::write_back`] is
+    /// to follow, without the engine's lock.
     pub fn show<L: RmaLink>(&self, engine: &Domain<L>) {
         if self.closed.load(Relaxed) {
             return;
@@ -189,8 +189,8 @@ impl CounterSide {
         Ok(())
     }
 
-    /// The engine's counter is closed: every stream that waits for a write-back word goes on, and the buffer is
-    /// not written any more.
+    /// The engine's counter is closed: every stream that waits for a write-back word goes on, and the buffer
+    /// is not written any more.
     pub fn release(&self) {
         self.satisfy();
         *self.buffer() = None;

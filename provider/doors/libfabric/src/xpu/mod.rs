@@ -27,7 +27,7 @@ use crate::domain::{DomainFid, Shared};
 use crate::errno::Errno;
 use crate::ffi::{Counted, Fid, Refs, arg, guard, header, obj, publish, put, reclaim};
 pub(crate) use objects::{Counter, Named, Queue, export, lookup, of_cntr_attr, of_cq_attr, region_desc};
-pub(crate) use poller::{Mode, Poller, Streams};
+pub(crate) use poller::{Poller, Streams};
 #[cfg(test)]
 pub(crate) use table::Table;
 pub(crate) use table::{NAME, TABLE};
@@ -144,6 +144,7 @@ pub(crate) unsafe extern "C" fn open(
             return Err(Errno::INVAL);
         }
         let shared = domain.shared.clone();
+        several_threads(&shared)?;
         check_device(attr.iface)?;
         // SAFETY: NULL or the application's table, whose size is set.
         let importer = unsafe { importer(attr) }?;
@@ -163,6 +164,18 @@ pub(crate) unsafe extern "C" fn open(
         // SAFETY: the application passes a place for the answer.
         unsafe { put(ctx, fid) }
     })
+}
+
+/// Whether a thread of the provider may enter the domain.
+fn several_threads(shared: &Shared) -> Result<(), Errno> {
+    if shared.one_thread {
+        log::info!(
+            "a device's context or counter: a domain of FI_THREAD_DOMAIN without FI_XPU in fi_info::caps; ask for \
+             FI_THREAD_SAFE"
+        );
+        return Err(Errno::OPNOTSUPP);
+    }
+    Ok(())
 }
 
 /// Whether the process has such devices. FI_HMEM_SYSTEM: the host plays the device.

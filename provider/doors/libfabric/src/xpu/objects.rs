@@ -6,7 +6,7 @@ use libc::c_void;
 use libfabric_sys as fi;
 use xpu::{CounterSide, Place, QueueSide, Regions, Words, layout};
 
-use super::{Poller, TIMEOUT, XpuCtxFid, is_native, of};
+use super::{Poller, TIMEOUT, XpuCtxFid, is_native, of, several_threads};
 use crate::domain::Shared;
 use crate::errno::Errno;
 use crate::ffi::{Ref, put};
@@ -72,9 +72,10 @@ impl Counter {
         Ok(Counter::at(words, ctx.poller.clone(), Some(Ref::new(ctx)), &ctx.shared, id))
     }
 
-    /// Of a counter that was opened without a context: its words are where every device of the process finds host
-    /// memory.
-    pub(super) fn without_context(shared: &Arc<Shared>, id: engine::CntrId) -> Result<Counter, Errno> {
+    /// Of a counter that was opened without a context: its words are where every device of the process finds
+    /// host memory.
+    pub(crate) fn without_context(shared: &Arc<Shared>, id: engine::CntrId) -> Result<Counter, Errno> {
+        several_threads(shared)?;
         let poller = shared.streams.poller(shared)?;
         let words = Words::new(COUNTER).map_err(|e| Errno(e.errno()))?;
         Ok(Counter::at(words, poller, None, shared, id))
@@ -96,7 +97,8 @@ impl Counter {
         Counter { _ctx: ctx, poller, side }
     }
 
-    /// The counter is closed: streams that wait for it go on. They may poll its words until the domain is gone.
+    /// The counter is closed: streams that wait for it go on. They may poll its words until the domain is
+    /// gone.
     pub(crate) fn release(&self, shared: &Shared) {
         self.poller.drains.remove_counter(&self.side);
         self.side.release();

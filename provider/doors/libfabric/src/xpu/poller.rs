@@ -3,42 +3,23 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use runtime::Host;
 use xpu::{DrainThread, Drains, Pace, Words};
 
-use crate::domain::Shared;
 use crate::errno::Errno;
-use crate::param;
+use crate::param::{self, XpuMode};
 
 /// Between two looks of the thread at rings and counters in which nothing happens.
 const SLEEP: Duration = Duration::from_micros(50);
 /// The same in economy mode.
 const LONG_SLEEP: Duration = Duration::from_micros(100);
 
-/// `FI_STRAIT_XPU_MODE`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    Auto,
-    Performance,
-    Economy,
-}
-
-impl Mode {
-    /// Of its name.
-    pub(crate) fn of(name: &str) -> Option<Mode> {
-        match name {
-            "auto" => Some(Mode::Auto),
-            "performance" => Some(Mode::Performance),
-            "economy" => Some(Mode::Economy),
-            _ => None,
-        }
-    }
-
-    fn pace(self) -> Pace {
-        match self {
-            Mode::Auto => Pace::adapts(SLEEP),
-            Mode::Performance => Pace::POLLS,
-            Mode::Economy => Pace::sleeps(LONG_SLEEP),
-        }
+/// What the mode is to the thread.
+fn pace(mode: XpuMode) -> Pace {
+    match mode {
+        XpuMode::Auto => Pace::adapts(SLEEP),
+        XpuMode::Performance => Pace::POLLS,
+        XpuMode::Economy => Pace::sleeps(LONG_SLEEP),
     }
 }
 
@@ -50,16 +31,9 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    pub(super) fn start(shared: &Arc<Shared>) -> Result<Arc<Poller>, Errno> {
-        if shared.one_thread {
-            log::info!(
-                "a device's context or counter: a domain of FI_THREAD_DOMAIN without FI_XPU in fi_info::caps; ask for \
-                 FI_THREAD_SAFE"
-            );
-            return Err(Errno::OPNOTSUPP);
-        }
+    pub(super) fn start<H: Host>(host: &Arc<H>) -> Result<Arc<Poller>, Errno> {
         let drains = Arc::<Drains>::default();
-        let thread = DrainThread::start(shared.clone(), drains.clone(), param::get().xpu_mode.pace());
+        let thread = DrainThread::start(host.clone(), drains.clone(), pace(param::get().xpu_mode));
         Ok(Arc::new(Poller { drains, _thread: thread.map_err(|e| Errno(e.errno()))? }))
     }
 }
@@ -75,12 +49,12 @@ pub(crate) struct Streams {
 
 impl Streams {
     /// The poller of counters without a context.
-    pub(super) fn poller(&self, shared: &Arc<Shared>) -> Result<Arc<Poller>, Errno> {
+    pub(super) fn poller<H: Host>(&self, host: &Arc<H>) -> Result<Arc<Poller>, Errno> {
         let mut known = self.poller.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(poller) = known.upgrade() {
             return Ok(poller);
         }
-        let poller = Poller::start(shared)?;
+        let poller = Poller::start(host)?;
         *known = Arc::downgrade(&poller);
         Ok(poller)
     }
