@@ -37,8 +37,14 @@ pub(crate) struct Params {
     job_key: Option<JobKey>,
     pub tcp_timeout: Duration,
     pub tcp_linger: Duration,
-    pub tcp_rails: usize,
+    pub sockets: Sockets,
+}
+
+/// Where connections of other hosts are taken, and how many of a peer's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sockets {
     pub ports: Ports,
+    pub rails: usize,
 }
 
 /// The command whose process copies where this one may not call CUDA.
@@ -104,6 +110,11 @@ impl Links {
         }
     }
 
+    /// Whether the user names a provider below.
+    pub(crate) fn names_below(&self) -> bool {
+        !self.named().is_empty()
+    }
+
     /// Links that are not opened, and why. Where one over a provider below is, the connections that it needs
     /// are its own.
     pub(crate) fn absent(&self) -> Vec<(&'static str, String)> {
@@ -155,8 +166,7 @@ impl Default for Params {
             job_key: None,
             tcp_timeout: Duration::from_secs(30),
             tcp_linger: Duration::from_secs(5),
-            tcp_rails: 1,
-            ports: Ports::default(),
+            sockets: Sockets { ports: Ports::default(), rails: 1 },
         }
     }
 }
@@ -197,7 +207,7 @@ impl Params {
             connect_timeout: self.connect_timeout,
             patience: self.connect_timeout,
             port: if self.links.listens() { Port::Listens } else { Port::Reserved },
-            ports: self.ports,
+            ports: self.sockets.ports,
             ..OpenOptions::default()
         }
     }
@@ -209,7 +219,7 @@ impl Params {
         options.secret = self.job_key.is_some();
         options.timeout = self.tcp_timeout;
         options.linger = self.tcp_linger;
-        options.rails = self.tcp_rails;
+        options.rails = self.sockets.rails;
         options.connect_timeout = self.connect_timeout;
         if let Some(eager) = self.eager_size {
             (options.eager, options.eager_in_a_row) = (eager, eager);
@@ -306,9 +316,9 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
     if let Some(ms) = read(settings::TCP_LINGER, ANY).number() {
         p.tcp_linger = Duration::from_millis(ms);
     }
-    p.tcp_rails = size(read(settings::TCP_RAILS, ANY)).unwrap_or(p.tcp_rails);
+    p.sockets.rails = size(read(settings::TCP_RAILS, ANY)).unwrap_or(p.sockets.rails);
     if let Some((first, last)) = read(settings::PORTS, ANY).ports() {
-        p.ports = Ports::between(first, last);
+        p.sockets.ports = Ports::between(first, last);
     }
     // The log has read its own before all others (crate::log).
     read(settings::LOG, ANY);
@@ -360,7 +370,7 @@ pub(crate) mod tests {
         says(settings::CONNECT_TIMEOUT, p.connect_timeout.as_millis() as usize);
         says(settings::TCP_TIMEOUT, p.tcp_timeout.as_millis() as usize);
         says(settings::TCP_LINGER, p.tcp_linger.as_millis() as usize);
-        says(settings::TCP_RAILS, p.tcp_rails);
+        says(settings::TCP_RAILS, p.sockets.rails);
         let listed = settings::LINKS.default.split(' ').next().and_then(Links::of);
         assert_eq!(listed, Some(Links { ofi: Ofi::No, ..p.links }));
         let switches = [
