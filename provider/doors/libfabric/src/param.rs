@@ -131,6 +131,11 @@ impl Links {
         }
     }
 
+    /// Whether the user names a provider below.
+    pub(crate) fn names_below(&self) -> bool {
+        !self.named().is_empty()
+    }
+
     /// Links that are not opened, and why. Where one over a provider below is, the connections that it needs
     /// are its own.
     pub(crate) fn absent(&self) -> Vec<(&'static str, String)> {

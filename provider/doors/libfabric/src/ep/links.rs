@@ -40,8 +40,9 @@ fn with(link: &'static str) -> impl Fn(std::io::Error) -> NotOpened {
 /// Opens the links of an endpoint of this name, which has this key in the place of the job's.
 pub(super) fn open_link(bind: Addr, key: Option<&AuthKey>) -> Result<Links, NotOpened> {
     open_with(&param::get(), bind, key).inspect_err(|e| {
-        // That a name is taken is for the application to find out.
-        let level = if e.errno == Errno::NOMEM { log::Level::Warn } else { log::Level::Info };
+        // That a name which the application gives is taken is for it to find out.
+        let is_ours = bind.port() == 0 || e.errno == Errno::NOMEM;
+        let level = if is_ours { log::Level::Warn } else { log::Level::Info };
         log::log!(level, "{bind}: {} cannot be opened: {}", e.link, e.why);
     })
 }
@@ -94,7 +95,9 @@ fn add_ofi(links: &mut Links, params: &Params, names: &[&str], tcp: TcpOptions) 
                 let cure = "no endpoint can be opened until tcp is added to FI_STRAIT_LINKS";
                 return Err(not(Errno::NODATA, format!("{why}; {cure}")));
             }
-            log::info!("{own}: no provider is opened below, and other hosts are reached by tcp: {why}");
+            // One that is named is missed.
+            let level = if params.links.names_below() { log::Level::Warn } else { log::Level::Info };
+            log::log!(level, "{own}: no provider is opened below, and other hosts are reached by tcp: {why}");
             (Err(why), Vec::new())
         }
     };
