@@ -97,7 +97,8 @@ impl<T> Lock<T> {
         if other || !self.shared && !is_single() {
             return Err(Poisoned);
         }
-        Ok(self.step(FREE, HELD).then_some(Guard { lock: self, exclusive: PhantomData }))
+        // Not `then_some`: the guard of a lock that another thread holds would be made, and free it.
+        Ok(self.step(FREE, HELD).then(|| Guard { lock: self, exclusive: PhantomData }))
     }
 
     /// The value, once a panic has been inside, to one thread at a time: it may be in any state. `None`:
