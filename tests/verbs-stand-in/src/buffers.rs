@@ -83,8 +83,8 @@ impl State {
     }
 
     pub fn check_pieces(&self, pd: usize, pieces: &[Piece], access: u32) -> Result<(), Refused> {
-        let used = pieces.iter().filter(|p| p.len > 0);
-        used.map(|p| self.check(pd, p.key, p.addr, p.len.into(), access)).collect()
+        let mut used = pieces.iter().filter(|p| p.len > 0);
+        used.try_for_each(|p| self.check(pd, p.key, p.addr, p.len.into(), access))
     }
 
     pub fn read_remote(&self, pd: usize, key: u32, addr: u64, len: usize) -> Result<Vec<u8>, Refused> {

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use rdma_sys as ibv;
 
 use crate::buffers::is_mapped;
-use crate::device::{enter, enter_or_null, profile_of, set_errno};
+use crate::entry::{enter, enter_or_null, profile_of, set_errno};
 use crate::objects::{Backing, Mr};
 use crate::state::lock;
 

@@ -1,38 +1,23 @@
 //! Devices, contexts, ports, GIDs, asynchronous events.
 
+use std::collections::hash_map::Entry;
 use std::ffi::{CString, c_char, c_int};
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering;
 
 use rdma_sys as ibv;
-use stand_in::fault;
 
 use crate::connection::listen;
+use crate::entry::{enter, enter_or_null, profile_of, set_errno};
 use crate::nic;
 use crate::settings::{Profile, settings};
-use crate::state::{Context, Opened, State, eventfd, lock, take};
-
-pub fn set_errno(errno: c_int) {
-    unsafe { *libc::__errno_location() = errno };
-}
-
-/// Counts a call; with the error it is to give, if a test wants one.
-pub fn enter(name: &str) -> Result<(), c_int> {
-    fault::READY.store(true, Ordering::Release);
-    fault::enter("VERBS", name, libc::EIO)
-}
-
-/// The same, for calls that answer null.
-pub fn enter_or_null(name: &str) -> bool {
-    enter(name).map_err(set_errno).is_ok()
-}
+use crate::state::{Context, Opened, eventfd, lock, take};
 
 /// What may be named from here on.
 #[derive(Debug)]
-struct Devices(Vec<Box<ibv::ibv_device>>);
+struct Devices(Vec<ibv::ibv_device>);
 
 // The devices are constant.
 unsafe impl Send for Devices {}
@@ -42,13 +27,15 @@ fn put(to: &mut [c_char], text: &str) {
     to.iter_mut().zip(text.bytes()).for_each(|(to, from)| *to = from as c_char);
 }
 
-fn devices() -> &'static [Box<ibv::ibv_device>] {
+fn devices() -> &'static [ibv::ibv_device] {
     static DEVICES: OnceLock<Devices> = OnceLock::new();
     let make = |profile: &Profile| {
-        let mut device = Box::<ibv::ibv_device>::default();
-        device.node_type = if profile.is("iwarp") { ibv::IBV_NODE_RNIC } else { ibv::IBV_NODE_CA };
-        device.transport_type =
-            if profile.is("iwarp") { ibv::IBV_TRANSPORT_IWARP } else { ibv::IBV_TRANSPORT_IB };
+        let is_iwarp = profile.is("iwarp");
+        let mut device = ibv::ibv_device {
+            node_type: if is_iwarp { ibv::IBV_NODE_RNIC } else { ibv::IBV_NODE_CA },
+            transport_type: if is_iwarp { ibv::IBV_TRANSPORT_IWARP } else { ibv::IBV_TRANSPORT_IB },
+            ..Default::default()
+        };
         put(&mut device.name, &profile.name);
         put(&mut device.dev_name, &format!("uverbs{}", profile.number - 1));
         put(&mut device.ibdev_path, &format!("/sys/class/infiniband/{}", profile.name));
@@ -58,7 +45,7 @@ fn devices() -> &'static [Box<ibv::ibv_device>] {
 }
 
 fn place(device: *const ibv::ibv_device) -> Option<usize> {
-    devices().iter().position(|d| std::ptr::eq(&**d, device))
+    devices().iter().position(|d| std::ptr::eq(d, device))
 }
 
 fn guid(profile: &Profile) -> u64 {
@@ -70,7 +57,7 @@ pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv
     if !enter_or_null("ibv_get_device_list") {
         return null_mut();
     }
-    let mut list: Vec<*mut ibv::ibv_device> = devices().iter().map(|d| (&raw const **d).cast_mut()).collect();
+    let mut list: Vec<*mut ibv::ibv_device> = devices().iter().map(|d| (&raw const *d).cast_mut()).collect();
     if !count.is_null() {
         unsafe { *count = list.len() as c_int };
     }
@@ -106,12 +93,12 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv::ibv_device) -> *mut i
     };
     let mut state = lock();
     let profile = &settings().devices[at];
-    if !state.devices.contains_key(&at) {
+    if let Entry::Vacant(vacant) = state.devices.entry(at) {
         let Some((listener, address)) = listen(settings().host, profile.number) else {
             set_errno(libc::EMFILE);
             return null_mut();
         };
-        state.devices.insert(at, Opened { listener, at: address, is_up: !profile.is("down") });
+        vacant.insert(Opened { listener, at: address, is_up: !profile.is("down") });
         nic::wake();
     }
     let Some(fd) = eventfd() else { return null_mut() };
@@ -148,19 +135,6 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut ibv::ibv_context) -> c_i
     let all = context.wrapping_byte_sub(offset_of!(ibv::verbs_context, context));
     drop(unsafe { Box::from_raw(all.cast::<ibv::verbs_context>()) });
     0
-}
-
-impl State {
-    /// Which device a context is of.
-    pub fn device_of(&self, context: *mut ibv::ibv_context) -> Option<usize> {
-        self.contexts.get(&(context as usize)).map(|c| c.device)
-    }
-}
-
-/// The profile of an open context.
-pub fn profile_of(context: *mut ibv::ibv_context) -> &'static Profile {
-    let at = lock().device_of(context).expect("verbs stand-in: no such context");
-    &settings().devices[at]
 }
 
 fn attributes(profile: &Profile) -> ibv::ibv_device_attr {

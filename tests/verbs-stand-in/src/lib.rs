@@ -54,6 +54,7 @@ mod calls;
 mod completion;
 mod connection;
 mod device;
+mod entry;
 mod hooks;
 mod nic;
 mod objects;

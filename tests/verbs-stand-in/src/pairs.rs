@@ -5,7 +5,8 @@ use std::ptr::null_mut;
 
 use rdma_sys as ibv;
 
-use crate::device::{enter, enter_or_null, has_gid, of_gid, profile_of, set_errno};
+use crate::device::{has_gid, of_gid};
+use crate::entry::{enter, enter_or_null, profile_of, set_errno};
 use crate::nic;
 use crate::objects::{Path, Qp};
 use crate::packet::Address;

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use rdma_sys as ibv;
 
-use crate::device::{enter, profile_of};
+use crate::entry::{enter, profile_of};
 use crate::nic;
 use crate::objects::{Piece, Plain, Qp, Receive, Request};
 use crate::packet::Kind;
@@ -130,7 +130,7 @@ unsafe fn request(wr: &ibv::ibv_send_wr, qp: &Qp, profile: &Profile) -> Result<R
         signaled: flag(ibv::IBV_SEND_SIGNALED),
         solicited: flag(ibv::IBV_SEND_SOLICITED),
         fence: flag(ibv::IBV_SEND_FENCE),
-        imm: has_imm.then(|| unsafe { wr.anon1.imm_data }),
+        imm: has_imm.then_some(unsafe { wr.anon1.imm_data }),
         pieces,
         inline,
         total: total as u32,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rdma_sys as ibv;
 
-use crate::device::{enter, enter_or_null, profile_of, set_errno};
+use crate::entry::{enter, enter_or_null, profile_of, set_errno};
 use crate::nic;
 use crate::objects::{Armed, Channel, Cq, Plain, Srq};
 use crate::state::{eventfd, lock, take};

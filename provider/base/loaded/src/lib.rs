@@ -74,7 +74,7 @@ impl Object {
         // SAFETY: the name ends in NUL; the caller's promise for the initialisers.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         NonNull::new(handle).map(Object).ok_or_else(|| {
-            // SAFETY: dlerror gives null or a string of this thread's that ends in NUL, good until its next call.
+            // SAFETY: dlerror gives null or a string that ends in NUL, good until this thread's next call.
             let text = unsafe { libc::dlerror() };
             match text.is_null() {
                 true => format!("{name:?} cannot be loaded"),

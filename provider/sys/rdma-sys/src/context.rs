@@ -7,9 +7,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use crate::extended::operation;
-use crate::port::{Gid, Port};
+use crate::port::{Gid, GidType, Port};
 use crate::{
-    Channel, Device, Error, Functions, Library, ibv_async_event, ibv_context, ibv_device_attr,
+    Device, Error, Functions, Library, ibv_async_event, ibv_context, ibv_context_ops, ibv_device_attr,
     ibv_device_attr_ex, ibv_event_type, ibv_port_attr, ibv_query_device_ex_input,
 };
 
@@ -27,7 +27,8 @@ struct Inner {
     attributes: ibv_device_attr_ex,
 }
 
-// SAFETY: libibverbs' calls may be made from any thread (its manual: it is thread-safe), and the rest is constant.
+// SAFETY: libibverbs' calls may be made from any thread (its manual: it is thread-safe), and the rest is
+// constant.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
@@ -39,7 +40,8 @@ impl Drop for Inner {
     }
 }
 
-/// An open device. Clones are the same one, which is closed with the last of them and of all objects made of it.
+/// An open device. Clones are the same one, which is closed with the last of them and of all objects made
+/// of it.
 #[derive(Clone)]
 pub struct Context(Arc<Inner>);
 
@@ -59,7 +61,8 @@ pub enum Event {
 }
 
 impl Context {
-    pub(crate) fn open(device: &Device) -> Result<Context, Error> {
+    /// Opens the device.
+    pub fn open(device: &Device) -> Result<Context, Error> {
         // SAFETY: a device of this library, whose list is held.
         let raw = unsafe { (device.library().functions().ibv_open_device)(device.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_open_device"))?;
@@ -125,7 +128,7 @@ impl Context {
 
     /// The GID at this index; none if the entry is empty.
     pub fn gid(&self, port: &Port, index: u8) -> Option<Gid> {
-        Gid::query(self, port, index)
+        gid(self, port, index)
     }
 
     /// Where asynchronous events announce themselves to poll(2).
@@ -147,8 +150,8 @@ impl Context {
             let error = Error::last("ibv_get_async_event");
             return if error.errno() == libc::EAGAIN { Ok(None) } else { Err(error) };
         }
-        // SAFETY: filled in by the call. The object of the event is there until it is acknowledged: the call that
-        // destroys it waits for that. Which member of the union is meant, its type says.
+        // SAFETY: filled in by the call. The object of the event is there until it is acknowledged: the
+        // call that destroys it waits for that. Which member of the union is meant, its type says.
         unsafe {
             let mut event = event.assume_init();
             let (kind, element) = (event.event_type, event.element);
@@ -173,9 +176,10 @@ impl Context {
         }
     }
 
-    /// A channel for completion events.
-    pub fn channel(&self) -> Result<Channel, Error> {
-        Channel::new(self)
+    /// The operations of the header's inline functions.
+    pub(crate) fn ops(&self) -> ibv_context_ops {
+        // SAFETY: constant since the device was opened.
+        unsafe { (*self.raw()).ops }
     }
 }
 
@@ -195,6 +199,35 @@ fn query(inner: &Inner) -> Result<ibv_device_attr_ex, Error> {
         let query = inner.device.library().functions().ibv_query_device;
         Error::check("ibv_query_device", query(context, &raw mut attr.orig_attr)).map(|()| attr)
     }
+}
+
+/// An entry of the table, if it is not empty.
+fn gid(context: &Context, port: &Port, index: u8) -> Option<Gid> {
+    let mut entry = crate::ibv_gid_entry::default();
+    let (number, functions) = (port.number, context.functions());
+    if let Some(query) = functions.query_gid_ex {
+        let size = size_of_val(&entry);
+        // SAFETY: an open context, and an entry of that size.
+        let code = unsafe { query(context.raw(), number.into(), index.into(), &raw mut entry, 0, size) };
+        if code == 0 {
+            let kind = match entry.gid_type {
+                crate::IBV_GID_TYPE_IB => GidType::Ib,
+                crate::IBV_GID_TYPE_ROCE_V1 => GidType::RoceV1,
+                crate::IBV_GID_TYPE_ROCE_V2 => GidType::RoceV2,
+                _ => GidType::Unknown,
+            };
+            return Gid::new(index, entry.gid, kind, entry.ndev_ifindex);
+        }
+        // An empty entry. A kernel without the call (before 5.10) is asked by the older one.
+        if ![libc::EOPNOTSUPP, libc::ENOSYS].contains(&code.abs()) {
+            return None;
+        }
+    }
+    let mut gid = crate::ibv_gid::default();
+    // SAFETY: an open context, and memory for a GID.
+    let code = unsafe { (functions.ibv_query_gid)(context.raw(), number, index.into(), &raw mut gid) };
+    let kind = if port.is_ethernet() { GidType::Unknown } else { GidType::Ib };
+    if code == 0 { Gid::new(index, gid, kind, 0) } else { None }
 }
 
 /// Sets O_NONBLOCK.

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use crate::context::nonblocking;
-use crate::{Context, Error, ibv_comp_channel, ibv_context_ops, ibv_cq, ibv_wc};
+use crate::{Context, Error, ibv_comp_channel, ibv_cq, ibv_wc};
 
 struct ChannelInner {
     raw: NonNull<ibv_comp_channel>,
@@ -33,7 +33,8 @@ impl Drop for ChannelInner {
 pub struct Channel(Arc<ChannelInner>);
 
 impl Channel {
-    pub(crate) fn new(context: &Context) -> Result<Channel, Error> {
+    /// A channel of the device.
+    pub fn new(context: &Context) -> Result<Channel, Error> {
         // SAFETY: an open context.
         let raw = unsafe { (context.functions().ibv_create_comp_channel)(context.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_comp_channel"))?;
@@ -51,13 +52,13 @@ impl Channel {
         nonblocking(self.fd().as_raw_fd())
     }
 
-    /// The next event, acknowledged: the value that its queue was made with. The queue has to be armed again, and
-    /// then polled. `None`: there is none, and the descriptor does not block.
+    /// The next event, acknowledged: the value that its queue was made with. The queue has to be armed
+    /// again, and then polled. `None`: there is none, and the descriptor does not block.
     pub fn event(&self) -> Result<Option<usize>, Error> {
         let functions = self.0.context.functions();
         let (mut cq, mut value) = (null_mut(), null_mut());
-        // SAFETY: a channel of this library, and memory for both. The queue of an event is there until that is
-        // acknowledged: ibv_destroy_cq(3) waits for it.
+        // SAFETY: a channel of this library, and memory for both. The queue of an event is there until that
+        // is acknowledged: ibv_destroy_cq(3) waits for it.
         unsafe {
             if (functions.ibv_get_cq_event)(self.0.raw.as_ptr(), &raw mut cq, &raw mut value) != 0 {
                 let error = Error::last("ibv_get_cq_event");
@@ -91,7 +92,8 @@ unsafe impl Sync for Inner {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: made by this library, and its queue pairs are gone: each holds this. All events are acknowledged.
+        // SAFETY: made by this library, and its queue pairs are gone: each holds this. All events are
+        // acknowledged.
         if unsafe { (self.context.functions().ibv_destroy_cq)(self.raw.as_ptr()) } != 0 {
             core::mem::forget((self.context.clone(), self.channel.clone()));
         }
@@ -102,11 +104,11 @@ impl Drop for Inner {
 #[derive(Clone)]
 pub struct Cq(Arc<Inner>);
 
-impl Context {
-    /// A completion queue of at least so many entries, whose events go to the channel and carry `value`. `vector` is
-    /// below [`Context::vectors`].
-    pub fn cq(
-        &self,
+impl Cq {
+    /// A completion queue of at least so many entries, whose events go to the channel and carry `value`.
+    /// `vector` is below [`Context::vectors`].
+    pub fn new(
+        context: &Context,
         entries: u32,
         channel: Option<&Channel>,
         vector: u32,
@@ -116,25 +118,17 @@ impl Context {
         let invalid = |why| Error::Invalid { call: CALL, why };
         let entries = c_int::try_from(entries).map_err(|_| invalid("too many entries"))?;
         let vector = c_int::try_from(vector).map_err(|_| invalid("there is no such vector"))?;
-        let ops = self.ops();
+        let ops = context.ops();
         let poll = ops.poll_cq.ok_or(Error::Missing("ibv_poll_cq"))?;
         let arm = ops.req_notify_cq.ok_or(Error::Missing("ibv_req_notify_cq"))?;
         let on = channel.map_or(null_mut(), |channel| channel.0.raw.as_ptr());
-        let create = self.functions().ibv_create_cq;
+        let create = context.functions().ibv_create_cq;
         // SAFETY: an open context, a channel of this library or none; the value is only handed back.
-        let raw = unsafe { create(self.raw(), entries, value as *mut c_void, on, vector) };
+        let raw = unsafe { create(context.raw(), entries, value as *mut c_void, on, vector) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(CALL))?;
-        Ok(Cq(Arc::new(Inner { raw, poll, arm, context: self.clone(), channel: channel.cloned() })))
+        Ok(Cq(Arc::new(Inner { raw, poll, arm, context: context.clone(), channel: channel.cloned() })))
     }
 
-    /// The operations of the header's inline functions.
-    pub(crate) fn ops(&self) -> ibv_context_ops {
-        // SAFETY: constant since the device was opened.
-        unsafe { (*self.raw()).ops }
-    }
-}
-
-impl Cq {
     pub(crate) fn raw(&self) -> *mut ibv_cq {
         self.0.raw.as_ptr()
     }
@@ -145,8 +139,8 @@ impl Cq {
         unsafe { (*self.raw()).cqe }.try_into().unwrap_or(0)
     }
 
-    /// Takes completions from the queue into the front of `wcs`, and says how many. Of one with an error, the id and
-    /// the status alone mean anything (ibv_poll_cq(3)).
+    /// Takes completions from the queue into the front of `wcs`, and says how many. Of one with an error,
+    /// the id and the status alone mean anything (ibv_poll_cq(3)).
     pub fn poll(&self, wcs: &mut [ibv_wc]) -> Result<usize, Error> {
         let room = c_int::try_from(wcs.len()).unwrap_or(c_int::MAX);
         // SAFETY: a queue of this library, and room for that many.
@@ -158,7 +152,8 @@ impl Cq {
         }
     }
 
-    /// Asks for one event at the next completion (`solicited`: only at one of a solicited message, or an error).
+    /// Asks for one event at the next completion (`solicited`: only at one of a solicited message, or an
+    /// error).
     pub fn arm(&self, solicited: bool) -> Result<(), Error> {
         // SAFETY: a queue of this library.
         Error::check("ibv_req_notify_cq", unsafe { (self.0.arm)(self.raw(), solicited.into()) })

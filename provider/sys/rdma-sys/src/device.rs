@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::error::text;
-use crate::{Context, Error, Library, ibv_device};
+use crate::{Error, Library, ibv_device};
 
-/// What ibv_get_device_list(3) gave; freed with the last device of it. Contexts hold their devices by themselves.
+/// What ibv_get_device_list(3) gave; freed with the last device of it. Contexts hold their devices by
+/// themselves.
 struct List {
     library: Library,
     first: NonNull<*mut ibv_device>,
@@ -39,10 +40,25 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
+    /// The devices of this host that the process may see. None is no error: then the list is empty.
+    pub fn list(library: &Library) -> Result<Vec<Device>, Error> {
+        const CALL: &str = "ibv_get_device_list";
+        let mut count = 0;
+        // SAFETY: the count is valid for a write.
+        let list = unsafe { (library.functions().ibv_get_device_list)(&raw mut count) };
+        let Some(list) = NonNull::new(list) else {
+            let error = Error::last(CALL);
+            // A kernel without RDMA.
+            return if error.errno() == libc::ENOSYS { Ok(Vec::new()) } else { Err(error) };
+        };
+        // SAFETY: the library's list of `count` devices, which is handed over.
+        Ok(unsafe { Self::all(library.clone(), list, usize::try_from(count).unwrap_or(0)) })
+    }
+
     /// # Safety
     ///
     /// `first` is a list of `count` devices of this library, which nothing else frees.
-    pub(crate) unsafe fn all(library: Library, first: NonNull<*mut ibv_device>, count: usize) -> Vec<Device> {
+    unsafe fn all(library: Library, first: NonNull<*mut ibv_device>, count: usize) -> Vec<Device> {
         let list = Arc::new(List { library, first });
         // SAFETY: the caller's promise.
         let devices = (0..count).filter_map(|at| NonNull::new(unsafe { *first.as_ptr().add(at) }));
@@ -87,11 +103,6 @@ impl Device {
     /// Whether it has queue pairs of InfiniBand or RoCE.
     pub fn is_infiniband(&self) -> bool {
         self.fields().transport_type == crate::IBV_TRANSPORT_IB
-    }
-
-    /// Opens it.
-    pub fn open(&self) -> Result<Context, Error> {
-        Context::open(self)
     }
 }
 

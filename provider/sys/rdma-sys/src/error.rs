@@ -32,8 +32,8 @@ impl Error {
         }
     }
 
-    /// The errno, or the one that stands for this: ENOSYS for a function that is missing, as for a library, and
-    /// EINVAL for arguments.
+    /// The errno, or the one that stands for this: ENOSYS for a function that is missing, as for a library,
+    /// and EINVAL for arguments.
     pub fn errno(&self) -> c_int {
         match self {
             Error::NoLibrary(_) | Error::Missing(_) => libc::ENOSYS,

@@ -9,8 +9,8 @@ use crate::{ibv_context, verbs_context};
 /// # Safety
 /// `context` is an open one.
 unsafe fn extended(context: *mut ibv_context) -> Option<*const verbs_context> {
-    // SAFETY: the caller's promise. All bits set says that this is the last member of a `verbs_context`, of which
-    // the library has allocated as much as `sz` says.
+    // SAFETY: the caller's promise. All bits set says that this is the last member of a `verbs_context`, of
+    // which the library has allocated as much as `sz` says.
     unsafe {
         let is = (*context).abi_compat as usize == usize::MAX;
         is.then(|| context.byte_sub(offset_of!(verbs_context, context)).cast_const().cast())

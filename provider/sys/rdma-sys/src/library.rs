@@ -1,7 +1,6 @@
 //! The library, and its functions.
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use core::ptr::NonNull;
 use std::ffi::CString;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +10,7 @@ use std::sync::Arc;
 use loaded::Object;
 
 use crate::{
-    _compat_ibv_port_attr, Device, Error, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device,
+    _compat_ibv_port_attr, Error, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_device,
     ibv_device_attr, ibv_fork_status, ibv_gid, ibv_gid_entry, ibv_mr, ibv_mr_init_attr, ibv_pd, ibv_qp,
     ibv_qp_attr, ibv_qp_init_attr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_wr_opcode,
 };
@@ -24,8 +23,8 @@ macro_rules! functions {
         required { $($name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)* }
         optional { $($(#[$doc:meta])* $opt:ident = $symbol:literal: fn($($oarg:ty),*) $(-> $oret:ty)?;)* }
     ) => {
-        /// The functions of one library, by their names. Those that some release since rdma-core 44 lacks, and
-        /// those that a build may leave out, are optional.
+        /// The functions of one library, by their names. Those that some release since rdma-core 44 lacks,
+        /// and those that a build may leave out, are optional.
         #[repr(C)]
         #[derive(Clone, Copy)]
         pub struct Functions {
@@ -145,21 +144,6 @@ impl Library {
     /// The functions, to be called by their own rules.
     pub fn functions(&self) -> &Functions {
         &self.functions
-    }
-
-    /// The devices of this host that the process may see. None is no error: then the list is empty.
-    pub fn devices(&self) -> Result<Vec<Device>, Error> {
-        const CALL: &str = "ibv_get_device_list";
-        let mut count = 0;
-        // SAFETY: the count is valid for a write.
-        let list = unsafe { (self.functions.ibv_get_device_list)(&raw mut count) };
-        let Some(list) = NonNull::new(list) else {
-            let error = Error::last(CALL);
-            // A kernel without RDMA.
-            return if error.errno() == libc::ENOSYS { Ok(Vec::new()) } else { Err(error) };
-        };
-        // SAFETY: the library's list of `count` devices, which is handed over.
-        Ok(unsafe { Device::all(self.clone(), list, usize::try_from(count).unwrap_or(0)) })
     }
 
     /// Whether memory that is registered is safe in a process that forks: the kernel sees to it (since Linux

@@ -7,9 +7,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use crate::{
-    Context, Cq, Error, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_ON_DEMAND, IBV_ACCESS_OPTIONAL_FIRST,
+    Context, Error, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_ON_DEMAND, IBV_ACCESS_OPTIONAL_FIRST,
     IBV_ACCESS_RELAXED_ORDERING, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
-    Qp, QpInit, Srq, SrqInit, ibv_mr, ibv_pd,
+    ibv_mr, ibv_pd,
 };
 
 struct PdInner {
@@ -34,16 +34,6 @@ impl Drop for PdInner {
 /// A protection domain. Clones are the same one.
 #[derive(Clone)]
 pub struct Pd(Arc<PdInner>);
-
-impl Context {
-    /// A protection domain.
-    pub fn pd(&self) -> Result<Pd, Error> {
-        // SAFETY: an open context.
-        let raw = unsafe { (self.functions().ibv_alloc_pd)(self.raw()) };
-        let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_alloc_pd"))?;
-        Ok(Pd(Arc::new(PdInner { raw, context: self.clone() })))
-    }
-}
 
 /// What a registration lets the device and peers do. It may always read locally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -93,11 +83,20 @@ pub struct Dmabuf<'a> {
     /// Where in the dma-buf the part begins.
     pub offset: u64,
     pub len: usize,
-    /// The address that work requests and peers name its first byte by. It and the offset agree below the page.
+    /// The address that work requests and peers name its first byte by. It and the offset agree below the
+    /// page.
     pub iova: u64,
 }
 
 impl Pd {
+    /// A protection domain of the device.
+    pub fn new(context: &Context) -> Result<Pd, Error> {
+        // SAFETY: an open context.
+        let raw = unsafe { (context.functions().ibv_alloc_pd)(context.raw()) };
+        let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_alloc_pd"))?;
+        Ok(Pd(Arc::new(PdInner { raw, context: context.clone() })))
+    }
+
     pub(crate) fn raw(&self) -> *mut ibv_pd {
         self.0.raw.as_ptr()
     }
@@ -110,8 +109,8 @@ impl Pd {
     /// Registers memory by its address.
     ///
     /// # Safety
-    /// Until the [`Mr`] is gone, the memory is mapped, and what holds it expects that the device and, as far as
-    /// `access` says, peers read and write it.
+    /// Until the [`Mr`] is gone, the memory is mapped, and what holds it expects that the device and, as
+    /// far as `access` says, peers read and write it.
     pub unsafe fn register(&self, address: *mut c_void, len: usize, access: Access) -> Result<Mr, Error> {
         let functions = self.context().functions();
         let (call, raw) = match functions.reg_mr_iova2 {
@@ -120,9 +119,10 @@ impl Pd {
                 let raw = unsafe { register(self.raw(), address, len, address as u64, access.0) };
                 ("ibv_reg_mr_iova2", raw)
             }
-            // SAFETY: as above.
             _ => {
-                ("ibv_reg_mr", unsafe { (functions.ibv_reg_mr)(self.raw(), address, len, access.required()) })
+                // SAFETY: as above.
+                let raw = unsafe { (functions.ibv_reg_mr)(self.raw(), address, len, access.required()) };
+                ("ibv_reg_mr", raw)
             }
         };
         self.registered(call, raw)
@@ -131,8 +131,8 @@ impl Pd {
     /// Registers a part of a dma-buf. Without the library's function the error is [`Error::Missing`].
     ///
     /// # Safety
-    /// Until the [`Mr`] is gone, what holds the memory of the dma-buf expects that the device and, as far as `access`
-    /// says, peers read and write it.
+    /// Until the [`Mr`] is gone, what holds the memory of the dma-buf expects that the device and, as far
+    /// as `access` says, peers read and write it.
     pub unsafe fn register_dmabuf(&self, part: Dmabuf<'_>, access: Access) -> Result<Mr, Error> {
         const CALL: &str = "ibv_reg_dmabuf_mr";
         let register = self.context().functions().reg_dmabuf_mr.ok_or(Error::Missing(CALL))?;
@@ -150,16 +150,6 @@ impl Pd {
     fn registered(&self, call: &'static str, raw: *mut ibv_mr) -> Result<Mr, Error> {
         let raw = NonNull::new(raw).ok_or_else(|| Error::last(call))?;
         Ok(Mr { raw, pd: self.clone() })
-    }
-
-    /// A shared receive queue. `value` is what events of it carry.
-    pub fn srq(&self, init: SrqInit, value: usize) -> Result<Srq, Error> {
-        Srq::new(self, init, value)
-    }
-
-    /// A queue pair in RESET.
-    pub fn qp(&self, send: &Cq, recv: &Cq, srq: Option<&Srq>, init: QpInit) -> Result<Qp, Error> {
-        Qp::new(self, send, recv, srq, init)
     }
 }
 
@@ -207,8 +197,8 @@ impl Mr {
     /// Ends the registration. Where that is refused the memory stays registered, and this is leaked.
     pub fn deregister(self) -> Result<(), Error> {
         let this = core::mem::ManuallyDrop::new(self);
-        // SAFETY: of this library, and its one end. `this` is not used behind a success but for the domain, which
-        // is read out once.
+        // SAFETY: of this library, and its one end. `this` is not used behind a success but for the domain,
+        // which is read out once.
         unsafe {
             Error::check("ibv_dereg_mr", (this.pd.context().functions().ibv_dereg_mr)(this.raw.as_ptr()))?;
             drop(core::ptr::read(&raw const this.pd));

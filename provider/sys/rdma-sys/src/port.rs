@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::{Context, ibv_gid, ibv_gid_entry, ibv_port_attr};
+use crate::{ibv_gid, ibv_port_attr};
 
 /// What ibv_query_port(3) said.
 #[derive(Clone, Copy, Debug)]
@@ -62,35 +62,7 @@ pub struct Gid {
 }
 
 impl Gid {
-    pub(crate) fn query(context: &Context, port: &Port, index: u8) -> Option<Gid> {
-        let mut entry = ibv_gid_entry::default();
-        let (number, functions) = (port.number, context.functions());
-        if let Some(query) = functions.query_gid_ex {
-            let size = size_of_val(&entry);
-            // SAFETY: an open context, and an entry of that size.
-            let code = unsafe { query(context.raw(), number.into(), index.into(), &raw mut entry, 0, size) };
-            if code == 0 {
-                let kind = match entry.gid_type {
-                    crate::IBV_GID_TYPE_IB => GidType::Ib,
-                    crate::IBV_GID_TYPE_ROCE_V1 => GidType::RoceV1,
-                    crate::IBV_GID_TYPE_ROCE_V2 => GidType::RoceV2,
-                    _ => GidType::Unknown,
-                };
-                return Self::new(index, entry.gid, kind, entry.ndev_ifindex);
-            }
-            // An empty entry. A kernel without the call (before 5.10) is asked by the older one.
-            if ![libc::EOPNOTSUPP, libc::ENOSYS].contains(&code.abs()) {
-                return None;
-            }
-        }
-        let mut gid = ibv_gid::default();
-        // SAFETY: an open context, and memory for a GID.
-        let code = unsafe { (functions.ibv_query_gid)(context.raw(), number, index.into(), &raw mut gid) };
-        let kind = if port.is_ethernet() { GidType::Unknown } else { GidType::Ib };
-        if code == 0 { Self::new(index, gid, kind, 0) } else { None }
-    }
-
-    fn new(index: u8, gid: ibv_gid, kind: GidType, interface: u32) -> Option<Gid> {
+    pub(crate) fn new(index: u8, gid: ibv_gid, kind: GidType, interface: u32) -> Option<Gid> {
         // SAFETY: any bytes are a GID.
         let bytes = unsafe { gid.raw };
         (bytes != [0; 16]).then_some(Gid { index, bytes, kind, interface })

@@ -36,7 +36,8 @@ pub struct Ready {
     pub psn: u32,
     /// `enum ibv_mtu`: the smaller of both ends'.
     pub mtu: ibv_mtu,
-    /// The peer's GID, and the own one that packets come from; none: the LID alone, within a subnet of InfiniBand.
+    /// The peer's GID, and the own one that packets come from; none: the LID alone, within a subnet of
+    /// InfiniBand.
     pub gid: Option<(Gid, [u8; 16])>,
     pub lid: u16,
     pub port: u8,
@@ -110,13 +111,8 @@ impl QpInit {
 }
 
 impl Qp {
-    pub(crate) fn new(
-        pd: &Pd,
-        send_cq: &Cq,
-        recv_cq: &Cq,
-        srq: Option<&Srq>,
-        init: QpInit,
-    ) -> Result<Qp, Error> {
+    /// A queue pair in RESET.
+    pub fn new(pd: &Pd, send_cq: &Cq, recv_cq: &Cq, srq: Option<&Srq>, init: QpInit) -> Result<Qp, Error> {
         let ops = pd.context().ops();
         let send = ops.post_send.ok_or(Error::Missing("ibv_post_send"))?;
         let recv = ops.post_recv.ok_or(Error::Missing("ibv_post_recv"))?;
@@ -247,9 +243,9 @@ impl Qp {
     /// Posts a list of send requests, and says how many were taken where one is refused.
     ///
     /// # Safety
-    /// The list and its pieces are readable. Until the completion of a request (or of a later one of this queue pair
-    /// that has one) its memory is registered, and as the operation needs it: the source is not written, what is
-    /// written is unused by others. With IBV_SEND_INLINE only until the call returns.
+    /// The list and its pieces are readable. Until the completion of a request (or of a later one of this
+    /// queue pair that has one) its memory is registered, and as the operation needs it: the source is not
+    /// written, what is written is unused by others. With IBV_SEND_INLINE only until the call returns.
     pub unsafe fn post_send(&self, first: &mut ibv_send_wr) -> Result<(), (usize, Error)> {
         let mut bad = null_mut();
         let first: *mut ibv_send_wr = first;
@@ -273,7 +269,8 @@ impl Qp {
         Error::check("ibv_post_recv", unsafe { (self.recv)(self.raw.as_ptr(), &raw mut wr, &raw mut bad) })
     }
 
-    /// Whether bytes of each write arrive in ascending order of their addresses. A library that cannot say: no.
+    /// Whether bytes of each write arrive in ascending order of their addresses. A library that cannot say:
+    /// no.
     pub fn writes_in_order(&self) -> bool {
         let query = self.pd.context().functions().data_in_order;
         // SAFETY: a queue pair of this library.

@@ -41,7 +41,8 @@ impl Drop for Inner {
 pub struct Srq(Arc<Inner>);
 
 impl Srq {
-    pub(crate) fn new(pd: &Pd, init: SrqInit, value: usize) -> Result<Srq, Error> {
+    /// A shared receive queue. `value` is what events of it carry.
+    pub fn new(pd: &Pd, init: SrqInit, value: usize) -> Result<Srq, Error> {
         let post = pd.context().ops().post_srq_recv.ok_or(Error::Missing("ibv_post_srq_recv"))?;
         let attr = ibv_srq_attr { max_wr: init.max_wr, max_sge: init.max_sge, srq_limit: 0 };
         let mut wanted = ibv_srq_init_attr { srq_context: value as *mut c_void, attr };
@@ -76,7 +77,8 @@ impl Srq {
     pub unsafe fn post(&self, id: u64, sges: &[ibv_sge]) -> Result<(), Error> {
         let mut wr = receive(id, sges);
         let mut bad = null_mut();
-        // SAFETY: a queue of this library, and a list of one request, whose pieces are read during the call alone.
+        // SAFETY: a queue of this library, and a list of one request, whose pieces are read during the call
+        // alone.
         Error::check("ibv_post_srq_recv", unsafe { (self.0.post)(self.raw(), &raw mut wr, &raw mut bad) })
     }
 }

@@ -8,9 +8,9 @@ use support::*;
 #[test]
 fn devices_and_their_limits_are_as_set() {
     let (library, _) = library("sv0;sv1:nosrq,inline=16,sge=1,noatomics,gids=4,cqe=64,down;sv2:old");
-    let devices = library.devices().unwrap();
+    let devices = Device::list(&library).unwrap();
     assert_eq!(devices.iter().map(Device::name).collect::<Vec<_>>(), ["sv0", "sv1", "sv2"]);
-    let context = devices[1].open().unwrap();
+    let context = Context::open(&devices[1]).unwrap();
     let attributes = *context.attributes();
     assert_eq!((attributes.max_srq, attributes.max_sge, attributes.max_cqe), (0, 1, 64));
     assert_eq!(attributes.atomic_cap, IBV_ATOMIC_NONE);
@@ -21,14 +21,17 @@ fn devices_and_their_limits_are_as_set() {
     assert_eq!(gids.len(), 4);
     assert!(gids[0].is_link_local() && !gids[3].is_link_local());
     assert_eq!(gids[3].kind, GidType::RoceV2);
-    assert_eq!(context.cq(65, None, 0, 0).unwrap_err().errno(), libc::EINVAL);
-    let pd = context.pd().unwrap();
-    let srq = pd.srq(SrqInit { max_wr: 4, max_sge: 1 }, 0).unwrap_err();
+    assert_eq!(Cq::new(&context, 65, None, 0, 0).unwrap_err().errno(), libc::EINVAL);
+    let pd = Pd::new(&context).unwrap();
+    let srq = Srq::new(&pd, SrqInit { max_wr: 4, max_sge: 1 }, 0).unwrap_err();
     assert_eq!((srq.call(), srq.errno()), (Some("ibv_create_srq"), libc::EOPNOTSUPP));
-    let cq = context.cq(64, None, 0, 0).unwrap();
-    assert_eq!(pd.qp(&cq, &cq, None, QpInit { max_inline: 17, ..INIT }).unwrap_err().errno(), libc::EINVAL);
+    let cq = Cq::new(&context, 64, None, 0, 0).unwrap();
+    assert_eq!(
+        Qp::new(&pd, &cq, &cq, None, QpInit { max_inline: 17, ..INIT }).unwrap_err().errno(),
+        libc::EINVAL
+    );
     // Without extended operations.
-    let old = devices[2].open().unwrap();
+    let old = Context::open(&devices[2]).unwrap();
     assert!(old.port(1).unwrap().is_active());
     assert_eq!(old.extended_attributes().odp_caps.general_caps, 0);
 }
@@ -36,7 +39,7 @@ fn devices_and_their_limits_are_as_set() {
 #[test]
 fn messages_immediate_data_rdma_and_atomics_arrive() {
     let (library, _) = library("sv0");
-    let context = library.devices().unwrap()[0].open().unwrap();
+    let context = Context::open(&Device::list(&library).unwrap()[0]).unwrap();
     let (mut a, mut b) = pair(&context);
     b.recv(1, 0, 100);
     a.memory[..5].copy_from_slice(b"hello");
@@ -64,13 +67,13 @@ fn messages_immediate_data_rdma_and_atomics_arrive() {
 #[test]
 fn a_receive_that_is_late_is_waited_for_and_then_given_up() {
     let (library, _) = library("sv0");
-    let context = library.devices().unwrap()[0].open().unwrap();
+    let context = Context::open(&Device::list(&library).unwrap()[0]).unwrap();
     let (a, b) = pair(&context);
     a.send(1, IBV_WR_SEND, 0, 8, None).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(20));
     b.recv(2, 0, 8);
     assert_eq!((a.status(), b.status()), ((1, IBV_WC_SUCCESS), (2, IBV_WC_SUCCESS)));
-    let pd = context.pd().unwrap();
+    let pd = Pd::new(&context).unwrap();
     let (a, b) = (side(&context, INIT, None, &pd), side(&context, INIT, None, &pd));
     connect(&context, &a, &b, 0);
     a.send(1, IBV_WR_SEND, 0, 8, None).unwrap();
@@ -83,7 +86,7 @@ fn a_receive_that_is_late_is_waited_for_and_then_given_up() {
 #[test]
 fn wrong_keys_ranges_and_lengths_end_with_the_status_of_the_specification() {
     let (library, _) = library("sv0");
-    let context = library.devices().unwrap()[0].open().unwrap();
+    let context = Context::open(&Device::list(&library).unwrap()[0]).unwrap();
     let fresh = || pair(&context);
     let (a, b) = fresh();
     let (at, rkey) = b.at(0).unwrap();
@@ -109,7 +112,7 @@ fn wrong_keys_ranges_and_lengths_end_with_the_status_of_the_specification() {
 #[test]
 fn a_slot_is_free_when_its_completion_was_polled() {
     let (library, _) = library("sv0");
-    let context = library.devices().unwrap()[0].open().unwrap();
+    let context = Context::open(&Device::list(&library).unwrap()[0]).unwrap();
     let (a, b) = pair(&context);
     let unsignaled = |id| a.post(id, IBV_WR_RDMA_WRITE, 0, 8, b.at(0), 0, [0; 2]);
     (0..7).for_each(|id| unsignaled(id).unwrap());
@@ -123,7 +126,7 @@ fn a_slot_is_free_when_its_completion_was_polled() {
 fn a_dmabuf_that_is_taken_back_is_no_longer_accessed() {
     use std::os::fd::AsFd;
     let (library, program) = library("sv0");
-    let context = library.devices().unwrap()[0].open().unwrap();
+    let context = Context::open(&Device::list(&library).unwrap()[0]).unwrap();
     let (a, b) = pair(&context);
     // SAFETY: makes a file.
     let file = unsafe { libc::memfd_create(c"dma-buf".as_ptr(), 0) };
@@ -149,16 +152,16 @@ fn a_dmabuf_that_is_taken_back_is_no_longer_accessed() {
 #[test]
 fn shared_receives_and_completion_events_wake() {
     let (library, _) = library("sv0");
-    let context = library.devices().unwrap()[0].open().unwrap();
-    let pd = context.pd().unwrap();
-    let srq = pd.srq(SrqInit { max_wr: 4, max_sge: 1 }, 77).unwrap();
-    let channel = context.channel().unwrap();
+    let context = Context::open(&Device::list(&library).unwrap()[0]).unwrap();
+    let pd = Pd::new(&context).unwrap();
+    let srq = Srq::new(&pd, SrqInit { max_wr: 4, max_sge: 1 }, 77).unwrap();
+    let channel = Channel::new(&context).unwrap();
     channel.set_nonblocking().unwrap();
     context.set_nonblocking().unwrap();
     let a = side(&context, INIT, None, &pd);
     let mut b = side(&context, QpInit { max_recv_wr: 0, ..INIT }, Some(&srq), &pd);
-    let woken = context.cq(8, Some(&channel), 0, 99).unwrap();
-    b.qp = pd.qp(&woken, &woken, Some(&srq), QpInit { max_recv_wr: 0, ..INIT }).unwrap();
+    let woken = Cq::new(&context, 8, Some(&channel), 0, 99).unwrap();
+    b.qp = Qp::new(&pd, &woken, &woken, Some(&srq), QpInit { max_recv_wr: 0, ..INIT }).unwrap();
     b.cq = woken;
     connect(&context, &a, &b, 7);
     // SAFETY: registered, and left alone.
@@ -172,4 +175,77 @@ fn shared_receives_and_completion_events_wake() {
     assert_eq!(channel.event().unwrap(), None);
     let kind = IBV_EVENT_SRQ_LIMIT_REACHED;
     assert_eq!(context.event().unwrap(), Some(Event::Srq { kind, value: 77 }));
+}
+
+/// A write and a read between two processes; the second is this test again.
+#[test]
+fn devices_of_two_processes_reach_each_other() {
+    use std::io::{BufRead, BufReader, Write};
+    let name = "devices_of_two_processes_reach_each_other";
+    let is_child = std::env::var("RDMA_SYS_TEST_FABRIC");
+    let (library, _) = library("sv0");
+    let fabric = is_child.clone().unwrap_or_else(|_| format!("two-{}", std::process::id()));
+    // SAFETY: the stand-in has no thread yet, since no device is open.
+    unsafe { std::env::set_var("VERBS_STAND_IN_FABRIC", &fabric) };
+    let context = Context::open(&Device::list(&library).unwrap()[0]).unwrap();
+    let pd = Pd::new(&context).unwrap();
+    let mut own = side(&context, INIT, None, &pd);
+    let port = context.port(1).unwrap();
+    let gid = context.gid(&port, 3).unwrap();
+    let join = |own: &Side, qpn| {
+        own.qp.init(1, 0, ALL).unwrap();
+        let ready = Ready {
+            qpn,
+            psn: 1,
+            mtu: port.attr.active_mtu,
+            gid: Some((gid, gid.bytes)),
+            lid: 0,
+            port: 1,
+            traffic_class: 0,
+            service_level: 0,
+            max_reads: 4,
+            rnr_timer: 1,
+        };
+        own.qp.ready_to_receive(&ready).unwrap();
+        own.qp
+            .ready_to_send(&ToRts { psn: 1, timeout: 14, retries: 3, rnr_retries: 7, max_reads: 4 })
+            .unwrap();
+    };
+    if is_child.is_ok() {
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).unwrap();
+        own.memory[..4].copy_from_slice(b"far!");
+        join(&own, line.trim().parse().unwrap());
+        let (at, rkey) = own.at(0).unwrap();
+        println!("\nPEER {} {at} {rkey}", own.qp.number());
+        line.clear();
+        // Until the other end closes.
+        std::io::stdin().read_line(&mut line).unwrap();
+        assert_eq!(&own.memory[8..12], b"near");
+        return;
+    }
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--nocapture"])
+        .env("RDMA_SYS_TEST_FABRIC", &fabric)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut to = child.stdin.take().unwrap();
+    writeln!(to, "{}", own.qp.number()).unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let line = lines.find(|line| line.starts_with("PEER")).unwrap();
+    let numbers: Vec<u64> = line.split(' ').skip(1).map(|n| n.parse().unwrap()).collect();
+    join(&own, numbers[0] as u32);
+    own.memory[..4].copy_from_slice(b"near");
+    own.send(1, IBV_WR_RDMA_WRITE, 0, 4, Some((numbers[1] + 8, numbers[2] as u32))).unwrap();
+    own.send(2, IBV_WR_RDMA_READ, 100, 4, Some((numbers[1], numbers[2] as u32))).unwrap();
+    assert_eq!([own.status(), own.status()], [(1, IBV_WC_SUCCESS), (2, IBV_WC_SUCCESS)]);
+    assert_eq!(&own.memory[100..104], b"far!");
+    drop(to);
+    lines.for_each(drop);
+    assert!(child.wait().unwrap().success());
+    // The process is gone.
+    own.send(3, IBV_WR_RDMA_WRITE, 0, 4, Some((numbers[1], numbers[2] as u32))).unwrap();
+    assert_eq!(own.status(), (3, IBV_WC_RETRY_EXC_ERR));
 }

@@ -20,14 +20,15 @@ pub const ALL: Access = Access::REMOTE_WRITE.and(Access::REMOTE_READ).and(Access
 pub fn library(devices: &str) -> (Library, Program) {
     // SAFETY: before any thread of the stand-in.
     unsafe { std::env::set_var("VERBS_STAND_IN_DEVICES", devices) };
+    // SAFETY: as above.
     unsafe { std::env::set_var("VERBS_STAND_IN_FABRIC", format!("test-{}", std::process::id())) };
     let path = stand_in::program::path("verbs_stand_in");
     (Library::open_at(&path).unwrap(), Program::open(path))
 }
 
 pub fn side(context: &Context, init: QpInit, srq: Option<&Srq>, pd: &Pd) -> Side {
-    let cq = context.cq(64, None, 0, 0).unwrap();
-    let qp = pd.qp(&cq, &cq, srq, init).unwrap();
+    let cq = Cq::new(context, 64, None, 0, 0).unwrap();
+    let qp = Qp::new(pd, &cq, &cq, srq, init).unwrap();
     let mut memory = Box::new([0; 4096]);
     let at = memory.as_mut_ptr().cast();
     // SAFETY: the memory lives as long as the registration does, in the same structure, but for what the test does.
@@ -68,7 +69,7 @@ pub fn connect(context: &Context, a: &Side, b: &Side, rnr_retries: u8) {
 }
 
 pub fn pair(context: &Context) -> (Side, Side) {
-    let pd = context.pd().unwrap();
+    let pd = Pd::new(context).unwrap();
     let (a, b) = (side(context, INIT, None, &pd), side(context, INIT, None, &pd));
     connect(context, &a, &b, 7);
     (a, b)
