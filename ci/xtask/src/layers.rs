@@ -17,7 +17,7 @@ const LIBRARIES: [&str; 9] =
 const PROGRAMS: [&str; 2] = ["provider/command", "ci/xtask"];
 
 /// Members beside the table, and the members that they may use.
-const BESIDE: [(&str, &[&str]); 8] = [
+const BESIDE: [(&str, &[&str]); 9] = [
     ("tests/link-kit", &["provider/link/api", "provider/base/wire", "hmem"]),
     ("tests/testkit", &["provider/core/engine", "provider/link/api", "provider/base/wire", "hmem"]),
     ("tests/stand-in", &[]),
@@ -25,6 +25,7 @@ const BESIDE: [(&str, &[&str]); 8] = [
     ("tests/nccl-stand-in", &["tests/stand-in"]),
     ("tests/rocr-stand-in", &["tests/stand-in"]),
     ("tests/ze-stand-in", &["tests/stand-in"]),
+    ("tests/verbs-stand-in", &["tests/stand-in", "provider/sys/rdma-sys"]),
     ("ci/xtask", &[]),
 ];
 

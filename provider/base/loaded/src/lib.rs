@@ -1,4 +1,4 @@
-//! What the dynamic linker has loaded. Nothing here ever loads an object.
+//! What the dynamic linker has loaded. Only [`Object::load`] loads an object.
 
 mod callers;
 
@@ -62,6 +62,26 @@ impl Object {
             .filter(|(object, _, base)| defines(object, *base))
             .map(|(object, path, _)| (object, path))
             .collect()
+    }
+
+    /// Loads the object of this file name or soname, unless it is loaded. Its symbols stay out of the global
+    /// scope. The error is dlerror(3)'s.
+    ///
+    /// # Safety
+    ///
+    /// The initialisers of the object, and of those that it needs, may run in this process now.
+    pub unsafe fn load(name: &CStr) -> Result<Object, String> {
+        // SAFETY: the name ends in NUL; the caller's promise for the initialisers.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        NonNull::new(handle).map(Object).ok_or_else(|| {
+            // SAFETY: dlerror gives null or a string that ends in NUL, good until this thread's next call.
+            let text = unsafe { libc::dlerror() };
+            match text.is_null() {
+                true => format!("{name:?} cannot be loaded"),
+                // SAFETY: not null, by the check above.
+                false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
+            }
+        })
     }
 
     /// # Safety
@@ -190,6 +210,13 @@ mod tests {
         assert!(place(null()).is_none());
         // SAFETY: nothing is called.
         assert!(unsafe { next::<extern "C" fn()>(c"strait_there_is_none") }.is_none());
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_loaded_is_an_error_with_its_name() {
+        // SAFETY: there is no such object.
+        let error = unsafe { Object::load(c"libstrait-there-is-none.so") }.unwrap_err();
+        assert!(error.contains("libstrait-there-is-none.so"), "{error}");
     }
 
     #[test]

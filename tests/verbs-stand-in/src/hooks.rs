@@ -1,0 +1,55 @@
+//! What a test in the same process does to devices.
+
+use std::ffi::c_int;
+
+use rdma_sys as ibv;
+
+use crate::nic;
+use crate::objects::Backing;
+use crate::state::lock;
+
+/// The `nth` send request from now on ends with this `IBV_WC_*`.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_verbs_status(nth: u64, status: u32) {
+    let mut state = lock();
+    let at = state.sends + nth;
+    state.planned.push((at, status));
+}
+
+/// The exporter of this dma-buf takes it back: how many registrations it had.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_verbs_revoke(fd: c_int) -> c_int {
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    if unsafe { libc::fstat(fd, &mut stat) } != 0 {
+        return -1;
+    }
+    let mut count = 0;
+    for mr in lock().mrs.values_mut() {
+        match &mut mr.backing {
+            Backing::Dmabuf { inode, revoked, .. } if *inode == stat.st_ino => {
+                *revoked = true;
+                count += 1;
+            }
+            _ => {}
+        }
+    }
+    count
+}
+
+/// The port of the device (from 0 on, as in the list) is up or down.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_verbs_port(device: usize, is_up: bool) {
+    let mut state = lock();
+    if let Some(opened) = state.devices.get_mut(&device) {
+        opened.is_up = is_up;
+        let kind = if is_up { ibv::IBV_EVENT_PORT_ACTIVE } else { ibv::IBV_EVENT_PORT_ERR };
+        state.raise_of_device(device, kind, 1);
+    }
+    nic::wake();
+}
+
+/// An asynchronous event of a device, such as IBV_EVENT_DEVICE_FATAL: all contexts see it.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_verbs_event(device: usize, kind: u32) {
+    lock().raise_of_device(device, kind, 0);
+}

@@ -1,0 +1,70 @@
+//! A stand-in for libibverbs, on machines that have no RDMA.
+//!
+//! It has the entry points that Strait and its tests call, with libibverbs' names, signatures and layouts, and checks
+//! arguments as its manual pages say. A thread of the process is the device: it reads and writes memory, without the
+//! program's part, and reaches devices of other processes of the host by sockets. Reliable connections (RC) of
+//! InfiniBand and RoCE are there, with shared receive queues, inline data, immediate data, RDMA and 64-bit atomics.
+//!
+//! | variable | |
+//! |---|---|
+//! | `VERBS_STAND_IN_DEVICES` | devices, with semicolons: `name:option,option=value` (`sv0`). None if it is `none` |
+//! | `VERBS_STAND_IN_FABRIC` | processes with the same name here reach each other (`default`) |
+//! | `VERBS_STAND_IN_HOST` | 1 to 255: which host the process plays, which its GIDs and LIDs show (1) |
+//! | `VERBS_STAND_IN_DELAY_US` | how long each completion takes to reach its queue (0) |
+//! | `VERBS_STAND_IN_REORDER` | a seed: completions of different queue pairs overtake each other, within `DELAY_US` and four times as much |
+//! | `VERBS_STAND_IN_STATUS` | `status@n`, with commas: the n-th send request of the process ends with this `IBV_WC_*` |
+//! | `VERBS_STAND_IN_FAIL` | `name=errno` or `name@n=errno`, with commas: calls that fail, always or the n-th time |
+//!
+//! | option of a device | |
+//! |---|---|
+//! | `qp`, `wr`, `sge`, `inline`, `cq`, `cqe`, `mr`, `mrsize`, `srq`, `srqwr`, `srqsge`, `reads`, `msg` | its limits |
+//! | `gids` | entries of its table of GIDs (16). 0 and 1 are link-local, 2 and 3 are the IPv4 address 10.HOST.0.DEVICE |
+//! | `mtu` | 256 to 4096 (1024) |
+//! | `nosrq`, `noatomics`, `noodp`, `nodmabuf` | what it lacks: it answers EOPNOTSUPP |
+//! | `down` | its port is not active |
+//! | `ib`, `iwarp` | its link layer is InfiniBand's (LIDs, one GID), its transport is iWARP |
+//! | `old` | its library has no extended operations |
+//! | `rxe` | it fails as soft RoCE does: see below |
+//!
+//! Errors are those of the InfiniBand specification. `rxe` has instead what Linux 7.3's soft RoCE was seen to do:
+//!
+//! | | default | `rxe` |
+//! |---|---|---|
+//! | a local key that is wrong | IBV_WC_LOC_PROT_ERR | IBV_WC_WR_FLUSH_ERR |
+//! | a message longer than its receive | receiver IBV_WC_LOC_LEN_ERR, sender IBV_WC_REM_INV_REQ_ERR | IBV_WC_LOC_QP_OP_ERR, IBV_WC_REM_OP_ERR |
+//! | an atomic at a misaligned address | IBV_WC_REM_INV_REQ_ERR | refused by post: EINVAL |
+//! | queue entries | 65 536 | 16 384, then EINVAL |
+//!
+//! Of both: memory that is unmapped while it is registered takes writes with success, and reads as zero, since its
+//! pages are pinned; on demand it is IBV_WC_REM_ACCESS_ERR. Pages mapped at the address since then are not known
+//! from the old ones. A peer that is gone, or whose queue pair is not ready, is IBV_WC_RETRY_EXC_ERR after 4.096 us
+//! times 2^timeout for each try.
+//!
+//! A test in the same process calls `stand_in_fail`, `stand_in_calls`, `stand_in_verbs_status` (a completion with an
+//! error), `stand_in_verbs_revoke` (a dma-buf taken back by its exporter; a file that is truncated is one, too),
+//! `stand_in_verbs_port` (up, down) and `stand_in_verbs_event` (any asynchronous event).
+#![allow(
+    clippy::missing_safety_doc,
+    clippy::undocumented_unsafe_blocks,
+    reason = "a test's library: every function trusts its caller as libibverbs does"
+)]
+
+mod buffers;
+mod calls;
+mod completion;
+mod connection;
+mod device;
+mod entry;
+mod hooks;
+mod nic;
+mod objects;
+mod packet;
+mod pairs;
+mod post;
+mod queues;
+mod requester;
+mod responder;
+mod settings;
+mod state;
+
+pub use hooks::{stand_in_verbs_event, stand_in_verbs_port, stand_in_verbs_revoke, stand_in_verbs_status};
