@@ -9,7 +9,8 @@ fn strait(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
     command.args(args);
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("FI_") && name != "FI_PROVIDER_PATH" {
+        let text = name.to_string_lossy();
+        if (text.starts_with("FI_") || text.starts_with("STRAIT_")) && name != "FI_PROVIDER_PATH" {
             command.env_remove(name);
         }
     }
