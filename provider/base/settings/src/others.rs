@@ -55,6 +55,13 @@ pub const OTHERS: &[Setting] = &[
     UCX_REPORT,
     UCX_CHECK,
     other("STRAIT_MPI", Kind::Switch, "yes", "Have strait_mpi take device memory"),
+    other("STRAIT_MPI_NCCL", Kind::Switch, "no", "Have collectives of strait_mpi go by NCCL"),
+    other(
+        "STRAIT_MPI_NCCL_LEAST",
+        Kind::Bytes { least: 1, most: 1 << 40 },
+        "32768",
+        "The least bytes of a collective that goes by NCCL",
+    ),
     other("STRAIT_MPI_REPORT", Kind::Switch, "no", "Print the calls with device memory at MPI_Finalize"),
     other(
         "STRAIT_MPI_SYNC",

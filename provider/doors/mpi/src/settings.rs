@@ -76,13 +76,13 @@ pub fn sync() -> Sync {
     })
 }
 
-/// The least bytes of a collective that NCCL may do, by `STRAIT_MPI_NCCL_LEAST`; `None` with
-/// `STRAIT_MPI_NCCL=0`.
+/// The least bytes of a collective that NCCL may do, by `STRAIT_MPI_NCCL_LEAST`; `None` without
+/// `STRAIT_MPI_NCCL=1`: NCCL refuses two ranks of one GPU, and that would be an error of the call.
 pub fn nccl_least() -> Option<usize> {
     static LEAST: OnceLock<Option<usize>> = OnceLock::new();
     *LEAST.get_or_init(|| {
         const DEFAULT: usize = 32768;
-        if !is_set("STRAIT_MPI_NCCL", true) {
+        if !is_set("STRAIT_MPI_NCCL", false) {
             return None;
         }
         let Some(text) = value("STRAIT_MPI_NCCL_LEAST") else { return Some(DEFAULT) };
