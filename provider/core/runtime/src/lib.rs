@@ -7,7 +7,7 @@
 //! | `lock` | the lock |
 //! | `wait` | [`Wait`]: the descriptor that a thread sleeps on, and how it is woken |
 //! | `progress`, `thread` | the thread of a domain with automatic progress |
-//! | `exit`, `alone` | exit(3) with endpoints open |
+//! | `exit`, `threads` | exit(3) with endpoints open; whether other threads run |
 //! | `poison` | panics: what is logged, and what later calls get |
 //!
 //! # Sleeping
