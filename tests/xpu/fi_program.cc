@@ -39,16 +39,7 @@ namespace hw = strait::xpu::hw;
 static const char *role = "kernel";
 #define CHECK_FORMAT "%s: "
 #define CHECK_ARGS role
-#include "check.h"
-
-#define MUST(call)                                                                               \
-	do {                                                                                     \
-		const long long rc_ = (long long)(call);                                         \
-		if (rc_) {                                                                       \
-			fprintf(stderr, "%s, line %d: %s: %lld\n", role, __LINE__, #call, rc_);  \
-			_exit(1);                                                                \
-		}                                                                                \
-	} while (0)
+#include "must.h"
 
 enum { limit_s = 60 };
 

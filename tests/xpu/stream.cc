@@ -35,16 +35,7 @@
 static const char *role = "first";
 #define CHECK_FORMAT "%s: "
 #define CHECK_ARGS role
-#include "check.h"
-
-#define MUST(call)                                                                               \
-	do {                                                                                     \
-		const long long rc_ = (long long)(call);                                         \
-		if (rc_) {                                                                       \
-			fprintf(stderr, "%s, line %d: %s: %lld\n", role, __LINE__, #call, rc_);  \
-			_exit(1);                                                                \
-		}                                                                                \
-	} while (0)
+#include "must.h"
 
 enum { size = 128, batch = 20, threads = size / 4, limit_s = 60 };
 

@@ -3,11 +3,11 @@
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-use super::api::{Api, BatchParams, Error, Handle, KernelParams, NOT_FOUND, loaded};
+use super::api::{BatchParams, Error, Handle, KernelParams, MemOp as Raw, loaded};
 use super::kernel::Function;
 use super::memops::{MemOp, raw};
 use super::queue::Stream;
-use super::stream::{Entered, INVALID_CONTEXT, Relaxed};
+use super::stream::{INVALID_CONTEXT, Relaxed, enter};
 
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: i32 = 2;
@@ -64,10 +64,9 @@ impl Graph {
     /// # Safety
     /// What they access is there as often as the graph is launched; `after` are nodes of this graph.
     pub unsafe fn add_batch(&mut self, after: &[Node], ops: &[MemOp]) -> Result<Node, Error> {
-        let (api, _entered) = self.enter()?;
+        let (api, _entered) = enter(self.ctx)?;
         let raw = raw(ops);
-        let params =
-            BatchParams { ctx: self.ctx as Handle, count: raw.len() as u32, ops: raw.as_ptr(), flags: 0 };
+        let params = params(self.ctx, &raw);
         let (before, mut node) = (handles(after), null_mut());
         api.graph_batch(&mut node, self.handle as Handle, before.as_ptr(), before.len(), &params)?;
         Ok(Node(node as usize))
@@ -86,7 +85,7 @@ impl Graph {
         if function.context() != self.ctx {
             return Err(Error(INVALID_CONTEXT));
         }
-        let (api, _entered) = self.enter()?;
+        let (api, _entered) = enter(self.ctx)?;
         let mut arguments = arguments.to_vec();
         let mut places: Vec<*mut c_void> = arguments.iter_mut().map(|a| (a as *mut u64).cast()).collect();
         let params = KernelParams {
@@ -104,7 +103,7 @@ impl Graph {
 
     /// Its nodes.
     pub fn nodes(&self) -> Result<Vec<Node>, Error> {
-        let (api, _entered) = self.enter()?;
+        let (api, _entered) = enter(self.ctx)?;
         let mut count = 0;
         api.graph_nodes(self.handle as Handle, null_mut(), &mut count)?;
         let mut nodes: Vec<Handle> = vec![null_mut(); count];
@@ -114,15 +113,10 @@ impl Graph {
 
     /// What can be launched. It does not change with the graph.
     pub fn instantiate(&self) -> Result<Instance, Error> {
-        let (api, _entered) = self.enter()?;
+        let (api, _entered) = enter(self.ctx)?;
         let mut instance = null_mut();
         api.graph_instantiate(&mut instance, self.handle as Handle, 0)?;
         Ok(Instance { handle: instance as usize, ctx: self.ctx })
-    }
-
-    fn enter(&self) -> Result<(&'static Api, Entered<'static>), Error> {
-        let api = loaded().ok_or(Error(NOT_FOUND))?;
-        Ok((api, Entered::new(api, self.ctx)?))
     }
 }
 
@@ -133,6 +127,11 @@ impl Drop for Graph {
             let _ = api.graph_destroy(self.handle as Handle);
         }
     }
+}
+
+/// A batch of these operations, as a node has it.
+fn params(ctx: usize, ops: &[Raw]) -> BatchParams {
+    BatchParams { ctx: ctx as Handle, count: ops.len() as u32, ops: ops.as_ptr(), flags: 0 }
 }
 
 fn handles(nodes: &[Node]) -> Vec<Handle> {
@@ -161,20 +160,16 @@ impl Instance {
     /// # Safety
     /// As of [`Graph::add_batch`].
     pub unsafe fn set_batch(&mut self, node: Node, ops: &[MemOp]) -> Result<(), Error> {
-        let api = loaded().ok_or(Error(NOT_FOUND))?;
-        let _entered = Entered::new(api, self.ctx)?;
+        let (api, _entered) = enter(self.ctx)?;
         let raw = raw(ops);
-        let params =
-            BatchParams { ctx: self.ctx as Handle, count: raw.len() as u32, ops: raw.as_ptr(), flags: 0 };
-        api.graph_set_batch(self.handle as Handle, node.0 as Handle, &params)
+        api.graph_set_batch(self.handle as Handle, node.0 as Handle, &params(self.ctx, &raw))
     }
 }
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        let Some(api) = loaded() else { return };
         // The instance of a context that is gone went with it.
-        if let Ok(_entered) = Entered::new(api, self.ctx) {
+        if let Ok((api, _entered)) = enter(self.ctx) {
             let _ = api.graph_exec_destroy(self.handle as Handle);
         }
     }

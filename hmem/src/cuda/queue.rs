@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use super::api::{Api, CAPTURE_FIRST, Error, Handle, NOT_FOUND, NOT_READY, loaded};
 use super::info::info;
-use super::stream::{Entered, INVALID_CONTEXT, any, context_of};
+use super::stream::{Entered, INVALID_CONTEXT, any, context_of, enter};
 
 /// What a stream calls when all before it is done. It may call nothing of CUDA's, and wait for nothing that
 /// does.
@@ -87,8 +87,7 @@ impl Stream {
     }
 
     pub(super) fn enter(self) -> Result<(&'static Api, Entered<'static>), Error> {
-        let api = loaded().ok_or(Error(NOT_FOUND))?;
-        Ok((api, Entered::new(api, self.ctx)?))
+        enter(self.ctx)
     }
 
     /// Queues a copy.

@@ -97,6 +97,12 @@ pub(crate) struct Entered<'a> {
     _relaxed: Relaxed<'a>,
 }
 
+/// The driver, with this context current.
+pub(super) fn enter(ctx: usize) -> Result<(&'static Api, Entered<'static>), Error> {
+    let api = loaded().ok_or(Error(NOT_FOUND))?;
+    Ok((api, Entered::new(api, ctx)?))
+}
+
 impl<'a> Entered<'a> {
     pub(crate) fn new(api: &'a Api, ctx: usize) -> Result<Entered<'a>, Error> {
         let pushed = current(api) != ctx;

@@ -112,11 +112,7 @@ impl Setting {
     }
 
     fn read_switch(&self, text: &str, trimmed: &str) -> Reading {
-        let on = match trimmed.to_ascii_lowercase().as_str() {
-            "1" | "y" | "yes" | "on" | "true" => true,
-            "0" | "n" | "no" | "off" | "false" => false,
-            _ => return self.not_understood(text),
-        };
+        let Some(on) = words::switch(trimmed) else { return self.not_understood(text) };
         Reading { value: Some(Value::Switch(on)), complaint: None }
     }
 

@@ -8,21 +8,27 @@ use crate::table::Kind;
 
 /// Names of links.
 const LINKS: [&str; 3] = ["shm", "tcp", "ofi"];
-/// Words of a switch.
-const SWITCH: [&str; 10] = ["1", "y", "yes", "on", "true", "0", "n", "no", "off", "false"];
 /// Longest name of a provider.
 const LONGEST: usize = 32;
 /// Names that begin like this are those of layers to libfabric's core.
 const LAYERS: [&str; 3] = ["ofi_", "off_", "lnx"];
 
+/// What a word says, if it is yes or no.
+pub fn switch(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "y" | "yes" | "on" | "true" => Some(true),
+        "0" | "n" | "no" | "off" | "false" => Some(false),
+        _ => None,
+    }
+}
+
 /// Why this is no value of its kind; nothing to say but what is taken: an empty reason.
 pub fn problem(kind: Kind, text: &str) -> Option<String> {
-    let is_switch = || SWITCH.contains(&text.to_ascii_lowercase().as_str());
     match kind {
         Kind::Choice(words) if words.iter().any(|word| word.eq_ignore_ascii_case(text)) => None,
         Kind::Choice(words) => Some(meant(text, words).unwrap_or_default()),
         Kind::Links => text.split(',').find_map(|name| link(name.trim())),
-        Kind::Report if is_switch() || text.contains(['/', '.']) => None,
+        Kind::Report if switch(text).is_some() || text.contains(['/', '.']) => None,
         Kind::Report => Some(String::new()),
         Kind::Provider => provider(text).err().map(Into::into),
         _ => None,
@@ -76,9 +82,7 @@ pub fn absent(kind: Kind, text: &str) -> Option<String> {
             Ok(_) => Some("that is no program".into()),
             Err(e) => Some(e.to_string()),
         },
-        Kind::Device if !SWITCH.contains(&text.to_ascii_lowercase().as_str()) && text != "auto" => {
-            device(Path::new("/sys"), text)
-        }
+        Kind::Device if switch(text).is_none() && text != "auto" => device(Path::new("/sys"), text),
         _ => None,
     }
 }
@@ -121,7 +125,7 @@ mod tests {
     use super::*;
     use crate::{ALIAS, COPY_AGENT, LINKS, LOG, LOG_FILE, NIC, REPORT, Setting};
 
-    fn told(setting: Setting, text: &str) -> String {
+    fn complaint(setting: Setting, text: &str) -> String {
         setting.check(text).complaint.unwrap_or_default()
     }
 
@@ -146,7 +150,7 @@ mod tests {
             (LOG_FILE, "/nonexistent/x", "/nonexistent: No such file"),
             (LOG_FILE, "/tmp", "no file that can be written"),
         ] {
-            let line = told(setting, text);
+            let line = complaint(setting, text);
             assert!(line.starts_with(&format!("{}={text} is ", setting.variable())), "{setting:?}: {line}");
             assert!(line.contains(word) && line.contains(&setting.kind.to_string()), "{word}: {line}");
         }
@@ -171,7 +175,7 @@ mod tests {
             (LOG_FILE, "/tmp/strait.log"),
             (LOG_FILE, "strait.log"),
         ] {
-            assert_eq!(told(setting, text), "", "{}={text}", setting.name);
+            assert_eq!(complaint(setting, text), "", "{}={text}", setting.name);
         }
     }
 

@@ -28,7 +28,11 @@ pub fn findings() -> Vec<Finding> {
     all.extend(ports(&env, &std::fs::read_to_string(LOCAL).unwrap_or_default()));
     all.extend(of_ucx(&env));
     all.extend(provider_path(&env));
-    let set: Vec<String> = names.iter().filter_map(|name| listed(name, &env)).collect();
+    let of_libfabric = crate::info::environment();
+    let is_read =
+        |name: &str| of_libfabric.contains_key(name) || settings::OTHERS.iter().any(|s| s.name == name);
+    let set: Vec<String> =
+        names.iter().filter(|name| is_read(name)).filter_map(|name| listed(name, &env)).collect();
     all.push(Finding::ok(AREA, if set.is_empty() { "none".into() } else { set.join(" ") }));
     all
 }
@@ -160,11 +164,9 @@ fn provider_path(env: Env<'_>) -> Vec<Finding> {
 
 /// A variable as it is listed: secrets are not shown.
 fn listed(name: &str, env: Env<'_>) -> Option<String> {
-    let is_of_interest = crate::info::environment().contains_key(name);
-    let setting = || settings::ALL.iter().chain(settings::OTHERS).find(|s: &&Setting| s.variable() == name);
-    let is_other = settings::OTHERS.iter().any(|s| s.name == name);
-    let value = env(name).filter(|_| is_of_interest || is_other)?;
-    let is_secret = setting().is_some_and(|s| matches!(s.kind, Kind::Secret(_)));
+    let value = env(name)?;
+    let mut all = settings::ALL.iter().chain(settings::OTHERS);
+    let is_secret = all.any(|s: &Setting| s.variable() == name && matches!(s.kind, Kind::Secret(_)));
     Some(format!("{name}={}", if is_secret { "(not shown)" } else { &value }))
 }
 

@@ -103,13 +103,8 @@ impl<L: RmaLink> Domain<L> {
 
     fn post_send(&mut self, ep: EpId, op: &Send<'_>) -> Result<(), Error> {
         self.post(ep, op.to, |e, core| e.send(core, op, Tally::PLAIN)).or_else(|err| {
-            let what = What::SEND | if op.tag.is_some() { What::TAGGED } else { What::MSG };
-            self.fail_post(
-                ep,
-                err,
-                op.flags,
-                Failed { ctx: op.ctx, what, tag: op.tag.unwrap_or(0), to: op.to },
-            )
+            let (what, tag) = (What::sent(op.tag.is_some()), op.tag.unwrap_or(0));
+            self.fail_post(ep, err, op.flags, Failed { ctx: op.ctx, what, tag, to: op.to })
         })
     }
 
@@ -128,7 +123,7 @@ impl<L: RmaLink> Domain<L> {
     /// Reads or writes a peer's memory.
     pub fn rma(&mut self, ep: EpId, op: &Rma<'_>) -> Result<(), Error> {
         self.post(ep, op.to, |e, core| e.rma(core, op, Tally::PLAIN)).or_else(|err| {
-            let what = What::RMA | if op.write { What::WRITE } else { What::READ };
+            let what = What::rma(op.write);
             self.fail_post(ep, err, op.flags, Failed { ctx: op.ctx, what, tag: 0, to: op.to })
         })
     }
@@ -136,8 +131,7 @@ impl<L: RmaLink> Domain<L> {
     /// Changes a peer's memory.
     pub fn atomic(&mut self, ep: EpId, op: &Atomic<'_>) -> Result<(), Error> {
         self.post(ep, op.to, |e, core| e.atomic(core, op, Tally::PLAIN)).or_else(|err| {
-            let fetches = hmem::total(op.result) > 0;
-            let what = What::ATOMIC | if fetches { What::READ } else { What::WRITE };
+            let what = What::atomic(hmem::total(op.result) > 0);
             self.fail_post(ep, err, op.flags, Failed { ctx: op.ctx, what, tag: 0, to: op.to })
         })
     }

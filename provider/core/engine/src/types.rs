@@ -95,6 +95,26 @@ bitflags::bitflags! {
     }
 }
 
+impl What {
+    /// A message of this side's.
+    #[inline(always)]
+    pub(crate) fn sent(tagged: bool) -> What {
+        What::SEND | if tagged { What::TAGGED } else { What::MSG }
+    }
+
+    /// An RMA of this side's.
+    #[inline(always)]
+    pub(crate) fn rma(write: bool) -> What {
+        What::RMA | if write { What::WRITE } else { What::READ }
+    }
+
+    /// An atomic of this side's; `fetches`: it gets what was there.
+    #[inline(always)]
+    pub(crate) fn atomic(fetches: bool) -> What {
+        What::ATOMIC | if fetches { What::READ } else { What::WRITE }
+    }
+}
+
 /// The completion of one operation, for the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {

@@ -94,14 +94,13 @@ impl WorkOp {
 
     /// What its completion says of it.
     pub(crate) fn what(&self) -> What {
-        let message = |tagged| if tagged { What::TAGGED } else { What::MSG };
         match self {
-            WorkOp::Send { tag, .. } => What::SEND | message(tag.is_some()),
-            WorkOp::Recv { pattern, .. } => What::RECV | message(pattern.tag.is_some()),
-            WorkOp::Rma { write, .. } => What::RMA | if *write { What::WRITE } else { What::READ },
-            WorkOp::Atomic { result, .. } => {
-                What::ATOMIC | if result.is_empty() { What::WRITE } else { What::READ }
+            WorkOp::Send { tag, .. } => What::sent(tag.is_some()),
+            WorkOp::Recv { pattern, .. } => {
+                What::RECV | if pattern.tag.is_some() { What::TAGGED } else { What::MSG }
             }
+            WorkOp::Rma { write, .. } => What::rma(*write),
+            WorkOp::Atomic { result, .. } => What::atomic(!result.is_empty()),
             WorkOp::CntrAdd { .. } | WorkOp::CntrSet { .. } => What::empty(),
         }
     }

@@ -7,23 +7,22 @@ use std::ffi::{CStr, CString};
 
 use libfabric_sys as fi;
 
+use crate::param;
+
 /// Declares FI_STRAIT_ALIAS, reads it, and gives the provider that name if there is one.
 ///
 /// # Safety
 /// `provider` is the structure that fi_prov_ini is about to return, with the name `strait`; all parameters
 /// are declared, because the core takes the names of their variables from it.
 pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
-    let help = CString::new(settings::ALIAS.description()).unwrap_or_default();
     // SAFETY: the caller's promise; the name is defined here alone.
-    let asked = unsafe { core.param_string(provider, c"alias", &help) };
-    let Some(asked) = asked else { return };
-    let name = asked.to_string_lossy().into_owned();
-    if name == "strait" || name.is_empty() {
-        return;
-    }
-    if let Some(complaint) = settings::ALIAS.check(&name).complaint {
-        return log::warn!("{complaint}");
-    }
+    let Some(asked) = (unsafe { param::declared(core, provider, &settings::ALIAS) }) else { return };
+    let own = match wanted(&asked) {
+        Ok(Some(name)) => keep(name),
+        Ok(None) => return,
+        Err(complaint) => return log::warn!("{complaint}"),
+    };
+    let name = own.to_string_lossy();
     log::warn!(
         "FI_STRAIT_ALIAS={name}: the provider strait goes by the name {name} in this process. Unset the variable for programs that do not need it"
     );
@@ -31,7 +30,17 @@ pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
         log::warn!("FI_PROVIDER={filter} leaves out {name}: set FI_PROVIDER={name}, or unset it");
     }
     // SAFETY: the caller's promise: the core has not seen the structure yet.
-    unsafe { (*provider).name = keep(asked).as_ptr() };
+    unsafe { (*provider).name = own.as_ptr() };
+}
+
+/// The other name that was set, if there is one; in `Err`, why it cannot be one.
+fn wanted(asked: &str) -> Result<Option<CString>, String> {
+    let name = asked.trim();
+    if name == "strait" || name.is_empty() {
+        return Ok(None);
+    }
+    settings::ALIAS.check(name).complaint.map_or(Ok(()), Err)?;
+    Ok(CString::new(name).ok())
 }
 
 /// Whether a filter of the core's, names with commas and perhaps a ^ in front, lets a name through.
@@ -48,6 +57,13 @@ fn keep(name: CString) -> &'static CStr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blanks_are_no_part_of_a_name() {
+        assert_eq!(wanted(" efa "), Ok(Some(c"efa".to_owned())));
+        assert_eq!((wanted(" strait "), wanted("  ")), (Ok(None), Ok(None)));
+        assert!(wanted("e fa").is_err() && wanted("ofi_rxm").is_err());
+    }
 
     #[test]
     fn a_filter_without_the_name_is_found() {

@@ -284,27 +284,43 @@ pub(crate) fn set_copy_agent(copy_agent: CopyAgent) {
 /// `provider` is the structure returned from `fi_prov_ini`, with its name set.
 pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
     let (params, complaints) = interpret(|setting| {
-        let text = |s: String| CString::new(s).unwrap_or_default();
         if let Kind::Secret(_) = setting.kind {
-            let (name, help) = (text(setting.name.to_owned()), text(setting.description()));
+            let (name, help) = names(setting);
             // The core would write its value to the log.
             // SAFETY: the caller's promise; every name is defined with this one type.
             unsafe { core.param_define(provider, &name, fi::FI_PARAM_STRING, &help) };
             let value = std::env::var_os(setting.variable())?;
             return setting.text(value).map_err(|complaint| log::warn!("{complaint}")).ok();
         }
-        // As a string, whatever it is: of a number the core would take what it can read for all of it.
         // SAFETY: the caller's promise; every name is defined with this one type.
-        let value = unsafe {
-            core.param_string(provider, &text(setting.name.to_owned()), &text(setting.description()))
-        };
-        value.map(|v| v.to_string_lossy().into_owned())
+        unsafe { declared(core, provider, setting) }
     });
     let names: Vec<String> = std::env::vars_os().map(|(k, _)| k.to_string_lossy().into_owned()).collect();
     for line in complaints.into_iter().chain(settings::unknown(names.iter().map(String::as_str))) {
         log::warn!("{line}");
     }
     let _ = PARAMS.set(params);
+}
+
+/// Declares a parameter and reads it, as a string whatever it is: of a number the core would take what it can
+/// read for all of it.
+///
+/// # Safety
+/// As of [`read`]; the parameter is declared with this type alone.
+pub(crate) unsafe fn declared(
+    core: &fi::Core,
+    provider: *mut fi::fi_provider,
+    setting: &Setting,
+) -> Option<String> {
+    let (name, help) = names(setting);
+    // SAFETY: the caller's promise.
+    let value = unsafe { core.param_string(provider, &name, &help) };
+    value.map(|v| v.to_string_lossy().into_owned())
+}
+
+/// What the core has of a parameter: its name, and its help.
+fn names(setting: &Setting) -> (CString, CString) {
+    [setting.name.to_owned(), setting.description()].map(|s| CString::new(s).unwrap_or_default()).into()
 }
 
 /// The parameters where `text` says what each was set to, and what there is to complain of.

@@ -1,11 +1,12 @@
 //! `FI_STRAIT_REPORT`: what is said at the end of the process of what its endpoints have carried.
 
-use std::ffi::CString;
 use std::sync::{Arc, OnceLock};
 
 use engine::link_api::Meter;
 use libfabric_sys as fi;
 use link::usage::{Place, Unclear, Usage};
+
+use crate::param;
 
 static USAGE: OnceLock<Arc<Usage>> = OnceLock::new();
 
@@ -14,10 +15,8 @@ static USAGE: OnceLock<Arc<Usage>> = OnceLock::new();
 /// # Safety
 /// `provider` is the structure that fi_prov_ini is about to return, with its name set.
 pub(crate) unsafe fn read(core: &fi::Core, provider: *mut fi::fi_provider) {
-    let help = CString::new(settings::REPORT.description()).unwrap_or_default();
     // SAFETY: the caller's promise; the name is defined here alone.
-    let Some(asked) = (unsafe { core.param_string(provider, c"report", &help) }) else { return };
-    let asked = asked.to_string_lossy();
+    let Some(asked) = (unsafe { param::declared(core, provider, &settings::REPORT) }) else { return };
     let name = settings::REPORT.variable();
     if let Some(complaint) = settings::REPORT.check(&asked).complaint {
         log::warn!("{complaint}");

@@ -128,7 +128,31 @@ impl Context {
 
     /// The GID at this index; none if the entry is empty.
     pub fn gid(&self, port: &Port, index: u8) -> Option<Gid> {
-        gid(self, port, index)
+        let mut entry = crate::ibv_gid_entry::default();
+        let (number, functions) = (port.number, self.functions());
+        if let Some(query) = functions.query_gid_ex {
+            let size = size_of_val(&entry);
+            // SAFETY: an open context, and an entry of that size.
+            let code = unsafe { query(self.raw(), number.into(), index.into(), &raw mut entry, 0, size) };
+            if code == 0 {
+                let kind = match entry.gid_type {
+                    crate::IBV_GID_TYPE_IB => GidType::Ib,
+                    crate::IBV_GID_TYPE_ROCE_V1 => GidType::RoceV1,
+                    crate::IBV_GID_TYPE_ROCE_V2 => GidType::RoceV2,
+                    _ => GidType::Unknown,
+                };
+                return Gid::new(index, entry.gid, kind, entry.ndev_ifindex);
+            }
+            // An empty entry. A kernel without the call (before 5.10) is asked by the older one.
+            if ![libc::EOPNOTSUPP, libc::ENOSYS].contains(&code.abs()) {
+                return None;
+            }
+        }
+        let mut gid = crate::ibv_gid::default();
+        // SAFETY: an open context, and memory for a GID.
+        let code = unsafe { (functions.ibv_query_gid)(self.raw(), number, index.into(), &raw mut gid) };
+        let kind = if port.is_ethernet() { GidType::Unknown } else { GidType::Ib };
+        if code == 0 { Gid::new(index, gid, kind, 0) } else { None }
     }
 
     /// Where asynchronous events announce themselves to poll(2).
@@ -199,35 +223,6 @@ fn query(inner: &Inner) -> Result<ibv_device_attr_ex, Error> {
         let query = inner.device.library().functions().ibv_query_device;
         Error::check("ibv_query_device", query(context, &raw mut attr.orig_attr)).map(|()| attr)
     }
-}
-
-/// An entry of the table, if it is not empty.
-fn gid(context: &Context, port: &Port, index: u8) -> Option<Gid> {
-    let mut entry = crate::ibv_gid_entry::default();
-    let (number, functions) = (port.number, context.functions());
-    if let Some(query) = functions.query_gid_ex {
-        let size = size_of_val(&entry);
-        // SAFETY: an open context, and an entry of that size.
-        let code = unsafe { query(context.raw(), number.into(), index.into(), &raw mut entry, 0, size) };
-        if code == 0 {
-            let kind = match entry.gid_type {
-                crate::IBV_GID_TYPE_IB => GidType::Ib,
-                crate::IBV_GID_TYPE_ROCE_V1 => GidType::RoceV1,
-                crate::IBV_GID_TYPE_ROCE_V2 => GidType::RoceV2,
-                _ => GidType::Unknown,
-            };
-            return Gid::new(index, entry.gid, kind, entry.ndev_ifindex);
-        }
-        // An empty entry. A kernel without the call (before 5.10) is asked by the older one.
-        if ![libc::EOPNOTSUPP, libc::ENOSYS].contains(&code.abs()) {
-            return None;
-        }
-    }
-    let mut gid = crate::ibv_gid::default();
-    // SAFETY: an open context, and memory for a GID.
-    let code = unsafe { (functions.ibv_query_gid)(context.raw(), number, index.into(), &raw mut gid) };
-    let kind = if port.is_ethernet() { GidType::Unknown } else { GidType::Ib };
-    if code == 0 { Gid::new(index, gid, kind, 0) } else { None }
 }
 
 /// Sets O_NONBLOCK.

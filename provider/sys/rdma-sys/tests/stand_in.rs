@@ -193,23 +193,8 @@ fn devices_of_two_processes_reach_each_other() {
     let port = context.port(1).unwrap();
     let gid = context.gid(&port, 3).unwrap();
     let join = |own: &Side, qpn| {
-        own.qp.init(1, 0, ALL).unwrap();
-        let ready = Ready {
-            qpn,
-            psn: 1,
-            mtu: port.attr.active_mtu,
-            gid: Some((gid, gid.bytes)),
-            lid: 0,
-            port: 1,
-            traffic_class: 0,
-            service_level: 0,
-            max_reads: 4,
-            rnr_timer: 1,
-        };
-        own.qp.ready_to_receive(&ready).unwrap();
-        own.qp
-            .ready_to_send(&ToRts { psn: 1, timeout: 14, retries: 3, rnr_retries: 7, max_reads: 4 })
-            .unwrap();
+        let how = ToRts { psn: 1, timeout: 14, retries: 3, rnr_retries: 7, max_reads: 4 };
+        own.join(&port, gid, (qpn, 1), &how);
     };
     if is_child.is_ok() {
         let mut line = String::new();

@@ -77,7 +77,8 @@ impl Own {
     }
 }
 
-/// Date and time of a number of seconds since 1970.
+/// Date and time of a number of seconds since 1970. gmtime_r(3) takes a lock, which a forked child may find
+/// held for ever.
 fn utc(seconds: i64) -> String {
     let days = seconds.div_euclid(86_400);
     let of_day = seconds.rem_euclid(86_400);

@@ -49,22 +49,8 @@ pub fn connect(context: &Context, a: &Side, b: &Side, rnr_retries: u8) {
     let port = context.port(1).unwrap();
     let gid = context.gid(&port, 3).unwrap();
     for (own, peer, psn, peer_psn) in [(a, b, 0xff_fffe, 7), (b, a, 7, 0xff_fffe)] {
-        own.qp.init(1, 0, ALL).unwrap();
-        let ready = Ready {
-            qpn: peer.qp.number(),
-            psn: peer_psn,
-            mtu: port.attr.active_mtu,
-            gid: Some((gid, gid.bytes)),
-            lid: 0,
-            port: 1,
-            traffic_class: 0,
-            service_level: 0,
-            max_reads: 4,
-            rnr_timer: 1,
-        };
-        own.qp.ready_to_receive(&ready).unwrap();
         let how = ToRts { psn, timeout: 12, retries: 2, rnr_retries, max_reads: 4 };
-        own.qp.ready_to_send(&how).unwrap();
+        own.join(&port, gid, (peer.qp.number(), peer_psn), &how);
     }
 }
 
@@ -76,6 +62,25 @@ pub fn pair(context: &Context) -> (Side, Side) {
 }
 
 impl Side {
+    /// Connects to the queue pair of that number, whose packets begin at that one, at the same address.
+    pub fn join(&self, port: &Port, gid: Gid, (qpn, psn): (u32, u32), how: &ToRts) {
+        self.qp.init(1, 0, ALL).unwrap();
+        let ready = Ready {
+            qpn,
+            psn,
+            mtu: port.attr.active_mtu,
+            gid: Some((gid, gid.bytes)),
+            lid: 0,
+            port: 1,
+            traffic_class: 0,
+            service_level: 0,
+            max_reads: 4,
+            rnr_timer: 1,
+        };
+        self.qp.ready_to_receive(&ready).unwrap();
+        self.qp.ready_to_send(how).unwrap();
+    }
+
     pub fn sge(&self, at: usize, length: u32) -> ibv_sge {
         ibv_sge { addr: self.memory.as_ptr() as u64 + at as u64, length, lkey: self.mr.lkey() }
     }

@@ -163,7 +163,7 @@ impl<L: RmaLink> Post<'_, L> {
         }
         let peer = self.gate_in_order(core, op.to, len, op.flags)?;
         let report = op.flags.contains(OpFlags::COMPLETION);
-        let what = What::RMA | if op.write { What::WRITE } else { What::READ };
+        let what = What::rma(op.write);
         let done_as = Done { ctx: op.ctx, what, report, tag: 0, data: op.data.unwrap_or(0), tally };
         let cntr = if op.write { self.bind.cntrs().write } else { self.bind.cntrs().read };
         let watched = self.is_watched(cntr, op.flags, tally);
@@ -242,7 +242,7 @@ impl<L: RmaLink> Post<'_, L> {
             return Err(Error::TooBig);
         }
         let report = op.flags.contains(OpFlags::COMPLETION);
-        let what = What::ATOMIC | if fetches { What::READ } else { What::WRITE };
+        let what = What::atomic(fetches);
         let cntr = if fetches { self.bind.cntrs().read } else { self.bind.cntrs().write };
         let data = op.data.unwrap_or(0);
         let done_as = Done { ctx: op.ctx, what, report, tag: 0, data, tally };

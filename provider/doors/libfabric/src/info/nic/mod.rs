@@ -8,7 +8,6 @@ mod fid;
 #[cfg(test)]
 mod tests;
 
-use std::ffi::CString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Once, OnceLock};
@@ -50,10 +49,9 @@ static CHOICE: OnceLock<Choice> = OnceLock::new();
 /// # Safety
 /// As of [`crate::param::read`].
 pub(crate) unsafe fn read_param(core: &fi::Core, provider: *mut fi::fi_provider) {
-    let help = CString::new(settings::NIC.description()).unwrap_or_default();
     // SAFETY: the caller's promise; the name is defined here alone.
-    let text = unsafe { core.param_string(provider, c"nic", &help) };
-    let _ = CHOICE.set(text.map_or(Choice::Hinted, |t| Choice::parse(&t.to_string_lossy())));
+    let text = unsafe { crate::param::declared(core, provider, &settings::NIC) };
+    let _ = CHOICE.set(text.map_or(Choice::Hinted, |text| Choice::parse(&text)));
 }
 
 /// The device that an answer to these hints names. `hinted`: the hints carry a `nic`, and with it perhaps
