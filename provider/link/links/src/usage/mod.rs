@@ -14,6 +14,7 @@ use std::time::Duration;
 use link_api::{Fallback, How, Meter, Side};
 use wire::Addr;
 
+use counts::row_of;
 pub use counts::{Counts, ROWS, SIDES, row_name};
 use page::Page;
 pub use page::{Sums, is_page, read};
@@ -85,7 +86,7 @@ impl Usage {
             None if full => SHM,
             None => return false,
         };
-        let row = if link == SHM { how as usize } else { ROWS - 1 };
+        let row = row_of(link == SHM, how);
         let side = side as usize;
         state.counts[side][row].add(bytes as u64);
         if let Some(page) = self.page.as_ref().filter(|_| !self.forked.load(Relaxed)) {

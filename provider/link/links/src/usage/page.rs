@@ -17,7 +17,7 @@ const NAME: &std::ffi::CStr = c"strait-usage";
 /// How the link in /proc/PID/fd begins.
 const LINK: &str = "/memfd:strait-usage";
 /// What it begins with; the last byte is its version.
-const MAGIC: u64 = u64::from_le_bytes(*b"stusage\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"stusage\x02");
 /// Words: the mark, the number of peers, and of each side and row messages and bytes.
 const HEAD: usize = 2;
 const WORDS: usize = HEAD + SIDES * ROWS * 2;

@@ -112,3 +112,18 @@ fn another_link_has_a_row_of_its_own() {
     assert_eq!(report.ways.iter().map(|w| w.name).collect::<Vec<_>>(), ["network"]);
     assert_eq!(report.paths[0].words, "tcp to 10.0.0.2");
 }
+
+#[test]
+fn rma_of_a_provider_below_is_counted_apart_from_its_frames() {
+    let usage = Usage::new();
+    let mut meter = usage.meter();
+    meter.path(&addr(1), "ofi", "ofi verbs;ofi_rxm".into());
+    for how in [How::Eager, How::Frames] {
+        assert!(meter.count(&addr(1), Side::Ours, how, 8));
+    }
+    assert!(meter.count(&addr(1), Side::Theirs, How::Device, 65536));
+    let ways = usage.report().unwrap().ways;
+    assert_eq!(ways.iter().map(|w| w.name).collect::<Vec<_>>(), ["network", "network RMA"]);
+    assert_eq!(ways[0].ours, Counts { messages: 2, bytes: 16 });
+    assert_eq!(ways[1].theirs, Counts { messages: 1, bytes: 65536 });
+}

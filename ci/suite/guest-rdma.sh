@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# shellcheck shell=bash disable=SC2034,SC2154
+# Of ci/suite/guest: one guest with soft RDMA (rxe). Its root is the unpacked Debian 13 (rdma-core, libfabric with verbs, Open MPI), which it
+# mounts from this host by 9P and does not write. Programs of this host's compiler, and of ci/get/libfabric, lie at /strait.
+
+share=$out/rdma/strait
+checks=${CHECKS:-provider ways exchange fabtests kill remove mpi}
+
+# What a Debian that is unpacked, not installed, lacks.
+put_names() {
+    mkdir -p "$root/strait"
+    printf '127.0.0.1 localhost\n10.9.0.1 guest\n' > "$root/etc/hosts"
+    printf 'passwd: files\ngroup: files\nhosts: files\n' > "$root/etc/nsswitch.conf"
+    echo 'root:x:0:0:root:/tmp:/bin/bash' > "$root/etc/passwd"
+    echo 'root:x:0:' > "$root/etc/group"
+    unpacked usr/sbin/depmod -b "$root" "$kernel"
+}
+
+# build NAME SOURCE compiler flag...: a program of the guest's, whose libraries are its root's.
+build() {
+    local name=$1 source=$2; shift 2
+    quiet "$WORK/log/guest-rdma-$name.log" env -u LD_LIBRARY_PATH "$@" -o "$share/bin/$name" "$REPO/tests/$source" "${last[@]}"
+}
+
+put_share() {
+    local last=()
+    rm -rf "$share"
+    mkdir -p "$share/bin"
+    cp "$REPO/tests/guest/rdma.sh" "$share/run"
+    chmod 755 "$share/run"
+    cp "$STRAIT_LIB_DIR/libstrait-fi.so" "$share/"
+    cp "$LIBFABRIC"/bin/fi_{rdm,rma,multi,cq}_* "$share/bin/"
+    last=(-L"$LIBFABRIC/lib" -lfabric)
+    build talk hosts/talk.c gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -I"$LIBFABRIC/include"
+    last=(-libverbs)
+    build ways rdma/ways.c gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror
+    last=()
+    build exchange mpi/exchange.c mpicc.openmpi -O1 -Wall
+}
+
+# An initramfs that mounts the root, and goes on there.
+put_initramfs() {
+    local first=$out/rdma/first file name
+    rm -rf "$first"
+    mkdir -p "$first"/{bin,proc,sys,dev,new,modules}
+    cp "$root/usr/bin/busybox" "$first/bin/busybox"
+    for name in virtio_pci 9p 9pnet_virtio; do
+        unpacked usr/sbin/modprobe -d "$root" -S "$kernel" --show-depends "$name"
+    done | sed -n 's/^insmod \([^ ]*\).*/\1/p' | while read -r file; do
+        name=$(basename "${file%.xz}")
+        if [ -e "$first/modules/$name" ]; then continue; fi
+        case $file in *.xz) xz -dc "$file" ;; *) cat "$file" ;; esac > "$first/modules/$name"
+        echo "$name" >> "$first/modules/order"
+    done
+    cat > "$first/init" <<'INIT'
+#!/bin/busybox sh
+/bin/busybox --install -s /bin
+export PATH=/bin
+mount -t proc none /proc
+mount -t sysfs none /sys
+mount -t devtmpfs none /dev
+while read -r module; do insmod "/modules/$module"; done < /modules/order
+options=trans=virtio,version=9p2000.L,msize=524288,cache=loose,ro
+mount -t 9p -o $options root /new
+mount -t 9p -o $options strait /new/strait
+for at in proc sys dev; do mount --move /$at /new/$at; done
+exec switch_root /new /strait/run
+INIT
+    chmod 755 "$first/init"
+    (cd "$first" && find . | "$root/usr/bin/busybox" cpio -o -H newc 2>/dev/null | gzip -1) > "$out/initramfs.gz"
+}
+
+[ -e "$LIBFABRIC/bin/fi_rdm_pingpong" ] || die "no fabtests in $LIBFABRIC (run ci/get/libfabric first)"
+need_apt xz-utils gcc libc6-dev libibverbs-dev libopenmpi-dev
+mkdir -p "$out/rdma"
+get_root
+kernel=$(cat "$root/.done")
+put_names
+put_share
+put_initramfs
+memory=4G
+devices=()
+for tag in root strait; do
+    at=$root
+    [ $tag = root ] || at=$share
+    devices+=(-fsdev "local,id=$tag,path=$at,security_model=none,readonly=on" -device "virtio-9p-pci,fsdev=$tag,mount_tag=$tag")
+done
+# shellcheck disable=SC2086
+boot rdma max mitigations=off -- $checks

@@ -1,0 +1,184 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# The guest of ci/suite/guest rdma, once its root is Debian's: its first process. The words of the kernel's parameter strait= are the
+# checks that it makes. Its one soft RDMA device has no switch and no other host: both processes of a check use it.
+export PATH=/strait/bin:/usr/bin:/usr/sbin HOME=/tmp
+export FI_PROVIDER_PATH=/strait FI_STRAIT_LINKS='ofi:verbs;ofi_rxm' FI_STRAIT_TCP_TIMEOUT=5000
+# That of soft RDMA's completion queues is 16384 entries at most, which rxm exceeds for its default of 256 peers.
+export FI_UNIVERSE_SIZE=16
+# The layer rxm finds verbs by the core, which has to be named to it, and programs get Strait alone.
+export FI_PROVIDER='strait,verbs;strait'
+address=10.9.0.1
+
+mount -t tmpfs none /tmp
+mount -t tmpfs none /run
+mkdir -p /dev/shm /dev/pts
+mount -t tmpfs none /dev/shm
+mount -t devpts none /dev/pts
+echo guest > /proc/sys/kernel/hostname
+ip link set lo up
+echo "guest: $(uname -r), up for $(cut -d' ' -f1 /proc/uptime) s"
+
+# report NAME STATUS FILE...: the line of a check, after what its processes printed.
+report() {
+    local name=$1 status=$2; shift 2
+    tail -q -n 25 "$@" | cut -c 1-300 | sed 's/^/    /'
+    if [ "$status" = 0 ]; then
+        echo "ok $name ($((SECONDS - begun)) s)"
+    else
+        echo "FAILED $name (status $status after $((SECONDS - begun)) s)"
+        dmesg | tail -n 8 | sed 's/^/    kernel: /'
+    fi
+}
+
+# The device is there, with an interface whose packets hold a page.
+add_device() {
+    ip link add dummy0 type dummy
+    ip link set dummy0 mtu 4500 up
+    ip addr add $address/24 dev dummy0
+    rdma link add rxe0 type rxe netdev dummy0
+}
+
+fresh() { rm -rf /tmp/d; mkdir /tmp/d; begun=$SECONDS; }
+
+# pair LIMIT mode...: both sides of tests/hosts/talk.c, whose process ids are $one and $two.
+pair() {
+    local limit=$1; shift
+    timeout -s KILL "$limit" talk 0 /tmp/d "$@" > /tmp/d/log.0 2>&1 & one=$!
+    timeout -s KILL "$limit" talk 1 /tmp/d "$@" > /tmp/d/log.1 2>&1 & two=$!
+}
+
+# Both have ended, each with success.
+both_end() {
+    local status=0
+    wait "$one" || status=$?
+    wait "$two" || status=$?
+    return $status
+}
+
+check_provider() {
+    local status=0
+    fresh
+    env -u FI_PROVIDER -u FI_PROVIDER_PATH fi_info -p 'verbs;ofi_rxm' > /tmp/d/info 2>&1 || status=$?
+    grep -q '^provider: verbs;ofi_rxm' /tmp/d/info || status=1
+    sed -n 1,6p /tmp/d/info > /tmp/d/log
+    report "fi_info lists verbs;ofi_rxm" $status /tmp/d/log
+}
+
+# Contents of messages, RMA and atomics, and what FI_STRAIT_REPORT says of their way.
+check_exchange() {
+    local status=0 side
+    fresh
+    FI_STRAIT_REPORT=yes pair 100 exchange
+    both_end || status=$?
+    for side in 0 1; do
+        grep -q '^strait:   1 of 1 peer: ofi verbs;ofi_rxm (rxe0,.* long payloads read by their receiver' /tmp/d/log.$side || status=2
+        grep -q '^strait:   network  ' /tmp/d/log.$side || status=3
+        grep -q '^strait:   network RMA ' /tmp/d/log.$side || status=4
+    done
+    report "messages, RMA and atomics with their contents, long ones by RMA of verbs" $status /tmp/d/log.?
+    # A link without reads has no such line.
+    status=0
+    fresh
+    FI_STRAIT_LINKS=tcp FI_STRAIT_REPORT=yes pair 100 exchange
+    both_end || status=$?
+    grep -q '^strait:   network  ' /tmp/d/log.0 || status=3
+    if grep -q 'network RMA' /tmp/d/log.?; then status=4; fi
+    report "the same over tcp goes in frames alone" $status /tmp/d/log.?
+}
+
+# fabtest PROGRAM argument...: a server and a client of fabtests.
+fabtest() {
+    local status=0 server
+    fresh
+    timeout -s KILL 90 "$@" -p strait -s $address > /tmp/d/log.0 2>&1 & server=$!
+    # The server listens on fabtests' port for the client's first connection: 9228, in hexadecimal.
+    until grep -q ':240C .* 0A ' /proc/net/tcp || ! kill -0 $server 2> /dev/null; do sleep 0.2; done
+    timeout -s KILL 90 "$@" -p strait $address > /tmp/d/log.1 2>&1 || status=$?
+    wait $server || status=$?
+    report "fabtests $*" $status /tmp/d/log.?
+}
+
+check_fabtests() {
+    fabtest fi_rdm_pingpong -I 5 -v
+    fabtest fi_rdm_tagged_pingpong -I 5 -v
+    fabtest fi_rdm_tagged_bw -I 5 -v
+    fabtest fi_rma_bw -e rdm -o write -I 5 -v
+    fabtest fi_rma_bw -e rdm -o read -I 5 -v
+    fabtest fi_rdm_atomic -I 2 -o all -v
+}
+
+# going: both sides say that they move data.
+going() {
+    local i
+    for ((i = 0; i < 150; i++)); do
+        if [ -e /tmp/d/going.0 ] && [ -e /tmp/d/going.1 ]; then return 0; fi
+        sleep 0.2
+    done
+    echo "they did not begin" >> /tmp/d/log.0
+    return 1
+}
+
+# kill -9 of either side: the other's operation ends with an error.
+check_kill() {
+    local status victim
+    for victim in 0 1; do
+        fresh
+        status=0
+        pair 80 stream 60
+        going || status=1
+        begun=$SECONDS
+        pkill -KILL -f "^talk $victim "
+        if [ $victim = 0 ]; then wait $one; wait $two || status=$?; else wait $two; wait $one || status=$?; fi
+        grep -q 'then: ' /tmp/d/log.$((1 - victim)) || status=2
+        [ $((SECONDS - begun)) -lt 20 ] || status=3
+        report "an operation ends with an error where its peer is killed ($victim)" $status /tmp/d/log.?
+    done
+}
+
+# The device is removed: both sides get an error, and with a new device the next processes work.
+check_remove() {
+    local status=0 side
+    fresh
+    pair 100 stream 80
+    going || status=1
+    begun=$SECONDS
+    timeout -s KILL 20 rdma link del rxe0 || status=4
+    both_end || status=$?
+    for side in 0 1; do grep -q 'then: ' /tmp/d/log.$side || status=2; done
+    report "operations end with an error where the device is removed" $status /tmp/d/log.?
+    status=0
+    fresh
+    rdma link add rxe0 type rxe netdev dummy0 || status=5
+    pair 100 exchange
+    both_end || status=$?
+    report "a device that was removed and added again is used" $status /tmp/d/log.?
+}
+
+# Open MPI, two ranks, by its BTL of libfabric. With its MTL, MPI_Win_create finds no component for windows (5.0.7).
+check_mpi() {
+    local status=0
+    fresh
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 FI_STRAIT_REPORT=yes \
+        timeout -s KILL 120 mpirun.openmpi -n 2 --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
+        --mca pml ob1 --mca btl ofi,self --mca btl_ofi_mode 2 --mca osc rdma --mca btl_ofi_provider_include strait \
+        --mca opal_common_ofi_provider_include strait exchange > /tmp/d/log 2>&1 || status=$?
+    grep -q '^exchange ok' /tmp/d/log || status=3
+    [ "$(grep -c 'peer: ofi verbs;ofi_rxm' /tmp/d/log)" = 2 ] || status=4
+    report "Open MPI, two ranks: tests/mpi/exchange.c" $status /tmp/d/log
+}
+
+# How memory can be registered with the device.
+check_ways() {
+    local status=0
+    fresh
+    timeout -s KILL 60 ways > /tmp/d/log 2>&1 || status=$?
+    report "ways of registration" $status /tmp/d/log
+}
+
+modprobe -a rdma_rxe ib_uverbs rdma_ucm dummy
+add_device
+for word in $(sed -n 's/.*strait=\([^ ]*\).*/\1/p' /proc/cmdline | tr , ' '); do "check_$word"; done
+echo "guest: end"
+echo o > /proc/sysrq-trigger
+sleep 20
