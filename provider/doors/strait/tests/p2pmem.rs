@@ -85,7 +85,7 @@ fn the_example_gets_memory_from_the_closest_publisher() {
     let none = scratch.run(&program, &["5000", "mlx5_9"]);
     assert!(!none.status.success() && text(&none.stderr).contains("mlx5_9: no PCI function"));
     let lines = std::fs::read_to_string(
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/p2pmem/example.c"),
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/examples/p2pmem.c"),
     );
     assert!(lines.unwrap().lines().count() <= 40, "an example is short");
 }
