@@ -26,7 +26,7 @@ impl Scratch {
         Scratch(dir)
     }
 
-    /// Compiles a program of tests/p2pmem against the library; `None` without a compiler.
+    /// Compiles a program of tests/p2pmem, or the example of docs/examples, against the library; `None` without a compiler.
     fn program(&self, name: &str) -> Option<PathBuf> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
         // Cargo builds the library for this test; its file is beside the test's own.
@@ -39,7 +39,10 @@ impl Scratch {
         let done = Command::new("cc")
             .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o"])
             .arg(&program)
-            .arg(root.join(format!("tests/p2pmem/{name}.c")))
+            .arg(match name {
+                "example" => root.join("docs/examples/p2pmem.c"),
+                name => root.join(format!("tests/p2pmem/{name}.c")),
+            })
             .arg("-I")
             .arg(root.join("include"))
             .arg("-L")
