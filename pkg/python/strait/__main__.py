@@ -45,7 +45,7 @@ def _mpi_env(options):
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m strait", description="The libfabric provider and the UCX transport strait.")
-    parts = parser.add_subparsers(dest="part", required=True)
+    parts = parser.add_subparsers(dest="part")
     env = parts.add_parser("env", help="the settings for a shell: eval \"$(python -m strait env)\"")
     env.add_argument("--mpi", choices=["mpich", "intel", "openmpi"], help="those of one MPI library alone")
     env.add_argument("--ucx", action="store_true", help="those of UCX: of the package libucx, or the one that programs find")
@@ -54,7 +54,9 @@ def main():
     preload.add_argument("--undo", action="store_true", help="what takes it back")
     parts.add_parser("path", help="the directory for FI_PROVIDER_PATH")
     options = parser.parse_args()
-    if options.part == "path":
+    if options.part is None:
+        parser.print_help()
+    elif options.part == "path":
         print(strait.provider_path)
     elif options.part == "mpi-env":
         _mpi_env(options)

@@ -49,20 +49,20 @@ Examples:
     /// Measures libfabric providers side by side between processes of this host
     Perf(perf::Options),
     /// Draws what perf measured
-    #[command(after_help = "\
+    #[command(
+        override_usage = "strait plot <RESULTS.csv>... <PICTURE>",
+        after_help = "\
 RESULTS are of `strait perf --csv FILE`, or of other programs in that form: lines of
 test,bytes,provider,unit,median,min,max,values
 where test is one of `strait perf`, in its unit, and values are separated by blanks.
 
 Example:
-  strait plot monday.csv ucx.csv both.svg")]
+  strait plot monday.csv ucx.csv both.svg"
+    )]
     Plot {
-        /// what was measured, each as of `strait perf --csv`
-        #[arg(required = true, value_name = "RESULTS.csv")]
-        results: Vec<PathBuf>,
-        /// the name of the picture: .svg or .png
-        #[arg(value_parser = perf::picture())]
-        picture: PathBuf,
+        /// what was measured, each as of `strait perf --csv`, and the name of the picture: .svg or .png
+        #[arg(required = true, num_args = 2.., value_names = ["RESULTS.csv", "PICTURE"])]
+        files: Vec<PathBuf>,
     },
     /// The PCI tree: which devices publish memory, and how far others are from it
     Topo(topo::Options),
@@ -119,12 +119,25 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, clap::
             *first = "help".into();
         }
     }
+    // `strait help --help` is `strait help`.
+    if matches!(&args[..], [first, second] if first == "help" && (second == "-h" || second == "--help")) {
+        args.pop();
+    }
     let nothing_behind = args.last().is_some_and(|last| last == "--");
     match Line::try_parse_from(std::iter::once("strait".into()).chain(args))?.command {
         Command::Doctor { program, .. } if program.is_empty() && nothing_behind => {
             let words = "doctor: no program behind --";
             Err(Line::command().error(ErrorKind::MissingRequiredArgument, words))
         }
+        Command::Plot { files } if !files.last().is_some_and(|picture| perf::is_picture(picture)) => {
+            let last = files.last().map(|file| file.display().to_string()).unwrap_or_default();
+            let words = format!("plot: <PICTURE> is {last}, which must end in .svg or .png");
+            Err(Line::command().error(ErrorKind::ValueValidation, words))
+        }
+        Command::Perf(options) => match options.wrong() {
+            Some(words) => Err(Line::command().error(ErrorKind::ArgumentConflict, words)),
+            None => Ok(Command::Perf(options)),
+        },
         command => Ok(command),
     }
 }
@@ -184,6 +197,7 @@ mod tests {
         assert_eq!(parsed("info"), Ok(info(false, None, None)));
         assert_eq!(parsed("info --json --libfabric=/x"), Ok(info(true, None, Some("/x".into()))));
         assert_eq!(parsed("info --peer a:1"), Ok(info(false, Some("a:1".into()), None)));
+        assert_eq!(text("help --help"), text("help"));
         assert!(parsed("info --peer").is_err());
         for command in Line::command().get_subcommands() {
             let name = command.get_name();
@@ -232,6 +246,10 @@ mod tests {
             ("info --json=yes", "json"),
             ("ucx-env /x", "/x"),
             ("topo --path nvme0", "PUBLISHER,CLIENT"),
+            ("topo --path ,", "PUBLISHER,CLIENT"),
+            ("topo --path nvme0,", "PUBLISHER,CLIENT"),
+            ("info --peer x", "a port is missing"),
+            ("info --peer 10.9.0.2:0", "port 0"),
             ("topo nvme0", "nvme0"),
             ("p2pmemd --host much", "much: a size"),
             ("storage --size 0 x", "0 bytes"),
@@ -262,6 +280,10 @@ mod tests {
             ("perf --time nan", "--time"),
             ("perf --timeout 0", "--timeout"),
             ("perf --plot x.pdf", "x.pdf"),
+            ("perf --plot x.svg --sizes 8", "two sizes"),
+            ("perf --plot x.svg --tests rate,atomic", "two sizes"),
+            ("perf --mpi mpirun --providers shm", "--providers"),
+            ("perf --mpi mpirun --tests lat", "--tests"),
             ("perf-peer first", "own use"),
             ("cma-probe 1", "own use"),
             ("doctor --", "no program"),
@@ -301,10 +323,11 @@ mod tests {
             Ok(Command::Run(options)) => (options.label, options.lines, options.program),
             other => panic!("{line}: {other:?}"),
         };
-        assert_eq!(run("run -n4 --label --lines a"), (false, true, vec!["a".into()]));
+        // With --label output goes line by line already.
+        assert_eq!(run("run -n4 --label --lines a"), (true, true, vec!["a".into()]));
         assert_eq!(
             run("run -n=4 --lines -l -- a -- -n"),
-            (true, false, vec!["a".into(), "--".into(), "-n".into()])
+            (true, true, vec!["a".into(), "--".into(), "-n".into()])
         );
         assert_eq!(run("run -n 4 a -- -n"), (false, false, vec!["a".into(), "--".into(), "-n".into()]));
     }
@@ -324,8 +347,12 @@ mod tests {
         let Ok(Command::Storage(options)) = parsed("storage --no-direct x") else { panic!() };
         assert_eq!((options.direct, options.cufile, options.reps, options.size), (false, true, 3, None));
         assert_eq!(options.place, storage::Place::Host);
-        let Ok(Command::Plot { results, picture }) = parsed("plot a b c.svg") else { panic!() };
-        assert_eq!((results, picture), (vec!["a".into(), "b".into()], "c.svg".into()));
+        let plot = |line: &str| match parsed(line) {
+            Ok(Command::Plot { files }) => files,
+            other => panic!("{line}: {other:?}"),
+        };
+        assert_eq!(plot("plot a b c.svg"), ["a", "b", "c.svg"].map(PathBuf::from));
+        assert_eq!(plot("plot -- a -x.svg"), ["a", "-x.svg"].map(PathBuf::from));
     }
 
     #[test]

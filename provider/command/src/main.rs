@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         Command::Probe { pid, address } => out::print(&doctor::probe(pid, address)).map(|()| true),
         Command::CopyAgent => copy_agent::run().map(|()| true).map_err(Into::into),
         Command::Perf(options) => perf::run(&options),
-        Command::Plot { results, picture } => perf::plot(&results, &picture).map(|()| true),
+        Command::Plot { files } => perf::plot(&files).map(|()| true),
         Command::Topo(options) => topo::run(&options).map(|()| true),
         Command::Storage(options) => storage::run(&options),
         Command::P2pmemd(options) => p2pmemd::run(&options).map(|()| true),

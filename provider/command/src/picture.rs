@@ -110,6 +110,8 @@ pub fn table(all: &Topology, every: bool) -> String {
             let _ = writeln!(out, "{a:<32} {b:<32} {distance:>8}  {}: {route}", route.map.name());
         }
     }
+    out += "\ndistance: steps in the tree from publisher to client, fewer is nearer. map: bus-address, requests turn round in a\n\
+        switch; host-bridge, they pass the processor; host-memory, the publisher is host memory; not-supported, there is no way.\n";
     out
 }
 
@@ -132,6 +134,13 @@ const ROW: usize = 34;
 const STEP: usize = 40;
 const BOX: usize = 380;
 const LEFT: usize = 20;
+
+const LEGEND: [(&str, &str); 4] = [
+    ("#cdeccd", "publishes memory"),
+    ("#d6e4f5", "may use it"),
+    ("#e8e8e8", "bridge"),
+    ("#f7d9d0", "bridge whose ACS redirects"),
+];
 
 /// What a function is painted with.
 fn colour(device: &Device) -> &'static str {
@@ -206,7 +215,20 @@ pub fn svg(all: &Topology, pair: Option<(usize, usize)>) -> String {
             );
         }
     }
-    let height = y(rows.len()) + 50;
+    let height = y(rows.len()) + 80;
+    let mut x = LEFT;
+    for (fill, what) in LEGEND {
+        let top = height - 62;
+        let _ = writeln!(
+            body,
+            "<rect x=\"{x}\" y=\"{top}\" width=\"14\" height=\"14\" fill=\"{fill}\" stroke=\"#606060\"/>\
+             <text x=\"{}\" y=\"{}\">{what}</text>",
+            x + 20,
+            top + 12
+        );
+        x += 34 + 7 * what.len();
+    }
+    let width = width.max(x);
     let bottom = match (&route, pair) {
         (Some(route), Some((a, b))) => {
             let (a, b) = (all.devices()[a].address, all.devices()[b].address);

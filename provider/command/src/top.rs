@@ -256,6 +256,15 @@ fn shown(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).take(120).collect()
 }
 
+/// What is said in place of the command of a process that has an endpoint and cannot be looked at.
+fn hidden() -> String {
+    // SAFETY: a call without arguments.
+    match unsafe { libc::geteuid() } {
+        0 => "(in another pid namespace: run strait top there)".into(),
+        _ => "(another user's, or in another pid namespace: root sees more)".into(),
+    }
+}
+
 fn render(processes: &[Process]) -> String {
     let count: usize = processes.iter().map(|p| p.endpoints.len()).sum();
     let mut out = format!("{count} endpoints of {} processes in this network namespace\n", processes.len());
@@ -280,7 +289,7 @@ fn render(processes: &[Process]) -> String {
             carried.map_or("-".into(), |c| bytes_text(c.bytes)),
             number(carried.and_then(|c| c.messages_per_second)),
             carried.and_then(|c| c.bytes_per_second).map_or("-".into(), |n| bytes_text(n as u64)),
-            text(&process.command)
+            process.pid.map_or(hidden(), |_| text(&process.command))
         );
         for endpoint in &process.endpoints {
             out += &format!("{:>8} {} ({} channels from peers)\n", "", endpoint.address, endpoint.peers);
@@ -291,7 +300,7 @@ fn render(processes: &[Process]) -> String {
         }
     }
     if processes.iter().any(|p| !p.counted) {
-        out += "\nMessages are counted of processes that run with FI_STRAIT_REPORT=1 (UCX: STRAIT_UCX_REPORT=1). Those of other users are not seen.\n";
+        out += "\nMessages are counted of processes that run with FI_STRAIT_REPORT=1 (UCX: STRAIT_UCX_REPORT=1).\n";
     }
     out
 }
@@ -396,5 +405,7 @@ mod tests {
         );
         assert!(text.contains("10.0.0.1:5000 (2 channels from peers)"), "{text}");
         assert!(text.contains("7 messages, 56 B"), "{text}");
+        let hidden = text.lines().find(|line| line.trim_start().starts_with('-'));
+        assert!(hidden.is_some_and(|line| line.contains("in another pid namespace")), "{text}");
     }
 }

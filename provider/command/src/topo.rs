@@ -40,7 +40,11 @@ pub struct Options {
 
 fn pair(text: &str) -> Result<(String, String), String> {
     let (publisher, client) = text.split_once(',').ok_or("it is PUBLISHER,CLIENT")?;
-    Ok((publisher.trim().into(), client.trim().into()))
+    let (publisher, client) = (publisher.trim(), client.trim());
+    if publisher.is_empty() || client.is_empty() || client.contains(',') {
+        return Err("it is PUBLISHER,CLIENT, such as nvme0,mlx5_0".into());
+    }
+    Ok((publisher.into(), client.into()))
 }
 
 fn failed(error: impl std::fmt::Display) -> Error {

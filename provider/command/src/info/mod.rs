@@ -51,7 +51,7 @@ pub struct Options {
     /// which link a peer of this address would get from here with the settings in force, why, and
     /// what speaks against each other link; nothing is sent.
     /// HOST:PORT, [IPv6]:PORT, or as fi_av_straddr has it
-    #[arg(long, value_name = "ADDRESS", verbatim_doc_comment)]
+    #[arg(long, value_name = "ADDRESS", value_parser = peer::well_formed, verbatim_doc_comment)]
     pub peer: Option<String>,
     /// this libfabric (file, or directory with libfabric.so.1) instead of the default
     #[arg(long, value_name = "PATH")]

@@ -37,8 +37,22 @@ pub fn query(library: &Arc<Library>, peer: SocketAddr) -> Result<Way, Error> {
     Ok(Way { peer: peer.to_string(), link, path })
 }
 
+/// Whether a text is an address, or a name with a port that may have one.
+pub fn well_formed(text: &str) -> Result<String, String> {
+    match parse_with(text, |name| {
+        host_and_port(name).map(|(_, port)| SocketAddr::from(([127, 0, 0, 1], port)))
+    }) {
+        Ok(_) => Ok(text.into()),
+        Err(error) => Err(error.text().trim_start_matches("--peer ").into()),
+    }
+}
+
 /// The address in a name as fi_getname(3), the log or a person has it.
 pub fn parse(text: &str) -> Result<SocketAddr, Error> {
+    parse_with(text, resolve)
+}
+
+fn parse_with(text: &str, resolve: impl Fn(&str) -> Result<SocketAddr, String>) -> Result<SocketAddr, Error> {
     const WANTED: &str = "such as 10.9.0.2:46949, [2001:db8::7]:46949, node2:46949 or fi_sockaddr_in://10.9.0.2:46949: \
                           the log of the peer's process has it with FI_LOG_LEVEL=info";
     let wrong = |why: &str| Error::Failed(format!("--peer {text}: {why}; an address is {WANTED}"));
@@ -65,13 +79,18 @@ pub fn parse(text: &str) -> Result<SocketAddr, Error> {
     }
 }
 
-/// A host's name and a port. IPv4 is preferred, as by the provider.
-fn resolve(name: &str) -> Result<SocketAddr, String> {
+fn host_and_port(name: &str) -> Result<(&str, u16), String> {
     let Some((host, port)) = name.rsplit_once(':').filter(|(host, _)| !host.is_empty()) else {
         return Err("a port is missing".into());
     };
     let port: u16 =
         port.parse().map_err(|_| format!("{port:?} is no port, which is a number up to 65535"))?;
+    Ok((host, port))
+}
+
+/// A host's name and a port. IPv4 is preferred, as by the provider.
+fn resolve(name: &str) -> Result<SocketAddr, String> {
+    let (host, port) = host_and_port(name)?;
     let found = (host, port).to_socket_addrs().map_err(|e| format!("no host {host} is known ({e})"))?;
     let mut all: Vec<SocketAddr> = found.collect();
     all.sort_by_key(SocketAddr::is_ipv6);

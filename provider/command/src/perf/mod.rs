@@ -2,8 +2,11 @@
 
 mod crowd;
 mod floor;
+mod gain;
 mod group;
 mod launch;
+mod mpi;
+mod mpi_chart;
 mod options;
 mod pair;
 mod plot;
@@ -22,7 +25,7 @@ use std::time::{Duration, Instant};
 use group::Group;
 use launch::Plan;
 use libfabric_sys::FI_VERSION;
-pub use options::{Options, picture};
+pub use options::{Options, is_picture};
 use pair::Pair;
 use report::{Failure, Report, Row};
 use test::Shape;
@@ -51,6 +54,9 @@ pub fn run(options: &Options) -> Result<bool, Error> {
     // What is known to fail is not found out after all is measured.
     for file in options.csv.iter().chain(&options.plot) {
         writable(file)?;
+    }
+    if let Some(launcher) = &options.mpi {
+        return mpi::run(launcher, options);
     }
     let library = Library::load(options.libfabric.as_deref())?;
     let mut runner = Runner::new(options)?;
@@ -167,8 +173,9 @@ fn writable(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Draws what was measured before.
-pub fn plot(results: &[PathBuf], picture: &Path) -> Result<(), Error> {
+/// Draws what was measured before; the last file is the picture.
+pub fn plot(files: &[PathBuf]) -> Result<(), Error> {
+    let Some((picture, results)) = files.split_last() else { return Ok(()) };
     let mut rows = Vec::new();
     for path in results {
         let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;

@@ -1,10 +1,10 @@
 //! What to measure, and how.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::builder::{PathBufValueParser, PossibleValue, StringValueParser, TypedValueParser};
+use clap::builder::{ArgPredicate, PathBufValueParser, PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Arg, Args};
 
 use super::plot::format_of;
@@ -39,8 +39,14 @@ installation. On a host with other work, `chrt -f 1 strait perf` (as root) keeps
 Examples:
   strait perf
   strait perf --providers strait,shm --tests lat,rate --sizes 8..4K
-  strait perf --providers 'shm,tcp;ofi_rxm' --tests all --plot perf.png --csv perf.csv")]
+  strait perf --providers 'shm,tcp;ofi_rxm' --tests all --plot perf.png --csv perf.csv
+  strait perf --mpi \"mpirun -n 4\" --plot gain.svg")]
 pub struct Options {
+    /// how much faster MPI programs are over strait than over what this launcher's MPI does now, such as
+    /// "mpirun -n 4"; compiled with the mpicc beside it
+    #[arg(long, value_name = "LAUNCHER", verbatim_doc_comment)]
+    #[arg(conflicts_with_all = ["providers", "tests", "floors", "cpus", "procs", "libfabric", "json"])]
+    pub mpi: Option<String>,
     /// names as in fi_info; default: those of strait,shm,tcp that are there.
     /// Before libfabric 1.18, tcp is taken for tcp;ofi_rxm
     #[arg(long, value_name = "LIST", value_parser = providers, verbatim_doc_comment)]
@@ -51,12 +57,15 @@ pub struct Options {
     pub tests: List<Test>,
     /// bytes, with K, M or G; `8..4M` is every power of two, `8..4M:8` every third
     #[arg(long, value_name = "LIST", value_parser = sizes, default_value = "8,64,512,4K,16K,64K,256K,1M,4M")]
+    #[arg(default_value_if("mpi", ArgPredicate::IsPresent, "8,4K,64K,1M"))]
     pub sizes: List<usize>,
     /// also what the machine takes: cache line, memcpy, process_vm_readv
     #[arg(long)]
     pub floors: bool,
     /// repetitions
-    #[arg(long, value_name = "N", default_value = "5", value_parser = values::count(1, 1000))]
+    #[arg(long, value_name = "N", default_value = "5")]
+    #[arg(default_value_if("mpi", ArgPredicate::IsPresent, "3"))]
+    #[arg(value_parser = values::count(1, 1000))]
     pub reps: usize,
     /// of one measurement
     #[arg(long = "time", value_name = "SECONDS", default_value = "0.03")]
@@ -87,6 +96,16 @@ pub struct Options {
     /// no progress on standard error
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+impl Options {
+    /// What cannot come of these options, before anything is measured.
+    pub fn wrong(&self) -> Option<String> {
+        let curve = self.tests.iter().any(|test| test.only_size().is_none() && !test.is_floor());
+        (self.plot.is_some() && self.mpi.is_none() && (self.sizes.len() < 2 || !curve)).then(|| {
+            "perf: --plot draws curves over sizes: it needs two sizes, and a test that is of any size".into()
+        })
+    }
 }
 
 /// The parts of a list, without repetition.
@@ -138,8 +157,13 @@ impl TypedValueParser for Names {
     }
 }
 
+/// Whether a name is one of a picture.
+pub fn is_picture(path: &Path) -> bool {
+    format_of(path).is_some()
+}
+
 /// The file of a plot.
-pub fn picture() -> impl TypedValueParser<Value = PathBuf> {
+fn picture() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| match format_of(&path) {
         Some(_) => Ok(path),
         None => Err("it must end in .svg or .png"),

@@ -30,7 +30,7 @@ pub fn format_of(path: &Path) -> Option<Format> {
 
 const PANEL: (u32, u32) = (640, 420);
 const FOOT: u32 = 62;
-const INK: RGBColor = RGBColor(40, 44, 52);
+pub const INK: RGBColor = RGBColor(40, 44, 52);
 const FAINT: RGBColor = RGBColor(225, 228, 232);
 /// Distinct with the usual kinds of colour blindness too (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
@@ -43,14 +43,18 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(100, 100, 100),
 ];
 
-/// Draws what was measured over more than one size, with a note below.
-pub fn draw(report: &Report, note: &str, path: &Path) -> Result<(), Error> {
-    // Text in a PNG is ours to draw, and in an SVG to measure; no font of the system is needed.
+/// Text in a PNG is ours to draw, and in an SVG to measure; no font of the system is needed.
+pub fn load_font() {
     static FONT: Once = Once::new();
     FONT.call_once(|| {
         let font = epaint_default_fonts::UBUNTU_LIGHT;
         let _ = register_font("sans-serif", FontStyle::Normal, font);
     });
+}
+
+/// Draws what was measured over more than one size, with a note below.
+pub fn draw(report: &Report, note: &str, path: &Path) -> Result<(), Error> {
+    load_font();
     let tests: Vec<Test> = report
         .tests()
         .into_iter()
@@ -155,7 +159,7 @@ fn draw_panel<B: DrawingBackend>(
     chart
         .configure_mesh()
         .x_desc("message size, bytes")
-        .y_desc(unit)
+        .y_desc(format!("{unit}, {}", test.unit().better()))
         .x_label_formatter(&|size| bytes(size.round() as usize))
         .y_label_formatter(&|value| short(*value))
         .light_line_style(TRANSPARENT)
@@ -217,7 +221,7 @@ fn short(value: f64) -> String {
     }
 }
 
-fn text<E: std::error::Error + Send + Sync>(error: DrawingAreaErrorKind<E>) -> String {
+pub fn text<E: std::error::Error + Send + Sync>(error: DrawingAreaErrorKind<E>) -> String {
     error.to_string()
 }
 

@@ -165,13 +165,16 @@ impl Report {
             Shape::Crowd => format!("{}: {} processes, {}", test.name(), self.procs, test.title()),
             _ => format!("{}: {}", test.name(), test.title()),
         };
-        let _ = writeln!(out, "\n{title}; {}, {}", unit.name(), unit.better());
         let providers = self.providers_of(test);
+        let _ = write!(out, "\n{title}; {}, {}", unit.name(), unit.better());
+        let _ = match providers[..] {
+            [base, _, ..] => writeln!(out, "; speed of {base} by that of NAME: above 1 {base} is faster"),
+            _ => writeln!(out),
+        };
         let mut lines = Vec::new();
         let mut head = vec!["bytes".to_owned()];
         head.extend(providers.iter().map(|name| (*name).to_owned()));
-        let base = providers.first().copied().unwrap_or_default();
-        head.extend(providers.iter().skip(1).map(|name| format!("{name} / {base}")));
+        head.extend(providers.iter().skip(1).map(|name| format!("by {name}")));
         lines.push(head);
         let mut sizes: Vec<usize> = Vec::new();
         for row in self.rows.iter().filter(|row| row.test == test) {
@@ -192,7 +195,9 @@ impl Report {
             }));
             let first = stats.first().copied().flatten();
             line.extend(stats.iter().skip(1).map(|stat| match (stat, first) {
-                (Some(s), Some(f)) if f.median > 0.0 => format!("{:.2}", s.median / f.median),
+                (Some(s), Some(f)) if f.median > 0.0 && s.median > 0.0 => {
+                    format!("{:.2}", unit.speed(f.median, s.median))
+                }
                 _ => "–".into(),
             }));
             lines.push(line);
@@ -310,8 +315,20 @@ mod tests {
             line.unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
         };
         assert_eq!(find("8 "), ["8", "0.20", "(0.10–0.30)", "0.50", "(0.40–0.60)", "2.50"]);
+        assert!(text.contains("above 1 strait is faster"), "{text}");
         assert_eq!(find("4K "), ["4K", "1.00", "(1.00–1.00)", "–", "–"]);
         assert_eq!(find("x: "), ["x:", "lat,", "bw:", "no"]);
+    }
+
+    #[test]
+    fn the_ratio_of_a_rate_is_above_1_where_the_first_provider_is_faster() {
+        let mut report = report();
+        report.rows = [("strait", 14.0), ("shm", 1.0)]
+            .into_iter()
+            .filter_map(|(name, rate)| Row::new(Test::Rate, 8, name, &[rate]))
+            .collect();
+        let text = report.text();
+        assert!(text.contains("by shm") && text.contains("14.00\n"), "{text}");
     }
 
     #[test]

@@ -64,6 +64,14 @@ impl Unit {
             Unit::Megabytes | Unit::Megamessages => "higher is better",
         }
     }
+
+    /// How many times as fast `a` is as `b`; both are above 0.
+    pub fn speed(self, a: f64, b: f64) -> f64 {
+        match self {
+            Unit::Micros => b / a,
+            Unit::Megabytes | Unit::Megamessages => a / b,
+        }
+    }
 }
 
 /// How a test goes.

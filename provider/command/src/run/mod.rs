@@ -31,10 +31,10 @@ pub struct Options {
     #[arg(long)]
     pub bind: bool,
     /// output line by line, with the rank in front
-    #[arg(short, long, overrides_with = "lines")]
+    #[arg(short, long)]
     pub label: bool,
     /// output line by line, so that lines of several processes do not mix
-    #[arg(long, overrides_with = "label")]
+    #[arg(long)]
     pub lines: bool,
     /// from the request to end until a process is killed
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = values::duration(0.0, 3600.0))]

@@ -13,6 +13,14 @@ pub(crate) fn key() -> JobKey {
     JobKey::from_job(&parts.each_ref().map(String::as_str))
 }
 
+/// What names a job where the launcher has no PMI: batch systems, and last torchrun, which they may start.
+const BATCH: [(&str, &str); 4] = [
+    ("SLURM_JOB_ID", "slurm"),
+    ("PBS_JOBID", "pbs"),
+    ("FLUX_JOB_ID", "flux"),
+    ("TORCHELASTIC_RUN_ID", "torchrun"),
+];
+
 /// User and job. The same for all processes that a launcher starts, also for those that these start in turn,
 /// which launchers by PMIx count behind the name of the first ones.
 fn name(uid: u32, variable: impl Fn(&str) -> Option<String>) -> [String; 2] {
@@ -26,10 +34,9 @@ fn name(uid: u32, variable: impl Fn(&str) -> Option<String>) -> [String; 2] {
         }
     } else if let Some(job) = set("PMI_JOBID") {
         format!("pmi {job}")
-    } else if let Some(job) = set("SLURM_JOB_ID") {
-        format!("slurm {job}")
     } else {
-        String::new()
+        let of = |(variable, launcher)| Some(format!("{launcher} {}", set(variable)?));
+        BATCH.into_iter().find_map(of).unwrap_or_default()
     };
     [uid.to_string(), job]
 }
@@ -85,6 +92,10 @@ mod tests {
         assert_eq!(job(&[("PMIX_NAMESPACE", "space")]), "pmix space");
         assert_eq!(job(&[("PMI_JOBID", "9"), ("SLURM_JOB_ID", "5")]), "pmi 9");
         assert_eq!(job(&[("PMIX_NAMESPACE", ""), ("SLURM_JOB_ID", "5")]), "slurm 5");
+        assert_eq!(job(&[("PBS_JOBID", "7.head"), ("PMI_JOBID", "")]), "pbs 7.head");
+        assert_eq!(job(&[("FLUX_JOB_ID", "f2a")]), "flux f2a");
+        assert_eq!(job(&[("TORCHELASTIC_RUN_ID", "r1")]), "torchrun r1");
+        assert_eq!(job(&[("TORCHELASTIC_RUN_ID", "r1"), ("SLURM_JOB_ID", "5")]), "slurm 5");
         assert_eq!(job(&[]), "");
     }
 }

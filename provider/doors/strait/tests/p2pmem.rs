@@ -26,7 +26,7 @@ impl Scratch {
         Scratch(dir)
     }
 
-    /// Compiles a program of tests/p2pmem against the library; `None` without a compiler.
+    /// Compiles a program of tests/p2pmem, or the example of docs/examples, against the library; `None` without a compiler.
     fn program(&self, name: &str) -> Option<PathBuf> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
         // Cargo builds the library for this test; its file is beside the test's own.
@@ -39,7 +39,10 @@ impl Scratch {
         let done = Command::new("cc")
             .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o"])
             .arg(&program)
-            .arg(root.join(format!("tests/p2pmem/{name}.c")))
+            .arg(match name {
+                "example" => root.join("docs/examples/p2pmem.c"),
+                name => root.join(format!("tests/p2pmem/{name}.c")),
+            })
             .arg("-I")
             .arg(root.join("include"))
             .arg("-L")
@@ -85,7 +88,7 @@ fn the_example_gets_memory_from_the_closest_publisher() {
     let none = scratch.run(&program, &["5000", "mlx5_9"]);
     assert!(!none.status.success() && text(&none.stderr).contains("mlx5_9: no PCI function"));
     let lines = std::fs::read_to_string(
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/p2pmem/example.c"),
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/examples/p2pmem.c"),
     );
     assert!(lines.unwrap().lines().count() <= 40, "an example is short");
 }

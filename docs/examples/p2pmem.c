@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /*
- * Memory near some devices:  example SYSFS BYTES DEVICE...   (SYSFS is /sys on a real machine)
+ * Memory near some devices:  p2pmem SYSFS BYTES DEVICE...   (SYSFS is /sys on a real machine)
+ *
+ *    cc p2pmem.c -o p2pmem $(pkg-config --cflags --libs libstrait)
  */
 #include <stdio.h>
 #include <stdlib.h>
