@@ -31,7 +31,7 @@ mod work;
 
 pub use crate::core::{Iov, RmaIov};
 pub use config::{Cntrs, Config, EpConfig, MrId, Reg};
-pub use domain::{Abandoned, Domain};
+pub use domain::{Abandoned, Domain, Pending, PendingKind, pending};
 pub use endpoint::Leaving;
 pub use link_api;
 pub use types::*;

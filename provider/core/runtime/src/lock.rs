@@ -97,7 +97,7 @@ impl<T> Lock<T> {
         if other || !self.shared && !is_single() {
             return Err(Poisoned);
         }
-        Ok(self.step(FREE, HELD).then_some(Guard { lock: self, exclusive: PhantomData }))
+        Ok(self.step(FREE, HELD).then(|| Guard { lock: self, exclusive: PhantomData }))
     }
 
     /// The value, once a panic has been inside, to one thread at a time: it may be in any state. `None`:

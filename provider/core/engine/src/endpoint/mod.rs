@@ -14,6 +14,7 @@ mod malformed;
 mod metered;
 mod net;
 mod parts;
+pub(crate) mod pending;
 mod plain;
 mod post;
 mod progress;
