@@ -19,7 +19,7 @@
 #define STRAIT_VERSION 1
 
 /*
- strait_sg.kind: the CPU of this process may follow `addr`; no other process is told of it.
+ strait_sg.kind: the CPU of this process may follow `addr`; no other process gets it.
  */
 #define STRAIT_SG_CPU 0
 
@@ -287,7 +287,7 @@ int strait_register_peer_memory_client(const struct strait_peer_memory_client *c
 int strait_unregister_peer_memory_client(struct strait_client *registered);
 
 /*
- The client takes memory away: what get_pages was told as `core_context` is given back to it
+ The client takes memory away: the `core_context` that get_pages got is passed back
  (dma_unmap, put_pages, release) before this returns, after copies in progress have ended.
  Operations on the memory fail from then on with FI_EIO; a registration of it gives that, or
  FI_ESTALE, even if other memory comes to the same address, until that registration is closed. A

@@ -86,7 +86,7 @@ struct strait_p2pmem_options {
 };
 
 /*
- What is asked for.
+ The request.
  */
 struct strait_p2pmem_request {
     /*

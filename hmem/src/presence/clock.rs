@@ -1,4 +1,4 @@
-//! Whether an answer has become old, which is asked for every buffer.
+//! Whether an answer has become old, which every call with a buffer needs to know.
 //!
 //! The clock is [`ipc::tick`].
 

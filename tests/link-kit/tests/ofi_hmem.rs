@@ -344,7 +344,7 @@ fn a_send_from_a_device_that_is_cancelled_lends_nothing_any_more() {
             assert!(duo.a.next().is_none());
             received = received.or_else(|| duo.b.next());
         }
-        duo.a.domain.set_patience(link_api::Patience::Look);
+        duo.a.domain.set_patience(link_api::Patience::Retried);
         let mut begun = None;
         while let Err(why) = duo.a.domain.ep_cancel_in_turns(duo.a.ep, Ctx(3), &mut begun) {
             assert_eq!(why, Error::Busy);

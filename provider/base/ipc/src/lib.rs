@@ -18,7 +18,7 @@
 //! | `access` | accesses to memory of another process, and the barrier by which it is taken back |
 //! | `revocation` | the same for memory that many processes access: reader slots and generations |
 //! | `pieces` | counters that hand out the pieces of transfers which two processes do together |
-//! | `process` | names of processes that tell one from another with the same pid |
+//! | `process` | names of processes, different for two with the same pid |
 //! | `tick` | the time of the kernel's last tick |
 //! | `timer` | descriptors that are readable every so often |
 //! | `poller` | sleeping until one of many descriptors has something |

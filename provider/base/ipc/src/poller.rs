@@ -1,6 +1,7 @@
 //! Sleeping until one of many descriptors has something (epoll(7)).
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::cvt;
@@ -75,16 +76,18 @@ impl Poller {
 
     /// The members that have something, `N` of them at most, without waiting.
     pub fn ready<const N: usize>(&self) -> Ready<N> {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; N];
+        let mut ready = Ready { events: [const { MaybeUninit::uninit() }; N], n: 0 };
         // SAFETY: `events` is a valid place for so many events.
-        let n = unsafe { libc::epoll_wait(self.fd(), events.as_mut_ptr(), N as i32, 0) };
-        Ready { events, n: n.max(0) as usize }
+        let n = unsafe { libc::epoll_wait(self.fd(), ready.events.as_mut_ptr().cast(), N as i32, 0) };
+        ready.n = n.max(0) as usize;
+        ready
     }
 }
 
 /// What [`Poller::ready`] found.
 pub struct Ready<const N: usize> {
-    events: [libc::epoll_event; N],
+    /// The kernel has written the first `n`.
+    events: [MaybeUninit<libc::epoll_event>; N],
     n: usize,
 }
 
@@ -93,16 +96,21 @@ impl<const N: usize> Ready<N> {
         self.n == 0
     }
 
+    fn found(&self) -> impl Iterator<Item = libc::epoll_event> + '_ {
+        // SAFETY: epoll_wait(2) has written as many as it said.
+        self.events[..self.n].iter().map(|event| unsafe { event.assume_init() })
+    }
+
     /// The tokens of the members.
     pub fn tokens(&self) -> impl Iterator<Item = u64> + '_ {
-        self.events[..self.n].iter().map(|event| event.u64)
+        self.found().map(|event| event.u64)
     }
 
     /// The tokens, whether there is something to read, an error or a hang-up, and whether there is room to
     /// write.
     pub fn events(&self) -> impl Iterator<Item = (u64, bool, bool)> + '_ {
         const ROOM: u32 = libc::EPOLLOUT as u32;
-        self.events[..self.n].iter().map(|event| {
+        self.found().map(|event| {
             let what = event.events;
             (event.u64, what & !ROOM != 0, what & ROOM != 0)
         })

@@ -233,8 +233,8 @@ impl<L: RmaLink> Domain<L> {
     }
 
     /// Cancels as [`Domain::ep_cancel`] does, by a caller that lets others in meanwhile. [`Error::Busy`],
-    /// with [`Patience::Look`](link_api::Patience) alone: the receiver of the send is inside an access. The
-    /// call is to be made again with what it left in `begun`, which names that send: another one with the
+    /// with [`Patience::Retried`](link_api::Patience) alone: the receiver of the send is inside an access. It
+    /// is called again with what it left in `begun`, which names that send: another one with the
     /// same context is not cancelled in its stead.
     pub fn ep_cancel_in_turns(
         &mut self,

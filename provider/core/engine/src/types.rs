@@ -204,8 +204,8 @@ pub struct Recv<'a> {
 /// What to do with the message a peek finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peek {
-    /// Leave it.
-    Look,
+    /// It stays.
+    Leave,
     /// Set it aside for [`crate::Domain::claim`] with the same context.
     Claim,
     /// Throw it away.

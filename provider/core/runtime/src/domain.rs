@@ -45,8 +45,12 @@ struct State<L: RmaLink> {
     engine: Domain<L>,
     /// Leaving takes more than unlocking: a caller or the progress thread sleeps.
     watched: bool,
+    /// What the progress thread sleeps on, where there is one.
+    progress: Option<Arc<Wait>>,
     /// The progress thread sleeps, and was not woken yet.
     asleep: bool,
+    /// The thread that is in is the progress thread, which needs no waking.
+    by_progress_thread: bool,
     /// The thread that is in has just armed all links.
     armed_now: bool,
     /// The progress thread runs: it arms the links again when other threads' calls have ceased.
@@ -61,7 +65,8 @@ impl<L: RmaLink> Runtime<L> {
     /// A domain that any thread may enter at any time.
     pub fn new(engine: Domain<L>, progress: Progress) -> Self {
         let progress = (progress == Progress::Auto).then(ProgressThread::default);
-        Runtime { lock: Lock::shared(State::new(engine)), progress }
+        let wait = progress.as_ref().map(|p| p.wait.clone());
+        Runtime { lock: Lock::shared(State::new(engine, wait)), progress }
     }
 
     /// A domain with manual progress whose caller keeps its calls apart: entering takes no atomic exchange.
@@ -71,7 +76,7 @@ impl<L: RmaLink> Runtime<L> {
     /// thread calls, and each of these comes before the next as a synchronization between threads has it.
     pub unsafe fn serialized(engine: Domain<L>) -> Self {
         // SAFETY: the caller's promise; there is no thread of ours that enters by itself.
-        Runtime { lock: unsafe { Lock::serialized(State::new(engine)) }, progress: None }
+        Runtime { lock: unsafe { Lock::serialized(State::new(engine, None)) }, progress: None }
     }
 
     /// Enters the domain. What happens to completion queues and counters while the guard lives wakes their
@@ -81,7 +86,7 @@ impl<L: RmaLink> Runtime<L> {
     /// [`catch`]: crate::catch
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, L> {
-        Guard { state: self.lock.lock(), progress: &self.progress }
+        Guard { state: self.lock.lock() }
     }
 
     /// As [`Runtime::lock`], for a call by which the application makes progress itself.
@@ -95,7 +100,7 @@ impl<L: RmaLink> Runtime<L> {
     #[inline]
     pub fn enter(&self) -> Result<Guard<'_, L>, Error> {
         match self.lock.enter() {
-            Ok(state) => Ok(Guard { state, progress: &self.progress }),
+            Ok(state) => Ok(Guard { state }),
             Err(Poisoned) => Err(Error::Poisoned),
         }
     }
@@ -116,7 +121,11 @@ impl<L: RmaLink> Runtime<L> {
 
     /// As [`Runtime::lock`], for the progress thread, which needs no waking.
     pub(crate) fn lock_for_progress_thread(&self) -> Guard<'_, L> {
-        Guard { state: self.lock.lock(), progress: &None }
+        let mut state = self.lock.lock();
+        state.by_progress_thread = true;
+        // So that the guard's end resets it.
+        state.watched = true;
+        Guard { state }
     }
 
     pub(crate) fn progress_thread(&self) -> Option<&ProgressThread> {
@@ -207,7 +216,7 @@ impl<L: RmaLink> Runtime<L> {
     /// another thread is in.
     pub(crate) fn enter_unless_busy(&self) -> Result<Option<Guard<'_, L>>, Poisoned> {
         let state = self.lock.enter_at_exit()?;
-        Ok(state.map(|state| Guard { state, progress: &self.progress }))
+        Ok(state.map(|state| Guard { state }))
     }
 
     /// Takes a sleeper that does not sleep any more off the list; to be called before its queue or
@@ -281,9 +290,9 @@ impl<L: RmaLink> Runtime<L> {
 fn in_turns(mut attempt: impl FnMut(Patience) -> Result<(), EngineError>) -> Result<(), EngineError> {
     let (begin, mut turns) = (Instant::now(), 0u32);
     loop {
-        let patience = if begin.elapsed() < PATIENCE.time() { Patience::Look } else { Patience::LastLook };
+        let patience = if begin.elapsed() < PATIENCE.time() { Patience::Retried } else { Patience::Final };
         let outcome = attempt(patience);
-        if outcome != Err(EngineError::Busy) || patience == Patience::LastLook {
+        if outcome != Err(EngineError::Busy) || patience == Patience::Final {
             return outcome;
         }
         turns += 1;
@@ -292,11 +301,13 @@ fn in_turns(mut attempt: impl FnMut(Patience) -> Result<(), EngineError>) -> Res
 }
 
 impl<L: RmaLink> State<L> {
-    fn new(engine: Domain<L>) -> Self {
+    fn new(engine: Domain<L>, progress: Option<Arc<Wait>>) -> Self {
         State {
             engine,
             watched: false,
+            progress,
             asleep: false,
+            by_progress_thread: false,
             armed_now: false,
             kept: false,
             sleepers: Vec::new(),
@@ -354,8 +365,6 @@ impl<L: RmaLink> fmt::Debug for State<L> {
 #[derive(Debug)]
 pub struct Guard<'a, L: RmaLink> {
     state: lock::Guard<'a, State<L>>,
-    /// Notified where there is progress to make.
-    progress: &'a Option<ProgressThread>,
 }
 
 impl<L: RmaLink> Guard<'_, L> {
@@ -379,20 +388,21 @@ impl<L: RmaLink> Guard<'_, L> {
 
     #[cold]
     fn notify(&mut self) {
+        let state = &mut *self.state;
         if std::thread::panicking() {
             // What they wait for may never come; they look, and hear why.
-            self.state.sleepers.iter().for_each(|(_, wait)| wait.raise_own());
-        } else if !self.state.sleepers.is_empty() {
-            self.state.wake();
+            state.sleepers.iter().for_each(|(_, wait)| wait.raise_own());
+        } else if !state.sleepers.is_empty() {
+            state.wake();
         }
-        self.state.armed_now = false;
+        state.armed_now = false;
         // What was done may leave more to do.
-        if let Some(progress) = self.progress {
-            if std::mem::take(&mut self.state.asleep) {
-                progress.wait.raise();
+        if let (false, Some(wait)) = (std::mem::take(&mut state.by_progress_thread), &state.progress) {
+            if std::mem::take(&mut state.asleep) {
+                wait.raise();
             }
         }
-        self.state.watched = self.state.asleep || !self.state.sleepers.is_empty();
+        state.watched = state.asleep || !state.sleepers.is_empty();
     }
 
     /// Whether the progress thread runs.

@@ -44,8 +44,8 @@ fn a_close_waits_outside_of_the_links_and_once_for_all() {
     let waited = network.waited(node.addr);
     let (last, before) = waited.split_last().unwrap();
     // The last one is logged.
-    assert_eq!(*last, Patience::LastLook);
-    assert!(before.iter().all(|patience| *patience == Patience::Look), "{waited:?}");
+    assert_eq!(*last, Patience::Final);
+    assert!(before.iter().all(|patience| *patience == Patience::Retried), "{waited:?}");
     // Other calls that take memory back go on as ever.
     let _ = node.runtime.lock().ep_close(node.ep);
     assert_eq!(network.waited(node.addr).last(), Some(&Patience::Second));
@@ -123,8 +123,8 @@ fn cancel_waits_outside_links_for_the_receiver_to_end_the_send() {
     assert_eq!(node.runtime.cancel(node.ep, Ctx(7)), Ok(()));
     let waited = network.waited(node.addr);
     let (last, before) = waited.split_last().unwrap();
-    assert_eq!(*last, Patience::LastLook);
-    assert!(!before.is_empty() && before.iter().all(|patience| *patience == Patience::Look), "{waited:?}");
+    assert_eq!(*last, Patience::Final);
+    assert!(!before.is_empty() && before.iter().all(|patience| *patience == Patience::Retried), "{waited:?}");
     network.set_inside(node.addr, false);
     let failed = failure(&nodes);
     assert_eq!((failed.ctx, failed.err), (Ctx(7), Some(Error::Cancelled)));

@@ -10,7 +10,7 @@ use c_abi::{guard, sized};
 use hmem::client::{self, Client, Importer, Place, Registered, Segment};
 use libc::{c_char, c_int, c_void};
 
-/// strait_sg.kind: the CPU of this process may follow `addr`; no other process is told of it.
+/// strait_sg.kind: the CPU of this process may follow `addr`; no other process gets it.
 pub const STRAIT_SG_CPU: u32 = 0;
 /// strait_sg.kind: `fd` may be mapped, from byte `addr` on, here and by other processes of the same
 /// user: a dma-buf, or a memfd with F_SEAL_SHRINK. It stays open until put_pages.
@@ -396,7 +396,7 @@ pub unsafe extern "C" fn strait_unregister_peer_memory_client(registered: *mut s
     })
 }
 
-/// The client takes memory away: what get_pages was told as `core_context` is given back to it
+/// The client takes memory away: the `core_context` that get_pages got is passed back
 /// (dma_unmap, put_pages, release) before this returns, after copies in progress have ended.
 /// Operations on the memory fail from then on with FI_EIO; a registration of it gives that, or
 /// FI_ESTALE, even if other memory comes to the same address, until that registration is closed. A

@@ -230,7 +230,7 @@ unsafe fn asked<'a>(
 }
 
 /// Each one's result.
-fn tell(ops: &mut [strait_storage_op], done: Results) {
+fn report(ops: &mut [strait_storage_op], done: Results) {
     for (op, done) in ops.iter_mut().zip(done) {
         op.result = match done {
             Ok(bytes) => bytes as i64,
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn strait_storage_batch(
         let (ops, asked) = unsafe { asked(ops, count)? };
         // SAFETY: likewise.
         let done = unsafe { file.batch(&asked) };
-        tell(ops, done);
+        report(ops, done);
         Ok(())
     })
 }
@@ -353,8 +353,8 @@ unsafe fn finished(request: *mut strait_storage_request, most: Option<Duration>)
     let results = of.request.take().unwrap_or_default();
     if !results.is_empty() {
         let ops = std::ptr::with_exposed_provenance_mut(of.ops);
-        // SAFETY: the program's promise: they stay until they are told, and it does not use them before this.
-        tell(unsafe { std::slice::from_raw_parts_mut(ops, of.count) }, results);
+        // SAFETY: the program's promise: they stay until their completion, and it does not use them before.
+        report(unsafe { std::slice::from_raw_parts_mut(ops, of.count) }, results);
     }
     Ok(true)
 }

@@ -21,7 +21,7 @@
 //! | `rma::deferred` | large gets by CMA, which the next call of progress does |
 //! | `rma::{coop_begin, coop_help, coop_state}` | large puts and gets by CMA that both sides copy |
 //! | `rma::{remote, serve, requests}` | requests to the peer's progress; those of peers; those under way |
-//! | `metered` | counting what is sent, where that is asked for |
+//! | `metered` | counting what is sent, where a report is requested |
 //! | `frame` | how long frames are, and why one is dropped; their layout is `wire::ucx` |
 //! | `iface::rx`, `iface::slabs` | receive buffers, and the memory of them |
 //! | `ffi` | the boundary: panics, pointers |

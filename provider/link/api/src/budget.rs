@@ -43,19 +43,19 @@ impl Budget {
     }
 
     /// A part of it, of no bytes at first.
-    pub fn share(&self) -> Share {
-        Share { of: self.clone(), bytes: 0 }
+    pub fn share(&self) -> Reservation {
+        Reservation { of: self.clone(), bytes: 0 }
     }
 }
 
 /// Bytes that something takes up, until it is dropped.
 #[derive(Debug)]
-pub struct Share {
+pub struct Reservation {
     of: Budget,
     bytes: usize,
 }
 
-impl Share {
+impl Reservation {
     /// Takes up so many bytes more, if they are there.
     #[inline]
     pub fn try_add(&mut self, bytes: usize) -> bool {
@@ -84,7 +84,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.sub(self.bytes);
     }

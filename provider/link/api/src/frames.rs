@@ -68,7 +68,7 @@ pub struct LandAt<'a> {
 pub enum Landing {
     /// It is over: whether all are.
     Over(bool),
-    /// [`Event::Done`] will tell.
+    /// [`Event::Done`] reports it.
     InFlight(OpId),
     /// They belong nowhere yet: a poll hands the frame out again.
     Left,
@@ -108,7 +108,7 @@ pub enum PollFrame {
     Nothing,
     /// A frame, to be given back like one of [`FrameLink::poll`].
     Frame(Frame),
-    /// Only a [`FrameLink::poll`] can tell.
+    /// Only a [`FrameLink::poll`] finds out.
     Unknown,
 }
 
@@ -181,8 +181,8 @@ pub trait FrameLink: Link {
     /// Gives a frame back.
     fn release(&mut self, frame: Frame);
 
-    /// Whether bytes for this peer that a send has taken are still in this process. Once its end was told of
-    /// ([`Event::Closed`]): whether some were lost so, which is told once.
+    /// Whether bytes for this peer that a send has taken are still in this process. Once its end was reported
+    /// ([`Event::Closed`]): whether some were lost so, which is reported once.
     fn keeps(&mut self, _to: PeerId) -> bool {
         false
     }
@@ -203,7 +203,7 @@ pub trait FrameLink: Link {
 
     /// Whether there is room for a frame of `len` bytes that the peer can do without: with it, those that it
     /// has not taken are far fewer than there may be, and fewer than transfers that a [`crate::PieceCounter`]
-    /// can tell apart. Where frames share room, it finds some now.
+    /// can keep apart. Where frames share room, it finds some now.
     fn has_room_to_spare(&mut self, _to: PeerId, _len: usize) -> bool {
         true
     }

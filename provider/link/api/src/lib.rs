@@ -22,7 +22,7 @@ mod rma;
 mod setting;
 mod sleep;
 
-pub use budget::{Budget, Share};
+pub use budget::{Budget, Reservation};
 pub use frames::{Event, Frame, FrameLink, FrameSource, Hint, LandAt, Landing, PollFrame, Sent};
 pub use link::{Channel, Connect, Gone, Link, Parting, Refused};
 pub use meter::{Fallback, How, Meter, Side};

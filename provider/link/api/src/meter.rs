@@ -1,11 +1,11 @@
-//! What is counted of an endpoint's traffic where that is asked for.
+//! What is counted of an endpoint's traffic where a report is requested.
 
 use wire::Addr;
 
 /// How the bytes of an operation went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum How {
-    /// With the frame that tells of them.
+    /// With the frame that announces them.
     Eager,
     /// One side copied them in a call ([`crate::RmaLink::access`]).
     Direct,

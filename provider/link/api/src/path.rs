@@ -55,11 +55,11 @@ pub struct Path {
 impl Path {
     /// What every link's frames have to hold.
     pub const LEAST_FRAME: usize = 10 << 10;
-    /// What of a frame is there, at least, when it is told of before it is whole.
+    /// What of a frame is there, at least, when it is reported before it is whole.
     pub const FRONT: usize = 256;
 }
 
-/// A link as people are told of it.
+/// A link as it is reported to people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// Its name, as in [`Path::link`].

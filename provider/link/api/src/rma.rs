@@ -20,7 +20,7 @@ use crate::sleep::SleepLink;
 pub enum NoDirect {
     /// Not with this peer, ever: other means must be used (frames).
     Never,
-    /// Not this memory, or not any more: other means may reach it, or will tell why not.
+    /// Not this memory, or not any more: other means may reach it, or will say why not.
     Memory,
     /// The peer has taken it back, with what it was for.
     Revoked,
@@ -46,7 +46,7 @@ pub enum Grant {
 pub struct Direct<'a> {
     /// What allows it.
     pub grant: Grant,
-    /// The peer's memory, as the peer has told of it.
+    /// The peer's memory, as the peer has announced it.
     pub remote: &'a [Seg],
     /// The byte of `remote` at which it begins.
     pub roff: usize,
@@ -193,8 +193,8 @@ pub trait RmaLink: FrameLink + SleepLink {
         Err(NoDirect::Never)
     }
 
-    /// Starts to copy between local memory and the peer's: memory of which the peer has sent a handle, and
-    /// told under the name of a request of its own ([`Direct::operation`]).
+    /// Starts to copy between local memory and the peer's: memory of which the peer has sent a handle,
+    /// under the name of a request of its own ([`Direct::operation`]).
     /// [`Event::Done`](crate::Event::Done) says when it is over. Operations may end in any order, and nothing
     /// else waits for them. Memory of which no handle is known, or less of it than `len`, is refused here or
     /// fails later. Each operation ends, also where its peer does, before or after
@@ -204,7 +204,7 @@ pub trait RmaLink: FrameLink + SleepLink {
         Err(NoDirect::Never)
     }
 
-    /// Ends an operation in flight: no event tells of it any more, and when this returns its memory is not
+    /// Ends an operation in flight: no event reports it any more, and when this returns its memory is not
     /// accessed any more; the peer's, by [`RmaCaps::HOST_PUTS`](crate::RmaCaps::HOST_PUTS), when the peer has
     /// the next frame. An operation whose [`Event::Done`](crate::Event::Done) was polled is left as it is.
     fn cancel(&mut self, op: OpId) {

@@ -36,9 +36,9 @@ pub enum Patience {
     /// A second; then the log says which peer.
     Second,
     /// Not at all: the caller calls again.
-    Look,
+    Retried,
     /// Not at all, and the caller does not call again: the log says which peer.
-    LastLook,
+    Final,
 }
 
 impl Patience {
@@ -46,7 +46,7 @@ impl Patience {
     pub fn time(self) -> Duration {
         match self {
             Patience::Second => Duration::from_secs(1),
-            Patience::Look | Patience::LastLook => Duration::ZERO,
+            Patience::Retried | Patience::Final => Duration::ZERO,
         }
     }
 }

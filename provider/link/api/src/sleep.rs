@@ -16,7 +16,7 @@ pub enum WaitFd {
     /// other descriptors as well, since descriptors may watch each other but a few levels deep.
     Each(usize),
     /// One of these that is not to be watched any more, since it may stay readable for good. Reported once;
-    /// asked for with each [`SleepLink::arm`].
+    /// requested with each [`SleepLink::arm`].
     Worn,
 }
 
@@ -36,7 +36,7 @@ pub trait SleepLink: Link {
     /// Whether the last [`SleepLink::arm`] returned true and holds:
     /// [`FrameLink::poll`](crate::FrameLink::poll) was not called since, nothing was taken from
     /// [`WaitFd::All`], and no operation is in flight whose end does not show there. Quick: it is asked by
-    /// each call that another thread makes while one sleeps. A link that cannot tell says `false`.
+    /// each call that another thread makes while one sleeps. A link that does not know says `false`.
     fn is_armed(&self) -> bool {
         false
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use libfabric_sys::{Core, FI_ENOSYS, FI_EOPNOTSUPP};
 
-/// A failure, told in words.
+/// A failure, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     /// This library or provider does not offer what was requested.

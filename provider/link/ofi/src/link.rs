@@ -374,7 +374,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
                 Err(InUse) => outcome = Err(InUse),
             }
         }
-        if outcome.is_err() && self.net.reading.patience() != Patience::Look {
+        if outcome.is_err() && self.net.reading.patience() != Patience::Retried {
             self.net.with_memory(|memory| memory.stop_lending());
             outcome = Ok(());
         }

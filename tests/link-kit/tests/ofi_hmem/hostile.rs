@@ -111,7 +111,7 @@ fn a_message_whose_memory_is_gone_while_a_peer_reads_it_can_be_cancelled() {
             cu.end_context(ctx);
         }
         cu.enter(1);
-        duo.a.domain.set_patience(link_api::Patience::Look);
+        duo.a.domain.set_patience(link_api::Patience::Retried);
         let (mut begun, mut sent, mut received) = (None, None, None);
         while let Err(why) = duo.a.domain.ep_cancel_in_turns(duo.a.ep, Ctx(1), &mut begun) {
             assert_eq!(why, Error::Busy);

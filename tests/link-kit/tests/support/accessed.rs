@@ -96,7 +96,7 @@ fn is_closed_in_time(is_write: bool) -> bool {
         told = told.or(duo.a.next());
         assert!(duo.b.next().is_none());
     }
-    duo.b.domain.set_patience(link_api::Patience::Look);
+    duo.b.domain.set_patience(link_api::Patience::Retried);
     while let Err(why) = duo.b.domain.mr_close(mr) {
         assert_eq!(why, Error::Busy);
         assert!(start.elapsed() < WAIT, "it is never closed");

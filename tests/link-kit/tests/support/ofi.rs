@@ -67,7 +67,7 @@ impl<F: Below + 'static> OfiHarness<F> {
         options.grace = Duration::from_secs(1);
         let mut link = OfiLink::new(base, (self.make)(), options).expect("descriptors");
         // `revoke` and `close` let go of the lock by which the link is kept going.
-        link_api::Link::set(&mut link, link_api::Setting::Patience(link_api::Patience::Look));
+        link_api::Link::set(&mut link, link_api::Setting::Patience(link_api::Patience::Retried));
         self.driver.take_on(link)
     }
 }

@@ -47,7 +47,7 @@ impl<L: RmaLink> Opened<L> {
             }
             from = Some(m.ep);
             match what {
-                Peek::Look => {}
+                Peek::Leave => {}
                 Peek::Claim => {
                     entry.what |= What::CLAIM;
                     let taken = matcher.take(at);

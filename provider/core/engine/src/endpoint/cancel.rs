@@ -49,7 +49,7 @@ impl<L: RmaLink> Cancel<'_, L> {
         }
         let (withdrawal, unasked) = (Withdrawal { name, peer: out.peer }, out.asked.is_none());
         if requests.take_back(&mut net.link, withdrawal.peer, name).is_err() {
-            if core.patience == Patience::Look {
+            if core.patience == Patience::Retried {
                 *begun = Some(Cancelling(name));
                 return Err(Error::Busy);
             }

@@ -228,7 +228,7 @@ impl<L: RmaLink> Endpoint<L> {
         for name in names {
             if outcome.is_err() {
                 // The call is to be made again in any case: the others are asked, and not waited for.
-                self.net.link.set(Setting::Patience(Patience::Look));
+                self.net.link.set(Setting::Patience(Patience::Retried));
             }
             match self.requests.pool.get_mut(name) {
                 Some(Request::In(i)) => {

@@ -134,12 +134,12 @@ impl<L: RmaLink> Net<L> {
         let Some(n) = self.peer(peer).complaints.count(OF_PEER) else { return };
         if self.quota.complain(OF_ALL) {
             let (here, there) = (self.link.addr(), self.link.peer_addr(peer));
-            let more = if n > OF_PEER {
+            let how_often = if n > OF_PEER {
                 format!(" ({n} such things of it; most have no line)")
             } else {
                 String::new()
             };
-            log::warn!("{here}: {there} {what}{more}");
+            log::warn!("{here}: {there} {what}{how_often}");
         }
     }
 

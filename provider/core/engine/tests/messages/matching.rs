@@ -244,14 +244,14 @@ fn peek(net: &mut Net, pattern: Pattern, what: Peek, ctx: usize) -> engine::Comp
 fn a_peek_tells_of_a_message_and_leaves_it() {
     for len in [20, 3000] {
         let mut net = Net::new(2);
-        let none = peek(&mut net, any_peer(Some((7, 0))), Peek::Look, 1);
+        let none = peek(&mut net, any_peer(Some((7, 0))), Peek::Leave, 1);
         assert_eq!((none.err, none.ctx.0), (Some(Error::NoMessage), 1));
         let src = net.bytes(0, &pattern(len, 1));
         net[0].send(&Send { data: Some(5), ..tagged(1, &[src], 7, 0) }).unwrap();
-        let early = peek(&mut net, any_peer(Some((7, 0))), Peek::Look, 2);
+        let early = peek(&mut net, any_peer(Some((7, 0))), Peek::Leave, 2);
         assert_eq!(early.err, Some(Error::NoMessage), "it makes progress after the look");
         for _ in 0..2 {
-            let c = peek(&mut net, any_peer(Some((7, 0))), Peek::Look, 2);
+            let c = peek(&mut net, any_peer(Some((7, 0))), Peek::Leave, 2);
             assert_eq!((c.err, c.len, c.tag, c.src, c.data), (None, len, 7, 0, 5));
             assert_eq!(c.what, What::RECV | What::TAGGED | What::REMOTE_CQ_DATA);
         }
@@ -307,7 +307,7 @@ fn a_discarded_message_is_gone_and_its_sender_content() {
         assert_eq!((c.err, c.len), (None, len));
         net.settle();
         assert_eq!(net[0].sent().err, None);
-        assert_eq!(peek(&mut net, any_peer(None), Peek::Look, 3).err, Some(Error::NoMessage));
+        assert_eq!(peek(&mut net, any_peer(None), Peek::Leave, 3).err, Some(Error::NoMessage));
         net.assert_idle();
     }
 }

@@ -136,8 +136,8 @@ fn what_is_not_of_a_message_is_told_of_in_the_queue_of_the_endpoint_that_was_cal
         let (pattern, ctx, flags) =
             (Pattern { src: ADDR_UNSPEC, tag: Some((3, 0)) }, Ctx(6), OpFlags::empty());
         match by {
-            None => net[1].peek(rx, pattern, Peek::Look, ctx, flags).unwrap(),
-            Some(ep) => net[1].ep_peek(ep, pattern, Peek::Look, ctx, flags).unwrap(),
+            None => net[1].peek(rx, pattern, Peek::Leave, ctx, flags).unwrap(),
+            Some(ep) => net[1].ep_peek(ep, pattern, Peek::Leave, ctx, flags).unwrap(),
         }
         assert_eq!(net[1].cq_error(queues[at]).unwrap().err, Some(Error::NoMessage), "{by:?}");
     }
@@ -145,7 +145,7 @@ fn what_is_not_of_a_message_is_told_of_in_the_queue_of_the_endpoint_that_was_cal
 
 #[test]
 fn a_message_that_a_peek_finds_is_told_of_in_the_queue_of_the_endpoint_that_was_called() {
-    for what in [Peek::Look, Peek::Claim, Peek::Discard] {
+    for what in [Peek::Leave, Peek::Claim, Peek::Discard] {
         let (mut net, rx, [_, first], to) = sharing();
         let queue = net[1].cq_open(8);
         let (own, last) = (net[1].rx_cq, share(&mut net, rx, Some(queue)));
@@ -165,7 +165,7 @@ fn a_message_that_a_peek_finds_is_told_of_in_the_queue_of_the_endpoint_that_was_
             // Received bytes are reported to the endpoint that they came to.
             let room = net.memory(1, 3000);
             match what {
-                Peek::Look => net[1].recv_at(rx, &from_any(&[room], n)).unwrap(),
+                Peek::Leave => net[1].recv_at(rx, &from_any(&[room], n)).unwrap(),
                 Peek::Claim => net[1].claim(rx, &from_any(&[room], n)).unwrap(),
                 Peek::Discard => {}
             }
@@ -189,7 +189,7 @@ fn what_a_peek_finds_of_an_endpoint_without_a_queue_is_told_of_in_the_first_one(
     net[0].send(&msg(to_deaf, &[src], 0)).unwrap();
     net.settle();
     let pattern = Pattern { src: ADDR_UNSPEC, tag: None };
-    net[1].peek(rx, pattern, Peek::Look, Ctx(7), OpFlags::COMPLETION).unwrap();
+    net[1].peek(rx, pattern, Peek::Leave, Ctx(7), OpFlags::COMPLETION).unwrap();
     assert_eq!(net[1].next(own).map(|c| (c.ctx, c.err, c.len)), Some((Ctx(7), None, 3000)));
 }
 

@@ -212,7 +212,7 @@ fn a_message_only_offered_by_the_dead_is_gone_even_if_it_was_claimed() {
     net.kill(1);
     net.settle();
     assert_eq!(net[0].claim(rx, &with_tag(&[], 2, 4)), Err(Error::NoMessage));
-    net[0].peek(rx, Pattern { src: 1, tag: Some((1, 0)) }, Peek::Look, Ctx(5), OpFlags::empty()).unwrap();
+    net[0].peek(rx, Pattern { src: 1, tag: Some((1, 0)) }, Peek::Leave, Ctx(5), OpFlags::empty()).unwrap();
     assert_eq!(net[0].received().err, Some(Error::NoMessage));
 }
 

@@ -106,7 +106,7 @@ pub(crate) fn receive(flags: u64) -> Result<Receive, Errno> {
     match (has(fi::FI_PEEK), has(fi::FI_CLAIM), has(fi::FI_DISCARD)) {
         (true, _, true) => Ok(Receive::Peek(engine::Peek::Discard)),
         (true, true, false) => Ok(Receive::Peek(engine::Peek::Claim)),
-        (true, false, false) => Ok(Receive::Peek(engine::Peek::Look)),
+        (true, false, false) => Ok(Receive::Peek(engine::Peek::Leave)),
         (false, true, false) => Ok(Receive::Claim),
         (false, true, true) => Ok(Receive::ClaimDiscard),
         (false, false, _) => Err(Errno::INVAL),
@@ -163,7 +163,7 @@ mod tests {
         use fi::{FI_CLAIM, FI_DISCARD, FI_PEEK};
         for (flags, what) in [
             (fi::FI_COMPLETION, Receive::Post),
-            (FI_PEEK, Receive::Peek(Peek::Look)),
+            (FI_PEEK, Receive::Peek(Peek::Leave)),
             (FI_PEEK | FI_CLAIM, Receive::Peek(Peek::Claim)),
             (FI_PEEK | FI_DISCARD, Receive::Peek(Peek::Discard)),
             (FI_CLAIM, Receive::Claim),

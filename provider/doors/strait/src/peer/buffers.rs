@@ -261,19 +261,19 @@ pub unsafe extern "C" fn strait_p2pmem_share(
         if shared.is_null() {
             return Err(libc::EINVAL);
         }
-        let more = match (home, held) {
+        let wider = match (home, held) {
             (Home::Own(all), Held::Own(buffer)) => {
                 let clients =
                     clients.iter().map(|name| errno(all.client(name))).collect::<Result<Vec<_>, _>>()?;
                 Held::Own(errno(buffer.share(&clients))?)
             }
             (Home::Daemon(_), Held::Daemon { buffer: Some(buffer), of, .. }) => {
-                let more = errno(lock(of).widen(buffer, &clients))?;
-                Held::Daemon { buffer: Some(more), of: of.clone(), revoked: false }
+                let widened = errno(lock(of).widen(buffer, &clients))?;
+                Held::Daemon { buffer: Some(widened), of: of.clone(), revoked: false }
             }
             _ => return Err(libc::EINVAL),
         };
-        give(more, shared);
+        give(wider, shared);
         Ok(())
     })
 }

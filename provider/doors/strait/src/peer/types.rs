@@ -44,7 +44,7 @@ pub struct strait_p2pmem_options {
     pub host: u64,
 }
 
-/// What is asked for.
+/// The request.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct strait_p2pmem_request {

@@ -260,7 +260,7 @@ impl ShmLink {
         Ok(())
     }
 
-    /// Whether the last [`link_api::SleepLink::arm`] returned true, and no poll followed: the caller may sleep
+    /// Whether the last [`link_api::SleepLink::arm`] returned true with no poll since: the caller may sleep
     /// next, also where something has begun since whose end no descriptor shows.
     pub fn may_sleep(&self) -> bool {
         self.channels.sleep.may_sleep()

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | a large message is posted, progress | [`Adapt::is_in_a_row`] | eager sizes, cooperative copies |
 //! | messages offered, taken, received | [`Adapt::are_both_ways`] | which side copies |
-//! | bytes sent since the last progress | [`Adapt::is_time_for_progress`] | to see that a peer is short of room |
+//! | bytes sent since the last progress | [`Adapt::is_time_for_progress`] | to see a full ring |
 //! | pieces copied in this call of progress | [`Adapt::has_time_to_copy`] | how long a call lasts |
 
 use crate::endpoint::parts::offered::Offered;

@@ -1,6 +1,6 @@
 //! How much peers may take up here.
 
-use link_api::{Budget, Share};
+use link_api::{Budget, Reservation};
 
 /// Operations under way to one peer, unless the provider knows better; and the most it may say.
 const DEPTH: u32 = 4096;
@@ -37,7 +37,7 @@ pub(in crate::endpoint) struct Quota {
     /// How many requests there may be before they are counted by peer.
     many: usize,
     /// What answers take up that found no room, of all peers.
-    owed: Share,
+    owed: Reservation,
     /// What peers did wrong.
     complaints: Complaints,
 }

@@ -84,7 +84,7 @@ impl Access {
                 return Ok(());
             }
             if Instant::now() >= until {
-                if self.patience != Patience::Look {
+                if self.patience != Patience::Retried {
                     log::warn!(
                         "{}: {} is stopped in the middle of a copy from or to memory here: that memory cannot be \
                          given back before the process goes on or ends",

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use link_api::{Budget, Share};
+use link_api::{Budget, Reservation};
 use wire::session::RECORD;
 
 /// Longest frame.
@@ -19,7 +19,7 @@ pub(in crate::tcp) const SPARE: usize = 8;
 #[derive(Debug)]
 pub(in crate::tcp) struct Buffer {
     bytes: Box<[u8]>,
-    share: Share,
+    share: Reservation,
 }
 
 /// Buffers to spare, and what all others count for.

@@ -1,22 +1,15 @@
 //! Messages up to the longest frame over the link over TCP, each of which is sent without being asked for.
-#![cfg(not(loom))]
-
-#[path = "support/node.rs"]
-mod node;
-#[path = "support/pair.rs"]
-#[allow(dead_code)]
-mod pair;
 
 use std::time::{Duration, Instant};
 
+use crate::pair::{open, options};
 use engine::{Completion, Error};
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
 use link_api::Link as _;
-use pair::{open, options};
 use testkit::{from, msg, pattern};
 
-type Node = node::Node<TcpLink>;
+type Node = crate::node::Node<TcpLink>;
 
 const LONGEST: usize = 256 << 10;
 const LONG: usize = 200_000;
@@ -42,8 +35,8 @@ fn pair_of(how: fn() -> TcpOptions) -> [Node; 2] {
     let span = Span::leak(1);
     b.domain.recv(b.rx, &from(b.peer, &[span], 0)).expect("room");
     let to_b = a.peer;
-    node::post([&mut a, &mut b], |a| a.domain.send(a.ep, &msg(to_b, &[span], 0)));
-    node::complete([&mut a, &mut b], 1, 1);
+    crate::node::post([&mut a, &mut b], |a| a.domain.send(a.ep, &msg(to_b, &[span], 0)));
+    crate::node::complete([&mut a, &mut b], 1, 1);
     [a, b]
 }
 

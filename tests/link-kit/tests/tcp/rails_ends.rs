@@ -1,17 +1,4 @@
 //! Connections and rails that end one without the other.
-#![cfg(not(loom))]
-
-#[path = "support/caller.rs"]
-mod caller;
-#[path = "support/pair.rs"]
-#[allow(dead_code)]
-mod pair;
-#[path = "support/played.rs"]
-#[allow(dead_code)]
-mod played;
-#[path = "support/sockets.rs"]
-#[allow(dead_code)]
-mod sockets;
 
 use std::io::Write as _;
 use std::net::{Shutdown, TcpStream};
@@ -19,12 +6,12 @@ use std::os::fd::AsRawFd as _;
 use std::thread;
 use std::time::Duration;
 
+use crate::pair::{open, until};
+use crate::played::{Played, filled, railed, with_rail};
+use crate::sockets::narrow;
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
 use link_api::{Event, FrameLink, Gone, LandAt, Landing, Link, PeerId, Sent, Setting};
-use pair::{open, until};
-use played::{Played, filled, railed, with_rail};
-use sockets::narrow;
 use wire::session::{COVERED, RailNote};
 
 const LONG: usize = 200_000;

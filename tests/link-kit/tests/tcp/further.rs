@@ -1,16 +1,12 @@
 //! Peers that name a further address, behind which is nothing, or another program.
 
-#[allow(dead_code)]
-#[path = "support/pair.rs"]
-mod pair;
-
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
+use crate::pair::{PATIENCE, open, options};
 use link::TcpLink;
 use link_api::{FrameLink, Link, Refused, Sent};
-use pair::{PATIENCE, open, options};
 
 /// Sends to a peer that begins to listen after a moment, at its first address alone; how often the peer was
 /// said to be gone.

@@ -1,24 +1,13 @@
 //! The engine over a fabric by which memory is read: RMA of the application, that goes by reads and that goes
 //! by frames.
-#![cfg(not(loom))]
-
-#[path = "support/counted.rs"]
-mod counted;
-#[path = "support/duo.rs"]
-#[allow(dead_code)]
-mod duo;
-#[path = "support/fake.rs"]
-mod fake;
-#[path = "support/node.rs"]
-mod node;
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use duo::{Duo, filled};
+use crate::duo::{Duo, filled};
+use crate::fake::{Fake, FakeNet};
 use engine::{Access, Completion, Error, MrId, Reg};
-use fake::{Fake, FakeNet};
 use hmem::{Kind, Span};
 use link_kit::text;
 use testkit::{from_any, msg, pattern, read, there, write};
@@ -135,7 +124,7 @@ fn memory_of_a_read_is_not_written_after_its_endpoint_is_closed() {
         assert!(duo.a.next().is_none() && duo.b.next().is_none());
     }
     assert!(net.is_filled(local), "a write that stands still");
-    duo.a.domain.set_patience(link_api::Patience::LastLook);
+    duo.a.domain.set_patience(link_api::Patience::Final);
     let ep = duo.a.ep;
     duo.a.domain.ep_close(ep).expect("an endpoint that closes");
     assert!(!net.is_filled(local), "memory that is accessed after the endpoint was closed");
@@ -338,7 +327,7 @@ fn registration_closed_in_a_write_is_not_written_any_more() {
         net.halt(Some(LEN / 2));
         access(&mut duo, true, &[local], 0, LEN, 9);
         stands_still(&mut duo, || net.is_filled(target));
-        duo.b.domain.set_patience(link_api::Patience::Look);
+        duo.b.domain.set_patience(link_api::Patience::Retried);
         let start = Instant::now();
         while let Err(why) = duo.b.domain.mr_close(mr) {
             assert_eq!(why, Error::Busy);
@@ -367,7 +356,7 @@ fn registration_closed_in_a_read_is_not_read_any_more() {
             access(&mut duo, false, &[back], 0, LEN, 9);
             stands_still(&mut duo, || net.is_read(target));
             assert_eq!(duo.lent(), 1);
-            duo.b.domain.set_patience(link_api::Patience::Look);
+            duo.b.domain.set_patience(link_api::Patience::Retried);
             let (start, mut told) = (Instant::now(), None);
             while let Err(why) = duo.b.domain.mr_close(mr) {
                 assert_eq!(why, Error::Busy);
@@ -403,7 +392,7 @@ fn other_reads_of_the_same_memory_outlive_a_registration_that_is_closed() {
         access(&mut duo, false, &[backs[0]], 0, LEN, 8);
         access(&mut duo, false, &[backs[1]], 0, LEN, 9);
         stands_still(&mut duo, || net.is_filled(backs[0]) && net.is_filled(backs[1]));
-        duo.b.domain.set_patience(link_api::Patience::Look);
+        duo.b.domain.set_patience(link_api::Patience::Retried);
         let (start, mut told) = (Instant::now(), Vec::new());
         while let Err(why) = duo.b.domain.mr_close(mr) {
             assert_eq!(why, Error::Busy);
@@ -527,7 +516,7 @@ fn closed_registration_is_not_read_after_a_partial_read_by_another() {
         sleep(Duration::from_micros(50));
     }
     assert!(net.is_read(third));
-    duo.b.domain.set_patience(link_api::Patience::Look);
+    duo.b.domain.set_patience(link_api::Patience::Retried);
     let closed = duo.b.domain.mr_close(mr);
     assert!(closed.is_err() || !net.is_read(third), "memory is read after its registration was closed");
 }

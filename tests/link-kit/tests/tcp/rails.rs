@@ -1,27 +1,16 @@
 //! Connections with rails: what goes on them, and what is refused of peers and strangers that say to have
 //! some.
-#![cfg(not(loom))]
-
-#[path = "support/caller.rs"]
-mod caller;
-#[path = "support/pair.rs"]
-mod pair;
-#[path = "support/played.rs"]
-mod played;
-#[path = "support/sockets.rs"]
-#[allow(dead_code)]
-mod sockets;
 
 use std::io::Write as _;
 use std::net::TcpStream;
 
-use caller::{call, read};
+use crate::caller::{call, read};
+use crate::pair::{event, open, options, say, take, until};
+use crate::played::{Played, filled, railed, with_rail};
+use crate::sockets::cut;
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
 use link_api::{Event, FrameLink, Gone, Link, PeerId, Refused, Sent, SleepLink};
-use pair::{event, open, options, say, take, until};
-use played::{Played, filled, railed, with_rail};
-use sockets::cut;
 use wire::Addr;
 use wire::session::{Caller, Hello, JobKey, Keys, MAC, Next, RECORD, RailNote, Role, VERDICT};
 

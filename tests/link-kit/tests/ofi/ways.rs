@@ -1,18 +1,12 @@
 //! Which way frames of the link over a provider below go, and what is said of that.
-#![cfg(not(loom))]
-
-#[path = "support/fake.rs"]
-mod fake;
-#[path = "support/ofi.rs"]
-mod support;
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fake::{Fake, FakeNet};
+use crate::fake::{Fake, FakeNet};
+use crate::support::{Driven, OfiHarness, Over};
 use link_api::{Event, FrameLink as _, Gone, Link as _, PeerId, Refused, Sent};
 use link_kit::Harness as _;
-use support::{Driven, OfiHarness, Over};
 
 type End = Driven<Over<Fake>>;
 

@@ -1,15 +1,9 @@
 //! What the link over a provider below says of frames that this provider holds.
-#![cfg(not(loom))]
-
-#[path = "support/fake.rs"]
-mod fake;
-#[path = "support/left.rs"]
-mod left;
 
 use std::time::Duration;
 
-use fake::{Fake, FakeNet};
-use left::{connect, fill, next, until, what_is_not_kept_arrives};
+use crate::fake::{Fake, FakeNet};
+use crate::left::{connect, fill, next, until, what_is_not_kept_arrives};
 use link::{TcpLink, TcpOptions};
 use link_api::{
     Event, FrameLink as _, Gone, Link as _, Parting, PeerId, Refused, Sent, SleepLink as _, WaitFd,

@@ -1,9 +1,5 @@
 //! What the link over TCP does where endpoints end, where processes have something else to do, and where one
 //! side is not reached by the other.
-#![cfg(not(loom))]
-
-#[path = "support/pair.rs"]
-mod pair;
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -11,10 +7,10 @@ use std::os::fd::AsRawFd as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::pair::{event, open, open_alone, options, say, take, until};
 use link::{TcpLink, TcpOptions};
 use link_api::{Connect, Event, FrameLink, Gone, Link, Parting, Refused, Sent};
 use link_kit::bytes;
-use pair::{event, open, open_alone, options, say, take, until};
 use wire::session::{Caller, Hello, JobKey, Next, Role};
 
 /// What a peer has sent before its end arrives also where a send notices the end.

@@ -1,25 +1,17 @@
 //! What a link does with addresses for rails that it is told, by peers that a test plays.
-#![cfg(not(loom))]
-
-#[path = "support/caller.rs"]
-#[allow(dead_code)]
-mod caller;
-#[path = "support/pair.rs"]
-#[allow(dead_code)]
-mod pair;
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use caller::read;
+use crate::caller::read;
+use crate::pair::{event, open, options, take, until};
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
 use link_api::{
     Connect, Event, FrameLink as _, Gone, LandAt, Landing, Link as _, OpId, Parting, PeerId, Refused,
     RmaLink as _, Setting, SleepLink as _,
 };
-use pair::{event, open, options, take, until};
 use wire::Addr;
 use wire::session::{
     Answerer, COVERED, Hello, JobKey, Keys, MAC, Opener, RECORD, RailNote, Role, VERDICT, Verdict,

@@ -1,13 +1,7 @@
 //! The link over a provider below, put to the checks: with a provider that a test made.
-#![cfg(not(loom))]
 
-#[path = "support/fake.rs"]
-mod fake;
-#[path = "support/ofi.rs"]
-mod support;
-
-use fake::{Fake, FakeNet};
-use support::OfiHarness;
+use crate::fake::{Fake, FakeNet};
+use crate::support::OfiHarness;
 
 fn fakes() -> OfiHarness<Fake> {
     let net = FakeNet::default();
@@ -60,8 +54,8 @@ mod reads {
     use link_kit::{Harness as _, name, text};
     use wire::Seg;
 
-    use super::support::{Driven, Over};
     use super::{Fake, FakeNet, OfiHarness};
+    use crate::support::{Driven, Over};
 
     const LEN: usize = 40_000;
 

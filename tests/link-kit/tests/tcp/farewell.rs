@@ -1,26 +1,15 @@
 //! What an endpoint over TCP has sent arrives after it has closed, whatever its receiver sends to it
 //! meanwhile.
-#![cfg(not(loom))]
-
-#[path = "support/caller.rs"]
-#[allow(dead_code)]
-mod caller;
-#[path = "support/pair.rs"]
-#[allow(dead_code)]
-mod pair;
-#[path = "support/played.rs"]
-#[allow(dead_code)]
-mod played;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::pair::{PATIENCE, open, options, say, take, until};
+use crate::played::railed;
 use link::{TcpLink, TcpOptions};
 use link_api::{Event, FrameLink, Gone, Link, PeerId, Sent, Setting};
 use link_kit::bytes;
-use pair::{PATIENCE, open, options, say, take, until};
-use played::railed;
 
 /// An endpoint sends as many frames as find room, and closes once none of them is kept in the process; the
 /// other one sends to it all the while, and begins to receive when it has begun to close. Returns how many

@@ -1,23 +1,13 @@
 //! The engine over a fabric by which memory is read: what is read, and what comes in frames.
-#![cfg(not(loom))]
-
-#[path = "support/counted.rs"]
-mod counted;
-#[path = "support/duo.rs"]
-mod duo;
-#[path = "support/fake.rs"]
-mod fake;
-#[path = "support/node.rs"]
-mod node;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use duo::{Duo, filled};
+use crate::duo::{Duo, filled};
+use crate::fake::{Fake, FakeNet};
 use engine::{Cntrs, Ctx, EpConfig, Error, OpFlags, Send};
-use fake::{Fake, FakeNet};
 use hmem::Span;
 use link::{Links, OpenOptions};
 use link_api::{Link as _, Patience, RmaCaps};
@@ -37,7 +27,7 @@ fn duo(net: &FakeNet, void: bool) -> Duo<Fake> {
 
 #[test]
 fn a_long_message_is_one_read() {
-    duo::a_long_message_is_one_read(duo(&FakeNet::default(), false), LEN);
+    crate::duo::a_long_message_is_one_read(duo(&FakeNet::default(), false), LEN);
 }
 
 #[test]
@@ -106,7 +96,7 @@ fn a_send_that_is_cancelled_lends_nothing_any_more() {
             sleep(Duration::from_micros(50));
         }
         assert_eq!(duo.lent(), 1);
-        duo.a.domain.set_patience(Patience::Look);
+        duo.a.domain.set_patience(Patience::Retried);
         let (mut begun, mut received, mut sent) = (None, None, None);
         let start = Instant::now();
         while let Err(why) = duo.a.domain.ep_cancel_in_turns(duo.a.ep, Ctx(3), &mut begun) {
@@ -156,7 +146,7 @@ fn a_send_or_write_that_finds_no_room_lends_nothing() {
         };
         assert_eq!((posted, duo.lent()), (Err(Error::Again), 0), "a write: {write}");
         // Of the peer, which makes no progress, nothing is needed.
-        duo.a.domain.set_patience(Patience::Look);
+        duo.a.domain.set_patience(Patience::Retried);
         assert_eq!(duo.a.domain.ep_close(duo.a.ep), Ok(()));
     }
 }
@@ -169,11 +159,11 @@ fn endpoints_of_a_domain_go_on_while_another_one_is_closed() {
     let open = || {
         let mut fake = net.open();
         fake.reads = true;
-        duo::link_over(fake, &counts)
+        crate::duo::link_over(fake, &counts)
     };
     let (links, others) = ([open(), open()], [open(), open()]);
     let names = [others[1].addr(), others[0].addr()];
-    let mut nodes = links.into_iter().zip(names).map(|(link, peer)| node::Node::new(link, peer));
+    let mut nodes = links.into_iter().zip(names).map(|(link, peer)| crate::node::Node::new(link, peer));
     let mut nodes = [(); 2].map(|()| nodes.next().unwrap());
     let mut open = others.into_iter().zip(&mut nodes).map(|(link, node)| {
         let av = node.domain.av_open();
@@ -184,7 +174,7 @@ fn endpoints_of_a_domain_go_on_while_another_one_is_closed() {
     let mut open = [(); 2].map(|()| open.next().unwrap());
     for _ in 0..2 {
         let (src, [one, other]) = (filled(LEN, 4), &mut nodes);
-        node::post([one, other], |node| node.domain.send(node.ep, &msg(node.peer, &[src], 1)));
+        crate::node::post([one, other], |node| node.domain.send(node.ep, &msg(node.peer, &[src], 1)));
         nodes.reverse();
     }
     assert_eq!(counts.lent.load(Relaxed), 2);
@@ -192,7 +182,7 @@ fn endpoints_of_a_domain_go_on_while_another_one_is_closed() {
     while open.iter().any(|eps| !eps.is_empty()) {
         assert!(start.elapsed() < Duration::from_secs(60), "{open:?} are never closed");
         // As `fi_close` does, with a minute in the place of a second.
-        let patience = if open.iter().any(Vec::is_empty) { Patience::LastLook } else { Patience::Look };
+        let patience = if open.iter().any(Vec::is_empty) { Patience::Final } else { Patience::Retried };
         for (node, eps) in nodes.iter_mut().zip(&mut open) {
             node.domain.set_patience(patience);
             if eps.last().is_some_and(|ep| node.domain.ep_close(*ep) == Ok(())) {
@@ -218,9 +208,9 @@ fn an_endpoint_whose_memory_a_silent_peer_reads_is_closed() {
         assert!(start.elapsed() < Duration::from_secs(60), "it is never read");
         assert!(duo.a.next().is_none() && duo.b.next().is_none());
     }
-    duo.a.domain.set_patience(Patience::Look);
+    duo.a.domain.set_patience(Patience::Retried);
     assert_eq!(duo.a.domain.ep_close(duo.a.ep), Err(Error::Busy));
-    duo.a.domain.set_patience(Patience::LastLook);
+    duo.a.domain.set_patience(Patience::Final);
     assert_eq!(duo.a.domain.ep_close(duo.a.ep), Ok(()));
     assert!(!net.is_read(src), "memory is read after it was given back");
     assert_eq!(duo.lent(), 0);
@@ -297,12 +287,12 @@ fn a_message_that_is_shorter_than_64_kib_is_not_read() {
 
 #[test]
 fn a_message_that_is_longer_than_its_receive_is_cut_to_that() {
-    duo::a_long_message_is_cut_to_its_receive(duo(&FakeNet::default(), false));
+    crate::duo::a_long_message_is_cut_to_its_receive(duo(&FakeNet::default(), false));
 }
 
 #[test]
 fn more_messages_than_may_be_read_at_once_are_all_read() {
-    duo::many_long_messages_at_once(duo(&FakeNet::default(), false));
+    crate::duo::many_long_messages_at_once(duo(&FakeNet::default(), false));
 }
 
 /// A send that completes leaves memory registered that another one has a part of.
@@ -390,7 +380,7 @@ fn an_endpoint_that_is_to_stage_devices_memory_has_none_read_below() {
     let mut links = Links::open(OpenOptions { bind, ..OpenOptions::default() }).expect("a free port");
     let mut fake = net.open();
     (fake.reads, fake.devices) = (true, true);
-    links.add(Box::new(duo::link_over(fake, &Arc::default()))).expect("a descriptor");
+    links.add(Box::new(crate::duo::link_over(fake, &Arc::default()))).expect("a descriptor");
     let far = links.peer(&Addr::new("192.0.2.77:7".parse().expect("an address")));
     assert_eq!(links.path(far).rma, RmaCaps::HOST_GETS | RmaCaps::DEVICE_GETS);
     links.set_device_direct(false);

@@ -1,19 +1,15 @@
 //! What the link over TCP does with strangers, with calls that cross, and with long frames.
-#![cfg(not(loom))]
-
-#[path = "support/pair.rs"]
-mod pair;
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
+use crate::pair::{open, open_alone, options, say, take, until};
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
 use link_api::{Channel, Connect, Event, FrameLink, Gone, Link, PeerId, Refused, Sent, SleepLink, WaitFd};
 use link_kit::{bytes, is_readable, text};
-use pair::{open, open_alone, options, say, take, until};
 use wire::Addr;
 use wire::session::{Caller, Hello, JobKey, MAC, Next, Role};
 
@@ -274,7 +270,7 @@ fn who_was_not_heard_last_does_not_wake_a_sleeper_in_vain() {
         say(&mut b, b_to_a, &mut [&mut c], b"b");
         let mut wakes = 0;
         until("a frame", || {
-            assert!(is_readable(a.wait_fd(WaitFd::All).unwrap(), pair::PATIENCE), "not woken");
+            assert!(is_readable(a.wait_fd(WaitFd::All).unwrap(), crate::pair::PATIENCE), "not woken");
             wakes += 1;
             let frame = a.poll();
             let came = matches!(frame, Some(Event::Frame(_)));

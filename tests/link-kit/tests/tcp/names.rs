@@ -1,20 +1,14 @@
 //! Under which names the link over TCP lets callers in, and what it believes of an endpoint that it calls.
-#![cfg(not(loom))]
-
-#[path = "support/caller.rs"]
-mod caller;
-#[path = "support/pair.rs"]
-mod pair;
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::thread;
 
-use caller::{Who, call_as};
+use crate::caller::{Who, call_as};
+use crate::pair::{open, options, until};
 use link::{TcpLink, TcpOptions};
 use link_api::{Channel, Connect, Event, FrameLink as _, Gone, Link as _, Refused};
-use pair::{open, options, until};
 use wire::Addr;
 use wire::session::{Answerer, Hello, JobKey, Next, Role, Verdict};
 
@@ -74,7 +68,8 @@ fn a_caller_that_has_hung_up_is_of_no_user() {
     let mut b = open(made_up());
     let mut stream = TcpStream::connect(b.addr().sock()).unwrap();
     let (from, called) = (name([127, 0, 0, 1], 1000), b.addr());
-    let proof = caller::until_proof(&mut stream, &mut b, Who { name: from, instance: 7 }, called, "key");
+    let proof =
+        crate::caller::until_proof(&mut stream, &mut b, Who { name: from, instance: 7 }, called, "key");
     stream.write_all(&proof).unwrap();
     // A frame behind it, which is read if the caller is let in.
     drop(stream);

@@ -1,10 +1,4 @@
 //! What the link over TCP says and believes where a connection is made: names, and bytes that come again.
-#![cfg(not(loom))]
-
-#[path = "support/caller.rs"]
-mod caller;
-#[path = "support/pair.rs"]
-mod pair;
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,10 +6,10 @@ use std::os::fd::AsRawFd as _;
 use std::thread;
 use std::time::Duration;
 
-use caller::call;
+use crate::caller::call;
+use crate::pair::{event, open, options, say, take, until};
 use link::TcpLink;
 use link_api::{Connect, Event, FrameLink, Gone, Link, Parting, Refused, SleepLink};
-use pair::{event, open, options, say, take, until};
 use wire::Addr;
 use wire::session::{Next, Verdict};
 

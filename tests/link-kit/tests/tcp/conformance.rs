@@ -1,10 +1,6 @@
 //! The link over TCP, put to the checks.
-#![cfg(not(loom))]
 
-#[path = "support/tcp.rs"]
-mod tcp;
-
-use tcp::TcpHarness;
+use crate::tcp::TcpHarness;
 
 mod v4 {
     use super::TcpHarness;

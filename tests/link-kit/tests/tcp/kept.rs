@@ -1,17 +1,10 @@
 //! What the link over TCP says of frames that the kernel has no room for.
-#![cfg(not(loom))]
 
-#[path = "support/pair.rs"]
-mod pair;
-#[path = "support/sockets.rs"]
-#[allow(dead_code)]
-mod sockets;
-
+use crate::pair::{event, open, options, say, take, until};
+use crate::sockets::narrow;
 use link::{TcpLink, TcpOptions};
 use link_api::{Event, FrameLink, Gone, Link, Parting, PeerId, Refused, Sent, Setting};
 use link_kit::bytes;
-use pair::{event, open, options, say, take, until};
-use sockets::narrow;
 
 /// Bytes of a frame that is kept where a longer one is refused.
 const SHORT: usize = 10_000;

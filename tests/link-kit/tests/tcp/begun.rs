@@ -1,16 +1,11 @@
 //! Long frames of which a part is there: where their bytes go, and what becomes of them when that ends early.
-#![cfg(not(loom))]
-
-#[path = "support/caller.rs"]
-mod caller;
-#[path = "support/pair.rs"]
-mod pair;
 
 use std::io::Write as _;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use caller::call;
+use crate::caller::call;
+use crate::pair::{event, open, options, say, take, until};
 use hmem::Span;
 use link::TcpLink;
 use link_api::{
@@ -18,7 +13,6 @@ use link_api::{
     WaitFd,
 };
 use link_kit::is_readable;
-use pair::{event, open, options, say, take, until};
 use wire::Addr;
 use wire::session::{COVERED, Next, Sealer};
 
@@ -251,7 +245,7 @@ fn a_frame_that_is_left_wakes_a_sleeper_few_times() {
         assert!(wakes <= 8, "woken {wakes} times");
         ends.stream.write_all(part).unwrap();
         assert!(
-            is_readable(ends.link.wait_fd(WaitFd::All).unwrap(), pair::PATIENCE),
+            is_readable(ends.link.wait_fd(WaitFd::All).unwrap(), crate::pair::PATIENCE),
             "a byte causes no wake-up"
         );
     }

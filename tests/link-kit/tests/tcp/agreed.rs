@@ -1,22 +1,16 @@
 //! Which connection the link over TCP takes for that of a peer, where another one is made under the same
 //! name.
-#![cfg(not(loom))]
-
-#[path = "support/caller.rs"]
-mod caller;
-#[path = "support/pair.rs"]
-mod pair;
 
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
-use caller::{call_up_to_verdict, read};
+use crate::caller::{call_up_to_verdict, read};
+use crate::pair::{event, open, open_alone, options, say, take, until};
 use link::{TcpLink, TcpOptions};
 use link_api::{Connect, Event, FrameLink, Gone, Link, Parting, PeerId, Refused, Sent};
 use link_kit::bytes;
-use pair::{event, open, open_alone, options, say, take, until};
 use wire::Addr;
 use wire::session::{
     Answerer, Caller, Hello, JobKey, Keys, MAC, Next, Opener, RECORD, RailNote, Role, VERDICT, Verdict,

@@ -1,26 +1,19 @@
 //! Frames of many lengths that come in parts of any length, land in parts of memory, are left, or are
 //! cancelled; and an end at any byte.
-#![cfg(not(loom))]
-
-#[path = "support/caller.rs"]
-mod caller;
-#[path = "support/pair.rs"]
-#[allow(dead_code)]
-mod pair;
 
 use std::io::Write as _;
 use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use caller::call;
+use crate::caller::call;
+use crate::pair::{open, options};
 use hmem::{Kind, Span};
 use link_api::{
     Event, FrameLink as _, FrameSource, Gone, LandAt, Landing, Link as _, OpId, PollFrame, RmaLink as _,
     Setting, SleepLink as _, WaitFd,
 };
 use link_kit::is_readable;
-use pair::{open, options};
 use wire::Addr;
 use wire::session::{COVERED, Next};
 
