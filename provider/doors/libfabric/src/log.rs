@@ -22,7 +22,7 @@ pub(crate) fn core() -> Option<fi::Core> {
 pub(crate) fn open(core: fi::Core, provider: *mut fi::fi_provider) {
     PROVIDER.store(provider, Ordering::Release);
     if CORE.set(core).is_ok() && ::log::set_logger(&Sink).is_ok() {
-        ::log::set_max_level(filter());
+        ::log::set_max_level(filter().max(crate::journal::level()));
     }
     CLOSED.store(false, Ordering::Release);
 }
@@ -79,11 +79,14 @@ fn subsystem(target: &str) -> fi::fi_log_subsys {
 
 impl Log for Sink {
     fn enabled(&self, m: &Metadata<'_>) -> bool {
-        enabled(level(m.level()), subsystem(m.target()))
+        m.level() <= crate::journal::level() || enabled(level(m.level()), subsystem(m.target()))
     }
 
     fn log(&self, r: &Record<'_>) {
-        if !self.enabled(r.metadata()) {
+        if r.level() <= crate::journal::level() {
+            link::journal::note_line(r.level(), r.target(), &r.args().to_string());
+        }
+        if !enabled(level(r.level()), subsystem(r.target())) {
             return;
         }
         let text = |s: String| CString::new(s.replace('\0', " ")).unwrap_or_default();

@@ -43,6 +43,7 @@ pub(crate) fn get() -> &'static Params {
             check: read("CHECK", true, flag),
             report: read("REPORT", None, |text| Place::parse(text).ok()),
         };
+        link::journal::open("UCX", env!("CARGO_PKG_VERSION"));
         crate::log::open(params.log);
         params
     })
