@@ -8,6 +8,8 @@ use crate::os;
 
 /// Descriptors that a job's process is likely to need.
 const FEW_FILES: u64 = 1024;
+/// With less room in /dev/shm, MPI libraries fail.
+const LITTLE_ROOM: u64 = 4 << 20;
 
 /// What is set that libfabric and Strait listen to.
 pub fn settings() -> Vec<Finding> {
@@ -74,19 +76,37 @@ fn files(area: &'static str) -> Finding {
     match soft {
         Some(n) if n < FEW_FILES => Finding::new(area, Level::Note, line)
             .means("each peer takes up to 4 descriptors; a job of many processes has too few")
-            .cure(format!("ulimit -n {}", hard.map_or(1 << 16, |hard| hard.min(1 << 16)))),
+            .cure(more_files()),
         _ => Finding::ok(area, line),
+    }
+}
+
+/// How processes get more descriptors: above the hard limit a user has no say.
+pub fn more_files() -> String {
+    match os::limit(libc::RLIMIT_NOFILE) {
+        Some((_, Some(hard))) if hard < FEW_FILES => format!(
+            "raise the hard limit, which is {hard} here: nofile in /etc/security/limits.conf, LimitNOFILE of the service that \
+             starts the job (slurmd, sshd), or --ulimit nofile=65536 of the container"
+        ),
+        Some((_, hard)) => {
+            format!("ulimit -n {}, before the job is started", hard.map_or(1 << 16, |hard| hard.min(1 << 16)))
+        }
+        None => "ulimit -n 65536, before the job is started".into(),
     }
 }
 
 fn dev_shm(area: &'static str) -> Finding {
     match os::space("/dev/shm") {
         Some((free, all)) => {
+            let is_full = free < LITTLE_ROOM;
             let (free, all) = (link::usage::bytes_text(free), link::usage::bytes_text(all));
-            Finding::ok(
-                area,
-                format!("/dev/shm {free} of {all} free: Strait takes none; MPI libraries and UCX do"),
-            )
+            let line = format!("/dev/shm {free} of {all} free: Strait takes none; MPI libraries and UCX do");
+            if is_full {
+                return Finding::new(area, Level::Problem, line)
+                    .means("programs whose MPI library or UCX puts files there fail, or end with SIGBUS")
+                    .cure("remove what ended jobs have left in it, or make it larger: mount -o remount,size=SIZE /dev/shm, of a container --shm-size=SIZE");
+            }
+            Finding::ok(area, line)
         }
         None => Finding::new(area, Level::Note, "/dev/shm is not there")
             .means("Strait takes none; MPI libraries' own shared memory does not work"),
