@@ -84,7 +84,7 @@ impl Fault {
         let signal = crate::run::signals::name(i32::try_from(self.signal).unwrap_or(0));
         let by =
             if self.thread == pid { "its main thread".into() } else { format!("thread {}", self.thread) };
-        let mut text = format!("{name} was ended by {signal} in {by}");
+        let mut text = format!("{name} was ended by {signal}, in {by}");
         if matches!(self.signal, 7 | 11) {
             text += &format!(" at the access of address {:#x}", self.address);
         }

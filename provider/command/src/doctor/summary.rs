@@ -40,6 +40,8 @@ struct Way {
 pub struct Summary {
     /// Strait carried something.
     pub used: bool,
+    /// It is known whether it did: no process with an endpoint ended before its report.
+    known: bool,
     /// Processes that loaded the provider, and those of them that opened an endpoint.
     loaded: usize,
     processes: usize,
@@ -103,10 +105,12 @@ impl Summary {
         let processes = reports.iter().filter(opened).count();
         let processes = processes.max(journals.iter().filter(|p| !p.endpoints.is_empty()).count());
         let reasons = causes.iter().map(ToString::to_string).collect();
+        let known = !journals.iter().any(|p| !p.endpoints.is_empty() && !p.exited);
         let peers = reports.iter().filter_map(|r| r["peers"].as_u64()).max().unwrap_or(0);
         let (loaded, status) = (reports.len().max(journals.len()), status.to_string());
         Summary {
             used,
+            known,
             loaded,
             processes,
             out,
@@ -132,6 +136,9 @@ impl Summary {
                 self.processes,
                 self.peers
             ),
+            false if !self.known => String::from(
+                "strait doctor: what strait carried is not known: processes with endpoints ended before their report\n",
+            ),
             false => String::from("strait doctor: no, strait carried nothing\n"),
         };
         for way in &self.ways {
@@ -153,8 +160,8 @@ impl Summary {
             text += "  nothing fell back\n";
         }
         for waits in &self.waits {
-            let state = if waits.state.is_empty() { String::new() } else { format!("; {}", waits.state) };
-            text += &format!("  {} waits for{state}\n", waits.process);
+            let state = if waits.state.is_empty() { String::new() } else { format!(" ({})", waits.state) };
+            text += &format!("  {}{state} waits for\n", waits.process);
             waits.lines.iter().for_each(|line| text += &format!("    {line}\n"));
         }
         for cause in &self.causes {
@@ -206,5 +213,6 @@ mod tests {
         let journal = Process { endpoints: vec!["a".into()], ..Process::default() };
         let summary = Summary::of(&[], &[journal], ExitStatus::from_raw(9), vec![], vec![]);
         assert_eq!((summary.loaded, summary.processes, summary.used), (1, 1, false));
+        assert!(summary.render().contains("is not known"), "{}", summary.render());
     }
 }

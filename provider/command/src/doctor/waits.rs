@@ -120,10 +120,14 @@ impl<'a> Hang<'a> {
     /// Why it hangs.
     pub fn causes(&self) -> Vec<Cause> {
         let mut all: Vec<Cause> = Vec::new();
+        let mut others = Vec::new();
         for at in 0..self.processes.len() {
-            all.extend(self.mismatch(at));
+            match self.mismatch(at) {
+                Some(cause) => all.push(cause),
+                None => others.push(at),
+            }
         }
-        for at in 0..self.processes.len() {
+        for at in others {
             all.extend(self.pending(at).filter_map(|p| self.of_peer(at, p)).take(1));
         }
         if all.is_empty() {
