@@ -49,6 +49,11 @@ pub struct Job<'a> {
     pub findings: Vec<Finding>,
 }
 
+/// What is said of a process that has written no end.
+const KILLED: &str = "ended without exit(3), by _exit(2) or a signal such as SIGKILL";
+const LOOK_FOR_KILLER: &str =
+    "see the launcher's last lines, and dmesg for the kernel's out-of-memory killer";
+
 /// What to do where a text has these words, the first that fits.
 const RULES: [(&[&str], &str); 14] = [
     (
@@ -144,11 +149,12 @@ impl Job<'_> {
             let name = process.name();
             // A program asks fi_getinfo for what it can do without.
             for failed in process.failed.iter().filter(|f| f.call != "fi_getinfo") {
-                found.push((failed.time, of_call(&name, failed)));
+                found.push((failed.time, self.with_peer(of_call(&name, failed))));
             }
             for line in process.lines.iter().filter(|line| line.warns) {
                 if let Some(todo) = rule(&line.text) {
-                    found.push((line.time, Cause { text: format!("{name}: {}", line.text), todo }));
+                    let cause = Cause { text: format!("{name}: {}", line.text), todo };
+                    found.push((line.time, self.with_peer(cause)));
                 }
             }
         }
@@ -163,6 +169,25 @@ impl Job<'_> {
             }
         }
         all
+    }
+
+    /// Names the process of the peer that a cause is about; where that was killed, that is what to look at.
+    fn with_peer(&self, mut cause: Cause) -> Cause {
+        let Some((_, rest)) = cause.text.split_once(" -> ") else { return cause };
+        let address: &str = rest.split(": ").next().unwrap_or_default();
+        let Some(peer) = self.processes.iter().find(|p| p.endpoints.iter().any(|one| one == address)) else {
+            return cause;
+        };
+        let was_killed =
+            !peer.exited && peer.fault.is_none() && peer.failed.iter().all(|f| f.call == "fi_getinfo");
+        let ended = cause.text.contains("peer process ended");
+        let address = address.to_owned();
+        cause.text += &format!("; {address} is {}", peer.name());
+        if was_killed && ended {
+            cause.text += &format!(", which {KILLED}");
+            cause.todo = LOOK_FOR_KILLER.into();
+        }
+        cause
     }
 
     fn versions(&self) -> Vec<Cause> {
@@ -190,11 +215,13 @@ impl Job<'_> {
         let mut all = Vec::new();
         let opened = self.processes.iter().filter(|p| !p.endpoints.is_empty()).count();
         let ucx = self.processes.iter().any(|p| p.loaded.iter().any(|l| l.library == "UCX"));
-        for p in self.processes.iter().filter(|p| !p.exited) {
-            all.push(Cause::new(
-                format!("{} ended without exit(3), by _exit(2) or a signal such as SIGKILL", p.name()),
-                "see the launcher's last lines, and dmesg for the kernel's out-of-memory killer",
-            ));
+        if opened > 0 {
+            all.extend(
+                self.processes
+                    .iter()
+                    .filter(|p| !p.exited)
+                    .map(|p| Cause::new(format!("{} {KILLED}", p.name()), LOOK_FOR_KILLER)),
+            );
         }
         if self.used {
             let lines =
@@ -224,6 +251,9 @@ impl Job<'_> {
 
     /// No endpoint was opened.
     fn passed_over(&self) -> Cause {
+        if let Some(certain) = self.guesses.iter().find(|cause| cause.text.contains("keeps it out")) {
+            return certain.clone();
+        }
         let asked = self.processes.iter().flat_map(|p| p.failed.iter().map(move |f| (p, f)));
         let refused = asked.filter(|(_, f)| f.call == "fi_getinfo" && !f.why.is_empty()).last();
         let todo = "`strait doctor` has the line of each MPI library here by which it takes Strait";
@@ -251,7 +281,10 @@ impl Job<'_> {
         let mut all = self.guesses.clone();
         let todo = match self.guesses.first() {
             Some(_) => "see the next lines",
-            None => "FI_PROVIDER=strait",
+            None if self.status.success() => {
+                "`strait doctor` has the line of each MPI library here by which it takes Strait"
+            }
+            None => "see what the program said before it ended: it came to nothing of Strait",
         };
         all.insert(0, Cause::new(text, todo));
         all
@@ -378,9 +411,13 @@ mod tests {
             "{none:?}"
         );
         // Loaded, though it died: nothing says that it was not.
-        let died = Process { exited: false, ..process(0) };
-        let text = format!("{:?}", causes(&[died], 9, false));
+        let died = Process { exited: false, endpoints: vec!["a".into()], ..process(0) };
+        let text = format!("{:?}", causes(&[died.clone()], 9, false));
         assert!(text.contains("without exit(3)") && !text.contains("no process loaded"), "{text}");
+        let mut peer = process(1);
+        peer.failed.push(failed(1, "a completion", "b -> a: the peer process ended"));
+        let text = causes(&[died, peer], 9, false)[0].text.clone();
+        assert!(text.contains("a is rank 0 (pid 10 on h), which ended without exit(3)"), "{text}");
         let passed_over = format!("{:?}", causes(&[process(0)], 0, false));
         assert!(
             passed_over.contains("chose another one") && !passed_over.contains("FI_PROVIDER is not set"),

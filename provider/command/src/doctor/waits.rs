@@ -158,11 +158,15 @@ impl<'a> Hang<'a> {
         let (name, peer) = (self.processes[at].name(), self.peer_name(came));
         let tag = came.tag.clone().unwrap_or_else(|| "none".into());
         if wanted.is_empty() {
-            let text = format!("{name} has a message from {peer}, tag {tag}, and posts no receive for it");
-            return Some(Cause::new(
-                text,
-                "see what that process does instead of receiving: gdb -p PID, thread apply all bt",
-            ));
+            let state = self.state(at);
+            let does = if state.is_empty() { String::new() } else { format!(" ({state})") };
+            let text =
+                format!("{name} has a message from {peer}, tag {tag}, and posts no receive for it{does}");
+            let todo = format!(
+                "gdb -p {}, thread apply all bt: what that process does instead",
+                self.processes[at].pid
+            );
+            return Some(Cause::new(text, todo));
         }
         let tags: Vec<String> = wanted
             .iter()
