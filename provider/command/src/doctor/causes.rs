@@ -1,36 +1,15 @@
-//! Why a job failed, or did not use Strait: what its processes wrote down, the first failure first, and what the
-//! host lacks. Each cause comes with one thing to do.
+//! Why a job failed, or did not use Strait: what its processes wrote down, the first failure first, and what
+//! the host lacks. Each cause comes with one thing to do.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::process::ExitStatus;
 
-use serde::Serialize;
-
+use super::cause::Cause;
 use super::finding::{Finding, Level};
 use super::journal::{Failed, Process};
 
 /// Lines of the log that are shown where no rule knows what they mean.
 const LINES: usize = 4;
-
-/// What is so, and what to do.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Cause {
-    pub text: String,
-    pub todo: String,
-}
-
-impl Cause {
-    pub fn new(text: impl Into<String>, todo: impl Into<String>) -> Cause {
-        Cause { text: text.into(), todo: todo.into() }
-    }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.text, self.todo)
-    }
-}
 
 /// A job that has ended.
 #[derive(Debug)]
@@ -51,8 +30,7 @@ pub struct Job<'a> {
 
 /// What is said of a process that has written no end.
 const KILLED: &str = "ended without exit(3), by _exit(2) or a signal such as SIGKILL";
-const LOOK_FOR_KILLER: &str =
-    "see the launcher's last lines, and dmesg for the kernel's out-of-memory killer";
+const FIND_KILLER: &str = "see the launcher's last lines, and dmesg for the kernel's out-of-memory killer";
 
 /// What to do where a text has these words, the first that fits.
 const RULES: [(&[&str], &str); 14] = [
@@ -111,7 +89,7 @@ const RULES: [(&[&str], &str); 14] = [
 fn rule(text: &str) -> Option<String> {
     let low = text.to_ascii_lowercase();
     let (words, todo) = RULES.iter().find(|(words, _)| words.iter().any(|word| low.contains(word)))?;
-    Some(if words.contains(&"descriptors") { super::host::more_files() } else { (*todo).into() })
+    Some(if words.contains(&"descriptors") { super::host::raise_files() } else { (*todo).into() })
 }
 
 impl Job<'_> {
@@ -185,7 +163,7 @@ impl Job<'_> {
         cause.text += &format!("; {address} is {}", peer.name());
         if was_killed && ended {
             cause.text += &format!(", which {KILLED}");
-            cause.todo = LOOK_FOR_KILLER.into();
+            cause.todo = FIND_KILLER.into();
         }
         cause
     }
@@ -220,7 +198,7 @@ impl Job<'_> {
                 self.processes
                     .iter()
                     .filter(|p| !p.exited)
-                    .map(|p| Cause::new(format!("{} {KILLED}", p.name()), LOOK_FOR_KILLER)),
+                    .map(|p| Cause::new(format!("{} {KILLED}", p.name()), FIND_KILLER)),
             );
         }
         if self.used {
@@ -254,8 +232,8 @@ impl Job<'_> {
         if let Some(certain) = self.guesses.iter().find(|cause| cause.text.contains("keeps it out")) {
             return certain.clone();
         }
-        let asked = self.processes.iter().flat_map(|p| p.failed.iter().map(move |f| (p, f)));
-        let refused = asked.filter(|(_, f)| f.call == "fi_getinfo" && !f.why.is_empty()).last();
+        let mut asked = self.processes.iter().flat_map(|p| p.failed.iter().map(move |f| (p, f)));
+        let refused = asked.rfind(|(_, f)| f.call == "fi_getinfo" && !f.why.is_empty());
         let todo = "`strait doctor` has the line of each MPI library here by which it takes Strait";
         match refused {
             Some((p, f)) => Cause::new(
@@ -412,7 +390,7 @@ mod tests {
         );
         // Loaded, though it died: nothing says that it was not.
         let died = Process { exited: false, endpoints: vec!["a".into()], ..process(0) };
-        let text = format!("{:?}", causes(&[died.clone()], 9, false));
+        let text = format!("{:?}", causes(std::slice::from_ref(&died), 9, false));
         assert!(text.contains("without exit(3)") && !text.contains("no process loaded"), "{text}");
         let mut peer = process(1);
         peer.failed.push(failed(1, "a completion", "b -> a: the peer process ended"));

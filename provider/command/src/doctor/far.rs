@@ -1,5 +1,5 @@
-//! The journals of a job's processes on other hosts: asked for, and brought here, by ssh(1) or what is given in its
-//! place.
+//! The journals of a job's processes on other hosts: requested, and brought here, by ssh(1) or what is given
+//! in its place.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -32,7 +32,8 @@ impl Far {
         }
     }
 
-    /// Brings the directories of all hosts into this one, and returns them; and the hosts of which there is none.
+    /// Brings the directories of all hosts into this one, and returns them; and the hosts of which there is
+    /// none.
     pub fn bring(&self, dir: &Path) -> (Vec<PathBuf>, Vec<String>) {
         let (mut brought, mut missing) = (Vec::new(), Vec::new());
         for (n, host) in self.hosts.iter().enumerate() {

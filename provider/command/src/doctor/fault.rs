@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::causes::Cause;
+use super::cause::Cause;
 
 /// Addresses of code that are shown of a stack.
 const SHOWN: usize = 6;

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::causes::Cause;
+use super::cause::Cause;
 use crate::out::quoted;
 
 /// Why no process may have loaded the provider: what is certainly wrong, and only where nothing is, what may
@@ -53,9 +53,9 @@ pub fn reasons(program: &[OsString]) -> Vec<Cause> {
              I_MPI_FABRICS=ofi I_MPI_OFI_PROVIDER=strait",
         ));
     }
-    if let Some(more) = spread(&words) {
+    if let Some(sign) = spread(&words) {
         all.push(Cause::new(
-            format!("{more}: processes of other hosts are not seen"),
+            format!("{sign}: processes of other hosts are not seen"),
             "strait doctor --hosts HOST,HOST -- PROGRAM",
         ));
     }

@@ -53,7 +53,7 @@ pub fn host() -> Vec<Finding> {
         Ok(()) => Finding::ok(AREA, "memfd_create(2) works: rings are in memory of their own"),
         Err(error) => Finding::new(AREA, Level::Problem, format!("memfd_create(2) does not work: {error}"))
             .means("no endpoint can be opened")
-            .cure("Linux 4.14 or later, and a seccomp profile that allows it"),
+            .cure("a seccomp profile that allows it; Linux has it since 3.17"),
     });
     findings.push(files(AREA));
     let locked = match os::limit(libc::RLIMIT_MEMLOCK) {
@@ -76,13 +76,13 @@ fn files(area: &'static str) -> Finding {
     match soft {
         Some(n) if n < FEW_FILES => Finding::new(area, Level::Note, line)
             .means("each peer takes up to 4 descriptors; a job of many processes has too few")
-            .cure(more_files()),
+            .cure(raise_files()),
         _ => Finding::ok(area, line),
     }
 }
 
 /// How processes get more descriptors: above the hard limit a user has no say.
-pub fn more_files() -> String {
+pub fn raise_files() -> String {
     match os::limit(libc::RLIMIT_NOFILE) {
         Some((_, Some(hard))) if hard < FEW_FILES => format!(
             "raise the hard limit, which is {hard} here: nofile in /etc/security/limits.conf, LimitNOFILE of the service that \
@@ -124,6 +124,11 @@ fn cma(area: &'static str) -> Finding {
         return Finding::ok(area, format!("process_vm_readv(2) between processes works (tried; {yama})"));
     };
     let mut cures = Vec::new();
+    if !Path::new("/proc/self").exists() {
+        return Finding::new(area, Level::Problem, format!("/proc is not mounted here: {why}"))
+            .means("neither Strait nor this command can find out what processes may do to each other")
+            .cure("mount -t proc proc /proc");
+    }
     if !matches!(scope, "" | "0") {
         cures.push("sysctl kernel.yama.ptrace_scope=0, or CAP_SYS_PTRACE for the processes".to_owned());
     }
@@ -187,7 +192,19 @@ fn containers(area: &'static str) -> Vec<Finding> {
 
 fn users(area: &'static str) -> Finding {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    if map.split_whitespace().next().is_some() {
+    let numbers: Vec<&str> = map.split_whitespace().collect();
+    if let [inside, outside, _, ..] = numbers[..] {
+        if inside != outside || numbers.len() > 3 {
+            return Finding::new(
+                area,
+                Level::Note,
+                format!("a user namespace, as of a rootless container: user {inside} is user {outside} outside"),
+            )
+            .means("processes outside of it, or in another one, may be those of other users to Strait, and be refused")
+            .cure("all processes of a job on the host in one container, or outside of any");
+        }
+    }
+    if !numbers.is_empty() {
         return Finding::ok(area, "peers of this user are distinguished from those of others");
     }
     Finding::new(area, Level::Note, "a user namespace without a mapping: users look alike")

@@ -1,5 +1,5 @@
-//! `strait doctor -- PROGRAM`: runs a program, and says which path its bytes took, why it failed, or what it waits
-//! for.
+//! `strait doctor -- PROGRAM`: runs a program, and says which path its bytes took, why it failed, or what it
+//! waits for.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::causes::{Cause, Job};
+use super::cause::Cause;
+use super::causes::Job;
 use super::far::Far;
 use super::finding::Finding;
 use super::journal::{self, Process};
@@ -150,8 +151,8 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Runs a program. Signals that would end this process go to the program alone, so that there is an answer
-    /// when it has ended.
+    /// Runs a program. Signals that would end this process go to the program alone, so that there is an
+    /// answer when it has ended.
     fn ended(&mut self, command: &mut Command, timeout: Option<Duration>) -> std::io::Result<ExitStatus> {
         let signals = Signals::take()?;
         // SAFETY: between fork and exec the closure makes one system call and allocates nothing.

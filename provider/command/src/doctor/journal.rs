@@ -1,5 +1,5 @@
-//! What the processes of a job have written into their journals (`link::journal`). Any process of the user may
-//! have written it.
+//! What the processes of a job have written into their journals (`link::journal`). Any process of the user
+//! may have written it.
 
 use std::path::Path;
 

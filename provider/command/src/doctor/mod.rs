@@ -1,6 +1,7 @@
 //! `strait doctor`: what of this host Strait can be used with, what stands in the way, and what a program did
 //! with it.
 
+mod cause;
 mod causes;
 mod far;
 mod fault;

@@ -5,7 +5,7 @@ use std::process::ExitStatus;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::causes::Cause;
+use super::cause::Cause;
 use super::journal::Process;
 use super::waits::Waits;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::causes::Cause;
+use super::cause::Cause;
 use super::journal::{Pending, Process};
 use super::running::Running;
 
@@ -98,10 +98,10 @@ impl<'a> Hang<'a> {
     pub fn waits(&self) -> Vec<Waits> {
         let all = self.processes.iter().enumerate().map(|(at, process)| {
             let mut lines: Vec<String> = self.pending(at).map(|p| self.line(p)).collect();
-            let more = lines.len().saturating_sub(SHOWN);
+            let left_out = lines.len().saturating_sub(SHOWN);
             lines.truncate(SHOWN);
-            if more > 0 {
-                lines.push(format!("and {more} more operations"));
+            if left_out > 0 {
+                lines.push(format!("and {left_out} other operations"));
             }
             match process.asked {
                 None if !process.exited => {

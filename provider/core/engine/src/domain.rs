@@ -8,7 +8,7 @@ mod pending;
 mod post_receive;
 
 pub use objects::Abandoned;
-pub use pending::{Pending, PendingKind, pending};
+pub use pending::pending;
 
 use hmem::Span;
 

@@ -1,5 +1,5 @@
-//! A thread that looks into the domains of the process while the application is in a call, or makes none: what
-//! a person gets that asks why a program hangs. It exists only where that was asked for when the process
+//! A thread that looks into the domains of the process while the application is in a call, or makes none:
+//! what a person gets that asks why a program hangs. It exists only where that was requested when the process
 //! began.
 
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};

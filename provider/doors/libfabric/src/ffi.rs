@@ -70,7 +70,7 @@ pub(crate) fn guard<A: Answer, C: Code>(body: impl FnOnce() -> Result<A, Errno>)
         Ok(a) => C::done(a.count()),
         Err(e) => {
             if C::CONTROLS {
-                crate::journal::failed(name, e);
+                crate::journal::failed(name, e.0, crate::errno::text);
             }
             C::fail(e)
         }

@@ -12,6 +12,7 @@
 //! | `info` | fi_getinfo and what an info means |
 //! | `alias` | another name for the provider |
 //! | `journal` | what `strait doctor` gets to know of this process |
+//! | `observer` | what is pending, for the same |
 //! | `report` | the report of messages and bytes at the end of the process |
 //! | `fabric`, `domain`, `ep` | the objects of those names |
 //! | `av`, `cq`, `cntr`, `eq`, `mr` | the objects of those names |
@@ -48,6 +49,7 @@ mod job;
 mod journal;
 mod log;
 mod mr;
+mod observer;
 mod param;
 mod report;
 #[cfg(test)]

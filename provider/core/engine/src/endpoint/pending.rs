@@ -2,9 +2,9 @@
 
 use link_api::RmaLink;
 
-use crate::domain::{Pending, PendingKind};
 use crate::endpoint::Endpoint;
 use crate::endpoint::parts::request::{Request, Then};
+use crate::pending::{Pending, PendingKind};
 use crate::types::What;
 
 /// Adds the operations that peers have yet to answer or to feed, up to `most` in all.

@@ -53,7 +53,7 @@ pub(super) fn write_to(fd: c_int) {
     }
     // The handler reads it: it is complete before there is a handler.
     let _ = BEFORE.set(before);
-    PID.store(std::process::id().cast_signed(), Relaxed);
+    PID.store(i32::try_from(std::process::id()).unwrap_or(0), Relaxed);
     FD.store(fd, Release);
     // SAFETY: all zero is an action, with an empty mask.
     let mut own = unsafe { std::mem::zeroed::<libc::sigaction>() };

@@ -1,5 +1,5 @@
-//! What `strait doctor` reads of the processes of a job: that a library was loaded, which calls and which peers
-//! failed, what is pending, and the signal that ended the process.
+//! What `strait doctor` reads of the processes of a job: that a library was loaded, which calls and which
+//! peers failed, what is pending, and the signal that ended the process.
 //!
 //! Each process has a file of its own, with a line of JSON for each event, in the directory that
 //! [`VARIABLE`] names; without that variable there is none of this, and a call here costs one load.
