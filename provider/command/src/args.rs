@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueHint};
@@ -9,7 +10,7 @@ use clap_complete::Shell;
 
 use crate::perf::Start;
 use crate::version::VERSION;
-use crate::{info, p2pmemd, perf, run, storage, top, topo};
+use crate::{info, p2pmemd, perf, run, storage, top, topo, values};
 
 /// The companion of the libfabric provider and UCX transport `strait`
 #[derive(Debug, Parser)]
@@ -28,18 +29,31 @@ pub enum Command {
     #[command(after_help = "\
 Without a program: what is installed, each libfabric, UCX and MPI library of this host with the settings by which it
 takes Strait, and what processes may do here; each finding with its consequence and what to do.
-With a program, such as mpirun: runs it, and says on standard error which way its bytes went, how many they were, what
-fell back and why; or why Strait carried nothing. Under UCX what is sent is counted, and nothing of device memory.
+With a program, such as mpirun, srun, torchrun or python: runs it, and says on standard error which way its bytes went,
+how many they were, what fell back and why; or why it failed, or Strait carried nothing: which call failed first in which
+rank, which peer was refused, the place of a crash. Of a program that hangs --timeout says what each process waits for:
+peer, operation, bytes, since when. Under UCX what is sent is counted, and nothing of device memory.
 
 Exits with 0 if there is no problem, or if the program succeeded and used Strait; with 1 if not; with 2 for wrong usage.
 
 Examples:
   strait doctor
-  strait doctor -- mpirun -n 2 ./program")]
+  strait doctor -- mpirun -n 2 ./program
+  strait doctor --timeout 60 -- mpirun -n 2 ./program
+  strait doctor --hosts node1,node2 -- srun -N 2 ./program")]
     Doctor {
         /// the same for programs
         #[arg(long)]
         json: bool,
+        /// asks a program that still runs what each process waits for, and ends it
+        #[arg(long, value_name = "SECONDS", value_parser = values::duration(0.1, 1e6), requires = "program")]
+        timeout: Option<Duration>,
+        /// the other hosts that the program's processes are on
+        #[arg(long, value_name = "HOST,HOST", value_delimiter = ',', requires = "program")]
+        hosts: Vec<String>,
+        /// what runs a command on one of them
+        #[arg(long, value_name = "COMMAND", default_value = "ssh")]
+        rsh: String,
         /// a program to run, and its arguments
         #[arg(trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
         program: Vec<OsString>,
@@ -221,7 +235,7 @@ mod tests {
     #[test]
     fn a_program_for_the_doctor_keeps_its_options() {
         let program = |line: &str| match parsed(line) {
-            Ok(Command::Doctor { json, program }) => {
+            Ok(Command::Doctor { json, program, .. }) => {
                 let words: Vec<String> = program.iter().map(|w| w.to_string_lossy().into_owned()).collect();
                 (json, words.join(" "))
             }

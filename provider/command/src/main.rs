@@ -35,8 +35,10 @@ fn main() -> ExitCode {
     };
     let done = match command {
         Command::Info(options) => info::run(&options),
-        Command::Doctor { json, program } if program.is_empty() => doctor::run(json),
-        Command::Doctor { json, program } => doctor::job(&program, json),
+        Command::Doctor { json, program, .. } if program.is_empty() => doctor::run(json),
+        Command::Doctor { json, timeout, hosts, rsh, program } => {
+            doctor::job(&doctor::JobOptions { program, json, timeout, hosts, rsh })
+        }
         Command::Top(options) => top::run(&options),
         Command::Probe { pid, address } => out::print(&doctor::probe(pid, address)).map(|()| true),
         Command::CopyAgent => copy_agent::run().map(|()| true).map_err(Into::into),

@@ -225,6 +225,23 @@ fn a_signal_ends_the_program_and_not_the_answer() {
     }
 }
 
+#[test]
+fn a_program_that_hangs_is_ended_after_the_time_limit() {
+    // Where no temporary file can be written another directory is taken.
+    let mut command = strait(&["doctor", "--json", "--timeout", "0.5", "--", "sleep", "300"]);
+    let (output, value) = json(command.env("TMPDIR", "/proc"));
+    assert_eq!((output.status.code(), &value["used"]), (Some(1), &Value::from(false)));
+    let causes = value["causes"].as_array().unwrap();
+    let first = &causes[0];
+    assert!(
+        first["text"].as_str().unwrap().starts_with("no process that hangs has loaded Strait: sleep (pid "),
+        "{value}"
+    );
+    assert!(causes.iter().all(|cause| !cause["todo"].as_str().unwrap().is_empty()), "{value}");
+    let output = strait(&["doctor", "--timeout", "1"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "a time limit of no program");
+}
+
 /// `strait perf` over strait, run by the doctor, if that is offered here.
 #[test]
 fn a_program_that_uses_strait_is_told_what_went_which_way() {

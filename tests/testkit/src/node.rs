@@ -85,6 +85,11 @@ impl Node {
         n + self.domain.progress()
     }
 
+    /// What the node's domain waits for.
+    pub fn pending(&self, most: usize) -> Vec<engine::Pending> {
+        engine::pending(&self.domain, most)
+    }
+
     /// Sends from the node's endpoint.
     pub fn send(&mut self, op: &Send<'_>) -> Result<(), Error> {
         self.domain.send(self.ep, op)

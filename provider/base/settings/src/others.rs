@@ -130,6 +130,12 @@ pub const OTHERS: &[Setting] = &[
         "Where processes meet",
     ),
     other("STRAIT_JOB", Kind::Secret("a word"), "none", "What all processes of a job have to know"),
+    other(
+        "STRAIT_JOURNAL",
+        Kind::Input("a directory"),
+        "none, set by strait doctor",
+        "Where processes write what happens to them",
+    ),
     other("STRAIT_EXCHANGE_TIMEOUT", Kind::Seconds { least: 0, most: DAY }, "30", "The wait at the start"),
     other(
         "STRAIT_BOOTSTRAP",

@@ -8,6 +8,8 @@ use crate::os;
 
 /// Descriptors that a job's process is likely to need.
 const FEW_FILES: u64 = 1024;
+/// With less room in /dev/shm, MPI libraries fail.
+const LITTLE_ROOM: u64 = 4 << 20;
 
 /// What processes may do to each other, and limits.
 pub fn host() -> Vec<Finding> {
@@ -17,7 +19,7 @@ pub fn host() -> Vec<Finding> {
         Ok(()) => Finding::ok(AREA, "memfd_create(2) works: rings are in memory of their own"),
         Err(error) => Finding::new(AREA, Level::Problem, format!("memfd_create(2) does not work: {error}"))
             .means("no endpoint can be opened")
-            .cure("Linux 4.14 or later, and a seccomp profile that allows it"),
+            .cure("a seccomp profile that allows it; Linux has it since 3.17"),
     });
     findings.push(files(AREA));
     let locked = match os::limit(libc::RLIMIT_MEMLOCK) {
@@ -40,19 +42,37 @@ fn files(area: &'static str) -> Finding {
     match soft {
         Some(n) if n < FEW_FILES => Finding::new(area, Level::Note, line)
             .means("each peer takes up to 4 descriptors; a job of many processes has too few")
-            .cure(format!("ulimit -n {}", hard.map_or(1 << 16, |hard| hard.min(1 << 16)))),
+            .cure(raise_files()),
         _ => Finding::ok(area, line),
+    }
+}
+
+/// How processes get more descriptors: above the hard limit a user has no say.
+pub fn raise_files() -> String {
+    match os::limit(libc::RLIMIT_NOFILE) {
+        Some((_, Some(hard))) if hard < FEW_FILES => format!(
+            "raise the hard limit, which is {hard} here: nofile in /etc/security/limits.conf, LimitNOFILE of the service that \
+             starts the job (slurmd, sshd), or --ulimit nofile=65536 of the container"
+        ),
+        Some((_, hard)) => {
+            format!("ulimit -n {}, before the job is started", hard.map_or(1 << 16, |hard| hard.min(1 << 16)))
+        }
+        None => "ulimit -n 65536, before the job is started".into(),
     }
 }
 
 fn dev_shm(area: &'static str) -> Finding {
     match os::space("/dev/shm") {
         Some((free, all)) => {
+            let is_full = free < LITTLE_ROOM;
             let (free, all) = (link::usage::bytes_text(free), link::usage::bytes_text(all));
-            Finding::ok(
-                area,
-                format!("/dev/shm {free} of {all} free: Strait takes none; MPI libraries and UCX do"),
-            )
+            let line = format!("/dev/shm {free} of {all} free: Strait takes none; MPI libraries and UCX do");
+            if is_full {
+                return Finding::new(area, Level::Problem, line)
+                    .means("programs whose MPI library or UCX puts files there fail, or end with SIGBUS")
+                    .cure("remove what ended jobs have left in it, or make it larger: mount -o remount,size=SIZE /dev/shm, of a container --shm-size=SIZE");
+            }
+            Finding::ok(area, line)
         }
         None => Finding::new(area, Level::Note, "/dev/shm is not there")
             .means("Strait takes none; MPI libraries' own shared memory does not work"),
@@ -70,6 +90,11 @@ fn cma(area: &'static str) -> Finding {
         return Finding::ok(area, format!("process_vm_readv(2) between processes works (tried; {yama})"));
     };
     let mut cures = Vec::new();
+    if !Path::new("/proc/self").exists() {
+        return Finding::new(area, Level::Problem, format!("/proc is not mounted here: {why}"))
+            .means("neither Strait nor this command can find out what processes may do to each other")
+            .cure("mount -t proc proc /proc");
+    }
     if !matches!(scope, "" | "0") {
         cures.push("sysctl kernel.yama.ptrace_scope=0, or CAP_SYS_PTRACE for the processes".to_owned());
     }
@@ -133,7 +158,19 @@ fn containers(area: &'static str) -> Vec<Finding> {
 
 fn users(area: &'static str) -> Finding {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    if map.split_whitespace().next().is_some() {
+    let numbers: Vec<&str> = map.split_whitespace().collect();
+    if let [inside, outside, _, ..] = numbers[..] {
+        if inside != outside || numbers.len() > 3 {
+            return Finding::new(
+                area,
+                Level::Note,
+                format!("a user namespace, as of a rootless container: user {inside} is user {outside} outside"),
+            )
+            .means("processes outside of it, or in another one, may be those of other users to Strait, and be refused")
+            .cure("all processes of a job on the host in one container, or outside of any");
+        }
+    }
+    if !numbers.is_empty() {
         return Finding::ok(area, "peers of this user are distinguished from those of others");
     }
     Finding::new(area, Level::Note, "a user namespace without a mapping: users look alike")

@@ -1,12 +1,22 @@
 //! `strait doctor`: what of this host Strait can be used with, what stands in the way, and what a program did
 //! with it.
 
+mod cause;
+mod causes;
+mod far;
+mod fault;
 mod find;
 mod finding;
+mod guess;
 mod host;
 mod job;
+mod journal;
+mod running;
+mod scratch;
 mod stacks;
+mod summary;
 mod variables;
+mod waits;
 
 use serde::Serialize;
 
@@ -14,7 +24,7 @@ use crate::fabric::Error;
 use finding::{Finding, Level};
 
 pub use host::probe;
-pub use job::run as job;
+pub use job::{Options as JobOptions, run as job};
 
 #[derive(Debug, Serialize)]
 struct Findings {

@@ -70,6 +70,9 @@ impl<T> Slab<T> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().flatten()
     }
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, &T)> {
+        (0..).zip(&self.0).filter_map(|(i, v)| Some((i, v.as_ref()?)))
+    }
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         (0..).zip(&mut self.0).filter_map(|(i, v)| Some((i, v.as_mut()?)))
     }

@@ -4,9 +4,11 @@ mod deferred_work;
 mod objects;
 mod opened;
 mod peek;
+mod pending;
 mod post_receive;
 
 pub use objects::Abandoned;
+pub use pending::pending;
 
 use hmem::Span;
 

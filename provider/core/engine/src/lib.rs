@@ -24,6 +24,7 @@ mod entries;
 mod error;
 mod hash;
 mod matching;
+mod pending;
 mod pool;
 mod proto;
 mod types;
@@ -31,8 +32,9 @@ mod work;
 
 pub use crate::core::{Iov, RmaIov};
 pub use config::{Cntrs, Config, EpConfig, MrId, Reg};
-pub use domain::{Abandoned, Domain};
+pub use domain::{Abandoned, Domain, pending};
 pub use endpoint::Leaving;
 pub use link_api;
+pub use pending::{Pending, PendingKind};
 pub use types::*;
 pub use work::{Work, WorkOp};

@@ -79,6 +79,12 @@ impl<T> Pool<T> {
             .collect()
     }
 
+    /// All, by name.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+        let named = (0u64..).zip(&self.slots);
+        named.filter_map(|(at, s)| Some((u64::from(s.generation) << 32 | at, s.value.as_ref()?)))
+    }
+
     /// Whether `pick` picks any.
     pub(crate) fn any(&self, pick: impl Fn(&T) -> bool) -> bool {
         self.slots.iter().filter_map(|s| s.value.as_ref()).any(pick)

@@ -212,8 +212,9 @@ impl<L: RmaLink> Runtime<L> {
         })
     }
 
-    /// As [`Runtime::enter`], at exit(3). `None`: another thread is in.
-    pub(crate) fn enter_at_exit(&self) -> Result<Option<Guard<'_, L>>, Poisoned> {
+    /// As [`Runtime::enter`], for a thread that the application knows nothing of, and for exit(3). `None`:
+    /// another thread is in.
+    pub(crate) fn enter_unless_busy(&self) -> Result<Option<Guard<'_, L>>, Poisoned> {
         let state = self.lock.enter_at_exit()?;
         Ok(state.map(|state| Guard { state }))
     }

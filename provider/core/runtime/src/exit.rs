@@ -50,7 +50,7 @@ trait Settles: Send + Sync {
 
 impl<H: Host> Settles for H {
     fn settle(&self, last: bool) -> Settled {
-        match self.runtime().enter_at_exit() {
+        match self.runtime().enter_unless_busy() {
             Err(Poisoned) => Settled::Never,
             Ok(None) => Settled::Busy,
             Ok(Some(mut engine)) => {

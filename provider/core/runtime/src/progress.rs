@@ -93,10 +93,10 @@ fn run<L: RmaLink>(runtime: &Runtime<L>) {
 
 /// All signals blocked, as long as this lives: they are for the application's threads. But for those of a
 /// fault, which `hmem::guard` handles in the thread that has it; blocked, they would end the process.
-struct Signals(libc::sigset_t);
+pub(crate) struct Signals(libc::sigset_t);
 
 impl Signals {
-    fn block() -> Signals {
+    pub(crate) fn block() -> Signals {
         // SAFETY: all zero is a set, and both sets are valid during the calls.
         unsafe {
             let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());

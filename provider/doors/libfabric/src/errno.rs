@@ -115,6 +115,12 @@ fn error_of_only(number: Errno) -> Option<Error> {
     of.next().filter(|_| of.next().is_none()).copied()
 }
 
+/// What libfabric says of an `FI_E*`.
+pub(crate) fn text(number: c_int) -> String {
+    let text = crate::log::core().map(|core| core.strerror(number)).unwrap_or_default();
+    if text.is_empty() { format!("error {number}") } else { text }
+}
+
 /// The text of a provider errno, or of a plain `FI_E*`, in `buf` if there is one. What it returns
 /// lives for ever, or as long as `buf`.
 ///

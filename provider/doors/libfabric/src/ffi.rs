@@ -3,6 +3,7 @@
 //! Every object an application holds is a `#[repr(C)]` struct whose first field is libfabric's
 //! `fid_*`, in a `Box`. The application sees a pointer to that field; [`obj`] is the way back.
 
+use std::any::type_name_of_val;
 use std::ffi::CStr;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,6 +19,8 @@ use crate::errno::Errno;
 pub(crate) trait Code {
     fn fail(e: Errno) -> Self;
     fn done(n: usize) -> Self;
+    /// Of calls that open, bind, control or close something, not of those that move data or poll.
+    const CONTROLS: bool;
 }
 
 impl Code for c_int {
@@ -27,6 +30,7 @@ impl Code for c_int {
     fn done(n: usize) -> c_int {
         n.try_into().unwrap_or(c_int::MAX)
     }
+    const CONTROLS: bool = true;
 }
 
 impl Code for isize {
@@ -36,6 +40,7 @@ impl Code for isize {
     fn done(n: usize) -> isize {
         n.try_into().unwrap_or(isize::MAX)
     }
+    const CONTROLS: bool = false;
 }
 
 /// What an entry point's body may answer.
@@ -59,10 +64,16 @@ impl Answer for usize {
 /// panic, once logged, `-FI_EOTHER`.
 #[inline]
 pub(crate) fn guard<A: Answer, C: Code>(body: impl FnOnce() -> Result<A, Errno>) -> C {
+    let name = type_name_of_val(&body);
     // The number is made inside: an answer would be passed on in memory.
     let number = || match body() {
         Ok(a) => C::done(a.count()),
-        Err(e) => C::fail(e),
+        Err(e) => {
+            if C::CONTROLS {
+                crate::journal::failed(name, e.0, crate::errno::text);
+            }
+            C::fail(e)
+        }
     };
     catch_unwind(AssertUnwindSafe(number)).unwrap_or_else(|what| C::fail(panicked(what)))
 }

@@ -11,6 +11,8 @@
 //! | `text`, `version` | text for an application's buffers, the provider's version |
 //! | `info` | fi_getinfo and what an info means |
 //! | `alias` | another name for the provider |
+//! | `journal` | what `strait doctor` gets to know of this process |
+//! | `observer` | what is pending, for the same |
 //! | `report` | the report of messages and bytes at the end of the process |
 //! | `fabric`, `domain`, `ep` | the objects of those names |
 //! | `av`, `cq`, `cntr`, `eq`, `mr` | the objects of those names |
@@ -44,8 +46,10 @@ mod ffi;
 mod hmem_ops;
 mod info;
 mod job;
+mod journal;
 mod log;
 mod mr;
+mod observer;
 mod param;
 mod report;
 #[cfg(test)]
@@ -90,6 +94,7 @@ pub extern "C" fn fi_prov_ini() -> *mut fi::fi_provider {
         // the application asks for is at most what its core has.
         // SAFETY: the core calls this once, before it uses the structure.
         unsafe { (*provider).fi_version = core.version() };
+        journal::open();
         log::open(core, provider);
         // SAFETY: the structure that is returned, with its name, which the core has not read yet.
         unsafe {

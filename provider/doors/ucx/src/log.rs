@@ -3,10 +3,14 @@
 
 use std::fmt::Arguments;
 use std::io::Write;
+use std::sync::OnceLock;
 
 use ::log::{LevelFilter, Log, Metadata, Record};
 
-struct Stderr;
+/// Standard error, for lines of up to this level.
+struct Stderr(OnceLock<LevelFilter>);
+
+static STDERR: Stderr = Stderr(OnceLock::new());
 
 impl Log for Stderr {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
@@ -14,6 +18,12 @@ impl Log for Stderr {
     }
 
     fn log(&self, record: &Record<'_>) {
+        if link::journal::is_open() && record.level() <= LevelFilter::Info {
+            link::journal::note_line(record.level(), record.target(), &record.args().to_string());
+        }
+        if self.0.get().is_none_or(|shown| record.level() > *shown) {
+            return;
+        }
         line(format_args!("[strait:{}] {:<5} {}", std::process::id(), record.level(), record.args()));
     }
 
@@ -28,7 +38,9 @@ pub(crate) fn line(text: Arguments<'_>) {
 
 /// Once in a process; later calls do nothing.
 pub(crate) fn open(level: LevelFilter) {
-    if ::log::set_logger(&Stderr).is_ok() {
-        ::log::set_max_level(level);
+    let _ = STDERR.0.set(level);
+    if ::log::set_logger(&STDERR).is_ok() {
+        let journal = if link::journal::is_open() { LevelFilter::Info } else { LevelFilter::Off };
+        ::log::set_max_level(level.max(journal));
     }
 }

@@ -28,6 +28,7 @@ pub(crate) fn get() -> &'static Params {
     PARAMS.get_or_init(|| {
         let env = |setting: &Setting| std::env::var_os(setting.variable());
         let (params, complaints) = interpret(|setting| env(setting).map(|value| setting.text(value)));
+        link::journal::open("UCX", env!("CARGO_PKG_VERSION"));
         crate::log::open(params.log);
         let names: Vec<String> =
             std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()).collect();

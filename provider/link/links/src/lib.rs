@@ -32,6 +32,7 @@
 mod twin;
 
 mod cma;
+pub mod journal;
 mod name;
 mod net;
 mod processors;

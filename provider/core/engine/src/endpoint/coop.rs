@@ -17,13 +17,14 @@
 //! the counter and notifies the target (`CoopRma`).
 
 mod begin;
+pub(crate) mod copy;
 
 use wire::{Aux, Flags, Head, Op as WireOp, Status, put};
 use xfer::BYTES_PER_CALL;
 use zerocopy::IntoBytes;
 
 use crate::core::Core;
-use crate::endpoint::coop_copy::{Coop, CoopHelp};
+use crate::endpoint::coop::copy::{Coop, CoopHelp};
 use crate::endpoint::device::handles::Handles;
 use crate::endpoint::ends::Ends;
 use crate::endpoint::net::Net;

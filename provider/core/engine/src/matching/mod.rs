@@ -142,6 +142,16 @@ impl<R: Posted, M: Waiting> Matcher<R, M> {
         self.waiting.get(at)
     }
 
+    /// All posted receives, each with its number in the order in which they were posted.
+    pub(crate) fn posted(&self) -> impl Iterator<Item = (u64, &R)> {
+        self.posted.iter().map(|(at, r)| (at.number(), r))
+    }
+
+    /// All waiting messages, each with its number in the order in which they came.
+    pub(crate) fn waiting_numbered(&self) -> impl Iterator<Item = (u64, &M)> {
+        self.waiting.iter().map(|(at, m)| (at.number(), m))
+    }
+
     /// All waiting messages.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = &M> {
         self.waiting.iter().map(|(_, m)| m)

@@ -22,6 +22,13 @@ pub(crate) struct At {
     pub(super) seq: NonZeroU64,
 }
 
+impl At {
+    /// Its place in the order of arrival.
+    pub(crate) fn number(self) -> u64 {
+        self.seq.get()
+    }
+}
+
 #[derive(Debug)]
 struct Node<T> {
     seq: NonZeroU64,

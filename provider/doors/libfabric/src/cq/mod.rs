@@ -447,6 +447,7 @@ unsafe extern "C" fn readerr(cq: *mut fi::fid_cq, buf: *mut fi::fi_cq_err_entry,
             return Err(Errno::INVAL);
         }
         let failed = cq.shared.lock().cq_error(cq.id).ok_or(Errno::AGAIN)?;
+        crate::journal::failed_completion(&failed);
         // SAFETY: the application passes room for one entry of its version.
         unsafe { write_error(buf, &failed, cq.shared.api_version) };
         Ok(1usize)

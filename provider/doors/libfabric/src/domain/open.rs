@@ -14,7 +14,7 @@ use crate::fabric::FabricFid;
 use crate::ffi::{Fid, Ref, Refs, arg, guard, header, obj, publish, put, reclaim};
 use crate::info::answer;
 use crate::info::auth::AuthKey;
-use crate::{atomic, av, cntr, cq, ep, hmem_ops, mr, param, xpu};
+use crate::{atomic, av, cntr, cq, ep, hmem_ops, mr, observer, param, xpu};
 
 // SAFETY: `#[repr(C)]` with the fid first, made in `open` alone, with this table.
 unsafe impl Fid for DomainFid {
@@ -132,7 +132,8 @@ impl Wanted {
         engine.set_kept_most(param::get().peer_memory);
         // Contexts of devices have threads.
         let xpu = api_version >= xpu::SINCE && self.caps & fi::FI_XPU != 0;
-        let one_thread = !auto_progress && self.threading == fi::FI_THREAD_DOMAIN && !xpu;
+        let one_thread =
+            !auto_progress && self.threading == fi::FI_THREAD_DOMAIN && !xpu && !observer::is_observing();
         let runtime = if auto_progress {
             Runtime::new(engine, Progress::Auto)
         } else if one_thread {
@@ -157,6 +158,7 @@ impl Wanted {
             streams: Default::default(),
         });
         runtime::start(&shared)?;
+        observer::observe(&shared);
         Ok(shared)
     }
 }

@@ -18,7 +18,7 @@
 //! know the endpoint in `fi_enable`, when what it is bound to is complete.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use libc::{c_int, c_void};
 use libfabric_sys as fi;
@@ -92,6 +92,7 @@ pub(crate) unsafe fn open(
     }
     flags::offered(attrs.tx_op_flags | attrs.rx_op_flags)?;
     let setup = Mutex::new(Setup::new(links::open_link(attrs.bind, attrs.auth_key.as_ref())?, &attrs)?);
+    crate::journal::endpoint(&setup.lock().unwrap_or_else(PoisonError::into_inner).name);
     let (tx, rx) = (attrs.tx_op_flags, attrs.rx_op_flags);
     let shared = domain.shared.clone();
     links::settle_at_exit(&shared);

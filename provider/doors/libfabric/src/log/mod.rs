@@ -35,7 +35,7 @@ pub(crate) fn open(core: fi::Core, provider: *mut fi::fi_provider) {
         Some(own)
     });
     if CORE.set(core).is_ok() && ::log::set_logger(&Sink).is_ok() {
-        ::log::set_max_level(filter());
+        ::log::set_max_level(filter().max(crate::journal::level()));
     }
     CLOSED.store(false, Ordering::Release);
     if let Some(complaint) = complaint {
@@ -100,16 +100,24 @@ fn subsystem(target: &str) -> fi::fi_log_subsys {
     OF.iter().find(|(module, _)| target.starts_with(module)).map_or(fi::FI_LOG_EP_DATA, |(_, s)| *s)
 }
 
+/// Whether FI_STRAIT_LOG, or else the core, wants it.
+fn wanted(m: &Metadata<'_>) -> bool {
+    match own() {
+        Some(own) => m.level() <= own.level(),
+        None => enabled(level(m.level()), subsystem(m.target())),
+    }
+}
+
 impl Log for Sink {
     fn enabled(&self, m: &Metadata<'_>) -> bool {
-        if let Some(own) = own() {
-            return m.level() <= own.level();
-        }
-        enabled(level(m.level()), subsystem(m.target()))
+        m.level() <= crate::journal::level() || wanted(m)
     }
 
     fn log(&self, r: &Record<'_>) {
-        if !self.enabled(r.metadata()) {
+        if r.level() <= crate::journal::level() {
+            link::journal::note_line(r.level(), r.target(), &r.args().to_string());
+        }
+        if !wanted(r.metadata()) {
             return;
         }
         if let Some(own) = own() {

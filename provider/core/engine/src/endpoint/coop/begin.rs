@@ -8,7 +8,7 @@ use xfer::{CoopCopy, LAST, MAX_HELPED};
 
 use crate::core::{Core, Spans};
 use crate::endpoint::coop::CoopCopies;
-use crate::endpoint::coop_copy::{Coop, CoopHelp};
+use crate::endpoint::coop::copy::{Coop, CoopHelp};
 use crate::endpoint::malformed::{Fields, Handled, Malformed, parse_segs};
 use crate::endpoint::parts::header::put_segs;
 use crate::endpoint::parts::request::{Done, In, Out, Request, Then};

@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 use wire::{MAX_SEGS, Seg, Status};
 
 use crate::core::{Bound, Mrs, Segs, Spans, Tally};
-use crate::endpoint::coop_copy::{Coop, CoopHelp};
+use crate::endpoint::coop::copy::{Coop, CoopHelp};
 use crate::proto::Reach;
 use crate::types::*;
 use link_api::{PeerId, PieceCounter};

@@ -1,0 +1,163 @@
+//! Why no process may have loaded Strait, by the command line and the environment.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use super::cause::Cause;
+use crate::out::quoted;
+
+/// Why no process may have loaded the provider: what is certainly wrong, and only where nothing is, what may
+/// be.
+pub fn reasons(program: &[OsString]) -> Vec<Cause> {
+    let words = words(program);
+    let var = |name| setting(&words, name);
+    let mut all = Vec::new();
+    let filter = var("FI_PROVIDER");
+    if crate::info::filtered_out(&filter) {
+        all.push(Cause::new(format!("FI_PROVIDER={filter} keeps it out"), "FI_PROVIDER=strait"));
+    }
+    let path = var("FI_PROVIDER_PATH");
+    if !path.is_empty() && !path.split([':', '@', '+']).any(|d| Path::new(d).join(crate::info::FILE).exists())
+    {
+        let todo = crate::info::nearby_provider().map_or_else(
+            || "install the provider (libstrait-fi; rpm: strait-libfabric), and name its directory".into(),
+            |dir| format!("FI_PROVIDER_PATH={}", quoted(&dir.to_string_lossy())),
+        );
+        all.push(Cause::new(format!("FI_PROVIDER_PATH={path} has no {}", crate::info::FILE), todo));
+    }
+    if var("UCX_TLS").split(',').any(|tl| tl == crate::info::NAME) {
+        all.push(Cause::new(
+            "UCX_TLS names strait, and no UCX loaded it",
+            "eval \"$(strait ucx-env)\" names its place, too; under Open MPI --mca pml ucx --mca pml_ucx_tls any --mca \
+             pml_ucx_devices any",
+        ));
+    }
+    if !all.is_empty() {
+        return all;
+    }
+    if filter.is_empty() {
+        all.push(Cause::new(
+            "FI_PROVIDER is not set: the program may have chosen another provider",
+            "FI_PROVIDER=strait",
+        ));
+    } else if path.is_empty() {
+        all.push(Cause::new(
+            "its libfabric may look in another directory for providers",
+            "`strait doctor` says for each libfabric which",
+        ));
+    }
+    if is_launcher(&words) && !uses_libfabric(&words) {
+        all.push(Cause::new(
+            "an MPI library that was not told uses shared memory of its own",
+            "Open MPI: --mca pml cm --mca mtl ofi; MPICH: MPIR_CVAR_CH4_NETMOD=ofi MPIR_CVAR_NOLOCAL=1; Intel MPI: \
+             I_MPI_FABRICS=ofi I_MPI_OFI_PROVIDER=strait",
+        ));
+    }
+    if let Some(sign) = spread(&words) {
+        all.push(Cause::new(
+            format!("{sign}: processes of other hosts are not seen"),
+            "strait doctor --hosts HOST,HOST -- PROGRAM",
+        ));
+    }
+    all
+}
+
+/// The words of a command line.
+pub fn words(program: &[OsString]) -> Vec<String> {
+    program.iter().map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
+/// What says that the job may be of several hosts.
+fn spread(words: &[String]) -> Option<String> {
+    const NAMES: [&str; 7] = ["--host", "-host", "-H", "--hostfile", "-hosts", "--nodelist", "--nnodes"];
+    let named = words.iter().find(|word| NAMES.contains(&word.split('=').next().unwrap_or_default()));
+    let allocated = || {
+        let nodes = std::env::var("SLURM_JOB_NUM_NODES").ok()?;
+        (nodes.trim().parse::<u32>().ok()? > 1).then(|| format!("SLURM_JOB_NUM_NODES={nodes}"))
+    };
+    named.map(|word| format!("{word} is given")).or_else(allocated)
+}
+
+/// The value that a program is started with: `NAME=VALUE` among its words, as of env and `mpirun -x`, `NAME
+/// VALUE` behind `-env` and `-genv` of mpiexec, or the environment's.
+fn setting(words: &[String], name: &str) -> String {
+    let assigned = words.iter().rev().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    let behind = || {
+        let mut triples = words.windows(3).rev();
+        triples.find(|w| matches!(w[0].as_str(), "-env" | "-genv") && w[1] == name).map(|w| w[2].as_str())
+    };
+    assigned.or_else(behind).map_or_else(|| std::env::var(name).unwrap_or_default(), str::to_owned)
+}
+
+pub fn is_launcher(words: &[String]) -> bool {
+    words.iter().any(|word| {
+        let name = word.rsplit('/').next().unwrap_or_default();
+        matches!(name, "mpirun" | "mpiexec" | "mpiexec.hydra" | "prterun" | "srun" | "orterun" | "torchrun")
+    })
+}
+
+/// Whether the command line has an MPI library use libfabric.
+fn uses_libfabric(words: &[String]) -> bool {
+    let var = |name| setting(words, name);
+    let component = |kind: &str| {
+        let mut triples = words.windows(3);
+        let listed =
+            triples.any(|w| w[0].ends_with("-mca") && w[1] == kind && w[2].split(',').any(|c| c == "ofi"));
+        listed || setting(words, &format!("OMPI_MCA_{kind}")).split(',').any(|c| c == "ofi")
+    };
+    component("mtl")
+        || component("btl")
+        || var("MPIR_CVAR_CH4_NETMOD") == "ofi"
+        || !var("I_MPI_OFI_PROVIDER").is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launcher_has_reasons_of_its_own() {
+        let reasons_of = |name: &str| text(&format!("{UNSET} FI_PROVIDER= MPIR_CVAR_CH4_NETMOD= {name}"));
+        assert!(reasons_of("/usr/bin/mpirun").contains("--mca mtl ofi"));
+        assert!(!reasons_of("./a.out").contains("--mca"));
+    }
+
+    fn text(of: &str) -> String {
+        reasons(&line(of)).iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    }
+
+    /// The environment of the tests does not count.
+    const UNSET: &str = "env FI_PROVIDER_PATH= UCX_TLS= OMPI_MCA_mtl= OMPI_MCA_btl= I_MPI_OFI_PROVIDER=";
+
+    fn line(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn settings_on_the_command_line_count() {
+        let of = |line: &str| text(&format!("{UNSET} {line}"));
+        let told = of("mpirun -n 2 -x FI_PROVIDER=strait --mca pml cm --mca mtl ofi ./a.out");
+        assert!(!told.contains("FI_PROVIDER is not set") && !told.contains("was not told"), "{told}");
+        assert!(told.contains("another directory"), "{told}");
+        let not_told = of("mpirun -n 2 -x FI_PROVIDER=strait -x MPIR_CVAR_CH4_NETMOD= ./a.out");
+        assert!(not_told.contains("was not told"), "{not_told}");
+        assert!(of("mpiexec -genv FI_PROVIDER shm ./a.out").contains("FI_PROVIDER=shm keeps it out"));
+        let told = of("mpiexec -genv FI_PROVIDER strait -env MPIR_CVAR_CH4_NETMOD ofi ./a.out");
+        assert!(told.contains("another directory") && !told.contains("was not told"), "{told}");
+        assert!(
+            of("mpirun --host a,b ./a.out")
+                .contains("--host is given: processes of other hosts are not seen")
+        );
+    }
+
+    #[test]
+    fn what_is_certain_comes_without_guesses() {
+        let lines =
+            reasons(&line("mpirun -x FI_PROVIDER= -x UCX_TLS= -x FI_PROVIDER_PATH=/nonexistent ./a.out"));
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(
+            lines[0].to_string().starts_with("FI_PROVIDER_PATH=/nonexistent has no libstrait-fi.so"),
+            "{lines:?}"
+        );
+    }
+}
