@@ -102,6 +102,7 @@ main() {
     if part guest; then
         item guest ci/suite/guest p2pmem
         { echo "## Peer memory in a guest"; echo; echo '```'; grep -E '^(ok|FAILED|skipped)' "$last" || true; echo '```'; echo; } >>"$summary"
+        item rdma ci/test rdma
     fi
 
     if part asan; then
