@@ -345,8 +345,8 @@ const LEAST_WITH_HELP: usize = 128 << 10;
 fn choose_cooperative(op: &Op) -> Option<Plan> {
     // What the peer helped with here it would be late with of its own.
     let helped = op.when & (When::HELPED | When::BOTH_WAYS) == When::HELPED;
-    let is_turn = op.when & (When::FROM_MANY | When::DELEGATE) == When::FROM_MANY;
-    let is_quick = is_turn && op.len < LEAST_WITH_HELP;
+    let unaided = op.when & (When::FROM_MANY | When::DELEGATE) == When::FROM_MANY;
+    let is_quick = unaided && op.len < LEAST_WITH_HELP;
     let may = helped && !is_quick && !op.tried.contains(Tried::COOPERATIVE);
     let cut = may.then(|| Cut::of(op.len, op.when.contains(When::DELEGATE)))?;
     Some(Plan::Cooperative(cut?))
