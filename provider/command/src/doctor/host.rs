@@ -150,9 +150,10 @@ fn containers(area: &'static str) -> Vec<Finding> {
     vec![
         Finding::new(area, Level::Note, format!("container: {}", signs.join("; ")))
             .means(
-                "peers in other network namespaces are not found; those in other pid namespaces are reached by frames alone",
+                "peers in other network namespaces are reached by TCP, if at all; those in other pid or user namespaces in frames, by \
+                 two copies",
             )
-            .cure("one container for all processes of a job on the host, or --network=host and --pid=host"),
+            .cure("one container for all processes of a job on the host; or one network, pid and user namespace: --network=host --pid=host"),
     ]
 }
 
