@@ -86,13 +86,13 @@ unsafe fn with_function<R>(
     };
     let fresh = rpipe_function { size: 0, element: 0, combine: None, arg: ptr::null_mut() };
     // SAFETY: the caller's promise.
-    let given = unsafe { c_abi::sized(function, size_of::<rpipe_function>(), fresh) }.map_err(|_| none())?;
-    let combine = given.combine.ok_or_else(none)?;
+    let chosen = unsafe { c_abi::sized(function, size_of::<rpipe_function>(), fresh) }.map_err(|_| none())?;
+    let combine = chosen.combine.ok_or_else(none)?;
     let mut apply = |from: *const u8, to: *mut u8, count: usize| {
         // SAFETY: so many elements of both; what a function of the program's does is the program's.
-        unsafe { combine(from.cast(), to.cast(), count, given.arg) }
+        unsafe { combine(from.cast(), to.cast(), count, chosen.arg) }
     };
-    call(Elements { size: given.element, code: FUNCTION, how: How::Function(&mut apply) })
+    call(Elements { size: chosen.element, code: FUNCTION, how: How::Function(&mut apply) })
 }
 
 /// Returns when all members have called it, or with an error: ETIMEDOUT, if that took longer than
@@ -200,8 +200,8 @@ pub unsafe extern "C" fn rpipe_alltoall(
 
 /// Reduce: the `count` elements of all members are combined, one by one, and come to `receive` of the member
 /// of rank `root`; the others' `receive` is not used. `what` is a type and an operation, such as
-/// RPIPE_INT32 | RPIPE_SUM. `receive` may be `send`. Errors are those of rpipe_barrier; EMSGSIZE: a member has
-/// another count.
+/// RPIPE_INT32 | RPIPE_SUM. `receive` may be `send`. Errors are those of rpipe_barrier; EMSGSIZE: a member
+/// has another count.
 ///
 /// # Safety
 /// Those of rpipe_gather.
@@ -294,7 +294,7 @@ unsafe fn reduce(
     nanoseconds: i64,
 ) -> Result<(), Error> {
     let root = rank_of(root)?;
-    let bytes = count.checked_mul(elements.size).unwrap_or(usize::MAX);
+    let bytes = count.saturating_mul(elements.size);
     check(send, bytes, "what is sent")?;
     in_group(group, |group| {
         let mut to = receive;
@@ -316,7 +316,7 @@ unsafe fn allreduce(
     elements: Elements<'_>,
     nanoseconds: i64,
 ) -> Result<(), Error> {
-    let bytes = count.checked_mul(elements.size).unwrap_or(usize::MAX);
+    let bytes = count.saturating_mul(elements.size);
     check(send, bytes, "what is sent")?;
     check(receive, bytes, "the room for what comes")?;
     in_group(group, |group| {

@@ -65,7 +65,7 @@ impl Group {
     pub fn barrier(&mut self, patience: Patience) -> Result<(), Error> {
         let what = self.begin_call(Kind::Barrier, 0, 0)?;
         let patience = patience.of_call();
-        let (n, me) = (self.size(), self.transfers.me);
+        let (n, me) = (self.size(), self.transfers.members.me);
         // In the k-th round each member notifies the one 2^k places behind it, by which that one knows of
         // 2^k members more.
         let mut distance = 1;
@@ -112,7 +112,7 @@ impl Group {
         patience: Patience,
     ) -> Result<(), Error> {
         let root = self.place(root)?;
-        if root != self.transfers.me {
+        if root != self.transfers.members.me {
             let what = self.begin_call(Kind::Gather, root, 0)?;
             self.transfers.outgoing.push(Outgoing::new(root, what, send));
             return self.run(Also::Nothing, patience);
@@ -161,7 +161,7 @@ impl Group {
         patience: Patience,
     ) -> Result<(), Error> {
         let root = self.place(root)?;
-        if root != self.transfers.me {
+        if root != self.transfers.members.me {
             let what = self.begin_call(Kind::Scatter, root, 0)?;
             self.transfers.incoming.push(Incoming::new(root, what, receive, true));
             return self.run(Also::Nothing, patience);
@@ -205,7 +205,7 @@ impl Group {
     ) -> Result<(), Error> {
         self.one_each(from)?;
         self.one_each(to)?;
-        let (n, me) = (self.size(), self.transfers.me);
+        let (n, me) = (self.size(), self.transfers.members.me);
         let part = |(at, size): (usize, usize)| (receive.wrapping_add(at), size);
         // SAFETY: the caller's promise.
         unsafe { copy_own((send.wrapping_add(from[me].0), from[me].1), part(to[me]))? };
@@ -272,7 +272,7 @@ impl Group {
         elements: &mut Elements<'_>,
         (what, patience): (u64, Patience),
     ) -> Result<(), Error> {
-        let (n, me) = (self.size(), self.transfers.me);
+        let (n, me) = (self.size(), self.transfers.members.me);
         let place = |relative: usize| (relative + root) % n;
         let mine = (me + n - root) % n;
         let end = if mine == 0 { n.next_power_of_two() } else { mine & mine.wrapping_neg() };
@@ -324,7 +324,7 @@ impl Group {
         }
         // SAFETY: likewise; `receive` is used at place 0 alone.
         unsafe { self.reduce_along_tree(0, (send, total), receive, &mut elements, (what, patience))? };
-        let first = self.transfers.members[0].rank;
+        let first = self.transfers.members.all[0].rank;
         // SAFETY: likewise.
         unsafe { self.bcast_at(first, receive, total, patience) }
     }
@@ -341,7 +341,7 @@ impl Group {
         elements: &mut Elements<'_>,
         (what, patience): (u64, Patience),
     ) -> Result<(), Error> {
-        let (n, me, size) = (self.size(), self.transfers.me, elements.size);
+        let (n, me, size) = (self.size(), self.transfers.members.me, elements.size);
         let (next, before) = ((me + 1) % n, (me + n - 1) % n);
         let begin = |part: usize| (count as u128 * part as u128 / n as u128) as usize * size;
         let part = |back: usize| {

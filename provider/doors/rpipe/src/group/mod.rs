@@ -2,11 +2,14 @@
 //!
 //! A pipe is set up when a message first goes that way: a broadcast and a reduction use those along a
 //! binomial tree. Bytes go from the memory of one member's caller to the heap of the other's pipe, and from
-//! there to where they are used; no call has a buffer of its own. A member that ends, or whose call fails, ends the calls of all that wait for it: each member gets a message
-//! with the rank that it began with, and all pipes of the group are closed. From then on each call of the
-//! group is that error.
+//! there to where they are used; no call has a buffer of its own. A member that ends, or whose call fails,
+//! ends the calls of all that wait for it: each member gets a message with the rank that it began with, and
+//! all pipes of the group are closed. From then on each call of the group is that error.
 
+#[cfg(all(test, not(loom)))]
+mod collective_tests;
 mod collectives;
+mod members;
 mod number;
 mod pieces;
 mod reduction;
@@ -25,6 +28,7 @@ use crate::{Error, Pipe, PipeOptions, Rank, Side};
 
 pub use collectives::Combine;
 pub(crate) use collectives::parts;
+use members::{Fault, HEAP, Member, Members, SLOTS};
 pub(crate) use number::{Elements, FUNCTION, How, predefined};
 pub use number::{Number, Operation};
 use pieces::{Incoming, Kind, Outgoing};
@@ -32,23 +36,6 @@ use transfer::{Also, Transfers};
 
 /// For how long a group that is over waits for the messages by which it ends at each member.
 const LEAVING: Duration = Duration::from_secs(1);
-
-/// Of each pipe of a group, at least.
-const HEAP: usize = 64 << 10;
-const SLOTS: usize = 16;
-
-/// A member, as this one sees it.
-#[derive(Debug)]
-struct Member {
-    rank: Rank,
-    /// `None`: it is this process, or the group is over.
-    pipe: Option<Pipe>,
-    /// The last transfer of this call.
-    last: Option<usize>,
-}
-
-/// What went wrong in a call, and the place of the member whose pipe it came of.
-type Fault = (usize, Error);
 
 /// Members that call collectively.
 #[derive(Debug)]
@@ -100,13 +87,14 @@ impl Group {
             members.push(Member { rank: *rank, pipe, last: None });
         }
         let (incoming, outgoing) = (Vec::new(), Vec::new());
-        let transfers = Transfers { context: context.clone(), me, members, incoming, outgoing };
+        let members = Members { context: context.clone(), me, all: members };
+        let transfers = Transfers { members, incoming, outgoing };
         Ok(Group { transfers, over: None, calls: 0 })
     }
 
     /// Members.
     pub fn size(&self) -> usize {
-        self.transfers.members.len()
+        self.transfers.members.all.len()
     }
 
     /// Sends the bytes of one member, the root, to all. Each member calls it, with the same root and length.
@@ -134,7 +122,7 @@ impl Group {
     ) -> Result<(), Error> {
         let root = self.place(root)?;
         let what = self.begin_call(Kind::Bcast, root, 0)?;
-        let (n, me) = (self.size(), self.transfers.me);
+        let (n, me) = (self.size(), self.transfers.members.me);
         let place = |relative: usize| (relative + root) % n;
         // A binomial tree: the parent's number lacks the lowest bit of this one's, and children have a lower
         // one.
@@ -191,7 +179,7 @@ impl Group {
     ) -> Result<(), Error> {
         for one in all.iter() {
             let place = self.place(one.rank)?;
-            if place == self.transfers.me && one.send.1 > one.receive.1 {
+            if place == self.transfers.members.me && one.send.1 > one.receive.1 {
                 return Err(Error::TooLong(format!(
                     "{} bytes from this member to itself, which has room for {}",
                     one.send.1, one.receive.1
@@ -202,14 +190,14 @@ impl Group {
         let what = pieces::EXCHANGE;
         for one in all.iter_mut() {
             let place = self.place(one.rank)?;
-            if place == self.transfers.me {
+            if place == self.transfers.members.me {
                 // SAFETY: the caller's promise, and the lengths were compared.
                 unsafe { ptr::copy(one.send.0, one.receive.0, one.send.1) };
                 one.received = one.send.1;
                 continue;
             }
             let number = self.transfers.incoming.len();
-            let last = self.transfers.members[place].last.replace(number);
+            let last = self.transfers.members.all[place].last.replace(number);
             self.transfers.incoming.push(Incoming::new(place, what, one.receive, false).behind(last));
             self.transfers.outgoing.push(Outgoing::new(place, what, one.send).behind(last));
         }
@@ -221,11 +209,11 @@ impl Group {
 
     /// This member.
     pub fn rank(&self) -> Rank {
-        self.transfers.context.rank()
+        self.transfers.members.context.rank()
     }
 
     fn place(&self, rank: Rank) -> Result<usize, Error> {
-        let mut members = self.transfers.members.iter();
+        let mut members = self.transfers.members.all.iter();
         members
             .position(|member| member.rank == rank)
             .ok_or_else(|| Error::Invalid(format!("rank {rank} is not in this group")))
@@ -255,9 +243,9 @@ impl Group {
         // It may have said why before it ended, on a connection that is not accepted yet: what comes there is
         // taken by the second.
         for _ in 0..2 {
-            let _ = self.transfers.context.progress();
+            let _ = self.transfers.members.context.progress();
         }
-        let member = &self.transfers.members[place];
+        let member = &self.transfers.members.all[place];
         let (rank, reported) = (member.rank, member.pipe.as_ref().and_then(Pipe::over_for));
         let error = match (reported, matches!(error, Error::Gone(_))) {
             (Some(cause), true) => closed(Reason::Over(cause), ""),
@@ -267,7 +255,7 @@ impl Group {
         };
         // What is wrong with a message is for this member to report: to the others its call has failed.
         let cause = if matches!(error, Error::Gone(_)) { reported.unwrap_or(rank) } else { self.rank() };
-        for member in &mut self.transfers.members {
+        for member in &mut self.transfers.members.all {
             if let Some(mut pipe) = member.pipe.take() {
                 pipe.say_over(cause);
                 let _ = pipe.close_by(Instant::now() + LEAVING);
@@ -280,8 +268,8 @@ impl Group {
     /// Closes the group.
     pub fn close(&mut self) -> Result<(), Error> {
         self.over.get_or_insert_with(|| Error::Invalid("the group is closed".into()));
-        let until = self.transfers.context.leaves_by();
-        let pipes = self.transfers.members.iter_mut().filter_map(|member| member.pipe.take());
+        let until = self.transfers.members.context.leaves_by();
+        let pipes = self.transfers.members.all.iter_mut().filter_map(|member| member.pipe.take());
         pipes.map(|mut pipe| pipe.close_by(until)).fold(Ok(()), Result::and)
     }
 }

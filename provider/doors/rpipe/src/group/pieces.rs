@@ -30,6 +30,18 @@ pub(super) fn call(kind: Kind, root: usize, detail: u8, number: u64) -> u64 {
     kind as u64 | (root as u64 & u64::from(u16::MAX)) << 8 | u64::from(detail) << 24 | number << 32
 }
 
+/// Writes what the first piece of a message begins with.
+///
+/// # Safety
+/// `HEAD` bytes are writable there.
+pub(super) unsafe fn write_head(to: *mut u8, what: u64, total: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        to.cast::<u64>().write_unaligned(what.to_le());
+        to.add(8).cast::<u64>().write_unaligned((total as u64).to_le());
+    }
+}
+
 /// What comes from a member.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Incoming {

@@ -3,10 +3,10 @@
 
 use std::ptr;
 
+use super::members::{Fault, HEAP, Members};
 use super::number::Elements;
-use super::pieces::{HEAD, Incoming};
-use super::transfer::{Transfers, write_head};
-use super::{Fault, HEAP};
+use super::pieces::{HEAD, Incoming, write_head};
+
 use crate::core::Patience;
 use crate::{Address, Error};
 
@@ -93,32 +93,26 @@ impl<'a, 'b> Reduction<'a, 'b> {
     }
 
     /// Goes on as far as it can now; whether it has.
-    pub(super) fn step(&mut self, transfers: &mut Transfers, ask: bool) -> Result<bool, Fault> {
+    pub(super) fn step(&mut self, members: &mut Members, ask: bool) -> Result<bool, Fault> {
         let mut moved = false;
         while !self.is_written() {
             let len = piece(self.elements.size).min(self.total - self.done);
-            if !self.take(transfers, len, ask, &mut moved)? || !self.put(transfers, len, ask)? {
+            if !self.take(members, len, ask, &mut moved)? || !self.put(members, len, ask)? {
                 return Ok(moved);
             }
             for child in &mut self.children {
                 child.message.got += len;
                 if let Some((address, _)) = child.piece.take() {
                     let place = child.message.member;
-                    transfers.free(place, address).map_err(|error| (place, error))?;
+                    members.free(place, address).map_err(|error| (place, error))?;
                 }
             }
             (self.begun, moved) = (true, true);
             self.done += len;
         }
         if !self.flushed {
-            self.flushed = match self.target().and_then(|place| Some((place, &mut transfers.members[place])))
-            {
-                Some((place, member)) => {
-                    match member.pipe.as_mut().map_or(Ok(()), |p| p.flush(Patience::Poll)) {
-                        Err(Error::Again) => false,
-                        other => other.map(|()| true).map_err(|error| (place, error))?,
-                    }
-                }
+            self.flushed = match self.target() {
+                Some(place) => members.flush(place).map_err(|error| (place, error))?,
                 None => true,
             };
             moved |= self.flushed;
@@ -129,7 +123,7 @@ impl<'a, 'b> Reduction<'a, 'b> {
     /// Has the next piece of each child, of this length; whether all are there.
     fn take(
         &mut self,
-        transfers: &mut Transfers,
+        members: &mut Members,
         len: usize,
         ask: bool,
         moved: &mut bool,
@@ -138,8 +132,8 @@ impl<'a, 'b> Reduction<'a, 'b> {
         for child in self.children.iter_mut().filter(|child| child.piece.is_none()) {
             let place = child.message.member;
             let mut next = || -> Result<Option<(Address, *const u8)>, Error> {
-                let Some((address, at, long)) = transfers.next(place, ask)? else { return Ok(None) };
-                let (at, long) = child.message.payload(at, long, transfers.members[place].rank)?;
+                let Some((address, at, long)) = members.next(place, ask)? else { return Ok(None) };
+                let (at, long) = child.message.payload(at, long, members.all[place].rank)?;
                 if long != len {
                     return Err(Error::Broken(format!("a piece of {long} bytes came instead of {len}")));
                 }
@@ -153,7 +147,7 @@ impl<'a, 'b> Reduction<'a, 'b> {
     }
 
     /// Combines the pieces, and passes the outcome on; whether it has left.
-    fn put(&mut self, transfers: &mut Transfers, len: usize, ask: bool) -> Result<bool, Fault> {
+    fn put(&mut self, members: &mut Members, len: usize, ask: bool) -> Result<bool, Fault> {
         let place = match self.to {
             Target::Memory(to) => {
                 // SAFETY: the caller of the reduction has `total` bytes there, which end behind these.
@@ -163,7 +157,7 @@ impl<'a, 'b> Reduction<'a, 'b> {
             Target::Member(place) => place,
         };
         let mut write = || -> Result<bool, Error> {
-            let Some((pipe, _)) = transfers.writable(place, ask)? else { return Ok(false) };
+            let Some((pipe, _)) = members.writable(place, ask)? else { return Ok(false) };
             let block = match self.block {
                 Some(block) => block,
                 None => {

@@ -1,24 +1,17 @@
 //! What one call of a group moves: from several members and to several at once.
 
 use std::ptr;
-use std::sync::Arc;
 
-use super::pieces::{HEAD, Incoming, Outgoing};
+use super::members::{Fault, Members};
+use super::pieces::{HEAD, Incoming, Outgoing, write_head};
 use super::reduction::Reduction;
-use super::{Fault, Member};
-use crate::core::Visit;
-use crate::core::{Context, Patience, WaitStep, Waiting};
-use crate::{Address, Error, Pipe};
-
-/// What a member's pipe has to have, or nothing goes on.
-const LEAST: (usize, usize) = (super::HEAP, 4);
+use crate::core::{Patience, Visit, WaitStep, Waiting};
+use crate::{Error, Pipe};
 
 /// The members, and what a call moves between this one and others.
 #[derive(Debug)]
 pub(super) struct Transfers {
-    pub(super) context: Arc<Context>,
-    pub(super) me: usize,
-    pub(super) members: Vec<Member>,
+    pub(super) members: Members,
     pub(super) incoming: Vec<Incoming>,
     pub(super) outgoing: Vec<Outgoing>,
 }
@@ -37,14 +30,14 @@ impl Transfers {
     pub(super) fn clear(&mut self) {
         self.incoming.clear();
         self.outgoing.clear();
-        self.members.iter_mut().for_each(|member| member.last = None);
+        self.members.all.iter_mut().for_each(|member| member.last = None);
     }
 
     /// Moves all that was begun.
     pub(super) fn move_all(&mut self, mut also: Also<'_, '_>, patience: Patience) -> Result<(), Fault> {
         let also = &mut also;
-        let context = self.context.clone();
-        let place = self.me;
+        let context = self.members.context.clone();
+        let place = self.members.me;
         let own = |error: Error| (place, error);
         let mut waiting: Option<Waiting> = None;
         let patience = patience.of_call();
@@ -93,13 +86,13 @@ impl Transfers {
         let ins = self.incoming.iter().filter(|one| !one.is_done()).map(|one| one.member);
         let outs = self.outgoing.iter().filter(|one| !one.done).map(|one| one.member);
         let places = ins.chain(outs).chain(also.reduction().into_iter().flat_map(Reduction::waits_for));
-        let mut late: Vec<_> = places.map(|place| self.members[place].rank).collect();
+        let mut late: Vec<_> = places.map(|place| self.members.all[place].rank).collect();
         late.sort_unstable();
         late.dedup();
         let ranks = late.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
         let why =
             format!("not within the time, which is over for the whole group: it waited for rank {ranks}");
-        (self.me, Error::TimedOut(why))
+        (self.members.me, Error::TimedOut(why))
     }
 
     fn is_done(&self, also: &Also<'_, '_>) -> bool {
@@ -118,7 +111,7 @@ impl Transfers {
 
     /// Whether all that is waited for is seen without progress.
     fn polls(&self, also: &Also<'_, '_>) -> bool {
-        let pipe = |member: usize| self.members[member].pipe.as_ref();
+        let pipe = |member: usize| self.members.all[member].pipe.as_ref();
         let reads = |member| pipe(member).is_some_and(Pipe::reader_polls);
         let writes = |member| pipe(member).is_some_and(Pipe::writer_polls);
         let mut ins = self.incoming.iter().filter(|one| !one.is_done());
@@ -139,7 +132,7 @@ impl Transfers {
             wakes &= one.missing().next().is_some();
         }
         for member in of {
-            wakes &= self.members[member].pipe.as_mut().is_some_and(|pipe| pipe.visit(Visit::Arm));
+            wakes &= self.members.all[member].pipe.as_mut().is_some_and(|pipe| pipe.visit(Visit::Arm));
         }
         wakes
     }
@@ -168,67 +161,26 @@ impl Transfers {
             moved |= sent.map_err(|error| (one.member, error))?;
         }
         if let Also::Reduce(reduction) = also {
-            moved |= reduction.step(self, ask)?;
+            moved |= reduction.step(&mut self.members, ask)?;
         }
         Ok(moved)
-    }
-
-    /// The next message of a member, if there is one: a block of its pipe, where it is, and its length.
-    pub(super) fn next(
-        &mut self,
-        place: usize,
-        ask: bool,
-    ) -> Result<Option<(Address, *mut u8, usize)>, Error> {
-        let Some(pipe) = &mut self.members[place].pipe else { return Ok(None) };
-        let visit = if ask { Visit::Ask { begin: true } } else { Visit::Flag };
-        if !pipe.visit(visit) {
-            return Ok(None);
-        }
-        let (address, len, handler) = match pipe.read_any(usize::MAX, Patience::Poll) {
-            Err(Error::Again) => return Ok(None),
-            other => other?,
-        };
-        if handler != 0 {
-            return Err(Error::Broken("an active message came in a group's pipe".into()));
-        }
-        Ok(Some((address, pipe.address(address)?, len)))
-    }
-
-    /// The pipe to a member, once it can be written to, and the bytes of its heap.
-    pub(super) fn writable(&mut self, place: usize, ask: bool) -> Result<Option<(&mut Pipe, usize)>, Error> {
-        let Some(pipe) = &mut self.members[place].pipe else { return Ok(None) };
-        if ask && !pipe.connect_writer()? {
-            return Ok(None);
-        }
-        let Some((heap, slots)) = pipe.room() else { return Ok(None) };
-        if heap < LEAST.0 || slots < LEAST.1 {
-            return Err(Error::Broken(
-                "the heap of a group's pipe is shorter than each member makes it".into(),
-            ));
-        }
-        Ok(Some((pipe, heap)))
     }
 
     /// Takes what has come from a member.
     fn take(&mut self, one: &mut Incoming, ask: bool) -> Result<bool, Error> {
         let mut moved = false;
         while !one.is_done() {
-            let Some((address, at, len)) = self.next(one.member, ask)? else { break };
-            one.take(at, len, self.members[one.member].rank)?;
-            self.free(one.member, address)?;
+            let Some((address, at, len)) = self.members.next(one.member, ask)? else { break };
+            one.take(at, len, self.members.all[one.member].rank)?;
+            self.members.free(one.member, address)?;
             moved = true;
         }
         Ok(moved)
     }
 
-    /// Frees a block of a member's pipe.
-    pub(super) fn free(&mut self, place: usize, address: Address) -> Result<(), Error> {
-        self.members[place].pipe.as_mut().map_or(Ok(()), |pipe| pipe.free(address))
-    }
-
     /// Gives to a member as much as it has room for.
     fn give(&mut self, one: &mut Outgoing, there: Option<usize>, ask: bool) -> Result<bool, Error> {
-        let Some((pipe, heap)) = self.writable(one.member, ask)? else { return Ok(false) };
+        let Some((pipe, heap)) = self.members.writable(one.member, ask)? else { return Ok(false) };
         let mut moved = false;
         while one.can_send(there) {
             let head = if one.begun { 0 } else { HEAD };
@@ -266,17 +218,5 @@ impl Transfers {
 impl<'a, 'b> Also<'a, 'b> {
     fn reduction(&self) -> Option<&Reduction<'a, 'b>> {
         if let Also::Reduce(reduction) = self { Some(reduction) } else { None }
-    }
-}
-
-/// Writes what the first piece of a message begins with.
-///
-/// # Safety
-/// `HEAD` bytes are writable there.
-pub(super) unsafe fn write_head(to: *mut u8, what: u64, total: usize) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        to.cast::<u64>().write_unaligned(what.to_le());
-        to.add(8).cast::<u64>().write_unaligned((total as u64).to_le());
     }
 }
