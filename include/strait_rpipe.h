@@ -911,8 +911,8 @@ int rpipe_alltoall(rpipe_group_t group,
 /*
  Reduce: the `count` elements of all members are combined, one by one, and come to `receive` of the member
  of rank `root`; the others' `receive` is not used. `what` is a type and an operation, such as
- RPIPE_INT32 | RPIPE_SUM. `receive` may be `send`. Errors are those of rpipe_barrier; EMSGSIZE: a member has
- another count.
+ RPIPE_INT32 | RPIPE_SUM. `receive` may be `send`. Errors are those of rpipe_barrier; EMSGSIZE: a member
+ has another count.
 
  # Safety
  Those of rpipe_gather.
