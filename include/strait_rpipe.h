@@ -97,6 +97,41 @@
 #define RPIPE_FOREVER -1
 
 /*
+ Types of rpipe_reduce and rpipe_allreduce.
+ */
+#define RPIPE_INT32 1
+
+#define RPIPE_INT64 2
+
+#define RPIPE_UINT32 3
+
+#define RPIPE_UINT64 4
+
+#define RPIPE_FLOAT 5
+
+#define RPIPE_DOUBLE 6
+
+/*
+ Operations of the same. Sums and products of integers wrap.
+ */
+#define RPIPE_SUM 16
+
+#define RPIPE_PROD 32
+
+#define RPIPE_MIN 48
+
+#define RPIPE_MAX 64
+
+/*
+ Bitwise, of integers.
+ */
+#define RPIPE_AND 80
+
+#define RPIPE_OR 96
+
+#define RPIPE_XOR 112
+
+/*
  Memory of another process, with a heap in it.
  */
 typedef struct rborrowed rborrowed;
@@ -285,6 +320,31 @@ typedef struct rpipe_neighbor {
      */
     size_t received;
 } rpipe_neighbor;
+
+/*
+ Combines `count` elements at `in` with those at `inout`, one by one, into `inout`. The elements begin on
+ multiples of 8 bytes at least if their size is such a multiple and the memory of the caller does.
+ */
+typedef void (*rpipe_combine_t)(const void *in, void *inout, size_t count, void *arg);
+
+/*
+ A function of the program's for rpipe_reduce_by and rpipe_allreduce_by.
+ */
+typedef struct rpipe_function {
+    /*
+     sizeof(struct rpipe_function).
+     */
+    size_t size;
+    /*
+     Bytes of an element, 1 to 8192.
+     */
+    size_t element;
+    rpipe_combine_t combine;
+    /*
+     What it gets.
+     */
+    void *arg;
+} rpipe_function;
 
 /*
  The number by which a kernel finds a message, in memory of the device. Each half is there at once: the
@@ -789,6 +849,122 @@ int rpipe_neighbor_exchange_timed(rpipe_group_t group,
  `group` is NULL or came from rpipe_group_open.
  */
 int rpipe_group_close(rpipe_group_t group);
+
+/*
+ Returns when all members have called it, or with an error: ETIMEDOUT, if that took longer than
+ `nanoseconds`; else those of rpipe_bcast. The group is over then.
+
+ # Safety
+ `group` is NULL or came from rpipe_group_open.
+ */
+int rpipe_barrier(rpipe_group_t group, int64_t nanoseconds);
+
+/*
+ Gather: the `size` bytes of each member come to the member of rank `root`, which has them in `receive` one
+ behind the other, in the order of the group. `sizes` of the root: how many each member sends; NULL: `size`
+ each. The others' `receive` and `sizes` are not used. Errors are those of rpipe_barrier; EMSGSIZE: a
+ member sends another size.
+
+ # Safety
+ `group` is NULL or came from rpipe_group_open; the memory is there, and nothing else uses it meanwhile.
+ */
+int rpipe_gather(rpipe_group_t group,
+                 int root,
+                 const void *send,
+                 size_t size,
+                 void *receive,
+                 const size_t *sizes,
+                 int64_t nanoseconds);
+
+/*
+ Scatter: of the bytes at `send` of the member of rank `root` each member gets its `size`, in the order of
+ the group. `sizes` of the root: how many each gets; NULL: `size` each. The others' `send` and `sizes` are
+ not used. Errors are those of rpipe_gather.
+
+ # Safety
+ Those of rpipe_gather.
+ */
+int rpipe_scatter(rpipe_group_t group,
+                  int root,
+                  const void *send,
+                  const size_t *sizes,
+                  void *receive,
+                  size_t size,
+                  int64_t nanoseconds);
+
+/*
+ All-to-all: each member has a part for each at `send`, and gets one of each at `receive`, one behind the
+ other in the order of the group. `send_sizes`, `receive_sizes`: how long they are; NULL: `size` each. What
+ is sent and what is received do not overlap. Errors are those of rpipe_gather.
+
+ # Safety
+ Those of rpipe_gather.
+ */
+int rpipe_alltoall(rpipe_group_t group,
+                   const void *send,
+                   const size_t *send_sizes,
+                   void *receive,
+                   const size_t *receive_sizes,
+                   size_t size,
+                   int64_t nanoseconds);
+
+/*
+ Reduce: the `count` elements of all members are combined, one by one, and come to `receive` of the member
+ of rank `root`; the others' `receive` is not used. `what` is a type and an operation, such as
+ RPIPE_INT32 | RPIPE_SUM. `receive` may be `send`. Errors are those of rpipe_barrier; EMSGSIZE: a member
+ has another count.
+
+ # Safety
+ Those of rpipe_gather.
+ */
+int rpipe_reduce(rpipe_group_t group,
+                 int root,
+                 const void *send,
+                 void *receive,
+                 size_t count,
+                 unsigned int what,
+                 int64_t nanoseconds);
+
+/*
+ As rpipe_reduce, by a function of the program's, which has to be associative and commutative. It is called
+ in this thread, with some of the elements at a time, and makes no call of this library.
+
+ # Safety
+ Those of rpipe_gather; `function` is NULL or valid, and combines elements of its size.
+ */
+int rpipe_reduce_by(rpipe_group_t group,
+                    int root,
+                    const void *send,
+                    void *receive,
+                    size_t count,
+                    const struct rpipe_function *function,
+                    int64_t nanoseconds);
+
+/*
+ As rpipe_reduce, and the outcome comes to all members, to each the same bits.
+
+ # Safety
+ Those of rpipe_gather.
+ */
+int rpipe_allreduce(rpipe_group_t group,
+                    const void *send,
+                    void *receive,
+                    size_t count,
+                    unsigned int what,
+                    int64_t nanoseconds);
+
+/*
+ As rpipe_allreduce, by a function of the program's: see rpipe_reduce_by.
+
+ # Safety
+ Those of rpipe_reduce_by.
+ */
+int rpipe_allreduce_by(rpipe_group_t group,
+                       const void *send,
+                       void *receive,
+                       size_t count,
+                       const struct rpipe_function *function,
+                       int64_t nanoseconds);
 
 /*
  Writes `size` bytes of memory of any kind, the host's or a device's, as a message, without a block of the

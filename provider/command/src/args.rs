@@ -110,6 +110,9 @@ Examples:
     /// A process that `strait perf` starts.
     #[command(skip)]
     Peer(Start),
+    /// What `strait run` starts on another host.
+    #[command(skip)]
+    RunPart,
     /// A process that the provider starts: it copies devices' memory.
     #[command(skip)]
     CopyAgent,
@@ -163,6 +166,8 @@ fn unlisted(args: &[OsString]) -> Option<Result<Command, &'static str>> {
         "perf-peer" => Start::parse(rest).map(Command::Peer).ok_or("perf-peer is for strait perf's own use"),
         "copy-agent" if rest.is_empty() => Ok(Command::CopyAgent),
         "copy-agent" => Err("copy-agent is for the provider's own use"),
+        "run-part" if rest.is_empty() => Ok(Command::RunPart),
+        "run-part" => Err("run-part is for strait run's own use"),
         "cma-probe" => probe(rest).ok_or("cma-probe is for strait doctor's own use"),
         "completions" => shell(rest).map(Command::Completions).ok_or("completions: of bash, zsh or fish"),
         _ => return None,

@@ -10,6 +10,7 @@ mod out;
 mod p2pmemd;
 mod perf;
 mod picture;
+mod rsh;
 mod run;
 mod storage;
 mod top;
@@ -50,6 +51,10 @@ fn main() -> ExitCode {
         Command::UcxEnv { undo: true, .. } => ucx_env::undo().map_err(Into::into),
         Command::UcxEnv { ucx, sockaddr, .. } => ucx_env::run(ucx.as_deref(), sockaddr).map_err(Into::into),
         Command::Run(options) => match run::run(&options) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
+        Command::RunPart => match run::run_part() {
             Ok(code) => return code,
             Err(error) => Err(error),
         },

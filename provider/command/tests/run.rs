@@ -195,3 +195,136 @@ fn wrong_usage_and_programs_that_are_not_there() {
             && out.starts_with("Starts the processes of a job on this host\n\nUsage: strait run ")
     );
 }
+
+/// Hosts that are this one: what stands in for ssh(1) runs the command here, and writes down what it was.
+struct Hosts {
+    dir: std::path::PathBuf,
+}
+
+impl Hosts {
+    fn new(name: &str) -> Hosts {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = std::env::temp_dir().join(format!("strait-run-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir(&dir).unwrap();
+        let rsh = dir.join("rsh");
+        let text = "#!/bin/sh\nhost=$1; shift\necho \"$host $*\" >>\"${0%/*}/log\"\nON_HOST=$host exec sh -c \"$*\"\n";
+        std::fs::write(&rsh, text).unwrap();
+        std::fs::set_permissions(&rsh, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Hosts { dir }
+    }
+
+    fn strait(&self, args: &[&str]) -> Command {
+        let mut command = strait(&["--address", "127.0.0.1", "--rsh"]);
+        command.arg(self.dir.join("rsh")).args(args);
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> (Option<i32>, String, String) {
+        let output = self.strait(args).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+#[test]
+fn processes_of_several_hosts_have_their_ranks_and_one_exchange_and_the_word_of_the_job_is_in_no_command_line()
+ {
+    let hosts = Hosts::new("ranks");
+    let script = "echo $STRAIT_RANK of $STRAIT_SIZE at $ON_HOST, $FI_OF_A_TEST, $STRAIT_EXCHANGE; echo $STRAIT_JOB >&2";
+    let mut command = hosts.strait(&["-n", "3", "--hosts", "a:1,b:2", "--label", "sh", "-c", script]);
+    let output = command.env("FI_OF_A_TEST", "it's x").output().unwrap();
+    let (out, errors) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    let mut lines: Vec<_> = out.lines().collect();
+    lines.sort_unstable();
+    let at = lines[0].rsplit(' ').next().unwrap();
+    assert!(at.starts_with("tcp:127.0.0.1:"), "{out}{errors}");
+    let line = |rank, host| format!("[{rank}] {rank} of 3 at {host}, it's x, {at}");
+    assert_eq!(lines, [line(0, "a"), line(1, "b"), line(2, "b")]);
+    let word = errors.lines().next().unwrap().split(' ').nth(1).unwrap();
+    assert!(word.len() > 10 && errors.matches(word).count() == 3, "{errors}");
+    let log = std::fs::read_to_string(hosts.dir.join("log")).unwrap();
+    assert!(log.lines().count() == 2 && !log.contains(word), "{log}");
+
+    // The same by a file.
+    let file = hosts.dir.join("hostfile");
+    std::fs::write(&file, "a slots=2\nb # the other one\n").unwrap();
+    let file = file.to_str().unwrap();
+    let (code, out, _) =
+        hosts.run(&["-n", "3", "--hostfile", file, "sh", "-c", "echo $STRAIT_RANK $ON_HOST"]);
+    let mut lines: Vec<_> = out.lines().collect();
+    lines.sort_unstable();
+    assert_eq!((code, lines), (Some(0), vec!["0 a", "1 a", "2 b"]));
+}
+
+#[test]
+fn a_process_that_fails_on_one_host_ends_those_of_all() {
+    let hosts = Hosts::new("fails");
+    let script = "[ $STRAIT_RANK = 2 ] && exit 7; exec sleep 600";
+    let (code, _, errors) = hosts.run(&["-n", "4", "--hosts", "a,b", "sh", "-c", script]);
+    assert_eq!(code, Some(7), "{errors}");
+    assert!(errors.contains("rank 2 (process ") && errors.contains(") ended with exit code 7"), "{errors}");
+    assert!(errors.contains("host b, with ranks 2 to 3, ended with exit code 7"), "{errors}");
+    assert!(errors.contains("; the other 2 processes are ended"), "{errors}");
+
+    // One that does not heed SIGTERM is killed, there too.
+    let script = "[ $STRAIT_RANK = 1 ] && exit 3; trap '' TERM; while :; do sleep 0.05; done";
+    let begun = std::time::Instant::now();
+    let (code, ..) = hosts.run(&["-n", "2", "--grace", "0.1", "--hosts", "a,b", "sh", "-c", script]);
+    assert_eq!(code, Some(3));
+    assert!(begun.elapsed() < Duration::from_secs(30));
+
+    let (code, _, errors) = hosts.run(&["-n", "2", "--hosts", "a,b", "no-such-program"]);
+    assert!(code == Some(127) && errors.contains("cannot start no-such-program as rank "), "{errors}");
+    let (output, _, errors) =
+        run(&["-n", "1", "--address", "::1", "--rsh", "no-such-rsh", "--hosts", "a", "true"]);
+    assert_eq!(output.status.code(), Some(126));
+    assert!(errors.contains("cannot start \"no-such-rsh\" for host a: "), "{errors}");
+    let (output, _, errors) = run(&["-n", "3", "--hosts", "a:1,b:1", "true"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors.contains("the hosts have 2 slots for 3 processes"), "{errors}");
+}
+
+#[test]
+fn signals_reach_other_hosts_and_the_end_of_the_launcher_ends_the_processes_there() {
+    use std::io::{BufRead, Read};
+    let hosts = Hosts::new("signals");
+    let script = "trap 'echo got' USR1; echo $$; while :; do sleep 0.01; done";
+    let mut child = hosts
+        .strait(&["-n", "2", "--lines", "--hosts", "a,b", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = || {
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    };
+    let processes: Vec<i32> = (0..2).map(|_| line().parse().unwrap()).collect();
+    let send = |to: i32, signal| {
+        // SAFETY: kill(2) takes numbers. The launcher was not waited for, and its processes end with it.
+        unsafe { libc::kill(to, signal) }
+    };
+    assert_eq!(send(child.id() as i32, libc::SIGUSR1), 0);
+    assert_eq!([line(), line()], ["got", "got"]);
+    assert_eq!(send(child.id() as i32, libc::SIGKILL), 0);
+    child.wait().unwrap();
+    // All that held the pipe have ended.
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    for process in processes {
+        let begun = std::time::Instant::now();
+        while send(process, 0) == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(20), "process {process} goes on");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}

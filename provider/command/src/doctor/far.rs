@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::out::quoted;
+use crate::rsh;
 
 /// The other hosts of a job.
 #[derive(Clone, Debug, Default)]
@@ -16,9 +17,8 @@ pub struct Far {
 
 impl Far {
     fn on(&self, host: &str, line: String) -> Option<Command> {
-        let (program, words) = self.rsh.split_first()?;
-        let mut command = Command::new(program);
-        command.args(words).arg(host).arg(line).stdin(Stdio::null());
+        let mut command = rsh::on(&self.rsh, host, &line)?;
+        command.stdin(Stdio::null());
         Some(command)
     }
 

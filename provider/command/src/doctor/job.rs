@@ -47,10 +47,7 @@ pub struct Options {
 pub fn run(options: &Options) -> Result<bool, Error> {
     let dir = Scratch::new()?;
     let file = dir.0.join("report.json");
-    let far = Far {
-        hosts: options.hosts.clone(),
-        rsh: options.rsh.split_whitespace().map(str::to_owned).collect(),
-    };
+    let far = Far { hosts: options.hosts.clone(), rsh: crate::rsh::words(&options.rsh) };
     let program = handed_on(&options.program, !far.hosts.is_empty());
     let (name, args) = program.split_first().ok_or_else(|| Error::Failed("no program".into()))?;
     let mut command = Command::new(name);

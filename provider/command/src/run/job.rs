@@ -1,90 +1,111 @@
 //! Starting the processes, and what happens when one ends.
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
+use std::ops::Range;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bootstrap::{Address, Server, names, token};
 
 use super::Options;
 use super::output::{copy, stderr, stdout};
+use super::part::{self, Part};
 use super::signals::{PASSED, Signals, name};
 use crate::fabric::Error;
 use crate::os;
 use crate::out::say;
+use crate::rsh;
 
-struct Job {
-    children: Vec<Option<Child>>,
+/// What the end of processes of another host takes beside the grace.
+const FAR: Duration = Duration::from_secs(2);
+
+pub(super) struct Job {
+    started: Vec<Started>,
     copies: Vec<JoinHandle<std::io::Result<()>>>,
-    exchange: Server,
+    /// `None`: it is on the host of `strait run`.
+    exchange: Option<Server>,
+    grace: Duration,
     /// What the first process that failed leaves with.
     code: Option<u8>,
     /// When those that are left are killed.
     kill_at: Option<Instant>,
+    killed: bool,
+}
+
+/// A process, or what starts those of another host.
+struct Started {
+    /// `None`: it has ended.
+    child: Option<Child>,
+    ranks: Range<usize>,
+    host: Option<String>,
+}
+
+/// What all processes of this host are started with.
+pub(super) struct Place {
+    pub(super) program: Vec<OsString>,
+    pub(super) size: usize,
+    pub(super) address: Address,
+    pub(super) secret: String,
+    /// Rank 0 reads standard input, unless that is a terminal.
+    pub(super) stdin: bool,
+    /// Beside those of this process.
+    pub(super) variables: Vec<(String, String)>,
 }
 
 /// Runs the job; the answer is the exit code of the first process that failed.
 pub fn run(options: &Options) -> Result<ExitCode, Error> {
     let signals = Signals::take().map_err(|e| Error::Failed(format!("signalfd: {e}")))?;
     let failed = |e: bootstrap::Error| Error::Failed(e.to_string());
-    let (secret, place) = (token().map_err(failed)?, token().map_err(failed)?);
-    let address = Address::Abstract(format!("strait/run/{place}"));
+    let (secret, name) = (token().map_err(failed)?, token().map_err(failed)?);
+    let hosts = options.placed()?;
+    let local = match hosts {
+        Some(_) => Address::Tcp("0.0.0.0:0".into()),
+        None => Address::Abstract(format!("strait/run/{name}")),
+    };
     let exchange =
-        Server::start(std::slice::from_ref(&address), options.procs, &secret, None).map_err(failed)?;
-    let mut job = Job { children: Vec::new(), copies: Vec::new(), exchange, code: None, kill_at: None };
-    let cpus = os::spread_cpus();
-    for rank in 0..options.procs {
-        let mut command =
-            command(options, rank, &address, &secret, options.bind.then(|| cpus[rank % cpus.len()]));
-        match command.spawn() {
-            Ok(mut child) => {
-                if let Err(e) = job.copy_output(&mut child, rank, options.label) {
-                    job.stop(options, &format!("cannot copy the output of rank {rank}: {e}"), 1);
-                }
-                job.children.push(Some(child));
-            }
-            Err(e) => {
-                // As shells do: 127 for a program that is not there, 126 for one that cannot be run.
-                let code = if e.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-                let program = options.program[0].to_string_lossy();
-                job.stop(options, &format!("cannot start {program} as rank {rank}: {e}"), code);
-                break;
-            }
+        Server::start(std::slice::from_ref(&local), options.procs, &secret, None).map_err(failed)?;
+    let port = exchange.ports().first().copied();
+    let mut job = Job::new(Some(exchange), options.grace);
+    match hosts {
+        Some(hosts) => job.start_on(options, &hosts, &secret, port)?,
+        None => {
+            let program = options.program.clone();
+            let place = Place {
+                program,
+                size: options.procs,
+                address: local,
+                secret,
+                stdin: true,
+                variables: vec![],
+            };
+            job.start_here(&place, 0..options.procs, (options.bind, options.label, options.lines));
         }
     }
-    job.wait(options, &signals);
-    for thread in job.copies.drain(..) {
-        // One that reads no more (`| head`) has what it wants.
-        match thread.join() {
-            Ok(Err(e)) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-                return Err(Error::Failed(format!("output of the job is lost: {e}")));
-            }
-            _ => {}
-        }
-    }
-    Ok(ExitCode::from(job.code.unwrap_or(0)))
+    job.finish(&signals)
 }
 
 /// The process of a rank.
-fn command(options: &Options, rank: usize, address: &Address, secret: &str, cpu: Option<usize>) -> Command {
-    let mut command = Command::new(&options.program[0]);
-    command.args(&options.program[1..]);
-    command.env(names::RANK, rank.to_string()).env(names::SIZE, options.procs.to_string());
+fn command(place: &Place, rank: usize, cpu: Option<usize>, piped: bool) -> Command {
+    let mut command = Command::new(&place.program[0]);
+    command.args(&place.program[1..]);
+    command.envs(place.variables.iter().map(|(name, value)| (name, value)));
+    command.env(names::RANK, rank.to_string()).env(names::SIZE, place.size.to_string());
     command
-        .env(names::EXCHANGE, address.to_string())
-        .env(names::JOB, secret)
+        .env(names::EXCHANGE, place.address.to_string())
+        .env(names::JOB, &place.secret)
         .env(names::LAUNCHER, "strait run");
     // What a launcher around this one said of its own job is wrong here.
     for other in ["PMI_FD", "PMI_RANK", "PMI_SIZE", "PMIX_NAMESPACE", "PMIX_RANK"] {
         command.env_remove(other);
     }
     // Rank 0 reads what this process could; a group in the background would be stopped by a terminal.
-    if rank > 0 || std::io::stdin().is_terminal() {
+    if rank > 0 || !place.stdin || std::io::stdin().is_terminal() {
         command.stdin(Stdio::null());
     }
-    if options.label || options.lines {
+    if piped {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
     }
     // A group of its own, so that what it starts ends with it.
@@ -104,22 +125,121 @@ fn command(options: &Options, rank: usize, address: &Address, secret: &str, cpu:
 }
 
 impl Job {
-    fn copy_output(&mut self, child: &mut Child, rank: usize, label: bool) -> std::io::Result<()> {
-        let label = if label { format!("[{rank}] ") } else { String::new() };
+    pub(super) fn new(exchange: Option<Server>, grace: Duration) -> Job {
+        let (started, copies) = (Vec::new(), Vec::new());
+        Job { started, copies, exchange, grace, code: None, kill_at: None, killed: false }
+    }
+
+    /// Starts these ranks on this host.
+    pub(super) fn start_here(
+        &mut self,
+        place: &Place,
+        ranks: Range<usize>,
+        (bind, label, lines): (bool, bool, bool),
+    ) {
+        let cpus = os::spread_cpus();
+        for rank in ranks.clone() {
+            let cpu = bind.then(|| cpus[(rank - ranks.start) % cpus.len()]);
+            let mut command = command(place, rank, cpu, label || lines);
+            match command.spawn() {
+                Ok(mut child) => {
+                    let label = if label { format!("[{rank}] ") } else { String::new() };
+                    if let Err(e) = self.copy_output(&mut child, &label) {
+                        self.stop(&format!("cannot copy the output of rank {rank}: {e}"), 1);
+                    }
+                    self.started.push(Started { child: Some(child), ranks: rank..rank + 1, host: None });
+                }
+                Err(e) => {
+                    // As shells do: 127 for a program that is not there, 126 for one that cannot be run.
+                    let code = if e.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+                    let program = place.program[0].to_string_lossy();
+                    self.stop(&format!("cannot start {program} as rank {rank}: {e}"), code);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Starts the ranks of each host there. They find the exchange at this port.
+    fn start_on(
+        &mut self,
+        options: &Options,
+        hosts: &[(String, Range<usize>)],
+        secret: &str,
+        port: Option<u16>,
+    ) -> Result<(), Error> {
+        let own = options.address.clone().or_else(|| bootstrap::addresses().into_iter().next());
+        let (own, port) = own
+            .zip(port)
+            .ok_or_else(|| Error::Failed("no address of this host leads to others: give --address".into()))?;
+        let utf8 = |word: &OsString| word.to_str().map(str::to_owned);
+        let program: Option<Vec<String>> = options.program.iter().map(utf8).collect();
+        let program =
+            program.ok_or_else(|| Error::Failed("with --hosts the program's words are UTF-8".into()))?;
+        let dir =
+            std::env::current_dir().map_err(|e| Error::Failed(format!("the current directory: {e}")))?;
+        for (host, ranks) in hosts {
+            let part = Part {
+                first: ranks.start,
+                count: ranks.len(),
+                size: options.procs,
+                exchange: Address::Tcp(format!("{own}:{port}")).to_string(),
+                secret: secret.to_owned(),
+                bind: options.bind,
+                label: options.label,
+                lines: options.lines,
+                grace: options.grace.as_secs_f64(),
+                variables: part::variables(),
+                dir: dir.clone(),
+                program: program.clone(),
+            };
+            match part::start(&rsh::words(&options.rsh), host, &part) {
+                Ok(mut child) => {
+                    if let Err(e) = self.copy_output(&mut child, "") {
+                        self.stop(&format!("cannot copy the output of host {host}: {e}"), 1);
+                    }
+                    let host = Some(host.clone());
+                    self.started.push(Started { child: Some(child), ranks: ranks.clone(), host });
+                }
+                Err(e) => {
+                    self.stop(&format!("cannot start {:?} for host {host}: {e}", options.rsh), 126);
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until all have ended, and all that they have written is copied.
+    pub(super) fn finish(mut self, signals: &Signals) -> Result<ExitCode, Error> {
+        self.wait(signals);
+        for thread in self.copies.drain(..) {
+            // One that reads no more (`| head`) has what it wants.
+            match thread.join() {
+                Ok(Err(e)) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+                    return Err(Error::Failed(format!("output of the job is lost: {e}")));
+                }
+                _ => {}
+            }
+        }
+        Ok(ExitCode::from(self.code.unwrap_or(0)))
+    }
+
+    fn copy_output(&mut self, child: &mut Child, label: &str) -> std::io::Result<()> {
         if let Some(out) = child.stdout.take() {
-            self.copies.push(copy(out, stdout, label.clone())?);
+            self.copies.push(copy(out, stdout, label.to_owned())?);
         }
         if let Some(error) = child.stderr.take() {
-            self.copies.push(copy(error, stderr, label)?);
+            self.copies.push(copy(error, stderr, label.to_owned())?);
         }
         Ok(())
     }
 
     /// Waits until all have ended.
-    fn wait(&mut self, options: &Options, signals: &Signals) {
+    fn wait(&mut self, signals: &Signals) {
         loop {
-            self.reap(options);
-            if self.children.iter().all(Option::is_none) {
+            self.reap();
+            if self.started.iter().all(|one| one.child.is_none()) {
                 return;
             }
             let limit = self.kill_at.map(|at| at.saturating_duration_since(Instant::now()));
@@ -127,30 +247,45 @@ impl Job {
                 Some(signal) if PASSED.contains(&signal) => {
                     self.signal(signal);
                     if signal == libc::SIGTERM {
-                        self.kill_at.get_or_insert(Instant::now() + options.grace);
+                        self.kill_at.get_or_insert(Instant::now() + self.grace);
                     }
                 }
                 Some(_) => {}
-                None if self.kill_at.is_some_and(|at| at <= Instant::now()) => {
-                    self.signal(libc::SIGKILL);
-                    self.kill_at = None;
-                }
+                None if self.kill_at.is_some_and(|at| at <= Instant::now()) => self.kill(),
                 None => {}
             }
         }
     }
 
+    /// Kills what is left. Other hosts have the grace once more: theirs began later.
+    fn kill(&mut self) {
+        let again = std::mem::replace(&mut self.killed, true);
+        self.signal(libc::SIGKILL);
+        let far = self.started.iter().filter(|one| one.host.is_some());
+        let left = far.filter_map(|one| one.child.as_ref());
+        if again {
+            left.for_each(|child| signal_group(child.id(), libc::SIGKILL));
+            self.kill_at = None;
+        } else {
+            self.kill_at = left.count().gt(&0).then(|| Instant::now() + self.grace + FAR);
+        }
+    }
+
     /// Sends a signal to the groups of the processes that run.
-    fn signal(&self, signal: libc::c_int) {
-        for child in self.children.iter().flatten() {
-            signal_group(child.id(), signal);
+    fn signal(&mut self, signal: libc::c_int) {
+        for one in &mut self.started {
+            match (&mut one.child, &one.host) {
+                (Some(child), Some(_)) => part::signal(child, signal),
+                (Some(child), None) => signal_group(child.id(), signal),
+                (None, _) => {}
+            }
         }
     }
 
     /// Takes note of the processes that have ended.
-    fn reap(&mut self, options: &Options) {
-        for rank in 0..self.children.len() {
-            let Some(child) = &mut self.children[rank] else { continue };
+    fn reap(&mut self) {
+        for at in 0..self.started.len() {
+            let Some(child) = &mut self.started[at].child else { continue };
             // Before its number is free for others: what it has left in its group ends with it.
             if has_ended(child.id()) {
                 signal_group(child.id(), libc::SIGKILL);
@@ -162,9 +297,12 @@ impl Job {
                 Err(_) => ExitStatus::from_raw(1 << 8),
             };
             let id = child.id();
-            self.children[rank] = None;
+            let one = &mut self.started[at];
+            one.child = None;
             if status.success() {
-                self.exchange.ended(rank);
+                if let Some(exchange) = &self.exchange {
+                    one.ranks.clone().for_each(|rank| exchange.ended(rank));
+                }
                 continue;
             }
             let (how, code) = match (status.signal(), status.code()) {
@@ -174,26 +312,41 @@ impl Job {
                     (format!("ended with exit code {code}"), u8::try_from(code).unwrap_or(1))
                 }
             };
-            self.stop(options, &format!("rank {rank} (process {id}) {how}"), code);
+            let ended = match &one.host {
+                Some(host) => format!("host {host}, with {}, {how}", ranks(&one.ranks)),
+                None => format!("rank {} (process {id}) {how}", one.ranks.start),
+            };
+            self.stop(&ended, code);
         }
     }
 
     /// Ends the job for this reason; of several the first counts.
-    fn stop(&mut self, options: &Options, why: &str, code: u8) {
+    fn stop(&mut self, why: &str, code: u8) {
         if self.code.is_some() {
             return;
         }
         self.code = Some(code);
-        let left = self.children.iter().flatten().count();
+        let left: usize =
+            self.started.iter().filter(|one| one.child.is_some()).map(|one| one.ranks.len()).sum();
         let rest = match left {
             0 => String::new(),
             1 => "; the other process is ended".into(),
             _ => format!("; the other {left} processes are ended"),
         };
         say!("strait run: {why}{rest}");
-        self.exchange.fail(why);
+        if let Some(exchange) = &self.exchange {
+            exchange.fail(why);
+        }
         self.signal(libc::SIGTERM);
-        self.kill_at = Some(Instant::now() + options.grace);
+        self.kill_at = Some(Instant::now() + self.grace);
+    }
+}
+
+/// Ranks, for people.
+fn ranks(ranks: &Range<usize>) -> String {
+    match ranks.len() {
+        1 => format!("rank {}", ranks.start),
+        _ => format!("ranks {} to {}", ranks.start, ranks.end - 1),
     }
 }
 

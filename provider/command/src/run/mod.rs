@@ -1,15 +1,21 @@
-//! `strait run`: starts the processes of a job on this host, and ends when they have.
+//! `strait run`: starts the processes of a job, on this host or on others, and ends when they have.
 
+mod agent;
+mod hosts;
 mod job;
 mod output;
+mod part;
 pub mod signals;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
 
+use crate::fabric::Error;
 use crate::values;
+pub use agent::run as run_part;
 pub use job::run;
 
 #[derive(Args, Debug, PartialEq)]
@@ -21,8 +27,13 @@ If a process is killed or ends with another exit code than 0, the others are tol
 Exits with the exit code of the first process that failed, with 128 and its number for a signal, with 127 if there is no
 such program, with 2 for wrong usage, and else with 0.
 
-Example:
-  strait run -n 4 --bind --label ./program")]
+With --hosts or --hostfile the processes are on those hosts, in the order of the list, and all read nothing. Each host has this
+program at the same path, the directory, and the program. Variables whose names begin with STRAIT_, FI_ and UCX_, and
+LD_LIBRARY_PATH, are those of this command.
+
+Examples:
+  strait run -n 4 --bind --label ./program
+  strait run -n 8 --hosts node1:4,node2:4 ./program")]
 pub struct Options {
     /// so many processes
     #[arg(short = 'n', long, value_name = "N", value_parser = values::count(1, 65536))]
@@ -39,7 +50,32 @@ pub struct Options {
     /// from the request to end until a process is killed
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = values::duration(0.0, 3600.0))]
     pub grace: Duration,
+    /// the hosts, each with how many processes it takes; without numbers equal parts
+    #[arg(long, value_name = "HOST[:N],HOST[:N]", conflicts_with = "hostfile")]
+    pub hosts: Option<String>,
+    /// the same by lines of a file: HOST, or HOST slots=N
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub hostfile: Option<PathBuf>,
+    /// what runs a command on one of them
+    #[arg(long, value_name = "COMMAND", default_value = "ssh")]
+    pub rsh: String,
+    /// the address of this host that they reach; default: its first one that is up
+    #[arg(long, value_name = "HOST")]
+    pub address: Option<String>,
     /// the program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
     pub program: Vec<OsString>,
+}
+
+impl Options {
+    /// The ranks of each host, if there are hosts.
+    fn placed(&self) -> Result<Option<hosts::Placed>, Error> {
+        let text = match (&self.hosts, &self.hostfile) {
+            (Some(text), _) => text.clone(),
+            (None, Some(file)) => std::fs::read_to_string(file)
+                .map_err(|e| Error::Failed(format!("{}: {e}", file.display())))?,
+            (None, None) => return Ok(None),
+        };
+        hosts::placed(self.procs, &text).map(Some).map_err(Error::Failed)
+    }
 }

@@ -10,7 +10,7 @@
 //! | `backends` | those there are, by name |
 //! | `start` | which [`Bootstrap`] a process has |
 //! | `device` | memory of devices |
-//! | `group` | [`Group`]: broadcast and neighbour exchange |
+//! | `group` | [`Group`]: collective calls |
 //! | `many` | [`Many`]: the readers' ends of pipes of many writers, as one |
 //! | `lend` | [`Lent`] and [`Borrowed`]: memory of a process that makes no calls, and its heap |
 //! | `lock` | the lock of a pipe, which the thread that uses it alone takes by two stores |
@@ -34,6 +34,6 @@ pub use crate::core::{
     Token, Usage, Wakeup,
 };
 pub use device::{Device, DeviceMemory, PeerMemory};
-pub use group::{Group, Neighbor};
+pub use group::{Combine, Group, Neighbor, Number, Operation};
 pub use lend::{Borrowed, LendStats, Lent};
 pub use many::{Many, Received};

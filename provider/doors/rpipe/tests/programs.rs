@@ -241,6 +241,33 @@ fn groups_and_many_writers_work_in_c_and_in_cpp() {
 }
 
 #[test]
+fn collective_calls_agree_with_a_plain_reference_for_random_lengths_types_and_operations() {
+    let dir = scratch("collectives");
+    let options = ["-x", "c", "-D_GNU_SOURCE", "-Wextra", "-O1"];
+    let program = compile("gcc", &options, &repo().join("tests/rpipe/collectives.c"), &dir);
+    for processes in [1, 2, 3, 8] {
+        run_every_way(&program, &dir, processes);
+    }
+    run_well(&program, &dir, 5, &[("STRAIT_RPIPE_BACKEND", "strait:tcp")]);
+    for (rank, printed) in run_with(&program, &["3", "7"], &dir, 32, &[]).iter().enumerate() {
+        assert_eq!(*printed, format!("rank {rank}: ok\n"));
+    }
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn the_example_of_collective_calls_has_pi_at_rank_0() {
+    let dir = scratch("example");
+    // A library behind the program in the command line is found there, too.
+    let options = ["-x", "c", "-Wextra", "-Wl,--no-as-needed", "-lm"];
+    let program = compile("gcc", &options, &repo().join("docs/examples/collectives.c"), &dir);
+    let printed = run(&program, &dir, 4, &[]);
+    let expected = "pi is 3.141592654, by 4 processes, and no rank is off by more than 1e-12\n";
+    assert_eq!(printed, [expected, "", "", ""]);
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn memory_is_lent_and_borrowed_in_c_and_in_cpp() {
     let (c, cpp) = (["-x", "c", "-D_GNU_SOURCE"], ["-x", "c++", "-std=c++11"]);
     for (compiler, options, name) in [("gcc", c, "lend.c"), ("g++", cpp, "lend.c"), ("g++", cpp, "lend.cpp")]

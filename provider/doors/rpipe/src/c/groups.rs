@@ -1,4 +1,4 @@
-//! Groups: broadcast and neighbour exchange.
+//! Groups: broadcast and neighbour exchange; `collectives` has the other calls.
 
 use libc::{c_int, c_void};
 
@@ -10,10 +10,10 @@ use super::types::*;
 use crate::group::Exchange;
 use crate::{Error, Group, Rank};
 
-static ALL: Kept<Group> =
+pub(super) static ALL: Kept<Group> =
     Kept::new("this is no open group: it was closed, or rpipe_group_open has not made it");
 
-fn place(group: rpipe_group_t) -> *mut Place<Group> {
+pub(super) fn place(group: rpipe_group_t) -> *mut Place<Group> {
     group.cast()
 }
 
@@ -22,11 +22,15 @@ pub(super) fn close_all() -> Result<(), Error> {
     ALL.take_all().into_iter().map(|mut group| group.close()).fold(Ok(()), Result::and)
 }
 
-fn check(at: *const c_void, size: usize, what: &str) -> Result<(), Error> {
+pub(super) fn check(at: *const c_void, size: usize, what: &str) -> Result<(), Error> {
     if at.is_null() && size != 0 || isize::try_from(size).is_err() {
         return Err(Error::Invalid(format!("{what} of {size} bytes at {at:?}: there is no such memory")));
     }
     Ok(())
+}
+
+pub(super) fn rank_of(rank: c_int) -> Result<Rank, Error> {
+    Rank::try_from(rank).map_err(|_| Error::Invalid(format!("{rank} is no rank")))
 }
 
 /// Makes a group of these ranks, this process's among them, in the same order at each of them; NULL: all
@@ -91,7 +95,7 @@ pub unsafe extern "C" fn rpipe_bcast_timed(
     status(|| {
         here()?;
         check(buffer, size, "a buffer")?;
-        let root = Rank::try_from(root).map_err(|_| Error::Invalid(format!("{root} is no rank")))?;
+        let root = rank_of(root)?;
         // SAFETY: the program's promise.
         ALL.with(place(group), |group| unsafe {
             group.bcast_at(root, buffer.cast(), size, patience(nanoseconds))
@@ -141,8 +145,7 @@ pub unsafe extern "C" fn rpipe_neighbor_exchange_timed(
             let one = unsafe { neighbors.add(at).read() };
             check(one.send, one.send_size, "what is sent")?;
             check(one.receive, one.receive_size, "the room for what comes")?;
-            let rank = one.rank;
-            let rank = Rank::try_from(rank).map_err(|_| Error::Invalid(format!("{rank} is no rank")))?;
+            let rank = rank_of(one.rank)?;
             all.push(Exchange {
                 rank,
                 send: (one.send.cast(), one.send_size),

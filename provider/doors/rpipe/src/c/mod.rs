@@ -2,6 +2,7 @@
 
 mod active;
 mod calls;
+mod collectives;
 mod device;
 mod groups;
 mod handles;
@@ -16,6 +17,7 @@ mod types;
 
 pub use active::*;
 pub use calls::*;
+pub use collectives::*;
 pub use groups::*;
 pub use job::*;
 pub use lend::*;

@@ -193,6 +193,41 @@ pub struct rpipe_neighbor {
     pub received: usize,
 }
 
+/// Types of rpipe_reduce and rpipe_allreduce.
+pub const RPIPE_INT32: u32 = 1;
+pub const RPIPE_INT64: u32 = 2;
+pub const RPIPE_UINT32: u32 = 3;
+pub const RPIPE_UINT64: u32 = 4;
+pub const RPIPE_FLOAT: u32 = 5;
+pub const RPIPE_DOUBLE: u32 = 6;
+/// Operations of the same. Sums and products of integers wrap.
+pub const RPIPE_SUM: u32 = 16;
+pub const RPIPE_PROD: u32 = 32;
+pub const RPIPE_MIN: u32 = 48;
+pub const RPIPE_MAX: u32 = 64;
+/// Bitwise, of integers.
+pub const RPIPE_AND: u32 = 80;
+pub const RPIPE_OR: u32 = 96;
+pub const RPIPE_XOR: u32 = 112;
+
+/// Combines `count` elements at `in` with those at `inout`, one by one, into `inout`. The elements begin on
+/// multiples of 8 bytes at least if their size is such a multiple and the memory of the caller does.
+pub type rpipe_combine_t =
+    Option<unsafe extern "C" fn(r#in: *const c_void, inout: *mut c_void, count: usize, arg: *mut c_void)>;
+
+/// A function of the program's for rpipe_reduce_by and rpipe_allreduce_by.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rpipe_function {
+    /// sizeof(struct rpipe_function).
+    pub size: usize,
+    /// Bytes of an element, 1 to 8192.
+    pub element: usize,
+    pub combine: rpipe_combine_t,
+    /// What it gets.
+    pub arg: *mut c_void,
+}
+
 /// Memory that this process lends.
 #[derive(Debug)]
 pub enum rlent {}

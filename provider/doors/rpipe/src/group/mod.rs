@@ -1,11 +1,18 @@
-//! Processes that broadcast to each other, and exchange with neighbours, over pipes between each two of them.
+//! Collective calls of processes, over pipes between each two of them.
 //!
-//! A pipe is set up when a message first goes that way: a broadcast uses those along a binomial tree. A
-//! member that ends, or whose call fails, ends the calls of all that wait for it: each member gets a message
-//! with the rank that it began with, and all pipes of the group are closed. From then on each call of the
-//! group is that error.
+//! A pipe is set up when a message first goes that way: a broadcast and a reduction use those along a
+//! binomial tree. Bytes go from the memory of one member's caller to the heap of the other's pipe, and from
+//! there to where they are used; no call has a buffer of its own. A member that ends, or whose call fails,
+//! ends the calls of all that wait for it: each member gets a message with the rank that it began with, and
+//! all pipes of the group are closed. From then on each call of the group is that error.
 
+#[cfg(all(test, not(loom)))]
+mod collective_tests;
+mod collectives;
+mod members;
+mod number;
 mod pieces;
+mod reduction;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod transfer;
@@ -19,40 +26,24 @@ use crate::core::Patience;
 use crate::core::{Reason, closed};
 use crate::{Error, Pipe, PipeOptions, Rank, Side};
 
-use pieces::{Incoming, Outgoing};
+pub use collectives::Combine;
+pub(crate) use collectives::parts;
+use members::{Fault, HEAP, Member, Members, SLOTS};
+pub(crate) use number::{Elements, FUNCTION, How, predefined};
+pub use number::{Number, Operation};
+use pieces::{Incoming, Kind, Outgoing};
+use transfer::{Also, Transfers};
 
 /// For how long a group that is over waits for the messages by which it ends at each member.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// Of each pipe of a group, at least.
-const HEAP: usize = 64 << 10;
-const SLOTS: usize = 16;
-/// What a member's pipe has to have, or nothing goes on.
-const LEAST: (usize, usize) = (4096, 4);
-/// A member, as this one sees it.
-#[derive(Debug)]
-struct Member {
-    rank: Rank,
-    /// `None`: it is this process, or the group is over.
-    pipe: Option<Pipe>,
-    /// The last transfer of this call.
-    last: Option<usize>,
-}
-
-/// What went wrong in a call, and the place of the member whose pipe it came of.
-type Fault = (usize, Error);
-
 /// Members that call collectively.
 #[derive(Debug)]
 pub struct Group {
-    context: Arc<Context>,
-    me: usize,
-    members: Vec<Member>,
+    transfers: Transfers,
     over: Option<Error>,
-    /// Broadcasts that were begun.
-    broadcasts: u64,
-    incoming: Vec<Incoming>,
-    outgoing: Vec<Outgoing>,
+    /// Calls of all members that were begun.
+    calls: u64,
 }
 
 /// A neighbour, what it gets, and where what it sends goes.
@@ -96,12 +87,14 @@ impl Group {
             members.push(Member { rank: *rank, pipe, last: None });
         }
         let (incoming, outgoing) = (Vec::new(), Vec::new());
-        Ok(Group { context: context.clone(), me, members, over: None, broadcasts: 0, incoming, outgoing })
+        let members = Members { context: context.clone(), me, all: members };
+        let transfers = Transfers { members, incoming, outgoing };
+        Ok(Group { transfers, over: None, calls: 0 })
     }
 
     /// Members.
     pub fn size(&self) -> usize {
-        self.members.len()
+        self.transfers.members.all.len()
     }
 
     /// Sends the bytes of one member, the root, to all. Each member calls it, with the same root and length.
@@ -128,25 +121,23 @@ impl Group {
         patience: Patience,
     ) -> Result<(), Error> {
         let root = self.place(root)?;
-        self.begin()?;
-        let n = self.members.len();
-        let what = pieces::bcast(root, self.broadcasts);
-        self.broadcasts += 1;
+        let what = self.begin_call(Kind::Bcast, root, 0)?;
+        let (n, me) = (self.size(), self.transfers.members.me);
         let place = |relative: usize| (relative + root) % n;
         // A binomial tree: the parent's number lacks the lowest bit of this one's, and children have a lower
         // one.
-        let mine = (self.me + n - root) % n;
+        let mine = (me + n - root) % n;
         if mine != 0 {
-            self.incoming.push(Incoming::new(place(mine & (mine - 1)), what, (bytes, len), true));
+            self.transfers.incoming.push(Incoming::new(place(mine & (mine - 1)), what, (bytes, len), true));
         }
         let mut bit = if mine == 0 { n.next_power_of_two() } else { mine & mine.wrapping_neg() } >> 1;
         while bit != 0 {
             if mine + bit < n {
-                self.outgoing.push(Outgoing::new(place(mine + bit), what, (bytes, len)));
+                self.transfers.outgoing.push(Outgoing::new(place(mine + bit), what, (bytes, len)));
             }
             bit >>= 1;
         }
-        self.run(mine != 0, patience)
+        self.run(if mine != 0 { Also::Relay } else { Also::Nothing }, patience)
     }
 
     /// Sends to each neighbour, and receives from each; they call it, too, and have this member among theirs.
@@ -188,7 +179,7 @@ impl Group {
     ) -> Result<(), Error> {
         for one in all.iter() {
             let place = self.place(one.rank)?;
-            if place == self.me && one.send.1 > one.receive.1 {
+            if place == self.transfers.members.me && one.send.1 > one.receive.1 {
                 return Err(Error::TooLong(format!(
                     "{} bytes from this member to itself, which has room for {}",
                     one.send.1, one.receive.1
@@ -199,25 +190,30 @@ impl Group {
         let what = pieces::EXCHANGE;
         for one in all.iter_mut() {
             let place = self.place(one.rank)?;
-            if place == self.me {
+            if place == self.transfers.members.me {
                 // SAFETY: the caller's promise, and the lengths were compared.
                 unsafe { ptr::copy(one.send.0, one.receive.0, one.send.1) };
                 one.received = one.send.1;
                 continue;
             }
-            let number = self.incoming.len();
-            let last = self.members[place].last.replace(number);
-            self.incoming.push(Incoming::new(place, what, one.receive, false).behind(last));
-            self.outgoing.push(Outgoing::new(place, what, one.send).behind(last));
+            let number = self.transfers.incoming.len();
+            let last = self.transfers.members.all[place].last.replace(number);
+            self.transfers.incoming.push(Incoming::new(place, what, one.receive, false).behind(last));
+            self.transfers.outgoing.push(Outgoing::new(place, what, one.send).behind(last));
         }
-        let done = self.run(false, patience);
-        let others = all.iter_mut().filter(|one| one.rank != self.context.rank());
-        others.zip(&self.incoming).for_each(|(one, came)| one.received = came.got);
+        let done = self.run(Also::Nothing, patience);
+        let others = all.iter_mut().filter(|one| one.rank != self.rank());
+        others.zip(&self.transfers.incoming).for_each(|(one, came)| one.received = came.got);
         done
     }
 
+    /// This member.
+    pub fn rank(&self) -> Rank {
+        self.transfers.members.context.rank()
+    }
+
     fn place(&self, rank: Rank) -> Result<usize, Error> {
-        let mut members = self.members.iter();
+        let mut members = self.transfers.members.all.iter();
         members
             .position(|member| member.rank == rank)
             .ok_or_else(|| Error::Invalid(format!("rank {rank} is not in this group")))
@@ -225,10 +221,20 @@ impl Group {
 
     /// Begins a call.
     fn begin(&mut self) -> Result<(), Error> {
-        self.incoming.clear();
-        self.outgoing.clear();
-        self.members.iter_mut().for_each(|member| member.last = None);
+        self.transfers.clear();
         self.over.clone().map_or(Ok(()), Err)
+    }
+
+    /// Begins a call of all members, and returns what its messages begin with.
+    fn begin_call(&mut self, kind: Kind, root: usize, detail: u8) -> Result<u64, Error> {
+        self.begin()?;
+        self.calls += 1;
+        Ok(pieces::call(kind, root, detail, self.calls))
+    }
+
+    /// Moves all that was begun.
+    fn run(&mut self, also: Also<'_, '_>, patience: Patience) -> Result<(), Error> {
+        self.transfers.move_all(also, patience).map_err(|fault| self.end(fault))
     }
 
     /// The group is over for this: each member gets a message that says so.
@@ -237,9 +243,9 @@ impl Group {
         // It may have said why before it ended, on a connection that is not accepted yet: what comes there is
         // taken by the second.
         for _ in 0..2 {
-            let _ = self.context.progress();
+            let _ = self.transfers.members.context.progress();
         }
-        let member = &self.members[place];
+        let member = &self.transfers.members.all[place];
         let (rank, reported) = (member.rank, member.pipe.as_ref().and_then(Pipe::over_for));
         let error = match (reported, matches!(error, Error::Gone(_))) {
             (Some(cause), true) => closed(Reason::Over(cause), ""),
@@ -248,9 +254,8 @@ impl Group {
             _ => error.of(rank),
         };
         // What is wrong with a message is for this member to report: to the others its call has failed.
-        let cause =
-            if matches!(error, Error::Gone(_)) { reported.unwrap_or(rank) } else { self.context.rank() };
-        for member in &mut self.members {
+        let cause = if matches!(error, Error::Gone(_)) { reported.unwrap_or(rank) } else { self.rank() };
+        for member in &mut self.transfers.members.all {
             if let Some(mut pipe) = member.pipe.take() {
                 pipe.say_over(cause);
                 let _ = pipe.close_by(Instant::now() + LEAVING);
@@ -263,8 +268,8 @@ impl Group {
     /// Closes the group.
     pub fn close(&mut self) -> Result<(), Error> {
         self.over.get_or_insert_with(|| Error::Invalid("the group is closed".into()));
-        let until = self.context.leaves_by();
-        let pipes = self.members.iter_mut().filter_map(|member| member.pipe.take());
+        let until = self.transfers.members.context.leaves_by();
+        let pipes = self.transfers.members.all.iter_mut().filter_map(|member| member.pipe.take());
         pipes.map(|mut pipe| pipe.close_by(until)).fold(Ok(()), Result::and)
     }
 }

@@ -7,13 +7,39 @@ use crate::{Error, Rank};
 
 /// Bytes before the first piece: what call it is of; the length of the whole.
 pub(super) const HEAD: usize = 16;
+/// The longest piece; a fourth of the heap, if that is less.
+pub(super) const PIECE: usize = 32 << 10;
 /// What a message of an exchange begins with.
 pub(super) const EXCHANGE: u64 = 1;
 
-/// The same of a broadcast from this place, the n-th of the group: what a member has sent as the root of an
-/// earlier one is not taken for it.
-pub(super) fn bcast(root: usize, number: u64) -> u64 {
-    2 | (root as u64 & u64::from(u32::MAX)) << 8 | number << 40
+/// A call that all members make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Bcast = 2,
+    Barrier,
+    Gather,
+    Scatter,
+    Alltoall,
+    Reduce,
+    Allreduce,
+}
+
+/// What a message of the n-th such call of a group begins with, so that one of an earlier call is not taken
+/// for it. `root` is a place; `detail` has what else members have to agree on.
+pub(super) fn call(kind: Kind, root: usize, detail: u8, number: u64) -> u64 {
+    kind as u64 | (root as u64 & u64::from(u16::MAX)) << 8 | u64::from(detail) << 24 | number << 32
+}
+
+/// Writes what the first piece of a message begins with.
+///
+/// # Safety
+/// `HEAD` bytes are writable there.
+pub(super) unsafe fn write_head(to: *mut u8, what: u64, total: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        to.cast::<u64>().write_unaligned(what.to_le());
+        to.add(8).cast::<u64>().write_unaligned((total as u64).to_le());
+    }
 }
 
 /// What comes from a member.
@@ -38,6 +64,8 @@ pub(super) struct Outgoing {
     pub(super) from: (*const u8, usize),
     /// What goes to the same member before.
     pub(super) after: Option<usize>,
+    /// The most bytes of a piece, with room for a head.
+    pub(super) piece: usize,
     pub(super) begun: bool,
     pub(super) sent: usize,
     pub(super) done: bool,
@@ -64,6 +92,21 @@ impl Incoming {
 
     /// Takes a piece in, which is a copy of the peer's alone to change.
     pub(super) fn take(&mut self, at: *const u8, len: usize, rank: Rank) -> Result<(), Error> {
+        let (at, len) = self.payload(at, len, rank)?;
+        // SAFETY: `len` bytes are there; the room has `total` bytes at least (`check`), of which `got` are
+        // filled, and `len` more are no more than that (`payload`).
+        unsafe { ptr::copy_nonoverlapping(at, self.to.0.add(self.got), len) };
+        self.got += len;
+        Ok(())
+    }
+
+    /// The bytes of a piece behind its head, which is checked. They are no more than are still to come.
+    pub(super) fn payload(
+        &mut self,
+        at: *const u8,
+        len: usize,
+        rank: Rank,
+    ) -> Result<(*const u8, usize), Error> {
         let mut head = 0;
         if self.total.is_none() {
             if len < HEAD {
@@ -83,17 +126,14 @@ impl Incoming {
         if len > total - self.got {
             return Err(Error::Broken("more bytes came than the member has said".into()));
         }
-        // SAFETY: `len` bytes follow the head; the room has `total` bytes at least (`check`), of which `got`
-        // are filled.
-        unsafe { ptr::copy_nonoverlapping(at.add(head), self.to.0.add(self.got), len) };
-        self.got += len;
-        Ok(())
+        // SAFETY: `len` bytes follow the head.
+        Ok((unsafe { at.add(head) }, len))
     }
 
     fn check(&mut self, what: u64, total: u64, rank: Rank) -> Result<(), Error> {
         if what != self.what {
             return Err(Error::Invalid(format!(
-                "rank {rank} is in another call of the group, or has another root: all members call the same in the same order"
+                "rank {rank} is in another call of the group, or has another root, type or operation: all members call the same in the same order"
             )));
         }
         let room = self.to.1;
@@ -111,12 +151,17 @@ impl Incoming {
 
 impl Outgoing {
     pub(super) fn new(member: usize, what: u64, from: (*const u8, usize)) -> Outgoing {
-        Outgoing { member, what, from, after: None, begun: false, sent: 0, done: false }
+        Outgoing { member, what, from, after: None, piece: PIECE, begun: false, sent: 0, done: false }
     }
 
     /// The same, behind another one of the same member.
     pub(super) fn behind(self, after: Option<usize>) -> Outgoing {
         Outgoing { after, ..self }
+    }
+
+    /// The same, in pieces of so many bytes, beside the head of the first.
+    pub(super) fn in_pieces(self, payload: usize) -> Outgoing {
+        Outgoing { piece: HEAD + payload, ..self }
     }
 
     /// Whether a piece could go, of what is there by now.

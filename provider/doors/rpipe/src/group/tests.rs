@@ -13,9 +13,9 @@ use crate::{
     Context, Error, Group, Many, Mode, Neighbor, Patience, Pipe, PipeOptions, Rank, Settings, Side, backends,
 };
 
-const LIMIT: Duration = Duration::from_secs(60);
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
-fn job(name: &str, size: Rank, settings: &Settings) -> Vec<Arc<Context>> {
+pub(super) fn job(name: &str, size: Rank, settings: &Settings) -> Vec<Arc<Context>> {
     let dir = env::temp_dir().join(format!("strait-rpipe-group-{name}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir(&dir).unwrap();
@@ -27,7 +27,7 @@ fn job(name: &str, size: Rank, settings: &Settings) -> Vec<Arc<Context>> {
     (0..size).map(open).collect()
 }
 
-fn ways() -> [(&'static str, Settings); 4] {
+pub(super) fn ways() -> [(&'static str, Settings); 4] {
     let usual = Settings { heap: 64 << 10, ..Settings::default() };
     let delivered = Settings { map: false, flag: Some(Mode::Delivered), ..usual.clone() };
     [
@@ -38,12 +38,12 @@ fn ways() -> [(&'static str, Settings); 4] {
     ]
 }
 
-fn pattern(n: usize, len: usize) -> Vec<u8> {
+pub(super) fn pattern(n: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (n * 31 + at * 7 + at / 251) as u8).collect()
 }
 
 /// In a thread for each member; what each has.
-fn each<T: Send>(job: &[Arc<Context>], body: impl Fn(usize, &Arc<Context>) -> T + Sync) -> Vec<T> {
+pub(super) fn each<T: Send>(job: &[Arc<Context>], body: impl Fn(usize, &Arc<Context>) -> T + Sync) -> Vec<T> {
     thread::scope(|s| {
         let body = &body;
         let threads: Vec<_> =

@@ -87,6 +87,9 @@ impl Near {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     return socket.life.as_ref().is_some_and(Life::has_ended) && !has_packet(socket);
                 }
+                // The peer has closed its end without reading all. What it sent before is still to be read:
+                // the error is reported once.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionReset => continue,
                 Err(e) => {
                     // The packet stays in the socket; each call of progress raises `Lack` until its
                     // descriptor can be received.

@@ -7,7 +7,7 @@ use super::ready::Met;
 use super::setup::Setup;
 use crate::core::control::{Control, Key, Manner, Reason, Shape, mismatch};
 use crate::core::stream::Mode;
-use crate::{Error, Grant, Rank};
+use crate::{Error, Grant, Rank, RemoteId};
 
 /// The parts that take part in an answer.
 #[derive(Debug)]
@@ -41,6 +41,7 @@ impl Answers<'_> {
 
     fn take(&mut self, key: Key, control: Control, grants: Vec<Grant>) {
         let Some(no) = self.setup.ends.number(&key) else { return self.take_unopened(key, control, grants) };
+        let granted: Vec<RemoteId> = grants.iter().map(|grant| grant.remote).collect();
         if let Err(fault) = self.answer(no, control, grants) {
             log::warn!("rpipe: the pipe between ranks {} and {}: {fault}", key.writer, key.reader);
             let ends = &mut *self.setup.ends;
@@ -52,6 +53,8 @@ impl Answers<'_> {
             };
             let _ = ends.say(self.setup.net, no, &Control::Close(reason), false);
             ends.fail(no, &fault);
+            // The end may not have kept them.
+            granted.into_iter().for_each(|remote| self.setup.net.backend().forget(remote));
         }
     }
 

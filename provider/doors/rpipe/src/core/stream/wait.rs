@@ -47,6 +47,11 @@ impl Patience {
         Instant::now().checked_add(time).map_or(Patience::Forever, Patience::Until)
     }
 
+    /// The same for a call of several waits: its time is that of all together.
+    pub(crate) fn of_call(self) -> Patience {
+        if self == Patience::Poll { Patience::for_a(Duration::ZERO) } else { self }
+    }
+
     /// Whether the time is over.
     pub(crate) fn is_over(self) -> bool {
         self.left().is_some_and(|left| left.is_zero())
