@@ -125,6 +125,15 @@ impl Args<'_> {
         }
     }
 
+    /// An operation.
+    pub unsafe fn op(&self, at: usize) -> Handle {
+        match self.style {
+            // SAFETY: the caller's promise.
+            Style::Fortran => from_fortran!("Op", unsafe { self.int(at) }),
+            _ => self.abi.handle_in(self.words[at]),
+        }
+    }
+
     /// A communicator.
     pub unsafe fn comm(&self, at: usize) -> Handle {
         match self.style {
