@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use hmem::Kind;
 
 use crate::abi::Family;
-use crate::args::{Args, Style};
-use crate::buffer::{Failure, Mirror, NotDescribed, Resolver, kernels, sync};
+use crate::args::{Args, Style, bytes_of, knows_lengths};
+use crate::buffer::{Failure, Mirror, Mirrors, NotDescribed, Resolver, kernels, sync};
 use crate::counts::{Counts, Path};
 use crate::host::{is_host, is_no_address};
-use crate::library::{Function, Library, Next, UNAVAILABLE, library, pmpi};
+use crate::library::{Library, Next, UNAVAILABLE, library, pmpi};
 use crate::narrow;
 use crate::refuse::{self, Target};
 use crate::row::{Buf, Count, Dir, Ends, On, Row, Type};
@@ -81,13 +81,8 @@ unsafe fn run_in(
         if !mirrors.is_empty() {
             row.counts.add(Path::Mirror);
         }
-        let mut status = Status::default();
-        let received = received.map(|(mirror, at)| {
-            if args.words[at] == args.abi.status_ignore {
-                args.words[at] = status.0.as_mut_ptr() as usize;
-            }
-            (mirror, args.words[at])
-        });
+        let status = status_of(row).filter(|_| received.is_some());
+        let _own = status.map(|at| args.want_statuses(at, 1));
         let (returned, kept) = match next.address() {
             Some(at) => (words::call(at, args.words), narrow::Arrays::default()),
             None if style == Style::Large => match narrow::call(row, &mut args) {
@@ -105,15 +100,15 @@ unsafe fn run_in(
         }
         let failure = match row.ends {
             Ends::Returns => {
-                let mut all = mirrors.iter().enumerate();
-                let copied = all.try_for_each(|(n, mirror)| match received {
-                    Some((of, status)) if of == n => mirror.copy_received(bytes_of(&args, status)),
-                    _ => mirror.copy_back(),
-                });
-                copied.err()
+                let bytes = status.map_or(0, |at| bytes_of(args.abi, args.words[at]));
+                Mirrors { all: mirrors, received }.copy_back(bytes).err()
             }
-            Ends::Request(at) => requests::add(&args, at.into(), mirrors, kept, false),
-            Ends::Persistent(at) => requests::add(&args, at.into(), mirrors, kept, true),
+            Ends::Request(at) => {
+                requests::add(&args, at.into(), Mirrors { all: mirrors, received }, kept, false)
+            }
+            Ends::Persistent(at) => {
+                requests::add(&args, at.into(), Mirrors { all: mirrors, received }, kept, true)
+            }
             Ends::Epoch => {
                 windows::add_origin(row, &args, mirrors);
                 None
@@ -152,31 +147,25 @@ impl From<NotDescribed> for Trouble {
     }
 }
 
-/// Room for an MPI_Status of any interface, of which the longest has 32 bytes.
-#[derive(Default)]
-struct Status([u64; 16]);
-
-/// MPI_Get_elements_x.
-static ELEMENTS: Function = Function::new(c"PMPI_Get_elements_x");
-
-/// Bytes of the message that a status is of.
-unsafe fn bytes_of(args: &Args<'_>, status: usize) -> usize {
-    let mut count = 0i64;
-    // SAFETY: a status that the call has written, and a valid place.
-    let code = unsafe { ELEMENTS.call(&[status, args.abi.handles.byte, (&raw mut count) as usize]) };
-    if code == 0 { usize::try_from(count).unwrap_or(0) } else { 0 }
+/// The argument that is the status of what a call receives before it returns.
+fn status_of(row: &Row) -> Option<usize> {
+    match row.name {
+        "MPI_Recv" => Some(6),
+        "MPI_Mrecv" => Some(4),
+        "MPI_Sendrecv" => Some(11),
+        _ => None,
+    }
 }
 
-/// The argument that is the status of what the call receives before it returns: that says how much of the
-/// buffer is written.
-fn status_of(row: &Row, args: &Args<'_>) -> Option<usize> {
-    let at = match row.name {
-        "MPI_Recv" => 6,
-        "MPI_Mrecv" => 4,
-        "MPI_Sendrecv" => 11,
-        _ => return None,
+/// Whether a status says, when the operation is over, how much of the buffer is written: that of a message that
+/// is received.
+fn has_length(row: &Row, buf: &Buf) -> bool {
+    let is_known = match row.ends {
+        Ends::Returns => status_of(row).is_some(),
+        Ends::Request(_) | Ends::Persistent(_) => true,
+        Ends::Epoch | Ends::Split => false,
     };
-    (args.style != Style::Fortran && ELEMENTS.address().is_some()).then_some(at)
+    is_known && buf.direct && buf.dir == Dir::InOut && knows_lengths()
 }
 
 /// What the MPI gets in place of device memory: mirrors, and the arguments that name them.
@@ -184,8 +173,8 @@ fn status_of(row: &Row, args: &Args<'_>) -> Option<usize> {
 struct Replaced {
     mirrors: Vec<Mirror>,
     words: Vec<(usize, usize)>,
-    /// The mirror of which the call's status, at that argument, says how much is written.
-    received: Option<(usize, usize)>,
+    /// The mirror of which a status says how much is written.
+    received: Option<usize>,
 }
 
 /// The mirrors of all buffers that are in device memory, with what the call reads.
@@ -208,15 +197,14 @@ unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Replaced, Troubl
             row.counts.add(Path::Direct);
             continue;
         }
-        let status = status_of(row, args).filter(|_| buf.direct && buf.dir == Dir::InOut);
         // SAFETY: the caller's promise.
         let (access, of) = ((described.reads, described.writes), unsafe { target(row, args) });
         let (mut mirror, bytes) =
             mirror_of(buf, args, (base, kind), described.data, (access, of), &row.counts)?;
         replaced.words.extend(bytes);
-        if let Some(status) = status.filter(|_| mirror.is_in_order()) {
+        if mirror.is_in_order() && has_length(row, buf) {
             mirror.leave_unread();
-            replaced.received = Some((replaced.mirrors.len(), status));
+            replaced.received = Some(replaced.mirrors.len());
         }
         sync::wait_for(mirror.first());
         // A persistent request reads its buffers when it is started. Intel MPI 2021.18 reads the root's own

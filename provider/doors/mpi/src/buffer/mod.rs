@@ -146,6 +146,28 @@ impl Mirror {
     }
 }
 
+/// The mirrors of an operation.
+#[derive(Debug)]
+pub(crate) struct Mirrors {
+    pub(crate) all: Vec<Mirror>,
+    /// The one of which only what a message has is written.
+    pub(crate) received: Option<usize>,
+}
+
+impl Mirrors {
+    /// Copies what the operation has written to the device; a message that it has received had so many bytes.
+    ///
+    /// # Safety
+    /// The program's buffers are valid.
+    pub(crate) unsafe fn copy_back(&self, bytes: usize) -> Result<(), Failure> {
+        self.all.iter().enumerate().try_for_each(|(n, mirror)| {
+            let most = if self.received == Some(n) { bytes } else { mirror.size() };
+            // SAFETY: the caller's promise; the one that is received is in order.
+            unsafe { mirror.copy_received(most) }
+        })
+    }
+}
+
 /// Host memory of which all is accessed.
 #[derive(Debug)]
 pub(crate) struct Host(Memory);
