@@ -16,8 +16,8 @@ pub struct OwnStream(Stream);
 
 impl OwnStream {
     /// Of the context of the memory at `near`; without an address, of the calling thread's. It waits for the
-    /// legacy default stream, as every stream does that is made without `CU_STREAM_NON_BLOCKING`: kernels that
-    /// the program launched there before are done first.
+    /// legacy default stream, as every stream does that is made without `CU_STREAM_NON_BLOCKING`: kernels
+    /// that the program launched there before are done first.
     pub fn new(near: Option<usize>) -> Result<OwnStream, Error> {
         Self::make(near, STREAM_DEFAULT)
     }

@@ -84,8 +84,8 @@ impl Statuses {
 }
 
 impl Args<'_> {
-    /// Has the MPI write so many statuses to the argument, which may be MPI_STATUS_IGNORE: what is returned is
-    /// kept until they were read.
+    /// Has the MPI write so many statuses to the argument, which may be MPI_STATUS_IGNORE: what is returned
+    /// is kept until they were read.
     pub fn want_statuses(&mut self, at: usize, count: usize) -> Statuses {
         let word = self.words[at];
         let is_ignored = match self.style {

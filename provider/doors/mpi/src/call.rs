@@ -157,8 +157,8 @@ fn status_of(row: &Row) -> Option<usize> {
     }
 }
 
-/// Whether a status says, when the operation is over, how much of the buffer is written: that of a message that
-/// is received.
+/// Whether a status says, when the operation is over, how much of the buffer is written: that of a message
+/// that is received.
 fn has_length(row: &Row, buf: &Buf) -> bool {
     let is_known = match row.ends {
         Ends::Returns => status_of(row).is_some(),
@@ -216,8 +216,8 @@ unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Replaced, Troubl
     Ok(replaced)
 }
 
-/// A mirror, and the arguments that name it if it is one of bytes. Those are packed by a kernel of the device,
-/// or lie farther apart than there is address space.
+/// A mirror, and the arguments that name it if it is one of bytes. Those are packed by a kernel of the
+/// device, or lie farther apart than there is address space.
 fn mirror_of(
     buf: &Buf,
     args: &Args<'_>,
@@ -242,8 +242,8 @@ fn mirror_of(
     }
 }
 
-/// Whether the MPI takes a datatype that it will not see: it refuses one that is not committed. Asked by a message
-/// to MPI_PROC_NULL, once of each datatype.
+/// Whether the MPI takes a datatype that it will not see: it refuses one that is not committed. Asked by a
+/// message to MPI_PROC_NULL, once of each datatype.
 unsafe fn check_committed(buf: &Buf, args: &Args<'_>, target: Target, data: &Data) -> Result<(), Trouble> {
     let (Type::One(datatype), Target::Comm(comm)) = (buf.datatype, target) else { return Ok(()) };
     let mut shapes = data.elements.iter().map(|elements| &elements.shape);

@@ -68,7 +68,8 @@ pub(crate) unsafe fn add(
     None
 }
 
-/// Whether the operation of a request has completed, and then how many bytes it has received; the request stays.
+/// Whether the operation of a request has completed, and then how many bytes it has received; the request
+/// stays.
 ///
 /// # Safety
 /// A valid request.

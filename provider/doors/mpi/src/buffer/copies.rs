@@ -3,33 +3,17 @@
 use hmem::pending::Part;
 use hmem::{Caps, Kind, Span, registry};
 
-use super::kernels;
+use super::kernels::{self, User, Way};
 use super::memory::Memory;
 use crate::shape::{Data, Tree};
 
 /// Parts that are given to a device at a time.
 const BATCH: usize = 4096;
-/// Bytes between blocks up to which all is copied from the device as one block, and no kernel packs: that takes
-/// as long as the copy of so many.
+/// Bytes between blocks up to which all is copied from the device as one block, and no kernel packs: that
+/// takes as long as the copy of so many.
 const GAPS: usize = 1 << 17;
 /// The same without kernels, for each byte of data.
 const SPARSE: usize = 4;
-
-/// Which way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// From the program's memory to the host's.
-    Out,
-    /// Back.
-    Back,
-}
-
-/// The program's memory: where offset 0 is, and what it is. Without a kind the kind of each block is found.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct User {
-    pub(super) at: usize,
-    pub(super) kind: Option<Kind>,
-}
 
 /// Where a block is in host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +33,8 @@ pub(super) enum By {
     Copies,
 }
 
-/// Copies the first `most` bytes between the program's memory and the host's; how it was done, or `None` where
-/// it was not.
+/// Copies the first `most` bytes between the program's memory and the host's; how it was done, or `None`
+/// where it was not.
 ///
 /// # Safety
 /// All blocks are valid on both sides.

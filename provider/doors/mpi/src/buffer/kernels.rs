@@ -1,5 +1,5 @@
-//! Kernels of the device that pack, unpack and reduce: the streams in which they run, and which memory they can
-//! access.
+//! Kernels of the device that pack, unpack and reduce: the streams in which they run, and which memory they
+//! can access.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -9,7 +9,6 @@ use device_ops::{Element, Error, Memory, pack, unpack};
 use hmem::Kind;
 use hmem::cuda::{OwnStream, Sort, Stream, info};
 
-use super::copies::{User, Way};
 use crate::shape::{Data, Elements};
 use crate::{settings, stderr};
 
@@ -17,6 +16,22 @@ use crate::{settings, stderr};
 const LONG: usize = 1 << 16;
 /// Most allocations that one buffer may go through: memory that is mapped by hand is of many.
 const PARTS: usize = 4096;
+
+/// Which way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// From the program's memory to the host's.
+    Out,
+    /// Back.
+    Back,
+}
+
+/// The program's memory: where offset 0 is, and what it is. Without a kind the kind of each block is found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct User {
+    pub(super) at: usize,
+    pub(super) kind: Option<Kind>,
+}
 
 /// Whether the driver has refused a kernel: it is not asked again.
 static REFUSED: AtomicBool = AtomicBool::new(false);
@@ -113,8 +128,8 @@ pub(crate) fn run(near: usize, work: impl FnOnce(Stream) -> Result<(), Error>) -
     }
 }
 
-/// Waits until all in the stream is done; false where the device will not do it any more. A wait that was refused
-/// says nothing of that.
+/// Waits until all in the stream is done; false where the device will not do it any more. A wait that was
+/// refused says nothing of that.
 fn is_over(stream: Stream) -> bool {
     stream.wait().is_ok()
         || loop {
@@ -125,11 +140,12 @@ fn is_over(stream: Stream) -> bool {
         }
 }
 
-/// Packs the first `most` bytes of the data to page-locked memory at `packed`, or unpacks them; whether it was
-/// done.
+/// Packs the first `most` bytes of the data to page-locked memory at `packed`, or unpacks them; whether it
+/// was done.
 ///
 /// # Safety
-/// [`are_for`] was true of these, and [`is_locked`] of the memory at `packed`; all blocks are valid, and there is room for the bytes at `packed`.
+/// [`are_for`] was true of these, and [`is_locked`] of the memory at `packed`; all blocks are valid, and
+/// there is room for the bytes at `packed`.
 pub(super) unsafe fn copy(data: &Data, user: User, packed: usize, way: Way, most: usize) -> bool {
     let Some((low, high)) = data.tree.bounds() else { return true };
     let near = user.at.wrapping_add_signed(low);

@@ -12,7 +12,8 @@ use hmem::Kind;
 
 use crate::counts::Counts;
 use crate::shape::{Data, Tree};
-use copies::{By, Place, User, Way};
+use copies::{By, Place};
+use kernels::{User, Way};
 use memory::Memory;
 
 /// Why there is no mirror, or it was not copied.

@@ -8,8 +8,8 @@ use device_ops::{Op, Type};
 use crate::abi::{Family, Handle};
 use crate::library::{Library, object};
 
-/// The name of Open MPI's object; the handles of MPICH's mpi.h and of the ABI of MPI 5 (its mpi_abi.h), 0 where
-/// it is not used of that.
+/// The name of Open MPI's object; the handles of MPICH's mpi.h and of the ABI of MPI 5 (its mpi_abi.h), 0
+/// where it is not used of that.
 type Named<T> = (&'static CStr, Handle, Handle, T);
 
 const TYPES: &[Named<Type>] = &[

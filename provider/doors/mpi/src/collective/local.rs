@@ -11,9 +11,9 @@ use crate::counts::Path;
 use crate::library::Library;
 use crate::row::Row;
 
-/// Whether the MPI computes it in another way than C's operators do. Open MPI 4.1 on x86-64 saturates sums of 8 and
-/// 16 bits, and compares 64-bit numbers without a sign as if they had one: results do not depend on where a
-/// buffer is.
+/// Whether the MPI computes it in another way than C's operators do. Open MPI 4.1 on x86-64 saturates sums of
+/// 8 and 16 bits, and compares 64-bit numbers without a sign as if they had one: results do not depend on
+/// where a buffer is.
 fn is_other(family: Family, op: Op, ty: Type) -> bool {
     family == Family::OpenMpi
         && match op {
@@ -23,8 +23,8 @@ fn is_other(family: Family, op: Op, ty: Type) -> bool {
         }
 }
 
-/// Does the call if it is MPI_Reduce_local with a predefined operation and type, and both buffers are memory of
-/// one device; `None` where it did not. What it does not do is the MPI's, with its errors.
+/// Does the call if it is MPI_Reduce_local with a predefined operation and type, and both buffers are memory
+/// of one device; `None` where it did not. What it does not do is the MPI's, with its errors.
 ///
 /// # Safety
 /// The arguments are those of the row's call, and valid.
