@@ -95,3 +95,63 @@ impl Blob {
         Ok(Blob { boot, process, layout, words, slots, regions })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use hmem::share::HandleType;
+
+    use super::*;
+
+    fn blob() -> Blob {
+        let export = Export {
+            handle_type: HandleType::File,
+            id: 3,
+            base: 0x1000,
+            len: 0x4000,
+            fd: 7,
+            device: [1; 16],
+            token: [2; 64],
+        };
+        let region = Region { base: 0x1000, len: 0x4000, export };
+        Blob {
+            boot: boot(),
+            process: Name::own(),
+            layout: Layout { slots: 4, slot_bytes: 64, signals: 2 },
+            words: region,
+            slots: Some(Region { base: 0x2000, ..region }),
+            regions: vec![region; 3],
+        }
+    }
+
+    #[test]
+    fn what_a_process_says_is_read_as_it_was_said() {
+        let (all, none) = (blob(), Blob { slots: None, regions: Vec::new(), ..blob() });
+        for of in [all, none] {
+            assert_eq!(Blob::decode(&of.encode()).unwrap(), of);
+        }
+    }
+
+    #[test]
+    fn bytes_that_no_process_says_are_refused() {
+        let good = blob().encode();
+        for len in 0..good.len() {
+            assert!(Blob::decode(&good[..len]).is_err(), "{len} bytes");
+        }
+        assert!(Blob::decode(&[&good[..], &[0]].concat()).is_err());
+        let with = |at: usize, bytes: &[u8]| {
+            let mut other = good.clone();
+            other[at..at + bytes.len()].copy_from_slice(bytes);
+            Blob::decode(&other)
+        };
+        let numbers = 8 + BOOT;
+        // Another version; no slots; slots of no size, of an odd one, of too many bytes; too many regions; a
+        // region beyond the end of all addresses.
+        assert!(with(0, b"x").is_err());
+        assert!(with(numbers + 8, &0u32.to_le_bytes()).is_err());
+        for bytes in [0u32, 24, 1 << 25] {
+            assert!(with(numbers + 12, &bytes.to_le_bytes()).is_err(), "{bytes}");
+        }
+        assert!(with(numbers + 20, &65u32.to_le_bytes()).is_err());
+        assert!(with(HEAD, &u64::MAX.to_le_bytes()).is_err());
+    }
+}

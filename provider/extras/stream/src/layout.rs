@@ -86,3 +86,19 @@ pub(crate) fn code(kind: crate::Kind, line: u32) -> u32 {
 pub(crate) fn line_of(code: u32) -> u32 {
     code & 0xff_ffff
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_word_has_a_line_of_its_own_before_the_slots() {
+        let l = Layout { slots: 3, slot_bytes: 48, signals: 2 };
+        let mut lines: Vec<u32> = (0..3).flat_map(|n| [l.flag(n), l.credit(n)]).collect();
+        lines.extend((0..2).flat_map(|n| [l.signal(n), l.signal_credit(n)]));
+        lines.sort_unstable();
+        assert_eq!(lines, (1..l.lines()).collect::<Vec<_>>());
+        assert!(l.head() + l.slots_len() <= l.len());
+        assert_eq!(line_of(code(crate::Kind::Wait, l.signal(1))), l.signal(1));
+    }
+}
