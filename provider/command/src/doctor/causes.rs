@@ -36,7 +36,7 @@ const KILLED: &str = "ended without exit(3), by _exit(2) or a signal such as SIG
 const FIND_KILLER: &str = "see the launcher's last lines, and dmesg for the kernel's out-of-memory killer";
 
 /// What to do where a text has these words, the first that fits.
-const RULES: [(&[&str], &str); 14] = [
+const RULES: [(&[&str], &str); 15] = [
     (
         &["another job key", "another key", "wrong key"],
         "give all processes one FI_STRAIT_JOB_KEY, or none of them any",
@@ -57,7 +57,7 @@ const RULES: [(&[&str], &str); 14] = [
         "have the seccomp profile of the container or the job allow memfd_create(2), fcntl(2) and socket(2) of AF_UNIX",
     ),
     (
-        &["another version", "other version"],
+        &["another version", "other version", "of the protocol"],
         "install one version of Strait on all hosts, and name it in one FI_PROVIDER_PATH",
     ),
     (
@@ -69,7 +69,11 @@ const RULES: [(&[&str], &str); 14] = [
         "FI_STRAIT_LINKS=shm,tcp, or unset it; of containers on one host: --network=host for all",
     ),
     (
-        &["no answer", "nothing answers", "timed out", "does not answer", "unreachable", "no route"],
+        &["process does not answer"],
+        "see what that process does: `strait doctor --timeout 60 -- PROGRAM`, or gdb -p; it answers in its calls of libfabric",
+    ),
+    (
+        &["no answer", "nothing answers", "nothing has answered", "timed out", "does not answer", "unreachable", "no route"],
         "open the ports of the job's processes to each other in the firewall, or name the network that leads there (FI_STRAIT_NIC); \
          `strait info --peer ADDRESS` says which path is taken",
     ),
@@ -89,7 +93,7 @@ const RULES: [(&[&str], &str); 14] = [
 ];
 
 /// What to do about a text.
-fn rule(text: &str) -> Option<String> {
+pub fn todo(text: &str) -> Option<String> {
     let low = text.to_ascii_lowercase();
     let (words, todo) = RULES.iter().find(|(words, _)| words.iter().any(|word| low.contains(word)))?;
     Some(if words.contains(&"descriptors") { super::host::raise_files() } else { (*todo).into() })
@@ -137,7 +141,7 @@ impl Job<'_> {
                 found.push((failed.time, self.with_peer(of_call(&name, failed))));
             }
             for line in process.lines.iter().filter(|line| line.warns) {
-                if let Some(todo) = rule(&line.text) {
+                if let Some(todo) = todo(&line.text) {
                     let cause = Cause { text: format!("{name}: {}", line.text), todo };
                     found.push((line.time, self.with_peer(cause)));
                 }
@@ -295,7 +299,7 @@ fn of_call(name: &str, failed: &Failed) -> Cause {
     let Failed { call, error, why, .. } = failed;
     let because = if why.is_empty() { String::new() } else { format!(" ({why})") };
     let text = format!("{name}: {call} failed: {error}{because}");
-    let todo = rule(why).or_else(|| rule(error)).unwrap_or_else(|| {
+    let todo = self::todo(why).or_else(|| self::todo(error)).unwrap_or_else(|| {
         format!("FI_LOG_LEVEL=info has what came before it; `man {}` has what the error means", manual(call))
     });
     Cause { text, todo }
@@ -380,6 +384,15 @@ mod tests {
             ),
             ("a -> b: no connection: no answer in 30 s", "firewall"),
             ("nothing answers at the peer's address: a firewall drops what is sent there", "open the ports"),
+            (
+                "a -> b: no connection by tcp: nothing has answered for 5 s: a firewall drops",
+                "open the ports",
+            ),
+            (
+                "a -> b: no connection by tcp: the host has taken the connection and the process does not answer",
+                "gdb -p",
+            ),
+            ("a -> b: no connection: it has version 4.2 of the protocol, and this is 3.1", "one version"),
             ("the peer speaks another version", "one version"),
             ("a user namespace without a mapping: users look alike", "one user namespace"),
         ] {
