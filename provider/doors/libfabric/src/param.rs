@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use below::BelowOptions;
 use libfabric_sys as fi;
 use link::{OpenOptions, Port, Ports, TcpOptions};
-use ofi::OfiOptions;
 use settings::{Kind, Reading, Setting};
 use wire::Addr;
 use wire::session::JobKey;
@@ -253,8 +253,8 @@ impl Params {
     }
 
     /// How to open one over a provider below, whose connections have these options.
-    pub(crate) fn ofi(&self, tcp: &TcpOptions) -> OfiOptions {
-        let mut options = OfiOptions::new(tcp.key.clone());
+    pub(crate) fn ofi(&self, tcp: &TcpOptions) -> BelowOptions {
+        let mut options = BelowOptions::new(tcp.key.clone());
         options.fallback = self.links.tcp;
         options.patience = self.tcp.timeout;
         options.linger = tcp.linger;

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use below::Below as _;
 use link::{Links, TcpOptions};
 use link_api::{Link as _, Standing};
-use ofi::{Below as _, Beyond, Fabric, OfiLink};
+use ofi::{Beyond, OfiLink};
 use wire::Addr;
 
 use crate::domain::Shared;
@@ -103,7 +104,7 @@ fn add_ofi(links: &mut Links, params: &Params, names: &[&str], tcp: TcpOptions) 
     };
     let options = params.ofi(&tcp);
     let over = |tcp| {
-        let mut link = OfiLink::<_, Fabric>::new(tcp, below, options)?;
+        let mut link = OfiLink::new(tcp, below, options)?;
         link.note_refused(&refused);
         Ok(Box::new(link) as link::BoxedLink)
     };
