@@ -37,7 +37,7 @@ const INLINE: [u32; 7] = [512, 256, 128, 64, 32, 16, 0];
 
 /// What is to be used: where nothing is said, the first port that is active, best one with the address of
 /// the endpoint, by a GID that is routed.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// The name of the device, as in /sys/class/infiniband.
     pub device: Option<String>,
