@@ -12,12 +12,12 @@ mod vacant;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use below::{BelowLink, BelowOptions};
 use engine::{Completion, Error, OpFlags, Rma, Send};
 use fake::{Fake, FakeNet};
 use hmem::Span;
 use link::{Links, OpenOptions, ShmLink, TcpLink, TcpOptions};
 use link_api::RmaLink;
-use ofi::{OfiLink, OfiOptions};
 use testkit::{from, msg, read, tagged, there, write};
 use vacant::Vacant;
 use wire::Addr;
@@ -51,9 +51,9 @@ fn over_tcp() -> TcpLink {
 }
 
 /// Over a provider below, and TCP.
-fn over_ofi() -> OfiLink<TcpLink, Fake> {
-    let options = OfiOptions::new(JobKey::from_secret(b"of the checks"));
-    OfiLink::new(over_tcp(), Ok(FakeNet::default().open()), options).expect("descriptors")
+fn over_ofi() -> BelowLink<TcpLink, Fake> {
+    let options = BelowOptions::new(JobKey::from_secret(b"of the checks"));
+    BelowLink::new(over_tcp(), Ok(FakeNet::default().open()), options).expect("descriptors")
 }
 
 /// A selector, by which peers on this host are reached over TCP or not.

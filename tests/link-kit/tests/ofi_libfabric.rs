@@ -45,7 +45,7 @@ fn provider() -> OfiHarness<Fabric> {
     harness.fallback = false;
     // Over datagrams there are none, nor where a provider cannot end them.
     let fabric = fabric();
-    let about = ofi::Below::about(&fabric);
+    let about = below::Below::about(&fabric);
     harness.caps.set(RmaCaps::HOST_GETS, about.reads.is_some());
     harness.caps.set(RmaCaps::HOST_PUTS, about.writes);
     harness
@@ -95,13 +95,13 @@ mod reads {
     use std::thread::{scope, sleep};
     use std::time::{Duration, Instant};
 
+    use below::{Below as _, Remote as _};
     use hmem::Span;
     use link_api::{
         Direct, Event, FrameLink, Grant, HandleNote, Link, Parting, RmaCaps, RmaLink as _, SleepLink, WaitFd,
         Way,
     };
     use link_kit::{Harness as _, name};
-    use ofi::Below as _;
     use wire::Seg;
 
     use super::duo::link_over;
@@ -307,8 +307,8 @@ mod reads {
             }
             let lease = fabric.lend(memory, Way::Get).expect("memory that can be lent");
             assert!(*lease.lender != *fabric.about().address && !lease.lender.is_empty());
-            while !fabric.stop(ofi::Stop::Leases) {
-                let _ = fabric.poll(ofi::Poll::All);
+            while !fabric.stop(below::Stop::Leases) {
+                let _ = fabric.poll(below::Poll::All);
             }
         }
         let after = open();

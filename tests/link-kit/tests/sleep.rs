@@ -10,11 +10,11 @@ use std::net::TcpStream;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use below::{Below as _, BelowLink, BelowOptions, Dest, Message};
 use fake::{Fake, FakeNet};
 use ipc::Poller;
 use link::{Links, OpenOptions, ShmLink, TcpOptions};
 use link_api::{Event, FrameLink, Link, PeerId, SleepLink, WaitFd};
-use ofi::{Below as _, Dest, Message, OfiLink, OfiOptions};
 use wire::session::JobKey;
 
 /// More polls than are ever between two looks at a further link.
@@ -131,7 +131,7 @@ fn over_fabric(change: impl FnOnce(&mut Fake)) -> Links {
     other.send(to, &message).expect("room");
     let mut link = open();
     let over = |tcp| {
-        let over = OfiLink::new(tcp, Ok(fake), OfiOptions::new(key()))?;
+        let over = BelowLink::new(tcp, Ok(fake), BelowOptions::new(key()))?;
         Ok(Box::new(over) as link::BoxedLink)
     };
     link.add_over_tcp(TcpOptions::new(key()), over).expect("descriptors");

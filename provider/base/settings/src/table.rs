@@ -164,7 +164,8 @@ pub const LINKS: Setting = Setting {
     kind: Kind::Links,
     default: "shm,tcp and, where the host has an adapter of a fabric, ofi",
     help: "What peers may be reached by: shm is shared memory, for those on this host; tcp is for all others, or for \
-           all if shm is not in the list; ofi is the provider of a fabric, opened below, for those that it leads to, before tcp",
+           all if shm is not in the list; ofi is the provider of a fabric, opened below, for those that it leads to, before tcp; \
+           verbs is an RDMA device, used by libibverbs alone, and by name alone, before ofi",
 };
 
 pub const OFI_WRITES: Setting = Setting {
@@ -174,6 +175,34 @@ pub const OFI_WRITES: Setting = Setting {
     help: "Over ofi, have the target of a long fi_read write the bytes into the initiator's buffer, which takes one message \
            less. Only for jobs whose processes all trust each other: a provider may go on with a write after the memory \
            was taken back",
+};
+
+pub const VERBS_DEVICE: Setting = Setting {
+    name: "verbs_device",
+    kind: Kind::Text("the name of a device below /sys/class/infiniband"),
+    default: "the one with the endpoint's address, else the first that is active",
+    help: "The RDMA device of the link verbs",
+};
+
+pub const VERBS_PORT: Setting = Setting {
+    name: "verbs_port",
+    kind: Kind::Count { least: 1, most: 255 },
+    default: "the first that is active",
+    help: "Its port",
+};
+
+pub const VERBS_GID: Setting = Setting {
+    name: "verbs_gid",
+    kind: Kind::Count { least: 0, most: 255 },
+    default: "the one of the endpoint's address, else one that is routed, by RoCE v2",
+    help: "The index of the GID that its packets come from, in the table that ibv_devinfo -v lists",
+};
+
+pub const VERBS_MTU: Setting = Setting {
+    name: "verbs_mtu",
+    kind: Kind::Choice(&["256", "512", "1024", "2048", "4096"]),
+    default: "the port's",
+    help: "Bytes of a packet at most; the smaller value of both ends holds",
 };
 
 pub const JOB_KEY: Setting = Setting {
@@ -241,7 +270,7 @@ pub const LOG_FILE: Setting = Setting {
 };
 
 /// All of them.
-pub const ALL: [Setting; 23] = [
+pub const ALL: [Setting; 27] = [
     EAGER_SIZE,
     RING_SIZE,
     INJECT_SIZE,
@@ -257,6 +286,10 @@ pub const ALL: [Setting; 23] = [
     REPORT,
     LINKS,
     OFI_WRITES,
+    VERBS_DEVICE,
+    VERBS_PORT,
+    VERBS_GID,
+    VERBS_MTU,
     JOB_KEY,
     TCP_TIMEOUT,
     TCP_LINGER,
@@ -299,7 +332,7 @@ impl fmt::Display for Kind {
             Kind::Choice(words) => f.write_str(&words.join(", ")),
             Kind::Ports => f.write_str("two ports from 1024 to 65535 with a minus sign between them, such as 40000-40999"),
             Kind::Links => {
-                f.write_str("names of links with commas between them: shm, tcp, ofi, or ofi: and a provider's name")
+                f.write_str("names of links with commas between them: shm, tcp, verbs, ofi, or ofi: and a provider's name")
             }
             Kind::Report => {
                 f.write_str("yes, no, or a file with a / or a dot in its name, in which %p is the process's number")

@@ -7,7 +7,7 @@ use crate::nearest;
 use crate::table::Kind;
 
 /// Names of links.
-const LINKS: [&str; 3] = ["shm", "tcp", "ofi"];
+const LINKS: [&str; 4] = ["shm", "tcp", "verbs", "ofi"];
 /// Longest name of a provider.
 const LONGEST: usize = 32;
 /// Names that begin like this are those of layers to libfabric's core.
@@ -56,7 +56,7 @@ fn meant(text: &str, words: &[&str]) -> Option<String> {
 fn link(name: &str) -> Option<String> {
     let below = name.strip_prefix("ofi:").map(str::trim);
     match (name, below) {
-        ("shm" | "tcp" | "ofi", _) => None,
+        ("shm" | "tcp" | "verbs" | "ofi", _) => None,
         (_, Some(below)) if !below.is_empty() => None,
         (_, Some(_)) => Some("a provider's name is missing behind ofi:".into()),
         ("", _) => Some("a name is missing beside a comma".into()),

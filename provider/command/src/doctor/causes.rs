@@ -73,7 +73,15 @@ const RULES: [(&[&str], &str); 15] = [
         "see what that process does: `strait doctor --timeout 60 -- PROGRAM`, or gdb -p; it answers in its calls of libfabric",
     ),
     (
-        &["no answer", "nothing answers", "nothing has answered", "timed out", "does not answer", "unreachable", "no route"],
+        &[
+            "no answer",
+            "nothing answers",
+            "nothing has answered",
+            "timed out",
+            "does not answer",
+            "unreachable",
+            "no route",
+        ],
         "open the ports of the job's processes to each other in the firewall, or name the network that leads there (FI_STRAIT_NIC); \
          `strait info --peer ADDRESS` says which path is taken",
     ),

@@ -5,15 +5,19 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use below::BelowOptions;
 use libfabric_sys as fi;
 use link::{OpenOptions, Port, Ports, TcpOptions};
-use ofi::OfiOptions;
 use settings::{Kind, Reading, Setting};
 use wire::Addr;
 use wire::session::JobKey;
 
 use crate::info::limits::{INJECT_SIZE, MOST_INJECT};
 use crate::job;
+
+mod links;
+
+pub(crate) use links::Links;
 
 /// What the user may tune.
 #[derive(Clone, Debug)]
@@ -75,94 +79,6 @@ pub(crate) enum CopyAgent {
     /// The one that was installed with the provider.
     Beside,
     At(PathBuf),
-}
-
-/// The links there are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Links {
-    pub shm: bool,
-    pub tcp: bool,
-    ofi: Ofi,
-    /// Memory is written by the provider below, too.
-    pub writes: bool,
-}
-
-/// Whether another provider is opened below.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Ofi {
-    No,
-    /// One of a fabric, where the host has an adapter.
-    WithAdapter,
-    /// One of these, or (where there are none) the best.
-    Yes(Vec<String>),
-}
-
-impl Links {
-    /// Those of a list, if all names in it are links'.
-    fn of(list: &str) -> Option<Links> {
-        let mut links = Links { shm: false, tcp: false, ofi: Ofi::No, writes: false };
-        for name in list.split(',').map(str::trim) {
-            match (name, name.strip_prefix("ofi:").map(str::trim)) {
-                ("shm", _) => links.shm = true,
-                ("tcp", _) => links.tcp = true,
-                ("ofi", _) => links.ofi = Ofi::Yes(links.named()),
-                (_, Some(below)) if !below.is_empty() => {
-                    links.ofi = Ofi::Yes([links.named(), vec![below.to_owned()]].concat());
-                }
-                _ => return None,
-            }
-        }
-        Some(links)
-    }
-
-    fn named(&self) -> Vec<String> {
-        if let Ofi::Yes(names) = &self.ofi { names.clone() } else { Vec::new() }
-    }
-
-    /// The providers that may be opened below, best first; `None`: none is to be. What has no hardware of its
-    /// own is no better than a link over TCP.
-    pub(crate) fn below(&self) -> Option<Vec<&str>> {
-        match &self.ofi {
-            Ofi::No => None,
-            Ofi::WithAdapter => ofi::has_adapter().then(|| ofi::FABRICS.to_vec()),
-            Ofi::Yes(names) if !names.is_empty() => Some(names.iter().map(String::as_str).collect()),
-            Ofi::Yes(_) if self.tcp => Some(ofi::FABRICS.to_vec()),
-            Ofi::Yes(_) => Some([&ofi::FABRICS[..], &ofi::SOFT].concat()),
-        }
-    }
-
-    /// Whether the user names a provider below.
-    pub(crate) fn names_below(&self) -> bool {
-        !self.named().is_empty()
-    }
-
-    /// Links that are not opened, and why. Where one over a provider below is, the connections that it needs
-    /// are its own.
-    pub(crate) fn absent(&self) -> Vec<(&'static str, String)> {
-        let unnamed = |link| (link, format!("{} does not name it", settings::LINKS.variable()));
-        let ofi = match (&self.ofi, self.below()) {
-            (_, Some(_)) => return Vec::new(),
-            (Ofi::WithAdapter, None) => ("ofi", "this host has no adapter of a fabric".into()),
-            _ => unnamed("ofi"),
-        };
-        if self.tcp { vec![ofi] } else { vec![unnamed("tcp"), ofi] }
-    }
-
-    /// Whether tcp is the one further link, which may be opened when a peer of another host is known.
-    pub(crate) fn opens_later(&self) -> bool {
-        self.shm && self.tcp && self.below().is_none()
-    }
-
-    /// Whether a port listens.
-    fn listens(&self) -> bool {
-        self.tcp || self.below().is_some()
-    }
-}
-
-impl Default for Links {
-    fn default() -> Links {
-        Links { shm: true, tcp: true, ofi: Ofi::WithAdapter, writes: false }
-    }
 }
 
 /// Where nothing but frames is there to be compared with.
@@ -252,9 +168,9 @@ impl Params {
         self.links.listens().then_some(options)
     }
 
-    /// How to open one over a provider below, whose connections have these options.
-    pub(crate) fn ofi(&self, tcp: &TcpOptions) -> OfiOptions {
-        let mut options = OfiOptions::new(tcp.key.clone());
+    /// How to open one over a network below, whose connections have these options.
+    pub(crate) fn below(&self, tcp: &TcpOptions) -> BelowOptions {
+        let mut options = BelowOptions::new(tcp.key.clone());
         options.fallback = self.links.tcp;
         options.patience = self.tcp.timeout;
         options.linger = tcp.linger;
@@ -347,6 +263,7 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
     p.cma = read(settings::CMA, ANY).switch().unwrap_or(p.cma);
     p.device_direct = read(settings::DEVICE_DIRECT, ANY).switch().unwrap_or(p.device_direct);
     let writes = read(settings::OFI_WRITES, ANY).switch();
+    let (port, gid) = (read(settings::VERBS_PORT, ANY).number(), read(settings::VERBS_GID, ANY).number());
     p.fault_handler = read(settings::FAULT_HANDLER, ANY).switch().unwrap_or(p.fault_handler);
     if let Some(ms) = read(settings::CONNECT_TIMEOUT, ANY).number() {
         p.connect_timeout = Duration::from_millis(ms);
@@ -372,6 +289,14 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
     p.links = word(settings::LINKS).and_then(|list| Links::of(&list)).unwrap_or(p.links);
     p.xpu_mode = word(settings::XPU_MODE).and_then(|name| XpuMode::of(&name)).unwrap_or(p.xpu_mode);
     p.links.writes = writes.unwrap_or(p.links.writes);
+    let (device, mtu) = (word(settings::VERBS_DEVICE), word(settings::VERBS_MTU));
+    if let Some(verbs) = &mut p.links.verbs {
+        // As the table has it, both numbers are of a byte.
+        let byte = |n: Option<u64>| n.and_then(|n| u8::try_from(n).ok());
+        let mtu = mtu.filter(|text| settings::VERBS_MTU.check(text).complaint.is_none());
+        (verbs.device, verbs.port, verbs.gid) = (device, byte(port), byte(gid));
+        verbs.mtu = mtu.and_then(|text| text.parse().ok());
+    }
     p.copy_agent = match word(settings::COPY_AGENT).as_deref() {
         None | Some("auto") => CopyAgent::Beside,
         Some("no") => CopyAgent::No,
@@ -390,7 +315,7 @@ pub(crate) mod tests {
         with(&[("links", list)]).0
     }
 
-    fn with(set: &[(&str, &str)]) -> (Params, Vec<String>) {
+    pub(super) fn with(set: &[(&str, &str)]) -> (Params, Vec<String>) {
         interpret(|s| set.iter().find(|(name, _)| *name == s.name).map(|(_, text)| (*text).to_owned()))
     }
 
@@ -415,7 +340,7 @@ pub(crate) mod tests {
         says(settings::TCP_RAILS, p.tcp.rails);
         assert_eq!(XpuMode::of(&first(settings::XPU_MODE)), Some(p.xpu_mode));
         let listed = settings::LINKS.default.split(' ').next().and_then(Links::of);
-        assert_eq!(listed, Some(Links { ofi: Ofi::No, ..p.links }));
+        assert_eq!(listed, Some(Links { ofi: links::Ofi::No, ..p.links }));
         let switches = [
             (settings::CMA, p.cma),
             (settings::DEVICE_DIRECT, p.device_direct),
@@ -458,29 +383,6 @@ pub(crate) mod tests {
         assert_eq!(with(&[("copy_agent", "/opt/strait")]).0.copy_agent, CopyAgent::At("/opt/strait".into()));
         assert_eq!(p.connect_timeout, Duration::from_millis(50));
         assert_eq!(p.tcp().map(|tcp| tcp.rails), Some(2));
-    }
-
-    #[test]
-    fn links_are_those_of_the_list() {
-        let links = |list| with(&[("links", list)]).0.links;
-        let none = Links { shm: false, tcp: false, ofi: Ofi::No, writes: false };
-        assert_eq!(links("shm"), Links { shm: true, ..none.clone() });
-        assert_eq!(links(" tcp , shm"), Links { shm: true, tcp: true, ..none.clone() });
-        assert_eq!(links("tcp"), Links { tcp: true, ..none.clone() });
-        assert_eq!(links("ofi"), Links { ofi: Ofi::Yes(vec![]), ..none.clone() });
-        let below = |list| links(list).below().map(|names| names.join(" "));
-        assert_eq!(below("shm,tcp"), None);
-        assert_eq!(below("shm,ofi:tcp;ofi_rxm, ofi:efa"), Some("tcp;ofi_rxm efa".into()));
-        assert_eq!(below("shm,ofi,tcp"), Some(ofi::FABRICS.join(" ")));
-        assert_eq!(below("shm,ofi"), Some([&ofi::FABRICS[..], &ofi::SOFT].concat().join(" ")));
-        assert_eq!(Links::of("shm,ofi:"), None);
-        for links in ["shm,ofi", "nonsense"] {
-            assert!(with(&[("links", links), ("ofi_writes", "yes")]).0.links.writes, "{links}");
-        }
-        let (p, complaints) = with(&[("links", "shm,verbs")]);
-        assert_eq!(p.links, Links::default());
-        assert!(complaints[0].contains("FI_STRAIT_LINKS=shm,verbs"), "{complaints:?}");
-        assert!(with(&[("links", "shm")]).0.tcp().is_none());
     }
 
     #[test]

@@ -10,11 +10,9 @@ use libfabric_sys as fi;
 use link_api::Way;
 use wire::session::MOST_ADDRESS;
 
-use crate::below::{
-    About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Piece, Poll, Stop, Usage, Waits,
-};
 use crate::places::{Receives, Sends};
 use crate::remote::{Place, Remote};
+use below::{About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Piece, Poll, Stop, Usage, Waits};
 
 mod open;
 
@@ -159,6 +157,8 @@ impl Fabric {
 }
 
 impl Below for Fabric {
+    const LINK: &'static str = "ofi";
+
     fn about(&self) -> About<'_> {
         let Named { most, name, detail, dialect, address } = &self.named;
         let (dialect, most) = (*dialect, *most);
@@ -214,33 +214,6 @@ impl Below for Fabric {
         self.sends.keeps(who)
     }
 
-    fn reaches(&self, kind: Kind, usage: Usage) -> bool {
-        self.remote.as_ref().is_some_and(|remote| remote.reaches(kind, usage))
-    }
-
-    fn lend(&mut self, span: Span, way: Way) -> Option<Lease> {
-        self.remote.as_mut()?.lend(span, way)
-    }
-
-    fn end_lease(&mut self, number: u64) {
-        if let Some(remote) = &mut self.remote {
-            remote.end_lease(number);
-        }
-    }
-
-    fn access(&mut self, who: u64, piece: &Piece) -> Result<(), NotSent> {
-        let Objects { domain, av, cq, .. } = &*self.objects;
-        let none = || NotSent::Error("it has no reads and no writes".into());
-        self.remote.as_mut().ok_or_else(none)?.access(&Place { domain, av, cq }, who, piece)
-    }
-
-    fn stop(&mut self, what: Stop) -> bool {
-        self.remote.as_mut().is_none_or(|remote| match what {
-            Stop::Leases => remote.stop_lending(),
-            Stop::Accesses => remote.stop(),
-        })
-    }
-
     fn poll(&mut self, how: Poll) -> Option<Did> {
         match how {
             Poll::Taken => return self.did.pop(),
@@ -284,6 +257,35 @@ impl Below for Fabric {
         if let Some(remote) = &mut self.remote {
             remote.unwatch();
         }
+    }
+}
+
+impl below::Remote for Fabric {
+    fn reaches(&self, kind: Kind, usage: Usage) -> bool {
+        self.remote.as_ref().is_some_and(|remote| remote.reaches(kind, usage))
+    }
+
+    fn lend(&mut self, span: Span, way: Way) -> Option<Lease> {
+        self.remote.as_mut()?.lend(span, way)
+    }
+
+    fn end_lease(&mut self, number: u64) {
+        if let Some(remote) = &mut self.remote {
+            remote.end_lease(number);
+        }
+    }
+
+    fn access(&mut self, who: u64, piece: &Piece) -> Result<(), NotSent> {
+        let Objects { domain, av, cq, .. } = &*self.objects;
+        let none = || NotSent::Error("it has no reads and no writes".into());
+        self.remote.as_mut().ok_or_else(none)?.access(&Place { domain, av, cq }, who, piece)
+    }
+
+    fn stop(&mut self, what: Stop) -> bool {
+        self.remote.as_mut().is_none_or(|remote| match what {
+            Stop::Leases => remote.stop_lending(),
+            Stop::Accesses => remote.stop(),
+        })
     }
 }
 

@@ -13,8 +13,8 @@ use ipc::Poller;
 use libfabric_sys as fi;
 use wire::session::MOST_ADDRESS;
 
-use crate::below::LENDER;
-use crate::fds::{Fd, is_shallow};
+use below::LENDER;
+use below::{Fd, is_shallow};
 
 /// Its queue, in which nothing completes.
 const QUEUE: Queue = Queue { entries: 64, format: fi::FI_CQ_FORMAT_MSG, waits: true };

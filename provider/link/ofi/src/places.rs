@@ -5,8 +5,8 @@ use std::ptr::null_mut;
 use fabric_client::{Object, made};
 use libfabric_sys as fi;
 
-use crate::below::{Message, NotSent};
 use crate::slab::Slab;
+use below::{Message, NotSent};
 
 /// The local name of a registration.
 #[derive(Clone, Copy, Debug)]

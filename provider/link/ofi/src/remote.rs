@@ -16,10 +16,10 @@ use hmem::{Caps, Kind, Span};
 use libfabric_sys as fi;
 use link_api::Way;
 
-use crate::below::{Lease, NotSent, Piece, Usage};
 use crate::lender::Lender;
 use crate::registration::{Modes, of_device};
 use crate::slab::Slab;
+use below::{Lease, NotSent, Piece, Usage};
 
 /// Accesses under way.
 const READS: usize = 64;

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use crate::fake::{Fake, FakeNet};
 use crate::left::{connect, fill, next, until, what_is_not_kept_arrives};
+use below::{BelowLink, BelowOptions};
 use link::{TcpLink, TcpOptions};
 use link_api::{
     Event, FrameLink as _, Gone, Link as _, Parting, PeerId, Refused, Sent, SleepLink as _, WaitFd,
 };
 use link_kit::{bytes, is_readable};
-use ofi::{OfiLink, OfiOptions};
 use wire::session::JobKey;
 
-type Over = OfiLink<TcpLink, Fake>;
+type Over = BelowLink<TcpLink, Fake>;
 
 /// Bytes of a frame.
 const LEN: usize = 10_000;
@@ -29,9 +29,9 @@ fn open_with(fabric: Result<Fake, String>, grace: Duration) -> Over {
     let key = JobKey::from_secret(b"of what is kept");
     let at = "127.0.0.1:0".parse().expect("an address");
     let base = TcpLink::bind(at, TcpOptions::new(key.clone())).expect("a free name");
-    let mut options = OfiOptions::new(key);
+    let mut options = BelowOptions::new(key);
     options.grace = grace;
-    OfiLink::new(base, fabric, options).expect("descriptors")
+    BelowLink::new(base, fabric, options).expect("descriptors")
 }
 
 /// Of the first one messages leave only when it is called.

@@ -6,9 +6,10 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use below::Below as _;
 use engine::{Access, Error, MrId, Reg};
 use hmem::Span;
-use ofi::{Below as _, Fabric};
+use ofi::Fabric;
 use testkit::{from_any, msg, pattern, read, there, write};
 
 use super::duo::Duo;

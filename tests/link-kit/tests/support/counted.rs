@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use below::{
+    About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Offer, Piece, Poll, Remote, Stop, Usage, Waits,
+};
 use hmem::{Kind, Span};
 use link_api::Way;
-use ofi::{About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Piece, Poll, Stop, Usage, Waits};
 
 /// What was asked of all of them.
 #[derive(Debug, Default)]
@@ -35,6 +37,21 @@ impl Counts {
 pub struct Counted<F>(pub F, pub Arc<Counts>);
 
 impl<F: Below> Below for Counted<F> {
+    const LINK: &'static str = F::LINK;
+    const CONNECTS: bool = F::CONNECTS;
+
+    fn offer(&mut self) -> Result<Offer, String> {
+        self.0.offer()
+    }
+
+    fn withdraw(&mut self, offer: u64) {
+        self.0.withdraw(offer);
+    }
+
+    fn connect(&mut self, offer: u64, address: &[u8]) -> Result<Dest, String> {
+        self.0.connect(offer, address)
+    }
+
     fn about(&self) -> About<'_> {
         self.0.about()
     }
@@ -53,6 +70,27 @@ impl<F: Below> Below for Counted<F> {
     fn keeps(&self, who: u64) -> bool {
         self.0.keeps(who)
     }
+    fn poll(&mut self, how: Poll) -> Option<Did> {
+        self.0.poll(how)
+    }
+    fn bytes(&self, buffer: Buffer) -> &[u8] {
+        self.0.bytes(buffer)
+    }
+    fn give_back(&mut self, buffer: Buffer) {
+        self.0.give_back(buffer);
+    }
+    fn try_wait(&mut self) -> bool {
+        self.0.try_wait()
+    }
+    fn waits(&self) -> Waits {
+        self.0.waits()
+    }
+    fn unwatch_lender(&mut self) {
+        self.0.unwatch_lender();
+    }
+}
+
+impl<F: Below> Remote for Counted<F> {
     fn reaches(&self, kind: Kind, usage: Usage) -> bool {
         self.0.reaches(kind, usage)
     }
@@ -75,23 +113,5 @@ impl<F: Below> Below for Counted<F> {
     fn stop(&mut self, what: Stop) -> bool {
         self.1.stops.fetch_add(u64::from(what == Stop::Leases), Relaxed);
         self.0.stop(what)
-    }
-    fn poll(&mut self, how: Poll) -> Option<Did> {
-        self.0.poll(how)
-    }
-    fn bytes(&self, buffer: Buffer) -> &[u8] {
-        self.0.bytes(buffer)
-    }
-    fn give_back(&mut self, buffer: Buffer) {
-        self.0.give_back(buffer);
-    }
-    fn try_wait(&mut self) -> bool {
-        self.0.try_wait()
-    }
-    fn waits(&self) -> Waits {
-        self.0.waits()
-    }
-    fn unwatch_lender(&mut self) {
-        self.0.unwatch_lender();
     }
 }

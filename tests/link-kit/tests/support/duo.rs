@@ -6,18 +6,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::Duration;
 
+use below::{Below, BelowLink, BelowOptions};
 use engine::{Completion, Error};
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
 use link_api::Link as _;
-use ofi::{Below, OfiLink, OfiOptions};
 use testkit::{from_any, msg, pattern};
 use wire::session::JobKey;
 
 use super::counted::{Counted, Counts};
 use super::node;
 
-pub type Over<F> = OfiLink<TcpLink, Counted<F>>;
+pub type Over<F> = BelowLink<TcpLink, Counted<F>>;
 
 /// The engine over such a link.
 pub type Node<F> = node::Node<Over<F>>;
@@ -33,9 +33,9 @@ pub fn link_over<F: Below>(fabric: F, counts: &Arc<Counts>) -> Over<F> {
     let key = JobKey::from_secret(b"of the engine's checks");
     let to = "127.0.0.1:0".parse().expect("an address");
     let base = TcpLink::bind(to, TcpOptions::new(key.clone())).expect("a free name");
-    let mut options = OfiOptions::new(key);
+    let mut options = BelowOptions::new(key);
     options.fallback = false;
-    OfiLink::new(base, Ok(Counted(fabric, Arc::clone(counts))), options).expect("descriptors")
+    BelowLink::new(base, Ok(Counted(fabric, Arc::clone(counts))), options).expect("descriptors")
 }
 
 impl<F: Below> Duo<F> {

@@ -6,9 +6,11 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use below::{
+    About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Piece, Poll, Remote, Stop, Usage, Waits,
+};
 use hmem::{Kind, Span};
 use link_api::Way;
-use ofi::{About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Piece, Poll, Stop, Usage, Waits};
 
 const MOST: usize = 20_000;
 const WINDOW: u32 = 16;
@@ -268,6 +270,8 @@ impl Drop for Fake {
 }
 
 impl Below for Fake {
+    const LINK: &'static str = "ofi";
+
     fn about(&self) -> About<'_> {
         About {
             name: self.name,
@@ -368,6 +372,23 @@ impl Below for Fake {
         self.free.push(buffer.0);
     }
 
+    fn try_wait(&mut self) -> bool {
+        // No descriptor tells of the end of a read, nor of what has not left.
+        if !self.staying.is_empty() {
+            return false;
+        }
+        if self.net.lock().flights.iter().any(|flight| flight.by == self.own) {
+            return false;
+        }
+        self.net.lock().inboxes.get(&self.own).is_none_or(|inbox| inbox.messages.is_empty())
+    }
+
+    fn waits(&self) -> Waits {
+        Waits { own: Some(self.heard.as_raw_fd()), ..Waits::default() }
+    }
+}
+
+impl Remote for Fake {
     fn reaches(&self, kind: Kind, _: Usage) -> bool {
         kind == Kind::System || kind == Kind::Fake && self.devices
     }
@@ -412,20 +433,5 @@ impl Below for Fake {
             }
         }
         true
-    }
-
-    fn try_wait(&mut self) -> bool {
-        // No descriptor tells of the end of a read, nor of what has not left.
-        if !self.staying.is_empty() {
-            return false;
-        }
-        if self.net.lock().flights.iter().any(|flight| flight.by == self.own) {
-            return false;
-        }
-        self.net.lock().inboxes.get(&self.own).is_none_or(|inbox| inbox.messages.is_empty())
-    }
-
-    fn waits(&self) -> Waits {
-        Waits { own: Some(self.heard.as_raw_fd()), ..Waits::default() }
     }
 }

@@ -4,11 +4,11 @@ use std::net::Ipv4Addr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use below::{Below, BelowLink, BelowOptions, Message, NotSent};
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
 use link_api::{Direct, Event, FrameLink as _, Grant, HandleNote, Link as _, RmaCaps, RmaLink as _, Way};
 use link_kit::{Harness, name};
-use ofi::{Below, Message, NotSent, OfiLink, OfiOptions};
 use wire::session::JobKey;
 use wire::{Addr, Seg};
 
@@ -22,7 +22,7 @@ use driven::Driver;
 use vacant::Vacant;
 
 /// A link over a fabric, with TCP besides.
-pub type Over<F> = OfiLink<TcpLink, F>;
+pub type Over<F> = BelowLink<TcpLink, F>;
 
 /// Makes links over fabrics that `make` opens.
 pub struct OfiHarness<F: Below> {
@@ -60,12 +60,12 @@ impl<F: Below + 'static> OfiHarness<F> {
         let mut tcp = TcpOptions::new(Self::key());
         tcp.connect_timeout = Duration::from_millis(60);
         let base = TcpLink::bind(to.parse().expect("an address"), tcp).expect("a free name");
-        let mut options = OfiOptions::new(Self::key());
+        let mut options = BelowOptions::new(Self::key());
         options.fallback = self.fallback;
         options.patience = self.patience;
         options.leave = self.leave;
         options.grace = Duration::from_secs(1);
-        let mut link = OfiLink::new(base, (self.make)(), options).expect("descriptors");
+        let mut link = BelowLink::new(base, (self.make)(), options).expect("descriptors");
         // `revoke` and `close` let go of the lock by which the link is kept going.
         link_api::Link::set(&mut link, link_api::Setting::Patience(link_api::Patience::Retried));
         self.driver.take_on(link)

@@ -8,9 +8,12 @@
 //! |---|---|
 //! | 0..8 | [`MAGIC`] |
 //! | 8 | kind: 1 announce, 2 settle, 3 bye, 4 bye received |
-//! | 9 | of a settle: 1 the fabric, 2 the connection |
+//! | 9 | of a settle: 1 the fabric, 2 the connection (see below) |
 //! | 10..12 | version of all this (u16) |
 //! | 12..16 | of a bye: how many messages were sent by the fabric (u32) |
+//!
+//! Where each end connects to the other before either can send, the end that does not decide says 1 once it
+//! has connected.
 //!
 //! An announce goes on:
 //!
@@ -88,7 +91,8 @@ pub struct Announce {
 pub enum Control {
     /// An end of a fabric.
     Announce(Box<Announce>),
-    /// Frames go by the fabric from now on, or (`false`) by the connection.
+    /// Frames go by the fabric from now on, or (`false`) by the connection. `true` of the end that does not
+    /// decide: it has connected to the other one, where ends connect.
     Settle(bool),
     /// So many messages were sent by the fabric, and there will be no more.
     Bye(u32),

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use below::Below as _;
 use link::{Links, TcpOptions};
 use link_api::{Link as _, Standing};
-use ofi::{Below as _, Beyond, Fabric, OfiLink};
+use ofi::{Beyond, OfiLink};
+use verbs::VerbsLink;
 use wire::Addr;
 
 use crate::domain::Shared;
@@ -59,10 +61,11 @@ fn open_with(params: &Params, bind: Addr, key: Option<&AuthKey>) -> Result<Links
         if let Some(key) = key {
             (tcp.key, tcp.secret) = (key.job(), true);
         }
-        match params.links.below() {
-            None if is_later => links.add_tcp_later(tcp).map_err(with("tcp"))?,
-            None => links.add_tcp(tcp).map_err(with("tcp"))?,
-            Some(names) => add_ofi(&mut links, params, &names, tcp)?,
+        match (&params.links.verbs, params.links.below()) {
+            (Some(verbs), _) => add_verbs(&mut links, params, verbs, tcp)?,
+            (None, Some(names)) => add_ofi(&mut links, params, &names, tcp)?,
+            (None, None) if is_later => links.add_tcp_later(tcp).map_err(with("tcp"))?,
+            (None, None) => links.add_tcp(tcp).map_err(with("tcp"))?,
         }
         links.set_shm(params.links.shm);
     }
@@ -70,6 +73,46 @@ fn open_with(params: &Params, bind: Addr, key: Option<&AuthKey>) -> Result<Links
         links.set_absent(link, why);
     }
     Ok(links)
+}
+
+/// Adds a link over an RDMA device; where none serves, over a provider or by tcp if these are named, too.
+fn add_verbs(
+    links: &mut Links,
+    params: &Params,
+    verbs: &verbs::Options,
+    tcp: TcpOptions,
+) -> Result<(), NotOpened> {
+    let own = links.addr();
+    let (below, refused) = match verbs::open(verbs, own.ip()) {
+        Ok((below, refused)) => {
+            let others = if refused.is_empty() { "no other".into() } else { refused.join("; ") };
+            log::info!("{own}: verbs is over {}; refused: {others}", below.about().detail);
+            (Ok(below), refused)
+        }
+        Err(refused) => {
+            let why = refused.join("; ");
+            log::warn!("{own}: no RDMA device serves: {why}");
+            match params.links.below() {
+                Some(names) => return add_ofi(links, params, &names, tcp),
+                None if params.links.tcp => (Err(why), Vec::new()),
+                None => {
+                    let cure = "no endpoint can be opened until tcp is added to FI_STRAIT_LINKS";
+                    return Err(NotOpened {
+                        link: "verbs",
+                        errno: Errno::NODATA,
+                        why: format!("{why}; {cure}"),
+                    });
+                }
+            }
+        }
+    };
+    let options = params.below(&tcp);
+    let over = |tcp| {
+        let mut link = VerbsLink::new(tcp, below, options)?;
+        link.note_refused(&refused);
+        Ok(Box::new(link) as link::BoxedLink)
+    };
+    links.add_over_tcp(tcp, over).map_err(with("verbs"))
 }
 
 /// Adds a link over the first of these providers that can be opened.
@@ -101,9 +144,9 @@ fn add_ofi(links: &mut Links, params: &Params, names: &[&str], tcp: TcpOptions) 
             (Err(why), Vec::new())
         }
     };
-    let options = params.ofi(&tcp);
+    let options = params.below(&tcp);
     let over = |tcp| {
-        let mut link = OfiLink::<_, Fabric>::new(tcp, below, options)?;
+        let mut link = OfiLink::new(tcp, below, options)?;
         link.note_refused(&refused);
         Ok(Box::new(link) as link::BoxedLink)
     };
@@ -114,7 +157,7 @@ fn add_ofi(links: &mut Links, params: &Params, names: &[&str], tcp: TcpOptions) 
 /// of tcp need none.
 pub(super) fn settle_at_exit(shared: &Arc<Shared>) {
     let params = param::get();
-    if params.links.below().is_some() {
+    if params.links.has_network() {
         runtime::settle_at_exit(shared, params.tcp.linger);
     }
 }
@@ -164,6 +207,24 @@ mod tests {
         let all = told("shm,ofi:tcp");
         assert_eq!((all.len(), all[0].0, all[0].1), (1, "ofi", false));
         assert!(all[0].2.contains("no core"), "{all:?}");
+    }
+
+    #[test]
+    fn an_rdma_device_that_does_not_serve_is_missed_and_tcp_serves_if_it_is_named() {
+        // No host of the tests has one by this name.
+        let without = |list| {
+            let mut params = with_links(list);
+            params.links.verbs.as_mut().unwrap().device = Some("none_7".into());
+            let own = Addr::new("127.0.0.1:0".parse().unwrap());
+            let all = standing_with(&params, own, None);
+            all.into_iter().map(|s| (s.link, s.offers)).collect::<Vec<_>>()
+        };
+        let all = without("shm,verbs");
+        assert!(all.len() == 1 && all[0].0 == "verbs", "{all:?}");
+        assert!(all[0].1.as_ref().unwrap_err().contains("tcp is added to FI_STRAIT_LINKS"), "{all:?}");
+        let all = without("shm,verbs,tcp");
+        let of = |link| all.iter().find(|s| s.0 == link).unwrap_or_else(|| panic!("no {link}: {all:?}"));
+        assert!(of("verbs").1.is_err() && of("tcp").1.is_ok(), "{all:?}");
     }
 
     #[test]

@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use below::{Below as _, BelowOptions};
 use fabric_client::Library;
 use link::{BoxedLink, Links, OpenOptions, Ports, TcpOptions};
 use link_api::Link as _;
-use ofi::{Below as _, Beyond, Fabric, OfiLink, OfiOptions};
+use ofi::{Beyond, Fabric, OfiLink};
 use wire::session::JobKey;
 
 use super::super::reach::Reach;
@@ -63,7 +64,7 @@ pub(super) fn open(reach: &Reach, settings: &Settings) -> Result<(Links, String)
         Reach::Provider(name) => {
             let below = provider(name, &links)?;
             below.about().name.clone_into(&mut carrier);
-            let options = OfiOptions { fallback: false, linger, ..OfiOptions::new(tcp.key.clone()) };
+            let options = BelowOptions { fallback: false, linger, ..BelowOptions::new(tcp.key.clone()) };
             let over = |tcp| Ok(Box::new(OfiLink::new(tcp, Ok(below), options)?) as BoxedLink);
             links.add_over_tcp(tcp, over)
         }

@@ -2,8 +2,8 @@
 
 use hmem::{Caps, Kind, Span};
 
-use crate::below::{Below, Usage};
 use crate::channel::BEFORE;
+use crate::network::{Below, Usage};
 
 /// The limits of the provider below, and why there is none, or none any more.
 #[derive(Debug)]

@@ -9,12 +9,16 @@ use crate::channel::Sort;
 pub(crate) struct Meeting {
     /// This side's announce, as the peer has it.
     announced: Option<Vec<u8>>,
+    /// What the network below knows the peer by that it was sent to, until that has connected.
+    offer: Option<u64>,
     /// The peer's announce has arrived.
     heard: bool,
     /// A message that arrived before its announce.
     early: Option<Vec<u8>>,
     /// When it is given up.
     until: Option<Instant>,
+    /// The ping waits until the peer has connected.
+    awaits_peer: bool,
     /// A ping, or the answer to one, is still to be sent.
     ping_due: bool,
     pong_due: bool,
@@ -24,8 +28,13 @@ pub(crate) struct Meeting {
 
 impl Meeting {
     /// This side's announce is sent.
-    pub(crate) fn announce(&mut self, bytes: Vec<u8>, until: Instant) {
-        (self.announced, self.until) = (Some(bytes), Some(until));
+    pub(crate) fn announce(&mut self, bytes: Vec<u8>, until: Instant, offer: u64) {
+        (self.announced, self.until, self.offer) = (Some(bytes), Some(until), Some(offer));
+    }
+
+    /// What was announced, unless the network below has connected it, or it was withdrawn.
+    pub(crate) fn take_offer(&mut self) -> Option<u64> {
+        self.offer.take()
     }
 
     /// Whether this side's announce was sent.
@@ -39,10 +48,11 @@ impl Meeting {
         self.announced.as_deref().unwrap_or_default()
     }
 
-    /// The peer's announce has arrived. The side that decides sends a ping; the other one has no deadline of
-    /// its own, since that of the first one ends its wait. Returns the message that arrived before.
-    pub(crate) fn hear(&mut self, decides: bool) -> Option<Vec<u8>> {
-        (self.heard, self.ping_due) = (true, decides);
+    /// The peer's announce has arrived. The side that decides sends a ping, now or when the peer has
+    /// connected, too; the other one has no deadline of its own, since that of the first one ends its wait.
+    /// Returns the message that arrived before.
+    pub(crate) fn hear(&mut self, decides: bool, pings: bool) -> Option<Vec<u8>> {
+        (self.heard, self.ping_due, self.awaits_peer) = (true, pings, decides && !pings);
         if !decides {
             self.until = None;
         }
@@ -59,6 +69,16 @@ impl Meeting {
         if self.early.is_none() {
             self.early = Some(bytes.to_vec());
         }
+    }
+
+    /// Whether the ping waits until the peer has connected.
+    pub(crate) fn awaits_peer(&self) -> bool {
+        self.awaits_peer
+    }
+
+    /// The peer has connected.
+    pub(crate) fn owe_ping(&mut self) {
+        (self.awaits_peer, self.ping_due) = (false, true);
     }
 
     /// A ping arrived.

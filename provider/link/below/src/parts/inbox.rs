@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use link_api::{Event, Frame, OpId, PeerId, RmaLink};
 
-use crate::below::Below;
 use crate::channel::{BEFORE, Came};
+use crate::network::Below;
 use crate::parts::peers::Peers;
 
 /// The frame at hand.

@@ -1,4 +1,4 @@
-//! What is asked of a provider below.
+//! What is asked of a network below.
 
 use std::os::fd::RawFd;
 
@@ -29,6 +29,15 @@ pub struct Lease {
 
 /// Longest address of an endpoint by which memory is lent.
 pub const LENDER: usize = 39;
+
+/// Where one peer, and no other, finds this side on the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// What [`Below::connect`] and [`Below::withdraw`] know it by.
+    pub number: u64,
+    /// The address that is announced to the peer.
+    pub address: Vec<u8>,
+}
 
 /// What does not change of an endpoint below.
 #[derive(Clone, Copy, Debug)]
@@ -191,9 +200,31 @@ pub struct Piece {
 /// accesses memory of peers.
 ///
 /// How that is opened, and what its objects are, is behind it.
-pub trait Below: Send {
+pub trait Below: Remote {
+    /// What the link is called in `FI_STRAIT_LINKS` and where paths are described.
+    const LINK: &'static str;
+
+    /// Whether each end has to connect to the other before either can send: then the side that decides sends
+    /// nothing before the other one has said by the connection that it has connected. Else messages may get
+    /// lost while two peers meet, and the first one is repeated.
+    const CONNECTS: bool = false;
+
     /// What it is.
     fn about(&self) -> About<'_>;
+
+    /// What is announced to a peer that is about to be met: the endpoint's address, or one for this peer
+    /// alone.
+    fn offer(&mut self) -> Result<Offer, String> {
+        Ok(Offer { number: 0, address: self.about().address.to_vec() })
+    }
+
+    /// An offer is not needed any more, whose peer was not met.
+    fn withdraw(&mut self, _offer: u64) {}
+
+    /// Makes the peer known that this offer was announced to, and that has announced this address.
+    fn connect(&mut self, _offer: u64, address: &[u8]) -> Result<Dest, String> {
+        self.meet(address)
+    }
 
     /// Makes a peer known.
     fn meet(&mut self, address: &[u8]) -> Result<Dest, String>;
@@ -225,7 +256,11 @@ pub trait Below: Send {
 
     /// [`Waits::lender`] is not to be readable any more.
     fn unwatch_lender(&mut self) {}
+}
 
+/// Memory of peers that a network accesses without them, and memory here that peers access; one without has
+/// the defaults.
+pub trait Remote: Send {
     /// Whether memory of this kind may be used so, as far as is known: of a device it may be refused
     /// nevertheless.
     fn reaches(&self, kind: Kind, _usage: Usage) -> bool {

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use link_api::{OpId, Patience, PeerId, Way};
 
-use crate::below::{Below, Did, NotSent, Piece};
 use crate::lent::ALL;
+use crate::network::{Below, Did, NotSent, Piece};
 
 /// An access that is not over.
 #[derive(Debug)]

@@ -5,7 +5,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use ipc::Poller;
 
 /// A descriptor of something else's.
-pub(crate) struct Fd(pub(crate) RawFd);
+#[derive(Debug)]
+pub struct Fd(pub RawFd);
 
 impl AsRawFd for Fd {
     fn as_raw_fd(&self) -> RawFd {
@@ -15,7 +16,7 @@ impl AsRawFd for Fd {
 
 /// Whether a descriptor can be watched by one that is watched itself, as this link's are. Linux allows but a
 /// few levels, and some providers have most of them.
-pub(crate) fn is_shallow(fd: RawFd) -> bool {
+pub fn is_shallow(fd: RawFd) -> bool {
     let chain = || {
         let (inner, outer) = (Poller::new()?, Poller::new()?);
         inner.add(&Fd(fd), 0)?;

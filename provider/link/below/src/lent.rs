@@ -6,8 +6,8 @@ use hmem::Span;
 use link_api::Way;
 use wire::{Handle, Seg};
 
-use crate::below::{Below, Dest, Lease, Usage};
 use crate::channel::Sort;
+use crate::network::{Below, Dest, Lease, Usage};
 use crate::parts::provider::Provider;
 
 /// What [`Handle::how`] is of memory that is read, and of memory that is written.
@@ -37,7 +37,7 @@ fn way_of(handle: &Handle) -> Option<Way> {
 
 /// Memory of ours that a peer may access.
 #[derive(Debug)]
-struct Lent {
+struct Loan {
     lease: Lease,
     way: Way,
     span: Span,
@@ -48,7 +48,7 @@ struct Lent {
     generation: u64,
 }
 
-impl Lent {
+impl Loan {
     /// The handle that a peer gets.
     fn handle(&self) -> Handle {
         let lender = &self.lease.lender;
@@ -105,7 +105,7 @@ pub(crate) struct Dealings {
     /// The peer can read, and be read from; and write, and be written to.
     may_read: bool,
     may_write: bool,
-    lent: Vec<Lent>,
+    lent: Vec<Loan>,
     learned: VecDeque<Learned>,
     /// The peer lends nothing of generations before this one. A handle that was sent before may be taken
     /// later.
@@ -201,7 +201,7 @@ impl Dealings {
         }
         let mut lacks: Vec<Handle> = Vec::new();
         for span in parts() {
-            let holds = |lent: &Lent| lent.way == way && lent.span.holds(*span);
+            let holds = |lent: &Loan| lent.way == way && lent.span.holds(*span);
             if !self.lent.iter().any(holds) {
                 if self.lent.len() >= LEARNED {
                     return None;
@@ -212,7 +212,7 @@ impl Dealings {
                     old.exported &= !old.span.overlaps(*span);
                 }
                 let parts = Vec::new();
-                self.lent.push(Lent { lease, way, span: *span, parts, exported: false, generation });
+                self.lent.push(Loan { lease, way, span: *span, parts, exported: false, generation });
             }
             let found = self.lent.iter_mut().find(|lent| holds(lent))?;
             if !found.parts.iter().any(|p| (p.addr(), p.len()) == (span.addr(), span.len())) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hmem::Span;
 use wire::session::{COVERED, Keys, Mark, Opener, RECORD};
 
-use crate::below::{Below, Buffer, Dest, Message, NotSent};
+use crate::network::{Below, Buffer, Dest, Message, NotSent};
 
 /// Bytes before a frame: the mark, the record's header, the sort of message, and what the sender is done
 /// with.

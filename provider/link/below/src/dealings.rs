@@ -19,8 +19,8 @@ use hmem::{Span, total};
 use link_api::{Direct, Event, NoDirect, OpId, PeerId, RmaLink, Way};
 use wire::Handle;
 
-use crate::below::{Below, Did, Piece, Poll, Stop, Usage};
 use crate::channel::{Said, Sort, Spoilt};
+use crate::network::{Below, Did, Piece, Poll, Stop, Usage};
 use crate::parts::inbox::Inbox;
 use crate::parts::peers::Peers;
 use crate::parts::provider::Provider;

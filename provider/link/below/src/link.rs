@@ -1,4 +1,4 @@
-//! An [`OfiLink`]: what is done with what comes by either way, and its end.
+//! An [`BelowLink`]: what is done with what comes by either way, and its end.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use link_api::{Channel, Event, Frame, Gone, InUse, Patience, PeerId, RmaLink};
 use wire::session::{Control, MOST_ADDRESS, Mark};
 
-use crate::below::{Below, Buffer, Dest, Did, Poll};
 use crate::channel::{Came, Sort, Spoilt, name_in};
 use crate::lent::ALL;
 use crate::net::Net;
-use crate::options::OfiOptions;
+use crate::network::{Below, Buffer, Dest, Did, Poll};
+use crate::options::BelowOptions;
 use crate::peer::Stage;
 
 /// Messages taken in one go.
@@ -20,19 +20,19 @@ const CONTROL: usize = 128 + MOST_ADDRESS;
 
 /// One endpoint of a fabric, `F`, and its connections, `B`.
 #[derive(Debug)]
-pub struct OfiLink<B: RmaLink, F: Below> {
+pub struct BelowLink<B: RmaLink, F: Below> {
     pub(crate) net: Net<B, F>,
     /// Sends report that a frame is kept.
     pub(crate) reports_kept: bool,
     pid: u32,
 }
 
-impl<B: RmaLink, F: Below> OfiLink<B, F> {
+impl<B: RmaLink, F: Below> BelowLink<B, F> {
     /// An endpoint whose connections are `base`'s, which no peer is known to yet, with a fabric or (and why)
     /// without.
-    pub fn new(base: B, below: Result<F, String>, options: OfiOptions) -> io::Result<OfiLink<B, F>> {
+    pub fn new(base: B, below: Result<F, String>, options: BelowOptions) -> io::Result<BelowLink<B, F>> {
         let net = Net::new(base, below, options)?;
-        Ok(OfiLink { net, reports_kept: false, pid: std::process::id() })
+        Ok(BelowLink { net, reports_kept: false, pid: std::process::id() })
     }
 
     /// What was in the way of fabrics that would have been better, for people.
@@ -424,7 +424,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     }
 }
 
-impl<B: RmaLink, F: Below> Drop for OfiLink<B, F> {
+impl<B: RmaLink, F: Below> Drop for BelowLink<B, F> {
     fn drop(&mut self) {
         // What a forked child shares with its parent goes on.
         if std::process::id() == self.pid {

@@ -1,4 +1,4 @@
-//! The parts of an [`OfiLink`](crate::OfiLink): each owns its state.
+//! The parts of an [`BelowLink`](crate::BelowLink): each owns its state.
 
 pub(crate) mod inbox;
 pub(crate) mod peers;

@@ -10,14 +10,14 @@ use link_api::{
 };
 use wire::{Addr, Handle, Seg};
 
-use crate::below::{About, Below};
 use crate::channel::BEFORE;
 use crate::dealings::is_read;
-use crate::link::OfiLink;
+use crate::link::BelowLink;
+use crate::network::{About, Below};
 use crate::parts::inbox::Held;
 use crate::peer::Stage;
 
-impl<B: RmaLink, F: Below> OfiLink<B, F> {
+impl<B: RmaLink, F: Below> BelowLink<B, F> {
     fn next_out(&mut self) -> Option<Event> {
         let event = self.net.inbox.next()?;
         if let Event::Closed(peer, _) = event {
@@ -73,7 +73,7 @@ impl<B: RmaLink, F: Below> OfiLink<B, F> {
     }
 }
 
-impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
+impl<B: RmaLink, F: Below> Link for BelowLink<B, F> {
     fn addr(&self) -> Addr {
         self.net.base.addr()
     }
@@ -177,16 +177,16 @@ impl<B: RmaLink, F: Below> Link for OfiLink<B, F> {
             None => Err(self.net.provider.lacks().to_owned()),
         };
         let base = self.net.base.standing().into_iter().map(|base| {
-            let only = |what| format!("only meets peers for ofi, and is not to carry frames; {what}");
+            let only = |what| format!("only meets peers for {}, and is not to carry frames; {what}", F::LINK);
             let offers =
                 if self.net.options.fallback { base.offers } else { base.offers.and_then(|w| Err(only(w))) };
             Standing { offers, ..base }
         });
-        std::iter::once(Standing { link: "ofi", offers }).chain(base).collect()
+        std::iter::once(Standing { link: F::LINK, offers }).chain(base).collect()
     }
 }
 
-impl<B: RmaLink, F: Below> FrameLink for OfiLink<B, F> {
+impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
     fn send(
         &mut self,
         to: PeerId,
@@ -294,7 +294,7 @@ impl<B: RmaLink, F: Below> FrameLink for OfiLink<B, F> {
     }
 }
 
-impl<B: RmaLink, F: Below> SleepLink for OfiLink<B, F> {
+impl<B: RmaLink, F: Below> SleepLink for BelowLink<B, F> {
     fn arm(&mut self) -> bool {
         let nudged = self.net.sleep.take_nudge();
         let armed = !self.has_something(true) && self.may_sleep() && !nudged;
@@ -330,7 +330,7 @@ macro_rules! by_base {
 }
 
 /// By the fabric payloads come in frames, or are read or written without the owner of the memory.
-impl<B: RmaLink, F: Below> RmaLink for OfiLink<B, F> {
+impl<B: RmaLink, F: Below> RmaLink for BelowLink<B, F> {
     fn access(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<(), NoDirect> {
         if self.net.goes_by_base(peer) {
             self.net.base.access(way, peer, access)

@@ -8,9 +8,9 @@ use wire::session::JobKey;
 /// (docs/measurements/hosts.md).
 const LEAST_READ: usize = 64 << 10;
 
-/// How to open an [`OfiLink`](crate::OfiLink).
+/// How to open an [`BelowLink`](crate::BelowLink).
 #[derive(Clone, Debug)]
-pub struct OfiOptions {
+pub struct BelowOptions {
     /// What endpoints of one job have in common.
     pub key: JobKey,
     /// Whether frames may go by the connection where the fabric does not lead to a peer.
@@ -31,10 +31,10 @@ pub struct OfiOptions {
     pub least_get: usize,
 }
 
-impl OfiOptions {
+impl BelowOptions {
     /// For endpoints with this key.
-    pub fn new(key: JobKey) -> OfiOptions {
-        OfiOptions {
+    pub fn new(key: JobKey) -> BelowOptions {
+        BelowOptions {
             key,
             fallback: true,
             patience: Duration::from_secs(30),

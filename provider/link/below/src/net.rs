@@ -9,11 +9,11 @@ use ipc::random;
 use link_api::{Gone, Parting, Path, PeerId, Refused, RmaCaps, RmaLink, WaitFd, Way};
 use wire::session::Control;
 
-use crate::below::{Below, NotSent, Usage, Waits};
 use crate::channel::{Channel, FIRST, Said, Sort};
 use crate::dealings::Memory;
 use crate::fds::is_shallow;
-use crate::options::OfiOptions;
+use crate::network::{Below, NotSent, Usage, Waits};
+use crate::options::BelowOptions;
 use crate::parts::inbox::Inbox;
 use crate::parts::peers::Peers;
 use crate::parts::provider::Provider;
@@ -31,7 +31,7 @@ pub(crate) struct Net<B: RmaLink, F: Below> {
     pub(crate) base: B,
     pub(crate) below: Option<F>,
     pub(crate) provider: Provider,
-    pub(crate) options: OfiOptions,
+    pub(crate) options: BelowOptions,
     pub(crate) peers: Peers,
     pub(crate) inbox: Inbox,
     pub(crate) saying: Saying,
@@ -43,7 +43,7 @@ pub(crate) struct Net<B: RmaLink, F: Below> {
 
 impl<B: RmaLink, F: Below> Net<B, F> {
     /// Connections are `base`'s, which no peer is known to yet; with a fabric or (and why) without.
-    pub(crate) fn new(base: B, below: Result<F, String>, options: OfiOptions) -> io::Result<Net<B, F>> {
+    pub(crate) fn new(base: B, below: Result<F, String>, options: BelowOptions) -> io::Result<Net<B, F>> {
         let provider = Provider::new(below.as_ref());
         let below = below.ok();
         let unseen = below.as_ref().is_some_and(|b| b.waits().own.is_none_or(|fd| !is_shallow(fd)));
@@ -120,9 +120,10 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         let losing = self.keeps_frames(peer) && !self.peers.at(peer).farewell.is_heard();
         self.peers.at(peer).end.lose(losing);
         self.with_memory(|memory| memory.end_dealings(peer));
-        let old = self.peers.renew(peer);
-        if let (Some(channel), Some(below)) = (old.channel, &mut self.below) {
-            below.part(channel.far().dest);
+        let mut old = self.peers.renew(peer);
+        if let Some(below) = &mut self.below {
+            old.channel.into_iter().for_each(|channel| below.part(channel.far().dest));
+            old.meeting.take_offer().into_iter().for_each(|offer| below.withdraw(offer));
         }
         self.saying.drop_of(peer);
     }
@@ -144,7 +145,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         let eager = self.options.eager.min(most);
         let in_a_row = self.options.eager_in_a_row.max(eager).min(most);
         Path {
-            link: "ofi",
+            link: F::LINK,
             max_frame: self.provider.max_frame(),
             eager,
             eager_in_a_row: in_a_row,

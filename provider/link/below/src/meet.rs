@@ -16,9 +16,9 @@ use std::time::Instant;
 use link_api::{Event, Gone, PeerId, RmaLink, Way};
 use wire::session::{Announce, Control, MEETING, NAME, READS, REPEATS, Role, WRITES, fabric_keys};
 
-use crate::below::{Below, NotSent};
 use crate::channel::{Channel, Far, Said};
 use crate::net::Net;
+use crate::network::{Below, NotSent};
 use crate::peer::Stage;
 
 /// A provider's name as it is announced.
@@ -38,7 +38,12 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         self.saying.say(&mut self.base, peer, what.encode());
     }
 
-    /// What [`Announce::can`] says of accesses by the fabric.
+    /// What [`Announce::can`] says. A network that loses nothing has no first message repeated.
+    fn can(&self) -> u16 {
+        self.reads_and_writes() | if F::CONNECTS { 0 } else { REPEATS }
+    }
+
+    /// What it says of accesses by the fabric.
     fn reads_and_writes(&self) -> u16 {
         let of = |way, flag| if self.reading.has(way) { flag } else { 0 };
         of(Way::Get, READS) | of(Way::Put, WRITES)
@@ -53,7 +58,12 @@ impl<B: RmaLink, F: Below> Net<B, F> {
     pub(crate) fn announce(&mut self, peer: PeerId) {
         let Ok(nonce) = ipc::random() else { return };
         self.peers.add(peer);
-        let Some(below) = &self.below else { return };
+        let can = self.can();
+        let Some(below) = &mut self.below else { return };
+        let offer = match below.offer() {
+            Ok(offer) => offer,
+            Err(why) => return self.refuse(peer, &why),
+        };
         let about = below.about();
         let (protocol, format) = about.dialect;
         let said = Announce {
@@ -63,15 +73,15 @@ impl<B: RmaLink, F: Below> Net<B, F> {
             window: about.window,
             protocol,
             format,
-            can: REPEATS | self.reads_and_writes(),
+            can,
             name: padded(about.name),
             nonce,
-            address: about.address.to_vec(),
+            address: offer.address,
         };
         let bytes = Control::Announce(Box::new(said)).encode();
         let until = Instant::now() + self.options.patience;
         let at = self.peers.at(peer);
-        at.meeting.announce(bytes.clone(), until);
+        at.meeting.announce(bytes.clone(), until, offer.number);
         at.stage = Stage::Meeting;
         self.saying.say(&mut self.base, peer, bytes);
         self.note_restless(peer);
@@ -110,13 +120,20 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         }
         if at.stage == Stage::Idle {
             self.announce(peer);
+            // Without a place for it there.
+            if self.peers[peer].stage == Stage::Base || !self.peers[peer].meeting.is_announced() {
+                return None;
+            }
         }
         if let Err(why) = self.agree(peer, &said) {
             self.refuse(peer, &why);
             return None;
         }
         let decides = self.decides(peer);
-        let early = self.peers.at(peer).meeting.hear(decides);
+        let early = self.peers.at(peer).meeting.hear(decides, decides && !F::CONNECTS);
+        if F::CONNECTS && !decides {
+            self.say(peer, &Control::Settle(true));
+        }
         self.note_restless(peer);
         if early.is_none() {
             self.tend(peer);
@@ -139,9 +156,16 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         if said.window < 8 {
             return Err("it has no room".into());
         }
-        let dest = below.meet(&said.address)?;
-        let theirs = Control::Announce(Box::new(said.clone())).encode();
         let at = self.peers.at(peer);
+        let offer = at.meeting.take_offer().ok_or("it was announced nothing")?;
+        let dest = match below.connect(offer, &said.address) {
+            Ok(dest) => dest,
+            Err(why) => {
+                below.withdraw(offer);
+                return Err(why);
+            }
+        };
+        let theirs = Control::Announce(Box::new(said.clone())).encode();
         let ours = at.meeting.announced();
         let keys = match decides {
             true => fabric_keys(&key, ours, &theirs, Role::Caller),
@@ -161,10 +185,18 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         let at = self.peers.at(peer);
         match (fabric, at.stage) {
             (true, Stage::Meeting) if !decides && at.channel.is_some() => self.settled(peer),
+            // It has connected.
+            (true, Stage::Meeting) if F::CONNECTS && at.meeting.awaits_peer() => {
+                at.meeting.owe_ping();
+                self.note_restless(peer);
+                self.tend(peer);
+            }
             (false, Stage::Idle | Stage::Meeting) => self.fall_back(peer, "the peer does not use it"),
             // A frame has said so before; both have said so.
             (true, Stage::Fabric) if !decides => {}
             (false, Stage::Base) => {}
+            // It has connected to an end that was refused here.
+            (true, Stage::Base) if F::CONNECTS => {}
             _ if self.below.is_none() => {}
             _ => self.spoil(peer, "it settles what was not open"),
         }

@@ -1,0 +1,151 @@
+//! What is done with completions, and with events of the device.
+
+use below::{Buffer, Did};
+use rdma_sys as ibv;
+use rdma_sys::{Event, ibv_wc};
+
+use crate::network::{EVENTS, Verbs};
+use crate::receives::RECEIVE;
+use crate::status::text;
+
+impl Verbs {
+    /// Takes completions off the queue; how many there were.
+    pub(crate) fn read(&mut self) -> usize {
+        if self.objects.pairs.has_closing() {
+            self.see_to_closing();
+        }
+        let n = match self.objects.cq.poll(&mut self.found.0) {
+            Ok(n) => n,
+            Err(e) => {
+                self.dead = Some(e.to_string());
+                return 0;
+            }
+        };
+        for at in 0..n {
+            let wc = self.found.0[at];
+            self.completed(&wc);
+        }
+        self.idle = if n == 0 { self.idle + 1 } else { 0 };
+        if self.idle == EVENTS {
+            self.idle = 0;
+            self.read_events();
+        }
+        n
+    }
+
+    fn completed(&mut self, wc: &ibv_wc) {
+        if wc.wr_id & RECEIVE != 0 {
+            return self.received(wc, wc.wr_id as u32);
+        }
+        // A queue pair that is gone has returned what it had.
+        let Some((number, request)) = self.objects.pairs.of_id(wc.wr_id) else { return };
+        let objects = &mut *self.objects;
+        let Some(pair) = objects.pairs.get_mut(number) else { return };
+        let before = pair.in_use();
+        let own =
+            pair.complete(request, |one| one.place.into_iter().for_each(|p| objects.sends.give_back(p)));
+        self.credits += before - pair.in_use();
+        if let Some(own) = own.filter(|_| wc.status != ibv::IBV_WC_SUCCESS) {
+            self.fail(number, own.who, text(wc.status));
+        }
+    }
+
+    /// A receive is over, with a message or with an error.
+    fn received(&mut self, wc: &ibv_wc, place: u32) {
+        let objects = &mut *self.objects;
+        if let Some(pair) = objects.receives.owner(place).and_then(|number| objects.pairs.get_mut(number)) {
+            pair.receives = pair.receives.saturating_sub(1);
+        }
+        if wc.status == ibv::IBV_WC_SUCCESS {
+            let len = (wc.byte_len as usize).min(self.sizes.most);
+            return self.did.push_back(Did::Came(Buffer(place), len));
+        }
+        if let Some(number) = objects.pairs.of_qpn(wc.qp_num) {
+            // What was sent has its own completions; without any, the next send finds out.
+            let who = objects.pairs.get(number).and_then(|pair| pair.newest());
+            self.fail(number, who, text(wc.status));
+        }
+        // To the shared queue; a queue pair in error takes none.
+        self.objects.receives.give_back(place, None);
+    }
+
+    /// Destroys queue pairs that are closed, and whose requests have completed.
+    #[cold]
+    fn see_to_closing(&mut self) {
+        self.read_events();
+        let shared = self.objects.receives.srq().is_some();
+        while let Some((number, pair)) = self.objects.pairs.take_over(shared) {
+            self.retire(number, pair);
+        }
+    }
+
+    /// Takes events of the device.
+    pub(crate) fn read_events(&mut self) {
+        loop {
+            match self.objects.context.event() {
+                Ok(Some(event)) => self.happened(event),
+                Ok(None) => return,
+                Err(e) => {
+                    self.dead = Some(e.to_string());
+                    return;
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn happened(&mut self, event: Event) {
+        let name = self.objects.context.device().name();
+        match event {
+            Event::Qp { kind: ibv::IBV_EVENT_QP_LAST_WQE_REACHED, number } => {
+                let pair = self.objects.pairs.of_qpn(number);
+                if let Some(pair) = pair.and_then(|number| self.objects.pairs.get_mut(number)) {
+                    pair.is_last = true;
+                }
+            }
+            Event::Qp { kind, number } => {
+                let is_error = [
+                    ibv::IBV_EVENT_QP_FATAL,
+                    ibv::IBV_EVENT_QP_REQ_ERR,
+                    ibv::IBV_EVENT_QP_ACCESS_ERR,
+                    ibv::IBV_EVENT_PATH_MIG_ERR,
+                ];
+                if let Some(number) = self.objects.pairs.of_qpn(number).filter(|_| is_error.contains(&kind)) {
+                    let who = self.objects.pairs.get(number).and_then(|pair| pair.newest());
+                    self.fail(number, who, format!("the device reports error {kind} of its queue pair"));
+                }
+            }
+            Event::Cq { .. } => self.dead = Some(format!("{name}: its completion queue has overrun")),
+            Event::Srq { kind: ibv::IBV_EVENT_SRQ_ERR, .. } => {
+                self.dead = Some(format!("{name}: its shared receive queue has failed"));
+            }
+            Event::Srq { .. } => {}
+            Event::Port { kind, port } => match kind {
+                ibv::IBV_EVENT_PORT_ERR if port == self.route.port.number => {
+                    log::warn!("{name}: port {port} is down; peers are lost if it is not up again in 2 s");
+                }
+                ibv::IBV_EVENT_PORT_ACTIVE => log::info!("{name}: port {port} is up"),
+                _ => log::debug!("{name}: event {kind} of port {port}"),
+            },
+            Event::Device { .. } => self.dead = Some(format!("{name}: the device is gone")),
+        }
+    }
+
+    /// Asks for an event at the next completion. Whether it is safe to sleep.
+    pub(crate) fn arm_to_sleep(&mut self) -> bool {
+        self.read_events();
+        self.objects.receives.post_rest();
+        if !self.did.is_empty() || self.dead.is_some() {
+            return false;
+        }
+        // What has woken before is not to wake again.
+        while let Ok(Some(_)) = self.objects.channel.event() {}
+        if let Err(e) = self.objects.cq.arm(false) {
+            self.dead = Some(e.to_string());
+            return false;
+        }
+        // A completion that came before does not wake.
+        while self.dead.is_none() && self.read() > 0 {}
+        self.did.is_empty() && self.dead.is_none()
+    }
+}

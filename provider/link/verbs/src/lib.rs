@@ -1,0 +1,35 @@
+//! The network of an RDMA device, by libibverbs alone: InfiniBand or RoCE. [`VerbsLink`] is the link over it.
+//!
+//! Each peer that is met has a queue pair (RC) of its own here and there, which the two announce to each
+//! other by the connection that they meet by. Receives are posted to one shared receive queue, or, where the
+//! device has none, to each queue pair. What is posted is counted, so that no queue overruns: a sender knows
+//! how many messages its peer has room for, and where the shared queue is empty all the same, the device
+//! waits and sends again (RNR).
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `choice` | which device, port, GID and MTU |
+//! | `address` | what one queue pair announces to another |
+//! | `memory` | memory that the device reads and writes |
+//! | `receives`, `sends` | places that messages are received into, and sent from |
+//! | `pair`, `pairs` | a queue pair, and what was posted to it; those of all peers |
+//! | `network` | [`Verbs`]: [`below::Below`] by these |
+//! | `completions` | what is done with completions and events |
+//! | `status` | what a completion's status means |
+
+mod address;
+mod choice;
+mod completions;
+mod memory;
+mod network;
+mod pair;
+mod pairs;
+mod receives;
+mod sends;
+mod status;
+
+pub use choice::{Options, has_device, open};
+pub use network::Verbs;
+
+/// The link over a device, with connections `B`.
+pub type VerbsLink<B> = below::BelowLink<B, Verbs>;

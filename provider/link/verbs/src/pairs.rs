@@ -1,0 +1,107 @@
+//! The queue pairs of all peers, by number.
+
+use std::collections::HashMap;
+
+use crate::pair::Pair;
+
+/// A number, and which of those that had it.
+#[derive(Debug, Default)]
+struct Slot {
+    pair: Option<Pair>,
+    generation: u16,
+}
+
+/// Bits of an id: the number of the pair above that of the request, its generation above that.
+const NUMBER: u32 = 32;
+const GENERATION: u32 = 48;
+/// Generations, which wrap; the bit above is of receives.
+const GENERATIONS: u16 = 0x7fff;
+/// Most pairs.
+const MOST: usize = 1 << (GENERATION - NUMBER);
+
+/// All queue pairs.
+#[derive(Debug, Default)]
+pub(crate) struct Pairs {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    by_qpn: HashMap<u32, u32>,
+    /// Those that are closed, and not destroyed yet.
+    closing: Vec<u32>,
+}
+
+impl Pairs {
+    /// Takes on a pair, which is made with its number; an error if there are too many.
+    pub(crate) fn add(&mut self, make: impl FnOnce(u32) -> Result<Pair, String>) -> Result<u32, String> {
+        if self.free.is_empty() {
+            if self.slots.len() == MOST {
+                return Err(format!("it has {MOST} peers, and can have no more"));
+            }
+            self.free.push(self.slots.len() as u32);
+            self.slots.push(Slot::default());
+        }
+        let number = *self.free.last().unwrap_or(&0);
+        let pair = make(number)?;
+        self.free.pop();
+        self.by_qpn.insert(pair.qp.number(), number);
+        self.slots[number as usize].pair = Some(pair);
+        Ok(number)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, number: u32) -> Option<&Pair> {
+        self.slots.get(number as usize)?.pair.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut Pair> {
+        self.slots.get_mut(number as usize)?.pair.as_mut()
+    }
+
+    /// The number of the pair whose queue pair has this one.
+    pub(crate) fn of_qpn(&self, qpn: u32) -> Option<u32> {
+        self.by_qpn.get(&qpn).copied()
+    }
+
+    /// What ids of a pair's requests have above the number of the request.
+    #[inline]
+    pub(crate) fn id(&self, number: u32) -> u64 {
+        let generation = self.slots[number as usize].generation;
+        u64::from(generation) << GENERATION | u64::from(number) << NUMBER
+    }
+
+    /// The pair that an id is of, and the number of the request; `None`: its pair is gone.
+    #[inline]
+    pub(crate) fn of_id(&self, id: u64) -> Option<(u32, u32)> {
+        let number = (id >> NUMBER) as u16;
+        let slot = self.slots.get(usize::from(number))?;
+        let is_it = slot.pair.is_some() && u64::from(slot.generation) == id >> GENERATION;
+        is_it.then_some((number.into(), id as u32))
+    }
+
+    /// A pair is closed, and is to be removed when it is over.
+    pub(crate) fn note_closing(&mut self, number: u32) {
+        self.closing.push(number);
+    }
+
+    #[inline]
+    pub(crate) fn has_closing(&self) -> bool {
+        !self.closing.is_empty()
+    }
+
+    /// Removes a pair that is over, if there is one: its number, and what it was.
+    pub(crate) fn take_over(&mut self, shared: bool) -> Option<(u32, Pair)> {
+        let at = self.closing.iter().position(|n| self.get(*n).is_none_or(|pair| pair.is_over(shared)))?;
+        let number = self.closing.swap_remove(at);
+        self.remove(number).map(|pair| (number, pair))
+    }
+
+    /// Removes a pair.
+    pub(crate) fn remove(&mut self, number: u32) -> Option<Pair> {
+        let slot = self.slots.get_mut(number as usize)?;
+        let pair = slot.pair.take()?;
+        slot.generation = (slot.generation + 1) & GENERATIONS;
+        self.by_qpn.remove(&pair.qp.number());
+        self.free.push(number);
+        Some(pair)
+    }
+}

@@ -1,0 +1,40 @@
+//! The checks that every link passes, over devices that differ.
+
+/// One as most are.
+mod plain {
+    use crate::device::harness;
+    link_kit::conform! { harness("sv0", &[]); frames polls peers ends returns host hostile sleep threads frames_only }
+}
+
+/// Receives are each queue pair's own, 16 bytes go inline, a request has one piece.
+mod small {
+    use crate::device::harness;
+    link_kit::conform! {
+        harness("sv0:nosrq,inline=16,sge=1", &[]);
+        frames polls peers ends returns hostile sleep threads frames_only
+    }
+}
+
+/// A completion queue of 64 entries, and short queues: receives are rare, and senders wait for them.
+mod short {
+    use crate::device::harness;
+    link_kit::conform! {
+        harness("sv0:cqe=64,srqwr=16,wr=8,mtu=256,old", &[]);
+        frames polls peers ends returns sleep threads frames_only
+    }
+}
+
+/// Soft RoCE's errors, with completions that are late and overtake those of other queue pairs.
+mod late {
+    use crate::device::harness;
+    link_kit::conform! {
+        harness("sv0:rxe", &[("DELAY_US", "200"), ("REORDER", "7")]);
+        frames polls peers ends returns sleep threads frames_only
+    }
+}
+
+/// InfiniBand's link layer: by LID.
+mod infiniband {
+    use crate::device::harness;
+    link_kit::conform! { harness("sv0:ib", &[]); frames ends }
+}

@@ -1,0 +1,40 @@
+//! Devices of the stand-in.
+
+use std::net::Ipv4Addr;
+use std::sync::Once;
+
+use stand_in::program;
+use verbs::{Options, Verbs};
+
+use crate::support::OfiHarness;
+
+/// Has the stand-in, which reads the environment once, have these devices, and be so. Each test is a process.
+pub fn set(devices: &str, others: &[(&str, &str)]) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let fabric = std::process::id().to_string();
+        let all = [("DEVICES", devices), ("FABRIC", fabric.as_str())];
+        for (name, value) in all.iter().chain(others) {
+            // SAFETY: nothing reads the environment yet: the stand-in is not loaded, and no link is open.
+            unsafe { std::env::set_var(format!("VERBS_STAND_IN_{name}"), value) };
+        }
+    });
+}
+
+/// How the stand-in is found.
+pub fn options() -> Options {
+    Options { library: Some(program::path("verbs_stand_in")), ..Options::default() }
+}
+
+pub fn open() -> Verbs {
+    let found = verbs::open(&options(), Ipv4Addr::LOCALHOST.into());
+    found.unwrap_or_else(|why| panic!("no device can be opened: {why:?}")).0
+}
+
+/// Links over such devices, with nothing that goes another way.
+pub fn harness(devices: &str, others: &[(&str, &str)]) -> OfiHarness<Verbs> {
+    set(devices, others);
+    let mut harness = OfiHarness::new(|| Ok(open()));
+    harness.fallback = false;
+    harness
+}

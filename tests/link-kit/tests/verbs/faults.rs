@@ -1,0 +1,205 @@
+//! Devices that are refused, and completions with an error.
+
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use link_api::{Event, FrameLink as _, Gone, Link as _, PeerId};
+use link_kit::Harness as _;
+use rdma_sys as ibv;
+use stand_in::program::{self, Program};
+use verbs::{Options, Verbs};
+
+use crate::device::{harness, options, set};
+use crate::support::{Driven, Over};
+
+const WAIT: Duration = Duration::from_secs(30);
+type Node = Driven<Over<Verbs>>;
+
+fn refusal(devices: &str, options: &Options) -> String {
+    set(devices, &[]);
+    match verbs::open(options, Ipv4Addr::LOCALHOST.into()) {
+        Ok(_) => panic!("it was opened"),
+        Err(why) => why.join("; "),
+    }
+}
+
+#[test]
+fn a_host_without_devices_says_so() {
+    assert!(refusal("none", &options()).contains("no RDMA device"));
+}
+
+#[test]
+fn a_device_that_is_not_there_is_refused_with_those_that_are() {
+    let wanted = Options { device: Some("mlx5_9".into()), ..options() };
+    let why = refusal("sv0;sv1", &wanted);
+    assert!(why.contains("no device mlx5_9") && why.contains("sv0 or sv1"), "{why}");
+}
+
+#[test]
+fn devices_that_cannot_serve_are_each_refused_with_a_reason() {
+    let why = refusal("sv0:down;sv1:iwarp;sv2:cqe=32;sv3:msg=4096", &options());
+    for part in [
+        "sv0: port 1: it is not active",
+        "sv1: its connections are iWARP's",
+        "sv2 port 1: ",
+        "sv3: port 1: its messages",
+    ] {
+        assert!(why.contains(part), "{part}: {why}");
+    }
+}
+
+#[test]
+fn a_gid_that_is_empty_is_refused() {
+    let wanted = Options { gid: Some(200), ..options() };
+    assert!(refusal("sv0", &wanted).contains("FI_STRAIT_VERBS_GID names entry 200"));
+}
+
+#[test]
+fn the_gid_of_the_address_is_chosen_else_one_that_is_routed() {
+    set("sv0;sv1", &[]);
+    let about = |own: &str, options: &Options| {
+        let (verbs, _) = verbs::open(options, own.parse().expect("an address")).expect("a device");
+        below::Below::about(&verbs).detail.to_owned()
+    };
+    // The stand-in's first device has 10.1.0.1, its second one 10.1.0.2.
+    let first = about("127.0.0.1", &options());
+    assert!(first.starts_with("sv0 port 1, GID ") && first.contains(" 10.1.0.1, MTU 1024"), "{first}");
+    let second = about("10.1.0.2", &options());
+    assert!(second.starts_with("sv1 port 1, GID ") && second.contains(" 10.1.0.2,"), "{second}");
+    let named = Options { device: Some("sv1".into()), gid: Some(0), mtu: Some(512), ..options() };
+    let named = about("10.1.0.1", &named);
+    assert!(named.starts_with("sv1 port 1, GID 0 fe80:") && named.ends_with("MTU 512"), "{named}");
+}
+
+/// Two links, of which the first one has sent a frame that has come.
+struct Two {
+    a: Node,
+    b: Node,
+    to_b: PeerId,
+    to_a: PeerId,
+    stand_in: Program,
+    start: Instant,
+}
+
+impl Two {
+    fn new(devices: &str) -> Two {
+        let mut h = harness(devices, &[]);
+        let (mut a, mut b) = (h.open(), h.open());
+        let (to_b, to_a) = (a.peer(&b.addr()), b.peer(&a.addr()));
+        let stand_in = Program::open(program::path("verbs_stand_in"));
+        let mut two = Two { to_b, to_a, stand_in, start: Instant::now(), a, b };
+        two.send_to_b();
+        two.frame_from_a();
+        two
+    }
+
+    fn send_to_b(&mut self) {
+        while self.a.send(self.to_b, b"hello", &[], 0, 0).is_err() {
+            self.wait("no way to the peer");
+            assert!(self.a.poll().is_none());
+            assert!(self.b.poll().is_none());
+        }
+    }
+
+    fn frame_from_a(&mut self) {
+        loop {
+            match self.b.poll() {
+                Some(Event::Frame(frame)) => return self.b.release(frame),
+                Some(other) => panic!("{other:?}"),
+                None => self.wait("no frame"),
+            }
+        }
+    }
+
+    fn wait(&self, what: &str) {
+        assert!(self.start.elapsed() < WAIT, "{what}");
+        std::thread::sleep(Duration::from_micros(50));
+    }
+
+    /// Both see the other one's end.
+    fn both_end(&mut self) {
+        for (node, peer) in [(&mut self.a, self.to_b), (&mut self.b, self.to_a)] {
+            loop {
+                match node.poll() {
+                    Some(Event::Closed(which, why)) => {
+                        assert_eq!(which, peer);
+                        assert!(matches!(why, Gone::Reset), "{why:?}");
+                        break;
+                    }
+                    Some(Event::Frame(frame)) => node.release(frame),
+                    Some(other) => panic!("{other:?}"),
+                    None => {
+                        assert!(self.start.elapsed() < WAIT, "the end of a peer is not reported");
+                        std::thread::sleep(Duration::from_micros(50));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whatever the status of a send is, both ends see the end of the peer, and can meet again.
+#[test]
+fn a_completion_with_an_error_ends_the_peer_at_both_ends_and_they_meet_again() {
+    let mut two = Two::new("sv0");
+    for status in [
+        ibv::IBV_WC_LOC_QP_OP_ERR,
+        ibv::IBV_WC_LOC_PROT_ERR,
+        ibv::IBV_WC_WR_FLUSH_ERR,
+        ibv::IBV_WC_REM_INV_REQ_ERR,
+        ibv::IBV_WC_REM_ACCESS_ERR,
+        ibv::IBV_WC_REM_OP_ERR,
+        ibv::IBV_WC_RETRY_EXC_ERR,
+        ibv::IBV_WC_RNR_RETRY_EXC_ERR,
+        ibv::IBV_WC_FATAL_ERR,
+    ] {
+        let fail = two.stand_in.symbol("stand_in_verbs_status");
+        // SAFETY: the stand-in's function, with its type.
+        let fail: extern "C" fn(u64, u32) = unsafe { std::mem::transmute(fail) };
+        fail(1, status);
+        let _ = two.a.send(two.to_b, b"hello", &[], 0, 0);
+        two.both_end();
+        two.send_to_b();
+        two.frame_from_a();
+    }
+}
+
+/// The device is gone: peers end, and nothing is sent by it any more.
+#[test]
+fn a_device_that_is_removed_ends_its_peers() {
+    let mut two = Two::new("sv0");
+    let raise = two.stand_in.symbol("stand_in_verbs_event");
+    // SAFETY: likewise.
+    let raise: extern "C" fn(usize, u32) = unsafe { std::mem::transmute(raise) };
+    raise(0, ibv::IBV_EVENT_DEVICE_FATAL);
+    two.both_end();
+}
+
+/// Without a shared receive queue a completion queue of this size serves two peers.
+#[test]
+fn a_peer_for_which_there_is_no_queue_is_unreachable_and_the_others_are_served() {
+    let mut h = harness("sv0:nosrq,cqe=64", &[]);
+    let (mut all, mut others) = (h.open(), Vec::new());
+    let start = Instant::now();
+    for n in 0..3 {
+        let other = h.open();
+        let to = all.peer(&other.addr());
+        loop {
+            assert!(start.elapsed() < WAIT, "no way, and no end");
+            let sent = all.send(to, b"hello", &[], 0, 0).is_ok();
+            match all.poll() {
+                Some(Event::Closed(which, why)) => {
+                    assert_eq!((n, which, why), (2, to, Gone::Unreachable));
+                    break;
+                }
+                Some(other) => panic!("{other:?}"),
+                None if sent => {
+                    assert!(n < 2, "more peers than there is room for");
+                    break;
+                }
+                None => std::thread::sleep(Duration::from_micros(50)),
+            }
+        }
+        others.push(other);
+    }
+}

@@ -1,0 +1,11 @@
+//! The link over queue pairs of libibverbs, over devices of the stand-in, put to the checks of all links and to
+//! its own.
+#![cfg(not(loom))]
+
+#[path = "../support/ofi.rs"]
+#[allow(dead_code, reason = "what is of accesses to memory")]
+mod support;
+
+mod conformance;
+mod device;
+mod faults;
