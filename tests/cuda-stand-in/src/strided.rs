@@ -79,3 +79,29 @@ fn copied(copy: &Copy) -> Result<(), i32> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn side(at: usize, [x, y, z]: [usize; 3], pitch: usize, height: usize) -> Side {
+        Side { x, y, z, lod: 0, memory: HOST, host: at, device: 0, array: 0, reserved: 0, pitch, height }
+    }
+
+    #[test]
+    fn rows_and_planes_are_where_pitch_and_height_say() {
+        let from: Vec<u8> = (0..64).collect();
+        let mut to = [0u8; 12];
+        let (src, dst) = (from.as_ptr() as usize, to.as_mut_ptr() as usize);
+        let face = |pitch| Copy {
+            src: side(src, [1, 1, 1], pitch, 4),
+            dst: side(dst, [0; 3], 2, 2),
+            width: 2,
+            height: 2,
+            depth: 3,
+        };
+        assert_eq!(copied(&face(4)), Ok(()));
+        assert_eq!(to, [21, 22, 25, 26, 37, 38, 41, 42, 53, 54, 57, 58]);
+        assert_eq!(copied(&face(2)), Err(INVALID_VALUE), "rows that overlap");
+    }
+}
