@@ -97,11 +97,13 @@ main() {
         # Each MPI client there is, on two hosts and on four.
         item hosts env LONG=1 ci/suite/hosts mpi four suite
         { echo "## MPI between hosts"; echo; echo '```'; grep -E '^(ok|FAILED|skipped)' "$last" || true; echo '```'; echo; } >>"$summary"
+        item rdma ci/test rdma
     fi
 
     if part guest; then
         item guest ci/suite/guest p2pmem
         { echo "## Peer memory in a guest"; echo; echo '```'; grep -E '^(ok|FAILED|skipped)' "$last" || true; echo '```'; echo; } >>"$summary"
+        item rdma ci/test rdma
     fi
 
     if part asan; then

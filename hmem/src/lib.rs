@@ -11,7 +11,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | words | `kind`, `error`, `span`, `words`, `value`, `long_double` |
-//! | tools | `bytes`, `guard`, `runtime`, [`agent`] |
+//! | tools | `bytes`, `guard`, `loaded_library`, [`agent`] |
 //! | tools: handles and mappings; pending copies | [`share`]; [`pending`] (the trait and the list) |
 //! | the trait that each kind implements | `memory` |
 //! | host memory that a kind has page-locked, in pools | [`locked`] |
@@ -33,6 +33,7 @@ mod error;
 pub mod fake;
 pub mod guard;
 mod kind;
+mod loaded_library;
 pub mod locked;
 #[cfg(target_arch = "x86_64")]
 mod long_double;
@@ -42,7 +43,6 @@ pub mod pending;
 mod presence;
 pub mod registry;
 pub mod rocr;
-mod runtime;
 pub mod share;
 mod span;
 pub mod stage;

@@ -41,6 +41,17 @@ pub fn any_device() -> bool {
     ALL.iter().any(|m| m.kind() != Kind::Fake && presence::is_here(m.kind()))
 }
 
+/// Page-locks host memory for every runtime that is here, until what is returned is dropped. A runtime that
+/// refuses is left out.
+///
+/// # Safety
+/// The memory is mapped for longer than that.
+pub unsafe fn lock_for_devices(at: usize, len: usize) -> Vec<Pages> {
+    let kinds = [Kind::Cuda, Kind::Rocr, Kind::Ze].into_iter().filter(|k| is_here(*k));
+    // SAFETY: the caller's promise.
+    kinds.filter_map(|k| unsafe { of(k).lock_host(at, len) }).collect()
+}
+
 /// What memory `addr..addr+len` is, to be asked where an application names a buffer. Costs next to
 /// nothing as long as the process has no device memory (see `presence`).
 #[inline]

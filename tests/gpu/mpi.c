@@ -5,11 +5,12 @@
  *
  *   allreduce 1048576 bytes: 312.4 us, staged by the program 340.1 us, ratio 0.92
  *
- * allreduce and bcast of floats in MPI_COMM_WORLD, reduce_local, and halo: a face of a cube of N^3 doubles, a column of single
- * elements and a plane of rows, to the next rank (with one rank to itself), as MPI_Type_vector; by the program as it would without
- * a kernel that packs: the whole extent of the face.
+ * allreduce and bcast of floats in MPI_COMM_WORLD, reduce_local, and halo: a face of a cube of N^3 doubles to the next rank (with one
+ * rank to itself), as MPI_Type_vector (a column of single elements, a plane of rows, a block) and as MPI_Type_create_subarray
+ * (a face of each axis); by the program as it would without a kernel that packs: the whole extent of the face. Halos are next to a
+ * strided copy of the driver's, too: the face to other device memory by cuMemcpy3D, that in MPI_Sendrecv, and back.
  *
- *   mpi [MOST [N]]      the most bytes of the collectives, 67108864; the cube's edge, 256
+ *   mpi [MOST [N]]      the most bytes of the collectives, 268435456; the cube's edge, 256
  */
 #include <mpi.h>
 #include "driver.h"
@@ -63,15 +64,44 @@ static void reduce_local(size_t len, int staged)
 		to_device(1, len);
 }
 
+/* CUDA_MEMCPY3D */
+struct place {
+	size_t x, y, z, lod;
+	unsigned type;
+	const void *host;
+	uint64_t device;
+	void *array, *reserved;
+	size_t pitch, height;
+};
+struct copy {
+	struct place src, dst;
+	size_t width, height, depth;
+};
+
 static MPI_Datatype face;
 static size_t extent;
+static char *packed[2];
+static struct copy strided;
 
-static void halo(size_t len, int staged)
+static void halo(size_t len, int how)
 {
-	char **at = staged ? host : device;
-	int next = (me + 1) % ranks, last = (me + ranks - 1) % ranks;
+	char **at = how == 1 ? host : device;
+	int next = (me + 1) % ranks, last = (me + ranks - 1) % ranks, staged = how == 1;
+	struct copy back = strided;
 
-	(void)len;
+	if (how == 2) {
+		/* CU_MEMORYTYPE_DEVICE */
+		strided.src.device = (uint64_t)device[0], strided.dst.device = (uint64_t)packed[0];
+		CU(cuMemcpy3D_v2, (const struct copy *), &strided);
+		CU(cuCtxSynchronize, (void));
+		OK(MPI_Sendrecv(packed[0], (int)(len / 8), MPI_DOUBLE, next, 1, packed[1], (int)(len / 8), MPI_DOUBLE, last, 1,
+				MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+		back.src = strided.dst, back.dst = strided.src;
+		back.src.device = (uint64_t)packed[1], back.dst.device = (uint64_t)device[1];
+		CU(cuMemcpy3D_v2, (const struct copy *), &back);
+		CU(cuCtxSynchronize, (void));
+		return;
+	}
 	if (staged)
 		to_host(0, extent), to_host(1, extent);
 	OK(MPI_Sendrecv(at[0], 1, face, next, 1, at[1], 1, face, last, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
@@ -86,36 +116,52 @@ static int by_size(const void *a, const void *b)
 	return (d > 0) - (d < 0);
 }
 
-static void measure(const char *name, void (*call)(size_t, int), size_t len)
+static void measure(const char *name, void (*call)(size_t, int), size_t len, int ways)
 {
-	double took[2][MOST_ROUNDS], all[2];
+	double took[3][MOST_ROUNDS], all[3];
 	int rounds = len > (8 << 20) ? 7 : MOST_ROUNDS;
 
 	for (int n = -3; n < rounds; n++)
-		for (int staged = 0; staged < 2; staged++) {
+		for (int how = 0; how < ways; how++) {
 			double begin, one;
 
 			MPI_Barrier(MPI_COMM_WORLD);
 			begin = MPI_Wtime();
-			call(len, staged);
+			call(len, how);
 			one = MPI_Wtime() - begin;
 			if (n >= 0)
-				took[staged][n] = one;
+				took[how][n] = one;
 		}
-	for (int staged = 0; staged < 2; staged++) {
-		qsort(took[staged], (size_t)rounds, sizeof(double), by_size);
-		MPI_Allreduce(&took[staged][rounds / 2], &all[staged], 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+	for (int how = 0; how < ways; how++) {
+		qsort(took[how], (size_t)rounds, sizeof(double), by_size);
+		MPI_Allreduce(&took[how][rounds / 2], &all[how], 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
 	}
 	if (!me)
-		printf("%s %zu bytes: %.1f us, staged by the program %.1f us, ratio %.2f\n", name, len, 1e6 * all[0], 1e6 * all[1],
+		printf("%s %zu bytes: %.1f us, staged by the program %.1f us, ratio %.2f", name, len, 1e6 * all[0], 1e6 * all[1],
 		       all[0] / all[1]);
+	if (!me && ways > 2)
+		printf(", strided copy plus MPI_Sendrecv %.1f us, ratio %.2f", 1e6 * all[2], all[0] / all[2]);
+	if (!me)
+		puts("");
 	fflush(stdout);
+}
+
+/* `depth` planes of `height` rows of `width` bytes, from the offset `at` on. */
+static void halos(const char *name, size_t at, size_t width, size_t height, size_t depth, size_t pitch, size_t rows)
+{
+	MPI_Type_commit(&face);
+	strided = (struct copy){ .src = { .type = 2, .pitch = pitch, .height = rows, .x = at % pitch, .y = at / pitch % rows, .z = at / pitch / rows },
+				 .dst = { .type = 2, .pitch = width, .height = height },
+				 .width = width, .height = height, .depth = depth };
+	extent = at + (depth - 1) * pitch * rows + (height - 1) * pitch + width;
+	measure(name, halo, width * height * depth, 3);
+	MPI_Type_free(&face);
 }
 
 int main(int argc, char **argv)
 {
 	int n = argc > 2 ? atoi(argv[2]) : 256;
-	size_t most = argc > 1 ? strtoull(argv[1], NULL, 0) : 64 << 20, room = 8ull * n * n * n;
+	size_t most = argc > 1 ? strtoull(argv[1], NULL, 0) : 256 << 20, row = 8ull * n, plane = row * n, room = plane * n;
 
 	room = most > room ? most : room;
 
@@ -125,25 +171,30 @@ int main(int argc, char **argv)
 	cuda_begin(me);
 	for (int i = 0; i < 2; i++) {
 		CU(cuMemAlloc_v2, (void **, size_t), (void **)&device[i], room);
+		CU(cuMemAlloc_v2, (void **, size_t), (void **)&packed[i], plane);
 		CU(cuMemHostAlloc, (void **, size_t, unsigned), (void **)&host[i], room, 0);
 		memset(host[i], 0, room);
 		to_device(i, room);
 	}
-	for (size_t len = 8; len <= most; len *= 8) {
-		measure("allreduce", allreduce, len);
-		measure("bcast", bcast, len);
-		measure("reduce_local", reduce_local, len);
+	for (size_t len = 8; len <= most; len = len < most && len * 8 > most ? most : len * 8) {
+		measure("allreduce", allreduce, len, 2);
+		measure("bcast", bcast, len, 2);
+		measure("reduce_local", reduce_local, len, 2);
 	}
-	/* A column of single elements, a plane of rows, and a plane that is one block. */
-	int counts[] = { n * n, n, 1 }, lengths[] = { 1, n, n * n }, strides[] = { n, n * n, 1 };
-	const char *names[] = { "halo of elements", "halo of rows", "halo of a block" };
+	MPI_Type_vector(n * n, 1, n, MPI_DOUBLE, &face);
+	halos("halo of elements", 0, 8, (size_t)n * n, 1, row, (size_t)n * n);
+	MPI_Type_vector(n, n, n * n, MPI_DOUBLE, &face);
+	halos("halo of rows", 0, row, 1, (size_t)n, row, (size_t)n);
+	MPI_Type_vector(1, n * n, 1, MPI_DOUBLE, &face);
+	halos("halo of a block", 0, row, (size_t)n, 1, row, (size_t)n);
+	for (int axis = 0; axis < 3; axis++) {
+		static const char *const names[] = { "subarray, planes", "subarray, rows", "subarray, elements" };
+		int sizes[] = { n, n, n }, sub[] = { n, n, n }, at[] = { 0, 0, 0 };
 
-	for (int i = 0; i < 3; i++) {
-		MPI_Type_vector(counts[i], lengths[i], strides[i], MPI_DOUBLE, &face);
-		MPI_Type_commit(&face);
-		extent = 8 * ((size_t)(counts[i] - 1) * strides[i] + lengths[i]);
-		measure(names[i], halo, 8ull * n * n);
-		MPI_Type_free(&face);
+		sub[axis] = 1, at[axis] = n - 2;
+		MPI_Type_create_subarray(3, sizes, sub, at, MPI_ORDER_C, MPI_DOUBLE, &face);
+		halos(names[axis], (size_t)(n - 2) * (axis == 0 ? plane : axis == 1 ? row : 8), 8 * (size_t)sub[2], (size_t)sub[1],
+		      (size_t)sub[0], row, (size_t)n);
 	}
 	MPI_Finalize();
 	return 0;

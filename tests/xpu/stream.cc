@@ -88,11 +88,14 @@ struct side {
 	fi_addr_t peer = FI_ADDR_UNSPEC;
 	dptr raise = 0, sent_word = 0, received_word = 0;
 
-	void open_gpu()
+	/* The second process has the second GPU, where there is one. */
+	void open_gpu(bool leads = true)
 	{
 		void *ctx = nullptr, *module = nullptr;
+		int gpus = 0;
 		cu("cuInit", 0u);
-		cu("cuDevicePrimaryCtxRetain", &ctx, 0);
+		cu("cuDeviceGetCount", &gpus);
+		cu("cuDevicePrimaryCtxRetain", &ctx, leads || gpus < 2 ? 0 : 1);
 		cu("cuCtxSetCurrent", ctx);
 		cu("cuStreamCreate", &stream, 1u);
 		cu("cuModuleLoadData", &module, (const char *)kernel_text);
@@ -274,7 +277,7 @@ static void loop(int sock, bool leads, bool async, uint64_t iterations)
 {
 	side s;
 	static works w;
-	s.open_gpu();
+	s.open_gpu(leads);
 	s.open_endpoint();
 	s.meet(sock);
 	double begin = 0, spent = 0;

@@ -33,7 +33,7 @@ const BESIDE: [(&str, &[&str]); 9] = [
 const SAFE: [&str; 4] =
     ["provider/base/wire", "provider/link/api", "provider/link/xfer", "provider/core/engine"];
 /// No name of libfabric in code, and no dependency on it, indirect ones included.
-const NAMELESS: [&str; 7] = [
+const NAMELESS: [&str; 8] = [
     "provider/base/wire",
     "provider/link/api",
     "provider/link/xfer",
@@ -41,6 +41,7 @@ const NAMELESS: [&str; 7] = [
     "provider/core/runtime",
     "provider/extras/xpu",
     "provider/extras/peerop",
+    "provider/extras/stream",
 ];
 const LIBFABRIC: &str = "provider/sys/libfabric-sys";
 

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
 
-use crate::runtime;
+use crate::loaded_library;
 
 /// The library that has the clients, and the function in it that answers with its table.
 const LIBRARY: &str = "libstrait.so.0";
@@ -87,7 +87,7 @@ pub(super) fn set(table: &'static Table) -> bool {
 
 /// The table of the `libstrait.so` that is in this process, if one is. Loads nothing.
 pub(super) fn find() -> Option<&'static Table> {
-    let library = runtime::find(LIBRARY)?;
+    let library = loaded_library::find(LIBRARY)?;
     // SAFETY: the symbol has this type, by its name.
     let table = unsafe {
         let get = library.get::<unsafe extern "C" fn() -> *const Table>(SYMBOL).ok()?;

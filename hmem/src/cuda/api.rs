@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 
 use crate::error::codes;
 use crate::kind::Kind;
+use crate::loaded_library::{self, functions};
 use crate::presence;
-use crate::runtime::{self, functions};
 
 /// A `CUdeviceptr`.
 pub(crate) type DevicePtr = u64;
@@ -244,7 +244,7 @@ functions! {
 impl Api {
     /// Of the driver's library that is in this process, if one is. Loads nothing.
     fn find() -> Option<Api> {
-        let library = runtime::find("libcuda.so.1")?;
+        let library = loaded_library::find("libcuda.so.1")?;
         // SAFETY: it goes by the name of the driver's library, and is never given back.
         Some(unsafe { Api::read(library) })
     }

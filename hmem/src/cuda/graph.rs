@@ -72,7 +72,8 @@ impl Graph {
         Ok(Node(node as usize))
     }
 
-    /// Adds a kernel of one thread, whose parameters are all of 64 bits, behind other nodes.
+    /// Adds a kernel of `grid` blocks and threads of each, whose parameters are all of 64 bits, behind other
+    /// nodes.
     ///
     /// # Safety
     /// As of [`Graph::add_batch`]; the kernel has as many parameters as there are arguments.
@@ -80,6 +81,7 @@ impl Graph {
         &mut self,
         after: &[Node],
         function: Function,
+        grid: [u32; 2],
         arguments: &[u64],
     ) -> Result<Node, Error> {
         if function.context() != self.ctx {
@@ -90,7 +92,7 @@ impl Graph {
         let mut places: Vec<*mut c_void> = arguments.iter_mut().map(|a| (a as *mut u64).cast()).collect();
         let params = KernelParams {
             function: function.handle() as Handle,
-            grid: [1, 1, 1, 1, 1, 1, 0],
+            grid: [grid[0], 1, 1, grid[1], 1, 1, 0],
             arguments: places.as_mut_ptr(),
             extra: null_mut(),
             kernel: null_mut(),

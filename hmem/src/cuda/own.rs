@@ -2,7 +2,7 @@
 
 use std::ptr::null_mut;
 
-use super::api::{Error, Handle, NOT_FOUND, loaded};
+use super::api::{Error, Handle, NOT_FOUND, STREAM_NON_BLOCKING, loaded};
 use super::info::info;
 use super::queue::Stream;
 use super::stream::{Entered, INVALID_CONTEXT, any, context_of};
@@ -10,15 +10,24 @@ use super::stream::{Entered, INVALID_CONTEXT, any, context_of};
 /// `CU_STREAM_DEFAULT`.
 const STREAM_DEFAULT: u32 = 0;
 
-/// A stream that waits for the legacy default stream, as every stream does that is made without
-/// `CU_STREAM_NON_BLOCKING`: kernels that the program launched there before are done first. It is destroyed
-/// on drop, when the work in it is done.
+/// A stream of a library's. It is destroyed on drop, when the work in it is done.
 #[derive(Debug)]
 pub struct OwnStream(Stream);
 
 impl OwnStream {
-    /// Of the context of the memory at `near`; without an address, of the calling thread's.
+    /// Of the context of the memory at `near`; without an address, of the calling thread's. It waits for the
+    /// legacy default stream, as every stream does that is made without `CU_STREAM_NON_BLOCKING`: kernels
+    /// that the program launched there before are done first.
     pub fn new(near: Option<usize>) -> Result<OwnStream, Error> {
+        Self::make(near, STREAM_DEFAULT)
+    }
+
+    /// Of the context of the memory at `near`. It waits for no other stream (`CU_STREAM_NON_BLOCKING`).
+    pub fn non_blocking(near: usize) -> Result<OwnStream, Error> {
+        Self::make(Some(near), STREAM_NON_BLOCKING)
+    }
+
+    fn make(near: Option<usize>, flags: u32) -> Result<OwnStream, Error> {
         let api = loaded().ok_or(Error(NOT_FOUND))?;
         let ctx = match near {
             Some(addr) => context_of(api, &info(addr).ok_or(Error(NOT_FOUND))?)?,
@@ -26,7 +35,7 @@ impl OwnStream {
         };
         let _entered = Entered::new(api, ctx)?;
         let mut stream = null_mut();
-        api.stream_create(&mut stream, STREAM_DEFAULT)?;
+        api.stream_create(&mut stream, flags)?;
         Ok(OwnStream(Stream::of(stream as usize, ctx)))
     }
 

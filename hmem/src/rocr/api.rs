@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 
 use crate::error::codes;
 use crate::kind::Kind;
+use crate::loaded_library::{self, functions};
 use crate::presence;
-use crate::runtime::{self, functions};
 
 /// An `hsa_agent_t`, `hsa_signal_t`: both are one 64-bit handle.
 pub(crate) type Handle = u64;
@@ -120,7 +120,7 @@ functions! {
 impl Api {
     /// Of the runtime that is in this process, if one is. Loads nothing.
     fn find() -> Option<Api> {
-        let library = runtime::find("libhsa-runtime64.so.1")?;
+        let library = loaded_library::find("libhsa-runtime64.so.1")?;
         // SAFETY: it goes by the name of the runtime's library, and is never given back.
         Some(unsafe { Api::read(library) })
     }

@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 
 use crate::error::codes;
 use crate::kind::Kind;
+use crate::loaded_library::{self, functions};
 use crate::presence;
-use crate::runtime::{self, functions};
 
 /// A `ze_..._handle_t`.
 pub(crate) type Handle = *mut c_void;
@@ -171,7 +171,7 @@ functions! {
 impl Api {
     /// Of the loader that is in this process, if one is. Loads nothing.
     fn find() -> Option<Api> {
-        let library = runtime::find("libze_loader.so.1")?;
+        let library = loaded_library::find("libze_loader.so.1")?;
         // SAFETY: it goes by the name of Level Zero's loader, and is never given back.
         Some(unsafe { Api::read(library) })
     }

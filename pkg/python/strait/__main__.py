@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 """python -m strait: the settings that turn Strait on, and the command."""
 import argparse
+import glob
 import importlib.util
 import os
 import shlex
@@ -14,24 +15,42 @@ def command():
     os.execv(strait.command, [strait.command, *sys.argv[1:]])
 
 
-def _libucx():
-    """The libraries of the package libucx, if that is what this Python has."""
-    spec = importlib.util.find_spec("libucx")
-    for place in (spec.submodule_search_locations or []) if spec else []:
-        if os.path.isdir(os.path.join(place, "lib")):
-            return os.path.join(place, "lib")
-    return None
+def _found(package):
+    """The directories of an installed package, which is not imported."""
+    spec = importlib.util.find_spec(package)
+    return list(spec.submodule_search_locations or []) if spec else []
+
+
+def _ucx_libraries():
+    """By package, the directory of each UCX that this Python's packages have inside: libucx, or a wheel that carries one (NIXL)."""
+    places = {"libucx": os.path.join(place, "lib") for place in _found("libucx")}
+    for site in sys.path:
+        for libs in sorted(glob.glob(os.path.join(glob.escape(site), "*.libs"))):
+            places.setdefault(os.path.basename(libs)[: -len(".libs")], libs)
+    return {name: place for name, place in places.items() if glob.glob(os.path.join(glob.escape(place), "libuct[-.]*"))}
+
+
+def _ucx_env(options):
+    arguments = [strait.command, "ucx-env"]
+    if options.undo:
+        return arguments + ["--undo"]
+    found = _ucx_libraries()
+    if options.ucx and options.ucx not in found:
+        sys.exit("python -m strait env: no package {} with a UCX here; there is {}".format(options.ucx, ", ".join(found) or "none"))
+    if len(found) > 1 and not options.ucx:
+        sys.exit("python -m strait env: several packages have a UCX: --ucx " + " or --ucx ".join(found))
+    if found:
+        arguments += ["--ucx", found[options.ucx or next(iter(found))]]
+    # These connect by the address of a socket.
+    if any(map(_found, ("ucxx", "ucp"))):
+        arguments.append("--sockaddr")
+    return arguments
 
 
 def _env(options):
-    if options.ucx:
-        arguments = [strait.command, "ucx-env"]
-        place = _libucx()
-        if options.undo:
-            arguments.append("--undo")
-        elif place:
-            arguments += ["--ucx", place]
-        os.execv(strait.command, arguments)
+    if options.ucx is not None:
+        arguments = _ucx_env(options)
+        os.execv(arguments[0], arguments)
     for name, value in strait.settings(options.mpi).items():
         print("unset " + name if options.undo else "export {}={}".format(name, shlex.quote(value)))
 
@@ -48,7 +67,10 @@ def main():
     parts = parser.add_subparsers(dest="part")
     env = parts.add_parser("env", help="the settings for a shell: eval \"$(python -m strait env)\"")
     env.add_argument("--mpi", choices=["mpich", "intel", "openmpi"], help="those of one MPI library alone")
-    env.add_argument("--ucx", action="store_true", help="those of UCX: of the package libucx, or the one that programs find")
+    env.add_argument(
+        "--ucx", nargs="?", const="", metavar="PACKAGE",
+        help="those of UCX: of the package that has one inside (libucx, nixl_cu12), or the one that programs find",
+    )
     env.add_argument("--undo", action="store_true", help="what takes them back")
     preload = parts.add_parser("mpi-env", help="what preloads the library by which an MPI takes device memory: eval \"$(python -m strait mpi-env)\"")
     preload.add_argument("--undo", action="store_true", help="what takes it back")

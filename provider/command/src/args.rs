@@ -212,12 +212,16 @@ mod tests {
     fn commands() {
         let ucx_env = |ucx, sockaddr, undo| Command::UcxEnv { ucx, sockaddr, undo };
         assert_eq!(text("--version"), format!("strait {VERSION}\n"));
-        let info = |json, peer, libfabric| Command::Info(crate::info::Options { json, peer, libfabric });
+        let info = |json, peer, libfabric| {
+            let timeout = Duration::from_secs(10);
+            Command::Info(crate::info::Options { json, peer, call: false, timeout, libfabric })
+        };
         assert_eq!(parsed("info"), Ok(info(false, None, None)));
         assert_eq!(parsed("info --json --libfabric=/x"), Ok(info(true, None, Some("/x".into()))));
         assert_eq!(parsed("info --peer a:1"), Ok(info(false, Some("a:1".into()), None)));
         assert_eq!(text("help --help"), text("help"));
-        assert!(parsed("info --peer").is_err());
+        assert!(parsed("info --peer").is_err() && parsed("info --try").is_err());
+        assert!(parsed("info --peer a:1 --timeout 5").is_err() && parsed("info --peer a:1 --try").is_ok());
         for command in Line::command().get_subcommands() {
             let name = command.get_name();
             for line in [

@@ -1,6 +1,7 @@
 //! The `strait` command: see [`args`].
 
 mod args;
+mod call;
 mod copy_agent;
 mod doctor;
 mod fabric;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Err(text) => return ended(out::print(&text.to_string()).map(|()| true)),
     };
     let done = match command {
+        Command::Info(options) if options.call => call::run(&options),
         Command::Info(options) => info::run(&options),
         Command::Doctor { json, program, .. } if program.is_empty() => doctor::run(json),
         Command::Doctor { json, timeout, hosts, rsh, program } => {

@@ -47,6 +47,7 @@ mod pool;
 mod ptx;
 mod share;
 mod stream;
+mod strided;
 
 /// Tests that are processes of their own.
 pub mod again;

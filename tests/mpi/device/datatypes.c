@@ -135,15 +135,16 @@ static void packed_messages(void)
 	free_pair(&p);
 }
 
-/* The faces of a cube in memory of a device to a neighbour: subarrays of both orders. */
+/* The faces of a cube in memory of a device to a neighbour: subarrays of both orders. The longer edge has gaps that are not copied. */
 static void halos(void)
 {
-	enum { E = 12 };
 	int to = (me + 1) % ranks, from = (me + ranks - 1) % ranks;
 
-	for (int face = 0; face < 6; face++) {
-		begin("face %d", face);
-		struct buffer *cube = take(8 * E * E * E, CHANGED);
+	for (int n = 0; n < 12; n++) {
+		int face = n % 6, E = n < 6 ? 12 : 40;
+
+		begin("face %d of an edge of %d", face, E);
+		struct buffer *cube = take((size_t)(8 * E * E * E), CHANGED);
 		int sizes[] = { E, E, E }, sub[] = { E, E, E }, out[] = { 0, 0, 0 }, in[] = { 0, 0, 0 }, axis = face / 2;
 		MPI_Datatype s, r;
 
@@ -165,6 +166,62 @@ static void halos(void)
 		OK(MPI_Type_free(&s));
 		OK(MPI_Type_free(&r));
 	}
+}
+
+/* Single elements that lie far apart, in calls that need the layout of the datatype, and in those that can do without. */
+static void columns(void)
+{
+	int to = (me + 1) % ranks, from = (me + ranks - 1) % ranks, sizes[] = { 300, 600 }, sub[] = { 300, 1 }, at[] = { 0, 7 };
+	MPI_Datatype column, wide, list;
+
+	begin("columns");
+	OK(MPI_Type_create_subarray(2, sizes, sub, at, MPI_ORDER_C, MPI_INT, &wide));
+	/* One behind another, as the columns of a matrix are. */
+	OK(MPI_Type_create_resized(wide, 0, 4, &column));
+	OK(MPI_Type_commit(&column));
+	OK(MPI_Type_create_indexed_block(3, 2, (int[]){ 0, 50000, 70001 }, MPI_INT, &list));
+	OK(MPI_Type_commit(&list));
+	end();
+	for (int n = 0; n < 2; n++) {
+		MPI_Datatype type = n ? list : column;
+		int count = n ? 1 : 3;
+
+		begin("collectives of columns, type %d", n);
+		struct buffer *s = take_typed(count, 0, type, UNCHANGED), *b = take_typed(count, 0, type, ANY),
+			      *g = take_typed((long)count * ranks, 0, type, CHANGED), *w = take_typed((long)count * ranks, 0, type, CHANGED),
+			      *x = take_typed(count, 0, type, ANY), *r = take_typed(count, 0, type, CHANGED), *p = take(8000, CHANGED),
+			      *u = take_typed(count, 0, type, CHANGED);
+		MPI_Aint lb, extent;
+
+		PMPI_Type_get_extent(type, &lb, &extent);
+		SIDES {
+			int counts[16], places[16], at = 0;
+			MPI_Datatype types[16];
+			MPI_Request q[2];
+
+			for (int i = 0; i < ranks && i < 16; i++)
+				counts[i] = count, places[i] = (int)(i * count * extent), types[i] = type;
+			OK(MPI_Bcast(P(b), count, type, 0, MPI_COMM_WORLD));
+			OK(MPI_Allgather(P(s), count, type, P(g), count, type, MPI_COMM_WORLD));
+			OK(MPI_Alltoallw(P(g), counts, places, types, P(w), counts, places, types, MPI_COMM_WORLD));
+			OK(MPI_Sendrecv_replace(P(x), count, type, to, 2, from, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+			OK(MPI_Recv_init(P(r), count, type, from, 3, MPI_COMM_WORLD, &q[0]));
+			OK(MPI_Send_init(P(s), count, type, to, 3, MPI_COMM_WORLD, &q[1]));
+			for (int i = 0; i < 2; i++) {
+				OK(MPI_Startall(2, q));
+				OK(MPI_Waitall(2, q, MPI_STATUSES_IGNORE));
+			}
+			OK(MPI_Request_free(&q[0]));
+			OK(MPI_Request_free(&q[1]));
+			OK(MPI_Pack(P(s), count, type, P(p), 8000, &at, MPI_COMM_WORLD));
+			at = 0;
+			OK(MPI_Unpack(P(p), 8000, &at, P(u), count, type, MPI_COMM_WORLD));
+		}
+		end();
+	}
+	OK(MPI_Type_free(&wide));
+	OK(MPI_Type_free(&column));
+	OK(MPI_Type_free(&list));
 }
 
 /* Handles that are freed and made again as other datatypes: what is known of one may not be taken for the other. */
@@ -207,6 +264,29 @@ static void less(void)
 			CHECK(elements == n);
 		}
 		end();
+		begin("%d ints by other receives", n);
+		struct buffer *o = take(200, UNCHANGED), *a = take_typed(10, 0, type, n ? CHANGED : UNCHANGED),
+			      *m = take(200, n ? CHANGED : UNCHANGED), *none = take(200, UNCHANGED);
+
+		SIDES {
+			MPI_Status status;
+			MPI_Message message;
+			MPI_Request q[2];
+			int elements;
+
+			OK(MPI_Isend(P(o), n, MPI_INT, to, 1, MPI_COMM_WORLD, &q[0]));
+			OK(MPI_Isend(P(o), n, MPI_INT, to, 2, MPI_COMM_WORLD, &q[1]));
+			OK(MPI_Recv(P(a), 10, type, from, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+			OK(MPI_Mprobe(from, 2, MPI_COMM_WORLD, &message, &status));
+			OK(MPI_Mrecv(P(m), 50, MPI_INT, &message, &status));
+			OK(MPI_Get_count(&status, MPI_INT, &elements));
+			CHECK(elements == n);
+			OK(MPI_Waitall(2, q, MPI_STATUSES_IGNORE));
+			OK(MPI_Recv(P(none), 50, MPI_INT, MPI_PROC_NULL, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+			OK(MPI_Sendrecv(P(o), n, MPI_INT, MPI_PROC_NULL, 1, P(none), 50, MPI_INT, MPI_PROC_NULL, 1, MPI_COMM_WORLD,
+					MPI_STATUS_IGNORE));
+		}
+		end();
 	}
 	OK(MPI_Type_free(&type));
 }
@@ -215,7 +295,7 @@ int main(int argc, char **argv)
 {
 	static const struct subject all[] = {
 		{ "transfers", transfers }, { "packing", packing }, { "packed_messages", packed_messages },
-		{ "halos", halos }, { "again", again }, { "less", less },
+		{ "halos", halos }, { "columns", columns }, { "again", again }, { "less", less },
 	};
 
 	return run_subjects("datatypes", argc, argv, all, COUNT(all), MPI_THREAD_SINGLE);

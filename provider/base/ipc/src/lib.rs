@@ -50,7 +50,7 @@ pub use limits::MemoryLimit;
 pub use mapping::Mapping;
 pub use poller::{Poller, Ready, Watch};
 pub use random::random;
-pub use shared::revocation::RevocationTable;
+pub use shared::revocation_table::RevocationTable;
 pub use shared::{access, fence, pieces, word};
 pub use tick::tick;
 pub use timer::Timer;

@@ -55,6 +55,12 @@ pub const OTHERS: &[Setting] = &[
     UCX_REPORT,
     UCX_CHECK,
     other("STRAIT_MPI", Kind::Switch, "yes", "Have strait_mpi take device memory"),
+    other(
+        "STRAIT_MPI_KERNELS",
+        Kind::Switch,
+        "yes",
+        "Have strait_mpi pack and reduce by kernels of the device",
+    ),
     other("STRAIT_MPI_NCCL", Kind::Switch, "no", "Have collectives of strait_mpi go by NCCL"),
     other(
         "STRAIT_MPI_NCCL_LEAST",

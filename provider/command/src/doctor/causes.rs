@@ -28,12 +28,15 @@ pub struct Job<'a> {
     pub findings: Vec<Finding>,
 }
 
+/// In an error that stands for several: a line of the log says which of them it is.
+const SEE_LOG: &str = "the log says which";
+
 /// What is said of a process that has written no end.
 const KILLED: &str = "ended without exit(3), by _exit(2) or a signal such as SIGKILL";
 const FIND_KILLER: &str = "see the launcher's last lines, and dmesg for the kernel's out-of-memory killer";
 
 /// What to do where a text has these words, the first that fits.
-const RULES: [(&[&str], &str); 14] = [
+const RULES: [(&[&str], &str); 15] = [
     (
         &["another job key", "another key", "wrong key"],
         "give all processes one FI_STRAIT_JOB_KEY, or none of them any",
@@ -54,7 +57,7 @@ const RULES: [(&[&str], &str); 14] = [
         "have the seccomp profile of the container or the job allow memfd_create(2), fcntl(2) and socket(2) of AF_UNIX",
     ),
     (
-        &["another version", "other version"],
+        &["another version", "other version", "of the protocol"],
         "install one version of Strait on all hosts, and name it in one FI_PROVIDER_PATH",
     ),
     (
@@ -66,7 +69,11 @@ const RULES: [(&[&str], &str); 14] = [
         "FI_STRAIT_LINKS=shm,tcp, or unset it; of containers on one host: --network=host for all",
     ),
     (
-        &["no answer", "timed out", "does not answer", "unreachable", "no route"],
+        &["process does not answer"],
+        "see what that process does: `strait doctor --timeout 60 -- PROGRAM`, or gdb -p; it answers in its calls of libfabric",
+    ),
+    (
+        &["no answer", "nothing answers", "nothing has answered", "timed out", "does not answer", "unreachable", "no route"],
         "open the ports of the job's processes to each other in the firewall, or name the network that leads there (FI_STRAIT_NIC); \
          `strait info --peer ADDRESS` says which path is taken",
     ),
@@ -86,7 +93,7 @@ const RULES: [(&[&str], &str); 14] = [
 ];
 
 /// What to do about a text.
-fn rule(text: &str) -> Option<String> {
+pub fn todo(text: &str) -> Option<String> {
     let low = text.to_ascii_lowercase();
     let (words, todo) = RULES.iter().find(|(words, _)| words.iter().any(|word| low.contains(word)))?;
     Some(if words.contains(&"descriptors") { super::host::raise_files() } else { (*todo).into() })
@@ -105,6 +112,10 @@ impl Job<'_> {
         let has_failed = !all.is_empty();
         if !has_failed {
             all.extend(self.without_failure());
+        }
+        // Before what is guessed of a program that failed comes what is known to be wrong.
+        if !self.status.success() {
+            all.extend(self.lacks());
         }
         if !self.used && self.processes.is_empty() {
             all.extend(self.not_loaded());
@@ -130,13 +141,17 @@ impl Job<'_> {
                 found.push((failed.time, self.with_peer(of_call(&name, failed))));
             }
             for line in process.lines.iter().filter(|line| line.warns) {
-                if let Some(todo) = rule(&line.text) {
+                if let Some(todo) = todo(&line.text) {
                     let cause = Cause { text: format!("{name}: {}", line.text), todo };
                     found.push((line.time, self.with_peer(cause)));
                 }
             }
         }
         found.sort_by_key(|(time, _)| *time);
+        let is_general = |cause: &Cause| cause.text.contains(SEE_LOG);
+        if found.iter().any(|(_, cause)| !is_general(cause)) {
+            found.retain(|(_, cause)| !is_general(cause));
+        }
         // The same thing happens in all ranks: one of them stands for all.
         let mut seen: Vec<String> = Vec::new();
         let mut all = Vec::new();
@@ -284,7 +299,7 @@ fn of_call(name: &str, failed: &Failed) -> Cause {
     let Failed { call, error, why, .. } = failed;
     let because = if why.is_empty() { String::new() } else { format!(" ({why})") };
     let text = format!("{name}: {call} failed: {error}{because}");
-    let todo = rule(why).or_else(|| rule(error)).unwrap_or_else(|| {
+    let todo = self::todo(why).or_else(|| self::todo(error)).unwrap_or_else(|| {
         format!("FI_LOG_LEVEL=info has what came before it; `man {}` has what the error means", manual(call))
     });
     Cause { text, todo }
@@ -368,6 +383,16 @@ mod tests {
                 "FI_STRAIT_LINKS=shm,tcp",
             ),
             ("a -> b: no connection: no answer in 30 s", "firewall"),
+            ("nothing answers at the peer's address: a firewall drops what is sent there", "open the ports"),
+            (
+                "a -> b: no connection by tcp: nothing has answered for 5 s: a firewall drops",
+                "open the ports",
+            ),
+            (
+                "a -> b: no connection by tcp: the host has taken the connection and the process does not answer",
+                "gdb -p",
+            ),
+            ("a -> b: no connection: it has version 4.2 of the protocol, and this is 3.1", "one version"),
             ("the peer speaks another version", "one version"),
             ("a user namespace without a mapping: users look alike", "one user namespace"),
         ] {
@@ -379,6 +404,37 @@ mod tests {
                 "{text}: {all:?}"
             );
         }
+    }
+
+    #[test]
+    fn an_error_that_stands_for_several_gives_way_to_the_line_that_says_which() {
+        let general =
+            "a -> b: the peer belongs to another user or job, or runs another version: the log says which";
+        let mut p = process(0);
+        p.failed.push(failed(1, "a completion", general));
+        assert!(causes(std::slice::from_ref(&p), 256, false)[0].text.contains("says which"));
+        let text = "a -> b: no connection: it has another job key: give".into();
+        p.lines.push(Line { time: 2, warns: true, text });
+        let all = causes(&[p], 256, false);
+        assert!(all.len() == 1 && all[0].todo.contains("one FI_STRAIT_JOB_KEY"), "{all:?}");
+    }
+
+    #[test]
+    fn what_the_host_lacks_comes_before_guesses_of_a_program_that_failed() {
+        let finding = Finding::new("host", Level::Problem, "/tmp cannot be written").means("no MPI");
+        let guesses = vec![Cause::new("FI_PROVIDER is not set", "FI_PROVIDER=strait")];
+        let of = |status| Job {
+            processes: &[],
+            status: ExitStatus::from_raw(status),
+            used: false,
+            hung: false,
+            guesses: guesses.clone(),
+            libraries: BTreeSet::new(),
+            findings: vec![finding.clone()],
+        };
+        let (failed, succeeded) = (of(256).causes(), of(0).causes());
+        assert!(failed[0].text.contains("/tmp") && failed.len() == 3, "{failed:?}");
+        assert!(succeeded[2].text.contains("/tmp") && succeeded.len() == 3, "{succeeded:?}");
     }
 
     #[test]

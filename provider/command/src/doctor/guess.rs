@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::cause::Cause;
 use crate::out::quoted;
+use crate::ucx_env;
 
 /// Why no process may have loaded the provider: what is certainly wrong, and only where nothing is, what may
 /// be.
@@ -26,11 +27,19 @@ pub fn reasons(program: &[OsString]) -> Vec<Cause> {
         all.push(Cause::new(format!("FI_PROVIDER_PATH={path} has no {}", crate::info::FILE), todo));
     }
     if var("UCX_TLS").split(',').any(|tl| tl == crate::info::NAME) {
-        all.push(Cause::new(
-            "UCX_TLS names strait, and no UCX loaded it",
-            "eval \"$(strait ucx-env)\" names its place, too; under Open MPI --mca pml ucx --mca pml_ucx_tls any --mca \
-             pml_ucx_devices any",
-        ));
+        let loads = ["LD_PRELOAD", "UCX_PLUGIN_PATH"].map(var);
+        let has_place = loads.iter().any(|list| list.split([':', ' ']).any(ucx_env::is_ours));
+        all.push(match has_place {
+            true => Cause::new(
+                "UCX_TLS names strait, and the program did not come to UCX: Open MPI takes it for network cards alone by default",
+                "eval \"$(strait ucx-env)\" in the shell that starts the job, or mpirun --mca pml ucx --mca pml_ucx_tls any --mca \
+                 pml_ucx_devices any",
+            ),
+            false => Cause::new(
+                "UCX_TLS names strait, and no UCX loaded it",
+                "eval \"$(strait ucx-env)\", which names its place, too",
+            ),
+        });
     }
     if !all.is_empty() {
         return all;
@@ -40,7 +49,7 @@ pub fn reasons(program: &[OsString]) -> Vec<Cause> {
             "FI_PROVIDER is not set: the program may have chosen another provider",
             "FI_PROVIDER=strait",
         ));
-    } else if path.is_empty() {
+    } else if path.is_empty() && (!is_launcher(&words) || uses_libfabric(&words)) {
         all.push(Cause::new(
             "its libfabric may look in another directory for providers",
             "`strait doctor` says for each libfabric which",
@@ -140,13 +149,27 @@ mod tests {
         assert!(!told.contains("FI_PROVIDER is not set") && !told.contains("was not told"), "{told}");
         assert!(told.contains("another directory"), "{told}");
         let not_told = of("mpirun -n 2 -x FI_PROVIDER=strait -x MPIR_CVAR_CH4_NETMOD= ./a.out");
-        assert!(not_told.contains("was not told"), "{not_told}");
+        assert!(not_told.contains("was not told") && !not_told.contains("another directory"), "{not_told}");
         assert!(of("mpiexec -genv FI_PROVIDER shm ./a.out").contains("FI_PROVIDER=shm keeps it out"));
         let told = of("mpiexec -genv FI_PROVIDER strait -env MPIR_CVAR_CH4_NETMOD ofi ./a.out");
         assert!(told.contains("another directory") && !told.contains("was not told"), "{told}");
         assert!(
             of("mpirun --host a,b ./a.out")
                 .contains("--host is given: processes of other hosts are not seen")
+        );
+    }
+
+    #[test]
+    fn a_ucx_that_has_the_place_is_one_that_open_mpi_passed_over() {
+        let of = |set: &str| {
+            text(&format!("{UNSET} LD_PRELOAD= UCX_PLUGIN_PATH= {set} UCX_TLS=strait mpirun ./a.out"))
+        };
+        assert!(of("").contains("which names its place"));
+        let file = std::env::temp_dir().join(ucx_env::FILE);
+        let passed_over = of(&format!("LD_PRELOAD={}", file.display()));
+        assert!(
+            passed_over.contains("--mca pml ucx") && !passed_over.contains("no UCX loaded"),
+            "{passed_over}"
         );
     }
 

@@ -28,6 +28,7 @@ pub fn host() -> Vec<Finding> {
     };
     findings.push(Finding::ok(AREA, format!("locked memory {locked}: Strait locks none; network cards do")));
     findings.push(dev_shm(AREA));
+    findings.push(temporary(AREA, &std::env::temp_dir()));
     findings.extend(containers(AREA));
     findings.push(users(AREA));
     findings
@@ -76,6 +77,24 @@ fn dev_shm(area: &'static str) -> Finding {
         }
         None => Finding::new(area, Level::Note, "/dev/shm is not there")
             .means("Strait takes none; MPI libraries' own shared memory does not work"),
+    }
+}
+
+/// Where launchers keep the files of a job. Strait keeps none.
+fn temporary(area: &'static str, dir: &Path) -> Finding {
+    match super::scratch::make(&dir.join(format!("strait-doctor-{}-try", std::process::id()))) {
+        Ok(made) => {
+            let _ = std::fs::remove_dir_all(made);
+            Finding::ok(
+                area,
+                format!("{} can be written: Strait keeps nothing there; launchers do", dir.display()),
+            )
+        }
+        Err(error) => {
+            Finding::new(area, Level::Problem, format!("{} cannot be written: {error}", dir.display()))
+                .means("mpirun, and MPI libraries that keep files of a job there, fail")
+                .cure("TMPDIR=DIR, a directory of this host that can be written and has room")
+        }
     }
 }
 
@@ -150,9 +169,10 @@ fn containers(area: &'static str) -> Vec<Finding> {
     vec![
         Finding::new(area, Level::Note, format!("container: {}", signs.join("; ")))
             .means(
-                "peers in other network namespaces are not found; those in other pid namespaces are reached by frames alone",
+                "peers in other network namespaces are reached by TCP, if at all; those in other pid or user namespaces in frames, by \
+                 two copies",
             )
-            .cure("one container for all processes of a job on the host, or --network=host and --pid=host"),
+            .cure("one container for all processes of a job on the host; or one network, pid and user namespace: --network=host --pid=host"),
     ]
 }
 
@@ -224,6 +244,13 @@ mod tests {
         let bytes = *b"0123456789abcdef";
         let told = probe(std::process::id() as i32, bytes.as_ptr().expose_provenance());
         assert!(told == "read 0123456789abcdef\n" || told.contains("permitted"), "{told}");
+    }
+
+    #[test]
+    fn a_temporary_directory_that_cannot_be_written_is_a_problem() {
+        assert_eq!(temporary("host", &std::env::temp_dir()).level, Level::Ok);
+        let found = temporary("host", Path::new("/proc"));
+        assert!(found.level == Level::Problem && found.cure.is_some_and(|c| c.contains("TMPDIR")));
     }
 
     #[test]

@@ -23,8 +23,11 @@ use serde::Serialize;
 use crate::fabric::Error;
 use finding::{Finding, Level};
 
+pub use causes::todo;
 pub use host::probe;
 pub use job::{Options as JobOptions, run as job};
+pub use journal::read as journal;
+pub use scratch::Scratch;
 
 #[derive(Debug, Serialize)]
 struct Findings {

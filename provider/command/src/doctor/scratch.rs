@@ -33,7 +33,7 @@ impl Scratch {
 }
 
 /// Makes it, and sees whether a file fits.
-fn make(dir: &Path) -> std::io::Result<PathBuf> {
+pub fn make(dir: &Path) -> std::io::Result<PathBuf> {
     std::fs::DirBuilder::new().mode(0o700).create(dir)?;
     let file = dir.join("room");
     let written = std::fs::write(&file, [0; 4096]).and_then(|()| std::fs::remove_file(&file));

@@ -121,8 +121,14 @@ fn of_ucx(env: Env<'_>) -> Vec<Finding> {
                 "UCX_TLS={tls}, and neither LD_PRELOAD nor UCX_PLUGIN_PATH names the transport"
             ))
             .means("UCX has no transport strait"),
-            false => problem("the UCX transport is loaded, and UCX_TLS does not name strait")
-                .means("UCX chooses its own transports"),
+            false if tls.is_empty() || tls == "all" => Finding::new(
+                AREA,
+                Level::Note,
+                "the UCX transport is loaded, and UCX_TLS does not name strait",
+            )
+            .means("UCX chooses among all transports, of which strait is one"),
+            false => problem(format!("the UCX transport is loaded, and UCX_TLS={tls} does not name strait"))
+                .means("UCX chooses among those that are named"),
         };
         return vec![finding.cure(env_cure)];
     }
@@ -221,6 +227,8 @@ mod tests {
         assert_eq!(of_ucx(&env(&all)), []);
         assert!(of_ucx(&env(&on[..1]))[0].text.contains("neither LD_PRELOAD"));
         assert!(of_ucx(&env(&on[1..]))[0].text.contains("does not name strait"));
+        assert_eq!(of_ucx(&env(&on[1..]))[0].level, Level::Note, "UCX may choose it");
+        assert_eq!(of_ucx(&env(&[on[1], ("UCX_TLS", "tcp,self")]))[0].level, Level::Problem);
         assert_eq!(of_ucx(&env(&[])), []);
     }
 

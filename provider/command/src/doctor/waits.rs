@@ -135,7 +135,8 @@ impl<'a> Hang<'a> {
         }
         if all.is_empty() && !self.processes.is_empty() {
             let idle = (0..self.processes.len()).all(|at| self.pending(at).next().is_none());
-            all.push(match idle {
+            let has_failed = self.processes.iter().any(|p| p.failed.iter().any(|f| f.call != "fi_getinfo"));
+            all.extend((!idle || !has_failed).then(|| match idle {
                 true => Cause::new(
                     "no process waits for an operation of Strait: the program waits for something else",
                     "gdb -p PID, thread apply all bt, of a process above",
@@ -144,7 +145,7 @@ impl<'a> Hang<'a> {
                     "operations are pending, and none of them is known to be at fault",
                     "gdb -p PID, thread apply all bt, of the process that the others wait for",
                 ),
-            });
+            }));
         }
         let mut seen = std::collections::BTreeSet::new();
         all.retain(|cause| seen.insert(cause.text.clone()));

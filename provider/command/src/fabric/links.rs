@@ -64,12 +64,13 @@ fn text(library: &Library, call: impl Fn(*mut c_char, usize) -> c_int) -> Result
     }
 }
 
-fn info(library: &Arc<Library>, provider: &str, v6: bool) -> Result<Info, Error> {
+/// An entry of this provider's with these capabilities, for addresses of that version of IP.
+pub(super) fn info(library: &Arc<Library>, provider: &str, v6: bool, caps: u64) -> Result<Info, Error> {
     let format = if v6 { sys::FI_SOCKADDR_IN6 } else { sys::FI_SOCKADDR_IN };
     let shape = |info: *mut sys::fi_info| {
         // SAFETY: `find` gives an info with all its attributes; every field written was there in 1.0.
         unsafe {
-            (*info).caps = sys::FI_MSG;
+            (*info).caps = caps;
             (*info).addr_format = format;
             manual(info, sys::FI_ORDER_SAS);
         }
@@ -89,7 +90,7 @@ pub type LinkStatus = (String, bool, String);
 
 /// The links that an endpoint of this provider has.
 pub fn links(library: &Arc<Library>, provider: &str) -> Result<Vec<LinkStatus>, Error> {
-    let info = info(library, provider, false)?;
+    let info = info(library, provider, false, sys::FI_MSG)?;
     // SAFETY: an entry of a list of this library's.
     let (domain, fabric) = unsafe { open_domain(library.core(), info.as_ptr())? };
     // SAFETY: the domain is open.
@@ -110,9 +111,15 @@ fn parse_line(line: &str) -> Option<LinkStatus> {
 /// The way that a new endpoint of this provider has to a peer, in the provider's words, which begin with the
 /// link's name. Nothing is sent.
 pub fn path(library: &Arc<Library>, provider: &str, peer: SocketAddr) -> Result<String, Error> {
-    let info = info(library, provider, peer.is_ipv6())?;
+    let info = info(library, provider, peer.is_ipv6(), sys::FI_MSG)?;
     let mut endpoint = Endpoint::open(&info, Region::new(1)?, 1, Duration::from_secs(1), false)?;
     endpoint.connect(Remote { name: sockaddr(peer), ..Remote::default() })?;
+    path_of(&endpoint)
+}
+
+/// The path of an endpoint to its peer.
+pub(super) fn path_of(endpoint: &Endpoint) -> Result<String, Error> {
+    let library = &endpoint.library;
     let (ep, peer) = (endpoint.objects.ep.at(), endpoint.peer);
     // SAFETY: the endpoint is open.
     let ops = unsafe { ops(library, endpoint.objects.ep.fid())? };
@@ -121,7 +128,7 @@ pub fn path(library: &Arc<Library>, provider: &str, peer: SocketAddr) -> Result<
 }
 
 /// The bytes of a `sockaddr_in` or `sockaddr_in6`.
-fn sockaddr(of: SocketAddr) -> Vec<u8> {
+pub(super) fn sockaddr(of: SocketAddr) -> Vec<u8> {
     let port = of.port().to_be_bytes();
     match of {
         SocketAddr::V4(of) => {

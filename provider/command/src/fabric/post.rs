@@ -18,6 +18,16 @@ pub enum Kind {
     Tagged(u64),
 }
 
+/// An operation that ended with an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// A positive `FI_E*`.
+    pub number: libc::c_int,
+    /// The provider's.
+    pub words: String,
+    pub text: String,
+}
+
 /// Operands of an atomic operation, 8 bytes each.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
@@ -151,6 +161,28 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Reads under any key from the start of its registration; gives one completion.
+    pub fn read_by_key(&mut self, part: Part, key: u64, slot: Slot) -> Result<(), Error> {
+        let (buf, peer) = (self.region.at(part).cast(), self.peer);
+        let (desc, context) = (self.desc, self.contexts.tx(slot));
+        post!(self.rma.read(buf, part.len, desc, peer, 0, key, context));
+        Ok(())
+    }
+
+    /// The next operation that has ended, and how; `None`: none has.
+    pub fn next_end(&mut self) -> Result<Option<Result<(), Failure>>, Error> {
+        let mut entry = MaybeUninit::<sys::fi_cq_data_entry>::uninit();
+        // SAFETY: the queue is open, so its table is valid; this slot was there in 1.0.
+        let read = unsafe { (*(*self.objects.cq.at()).ops).read };
+        let read = self.library.have(read, "cq read")?;
+        // SAFETY: the queue was opened with FI_CQ_FORMAT_DATA, and there is room for one entry.
+        match unsafe { read(self.objects.cq.at(), entry.as_mut_ptr().cast(), 1) } {
+            1.. => Ok(Some(Ok(()))),
+            n if n == 0 || n == -(sys::FI_EAGAIN as isize) => Ok(None),
+            n => self.failure(n).map(|failure| Some(Err(failure))),
+        }
+    }
+
     /// An atomic operation on the number at `offset` of the peer's region; gives one completion.
     #[inline]
     pub fn atomic(&mut self, kind: AtomicKind, on: Operands, offset: usize, slot: Slot) -> Result<(), Error> {
@@ -266,21 +298,27 @@ impl Endpoint {
 
     #[cold]
     fn completion_error(&self, rc: isize) -> Error {
+        self.failure(rc).map_or_else(|error| error, |failure| Error::Failed(failure.text))
+    }
+
+    /// What reading the completion queue returned `rc` for.
+    #[cold]
+    fn failure(&self, rc: isize) -> Result<Failure, Error> {
         if rc != -(sys::FI_EAVAIL as isize) {
-            return Error::of(self.library.core(), "reading the completion queue", rc as i32);
+            return Err(Error::of(self.library.core(), "reading the completion queue", rc as i32));
         }
         let mut entry = sys::fi_cq_err_entry::default();
         let mut detail = [0u8; 256];
         // SAFETY: the queue is open; these slots were there in 1.0. The entry is at least as long as
         // any version of it, has no buffer for err_data, and the text has room for its length.
-        let text = unsafe {
+        let words = unsafe {
             let ops = (*self.objects.cq.at()).ops;
             let Some(readerr) = (*ops).readerr else {
-                return Error::Failed("a failed completion".into());
+                return Err(Error::Failed("a failed completion".into()));
             };
             let got = readerr(self.objects.cq.at(), &mut entry, 0);
             if got < 1 {
-                return Error::of(self.library.core(), "reading a failed completion", got as i32);
+                return Err(Error::of(self.library.core(), "reading a failed completion", got as i32));
             }
             let text = (*ops).strerror.map(|strerror| {
                 strerror(
@@ -303,10 +341,11 @@ impl Endpoint {
             Some(_) => "one of our receives",
             None => "an operation",
         };
-        Error::Failed(format!(
-            "{which} failed: {} (provider: {} {text:?})",
+        let text = format!(
+            "{which} failed: {} (provider: {} {words:?})",
             self.library.strerror(entry.err.into()),
             entry.prov_errno
-        ))
+        );
+        Ok(Failure { number: entry.err, words, text })
     }
 }

@@ -3,20 +3,22 @@
 mod found;
 mod host;
 mod parameter;
-mod peer;
+pub mod peer;
 mod provider;
 mod text;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 
 pub use host::{container as containers, environment};
 pub use provider::{FILE, NAME, filtered_out, libraries, nearby as nearby_provider, own as own_provider};
-pub use text::ranges;
+pub use text::{put, ranges, way};
 
 use crate::fabric::{self, Error, Library, version_text};
+use crate::values;
 use crate::version::VERSION;
 use found::{Found, Libfabric, Provider};
 
@@ -38,11 +40,13 @@ pub fn device_memory() -> Vec<(&'static str, bool, String)> {
 
 #[derive(Args, Debug, PartialEq)]
 #[command(after_help = "\
-Exits with 0 if libfabric offers the provider `strait` (with --peer: if a link leads there), else with 1.
+Exits with 0 if libfabric offers the provider `strait` (with --peer: if a link leads there, with --try: if the peer
+answers), else with 1.
 
 Examples:
   strait info
   strait info --peer 10.9.0.2:46949
+  strait info --peer 10.9.0.2:46949 --try
   FI_PROVIDER_PATH=/opt/strait/lib strait info --json")]
 pub struct Options {
     /// the same for programs
@@ -53,6 +57,13 @@ pub struct Options {
     /// HOST:PORT, [IPv6]:PORT, or as fi_av_straddr has it
     #[arg(long, value_name = "ADDRESS", value_parser = peer::well_formed, verbatim_doc_comment)]
     pub peer: Option<String>,
+    /// calls that peer, and says how long its answer takes, or why there is none: another job key, a port
+    /// that is closed or filtered, another version. Its program receives nothing
+    #[arg(long = "try", requires = "peer", verbatim_doc_comment)]
+    pub call: bool,
+    /// how long to wait for its answer
+    #[arg(long, value_name = "SECONDS", requires = "call", default_value = "10", value_parser = values::duration(3.0, 600.0))]
+    pub timeout: Duration,
     /// this libfabric (file, or directory with libfabric.so.1) instead of the default
     #[arg(long, value_name = "PATH")]
     pub libfabric: Option<PathBuf>,
@@ -72,7 +83,8 @@ pub fn run(options: &Options) -> Result<bool, Error> {
     }
 }
 
-fn print<T: serde::Serialize>(json: bool, found: &T, render: impl Fn() -> String) -> Result<(), Error> {
+/// Prints it in JSON or for people.
+pub fn print<T: serde::Serialize>(json: bool, found: &T, render: impl Fn() -> String) -> Result<(), Error> {
     match json {
         true => crate::out::print(&(serde_json::to_string_pretty(found).map_err(|e| e.to_string())? + "\n")),
         false => crate::out::print(&render()),

@@ -33,8 +33,12 @@ pub fn query(library: &Arc<Library>, peer: SocketAddr) -> Result<Way, Error> {
             links.iter().filter(|(_, ok, _)| !ok).map(|(name, _, why)| format!("; {name}: {why}")).collect();
         Error::Failed(format!("--peer {peer}: {error}{lacking}"))
     })?;
-    let link = path.split([' ', ';']).next().filter(|word| *word != "no").map(str::to_owned);
-    Ok(Way { peer: peer.to_string(), link, path })
+    Ok(Way { peer: peer.to_string(), link: link_of(&path), path })
+}
+
+/// The link of a path in the provider's words.
+pub fn link_of(path: &str) -> Option<String> {
+    path.split([' ', ';']).next().filter(|word| *word != "no").map(str::to_owned)
 }
 
 /// Whether a text is an address, or a name with a port that may have one.

@@ -7,7 +7,7 @@ use super::parameter::Source;
 use super::peer::Way;
 
 /// A name, and text beside it. Further lines stand below the first.
-fn put(out: &mut String, name: &str, text: &str) {
+pub fn put(out: &mut String, name: &str, text: &str) {
     for (k, part) in text.lines().flat_map(|text| wrap(text, 82)).enumerate() {
         let name = if k == 0 { name } else { "" };
         let _ = writeln!(out, "{name:<14} {part}");

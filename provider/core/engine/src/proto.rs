@@ -337,10 +337,17 @@ fn choose_one_sided(limits: &Limits, op: &Op) -> Option<Plan> {
     may.then(|| choose_cooperative(op).unwrap_or(Plan::InCall))
 }
 
+/// Least bytes of a message that the sender copies a half of where they come from many peers in turn and no
+/// more are behind it: of shorter ones the receiver has copied the whole before the sender, which writes to
+/// the memory that all write to, is done with a half.
+const LEAST_WITH_HELP: usize = 128 << 10;
+
 fn choose_cooperative(op: &Op) -> Option<Plan> {
     // What the peer helped with here it would be late with of its own.
     let helped = op.when & (When::HELPED | When::BOTH_WAYS) == When::HELPED;
-    let may = helped && !op.tried.contains(Tried::COOPERATIVE);
+    let unaided = op.when & (When::FROM_MANY | When::DELEGATE) == When::FROM_MANY;
+    let is_quick = unaided && op.len < LEAST_WITH_HELP;
+    let may = helped && !is_quick && !op.tried.contains(Tried::COOPERATIVE);
     let cut = may.then(|| Cut::of(op.len, op.when.contains(When::DELEGATE)))?;
     Some(Plan::Cooperative(cut?))
 }

@@ -3,6 +3,7 @@
 use core::ffi::c_int;
 
 use crate::abi::{Abi, Handle};
+use crate::fortran;
 use crate::library::Function;
 
 /// How arguments are passed.
@@ -48,7 +49,57 @@ fn convert(function: &Function, handle: c_int) -> Handle {
     unsafe { core::mem::transmute::<usize, unsafe extern "C" fn(c_int) -> usize>(at)(handle) }
 }
 
+static ELEMENTS: Function = Function::new(c"PMPI_Get_elements_x");
+
+/// Whether the MPI says how long a message was.
+pub fn knows_lengths() -> bool {
+    ELEMENTS.address().is_some()
+}
+
+/// Bytes of the message that a status is of.
+///
+/// # Safety
+/// It is a status, in C or, of Open MPI, whose bytes are the same there, in Fortran.
+pub unsafe fn bytes_of(abi: &Abi, status: usize) -> usize {
+    let mut count = 0i64;
+    // SAFETY: the caller's promise, and a valid place.
+    let code = unsafe { ELEMENTS.call(&[status, abi.handles.byte, (&raw mut count) as usize]) };
+    if code == 0 { usize::try_from(count).unwrap_or(0) } else { 0 }
+}
+
+/// Statuses of this library's, in place of those that the program does not want.
+#[derive(Debug, Default)]
+pub struct Statuses(Vec<u64>);
+
+impl Statuses {
+    /// So many, of messages without a byte as long as the MPI writes nothing.
+    pub fn new(abi: &Abi, count: usize) -> Statuses {
+        Statuses(vec![0; (count.max(1) * abi.status).div_ceil(8)])
+    }
+
+    /// The first one.
+    pub fn at(&mut self) -> usize {
+        self.0.as_mut_ptr() as usize
+    }
+}
+
 impl Args<'_> {
+    /// Has the MPI write so many statuses to the argument, which may be MPI_STATUS_IGNORE: what is returned
+    /// is kept until they were read.
+    pub fn want_statuses(&mut self, at: usize, count: usize) -> Statuses {
+        let word = self.words[at];
+        let is_ignored = match self.style {
+            Style::Fortran => fortran::is_status_ignore(word),
+            _ => word == self.abi.status_ignore,
+        };
+        if !is_ignored {
+            return Statuses::default();
+        }
+        let mut own = Statuses::new(self.abi, count);
+        self.words[at] = own.at();
+        own
+    }
+
     /// An `int` that is no count: a rank, a number of requests.
     ///
     /// # Safety
@@ -122,6 +173,15 @@ impl Args<'_> {
                 (_, Some(n)) => self.abi.handle_at(self.words[at], n),
                 (_, None) => self.abi.handle_in(self.words[at]),
             }
+        }
+    }
+
+    /// An operation.
+    pub unsafe fn op(&self, at: usize) -> Handle {
+        match self.style {
+            // SAFETY: the caller's promise.
+            Style::Fortran => from_fortran!("Op", unsafe { self.int(at) }),
+            _ => self.abi.handle_in(self.words[at]),
         }
     }
 

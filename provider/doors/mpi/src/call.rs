@@ -1,19 +1,20 @@
 //! A call with a buffer in device memory.
 
 use core::ffi::c_int;
+use std::sync::atomic::Ordering::Relaxed;
 
 use hmem::Kind;
 
 use crate::abi::Family;
-use crate::args::{Args, Style};
-use crate::buffer::{Failure, Mirror, NotDescribed, Resolver, sync};
-use crate::counts::Path;
+use crate::args::{Args, Style, bytes_of, knows_lengths};
+use crate::buffer::{Failure, Mirror, Mirrors, NotDescribed, Resolver, kernels, sync};
+use crate::counts::{Counts, Path};
 use crate::host::{is_host, is_no_address};
-use crate::library::{Library, Next, UNAVAILABLE, library};
+use crate::library::{Library, Next, UNAVAILABLE, library, pmpi};
 use crate::narrow;
 use crate::refuse::{self, Target};
 use crate::row::{Buf, Count, Dir, Ends, On, Row, Type};
-use crate::shape::Tree;
+use crate::shape::{Data, Tree};
 use crate::words;
 use crate::{collective, direct, fortran, requests, settings, splits, stderr, windows};
 
@@ -56,7 +57,11 @@ unsafe fn run_in(
                 return args.answer(code);
             }
         }
-        let Replaced { mirrors, words: others } = match mirrors(row, &args) {
+        if let Some(done) = collective::local::run(library, row, &args) {
+            let code = done.map_or_else(|failure| raise(library, target(row, &args), failure), |()| 0);
+            return args.answer(code);
+        }
+        let Replaced { mirrors, words: others, received } = match mirrors(row, &args) {
             Ok(replaced) => replaced,
             Err(Trouble::Code(code)) => return args.answer(code),
             Err(Trouble::Negative) => {
@@ -76,6 +81,8 @@ unsafe fn run_in(
         if !mirrors.is_empty() {
             row.counts.add(Path::Mirror);
         }
+        let status = status_of(row).filter(|_| received.is_some());
+        let _own = status.map(|at| args.want_statuses(at, 1));
         let (returned, kept) = match next.address() {
             Some(at) => (words::call(at, args.words), narrow::Arrays::default()),
             None if style == Style::Large => match narrow::call(row, &mut args) {
@@ -92,9 +99,16 @@ unsafe fn run_in(
             return returned;
         }
         let failure = match row.ends {
-            Ends::Returns => mirrors.iter().try_for_each(|mirror| mirror.copy_back()).err(),
-            Ends::Request(at) => requests::add(&args, at.into(), mirrors, kept, false),
-            Ends::Persistent(at) => requests::add(&args, at.into(), mirrors, kept, true),
+            Ends::Returns => {
+                let bytes = status.map_or(0, |at| bytes_of(args.abi, args.words[at]));
+                Mirrors { all: mirrors, received }.copy_back(bytes).err()
+            }
+            Ends::Request(at) => {
+                requests::add(&args, at.into(), Mirrors { all: mirrors, received }, kept, false)
+            }
+            Ends::Persistent(at) => {
+                requests::add(&args, at.into(), Mirrors { all: mirrors, received }, kept, true)
+            }
             Ends::Epoch => {
                 windows::add_origin(row, &args, mirrors);
                 None
@@ -118,6 +132,12 @@ enum Trouble {
     Failed(Failure),
 }
 
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Trouble {
+        Trouble::Failed(failure)
+    }
+}
+
 impl From<NotDescribed> for Trouble {
     fn from(why: NotDescribed) -> Trouble {
         match why {
@@ -127,11 +147,34 @@ impl From<NotDescribed> for Trouble {
     }
 }
 
+/// The argument that is the status of what a call receives before it returns.
+fn status_of(row: &Row) -> Option<usize> {
+    match row.name {
+        "MPI_Recv" => Some(6),
+        "MPI_Mrecv" => Some(4),
+        "MPI_Sendrecv" => Some(11),
+        _ => None,
+    }
+}
+
+/// Whether a status says, when the operation is over, how much of the buffer is written: that of a message
+/// that is received.
+fn has_length(row: &Row, buf: &Buf) -> bool {
+    let is_known = match row.ends {
+        Ends::Returns => status_of(row).is_some(),
+        Ends::Request(_) | Ends::Persistent(_) => true,
+        Ends::Epoch | Ends::Split => false,
+    };
+    is_known && buf.direct && buf.dir == Dir::InOut && knows_lengths()
+}
+
 /// What the MPI gets in place of device memory: mirrors, and the arguments that name them.
 #[derive(Default)]
 struct Replaced {
     mirrors: Vec<Mirror>,
     words: Vec<(usize, usize)>,
+    /// The mirror of which a status says how much is written.
+    received: Option<usize>,
 }
 
 /// The mirrors of all buffers that are in device memory, with what the call reads.
@@ -148,25 +191,21 @@ unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Replaced, Troubl
         let described = unsafe { resolver.describe(buf) }?;
         let Some(described) = described else { continue };
         let base = if is_bottom { 0 } else { word };
-        let Some(kind) = kind_of(base, is_bottom, &described.tree) else { continue };
+        let Some(kind) = kind_of(base, is_bottom, &described.data.tree) else { continue };
         if buf.direct && described.is_dense && direct::is_possible(args.abi) {
             sync::wait_for(base);
             row.counts.add(Path::Direct);
             continue;
         }
-        let access = (described.reads, described.writes);
-        let tree = described.tree;
-        let mirror = match (Mirror::new(base, kind, tree.clone(), access, &row.counts), as_bytes(buf, args)) {
-            (Ok(mirror), _) => mirror,
-            // The data lie farther apart than there is address space: they go as bytes.
-            (Err(Failure::NoMemory), Some((count, datatype, most))) if tree.size() <= most => {
-                let mirror = Mirror::packed(base, tree, access, &row.counts).map_err(Trouble::Failed)?;
-                replaced.words.push((count, mirror.size()));
-                replaced.words.push((datatype, args.abi.handles.byte));
-                mirror
-            }
-            (Err(failure), _) => return Err(Trouble::Failed(failure)),
-        };
+        // SAFETY: the caller's promise.
+        let (access, of) = ((described.reads, described.writes), unsafe { target(row, args) });
+        let (mut mirror, bytes) =
+            mirror_of(buf, args, (base, kind), described.data, (access, of), &row.counts)?;
+        replaced.words.extend(bytes);
+        if mirror.is_in_order() && has_length(row, buf) {
+            mirror.leave_unread();
+            replaced.received = Some(replaced.mirrors.len());
+        }
         sync::wait_for(mirror.first());
         // A persistent request reads its buffers when it is started. Intel MPI 2021.18 reads the root's own
         // part of MPI_Gather_init before. SAFETY: the caller's promise.
@@ -175,6 +214,50 @@ unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Replaced, Troubl
         replaced.mirrors.push(mirror);
     }
     Ok(replaced)
+}
+
+/// A mirror, and the arguments that name it if it is one of bytes. Those are packed by a kernel of the
+/// device, or lie farther apart than there is address space.
+fn mirror_of(
+    buf: &Buf,
+    args: &Args<'_>,
+    (base, kind): (usize, Option<Kind>),
+    data: Data,
+    (access, target): ((bool, bool), Target),
+    counts: &'static Counts,
+) -> Result<(Mirror, Vec<(usize, usize)>), Trouble> {
+    let size = data.tree.size();
+    let bytes = as_bytes(buf, args).filter(|(_, _, most)| size <= *most);
+    let words = |(count, datatype, _)| vec![(count, size), (datatype, args.abi.handles.byte)];
+    if let Some(bytes) = bytes.filter(|_| buf.direct && kernels::are_for(&data, base, kind)) {
+        // SAFETY: the arguments of the call.
+        unsafe { check_committed(buf, args, target, &data) }?;
+        return Ok((Mirror::packed(base, kind, data, access, counts)?, words(bytes)));
+    }
+    match (Mirror::new(base, kind, data.clone(), access, counts), bytes) {
+        (Err(Failure::NoMemory), Some(bytes)) => {
+            Ok((Mirror::packed(base, None, data, access, counts)?, words(bytes)))
+        }
+        (mirror, _) => Ok((mirror?, Vec::new())),
+    }
+}
+
+/// Whether the MPI takes a datatype that it will not see: it refuses one that is not committed. Asked by a
+/// message to MPI_PROC_NULL, once of each datatype.
+unsafe fn check_committed(buf: &Buf, args: &Args<'_>, target: Target, data: &Data) -> Result<(), Trouble> {
+    let (Type::One(datatype), Target::Comm(comm)) = (buf.datatype, target) else { return Ok(()) };
+    let mut shapes = data.elements.iter().map(|elements| &elements.shape);
+    if shapes.all(|shape| shape.is_committed.load(Relaxed)) {
+        return Ok(());
+    }
+    // SAFETY: no byte is accessed of a message to MPI_PROC_NULL.
+    unsafe {
+        let datatype = args.datatype(datatype.into());
+        pmpi!("Send", args.words[usize::from(buf.at)], 1, datatype, args.abi.proc_null, 0, comm)
+    }
+    .map_err(Trouble::Code)?;
+    data.elements.iter().for_each(|elements| elements.shape.is_committed.store(true, Relaxed));
+    Ok(())
 }
 
 /// The arguments that are the count and the datatype, and the most bytes, of a buffer whose data may be sent

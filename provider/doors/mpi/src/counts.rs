@@ -12,6 +12,8 @@ pub enum Path {
     Mirror,
     /// By NCCL.
     Nccl,
+    /// By a kernel of the device.
+    Kernel,
     /// It was refused.
     Refused,
 }
@@ -22,10 +24,12 @@ pub struct Counts {
     direct: AtomicU64,
     mirrored: AtomicU64,
     nccl: AtomicU64,
+    kernel: AtomicU64,
     refused: AtomicU64,
-    /// Bytes from devices, and to devices.
+    /// Bytes from devices, and to devices, and those of both that kernels have packed or unpacked.
     from: AtomicU64,
     to: AtomicU64,
+    packed: AtomicU64,
 }
 
 impl Counts {
@@ -35,9 +39,11 @@ impl Counts {
             direct: AtomicU64::new(0),
             mirrored: AtomicU64::new(0),
             nccl: AtomicU64::new(0),
+            kernel: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             from: AtomicU64::new(0),
             to: AtomicU64::new(0),
+            packed: AtomicU64::new(0),
         }
     }
 
@@ -47,6 +53,7 @@ impl Counts {
             Path::Direct => &self.direct,
             Path::Mirror => &self.mirrored,
             Path::Nccl => &self.nccl,
+            Path::Kernel => &self.kernel,
             Path::Refused => &self.refused,
         };
         count.fetch_add(1, Relaxed);
@@ -62,11 +69,16 @@ impl Counts {
         self.to.fetch_add(bytes as u64, Relaxed);
     }
 
+    /// Bytes of these were packed or unpacked by a kernel.
+    pub fn add_by_kernels(&self, bytes: usize) {
+        self.packed.fetch_add(bytes as u64, Relaxed);
+    }
+
     /// A line for each way that was taken.
     pub fn line(&self, name: &str, to: &mut String) {
-        let [direct, mirrored, nccl, refused, from, back] =
-            [&self.direct, &self.mirrored, &self.nccl, &self.refused, &self.from, &self.to]
-                .map(|n| n.load(Relaxed));
+        let [direct, mirrored, nccl, kernel, refused] =
+            [&self.direct, &self.mirrored, &self.nccl, &self.kernel, &self.refused].map(|n| n.load(Relaxed));
+        let [from, back, packed] = [&self.from, &self.to, &self.packed].map(|n| n.load(Relaxed));
         let mut way = |n: u64, text: std::fmt::Arguments<'_>| {
             if n != 0 {
                 let _ = writeln!(to, "  {name:<32} {n:>10} times  {text}");
@@ -75,8 +87,12 @@ impl Counts {
         way(direct, format_args!("device memory, accessed by the MPI's transport"));
         way(
             mirrored,
-            format_args!("through host memory: {from} bytes from devices, {back} bytes to devices"),
+            format_args!(
+                "through host memory: {from} bytes from devices, {back} bytes to devices, {packed} of them packed or \
+                 unpacked by kernels"
+            ),
         );
+        way(kernel, format_args!("by a kernel of the device"));
         way(nccl, format_args!("nccl"));
         way(refused, format_args!("refused with an MPI error"));
     }
@@ -107,6 +123,10 @@ mod tests {
         counts.add(Path::Refused);
         counts.line("MPI_Send", &mut text);
         assert_eq!(text.lines().count(), 2);
-        assert!(text.contains("2 times  through host memory: 7 bytes from devices, 0 bytes to devices"));
+        assert!(
+            text.contains(
+                "2 times  through host memory: 7 bytes from devices, 0 bytes to devices, 0 of them"
+            )
+        );
     }
 }

@@ -29,3 +29,11 @@ pub fn is_bottom(word: usize) -> bool {
     static PLACE: OnceLock<usize> = OnceLock::new();
     word != 0 && word == place(&PLACE, c"mpi_fortran_bottom_")
 }
+
+/// Whether the argument is MPI_STATUS_IGNORE or MPI_STATUSES_IGNORE.
+pub fn is_status_ignore(word: usize) -> bool {
+    static PLACE: OnceLock<usize> = OnceLock::new();
+    static PLACES: OnceLock<usize> = OnceLock::new();
+    let is = |cell, name| word == place(cell, name);
+    word != 0 && (is(&PLACE, c"mpi_fortran_status_ignore_") || is(&PLACES, c"mpi_fortran_statuses_ignore_"))
+}

@@ -10,15 +10,15 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::abi::{Abi, Handle};
-use crate::args::Args;
-use crate::buffer::{Failure, Mirror};
+use crate::args::{Args, Statuses, bytes_of};
+use crate::buffer::{Failure, Mirrors};
 use crate::library::pmpi;
 use crate::narrow::Arrays;
 
 /// What is kept for a request.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    mirrors: Vec<Mirror>,
+    mirrors: Mirrors,
     /// Held until the operation has completed.
     _arrays: Arrays,
     persistent: bool,
@@ -49,7 +49,7 @@ pub(crate) fn is_empty() -> bool {
 pub(crate) unsafe fn add(
     args: &Args<'_>,
     at: usize,
-    mirrors: Vec<Mirror>,
+    mirrors: Mirrors,
     arrays: Arrays,
     persistent: bool,
 ) -> Option<Failure> {
@@ -57,43 +57,57 @@ pub(crate) unsafe fn add(
     let request = unsafe { args.request(at, 0) };
     let mut entry = Entry { mirrors, _arrays: arrays, persistent, active: !persistent };
     // Operations that completed at once may share one handle, and need no entry.
+    let is_null = request == args.abi.handles.request_null;
     // SAFETY: a valid request.
-    if !persistent && (request == args.abi.handles.request_null || unsafe { is_done(args.abi, request) }) {
+    let done = if persistent || is_null { None } else { unsafe { done(args.abi, request) } };
+    if let Some(bytes) = done.or((is_null && !persistent).then_some(0)) {
         // SAFETY: the operation is over, and the program's buffers are valid.
-        return unsafe { entry.end() }.err();
+        return unsafe { entry.end(bytes) }.err();
     }
     put(request, entry);
     None
 }
 
-/// Whether the operation of a request has completed; the request stays.
-unsafe fn is_done(abi: &Abi, request: Handle) -> bool {
-    let mut flag: c_int = 0;
-    // SAFETY: a valid request and a valid place.
-    unsafe { pmpi!("Request_get_status", request, &raw mut flag, abi.status_ignore) }.is_ok() && flag != 0
+/// Whether the operation of a request has completed, and then how many bytes it has received; the request
+/// stays.
+///
+/// # Safety
+/// A valid request.
+pub(crate) unsafe fn done(abi: &Abi, request: Handle) -> Option<usize> {
+    let (mut flag, mut status): (c_int, _) = (0, Statuses::new(abi, 1));
+    // SAFETY: the caller's promise, and valid places.
+    unsafe {
+        let asked = pmpi!("Request_get_status", request, &raw mut flag, status.at());
+        (asked.is_ok() && flag != 0).then(|| bytes_of(abi, status.at()))
+    }
 }
 
 impl Entry {
-    /// The operation has completed: what it has written goes to the device.
+    /// The operation has completed, and has received so many bytes: what it has written goes to the device.
     ///
     /// # Safety
     /// The program's buffers are valid.
-    unsafe fn end(&mut self) -> Result<(), Failure> {
+    unsafe fn end(&mut self, bytes: usize) -> Result<(), Failure> {
         if !std::mem::replace(&mut self.active, false) {
             return Ok(());
         }
         // SAFETY: the caller's promise.
-        self.mirrors.iter().try_for_each(|mirror| unsafe { mirror.copy_back() })
+        unsafe { self.mirrors.copy_back(bytes) }
     }
 
     /// The operation begins again.
     unsafe fn begin(&mut self) -> Result<(), Failure> {
         self.active = true;
         // SAFETY: the caller's promise.
-        self.mirrors.iter().try_for_each(|mirror| unsafe {
+        self.mirrors.all.iter().try_for_each(|mirror| unsafe {
             crate::buffer::sync::wait_for(mirror.first());
             mirror.copy_in()
         })
+    }
+
+    /// Whether it has to be known how many bytes were received.
+    pub(crate) fn needs_length(&self) -> bool {
+        self.mirrors.received.is_some()
     }
 
     /// Whether the request stays when its operation has completed.
@@ -118,13 +132,14 @@ pub(crate) fn put(request: Handle, entry: Entry) {
     table().get_or_insert_with(HashMap::new).insert(request, entry);
 }
 
-/// The operation of a request has completed: that of a persistent one may be started again.
+/// The operation of a request has completed, and has received so many bytes: that of a persistent one may be
+/// started again.
 ///
 /// # Safety
 /// It has, and the program's buffers are valid.
-pub(crate) unsafe fn complete(request: Handle, mut entry: Entry) -> Result<(), Failure> {
+pub(crate) unsafe fn complete(request: Handle, mut entry: Entry, bytes: usize) -> Result<(), Failure> {
     // SAFETY: the caller's promise.
-    let ended = unsafe { entry.end() };
+    let ended = unsafe { entry.end(bytes) };
     if entry.persistent {
         put(request, entry);
     }
@@ -169,11 +184,11 @@ pub(crate) fn poll_freed(abi: &Abi, last: bool) {
     for (request, mut entry) in all {
         let mut handle = [0usize; 1];
         let at = handle.as_mut_ptr() as usize;
-        let mut flag: c_int = 0;
+        let (mut flag, mut status): (c_int, _) = (0, Statuses::new(abi, 1));
         // SAFETY: a request of the MPI's, which the program has given up; valid places.
         let done = unsafe {
             abi.set_handle(at, 0, request);
-            pmpi!("Test", at, &raw mut flag, abi.status_ignore)
+            pmpi!("Test", at, &raw mut flag, status.at())
         };
         if done.is_ok() && flag == 0 {
             if last {
@@ -188,7 +203,7 @@ pub(crate) fn poll_freed(abi: &Abi, last: bool) {
         }
         COUNT.fetch_sub(1, Relaxed);
         // SAFETY: the operation is over. The program has promised that its buffers stay until then.
-        let _ = unsafe { entry.end() };
+        let _ = unsafe { entry.end(bytes_of(abi, status.at())) };
         if entry.persistent {
             // SAFETY: as above.
             let _ = unsafe { pmpi!("Request_free", at) };
@@ -205,5 +220,5 @@ pub(crate) unsafe fn copy_arrived(request: Handle) -> Result<(), Failure> {
     let table = table();
     let Some(entry) = table.as_ref().and_then(|table| table.get(&request)) else { return Ok(()) };
     // SAFETY: the caller's promise.
-    entry.mirrors.iter().try_for_each(|mirror| unsafe { mirror.copy_back() })
+    entry.mirrors.all.iter().try_for_each(|mirror| unsafe { mirror.copy_back() })
 }

@@ -62,6 +62,12 @@ pub fn reports() -> bool {
     *REPORTS.get_or_init(|| is_set("STRAIT_MPI_REPORT", false))
 }
 
+/// `STRAIT_MPI_KERNELS`.
+pub fn kernels() -> bool {
+    static KERNELS: OnceLock<bool> = OnceLock::new();
+    *KERNELS.get_or_init(|| is_set("STRAIT_MPI_KERNELS", true))
+}
+
 /// `STRAIT_MPI_SYNC`.
 pub fn sync() -> Sync {
     static SYNC: OnceLock<Sync> = OnceLock::new();

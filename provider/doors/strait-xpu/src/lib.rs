@@ -1,6 +1,8 @@
 //! What a program does on the host for kernels that send: `libstrait_xpu.so`, and `include/strait_xpu.h`,
 //! which `ci/check/header` makes of this file.
 
+pub mod stream;
+
 use std::ffi::CStr;
 use std::ptr;
 use std::sync::Arc;

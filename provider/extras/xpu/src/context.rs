@@ -27,7 +27,7 @@ use crate::layout;
 use crate::port::{Peers, Port, Regions};
 use crate::queue::Place;
 use crate::thread::{DrainThread, Drains, Pace};
-use crate::words::{Words, lock};
+use crate::words::Words;
 
 /// How a context is opened.
 #[derive(Clone, Debug)]
@@ -275,7 +275,7 @@ impl Context {
                 let Some((at, _)) = place else { return entry };
                 let locked = match opened.kind() {
                     // SAFETY: mapped for as long as `opened` is kept, beside what is returned and behind it.
-                    Kind::System => unsafe { lock(at, remote.len as usize) },
+                    Kind::System => unsafe { registry::lock_for_devices(at, remote.len as usize) },
                     _ => Vec::new(),
                 };
                 entry.mapped = at as u64;

@@ -52,7 +52,7 @@ impl Words {
         let at = mapping.base().expose_provenance();
         registry::find_runtimes();
         // SAFETY: the mapping, which is dropped after what locks it.
-        let locked = unsafe { lock(at, bytes) };
+        let locked = unsafe { registry::lock_for_devices(at, bytes) };
         let base = NonNull::new(mapping.base().cast()).ok_or(Error::Invalid("memory at NULL"))?;
         let keep = Keep::Own { _locked: locked, _mapping: mapping, file };
         Ok(Arc::new(Words { base, len: bytes / 8, device: at as u64, keep }))
@@ -128,14 +128,4 @@ impl fmt::Debug for Words {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Words").field("at", &self.base).field("words", &self.len).finish()
     }
-}
-
-/// Has all devices of the process find host memory at the address it has.
-///
-/// # Safety
-/// `at..at+len` is mapped, and stays so for longer than what is returned.
-pub(crate) unsafe fn lock(at: usize, len: usize) -> Vec<Pages> {
-    let kinds = [Kind::Cuda, Kind::Rocr, Kind::Ze].into_iter().filter(|k| registry::is_here(*k));
-    // SAFETY: the caller's promise.
-    kinds.filter_map(|k| unsafe { registry::of(k).lock_host(at, len) }).collect()
 }

@@ -298,7 +298,10 @@ pub(crate) fn why_not(e: &io::Error) -> String {
     let hint = match (e.raw_os_error(), yama()) {
         (Some(libc::ENOSYS), _) => "not in this kernel, or blocked by a seccomp filter (container?)".into(),
         (_, Some(scope)) if scope > 0 && !capable_ptrace() => format!("yama ptrace_scope={scope}"),
-        _ => "another user, a process that is not dumpable, or a seccomp filter (container?)".into(),
+        _ => {
+            let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+            refused_by(&read("/proc/self/uid_map"), &read("/proc/self/status")).into()
+        }
     };
     let name = match e.raw_os_error() {
         Some(libc::EPERM) => "EPERM".to_owned(),
@@ -306,6 +309,26 @@ pub(crate) fn why_not(e: &io::Error) -> String {
         _ => e.to_string(),
     };
     format!("process_vm_readv refused: {name} ({hint})")
+}
+
+/// What may refuse access to a peer of the same user, by the user namespace and the seccomp mode of this
+/// process. Of the peer neither can be read where access is refused.
+fn refused_by(uid_map: &str, status: &str) -> &'static str {
+    let has_filter =
+        status.lines().any(|l| l.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"));
+    let is_first = uid_map.split_whitespace().eq(["0", "0", "4294967295"]);
+    match (has_filter, is_first) {
+        (true, true) => {
+            "a seccomp filter (container?), or the peer is not dumpable or has more capabilities than this process"
+        }
+        (true, false) => {
+            "a seccomp filter (container?), or the peer is in another user namespace (container)"
+        }
+        (false, false) => "the peer is in another user namespace (container), or not dumpable",
+        (false, true) => {
+            "the peer is in another user namespace (container), is not dumpable, or has more capabilities than this process"
+        }
+    }
 }
 
 fn yama() -> Option<u32> {
@@ -333,6 +356,18 @@ mod tests {
 
     fn seg(s: Span) -> Seg {
         Seg { addr: s.addr().into(), len: (s.len() as u64).into() }
+    }
+
+    #[test]
+    fn a_refusal_names_what_this_process_has_of_a_container() {
+        let (first, own) = ("         0          0 4294967295\n", "         0       1000          1\n");
+        let (free, filtered) = ("Name:\tx\nSeccomp:\t0\n", "Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n");
+        assert!(refused_by(first, filtered).starts_with("a seccomp filter"));
+        assert!(!refused_by(first, free).contains("seccomp"));
+        assert!(refused_by(own, free).starts_with("the peer is in another user namespace"));
+        let both = refused_by(own, filtered);
+        assert!(both.starts_with("a seccomp filter") && both.contains("user namespace"), "{both}");
+        assert!(refused_by(first, free).contains("capabilities"));
     }
 
     /// An access that is allowed.

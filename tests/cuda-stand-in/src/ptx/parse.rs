@@ -186,7 +186,7 @@ impl Reading {
                 let number = self.parameters.iter().position(|p| p == name).ok_or("no such parameter")?;
                 Ok(Op::Parameter { to: self.sized(to, 64)?, number })
             }
-            (["ld", "global", rest @ ..], [to, at]) => {
+            (["ld", "global", rest @ ..] | ["ld", "volatile", "global", rest @ ..], [to, at]) => {
                 let (ty, n) = vector(rest)?;
                 let (at, offset) = self.place(at)?;
                 Ok(Op::Load { ty, to: self.several(to, n, ty.bits)?, at, offset })

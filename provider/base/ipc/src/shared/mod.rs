@@ -3,7 +3,7 @@
 pub mod access;
 pub mod fence;
 pub mod pieces;
-pub(crate) mod revocation;
+pub(crate) mod revocation_table;
 #[cfg(all(test, loom))]
 pub(crate) mod twin;
 pub mod word;

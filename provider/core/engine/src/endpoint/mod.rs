@@ -21,7 +21,7 @@ mod progress;
 mod requests;
 mod rma;
 mod transfer;
-mod unexpected;
+mod unexpected_quota;
 
 use hmem::Span;
 use wire::{Addr, Status};
@@ -45,7 +45,7 @@ use crate::endpoint::requests::Requests;
 use crate::endpoint::rma::order::RmaOrder;
 use crate::endpoint::rma::target::Accesses;
 use crate::endpoint::transfer::Transfers;
-use crate::endpoint::unexpected::Unexpected;
+use crate::endpoint::unexpected_quota::Unexpected;
 use crate::types::*;
 pub(crate) use complete::Failed;
 pub use device::staging::Leaving;

@@ -11,7 +11,7 @@ use crate::core::{Body, Core, Message, Payload, RecvOp, SHORT, Spans};
 use crate::endpoint::incoming_message::IncomingMessages;
 use crate::endpoint::parts::bind::Bind;
 use crate::endpoint::transfer::Transfers;
-use crate::endpoint::unexpected::Unexpected;
+use crate::endpoint::unexpected_quota::Unexpected;
 use crate::matching::At;
 use crate::proto::{self, Cut, Plan, Reach, Role, When, choose};
 use crate::types::*;

@@ -192,6 +192,10 @@ impl<L: RmaLink> Transfers<'_, L> {
     fn when_fetching(&mut self, peer: PeerId, len: usize, then: &Then) -> When {
         let mut when = self.net.peer(peer).when();
         let is_message = matches!(then, Then::Recv(_));
+        if is_message && Cut::is_worth(len) {
+            self.adapt.note_source(peer);
+            when.set(When::FROM_MANY, self.adapt.comes_from_many());
+        }
         let has_frames = self.net.link.has_frames_of(peer);
         let delegate = has_frames
             && when.contains(When::HELPED)
@@ -430,7 +434,10 @@ impl<L: RmaLink> Transfers<'_, L> {
             }
             other => {
                 let status = other.err().unwrap_or(Status::Malformed);
-                self.net.complain(peer, format_args!("was refused a read: {status:?}"));
+                // `strait info --try` reads no byte under a key that it makes up, for the answer alone.
+                if there > 0 {
+                    self.net.complain(peer, format_args!("was refused a read: {status:?}"));
+                }
                 self.net.fin(peer, req, status, 0);
             }
         }

@@ -20,6 +20,7 @@ const NONE: When = When::empty();
 const INJECT: When = When::INJECT;
 const ROW: When = When::IN_A_ROW;
 const BOTH: When = When::BOTH_WAYS;
+const FROM_MANY: When = When::HELPED.union(When::FROM_MANY);
 const ALONE: When = When::ONE_SIDED;
 
 /// Caps, role, bytes, memory, conditions, what was tried in vain, and the plan.
@@ -207,6 +208,9 @@ fn what_a_peer_has_offered() {
         (SYNC, cpu, large, Host, NONE, none, Plan::InCall),
         (SYNC, cpu, large, Host, When::HELPED, none, Plan::Cooperative(halves)),
         (SYNC, cpu, large, Host, When::HELPED | BOTH, none, Plan::InCall),
+        (SYNC, cpu, large, Host, FROM_MANY, none, Plan::Cooperative(halves)),
+        (SYNC, cpu, LEAST_WITH_HELP - 1, Host, FROM_MANY, none, Plan::InCall),
+        (SYNC, cpu, LEAST_WITH_HELP - 1, Host, FROM_MANY | When::IN_POST, none, Plan::InProgress),
         (
             SYNC,
             cpu,

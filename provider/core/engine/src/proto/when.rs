@@ -41,6 +41,8 @@ bitflags! {
         const LASTING = 1 << 13;
         /// Half of the ring to the peer is not taken in yet, or the like.
         const BEHIND = 1 << 14;
+        /// Messages that their senders could help to copy come from many peers in turn.
+        const FROM_MANY = 1 << 15;
     }
 }
 

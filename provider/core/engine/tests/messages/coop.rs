@@ -66,6 +66,40 @@ fn one_way(net: &mut Net, n: usize, len: usize) -> usize {
     helped
 }
 
+/// The receiver asks for no help with what comes from one sender after another, unless the messages are long.
+#[test]
+fn short_ones_of_many_senders_in_turn_the_receiver_copies_alone() {
+    const SENDERS: usize = 4;
+    let mut net = Net::with(SENDERS + 1, Setup::default());
+    let mut asks = |rounds: usize, senders: &[usize], len: usize| {
+        let mut asked = 0;
+        for from in (0..rounds).flat_map(|_| senders) {
+            let (src, dst) = (net.bytes(*from, &pattern(len, *from)), net.memory(SENDERS, len));
+            net[SENDERS].recv(&from_any(&[dst], 1)).unwrap();
+            net[*from].send(&msg(SENDERS as u64, &[src], 0)).unwrap();
+            for _ in 0..3 {
+                net[SENDERS].progress();
+            }
+            let sharing = std::cell::Cell::new(0);
+            net.tamper(SENDERS, *from, |frame| {
+                sharing
+                    .set(sharing.get() + usize::from(Head::of(frame).unwrap().op() == Some(Op::CoopFetch)));
+            });
+            asked = sharing.get();
+            net.settle();
+            assert_eq!((net[SENDERS].received().len, net[*from].sent().err), (len, None));
+            assert!(net[SENDERS].look(dst, len) == pattern(len, *from));
+        }
+        asked
+    };
+    let short = 100_000;
+    assert_eq!(asks(4, &[0, 1, 2, 3], short), 0);
+    // Each sender has some in a row.
+    assert_eq!(asks(2, &[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3], short), 0);
+    assert_eq!(asks(1, &[0, 1, 2, 3], 2 * short), 1);
+    assert_eq!(asks(20, &[0, 1], short), 1);
+}
+
 /// Each message that is never taken looks like bytes that travel the other way.
 #[test]
 fn of_messages_one_way_both_sides_copy_although_one_the_other_way_is_never_taken() {

@@ -35,8 +35,10 @@ pub struct Abi {
     pub handles: Handles,
     /// Addresses with a meaning.
     pub in_place: usize,
-    /// MPI_STATUS_IGNORE.
+    /// MPI_STATUS_IGNORE and MPI_STATUSES_IGNORE.
     pub status_ignore: usize,
+    /// Bytes of an MPI_Status.
+    pub status: usize,
     /// Ranks with a meaning.
     pub proc_null: c_int,
     /// MPI_ROOT.

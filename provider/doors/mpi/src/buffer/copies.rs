@@ -3,97 +3,168 @@
 use hmem::pending::Part;
 use hmem::{Caps, Kind, Span, registry};
 
-use crate::shape::Tree;
+use super::kernels::{self, User, Way};
+use super::memory::Memory;
+use crate::shape::{Data, Tree};
 
 /// Parts that are given to a device at a time.
 const BATCH: usize = 4096;
-/// Bytes between two blocks, for each byte of data, up to which all is copied from the device as one block.
+/// Bytes between blocks up to which all is copied from the device as one block, and no kernel packs: that
+/// takes as long as the copy of so many.
+const GAPS: usize = 1 << 17;
+/// The same without kernels, for each byte of data.
 const SPARSE: usize = 4;
 
-/// Which way.
+/// Where a block is in host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// From the program's memory to the host's.
-    Out,
-    /// Back.
-    Back,
+pub(super) enum Place {
+    /// At the offset that it has in the program's memory, from this address on.
+    Same(usize),
+    /// Behind the block before it; the first one is here.
+    Behind(usize),
 }
 
-/// The program's memory: where offset 0 is, and what it is. Without a kind the kind of each block is found.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct User {
-    pub(super) at: usize,
-    pub(super) kind: Option<Kind>,
+/// How bytes were copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// By a kernel that packs or unpacks.
+    Kernel,
+    /// By copies of the driver's.
+    Copies,
 }
 
-/// Copies all blocks between the program's memory and `host`, the place of offset 0 in host memory; whether
-/// it was done.
+/// Copies the first `most` bytes between the program's memory and the host's; how it was done, or `None`
+/// where it was not.
 ///
 /// # Safety
 /// All blocks are valid on both sides.
-pub(super) unsafe fn copy(tree: &Tree, user: User, host: usize, way: Way) -> bool {
-    let Some((low, high)) = tree.bounds() else { return true };
+pub(super) unsafe fn copy(data: &Data, user: User, host: Place, way: Way, most: usize) -> Option<By> {
+    let (tree, most) = (&data.tree, most.min(data.tree.size()));
+    let Some((low, high)) = tree.bounds() else { return Some(By::Copies) };
+    if most == 0 {
+        return Some(By::Copies);
+    }
     let (len, blocks) = ((high - low) as usize, tree.blocks());
     // SAFETY: the caller's promise; so below.
     unsafe {
-        let Some(kind) = user.kind else { return one_by_one(tree, user, host, way) };
-        if blocks == 1 || (way == Way::Out && len / SPARSE <= tree.size() && is_one(user, low, len)) {
-            return piece(user, host, low, len, way, kind);
-        }
-        if blocks > 2 && kind.caps().contains(Caps::DEVICE) {
-            if let Some(done) = batched(tree, user, host, way, kind) {
-                return done;
+        let copies = |done: bool| done.then_some(By::Copies);
+        let Some(kind) = user.kind else { return copies(one_by_one(tree, user, host, way, most)) };
+        let by_kernel = kernels::are_for(data, user.at, user.kind);
+        match host {
+            Place::Behind(at) => {
+                if by_kernel && kernels::is_locked(at) && kernels::copy(data, user, at, way, most) {
+                    return Some(By::Kernel);
+                }
+            }
+            Place::Same(at) => {
+                let gaps = if by_kernel { GAPS } else { tree.size().saturating_mul(SPARSE) };
+                let is_dense = way == Way::Out && len.saturating_sub(tree.size()) <= gaps;
+                if blocks == 1 || (is_dense && (by_kernel || is_one(user, low, len))) {
+                    let len = if blocks == 1 { most } else { len };
+                    return copies(piece(user, at.wrapping_add_signed(low), low, len, way, kind));
+                }
+                if by_kernel && by_packing(data, user, at, way) {
+                    return Some(By::Kernel);
+                }
             }
         }
-        one_by_one(tree, user, host, way)
+        if blocks > 2 && kind.caps().contains(Caps::DEVICE) {
+            if let Some(done) = batched(tree, user, host, way, most) {
+                return copies(done);
+            }
+        }
+        copies(one_by_one(tree, user, host, way, most))
     }
 }
 
 /// Whether all of it, with what is between the blocks, is one allocation of CUDA's.
 fn is_one(user: User, low: isize, len: usize) -> bool {
-    let first = user.at.wrapping_add_signed(low) as u64;
-    user.kind == Some(Kind::Cuda)
-        && hmem::cuda::info(first as usize)
-            .is_some_and(|info| first >= info.base && first + len as u64 <= info.base + info.len)
+    user.kind == Some(Kind::Cuda) && kernels::device_of(user.at.wrapping_add_signed(low), len).is_some()
+}
+
+/// Copies all blocks by a kernel that packs or unpacks, and by the CPU between the packed bytes and the host
+/// memory with the same offsets; whether it was done.
+unsafe fn by_packing(data: &Data, user: User, host: usize, way: Way) -> bool {
+    let Some(memory) = Memory::new(data.tree.size(), data.tree.size(), Kind::Cuda) else { return false };
+    let packed = memory.at();
+    if !kernels::is_locked(packed) {
+        return false;
+    }
+    let spread = || {
+        let mut done = packed;
+        data.tree.walk(&mut |at, len| {
+            let there = host.wrapping_add_signed(at);
+            let (to, from) = if way == Way::Out { (there, done) } else { (done, there) };
+            done += len;
+            // SAFETY: the caller's promise, and room for all bytes of the data.
+            unsafe { host_copy(to as *mut u8, from as *const u8, len) };
+            true
+        });
+    };
+    if way == Way::Back {
+        spread();
+    }
+    // SAFETY: the caller's promise, and room for all bytes of the data.
+    if !unsafe { kernels::copy(data, user, packed, way, data.tree.size()) } {
+        return false;
+    }
+    if way == Way::Out {
+        spread();
+    }
+    true
+}
+
+/// A copy between host memory: of the lengths that single elements have, without a call.
+///
+/// # Safety
+/// Both are valid for that many bytes, and do not overlap.
+unsafe fn host_copy(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match len {
+            4 => to.cast::<u32>().write_unaligned(from.cast::<u32>().read_unaligned()),
+            8 => to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned()),
+            _ => std::ptr::copy_nonoverlapping(from, to, len),
+        }
+    }
 }
 
 unsafe fn piece(user: User, host: usize, at: isize, len: usize, way: Way, kind: Kind) -> bool {
     // SAFETY: the caller's promise, for this copy.
     let (user, host) = unsafe {
-        let user = Span::new(user.at.wrapping_add_signed(at), len, kind);
-        (user, Span::new(host.wrapping_add_signed(at), len, Kind::System))
+        (Span::new(user.at.wrapping_add_signed(at), len, kind), Span::new(host, len, Kind::System))
     };
     let (to, from) = if way == Way::Out { (host, user) } else { (user, host) };
     hmem::copy(&[to], 0, &[from], 0, len) == len
 }
 
-unsafe fn one_by_one(tree: &Tree, user: User, host: usize, way: Way) -> bool {
+/// Calls `each(place in host memory, offset, bytes)` for the blocks of the first `most` bytes.
+fn walk(tree: &Tree, host: Place, most: usize, each: &mut impl FnMut(usize, isize, usize) -> bool) -> bool {
+    let (mut done, mut refused) = (0, false);
     tree.walk(&mut |at, len| {
-        let kind = user.kind.unwrap_or_else(|| hmem::classify(user.at.wrapping_add_signed(at), len));
-        // SAFETY: the caller's promise.
-        unsafe { piece(user, host, at, len, way, kind) }
-    })
+        let len = len.min(most - done);
+        let to = match host {
+            Place::Same(host) => host.wrapping_add_signed(at),
+            Place::Behind(host) => host + done,
+        };
+        done += len;
+        refused = !each(to, at, len);
+        !refused && done < most
+    });
+    !refused
 }
 
-/// Copies all blocks between the program's memory and host memory in which they follow each other; whether it
-/// was done.
-///
-/// # Safety
-/// As of [`copy`], with room for all bytes at `host`.
-pub(super) unsafe fn copy_packed(tree: &Tree, user: User, host: usize, way: Way) -> bool {
-    let mut done = 0usize;
-    tree.walk(&mut |at, len| {
+unsafe fn one_by_one(tree: &Tree, user: User, host: Place, way: Way, most: usize) -> bool {
+    walk(tree, host, most, &mut |to, at, len| {
         let kind = user.kind.unwrap_or_else(|| hmem::classify(user.at.wrapping_add_signed(at), len));
-        // What `piece` adds to the place in host memory is taken off.
-        let to = (host + done).wrapping_add_signed(at.wrapping_neg());
-        done += len;
         // SAFETY: the caller's promise.
         unsafe { piece(user, to, at, len, way, kind) }
     })
 }
 
 /// Gives the device many copies at a time; `None` where it takes none.
-unsafe fn batched(tree: &Tree, user: User, host: usize, way: Way, kind: Kind) -> Option<bool> {
+unsafe fn batched(tree: &Tree, user: User, host: Place, way: Way, most: usize) -> Option<bool> {
+    let kind = user.kind?;
     let mut parts = Vec::with_capacity(BATCH.min(tree.blocks()));
     let (mut refused, mut begun) = (false, false);
     let mut flush = |parts: &mut Vec<Part>| {
@@ -113,8 +184,8 @@ unsafe fn batched(tree: &Tree, user: User, host: usize, way: Way, kind: Kind) ->
             }
         }
     };
-    let mut done = tree.walk(&mut |at, len| {
-        let (user, host) = (user.at.wrapping_add_signed(at), host.wrapping_add_signed(at));
+    let mut done = walk(tree, host, most, &mut |host, at, len| {
+        let user = user.at.wrapping_add_signed(at);
         let (dst, src) = if way == Way::Out { (host, user) } else { (user, host) };
         parts.push(Part { dst, src, len });
         parts.len() < BATCH || flush(&mut parts)

@@ -1,6 +1,7 @@
 //! Buffers in device memory, and the host memory with the same layout that the MPI gets in their place.
 
 mod copies;
+pub(crate) mod kernels;
 mod memory;
 mod region;
 pub(crate) mod sync;
@@ -10,8 +11,9 @@ pub(crate) use region::{NotDescribed, Resolver};
 use hmem::Kind;
 
 use crate::counts::Counts;
-use crate::shape::Tree;
-use copies::{User, Way};
+use crate::shape::{Data, Tree};
+use copies::{By, Place};
+use kernels::{User, Way};
 use memory::Memory;
 
 /// Why there is no mirror, or it was not copied.
@@ -28,12 +30,10 @@ pub(crate) enum Failure {
 pub(crate) struct Mirror {
     /// Held for as long as the MPI may access it.
     _memory: Memory,
-    /// What is added to an offset of the buffer's for its place in host memory.
-    host: usize,
+    /// Where the data are in host memory.
+    host: Place,
     user: User,
-    tree: Tree,
-    /// Whether the blocks follow each other in host memory.
-    is_packed: bool,
+    data: Data,
     /// Whether the call reads it, and writes it.
     reads: bool,
     writes: bool,
@@ -41,71 +41,73 @@ pub(crate) struct Mirror {
 }
 
 impl Mirror {
-    /// For the bytes of `tree`, of the buffer at `at`, of that kind, or of several.
+    /// For these data of the buffer at `at`, of that kind, or of several: with the same offsets.
     pub(crate) fn new(
         at: usize,
         kind: Option<Kind>,
-        tree: Tree,
+        data: Data,
         (reads, writes): (bool, bool),
         counts: &'static Counts,
     ) -> Result<Mirror, Failure> {
         /// What both are aligned to alike.
         const ALIGN: usize = 64;
-        let (low, high) = tree.bounds().unwrap_or((0, 0));
+        let (low, high) = data.tree.bounds().unwrap_or((0, 0));
         let lead = at.wrapping_add_signed(low) % ALIGN;
         let len = (high - low) as usize + lead;
-        let of = kind.unwrap_or(Kind::System);
-        let memory = Memory::new(len, tree.size(), of).ok_or(Failure::NoMemory)?;
-        let host = (memory.at() + lead).wrapping_add_signed(low.wrapping_neg());
-        Ok(Mirror {
-            _memory: memory,
-            host,
-            user: User { at, kind },
-            tree,
-            is_packed: false,
-            reads,
-            writes,
-            counts,
-        })
+        let memory = Memory::new(len, data.tree.size(), kind.unwrap_or(Kind::System));
+        let memory = memory.ok_or(Failure::NoMemory)?;
+        let host = Place::Same((memory.at() + lead).wrapping_add_signed(low.wrapping_neg()));
+        Ok(Mirror { _memory: memory, host, user: User { at, kind }, data, reads, writes, counts })
     }
 
-    /// The same with the blocks one behind another, where they lie too far apart.
+    /// The same with the blocks one behind another.
     pub(crate) fn packed(
         at: usize,
-        tree: Tree,
+        kind: Option<Kind>,
+        data: Data,
         (reads, writes): (bool, bool),
         counts: &'static Counts,
     ) -> Result<Mirror, Failure> {
-        let memory = Memory::new(tree.size(), tree.size(), Kind::System).ok_or(Failure::NoMemory)?;
-        let (host, user) = (memory.at(), User { at, kind: None });
-        Ok(Mirror { _memory: memory, host, user, tree, is_packed: true, reads, writes, counts })
+        let size = data.tree.size();
+        let memory = Memory::new(size, size, kind.unwrap_or(Kind::System)).ok_or(Failure::NoMemory)?;
+        let host = Place::Behind(memory.at());
+        Ok(Mirror { _memory: memory, host, user: User { at, kind }, data, reads, writes, counts })
     }
 
     /// Bytes of data.
     pub(crate) fn size(&self) -> usize {
-        self.tree.size()
+        self.data.tree.size()
     }
 
-    unsafe fn copy(&self, way: Way) -> Result<(), Failure> {
+    /// Whether the bytes that a message has are the first ones in host memory.
+    pub(crate) fn is_in_order(&self) -> bool {
+        matches!(self.host, Place::Behind(_)) || self.data.tree.single().is_some()
+    }
+
+    /// The call does not read it: what it writes is known when it is over.
+    pub(crate) fn leave_unread(&mut self) {
+        self.reads = false;
+    }
+
+    unsafe fn copy(&self, way: Way, most: usize) -> Result<(), Failure> {
         // SAFETY: the caller's promise; the mirror has room for all blocks.
-        let copied = unsafe {
-            if self.is_packed {
-                copies::copy_packed(&self.tree, self.user, self.host, way)
-            } else {
-                copies::copy(&self.tree, self.user, self.host, way)
-            }
-        };
-        copied.then_some(()).ok_or(Failure::NotCopied)
+        let by = unsafe { copies::copy(&self.data, self.user, self.host, way, most) };
+        if by == Some(By::Kernel) {
+            self.counts.add_by_kernels(most);
+        }
+        by.map(|_| ()).ok_or(Failure::NotCopied)
     }
 
     /// What the MPI gets in place of the buffer's address.
     pub(crate) fn address(&self) -> usize {
-        self.host
+        match self.host {
+            Place::Same(host) | Place::Behind(host) => host,
+        }
     }
 
     /// The first byte of the program's buffer.
     pub(crate) fn first(&self) -> usize {
-        self.user.at.wrapping_add_signed(self.tree.bounds().map_or(0, |(low, _)| low))
+        self.user.at.wrapping_add_signed(self.data.tree.bounds().map_or(0, |(low, _)| low))
     }
 
     /// Copies what the call reads from the device.
@@ -116,9 +118,9 @@ impl Mirror {
         if !self.reads {
             return Ok(());
         }
-        self.counts.add_from_device(self.tree.size());
+        self.counts.add_from_device(self.size());
         // SAFETY: the caller's promise.
-        unsafe { self.copy(Way::Out) }
+        unsafe { self.copy(Way::Out, self.size()) }
     }
 
     /// Copies what the call has written to the device.
@@ -126,12 +128,44 @@ impl Mirror {
     /// # Safety
     /// The program's buffer is valid.
     pub(crate) unsafe fn copy_back(&self) -> Result<(), Failure> {
+        // SAFETY: as above.
+        unsafe { self.copy_received(self.size()) }
+    }
+
+    /// The same, of the first `len` bytes alone: a message was not longer.
+    ///
+    /// # Safety
+    /// The program's buffer is valid; the mirror is in order, or `len` is all.
+    pub(crate) unsafe fn copy_received(&self, len: usize) -> Result<(), Failure> {
         if !self.writes {
             return Ok(());
         }
-        self.counts.add_to_device(self.tree.size());
+        let len = len.min(self.size());
+        self.counts.add_to_device(len);
         // SAFETY: as above.
-        unsafe { self.copy(Way::Back) }
+        unsafe { self.copy(Way::Back, len) }
+    }
+}
+
+/// The mirrors of an operation.
+#[derive(Debug)]
+pub(crate) struct Mirrors {
+    pub(crate) all: Vec<Mirror>,
+    /// The one of which only what a message has is written.
+    pub(crate) received: Option<usize>,
+}
+
+impl Mirrors {
+    /// Copies what the operation has written to the device; a message that it has received had so many bytes.
+    ///
+    /// # Safety
+    /// The program's buffers are valid.
+    pub(crate) unsafe fn copy_back(&self, bytes: usize) -> Result<(), Failure> {
+        self.all.iter().enumerate().try_for_each(|(n, mirror)| {
+            let most = if self.received == Some(n) { bytes } else { mirror.size() };
+            // SAFETY: the caller's promise; the one that is received is in order.
+            unsafe { mirror.copy_received(most) }
+        })
     }
 }
 
@@ -162,18 +196,25 @@ impl Host {
 ///
 /// # Safety
 /// They are valid on both sides.
-pub(crate) unsafe fn copy_out(tree: &Tree, device: usize, kind: Kind, host: usize) -> Result<(), Failure> {
+pub(crate) unsafe fn copy_out(tree: Tree, device: usize, kind: Kind, host: usize) -> Result<(), Failure> {
     // SAFETY: the caller's promise.
-    let copied = unsafe { copies::copy(tree, User { at: device, kind: Some(kind) }, host, Way::Out) };
-    copied.then_some(()).ok_or(Failure::NotCopied)
+    unsafe { copy_bytes(tree, device, kind, host, Way::Out) }
 }
 
 /// Copies these bytes back.
 ///
 /// # Safety
 /// They are valid on both sides.
-pub(crate) unsafe fn copy_back(tree: &Tree, device: usize, kind: Kind, host: usize) -> Result<(), Failure> {
+pub(crate) unsafe fn copy_back(tree: Tree, device: usize, kind: Kind, host: usize) -> Result<(), Failure> {
     // SAFETY: the caller's promise.
-    let copied = unsafe { copies::copy(tree, User { at: device, kind: Some(kind) }, host, Way::Back) };
-    copied.then_some(()).ok_or(Failure::NotCopied)
+    unsafe { copy_bytes(tree, device, kind, host, Way::Back) }
+}
+
+/// Copies bytes that are no elements of a datatype.
+unsafe fn copy_bytes(tree: Tree, device: usize, kind: Kind, host: usize, way: Way) -> Result<(), Failure> {
+    let (user, most) = (User { at: device, kind: Some(kind) }, tree.size());
+    let data = Data { tree, elements: Vec::new() };
+    // SAFETY: the caller's promise.
+    let by = unsafe { copies::copy(&data, user, Place::Same(host), way, most) };
+    by.map(|_| ()).ok_or(Failure::NotCopied)
 }

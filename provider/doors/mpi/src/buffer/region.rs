@@ -7,13 +7,13 @@ use crate::args::{Args, Style};
 use crate::fortran;
 use crate::group::{Group, neighbours};
 use crate::row::{Buf, Count, Dir, On, Peers, Places, Type, Whose};
-use crate::shape::{Shape, Tree, shape_of};
+use crate::shape::{Data, Shape, shape_of};
 use std::sync::Arc;
 
 /// What a call does to a buffer.
 #[derive(Debug)]
 pub(crate) struct Described {
-    pub(crate) tree: Tree,
+    pub(crate) data: Data,
     pub(crate) reads: bool,
     pub(crate) writes: bool,
     /// Whether the data are one block that begins where the buffer does, and its datatype has no gaps.
@@ -157,8 +157,8 @@ impl<'a> Resolver<'a> {
             if self.is_negative(buf)? {
                 return Err(NotDescribed::Negative);
             }
-            let tree = self.tree(buf, in_place)?;
-            if tree.is_empty() {
+            let data = self.data(buf, in_place)?;
+            if data.tree.is_empty() {
                 return Ok(None);
             }
             let (reads, writes) = match buf.dir {
@@ -168,8 +168,8 @@ impl<'a> Resolver<'a> {
                 Dir::Bcast if part == Part::Root => (true, false),
                 Dir::Bcast => (false, true),
             };
-            let is_dense = self.is_dense(buf, &tree)?;
-            Ok(Some(Described { tree, reads, writes, is_dense }))
+            let is_dense = self.is_dense(buf, &data)?;
+            Ok(Some(Described { data, reads, writes, is_dense }))
         }
     }
 
@@ -203,23 +203,23 @@ impl<'a> Resolver<'a> {
         Ok(unsafe { shape_of(self.args.abi, datatype) }?)
     }
 
-    unsafe fn is_dense(&self, buf: &Buf, tree: &Tree) -> Result<bool, NotDescribed> {
-        let (Count::One(at), Some((0, len))) = (buf.count, tree.single()) else { return Ok(false) };
+    unsafe fn is_dense(&self, buf: &Buf, data: &Data) -> Result<bool, NotDescribed> {
+        let (Count::One(at), Some((0, len))) = (buf.count, data.tree.single()) else { return Ok(false) };
         // SAFETY: the caller's promise.
         let (count, shape) = unsafe { (self.args.count(at.into()), self.shape(buf, 0)?) };
         Ok(usize::try_from(shape.extent).is_ok_and(|extent| extent * count == len))
     }
 
-    unsafe fn several(&self, buf: &Buf, count: usize) -> Result<Tree, NotDescribed> {
+    unsafe fn several(&self, buf: &Buf, count: usize) -> Result<Data, NotDescribed> {
         if count == 0 {
             // Its datatype may be none.
-            return Ok(Tree::new());
+            return Ok(Data::default());
         }
         // SAFETY: the caller's promise.
-        Ok(unsafe { self.shape(buf, 0) }?.times(count))
+        Ok(Data::of(unsafe { self.shape(buf, 0) }?, count))
     }
 
-    unsafe fn tree(&mut self, buf: &Buf, in_place: bool) -> Result<Tree, NotDescribed> {
+    unsafe fn data(&mut self, buf: &Buf, in_place: bool) -> Result<Data, NotDescribed> {
         // SAFETY: the caller's promise; so below.
         unsafe {
             let args = self.args;
@@ -258,8 +258,8 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    unsafe fn each(&self, buf: &Buf, at: u8, places: Places, peers: usize) -> Result<Tree, NotDescribed> {
-        let (args, mut tree) = (self.args, Tree::new());
+    unsafe fn each(&self, buf: &Buf, at: u8, places: Places, peers: usize) -> Result<Data, NotDescribed> {
+        let (args, mut data) = (self.args, Data::default());
         let is_large = args.style == Style::Large;
         for n in 0..peers {
             // SAFETY: the caller's promise: arrays with an element for each peer.
@@ -274,9 +274,9 @@ impl<'a> Resolver<'a> {
                     Places::Bytes(at) => args.number_at(at.into(), n, is_large),
                     Places::Addresses(at) => args.number_at(at.into(), n, true),
                 };
-                tree.push(&shape.times(count), by);
+                data.push(shape, count, by);
             }
         }
-        Ok(tree)
+        Ok(data)
     }
 }

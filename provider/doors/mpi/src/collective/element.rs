@@ -8,7 +8,8 @@ use device_ops::{Op, Type};
 use crate::abi::{Family, Handle};
 use crate::library::{Library, object};
 
-/// The name of Open MPI's object; the handles of MPICH's mpi.h and of the ABI of MPI 5 (its mpi_abi.h).
+/// The name of Open MPI's object; the handles of MPICH's mpi.h and of the ABI of MPI 5 (its mpi_abi.h), 0
+/// where it is not used of that.
 type Named<T> = (&'static CStr, Handle, Handle, T);
 
 const TYPES: &[Named<Type>] = &[
@@ -34,6 +35,11 @@ const TYPES: &[Named<Type>] = &[
     (c"ompi_mpi_uint64_t", 0x4c00_083e, 0x259, Type::U64),
     (c"ompi_mpi_c_float_complex", 0x4c00_0840, 0x212, Type::ComplexF32),
     (c"ompi_mpi_c_double_complex", 0x4c00_1041, 0x216, Type::ComplexF64),
+    (c"ompi_mpi_float_int", 0x8c00_0000, 0, Type::FloatInt),
+    (c"ompi_mpi_double_int", 0x8c00_0001, 0, Type::DoubleInt),
+    (c"ompi_mpi_long_int", 0x8c00_0002, 0, Type::LongInt),
+    (c"ompi_mpi_short_int", 0x8c00_0003, 0, Type::ShortInt),
+    (c"ompi_mpi_2int", 0x4c00_0816, 0, Type::TwoInt),
 ];
 const OPS: &[Named<Op>] = &[
     (c"ompi_mpi_op_max", 0x5800_0001, 0x23, Op::Max),
@@ -46,6 +52,8 @@ const OPS: &[Named<Op>] = &[
     (c"ompi_mpi_op_bor", 0x5800_0008, 0x29, Op::Bor),
     (c"ompi_mpi_op_lxor", 0x5800_0009, 0x32, Op::Lxor),
     (c"ompi_mpi_op_bxor", 0x5800_000a, 0x2a, Op::Bxor),
+    (c"ompi_mpi_op_minloc", 0x5800_000b, 0, Op::Minloc),
+    (c"ompi_mpi_op_maxloc", 0x5800_000c, 0, Op::Maxloc),
 ];
 
 type Table<T> = OnceLock<Vec<(Handle, T)>>;

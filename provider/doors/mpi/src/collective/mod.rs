@@ -1,4 +1,4 @@
-//! Collectives of device memory by NCCL.
+//! Collectives of device memory by NCCL, and MPI_Reduce_local by a kernel.
 //!
 //! Each rank posts its collectives of at least STRAIT_MPI_NCCL_LEAST bytes, a number that is the same at all
 //! ranks, to its communicator's board, with the kind of its memory. Where all ranks pass device memory that
@@ -11,10 +11,12 @@
 //! | `plan` | the calls that are posted, and what NCCL is called with |
 //! | `board` | the words that the ranks of a communicator share, and NCCL's communicator |
 //! | `comms` | which communicators have a board |
+//! | `local` | MPI_Reduce_local |
 
 mod board;
 mod comms;
 mod element;
+pub(crate) mod local;
 mod plan;
 
 use core::ffi::c_int;

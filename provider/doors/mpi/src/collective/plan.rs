@@ -102,7 +102,7 @@ unsafe fn device_of(resolver: &mut Resolver<'_>, buf: &Buf, args: &Args<'_>) -> 
     }
     // SAFETY: the caller's promise.
     let Some(described) = unsafe { resolver.describe(buf) }.ok()? else { return Some(None) };
-    let (at, len) = described.tree.single()?;
+    let (at, len) = described.data.tree.single()?;
     if at != 0 || crate::host::is_no_address(word) || crate::host::is_host(word) {
         return None;
     }

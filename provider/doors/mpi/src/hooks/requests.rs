@@ -4,6 +4,7 @@ use core::ffi::c_int;
 
 use super::{Call, hooks};
 use crate::abi::Handle;
+use crate::args::bytes_of;
 use crate::buffer::Failure;
 use crate::call::raise;
 use crate::library::pmpi;
@@ -25,13 +26,19 @@ impl Taken {
         Taken(taken)
     }
 
-    /// Those for which `done(n, request)` is true have completed; the others go back.
-    unsafe fn settle(self, mut done: impl FnMut(usize, Handle, &Entry) -> bool) -> Option<Failure> {
+    /// Those for which `done(n, request)` is true have completed, and `bytes(n)` were received; the others go
+    /// back.
+    unsafe fn settle(
+        self,
+        mut done: impl FnMut(usize, Handle, &Entry) -> bool,
+        bytes: impl Fn(usize) -> usize,
+    ) -> Option<Failure> {
         let mut failure = None;
         for (n, request, entry) in self.0 {
             if done(n, request, &entry) {
+                let bytes = if entry.needs_length() { bytes(n) } else { 0 };
                 // SAFETY: the operation has completed.
-                failure = unsafe { requests::complete(request, entry) }.err().or(failure);
+                failure = unsafe { requests::complete(request, entry, bytes) }.err().or(failure);
             } else {
                 requests::put(request, entry);
             }
@@ -55,21 +62,65 @@ unsafe fn is_over(call: &Call<'_>, at: usize, n: usize, request: Handle, entry: 
     }
 }
 
+/// Where a completing call writes statuses, by the argument.
+#[derive(Clone, Copy)]
+enum Statuses {
+    /// One.
+    One(usize),
+    /// One for each request.
+    Each(usize),
+    /// One for each of the requests whose indices are at the argument before.
+    Some(usize),
+}
+
+impl Statuses {
+    fn argument(self) -> usize {
+        match self {
+            Statuses::One(at) | Statuses::Each(at) | Statuses::Some(at) => at,
+        }
+    }
+
+    /// Bytes that the request of that number has received; it has completed.
+    unsafe fn bytes(self, call: &Call<'_>, n: usize, code: c_int) -> usize {
+        let of = match self {
+            // Without success nothing is sure to be written there.
+            Statuses::One(_) if code != 0 => return 0,
+            Statuses::One(_) => 0,
+            Statuses::Each(_) => n,
+            // SAFETY: the caller's promise: the indices that the call has written.
+            Statuses::Some(at) => unsafe {
+                let found = call.args.written(at - 2, 0).max(0) as usize;
+                let Some(of) = (0..found).find(|i| is_index(call, n, call.args.written(at - 1, *i))) else {
+                    return 0;
+                };
+                of
+            },
+        };
+        let abi = call.args.abi;
+        // SAFETY: the caller's promise: a status that the call has written.
+        unsafe { bytes_of(abi, call.args.words[self.argument()] + of * abi.status) }
+    }
+}
+
 /// Ends a completing call: what is complete is said by `done` if the call was successful.
 unsafe fn finish(
     call: &mut Call<'_>,
     at: usize,
     count: usize,
+    statuses: Statuses,
     done: impl Fn(&Call<'_>, usize) -> bool,
 ) -> c_int {
     // SAFETY: the caller's promise; so below.
     unsafe {
         let taken = Taken::of(call, at, count);
+        let needs_lengths = taken.0.iter().any(|(_, _, entry)| entry.needs_length());
+        let _own = needs_lengths.then(|| call.args.want_statuses(statuses.argument(), count));
         let code = call.forward();
-        let failure = taken.settle(|n, request, entry| match code {
+        let is_done = |n, request, entry: &Entry| match code {
             0 => done(call, n),
             _ => is_over(call, at, n, request, entry),
-        });
+        };
+        let failure = taken.settle(is_done, |n| statuses.bytes(call, n, code));
         requests::poll_freed(call.args.abi, false);
         match failure {
             Some(failure) => raise(call.library, Target::Comm(call.args.abi.handles.world), failure),
@@ -80,12 +131,12 @@ unsafe fn finish(
 
 unsafe fn wait(call: &mut Call<'_>) -> c_int {
     // SAFETY: a request.
-    unsafe { finish(call, 0, 1, |_, _| true) }
+    unsafe { finish(call, 0, 1, Statuses::One(1), |_, _| true) }
 }
 
 unsafe fn test(call: &mut Call<'_>) -> c_int {
     // SAFETY: a request, and a flag that the call has written.
-    unsafe { finish(call, 0, 1, |call, _| call.args.written(1, 0) != 0) }
+    unsafe { finish(call, 0, 1, Statuses::One(2), |call, _| call.args.written(1, 0) != 0) }
 }
 
 unsafe fn count(call: &Call<'_>) -> usize {
@@ -95,12 +146,12 @@ unsafe fn count(call: &Call<'_>) -> usize {
 
 unsafe fn wait_all(call: &mut Call<'_>) -> c_int {
     // SAFETY: as many requests as the first argument says; so of the next ones.
-    unsafe { finish(call, 1, count(call), |_, _| true) }
+    unsafe { finish(call, 1, count(call), Statuses::Each(2), |_, _| true) }
 }
 
 unsafe fn test_all(call: &mut Call<'_>) -> c_int {
     // SAFETY: as above.
-    unsafe { finish(call, 1, count(call), |call, _| call.args.written(2, 0) != 0) }
+    unsafe { finish(call, 1, count(call), Statuses::Each(3), |call, _| call.args.written(2, 0) != 0) }
 }
 
 fn is_index(call: &Call<'_>, n: usize, index: c_int) -> bool {
@@ -109,13 +160,15 @@ fn is_index(call: &Call<'_>, n: usize, index: c_int) -> bool {
 
 unsafe fn wait_any(call: &mut Call<'_>) -> c_int {
     // SAFETY: as above.
-    unsafe { finish(call, 1, count(call), |call, n| is_index(call, n, call.args.written(2, 0))) }
+    unsafe {
+        finish(call, 1, count(call), Statuses::One(3), |call, n| is_index(call, n, call.args.written(2, 0)))
+    }
 }
 
 unsafe fn test_any(call: &mut Call<'_>) -> c_int {
     // SAFETY: as above.
     unsafe {
-        finish(call, 1, count(call), |call, n| {
+        finish(call, 1, count(call), Statuses::One(4), |call, n| {
             call.args.written(3, 0) != 0 && is_index(call, n, call.args.written(2, 0))
         })
     }
@@ -124,7 +177,7 @@ unsafe fn test_any(call: &mut Call<'_>) -> c_int {
 unsafe fn some(call: &mut Call<'_>) -> c_int {
     // SAFETY: as above; the indices are as many as the call has written.
     unsafe {
-        finish(call, 1, count(call), |call, n| {
+        finish(call, 1, count(call), Statuses::Some(4), |call, n| {
             let found = call.args.written(2, 0);
             found != call.args.abi.undefined
                 && (0..found.max(0) as usize).any(|i| is_index(call, n, call.args.written(3, i)))
@@ -145,10 +198,13 @@ unsafe fn get_status(call: &mut Call<'_>) -> c_int {
     }
 }
 
+/// The operation of a request has completed; the request stays.
 unsafe fn completed(call: &Call<'_>, request: Handle) -> c_int {
     let Some(entry) = requests::take(request) else { return 0 };
+    // SAFETY: a valid request.
+    let bytes = unsafe { requests::done(call.args.abi, request) }.unwrap_or(0);
     // SAFETY: the operation has completed.
-    match unsafe { requests::complete(request, entry) } {
+    match unsafe { requests::complete(request, entry, bytes) } {
         Ok(()) => 0,
         // SAFETY: a valid communicator.
         Err(e) => unsafe { raise(call.library, Target::Comm(call.args.abi.handles.world), e) },
@@ -166,10 +222,8 @@ unsafe fn get_statuses(call: &mut Call<'_>) -> c_int {
         let mut last = 0;
         for n in 0..count(call) {
             let request = call.args.request(1, n);
-            let mut flag: c_int = 0;
-            let asked = request != call.args.abi.handles.request_null
-                && pmpi!("Request_get_status", request, &raw mut flag, call.args.abi.status_ignore).is_ok();
-            if asked && flag != 0 {
+            let abi = call.args.abi;
+            if request != abi.handles.request_null && requests::done(abi, request).is_some() {
                 last = completed(call, request).max(last);
             }
         }

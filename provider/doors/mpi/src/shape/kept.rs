@@ -131,7 +131,7 @@ unsafe fn flattened(abi: &Abi, datatype: Handle) -> Result<(Shape, bool), c_int>
         }
         let tree = flatten::predefined(size as usize, low as isize, (low + true_extent) as isize);
         // Types by the range of their numbers are predefined and not named: MPI_Type_create_f90_real(3).
-        return Ok((Shape { tree, extent: extent as isize }, true));
+        return Ok((Shape::new(tree, extent as isize), true));
     }
     let mut parts = Vec::with_capacity(contents.types.len());
     let mut error = None;
@@ -149,7 +149,7 @@ unsafe fn flattened(abi: &Abi, datatype: Handle) -> Result<(Shape, bool), c_int>
         return Err(code);
     }
     let tree = flatten::made(abi, &contents, &parts).ok_or(abi.errors.other)?;
-    Ok((Shape { tree, extent: extent as isize }, false))
+    Ok((Shape::new(tree, extent as isize), false))
 }
 
 unsafe fn part_of(abi: &Abi, datatype: Handle) -> Result<Part, c_int> {

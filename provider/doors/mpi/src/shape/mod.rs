@@ -3,23 +3,76 @@
 mod contents;
 mod flatten;
 mod kept;
+mod layout;
 mod tree;
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+
+use device_ops::Layout;
 
 pub use kept::{forget_predefined, free_key, no_copy, shape_of};
 pub use tree::Tree;
 
 /// A datatype, flattened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Shape {
     /// The bytes of one element.
     pub tree: Tree,
     /// From one element to the next.
     pub extent: isize,
+    /// What kernels pack by, made when one first does.
+    layout: OnceLock<Option<Layout>>,
+    /// Whether the MPI has taken the datatype in a call.
+    pub is_committed: AtomicBool,
 }
 
 impl Shape {
+    fn new(tree: Tree, extent: isize) -> Shape {
+        Shape { tree, extent, layout: OnceLock::new(), is_committed: AtomicBool::new(false) }
+    }
+
     /// The bytes of several elements that follow each other.
     pub fn times(&self, count: usize) -> Tree {
         self.tree.times(count, self.extent)
+    }
+
+    /// What kernels pack one element by; `None` of a datatype that has too many blocks for it.
+    pub fn layout(&self) -> Option<&Layout> {
+        self.layout.get_or_init(|| layout::of(&self.tree)).as_ref()
+    }
+}
+
+/// Elements of a datatype in a buffer.
+#[derive(Clone, Debug)]
+pub struct Elements {
+    /// The datatype.
+    pub shape: Arc<Shape>,
+    /// How many.
+    pub count: usize,
+    /// Where the first one is in the buffer.
+    pub by: isize,
+}
+
+/// The data of a buffer: all bytes, in the order of the type map, and the elements that they belong to.
+#[derive(Clone, Debug, Default)]
+pub struct Data {
+    /// The bytes.
+    pub tree: Tree,
+    /// The elements, in the same order.
+    pub elements: Vec<Elements>,
+}
+
+impl Data {
+    /// Of elements that begin where the buffer does.
+    pub fn of(shape: Arc<Shape>, count: usize) -> Data {
+        let tree = shape.times(count);
+        Data { tree, elements: vec![Elements { shape, count, by: 0 }] }
+    }
+
+    /// Adds elements of which the first one is at `by`.
+    pub fn push(&mut self, shape: Arc<Shape>, count: usize, by: isize) {
+        self.tree.push(&shape.times(count), by);
+        self.elements.push(Elements { shape, count, by });
     }
 }

@@ -68,6 +68,19 @@ impl Tree {
         tree
     }
 
+    /// What is repeated in a node.
+    pub(super) fn of(body: &[Node]) -> Tree {
+        Tree { nodes: body.to_vec() }
+    }
+
+    /// The node, if there is one alone.
+    pub(super) fn only(&self) -> Option<&Node> {
+        match &self.nodes[..] {
+            [node] => Some(node),
+            _ => None,
+        }
+    }
+
     /// Whether there is no byte.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()

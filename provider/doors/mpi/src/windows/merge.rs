@@ -63,7 +63,7 @@ impl Shadow {
         let len = self.snapshot.len();
         WINDOWS.add_from_device(len);
         // SAFETY: the caller's promise; as long on both sides.
-        unsafe { copy_out(&Tree::block(0, len), self.device, self.kind, self.now.at()) }
+        unsafe { copy_out(Tree::block(0, len), self.device, self.kind, self.now.at()) }
     }
 
     /// What the process has changed on the device goes to the public copy.
@@ -101,7 +101,7 @@ impl Shadow {
         let changed = differences(self.now.bytes(len), &self.snapshot);
         WINDOWS.add_to_device(changed.size());
         // SAFETY: the caller's promise.
-        unsafe { copy_back(&changed, self.device, self.kind, self.now.at()) }?;
+        unsafe { copy_back(changed, self.device, self.kind, self.now.at()) }?;
         self.snapshot.copy_from_slice(self.now.bytes(len));
         Ok(())
     }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use hmem::cuda::Stream;
 use hmem::cuda::graph::{Graph, Instance, Node};
+use hmem::cuda::{Function, Stream};
 
 use super::kit::{Kit, driver};
 use super::lower::Step;
@@ -68,6 +68,25 @@ impl CudaGraph {
         Ok(CudaInstance { instance, kit: self.kit.clone(), made: self.made.clone() })
     }
 
+    /// Adds a kernel of the caller's, of `grid` blocks and threads of each, behind what is there.
+    ///
+    /// # Safety
+    /// The kernel has as many parameters as there are arguments; what it accesses is there as long as the
+    /// graph and its instances are used.
+    pub unsafe fn launch(
+        &mut self,
+        kernel: Function,
+        grid: [u32; 2],
+        arguments: &[u64],
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        let node = unsafe { self.graph.add_kernel(&self.after, kernel, grid, arguments) };
+        let node = node.map_err(driver("adding a kernel to a graph"))?;
+        self.made.push(Made { node, batch: None });
+        self.after = vec![node];
+        Ok(())
+    }
+
     fn add(&mut self, step: &Step) -> Result<(), Error> {
         let (node, batch) = match step {
             // SAFETY: the promise of `new`; places were resolved in registered memory.
@@ -75,7 +94,7 @@ impl CudaGraph {
             Step::Add { to, value } => {
                 let add = self.kit.add()?;
                 // SAFETY: as above; the kernel has two parameters.
-                (unsafe { self.graph.add_kernel(&self.after, add, &[*to, (*value).into()]) }, None)
+                (unsafe { self.graph.add_kernel(&self.after, add, [1, 1], &[*to, (*value).into()]) }, None)
             }
         };
         let node = node.map_err(driver("adding a node to a graph"))?;

@@ -119,7 +119,8 @@ def zeros(shape, dtype=float):
 def asarray(values, dtype=None):
     if isinstance(values, ndarray):
         values = values.get()
-    host = numpy.asarray(values, dtype)
+    host = numpy.asarray(values)
+    host = host if dtype is None else host.astype(dtype)
     made = ndarray(host.shape, host.dtype)
     made.set(host)
     return made

@@ -4,12 +4,16 @@
 //! | input | output | for |
 //! |---|---|---|
 //! | a large message is posted, progress | [`Adapt::is_in_a_row`] | eager sizes, cooperative copies |
+//! | peers that large messages come from | [`Adapt::comes_from_many`] | copied alone or together |
 //! | messages offered, taken, received | [`Adapt::are_both_ways`] | which side copies |
 //! | bytes sent since the last progress | [`Adapt::is_time_for_progress`] | to see a full ring |
 //! | pieces copied in this call of progress | [`Adapt::has_time_to_copy`] | how long a call lasts |
 
+use link_api::PeerId;
+
 use crate::endpoint::parts::offered::Offered;
 use crate::endpoint::parts::quota::{MESSAGE_COST, MOST_SINCE_PROGRESS};
+use crate::endpoint::parts::sources::Sources;
 
 /// Pieces of cooperative copies taken in one call of progress.
 const MOST_PIECES: usize = 64;
@@ -23,6 +27,7 @@ pub(in crate::endpoint) struct Adapt {
     /// Pieces of cooperative copies taken in this call of progress.
     pieces_taken: usize,
     offered: Offered,
+    sources: Sources,
 }
 
 impl Adapt {
@@ -63,6 +68,16 @@ impl Adapt {
     #[inline(always)]
     pub(in crate::endpoint) fn is_in_a_row(&self) -> bool {
         self.posting
+    }
+
+    /// A large message comes from this peer.
+    pub(in crate::endpoint) fn note_source(&mut self, peer: PeerId) {
+        self.sources.count(peer);
+    }
+
+    /// Whether large messages come from more peers than help to copy.
+    pub(in crate::endpoint) fn comes_from_many(&self) -> bool {
+        self.sources.are_many()
     }
 
     /// A peer was offered a large message.

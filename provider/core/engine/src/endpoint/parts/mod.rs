@@ -13,5 +13,6 @@ pub(super) mod peer;
 pub(super) mod queues;
 pub(super) mod quota;
 pub(super) mod request;
+pub(super) mod sources;
 pub(super) mod table;
 pub(super) mod unhurried;

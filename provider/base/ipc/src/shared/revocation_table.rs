@@ -251,7 +251,7 @@ impl Words for RevocationTable {
 }
 
 #[cfg(all(test, loom))]
-#[path = "revocation_loom.rs"]
+#[path = "revocation_table_loom.rs"]
 mod model;
 
 #[cfg(all(test, not(loom)))]

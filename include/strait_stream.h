@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* libstrait_xpu.so: CUDA streams and graphs that send to another process of the host. Link with -lstrait_xpu.
+ *
+ * Functions return 0, or an errno below 0; strait_stream_error has its words. Structures begin with their size, set by the
+ * program, and only grow at their end. An endpoint and its lists are used by one thread at a time. docs/streams.md has the
+ * whole story.
+ */
+
+#ifndef STRAIT_STREAM_H
+#define STRAIT_STREAM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+
+/*
+ strait_stream_options.flags: messages go through host memory even if a device's can be mapped.
+ */
+#define STRAIT_STREAM_HOST_MEMORY 1
+
+/*
+ strait_stream_path.path: through memory of the receiver's device, which the sender maps.
+ */
+#define STRAIT_STREAM_DEVICE 1
+
+/*
+ strait_stream_path.path: through host memory that both map.
+ */
+#define STRAIT_STREAM_HOST 2
+
+/*
+ strait_stream_transfer.signal: none.
+ */
+#define STRAIT_STREAM_NO_SIGNAL 4294967295
+
+/*
+ strait_stream_failure.operation: the endpoint as a whole.
+ */
+#define STRAIT_STREAM_OP_NONE 0
+
+/*
+ strait_stream_failure.operation: a send, which waited for the credit of its slot.
+ */
+#define STRAIT_STREAM_OP_SEND 1
+
+/*
+ strait_stream_failure.operation: a receive.
+ */
+#define STRAIT_STREAM_OP_RECEIVE 2
+
+/*
+ strait_stream_failure.operation: a put, which waited for the credit of its signal.
+ */
+#define STRAIT_STREAM_OP_PUT 3
+
+/*
+ strait_stream_failure.operation: a wait for a signal.
+ */
+#define STRAIT_STREAM_OP_WAIT 4
+
+/*
+ One side of a connection between two processes of a host.
+ */
+struct strait_stream;
+
+/*
+ A list of operations, which a stream, a graph or the CPU executes any number of times.
+ */
+struct strait_stream_list;
+
+/*
+ How an endpoint is opened. Both sides have the same slots, slot_bytes and signals. 0: the default.
+ */
+struct strait_stream_options {
+    /*
+     Of this structure.
+     */
+    size_t size;
+    /*
+     Messages that may be on the way in each direction; 32.
+     */
+    uint32_t slots;
+    /*
+     Bytes of a slot, a multiple of 16; 65536. A longer message takes several slots.
+     */
+    uint32_t slot_bytes;
+    /*
+     Signals of puts; 16.
+     */
+    uint32_t signals;
+    /*
+     STRAIT_STREAM_HOST_MEMORY.
+     */
+    uint32_t flags;
+    /*
+     How long a stream waits at most for one operation, in nanoseconds; 30 seconds.
+     */
+    uint64_t timeout_ns;
+};
+
+/*
+ Which way messages go.
+ */
+struct strait_stream_path {
+    /*
+     Of this structure.
+     */
+    size_t size;
+    /*
+     STRAIT_STREAM_DEVICE, STRAIT_STREAM_HOST.
+     */
+    uint32_t path;
+    /*
+     0.
+     */
+    uint32_t unused;
+    /*
+     Why, as a string.
+     */
+    char why[240];
+};
+
+/*
+ What ended an endpoint.
+ */
+struct strait_stream_failure {
+    /*
+     Of this structure.
+     */
+    size_t size;
+    /*
+     0: nothing did. ETIMEDOUT, ECONNRESET (the peer ended), EPIPE (the peer closed), EMSGSIZE, ECANCELED,
+     or what a call of the driver's failed with.
+     */
+    int code;
+    /*
+     STRAIT_STREAM_OP_SEND and others.
+     */
+    uint32_t operation;
+    /*
+     The slot or signal that it waited for.
+     */
+    uint32_t index;
+    /*
+     The peer's process.
+     */
+    uint32_t peer;
+    /*
+     1: it failed in the peer.
+     */
+    uint32_t by_peer;
+    /*
+     0.
+     */
+    uint32_t unused;
+};
+
+/*
+ What a put or a get moves.
+ */
+struct strait_stream_transfer {
+    /*
+     Of this structure.
+     */
+    size_t size;
+    /*
+     Memory of this process.
+     */
+    void *local;
+    /*
+     Bytes.
+     */
+    size_t length;
+    /*
+     Bytes from the first one of the peer's registration.
+     */
+    uint64_t offset;
+    /*
+     The number of the peer's registration.
+     */
+    uint32_t region;
+    /*
+     The signal that a put raises behind the data, or STRAIT_STREAM_NO_SIGNAL.
+     */
+    uint32_t signal;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/*
+ Why the last call of this thread failed. Valid until its next.
+ */
+const char *strait_stream_error(void);
+
+/*
+ Opens an endpoint. Slots for messages are in memory of the calling thread's CUDA context, if it has one.
+
+ # Safety
+ `options` is NULL or as said of the structure; `opened` is NULL or valid for a write.
+ */
+int strait_stream_open(const struct strait_stream_options *options,
+                       struct strait_stream **opened);
+
+/*
+ Registers device memory that the peer may put to and get from. Registrations have the numbers 0, 1 and so
+ on. To be called before strait_stream_blob.
+
+ # Safety
+ `endpoint` is open; `address` to `address` + `length` stays allocated until both sides have closed;
+ `region` is NULL or valid for a write.
+ */
+int strait_stream_register(struct strait_stream *endpoint,
+                           void *address,
+                           size_t length,
+                           uint32_t *region);
+
+/*
+ What the peer has to know. `length` is the size of `buffer`, and becomes that of the blob; -ENOSPC: it is
+ too small, and nothing was written.
+
+ # Safety
+ `endpoint` is open; `buffer` is valid for writes of `length` bytes; `length` is NULL or valid.
+ */
+int strait_stream_blob(struct strait_stream *endpoint,
+                       void *buffer,
+                       size_t *length);
+
+/*
+ Connects to the peer whose blob this is, a process of the same host, and maps its memory. Both sides call
+ it, and each waits for the other one. -EHOSTUNREACH: the peer is on another host; use strait_fi_stream.h.
+
+ # Safety
+ `endpoint` is open; `blob` is NULL or `length` readable bytes.
+ */
+int strait_stream_connect(struct strait_stream *endpoint,
+                          const void *blob,
+                          size_t length);
+
+/*
+ Which way messages to the peer go, and why.
+
+ # Safety
+ `endpoint` is open; `path` is NULL, or valid for writes, its size set.
+ */
+int strait_stream_query(struct strait_stream *endpoint, struct strait_stream_path *path);
+
+/*
+ What ended the endpoint; `code` is 0 if nothing did.
+
+ # Safety
+ `endpoint` is open; `failure` is NULL, or valid for writes, its size set.
+ */
+int strait_stream_failed(struct strait_stream *endpoint, struct strait_stream_failure *failure);
+
+/*
+ The address of a word of 4 bytes in page-locked host memory, for kernels of the program's: not 0 once the
+ endpoint has failed.
+
+ # Safety
+ `endpoint` is open; `word` is NULL or valid for a write.
+ */
+int strait_stream_error_word(struct strait_stream *endpoint,
+                             const uint32_t **word);
+
+/*
+ Fails the endpoint and the peer's: each wait of a stream passes, nothing is moved any more, and all calls
+ but those that close fail.
+
+ # Safety
+ `endpoint` is NULL or open.
+ */
+int strait_stream_abort(struct strait_stream *endpoint);
+
+/*
+ Closes an endpoint. -EBUSY: a list is open, or a stream has not executed what it was given; the endpoint
+ is still open. Streams of the peer's that wait for this side pass, and its endpoint fails (EPIPE).
+ Messages that were sent before arrive.
+
+ # Safety
+ `endpoint` is NULL or open, and is not used any more if this returns 0.
+ */
+int strait_stream_close(struct strait_stream *endpoint);
+
+/*
+ Queues a send in a stream (a CUstream). Sends and puts are in one stream at a time.
+
+ # Safety
+ `endpoint` is open; `stream` is a stream; `buffer` to `buffer` + `length` is readable until the stream has
+ done it.
+ */
+int strait_stream_send(struct strait_stream *endpoint,
+                       void *stream,
+                       const void *buffer,
+                       size_t length);
+
+/*
+ Queues a receive in a stream: what is behind it finds the message in the buffer. The message has the
+ length of the buffer; the endpoint fails otherwise. Receives, gets and waits are in one stream at a time.
+
+ # Safety
+ As of strait_stream_send, and the buffer is writable.
+ */
+int strait_stream_receive(struct strait_stream *endpoint,
+                          void *stream,
+                          void *buffer,
+                          size_t length);
+
+/*
+ Queues a put in a stream, and the signal behind it.
+
+ # Safety
+ As of strait_stream_send; `what` is NULL or as said of the structure.
+ */
+int strait_stream_put(struct strait_stream *endpoint,
+                      void *stream,
+                      const struct strait_stream_transfer *what);
+
+/*
+ Queues a get in a stream. `what->signal` is STRAIT_STREAM_NO_SIGNAL.
+
+ # Safety
+ As of strait_stream_receive; `what` is NULL or as said of the structure.
+ */
+int strait_stream_get(struct strait_stream *endpoint,
+                      void *stream,
+                      const struct strait_stream_transfer *what);
+
+/*
+ Queues a wait for a signal of the peer's in a stream.
+
+ # Safety
+ `endpoint` is open; `stream` is a stream.
+ */
+int strait_stream_wait(struct strait_stream *endpoint, void *stream, uint32_t signal);
+
+/*
+ Queues the acknowledgement of a signal that was waited for: the peer may put again.
+
+ # Safety
+ As of strait_stream_wait.
+ */
+int strait_stream_acknowledge(struct strait_stream *endpoint, void *stream, uint32_t signal);
+
+/*
+ Makes a list with room for `entries` operations. A message takes one for each slot that it fills.
+
+ # Safety
+ `endpoint` is open; `made` is NULL or valid for a write.
+ */
+int strait_stream_list_open(struct strait_stream *endpoint,
+                            size_t entries,
+                            struct strait_stream_list **made);
+
+/*
+ Adds a send to a list. -ENOSPC: the list has not room for it, and is as before.
+
+ # Safety
+ `to` is open; the buffer is readable until the last execution of the list is done.
+ */
+int strait_stream_list_send(struct strait_stream_list *to, const void *buffer, size_t length);
+
+/*
+ Adds a receive to a list.
+
+ # Safety
+ As of strait_stream_list_send, and the buffer is writable.
+ */
+int strait_stream_list_receive(struct strait_stream_list *to, void *buffer, size_t length);
+
+/*
+ Adds a put, and the signal behind it, to a list.
+
+ # Safety
+ As of strait_stream_list_send; `what` is NULL or as said of the structure.
+ */
+int strait_stream_list_put(struct strait_stream_list *to,
+                           const struct strait_stream_transfer *what);
+
+/*
+ Adds a get to a list.
+
+ # Safety
+ As of strait_stream_list_receive; `what` is NULL or as said of the structure.
+ */
+int strait_stream_list_get(struct strait_stream_list *to,
+                           const struct strait_stream_transfer *what);
+
+/*
+ Adds a wait for a signal of the peer's to a list.
+
+ # Safety
+ `to` is open.
+ */
+int strait_stream_list_wait(struct strait_stream_list *to, uint32_t signal);
+
+/*
+ Adds the acknowledgement of a signal to a list.
+
+ # Safety
+ `to` is open.
+ */
+int strait_stream_list_acknowledge(struct strait_stream_list *to, uint32_t signal);
+
+/*
+ Queues a list in a stream. If that is being captured, the list becomes part of the graph. One execution of
+ a list is done before the next begins.
+
+ # Safety
+ `what` is open and `stream` is a stream; a graph that was captured is gone, with its instances, before the
+ list is closed.
+ */
+int strait_stream_list_run(struct strait_stream_list *what,
+                           void *stream);
+
+/*
+ Executes a list by the calling thread, and returns when it is done or the endpoint has failed.
+
+ # Safety
+ `what` is open.
+ */
+int strait_stream_list_run_on_cpu(struct strait_stream_list *what);
+
+/*
+ Adds a list to a graph (a CUgraph) of the calling thread's context as nodes, behind the `count` nodes
+ `after`. `last` becomes the node that is behind all of them.
+
+ # Safety
+ `what` is open; `graph` is a graph that no other thread uses, and `after` are nodes of it; the graph is
+ gone, with its instances, before the list is closed; `last` is NULL or valid for a write.
+ */
+int strait_stream_list_add_to_graph(struct strait_stream_list *what,
+                                    void *graph,
+                                    void *const *after,
+                                    size_t count,
+                                    void **last);
+
+/*
+ Closes a list. -EBUSY: a stream has not executed it yet; it is still open.
+
+ # Safety
+ `what` is NULL or open, and is not used any more if this returns 0.
+ */
+int strait_stream_list_close(struct strait_stream_list *what);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* STRAIT_STREAM_H */

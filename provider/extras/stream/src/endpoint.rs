@@ -1,0 +1,376 @@
+//! An endpoint: opened, connected to one peer, closed.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hmem::cuda;
+use hmem::registry::{self, Exportable};
+use hmem::share::{self, Export, Opened, Owner};
+use hmem::{Kind as MemoryKind, cuda::Stream};
+use ipc::process::Name;
+
+use crate::blob::{self, Blob, Region};
+use crate::error::Error;
+use crate::failure::{Failure, Kind};
+use crate::kernel;
+use crate::layout::{CHOICE, CLOSED, LANES, LINE, Layout};
+use crate::list::List;
+use crate::memory::Words;
+use crate::shared::{Core, Peer, Places, RECEIVES, SENDS, Shared};
+use crate::watch;
+
+/// How an endpoint is opened. Both sides have the same slots, bytes and signals.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Messages that may be on the way in each direction.
+    pub slots: u32,
+    /// Bytes of a slot, a multiple of 16: a longer message takes several.
+    pub slot_bytes: u32,
+    /// Signals of puts.
+    pub signals: u32,
+    /// How long a stream waits at most for one operation.
+    pub timeout: Duration,
+    /// Slots are in host memory even if a device's could be mapped.
+    pub in_host_memory: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        let timeout = Duration::from_secs(30);
+        Options { slots: 32, slot_bytes: 64 << 10, signals: 16, timeout, in_host_memory: false }
+    }
+}
+
+/// Which memory messages go through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The peer's device memory, or host memory.
+    pub device: bool,
+    /// Why.
+    pub why: String,
+}
+
+/// Values of the word [`CHOICE`].
+const DEVICE: u32 = 1;
+const HOST: u32 = 2;
+
+/// Slots in a device's memory.
+struct Slots {
+    memory: Exportable,
+    export: Export,
+}
+
+/// One side of a connection between two processes of a host.
+pub struct Endpoint {
+    core: Arc<Core>,
+    regions: Vec<Region>,
+    slots: Option<Slots>,
+    no_slots: String,
+    path: Option<Path>,
+    watch: Option<JoinHandle<()>>,
+}
+
+impl Endpoint {
+    /// Opens one. The slots are in memory of the calling thread's CUDA context, if it has one.
+    pub fn open(options: Options) -> Result<Endpoint, Error> {
+        let layout =
+            Layout { slots: options.slots, slot_bytes: options.slot_bytes, signals: options.signals };
+        if !layout.is_valid() {
+            return Err(Error::Invalid(
+                "slots and signals are 1 to 1024, slot_bytes is a multiple of 16 up to 16 MiB, and the slots \
+                 have 1 GiB at most",
+            ));
+        }
+        let (own, lanes) = (Words::new(layout.len())?, Words::new(LANES * LINE)?);
+        for slot in 0..layout.slots {
+            own.word(layout.credit(slot), 0).store(1, Release);
+        }
+        for signal in 0..layout.signals {
+            own.word(layout.signal_credit(signal), 0).store(1, Release);
+        }
+        let (slots, no_slots) = match Slots::new(&layout, options.in_host_memory) {
+            Ok(slots) => (Some(slots), String::new()),
+            Err(why) => (None, why),
+        };
+        let shared = Shared {
+            own,
+            lanes,
+            layout,
+            timeout: options.timeout,
+            peer: OnceLock::new(),
+            stop: AtomicBool::new(false),
+            pid: std::process::id(),
+        };
+        let core = Arc::new(Core::new(Arc::new(shared)));
+        Ok(Endpoint { core, regions: Vec::new(), slots, no_slots, path: None, watch: None })
+    }
+
+    /// Registers device memory that the peer may put to and get from; its number.
+    ///
+    /// # Safety
+    /// The memory stays allocated until both sides have closed.
+    pub unsafe fn register(&mut self, at: usize, len: usize) -> Result<u32, Error> {
+        if len == 0 || at.checked_add(len).is_none() {
+            return Err(Error::Invalid("no memory can be at this address: pass an address and a length"));
+        }
+        if self.path.is_some() || self.regions.len() == blob::REGIONS {
+            return Err(Error::State("at most 64 registrations are made, before blob and connect"));
+        }
+        let kind = registry::classify_to_register(at, len);
+        if kind == MemoryKind::System {
+            return Err(Error::Invalid("the memory is not a device's: allocate it by cuMemAlloc"));
+        }
+        let exports = registry::of(kind).export_ipc(at, len, 1);
+        let exports = exports.map_err(|e| Error::Memory("exporting the memory", e))?;
+        let export = exports.first().copied().ok_or(Error::Invalid("the memory cannot be exported"))?;
+        self.regions.push(Region { base: at as u64, len: len as u64, export });
+        Ok(self.regions.len() as u32 - 1)
+    }
+
+    /// What the peer has to know: bytes that the program brings there.
+    pub fn blob(&self) -> Result<Vec<u8>, Error> {
+        let shared = &self.core.shared;
+        let export = shared.own.export().ok_or(Error::State("its memory cannot be exported"))?;
+        let words = Region { base: shared.own.at() as u64, len: shared.own.len() as u64, export };
+        let slots = self.slots.as_ref().map(|s| Region {
+            base: s.memory.addr as u64,
+            len: shared.layout.slots_len() as u64,
+            export: s.export,
+        });
+        let (layout, regions) = (shared.layout, self.regions.clone());
+        Ok(Blob { boot: blob::boot(), process: Name::own(), layout, words, slots, regions }.encode())
+    }
+
+    /// Maps the peer's memory. Both sides call it, and it waits for the other one.
+    pub fn connect(&mut self, blob: &[u8]) -> Result<(), Error> {
+        let shared = self.core.shared.clone();
+        if shared.pid != std::process::id() {
+            return Err(Error::Forked);
+        }
+        if self.path.is_some() {
+            return Err(Error::State("the endpoint has a peer: open another one for another peer"));
+        }
+        let blob = Blob::decode(blob)?;
+        if blob.boot != blob::boot() || blob.boot.starts_with(&[0]) {
+            return Err(Error::OtherHost);
+        }
+        if blob.layout != shared.layout {
+            return Err(Error::Blob("it has other slots or signals: open both sides with the same options"));
+        }
+        let pid = blob.process.pid().ok_or(Error::OtherHost)?;
+        if pid == std::process::id() {
+            return Err(Error::Blob("it is of this process: a peer is another process"));
+        }
+        let owner = Owner::now(pid as i32);
+        let near = self.slots.as_ref().map_or(0, |s| s.memory.addr);
+        let open = |r: &Region, near| share::open(owner.pid, owner.id, &r.export, near);
+        if blob.words.export.handle_type.kind() != MemoryKind::System {
+            return Err(Error::Blob("its words are not in host memory"));
+        }
+        let opened = open(&blob.words, 0).map_err(|e| Error::Memory("mapping the peer's words", e))?;
+        let words = Words::of_peer(opened, blob.words.base, shared.layout.len())?;
+        let mut kept = Vec::new();
+        let mut mapped = |r: &Region| -> Result<usize, String> {
+            let opened: Opened = open(r, near).map_err(|e| e.to_string())?;
+            let (at, follow) = opened.place(r.base).ok_or("it is not inside of its allocation")?;
+            if (follow as u64) < r.len {
+                return Err("it is longer than its allocation".into());
+            }
+            kept.push(opened);
+            Ok(at)
+        };
+        let (to, path) = match (&blob.slots, &self.slots) {
+            (Some(slots), Some(_)) if slots.len >= shared.layout.slots_len() as u64 => match mapped(slots) {
+                Ok(at) => (Some(at), Path {
+                    device: true,
+                    why: "the peer's device memory is mapped: kernels of the stream copy to it, and memory \
+                          operations of the stream raise the flags"
+                        .into(),
+                }),
+                Err(why) => (None, host(&why)),
+            },
+            (_, None) => (None, host(&self.no_slots)),
+            _ => (None, host("the peer has no slots in a device's memory")),
+        };
+        let mut regions = Vec::new();
+        for r in &blob.regions {
+            let at = mapped(r).map_err(|why| {
+                Error::Kernel(format!("a registration of the peer's cannot be mapped: {why}"))
+            })?;
+            regions.push((at, r.len));
+        }
+        words.word(0, CHOICE).store(if to.is_some() { DEVICE } else { HOST }, Release);
+        let from = self.where_messages_arrive(&shared, &blob)?;
+        let places = Places::new(&self.core.targets, &shared, &words)?;
+        let to = to.unwrap_or(words.at() + shared.layout.head());
+        let peer = Peer { words, name: blob.process, pid, to, from, regions, _opened: kept, places };
+        if shared.peer.set(peer).is_err() {
+            return Err(Error::State("the endpoint has a peer"));
+        }
+        self.watch = Some(watch::start(shared)?);
+        self.path = Some(path);
+        Ok(())
+    }
+
+    /// Waits until the peer has said which slots it writes to.
+    fn where_messages_arrive(&self, shared: &Shared, blob: &Blob) -> Result<usize, Error> {
+        let began = Instant::now();
+        loop {
+            match (shared.own.word(0, CHOICE).load(Acquire), &self.slots) {
+                (0, _) => {}
+                (DEVICE, Some(slots)) => return Ok(slots.memory.addr),
+                (HOST, _) => return Ok(shared.own.at() + shared.layout.head()),
+                _ => return Err(Error::Blob("it chose slots that are not there")),
+            }
+            if began.elapsed() >= shared.timeout || blob.process.has_ended() {
+                return Err(Error::NotConnected);
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// Which way messages to the peer go, and why.
+    pub fn path(&self) -> Result<&Path, Error> {
+        self.path.as_ref().ok_or(Error::State("the endpoint has no peer: call connect first"))
+    }
+
+    /// What failed, if anything did.
+    pub fn failure(&self) -> Option<Failure> {
+        self.core.shared.failure()
+    }
+
+    /// The address of the error word, for kernels of the program's: not 0 once the endpoint has failed.
+    pub fn error_word(&self) -> usize {
+        self.core.shared.own.at() + crate::layout::ERROR
+    }
+
+    /// A list with room for so many operations.
+    pub fn list(&self, entries: usize) -> Result<List, Error> {
+        List::new(self.core.clone(), entries)
+    }
+
+    /// Queues one operation, or several, without a list: sends and puts in one stream at a time, and
+    /// receives, gets and waits in one.
+    ///
+    /// # Safety
+    /// As of [`List::run`] and of what `add` calls.
+    pub unsafe fn queue(
+        &self,
+        stream: usize,
+        sends: bool,
+        add: impl FnOnce(&mut List) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let before = self.core.state().next;
+        let lane = if sends { SENDS } else { RECEIVES };
+        let mut list = List::of_lane(self.core.clone(), lane, usize::MAX);
+        add(&mut list)?;
+        // SAFETY: the caller's promise.
+        unsafe { list.queue(stream) }.map_err(|cut| {
+            if cut.begun {
+                self.core.shared.fail(cut.error.errno(), Kind::None, 0);
+            } else {
+                self.core.state().next = before;
+            }
+            cut.error
+        })
+    }
+
+    /// The same by the calling thread, which waits.
+    ///
+    /// # Safety
+    /// As of what `add` calls.
+    pub unsafe fn execute(
+        &self,
+        sends: bool,
+        add: impl FnOnce(&mut List) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let lane = if sends { SENDS } else { RECEIVES };
+        let mut list = List::of_lane(self.core.clone(), lane, usize::MAX);
+        add(&mut list)?;
+        list.run_on_cpu()
+    }
+
+    /// Fails the endpoint and the peer's: all waits pass, and nothing is moved any more.
+    pub fn abort(&self) {
+        self.core.shared.fail(libc::ECANCELED, Kind::None, 0);
+    }
+
+    /// Closes the endpoint. EBUSY: lists are open, or streams have not executed what they were given; all
+    /// stays as it is then.
+    pub fn close(&mut self) -> Result<(), Error> {
+        if self.core.shared.pid != std::process::id() {
+            return Err(Error::Forked);
+        }
+        if Arc::strong_count(&self.core) > 1 {
+            return Err(Error::Busy(
+                "lists of the endpoint are open: free them once streams and graphs are done",
+            ));
+        }
+        if !(0..LANES as u32).all(|lane| self.core.is_idle(lane)) {
+            return Err(Error::Busy(
+                "a stream has not executed what it was given: wait for it, or abort first",
+            ));
+        }
+        self.end();
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        if let Some(peer) = self.core.shared.peer.get() {
+            std::sync::atomic::fence(SeqCst);
+            peer.words.word(0, CLOSED).store(1, Release);
+        }
+        self.core.shared.stop.store(true, Release);
+        if let Some(watch) = self.watch.take() {
+            let _ = watch.join();
+        }
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        if self.core.shared.pid != std::process::id() {
+            // The thread is the parent's.
+            std::mem::forget(self.watch.take());
+            return;
+        }
+        self.end();
+    }
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Endpoint").field("path", &self.path).field("core", &self.core).finish()
+    }
+}
+
+impl Slots {
+    /// In the calling thread's context; in `Err`, why not.
+    fn new(layout: &Layout, in_host_memory: bool) -> Result<Slots, String> {
+        if in_host_memory {
+            return Err("the options ask for it".into());
+        }
+        if !cuda::find_driver() {
+            return Err("this process has no CUDA".into());
+        }
+        let cuda = registry::of(MemoryKind::Cuda);
+        let made = cuda.make_for_kernels(None, layout.slots_len());
+        let memory =
+            made.map_err(|e| format!("this thread has no CUDA context with memory for them: {e}"))?;
+        let exports = cuda.export_ipc(memory.addr, layout.slots_len(), 1);
+        let exports = exports.map_err(|e| format!("the device's memory cannot be exported: {e}"))?;
+        let export = exports.first().copied().ok_or("the device's memory has no handle")?;
+        // SAFETY: the stream names the context alone.
+        if let Ok(stream) = unsafe { Stream::captured_too(0) } {
+            kernel::load(stream).map_err(|e| e.to_string())?;
+        }
+        Ok(Slots { memory, export })
+    }
+}
+
+fn host(why: &str) -> Path {
+    Path { device: false, why: format!("messages go through host memory: {why}") }
+}

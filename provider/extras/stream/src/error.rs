@@ -1,0 +1,106 @@
+//! Why a call is refused.
+
+use std::fmt;
+use std::io;
+
+use crate::failure::Failure;
+
+/// Why a call is refused. Each is a sentence that says what to do.
+#[derive(Debug)]
+pub enum Error {
+    /// An argument cannot be.
+    Invalid(&'static str),
+    /// A list has not room for the operations of a call.
+    NoSpace {
+        /// How many there are.
+        needed: usize,
+        /// For how many there is room.
+        room: usize,
+    },
+    /// A call that comes too early, or twice.
+    State(&'static str),
+    /// A stream, a graph or a list uses what was to be closed.
+    Busy(&'static str),
+    /// The endpoint has failed.
+    Failed(Failure),
+    /// The peer is on another host.
+    OtherHost,
+    /// What a peer said of itself cannot be.
+    Blob(&'static str),
+    /// The peer did not connect.
+    NotConnected,
+    /// A call in a child of the process that opened the endpoint.
+    Forked,
+    /// Memory is not where a stream finds it.
+    NotForDevice(usize),
+    /// A call on memory failed.
+    Memory(&'static str, hmem::Error),
+    /// A list was not executed.
+    Executor(peerop::Error),
+    /// The kernel that moves data is not there.
+    Kernel(String),
+    /// A system call failed.
+    Os(io::Error),
+}
+
+impl Error {
+    /// The errno of a call in C.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::Invalid(_) | Error::Blob(_) => libc::EINVAL,
+            Error::NoSpace { .. } => libc::ENOSPC,
+            Error::State(_) => libc::EPERM,
+            Error::Forked => libc::ECHILD,
+            Error::Busy(_) => libc::EBUSY,
+            Error::Failed(f) => f.errno,
+            Error::OtherHost => libc::EHOSTUNREACH,
+            Error::NotConnected => libc::ETIMEDOUT,
+            Error::NotForDevice(_) => libc::EFAULT,
+            Error::Memory(_, e) => e.errno(),
+            Error::Executor(e) => e.errno(),
+            Error::Kernel(_) => libc::EOPNOTSUPP,
+            Error::Os(e) => e.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Invalid(why) | Error::State(why) | Error::Busy(why) => f.write_str(why),
+            Error::NoSpace { needed, room } => write!(
+                f,
+                "the call makes {needed} operations and the list has room for {room}: make a longer list"
+            ),
+            Error::Failed(failure) => write!(f, "{failure}"),
+            Error::OtherHost => f.write_str(
+                "the peer is on another host: send by libfabric's deferred work (strait_fi_stream.h)",
+            ),
+            Error::Blob(why) => write!(f, "the blob of the peer: {why}"),
+            Error::NotConnected => f.write_str("the peer did not connect in time: both sides call connect"),
+            Error::Forked => f.write_str("the endpoint belongs to the parent of this process: open another"),
+            Error::NotForDevice(at) => write!(
+                f,
+                "a stream cannot access memory at {at:#x}: pass device memory, or page-lock it (cuMemHostRegister)"
+            ),
+            Error::Memory(what, e) => write!(f, "{what} failed: {e}"),
+            Error::Executor(e) => write!(f, "{e}"),
+            Error::Kernel(why) => write!(f, "the kernel that moves data was not loaded: {why}"),
+            Error::Os(e) => write!(f, "{e}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<io::Error> for Error {
+    fn from(e: io::Error) -> Error {
+        Error::Os(e)
+    }
+}
+
+impl From<peerop::Error> for Error {
+    fn from(e: peerop::Error) -> Error {
+        Error::Executor(e)
+    }
+}

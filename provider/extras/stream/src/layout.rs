@@ -1,0 +1,104 @@
+//! Where the words of an endpoint are, in lines of 64 bytes.
+//!
+//! The memory that a peer maps has one line of the endpoint's own, a line for the flag of each slot in which
+//! messages arrive and one for the credit of each slot of the peer's, the same for signals, and the slots.
+//! What streams of this process alone write is in other memory, a line for each lane: a list, or the calls
+//! without a list of one direction.
+
+/// Bytes of a line.
+pub(crate) const LINE: usize = 64;
+
+/// Words of the first line: the error word ([`crate::failure`]); 1 once the peer has closed; which memory the
+/// peer's messages are put to.
+pub(crate) const ERROR: usize = 0;
+pub(crate) const CLOSED: usize = 4;
+pub(crate) const CHOICE: usize = 8;
+
+/// Words of a lane: what it waits for ([`code`]); how many operations its kernels have begun; the number of
+/// the last execution that has ended.
+pub(crate) const AT: usize = 0;
+pub(crate) const BEGUN: usize = 4;
+pub(crate) const ENDED: usize = 8;
+/// Lanes of an endpoint: two of the calls without a list, and lists.
+pub(crate) const LANES: usize = 64;
+
+/// The second word of a flag's line: bytes of the message.
+pub(crate) const LENGTH: usize = 4;
+
+/// What both sides of an endpoint have agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) slots: u32,
+    pub(crate) slot_bytes: u32,
+    pub(crate) signals: u32,
+}
+
+impl Layout {
+    /// Whether these numbers can be.
+    pub(crate) fn is_valid(&self) -> bool {
+        (1..=1024).contains(&self.slots)
+            && (1..=1024).contains(&self.signals)
+            && (16..=1 << 24).contains(&self.slot_bytes)
+            && self.slot_bytes % 16 == 0
+            && u64::from(self.slots) * u64::from(self.slot_bytes) <= 1 << 30
+    }
+
+    pub(crate) fn flag(&self, slot: u32) -> u32 {
+        1 + slot
+    }
+
+    pub(crate) fn credit(&self, slot: u32) -> u32 {
+        1 + self.slots + slot
+    }
+
+    pub(crate) fn signal(&self, signal: u32) -> u32 {
+        1 + 2 * self.slots + signal
+    }
+
+    pub(crate) fn signal_credit(&self, signal: u32) -> u32 {
+        1 + 2 * self.slots + self.signals + signal
+    }
+
+    pub(crate) fn lines(&self) -> u32 {
+        1 + 2 * self.slots + 2 * self.signals
+    }
+
+    /// Bytes before the slots.
+    pub(crate) fn head(&self) -> usize {
+        self.lines() as usize * LINE
+    }
+
+    pub(crate) fn slots_len(&self) -> usize {
+        self.slots as usize * self.slot_bytes as usize
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        (self.head() + self.slots_len()).next_multiple_of(4096)
+    }
+}
+
+/// What a lane's first word says while it waits for the word of a line.
+pub(crate) fn code(kind: crate::Kind, line: u32) -> u32 {
+    (kind as u32) << 24 | line
+}
+
+/// The line of that.
+pub(crate) fn line_of(code: u32) -> u32 {
+    code & 0xff_ffff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_word_has_a_line_of_its_own_before_the_slots() {
+        let l = Layout { slots: 3, slot_bytes: 48, signals: 2 };
+        let mut lines: Vec<u32> = (0..3).flat_map(|n| [l.flag(n), l.credit(n)]).collect();
+        lines.extend((0..2).flat_map(|n| [l.signal(n), l.signal_credit(n)]));
+        lines.sort_unstable();
+        assert_eq!(lines, (1..l.lines()).collect::<Vec<_>>());
+        assert!(l.head() + l.slots_len() <= l.len());
+        assert_eq!(line_of(code(crate::Kind::Wait, l.signal(1))), l.signal(1));
+    }
+}

@@ -1,0 +1,31 @@
+//! Streams that send: two processes of one host exchange messages, puts and gets from CUDA streams, from
+//! graphs or from the CPU, over memory that each maps of the other.
+//!
+//! An [`Endpoint`] is connected to one peer. A [`List`] has the operations of a batch; a stream, a graph that
+//! is made node by node, a stream that is being captured, or the CPU executes it, any number of times. All
+//! values in it are constants: each message has a flag and a credit ([`peerop::replay::Pair`]).
+//!
+//! | layer | modules |
+//! |---|---|
+//! | words | `error`; `failure`; `layout` |
+//! | memory that both processes map; what a peer has to know | `memory`; `blob` |
+//! | what the threads of an endpoint share; what ends every wait | `shared`; `watch` |
+//! | an endpoint; the lists of its operations | `endpoint`; `list` |
+//! | the kernel that moves data; what executes lists | `kernel`; `run` |
+
+mod blob;
+mod endpoint;
+mod error;
+mod failure;
+mod kernel;
+mod layout;
+mod list;
+mod memory;
+mod run;
+mod shared;
+mod watch;
+
+pub use endpoint::{Endpoint, Options, Path};
+pub use error::Error;
+pub use failure::{Failure, Kind};
+pub use list::{List, Put};

@@ -1,0 +1,266 @@
+//! Lists of operations: what a batch does, in constants.
+
+use std::sync::Arc;
+
+use peerop::Op;
+use peerop::replay::Pair;
+
+use crate::error::Error;
+use crate::failure::Kind;
+use crate::kernel::Move;
+use crate::layout::{AT, LANES, LENGTH, code};
+use crate::shared::{Core, Peer, RECEIVES, SENDS, place};
+
+/// A step of a list.
+#[derive(Clone, Debug)]
+pub(crate) enum Item {
+    /// Memory operations.
+    Ops(Vec<Op>),
+    /// A move of data, unless the endpoint has failed.
+    Move(Move),
+}
+
+/// Operations of an endpoint, in order. What executes it: [`List::run`], [`List::run_on_cpu`],
+/// [`List::add_to_graph`].
+///
+/// One execution of a list is over before the next begins: they are queued in one stream, or in the order of
+/// events.
+#[derive(Debug)]
+pub struct List {
+    pub(crate) core: Arc<Core>,
+    pub(crate) lane: u32,
+    entries: usize,
+    used: usize,
+    pub(crate) items: Vec<Item>,
+    /// Memory of the program's.
+    pub(crate) buffers: Vec<(usize, usize)>,
+    /// It is part of a graph.
+    pub(crate) in_graph: bool,
+}
+
+/// What a put or a get moves.
+#[derive(Clone, Copy, Debug)]
+pub struct Put {
+    /// Memory of this process.
+    pub local: usize,
+    /// Bytes.
+    pub len: usize,
+    /// The number of the peer's registration.
+    pub region: u32,
+    /// Bytes from its first one.
+    pub offset: u64,
+    /// A signal that is raised behind the data.
+    pub signal: Option<u32>,
+}
+
+impl List {
+    /// One with room for so many operations: a message takes one for each slot that it fills.
+    pub(crate) fn new(core: Arc<Core>, entries: usize) -> Result<List, Error> {
+        core.shared.peer()?;
+        let lane = {
+            let taken = &mut core.state().taken;
+            let free = taken.iter().position(|t| !t).ok_or(Error::Busy(
+                "62 lists are open, as many as an endpoint has: free one, or use one list for more operations",
+            ))?;
+            taken[free] = true;
+            free as u32
+        };
+        Ok(List::of_lane(core, lane, entries))
+    }
+
+    /// The list of a call without one.
+    pub(crate) fn of_lane(core: Arc<Core>, lane: u32, entries: usize) -> List {
+        List { core, lane, entries, used: 0, items: Vec::new(), buffers: Vec::new(), in_graph: false }
+    }
+
+    /// Adds a send.
+    ///
+    /// # Safety
+    /// The memory is readable until the last execution of the list is over.
+    pub unsafe fn send(&mut self, at: usize, len: usize) -> Result<(), Error> {
+        self.message(at, len, Kind::Send)
+    }
+
+    /// Adds a receive. The message has the length of the buffer: the endpoint fails otherwise.
+    ///
+    /// # Safety
+    /// The memory is writable until the last execution of the list is over, and accessed by nothing else
+    /// meanwhile.
+    pub unsafe fn receive(&mut self, at: usize, len: usize) -> Result<(), Error> {
+        self.message(at, len, Kind::Receive)
+    }
+
+    fn message(&mut self, at: usize, len: usize, kind: Kind) -> Result<(), Error> {
+        let core = self.core.clone();
+        let (peer, layout) = (core.shared.peer()?, core.shared.layout);
+        buffer(at, len)?;
+        let most = layout.slot_bytes as usize;
+        let parts = len.div_ceil(most).max(1);
+        self.room(parts)?;
+        let sends = kind == Kind::Send;
+        let next = &mut core.state().next[usize::from(!sends)];
+        for part in 0..parts {
+            let (slot, begin) = (*next, part * most);
+            *next = (slot + 1) % layout.slots;
+            let (here, len) = (at + begin, (len - begin).min(most));
+            let in_slot = slot as usize * most;
+            if sends {
+                let pair = core.sending(peer, slot);
+                self.take(peer, &pair.acquire(), code(Kind::Send, layout.credit(slot)));
+                self.moves(Move { to: peer.to + in_slot, from: here, len, arrived: None });
+                let length = place(peer.places.peer, layout.flag(slot), LENGTH);
+                self.ops([Op::Store32 { to: length, value: len as u32 }]);
+                self.ops(pair.signal());
+            } else {
+                let pair = core.receiving(peer, slot);
+                self.take(peer, &pair.wait(), code(Kind::Receive, layout.flag(slot)));
+                let word = layout.flag(slot) as usize * crate::layout::LINE + LENGTH;
+                let arrived = Some((core.shared.own.at() + word, slot));
+                self.moves(Move { to: here, from: peer.from + in_slot, len, arrived });
+                self.ops(pair.release());
+            }
+        }
+        self.buffers.push((at, len));
+        Ok(())
+    }
+
+    /// Adds a put into memory that the peer has registered; with a signal, [`List::wait`] of the peer waits
+    /// for it. The signal is raised again when the peer has acknowledged it.
+    ///
+    /// # Safety
+    /// The memory is readable until the last execution of the list is over.
+    pub unsafe fn put(&mut self, put: &Put) -> Result<(), Error> {
+        let core = self.core.clone();
+        let (peer, there) = remote(&core, put)?;
+        let pair = put.signal.map(|signal| self.signal(&core, peer, signal, false)).transpose()?;
+        self.room(1)?;
+        if let (Some(pair), Some(signal)) = (&pair, put.signal) {
+            let line = core.shared.layout.signal_credit(signal);
+            self.take(peer, &pair.acquire(), code(Kind::Put, line));
+        }
+        self.moves(Move { to: there, from: put.local, len: put.len, arrived: None });
+        if let Some(pair) = pair {
+            self.ops(pair.signal());
+        }
+        self.buffers.push((put.local, put.len));
+        Ok(())
+    }
+
+    /// Adds a get from memory that the peer has registered. `signal` is none.
+    ///
+    /// # Safety
+    /// The memory is writable until the last execution of the list is over.
+    pub unsafe fn get(&mut self, get: &Put) -> Result<(), Error> {
+        let core = self.core.clone();
+        let (_, there) = remote(&core, get)?;
+        if get.signal.is_some() {
+            return Err(Error::Invalid("a get raises no signal: pass none"));
+        }
+        self.room(1)?;
+        self.moves(Move { to: get.local, from: there, len: get.len, arrived: None });
+        self.buffers.push((get.local, get.len));
+        Ok(())
+    }
+
+    /// Adds a wait for a signal of the peer's.
+    pub fn wait(&mut self, signal: u32) -> Result<(), Error> {
+        let core = self.core.clone();
+        let peer = core.shared.peer()?;
+        let pair = self.signal(&core, peer, signal, true)?;
+        self.room(1)?;
+        self.take(peer, &pair.wait(), code(Kind::Wait, core.shared.layout.signal(signal)));
+        Ok(())
+    }
+
+    /// Adds the acknowledgement of a signal: the peer may put again.
+    pub fn acknowledge(&mut self, signal: u32) -> Result<(), Error> {
+        let core = self.core.clone();
+        let peer = core.shared.peer()?;
+        let pair = self.signal(&core, peer, signal, true)?;
+        self.room(1)?;
+        self.ops(pair.release());
+        Ok(())
+    }
+
+    /// Empties the list, once no execution is under way.
+    pub fn clear(&mut self) -> Result<(), Error> {
+        self.is_unused()?;
+        self.items.clear();
+        self.buffers.clear();
+        self.used = 0;
+        Ok(())
+    }
+
+    /// Refuses while an execution is under way that was queued in a stream.
+    pub fn is_unused(&self) -> Result<(), Error> {
+        match self.core.is_idle(self.lane) {
+            true => Ok(()),
+            false => Err(Error::Busy("a stream has not executed the list yet: wait for the stream")),
+        }
+    }
+
+    fn signal(&self, core: &Core, peer: &Peer, signal: u32, by_peer: bool) -> Result<Pair, Error> {
+        if signal >= core.shared.layout.signals {
+            return Err(Error::Invalid("no such signal: open the endpoint with more signals"));
+        }
+        Ok(core.signal(peer, signal, by_peer))
+    }
+
+    fn room(&mut self, needed: usize) -> Result<(), Error> {
+        let room = self.entries - self.used;
+        if needed > room {
+            return Err(Error::NoSpace { needed, room });
+        }
+        self.used += needed;
+        Ok(())
+    }
+
+    /// Takes a word, and says in the lane's word that it is waited for.
+    fn take(&mut self, peer: &Peer, ops: &[Op; 3], code: u32) {
+        let at = place(peer.places.lanes, self.lane, AT);
+        self.ops([Op::Store32 { to: at, value: code }]);
+        self.ops(ops.iter().cloned());
+        self.ops([Op::Store32 { to: at, value: 0 }]);
+    }
+
+    pub(crate) fn ops(&mut self, ops: impl IntoIterator<Item = Op>) {
+        match self.items.last_mut() {
+            Some(Item::Ops(all)) => all.extend(ops),
+            _ => self.items.push(Item::Ops(ops.into_iter().collect())),
+        }
+    }
+
+    fn moves(&mut self, m: Move) {
+        self.items.push(Item::Move(m));
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        let lane = self.lane;
+        // A lane that is still used is not given to another list.
+        if lane != SENDS && lane != RECEIVES && (lane as usize) < LANES && self.core.is_idle(lane) {
+            self.core.state().taken[lane as usize] = false;
+        }
+    }
+}
+
+fn buffer(at: usize, len: usize) -> Result<(), Error> {
+    if at == 0 && len > 0 || at.checked_add(len).is_none() {
+        return Err(Error::Invalid("no memory can be at this address: pass an address and a length"));
+    }
+    Ok(())
+}
+
+/// Where the peer's memory is here.
+fn remote<'c>(core: &'c Core, put: &Put) -> Result<(&'c Peer, usize), Error> {
+    let peer = core.shared.peer()?;
+    buffer(put.local, put.len)?;
+    let found = peer.regions.get(put.region as usize);
+    let (at, len) = found.ok_or(Error::Invalid("the peer has no such registration: register it there"))?;
+    let inside = put.offset.checked_add(put.len as u64).is_some_and(|end| end <= *len);
+    if !inside {
+        return Err(Error::Invalid("the range is not inside of the peer's registration"));
+    }
+    Ok((peer, at + put.offset as usize))
+}

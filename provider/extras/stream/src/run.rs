@@ -1,0 +1,242 @@
+//! What executes lists: a stream, a graph, the CPU.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+
+use hmem::cuda::graph::{Graph, Node};
+use hmem::cuda::{self, Stream};
+use hmem::{Kind as MemoryKind, Span, registry};
+use peerop::cuda::{CudaGraph, CudaStream};
+use peerop::{Cpu, Executor, Op};
+
+use crate::error::Error;
+use crate::failure::Kind;
+use crate::kernel::{self, Kernels, Move};
+use crate::layout::{BEGUN, ENDED, ERROR, LANES};
+use crate::list::{Item, List};
+use crate::shared::{Core, RECEIVES, SENDS, place};
+
+/// Executors that are kept, of streams that were used.
+const EXECUTORS: usize = 32;
+
+/// A list that was executed in part, or not at all.
+pub(crate) struct Cut {
+    /// Something was queued or done.
+    pub(crate) begun: bool,
+    pub(crate) error: Error,
+}
+
+impl Cut {
+    fn at_once(error: impl Into<Error>) -> Cut {
+        Cut { begun: false, error: error.into() }
+    }
+}
+
+fn driver(what: &'static str) -> impl FnOnce(cuda::Error) -> Error {
+    move |e| Error::Memory(what, e.into())
+}
+
+impl List {
+    /// Queues the list in a stream (a `CUstream`). Where that is being captured the list becomes part of the
+    /// graph.
+    ///
+    /// # Safety
+    /// It is a stream, and stays one until the list is done. Of a list that is captured, the graph and its
+    /// instances are gone before the list is dropped.
+    pub unsafe fn run(&mut self, stream: usize) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.queue(stream) }.map_err(|cut| self.ended(cut))
+    }
+
+    /// # Safety
+    /// As of [`List::run`].
+    pub(crate) unsafe fn queue(&mut self, stream: usize) -> Result<(), Cut> {
+        let core = self.core.clone();
+        core.shared.peer().map_err(Cut::at_once)?;
+        self.is_for_device().map_err(Cut::at_once)?;
+        let what = "naming the stream";
+        // SAFETY: the caller's promise.
+        let (stream, captured) = match unsafe { Stream::new(stream) } {
+            Ok(s) => (s, false),
+            Err(e) if e.is_capture() => {
+                // SAFETY: the same.
+                let s =
+                    unsafe { Stream::captured_too(stream) }.map_err(driver(what)).map_err(Cut::at_once)?;
+                if [SENDS, RECEIVES].contains(&self.lane) {
+                    return Err(Cut::at_once(Error::State(
+                        "the stream is being captured: make a list, which lives as long as the graph, and run \
+                         that",
+                    )));
+                }
+                (s, true)
+            }
+            Err(e) => return Err(Cut::at_once(driver(what)(e))),
+        };
+        let kernels = kernel::load(stream).map_err(Cut::at_once)?;
+        let mut executor = executor(&core, stream).map_err(Cut::at_once)?;
+        let mut begun = false;
+        for item in &self.items {
+            match item {
+                Item::Ops(ops) => executor
+                    .execute(ops)
+                    .map_err(|f| Cut { begun: begun || f.done > 0, error: f.error.into() })?,
+                Item::Move(m) => {
+                    self.launch(stream, &kernels, m).map_err(|error| Cut { begun, error })?;
+                }
+            }
+            begun = true;
+        }
+        if captured {
+            self.in_graph = true;
+        } else if begun {
+            let queued = &mut core.state().queued[self.lane as usize];
+            let number = queued.wrapping_add(1);
+            let lanes = core.shared.peer.get().map(|p| p.places.lanes);
+            let done = lanes.map(|l| Op::Store32 { to: place(l, self.lane, ENDED), value: number });
+            executor.execute(done.as_slice()).map_err(|f| Cut { begun, error: f.error.into() })?;
+            *queued = number;
+        }
+        keep(&core, stream, executor);
+        Ok(())
+    }
+
+    fn launch(&self, stream: Stream, kernels: &Kernels, m: &Move) -> Result<(), Error> {
+        let l = kernels.launch(m, &self.core.shared.guards(self.lane));
+        // SAFETY: ten parameters; the promises of the calls that added memory, and the endpoint's own.
+        unsafe { stream.launch(l.function, l.blocks, l.threads, &l.arguments) }
+            .map_err(driver("launching the kernel that moves data"))
+    }
+
+    /// Adds the list to a graph (a `CUgraph`) of the calling thread's context, behind the nodes `after`; the
+    /// node behind which all of it is.
+    ///
+    /// # Safety
+    /// They are a graph and nodes of it, and no other thread uses the graph. The graph and its instances are
+    /// gone before the list is dropped.
+    pub unsafe fn add_to_graph(&mut self, graph: usize, after: &[usize]) -> Result<usize, Error> {
+        let core = self.core.clone();
+        core.shared.peer()?;
+        self.is_for_device()?;
+        if self.items.is_empty() {
+            return Err(Error::Invalid("the list is empty: add operations first"));
+        }
+        // SAFETY: the legacy default stream of this thread's context, which names the context alone.
+        let stream = unsafe { Stream::captured_too(0) }.map_err(driver("naming the context"))?;
+        let kernels = kernel::load(stream)?;
+        let after: Vec<Node> = after.iter().map(|n| Node::of_program(*n)).collect();
+        // SAFETY: the caller's promise; memory stays registered as long as the endpoint.
+        let mut to = unsafe {
+            let graph = Graph::of_program(graph, stream);
+            CudaGraph::new(graph, &after, stream, core.targets.clone())?
+        };
+        self.in_graph = true;
+        for item in &self.items {
+            match item {
+                Item::Ops(ops) => to.execute(ops).map_err(|f| Error::Executor(f.error))?,
+                Item::Move(m) => {
+                    let l = kernels.launch(m, &core.shared.guards(self.lane));
+                    // SAFETY: as in `launch`.
+                    unsafe { to.launch(l.function, [l.blocks, l.threads], &l.arguments)? };
+                }
+            }
+        }
+        to.last().map(Node::handle).ok_or(Error::Invalid("the list is empty: add operations first"))
+    }
+
+    /// Executes the list by the calling thread, and returns when it is done or the endpoint has failed.
+    pub fn run_on_cpu(&mut self) -> Result<(), Error> {
+        let core = self.core.clone();
+        core.shared.peer()?;
+        let mut cpu = Cpu::new(core.targets.clone(), |_| {
+            std::thread::yield_now();
+            Ok(())
+        });
+        for item in &self.items {
+            match item {
+                Item::Ops(ops) => cpu.execute(ops).map_err(|f| Error::Executor(f.error))?,
+                Item::Move(m) => move_by_cpu(&core, self.lane, m)?,
+            }
+        }
+        core.shared.failure().map_or(Ok(()), |f| Err(Error::Failed(f)))
+    }
+
+    /// Refuses memory that a stream cannot access.
+    fn is_for_device(&self) -> Result<(), Error> {
+        let words = (self.core.shared.own.at(), 4);
+        let locked = |at| registry::of(MemoryKind::Cuda).is_host_locked(at);
+        for (at, len) in self.buffers.iter().copied().chain([words]).filter(|b| b.1 > 0) {
+            let host = registry::classify(at, len) == MemoryKind::System;
+            if host && !(locked(at) && locked(at + len - 1)) {
+                return Err(Error::NotForDevice(at));
+            }
+        }
+        Ok(())
+    }
+
+    /// After a list that was cut the words of both sides differ: the endpoint has failed.
+    fn ended(&self, cut: Cut) -> Error {
+        if cut.begun {
+            self.core.shared.fail(cut.error.errno(), Kind::None, 0);
+        }
+        cut.error
+    }
+}
+
+/// The executor of a stream, kept or made.
+fn executor(core: &Arc<Core>, stream: Stream) -> Result<CudaStream, Error> {
+    let key = key(stream)?;
+    let mut state = core.state();
+    if let Some(at) = state.executors.iter().position(|(k, _)| *k == key) {
+        return Ok(state.executors.swap_remove(at).1);
+    }
+    drop(state);
+    // SAFETY: memory stays registered as long as the endpoint, which is not closed while a list is executed.
+    Ok(unsafe { CudaStream::new(stream, core.targets.clone()) }?)
+}
+
+fn keep(core: &Arc<Core>, stream: Stream, executor: CudaStream) {
+    let Ok(key) = key(stream) else { return };
+    let executors = &mut core.state().executors;
+    if executors.len() == EXECUTORS {
+        executors.remove(0);
+    }
+    executors.push((key, executor));
+}
+
+fn key(stream: Stream) -> Result<(usize, usize, u64), Error> {
+    let id = stream.context_id().map_err(driver("asking for the context's number"))?;
+    Ok((stream.handle(), stream.context(), id))
+}
+
+/// A move as the kernel does it.
+fn move_by_cpu(core: &Core, lane: u32, m: &Move) -> Result<(), Error> {
+    let shared = &core.shared;
+    shared.lanes.word(lane, BEGUN).fetch_add(1, AcqRel);
+    if shared.own.word(0, ERROR).load(Acquire) != 0 {
+        return Ok(());
+    }
+    if let Some((_, slot)) = m.arrived {
+        let length = shared.own.word(shared.layout.flag(slot), crate::layout::LENGTH).load(Acquire);
+        if length as usize != m.len {
+            shared.fail(libc::EMSGSIZE, Kind::Receive, slot);
+            return Ok(());
+        }
+    }
+    if m.len == 0 {
+        return Ok(());
+    }
+    let span = |at| {
+        // SAFETY: the promises of the calls that added memory, and the endpoint's own.
+        [unsafe { Span::new(at, m.len, registry::classify(at, m.len)) }]
+    };
+    match hmem::copy(&span(m.to), 0, &span(m.from), 0, m.len) {
+        done if done == m.len => Ok(()),
+        _ => {
+            shared.fail(libc::EFAULT, Kind::None, 0);
+            Ok(())
+        }
+    }
+}
+
+/// Lanes are numbered in a byte of the words of lists.
+const _: () = assert!(LANES <= 256);

@@ -1,0 +1,181 @@
+//! What the calls of an endpoint, its lists and its watchdog share.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use std::sync::atomic::fence;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use hmem::share::Opened;
+use ipc::process::Name;
+use peerop::cuda::CudaStream;
+use peerop::replay::Pair;
+use peerop::{Place, Reach, TargetId, Targets};
+
+use crate::error::Error;
+use crate::failure::{self, Failure, Kind};
+use crate::kernel::Guards;
+use crate::layout::{AT, BEGUN, ENDED, ERROR, LANES, LINE, Layout};
+use crate::memory::Words;
+
+/// Lanes of the calls without a list.
+pub(crate) const SENDS: u32 = 0;
+pub(crate) const RECEIVES: u32 = 1;
+
+/// Words, and where the peer's are.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// Words that the peer writes, and slots in host memory.
+    pub(crate) own: Words,
+    /// Words that this process alone writes.
+    pub(crate) lanes: Words,
+    pub(crate) layout: Layout,
+    pub(crate) timeout: Duration,
+    pub(crate) peer: OnceLock<Peer>,
+    pub(crate) stop: AtomicBool,
+    /// The process that opened the endpoint.
+    pub(crate) pid: u32,
+}
+
+/// The peer.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) words: Words,
+    pub(crate) name: Name,
+    pub(crate) pid: u32,
+    /// Slots that this side writes to, and those in which messages arrive.
+    pub(crate) to: usize,
+    pub(crate) from: usize,
+    /// Memory that this side puts to: where it is here, and its bytes.
+    pub(crate) regions: Vec<(usize, u64)>,
+    pub(crate) _opened: Vec<Opened>,
+    pub(crate) places: Places,
+}
+
+/// The registered memory of bytecode.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    pub(crate) own: TargetId,
+    pub(crate) lanes: TargetId,
+    pub(crate) peer: TargetId,
+}
+
+impl Places {
+    pub(crate) fn new(targets: &Targets, shared: &Shared, peer: &Words) -> Result<Places, Error> {
+        // SAFETY: both stay as long as the endpoint, and its words are accessed by atomics.
+        let register = |w: &Words| unsafe { targets.register(w.at(), w.len(), Reach::Cpu) };
+        Ok(Places { own: register(&shared.own)?, lanes: register(&shared.lanes)?, peer: register(peer)? })
+    }
+}
+
+/// A word of a line.
+pub(crate) fn place(target: TargetId, line: u32, byte: usize) -> Place {
+    Place { target, offset: line as u64 * LINE as u64 + byte as u64 }
+}
+
+impl Shared {
+    /// Both error words are set, the peer's first: nothing that this side moves later is taken for a message.
+    pub(crate) fn fail(&self, errno: i32, kind: Kind, index: u32) {
+        let word = failure::word(errno, kind, index);
+        if let Some(peer) = self.peer.get() {
+            let _ = peer.words.word(0, ERROR).compare_exchange(0, failure::of_peer(word), AcqRel, Relaxed);
+        }
+        fence(SeqCst);
+        let _ = self.own.word(0, ERROR).compare_exchange(0, word, AcqRel, Relaxed);
+    }
+
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        failure::read(self.own.word(0, ERROR).load(Acquire), self.peer.get().map_or(0, |p| p.pid))
+    }
+
+    /// Refuses calls after a failure, before the peer is known, and in a forked child.
+    pub(crate) fn peer(&self) -> Result<&Peer, Error> {
+        if self.pid != std::process::id() {
+            return Err(Error::Forked);
+        }
+        let peer = self.peer.get().ok_or(Error::State("the endpoint has no peer: call connect first"))?;
+        self.failure().map_or(Ok(peer), |failure| Err(Error::Failed(failure)))
+    }
+
+    pub(crate) fn guards(&self, lane: u32) -> Guards {
+        let peer = self.peer.get().map_or(&self.own, |p| &p.words);
+        Guards {
+            error: self.own.at() + ERROR,
+            peer_error: peer.at() + ERROR,
+            begun: self.lanes.at() + lane as usize * LINE + BEGUN,
+        }
+    }
+
+    /// What a lane waits for; 0: nothing.
+    pub(crate) fn waits_for(&self, lane: u32) -> u32 {
+        self.lanes.word(lane, AT).load(Acquire)
+    }
+}
+
+/// What calls change.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// The slots of the next send and the next receive.
+    pub(crate) next: [u32; 2],
+    /// Executions of each lane that were queued in streams.
+    pub(crate) queued: [u32; LANES],
+    /// Lanes that a list has.
+    pub(crate) taken: [bool; LANES],
+    /// By the stream's handle, its context and the context's number.
+    pub(crate) executors: Vec<((usize, usize, u64), CudaStream)>,
+}
+
+/// An endpoint without what it was made of.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) targets: Arc<Targets>,
+    state: Mutex<State>,
+}
+
+impl Core {
+    pub(crate) fn new(shared: Arc<Shared>) -> Core {
+        let mut taken = [false; LANES];
+        taken[SENDS as usize] = true;
+        taken[RECEIVES as usize] = true;
+        let state = State { next: [0; 2], queued: [0; LANES], taken, executors: Vec::new() };
+        Core { shared, targets: Arc::new(Targets::new()), state: Mutex::new(state) }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether all that a lane was queued for in streams has ended.
+    pub(crate) fn is_idle(&self, lane: u32) -> bool {
+        let ended = self.shared.lanes.word(lane, ENDED).load(Acquire);
+        ended == self.state().queued[lane as usize] && self.shared.waits_for(lane) == 0
+    }
+
+    /// The pair of words of a slot, for a send.
+    pub(crate) fn sending(&self, peer: &Peer, slot: u32) -> Pair {
+        let layout = &self.shared.layout;
+        let flag = place(peer.places.peer, layout.flag(slot), 0);
+        Pair { flag, credit: place(peer.places.own, layout.credit(slot), 0) }
+    }
+
+    /// The same for a receive.
+    pub(crate) fn receiving(&self, peer: &Peer, slot: u32) -> Pair {
+        let layout = &self.shared.layout;
+        let flag = place(peer.places.own, layout.flag(slot), 0);
+        Pair { flag, credit: place(peer.places.peer, layout.credit(slot), 0) }
+    }
+
+    /// The same for a signal: raised by this side, or by the peer.
+    pub(crate) fn signal(&self, peer: &Peer, signal: u32, by_peer: bool) -> Pair {
+        let layout = &self.shared.layout;
+        let (flag, credit) = match by_peer {
+            false => (peer.places.peer, peer.places.own),
+            true => (peer.places.own, peer.places.peer),
+        };
+        Pair {
+            flag: place(flag, layout.signal(signal), 0),
+            credit: place(credit, layout.signal_credit(signal), 0),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The watchdog: a thread of each endpoint that ends every wait of a stream, a graph or the CPU.
+//!
+//! A lane's first word names what its stream waits for. The watchdog fails the endpoint when the peer has
+//! ended or closed and the word is not raised, or when nothing has changed for the time limit. It sets the
+//! error words of both sides, and from then on raises each word that is waited for: streams pass, and kernels
+//! move nothing.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::Kind;
+use crate::error::Error;
+use crate::layout::{BEGUN, CLOSED, ERROR, LANES, line_of};
+use crate::shared::{Peer, Shared};
+
+/// Between two polls of the lanes.
+const TICK: Duration = Duration::from_millis(2);
+/// How long a word is still waited for when the peer has ended or closed: what it had queued may be done.
+const GRACE: Duration = Duration::from_millis(10);
+
+/// What a lane waits for, since when.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Wait {
+    code: u32,
+    begun: u32,
+    since: Instant,
+}
+
+/// Begins to watch an endpoint that has a peer.
+pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Error> {
+    let builder = std::thread::Builder::new().name("strait-stream".into());
+    Ok(builder.spawn(move || {
+        if let Some(peer) = shared.peer.get() {
+            watch(&shared, peer);
+        }
+    })?)
+}
+
+fn watch(shared: &Shared, peer: &Peer) {
+    let mut process = ipc::pidfd::open(peer.pid as i32).ok();
+    let mut waits = [None; LANES];
+    let mut gone = process.is_none() && peer.name.has_ended();
+    while !shared.stop.load(Acquire) {
+        if shared.failure().is_some() {
+            propagate(shared, peer);
+            if !satisfy(shared) {
+                std::thread::sleep(TICK);
+            }
+            continue;
+        }
+        if sleep(process.as_ref()) {
+            // It stays readable from now on.
+            (gone, process) = (true, None);
+        }
+        let closed = shared.own.word(0, CLOSED).load(Acquire) != 0;
+        for lane in 0..LANES as u32 {
+            let wait = &mut waits[lane as usize];
+            *wait = examine(shared, lane, *wait);
+            let Some(Wait { code, since, .. }) = *wait else { continue };
+            let long = since.elapsed();
+            let why = match (gone, closed) {
+                (_, true) if long >= GRACE => libc::EPIPE,
+                (true, _) if long >= GRACE => libc::ECONNRESET,
+                _ if long >= shared.timeout => libc::ETIMEDOUT,
+                _ => continue,
+            };
+            let (kind, index) = named(shared, code);
+            shared.fail(why, kind, index);
+            break;
+        }
+    }
+}
+
+/// What a lane waits for now.
+fn examine(shared: &Shared, lane: u32, before: Option<Wait>) -> Option<Wait> {
+    let code = shared.waits_for(lane);
+    if code == 0 || line_of(code) >= shared.layout.lines() {
+        return None;
+    }
+    if shared.own.word(line_of(code), 0).load(Acquire) != 0 {
+        return None;
+    }
+    let begun = shared.lanes.word(lane, BEGUN).load(Acquire);
+    before.filter(|w| (w.code, w.begun) == (code, begun)).or(Some(Wait {
+        code,
+        begun,
+        since: Instant::now(),
+    }))
+}
+
+/// Which operation a lane's word is of.
+fn named(shared: &Shared, code: u32) -> (Kind, u32) {
+    let (line, layout) = (line_of(code), &shared.layout);
+    match code >> 24 {
+        1 => (Kind::Send, line.wrapping_sub(layout.credit(0))),
+        2 => (Kind::Receive, line.wrapping_sub(layout.flag(0))),
+        3 => (Kind::Put, line.wrapping_sub(layout.signal_credit(0))),
+        _ => (Kind::Wait, line.wrapping_sub(layout.signal(0))),
+    }
+}
+
+/// Brings a failure that a kernel of this side has found to the peer.
+fn propagate(shared: &Shared, peer: &Peer) {
+    let word = shared.own.word(0, ERROR).load(Acquire);
+    let theirs = crate::failure::of_peer(word);
+    let _ = peer.words.word(0, ERROR).compare_exchange(0, theirs, Release, Acquire);
+}
+
+/// Raises what is waited for; whether anything is.
+fn satisfy(shared: &Shared) -> bool {
+    let mut any = false;
+    for lane in 0..LANES as u32 {
+        let code = shared.waits_for(lane);
+        if code != 0 && line_of(code) < shared.layout.lines() {
+            shared.own.word(line_of(code), 0).store(1, Release);
+            any = true;
+        }
+    }
+    if any {
+        std::thread::yield_now();
+    }
+    any
+}
+
+/// Sleeps for a tick, or until the process has ended: then `true`.
+fn sleep(process: Option<&OwnedFd>) -> bool {
+    let Some(process) = process else {
+        std::thread::sleep(TICK);
+        return false;
+    };
+    let mut fd = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry, which is valid for the call.
+    unsafe { libc::poll(&mut fd, 1, TICK.as_millis() as libc::c_int) > 0 }
+}

@@ -1,0 +1,729 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* Two processes whose streams send to each other through include/strait_stream.h: messages of 128 bytes in batches of 20, with
+ * a kernel between that reads what came. CUDA's driver, or its stand-in, is loaded as libcuda.so.1.
+ *
+ *     streams exchange WAY ITERATIONS     WAY: stream, host (a stream, through host memory), graph (captured), nodes (of a graph),
+ *                                         cpu (no CUDA). Contents are checked after each batch
+ *     streams kill KILLS                  a peer is killed while a stream waits for its message
+ *     streams contract                    what each call promises, and how each wait ends
+ *
+ * Prints one line, "ok streams ...", or what was not so. */
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <ctime>
+#include <functional>
+#include <vector>
+
+#include <strait_stream.h>
+
+#include "driver.h"
+
+static const char *role = "first";
+#define CHECK_FORMAT "%s: "
+#define CHECK_ARGS role
+#include "must.h"
+
+enum { size = 128, batch = 20, threads = size / 4, limit_s = 60, step = 64 };
+
+/* fill: thread i stores *base + i in word i. answer: thread i stores the complement of word i. next: *base += 64. */
+static const char kernel_text[] = R"(.version 6.0
+.target sm_50
+.address_size 64
+.visible .entry fill(.param .u64 to, .param .u64 base)
+{
+	.reg .b32 %r<4>;
+	.reg .b64 %d<4>;
+	ld.param.u64 %d0, [to];
+	ld.param.u64 %d1, [base];
+	ld.global.u32 %r1, [%d1+0];
+	mov.u32 %r0, %tid.x;
+	add.u32 %r1, %r1, %r0;
+	mov.u32 %r2, 4;
+	mul.wide.u32 %d2, %r0, %r2;
+	add.u64 %d3, %d0, %d2;
+	st.global.u32 [%d3+0], %r1;
+	ret;
+}
+.visible .entry answer(.param .u64 to, .param .u64 from)
+{
+	.reg .b32 %r<4>;
+	.reg .b64 %d<5>;
+	ld.param.u64 %d0, [to];
+	ld.param.u64 %d1, [from];
+	mov.u32 %r0, %tid.x;
+	mov.u32 %r2, 4;
+	mul.wide.u32 %d2, %r0, %r2;
+	add.u64 %d3, %d0, %d2;
+	add.u64 %d4, %d1, %d2;
+	ld.global.u32 %r1, [%d4+0];
+	not.b32 %r1, %r1;
+	st.global.u32 [%d3+0], %r1;
+	ret;
+}
+.visible .entry next(.param .u64 base, .param .u64 by)
+{
+	.reg .b32 %r<3>;
+	.reg .b64 %d<2>;
+	ld.param.u64 %d0, [base];
+	ld.param.u64 %d1, [by];
+	cvt.u32.u64 %r1, %d1;
+	ld.global.u32 %r0, [%d0+0];
+	add.u32 %r0, %r0, %r1;
+	st.global.u32 [%d0+0], %r0;
+	ret;
+}
+)";
+
+static double now()
+{
+	timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+static double cpu_seconds()
+{
+	rusage u;
+	getrusage(RUSAGE_SELF, &u);
+	return u.ru_utime.tv_sec + u.ru_stime.tv_sec + (u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
+}
+
+/* A call that has to fail with that. */
+#define REFUSED(code, call)                                                                                              \
+	do {                                                                                                             \
+		const int rc_ = (call);                                                                                  \
+		if (rc_ != -(code)) {                                                                                    \
+			fprintf(stderr, "%s: line %d: %s: %d (%s)\n", role, __LINE__, #call, rc_, strait_stream_error()); \
+			_exit(1);                                                                                        \
+		}                                                                                                        \
+		CHECK(strlen(strait_stream_error()) > 10);                                                               \
+	} while (0)
+#define OK(call)                                                                                                         \
+	do {                                                                                                             \
+		const int rc_ = (call);                                                                                  \
+		if (rc_) {                                                                                               \
+			fprintf(stderr, "%s: line %d: %s: %d (%s)\n", role, __LINE__, #call, rc_, strait_stream_error()); \
+			_exit(1);                                                                                        \
+		}                                                                                                        \
+	} while (0)
+
+/* The other process. */
+static int sock = -1;
+
+static void together()
+{
+	char byte = 0;
+	CHECK(send(sock, &byte, 1, 0) == 1 && recv(sock, &byte, 1, MSG_WAITALL) == 1);
+}
+
+/* A GPU's stream, kernels and memory. */
+struct gpu {
+	void *stream = nullptr, *fill = nullptr, *answer = nullptr, *next = nullptr;
+	dptr out = 0, in = 0, base = 0; /* `batch` messages each, in the GPU's memory; the number of the next one */
+
+	void open()
+	{
+		void *ctx = nullptr, *module = nullptr;
+		cu("cuInit", 0u);
+		cu("cuDevicePrimaryCtxRetain", &ctx, 0);
+		cu("cuCtxSetCurrent", ctx);
+		cu("cuStreamCreate", &stream, 1u);
+		cu("cuModuleLoadData", &module, (const char *)kernel_text);
+		cu("cuModuleGetFunction", &fill, module, (const char *)"fill");
+		cu("cuModuleGetFunction", &answer, module, (const char *)"answer");
+		cu("cuModuleGetFunction", &next, module, (const char *)"next");
+		cu("cuMemAlloc_v2", &out, (size_t)size * batch);
+		cu("cuMemAlloc_v2", &in, (size_t)size * batch);
+		cu("cuMemAlloc_v2", &base, (size_t)8);
+		cu("cuMemsetD8_v2", base, (unsigned char)0, (size_t)8);
+		clear();
+	}
+
+	/* What is left of an earlier message is not taken for a later one. */
+	void clear()
+	{
+		cu("cuMemsetD8_v2", in, (unsigned char)0xee, (size_t)size * batch);
+	}
+
+	void launch(void *kernel, unsigned count, uint64_t a, uint64_t b)
+	{
+		void *args[] = {&a, &b};
+		cu("cuLaunchKernel", kernel, 1u, 1u, 1u, count, 1u, 1u, 0u, stream, (void **)args, (void **)nullptr);
+	}
+
+	void *at(dptr of, unsigned n) { return (void *)(of + (dptr)n * size); }
+
+	void make(unsigned n)
+	{
+		launch(fill, threads, out + (dptr)n * size, base);
+		launch(next, 1, base, step);
+	}
+
+	void reply(unsigned n) { launch(answer, threads, out + (dptr)n * size, in + (dptr)n * size); }
+
+	void end_of_stream()
+	{
+		const double begin = now();
+		while (!stream_ended(stream)) {
+			CHECK(now() - begin < limit_s);
+			usleep(20);
+		}
+	}
+
+	std::vector<uint32_t> words(dptr of, size_t bytes)
+	{
+		std::vector<uint32_t> all(bytes / 4);
+		cu("cuMemcpyDtoH_v2", (void *)all.data(), of, bytes);
+		return all;
+	}
+
+	/* All messages of a batch, `mask` being what a reply is combined with. */
+	void check(uint64_t first, uint32_t mask)
+	{
+		const std::vector<uint32_t> all = words(in, (size_t)size * batch);
+		for (unsigned n = 0; n < batch * threads; n++)
+			CHECK(all[n] == (((uint32_t)(first + n / threads) * step + n % threads) ^ mask));
+	}
+
+	bool untouched(dptr of, size_t bytes)
+	{
+		for (uint32_t word : words(of, bytes))
+			if (word != 0xeeeeeeee)
+				return false;
+		return true;
+	}
+};
+
+static strait_stream *open_endpoint(uint32_t flags = 0, uint64_t timeout_ns = 0, uint32_t slots = 0)
+{
+	strait_stream_options options = {};
+	strait_stream *s = nullptr;
+	options.size = sizeof options;
+	options.flags = flags;
+	options.timeout_ns = timeout_ns;
+	options.slots = slots;
+	OK(strait_stream_open(&options, &s));
+	return s;
+}
+
+static void meet(strait_stream *s)
+{
+	char mine[16384], theirs[16384];
+	size_t length = 0, len = sizeof mine;
+	CHECK(strait_stream_blob(s, nullptr, &length) == -ENOSPC && length > 0);
+	OK(strait_stream_blob(s, mine, &len));
+	CHECK(len == length);
+	CHECK(send(sock, &len, sizeof len, 0) == sizeof len && send(sock, mine, len, 0) == (ssize_t)len);
+	CHECK(recv(sock, &len, sizeof len, MSG_WAITALL) == sizeof len && len <= sizeof theirs);
+	CHECK(recv(sock, theirs, len, MSG_WAITALL) == (ssize_t)len);
+	OK(strait_stream_connect(s, theirs, len));
+}
+
+static strait_stream_failure failed(strait_stream *s)
+{
+	strait_stream_failure f = {};
+	f.size = sizeof f;
+	OK(strait_stream_failed(s, &f));
+	return f;
+}
+
+static uint32_t path_of(strait_stream *s)
+{
+	strait_stream_path path = {};
+	path.size = sizeof path;
+	OK(strait_stream_query(s, &path));
+	CHECK(strlen(path.why) > 20);
+	return path.path;
+}
+
+/* Two processes of one program. */
+static void two(const std::function<void(bool)> &body)
+{
+	int pair[2], status = 0;
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+	const pid_t child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		role = "second";
+		close(pair[0]);
+		sock = pair[1];
+		body(false);
+		fflush(stdout);
+		_exit(0);
+	}
+	close(pair[1]);
+	sock = pair[0];
+	body(true);
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+/* Both loops of a batch, by what does it. */
+struct lists {
+	strait_stream_list *send[batch] = {}, *receive[batch] = {};
+
+	void open(strait_stream *s, gpu &g)
+	{
+		for (unsigned n = 0; n < batch; n++) {
+			OK(strait_stream_list_open(s, 1, &send[n]));
+			OK(strait_stream_list_open(s, 1, &receive[n]));
+			OK(strait_stream_list_send(send[n], g.at(g.out, n), size));
+			OK(strait_stream_list_receive(receive[n], g.at(g.in, n), size));
+		}
+	}
+
+	void close()
+	{
+		for (unsigned n = 0; n < batch; n++) {
+			OK(strait_stream_list_close(send[n]));
+			OK(strait_stream_list_close(receive[n]));
+		}
+	}
+};
+
+static void *captured(gpu &g, lists &l, bool leads)
+{
+	void *graph = nullptr, *exec = nullptr;
+	cu("cuStreamBeginCapture_v2", g.stream, 2);
+	for (unsigned n = 0; n < batch; n++) {
+		if (!leads) {
+			OK(strait_stream_list_run(l.receive[n], g.stream));
+			g.reply(n);
+		} else {
+			g.make(n);
+		}
+		OK(strait_stream_list_run(l.send[n], g.stream));
+		if (leads)
+			OK(strait_stream_list_run(l.receive[n], g.stream));
+	}
+	cu("cuStreamEndCapture", g.stream, &graph);
+	cu("cuGraphInstantiateWithFlags", &exec, graph, 0ull);
+	cu("cuGraphDestroy", graph);
+	return exec;
+}
+
+static void *of_nodes(strait_stream_list *l)
+{
+	void *graph = nullptr, *exec = nullptr, *last = nullptr;
+	cu("cuGraphCreate", &graph, 0u);
+	OK(strait_stream_list_add_to_graph(l, graph, nullptr, 0, &last));
+	CHECK(last);
+	cu("cuGraphInstantiateWithFlags", &exec, graph, 0ull);
+	cu("cuGraphDestroy", graph);
+	return exec;
+}
+
+static void exchange(const std::string &way, bool leads, uint64_t iterations)
+{
+	gpu g;
+	lists l;
+	void *graph[2] = {};
+	strait_stream_list *sends = nullptr, *receives = nullptr;
+	g.open();
+	strait_stream *s = open_endpoint(way == "host" ? STRAIT_STREAM_HOST_MEMORY : 0);
+	meet(s);
+	CHECK(path_of(s) == (way == "host" ? STRAIT_STREAM_HOST : STRAIT_STREAM_DEVICE));
+	if (way == "graph") {
+		l.open(s, g);
+		graph[0] = captured(g, l, leads);
+	} else if (way == "nodes") {
+		OK(strait_stream_list_open(s, batch, &sends));
+		OK(strait_stream_list_open(s, batch, &receives));
+		for (unsigned n = 0; n < batch; n++) {
+			OK(strait_stream_list_send(sends, g.at(g.out, n), size));
+			OK(strait_stream_list_receive(receives, g.at(g.in, n), size));
+		}
+		graph[0] = of_nodes(sends);
+		graph[1] = of_nodes(receives);
+	}
+	double begin = 0, spent = 0;
+	/* One batch before the clock starts. */
+	for (uint64_t first = 0; first < iterations + batch; first += batch) {
+		g.clear();
+		together();
+		if (first == batch)
+			begin = now(), spent = cpu_seconds();
+		if (way == "graph") {
+			cu("cuGraphLaunch", graph[0], g.stream);
+		} else if (way == "nodes") {
+			for (unsigned n = 0; leads && n < batch; n++)
+				g.make(n);
+			cu("cuGraphLaunch", graph[leads ? 0 : 1], g.stream);
+			for (unsigned n = 0; !leads && n < batch; n++)
+				g.reply(n);
+			cu("cuGraphLaunch", graph[leads ? 1 : 0], g.stream);
+		} else {
+			for (unsigned n = 0; n < batch; n++) {
+				if (!leads) {
+					OK(strait_stream_receive(s, g.stream, g.at(g.in, n), size));
+					g.reply(n);
+				} else {
+					g.make(n);
+				}
+				OK(strait_stream_send(s, g.stream, g.at(g.out, n), size));
+				if (leads)
+					OK(strait_stream_receive(s, g.stream, g.at(g.in, n), size));
+			}
+		}
+		g.end_of_stream();
+		g.check(first, leads ? 0xffffffff : 0);
+	}
+	const double took = now() - begin;
+	spent = cpu_seconds() - spent;
+	CHECK(failed(s).code == 0);
+	for (void *exec : graph)
+		if (exec)
+			cu("cuGraphExecDestroy", exec);
+	if (way == "graph") {
+		REFUSED(EBUSY, strait_stream_close(s));
+		l.close();
+	}
+	if (way == "nodes") {
+		OK(strait_stream_list_close(sends));
+		OK(strait_stream_list_close(receives));
+	}
+	OK(strait_stream_close(s));
+	if (leads)
+		printf("ok streams %s: %llu iterations, %.2f us and %.2f CPU us an iteration\n", way.c_str(),
+		       (unsigned long long)iterations, took * 1e6 / iterations, spent * 1e6 / iterations);
+}
+
+/* No CUDA: the calling threads execute the lists. */
+static void exchange_by_cpu(bool leads, uint64_t iterations)
+{
+	static uint32_t out[batch][threads], in[batch][threads];
+	strait_stream_list *sends = nullptr, *receives = nullptr;
+	strait_stream *s = open_endpoint();
+	meet(s);
+	CHECK(path_of(s) == STRAIT_STREAM_HOST);
+	OK(strait_stream_list_open(s, batch, &sends));
+	OK(strait_stream_list_open(s, batch, &receives));
+	for (unsigned n = 0; n < batch; n++) {
+		OK(strait_stream_list_send(sends, out[n], size));
+		OK(strait_stream_list_receive(receives, in[n], size));
+	}
+	const double begin = now();
+	for (uint64_t first = 0; first < iterations; first += batch) {
+		memset(in, 0xee, sizeof in);
+		if (!leads)
+			OK(strait_stream_list_run_on_cpu(receives));
+		for (unsigned n = 0; n < batch; n++)
+			for (unsigned i = 0; i < threads; i++)
+				out[n][i] = leads ? (uint32_t)(first + n) * step + i : ~in[n][i];
+		OK(strait_stream_list_run_on_cpu(sends));
+		if (leads)
+			OK(strait_stream_list_run_on_cpu(receives));
+		for (unsigned n = 0; n < batch; n++)
+			for (unsigned i = 0; i < threads; i++)
+				CHECK(in[n][i] == (((uint32_t)(first + n) * step + i) ^ (leads ? 0xffffffff : 0)));
+	}
+	const double took = now() - begin;
+	together();
+	OK(strait_stream_list_close(sends));
+	OK(strait_stream_list_close(receives));
+	OK(strait_stream_close(s));
+	if (leads)
+		printf("ok streams cpu: %llu iterations, %.2f us an iteration\n", (unsigned long long)iterations,
+		       took * 1e6 / iterations);
+}
+
+/* The peer of one kill: it is there, and sends nothing but one message. */
+static void victim(int fd)
+{
+	static char out[size];
+	strait_stream_list *l = nullptr;
+	role = "victim";
+	sock = fd;
+	memset(out, 0x55, sizeof out);
+	strait_stream *s = open_endpoint();
+	meet(s);
+	OK(strait_stream_list_open(s, 1, &l));
+	OK(strait_stream_list_send(l, out, size));
+	OK(strait_stream_list_run_on_cpu(l));
+	for (;;)
+		pause();
+}
+
+static void kills(unsigned count, char *self)
+{
+	gpu g;
+	g.open();
+	for (unsigned n = 0; n < count; n++) {
+		int pair[2], status = 0;
+		char fd[16];
+		CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+		snprintf(fd, sizeof fd, "%d", pair[1]);
+		const pid_t child = fork();
+		if (child == 0) {
+			close(pair[0]);
+			execl(self, self, "victim", fd, (char *)nullptr);
+			_exit(127);
+		}
+		close(pair[1]);
+		sock = pair[0];
+		strait_stream *s = open_endpoint();
+		meet(s);
+		g.clear();
+		OK(strait_stream_receive(s, g.stream, g.at(g.in, 0), size));
+		g.end_of_stream();
+		CHECK(g.words(g.in, size)[0] == 0x55555555);
+		/* Three messages that never come, and a kernel and a send behind them. */
+		for (unsigned i = 1; i < 4; i++)
+			OK(strait_stream_receive(s, g.stream, g.at(g.in, i), size));
+		g.reply(1);
+		OK(strait_stream_send(s, g.stream, g.at(g.out, 1), size));
+		usleep((n * 37) % 2000);
+		CHECK(!stream_ended(g.stream));
+		REFUSED(EBUSY, strait_stream_close(s));
+		CHECK(kill(child, SIGKILL) == 0);
+		/* Nothing of the library is called until the stream has passed. */
+		g.end_of_stream();
+		CHECK(waitpid(child, &status, 0) == child);
+		const strait_stream_failure f = failed(s);
+		CHECK(f.code == ECONNRESET && f.operation == STRAIT_STREAM_OP_RECEIVE && f.peer == (uint32_t)child);
+		CHECK(f.index == 1 && !f.by_peer);
+		CHECK(g.untouched(g.in + size, size * 3));
+		REFUSED(ECONNRESET, strait_stream_receive(s, g.stream, g.at(g.in, 1), size));
+		OK(strait_stream_close(s));
+		close(pair[0]);
+	}
+	printf("ok streams kill: %u kills, every wait passed\n", count);
+}
+
+/* Shared by both processes of a contract. */
+static volatile uint32_t *shared;
+
+static void hold_stream(gpu &g, uint64_t *word)
+{
+	*word = 0;
+	cu("cuStreamWaitValue64_v2", g.stream, (dptr)word, (uint64_t)1, 0u);
+}
+
+static void contract(bool leads)
+{
+	gpu g;
+	g.open();
+	void *host = nullptr;
+	cu("cuMemHostAlloc", &host, (size_t)4096, 0u);
+	uint64_t *word = (uint64_t *)host;
+	strait_stream_list *l = nullptr;
+
+	/* Before there is a peer, and with what cannot be. */
+	strait_stream *s = open_endpoint();
+	uint32_t region = 7;
+	dptr window = 0;
+	cu("cuMemAlloc_v2", &window, (size_t)(2 * size));
+	cu("cuMemsetD8_v2", window, (unsigned char)0xee, (size_t)(2 * size));
+	REFUSED(EINVAL, strait_stream_register(s, &region, 4, &region));
+	OK(strait_stream_register(s, (void *)window, 2 * size, &region));
+	CHECK(region == 0);
+	REFUSED(EPERM, strait_stream_send(s, g.stream, g.at(g.out, 0), size));
+	REFUSED(EPERM, strait_stream_list_open(s, 1, &l));
+	REFUSED(EINVAL, strait_stream_connect(s, "no blob", 8));
+	meet(s);
+	CHECK(path_of(s) == STRAIT_STREAM_DEVICE);
+	REFUSED(EFAULT, strait_stream_send(s, g.stream, &region, 4));
+
+	/* A short list is as it was. */
+	OK(strait_stream_list_open(s, 2, &l));
+	OK(strait_stream_list_wait(l, 3));
+	REFUSED(ENOSPC, strait_stream_list_send(l, g.at(g.out, 0), 100000));
+	REFUSED(EINVAL, strait_stream_list_wait(l, 1000));
+	OK(strait_stream_list_close(l));
+
+	/* Nothing leaves before the stream runs. */
+	together();
+	if (leads) {
+		hold_stream(g, word);
+		g.make(0);
+		OK(strait_stream_send(s, g.stream, g.at(g.out, 0), size));
+		usleep(100000);
+		REFUSED(EBUSY, strait_stream_close(s));
+		*shared = 1;
+		__atomic_store_n(word, (uint64_t)1, __ATOMIC_RELEASE);
+	} else {
+		OK(strait_stream_receive(s, g.stream, g.at(g.in, 0), size));
+		g.end_of_stream();
+		CHECK(*shared == 1);
+		CHECK(g.words(g.in, size)[1] == 1);
+	}
+	g.end_of_stream();
+
+	/* A message longer than the slots of one turn, and one of no bytes. */
+	const size_t large = 3 << 20;
+	dptr big = 0;
+	cu("cuMemAlloc_v2", &big, large);
+	cu("cuMemsetD8_v2", big, (unsigned char)(leads ? 0x5a : 0xee), large);
+	if (leads) {
+		OK(strait_stream_send(s, g.stream, (void *)big, large));
+		OK(strait_stream_send(s, g.stream, nullptr, 0));
+	} else {
+		OK(strait_stream_receive(s, g.stream, (void *)big, large));
+		OK(strait_stream_receive(s, g.stream, nullptr, 0));
+		g.end_of_stream();
+		for (uint32_t v : g.words(big, large))
+			CHECK(v == 0x5a5a5a5a);
+	}
+	g.end_of_stream();
+
+	/* A put with a signal, a kernel that reads it, and a get; a capture that is thrown away changes nothing. */
+	strait_stream_transfer t = {};
+	t.size = sizeof t;
+	t.local = g.at(g.out, 0);
+	t.length = size;
+	t.signal = 5;
+	OK(strait_stream_list_open(s, 4, &l));
+	if (leads)
+		OK(strait_stream_list_put(l, &t));
+	else
+		OK(strait_stream_list_wait(l, 5));
+	cu("cuStreamBeginCapture_v2", g.stream, 2);
+	OK(strait_stream_list_run(l, g.stream));
+	REFUSED(EPERM, strait_stream_wait(s, g.stream, 5));
+	void *graph = nullptr;
+	cu("cuStreamEndCapture", g.stream, &graph);
+	cu("cuGraphDestroy", graph);
+	for (unsigned turn = 0; turn < 50; turn++) {
+		if (leads) {
+			strait_stream_transfer back = t;
+			back.local = g.at(g.in, 0);
+			back.offset = size;
+			back.signal = STRAIT_STREAM_NO_SIGNAL;
+			g.make(0);
+			OK(strait_stream_list_run(l, g.stream));
+			OK(strait_stream_wait(s, g.stream, 6));
+			OK(strait_stream_get(s, g.stream, &back));
+			OK(strait_stream_acknowledge(s, g.stream, 6));
+			g.end_of_stream();
+			const auto sent = g.words(g.out, size), came = g.words(g.in, size);
+			for (unsigned i = 0; i < threads; i++)
+				CHECK(came[i] == ~sent[i]);
+		} else {
+			strait_stream_transfer none = t;
+			none.length = 0;
+			none.signal = 6;
+			OK(strait_stream_list_run(l, g.stream));
+			g.launch(g.answer, threads, window + size, window);
+			OK(strait_stream_put(s, g.stream, &none));
+			OK(strait_stream_acknowledge(s, g.stream, 5));
+			g.end_of_stream();
+		}
+	}
+	OK(strait_stream_list_close(l));
+	t.offset = 2 * size - 4;
+	REFUSED(EINVAL, strait_stream_put(s, g.stream, &t));
+	t.region = 9;
+	REFUSED(EINVAL, strait_stream_put(s, g.stream, &t));
+
+	/* A message of another length fails both, and is not moved. */
+	g.clear();
+	together();
+	if (leads)
+		OK(strait_stream_send(s, g.stream, g.at(g.out, 0), size / 2));
+	else
+		OK(strait_stream_receive(s, g.stream, g.at(g.in, 0), size));
+	g.end_of_stream();
+	for (double begin = now(); failed(s).code == 0; usleep(100))
+		CHECK(now() - begin < limit_s);
+	CHECK(failed(s).code == EMSGSIZE && failed(s).by_peer == leads && g.untouched(g.in, size));
+	REFUSED(EMSGSIZE, strait_stream_send(s, g.stream, g.at(g.out, 0), size));
+	together();
+	OK(strait_stream_close(s));
+
+	/* A time limit: the side that waits names the operation, the other one says that its peer failed. */
+	s = open_endpoint(0, 300000000);
+	meet(s);
+	together();
+	if (!leads) {
+		const double begin = now();
+		OK(strait_stream_receive(s, g.stream, g.at(g.in, 0), size));
+		OK(strait_stream_send(s, g.stream, g.at(g.out, 0), size));
+		g.end_of_stream();
+		CHECK(now() - begin > 0.25 && g.untouched(g.in, size));
+		CHECK(failed(s).code == ETIMEDOUT && failed(s).operation == STRAIT_STREAM_OP_RECEIVE && !failed(s).by_peer);
+	}
+	together();
+	if (leads) {
+		CHECK(failed(s).code == ETIMEDOUT && failed(s).by_peer == 1);
+		REFUSED(ETIMEDOUT, strait_stream_receive(s, g.stream, g.at(g.in, 0), size));
+	}
+	OK(strait_stream_close(s));
+
+	/* Abort while a stream waits; a graph that is launched later moves nothing and ends. */
+	s = open_endpoint();
+	meet(s);
+	if (!leads) {
+		OK(strait_stream_list_open(s, 1, &l));
+		OK(strait_stream_list_receive(l, g.at(g.in, 0), size));
+		void *exec = of_nodes(l);
+		cu("cuGraphLaunch", exec, g.stream);
+		usleep(20000);
+		CHECK(!stream_ended(g.stream));
+		OK(strait_stream_abort(s));
+		g.end_of_stream();
+		cu("cuGraphLaunch", exec, g.stream);
+		g.end_of_stream();
+		CHECK(failed(s).code == ECANCELED && g.untouched(g.in, size));
+		cu("cuGraphExecDestroy", exec);
+		OK(strait_stream_list_close(l));
+	}
+	together();
+	OK(strait_stream_close(s));
+
+	/* What was sent before the peer closed arrives, and the wait for more passes. */
+	s = open_endpoint();
+	meet(s);
+	if (leads) {
+		OK(strait_stream_send(s, g.stream, g.at(g.out, 0), size));
+		g.end_of_stream();
+		OK(strait_stream_close(s));
+		together();
+	} else {
+		together();
+		OK(strait_stream_receive(s, g.stream, g.at(g.in, 0), size));
+		g.end_of_stream();
+		CHECK(failed(s).code == 0 && !g.untouched(g.in, 4));
+		OK(strait_stream_receive(s, g.stream, g.at(g.in, 1), size));
+		g.end_of_stream();
+		CHECK(failed(s).code == EPIPE && g.untouched(g.in + size, size));
+		OK(strait_stream_close(s));
+	}
+	together();
+	if (leads)
+		printf("ok streams contract\n");
+}
+
+int main(int argc, char **argv)
+{
+	const std::string what = argc > 1 ? argv[1] : "";
+	signal(SIGPIPE, SIG_IGN);
+	shared = (uint32_t *)mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	try {
+		if (what == "victim" && argc == 3)
+			victim(atoi(argv[2]));
+		else if (what == "kill" && argc == 3)
+			kills((unsigned)atoi(argv[2]), argv[0]);
+		else if (what == "contract")
+			two(contract);
+		else if (what == "exchange" && argc == 4)
+			two([&](bool leads) {
+				const uint64_t iterations = strtoull(argv[3], nullptr, 10);
+				std::string(argv[2]) == "cpu" ? exchange_by_cpu(leads, iterations) : exchange(argv[2], leads, iterations);
+			});
+		else
+			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams contract\n"), 2;
+	} catch (const std::exception &e) {
+		fprintf(stderr, "%s: %s\n", role, e.what());
+		fflush(stdout);
+		_exit(1);
+	}
+	fflush(stdout);
+	_exit(0);
+}
