@@ -622,6 +622,34 @@ static void contract(bool leads)
 	t.region = 9;
 	REFUSED(EINVAL, strait_stream_put(s, g.stream, &t));
 
+	/* A graph and calls in turn, against calls alone: one slot. */
+	strait_stream *one = open_endpoint(0, 0, 1);
+	meet(one);
+	g.clear();
+	if (leads) {
+		cu("cuMemsetD8_v2", g.base, (unsigned char)0, (size_t)8);
+		OK(strait_stream_list_open(one, 1, &l));
+		OK(strait_stream_list_send(l, g.at(g.out, 0), size));
+		void *exec = of_nodes(l);
+		for (unsigned n = 0; n < batch; n++) {
+			g.make(0);
+			if (n % 3 == 1)
+				OK(strait_stream_send(one, g.stream, g.at(g.out, 0), size));
+			else
+				cu("cuGraphLaunch", exec, g.stream);
+		}
+		g.end_of_stream();
+		cu("cuGraphExecDestroy", exec);
+		OK(strait_stream_list_close(l));
+	} else {
+		for (unsigned n = 0; n < batch; n++)
+			OK(strait_stream_receive(one, g.stream, g.at(g.in, n), size));
+		g.end_of_stream();
+		g.check(0, 0);
+	}
+	together();
+	OK(strait_stream_close(one));
+
 	/* A message of another length fails both, and is not moved. */
 	g.clear();
 	together();
@@ -639,7 +667,23 @@ static void contract(bool leads)
 
 	/* A time limit: the side that waits names the operation, the other one says that its peer failed. */
 	s = open_endpoint(0, 300000000);
+	OK(strait_stream_register(s, (void *)window, 2 * size, &region));
 	meet(s);
+	/* Many waits for one signal take longer than that together, and each of them less. */
+	for (unsigned n = 0; n < 60; n++) {
+		if (leads) {
+			strait_stream_transfer none = {};
+			none.size = sizeof none;
+			none.signal = 2;
+			usleep(10000);
+			OK(strait_stream_put(s, g.stream, &none));
+		} else {
+			OK(strait_stream_wait(s, g.stream, 2));
+			OK(strait_stream_acknowledge(s, g.stream, 2));
+		}
+	}
+	g.end_of_stream();
+	CHECK(failed(s).code == 0);
 	together();
 	if (!leads) {
 		const double begin = now();

@@ -162,9 +162,15 @@ impl List {
 
     /// Refuses memory that a stream cannot access.
     fn is_for_device(&self) -> Result<(), Error> {
-        let words = (self.core.shared.own.at(), 4);
         let locked = |at| registry::of(MemoryKind::Cuda).is_host_locked(at);
-        for (at, len) in self.buffers.iter().copied().chain([words]).filter(|b| b.1 > 0) {
+        let shared = &self.core.shared;
+        let peer = shared.peer()?;
+        if ![&shared.own, &shared.lanes, &peer.words].iter().all(|words| locked(words.at())) {
+            return Err(Error::State(
+                "no device finds the endpoint's words: open and connect it in a thread that has a CUDA context",
+            ));
+        }
+        for (at, len) in self.buffers.iter().copied().filter(|b| b.1 > 0) {
             let host = registry::classify(at, len) == MemoryKind::System;
             if host && !(locked(at) && locked(at + len - 1)) {
                 return Err(Error::NotForDevice(at));

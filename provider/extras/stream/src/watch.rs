@@ -135,3 +135,76 @@ fn sleep(process: Option<&OwnedFd>) -> bool {
     // SAFETY: one entry, which is valid for the call.
     unsafe { libc::poll(&mut fd, 1, TICK.as_millis() as libc::c_int) > 0 }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    use super::*;
+    use crate::layout::{AT, LINE, Layout, code};
+    use crate::memory::Words;
+
+    fn shared() -> Shared {
+        let layout = Layout { slots: 2, slot_bytes: 16, signals: 1 };
+        Shared {
+            own: Words::new(layout.len()).unwrap(),
+            lanes: Words::new(LANES * LINE).unwrap(),
+            layout,
+            timeout: Duration::from_secs(1),
+            peer: OnceLock::new(),
+            stop: AtomicBool::new(false),
+            pid: std::process::id(),
+        }
+    }
+
+    #[test]
+    fn a_lane_waits_as_long_as_word_and_count_of_kernels_stay() {
+        let (s, lane) = (shared(), 5);
+        let (at, begun) = (s.lanes.word(lane, AT), s.lanes.word(lane, BEGUN));
+        assert!(examine(&s, lane, None).is_none());
+        at.store(code(Kind::Wait, s.layout.signal(0)), SeqCst);
+        let first = examine(&s, lane, None).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(examine(&s, lane, Some(first)) == Some(first), "it still waits");
+        // The same word again, after the kernel behind the first wait: that is another wait.
+        begun.store(1, SeqCst);
+        let second = examine(&s, lane, Some(first)).unwrap();
+        assert!(second.since > first.since);
+        // Raised: the stream is about to pass.
+        s.own.word(s.layout.signal(0), 0).store(1, SeqCst);
+        assert!(examine(&s, lane, Some(second)).is_none());
+        // No line of the endpoint's.
+        at.store(code(Kind::Wait, s.layout.lines()), SeqCst);
+        assert!(examine(&s, lane, None).is_none() && !satisfy(&s));
+    }
+
+    #[test]
+    fn a_failed_endpoint_raises_what_each_lane_waits_for_and_nothing_else() {
+        let s = shared();
+        s.lanes.word(3, AT).store(code(Kind::Receive, s.layout.flag(1)), SeqCst);
+        s.lanes.word(9, AT).store(code(Kind::Send, s.layout.credit(0)), SeqCst);
+        assert!(satisfy(&s));
+        let raised: Vec<u32> =
+            (1..s.layout.lines()).filter(|line| s.own.word(*line, 0).load(SeqCst) != 0).collect();
+        assert_eq!(raised, [s.layout.flag(1), s.layout.credit(0)]);
+        for (kind, line, wanted) in [
+            (Kind::Send, s.layout.credit(1), (Kind::Send, 1)),
+            (Kind::Receive, s.layout.flag(0), (Kind::Receive, 0)),
+            (Kind::Put, s.layout.signal_credit(0), (Kind::Put, 0)),
+            (Kind::Wait, s.layout.signal(0), (Kind::Wait, 0)),
+        ] {
+            assert_eq!(named(&s, code(kind, line)), wanted);
+        }
+    }
+
+    #[test]
+    fn the_first_failure_stays() {
+        let s = shared();
+        s.fail(libc::ETIMEDOUT, Kind::Put, 4);
+        s.fail(libc::ECANCELED, Kind::None, 0);
+        let failure = s.failure().unwrap();
+        assert_eq!((failure.errno, failure.kind, failure.index), (libc::ETIMEDOUT, Kind::Put, 4));
+    }
+}
