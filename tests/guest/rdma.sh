@@ -155,6 +155,21 @@ check_remove() {
     report "a device that was removed and added again is used" $status /tmp/d/log.?
 }
 
+# The link verbs: the device by libibverbs alone, without a provider below.
+check_verbs() {
+    local status=0 side
+    fresh
+    FI_STRAIT_LINKS=verbs FI_STRAIT_REPORT=yes pair 100 exchange
+    both_end || status=$?
+    for side in 0 1; do
+        grep -q "^strait:   1 of 1 peer: verbs verbs (rxe0 port 1, GID [0-9]* $address" /tmp/d/log.$side || status=2
+        grep -q '^strait:   network  ' /tmp/d/log.$side || status=3
+    done
+    report "messages, RMA and atomics with their contents, by the link verbs" $status /tmp/d/log.?
+}
+check_verbs_kill() { FI_STRAIT_LINKS=verbs check_kill; }
+check_verbs_remove() { FI_STRAIT_LINKS=verbs check_remove; }
+
 # Open MPI, two ranks, by its BTL of libfabric. With its MTL, MPI_Win_create finds no component for windows (5.0.7).
 check_mpi() {
     local status=0

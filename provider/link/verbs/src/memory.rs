@@ -70,7 +70,7 @@ impl Memory {
 
     /// The bytes of a place that is this side's.
     pub(crate) fn bytes_mut(&mut self, at: usize) -> &mut [u8] {
-        // SAFETY: likewise, and this is the one reference.
+        // SAFETY: so many bytes of this memory, which no device uses now, and this is the one reference.
         unsafe { std::slice::from_raw_parts_mut(self.place(at), self.each) }
     }
 }

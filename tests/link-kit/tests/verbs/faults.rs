@@ -169,7 +169,7 @@ fn a_completion_with_an_error_ends_the_peer_at_both_ends_and_they_meet_again() {
 fn a_device_that_is_removed_ends_its_peers() {
     let mut two = Two::new("sv0");
     let raise = two.stand_in.symbol("stand_in_verbs_event");
-    // SAFETY: likewise.
+    // SAFETY: the stand-in's function, with its type.
     let raise: extern "C" fn(usize, u32) = unsafe { std::mem::transmute(raise) };
     raise(0, ibv::IBV_EVENT_DEVICE_FATAL);
     two.both_end();
