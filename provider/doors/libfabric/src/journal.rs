@@ -14,7 +14,7 @@ pub(crate) fn open() {
 
 /// Which call the body of an entry point is of, by the name of its function.
 fn call(of: &str) -> String {
-    const CALLS: [(&str, &str); 12] = [
+    const CALLS: [(&str, &str); 13] = [
         ("info::getinfo", "fi_getinfo"),
         ("fabric::open::", "fi_fabric"),
         ("domain::open::open", "fi_domain"),
@@ -27,6 +27,7 @@ fn call(of: &str) -> String {
         ("ep::bind", "fi_ep_bind"),
         ("mr::", "fi_mr_reg"),
         ("eq::open", "fi_eq_open"),
+        ("ep::cm::getname", "fi_getname"),
     ];
     let name = of.strip_prefix("strait_fi::").unwrap_or(of);
     let name = name.split("::{{closure}}").next().unwrap_or(name);
@@ -39,11 +40,23 @@ fn call(of: &str) -> String {
 #[cold]
 #[inline(never)]
 pub(crate) fn failed(function: &str, code: c_int, text: fn(c_int) -> String) {
-    const ORDINARY: [c_int; 6] =
-        [fi::FI_EAGAIN, fi::FI_EAVAIL, fi::FI_ETIMEDOUT, fi::FI_ENOENT, fi::FI_ENOSYS, fi::FI_ENOPROTOOPT];
-    if link::journal::is_open() && !ORDINARY.contains(&code) {
+    if link::journal::is_open() && !is_ordinary(code) {
         link::journal::note_failed(&call(function), &text(code));
     }
+}
+
+/// FI_ETOOSMALL is how fi_getname(3) says the length of a name.
+fn is_ordinary(code: c_int) -> bool {
+    [
+        fi::FI_EAGAIN,
+        fi::FI_EAVAIL,
+        fi::FI_ETIMEDOUT,
+        fi::FI_ENOENT,
+        fi::FI_ENOSYS,
+        fi::FI_ENOPROTOOPT,
+        fi::FI_ETOOSMALL,
+    ]
+    .contains(&code)
 }
 
 /// The application reads a completion with an error.
@@ -81,9 +94,11 @@ mod tests {
             ("strait_fi::domain::open::endpoint::{{closure}}", "fi_endpoint"),
             ("strait_fi::info::getinfo::{{closure}}", "fi_getinfo"),
             ("strait_fi::ep::control::{{closure}}", "fi_enable"),
+            ("strait_fi::ep::cm::getname::{{closure}}", "fi_getname"),
             ("strait_fi::wait::open::{{closure}}", "wait::open"),
         ] {
             assert_eq!(call(function), name);
         }
+        assert!(is_ordinary(fi::FI_ETOOSMALL) && !is_ordinary(fi::FI_ENOMEM));
     }
 }
