@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `handle` | handles |
 //! | `bytes` | handles as bytes |
-//! | `cached` | the handles that were made of this process's memory |
+//! | `exported` | the handles that were made of this process's memory |
 //! | `owner` | other processes |
 //! | `file`, `mapped`, `opened` | their memory, mapped here |
 //! | `open` | what is mapped, to be found again |
@@ -15,7 +15,7 @@
 //! | `plan` | the parts of a copy |
 
 mod bytes;
-mod cached;
+mod exported;
 mod file;
 mod handle;
 mod mapped;
@@ -26,7 +26,7 @@ mod passed;
 mod plan;
 
 pub use bytes::List;
-pub(crate) use cached::cached_export;
+pub(crate) use exported::cached_export;
 pub(crate) use file::{File, describe as describe_file, fetch, inode};
 pub use file::{FileAt, export_file};
 pub use handle::{Export, HandleType};
