@@ -4,7 +4,7 @@
 # mounts from this host by 9P and does not write. Programs of this host's compiler, and of ci/get/libfabric, lie at /strait.
 
 share=$out/rdma/strait
-checks=${CHECKS:-provider ways exchange fabtests kill remove mpi verbs verbs_kill verbs_remove}
+checks=${CHECKS:-provider ways exchange fabtests kill remove mpi verbs verbs_fabtests verbs_kill verbs_remove}
 
 # What a Debian that is unpacked, not installed, lacks.
 put_names() {

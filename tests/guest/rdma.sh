@@ -167,6 +167,7 @@ check_verbs() {
     done
     report "messages, RMA and atomics with their contents, by the link verbs" $status /tmp/d/log.?
 }
+check_verbs_fabtests() { FI_STRAIT_LINKS=verbs check_fabtests; }
 check_verbs_kill() { FI_STRAIT_LINKS=verbs check_kill; }
 check_verbs_remove() { FI_STRAIT_LINKS=verbs check_remove; }
 
