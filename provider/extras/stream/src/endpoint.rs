@@ -6,10 +6,10 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hmem::cuda;
-use hmem::registry::{self, Exportable};
-use hmem::share::{self, Export, Opened, Owner};
-use hmem::{Kind as MemoryKind, cuda::Stream};
+use hmem::Kind as MemoryKind;
+use hmem::cuda::{self, Made, Stream};
+use hmem::registry;
+use hmem::share::{self, Opened, Owner};
 use ipc::process::Name;
 
 use crate::blob::{self, Blob, Region};
@@ -53,21 +53,19 @@ pub struct Path {
     pub why: String,
 }
 
+/// What maps the peer's words.
+const SHARING: &str = "mapping the peer's words, which takes a process of the same user and \
+                       kernel.yama.ptrace_scope=0 or CAP_SYS_PTRACE,";
+
 /// Values of the word [`CHOICE`].
 const DEVICE: u32 = 1;
 const HOST: u32 = 2;
-
-/// Slots in a device's memory.
-struct Slots {
-    memory: Exportable,
-    export: Export,
-}
 
 /// One side of a connection between two processes of a host.
 pub struct Endpoint {
     core: Arc<Core>,
     regions: Vec<Region>,
-    slots: Option<Slots>,
+    slots: Option<Made>,
     no_slots: String,
     path: Option<Path>,
     watch: Option<JoinHandle<()>>,
@@ -91,7 +89,7 @@ impl Endpoint {
         for signal in 0..layout.signals {
             own.word(layout.signal_credit(signal), 0).store(1, Release);
         }
-        let (slots, no_slots) = match Slots::new(&layout, options.in_host_memory) {
+        let (slots, no_slots) = match device_slots(&layout, options.in_host_memory) {
             Ok(slots) => (Some(slots), String::new()),
             Err(why) => (None, why),
         };
@@ -136,9 +134,9 @@ impl Endpoint {
         let export = shared.own.export().ok_or(Error::State("its memory cannot be exported"))?;
         let words = Region { base: shared.own.at() as u64, len: shared.own.len() as u64, export };
         let slots = self.slots.as_ref().map(|s| Region {
-            base: s.memory.addr as u64,
+            base: s.addr() as u64,
             len: shared.layout.slots_len() as u64,
-            export: s.export,
+            export: s.export(),
         });
         let (layout, regions) = (shared.layout, self.regions.clone());
         Ok(Blob { boot: blob::boot(), process: Name::own(), layout, words, slots, regions }.encode())
@@ -165,12 +163,12 @@ impl Endpoint {
             return Err(Error::Blob("it is of this process: a peer is another process"));
         }
         let owner = Owner::now(pid as i32);
-        let near = self.slots.as_ref().map_or(0, |s| s.memory.addr);
+        let near = self.slots.as_ref().map_or(0, Made::addr);
         let open = |r: &Region, near| share::open(owner.pid, owner.id, &r.export, near);
         if blob.words.export.handle_type.kind() != MemoryKind::System {
             return Err(Error::Blob("its words are not in host memory"));
         }
-        let opened = open(&blob.words, 0).map_err(|e| Error::Memory("mapping the peer's words", e))?;
+        let opened = open(&blob.words, 0).map_err(|e| Error::Memory(SHARING, e))?;
         let words = Words::of_peer(opened, blob.words.base, shared.layout.len())?;
         let mut kept = Vec::new();
         let mut mapped = |r: &Region| -> Result<usize, String> {
@@ -221,7 +219,7 @@ impl Endpoint {
         loop {
             match (shared.own.word(0, CHOICE).load(Acquire), &self.slots) {
                 (0, _) => {}
-                (DEVICE, Some(slots)) => return Ok(slots.memory.addr),
+                (DEVICE, Some(slots)) => return Ok(slots.addr()),
                 (HOST, _) => return Ok(shared.own.at() + shared.layout.head()),
                 _ => return Err(Error::Blob("it chose slots that are not there")),
             }
@@ -347,28 +345,22 @@ impl std::fmt::Debug for Endpoint {
     }
 }
 
-impl Slots {
-    /// In the calling thread's context; in `Err`, why not.
-    fn new(layout: &Layout, in_host_memory: bool) -> Result<Slots, String> {
-        if in_host_memory {
-            return Err("the options ask for it".into());
-        }
-        if !cuda::find_driver() {
-            return Err("this process has no CUDA".into());
-        }
-        let cuda = registry::of(MemoryKind::Cuda);
-        let made = cuda.make_for_kernels(None, layout.slots_len());
-        let memory =
-            made.map_err(|e| format!("this thread has no CUDA context with memory for them: {e}"))?;
-        let exports = cuda.export_ipc(memory.addr, layout.slots_len(), 1);
-        let exports = exports.map_err(|e| format!("the device's memory cannot be exported: {e}"))?;
-        let export = exports.first().copied().ok_or("the device's memory has no handle")?;
-        // SAFETY: the stream names the context alone.
-        if let Ok(stream) = unsafe { Stream::captured_too(0) } {
-            kernel::load(stream).map_err(|e| e.to_string())?;
-        }
-        Ok(Slots { memory, export })
+/// Slots in the memory of a device of which the process has a context; in `Err`, why not. The memory stays as
+/// long as a process has it mapped: a peer may write a message while this side closes.
+fn device_slots(layout: &Layout, in_host_memory: bool) -> Result<Made, String> {
+    if in_host_memory {
+        return Err("the options ask for it".into());
     }
+    if !cuda::find_driver() {
+        return Err("this process has no CUDA".into());
+    }
+    let made = cuda::device(None).and_then(|device| Made::new(device, layout.slots_len()));
+    let made = made.map_err(|e| format!("no memory of a device was made for the slots: {e}"))?;
+    // SAFETY: the stream names the context alone.
+    if let Ok(stream) = unsafe { Stream::captured_too(0) } {
+        kernel::load(stream).map_err(|e| e.to_string())?;
+    }
+    Ok(made)
 }
 
 fn host(why: &str) -> Path {

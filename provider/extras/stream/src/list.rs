@@ -34,8 +34,6 @@ pub struct List {
     pub(crate) items: Vec<Item>,
     /// Memory of the program's.
     pub(crate) buffers: Vec<(usize, usize)>,
-    /// It is part of a graph.
-    pub(crate) in_graph: bool,
 }
 
 /// What a put or a get moves.
@@ -70,7 +68,7 @@ impl List {
 
     /// The list of a call without one.
     pub(crate) fn of_lane(core: Arc<Core>, lane: u32, entries: usize) -> List {
-        List { core, lane, entries, used: 0, items: Vec::new(), buffers: Vec::new(), in_graph: false }
+        List { core, lane, entries, used: 0, items: Vec::new(), buffers: Vec::new() }
     }
 
     /// Adds a send.
@@ -181,15 +179,6 @@ impl List {
         let pair = self.signal(&core, peer, signal, true)?;
         self.room(1)?;
         self.ops(pair.release());
-        Ok(())
-    }
-
-    /// Empties the list, once no execution is under way.
-    pub fn clear(&mut self) -> Result<(), Error> {
-        self.is_unused()?;
-        self.items.clear();
-        self.buffers.clear();
-        self.used = 0;
         Ok(())
     }
 

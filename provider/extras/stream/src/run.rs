@@ -86,9 +86,7 @@ impl List {
             }
             begun = true;
         }
-        if captured {
-            self.in_graph = true;
-        } else if begun {
+        if begun && !captured {
             let queued = &mut core.state().queued[self.lane as usize];
             let number = queued.wrapping_add(1);
             let lanes = core.shared.peer.get().map(|p| p.places.lanes);
@@ -129,7 +127,6 @@ impl List {
             let graph = Graph::of_program(graph, stream);
             CudaGraph::new(graph, &after, stream, core.targets.clone())?
         };
-        self.in_graph = true;
         for item in &self.items {
             match item {
                 Item::Ops(ops) => to.execute(ops).map_err(|f| Error::Executor(f.error))?,
