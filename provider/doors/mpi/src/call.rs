@@ -162,7 +162,8 @@ fn status_of(row: &Row) -> Option<usize> {
 fn has_length(row: &Row, buf: &Buf) -> bool {
     let is_known = match row.ends {
         Ends::Returns => status_of(row).is_some(),
-        Ends::Request(_) | Ends::Persistent(_) => true,
+        // MPICH's status of MPI_Isendrecv has no length.
+        Ends::Request(_) | Ends::Persistent(_) => row.bufs.len() == 1,
         Ends::Epoch | Ends::Split => false,
     };
     is_known && buf.direct && buf.dir == Dir::InOut && knows_lengths()
