@@ -8,7 +8,7 @@
 #   FABTESTS="quick standard ..."                sets of ci/suite/fabtests.sh; default: all of them
 #   PEERS="default"                              what each client is compared with; default: its own
 #                                                transport, but tcp for ompi4-mtl (see peers_of)
-#   SKIP="test package faults soak hosts guest asan miri coverage ucx fabtests exchange mpi fuzz tsan" parts to leave out
+#   SKIP="test package faults soak hosts containers guest asan miri coverage ucx fabtests exchange mpi fuzz tsan" parts to leave out
 #   SUITES="bookworm trixie"                     releases of Debian whose clean roots the packages are installed in
 #   STORM_SECONDS=3600 ASAN_SECONDS=3600         how long the storms and the hostile peers take
 #   FUZZ_SECONDS=3600                            how long peers with the key are drawn at random
@@ -98,6 +98,11 @@ main() {
         item hosts env LONG=1 ci/suite/hosts mpi four suite
         { echo "## MPI between hosts"; echo; echo '```'; grep -E '^(ok|FAILED|skipped)' "$last" || true; echo '```'; echo; } >>"$summary"
         item rdma ci/test rdma
+    fi
+
+    if part containers; then
+        item containers ci/suite/containers namespaces podman docker charliecloud
+        { echo "## Containers"; echo; echo '```'; grep -E '^(ok|FAILED|skipped)' "$last" || true; echo '```'; echo; } >>"$summary"
     fi
 
     if part guest; then
