@@ -101,6 +101,8 @@ fn setting(words: &[String], name: &str) -> String {
 pub fn is_launcher(words: &[String]) -> bool {
     words.iter().any(|word| {
         let name = word.rsplit('/').next().unwrap_or_default();
+        // Debian's names, where several MPI libraries are installed.
+        let name = [".openmpi", ".mpich"].iter().find_map(|of| name.strip_suffix(of)).unwrap_or(name);
         matches!(name, "mpirun" | "mpiexec" | "mpiexec.hydra" | "prterun" | "srun" | "orterun" | "torchrun")
     })
 }
@@ -128,6 +130,7 @@ mod tests {
     fn a_launcher_has_reasons_of_its_own() {
         let reasons_of = |name: &str| text(&format!("{UNSET} FI_PROVIDER= MPIR_CVAR_CH4_NETMOD= {name}"));
         assert!(reasons_of("/usr/bin/mpirun").contains("--mca mtl ofi"));
+        assert!(reasons_of("mpiexec.mpich").contains("MPIR_CVAR_NOLOCAL=1"));
         assert!(!reasons_of("./a.out").contains("--mca"));
     }
 
