@@ -132,8 +132,11 @@ struct gpu {
 	void open()
 	{
 		void *ctx = nullptr, *module = nullptr;
+		int gpus = 0;
 		cu("cuInit", 0u);
-		cu("cuDevicePrimaryCtxRetain", &ctx, 0);
+		cu("cuDeviceGetCount", &gpus);
+		/* The second process has the second GPU, where there is one. */
+		cu("cuDevicePrimaryCtxRetain", &ctx, gpus > 1 && !strcmp(role, "second"));
 		cu("cuCtxSetCurrent", ctx);
 		cu("cuStreamCreate", &stream, 1u);
 		cu("cuModuleLoadData", &module, (const char *)kernel_text);
