@@ -61,7 +61,10 @@ pub unsafe extern "C" fn cuModuleLoadDataEx(
     unsafe { load(module, image, (log.0 != 0 && log.1 > 0).then_some(log)) }
 }
 
+/// Waits for what is queued in the context first, as the driver does on an H200: a program that loads behind
+/// a wait which it has yet to end waits for itself.
 unsafe fn load(module: *mut Ptr, image: *const c_char, log: Option<(usize, usize)>) -> i32 {
+    crate::stream::synchronize();
     let text = unsafe { CStr::from_ptr(image) }.to_string_lossy();
     let kernels = match parse(&text) {
         Ok(kernels) => kernels.into_iter().map(Arc::new).collect(),

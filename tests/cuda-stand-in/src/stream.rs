@@ -416,9 +416,14 @@ pub unsafe extern "C" fn cuMemsetD8_v2(dst: u64, value: u8, len: usize) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> i32 {
     enter_in_context!("cuCtxSynchronize");
+    synchronize();
+    SUCCESS
+}
+
+/// Waits for all streams.
+pub(crate) fn synchronize() {
     let every: Vec<usize> = all().streams.keys().copied().collect();
     every.into_iter().for_each(|name| run(name, By::Wait));
-    SUCCESS
 }
 
 #[unsafe(no_mangle)]

@@ -72,7 +72,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Opens one. The slots are in memory of the calling thread's CUDA context, if it has one.
+    /// Opens one. The slots are in memory of the calling thread's CUDA context, if it has one, and kernels are
+    /// loaded there.
     pub fn open(options: Options) -> Result<Endpoint, Error> {
         let layout =
             Layout { slots: options.slots, slot_bytes: options.slot_bytes, signals: options.signals };
@@ -89,6 +90,7 @@ impl Endpoint {
         for signal in 0..layout.signals {
             own.word(layout.signal_credit(signal), 0).store(1, Release);
         }
+        load_kernels()?;
         let (slots, no_slots) = match device_slots(&layout, options.in_host_memory) {
             Ok(slots) => (Some(slots), String::new()),
             Err(why) => (None, why),
@@ -356,11 +358,21 @@ fn device_slots(layout: &Layout, in_host_memory: bool) -> Result<Made, String> {
     }
     let made = cuda::device(None).and_then(|device| Made::new(device, layout.slots_len()));
     let made = made.map_err(|e| format!("no memory of a device was made for the slots: {e}"))?;
+    Ok(made)
+}
+
+/// Loads the kernels of the calling thread's context, if it has one. The driver waits then for what is queued
+/// there, which at the first call for a stream may be a wait that the program has yet to end.
+fn load_kernels() -> Result<(), Error> {
+    if !cuda::find_driver() {
+        return Ok(());
+    }
     // SAFETY: the stream names the context alone.
     if let Ok(stream) = unsafe { Stream::captured_too(0) } {
-        kernel::load(stream).map_err(|e| e.to_string())?;
+        kernel::load(stream)?;
+        peerop::cuda::means(stream)?;
     }
-    Ok(made)
+    Ok(())
 }
 
 fn host(why: &str) -> Path {
