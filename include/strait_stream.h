@@ -195,7 +195,9 @@ extern "C" {
 const char *strait_stream_error(void);
 
 /*
- Opens an endpoint. Slots for messages are in memory of the calling thread's CUDA context, if it has one.
+ Opens an endpoint. Slots for messages are in memory of the calling thread's CUDA context, if it has one,
+ and kernels are loaded there, for which the driver waits for what is queued in the context. The first call
+ for a stream of another context loads them there.
 
  # Safety
  `options` is NULL or as said of the structure; `opened` is NULL or valid for a write.

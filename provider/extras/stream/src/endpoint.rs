@@ -72,8 +72,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Opens one. The slots are in memory of the calling thread's CUDA context, if it has one, and kernels are
-    /// loaded there.
+    /// Opens one. The slots are in memory of the calling thread's CUDA context, if it has one, and kernels
+    /// are loaded there.
     pub fn open(options: Options) -> Result<Endpoint, Error> {
         let layout =
             Layout { slots: options.slots, slot_bytes: options.slot_bytes, signals: options.signals };
