@@ -86,6 +86,18 @@ pub unsafe fn provider_of(info: *const fi::fi_info) -> String {
     }
 }
 
+/// The name of the fabric that an entry is of.
+///
+/// # Safety
+/// `info` is an entry of a list that is still there.
+pub unsafe fn fabric_of(info: *const fi::fi_info) -> String {
+    // SAFETY: the caller's promise: attributes are there or null, and strings end in NUL.
+    unsafe {
+        let attr = (*info).fabric_attr;
+        if attr.is_null() { String::new() } else { text((*attr).name).unwrap_or_default() }
+    }
+}
+
 /// # Safety
 ///
 /// The pointer is null or to a string that ends in NUL.

@@ -9,6 +9,6 @@ mod library;
 mod object;
 
 pub use error::Error;
-pub use infos::{Infos, provider_of};
+pub use infos::{Infos, fabric_of, provider_of};
 pub use library::{Info, Library, Param, Want, manual, version_text};
 pub use object::{Fid, Object, Objects, Queue, done, made, open_domain, step};

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::net::IpAddr;
 
-use fabric_client::{Infos, provider_of};
+use fabric_client::{Infos, fabric_of, provider_of};
 use libfabric_sys as fi;
 
 use crate::fabric::Fabric;
@@ -63,6 +63,19 @@ fn is_allowed(name: &str) -> bool {
     name.split(';').all(|part| !never.contains(&part) && !part.starts_with("ofi_hook"))
 }
 
+/// Whether the core has a provider of this name with endpoints for messages, or any by the name of what is
+/// below a layer. It is asked once and with few demands, since at FI_LOG_LEVEL=warn each layer logs each
+/// question that finds nothing.
+fn is_there(core: &fi::Core, name: &str) -> bool {
+    // Layers are none of the core's own providers.
+    let found = match name.split_once(';') {
+        _ if name.starts_with("ofi_") => return true,
+        Some((below, _)) => hints(core, below, 0).and_then(|hints| find(&hints, None, HIDDEN | CORE_ONLY)),
+        None => ask(core, name, None, HIDDEN | CORE_ONLY, Wants { caps: fi::FI_MSG, order: 0 }),
+    };
+    found.err() != Some(-fi::FI_ENODATA)
+}
+
 /// Asks for endpoints of a provider that can exchange messages.
 fn ask(
     core: &fi::Core,
@@ -71,12 +84,10 @@ fn ask(
     flags: u64,
     Wants { caps, order }: Wants,
 ) -> Result<Infos, i32> {
-    let hints = Infos::hints(core, Some(name))?;
+    let hints = hints(core, name, caps)?;
     let at = hints.at();
     // SAFETY: just allocated with all its attributes.
     unsafe {
-        (*at).caps = caps;
-        (*at).mode = fi::FI_CONTEXT | fi::FI_CONTEXT2;
         (*(*at).ep_attr).type_ = fi::FI_EP_RDM;
         (*(*at).tx_attr).msg_order = order;
         // A write is of use only if its completion can mean that the bytes are in the peer's memory.
@@ -84,9 +95,27 @@ fn ask(
             (*(*at).tx_attr).op_flags = fi::FI_DELIVERY_COMPLETE;
         }
         (*(*at).rx_attr).msg_order = order;
+        (*(*at).domain_attr).threading = fi::FI_THREAD_DOMAIN;
+        (*(*at).domain_attr).resource_mgmt = fi::FI_RM_ENABLED;
+    }
+    let flags = if node.is_some() { flags | fi::FI_SOURCE } else { flags };
+    find(&hints, node, flags)
+}
+
+/// The structures of the hints are those of 1.17, whatever the core has.
+fn find(hints: &Infos, node: Option<&CStr>, flags: u64) -> Result<Infos, i32> {
+    hints.find(fi::FI_VERSION(1, 17), node, flags)
+}
+
+/// What is served of a provider: its modes of operation and of registration.
+fn hints(core: &fi::Core, name: &str, caps: u64) -> Result<Infos, i32> {
+    let hints = Infos::hints(core, Some(name))?;
+    let at = hints.at();
+    // SAFETY: just allocated with all its attributes.
+    unsafe {
+        (*at).caps = caps;
+        (*at).mode = fi::FI_CONTEXT | fi::FI_CONTEXT2;
         let domain = (*at).domain_attr;
-        (*domain).threading = fi::FI_THREAD_DOMAIN;
-        (*domain).resource_mgmt = fi::FI_RM_ENABLED;
         (*domain).mr_mode = fi::FI_MR_LOCAL
             | fi::FI_MR_VIRT_ADDR
             | fi::FI_MR_ALLOCATED
@@ -96,9 +125,7 @@ fn ask(
             (*domain).mr_mode |= fi::FI_MR_HMEM;
         }
     }
-    let flags = if node.is_some() { flags | fi::FI_SOURCE } else { flags };
-    // The hints are structures of 1.17, whatever the core has.
-    hints.find(fi::FI_VERSION(1, 17), node, flags)
+    Ok(hints)
 }
 
 /// Opens the first of these providers that can be opened, by an address of the host where the provider knows
@@ -115,6 +142,10 @@ pub fn open(
     for name in names {
         if !is_allowed(name) {
             refused.push(format!("{name}: not below Strait"));
+            continue;
+        }
+        if !is_there(core, name) {
+            refused.push(format!("{name}: not there"));
             continue;
         }
         match open_one(core, name, own, beyond) {
@@ -134,6 +165,8 @@ fn open_one(core: &fi::Core, name: &str, own: IpAddr, beyond: Beyond) -> Result<
     let asks = orders.into_iter().flat_map(|order| [(node.as_deref(), order), (None, order)]);
     // And with memory that is read without its owner, where there is that.
     let asks = asks.flat_map(|(node, order)| [READS, fi::FI_MSG].map(|caps| (node, Wants { caps, order })));
+    // Fabrics that the provider does not open, whatever else is demanded.
+    let mut closed: Vec<String> = Vec::new();
     for (node, wants) in asks {
         for flags in WAYS {
             let found = match ask(core, name, node, flags, wants) {
@@ -154,9 +187,19 @@ fn open_one(core: &fi::Core, name: &str, own: IpAddr, beyond: Beyond) -> Result<
             let is_it = |info: &*mut fi::fi_info| unsafe { provider_of(*info) } == name;
             for info in wider.iter().chain([&found]).flat_map(Infos::iter).filter(is_it) {
                 // SAFETY: an element of the core's list.
+                let of = unsafe { fabric_of(info) };
+                if closed.contains(&of) {
+                    continue;
+                }
+                // SAFETY: an element of the core's list.
                 match unsafe { Fabric::open(core, info, name) } {
                     Ok(fabric) => return Ok(fabric),
-                    Err(e) => why = e,
+                    Err(e) => {
+                        if e.starts_with("fi_fabric: ") {
+                            closed.push(of);
+                        }
+                        why = e;
+                    }
                 }
             }
         }

@@ -88,10 +88,6 @@ fn add_ofi(links: &mut Links, params: &Params, names: &[&str], tcp: TcpOptions) 
         Err(refused) => {
             let why = refused.join("; ");
             if !params.links.tcp {
-                log::warn!(
-                    "{own}: no provider can be opened below ({why}), and nothing else leads to other hosts: \
-                     add tcp to FI_STRAIT_LINKS"
-                );
                 let cure = "no endpoint can be opened until tcp is added to FI_STRAIT_LINKS";
                 return Err(not(Errno::NODATA, format!("{why}; {cure}")));
             }

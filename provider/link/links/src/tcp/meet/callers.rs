@@ -208,7 +208,10 @@ impl Callers<'_> {
                     Verdict::Full
                 }
                 Claim::Refused(why) => {
-                    let (own, level) = (self.conns.own.addr(), self.meeting.names.level());
+                    // One that has hung up may have called at the same time as this side.
+                    let has_hung_up = sock::is_finished(&fd);
+                    let level = if has_hung_up { log::Level::Debug } else { self.meeting.names.level() };
+                    let own = self.conns.own.addr();
                     log::log!(level, "{own}: refused a caller under the name {}: {why}", caller.name);
                     Verdict::Denied
                 }
