@@ -98,6 +98,7 @@ main() {
         item hosts env LONG=1 ci/suite/hosts mpi four suite
         { echo "## MPI between hosts"; echo; echo '```'; grep -E '^(ok|FAILED|skipped)' "$last" || true; echo '```'; echo; } >>"$summary"
         item rdma ci/test rdma
+        item launchers ci/test launchers
     fi
 
     if part guest; then

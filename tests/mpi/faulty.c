@@ -36,7 +36,7 @@ static void forbid_memfd(void)
 /* What is wrong before MPI begins. */
 static void before(const char *mode)
 {
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK") != NULL ? getenv("OMPI_COMM_WORLD_RANK") : getenv("SLURM_PROCID");
     if (is(mode, "memfd"))
         forbid_memfd();
     if (is(mode, "keys"))
