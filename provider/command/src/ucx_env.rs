@@ -182,7 +182,7 @@ fn settings(
     if !wanted.sockaddr {
         out += "# For programs that connect by the address of a socket, besides: strait ucx-env --sockaddr\n";
     }
-    out + "# Open MPI then takes UCX by itself. To be sure, and for windows: mpirun --mca pml ucx --mca osc ucx\n\
+    out + "# Open MPI: mpirun --mca pml ucx --mca osc ucx (Debian's configuration leaves UCX out by default)\n\
            # To take it back: eval \"$(strait ucx-env --undo)\"\n"
 }
 
