@@ -520,6 +520,8 @@ static void contract(bool leads)
 
 	/* Before there is a peer, and with what cannot be. */
 	strait_stream *s = open_endpoint();
+	strait_stream_failure unset = {};
+	REFUSED(EINVAL, strait_stream_failed(s, &unset));
 	uint32_t region = 7;
 	dptr window = 0;
 	cu("cuMemAlloc_v2", &window, (size_t)(2 * size));
@@ -549,6 +551,18 @@ static void contract(bool leads)
 		OK(strait_stream_send(s, g.stream, g.at(g.out, 0), size));
 		usleep(100000);
 		REFUSED(EBUSY, strait_stream_close(s));
+		void *other = nullptr;
+		cu("cuStreamCreate", &other, 1u);
+		REFUSED(EBUSY, strait_stream_send(s, other, g.at(g.out, 0), size));
+		/* A child of fork(2) cannot fail its parent's endpoint. */
+		int status = 0;
+		const pid_t child = fork();
+		if (child == 0) {
+			REFUSED(ECHILD, strait_stream_abort(s));
+			REFUSED(ECHILD, strait_stream_close(s));
+			_exit(0);
+		}
+		CHECK(waitpid(child, &status, 0) == child && status == 0 && failed(s).code == 0);
 		*shared = 1;
 		__atomic_store_n(word, (uint64_t)1, __ATOMIC_RELEASE);
 	} else {

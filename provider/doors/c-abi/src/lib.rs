@@ -50,18 +50,22 @@ pub fn guard(body: impl FnOnce() -> Result<(), c_int>) -> c_int {
 /// `from` is NULL or points to as many readable bytes as its first field says, which are a `T` as far
 /// as they go.
 pub unsafe fn sized<T: Copy>(from: *const T, least: usize, fresh: T) -> Result<T, c_int> {
+    let refused = |code, why: &str| {
+        keep_error(&why);
+        Err(code)
+    };
     if from.is_null() || !from.is_aligned() {
-        return Err(libc::EINVAL);
+        return refused(libc::EINVAL, "a structure is NULL that may not be, or is not aligned");
     }
     // SAFETY: the caller's promise: the first field is a size.
     let size = unsafe { from.cast::<usize>().read() };
     if size < least || size > 1 << 16 {
-        return Err(libc::EINVAL);
+        return refused(libc::EINVAL, "the first member of a structure is not its size: set it to sizeof");
     }
     for off in size_of::<T>()..size {
         // SAFETY: within the size it has.
         if unsafe { from.cast::<u8>().add(off).read() } != 0 {
-            return Err(libc::ENOSYS);
+            return refused(libc::ENOSYS, "a member of a structure is set that this version does not know");
         }
     }
     let mut to = fresh;

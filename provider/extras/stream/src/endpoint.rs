@@ -147,9 +147,7 @@ impl Endpoint {
     /// Maps the peer's memory. Both sides call it, and it waits for the other one.
     pub fn connect(&mut self, blob: &[u8]) -> Result<(), Error> {
         let shared = self.core.shared.clone();
-        if shared.pid != std::process::id() {
-            return Err(Error::Forked);
-        }
+        self.is_of_this_process()?;
         if self.path.is_some() {
             return Err(Error::State("the endpoint has a peer: open another one for another peer"));
         }
@@ -163,6 +161,9 @@ impl Endpoint {
         let pid = blob.process.pid().ok_or(Error::OtherHost)?;
         if pid == std::process::id() {
             return Err(Error::Blob("it is of this process: a peer is another process"));
+        }
+        if blob.process.has_ended() {
+            return Err(Error::Gone);
         }
         let owner = Owner::now(pid as i32);
         let near = self.slots.as_ref().map_or(0, Made::addr);
@@ -225,7 +226,10 @@ impl Endpoint {
                 (HOST, _) => return Ok(shared.own.at() + shared.layout.head()),
                 _ => return Err(Error::Blob("it chose slots that are not there")),
             }
-            if began.elapsed() >= shared.timeout || blob.process.has_ended() {
+            if blob.process.has_ended() {
+                return Err(Error::Gone);
+            }
+            if began.elapsed() >= shared.timeout {
                 return Err(Error::NotConnected);
             }
             std::thread::sleep(Duration::from_micros(200));
@@ -235,6 +239,11 @@ impl Endpoint {
     /// Which way messages to the peer go, and why.
     pub fn path(&self) -> Result<&Path, Error> {
         self.path.as_ref().ok_or(Error::State("the endpoint has no peer: call connect first"))
+    }
+
+    /// Refuses calls in a child of the process that opened it.
+    pub fn is_of_this_process(&self) -> Result<(), Error> {
+        self.core.shared.is_of_this_process()
     }
 
     /// What failed, if anything did.
@@ -253,7 +262,7 @@ impl Endpoint {
     }
 
     /// Queues one operation, or several, without a list: sends and puts in one stream at a time, and
-    /// receives, gets and waits in one.
+    /// receives, gets and waits in one: EBUSY while another one has not executed what it was given.
     ///
     /// # Safety
     /// As of [`List::run`] and of what `add` calls.
@@ -301,9 +310,7 @@ impl Endpoint {
     /// Closes the endpoint. EBUSY: lists are open, or streams have not executed what they were given; all
     /// stays as it is then.
     pub fn close(&mut self) -> Result<(), Error> {
-        if self.core.shared.pid != std::process::id() {
-            return Err(Error::Forked);
-        }
+        self.is_of_this_process()?;
         if Arc::strong_count(&self.core) > 1 {
             return Err(Error::Busy(
                 "lists of the endpoint are open: free them once streams and graphs are done",

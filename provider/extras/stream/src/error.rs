@@ -10,12 +10,14 @@ use crate::failure::Failure;
 pub enum Error {
     /// An argument cannot be.
     Invalid(&'static str),
-    /// A list has not room for the operations of a call.
+    /// A list has not room for the operations of a call, or a buffer for bytes.
     NoSpace {
         /// How many there are.
         needed: usize,
         /// For how many there is room.
         room: usize,
+        /// Operations or bytes.
+        what: &'static str,
     },
     /// A call that comes too early, or twice.
     State(&'static str),
@@ -29,6 +31,8 @@ pub enum Error {
     Blob(&'static str),
     /// The peer did not connect.
     NotConnected,
+    /// The process of the peer has ended.
+    Gone,
     /// A call in a child of the process that opened the endpoint.
     Forked,
     /// Memory is not where a stream finds it.
@@ -55,6 +59,7 @@ impl Error {
             Error::Failed(f) => f.errno,
             Error::OtherHost => libc::EHOSTUNREACH,
             Error::NotConnected => libc::ETIMEDOUT,
+            Error::Gone => libc::ECONNRESET,
             Error::NotForDevice(_) => libc::EFAULT,
             Error::Memory(_, e) => e.errno(),
             Error::Executor(e) => e.errno(),
@@ -68,16 +73,16 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Invalid(why) | Error::State(why) | Error::Busy(why) => f.write_str(why),
-            Error::NoSpace { needed, room } => write!(
-                f,
-                "the call makes {needed} operations and the list has room for {room}: make a longer list"
-            ),
+            Error::NoSpace { needed, room, what } => {
+                write!(f, "the call takes room for {needed} {what} and there is room for {room}: make more")
+            }
             Error::Failed(failure) => write!(f, "{failure}"),
             Error::OtherHost => f.write_str(
                 "the peer is on another host: send by libfabric's deferred work (strait_fi_stream.h)",
             ),
             Error::Blob(why) => write!(f, "the blob of the peer: {why}"),
             Error::NotConnected => f.write_str("the peer did not connect in time: both sides call connect"),
+            Error::Gone => f.write_str("the process of the peer has ended: connect to a blob of a new one"),
             Error::Forked => f.write_str("the endpoint belongs to the parent of this process: open another"),
             Error::NotForDevice(at) => write!(
                 f,

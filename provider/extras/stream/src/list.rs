@@ -23,8 +23,8 @@ pub(crate) enum Item {
 /// Operations of an endpoint, in order. What executes it: [`List::run`], [`List::run_on_cpu`],
 /// [`List::add_to_graph`].
 ///
-/// One execution of a list is over before the next begins: they are queued in one stream, or in the order of
-/// events.
+/// One execution of a list is over before the next begins: EBUSY while another stream has not executed what
+/// it was given. Graphs that have it are launched one after another.
 #[derive(Debug)]
 pub struct List {
     pub(crate) core: Arc<Core>,
@@ -69,6 +69,11 @@ impl List {
     /// The list of a call without one.
     pub(crate) fn of_lane(core: Arc<Core>, lane: u32, entries: usize) -> List {
         List { core, lane, entries, used: 0, items: Vec::new(), buffers: Vec::new() }
+    }
+
+    /// Refuses calls in a child of the process that opened the endpoint.
+    pub fn is_of_this_process(&self) -> Result<(), Error> {
+        self.core.shared.is_of_this_process()
     }
 
     /// Adds a send.
@@ -200,7 +205,7 @@ impl List {
     fn room(&mut self, needed: usize) -> Result<(), Error> {
         let room = self.entries - self.used;
         if needed > room {
-            return Err(Error::NoSpace { needed, room });
+            return Err(Error::NoSpace { needed, room, what: "operations" });
         }
         self.used += needed;
         Ok(())

@@ -14,7 +14,7 @@ use crate::failure::Kind;
 use crate::kernel::{self, Kernels, Move};
 use crate::layout::{BEGUN, ENDED, ERROR, LANES};
 use crate::list::{Item, List};
-use crate::shared::{Core, RECEIVES, SENDS, place};
+use crate::shared::{Core, RECEIVES, SENDS, StreamKey, place};
 
 /// Executors that are kept, of streams that were used.
 const EXECUTORS: usize = 32;
@@ -73,6 +73,9 @@ impl List {
             Err(e) => return Err(Cut::at_once(driver(what)(e))),
         };
         let kernels = kernel::load(stream).map_err(Cut::at_once)?;
+        if !captured {
+            key(stream).and_then(|key| core.take_lane(self.lane, key)).map_err(Cut::at_once)?;
+        }
         let mut executor = executor(&core, stream).map_err(Cut::at_once)?;
         let mut begun = false;
         for item in &self.items {
@@ -206,7 +209,7 @@ fn keep(core: &Arc<Core>, stream: Stream, executor: CudaStream) {
     executors.push((key, executor));
 }
 
-fn key(stream: Stream) -> Result<(usize, usize, u64), Error> {
+fn key(stream: Stream) -> Result<StreamKey, Error> {
     let id = stream.context_id().map_err(driver("asking for the context's number"))?;
     Ok((stream.handle(), stream.context(), id))
 }

@@ -88,11 +88,14 @@ impl Shared {
         failure::read(self.own.word(0, ERROR).load(Acquire), self.peer.get().map_or(0, |p| p.pid))
     }
 
+    /// Refuses calls in a forked child.
+    pub(crate) fn is_of_this_process(&self) -> Result<(), Error> {
+        if self.pid == std::process::id() { Ok(()) } else { Err(Error::Forked) }
+    }
+
     /// Refuses calls after a failure, before the peer is known, and in a forked child.
     pub(crate) fn peer(&self) -> Result<&Peer, Error> {
-        if self.pid != std::process::id() {
-            return Err(Error::Forked);
-        }
+        self.is_of_this_process()?;
         let peer = self.peer.get().ok_or(Error::State("the endpoint has no peer: call connect first"))?;
         self.failure().map_or(Ok(peer), |failure| Err(Error::Failed(failure)))
     }
@@ -121,9 +124,13 @@ pub(crate) struct State {
     pub(crate) queued: [u32; LANES],
     /// Lanes that a list has.
     pub(crate) taken: [bool; LANES],
-    /// By the stream's handle, its context and the context's number.
-    pub(crate) executors: Vec<((usize, usize, u64), CudaStream)>,
+    /// The stream that each lane was last queued in.
+    pub(crate) streams: [Option<StreamKey>; LANES],
+    pub(crate) executors: Vec<(StreamKey, CudaStream)>,
 }
+
+/// A stream's handle, its context and the context's number.
+pub(crate) type StreamKey = (usize, usize, u64);
 
 /// An endpoint without what it was made of.
 #[derive(Debug)]
@@ -138,7 +145,8 @@ impl Core {
         let mut taken = [false; LANES];
         taken[SENDS as usize] = true;
         taken[RECEIVES as usize] = true;
-        let state = State { next: [0; 2], queued: [0; LANES], taken, executors: Vec::new() };
+        let (next, queued, streams) = ([0; 2], [0; LANES], [None; LANES]);
+        let state = State { next, queued, taken, streams, executors: Vec::new() };
         Core { shared, targets: Arc::new(Targets::new()), state: Mutex::new(state) }
     }
 
@@ -150,6 +158,20 @@ impl Core {
     pub(crate) fn is_idle(&self, lane: u32) -> bool {
         let ended = self.shared.lanes.word(lane, ENDED).load(Acquire);
         ended == self.state().queued[lane as usize] && self.shared.waits_for(lane) == 0
+    }
+
+    /// Refuses a lane for a stream while another one has not executed what it was given: a lane has one word
+    /// for what is waited for.
+    pub(crate) fn take_lane(&self, lane: u32, stream: StreamKey) -> Result<(), Error> {
+        let idle = self.is_idle(lane);
+        let last = &mut self.state().streams[lane as usize];
+        if last.is_some_and(|other| other != stream) && !idle {
+            return Err(Error::Busy(
+                "another stream has not executed what it was given: queue in that one, or wait for it",
+            ));
+        }
+        *last = Some(stream);
+        Ok(())
     }
 
     /// The pair of words of a slot, for a send.

@@ -110,7 +110,7 @@ pub unsafe extern "C" fn strait_stream_blob(
         // SAFETY: as above.
         unsafe { length.write(blob.len()) };
         if room < blob.len() || buffer.is_null() {
-            return Err(libc::ENOSPC);
+            return errno(Err(stream::Error::NoSpace { needed: blob.len(), room, what: "bytes" }));
         }
         // SAFETY: there is room for so many bytes.
         unsafe { buffer.cast::<u8>().copy_from_nonoverlapping(blob.as_ptr(), blob.len()) };
@@ -221,6 +221,9 @@ pub unsafe extern "C" fn strait_stream_error_word(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strait_stream_abort(endpoint: *mut strait_stream) -> c_int {
     guard(|| {
+        if endpoint.is_null() {
+            return Ok(());
+        }
         // SAFETY: the program's promise.
         unsafe { open(endpoint)? }.abort();
         Ok(())

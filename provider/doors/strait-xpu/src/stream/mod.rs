@@ -32,14 +32,18 @@ const NULL: &str = "an argument is NULL that may not be";
 /// `of` is NULL, or is open and used by no other thread during 'a.
 unsafe fn open<'a>(of: *mut strait_stream) -> Result<&'a mut Endpoint, c_int> {
     // SAFETY: the program's promise.
-    unsafe { of.as_mut() }.map_or_else(|| invalid(NULL), |s| Ok(&mut s.endpoint))
+    let endpoint = unsafe { of.as_mut() }.map_or_else(|| invalid(NULL), |s| Ok(&mut s.endpoint))?;
+    errno(endpoint.is_of_this_process())?;
+    Ok(endpoint)
 }
 
 /// # Safety
 /// The same of a list.
 unsafe fn list<'a>(of: *mut strait_stream_list) -> Result<&'a mut List, c_int> {
     // SAFETY: the program's promise.
-    unsafe { of.as_mut() }.map_or_else(|| invalid(NULL), |l| Ok(&mut l.list))
+    let list = unsafe { of.as_mut() }.map_or_else(|| invalid(NULL), |l| Ok(&mut l.list))?;
+    errno(list.is_of_this_process())?;
+    Ok(list)
 }
 
 /// # Safety
