@@ -10,7 +10,6 @@
  * Prints one line, "ok stream ..." with the time and the CPU seconds of an iteration, or what was not so. */
 #include <sched.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,7 +17,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <vector>
 
 #include <rdma/fabric.h>
@@ -36,6 +34,7 @@ static const char *role = "first";
 #define CHECK_FORMAT "%s: "
 #define CHECK_ARGS role
 #include "must.h"
+#include "timing.h"
 
 enum { size = 128, batch = 20, threads = size / 4, limit_s = 60 };
 
@@ -59,20 +58,6 @@ static const char kernel_text[] = R"(.version 6.0
 	ret;
 }
 )";
-
-static double now()
-{
-	timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec * 1e-9;
-}
-
-static double cpu_seconds()
-{
-	rusage u;
-	getrusage(RUSAGE_SELF, &u);
-	return u.ru_utime.tv_sec + u.ru_stime.tv_sec + (u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
-}
 
 /* One process: a GPU's stream and an endpoint. */
 struct side {

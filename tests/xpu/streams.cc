@@ -12,13 +12,11 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
-#include <ctime>
 #include <functional>
 #include <vector>
 
@@ -30,6 +28,7 @@ static const char *role = "first";
 #define CHECK_FORMAT "%s: "
 #define CHECK_ARGS role
 #include "must.h"
+#include "timing.h"
 
 enum { size = 128, batch = 20, threads = size / 4, limit_s = 60, step = 64 };
 
@@ -81,20 +80,6 @@ static const char kernel_text[] = R"(.version 6.0
 	ret;
 }
 )";
-
-static double now()
-{
-	timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec * 1e-9;
-}
-
-static double cpu_seconds()
-{
-	rusage u;
-	getrusage(RUSAGE_SELF, &u);
-	return u.ru_utime.tv_sec + u.ru_stime.tv_sec + (u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
-}
 
 /* A call that has to fail with that. */
 #define REFUSED(code, call)                                                                                              \
