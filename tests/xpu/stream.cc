@@ -34,7 +34,6 @@ static const char *role = "first";
 #define CHECK_FORMAT "%s: "
 #define CHECK_ARGS role
 #include "must.h"
-#include "timing.h"
 
 enum { size = 128, batch = 20, threads = size / 4, limit_s = 60 };
 
