@@ -240,8 +240,9 @@ part_cuda() {
         want="rndv inside receive user-put user-get flush"
         case $host in
             1.14|1.15) want="rndv inside receive" ;;
-            # These have no cache for registrations where they cannot patch the stand-in's calls, and crash when one is to be invalidated.
-            1.16|1.17|1.18|1.19) more+=(UCX_MEM_CUDA_HOOK_MODE=reloc UCX_MEMTYPE_CACHE=n) ;;
+            # These have no cache for registrations where they cannot patch the calls of the stand-in, which is optimised, and crash when one
+            # is to be invalidated.
+            1.16|1.17|1.18|1.19|1.20|1.21) more+=(UCX_MEM_CUDA_HOOK_MODE=reloc UCX_MEMTYPE_CACHE=n) ;;
         esac
         out=$logs/cuda-death-$host.log status=0
         # shellcheck disable=SC2086
