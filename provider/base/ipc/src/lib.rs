@@ -18,6 +18,7 @@
 //! | `access` | accesses to memory of another process, and the barrier by which it is taken back |
 //! | `revocation` | the same for memory that many processes access: reader slots and generations |
 //! | `pieces` | counters that hand out the pieces of transfers which two processes do together |
+//! | `host` | which host this is, and which boot of it |
 //! | `process` | names of processes, different for two with the same pid |
 //! | `tick` | the time of the kernel's last tick |
 //! | `timer` | descriptors that are readable every so often |
@@ -29,6 +30,7 @@ extern crate self as ipc;
 mod bell;
 pub mod credentials;
 mod fork;
+pub mod host;
 mod limits;
 pub mod listeners;
 mod mapping;

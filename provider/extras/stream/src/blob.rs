@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::layout::Layout;
 
 const MAGIC: [u8; 8] = *b"straitS1";
-const BOOT: usize = 36;
+const BOOT: usize = 16;
 /// Memory, as its owner describes it.
 const REGION: usize = 8 + 8 + Export::LEN;
 const HEAD: usize = 8 + BOOT + 4 * 6;
@@ -33,12 +33,6 @@ pub(crate) struct Blob {
     /// Slots in a device's memory.
     pub(crate) slots: Option<Region>,
     pub(crate) regions: Vec<Region>,
-}
-
-/// This host's, as long as it runs; zeros if /proc does not say.
-pub(crate) fn boot() -> [u8; BOOT] {
-    let text = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    text.get(..BOOT).and_then(|b| b.try_into().ok()).unwrap_or([0; BOOT])
 }
 
 impl Blob {
@@ -114,7 +108,7 @@ mod tests {
         };
         let region = Region { base: 0x1000, len: 0x4000, export };
         Blob {
-            boot: boot(),
+            boot: ipc::host::boot(),
             process: Name::own(),
             layout: Layout { slots: 4, slot_bytes: 64, signals: 2 },
             words: region,

@@ -141,7 +141,7 @@ impl Endpoint {
             export: s.export(),
         });
         let (layout, regions) = (shared.layout, self.regions.clone());
-        Ok(Blob { boot: blob::boot(), process: Name::own(), layout, words, slots, regions }.encode())
+        Ok(Blob { boot: ipc::host::boot(), process: Name::own(), layout, words, slots, regions }.encode())
     }
 
     /// Maps the peer's memory. Both sides call it, and it waits for the other one.
@@ -152,7 +152,7 @@ impl Endpoint {
             return Err(Error::State("the endpoint has a peer: open another one for another peer"));
         }
         let blob = Blob::decode(blob)?;
-        if blob.boot != blob::boot() || blob.boot.starts_with(&[0]) {
+        if blob.boot != ipc::host::boot() || blob.boot == [0; 16] {
             return Err(Error::OtherHost);
         }
         if blob.layout != shared.layout {

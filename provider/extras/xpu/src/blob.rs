@@ -33,17 +33,6 @@ pub(crate) struct Blob {
     pub(crate) regions: Vec<Region>,
 }
 
-/// This host's, as long as it runs; zeros if /proc does not say.
-pub(crate) fn boot() -> [u8; 16] {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();
-    let mut out = [0; 16];
-    for (to, pair) in out.iter_mut().zip(digits.chunks_exact(2)) {
-        *to = pair[0] << 4 | pair[1];
-    }
-    out
-}
-
 /// Takes fixed numbers of bytes off the front.
 struct Reader<'a>(&'a [u8]);
 
@@ -139,13 +128,13 @@ mod tests {
             Region { base: 0, len: u64::MAX, key: u64::MAX, export: None },
         ];
         let addr = Addr::new(([127, 0, 0, 1], 77).into());
-        Blob { addr, process: Name::own(), boot: boot(), regions }
+        Blob { addr, process: Name::own(), boot: ipc::host::boot(), regions }
     }
 
     #[test]
     fn a_blob_comes_back_as_it_was() {
         assert_eq!(Blob::decode(&blob().encode()).unwrap(), blob());
-        assert_ne!(boot(), [0; 16], "no /proc");
+        assert_ne!(ipc::host::boot(), [0; 16], "no /proc");
     }
 
     #[test]

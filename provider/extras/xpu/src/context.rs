@@ -220,7 +220,7 @@ impl Context {
             export: r.export,
         };
         let regions = self.registered.iter().map(describe).collect();
-        Blob { addr: self.addr, process: Name::own(), boot: blob::boot(), regions }.encode()
+        Blob { addr: self.addr, process: Name::own(), boot: ipc::host::boot(), regions }.encode()
     }
 
     /// Comes to know all processes, of which this is number `rank`: their blobs, in the order of their
@@ -240,7 +240,7 @@ impl Context {
                 "the one of this process's number is not this process's, or is older than its last region",
             ));
         }
-        let boot = blob::boot();
+        let boot = ipc::host::boot();
         for (number, peer) in all.iter().enumerate() {
             let is_here = peer.boot == boot && boot != [0; 16];
             let pid = peer.process.pid().filter(|_| is_here);

@@ -45,6 +45,7 @@ pub mod usage;
 
 pub use ipc::credentials::other_uids_coincide;
 pub use ipc::fence::full_fence;
+pub use ipc::host::{boot_id, name as host_name};
 pub use ipc::{Mapping, MemoryLimit, RevocationTable};
 
 pub use cma::{cma_allowed, eager_in_a_row, eager_one_way, eager_size};

@@ -1,6 +1,6 @@
 //! The log that FI_STRAIT_LOG asks for: this provider's lines alone, on standard error or in a file.
 
-use std::ffi::{CStr, OsString};
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -51,7 +51,8 @@ impl Own {
             Some(Ok(file)) => (Some(file), None),
             None => (None, None),
         };
-        Some((Own { level, file, host: host() }, complaint))
+        let host = Some(link::host_name()).filter(|name| !name.is_empty()).unwrap_or_else(|| "?".into());
+        Some((Own { level, file, host }, complaint))
     }
 
     pub(super) fn level(&self) -> LevelFilter {
@@ -94,14 +95,6 @@ fn utc(seconds: i64) -> String {
     let year = year + era * 400 + later;
     let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")
-}
-
-fn host() -> String {
-    let mut name = [0u8; 256];
-    // SAFETY: `name` is a valid place of its length.
-    let done = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
-    let name = CStr::from_bytes_until_nul(&name).ok().filter(|_| done == 0);
-    name.map_or_else(|| "?".into(), |name| name.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]

@@ -11,10 +11,8 @@ use wire::ucx::Place;
 pub(crate) fn place() -> Place {
     static PLACE_CELL: OnceLock<Place> = OnceLock::new();
     *PLACE_CELL.get_or_init(|| {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         // FNV-1a: all that is needed is that two boots differ.
-        let hash = boot
-            .trim()
+        let hash = link::boot_id()
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
         let namespace = |name: &str| {

@@ -76,7 +76,7 @@ pub fn open(library: &str, version: &str) {
             ("path", json_string(&crash::own_object())),
             ("program", json_string(&program)),
             ("rank", rank().map_or("null".into(), |rank| rank.to_string())),
-            ("host", json_string(&host())),
+            ("host", json_string(&ipc::host::name())),
         ],
     );
 }
@@ -136,7 +136,7 @@ impl Journal {
         }
         let pid = std::process::id();
         let unique = crate::random()?;
-        let name = format!("{}.{pid}.{unique:x}{ENDING}", host().replace('/', "_"));
+        let name = format!("{}.{pid}.{unique:x}{ENDING}", ipc::host::name().replace('/', "_"));
         let mut options = OpenOptions::new();
         let file = options.append(true).create_new(true).mode(0o600).open(dir.join(name))?;
         Ok(Journal { file, dir: dir.to_owned(), pid, lines: AtomicU32::new(0) })
@@ -169,12 +169,6 @@ fn rank() -> Option<u64> {
     const NAMES: [&str; 7] =
         ["STRAIT_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MPI_RANK", "RANK", "SLURM_PROCID"];
     NAMES.iter().find_map(|name| std::env::var(name).ok()?.trim().parse().ok())
-}
-
-/// The name of this host.
-fn host() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().to_owned()
 }
 
 #[cfg(test)]

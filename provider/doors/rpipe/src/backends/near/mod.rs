@@ -223,9 +223,8 @@ fn of_mapping(mapping: Mapping) -> Result<Memory, Error> {
 /// What processes that reach each other's sockets and memory have in common.
 fn host() -> String {
     use std::os::unix::fs::MetadataExt as _;
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let net = fs::metadata("/proc/self/ns/net").map_or(0, |m| m.ino());
-    format!("{}.{net}", boot.trim())
+    format!("{}.{net}", ipc::host::boot_id())
 }
 
 impl Backend for Near {
