@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use below::Below as _;
+use below::{Below, BelowLink};
 use link::{Links, TcpOptions};
 use link_api::{Link as _, Standing};
-use ofi::{Beyond, OfiLink};
-use verbs::VerbsLink;
+use ofi::Beyond;
 use wire::Addr;
 
 use crate::domain::Shared;
@@ -95,24 +94,11 @@ fn add_verbs(
             match params.links.below() {
                 Some(names) => return add_ofi(links, params, &names, tcp),
                 None if params.links.tcp => (Err(why), Vec::new()),
-                None => {
-                    let cure = "no endpoint can be opened until tcp is added to FI_STRAIT_LINKS";
-                    return Err(NotOpened {
-                        link: "verbs",
-                        errno: Errno::NODATA,
-                        why: format!("{why}; {cure}"),
-                    });
-                }
+                None => return Err(without_tcp("verbs", &why)),
             }
         }
     };
-    let options = params.below(&tcp);
-    let over = |tcp| {
-        let mut link = VerbsLink::new(tcp, below, options)?;
-        link.note_refused(&refused);
-        Ok(Box::new(link) as link::BoxedLink)
-    };
-    links.add_over_tcp(tcp, over).map_err(with("verbs"))
+    add_below(links, params, tcp, below, &refused)
 }
 
 /// Adds a link over the first of these providers that can be opened.
@@ -131,8 +117,7 @@ fn add_ofi(links: &mut Links, params: &Params, names: &[&str], tcp: TcpOptions) 
         Err(refused) => {
             let why = refused.join("; ");
             if !params.links.tcp {
-                let cure = "no endpoint can be opened until tcp is added to FI_STRAIT_LINKS";
-                return Err(not(Errno::NODATA, format!("{why}; {cure}")));
+                return Err(without_tcp("ofi", &why));
             }
             // One that is named is missed.
             let level = if params.links.names_below() { log::Level::Warn } else { log::Level::Info };
@@ -140,13 +125,30 @@ fn add_ofi(links: &mut Links, params: &Params, names: &[&str], tcp: TcpOptions) 
             (Err(why), Vec::new())
         }
     };
+    add_below(links, params, tcp, below, &refused)
+}
+
+/// Adds a link over a network below, or one that says why there is none; `refused`: what was tried before it.
+fn add_below<F: Below + std::fmt::Debug + 'static>(
+    links: &mut Links,
+    params: &Params,
+    tcp: TcpOptions,
+    below: Result<F, String>,
+    refused: &[String],
+) -> Result<(), NotOpened> {
     let options = params.below(&tcp);
     let over = |tcp| {
-        let mut link = OfiLink::new(tcp, below, options)?;
-        link.note_refused(&refused);
+        let mut link = BelowLink::new(tcp, below, options)?;
+        link.note_refused(refused);
         Ok(Box::new(link) as link::BoxedLink)
     };
-    links.add_over_tcp(tcp, over).map_err(with("ofi"))
+    links.add_over_tcp(tcp, over).map_err(with(F::LINK))
+}
+
+/// Nothing serves that this link needs, and tcp is not to be used in its place.
+fn without_tcp(link: &'static str, why: &str) -> NotOpened {
+    let why = format!("{why}; no endpoint can be opened until tcp is added to FI_STRAIT_LINKS");
+    NotOpened { link, errno: Errno::NODATA, why }
 }
 
 /// What goes by a provider below arrives at exit(3) only if this process makes progress in it then. Sockets
