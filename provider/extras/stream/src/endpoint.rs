@@ -376,7 +376,7 @@ fn load_kernels() -> Result<(), Error> {
     }
     // SAFETY: the stream names the context alone.
     if let Ok(stream) = unsafe { Stream::captured_too(0) } {
-        kernel::load(stream)?;
+        kernel::load(stream, kernel::context_id(stream)?)?;
         peerop::cuda::means(stream)?;
     }
     Ok(())

@@ -5,9 +5,8 @@
 //! before anything behind it in the stream is done.
 
 use std::fmt::Write as _;
-use std::sync::{Mutex, PoisonError};
 
-use hmem::cuda::{Function, Stream};
+use hmem::cuda::{Function, PerContext, Stream};
 
 use crate::error::Error;
 use crate::failure::{self, Kind};
@@ -126,27 +125,27 @@ END{size}:
     all
 }
 
-/// By the context's handle and number.
-static LOADED: Mutex<Vec<(usize, u64, Kernels)>> = Mutex::new(Vec::new());
+static LOADED: PerContext<Kernels> = PerContext::new();
 
-/// The kernels for a stream's context. All is compiled at the first call for a context.
-pub(crate) fn load(stream: Stream) -> Result<Kernels, Error> {
-    let id = stream.context_id().map_err(|e| Error::Kernel(e.to_string()))?;
-    let ctx = stream.context();
-    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-    // Without a number a context cannot be known from an earlier one of the same handle.
-    if let Some((.., kernels)) = loaded.iter().find(|l| id != 0 && (l.0, l.1) == (ctx, id)) {
-        return Ok(*kernels);
-    }
-    let text = module();
-    let text = std::ffi::CStr::from_bytes_with_nul(text.as_bytes())
-        .map_err(|_| Error::Kernel("its text has a NUL".into()))?;
-    let one = |name| stream.load(text, name).map_err(|e| Error::Kernel(e.to_string()));
-    let kernels =
-        Kernels([one(c"strait_stream_move16")?, one(c"strait_stream_move4")?, one(c"strait_stream_move1")?]);
-    loaded.retain(|l| l.0 != ctx);
-    loaded.push((ctx, id, kernels));
-    Ok(kernels)
+/// The kernels for a stream's context, which has this number. All is compiled at the first call for a
+/// context.
+pub(crate) fn load(stream: Stream, id: u64) -> Result<Kernels, Error> {
+    LOADED.get((stream.context(), id), || {
+        let text = module();
+        let text = std::ffi::CStr::from_bytes_with_nul(text.as_bytes())
+            .map_err(|_| Error::Kernel("its text has a NUL".into()))?;
+        let one = |name| stream.load(text, name).map_err(|e| Error::Kernel(e.to_string()));
+        Ok(Kernels([
+            one(c"strait_stream_move16")?,
+            one(c"strait_stream_move4")?,
+            one(c"strait_stream_move1")?,
+        ]))
+    })
+}
+
+/// The number of a stream's context.
+pub(crate) fn context_id(stream: Stream) -> Result<u64, Error> {
+    stream.context_id().map_err(|e| Error::Kernel(e.to_string()))
 }
 
 impl Kernels {

@@ -72,11 +72,13 @@ impl List {
             }
             Err(e) => return Err(Cut::at_once(driver(what)(e))),
         };
-        let kernels = kernel::load(stream).map_err(Cut::at_once)?;
+        let id = kernel::context_id(stream).map_err(Cut::at_once)?;
+        let key = (stream.handle(), stream.context(), id);
+        let kernels = kernel::load(stream, id).map_err(Cut::at_once)?;
         if !captured {
-            key(stream).and_then(|key| core.take_lane(self.lane, key)).map_err(Cut::at_once)?;
+            core.take_lane(self.lane, key).map_err(Cut::at_once)?;
         }
-        let mut executor = executor(&core, stream).map_err(Cut::at_once)?;
+        let mut executor = executor(&core, stream, key).map_err(Cut::at_once)?;
         let mut begun = false;
         for item in &self.items {
             match item {
@@ -97,7 +99,7 @@ impl List {
             executor.execute(done.as_slice()).map_err(|f| Cut { begun, error: f.error.into() })?;
             *queued = number;
         }
-        keep(&core, stream, executor);
+        keep(&core, key, executor);
         Ok(())
     }
 
@@ -123,7 +125,7 @@ impl List {
         }
         // SAFETY: the legacy default stream of this thread's context, which names the context alone.
         let stream = unsafe { Stream::captured_too(0) }.map_err(driver("naming the context"))?;
-        let kernels = kernel::load(stream)?;
+        let kernels = kernel::load(stream, kernel::context_id(stream)?)?;
         let after: Vec<Node> = after.iter().map(|n| Node::of_program(*n)).collect();
         // SAFETY: the caller's promise; memory stays registered as long as the endpoint.
         let mut to = unsafe {
@@ -189,8 +191,7 @@ impl List {
 }
 
 /// The executor of a stream, kept or made.
-fn executor(core: &Arc<Core>, stream: Stream) -> Result<CudaStream, Error> {
-    let key = key(stream)?;
+fn executor(core: &Arc<Core>, stream: Stream, key: StreamKey) -> Result<CudaStream, Error> {
     let mut state = core.state();
     if let Some(at) = state.executors.iter().position(|(k, _)| *k == key) {
         return Ok(state.executors.swap_remove(at).1);
@@ -200,18 +201,12 @@ fn executor(core: &Arc<Core>, stream: Stream) -> Result<CudaStream, Error> {
     Ok(unsafe { CudaStream::new(stream, core.targets.clone()) }?)
 }
 
-fn keep(core: &Arc<Core>, stream: Stream, executor: CudaStream) {
-    let Ok(key) = key(stream) else { return };
+fn keep(core: &Arc<Core>, key: StreamKey, executor: CudaStream) {
     let executors = &mut core.state().executors;
     if executors.len() == EXECUTORS {
         executors.remove(0);
     }
     executors.push((key, executor));
-}
-
-fn key(stream: Stream) -> Result<StreamKey, Error> {
-    let id = stream.context_id().map_err(driver("asking for the context's number"))?;
-    Ok((stream.handle(), stream.context(), id))
 }
 
 /// A move as the kernel does it.

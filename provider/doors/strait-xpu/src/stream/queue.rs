@@ -2,9 +2,24 @@
 
 use c_abi::guard;
 use libc::{c_int, c_void};
+use stream::{Error, List};
 
 use super::types::*;
 use super::{errno, open, transfer};
+
+/// Queues what `add` adds to a list.
+///
+/// # Safety
+/// `endpoint` is NULL or open; `stream` is a stream; those of the calls of `add`.
+unsafe fn queue(
+    endpoint: *mut strait_stream,
+    stream: *mut c_void,
+    sends: bool,
+    add: impl FnOnce(&mut List) -> Result<(), Error>,
+) -> Result<(), c_int> {
+    // SAFETY: the caller's promise.
+    unsafe { errno(open(endpoint)?.queue(stream.expose_provenance(), sends, add)) }
+}
 
 /// Queues a send in a stream (a CUstream). Sends and puts are in one stream at a time.
 ///
@@ -19,10 +34,7 @@ pub unsafe extern "C" fn strait_stream_send(
     length: usize,
 ) -> c_int {
     // SAFETY: the program's promise.
-    guard(|| unsafe {
-        let at = buffer.expose_provenance();
-        errno(open(endpoint)?.queue(stream.expose_provenance(), true, |l| l.send(at, length)))
-    })
+    guard(|| unsafe { queue(endpoint, stream, true, |l| l.send(buffer.expose_provenance(), length)) })
 }
 
 /// Queues a receive in a stream: what is behind it finds the message in the buffer. The message has the
@@ -38,10 +50,7 @@ pub unsafe extern "C" fn strait_stream_receive(
     length: usize,
 ) -> c_int {
     // SAFETY: the program's promise.
-    guard(|| unsafe {
-        let at = buffer.expose_provenance();
-        errno(open(endpoint)?.queue(stream.expose_provenance(), false, |l| l.receive(at, length)))
-    })
+    guard(|| unsafe { queue(endpoint, stream, false, |l| l.receive(buffer.expose_provenance(), length)) })
 }
 
 /// Queues a put in a stream, and the signal behind it.
@@ -57,7 +66,7 @@ pub unsafe extern "C" fn strait_stream_put(
     // SAFETY: the program's promise.
     guard(|| unsafe {
         let what = transfer(what)?;
-        errno(open(endpoint)?.queue(stream.expose_provenance(), true, |l| l.put(&what)))
+        queue(endpoint, stream, true, |l| l.put(&what))
     })
 }
 
@@ -74,7 +83,7 @@ pub unsafe extern "C" fn strait_stream_get(
     // SAFETY: the program's promise.
     guard(|| unsafe {
         let what = transfer(what)?;
-        errno(open(endpoint)?.queue(stream.expose_provenance(), false, |l| l.get(&what)))
+        queue(endpoint, stream, false, |l| l.get(&what))
     })
 }
 
@@ -89,7 +98,7 @@ pub unsafe extern "C" fn strait_stream_wait(
     signal: u32,
 ) -> c_int {
     // SAFETY: the program's promise.
-    guard(|| unsafe { errno(open(endpoint)?.queue(stream.expose_provenance(), false, |l| l.wait(signal))) })
+    guard(|| unsafe { queue(endpoint, stream, false, |l| l.wait(signal)) })
 }
 
 /// Queues the acknowledgement of a signal that was waited for: the peer may put again.
@@ -103,7 +112,5 @@ pub unsafe extern "C" fn strait_stream_acknowledge(
     signal: u32,
 ) -> c_int {
     // SAFETY: the program's promise.
-    guard(|| unsafe {
-        errno(open(endpoint)?.queue(stream.expose_provenance(), false, |l| l.acknowledge(signal)))
-    })
+    guard(|| unsafe { queue(endpoint, stream, false, |l| l.acknowledge(signal)) })
 }

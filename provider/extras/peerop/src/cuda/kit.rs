@@ -1,10 +1,10 @@
 //! What a device has, and the kernel that adds where its batches cannot.
 
 use std::ffi::CStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use hmem::cuda::memops::{Features, features};
-use hmem::cuda::{Function, Stream};
+use hmem::cuda::{Function, PerContext, Stream};
 
 use super::lower::{Lowered, lower};
 use crate::error::Error;
@@ -80,21 +80,12 @@ impl Kit {
     }
 }
 
-/// By the context's handle and number.
-static LOADED: Mutex<Vec<(usize, u64, Function)>> = Mutex::new(Vec::new());
+static LOADED: PerContext<Function> = PerContext::new();
 
 /// The kernel for a stream's context; `None` if the driver does not take it.
 fn load(stream: Stream) -> Option<Function> {
-    let (ctx, id) = (stream.context(), stream.context_id().ok()?);
-    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-    // Without a number a context cannot be known from an earlier one of the same handle.
-    if let Some((.., function)) = loaded.iter().find(|l| id != 0 && (l.0, l.1) == (ctx, id)) {
-        return Some(*function);
-    }
-    let function = stream.load(ADD, c"strait_peerop_add").ok()?;
-    loaded.retain(|l| l.0 != ctx);
-    loaded.push((ctx, id, function));
-    Some(function)
+    let context = (stream.context(), stream.context_id().ok()?);
+    LOADED.get(context, || stream.load(ADD, c"strait_peerop_add")).ok()
 }
 
 /// What a stream's device has for words of graphs ([`crate::replay::choose`]).
