@@ -121,14 +121,13 @@ impl Job<'_> {
         if !has_failed {
             all.extend(self.without_failure());
         }
-        // Before what is guessed of a program that failed comes what is known to be wrong.
-        if !self.status.success() {
-            all.extend(self.lacks());
-        }
-        if !self.used && self.processes.is_empty() {
-            all.extend(self.not_loaded());
-        }
-        all.extend(self.lacks());
+        let guessed = if !self.used && self.processes.is_empty() { self.not_loaded() } else { Vec::new() };
+        // Of a program that failed what is known to be wrong comes first.
+        let rest = match self.status.success() {
+            true => [guessed, self.lacks()],
+            false => [self.lacks(), guessed],
+        };
+        all.extend(rest.into_iter().flatten());
         let mut seen = BTreeSet::new();
         all.retain(|cause| seen.insert(cause.text.clone()));
         all

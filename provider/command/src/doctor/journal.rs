@@ -1,6 +1,8 @@
 //! What the processes of a job have written into their journals (`link::journal`). Any process of the user
 //! may have written it.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use serde::Serialize;
@@ -148,9 +150,14 @@ pub fn read(dir: &Path) -> Vec<Process> {
     all
 }
 
+/// Of a file alone: what else the directory has may never end, or never begin.
 fn text_of(path: &Path) -> Option<String> {
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).ok()?;
+    let file =
+        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
     std::io::Read::read_to_end(&mut std::io::Read::take(file, MOST), &mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
@@ -158,6 +165,23 @@ fn text_of(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_file_is_passed_over() {
+        let dir = std::env::temp_dir().join(format!("strait-journals-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let at = |name: &str| dir.join(format!("{name}{}", link::journal::ENDING));
+        let line = r#"{"event":"loaded","pid":7,"library":"libfabric","host":"h"}"#;
+        std::fs::write(at("a"), line).unwrap();
+        let fifo = std::ffi::CString::new(at("b").into_os_string().into_encoded_bytes()).unwrap();
+        // SAFETY: a string that ends in NUL.
+        assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
+        std::os::unix::fs::symlink(at("a"), at("c")).unwrap();
+        std::fs::create_dir(at("d")).unwrap();
+        let found = read(&dir);
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(found.iter().map(|process| process.pid).collect::<Vec<_>>(), [7]);
+    }
 
     #[test]
     fn a_journal_is_read_whatever_is_in_it() {

@@ -279,28 +279,28 @@ mod tests {
     #[test]
     fn the_process_that_has_to_act_is_named() {
         let mut idle = process(1, vec![]);
-        let told = causes(&[process(0, vec![op("send", 1, "0x5")]), idle.clone()]);
+        let found = causes(&[process(0, vec![op("send", 1, "0x5")]), idle.clone()]);
         assert!(
-            told.starts_with("rank 0 (pid 10 on h) waits for rank 1 (pid 11 on h), which has no operation"),
-            "{told}"
+            found.starts_with("rank 0 (pid 10 on h) waits for rank 1 (pid 11 on h), which has no operation"),
+            "{found}"
         );
-        assert!(told.contains("gdb -p 11"), "{told}");
+        assert!(found.contains("gdb -p 11"), "{found}");
         idle.exited = true;
-        let told = causes(&[process(0, vec![op("receive", 1, "0x5")]), idle]);
-        assert!(told.contains("rank 1 (pid 11 on h), which has ended"), "{told}");
+        let found = causes(&[process(0, vec![op("receive", 1, "0x5")]), idle]);
+        assert!(found.contains("rank 1 (pid 11 on h), which has ended"), "{found}");
     }
 
     #[test]
     fn tags_that_do_not_match_and_circles_are_found() {
         let all = [process(0, vec![]), process(1, vec![op("receive", 0, "0x6"), op("unexpected", 0, "0x5")])];
-        let told = causes(&all);
+        let found = causes(&all);
         assert!(
-            told.contains("from rank 0 (a:0) with tag 0x5, and waits for another one: 0x6 from rank 0"),
-            "{told}"
+            found.contains("from rank 0 (a:0) with tag 0x5, and waits for another one: 0x6 from rank 0"),
+            "{found}"
         );
         let all = [process(0, vec![op("receive", 1, "0x5")]), process(1, vec![op("receive", 0, "0x5")])];
-        let told = causes(&all);
-        assert!(told.contains("in a circle: rank 0 (pid 10 on h), then rank 1 (pid 11 on h)"), "{told}");
+        let found = causes(&all);
+        assert!(found.contains("in a circle: rank 0 (pid 10 on h), then rank 1 (pid 11 on h)"), "{found}");
         assert!(causes(&[process(0, vec![])]).contains("waits for something else"));
     }
 }

@@ -1,4 +1,4 @@
-//! An [`BelowLink`]: what is done with what comes by either way, and its end.
+//! A [`BelowLink`]: what is done with what comes by either way, and its end.
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -373,7 +373,7 @@ impl Below for Fake {
     }
 
     fn try_wait(&mut self) -> bool {
-        // No descriptor tells of the end of a read, nor of what has not left.
+        // No descriptor shows the end of a read, nor of what has not left.
         if !self.staying.is_empty() {
             return false;
         }

@@ -9,7 +9,7 @@ use super::handles::{here, status};
 use super::messages::patience;
 use super::types::*;
 use crate::group::{Elements, FUNCTION, How, parts, predefined};
-use crate::{Error, Group, Operation};
+use crate::{Error, Group, Operation, Rank};
 
 /// Calls with the open group.
 fn in_group<R>(group: rpipe_group_t, call: impl FnOnce(&mut Group) -> Result<R, Error>) -> Result<R, Error> {
@@ -33,6 +33,23 @@ unsafe fn parts_of(
     let parts = parts(&(0..n).map(of).collect::<Vec<_>>())?;
     check(at, parts.last().map_or(0, |(at, size)| at + size), what)?;
     Ok(parts)
+}
+
+/// The same at the root; the others have none.
+///
+/// # Safety
+/// That of [`parts_of`] at the root.
+unsafe fn parts_of_root(
+    group: &Group,
+    root: Rank,
+    (at, sizes, size): (*const c_void, *const usize, usize),
+    what: &str,
+) -> Result<Vec<(usize, usize)>, Error> {
+    if root != group.rank() {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the caller's promise.
+    unsafe { parts_of(at, sizes, size, group.size(), what) }
 }
 
 /// A type and an operation, such as RPIPE_INT32 | RPIPE_SUM.
@@ -126,13 +143,11 @@ pub unsafe extern "C" fn rpipe_gather(
         check(send, size, "what is sent")?;
         let root = rank_of(root)?;
         in_group(group, |group| {
-            let mut to = Vec::new();
-            if root == group.rank() {
-                // SAFETY: the program's promise.
-                to = unsafe { parts_of(receive, sizes, size, group.size(), "the room for what comes")? };
+            // SAFETY: the program's promise.
+            unsafe {
+                let to = parts_of_root(group, root, (receive, sizes, size), "the room for what comes")?;
+                group.gather_at(root, (send.cast(), size), receive.cast(), &to, patience(nanoseconds))
             }
-            // SAFETY: likewise.
-            unsafe { group.gather_at(root, (send.cast(), size), receive.cast(), &to, patience(nanoseconds)) }
         })
     })
 }
@@ -157,14 +172,12 @@ pub unsafe extern "C" fn rpipe_scatter(
         check(receive, size, "the room for what comes")?;
         let root = rank_of(root)?;
         in_group(group, |group| {
-            let mut from = Vec::new();
-            if root == group.rank() {
-                // SAFETY: the program's promise.
-                from = unsafe { parts_of(send, sizes, size, group.size(), "what is sent")? };
-            }
             let to = (receive.cast(), size);
-            // SAFETY: likewise.
-            unsafe { group.scatter_at(root, send.cast(), &from, to, patience(nanoseconds)) }
+            // SAFETY: the program's promise.
+            unsafe {
+                let from = parts_of_root(group, root, (send, sizes, size), "what is sent")?;
+                group.scatter_at(root, send.cast(), &from, to, patience(nanoseconds))
+            }
         })
     })
 }

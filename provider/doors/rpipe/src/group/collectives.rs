@@ -272,14 +272,9 @@ impl Group {
         elements: &mut Elements<'_>,
         (what, patience): (u64, Patience),
     ) -> Result<(), Error> {
-        let (n, me) = (self.size(), self.transfers.members.me);
-        let place = |relative: usize| (relative + root) % n;
-        let mine = (me + n - root) % n;
-        let end = if mine == 0 { n.next_power_of_two() } else { mine & mine.wrapping_neg() };
-        let bits = (0..usize::BITS).map(|bit| 1usize << bit).take_while(|bit| *bit < end);
-        let children = bits.map(|bit| mine + bit).filter(|child| *child < n).map(place);
-        let to = if mine == 0 { Target::Memory(receive) } else { Target::Member(place(mine & (mine - 1))) };
-        let reduction = Reduction::new(elements, own, what, children, to);
+        let tree = self.tree(root);
+        let to = tree.parent().map_or(Target::Memory(receive), Target::Member);
+        let reduction = Reduction::new(elements, own, what, tree.children(), to);
         self.run(Also::Reduce(reduction), patience)
     }
 
@@ -322,10 +317,10 @@ impl Group {
                 self.allreduce_in_ring((send, count), receive, &mut elements, (what, patience))
             };
         }
-        // SAFETY: likewise; `receive` is used at place 0 alone.
+        // SAFETY: as above; `receive` is used at place 0 alone.
         unsafe { self.reduce_along_tree(0, (send, total), receive, &mut elements, (what, patience))? };
         let first = self.transfers.members.all[0].rank;
-        // SAFETY: likewise.
+        // SAFETY: as above.
         unsafe { self.bcast_at(first, receive, total, patience) }
     }
 

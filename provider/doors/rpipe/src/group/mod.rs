@@ -16,6 +16,7 @@ mod reduction;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod transfer;
+mod tree;
 
 use std::ptr;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ pub(crate) use number::{Elements, FUNCTION, How, predefined};
 pub use number::{Number, Operation};
 use pieces::{Incoming, Kind, Outgoing};
 use transfer::{Also, Transfers};
+use tree::Tree;
 
 /// For how long a group that is over waits for the messages by which it ends at each member.
 const LEAVING: Duration = Duration::from_secs(1);
@@ -122,22 +124,17 @@ impl Group {
     ) -> Result<(), Error> {
         let root = self.place(root)?;
         let what = self.begin_call(Kind::Bcast, root, 0)?;
-        let (n, me) = (self.size(), self.transfers.members.me);
-        let place = |relative: usize| (relative + root) % n;
-        // A binomial tree: the parent's number lacks the lowest bit of this one's, and children have a lower
-        // one.
-        let mine = (me + n - root) % n;
-        if mine != 0 {
-            self.transfers.incoming.push(Incoming::new(place(mine & (mine - 1)), what, (bytes, len), true));
-        }
-        let mut bit = if mine == 0 { n.next_power_of_two() } else { mine & mine.wrapping_neg() } >> 1;
-        while bit != 0 {
-            if mine + bit < n {
-                self.transfers.outgoing.push(Outgoing::new(place(mine + bit), what, (bytes, len)));
-            }
-            bit >>= 1;
-        }
-        self.run(if mine != 0 { Also::Relay } else { Also::Nothing }, patience)
+        let tree = self.tree(root);
+        let parent = tree.parent();
+        self.transfers.incoming.extend(parent.map(|place| Incoming::new(place, what, (bytes, len), true)));
+        let children = tree.children().rev();
+        self.transfers.outgoing.extend(children.map(|place| Outgoing::new(place, what, (bytes, len))));
+        self.run(if parent.is_some() { Also::Relay } else { Also::Nothing }, patience)
+    }
+
+    /// The tree along which a call goes from this root, or to it.
+    fn tree(&self, root: usize) -> Tree {
+        Tree::new(self.size(), root, self.transfers.members.me)
     }
 
     /// Sends to each neighbour, and receives from each; they call it, too, and have this member among theirs.

@@ -66,7 +66,7 @@ impl Elements<'_> {
             How::Predefined(kernel) => unsafe { kernel(a, b, to, count) },
             How::Function(function) => {
                 if !std::ptr::eq(a, to) {
-                    // SAFETY: likewise.
+                    // SAFETY: as above.
                     unsafe { std::ptr::copy_nonoverlapping(a, to, count * self.size) };
                 }
                 function(b, to, count);

@@ -73,7 +73,7 @@ pub(super) struct Outgoing {
 
 // SAFETY: the addresses are used within the call that they are of, by its thread.
 unsafe impl Send for Incoming {}
-// SAFETY: likewise.
+// SAFETY: as above.
 unsafe impl Send for Outgoing {}
 
 impl Incoming {

@@ -200,7 +200,7 @@ impl<'a, 'b> Reduction<'a, 'b> {
             before = to;
         }
         if self.children.is_empty() && len != 0 && !ptr::eq(own, to) {
-            // SAFETY: likewise.
+            // SAFETY: as above.
             unsafe { ptr::copy_nonoverlapping(own, to, len) };
         }
     }
