@@ -48,6 +48,7 @@ fn a_sleeper_wakes_for_its_message_and_not_before() {
     // Each link has a timer of its own, once a second (docs/faults.md), which wakes the reader and the
     // progress thread. The latter two wake each other.
     const WATCHED: Duration = Duration::from_secs(3);
+    const PERIODS: usize = 4;
     for (progress, each_second) in [(Progress::Manual, 3.0), (Progress::Auto, 8.0)] {
         let ([a, b], [to_b, _]) = ShmLink::nodes(progress);
         for ctx in [1, 2] {
@@ -60,19 +61,22 @@ fn a_sleeper_wakes_for_its_message_and_not_before() {
             let counter = s.spawn(|| count(&b, 2));
             // Time to fall asleep.
             thread::sleep(Duration::from_millis(200));
-            let (begin, before) = (Instant::now(), sleeps());
-            thread::sleep(WATCHED);
-            let woken = sleeps() - before;
-            // The sleep may have been longer.
-            let time = begin.elapsed();
+            // The kernel's own waits, such as a fault's for the map of the process, are counted too: a loaded
+            // machine may have some in one period, and a thread that wakes for nothing has its own in each.
+            let periods = (0..PERIODS).map(|_| {
+                let (begin, before) = (Instant::now(), sleeps());
+                thread::sleep(WATCHED);
+                let woken = sleeps() - before;
+                // The sleep may have been longer.
+                (woken, begin.elapsed())
+            });
+            let quiet = |&(woken, time): &(i64, Duration)| woken as f64 <= each_second * time.as_secs_f64();
+            let seen: Vec<_> = periods.take_while(|p| !quiet(p)).collect();
             assert!(!reader.is_finished());
             a.send(to_b, b"message!", OpFlags::default());
             assert_eq!(reader.join().unwrap(), 2);
             counter.join().unwrap();
-            assert!(
-                woken as f64 <= each_second * time.as_secs_f64(),
-                "{progress:?}: threads went to sleep {woken} times in {time:?}"
-            );
+            assert!(seen.len() < PERIODS, "{progress:?}: threads went to sleep too often: {seen:?}");
         });
     }
 }

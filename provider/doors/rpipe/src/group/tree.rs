@@ -1,5 +1,5 @@
-//! The binomial tree of a call: the parent's number, counted from the root, lacks the lowest bit of a member's
-//! own, and its children have a lower one.
+//! The binomial tree of a call: the parent's number, counted from the root, lacks the lowest bit of a
+//! member's own, and its children have a lower one.
 
 /// A member's place in the tree.
 #[derive(Clone, Copy, Debug)]
