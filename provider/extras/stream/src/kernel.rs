@@ -1,8 +1,14 @@
-//! The kernel that moves the bytes of an operation, unless the endpoint has failed.
+//! The kernel that moves the bytes of an operation, unless the endpoint has failed, and clears and raises the
+//! words of its pair.
 //!
 //! A copy by the driver would move what is in a slot after a wait that the watchdog has ended. The kernel
 //! reads the error word first. A receive whose message has another length sets the error words of both sides
 //! before anything behind it in the stream is done.
+//!
+//! Each store of a stream's memory operations waits for a fence of the whole system, and so for the host's
+//! memory. A kernel of one block therefore does them itself: it clears the word that was waited for, and
+//! behind the data and one fence raises the peer's. Of a kernel with several blocks none knows that the
+//! others are done: there the stream raises the word.
 
 use std::fmt::Write as _;
 
@@ -10,6 +16,7 @@ use hmem::cuda::{Function, PerContext, Stream};
 
 use crate::error::Error;
 use crate::failure::{self, Kind};
+use crate::layout::{AT, BEGUN, ENDED, ERROR, LENGTH, LINE};
 
 /// Threads of a block, and most blocks: few multiprocessors are taken.
 const THREADS: u64 = 256;
@@ -27,16 +34,28 @@ pub(crate) struct Move {
     pub(crate) to: usize,
     pub(crate) from: usize,
     pub(crate) len: usize,
-    /// The word that has the length of the message, and the slot; the length has to be `len`.
-    pub(crate) arrived: Option<(usize, u32)>,
+    /// The line that was waited for, of this side's: its word is cleared.
+    pub(crate) clear: Option<u32>,
+    /// The slot of a message, whose length has to be `len`: that of the line which was waited for.
+    pub(crate) slot: Option<u32>,
+    pub(crate) raise: Option<Raise>,
 }
 
-/// The words that a move reads and writes.
+/// What is raised behind the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Raise {
+    /// The peer's line.
+    pub(crate) line: u32,
+    /// Bytes of a message, or 0: the line's second word.
+    pub(crate) length: u32,
+}
+
+/// Where the words are that a move reads and writes: the lines of this side and of the peer, and the lane's.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Guards {
-    pub(crate) error: usize,
-    pub(crate) peer_error: usize,
-    pub(crate) begun: usize,
+pub(crate) struct Lines {
+    pub(crate) own: usize,
+    pub(crate) peer: usize,
+    pub(crate) lane: usize,
 }
 
 /// A launch of the kernel.
@@ -44,7 +63,9 @@ pub(crate) struct Launch {
     pub(crate) function: Function,
     pub(crate) blocks: u32,
     pub(crate) threads: u32,
-    pub(crate) arguments: [u64; 10],
+    pub(crate) arguments: [u64; 15],
+    /// The kernel raises the word, and says that the execution has ended; otherwise the stream does.
+    pub(crate) raises: bool,
 }
 
 /// The kernels of a context.
@@ -58,10 +79,11 @@ fn module() -> String {
             all,
             "
 .visible .entry strait_stream_move{size}(.param .u64 to, .param .u64 from, .param .u64 count, \
-.param .u64 error, .param .u64 other, .param .u64 begun, .param .u64 arrived, .param .u64 wanted, \
-.param .u64 mine, .param .u64 theirs)
+.param .u64 error, .param .u64 other, .param .u64 lane, .param .u64 arrived, .param .u64 wanted, \
+.param .u64 mine, .param .u64 theirs, .param .u64 clear, .param .u64 raise, .param .u64 value, \
+.param .u64 ended, .param .u64 number)
 {{
-    .reg .pred %p<4>;
+    .reg .pred %p<5>;
     .reg .b32 %r<12>;
     .reg .b64 %d<20>;
     ld.param.u64 %d0, [to];
@@ -69,7 +91,7 @@ fn module() -> String {
     ld.param.u64 %d2, [count];
     ld.param.u64 %d3, [error];
     ld.param.u64 %d4, [other];
-    ld.param.u64 %d5, [begun];
+    ld.param.u64 %d5, [lane];
     ld.param.u64 %d6, [arrived];
     ld.param.u64 %d7, [wanted];
     mov.u32 %r0, %tid.x;
@@ -81,17 +103,23 @@ fn module() -> String {
     add.u64 %d8, %d8, %d9;
     mul.wide.u32 %d10, %r2, %r3;
     setp.ne.u64 %p0, %d8, 0;
-    @%p0 bra CHECK{size};
-    ld.volatile.global.u32 %r4, [%d5+0];
-    add.u32 %r4, %r4, 1;
-    st.global.u32 [%d5+0], %r4;
-CHECK{size}:
+    setp.eq.u64 %p2, %d6, 0;
+    @!%p0 ld.volatile.global.u32 %r4, [%d5+{BEGUN}];
     ld.volatile.global.u32 %r5, [%d3+0];
+    @!%p2 ld.volatile.global.u32 %r6, [%d6+0];
+    @%p0 bra CHECK{size};
+    mov.u32 %r11, 0;
+    st.volatile.global.u32 [%d5+{AT}], %r11;
+    add.u32 %r4, %r4, 1;
+    st.volatile.global.u32 [%d5+{BEGUN}], %r4;
+    ld.param.u64 %d16, [clear];
+    setp.eq.u64 %p3, %d16, 0;
+    @%p3 bra CHECK{size};
+    st.volatile.global.u32 [%d16+0], %r11;
+CHECK{size}:
     setp.ne.u32 %p1, %r5, 0;
     @%p1 bra END{size};
-    setp.eq.u64 %p2, %d6, 0;
     @%p2 bra LOOP{size};
-    ld.volatile.global.u32 %r6, [%d6+0];
     cvt.u32.u64 %r7, %d7;
     setp.eq.u32 %p2, %r6, %r7;
     @%p2 bra LOOP{size};
@@ -100,9 +128,9 @@ CHECK{size}:
     ld.param.u64 %d17, [theirs];
     cvt.u32.u64 %r9, %d16;
     cvt.u32.u64 %r10, %d17;
-    st.global.u32 [%d4+0], %r10;
+    st.volatile.global.u32 [%d4+0], %r10;
     membar.sys;
-    st.global.u32 [%d3+0], %r9;
+    st.volatile.global.u32 [%d3+0], %r9;
     bra END{size};
 LOOP{size}:
     setp.ge.u64 %p3, %d8, %d2;
@@ -115,7 +143,29 @@ LOOP{size}:
     add.u64 %d8, %d8, %d10;
     bra LOOP{size};
 END{size}:
+    ld.param.u64 %d16, [raise];
+    ld.param.u64 %d17, [ended];
+    or.b64 %d18, %d16, %d17;
+    setp.ne.u64 %p4, %d18, 0;
+    @%p4 bra RAISE{size};
     membar.sys;
+    ret;
+RAISE{size}:
+    bar.sync 0;
+    @%p0 bra LAST{size};
+    membar.sys;
+    setp.eq.u64 %p3, %d16, 0;
+    @%p3 bra ENDED{size};
+    ld.param.u64 %d19, [value];
+    st.volatile.global.u64 [%d16+0], %d19;
+    setp.eq.u64 %p3, %d17, 0;
+    @%p3 bra LAST{size};
+    membar.sys;
+ENDED{size}:
+    ld.param.u64 %d19, [number];
+    cvt.u32.u64 %r11, %d19;
+    st.volatile.global.u32 [%d17+0], %r11;
+LAST{size}:
     ret;
 }}
 "
@@ -149,27 +199,35 @@ pub(crate) fn context_id(stream: Stream) -> Result<u64, Error> {
 }
 
 impl Kernels {
-    /// What does a move.
-    pub(crate) fn launch(&self, m: &Move, guards: &Guards) -> Launch {
+    /// What does a move. `ended`: with it the execution of this number ends.
+    pub(crate) fn launch(&self, m: &Move, lines: &Lines, ended: Option<u32>) -> Launch {
         let all = (m.to | m.from | m.len) as u64;
         let which = WIDTHS.iter().position(|w| all % w.0 == 0).unwrap_or(2);
         let count = m.len as u64 / WIDTHS[which].0;
         let threads = count.clamp(1, THREADS);
         let blocks = count.div_ceil(threads * PER_THREAD).clamp(1, BLOCKS);
-        let (arrived, slot) = m.arrived.unwrap_or((0, 0));
-        let mine = failure::word(libc::EMSGSIZE, Kind::Receive, slot);
+        let raises = blocks == 1;
+        let own = |line: u32| lines.own + line as usize * LINE;
+        let arrived = m.slot.and(m.clear).map_or(0, |line| own(line) + LENGTH);
+        let raise = m.raise.filter(|_| raises);
+        let mine = failure::word(libc::EMSGSIZE, Kind::Receive, m.slot.unwrap_or(0));
         let arguments = [
             m.to as u64,
             m.from as u64,
             count,
-            guards.error as u64,
-            guards.peer_error as u64,
-            guards.begun as u64,
+            (lines.own + ERROR) as u64,
+            (lines.peer + ERROR) as u64,
+            lines.lane as u64,
             arrived as u64,
             m.len as u64,
             mine.into(),
             failure::of_peer(mine).into(),
+            m.clear.map_or(0, own) as u64,
+            raise.map_or(0, |r| lines.peer + r.line as usize * LINE) as u64,
+            raise.map_or(0, |r| 1 | u64::from(r.length) << (8 * LENGTH)),
+            if ended.is_some() && raises { (lines.lane + ENDED) as u64 } else { 0 },
+            ended.unwrap_or(0).into(),
         ];
-        Launch { function: self.0[which], blocks: blocks as u32, threads: threads as u32, arguments }
+        Launch { function: self.0[which], blocks: blocks as u32, threads: threads as u32, arguments, raises }
     }
 }

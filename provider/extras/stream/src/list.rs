@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use peerop::Op;
-use peerop::replay::Pair;
+use peerop::{Fence, Op, Until};
 
 use crate::error::Error;
 use crate::failure::Kind;
-use crate::kernel::Move;
+use crate::kernel::{Move, Raise};
 use crate::layout::{AT, LANES, LENGTH, code};
 use crate::shared::{Core, Peer, RECEIVES, SENDS, place};
 
@@ -107,20 +106,17 @@ impl List {
             *next = (slot + 1) % layout.slots;
             let (here, len) = (at + begin, (len - begin).min(most));
             let in_slot = slot as usize * most;
+            let (flag, credit) = (layout.flag(slot), layout.credit(slot));
             if sends {
-                let pair = core.sending(peer, slot);
-                self.take(peer, &pair.acquire(), code(Kind::Send, layout.credit(slot)));
-                self.moves(Move { to: peer.to + in_slot, from: here, len, arrived: None });
-                let length = place(peer.places.peer, layout.flag(slot), LENGTH);
-                self.ops([Op::Store32 { to: length, value: len as u32 }]);
-                self.ops(pair.signal());
+                self.take(peer, Kind::Send, credit);
+                let raise = Some(Raise { line: flag, length: len as u32 });
+                let to = peer.to + in_slot;
+                self.moves(Move { to, from: here, len, clear: Some(credit), slot: None, raise });
             } else {
-                let pair = core.receiving(peer, slot);
-                self.take(peer, &pair.wait(), code(Kind::Receive, layout.flag(slot)));
-                let word = layout.flag(slot) as usize * crate::layout::LINE + LENGTH;
-                let arrived = Some((core.shared.own.at() + word, slot));
-                self.moves(Move { to: here, from: peer.from + in_slot, len, arrived });
-                self.ops(pair.release());
+                self.take(peer, Kind::Receive, flag);
+                let raise = Some(Raise { line: credit, length: 0 });
+                let from = peer.from + in_slot;
+                self.moves(Move { to: here, from, len, clear: Some(flag), slot: Some(slot), raise });
             }
         }
         self.buffers.push((at, len));
@@ -135,16 +131,17 @@ impl List {
     pub unsafe fn put(&mut self, put: &Put) -> Result<(), Error> {
         let core = self.core.clone();
         let (peer, there) = remote(&core, put)?;
-        let pair = put.signal.map(|signal| self.signal(&core, peer, signal, false)).transpose()?;
+        let layout = core.shared.layout;
+        if let Some(signal) = put.signal {
+            self.signal(signal)?;
+        }
         self.room(1)?;
-        if let (Some(pair), Some(signal)) = (&pair, put.signal) {
-            let line = core.shared.layout.signal_credit(signal);
-            self.take(peer, &pair.acquire(), code(Kind::Put, line));
+        let clear = put.signal.map(|signal| layout.signal_credit(signal));
+        if let Some(credit) = clear {
+            self.take(peer, Kind::Put, credit);
         }
-        self.moves(Move { to: there, from: put.local, len: put.len, arrived: None });
-        if let Some(pair) = pair {
-            self.ops(pair.signal());
-        }
+        let raise = put.signal.map(|signal| Raise { line: layout.signal(signal), length: 0 });
+        self.moves(Move { to: there, from: put.local, len: put.len, clear, slot: None, raise });
         self.buffers.push((put.local, put.len));
         Ok(())
     }
@@ -160,7 +157,7 @@ impl List {
             return Err(Error::Invalid("a get raises no signal: pass none"));
         }
         self.room(1)?;
-        self.moves(Move { to: get.local, from: there, len: get.len, arrived: None });
+        self.moves(Move { to: get.local, from: there, len: get.len, clear: None, slot: None, raise: None });
         self.buffers.push((get.local, get.len));
         Ok(())
     }
@@ -169,11 +166,11 @@ impl List {
     pub fn wait(&mut self, signal: u32) -> Result<(), Error> {
         let core = self.core.clone();
         let peer = core.shared.peer()?;
-        let pair = self.signal(&core, peer, signal, true)?;
+        let line = self.signal(signal)?;
         self.room(1)?;
-        self.take(peer, &pair.wait(), code(Kind::Wait, core.shared.layout.signal(signal)));
-        // Nothing is moved: that the wait has passed is counted.
-        self.moves(Move { to: 0, from: 0, len: 0, arrived: None });
+        self.take(peer, Kind::Wait, line);
+        // Nothing is moved: the word is cleared, and that the wait has passed is counted.
+        self.moves(Move { to: 0, from: 0, len: 0, clear: Some(line), slot: None, raise: None });
         Ok(())
     }
 
@@ -181,9 +178,9 @@ impl List {
     pub fn acknowledge(&mut self, signal: u32) -> Result<(), Error> {
         let core = self.core.clone();
         let peer = core.shared.peer()?;
-        let pair = self.signal(&core, peer, signal, true)?;
+        self.signal(signal)?;
         self.room(1)?;
-        self.ops(pair.release());
+        self.ops(raise(peer, &Raise { line: core.shared.layout.signal_credit(signal), length: 0 }));
         Ok(())
     }
 
@@ -195,11 +192,13 @@ impl List {
         }
     }
 
-    fn signal(&self, core: &Core, peer: &Peer, signal: u32, by_peer: bool) -> Result<Pair, Error> {
-        if signal >= core.shared.layout.signals {
+    /// The line of a signal.
+    fn signal(&self, signal: u32) -> Result<u32, Error> {
+        let layout = self.core.shared.layout;
+        if signal >= layout.signals {
             return Err(Error::Invalid("no such signal: open the endpoint with more signals"));
         }
-        Ok(core.signal(peer, signal, by_peer))
+        Ok(layout.signal(signal))
     }
 
     fn room(&mut self, needed: usize) -> Result<(), Error> {
@@ -211,12 +210,15 @@ impl List {
         Ok(())
     }
 
-    /// Takes a word, and says in the lane's word that it is waited for.
-    fn take(&mut self, peer: &Peer, ops: &[Op; 3], code: u32) {
+    /// Waits until the peer has raised the word of a line, and says in the lane's word that it does. The move
+    /// behind it clears both.
+    fn take(&mut self, peer: &Peer, kind: Kind, line: u32) {
         let at = place(peer.places.lanes, self.lane, AT);
-        self.ops([Op::Store32 { to: at, value: code }]);
-        self.ops(ops.iter().cloned());
-        self.ops([Op::Store32 { to: at, value: 0 }]);
+        let word = place(peer.places.own, line, 0);
+        self.ops([
+            Op::Store32 { to: at, value: code(kind, line) },
+            Op::Poll { at: word, until: Until::And, value: 1 },
+        ]);
     }
 
     pub(crate) fn ops(&mut self, ops: impl IntoIterator<Item = Op>) {
@@ -246,6 +248,16 @@ fn buffer(at: usize, len: usize) -> Result<(), Error> {
         return Err(Error::Invalid("no memory can be at this address: pass an address and a length"));
     }
     Ok(())
+}
+
+/// What raises a line of the peer's.
+pub(crate) fn raise(peer: &Peer, raise: &Raise) -> [Op; 3] {
+    let at = |byte| place(peer.places.peer, raise.line, byte);
+    [
+        Op::Store32 { to: at(LENGTH), value: raise.length },
+        Op::Fence(Fence::RELEASE),
+        Op::Store32 { to: at(0), value: 1 },
+    ]
 }
 
 /// Where the peer's memory is here.

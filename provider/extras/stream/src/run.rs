@@ -1,20 +1,20 @@
 //! What executes lists: a stream, a graph, the CPU.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use hmem::cuda::graph::{Graph, Node};
 use hmem::cuda::{self, Stream};
 use hmem::{Kind as MemoryKind, Span, registry};
 use peerop::cuda::{CudaGraph, CudaStream};
-use peerop::{Cpu, Executor, Op};
+use peerop::{Cpu, Executor, Fence, Op};
 
 use crate::error::Error;
 use crate::failure::Kind;
 use crate::kernel::{self, Kernels, Move};
-use crate::layout::{BEGUN, ENDED, ERROR, LANES};
-use crate::list::{Item, List};
-use crate::shared::{Core, RECEIVES, SENDS, StreamKey, place};
+use crate::layout::{AT, BEGUN, ENDED, ERROR, LANES, LENGTH};
+use crate::list::{Item, List, raise};
+use crate::shared::{Core, RECEIVES, SENDS, Shared, StreamKey, place};
 
 /// Executors that are kept, of streams that were used.
 const EXECUTORS: usize = 32;
@@ -45,7 +45,7 @@ impl List {
     /// instances are gone before the list is dropped.
     pub unsafe fn run(&mut self, stream: usize) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.queue(stream) }.map_err(|cut| self.ended(cut))
+        unsafe { self.queue(stream) }.map_err(|cut| self.cut_short(cut))
     }
 
     /// # Safety
@@ -79,35 +79,51 @@ impl List {
             core.take_lane(self.lane, key).map_err(Cut::at_once)?;
         }
         let mut executor = executor(&core, stream, key).map_err(Cut::at_once)?;
+        let number = core.state().queued[self.lane as usize].wrapping_add(1);
+        let last = self.items.len().wrapping_sub(1);
         let mut begun = false;
-        for item in &self.items {
-            match item {
-                Item::Ops(ops) => executor
-                    .execute(ops)
-                    .map_err(|f| Cut { begun: begun || f.done > 0, error: f.error.into() })?,
+        for (i, item) in self.items.iter().enumerate() {
+            let ended = (i == last && !captured).then_some(number);
+            let ops = match item {
+                Item::Ops(ops) => [ops, &self.ended(ended)[..]].concat(),
                 Item::Move(m) => {
-                    self.launch(stream, &kernels, m).map_err(|error| Cut { begun, error })?;
+                    let raises =
+                        self.launch(stream, &kernels, m, ended).map_err(|error| Cut { begun, error })?;
+                    begun = true;
+                    if raises { Vec::new() } else { self.behind(m, ended) }
                 }
-            }
+            };
+            executor.execute(&ops).map_err(|f| Cut { begun: begun || f.done > 0, error: f.error.into() })?;
             begun = true;
         }
         if begun && !captured {
-            let queued = &mut core.state().queued[self.lane as usize];
-            let number = queued.wrapping_add(1);
-            let lanes = core.shared.peer.get().map(|p| p.places.lanes);
-            let done = lanes.map(|l| Op::Store32 { to: place(l, self.lane, ENDED), value: number });
-            executor.execute(done.as_slice()).map_err(|f| Cut { begun, error: f.error.into() })?;
-            *queued = number;
+            core.state().queued[self.lane as usize] = number;
         }
         keep(&core, key, executor);
         Ok(())
     }
 
-    fn launch(&self, stream: Stream, kernels: &Kernels, m: &Move) -> Result<(), Error> {
-        let l = kernels.launch(m, &self.core.shared.guards(self.lane));
-        // SAFETY: ten parameters; the promises of the calls that added memory, and the endpoint's own.
+    /// Whether the kernel raises what the move raises.
+    fn launch(&self, stream: Stream, kernels: &Kernels, m: &Move, ended: Option<u32>) -> Result<bool, Error> {
+        let l = kernels.launch(m, &self.core.shared.lines(self.lane), ended);
+        // SAFETY: fifteen parameters; the promises of the calls that added memory, and the endpoint's own.
         unsafe { stream.launch(l.function, l.blocks, l.threads, &l.arguments) }
-            .map_err(driver("launching the kernel that moves data"))
+            .map_err(driver("launching the kernel that moves data"))?;
+        Ok(l.raises)
+    }
+
+    /// What the stream does behind a move whose kernel raises nothing.
+    fn behind(&self, m: &Move, ended: Option<u32>) -> Vec<Op> {
+        let peer = self.core.shared.peer.get();
+        let raised = m.raise.as_ref().zip(peer).map(|(r, peer)| raise(peer, r));
+        raised.into_iter().flatten().chain(self.ended(ended)).collect()
+    }
+
+    /// What says that an execution has ended.
+    fn ended(&self, number: Option<u32>) -> Vec<Op> {
+        let Some((value, peer)) = number.zip(self.core.shared.peer.get()) else { return Vec::new() };
+        let to = place(peer.places.lanes, self.lane, ENDED);
+        vec![Op::Fence(Fence::RELEASE), Op::Store32 { to, value }]
     }
 
     /// Adds the list to a graph (a `CUgraph`) of the calling thread's context, behind the nodes `after`; the
@@ -136,9 +152,12 @@ impl List {
             match item {
                 Item::Ops(ops) => to.execute(ops).map_err(|f| Error::Executor(f.error))?,
                 Item::Move(m) => {
-                    let l = kernels.launch(m, &core.shared.guards(self.lane));
+                    let l = kernels.launch(m, &core.shared.lines(self.lane), None);
                     // SAFETY: as in `launch`.
                     unsafe { to.launch(l.function, [l.blocks, l.threads], &l.arguments)? };
+                    if !l.raises {
+                        to.execute(&self.behind(m, None)).map_err(|f| Error::Executor(f.error))?;
+                    }
                 }
             }
         }
@@ -156,7 +175,7 @@ impl List {
         for item in &self.items {
             match item {
                 Item::Ops(ops) => cpu.execute(ops).map_err(|f| Error::Executor(f.error))?,
-                Item::Move(m) => move_by_cpu(&core, self.lane, m)?,
+                Item::Move(m) => move_by_cpu(&core, self.lane, m),
             }
         }
         core.shared.failure().map_or(Ok(()), |f| Err(Error::Failed(f)))
@@ -182,7 +201,7 @@ impl List {
     }
 
     /// After a list that was cut the words of both sides differ: the endpoint has failed.
-    fn ended(&self, cut: Cut) -> Error {
+    fn cut_short(&self, cut: Cut) -> Error {
         if cut.begun {
             self.core.shared.fail(cut.error.errno(), Kind::None, 0);
         }
@@ -210,32 +229,36 @@ fn keep(core: &Arc<Core>, key: StreamKey, executor: CudaStream) {
 }
 
 /// A move as the kernel does it.
-fn move_by_cpu(core: &Core, lane: u32, m: &Move) -> Result<(), Error> {
+fn move_by_cpu(core: &Core, lane: u32, m: &Move) {
     let shared = &core.shared;
+    shared.lanes.word(lane, AT).store(0, Release);
     shared.lanes.word(lane, BEGUN).fetch_add(1, AcqRel);
-    if shared.own.word(0, ERROR).load(Acquire) != 0 {
-        return Ok(());
+    if let Some(line) = m.clear {
+        shared.own.word(line, 0).store(0, Release);
     }
-    if let Some((_, slot)) = m.arrived {
-        let length = shared.own.word(shared.layout.flag(slot), crate::layout::LENGTH).load(Acquire);
-        if length as usize != m.len {
-            shared.fail(libc::EMSGSIZE, Kind::Receive, slot);
-            return Ok(());
-        }
+    if shared.own.word(0, ERROR).load(Acquire) == 0 {
+        copy_by_cpu(shared, m);
+    }
+    if let Some((raise, peer)) = m.raise.as_ref().zip(shared.peer.get()) {
+        peer.words.word(raise.line, LENGTH).store(raise.length, Release);
+        peer.words.word(raise.line, 0).store(1, Release);
+    }
+}
+
+fn copy_by_cpu(shared: &Shared, m: &Move) {
+    let other = |line: &u32| shared.own.word(*line, LENGTH).load(Acquire) as usize != m.len;
+    if let (Some(slot), Some(_)) = (m.slot, m.clear.filter(other)) {
+        return shared.fail(libc::EMSGSIZE, Kind::Receive, slot);
     }
     if m.len == 0 {
-        return Ok(());
+        return;
     }
     let span = |at| {
         // SAFETY: the promises of the calls that added memory, and the endpoint's own.
         [unsafe { Span::new(at, m.len, registry::classify(at, m.len)) }]
     };
-    match hmem::copy(&span(m.to), 0, &span(m.from), 0, m.len) {
-        done if done == m.len => Ok(()),
-        _ => {
-            shared.fail(libc::EFAULT, Kind::None, 0);
-            Ok(())
-        }
+    if hmem::copy(&span(m.to), 0, &span(m.from), 0, m.len) != m.len {
+        shared.fail(libc::EFAULT, Kind::None, 0);
     }
 }
 

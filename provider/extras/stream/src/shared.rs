@@ -9,13 +9,12 @@ use std::time::Duration;
 use hmem::share::Opened;
 use ipc::process::Name;
 use peerop::cuda::CudaStream;
-use peerop::replay::Pair;
 use peerop::{Place, Reach, TargetId, Targets};
 
 use crate::error::Error;
 use crate::failure::{self, Failure, Kind};
-use crate::kernel::Guards;
-use crate::layout::{AT, BEGUN, ENDED, ERROR, LANES, LINE, Layout};
+use crate::kernel::Lines;
+use crate::layout::{AT, ENDED, ERROR, LANES, LINE, Layout};
 use crate::memory::Words;
 
 /// Lanes of the calls without a list.
@@ -100,13 +99,9 @@ impl Shared {
         self.failure().map_or(Ok(peer), |failure| Err(Error::Failed(failure)))
     }
 
-    pub(crate) fn guards(&self, lane: u32) -> Guards {
+    pub(crate) fn lines(&self, lane: u32) -> Lines {
         let peer = self.peer.get().map_or(&self.own, |p| &p.words);
-        Guards {
-            error: self.own.at() + ERROR,
-            peer_error: peer.at() + ERROR,
-            begun: self.lanes.at() + lane as usize * LINE + BEGUN,
-        }
+        Lines { own: self.own.at(), peer: peer.at(), lane: self.lanes.at() + lane as usize * LINE }
     }
 
     /// What a lane waits for; 0: nothing.
@@ -172,32 +167,5 @@ impl Core {
         }
         *last = Some(stream);
         Ok(())
-    }
-
-    /// The pair of words of a slot, for a send.
-    pub(crate) fn sending(&self, peer: &Peer, slot: u32) -> Pair {
-        let layout = &self.shared.layout;
-        let flag = place(peer.places.peer, layout.flag(slot), 0);
-        Pair { flag, credit: place(peer.places.own, layout.credit(slot), 0) }
-    }
-
-    /// The same for a receive.
-    pub(crate) fn receiving(&self, peer: &Peer, slot: u32) -> Pair {
-        let layout = &self.shared.layout;
-        let flag = place(peer.places.own, layout.flag(slot), 0);
-        Pair { flag, credit: place(peer.places.peer, layout.credit(slot), 0) }
-    }
-
-    /// The same for a signal: raised by this side, or by the peer.
-    pub(crate) fn signal(&self, peer: &Peer, signal: u32, by_peer: bool) -> Pair {
-        let layout = &self.shared.layout;
-        let (flag, credit) = match by_peer {
-            false => (peer.places.peer, peer.places.own),
-            true => (peer.places.own, peer.places.peer),
-        };
-        Pair {
-            flag: place(flag, layout.signal(signal), 0),
-            credit: place(credit, layout.signal_credit(signal), 0),
-        }
     }
 }

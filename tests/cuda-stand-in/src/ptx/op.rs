@@ -115,6 +115,8 @@ pub(crate) enum Op {
     },
     /// `membar.sys`: threads are run one after the other.
     Barrier,
+    /// `bar.sync 0`: all threads of the block.
+    Meet,
     Move {
         to: Reg,
         from: Arg,

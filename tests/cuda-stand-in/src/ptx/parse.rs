@@ -191,12 +191,13 @@ impl Reading {
                 let (at, offset) = self.place(at)?;
                 Ok(Op::Load { ty, to: self.several(to, n, ty.bits)?, at, offset })
             }
-            (["st", "global", rest @ ..], [at, from]) => {
+            (["st", "global", rest @ ..] | ["st", "volatile", "global", rest @ ..], [at, from]) => {
                 let (ty, n) = vector(rest)?;
                 let (at, offset) = self.place(at)?;
                 Ok(Op::Store { ty, from: self.several(from, n, ty.bits)?, at, offset })
             }
             (["membar", "sys"], []) => Ok(Op::Barrier),
+            (["bar", "sync"], ["0"]) => Ok(Op::Meet),
             (["red", "sys", "global", "add", _], [at, from]) => {
                 let ty = last.filter(|t| t.class == Class::Unsigned && t.bits >= 32).ok_or("unknown type")?;
                 let (at, offset) = self.place(at)?;

@@ -22,6 +22,15 @@ pub(crate) struct Launch {
     pub(crate) arguments: Vec<u64>,
 }
 
+/// A thread, between two barriers.
+struct Thread {
+    number: u32,
+    registers: Vec<u64>,
+    /// The next instruction, and how many were run.
+    next: usize,
+    done: u64,
+}
+
 /// Memory that the launch has accessed.
 struct Known {
     base: u64,
@@ -92,21 +101,39 @@ impl Launch {
     pub(crate) fn run(&self) -> Result<(), i32> {
         let mut memory = Memory::default();
         for block in 0..self.blocks {
-            for thread in 0..self.threads {
-                self.thread(&mut memory, block, thread)?;
+            let mut waiting = Vec::new();
+            for number in 0..self.threads {
+                let mut thread =
+                    Thread { number, registers: vec![0; self.kernel.registers], next: 0, done: 0 };
+                if self.thread(&mut memory, block, &mut thread)? {
+                    waiting.push(thread);
+                }
+            }
+            while !waiting.is_empty() {
+                // A thread that has ended never comes to the barrier.
+                if waiting.len() != self.threads as usize {
+                    return Err(LAUNCH_FAILED);
+                }
+                let mut again = Vec::new();
+                for mut thread in waiting {
+                    if self.thread(&mut memory, block, &mut thread)? {
+                        again.push(thread);
+                    }
+                }
+                waiting = again;
             }
         }
         Ok(())
     }
 
-    fn thread(&self, memory: &mut Memory, block: u32, thread: u32) -> Result<(), i32> {
+    /// Runs a thread until it ends, or comes to a barrier: then `true`.
+    fn thread(&self, memory: &mut Memory, block: u32, at: &mut Thread) -> Result<bool, i32> {
         let kernel = &*self.kernel;
-        let mut r = vec![0u64; kernel.registers];
-        let (mut next, mut done) = (0, 0);
-        while let Some(ins) = kernel.code.get(next) {
-            next += 1;
-            done += 1;
-            if done > MOST {
+        let Thread { number: thread, registers: r, next, done } = at;
+        while let Some(ins) = kernel.code.get(*next) {
+            *next += 1;
+            *done += 1;
+            if *done > MOST {
                 return Err(LAUNCH_FAILED);
             }
             if ins.guard.is_some_and(|(by, wanted)| (r[by] != 0) != wanted) {
@@ -134,18 +161,19 @@ impl Launch {
                 Op::Barrier => {}
                 Op::Read { to, from } => {
                     r[*to] = u64::from(match from {
-                        Special::Thread => thread,
+                        Special::Thread => *thread,
                         Special::Block => block,
                         Special::Threads => self.threads,
                         Special::Blocks => self.blocks,
                     });
                 }
-                Op::Branch { to } => next = *to,
-                Op::Return => return Ok(()),
-                op => compute(op, &mut r),
+                Op::Branch { to } => *next = *to,
+                Op::Return => return Ok(false),
+                Op::Meet => return Ok(true),
+                op => compute(op, r),
             }
         }
-        Ok(())
+        Ok(false)
     }
 }
 
@@ -188,7 +216,7 @@ fn compute(op: &Op, r: &mut [u64]) {
         Op::Select { to, a, b, by } => (*to, if r[*by] != 0 { of(a) } else { of(b) }),
         Op::Convert { to_ty, from_ty, to, a } => (*to, convert(*to_ty, *from_ty, of(a))),
         Op::Parameter { .. } | Op::Load { .. } | Op::Store { .. } | Op::Read { .. } => return,
-        Op::Add { .. } | Op::Barrier => return,
+        Op::Add { .. } | Op::Barrier | Op::Meet => return,
         Op::Branch { .. } | Op::Return => return,
     };
     r[to] = v;

@@ -2,6 +2,9 @@
 //!
 //! A batch has fewer than 256 operations. A longer list is cut, but never between a poll and the store that
 //! follows it: were the second of two batches refused, the stream would take a signal and not clear it.
+//!
+//! The driver puts a fence of the whole system before each store, so that one which the list has there is not
+//! queued a second time.
 
 use hmem::cuda::memops::{Features, MOST_IN_BATCH, MemOp, Until as CudaUntil};
 
@@ -56,6 +59,10 @@ pub(crate) fn lower(ops: &[Op], targets: &Targets, features: Features) -> Result
             // Of fences in a row one is enough.
             if is_order && items.iter().rev().take_while(|i: &&Item| is_fence(i.op)).any(|i| i.op == op) {
                 continue;
+            }
+            let is_store = matches!(op, MemOp::Write32 { .. } | MemOp::Write64 { .. });
+            if is_store && items.last().is_some_and(|i| i.op == MemOp::Barrier) {
+                items.pop();
             }
             let is_wait = matches!(op, MemOp::Wait { .. });
             let done = if n + 1 == count { i + 1 } else { i };

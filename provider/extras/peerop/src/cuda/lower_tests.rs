@@ -64,12 +64,14 @@ fn each_operation_has_one_of_the_drivers() {
         wait(0, 1, CudaUntil::And),
         wait(4, 2, CudaUntil::Nor),
         wait(8, 3, CudaUntil::Geq),
-        MemOp::Barrier,
         MemOp::Write32 { to: BASE + 12, value: 4 },
         MemOp::Write64 { to: BASE + 16, value: 5 },
         MemOp::Add32 { to: BASE + 24, value: 6 },
     ]];
     assert_eq!(batches(&ops, FEATURES), wanted);
+    // The driver's own fence before a store is enough, and no other operation has one.
+    let both = [FENCE, poll(0), FENCE];
+    assert_eq!(batches(&both, FEATURES), [vec![MemOp::Barrier, wait(0, 1, CudaUntil::And), MemOp::Barrier]]);
 }
 
 #[test]
@@ -113,11 +115,11 @@ fn a_long_list_is_cut_before_a_poll_whose_store_would_be_in_the_next_batch() {
         let stores: Vec<Op> = (0..before).map(|n| store(8 + 4 * (n as u64 % 100), 9)).collect();
         let pair = [poll(0), FENCE, store(0, 0)];
         let found = batches(&[stores, pair.to_vec()].concat(), FEATURES);
-        let fits = before + 3 <= MOST_IN_BATCH;
+        let fits = before + 2 <= MOST_IN_BATCH;
         let rest = match (fits, before > MOST_IN_BATCH) {
-            (true, _) => vec![before + 3],
-            (false, false) => vec![before, 3],
-            (false, true) => vec![MOST_IN_BATCH, before + 3 - MOST_IN_BATCH],
+            (true, _) => vec![before + 2],
+            (false, false) => vec![before, 2],
+            (false, true) => vec![MOST_IN_BATCH, before + 2 - MOST_IN_BATCH],
         };
         assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), rest, "{before}");
     }
@@ -192,8 +194,10 @@ proptest! {
             let begins_with_poll = matches!(next[0], MemOp::Wait { .. });
             prop_assert!(!ends_in_poll || begins_with_poll);
         }
-        // A fence stays behind each operation that one followed.
-        let fences = ops.windows(2).filter(|w| w[1] == FENCE && !matches!(w[0], Op::Fence(_))).count();
+        // A fence stays behind each operation that one followed, or a store has it.
+        let stores = |op: &Op| matches!(op, Op::Store32 { .. } | Op::Store64 { .. } | Op::Copy { .. });
+        let fences = ops.windows(3).filter(|w| w[1] == FENCE && !matches!(w[0], Op::Fence(_)) &&
+            !matches!(w[2], Op::Fence(_)) && !stores(&w[2])).count();
         let kept = found.iter().map(|s| match s {
             Step::Batch(ops) => ops.iter().filter(|op| is_fence(op)).count(),
             Step::Add { .. } => 0,
