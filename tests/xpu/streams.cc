@@ -3,7 +3,8 @@
  * a kernel between that reads what came. CUDA's driver, or its stand-in, is loaded as libcuda.so.1.
  *
  *     streams exchange WAY ITERATIONS     WAY: stream, host (a stream, through host memory), graph (captured), nodes (of a graph),
- *                                         cpu (no CUDA). Contents are checked after each batch
+ *                                         cpu (no CUDA), raw (the driver's own copy to the peer, store and wait, without
+ *                                         Strait). Contents are checked after each batch
  *     streams kill KILLS                  a peer is killed while a stream waits for its message
  *     streams contract                    what each call promises, and how each wait ends
  *
@@ -99,8 +100,9 @@ static const char kernel_text[] = R"(.version 6.0
 		}                                                                                                        \
 	} while (0)
 
-/* The other process. */
+/* The other process, and a page of both. */
 static int sock = -1;
+static volatile uint32_t *shared;
 
 static void together()
 {
@@ -382,6 +384,56 @@ static void exchange(const std::string &way, bool leads, uint64_t iterations)
 		       (unsigned long long)iterations, took * 1e6 / iterations, spent * 1e6 / iterations);
 }
 
+/* What the driver has for the same loop: a copy into the peer's buffer, a store of a rising number in host memory and a wait
+ * for the peer's. Nothing ends a wait whose peer is gone. */
+static void exchange_raw(bool leads, uint64_t iterations)
+{
+	struct handle {
+		char bytes[64];
+	} mine, theirs;
+	gpu g;
+	dptr to = 0, words = 0;
+	uint64_t queued = 0;
+	g.open();
+	cu("cuMemHostRegister_v2", (void *)shared, (size_t)4096, 2u);
+	cu("cuMemHostGetDevicePointer_v2", &words, (void *)shared, 0u);
+	cu("cuIpcGetMemHandle", &mine, g.in);
+	CHECK(send(sock, &mine, sizeof mine, 0) == sizeof mine && recv(sock, &theirs, sizeof theirs, MSG_WAITALL) == sizeof theirs);
+	cu("cuIpcOpenMemHandle_v2", &to, theirs, 1u);
+	const dptr raise = words + (leads ? 1024 : 2048), wait = words + (leads ? 2048 : 1024);
+	auto sends = [&](unsigned n) {
+		cu("cuMemcpyAsync", to + (dptr)n * size, g.out + (dptr)n * size, (size_t)size, g.stream);
+		cu("cuStreamWriteValue64_v2", g.stream, raise, queued + 1, 0u);
+	};
+	double begin = 0, spent = 0;
+	for (uint64_t first = 0; first < iterations + batch; first += batch) {
+		g.clear();
+		together();
+		if (first == batch)
+			begin = now(), spent = cpu_seconds();
+		for (unsigned n = 0; n < batch; n++, queued++) {
+			if (leads) {
+				g.make(n);
+				sends(n);
+			}
+			cu("cuStreamWaitValue64_v2", g.stream, wait, queued + 1, 0u);
+			if (!leads) {
+				g.reply(n);
+				sends(n);
+			}
+		}
+		g.end_of_stream();
+		g.check(first, leads ? 0xffffffff : 0);
+	}
+	const double took = now() - begin;
+	spent = cpu_seconds() - spent;
+	together();
+	cu("cuIpcCloseMemHandle", to);
+	if (leads)
+		printf("ok streams raw: %llu iterations, %.2f us and %.2f CPU us an iteration\n", (unsigned long long)iterations,
+		       took * 1e6 / iterations, spent * 1e6 / iterations);
+}
+
 /* No CUDA: the calling threads execute the lists. */
 static void exchange_by_cpu(bool leads, uint64_t iterations)
 {
@@ -483,9 +535,6 @@ static void kills(unsigned count, char *self)
 	}
 	printf("ok streams kill: %u kills, every wait passed\n", count);
 }
-
-/* Shared by both processes of a contract. */
-static volatile uint32_t *shared;
 
 static void hold_stream(gpu &g, uint64_t *word)
 {
@@ -760,7 +809,13 @@ int main(int argc, char **argv)
 		else if (what == "exchange" && argc == 4)
 			two([&](bool leads) {
 				const uint64_t iterations = strtoull(argv[3], nullptr, 10);
-				std::string(argv[2]) == "cpu" ? exchange_by_cpu(leads, iterations) : exchange(argv[2], leads, iterations);
+				const std::string way = argv[2];
+				if (way == "cpu")
+					exchange_by_cpu(leads, iterations);
+				else if (way == "raw")
+					exchange_raw(leads, iterations);
+				else
+					exchange(way, leads, iterations);
 			});
 		else
 			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams contract\n"), 2;
