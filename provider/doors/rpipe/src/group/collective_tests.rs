@@ -239,6 +239,75 @@ fn members_that_do_not_agree_on_type_operation_count_or_call_get_an_error_that_s
 }
 
 #[test]
+fn a_member_in_any_other_call_ends_all_that_wait_for_each_other() {
+    type Call = fn(&mut Group) -> Result<(), Error>;
+    const MEMBERS: Rank = 4;
+    fn part(group: &Group, root: Rank) -> usize {
+        if group.rank() == root { MEMBERS as usize } else { 0 }
+    }
+    fn gather(group: &mut Group, root: Rank) -> Result<(), Error> {
+        let n = part(group, root);
+        group.gather(root, &[1], &mut vec![0; n], &vec![1; n], Patience::Forever)
+    }
+    fn scatter(group: &mut Group, root: Rank) -> Result<(), Error> {
+        let n = part(group, root);
+        group.scatter(root, &vec![0; n], &vec![1; n], &mut [0], Patience::Forever)
+    }
+    fn reduce(group: &mut Group, root: Rank) -> Result<(), Error> {
+        let mut all = vec![0; usize::from(group.rank() == root)];
+        group.reduce(root, &[1], &mut all, Operation::Sum, Patience::Forever)
+    }
+    const CALLS: [Call; 11] = [
+        |g| g.bcast(0, &mut [0; 4]),
+        |g| g.bcast(3, &mut [0; 4]),
+        |g| g.barrier(Patience::Forever),
+        |g| g.allreduce(&[1], &mut [0], Operation::Sum, Patience::Forever),
+        |g| reduce(g, 0),
+        |g| reduce(g, 3),
+        |g| gather(g, 0),
+        |g| gather(g, 3),
+        |g| scatter(g, 0),
+        |g| scatter(g, 3),
+        |g| g.alltoall((&[0; 4], &[1; 4]), (&mut [0; 4], &[1; 4]), Patience::Forever),
+    ];
+    for (n, (way, settings)) in ways().into_iter().enumerate() {
+        let of_odd = |odd: usize| {
+            for of_others in (0..CALLS.len()).filter(|other| *other != odd) {
+                let job = job(&format!("other-{way}-{odd}-{of_others}"), MEMBERS, &settings);
+                let faults = each(&job, |rank, context| {
+                    let mut group = Group::open(context, &[0, 1, 2, 3]).unwrap();
+                    let first = CALLS[if rank == 1 { odd } else { of_others }](&mut group);
+                    first.and_then(|()| group.barrier(Patience::Forever)).err()
+                });
+                let found = |fault: &Error| matches!(fault.errno(), libc::EINVAL | libc::EMSGSIZE);
+                assert!(faults.iter().flatten().any(found), "{way}, {odd} of {of_others}: {faults:?}");
+            }
+        };
+        let odds = (1..CALLS.len()).step_by(if n == 0 { 2 } else { CALLS.len() });
+        std::thread::scope(|s| odds.for_each(|odd| drop(s.spawn(move || of_odd(odd)))));
+    }
+}
+
+#[test]
+fn a_function_that_takes_long_does_not_lengthen_the_time_of_its_call() {
+    let job = job("slow", 2, &Settings::default());
+    let begin = Instant::now();
+    let faults = each(&job, |_, context| {
+        let mut group = group(context);
+        let mut slow = |a: u64, b: u64| {
+            std::thread::sleep(Duration::from_micros(100));
+            a + b
+        };
+        let (mine, mut sum) = (vec![1u64; 200_000], vec![0; 200_000]);
+        let time = Patience::for_a(Duration::from_millis(300));
+        group.allreduce(&mine, &mut sum, Combine::Function(&mut slow), time).unwrap_err()
+    });
+    // All of it would take 10 s and more.
+    assert!(faults.iter().any(|fault| matches!(fault, Error::TimedOut(_))), "{faults:?}");
+    assert!(begin.elapsed() < LIMIT);
+}
+
+#[test]
 fn sizes_that_cannot_be_are_refused_and_change_nothing() {
     let job = job("sizes", 1, &Settings::default());
     let mut group = group(&job[0]);

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use super::agreement::Agreement;
+use super::pieces::{HEAD, NOTE, head, write_head};
 use crate::core::{Context, Patience, Visit};
 use crate::{Address, Error, Pipe, Rank};
 
@@ -22,7 +24,25 @@ pub(super) struct Member {
     pub(super) pipe: Option<Pipe>,
     /// The last transfer of this call.
     pub(super) last: Option<usize>,
+    /// It has a note of this call.
+    noted: bool,
+    /// The first piece of a message of a later call, which was seen.
+    held: Option<Piece>,
 }
+
+impl Member {
+    pub(super) fn new(rank: Rank, pipe: Option<Pipe>) -> Member {
+        Member { rank, pipe, last: None, noted: false, held: None }
+    }
+
+    /// Forgets what is of one call.
+    pub(super) fn clear(&mut self) {
+        (self.last, self.noted) = (None, false);
+    }
+}
+
+/// A block of a member's pipe, where it is, and its length.
+pub(super) type Piece = (Address, *mut u8, usize);
 
 /// All members, in the order of the group.
 #[derive(Debug)]
@@ -31,17 +51,71 @@ pub(super) struct Members {
     /// The place of this one.
     pub(super) me: usize,
     pub(super) all: Vec<Member>,
+    pub(super) agreement: Agreement,
 }
 
+// SAFETY: the addresses are those of the members' pipes, which are there as long as the members.
+unsafe impl Send for Member {}
+
 impl Members {
-    /// The next message of a member, if there is one: a block of its pipe, where it is, and its length.
-    pub(super) fn next(
-        &mut self,
-        place: usize,
-        ask: bool,
-    ) -> Result<Option<(Address, *mut u8, usize)>, Error> {
-        let Some(pipe) = &mut self.all[place].pipe else { return Ok(None) };
+    /// The next piece of a member, if there is one. `first`: it is the first one of a message; a note before
+    /// it is read here.
+    pub(super) fn next(&mut self, place: usize, first: bool, ask: bool) -> Result<Option<Piece>, Error> {
         let visit = if ask { Visit::Ask { begin: true } } else { Visit::Flag };
+        self.next_by(place, first, visit)
+    }
+
+    fn next_by(&mut self, place: usize, first: bool, visit: Visit) -> Result<Option<Piece>, Error> {
+        if let Some(piece) = self.all[place].held.take() {
+            return Ok(Some(piece));
+        }
+        while let Some((address, at, len)) = self.read(place, visit)? {
+            match head(at, len) {
+                Some((NOTE, what)) if first => {
+                    self.agreement.check(what, self.all[place].rank)?;
+                    self.free(place, address)?;
+                }
+                _ => return Ok(Some((address, at, len))),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Compares the call of a member of which this one waits for nothing.
+    pub(super) fn compare(&mut self, place: usize) -> Result<(), Error> {
+        if self.all[place].held.is_some() {
+            return Ok(());
+        }
+        // A pipe that nothing came by is not set up for this.
+        let Some(piece) = self.next_by(place, true, Visit::Ask { begin: false })? else { return Ok(()) };
+        if let Some((what, _)) = head(piece.1, piece.2) {
+            self.agreement.check(what, self.all[place].rank)?;
+        }
+        self.all[place].held = Some(piece);
+        Ok(())
+    }
+
+    /// Sends a note to a member that this call waits for, once there is room. That it has ended shows where
+    /// its messages are read.
+    pub(super) fn note(&mut self, place: usize) -> Result<(), Error> {
+        if self.all[place].noted {
+            return Ok(());
+        }
+        let what = self.agreement.now();
+        let Some((pipe, _)) = self.writable(place, true)? else { return Ok(()) };
+        let Some(block) = pipe.alloc_now(HEAD)? else { return Ok(()) };
+        // SAFETY: a block of so many bytes, which is this end's.
+        unsafe { write_head(pipe.address(block)?, NOTE, what as usize) };
+        match pipe.write_timed(block, None, Patience::Poll) {
+            Err(Error::Again) => return pipe.free(block),
+            other => other?,
+        }
+        self.all[place].noted = true;
+        Ok(())
+    }
+
+    fn read(&mut self, place: usize, visit: Visit) -> Result<Option<Piece>, Error> {
+        let Some(pipe) = &mut self.all[place].pipe else { return Ok(None) };
         if !pipe.visit(visit) {
             return Ok(None);
         }

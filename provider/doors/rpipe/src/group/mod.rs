@@ -6,6 +6,7 @@
 //! ends the calls of all that wait for it: each member gets a message with the rank that it began with, and
 //! all pipes of the group are closed. From then on each call of the group is that error.
 
+mod agreement;
 #[cfg(all(test, not(loom)))]
 mod collective_tests;
 mod collectives;
@@ -27,6 +28,7 @@ use crate::core::Patience;
 use crate::core::{Reason, closed};
 use crate::{Error, Pipe, PipeOptions, Rank, Side};
 
+use agreement::Agreement;
 pub use collectives::Combine;
 pub(crate) use collectives::parts;
 use members::{Fault, HEAP, Member, Members, SLOTS};
@@ -44,8 +46,6 @@ const LEAVING: Duration = Duration::from_secs(1);
 pub struct Group {
     transfers: Transfers,
     over: Option<Error>,
-    /// Calls of all members that were begun.
-    calls: u64,
 }
 
 /// A neighbour, what it gets, and where what it sends goes.
@@ -86,12 +86,13 @@ impl Group {
         let mut members = Vec::with_capacity(ranks.len());
         for (at, rank) in ranks.iter().enumerate() {
             let pipe = if at == me { None } else { Some(Pipe::open(context, *rank, &options)?) };
-            members.push(Member { rank: *rank, pipe, last: None });
+            members.push(Member::new(*rank, pipe));
         }
         let (incoming, outgoing) = (Vec::new(), Vec::new());
-        let members = Members { context: context.clone(), me, all: members };
+        let agreement = Agreement::new();
+        let members = Members { context: context.clone(), me, all: members, agreement };
         let transfers = Transfers { members, incoming, outgoing };
-        Ok(Group { transfers, over: None, calls: 0 })
+        Ok(Group { transfers, over: None })
     }
 
     /// Members.
@@ -225,8 +226,10 @@ impl Group {
     /// Begins a call of all members, and returns what its messages begin with.
     fn begin_call(&mut self, kind: Kind, root: usize, detail: u8) -> Result<u64, Error> {
         self.begin()?;
-        self.calls += 1;
-        Ok(pieces::call(kind, root, detail, self.calls))
+        let agreement = &mut self.transfers.members.agreement;
+        let what = pieces::call(kind, root, detail, agreement.next());
+        agreement.begin(what);
+        Ok(what)
     }
 
     /// Moves all that was begun.

@@ -11,6 +11,9 @@ pub(super) const HEAD: usize = 16;
 pub(super) const PIECE: usize = 32 << 10;
 /// What a message of an exchange begins with.
 pub(super) const EXCHANGE: u64 = 1;
+/// The same of a note, a message of a head alone: in the place of the length it has what the call's messages
+/// begin with in which its sender waits.
+pub(super) const NOTE: u64 = 15;
 
 /// A call that all members make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +29,8 @@ pub(super) enum Kind {
 
 /// What a message of the n-th such call of a group begins with, so that one of an earlier call is not taken
 /// for it. `root` is a place; `detail` has what else members have to agree on.
-pub(super) fn call(kind: Kind, root: usize, detail: u8, number: u64) -> u64 {
-    kind as u64 | (root as u64 & u64::from(u16::MAX)) << 8 | u64::from(detail) << 24 | number << 32
+pub(super) fn call(kind: Kind, root: usize, detail: u8, number: u32) -> u64 {
+    kind as u64 | (root as u64 & u64::from(u16::MAX)) << 8 | u64::from(detail) << 24 | u64::from(number) << 32
 }
 
 /// Writes what the first piece of a message begins with.
@@ -40,6 +43,24 @@ pub(super) unsafe fn write_head(to: *mut u8, what: u64, total: usize) {
         to.cast::<u64>().write_unaligned(what.to_le());
         to.add(8).cast::<u64>().write_unaligned((total as u64).to_le());
     }
+}
+
+/// What the first piece of a message begins with; `None`: it is too short.
+pub(super) fn head(at: *const u8, len: usize) -> Option<(u64, u64)> {
+    if len < HEAD {
+        return None;
+    }
+    // SAFETY: so many bytes were read; each number is loaded once, and any bytes are one.
+    let (what, total) =
+        unsafe { (at.cast::<u64>().read_unaligned(), at.add(8).cast::<u64>().read_unaligned()) };
+    Some((u64::from_le(what), u64::from_le(total)))
+}
+
+/// A member's message is of another call.
+pub(super) fn differs(rank: Rank) -> Error {
+    Error::Invalid(format!(
+        "rank {rank} is in another call of the group, or has another root, type or operation: all members call the same in the same order"
+    ))
 }
 
 /// What comes from a member.
@@ -107,19 +128,15 @@ impl Incoming {
         len: usize,
         rank: Rank,
     ) -> Result<(*const u8, usize), Error> {
-        let mut head = 0;
+        let mut skip = 0;
         if self.total.is_none() {
-            if len < HEAD {
-                return Err(Error::Broken("a message of a group has no head".into()));
-            }
-            // SAFETY: so many bytes were read; each number is loaded once, and any bytes are one.
             let (what, total) =
-                unsafe { (at.cast::<u64>().read_unaligned(), at.add(8).cast::<u64>().read_unaligned()) };
-            self.check(u64::from_le(what), u64::from_le(total), rank)?;
-            head = HEAD;
+                head(at, len).ok_or_else(|| Error::Broken("a message of a group has no head".into()))?;
+            self.check(what, total, rank)?;
+            skip = HEAD;
         }
-        let (len, total) = (len - head, self.total.unwrap_or(0));
-        if len == 0 && head == 0 {
+        let (len, total) = (len - skip, self.total.unwrap_or(0));
+        if len == 0 && skip == 0 {
             // Without end, of a member of ill will.
             return Err(Error::Broken("a message of a group comes in pieces of no bytes".into()));
         }
@@ -127,14 +144,12 @@ impl Incoming {
             return Err(Error::Broken("more bytes came than the member has said".into()));
         }
         // SAFETY: `len` bytes follow the head.
-        Ok((unsafe { at.add(head) }, len))
+        Ok((unsafe { at.add(skip) }, len))
     }
 
     fn check(&mut self, what: u64, total: u64, rank: Rank) -> Result<(), Error> {
         if what != self.what {
-            return Err(Error::Invalid(format!(
-                "rank {rank} is in another call of the group, or has another root, type or operation: all members call the same in the same order"
-            )));
+            return Err(differs(rank));
         }
         let room = self.to.1;
         match usize::try_from(total) {

@@ -77,6 +77,12 @@ impl<'a, 'b> Reduction<'a, 'b> {
         self.children.iter().filter(move |one| !all && one.piece.is_none()).map(|one| one.message.member)
     }
 
+    /// Whether something is to come of the member.
+    pub(super) fn reads(&self, place: usize) -> bool {
+        let mut children = self.children.iter().filter(|one| one.message.member == place);
+        children.any(|one| one.piece.is_some() || !self.is_written())
+    }
+
     /// The member that the elements go to.
     pub(super) fn target(&self) -> Option<usize> {
         if let Target::Member(place) = self.to { Some(place) } else { None }
@@ -95,7 +101,7 @@ impl<'a, 'b> Reduction<'a, 'b> {
     /// Goes on as far as it can now; whether it has.
     pub(super) fn step(&mut self, members: &mut Members, ask: bool) -> Result<bool, Fault> {
         let mut moved = false;
-        while !self.is_written() {
+        if !self.is_written() {
             let len = piece(self.elements.size).min(self.total - self.done);
             if !self.take(members, len, ask, &mut moved)? || !self.put(members, len, ask)? {
                 return Ok(moved);
@@ -107,8 +113,10 @@ impl<'a, 'b> Reduction<'a, 'b> {
                     members.free(place, address).map_err(|error| (place, error))?;
                 }
             }
-            (self.begun, moved) = (true, true);
+            self.begun = true;
             self.done += len;
+            // A function of the program's may take long: the time is looked at between pieces.
+            return Ok(true);
         }
         if !self.flushed {
             self.flushed = match self.target() {
@@ -132,7 +140,8 @@ impl<'a, 'b> Reduction<'a, 'b> {
         for child in self.children.iter_mut().filter(|child| child.piece.is_none()) {
             let place = child.message.member;
             let mut next = || -> Result<Option<(Address, *const u8)>, Error> {
-                let Some((address, at, long)) = members.next(place, ask)? else { return Ok(None) };
+                let first = child.message.total.is_none();
+                let Some((address, at, long)) = members.next(place, first, ask)? else { return Ok(None) };
                 let (at, long) = child.message.payload(at, long, members.all[place].rank)?;
                 if long != len {
                     return Err(Error::Broken(format!("a piece of {long} bytes came instead of {len}")));

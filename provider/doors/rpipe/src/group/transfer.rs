@@ -2,11 +2,14 @@
 
 use std::ptr;
 
-use super::members::{Fault, Members};
+use super::members::{Fault, Member, Members};
 use super::pieces::{HEAD, Incoming, Outgoing, write_head};
 use super::reduction::Reduction;
 use crate::core::{Patience, Visit, WaitStep, Waiting};
 use crate::{Error, Pipe};
+
+/// Sleeps of a call, of 100 ms each where members wake each other, before it sends notes.
+const NOTE_AFTER: u32 = 2;
 
 /// The members, and what a call moves between this one and others.
 #[derive(Debug)]
@@ -30,7 +33,7 @@ impl Transfers {
     pub(super) fn clear(&mut self) {
         self.incoming.clear();
         self.outgoing.clear();
-        self.members.all.iter_mut().for_each(|member| member.last = None);
+        self.members.all.iter_mut().for_each(Member::clear);
     }
 
     /// Moves all that was begun.
@@ -41,6 +44,7 @@ impl Transfers {
         let own = |error: Error| (place, error);
         let mut waiting: Option<Waiting> = None;
         let patience = patience.of_call();
+        let mut sleeps = 0;
         loop {
             let mut moved = self.step(also, false)?;
             if self.is_done(also) {
@@ -62,6 +66,7 @@ impl Transfers {
                 // What the last progress has brought counts.
                 Err(Error::Again) => {
                     self.step(also, true)?;
+                    self.compare_others(also)?;
                     return if self.is_done(also) { Ok(()) } else { Err(self.too_late(also)) };
                 }
                 step => step.map_err(own)?,
@@ -71,12 +76,48 @@ impl Transfers {
             }
             moved |= self.step(also, true)?;
             if step == WaitStep::Sleep && !moved {
+                self.compare_others(also)?;
+                sleeps += 1;
+                // Long enough for a note to be worth a connection.
+                if sleeps >= NOTE_AFTER {
+                    self.note(also);
+                }
                 let wakes = self.arm(also);
                 context.barrier().heavy();
                 if !self.step(also, false)? && !self.step(also, true)? {
                     wait.sleep(&context, wakes);
                 }
             }
+        }
+    }
+
+    /// Finds members that are in another call, among those of which nothing is waited for.
+    #[cold]
+    fn compare_others(&mut self, also: &Also<'_, '_>) -> Result<(), Fault> {
+        let me = self.members.me;
+        for place in (0..self.members.all.len()).filter(|place| *place != me) {
+            let comes = self.incoming.iter().any(|one| one.member == place && !one.is_done())
+                || also.reduction().is_some_and(|one| one.reads(place));
+            if !comes {
+                // One that has left needs not be there any more.
+                match self.members.compare(place) {
+                    Err(error @ Error::Invalid(_)) => return Err((place, error)),
+                    _ => continue,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a note to each member that this call waits for, but not into the middle of a message.
+    #[cold]
+    fn note(&mut self, also: &Also<'_, '_>) {
+        let ins = self.incoming.iter().filter(|one| !one.is_done()).map(|one| one.member);
+        let missing = also.reduction().into_iter().flat_map(Reduction::missing);
+        let places: Vec<usize> = ins.chain(missing).collect();
+        let writes = |place| self.outgoing.iter().any(|one| one.member == place && one.begun && !one.done);
+        for place in places.into_iter().filter(|place| !writes(*place)).collect::<Vec<_>>() {
+            let _ = self.members.note(place);
         }
     }
 
@@ -170,7 +211,8 @@ impl Transfers {
     fn take(&mut self, one: &mut Incoming, ask: bool) -> Result<bool, Error> {
         let mut moved = false;
         while !one.is_done() {
-            let Some((address, at, len)) = self.members.next(one.member, ask)? else { break };
+            let first = one.total.is_none();
+            let Some((address, at, len)) = self.members.next(one.member, first, ask)? else { break };
             one.take(at, len, self.members.all[one.member].rank)?;
             self.members.free(one.member, address)?;
             moved = true;
