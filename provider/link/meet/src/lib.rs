@@ -12,11 +12,13 @@
 mod book;
 mod life;
 mod message;
+mod refusals;
 mod shortage;
 mod strangers;
 
 pub use book::Book;
 pub use life::{Ended, Life};
 pub use message::Message;
+pub use refusals::Refusals;
 pub use shortage::{Lacking, Shortage, Spare};
 pub use strangers::Strangers;

@@ -15,7 +15,7 @@ use ipc::Poller;
 use ipc::pieces;
 use ipc::socket;
 use link_api::{Frame, PeerId, PieceCounter, Refused, Sent};
-use meet::Shortage;
+use meet::{Refusals, Shortage};
 use wire::channel::Packet;
 
 use crate::name::{Name, Port, Ports};
@@ -117,6 +117,7 @@ impl ShmLink {
             listening: Listening::new(listener, access.mr_table().fd())?,
             admission: Admission::new(),
             contests: Contests::default(),
+            refused: Refusals::default(),
             shortage: Shortage::default(),
             expected: Expected::default(),
         };

@@ -167,7 +167,9 @@ impl Service<'_> {
         self.channels.sleep.unwatch(&guest.sock);
         let errno = self.meeting.shortage.callers().map(|callers| callers.errno);
         let lack = Lack(waited, errno, self.channels.options.ring);
-        log::warn!("{}: refused a peer (pid {}): {lack}", self.channels.own.addr(), guest.pid);
+        if self.meeting.refused.is_logged() {
+            log::warn!("{}: refused a peer (pid {}): {lack}", self.channels.own.addr(), guest.pid);
+        }
         socket::notify(&guest.sock, &Packet::Exhausted.encode());
     }
 
@@ -218,7 +220,9 @@ impl Service<'_> {
                 self.decide(Contested::new(id, inb));
             }
             Some(Err(Declined::Wrong(why))) => {
-                log::warn!("{}: refused a peer (pid {pid}): {why}", self.channels.own.addr());
+                if self.meeting.refused.is_logged() {
+                    log::warn!("{}: refused a peer (pid {pid}): {why}", self.channels.own.addr());
+                }
                 socket::notify(&sock, &Packet::Refused.encode());
             }
             Some(Err(Declined::Lack(_))) => {}

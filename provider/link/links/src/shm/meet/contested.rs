@@ -33,7 +33,9 @@ impl Contests {
             ),
         };
         let pid = c.inb.pid;
-        log::warn!("{}: refused a peer (pid {pid}) that calls itself {}: {why}", own.addr(), peer.addr);
+        if self.refuse() {
+            log::warn!("{}: refused a peer (pid {pid}) that calls itself {}: {why}", own.addr(), peer.addr);
+        }
         socket::notify(&c.inb.sock, &Packet::Refused.encode());
         None
     }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ipc::{Poller, Timer};
+use meet::Refusals;
 
 use crate::shm::meet::guest::GRACE;
 use crate::shm::meet::token;
@@ -35,9 +36,15 @@ pub(in crate::shm) struct Contests {
     list: Vec<Contested>,
     /// Wakes a sleeper to decide on them, while there are any: no descriptor shows when they differ.
     timer: Option<Timer>,
+    refused: Refusals,
 }
 
 impl Contests {
+    /// One more is refused; whether the log has a line.
+    pub(in crate::shm) fn refuse(&mut self) -> bool {
+        self.refused.is_logged()
+    }
+
     pub(in crate::shm) fn is_empty(&self) -> bool {
         self.list.is_empty()
     }

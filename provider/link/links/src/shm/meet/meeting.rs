@@ -1,6 +1,6 @@
 //! Channels that come to be: those that peers make, and those that this side makes.
 
-use meet::Shortage;
+use meet::{Refusals, Shortage};
 
 use crate::shm::meet::admission::Admission;
 use crate::shm::meet::contests::Contests;
@@ -16,4 +16,5 @@ pub(in crate::shm) struct Meeting {
     pub(in crate::shm) contests: Contests,
     pub(in crate::shm) shortage: Shortage,
     pub(in crate::shm) expected: Expected,
+    pub(in crate::shm) refused: Refusals,
 }
