@@ -52,7 +52,7 @@ unsafe fn run_in(
             return next.address().map_or(UNAVAILABLE, |at| words::call(at, words));
         }
         let mut args = Args { words, style, abi: &library.abi };
-        if row.plan.is_some() && collective::is_on() {
+        if row.plan.is_some() {
             if let Some(code) = collective::run(library, row, &args) {
                 return args.answer(code);
             }

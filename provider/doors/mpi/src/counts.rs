@@ -14,6 +14,8 @@ pub enum Path {
     Nccl,
     /// By a kernel of the device.
     Kernel,
+    /// By kernels of all ranks' devices, and messages of device memory between them.
+    Devices,
     /// It was refused.
     Refused,
 }
@@ -25,6 +27,7 @@ pub struct Counts {
     mirrored: AtomicU64,
     nccl: AtomicU64,
     kernel: AtomicU64,
+    devices: AtomicU64,
     refused: AtomicU64,
     /// Bytes from devices, and to devices, and those of both that kernels have packed or unpacked.
     from: AtomicU64,
@@ -40,6 +43,7 @@ impl Counts {
             mirrored: AtomicU64::new(0),
             nccl: AtomicU64::new(0),
             kernel: AtomicU64::new(0),
+            devices: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             from: AtomicU64::new(0),
             to: AtomicU64::new(0),
@@ -54,6 +58,7 @@ impl Counts {
             Path::Mirror => &self.mirrored,
             Path::Nccl => &self.nccl,
             Path::Kernel => &self.kernel,
+            Path::Devices => &self.devices,
             Path::Refused => &self.refused,
         };
         count.fetch_add(1, Relaxed);
@@ -76,8 +81,9 @@ impl Counts {
 
     /// A line for each way that was taken.
     pub fn line(&self, name: &str, to: &mut String) {
-        let [direct, mirrored, nccl, kernel, refused] =
-            [&self.direct, &self.mirrored, &self.nccl, &self.kernel, &self.refused].map(|n| n.load(Relaxed));
+        let [direct, mirrored, nccl, refused] =
+            [&self.direct, &self.mirrored, &self.nccl, &self.refused].map(|n| n.load(Relaxed));
+        let [kernel, devices] = [&self.kernel, &self.devices].map(|n| n.load(Relaxed));
         let [from, back, packed] = [&self.from, &self.to, &self.packed].map(|n| n.load(Relaxed));
         let mut way = |n: u64, text: std::fmt::Arguments<'_>| {
             if n != 0 {
@@ -93,6 +99,7 @@ impl Counts {
             ),
         );
         way(kernel, format_args!("by a kernel of the device"));
+        way(devices, format_args!("by kernels of the ranks' devices, and messages of device memory"));
         way(nccl, format_args!("nccl"));
         way(refused, format_args!("refused with an MPI error"));
     }

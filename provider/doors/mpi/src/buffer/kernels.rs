@@ -110,6 +110,20 @@ pub(crate) enum Work {
     Failed,
 }
 
+/// Does something with the stream for kernels on the memory at `near` that is not waited for; `None` where it
+/// could not be done.
+pub(crate) fn queue(near: usize, work: impl FnOnce(Stream) -> Result<(), Error>) -> Option<()> {
+    let stream = stream(near).ok()?;
+    work(stream.stream()).inspect_err(report).ok()
+}
+
+/// Says once that the driver refuses kernels, and asks it for none any more.
+fn report(why: &Error) {
+    if matches!(why, Error::NotCompiled { .. }) && !REFUSED.swap(true, Relaxed) {
+        stderr::say(&format!("{why}: device memory goes by copies from now on\n"));
+    }
+}
+
 /// Queues work on the memory at `near`, and waits until it is done.
 pub(crate) fn run(near: usize, work: impl FnOnce(Stream) -> Result<(), Error>) -> Work {
     let Ok(stream) = stream(near) else { return Work::NotBegun };
@@ -120,9 +134,7 @@ pub(crate) fn run(near: usize, work: impl FnOnce(Stream) -> Result<(), Error>) -
         (Ok(()), true) => Work::Done,
         (Ok(()), false) => Work::Failed,
         (Err(why), _) => {
-            if matches!(why, Error::NotCompiled { .. }) && !REFUSED.swap(true, Relaxed) {
-                stderr::say(&format!("{why}: device memory goes by copies from now on\n"));
-            }
+            report(&why);
             Work::NotBegun
         }
     }

@@ -1,6 +1,7 @@
 //! Buffers in device memory, and the host memory with the same layout that the MPI gets in their place.
 
 mod copies;
+pub(crate) mod device;
 pub(crate) mod kernels;
 mod memory;
 mod region;

@@ -81,3 +81,15 @@ pub(super) fn op_of(library: &Library, handle: Handle) -> Option<Op> {
     static TABLE: Table<Op> = OnceLock::new();
     find(library, &TABLE, OPS, handle)
 }
+
+/// Whether the MPI computes it in another way than C's operators do. Open MPI 4.1 on x86-64 saturates sums of
+/// 8 and 16 bits, and compares 64-bit numbers without a sign as if they had one: results do not depend on
+/// where a buffer is.
+pub(super) fn is_other(family: Family, op: Op, ty: Type) -> bool {
+    family == Family::OpenMpi
+        && match op {
+            Op::Sum => matches!(ty, Type::I8 | Type::U8 | Type::I16 | Type::U16),
+            Op::Min | Op::Max => ty == Type::U64,
+            _ => false,
+        }
+}

@@ -1,27 +1,14 @@
 //! MPI_Reduce_local of device memory by a kernel of the device.
 
-use device_ops::{Memory, Op, Type, reduce};
+use device_ops::{Memory, reduce};
 
-use super::element::{op_of, type_of};
-use crate::abi::Family;
+use super::element::{is_other, op_of, type_of};
 use crate::args::Args;
 use crate::buffer::kernels::{self, Work};
 use crate::buffer::{Failure, sync};
 use crate::counts::Path;
 use crate::library::Library;
 use crate::row::Row;
-
-/// Whether the MPI computes it in another way than C's operators do. Open MPI 4.1 on x86-64 saturates sums of
-/// 8 and 16 bits, and compares 64-bit numbers without a sign as if they had one: results do not depend on
-/// where a buffer is.
-fn is_other(family: Family, op: Op, ty: Type) -> bool {
-    family == Family::OpenMpi
-        && match op {
-            Op::Sum => matches!(ty, Type::I8 | Type::U8 | Type::I16 | Type::U16),
-            Op::Min | Op::Max => ty == Type::U64,
-            _ => false,
-        }
-}
 
 /// Does the call if it is MPI_Reduce_local with a predefined operation and type, and both buffers are memory
 /// of one device; `None` where it did not. What it does not do is the MPI's, with its errors.
