@@ -69,6 +69,12 @@ pub const OTHERS: &[Setting] = &[
         "The least bytes of a collective that goes by NCCL",
     ),
     other(
+        "STRAIT_MPI_PACK_LEAST",
+        Kind::Text("a number of bytes, or off"),
+        "262144",
+        "The least bytes of a message that kernels pack to device memory",
+    ),
+    other(
         "STRAIT_MPI_REDUCE_LEAST",
         Kind::Text("a number of bytes, or off"),
         "262144",

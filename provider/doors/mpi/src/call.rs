@@ -79,7 +79,8 @@ unsafe fn run_in(
             args.words[at] = word;
         }
         if !mirrors.is_empty() {
-            row.counts.add(Path::Mirror);
+            let is_packed = mirrors.iter().all(Mirror::is_on_device);
+            row.counts.add(if is_packed { Path::Packed } else { Path::Mirror });
         }
         let status = status_of(row).filter(|_| received.is_some());
         let _own = status.map(|at| args.want_statuses(at, 1));
@@ -233,6 +234,12 @@ fn mirror_of(
     if let Some(bytes) = bytes.filter(|_| buf.direct && kernels::are_for(&data, base, kind)) {
         // SAFETY: the arguments of the call.
         unsafe { check_committed(buf, args, target, &data) }?;
+        let is_on_device = settings::pack_least().is_some_and(|least| size >= least);
+        if is_on_device && direct::is_possible(args.abi) {
+            if let Ok(mirror) = Mirror::on_device(base, data.clone(), access, counts) {
+                return Ok((mirror, words(bytes)));
+            }
+        }
         return Ok((Mirror::packed(base, kind, data, access, counts)?, words(bytes)));
     }
     match (Mirror::new(base, kind, data.clone(), access, counts), bytes) {

@@ -10,6 +10,8 @@ pub enum Path {
     Direct,
     /// With host memory of this library's, to and from which the data are copied.
     Mirror,
+    /// With memory of the device that kernels pack to and unpack from, as it is.
+    Packed,
     /// By NCCL.
     Nccl,
     /// By a kernel of the device.
@@ -25,6 +27,7 @@ pub enum Path {
 pub struct Counts {
     direct: AtomicU64,
     mirrored: AtomicU64,
+    packed_there: AtomicU64,
     nccl: AtomicU64,
     kernel: AtomicU64,
     devices: AtomicU64,
@@ -41,6 +44,7 @@ impl Counts {
         Counts {
             direct: AtomicU64::new(0),
             mirrored: AtomicU64::new(0),
+            packed_there: AtomicU64::new(0),
             nccl: AtomicU64::new(0),
             kernel: AtomicU64::new(0),
             devices: AtomicU64::new(0),
@@ -56,6 +60,7 @@ impl Counts {
         let count = match path {
             Path::Direct => &self.direct,
             Path::Mirror => &self.mirrored,
+            Path::Packed => &self.packed_there,
             Path::Nccl => &self.nccl,
             Path::Kernel => &self.kernel,
             Path::Devices => &self.devices,
@@ -83,7 +88,8 @@ impl Counts {
     pub fn line(&self, name: &str, to: &mut String) {
         let [direct, mirrored, nccl, refused] =
             [&self.direct, &self.mirrored, &self.nccl, &self.refused].map(|n| n.load(Relaxed));
-        let [kernel, devices] = [&self.kernel, &self.devices].map(|n| n.load(Relaxed));
+        let [kernel, devices, packed_there] =
+            [&self.kernel, &self.devices, &self.packed_there].map(|n| n.load(Relaxed));
         let [from, back, packed] = [&self.from, &self.to, &self.packed].map(|n| n.load(Relaxed));
         let mut way = |n: u64, text: std::fmt::Arguments<'_>| {
             if n != 0 {
@@ -91,6 +97,10 @@ impl Counts {
             }
         };
         way(direct, format_args!("device memory, accessed by the MPI's transport"));
+        way(
+            packed_there,
+            format_args!("packed or unpacked by kernels in device memory, accessed by the MPI's transport"),
+        );
         way(
             mirrored,
             format_args!(

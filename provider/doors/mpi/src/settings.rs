@@ -98,14 +98,28 @@ fn bytes(name: &str, default: usize) -> usize {
     })
 }
 
+/// The least bytes of what goes from device to device where the MPI's transport takes device memory. Staging
+/// of less takes less time than two messages between devices.
+const LEAST: usize = 1 << 18;
+
+/// A number of bytes above 0, or off.
+fn bytes_or_off(name: &str, default: usize) -> Option<usize> {
+    let is_on = !matches!(value(name).as_deref(), Some("off" | "no"));
+    is_on.then(|| bytes(name, default))
+}
+
 /// The least bytes of a reduction of all ranks that their devices compute, by `STRAIT_MPI_REDUCE_LEAST`;
 /// `None` where that is off.
 pub fn reduce_least() -> Option<usize> {
-    static LEAST: OnceLock<Option<usize>> = OnceLock::new();
-    *LEAST.get_or_init(|| {
-        let is_on = !matches!(value("STRAIT_MPI_REDUCE_LEAST").as_deref(), Some("off" | "no"));
-        is_on.then(|| bytes("STRAIT_MPI_REDUCE_LEAST", 1 << 18))
-    })
+    static REDUCE: OnceLock<Option<usize>> = OnceLock::new();
+    *REDUCE.get_or_init(|| bytes_or_off("STRAIT_MPI_REDUCE_LEAST", LEAST))
+}
+
+/// The least bytes of a message of a datatype with gaps that kernels pack to device memory, by
+/// `STRAIT_MPI_PACK_LEAST`; `None` where they pack to the host's alone.
+pub fn pack_least() -> Option<usize> {
+    static PACK: OnceLock<Option<usize>> = OnceLock::new();
+    *PACK.get_or_init(|| bytes_or_off("STRAIT_MPI_PACK_LEAST", LEAST))
 }
 
 /// The most bytes of device memory for what a rank receives of such a reduction from others, by

@@ -152,12 +152,11 @@ fn is_over(stream: Stream) -> bool {
         }
 }
 
-/// Packs the first `most` bytes of the data to page-locked memory at `packed`, or unpacks them; whether it
-/// was done.
+/// Packs the first `most` bytes of the data to the memory at `packed`, or unpacks them; whether it was done.
 ///
 /// # Safety
-/// [`are_for`] was true of these, and [`is_locked`] of the memory at `packed`; all blocks are valid, and
-/// there is room for the bytes at `packed`.
+/// [`are_for`] was true of these; [`is_locked`] is of the memory at `packed`, or it is the device's; all
+/// blocks are valid, and there is room for the bytes at `packed`.
 pub(super) unsafe fn copy(data: &Data, user: User, packed: usize, way: Way, most: usize) -> bool {
     let Some((low, high)) = data.tree.bounds() else { return true };
     let near = user.at.wrapping_add_signed(low);
