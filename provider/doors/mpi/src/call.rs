@@ -201,6 +201,13 @@ unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Replaced, Troubl
         }
         // SAFETY: the caller's promise.
         let (access, of) = ((described.reads, described.writes), unsafe { target(row, args) });
+        // SAFETY: the caller's promise.
+        if let Some(words) = unsafe { one_block(buf, args, base, &described.data, of) }? {
+            sync::wait_for(words[0].1);
+            row.counts.add(Path::Direct);
+            replaced.words.extend(words);
+            continue;
+        }
         let (mut mirror, bytes) =
             mirror_of(buf, args, (base, kind), described.data, (access, of), &row.counts)?;
         replaced.words.extend(bytes);
@@ -216,6 +223,28 @@ unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Replaced, Troubl
         replaced.mirrors.push(mirror);
     }
     Ok(replaced)
+}
+
+/// The arguments that name the data as bytes in the device's memory, where these are one block and the MPI's
+/// transport takes such memory: the block begins elsewhere than the buffer, or its elements have gaps behind.
+unsafe fn one_block(
+    buf: &Buf,
+    args: &Args<'_>,
+    base: usize,
+    data: &Data,
+    target: Target,
+) -> Result<Option<[(usize, usize); 3]>, Trouble> {
+    let Some((first, len)) = data.tree.single().filter(|_| buf.direct && direct::is_possible(args.abi))
+    else {
+        return Ok(None);
+    };
+    let Some((count, datatype, _)) = as_bytes(buf, args).filter(|(_, _, most)| len <= *most) else {
+        return Ok(None);
+    };
+    // SAFETY: the caller's promise: the arguments of the call.
+    unsafe { check_committed(buf, args, target, data) }?;
+    let at = base.wrapping_add_signed(first);
+    Ok(Some([(usize::from(buf.at), at), (count, len), (datatype, args.abi.handles.byte)]))
 }
 
 /// A mirror, and the arguments that name it if it is one of bytes. Those are packed by a kernel of the
