@@ -34,6 +34,8 @@ const FAILED: usize = 16;
 /// Polls without sleeping between them, and the sleep after that many.
 const POLLS: u32 = 2000;
 const SLEEP: Duration = Duration::from_micros(50);
+/// Between two looks for ranks that leave MPI_Init.
+const PAUSE: Duration = Duration::from_micros(500);
 
 /// One rank's side.
 #[derive(Debug)]
@@ -124,6 +126,17 @@ impl Side {
             unsafe { progress(&mut polls, abi, comm) };
         }
         !self.is_failed
+    }
+
+    /// Waits a little for ranks that leave MPI_Init with this one: once all are seen the file has no name.
+    pub(super) fn linger(&mut self) {
+        const TIMES: u32 = 100;
+        for _ in 0..TIMES {
+            if self.is_usable() {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
     }
 
     /// A rank at which NCCL, or the device, has failed.

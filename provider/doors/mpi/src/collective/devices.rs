@@ -7,7 +7,7 @@ use device_ops::nccl::Rank;
 use device_ops::{Op, Type};
 
 use super::board::Side;
-use super::element::{is_other, op_of, type_of};
+use super::element::computed;
 use super::messages::Messages;
 use super::plan::is_in_place;
 use crate::abi::Abi;
@@ -91,9 +91,8 @@ impl Reduction {
         }
         // SAFETY: the caller's promise.
         unsafe {
-            let op = op_of(library, args.op(plan.op?))?;
-            let ty = type_of(library, args.datatype(plan.datatype))?;
-            if !op.takes(ty) || ty.has_gap() || is_other(args.abi.family, op, ty) {
+            let (op, ty) = computed(library, args.op(plan.op?), args.datatype(plan.datatype))?;
+            if ty.has_gap() {
                 return None;
             }
             let what = match plan.what {

@@ -2,7 +2,7 @@
 
 use device_ops::{Memory, reduce};
 
-use super::element::{is_other, op_of, type_of};
+use super::element::computed;
 use crate::args::Args;
 use crate::buffer::kernels::{self, Work};
 use crate::buffer::{Failure, sync};
@@ -24,15 +24,12 @@ pub(crate) unsafe fn run(
         return None;
     }
     // SAFETY: by the call: input, input and output, count, datatype, operation.
-    let (from, to, count, ty, op) = unsafe {
-        let (ty, op) = (type_of(library, args.datatype(3)), op_of(library, args.op(4)));
-        (args.words[0], args.words[1], args.count(2), ty, op)
+    let (from, to, count, computed) = unsafe {
+        let computed = computed(library, args.op(4), args.datatype(3));
+        (args.words[0], args.words[1], args.count(2), computed)
     };
-    let (ty, op) = (ty?, op?);
+    let (op, ty) = computed?;
     let len = count.checked_mul(ty.extent() as usize).filter(|len| *len > 0)?;
-    if !op.takes(ty) || is_other(args.abi.family, op, ty) {
-        return None;
-    }
     let [device, other] = [from, to].map(|at| {
         let is_device = !crate::host::is_host(at) && hmem::classify(at, len) == hmem::Kind::Cuda;
         is_device.then(|| kernels::device_of(at, len)).flatten()

@@ -85,7 +85,9 @@ pub(crate) unsafe fn begin(library: &Library) {
     if settings::nccl_least().is_none() && way_of(library).is_some() {
         // SAFETY: the caller's promise.
         let world = unsafe { comms::state_of(library, library.abi.handles.world) };
-        world.map(|world| world.board().is_some());
+        if let Some(mut board) = world.as_ref().and_then(|world| world.board()) {
+            board.linger();
+        }
     }
 }
 
