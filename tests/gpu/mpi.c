@@ -10,7 +10,9 @@
  * (a face of each axis); by the program as it would without a kernel that packs: the whole extent of the face. Halos are next to a
  * strided copy of the driver's, too: the face to other device memory by cuMemcpy3D, that in MPI_Sendrecv, and back.
  *
- *   mpi [MOST [N]]      the most bytes of the collectives, 268435456; the cube's edge, 256
+ *   mpi [MOST [N [WHAT]]]   the most bytes of the collectives, 268435456; the cube's edge, 256; allreduce, reduce, halos or all
+ *
+ * The results of allreduce are looked at; reduce is MPI_Reduce, MPI_Reduce_scatter_block and MPI_Scan, too.
  */
 #include <mpi.h>
 #include "driver.h"
@@ -42,6 +44,63 @@ static void allreduce(size_t len, int staged)
 	OK(MPI_Allreduce(at[0], at[1], (int)(len / 4), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD));
 	if (staged)
 		to_device(1, len);
+}
+
+static void reduce(size_t len, int staged)
+{
+	char **at = staged ? host : device;
+
+	if (staged)
+		to_host(0, len);
+	OK(MPI_Reduce(at[0], at[1], (int)(len / 4), MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD));
+	if (staged && !me)
+		to_device(1, len);
+}
+
+static void reduce_scatter(size_t len, int staged)
+{
+	char **at = staged ? host : device;
+
+	if (staged)
+		to_host(0, len);
+	OK(MPI_Reduce_scatter_block(at[0], at[1], (int)(len / 4) / ranks, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD));
+	if (staged)
+		to_device(1, len / (size_t)ranks);
+}
+
+static void scan(size_t len, int staged)
+{
+	char **at = staged ? host : device;
+
+	if (staged)
+		to_host(0, len);
+	OK(MPI_Scan(at[0], at[1], (int)(len / 4), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD));
+	if (staged)
+		to_device(1, len);
+}
+
+/* What each rank contributes to allreduce; and that the sum is that of all. */
+static void fill(size_t len)
+{
+	float *to = (float *)host[0];
+
+	for (size_t i = 0; i < len / 4; i++)
+		to[i] = (float)(i % 7 + (size_t)me);
+	to_device(0, len);
+	memset(host[1], 255, len);
+	to_device(1, len);
+}
+
+static void look(size_t len)
+{
+	const float *got = (const float *)host[1];
+
+	to_host(1, len);
+	for (size_t i = 0; i < len / 4; i++)
+		if (got[i] != (float)(i % 7 * (size_t)ranks + (size_t)(ranks * (ranks - 1) / 2))) {
+			fprintf(stderr, "rank %d: allreduce of %zu bytes: element %zu is %g\n", me, len, i, (double)got[i]);
+			MPI_Abort(MPI_COMM_WORLD, 1);
+		}
 }
 
 static void bcast(size_t len, int staged)
@@ -163,6 +222,9 @@ int main(int argc, char **argv)
 	int n = argc > 2 ? atoi(argv[2]) : 256;
 	size_t most = argc > 1 ? strtoull(argv[1], NULL, 0) : 256 << 20, row = 8ull * n, plane = row * n, room = plane * n;
 
+	const char *what = argc > 3 ? argv[3] : "all";
+	int all = !strcmp(what, "all");
+
 	room = most > room ? most : room;
 
 	MPI_Init(&argc, &argv);
@@ -176,10 +238,26 @@ int main(int argc, char **argv)
 		memset(host[i], 0, room);
 		to_device(i, room);
 	}
-	for (size_t len = 8; len <= most; len = len < most && len * 8 > most ? most : len * 8) {
-		measure("allreduce", allreduce, len, 2);
-		measure("bcast", bcast, len, 2);
-		measure("reduce_local", reduce_local, len, 2);
+	for (size_t len = strcmp(what, "halos") ? 8 : most + 1; len <= most; len = len < most && len * 8 > most ? most : len * 8) {
+		if (all || !strcmp(what, "allreduce")) {
+			fill(len);
+			OK(MPI_Allreduce(device[0], device[1], (int)(len / 4), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD));
+			look(len);
+			measure("allreduce", allreduce, len, 2);
+		}
+		if (!strcmp(what, "reduce")) {
+			measure("reduce", reduce, len, 2);
+			measure("reduce_scatter_block", reduce_scatter, len, 2);
+			measure("scan", scan, len, 2);
+		}
+		if (all) {
+			measure("bcast", bcast, len, 2);
+			measure("reduce_local", reduce_local, len, 2);
+		}
+	}
+	if (!all && strcmp(what, "halos")) {
+		MPI_Finalize();
+		return 0;
 	}
 	MPI_Type_vector(n * n, 1, n, MPI_DOUBLE, &face);
 	halos("halo of elements", 0, 8, (size_t)n * n, 1, row, (size_t)n * n);

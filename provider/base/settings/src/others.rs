@@ -68,6 +68,24 @@ pub const OTHERS: &[Setting] = &[
         "32768",
         "The least bytes of a collective that goes by NCCL",
     ),
+    other(
+        "STRAIT_MPI_PACK_LEAST",
+        Kind::Text("a number of bytes, or off"),
+        "262144",
+        "The least bytes of a message that kernels pack to device memory",
+    ),
+    other(
+        "STRAIT_MPI_REDUCE_LEAST",
+        Kind::Text("a number of bytes, or off"),
+        "262144",
+        "The least bytes of a reduction that the ranks' devices compute",
+    ),
+    other(
+        "STRAIT_MPI_REDUCE_MEMORY",
+        Kind::Bytes { least: 1, most: 1 << 30 },
+        "67108864",
+        "The most bytes of device memory for what such a reduction receives",
+    ),
     other("STRAIT_MPI_REPORT", Kind::Switch, "no", "Print the calls with device memory at MPI_Finalize"),
     other(
         "STRAIT_MPI_SYNC",

@@ -52,7 +52,7 @@ unsafe fn run_in(
             return next.address().map_or(UNAVAILABLE, |at| words::call(at, words));
         }
         let mut args = Args { words, style, abi: &library.abi };
-        if row.plan.is_some() && collective::is_on() {
+        if row.plan.is_some() {
             if let Some(code) = collective::run(library, row, &args) {
                 return args.answer(code);
             }
@@ -79,7 +79,8 @@ unsafe fn run_in(
             args.words[at] = word;
         }
         if !mirrors.is_empty() {
-            row.counts.add(Path::Mirror);
+            let is_packed = mirrors.iter().all(Mirror::is_on_device);
+            row.counts.add(if is_packed { Path::Packed } else { Path::Mirror });
         }
         let status = status_of(row).filter(|_| received.is_some());
         let _own = status.map(|at| args.want_statuses(at, 1));
@@ -200,6 +201,13 @@ unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Replaced, Troubl
         }
         // SAFETY: the caller's promise.
         let (access, of) = ((described.reads, described.writes), unsafe { target(row, args) });
+        // SAFETY: the caller's promise.
+        if let Some(words) = unsafe { one_block(buf, args, base, &described.data, of) }? {
+            sync::wait_for(words[0].1);
+            row.counts.add(Path::Direct);
+            replaced.words.extend(words);
+            continue;
+        }
         let (mut mirror, bytes) =
             mirror_of(buf, args, (base, kind), described.data, (access, of), &row.counts)?;
         replaced.words.extend(bytes);
@@ -215,6 +223,28 @@ unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Replaced, Troubl
         replaced.mirrors.push(mirror);
     }
     Ok(replaced)
+}
+
+/// The arguments that name the data as bytes in the device's memory, where these are one block and the MPI's
+/// transport takes such memory: the block begins elsewhere than the buffer, or its elements have gaps behind.
+unsafe fn one_block(
+    buf: &Buf,
+    args: &Args<'_>,
+    base: usize,
+    data: &Data,
+    target: Target,
+) -> Result<Option<[(usize, usize); 3]>, Trouble> {
+    let Some((first, len)) = data.tree.single().filter(|_| buf.direct && direct::is_possible(args.abi))
+    else {
+        return Ok(None);
+    };
+    let Some((count, datatype, _)) = as_bytes(buf, args).filter(|(_, _, most)| len <= *most) else {
+        return Ok(None);
+    };
+    // SAFETY: the caller's promise: the arguments of the call.
+    unsafe { check_committed(buf, args, target, data) }?;
+    let at = base.wrapping_add_signed(first);
+    Ok(Some([(usize::from(buf.at), at), (count, len), (datatype, args.abi.handles.byte)]))
 }
 
 /// A mirror, and the arguments that name it if it is one of bytes. Those are packed by a kernel of the
@@ -233,6 +263,12 @@ fn mirror_of(
     if let Some(bytes) = bytes.filter(|_| buf.direct && kernels::are_for(&data, base, kind)) {
         // SAFETY: the arguments of the call.
         unsafe { check_committed(buf, args, target, &data) }?;
+        let is_on_device = settings::pack_least().is_some_and(|least| size >= least);
+        if is_on_device && direct::is_possible(args.abi) {
+            if let Ok(mirror) = Mirror::on_device(base, data.clone(), access, counts) {
+                return Ok((mirror, words(bytes)));
+            }
+        }
         return Ok((Mirror::packed(base, kind, data, access, counts)?, words(bytes)));
     }
     match (Mirror::new(base, kind, data.clone(), access, counts), bytes) {

@@ -10,10 +10,14 @@ pub enum Path {
     Direct,
     /// With host memory of this library's, to and from which the data are copied.
     Mirror,
+    /// With memory of the device that kernels pack to and unpack from, as it is.
+    Packed,
     /// By NCCL.
     Nccl,
     /// By a kernel of the device.
     Kernel,
+    /// By kernels of all ranks' devices, and messages of device memory between them.
+    Devices,
     /// It was refused.
     Refused,
 }
@@ -23,8 +27,10 @@ pub enum Path {
 pub struct Counts {
     direct: AtomicU64,
     mirrored: AtomicU64,
+    packed_there: AtomicU64,
     nccl: AtomicU64,
     kernel: AtomicU64,
+    devices: AtomicU64,
     refused: AtomicU64,
     /// Bytes from devices, and to devices, and those of both that kernels have packed or unpacked.
     from: AtomicU64,
@@ -38,8 +44,10 @@ impl Counts {
         Counts {
             direct: AtomicU64::new(0),
             mirrored: AtomicU64::new(0),
+            packed_there: AtomicU64::new(0),
             nccl: AtomicU64::new(0),
             kernel: AtomicU64::new(0),
+            devices: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             from: AtomicU64::new(0),
             to: AtomicU64::new(0),
@@ -52,8 +60,10 @@ impl Counts {
         let count = match path {
             Path::Direct => &self.direct,
             Path::Mirror => &self.mirrored,
+            Path::Packed => &self.packed_there,
             Path::Nccl => &self.nccl,
             Path::Kernel => &self.kernel,
+            Path::Devices => &self.devices,
             Path::Refused => &self.refused,
         };
         count.fetch_add(1, Relaxed);
@@ -76,8 +86,10 @@ impl Counts {
 
     /// A line for each way that was taken.
     pub fn line(&self, name: &str, to: &mut String) {
-        let [direct, mirrored, nccl, kernel, refused] =
-            [&self.direct, &self.mirrored, &self.nccl, &self.kernel, &self.refused].map(|n| n.load(Relaxed));
+        let [direct, mirrored, nccl, refused] =
+            [&self.direct, &self.mirrored, &self.nccl, &self.refused].map(|n| n.load(Relaxed));
+        let [kernel, devices, packed_there] =
+            [&self.kernel, &self.devices, &self.packed_there].map(|n| n.load(Relaxed));
         let [from, back, packed] = [&self.from, &self.to, &self.packed].map(|n| n.load(Relaxed));
         let mut way = |n: u64, text: std::fmt::Arguments<'_>| {
             if n != 0 {
@@ -86,6 +98,10 @@ impl Counts {
         };
         way(direct, format_args!("device memory, accessed by the MPI's transport"));
         way(
+            packed_there,
+            format_args!("packed or unpacked by kernels in device memory, accessed by the MPI's transport"),
+        );
+        way(
             mirrored,
             format_args!(
                 "through host memory: {from} bytes from devices, {back} bytes to devices, {packed} of them packed or \
@@ -93,6 +109,7 @@ impl Counts {
             ),
         );
         way(kernel, format_args!("by a kernel of the device"));
+        way(devices, format_args!("by kernels of the ranks' devices, and messages of device memory"));
         way(nccl, format_args!("nccl"));
         way(refused, format_args!("refused with an MPI error"));
     }

@@ -50,7 +50,10 @@ macro_rules! entry {
                 }
                 n += 1;
             }
-            is_host &= !($row::PLAN.is_some() && $crate::collective::is_on());
+            // SAFETY: the arguments of the call.
+            is_host &= unsafe {
+                !$crate::collective::is_posted($row::PLAN.as_ref(), $crate::args::Style::$style, &words)
+            };
             if let (true, Some(next)) = (is_host, NEXT.address()) {
                 // SAFETY: a function of the same name has the same arguments.
                 return unsafe {

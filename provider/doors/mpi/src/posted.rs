@@ -1,5 +1,5 @@
-//! The calls that are posted to the ranks of their communicator, so that NCCL may do them: where their
-//! arguments are.
+//! The calls that are posted to the ranks of their communicator, so that NCCL or the ranks' devices may do
+//! them: where their arguments are.
 
 /// Which call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +11,21 @@ pub enum What {
     Allgather,
     ReduceScatterBlock,
     Alltoall,
+    ReduceScatter,
+    Scan,
+    Exscan,
+}
+
+impl What {
+    /// Whether NCCL has it.
+    pub const fn is_of_nccl(self) -> bool {
+        !matches!(self, What::ReduceScatter | What::Scan | What::Exscan)
+    }
+
+    /// Whether it reduces.
+    pub const fn is_reduction(self) -> bool {
+        !matches!(self, What::Bcast | What::Allgather | What::Alltoall)
+    }
 }
 
 /// One of them: the places of its arguments.
@@ -18,7 +33,7 @@ pub enum What {
 pub struct Plan {
     /// Which call it is.
     pub what: What,
-    /// The count of a block.
+    /// The count of a block; of MPI_Reduce_scatter the counts of all.
     pub count: usize,
     /// Its datatype.
     pub datatype: usize,
@@ -30,13 +45,16 @@ pub struct Plan {
     pub comm: usize,
 }
 
-const NAMES: [(&str, What); 6] = [
+const NAMES: [(&str, What); 9] = [
     ("MPI_Bcast", What::Bcast),
     ("MPI_Reduce", What::Reduce),
     ("MPI_Allreduce", What::Allreduce),
     ("MPI_Allgather", What::Allgather),
     ("MPI_Reduce_scatter_block", What::ReduceScatterBlock),
     ("MPI_Alltoall", What::Alltoall),
+    ("MPI_Reduce_scatter", What::ReduceScatter),
+    ("MPI_Scan", What::Scan),
+    ("MPI_Exscan", What::Exscan),
 ];
 
 const fn is_same(a: &[u8], b: &[u8]) -> bool {
@@ -64,8 +82,8 @@ impl Plan {
         let what = NAMES[n].1;
         let (count, datatype, op) = match what {
             What::Bcast => (1, 2, None),
-            What::Reduce | What::Allreduce | What::ReduceScatterBlock => (2, 3, Some(4)),
             What::Allgather | What::Alltoall => (4, 5, None),
+            _ => (2, 3, Some(4)),
         };
         let root = match root {
             Some(root) => Some(root as usize),
@@ -81,11 +99,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn six_blocking_calls_are_posted() {
+    fn blocking_calls_are_posted() {
         let of = |name, root| Plan::of(name, root, 5).map(|plan| (plan.comm, plan.root));
         assert_eq!(of("MPI_Allreduce", None), Some((5, None)));
         assert_eq!(of("MPI_Bcast", Some(3)), Some((5, Some(3))));
-        for name in ["MPI_Iallreduce", "MPI_Reduce_scatter", "MPI_Send"] {
+        assert_eq!(of("MPI_Exscan", None), Some((5, None)));
+        for name in ["MPI_Iallreduce", "MPI_Reduce_local", "MPI_Send"] {
             assert_eq!(of(name, None), None);
         }
     }

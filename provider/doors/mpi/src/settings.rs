@@ -86,18 +86,45 @@ pub fn sync() -> Sync {
 /// `STRAIT_MPI_NCCL=1`: NCCL refuses two ranks of one GPU, and that would be an error of the call.
 pub fn nccl_least() -> Option<usize> {
     static LEAST: OnceLock<Option<usize>> = OnceLock::new();
-    *LEAST.get_or_init(|| {
-        const DEFAULT: usize = 32768;
-        if !is_set("STRAIT_MPI_NCCL", false) {
-            return None;
-        }
-        let Some(text) = value("STRAIT_MPI_NCCL_LEAST") else { return Some(DEFAULT) };
-        let least = text.parse().ok().filter(|least| *least > 0);
-        if least.is_none() {
-            say(&format!(
-                "STRAIT_MPI_NCCL_LEAST={text} is not known, {DEFAULT} is taken: set a number of bytes above 0\n"
-            ));
-        }
-        Some(least.unwrap_or(DEFAULT))
+    *LEAST.get_or_init(|| is_set("STRAIT_MPI_NCCL", false).then(|| bytes("STRAIT_MPI_NCCL_LEAST", 32768)))
+}
+
+/// A number of bytes above 0.
+fn bytes(name: &str, default: usize) -> usize {
+    let Some(text) = value(name) else { return default };
+    text.parse().ok().filter(|bytes| *bytes > 0).unwrap_or_else(|| {
+        say(&format!("{name}={text} is not known, {default} is taken: set a number of bytes above 0\n"));
+        default
     })
+}
+
+/// The least bytes of what goes from device to device where the MPI's transport takes device memory. Staging
+/// of less takes less time than two messages between devices.
+const LEAST: usize = 1 << 18;
+
+/// A number of bytes above 0, or off.
+fn bytes_or_off(name: &str, default: usize) -> Option<usize> {
+    let is_on = !matches!(value(name).as_deref(), Some("off" | "no"));
+    is_on.then(|| bytes(name, default))
+}
+
+/// The least bytes of a reduction of all ranks that their devices compute, by `STRAIT_MPI_REDUCE_LEAST`;
+/// `None` where that is off.
+pub fn reduce_least() -> Option<usize> {
+    static REDUCE: OnceLock<Option<usize>> = OnceLock::new();
+    *REDUCE.get_or_init(|| bytes_or_off("STRAIT_MPI_REDUCE_LEAST", LEAST))
+}
+
+/// The least bytes of a message of a datatype with gaps that kernels pack to device memory, by
+/// `STRAIT_MPI_PACK_LEAST`; `None` where they pack to the host's alone.
+pub fn pack_least() -> Option<usize> {
+    static PACK: OnceLock<Option<usize>> = OnceLock::new();
+    *PACK.get_or_init(|| bytes_or_off("STRAIT_MPI_PACK_LEAST", LEAST))
+}
+
+/// The most bytes of device memory for what a rank receives of such a reduction from others, by
+/// `STRAIT_MPI_REDUCE_MEMORY`.
+pub fn reduce_memory() -> usize {
+    static MEMORY: OnceLock<usize> = OnceLock::new();
+    *MEMORY.get_or_init(|| bytes("STRAIT_MPI_REDUCE_MEMORY", 1 << 26))
 }

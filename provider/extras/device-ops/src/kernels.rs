@@ -64,6 +64,11 @@ impl Kernel {
         Ok(made)
     }
 
+    /// Compiles it, unless the stream's context has it.
+    pub(crate) fn load(self, stream: Stream) -> Result<(), Error> {
+        self.get(stream).map(|_| ())
+    }
+
     /// Queues it, with a thread for each of `items`, or as many as the device has room for.
     ///
     /// # Safety

@@ -9,10 +9,12 @@
 //! | the text of kernels | `ptx` |
 //! | which kernels a context has | `kernels` |
 //! | reductions; datatypes | [`mod@reduce`]; [`layout`], [`mod@pack`] |
+//! | reductions over all ranks of a communicator | [`collective`] |
 //! | NCCL's collectives | [`nccl`] |
 //! | whether all ranks pass device memory | [`board`] |
 
 pub mod board;
+pub mod collective;
 pub mod error;
 mod kernels;
 pub mod layout;

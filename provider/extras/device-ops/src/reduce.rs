@@ -45,7 +45,7 @@ pub fn reduce(
                 .map_err(driver("copying elements"))
         };
     }
-    let kernel = ReduceKernel { op, ty, access: access(ty, to.origin() | a.origin() | b.origin()) };
+    let kernel = kernel_for(op, ty, to.origin() | a.origin() | b.origin());
     let arguments = [to.origin(), a.origin(), b.origin(), count];
     // SAFETY: `Memory`'s promise, for bytes that are inside; the parameters are as the kernel's text has
     // them.
@@ -59,6 +59,11 @@ fn moved(op: Op, ty: Type, a: Memory, b: Memory) -> Option<u64> {
         Op::NoOp if !ty.has_gap() => Some(b.origin()),
         _ => None,
     }
+}
+
+/// The kernel for buffers at addresses of which these are all bits.
+pub(crate) fn kernel_for(op: Op, ty: Type, addresses: u64) -> ReduceKernel {
+    ReduceKernel { op, ty, access: access(ty, addresses) }
 }
 
 fn access(ty: Type, addresses: u64) -> Access {

@@ -22,6 +22,8 @@ pub(super) enum Place {
     Same(usize),
     /// Behind the block before it; the first one is here.
     Behind(usize),
+    /// The same in memory of the device that the program's is on.
+    Device(usize),
 }
 
 /// How bytes were copied.
@@ -51,8 +53,9 @@ pub(super) unsafe fn copy(data: &Data, user: User, host: Place, way: Way, most: 
         let Some(kind) = user.kind else { return copies(one_by_one(tree, user, host, way, most)) };
         let by_kernel = kernels::are_for(data, user.at, user.kind);
         match host {
-            Place::Behind(at) => {
-                if by_kernel && kernels::is_locked(at) && kernels::copy(data, user, at, way, most) {
+            Place::Behind(at) | Place::Device(at) => {
+                let is_in_reach = matches!(host, Place::Device(_)) || (by_kernel && kernels::is_locked(at));
+                if by_kernel && is_in_reach && kernels::copy(data, user, at, way, most) {
                     return Some(By::Kernel);
                 }
             }
@@ -61,7 +64,8 @@ pub(super) unsafe fn copy(data: &Data, user: User, host: Place, way: Way, most: 
                 let is_dense = way == Way::Out && len.saturating_sub(tree.size()) <= gaps;
                 if blocks == 1 || (is_dense && (by_kernel || is_one(user, low, len))) {
                     let len = if blocks == 1 { most } else { len };
-                    return copies(piece(user, at.wrapping_add_signed(low), low, len, way, kind));
+                    let host = (at.wrapping_add_signed(low), Kind::System);
+                    return copies(piece(user, host, low, len, way, kind));
                 }
                 if by_kernel && by_packing(data, user, at, way) {
                     return Some(By::Kernel);
@@ -129,11 +133,10 @@ unsafe fn host_copy(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
-unsafe fn piece(user: User, host: usize, at: isize, len: usize, way: Way, kind: Kind) -> bool {
+unsafe fn piece(user: User, (host, of): (usize, Kind), at: isize, len: usize, way: Way, kind: Kind) -> bool {
     // SAFETY: the caller's promise, for this copy.
-    let (user, host) = unsafe {
-        (Span::new(user.at.wrapping_add_signed(at), len, kind), Span::new(host, len, Kind::System))
-    };
+    let (user, host) =
+        unsafe { (Span::new(user.at.wrapping_add_signed(at), len, kind), Span::new(host, len, of)) };
     let (to, from) = if way == Way::Out { (host, user) } else { (user, host) };
     hmem::copy(&[to], 0, &[from], 0, len) == len
 }
@@ -145,7 +148,7 @@ fn walk(tree: &Tree, host: Place, most: usize, each: &mut impl FnMut(usize, isiz
         let len = len.min(most - done);
         let to = match host {
             Place::Same(host) => host.wrapping_add_signed(at),
-            Place::Behind(host) => host + done,
+            Place::Behind(host) | Place::Device(host) => host + done,
         };
         done += len;
         refused = !each(to, at, len);
@@ -155,10 +158,11 @@ fn walk(tree: &Tree, host: Place, most: usize, each: &mut impl FnMut(usize, isiz
 }
 
 unsafe fn one_by_one(tree: &Tree, user: User, host: Place, way: Way, most: usize) -> bool {
+    let of = if matches!(host, Place::Device(_)) { Kind::Cuda } else { Kind::System };
     walk(tree, host, most, &mut |to, at, len| {
         let kind = user.kind.unwrap_or_else(|| hmem::classify(user.at.wrapping_add_signed(at), len));
         // SAFETY: the caller's promise.
-        unsafe { piece(user, to, at, len, way, kind) }
+        unsafe { piece(user, (to, of), at, len, way, kind) }
     })
 }
 

@@ -110,6 +110,20 @@ pub(crate) enum Work {
     Failed,
 }
 
+/// Does something with the stream for kernels on the memory at `near` that is not waited for; `None` where it
+/// could not be done.
+pub(crate) fn queue(near: usize, work: impl FnOnce(Stream) -> Result<(), Error>) -> Option<()> {
+    let stream = stream(near).ok()?;
+    work(stream.stream()).inspect_err(report).ok()
+}
+
+/// Says once that the driver refuses kernels, and asks it for none any more.
+fn report(why: &Error) {
+    if matches!(why, Error::NotCompiled { .. }) && !REFUSED.swap(true, Relaxed) {
+        stderr::say(&format!("{why}: device memory goes by copies from now on\n"));
+    }
+}
+
 /// Queues work on the memory at `near`, and waits until it is done.
 pub(crate) fn run(near: usize, work: impl FnOnce(Stream) -> Result<(), Error>) -> Work {
     let Ok(stream) = stream(near) else { return Work::NotBegun };
@@ -120,9 +134,7 @@ pub(crate) fn run(near: usize, work: impl FnOnce(Stream) -> Result<(), Error>) -
         (Ok(()), true) => Work::Done,
         (Ok(()), false) => Work::Failed,
         (Err(why), _) => {
-            if matches!(why, Error::NotCompiled { .. }) && !REFUSED.swap(true, Relaxed) {
-                stderr::say(&format!("{why}: device memory goes by copies from now on\n"));
-            }
+            report(&why);
             Work::NotBegun
         }
     }
@@ -140,12 +152,11 @@ fn is_over(stream: Stream) -> bool {
         }
 }
 
-/// Packs the first `most` bytes of the data to page-locked memory at `packed`, or unpacks them; whether it
-/// was done.
+/// Packs the first `most` bytes of the data to the memory at `packed`, or unpacks them; whether it was done.
 ///
 /// # Safety
-/// [`are_for`] was true of these, and [`is_locked`] of the memory at `packed`; all blocks are valid, and
-/// there is room for the bytes at `packed`.
+/// [`are_for`] was true of these; [`is_locked`] is of the memory at `packed`, or it is the device's; all
+/// blocks are valid, and there is room for the bytes at `packed`.
 pub(super) unsafe fn copy(data: &Data, user: User, packed: usize, way: Way, most: usize) -> bool {
     let Some((low, high)) = data.tree.bounds() else { return true };
     let near = user.at.wrapping_add_signed(low);

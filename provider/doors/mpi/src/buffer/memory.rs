@@ -8,6 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use hmem::locked::{Buffer, Pool};
 use hmem::{Kind, registry};
 
+use super::device::DeviceMemory;
+
 /// The least that is allocated, and the most that is page-locked and kept.
 const LEAST: usize = 1 << 12;
 const MOST_LOCKED: usize = 1 << 30;
@@ -25,6 +27,8 @@ pub(super) enum Memory {
     Pooled(Buffer),
     /// Mapped for one call.
     Mapped(Mapped),
+    /// Of a device's, for the MPI's transport alone.
+    Device(DeviceMemory),
 }
 
 impl Memory {
@@ -53,6 +57,7 @@ impl Memory {
         match self {
             Memory::Pooled(buffer) => buffer.at().expose_provenance(),
             Memory::Mapped(mapped) => mapped.at.as_ptr().expose_provenance(),
+            Memory::Device(memory) => memory.at(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Buffers in device memory, and the host memory with the same layout that the MPI gets in their place.
 
 mod copies;
+pub(crate) mod device;
 pub(crate) mod kernels;
 mod memory;
 mod region;
@@ -13,6 +14,7 @@ use hmem::Kind;
 use crate::counts::Counts;
 use crate::shape::{Data, Tree};
 use copies::{By, Place};
+use device::DeviceMemory;
 use kernels::{User, Way};
 use memory::Memory;
 
@@ -25,7 +27,7 @@ pub(crate) enum Failure {
     NotCopied,
 }
 
-/// Host memory in place of a buffer.
+/// Memory in place of a buffer: the host's, or packed on the device.
 #[derive(Debug)]
 pub(crate) struct Mirror {
     /// Held for as long as the MPI may access it.
@@ -74,6 +76,26 @@ impl Mirror {
         Ok(Mirror { _memory: memory, host, user: User { at, kind }, data, reads, writes, counts })
     }
 
+    /// The same in memory of the device that the buffer is on: for kernels, and for a transport that takes
+    /// device memory.
+    pub(crate) fn on_device(
+        at: usize,
+        data: Data,
+        (reads, writes): (bool, bool),
+        counts: &'static Counts,
+    ) -> Result<Mirror, Failure> {
+        let near = at.wrapping_add_signed(data.tree.bounds().map_or(0, |(low, _)| low));
+        let memory =
+            DeviceMemory::new(near, data.tree.size()).map(Memory::Device).ok_or(Failure::NoMemory)?;
+        let (host, user) = (Place::Device(memory.at()), User { at, kind: Some(Kind::Cuda) });
+        Ok(Mirror { _memory: memory, host, user, data, reads, writes, counts })
+    }
+
+    /// Whether it is on the device.
+    pub(crate) fn is_on_device(&self) -> bool {
+        matches!(self.host, Place::Device(_))
+    }
+
     /// Bytes of data.
     pub(crate) fn size(&self) -> usize {
         self.data.tree.size()
@@ -81,7 +103,7 @@ impl Mirror {
 
     /// Whether the bytes that a message has are the first ones in host memory.
     pub(crate) fn is_in_order(&self) -> bool {
-        matches!(self.host, Place::Behind(_)) || self.data.tree.single().is_some()
+        matches!(self.host, Place::Behind(_) | Place::Device(_)) || self.data.tree.single().is_some()
     }
 
     /// The call does not read it: what it writes is known when it is over.
@@ -92,7 +114,7 @@ impl Mirror {
     unsafe fn copy(&self, way: Way, most: usize) -> Result<(), Failure> {
         // SAFETY: the caller's promise; the mirror has room for all blocks.
         let by = unsafe { copies::copy(&self.data, self.user, self.host, way, most) };
-        if by == Some(By::Kernel) {
+        if by == Some(By::Kernel) && !self.is_on_device() {
             self.counts.add_by_kernels(most);
         }
         by.map(|_| ()).ok_or(Failure::NotCopied)
@@ -101,7 +123,7 @@ impl Mirror {
     /// What the MPI gets in place of the buffer's address.
     pub(crate) fn address(&self) -> usize {
         match self.host {
-            Place::Same(host) | Place::Behind(host) => host,
+            Place::Same(host) | Place::Behind(host) | Place::Device(host) => host,
         }
     }
 
@@ -118,7 +140,9 @@ impl Mirror {
         if !self.reads {
             return Ok(());
         }
-        self.counts.add_from_device(self.size());
+        if !self.is_on_device() {
+            self.counts.add_from_device(self.size());
+        }
         // SAFETY: the caller's promise.
         unsafe { self.copy(Way::Out, self.size()) }
     }
@@ -141,7 +165,9 @@ impl Mirror {
             return Ok(());
         }
         let len = len.min(self.size());
-        self.counts.add_to_device(len);
+        if !self.is_on_device() {
+            self.counts.add_to_device(len);
+        }
         // SAFETY: as above.
         unsafe { self.copy(Way::Back, len) }
     }

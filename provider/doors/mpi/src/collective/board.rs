@@ -18,6 +18,7 @@ use device_ops::nccl::{Comm, Library as Nccl, NcclError, Rank, UniqueId, Vendor}
 use ipc::Mapping;
 use ipc::process::Name;
 
+use super::messages::Messages;
 use crate::abi::{Abi, Handle};
 use crate::library::pmpi;
 use crate::stderr::say;
@@ -33,6 +34,8 @@ const FAILED: usize = 16;
 /// Polls without sleeping between them, and the sleep after that many.
 const POLLS: u32 = 2000;
 const SLEEP: Duration = Duration::from_micros(50);
+/// Between two looks for ranks that leave MPI_Init.
+const PAUSE: Duration = Duration::from_micros(500);
 
 /// One rank's side.
 #[derive(Debug)]
@@ -46,6 +49,8 @@ pub(super) struct Side {
     all_here: bool,
     /// NCCL's communicator, and the number of the device that it is on.
     comm: Option<(Comm, i32)>,
+    /// What the ranks' devices exchange messages by.
+    messages: Option<Messages>,
     /// Whether this rank posts host memory from now on.
     is_failed: bool,
 }
@@ -67,8 +72,8 @@ impl Side {
         let memory = Arc::new(Mapping::new(&file, len, None).ok()?);
         let words = SharedWords::new(memory.clone(), 0, at.size)?;
         let agreement = Agreement::new(words, at.rank)?;
-        let (path, comm) = (Some(path), None);
-        let board = Side { memory, agreement, at, path, all_here: false, comm, is_failed: false };
+        let (path, comm, messages) = (Some(path), None, None);
+        let board = Side { memory, agreement, at, path, all_here: false, comm, messages, is_failed: false };
         // A process that has ended may have left its words.
         board.word(at.rank, 0).store(0, Release);
         board.word(at.rank, FAILED).store(0, Release);
@@ -106,8 +111,36 @@ impl Side {
         self.all_here && !self.is_failed
     }
 
-    /// A rank at which NCCL has failed.
-    fn one_failed(&self) -> Option<usize> {
+    /// Waits until all ranks have come, for so long at most: whether they have. A rank comes by a collective
+    /// too, and may need this one's progress for that.
+    ///
+    /// # Safety
+    /// `comm` is the communicator.
+    pub(super) unsafe fn meet(&mut self, abi: &Abi, comm: Handle, limit: Duration) -> bool {
+        let (begin, mut polls) = (Instant::now(), 0);
+        while !self.is_usable() && !self.is_failed {
+            if begin.elapsed() > limit {
+                return false;
+            }
+            // SAFETY: the caller's promise.
+            unsafe { progress(&mut polls, abi, comm) };
+        }
+        !self.is_failed
+    }
+
+    /// Waits a little for ranks that leave MPI_Init with this one: once all are seen the file has no name.
+    pub(super) fn linger(&mut self) {
+        const TIMES: u32 = 100;
+        for _ in 0..TIMES {
+            if self.is_usable() {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// A rank at which NCCL, or the device, has failed.
+    pub(super) fn one_failed(&self) -> Option<usize> {
         (0..self.at.size).find(|rank| self.word(*rank, FAILED).load(Acquire) != 0)
     }
 
@@ -150,13 +183,8 @@ impl Side {
     ) -> Result<Outcome, Disagreement<String>> {
         let (memory, ranks, mut polls) = (&self.memory, self.at.size, 0u32);
         self.agreement.agree(kind, || {
-            polls = polls.wrapping_add(1);
-            if polls % EAGER == 0 {
-                let mut flag: c_int = 0;
-                // SAFETY: valid places; what is found stays. The caller's promise.
-                let _ = unsafe { pmpi!("Iprobe", 0, 0, comm, &raw mut flag, abi.status_ignore) };
-                std::thread::yield_now();
-            }
+            // SAFETY: the caller's promise.
+            unsafe { progress(&mut polls, abi, comm) };
             if polls % SEARCH == 0 {
                 let gone = |r: &usize| Self::process(memory, ranks, *r).is_some_and(Name::has_ended);
                 if let Some(rank) = (0..ranks).find(gone) {
@@ -170,11 +198,51 @@ impl Side {
     /// From now on this rank, and then the others, post host memory, and NCCL's communicator is aborted.
     pub(super) fn fail(&mut self) {
         self.is_failed = true;
-        self.word(self.at.rank, FAILED).store(1, Release);
+        self.mark_failed();
         if let Some((comm, _)) = self.comm.take() {
             // Work that another rank takes no part in has no end.
             comm.abort();
         }
+    }
+
+    /// Others see that it has failed here; what they get of this rank afterwards counts for nothing.
+    pub(super) fn mark_failed(&self) {
+        self.word(self.at.rank, FAILED).store(1, Release);
+    }
+
+    /// Whether the ranks' devices can exchange messages, which the first reduction that all ranks agree on
+    /// finds out; the same at all ranks.
+    ///
+    /// # Safety
+    /// All ranks have agreed, in a collective of `comm`.
+    pub(super) unsafe fn has_messages(&mut self, abi: &Abi, comm: Handle) -> bool {
+        if self.messages.is_none() {
+            // SAFETY: the caller's promise.
+            let made = unsafe { Messages::new(comm, self.at.rank) };
+            // SAFETY: as above.
+            if unsafe { self.is_everywhere(made.is_some(), abi, comm) } {
+                self.messages = made;
+            } else {
+                self.is_failed = true;
+            }
+        }
+        self.messages.is_some()
+    }
+
+    /// What they exchange them by.
+    pub(super) fn messages(&self) -> Option<&Messages> {
+        self.messages.as_ref()
+    }
+
+    /// Whether something is so at all ranks.
+    ///
+    /// # Safety
+    /// All ranks ask, in a collective of `comm`.
+    unsafe fn is_everywhere(&self, is_here: bool, abi: &Abi, comm: Handle) -> bool {
+        let (own, mut all, byte) = (u8::from(is_here), vec![0u8; self.at.size], abi.handles.byte);
+        // SAFETY: places of so many bytes; the caller's promise.
+        let got = unsafe { pmpi!("Allgather", &raw const own, 1, byte, all.as_mut_ptr(), 1, byte, comm) };
+        got.is_ok() && all.iter().all(|is_there| *is_there == 1)
     }
 
     /// Whether NCCL's communicator, if there is one, is on that device.
@@ -191,10 +259,8 @@ impl Side {
         if self.comm.is_none() {
             // SAFETY: the caller's promise.
             let made = unsafe { self.make(abi, comm, near) };
-            let (own, mut all, byte) = (u8::from(made.is_ok()), vec![0u8; self.at.size], abi.handles.byte);
-            // SAFETY: places of so many bytes; the caller's promise.
-            let got = unsafe { pmpi!("Allgather", &raw const own, 1, byte, all.as_mut_ptr(), 1, byte, comm) };
-            let is_everywhere = got.is_ok() && all.iter().all(|made| *made == 1);
+            // SAFETY: as above.
+            let is_everywhere = unsafe { self.is_everywhere(made.is_ok(), abi, comm) };
             match made {
                 Ok(comm) if is_everywhere => self.comm = Some((comm, device)),
                 made => {
@@ -232,6 +298,17 @@ impl Side {
         let mut id = UniqueId([0; LEN]);
         id.0.copy_from_slice(&sent[..LEN]);
         Comm::new(nccl, &id, self.at, near, LIMIT)
+    }
+}
+
+/// Has the MPI progress, now and then: others may be in a call that needs this rank's.
+unsafe fn progress(polls: &mut u32, abi: &Abi, comm: Handle) {
+    *polls = polls.wrapping_add(1);
+    if *polls % EAGER == 0 {
+        let mut flag: c_int = 0;
+        // SAFETY: valid places; what is found stays. The caller's promise that `comm` is a communicator.
+        let _ = unsafe { pmpi!("Iprobe", 0, 0, comm, &raw mut flag, abi.status_ignore) };
+        std::thread::yield_now();
     }
 }
 

@@ -9,10 +9,13 @@ use core::ffi::{c_int, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use device_ops::nccl::{Library as Nccl, Rank, Vendor};
 
 use super::board::Side;
+use super::messages;
+use super::way::{Way, way_of};
 use crate::abi::{Abi, Handle};
 use crate::group::Group;
 use crate::library::{Library, pmpi};
@@ -25,20 +28,53 @@ pub(super) struct State {
     pub(super) at: Rank,
     /// Communicators that were made of it.
     made: AtomicU64,
-    board: Mutex<Side>,
+    /// Made by the first collective; `None` where there is no memory for it.
+    board: OnceLock<Option<Mutex<Side>>>,
+    /// Whether all ranks have come, found by the first collective that has to know it: identical calls go
+    /// the same way each time.
+    met: OnceLock<bool>,
 }
 
 impl State {
-    fn new(name: u128, at: Rank) -> Option<State> {
-        let board = Mutex::new(Side::new(name, at)?);
-        Some(State { name, at, made: AtomicU64::new(0), board })
+    fn new(name: u128, at: Rank) -> State {
+        State { name, at, made: AtomicU64::new(0), board: OnceLock::new(), met: OnceLock::new() }
     }
 
     /// The board: of one communicator, in which one thread at a time is in a collective.
-    pub(super) fn board(&self) -> MutexGuard<'_, Side> {
-        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn board(&self) -> Option<MutexGuard<'_, Side>> {
+        let board = self.board.get_or_init(|| Side::new(self.name, self.at).map(Mutex::new));
+        board.as_ref().map(|board| board.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether all ranks of `comm`, of which this is, have come. Those of MPI_COMM_WORLD do so in MPI_Init,
+    /// and are waited for in case they are late with that; those of another communicator do so in the
+    /// collective that asks, if they have this library.
+    ///
+    /// # Safety
+    /// `comm` is that communicator, and the call one of its collectives.
+    pub(super) unsafe fn have_met(&self, board: &mut Side, library: &Library, comm: Handle) -> bool {
+        *self.met.get_or_init(|| {
+            let (abi, world) = (&library.abi, library.abi.handles.world);
+            // SAFETY: the caller's promise; so below.
+            let of_world = unsafe { get(world) }.filter(|_| comm != world);
+            let limit = match of_world {
+                None => LATE,
+                Some(state) => {
+                    // SAFETY: MPI_COMM_WORLD.
+                    let meet = |board: &mut Side| unsafe { board.meet(abi, world, LATE) };
+                    let met = || state.board().is_some_and(|mut board| meet(&mut board));
+                    if *state.met.get_or_init(met) { LIMIT } else { Duration::ZERO }
+                }
+            };
+            // SAFETY: the caller's promise.
+            unsafe { board.meet(abi, comm, limit) }
+        })
     }
 }
+
+/// How long ranks are waited for that are about to leave MPI_Init, and those that are in the same collective.
+const LATE: Duration = Duration::from_secs(2);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// 128 bits of anything, the same in each process that has the same library.
 fn name_of(of: impl Hash) -> u128 {
@@ -65,33 +101,19 @@ const LAUNCHERS: [&str; 10] = [
     "slurmstepd",
 ];
 
-/// Whether collectives of this process may go by NCCL; found when it is first asked, once MPI_Init is over.
-pub(super) fn is_possible() -> bool {
-    static POSSIBLE: OnceLock<bool> = OnceLock::new();
-    *POSSIBLE.get_or_init(|| {
-        let mut begun: c_int = 0;
-        // SAFETY: a valid place. The driver's initialisers are those of every program that uses it; it stays.
-        let can = unsafe {
-            settings::nccl_least().is_some()
-                && !settings::is_off()
-                && pmpi!("Initialized", &raw mut begun).is_ok()
-                && begun != 0
-                && !libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY).is_null()
-        };
-        can && Nccl::open(Vendor::Nvidia).is_ok()
+/// The name of MPI_COMM_WORLD: of the launcher, and of what the ranks have to have alike.
+fn name_of_world(ranks: usize, way: Way) -> Option<u128> {
+    let launcher = ipc::process::ancestor(|name| LAUNCHERS.contains(&name))?;
+    // Of jobs that one launcher has started at once.
+    let jobs = ["PMIX_NAMESPACE", "SLURM_STEP_ID", "PMI_JOBID"].map(std::env::var_os);
+    let job = (launcher.process, launcher.namespace, jobs, ranks);
+    Some(match way {
+        Way::Nccl => name_of((job, settings::nccl_least(), Nccl::open(Vendor::Nvidia).ok()?.version())),
+        Way::Devices => name_of((job, "devices", settings::reduce_least(), settings::reduce_memory())),
     })
 }
 
-/// The name of MPI_COMM_WORLD: of the launcher, and of what the ranks have to have alike.
-fn name_of_world(ranks: usize) -> Option<u128> {
-    let launcher = ipc::process::ancestor(|name| LAUNCHERS.contains(&name))?;
-    let nccl = Nccl::open(Vendor::Nvidia).ok()?.version();
-    // Of jobs that one launcher has started at once.
-    let jobs = ["PMIX_NAMESPACE", "SLURM_STEP_ID", "PMI_JOBID"].map(std::env::var_os);
-    Some(name_of((launcher.process, launcher.namespace, jobs, ranks, settings::nccl_least(), nccl)))
-}
-
-unsafe fn make_world(abi: &Abi) -> Option<State> {
+unsafe fn make_world(abi: &Abi, way: Way) -> Option<State> {
     let mut parent = 0usize;
     // SAFETY: valid places.
     unsafe {
@@ -102,7 +124,7 @@ unsafe fn make_world(abi: &Abi) -> Option<State> {
             return None;
         }
         let at = Rank { rank: group.rank as usize, size: group.local };
-        State::new(name_of_world(at.size)?, at)
+        Some(State::new(name_of_world(at.size, way)?, at))
     }
 }
 
@@ -159,6 +181,9 @@ pub(super) unsafe fn state_of(library: &Library, comm: Handle) -> Option<Arc<Sta
     static WORLD: Mutex<bool> = Mutex::new(false);
     // SAFETY: the caller's promise; so below.
     unsafe {
+        if comm == library.abi.handles.comm_null {
+            return None;
+        }
         if comm != library.abi.handles.world {
             return get(comm);
         }
@@ -166,7 +191,7 @@ pub(super) unsafe fn state_of(library: &Library, comm: Handle) -> Option<Arc<Sta
         if std::mem::replace(&mut *tried, true) {
             return get(comm);
         }
-        set(comm, make_world(&library.abi)?)
+        set(comm, make_world(&library.abi, way_of(library)?)?)
     }
 }
 
@@ -181,8 +206,10 @@ pub(crate) unsafe fn made(library: &Library, parent: Handle, comm: Option<Handle
         let number = of.made.fetch_add(1, Relaxed);
         let Some(comm) = comm else { return };
         let Some((at, ranks)) = ranks_in(parent, comm).filter(|(at, _)| at.size > 1) else { return };
-        if let Some(state) = State::new(name_of((of.name, number, ranks)), at) {
-            set(comm, state);
+        let made = set(comm, State::new(name_of((of.name, number, ranks)), at));
+        if way_of(library) == Some(Way::Nccl) {
+            // NCCL waits for no rank that comes later.
+            made.map(|state| state.board().is_some());
         }
     }
 }
@@ -221,6 +248,7 @@ pub(crate) unsafe fn finish(library: &Library) {
             let _ = unsafe { pmpi!("Comm_delete_attr", world, key) };
         }
     }
+    messages::finish();
 }
 
 #[cfg(test)]

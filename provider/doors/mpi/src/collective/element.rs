@@ -1,12 +1,12 @@
 //! Predefined datatypes and operations that devices compute with.
 
-use core::ffi::CStr;
+use core::ffi::{CStr, c_int};
 use std::sync::OnceLock;
 
 use device_ops::{Op, Type};
 
 use crate::abi::{Family, Handle};
-use crate::library::{Library, object};
+use crate::library::{Library, object, pmpi};
 
 /// The name of Open MPI's object; the handles of MPICH's mpi.h and of the ABI of MPI 5 (its mpi_abi.h), 0
 /// where it is not used of that.
@@ -40,6 +40,18 @@ const TYPES: &[Named<Type>] = &[
     (c"ompi_mpi_long_int", 0x8c00_0002, 0, Type::LongInt),
     (c"ompi_mpi_short_int", 0x8c00_0003, 0, Type::ShortInt),
     (c"ompi_mpi_2int", 0x4c00_0816, 0, Type::TwoInt),
+];
+/// Of Fortran, under Open MPI. How long they are is the compiler's choice.
+const FORTRAN: &[Named<Type>] = &[
+    (c"ompi_mpi_integer", 0, 0, Type::I32),
+    (c"ompi_mpi_integer4", 0, 0, Type::I32),
+    (c"ompi_mpi_integer8", 0, 0, Type::I64),
+    (c"ompi_mpi_real", 0, 0, Type::F32),
+    (c"ompi_mpi_real4", 0, 0, Type::F32),
+    (c"ompi_mpi_real8", 0, 0, Type::F64),
+    (c"ompi_mpi_dblprec", 0, 0, Type::F64),
+    (c"ompi_mpi_cplex", 0, 0, Type::ComplexF32),
+    (c"ompi_mpi_dblcplex", 0, 0, Type::ComplexF64),
 ];
 const OPS: &[Named<Op>] = &[
     (c"ompi_mpi_op_max", 0x5800_0001, 0x23, Op::Max),
@@ -80,4 +92,39 @@ pub(super) fn type_of(library: &Library, handle: Handle) -> Option<Type> {
 pub(super) fn op_of(library: &Library, handle: Handle) -> Option<Op> {
     static TABLE: Table<Op> = OnceLock::new();
     find(library, &TABLE, OPS, handle)
+}
+
+/// The same of Fortran's, if they are as long.
+fn fortran_type_of(library: &Library, handle: Handle) -> Option<Type> {
+    static TABLE: Table<Type> = OnceLock::new();
+    let ty = find(library, &TABLE, FORTRAN, handle)?;
+    let mut size: c_int = 0;
+    // SAFETY: a datatype of the MPI's, and a valid place.
+    unsafe { pmpi!("Type_size", handle, &raw mut size) }.ok()?;
+    (size as u64 == ty.extent()).then_some(ty)
+}
+
+/// What a kernel computes in the place of a predefined operation on a predefined datatype; `None` where it
+/// would be something else, or MPI does not define it.
+pub(super) fn computed(library: &Library, op: Handle, datatype: Handle) -> Option<(Op, Type)> {
+    let op = op_of(library, op)?;
+    let fortran = || {
+        // MPI-4.1, 6.9.2: integers of Fortran are not logical.
+        let is_logical = matches!(op, Op::Land | Op::Lor | Op::Lxor);
+        fortran_type_of(library, datatype).filter(|_| !is_logical)
+    };
+    let ty = type_of(library, datatype).or_else(fortran)?;
+    (op.takes(ty) && !is_other(library.abi.family, op, ty)).then_some((op, ty))
+}
+
+/// Whether the MPI computes it in another way than C's operators do. Open MPI 4.1 on x86-64 saturates sums of
+/// 8 and 16 bits, and compares 64-bit numbers without a sign as if they had one: results do not depend on
+/// where a buffer is.
+fn is_other(family: Family, op: Op, ty: Type) -> bool {
+    family == Family::OpenMpi
+        && match op {
+            Op::Sum => matches!(ty, Type::I8 | Type::U8 | Type::I16 | Type::U16),
+            Op::Min | Op::Max => ty == Type::U64,
+            _ => false,
+        }
 }

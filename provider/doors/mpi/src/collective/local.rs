@@ -1,27 +1,14 @@
 //! MPI_Reduce_local of device memory by a kernel of the device.
 
-use device_ops::{Memory, Op, Type, reduce};
+use device_ops::{Memory, reduce};
 
-use super::element::{op_of, type_of};
-use crate::abi::Family;
+use super::element::computed;
 use crate::args::Args;
 use crate::buffer::kernels::{self, Work};
 use crate::buffer::{Failure, sync};
 use crate::counts::Path;
 use crate::library::Library;
 use crate::row::Row;
-
-/// Whether the MPI computes it in another way than C's operators do. Open MPI 4.1 on x86-64 saturates sums of
-/// 8 and 16 bits, and compares 64-bit numbers without a sign as if they had one: results do not depend on
-/// where a buffer is.
-fn is_other(family: Family, op: Op, ty: Type) -> bool {
-    family == Family::OpenMpi
-        && match op {
-            Op::Sum => matches!(ty, Type::I8 | Type::U8 | Type::I16 | Type::U16),
-            Op::Min | Op::Max => ty == Type::U64,
-            _ => false,
-        }
-}
 
 /// Does the call if it is MPI_Reduce_local with a predefined operation and type, and both buffers are memory
 /// of one device; `None` where it did not. What it does not do is the MPI's, with its errors.
@@ -37,15 +24,12 @@ pub(crate) unsafe fn run(
         return None;
     }
     // SAFETY: by the call: input, input and output, count, datatype, operation.
-    let (from, to, count, ty, op) = unsafe {
-        let (ty, op) = (type_of(library, args.datatype(3)), op_of(library, args.op(4)));
-        (args.words[0], args.words[1], args.count(2), ty, op)
+    let (from, to, count, computed) = unsafe {
+        let computed = computed(library, args.op(4), args.datatype(3));
+        (args.words[0], args.words[1], args.count(2), computed)
     };
-    let (ty, op) = (ty?, op?);
+    let (op, ty) = computed?;
     let len = count.checked_mul(ty.extent() as usize).filter(|len| *len > 0)?;
-    if !op.takes(ty) || is_other(args.abi.family, op, ty) {
-        return None;
-    }
     let [device, other] = [from, to].map(|at| {
         let is_device = !crate::host::is_host(at) && hmem::classify(at, len) == hmem::Kind::Cuda;
         is_device.then(|| kernels::device_of(at, len)).flatten()

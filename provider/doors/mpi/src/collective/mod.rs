@@ -1,74 +1,140 @@
-//! Collectives of device memory by NCCL, and MPI_Reduce_local by a kernel.
+//! Collectives of device memory by NCCL or by the ranks' devices, and MPI_Reduce_local by a kernel.
 //!
-//! Each rank posts its collectives of at least STRAIT_MPI_NCCL_LEAST bytes, a number that is the same at all
-//! ranks, to its communicator's board, with the kind of its memory. Where all ranks pass device memory that
-//! NCCL can take, NCCL does the collective; else each rank goes on with the MPI's own. A rank on which NCCL
-//! has failed posts host memory from then on, so that all ranks use mirrors.
+//! Each rank posts its collectives of at least so many bytes, a number that is the same at all ranks
+//! (STRAIT_MPI_NCCL_LEAST, STRAIT_MPI_REDUCE_LEAST), to its communicator's board, with the kind of its
+//! memory. Where all ranks pass device memory that NCCL, or the devices' kernels, can take, these do the
+//! collective; else each rank goes on with the MPI's own. A rank on which they have failed posts host memory
+//! from then on, so that all ranks use mirrors.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `element` | predefined datatypes and operations |
 //! | `plan` | the calls that are posted, and what NCCL is called with |
+//! | `devices`, `messages` | reductions by kernels of the ranks' devices, and messages between these |
+//! | `way` | by which of both they go |
 //! | `board` | the words that the ranks of a communicator share, and NCCL's communicator |
 //! | `comms` | which communicators have a board |
 //! | `local` | MPI_Reduce_local |
 
 mod board;
 mod comms;
+mod devices;
 mod element;
 pub(crate) mod local;
+mod messages;
 mod plan;
+mod way;
 
 use core::ffi::c_int;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use device_ops::board::{Kind, Outcome};
 
-use crate::args::Args;
+use crate::abi::Handle;
+use crate::args::{Args, Style};
 use crate::buffer::sync;
-use crate::counts::Path;
+use crate::counts::{Counts, Path};
 use crate::library::Library;
+use crate::posted::{Plan, What};
 use crate::refuse::{self, Target};
 use crate::row::Row;
 use crate::settings;
+use board::Side;
+use comms::State;
 pub(crate) use comms::{finish, made};
+use devices::{Failed, Reduction, reduced};
+pub(crate) use way::is_on;
+use way::{Way, is_by_nccl, way_of};
 
-const UNKNOWN: u8 = 0;
-const ON: u8 = 1;
-const OFF: u8 = 2;
+/// Elements of predefined types have at most so many bytes.
+const LONGEST: usize = 16;
+const FAILED: &str = "a rank's device did not compute its part of a reduction: did an earlier kernel fail?";
 
-static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
-
-/// Whether collectives are posted; found by the first call that asks, once MPI_Init is over.
+/// Whether a call with these arguments may have to be posted, whatever its memory.
+///
+/// # Safety
+/// The arguments are those of the plan's call, passed in that way.
 #[inline(always)]
-pub(crate) fn is_on() -> bool {
-    match STATE.load(Relaxed) {
-        UNKNOWN => find(),
-        state => state == ON,
+pub(crate) unsafe fn is_posted(plan: Option<&Plan>, style: Style, words: &[usize]) -> bool {
+    let Some(plan) = plan.filter(|_| is_on()) else { return false };
+    // SAFETY: the caller's promise.
+    is_by_nccl() || unsafe { may_be_long(plan, style, words) }
+}
+
+/// Whether it is a reduction that is not too short by the count of its elements.
+unsafe fn may_be_long(plan: &Plan, style: Style, words: &[usize]) -> bool {
+    if matches!(plan.what, What::ReduceScatter | What::ReduceScatterBlock) {
+        return true;
+    }
+    let word = words[plan.count];
+    let count = match style {
+        Style::C => i64::from(word as c_int),
+        Style::Large => word as i64,
+        // SAFETY: the caller's promise: the address of an INTEGER.
+        Style::Fortran => i64::from(unsafe { (word as *const c_int).read() }),
+    };
+    let most = usize::try_from(count).unwrap_or(0).saturating_mul(LONGEST);
+    plan.what.is_reduction() && settings::reduce_least().is_some_and(|least| most >= least)
+}
+
+/// MPI_Init is over: the other ranks may see this one.
+///
+/// # Safety
+/// It was successful.
+pub(crate) unsafe fn begin(library: &Library) {
+    // NCCL is opened by the first collective.
+    if settings::nccl_least().is_none() && way_of(library).is_some() {
+        // SAFETY: the caller's promise.
+        let world = unsafe { comms::state_of(library, library.abi.handles.world) };
+        if let Some(mut board) = world.as_ref().and_then(|world| world.board()) {
+            board.linger();
+        }
     }
 }
 
-#[cold]
-fn find() -> bool {
-    let is_possible = comms::is_possible();
-    STATE.store(if is_possible { ON } else { OFF }, Relaxed);
-    is_possible
-}
-
-/// Does the call if all ranks agree that NCCL does it: its code. `None` where it is the MPI's.
+/// Does the call if all ranks agree that NCCL or their devices do it: its code. `None` where it is the MPI's.
 ///
 /// # Safety
 /// The arguments are those of the row's call, and valid.
 pub(crate) unsafe fn run(library: &Library, row: &'static Row, args: &Args<'_>) -> Option<c_int> {
-    let plan = row.plan.as_ref()?;
+    let (plan, way) = (row.plan.as_ref()?, way_of(library)?);
     // SAFETY: the caller's promise; so below.
     unsafe {
-        if plan.bytes(args)? < settings::nccl_least()? {
+        if !is_posted(Some(plan), args.style, args.words) {
             return None;
         }
-        let (abi, comm) = (&library.abi, args.comm(plan.comm));
-        let state = comms::state_of(library, comm)?;
-        let mut board = state.board();
+        let comm = args.comm(plan.comm);
+        match way {
+            Way::Nccl if !plan.what.is_of_nccl() || plan.bytes(args)? < settings::nccl_least()? => None,
+            Way::Nccl => {
+                let state = comms::state_of(library, comm)?;
+                let mut board = state.board()?;
+                by_nccl(library, row, args, (&state, &mut board), comm)
+            }
+            Way::Devices => {
+                let state = comms::state_of(library, comm)?;
+                if reduced(plan, args, state.at.size)? < settings::reduce_least()? {
+                    return None;
+                }
+                let mut board = state.board()?;
+                by_devices(library, row, args, (&state, &mut board), comm)
+            }
+        }
+    }
+}
+
+/// A communicator's state, and its board.
+type Shared<'a> = (&'a State, &'a mut Side);
+
+unsafe fn by_nccl(
+    library: &Library,
+    row: &'static Row,
+    args: &Args<'_>,
+    (state, board): Shared<'_>,
+    comm: Handle,
+) -> Option<c_int> {
+    let (plan, abi) = (row.plan.as_ref()?, &library.abi);
+    // SAFETY: the caller's promise; so below.
+    unsafe {
         let usable = board.is_usable();
         let call = if usable { plan.call(library, row, args, state.at) } else { None };
         let call = call.filter(|call| board.is_on(call.device));
@@ -82,13 +148,53 @@ pub(crate) unsafe fn run(library: &Library, row: &'static Row, args: &Args<'_>) 
             }
             Err(why) => Err(why.to_string()),
         };
-        let Err(why) = done else {
-            row.counts.add(Path::Nccl);
-            return Some(0);
-        };
-        board.fail();
-        drop(board);
-        row.counts.add(Path::Refused);
-        Some(refuse::raise(Target::Comm(comm), abi.errors.other, &why))
+        let why = done.map(|()| row.counts.add(Path::Nccl)).err();
+        Some(why.map_or(0, |why| failed(library, board, comm, &row.counts, &why)))
     }
+}
+
+unsafe fn by_devices(
+    library: &Library,
+    row: &'static Row,
+    args: &Args<'_>,
+    (state, board): Shared<'_>,
+    comm: Handle,
+) -> Option<c_int> {
+    let (plan, abi) = (row.plan.as_ref()?, &library.abi);
+    // SAFETY: the caller's promise; so below.
+    unsafe {
+        let reduction = Reduction::of(plan, library, row, args, state.at);
+        let reduction = reduction.filter(|_| state.have_met(board, library, comm) && board.is_usable());
+        let kind = if reduction.is_some() { Kind::Device } else { Kind::Host };
+        let done = match board.agree(kind, abi, comm) {
+            Ok(outcome) => {
+                let reduction = reduction.filter(|_| outcome == Outcome::Device)?;
+                if !board.has_messages(abi, comm) {
+                    return None;
+                }
+                reduction.run(abi, board)
+            }
+            Err(why) => return Some(failed(library, board, comm, &row.counts, &why.to_string())),
+        };
+        Some(match done {
+            Ok(()) => {
+                row.counts.add(Path::Devices);
+                0
+            }
+            Err(Failed::Device) => failed(library, board, comm, &row.counts, FAILED),
+            Err(Failed::Code(code)) => {
+                board.fail();
+                row.counts.add(Path::Refused);
+                code
+            }
+        })
+    }
+}
+
+/// Later collectives of the communicator go by mirrors; raises an error with these words.
+unsafe fn failed(library: &Library, board: &mut Side, comm: Handle, counts: &Counts, why: &str) -> c_int {
+    board.fail();
+    counts.add(Path::Refused);
+    // SAFETY: the caller's promise: a communicator.
+    unsafe { refuse::raise(Target::Comm(comm), library.abi.errors.other, why) }
 }

@@ -7,6 +7,7 @@ use hmem::Kind;
 use super::element::{op_of, type_of};
 use crate::args::{Args, Style};
 use crate::buffer::Resolver;
+use crate::fortran;
 use crate::library::{Library, pmpi};
 use crate::posted::{Plan, What};
 use crate::row::{Buf, Row};
@@ -31,16 +32,22 @@ impl Plan {
     /// # Safety
     /// The arguments are those of the call, and valid; so below.
     pub(super) unsafe fn bytes(&self, args: &Args<'_>) -> Option<usize> {
-        let mut size = 0i64;
-        // SAFETY: a valid place; the caller's promise.
+        // SAFETY: the caller's promise.
         unsafe {
             let count = args.count(self.count);
             if count == 0 {
                 return None;
             }
-            pmpi!("Type_size_x", args.datatype(self.datatype), &raw mut size).ok()?;
-            Some(count.saturating_mul(usize::try_from(size).ok()?))
+            Some(count.saturating_mul(self.size(args)?))
         }
+    }
+
+    /// Bytes of its datatype.
+    pub(super) unsafe fn size(&self, args: &Args<'_>) -> Option<usize> {
+        let mut size = 0i64;
+        // SAFETY: a valid place; the caller's promise.
+        unsafe { pmpi!("Type_size_x", args.datatype(self.datatype), &raw mut size) }.ok()?;
+        usize::try_from(size).ok()
     }
 
     /// What NCCL is called with, if the buffers are memory of one device without gaps and it has the
@@ -76,7 +83,7 @@ impl Plan {
                 }
                 device = Some(on);
             }
-            let is_in_place = args.words[0] == args.abi.in_place;
+            let is_in_place = is_in_place(args, args.words[0]);
             let (from, to) = match self.what {
                 What::Bcast => (args.words[0], args.words[0]),
                 What::Reduce if at.rank != root => (args.words[0], args.words[0]),
@@ -87,9 +94,18 @@ impl Plan {
                 What::ReduceScatterBlock | What::Alltoall if is_in_place => return None,
                 What::ReduceScatterBlock => (args.words[0], args.words[1]),
                 What::Allgather | What::Alltoall => (args.words[0], args.words[3]),
+                What::ReduceScatter | What::Scan | What::Exscan => return None,
             };
             Some(Call { what: self.what, from, to, count, element: of, root, device: device? })
         }
+    }
+}
+
+/// Whether the argument is MPI_IN_PLACE.
+pub(super) fn is_in_place(args: &Args<'_>, word: usize) -> bool {
+    match args.style {
+        Style::Fortran => fortran::is_in_place(word),
+        _ => word == args.abi.in_place,
     }
 }
 
@@ -97,7 +113,7 @@ impl Plan {
 /// it is something else.
 unsafe fn device_of(resolver: &mut Resolver<'_>, buf: &Buf, args: &Args<'_>) -> Option<Option<i32>> {
     let word = args.words[usize::from(buf.at)];
-    if word == args.abi.in_place {
+    if is_in_place(args, word) {
         return Some(None);
     }
     // SAFETY: the caller's promise.
@@ -148,7 +164,7 @@ impl Call {
                 let all = len(of).saturating_mul(ranks);
                 comm.reduce_scatter(of, memory(self.from, all), memory(self.to, len(of)), n)
             }
-            (_, None) => Err(NcclError::Argument("a reduction without an operation".to_owned())),
+            _ => Err(NcclError::Argument("not a collective of NCCL's".to_owned())),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The end of the MPI, its answers to questions about GPUs, and the buffer of MPI_Bsend.
+//! The begin and the end of the MPI, its answers to questions about GPUs, and the buffer of MPI_Bsend.
 
 use core::ffi::c_int;
 use std::collections::HashMap;
@@ -12,6 +12,17 @@ use crate::call::raise;
 use crate::library::{Next, c_name, pmpi};
 use crate::refuse::{self, Target};
 use crate::{collective, report, requests, settings, shape, words};
+
+unsafe fn init(call: &mut Call<'_>) -> c_int {
+    // SAFETY: the arguments of the call.
+    unsafe {
+        let code = call.forward();
+        if code == 0 {
+            collective::begin(call.library);
+        }
+        code
+    }
+}
 
 unsafe fn finalize(call: &mut Call<'_>) -> c_int {
     // SAFETY: the MPI is there until this is forwarded.
@@ -121,6 +132,8 @@ attaching! {
 }
 
 hooks! {
+    MPI_Init [] (a b) !settings::is_off() => init;
+    MPI_Init_thread [] (a b c d) !settings::is_off() => init;
     MPI_Finalize [mpi_finalize_, ompi_finalize_f] () true => finalize;
     MPI_Session_finalize [] (a) true => finalize_session;
     MPI_Buffer_attach [mpi_buffer_attach_, ompi_buffer_attach_f] (a b) !settings::is_off() => attach;
@@ -136,6 +149,12 @@ hooks! {
     MPI_Session_attach_buffer_c [] (a b c) !settings::is_off() => attach_large_of;
     MPI_Session_detach_buffer_c [] (a b c) !settings::is_off() => detach_large_of;
 }
+
+// In Fortran they have no arguments of the command line.
+hooks!(@fn mpi_init_, Fortran, (error), !settings::is_off(), init);
+hooks!(@fn ompi_init_f, Fortran, (error), !settings::is_off(), init);
+hooks!(@fn mpi_init_thread_, Fortran, (required provided error), !settings::is_off(), init);
+hooks!(@fn ompi_init_thread_f, Fortran, (required provided error), !settings::is_off(), init);
 
 /// Open MPI's question: yes.
 #[unsafe(no_mangle)]

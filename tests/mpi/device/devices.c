@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/*
+ * Reductions of all ranks that their devices may compute: random ones against the MPI's own on host memory; sums of floats that are not
+ * exact, which have to be the same each time; and what comes of a device that fails, which the environment orders
+ * (CUDA_STAND_IN_FAIL): an MPI error, and right results behind it.
+ *
+ *   ORDER=all|pieces   the devices compute: operations are in the order of ranks; of pieces not those in place that scatter
+ *   FAILS=rank|all     where a device fails: only what that is about is run
+ */
+#include "device.h"
+
+enum call { ALLREDUCE, REDUCE, REDUCE_SCATTER, REDUCE_SCATTER_BLOCK, SCAN, EXSCAN, CALLS };
+enum { MOST_RANKS = 64 };
+
+static const char *const call_names[] = { "Allreduce", "Reduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Exscan" };
+static int failed;
+
+struct work {
+	enum call call;
+	int in_place, root, n, counts[MOST_RANKS];
+	MPI_Datatype type;
+	MPI_Op op;
+	MPI_Comm comm;
+	int rank, size;
+};
+
+static int start(const struct work *w, const void *s, void *r)
+{
+	const void *from = w->in_place ? MPI_IN_PLACE : s;
+
+	switch (w->call) {
+	case ALLREDUCE: return MPI_Allreduce(from, r, w->n, w->type, w->op, w->comm);
+	case REDUCE: return MPI_Reduce(w->in_place && w->rank == w->root ? from : s, r, w->n, w->type, w->op, w->root, w->comm);
+	case REDUCE_SCATTER: return MPI_Reduce_scatter(from, r, w->counts, w->type, w->op, w->comm);
+	case REDUCE_SCATTER_BLOCK: return MPI_Reduce_scatter_block(from, r, w->n, w->type, w->op, w->comm);
+	case SCAN: return MPI_Scan(from, r, w->n, w->type, w->op, w->comm);
+	default: return MPI_Exscan(from, r, w->n, w->type, w->op, w->comm);
+	}
+}
+
+/* Elements of a contribution. */
+static int all_of(const struct work *w)
+{
+	int sum = 0;
+
+	for (int i = 0; i < w->size; i++)
+		sum += w->counts[i];
+	return w->call == REDUCE_SCATTER ? sum : w->call == REDUCE_SCATTER_BLOCK ? w->n * w->size : w->n;
+}
+
+static struct work draw_work(MPI_Comm comm)
+{
+	struct work w = { .call = (enum call)draw(CALLS), .in_place = (int)draw(2), .n = (int)draw(2500), .comm = comm };
+
+	MPI_Comm_rank(comm, &w.rank);
+	MPI_Comm_size(comm, &w.size);
+	w.root = (int)draw((unsigned)w.size);
+	for (int i = 0; i < w.size; i++)
+		w.counts[i] = draw(4) ? (int)draw(2000) : 0;
+	return w;
+}
+
+static void random_on(MPI_Comm comm, int i)
+{
+	const MPI_Datatype integers[] = { MPI_INT, MPI_UNSIGNED, MPI_LONG, MPI_UINT64_T, MPI_SHORT, MPI_UNSIGNED_CHAR, MPI_INT8_T };
+	const MPI_Datatype others[] = { MPI_FLOAT, MPI_DOUBLE, MPI_C_DOUBLE_COMPLEX };
+	const MPI_Op of_integers[] = { MPI_BXOR, MPI_BAND, MPI_BOR, MPI_LAND, MPI_LXOR }, sums[] = { MPI_SUM, MPI_PROD };
+	int size, all, whole;
+	struct work w;
+
+	begin("random %d", i);
+	w = draw_work(comm);
+	whole = draw(2);
+	w.type = whole ? integers[draw(COUNT(integers))] : others[draw(COUNT(others))];
+	/* The sign of a 0 in a product of complex numbers depends on the order. */
+	w.op = whole ? of_integers[draw(COUNT(of_integers))] : w.type == MPI_C_DOUBLE_COMPLEX ? MPI_SUM : sums[draw(COUNT(sums))];
+	snprintf(the_case + strlen(the_case), sizeof the_case - strlen(the_case), ": %s of %d%s", call_names[w.call], w.n, w.in_place ? ", in place" : "");
+	MPI_Type_size(w.type, &size);
+	all = all_of(&w);
+	struct buffer *s = take((size_t)(size * all), UNCHANGED), *r = take((size_t)(size * all), ANY);
+	char *values = malloc((size_t)(size * all) + 1);
+
+	/* Whole numbers of which sums and products are exact. */
+	for (int k = 0, n = 0; !whole && k < 2; k++) {
+		int each = w.type == MPI_FLOAT ? 4 : 8;
+
+		for (n = 0; n < size * all; n += each) {
+			int small = (int)(mix(seed_of_case + 77u * (unsigned)me + (unsigned)(n + k)) % 5) - 2;
+			float f = (float)small;
+			double d = small;
+
+			memcpy(values + n, each == 4 ? (void *)&f : (void *)&d, (size_t)each);
+		}
+		put(k ? r : s, 0, values, (size_t)(size * all));
+	}
+	free(values);
+	SIDES
+		OK(start(&w, P(s), P(r)));
+	end();
+}
+
+static void random_calls(void)
+{
+	MPI_Comm comms[3];
+
+	MPI_Comm_split(MPI_COMM_WORLD, 0, -me, &comms[0]);
+	MPI_Comm_split(MPI_COMM_WORLD, me % 2, me, &comms[1]);
+	MPI_Comm_dup(comms[0], &comms[2]);
+	for (int i = 0; i < 120; i++)
+		random_on(i % 4 == 3 ? MPI_COMM_WORLD : comms[i % 4], i);
+	for (int i = 0; i < 3; i++)
+		MPI_Comm_free(&comms[i]);
+}
+
+/* Whether the operations of `results` elements, of the ranks before `ranks`, are those in the order of ranks. */
+static void in_order(const struct work *w, const double *all, int ranks_of, int first, int results, const double *got)
+{
+	for (int i = 0; i < results; i++) {
+		double sum = all[first + i];
+
+		for (int k = 1; k < ranks_of; k++)
+			sum += all[k * all_of(w) + first + i];
+		if (memcmp(&sum, &got[i], 8)) {
+			fail("element %d of rank %d is %.17g, not %.17g", first + i, w->rank, got[i], sum);
+			return;
+		}
+	}
+}
+
+static void order(void)
+{
+	const char *wanted = getenv("ORDER");
+
+	for (int i = 0; i < 30; i++) {
+		struct work w;
+		int n, first = 0, ranks_of = ranks, results;
+
+		begin("order %d", i);
+		w = draw_work(MPI_COMM_WORLD);
+		w.type = MPI_DOUBLE, w.op = MPI_SUM;
+		n = all_of(&w);
+		struct buffer *s = take_of(fixed == KINDS ? DEVICE : fixed, 8 * (size_t)n, ANY);
+		struct buffer *r = take_of(fixed == KINDS ? DEVICE : fixed, 8 * (size_t)n, ANY);
+		double *values = malloc(8 * (size_t)n + 8), *all = malloc(8 * (size_t)n * (size_t)ranks + 8), *got[2];
+
+		for (int k = 0; k < n; k++)
+			values[k] = (double)(mix(seed_of_case + 31u * (unsigned)me + (unsigned)k) % 1000003) / 7.0 * (k % 3 ? 1 : 1e9);
+		PMPI_Allgather(values, n, MPI_DOUBLE, all, n, MPI_DOUBLE, MPI_COMM_WORLD);
+		results = w.call == REDUCE_SCATTER ? w.counts[me] : n;
+		if (w.call == REDUCE_SCATTER_BLOCK)
+			results = w.n, first = me * w.n;
+		for (int k = 0; w.call == REDUCE_SCATTER && k < me; k++)
+			first += w.counts[k];
+		if (w.call == SCAN || w.call == EXSCAN)
+			ranks_of = me + (w.call == SCAN);
+		if ((w.call == REDUCE && w.root != me) || !ranks_of)
+			results = 0;
+		for (int again = 0; again < 2; again++) {
+			put(s, 0, values, 8 * (size_t)n);
+			put(r, 0, values, 8 * (size_t)n);
+			OK(start(&w, P(s), P(r)));
+			got[again] = malloc(8 * (size_t)n + 8);
+			get(r, 0, 0, got[again], 8 * (size_t)results);
+		}
+		CHECK(!memcmp(got[0], got[1], 8 * (size_t)results));
+		if (wanted && (!strcmp(wanted, "all") || !w.in_place || (w.call != REDUCE_SCATTER && w.call != REDUCE_SCATTER_BLOCK)))
+			in_order(&w, all, ranks_of, first, results, got[0]);
+		free(got[0]), free(got[1]), free(values), free(all);
+		sealed = 1;
+		end();
+	}
+}
+
+/* Calls of which one may fail. */
+static void failing(void)
+{
+	for (int i = 0; i < 12; i++) {
+		int code;
+
+		begin("failing %d", i);
+		struct buffer *s = take(4000, UNCHANGED), *r = take(4000, CHANGED);
+
+		SIDES {
+			code = MPI_Allreduce(P(s), P(r), 1000, MPI_UNSIGNED, MPI_SUM, MPI_COMM_WORLD);
+			if (code != MPI_SUCCESS) {
+				CHECK(side == 0 && getenv("FAILS") && strstr(words(code), "libstrait_mpi"));
+				failed++;
+				sealed = 1;
+			}
+		}
+		end();
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static const struct subject all[] = { { "random", random_calls }, { "order", order }, { "failing", failing } };
+	const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *at = getenv("FAILS");
+	int code;
+
+	if (at && rank && strcmp(at, "all") && strcmp(at, rank))
+		unsetenv("CUDA_STAND_IN_FAIL");
+	code = run_subjects("devices", argc, argv, at ? all + 2 : all, at ? 1 : COUNT(all), MPI_THREAD_SINGLE);
+	if (getenv("FAILS"))
+		printf("rank %d: %d calls have failed\n", me, failed);
+	return code;
+}
