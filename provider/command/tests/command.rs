@@ -462,7 +462,7 @@ fn p2pmemd_gives_memory_to_a_process_by_rules() {
     assert!(text(&second.stderr).contains("another daemon"), "{}", text(&second.stderr));
     daemon.kill().unwrap();
     daemon.wait().unwrap();
-    assert!(own.list().is_err());
+    assert!(own.list(&[]).is_err());
     std::fs::remove_dir_all(&dir).unwrap();
 }
 

@@ -9,6 +9,7 @@ use super::request::Client;
 use crate::error::Error;
 use crate::peer;
 use crate::publisher::{Kind, Lease, Mapped};
+use crate::rules::Rules;
 use crate::topology::Route;
 
 /// The number of a buffer, used once in an orchestrator.
@@ -34,6 +35,8 @@ pub(super) struct Core {
     pub kind: Kind,
     pub uid: u32,
     pub job: String,
+    /// Those of the request.
+    pub rules: Option<Arc<Rules>>,
     pub leases: Vec<Lease>,
     /// Most pieces that it may be in.
     pub segments: usize,
@@ -135,6 +138,9 @@ impl Buffer {
     /// The same memory for further clients (broadcast). An error if the rules or the topology do not let
     /// them.
     pub fn share(&self, clients: &[Client]) -> Result<Buffer, Error> {
+        if let Some(why) = self.core.notices.why() {
+            return Err(Error::Revoked(why));
+        }
         let routes = self.core.home.may_share(&self.core, clients)?;
         let routes = clients.iter().map(|c| c.name().to_owned()).zip(routes).collect();
         Ok(Buffer { core: self.core.clone(), routes })
@@ -168,6 +174,9 @@ impl Buffer {
         if piece >= self.segments() {
             return Err(Error::Invalid(format!("there is no piece {piece}")));
         }
+        if let Some(why) = self.core.notices.why() {
+            return Err(Error::Revoked(why));
+        }
         // Only what the kernel allocates is in more pieces than leases: all of one kind.
         let lease = &self.core.leases[piece.min(self.core.leases.len() - 1)];
         if let Some(made) = lease.dmabuf() {
@@ -191,7 +200,8 @@ impl Buffer {
                         Error::Os(format!("{}: dma-buf: {e}{what}", self.core.publisher), code)
                     })
             }
-            (Kind::File, Source::File { fd, offset }) => {
+            // Of another process, of whatever kind it said.
+            (kind, Source::File { fd, offset }) if kind != Kind::Host => {
                 let fd = fd.try_clone().map_err(|e| Error::Os("dma-buf".into(), e))?;
                 Ok((fd, *offset))
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipc::Mapping;
 
-use super::contract::{PAGE, Publisher, Source};
+use super::contract::{Owner, PAGE, Publisher, Source};
 use crate::error::Error;
 
 /// A piece of memory that was taken, given back on drop.
@@ -37,6 +37,11 @@ impl Lease {
     /// A dma-buf that its publisher has of it, and where in it this begins; `None` if that makes none itself.
     pub fn dmabuf(&self) -> Option<Result<(OwnedFd, u64), Error>> {
         self.publisher.dmabuf(self.at)
+    }
+
+    /// Whose it is, where another process has published it.
+    pub fn owner(&self) -> Option<Owner> {
+        self.publisher.owner()
     }
 
     /// Whether the device that has it is still there.
@@ -143,6 +148,11 @@ impl Mapped {
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// The same; an access may end in SIGBUS once the device is gone.
+    pub(crate) fn that_vanishes(self) -> Mapped {
+        Mapped { vanishes: true, ..self }
     }
 
     pub fn may_vanish(&self) -> bool {
