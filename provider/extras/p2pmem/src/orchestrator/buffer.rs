@@ -8,7 +8,7 @@ use super::notices::{NoticeId, Notices};
 use super::request::Client;
 use crate::error::Error;
 use crate::peer;
-use crate::publisher::{Kind, Lease, Mapped};
+use crate::publisher::{Kind, Lease, Mapped, export_memory};
 use crate::rules::Rules;
 use crate::topology::Route;
 
@@ -184,21 +184,7 @@ impl Buffer {
         }
         match (self.core.kind, lease.source()) {
             (Kind::Memory(kind), Source::Here(addr)) => {
-                let memory = hmem::registry::of(kind);
-                let len = lease.len() as usize;
-                memory
-                    .export_dmabuf(*addr, len, true)
-                    .or_else(|_| memory.export_dmabuf(*addr, len, false))
-                    .map_err(|e| {
-                        let what = match e.errno() {
-                            libc::EOPNOTSUPP => ": this GPU, or its driver, exports none (NVIDIA's open modules do, since CUDA 11.7)",
-                            libc::EINVAL => ": it has to be whole pages of one allocation of the GPU's",
-                            libc::ENXIO | libc::ENOENT => ": the memory, or its context, is gone",
-                            _ => "",
-                        };
-                        let code = std::io::Error::from_raw_os_error(e.errno());
-                        Error::Os(format!("{}: dma-buf: {e}{what}", self.core.publisher), code)
-                    })
+                export_memory(&self.core.publisher, kind, *addr, lease.len() as usize)
             }
             // Of another process, of whatever kind it said.
             (kind, Source::File { fd, offset }) if kind != Kind::Host => {

@@ -21,8 +21,8 @@ use buffer::{Core, Home};
 pub use notices::NoticeId;
 pub(crate) use notices::Notices;
 pub use request::{Client, Request};
-pub use sharing::{MOST_TOKENS, Reached, Token};
-pub(crate) use sharing::{may_have_token, too_many_tokens, unknown_token};
+pub use sharing::{MOST_TOKENS, Reached, Token, too_many_tokens};
+pub(crate) use sharing::{may_have_token, unknown_token};
 pub use state::Listed;
 use state::{Active, State};
 
