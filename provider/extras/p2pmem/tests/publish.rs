@@ -399,3 +399,36 @@ fn publishers_and_users_that_are_killed_leave_nothing() {
     let sock = socket::connect(&daemon.name).unwrap();
     assert!(sock.as_raw_fd() < 300, "{}", sock.as_raw_fd());
 }
+
+/// Processes as those of two containers, that meet at a socket with a path.
+#[test]
+fn a_process_of_another_network_namespace_has_memory_by_a_path() {
+    let path = std::env::temp_dir().join(format!("strait-p2pmem-{}.sock", std::process::id()));
+    let daemon = Daemon::named(path.to_str().unwrap());
+    let namespaces = libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWNS;
+    let Some(mut owner) = Process::in_namespaces(&daemon, namespaces) else {
+        eprintln!("skipped: no namespaces for this user");
+        return;
+    };
+    let mut user = Process::in_namespaces(&daemon, namespaces).unwrap();
+    assert_eq!(owner.say("publish card 0000:03:00.0 8192"), "done");
+    assert_eq!(user.say("list mlx5_0"), "card 4 0 host 0 2");
+    assert_eq!((user.say("allocate 4096 mlx5_0"), user.say("write 6")), ("card 4".into(), "done".into()));
+    assert_eq!(owner.say("own"), "6");
+    let mut third = Process::new(&daemon);
+    let token = user.say("token");
+    assert_eq!(third.say(&format!("join {token}")), "card");
+    assert_eq!(third.say("read"), "6");
+    owner.kill();
+    for process in [&mut user, &mut third] {
+        assert!(process.say("why").contains("has ended"));
+    }
+    // An abstract name is one of a network namespace.
+    let abstracted = Daemon::new("");
+    assert!(Process::in_namespaces(&abstracted, namespaces).is_none());
+    drop(daemon);
+    // The next daemon takes the path over.
+    let daemon = Daemon::named(path.to_str().unwrap());
+    assert_eq!(Process::new(&daemon).say("list"), "host 0 2");
+    std::fs::remove_file(&path).unwrap();
+}

@@ -80,6 +80,19 @@ impl Process {
         Process::started(daemon, |_| {}).unwrap()
     }
 
+    /// One in namespaces of its own, but for users and files; `None` where that is not allowed.
+    pub fn in_namespaces(daemon: &Daemon, namespaces: libc::c_int) -> Option<Process> {
+        Process::started(daemon, |command| {
+            // SAFETY: a process of one thread, which has just been forked.
+            let enter = move || match unsafe { libc::unshare(namespaces) } {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            };
+            // SAFETY: unshare(2) alone is called between fork(2) and execve(2).
+            unsafe { command.pre_exec(enter) };
+        })
+    }
+
     /// One of another user; `None` where that may not run this program.
     pub fn of_user(daemon: &Daemon, uid: u32) -> Option<Process> {
         let made = Process::started(daemon, |command| {
