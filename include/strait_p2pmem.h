@@ -428,8 +428,9 @@ int strait_p2pmem_add_rule(struct strait_p2pmem *opened,
  parts are given. `function` is the address of the PCI function that has it, without which no client
  reaches it, or NULL.
 
- With a daemon other processes have it by a dma-buf, which its driver makes: -EOPNOTSUPP where there is
- none, as of malloc(3)'s. It is published until this is closed.
+ With a daemon other processes of this user map memory of cudaMalloc (hipMalloc) by its driver, and have
+ other memory by a dma-buf: -EOPNOTSUPP where there is none, as of malloc(3)'s. It is published until this
+ is closed.
 
  # Safety
  The memory stays until it is unpublished and all buffers of it are freed. The texts are C strings, or

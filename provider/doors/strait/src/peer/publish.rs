@@ -7,7 +7,7 @@ use std::time::Duration;
 use c_abi::guard;
 use libc::{c_char, c_int, c_void};
 use p2pmem::daemon::{Publication, Session};
-use p2pmem::publisher::{Kind, Publisher, Region, bar, export_to_processes};
+use p2pmem::publisher::{Kind, Publisher, Region, bar};
 use p2pmem::{Address, Drain, Error};
 
 use super::types::*;
@@ -105,8 +105,9 @@ fn send(session: &Session, of: &Named<'_>, kind: Kind, fd: &OwnedFd, part: (u64,
 /// parts are given. `function` is the address of the PCI function that has it, without which no client
 /// reaches it, or NULL.
 ///
-/// With a daemon other processes have it by a dma-buf, which its driver makes: -EOPNOTSUPP where there is
-/// none, as of malloc(3)'s. It is published until this is closed.
+/// With a daemon other processes of this user map memory of cudaMalloc (hipMalloc) by its driver, and have
+/// other memory by a dma-buf: -EOPNOTSUPP where there is none, as of malloc(3)'s. It is published until this
+/// is closed.
 ///
 /// # Safety
 /// The memory stays until it is unpublished and all buffers of it are freed. The texts are C strings, or
@@ -130,8 +131,12 @@ pub unsafe extern "C" fn strait_p2pmem_publish_memory(
                 let region = unsafe { Region::of_memory(of.name, of.function, addr, len) };
                 all.publish(Arc::new(region))
             }
-            Home::Daemon(session) => export_to_processes(of.name, addr, len)
-                .and_then(|(kind, fd, at)| send(session, &of, kind, &fd, (at, len as u64))),
+            Home::Daemon(session) => {
+                let Named { name, function, all_users } = of;
+                let (kind, offset, len) = (Kind::File, 0, len as u64);
+                let publication = Publication { name, function, kind, offset, len, all_users };
+                session.with(|connection| connection.publish_memory(&publication, addr))
+            }
         })
     })
 }

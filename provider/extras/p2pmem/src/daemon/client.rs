@@ -3,7 +3,7 @@
 mod memory;
 mod talk;
 
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use ipc::credentials::{Cred, User};
 use ipc::socket;
 
 pub use self::memory::Remote;
-use self::memory::{Part, Pieces, map_all};
+use self::memory::{From, Part, Pieces, map_all};
 use self::talk::{Talk, nonsense, os};
 use super::wire::{
     Answer, Ask, How, MOST_CLIENTS, MOST_NAME, MOST_RULE, MOST_SEGMENTS, Published, Reach, Token,
@@ -20,7 +20,7 @@ use super::wire::{
 use crate::address::Address;
 use crate::error::Error;
 use crate::orchestrator::Drain;
-use crate::publisher::{Kind, descriptor};
+use crate::publisher::{Exported, Kind, descriptor, export_to_processes};
 
 /// A connection to the daemon. What it has goes back when it is dropped, and what it has published is taken
 /// out.
@@ -227,6 +227,26 @@ impl Connection {
         self.talk.done().map(drop)
     }
 
+    /// Publishes `of.len` bytes at `addr` of this process, of a GPU or of a client's own kind: by a handle of
+    /// its driver's for processes of this user, by which they map it, or else by a dma-buf. `of.kind` and
+    /// `of.offset` are not used.
+    pub fn publish_memory(&mut self, of: &Publication<'_>, addr: usize) -> Result<(), Error> {
+        let len =
+            usize::try_from(of.len).map_err(|_| Error::Invalid("that is more than a process has".into()))?;
+        match export_to_processes(of.name, addr, len)? {
+            (kind, Exported::Dmabuf(fd, offset)) => {
+                self.publish(&Publication { kind, offset, ..*of }, fd.as_fd())
+            }
+            (kind, Exported::Handle(export, offset)) => {
+                let [name] = <[String; 1]>::try_from(named(&[of.name])?).map_err(|_| nonsense())?;
+                let function = of.function.map(|f| f.to_string()).unwrap_or_default();
+                let (kind, export) = (kind.name().into(), export.to_bytes());
+                self.ask(&Ask::PublishHandle { name, function, kind, export, offset, len: of.len })?;
+                self.talk.done().map(drop)
+            }
+        }
+    }
+
     /// Takes a publisher out, which only root, the daemon's user and the user that published it may. How many
     /// buffers were revoked.
     pub fn unpublish(&mut self, publisher: &str, drain: Drain) -> Result<u64, Error> {
@@ -296,10 +316,13 @@ impl Connection {
         let mut parts = Vec::new();
         // All of them are received, whatever becomes of the first.
         for _ in 0..segments {
-            let (Answer::Segment { of, offset, len }, fd) = self.talk.part()? else {
-                return Err(nonsense());
-            };
-            parts.push(Part { fd, of, offset, len });
+            parts.push(match self.talk.part()? {
+                (Answer::Segment { of, offset, len }, fd) => Part { from: From::File(fd, of), offset, len },
+                (Answer::Handle { export, offset, len }, _) => {
+                    Part { from: From::Handle(export), offset, len }
+                }
+                _ => return Err(nonsense()),
+            });
         }
         self.talk.close();
         let pieces = match same {

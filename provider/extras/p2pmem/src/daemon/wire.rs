@@ -1,12 +1,13 @@
 //! The messages between the daemon and its clients. Numbers are little-endian, a text is its length in two
 //! bytes and UTF-8.
 
+mod bytes;
+
+pub use bytes::{MOST_CLIENTS, MOST_NAME};
+use bytes::{Reader, Writer};
+
 /// Longest packet.
 pub const MOST: usize = 4096;
-/// Longest name of a device, a publisher, or a job.
-pub const MOST_NAME: usize = 64;
-/// Most clients of a request.
-pub const MOST_CLIENTS: usize = 32;
 /// Most pieces of a buffer.
 pub const MOST_SEGMENTS: u16 = 16;
 /// Longest rule of a client's.
@@ -77,7 +78,19 @@ pub enum Ask {
         handle: u64,
         piece: u16,
     },
+    /// As `Publish`, of an allocation that its driver opens by a token (`hmem::share::Export`).
+    PublishHandle {
+        name: String,
+        function: String,
+        kind: String,
+        export: Handle,
+        offset: u64,
+        len: u64,
+    },
 }
+
+/// The bytes of a driver's handle.
+pub type Handle = [u8; hmem::share::Export::LEN];
 
 /// What the descriptor of a piece is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +167,12 @@ pub enum Answer {
     Dmabuf {
         offset: u64,
     },
+    /// In place of a `Segment`: what a driver maps.
+    Handle {
+        export: Handle,
+        offset: u64,
+        len: u64,
+    },
 }
 
 /// A publisher of the daemon's.
@@ -177,78 +196,10 @@ pub struct Published {
     pub why: String,
 }
 
-struct Writer(Vec<u8>);
-
-impl Writer {
-    fn text(&mut self, text: &str, most: usize) {
-        let mut end = text.len().min(most);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        self.0.extend((end as u16).to_le_bytes());
-        self.0.extend(&text.as_bytes()[..end]);
-    }
-
-    fn long(&mut self, n: u64) {
-        self.0.extend(n.to_le_bytes());
-    }
-
-    fn names(&mut self, names: &[String]) {
-        self.0.push(names.len().min(MOST_CLIENTS) as u8);
-        names.iter().take(MOST_CLIENTS).for_each(|name| self.text(name, MOST_NAME));
-    }
-}
-
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (first, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    fn byte(&mut self) -> Option<u8> {
-        self.bytes().map(|[b]| b)
-    }
-
-    fn flag(&mut self) -> Option<bool> {
-        self.byte().filter(|b| *b < 2).map(|b| b == 1)
-    }
-
-    fn short(&mut self) -> Option<u16> {
-        self.bytes().map(u16::from_le_bytes)
-    }
-
-    fn word(&mut self) -> Option<u32> {
-        self.bytes().map(u32::from_le_bytes)
-    }
-
-    fn long(&mut self) -> Option<u64> {
-        self.bytes().map(u64::from_le_bytes)
-    }
-
-    fn text(&mut self, most: usize) -> Option<String> {
-        let len = usize::from(self.short()?);
-        let (text, rest) = self.0.split_at_checked(len).filter(|_| len <= most)?;
-        self.0 = rest;
-        String::from_utf8(text.to_vec()).ok()
-    }
-
-    fn names(&mut self) -> Option<Vec<String>> {
-        let count = usize::from(self.byte()?);
-        (0..count).map(|_| self.text(MOST_NAME)).collect::<Option<Vec<_>>>().filter(|_| count <= MOST_CLIENTS)
-    }
-
-    fn descriptor(&mut self) -> Option<Descriptor> {
+impl Descriptor {
+    fn of(byte: u8) -> Option<Descriptor> {
         use Descriptor::*;
-        let byte = self.byte()?;
         [Window, Fixed, Kept, Dmabuf, File].into_iter().find(|d| *d as u8 == byte)
-    }
-
-    /// Nothing may be left.
-    fn end<T>(self, message: T) -> Option<T> {
-        self.0.is_empty().then_some(message)
     }
 }
 
@@ -312,6 +263,13 @@ impl Ask {
                 w.long(*handle);
                 w.0.extend(piece.to_le_bytes());
             }
+            Ask::PublishHandle { name, function, kind, export, offset, len } => {
+                w.0.push(12);
+                [name, function, kind].into_iter().for_each(|text| w.text(text, MOST_NAME));
+                w.0.extend(export);
+                w.long(*offset);
+                w.long(*len);
+            }
         }
         w.0
     }
@@ -354,6 +312,14 @@ impl Ask {
             9 => Ask::Rule { text: r.text(MOST_RULE)? },
             10 => Ask::Route { publisher: r.text(MOST_NAME)?, client: r.text(MOST_NAME)? },
             11 => Ask::Dmabuf { handle: r.long()?, piece: r.short()? },
+            12 => Ask::PublishHandle {
+                name: r.text(MOST_NAME)?,
+                function: r.text(MOST_NAME)?,
+                kind: r.text(MOST_NAME)?,
+                export: r.bytes()?,
+                offset: r.long()?,
+                len: r.long()?,
+            },
             _ => return None,
         };
         r.end(ask)
@@ -417,6 +383,12 @@ impl Answer {
                 w.0.push(0x89);
                 w.long(*offset);
             }
+            Answer::Handle { export, offset, len } => {
+                w.0.push(0x8a);
+                w.0.extend(export);
+                w.long(*offset);
+                w.long(*len);
+            }
         }
         w.0
     }
@@ -437,7 +409,9 @@ impl Answer {
                     (0..count.min(MOST_CLIENTS)).map(|_| one()).collect::<Option<Vec<_>>>()?
                 },
             },
-            0x82 => Answer::Segment { of: r.descriptor()?, offset: r.long()?, len: r.long()? },
+            0x82 => {
+                Answer::Segment { of: r.byte().and_then(Descriptor::of)?, offset: r.long()?, len: r.long()? }
+            }
             0x83 => Answer::Done { count: r.long()? },
             0x84 => Answer::Failed { errno: r.word()? as i32, why: r.text(MOST_TEXT)? },
             0x85 => Answer::Token { token: r.bytes()? },
@@ -457,6 +431,7 @@ impl Answer {
             0x87 => Answer::Revoked { handle: r.long()?, why: r.text(MOST_TEXT)? },
             0x88 => Answer::Route { map: r.byte()?, distance: r.word()?, why: r.text(MOST_TEXT)? },
             0x89 => Answer::Dmabuf { offset: r.long()? },
+            0x8a => Answer::Handle { export: r.bytes()?, offset: r.long()?, len: r.long()? },
             _ => return None,
         };
         r.end(answer)

@@ -191,6 +191,10 @@ impl Buffer {
                 let fd = fd.try_clone().map_err(|e| Error::Os("dma-buf".into(), e))?;
                 Ok((fd, *offset))
             }
+            (_, Source::Handle { .. }) => Err(Error::Unsupported(format!(
+                "{}: its dma-buf is made by the process that has published it",
+                self.core.publisher
+            ))),
             (kind, _) => Err(Error::Unsupported(format!(
                 "{}: Linux makes no dma-buf of {} memory; a device registers it on demand, by its address",
                 self.core.publisher,

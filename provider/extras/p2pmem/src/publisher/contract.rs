@@ -64,6 +64,9 @@ pub enum Source {
     Bar { fd: Arc<OwnedFd>, place: Result<u64, String> },
     /// At that address of this process.
     Here(usize),
+    /// In an allocation of another process's GPU that its driver opens by a token, from that byte on. A
+    /// process that has the token reaches all of the allocation.
+    Handle { export: hmem::share::Export, offset: u64 },
 }
 
 /// Which user's process has published memory for other processes.

@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use hmem::share::HandleType;
+
 use super::contract::Kind;
 use crate::error::Error;
 
@@ -24,8 +26,17 @@ pub fn export_memory(of: &str, kind: hmem::Kind, addr: usize, len: usize) -> Res
     })
 }
 
-/// What other processes are given of memory of this one: its kind, a dma-buf, and where in that it begins.
-pub fn export_to_processes(of: &str, addr: usize, len: usize) -> Result<(Kind, OwnedFd, u64), Error> {
+/// What other processes are given of memory of this one, and where in that it begins.
+#[derive(Debug)]
+pub enum Exported {
+    /// A driver opens it by a token.
+    Handle(hmem::share::Export, u64),
+    Dmabuf(OwnedFd, u64),
+}
+
+/// What other processes are given of memory of this one, and its kind: a handle of its driver's, by which
+/// they map it, or else a dma-buf.
+pub fn export_to_processes(of: &str, addr: usize, len: usize) -> Result<(Kind, Exported), Error> {
     hmem::registry::find_runtimes();
     let kind = hmem::classify(addr, len);
     if kind == hmem::Kind::System {
@@ -33,6 +44,12 @@ pub fn export_to_processes(of: &str, addr: usize, len: usize) -> Result<(Kind, O
             "{of}: no other process can map memory that malloc(3) or mmap(2) without a file has made: publish a memfd"
         )));
     }
+    if let Ok([export]) = hmem::registry::of(kind).export_ipc(addr, len, 1).as_deref() {
+        let by_token = matches!(export.handle_type, HandleType::Legacy | HandleType::Hsa);
+        if let Some(offset) = (addr as u64).checked_sub(export.base).filter(|_| by_token) {
+            return Ok((Kind::Memory(kind), Exported::Handle(*export, offset)));
+        }
+    }
     let (fd, offset) = export_memory(of, kind, addr, len)?;
-    Ok((Kind::Memory(kind), fd, offset))
+    Ok((Kind::Memory(kind), Exported::Dmabuf(fd, offset)))
 }

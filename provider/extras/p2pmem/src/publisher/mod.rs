@@ -10,7 +10,7 @@ mod region;
 mod window;
 
 pub use contract::{Kind, Owner, PAGE, Publisher, Source, pages};
-pub use export::{export_memory, export_to_processes};
+pub use export::{Exported, export_memory, export_to_processes};
 pub use host::Host;
 pub(crate) use lease::map;
 pub use lease::{Lease, Mapped};

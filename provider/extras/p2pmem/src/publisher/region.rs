@@ -49,11 +49,10 @@ impl Region {
     pub fn of_process(
         (name, kind): (&str, Kind),
         function: Option<Address>,
-        fd: OwnedFd,
-        (offset, len): (u64, u64),
+        source: Source,
+        len: u64,
         owner: Owner,
     ) -> Region {
-        let source = Source::File { fd: Arc::new(fd), offset };
         Region { owner: Some(owner), ..Region::new(name, kind, function, source, None, len) }
     }
 
@@ -123,6 +122,7 @@ impl Publisher for Region {
                 Source::Bar { fd: fd.clone(), place: place.clone().map(|place| place + at) }
             }
             Source::Here(_) => Source::Here(at as usize),
+            Source::Handle { export, offset } => Source::Handle { export: *export, offset: offset + at },
             Source::Window(fd) => Source::Window(fd.clone()),
         };
         Ok((at, source))

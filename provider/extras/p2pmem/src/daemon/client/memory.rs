@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ipc::{memfd, socket};
 
 use super::talk::nonsense;
-use crate::daemon::wire::{Descriptor, Reach};
+use crate::daemon::wire::{Descriptor, Handle, Reach};
 use crate::error::Error;
 use crate::peer;
 use crate::publisher::{self, Mapped, Source};
@@ -69,11 +69,16 @@ impl Drop for Pieces {
 
 /// A piece as the daemon gives it.
 pub(super) struct Part {
-    /// None came: the kernel drops a descriptor that the process has no room for.
-    pub fd: Option<OwnedFd>,
-    pub of: Descriptor,
+    pub from: From,
     pub offset: u64,
     pub len: u64,
+}
+
+/// What a piece is mapped by.
+pub(super) enum From {
+    /// Without a descriptor if the kernel has dropped it, since the process has no room for it.
+    File(Option<OwnedFd>, Descriptor),
+    Handle(Handle),
 }
 
 pub(super) fn map_all(parts: Vec<Part>, most: usize) -> Result<Arc<Pieces>, Error> {
@@ -97,8 +102,15 @@ pub(super) fn map_all(parts: Vec<Part>, most: usize) -> Result<Arc<Pieces>, Erro
 
 /// Maps a piece. In the inner `Err`, why no processor can.
 fn map(part: Part, most: usize) -> Result<Result<Vec<Mapped>, String>, Error> {
-    let Part { fd, of, offset, len } = part;
-    let fd = fd.ok_or_else(no_descriptor)?;
+    let Part { from, offset, len } = part;
+    let (fd, of) = match from {
+        From::File(fd, of) => (fd.ok_or_else(no_descriptor)?, of),
+        From::Handle(bytes) => {
+            let export = hmem::share::Export::from_bytes(&bytes).ok_or_else(nonsense)?;
+            let mapped = publisher::map(&Source::Handle { export, offset }, len, most);
+            return mapped.map(Ok).map_err(|e| Error::Os("memory of another process's GPU".into(), e));
+        }
+    };
     let end = offset.checked_add(len).and_then(|end| usize::try_from(end).ok()).ok_or_else(nonsense)?;
     match of {
         Descriptor::Fixed => drop(memfd::vet(&fd, memfd::FIXED, end..).map_err(|_| nonsense())?),

@@ -10,7 +10,7 @@ use ipc::socket;
 
 use super::publications::Publication;
 use super::{CHECK, Server, Stop};
-use crate::daemon::wire::{Answer, Ask, Descriptor, How, MOST_SEGMENTS, Published, Reach};
+use crate::daemon::wire::{Answer, Ask, Descriptor, Handle, How, MOST_SEGMENTS, Published, Reach};
 use crate::error::Error;
 use crate::orchestrator::{Buffer, Client, Drain, Reached, Request};
 use crate::publisher::descriptor::{self, Class};
@@ -81,6 +81,11 @@ impl Server {
                 self.publish(id, publication, packet)?;
                 self.send(id, &Answer::Done { count: 1 })
             }
+            Ask::PublishHandle { name, function, kind, export, offset, len } => {
+                let publication = Publication { name, function, kind, offset, len, all_users: false };
+                self.publish_handle(id, publication, &export)?;
+                self.send(id, &Answer::Done { count: 1 })
+            }
             Ask::Rule { text } => {
                 self.peers.add_rule(id, &text)?;
                 self.send(id, &Answer::Done { count: 1 })
@@ -141,6 +146,20 @@ impl Server {
         Ok(())
     }
 
+    /// The same of an allocation that a driver opens by a token, which the drivers of its users check.
+    fn publish_handle(&mut self, id: u64, publication: Publication, export: &Handle) -> Result<(), Error> {
+        let Some(peer) = self.peers.get(id) else { return Ok(()) };
+        let (cred, trusted) = (peer.cred, peer.is_trusted());
+        self.publications.room(cred.uid)?;
+        if cred.is_of_many() {
+            return Err(Error::Forbidden(format!("uid {}: {}", cred.uid, ipc::credentials::UNMAPPED)));
+        }
+        let region = publication.region_of_handle(export, cred.uid, trusted)?;
+        self.orchestrator.publish(Arc::new(region))?;
+        self.publications.add(publication.name, id, cred.uid);
+        Ok(())
+    }
+
     /// Devices by their names. For one that is not known the host is read anew, once in a while: to read all
     /// of it takes longer than to ask for names that there are not.
     pub(super) fn clients(&mut self, names: &[String]) -> Result<Vec<Client>, Error> {
@@ -194,6 +213,12 @@ impl Server {
                 Source::File { fd, offset } if is_host => (Descriptor::Fixed, fd, *offset),
                 Source::File { fd, offset } => (described(fd), fd, *offset),
                 Source::Window(fd) => (Descriptor::Window, fd, 0),
+                Source::Handle { export, offset } => {
+                    let (export, offset, len) = (export.to_bytes(), *offset, lease.len());
+                    let handle = Answer::Handle { export, offset, len }.to_bytes();
+                    socket::send(&peer.sock, &handle).map_err(|_| Stop::Peer)?;
+                    continue;
+                }
                 Source::Here(_) | Source::Bar { .. } => continue,
             };
             let segment = Answer::Segment { of, offset, len: lease.len() };

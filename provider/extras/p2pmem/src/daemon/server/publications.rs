@@ -5,10 +5,13 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use hmem::share::HandleType;
+
 use crate::address::Address;
+use crate::daemon::wire::Handle;
 use crate::error::Error;
 use crate::publisher::descriptor::Class;
-use crate::publisher::{Kind, Owner, PAGE, Region};
+use crate::publisher::{Kind, Owner, PAGE, Region, Source};
 
 /// Most publishers of processes, and most of one user.
 const MOST: usize = 1024;
@@ -30,6 +33,31 @@ pub(super) struct Publication {
 impl Publication {
     /// The publisher, if what is said fits the descriptor.
     pub(super) fn region(&self, class: Class, fd: OwnedFd, uid: u32, trusted: bool) -> Result<Region, Error> {
+        let kind = kind(&self.kind, class)?;
+        let source = Source::File { fd: Arc::new(fd), offset: self.offset };
+        self.of(kind, source, class.size(), Owner { uid, trusted, all_users: self.all_users, whole: false })
+    }
+
+    /// The same of an allocation that a driver opens by a token.
+    pub(super) fn region_of_handle(&self, export: &Handle, uid: u32, trusted: bool) -> Result<Region, Error> {
+        let by_token =
+            |e: &hmem::share::Export| matches!(e.handle_type, HandleType::Legacy | HandleType::Hsa);
+        let export = hmem::share::Export::from_bytes(export).filter(by_token);
+        let export = export.ok_or_else(|| Error::Invalid("that is no handle that a driver opens".into()))?;
+        let kind = Kind::Memory(export.handle_type.kind());
+        if kind.name() != self.kind {
+            return Err(Error::Invalid(format!(
+                "the handle is one of {}, not of {:?}",
+                kind.name(),
+                self.kind
+            )));
+        }
+        let source = Source::Handle { export, offset: self.offset };
+        self.of(kind, source, export.len, Owner { uid, trusted, all_users: false, whole: false })
+    }
+
+    /// The publisher of a part of `size` bytes.
+    fn of(&self, kind: Kind, source: Source, size: u64, owner: Owner) -> Result<Region, Error> {
         let name = self.name.as_str();
         if !name.bytes().all(|b| b.is_ascii_graphic() && !b"*?#=".contains(&b)) {
             return Err(Error::Invalid(
@@ -45,18 +73,17 @@ impl Publication {
                 Error::Invalid(format!("{text:?} is no address of a PCI function, as 0000:3a:00.0 is"))
             })?),
         };
-        let size = class.size();
         let end = self.offset.checked_add(self.len).filter(|end| *end <= size);
-        if self.offset % PAGE != 0 || self.len == 0 || end.is_none() {
+        // A descriptor is mapped by pages, a handle as a whole.
+        let aligned = self.offset % PAGE == 0 || matches!(source, Source::Handle { .. });
+        if !aligned || self.len == 0 || end.is_none() {
             return Err(Error::Invalid(format!(
-                "{} bytes from {} on are not whole pages of the {size} that the descriptor has",
+                "{} bytes from {} on are not whole pages of the {size} that there are",
                 self.len, self.offset
             )));
         }
         let whole = self.offset == 0 && self.len == size;
-        let owner = Owner { uid, trusted, all_users: self.all_users, whole };
-        let kind = kind(&self.kind, class)?;
-        Ok(Region::of_process((name, kind), function, fd, (self.offset, self.len), owner))
+        Ok(Region::of_process((name, kind), function, source, self.len, Owner { whole, ..owner }))
     }
 }
 
@@ -209,6 +236,38 @@ mod tests {
         }
         assert_eq!(errno(&of("file", "0000:01:00.0"), memfd), 0);
         assert_eq!(errno(&of("file", "card"), memfd), libc::EINVAL);
+    }
+
+    #[test]
+    fn a_handle_that_no_driver_opens_by_its_token_is_refused() {
+        let export = hmem::share::Export {
+            handle_type: HandleType::Legacy,
+            id: 1,
+            base: 1 << 40,
+            len: 8192,
+            fd: -1,
+            device: [0; 16],
+            token: [9; 64],
+        };
+        let errno = |of: &Publication, handle: &Handle| {
+            of.region_of_handle(handle, 1000, false).map_or_else(|e| e.errno(), |_| 0)
+        };
+        let cuda = |offset, len| Publication { kind: "cuda".into(), offset, len, ..publication("gpu") };
+        assert_eq!(errno(&cuda(256, 4096), &export.to_bytes()), 0);
+        for (offset, len) in [(0, 0), (0, 8193), (8192, 1), (u64::MAX, 2), (2, u64::MAX)] {
+            assert_eq!(errno(&cuda(offset, len), &export.to_bytes()), libc::EINVAL, "{offset} {len}");
+        }
+        assert_eq!(errno(&publication("gpu"), &export.to_bytes()), libc::EINVAL, "of another kind");
+        let file = hmem::share::Export { handle_type: HandleType::File, ..export };
+        let wraps = hmem::share::Export { len: u64::MAX, ..export };
+        for handle in [
+            file.to_bytes(),
+            wraps.to_bytes(),
+            [0; hmem::share::Export::LEN],
+            [255; hmem::share::Export::LEN],
+        ] {
+            assert_eq!(errno(&cuda(0, 4096), &handle), libc::EINVAL, "{:?}", &handle[..4]);
+        }
     }
 
     #[test]

@@ -32,6 +32,14 @@ fn what_is_written_is_read() {
         Ask::Rule { text: "deny publisher=*".into() },
         Ask::Route { publisher: "card".into(), client: "nvme0".into() },
         Ask::Dmabuf { handle: 9, piece: 15 },
+        Ask::PublishHandle {
+            name: "gpu".into(),
+            function: String::new(),
+            kind: "cuda".into(),
+            export: [7; hmem::share::Export::LEN],
+            offset: 1,
+            len: 2,
+        },
         Ask::Unpublish { publisher: "host".into(), how: How::Revoke },
     ] {
         let bytes = ask.to_bytes();
@@ -61,6 +69,7 @@ fn what_is_written_is_read() {
         }),
         Answer::Route { map: 1, distance: 4, why: "near".into() },
         Answer::Dmabuf { offset: 8192 },
+        Answer::Handle { export: [5; hmem::share::Export::LEN], offset: 3, len: 4 },
         Answer::Revoked { handle: 5, why: "gone".into() },
     ] {
         let bytes = answer.to_bytes();
