@@ -311,7 +311,7 @@ fn hostile_packets_end_their_own_connection_alone() {
     let daemon = Daemon::new("");
     let mut good = daemon.open();
     let mine = good.allocate(&[], PAGE, 1, 1, true, "").unwrap();
-    let long = [Ask::List { clients: Vec::new() }.to_bytes(), vec![0; MOST]].concat();
+    let long = [Ask::List { from: 0, clients: Vec::new() }.to_bytes(), vec![0; MOST]].concat();
     let many = Ask::Allocate {
         len: 1,
         align: 1,
@@ -354,7 +354,7 @@ fn hostile_packets_end_their_own_connection_alone() {
     let silent = rude(&daemon);
     let cut = (0..1_000_000).any(|_| {
         let lost = |e: std::io::Error| e.kind() != std::io::ErrorKind::WouldBlock;
-        socket::send(&silent, &Ask::List { clients: Vec::new() }.to_bytes()).is_err_and(lost)
+        socket::send(&silent, &Ask::List { from: 0, clients: Vec::new() }.to_bytes()).is_err_and(lost)
     });
     assert!(cut, "it goes on for ever");
     good.free(mine).unwrap();

@@ -103,7 +103,7 @@ fn after_an_answer_that_makes_no_sense_no_other_is_taken_for_one() {
     assert!(error.errno() == libc::EPIPE && error.to_string().contains("asks no more"), "{error}");
     let mut bytes = [0; MOST];
     let len = socket::receive(&daemon, &mut bytes).unwrap();
-    assert_eq!(Ask::parse(&bytes[..len]), Some(Ask::List { clients: Vec::new() }));
+    assert_eq!(Ask::parse(&bytes[..len]), Some(Ask::List { from: 0, clients: Vec::new() }));
     assert!(!socket::wait(&daemon, 0), "it was asked again");
     // A refusal is an answer.
     let mut own = Connection::open(&name).unwrap();

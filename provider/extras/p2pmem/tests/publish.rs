@@ -249,6 +249,42 @@ fn a_stopped_user_holds_up_neither_the_daemon_nor_a_publisher() {
     assert!(user.say("why").contains("card was unpublished"));
 }
 
+/// More notices, and more publishers, than a socket has room for.
+#[test]
+fn a_thousand_revocations_and_publishers_reach_a_process_that_takes_its_time() {
+    let daemon = Daemon::new("");
+    let mut owner = daemon.open();
+    let fd = memory(4 << 20);
+    owner.publish(&publication("card", 4 << 20), fd.as_fd()).unwrap();
+    let (mut user, mut other) = (daemon.open(), daemon.open());
+    let many = |of: &mut Connection, count| -> Vec<_> {
+        (0..count).map(|_| of.allocate(&["mlx5_0"], PAGE, 1, 1, false, "").unwrap()).collect()
+    };
+    let (held, others) = (many(&mut user, 600), many(&mut other, 400));
+    // One of the users does it, and has its answer behind its own notices.
+    assert_eq!(other.unpublish("card", Drain::Revoke).unwrap(), 1000);
+    assert!(others.iter().all(|b| other.is_revoked(b.handle).unwrap()));
+    // The daemon serves others while this one has not read a notice.
+    let host = owner.allocate(&[], PAGE, 1, 1, true, "").unwrap();
+    owner.free(host).unwrap();
+    let mut all = Vec::new();
+    while all.len() < 600 {
+        match user.revoked().unwrap() {
+            Some((handle, _)) => all.push(handle),
+            None => assert!(socket::wait(&user.fd(), 60_000), "{} notices have come", all.len()),
+        }
+    }
+    assert!(held.iter().all(|b| all.contains(&b.handle)));
+    held.into_iter().for_each(|b| user.free(b).unwrap());
+    others.into_iter().for_each(|b| other.free(b).unwrap());
+    for n in 0..1000 {
+        let fd = memory(4096);
+        let region = p2pmem::publisher::Region::of_file(&format!("p{n}"), None, fd, 0, 4096);
+        daemon.all.publish(Arc::new(region)).unwrap();
+    }
+    assert_eq!(user.list(&[]).unwrap().len(), 1001);
+}
+
 #[test]
 fn a_process_has_rules_of_its_own_and_routes() {
     let daemon = Daemon::new("quota 64K publisher=card");

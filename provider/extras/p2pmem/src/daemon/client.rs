@@ -178,16 +178,24 @@ impl Connection {
     /// closest before others. Without clients, in the order in which they came.
     pub fn list(&mut self, clients: &[&str]) -> Result<Vec<Published>, Error> {
         let clients = named(clients)?;
-        self.ask(&Ask::List { clients })?;
-        let mut all = Vec::new();
+        let mut all: Vec<Published> = Vec::new();
         loop {
-            match self.talk.answer()?.0 {
-                Answer::Publisher(published) => all.push(published),
-                Answer::Done { .. } => {
-                    self.talk.close();
-                    return Ok(all);
+            let (from, clients) = (u16::try_from(all.len()).unwrap_or(u16::MAX), clients.clone());
+            self.ask(&Ask::List { from, clients })?;
+            let had = all.len();
+            let count = loop {
+                match self.talk.answer()?.0 {
+                    Answer::Publisher(published) => all.push(published),
+                    Answer::Done { count } => break count,
+                    _ => return Err(nonsense()),
                 }
-                _ => return Err(nonsense()),
+            };
+            self.talk.close();
+            // One that has come or gone meanwhile has moved the others.
+            if all.len() == had || all.len() as u64 >= count {
+                let mut names = std::collections::HashSet::new();
+                all.retain(|p| names.insert(p.name.clone()));
+                return Ok(all);
             }
         }
     }

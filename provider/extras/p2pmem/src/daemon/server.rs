@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use ipc::credentials::Cred;
 use ipc::rights::{self, Packet};
-use ipc::{Poller, socket};
+use ipc::{Poller, Watch, socket};
 
-use self::peers::Peers;
+use self::peers::{Peer, Peers};
 use self::publications::Publications;
 use super::wire::{self, Answer, Ask, MOST};
 use crate::error::Error;
@@ -125,7 +125,8 @@ impl Server {
                 LISTENER => self.accept(),
                 WAKE => drop(socket::receive(&self.woken, &mut [0; 256])),
                 peer => {
-                    if !self.hear(peer) {
+                    let waits = self.peers.get(peer).is_some_and(Peer::waits);
+                    if !(if waits { self.flush(peer) } else { self.hear(peer) }) {
                         self.end(peer);
                     }
                 }
@@ -201,6 +202,9 @@ impl Server {
         let mut bytes = [0; MOST + 1];
         for _ in 0..BURST {
             let Some(peer) = self.peers.get(id) else { return false };
+            if peer.waits() {
+                return true;
+            }
             let (uid, pid) = (peer.cred.uid, peer.cred.pid);
             let packet = match self.packet(&peer.sock, uid, &mut bytes) {
                 Ok(Some(packet)) => packet,
@@ -231,13 +235,26 @@ impl Server {
         true
     }
 
-    fn send(&self, id: u64, answer: &Answer) -> Result<(), Stop> {
-        let peer = self.peers.get(id).ok_or(Stop::Peer)?;
-        socket::send(&peer.sock, &answer.to_bytes()).map_err(|_| Stop::Peer)
+    /// Sends an answer. Only behind notices does one wait for room: what asks and takes no answers ends.
+    fn send(&mut self, id: u64, answer: &Answer) -> Result<(), Stop> {
+        let peer = self.peers.get_mut(id).ok_or(Stop::Peer)?;
+        let sent = match peer.waits() {
+            true => peer.send(answer.to_bytes()),
+            false => socket::send(&peer.sock, &answer.to_bytes()),
+        };
+        sent.map_err(|_| Stop::Peer)
     }
 
-    /// Sends the notices of revocations, until there are none: a process that does not take them ends, and
-    /// what it has published with it.
+    /// Sends what a connection has not taken yet, and hears it again when it has all; whether it goes on.
+    fn flush(&mut self, id: u64) -> bool {
+        let Some(peer) = self.peers.get_mut(id) else { return false };
+        let sent = peer.flush();
+        let watch = if peer.waits() { Watch::Write } else { Watch::Read };
+        sent.is_ok() && self.poller.change(&peer.sock, id, watch).is_ok()
+    }
+
+    /// Sends the notices of revocations, until there are none: those that a process has no room for wait
+    /// until it takes them.
     fn send_notices(&mut self) {
         loop {
             let list = std::mem::take(&mut *self.notices.list.lock().unwrap_or_else(PoisonError::into_inner));
@@ -245,9 +262,12 @@ impl Server {
                 return;
             }
             for (id, handle, why) in list {
-                let holds = self.peers.get(id).is_some_and(|p| p.holds(handle));
-                if holds && self.send(id, &Answer::Revoked { handle, why }).is_err() {
-                    self.end(id);
+                let Some(peer) = self.peers.get_mut(id).filter(|p| p.holds(handle)) else { continue };
+                let waited = peer.waits();
+                let sent = peer.send(Answer::Revoked { handle, why }.to_bytes());
+                // What cannot be sent to is ended when it is heard next.
+                if sent.is_ok() && peer.waits() && !waited {
+                    let _ = self.poller.change(&peer.sock, id, Watch::Write);
                 }
             }
         }

@@ -10,6 +10,8 @@ use bytes::{Reader, Writer};
 pub const MOST: usize = 4096;
 /// Most pieces of a buffer.
 pub const MOST_SEGMENTS: u16 = 16;
+/// Most publishers of an answer: a socket has room for so many.
+pub const MOST_LISTED: usize = 32;
 /// Longest rule of a client's.
 pub const MOST_RULE: usize = 1024;
 /// Longest text of a reason.
@@ -48,8 +50,9 @@ pub enum Ask {
     Open {
         token: Token,
     },
-    /// With their distances from these devices.
+    /// With their distances from these devices; not the first `from` of them.
     List {
+        from: u16,
         clients: Vec<String>,
     },
     Unpublish {
@@ -151,7 +154,7 @@ pub enum Answer {
     Token {
         token: Token,
     },
-    /// One of [`Ask::List`], which ends with `Done`.
+    /// One of [`Ask::List`], of which at most [`MOST_LISTED`] come; then `Done`, with the count of all.
     Publisher(Published),
     /// Comes unasked.
     Revoked {
@@ -233,8 +236,9 @@ impl Ask {
                 w.0.push(5);
                 w.0.extend(token);
             }
-            Ask::List { clients } => {
+            Ask::List { from, clients } => {
                 w.0.push(6);
+                w.0.extend(from.to_le_bytes());
                 w.names(clients);
             }
             Ask::Unpublish { publisher, how } => {
@@ -291,7 +295,7 @@ impl Ask {
             3 => Ask::Widen { handle: r.long()?, clients: r.names()? },
             4 => Ask::Offer { handle: r.long()? },
             5 => Ask::Open { token: r.bytes()? },
-            6 => Ask::List { clients: r.names()? },
+            6 => Ask::List { from: r.short()?, clients: r.names()? },
             7 => Ask::Unpublish {
                 publisher: r.text(MOST_NAME)?,
                 how: match r.byte()? {

@@ -10,7 +10,9 @@ use ipc::socket;
 
 use super::publications::Publication;
 use super::{CHECK, Server, Stop};
-use crate::daemon::wire::{Answer, Ask, Descriptor, Handle, How, MOST_SEGMENTS, Published, Reach};
+use crate::daemon::wire::{
+    Answer, Ask, Descriptor, Handle, How, MOST_LISTED, MOST_SEGMENTS, Published, Reach,
+};
 use crate::error::Error;
 use crate::orchestrator::{Buffer, Client, Drain, Reached, Request};
 use crate::publisher::descriptor::{self, Class};
@@ -49,13 +51,15 @@ impl Server {
                 let buffer = self.peers.open(id, token)?;
                 self.grant(id, buffer)
             }
-            Ask::List { clients } => {
+            Ask::List { from, clients } => {
                 let uid = peer.cred.uid;
                 let clients = self.clients(&clients)?;
-                for reached in self.orchestrator.reached(&clients, uid) {
+                let all = self.orchestrator.reached(&clients, uid);
+                let count = all.len() as u64;
+                for reached in all.into_iter().skip(from.into()).take(MOST_LISTED) {
                     self.send(id, &Answer::Publisher(published(reached, uid)))?;
                 }
-                self.send(id, &Answer::Done { count: 0 })
+                self.send(id, &Answer::Done { count })
             }
             Ask::Unpublish { publisher, how } => {
                 let of_user = self.publications.is_of(&publisher, peer.cred.uid);

@@ -1,10 +1,12 @@
 //! The connections of the daemon, the buffers that each holds, and how many these may be.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ipc::credentials::{Cred, UNMAPPED, User};
+use ipc::socket;
 use meet::Strangers;
 
 use super::super::wire::Token;
@@ -28,6 +30,9 @@ pub(super) struct Peer {
     buffers: HashMap<u64, Held>,
     /// Its own.
     rules: Option<Arc<Rules>>,
+    /// What it has not taken yet: notices, and the answer to what has caused them. No more of it is heard
+    /// meanwhile, so this is bounded by its buffers.
+    backlog: VecDeque<Vec<u8>>,
     /// Its place in [`Peers::silent`], until its first message.
     silent: Option<usize>,
 }
@@ -35,6 +40,29 @@ pub(super) struct Peer {
 impl Peer {
     pub(super) fn rules(&self) -> Option<Arc<Rules>> {
         self.rules.clone()
+    }
+
+    /// Whether something is still to be sent.
+    pub(super) fn waits(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// Sends a packet, or keeps it behind those that are still to be sent.
+    pub(super) fn send(&mut self, packet: Vec<u8>) -> io::Result<()> {
+        self.backlog.push_back(packet);
+        self.flush()
+    }
+
+    /// Sends what is still to be sent, as far as there is room.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        while let Some(packet) = self.backlog.front() {
+            match socket::send(&self.sock, packet) {
+                Ok(()) => drop(self.backlog.pop_front()),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
     }
 
     /// Whether it is root's, or of the daemon's own user.
@@ -129,7 +157,10 @@ impl Peers {
 
     pub(super) fn add(&mut self, id: u64, sock: OwnedFd, cred: Cred) {
         let silent = Some(self.silent.add(cred.uid, id));
-        self.all.insert(id, Peer { sock, cred, buffers: HashMap::new(), rules: None, silent });
+        self.all.insert(
+            id,
+            Peer { sock, cred, buffers: HashMap::new(), rules: None, backlog: VecDeque::new(), silent },
+        );
     }
 
     /// A connection has sent a message.

@@ -77,7 +77,7 @@ fn a_user_has_no_more_descriptors_of_the_daemon_than_its_share() {
     };
     let (clients, job) = (Vec::new(), String::new());
     let allocate = Ask::Allocate { len: 1, align: 1, segments: 1, host: true, others: false, job, clients };
-    ask(1, &Ask::List { clients: Vec::new() });
+    ask(1, &Ask::List { from: 0, clients: Vec::new() });
     let mut handles = Vec::new();
     let refused = loop {
         // One connection or the other: they are of one user.

@@ -20,7 +20,7 @@ fn what_is_written_is_read() {
         Ask::Widen { handle: 1, clients: names },
         Ask::Offer { handle: 7 },
         Ask::Open { token: [3; 16] },
-        Ask::List { clients: vec!["nvme0".into()] },
+        Ask::List { from: 7, clients: vec!["nvme0".into()] },
         Ask::Publish {
             name: "card".into(),
             function: "0000:01:00.0".into(),
