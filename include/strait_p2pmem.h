@@ -19,6 +19,28 @@
 #define STRAIT_P2PMEM_NO_HOST 1
 
 /*
+ strait_p2pmem_request.flags: memory will do that a process of another user has published, and can read and
+ write.
+ */
+#define STRAIT_P2PMEM_OTHER_USERS 2
+
+/*
+ strait_p2pmem_options.flags: what is published by way of the daemon is for other users too, if their
+ requests have STRAIT_P2PMEM_OTHER_USERS.
+ */
+#define STRAIT_P2PMEM_FOR_ALL_USERS 1
+
+/*
+ strait_p2pmem_publisher.flags: it is being unpublished, and gives nothing.
+ */
+#define STRAIT_P2PMEM_DRAINING 1
+
+/*
+ strait_p2pmem_publisher.flags: a process of this user has published it.
+ */
+#define STRAIT_P2PMEM_OWN 2
+
+/*
  strait_p2pmem_route.map: by addresses of the bus, through a switch.
  */
 #define STRAIT_P2PMEM_MAP_BUS_ADDRESS 0
@@ -67,8 +89,9 @@ struct strait_p2pmem_options {
      */
     size_t size;
     /*
-     The name of a daemon's socket (`strait p2pmemd`), or "" for its usual name: memory comes from there,
-     and the other fields are not used. NULL: this process has publishers of its own.
+     The name of a daemon's socket (`strait p2pmemd`), its path if it begins with /, or "" for its usual
+     name: memory comes from there, and of the other fields `rules` and `flags` alone are used. NULL: this
+     process has publishers of its own.
      */
     const char *daemon;
     /*
@@ -76,13 +99,21 @@ struct strait_p2pmem_options {
      */
     const char *sysfs;
     /*
-     Rules, one a line, or NULL.
+     Rules, one a line, or NULL. With a daemon they are for this process's requests, behind the daemon's.
      */
     const char *rules;
     /*
      Host memory to publish as the last resort, in bytes.
      */
     uint64_t host;
+    /*
+     Of STRAIT_P2PMEM_FOR_ALL_USERS.
+     */
+    uint32_t flags;
+    /*
+     0.
+     */
+    uint32_t reserved;
 };
 
 /*
@@ -115,7 +146,7 @@ struct strait_p2pmem_request {
      */
     uint32_t segments;
     /*
-     Of STRAIT_P2PMEM_NO_HOST.
+     Of STRAIT_P2PMEM_NO_HOST and STRAIT_P2PMEM_OTHER_USERS.
      */
     uint32_t flags;
     /*
@@ -191,6 +222,66 @@ struct strait_p2pmem_route {
     char why[496];
 };
 
+/*
+ A publisher, and how some devices reach it together.
+ */
+struct strait_p2pmem_publisher {
+    /*
+     In, of the first of a list: sizeof(struct strait_p2pmem_publisher).
+     */
+    size_t size;
+    /*
+     Out: bytes in all.
+     */
+    uint64_t bytes;
+    /*
+     Out: bytes that are free.
+     */
+    uint64_t available;
+    /*
+     Out: buffers of it.
+     */
+    uint32_t buffers;
+    /*
+     Out: of STRAIT_P2PMEM_DRAINING and STRAIT_P2PMEM_OWN.
+     */
+    uint32_t flags;
+    /*
+     Out: one of STRAIT_P2PMEM_MAP_, the worst of all devices.
+     */
+    uint32_t map;
+    /*
+     Out: steps, the sum over all devices.
+     */
+    uint32_t distance;
+    /*
+     Out: its name.
+     */
+    char name[72];
+    /*
+     Out: its kind, as in strait_p2pmem_info.
+     */
+    char kind[16];
+    /*
+     Out: the address of the PCI function that has the memory, or "".
+     */
+    char pci_function[32];
+    /*
+     Out: why a device does not reach it, in words, or "".
+     */
+    char why[496];
+};
+
+/*
+ What another process joins a buffer by.
+ */
+struct strait_p2pmem_token {
+    /*
+     As good as random.
+     */
+    uint8_t bytes[16];
+};
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -214,7 +305,7 @@ int strait_p2pmem_open(const struct strait_p2pmem_options *options,
                        struct strait_p2pmem **opened);
 
 /*
- Closes. Buffers stay until they are freed.
+ Closes. Buffers stay until they are freed, and what was published by way of the daemon as long as they do.
 
  # Safety
  `opened` is NULL or came from strait_p2pmem_open, and was not closed.
@@ -239,14 +330,16 @@ int strait_p2pmem_alloc(struct strait_p2pmem *opened,
  Frees a buffer. The memory goes back when the last buffer that shares it is freed.
 
  # Safety
- `buffer` is NULL or came from strait_p2pmem_alloc or strait_p2pmem_share, and was not freed.
+ `buffer` is NULL or came from strait_p2pmem_alloc, strait_p2pmem_share or strait_p2pmem_join, and was not
+ freed.
  */
 int strait_p2pmem_free(struct strait_p2pmem_buffer *buffer);
 
 /*
  Piece `index` of a buffer.
 
- 0; -ENOENT: it has no such piece; -ESTALE: it was revoked; -EINVAL.
+ 0; -ENOENT: it has no such piece; -ESTALE: it was revoked; -EOPNOTSUPP: no processor can map it, and
+ devices take its dma-buf; -EINVAL.
 
  # Safety
  `buffer` is NULL or a buffer that was not freed; `segment` is NULL or valid for a write.
@@ -259,8 +352,8 @@ int strait_p2pmem_segment_at(struct strait_p2pmem_buffer *buffer,
  What a buffer is, and whether it was taken back.
 
  # Safety
- `buffer` is NULL or a buffer that was not freed and that no other thread uses now; `info` is NULL or
- points to as many bytes as its `size` says.
+ `buffer` is NULL or a buffer that was not freed; `info` is NULL or points to as many bytes as its `size`
+ says.
  */
 int strait_p2pmem_query(struct strait_p2pmem_buffer *buffer,
                         struct strait_p2pmem_info *info);
@@ -284,7 +377,8 @@ int strait_p2pmem_share(struct strait_p2pmem *opened,
  A dma-buf of piece `index`, for a driver that takes one: a new descriptor in *fd, which the caller closes,
  and where in it the piece begins in *offset.
 
- 0; -EOPNOTSUPP: Linux makes none of such memory; -EINVAL; else what the memory's driver said.
+ 0; -EOPNOTSUPP: Linux makes none of such memory; -ESTALE: it was revoked; -EINVAL; else what the memory's
+ driver said.
 
  # Safety
  `buffer` is NULL or a buffer that was not freed; `fd` and `offset` are NULL or valid for a write.
@@ -297,7 +391,8 @@ int strait_p2pmem_dmabuf(struct strait_p2pmem_buffer *buffer,
 /*
  Has `notice` called, from any thread, when the buffer is taken back: `why` says in words what happened. At
  once if it was. It may not free the buffer. strait_p2pmem_free waits for it, so the caller of that holds
- no lock that `notice` takes; it is not called later. Not with a daemon: strait_p2pmem_query says it there.
+ no lock that `notice` takes; it is not called later. With a daemon a thread of the library's waits for
+ what the daemon says, and its end is a revocation too.
 
  # Safety
  `buffer` is NULL or a buffer that was not freed; `notice` may be called with `arg` once, until the buffer
@@ -319,17 +414,23 @@ int strait_p2pmem_query_route(struct strait_p2pmem *opened,
                               struct strait_p2pmem_route *route);
 
 /*
- Adds a rule behind the others (strait_p2pmem(7) has the grammar).
+ Adds a rule behind the others (strait_p2pmem(7) has the grammar). With a daemon it is one for the requests
+ of this process, behind the daemon's own.
 
  # Safety
  `rule` is a C string or NULL.
  */
-int strait_p2pmem_add_rule(struct strait_p2pmem *opened, const char *rule);
+int strait_p2pmem_add_rule(struct strait_p2pmem *opened,
+                           const char *rule);
 
 /*
  Publishes memory of this process, a device's (cudaMalloc) or other: `len` bytes at `addr`, from which
  parts are given. `function` is the address of the PCI function that has it, without which no client
  reaches it, or NULL.
+
+ With a daemon other processes of this user map memory of cudaMalloc (hipMalloc) by its driver, and have
+ other memory by a dma-buf: -EOPNOTSUPP where there is none, as of malloc(3)'s. It is published until this
+ is closed.
 
  # Safety
  The memory stays until it is unpublished and all buffers of it are freed. The texts are C strings, or
@@ -344,6 +445,9 @@ int strait_p2pmem_publish_memory(struct strait_p2pmem *opened,
 /*
  Publishes `len` bytes of a file that can be mapped, from byte `offset` on: a dma-buf, or a memfd. The
  descriptor is copied. Else as strait_p2pmem_publish_memory.
+
+ With a daemon a memfd is sealed so that it cannot become shorter (F_SEAL_SHRINK), since an access would be
+ SIGBUS at other processes: -EOPNOTSUPP where that cannot be done, as with a file of a file system.
 
  # Safety
  The texts are C strings, or NULL. The file is as long until it is unpublished and all buffers of it are
@@ -361,6 +465,9 @@ int strait_p2pmem_publish_file(struct strait_p2pmem *opened,
  descriptor, which is copied. They are mapped through that; strait_p2pmem_dmabuf gives a dma-buf, which
  Linux makes since 6.19, or says why there is none. Else as strait_p2pmem_publish_memory.
 
+ With a daemon other processes have the dma-buf alone, since the device's descriptor controls all of the
+ device.
+
  # Safety
  The texts are C strings, or NULL.
  */
@@ -376,12 +483,68 @@ int strait_p2pmem_publish_vfio(struct strait_p2pmem *opened,
  Takes a publisher out. `drain` is STRAIT_P2PMEM_IF_IDLE, STRAIT_P2PMEM_REVOKE, or for how many
  milliseconds to wait until its buffers are freed; meanwhile it gives nothing.
 
- 0; -EBUSY: buffers are in use; -ENOENT; -EINVAL.
+ 0; -EBUSY: buffers are in use; -EPERM: another user has published it, or the daemon has; -ENOENT; -EINVAL.
 
  # Safety
  `name` is a C string or NULL.
  */
-int strait_p2pmem_unpublish(struct strait_p2pmem *opened, const char *name, int64_t drain);
+int strait_p2pmem_unpublish(struct strait_p2pmem *opened,
+                            const char *name,
+                            int64_t drain);
+
+/*
+ The publishers that this user may have memory of, and how `client_count` devices reach them: those that
+ all of the devices reach first, the closest of these before others, host memory last. Without devices they
+ are in the order in which they came.
+
+ `publishers` has room for `*count` of them, each of `publishers->size` bytes. `*count` becomes the number
+ that there are, of which no more are written than there is room for.
+
+ 0; -ENODEV: a client is not there; -EINVAL.
+
+ # Safety
+ `clients` has `client_count` C strings; `count` is NULL or valid for a read and a write; `publishers` is
+ NULL where `*count` is 0, or points to that many times the bytes that its `size` says.
+ */
+int strait_p2pmem_list(struct strait_p2pmem *opened,
+                       const char *const *clients,
+                       size_t client_count,
+                       struct strait_p2pmem_publisher *publishers,
+                       size_t *count);
+
+/*
+ Whether a PCI function, by its address, has published memory: 1, 0, or -EINVAL.
+
+ # Safety
+ `pci_function` is a C string or NULL.
+ */
+int strait_p2pmem_has_p2pmem(struct strait_p2pmem *opened, const char *pci_function);
+
+/*
+ A token by which a buffer is joined, as long as that is not freed: by another process of this user with a
+ daemon, else by another part of this process.
+
+ 0; -EOPNOTSUPP: of kind sysfs, of which each mapping is memory of its own; -ESTALE: it was revoked;
+ -EINVAL: it has 16 tokens.
+
+ # Safety
+ `buffer` is NULL or a buffer that was not freed; `token` is NULL or valid for a write.
+ */
+int strait_p2pmem_get_token(struct strait_p2pmem_buffer *buffer,
+                            struct strait_p2pmem_token *token);
+
+/*
+ The buffer that a token is of: a buffer of its own, which is freed by itself.
+
+ 0; -ENOENT: its owner has freed it, or there never was one; -EPERM: it is another user's; -ESTALE: it was
+ revoked; -EINVAL.
+
+ # Safety
+ `token` is NULL or valid for a read; `buffer` is NULL or valid for a write.
+ */
+int strait_p2pmem_join(struct strait_p2pmem *opened,
+                       const struct strait_p2pmem_token *token,
+                       struct strait_p2pmem_buffer **buffer);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -28,6 +28,14 @@ impl Passed {
         Passed::of(export, Some(fd))
     }
 
+    /// What is opened by its token alone. Nothing of it is trusted: the driver knows how long the memory is.
+    pub fn by_token(export: &Export) -> Result<Passed, Error> {
+        match export.handle_type {
+            HandleType::Legacy | HandleType::Hsa => Passed::of(export, None),
+            _ => Err(Error::UNSUPPORTED),
+        }
+    }
+
     /// An export with its descriptor, if it is of a kind that has one.
     pub(crate) fn of(export: &Export, fd: Option<OwnedFd>) -> Result<Passed, Error> {
         if fd.is_some() != (export.handle_type == HandleType::Descriptor) {

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
-use p2pmem::daemon::{NAME, Server};
+use p2pmem::daemon::{Connection, NAME, Published, Server};
+use p2pmem::topology::Map;
 use p2pmem::{Orchestrator, Rules, rules};
 
 use crate::fabric::Error;
@@ -12,11 +13,14 @@ use crate::{out, picture};
 
 #[derive(Args, Debug, PartialEq)]
 #[command(after_help = "\
-Serves what devices publish in sysfs, and host memory, on a unix socket, until it is killed. Each process is known
-by its user; what it holds goes back when it ends. Rules say which memory is for what: strait_p2pmem(7).
+Serves what devices publish in sysfs, what processes publish, and host memory, on a unix socket, until it is killed.
+Each process is known by its user; what it holds goes back when it ends, and what it has published is revoked.
+Rules say which memory is for what: strait_p2pmem(7).
 
-Example:
-  strait p2pmemd --host 1GiB --rules /etc/strait/p2pmem.rules")]
+Examples:
+  strait p2pmemd --host 1GiB --rules /etc/strait/p2pmem.rules
+  strait p2pmemd --name /run/strait/p2pmem.sock      # for containers with a network namespace of their own
+  strait p2pmemd --list mlx5_0 nvme0                 # what a running daemon has, the closest to both first")]
 pub struct Options {
     /// rules, one a line
     #[arg(long, value_name = "FILE")]
@@ -24,17 +28,49 @@ pub struct Options {
     /// so much host memory as the last resort, with KiB, MiB, GiB or TiB
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = rules::size)]
     pub host: u64,
-    /// the socket's abstract name
+    /// the socket's abstract name, or its path if it begins with /
     #[arg(long, default_value = NAME)]
     pub name: String,
     /// this directory
     #[arg(long, value_name = "PATH", default_value = "/sys")]
     pub sysfs: PathBuf,
+    /// print what the daemon that listens there has, and how far it is from these devices together
+    #[arg(long, value_name = "DEVICE", num_args = 0.., conflicts_with_all = ["rules", "host", "sysfs"])]
+    pub list: Option<Vec<String>>,
+}
+
+/// A line for each publisher of a running daemon.
+fn list(name: &str, devices: &[String]) -> Result<(), p2pmem::Error> {
+    let devices: Vec<&str> = devices.iter().map(String::as_str).collect();
+    let all = Connection::open(name)?.list(&devices)?;
+    let mut text = String::new();
+    for p in &all {
+        text += &line(p, !devices.is_empty());
+    }
+    // Where nothing reads it, there is nothing to do about that.
+    let _ = out::print(&text);
+    Ok(())
+}
+
+fn line(p: &Published, with_distance: bool) -> String {
+    let far = match p.map {
+        _ if !with_distance => String::new(),
+        m if m == Map::NotSupported as u8 => format!(", not reached: {}", p.why),
+        m if m == Map::HostMemory as u8 => ", host memory".into(),
+        m if m == Map::BusAddress as u8 => format!(", {} steps by bus addresses", p.distance),
+        _ => format!(", {} steps through the host bridge", p.distance),
+    };
+    let state = if p.draining { ", is being unpublished" } else { "" };
+    let (free, size) = (picture::bytes(p.available), picture::bytes(p.size));
+    format!("{} ({}): {free} of {size} free, {} buffers{far}{state}\n", p.name, p.kind, p.buffers)
 }
 
 /// Serves until it is killed.
 pub fn run(options: &Options) -> Result<(), Error> {
     let failed = |e: p2pmem::Error| Error::Failed(e.to_string());
+    if let Some(devices) = &options.list {
+        return list(&options.name, devices).map_err(failed);
+    }
     let rules = match &options.rules {
         None => Rules::default(),
         Some(file) => {
@@ -45,14 +81,14 @@ pub fn run(options: &Options) -> Result<(), Error> {
     };
     let all = Orchestrator::of_host(&options.sysfs, rules, options.host).map_err(failed)?;
     let publishers = all.publishers();
-    if publishers.is_empty() {
-        let what = "no device publishes peer memory here, and --host gives no host memory: there is nothing to serve";
-        return Err(Error::Failed(what.into()));
-    }
     // Each connection and each piece of host memory is a descriptor.
     crate::os::raise_descriptors();
     let mut server = Server::new(&options.name, all).map_err(failed)?;
-    let mut text = format!("strait p2pmemd: listens at @{}\n", options.name);
+    let at = if options.name.starts_with('/') { "" } else { "@" };
+    let mut text = format!("strait p2pmemd: listens at {at}{}\n", options.name);
+    if publishers.is_empty() {
+        text += "  no device publishes peer memory here, and there is no --host: what processes publish is served\n";
+    }
     for p in publishers {
         text += &format!("  {} ({}): {}\n", p.name, p.kind, picture::bytes(p.size));
     }

@@ -458,11 +458,20 @@ fn p2pmemd_gives_memory_to_a_process_by_rules() {
     };
     assert_eq!(from(&mut own, "mlx5_0"), "0000:03:00.0");
     assert_eq!(from(&mut own, "mlx5_1"), "host");
+    let listed = text(&run(&["p2pmemd", "--name", &name, "--list", "mlx5_0"]).stdout);
+    let lines: Vec<&str> = listed.lines().collect();
+    assert!(
+        lines[0].starts_with("0000:03:00.0 (sysfs): ") && lines[0].ends_with(", 4 steps by bus addresses"),
+        "{listed}"
+    );
+    assert!(lines[1].ends_with(" of 1 MiB free, 1 buffers, host memory") && lines.len() == 2, "{listed}");
+    let far = text(&run(&["p2pmemd", "--name", &name, "--list", "eth0"]).stdout);
+    assert!(far.lines().nth(1).is_some_and(|l| l.contains("not reached: ")), "{far}");
     let second = run(&["p2pmemd", "--sysfs", sys, "--name", &name]);
     assert!(text(&second.stderr).contains("another daemon"), "{}", text(&second.stderr));
     daemon.kill().unwrap();
     daemon.wait().unwrap();
-    assert!(own.list().is_err());
+    assert!(own.list(&[]).is_err());
     std::fs::remove_dir_all(&dir).unwrap();
 }
 

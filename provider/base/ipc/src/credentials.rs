@@ -30,6 +30,11 @@ impl Cred {
         Ok(Cred { uid: cred.uid, pid: cred.pid })
     }
 
+    /// Whether other users have its uid too, as this user namespace shows them.
+    pub fn is_of_many(&self) -> bool {
+        self.uid == overflow_uid() && !every_uid_is_mapped()
+    }
+
     /// Whether it runs as our user: `sock` is where these come from.
     ///
     /// The kernel reports a uid as this user namespace maps it, and each uid without a mapping as the

@@ -49,6 +49,25 @@ pub fn recv_fd(sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<(usize, Option<Ow
     Ok((receive(sock, bytes)?, seen.fds.into_iter().next()))
 }
 
+/// A packet, and what came with it.
+#[derive(Debug)]
+pub struct Packet {
+    pub len: usize,
+    /// All of its descriptors, up to 12. The kernel closes the others.
+    pub fds: Vec<OwnedFd>,
+    /// This process had no place for one of them.
+    pub lacks: bool,
+}
+
+/// Receives a packet with all of its descriptors; 0 bytes is the end. To close a descriptor of another
+/// process may take as long as that process likes (a file of FUSE), so that is the caller's.
+pub fn recv_all(sock: &OwnedFd, bytes: &mut [u8]) -> io::Result<Packet> {
+    let seen = peek(sock, bytes)?;
+    let lacks = seen.cut && !seen.full;
+    let len = if seen.len == 0 { 0 } else { receive(sock, bytes)? };
+    Ok(Packet { len, fds: seen.fds, lacks })
+}
+
 /// The next packet, which stays.
 struct Seen {
     len: usize,
@@ -171,5 +190,20 @@ mod tests {
         let (n, fd) = recv_fd(&far, &mut [0; 4]).unwrap();
         assert_eq!((n, inode(fd.unwrap())), (1, inode(&memory)));
         assert!(socket::hung_up(&reader), "a copy is still open");
+    }
+
+    #[test]
+    fn all_descriptors_of_a_packet_are_the_callers_to_close() {
+        let (near, far) = pair();
+        let (reader, writer) = pair();
+        send_fds(&near, &[writer.as_raw_fd(); 3]);
+        drop(writer);
+        let packet = recv_all(&far, &mut [0; 4]).unwrap();
+        assert_eq!((packet.len, packet.fds.len(), packet.lacks), (1, 3, false));
+        assert!(!socket::hung_up(&reader));
+        drop(packet);
+        assert!(socket::hung_up(&reader), "a copy is still open");
+        drop(near);
+        assert_eq!(recv_all(&far, &mut [0; 4]).unwrap().len, 0);
     }
 }

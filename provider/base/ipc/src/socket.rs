@@ -1,7 +1,10 @@
-//! Unix sockets that keep packets apart, under abstract names: nothing has a name in a file system.
+//! Unix sockets that keep packets apart, under abstract names: nothing has a name in a file system, unless a
+//! caller wants a path.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use crate::cvt;
 
@@ -28,6 +31,54 @@ fn address(name: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     }
     let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
     Ok((addr, len as libc::socklen_t))
+}
+
+/// A path, which has room for 107 bytes.
+fn path_address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    // SAFETY: a `sockaddr_un` is plain data, for which zeros are a value.
+    let mut addr: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.is_empty() || bytes.len() >= addr.sun_path.len() || bytes.contains(&0) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in addr.sun_path.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + 1;
+    Ok((addr, len as libc::socklen_t))
+}
+
+/// Listens at a path, for every user that can reach it. A socket is replaced that nothing listens at any
+/// more.
+pub fn listen_at(path: &Path) -> io::Result<OwnedFd> {
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+    let (addr, len) = path_address(path)?;
+    let fd = socket(libc::AF_UNIX, libc::SOCK_SEQPACKET)?;
+    // SAFETY: `addr` is an address of `len` bytes.
+    let bind = || cvt(unsafe { libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), len) });
+    if let Err(e) = bind() {
+        let is_socket = || std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+        let refused = || connect_at(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
+        if e.kind() != io::ErrorKind::AddrInUse || !is_socket() || !refused() {
+            return Err(e);
+        }
+        std::fs::remove_file(path)?;
+        bind()?;
+    }
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+    // SAFETY: listen(2) touches no memory.
+    cvt(unsafe { libc::listen(fd.as_raw_fd(), 4096) })?;
+    Ok(fd)
+}
+
+/// Connects to what listens at a path.
+pub fn connect_at(path: &Path) -> io::Result<OwnedFd> {
+    let (addr, len) = path_address(path)?;
+    let fd = socket(libc::AF_UNIX, libc::SOCK_SEQPACKET)?;
+    // SAFETY: `addr` is an address of `len` bytes.
+    cvt(unsafe { libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
+    Ok(fd)
 }
 
 /// Listens under a name.
@@ -195,6 +246,29 @@ mod tests {
         assert!(wait(&far, -1));
         let full = (0..1 << 20).find_map(|_| send(&near, &[0; 1000]).err());
         assert_eq!(full.map(|e| e.kind()), Some(io::ErrorKind::WouldBlock));
+    }
+
+    #[test]
+    fn a_path_is_listened_at_by_one_and_taken_over_from_one_that_ended() {
+        let path = std::env::temp_dir().join(format!("strait-socket-{}", std::process::id()));
+        let first = listen_at(&path).unwrap();
+        let near = connect_at(&path).unwrap();
+        let far = accept(&first).unwrap();
+        send(&near, b"one").unwrap();
+        assert_eq!(receive(&far, &mut [0; 8]).unwrap(), 3);
+        assert_eq!(listen_at(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(first);
+        assert_eq!(connect_at(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        let second = listen_at(&path).unwrap();
+        connect_at(&path).unwrap();
+        drop(second);
+        std::fs::remove_file(&path).unwrap();
+        // What is no socket stays.
+        std::fs::write(&path, b"text").unwrap();
+        assert!(listen_at(&path).is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"text");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(listen_at(Path::new(&"x".repeat(108))).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 
     #[test]

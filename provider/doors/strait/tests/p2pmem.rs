@@ -41,6 +41,7 @@ impl Scratch {
             .arg(&program)
             .arg(match name {
                 "example" => root.join("docs/examples/p2pmem.c"),
+                "p2pmem_share" => root.join("docs/examples/p2pmem_share.c"),
                 name => root.join(format!("tests/p2pmem/{name}.c")),
             })
             .arg("-I")
@@ -121,23 +122,98 @@ fn files_are_read_and_written_by_the_functions_of_the_storage_header() {
     assert!(text(&done.stdout).contains("bytes"), "{}", text(&done.stdout));
 }
 
+/// A daemon in a thread, until this is dropped.
+struct Daemon {
+    name: String,
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Daemon {
+    fn new(test: &str, all: Orchestrator) -> Daemon {
+        let name = format!("strait-p2pmem-test/c-{test}/{}", std::process::id());
+        let mut server = Server::new(&name, all).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let until = stop.clone();
+        let turns = move || {
+            while !until.load(Ordering::Relaxed) {
+                server.serve_once(Duration::from_millis(20));
+            }
+        };
+        Daemon { name, stop, thread: Some(std::thread::spawn(turns)) }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().unwrap().join();
+    }
+}
+
 #[test]
 fn every_function_does_what_the_header_says() {
     let scratch = Scratch::new("api");
     let Some(program) = scratch.program("api") else { return };
-    let name = format!("strait-p2pmem-test/c/{}", std::process::id());
     let all = Orchestrator::new(Topology::parse(TREE).unwrap(), Rules::default(), None);
     all.publish(Arc::new(Host::new(1 << 20))).unwrap();
-    let mut server = Server::new(&name, all.clone()).unwrap();
-    let stop = Arc::new(AtomicBool::new(false));
-    let until = stop.clone();
-    let thread = std::thread::spawn(move || {
-        while !until.load(Ordering::Relaxed) {
-            server.serve_once(Duration::from_millis(20));
-        }
-    });
-    let done = scratch.run(&program, &[&name]);
-    stop.store(true, Ordering::Relaxed);
-    thread.join().unwrap();
+    let daemon = Daemon::new("api", all);
+    let done = scratch.run(&program, &[&daemon.name]);
     assert!(done.status.success(), "{}", text(&done.stderr));
+}
+
+#[test]
+fn a_call_has_the_same_result_in_the_process_and_by_the_daemon() {
+    let scratch = Scratch::new("both");
+    let Some(program) = scratch.program("both") else { return };
+    let all = Orchestrator::of_host(&scratch.0.join("sys"), Rules::default(), 1 << 20).unwrap();
+    let daemon = Daemon::new("both", all.clone());
+    let done = scratch.run(&program, &[&daemon.name]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    // What its process has published has gone with it.
+    for _ in 0..12_000 {
+        if all.publishers().len() == 2 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("{:?}", all.publishers());
+}
+
+/// Three processes of the example: one publishes, one uses, one joins; then the first one is killed.
+#[test]
+fn the_example_shares_memory_between_processes_until_its_publisher_ends() {
+    use std::io::BufRead as _;
+    let scratch = Scratch::new("share");
+    let Some(program) = scratch.program("p2pmem_share") else { return };
+    let all = Orchestrator::new(Topology::parse(TREE).unwrap(), Rules::default(), None);
+    all.publish(Arc::new(Host::new(1 << 20))).unwrap();
+    let daemon = Daemon::new("share", all);
+    let start = |args: &[&str]| {
+        let mut child = Command::new(&program)
+            .arg(&daemon.name)
+            .args(args)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        (child, lines.map(Result::unwrap))
+    };
+    let (mut owner, mut said) = start(&["publish", "card", "0000:07:00.0", "65536"]);
+    assert_eq!(said.next().as_deref(), Some("published"));
+    let (mut user, mut lines) = start(&["use", "8192", "mlx5_0"]);
+    assert_eq!(lines.next().as_deref(), Some("card (file): 6 steps, 65536 bytes"));
+    assert_eq!(lines.next().as_deref(), Some("host (host): 0 steps, 1048576 bytes"));
+    let token = lines.next().unwrap();
+    let join = ["join", token.strip_prefix("token ").unwrap()];
+    let (mut third, mut joined) = start(&join);
+    assert_eq!(joined.next().as_deref(), Some("written by the first user"));
+    assert!(third.wait().unwrap().success());
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    assert_eq!(lines.next().as_deref(), Some("revoked: the process that published card has ended"));
+    assert!(user.wait().unwrap().success());
+    let none = Command::new(&program).arg(&daemon.name).args(join).output().unwrap();
+    assert!(!none.status.success() && text(&none.stderr).contains("there is no buffer with that token"));
 }

@@ -92,7 +92,7 @@ fn a_client_gets_memory_shares_it_and_gives_it_back() {
     assert_eq!(unsafe { bytes(&same).read() }, 0x42);
     let wider = one.widen(&buffer, &["eth0", "card0"]).unwrap();
     assert_eq!(wider.reach.len(), 2);
-    let listed = other.list().unwrap();
+    let listed = other.list(&[]).unwrap();
     assert_eq!((listed.len(), listed[0].buffers, listed[0].available), (1, 1, SIZE - 2 * PAGE));
     one.free(buffer).unwrap();
     one.free(wider).unwrap();
@@ -269,7 +269,7 @@ fn process_short_of_descriptors() {
     limit_descriptors(Some(was));
     drop(fill);
     // Nothing is left of it, here and at the daemon.
-    let listed = daemon.list().unwrap();
+    let listed = daemon.list(&[]).unwrap();
     assert_eq!((listed[0].buffers, listed[0].available), (0, SIZE));
     let buffer = daemon.allocate(&[], PAGE, 1, 1, true, "").unwrap();
     daemon.free(buffer).unwrap();
@@ -311,9 +311,16 @@ fn hostile_packets_end_their_own_connection_alone() {
     let daemon = Daemon::new("");
     let mut good = daemon.open();
     let mine = good.allocate(&[], PAGE, 1, 1, true, "").unwrap();
-    let long = [Ask::List.to_bytes(), vec![0; MOST]].concat();
-    let many =
-        Ask::Allocate { len: 1, align: 1, segments: 1, host: true, job: String::new(), clients: Vec::new() };
+    let long = [Ask::List { from: 0, clients: Vec::new() }.to_bytes(), vec![0; MOST]].concat();
+    let many = Ask::Allocate {
+        len: 1,
+        align: 1,
+        segments: 1,
+        host: true,
+        others: false,
+        job: String::new(),
+        clients: Vec::new(),
+    };
     let mut many = many.to_bytes();
     // 255 clients that are not there.
     *many.last_mut().unwrap() = 255;
@@ -347,7 +354,7 @@ fn hostile_packets_end_their_own_connection_alone() {
     let silent = rude(&daemon);
     let cut = (0..1_000_000).any(|_| {
         let lost = |e: std::io::Error| e.kind() != std::io::ErrorKind::WouldBlock;
-        socket::send(&silent, &Ask::List.to_bytes()).is_err_and(lost)
+        socket::send(&silent, &Ask::List { from: 0, clients: Vec::new() }.to_bytes()).is_err_and(lost)
     });
     assert!(cut, "it goes on for ever");
     good.free(mine).unwrap();
@@ -366,7 +373,7 @@ fn any_packets_leave_the_daemon_whole() {
         let sock = socket::connect(&name).unwrap();
         // As it is, and as the body of each message.
         let _ = socket::send(&sock, bytes);
-        for op in 1..8 {
+        for op in 1..13 {
             let _ = socket::send(&sock, &[&[op], bytes].concat());
         }
         socks.push(sock);

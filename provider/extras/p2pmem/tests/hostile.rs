@@ -69,7 +69,7 @@ fn forked_child_neither_frees_nor_receives_for_its_parent() {
             return 2;
         }
         let words = |e: p2pmem::Error| e.errno() == libc::EOPNOTSUPP && e.to_string().contains("forked");
-        match (own.list().map_err(words), own.revoked().map_err(words)) {
+        match (own.list(&[]).map_err(words), own.revoked().map_err(words)) {
             (Err(true), Err(true)) => 0,
             _ => 3,
         }
@@ -80,7 +80,7 @@ fn forked_child_neither_frees_nor_receives_for_its_parent() {
     let at = std::ptr::with_exposed_provenance::<u8>(kept.pieces()[0].addr());
     // SAFETY: mapped, and the child is gone.
     assert_eq!(unsafe { at.read() }, 7);
-    assert_eq!(own.list().unwrap().len(), 1);
+    assert_eq!(own.list(&[]).unwrap().len(), 1);
     own.free(kept).unwrap();
     own.free(freed).unwrap();
     assert_eq!(all.publishers()[0].buffers, 0);
@@ -98,12 +98,12 @@ fn after_an_answer_that_makes_no_sense_no_other_is_taken_for_one() {
     // The second one would be the answer to what is asked next.
     say(Answer::Token { token: [1; 16] });
     say(Answer::Done { count: 0 });
-    assert_eq!(own.list().unwrap_err().errno(), libc::EPROTO);
-    let error = own.list().unwrap_err();
+    assert_eq!(own.list(&[]).unwrap_err().errno(), libc::EPROTO);
+    let error = own.list(&[]).unwrap_err();
     assert!(error.errno() == libc::EPIPE && error.to_string().contains("asks no more"), "{error}");
     let mut bytes = [0; MOST];
     let len = socket::receive(&daemon, &mut bytes).unwrap();
-    assert_eq!(Ask::parse(&bytes[..len]), Some(Ask::List));
+    assert_eq!(Ask::parse(&bytes[..len]), Some(Ask::List { from: 0, clients: Vec::new() }));
     assert!(!socket::wait(&daemon, 0), "it was asked again");
     // A refusal is an answer.
     let mut own = Connection::open(&name).unwrap();
@@ -111,8 +111,8 @@ fn after_an_answer_that_makes_no_sense_no_other_is_taken_for_one() {
     let say = |answer: Answer| socket::send(&daemon, &answer.to_bytes()).unwrap();
     say(Answer::Failed { errno: libc::EUSERS, why: "no".into() });
     say(Answer::Done { count: 0 });
-    assert_eq!(own.list().unwrap_err().errno(), libc::EUSERS);
-    assert!(own.list().unwrap().is_empty());
+    assert_eq!(own.list(&[]).unwrap_err().errno(), libc::EUSERS);
+    assert!(own.list(&[]).unwrap().is_empty());
 }
 
 /// A file that is gone when this is dropped.

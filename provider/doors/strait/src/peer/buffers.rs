@@ -4,13 +4,13 @@ use std::ffi::CString;
 use std::os::fd::IntoRawFd;
 use std::path::Path;
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::PoisonError;
 
 use c_abi::{guard, sized};
 use libc::{c_char, c_int, c_void};
-use p2pmem::daemon::{Connection, Remote};
+use p2pmem::daemon::{Session, Wanted};
 use p2pmem::publisher::Mapped;
-use p2pmem::{Error, Orchestrator, Request, Rules};
+use p2pmem::{Orchestrator, Request, Rules};
 
 use super::types::*;
 
@@ -33,10 +33,13 @@ pub unsafe extern "C" fn strait_p2pmem_open(
             sysfs: ptr::null(),
             rules: ptr::null(),
             host: 0,
+            flags: 0,
+            reserved: 0,
         };
+        let least = std::mem::offset_of!(strait_p2pmem_options, flags);
         // SAFETY: the program's promise.
-        let options = unsafe { sized(options, size_of::<strait_p2pmem_options>(), none)? };
-        if opened.is_null() {
+        let options = unsafe { sized(options, least, none)? };
+        if opened.is_null() || options.flags & !STRAIT_P2PMEM_FOR_ALL_USERS != 0 || options.reserved != 0 {
             return Err(libc::EINVAL);
         }
         // SAFETY: likewise.
@@ -45,7 +48,12 @@ pub unsafe extern "C" fn strait_p2pmem_open(
         let home = match daemon {
             Some(name) => {
                 let name = if name.is_empty() { p2pmem::daemon::NAME } else { name };
-                Home::Daemon(Arc::new(Mutex::new(errno(Connection::open(name))?)))
+                let rules = errno(Rules::parse(rules.unwrap_or("")))?;
+                let session = errno(Session::open(name))?;
+                for rule in rules.all() {
+                    errno(session.with(|connection| connection.add_rule(&rule.text)))?;
+                }
+                Home::Daemon(session)
             }
             None => {
                 let rules = errno(Rules::parse(rules.unwrap_or("")))?;
@@ -57,13 +65,14 @@ pub unsafe extern "C" fn strait_p2pmem_open(
             }
         };
         p2pmem::peer::register()?;
+        let for_all_users = options.flags & STRAIT_P2PMEM_FOR_ALL_USERS != 0;
         // SAFETY: the program has a place for it.
-        unsafe { opened.write(Box::into_raw(Box::new(strait_p2pmem { home }))) };
+        unsafe { opened.write(Box::into_raw(Box::new(strait_p2pmem { home, for_all_users }))) };
         Ok(())
     })
 }
 
-/// Closes. Buffers stay until they are freed.
+/// Closes. Buffers stay until they are freed, and what was published by way of the daemon as long as they do.
 ///
 /// # Safety
 /// `opened` is NULL or came from strait_p2pmem_open, and was not closed.
@@ -106,25 +115,28 @@ pub unsafe extern "C" fn strait_p2pmem_alloc(
         // SAFETY: the program's promise.
         let (home, asked) =
             unsafe { (home(opened)?, sized(request, size_of::<strait_p2pmem_request>(), none)?) };
-        if buffer.is_null() || asked.flags & !STRAIT_P2PMEM_NO_HOST != 0 {
+        let known = STRAIT_P2PMEM_NO_HOST | STRAIT_P2PMEM_OTHER_USERS;
+        if buffer.is_null() || asked.flags & !known != 0 {
             return Err(libc::EINVAL);
         }
         // SAFETY: likewise.
         let (clients, job) =
             unsafe { (names(asked.clients, asked.client_count)?, text(asked.job)?.unwrap_or("")) };
         let (align, segments) = (asked.align.max(1), asked.segments.max(1));
-        let host = asked.flags & STRAIT_P2PMEM_NO_HOST == 0;
+        let (len, host) = (asked.len, asked.flags & STRAIT_P2PMEM_NO_HOST == 0);
+        let others = asked.flags & STRAIT_P2PMEM_OTHER_USERS != 0;
         let held = match home {
             Home::Own(all) => {
                 let clients = clients.iter().map(|name| errno(all.client(name))).collect::<Result<_, _>>()?;
-                let (len, job, segments) = (asked.len, job.to_owned(), segments as usize);
-                let request = Request { clients, len, align, segments, job, host, ..Request::default() };
-                Held::Own(errno(all.allocate(&request))?)
+                let (job, segments) = (job.to_owned(), segments as usize);
+                let request =
+                    Request { clients, len, align, segments, job, host, others, ..Request::default() };
+                Held::own(errno(all.allocate(&request))?, all)
             }
-            Home::Daemon(of) => {
+            Home::Daemon(session) => {
                 let segments = u16::try_from(segments).unwrap_or(u16::MAX);
-                let got = lock(of).allocate(&clients, asked.len, align, segments, host, job);
-                Held::Daemon { buffer: Some(errno(got)?), of: of.clone(), revoked: false }
+                let wanted = Wanted { clients: &clients, len, align, segments, host, others, job };
+                Held::Daemon(errno(session.take(|connection| connection.request(&wanted)))?)
             }
         };
         give(held, buffer);
@@ -132,14 +144,11 @@ pub unsafe extern "C" fn strait_p2pmem_alloc(
     })
 }
 
-pub(super) fn lock(of: &Mutex<Connection>) -> std::sync::MutexGuard<'_, Connection> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Frees a buffer. The memory goes back when the last buffer that shares it is freed.
 ///
 /// # Safety
-/// `buffer` is NULL or came from strait_p2pmem_alloc or strait_p2pmem_share, and was not freed.
+/// `buffer` is NULL or came from strait_p2pmem_alloc, strait_p2pmem_share or strait_p2pmem_join, and was not
+/// freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strait_p2pmem_free(buffer: *mut strait_p2pmem_buffer) -> c_int {
     guard(|| {
@@ -148,38 +157,41 @@ pub unsafe extern "C" fn strait_p2pmem_free(buffer: *mut strait_p2pmem_buffer) -
         }
         // SAFETY: the program's promise.
         let mut freed = unsafe { Box::from_raw(buffer) };
-        match &mut freed.held {
-            Held::Own(buffer) => {
+        let notices = std::mem::take(freed.notices.get_mut().unwrap_or_else(PoisonError::into_inner));
+        match freed.held {
+            Held::Own { buffer, home, tokens } => {
                 // Another buffer may share the memory; it has notices of its own.
-                let notices = freed.notices.get_mut().unwrap_or_else(PoisonError::into_inner);
-                notices.drain(..).for_each(|notice| buffer.cancel_notice(notice));
+                notices.into_iter().for_each(|notice| buffer.cancel_notice(notice));
+                let tokens = tokens.into_inner().unwrap_or_else(PoisonError::into_inner);
+                tokens.into_iter().for_each(|token| home.forget_token(token));
                 Ok(())
             }
-            Held::Daemon { buffer, of, .. } => match buffer.take() {
-                Some(buffer) => errno(lock(of).free(buffer)),
-                None => Ok(()),
-            },
+            Held::Daemon(buffer) => {
+                notices.into_iter().for_each(|notice| buffer.cancel_notice(notice));
+                errno(buffer.free())
+            }
         }
     })
 }
 
 /// # Safety
 /// `buffer` is NULL or a buffer that was not freed.
-unsafe fn held<'a>(buffer: *const strait_p2pmem_buffer) -> Result<&'a Held, c_int> {
+pub(super) unsafe fn held<'a>(buffer: *const strait_p2pmem_buffer) -> Result<&'a Held, c_int> {
     // SAFETY: the caller's promise.
     unsafe { buffer.as_ref() }.map(|b| &b.held).ok_or(libc::EINVAL)
 }
 
 fn pieces(held: &Held) -> Result<&[Mapped], c_int> {
     match held {
-        Held::Own(buffer) => errno(buffer.map()),
-        Held::Daemon { buffer, .. } => buffer.as_ref().map(Remote::pieces).ok_or(libc::EINVAL),
+        Held::Own { buffer, .. } => errno(buffer.map()),
+        Held::Daemon(buffer) => errno(buffer.pieces()),
     }
 }
 
 /// Piece `index` of a buffer.
 ///
-/// 0; -ENOENT: it has no such piece; -ESTALE: it was revoked; -EINVAL.
+/// 0; -ENOENT: it has no such piece; -ESTALE: it was revoked; -EOPNOTSUPP: no processor can map it, and
+/// devices take its dma-buf; -EINVAL.
 ///
 /// # Safety
 /// `buffer` is NULL or a buffer that was not freed; `segment` is NULL or valid for a write.
@@ -206,8 +218,8 @@ pub unsafe extern "C" fn strait_p2pmem_segment_at(
 /// What a buffer is, and whether it was taken back.
 ///
 /// # Safety
-/// `buffer` is NULL or a buffer that was not freed and that no other thread uses now; `info` is NULL or
-/// points to as many bytes as its `size` says.
+/// `buffer` is NULL or a buffer that was not freed; `info` is NULL or points to as many bytes as its `size`
+/// says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strait_p2pmem_query(
     buffer: *mut strait_p2pmem_buffer,
@@ -217,18 +229,16 @@ pub unsafe extern "C" fn strait_p2pmem_query(
         // SAFETY: the program's promise.
         let held = unsafe {
             has_size(info)?;
-            &mut buffer.as_mut().ok_or(libc::EINVAL)?.held
+            held(buffer)?
         };
         let (len, segments, revoked, publisher, kind) = match held {
-            Held::Own(b) => {
+            Held::Own { buffer: b, .. } => {
                 let kind = b.kind().name().to_owned();
                 (b.len(), b.segments(), b.is_revoked(), b.publisher().to_owned(), kind)
             }
-            Held::Daemon { buffer, of, revoked } => {
-                let b = buffer.as_ref().ok_or(libc::EINVAL)?;
-                *revoked = *revoked || errno(lock(of).is_revoked(b.handle))?;
-                let len = b.pieces().iter().map(|p| p.len() as u64).sum();
-                (len, b.pieces().len(), *revoked, b.publisher.clone(), b.kind.clone())
+            Held::Daemon(buffer) => {
+                let (revoked, b) = (buffer.why().is_some(), errno(buffer.known())?);
+                (b.len(), b.segments(), revoked, b.publisher.clone(), b.kind.clone())
             }
         };
         // SAFETY: likewise: it has all of these fields.
@@ -262,15 +272,12 @@ pub unsafe extern "C" fn strait_p2pmem_share(
             return Err(libc::EINVAL);
         }
         let wider = match (home, held) {
-            (Home::Own(all), Held::Own(buffer)) => {
+            (Home::Own(all), Held::Own { buffer, .. }) => {
                 let clients =
                     clients.iter().map(|name| errno(all.client(name))).collect::<Result<Vec<_>, _>>()?;
-                Held::Own(errno(buffer.share(&clients))?)
+                Held::own(errno(buffer.share(&clients))?, all)
             }
-            (Home::Daemon(_), Held::Daemon { buffer: Some(buffer), of, .. }) => {
-                let widened = errno(lock(of).widen(buffer, &clients))?;
-                Held::Daemon { buffer: Some(widened), of: of.clone(), revoked: false }
-            }
+            (Home::Daemon(_), Held::Daemon(buffer)) => Held::Daemon(errno(buffer.widen(&clients))?),
             _ => return Err(libc::EINVAL),
         };
         give(wider, shared);
@@ -281,7 +288,8 @@ pub unsafe extern "C" fn strait_p2pmem_share(
 /// A dma-buf of piece `index`, for a driver that takes one: a new descriptor in *fd, which the caller closes,
 /// and where in it the piece begins in *offset.
 ///
-/// 0; -EOPNOTSUPP: Linux makes none of such memory; -EINVAL; else what the memory's driver said.
+/// 0; -EOPNOTSUPP: Linux makes none of such memory; -ESTALE: it was revoked; -EINVAL; else what the memory's
+/// driver said.
 ///
 /// # Safety
 /// `buffer` is NULL or a buffer that was not freed; `fd` and `offset` are NULL or valid for a write.
@@ -298,10 +306,10 @@ pub unsafe extern "C" fn strait_p2pmem_dmabuf(
         if fd.is_null() || offset.is_null() {
             return Err(libc::EINVAL);
         }
-        let Held::Own(buffer) = held else {
-            return errno(Err(Error::Unsupported("a buffer of the daemon's has no dma-buf here".into())));
-        };
-        let (file, at) = errno(buffer.dmabuf(index as usize))?;
+        let (file, at) = errno(match held {
+            Held::Own { buffer, .. } => buffer.dmabuf(index as usize),
+            Held::Daemon(buffer) => buffer.dmabuf(index as usize),
+        })?;
         // SAFETY: likewise.
         unsafe {
             fd.write(file.into_raw_fd());
@@ -313,7 +321,8 @@ pub unsafe extern "C" fn strait_p2pmem_dmabuf(
 
 /// Has `notice` called, from any thread, when the buffer is taken back: `why` says in words what happened. At
 /// once if it was. It may not free the buffer. strait_p2pmem_free waits for it, so the caller of that holds
-/// no lock that `notice` takes; it is not called later. Not with a daemon: strait_p2pmem_query says it there.
+/// no lock that `notice` takes; it is not called later. With a daemon a thread of the library's waits for
+/// what the daemon says, and its end is a revocation too.
 ///
 /// # Safety
 /// `buffer` is NULL or a buffer that was not freed; `notice` may be called with `arg` once, until the buffer
@@ -328,15 +337,16 @@ pub unsafe extern "C" fn strait_p2pmem_on_revoke(
         // SAFETY: the program's promise.
         let buffer = unsafe { buffer.as_ref() }.ok_or(libc::EINVAL)?;
         let notice = notice.ok_or(libc::EINVAL)?;
-        let Held::Own(own) = &buffer.held else {
-            return errno(Err(Error::Unsupported("ask strait_p2pmem_query whether it was revoked".into())));
-        };
         let arg = arg.expose_provenance();
-        let id = own.on_revoke(move |why| {
+        let call = move |why: &str| {
             let why = CString::new(why).unwrap_or_default();
             // SAFETY: the program's promise.
             unsafe { notice(ptr::with_exposed_provenance_mut(arg), why.as_ptr()) };
-        });
+        };
+        let id = match &buffer.held {
+            Held::Own { buffer, .. } => buffer.on_revoke(call),
+            Held::Daemon(buffer) => errno(buffer.on_revoke(call))?,
+        };
         buffer.notices.lock().unwrap_or_else(PoisonError::into_inner).push(id);
         Ok(())
     })

@@ -2,8 +2,10 @@
 
 mod buffers;
 mod publish;
+mod share;
 mod types;
 
 pub use buffers::*;
 pub use publish::*;
+pub use share::*;
 pub use types::*;

@@ -1,15 +1,15 @@
 //! Publishers, rules and routes.
 
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use c_abi::guard;
 use libc::{c_char, c_int, c_void};
-use p2pmem::publisher::Region;
+use p2pmem::daemon::{Publication, Session};
+use p2pmem::publisher::{Kind, Publisher, Region, bar};
 use p2pmem::{Address, Drain, Error};
 
-use super::buffers::lock;
 use super::types::*;
 
 /// How a device, by its address or name, reaches memory of a publisher, by its name.
@@ -25,21 +25,30 @@ pub unsafe extern "C" fn strait_p2pmem_query_route(
 ) -> c_int {
     guard(|| {
         // SAFETY: the program's promise.
-        let (all, publisher, client) = unsafe {
+        let (home, publisher, client) = unsafe {
             has_size(route)?;
-            (own(opened)?, text(publisher)?, text(client)?)
+            (home(opened)?, text(publisher)?.ok_or(libc::EINVAL)?, text(client)?.ok_or(libc::EINVAL)?)
         };
-        let client = errno(all.client(client.ok_or(libc::EINVAL)?))?;
-        let found = errno(all.route(publisher.ok_or(libc::EINVAL)?, &client))?;
+        let (map, distance, why) = match home {
+            Home::Own(all) => {
+                let found = errno(all.client(client).and_then(|client| all.route(publisher, &client)))?;
+                (found.map as u32, found.distance, found.to_string())
+            }
+            Home::Daemon(session) => {
+                let (reach, why) = errno(session.with(|connection| connection.route(publisher, client)))?;
+                (reach.map.into(), reach.distance, why)
+            }
+        };
         // SAFETY: likewise: it has all of these fields.
         let route = unsafe { &mut *route };
-        (route.map, route.distance) = (found.map as u32, found.distance);
-        fill(&mut route.why, &found.to_string());
+        (route.map, route.distance) = (map, distance);
+        fill(&mut route.why, &why);
         Ok(())
     })
 }
 
-/// Adds a rule behind the others (strait_p2pmem(7) has the grammar).
+/// Adds a rule behind the others (strait_p2pmem(7) has the grammar). With a daemon it is one for the requests
+/// of this process, behind the daemon's own.
 ///
 /// # Safety
 /// `rule` is a C string or NULL.
@@ -47,8 +56,11 @@ pub unsafe extern "C" fn strait_p2pmem_query_route(
 pub unsafe extern "C" fn strait_p2pmem_add_rule(opened: *mut strait_p2pmem, rule: *const c_char) -> c_int {
     guard(|| {
         // SAFETY: the program's promise.
-        let (all, rule) = unsafe { (own(opened)?, text(rule)?) };
-        errno(all.add_rule(rule.ok_or(libc::EINVAL)?))
+        let (home, rule) = unsafe { (home(opened)?, text(rule)?.ok_or(libc::EINVAL)?) };
+        errno(match home {
+            Home::Own(all) => all.add_rule(rule),
+            Home::Daemon(session) => session.with(|connection| connection.add_rule(rule)),
+        })
     })
 }
 
@@ -60,9 +72,42 @@ unsafe fn function(function: *const c_char) -> Result<Option<Address>, c_int> {
     text.map(|t| t.parse().map_err(|_| libc::EINVAL)).transpose()
 }
 
+/// What is published, and for which users.
+#[derive(Clone, Copy)]
+struct Named<'a> {
+    name: &'a str,
+    function: Option<Address>,
+    all_users: bool,
+}
+
+/// # Safety
+/// `opened` is as of [`home`]; the texts are C strings or NULL.
+unsafe fn named<'a>(
+    opened: *const strait_p2pmem,
+    name: *const c_char,
+    pci_function: *const c_char,
+) -> Result<(&'a Home, Named<'a>), c_int> {
+    // SAFETY: the caller's promise.
+    let (opened, name, function) =
+        unsafe { (opened.as_ref().ok_or(libc::EINVAL)?, text(name)?, function(pci_function)?) };
+    let name = name.ok_or(libc::EINVAL)?;
+    Ok((&opened.home, Named { name, function, all_users: opened.for_all_users }))
+}
+
+/// Publishes memory by way of the daemon.
+fn send(session: &Session, of: &Named<'_>, kind: Kind, fd: &OwnedFd, part: (u64, u64)) -> Result<(), Error> {
+    let (Named { name, function, all_users }, (offset, len)) = (*of, part);
+    let publication = Publication { name, function, kind, offset, len, all_users };
+    session.with(|connection| connection.publish(&publication, fd.as_fd()))
+}
+
 /// Publishes memory of this process, a device's (cudaMalloc) or other: `len` bytes at `addr`, from which
 /// parts are given. `function` is the address of the PCI function that has it, without which no client
 /// reaches it, or NULL.
+///
+/// With a daemon other processes of this user map memory of cudaMalloc (hipMalloc) by its driver, and have
+/// other memory by a dma-buf: -EOPNOTSUPP where there is none, as of malloc(3)'s. It is published until this
+/// is closed.
 ///
 /// # Safety
 /// The memory stays until it is unpublished and all buffers of it are freed. The texts are C strings, or
@@ -77,16 +122,30 @@ pub unsafe extern "C" fn strait_p2pmem_publish_memory(
 ) -> c_int {
     guard(|| {
         // SAFETY: the program's promise.
-        let (all, name, at) = unsafe { (own(opened)?, text(name)?, function(pci_function)?) };
-        let (name, addr) = (name.ok_or(libc::EINVAL)?, addr.expose_provenance());
-        addr.checked_add(len).filter(|_| addr != 0).ok_or(libc::EINVAL)?;
-        // SAFETY: likewise.
-        errno(all.publish(Arc::new(unsafe { Region::of_memory(name, at, addr, len) })))
+        let (home, of) = unsafe { named(opened, name, pci_function)? };
+        let addr = addr.expose_provenance();
+        addr.checked_add(len).filter(|_| addr != 0 && len > 0).ok_or(libc::EINVAL)?;
+        errno(match home {
+            Home::Own(all) => {
+                // SAFETY: likewise.
+                let region = unsafe { Region::of_memory(of.name, of.function, addr, len) };
+                all.publish(Arc::new(region))
+            }
+            Home::Daemon(session) => {
+                let Named { name, function, all_users } = of;
+                let (kind, offset, len) = (Kind::File, 0, len as u64);
+                let publication = Publication { name, function, kind, offset, len, all_users };
+                session.with(|connection| connection.publish_memory(&publication, addr))
+            }
+        })
     })
 }
 
 /// Publishes `len` bytes of a file that can be mapped, from byte `offset` on: a dma-buf, or a memfd. The
 /// descriptor is copied. Else as strait_p2pmem_publish_memory.
+///
+/// With a daemon a memfd is sealed so that it cannot become shorter (F_SEAL_SHRINK), since an access would be
+/// SIGBUS at other processes: -EOPNOTSUPP where that cannot be done, as with a file of a file system.
 ///
 /// # Safety
 /// The texts are C strings, or NULL. The file is as long until it is unpublished and all buffers of it are
@@ -102,18 +161,24 @@ pub unsafe extern "C" fn strait_p2pmem_publish_file(
 ) -> c_int {
     guard(|| {
         // SAFETY: the program's promise.
-        let (all, name, at) = unsafe { (own(opened)?, text(name)?, function(pci_function)?) };
-        let end = offset.checked_add(len).filter(|_| offset % 4096 == 0);
+        let (home, of) = unsafe { named(opened, name, pci_function)? };
+        let end = offset.checked_add(len).filter(|_| offset % 4096 == 0 && len > 0);
         let end = end.ok_or(libc::EINVAL)?;
         let copy = copy_of(fd)?;
         errno(is_so_long(&copy, end))?;
-        errno(all.publish(Arc::new(Region::of_file(name.ok_or(libc::EINVAL)?, at, copy, offset, len))))
+        errno(match home {
+            Home::Own(all) => all.publish(Arc::new(Region::of_file(of.name, of.function, copy, offset, len))),
+            Home::Daemon(session) => send(session, &of, Kind::File, &copy, (offset, len)),
+        })
     })
 }
 
 /// Publishes `len` bytes from byte `offset` on of BAR `bar` of a device that VFIO has, by the device's
 /// descriptor, which is copied. They are mapped through that; strait_p2pmem_dmabuf gives a dma-buf, which
 /// Linux makes since 6.19, or says why there is none. Else as strait_p2pmem_publish_memory.
+///
+/// With a daemon other processes have the dma-buf alone, since the device's descriptor controls all of the
+/// device.
 ///
 /// # Safety
 /// The texts are C strings, or NULL.
@@ -129,12 +194,18 @@ pub unsafe extern "C" fn strait_p2pmem_publish_vfio(
 ) -> c_int {
     guard(|| {
         // SAFETY: the program's promise.
-        let (all, name, at) = unsafe { (own(opened)?, text(name)?, function(pci_function)?) };
+        let (home, of) = unsafe { named(opened, name, pci_function)? };
         let copy = copy_of(device)?;
-        let ioctl = p2pmem::publisher::bar::ioctl;
         let part = (bar, offset, len);
-        let region = errno(Region::of_bar(name.ok_or(libc::EINVAL)?, at, copy, part, ioctl))?;
-        errno(all.publish(Arc::new(region)))
+        let region = errno(Region::of_bar(of.name, of.function, copy, part, bar::ioctl))?;
+        errno(match home {
+            Home::Own(all) => all.publish(Arc::new(region)),
+            Home::Daemon(session) => {
+                let none = || Error::Unsupported(format!("{}: there is no dma-buf of it", of.name));
+                let (fd, at) = errno(region.dmabuf(0).ok_or_else(none).and_then(|made| made))?;
+                send(session, &of, Kind::Bar, &fd, (at, len))
+            }
+        })
     })
 }
 
@@ -164,7 +235,7 @@ fn copy_of(fd: c_int) -> Result<OwnedFd, c_int> {
 /// Takes a publisher out. `drain` is STRAIT_P2PMEM_IF_IDLE, STRAIT_P2PMEM_REVOKE, or for how many
 /// milliseconds to wait until its buffers are freed; meanwhile it gives nothing.
 ///
-/// 0; -EBUSY: buffers are in use; -ENOENT; -EINVAL.
+/// 0; -EBUSY: buffers are in use; -EPERM: another user has published it, or the daemon has; -ENOENT; -EINVAL.
 ///
 /// # Safety
 /// `name` is a C string or NULL.
@@ -184,7 +255,9 @@ pub unsafe extern "C" fn strait_p2pmem_unpublish(
         };
         match home {
             Home::Own(all) => errno(all.unpublish(name, drain)).map(drop),
-            Home::Daemon(of) => errno(lock(of).unpublish(name, drain)).map(drop),
+            Home::Daemon(session) => {
+                errno(session.with(|connection| connection.unpublish(name, drain))).map(drop)
+            }
         }
     })
 }

@@ -3,15 +3,28 @@
 #![allow(non_camel_case_types, reason = "names of C")]
 
 use std::ffi::CStr;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use libc::{c_char, c_int, c_void};
-use p2pmem::daemon::{Connection, Remote};
-use p2pmem::orchestrator::NoticeId;
+use p2pmem::daemon::{Session, SharedBuffer};
+use p2pmem::orchestrator::{NoticeId, Token};
 use p2pmem::{Buffer, Error, Map, Orchestrator};
 
 /// strait_p2pmem_request.flags: no host memory, even if nothing else is to be had.
 pub const STRAIT_P2PMEM_NO_HOST: u32 = 1;
+
+/// strait_p2pmem_request.flags: memory will do that a process of another user has published, and can read and
+/// write.
+pub const STRAIT_P2PMEM_OTHER_USERS: u32 = 2;
+
+/// strait_p2pmem_options.flags: what is published by way of the daemon is for other users too, if their
+/// requests have STRAIT_P2PMEM_OTHER_USERS.
+pub const STRAIT_P2PMEM_FOR_ALL_USERS: u32 = 1;
+
+/// strait_p2pmem_publisher.flags: it is being unpublished, and gives nothing.
+pub const STRAIT_P2PMEM_DRAINING: u32 = 1;
+/// strait_p2pmem_publisher.flags: a process of this user has published it.
+pub const STRAIT_P2PMEM_OWN: u32 = 2;
 
 /// strait_p2pmem_route.map: by addresses of the bus, through a switch.
 pub const STRAIT_P2PMEM_MAP_BUS_ADDRESS: u32 = 0;
@@ -33,15 +46,20 @@ pub const STRAIT_P2PMEM_REVOKE: i64 = -1;
 pub struct strait_p2pmem_options {
     /// sizeof(struct strait_p2pmem_options).
     pub size: usize,
-    /// The name of a daemon's socket (`strait p2pmemd`), or "" for its usual name: memory comes from there,
-    /// and the other fields are not used. NULL: this process has publishers of its own.
+    /// The name of a daemon's socket (`strait p2pmemd`), its path if it begins with /, or "" for its usual
+    /// name: memory comes from there, and of the other fields `rules` and `flags` alone are used. NULL: this
+    /// process has publishers of its own.
     pub daemon: *const c_char,
     /// The directory that is read instead of /sys, or NULL.
     pub sysfs: *const c_char,
-    /// Rules, one a line, or NULL.
+    /// Rules, one a line, or NULL. With a daemon they are for this process's requests, behind the daemon's.
     pub rules: *const c_char,
     /// Host memory to publish as the last resort, in bytes.
     pub host: u64,
+    /// Of STRAIT_P2PMEM_FOR_ALL_USERS.
+    pub flags: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// The request.
@@ -61,7 +79,7 @@ pub struct strait_p2pmem_request {
     pub client_count: usize,
     /// In how many pieces it may be, or 0 for one.
     pub segments: u32,
-    /// Of STRAIT_P2PMEM_NO_HOST.
+    /// Of STRAIT_P2PMEM_NO_HOST and STRAIT_P2PMEM_OTHER_USERS.
     pub flags: u32,
     /// A name that rules can refer to, or NULL.
     pub job: *const c_char,
@@ -110,10 +128,48 @@ pub struct strait_p2pmem_route {
     pub why: [c_char; 496],
 }
 
+/// A publisher, and how some devices reach it together.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct strait_p2pmem_publisher {
+    /// In, of the first of a list: sizeof(struct strait_p2pmem_publisher).
+    pub size: usize,
+    /// Out: bytes in all.
+    pub bytes: u64,
+    /// Out: bytes that are free.
+    pub available: u64,
+    /// Out: buffers of it.
+    pub buffers: u32,
+    /// Out: of STRAIT_P2PMEM_DRAINING and STRAIT_P2PMEM_OWN.
+    pub flags: u32,
+    /// Out: one of STRAIT_P2PMEM_MAP_, the worst of all devices.
+    pub map: u32,
+    /// Out: steps, the sum over all devices.
+    pub distance: u32,
+    /// Out: its name.
+    pub name: [c_char; 72],
+    /// Out: its kind, as in strait_p2pmem_info.
+    pub kind: [c_char; 16],
+    /// Out: the address of the PCI function that has the memory, or "".
+    pub pci_function: [c_char; 32],
+    /// Out: why a device does not reach it, in words, or "".
+    pub why: [c_char; 496],
+}
+
+/// What another process joins a buffer by.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct strait_p2pmem_token {
+    /// As good as random.
+    pub bytes: [u8; 16],
+}
+
 /// Publishers, rules and buffers of this process, or a connection to a daemon.
 #[derive(Debug)]
 pub struct strait_p2pmem {
     pub(super) home: Home,
+    /// What it publishes is for other users too.
+    pub(super) for_all_users: bool,
 }
 
 /// A buffer.
@@ -126,18 +182,19 @@ pub struct strait_p2pmem_buffer {
 #[derive(Debug)]
 pub(super) enum Home {
     Own(Orchestrator),
-    Daemon(Arc<Mutex<Connection>>),
+    Daemon(Session),
 }
 
 #[derive(Debug)]
 pub(super) enum Held {
-    Own(Buffer),
-    /// `None` while it is freed.
-    Daemon {
-        buffer: Option<Remote>,
-        of: Arc<Mutex<Connection>>,
-        revoked: bool,
-    },
+    Own { buffer: Buffer, home: Orchestrator, tokens: Mutex<Vec<Token>> },
+    Daemon(SharedBuffer),
+}
+
+impl Held {
+    pub(super) fn own(buffer: Buffer, home: &Orchestrator) -> Held {
+        Held::Own { buffer, home: home.clone(), tokens: Mutex::default() }
+    }
 }
 
 /// Keeps the words of an error for strait_p2pmem_error.
@@ -190,18 +247,6 @@ pub extern "C" fn strait_p2pmem_error() -> *const c_char {
 pub(super) unsafe fn home<'a>(opened: *const strait_p2pmem) -> Result<&'a Home, c_int> {
     // SAFETY: the caller's promise.
     unsafe { opened.as_ref() }.map(|o| &o.home).ok_or(libc::EINVAL)
-}
-
-/// # Safety
-/// As [`home`].
-pub(super) unsafe fn own<'a>(opened: *const strait_p2pmem) -> Result<&'a Orchestrator, c_int> {
-    // SAFETY: the caller's promise.
-    match unsafe { home(opened)? } {
-        Home::Own(all) => Ok(all),
-        Home::Daemon(_) => {
-            errno(Err(Error::Unsupported("the daemon's publishers and rules are its own".into())))
-        }
-    }
 }
 
 /// # Safety

@@ -1,84 +1,74 @@
 //! A process that has its memory from the daemon.
 
-use std::collections::VecDeque;
-use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+mod memory;
+mod talk;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ipc::credentials::{Cred, User};
-use ipc::{memfd, rights, socket};
+use ipc::socket;
 
-use super::wire::{Answer, Ask, How, MOST, MOST_CLIENTS, MOST_NAME, MOST_SEGMENTS, Reach, Token};
+pub use self::memory::Remote;
+use self::memory::{From, Part, Pieces, map_all};
+use self::talk::{Talk, nonsense, os};
+use super::wire::{
+    Answer, Ask, How, MOST_CLIENTS, MOST_NAME, MOST_RULE, MOST_SEGMENTS, Published, Reach, Token,
+};
+use crate::address::Address;
 use crate::error::Error;
 use crate::orchestrator::Drain;
-use crate::peer;
-use crate::publisher::{self, Mapped, Source};
+use crate::publisher::{Exported, Kind, descriptor, export_to_processes};
 
-/// How long the daemon may take to answer.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A connection to the daemon. What it has goes back when it is dropped.
+/// A connection to the daemon. What it has goes back when it is dropped, and what it has published is taken
+/// out.
 #[derive(Debug)]
 pub struct Connection {
-    sock: OwnedFd,
-    revoked: VecDeque<(u64, String)>,
-    /// An answer is still to come, in whole or in part.
-    open: bool,
-    /// Whose it is: the daemon gives to one process, and a forked one would take its parent's answers.
-    process: u32,
+    talk: Talk,
 }
 
-/// A buffer of the daemon's, mapped. It goes back with [`Connection::free`], or with the connection.
-#[derive(Debug)]
-pub struct Remote {
-    pub handle: u64,
-    pub publisher: String,
-    pub kind: String,
-    /// How each requested device reaches it.
-    pub reach: Vec<Reach>,
-    pieces: Arc<Pieces>,
+/// A request for memory. The fields are those of [`crate::Request`]; the user is this process's.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    pub clients: &'a [&'a str],
+    pub len: u64,
+    pub align: u64,
+    pub segments: u16,
+    pub host: bool,
+    pub others: bool,
+    pub job: &'a str,
 }
 
-/// Mapped memory of one buffer or of several that share it.
-#[derive(Debug)]
-struct Pieces(Vec<Mapped>);
-
-impl Remote {
-    /// Its pieces, where they are in this process.
-    pub fn pieces(&self) -> &[Mapped] {
-        &self.pieces.0
-    }
-}
-
-impl Drop for Pieces {
-    fn drop(&mut self) {
-        self.0.iter().for_each(peer::remove);
-    }
-}
-
-/// A publisher of the daemon's.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Published {
-    pub name: String,
-    pub kind: String,
-    pub size: u64,
-    pub available: u64,
-    pub buffers: u64,
-}
-
-fn os(e: io::Error) -> Error {
-    Error::Os("the daemon's socket".into(), e)
-}
-
-fn nonsense() -> Error {
-    Error::Daemon(libc::EPROTO, "the daemon's answer makes no sense: is it of another version?".into())
+/// Memory that a process publishes for others.
+#[derive(Clone, Copy, Debug)]
+pub struct Publication<'a> {
+    pub name: &'a str,
+    /// The PCI function that has it, without which no client reaches it.
+    pub function: Option<Address>,
+    /// A label; [`Kind::File`] of a memfd.
+    pub kind: Kind,
+    pub offset: u64,
+    pub len: u64,
+    /// For other users too.
+    pub all_users: bool,
 }
 
 impl Connection {
-    /// Connects to the daemon under that name, which has to be root's or this user's.
+    /// Connects to the daemon under that name, or at that path if it begins with /. It has to be root's or
+    /// this user's.
     pub fn open(name: &str) -> Result<Connection, Error> {
-        let sock = socket::connect(name).map_err(|e| {
+        let connected = match name.starts_with('/') {
+            true => socket::connect_at(Path::new(name)),
+            false => socket::connect(name),
+        };
+        let sock = connected.map_err(|e| {
+            // Nothing is there, or nothing listens there any more: the same to a program.
+            let e = match e.kind() {
+                std::io::ErrorKind::NotFound => std::io::Error::from_raw_os_error(libc::ECONNREFUSED),
+                _ => e,
+            };
             Error::Os(format!("no daemon listens at {name:?}; `strait p2pmemd` starts one"), e)
         })?;
         let cred = Cred::of(&sock).map_err(os)?;
@@ -88,15 +78,20 @@ impl Connection {
                 cred.uid
             )));
         }
-        Ok(Connection { sock, revoked: VecDeque::new(), open: false, process: std::process::id() })
+        Ok(Connection { talk: Talk::new(sock) })
     }
 
     /// Readable when there may be a notice.
     pub fn fd(&self) -> RawFd {
-        self.sock.as_raw_fd()
+        self.talk.fd()
     }
 
-    /// Asks for memory. The fields are those of [`crate::Request`]; `uid` is this process's.
+    /// Whether the daemon has ended the connection: what it gave may be another process's by now.
+    pub fn is_ended(&self) -> bool {
+        self.talk.is_ended()
+    }
+
+    /// Asks for memory that no other user publishes.
     pub fn allocate(
         &mut self,
         clients: &[&str],
@@ -106,14 +101,20 @@ impl Connection {
         host: bool,
         job: &str,
     ) -> Result<Remote, Error> {
-        let clients = named(clients)?;
+        self.request(&Wanted { clients, len, align, segments, host, others: false, job })
+    }
+
+    /// Asks for memory.
+    pub fn request(&mut self, wanted: &Wanted<'_>) -> Result<Remote, Error> {
+        let &Wanted { len, align, segments, host, others, job, .. } = wanted;
+        let clients = named(wanted.clients)?;
         if job.len() > MOST_NAME || !(1..=MOST_SEGMENTS).contains(&segments) {
             let most = MOST_SEGMENTS;
             return Err(Error::Invalid(format!(
                 "a job has up to {MOST_NAME} bytes, a buffer 1 to {most} segments"
             )));
         }
-        self.ask(&Ask::Allocate { len, align, segments, host, job: job.into(), clients })?;
+        self.ask(&Ask::Allocate { len, align, segments, host, others, job: job.into(), clients })?;
         self.granted(segments, None)
     }
 
@@ -122,11 +123,12 @@ impl Connection {
         let handle = buffer.handle;
         // Unmapped first: it may be another process's a moment later.
         drop(buffer);
-        if self.is_forked() {
+        // With the connection all that it had has gone back.
+        if self.talk.is_forked() || self.talk.is_ended() {
             return Ok(());
         }
         self.ask(&Ask::Free { handle })?;
-        self.done().map(drop)
+        self.talk.done().map(drop)
     }
 
     /// The same memory for further devices.
@@ -140,9 +142,9 @@ impl Connection {
     /// What another process of this user opens the buffer by, as long as this one has it.
     pub fn share(&mut self, buffer: &Remote) -> Result<Token, Error> {
         self.ask(&Ask::Offer { handle: buffer.handle })?;
-        match self.answer()? {
+        match self.talk.answer()? {
             (Answer::Token { token }, _) => {
-                self.open = false;
+                self.talk.close();
                 Ok(token)
             }
             _ => Err(nonsense()),
@@ -155,25 +157,106 @@ impl Connection {
         self.granted(MOST_SEGMENTS, None)
     }
 
-    /// The daemon's publishers.
-    pub fn list(&mut self) -> Result<Vec<Published>, Error> {
-        self.ask(&Ask::List)?;
-        let mut all = Vec::new();
+    /// A dma-buf of a piece, or the descriptor of a memfd that was published, and where in it the piece
+    /// begins.
+    pub fn dmabuf(&mut self, buffer: &Remote, piece: usize) -> Result<(OwnedFd, u64), Error> {
+        let no_piece = || Error::Invalid(format!("there is no piece {piece}"));
+        let number = u16::try_from(piece).ok().filter(|_| piece < buffer.segments()).ok_or_else(no_piece)?;
+        // The kernel has mapped a window in more pieces than the daemon has of it.
+        let number = if buffer.kind == Kind::Sysfs.name() { 0 } else { number };
+        self.ask(&Ask::Dmabuf { handle: buffer.handle, piece: number })?;
+        let (Answer::Dmabuf { offset }, fd) = self.talk.part()? else { return Err(nonsense()) };
+        self.talk.close();
+        let lacks = || {
+            let e = std::io::Error::from_raw_os_error(libc::EMFILE);
+            Error::Os("the dma-buf: this process has as many descriptors as it may".into(), e)
+        };
+        Ok((fd.ok_or_else(lacks)?, offset))
+    }
+
+    /// The daemon's publishers that this user may have memory of: those that all clients reach first, the
+    /// closest before others. Without clients, in the order in which they came.
+    pub fn list(&mut self, clients: &[&str]) -> Result<Vec<Published>, Error> {
+        let clients = named(clients)?;
+        let mut all: Vec<Published> = Vec::new();
         loop {
-            match self.answer()?.0 {
-                Answer::Publisher { name, kind, size, available, buffers } => {
-                    all.push(Published { name, kind, size, available, buffers });
+            let (from, clients) = (u16::try_from(all.len()).unwrap_or(u16::MAX), clients.clone());
+            self.ask(&Ask::List { from, clients })?;
+            let had = all.len();
+            let count = loop {
+                match self.talk.answer()?.0 {
+                    Answer::Publisher(published) => all.push(published),
+                    Answer::Done { count } => break count,
+                    _ => return Err(nonsense()),
                 }
-                Answer::Done { .. } => {
-                    self.open = false;
-                    return Ok(all);
-                }
-                _ => return Err(nonsense()),
+            };
+            self.talk.close();
+            // One that has come or gone meanwhile has moved the others.
+            if all.len() == had || all.len() as u64 >= count {
+                let mut names = std::collections::HashSet::new();
+                all.retain(|p| names.insert(p.name.clone()));
+                return Ok(all);
             }
         }
     }
 
-    /// Takes a publisher out, which only root and the daemon's user may. How many buffers were revoked.
+    /// How a device reaches a publisher.
+    pub fn route(&mut self, publisher: &str, client: &str) -> Result<(Reach, String), Error> {
+        let names = named(&[publisher, client])?;
+        let [publisher, client] = <[String; 2]>::try_from(names).map_err(|_| nonsense())?;
+        self.ask(&Ask::Route { publisher, client: client.clone() })?;
+        match self.talk.answer()?.0 {
+            Answer::Route { map, distance, why } => {
+                self.talk.close();
+                Ok((Reach { client, map, distance }, why))
+            }
+            _ => Err(nonsense()),
+        }
+    }
+
+    /// Adds a rule for what this connection asks for from now on, behind the daemon's own rules.
+    pub fn add_rule(&mut self, rule: &str) -> Result<(), Error> {
+        if rule.len() > MOST_RULE {
+            return Err(Error::Rule(format!("a rule has up to {MOST_RULE} bytes")));
+        }
+        self.ask(&Ask::Rule { text: rule.into() })?;
+        self.talk.done().map(drop)
+    }
+
+    /// Publishes memory of this process, by a memfd or a dma-buf. A memfd is sealed so that it cannot become
+    /// shorter (F_SEAL_SHRINK). It is taken out when this connection ends.
+    pub fn publish(&mut self, of: &Publication<'_>, fd: BorrowedFd<'_>) -> Result<(), Error> {
+        let copy = fd.try_clone_to_owned().map_err(|e| Error::Os("the descriptor".into(), e))?;
+        descriptor::sealed(&copy)?;
+        let [name] = <[String; 1]>::try_from(named(&[of.name])?).map_err(|_| nonsense())?;
+        let function = of.function.map(|f| f.to_string()).unwrap_or_default();
+        let (kind, offset, len, all_users) = (of.kind.name().into(), of.offset, of.len, of.all_users);
+        self.talk.ask(&Ask::Publish { name, function, kind, offset, len, all_users }, Some(fd))?;
+        self.talk.done().map(drop)
+    }
+
+    /// Publishes `of.len` bytes at `addr` of this process, of a GPU or of a client's own kind: by a handle of
+    /// its driver's for processes of this user, by which they map it, or else by a dma-buf. `of.kind` and
+    /// `of.offset` are not used.
+    pub fn publish_memory(&mut self, of: &Publication<'_>, addr: usize) -> Result<(), Error> {
+        let len =
+            usize::try_from(of.len).map_err(|_| Error::Invalid("that is more than a process has".into()))?;
+        match export_to_processes(of.name, addr, len)? {
+            (kind, Exported::Dmabuf(fd, offset)) => {
+                self.publish(&Publication { kind, offset, ..*of }, fd.as_fd())
+            }
+            (kind, Exported::Handle(export, offset)) => {
+                let [name] = <[String; 1]>::try_from(named(&[of.name])?).map_err(|_| nonsense())?;
+                let function = of.function.map(|f| f.to_string()).unwrap_or_default();
+                let (kind, export) = (kind.name().into(), export.to_bytes());
+                self.ask(&Ask::PublishHandle { name, function, kind, export, offset, len: of.len })?;
+                self.talk.done().map(drop)
+            }
+        }
+    }
+
+    /// Takes a publisher out, which only root, the daemon's user and the user that published it may. How many
+    /// buffers were revoked.
     pub fn unpublish(&mut self, publisher: &str, drain: Drain) -> Result<u64, Error> {
         let how = match drain {
             Drain::IfIdle => How::IfIdle,
@@ -183,7 +266,7 @@ impl Connection {
         let begin = Instant::now();
         loop {
             self.ask(&Ask::Unpublish { publisher: publisher.into(), how })?;
-            match (self.done(), drain) {
+            match (self.talk.done(), drain) {
                 (Err(Error::Daemon(libc::EBUSY, _)), Drain::Wait(time)) if begin.elapsed() < time => {
                     std::thread::sleep(Duration::from_millis(10).min(time));
                 }
@@ -194,133 +277,62 @@ impl Connection {
 
     /// The next buffer that was revoked, by its handle, and why.
     pub fn revoked(&mut self) -> Result<Option<(u64, String)>, Error> {
-        self.own()?;
-        while self.revoked.is_empty() && socket::wait(&self.sock, 0) {
-            match self.receive()? {
-                (Answer::Revoked { handle, why }, _) => self.revoked.push_back((handle, why)),
-                (Answer::Failed { errno, why }, _) => return Err(Error::Daemon(errno, why)),
-                _ => return Err(nonsense()),
-            }
+        self.talk.own()?;
+        if let Some(notice) = self.talk.notice() {
+            return Ok(Some(notice));
         }
-        Ok(self.revoked.pop_front())
+        self.talk.read_notices()?;
+        Ok(self.talk.notice())
     }
 
     /// Whether that buffer was revoked. Notices of others stay for [`Connection::revoked`].
     pub fn is_revoked(&mut self, handle: u64) -> Result<bool, Error> {
-        if let Some(notice) = self.revoked()? {
-            self.revoked.push_front(notice);
-        }
-        while socket::wait(&self.sock, 0) {
-            match self.receive()? {
-                (Answer::Revoked { handle, why }, _) => self.revoked.push_back((handle, why)),
-                _ => return Err(nonsense()),
-            }
-        }
-        let at = self.revoked.iter().position(|(of, _)| *of == handle);
-        Ok(at.is_some_and(|at| self.revoked.remove(at).is_some()))
+        self.talk.read_notices()?;
+        Ok(self.talk.notice_of(handle).is_some())
     }
 
-    fn is_forked(&self) -> bool {
-        self.process != std::process::id()
+    /// Whether this process may use it: not one that was forked since.
+    pub(super) fn own(&self) -> Result<(), Error> {
+        self.talk.own()
     }
 
-    fn own(&self) -> Result<(), Error> {
-        match self.is_forked() {
-            false => Ok(()),
-            true => Err(Error::Unsupported(
-                "this connection to the daemon is of the process that forked this one: open another here"
-                    .into(),
-            )),
-        }
+    /// Reads the notices that have come.
+    pub(super) fn read_notices(&mut self) -> Result<(), Error> {
+        self.talk.read_notices()
+    }
+
+    /// The first of the notices that were read.
+    pub(super) fn taken(&mut self) -> Option<(u64, String)> {
+        self.talk.notice()
+    }
+
+    /// A copy of the descriptor, to wait at.
+    pub(super) fn copy(&self) -> std::io::Result<OwnedFd> {
+        self.talk.copy()
     }
 
     fn ask(&mut self, ask: &Ask) -> Result<(), Error> {
-        self.own()?;
-        if self.open {
-            // What comes next would be taken for the answer to this.
-            let why = "an answer of the daemon came too late, or made no sense: this connection asks no more; what was given stays until it is closed";
-            return Err(Error::Daemon(libc::EPIPE, why.into()));
-        }
-        socket::send(&self.sock, &ask.to_bytes()).map_err(os)?;
-        self.open = true;
-        Ok(())
-    }
-
-    fn receive(&mut self) -> Result<(Answer, Option<OwnedFd>), Error> {
-        let mut bytes = [0; MOST];
-        let (len, fd) = rights::recv_fd(&self.sock, &mut bytes).map_err(os)?;
-        if len == 0 {
-            return Err(Error::Os(
-                "the daemon ended the connection".into(),
-                io::ErrorKind::ConnectionReset.into(),
-            ));
-        }
-        Ok((Answer::parse(&bytes[..len]).ok_or_else(nonsense)?, fd))
-    }
-
-    /// The next answer that is no notice.
-    fn answer(&mut self) -> Result<(Answer, Option<OwnedFd>), Error> {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            if !socket::wait(&self.sock, left.as_millis() as i32) {
-                if left.is_zero() {
-                    return Err(Error::Os(
-                        "the daemon does not answer".into(),
-                        io::ErrorKind::TimedOut.into(),
-                    ));
-                }
-                continue;
-            }
-            match self.receive()? {
-                (Answer::Revoked { handle, why }, _) => self.revoked.push_back((handle, why)),
-                (Answer::Failed { errno, why }, _) => {
-                    self.open = false;
-                    return Err(Error::Daemon(errno, why));
-                }
-                other => return Ok(other),
-            }
-        }
-    }
-
-    fn done(&mut self) -> Result<u64, Error> {
-        match self.answer()?.0 {
-            Answer::Done { count } => {
-                self.open = false;
-                Ok(count)
-            }
-            _ => Err(nonsense()),
-        }
-    }
-
-    /// The next answer, without its descriptor if this process has no room for it.
-    fn part(&mut self) -> Result<(Answer, Option<OwnedFd>), Error> {
-        match self.answer() {
-            // The packet is still there.
-            Err(Error::Os(_, e)) if socket::is_lack(&e) => {
-                let mut bytes = [0; MOST];
-                let len = socket::receive(&self.sock, &mut bytes).map_err(os)?;
-                Ok((Answer::parse(&bytes[..len]).ok_or_else(nonsense)?, None))
-            }
-            other => other,
-        }
+        self.talk.ask(ask, None)
     }
 
     /// Receives a buffer and maps it, in up to `most` pieces; if it is to be the memory of `same`, that is
     /// it.
     fn granted(&mut self, most: u16, same: Option<&Arc<Pieces>>) -> Result<Remote, Error> {
-        let (Answer::Granted { handle, publisher, kind, segments, reach }, _) = self.answer()? else {
+        let (Answer::Granted { handle, publisher, kind, segments, reach }, _) = self.talk.answer()? else {
             return Err(nonsense());
         };
         let mut parts = Vec::new();
         // All of them are received, whatever becomes of the first.
         for _ in 0..segments {
-            let (Answer::Segment { window, sealed, offset, len }, fd) = self.part()? else {
-                return Err(nonsense());
-            };
-            parts.push(Part { fd, window, sealed, offset, len });
+            parts.push(match self.talk.part()? {
+                (Answer::Segment { of, offset, len }, fd) => Part { from: From::File(fd, of), offset, len },
+                (Answer::Handle { export, offset, len }, _) => {
+                    Part { from: From::Handle(export), offset, len }
+                }
+                _ => return Err(nonsense()),
+            });
         }
-        self.open = false;
+        self.talk.close();
         let pieces = match same {
             Some(same) => Ok(same.clone()),
             None => map_all(parts, most.into()),
@@ -329,56 +341,18 @@ impl Connection {
             Ok(pieces) => Ok(Remote { handle, publisher, kind, reach, pieces }),
             Err(why) => {
                 self.ask(&Ask::Free { handle })?;
-                self.done()?;
+                self.talk.done()?;
                 Err(why)
             }
         }
     }
 }
 
-/// A piece as the daemon gives it.
-struct Part {
-    /// None came: the kernel drops a descriptor that the process has no room for.
-    fd: Option<OwnedFd>,
-    window: bool,
-    sealed: bool,
-    offset: u64,
-    len: u64,
-}
-
-fn map_all(parts: Vec<Part>, most: usize) -> Result<Arc<Pieces>, Error> {
-    let (count, mut pieces) = (parts.len(), Pieces(Vec::new()));
-    for (n, part) in parts.into_iter().enumerate() {
-        let most = most.saturating_sub(pieces.0.len() + count - n - 1).max(1);
-        for piece in map(part, most)? {
-            peer::insert(&piece);
-            pieces.0.push(piece);
-        }
-    }
-    Ok(Arc::new(pieces))
-}
-
-fn map(Part { fd, window, sealed, offset, len }: Part, most: usize) -> Result<Vec<Mapped>, Error> {
-    let fd = fd.ok_or_else(no_descriptor)?;
-    if sealed {
-        let end = offset.checked_add(len).and_then(|end| usize::try_from(end).ok()).ok_or_else(nonsense)?;
-        memfd::vet(&fd, memfd::FIXED, end..).map_err(|_| nonsense())?;
-    }
-    let fd = Arc::new(fd);
-    let source = if window { Source::Window(fd) } else { Source::File { fd, offset } };
-    publisher::map(&source, len, most).map_err(|e| Error::Os("the daemon's memory: mmap".into(), e))
-}
-
-fn no_descriptor() -> Error {
-    let what = "the daemon's memory came without its descriptor: this process has as many as it may (RLIMIT_NOFILE); close some, or raise ulimit -n";
-    Error::Os(what.into(), io::Error::from_raw_os_error(libc::EMFILE))
-}
-
-fn named(clients: &[&str]) -> Result<Vec<String>, Error> {
-    if clients.len() > MOST_CLIENTS || clients.iter().any(|c| c.len() > MOST_NAME) {
+fn named(names: &[&str]) -> Result<Vec<String>, Error> {
+    if names.len() > MOST_CLIENTS || names.iter().any(|c| c.len() > MOST_NAME) {
         return Err(Error::Invalid(format!(
             "up to {MOST_CLIENTS} clients, with names of up to {MOST_NAME} bytes"
         )));
     }
-    Ok(clients.iter().map(|c| (*c).to_owned()).collect())
+    Ok(names.iter().map(|c| (*c).to_owned()).collect())
 }

@@ -1,21 +1,25 @@
 //! The daemon.
 
+mod answers;
 mod peers;
+mod publications;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ipc::credentials::{Cred, User};
-use ipc::{Poller, rights, socket};
+use ipc::credentials::Cred;
+use ipc::rights::{self, Packet};
+use ipc::{Poller, Watch, socket};
 
-use self::peers::Peers;
-use super::wire::{Answer, Ask, How, MOST, MOST_SEGMENTS, Reach};
+use self::peers::{Peer, Peers};
+use self::publications::Publications;
+use super::wire::{self, Answer, Ask, MOST};
 use crate::error::Error;
-use crate::orchestrator::{Buffer, Client, Drain, Orchestrator, Request};
-use crate::publisher::{Kind, Lease, Source};
+use crate::orchestrator::Orchestrator;
 
 /// Messages of a connection that are handled before others get their turn.
 const BURST: usize = 16;
@@ -41,6 +45,7 @@ pub struct Server {
     notices: Notices,
     orchestrator: Orchestrator,
     peers: Peers,
+    publications: Publications,
     next: u64,
     /// When it was last seen whether devices are gone.
     checked: Instant,
@@ -55,7 +60,8 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Listens under an abstract name.
+    /// Listens under an abstract name, which is one of a network namespace, or at a path, if it begins with
+    /// `/`.
     pub fn new(name: &str, orchestrator: Orchestrator) -> Result<Server, Error> {
         let os = |e: io::Error| match e.kind() {
             io::ErrorKind::AddrInUse => {
@@ -63,7 +69,11 @@ impl Server {
             }
             _ => Error::Os(name.into(), e),
         };
-        let listener = socket::listen(name).map_err(os)?;
+        let listener = match name.starts_with('/') {
+            true => socket::listen_at(Path::new(name)),
+            false => socket::listen(name),
+        };
+        let listener = listener.map_err(os)?;
         let poller = Poller::new().map_err(os)?;
         let (wake, woken) = std::os::unix::net::UnixStream::pair().map_err(os)?;
         wake.set_nonblocking(true).map_err(os)?;
@@ -78,6 +88,7 @@ impl Server {
             notices,
             orchestrator,
             peers: Peers::new(),
+            publications: Publications::default(),
             next: 2,
             checked: Instant::now(),
             asked: None,
@@ -114,7 +125,8 @@ impl Server {
                 LISTENER => self.accept(),
                 WAKE => drop(socket::receive(&self.woken, &mut [0; 256])),
                 peer => {
-                    if !self.hear(peer) {
+                    let waits = self.peers.get(peer).is_some_and(Peer::waits);
+                    if !(if waits { self.flush(peer) } else { self.hear(peer) }) {
                         self.end(peer);
                     }
                 }
@@ -165,6 +177,23 @@ impl Server {
         if let Some(peer) = self.peers.end(id) {
             self.poller.remove(&peer.sock);
         }
+        for name in self.publications.end(id) {
+            let buffers =
+                self.orchestrator.withdraw(&name, &format!("the process that published {name} has ended"));
+            log::info!("p2pmemd: the process that published {name} has ended: {buffers} buffers revoked");
+        }
+    }
+
+    /// The next packet of a connection; `None` at the end, or, as an error, if there is none. Only with a
+    /// publication are descriptors received: what comes unasked is closed by the kernel.
+    fn packet(&self, sock: &OwnedFd, uid: u32, bytes: &mut [u8]) -> io::Result<Option<Packet>> {
+        let mut first = [0];
+        socket::peek(sock, &mut first)?;
+        let packet = match first[0] == wire::PUBLISH && self.publications.may_receive(uid) {
+            true => rights::recv_all(sock, bytes)?,
+            false => Packet { len: socket::receive(sock, bytes)?, fds: Vec::new(), lacks: false },
+        };
+        Ok(Some(packet).filter(|p| p.len > 0))
     }
 
     /// Deals with what a connection has sent; whether it goes on.
@@ -173,20 +202,25 @@ impl Server {
         let mut bytes = [0; MOST + 1];
         for _ in 0..BURST {
             let Some(peer) = self.peers.get(id) else { return false };
-            let len = match socket::receive(&peer.sock, &mut bytes) {
-                Ok(0) => return false,
-                Ok(len) => len,
+            if peer.waits() {
+                return true;
+            }
+            let (uid, pid) = (peer.cred.uid, peer.cred.pid);
+            let packet = match self.packet(&peer.sock, uid, &mut bytes) {
+                Ok(Some(packet)) => packet,
+                Ok(None) => return false,
                 Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
             };
-            let (uid, pid) = (peer.cred.uid, peer.cred.pid);
+            let len = packet.len;
             let Some(ask) = bytes.get(..len).filter(|_| len <= MOST).and_then(Ask::parse) else {
+                self.publications.close(uid, packet.fds);
                 log::warn!(
                     "p2pmemd: process {pid} of uid {uid} sent {len} bytes that are no message: disconnected"
                 );
                 return false;
             };
             self.peers.has_asked(id);
-            let sent = match self.answer(id, ask) {
+            let sent = match self.answer(id, ask, packet) {
                 Ok(()) => Ok(()),
                 Err(Stop::Error(e)) => {
                     self.send(id, &Answer::Failed { errno: e.errno(), why: e.to_string() })
@@ -201,162 +235,40 @@ impl Server {
         true
     }
 
-    fn send(&self, id: u64, answer: &Answer) -> Result<(), Stop> {
-        let peer = self.peers.get(id).ok_or(Stop::Peer)?;
-        socket::send(&peer.sock, &answer.to_bytes()).map_err(|_| Stop::Peer)
-    }
-
-    fn answer(&mut self, id: u64, ask: Ask) -> Result<(), Stop> {
-        let peer = self.peers.get(id).ok_or(Stop::Peer)?;
-        match ask {
-            Ask::Allocate { len, align, segments, host, job, clients } => {
-                let uid = peer.cred.uid;
-                self.peers.room(id)?;
-                self.peers.descriptors_left(uid, self.orchestrator.descriptors(uid))?;
-                let clients = self.clients(&clients)?;
-                let segments = usize::from(segments.min(MOST_SEGMENTS));
-                let request = Request { clients, len, align, segments, uid, job, host };
-                let buffer = self.orchestrator.grant(&request)?;
-                self.grant(id, buffer)
-            }
-            Ask::Free { handle } => {
-                self.peers.free(id, handle)?;
-                self.send(id, &Answer::Done { count: 1 })
-            }
-            Ask::Widen { handle, clients } => {
-                let buffer = peer.buffer(handle)?.clone();
-                self.peers.room(id)?;
-                let wider = buffer.share(&self.clients(&clients)?)?;
-                self.grant(id, wider)
-            }
-            Ask::Offer { handle } => {
-                let token = self.peers.share(id, handle)?;
-                self.send(id, &Answer::Token { token })
-            }
-            Ask::Open { token } => {
-                self.peers.room(id)?;
-                let buffer = self.peers.open(id, token)?;
-                self.grant(id, buffer)
-            }
-            Ask::List => {
-                for p in self.orchestrator.publishers() {
-                    let (kind, buffers) = (p.kind.into(), p.buffers as u64);
-                    let (name, size, available) = (p.name, p.size, p.available);
-                    self.send(id, &Answer::Publisher { name, kind, size, available, buffers })?;
-                }
-                self.send(id, &Answer::Done { count: 0 })
-            }
-            Ask::Unpublish { publisher, how } => {
-                if peer.cred.uid != 0 && peer.cred.user(&peer.sock) != User::Ours {
-                    let why = "only root and the daemon's own user may unpublish";
-                    return Err(Error::Forbidden(why.into()).into());
-                }
-                let drain = match how {
-                    How::IfIdle => Drain::IfIdle,
-                    // The daemon waits for no buffer: its client asks again.
-                    How::Drain => Drain::Wait(Duration::ZERO),
-                    How::Revoke => Drain::Revoke,
-                };
-                let count = self.orchestrator.unpublish(&publisher, drain)? as u64;
-                // All owners get their notices before the answer.
-                self.send_notices();
-                self.send(id, &Answer::Done { count })
-            }
-        }
-    }
-
-    /// Devices by their names. For one that is not known the host is read anew, once in a while: to read all
-    /// of it takes longer than to ask for names that there are not.
-    fn clients(&mut self, names: &[String]) -> Result<Vec<Client>, Error> {
-        let mut all = Vec::with_capacity(names.len());
-        for name in names {
-            let known = self.orchestrator.known_client(name);
-            let soon = self.asked.is_some_and(|then| then.elapsed() < CHECK);
-            all.push(match known {
-                Err(_) if !soon => {
-                    self.asked = Some(Instant::now());
-                    self.orchestrator.client(name)?
-                }
-                known => known?,
-            });
-        }
-        Ok(all)
-    }
-
-    /// Hands a buffer to a connection.
-    fn grant(&mut self, id: u64, buffer: Buffer) -> Result<(), Stop> {
-        // Nothing of another process's address space can be given.
-        let source = |lease: &Lease| lease.source().clone();
-        let sources: Vec<Source> = buffer.leases().iter().map(source).collect();
-        // And by a device's descriptor all of the device is controlled.
-        if sources.iter().any(|s| matches!(s, Source::Here(_) | Source::Bar { .. })) {
-            return Err(Error::Unsupported(
-                "memory of the daemon's own process, or of a device that it controls, cannot be given away"
-                    .into(),
-            )
-            .into());
-        }
-        self.may_have_files(id, &buffer)?;
-        let handle = self.number();
-        let reach = buffer.routes().iter().map(|(client, route)| Reach {
-            client: client.clone(),
-            map: route.map as u8,
-            distance: route.distance,
-        });
-        let granted = Answer::Granted {
-            handle,
-            publisher: buffer.publisher().into(),
-            kind: buffer.kind().name().into(),
-            segments: sources.len() as u16,
-            reach: reach.collect(),
-        };
-        self.send(id, &granted)?;
+    /// Sends an answer. Only behind notices does one wait for room: what asks and takes no answers ends.
+    fn send(&mut self, id: u64, answer: &Answer) -> Result<(), Stop> {
         let peer = self.peers.get_mut(id).ok_or(Stop::Peer)?;
-        let sealed = buffer.kind() == Kind::Host;
-        for (lease, source) in buffer.leases().iter().zip(&sources) {
-            let (window, fd, offset) = match source {
-                Source::File { fd, offset } => (false, fd, *offset),
-                Source::Window(fd) => (true, fd, 0),
-                Source::Here(_) | Source::Bar { .. } => continue,
-            };
-            let segment = Answer::Segment { window, sealed, offset, len: lease.len() };
-            rights::send_fd(&peer.sock, &segment.to_bytes(), fd.as_fd()).map_err(|_| Stop::Peer)?;
-        }
-        let notices = self.notices.clone();
-        let notice = buffer.on_revoke(move |why| {
-            let mut list = notices.list.lock().unwrap_or_else(PoisonError::into_inner);
-            list.push((id, handle, why.to_owned()));
-            // If it is full the daemon wakes up all the same.
-            let _ = socket::send(&notices.wake, &[1]);
-        });
-        peer.hold(handle, buffer, notice);
-        Ok(())
-    }
-
-    /// A descriptor reaches all of its file. So a part of one goes to root and the daemon's own user alone.
-    fn may_have_files(&self, id: u64, buffer: &Buffer) -> Result<(), Stop> {
-        let peer = self.peers.get(id).ok_or(Stop::Peer)?;
-        if buffer.kind() != Kind::File || peer.cred.uid == 0 || peer.cred.user(&peer.sock) == User::Ours {
-            return Ok(());
-        }
-        let whole = |lease: &Lease| match lease.source() {
-            Source::File { fd, offset } => is_whole(fd, *offset, lease.len()),
-            _ => true,
+        let sent = match peer.waits() {
+            true => peer.send(answer.to_bytes()),
+            false => socket::send(&peer.sock, &answer.to_bytes()),
         };
-        if buffer.leases().iter().all(whole) {
-            return Ok(());
-        }
-        let why = "a part of a file would give all of it away: only root and the daemon's own user get parts of this publisher";
-        Err(Error::Forbidden(why.into()).into())
+        sent.map_err(|_| Stop::Peer)
     }
 
-    /// Sends the notices of revocations.
+    /// Sends what a connection has not taken yet, and hears it again when it has all; whether it goes on.
+    fn flush(&mut self, id: u64) -> bool {
+        let Some(peer) = self.peers.get_mut(id) else { return false };
+        let sent = peer.flush();
+        let watch = if peer.waits() { Watch::Write } else { Watch::Read };
+        sent.is_ok() && self.poller.change(&peer.sock, id, watch).is_ok()
+    }
+
+    /// Sends the notices of revocations, until there are none: those that a process has no room for wait
+    /// until it takes them.
     fn send_notices(&mut self) {
-        let list = std::mem::take(&mut *self.notices.list.lock().unwrap_or_else(PoisonError::into_inner));
-        for (id, handle, why) in list {
-            let holds = self.peers.get(id).is_some_and(|p| p.holds(handle));
-            if holds && self.send(id, &Answer::Revoked { handle, why }).is_err() {
-                self.end(id);
+        loop {
+            let list = std::mem::take(&mut *self.notices.list.lock().unwrap_or_else(PoisonError::into_inner));
+            if list.is_empty() {
+                return;
+            }
+            for (id, handle, why) in list {
+                let Some(peer) = self.peers.get_mut(id).filter(|p| p.holds(handle)) else { continue };
+                let waited = peer.waits();
+                let sent = peer.send(Answer::Revoked { handle, why }.to_bytes());
+                // What cannot be sent to is ended when it is heard next.
+                if sent.is_ok() && peer.waits() && !waited {
+                    let _ = self.poller.change(&peer.sock, id, Watch::Write);
+                }
             }
         }
     }
@@ -374,12 +286,6 @@ impl From<Error> for Stop {
     fn from(e: Error) -> Stop {
         Stop::Error(e)
     }
-}
-
-/// Whether that part of a file is all of it.
-fn is_whole(fd: &OwnedFd, offset: u64, len: u64) -> bool {
-    let size = fd.try_clone().and_then(|fd| std::fs::File::from(fd).metadata()).map(|m| m.len());
-    offset == 0 && size.is_ok_and(|size| size <= len)
 }
 
 #[cfg(test)]

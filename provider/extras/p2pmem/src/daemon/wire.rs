@@ -1,19 +1,26 @@
 //! The messages between the daemon and its clients. Numbers are little-endian, a text is its length in two
 //! bytes and UTF-8.
 
+mod bytes;
+
+pub use bytes::{MOST_CLIENTS, MOST_NAME};
+use bytes::{Reader, Writer};
+
 /// Longest packet.
 pub const MOST: usize = 4096;
-/// Longest name of a device, a publisher, or a job.
-pub const MOST_NAME: usize = 64;
-/// Most clients of a request.
-pub const MOST_CLIENTS: usize = 32;
 /// Most pieces of a buffer.
 pub const MOST_SEGMENTS: u16 = 16;
+/// Most publishers of an answer: a socket has room for so many.
+pub const MOST_LISTED: usize = 32;
+/// Longest rule of a client's.
+pub const MOST_RULE: usize = 1024;
 /// Longest text of a reason.
 const MOST_TEXT: usize = 2048;
 
-/// What opens a shared buffer: as good as random.
-pub type Token = [u8; 16];
+/// The first byte of [`Ask::Publish`], the only message that comes with a descriptor.
+pub const PUBLISH: u8 = 8;
+
+pub use crate::orchestrator::Token;
 
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +30,8 @@ pub enum Ask {
         align: u64,
         segments: u16,
         host: bool,
+        /// Memory will do that other users can read and write.
+        others: bool,
         job: String,
         clients: Vec<String>,
     },
@@ -41,11 +50,64 @@ pub enum Ask {
     Open {
         token: Token,
     },
-    List,
+    /// With their distances from these devices; not the first `from` of them.
+    List {
+        from: u16,
+        clients: Vec<String>,
+    },
     Unpublish {
         publisher: String,
         how: How,
     },
+    /// Comes with a descriptor.
+    Publish {
+        name: String,
+        /// The address of the PCI function that has it, or nothing.
+        function: String,
+        kind: String,
+        offset: u64,
+        len: u64,
+        all_users: bool,
+    },
+    /// A rule for all that this connection asks for from now on.
+    Rule {
+        text: String,
+    },
+    Route {
+        publisher: String,
+        client: String,
+    },
+    Dmabuf {
+        handle: u64,
+        piece: u16,
+    },
+    /// As `Publish`, of an allocation that its driver opens by a token (`hmem::share::Export`).
+    PublishHandle {
+        name: String,
+        function: String,
+        kind: String,
+        export: Handle,
+        offset: u64,
+        len: u64,
+    },
+}
+
+/// The bytes of a driver's handle.
+pub type Handle = [u8; hmem::share::Export::LEN];
+
+/// What the descriptor of a piece is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Descriptor {
+    /// A window's `allocate`.
+    Window = 0,
+    /// A memfd of the daemon's, of a size that stays.
+    Fixed = 1,
+    /// A memfd that cannot become shorter.
+    Kept = 2,
+    /// A dma-buf of another process.
+    Dmabuf = 3,
+    /// A file that the daemon's own process has published.
+    File = 4,
 }
 
 /// How a publisher is taken out.
@@ -78,8 +140,7 @@ pub enum Answer {
     },
     /// Comes with a descriptor.
     Segment {
-        window: bool,
-        sealed: bool,
+        of: Descriptor,
         offset: u64,
         len: u64,
     },
@@ -93,87 +154,55 @@ pub enum Answer {
     Token {
         token: Token,
     },
-    /// One of [`Ask::List`], which ends with `Done`.
-    Publisher {
-        name: String,
-        kind: String,
-        size: u64,
-        available: u64,
-        buffers: u64,
-    },
+    /// One of [`Ask::List`], of which at most [`MOST_LISTED`] come; then `Done`, with the count of all.
+    Publisher(Published),
     /// Comes unasked.
     Revoked {
         handle: u64,
         why: String,
     },
+    Route {
+        map: u8,
+        distance: u32,
+        why: String,
+    },
+    /// Comes with a descriptor.
+    Dmabuf {
+        offset: u64,
+    },
+    /// In place of a `Segment`: what a driver maps.
+    Handle {
+        export: Handle,
+        offset: u64,
+        len: u64,
+    },
 }
 
-struct Writer(Vec<u8>);
-
-impl Writer {
-    fn text(&mut self, text: &str, most: usize) {
-        let mut end = text.len().min(most);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        self.0.extend((end as u16).to_le_bytes());
-        self.0.extend(&text.as_bytes()[..end]);
-    }
-
-    fn long(&mut self, n: u64) {
-        self.0.extend(n.to_le_bytes());
-    }
-
-    fn names(&mut self, names: &[String]) {
-        self.0.push(names.len().min(MOST_CLIENTS) as u8);
-        names.iter().take(MOST_CLIENTS).for_each(|name| self.text(name, MOST_NAME));
-    }
+/// A publisher of the daemon's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    pub name: String,
+    pub kind: String,
+    /// The PCI function that has the memory, or nothing.
+    pub function: String,
+    pub size: u64,
+    pub available: u64,
+    pub buffers: u64,
+    pub draining: bool,
+    /// A process of this user has published it.
+    pub own: bool,
+    /// The worst of all clients'.
+    pub map: u8,
+    /// The sum over all clients.
+    pub distance: u32,
+    /// Why a client does not reach it; empty if all do.
+    pub why: String,
 }
 
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (first, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    fn byte(&mut self) -> Option<u8> {
-        self.bytes().map(|[b]| b)
-    }
-
-    fn flag(&mut self) -> Option<bool> {
-        self.byte().filter(|b| *b < 2).map(|b| b == 1)
-    }
-
-    fn short(&mut self) -> Option<u16> {
-        self.bytes().map(u16::from_le_bytes)
-    }
-
-    fn word(&mut self) -> Option<u32> {
-        self.bytes().map(u32::from_le_bytes)
-    }
-
-    fn long(&mut self) -> Option<u64> {
-        self.bytes().map(u64::from_le_bytes)
-    }
-
-    fn text(&mut self, most: usize) -> Option<String> {
-        let len = usize::from(self.short()?);
-        let (text, rest) = self.0.split_at_checked(len).filter(|_| len <= most)?;
-        self.0 = rest;
-        String::from_utf8(text.to_vec()).ok()
-    }
-
-    fn names(&mut self) -> Option<Vec<String>> {
-        let count = usize::from(self.byte()?);
-        (0..count).map(|_| self.text(MOST_NAME)).collect::<Option<Vec<_>>>().filter(|_| count <= MOST_CLIENTS)
-    }
-
-    /// Nothing may be left.
-    fn end<T>(self, message: T) -> Option<T> {
-        self.0.is_empty().then_some(message)
+impl Descriptor {
+    fn of(byte: u8) -> Option<Descriptor> {
+        use Descriptor::*;
+        [Window, Fixed, Kept, Dmabuf, File].into_iter().find(|d| *d as u8 == byte)
     }
 }
 
@@ -181,12 +210,12 @@ impl Ask {
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut w = Writer(Vec::new());
         match self {
-            Ask::Allocate { len, align, segments, host, job, clients } => {
+            Ask::Allocate { len, align, segments, host, others, job, clients } => {
                 w.0.push(1);
                 w.long(*len);
                 w.long(*align);
                 w.0.extend(segments.to_le_bytes());
-                w.0.push((*host).into());
+                w.0.extend([u8::from(*host), u8::from(*others)]);
                 w.text(job, MOST_NAME);
                 w.names(clients);
             }
@@ -207,11 +236,43 @@ impl Ask {
                 w.0.push(5);
                 w.0.extend(token);
             }
-            Ask::List => w.0.push(6),
+            Ask::List { from, clients } => {
+                w.0.push(6);
+                w.0.extend(from.to_le_bytes());
+                w.names(clients);
+            }
             Ask::Unpublish { publisher, how } => {
                 w.0.push(7);
                 w.text(publisher, MOST_NAME);
                 w.0.push(*how as u8);
+            }
+            Ask::Publish { name, function, kind, offset, len, all_users } => {
+                w.0.push(PUBLISH);
+                [name, function, kind].into_iter().for_each(|text| w.text(text, MOST_NAME));
+                w.long(*offset);
+                w.long(*len);
+                w.0.push((*all_users).into());
+            }
+            Ask::Rule { text } => {
+                w.0.push(9);
+                w.text(text, MOST_RULE);
+            }
+            Ask::Route { publisher, client } => {
+                w.0.push(10);
+                w.text(publisher, MOST_NAME);
+                w.text(client, MOST_NAME);
+            }
+            Ask::Dmabuf { handle, piece } => {
+                w.0.push(11);
+                w.long(*handle);
+                w.0.extend(piece.to_le_bytes());
+            }
+            Ask::PublishHandle { name, function, kind, export, offset, len } => {
+                w.0.push(12);
+                [name, function, kind].into_iter().for_each(|text| w.text(text, MOST_NAME));
+                w.0.extend(export);
+                w.long(*offset);
+                w.long(*len);
             }
         }
         w.0
@@ -226,6 +287,7 @@ impl Ask {
                 align: r.long()?,
                 segments: r.short().filter(|n| (1..=MOST_SEGMENTS).contains(n))?,
                 host: r.flag()?,
+                others: r.flag()?,
                 job: r.text(MOST_NAME)?,
                 clients: r.names()?,
             },
@@ -233,7 +295,7 @@ impl Ask {
             3 => Ask::Widen { handle: r.long()?, clients: r.names()? },
             4 => Ask::Offer { handle: r.long()? },
             5 => Ask::Open { token: r.bytes()? },
-            6 => Ask::List,
+            6 => Ask::List { from: r.short()?, clients: r.names()? },
             7 => Ask::Unpublish {
                 publisher: r.text(MOST_NAME)?,
                 how: match r.byte()? {
@@ -242,6 +304,25 @@ impl Ask {
                     2 => How::Revoke,
                     _ => return None,
                 },
+            },
+            PUBLISH => Ask::Publish {
+                name: r.text(MOST_NAME)?,
+                function: r.text(MOST_NAME)?,
+                kind: r.text(MOST_NAME)?,
+                offset: r.long()?,
+                len: r.long()?,
+                all_users: r.flag()?,
+            },
+            9 => Ask::Rule { text: r.text(MOST_RULE)? },
+            10 => Ask::Route { publisher: r.text(MOST_NAME)?, client: r.text(MOST_NAME)? },
+            11 => Ask::Dmabuf { handle: r.long()?, piece: r.short()? },
+            12 => Ask::PublishHandle {
+                name: r.text(MOST_NAME)?,
+                function: r.text(MOST_NAME)?,
+                kind: r.text(MOST_NAME)?,
+                export: r.bytes()?,
+                offset: r.long()?,
+                len: r.long()?,
             },
             _ => return None,
         };
@@ -266,8 +347,8 @@ impl Answer {
                     w.0.extend(distance.to_le_bytes());
                 }
             }
-            Answer::Segment { window, sealed, offset, len } => {
-                w.0.extend([0x82, (*window).into(), (*sealed).into()]);
+            Answer::Segment { of, offset, len } => {
+                w.0.extend([0x82, *of as u8]);
                 w.long(*offset);
                 w.long(*len);
             }
@@ -284,16 +365,33 @@ impl Answer {
                 w.0.push(0x85);
                 w.0.extend(token);
             }
-            Answer::Publisher { name, kind, size, available, buffers } => {
+            Answer::Publisher(p) => {
                 w.0.push(0x86);
-                w.text(name, MOST_NAME);
-                w.text(kind, MOST_NAME);
-                [*size, *available, *buffers].into_iter().for_each(|n| w.long(n));
+                [&p.name, &p.kind, &p.function].into_iter().for_each(|text| w.text(text, MOST_NAME));
+                [p.size, p.available, p.buffers].into_iter().for_each(|n| w.long(n));
+                w.0.extend([u8::from(p.draining), u8::from(p.own), p.map]);
+                w.0.extend(p.distance.to_le_bytes());
+                w.text(&p.why, MOST_TEXT);
             }
             Answer::Revoked { handle, why } => {
                 w.0.push(0x87);
                 w.long(*handle);
                 w.text(why, MOST_TEXT);
+            }
+            Answer::Route { map, distance, why } => {
+                w.0.extend([0x88, *map]);
+                w.0.extend(distance.to_le_bytes());
+                w.text(why, MOST_TEXT);
+            }
+            Answer::Dmabuf { offset } => {
+                w.0.push(0x89);
+                w.long(*offset);
+            }
+            Answer::Handle { export, offset, len } => {
+                w.0.push(0x8a);
+                w.0.extend(export);
+                w.long(*offset);
+                w.long(*len);
             }
         }
         w.0
@@ -316,19 +414,28 @@ impl Answer {
                 },
             },
             0x82 => {
-                Answer::Segment { window: r.flag()?, sealed: r.flag()?, offset: r.long()?, len: r.long()? }
+                Answer::Segment { of: r.byte().and_then(Descriptor::of)?, offset: r.long()?, len: r.long()? }
             }
             0x83 => Answer::Done { count: r.long()? },
             0x84 => Answer::Failed { errno: r.word()? as i32, why: r.text(MOST_TEXT)? },
             0x85 => Answer::Token { token: r.bytes()? },
-            0x86 => Answer::Publisher {
+            0x86 => Answer::Publisher(Published {
                 name: r.text(MOST_NAME)?,
                 kind: r.text(MOST_NAME)?,
+                function: r.text(MOST_NAME)?,
                 size: r.long()?,
                 available: r.long()?,
                 buffers: r.long()?,
-            },
+                draining: r.flag()?,
+                own: r.flag()?,
+                map: r.byte()?,
+                distance: r.word()?,
+                why: r.text(MOST_TEXT)?,
+            }),
             0x87 => Answer::Revoked { handle: r.long()?, why: r.text(MOST_TEXT)? },
+            0x88 => Answer::Route { map: r.byte()?, distance: r.word()?, why: r.text(MOST_TEXT)? },
+            0x89 => Answer::Dmabuf { offset: r.long()? },
+            0x8a => Answer::Handle { export: r.bytes()?, offset: r.long()?, len: r.long()? },
             _ => return None,
         };
         r.end(answer)
@@ -336,55 +443,4 @@ impl Answer {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_written_is_read() {
-        let names = vec!["0000:01:00.0".to_owned(), "é".into()];
-        let clients = names.clone();
-        for ask in [
-            Ask::Allocate { len: 1, align: 4096, segments: 16, host: true, job: "j".into(), clients },
-            Ask::Free { handle: u64::MAX },
-            Ask::Widen { handle: 1, clients: names },
-            Ask::Offer { handle: 7 },
-            Ask::Open { token: [3; 16] },
-            Ask::List,
-            Ask::Unpublish { publisher: "host".into(), how: How::Revoke },
-        ] {
-            let bytes = ask.to_bytes();
-            assert_eq!(Ask::parse(&bytes), Some(ask));
-            assert_eq!(Ask::parse(&bytes[..bytes.len() - 1]), None);
-            assert_eq!(Ask::parse(&[&bytes[..], &[0]].concat()), None, "something is left");
-        }
-        let reach = vec![Reach { client: "nvme0".into(), map: 1, distance: 4 }];
-        for answer in [
-            Answer::Granted { handle: 1, publisher: "host".into(), kind: "host".into(), segments: 2, reach },
-            Answer::Segment { window: true, sealed: false, offset: 4096, len: 1 << 40 },
-            Answer::Done { count: 3 },
-            Answer::Failed { errno: 12, why: "no".into() },
-            Answer::Token { token: [9; 16] },
-            Answer::Publisher { name: "a".into(), kind: "b".into(), size: 1, available: 2, buffers: 3 },
-            Answer::Revoked { handle: 5, why: "gone".into() },
-        ] {
-            let bytes = answer.to_bytes();
-            assert_eq!(Answer::parse(&bytes), Some(answer));
-            assert_eq!(Answer::parse(&bytes[..bytes.len() - 1]), None);
-        }
-        // A text is cut between characters.
-        let long = Answer::Failed { errno: 1, why: "é".repeat(4000) }.to_bytes();
-        assert!(long.len() <= MOST && Answer::parse(&long).is_some());
-    }
-
-    #[test]
-    fn any_bytes_are_a_message_or_none() {
-        bolero::check!().for_each(|bytes: &[u8]| {
-            if let Some(ask) = Ask::parse(bytes) {
-                assert_eq!(ask.to_bytes(), bytes);
-            }
-            if let Some(answer) = Answer::parse(bytes) {
-                assert!(answer.to_bytes().len() <= MOST.max(bytes.len()));
-            }
-        });
-    }
-}
+mod tests;

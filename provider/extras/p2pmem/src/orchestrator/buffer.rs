@@ -8,7 +8,8 @@ use super::notices::{NoticeId, Notices};
 use super::request::Client;
 use crate::error::Error;
 use crate::peer;
-use crate::publisher::{Kind, Lease, Mapped};
+use crate::publisher::{Kind, Lease, Mapped, export_memory};
+use crate::rules::Rules;
 use crate::topology::Route;
 
 /// The number of a buffer, used once in an orchestrator.
@@ -34,6 +35,8 @@ pub(super) struct Core {
     pub kind: Kind,
     pub uid: u32,
     pub job: String,
+    /// Those of the request.
+    pub rules: Option<Arc<Rules>>,
     pub leases: Vec<Lease>,
     /// Most pieces that it may be in.
     pub segments: usize,
@@ -135,6 +138,9 @@ impl Buffer {
     /// The same memory for further clients (broadcast). An error if the rules or the topology do not let
     /// them.
     pub fn share(&self, clients: &[Client]) -> Result<Buffer, Error> {
+        if let Some(why) = self.core.notices.why() {
+            return Err(Error::Revoked(why));
+        }
         let routes = self.core.home.may_share(&self.core, clients)?;
         let routes = clients.iter().map(|c| c.name().to_owned()).zip(routes).collect();
         Ok(Buffer { core: self.core.clone(), routes })
@@ -168,6 +174,9 @@ impl Buffer {
         if piece >= self.segments() {
             return Err(Error::Invalid(format!("there is no piece {piece}")));
         }
+        if let Some(why) = self.core.notices.why() {
+            return Err(Error::Revoked(why));
+        }
         // Only what the kernel allocates is in more pieces than leases: all of one kind.
         let lease = &self.core.leases[piece.min(self.core.leases.len() - 1)];
         if let Some(made) = lease.dmabuf() {
@@ -175,26 +184,17 @@ impl Buffer {
         }
         match (self.core.kind, lease.source()) {
             (Kind::Memory(kind), Source::Here(addr)) => {
-                let memory = hmem::registry::of(kind);
-                let len = lease.len() as usize;
-                memory
-                    .export_dmabuf(*addr, len, true)
-                    .or_else(|_| memory.export_dmabuf(*addr, len, false))
-                    .map_err(|e| {
-                        let what = match e.errno() {
-                            libc::EOPNOTSUPP => ": this GPU, or its driver, exports none (NVIDIA's open modules do, since CUDA 11.7)",
-                            libc::EINVAL => ": it has to be whole pages of one allocation of the GPU's",
-                            libc::ENXIO | libc::ENOENT => ": the memory, or its context, is gone",
-                            _ => "",
-                        };
-                        let code = std::io::Error::from_raw_os_error(e.errno());
-                        Error::Os(format!("{}: dma-buf: {e}{what}", self.core.publisher), code)
-                    })
+                export_memory(&self.core.publisher, kind, *addr, lease.len() as usize)
             }
-            (Kind::File, Source::File { fd, offset }) => {
+            // Of another process, of whatever kind it said.
+            (kind, Source::File { fd, offset }) if kind != Kind::Host => {
                 let fd = fd.try_clone().map_err(|e| Error::Os("dma-buf".into(), e))?;
                 Ok((fd, *offset))
             }
+            (_, Source::Handle { .. }) => Err(Error::Unsupported(format!(
+                "{}: its dma-buf is made by the process that has published it",
+                self.core.publisher
+            ))),
             (kind, _) => Err(Error::Unsupported(format!(
                 "{}: Linux makes no dma-buf of {} memory; a device registers it on demand, by its address",
                 self.core.publisher,

@@ -9,6 +9,7 @@ mod buffer;
 mod discover;
 mod notices;
 mod request;
+mod sharing;
 mod state;
 
 use std::path::Path;
@@ -18,7 +19,11 @@ use std::time::{Duration, Instant};
 pub use buffer::{Buffer, BufferId};
 use buffer::{Core, Home};
 pub use notices::NoticeId;
+pub(crate) use notices::Notices;
 pub use request::{Client, Request};
+pub use sharing::{MOST_TOKENS, Reached, Token, too_many_tokens};
+pub(crate) use sharing::{may_have_token, unknown_token};
+pub use state::Listed;
 use state::{Active, State};
 
 use crate::error::Error;
@@ -36,18 +41,6 @@ pub enum Drain {
     Wait(Duration),
     /// The owners get notices, and it goes at once; the memory stays mapped until they free it.
     Revoke,
-}
-
-/// What is known of a publisher.
-#[derive(Clone, Debug)]
-pub struct Listed {
-    pub name: String,
-    pub kind: &'static str,
-    pub function: Option<crate::Address>,
-    pub size: u64,
-    pub available: u64,
-    pub buffers: usize,
-    pub draining: bool,
 }
 
 struct Inner {
@@ -122,7 +115,7 @@ impl Orchestrator {
         if state.publisher(&name).is_some() {
             return Err(Error::Invalid(format!("there is a publisher {name} already")));
         }
-        state.publishers.push(Active { name, publisher, draining: false });
+        state.add(name, publisher);
         Ok(())
     }
 
@@ -169,16 +162,7 @@ impl Orchestrator {
     /// The publishers, in the order in which they came.
     pub fn publishers(&self) -> Vec<Listed> {
         let state = self.inner.state();
-        let list = |p: &Active| Listed {
-            name: p.name.clone(),
-            kind: p.publisher.kind().name(),
-            function: p.publisher.function(),
-            size: p.publisher.size(),
-            available: p.publisher.available(),
-            buffers: state.count(&p.name).0,
-            draining: p.draining,
-        };
-        state.publishers.iter().map(list).collect()
+        state.publishers.iter().map(|p| state.listed(p)).collect()
     }
 
     /// Replaces the rules. Buffers that there are stay.
@@ -270,7 +254,8 @@ impl Orchestrator {
                 job: &request.job,
                 clients: &candidate.clients,
             };
-            if let Err(why) = state.quota(&case, len) {
+            let may = active.admit_part(request.uid, len);
+            if let Err(why) = may.and_then(|()| state.quota(&case, request.rules.as_deref(), len)) {
                 refused.push((candidate.name, why));
                 continue;
             }
@@ -354,7 +339,7 @@ impl Orchestrator {
             if state.publisher(&name).is_some() || host.is_withdrawn(&name) {
                 continue;
             }
-            state.publishers.push(Active { name, publisher: Arc::new(window), draining: false });
+            state.add(name, Arc::new(window));
             came += 1;
         }
         host.knows(now);
@@ -364,7 +349,10 @@ impl Orchestrator {
 
 impl Home for Inner {
     fn forget(&self, id: u64) {
-        self.state().live.remove(&id);
+        let mut state = self.state();
+        state.live.remove(&id);
+        state.shared.retain(|_, shared| shared.core.strong_count() > 0);
+        drop(state);
         self.freed.notify_all();
     }
 
@@ -387,8 +375,14 @@ impl Home for Inner {
 
     fn may_share(&self, core: &Core, clients: &[Client]) -> Result<Vec<Route>, Error> {
         let state = self.state();
-        let request =
-            Request { clients: clients.to_vec(), uid: core.uid, job: core.job.clone(), ..Request::default() };
+        let request = Request {
+            clients: clients.to_vec(),
+            uid: core.uid,
+            job: core.job.clone(),
+            rules: core.rules.clone(),
+            others: true,
+            ..Request::default()
+        };
         if let Some(why) = core.notices.why() {
             return Err(Error::Revoked(why));
         }

@@ -20,7 +20,7 @@ struct State {
 }
 
 #[derive(Default)]
-pub(super) struct Notices {
+pub(crate) struct Notices {
     state: Mutex<State>,
     called: Condvar,
 }

@@ -1,6 +1,9 @@
 //! A request for memory.
 
+use std::sync::Arc;
+
 use crate::address::Address;
+use crate::rules::Rules;
 
 /// A device that is to reach memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +37,10 @@ pub struct Request {
     pub job: String,
     /// Whether host memory will do if nothing else is to be had.
     pub host: bool,
+    /// Whether memory will do that processes of other users have published, and can read and write.
+    pub others: bool,
+    /// Rules of the requesting process, behind the orchestrator's.
+    pub rules: Option<Arc<Rules>>,
 }
 
 impl Default for Request {
@@ -47,6 +54,8 @@ impl Default for Request {
             uid: unsafe { libc::geteuid() },
             job: String::new(),
             host: true,
+            others: false,
+            rules: None,
         }
     }
 }

@@ -64,6 +64,41 @@ pub enum Source {
     Bar { fd: Arc<OwnedFd>, place: Result<u64, String> },
     /// At that address of this process.
     Here(usize),
+    /// In an allocation of another process's GPU that its driver opens by a token, from that byte on. A
+    /// process that has the token reaches all of the allocation.
+    Handle { export: hmem::share::Export, offset: u64 },
+}
+
+/// Which user's process has published memory for other processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub uid: u32,
+    /// It is root, or the user that the orchestrator runs as.
+    pub trusted: bool,
+    /// Other users may have it too.
+    pub all_users: bool,
+    /// Its descriptor reaches what is published and nothing else.
+    pub whole: bool,
+}
+
+impl Owner {
+    /// Whether a user may have this memory; `others`: it takes memory that other users can read and write. In
+    /// `Err`, why not.
+    pub fn admit(&self, uid: u32, others: bool) -> Result<(), String> {
+        let of = self.uid;
+        if uid == of {
+            return Ok(());
+        }
+        if !self.all_users && uid != 0 {
+            return Err(format!("uid {of} has published it for its own processes"));
+        }
+        if !self.trusted && !others {
+            return Err(format!(
+                "uid {of} has published it, which can read and write it: the request takes no memory of other users"
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// Something that offers memory. Its methods may be called from any thread.
@@ -99,8 +134,38 @@ pub trait Publisher: Send + Sync + fmt::Debug {
         None
     }
 
+    /// Whose it is, where another process has published it.
+    fn owner(&self) -> Option<Owner> {
+        None
+    }
+
     /// Whether its device is still there.
     fn is_alive(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_a_user_is_for_others_if_both_agree() {
+        let owner = Owner { uid: 1000, trusted: false, all_users: false, whole: true };
+        let admits = |owner: Owner, uid, others| owner.admit(uid, others).is_ok();
+        let all = Owner { all_users: true, ..owner };
+        let root = Owner { uid: 0, trusted: true, ..all };
+        for (of, uid, others, is) in [
+            (owner, 1000, false, true),
+            (owner, 1001, true, false),
+            (owner, 0, true, true),
+            (owner, 0, false, false),
+            (all, 1001, false, false),
+            (all, 1001, true, true),
+            (root, 1001, false, true),
+            (Owner { all_users: false, ..root }, 1001, true, false),
+        ] {
+            assert_eq!(admits(of, uid, others), is, "{of:?} {uid} {others}");
+        }
     }
 }

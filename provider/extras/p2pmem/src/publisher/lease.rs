@@ -4,9 +4,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use hmem::share::{Export, Opened, Passed};
 use ipc::Mapping;
 
-use super::contract::{PAGE, Publisher, Source};
+use super::contract::{Owner, PAGE, Publisher, Source};
 use crate::error::Error;
 
 /// A piece of memory that was taken, given back on drop.
@@ -37,6 +38,11 @@ impl Lease {
     /// A dma-buf that its publisher has of it, and where in it this begins; `None` if that makes none itself.
     pub fn dmabuf(&self) -> Option<Result<(OwnedFd, u64), Error>> {
         self.publisher.dmabuf(self.at)
+    }
+
+    /// Whose it is, where another process has published it.
+    pub fn owner(&self) -> Option<Owner> {
+        self.publisher.owner()
     }
 
     /// Whether the device that has it is still there.
@@ -106,6 +112,8 @@ pub struct Mapped {
     addr: usize,
     len: usize,
     mapping: Option<Mapping>,
+    /// What its driver has mapped.
+    device: Option<Opened>,
     /// An access may end in SIGBUS once the device is gone.
     vanishes: bool,
 }
@@ -114,7 +122,10 @@ impl Mapped {
     pub fn new(source: &Source, len: u64) -> io::Result<Mapped> {
         let len = usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let (fd, offset) = match source {
-            Source::Here(addr) => return Ok(Mapped { addr: *addr, len, mapping: None, vanishes: false }),
+            Source::Here(addr) => {
+                return Ok(Mapped { addr: *addr, len, mapping: None, device: None, vanishes: false });
+            }
+            Source::Handle { export, offset } => return Mapped::of_device(export, *offset, len),
             Source::File { fd, offset } => {
                 (fd, usize::try_from(*offset).map_err(|_| io::ErrorKind::OutOfMemory)?)
             }
@@ -125,14 +136,26 @@ impl Mapped {
                 let whole = within.checked_add(len).ok_or(io::ErrorKind::OutOfMemory)?;
                 let mapping = Mapping::part(&**fd, place - place % PAGES, whole)?;
                 let addr = mapping.base().expose_provenance() + within;
-                return Ok(Mapped { addr, len, mapping: Some(mapping), vanishes: true });
+                return Ok(Mapped { addr, len, mapping: Some(mapping), device: None, vanishes: true });
             }
             Source::Window(fd) => (fd, 0),
         };
         let end = offset.checked_add(len).ok_or(io::ErrorKind::OutOfMemory)?;
         let mapping = Mapping::new(&**fd, end, None)?;
         let addr = mapping.base().expose_provenance() + offset;
-        Ok(Mapped { addr, len, mapping: Some(mapping), vanishes: matches!(source, Source::Window(_)) })
+        let vanishes = matches!(source, Source::Window(_));
+        Ok(Mapped { addr, len, mapping: Some(mapping), device: None, vanishes })
+    }
+
+    /// Memory of another process's GPU, where its driver maps it: the first call in a process needs a context
+    /// of that GPU, or of another one that reaches it.
+    fn of_device(export: &Export, offset: u64, len: usize) -> io::Result<Mapped> {
+        hmem::registry::find_runtimes();
+        let failed = |e: hmem::Error| io::Error::from_raw_os_error(e.errno());
+        let opened = Passed::by_token(export).and_then(|passed| passed.open(0)).map_err(failed)?;
+        let place = export.base.checked_add(offset).and_then(|at| opened.place(at));
+        let (addr, _) = place.filter(|(_, room)| *room >= len).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Mapped { addr, len, mapping: None, device: Some(opened), vanishes: false })
     }
 
     pub fn addr(&self) -> usize {
@@ -145,13 +168,18 @@ impl Mapped {
         self.len
     }
 
+    /// The same; an access may end in SIGBUS once the device is gone.
+    pub(crate) fn that_vanishes(self) -> Mapped {
+        Mapped { vanishes: true, ..self }
+    }
+
     pub fn may_vanish(&self) -> bool {
         self.vanishes
     }
 
     /// Whether it was mapped for this, and is unmapped when it goes.
     pub fn is_own(&self) -> bool {
-        self.mapping.is_some()
+        self.mapping.is_some() || self.device.is_some()
     }
 }
 

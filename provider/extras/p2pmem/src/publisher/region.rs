@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::bar::{self, Refusal};
-use super::contract::{Kind, Publisher, Source};
+use super::contract::{Kind, Owner, Publisher, Source};
 use crate::address::Address;
 use crate::error::Error;
 use crate::ranges::Ranges;
@@ -19,6 +19,8 @@ pub struct Region {
     /// Of a BAR.
     dmabuf: Option<Result<Arc<OwnedFd>, Refusal>>,
     free: Mutex<Ranges>,
+    /// Of another process.
+    owner: Option<Owner>,
 }
 
 impl Region {
@@ -40,7 +42,18 @@ impl Region {
         // An alignment is one of the address where that is known, else of the place in the file or BAR.
         let from = if let Source::Here(addr) = source { addr as u64 } else { 0 };
         let free = Mutex::new(Ranges::new(from, len));
-        Region { name: name.into(), kind, function, source, dmabuf, free }
+        Region { name: name.into(), kind, function, source, dmabuf, free, owner: None }
+    }
+
+    /// As [`Region::of_file`], of memory that a process of `owner` has published, of the kind that it says.
+    pub fn of_process(
+        (name, kind): (&str, Kind),
+        function: Option<Address>,
+        source: Source,
+        len: u64,
+        owner: Owner,
+    ) -> Region {
+        Region { owner: Some(owner), ..Region::new(name, kind, function, source, None, len) }
     }
 
     /// `len` bytes from `offset` on of BAR `index` of a device that VFIO has. `ioctl` is [`bar::ioctl`].
@@ -109,9 +122,14 @@ impl Publisher for Region {
                 Source::Bar { fd: fd.clone(), place: place.clone().map(|place| place + at) }
             }
             Source::Here(_) => Source::Here(at as usize),
+            Source::Handle { export, offset } => Source::Handle { export: *export, offset: offset + at },
             Source::Window(fd) => Source::Window(fd.clone()),
         };
         Ok((at, source))
+    }
+
+    fn owner(&self) -> Option<Owner> {
+        self.owner
     }
 
     fn dmabuf(&self, at: u64) -> Option<Result<(OwnedFd, u64), Error>> {

@@ -1,15 +1,18 @@
 //! The connections of the daemon, the buffers that each holds, and how many these may be.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use ipc::credentials::Cred;
+use ipc::credentials::{Cred, UNMAPPED, User};
+use ipc::socket;
 use meet::Strangers;
 
 use super::super::wire::Token;
 use crate::error::Error;
-use crate::orchestrator::{Buffer, NoticeId};
-use crate::publisher::Kind;
+use crate::orchestrator::{self, Buffer, MOST_TOKENS, NoticeId};
+use crate::rules::Rules;
 
 /// Most connections, and most of one user.
 const MOST_CONNECTIONS: usize = 4096;
@@ -18,18 +21,55 @@ pub(super) const MOST_OF_USER: usize = 512;
 const MOST_BUFFERS: usize = 4096;
 /// Most buffers of one user, all connections together: what the daemon keeps of a buffer is memory too.
 const MOST_BUFFERS_OF_USER: usize = 16384;
-/// Most tokens of a buffer.
-pub(super) const MOST_TOKENS: usize = 16;
+/// Most rules of a connection.
+pub(super) const MOST_RULES: usize = 64;
 
 pub(super) struct Peer {
     pub(super) sock: OwnedFd,
     pub(super) cred: Cred,
     buffers: HashMap<u64, Held>,
+    /// Its own.
+    rules: Option<Arc<Rules>>,
+    /// What it has not taken yet: notices, and the answer to what has caused them. No more of it is heard
+    /// meanwhile, so this is bounded by its buffers.
+    backlog: VecDeque<Vec<u8>>,
     /// Its place in [`Peers::silent`], until its first message.
     silent: Option<usize>,
 }
 
 impl Peer {
+    pub(super) fn rules(&self) -> Option<Arc<Rules>> {
+        self.rules.clone()
+    }
+
+    /// Whether something is still to be sent.
+    pub(super) fn waits(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// Sends a packet, or keeps it behind those that are still to be sent.
+    pub(super) fn send(&mut self, packet: Vec<u8>) -> io::Result<()> {
+        self.backlog.push_back(packet);
+        self.flush()
+    }
+
+    /// Sends what is still to be sent, as far as there is room.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        while let Some(packet) = self.backlog.front() {
+            match socket::send(&self.sock, packet) {
+                Ok(()) => drop(self.backlog.pop_front()),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it is root's, or of the daemon's own user.
+    pub(super) fn is_trusted(&self) -> bool {
+        self.cred.uid == 0 || self.cred.user(&self.sock) == User::Ours
+    }
+
     pub(super) fn holds(&self, handle: u64) -> bool {
         self.buffers.contains_key(&handle)
     }
@@ -117,7 +157,10 @@ impl Peers {
 
     pub(super) fn add(&mut self, id: u64, sock: OwnedFd, cred: Cred) {
         let silent = Some(self.silent.add(cred.uid, id));
-        self.all.insert(id, Peer { sock, cred, buffers: HashMap::new(), silent });
+        self.all.insert(
+            id,
+            Peer { sock, cred, buffers: HashMap::new(), rules: None, backlog: VecDeque::new(), silent },
+        );
     }
 
     /// A connection has sent a message.
@@ -140,6 +183,18 @@ impl Peers {
         Some(peer)
     }
 
+    /// Adds a rule of a connection's own.
+    pub(super) fn add_rule(&mut self, id: u64, rule: &str) -> Result<(), Error> {
+        let Some(peer) = self.get_mut(id) else { return Ok(()) };
+        let rules = Arc::make_mut(peer.rules.get_or_insert_default());
+        if rules.all().len() >= MOST_RULES {
+            return Err(Error::Rule(format!(
+                "a connection has at most {MOST_RULES} rules: join some by patterns"
+            )));
+        }
+        rules.add(rule)
+    }
+
     /// A buffer goes back before this returns.
     pub(super) fn free(&mut self, id: u64, handle: u64) -> Result<(), Error> {
         let held = self.get_mut(id).and_then(|peer| peer.buffers.remove(&handle)).ok_or_else(unknown)?;
@@ -153,13 +208,9 @@ impl Peers {
     pub(super) fn share(&mut self, id: u64, handle: u64) -> Result<Token, Error> {
         let held =
             self.all.get_mut(&id).and_then(|peer| peer.buffers.get_mut(&handle)).ok_or_else(unknown)?;
-        if held.buffer.kind() == Kind::Sysfs {
-            let why = "the kernel makes a new allocation of each mapping of sysfs memory: fork(2) shares it";
-            return Err(Error::Unsupported(why.into()));
-        }
+        orchestrator::may_have_token(&held.buffer)?;
         if held.tokens.len() >= MOST_TOKENS {
-            let why = format!("{MOST_TOKENS} tokens are enough for a buffer: use one of them");
-            return Err(Error::Invalid(why));
+            return Err(orchestrator::too_many_tokens());
         }
         let token = ipc::random().map_err(|e| Error::Os("getrandom".into(), e))?;
         held.tokens.push(token);
@@ -169,14 +220,16 @@ impl Peers {
 
     /// The buffer that a token is of, as long as the process that shared it has it.
     pub(super) fn open(&self, id: u64, token: Token) -> Result<Buffer, Error> {
-        let unknown =
-            || Error::Unknown("buffer with that token: its owner freed it, or it was never shared".into());
+        let unknown = orchestrator::unknown_token;
         let (owner, handle) = self.tokens.get(&token).ok_or_else(unknown)?;
         let owner = self.get(*owner).ok_or_else(unknown)?;
         let buffer = &owner.buffers.get(handle).ok_or_else(unknown)?.buffer;
         let uid = self.get(id).map(|p| p.cred.uid);
         if uid != Some(owner.cred.uid) && uid != Some(0) {
             return Err(Error::Forbidden("the buffer was shared by another user".into()));
+        }
+        if owner.cred.is_of_many() {
+            return Err(Error::Forbidden(format!("uid {}: {UNMAPPED}", owner.cred.uid)));
         }
         if buffer.is_revoked() {
             return Err(Error::Revoked("by its publisher".into()));

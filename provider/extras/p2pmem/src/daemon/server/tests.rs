@@ -1,8 +1,10 @@
 //! Limits and books of the daemon, seen from inside.
 
-use super::peers::{MOST_OF_USER, MOST_TOKENS};
+use super::answers::is_whole;
+use super::peers::MOST_OF_USER;
 use super::*;
 use crate::daemon::wire::Token;
+use crate::orchestrator::MOST_TOKENS;
 use crate::publisher::Host;
 use crate::rules::Rules;
 use crate::topology::Topology;
@@ -46,7 +48,7 @@ fn a_handle_that_is_freed_leaves_no_notice() {
         (answer, Arc::strong_count(&server.notices.list))
     };
     let (clients, job) = (Vec::new(), String::new());
-    let allocate = Ask::Allocate { len: 1, align: 1, segments: 1, host: true, job, clients };
+    let allocate = Ask::Allocate { len: 1, align: 1, segments: 1, host: true, others: false, job, clients };
     let (Answer::Granted { handle, .. }, one) = ask(allocate) else { panic!("no memory") };
     for _ in 0..100 {
         let wider = ask(Ask::Widen { handle, clients: Vec::new() }).0;
@@ -74,8 +76,8 @@ fn a_user_has_no_more_descriptors_of_the_daemon_than_its_share() {
         answers
     };
     let (clients, job) = (Vec::new(), String::new());
-    let allocate = Ask::Allocate { len: 1, align: 1, segments: 1, host: true, job, clients };
-    ask(1, &Ask::List);
+    let allocate = Ask::Allocate { len: 1, align: 1, segments: 1, host: true, others: false, job, clients };
+    ask(1, &Ask::List { from: 0, clients: Vec::new() });
     let mut handles = Vec::new();
     let refused = loop {
         // One connection or the other: they are of one user.
@@ -101,7 +103,15 @@ fn a_user_has_no_more_buffers_than_the_daemon_can_keep_books_of() {
         (answer, server.peers.tokens.len())
     };
     let (none, job) = (Vec::new(), String::new());
-    let allocate = Ask::Allocate { len: 1, align: 1, segments: 1, host: true, job, clients: none.clone() };
+    let allocate = Ask::Allocate {
+        len: 1,
+        align: 1,
+        segments: 1,
+        host: true,
+        others: false,
+        job,
+        clients: none.clone(),
+    };
     let (Answer::Granted { handle, .. }, _) = ask(0, allocate) else { panic!("no memory") };
     let tokens: Vec<Token> = (1..=MOST_TOKENS)
         .map(|n| match ask(0, Ask::Offer { handle }) {
