@@ -73,11 +73,11 @@ impl Exchange {
         self.slices.longest() * WINDOW.min(self.members() - 1)
     }
 
-    /// The reduced slice goes to the front of the result (`alone`), or to its own place there.
-    pub(crate) fn reduce_scatter(&self, n: usize, alone: bool) -> Option<Round> {
+    /// The reduced slice goes to the front of the result (`to_front`), or to its own place there.
+    pub(crate) fn reduce_scatter(&self, n: usize, to_front: bool) -> Option<Round> {
         let (mut round, slices) = (Round::default(), &self.slices);
         let own = slices.part(Place::Input, self.rank);
-        let into = if alone { Part::new(Place::Result, 0, own.len) } else { own.of(Place::Result) };
+        let into = if to_front { Part::new(Place::Result, 0, own.len) } else { own.of(Place::Result) };
         if n == 0 {
             round.copy(into, own);
             return Some(round);
