@@ -9,8 +9,8 @@ use crate::span::Span;
 
 /// Bytes of the smallest stretch; each other one is twice as long as the one before.
 const LEAST: usize = 4096;
-/// The pages of stretches of so many bytes are given back to the system while they are not used.
-const GIVEN_BACK: usize = 1 << 20;
+/// From so many bytes on a stretch has no pages while it is not used.
+const UNBACKED: usize = 1 << 20;
 const SIZES: usize = 40;
 
 /// Addresses of stretches that are not used, by size.
@@ -55,7 +55,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let Some(size) = self.size else { return };
-        if LEAST << size >= GIVEN_BACK {
+        if LEAST << size >= UNBACKED {
             // SAFETY: the whole stretch is private memory of this type's, mapped by `map`, and stays mapped.
             unsafe {
                 libc::madvise(ptr::with_exposed_provenance_mut(self.addr), LEAST << size, libc::MADV_DONTNEED)
@@ -78,15 +78,15 @@ mod tests {
 
     #[test]
     fn memory_is_used_again_and_stays_mapped() {
-        let first = Scratch::new(GIVEN_BACK * 2 + 1).unwrap();
+        let first = Scratch::new(UNBACKED * 2 + 1).unwrap();
         let span = first.span();
         assert_eq!(crate::write(&[span], 0, &[7; 100]), 100);
         drop(first);
         // The owner is gone, and the span can still be followed.
         let mut bytes = [1; 100];
         assert_eq!(crate::read(&[span], 0, &mut bytes), 100);
-        assert_eq!(bytes, [0; 100], "its pages were given back");
-        let second = Scratch::new(GIVEN_BACK * 2 + 1).unwrap();
+        assert_eq!(bytes, [0; 100], "it has other pages");
+        let second = Scratch::new(UNBACKED * 2 + 1).unwrap();
         assert_eq!(second.span(), span);
     }
 

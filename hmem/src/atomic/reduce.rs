@@ -26,8 +26,8 @@ pub fn reduces(op: AtomicOp, datatype: Datatype) -> bool {
     one_by_one && valid(op, datatype, Class::Base)
 }
 
-/// Reduces each element of `from` into that of `into`, which has as many bytes, of any kind of memory. Nothing
-/// is touched if the answer is [`NotApplied::Unsupported`].
+/// Reduces each element of `from` into that of `into`, which has as many bytes, of any kind of memory.
+/// Nothing is touched if the answer is [`NotApplied::Unsupported`].
 pub fn reduce(into: Span, op: AtomicOp, datatype: Datatype, from: Span) -> Result<(), NotApplied> {
     if into.len() != from.len() || into.len() % datatype.size() != 0 || !reduces(op, datatype) {
         return Err(NotApplied::Unsupported);

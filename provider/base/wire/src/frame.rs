@@ -110,6 +110,8 @@ bitflags::bitflags! {
         const COMPARE = 32;
         /// The segments are memory that `Handle` frames have exported, to be accessed by these handles.
         const HANDLES = 64;
+        /// The message is a part of a collective operation, and no receive of the application's matches it.
+        const COLLECTIVE = 128;
     }
 }
 

@@ -78,4 +78,4 @@ pub use frame::{
 
 /// Version of everything in this crate but [`ucx`] and [`session`]; two endpoints of different versions
 /// refuse each other.
-pub const VERSION: u16 = 11;
+pub const VERSION: u16 = 12;
