@@ -67,8 +67,8 @@ fn a_barrier_holds_all_until_the_last_has_come() {
     for members in 2..=9 {
         let mut net = net(members, Setup::default());
         let groups = join(&mut net, &(0..members).collect::<Vec<_>>());
-        for at in 1..members {
-            barrier(&mut net, at, groups[at]);
+        for (at, group) in groups.iter().enumerate().skip(1) {
+            barrier(&mut net, at, *group);
         }
         net.settle();
         assert!((0..members).all(|at| net[at].tx().is_empty()));

@@ -109,6 +109,8 @@ mod tests {
         let caps = granted(FI_TAGGED | FI_SEND);
         assert_eq!(caps & OF_MESSAGES, FI_SEND);
         assert_eq!(granted(0) & OF_MESSAGES, OF_MESSAGES);
-        assert_eq!(granted(0) & FI_TAGGED_DIRECTED_RECV, 0);
+        assert_eq!(granted(0) & (FI_TAGGED_DIRECTED_RECV | FI_COLLECTIVE), 0);
+        assert_eq!(granted(FI_MSG | FI_COLLECTIVE) & PRIMARY, FI_MSG | FI_COLLECTIVE);
+        assert_eq!(granted(FI_COLLECTIVE) & (FI_MSG | FI_COLLECTIVE), FI_MSG | FI_COLLECTIVE);
     }
 }

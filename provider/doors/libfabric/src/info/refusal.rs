@@ -101,7 +101,7 @@ mod tests {
         let asked = FI_MSG | FI_COLLECTIVE | FI_MULTICAST | 1 << 62;
         assert_eq!(
             text(Kind::Flags, asked, FI_MSG),
-            "capabilities: FI_MULTICAST, 0x4000000000000000 asked and not offered"
+            "capabilities: FI_MULTICAST, FI_COLLECTIVE, 0x4000000000000000 asked and not offered"
         );
         assert!(
             text(Kind::Orders, FI_ORDER_SAW | FI_ORDER_SAS, FI_ORDER_SAS).contains(" FI_ORDER_SAW asked")
