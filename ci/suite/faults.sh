@@ -15,7 +15,7 @@
 # anything failed.
 . "$(dirname "$0")/../lib.sh"
 
-parts='kill reopen busy bye errors unmapped given fence storm farstorm hostile progress crowd users neighbour soak leaks'
+parts='kill reopen busy bye errors unmapped given fence group storm farstorm hostile progress crowd users neighbour soak leaks'
 out=$WORK/faults
 bin=$out/bin
 long=${LONG:-0}
@@ -161,6 +161,18 @@ part_fence() {
                 "$(pick 5 600)" $RANDOM 3
         done
     done
+}
+
+# Collective operations, of which a member is killed.
+part_group() {
+    local links n
+    n=$(pick 3 50)
+    compile group
+    for links in shm tcp ofi:tcp; do
+        check "group $links" "$(pick 120 1800)" env FI_STRAIT_LINKS=$links "$bin/group" 5 "$n" $RANDOM
+    done
+    check "group cma=0" "$(pick 120 1800)" env FI_STRAIT_CMA=0 "$bin/group" 8 "$n" $RANDOM
+    check "group auto" "$(pick 120 1800)" "$bin/group" 3 "$n" $RANDOM auto
 }
 
 # All of that, kills, stops and forks, at random microseconds.
