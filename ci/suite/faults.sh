@@ -165,14 +165,16 @@ part_fence() {
 
 # Collective operations, of which a member is killed.
 part_group() {
-    local links n
+    local links mode n
     n=$(pick 3 50)
     compile group
     for links in shm tcp ofi:tcp; do
         check "group $links" "$(pick 120 1800)" env FI_STRAIT_LINKS=$links "$bin/group" 5 "$n" $RANDOM
     done
     check "group cma=0" "$(pick 120 1800)" env FI_STRAIT_CMA=0 "$bin/group" 8 "$n" $RANDOM
-    check "group auto" "$(pick 120 1800)" "$bin/group" 3 "$n" $RANDOM auto
+    for mode in auto sread; do
+        check "group $mode" "$(pick 120 1800)" "$bin/group" 3 "$n" $RANDOM $mode
+    done
 }
 
 # All of that, kills, stops and forks, at random microseconds.

@@ -3,7 +3,7 @@
  * Processes that are a group: what their collective operations compute, and what becomes of these when a
  * member is killed.
  *
- *   group MEMBERS ROUNDS SEED [auto]
+ *   group MEMBERS ROUNDS SEED [auto|sread]
  *
  * In each round all members join two groups, of all and of every second one, and compute in both, with
  * operations of random length in flight. Then one member is killed at a random microsecond, while the others
@@ -24,7 +24,7 @@ static struct shared {
 	volatile int go[MOST];
 } *sh;
 
-static int members, automatic;
+static int members, automatic, sleeps;
 
 static struct fab me;
 static struct fid_eq *eq;
@@ -140,6 +140,7 @@ static void member(int rank, uint64_t seed)
 
 	fab_role = "member";
 	fab_open(&me, (struct fab_options){.caps = FI_MSG | FI_TAGGED | FI_COLLECTIVE,
+					   .sleeps = sleeps,
 					   .progress = automatic ? FI_PROGRESS_AUTO : FI_PROGRESS_MANUAL});
 	OK(fi_eq_open(me.fabric, &attr, &eq, NULL));
 	OK(fi_ep_bind(me.ep, &eq->fid, 0));
@@ -206,6 +207,7 @@ int main(int argc, char **argv)
 
 	members = argc > 1 ? atoi(argv[1]) : 5;
 	automatic = argc > 4 && !strcmp(argv[4], "auto");
+	sleeps = argc > 4 && !strcmp(argv[4], "sread");
 	CHECK(members >= 2 && members <= MOST, "2 to %d members", MOST);
 	sh = shared_memory(sizeof *sh);
 	printf("group of %d, seed %lu\n", members, (unsigned long)seed);
