@@ -15,7 +15,7 @@
 # anything failed.
 . "$(dirname "$0")/../lib.sh"
 
-parts='kill reopen busy bye errors unmapped given fence storm farstorm hostile progress crowd users neighbour soak leaks'
+parts='kill reopen busy bye errors unmapped given fence group storm farstorm hostile progress crowd users neighbour soak leaks'
 out=$WORK/faults
 bin=$out/bin
 long=${LONG:-0}
@@ -160,6 +160,20 @@ part_fence() {
             check "fence $links cma=$cma" "$(pick 120 900)" env FI_STRAIT_LINKS=$links FI_STRAIT_CMA=$cma "$bin/fence" \
                 "$(pick 5 600)" $RANDOM 3
         done
+    done
+}
+
+# Collective operations, of which a member is killed.
+part_group() {
+    local links mode n
+    n=$(pick 3 50)
+    compile group
+    for links in shm tcp ofi:tcp; do
+        check "group $links" "$(pick 120 1800)" env FI_STRAIT_LINKS=$links "$bin/group" 5 "$n" $RANDOM
+    done
+    check "group cma=0" "$(pick 120 1800)" env FI_STRAIT_CMA=0 "$bin/group" 8 "$n" $RANDOM
+    for mode in auto sread; do
+        check "group $mode" "$(pick 120 1800)" "$bin/group" 3 "$n" $RANDOM $mode
     done
 }
 

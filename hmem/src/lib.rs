@@ -19,6 +19,7 @@
 //! | the kinds | `system`, [`fake`], [`client`], [`cuda`], [`rocr`], [`ze`] |
 //! | the list of them, and what an address is | [`registry`] |
 //! | copies and atomics | `copy`, `atomic`, `pending::start`, [`stage`], [`bounce`], [`path`] |
+//! | memory for what operations keep | `scratch` |
 //! | the same by another process | `share::open` and `plan`, [`agent_process`] |
 
 pub mod agent;
@@ -43,6 +44,7 @@ pub mod pending;
 mod presence;
 pub mod registry;
 pub mod rocr;
+mod scratch;
 pub mod share;
 mod span;
 pub mod stage;
@@ -51,11 +53,12 @@ mod value;
 mod words;
 pub mod ze;
 
-pub use atomic::{AtomicOp, Class, Datatype, NotApplied, apply, valid};
+pub use atomic::{AtomicOp, Class, Datatype, NotApplied, apply, reduce, reduces, valid};
 pub use bytes::copy_bytes;
 pub use copy::{copy, copy_in, copy_out, read, write};
 pub use error::Error;
 pub use kind::{Caps, Kind};
 pub use registry::{classify, is_never_a_device, may_have_a_device};
+pub use scratch::Scratch;
 pub use span::{Span, can, parts, total};
 pub use words::Words;

@@ -30,14 +30,20 @@ const BESIDE: [(&str, &[&str]); 9] = [
 ];
 
 /// Safe code only.
-const SAFE: [&str; 4] =
-    ["provider/base/wire", "provider/link/api", "provider/link/xfer", "provider/core/engine"];
-/// No name of libfabric in code, and no dependency on it, indirect ones included.
-const NAMELESS: [&str; 8] = [
+const SAFE: [&str; 5] = [
     "provider/base/wire",
     "provider/link/api",
     "provider/link/xfer",
     "provider/core/engine",
+    "provider/core/collective",
+];
+/// No name of libfabric in code, and no dependency on it, indirect ones included.
+const NAMELESS: [&str; 9] = [
+    "provider/base/wire",
+    "provider/link/api",
+    "provider/link/xfer",
+    "provider/core/engine",
+    "provider/core/collective",
     "provider/core/runtime",
     "provider/extras/xpu",
     "provider/extras/peerop",

@@ -2,6 +2,7 @@
 //!
 //! What an operation does follows libfabric's `prov/util/src/util_atomic.c`, from which shm takes it.
 
+mod reduce;
 mod types;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use crate::kind::Caps;
 use crate::span::{Span, total};
 use crate::value::{Complex, Value};
 
+pub use reduce::{reduce, reduces};
 pub use types::{AtomicOp, Class, Datatype, valid};
 
 /// Why an operation was not applied.

@@ -110,6 +110,8 @@ bitflags::bitflags! {
         const COMPARE = 32;
         /// The segments are memory that `Handle` frames have exported, to be accessed by these handles.
         const HANDLES = 64;
+        /// The message is a part of a collective operation, and no receive of the application's matches it.
+        const COLLECTIVE = 128;
     }
 }
 
@@ -438,7 +440,7 @@ mod tests {
         let mut short = &[1u8; 19][..];
         assert!(take::<Head>(&mut short).is_none());
         let head = Head { op: 99, flags: 0x80, aux: 0.into(), tag: 0.into(), data: 0.into() };
-        assert!(head.op().is_none() && head.flags().is_none());
+        assert_eq!((head.op(), head.flags()), (None, Some(Flags::COLLECTIVE)));
         assert!(Aux::parse_rma(9).is_none() && Aux::parse_rma(9 << 4).is_none());
         assert!(Aux::parse_rma(1 << 8).is_none() && Aux::parse_atomic(15).is_none());
         assert!(take_many::<Seg>(&mut &[0u8; 31][..], 2).is_none());

@@ -49,6 +49,10 @@
 //! the target's request by a `Fin`, or asks for them in `Data` frames by a `Cts`. A registration that is
 //! closed meanwhile ends it by a `Fin` to the initiator's request.
 //!
+//! An `Eager` or `Rts` with `COLLECTIVE` is a part of a collective operation, or a notice that one has
+//! failed. What its tag means is between the engines; the cq data of a notice says whether a member has ended
+//! (1).
+//!
 //! A `Body` is for an `Rts` of the same sender that was not, or not in time, answered by a `Cts`; one that
 //! comes after it is void.
 //!
@@ -78,4 +82,4 @@ pub use frame::{
 
 /// Version of everything in this crate but [`ucx`] and [`session`]; two endpoints of different versions
 /// refuse each other.
-pub const VERSION: u16 = 11;
+pub const VERSION: u16 = 12;

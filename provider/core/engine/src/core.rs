@@ -1,6 +1,7 @@
 //! What the endpoints of a domain share: queues, counters, receive contexts, registrations.
 
 mod cntr;
+mod later;
 mod memory;
 mod messages;
 mod mr;
@@ -16,6 +17,7 @@ use crate::config::Config;
 use crate::entries::Entries;
 use crate::types::*;
 pub(crate) use cntr::{Cntr, Number};
+pub(crate) use later::Later;
 pub(crate) use memory::Registrations;
 pub(crate) use messages::{Body, Message, Multi, RecvOp, RxContext, Segs};
 pub(crate) use mr::{Bound, Mr, Mrs, Reached};
@@ -153,6 +155,8 @@ pub(crate) struct Core {
     pub(crate) patience: Patience,
     /// Registrations are of memory that stays until they are closed, here and at peers.
     pub(crate) lasting: bool,
+    /// What calls of progress are to go on with behind what the links bring.
+    pub(crate) later: Later,
 }
 
 impl Core {
@@ -174,12 +178,23 @@ impl Core {
             kept: 0,
             patience: Patience::Second,
             lasting: false,
+            later: Later::default(),
         }
     }
 
     #[inline]
     pub(crate) fn complete(&mut self, cq: Option<CqId>, entry: Completion) {
         self.complete_with(cq, || entry);
+    }
+
+    /// Reports the end of an operation: to a queue, or of a part of a collective operation to that.
+    #[inline]
+    pub(crate) fn report(&mut self, cq: Option<CqId>, entry: Completion) {
+        if entry.what.contains(What::PART) {
+            self.later.part_done(entry);
+        } else {
+            self.complete(cq, entry);
+        }
     }
 
     /// Writes an entry to a queue, built in its place there.

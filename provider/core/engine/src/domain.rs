@@ -1,5 +1,6 @@
 //! The one object that a provider drives: everything that lives under one lock.
 
+mod collectives;
 mod deferred_work;
 mod objects;
 mod opened;
@@ -12,10 +13,11 @@ pub use pending::pending;
 
 use hmem::Span;
 
+use self::collectives::Collectives;
 use self::deferred_work::DeferredWork;
 use self::opened::Opened;
 use crate::config::Config;
-use crate::core::{Core, Slab, Tally};
+use crate::core::{Core, RxContext, Slab, Tally};
 use crate::endpoint::{Endpoint, Failed, Leaving};
 use crate::types::*;
 use crate::work::Work;
@@ -27,13 +29,14 @@ use link_api::RmaLink;
 pub struct Domain<L> {
     opened: Opened<L>,
     deferred: DeferredWork,
+    collectives: Collectives,
 }
 
 impl<L: RmaLink> Domain<L> {
     /// A domain without anything in it.
     pub fn new(config: Config) -> Self {
         let opened = Opened { core: Core::new(config), avs: Slab::default(), eps: Slab::default() };
-        Domain { opened, deferred: DeferredWork::default() }
+        Domain { opened, deferred: DeferredWork::default(), collectives: Collectives::new() }
     }
 
     /// Runs a post; if there is no room, makes progress and tries once more, so that a caller which
@@ -97,7 +100,7 @@ impl<L: RmaLink> Domain<L> {
             .eps
             .get_mut(leaving.ep.at())
             .is_none_or(|e| e.has_left(&mut self.opened.core, leaving));
-        if !self.deferred.is_empty() {
+        if !self.opened.core.later.is_empty() {
             self.run_work();
         }
         left
@@ -116,7 +119,7 @@ impl<L: RmaLink> Domain<L> {
     pub fn send_plain(&mut self, ep: EpId, span: Span, op: &Send<'_>) -> bool {
         let Some(e) = self.opened.eps.get_mut(ep.at()) else { return false };
         let sent = e.post().send_plain(&mut self.opened.core, span, op);
-        if !self.deferred.is_empty() {
+        if !self.opened.core.later.is_empty() {
             self.run_work();
         }
         sent
@@ -266,8 +269,76 @@ impl<L: RmaLink> Domain<L> {
         }
     }
 
+    /// Lets an endpoint take part in collective operations. To be called before peers may: until then their
+    /// messages of these are refused.
+    pub fn ep_allow_collectives(&mut self, ep: EpId) {
+        let Some(e) = self.opened.eps.get_mut(ep.at()).filter(|e| e.bind.collective().is_none()) else {
+            return;
+        };
+        let mut rx = RxContext::new(false);
+        rx.eps.push(ep);
+        e.set_collective(RxId(self.opened.core.rxs.insert(rx)));
+    }
+
+    /// Joins a group of these endpoints, in this order, of which the endpoint is one; all of them have to.
+    /// [`Domain::joined`] reports the end. [`Error::Invalid`]: one is named twice, or the endpoint is not
+    /// among them. [`Error::Unsupported`]: it was not let.
+    pub fn group_join(&mut self, ep: EpId, members: &[FiAddr], ctx: Ctx) -> Result<GroupId, Error> {
+        let e = self.opened.eps.get(ep.at()).ok_or(Error::NotFound)?;
+        if e.bind.collective().is_none() {
+            return Err(Error::Unsupported);
+        }
+        let vector = self.opened.avs.get(e.bind.av().at()).ok_or(Error::NotFound)?;
+        let known = |at: &FiAddr| Some((vector.canonical(*at), vector.lookup(*at)?));
+        let all: Option<Vec<_>> = members.iter().map(known).collect();
+        let all = all.ok_or(Error::NoAddr)?;
+        let own = e.net.link.addr();
+        let rank = all.iter().position(|(_, addr)| *addr == own).ok_or(Error::Invalid)?;
+        let mut sorted: Vec<FiAddr> = all.iter().map(|(at, _)| *at).collect();
+        sorted.sort_unstable();
+        if sorted.windows(2).any(|two| two[0] == two[1]) {
+            return Err(Error::Invalid);
+        }
+        let group = self.collectives.join(&mut self.opened, ep, all, rank, ctx)?;
+        self.run_work();
+        Ok(group)
+    }
+
+    /// The end of the join of a group, once. A group whose join has failed is closed as any other.
+    pub fn joined(&mut self, group: GroupId) -> Option<Joined> {
+        self.collectives.take_joined(group)
+    }
+
+    /// Bytes of the buffers of an operation, input and result. Those in `op` do not count.
+    pub fn collective_lengths(
+        &self,
+        ep: EpId,
+        group: GroupId,
+        op: &Collective,
+    ) -> Result<(usize, usize), Error> {
+        Ok(self.collectives.shape(&self.opened, (ep, group), op)?.lengths())
+    }
+
+    /// Posts a collective operation, which completes where the endpoint's atomics do. All members post the
+    /// same ones in one order. Those that a member's end keeps from completing fail, and all behind them.
+    /// [`Error::NotFound`]: the endpoint has not joined the group.
+    pub fn collective(&mut self, ep: EpId, group: GroupId, op: &Collective) -> Result<(), Error> {
+        self.collectives.start(&mut self.opened, (ep, group), op)?;
+        self.run_work();
+        Ok(())
+    }
+
+    /// Leaves a group. [`Error::Busy`]: an operation is under way, or the join is.
+    pub fn group_close(&mut self, group: GroupId) -> Result<(), Error> {
+        self.collectives.close(&mut self.opened, group)
+    }
+
     fn run_work(&mut self) {
+        if self.opened.core.later.has_collective() {
+            self.collectives.run(&mut self.opened);
+        }
         self.deferred.run(&mut self.opened);
+        self.opened.core.later.set_deferred(!self.deferred.is_empty());
     }
 
     /// Runs what waits for a counter that has changed.
@@ -285,7 +356,8 @@ impl<L: RmaLink> Domain<L> {
         for (_, ep) in self.opened.eps.iter_mut() {
             n += ep.progress(&mut self.opened.core, None);
         }
-        if !self.deferred.is_empty() {
+        if !self.opened.core.later.is_empty() {
+            n += self.collectives.run(&mut self.opened);
             self.run_work();
         }
         n
@@ -297,7 +369,7 @@ impl<L: RmaLink> Domain<L> {
         for (_, ep) in self.opened.eps.iter_mut() {
             ep.progress(&mut self.opened.core, Some((cq, most)));
         }
-        if !self.deferred.is_empty() {
+        if !self.opened.core.later.is_empty() {
             self.run_work();
         }
         !self.cq_is_empty(cq)
@@ -318,7 +390,7 @@ impl<L: RmaLink> Domain<L> {
     /// message has.
     #[inline(always)]
     pub fn poll_fast(&mut self, cq: CqId, to: &mut impl Report) -> PollFast {
-        if !self.deferred.is_empty() {
+        if !self.opened.core.later.is_empty() {
             return PollFast::Unknown;
         }
         let mut all = PollFast::Nothing;
@@ -350,7 +422,7 @@ impl<L: RmaLink> Domain<L> {
     /// Has every peer wake this process when it sends. `true`: nothing is there now, and all links' wait
     /// descriptors may be slept on.
     pub fn arm(&mut self) -> bool {
-        let mut quiet = true;
+        let mut quiet = !self.opened.core.later.has_collective();
         for (_, ep) in self.opened.eps.iter_mut() {
             quiet &= !ep.is_waiting_for_room()
                 && !ep.requests.is_inviting()
@@ -363,6 +435,7 @@ impl<L: RmaLink> Domain<L> {
     /// Whether the last [`Domain::arm`] returned true and holds: no call since has left anything to do that
     /// its wait descriptors do not signal.
     pub fn is_armed(&self) -> bool {
-        self.opened.eps.iter().all(|ep| ep.is_armed(&self.opened.core))
+        let armed = |ep: &Endpoint<L>| ep.is_armed(&self.opened.core);
+        !self.opened.core.later.has_collective() && self.opened.eps.iter().all(armed)
     }
 }

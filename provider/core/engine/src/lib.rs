@@ -9,6 +9,7 @@
 //! - `endpoint`: peers and requests; what is posted (`post`), what arrives (`incoming`), payloads
 //!   that travel on their own (`transfer`).
 //! - `proto`: the one choice of protocol.
+//! - `domain::collectives`: groups, and collective operations under way.
 //! - `work`: operations that wait for a counter.
 //!
 //! The tests drive it by the crate `strait-testkit`: endpoints in one process, without any IO.
@@ -31,6 +32,7 @@ mod types;
 mod work;
 
 pub use crate::core::{Iov, RmaIov};
+pub use collective::Kind as CollectiveKind;
 pub use config::{Cntrs, Config, EpConfig, MrId, Reg};
 pub use domain::{Abandoned, Domain, pending};
 pub use endpoint::Leaving;

@@ -36,6 +36,20 @@ ids! {
     CntrId;
     /// An address vector of a domain.
     AvId;
+    /// A group of an endpoint, for collective operations.
+    GroupId;
+}
+
+impl GroupId {
+    /// As what an application has of a group: no other group of the domain ever has it.
+    pub fn number(self) -> u64 {
+        self.0.into()
+    }
+
+    /// What has that number, if anything.
+    pub fn of(number: u64) -> Option<GroupId> {
+        number.try_into().ok().map(GroupId)
+    }
 }
 
 /// A send that is being cancelled.
@@ -59,6 +73,8 @@ bitflags::bitflags! {
         /// Of a receive of a shared context, in place of `COMPLETION`: the endpoint that the message comes to
         /// decides ([`crate::Domain::ep_write_every_receive`]).
         const AS_BOUND = 1 << 5;
+        /// A part of a collective operation: the engine's own, which completes in no queue and no counter.
+        const PART = 1 << 6;
     }
 }
 
@@ -92,6 +108,10 @@ bitflags::bitflags! {
         const MULTI_RECV = 1 << 11;
         /// The message was claimed by a peek.
         const CLAIM = 1 << 12;
+        /// Collective operation.
+        const COLLECTIVE = 1 << 13;
+        /// A part of one, of which the application has no completion.
+        const PART = 1 << 14;
     }
 }
 
@@ -274,6 +294,40 @@ pub struct Atomic<'a> {
     pub ctx: Ctx,
     /// What is wanted.
     pub flags: OpFlags,
+}
+
+/// A collective operation to post. The result, in its parts, is the reduction's or what others contribute.
+#[derive(Clone, Copy, Debug)]
+pub struct Collective {
+    /// Which one.
+    pub kind: collective::Kind,
+    /// The root, of those that have one.
+    pub root: FiAddr,
+    /// Elements: of a slice where the operation has slices, of the buffer where it has none.
+    pub count: usize,
+    /// What they are.
+    pub datatype: hmem::Datatype,
+    /// How they are reduced, where they are.
+    pub op: Option<hmem::AtomicOp>,
+    /// What this member contributes.
+    pub input: Span,
+    /// Where the result goes; for a broadcast what the root contributes, too.
+    pub result: Span,
+    /// Comes back with the completion.
+    pub ctx: Ctx,
+    /// What is wanted.
+    pub flags: OpFlags,
+}
+
+/// A join that is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// The group.
+    pub group: GroupId,
+    /// Of the call.
+    pub ctx: Ctx,
+    /// Why it failed.
+    pub err: Option<Error>,
 }
 
 bitflags::bitflags! {

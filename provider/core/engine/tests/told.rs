@@ -36,8 +36,6 @@ fn a_line_says_which_frame_it_was_and_what_is_wrong_with_it() {
     let other = 1 << 32;
     let mut odd = head(Op::Fin, none, 0, 1, 0);
     odd[0] = 99;
-    let mut flags = head(Op::Read, none, 0, 1, 0);
-    flags[1] = 0x80;
     let mut rts = head(Op::Rts, none, 1, 1, 0);
     put(&mut rts, &wire::Offer { req: 1.into(), len: 7.into() });
     put(&mut rts, &Seg { addr: 0.into(), len: 8.into() });
@@ -49,7 +47,10 @@ fn a_line_says_which_frame_it_was_and_what_is_wrong_with_it() {
             "10.0.0.1:2 has sent a malformed frame of 7 bytes, which is dropped: shorter than a head of 20 bytes",
         ),
         (odd, "op 99 is unknown"),
-        (flags, "Read: unknown flags in 0x80"),
+        (
+            head(Op::Eager, Flags::COLLECTIVE, 0, 1, 0),
+            "Eager: flags 0x80, of which this endpoint does not take all",
+        ),
         (head(Op::Eager, Flags::ACK, 0, 1, 0), "Eager: 0 bytes behind the head, of at least 8"),
         (head(Op::Rts, none, 9, 1, 0), "Rts: aux 0x9 counts more than 8 segments"),
         (head(Op::Write, none, 0xf, 1, 0), "Write: aux 0xf counts more than 8 segments"),

@@ -24,6 +24,23 @@ pub(crate) struct EqFid {
     style: Style,
     wait: Wait,
     events: Mutex<VecDeque<Event>>,
+    /// Joins that are not over.
+    joins: Mutex<Vec<Joining>>,
+}
+
+/// A join of a group.
+pub(crate) trait Join: std::fmt::Debug + Send + Sync {
+    /// Makes progress. How it ended, once.
+    fn ended(&self) -> Option<Result<(), Errno>>;
+}
+
+/// A join whose end is an event: a call that reads the queue makes progress with it.
+#[derive(Debug)]
+pub(crate) struct Joining {
+    pub join: Box<dyn Join>,
+    /// Numbers, as in [`Failure`].
+    pub fid: usize,
+    pub context: usize,
 }
 
 #[derive(Debug)]
@@ -96,14 +113,47 @@ impl EqFid {
         }
     }
 
+    /// Nothing wakes a thread that sleeps when a join makes progress: none is to sleep meanwhile.
     pub(crate) fn try_wait(&self) -> Result<(), Errno> {
-        if self.events().is_empty() { Ok(()) } else { Err(Errno::AGAIN) }
+        if self.events().is_empty() && self.joins().is_empty() { Ok(()) } else { Err(Errno::AGAIN) }
+    }
+
+    fn joins(&self) -> MutexGuard<'_, Vec<Joining>> {
+        self.joins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The end of a join is to be an event.
+    pub(crate) fn expect(&self, joining: Joining) {
+        self.joins().push(joining);
+    }
+
+    /// The group is left.
+    pub(crate) fn forget(&self, fid: usize) {
+        self.joins().retain(|joining| joining.fid != fid);
+    }
+
+    /// Makes progress with joins. Whether some are not over.
+    fn join(&self) -> bool {
+        let mut joins = self.joins();
+        joins.retain(|&Joining { ref join, fid, context }| {
+            match join.ended() {
+                None => return true,
+                Some(Ok(())) => {
+                    let (fid, context) = (fid as *const fi::fid, context as *mut c_void);
+                    self.post(fi::FI_JOIN_COMPLETE, fid, context, 0);
+                }
+                Some(Err(err)) => self.post_error(Failure { fid, context, data: 0, err }),
+            }
+            false
+        });
+        !joins.is_empty()
     }
 
     /// # Safety
     /// `event` is valid for a write, `buf` for `len` bytes of them.
     unsafe fn read(&self, event: *mut u32, buf: *mut c_void, len: usize, flags: u64) -> Result<usize, Errno> {
         known(flags, fi::FI_PEEK)?;
+        self.join();
         let mut events = self.events();
         match events.front() {
             None => Err(Errno::AGAIN),
@@ -166,6 +216,7 @@ pub(crate) unsafe extern "C" fn open(
             style,
             wait,
             events: Mutex::default(),
+            joins: Mutex::default(),
         }));
         // SAFETY: the application passes a place for the answer.
         unsafe { put(eq, fid) }
@@ -224,7 +275,9 @@ unsafe extern "C" fn sread(
             // SAFETY: the application passes places for the event.
             match unsafe { eq.read(event, buf, len, flags) } {
                 Err(Errno::AGAIN) if until.passed() => return Err(Errno::AGAIN),
-                Err(Errno::AGAIN) if eq.style == Style::Yield => std::thread::yield_now(),
+                Err(Errno::AGAIN) if eq.style == Style::Yield || !eq.joins().is_empty() => {
+                    std::thread::yield_now()
+                }
                 // A raise stands until the last event is taken.
                 Err(Errno::AGAIN) => eq.wait.sleep(until)?,
                 done => return done,
@@ -238,6 +291,7 @@ unsafe extern "C" fn readerr(eq: *mut fi::fid_eq, buf: *mut fi::fi_eq_err_entry,
         // SAFETY: the application passes an open queue.
         let eq = unsafe { obj::<EqFid, _>(eq)? };
         known(flags, fi::FI_PEEK)?;
+        eq.join();
         let mut events = eq.events();
         let Some(Event::Error(f)) = events.front() else { return Err(Errno::AGAIN) };
         // SAFETY: the application passes room for an entry, of one layout in all versions.

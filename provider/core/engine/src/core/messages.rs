@@ -207,6 +207,19 @@ impl RxContext {
         self.waiting().filter(|m| m.ep == ep && m.peer == peer).map(Message::weight).sum()
     }
 
+    /// The peer is gone: what it has offered is not to be had any more.
+    pub(crate) fn close_peer(&mut self, ep: EpId, peer: PeerId) {
+        self.claimed.retain(|(_, m)| !(m.ep == ep && m.peer == peer && m.is_offered()));
+        // Its successor under the same name has not requested these answers.
+        for (_, m) in self.claimed.iter_mut().filter(|(_, m)| m.ep == ep && m.peer == peer) {
+            m.ack = None;
+        }
+        for m in [&mut self.tagged, &mut self.plain] {
+            m.drop_waiting(|m| m.ep == ep && m.peer == peer && m.is_offered());
+            m.edit_waiting(|m| m.ep == ep && m.peer == peer, |m| m.ack = None);
+        }
+    }
+
     /// The message that a peer offered under that name, if it waits.
     pub(crate) fn offered(&mut self, ep: EpId, peer: PeerId, name: u64) -> Option<&mut Message> {
         let is_it = |m: &Message| m.is_offer(ep, peer, name);

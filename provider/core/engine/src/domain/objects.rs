@@ -74,6 +74,11 @@ impl<L: RmaLink> Domain<L> {
         self.opened.avs.get(av.at())?.lookup(at)
     }
 
+    /// The indices of all addresses.
+    pub fn av_indices(&self, av: AvId) -> Vec<FiAddr> {
+        self.opened.avs.get(av.at()).map_or(Vec::new(), |vector| vector.iter().map(|(at, ..)| at).collect())
+    }
+
     /// Opens a receive context for several endpoints.
     pub fn srx_open(&mut self) -> RxId {
         RxId(self.opened.core.rxs.insert(RxContext::new(true)))
@@ -241,6 +246,10 @@ impl<L: RmaLink> Domain<L> {
             self.opened.core.forget(work.tally(), ep.bind.cntr_of(work.op.what()));
         }
         forget(&mut ep, &mut self.opened.core);
+        self.collectives.forget(id);
+        if let Some(rx) = ep.bind.collective() {
+            self.opened.core.rxs.remove(rx.at());
+        }
         let Some(rx) = self.opened.core.rxs.get_mut(ep.bind.rx().at()) else { return Ok(ep.net.link) };
         rx.eps.retain(|e| *e != id);
         if !rx.shared {

@@ -172,7 +172,9 @@ impl<L: RmaLink> Transfers<'_, L> {
         let head: Head = zerocopy::transmute!(bytes);
         let flags = head.flags()?;
         match head.op()? {
-            WireOp::Eager => self.place_eager(core, frame, &head, flags),
+            WireOp::Eager if !flags.contains(Flags::COLLECTIVE) => {
+                self.place_eager(core, frame, &head, flags)
+            }
             WireOp::Data => self.place_data(frame, &head),
             _ => None,
         }

@@ -59,7 +59,7 @@ impl Bind {
                 err,
                 olen: 0,
             };
-            core.complete(self.tx_cq(), entry);
+            core.report(self.tx_cq(), entry);
         }
     }
 
@@ -89,7 +89,7 @@ impl Bind {
         }
         core.tally(matched.tally, self.cntrs().recv, entry.err.is_some());
         if matched.report || entry.err.is_some() || entry.what.contains(What::MULTI_RECV) {
-            core.complete(self.rx_cq(), matched.entry);
+            core.report(self.rx_cq(), matched.entry);
         }
     }
 
@@ -101,7 +101,8 @@ impl Bind {
         recv: &RecvOp,
         meta: &Meta,
     ) -> (MatchedRecv, bool) {
-        let what = if meta.tagged { What::TAGGED } else { What::MSG } | What::RECV;
+        let mut what = if meta.tagged { What::TAGGED } else { What::MSG } | What::RECV;
+        what.set(What::PART, recv.flags.contains(OpFlags::PART));
         let mut matched = MatchedRecv {
             iov: Spans::NONE,
             room: recv.len,
@@ -161,6 +162,7 @@ impl Bind {
     /// Gives a posted receive back unfilled.
     pub(crate) fn fail_recv(&self, core: &mut Core, recv: RecvOp, err: Error) {
         let mut what = What::RECV | if recv.pattern.tag.is_some() { What::TAGGED } else { What::MSG };
+        what.set(What::PART, recv.flags.contains(OpFlags::PART));
         if let (Some(id), Some(rx)) = (recv.multi, core.rxs.get_mut(self.rx().at())) {
             if let Some(m) = rx.multi.get_mut(id) {
                 m.spent = true;
@@ -182,7 +184,7 @@ impl Bind {
             err: Some(err),
             olen: 0,
         };
-        core.complete(self.rx_cq(), entry);
+        core.report(self.rx_cq(), entry);
     }
 
     /// Completes an operation that the application takes for started.

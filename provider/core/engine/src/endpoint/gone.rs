@@ -42,11 +42,16 @@ impl<L: RmaLink> Directed<'_, L> {
     /// Fails the receives that name this peer.
     pub(in crate::endpoint) fn fail_directed(&mut self, core: &mut Core, peer: PeerId, why: Gone) {
         let src = self.net.peer(peer).src;
-        let Some(rx) = core.rxs.get_mut(self.bind.rx().at()).filter(|_| src != ADDR_UNSPEC) else { return };
-        let named = |r: &RecvOp| r.pattern.src == src;
-        let failed = [true, false].map(|tagged| rx.matcher(tagged).unpost_all(named));
-        for recv in failed.into_iter().flatten() {
-            self.bind.fail_recv(core, recv, why.into());
+        if src == ADDR_UNSPEC {
+            return;
+        }
+        for rx in self.bind.contexts() {
+            let Some(rx) = core.rxs.get_mut(rx.at()) else { continue };
+            let named = |r: &RecvOp| r.pattern.src == src;
+            let failed = [true, false].map(|tagged| rx.matcher(tagged).unpost_all(named));
+            for recv in failed.into_iter().flatten() {
+                self.bind.fail_recv(core, recv, why.into());
+            }
         }
     }
 
@@ -59,6 +64,10 @@ impl<L: RmaLink> Directed<'_, L> {
             }
             return;
         }
+        self.connect_now(core, peer);
+    }
+
+    fn connect_now(&mut self, core: &mut Core, peer: PeerId) {
         match self.net.link.connect(peer, Connect::Now) {
             Ok(()) => self.net.peer(peer).gone = None,
             Err(Refused::Gone(why)) => self.not_there(core, peer, why),
@@ -68,6 +77,17 @@ impl<L: RmaLink> Directed<'_, L> {
                 }
             }
         }
+    }
+
+    /// A part of a collective operation is to come from this peer, which has been there: if it is not, there
+    /// is nothing to wait for.
+    pub(crate) fn expect_member(&mut self, core: &mut Core, from: FiAddr) {
+        let Some(peer) = self.net.routed(from) else { return };
+        let state = self.net.peer(peer);
+        if state.connecting || self.net.link.channel(peer) != Channel::None {
+            return;
+        }
+        self.connect_now(core, peer);
     }
 
     /// Looks again for those that could not be reached just yet.

@@ -110,8 +110,11 @@ impl<L: RmaLink> IncomingMessages<'_, L> {
         if !self.net.may_keep(core, peer, len) {
             return Ok(());
         }
-        let Some(message) = core.rxs.get_mut(self.bind.rx().at()).and_then(|rx| rx.offered(ep, peer, theirs))
-        else {
+        let has_it = |core: &mut Core, rx: &RxId| {
+            core.rxs.get_mut(rx.at()).is_some_and(|rx| rx.offered(ep, peer, theirs).is_some())
+        };
+        let rx = self.bind.contexts().find(|rx| has_it(core, rx));
+        let Some(message) = rx.and_then(|rx| core.rxs.get_mut(rx.at())?.offered(ep, peer, theirs)) else {
             // It has been thrown away meanwhile, and its sender has the answer.
             return Ok(());
         };

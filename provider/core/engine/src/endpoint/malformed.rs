@@ -15,7 +15,7 @@ pub(super) enum Malformed {
     Head,
     /// There is no such op.
     Op,
-    /// A flag is unknown.
+    /// A flag is unknown, or for what the endpoint does not take part in.
     Flags,
     /// It names memory by means that its link does not have.
     Means,
@@ -128,7 +128,7 @@ pub(super) fn describe(head: Option<[u8; Head::LEN]>, len: usize, why: Malformed
     let body = len - Head::LEN;
     let what = match why {
         Malformed::Head | Malformed::Op => "no such op".into(),
-        Malformed::Flags => format!("unknown flags in {:#x}", bytes[1]),
+        Malformed::Flags => format!("flags {:#x}, of which this endpoint does not take all", bytes[1]),
         Malformed::Means => {
             format!("flags {:#x}: the link that it came by has no such access to a peer's memory", bytes[1])
         }

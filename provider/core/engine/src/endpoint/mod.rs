@@ -36,6 +36,7 @@ use crate::endpoint::device::inject::Inject;
 use crate::endpoint::ends::Ends;
 use crate::endpoint::gone::Directed;
 use crate::endpoint::incoming_message::IncomingMessages;
+use crate::endpoint::malformed::Malformed;
 use crate::endpoint::net::Net;
 use crate::endpoint::parts::adapt::Adapt;
 use crate::endpoint::parts::bind::Bind;
@@ -59,6 +60,8 @@ pub(crate) struct Endpoint<L> {
     pub(crate) bind: Bind,
     pub(crate) requests: Requests,
     adapt: Adapt,
+    /// What receives of parts of collective operations are bound to.
+    parts: Option<Box<Bind>>,
 }
 
 impl<L: RmaLink> Endpoint<L> {
@@ -78,6 +81,7 @@ impl<L: RmaLink> Endpoint<L> {
             bind: Bind::new(av, rx, tx_cq, rx_cq, cntrs),
             requests: Requests::new(),
             adapt: Adapt::default(),
+            parts: None,
         }
     }
 
@@ -180,16 +184,18 @@ impl<L: RmaLink> Endpoint<L> {
             return;
         }
         let ep = self.id;
-        let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return };
-        for tagged in [true, false] {
-            let m = rx.matcher(tagged);
-            m.edit_waiting(|m| m.ep == ep && m.peer == peer, |m| m.src = src);
-            if old != ADDR_UNSPEC && src != ADDR_UNSPEC {
-                m.edit_posted(|r| r.pattern.src == old, |r| r.pattern.src = src);
+        for rx in self.bind.contexts() {
+            let Some(rx) = core.rxs.get_mut(rx.at()) else { continue };
+            for tagged in [true, false] {
+                let m = rx.matcher(tagged);
+                m.edit_waiting(|m| m.ep == ep && m.peer == peer, |m| m.src = src);
+                if old != ADDR_UNSPEC && src != ADDR_UNSPEC {
+                    m.edit_posted(|r| r.pattern.src == old, |r| r.pattern.src = src);
+                }
             }
-        }
-        for (_, m) in rx.claimed.iter_mut().filter(|(_, m)| m.ep == ep && m.peer == peer) {
-            m.src = src;
+            for (_, m) in rx.claimed.iter_mut().filter(|(_, m)| m.ep == ep && m.peer == peer) {
+                m.src = src;
+            }
         }
     }
 
@@ -355,6 +361,27 @@ impl<L: RmaLink> Endpoint<L> {
     #[inline(always)]
     pub(crate) fn unexpected(&mut self) -> Unexpected<'_, L> {
         Unexpected { id: self.id, net: &mut self.net, requests: &mut self.requests, bind: &self.bind }
+    }
+
+    /// Parts of collective operations are received by this context from now on.
+    pub(crate) fn set_collective(&mut self, rx: RxId) {
+        self.parts = Some(Box::new(self.bind.set_collective(rx)));
+    }
+
+    /// Incoming messages of the application, or, with [`wire::Flags::COLLECTIVE`], of collective operations.
+    fn parts_for(&mut self, flags: wire::Flags) -> Result<IncomingMessages<'_, L>, Malformed> {
+        let bind = match self.parts.as_deref() {
+            _ if !flags.contains(wire::Flags::COLLECTIVE) => &self.bind,
+            Some(parts) => parts,
+            None => return Err(Malformed::Flags),
+        };
+        Ok(IncomingMessages {
+            id: self.id,
+            net: &mut self.net,
+            requests: &mut self.requests,
+            bind,
+            adapt: &mut self.adapt,
+        })
     }
 
     #[inline(always)]

@@ -360,8 +360,11 @@ impl<L: RmaLink> Post<'_, L> {
             (flags, what) = (Flags::TAGGED, What::SEND | What::TAGGED);
         }
         flags.set(Flags::CQ_DATA, op.data.is_some());
+        if op.flags.contains(OpFlags::PART) {
+            (flags, what) = (flags | Flags::COLLECTIVE, what | What::PART);
+        }
         let (tag, data) = (op.tag.unwrap_or(0), op.data.unwrap_or(0));
-        let report = op.flags.contains(OpFlags::COMPLETION);
+        let report = op.flags.intersects(OpFlags::COMPLETION | OpFlags::PART);
         let done_as = Done { ctx: op.ctx, what, report, tag, data, tally };
         let mut when = self.when(peer, op.flags, len);
         when.set(When::BOTH_WAYS, self.bind.has_receives(core));

@@ -48,10 +48,16 @@ impl<L: RmaLink> Endpoint<L> {
         let bytes: [u8; Head::LEN] = self.net.link.peek(frame).ok_or(Malformed::Head)?;
         let (head, op, flags) = parse_head(&bytes)?;
         match op {
+            WireOp::Eager if flags.contains(Flags::COLLECTIVE) => {
+                self.parts_for(flags)?.on_eager(core, frame, &head, flags)
+            }
             WireOp::Eager => match self.incoming_messages().on_plain_eager(core, frame, &head, flags) {
                 Some(()) => Ok(()),
                 None => self.incoming_messages().on_eager(core, frame, &head, flags),
             },
+            WireOp::Rts if flags.contains(Flags::COLLECTIVE) => {
+                self.on_long(core, peer, Source::Frame(frame, 0), frame.len, &head, op, flags)
+            }
             WireOp::Rts => {
                 self.net.peer(peer).hints.set_unanswered(false);
                 match self.incoming_messages().on_plain_rts(core, frame, &head, flags) {
@@ -113,7 +119,7 @@ impl<L: RmaLink> Endpoint<L> {
         let n = self.net.read_from(frame, Head::LEN, &mut bytes);
         let fields = &mut Fields::new(&bytes[..n]);
         match op {
-            WireOp::Rts => self.incoming_messages().on_rts(core, peer, head, flags, fields),
+            WireOp::Rts => self.parts_for(flags)?.on_rts(core, peer, head, flags, fields),
             WireOp::Cts => self.transfers().on_cts(peer, head, flags, fields),
             WireOp::Handle => self.net.on_handle(peer, fields),
             WireOp::Write => self.accesses().on_write(core, peer, (frame, size), head, flags, fields),
@@ -299,19 +305,12 @@ impl<L: RmaLink> Endpoint<L> {
                 _ => {}
             }
         }
-        let ep = self.id;
-        let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return };
-        rx.claimed.retain(|(_, m)| !(m.ep == ep && m.peer == peer && m.is_offered()));
-        // Its successor under the same name has not requested these answers.
-        for (_, m) in rx.claimed.iter_mut().filter(|(_, m)| m.ep == ep && m.peer == peer) {
-            m.ack = None;
+        let (ep, mut left) = (self.id, 0);
+        for rx in self.bind.contexts() {
+            let Some(rx) = core.rxs.get_mut(rx.at()) else { continue };
+            rx.close_peer(ep, peer);
+            left += rx.weight_of(ep, peer);
         }
-        for tagged in [true, false] {
-            let m = rx.matcher(tagged);
-            m.drop_waiting(|m| m.ep == ep && m.peer == peer && m.is_offered());
-            m.edit_waiting(|m| m.ep == ep && m.peer == peer, |m| m.ack = None);
-        }
-        let left = rx.weight_of(ep, peer);
         self.net.peer(peer).waiting = left;
         core.weigh();
         self.directed().fail_directed(core, peer, why);

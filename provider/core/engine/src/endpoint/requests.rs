@@ -132,6 +132,7 @@ impl Requests {
         let is_it = |r: &Request| {
             matches!(r, Request::Out(out) if out.done_as.ctx == ctx
                 && out.done_as.what.contains(What::SEND)
+                && !out.done_as.what.contains(What::PART)
                 && total(&out.iov) > 0)
         };
         let mut found = None;
@@ -142,6 +143,12 @@ impl Requests {
             }
         }
         found.map(|(_, name)| name)
+    }
+
+    /// The parts of a collective operation that are being sent under that context.
+    pub(crate) fn parts_of(&mut self, ctx: Ctx) -> Vec<u64> {
+        let is_it = |r: &Request| matches!(r, Request::Out(out) if out.done_as.ctx == ctx && out.done_as.what.contains(What::PART));
+        self.pool.names(is_it)
     }
 
     /// Whether messages can be completed, or could since the last call of progress.

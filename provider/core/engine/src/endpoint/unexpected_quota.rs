@@ -75,9 +75,10 @@ impl<L: RmaLink> Unexpected<'_, L> {
         let most = core.waiting_most.saturating_mul(2).saturating_add(SLACK);
         let state = self.net.peer(peer);
         if state.waiting > most {
-            let (ep, rx) = (self.id, self.bind.rx());
+            let ep = self.id;
             self.net.cut_off(peer, "unexpected messages");
-            if let Some(rx) = core.rxs.get_mut(rx.at()) {
+            for rx in self.bind.contexts() {
+                let Some(rx) = core.rxs.get_mut(rx.at()) else { continue };
                 for tagged in [true, false] {
                     rx.matcher(tagged).drop_waiting(|m| m.ep == ep && m.peer == peer);
                 }
@@ -150,8 +151,9 @@ impl<L: RmaLink> Unexpected<'_, L> {
         if self.rma_order().restore_order(peer, theirs) {
             return Ok(());
         }
-        let Some(rx) = core.rxs.get_mut(self.bind.rx().at()) else { return Ok(()) };
-        match rx.withdraw(ep, peer, theirs) {
+        let withdrawn =
+            self.bind.contexts().find_map(|rx| core.rxs.get_mut(rx.at())?.withdraw(ep, peer, theirs));
+        match withdrawn {
             // It is being received, which fails by itself.
             None => return Ok(()),
             Some(Some(message)) => self.take_unexpected(core, &message),

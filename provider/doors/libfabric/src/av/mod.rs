@@ -11,11 +11,14 @@ use wire::Addr;
 use crate::domain::{DomainFid, Shared};
 use crate::eq::{EqFid, Failure};
 use crate::errno::Errno;
-use crate::ffi::{Counted, Fid, Ref, Refs, guard, guard_or, header, known, obj, publish, put, reclaim};
+use crate::ffi::{Counted, Fid, Ref, Refs, arg, guard, guard_or, header, known, obj, publish, put, reclaim};
 use crate::info::addr;
 use crate::text::put_text;
 
 mod names;
+mod set;
+
+pub(crate) use set::AvSetFid;
 
 /// `struct fid_av`.
 #[repr(C)]
@@ -126,6 +129,7 @@ static AV_OPS: fi::fi_ops_av = fi::fi_ops_av {
     lookup: Some(lookup),
     straddr: Some(straddr),
     lookup2: Some(lookup2),
+    av_set: Some(open_set),
     ..fi::NO_OPS_AV
 };
 
@@ -249,6 +253,25 @@ unsafe extern "C" fn insertsym(
         let found = names::symmetric(&node, nodecnt, &service, svccnt, family);
         // SAFETY: the application passes NULL or room for an answer for every pair.
         unsafe { av.insert(found.map(|a| a.and_then(sendable)), fi_addr, flags, context) }
+    })
+}
+
+/// fi_av_set(3).
+unsafe extern "C" fn open_set(
+    av: *mut fi::fid_av,
+    attr: *mut fi::fi_av_set_attr,
+    set: *mut *mut fi::fid_av_set,
+    context: *mut c_void,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the application passes an open vector and attributes, of one layout in all versions.
+        let (av, attr) = unsafe { (obj::<AvFid, _>(av)?, arg(attr)?) };
+        if set.is_null() {
+            return Err(Errno::INVAL);
+        }
+        let made = set::make(&av.shared, av.id, Box::new(Ref::new(av)), attr, context)?;
+        // SAFETY: the application passes a place for the answer.
+        unsafe { put(set, made) }
     })
 }
 

@@ -39,6 +39,7 @@ static DOMAIN_OPS: fi::fi_ops_domain = fi::fi_ops_domain {
     cntr_open: Some(cntr::open),
     srx_ctx: Some(srx_ctx),
     query_atomic: Some(atomic::query_atomic),
+    query_collective: Some(crate::ep::query_collective),
     endpoint2: Some(endpoint2),
     xpu_ctx: Some(xpu::open),
     ..fi::NO_OPS_DOMAIN

@@ -181,6 +181,9 @@ pub(super) fn enable(ep: &Endpoint) -> Result<(), Errno> {
     if rx_always {
         engine.ep_write_every_receive(id);
     }
+    if caps & fi::FI_COLLECTIVE != 0 {
+        engine.ep_allow_collectives(id);
+    }
     drop(engine);
     setup.awake = awake;
     // Nothing else can have set it: `setup` is locked.

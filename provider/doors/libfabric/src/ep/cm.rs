@@ -1,8 +1,9 @@
-//! Names of endpoints: fi_cm(3). There are no connections.
+//! Names of endpoints, and their groups: fi_cm(3). There are no connections.
 
 use libc::{c_int, c_void};
 use libfabric_sys as fi;
 
+use super::collective::join;
 use super::endpoint::EpFid;
 use super::links::open_link;
 use crate::errno::Errno;
@@ -10,7 +11,7 @@ use crate::ffi::{arg, guard, obj};
 use crate::info::addr::{from_sockaddr, named, to_sockaddr};
 
 pub(super) static OPS: fi::fi_ops_cm =
-    fi::fi_ops_cm { setname: Some(setname), getname: Some(getname), ..fi::NO_OPS_CM };
+    fi::fi_ops_cm { setname: Some(setname), getname: Some(getname), join: Some(join), ..fi::NO_OPS_CM };
 
 /// Names of a shared receive context: it has none.
 pub(super) static NO_NAMES: fi::fi_ops_cm = fi::NO_OPS_CM;

@@ -6,6 +6,7 @@
 //! | `bind` | `fi_ep_bind` and `fi_enable` |
 //! | `links`, `link_ops` | the links of an endpoint; fi_open_ops(3) for them |
 //! | `msg`, `tagged`, `rma`, `atomic` | the calls that move data |
+//! | `collective` | groups, and the calls of their members |
 //! | `post` | the way they all end in |
 //! | `receiver` | what receives are posted to |
 //! | `flags`, `iov` | flags and vectors of the ABI as the engine's |
@@ -32,11 +33,13 @@ use endpoint::{Endpoint, EpFid, Fids};
 use setup::Setup;
 
 pub(crate) use bind::export_xpu;
+pub(crate) use collective::query_collective;
 pub(crate) use link_ops::{LINK_OPS, NAME as LINK_OPS_NAME};
 
 pub(crate) mod atomic;
 mod bind;
 mod cm;
+mod collective;
 mod context;
 mod endpoint;
 mod flags;
@@ -112,7 +115,11 @@ impl EpFid {
         rx_flags: u64,
         context: *mut c_void,
     ) -> *mut fi::fid_ep {
-        let calls = if endpoint.xpu.is_some() { &DEVICE } else { &HOST };
+        let calls = match (&endpoint.xpu, endpoint.attrs.caps & fi::FI_COLLECTIVE) {
+            (Some(_), _) => &DEVICE,
+            (None, 0) => &HOST,
+            (None, _) => &COLLECTIVE,
+        };
         publish(Box::new(EpFid {
             fid: fi::fid_ep {
                 fid: header::<EpFid>(context),
@@ -122,7 +129,7 @@ impl EpFid {
                 rma: (&raw const *calls.rma).cast_mut(),
                 tagged: (&raw const *calls.tagged).cast_mut(),
                 atomic: (&raw const *calls.atomic).cast_mut(),
-                collective: (&raw const COLLECTIVE).cast_mut(),
+                collective: (&raw const *calls.collective).cast_mut(),
             },
             endpoint,
             tx_flags: AtomicU64::new(tx_flags),
@@ -147,18 +154,26 @@ struct Calls {
     rma: &'static fi::fi_ops_rma,
     tagged: &'static fi::fi_ops_tagged,
     atomic: &'static fi::fi_ops_atomic,
+    collective: &'static fi::fi_ops_collective,
 }
 
-static HOST: Calls = Calls { msg: &msg::OPS, rma: &rma::OPS, tagged: &tagged::OPS, atomic: &atomic::OPS };
+static HOST: Calls = Calls {
+    msg: &msg::OPS,
+    rma: &rma::OPS,
+    tagged: &tagged::OPS,
+    atomic: &atomic::OPS,
+    collective: &fi::NO_OPS_COLLECTIVE,
+};
+/// With FI_COLLECTIVE.
+static COLLECTIVE: Calls = Calls { collective: &collective::OPS, ..HOST };
 /// Of a device's endpoint the host posts nothing.
 static DEVICE: Calls = Calls {
     msg: &fi::NO_OPS_MSG,
     rma: &fi::NO_OPS_RMA,
     tagged: &fi::NO_OPS_TAGGED,
     atomic: &fi::NO_OPS_ATOMIC,
+    collective: &fi::NO_OPS_COLLECTIVE,
 };
-
-static COLLECTIVE: fi::fi_ops_collective = fi::NO_OPS_COLLECTIVE;
 
 unsafe extern "C" fn close(fid: *mut fi::fid) -> c_int {
     guard(|| {

@@ -4,9 +4,9 @@ use libfabric_sys::*;
 
 /// Capabilities that hints have to name.
 pub(crate) const PRIMARY: u64 =
-    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_TAGGED_DIRECTED_RECV;
+    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_COLLECTIVE | FI_DIRECTED_RECV | FI_TAGGED_DIRECTED_RECV;
 /// What an application that names no capability does not get, for it is not written for it.
-const ONLY_ASKED: u64 = FI_TAGGED_DIRECTED_RECV;
+const ONLY_ASKED: u64 = FI_TAGGED_DIRECTED_RECV | FI_COLLECTIVE;
 /// What restricts a primary capability.
 const OF_MESSAGES: u64 = FI_SEND | FI_RECV;
 const OF_MEMORY: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
@@ -18,12 +18,22 @@ const SECONDARY: u64 =
 /// All there is.
 pub(crate) const ALL: u64 = PRIMARY | OF_MESSAGES | OF_MEMORY | SECONDARY | FI_HMEM | FI_XPU;
 /// The part that makes sense in `fi_tx_attr`, `fi_rx_attr`, `fi_domain_attr`.
-pub(crate) const TX: u64 =
-    FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_TRIGGER | FI_FENCE | FI_HMEM;
+pub(crate) const TX: u64 = FI_MSG
+    | FI_TAGGED
+    | FI_RMA
+    | FI_ATOMIC
+    | FI_COLLECTIVE
+    | FI_SEND
+    | FI_READ
+    | FI_WRITE
+    | FI_TRIGGER
+    | FI_FENCE
+    | FI_HMEM;
 pub(crate) const RX: u64 = FI_MSG
     | FI_TAGGED
     | FI_RMA
     | FI_ATOMIC
+    | FI_COLLECTIVE
     | FI_DIRECTED_RECV
     | FI_TAGGED_DIRECTED_RECV
     | FI_RECV
@@ -99,6 +109,8 @@ mod tests {
         let caps = granted(FI_TAGGED | FI_SEND);
         assert_eq!(caps & OF_MESSAGES, FI_SEND);
         assert_eq!(granted(0) & OF_MESSAGES, OF_MESSAGES);
-        assert_eq!(granted(0) & FI_TAGGED_DIRECTED_RECV, 0);
+        assert_eq!(granted(0) & (FI_TAGGED_DIRECTED_RECV | FI_COLLECTIVE), 0);
+        assert_eq!(granted(FI_MSG | FI_COLLECTIVE) & PRIMARY, FI_MSG | FI_COLLECTIVE);
+        assert_eq!(granted(FI_COLLECTIVE) & (FI_MSG | FI_COLLECTIVE), FI_MSG | FI_COLLECTIVE);
     }
 }

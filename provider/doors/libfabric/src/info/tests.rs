@@ -287,7 +287,7 @@ fn what_is_not_there_is_refused() {
     assert_eq!(with(&|h| h.ep.kind = FI_EP_MSG), "endpoint type");
     assert_eq!(with(&|h| h.ep.kind = FI_EP_DGRAM), "endpoint type");
     assert_eq!(with(&|h| h.caps |= FI_SHARED_AV), "capabilities");
-    assert_eq!(with(&|h| h.caps |= FI_COLLECTIVE), "capabilities");
+    assert_eq!(with(&|h| h.caps |= FI_MULTICAST), "capabilities");
     assert_eq!(with(&|h| h.tx.inject_size = (16 << 10) + 1), "inject_size");
     assert_eq!(with(&|h| h.tx.iov_limit = 9), "transmit iov_limit");
     assert_eq!(with(&|h| h.tx.comp_order = FI_ORDER_STRICT), "transmit comp_order");

@@ -7,6 +7,7 @@ use libc::{c_int, c_void};
 use crate::{fabric, fi};
 
 mod agent;
+mod collective;
 mod cuda;
 mod events;
 mod objects;

@@ -7,6 +7,8 @@ use crate::types::*;
 pub(crate) struct Bind {
     av: AvId,
     rx: RxId,
+    /// Where the parts of collective operations are received, if it may take part in any.
+    collective: Option<RxId>,
     tx_cq: Option<CqId>,
     rx_cq: Option<CqId>,
     cntrs: Cntrs,
@@ -22,7 +24,7 @@ impl Bind {
         rx_cq: Option<CqId>,
         cntrs: Cntrs,
     ) -> Bind {
-        Bind { av, rx, tx_cq, rx_cq, cntrs, writes: OpFlags::COMPLETION }
+        Bind { av, rx, collective: None, tx_cq, rx_cq, cntrs, writes: OpFlags::COMPLETION }
     }
 
     pub(crate) fn av(&self) -> AvId {
@@ -32,6 +34,23 @@ impl Bind {
     #[inline(always)]
     pub(crate) fn rx(&self) -> RxId {
         self.rx
+    }
+
+    /// Parts of collective operations are received by this context. Returns what their receives are bound
+    /// to.
+    pub(crate) fn set_collective(&mut self, rx: RxId) -> Bind {
+        self.collective = Some(rx);
+        Bind { rx, collective: None, tx_cq: None, rx_cq: None, cntrs: Cntrs::default(), ..*self }
+    }
+
+    /// See [`Bind::set_collective`].
+    pub(crate) fn collective(&self) -> Option<RxId> {
+        self.collective
+    }
+
+    /// All contexts that it receives by.
+    pub(crate) fn contexts(&self) -> impl Iterator<Item = RxId> + use<> {
+        [Some(self.rx), self.collective].into_iter().flatten()
     }
 
     #[inline(always)]

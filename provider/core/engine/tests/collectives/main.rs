@@ -1,0 +1,6 @@
+//! Collective operations of endpoints in one process.
+
+mod death;
+mod group;
+mod model;
+mod parts;

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/*
+ * Processes that are a group: what their collective operations compute, and what becomes of these when a
+ * member is killed.
+ *
+ *   group MEMBERS ROUNDS SEED [auto|sread]
+ *
+ * In each round all members join two groups, of all and of every second one, and compute in both, with
+ * operations of random length in flight. Then one member is killed at a random microsecond, while the others
+ * go on: each has an error soon, in a group that the dead one was in, and can close all.
+ */
+#include "fab.h"
+
+#include <rdma/fi_collective.h>
+#include <rdma/fi_eq.h>
+
+#define MOST 16
+#define WORDS 20000
+#define FLIGHT 3
+
+static struct shared {
+	struct name names[MOST];
+	volatile int named, computed, closed;
+	volatile int go[MOST];
+} *sh;
+
+static int members, automatic, sleeps;
+
+static struct fab me;
+static struct fid_eq *eq;
+
+static void wait_for(volatile int *what, int n)
+{
+	uint64_t start = now_ns();
+
+	while (*what < n) {
+		fab_poll(&me);
+		usleep(20);
+		CHECK(now_ns() - start < 30000000000u, "the others are held up");
+	}
+}
+
+static struct fid_mc *join(fi_addr_t stride, struct fid_av_set **set)
+{
+	struct fi_av_set_attr attr = {.start_addr = 0, .end_addr = members - 1, .stride = stride};
+	struct fi_eq_entry entry;
+	struct fid_mc *mc;
+	uint64_t start = now_ns();
+	fi_addr_t addr;
+	uint32_t event;
+	ssize_t n;
+
+	OK(fi_av_set(me.av, &attr, set, NULL));
+	OK(fi_av_set_addr(*set, &addr));
+	OK(fi_join_collective(me.ep, addr, *set, 0, &mc, &mc));
+	while ((n = fi_eq_read(eq, &event, &entry, sizeof entry, 0)) == -FI_EAGAIN) {
+		CHECK(now_ns() - start < 30000000000u, "the join does not end");
+		sched_yield();
+	}
+	CHECK(n == sizeof entry && event == FI_JOIN_COMPLETE && entry.context == &mc && entry.fid == &mc->fid,
+	      "join: %zd, event %u", n, event);
+	return mc;
+}
+
+struct call {
+	struct op op;
+	size_t count;
+	uint64_t in[WORDS], out[WORDS];
+};
+
+static struct call calls[FLIGHT];
+
+static void post(struct fid_mc *mc, struct call *c, size_t count, int rank, int round)
+{
+	c->count = count;
+	for (size_t i = 0; i < count; i++)
+		c->in[i] = (uint64_t)rank * 1000 + i + round;
+	POST(&me, &c->op,
+	     fi_allreduce(me.ep, c->in, count, NULL, c->out, NULL, fi_mc_addr(mc), FI_UINT64, FI_SUM, 0, &c->op));
+}
+
+/* The sum of the ranks of a group whose members are so far apart, and how many they are. */
+static void check(struct call *c, int stride, int round)
+{
+	uint64_t ranks = 0, n = 0;
+
+	for (int r = 0; r < members; r += stride)
+		ranks += r, n++;
+	for (size_t i = 0; i < c->count; i++)
+		CHECK(c->out[i] == ranks * 1000 + n * (i + round), "element %zu of %zu: %lu", i, c->count,
+		      (unsigned long)c->out[i]);
+}
+
+static void compute(struct fid_mc *mc, int stride, int rank, uint64_t *seed, int rounds)
+{
+	for (int round = 0; round < rounds; round++) {
+		for (int i = 0; i < FLIGHT; i++) {
+			size_t most = next_random(seed) % 4 ? 64 : WORDS;
+
+			post(mc, &calls[i], 1 + next_random(seed) % most, rank, round);
+		}
+		for (int i = 0; i < FLIGHT; i++) {
+			await(&me, &calls[i].op, "an allreduce");
+			check(&calls[i], stride, round);
+		}
+	}
+}
+
+/* Until an operation fails: in each group of the dead member's one does. */
+static void until_it_fails(struct fid_mc *mc, int rank)
+{
+	uint64_t start = now_ns();
+
+	for (int round = 0;; round++) {
+		for (int i = 0; i < FLIGHT; i++)
+			post(mc, &calls[i], i ? WORDS : 1, rank, round);
+		for (int i = 0; i < FLIGHT; i++)
+			while (calls[i].op.state == PENDING) {
+				if (!fab_poll(&me))
+					sched_yield();
+				CHECK(now_ns() - start < 30000000000u, "an operation without a member goes on");
+			}
+		for (int i = 0; i < FLIGHT; i++) {
+			int err = calls[i].op.err;
+
+			if (calls[i].op.state == DONE)
+				continue;
+			CHECK(err == FI_ECONNRESET || err == FI_ECONNREFUSED || err == FI_ECANCELED || err == FI_EIO,
+			      "failed with %d (%s)", err, fi_strerror(err));
+			return;
+		}
+	}
+}
+
+static void member(int rank, uint64_t seed)
+{
+	struct fid_av_set *all_set, *some_set = NULL;
+	struct fid_mc *all, *some = NULL;
+	struct fi_eq_attr attr = {.wait_obj = FI_WAIT_NONE};
+
+	fab_role = "member";
+	fab_open(&me, (struct fab_options){.caps = FI_MSG | FI_TAGGED | FI_COLLECTIVE,
+					   .sleeps = sleeps,
+					   .progress = automatic ? FI_PROGRESS_AUTO : FI_PROGRESS_MANUAL});
+	OK(fi_eq_open(me.fabric, &attr, &eq, NULL));
+	OK(fi_ep_bind(me.ep, &eq->fid, 0));
+	sh->names[rank] = me.name;
+	__atomic_add_fetch(&sh->named, 1, __ATOMIC_SEQ_CST);
+	wait_for(&sh->named, members);
+	for (int i = 0; i < members; i++)
+		fab_insert(&me, &sh->names[i]);
+	all = join(1, &all_set);
+	if (rank % 2 == 0)
+		some = join(2, &some_set);
+	compute(all, 1, rank, &seed, 10);
+	if (some) {
+		uint64_t own = seed;
+
+		compute(some, 2, rank, &own, 10);
+		OK(fi_close(&some->fid));
+		OK(fi_close(&some_set->fid));
+	}
+	__atomic_add_fetch(&sh->computed, 1, __ATOMIC_SEQ_CST);
+	until_it_fails(all, rank);
+	OK(fi_close(&all->fid));
+	OK(fi_close(&all_set->fid));
+	OK(fi_close(&me.ep->fid));
+	me.ep = NULL;
+	OK(fi_close(&eq->fid));
+	fab_close(&me);
+}
+
+static void round_of(uint64_t *seed)
+{
+	uint64_t common = next_random(seed), start = now_ns();
+	pid_t pids[MOST];
+	int victim = next_random(seed) % members, status;
+
+	memset(sh, 0, sizeof *sh);
+	for (int i = 0; i < members; i++) {
+		pids[i] = fork();
+		CHECK(pids[i] >= 0, "fork");
+		if (!pids[i]) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			member(i, common);
+			exit(0);
+		}
+	}
+	while (sh->computed < members) {
+		usleep(100);
+		CHECK(now_ns() - start < 60000000000u, "%d of %d have computed", sh->computed, members);
+		for (int i = 0; i < members; i++)
+			CHECK(waitpid(pids[i], &status, WNOHANG) == 0, "member %d: status %x", i, status);
+	}
+	usleep(next_random(seed) % 20000);
+	kill(pids[victim], SIGKILL);
+	for (int i = 0; i < members; i++) {
+		CHECK(waitpid(pids[i], &status, 0) == pids[i], "waitpid");
+		CHECK(i == victim || !status, "member %d of %d, %d was killed: status %x", i, members, victim, status);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t seed = argc > 3 ? strtoull(argv[3], NULL, 0) : 1;
+	int rounds = argc > 2 ? atoi(argv[2]) : 5;
+
+	members = argc > 1 ? atoi(argv[1]) : 5;
+	automatic = argc > 4 && !strcmp(argv[4], "auto");
+	sleeps = argc > 4 && !strcmp(argv[4], "sread");
+	CHECK(members >= 2 && members <= MOST, "2 to %d members", MOST);
+	sh = shared_memory(sizeof *sh);
+	printf("group of %d, seed %lu\n", members, (unsigned long)seed);
+	fflush(stdout);
+	for (int i = 0; i < rounds; i++)
+		round_of(&seed);
+	printf("group ok\n");
+	return 0;
+}
