@@ -72,7 +72,10 @@ pub fn run(options: &Options) -> Result<bool, Error> {
         status,
         used,
         hung,
-        guesses: guess::reasons(&options.program),
+        guesses: match guess::crashed(&options.program, status) {
+            Some(cause) => vec![cause],
+            None => guess::reasons(&options.program),
+        },
         libraries: watch.libraries,
         findings: if failed { findings() } else { Vec::new() },
     };
