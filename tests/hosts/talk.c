@@ -8,6 +8,7 @@
  *                                      FILE was in DIR
  *   talk ROLE DIR stream SECONDS       0 sends and 1 receives until that ends with an error, within so long
  *   talk ROLE DIR refused SECONDS      0 sends, which is to be refused (FI_EACCES) while 1 goes on
+ *   talk ROLE DIR filtered SECONDS     the same, and what 0 sends has no answer (FI_ETIMEDOUT)
  *
  * ROLE is 0 or 1.
  */
@@ -198,7 +199,7 @@ int main(int argc, char **argv)
 	const char *file = argc > 5 ? argv[5] : NULL;
 	char port[16];
 
-	CHECK(argc > 3, "usage: talk ROLE DIR exchange|soak|stream|refused [SECONDS|GIB [FILE]]");
+	CHECK(argc > 3, "usage: talk ROLE DIR exchange|soak|stream|refused|filtered [SECONDS|GIB [FILE]]");
 	role = atoi(argv[1]);
 	dir = argv[2];
 	fab_role = role ? "talk 1" : "talk 0";
@@ -223,7 +224,7 @@ int main(int argc, char **argv)
 	else if (!strcmp(argv[3], "stream"))
 		until_error(&f, to, seconds, 0);
 	else if (role == 0)
-		until_error(&f, to, seconds, FI_EACCES);
+		until_error(&f, to, seconds, strcmp(argv[3], "filtered") ? FI_EACCES : FI_ETIMEDOUT);
 	else
 		until_ended(&f, seconds);
 	OK(fi_close(&mr->fid));

@@ -45,10 +45,11 @@ Examples:
         /// the same for programs
         #[arg(long)]
         json: bool,
-        /// asks a program that still runs what each process waits for, and ends it
+        /// after so long (0.1 to 1000000) asks a program that still runs what each process waits for, and
+        /// ends it
         #[arg(long, value_name = "SECONDS", value_parser = values::duration(0.1, 1e6), requires = "program")]
         timeout: Option<Duration>,
-        /// the other hosts that the program's processes are on
+        /// the other hosts that the program's processes are on: their journals are brought in 30 s at most
         #[arg(long, value_name = "HOST,HOST", value_delimiter = ',', requires = "program")]
         hosts: Vec<String>,
         /// what runs a command on one of them

@@ -11,7 +11,7 @@ use crate::fabric::{self, Called, Error, Library, Outcome};
 use crate::info::peer::{self, Way};
 use crate::info::{self, NAME};
 
-/// What closing an endpoint, and hearing why there is no connection, may take of the limit.
+/// What hearing why there is no connection may take of the limit, and closing the endpoint beyond it.
 const REST: Duration = Duration::from_secs(1);
 /// The way in which the provider writes that it has no connection: what is behind it is the reason.
 const REASONS: [&str; 2] = ["no connection by tcp: ", "no connection: "];
@@ -72,10 +72,11 @@ fn render(tried: &Tried) -> String {
 
 /// The provider keeps to the limit, and writes its log where this process reads it.
 fn set(dir: &Scratch, limit: Duration) {
-    let most = limit.as_millis();
     let mut all = vec![(link::journal::VARIABLE.to_owned(), dir.0.clone().into_os_string())];
-    for setting in [&settings::TCP_TIMEOUT, &settings::CONNECT_TIMEOUT] {
-        let name = setting.variable();
+    let of =
+        [(&settings::TCP_TIMEOUT, limit), (&settings::CONNECT_TIMEOUT, limit), (&settings::TCP_LINGER, REST)];
+    for (setting, limit) in of {
+        let (name, most) = (setting.variable(), limit.as_millis());
         let default = setting.default.parse().unwrap_or(most);
         let is = std::env::var(&name).ok().and_then(|value| value.trim().parse().ok()).unwrap_or(default);
         all.push((name, is.min(most).to_string().into()));

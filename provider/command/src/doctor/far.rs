@@ -1,71 +1,199 @@
 //! The journals of a job's processes on other hosts: requested, and brought here, by ssh(1) or what is given
-//! in its place.
+//! in its place. A host whose command does not end in time is asked nothing more.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
+use super::cause::Cause;
 use crate::out::quoted;
 use crate::rsh;
 
+/// Between two polls of a command on a host.
+const PERIOD: Duration = Duration::from_millis(20);
+
 /// The other hosts of a job.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub struct Far {
-    pub hosts: Vec<String>,
+    hosts: Vec<String>,
     /// A command that runs another one on a host: its words, in front of the host's name.
-    pub rsh: Vec<String>,
+    rsh: Vec<String>,
+    /// What a command on a host may take.
+    limit: Duration,
+    /// The numbers of hosts on which one took longer.
+    silent: Mutex<BTreeSet<usize>>,
 }
 
 impl Far {
-    fn on(&self, host: &str, line: String) -> Option<Command> {
-        let mut command = rsh::on(&self.rsh, host, &line)?;
-        command.stdin(Stdio::null());
-        Some(command)
+    pub fn new(hosts: &[String], rsh: &str, limit: Duration) -> Far {
+        Far { hosts: hosts.to_vec(), rsh: rsh::words(rsh), limit, silent: Mutex::default() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.hosts.is_empty()
     }
 
     /// Has the processes on all hosts say what is pending.
     pub fn ask(&self, dir: &Path) {
         let file = quoted(&dir.join(link::journal::ASK).to_string_lossy());
-        let started =
-            self.hosts.iter().filter_map(|host| self.on(host, format!("touch {file}"))?.spawn().ok());
-        for mut child in started.collect::<Vec<_>>() {
-            let _ = child.wait();
-        }
+        self.run_on_each(&format!("touch {file}"));
     }
 
-    /// Brings the directories of all hosts into this one, and returns them; and the hosts of which there is
-    /// none.
-    pub fn bring(&self, dir: &Path) -> (Vec<PathBuf>, Vec<String>) {
-        let (mut brought, mut missing) = (Vec::new(), Vec::new());
-        for (n, host) in self.hosts.iter().enumerate() {
-            let to = dir.join(format!("far-{n}"));
-            match self.bring_one(host, dir, &to) {
-                Some(()) => brought.push(to),
-                None => missing.push(host.clone()),
-            }
-        }
-        (brought, missing)
-    }
-
-    fn bring_one(&self, host: &str, dir: &Path, to: &Path) -> Option<()> {
-        let _ = std::fs::create_dir(to);
+    /// Brings the directories of all hosts into this one, and returns them.
+    pub fn bring(&self, dir: &Path) -> Vec<PathBuf> {
         let line = format!("tar -C {} --exclude 'far-*' -cf - .", quoted(&dir.to_string_lossy()));
-        let mut from = self.on(host, line)?.stdout(Stdio::piped()).spawn().ok()?;
+        let bring = |n| {
+            let to = dir.join(format!("far-{n}"));
+            self.bring_one(n, &line, &to).map(|()| to)
+        };
+        self.on_each(bring).into_iter().flatten().collect()
+    }
+
+    /// The hosts of which nothing was brought, and why.
+    pub fn missing(&self, brought: &[PathBuf]) -> Vec<Cause> {
+        let silent = self.silent.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let is_missing = |n: usize| !brought.iter().any(|path| path.ends_with(format!("far-{n}")));
+        let cause = |(n, host): (usize, &String)| {
+            let rsh = self.rsh.join(" ");
+            let why = match silent.contains(&n) {
+                true => format!(": `{rsh} {host}` had not ended after {} s", self.limit.as_secs_f64()),
+                false => String::new(),
+            };
+            Cause::new(
+                format!("nothing is known of the processes on {host}{why}"),
+                format!(
+                    "see that `{rsh} {host} true` ends at once and asks for nothing, and that the launcher hands {} on",
+                    link::journal::VARIABLE
+                ),
+            )
+        };
+        self.hosts.iter().enumerate().filter(|(n, _)| is_missing(*n)).map(cause).collect()
+    }
+
+    /// Removes the directories.
+    pub fn clear(&self, dir: &Path) {
+        self.run_on_each(&format!("rm -rf {}", quoted(&dir.to_string_lossy())));
+    }
+
+    fn run_on_each(&self, line: &str) {
+        self.on_each(|n| {
+            let mut child = self.on(n, line)?.stdout(Stdio::null()).spawn().ok()?;
+            self.ended(n, &mut child, Instant::now() + self.limit)
+        });
+    }
+
+    /// Calls it with the number of each host, for all hosts at once.
+    fn on_each<T: Send>(&self, of: impl Fn(usize) -> Option<T> + Sync) -> Vec<Option<T>> {
+        let of = &of;
+        std::thread::scope(|scope| {
+            let all: Vec<_> = (0..self.hosts.len()).map(|n| scope.spawn(move || of(n))).collect();
+            all.into_iter().map(|one| one.join().ok().flatten()).collect()
+        })
+    }
+
+    /// A line for a shell on this host; `None` for one that is silent.
+    fn on(&self, n: usize, line: &str) -> Option<Command> {
+        if self.silent.lock().is_ok_and(|silent| silent.contains(&n)) {
+            return None;
+        }
+        let mut command = rsh::on(&self.rsh, &self.hosts[n], line)?;
+        command.stdin(Stdio::null());
+        Some(command)
+    }
+
+    fn bring_one(&self, n: usize, line: &str, to: &Path) -> Option<()> {
+        let _ = std::fs::create_dir(to);
+        let mut from = self.on(n, line)?.stdout(Stdio::piped()).spawn().ok()?;
         let unpack = Command::new("tar")
             .args(["--no-same-owner", "-xf", "-", "-C"])
             .arg(to)
             .stdin(from.stdout.take()?)
             .stderr(Stdio::null())
-            .status();
-        let sent = from.wait().is_ok_and(|status| status.success());
-        (sent && unpack.is_ok_and(|status| status.success())).then_some(())
+            .spawn();
+        let until = Instant::now() + self.limit;
+        let sent = self.ended(n, &mut from, until);
+        // What the command started may have the pipe still.
+        let unpacked = self.ended(n, &mut unpack.ok()?, until);
+        (sent?.success() && unpacked?.success()).then_some(())
     }
 
-    /// Removes the directories.
-    pub fn clear(&self, dir: &Path) {
-        for host in &self.hosts {
-            if let Some(mut command) = self.on(host, format!("rm -rf {}", quoted(&dir.to_string_lossy()))) {
-                let _ = command.status();
+    /// Waits until a command has ended, or kills it.
+    fn ended(&self, n: usize, child: &mut Child, until: Instant) -> Option<ExitStatus> {
+        loop {
+            match child.try_wait() {
+                Ok(None) if Instant::now() < until => std::thread::sleep(PERIOD),
+                Ok(None) => break,
+                ended => return ended.ok().flatten(),
             }
         }
+        let _ = child.kill();
+        let _ = child.wait();
+        self.silent.lock().ok()?.insert(n);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A directory with what stands in for ssh(1): on the host `hangs` it does not end, and neither does a
+    /// child that keeps its output open; each call is a line of the file `calls`.
+    fn place(name: &str) -> (PathBuf, String) {
+        let dir = std::env::temp_dir().join(format!("strait-far-{name}-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let (rsh, calls) = (dir.join("rsh"), dir.join("calls"));
+        let script = format!(
+            "#!/bin/sh\necho \"$1\" >>{}\ncase $1 in\nhangs) sleep 3 2>/dev/null & exec sleep 300 2>/dev/null ;;\nfails) exit 1 ;;\n*) exec sh -c \"$2\" ;;\nesac\n",
+            calls.display()
+        );
+        std::fs::write(&rsh, script).unwrap();
+        std::fs::set_permissions(&rsh, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let rsh = rsh.to_string_lossy().into_owned();
+        (dir, rsh)
+    }
+
+    #[test]
+    fn a_host_whose_command_hangs_is_called_once_and_is_named() {
+        let (place, rsh) = place("hangs");
+        let dir = place.join("journals");
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(dir.join("one.journal"), "x").unwrap();
+        let hosts = ["hangs", "here", "fails"].map(str::to_owned);
+        let far = Far::new(&hosts, &rsh, Duration::from_millis(1500));
+        let begin = Instant::now();
+        far.ask(&dir);
+        let brought = far.bring(&dir);
+        let took = begin.elapsed();
+        let asked = dir.join(link::journal::ASK).exists();
+        let read = std::fs::read_to_string(dir.join("far-1/one.journal"));
+        let missing: Vec<String> = far.missing(&brought).into_iter().map(|cause| cause.text).collect();
+        far.clear(&dir);
+        let calls = std::fs::read_to_string(place.join("calls")).unwrap();
+        let cleared = !dir.exists();
+        std::fs::remove_dir_all(&place).unwrap();
+
+        assert!(asked && cleared);
+        assert_eq!((brought, read.unwrap().as_str()), (vec![dir.join("far-1")], "x"));
+        assert_eq!(missing.len(), 2, "{missing:?}");
+        assert!(missing[0].contains("on hangs: ") && missing[0].contains("had not ended after 1.5 s"));
+        assert!(missing[1].ends_with("on fails"), "{missing:?}");
+        let count = |host: &str| calls.lines().filter(|line| *line == host).count();
+        assert_eq!((count("hangs"), count("here"), count("fails")), (1, 3, 3), "{calls}");
+        assert!(took < Duration::from_secs(60), "{took:?}");
+    }
+
+    #[test]
+    fn a_transfer_that_hangs_has_a_limit() {
+        let (place, rsh) = place("transfer");
+        let far = Far::new(&["hangs".to_owned()], &rsh, Duration::from_millis(300));
+        let begin = Instant::now();
+        assert_eq!(far.bring(&place), Vec::<PathBuf>::new());
+        assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+        std::fs::remove_dir_all(&place).unwrap();
     }
 }

@@ -1,7 +1,9 @@
 //! Why no process may have loaded Strait, by the command line and the environment.
 
 use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::process::ExitStatus;
 
 use super::cause::Cause;
 use crate::out::quoted;
@@ -69,6 +71,21 @@ pub fn reasons(program: &[OsString]) -> Vec<Cause> {
         ));
     }
     all
+}
+
+/// A launcher that has itself ended by the signal of a fault: not what it launched.
+pub fn crashed(program: &[OsString], status: ExitStatus) -> Option<Cause> {
+    let words = words(program);
+    let signal = status.signal().filter(|n| [libc::SIGSEGV, libc::SIGBUS, libc::SIGABRT].contains(n))?;
+    let launcher = words.first().filter(|_| is_launcher(&words[..1]))?;
+    let todo = match words.iter().any(|word| word == ":") {
+        true => {
+            "of Open MPI 5 with several programs (`:`), as Debian 13 has it: PMIX_MCA_pmdl=^ompi in its environment and the \
+             options before each program; or one program that chooses by OMPI_COMM_WORLD_RANK"
+        }
+        false => "report it to the launcher's makers: nothing of Strait is in a launcher",
+    };
+    Some(Cause::new(format!("{launcher} itself was ended by signal {signal}"), todo))
 }
 
 /// The words of a command line.
@@ -143,6 +160,18 @@ mod tests {
 
     fn line(line: &str) -> Vec<OsString> {
         line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn a_launcher_that_crashes_is_no_fault_of_a_program() {
+        let of = |text: &str, raw| crashed(&line(text), ExitStatus::from_raw(raw)).map(|c| c.to_string());
+        let several = of("mpirun -np 1 a : -np 1 a", libc::SIGSEGV).unwrap();
+        assert!(several.contains("mpirun itself was ended by signal 11"), "{several}");
+        assert!(several.contains("PMIX_MCA_pmdl=^ompi"), "{several}");
+        assert!(!of("/usr/bin/mpirun -np 2 a", libc::SIGABRT).unwrap().contains("pmdl"));
+        assert_eq!(of("mpirun -np 2 a", 139 << 8), None);
+        assert_eq!(of("mpirun -np 2 a", libc::SIGTERM), None);
+        assert_eq!(of("./a", libc::SIGSEGV), None);
     }
 
     #[test]

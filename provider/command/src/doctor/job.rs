@@ -31,6 +31,8 @@ const PERIODS: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(
 /// How long processes have to say what is pending, and to end.
 const ANSWER: Duration = Duration::from_secs(4);
 const END: Duration = Duration::from_secs(5);
+/// How long a command on another host may take.
+const FAR: Duration = Duration::from_secs(30);
 
 /// How a program is run.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,8 +49,8 @@ pub struct Options {
 pub fn run(options: &Options) -> Result<bool, Error> {
     let dir = Scratch::new()?;
     let file = dir.0.join("report.json");
-    let far = Far { hosts: options.hosts.clone(), rsh: crate::rsh::words(&options.rsh) };
-    let program = handed_on(&options.program, !far.hosts.is_empty());
+    let far = Far::new(&options.hosts, &options.rsh, FAR);
+    let program = handed_on(&options.program, !far.is_empty());
     let (name, args) = program.split_first().ok_or_else(|| Error::Failed("no program".into()))?;
     let mut command = Command::new(name);
     // Launchers hand their environment on to processes of this host.
@@ -57,7 +59,7 @@ pub fn run(options: &Options) -> Result<bool, Error> {
     let status = watch
         .ended(&mut command, options.timeout)
         .map_err(|e| format!("{} cannot be run: {e}", name.to_string_lossy()))?;
-    let (brought, missing) = far.bring(&dir.0);
+    let brought = far.bring(&dir.0);
     let dirs: Vec<&Path> = std::iter::once(&*dir.0).chain(brought.iter().map(|path| &**path)).collect();
     let (processes, reports) = (processes_in(&dirs), reports_in(&dirs));
     far.clear(&dir.0);
@@ -70,21 +72,15 @@ pub fn run(options: &Options) -> Result<bool, Error> {
         status,
         used,
         hung,
-        guesses: guess::reasons(&options.program),
+        guesses: match guess::crashed(&options.program, status) {
+            Some(cause) => vec![cause],
+            None => guess::reasons(&options.program),
+        },
         libraries: watch.libraries,
         findings: if failed { findings() } else { Vec::new() },
     };
     causes.extend(job.causes());
-    causes.extend(missing.iter().map(|host| {
-        Cause::new(
-            format!("nothing is known of the processes on {host}"),
-            format!(
-                "see that `{} {host} true` works, and that the launcher hands {} on",
-                options.rsh,
-                link::journal::VARIABLE
-            ),
-        )
-    }));
+    causes.extend(far.missing(&brought));
     let summary = Summary::of(&reports, &processes, status, causes, waits);
     if options.json {
         let text = serde_json::to_string_pretty(&summary).map_err(|e| e.to_string())?;
@@ -192,11 +188,11 @@ impl Watch<'_> {
         while begin.elapsed() < ANSWER {
             std::thread::sleep(PERIODS[0]);
             processes = journal::read(self.dir);
-            if self.far.hosts.is_empty() && processes.iter().all(|p| p.asked.is_some() || p.exited) {
+            if self.far.is_empty() && processes.iter().all(|p| p.asked.is_some() || p.exited) {
                 break;
             }
         }
-        let (brought, _) = self.far.bring(self.dir);
+        let brought = self.far.bring(self.dir);
         if !brought.is_empty() {
             let dirs: Vec<&Path> =
                 std::iter::once(self.dir).chain(brought.iter().map(|path| &**path)).collect();

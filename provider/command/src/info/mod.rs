@@ -61,7 +61,7 @@ pub struct Options {
     /// that is closed or filtered, another version. Its program receives nothing
     #[arg(long = "try", requires = "peer", verbatim_doc_comment)]
     pub call: bool,
-    /// how long to wait for its answer
+    /// how long to wait for its answer (3 to 600); closing the endpoint takes 1 s more at most
     #[arg(long, value_name = "SECONDS", requires = "call", default_value = "10", value_parser = values::duration(3.0, 600.0))]
     pub timeout: Duration,
     /// this libfabric (file, or directory with libfabric.so.1) instead of the default

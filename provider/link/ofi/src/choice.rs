@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::net::IpAddr;
+use std::sync::Once;
 
 use fabric_client::{Infos, fabric_of, provider_of};
 use libfabric_sys as fi;
@@ -24,9 +25,14 @@ const CORE_ONLY: u64 = 1 << 59;
 /// What FI_PROVIDER says of names is not looked at.
 const INTERNAL: u64 = 1 << 58;
 
-/// How the core may be asked, one way after the other: each finds what others do not. A layer asks for what
-/// it is on by itself, and finds nothing that FI_PROVIDER hides.
+/// How the core may be asked, one way after the other: each finds what others do not. Where layers are asked
+/// they log at FI_LOG_LEVEL=warn each question that finds nothing.
 const WAYS: [u64; 3] = [INTERNAL, HIDDEN, HIDDEN | CORE_ONLY];
+/// The same for a provider that is no layer.
+const PLAIN: [u64; 3] = [HIDDEN | CORE_ONLY, INTERNAL, HIDDEN];
+
+/// That the network below is another one than it would be, once in a process.
+static SAID: Once = Once::new();
 
 /// Messages, and reads of host memory.
 const READS: u64 = fi::FI_MSG | fi::FI_RMA | fi::FI_SEND | fi::FI_RECV | fi::FI_READ | fi::FI_REMOTE_READ;
@@ -148,12 +154,33 @@ pub fn open(
             refused.push(format!("{name}: not there"));
             continue;
         }
+        let filter = std::env::var("FI_PROVIDER").unwrap_or_default();
+        if let Some(below) = hidden_below(name, &filter) {
+            refused.push(format!(
+                "{name}: FI_PROVIDER hides {below} from it: FI_PROVIDER='strait,{below};strait' does not"
+            ));
+            continue;
+        }
         match open_one(core, name, own, beyond) {
-            Ok(fabric) => return Ok((fabric, refused)),
+            Ok(fabric) => {
+                if let Some(why) = refused.iter().find(|why| why.contains(": FI_PROVIDER hides ")) {
+                    SAID.call_once(|| log::warn!("{own}: ofi is over {name}, and not over {why}"));
+                }
+                return Ok((fabric, refused));
+            }
             Err(why) => refused.push(format!("{name}: {why}")),
         }
     }
     Err(refused)
+}
+
+/// What a layer is over, if this filter of the core's hides it: a layer asks for it by itself, finds nothing,
+/// and logs several lines.
+fn hidden_below<'a>(name: &'a str, filter: &str) -> Option<&'a str> {
+    let (below, _) = name.split_once(';')?;
+    let (negated, names) = filter.trim().strip_prefix('^').map_or((false, filter), |rest| (true, rest));
+    let is_named = names.split([',', ';']).any(|one| one.trim().eq_ignore_ascii_case(below));
+    (!names.trim().is_empty() && is_named == negated).then_some(below)
 }
 
 fn open_one(core: &fi::Core, name: &str, own: IpAddr, beyond: Beyond) -> Result<Fabric, String> {
@@ -167,8 +194,9 @@ fn open_one(core: &fi::Core, name: &str, own: IpAddr, beyond: Beyond) -> Result<
     let asks = asks.flat_map(|(node, order)| [READS, fi::FI_MSG].map(|caps| (node, Wants { caps, order })));
     // Fabrics that the provider does not open, whatever else the hints say.
     let mut closed: Vec<String> = Vec::new();
+    let ways = if name.contains(';') { WAYS } else { PLAIN };
     for (node, wants) in asks {
-        for flags in WAYS {
+        for flags in ways {
             let found = match ask(core, name, node, flags, wants) {
                 Ok(found) => found,
                 Err(e) if -e == fi::FI_ENODATA => continue,
@@ -204,16 +232,28 @@ fn open_one(core: &fi::Core, name: &str, own: IpAddr, beyond: Beyond) -> Result<
             }
         }
     }
-    if name.contains(';') && why != "not there" && std::env::var_os("FI_PROVIDER").is_some() {
-        let below = name.split(';').next().unwrap_or_default();
-        why += &format!(" (FI_PROVIDER hides {below} from it: FI_PROVIDER='strait,{below};strait' does not)");
-    }
     Err(why)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_filter_hides_from_a_layer_is_found() {
+        for (name, filter, hidden) in [
+            ("tcp;ofi_rxm", "strait", Some("tcp")),
+            ("verbs;ofi_rxm", "strait,tcp;strait", Some("verbs")),
+            ("tcp;ofi_rxm", "^TCP", Some("tcp")),
+            ("tcp;ofi_rxm", "strait,tcp;strait", None),
+            ("tcp;ofi_rxm", "strait, TCP", None),
+            ("tcp;ofi_rxm", "^efa", None),
+            ("tcp;ofi_rxm", "", None),
+            ("tcp", "strait", None),
+        ] {
+            assert_eq!(hidden_below(name, filter), hidden, "{name} FI_PROVIDER={filter}");
+        }
+    }
 
     #[test]
     fn what_holds_this_provider_is_not_below_it() {

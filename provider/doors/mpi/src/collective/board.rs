@@ -6,7 +6,8 @@
 //! library is never seen there. Until a rank has seen all others it posts host memory, and waits for none.
 
 use core::ffi::c_int;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -55,6 +56,15 @@ pub(super) struct Side {
     is_failed: bool,
 }
 
+/// Gives a file its length and its memory: where that is not to be had now, a store would end the process by
+/// SIGBUS.
+fn reserve(file: &File, len: usize) -> Option<()> {
+    let len = libc::off_t::try_from(len).ok()?;
+    // SAFETY: a descriptor that is open.
+    let failed = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len) };
+    (failed == 0).then_some(())
+}
+
 impl Side {
     /// Of the communicator of that name; `None` where there is no memory for it.
     pub(super) fn new(name: u128, at: Rank) -> Option<Side> {
@@ -68,7 +78,10 @@ impl Side {
         if is.uid() != unsafe { libc::geteuid() } || is.mode() & 0o077 != 0 || !is.is_file() {
             return None;
         }
-        file.set_len(len as u64).ok()?;
+        if reserve(&file, len).is_none() {
+            let _ = std::fs::remove_file(&path);
+            return None;
+        }
         let memory = Arc::new(Mapping::new(&file, len, None).ok()?);
         let words = SharedWords::new(memory.clone(), 0, at.size)?;
         let agreement = Agreement::new(words, at.rank)?;
@@ -356,6 +369,33 @@ mod tests {
         let word = u64::from(ended.process) << 32 | u64::from(ended.namespace);
         second.word(1, PROCESS).store(word, Release);
         assert!(!first.is_usable());
+    }
+
+    /// Puts a file system of one page in the place of /dev/shm for this thread alone; `None`: it may not.
+    fn with_little_memory() -> Option<()> {
+        let none = std::ptr::null();
+        let (tmpfs, shm, size) = (c"tmpfs".as_ptr(), c"/dev/shm".as_ptr(), c"size=4096".as_ptr());
+        // SAFETY: strings that end in NUL; the mounts of this thread alone become others.
+        unsafe {
+            let is_alone = libc::unshare(libc::CLONE_NEWNS) == 0
+                && libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_PRIVATE, none.cast()) == 0;
+            (is_alone && libc::mount(tmpfs, shm, tmpfs, 0, size.cast()) == 0).then_some(())
+        }
+    }
+
+    #[test]
+    fn a_full_file_system_is_no_board_and_no_fault() {
+        let small = std::thread::spawn(|| {
+            with_little_memory()?;
+            std::fs::write("/dev/shm/all", [1; 4096]).unwrap();
+            let name = u128::from_ne_bytes(ipc::random().unwrap());
+            let made = Side::new(name, Rank { rank: 0, size: 2 }).is_some();
+            Some((made, std::fs::read_dir("/dev/shm").unwrap().count()))
+        });
+        match small.join().unwrap() {
+            Some(found) => assert_eq!(found, (false, 1)),
+            None => eprintln!("skipped: this user makes no mount namespace"),
+        }
     }
 
     #[test]
