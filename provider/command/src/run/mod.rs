@@ -1,6 +1,7 @@
 //! `strait run`: starts the processes of a job, on this host or on others, and ends when they have.
 
 mod agent;
+mod confirm;
 mod hosts;
 mod job;
 mod output;
