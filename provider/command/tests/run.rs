@@ -288,7 +288,7 @@ fn a_process_that_fails_on_one_host_ends_those_of_all() {
     assert_eq!(output.status.code(), Some(126));
     assert!(errors.contains("cannot start \"no-such-rsh\" for host a: "), "{errors}");
     let (output, _, errors) = run(&["-n", "3", "--hosts", "a:1,b:1", "true"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(errors.contains("the hosts have 2 slots for 3 processes"), "{errors}");
 }
 
