@@ -280,6 +280,7 @@ mod tests {
             ("info --peer 10.9.0.2:0", "port 0"),
             ("topo nvme0", "nvme0"),
             ("p2pmemd --host much", "much: a size"),
+            ("p2pmemd --host 999999TiB", "this host has"),
             ("storage --size 0 x", "0 bytes"),
             ("storage --reps 1001 x", "--reps"),
             ("storage --create --copy y x", "--copy"),
