@@ -10,7 +10,7 @@ use clap_complete::Shell;
 
 use crate::perf::Start;
 use crate::version::VERSION;
-use crate::{info, p2pmemd, perf, run, storage, top, topo, values};
+use crate::{info, p2pmemd, perf, rsh, run, storage, top, topo, values};
 
 /// The companion of the libfabric provider and UCX transport `strait`
 #[derive(Debug, Parser)]
@@ -50,7 +50,7 @@ Examples:
         #[arg(long, value_name = "SECONDS", value_parser = values::duration(0.1, 1e6), requires = "program")]
         timeout: Option<Duration>,
         /// the other hosts that the program's processes are on: their journals are brought in 30 s at most
-        #[arg(long, value_name = "HOST,HOST", value_delimiter = ',', requires = "program")]
+        #[arg(long, value_name = "HOST,HOST", value_delimiter = ',', requires = "program", value_parser = rsh::host)]
         hosts: Vec<String>,
         /// what runs a command on one of them
         #[arg(long, value_name = "COMMAND", default_value = "ssh")]
@@ -155,6 +155,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, clap::
         Command::Perf(options) => match options.wrong() {
             Some(words) => Err(Line::command().error(ErrorKind::ArgumentConflict, words)),
             None => Ok(Command::Perf(options)),
+        },
+        Command::Run(options) => match options.wrong() {
+            Some(words) => Err(Line::command().error(ErrorKind::ValueValidation, words)),
+            None => Ok(Command::Run(options)),
         },
         command => Ok(command),
     }
@@ -276,11 +280,15 @@ mod tests {
             ("info --peer 10.9.0.2:0", "port 0"),
             ("topo nvme0", "nvme0"),
             ("p2pmemd --host much", "much: a size"),
+            ("p2pmemd --host 999999TiB", "this host has"),
             ("storage --size 0 x", "0 bytes"),
             ("storage --reps 1001 x", "--reps"),
             ("storage --create --copy y x", "--copy"),
             ("run -n 0 x", "--procs"),
             ("run -n 1 --", "<PROGRAM>"),
+            ("run -n 1 --hosts=-oProxyCommand=x x", "no name of a host"),
+            ("run -n 1 --hosts a:0 x", "1 to 65536"),
+            ("doctor --hosts=a,-oProxyCommand=x x", "no name of a host"),
             ("run -n 1 --grace 3601 x", "--grace"),
             ("plot a.csv", "<PICTURE>"),
             ("plot a.csv b.pdf", "b.pdf"),

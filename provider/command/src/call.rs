@@ -135,6 +135,8 @@ fn todo(why: &str) -> String {
     let own = [
         ("another job key", OTHER_KEY),
         ("nothing listens", NOT_THERE),
+        ("closed the connection", NOT_THERE),
+        ("onnection reset", NOT_THERE),
         ("does not speak this protocol", NOT_THERE),
         ("process does not answer", STUCK),
     ];
@@ -176,6 +178,12 @@ mod tests {
                 "nothing has answered",
                 "firewall",
             ),
+            (
+                "no connection by tcp: what listens there has closed the connection: it",
+                "what",
+                "address and port",
+            ),
+            ("no connection by tcp: Connection reset by peer", "Connection reset", "address and port"),
             ("no connection by tcp: nothing listens there: its", "nothing listens there", "address and port"),
             (
                 "no connection by tcp: the host has taken the connection and the process does not answer: it",

@@ -102,6 +102,13 @@ pub fn limit(resource: libc::__rlimit_resource_t) -> Option<(Option<u64>, Option
     (rc == 0).then(|| (some(limit.rlim_cur), some(limit.rlim_max)))
 }
 
+/// The bytes of this host's memory.
+pub fn memory() -> Option<u64> {
+    // SAFETY: sysconf(3) takes a number.
+    let of = |name| u64::try_from(unsafe { libc::sysconf(name) }).ok();
+    of(libc::_SC_PHYS_PAGES)?.checked_mul(of(libc::_SC_PAGESIZE)?)
+}
+
 /// The commands of membarrier(2) that there are.
 pub fn membarrier_commands() -> io::Result<u64> {
     const QUERY: libc::c_int = 0;

@@ -26,7 +26,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
     /// so much host memory as the last resort, with KiB, MiB, GiB or TiB
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = rules::size)]
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = host_size)]
     pub host: u64,
     /// the socket's abstract name, or its path if it begins with /
     #[arg(long, default_value = NAME)]
@@ -37,6 +37,15 @@ pub struct Options {
     /// print what the daemon that listens there has, and how far it is from these devices together
     #[arg(long, value_name = "DEVICE", num_args = 0.., conflicts_with_all = ["rules", "host", "sysfs"])]
     pub list: Option<Vec<String>>,
+}
+
+/// A size that this host's memory has.
+fn host_size(text: &str) -> Result<u64, String> {
+    let size = rules::size(text).map_err(|e| e.to_string())?;
+    match crate::os::memory() {
+        Some(all) if size > all => Err(format!("this host has {}", picture::bytes(all))),
+        _ => Ok(size),
+    }
 }
 
 /// A line for each publisher of a running daemon.

@@ -15,3 +15,27 @@ pub fn on(words: &[String], host: &str, line: &str) -> Option<Command> {
 pub fn words(rsh: &str) -> Vec<String> {
     rsh.split_whitespace().map(str::to_owned).collect()
 }
+
+/// The name of a host as it stands in such a command, where a leading `-` would be an option.
+pub fn host(text: &str) -> Result<String, String> {
+    match text.is_empty()
+        || text.starts_with('-')
+        || text.contains(|c: char| c.is_whitespace() || c.is_control())
+    {
+        true => Err(format!("{text:?} is no name of a host")),
+        false => Ok(text.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn an_option_is_no_host() {
+        for text in ["", "-", "-oProxyCommand=x", "a b", "a\n", "a\x1b[2J"] {
+            assert!(super::host(text).unwrap_err().contains("no name of a host"), "{text:?}");
+        }
+        for text in ["node1", "me@node1", "10.9.0.2", "node-1"] {
+            assert_eq!(super::host(text).as_deref(), Ok(text));
+        }
+    }
+}

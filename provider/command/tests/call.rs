@@ -101,6 +101,21 @@ fn something_that_speaks_another_protocol() {
 }
 
 #[test]
+fn something_that_takes_a_connection_and_closes_it() {
+    if is_offered() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let _ = std::io::Read::read(&mut stream, &mut [0; 4096]);
+            }
+        });
+        check(address, "tcp", "has closed the connection", "address and port");
+    }
+}
+
+#[test]
 fn no_link_leads_there() {
     if is_offered() {
         let way = call("198.51.100.1:7".parse().unwrap(), "shm");

@@ -226,6 +226,34 @@ fn a_signal_ends_the_program_and_not_the_answer() {
 }
 
 #[test]
+fn a_signal_ends_the_wait_for_another_host_and_not_the_answer() {
+    use std::os::unix::fs::PermissionsExt;
+    for (name, signal) in [("int", libc::SIGINT), ("term", libc::SIGTERM)] {
+        let dir = scratch(&format!("far-{name}"));
+        let (rsh, called) = (dir.join("rsh"), dir.join("called"));
+        std::fs::write(&rsh, format!("#!/bin/sh\n: >'{}'\nexec sleep 300\n", called.display())).unwrap();
+        std::fs::set_permissions(&rsh, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let child = strait(&["doctor", "--hosts", "a", "--rsh", rsh.to_str().unwrap(), "--", "true"])
+            .env("TMPDIR", &dir)
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let begin = std::time::Instant::now();
+        while !called.exists() && begin.elapsed() < std::time::Duration::from_secs(10) {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let begin = std::time::Instant::now();
+        // SAFETY: kill(2) takes numbers, and the child was not waited for.
+        unsafe { libc::kill(child.id() as i32, signal) };
+        let output = child.wait_with_output().unwrap();
+        let answer = text(&output.stderr);
+        assert!(begin.elapsed() < std::time::Duration::from_secs(20), "{:?}: {answer}", begin.elapsed());
+        assert!(answer.contains("strait doctor: no, strait carried nothing"), "{answer}");
+        assert!(answer.contains("processes on a: a signal ended the wait for them"), "{answer}");
+    }
+}
+
+#[test]
 fn a_program_that_hangs_is_ended_after_the_time_limit() {
     // Where no temporary file can be written another directory is taken.
     let mut command = strait(&["doctor", "--json", "--timeout", "0.5", "--", "sleep", "300"]);

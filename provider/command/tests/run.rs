@@ -288,7 +288,7 @@ fn a_process_that_fails_on_one_host_ends_those_of_all() {
     assert_eq!(output.status.code(), Some(126));
     assert!(errors.contains("cannot start \"no-such-rsh\" for host a: "), "{errors}");
     let (output, _, errors) = run(&["-n", "3", "--hosts", "a:1,b:1", "true"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(errors.contains("the hosts have 2 slots for 3 processes"), "{errors}");
 }
 
@@ -327,4 +327,50 @@ fn signals_reach_other_hosts_and_the_end_of_the_launcher_ends_the_processes_ther
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+#[test]
+fn a_host_that_does_not_confirm_that_its_processes_ran_has_failed() {
+    let hosts = Hosts::new("confirm");
+    let rsh = hosts.dir.join("rsh");
+    let with = |text: &str, args: &[&str]| {
+        std::fs::write(&rsh, format!("#!/bin/sh\n{text}\n")).unwrap();
+        hosts.run(&[&["-n", "2", "--hosts", "a:1,b:1"], args].concat())
+    };
+    for text in ["true", "head -c 100000 /dev/urandom", "head -n 1", "exec yes 2>/dev/null | head -n 9"] {
+        for args in [&["--", "true"][..], &["--label", "--", "/nonexistent"]] {
+            let output = std::fs::write(&rsh, format!("#!/bin/sh\n{text}\n"))
+                .and_then(|()| hosts.strait(&["-n", "2", "--hosts", "a:1,b:1"]).args(args).output())
+                .unwrap();
+            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{text}: {errors}");
+            assert!(
+                errors.contains("ran nothing: the command of --rsh ended without it"),
+                "{text}: {errors}"
+            );
+        }
+    }
+    // It begins, and its end is not known.
+    let (code, _, errors) =
+        with("sh -c \"$2\" | head -c 60; exit 0", &["sh", "-c", "echo 0123456789; exec sleep 0.1"]);
+    assert!(code == Some(1) && errors.contains("began, and no end is known"), "{code:?} {errors}");
+    // The exit code is that of the processes, whatever the command makes of it.
+    let (code, _, errors) = with("sh -c \"$2\"; exit 0", &["sh", "-c", "exit 9"]);
+    assert!(code == Some(9) && errors.contains("ended with exit code 9"), "{code:?} {errors}");
+    // What the shell of the host says of its own stays, and no mark is in the output.
+    let (code, out, errors) = with("printf motd; exec sh -c \"$2\"", &["printf", "x"]);
+    let mut letters: Vec<char> = out.chars().collect();
+    letters.sort_unstable();
+    assert!(code == Some(0) && errors.is_empty(), "{code:?} {errors}");
+    assert_eq!(letters.iter().collect::<String>(), "ddmmoottxx", "{out}");
+}
+
+#[test]
+fn a_process_that_left_its_group_and_has_the_output_of_a_host_is_not_waited_for() {
+    let hosts = Hosts::new("left");
+    let begun = std::time::Instant::now();
+    let script = "setsid sleep 30 2>/dev/null & echo x";
+    let (code, out, errors) = hosts.run(&["-n", "1", "--hosts", "a", "sh", "-c", script]);
+    assert_eq!((code, out.as_str()), (Some(0), "x\n"), "{errors}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }

@@ -32,7 +32,7 @@ pub struct Job<'a> {
 const SEE_LOG: &str = "the log says which";
 
 /// What is said of a process that has written no end.
-const KILLED: &str = "ended without exit(3), by _exit(2) or a signal such as SIGKILL";
+const KILLED: &str = "ended without exit(3), by _exit(2), execve(2) or a signal such as SIGKILL";
 const FIND_KILLER: &str = "see the launcher's last lines, and dmesg for the kernel's out-of-memory killer";
 
 /// What to do where a text has these words, the first that fits.
@@ -220,7 +220,7 @@ impl Job<'_> {
                 self.processes
                     .iter()
                     .filter(|p| !p.exited)
-                    .map(|p| Cause::new(format!("{} {KILLED}", p.name()), FIND_KILLER)),
+                    .map(|p| Cause::new(format!("{} {KILLED}{}", p.name(), p.uncounted()), FIND_KILLER)),
             );
         }
         if self.used {
@@ -232,6 +232,8 @@ impl Job<'_> {
                     "FI_LOG_LEVEL=info has what came before it",
                 )
             }));
+        } else if self.processes.iter().any(|p| !p.uncounted().is_empty()) {
+            return all;
         } else if opened > 0 {
             all.push(Cause::new(
                 "endpoints were opened, and nothing was sent through them: one process alone, or the program has shared memory of its \
@@ -257,17 +259,11 @@ impl Job<'_> {
         let mut asked = self.processes.iter().flat_map(|p| p.failed.iter().map(move |f| (p, f)));
         let refused = asked.rfind(|(_, f)| f.call == "fi_getinfo" && !f.why.is_empty());
         let todo = "`strait doctor` has the line of each MPI library here by which it takes Strait";
-        match refused {
-            Some((p, f)) => Cause::new(
-                format!(
-                    "libfabric loaded the provider, and the program chose another one; {} asked for what Strait does not offer: {}",
-                    p.name(),
-                    f.why
-                ),
-                todo,
-            ),
-            None => Cause::new("libfabric loaded the provider, and the program chose another one", todo),
-        }
+        let asked = refused.map_or_else(String::new, |(p, f)| {
+            format!("; {} asked for what Strait does not offer: {}", p.name(), f.why)
+        });
+        let text = "libfabric loaded the provider, and no endpoint of it was opened: the program chose another provider, or opened no endpoint";
+        Cause::new(format!("{text}{asked}"), todo)
     }
 
     /// No process said that it has loaded Strait.
@@ -455,13 +451,16 @@ mod tests {
         let died = Process { exited: false, endpoints: vec!["a".into()], ..process(0) };
         let text = format!("{:?}", causes(std::slice::from_ref(&died), 9, false));
         assert!(text.contains("without exit(3)") && !text.contains("no process loaded"), "{text}");
+        assert!(text.contains("execve(2)") && text.contains("what it carried is not known"), "{text}");
+        assert!(!text.contains("nothing was sent"), "{text}");
         let mut peer = process(1);
         peer.failed.push(failed(1, "a completion", "b -> a: the peer process ended"));
         let text = causes(&[died, peer], 9, false)[0].text.clone();
         assert!(text.contains("a is rank 0 (pid 10 on h), which ended without exit(3)"), "{text}");
         let passed_over = format!("{:?}", causes(&[process(0)], 0, false));
         assert!(
-            passed_over.contains("chose another one") && !passed_over.contains("FI_PROVIDER is not set"),
+            passed_over.contains("no endpoint of it was opened")
+                && !passed_over.contains("FI_PROVIDER is not set"),
             "{passed_over}"
         );
         let mut opened = process(0);

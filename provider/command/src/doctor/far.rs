@@ -1,15 +1,18 @@
 //! The journals of a job's processes on other hosts: requested, and brought here, by ssh(1) or what is given
-//! in its place. A host whose command does not end in time is asked nothing more.
+//! in its place. A host whose command does not end in time is asked nothing more, and after a signal none is.
 
 use std::collections::BTreeSet;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::cause::Cause;
 use crate::out::quoted;
 use crate::rsh;
+use crate::run::signals::{PASSED, Signals};
 
 /// Between two polls of a command on a host.
 const PERIOD: Duration = Duration::from_millis(20);
@@ -24,11 +27,17 @@ pub struct Far {
     limit: Duration,
     /// The numbers of hosts on which one took longer.
     silent: Mutex<BTreeSet<usize>>,
+    /// `None`: they cannot be read.
+    signals: OnceLock<Option<Signals>>,
+    /// A signal came.
+    is_interrupted: AtomicBool,
 }
 
 impl Far {
     pub fn new(hosts: &[String], rsh: &str, limit: Duration) -> Far {
-        Far { hosts: hosts.to_vec(), rsh: rsh::words(rsh), limit, silent: Mutex::default() }
+        let (hosts, rsh) = (hosts.to_vec(), rsh::words(rsh));
+        let (silent, signals, is_interrupted) = Default::default();
+        Far { hosts, rsh, limit, silent, signals, is_interrupted }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -58,6 +67,7 @@ impl Far {
         let cause = |(n, host): (usize, &String)| {
             let rsh = self.rsh.join(" ");
             let why = match silent.contains(&n) {
+                _ if self.is_interrupted() => ": a signal ended the wait for them".into(),
                 true => format!(": `{rsh} {host}` had not ended after {} s", self.limit.as_secs_f64()),
                 false => String::new(),
             };
@@ -86,6 +96,8 @@ impl Far {
 
     /// Calls it with the number of each host, for all hosts at once.
     fn on_each<T: Send>(&self, of: impl Fn(usize) -> Option<T> + Sync) -> Vec<Option<T>> {
+        // In this thread, so that those of the hosts block signals, too.
+        let _ = self.signals.get_or_init(|| Signals::take().ok());
         let of = &of;
         std::thread::scope(|scope| {
             let all: Vec<_> = (0..self.hosts.len()).map(|n| scope.spawn(move || of(n))).collect();
@@ -95,12 +107,26 @@ impl Far {
 
     /// A line for a shell on this host; `None` for one that is silent.
     fn on(&self, n: usize, line: &str) -> Option<Command> {
-        if self.silent.lock().is_ok_and(|silent| silent.contains(&n)) {
+        if self.is_interrupted() || self.silent.lock().is_ok_and(|silent| silent.contains(&n)) {
             return None;
         }
         let mut command = rsh::on(&self.rsh, &self.hosts[n], line)?;
         command.stdin(Stdio::null());
+        // SAFETY: between fork and exec the closure makes system calls alone, and allocates nothing.
+        unsafe { command.pre_exec(Signals::give_back) };
         Some(command)
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.is_interrupted.load(Ordering::Relaxed)
+    }
+
+    /// Waits a moment, or for a signal.
+    fn pause(&self) {
+        let Some(Some(signals)) = self.signals.get() else { return std::thread::sleep(PERIOD) };
+        if signals.next(Some(PERIOD)).is_some_and(|came| PASSED.contains(&came.signal)) {
+            self.is_interrupted.store(true, Ordering::Relaxed);
+        }
     }
 
     fn bring_one(&self, n: usize, line: &str, to: &Path) -> Option<()> {
@@ -123,7 +149,7 @@ impl Far {
     fn ended(&self, n: usize, child: &mut Child, until: Instant) -> Option<ExitStatus> {
         loop {
             match child.try_wait() {
-                Ok(None) if Instant::now() < until => std::thread::sleep(PERIOD),
+                Ok(None) if Instant::now() < until && !self.is_interrupted() => self.pause(),
                 Ok(None) => break,
                 ended => return ended.ok().flatten(),
             }

@@ -82,6 +82,14 @@ impl Process {
         }
     }
 
+    /// What is said of a process that had endpoints and ended before its report; of others nothing.
+    pub fn uncounted(&self) -> &'static str {
+        match !self.exited && !self.endpoints.is_empty() {
+            true => "; what it carried is not known",
+            false => "",
+        }
+    }
+
     /// What a journal says; `None`: nothing.
     pub fn parse(text: &str) -> Option<Process> {
         let (mut of, mut maps) = (Process::default(), Vec::new());

@@ -42,6 +42,8 @@ pub struct Summary {
     pub used: bool,
     /// It is known whether it did: no process with an endpoint ended before its report.
     known: bool,
+    /// Those that did.
+    unreported: Vec<String>,
     /// Processes that loaded the provider, and those of them that opened an endpoint.
     loaded: usize,
     processes: usize,
@@ -105,12 +107,15 @@ impl Summary {
         let processes = reports.iter().filter(opened).count();
         let processes = processes.max(journals.iter().filter(|p| !p.endpoints.is_empty()).count());
         let reasons = causes.iter().map(ToString::to_string).collect();
-        let known = !journals.iter().any(|p| !p.endpoints.is_empty() && !p.exited);
+        let unreported = journals.iter().filter(|p| !p.uncounted().is_empty()).map(Process::name);
+        let unreported: Vec<String> = unreported.collect();
+        let known = unreported.is_empty();
         let peers = reports.iter().filter_map(|r| r["peers"].as_u64()).max().unwrap_or(0);
         let (loaded, status) = (reports.len().max(journals.len()), status.to_string());
         Summary {
             used,
             known,
+            unreported,
             loaded,
             processes,
             out,
@@ -130,7 +135,8 @@ impl Summary {
         let bytes = link::usage::bytes_text;
         let mut text = match self.used {
             true => format!(
-                "strait doctor: yes, strait carried {} messages, {}, in {} processes with up to {} peers each\n",
+                "strait doctor: yes, strait carried {}{} messages, {}, in {} processes with up to {} peers each\n",
+                if self.known { "" } else { "at least " },
                 self.out.messages,
                 bytes(self.out.bytes),
                 self.processes,
@@ -141,6 +147,9 @@ impl Summary {
             ),
             false => String::from("strait doctor: no, strait carried nothing\n"),
         };
+        for name in &self.unreported {
+            text += &format!("  no report of {name}: what it carried is not counted\n");
+        }
         for way in &self.ways {
             text += &format!(
                 "  {:<16} {:>12} messages {:>12} sent, {:>12} messages {:>12} came\n",
@@ -157,7 +166,8 @@ impl Summary {
             }
         }
         if self.used && self.fell_back.is_empty() {
-            text += "  nothing fell back\n";
+            let of = if self.known { "" } else { " in the processes that reported" };
+            text += &format!("  nothing fell back{of}\n");
         }
         for waits in &self.waits {
             let state = if waits.state.is_empty() { String::new() } else { format!(" ({})", waits.state) };
@@ -214,5 +224,25 @@ mod tests {
         let summary = Summary::of(&[], &[journal], ExitStatus::from_raw(9), vec![], vec![]);
         assert_eq!((summary.loaded, summary.processes, summary.used), (1, 1, false));
         assert!(summary.render().contains("is not known"), "{}", summary.render());
+    }
+
+    #[test]
+    fn what_a_process_without_a_report_carried_is_not_counted() {
+        let ended = |rank, exited| Process {
+            rank: Some(rank),
+            host: "h".into(),
+            exited,
+            endpoints: vec!["a".into()],
+            ..Process::default()
+        };
+        let journals = [ended(0, true), ended(1, false)];
+        let text =
+            Summary::of(&[report(5, &[])], &journals, ExitStatus::from_raw(9), vec![], vec![]).render();
+        assert!(text.contains("carried at least 5 messages, 40 B, in 2 processes"), "{text}");
+        assert!(
+            text.contains("  no report of rank 1 (pid 0 on h): what it carried is not counted\n"),
+            "{text}"
+        );
+        assert!(!text.contains("no report of rank 0"), "{text}");
     }
 }

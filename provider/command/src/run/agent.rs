@@ -5,7 +5,9 @@ use std::io::{BufRead, BufReader};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use super::confirm::mark;
 use super::job::{Job, Place};
+use super::output::stdout;
 use super::part::Part;
 use super::signals::{PASSED, Signals};
 use crate::fabric::Error;
@@ -31,8 +33,16 @@ pub fn run() -> Result<ExitCode, Error> {
     let mut job = Job::new(None, Duration::from_secs_f64(part.grace));
     let (size, secret, variables) = (part.size, part.secret, part.variables);
     let place = Place { program, size, address: exchange, secret, stdin: false, variables };
+    confirm(&part.word, None);
     job.start_here(&place, part.first..part.first + part.count, (part.bind, part.label, part.lines));
-    job.finish(&signals)
+    let code = job.finish(&signals)?;
+    confirm(&part.word, Some(code));
+    Ok(ExitCode::from(code))
+}
+
+/// Writes a mark. Where it finds no reader any more, none needs it.
+fn confirm(word: &str, ended: Option<u8>) {
+    let _ = stdout(&mark(word, ended));
 }
 
 /// Gives this process the signals that come, and SIGTERM when none comes any more.

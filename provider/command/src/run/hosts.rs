@@ -1,6 +1,14 @@
 //! Which processes are on which host.
 
+use std::io::Read;
 use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use crate::rsh;
+
+/// Longest list of hosts.
+const LONGEST: u64 = 1 << 20;
 
 /// A host of the job, and how many processes it takes if that is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,14 +39,29 @@ fn host(text: &str) -> Result<Host, String> {
                 .ok_or_else(|| format!("{word:?} of the host {name} is not slots=N"))?,
         );
     }
-    if name.is_empty() || name.starts_with('-') {
-        return Err(format!("{text:?} is no name of a host"));
-    }
+    let name = rsh::host(name)?;
     let count = |slots: &str| {
         let count = slots.parse::<usize>().ok().filter(|slots| (1..=65536).contains(slots));
         count.ok_or_else(|| format!("{slots:?} slots of the host {name}: 1 to 65536 are possible"))
     };
-    Ok(Host { name: name.to_owned(), slots: slots.map(count).transpose()? })
+    Ok(Host { slots: slots.map(count).transpose()?, name })
+}
+
+/// The text of a file of hosts.
+pub fn read(file: &Path) -> Result<String, String> {
+    let named = |why: &dyn std::fmt::Display| format!("{}: {why}", file.display());
+    // The open of a FIFO would wait for its writer.
+    let opened = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(file);
+    let opened = opened.map_err(|e| named(&e))?;
+    if !opened.metadata().map_err(|e| named(&e))?.is_file() {
+        return Err(named(&"it is no regular file"));
+    }
+    let mut text = String::new();
+    let n = opened.take(LONGEST + 1).read_to_string(&mut text).map_err(|e| named(&e))?;
+    if n as u64 > LONGEST {
+        return Err(named(&"it is longer than 1 MiB"));
+    }
+    Ok(text)
 }
 
 /// The ranks of each host, in the order of the list. Without slots the hosts have equal parts; else each is
@@ -81,6 +104,25 @@ mod tests {
         assert_eq!(placed(5, "a:1,b:4"), "a 0..1 b 1..5");
         assert_eq!(placed(2, "a:4,b"), "a 0..2");
         assert_eq!(placed(3, "# all\na slots=2 # fast\n\nb\n"), "a 0..2 b 2..3");
+    }
+
+    #[test]
+    fn what_is_no_file_of_hosts_is_refused() {
+        let dir = std::env::temp_dir().join(format!("strait-hosts-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let (fifo, long, list) = (dir.join("fifo"), dir.join("long"), dir.join("list"));
+        let name = std::ffi::CString::new(fifo.as_os_str().as_encoded_bytes()).unwrap();
+        // SAFETY: a string that ends in NUL.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        std::fs::write(&long, "#".repeat(LONGEST as usize + 1)).unwrap();
+        std::fs::write(&list, "a\n").unwrap();
+        let refused = [&*fifo, &*dir, &*long, Path::new("/dev/zero")].map(|file| read(file).unwrap_err());
+        let taken = read(&list);
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(taken.as_deref(), Ok("a\n"));
+        for (error, why) in refused.iter().zip(["regular file", "regular file", "1 MiB", "regular file"]) {
+            assert!(error.contains(why), "{error}");
+        }
     }
 
     #[test]

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use bootstrap::{Address, Server, names, token};
 
 use super::Options;
-use super::output::{copy, stderr, stdout};
+use super::confirm::{Confirmation, Marked, Seen};
+use super::output::{copy, copy_bytes, stderr, stdout};
 use super::part::{self, Part};
 use super::signals::{PASSED, Signals, name};
 use crate::fabric::Error;
@@ -21,6 +22,8 @@ use crate::rsh;
 
 /// What the end of processes of another host takes beside the grace.
 const FAR: Duration = Duration::from_secs(2);
+/// Between two polls of output whose writer has ended.
+const PERIOD: Duration = Duration::from_millis(10);
 
 pub(super) struct Job {
     started: Vec<Started>,
@@ -40,7 +43,15 @@ struct Started {
     /// `None`: it has ended.
     child: Option<Child>,
     ranks: Range<usize>,
-    host: Option<String>,
+    far: Option<Far>,
+}
+
+/// What is started on another host.
+struct Far {
+    host: String,
+    confirmation: Confirmation,
+    /// The command that reaches the host has succeeded, and its output is still read.
+    is_open: bool,
 }
 
 /// What all processes of this host are started with.
@@ -84,7 +95,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Error> {
             job.start_here(&place, 0..options.procs, (options.bind, options.label, options.lines));
         }
     }
-    job.finish(&signals)
+    job.finish(&signals).map(ExitCode::from)
 }
 
 /// The process of a rank.
@@ -147,7 +158,7 @@ impl Job {
                     if let Err(e) = self.copy_output(&mut child, &label) {
                         self.stop(&format!("cannot copy the output of rank {rank}: {e}"), 1);
                     }
-                    self.started.push(Started { child: Some(child), ranks: rank..rank + 1, host: None });
+                    self.started.push(Started { child: Some(child), ranks: rank..rank + 1, far: None });
                 }
                 Err(e) => {
                     // As shells do: 127 for a program that is not there, 126 for one that cannot be run.
@@ -185,6 +196,7 @@ impl Job {
                 size: options.procs,
                 exchange: Address::Tcp(format!("{own}:{port}")).to_string(),
                 secret: secret.to_owned(),
+                word: token().map_err(|e| Error::Failed(e.to_string()))?,
                 bind: options.bind,
                 label: options.label,
                 lines: options.lines,
@@ -195,11 +207,12 @@ impl Job {
             };
             match part::start(&rsh::words(&options.rsh), host, &part) {
                 Ok(mut child) => {
-                    if let Err(e) = self.copy_output(&mut child, "") {
+                    let confirmation = Confirmation::default();
+                    if let Err(e) = self.copy_far(&mut child, &part, &confirmation) {
                         self.stop(&format!("cannot copy the output of host {host}: {e}"), 1);
                     }
-                    let host = Some(host.clone());
-                    self.started.push(Started { child: Some(child), ranks: ranks.clone(), host });
+                    let far = Some(Far { host: host.clone(), confirmation, is_open: false });
+                    self.started.push(Started { child: Some(child), ranks: ranks.clone(), far });
                 }
                 Err(e) => {
                     self.stop(&format!("cannot start {:?} for host {host}: {e}", options.rsh), 126);
@@ -210,9 +223,16 @@ impl Job {
         Ok(())
     }
 
-    /// Waits until all have ended, and all that they have written is copied.
-    pub(super) fn finish(mut self, signals: &Signals) -> Result<ExitCode, Error> {
+    /// Waits until all have ended, and all that they have written is copied; the exit code of the job. A
+    /// signal ends the second wait: what left the job's process groups may have the output still.
+    pub(super) fn finish(mut self, signals: &Signals) -> Result<u8, Error> {
         self.wait(signals);
+        while self.copies.iter().any(|copy| !copy.is_finished()) {
+            match signals.next(Some(PERIOD)).map(|came| came.signal) {
+                Some(signal) if PASSED.contains(&signal) => return Ok(128 + signal as u8),
+                _ => {}
+            }
+        }
         for thread in self.copies.drain(..) {
             // One that reads no more (`| head`) has what it wants.
             match thread.join() {
@@ -222,7 +242,7 @@ impl Job {
                 _ => {}
             }
         }
-        Ok(ExitCode::from(self.code.unwrap_or(0)))
+        Ok(self.code.unwrap_or(0))
     }
 
     fn copy_output(&mut self, child: &mut Child, label: &str) -> std::io::Result<()> {
@@ -235,15 +255,36 @@ impl Job {
         Ok(())
     }
 
+    /// As [`Job::copy_output`], of a part that confirms what it does.
+    fn copy_far(&mut self, child: &mut Child, part: &Part, to: &Confirmation) -> std::io::Result<()> {
+        if let Some(out) = child.stdout.take() {
+            let out = Marked::new(out, &part.word, to.clone());
+            let copy = match part.by_line() {
+                true => copy(out, stdout, String::new()),
+                false => copy_bytes(out, stdout),
+            };
+            self.copies.push(copy?);
+        }
+        self.copy_output(child, "")
+    }
+
     /// Waits until all have ended.
     fn wait(&mut self, signals: &Signals) {
         loop {
             self.reap();
-            if self.started.iter().all(|one| one.child.is_none()) {
+            self.confirm();
+            let is_open = self.started.iter().any(|one| one.far.as_ref().is_some_and(|far| far.is_open));
+            let has_ended = self.started.iter().all(|one| one.child.is_none());
+            if has_ended && (!is_open || self.code.is_some()) {
                 return;
             }
             let limit = self.kill_at.map(|at| at.saturating_duration_since(Instant::now()));
+            let limit = if is_open { Some(limit.map_or(PERIOD, |limit| limit.min(PERIOD))) } else { limit };
             match signals.next(limit).map(|came| came.signal) {
+                Some(signal) if PASSED.contains(&signal) && has_ended => {
+                    self.code = Some(128 + signal as u8);
+                    return;
+                }
                 Some(signal) if PASSED.contains(&signal) => {
                     self.signal(signal);
                     if signal == libc::SIGTERM {
@@ -261,7 +302,7 @@ impl Job {
     fn kill(&mut self) {
         let again = std::mem::replace(&mut self.killed, true);
         self.signal(libc::SIGKILL);
-        let far = self.started.iter().filter(|one| one.host.is_some());
+        let far = self.started.iter().filter(|one| one.far.is_some());
         let left = far.filter_map(|one| one.child.as_ref());
         if again {
             left.for_each(|child| signal_group(child.id(), libc::SIGKILL));
@@ -274,7 +315,7 @@ impl Job {
     /// Sends a signal to the groups of the processes that run.
     fn signal(&mut self, signal: libc::c_int) {
         for one in &mut self.started {
-            match (&mut one.child, &one.host) {
+            match (&mut one.child, &one.far) {
                 (Some(child), Some(_)) => part::signal(child, signal),
                 (Some(child), None) => signal_group(child.id(), signal),
                 (None, _) => {}
@@ -299,6 +340,10 @@ impl Job {
             let id = child.id();
             let one = &mut self.started[at];
             one.child = None;
+            if let (true, Some(far)) = (status.success(), &mut one.far) {
+                far.is_open = true;
+                continue;
+            }
             if status.success() {
                 if let Some(exchange) = &self.exchange {
                     one.ranks.clone().for_each(|rank| exchange.ended(rank));
@@ -312,11 +357,34 @@ impl Job {
                     (format!("ended with exit code {code}"), u8::try_from(code).unwrap_or(1))
                 }
             };
-            let ended = match &one.host {
-                Some(host) => format!("host {host}, with {}, {how}", ranks(&one.ranks)),
+            let ended = match &one.far {
+                Some(Far { host, .. }) => format!("host {host}, with {}, {how}", ranks(&one.ranks)),
                 None => format!("rank {} (process {id}) {how}", one.ranks.start),
             };
             self.stop(&ended, code);
+        }
+    }
+
+    /// Takes note of the hosts whose command has succeeded, by what their output confirms.
+    fn confirm(&mut self) {
+        for at in 0..self.started.len() {
+            let one = &mut self.started[at];
+            let Some(far) = one.far.as_mut().filter(|far| far.is_open) else { continue };
+            let Some(verdict) = far.confirmation.verdict() else { continue };
+            far.is_open = false;
+            let of = format!("host {}, with {},", far.host, ranks(&one.ranks));
+            match verdict {
+                Ok(0) => {
+                    if let Some(exchange) = &self.exchange {
+                        one.ranks.clone().for_each(|rank| exchange.ended(rank));
+                    }
+                }
+                Ok(code) => self.stop(&format!("{of} ended with exit code {code}"), code),
+                Err(Seen::Nothing) => {
+                    self.stop(&format!("{of} ran nothing: the command of --rsh ended without it"), 1);
+                }
+                Err(_) => self.stop(&format!("{of} is lost: its processes began, and no end is known"), 1),
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! `strait run`: starts the processes of a job, on this host or on others, and ends when they have.
 
 mod agent;
+mod confirm;
 mod hosts;
 mod job;
 mod output;
@@ -68,12 +69,17 @@ pub struct Options {
 }
 
 impl Options {
+    /// What is wrong with the values of the line together.
+    pub fn wrong(&self) -> Option<String> {
+        let placed = self.hosts.as_ref().map(|text| hosts::placed(self.procs, text));
+        placed?.err().map(|why| format!("run: --hosts: {why}"))
+    }
+
     /// The ranks of each host, if there are hosts.
     fn placed(&self) -> Result<Option<hosts::Placed>, Error> {
         let text = match (&self.hosts, &self.hostfile) {
             (Some(text), _) => text.clone(),
-            (None, Some(file)) => std::fs::read_to_string(file)
-                .map_err(|e| Error::Failed(format!("{}: {e}", file.display())))?,
+            (None, Some(file)) => hosts::read(file).map_err(Error::Failed)?,
             (None, None) => return Ok(None),
         };
         hosts::placed(self.procs, &text).map(Some).map_err(Error::Failed)

@@ -1,4 +1,4 @@
-//! The output of the job's processes, one line at a time.
+//! The output of the job's processes, one line at a time or as it comes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::thread::JoinHandle;
@@ -28,6 +28,22 @@ pub fn copy(
                 line.push(b'\n');
             }
             to(&line)?;
+        }
+    })
+}
+
+/// As [`copy`], and what has come goes on at once.
+pub fn copy_bytes(
+    mut from: impl Read + Send + 'static,
+    to: impl Fn(&[u8]) -> std::io::Result<()> + Send + 'static,
+) -> std::io::Result<JoinHandle<std::io::Result<()>>> {
+    std::thread::Builder::new().name("strait-output".into()).stack_size(256 << 10).spawn(move || {
+        let mut bytes = vec![0; LINE as usize];
+        loop {
+            match from.read(&mut bytes) {
+                Ok(0) | Err(_) => return Ok(()),
+                Ok(n) => to(&bytes[..n])?,
+            }
         }
     })
 }

@@ -24,6 +24,8 @@ pub struct Part {
     pub exchange: String,
     /// The word that all processes have to know: it is in no command line.
     pub secret: String,
+    /// What its marks have ([`super::confirm`]).
+    pub word: String,
     pub bind: bool,
     pub label: bool,
     pub lines: bool,
@@ -31,6 +33,13 @@ pub struct Part {
     pub variables: Vec<(String, String)>,
     pub dir: PathBuf,
     pub program: Vec<String>,
+}
+
+impl Part {
+    /// Output is kept together in lines.
+    pub fn by_line(&self) -> bool {
+        self.label || self.lines
+    }
 }
 
 /// The variables of this process that its job has on all hosts.
@@ -46,9 +55,9 @@ pub fn start(words: &[String], host: &str, part: &Part) -> std::io::Result<Child
     let own = std::env::current_exe()?;
     let line = format!("exec {} run-part", quoted(&own.to_string_lossy()));
     let mut command = rsh::on(words, host, &line).ok_or(std::io::ErrorKind::InvalidInput)?;
-    command.stdin(Stdio::piped()).process_group(0);
-    if part.label || part.lines {
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+    if part.by_line() {
+        command.stderr(Stdio::piped());
     }
     // SAFETY: between fork and exec the closure makes system calls alone, and allocates nothing.
     unsafe { command.pre_exec(Signals::give_back) };

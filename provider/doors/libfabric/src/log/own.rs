@@ -1,7 +1,7 @@
 //! The log that FI_STRAIT_LOG asks for: this provider's lines alone, on standard error or in a file.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -39,13 +39,11 @@ impl Own {
             "" if file.is_some() => LevelFilter::Warn,
             _ => return None,
         };
-        let open =
-            |name: String| {
-                let name = name.replace("%p", &std::process::id().to_string());
-                OpenOptions::new().append(true).create(true).open(Path::new(&name)).map_err(|e| {
-                    format!("{}={name}: {e}; the log goes to standard error", LOG_FILE.variable())
-                })
-            };
+        let open = |name: String| {
+            let name = name.replace("%p", &std::process::id().to_string());
+            link::usage::open_to_append(Path::new(&name))
+                .map_err(|e| format!("{}={name}: {e}; the log goes to standard error", LOG_FILE.variable()))
+        };
         let (file, complaint) = match file.map(open) {
             Some(Err(complaint)) => (None, Some(complaint)),
             Some(Ok(file)) => (Some(file), None),
@@ -130,6 +128,19 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         let ends = format!(" strait[{}] warn: a peer does not answer", std::process::id());
         assert!(lines.len() == 2 && lines[0].ends_with(&ends) && lines[1].contains(" info: and"), "{text}");
+    }
+
+    #[test]
+    fn a_file_that_would_block_leaves_the_log_on_standard_error() {
+        let path = std::env::temp_dir().join(format!("strait-log-fifo-{}", std::process::id()));
+        let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+        // SAFETY: a string that ends in NUL.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let (own, complaint) = with("info", path.to_str().unwrap()).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(own.file.is_none());
+        let complaint = complaint.unwrap();
+        assert!(complaint.ends_with("or a socket; the log goes to standard error"), "{complaint}");
     }
 
     #[test]

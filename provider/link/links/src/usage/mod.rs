@@ -1,6 +1,7 @@
 //! What the endpoints of a process have carried, and its report.
 
 mod counts;
+mod file;
 mod page;
 mod report_at_exit;
 mod state;
@@ -16,6 +17,7 @@ use wire::Addr;
 
 use counts::row_of;
 pub use counts::{Counts, ROWS, SIDES, row_name};
+pub use file::open_to_append;
 use page::Page;
 pub use page::{Sums, is_page, read};
 pub use report_at_exit::{Place, Unclear};

@@ -1,11 +1,11 @@
 //! What is said of the sums when the process ends.
 
-use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use super::Usage;
+use super::file::open_to_append;
 use super::text::json_string;
 
 /// Where it goes.
@@ -119,7 +119,7 @@ fn to_stderr(text: &str) {
 
 /// All of it at once: several processes may have the same file.
 fn append(path: &Path, line: &str) -> std::io::Result<()> {
-    OpenOptions::new().create(true).append(true).open(path)?.write_all(line.as_bytes())
+    open_to_append(path)?.write_all(line.as_bytes())
 }
 
 #[cfg(test)]

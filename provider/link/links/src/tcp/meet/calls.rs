@@ -387,7 +387,9 @@ impl Calls<'_> {
         log::debug!("{} -> {}: no connection: {reason}", self.conns.own.addr(), self.conns.peers[peer].addr);
         let call = self.drop_call(peer);
         let mut why = why;
+        let mut was_taken = false;
         if let Some(call) = call {
+            was_taken = matches!(call.stage, Stage::Talking(..)) && !call.by_further;
             if self.call_other(peer, &call, why) {
                 return;
             }
@@ -405,6 +407,10 @@ impl Calls<'_> {
             }
         }
         match why {
+            Gone::Refused if was_taken => self.note_unmet(
+                peer,
+                "what listens there has closed the connection: it is no endpoint of Strait, or its process has ended",
+            ),
             Gone::Refused => self.note_unmet(
                 peer,
                 "nothing listens there: its process has ended or has not started, or a firewall refuses the port",
