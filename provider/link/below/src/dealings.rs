@@ -72,7 +72,9 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
     pub(crate) fn end_dealings(&mut self, peer: PeerId) {
         self.reading.forget_leaving(peer);
         self.end_reads(|op| op.peer == peer, true);
-        if self.peers.get(peer).is_some_and(|at| at.dealings.has_lent()) {
+        if F::CONNECTS {
+            self.end_leases(peer, &[]);
+        } else if self.peers.get(peer).is_some_and(|at| at.dealings.has_lent()) {
             // It may have been accessing it, and the provider below need not know yet that it does so no
             // more.
             self.stop_lending();
@@ -109,6 +111,15 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         }
     }
 
+    /// Ends what a peer was lent, by a network that needs nothing of the peer for that. A note says so to the
+    /// peer, and what it has not read or written goes in frames. An access of its that is under way fails,
+    /// and its connection with that.
+    pub(crate) fn stop_lending_to(&mut self, peer: PeerId) {
+        let generation = self.reading.end_generation();
+        self.end_leases(peer, &[]);
+        self.note(peer, Sort::Ended, generation);
+    }
+
     /// An access to a peer's memory has ended before its time. Its provider may go on to access that
     /// memory, so that it is to know before anything else.
     pub(crate) fn note_cut(&mut self, peer: PeerId, generation: u64) {
@@ -121,7 +132,8 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
     pub(crate) fn note_imported(&mut self, from: PeerId, handle: &Handle) {
         let reads = self.reading.any(|op| op.peer == from);
         let (Some(at), Some(below)) = (self.peers.get_mut(from), &mut *self.below) else { return };
-        at.dealings.note_handle(below, handle, reads);
+        let Some(channel) = &at.channel else { return };
+        at.dealings.note_handle(below, handle, (channel.far().dest, reads));
     }
 
     /// Something is to be said to a peer of memory.
@@ -156,6 +168,7 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
                 self.leave_reads(peer, name);
             }
             Sort::Left => dealings.leave(name),
+            Sort::Cut if F::CONNECTS && dealings.has_lent() => self.stop_lending_to(peer),
             // Of one that was ended since nothing is read any more.
             Sort::Cut if name == now && dealings.has_lent() => self.stop_lending(),
             Sort::Cut => {}
@@ -242,11 +255,38 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
     /// Ends those that should be over by now.
     fn end_late_reads(&mut self) {
         let late = |op: &Op| op.until.is_some_and(|until| until <= Instant::now());
-        if self.reading.any(late) && self.below.as_mut().is_none_or(|below| below.stop(Stop::Accesses)) {
+        if self.reading.any(late) && self.stop_accesses(late) {
             log::info!("{}: accesses that were not over in time are ended", self.base.addr());
-            self.cut_reads();
             self.report_reads();
         }
+    }
+
+    /// Has the network end accesses, and others with them: all, or all by the same connections. Whether those
+    /// access no memory any more.
+    fn stop_accesses(&mut self, which: impl Fn(&Op) -> bool) -> bool {
+        let Some(below) = self.below else {
+            self.cut_reads(|_| true);
+            return true;
+        };
+        if !F::CONNECTS {
+            let are_over = below.stop(Stop::Accesses);
+            if are_over {
+                self.cut_reads(|_| true);
+            }
+            return are_over;
+        }
+        let mut are_over = true;
+        for peer in self.reading.peers_of(which) {
+            let Some(channel) = self.peers.get(peer).and_then(|at| at.channel.as_ref()) else { continue };
+            if below.stop(Stop::Connection(channel.far().dest)) {
+                for op in self.reading.cut(|op| op.peer == peer) {
+                    log::debug!("an access of generation {} is ended with its connection", op.1);
+                }
+            } else {
+                are_over = false;
+            }
+        }
+        are_over
     }
 
     /// A piece of an access is over.
@@ -265,9 +305,9 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         over
     }
 
-    /// All accesses under way have ended before their time.
-    fn cut_reads(&mut self) {
-        for (peer, generation) in self.reading.cut() {
+    /// Some accesses under way have ended before their time.
+    fn cut_reads(&mut self, which: impl Fn(&Op) -> bool) {
+        for (peer, generation) in self.reading.cut(which) {
             self.note_cut(peer, generation);
         }
     }
@@ -306,7 +346,9 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         if !self.reading.fail(&which, reports) {
             return;
         }
-        let (mut until, mut logged) = (Instant::now() + MOMENT, false);
+        // Those by a connection end it if they are not over; and are over soon where the peer's device lives.
+        let moment = if F::CONNECTS { self.leave } else { MOMENT };
+        let (mut until, mut logged) = (Instant::now() + moment, false);
         while self.reading.any(|op| which(op) && op.flying > 0) {
             let below = self.below.as_mut().filter(|_| !self.provider.has_failed());
             match below.and_then(|below| below.poll(Poll::All)) {
@@ -322,9 +364,8 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
             }
             if Instant::now() < until && !self.provider.has_failed() {
                 std::thread::yield_now();
-            } else if self.below.as_mut().is_none_or(|below| below.stop(Stop::Accesses)) {
+            } else if self.stop_accesses(&which) {
                 log::info!("{}: accesses that were not over are ended", self.base.addr());
-                self.cut_reads();
             } else {
                 // Its memory is not to be given back until the provider lets go of it.
                 if !std::mem::replace(&mut logged, true) {

@@ -1,6 +1,7 @@
 //! What two endpoints have of each other's memory.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::{Duration, Instant};
 
 use hmem::Span;
 use link_api::Way;
@@ -114,8 +115,8 @@ pub(crate) struct Dealings {
     lenders: Vec<(Vec<u8>, Dest)>,
     /// What is to be said.
     notes: VecDeque<(Sort, u64)>,
-    /// Requests of ours that were taken back, and whether the peer has left them.
-    taken_back: HashMap<u64, bool>,
+    /// Requests of ours that were taken back, when, and whether the peer has left them.
+    taken_back: HashMap<u64, (Instant, bool)>,
     /// Requests of the peer's that it has taken back.
     revoked: HashSet<u64>,
 }
@@ -167,7 +168,7 @@ impl Dealings {
     }
 
     pub(crate) fn has_left(&self, request: u64) -> bool {
-        self.taken_back.get(&request) == Some(&true)
+        self.taken_back.get(&request).is_some_and(|(_, left)| *left)
     }
 
     /// Whether the two access each other's memory this way.
@@ -239,9 +240,18 @@ impl Dealings {
         });
     }
 
-    /// A handle of the peer's memory has arrived; `reads` if an access to that is under way.
-    pub(crate) fn note_handle<F: Below>(&mut self, below: &mut F, handle: &Handle, reads: bool) {
+    /// A handle of the peer's memory has arrived; `reads` if an access to that is under way. `own`: the
+    /// connection with the peer.
+    pub(crate) fn note_handle<F: Below>(
+        &mut self,
+        below: &mut F,
+        handle: &Handle,
+        (own, reads): (Dest, bool),
+    ) {
         let Some(way) = way_of(handle).filter(|way| self.may(*way)) else { return };
+        if F::CONNECTS {
+            return self.import(handle, way, own);
+        }
         let Some(address) = lender_in(handle) else { return };
         let known = self.lenders.iter().find(|(name, _)| name == address).map(|(_, dest)| *dest);
         let dest = match known {
@@ -308,7 +318,7 @@ impl Dealings {
 
     /// The peer has left a request of ours that was taken back.
     pub(crate) fn leave(&mut self, request: u64) {
-        if let Some(left) = self.taken_back.get_mut(&request) {
+        if let Some((_, left)) = self.taken_back.get_mut(&request) {
             *left = true;
         }
     }
@@ -318,9 +328,14 @@ impl Dealings {
         let mut is_new = false;
         self.taken_back.entry(request).or_insert_with(|| {
             is_new = true;
-            false
+            (Instant::now(), false)
         });
         is_new
+    }
+
+    /// Whether the peer has had this long to leave a request that was taken back.
+    pub(crate) fn has_had(&self, request: u64, time: Duration) -> bool {
+        self.taken_back.get(&request).is_some_and(|(since, _)| since.elapsed() >= time)
     }
 
     /// The name of such a request may be used again; whether there was one.

@@ -129,6 +129,11 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             }
             return below.give_back(buffer);
         };
+        if below.came_by(buffer).is_some_and(|by| by != channel.far().dest) {
+            // By another peer's connection, whatever it says of itself.
+            log::debug!("a message under the name of peer {} came by another connection", peer.0);
+            return below.give_back(buffer);
+        }
         if mark.number == 0 && channel.is_first_again(bytes) {
             // Its answer is sent again, too.
             let answered = at.stage == Stage::Meeting && !at.meeting.owes_pong();
@@ -348,6 +353,15 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             let Some(at) = self.net.peers.get(from) else { return Ok(()) };
             // One that has ended was lent nothing any more.
             if !at.dealings.has_lent() || at.dealings.has_left(request) {
+                return Ok(());
+            }
+            if F::CONNECTS && at.dealings.has_had(request, Patience::Second.time()) {
+                log::warn!(
+                    "{} -> {}: the peer does not give memory back, which is taken from it; its accesses fail",
+                    self.net.base.addr(),
+                    self.net.base.peer_addr(from)
+                );
+                self.net.with_memory(|memory| memory.stop_lending_to(from));
                 return Ok(());
             }
             self.net.with_memory(|memory| memory.send_notes(from));

@@ -3,7 +3,7 @@
 /// One as most are.
 mod plain {
     use crate::device::harness;
-    link_kit::conform! { harness("sv0", &[]); frames polls peers ends returns host hostile sleep threads frames_only }
+    link_kit::conform! { harness("sv0", &[]); frames polls peers ends returns host hostile sleep threads frames_only handles flights sleep_in_flight }
 }
 
 /// Receives are each queue pair's own, 16 bytes go inline, a request has one piece.
@@ -11,7 +11,7 @@ mod small {
     use crate::device::harness;
     link_kit::conform! {
         harness("sv0:nosrq,inline=16,sge=1", &[]);
-        frames polls peers ends returns hostile sleep threads frames_only
+        frames polls peers ends returns hostile sleep threads frames_only handles flights sleep_in_flight
     }
 }
 
@@ -20,7 +20,7 @@ mod short {
     use crate::device::harness;
     link_kit::conform! {
         harness("sv0:cqe=64,srqwr=16,wr=8,mtu=256,old", &[]);
-        frames polls peers ends returns sleep threads frames_only
+        frames polls peers ends returns sleep threads frames_only handles flights sleep_in_flight
     }
 }
 
@@ -29,12 +29,18 @@ mod late {
     use crate::device::harness;
     link_kit::conform! {
         harness("sv0:rxe", &[("DELAY_US", "200"), ("REORDER", "7")]);
-        frames polls peers ends returns sleep threads frames_only
+        frames polls peers ends returns sleep threads frames_only handles flights sleep_in_flight
     }
 }
 
 /// InfiniBand's link layer: by LID.
 mod infiniband {
     use crate::device::harness;
-    link_kit::conform! { harness("sv0:ib", &[]); frames ends }
+    link_kit::conform! { harness("sv0:ib", &[]); frames ends handles }
+}
+
+/// Accesses are not to be had where the device serves no reads.
+mod without_reads {
+    use crate::device::harness_without_accesses;
+    link_kit::conform! { harness_without_accesses("sv0:reads=0"); frames peers frames_only }
 }

@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Once;
 
+use link_api::RmaCaps;
 use stand_in::program;
 use verbs::{Options, Verbs};
 
@@ -36,5 +37,13 @@ pub fn harness(devices: &str, others: &[(&str, &str)]) -> OfiHarness<Verbs> {
     set(devices, others);
     let mut harness = OfiHarness::new(|| Ok(open()));
     harness.fallback = false;
+    harness.caps = RmaCaps::HOST_GETS | RmaCaps::HOST_PUTS | RmaCaps::DEVICE_GETS;
+    harness
+}
+
+/// The same of devices by which no memory is accessed.
+pub fn harness_without_accesses(devices: &str) -> OfiHarness<Verbs> {
+    let mut harness = harness(devices, &[]);
+    harness.caps = RmaCaps::empty();
     harness
 }

@@ -182,10 +182,20 @@ impl Reading {
         Some((op.is_over(), op.peer, op.generation))
     }
 
-    /// All that are under way have ended before their time: of which peers and generations they were.
-    pub(crate) fn cut(&mut self) -> Vec<(PeerId, u64)> {
+    /// The peers of some that are under way, each once.
+    pub(crate) fn peers_of(&self, which: impl Fn(&Op) -> bool) -> Vec<PeerId> {
+        let mut peers: Vec<PeerId> =
+            self.ops.iter().filter(|op| op.flying > 0 && which(op)).map(|op| op.peer).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        peers
+    }
+
+    /// Of these all that are under way have ended before their time: of which peers and generations they
+    /// were.
+    pub(crate) fn cut(&mut self, which: impl Fn(&Op) -> bool) -> Vec<(PeerId, u64)> {
         let mut owners = Vec::new();
-        for op in self.ops.iter_mut().filter(|op| op.flying > 0) {
+        for op in self.ops.iter_mut().filter(|op| op.flying > 0 && which(op)) {
             (op.flying, op.failed) = (0, true);
             op.queue.clear();
             owners.push((op.peer, op.generation));
