@@ -4,12 +4,13 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use hmem::Span;
-use link_api::Way;
+use link_api::{RegionVersion, Way};
 use wire::{Handle, Seg};
 
 use crate::channel::Sort;
 use crate::network::{Below, Dest, Lease, Usage};
 use crate::parts::provider::Provider;
+use crate::published::{Found, Published};
 
 /// What [`Handle::how`] is of memory that is read, and of memory that is written.
 const READ: u8 = 0x40;
@@ -85,15 +86,6 @@ struct Learned {
     from: Dest,
 }
 
-/// Where a segment of a peer's memory is accessed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
-    pub(crate) from: Dest,
-    pub(crate) generation: u64,
-    pub(crate) key: u64,
-    pub(crate) at: u64,
-}
-
 /// The address of the endpoint by which memory is lent that a handle is of.
 fn lender_in(handle: &Handle) -> Option<&[u8]> {
     let len = handle.token[24] as usize;
@@ -119,6 +111,8 @@ pub(crate) struct Dealings {
     taken_back: HashMap<u64, (Instant, bool)>,
     /// Requests of the peer's that it has taken back.
     revoked: HashSet<u64>,
+    /// Registrations of the peer's program.
+    published: Published,
 }
 
 impl Dealings {
@@ -182,6 +176,17 @@ impl Dealings {
     /// The two access each other's memory so.
     pub(crate) fn set_may(&mut self, read: bool, write: bool) {
         (self.may_read, self.may_write) = (read, write);
+    }
+
+    /// Registrations of the peer's program.
+    #[inline]
+    pub(crate) fn published(&mut self) -> &mut Published {
+        &mut self.published
+    }
+
+    /// Where a segment of a version of a registration is accessed.
+    pub(crate) fn place(&self, version: RegionVersion, seg: &Seg, way: Way, own: Dest) -> Option<Found> {
+        self.published.place(version, seg, way, own)
     }
 
     /// Whether memory is lent to the peer.

@@ -2,7 +2,7 @@
 //!
 //! An access is one request of the queue pair that is the peer's, and names its memory by what that peer has
 //! said. What is written and short goes inline; what else is short goes by a place that is registered
-//! ([`bounces`](crate::bounces)); longer memory has a registration of the program that holds it, or one for the time of the
+//! (`bounces`); longer memory has a registration of the program that holds it, or one for the time of the
 //! request. A registration ends for peers at once: a device that has answered ibv_dereg_mr(3) accesses the
 //! memory no more.
 
@@ -207,7 +207,11 @@ impl Accesses<'_> {
             Stop::Connection(dest) => self.stop_connection(dest),
             Stop::Accesses => {
                 let all = self.0.objects.pairs.numbers();
-                all.into_iter().fold(true, |over, n| self.stop_connection(Dest(n.into())) && over)
+                let mut are_over = true;
+                for number in all {
+                    are_over &= self.stop_connection(Dest(number.into()));
+                }
+                are_over
             }
         }
     }

@@ -3,7 +3,7 @@
 /// One as most are.
 mod plain {
     use crate::device::harness;
-    link_kit::conform! { harness("sv0", &[]); frames polls peers ends returns host hostile sleep threads frames_only handles flights sleep_in_flight }
+    link_kit::conform! { harness("sv0", &[]); frames polls peers ends returns host hostile sleep threads frames_only handles flights sleep_in_flight regions_in_flight }
 }
 
 /// Receives are each queue pair's own, 16 bytes go inline, a request has one piece.
@@ -11,7 +11,7 @@ mod small {
     use crate::device::harness;
     link_kit::conform! {
         harness("sv0:nosrq,inline=16,sge=1", &[]);
-        frames polls peers ends returns hostile sleep threads frames_only handles flights sleep_in_flight
+        frames polls peers ends returns hostile sleep threads frames_only handles flights sleep_in_flight regions_in_flight
     }
 }
 
@@ -20,7 +20,7 @@ mod short {
     use crate::device::harness;
     link_kit::conform! {
         harness("sv0:cqe=64,srqwr=16,wr=8,mtu=256,old", &[]);
-        frames polls peers ends returns sleep threads frames_only handles flights sleep_in_flight
+        frames polls peers ends returns sleep threads frames_only handles flights sleep_in_flight regions_in_flight
     }
 }
 
@@ -29,14 +29,14 @@ mod late {
     use crate::device::harness;
     link_kit::conform! {
         harness("sv0:rxe", &[("DELAY_US", "200"), ("REORDER", "7")]);
-        frames polls peers ends returns sleep threads frames_only handles flights sleep_in_flight
+        frames polls peers ends returns sleep threads frames_only handles flights sleep_in_flight regions_in_flight
     }
 }
 
 /// InfiniBand's link layer: by LID.
 mod infiniband {
     use crate::device::harness;
-    link_kit::conform! { harness("sv0:ib", &[]); frames ends handles }
+    link_kit::conform! { harness("sv0:ib", &[]); frames ends handles regions_in_flight }
 }
 
 /// Accesses are not to be had where the device serves no reads.
