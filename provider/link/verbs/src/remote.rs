@@ -140,7 +140,7 @@ impl Accesses<'_> {
     }
 
     pub(crate) fn publish(&mut self, span: Span, read: bool, write: bool) -> Option<Lease> {
-        self.lease(span, Uses { local_write: true, remote_read: read, remote_write: write }, true)
+        self.lease(span, Uses { local_write: write, remote_read: read, remote_write: write }, true)
     }
 
     pub(crate) fn end_lease(&mut self, number: u64) -> bool {

@@ -44,3 +44,24 @@ mod without_reads {
     use crate::device::harness_without_accesses;
     link_kit::conform! { harness_without_accesses("sv0:reads=0"); frames peers frames_only }
 }
+
+/// The checks notice what they are for.
+mod flaws {
+    use link_kit::{Flaw, Flawed, conformance::regions_in_flight as checks};
+
+    use crate::device::harness;
+
+    #[test]
+    #[should_panic(expected = "what was taken back")]
+    fn a_region_that_stays_published() {
+        let mut flawed = Flawed::new(harness("sv0", &[]), Flaw::KeepsPublishing);
+        checks::a_region_that_was_taken_back_is_not_touched(&mut flawed);
+    }
+
+    #[test]
+    #[should_panic(expected = "a registration that is known")]
+    fn versions_that_are_not_told_apart() {
+        let mut flawed = Flawed::new(harness("sv0", &[]), Flaw::OneVersionForAll);
+        checks::bytes_of_a_region_are_there_when_an_access_is_over(&mut flawed);
+    }
+}
