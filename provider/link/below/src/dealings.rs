@@ -438,8 +438,13 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         if !self.reading.fail(&which, reports) {
             return;
         }
-        // Those by a connection end it if they are not over; and are over soon where the peer's device lives.
-        let moment = if F::CONNECTS { self.leave } else { MOMENT };
+        // Those by a connection end it if they are not over. They are over soon where the peer's device lives;
+        // where it is the peer that has ended, the connection is of no use.
+        let moment = match (F::CONNECTS, reports) {
+            (true, true) => Duration::ZERO,
+            (true, false) => self.leave,
+            (false, _) => MOMENT,
+        };
         let (mut until, mut logged) = (Instant::now() + moment, false);
         while self.reading.any(|op| which(op) && op.flying > 0) {
             let below = self.below.as_mut().filter(|_| !self.provider.has_failed());

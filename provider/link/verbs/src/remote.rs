@@ -100,21 +100,26 @@ pub(crate) fn reaches(registered: &Registry<Adapter>, kind: Kind, usage: Usage) 
 pub(crate) struct Accesses<'a>(pub(crate) &'a mut Verbs);
 
 impl Accesses<'_> {
-    /// Ends a connection, and all that was posted to it. Whether that has completed.
-    fn stop_connection(&mut self, dest: Dest) -> bool {
+    /// Ends a connection, and all that was posted to it: when this returns, no access by it is under way.
+    fn stop_connection(&mut self, dest: Dest) {
         let number = dest.0 as u32;
         let who = self.0.objects.pairs.get(number).and_then(|pair| pair.newest());
         self.0.fail(number, who, "its accesses were to end".into());
         let until = Instant::now() + FLUSH;
         while self.0.objects.pairs.get(number).is_some_and(|pair| pair.has_accesses()) {
             if self.0.dead.is_some() || Instant::now() >= until {
-                return false;
+                // The device does not report their ends, as where it was removed. A queue pair that is
+                // destroyed accesses nothing.
+                if let Some(pair) = self.0.objects.pairs.remove(number) {
+                    self.0.credits += 1;
+                    self.0.retire(number, pair);
+                }
+                return;
             }
             if self.0.read() == 0 {
                 std::thread::yield_now();
             }
         }
-        true
     }
 
     /// A registration could not be ended: no queue pair may go on, lest peers access its memory.
@@ -204,14 +209,14 @@ impl Accesses<'_> {
         match what {
             // Each has ended with its lease.
             Stop::Leases => true,
-            Stop::Connection(dest) => self.stop_connection(dest),
+            Stop::Connection(dest) => {
+                self.stop_connection(dest);
+                true
+            }
             Stop::Accesses => {
                 let all = self.0.objects.pairs.numbers();
-                let mut are_over = true;
-                for number in all {
-                    are_over &= self.stop_connection(Dest(number.into()));
-                }
-                are_over
+                all.into_iter().for_each(|number| self.stop_connection(Dest(number.into())));
+                true
             }
         }
     }

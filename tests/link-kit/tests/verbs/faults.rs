@@ -180,6 +180,39 @@ fn a_device_that_is_removed_ends_its_peers() {
     two.both_end();
 }
 
+/// Likewise with accesses under way, each of which ends once.
+#[test]
+fn accesses_of_a_device_that_is_removed_end() {
+    const LEN: usize = 1 << 20;
+    set("sv0", &[("DELAY_US", "20000")]);
+    let mut two = Two::new("sv0");
+    let (there, here) = (Span::leak(LEN), Span::leak(LEN));
+    let handles = two.b.export_handles(two.to_a, &[there], Way::Get).expect("memory that can be lent");
+    handles.iter().for_each(|handle| two.a.note_handle(two.to_b, HandleNote::Imported(handle)));
+    let remote = [Seg { addr: there.addr().into(), len: (LEN as u64).into() }];
+    let access = Direct::new(Grant::Request(name(1, 1)), &remote, std::slice::from_ref(&here), LEN);
+    let ops = [0; 5].map(|_| two.a.start(Way::Get, two.to_b, &access).expect("what the handle says"));
+    let raise = two.stand_in.symbol("stand_in_verbs_event");
+    // SAFETY: the stand-in's function, with its type.
+    let raise: extern "C" fn(usize, u32) = unsafe { std::mem::transmute(raise) };
+    raise(0, ibv::IBV_EVENT_DEVICE_FATAL);
+    let (mut over, mut ended) = (Vec::new(), false);
+    while over.len() < ops.len() || !ended {
+        match two.a.poll() {
+            Some(Event::Done(op, _)) => over.push(op),
+            Some(Event::Closed(which, _)) => ended = which == two.to_b,
+            Some(other) => panic!("{other:?}"),
+            None => two.wait("accesses are never over"),
+        }
+    }
+    over.sort_by_key(|op| op.0);
+    assert_eq!(over, ops);
+    // Nothing writes there any more.
+    hmem::write(&[here], 0, &[5; LEN]);
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(text(&[here]) == [5; LEN]);
+}
+
 /// Without a shared receive queue a completion queue of this size serves two peers.
 #[test]
 fn a_peer_for_which_there_is_no_queue_is_unreachable_and_the_others_are_served() {
