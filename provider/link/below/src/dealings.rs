@@ -438,8 +438,8 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         if !self.reading.fail(&which, reports) {
             return;
         }
-        // Those by a connection end it if they are not over. They are over soon where the peer's device lives;
-        // where it is the peer that has ended, the connection is of no use.
+        // Those by a connection end it if they are not over. They are over soon where the peer's device
+        // lives; where it is the peer that has ended, the connection is of no use.
         let moment = match (F::CONNECTS, reports) {
             (true, true) => Duration::ZERO,
             (true, false) => self.leave,
