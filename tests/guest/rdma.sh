@@ -164,6 +164,7 @@ check_verbs() {
     for side in 0 1; do
         grep -q "^strait:   1 of 1 peer: verbs verbs (rxe0 port 1, GID [0-9]* $address" /tmp/d/log.$side || status=2
         grep -q '^strait:   network  ' /tmp/d/log.$side || status=3
+        grep -q '^strait:   network RMA ' /tmp/d/log.$side || status=4
     done
     report "messages, RMA and atomics with their contents, by the link verbs" $status /tmp/d/log.?
 }

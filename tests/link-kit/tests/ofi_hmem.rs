@@ -24,7 +24,7 @@ use accessed::{access, share};
 use duo::Duo;
 use engine::{Access, Ctx, Error, Reg};
 use hmem::{Kind, Span};
-use link_api::{FrameLink as _, Link as _, Setting, SleepLink as _};
+use link_api::{Link as _, Setting};
 use ofi::{Beyond, Fabric};
 use testkit::{from_any, msg, pattern, read, there};
 

@@ -23,7 +23,7 @@ impl RmaLink for MemLink {
         self.copy(access.local, access.loff, &there, access.roff, access.len)
     }
 
-    fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
+    fn published(&mut self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
         let (hub, by) = (self.hub.borrow(), self.place_of(by));
         let known = !hub.off && hub.boards;
         let exposed = *hub.exposed.get(&(by, key)).filter(|_| known)?;
@@ -34,7 +34,7 @@ impl RmaLink for MemLink {
     fn allow(&mut self, what: Allow<'_>) {
         let mut hub = self.hub.borrow_mut();
         match what {
-            Allow::Region(memory) => {
+            Allow::Region(memory, _) => {
                 hub.exposed.insert((self.at, memory.key), *memory);
                 hub.version(self.at, memory.key);
             }

@@ -219,6 +219,8 @@ pub(crate) enum Plan {
     OneSidedFrame,
     /// One get or put that is over when the call returns.
     InCall,
+    /// One of a registration that the peer publishes, which the link does by itself.
+    Published,
     /// Both sides copy pieces.
     Cooperative(Cut),
     /// An operation in flight, by handles: started here, or, where this side initiates, by the peer.
@@ -325,8 +327,13 @@ fn choose_send(limits: &Limits, op: &Op) -> Plan {
 /// An access that needs nothing of its target.
 fn choose_one_sided(limits: &Limits, op: &Op) -> Option<Plan> {
     let may = op.when.contains(When::ONE_SIDED) && !op.tried.contains(Tried::ONE_SIDED);
-    if !may || op.len == 0 || !limits.is_sync() || op.memory != Memory::Host {
+    if !may || op.len == 0 || op.memory != Memory::Host {
         return None;
+    }
+    if !limits.is_sync() {
+        // What is injected is gone when the call returns; and an access would overtake what is in frames.
+        let may = !op.when.intersects(When::INJECT | When::BEHIND_UNACKED);
+        return (may && limits.rma.contains(RmaCaps::REGIONS)).then_some(Plan::Published);
     }
     let in_frame = op.role == Role::Write && choose_eager(limits, op).is_some();
     if in_frame && !op.when.contains(When::DELIVERY) {

@@ -27,6 +27,10 @@ bitflags! {
         /// [`RmaLink::start`](crate::RmaLink::start) puts host memory that does not vanish to host memory of
         /// which handles were exchanged. Only with [`RmaCaps::HOST_GETS`].
         const HOST_PUTS = 1 << 5;
+        /// [`RmaLink::start`](crate::RmaLink::start) reaches host memory of registrations that the peer
+        /// publishes ([`Grant::Region`](crate::Grant::Region)), from and to host memory that does not vanish.
+        /// Its end means that the bytes are where they belong.
+        const REGIONS = 1 << 6;
     }
 }
 

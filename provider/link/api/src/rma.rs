@@ -73,7 +73,7 @@ impl<'a> Direct<'a> {
     }
 
     /// The request of the peer's that allows an operation in flight, which begins at the fronts of both; a
-    /// link refuses any other one.
+    /// link without [`RmaCaps::REGIONS`](crate::RmaCaps::REGIONS) refuses any other one.
     pub fn operation(&self) -> Result<u64, NoDirect> {
         match self.grant {
             Grant::Request(request) if (self.roff, self.loff) == (0, 0) => Ok(request),
@@ -118,8 +118,8 @@ pub struct Region {
 /// What peers may access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Allow<'a> {
-    /// A registration, which is published, or a change of it.
-    Region(&'a Region),
+    /// A registration, which is published, or a change of it; and its memory.
+    Region(&'a Region, Span),
     /// What a request of ours names to this peer, which is done with one of the same name that was taken
     /// back: the name may be used again.
     Request(PeerId, u64),
@@ -194,7 +194,8 @@ pub trait RmaLink: FrameLink + SleepLink {
     }
 
     /// Starts to copy between local memory and the peer's: memory of which the peer has sent a handle,
-    /// under the name of a request of its own ([`Direct::operation`]).
+    /// under the name of a request of its own ([`Direct::operation`]), or a part of a registration that the
+    /// peer publishes ([`RmaCaps::REGIONS`](crate::RmaCaps::REGIONS)).
     /// [`Event::Done`](crate::Event::Done) says when it is over. Operations may end in any order, and nothing
     /// else waits for them. Memory of which no handle is known, or less of it than `len`, is refused here or
     /// fails later. Each operation ends, also where its peer does, before or after
@@ -253,8 +254,9 @@ pub trait RmaLink: FrameLink + SleepLink {
     /// nothing happens to a later transfer at its place.
     fn pieces_close(&mut self, _with: PeerId, _counter: PieceCounter) {}
 
-    /// What this peer publishes under a key, as far as is known here: none of it is to be trusted.
-    fn published(&self, _by: PeerId, _key: u64) -> Option<(Region, RegionVersion)> {
+    /// What this peer publishes under a key, as far as is known here: none of it is to be trusted. A link
+    /// may ask the peer for what is not known, and know it later.
+    fn published(&mut self, _by: PeerId, _key: u64) -> Option<(Region, RegionVersion)> {
         None
     }
 

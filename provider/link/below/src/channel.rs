@@ -6,6 +6,7 @@ use hmem::Span;
 use wire::session::{COVERED, Keys, Mark, Opener, RECORD};
 
 use crate::network::{Below, Buffer, Dest, Message, NotSent};
+use crate::published::SAID;
 
 /// Bytes before a frame: the mark, the record's header, the sort of message, and what the sender is done
 /// with.
@@ -36,6 +37,10 @@ pub(crate) enum Sort {
     Cut = 8,
     /// What was lent in this generation is not lent any more.
     Ended = 9,
+    /// How is the registration of this key accessed?
+    Ask = 10,
+    /// So, or not without its owner.
+    Region = 11,
 }
 
 /// A message to be sent.
@@ -117,6 +122,11 @@ fn words(said: &[u8]) -> Result<(u32, u32), Spoilt> {
 /// The name that a message says something of.
 pub(crate) fn name_in(bytes: &[u8]) -> Option<u64> {
     bytes.get(BEFORE..)?.try_into().ok().map(u64::from_le_bytes)
+}
+
+/// What a message says of a registration.
+pub(crate) fn region_in(bytes: &[u8]) -> Option<[u8; SAID]> {
+    bytes.get(BEFORE..)?.try_into().ok()
 }
 
 /// The other end.
@@ -336,6 +346,8 @@ impl Channel {
             7 => Sort::Renew,
             8 => Sort::Cut,
             9 => Sort::Ended,
+            10 => Sort::Ask,
+            11 => Sort::Region,
             _ => return Err(Spoilt("its sort is unknown")),
         })
     }

@@ -16,16 +16,18 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use hmem::{Span, total};
-use link_api::{Direct, Event, NoDirect, OpId, PeerId, RmaLink, Way};
-use wire::Handle;
+use link_api::{Direct, Event, Grant, NoDirect, OpId, PeerId, Region, RegionVersion, RmaLink, Way};
+use wire::{Handle, Seg};
 
 use crate::channel::{Said, Sort, Spoilt};
-use crate::network::{Below, Did, Piece, Poll, Stop, Usage};
+use crate::network::{Below, Dest, Did, Piece, Poll, Stop, Usage};
+use crate::parts::exposed::Exposed;
 use crate::parts::inbox::Inbox;
 use crate::parts::peers::Peers;
 use crate::parts::provider::Provider;
 use crate::parts::reading::{Op, Reading};
 use crate::peer::Stage;
+use crate::published::{SAID, decode, encode};
 
 /// What numbers of accesses have that no operation of the connection's has.
 const READ: u64 = 1 << 55;
@@ -35,6 +37,12 @@ const MOMENT: Duration = Duration::from_millis(5);
 /// Whether an operation is an access by the fabric.
 pub(crate) fn is_read(op: OpId) -> bool {
     op.0 & READ != 0
+}
+
+/// The version of a registration that is named, if it is none of a request: names of requests have a part
+/// above 32 bits.
+fn number_of(name: u64) -> Option<u32> {
+    u32::try_from(name).ok().filter(|number| *number != 0)
 }
 
 /// What of a link is memory: of this side, which is lent, and of peers, which is accessed.
@@ -47,6 +55,8 @@ pub(crate) struct Memory<'a, B, F> {
     pub(crate) reading: &'a mut Reading,
     /// Where the ends of accesses are reported.
     pub(crate) inbox: &'a mut Inbox,
+    /// Registrations of the program.
+    pub(crate) exposed: &'a mut Exposed,
     /// How long an access may take that a peer which lives wants to be over.
     pub(crate) leave: Duration,
 }
@@ -71,8 +81,12 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
     /// A peer is no more: nor is what it was lent, or was being read.
     pub(crate) fn end_dealings(&mut self, peer: PeerId) {
         self.reading.forget_leaving(peer);
+        self.exposed.forget(peer);
+        self.exposed.finish(self.below, None);
         self.end_reads(|op| op.peer == peer, true);
-        if self.peers.get(peer).is_some_and(|at| at.dealings.has_lent()) {
+        if F::CONNECTS {
+            self.end_leases(peer, &[]);
+        } else if self.peers.get(peer).is_some_and(|at| at.dealings.has_lent()) {
             // It may have been accessing it, and the provider below need not know yet that it does so no
             // more.
             self.stop_lending();
@@ -109,6 +123,15 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         }
     }
 
+    /// Ends what a peer was lent, by a network that needs nothing of the peer for that. A note says so to the
+    /// peer, and what it has not read or written goes in frames. An access of its that is under way fails,
+    /// and its connection with that.
+    pub(crate) fn stop_lending_to(&mut self, peer: PeerId) {
+        let generation = self.reading.end_generation();
+        self.end_leases(peer, &[]);
+        self.note(peer, Sort::Ended, generation);
+    }
+
     /// An access to a peer's memory has ended before its time. Its provider may go on to access that
     /// memory, so that it is to know before anything else.
     pub(crate) fn note_cut(&mut self, peer: PeerId, generation: u64) {
@@ -121,7 +144,8 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
     pub(crate) fn note_imported(&mut self, from: PeerId, handle: &Handle) {
         let reads = self.reading.any(|op| op.peer == from);
         let (Some(at), Some(below)) = (self.peers.get_mut(from), &mut *self.below) else { return };
-        at.dealings.note_handle(below, handle, reads);
+        let Some(channel) = &at.channel else { return };
+        at.dealings.note_handle(below, handle, (channel.far().dest, reads));
     }
 
     /// Something is to be said to a peer of memory.
@@ -136,11 +160,68 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         let (Some(below), Some(at)) = (&mut self.below, self.peers.get_mut(peer)) else { return };
         let Some(channel) = at.channel.as_mut().filter(|_| !at.end.is_broken()) else { return };
         while let Some((sort, name)) = at.dealings.next_note() {
-            if channel.send(below, Said::short(sort, &name.to_le_bytes())).is_err() {
+            let sent = match sort {
+                Sort::Region => {
+                    let reaches = |below: &F, span: &Span| {
+                        let usages = [Usage::ReadByPeers, Usage::WrittenByPeers];
+                        usages.into_iter().all(|usage| self.provider.reaches(below, span, usage))
+                    };
+                    let entry = self.exposed.answer(below, reaches, (peer, name));
+                    channel.send(below, Said::short(sort, &encode(name, entry.as_ref())))
+                }
+                _ => channel.send(below, Said::short(sort, &name.to_le_bytes())),
+            };
+            if sent.is_err() {
                 return;
             }
             at.dealings.pop_note();
         }
+    }
+
+    /// A registration of the program, or a change of it.
+    pub(crate) fn expose(&mut self, region: Region, span: Span) {
+        let (number, known_to) = self.exposed.add(region, span);
+        self.withdraw(number, &known_to);
+    }
+
+    /// A registration is published no more.
+    pub(crate) fn conceal(&mut self, key: u64) {
+        let (number, known_to) = self.exposed.end(key);
+        self.withdraw(number, &known_to);
+    }
+
+    /// Peers are to leave a version of a registration.
+    fn withdraw(&mut self, number: u32, known_to: &[PeerId]) {
+        for peer in known_to {
+            self.note(*peer, Sort::Revoke, number.into());
+        }
+        self.exposed.finish(self.below, None);
+    }
+
+    /// What a peer publishes under a key; it is asked if that is not known.
+    #[inline]
+    pub(crate) fn published(&mut self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
+        let at = self.peers.get_mut(by).filter(|at| at.stage == Stage::Fabric && !at.end.is_broken())?;
+        let found = at.dealings.published().find(key);
+        if found.is_none() && at.dealings.may(Way::Get) && at.dealings.may(Way::Put) {
+            self.ask(by, key);
+        }
+        found
+    }
+
+    #[cold]
+    fn ask(&mut self, peer: PeerId, key: u64) {
+        let publishes = self.below.as_ref().is_some_and(|below| below.about().publishes);
+        if publishes && self.peers.at(peer).dealings.published().asks(key) {
+            self.note(peer, Sort::Ask, key);
+        }
+    }
+
+    /// A peer says how a registration of its is accessed.
+    pub(crate) fn hear_of_region(&mut self, peer: PeerId, said: &[u8; SAID]) -> Result<(), Spoilt> {
+        let heard = decode(said).ok_or(Spoilt("what it says of a registration makes no sense"))?;
+        let is_asked = self.peers.at(peer).dealings.published().take_note(heard.0, heard.1);
+        is_asked.then_some(()).ok_or(Spoilt("it says of a registration what was not asked"))
     }
 
     /// A peer says something of memory.
@@ -151,11 +232,22 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
             return Err(Spoilt("it takes back more than there can be"));
         }
         match sort {
+            Sort::Ask => self.note(peer, Sort::Region, name),
             Sort::Revoke => {
-                dealings.revoke(name);
+                match number_of(name) {
+                    Some(number) => dealings.published().forget(number),
+                    None => dealings.revoke(name),
+                }
                 self.leave_reads(peer, name);
             }
-            Sort::Left => dealings.leave(name),
+            Sort::Left => match number_of(name) {
+                Some(number) => {
+                    self.exposed.leave(peer, number);
+                    self.exposed.finish(self.below, None);
+                }
+                None => dealings.leave(name),
+            },
+            Sort::Cut if F::CONNECTS && dealings.has_lent() => self.stop_lending_to(peer),
             // Of one that was ended since nothing is read any more.
             Sort::Cut if name == now && dealings.has_lent() => self.stop_lending(),
             Sort::Cut => {}
@@ -182,7 +274,10 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         peer: PeerId,
         access: &Direct<'_>,
     ) -> Result<OpId, NoDirect> {
-        let request = access.operation()?;
+        let request = match access.grant {
+            Grant::Region(version) if (access.roff, access.loff) == (0, 0) => version.number.into(),
+            _ => access.operation()?,
+        };
         let most = self.reading.most().filter(|_| self.reading.has(way)).ok_or(NoDirect::Memory)?;
         let at = self.peers.get(peer).filter(|_| !self.provider.has_failed()).ok_or(NoDirect::Fault)?;
         if at.stage != Stage::Fabric || at.end.is_broken() {
@@ -191,13 +286,18 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         if at.dealings.is_revoked(request) {
             return Err(NoDirect::Revoked);
         }
+        let own = at.channel.as_ref().map_or(Dest(u64::MAX), |channel| channel.far().dest);
+        let find = |seg: &Seg| match access.grant {
+            Grant::Region(version) => at.dealings.place(version, seg, way, own),
+            _ => at.dealings.find(seg, way),
+        };
         let below = self.below.as_ref().ok_or(NoDirect::Fault)?;
         if total(access.local) < access.len
             || !access.local.iter().all(|span| self.provider.reaches(below, span, Usage::by_self(way)))
         {
             return Err(NoDirect::Memory);
         }
-        let (mut queue, mut generation) = (VecDeque::new(), 0);
+        let (mut first, mut queue, mut generation) = (None, VecDeque::new(), 0);
         let (mut left, mut here) = (access.len, access.local.iter().copied());
         let mut room = here.next();
         for seg in access.remote {
@@ -205,7 +305,7 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
             if len == 0 {
                 continue;
             }
-            let found = at.dealings.find(seg, way).ok_or(NoDirect::Memory)?;
+            let found = find(seg).ok_or(NoDirect::Memory)?;
             generation = generation.max(found.generation);
             let mut off = 0;
             while off < len {
@@ -213,7 +313,11 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
                 let n = (len - off).min(span.len()).min(most);
                 if let Some(local) = span.part(0, n).filter(|_| n > 0) {
                     let addr = found.at.checked_add(off as u64).ok_or(NoDirect::Memory)?;
-                    queue.push_back(Piece { way, at: found.from, key: found.key, addr, local });
+                    let piece = Piece { way, at: found.from, key: found.key, addr, local };
+                    match first {
+                        None => first = Some(piece),
+                        Some(_) => queue.push_back(piece),
+                    }
                 }
                 off += n;
                 room = if n == span.len() { here.next() } else { span.part(n, span.len() - n) };
@@ -226,8 +330,9 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         let id = OpId(READ | self.reading.next_number());
         let (flying, failed, mute, until) = (0, false, false, None);
         let op = Op { id, peer, request, generation, queue, flying, failed, mute, until };
-        self.reading.push(op);
-        self.post_reads();
+        if self.reading.begin(self.below, op, first) {
+            self.report_reads();
+        }
         Ok(id)
     }
 
@@ -242,11 +347,38 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
     /// Ends those that should be over by now.
     fn end_late_reads(&mut self) {
         let late = |op: &Op| op.until.is_some_and(|until| until <= Instant::now());
-        if self.reading.any(late) && self.below.as_mut().is_none_or(|below| below.stop(Stop::Accesses)) {
+        if self.reading.any(late) && self.stop_accesses(late) {
             log::info!("{}: accesses that were not over in time are ended", self.base.addr());
-            self.cut_reads();
             self.report_reads();
         }
+    }
+
+    /// Has the network end accesses, and others with them: all, or all by the same connections. Whether those
+    /// access no memory any more.
+    fn stop_accesses(&mut self, which: impl Fn(&Op) -> bool) -> bool {
+        let Some(below) = self.below else {
+            self.cut_reads(|_| true);
+            return true;
+        };
+        if !F::CONNECTS {
+            let are_over = below.stop(Stop::Accesses);
+            if are_over {
+                self.cut_reads(|_| true);
+            }
+            return are_over;
+        }
+        let mut are_over = true;
+        for peer in self.reading.peers_of(which) {
+            let Some(channel) = self.peers.get(peer).and_then(|at| at.channel.as_ref()) else { continue };
+            if below.stop(Stop::Connection(channel.far().dest)) {
+                for op in self.reading.cut(|op| op.peer == peer) {
+                    log::debug!("an access of generation {} is ended with its connection", op.1);
+                }
+            } else {
+                are_over = false;
+            }
+        }
+        are_over
     }
 
     /// A piece of an access is over.
@@ -265,9 +397,9 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         over
     }
 
-    /// All accesses under way have ended before their time.
-    fn cut_reads(&mut self) {
-        for (peer, generation) in self.reading.cut() {
+    /// Some accesses under way have ended before their time.
+    fn cut_reads(&mut self, which: impl Fn(&Op) -> bool) {
+        for (peer, generation) in self.reading.cut(which) {
             self.note_cut(peer, generation);
         }
     }
@@ -306,7 +438,14 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         if !self.reading.fail(&which, reports) {
             return;
         }
-        let (mut until, mut logged) = (Instant::now() + MOMENT, false);
+        // Those by a connection end it if they are not over. They are over soon where the peer's device
+        // lives; where it is the peer that has ended, the connection is of no use.
+        let moment = match (F::CONNECTS, reports) {
+            (true, true) => Duration::ZERO,
+            (true, false) => self.leave,
+            (false, _) => MOMENT,
+        };
+        let (mut until, mut logged) = (Instant::now() + moment, false);
         while self.reading.any(|op| which(op) && op.flying > 0) {
             let below = self.below.as_mut().filter(|_| !self.provider.has_failed());
             match below.and_then(|below| below.poll(Poll::All)) {
@@ -322,9 +461,8 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
             }
             if Instant::now() < until && !self.provider.has_failed() {
                 std::thread::yield_now();
-            } else if self.below.as_mut().is_none_or(|below| below.stop(Stop::Accesses)) {
+            } else if self.stop_accesses(&which) {
                 log::info!("{}: accesses that were not over are ended", self.base.addr());
-                self.cut_reads();
             } else {
                 // Its memory is not to be given back until the provider lets go of it.
                 if !std::mem::replace(&mut logged, true) {

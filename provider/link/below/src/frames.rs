@@ -390,8 +390,11 @@ impl<B: RmaLink, F: Below> RmaLink for BelowLink<B, F> {
         by_base!(self, with, pieces_close(counter), ());
     }
 
-    fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
-        by_base!(self, by, published(key), None)
+    fn published(&mut self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
+        if self.net.goes_by_base(by) {
+            return self.net.base.published(by, key);
+        }
+        self.net.memory().published(by, key)
     }
 
     fn allow(&mut self, what: Allow<'_>) {
@@ -399,18 +402,26 @@ impl<B: RmaLink, F: Below> RmaLink for BelowLink<B, F> {
             Allow::Request(to, request) if !self.net.goes_by_base(to) => {
                 self.net.with_memory(|memory| memory.give_again(to, request))
             }
-            _ => self.net.base.allow(what),
+            Allow::Region(region, span) => {
+                self.net.with_memory(|memory| memory.expose(*region, span));
+                self.net.base.allow(what);
+            }
+            Allow::Request(..) => self.net.base.allow(what),
         }
     }
 
     fn revoke(&mut self, what: Revoke) -> Result<(), InUse> {
         match what {
             Revoke::Request(from, request) if !self.net.goes_by_base(from) => self.take_back(from, request),
+            Revoke::Region(key) => {
+                let own = self.conceal(key);
+                self.net.base.revoke(what).and(own)
+            }
             Revoke::All => {
                 let lent = self.take_back_all();
                 self.net.base.revoke(what).and(lent)
             }
-            _ => self.net.base.revoke(what),
+            Revoke::Request(..) => self.net.base.revoke(what),
         }
     }
 }

@@ -1,14 +1,16 @@
 //! What two endpoints have of each other's memory.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::{Duration, Instant};
 
 use hmem::Span;
-use link_api::Way;
+use link_api::{RegionVersion, Way};
 use wire::{Handle, Seg};
 
 use crate::channel::Sort;
 use crate::network::{Below, Dest, Lease, Usage};
 use crate::parts::provider::Provider;
+use crate::published::{Found, Published};
 
 /// What [`Handle::how`] is of memory that is read, and of memory that is written.
 const READ: u8 = 0x40;
@@ -84,15 +86,6 @@ struct Learned {
     from: Dest,
 }
 
-/// Where a segment of a peer's memory is accessed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
-    pub(crate) from: Dest,
-    pub(crate) generation: u64,
-    pub(crate) key: u64,
-    pub(crate) at: u64,
-}
-
 /// The address of the endpoint by which memory is lent that a handle is of.
 fn lender_in(handle: &Handle) -> Option<&[u8]> {
     let len = handle.token[24] as usize;
@@ -114,10 +107,12 @@ pub(crate) struct Dealings {
     lenders: Vec<(Vec<u8>, Dest)>,
     /// What is to be said.
     notes: VecDeque<(Sort, u64)>,
-    /// Requests of ours that were taken back, and whether the peer has left them.
-    taken_back: HashMap<u64, bool>,
+    /// Requests of ours that were taken back, when, and whether the peer has left them.
+    taken_back: HashMap<u64, (Instant, bool)>,
     /// Requests of the peer's that it has taken back.
     revoked: HashSet<u64>,
+    /// Registrations of the peer's program.
+    published: Published,
 }
 
 impl Dealings {
@@ -167,7 +162,7 @@ impl Dealings {
     }
 
     pub(crate) fn has_left(&self, request: u64) -> bool {
-        self.taken_back.get(&request) == Some(&true)
+        self.taken_back.get(&request).is_some_and(|(_, left)| *left)
     }
 
     /// Whether the two access each other's memory this way.
@@ -181,6 +176,17 @@ impl Dealings {
     /// The two access each other's memory so.
     pub(crate) fn set_may(&mut self, read: bool, write: bool) {
         (self.may_read, self.may_write) = (read, write);
+    }
+
+    /// Registrations of the peer's program.
+    #[inline]
+    pub(crate) fn published(&mut self) -> &mut Published {
+        &mut self.published
+    }
+
+    /// Where a segment of a version of a registration is accessed.
+    pub(crate) fn place(&self, version: RegionVersion, seg: &Seg, way: Way, own: Dest) -> Option<Found> {
+        self.published.place(version, seg, way, own)
     }
 
     /// Whether memory is lent to the peer.
@@ -239,9 +245,18 @@ impl Dealings {
         });
     }
 
-    /// A handle of the peer's memory has arrived; `reads` if an access to that is under way.
-    pub(crate) fn note_handle<F: Below>(&mut self, below: &mut F, handle: &Handle, reads: bool) {
+    /// A handle of the peer's memory has arrived; `reads` if an access to that is under way. `own`: the
+    /// connection with the peer.
+    pub(crate) fn note_handle<F: Below>(
+        &mut self,
+        below: &mut F,
+        handle: &Handle,
+        (own, reads): (Dest, bool),
+    ) {
         let Some(way) = way_of(handle).filter(|way| self.may(*way)) else { return };
+        if F::CONNECTS {
+            return self.import(handle, way, own);
+        }
         let Some(address) = lender_in(handle) else { return };
         let known = self.lenders.iter().find(|(name, _)| name == address).map(|(_, dest)| *dest);
         let dest = match known {
@@ -308,7 +323,7 @@ impl Dealings {
 
     /// The peer has left a request of ours that was taken back.
     pub(crate) fn leave(&mut self, request: u64) {
-        if let Some(left) = self.taken_back.get_mut(&request) {
+        if let Some((_, left)) = self.taken_back.get_mut(&request) {
             *left = true;
         }
     }
@@ -318,9 +333,14 @@ impl Dealings {
         let mut is_new = false;
         self.taken_back.entry(request).or_insert_with(|| {
             is_new = true;
-            false
+            (Instant::now(), false)
         });
         is_new
+    }
+
+    /// Whether the peer has had this long to leave a request that was taken back.
+    pub(crate) fn has_had(&self, request: u64, time: Duration) -> bool {
+        self.taken_back.get(&request).is_some_and(|(since, _)| since.elapsed() >= time)
     }
 
     /// The name of such a request may be used again; whether there was one.

@@ -18,6 +18,7 @@
 //! | `link` | [`BelowLink`]: what is done with what comes by either way, and its end |
 //! | `frames` | the engine's calls of it |
 //! | `lent` | what two endpoints have of each other's memory |
+//! | `published` | registrations of a peer's program that are accessed without asking it |
 //! | `dealings` | memory that is lent to peers and taken back; accesses to theirs |
 //! | `fds` | descriptors that others own |
 
@@ -33,6 +34,7 @@ mod network;
 mod options;
 mod parts;
 mod peer;
+mod published;
 
 pub use fds::{Fd, is_shallow};
 pub use link::BelowLink;

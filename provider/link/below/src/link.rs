@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use link_api::{Channel, Event, Frame, Gone, InUse, Patience, PeerId, RmaLink};
 use wire::session::{Control, MOST_ADDRESS, Mark};
 
-use crate::channel::{Came, Sort, Spoilt, name_in};
+use crate::channel::{Came, Sort, Spoilt, name_in, region_in};
 use crate::lent::ALL;
 use crate::net::Net;
 use crate::network::{Below, Buffer, Dest, Did, Poll};
 use crate::options::BelowOptions;
 use crate::peer::Stage;
+use crate::published::SAID;
 
 /// Messages taken in one go.
 const BATCH: usize = 64;
@@ -129,6 +130,11 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             }
             return below.give_back(buffer);
         };
+        if below.came_by(buffer).is_some_and(|by| by != channel.far().dest) {
+            // By another peer's connection, whatever it says of itself.
+            log::debug!("a message under the name of peer {} came by another connection", peer.0);
+            return below.give_back(buffer);
+        }
         if mark.number == 0 && channel.is_first_again(bytes) {
             // Its answer is sent again, too.
             let answered = at.stage == Stage::Meeting && !at.meeting.owes_pong();
@@ -167,8 +173,23 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             return;
         }
         let name = name_in(came.bytes(self.net.below.as_ref()));
+        let region = region_in(came.bytes(self.net.below.as_ref())).filter(|_| found == Ok(Sort::Region));
         came.give_back(self.net.below.as_mut());
-        self.took(peer, found, name);
+        match region {
+            Some(said) => self.took_region(peer, &said),
+            None => self.took(peer, found, name),
+        }
+    }
+
+    /// A peer has said how a registration of its is accessed.
+    fn took_region(&mut self, peer: PeerId, said: &[u8; SAID]) {
+        if let Some(channel) = &mut self.net.peers[peer].channel {
+            channel.note_done();
+        }
+        match self.net.with_memory(|memory| memory.hear_of_region(peer, said)) {
+            Ok(()) => self.net.send_room(peer),
+            Err(Spoilt(why)) => self.net.spoil(peer, why),
+        }
     }
 
     /// What came before the peer's announce.
@@ -196,13 +217,18 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             }
             Ok(Sort::Pong) => self.net.hear_pong(peer),
             Ok(Sort::Room | Sort::Frame) => self.net.send_room(peer),
-            Ok(sort @ (Sort::Revoke | Sort::Left | Sort::Renew | Sort::Cut | Sort::Ended)) => match name {
-                Some(name) => match self.net.with_memory(|memory| memory.hear_of_memory(peer, sort, name)) {
-                    Ok(()) => self.net.send_room(peer),
-                    Err(Spoilt(why)) => self.net.spoil(peer, why),
-                },
-                None => self.net.spoil(peer, "what it says of memory makes no sense"),
-            },
+            Ok(sort @ (Sort::Revoke | Sort::Left | Sort::Renew | Sort::Cut | Sort::Ended | Sort::Ask)) => {
+                match name {
+                    Some(name) => {
+                        match self.net.with_memory(|memory| memory.hear_of_memory(peer, sort, name)) {
+                            Ok(()) => self.net.send_room(peer),
+                            Err(Spoilt(why)) => self.net.spoil(peer, why),
+                        }
+                    }
+                    None => self.net.spoil(peer, "what it says of memory makes no sense"),
+                }
+            }
+            Ok(Sort::Region) => self.net.spoil(peer, "what it says of a registration makes no sense"),
             Err(Spoilt(why)) => self.net.spoil(peer, why),
         }
     }
@@ -350,6 +376,12 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             if !at.dealings.has_lent() || at.dealings.has_left(request) {
                 return Ok(());
             }
+            if F::CONNECTS && at.dealings.has_had(request, Patience::Second.time()) {
+                let name = self.net.base.peer_addr(from);
+                log::warn!("memory is taken from {name}, which does not give it back: its accesses fail");
+                self.net.with_memory(|memory| memory.stop_lending_to(from));
+                return Ok(());
+            }
             self.net.with_memory(|memory| memory.send_notes(from));
             if Instant::now() >= until {
                 return Err(InUse);
@@ -358,12 +390,44 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
         }
     }
 
+    /// Has peers access a registration no more.
+    pub(crate) fn conceal(&mut self, key: u64) -> Result<(), InUse> {
+        self.net.with_memory(|memory| memory.conceal(key));
+        self.wait_for_ending(Some(key))
+    }
+
+    /// Waits until no peer accesses versions of this registration, or of any, that have ended.
+    fn wait_for_ending(&mut self, key: Option<u64>) -> Result<(), InUse> {
+        let until = Instant::now() + self.net.reading.patience().time();
+        while self.net.exposed.is_ending(key) {
+            self.read_below();
+            for (peer, number) in self.net.exposed.finish(&mut self.net.below, Some(Patience::Second.time()))
+            {
+                let name = self.net.base.peer_addr(peer);
+                log::warn!(
+                    "version {number} of a registration is taken from {name}, which does not leave it"
+                );
+            }
+            for peer in self.net.exposed.awaited() {
+                self.net.with_memory(|memory| memory.send_notes(peer));
+            }
+            if self.net.exposed.is_ending(key) && Instant::now() >= until {
+                return Err(InUse);
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
     /// Takes back all that was lent, for good. Peers that do not answer, or whose end was not heard of yet,
     /// are not waited for in the end: what they read by is closed.
     pub(crate) fn take_back_all(&mut self) -> Result<(), InUse> {
         let lent: Vec<PeerId> =
             self.net.peers.ids().filter(|p| self.net.peers[*p].dealings.has_lent()).collect();
-        let mut outcome = Ok(());
+        for key in self.net.exposed.keys() {
+            self.net.with_memory(|memory| memory.conceal(key));
+        }
+        let mut outcome = self.wait_for_ending(None);
         for peer in lent {
             match self.take_back(peer, ALL) {
                 Ok(()) => {
@@ -375,8 +439,9 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             }
         }
         if outcome.is_err() && self.net.reading.patience() != Patience::Retried {
+            self.net.exposed.finish(&mut self.net.below, Some(Duration::ZERO));
             self.net.with_memory(|memory| memory.stop_lending());
-            outcome = Ok(());
+            return Ok(());
         }
         outcome
     }

@@ -14,6 +14,7 @@ use crate::dealings::Memory;
 use crate::fds::is_shallow;
 use crate::network::{Below, NotSent, Usage, Waits};
 use crate::options::BelowOptions;
+use crate::parts::exposed::Exposed;
 use crate::parts::inbox::Inbox;
 use crate::parts::peers::Peers;
 use crate::parts::provider::Provider;
@@ -39,6 +40,8 @@ pub(crate) struct Net<B: RmaLink, F: Below> {
     /// Accesses to peers' memory.
     pub(crate) reading: Reading,
     pub(crate) sleep: Sleep,
+    /// Registrations of the program.
+    pub(crate) exposed: Exposed,
 }
 
 impl<B: RmaLink, F: Below> Net<B, F> {
@@ -61,6 +64,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
                 about.is_some_and(|about| about.writes),
             ),
             sleep: Sleep::new(unseen)?,
+            exposed: Exposed::default(),
             below,
         };
         for fd in net.fds() {
@@ -70,7 +74,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
     }
 
     /// What of this is memory of this side's and of peers'.
-    fn memory(&mut self) -> Memory<'_, B, F> {
+    pub(crate) fn memory(&mut self) -> Memory<'_, B, F> {
         Memory {
             base: &self.base,
             below: &mut self.below,
@@ -78,6 +82,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
             peers: &mut self.peers,
             reading: &mut self.reading,
             inbox: &mut self.inbox,
+            exposed: &mut self.exposed,
             leave: self.options.leave,
         }
     }
@@ -160,6 +165,8 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         let mut caps = RmaCaps::empty();
         caps.set(RmaCaps::HOST_GETS, self.reading.has(Way::Get));
         caps.set(RmaCaps::HOST_PUTS, self.reading.has(Way::Put));
+        let publishes = self.below.as_ref().is_some_and(|below| below.about().publishes);
+        caps.set(RmaCaps::REGIONS, publishes);
         caps.set(RmaCaps::DEVICE_GETS, self.reading.has(Way::Get) && self.gets_devices());
         caps
     }

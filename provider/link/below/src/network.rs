@@ -23,7 +23,8 @@ pub struct Lease {
     /// What its first byte is called by those that access it.
     pub base: u64,
     /// The address, of at most [`LENDER`] bytes, of the endpoint by which it is accessed: another one after
-    /// [`Below::stop`] of [`Stop::Leases`].
+    /// [`Below::stop`] of [`Stop::Leases`]. None where each peer has a connection of its own
+    /// ([`Below::CONNECTS`]).
     pub lender: Box<[u8]>,
 }
 
@@ -58,6 +59,9 @@ pub struct About<'a> {
     pub reads: Option<usize>,
     /// Whether there are writes, too. The end of one means that its bytes are in the peer's memory.
     pub writes: bool,
+    /// Whether memory stays registered for peers at no cost but the registration's ([`Remote::publish`]).
+    /// Only with reads and writes.
+    pub publishes: bool,
 }
 
 /// How much is done to find out what has happened.
@@ -89,6 +93,8 @@ pub enum Stop {
     Leases,
     /// All accesses of this side, which are not reported any more unless they go on.
     Accesses,
+    /// The accesses of this side by a connection, which is of no use any more ([`Below::CONNECTS`]).
+    Connection(Dest),
 }
 
 /// Why a message was not sent.
@@ -207,6 +213,10 @@ pub trait Below: Remote {
     /// Whether each end has to connect to the other before either can send: then the side that decides sends
     /// nothing before the other one has said by the connection that it has connected. Else messages may get
     /// lost while two peers meet, and the first one is repeated.
+    ///
+    /// Memory is accessed by the same connection, in both directions, and what a peer has lent by no other
+    /// one. An access that fails ends the connection. A lease that has ended is accessed no more, whatever
+    /// peers do.
     const CONNECTS: bool = false;
 
     /// What it is.
@@ -245,6 +255,11 @@ pub trait Below: Remote {
     /// The bytes of a buffer that a message came in, which was not given back.
     fn bytes(&self, buffer: Buffer) -> &[u8];
 
+    /// The connection that such a message came by, where each peer has its own ([`Below::CONNECTS`]).
+    fn came_by(&self, _buffer: Buffer) -> Option<Dest> {
+        None
+    }
+
     /// The buffer serves another message.
     fn give_back(&mut self, buffer: Buffer);
 
@@ -273,8 +288,17 @@ pub trait Remote: Send {
         None
     }
 
-    /// They access it no more.
-    fn end_lease(&mut self, _number: u64) {}
+    /// Lets peers read or write a registration of the program, for as long as that lasts. Accesses of this
+    /// side find it, too. `None` if that cannot be.
+    fn publish(&mut self, _span: Span, _read: bool, _write: bool) -> Option<Lease> {
+        None
+    }
+
+    /// They access it no more. Whether no access of this side uses it either; if one does, this is to be
+    /// called again.
+    fn end_lease(&mut self, _number: u64) -> bool {
+        true
+    }
 
     /// Accesses memory that a peer has lent. [`Did::Over`] reports the end.
     fn access(&mut self, _who: u64, _piece: &Piece) -> Result<(), NotSent> {

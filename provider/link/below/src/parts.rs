@@ -1,5 +1,6 @@
 //! The parts of an [`BelowLink`](crate::BelowLink): each owns its state.
 
+pub(crate) mod exposed;
 pub(crate) mod inbox;
 pub(crate) mod peers;
 pub(crate) mod provider;

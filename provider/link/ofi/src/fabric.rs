@@ -164,7 +164,7 @@ impl Below for Fabric {
         let (dialect, most) = (*dialect, *most);
         let reads = self.remote.as_ref().map(|remote| remote.most);
         let writes = self.remote.as_ref().is_some_and(|remote| remote.writes);
-        About { name, detail, dialect, address, most, window: WINDOW, reads, writes }
+        About { name, detail, dialect, address, most, window: WINDOW, reads, writes, publishes: false }
     }
 
     fn meet(&mut self, address: &[u8]) -> Result<Dest, String> {
@@ -269,10 +269,11 @@ impl below::Remote for Fabric {
         self.remote.as_mut()?.lend(span, way)
     }
 
-    fn end_lease(&mut self, number: u64) {
+    fn end_lease(&mut self, number: u64) -> bool {
         if let Some(remote) = &mut self.remote {
             remote.end_lease(number);
         }
+        true
     }
 
     fn access(&mut self, who: u64, piece: &Piece) -> Result<(), NotSent> {
@@ -284,7 +285,7 @@ impl below::Remote for Fabric {
     fn stop(&mut self, what: Stop) -> bool {
         self.remote.as_mut().is_none_or(|remote| match what {
             Stop::Leases => remote.stop_lending(),
-            Stop::Accesses => remote.stop(),
+            Stop::Accesses | Stop::Connection(_) => remote.stop(),
         })
     }
 }

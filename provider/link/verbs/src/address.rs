@@ -12,13 +12,14 @@ const BITS_24: u32 = 0x00ff_ffff;
 /// | 0..16 | GID |
 /// | 16..18 | LID (u16, little endian as all that follows) |
 /// | 18 | path MTU, as in `enum ibv_mtu` |
-/// | 19 | 0 |
+/// | 19 | how many reads of the peer's the device serves at once; 0: none |
 /// | 20..24, 24..28 | number of the queue pair, and of its first packet |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) gid: [u8; 16],
     pub(crate) lid: u16,
     pub(crate) mtu: u8,
+    pub(crate) reads: u8,
     pub(crate) qpn: u32,
     pub(crate) psn: u32,
 }
@@ -28,7 +29,7 @@ impl Address {
         let mut out = Vec::with_capacity(LEN);
         out.extend(self.gid);
         out.extend(self.lid.to_le_bytes());
-        out.extend([self.mtu, 0]);
+        out.extend([self.mtu, self.reads]);
         out.extend(self.qpn.to_le_bytes());
         out.extend(self.psn.to_le_bytes());
         out
@@ -42,13 +43,12 @@ impl Address {
             gid: std::array::from_fn(|i| bytes[i]),
             lid: u16::from_le_bytes([bytes[16], bytes[17]]),
             mtu: bytes[18],
+            reads: bytes[19],
             qpn: word(20),
             psn: word(24),
         };
-        let is_one = (1..=5).contains(&found.mtu)
-            && bytes[19] == 0
-            && (1..=BITS_24).contains(&found.qpn)
-            && found.psn <= BITS_24;
+        let is_one =
+            (1..=5).contains(&found.mtu) && (1..=BITS_24).contains(&found.qpn) && found.psn <= BITS_24;
         is_one.then_some(found)
     }
 
@@ -62,7 +62,7 @@ impl Address {
 mod tests {
     use super::*;
 
-    const ONE: Address = Address { gid: [9; 16], lid: 0x1234, mtu: 3, qpn: 17, psn: 0xff_ffff };
+    const ONE: Address = Address { gid: [9; 16], lid: 0x1234, mtu: 3, reads: 16, qpn: 17, psn: 0xff_ffff };
 
     #[test]
     fn an_address_is_read_as_it_was_written() {
@@ -76,12 +76,11 @@ mod tests {
             change(&mut bytes);
             Address::decode(&bytes)
         };
-        let changes: [fn(&mut Vec<u8>); 7] = [
+        let changes: [fn(&mut Vec<u8>); 6] = [
             |b| b.truncate(27),
             |b| b.push(0),
             |b| b[18] = 0,
             |b| b[18] = 6,
-            |b| b[19] = 1,
             |b| b[20..24].fill(0),
             |b| b[27] = 1,
         ];

@@ -8,10 +8,14 @@ use rdma_sys::{
     Channel, Context, Cq, Device, Error, Gid, GidType, Library, Pd, Port, Qp, QpInit, Srq, SrqInit, ibv_wc,
 };
 
-use crate::network::{Found, Objects, Route, Sizes, Verbs};
+use register::Registry;
+
+use crate::bounces::Bounces;
 use crate::pairs::Pairs;
 use crate::receives::{CHUNK, Receives};
+use crate::registered::Adapter;
 use crate::sends::Sends;
+use crate::state::{Found, Objects, Route, Sizes, Verbs};
 
 /// Where Linux lists the devices.
 const DEVICES: &str = "/sys/class/infiniband";
@@ -32,6 +36,10 @@ const ENTRIES: u32 = 8192;
 const BATCH: usize = 16;
 /// Fewest completions: those of one peer.
 const LEAST: u32 = 48;
+/// Most reads under way by a queue pair, each way.
+const READS: i32 = 16;
+/// Longest access, where messages of the device may be as long: of a length that a request can name.
+const ACCESS: usize = 1 << 30;
 /// Inline sizes that are tried.
 const INLINE: [u32; 7] = [512, 256, 128, 64, 32, 16, 0];
 
@@ -222,11 +230,16 @@ fn open_port(context: &Context, route: Route) -> Result<Verbs, String> {
     let sends = Sends::new(&pd, SENDS, MESSAGE)?;
     let send_wr = SEND_WR.min(most(attributes.max_qp_wr)).min(entries / 4);
     let recv_wr = if receives.srq().is_some() { 0 } else { CHUNK as u32 };
-    let sizes = Sizes { most: MESSAGE, window, send_wr, recv_wr, inline: 0 };
+    let [serves, starts] =
+        [attributes.max_qp_rd_atom, attributes.max_qp_init_rd_atom].map(|n| n.clamp(0, READS) as u8);
+    let access = if serves.min(starts) == 0 { 0 } else { (route.port.attr.max_msg_sz as usize).min(ACCESS) };
+    let sizes = Sizes { most: MESSAGE, window, send_wr, recv_wr, inline: 0, access, serves, starts };
     let credits = entries as usize - places;
     let detail = detail(context, &route);
+    let (bounces, registered) = (Bounces::new(&pd), Registry::new(Adapter::new(&pd)));
+    let context = context.clone();
     let objects =
-        Objects { pairs: Pairs::default(), receives, sends, cq, channel, pd, context: context.clone() };
+        Objects { pairs: Pairs::default(), receives, sends, bounces, registered, cq, channel, pd, context };
     let mut verbs = Verbs {
         objects: ManuallyDrop::new(objects),
         route,

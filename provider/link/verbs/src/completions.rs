@@ -4,9 +4,10 @@ use below::{Buffer, Did};
 use rdma_sys as ibv;
 use rdma_sys::{Event, ibv_wc};
 
-use crate::network::{EVENTS, Verbs};
 use crate::receives::RECEIVE;
+use crate::state::{EVENTS, Objects, Verbs};
 use crate::status::text;
+use crate::used::Used;
 
 impl Verbs {
     /// Takes completions off the queue; how many there were.
@@ -39,14 +40,16 @@ impl Verbs {
         }
         // A queue pair that is gone has returned what it had.
         let Some((number, request)) = self.objects.pairs.of_id(wc.wr_id) else { return };
-        let objects = &mut *self.objects;
-        let Some(pair) = objects.pairs.get_mut(number) else { return };
+        let Objects { pairs, sends, bounces, registered, .. } = &mut *self.objects;
+        let Some(pair) = pairs.get_mut(number) else { return };
         let before = pair.in_use();
-        let own =
-            pair.complete(request, |one| one.place.into_iter().for_each(|p| objects.sends.give_back(p)));
+        let is_done = wc.status == ibv::IBV_WC_SUCCESS;
+        let mut used = Used { sends, bounces, registered, did: &mut self.did };
+        let own = pair.complete(request, is_done, |one, is_done| used.free(one, is_done));
         self.credits += before - pair.in_use();
-        if let Some(own) = own.filter(|_| wc.status != ibv::IBV_WC_SUCCESS) {
-            self.fail(number, own.who, text(wc.status));
+        let newest = pair.newest();
+        if let Some(own) = own.filter(|_| !is_done) {
+            self.fail(number, own.who.or(newest), text(wc.status));
         }
     }
 
@@ -58,6 +61,8 @@ impl Verbs {
         }
         if wc.status == ibv::IBV_WC_SUCCESS {
             let len = (wc.byte_len as usize).min(self.sizes.most);
+            let by = objects.pairs.of_qpn(wc.qp_num);
+            objects.receives.note_came(place, by);
             return self.did.push_back(Did::Came(Buffer(place), len));
         }
         if let Some(number) = objects.pairs.of_qpn(wc.qp_num) {

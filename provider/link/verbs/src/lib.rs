@@ -13,11 +13,16 @@
 //! | `memory` | memory that the device reads and writes |
 //! | `receives`, `sends` | places that messages are received into, and sent from |
 //! | `pair`, `pairs` | a queue pair, and what was posted to it; those of all peers |
-//! | `network` | [`Verbs`]: [`below::Below`] by these |
+//! | `bounces`, `registered` | places that short accesses to memory go by, and memory that is registered |
+//! | `remote` | memory that is read and written by RDMA, here and at peers |
+//! | `used` | what a request has used, and gives back |
+//! | `state` | [`Verbs`]: all that there is of a port |
+//! | `network` | [`below::Below`] by these |
 //! | `completions` | what is done with completions and events |
 //! | `status` | what a completion's status means |
 
 mod address;
+mod bounces;
 mod choice;
 mod completions;
 mod memory;
@@ -25,11 +30,15 @@ mod network;
 mod pair;
 mod pairs;
 mod receives;
+mod registered;
+mod remote;
 mod sends;
+mod state;
 mod status;
+mod used;
 
 pub use choice::{Options, has_device, open};
-pub use network::Verbs;
+pub use state::Verbs;
 
 /// The link over a device, with connections `B`.
 pub type VerbsLink<B> = below::BelowLink<B, Verbs>;

@@ -1,21 +1,22 @@
 //! A device's port, by which peers are reached: [`Below`] by libibverbs.
 
-use std::collections::VecDeque;
-use std::fmt;
 use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd as _;
 
-use below::{About, Below, Buffer, Dest, Did, Message, NotSent, Offer, Poll, Remote, Waits};
-use rdma_sys::{Access, Channel, Context, Cq, Gid, Pd, Port, Qp, QpInit, Ready, ToRts, ibv_sge, ibv_wc};
+use below::{
+    About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Offer, Piece, Poll, Remote, Stop, Usage, Waits,
+};
+use hmem::{Kind, Span};
+use link_api::Way;
+use rdma_sys::{Access, Qp, Ready, ToRts, ibv_sge};
 
 use crate::address::Address;
-use crate::pair::{Pair, Posted, State};
-use crate::pairs::Pairs;
-use crate::receives::{CHUNK, Receives};
-use crate::sends::Sends;
+use crate::pair::{Pair, Posted, State, Verb};
+use crate::receives::CHUNK;
+use crate::remote::{Accesses, reaches};
+use crate::state::{MOST_INLINE, Objects, Route, Sizes, Verbs};
+use crate::used::Used;
 
-/// Longest message that is copied to be sent inline.
-const MOST_INLINE: usize = 512;
 /// An acknowledgement is waited for 4.096 us times two to this power, 0.27 s, and the retries take 2 s.
 const TIMEOUT: u8 = 16;
 const RETRIES: u8 = 7;
@@ -25,95 +26,15 @@ const RNR_RETRIES: u8 = 7;
 const RNR_TIMER: u8 = 8;
 /// Places for each peer that is met, in the shared receive queue.
 const EACH_PEER: usize = 32;
-/// Events of the device are looked for once in so many polls that find nothing.
-pub(crate) const EVENTS: u32 = 1024;
-
-/// A port, and how packets leave it.
-#[derive(Debug)]
-pub(crate) struct Route {
-    pub(crate) port: Port,
-    pub(crate) gid: Option<Gid>,
-    /// `enum ibv_mtu`.
-    pub(crate) mtu: u8,
-    /// Packets have a GRH: always on Ethernet.
-    pub(crate) global: bool,
-}
-
-/// Sizes that fit the device.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sizes {
-    /// Longest message.
-    pub(crate) most: usize,
-    /// How many messages of one peer there is room for.
-    pub(crate) window: u32,
-    /// Slots of a queue pair for sends, and for receives where it has its own.
-    pub(crate) send_wr: u32,
-    pub(crate) recv_wr: u32,
-    /// The inline size that the device grants.
-    pub(crate) inline: u32,
-}
-
-/// Room for completions.
-pub(crate) struct Found(pub(crate) Box<[ibv_wc]>);
-
-impl fmt::Debug for Found {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Found({})", self.0.len())
-    }
-}
-
-impl Sizes {
-    /// How a queue pair is made.
-    pub(crate) fn init(&self) -> QpInit {
-        QpInit {
-            max_send_wr: self.send_wr,
-            max_recv_wr: self.recv_wr,
-            max_send_sge: 1,
-            max_recv_sge: u32::from(self.recv_wr > 0),
-            max_inline: self.inline,
-            signal_all: false,
-        }
-    }
-}
-
-/// What of the network has a destructor, in order: queue pairs first, then what they are made of.
-#[derive(Debug)]
-pub(crate) struct Objects {
-    pub(crate) pairs: Pairs,
-    pub(crate) receives: Receives,
-    pub(crate) sends: Sends,
-    pub(crate) cq: Cq,
-    pub(crate) channel: Channel,
-    pub(crate) pd: Pd,
-    pub(crate) context: Context,
-}
-
-/// A port of a device.
-#[derive(Debug)]
-pub struct Verbs {
-    pub(crate) objects: ManuallyDrop<Objects>,
-    pub(crate) route: Route,
-    pub(crate) sizes: Sizes,
-    /// What is said of it, for people.
-    pub(crate) detail: String,
-    /// Completions that sends may still have, and half of what they may have at most.
-    pub(crate) credits: usize,
-    pub(crate) half: usize,
-    pub(crate) did: VecDeque<Did>,
-    pub(crate) dead: Option<String>,
-    /// Polls in a row that found nothing.
-    pub(crate) idle: u32,
-    pub(crate) found: Found,
-    pub(crate) pid: u32,
-}
-
 impl Verbs {
     /// A queue pair, to which receives may be posted.
     fn make_pair(objects: &mut Objects, route: &Route, sizes: Sizes, number: u32) -> Result<Pair, String> {
         let Objects { receives, cq, pd, .. } = objects;
         let text = |e: rdma_sys::Error| e.to_string();
         let qp = Qp::new(pd, cq, cq, receives.srq(), sizes.init()).map_err(text)?;
-        qp.init(route.port.number, 0, Access::LOCAL_READ).map_err(text)?;
+        let remote = Access::REMOTE_READ.and(Access::REMOTE_WRITE);
+        let access = if sizes.access > 0 { remote } else { Access::LOCAL_READ };
+        qp.init(route.port.number, 0, access).map_err(text)?;
         let mut pair = Pair::new(qp, Address::draw_psn()?);
         if receives.srq().is_none() {
             pair.receives = receives.lend(number, &pair.qp)?;
@@ -124,7 +45,14 @@ impl Verbs {
     fn own_address(&self, pair: &Pair) -> Address {
         let Route { port, gid, mtu, .. } = &self.route;
         let gid = gid.map_or([0; 16], |gid| gid.bytes);
-        Address { gid, lid: port.attr.lid, mtu: *mtu, qpn: pair.qp.number(), psn: pair.psn }
+        Address {
+            gid,
+            lid: port.attr.lid,
+            mtu: *mtu,
+            reads: self.sizes.serves,
+            qpn: pair.qp.number(),
+            psn: pair.psn,
+        }
     }
 
     /// The queue pair of a peer is in error.
@@ -143,17 +71,51 @@ impl Verbs {
 
     /// A queue pair is gone: what it had is this side's again.
     pub(crate) fn retire(&mut self, number: u32, mut pair: Pair) {
-        let Objects { receives, sends, .. } = &mut *self.objects;
+        let Objects { receives, sends, bounces, registered, .. } = &mut *self.objects;
         receives.end_owner(number, pair.receives);
         let posted: Vec<Posted> = pair.drop_posted().collect();
         // The device may use places until here.
         drop(pair);
         self.credits += posted.len();
-        posted.into_iter().filter_map(|one| one.place).for_each(|place| sends.give_back(place));
+        let mut used = Used { sends, bounces, registered, did: &mut self.did };
+        posted.into_iter().for_each(|one| used.free(one, false));
+    }
+
+    /// What ids of requests to a peer begin with, if messages go to it.
+    pub(crate) fn connected(&self, number: u32) -> Result<u64, NotSent> {
+        match self.objects.pairs.get(number).map(|pair| &pair.state) {
+            Some(State::Connected) => Ok(self.objects.pairs.id(number)),
+            Some(State::Failed(why)) => Err(NotSent::Error(why.clone())),
+            _ => Err(NotSent::Error("its queue pair is closed".into())),
+        }
     }
 }
 
-impl Remote for Verbs {}
+impl Remote for Verbs {
+    fn reaches(&self, kind: Kind, usage: Usage) -> bool {
+        reaches(&self.objects.registered, kind, usage)
+    }
+
+    fn lend(&mut self, span: Span, way: Way) -> Option<Lease> {
+        Accesses(self).lend(span, way)
+    }
+
+    fn publish(&mut self, span: Span, read: bool, write: bool) -> Option<Lease> {
+        Accesses(self).publish(span, read, write)
+    }
+
+    fn end_lease(&mut self, number: u64) -> bool {
+        Accesses(self).end_lease(number)
+    }
+
+    fn access(&mut self, who: u64, piece: &Piece) -> Result<(), NotSent> {
+        Accesses(self).access(who, piece)
+    }
+
+    fn stop(&mut self, what: Stop) -> bool {
+        Accesses(self).stop(what)
+    }
+}
 
 impl Below for Verbs {
     const LINK: &'static str = "verbs";
@@ -163,12 +125,13 @@ impl Below for Verbs {
         About {
             name: "verbs",
             detail: &self.detail,
-            dialect: (1, u32::from(self.route.port.is_ethernet())),
+            dialect: (2, u32::from(self.route.port.is_ethernet())),
             address: &[],
             most: self.sizes.most,
             window: self.sizes.window,
-            reads: None,
-            writes: false,
+            reads: Some(self.sizes.access).filter(|most| *most > 0),
+            writes: self.sizes.access > 0,
+            publishes: self.sizes.access > 0,
         }
     }
 
@@ -210,7 +173,7 @@ impl Below for Verbs {
             port: port.number,
             traffic_class: 0,
             service_level: 0,
-            max_reads: 0,
+            max_reads: self.sizes.serves,
             rnr_timer: RNR_TIMER,
         };
         let how = ToRts {
@@ -218,7 +181,7 @@ impl Below for Verbs {
             timeout: TIMEOUT,
             retries: RETRIES,
             rnr_retries: RNR_RETRIES,
-            max_reads: 0,
+            max_reads: self.sizes.starts.min(far.reads),
         };
         let connected = pair.qp.ready_to_receive(&ready).and_then(|()| pair.qp.ready_to_send(&how));
         connected.map_err(|e| e.to_string())?;
@@ -254,12 +217,8 @@ impl Below for Verbs {
 
     fn send(&mut self, to: Dest, message: &Message<'_>) -> Result<(), NotSent> {
         let number = to.0 as u32;
+        let id = self.connected(number)?;
         let Objects { pairs, sends, .. } = &mut *self.objects;
-        let id = match pairs.get(number) {
-            Some(Pair { state: State::Connected, .. }) => pairs.id(number),
-            Some(Pair { state: State::Failed(why), .. }) => return Err(NotSent::Error(why.clone())),
-            _ => return Err(NotSent::Error("its queue pair is closed".into())),
-        };
         let Some(pair) = pairs.get_mut(number) else { return Err(NotSent::Busy) };
         if !pair.has_slot() || self.credits == 0 {
             return Err(NotSent::Busy);
@@ -274,11 +233,12 @@ impl Below for Verbs {
             let signal = pair.is_signal_due() || self.credits < self.half;
             let bytes = ibv_sge { addr: room.as_ptr() as u64, length: total as u32, lkey: 0 };
             // SAFETY: inline, of memory that is there during the call.
-            unsafe { pair.send(id, bytes, (true, signal), Posted { who, place: None }) }?;
+            unsafe { pair.post(id, Verb::Send, bytes, (true, signal), Posted { who, ..Posted::default() }) }?;
         } else {
             let (place, bytes) = sends.fill(message)?;
+            let posted = Posted { who, place: Some(place), access: None };
             // SAFETY: a place that nothing has, which is taken here until the request has completed.
-            unsafe { pair.send(id, bytes, (false, true), Posted { who, place: Some(place) }) }?;
+            unsafe { pair.post(id, Verb::Send, bytes, (false, true), posted) }?;
             sends.take(message);
         }
         self.credits -= 1;
@@ -305,6 +265,11 @@ impl Below for Verbs {
 
     fn bytes(&self, buffer: Buffer) -> &[u8] {
         self.objects.receives.bytes(buffer.0)
+    }
+
+    fn came_by(&self, buffer: Buffer) -> Option<Dest> {
+        // Of one that is gone: no peer's.
+        Some(Dest(self.objects.receives.came_by(buffer.0).map_or(u64::MAX, u64::from)))
     }
 
     fn give_back(&mut self, buffer: Buffer) {

@@ -4,7 +4,11 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use below::NotSent;
-use rdma_sys::{IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WR_SEND, Qp, ibv_send_wr, ibv_sge};
+use hmem::Span;
+use rdma_sys::{
+    IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND, Qp, ibv_send_wr,
+    ibv_sge,
+};
 
 /// How long a queue pair that is closed may take until all its requests have completed.
 const LAST: Duration = Duration::from_secs(2);
@@ -27,8 +31,29 @@ pub(crate) enum State {
 pub(crate) struct Posted {
     /// What its failure is reported with; `None`: not at all.
     pub(crate) who: Option<u64>,
-    /// The place that it is sent from.
+    /// The place that it is sent from, or of an access the one that it goes by.
     pub(crate) place: Option<usize>,
+    /// It is an access to the peer's memory.
+    pub(crate) access: Option<Access>,
+}
+
+/// An access to the peer's memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Access {
+    /// What its end is reported with.
+    pub(crate) op: u64,
+    /// Where the bytes belong that are read to its place.
+    pub(crate) into: Option<Span>,
+    /// The registration that it names.
+    pub(crate) held: Option<u64>,
+}
+
+/// What a request does; where in the peer's memory, and by which key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Verb {
+    Send,
+    Read((u64, u32)),
+    Write((u64, u32)),
 }
 
 /// A queue pair.
@@ -44,6 +69,10 @@ pub(crate) struct Pair {
     first: u32,
     /// How many of the newest in a row have no completion of their own.
     silent: u32,
+    /// How many are accesses.
+    accesses: u32,
+    /// What the failure of its newest message is reported with.
+    newest: Option<u64>,
     /// Receives that are posted to it, where it has its own.
     pub(crate) receives: u32,
     /// What the device had posted to it of a shared queue has completed.
@@ -59,14 +88,21 @@ impl Pair {
             posted: VecDeque::new(),
             first: 0,
             silent: 0,
+            accesses: 0,
+            newest: None,
             receives: 0,
             is_last: false,
         }
     }
 
-    /// What the failure of the newest request is reported with, if there is one.
+    /// What the failure of the newest message is reported with, if there was one.
     pub(crate) fn newest(&self) -> Option<u64> {
-        self.posted.back()?.who
+        self.newest
+    }
+
+    /// Whether accesses to the peer's memory are under way.
+    pub(crate) fn has_accesses(&self) -> bool {
+        self.accesses > 0
     }
 
     /// Slots that are not known to be free.
@@ -84,36 +120,53 @@ impl Pair {
         self.posted.len() + 1 < self.qp.granted().max_send_wr as usize
     }
 
+    /// Whether an access finds one: a quarter is for messages.
+    pub(crate) fn has_slot_for_access(&self) -> bool {
+        4 * (self.posted.len() + 1) < 3 * self.qp.granted().max_send_wr as usize
+    }
+
     /// Whether the next request needs a completion of its own for slots to become free in time.
     pub(crate) fn is_signal_due(&self) -> bool {
         4 * (self.silent + 1) >= self.qp.granted().max_send_wr
     }
 
-    /// Posts a send of these bytes, with an id of which this is all but the number.
+    /// Posts a request with these bytes, and an id of which this is all but the number.
     ///
     /// # Safety
     /// Inline, the bytes are readable; else they are in a place that is registered and that nothing else
     /// uses until this request, or a later one, has completed.
-    pub(crate) unsafe fn send(
+    pub(crate) unsafe fn post(
         &mut self,
         id: u64,
+        verb: Verb,
         mut bytes: ibv_sge,
         (inline, signal): (bool, bool),
         posted: Posted,
     ) -> Result<(), NotSent> {
         let number = self.first.wrapping_add(self.posted.len() as u32);
         let flag = |on, bit| if on { bit } else { 0 };
+        let (opcode, remote) = match verb {
+            Verb::Send => (IBV_WR_SEND, None),
+            Verb::Read(remote) => (IBV_WR_RDMA_READ, Some(remote)),
+            Verb::Write(remote) => (IBV_WR_RDMA_WRITE, Some(remote)),
+        };
         let mut request = ibv_send_wr {
             wr_id: id | u64::from(number),
             sg_list: &raw mut bytes,
             num_sge: i32::from(bytes.length > 0),
-            opcode: IBV_WR_SEND,
+            opcode,
             send_flags: flag(inline, IBV_SEND_INLINE) | flag(signal, IBV_SEND_SIGNALED),
             ..Default::default()
         };
+        if let Some((remote_addr, rkey)) = remote {
+            request.wr.rdma.remote_addr = remote_addr;
+            request.wr.rdma.rkey = rkey;
+        }
         // SAFETY: a list of one request with one piece, as the caller promises.
         match unsafe { self.qp.post_send(&mut request) } {
             Ok(()) => {
+                self.accesses += u32::from(posted.access.is_some());
+                self.newest = posted.who.or(self.newest);
                 self.posted.push_back(posted);
                 self.silent = if signal { 0 } else { self.silent + 1 };
                 Ok(())
@@ -124,22 +177,32 @@ impl Pair {
         }
     }
 
-    /// The request of this number has completed, and with it all before it, which are handed to `free`; the
-    /// one itself is returned. `None`: it had been before.
-    pub(crate) fn complete(&mut self, number: u32, mut free: impl FnMut(Posted)) -> Option<Posted> {
+    /// The request of this number has completed, as `is_done` says, and with it all before it, which are
+    /// handed to `free`; the one itself is returned. `None`: it had been before.
+    pub(crate) fn complete(
+        &mut self,
+        number: u32,
+        is_done: bool,
+        mut free: impl FnMut(Posted, bool),
+    ) -> Option<Posted> {
         let ahead = number.wrapping_sub(self.first) as usize;
         if ahead >= self.posted.len() {
             return None;
         }
         self.first = number.wrapping_add(1);
-        self.posted.drain(..ahead).for_each(&mut free);
-        let own = self.posted.pop_front()?;
-        free(own);
-        Some(own)
+        let mut own = None;
+        // Behind a request that has failed, those before it need not have been done.
+        for one in self.posted.drain(..=ahead) {
+            self.accesses -= u32::from(one.access.is_some());
+            free(one, is_done);
+            own = Some(one);
+        }
+        own
     }
 
     /// Gives all requests up, whose queue pair is gone.
     pub(crate) fn drop_posted(&mut self) -> impl Iterator<Item = Posted> + '_ {
+        self.accesses = 0;
         self.posted.drain(..)
     }
 
@@ -149,7 +212,7 @@ impl Pair {
         self.state = State::Closing(Instant::now() + LAST);
         let _ = self.qp.fail();
         // SAFETY: no bytes.
-        unsafe { self.send(id, ibv_sge::default(), (false, true), Posted::default()) }.is_ok()
+        unsafe { self.post(id, Verb::Send, ibv_sge::default(), (false, true), Posted::default()) }.is_ok()
     }
 
     /// Whether a queue pair that is closed can be destroyed: all has completed, or has had its time.

@@ -57,6 +57,11 @@ impl Pairs {
         self.slots.get_mut(number as usize)?.pair.as_mut()
     }
 
+    /// The numbers of all pairs.
+    pub(crate) fn numbers(&self) -> Vec<u32> {
+        (0..).zip(&self.slots).filter(|(_, slot)| slot.pair.is_some()).map(|(number, _)| number).collect()
+    }
+
     /// The number of the pair whose queue pair has this one.
     pub(crate) fn of_qpn(&self, qpn: u32) -> Option<u32> {
         self.by_qpn.get(&qpn).copied()

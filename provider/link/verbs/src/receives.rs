@@ -18,6 +18,8 @@ struct Chunk {
     owner: Option<u32>,
     /// How many are posted, or have a message that is not given back.
     out: usize,
+    /// By place, the queue pair that its message came by.
+    by: [Option<u32>; CHUNK],
 }
 
 /// All places.
@@ -49,7 +51,7 @@ impl Receives {
             return Err(format!("the device has room for {} receives, and all are in use", self.most));
         }
         let memory = Memory::new(&self.pd, CHUNK, self.each)?;
-        self.chunks.push(Chunk { memory, owner: None, out: 0 });
+        self.chunks.push(Chunk { memory, owner: None, out: 0, by: [None; CHUNK] });
         Ok(self.chunks.len() - 1)
     }
 
@@ -138,6 +140,18 @@ impl Receives {
             return false;
         }
         qp.is_some_and(|qp| self.post_own(place, qp))
+    }
+
+    /// A message has come, by this queue pair.
+    pub(crate) fn note_came(&mut self, place: u32, by: Option<u32>) {
+        let (chunk, at) = Self::parts(place);
+        self.chunks[chunk].by[at] = by;
+    }
+
+    /// The queue pair that the message of a place came by; `None`: it is gone.
+    pub(crate) fn came_by(&self, place: u32) -> Option<u32> {
+        let (chunk, at) = Self::parts(place);
+        self.chunks[chunk].by[at]
     }
 
     /// The bytes of a place that has a message.

@@ -113,7 +113,7 @@ impl<L: RmaLink> RmaLink for Broken<L> {
         }
     }
 
-    fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
+    fn published(&mut self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
         let (region, version) = self.link.published(by, key)?;
         let one = RegionVersion { place: version.place, number: 0 };
         Some((region, if self.flaw == Flaw::OneVersionForAll { one } else { version }))
@@ -121,7 +121,7 @@ impl<L: RmaLink> RmaLink for Broken<L> {
 
     fn allow(&mut self, what: Allow<'_>) {
         match what {
-            Allow::Region(region) => {
+            Allow::Region(region, _) => {
                 if self.flaw != Flaw::PublishesNothingNew || !self.told.contains(&region.key) {
                     self.told.push(region.key);
                     self.link.allow(what);

@@ -15,6 +15,7 @@
 //! | [`shared_pieces`] | those that are [`Send`] besides |
 //! | [`frames_only`] | without |
 //! | [`handles`], [`flights`] | with `HOST_HANDLES`, `HOST_GETS` or `DEVICE_HANDLES` |
+//! | [`regions_in_flight`] | with `REGIONS` |
 //! | [`sleep_in_flight`] | that have a descriptor as well |
 //!
 //! [`conform!`](crate::conform) makes a test of each.
@@ -30,6 +31,7 @@ pub mod peers;
 pub mod pieces;
 pub mod polls;
 pub mod regions;
+pub mod regions_in_flight;
 pub mod returns;
 pub mod shared_pieces;
 pub mod sleep;
@@ -118,6 +120,13 @@ macro_rules! conform {
         a_region_is_found_as_it_was_published_and_accessed
         a_region_that_is_not_published_any_more_allows_nothing
         a_region_that_changed_is_another
+    } };
+    (@ regions_in_flight $new:expr) => { $crate::conform! { @@ regions_in_flight $new;
+        bytes_of_a_region_are_there_when_an_access_is_over
+        what_a_region_does_not_allow_is_refused
+        a_region_that_was_taken_back_is_not_touched
+        a_region_that_changed_is_another_in_flight
+        a_region_that_its_owner_must_observe_is_not_accessed_without_it
     } };
     (@ pieces $new:expr) => { $crate::conform! { @@ pieces $new;
         each_piece_is_handed_out_once

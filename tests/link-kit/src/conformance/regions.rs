@@ -52,7 +52,8 @@ pub fn a_region_is_found_as_it_was_published_and_accessed<H: Harness>(h: &mut H)
     let keys = [7, 1 << 40 | 1, 0];
     for (key, span) in keys.into_iter().zip(spans) {
         hmem::write(&[span], 0, &bytes(span.len(), 2));
-        b.allow(Allow::Region(&Region { read: key != 7, virt_addr: key == 0, ..region(key, span) }));
+        let memory = Region { read: key != 7, virt_addr: key == 0, ..region(key, span) };
+        b.allow(Allow::Region(&memory, span));
     }
     for (key, span) in keys.into_iter().zip(spans) {
         let (found, version) = find(h, &mut a, to_b, key);
@@ -67,8 +68,8 @@ pub fn a_region_is_found_as_it_was_published_and_accessed<H: Harness>(h: &mut H)
 pub fn a_region_that_is_not_published_any_more_allows_nothing<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, .. } = h.pair();
     let (one, other) = (h.memory(&b, 64, false), h.memory(&b, 64, false));
-    b.allow(Allow::Region(&region(1, one)));
-    b.allow(Allow::Region(&region(2, other)));
+    b.allow(Allow::Region(&region(1, one), one));
+    b.allow(Allow::Region(&region(2, other), other));
     let ((_, first), (_, second)) = (find(h, &mut a, to_b, 1), find(h, &mut a, to_b, 2));
     assert!(allows(&mut a, to_b, first, one));
     until_left(h, || b.revoke(Revoke::Region(1)));
@@ -76,7 +77,7 @@ pub fn a_region_that_is_not_published_any_more_allows_nothing<H: Harness>(h: &mu
     assert!(!allows(&mut a, to_b, first, one), "what is not published any more");
     assert!(allows(&mut a, to_b, second, other), "another region");
     // The same again is another version.
-    b.allow(Allow::Region(&region(1, one)));
+    b.allow(Allow::Region(&region(1, one), one));
     let (_, again) = find(h, &mut a, to_b, 1);
     assert!(again != first && allows(&mut a, to_b, again, one));
     assert!(!allows(&mut a, to_b, first, one), "the version before");
@@ -89,9 +90,9 @@ pub fn a_region_that_is_not_published_any_more_allows_nothing<H: Harness>(h: &mu
 pub fn a_region_that_changed_is_another<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, .. } = h.pair();
     let (one, other) = (h.memory(&b, 64, false), h.memory(&b, 128, false));
-    b.allow(Allow::Region(&region(1, one)));
+    b.allow(Allow::Region(&region(1, one), one));
     let (_, first) = find(h, &mut a, to_b, 1);
-    b.allow(Allow::Region(&region(1, other)));
+    b.allow(Allow::Region(&region(1, other), other));
     let (found, second) = find(h, &mut a, to_b, 1);
     assert_eq!(found, region(1, other));
     assert_ne!(first, second, "a change is another version");

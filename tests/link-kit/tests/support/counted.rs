@@ -76,6 +76,9 @@ impl<F: Below> Below for Counted<F> {
     fn bytes(&self, buffer: Buffer) -> &[u8] {
         self.0.bytes(buffer)
     }
+    fn came_by(&self, buffer: Buffer) -> Option<Dest> {
+        self.0.came_by(buffer)
+    }
     fn give_back(&mut self, buffer: Buffer) {
         self.0.give_back(buffer);
     }
@@ -99,9 +102,15 @@ impl<F: Below> Remote for Counted<F> {
         self.1.lent.fetch_add(1, Relaxed);
         Some(lease)
     }
-    fn end_lease(&mut self, number: u64) {
-        self.1.lent.fetch_sub(1, Relaxed);
-        self.0.end_lease(number);
+    fn publish(&mut self, span: Span, read: bool, write: bool) -> Option<Lease> {
+        let lease = self.0.publish(span, read, write)?;
+        self.1.lent.fetch_add(1, Relaxed);
+        Some(lease)
+    }
+    fn end_lease(&mut self, number: u64) -> bool {
+        let is_over = self.0.end_lease(number);
+        self.1.lent.fetch_sub(u64::from(is_over), Relaxed);
+        is_over
     }
     fn access(&mut self, who: u64, piece: &Piece) -> Result<(), NotSent> {
         self.0.access(who, piece)?;

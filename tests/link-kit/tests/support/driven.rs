@@ -9,8 +9,8 @@ use std::time::Duration;
 use hmem::Span;
 use link_api::{
     Allow, Channel, Connect, Direct, Event, Frame, FrameLink, FrameSource, HandleNote, InUse, Link, NoDirect,
-    OpId, Parting, Path, PeerId, PollFrame, Refused, Revoke, RmaLink, Sent, Setting, SleepLink, Standing,
-    WaitFd, Way,
+    OpId, Parting, Path, PeerId, PollFrame, Refused, Region, RegionVersion, Revoke, RmaLink, Sent, Setting,
+    SleepLink, Standing, WaitFd, Way,
 };
 use wire::{Addr, Handle};
 
@@ -156,15 +156,13 @@ impl<L: RmaLink> RmaLink for Driven<L> {
         self.with(|l| l.note_handle(peer, what));
     }
     fn allow(&mut self, what: Allow<'_>) {
-        if let Allow::Request(..) = what {
-            self.with(|l| l.allow(what));
-        }
+        self.with(|l| l.allow(what));
+    }
+    fn published(&mut self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
+        self.with(|l| l.published(by, key))
     }
     fn revoke(&mut self, what: Revoke) -> Result<(), InUse> {
-        match what {
-            Revoke::Region(_) => Ok(()),
-            Revoke::Request(..) | Revoke::All => self.with(|l| l.revoke(what)),
-        }
+        self.with(|l| l.revoke(what))
     }
 }
 

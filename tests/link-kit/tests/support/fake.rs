@@ -282,6 +282,7 @@ impl Below for Fake {
             window: WINDOW,
             reads: self.reads.then_some(READ),
             writes: self.writes,
+            publishes: false,
         }
     }
 
@@ -406,12 +407,13 @@ impl Remote for Fake {
         Some(Lease { number, key: self.own << 32 | number, base: 0, lender: self.address.into() })
     }
 
-    fn end_lease(&mut self, number: u64) {
+    fn end_lease(&mut self, number: u64) -> bool {
         let (mut net, key) = (self.net.lock(), self.own << 32 | number);
         let lent = net.lent.remove(&key);
         if net.flights.iter().any(|flight| flight.piece.key == key) {
             net.tails.extend(lent.map(|lent| (self.own, lent)));
         }
+        true
     }
 
     fn access(&mut self, who: u64, piece: &Piece) -> Result<(), NotSent> {
@@ -426,7 +428,7 @@ impl Remote for Fake {
     fn stop(&mut self, what: Stop) -> bool {
         let (mut net, own) = (self.net.lock(), self.own);
         match what {
-            Stop::Accesses => net.stop_reads(own),
+            Stop::Accesses | Stop::Connection(_) => net.stop_reads(own),
             Stop::Leases => {
                 net.lent.retain(|key, _| key >> 32 != own);
                 net.tails.retain(|(owner, _)| *owner != own);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use engine::{Access, Completion, Reg};
 use hmem::Span;
-use link_api::{FrameLink as _, Link as _, SleepLink as _};
+use link_api::Link as _;
 use ofi::Fabric;
 use testkit::{from_any, msg, read, there, write};
 

@@ -3,7 +3,7 @@
 /// One as most are.
 mod plain {
     use crate::device::harness;
-    link_kit::conform! { harness("sv0", &[]); frames polls peers ends returns host hostile sleep threads frames_only }
+    link_kit::conform! { harness("sv0", &[]); frames polls peers ends returns host hostile sleep threads frames_only handles flights sleep_in_flight regions_in_flight }
 }
 
 /// Receives are each queue pair's own, 16 bytes go inline, a request has one piece.
@@ -11,7 +11,7 @@ mod small {
     use crate::device::harness;
     link_kit::conform! {
         harness("sv0:nosrq,inline=16,sge=1", &[]);
-        frames polls peers ends returns hostile sleep threads frames_only
+        frames polls peers ends returns hostile sleep threads frames_only handles flights sleep_in_flight regions_in_flight
     }
 }
 
@@ -20,7 +20,7 @@ mod short {
     use crate::device::harness;
     link_kit::conform! {
         harness("sv0:cqe=64,srqwr=16,wr=8,mtu=256,old", &[]);
-        frames polls peers ends returns sleep threads frames_only
+        frames polls peers ends returns sleep threads frames_only handles flights sleep_in_flight regions_in_flight
     }
 }
 
@@ -29,12 +29,39 @@ mod late {
     use crate::device::harness;
     link_kit::conform! {
         harness("sv0:rxe", &[("DELAY_US", "200"), ("REORDER", "7")]);
-        frames polls peers ends returns sleep threads frames_only
+        frames polls peers ends returns sleep threads frames_only handles flights sleep_in_flight regions_in_flight
     }
 }
 
 /// InfiniBand's link layer: by LID.
 mod infiniband {
     use crate::device::harness;
-    link_kit::conform! { harness("sv0:ib", &[]); frames ends }
+    link_kit::conform! { harness("sv0:ib", &[]); frames ends handles regions_in_flight }
+}
+
+/// Accesses are not to be had where the device serves no reads.
+mod without_reads {
+    use crate::device::harness_without_accesses;
+    link_kit::conform! { harness_without_accesses("sv0:reads=0"); frames peers frames_only }
+}
+
+/// The checks notice what they are for.
+mod flaws {
+    use link_kit::{Flaw, Flawed, conformance::regions_in_flight as checks};
+
+    use crate::device::harness;
+
+    #[test]
+    #[should_panic(expected = "what was taken back")]
+    fn a_region_that_stays_published() {
+        let mut flawed = Flawed::new(harness("sv0", &[]), Flaw::KeepsPublishing);
+        checks::a_region_that_was_taken_back_is_not_touched(&mut flawed);
+    }
+
+    #[test]
+    #[should_panic(expected = "a registration that is known")]
+    fn versions_that_are_not_told_apart() {
+        let mut flawed = Flawed::new(harness("sv0", &[]), Flaw::OneVersionForAll);
+        checks::bytes_of_a_region_are_there_when_an_access_is_over(&mut flawed);
+    }
 }

@@ -3,7 +3,8 @@
 use std::net::Ipv4Addr;
 use std::sync::Once;
 
-use stand_in::program;
+use link_api::RmaCaps;
+use stand_in::program::{self, Program};
 use verbs::{Options, Verbs};
 
 use crate::support::OfiHarness;
@@ -26,6 +27,11 @@ pub fn options() -> Options {
     Options { library: Some(program::path("verbs_stand_in")), ..Options::default() }
 }
 
+/// Has a call of the stand-in fail from now on.
+pub fn fail(call: &std::ffi::CStr, errno: i32) {
+    Program::open(program::path("verbs_stand_in")).fail(call, 0, errno);
+}
+
 pub fn open() -> Verbs {
     let found = verbs::open(&options(), Ipv4Addr::LOCALHOST.into());
     found.unwrap_or_else(|why| panic!("no device can be opened: {why:?}")).0
@@ -36,5 +42,13 @@ pub fn harness(devices: &str, others: &[(&str, &str)]) -> OfiHarness<Verbs> {
     set(devices, others);
     let mut harness = OfiHarness::new(|| Ok(open()));
     harness.fallback = false;
+    harness.caps = RmaCaps::HOST_GETS | RmaCaps::HOST_PUTS | RmaCaps::DEVICE_GETS | RmaCaps::REGIONS;
+    harness
+}
+
+/// The same of devices by which no memory is accessed.
+pub fn harness_without_accesses(devices: &str) -> OfiHarness<Verbs> {
+    let mut harness = harness(devices, &[]);
+    harness.caps = RmaCaps::empty();
     harness
 }

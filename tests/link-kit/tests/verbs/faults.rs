@@ -3,11 +3,16 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use link_api::{Event, FrameLink as _, Gone, Link as _, PeerId};
-use link_kit::Harness as _;
+use below::{Below as _, Message};
+use hmem::Span;
+use link_api::{
+    Direct, Event, FrameLink as _, Gone, Grant, HandleNote, Link as _, PeerId, RmaLink as _, Way,
+};
+use link_kit::{Harness as _, name, text};
 use rdma_sys as ibv;
 use stand_in::program::{self, Program};
 use verbs::{Options, Verbs};
+use wire::Seg;
 
 use crate::device::{harness, options, set};
 use crate::support::{Driven, Over};
@@ -175,6 +180,39 @@ fn a_device_that_is_removed_ends_its_peers() {
     two.both_end();
 }
 
+/// Likewise with accesses under way, each of which ends once.
+#[test]
+fn accesses_of_a_device_that_is_removed_end() {
+    const LEN: usize = 1 << 20;
+    set("sv0", &[("DELAY_US", "20000")]);
+    let mut two = Two::new("sv0");
+    let (there, here) = (Span::leak(LEN), Span::leak(LEN));
+    let handles = two.b.export_handles(two.to_a, &[there], Way::Get).expect("memory that can be lent");
+    handles.iter().for_each(|handle| two.a.note_handle(two.to_b, HandleNote::Imported(handle)));
+    let remote = [Seg { addr: there.addr().into(), len: (LEN as u64).into() }];
+    let access = Direct::new(Grant::Request(name(1, 1)), &remote, std::slice::from_ref(&here), LEN);
+    let ops = [0; 5].map(|_| two.a.start(Way::Get, two.to_b, &access).expect("what the handle says"));
+    let raise = two.stand_in.symbol("stand_in_verbs_event");
+    // SAFETY: the stand-in's function, with its type.
+    let raise: extern "C" fn(usize, u32) = unsafe { std::mem::transmute(raise) };
+    raise(0, ibv::IBV_EVENT_DEVICE_FATAL);
+    let (mut over, mut ended) = (Vec::new(), false);
+    while over.len() < ops.len() || !ended {
+        match two.a.poll() {
+            Some(Event::Done(op, _)) => over.push(op),
+            Some(Event::Closed(which, _)) => ended = which == two.to_b,
+            Some(other) => panic!("{other:?}"),
+            None => two.wait("accesses are never over"),
+        }
+    }
+    over.sort_by_key(|op| op.0);
+    assert_eq!(over, ops);
+    // Nothing writes there any more.
+    hmem::write(&[here], 0, &[5; LEN]);
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(text(&[here]) == [5; LEN]);
+}
+
 /// Without a shared receive queue a completion queue of this size serves two peers.
 #[test]
 fn a_peer_for_which_there_is_no_queue_is_unreachable_and_the_others_are_served() {
@@ -202,4 +240,84 @@ fn a_peer_for_which_there_is_no_queue_is_unreachable_and_the_others_are_served()
         }
         others.push(other);
     }
+}
+
+/// What a peer says of its memory is done with its connection and nothing else. A key, an address or a length
+/// that is none of a lease is refused by the device of the memory; that ends the connection, and touches
+/// nothing.
+#[test]
+fn a_handle_that_was_forged_touches_nothing_and_ends_its_connection() {
+    const LEN: usize = 4_096;
+    let mut two = Two::new("sv0");
+    let all = Span::leak(3 * LEN);
+    hmem::write(&[all], 0, &[7; 3 * LEN]);
+    let [there, here] = [all.part(LEN, LEN).expect("the middle"), Span::leak(LEN)];
+    type Change = fn(&mut wire::Handle);
+    let changes: [(Way, Change); 6] = [
+        // Another key, another address, one that is lent to be read, to be written; and more than is lent.
+        (Way::Get, |handle| handle.token[1] ^= 0x55),
+        (Way::Put, |handle| handle.token[1] ^= 0x55),
+        (Way::Get, |handle| handle.token[9] ^= 0x20),
+        (Way::Get, |handle| handle.how ^= 1),
+        (Way::Put, |handle| handle.how ^= 1),
+        (Way::Put, |handle| handle.len = (2 * LEN as u64).into()),
+    ];
+    for (n, (lent, change)) in changes.into_iter().enumerate() {
+        hmem::write(&[here], 0, &[9; LEN]);
+        let handles = two.b.export_handles(two.to_a, &[there], lent).expect("memory that can be lent");
+        let [mut handle] = handles[..] else { panic!("one handle") };
+        let how = handle.how;
+        change(&mut handle);
+        two.a.note_handle(two.to_b, HandleNote::Imported(&handle));
+        let way = match (lent, handle.how == how) {
+            (way, true) => way,
+            (Way::Get, false) => Way::Put,
+            (Way::Put, false) => Way::Get,
+        };
+        let off = if handle.len.get() as usize > LEN { LEN / 2 } else { 0 };
+        let remote = [Seg { addr: (there.addr() + off as u64).into(), len: (LEN as u64).into() }];
+        let access = Direct::new(Grant::Request(name(1, 1)), &remote, std::slice::from_ref(&here), LEN);
+        let op = two.a.start(way, two.to_b, &access).expect("what the handle says");
+        loop {
+            match two.a.poll() {
+                Some(Event::Done(which, ok)) => break assert_eq!((which, ok), (op, false), "change {n}"),
+                Some(other) => panic!("change {n}: {other:?}"),
+                None => two.wait("the access is never over"),
+            }
+        }
+        assert!(text(&[all]) == [7; 3 * LEN] && text(&[here]) == [9; LEN], "change {n}: what was touched");
+        two.both_end();
+        two.send_to_b();
+        two.frame_from_a();
+    }
+}
+
+/// A message that comes by another queue pair than the peer's under whose name it is: it is dropped, and the
+/// peer goes on.
+#[test]
+fn a_message_by_another_connection_is_no_message_of_the_peer() {
+    let mut two = Two::new("sv0");
+    let mut h = harness("sv0", &[]);
+    let mut c = h.open();
+    let (c_to_b, start) = (c.peer(&two.b.addr()), Instant::now());
+    while c.send(c_to_b, b"hello", &[], 0, 0).is_err() {
+        assert!(start.elapsed() < WAIT, "no way to the peer");
+        assert!(c.poll().is_none() && two.b.poll().is_none());
+    }
+    two.frame_from_a();
+    // The mark of the next message from the first one, and bytes that it has not sealed.
+    let mark = two.a.with(|a| a.next_mark(two.to_b)).expect("there is a channel").1;
+    let bytes = [&mark.encode()[..], &[0; 40]].concat();
+    let (front, who) = (&bytes[..], u64::MAX);
+    let message = Message { who, is_frame: false, front, middle: &[], body: &[], off: 0, len: 0 };
+    c.with(|c| {
+        let dest = c.next_mark(c_to_b).expect("there is a channel").0;
+        c.below().expect("a device").send(dest, &message).expect("room for one");
+    });
+    for _ in 0..200 {
+        assert!(two.b.poll().is_none());
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    two.send_to_b();
+    two.frame_from_a();
 }

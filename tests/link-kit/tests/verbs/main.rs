@@ -6,6 +6,14 @@
 #[allow(dead_code, reason = "what is of accesses to memory")]
 mod support;
 
+#[path = "../support/counted.rs"]
+mod counted;
+#[path = "../support/duo.rs"]
+mod duo;
+#[path = "../support/node.rs"]
+mod node;
+
 mod conformance;
 mod device;
 mod faults;
+mod rma;

@@ -50,12 +50,12 @@ impl Registrations {
         self.all.get_mut(&id)
     }
 
-    /// A registration as peers may see it, if they may.
-    pub(crate) fn exposed(&self, id: MrId) -> Option<Region> {
+    /// A registration as peers may see it, if they may, and its memory.
+    pub(crate) fn exposed(&self, id: MrId) -> Option<(Region, Span)> {
         let mr = self.all.get(&id)?;
         let [span] = mr.iov[..] else { return None };
         let named = self.keys.get(&mr.key) == Some(&id);
-        (named && span.can(hmem::Caps::CMA) && !mr.access.is_empty()).then_some(Region {
+        let region = Region {
             key: mr.key,
             addr: span.addr(),
             len: span.len() as u64,
@@ -63,7 +63,8 @@ impl Registrations {
             write: mr.access.contains(Access::REMOTE_WRITE),
             virt_addr: self.virt_addr,
             target_must_observe: mr.remote_read.is_some() || mr.remote_write.is_some(),
-        })
+        };
+        (named && span.can(hmem::Caps::CMA) && !mr.access.is_empty()).then_some((region, span))
     }
 
     /// The names of all registrations.

@@ -256,6 +256,9 @@ impl<L: RmaLink> Transfers<'_, L> {
                     self.ends().fetched(core, i.peer, i.req, Status::Ok, i.len, i.then);
                 }
             }
+            Some(Request::Out(Out { one_sided: Some(_), .. })) => {
+                self.ends().one_sided_is_over(core, name, ok)
+            }
             Some(Request::Out(out)) if out.done_as.what.contains(What::READ) => {
                 self.ends().read_is_over(core, name, ok);
             }

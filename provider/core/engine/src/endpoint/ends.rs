@@ -1,6 +1,6 @@
 //! How requests end: what their peers are sent then, and which completions are written.
 
-use wire::{Head, Status};
+use wire::{Aux, Flags, Head, Op as WireOp, Status, put};
 
 use crate::core::Core;
 use crate::endpoint::device::handles::Handles;
@@ -8,6 +8,7 @@ use crate::endpoint::malformed::{Handled, Malformed};
 use crate::endpoint::net::Net;
 use crate::endpoint::parts::adapt::Adapt;
 use crate::endpoint::parts::bind::Bind;
+use crate::endpoint::parts::header::{put_segs, segments};
 use crate::endpoint::parts::request::{Done, NO_REQUEST, Out, Request, Then, Unsent};
 use crate::endpoint::requests::Requests;
 use crate::endpoint::rma::target::Accesses;
@@ -42,7 +43,7 @@ impl<L: RmaLink> Ends<'_, L> {
         if out.offered {
             self.adapt.note_taken();
         }
-        if self.net.peer(out.peer).flow.limits().is_retiring() {
+        if out.one_sided.is_none() && self.net.peer(out.peer).flow.limits().is_retiring() {
             self.requests.retire(&mut self.net.link, out);
         }
         self.net.peer(out.peer).answers.over(out.seq, out.large);
@@ -92,6 +93,30 @@ impl<L: RmaLink> Ends<'_, L> {
             self.net.fin(out.peer, theirs, Status::Ok, want);
         }
         self.finish_out(core, &out, None);
+    }
+
+    /// An access that the link has made without the peer is over. One that failed is requested of the peer.
+    pub(in crate::endpoint) fn one_sided_is_over(&mut self, core: &mut Core, name: u64, ok: bool) {
+        if ok {
+            let Some(Request::Out(out)) = self.requests.pool.remove(name) else { return };
+            return self.finish_out(core, &out, None);
+        }
+        let Some(Request::Out(out)) = self.requests.pool.get_mut(name) else { return };
+        let Some(there) = out.one_sided.take() else { return };
+        let (peer, is_write) = (out.peer, out.done_as.what.contains(What::WRITE));
+        // It was posted with as many parts as fit.
+        let Ok((segs, _)) = segments(&out.iov) else { return };
+        let state = self.net.peer(peer);
+        out.large = out.len > state.flow.limits().eager;
+        if out.large {
+            state.answers.becomes_large();
+        }
+        let op = if is_write { WireOp::WriteRts } else { WireOp::Read };
+        let mut frame = Vec::with_capacity(Head::LEN + size_of_val(&there) + size_of_val(&segs[..]));
+        put(&mut frame, &Head::new(op, Flags::empty(), Aux::rma(1, segs.len()), name, 0));
+        put(&mut frame, &there);
+        put_segs(&mut frame, &out.iov);
+        self.net.send_or_queue(peer, &frame);
     }
 
     /// The initiator of a read is done with it.

@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 use wire::{Aux, Flags, Head, MAX_SEGS, Op as WireOp, RmaSeg, Seg, take, take_many};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use crate::endpoint::parts::request::Request;
+use crate::endpoint::parts::request::{Out, Request};
 use crate::pool::Pool;
 use link_api::PeerId;
 
@@ -115,7 +115,12 @@ pub(super) fn request_of(
     name: u64,
 ) -> Result<&mut Request, Malformed> {
     let request = requests.get_mut(name).ok_or(Malformed::NoRequest)?;
-    if request.peer() == peer { Ok(request) } else { Err(Malformed::OtherPeer) }
+    match request {
+        _ if request.peer() != peer => Err(Malformed::OtherPeer),
+        // The link does it by itself, and no frame has named it to the peer.
+        Request::Out(Out { one_sided: Some(_), .. }) => Err(Malformed::NoRequest),
+        _ => Ok(request),
+    }
 }
 
 pub(super) fn describe(head: Option<[u8; Head::LEN]>, len: usize, why: Malformed) -> String {

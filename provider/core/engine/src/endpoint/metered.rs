@@ -107,7 +107,7 @@ impl Metered {
             How::Device
         } else if out.done > 0 || out.followed != Followed::No {
             How::Frames
-        } else if out.asked.is_some() || on_device(&out.iov) {
+        } else if out.asked.is_some() || out.one_sided.is_some() || on_device(&out.iov) {
             How::Device
         } else {
             How::Direct

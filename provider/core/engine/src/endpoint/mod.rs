@@ -87,10 +87,10 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Lets peers see a registration, if it is plain memory under a key of its own.
     pub(crate) fn expose(&mut self, core: &Core, mr: MrId) {
-        if let Some(mut memory) = core.mrs.exposed(mr) {
+        if let Some((mut memory, span)) = core.mrs.exposed(mr) {
             memory.target_must_observe |=
                 self.bind.cntrs().remote_read.is_some() || self.bind.cntrs().remote_write.is_some();
-            self.net.link.allow(Allow::Region(&memory));
+            self.net.link.allow(Allow::Region(&memory, span));
         }
     }
 

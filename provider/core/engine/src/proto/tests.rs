@@ -348,3 +348,27 @@ fn a_short_one_sided_write_is_chosen_as_choose_does() {
         }
     }
 }
+
+#[test]
+fn accesses_of_published_registrations_in_flight() {
+    use Memory::*;
+    use Role::{Read, Write};
+    const REGIONS: RmaCaps = GETS.union(RmaCaps::HOST_PUTS).union(RmaCaps::REGIONS);
+    let (none, behind) = (Tried::empty(), When::BEHIND_UNACKED);
+    check(&[
+        (REGIONS, Read, 8, Host, ALONE, none, Plan::Published),
+        (REGIONS, Write, 8, Host, ALONE, none, Plan::Published),
+        (REGIONS, Write, 500, Host, ALONE | When::DELIVERY, none, Plan::Published),
+        (REGIONS, Read, 1 << 20, Host, ALONE | When::IN_A_ROW, none, Plan::Published),
+        // Where the target has to see it, or nothing reports its end.
+        (REGIONS, Read, 8, Host, NONE, none, Plan::Rendezvous),
+        (REGIONS, Write, 8, Host, NONE, none, Plan::Eager),
+        // It would overtake frames; and its buffer is the program's again.
+        (REGIONS, Write, 8, Host, ALONE | behind, none, Plan::Eager),
+        (REGIONS, Write, 8, Host, ALONE | INJECT, none, Plan::Eager),
+        (REGIONS, Write, 8, Host, ALONE, Tried::ONE_SIDED, Plan::Eager),
+        (REGIONS, Write, 8, Device, ALONE, none, Plan::Eager),
+        (REGIONS, Write, 0, Host, ALONE, none, Plan::Eager),
+        (PUTS, Write, 8, Host, ALONE, none, Plan::Eager),
+    ]);
+}

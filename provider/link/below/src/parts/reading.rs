@@ -32,6 +32,13 @@ impl Op {
         self.flying == 0 && self.queue.is_empty()
     }
 
+    /// It cannot be posted.
+    fn fail(&mut self, why: &NotSent) {
+        log::debug!("an access cannot be posted: {why:?}");
+        self.queue.clear();
+        self.failed = true;
+    }
+
     /// Whether it accesses memory of a request of this peer's, or of [`ALL`].
     pub(crate) fn is_of(&self, peer: PeerId, request: u64) -> bool {
         self.peer == peer && (request == ALL || self.request == request)
@@ -141,9 +148,24 @@ impl Reading {
         self.number - 1
     }
 
-    /// One begins.
-    pub(crate) fn push(&mut self, op: Op) {
+    /// One begins, with this piece; whether one is over. Of most it is the only piece, which needs no list.
+    pub(crate) fn begin<F: Below>(
+        &mut self,
+        below: &mut Option<F>,
+        mut op: Op,
+        first: Option<Piece>,
+    ) -> bool {
+        let is_long = !op.queue.is_empty();
+        if let (Some(piece), Some(below)) = (first, &mut *below) {
+            match below.access(op.id.0, &piece) {
+                Ok(()) => op.flying += 1,
+                Err(NotSent::Busy) => op.queue.push_front(piece),
+                Err(why) => op.fail(&why),
+            }
+        }
+        let is_over = op.is_over();
         self.ops.push(op);
+        is_long && self.post(below) || is_over
     }
 
     /// Posts what can be posted; whether one is over.
@@ -159,11 +181,7 @@ impl Reading {
                     }
                     // Another peer's may be posted nevertheless: this one may be connecting, or gone.
                     Err(NotSent::Busy) => break,
-                    Err(why) => {
-                        log::debug!("an access cannot be posted: {why:?}");
-                        op.queue.clear();
-                        op.failed = true;
-                    }
+                    Err(why) => op.fail(&why),
                 }
             }
             some_over |= op.is_over();
@@ -182,10 +200,20 @@ impl Reading {
         Some((op.is_over(), op.peer, op.generation))
     }
 
-    /// All that are under way have ended before their time: of which peers and generations they were.
-    pub(crate) fn cut(&mut self) -> Vec<(PeerId, u64)> {
+    /// The peers of some that are under way, each once.
+    pub(crate) fn peers_of(&self, which: impl Fn(&Op) -> bool) -> Vec<PeerId> {
+        let mut peers: Vec<PeerId> =
+            self.ops.iter().filter(|op| op.flying > 0 && which(op)).map(|op| op.peer).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        peers
+    }
+
+    /// Of these all that are under way have ended before their time: of which peers and generations they
+    /// were.
+    pub(crate) fn cut(&mut self, which: impl Fn(&Op) -> bool) -> Vec<(PeerId, u64)> {
         let mut owners = Vec::new();
-        for op in self.ops.iter_mut().filter(|op| op.flying > 0) {
+        for op in self.ops.iter_mut().filter(|op| op.flying > 0 && which(op)) {
             (op.flying, op.failed) = (0, true);
             op.queue.clear();
             owners.push((op.peer, op.generation));

@@ -317,7 +317,7 @@ impl RmaLink for Links {
     }
 
     #[inline]
-    fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
+    fn published(&mut self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
         by_peer!(self, by, published(key))
     }
 
@@ -327,7 +327,7 @@ impl RmaLink for Links {
                 Some((at, id)) => self.further[at].allow(Allow::Request(id, request)),
                 None => self.shm.allow(what),
             },
-            Allow::Region(_) => {
+            Allow::Region(..) => {
                 self.shm.allow(what);
                 self.further.each_mut().for_each(|link| link.allow(what));
             }

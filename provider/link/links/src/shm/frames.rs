@@ -334,7 +334,7 @@ impl RmaLink for ShmLink {
 
     fn allow(&mut self, what: Allow<'_>) {
         match what {
-            Allow::Region(region) => self.channels.access.publish(region),
+            Allow::Region(region, _) => self.channels.access.publish(region),
             Allow::Request(to, request) => self.channels.peers[to.0].renew_request(request),
         }
     }
@@ -351,7 +351,7 @@ impl RmaLink for ShmLink {
         }
     }
 
-    fn published(&self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
+    fn published(&mut self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
         let peer = &self.channels.peers[by.0];
         if !self.channels.options.cma || peer.no_cma.is_some() {
             return None;

@@ -1,7 +1,7 @@
 //! Operations that are under way: what is known of each until it completes.
 
 use arrayvec::ArrayVec;
-use wire::{MAX_SEGS, Seg, Status};
+use wire::{MAX_SEGS, RmaSeg, Seg, Status};
 
 use crate::core::{Bound, Mrs, Segs, Spans, Tally};
 use crate::endpoint::coop::copy::{Coop, CoopHelp};
@@ -62,6 +62,8 @@ pub(in crate::endpoint) struct Out {
     pub(in crate::endpoint) coop: Option<Box<Coop>>,
     /// This side has copied its part of it.
     pub(in crate::endpoint) helped: bool,
+    /// The link moves its bytes, without the peer: from or to this place there.
+    pub(in crate::endpoint) one_sided: Option<RmaSeg>,
     pub(in crate::endpoint) done_as: Done,
 }
 
@@ -83,6 +85,7 @@ impl Out {
             asked: None,
             coop: None,
             helped: false,
+            one_sided: None,
             done_as,
         }
     }

@@ -18,7 +18,7 @@ use zerocopy::IntoBytes;
 
 use crate::core::{Core, Spans, Tally};
 use crate::endpoint::parts::header::{Header, push, segments};
-use crate::endpoint::parts::request::{Done, Out};
+use crate::endpoint::parts::request::{Done, Out, Request};
 use crate::endpoint::post::{Post, copied, is_counted};
 use crate::proto::{self, Cut, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
@@ -108,6 +108,10 @@ impl<L: RmaLink> Post<'_, L> {
         let (memory, version) = self.net.link.published(peer, seg.key.get()).ok_or(Tried::ONE_SIDED)?;
         let there = place(&memory, seg.addr.get(), len as u64, op.write).ok_or(Tried::ONE_SIDED)?;
         let grant = Grant::Region(version);
+        if plan == Plan::Published {
+            let begun = self.start_one_sided(peer, op, &Direct::new(grant, &[there], op.iov, len), done);
+            return if begun { Ok(()) } else { Err(Tried::ONE_SIDED) };
+        }
         let is_done = match plan {
             Plan::OneSidedFrame => self.write_unacked(peer, op, seg),
             Plan::Cooperative(cut) => {
@@ -129,6 +133,23 @@ impl<L: RmaLink> Post<'_, L> {
         self.net.meter(peer, Side::Ours, how, len);
         self.bind.finish(core, done, len, None);
         Ok(())
+    }
+
+    /// Starts an access that the link makes by itself. `false`: nothing has happened.
+    fn start_one_sided(&mut self, peer: PeerId, op: &Rma<'_>, access: &Direct<'_>, done: &Done) -> bool {
+        let (way, one_sided) = (if op.write { Way::Put } else { Way::Get }, op.remote.first().copied());
+        if segments(op.iov).is_err() {
+            return false;
+        }
+        let mut out = Out { one_sided, ..Out::new(peer, op.iov.into(), access.len, *done) };
+        out.seq = self.net.peer(peer).answers.next_seq();
+        let name = self.requests.pool.insert(Request::Out(out));
+        if self.requests.start_operation(&mut self.net.link, name, way, peer, access).is_err() {
+            self.requests.pool.remove(name);
+            return false;
+        }
+        self.net.peer(peer).answers.begin(false);
+        true
     }
 
     /// Whether the target need not see an access: it is in no order, and reports nothing there.
@@ -195,7 +216,7 @@ impl<L: RmaLink> Post<'_, L> {
             let way = if op.write { Way::Get } else { Way::Put };
             let plan = choose(self.net.peer(peer).flow.limits(), &choice);
             match plan {
-                Plan::OneSidedFrame | Plan::InCall | Plan::Cooperative(_) => {
+                Plan::OneSidedFrame | Plan::InCall | Plan::Published | Plan::Cooperative(_) => {
                     match self.one_sided(core, peer, op, plan, &done_as) {
                         Ok(()) => return Ok(()),
                         Err(tried) => choice.tried |= tried,

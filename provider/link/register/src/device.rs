@@ -1,0 +1,108 @@
+//! What is asked of an adapter.
+
+use std::fmt;
+
+use hmem::{Caps, Span};
+
+/// A way to register memory, from the best one on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Way {
+    /// As a dma-buf that is sure to be reachable over PCIe.
+    DmabufPcie = 0,
+    /// As a dma-buf.
+    Dmabuf = 1,
+    /// By its address, which a peer-memory client of the kernel knows.
+    PeerMemory = 2,
+    /// By its address, as memory of the process.
+    Plain = 3,
+}
+
+impl Way {
+    /// How many there are.
+    pub const COUNT: usize = 4;
+    /// All of them, in the order in which they are tried.
+    pub const ALL: [Way; Way::COUNT] = [Way::DmabufPcie, Way::Dmabuf, Way::PeerMemory, Way::Plain];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::DmabufPcie => "dma-buf over PCIe",
+            Way::Dmabuf => "dma-buf",
+            Way::PeerMemory => "peer memory",
+            Way::Plain => "address",
+        }
+    }
+
+    /// Whether this way is one for such memory at all. The host's is registered by its address alone.
+    pub fn is_for(self, span: &Span) -> bool {
+        match self {
+            Way::DmabufPcie | Way::Dmabuf => span.can(Caps::DMABUF),
+            Way::PeerMemory => span.can(Caps::DEVICE),
+            Way::Plain => span.can(Caps::CPU),
+        }
+    }
+}
+
+/// What a registration is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Uses {
+    /// The adapter writes it for this side. It may always read it.
+    pub local_write: bool,
+    /// Peers read it.
+    pub remote_read: bool,
+    /// Peers write it.
+    pub remote_write: bool,
+}
+
+impl Uses {
+    /// Whether what is registered for these serves for `other`.
+    pub fn include(self, other: Uses) -> bool {
+        (self.local_write || !other.local_write)
+            && (self.remote_read || !other.remote_read)
+            && (self.remote_write || !other.remote_write)
+    }
+}
+
+/// Why memory was not registered by a way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The way.
+    pub way: Way,
+    /// The call, or the path, that refused.
+    pub call: &'static str,
+    /// Its errno.
+    pub errno: i32,
+}
+
+impl Refusal {
+    /// Whether the call would refuse any other memory of that kind as well.
+    pub fn is_for_good(&self) -> bool {
+        [libc::ENOSYS, libc::EOPNOTSUPP, libc::ENODEV].contains(&self.errno)
+    }
+
+    /// Whether there was no room, which may be otherwise later.
+    pub fn is_for_now(&self) -> bool {
+        [libc::EAGAIN, libc::ENOMEM, libc::ENOSPC].contains(&self.errno)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = std::io::Error::from_raw_os_error(self.errno);
+        write!(f, "{}: {}: {text}", self.way.name(), self.call)
+    }
+}
+
+/// An adapter.
+pub trait Device {
+    /// What it gives for a registration.
+    type Key;
+
+    /// Registers memory by this way and no other: of a refusal the call and its errno.
+    fn register(&mut self, way: Way, span: Span, uses: Uses) -> Result<Self::Key, (&'static str, i32)>;
+
+    /// Ends a registration: when this returns, the adapter accesses its memory no more. An error says that
+    /// it may go on to.
+    fn deregister(&mut self, key: Self::Key) -> Result<(), (&'static str, i32)>;
+}

@@ -1,0 +1,72 @@
+//! Which ways were refused, by kind of memory.
+
+use hmem::Kind;
+
+use crate::device::{Refusal, Way};
+
+/// Kinds of memory.
+const KINDS: usize = Kind::Client as usize + 1;
+/// So many refusals in a row, and the way is not tried again for that kind.
+const MOST: u8 = 8;
+
+/// What came of a way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tried {
+    /// How many refusals in a row; [`MOST`] of one that is for good.
+    refusals: u8,
+    last: Option<Refusal>,
+    works: bool,
+}
+
+/// What came of all ways.
+#[derive(Debug, Default)]
+pub(crate) struct Refused([[Tried; Way::COUNT]; KINDS]);
+
+impl Refused {
+    fn at(&mut self, kind: Kind, way: Way) -> &mut Tried {
+        &mut self.0[kind as usize][way as usize]
+    }
+
+    /// Why the way is not to be tried for this kind any more, if it is not.
+    pub(crate) fn last_of_many(&self, kind: Kind, way: Way) -> Option<Refusal> {
+        let tried = &self.0[kind as usize][way as usize];
+        tried.last.filter(|_| tried.refusals >= MOST)
+    }
+
+    /// Memory was registered; whether that is new.
+    pub(crate) fn note_success(&mut self, kind: Kind, way: Way) -> bool {
+        let tried = self.at(kind, way);
+        (tried.refusals, tried.last) = (0, None);
+        !std::mem::replace(&mut tried.works, true)
+    }
+
+    /// Memory was refused; whether the reason is new. Ordinary memory is never given up: one buffer says
+    /// nothing of the next.
+    pub(crate) fn note_refusal(&mut self, kind: Kind, refusal: Refusal) -> bool {
+        let tried = self.at(kind, refusal.way);
+        if !refusal.is_for_now() && kind != Kind::System {
+            tried.refusals = if refusal.is_for_good() { MOST } else { (tried.refusals + 1).min(MOST) };
+        }
+        tried.last.replace(refusal).is_none_or(|last| last != refusal)
+    }
+
+    /// Whether some way is left for this kind.
+    pub(crate) fn may(&self, kind: Kind) -> bool {
+        Way::ALL.into_iter().any(|way| self.last_of_many(kind, way).is_none())
+    }
+
+    /// By which way memory of this kind was registered, and the refusals before it.
+    pub(crate) fn describe(&self, kind: Kind) -> Option<String> {
+        let tried = &self.0[kind as usize];
+        let refused: Vec<String> =
+            tried.iter().filter_map(|t| t.last).map(|refusal| refusal.to_string()).collect();
+        let by = Way::ALL.into_iter().find(|way| tried[*way as usize].works);
+        let but =
+            if refused.is_empty() { String::new() } else { format!(" (not {})", refused.join("; not ")) };
+        match by {
+            Some(way) => Some(format!("{kind:?} by {}{but}", way.name())),
+            None if refused.is_empty() => None,
+            None => Some(format!("{kind:?} by no way{but}")),
+        }
+    }
+}

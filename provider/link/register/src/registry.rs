@@ -1,0 +1,144 @@
+//! The registrations, and the requests that use each.
+
+use std::collections::HashMap;
+
+use hmem::{Kind, Span};
+
+use crate::device::{Device, Refusal, Uses, Way};
+use crate::refused::Refused;
+
+/// A registration.
+#[derive(Debug)]
+struct Entry<K> {
+    key: K,
+    span: Span,
+    uses: Uses,
+    /// [`Registry::find`] finds it.
+    is_shared: bool,
+    /// Requests of this side that name it, and are under way.
+    requests: u32,
+    /// It is to end when none does.
+    is_closed: bool,
+}
+
+/// The registrations with one adapter.
+#[derive(Debug)]
+pub struct Registry<D: Device> {
+    device: D,
+    all: HashMap<u64, Entry<D::Key>>,
+    refused: Refused,
+    number: u64,
+}
+
+impl<D: Device> Registry<D> {
+    /// None yet.
+    pub fn new(device: D) -> Registry<D> {
+        Registry { device, all: HashMap::new(), refused: Refused::default(), number: 0 }
+    }
+
+    /// The adapter.
+    pub fn device(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// Registers memory by the first way that takes it: the number that the registration is known by, and
+    /// its key; else why each way was refused. [`Registry::find`] finds it if it `is_shared`.
+    pub fn register(
+        &mut self,
+        span: Span,
+        uses: Uses,
+        is_shared: bool,
+    ) -> Result<(u64, &D::Key), Vec<Refusal>> {
+        let (kind, mut refusals) = (span.kind(), Vec::new());
+        for way in Way::ALL.into_iter().filter(|way| way.is_for(&span)) {
+            if let Some(refusal) = self.refused.last_of_many(kind, way) {
+                refusals.push(refusal);
+                continue;
+            }
+            match self.device.register(way, span, uses) {
+                Ok(key) => {
+                    if self.refused.note_success(kind, way) && (!refusals.is_empty() || kind != Kind::System)
+                    {
+                        log::info!("memory is registered: {}", self.describe(kind).unwrap_or_default());
+                    }
+                    self.number += 1;
+                    let entry = Entry { key, span, uses, is_shared, requests: 0, is_closed: false };
+                    return Ok((self.number, &self.all.entry(self.number).or_insert(entry).key));
+                }
+                Err((call, errno)) => {
+                    let refusal = Refusal { way, call, errno };
+                    refusals.push(refusal);
+                    if self.refused.note_refusal(kind, refusal) {
+                        log::info!("memory of {kind:?} is not registered by {refusal}");
+                    }
+                }
+            }
+        }
+        Err(refusals)
+    }
+
+    /// The registration that holds all of this memory, for these uses, if there is one that is shared.
+    pub fn find(&self, span: Span, uses: Uses) -> Option<(u64, &D::Key)> {
+        let serves = |e: &Entry<D::Key>| {
+            e.is_shared
+                && !e.is_closed
+                && e.span.kind() == span.kind()
+                && e.span.holds(span)
+                && e.uses.include(uses)
+        };
+        self.all.iter().find(|(_, entry)| serves(entry)).map(|(number, entry)| (*number, &entry.key))
+    }
+
+    /// A request that names it is posted.
+    pub fn begin(&mut self, number: u64) {
+        if let Some(entry) = self.all.get_mut(&number) {
+            entry.requests += 1;
+        }
+    }
+
+    /// Such a request is over: what was closed meanwhile ends with the last one. As [`Registry::close`] for
+    /// errors.
+    pub fn end(&mut self, number: u64) -> Result<(), (&'static str, i32)> {
+        let Some(entry) = self.all.get_mut(&number) else { return Ok(()) };
+        entry.requests = entry.requests.saturating_sub(1);
+        if entry.requests == 0 && entry.is_closed { self.remove(number) } else { Ok(()) }
+    }
+
+    /// The registration is not needed any more: it ends now, or with the last request that names it. Whether
+    /// it has ended, so that the adapter accesses its memory no more. An error says that the adapter may go
+    /// on to access it.
+    pub fn close(&mut self, number: u64) -> Result<bool, (&'static str, i32)> {
+        let Some(entry) = self.all.get_mut(&number) else { return Ok(true) };
+        entry.is_closed = true;
+        if entry.requests > 0 { Ok(false) } else { self.remove(number).map(|()| true) }
+    }
+
+    fn remove(&mut self, number: u64) -> Result<(), (&'static str, i32)> {
+        let Some(entry) = self.all.remove(&number) else { return Ok(()) };
+        self.device.deregister(entry.key)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Whether memory of this kind may be registered, as far as is known.
+    pub fn may(&self, kind: Kind) -> bool {
+        self.refused.may(kind)
+    }
+
+    /// By which way memory of this kind was registered, and why by no better one, for people; `None` if none
+    /// was to be.
+    pub fn describe(&self, kind: Kind) -> Option<String> {
+        self.refused.describe(kind)
+    }
+}
+
+#[cfg(test)]
+mod tests;

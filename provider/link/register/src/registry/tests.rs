@@ -1,0 +1,190 @@
+//! The registry over an adapter that was made for its tests.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// An adapter whose ways refuse, each with an errno or 0.
+#[derive(Debug, Default)]
+struct Fake {
+    errno: BTreeMap<u8, i32>,
+    /// What was called, by way.
+    calls: Vec<Way>,
+    live: BTreeSet<u32>,
+    last: u32,
+    stuck: bool,
+}
+
+impl Device for Fake {
+    type Key = u32;
+
+    fn register(&mut self, way: Way, _span: Span, _uses: Uses) -> Result<u32, (&'static str, i32)> {
+        self.calls.push(way);
+        match self.errno.get(&(way as u8)) {
+            Some(errno) => Err(("ibv_reg", *errno)),
+            None => {
+                self.last += 1;
+                self.live.insert(self.last);
+                Ok(self.last)
+            }
+        }
+    }
+
+    fn deregister(&mut self, key: u32) -> Result<(), (&'static str, i32)> {
+        if self.stuck {
+            return Err(("ibv_dereg_mr", libc::EBUSY));
+        }
+        assert!(self.live.remove(&key), "a key ends once");
+        Ok(())
+    }
+}
+
+fn registry(errno: &[(Way, i32)]) -> Registry<Fake> {
+    let errno = errno.iter().map(|(way, errno)| (*way as u8, *errno)).collect();
+    Registry::new(Fake { errno, ..Fake::default() })
+}
+
+/// Memory that is said to be a device's; nothing follows its address.
+fn device(len: usize) -> Span {
+    // SAFETY: memory that is never freed, and that no call of this test accesses.
+    unsafe { Span::new(Span::leak(len).addr() as usize, len, Kind::Cuda) }
+}
+
+const READ: Uses = Uses { local_write: false, remote_read: true, remote_write: false };
+const WRITE: Uses = Uses { local_write: true, remote_read: false, remote_write: true };
+
+#[test]
+fn host_memory_is_registered_by_its_address_alone() {
+    let mut all = registry(&[]);
+    all.register(Span::leak(64), READ, false).expect("a way");
+    assert_eq!(all.device().calls, [Way::Plain]);
+}
+
+#[test]
+fn ways_are_tried_in_order_and_each_refusal_is_kept_with_call_and_errno() {
+    let mut all = registry(&[(Way::DmabufPcie, 524), (Way::Dmabuf, libc::EINVAL)]);
+    all.register(device(64), READ, false).expect("a way");
+    assert_eq!(all.device().calls, [Way::DmabufPcie, Way::Dmabuf, Way::PeerMemory]);
+    let text = all.describe(Kind::Cuda).expect("what came of it");
+    assert!(text.starts_with("Cuda by peer memory (not dma-buf over PCIe: ibv_reg: "), "{text}");
+    assert!(text.contains("524") && text.contains("not dma-buf: ibv_reg: Invalid argument"), "{text}");
+    assert_eq!(all.describe(Kind::Rocr), None);
+}
+
+#[test]
+fn memory_that_no_way_takes_is_refused_with_all_reasons() {
+    let of = |way, errno| (way, errno);
+    let mut all = registry(&[
+        of(Way::DmabufPcie, libc::EOPNOTSUPP),
+        of(Way::Dmabuf, libc::EOPNOTSUPP),
+        of(Way::PeerMemory, libc::ENODEV),
+    ]);
+    for round in 0..2 {
+        let refusals = all.register(device(64), READ, false).expect_err("no way is left");
+        let all_errnos: Vec<i32> = refusals.iter().map(|r| r.errno).collect();
+        assert_eq!(all_errnos, [libc::EOPNOTSUPP, libc::EOPNOTSUPP, libc::ENODEV], "round {round}");
+    }
+    // What is refused for good is not tried again.
+    assert_eq!(all.device().calls.len(), 3);
+    assert!(all.describe(Kind::Cuda).expect("reasons").starts_with("Cuda by no way (not "));
+}
+
+#[test]
+fn refusals_for_now_are_tried_again_without_end_and_others_eight_times() {
+    for (errno, tries) in [(libc::ENOMEM, 20), (libc::EFAULT, 8)] {
+        let mut all = registry(&[(Way::DmabufPcie, errno)]);
+        (0..20).for_each(|_| drop(all.register(device(64), READ, false).map(drop)));
+        let tried = all.device().calls.iter().filter(|way| **way == Way::DmabufPcie).count();
+        assert_eq!(tried, tries, "errno {errno}");
+    }
+}
+
+#[test]
+fn host_memory_is_tried_again_whatever_was_refused() {
+    let mut all = registry(&[(Way::Plain, libc::EFAULT)]);
+    (0..20).for_each(|_| drop(all.register(Span::leak(64), READ, false).map(drop)));
+    assert_eq!(all.device().calls.len(), 20);
+    assert!(all.may(Kind::System));
+}
+
+#[test]
+fn only_what_is_shared_holds_it_and_serves_is_found() {
+    let mut all = registry(&[]);
+    let (one, other) = (Span::leak(100), Span::leak(100));
+    let part = |span: Span| span.part(10, 80).expect("a part");
+    let (shared, _) = all.register(one, Uses { local_write: true, ..READ }, true).expect("a way");
+    all.register(other, WRITE, false).expect("a way");
+    let local = |local_write| Uses { local_write, ..Uses::default() };
+    assert_eq!(all.find(part(one), local(true)).map(|(n, _)| n), Some(shared));
+    assert!(all.find(part(one), WRITE).is_none(), "not for peers' writes");
+    assert!(all.find(part(other), local(false)).is_none(), "one that is not shared");
+    // SAFETY: memory that no call of this test accesses.
+    let beyond = unsafe { Span::new(one.addr() as usize + 50, 51, Kind::System) };
+    assert!(all.find(beyond, local(false)).is_none(), "a byte beyond its end");
+    assert_eq!(all.close(shared), Ok(true));
+    assert!(all.find(part(one), local(false)).is_none(), "one that has ended");
+}
+
+#[test]
+fn a_registration_ends_with_the_last_request_that_names_it() {
+    let mut all = registry(&[]);
+    let (number, _) = all.register(Span::leak(64), WRITE, true).expect("a way");
+    all.begin(number);
+    all.begin(number);
+    assert_eq!(all.close(number), Ok(false));
+    assert_eq!(all.end(number), Ok(()));
+    assert_eq!((all.len(), all.device().live.len()), (1, 1));
+    assert_eq!(all.end(number), Ok(()));
+    assert_eq!((all.len(), all.device().live.len()), (0, 0));
+    assert_eq!(all.close(number), Ok(true));
+}
+
+#[test]
+fn an_adapter_that_does_not_let_go_is_an_error() {
+    let mut all = registry(&[]);
+    let (number, _) = all.register(Span::leak(64), WRITE, true).expect("a way");
+    all.device().stuck = true;
+    assert_eq!(all.close(number), Err(("ibv_dereg_mr", libc::EBUSY)));
+}
+
+proptest! {
+    /// Whatever is registered, used and closed in whatever order: the adapter has what is not closed, or is
+    /// in use, and nothing else.
+    #[test]
+    fn the_adapter_has_what_is_open_or_in_use(steps in prop::collection::vec((0u8..4, 0usize..6), 0..60)) {
+        let mut all = registry(&[]);
+        let span = Span::leak(64);
+        // By number: open, and requests.
+        let mut model: BTreeMap<u64, (bool, u32)> = BTreeMap::new();
+        for (what, which) in steps {
+            let number = model.keys().nth(which).copied();
+            match (what, number) {
+                (0, _) => {
+                    let (number, _) = all.register(span, WRITE, true).expect("a way");
+                    model.insert(number, (true, 0));
+                }
+                (1, Some(number)) if model[&number].0 => {
+                    all.begin(number);
+                    model.get_mut(&number).expect("known").1 += 1;
+                }
+                (2, Some(number)) if model[&number].1 > 0 => {
+                    all.end(number).expect("it lets go");
+                    model.get_mut(&number).expect("known").1 -= 1;
+                }
+                (3, Some(number)) => {
+                    let over = all.close(number).expect("it lets go");
+                    let entry = model.get_mut(&number).expect("known");
+                    prop_assert_eq!(over, entry.1 == 0);
+                    entry.0 = false;
+                }
+                _ => {}
+            }
+            model.retain(|_, (open, requests)| *open || *requests > 0);
+            prop_assert_eq!(all.len(), model.len());
+            prop_assert_eq!(all.device().live.len(), model.len());
+            prop_assert_eq!(all.find(span, WRITE).is_some(), model.values().any(|(open, _)| *open));
+        }
+    }
+}

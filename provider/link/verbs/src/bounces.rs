@@ -1,0 +1,43 @@
+//! Places that short accesses go by: to register memory takes longer than to copy it.
+
+use rdma_sys::{Pd, ibv_sge};
+
+use crate::memory::Memory;
+
+/// How many there are, and how long they are.
+const PLACES: usize = 32;
+pub(crate) const EACH: usize = 16 << 10;
+
+/// The places, registered once one is needed.
+#[derive(Debug)]
+pub(crate) struct Bounces {
+    pd: Pd,
+    memory: Option<Memory>,
+    free: Vec<usize>,
+}
+
+impl Bounces {
+    pub(crate) fn new(pd: &Pd) -> Bounces {
+        Bounces { pd: pd.clone(), memory: None, free: Vec::new() }
+    }
+
+    /// A place for so many bytes, which is the caller's from now on; `None` if none is free.
+    pub(crate) fn take(&mut self, len: usize) -> Result<Option<(usize, ibv_sge)>, String> {
+        if self.memory.is_none() {
+            self.memory = Some(Memory::new(&self.pd, PLACES, EACH)?);
+            self.free = (0..PLACES).rev().collect();
+        }
+        let Some(memory) = &self.memory else { return Ok(None) };
+        Ok(self.free.pop().map(|place| (place, memory.sge(place, len))))
+    }
+
+    /// The bytes of a place that no request has.
+    pub(crate) fn bytes_mut(&mut self, place: usize) -> &mut [u8] {
+        self.memory.as_mut().map_or(&mut [], |memory| memory.bytes_mut(place))
+    }
+
+    /// A place is free.
+    pub(crate) fn give_back(&mut self, place: usize) {
+        self.free.push(place);
+    }
+}

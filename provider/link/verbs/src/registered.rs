@@ -1,0 +1,107 @@
+//! Memory of the program that is registered with the device.
+
+use std::fs;
+use std::os::fd::AsFd as _;
+
+use hmem::{Caps, Span, registry};
+use rdma_sys::{Access, Dmabuf, Error, Mr, Pd, ibv_sge};
+use register::{Device, Uses, Way};
+
+/// Where the kernel lists the clients that know memory of other devices, and the module of one that older
+/// kernels do not list.
+const PEERS: &str = "/sys/kernel/mm/memory_peers";
+const PEERMEM: &str = "/sys/module/nvidia_peermem";
+/// Addresses in a dma-buf and those that requests name agree below this.
+const PAGE: u64 = 4096;
+
+/// A registration.
+#[derive(Debug)]
+pub(crate) struct Key {
+    mr: Mr,
+    /// The address of its first byte here, and in requests.
+    first: u64,
+    iova: u64,
+}
+
+impl Key {
+    /// For peers.
+    pub(crate) fn rkey(&self) -> u64 {
+        self.mr.rkey().into()
+    }
+
+    /// What peers call its first byte.
+    pub(crate) fn base(&self) -> u64 {
+        self.iova
+    }
+
+    /// For requests of this side: memory that is inside.
+    pub(crate) fn sge(&self, span: Span) -> ibv_sge {
+        let addr = self.iova.wrapping_add(span.addr().wrapping_sub(self.first));
+        ibv_sge { addr, length: span.len() as u32, lkey: self.mr.lkey() }
+    }
+}
+
+/// The device, for [`register::Registry`].
+#[derive(Debug)]
+pub(crate) struct Adapter {
+    pd: Pd,
+    /// The kernel has a client for memory of other devices.
+    knows_peers: bool,
+}
+
+impl Adapter {
+    pub(crate) fn new(pd: &Pd) -> Adapter {
+        let is_listed = fs::read_dir(PEERS).is_ok_and(|mut all| all.next().is_some());
+        Adapter { pd: pd.clone(), knows_peers: is_listed || fs::metadata(PEERMEM).is_ok() }
+    }
+}
+
+/// What peers and the device may do.
+fn access(uses: Uses) -> Access {
+    let of = |is_so, access| if is_so { access } else { Access::LOCAL_READ };
+    of(uses.local_write, Access::LOCAL_WRITE)
+        .and(of(uses.remote_read, Access::REMOTE_READ))
+        .and(of(uses.remote_write, Access::REMOTE_WRITE))
+}
+
+/// The call that refused, and its errno.
+fn refused(e: Error) -> (&'static str, i32) {
+    (e.call().unwrap_or("libibverbs"), e.errno())
+}
+
+impl Device for Adapter {
+    type Key = Key;
+
+    fn register(&mut self, way: Way, span: Span, uses: Uses) -> Result<Key, (&'static str, i32)> {
+        let (first, len) = (span.addr(), span.len());
+        if span.can(Caps::DEVICE) {
+            // Memory that moves between devices and the host is none that is to be pinned at one place.
+            let where_it_is = registry::of(span.kind()).to_adapter(first as usize, len);
+            where_it_is.ok_or(("the device of the memory", libc::EINVAL))?;
+        }
+        if way == Way::PeerMemory && !self.knows_peers {
+            return Err((PEERS, libc::ENODEV));
+        }
+        let (mr, iova) = match way {
+            Way::DmabufPcie | Way::Dmabuf => {
+                let exported =
+                    registry::of(span.kind()).export_dmabuf(first as usize, len, way == Way::DmabufPcie);
+                let (fd, offset) = exported.map_err(|e| ("the export of a dma-buf", e.errno()))?;
+                let iova = first - first % PAGE + offset % PAGE;
+                let part = Dmabuf { fd: fd.as_fd(), offset, len, iova };
+                // SAFETY: memory that peers or requests of this side access until the registration ends: a
+                // request has it, or the program has registered it for that (fi_mr(3)).
+                (unsafe { self.pd.register_dmabuf(part, access(uses)) }, iova)
+            }
+            Way::PeerMemory | Way::Plain => {
+                // SAFETY: as above; it stays mapped ([`Span::stays`], which the caller asks).
+                (unsafe { self.pd.register(span.as_ptr().cast(), len, access(uses)) }, first)
+            }
+        };
+        Ok(Key { mr: mr.map_err(refused)?, first, iova })
+    }
+
+    fn deregister(&mut self, key: Key) -> Result<(), (&'static str, i32)> {
+        key.mr.deregister().map_err(refused)
+    }
+}

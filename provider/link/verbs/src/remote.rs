@@ -1,0 +1,223 @@
+//! Memory of peers that is read and written by RDMA, and memory that peers access so.
+//!
+//! An access is one request of the queue pair that is the peer's, and names its memory by what that peer has
+//! said. What is written and short goes inline; what else is short goes by a place that is registered
+//! (`bounces`); longer memory has a registration of the program that holds it, or one for the time of the
+//! request. A registration ends for peers at once: a device that has answered ibv_dereg_mr(3) accesses the
+//! memory no more.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use below::{Dest, Lease, NotSent, Piece, Stop, Usage};
+use hmem::{Caps, Kind, Span};
+use link_api::Way;
+use rdma_sys::ibv_sge;
+use register::{Registry, Uses};
+
+use crate::bounces::EACH;
+use crate::pair::{Access, Posted, Verb};
+use crate::registered::Adapter;
+use crate::state::{MOST_INLINE, Objects, Verbs};
+use crate::used::Used;
+
+/// How long the requests of a queue pair in error may take until all have completed.
+const FLUSH: Duration = Duration::from_millis(500);
+
+/// The memory of an access here.
+struct Local {
+    bytes: ibv_sge,
+    is_inline: bool,
+    posted: Posted,
+}
+
+impl Objects {
+    /// Finds the means for memory of this side in an access that is not inline.
+    fn find_local(&mut self, who: u64, piece: &Piece) -> Result<Local, NotSent> {
+        let (local, is_read) = (piece.local, piece.way == Way::Get);
+        let mut access = Access { op: who, into: None, held: None };
+        if local.len() <= EACH && local.can(Caps::CPU) {
+            let found = self.bounces.take(local.len()).map_err(NotSent::Error)?;
+            let (place, bytes) = found.ok_or(NotSent::Busy)?;
+            if is_read {
+                access.into = Some(local);
+            } else if hmem::read(&[local], 0, &mut self.bounces.bytes_mut(place)[..local.len()]) < local.len()
+            {
+                self.bounces.give_back(place);
+                return Err(NotSent::Fault);
+            }
+            let posted = Posted { who: None, place: Some(place), access: Some(access) };
+            return Ok(Local { bytes, is_inline: false, posted });
+        }
+        let uses = Uses { local_write: is_read, ..Uses::default() };
+        let shared = self.registered.find(local, uses).map(|(number, key)| (number, key.sge(local)));
+        let (number, bytes) = match shared {
+            Some(found) => {
+                self.registered.begin(found.0);
+                found
+            }
+            None => self.register_for_one(local, uses)?,
+        };
+        access.held = Some(number);
+        let posted = Posted { who: None, place: None, access: Some(access) };
+        Ok(Local { bytes, is_inline: false, posted })
+    }
+
+    /// Registers memory for one request, whose end is that of the registration.
+    fn register_for_one(&mut self, local: Span, uses: Uses) -> Result<(u64, ibv_sge), NotSent> {
+        let are_others = !self.registered.is_empty();
+        let (number, bytes) = match self.registered.register(local, uses, false) {
+            Ok((number, key)) => (number, key.sge(local)),
+            // Room for it may come of what is registered now; without that nothing would end the wait.
+            Err(refusals) if are_others && refusals.iter().all(|r| r.is_for_now()) => {
+                return Err(NotSent::Busy);
+            }
+            Err(refusals) => {
+                let all: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+                return Err(NotSent::Error(all.join("; ")));
+            }
+        };
+        self.registered.begin(number);
+        // With the request under way this cannot fail yet.
+        let _ = self.registered.close(number);
+        Ok((number, bytes))
+    }
+}
+
+/// Whether the adapter may use memory of a kind so. Of devices it reads memory, and does not write it: when a
+/// device sees what was written is not asked here.
+pub(crate) fn reaches(registered: &Registry<Adapter>, kind: Kind, usage: Usage) -> bool {
+    match kind {
+        Kind::System => true,
+        Kind::Cuda | Kind::Rocr | Kind::Ze => {
+            [Usage::ReadByPeers, Usage::WrittenFrom].contains(&usage) && registered.may(kind)
+        }
+        _ => false,
+    }
+}
+
+/// Memory of peers, and of this side for them.
+pub(crate) struct Accesses<'a>(pub(crate) &'a mut Verbs);
+
+impl Accesses<'_> {
+    /// Ends a connection, and all that was posted to it: when this returns, no access by it is under way.
+    fn stop_connection(&mut self, dest: Dest) {
+        let number = dest.0 as u32;
+        let who = self.0.objects.pairs.get(number).and_then(|pair| pair.newest());
+        self.0.fail(number, who, "its accesses were to end".into());
+        let until = Instant::now() + FLUSH;
+        while self.0.objects.pairs.get(number).is_some_and(|pair| pair.has_accesses()) {
+            if self.0.dead.is_some() || Instant::now() >= until {
+                // The device does not report their ends, as where it was removed. A queue pair that is
+                // destroyed accesses nothing.
+                if let Some(pair) = self.0.objects.pairs.remove(number) {
+                    self.0.credits += 1;
+                    self.0.retire(number, pair);
+                }
+                return;
+            }
+            if self.0.read() == 0 {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// A registration could not be ended: no queue pair may go on, lest peers access its memory.
+    #[cold]
+    fn lock_out(&mut self, (call, errno): (&'static str, i32)) {
+        let why = format!("{call}: errno {errno}: a registration cannot be ended");
+        for number in self.0.objects.pairs.numbers() {
+            let who = self.0.objects.pairs.get(number).and_then(|pair| pair.newest());
+            self.0.fail(number, who, why.clone());
+        }
+        self.0.dead = Some(why);
+    }
+
+    fn lease(&mut self, span: Span, uses: Uses, is_shared: bool) -> Option<Lease> {
+        let found = self.0.objects.registered.register(span, uses, is_shared);
+        let (number, key) = found.ok()?;
+        Some(Lease { number, key: key.rkey(), base: key.base(), lender: Box::default() })
+    }
+
+    pub(crate) fn lend(&mut self, span: Span, way: Way) -> Option<Lease> {
+        let (read, write) = (way == Way::Get, way == Way::Put);
+        self.lease(span, Uses { local_write: write, remote_read: read, remote_write: write }, false)
+    }
+
+    pub(crate) fn publish(&mut self, span: Span, read: bool, write: bool) -> Option<Lease> {
+        self.lease(span, Uses { local_write: write, remote_read: read, remote_write: write }, true)
+    }
+
+    pub(crate) fn end_lease(&mut self, number: u64) -> bool {
+        match self.0.objects.registered.close(number) {
+            Ok(is_over) => is_over,
+            Err(why) => {
+                self.lock_out(why);
+                true
+            }
+        }
+    }
+
+    pub(crate) fn access(&mut self, who: u64, piece: &Piece) -> Result<(), NotSent> {
+        let number = piece.at.0 as u32;
+        let id = self.0.connected(number)?;
+        let has_slot = self.0.objects.pairs.get(number).is_some_and(|pair| pair.has_slot_for_access());
+        if !has_slot || self.0.credits <= self.0.half / 4 {
+            return Err(NotSent::Busy);
+        }
+        let rkey = u32::try_from(piece.key).map_err(|_| NotSent::Error("no key of a device".into()))?;
+        let (local, remote) = (piece.local, (piece.addr, rkey));
+        let inline = self.0.objects.pairs.get(number).map_or(0, |pair| pair.most_inline()).min(MOST_INLINE);
+        let mut room = [0; MOST_INLINE];
+        let is_inline = piece.way == Way::Put && local.len() <= inline && local.can(Caps::CPU);
+        let found = if is_inline {
+            if hmem::read(&[local], 0, &mut room[..local.len()]) < local.len() {
+                return Err(NotSent::Fault);
+            }
+            let access = Some(Access { op: who, into: None, held: None });
+            let bytes = ibv_sge { addr: room.as_ptr() as u64, length: local.len() as u32, lkey: 0 };
+            Local { bytes, is_inline, posted: Posted { access, ..Posted::default() } }
+        } else {
+            self.0.objects.find_local(who, piece)?
+        };
+        let verb = match piece.way {
+            Way::Get => Verb::Read(remote),
+            Way::Put => Verb::Write(remote),
+        };
+        let Some(pair) = self.0.objects.pairs.get_mut(number) else { return Err(NotSent::Busy) };
+        // SAFETY: inline, of memory that is there during the call; else a place that was taken for this
+        // request, or memory that is registered until it has completed, and that is the operation's until
+        // then ([`below::Remote::access`]).
+        let outcome = unsafe { pair.post(id, verb, found.bytes, (found.is_inline, true), found.posted) };
+        match outcome {
+            Ok(()) => {
+                self.0.credits -= 1;
+                Ok(())
+            }
+            Err(why) => {
+                let Objects { sends, bounces, registered, .. } = &mut *self.0.objects;
+                let mut unreported = VecDeque::new();
+                let access = found.posted.access.map(|access| Access { into: None, ..access });
+                let did = &mut unreported;
+                Used { sends, bounces, registered, did }.free(Posted { access, ..found.posted }, false);
+                Err(why)
+            }
+        }
+    }
+
+    pub(crate) fn stop(&mut self, what: Stop) -> bool {
+        match what {
+            // Each has ended with its lease.
+            Stop::Leases => true,
+            Stop::Connection(dest) => {
+                self.stop_connection(dest);
+                true
+            }
+            Stop::Accesses => {
+                let all = self.0.objects.pairs.numbers();
+                all.into_iter().for_each(|number| self.stop_connection(Dest(number.into())));
+                true
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What there is of a port: how packets leave it, sizes, objects.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::mem::ManuallyDrop;
+
+use below::Did;
+use rdma_sys::{Channel, Context, Cq, Gid, Pd, Port, QpInit, ibv_wc};
+use register::Registry;
+
+use crate::bounces::Bounces;
+use crate::pairs::Pairs;
+use crate::receives::Receives;
+use crate::registered::Adapter;
+use crate::sends::Sends;
+
+/// Longest message that is copied to be sent inline.
+pub(crate) const MOST_INLINE: usize = 512;
+/// Events of the device are looked for once in so many polls that find nothing.
+pub(crate) const EVENTS: u32 = 1024;
+
+/// A port, and how packets leave it.
+#[derive(Debug)]
+pub(crate) struct Route {
+    pub(crate) port: Port,
+    pub(crate) gid: Option<Gid>,
+    /// `enum ibv_mtu`.
+    pub(crate) mtu: u8,
+    /// Packets have a GRH: always on Ethernet.
+    pub(crate) global: bool,
+}
+
+/// Sizes that fit the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    /// Longest message.
+    pub(crate) most: usize,
+    /// How many messages of one peer there is room for.
+    pub(crate) window: u32,
+    /// Slots of a queue pair for sends, and for receives where it has its own.
+    pub(crate) send_wr: u32,
+    pub(crate) recv_wr: u32,
+    /// The inline size that the device grants.
+    pub(crate) inline: u32,
+    /// Longest access to a peer's memory; how many of a peer's reads the device serves at once, and how many
+    /// of this side it has under way. 0: there are no accesses.
+    pub(crate) access: usize,
+    pub(crate) serves: u8,
+    pub(crate) starts: u8,
+}
+
+/// Room for completions.
+pub(crate) struct Found(pub(crate) Box<[ibv_wc]>);
+
+impl fmt::Debug for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Found({})", self.0.len())
+    }
+}
+
+impl Sizes {
+    /// How a queue pair is made.
+    pub(crate) fn init(&self) -> QpInit {
+        QpInit {
+            max_send_wr: self.send_wr,
+            max_recv_wr: self.recv_wr,
+            max_send_sge: 1,
+            max_recv_sge: u32::from(self.recv_wr > 0),
+            max_inline: self.inline,
+            signal_all: false,
+        }
+    }
+}
+
+/// What of the network has a destructor, in order: queue pairs first, then what they are made of.
+#[derive(Debug)]
+pub(crate) struct Objects {
+    pub(crate) pairs: Pairs,
+    pub(crate) receives: Receives,
+    pub(crate) sends: Sends,
+    pub(crate) bounces: Bounces,
+    pub(crate) registered: Registry<Adapter>,
+    pub(crate) cq: Cq,
+    pub(crate) channel: Channel,
+    pub(crate) pd: Pd,
+    pub(crate) context: Context,
+}
+
+/// A port of a device.
+#[derive(Debug)]
+pub struct Verbs {
+    pub(crate) objects: ManuallyDrop<Objects>,
+    pub(crate) route: Route,
+    pub(crate) sizes: Sizes,
+    /// What is said of it, for people.
+    pub(crate) detail: String,
+    /// Completions that sends may still have, and half of what they may have at most.
+    pub(crate) credits: usize,
+    pub(crate) half: usize,
+    pub(crate) did: VecDeque<Did>,
+    pub(crate) dead: Option<String>,
+    /// Polls in a row that found nothing.
+    pub(crate) idle: u32,
+    pub(crate) found: Found,
+    pub(crate) pid: u32,
+}
