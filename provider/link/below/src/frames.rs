@@ -148,8 +148,12 @@ impl<B: RmaLink, F: Below> Link for BelowLink<B, F> {
         match stage {
             Stage::Fabric => {
                 let payloads = self.net.payloads(peer);
+                let registered = match below.registered() {
+                    text if text.is_empty() => text,
+                    text => format!(", registered: {text}"),
+                };
                 format!(
-                    "{name} ({detail}), frames of {} bytes, {payloads}; set up over tcp, {base}",
+                    "{name} ({detail}), frames of {} bytes, {payloads}{registered}; set up over tcp, {base}",
                     self.net.provider.max_frame()
                 )
             }

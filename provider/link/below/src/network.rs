@@ -282,6 +282,12 @@ pub trait Remote: Send {
         kind == Kind::System
     }
 
+    /// By which way memory was registered, and why by no better one, for people; nothing where there is
+    /// nothing to say.
+    fn registered(&self) -> String {
+        String::new()
+    }
+
     /// Lets peers access memory this way and no other, by the endpoint of [`Lease::lender`]; `None` if that
     /// cannot be.
     fn lend(&mut self, _span: Span, _way: Way) -> Option<Lease> {

@@ -94,7 +94,7 @@ enum State {
 }
 
 /// What a peer publishes.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Published {
     keys: HashMap<u64, State>,
     places: Vec<Option<Entry>>,

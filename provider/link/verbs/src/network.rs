@@ -13,7 +13,7 @@ use rdma_sys::{Access, Qp, Ready, ToRts, ibv_sge};
 use crate::address::Address;
 use crate::pair::{Pair, Posted, State, Verb};
 use crate::receives::CHUNK;
-use crate::remote::{Accesses, reaches};
+use crate::remote::{Accesses, reaches, ways};
 use crate::state::{MOST_INLINE, Objects, Route, Sizes, Verbs};
 use crate::used::Used;
 
@@ -94,6 +94,10 @@ impl Verbs {
 impl Remote for Verbs {
     fn reaches(&self, kind: Kind, usage: Usage) -> bool {
         reaches(&self.objects.registered, kind, usage)
+    }
+
+    fn registered(&self) -> String {
+        ways(&self.objects.registered)
     }
 
     fn lend(&mut self, span: Span, way: Way) -> Option<Lease> {

@@ -96,6 +96,12 @@ pub(crate) fn reaches(registered: &Registry<Adapter>, kind: Kind, usage: Usage) 
     }
 }
 
+/// By which ways memory was registered: the host's where that was refused, and devices'.
+pub(crate) fn ways(registered: &Registry<Adapter>) -> String {
+    let all = [Kind::System, Kind::Cuda, Kind::Rocr, Kind::Ze].map(|kind| registered.describe(kind));
+    all.into_iter().flatten().filter(|text| text != "System by address").collect::<Vec<_>>().join(", ")
+}
+
 /// Memory of peers, and of this side for them.
 pub(crate) struct Accesses<'a>(pub(crate) &'a mut Verbs);
 

@@ -97,6 +97,9 @@ impl<F: Below> Remote for Counted<F> {
     fn reaches(&self, kind: Kind, usage: Usage) -> bool {
         self.0.reaches(kind, usage)
     }
+    fn registered(&self) -> String {
+        self.0.registered()
+    }
     fn lend(&mut self, span: Span, way: Way) -> Option<Lease> {
         let lease = self.0.lend(span, way)?;
         self.1.lent.fetch_add(1, Relaxed);

@@ -180,6 +180,18 @@ fn a_device_that_is_removed_ends_its_peers() {
     two.both_end();
 }
 
+/// The text on a path has the way, the call and the errno of a registration that was refused.
+#[test]
+fn a_registration_that_is_refused_is_in_the_text_on_the_path() {
+    let mut two = Two::new("sv0");
+    let there = Span::leak(4_096);
+    assert!(!two.b.describe(two.to_a).contains("registered"));
+    two.stand_in.fail(c"ibv_reg_mr", 0, libc::EFAULT);
+    assert!(two.b.export_handles(two.to_a, &[there], Way::Get).is_none());
+    let text = two.b.describe(two.to_a);
+    assert!(text.contains("registered: System by no way (not address: ibv_reg_mr: Bad address"), "{text}");
+}
+
 /// Likewise with accesses under way, each of which ends once.
 #[test]
 fn accesses_of_a_device_that_is_removed_end() {

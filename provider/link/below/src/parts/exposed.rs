@@ -10,7 +10,7 @@ use crate::network::{Below, Lease};
 use crate::published::Entry;
 
 /// A registration.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Own {
     region: Region,
     span: Span,
@@ -23,7 +23,7 @@ struct Own {
 }
 
 /// One that peers may not access any more, and some still may be accessing.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Ending {
     key: u64,
     number: u32,
@@ -33,7 +33,7 @@ struct Ending {
 }
 
 /// All of an endpoint's.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Exposed {
     all: HashMap<u64, Own>,
     ending: Vec<Ending>,
@@ -131,3 +131,6 @@ impl Exposed {
         self.ending.iter().flat_map(|ending| ending.known_to.iter().copied()).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;
