@@ -172,8 +172,8 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         caps
     }
 
-    /// Whether memory of some kind of devices is used by the provider below in one of these ways, as far as is
-    /// known.
+    /// Whether memory of some kind of devices is used by the provider below in one of these ways, as far as
+    /// is known.
     fn gets_devices(&self, usages: &[Usage]) -> bool {
         let Some(below) = &self.below else { return false };
         usages.iter().any(|usage| self.provider.reaches_devices(below, *usage))
