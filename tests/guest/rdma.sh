@@ -169,7 +169,20 @@ check_verbs() {
     report "messages, RMA and atomics with their contents, by the link verbs" $status /tmp/d/log.?
 }
 check_verbs_fabtests() { FI_STRAIT_LINKS=verbs check_fabtests; }
-check_verbs_kill() { FI_STRAIT_LINKS=verbs check_kill; }
+check_verbs_kill() {
+    local status=0
+    FI_STRAIT_LINKS=verbs check_kill
+    fresh
+    FI_STRAIT_LINKS=verbs pair 80 reads 60
+    until [ -e /tmp/d/going.0 ] || ! kill -0 $one 2> /dev/null; do sleep 0.2; done
+    begun=$SECONDS
+    pkill -KILL -f "^talk 1 "
+    wait $two
+    wait $one || status=$?
+    grep -q 'then: ' /tmp/d/log.0 || status=2
+    [ $((SECONDS - begun)) -lt 20 ] || status=3
+    report "a read ends with an error where its target is killed" $status /tmp/d/log.?
+}
 check_verbs_remove() { FI_STRAIT_LINKS=verbs check_remove; }
 
 # Open MPI, two ranks, by its BTL of libfabric. With its MTL, MPI_Win_create finds no component for windows (5.0.7).

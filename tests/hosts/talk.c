@@ -7,6 +7,7 @@
  *   talk ROLE DIR soak GIB [FILE]      messages of many lengths both ways, contents checked, until so many GiB have gone, since
  *                                      FILE was in DIR
  *   talk ROLE DIR stream SECONDS       0 sends and 1 receives until that ends with an error, within so long
+ *   talk ROLE DIR reads SECONDS        0 reads memory of 1, which does nothing, until that ends with an error, within so long
  *   talk ROLE DIR refused SECONDS      0 sends, which is to be refused (FI_EACCES) while 1 goes on
  *   talk ROLE DIR filtered SECONDS     the same, and what 0 sends has no answer (FI_ETIMEDOUT)
  *
@@ -146,7 +147,8 @@ static void soak(struct fab *f, fi_addr_t to, uint64_t most, const char *since)
 	printf("ok: %u rounds, %.1f GiB\n", round, (double)bytes / (1 << 30));
 }
 
-static void until_error(struct fab *f, fi_addr_t to, int seconds, int expected)
+/* One operation after the other: messages, or reads of this memory. */
+static void until_error(struct fab *f, fi_addr_t to, const struct card *card, int seconds, int expected)
 {
 	struct op op;
 	uint64_t n = 0, start = now_ns(), limit = (uint64_t)seconds * 1000000000u;
@@ -156,8 +158,11 @@ static void until_error(struct fab *f, fi_addr_t to, int seconds, int expected)
 
 		begin(&op);
 		do {
-			ret = role == 0 ? fi_tsend(f->ep, out, 200000, NULL, to, 7, &op)
-					: fi_trecv(f->ep, in, 200000, NULL, to, 7, 0, &op);
+			if (card)
+				ret = fi_read(f->ep, in, LONGEST, NULL, to, card->addr, card->key, &op);
+			else
+				ret = role == 0 ? fi_tsend(f->ep, out, 200000, NULL, to, 7, &op)
+						: fi_trecv(f->ep, in, 200000, NULL, to, 7, 0, &op);
 			if (ret == -FI_EAGAIN)
 				fab_poll(f);
 			CHECK(now_ns() - start < limit, "no error in %d s", seconds);
@@ -199,7 +204,7 @@ int main(int argc, char **argv)
 	const char *file = argc > 5 ? argv[5] : NULL;
 	char port[16];
 
-	CHECK(argc > 3, "usage: talk ROLE DIR exchange|soak|stream|refused|filtered [SECONDS|GIB [FILE]]");
+	CHECK(argc > 3, "usage: talk ROLE DIR exchange|soak|stream|reads|refused|filtered [SECONDS|GIB [FILE]]");
 	role = atoi(argv[1]);
 	dir = argv[2];
 	fab_role = role ? "talk 1" : "talk 0";
@@ -222,9 +227,13 @@ int main(int argc, char **argv)
 	else if (!strcmp(argv[3], "soak"))
 		soak(&f, to, (uint64_t)(argc > 4 ? atof(argv[4]) * (1 << 30) : 0), file);
 	else if (!strcmp(argv[3], "stream"))
-		until_error(&f, to, seconds, 0);
+		until_error(&f, to, NULL, seconds, 0);
+	else if (!strcmp(argv[3], "reads") && role == 0)
+		until_error(&f, to, &other, seconds, 0);
+	else if (!strcmp(argv[3], "reads"))
+		until_ended(&f, seconds);
 	else if (role == 0)
-		until_error(&f, to, seconds, strcmp(argv[3], "filtered") ? FI_EACCES : FI_ETIMEDOUT);
+		until_error(&f, to, NULL, seconds, strcmp(argv[3], "filtered") ? FI_EACCES : FI_ETIMEDOUT);
 	else
 		until_ended(&f, seconds);
 	OK(fi_close(&mr->fid));

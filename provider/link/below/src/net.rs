@@ -167,17 +167,16 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         caps.set(RmaCaps::HOST_PUTS, self.reading.has(Way::Put));
         let publishes = self.below.as_ref().is_some_and(|below| below.about().publishes);
         caps.set(RmaCaps::REGIONS, publishes);
-        caps.set(RmaCaps::DEVICE_GETS, self.reading.has(Way::Get) && self.gets_devices());
+        let gets_devices = self.gets_devices(&[Usage::ReadByPeers, Usage::ReadInto]);
+        caps.set(RmaCaps::DEVICE_GETS, self.reading.has(Way::Get) && gets_devices);
         caps
     }
 
-    /// Whether memory of some kind of devices is read by the provider below, from there or into it, as far as
+    /// Whether memory of some kind of devices is used by the provider below in one of these ways, as far as
     /// is known.
-    pub(crate) fn gets_devices(&self) -> bool {
+    fn gets_devices(&self, usages: &[Usage]) -> bool {
         let Some(below) = &self.below else { return false };
-        [Usage::ReadByPeers, Usage::ReadInto]
-            .into_iter()
-            .any(|usage| self.provider.reaches_devices(below, usage))
+        usages.iter().any(|usage| self.provider.reaches_devices(below, *usage))
     }
 
     /// A peer is to be looked after.
@@ -360,8 +359,11 @@ impl<B: RmaLink, F: Below> Net<B, F> {
     /// How payloads get to this peer, and from it, for people.
     pub(crate) fn payloads(&self, peer: PeerId) -> &'static str {
         match (self.reading.most(), self.peers.get(peer).is_some_and(|at| at.dealings.may(Way::Get))) {
-            (Some(_), true) if self.gets_devices() => {
+            (Some(_), true) if self.gets_devices(&[Usage::ReadInto]) => {
                 "long payloads, also from and to memory of devices, read by their receiver"
+            }
+            (Some(_), true) if self.gets_devices(&[Usage::ReadByPeers]) => {
+                "long payloads, also from memory of devices, read by their receiver"
             }
             (Some(_), true) => "long payloads read by their receiver",
             (Some(_), false) => "payloads in frames (the peer does not read)",
