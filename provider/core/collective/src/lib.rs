@@ -54,6 +54,19 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 9] = [
+        Kind::Barrier,
+        Kind::Broadcast,
+        Kind::AllToAll,
+        Kind::AllReduce,
+        Kind::AllGather,
+        Kind::ReduceScatter,
+        Kind::Reduce,
+        Kind::Scatter,
+        Kind::Gather,
+    ];
+
     /// Whether the operation reduces.
     pub fn reduces(self) -> bool {
         matches!(self, Kind::AllReduce | Kind::ReduceScatter | Kind::Reduce)

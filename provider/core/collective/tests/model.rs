@@ -6,18 +6,6 @@ use collective::{Kind, LONG, Shape};
 use members::{Members, expected};
 use proptest::prelude::*;
 
-const KINDS: [Kind; 9] = [
-    Kind::Barrier,
-    Kind::Broadcast,
-    Kind::AllToAll,
-    Kind::AllReduce,
-    Kind::AllGather,
-    Kind::ReduceScatter,
-    Kind::Reduce,
-    Kind::Scatter,
-    Kind::Gather,
-];
-
 fn shape(kind: Kind, members: usize, root: usize, count: usize) -> Shape {
     Shape { kind, members, rank: 0, root: root % members, count, size: 8 }
 }
@@ -25,7 +13,7 @@ fn shape(kind: Kind, members: usize, root: usize, count: usize) -> Shape {
 proptest! {
     #[test]
     fn every_member_has_what_the_operation_gives_it(
-        kind in prop::sample::select(&KINDS[..]),
+        kind in prop::sample::select(&Kind::ALL[..]),
         members in 1usize..=9,
         root in 0usize..9,
         count in prop_oneof![Just(0usize), 1usize..20, Just(LONG / 8), Just(LONG / 8 + 5)],
@@ -42,7 +30,7 @@ proptest! {
 
     #[test]
     fn many_members_go_through_several_windows(
-        kind in prop::sample::select(&KINDS[..]),
+        kind in prop::sample::select(&Kind::ALL[..]),
         members in 17usize..40,
         root in 0usize..40,
         order in prop::collection::vec(any::<u16>(), 1..64),

@@ -119,7 +119,7 @@ fn what_is_published_cannot_become_shorter() {
     let mut user = daemon.open();
     let buffer = user.allocate(&["mlx5_0"], 8192, 1, 1, false, "").unwrap();
     let (copy, at) = user.dmabuf(&buffer, 0).unwrap();
-    // SAFETY: likewise.
+    // SAFETY: as above.
     assert_eq!((unsafe { libc::ftruncate(copy.as_raw_fd(), 0) }, at), (-1, 0));
     assert_eq!(user.dmabuf(&buffer, 1).unwrap_err().errno(), libc::EINVAL);
     // A file of a file system could.

@@ -192,7 +192,7 @@ fn a_registration_that_is_refused_is_in_the_text_on_the_path() {
     assert!(text.contains("registered: System by no way (not address: ibv_reg_mr: Bad address"), "{text}");
 }
 
-/// Likewise with accesses under way, each of which ends once.
+/// A device is removed while accesses are under way: each of them ends once.
 #[test]
 fn accesses_of_a_device_that_is_removed_end() {
     const LEN: usize = 1 << 20;

@@ -5,18 +5,6 @@ use testkit::{Direct, Net, Setup};
 
 use crate::group::{begin_join, call, join, net, op, with_memory};
 
-const KINDS: [Kind; 9] = [
-    Kind::Barrier,
-    Kind::Broadcast,
-    Kind::AllToAll,
-    Kind::AllReduce,
-    Kind::AllGather,
-    Kind::ReduceScatter,
-    Kind::Reduce,
-    Kind::Scatter,
-    Kind::Gather,
-];
-
 fn post(net: &mut Net, at: usize, group: GroupId, kind: Kind, count: usize) {
     let op = with_memory(net, at, group, &op(kind, 0, count), |len| vec![0; len]).unwrap();
     call(net, at, group, &op).unwrap();
@@ -50,7 +38,7 @@ fn all_end(net: &mut Net, groups: &[GroupId], dead: usize, case: &str) {
 
 #[test]
 fn operations_end_when_a_member_does_whatever_it_was_at() {
-    for kind in KINDS {
+    for kind in Kind::ALL {
         for direct in Direct::ALL {
             for (members, dead) in [(2, 1), (3, 0), (5, 3), (8, 6)] {
                 for count in [1, 4000] {

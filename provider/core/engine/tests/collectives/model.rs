@@ -7,18 +7,6 @@ use testkit::{Direct, Setup};
 
 use crate::group::{call, join, net, op, with_memory};
 
-const KINDS: [Kind; 9] = [
-    Kind::Barrier,
-    Kind::Broadcast,
-    Kind::AllToAll,
-    Kind::AllReduce,
-    Kind::AllGather,
-    Kind::ReduceScatter,
-    Kind::Reduce,
-    Kind::Scatter,
-    Kind::Gather,
-];
-
 const TYPES: [Datatype; 6] =
     [Datatype::Uint8, Datatype::Int16, Datatype::Uint32, Datatype::Int64, Datatype::Float, Datatype::Double];
 
@@ -98,7 +86,7 @@ struct Posted {
 
 fn any_posted() -> impl Strategy<Value = Posted> {
     let count = prop_oneof![Just(0usize), 1usize..40, Just(5000usize)];
-    let of = (prop::sample::select(&KINDS[..]), 0usize..9, count);
+    let of = (prop::sample::select(&Kind::ALL[..]), 0usize..9, count);
     (of, prop::sample::select(&TYPES[..]), prop::sample::select(&OPS[..]))
         .prop_map(|((kind, root, count), datatype, by)| Posted { kind, root, count, datatype, by })
 }

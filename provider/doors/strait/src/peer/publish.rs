@@ -39,7 +39,7 @@ pub unsafe extern "C" fn strait_p2pmem_query_route(
                 (reach.map.into(), reach.distance, why)
             }
         };
-        // SAFETY: likewise: it has all of these fields.
+        // SAFETY: as above: it has all of these fields.
         let route = unsafe { &mut *route };
         (route.map, route.distance) = (map, distance);
         fill(&mut route.why, &why);
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn strait_p2pmem_publish_memory(
         addr.checked_add(len).filter(|_| addr != 0 && len > 0).ok_or(libc::EINVAL)?;
         errno(match home {
             Home::Own(all) => {
-                // SAFETY: likewise.
+                // SAFETY: as above.
                 let region = unsafe { Region::of_memory(of.name, of.function, addr, len) };
                 all.publish(Arc::new(region))
             }

@@ -38,9 +38,9 @@ pub unsafe extern "C" fn strait_p2pmem_list(
         let (home, clients, room) = unsafe { (home(opened)?, names(clients, client_count)?, count.read()) };
         let mut each = size_of::<strait_p2pmem_publisher>();
         if room > 0 {
-            // SAFETY: likewise.
+            // SAFETY: as above.
             unsafe { has_size(publishers)? };
-            // SAFETY: likewise; it has that field.
+            // SAFETY: as above; it has that field.
             each = unsafe { (*publishers).size };
             if each % align_of::<strait_p2pmem_publisher>() != 0 || each > 1 << 16 {
                 return Err(libc::EINVAL);
@@ -48,12 +48,12 @@ pub unsafe extern "C" fn strait_p2pmem_list(
         }
         let all = listed(home, &clients)?;
         for (n, publisher) in all.iter().take(room).enumerate() {
-            // SAFETY: likewise: there is room for that many, each of them aligned and at least that long.
+            // SAFETY: as above: there is room for that many, each of them aligned and at least that long.
             unsafe {
                 publishers.byte_add(n * each).write(strait_p2pmem_publisher { size: each, ..*publisher })
             };
         }
-        // SAFETY: likewise.
+        // SAFETY: as above.
         unsafe { count.write(all.len()) };
         Ok(())
     })
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn strait_p2pmem_get_token(
             }
             Held::Daemon(buffer) => errno(buffer.token())?,
         };
-        // SAFETY: likewise.
+        // SAFETY: as above.
         unsafe { token.write(strait_p2pmem_token { bytes }) };
         Ok(())
     })

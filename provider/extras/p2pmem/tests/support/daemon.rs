@@ -227,9 +227,9 @@ impl Has {
                 unsafe { self.place().write_volatile(words[0].parse().unwrap()) };
                 done()
             }
-            // SAFETY: likewise.
+            // SAFETY: as above.
             "read" => Ok(unsafe { self.place().read_volatile() }.to_string()),
-            // SAFETY: likewise, of what this process has published.
+            // SAFETY: as above, of what this process has published.
             "own" => Ok(unsafe { self.own.as_ref().unwrap().base().read_volatile() }.to_string()),
             "pieces" => self.given.as_ref().unwrap().pieces().map(|p| p.len().to_string()),
             "why" => {
@@ -325,7 +325,7 @@ impl Has {
             if held.len() > 8 || ties.pick(2) == 0 && !held.is_empty() {
                 let given = held.swap_remove(ties.pick(held.len()));
                 let at = given.known()?.pieces()[0].addr();
-                // SAFETY: likewise.
+                // SAFETY: as above.
                 let byte = unsafe { std::ptr::with_exposed_provenance::<u8>(at).read_volatile() };
                 // Of one that was revoked the publisher may have given it to another.
                 assert!(given.why().is_some() || byte == seed as u8, "written by another process");
