@@ -3,7 +3,7 @@
 //! A member that waits for a message sees those of the members that it does not wait for, and sends a note of
 //! its call to the others. Either shows at one of the members that the calls differ.
 
-use super::pieces::{EXCHANGE, NOTE, differs};
+use super::pieces::differs;
 use crate::{Error, Rank};
 
 /// Calls that are remembered: a member that is further behind is not checked.
@@ -43,14 +43,15 @@ impl Agreement {
     pub(super) fn check(&self, what: u64, rank: Rank) -> Result<(), Error> {
         let number = (what >> 32) as u32;
         let ahead = number.wrapping_sub(self.number) as i32;
-        let known = !matches!(what, EXCHANGE | NOTE) && ahead <= 0 && ahead > -(LAST as i32) && number != 0;
+        // An exchange and a note have no number.
+        let known = number != 0 && ahead <= 0 && ahead > -(LAST as i32);
         if known && self.calls[number as usize % LAST] != what { Err(differs(rank)) } else { Ok(()) }
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::pieces::{Kind, call};
+    use super::super::pieces::{EXCHANGE, Kind, NOTE, call};
     use super::*;
 
     #[test]
