@@ -14,18 +14,41 @@ pub enum What {
     ReduceScatter,
     Scan,
     Exscan,
+    Gather,
+    Scatter,
+    Allgatherv,
 }
 
 impl What {
     /// Whether NCCL has it.
     pub const fn is_of_nccl(self) -> bool {
-        !matches!(self, What::ReduceScatter | What::Scan | What::Exscan)
+        matches!(
+            self,
+            What::Bcast
+                | What::Reduce
+                | What::Allreduce
+                | What::Allgather
+                | What::ReduceScatterBlock
+                | What::Alltoall
+        )
     }
 
     /// Whether it reduces.
     pub const fn is_reduction(self) -> bool {
-        !matches!(self, What::Bcast | What::Allgather | What::Alltoall)
+        use What::{Allreduce, Exscan, Reduce, ReduceScatter, ReduceScatterBlock, Scan};
+        matches!(self, Reduce | Allreduce | ReduceScatterBlock | ReduceScatter | Scan | Exscan)
     }
+}
+
+/// What says at a root how long a block is.
+#[derive(Clone, Copy, Debug)]
+pub struct InPlace {
+    /// The argument that is MPI_IN_PLACE.
+    pub at: usize,
+    /// The count, and the datatype, that have a meaning then.
+    pub count: usize,
+    /// See `count`.
+    pub datatype: usize,
 }
 
 /// One of them: the places of its arguments.
@@ -33,10 +56,12 @@ impl What {
 pub struct Plan {
     /// Which call it is.
     pub what: What,
-    /// The count of a block; of MPI_Reduce_scatter the counts of all.
+    /// The count of a block; of MPI_Reduce_scatter and MPI_Allgatherv the counts of all.
     pub count: usize,
     /// Its datatype.
     pub datatype: usize,
+    /// Where those have no meaning at a root that passes MPI_IN_PLACE.
+    pub in_place: Option<InPlace>,
     /// The operation of a reduction.
     pub op: Option<usize>,
     /// The root, if there is one.
@@ -45,7 +70,7 @@ pub struct Plan {
     pub comm: usize,
 }
 
-const NAMES: [(&str, What); 9] = [
+const NAMES: [(&str, What); 12] = [
     ("MPI_Bcast", What::Bcast),
     ("MPI_Reduce", What::Reduce),
     ("MPI_Allreduce", What::Allreduce),
@@ -55,6 +80,9 @@ const NAMES: [(&str, What); 9] = [
     ("MPI_Reduce_scatter", What::ReduceScatter),
     ("MPI_Scan", What::Scan),
     ("MPI_Exscan", What::Exscan),
+    ("MPI_Gather", What::Gather),
+    ("MPI_Scatter", What::Scatter),
+    ("MPI_Allgatherv", What::Allgatherv),
 ];
 
 const fn is_same(a: &[u8], b: &[u8]) -> bool {
@@ -82,15 +110,22 @@ impl Plan {
         let what = NAMES[n].1;
         let (count, datatype, op) = match what {
             What::Bcast => (1, 2, None),
-            What::Allgather | What::Alltoall => (4, 5, None),
+            What::Allgather | What::Alltoall | What::Scatter => (4, 5, None),
+            What::Allgatherv => (4, 6, None),
+            What::Gather => (1, 2, None),
             _ => (2, 3, Some(4)),
+        };
+        let in_place = match what {
+            What::Gather => Some(InPlace { at: 0, count: 4, datatype: 5 }),
+            What::Scatter => Some(InPlace { at: 3, count: 1, datatype: 2 }),
+            _ => None,
         };
         let root = match root {
             Some(root) => Some(root as usize),
             None => None,
         };
         let comm = comm as usize;
-        Some(Plan { what, count, datatype, op, root, comm })
+        Some(Plan { what, count, datatype, in_place, op, root, comm })
     }
 }
 
@@ -104,6 +139,8 @@ mod tests {
         assert_eq!(of("MPI_Allreduce", None), Some((5, None)));
         assert_eq!(of("MPI_Bcast", Some(3)), Some((5, Some(3))));
         assert_eq!(of("MPI_Exscan", None), Some((5, None)));
+        assert_eq!(of("MPI_Gather", Some(3)), Some((5, Some(3))));
+        assert_eq!(of("MPI_Gatherv", Some(3)), None);
         for name in ["MPI_Iallreduce", "MPI_Reduce_local", "MPI_Send"] {
             assert_eq!(of(name, None), None);
         }

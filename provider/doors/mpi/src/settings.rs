@@ -115,6 +115,13 @@ pub fn reduce_least() -> Option<usize> {
     *REDUCE.get_or_init(|| bytes_or_off("STRAIT_MPI_REDUCE_LEAST", LEAST))
 }
 
+/// The least bytes of all blocks of a collective that goes from device to device and computes nothing, by
+/// `STRAIT_MPI_MOVE_LEAST`; `None` where that is off.
+pub fn move_least() -> Option<usize> {
+    static MOVE: OnceLock<Option<usize>> = OnceLock::new();
+    *MOVE.get_or_init(|| bytes_or_off("STRAIT_MPI_MOVE_LEAST", LEAST))
+}
+
 /// The least bytes of a message of a datatype with gaps that kernels pack to device memory, by
 /// `STRAIT_MPI_PACK_LEAST`; `None` where they pack to the host's alone.
 pub fn pack_least() -> Option<usize> {

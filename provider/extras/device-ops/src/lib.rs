@@ -9,7 +9,7 @@
 //! | the text of kernels | `ptx` |
 //! | which kernels a context has | `kernels` |
 //! | reductions; datatypes | [`mod@reduce`]; [`layout`], [`mod@pack`] |
-//! | reductions over all ranks of a communicator | [`collective`] |
+//! | collectives of all ranks of a communicator | [`collective`] |
 //! | NCCL's collectives | [`nccl`] |
 //! | whether all ranks pass device memory | [`board`] |
 

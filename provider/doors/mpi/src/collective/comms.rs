@@ -109,7 +109,10 @@ fn name_of_world(ranks: usize, way: Way) -> Option<u128> {
     let job = (launcher.process, launcher.namespace, jobs, ranks);
     Some(match way {
         Way::Nccl => name_of((job, settings::nccl_least(), Nccl::open(Vendor::Nvidia).ok()?.version())),
-        Way::Devices => name_of((job, "devices", settings::reduce_least(), settings::reduce_memory())),
+        Way::Devices => {
+            let least = (settings::reduce_least(), settings::move_least());
+            name_of((job, "devices", least, settings::reduce_memory()))
+        }
     })
 }
 

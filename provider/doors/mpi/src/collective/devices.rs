@@ -1,81 +1,86 @@
-//! Reductions by the devices of all ranks: kernels, and messages of device memory by the MPI's transport.
+//! Collectives by the devices of all ranks: messages of device memory by the MPI's transport, and kernels.
 
 use core::ffi::c_int;
 
-use device_ops::collective::{Buffers, Collective, Means, Message, Shares, Step, What as Of, queue};
 use device_ops::nccl::Rank;
-use device_ops::{Op, Type};
 
 use super::board::Side;
-use super::element::computed;
-use super::messages::Messages;
+use super::moves::{Moved, blocks};
 use super::plan::is_in_place;
+use super::reduction::{Reduction, reduced};
 use crate::abi::Abi;
 use crate::args::Args;
-use crate::buffer::device::DeviceMemory;
-use crate::buffer::kernels::{self, Work};
-use crate::buffer::{Resolver, sync};
+use crate::buffer::{Resolver, kernels};
 use crate::library::Library;
-use crate::posted::{Plan, What};
+use crate::posted::Plan;
 use crate::row::Row;
 use crate::settings;
 
-/// One rank's part in a reduction.
+/// One rank's part in a collective.
 #[derive(Debug)]
-pub(super) struct Reduction {
-    of: Collective,
-    op: Op,
-    ty: Type,
-    slots: DeviceMemory,
-    /// An address of the device's.
-    near: usize,
+pub(super) enum Part {
+    Reduction(Reduction),
+    Moved(Moved),
 }
 
-/// Why a reduction has failed.
+/// Why a collective has failed.
 #[derive(Debug)]
 pub(super) enum Failed {
     /// The MPI has answered a message of it with this code.
     Code(c_int),
-    /// The device of this rank, or another one, has refused to compute.
+    /// The device of this rank, or another one, has refused its part.
     Device,
 }
 
-/// How many elements each rank owns.
+/// The least bytes of a collective that goes by devices; `None` where none does.
+pub(super) fn least(plan: &Plan) -> Option<usize> {
+    if plan.what.is_reduction() { settings::reduce_least() } else { settings::move_least() }
+}
+
+/// Bytes of a collective, the same at all ranks; `None` where there are none.
 ///
 /// # Safety
 /// The arguments are those of the call, and valid.
-unsafe fn shares(plan: &Plan, args: &Args<'_>, ranks: usize) -> Option<Shares> {
+pub(super) unsafe fn bytes(plan: &Plan, args: &Args<'_>, ranks: usize) -> Option<usize> {
     // SAFETY: the caller's promise.
     unsafe {
-        match plan.what {
-            What::ReduceScatter => {
-                Shares::of_lengths((0..ranks).map(|n| args.count_at(plan.count, n) as u64))
-            }
-            What::ReduceScatterBlock => {
-                let count = args.count(plan.count) as u64;
-                Shares::of_lengths((0..ranks).map(|_| count))
-            }
-            _ => Some(Shares::even(args.count(plan.count) as u64, ranks)),
+        if plan.what.is_reduction() {
+            return reduced(plan, args, ranks);
         }
+        let count = blocks(plan, args, ranks)?.count();
+        usize::try_from(count).ok().filter(|bytes| *bytes > 0)
     }
 }
 
-/// Bytes of all elements, the same at all ranks; `None` where there are none.
+/// The device that has all buffers of a call, which have no gaps.
 ///
 /// # Safety
-/// The arguments are those of the call, and valid.
-pub(super) unsafe fn reduced(plan: &Plan, args: &Args<'_>, ranks: usize) -> Option<usize> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let count = shares(plan, args, ranks)?.count();
-        let size = plan.size(args)?;
-        usize::try_from(count).ok()?.checked_mul(size).filter(|bytes| *bytes > 0)
+/// The arguments are those of the row's call, and valid.
+pub(super) unsafe fn device_of(row: &'static Row, args: &Args<'_>) -> Option<i32> {
+    let (mut resolver, mut device) = (Resolver::new(args, row.on), None);
+    for buf in row.bufs {
+        let word = args.words[usize::from(buf.at)];
+        if is_in_place(args, word) {
+            continue;
+        }
+        // SAFETY: the caller's promise.
+        let Some(described) = unsafe { resolver.describe(buf) }.ok()? else { continue };
+        let (begin, len) = described.data.tree.single()?;
+        if begin != 0 || crate::host::is_no_address(word) || crate::host::is_host(word) {
+            return None;
+        }
+        let is_device = hmem::classify(word, len) == hmem::Kind::Cuda;
+        let on = is_device.then(|| kernels::device_of(word, len)).flatten()?;
+        if device.is_some_and(|device| device != on) {
+            return None;
+        }
+        device = Some(on);
     }
+    device
 }
 
-impl Reduction {
-    /// This rank's part, if its buffers are memory of one device without gaps, and the device has the kernel
-    /// and memory for it.
+impl Part {
+    /// This rank's part, if the device can do it.
     ///
     /// # Safety
     /// The arguments are those of the call, and valid.
@@ -85,105 +90,28 @@ impl Reduction {
         row: &'static Row,
         args: &Args<'_>,
         at: Rank,
-    ) -> Option<Reduction> {
-        if !kernels::are_on() {
-            return None;
-        }
+    ) -> Option<Part> {
         // SAFETY: the caller's promise.
         unsafe {
-            let (op, ty) = computed(library, args.op(plan.op?), args.datatype(plan.datatype))?;
-            if ty.has_gap() {
-                return None;
+            if plan.what.is_reduction() {
+                return Reduction::of(plan, library, row, args, at).map(Part::Reduction);
             }
-            let what = match plan.what {
-                What::Allreduce => Of::Allreduce,
-                What::Reduce => {
-                    Of::Reduce(usize::try_from(args.int(plan.root?)).ok().filter(|r| *r < at.size)?)
-                }
-                What::ReduceScatter | What::ReduceScatterBlock => Of::ReduceScatter,
-                What::Scan => Of::Scan,
-                What::Exscan => Of::Exscan,
-                What::Bcast | What::Allgather | What::Alltoall => return None,
-            };
-            let (mut resolver, mut device) = (Resolver::new(args, row.on), None);
-            for buf in row.bufs {
-                let word = args.words[usize::from(buf.at)];
-                if is_in_place(args, word) {
-                    continue;
-                }
-                let Some(described) = resolver.describe(buf).ok()? else { continue };
-                let (begin, len) = described.data.tree.single()?;
-                if begin != 0 || crate::host::is_no_address(word) || crate::host::is_host(word) {
-                    return None;
-                }
-                let is_device = hmem::classify(word, len) == hmem::Kind::Cuda;
-                let on = is_device.then(|| kernels::device_of(word, len)).flatten()?;
-                if device.is_some_and(|device| device != on) {
-                    return None;
-                }
-                device = Some(on);
-            }
-            device?;
-            let (sent, received) = (args.words[0], args.words[1]);
-            let is_silent = matches!(what, Of::Reduce(root) if root != at.rank);
-            let from = if is_in_place(args, sent) { received } else { sent };
-            let to = if is_silent { 0 } else { received };
-            let buffers = Buffers { from: from as u64, to: to as u64, slots: 0 };
-            let (shares, room) = (shares(plan, args, at.size)?, settings::reduce_memory());
-            let of = Collective::new(what, at.rank, shares, ty.extent(), buffers, room)?;
-            let slots = DeviceMemory::new(from, of.room())?;
-            let of = of.with_slots(slots.at() as u64);
-            kernels::queue(from, |stream| of.prepare(stream, op, ty))?;
-            Some(Reduction { of, op, ty, slots, near: from })
+            Moved::of(plan, row, args, at).map(Part::Moved)
         }
     }
 
-    /// Does this rank's part, as all others do theirs.
+    /// Does it, as all others do theirs.
     ///
     /// # Safety
     /// The buffers are valid, all ranks of the board's communicator do the same, and the MPI's transport
     /// takes device memory.
     pub(super) unsafe fn run(self, abi: &Abi, side: &Side) -> Result<(), Failed> {
-        let Some(messages) = side.messages() else { return Err(Failed::Device) };
-        sync::wait_for(self.near);
-        let mut part = Part { reduction: &self, abi, side, messages };
-        match self.of.run(&mut part) {
-            // A rank whose device has failed sends what it has: none waits for it.
-            Ok(()) if side.one_failed().is_none() => Ok(()),
-            Ok(()) => Err(Failed::Device),
-            Err(code) => {
-                self.slots.abandon();
-                Err(Failed::Code(code))
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Part::Reduction(part) => part.run(abi, side),
+                Part::Moved(part) => part.run(abi, side),
             }
         }
-    }
-}
-
-struct Part<'a> {
-    reduction: &'a Reduction,
-    abi: &'a Abi,
-    side: &'a Side,
-    messages: &'a Messages,
-}
-
-impl Means for Part<'_> {
-    type Error = c_int;
-
-    fn exchange(&mut self, sends: &[Message], receives: &[Message]) -> Result<(), c_int> {
-        if sends.is_empty() && receives.is_empty() {
-            return Ok(());
-        }
-        // SAFETY: the promise of `Reduction::run`; the addresses are of its buffers, and of its slots.
-        unsafe { self.messages.exchange(self.abi, sends, receives) }
-    }
-
-    fn compute(&mut self, steps: &[Step]) -> Result<(), c_int> {
-        let Reduction { op, ty, near, .. } = *self.reduction;
-        // SAFETY: the promise of `Reduction::run`, until the stream is waited for.
-        let work = kernels::run(near, |stream| unsafe { queue(stream, op, ty, steps) });
-        if work != Work::Done {
-            self.side.mark_failed();
-        }
-        Ok(())
     }
 }

@@ -10,6 +10,16 @@ use crate::abi::{Abi, Handle};
 use crate::library::pmpi;
 
 const TAG: c_int = 1;
+/// The most bytes of one message: a count of MPI's is an `int`.
+const LONGEST: u64 = 1 << 30;
+
+/// The messages, those that are too long in parts.
+fn parts(messages: &[Message]) -> impl Iterator<Item = Message> + '_ {
+    messages.iter().flat_map(|Message { rank, at, len }| {
+        let begins = (0..*len).step_by(LONGEST as usize);
+        begins.map(move |begin| Message { rank: *rank, at: at + begin, len: (len - begin).min(LONGEST) })
+    })
+}
 
 /// Whether MPI_Finalize has begun.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
@@ -46,13 +56,13 @@ impl Messages {
         sends: &[Message],
         receives: &[Message],
     ) -> Result<(), c_int> {
+        let (receives, sends): (Vec<_>, Vec<_>) = (parts(receives).collect(), parts(sends).collect());
         let count = sends.len() + receives.len();
         let mut requests = vec![0u64; count];
         let first = requests.as_mut_ptr() as usize;
         let byte = abi.handles.byte;
-        for (n, message) in receives.iter().chain(sends).enumerate() {
-            let Message { rank, at, len } = *message;
-            let (len, request) = (c_int::try_from(len).unwrap_or(c_int::MAX), first + n * abi.handle);
+        for (n, message) in receives.iter().chain(&sends).enumerate() {
+            let (Message { rank, at, len }, request) = (*message, first + n * abi.handle);
             // SAFETY: the caller's promise, and a place for the request's handle.
             unsafe {
                 if n < receives.len() {
@@ -73,5 +83,18 @@ impl Drop for Messages {
             // SAFETY: a communicator that was made here.
             let _ = unsafe { pmpi!("Comm_free", &raw mut self.0) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_have_lengths_that_an_int_has() {
+        let all = [Message { rank: 1, at: 64, len: (1 << 31) + 5 }, Message { rank: 2, at: 0, len: 7 }];
+        let parts: Vec<_> = parts(&all).map(|Message { rank, at, len }| (rank, at, len)).collect();
+        let half = 1u64 << 30;
+        assert_eq!(parts, [(1, 64, half), (1, 64 + half, half), (1, 64 + 2 * half, 5), (2, 0, 7)]);
     }
 }

@@ -1,7 +1,7 @@
 //! Collectives of device memory by NCCL or by the ranks' devices, and MPI_Reduce_local by a kernel.
 //!
 //! Each rank posts its collectives of at least so many bytes, a number that is the same at all ranks
-//! (STRAIT_MPI_NCCL_LEAST, STRAIT_MPI_REDUCE_LEAST), to its communicator's board, with the kind of its
+//! (STRAIT_MPI_NCCL_LEAST, STRAIT_MPI_REDUCE_LEAST, STRAIT_MPI_MOVE_LEAST), to its communicator's board, with the kind of its
 //! memory. Where all ranks pass device memory that NCCL, or the devices' kernels, can take, these do the
 //! collective; else each rank goes on with the MPI's own. A rank on which they have failed posts host memory
 //! from then on, so that all ranks use mirrors.
@@ -10,7 +10,8 @@
 //! |---|---|
 //! | `element` | predefined datatypes and operations |
 //! | `plan` | the calls that are posted, and what NCCL is called with |
-//! | `devices`, `messages` | reductions by kernels of the ranks' devices, and messages between these |
+//! | `devices` | collectives by the ranks' devices |
+//! | `reduction`, `moves`, `messages` | reductions, those that compute nothing, and messages between devices |
 //! | `way` | by which of both they go |
 //! | `board` | the words that the ranks of a communicator share, and NCCL's communicator |
 //! | `comms` | which communicators have a board |
@@ -22,18 +23,20 @@ mod devices;
 mod element;
 pub(crate) mod local;
 mod messages;
+mod moves;
 mod plan;
+mod reduction;
 mod way;
 
 use core::ffi::c_int;
 
 use device_ops::board::{Kind, Outcome};
 
-use crate::abi::Handle;
+use crate::abi::{Abi, Handle};
 use crate::args::{Args, Style};
 use crate::buffer::sync;
 use crate::counts::{Counts, Path};
-use crate::library::Library;
+use crate::library::{Library, library};
 use crate::posted::{Plan, What};
 use crate::refuse::{self, Target};
 use crate::row::Row;
@@ -41,13 +44,15 @@ use crate::settings;
 use board::Side;
 use comms::State;
 pub(crate) use comms::{finish, made};
-use devices::{Failed, Reduction, reduced};
+use devices::{Failed, Part};
 pub(crate) use way::is_on;
 use way::{Way, is_by_nccl, way_of};
 
 /// Elements of predefined types have at most so many bytes.
 const LONGEST: usize = 16;
-const FAILED: &str = "a rank's device did not compute its part of a reduction: did an earlier kernel fail?";
+/// The most arguments of a posted call.
+const MOST_WORDS: usize = 12;
+const FAILED: &str = "a rank's device did not do its part of a collective: did an earlier kernel fail?";
 
 /// Whether a call with these arguments may have to be posted, whatever its memory.
 ///
@@ -60,10 +65,15 @@ pub(crate) unsafe fn is_posted(plan: Option<&Plan>, style: Style, words: &[usize
     is_by_nccl() || unsafe { may_be_long(plan, style, words) }
 }
 
-/// Whether it is a reduction that is not too short by the count of its elements.
+/// Whether the devices may do it, by the length of its data.
 unsafe fn may_be_long(plan: &Plan, style: Style, words: &[usize]) -> bool {
-    if matches!(plan.what, What::ReduceScatter | What::ReduceScatterBlock) {
+    let Some(least) = devices::least(plan) else { return false };
+    if matches!(plan.what, What::ReduceScatter | What::ReduceScatterBlock | What::Allgatherv) {
         return true;
+    }
+    if !plan.what.is_reduction() {
+        // SAFETY: the caller's promise.
+        return unsafe { is_long(plan, style, words, least) };
     }
     let word = words[plan.count];
     let count = match style {
@@ -72,8 +82,20 @@ unsafe fn may_be_long(plan: &Plan, style: Style, words: &[usize]) -> bool {
         // SAFETY: the caller's promise: the address of an INTEGER.
         Style::Fortran => i64::from(unsafe { (word as *const c_int).read() }),
     };
-    let most = usize::try_from(count).unwrap_or(0).saturating_mul(LONGEST);
-    plan.what.is_reduction() && settings::reduce_least().is_some_and(|least| most >= least)
+    usize::try_from(count).unwrap_or(0).saturating_mul(LONGEST) >= least
+}
+
+/// Whether its blocks may have so many bytes. They are of any datatype.
+unsafe fn is_long(plan: &Plan, style: Style, words: &[usize], least: usize) -> bool {
+    let Some(library) = library() else { return false };
+    let mut own = [0; MOST_WORDS];
+    let Some(own) = own.get_mut(..words.len()) else { return false };
+    own.copy_from_slice(words);
+    let args = Args { words: own, style, abi: &library.abi };
+    // SAFETY: the caller's promise.
+    let block = unsafe { plan.bytes(&args) };
+    let blocks = if plan.what == What::Bcast { 1 } else { way::ranks().unwrap_or(usize::MAX) };
+    block.is_some_and(|block| block.saturating_mul(blocks) >= least)
 }
 
 /// MPI_Init is over: the other ranks may see this one.
@@ -112,7 +134,7 @@ pub(crate) unsafe fn run(library: &Library, row: &'static Row, args: &Args<'_>) 
             }
             Way::Devices => {
                 let state = comms::state_of(library, comm)?;
-                if reduced(plan, args, state.at.size)? < settings::reduce_least()? {
+                if devices::bytes(plan, args, state.at.size)? < devices::least(plan)? {
                     return None;
                 }
                 let mut board = state.board()?;
@@ -124,6 +146,14 @@ pub(crate) unsafe fn run(library: &Library, row: &'static Row, args: &Args<'_>) 
 
 /// A communicator's state, and its board.
 type Shared<'a> = (&'a State, &'a mut Side);
+
+/// Posts whether this rank has a part of device memory: it, where all ranks have one.
+unsafe fn agreed<T>(board: &mut Side, abi: &Abi, comm: Handle, part: Option<T>) -> Result<Option<T>, String> {
+    let kind = if part.is_some() { Kind::Device } else { Kind::Host };
+    // SAFETY: the caller's promise: a communicator, of whose collectives this is one.
+    let outcome = unsafe { board.agree(kind, abi, comm) }.map_err(|why| why.to_string())?;
+    Ok(part.filter(|_| outcome == Outcome::Device))
+}
 
 unsafe fn by_nccl(
     library: &Library,
@@ -138,15 +168,14 @@ unsafe fn by_nccl(
         let usable = board.is_usable();
         let call = if usable { plan.call(library, row, args, state.at) } else { None };
         let call = call.filter(|call| board.is_on(call.device));
-        let kind = if call.is_some() { Kind::Device } else { Kind::Host };
-        let done = match board.agree(kind, abi, comm) {
-            Ok(outcome) => {
-                let call = call.filter(|_| outcome == Outcome::Device)?;
+        let done = match agreed(board, abi, comm, call) {
+            Ok(call) => {
+                let call = call?;
                 let nccl = board.comm(abi, comm, call.near(), call.device)?;
                 sync::wait_for(call.near());
                 call.begin(nccl).map_err(|why| why.to_string()).and_then(|()| board.wait())
             }
-            Err(why) => Err(why.to_string()),
+            Err(why) => Err(why),
         };
         let why = done.map(|()| row.counts.add(Path::Nccl)).err();
         Some(why.map_or(0, |why| failed(library, board, comm, &row.counts, &why)))
@@ -163,18 +192,17 @@ unsafe fn by_devices(
     let (plan, abi) = (row.plan.as_ref()?, &library.abi);
     // SAFETY: the caller's promise; so below.
     unsafe {
-        let reduction = Reduction::of(plan, library, row, args, state.at);
-        let reduction = reduction.filter(|_| state.have_met(board, library, comm) && board.is_usable());
-        let kind = if reduction.is_some() { Kind::Device } else { Kind::Host };
-        let done = match board.agree(kind, abi, comm) {
-            Ok(outcome) => {
-                let reduction = reduction.filter(|_| outcome == Outcome::Device)?;
+        let part = Part::of(plan, library, row, args, state.at);
+        let part = part.filter(|_| state.have_met(board, library, comm) && board.is_usable());
+        let done = match agreed(board, abi, comm, part) {
+            Ok(part) => {
+                let part = part?;
                 if !board.has_messages(abi, comm) {
                     return None;
                 }
-                reduction.run(abi, board)
+                part.run(abi, board)
             }
-            Err(why) => return Some(failed(library, board, comm, &row.counts, &why.to_string())),
+            Err(why) => return Some(failed(library, board, comm, &row.counts, &why)),
         };
         Some(match done {
             Ok(()) => {

@@ -27,6 +27,14 @@ pub(super) struct Call {
 }
 
 impl Plan {
+    /// The arguments that are a block's count and its datatype.
+    fn counted(&self, args: &Args<'_>) -> (usize, usize) {
+        match self.in_place {
+            Some(other) if is_in_place(args, args.words[other.at]) => (other.count, other.datatype),
+            _ => (self.count, self.datatype),
+        }
+    }
+
     /// Bytes of a block: count times the datatype's size, the same at all ranks.
     ///
     /// # Safety
@@ -34,7 +42,7 @@ impl Plan {
     pub(super) unsafe fn bytes(&self, args: &Args<'_>) -> Option<usize> {
         // SAFETY: the caller's promise.
         unsafe {
-            let count = args.count(self.count);
+            let count = args.count(self.counted(args).0);
             if count == 0 {
                 return None;
             }
@@ -46,7 +54,7 @@ impl Plan {
     pub(super) unsafe fn size(&self, args: &Args<'_>) -> Option<usize> {
         let mut size = 0i64;
         // SAFETY: a valid place; the caller's promise.
-        unsafe { pmpi!("Type_size_x", args.datatype(self.datatype), &raw mut size) }.ok()?;
+        unsafe { pmpi!("Type_size_x", args.datatype(self.counted(args).1), &raw mut size) }.ok()?;
         usize::try_from(size).ok()
     }
 
@@ -94,7 +102,7 @@ impl Plan {
                 What::ReduceScatterBlock | What::Alltoall if is_in_place => return None,
                 What::ReduceScatterBlock => (args.words[0], args.words[1]),
                 What::Allgather | What::Alltoall => (args.words[0], args.words[3]),
-                What::ReduceScatter | What::Scan | What::Exscan => return None,
+                _ => return None,
             };
             Some(Call { what: self.what, from, to, count, element: of, root, device: device? })
         }

@@ -1,6 +1,7 @@
 //! By what collectives go to which all ranks pass device memory: found once, when MPI_Init is over.
 
 use core::ffi::c_int;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use device_ops::nccl::{Library as Nccl, Vendor};
@@ -12,7 +13,7 @@ use crate::{direct, settings};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Nccl,
-    /// Kernels of the ranks' devices, and messages of device memory.
+    /// Messages of device memory, and kernels of the ranks' devices.
     Devices,
 }
 
@@ -73,13 +74,23 @@ fn way(library: &Library) -> Option<Way> {
     if settings::nccl_least().is_some() && has_driver() && Nccl::open(Vendor::Nvidia).is_ok() {
         return Some(Way::Nccl);
     }
-    let is_wanted = settings::reduce_least().is_some() && settings::kernels();
+    let reduces = settings::reduce_least().is_some() && settings::kernels();
+    let is_wanted = reduces || settings::move_least().is_some();
     (is_wanted && is_one_host() && direct::is_possible(&library.abi)).then_some(Way::Devices)
 }
 
-/// Whether Open MPI's launcher says that all ranks are on this host. Where it does not, ranks would be waited
-/// for that cannot be seen.
+/// How many ranks Open MPI's launcher says there are.
+pub(super) fn ranks() -> Option<usize> {
+    static RANKS: OnceLock<Option<usize>> = OnceLock::new();
+    *RANKS.get_or_init(|| number("OMPI_COMM_WORLD_SIZE"))
+}
+
+fn number(name: &str) -> Option<usize> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// Whether it says that all of them are on this host. Where it does not, ranks would be waited for that
+/// cannot be seen.
 fn is_one_host() -> bool {
-    let ranks = ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"].map(std::env::var_os);
-    ranks[0].is_some() && ranks[0] == ranks[1]
+    ranks().is_some() && ranks() == number("OMPI_COMM_WORLD_LOCAL_SIZE")
 }

@@ -1,6 +1,6 @@
-//! Reductions over all ranks of a communicator, on memory of their devices.
+//! Collectives of all ranks of a communicator, on memory of their devices.
 //!
-//! Each rank owns a block of the elements. The ranks send each other the blocks of their owners; an owner
+//! Of a reduction each rank owns a block of the elements. The ranks send each other the blocks of their owners; an owner
 //! reduces what it has, in the order of ranks, and sends the results to the ranks that want them. So there
 //! are two exchanges, whatever the number of ranks, and an element's result is `((c0 op c1) op c2) op ...`
 //! everywhere and each time: no rank computes what another one has computed too. Long blocks go in pieces, so
@@ -10,7 +10,9 @@
 //! |---|---|
 //! | [`shares`] | which elements a rank owns |
 //! | [`steps`] | what a rank computes, and sends and receives, for one piece |
+//! | [`moves`] | collectives that compute nothing |
 
+pub mod moves;
 pub mod shares;
 pub mod steps;
 
@@ -23,6 +25,7 @@ use crate::reduce::{kernel_for, reduce};
 use crate::types::{Op, Type};
 use crate::{Error, error::driver};
 use hmem::cuda::Stream;
+pub use moves::{Copy, Move, Moves};
 pub use shares::Shares;
 pub use steps::{Buffers, Message, Step, What};
 use steps::{Place, Round};
@@ -133,12 +136,19 @@ pub unsafe fn queue(stream: Stream, op: Op, ty: Type, steps: &[Step]) -> Result<
                 reduce(stream, op, ty, to, a, b, count)?;
             }
             Step::Copy { to, from, count } => {
-                let len = count.saturating_mul(ty.extent()) as usize;
                 // SAFETY: the caller's promise.
-                unsafe { stream.copy(to as usize, from as usize, len) }
-                    .map_err(driver("copying elements"))?;
+                unsafe { copy(stream, Copy { to, from, len: count.saturating_mul(ty.extent()) }) }?;
             }
         }
     }
     Ok(())
+}
+
+/// Queues a copy.
+///
+/// # Safety
+/// Both are memory of the stream's device, of as many bytes, and valid until it is done.
+pub unsafe fn copy(stream: Stream, Copy { to, from, len }: Copy) -> Result<(), Error> {
+    // SAFETY: the caller's promise.
+    unsafe { stream.copy(to as usize, from as usize, len as usize) }.map_err(driver("copying elements"))
 }
