@@ -10,9 +10,10 @@
  * (a face of each axis); by the program as it would without a kernel that packs: the whole extent of the face. Halos are next to a
  * strided copy of the driver's, too: the face to other device memory by cuMemcpy3D, that in MPI_Sendrecv, and back.
  *
- *   mpi [MOST [N [WHAT]]]   the most bytes of the collectives, 268435456; the cube's edge, 256; allreduce, reduce, halos or all
+ *   mpi [MOST [N [WHAT]]]   the most bytes of the collectives, 268435456; the cube's edge, 256; allreduce, reduce, moves, halos or all
  *
- * The results of allreduce are looked at; reduce is MPI_Reduce, MPI_Reduce_scatter_block and MPI_Scan, too.
+ * The results of allreduce are looked at; reduce is MPI_Reduce, MPI_Reduce_scatter_block and MPI_Scan; moves are MPI_Bcast, MPI_Gather,
+ * MPI_Scatter, MPI_Allgather and MPI_Alltoall, of so many bytes in all.
  */
 #include <mpi.h>
 #include "driver.h"
@@ -110,6 +111,55 @@ static void bcast(size_t len, int staged)
 	OK(MPI_Bcast(staged ? host[0] : device[0], (int)(len / 4), MPI_FLOAT, 0, MPI_COMM_WORLD));
 	if (staged && me)
 		to_device(0, len);
+}
+
+/* Of len bytes in all: each rank's block is that by the number of ranks. */
+static void gather(size_t len, int staged)
+{
+	char **at = staged ? host : device;
+	int block = (int)(len / (size_t)ranks);
+
+	if (staged)
+		to_host(0, (size_t)block);
+	OK(MPI_Gather(at[0], block, MPI_BYTE, at[1], block, MPI_BYTE, 0, MPI_COMM_WORLD));
+	if (staged && !me)
+		to_device(1, len);
+}
+
+static void scatter(size_t len, int staged)
+{
+	char **at = staged ? host : device;
+	int block = (int)(len / (size_t)ranks);
+
+	if (staged && !me)
+		to_host(0, len);
+	OK(MPI_Scatter(at[0], block, MPI_BYTE, at[1], block, MPI_BYTE, 0, MPI_COMM_WORLD));
+	if (staged)
+		to_device(1, (size_t)block);
+}
+
+static void allgather(size_t len, int staged)
+{
+	char **at = staged ? host : device;
+	int block = (int)(len / (size_t)ranks);
+
+	if (staged)
+		to_host(0, (size_t)block);
+	OK(MPI_Allgather(at[0], block, MPI_BYTE, at[1], block, MPI_BYTE, MPI_COMM_WORLD));
+	if (staged)
+		to_device(1, len);
+}
+
+static void alltoall(size_t len, int staged)
+{
+	char **at = staged ? host : device;
+	int block = (int)(len / (size_t)ranks);
+
+	if (staged)
+		to_host(0, len);
+	OK(MPI_Alltoall(at[0], block, MPI_BYTE, at[1], block, MPI_BYTE, MPI_COMM_WORLD));
+	if (staged)
+		to_device(1, len);
 }
 
 static void reduce_local(size_t len, int staged)
@@ -249,6 +299,13 @@ int main(int argc, char **argv)
 			measure("reduce", reduce, len, 2);
 			measure("reduce_scatter_block", reduce_scatter, len, 2);
 			measure("scan", scan, len, 2);
+		}
+		if (!strcmp(what, "moves")) {
+			measure("bcast", bcast, len, 2);
+			measure("gather", gather, len, 2);
+			measure("scatter", scatter, len, 2);
+			measure("allgather", allgather, len, 2);
+			measure("alltoall", alltoall, len, 2);
 		}
 		if (all) {
 			measure("bcast", bcast, len, 2);

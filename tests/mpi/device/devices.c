@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /*
- * Reductions of all ranks that their devices may compute: random ones against the MPI's own on host memory; sums of floats that are not
- * exact, which have to be the same each time; and what comes of a device that fails, which the environment orders
+ * Collectives that the ranks' devices may do: random reductions and moves of blocks against the MPI's own on host memory; sums of floats
+ * that are not exact, which have to be the same each time; and what comes of a device that fails, which the environment orders
  * (CUDA_STAND_IN_FAIL): an MPI error, and right results behind it.
  *
  *   ORDER=all|pieces   the devices compute: operations are in the order of ranks; of pieces not those in place that scatter
  *   FAILS=rank|all     where a device fails: only what that is about is run
+ *   FAILS_MOVE=1       of MPI_Allgather, in place of MPI_Allreduce
  */
 #include "device.h"
 
@@ -99,7 +100,7 @@ static void random_on(MPI_Comm comm, int i)
 	end();
 }
 
-static void random_calls(void)
+static void on_comms(void (*random)(MPI_Comm comm, int i))
 {
 	MPI_Comm comms[3];
 
@@ -107,9 +108,68 @@ static void random_calls(void)
 	MPI_Comm_split(MPI_COMM_WORLD, me % 2, me, &comms[1]);
 	MPI_Comm_dup(comms[0], &comms[2]);
 	for (int i = 0; i < 120; i++)
-		random_on(i % 4 == 3 ? MPI_COMM_WORLD : comms[i % 4], i);
+		random(i % 4 == 3 ? MPI_COMM_WORLD : comms[i % 4], i);
 	for (int i = 0; i < 3; i++)
 		MPI_Comm_free(&comms[i]);
+}
+
+static void random_calls(void)
+{
+	on_comms(random_on);
+}
+
+enum move { BCAST, GATHER, SCATTER, ALLGATHER, ALLGATHERV, ALLTOALL, MOVES };
+
+/* Blocks of n elements: sent as elements, received as a few of a datatype of several, and the other way round. */
+static void move_on(MPI_Comm comm, int i)
+{
+	static const char *const names[] = { "Bcast", "Gather", "Scatter", "Allgather", "Allgatherv", "Alltoall" };
+	const MPI_Datatype types[] = { MPI_CHAR, MPI_INT, MPI_DOUBLE, MPI_DOUBLE_INT };
+	MPI_Datatype one, many, st, rt;
+	enum move move;
+	int in_place, n, is_many, counts[MOST_RANKS], places[MOST_RANKS], rank, size, root, gap, sum = 0, sn, rn;
+	MPI_Aint low, extent;
+
+	begin("move %d", i);
+	one = types[draw(COUNT(types))], move = (enum move)draw(MOVES), in_place = (int)draw(2), n = 6 * (int)draw(400);
+	is_many = (int)draw(2), gap = draw(4) ? 0 : 6;
+	MPI_Comm_rank(comm, &rank);
+	MPI_Comm_size(comm, &size);
+	root = (int)draw((unsigned)size);
+	snprintf(the_case + strlen(the_case), sizeof the_case - strlen(the_case), ": %s of %d%s", names[move], n, in_place ? ", in place" : "");
+	MPI_Type_get_extent(one, &low, &extent);
+	MPI_Type_contiguous(6, one, &many);
+	MPI_Type_commit(&many);
+	st = is_many ? many : one, rt = is_many ? one : many;
+	for (int k = 0; k < size; k++) {
+		counts[k] = draw(4) ? 6 * (int)draw(300) : 0;
+		places[k] = sum, sum += counts[k] + gap;
+	}
+	if (is_many == 0)
+		for (int k = 0; k < size; k++)
+			counts[k] /= 6, places[k] /= 6;
+	struct buffer *s = take((size_t)(extent * (n * size + sum)), ANY), *r = take((size_t)(extent * (n * size + sum)), ANY);
+
+	sn = is_many ? n / 6 : n, rn = is_many ? n : n / 6;
+	SIDES {
+		void *own = in_place && (rank == root || move > SCATTER) ? MPI_IN_PLACE : NULL;
+
+		switch (move) {
+		case BCAST: OK(MPI_Bcast(P(s), rank == root ? sn : rn, rank == root ? st : rt, root, comm)); break;
+		case GATHER: OK(MPI_Gather(own ? own : P(s), sn, st, P(r), rn, rt, root, comm)); break;
+		case SCATTER: OK(MPI_Scatter(P(s), sn, st, own ? own : P(r), rn, rt, root, comm)); break;
+		case ALLGATHER: OK(MPI_Allgather(own ? own : P(s), sn, st, P(r), rn, rt, comm)); break;
+		case ALLGATHERV: OK(MPI_Allgatherv(own ? own : P(s), is_many ? counts[rank] / 6 : 6 * counts[rank], st, P(r), counts, places, rt, comm)); break;
+		default: OK(MPI_Alltoall(own ? own : P(s), sn, st, P(r), rn, rt, comm)); break;
+		}
+	}
+	MPI_Type_free(&many);
+	end();
+}
+
+static void moves(void)
+{
+	on_comms(move_on);
 }
 
 /* Whether the operations of `results` elements, of the ranks before `ranks`, are those in the order of ranks. */
@@ -181,7 +241,10 @@ static void failing(void)
 		struct buffer *s = take(4000, UNCHANGED), *r = take(4000, CHANGED);
 
 		SIDES {
-			code = MPI_Allreduce(P(s), P(r), 1000, MPI_UNSIGNED, MPI_SUM, MPI_COMM_WORLD);
+			if (getenv("FAILS_MOVE"))
+				code = MPI_Allgather(P(s), 4000 / ranks / 4, MPI_UNSIGNED, P(r), 4000 / ranks / 4, MPI_UNSIGNED, MPI_COMM_WORLD);
+			else
+				code = MPI_Allreduce(P(s), P(r), 1000, MPI_UNSIGNED, MPI_SUM, MPI_COMM_WORLD);
 			if (code != MPI_SUCCESS) {
 				CHECK(side == 0 && getenv("FAILS") && strstr(words(code), "libstrait_mpi"));
 				failed++;
@@ -194,13 +257,13 @@ static void failing(void)
 
 int main(int argc, char **argv)
 {
-	static const struct subject all[] = { { "random", random_calls }, { "order", order }, { "failing", failing } };
+	static const struct subject all[] = { { "random", random_calls }, { "order", order }, { "moves", moves }, { "failing", failing } };
 	const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *at = getenv("FAILS");
 	int code;
 
 	if (at && rank && strcmp(at, "all") && strcmp(at, rank))
 		unsetenv("CUDA_STAND_IN_FAIL");
-	code = run_subjects("devices", argc, argv, at ? all + 2 : all, at ? 1 : COUNT(all), MPI_THREAD_SINGLE);
+	code = run_subjects("devices", argc, argv, at ? all + 3 : all, at ? 1 : COUNT(all), MPI_THREAD_SINGLE);
 	if (getenv("FAILS"))
 		printf("rank %d: %d calls have failed\n", me, failed);
 	return code;

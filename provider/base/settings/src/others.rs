@@ -69,6 +69,12 @@ pub const OTHERS: &[Setting] = &[
         "The least bytes of a collective that goes by NCCL",
     ),
     other(
+        "STRAIT_MPI_MOVE_LEAST",
+        Kind::Text("a number of bytes, or off"),
+        "65536",
+        "The least bytes of a collective that computes nothing and goes from device to device",
+    ),
+    other(
         "STRAIT_MPI_PACK_LEAST",
         Kind::Text("a number of bytes, or off"),
         "262144",

@@ -16,7 +16,7 @@ pub enum Path {
     Nccl,
     /// By a kernel of the device.
     Kernel,
-    /// By kernels of all ranks' devices, and messages of device memory between them.
+    /// By all ranks' devices: messages of device memory between them, and kernels.
     Devices,
     /// It was refused.
     Refused,
@@ -109,7 +109,7 @@ impl Counts {
             ),
         );
         way(kernel, format_args!("by a kernel of the device"));
-        way(devices, format_args!("by kernels of the ranks' devices, and messages of device memory"));
+        way(devices, format_args!("by the ranks' devices: messages of device memory, and kernels"));
         way(nccl, format_args!("nccl"));
         way(refused, format_args!("refused with an MPI error"));
     }

@@ -1,16 +1,13 @@
 //! Collectives by the devices of all ranks: messages of device memory by the MPI's transport, and kernels.
 
-use core::ffi::c_int;
-
 use device_ops::nccl::Rank;
 
 use super::board::Side;
+use super::messages::Failed;
 use super::moves::{Moved, blocks};
-use super::plan::is_in_place;
 use super::reduction::{Reduction, reduced};
 use crate::abi::Abi;
 use crate::args::Args;
-use crate::buffer::{Resolver, kernels};
 use crate::library::Library;
 use crate::posted::Plan;
 use crate::row::Row;
@@ -21,15 +18,6 @@ use crate::settings;
 pub(super) enum Part {
     Reduction(Reduction),
     Moved(Moved),
-}
-
-/// Why a collective has failed.
-#[derive(Debug)]
-pub(super) enum Failed {
-    /// The MPI has answered a message of it with this code.
-    Code(c_int),
-    /// The device of this rank, or another one, has refused its part.
-    Device,
 }
 
 /// The least bytes of a collective that goes by devices; `None` where none does.
@@ -50,33 +38,6 @@ pub(super) unsafe fn bytes(plan: &Plan, args: &Args<'_>, ranks: usize) -> Option
         let count = blocks(plan, args, ranks)?.count();
         usize::try_from(count).ok().filter(|bytes| *bytes > 0)
     }
-}
-
-/// The device that has all buffers of a call, which have no gaps.
-///
-/// # Safety
-/// The arguments are those of the row's call, and valid.
-pub(super) unsafe fn device_of(row: &'static Row, args: &Args<'_>) -> Option<i32> {
-    let (mut resolver, mut device) = (Resolver::new(args, row.on), None);
-    for buf in row.bufs {
-        let word = args.words[usize::from(buf.at)];
-        if is_in_place(args, word) {
-            continue;
-        }
-        // SAFETY: the caller's promise.
-        let Some(described) = unsafe { resolver.describe(buf) }.ok()? else { continue };
-        let (begin, len) = described.data.tree.single()?;
-        if begin != 0 || crate::host::is_no_address(word) || crate::host::is_host(word) {
-            return None;
-        }
-        let is_device = hmem::classify(word, len) == hmem::Kind::Cuda;
-        let on = is_device.then(|| kernels::device_of(word, len)).flatten()?;
-        if device.is_some_and(|device| device != on) {
-            return None;
-        }
-        device = Some(on);
-    }
-    device
 }
 
 impl Part {

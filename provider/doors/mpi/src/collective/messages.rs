@@ -29,6 +29,15 @@ pub(super) fn finish() {
     IS_OVER.store(true, Relaxed);
 }
 
+/// Why a collective has failed.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// The MPI has answered a message of it with this code.
+    Code(c_int),
+    /// The device of this rank, or another one, has refused its part.
+    Device,
+}
+
 /// A communicator of this library's. It is freed on drop: the program frees its own then, at all ranks.
 #[derive(Debug)]
 pub(super) struct Messages(Handle);

@@ -1,17 +1,17 @@
 //! Collectives of device memory by NCCL or by the ranks' devices, and MPI_Reduce_local by a kernel.
 //!
 //! Each rank posts its collectives of at least so many bytes, a number that is the same at all ranks
-//! (STRAIT_MPI_NCCL_LEAST, STRAIT_MPI_REDUCE_LEAST, STRAIT_MPI_MOVE_LEAST), to its communicator's board, with the kind of its
-//! memory. Where all ranks pass device memory that NCCL, or the devices' kernels, can take, these do the
-//! collective; else each rank goes on with the MPI's own. A rank on which they have failed posts host memory
-//! from then on, so that all ranks use mirrors.
+//! (STRAIT_MPI_NCCL_LEAST, STRAIT_MPI_REDUCE_LEAST, STRAIT_MPI_MOVE_LEAST), to its communicator's board,
+//! with the kind of its memory. Where all ranks pass device memory that NCCL, or the devices' kernels, can
+//! take, these do the collective; else each rank goes on with the MPI's own. A rank on which they have
+//! failed posts host memory from then on, so that all ranks use mirrors.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `element` | predefined datatypes and operations |
 //! | `plan` | the calls that are posted, and what NCCL is called with |
 //! | `devices` | collectives by the ranks' devices |
-//! | `reduction`, `moves`, `messages` | reductions, those that compute nothing, and messages between devices |
+//! | `reduction`, `moves`, `messages` | reductions, what computes nothing, messages between devices |
 //! | `way` | by which of both they go |
 //! | `board` | the words that the ranks of a communicator share, and NCCL's communicator |
 //! | `comms` | which communicators have a board |
@@ -44,7 +44,8 @@ use crate::settings;
 use board::Side;
 use comms::State;
 pub(crate) use comms::{finish, made};
-use devices::{Failed, Part};
+use devices::Part;
+use messages::Failed;
 pub(crate) use way::is_on;
 use way::{Way, is_by_nccl, way_of};
 

@@ -4,8 +4,8 @@ use device_ops::collective::{Move, Moves, Shares, copy};
 use device_ops::nccl::Rank;
 
 use super::board::Side;
-use super::devices::{Failed, device_of};
-use super::plan::is_in_place;
+use super::messages::Failed;
+use super::plan::{is_in_place, one_device};
 use crate::abi::Abi;
 use crate::args::Args;
 use crate::buffer::kernels::{self, Work};
@@ -74,7 +74,7 @@ impl Moved {
                 What::Alltoall => Move::Alltoall,
                 _ => return None,
             };
-            device_of(row, args)?;
+            one_device(row, args)?;
             let blocks = blocks(plan, args, at.size)?;
             let own = blocks.of(at.rank).start;
             let (from, to) = match what {

@@ -6,7 +6,7 @@ use hmem::Kind;
 
 use super::element::{op_of, type_of};
 use crate::args::{Args, Style};
-use crate::buffer::Resolver;
+use crate::buffer::{Resolver, kernels};
 use crate::fortran;
 use crate::library::{Library, pmpi};
 use crate::posted::{Plan, What};
@@ -133,6 +133,33 @@ unsafe fn device_of(resolver: &mut Resolver<'_>, buf: &Buf, args: &Args<'_>) -> 
     let is_one = |info: &hmem::cuda::Info| word as u64 + len as u64 <= info.base + info.len;
     let info = (hmem::classify(word, len) == Kind::Cuda).then(|| hmem::cuda::info(word))?;
     info.filter(is_one).map(|info| Some(info.device))
+}
+
+/// The device that has all buffers of a call, which have no gaps.
+///
+/// # Safety
+/// The arguments are those of the row's call, and valid.
+pub(super) unsafe fn one_device(row: &'static Row, args: &Args<'_>) -> Option<i32> {
+    let (mut resolver, mut device) = (Resolver::new(args, row.on), None);
+    for buf in row.bufs {
+        let word = args.words[usize::from(buf.at)];
+        if is_in_place(args, word) {
+            continue;
+        }
+        // SAFETY: the caller's promise.
+        let Some(described) = unsafe { resolver.describe(buf) }.ok()? else { continue };
+        let (begin, len) = described.data.tree.single()?;
+        if begin != 0 || crate::host::is_no_address(word) || crate::host::is_host(word) {
+            return None;
+        }
+        let is_device = hmem::classify(word, len) == hmem::Kind::Cuda;
+        let on = is_device.then(|| kernels::device_of(word, len)).flatten()?;
+        if device.is_some_and(|device| device != on) {
+            return None;
+        }
+        device = Some(on);
+    }
+    device
 }
 
 impl Call {

@@ -7,10 +7,9 @@ use device_ops::nccl::Rank;
 use device_ops::{Op, Type};
 
 use super::board::Side;
-use super::devices::{Failed, device_of};
 use super::element::computed;
-use super::messages::Messages;
-use super::plan::is_in_place;
+use super::messages::{Failed, Messages};
+use super::plan::{is_in_place, one_device};
 use crate::abi::Abi;
 use crate::args::Args;
 use crate::buffer::device::DeviceMemory;
@@ -97,7 +96,7 @@ impl Reduction {
                 What::Exscan => Of::Exscan,
                 _ => return None,
             };
-            device_of(row, args)?;
+            one_device(row, args)?;
             let (sent, received) = (args.words[0], args.words[1]);
             let is_silent = matches!(what, Of::Reduce(root) if root != at.rank);
             let from = if is_in_place(args, sent) { received } else { sent };

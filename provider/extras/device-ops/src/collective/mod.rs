@@ -1,10 +1,10 @@
 //! Collectives of all ranks of a communicator, on memory of their devices.
 //!
-//! Of a reduction each rank owns a block of the elements. The ranks send each other the blocks of their owners; an owner
-//! reduces what it has, in the order of ranks, and sends the results to the ranks that want them. So there
-//! are two exchanges, whatever the number of ranks, and an element's result is `((c0 op c1) op c2) op ...`
-//! everywhere and each time: no rank computes what another one has computed too. Long blocks go in pieces, so
-//! that what is received has room in memory of a bounded length.
+//! Of a reduction each rank owns a block of the elements. The ranks send each other the blocks of their
+//! owners; an owner reduces what it has, in the order of ranks, and sends the results to the ranks that want
+//! them. So there are two exchanges, whatever the number of ranks, and an element's result is `((c0 op c1)
+//! op c2) op ...` everywhere and each time: no rank computes what another one has computed too. Long blocks
+//! go in pieces, so that what is received has room in memory of a bounded length.
 //!
 //! | module | what it holds |
 //! |---|---|
