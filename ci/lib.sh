@@ -56,7 +56,8 @@ as_root() {
 apt_updated=
 apt_update() {
     [ -z "$apt_updated" ] || return 0
-    retry 4 as_root apt-get -qq update >&2
+    # One of this tree at a time: apt-get does not wait for its lists.
+    retry 4 as_root flock -o "$WORK/apt.lock" apt-get -qq update >&2
     apt_updated=1
 }
 
@@ -70,7 +71,7 @@ need_apt() {
     log "apt: ${missing[*]}"
     apt_update
     retry 3 quiet "$WORK/log/apt.log" as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y --no-install-recommends "${missing[@]}"
+        flock -o "$WORK/apt.lock" apt-get install -y --no-install-recommends "${missing[@]}"
 }
 
 # in_ns command...: run a command in private pid, mount (with its own /proc and an empty /dev/shm)

@@ -255,7 +255,7 @@ part_users() {
 part_neighbour() {
     local links mode
     intruder=${CARGO_TARGET_DIR:-$REPO/target}/debug/examples/intruder
-    quiet "$out/intruder-build.log" cargo build --manifest-path "$REPO/Cargo.toml" --locked -p strait-wire --example intruder
+    quiet "$out/intruder-build.log" cargo build --manifest-path "$REPO/Cargo.toml" --locked -p strait-wire -p strait-link --example intruder
     compile neighbour
     for links in shm,tcp tcp shm,ofi:tcp; do
         for mode in name own; do

@@ -231,9 +231,14 @@ fn a_signal_ends_the_wait_for_another_host_and_not_the_answer() {
     for (name, signal) in [("int", libc::SIGINT), ("term", libc::SIGTERM)] {
         let dir = scratch(&format!("far-{name}"));
         let (rsh, called) = (dir.join("rsh"), dir.join("called"));
-        std::fs::write(&rsh, format!("#!/bin/sh\n: >'{}'\nexec sleep 300\n", called.display())).unwrap();
+        // What removes the directory ends on the host `a` alone.
+        let script = format!(
+            "#!/bin/sh\ncase \"$1 $2\" in 'a rm '*) echo \"$2\" >>'{0}.rm'; exit ;; esac\n: >'{0}'\nexec sleep 300\n",
+            called.display()
+        );
+        std::fs::write(&rsh, script).unwrap();
         std::fs::set_permissions(&rsh, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let child = strait(&["doctor", "--hosts", "a", "--rsh", rsh.to_str().unwrap(), "--", "true"])
+        let child = strait(&["doctor", "--hosts", "a,b", "--rsh", rsh.to_str().unwrap(), "--", "true"])
             .env("TMPDIR", &dir)
             .stderr(std::process::Stdio::piped())
             .spawn()
@@ -249,6 +254,11 @@ fn a_signal_ends_the_wait_for_another_host_and_not_the_answer() {
         let answer = text(&output.stderr);
         assert!(begin.elapsed() < std::time::Duration::from_secs(20), "{:?}: {answer}", begin.elapsed());
         assert!(answer.contains("strait doctor: no, strait carried nothing"), "{answer}");
+        let removed = std::fs::read_to_string(dir.join("called.rm")).unwrap();
+        let journals = removed.trim().strip_prefix("rm -rf ").unwrap().trim_matches('\'');
+        assert!(journals.starts_with(dir.join("strait-doctor-").to_str().unwrap()), "{removed}");
+        assert!(answer.contains(&format!("{journals} may be left on b")), "{answer}");
+        assert!(!answer.contains("may be left on a"), "{answer}");
         assert!(answer.contains("processes on a: a signal ended the wait for them"), "{answer}");
     }
 }

@@ -366,6 +366,78 @@ fn a_host_that_does_not_confirm_that_its_processes_ran_has_failed() {
 }
 
 #[test]
+fn a_command_that_hangs_before_the_processes_or_behind_them_has_a_limit() {
+    let hosts = Hosts::new("hangs");
+    let rsh = hosts.dir.join("rsh");
+    let file = hosts.dir.join("left");
+    // Each has the output in a session of its own too, where the end of its group does not reach.
+    let left = format!("setsid sleep 60 2>/dev/null & echo $! >>'{}'", file.display());
+    let with = |text: &str, args: &[&str]| {
+        std::fs::write(&rsh, format!("#!/bin/sh\n{text}\n")).unwrap();
+        let begun = std::time::Instant::now();
+        let (code, out, errors) = hosts.run(args);
+        assert!(begun.elapsed() < Duration::from_secs(30), "{text}: {:?} {errors}", begun.elapsed());
+        let processes = std::fs::read_to_string(&file).unwrap_or_default();
+        let _ = std::fs::remove_file(&file);
+        for process in processes.lines() {
+            // SAFETY: kill(2) takes numbers; the process is a sleep of the command above, for a minute.
+            unsafe { libc::kill(process.parse().unwrap(), libc::SIGKILL) };
+        }
+        (code, out, errors)
+    };
+    let short = ["--start-timeout", "0.5", "--grace", "0.2", "-n", "2", "--hosts", "a:1,b:1"];
+    // Of one host alone, with and without SIGTERM, and with more on its input than a pipe has.
+    let long = "x".repeat(100_000);
+    for text in
+        ["exec sleep 300", "trap '' TERM; while :; do sleep 0.1; done", &format!("{left}; exec sleep 300")]
+    {
+        let text = format!("[ $1 = a ] && exec sh -c \"$2\"\n{text}");
+        let (code, _, errors) = with(&text, &[&short[..], &["sh", "-c", "exec sleep 300", &long]].concat());
+        let line = format!(
+            "strait run: host b, with rank 1, has started nothing in 0.5 s: see that `{} b true` ends at once and \
+             asks for nothing, or give --start-timeout more; the other 2 processes are ended",
+            rsh.display()
+        );
+        assert!(code == Some(1) && errors.contains(&line), "{text}: {code:?} {errors}");
+    }
+    // Behind the end of the processes their exit code counts.
+    for (exit, behind) in [("0", "sleep 300"), ("9", "sleep 300"), ("0", &format!("{left}; exec sleep 300"))]
+    {
+        let script = format!("echo x; exit {exit}");
+        let args = [&short[2..], &["--label", "sh", "-c", &script]].concat();
+        let (code, out, errors) = with(&format!("sh -c \"$2\"\n{behind}"), &args);
+        assert!(code == exit.parse().ok() && out.contains("] x\n"), "{behind}: {code:?} {out} {errors}");
+        let says = "a` is killed: the processes there, rank 0, have ended, and it has not";
+        assert!(exit != "0" || errors.contains(says), "{errors}");
+    }
+    // A job may run for longer than a host may take to begin.
+    let (code, _, errors) = with("exec sh -c \"$2\"", &[&short[..], &["sleep", "1.5"]].concat());
+    assert!(code == Some(0) && errors.is_empty(), "{code:?} {errors}");
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_host_that_has_not_begun() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let hosts = Hosts::new(&format!("wait-{signal}"));
+        let called = hosts.dir.join("called");
+        std::fs::write(hosts.dir.join("rsh"), "#!/bin/sh\n: >\"${0%/*}/called\"\nexec sleep 300\n").unwrap();
+        let mut command = hosts.strait(&["-n", "1", "--hosts", "a", "true"]);
+        let child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let begun = std::time::Instant::now();
+        while !called.exists() && begun.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // SAFETY: kill(2) takes numbers, and the child was not waited for.
+        unsafe { libc::kill(child.id() as i32, signal) };
+        let output = child.wait_with_output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(128 + signal), "{errors}");
+        assert!(errors.contains("host a, with rank 0, was killed by signal"), "{errors}");
+        assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
+    }
+}
+
+#[test]
 fn a_process_that_left_its_group_and_has_the_output_of_a_host_is_not_waited_for() {
     let hosts = Hosts::new("left");
     let begun = std::time::Instant::now();

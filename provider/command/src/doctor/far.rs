@@ -1,5 +1,6 @@
-//! The journals of a job's processes on other hosts: requested, and brought here, by ssh(1) or what is given
-//! in its place. A host whose command does not end in time is asked nothing more, and after a signal none is.
+//! The journals of a job's processes on other hosts: requested, brought here, and removed there, by ssh(1) or
+//! what is given in its place. A host whose command does not end in time is asked nothing more, and after a
+//! signal none is, but for the removal.
 
 use std::collections::BTreeSet;
 use std::os::unix::process::CommandExt;
@@ -16,6 +17,8 @@ use crate::run::signals::{PASSED, Signals};
 
 /// Between two polls of a command on a host.
 const PERIOD: Duration = Duration::from_millis(20);
+/// What the removal may take behind a signal.
+const CLEAR: Duration = Duration::from_secs(5);
 
 /// The other hosts of a job.
 #[derive(Debug)]
@@ -82,16 +85,32 @@ impl Far {
         self.hosts.iter().enumerate().filter(|(n, _)| is_missing(*n)).map(cause).collect()
     }
 
-    /// Removes the directories.
-    pub fn clear(&self, dir: &Path) {
-        self.run_on_each(&format!("rm -rf {}", quoted(&dir.to_string_lossy())));
+    /// Removes the directories, also when a signal has come; the next one ends that. Returns where one may be
+    /// left: not on a host whose commands failed at once.
+    pub fn clear(&self, dir: &Path, brought: &[PathBuf]) -> Vec<Cause> {
+        let interrupted = self.is_interrupted.swap(false, Ordering::Relaxed);
+        let limit = if interrupted { CLEAR.min(self.limit) } else { self.limit };
+        let line = format!("rm -rf {}", quoted(&dir.to_string_lossy()));
+        let removed = self.on_each(|n| self.run_on(n, &line, limit)?.success().then_some(()));
+        let silent = self.silent.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let is_left = |n: usize| {
+            let was_there = brought.iter().any(|path| path.ends_with(format!("far-{n}")));
+            removed[n].is_none() && (was_there || interrupted || silent.contains(&n))
+        };
+        let cause = |(_, host): (usize, &String)| {
+            let rsh = self.rsh.join(" ");
+            Cause::new(format!("{} may be left on {host}", dir.display()), format!("{rsh} {host} \"{line}\""))
+        };
+        self.hosts.iter().enumerate().filter(|(n, _)| is_left(*n)).map(cause).collect()
     }
 
     fn run_on_each(&self, line: &str) {
-        self.on_each(|n| {
-            let mut child = self.on(n, line)?.stdout(Stdio::null()).spawn().ok()?;
-            self.ended(n, &mut child, Instant::now() + self.limit)
-        });
+        self.on_each(|n| self.run_on(n, line, self.limit));
+    }
+
+    fn run_on(&self, n: usize, line: &str, limit: Duration) -> Option<ExitStatus> {
+        let mut child = self.on(n, line)?.stdout(Stdio::null()).spawn().ok()?;
+        self.ended(n, &mut child, Instant::now() + limit)
     }
 
     /// Calls it with the number of each host, for all hosts at once.
@@ -156,7 +175,9 @@ impl Far {
         }
         let _ = child.kill();
         let _ = child.wait();
-        self.silent.lock().ok()?.insert(n);
+        if !self.is_interrupted() {
+            self.silent.lock().ok()?.insert(n);
+        }
         None
     }
 }
@@ -198,13 +219,16 @@ mod tests {
         let asked = dir.join(link::journal::ASK).exists();
         let read = std::fs::read_to_string(dir.join("far-1/one.journal"));
         let missing: Vec<String> = far.missing(&brought).into_iter().map(|cause| cause.text).collect();
-        far.clear(&dir);
+        let left: Vec<String> = far.clear(&dir, &brought).iter().map(Cause::to_string).collect();
         let calls = std::fs::read_to_string(place.join("calls")).unwrap();
         let cleared = !dir.exists();
         std::fs::remove_dir_all(&place).unwrap();
 
         assert!(asked && cleared);
         assert_eq!((brought, read.unwrap().as_str()), (vec![dir.join("far-1")], "x"));
+        let line =
+            format!("{} may be left on hangs: {rsh} hangs \"rm -rf {}\"", dir.display(), dir.display());
+        assert_eq!(left, [line]);
         assert_eq!(missing.len(), 2, "{missing:?}");
         assert!(missing[0].contains("on hangs: ") && missing[0].contains("had not ended after 1.5 s"));
         assert!(missing[1].ends_with("on fails"), "{missing:?}");

@@ -30,7 +30,8 @@ pub fn host() -> Vec<Finding> {
     findings.push(dev_shm(AREA));
     findings.push(temporary(AREA, &std::env::temp_dir()));
     findings.extend(containers(AREA));
-    findings.push(users(AREA));
+    // Without /proc it is not known, which the first finding says.
+    findings.extend(std::fs::read_to_string("/proc/self/uid_map").ok().map(|map| users(AREA, &map)));
     findings
 }
 
@@ -176,8 +177,8 @@ fn containers(area: &'static str) -> Vec<Finding> {
     ]
 }
 
-fn users(area: &'static str) -> Finding {
-    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+/// By what this user namespace maps.
+fn users(area: &'static str, map: &str) -> Finding {
     let numbers: Vec<&str> = map.split_whitespace().collect();
     if let [inside, outside, _, ..] = numbers[..] {
         if inside != outside || numbers.len() > 3 {
@@ -251,6 +252,19 @@ mod tests {
         assert_eq!(temporary("host", &std::env::temp_dir()).level, Level::Ok);
         let found = temporary("host", Path::new("/proc"));
         assert!(found.level == Level::Problem && found.cure.is_some_and(|c| c.contains("TMPDIR")));
+    }
+
+    #[test]
+    fn what_a_user_namespace_maps_is_said() {
+        for (map, level, says) in [
+            ("         0          0 4294967295\n", Level::Ok, "distinguished"),
+            ("         0       1000          1\n", Level::Note, "user 0 is user 1000 outside"),
+            ("0 0 1\n1 100000 65536\n", Level::Note, "as of a rootless container"),
+            ("", Level::Note, "without a mapping"),
+        ] {
+            let found = users("host", map);
+            assert!(found.level == level && found.text.contains(says), "{map}: {found:?}");
+        }
     }
 
     #[test]

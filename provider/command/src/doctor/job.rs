@@ -62,7 +62,8 @@ pub fn run(options: &Options) -> Result<bool, Error> {
     let brought = far.bring(&dir.0);
     let dirs: Vec<&Path> = std::iter::once(&*dir.0).chain(brought.iter().map(|path| &**path)).collect();
     let (processes, reports) = (processes_in(&dirs), reports_in(&dirs));
-    far.clear(&dir.0);
+    let mut of_hosts = far.missing(&brought);
+    of_hosts.extend(far.clear(&dir.0, &brought));
     let used = Summary::carries(&reports);
     let failed = !used || !status.success();
     let (waits, mut causes) = watch.hang.take().unwrap_or_default();
@@ -80,7 +81,7 @@ pub fn run(options: &Options) -> Result<bool, Error> {
         findings: if failed { findings() } else { Vec::new() },
     };
     causes.extend(job.causes());
-    causes.extend(far.missing(&brought));
+    causes.extend(of_hosts);
     let summary = Summary::of(&reports, &processes, status, causes, waits);
     if options.json {
         let text = serde_json::to_string_pretty(&summary).map_err(|e| e.to_string())?;

@@ -43,6 +43,13 @@ impl Confirmation {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How far it came; `None`: its output is read no more, though it goes on.
+    pub fn seen(&self) -> Option<Seen> {
+        let state = self.state();
+        let is_known = !state.is_over || state.is_whole || matches!(state.seen, Seen::Ended(_));
+        is_known.then_some(state.seen)
+    }
+
     /// The exit code of the part, or what is missing; `None`: its output is still read. Where the output had
     /// nowhere to go it was not read, and nothing is missing.
     pub fn verdict(&self) -> Option<Result<u8, Seen>> {

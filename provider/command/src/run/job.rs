@@ -12,6 +12,7 @@ use bootstrap::{Address, Server, names, token};
 
 use super::Options;
 use super::confirm::{Confirmation, Marked, Seen};
+use super::far::{Far, Late};
 use super::output::{copy, copy_bytes, stderr, stdout};
 use super::part::{self, Part};
 use super::signals::{PASSED, Signals, name};
@@ -20,10 +21,11 @@ use crate::os;
 use crate::out::say;
 use crate::rsh;
 
-/// What the end of processes of another host takes beside the grace.
+/// What the end of processes of another host, and of what reaches it, takes beside the grace.
 const FAR: Duration = Duration::from_secs(2);
-/// Between two polls of output whose writer has ended.
+/// Between two polls of output whose writer has ended, and of what the output of another host confirms.
 const PERIOD: Duration = Duration::from_millis(10);
+const CONFIRMED: Duration = Duration::from_millis(100);
 
 pub(super) struct Job {
     started: Vec<Started>,
@@ -36,6 +38,8 @@ pub(super) struct Job {
     /// When those that are left are killed.
     kill_at: Option<Instant>,
     killed: bool,
+    /// A command that reaches a host was ended: what is left of it may have its output.
+    gave_up: bool,
 }
 
 /// A process, or what starts those of another host.
@@ -44,14 +48,6 @@ struct Started {
     child: Option<Child>,
     ranks: Range<usize>,
     far: Option<Far>,
-}
-
-/// What is started on another host.
-struct Far {
-    host: String,
-    confirmation: Confirmation,
-    /// The command that reaches the host has succeeded, and its output is still read.
-    is_open: bool,
 }
 
 /// What all processes of this host are started with.
@@ -138,7 +134,7 @@ fn command(place: &Place, rank: usize, cpu: Option<usize>, piped: bool) -> Comma
 impl Job {
     pub(super) fn new(exchange: Option<Server>, grace: Duration) -> Job {
         let (started, copies) = (Vec::new(), Vec::new());
-        Job { started, copies, exchange, grace, code: None, kill_at: None, killed: false }
+        Job { started, copies, exchange, grace, code: None, kill_at: None, killed: false, gave_up: false }
     }
 
     /// Starts these ranks on this host.
@@ -206,12 +202,13 @@ impl Job {
                 program: program.clone(),
             };
             match part::start(&rsh::words(&options.rsh), host, &part) {
-                Ok(mut child) => {
+                Ok((mut child, input)) => {
                     let confirmation = Confirmation::default();
                     if let Err(e) = self.copy_far(&mut child, &part, &confirmation) {
                         self.stop(&format!("cannot copy the output of host {host}: {e}"), 1);
                     }
-                    let far = Some(Far { host: host.clone(), confirmation, is_open: false });
+                    let limits = (options.start_timeout, self.grace + FAR);
+                    let far = Some(Far::new((host, &options.rsh), confirmation, input, limits));
                     self.started.push(Started { child: Some(child), ranks: ranks.clone(), far });
                 }
                 Err(e) => {
@@ -224,16 +221,19 @@ impl Job {
     }
 
     /// Waits until all have ended, and all that they have written is copied; the exit code of the job. A
-    /// signal ends the second wait: what left the job's process groups may have the output still.
+    /// signal ends the second wait: what left the job's process groups may have the output still. Where a
+    /// command that reaches a host was ended the wait has a limit.
     pub(super) fn finish(mut self, signals: &Signals) -> Result<u8, Error> {
         self.wait(signals);
-        while self.copies.iter().any(|copy| !copy.is_finished()) {
+        let until = self.gave_up.then(|| Instant::now() + FAR);
+        let is_late = || until.is_some_and(|until| until <= Instant::now());
+        while !is_late() && self.copies.iter().any(|copy| !copy.is_finished()) {
             match signals.next(Some(PERIOD)).map(|came| came.signal) {
                 Some(signal) if PASSED.contains(&signal) => return Ok(128 + signal as u8),
                 _ => {}
             }
         }
-        for thread in self.copies.drain(..) {
+        for thread in self.copies.drain(..).filter(JoinHandle::is_finished) {
             // One that reads no more (`| head`) has what it wants.
             match thread.join() {
                 Ok(Err(e)) if e.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -273,13 +273,16 @@ impl Job {
         loop {
             self.reap();
             self.confirm();
-            let is_open = self.started.iter().any(|one| one.far.as_ref().is_some_and(|far| far.is_open));
+            self.end_late();
+            let is_open = self.started.iter().any(|one| one.far.as_ref().is_some_and(Far::is_open));
             let has_ended = self.started.iter().all(|one| one.child.is_none());
             if has_ended && (!is_open || self.code.is_some()) {
                 return;
             }
             let limit = self.kill_at.map(|at| at.saturating_duration_since(Instant::now()));
-            let limit = if is_open { Some(limit.map_or(PERIOD, |limit| limit.min(PERIOD))) } else { limit };
+            let far = self.started.iter().any(|one| one.far.is_some() && one.child.is_some());
+            let period = if is_open { Some(PERIOD) } else { far.then_some(CONFIRMED) };
+            let limit = limit.into_iter().chain(period).min();
             match signals.next(limit).map(|came| came.signal) {
                 Some(signal) if PASSED.contains(&signal) && has_ended => {
                     self.code = Some(128 + signal as u8);
@@ -305,6 +308,7 @@ impl Job {
         let far = self.started.iter().filter(|one| one.far.is_some());
         let left = far.filter_map(|one| one.child.as_ref());
         if again {
+            self.gave_up = true;
             left.for_each(|child| signal_group(child.id(), libc::SIGKILL));
             self.kill_at = None;
         } else {
@@ -315,8 +319,14 @@ impl Job {
     /// Sends a signal to the groups of the processes that run.
     fn signal(&mut self, signal: libc::c_int) {
         for one in &mut self.started {
-            match (&mut one.child, &one.far) {
-                (Some(child), Some(_)) => part::signal(child, signal),
+            match (&one.child, &mut one.far) {
+                (Some(child), Some(far)) => {
+                    // What reaches the host heeds it while nothing there can.
+                    if far.is_starting() && signal != libc::SIGUSR1 && signal != libc::SIGUSR2 {
+                        signal_group(child.id(), signal);
+                    }
+                    far.signal(signal);
+                }
                 (Some(child), None) => signal_group(child.id(), signal),
                 (None, _) => {}
             }
@@ -340,8 +350,7 @@ impl Job {
             let id = child.id();
             let one = &mut self.started[at];
             one.child = None;
-            if let (true, Some(far)) = (status.success(), &mut one.far) {
-                far.is_open = true;
+            if one.far.as_mut().is_some_and(|far| far.ended(status.success())) {
                 continue;
             }
             if status.success() {
@@ -358,7 +367,7 @@ impl Job {
                 }
             };
             let ended = match &one.far {
-                Some(Far { host, .. }) => format!("host {host}, with {}, {how}", ranks(&one.ranks)),
+                Some(far) => format!("host {}, with {}, {how}", far.host(), ranks(&one.ranks)),
                 None => format!("rank {} (process {id}) {how}", one.ranks.start),
             };
             self.stop(&ended, code);
@@ -369,10 +378,9 @@ impl Job {
     fn confirm(&mut self) {
         for at in 0..self.started.len() {
             let one = &mut self.started[at];
-            let Some(far) = one.far.as_mut().filter(|far| far.is_open) else { continue };
-            let Some(verdict) = far.confirmation.verdict() else { continue };
-            far.is_open = false;
-            let of = format!("host {}, with {},", far.host, ranks(&one.ranks));
+            let Some(far) = &mut one.far else { continue };
+            let Some(verdict) = far.verdict() else { continue };
+            let of = format!("host {}, with {},", far.host(), ranks(&one.ranks));
             match verdict {
                 Ok(0) => {
                     if let Some(exchange) = &self.exchange {
@@ -384,6 +392,28 @@ impl Job {
                     self.stop(&format!("{of} ran nothing: the command of --rsh ended without it"), 1);
                 }
                 Err(_) => self.stop(&format!("{of} is lost: its processes began, and no end is known"), 1),
+            }
+        }
+    }
+
+    /// Ends the commands that have not begun or ended in time.
+    fn end_late(&mut self) {
+        for at in 0..self.started.len() {
+            let Started { child: Some(child), far: Some(far), ranks: all } = &mut self.started[at] else {
+                continue;
+            };
+            let Some(late) = far.late(Instant::now()) else { continue };
+            let (id, says) = (child.id(), far.says(&late, &ranks(all)));
+            self.gave_up = true;
+            match late {
+                Late::Start => {
+                    signal_group(id, libc::SIGTERM);
+                    self.stop(&says, 1);
+                }
+                Late::End => {
+                    signal_group(id, libc::SIGKILL);
+                    say!("strait run: {says}");
+                }
             }
         }
     }

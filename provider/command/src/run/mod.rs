@@ -2,6 +2,7 @@
 
 mod agent;
 mod confirm;
+mod far;
 mod hosts;
 mod job;
 mod output;
@@ -60,6 +61,9 @@ pub struct Options {
     /// what runs a command on one of them
     #[arg(long, value_name = "COMMAND", default_value = "ssh")]
     pub rsh: String,
+    /// how long a host may take until its processes begin
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = values::duration(0.1, 86400.0))]
+    pub start_timeout: Duration,
     /// the address of this host that they reach; default: its first one that is up
     #[arg(long, value_name = "HOST")]
     pub address: Option<String>,

@@ -4,7 +4,8 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
+use std::sync::mpsc::{Sender, channel};
 
 use serde::{Deserialize, Serialize};
 
@@ -49,8 +50,47 @@ pub fn variables() -> Vec<(String, String)> {
     all.filter(|(name, _)| HANDED_ON.iter().any(|start| name.starts_with(start))).collect()
 }
 
+/// The standard input of a command that reaches a host. A thread writes it, since a command that hangs may
+/// read nothing.
+pub struct Input(Option<Sender<String>>);
+
+impl Input {
+    fn new(mut to: ChildStdin) -> std::io::Result<Input> {
+        let (lines, all) = channel::<String>();
+        std::thread::Builder::new().name("strait-input".into()).stack_size(256 << 10).spawn(move || {
+            for line in all {
+                // One that has ended already says so by its exit code.
+                if to.write_all(line.as_bytes()).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Input(Some(lines)))
+    }
+
+    #[cfg(test)]
+    pub fn none() -> Input {
+        Input(None)
+    }
+
+    fn line(&self, text: String) {
+        if let Some(lines) = &self.0 {
+            let _ = lines.send(text + "\n");
+        }
+    }
+
+    /// Passes a signal on to the processes of the host.
+    pub fn signal(&mut self, signal: libc::c_int) {
+        match signal {
+            // Without more input the processes are ended there.
+            libc::SIGKILL => self.0 = None,
+            _ => self.line(signal.to_string()),
+        }
+    }
+}
+
 /// Starts this program on a host, to run that part.
-pub fn start(words: &[String], host: &str, part: &Part) -> std::io::Result<Child> {
+pub fn start(words: &[String], host: &str, part: &Part) -> std::io::Result<(Child, Input)> {
     use std::os::unix::process::CommandExt;
     let own = std::env::current_exe()?;
     let line = format!("exec {} run-part", quoted(&own.to_string_lossy()));
@@ -61,22 +101,12 @@ pub fn start(words: &[String], host: &str, part: &Part) -> std::io::Result<Child
     }
     // SAFETY: between fork and exec the closure makes system calls alone, and allocates nothing.
     unsafe { command.pre_exec(Signals::give_back) };
+    let text = serde_json::to_string(part)?;
     let mut child = command.spawn()?;
-    let mut text = serde_json::to_string(part)?;
-    text.push('\n');
-    if let Some(input) = &mut child.stdin {
-        // One that has ended already says so by its exit code.
-        let _ = input.write_all(text.as_bytes());
-    }
-    Ok(child)
-}
-
-/// Passes a signal on to the processes of a host.
-pub fn signal(child: &mut Child, signal: libc::c_int) {
-    match &mut child.stdin {
-        // Without more input the processes are ended there.
-        input if signal == libc::SIGKILL => drop(input.take()),
-        Some(input) => drop(writeln!(input, "{signal}").and_then(|()| input.flush())),
-        None => {}
-    }
+    let input = child.stdin.take().ok_or(std::io::ErrorKind::BrokenPipe.into()).and_then(Input::new);
+    let input = input.inspect_err(|_| {
+        let _ = child.kill().and_then(|()| child.wait());
+    })?;
+    input.line(text);
+    Ok((child, input))
 }
