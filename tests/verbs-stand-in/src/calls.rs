@@ -34,7 +34,8 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv::ibv_pd) -> c_int {
     let (mut state, at) = (lock(), pd as usize);
     let used = state.mrs.values().any(|m| m.pd == at)
         || state.qps.values().any(|q| q.pd == at)
-        || state.srqs.values().any(|s| s.pd == at);
+        || state.srqs.values().any(|s| s.pd == at)
+        || state.windows.values().any(|w| w.pd == at);
     if used {
         return libc::EBUSY;
     }
@@ -176,7 +177,12 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv::ibv_mr) -> c_int {
     if let Err(errno) = enter("ibv_dereg_mr") {
         return errno;
     }
-    let Some(gone) = lock().mrs.remove(&unsafe { (*mr).lkey }) else { return libc::EINVAL };
+    let (mut state, lkey) = (lock(), unsafe { (*mr).lkey });
+    if state.has_windows(lkey) {
+        return libc::EBUSY;
+    }
+    let Some(gone) = state.mrs.remove(&lkey) else { return libc::EINVAL };
+    drop(state);
     if let Backing::Dmabuf { map, map_len, .. } = gone.backing {
         unsafe { libc::munmap(map as *mut c_void, map_len) };
     }

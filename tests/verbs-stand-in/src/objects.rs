@@ -7,6 +7,7 @@ use std::time::Instant;
 use rdma_sys as ibv;
 
 use crate::packet::{Address, Kind};
+use crate::windows::Local;
 
 /// A piece of memory that a request names.
 #[derive(Clone, Copy, Debug)]
@@ -110,6 +111,8 @@ pub struct Request {
     pub remote: u64,
     pub rkey: u32,
     pub operands: [u64; 2],
+    /// What it does to a window, until that is done.
+    pub local: Option<Local>,
     /// What a test wants it to end with.
     pub planned: Option<u32>,
     pub sent: u32,

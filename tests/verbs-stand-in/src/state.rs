@@ -9,6 +9,7 @@ use rdma_sys as ibv;
 use crate::connection::Connections;
 use crate::objects::{Channel, Cq, Mr, Qp, Srq};
 use crate::packet::{Address, Packet};
+use crate::windows::Window;
 
 /// A device that the process has opened once.
 #[derive(Debug)]
@@ -41,6 +42,7 @@ pub struct State {
     /// The device of each domain, by its address.
     pub pds: HashMap<usize, usize>,
     pub mrs: HashMap<u32, Mr>,
+    pub windows: HashMap<u32, Window>,
     pub channels: HashMap<u32, Channel>,
     pub cqs: HashMap<u32, Cq>,
     pub srqs: HashMap<u32, Srq>,
