@@ -7,7 +7,6 @@ use std::time::Instant;
 use rdma_sys as ibv;
 
 use crate::packet::{Address, Kind};
-use crate::windows::Local;
 
 /// A piece of memory that a request names.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +32,31 @@ pub enum Backing {
     Host(u64),
     /// A mapping of a dma-buf, which file it is, and where in the mapping the part begins.
     Dmabuf { map: usize, map_len: usize, skip: usize, inode: u64, revoked: bool },
+}
+
+/// A window. Its key in the table is the one that it has now.
+#[derive(Debug)]
+pub struct Window {
+    pub raw: usize,
+    pub pd: usize,
+    pub bound: Option<Bound>,
+}
+
+/// What a window is bound to: of which queue pair, a part of which registration.
+#[derive(Clone, Copy, Debug)]
+pub struct Bound {
+    pub qpn: u32,
+    pub lkey: u32,
+    pub addr: u64,
+    pub len: u64,
+    pub access: u32,
+}
+
+/// What a request does to a window.
+#[derive(Clone, Copy, Debug)]
+pub enum Local {
+    Bind { window: usize, rkey: u32, to: Bound },
+    Invalidate(u32),
 }
 
 /// A posted receive.

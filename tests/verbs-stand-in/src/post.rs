@@ -6,11 +6,11 @@ use rdma_sys as ibv;
 
 use crate::entry::{enter, profile_of};
 use crate::nic;
-use crate::objects::{Piece, Plain, Qp, Receive, Request};
+use crate::objects::{Local, Piece, Plain, Qp, Receive, Request};
 use crate::packet::Kind;
 use crate::settings::Profile;
 use crate::state::lock;
-use crate::windows::{Local, bind};
+use crate::windows::bind;
 
 unsafe fn pieces(list: *const ibv::ibv_sge, count: c_int) -> Vec<Piece> {
     let piece = |at: usize| {

@@ -7,9 +7,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use rdma_sys as ibv;
 
 use crate::connection::Connections;
-use crate::objects::{Channel, Cq, Mr, Qp, Srq};
+use crate::objects::{Channel, Cq, Mr, Qp, Srq, Window};
 use crate::packet::{Address, Packet};
-use crate::windows::Window;
 
 /// A device that the process has opened once.
 #[derive(Debug)]

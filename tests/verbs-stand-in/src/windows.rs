@@ -7,33 +7,8 @@ use rdma_sys as ibv;
 
 use crate::buffers::Refused;
 use crate::entry::{enter, enter_or_null, profile_of, set_errno};
-use crate::objects::Mr;
+use crate::objects::{Bound, Local, Mr, Window};
 use crate::state::{State, lock};
-
-/// A window. Its key in the table is the one that it has now.
-#[derive(Debug)]
-pub struct Window {
-    pub raw: usize,
-    pub pd: usize,
-    pub bound: Option<Bound>,
-}
-
-/// What a window is bound to: of which queue pair, a part of which registration.
-#[derive(Clone, Copy, Debug)]
-pub struct Bound {
-    pub qpn: u32,
-    pub lkey: u32,
-    pub addr: u64,
-    pub len: u64,
-    pub access: u32,
-}
-
-/// What a request does to a window.
-#[derive(Clone, Copy, Debug)]
-pub enum Local {
-    Bind { window: usize, rkey: u32, to: Bound },
-    Invalidate(u32),
-}
 
 const REMOTE: u32 =
     ibv::IBV_ACCESS_REMOTE_READ | ibv::IBV_ACCESS_REMOTE_WRITE | ibv::IBV_ACCESS_REMOTE_ATOMIC;

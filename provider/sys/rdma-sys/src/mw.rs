@@ -58,8 +58,8 @@ impl Pd {
 }
 
 impl Mw {
-    /// What binds it, for the first time, to bytes of a registration with [`Access::WINDOWS`]: `addr` as peers
-    /// name the first one, and what they may do.
+    /// What binds it, for the first time, to bytes of a registration with [`Access::WINDOWS`]: `addr` as
+    /// peers name the first one, and what they may do.
     pub fn bind(&self, mr: &Mr, addr: u64, length: u64, access: Access) -> Bind {
         // SAFETY: constant until it is bound.
         let own = unsafe { self.raw.as_ref() }.rkey;
