@@ -45,6 +45,9 @@ impl Mr {
         match self.backing {
             Backing::Host(base) => Ok(base + (addr - self.iova)),
             Backing::Dmabuf { revoked: true, .. } => Err(Refused),
+            // The client of the kernel's ends it with the allocation.
+            Backing::Peer { first, id, of, .. } if (of.id)(first) != id => Err(Refused),
+            Backing::Peer { at, .. } => Ok(at + (addr - self.iova)),
             Backing::Dmabuf { map, skip, .. } => Ok((map + skip) as u64 + (addr - self.iova)),
         }
     }

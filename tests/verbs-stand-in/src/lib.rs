@@ -42,8 +42,9 @@
 //! times 2^timeout for each try.
 //!
 //! A test in the same process calls `stand_in_fail`, `stand_in_calls`, `stand_in_verbs_status` (a completion with an
-//! error), `stand_in_verbs_revoke` (a dma-buf taken back by its exporter; a file that is truncated is one, too),
-//! `stand_in_verbs_port` (up, down) and `stand_in_verbs_event` (any asynchronous event).
+//! error), `stand_in_verbs_revoke` (a dma-buf taken back by its exporter; a file that is truncated is one, too; one whose
+//! position is not 0 is a dma-buf that begins there),
+//! `stand_in_verbs_port` (up, down), `stand_in_verbs_peer_memory` (a client of the kernel's for memory of devices) and `stand_in_verbs_event` (any asynchronous event).
 #![allow(
     clippy::missing_safety_doc,
     clippy::undocumented_unsafe_blocks,
@@ -69,4 +70,7 @@ mod settings;
 mod state;
 mod windows;
 
-pub use hooks::{stand_in_verbs_event, stand_in_verbs_port, stand_in_verbs_revoke, stand_in_verbs_status};
+pub use hooks::{
+    stand_in_verbs_event, stand_in_verbs_peer_memory, stand_in_verbs_port, stand_in_verbs_revoke,
+    stand_in_verbs_status,
+};

@@ -2,7 +2,7 @@
 
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rdma_sys::{
     Channel, Context, Cq, Device, Error, Gid, GidType, Library, Pd, Port, Qp, QpInit, Srq, SrqInit, ibv_wc,
@@ -58,6 +58,8 @@ pub struct Options {
     pub mtu: Option<u32>,
     /// The library, if it is not the one that the linker finds.
     pub library: Option<PathBuf>,
+    /// Where the kernel lists its clients for memory of other devices, if elsewhere than Linux does.
+    pub clients: Option<PathBuf>,
 }
 
 /// Whether this host has a device.
@@ -100,7 +102,7 @@ pub fn open(options: &Options, own: IpAddr) -> Result<(Verbs, Vec<String>), Vec<
     found.sort_by_key(|(rank, ..)| std::cmp::Reverse(*rank));
     for (_, context, route) in found {
         let name = format!("{} port {}", context.device().name(), route.port.number);
-        match open_port(&context, route) {
+        match open_port(&context, route, options.clients.as_deref()) {
             Ok(verbs) => return Ok((verbs, refused)),
             Err(why) => refused.push(format!("{name}: {why}")),
         }
@@ -193,7 +195,7 @@ fn best_gid(gids: &[Gid], own: IpAddr) -> Option<Gid> {
 }
 
 /// Opens a port.
-fn open_port(context: &Context, route: Route) -> Result<Verbs, String> {
+fn open_port(context: &Context, route: Route, clients: Option<&Path>) -> Result<Verbs, String> {
     let text = |e: Error| e.to_string();
     let attributes = context.attributes();
     let most = |n: i32| u32::try_from(n).unwrap_or(0);
@@ -242,7 +244,7 @@ fn open_port(context: &Context, route: Route) -> Result<Verbs, String> {
     let sizes = Sizes { most: MESSAGE, window, send_wr, recv_wr, inline: 0, access, serves, starts };
     let credits = entries as usize - places;
     let detail = detail(context, &route, lacks.as_deref());
-    let (bounces, registered) = (Bounces::new(&pd), Registry::new(Adapter::new(&pd)));
+    let (bounces, registered) = (Bounces::new(&pd), Registry::new(Adapter::new(&pd, clients)));
     let (windows, pairs, context) = (Windows::new(&pd), Pairs::default(), context.clone());
     let objects = Objects { windows, pairs, receives, sends, bounces, registered, cq, channel, pd, context };
     let mut verbs = Verbs {

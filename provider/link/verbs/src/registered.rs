@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::fd::AsFd as _;
+use std::path::Path;
 
 use hmem::{Caps, Span, registry};
 use rdma_sys::{Access, Bind, Dmabuf, Error, Mr, Mw, Pd, ibv_sge};
@@ -53,8 +54,10 @@ pub(crate) struct Adapter {
 }
 
 impl Adapter {
-    pub(crate) fn new(pd: &Pd) -> Adapter {
-        let is_listed = fs::read_dir(PEERS).is_ok_and(|mut all| all.next().is_some());
+    /// Of this domain. `clients`: where the kernel lists them.
+    pub(crate) fn new(pd: &Pd, clients: Option<&Path>) -> Adapter {
+        let clients = clients.unwrap_or(Path::new(PEERS));
+        let is_listed = fs::read_dir(clients).is_ok_and(|mut all| all.next().is_some());
         Adapter { pd: pd.clone(), knows_peers: is_listed || fs::metadata(PEERMEM).is_ok() }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use below::{Below, Dest, Did, Message, NotSent, Piece, Poll, Remote};
+use below::{Below, Message, NotSent, Poll, Remote};
 use hmem::Span;
 use link_api::Way;
 use link_kit::text;
@@ -12,6 +12,7 @@ use verbs::Verbs;
 
 use crate::device::{open, set};
 use crate::duo::{self, Duo, filled};
+use crate::lone::{accesses, join, say};
 
 const WAIT: Duration = Duration::from_secs(60);
 const LEN: usize = 50_000;
@@ -27,47 +28,6 @@ fn port(device: usize, is_up: bool) {
     // SAFETY: that function's type.
     let set: extern "C" fn(usize, bool) = unsafe { std::mem::transmute(symbol) };
     set(device, is_up);
-}
-
-/// Connects two, and says how each knows the other.
-fn join(one: &mut Verbs, other: &mut Verbs) -> (Dest, Dest) {
-    let (a, b) = (one.offer().expect("a queue pair"), other.offer().expect("a queue pair"));
-    let to_other = one.connect(a.number, &b.address).expect("a connection");
-    (to_other, other.connect(b.number, &a.address).expect("a connection"))
-}
-
-/// What happens next.
-fn happens(to: &mut Verbs) -> Did {
-    let start = Instant::now();
-    loop {
-        if let Some(did) = to.poll(Poll::All) {
-            return did;
-        }
-        assert!(start.elapsed() < WAIT, "nothing happens");
-    }
-}
-
-/// Sends a message, behind which the other one may use what it was given.
-fn say(from: &mut Verbs, to: Dest, other: &mut Verbs) {
-    let message = Message { who: 1, is_frame: false, front: b"now", middle: &[], body: &[], off: 0, len: 0 };
-    from.send(to, &message).expect("room for a message");
-    let Did::Came(buffer, 3) = happens(other) else { panic!("not the message") };
-    other.give_back(buffer);
-}
-
-/// Accesses memory: whether the bytes are where they belong.
-fn accesses(by: &mut Verbs, (way, at, key, addr): (Way, Dest, u64, u64), local: Span) -> bool {
-    match by.access(5, &Piece { way, at, key, addr, local }) {
-        Err(NotSent::Error(_)) => return false,
-        outcome => outcome.expect("room for an access"),
-    }
-    loop {
-        match happens(by) {
-            Did::Over(5, ok) => return ok,
-            Did::Failed(..) => {}
-            other => panic!("{other:?}"),
-        }
-    }
 }
 
 /// A third one, connected to the owner, that has learnt the key: whichever way, it reads and writes nothing.

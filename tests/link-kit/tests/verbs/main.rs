@@ -17,4 +17,5 @@ mod authority;
 mod conformance;
 mod device;
 mod faults;
+mod lone;
 mod rma;
