@@ -237,6 +237,18 @@ impl Driver {
         unsafe { f(attribute, value) }
     }
 
+    /// From now on there are dma-bufs: none (0), those without a flag (1), those over PCIe as well (2).
+    pub fn dmabufs(&self, exports: u32) {
+        let f = self.0.symbol("stand_in_dmabufs");
+        let f: unsafe extern "C" fn(u32) = unsafe { std::mem::transmute(f) };
+        unsafe { f(exports) }
+    }
+
+    /// A function of the stand-in's own, for another one.
+    pub fn function(&self, name: &str) -> *mut c_void {
+        self.0.symbol(name)
+    }
+
     /// From now on each piece of work in a stream is put off by up to so many microseconds.
     pub fn jitter(&self, most: u64, seed: u64) {
         let f = self.0.symbol("stand_in_jitter");

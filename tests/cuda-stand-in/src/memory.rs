@@ -134,6 +134,12 @@ pub extern "C" fn stand_in_dma(at: u64, len: usize) -> Ptr {
     }
 }
 
+/// Which allocation an address is of; 0 where it is of none. No call of the driver's.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_memory_id(at: u64) -> u64 {
+    find(at as usize).map_or(0, |region| region.id)
+}
+
 /// Of the memory that this process has made or mapped, as often as it has it mapped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> i32 {

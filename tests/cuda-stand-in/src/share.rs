@@ -1,14 +1,16 @@
-//! Memory in other processes: IPC handles, and descriptors of memory that is mapped by hand.
+//! Memory in other processes: IPC handles, and descriptors of memory that is mapped by hand; for adapters: dma-bufs.
 
 use std::collections::HashMap;
-use std::ffi::c_int;
+use std::ffi::{CString, c_int};
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::memory::{Backing, Region, Sort, add, find, free, inode, map, new_id, open, remove, unmap};
 use crate::{INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Ptr, SUCCESS, context, devices};
 use crate::{enter, enter_in_context};
+use stand_in::memory::PAGE;
 
 /// `CUipcMemHandle`.
 #[repr(C)]
@@ -236,20 +238,6 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(out: *mut u64, fd: Ptr, 
     SUCCESS
 }
 
-/// There is no dma-buf without a device; what the caller does without one is what can be tested.
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemGetHandleForAddressRange(
-    _out: Ptr,
-    at: u64,
-    len: usize,
-    _kind: u32,
-    _flags: u64,
-) -> i32 {
-    enter_in_context!("cuMemGetHandleForAddressRange");
-    // As the manual has it: whole pages of the host's.
-    if at % 4096 == 0 && len % 4096 == 0 { NOT_SUPPORTED } else { INVALID_VALUE }
-}
-
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemGetAllocationGranularity(
     out: *mut usize,
@@ -274,5 +262,56 @@ pub unsafe extern "C" fn cuMemGetAllocationPropertiesFromHandle(
         prop.cast::<[u64; 4]>().write([0; 4]);
         *prop = AllocationProp { kind: 1, handle_types: 1, location: 1, device };
     }
+    SUCCESS
+}
+
+/// CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE.
+const DMA_BUF: u32 = 1;
+const PCIE: u64 = 1;
+
+/// Which there are: none (0), those without a flag (1), those over PCIe as well (2).
+static EXPORTS: AtomicU32 = AtomicU32::new(0);
+
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_dmabufs(exports: u32) {
+    EXPORTS.store(exports, Ordering::Relaxed);
+}
+
+/// Of cuMemAlloc's and cuMemMap's memory, in whole pages of the host's, as the manual has it. No dma-buf, which
+/// takes a device: what a stand-in for an adapter is given is the file of the memory, whose position is where the
+/// range begins.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemGetHandleForAddressRange(
+    out: Ptr,
+    at: u64,
+    len: usize,
+    kind: u32,
+    flags: u64,
+) -> i32 {
+    enter_in_context!("cuMemGetHandleForAddressRange");
+    let at = at as usize;
+    if at % PAGE != 0 || len % PAGE != 0 || len == 0 || kind != DMA_BUF || flags & !PCIE != 0 {
+        return INVALID_VALUE;
+    }
+    let Some(region) = find(at) else { return INVALID_VALUE };
+    if len > region.len.next_multiple_of(PAGE) - (at - region.base) {
+        return INVALID_VALUE;
+    }
+    let least = if flags & PCIE != 0 { 2 } else { 1 };
+    let is_plain = matches!(region.sort, Sort::Plain | Sort::Mapped);
+    let Some(backing) = region.backing.filter(|_| is_plain) else { return NOT_SUPPORTED };
+    if EXPORTS.load(Ordering::Relaxed) < least {
+        return NOT_SUPPORTED;
+    }
+    // Not a duplicate, whose position would be that of all.
+    let Ok(path) = CString::new(format!("/proc/self/fd/{}", backing.fd.as_raw_fd())) else {
+        return INVALID_VALUE;
+    };
+    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+    let from = (region.skip + (at - region.base)) as i64;
+    if fd < 0 || unsafe { libc::lseek(fd, from, libc::SEEK_SET) } != from {
+        return INVALID_VALUE;
+    }
+    unsafe { *out.cast::<i32>() = fd };
     SUCCESS
 }

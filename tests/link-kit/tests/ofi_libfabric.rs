@@ -305,7 +305,7 @@ mod reads {
             if i == 2 {
                 before = open();
             }
-            let lease = fabric.lend(memory, Way::Get).expect("memory that can be lent");
+            let lease = fabric.lend(below::Dest(0), memory, Way::Get).expect("memory that can be lent");
             assert!(*lease.lender != *fabric.about().address && !lease.lender.is_empty());
             while !fabric.stop(below::Stop::Leases) {
                 let _ = fabric.poll(below::Poll::All);

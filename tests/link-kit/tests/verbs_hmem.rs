@@ -1,5 +1,5 @@
-//! Memory of devices over queue pairs, whose dma-bufs are refused: over the stand-ins for libibverbs and CUDA, the
-//! latter of which exports none.
+//! Memory of devices over queue pairs, over the stand-ins for libibverbs and CUDA: by which way it is registered, what
+//! refuses the others, and what is accessed when it is freed, used again or taken back.
 #![cfg(not(loom))]
 
 #[path = "support/counted.rs"]
@@ -16,25 +16,62 @@ mod node;
 #[allow(dead_code, reason = "what is of links alone")]
 mod support;
 
+#[path = "verbs/lone.rs"]
+mod lone;
+
+use std::ffi::{CStr, c_void};
+
+use below::Remote;
 use cuda_stand_in::driver::Driver;
 use hmem::{Kind, Span};
+use link_api::Way;
+use stand_in::program::{self, Program};
 use testkit::pattern;
-use verbs::Verbs;
+use verbs::{Options, Verbs};
 
-use device::{open, set};
+use device::{open, options, set};
 use duo::Duo;
+use lone::{accesses, join, say};
 
 const LEN: usize = 200_000;
 
-/// Memory of the second device of the stand-in, which is never freed.
-fn filled(len: usize, seed: usize) -> Span {
+/// The driver, whose second device is used, with dma-bufs as [`Driver::dmabufs`] says.
+fn driver(dmabufs: u32) -> Driver {
     let driver = Driver::start();
     hmem::registry::find_runtimes();
     driver.enter(1);
-    // SAFETY: so many bytes of it.
-    let span = unsafe { Span::new(driver.alloc(len), len, Kind::Cuda) };
+    driver.dmabufs(dmabufs);
+    driver
+}
+
+/// Memory of a device, from the address on.
+fn span(at: usize, len: usize) -> Span {
+    // SAFETY: the tests' own memory, of this length, which is freed when nothing uses it.
+    unsafe { Span::new(at, len, Kind::Cuda) }
+}
+
+/// Memory of the second device of the stand-in, which is never freed.
+fn filled(driver: &Driver, len: usize, seed: usize) -> Span {
+    let span = span(driver.alloc(len), len);
     hmem::write(&[span], 0, &pattern(len, seed));
     span
+}
+
+fn ibv(name: &CStr) -> u64 {
+    Program::open(program::path("verbs_stand_in")).calls(name)
+}
+
+/// The kernel has a client for memory of devices, and lists it there.
+fn peer_memory(driver: &Driver) -> Options {
+    let hook = Program::open(program::path("verbs_stand_in")).symbol("stand_in_verbs_peer_memory");
+    // SAFETY: that function's type.
+    let hook: extern "C" fn(*mut c_void, *mut c_void) = unsafe { std::mem::transmute(hook) };
+    hook(driver.function("stand_in_dma"), driver.function("stand_in_memory_id"));
+    Options { clients: Some(env!("CARGO_MANIFEST_DIR").into()), ..options() }
+}
+
+fn open_with(options: &Options) -> Verbs {
+    verbs::open(options, std::net::Ipv4Addr::LOCALHOST.into()).expect("a device").0
 }
 
 /// A message from a device's memory, which arrives; how many accesses it took, and bytes in frames.
@@ -46,10 +83,75 @@ fn send(duo: &mut Duo<Verbs>, src: Span, dst: Span) -> (u64, u64) {
     (accesses, bytes)
 }
 
+/// What the path says of memory that was to be lent, and whether it was.
+fn way(options: &Options, src: Span) -> (bool, String) {
+    let (mut owner, mut peer) = (open_with(options), open());
+    let (to_peer, at) = join(&mut owner, &mut peer);
+    let lease = owner.lend(to_peer, src, Way::Get);
+    if let Some(lease) = &lease {
+        say(&mut owner, to_peer, &mut peer);
+        let local = Span::leak(src.len());
+        assert!(accesses(&mut peer, (Way::Get, at, lease.key, lease.base), local));
+        assert!(link_kit::text(&[local]) == link_kit::text(&[src]), "the bytes of the device");
+        assert!(owner.end_lease(lease.number, true));
+    }
+    (lease.is_some(), owner.registered())
+}
+
+/// What the driver and the adapter grant, and what the path says of it: a row of the table in docs/verbs.md.
+fn says(dmabufs: u32, device: &str, client: bool, refusal: Option<i32>, said: &str) {
+    set(device, &[]);
+    let driver = driver(dmabufs);
+    let options = if client { peer_memory(&driver) } else { options() };
+    // Behind a page, and not all of it: the dma-buf begins before.
+    let whole = filled(&driver, LEN, 3);
+    let src = whole.part(5_000, 100_000).expect("a part");
+    if let Some(errno) = refusal {
+        Program::open(program::path("verbs_stand_in")).fail(c"ibv_reg_dmabuf_mr", 1, errno);
+    }
+    let (lent, text) = way(&options, src);
+    assert_eq!((lent, text.as_str()), (!said.contains("by no way"), said));
+}
+
+#[test]
+fn memory_is_registered_as_a_dmabuf_over_pcie() {
+    says(2, "sv0", false, None, "Cuda by dma-buf over PCIe");
+}
+
+#[test]
+fn memory_is_registered_as_a_dmabuf_where_none_is_over_pcie() {
+    let said = "Cuda by dma-buf (not dma-buf over PCIe: the export of a dma-buf: Operation not supported (os error 95))";
+    says(1, "sv0", false, None, said);
+}
+
+/// As an adapter that is not behind the same PCIe root refuses.
+#[test]
+fn memory_is_registered_as_a_dmabuf_where_the_adapter_refuses_the_one_over_pcie() {
+    let said = "Cuda by dma-buf (not dma-buf over PCIe: ibv_reg_dmabuf_mr: Unknown error 524 (os error 524))";
+    says(2, "sv0", false, Some(524), said);
+}
+
+#[test]
+fn memory_is_registered_by_its_address_where_the_kernel_knows_it() {
+    let refused = "ibv_reg_dmabuf_mr: Operation not supported (os error 95)";
+    let said = format!("Cuda by peer memory (not dma-buf over PCIe: {refused}; not dma-buf: {refused})");
+    says(2, "sv0:nodmabuf", true, None, &said);
+}
+
+#[test]
+fn memory_that_nothing_knows_is_registered_by_no_way() {
+    let refused = "the export of a dma-buf: Operation not supported (os error 95)";
+    let client = "/sys/kernel/mm/memory_peers: No such device (os error 19)";
+    let said = format!(
+        "Cuda by no way (not dma-buf over PCIe: {refused}; not dma-buf: {refused}; not peer memory: {client})"
+    );
+    says(0, "sv0", false, None, &said);
+}
+
 #[test]
 fn a_message_of_a_device_whose_dmabuf_is_refused_goes_in_frames() {
     set("sv0", &[]);
-    let src = filled(LEN, 3);
+    let src = filled(&driver(0), LEN, 3);
     let mut duo = Duo::new(open);
     for _ in 0..2 {
         let (accesses, bytes) = send(&mut duo, src, Span::leak(LEN));
@@ -57,10 +159,82 @@ fn a_message_of_a_device_whose_dmabuf_is_refused_goes_in_frames() {
     }
 }
 
+/// Memory is freed and its address used again, a thousand times: what is sent is what is there now.
+fn is_never_stale(device: &str, dmabufs: u32, client: bool) {
+    const SHORT: usize = 70_000;
+    set(device, &[]);
+    let driver = driver(dmabufs);
+    let options = if client { peer_memory(&driver) } else { options() };
+    let (mut duo, dst) = (Duo::new(|| open_with(&options)), Span::leak(SHORT));
+    let registered =
+        || ["ibv_reg_mr", "ibv_reg_dmabuf_mr"].map(|n| ibv(&std::ffi::CString::new(n).expect("a name")));
+    let (before, ended, mut again) = (registered(), ibv(c"ibv_dereg_mr"), 0);
+    let mut last = 0;
+    for seed in 0..1000 {
+        let at = driver.alloc(SHORT);
+        again += u32::from(std::mem::replace(&mut last, at) == at);
+        let src = span(at, SHORT);
+        hmem::write(&[src], 0, &pattern(SHORT, seed));
+        let (accesses, bytes) = send(&mut duo, src, dst);
+        assert!(accesses == 1 && bytes < 2_000, "{accesses} accesses, {bytes} bytes in frames");
+        driver.free(at);
+    }
+    assert!(again > 500, "only {again} times the same address");
+    let made: u64 = registered().iter().zip(before).map(|(now, before)| now - before).sum();
+    assert!(made >= 1000, "{made} registrations");
+    assert_eq!(ibv(c"ibv_alloc_mw") - ibv(c"ibv_dealloc_mw"), 0, "windows");
+    assert!(ibv(c"ibv_dereg_mr") - ended >= 1000, "registrations that have ended");
+}
+
+#[test]
+fn memory_that_is_freed_and_used_again_is_never_stale_by_dmabuf() {
+    is_never_stale("sv0", 2, false);
+}
+
+#[test]
+fn memory_that_is_freed_and_used_again_is_never_stale_by_peer_memory() {
+    is_never_stale("sv0:nodmabuf", 2, true);
+}
+
+/// Taken back while it is lent: the peer's access fails, and it has none of the bytes.
+fn is_taken_back(device: &str, client: bool, take: impl FnOnce(&Driver, Span)) {
+    set(device, &[]);
+    let driver = driver(2);
+    let options = if client { peer_memory(&driver) } else { options() };
+    let src = filled(&driver, LEN, 3);
+    let (mut owner, mut peer) = (open_with(&options), open());
+    let (to_peer, at) = join(&mut owner, &mut peer);
+    let lease = owner.lend(to_peer, src, Way::Get).expect("memory that can be lent");
+    say(&mut owner, to_peer, &mut peer);
+    let local = duo::filled(LEN, 9);
+    take(&driver, src);
+    assert!(!accesses(&mut peer, (Way::Get, at, lease.key, lease.base), local));
+    assert!(link_kit::text(&[local]) == pattern(LEN, 9), "bytes that were taken back");
+    assert!(owner.end_lease(lease.number, true));
+}
+
+#[test]
+fn a_dmabuf_that_its_exporter_takes_back_is_not_read() {
+    is_taken_back("sv0", false, |_, _| {
+        let revoke = Program::open(program::path("verbs_stand_in")).symbol("stand_in_verbs_revoke");
+        // SAFETY: that function's type.
+        let revoke: extern "C" fn(i32) -> i32 = unsafe { std::mem::transmute(revoke) };
+        assert_eq!(revoke(-1), 1);
+    });
+}
+
+#[test]
+fn memory_that_is_freed_while_the_kernel_has_pinned_it_is_not_read_and_nor_is_what_follows() {
+    is_taken_back("sv0:nodmabuf", true, |driver, src| {
+        driver.free(src.addr() as usize);
+        assert_eq!(driver.alloc(LEN), src.addr() as usize, "the address of other memory now");
+    });
+}
+
 #[test]
 fn a_message_into_a_device_goes_in_frames() {
     set("sv0", &[]);
-    let dst = filled(LEN, 3);
+    let dst = filled(&driver(2), LEN, 3);
     let mut duo = Duo::new(open);
     let (accesses, bytes) = send(&mut duo, duo::filled(LEN, 4), dst);
     assert!(accesses == 0 && bytes > LEN as u64, "{accesses} accesses, {bytes} bytes in frames");

@@ -45,6 +45,9 @@ impl Mr {
         match self.backing {
             Backing::Host(base) => Ok(base + (addr - self.iova)),
             Backing::Dmabuf { revoked: true, .. } => Err(Refused),
+            // The client of the kernel's ends it with the allocation.
+            Backing::Peer { first, id, of, .. } if (of.id)(first) != id => Err(Refused),
+            Backing::Peer { at, .. } => Ok(at + (addr - self.iova)),
             Backing::Dmabuf { map, skip, .. } => Ok((map + skip) as u64 + (addr - self.iova)),
         }
     }
@@ -70,7 +73,7 @@ impl Mr {
 
 impl State {
     /// The registration of `key`, if it grants all of this.
-    fn granted(&self, pd: usize, key: u32, addr: u64, len: u64, access: u32) -> Result<&Mr, Refused> {
+    pub fn granted(&self, pd: usize, key: u32, addr: u64, len: u64, access: u32) -> Result<&Mr, Refused> {
         let mr = self.mrs.get(&key).ok_or(Refused)?;
         let end = addr.checked_add(len).ok_or(Refused)?;
         let inside = addr >= mr.iova && end <= mr.iova + mr.len;
@@ -87,26 +90,26 @@ impl State {
         used.try_for_each(|p| self.check(pd, p.key, p.addr, p.len.into(), access))
     }
 
-    pub fn read_remote(&self, pd: usize, key: u32, addr: u64, len: usize) -> Result<Vec<u8>, Refused> {
+    pub fn read_remote(&self, qpn: u32, key: u32, addr: u64, len: usize) -> Result<Vec<u8>, Refused> {
         let mut bytes = vec![0; len];
         if len > 0 {
-            let mr = self.granted(pd, key, addr, len as u64, ibv::IBV_ACCESS_REMOTE_READ)?;
+            let mr = self.granted_to_peer(qpn, key, addr, len as u64, ibv::IBV_ACCESS_REMOTE_READ)?;
             mr.read(addr, &mut bytes)?;
         }
         Ok(bytes)
     }
 
-    pub fn write_remote(&self, pd: usize, key: u32, addr: u64, bytes: &[u8]) -> Result<(), Refused> {
+    pub fn write_remote(&self, qpn: u32, key: u32, addr: u64, bytes: &[u8]) -> Result<(), Refused> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let mr = self.granted(pd, key, addr, bytes.len() as u64, ibv::IBV_ACCESS_REMOTE_WRITE)?;
+        let mr = self.granted_to_peer(qpn, key, addr, bytes.len() as u64, ibv::IBV_ACCESS_REMOTE_WRITE)?;
         mr.write(addr, bytes)
     }
 
     /// An atomic operation on 8 aligned bytes: what they were.
-    pub fn atomic(&self, pd: usize, key: u32, addr: u64, with: impl Fn(u64) -> u64) -> Result<u64, Refused> {
-        let mr = self.granted(pd, key, addr, 8, ibv::IBV_ACCESS_REMOTE_ATOMIC)?;
+    pub fn atomic(&self, qpn: u32, key: u32, addr: u64, with: impl Fn(u64) -> u64) -> Result<u64, Refused> {
+        let mr = self.granted_to_peer(qpn, key, addr, 8, ibv::IBV_ACCESS_REMOTE_ATOMIC)?;
         let mut probe = [0; 8];
         let at = mr.at(addr)?;
         if !guarded(probe.as_mut_ptr() as u64, at, 8) {

@@ -34,7 +34,8 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv::ibv_pd) -> c_int {
     let (mut state, at) = (lock(), pd as usize);
     let used = state.mrs.values().any(|m| m.pd == at)
         || state.qps.values().any(|q| q.pd == at)
-        || state.srqs.values().any(|s| s.pd == at);
+        || state.srqs.values().any(|s| s.pd == at)
+        || state.windows.values().any(|w| w.pd == at);
     if used {
         return libc::EBUSY;
     }
@@ -101,7 +102,11 @@ fn register(
         return refuse(libc::EOPNOTSUPP);
     }
     if !on_demand && !is_mapped(addr as u64, len) {
-        return refuse(libc::EFAULT);
+        let peers = lock().peer_memory;
+        let found = peers.map(|of| (of, (of.find)(addr as u64, len) as u64)).filter(|(_, at)| *at != 0);
+        let Some((of, at)) = found else { return refuse(libc::EFAULT) };
+        let first = addr as u64;
+        return add(pd, addr, iova, len, access, Backing::Peer { first, at, id: (of.id)(first), of });
     }
     add(pd, addr, iova, len, access, Backing::Host(addr as u64))
 }
@@ -158,6 +163,8 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     if unsafe { libc::fstat(fd, &mut stat) } != 0 {
         return refuse(libc::EBADF);
     }
+    let from = u64::try_from(unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) }).unwrap_or(0);
+    let offset = offset.saturating_add(from);
     let end = offset.checked_add(len as u64).filter(|end| *end <= stat.st_size as u64);
     let Some(end) = end else { return refuse(libc::EINVAL) };
     let (from, prot) = (offset & !4095, libc::PROT_READ | libc::PROT_WRITE);
@@ -176,7 +183,12 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv::ibv_mr) -> c_int {
     if let Err(errno) = enter("ibv_dereg_mr") {
         return errno;
     }
-    let Some(gone) = lock().mrs.remove(&unsafe { (*mr).lkey }) else { return libc::EINVAL };
+    let (mut state, lkey) = (lock(), unsafe { (*mr).lkey });
+    if state.has_windows(lkey) {
+        return libc::EBUSY;
+    }
+    let Some(gone) = state.mrs.remove(&lkey) else { return libc::EINVAL };
+    drop(state);
     if let Backing::Dmabuf { map, map_len, .. } = gone.backing {
         unsafe { libc::munmap(map as *mut c_void, map_len) };
     }

@@ -109,6 +109,8 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv::ibv_device) -> *mut i
     ops.post_srq_recv = Some(crate::post::post_srq_recv);
     ops.post_send = Some(crate::post::post_send);
     ops.post_recv = Some(crate::post::post_recv);
+    ops.alloc_mw = Some(crate::windows::alloc_mw);
+    ops.dealloc_mw = Some(crate::windows::dealloc_mw);
     let context = &mut all.context;
     (context.device, context.cmd_fd, context.async_fd) = (device, -1, fd.as_raw_fd());
     context.num_comp_vectors = 4;
@@ -141,6 +143,7 @@ fn attributes(profile: &Profile) -> ibv::ibv_device_attr {
     let (limits, has) = (&profile.limits, |flag: &str| !profile.is(flag));
     let int = |n: u32| c_int::try_from(n).unwrap_or(c_int::MAX);
     let srq = |n: u32| if has("nosrq") { int(n) } else { 0 };
+    let windows = ibv::IBV_DEVICE_MEM_WINDOW | ibv::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
     let mut attr = ibv::ibv_device_attr {
         node_guid: guid(profile).to_be(),
         sys_image_guid: guid(profile).to_be(),
@@ -153,6 +156,8 @@ fn attributes(profile: &Profile) -> ibv::ibv_device_attr {
         max_cq: int(limits.cq),
         max_cqe: int(limits.cqe),
         max_mr: int(limits.mr),
+        max_mw: if has("nomw") { int(limits.mw) } else { 0 },
+        device_cap_flags: if has("nomw") { windows } else { 0 },
         max_pd: 1024,
         max_qp_rd_atom: int(limits.reads),
         max_qp_init_rd_atom: int(limits.reads),

@@ -1,11 +1,11 @@
 //! What a test in the same process does to devices.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 
 use rdma_sys as ibv;
 
 use crate::nic;
-use crate::objects::Backing;
+use crate::objects::{Backing, PeerMemory};
 use crate::state::lock;
 
 /// The `nth` send request from now on ends with this `IBV_WC_*`.
@@ -16,17 +16,17 @@ pub extern "C" fn stand_in_verbs_status(nth: u64, status: u32) {
     state.planned.push((at, status));
 }
 
-/// The exporter of this dma-buf takes it back: how many registrations it had.
+/// The exporter of this dma-buf, or of all (-1), takes it back: how many registrations it had.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_verbs_revoke(fd: c_int) -> c_int {
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    if unsafe { libc::fstat(fd, &mut stat) } != 0 {
+    if fd != -1 && unsafe { libc::fstat(fd, &mut stat) } != 0 {
         return -1;
     }
     let mut count = 0;
     for mr in lock().mrs.values_mut() {
         match &mut mr.backing {
-            Backing::Dmabuf { inode, revoked, .. } if *inode == stat.st_ino => {
+            Backing::Dmabuf { inode, revoked, .. } if fd == -1 || *inode == stat.st_ino => {
                 *revoked = true;
                 count += 1;
             }
@@ -34,6 +34,16 @@ pub extern "C" fn stand_in_verbs_revoke(fd: c_int) -> c_int {
         }
     }
     count
+}
+
+/// The kernel has a client for memory of another device: where the bytes at an address are (null: it has none
+/// there), and of which allocation.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_verbs_peer_memory(
+    find: extern "C" fn(u64, usize) -> *mut c_void,
+    id: extern "C" fn(u64) -> u64,
+) {
+    lock().peer_memory = Some(PeerMemory { find, id });
 }
 
 /// The port of the device (from 0 on, as in the list) is up or down.

@@ -3,7 +3,8 @@
 //! It has the entry points that Strait and its tests call, with libibverbs' names, signatures and layouts, and checks
 //! arguments as its manual pages say. A thread of the process is the device: it reads and writes memory, without the
 //! program's part, and reaches devices of other processes of the host by sockets. Reliable connections (RC) of
-//! InfiniBand and RoCE are there, with shared receive queues, inline data, immediate data, RDMA and 64-bit atomics.
+//! InfiniBand and RoCE are there, with shared receive queues, inline data, immediate data, RDMA, 64-bit
+//! atomics, and memory windows of type 2 that are bound to a queue pair (2B), with IBV_WR_BIND_MW and IBV_WR_LOCAL_INV.
 //!
 //! | variable | |
 //! |---|---|
@@ -17,10 +18,10 @@
 //!
 //! | option of a device | |
 //! |---|---|
-//! | `qp`, `wr`, `sge`, `inline`, `cq`, `cqe`, `mr`, `mrsize`, `srq`, `srqwr`, `srqsge`, `reads`, `msg` | its limits |
+//! | `qp`, `wr`, `sge`, `inline`, `cq`, `cqe`, `mr`, `mrsize`, `mw`, `srq`, `srqwr`, `srqsge`, `reads`, `msg` | its limits |
 //! | `gids` | entries of its table of GIDs (16). 0 and 1 are link-local, 2 and 3 are the IPv4 address 10.HOST.0.DEVICE |
 //! | `mtu` | 256 to 4096 (1024) |
-//! | `nosrq`, `noatomics`, `noodp`, `nodmabuf` | what it lacks: it answers EOPNOTSUPP |
+//! | `nosrq`, `noatomics`, `noodp`, `nodmabuf`, `nomw` | what it lacks: it answers EOPNOTSUPP |
 //! | `down` | its port is not active |
 //! | `ib`, `iwarp` | its link layer is InfiniBand's (LIDs, one GID), its transport is iWARP |
 //! | `old` | its library has no extended operations |
@@ -41,8 +42,9 @@
 //! times 2^timeout for each try.
 //!
 //! A test in the same process calls `stand_in_fail`, `stand_in_calls`, `stand_in_verbs_status` (a completion with an
-//! error), `stand_in_verbs_revoke` (a dma-buf taken back by its exporter; a file that is truncated is one, too),
-//! `stand_in_verbs_port` (up, down) and `stand_in_verbs_event` (any asynchronous event).
+//! error), `stand_in_verbs_revoke` (a dma-buf taken back by its exporter; a file that is truncated is one, too; one whose
+//! position is not 0 is a dma-buf that begins there),
+//! `stand_in_verbs_port` (up, down), `stand_in_verbs_peer_memory` (a client of the kernel's for memory of devices) and `stand_in_verbs_event` (any asynchronous event).
 #![allow(
     clippy::missing_safety_doc,
     clippy::undocumented_unsafe_blocks,
@@ -66,5 +68,9 @@ mod requester;
 mod responder;
 mod settings;
 mod state;
+mod windows;
 
-pub use hooks::{stand_in_verbs_event, stand_in_verbs_port, stand_in_verbs_revoke, stand_in_verbs_status};
+pub use hooks::{
+    stand_in_verbs_event, stand_in_verbs_peer_memory, stand_in_verbs_port, stand_in_verbs_revoke,
+    stand_in_verbs_status,
+};

@@ -1,6 +1,7 @@
 //! What the program's objects are, to the device.
 
 use std::collections::VecDeque;
+use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
@@ -14,6 +15,13 @@ pub struct Piece {
     pub addr: u64,
     pub len: u32,
     pub key: u32,
+}
+
+/// A client of the kernel's for memory of other devices: where bytes are, and of which allocation.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerMemory {
+    pub find: extern "C" fn(u64, usize) -> *mut c_void,
+    pub id: extern "C" fn(u64) -> u64,
 }
 
 /// A registration. Its key is in the table.
@@ -31,7 +39,45 @@ pub enum Backing {
     /// Pages of the process, from this address on.
     Host(u64),
     /// A mapping of a dma-buf, which file it is, and where in the mapping the part begins.
-    Dmabuf { map: usize, map_len: usize, skip: usize, inode: u64, revoked: bool },
+    /// Memory of another device, by its address: where it is, of which allocation, and what knows that.
+    Peer {
+        first: u64,
+        at: u64,
+        id: u64,
+        of: PeerMemory,
+    },
+    Dmabuf {
+        map: usize,
+        map_len: usize,
+        skip: usize,
+        inode: u64,
+        revoked: bool,
+    },
+}
+
+/// A window. Its key in the table is the one that it has now.
+#[derive(Debug)]
+pub struct Window {
+    pub raw: usize,
+    pub pd: usize,
+    pub bound: Option<Bound>,
+}
+
+/// What a window is bound to: of which queue pair, a part of which registration.
+#[derive(Clone, Copy, Debug)]
+pub struct Bound {
+    pub qpn: u32,
+    pub lkey: u32,
+    pub addr: u64,
+    pub len: u64,
+    pub access: u32,
+}
+
+/// What a request does to a window.
+#[derive(Clone, Copy, Debug)]
+pub enum Local {
+    Bind { window: usize, rkey: u32, to: Bound },
+    Invalidate(u32),
 }
 
 /// A posted receive.
@@ -110,6 +156,8 @@ pub struct Request {
     pub remote: u64,
     pub rkey: u32,
     pub operands: [u64; 2],
+    /// What it does to a window, until that is done.
+    pub local: Option<Local>,
     /// What a test wants it to end with.
     pub planned: Option<u32>,
     pub sent: u32,

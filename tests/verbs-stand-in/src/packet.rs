@@ -22,9 +22,11 @@ pub enum Kind {
     NotReady,
     ReadData,
     AtomicData,
+    /// A request without a message, which takes a number of the sequence here, though not of real devices.
+    Nothing,
 }
 
-const KINDS: [Kind; 10] = [
+const KINDS: [Kind; 11] = [
     Kind::Send,
     Kind::Write,
     Kind::Read,
@@ -35,6 +37,7 @@ const KINDS: [Kind; 10] = [
     Kind::NotReady,
     Kind::ReadData,
     Kind::AtomicData,
+    Kind::Nothing,
 ];
 
 impl Kind {

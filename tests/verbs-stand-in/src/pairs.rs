@@ -82,6 +82,10 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv::ibv_qp) -> c_int {
         return errno;
     }
     let (mut state, qpn) = (lock(), unsafe { (*qp).qp_num });
+    // Soft RoCE waits for their end in vain.
+    if state.windows.values().any(|window| window.bound.is_some_and(|bound| bound.qpn == qpn)) {
+        return libc::EBUSY;
+    }
     if state.qps.remove(&qpn).is_none() {
         return libc::EINVAL;
     }

@@ -6,10 +6,11 @@ use rdma_sys as ibv;
 
 use crate::entry::{enter, profile_of};
 use crate::nic;
-use crate::objects::{Piece, Plain, Qp, Receive, Request};
+use crate::objects::{Local, Piece, Plain, Qp, Receive, Request};
 use crate::packet::Kind;
 use crate::settings::Profile;
 use crate::state::lock;
+use crate::windows::bind;
 
 unsafe fn pieces(list: *const ibv::ibv_sge, count: c_int) -> Vec<Piece> {
     let piece = |at: usize| {
@@ -87,13 +88,25 @@ fn kind(opcode: u32) -> Option<(Kind, bool)> {
         ibv::IBV_WR_RDMA_WRITE_WITH_IMM => Some((Kind::Write, true)),
         ibv::IBV_WR_RDMA_READ => Some((Kind::Read, false)),
         ibv::IBV_WR_ATOMIC_FETCH_AND_ADD => Some((Kind::FetchAdd, false)),
+        ibv::IBV_WR_BIND_MW | ibv::IBV_WR_LOCAL_INV => Some((Kind::Nothing, false)),
         ibv::IBV_WR_ATOMIC_CMP_AND_SWP => Some((Kind::CompareSwap, false)),
         _ => None,
     }
 }
 
+/// What a request does to a window, of a device that has them.
+unsafe fn local(wr: &ibv::ibv_send_wr, qpn: u32, profile: &Profile) -> Result<Option<Local>, c_int> {
+    match wr.opcode {
+        ibv::IBV_WR_BIND_MW | ibv::IBV_WR_LOCAL_INV if profile.is("nomw") => Err(libc::EINVAL),
+        ibv::IBV_WR_BIND_MW => unsafe { bind(wr, qpn) }.map(Some),
+        ibv::IBV_WR_LOCAL_INV => Ok(Some(Local::Invalidate(unsafe { wr.anon1.invalidate_rkey }))),
+        _ => Ok(None),
+    }
+}
+
 unsafe fn request(wr: &ibv::ibv_send_wr, qp: &Qp, profile: &Profile) -> Result<Request, c_int> {
     let (kind, has_imm) = kind(wr.opcode).ok_or(libc::EINVAL)?;
+    let local = unsafe { local(wr, (*(qp.raw as *const ibv::ibv_qp)).qp_num, profile) }?;
     if wr.num_sge < 0 || wr.num_sge as u32 > qp.cap.max_send_sge {
         return Err(libc::EINVAL);
     }
@@ -136,6 +149,7 @@ unsafe fn request(wr: &ibv::ibv_send_wr, qp: &Qp, profile: &Profile) -> Result<R
         total: total as u32,
         remote,
         rkey,
+        local,
         operands: if is_atomic { [atomic.compare_add, atomic.swap] } else { [0; 2] },
         planned: None,
         sent: 0,

@@ -24,6 +24,7 @@ fn opcode(kind: Kind) -> u32 {
         Kind::Read => ibv::IBV_WC_RDMA_READ,
         Kind::FetchAdd => ibv::IBV_WC_FETCH_ADD,
         Kind::CompareSwap => ibv::IBV_WC_COMP_SWAP,
+        Kind::Nothing => ibv::IBV_WC_BIND_MW,
         _ => ibv::IBV_WC_SEND,
     }
 }
@@ -62,7 +63,8 @@ impl State {
         let (psn, sent, total) = ((sending.psn + sending.next as u32) & MASK, request.sent, request.total);
         let mut request = request.clone();
         let piece = if returns(request.kind) { 0 } else { (total - sent).min(PIECE as u32) };
-        let data = match self.payload(pd, &request, sent, piece) {
+        let local = request.local.take().map_or(Ok(()), |what| self.local(qpn, what));
+        let data = match local.and_then(|()| self.payload(pd, &request, sent, piece)) {
             Ok(data) => data,
             Err(status) => {
                 request.planned = Some(status);
@@ -139,7 +141,7 @@ impl State {
         let (qpn, pd, path) = (packet.to_qpn, qp.pd, qp.path);
         let Some(request) = qp.sending.requests.get_mut(at).filter(|r| !r.done) else { return };
         match packet.kind {
-            Kind::Ack => request.done = matches!(request.kind, Kind::Send | Kind::Write),
+            Kind::Ack => request.done = matches!(request.kind, Kind::Send | Kind::Write | Kind::Nothing),
             Kind::ReadData if request.kind == Kind::Read && packet.offset == request.answered => {
                 let (offset, pieces) = (request.answered, request.pieces.clone());
                 request.answered += (packet.data.len() as u32).min(request.total - offset);

@@ -53,6 +53,10 @@ impl State {
             Kind::Send => self.message(packet),
             Kind::Write => self.write(packet),
             Kind::Read => self.read(packet),
+            Kind::Nothing => {
+                self.advance(packet.to_qpn);
+                self.acknowledge(&packet);
+            }
             _ => self.atomic_request(packet),
         }
     }
@@ -100,14 +104,13 @@ impl State {
     }
 
     fn write(&mut self, packet: Packet) {
-        let pd = self.qps[&packet.to_qpn].pd;
-        let write = ibv::IBV_ACCESS_REMOTE_WRITE;
+        let (qpn, write) = (packet.to_qpn, ibv::IBV_ACCESS_REMOTE_WRITE);
         let whole = match packet.total {
             0 => Ok(()),
-            total => self.check(pd, packet.rkey, packet.remote, total.into(), write),
+            total => self.granted_to_peer(qpn, packet.rkey, packet.remote, total.into(), write).map(drop),
         };
         let at = packet.remote.wrapping_add(packet.offset.into());
-        if whole.and_then(|()| self.write_remote(pd, packet.rkey, at, &packet.data)).is_err() {
+        if whole.and_then(|()| self.write_remote(qpn, packet.rkey, at, &packet.data)).is_err() {
             return self.refuse(&packet, ibv::IBV_WC_REM_ACCESS_ERR, ibv::IBV_EVENT_QP_ACCESS_ERR);
         }
         let is_last = packet.offset + packet.data.len() as u32 >= packet.total;
@@ -127,10 +130,9 @@ impl State {
     }
 
     fn read(&mut self, packet: Packet) {
-        let pd = self.qps[&packet.to_qpn].pd;
-        let read = ibv::IBV_ACCESS_REMOTE_READ;
-        let total = packet.total;
-        if total > 0 && self.check(pd, packet.rkey, packet.remote, total.into(), read).is_err() {
+        let (qpn, total, read) = (packet.to_qpn, packet.total, ibv::IBV_ACCESS_REMOTE_READ);
+        let found = self.granted_to_peer(qpn, packet.rkey, packet.remote, total.into(), read);
+        if total > 0 && found.is_err() {
             return self.refuse(&packet, ibv::IBV_WC_REM_ACCESS_ERR, ibv::IBV_EVENT_QP_ACCESS_ERR);
         }
         self.advance(packet.to_qpn);
@@ -139,14 +141,13 @@ impl State {
     }
 
     fn atomic_request(&mut self, packet: Packet) {
-        let pd = self.qps[&packet.to_qpn].pd;
         let [first, second] = packet.operands;
         let with = |old: u64| match packet.kind {
             Kind::FetchAdd => old.wrapping_add(first),
             _ if old == first => second,
             _ => old,
         };
-        let Ok(old) = self.atomic(pd, packet.rkey, packet.remote, with) else {
+        let Ok(old) = self.atomic(packet.to_qpn, packet.rkey, packet.remote, with) else {
             return self.refuse(&packet, ibv::IBV_WC_REM_ACCESS_ERR, ibv::IBV_EVENT_QP_ACCESS_ERR);
         };
         self.advance(packet.to_qpn);
@@ -237,7 +238,7 @@ impl State {
     pub fn transmit_answers(&mut self, qpn: u32) -> bool {
         let mut any = false;
         while let Some(qp) = self.qps.get_mut(&qpn) {
-            let (peer, to_qpn, pd, device) = (qp.path.peer, qp.path.qpn, qp.pd, qp.device);
+            let (peer, to_qpn, device) = (qp.path.peer, qp.path.qpn, qp.device);
             let Some(front) = qp.receiving.answers.front_mut() else { break };
             let (mut packet, whole) = match front {
                 Answer::Packet(packet) => (packet.clone(), true),
@@ -262,7 +263,7 @@ impl State {
             any = true;
             let mut refused = false;
             if let Some((rkey, at)) = read {
-                match self.read_remote(pd, rkey, at, packet.data.len()) {
+                match self.read_remote(qpn, rkey, at, packet.data.len()) {
                     Ok(data) => packet.data = data,
                     Err(Refused) => {
                         let (kind, code) = (Kind::Nak, ibv::IBV_WC_REM_ACCESS_ERR);

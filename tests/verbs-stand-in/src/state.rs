@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use rdma_sys as ibv;
 
 use crate::connection::Connections;
-use crate::objects::{Channel, Cq, Mr, Qp, Srq};
+use crate::objects::{Channel, Cq, Mr, PeerMemory, Qp, Srq, Window};
 use crate::packet::{Address, Packet};
 
 /// A device that the process has opened once.
@@ -41,6 +41,8 @@ pub struct State {
     /// The device of each domain, by its address.
     pub pds: HashMap<usize, usize>,
     pub mrs: HashMap<u32, Mr>,
+    pub peer_memory: Option<PeerMemory>,
+    pub windows: HashMap<u32, Window>,
     pub channels: HashMap<u32, Channel>,
     pub cqs: HashMap<u32, Cq>,
     pub srqs: HashMap<u32, Srq>,

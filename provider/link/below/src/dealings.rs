@@ -69,7 +69,8 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         if at.stage != Stage::Fabric || !at.dealings.may(way) || at.end.is_broken() {
             return None;
         }
-        at.dealings.lend((below, self.provider), self.reading.generation(), (iov, way))
+        let dest = at.channel.as_ref()?.far().dest;
+        at.dealings.lend((below, self.provider, dest), self.reading.generation(), (iov, way))
     }
 
     /// A peer needs this memory no more, of which no request under way has a part; or none at all.
@@ -166,7 +167,7 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
                         let usages = [Usage::ReadByPeers, Usage::WrittenByPeers];
                         usages.into_iter().all(|usage| self.provider.reaches(below, span, usage))
                     };
-                    let entry = self.exposed.answer(below, reaches, (peer, name));
+                    let entry = self.exposed.answer(below, reaches, (peer, channel.far().dest), name);
                     channel.send(below, Said::short(sort, &encode(name, entry.as_ref())))
                 }
                 _ => channel.send(below, Said::short(sort, &name.to_le_bytes())),

@@ -46,6 +46,8 @@ struct Loan {
     /// What requests have of it, each part once. It is lent until all of them are over.
     parts: Vec<Span>,
     exported: bool,
+    /// The peer was sent a handle of it, whatever it has made of that.
+    was_sent: bool,
     /// How often what was lent had been ended before.
     generation: u64,
 }
@@ -120,7 +122,7 @@ impl Dealings {
     pub(crate) fn mark_exported(&mut self, handle: &Handle) {
         let lent = self.lent.iter_mut().find(|lent| lent.lease.number == handle.id.get());
         if let Some(lent) = lent {
-            lent.exported = true;
+            (lent.exported, lent.was_sent) = (true, true);
         }
     }
 
@@ -197,7 +199,7 @@ impl Dealings {
     /// Lends memory to the peer in this generation, which accesses it this way: the handles that it lacks.
     pub(crate) fn lend<F: Below>(
         &mut self,
-        (below, provider): (&mut F, &Provider),
+        (below, provider, to): (&mut F, &Provider, Dest),
         generation: u64,
         (iov, way): (&[Span], Way),
     ) -> Option<Vec<Handle>> {
@@ -212,13 +214,13 @@ impl Dealings {
                 if self.lent.len() >= LEARNED {
                     return None;
                 }
-                let lease = below.lend(*span, way)?;
+                let lease = below.lend(to, *span, way)?;
                 // The peer forgets those that have a part of it.
                 for old in self.lent.iter_mut().filter(|old| old.way == way) {
                     old.exported &= !old.span.overlaps(*span);
                 }
-                let parts = Vec::new();
-                self.lent.push(Loan { lease, way, span: *span, parts, exported: false, generation });
+                let (parts, exported, was_sent) = (Vec::new(), false, false);
+                self.lent.push(Loan { lease, way, span: *span, parts, exported, was_sent, generation });
             }
             let found = self.lent.iter_mut().find(|lent| holds(lent))?;
             if !found.parts.iter().any(|p| (p.addr(), p.len()) == (span.addr(), span.len())) {
@@ -239,7 +241,7 @@ impl Dealings {
             lent.parts.retain(|part| !iov.iter().any(|s| s.overlaps(*part)));
             let stays = !iov.is_empty() && !lent.parts.is_empty();
             if !stays {
-                below.end_lease(lent.lease.number);
+                below.end_lease(lent.lease.number, lent.was_sent);
             }
             stays
         });

@@ -288,21 +288,28 @@ pub trait Remote: Send {
         String::new()
     }
 
-    /// Lets peers access memory this way and no other, by the endpoint of [`Lease::lender`]; `None` if that
-    /// cannot be.
-    fn lend(&mut self, _span: Span, _way: Way) -> Option<Lease> {
+    /// Lets a peer access memory this way and no other, by the endpoint of [`Lease::lender`]; `None` if that
+    /// cannot be. Where each peer has a connection of its own the key is of use to this peer alone, from the
+    /// next message to it on.
+    fn lend(&mut self, _to: Dest, _span: Span, _way: Way) -> Option<Lease> {
         None
     }
 
-    /// Lets peers read or write a registration of the program, for as long as that lasts. Accesses of this
-    /// side find it, too. `None` if that cannot be.
+    /// Registers memory of the program that peers are to read or write, for as long as that lasts. Accesses
+    /// of this side find it, too. `None` if that cannot be.
     fn publish(&mut self, _span: Span, _read: bool, _write: bool) -> Option<Lease> {
         None
     }
 
+    /// The key by which this peer accesses what is published; as [`Remote::lend`] for whom it serves. `None`:
+    /// there is no room, now at least.
+    fn admit(&mut self, _to: Dest, lease: &Lease, _read: bool, _write: bool) -> Option<u64> {
+        Some(lease.key)
+    }
+
     /// They access it no more. Whether no access of this side uses it either; if one does, this is to be
-    /// called again.
-    fn end_lease(&mut self, _number: u64) -> bool {
+    /// called again. A peer that is not known to have the key, in no message that was sent, cannot have it.
+    fn end_lease(&mut self, _number: u64, _is_known: bool) -> bool {
         true
     }
 

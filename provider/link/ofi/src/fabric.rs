@@ -265,11 +265,11 @@ impl below::Remote for Fabric {
         self.remote.as_ref().is_some_and(|remote| remote.reaches(kind, usage))
     }
 
-    fn lend(&mut self, span: Span, way: Way) -> Option<Lease> {
+    fn lend(&mut self, _to: Dest, span: Span, way: Way) -> Option<Lease> {
         self.remote.as_mut()?.lend(span, way)
     }
 
-    fn end_lease(&mut self, number: u64) -> bool {
+    fn end_lease(&mut self, number: u64, _is_known: bool) -> bool {
         if let Some(remote) = &mut self.remote {
             remote.end_lease(number);
         }

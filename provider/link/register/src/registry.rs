@@ -89,6 +89,11 @@ impl<D: Device> Registry<D> {
         self.all.iter().find(|(_, entry)| serves(entry)).map(|(number, entry)| (*number, &entry.key))
     }
 
+    /// The key of a registration that was not closed.
+    pub fn key(&self, number: u64) -> Option<&D::Key> {
+        self.all.get(&number).filter(|entry| !entry.is_closed).map(|entry| &entry.key)
+    }
+
     /// A request that names it is posted.
     pub fn begin(&mut self, number: u64) {
         if let Some(entry) = self.all.get_mut(&number) {

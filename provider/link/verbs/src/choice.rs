@@ -2,7 +2,7 @@
 
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rdma_sys::{
     Channel, Context, Cq, Device, Error, Gid, GidType, Library, Pd, Port, Qp, QpInit, Srq, SrqInit, ibv_wc,
@@ -16,6 +16,7 @@ use crate::receives::{CHUNK, Receives};
 use crate::registered::Adapter;
 use crate::sends::Sends;
 use crate::state::{Found, Objects, Route, Sizes, Verbs};
+use crate::windows::{self, Windows};
 
 /// Where Linux lists the devices.
 const DEVICES: &str = "/sys/class/infiniband";
@@ -57,6 +58,8 @@ pub struct Options {
     pub mtu: Option<u32>,
     /// The library, if it is not the one that the linker finds.
     pub library: Option<PathBuf>,
+    /// Where the kernel lists its clients for memory of other devices, if elsewhere than Linux does.
+    pub clients: Option<PathBuf>,
 }
 
 /// Whether this host has a device.
@@ -99,7 +102,7 @@ pub fn open(options: &Options, own: IpAddr) -> Result<(Verbs, Vec<String>), Vec<
     found.sort_by_key(|(rank, ..)| std::cmp::Reverse(*rank));
     for (_, context, route) in found {
         let name = format!("{} port {}", context.device().name(), route.port.number);
-        match open_port(&context, route) {
+        match open_port(&context, route, options.clients.as_deref()) {
             Ok(verbs) => return Ok((verbs, refused)),
             Err(why) => refused.push(format!("{name}: {why}")),
         }
@@ -192,7 +195,7 @@ fn best_gid(gids: &[Gid], own: IpAddr) -> Option<Gid> {
 }
 
 /// Opens a port.
-fn open_port(context: &Context, route: Route) -> Result<Verbs, String> {
+fn open_port(context: &Context, route: Route, clients: Option<&Path>) -> Result<Verbs, String> {
     let text = |e: Error| e.to_string();
     let attributes = context.attributes();
     let most = |n: i32| u32::try_from(n).unwrap_or(0);
@@ -232,14 +235,18 @@ fn open_port(context: &Context, route: Route) -> Result<Verbs, String> {
     let recv_wr = if receives.srq().is_some() { 0 } else { CHUNK as u32 };
     let [serves, starts] =
         [attributes.max_qp_rd_atom, attributes.max_qp_init_rd_atom].map(|n| n.clamp(0, READS) as u8);
-    let access = if serves.min(starts) == 0 { 0 } else { (route.port.attr.max_msg_sz as usize).min(ACCESS) };
+    // Without windows a key would serve any peer that knows it.
+    let lacks = match serves.min(starts) {
+        0 => Some("no RDMA reads".into()),
+        _ => windows::check(context, &pd).err(),
+    };
+    let access = if lacks.is_some() { 0 } else { (route.port.attr.max_msg_sz as usize).min(ACCESS) };
     let sizes = Sizes { most: MESSAGE, window, send_wr, recv_wr, inline: 0, access, serves, starts };
     let credits = entries as usize - places;
-    let detail = detail(context, &route);
-    let (bounces, registered) = (Bounces::new(&pd), Registry::new(Adapter::new(&pd)));
-    let context = context.clone();
-    let objects =
-        Objects { pairs: Pairs::default(), receives, sends, bounces, registered, cq, channel, pd, context };
+    let detail = detail(context, &route, lacks.as_deref());
+    let (bounces, registered) = (Bounces::new(&pd), Registry::new(Adapter::new(&pd, clients)));
+    let (windows, pairs, context) = (Windows::new(&pd), Pairs::default(), context.clone());
+    let objects = Objects { windows, pairs, receives, sends, bounces, registered, cq, channel, pd, context };
     let mut verbs = Verbs {
         objects: ManuallyDrop::new(objects),
         route,
@@ -271,7 +278,7 @@ fn find_inline(objects: &Objects, sizes: Sizes) -> Result<u32, String> {
     Err(why)
 }
 
-fn detail(context: &Context, route: &Route) -> String {
+fn detail(context: &Context, route: &Route, lacks: Option<&str>) -> String {
     let mtu = 128 << route.mtu;
     let by = match route.gid.filter(|_| route.global) {
         Some(gid) => {
@@ -281,5 +288,6 @@ fn detail(context: &Context, route: &Route) -> String {
         }
         None => format!("LID {}", route.port.attr.lid),
     };
-    format!("{} port {}, {by}, MTU {mtu}", context.device().name(), route.port.number)
+    let lacks = lacks.map_or_else(String::new, |what| format!(", {what}: memory goes in frames"));
+    format!("{} port {}, {by}, MTU {mtu}{lacks}", context.device().name(), route.port.number)
 }

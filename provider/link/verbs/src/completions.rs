@@ -40,11 +40,11 @@ impl Verbs {
         }
         // A queue pair that is gone has returned what it had.
         let Some((number, request)) = self.objects.pairs.of_id(wc.wr_id) else { return };
-        let Objects { pairs, sends, bounces, registered, .. } = &mut *self.objects;
+        let Objects { windows, pairs, sends, bounces, registered, .. } = &mut *self.objects;
         let Some(pair) = pairs.get_mut(number) else { return };
         let before = pair.in_use();
         let is_done = wc.status == ibv::IBV_WC_SUCCESS;
-        let mut used = Used { sends, bounces, registered, did: &mut self.did };
+        let mut used = Used { windows, sends, bounces, registered, did: &mut self.did, pair: number };
         let own = pair.complete(request, is_done, |one, is_done| used.free(one, is_done));
         self.credits += before - pair.in_use();
         let newest = pair.newest();

@@ -14,6 +14,7 @@
 //! | `receives`, `sends` | places that messages are received into, and sent from |
 //! | `pair`, `pairs` | a queue pair, and what was posted to it; those of all peers |
 //! | `bounces`, `registered` | places that short accesses to memory go by, and memory that is registered |
+//! | `windows` | which peer a key of memory serves |
 //! | `remote` | memory that is read and written by RDMA, here and at peers |
 //! | `used` | what a request has used, and gives back |
 //! | `state` | [`Verbs`]: all that there is of a port |
@@ -36,6 +37,7 @@ mod sends;
 mod state;
 mod status;
 mod used;
+mod windows;
 
 pub use choice::{Options, has_device, open};
 pub use state::Verbs;

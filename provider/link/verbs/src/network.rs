@@ -15,7 +15,7 @@ use crate::pair::{Pair, Posted, State, Verb};
 use crate::receives::CHUNK;
 use crate::remote::{Accesses, reaches, ways};
 use crate::state::{MOST_INLINE, Objects, Route, Sizes, Verbs};
-use crate::used::Used;
+use crate::used::{Used, end_registration};
 
 /// An acknowledgement is waited for 4.096 us times two to this power, 0.27 s, and the retries take 2 s.
 const TIMEOUT: u8 = 16;
@@ -71,13 +71,16 @@ impl Verbs {
 
     /// A queue pair is gone: what it had is this side's again.
     pub(crate) fn retire(&mut self, number: u32, mut pair: Pair) {
-        let Objects { receives, sends, bounces, registered, .. } = &mut *self.objects;
-        receives.end_owner(number, pair.receives);
+        self.objects.receives.end_owner(number, pair.receives);
         let posted: Vec<Posted> = pair.drop_posted().collect();
+        let Objects { windows, sends, bounces, registered, .. } = &mut *self.objects;
+        for lease in windows.end_pair(number) {
+            end_registration(registered, lease);
+        }
         // The device may use places until here.
         drop(pair);
         self.credits += posted.len();
-        let mut used = Used { sends, bounces, registered, did: &mut self.did };
+        let mut used = Used { windows, sends, bounces, registered, did: &mut self.did, pair: number };
         posted.into_iter().for_each(|one| used.free(one, false));
     }
 
@@ -100,16 +103,20 @@ impl Remote for Verbs {
         ways(&self.objects.registered)
     }
 
-    fn lend(&mut self, span: Span, way: Way) -> Option<Lease> {
-        Accesses(self).lend(span, way)
+    fn lend(&mut self, to: Dest, span: Span, way: Way) -> Option<Lease> {
+        Accesses(self).lend(to, span, way)
     }
 
     fn publish(&mut self, span: Span, read: bool, write: bool) -> Option<Lease> {
         Accesses(self).publish(span, read, write)
     }
 
-    fn end_lease(&mut self, number: u64) -> bool {
-        Accesses(self).end_lease(number)
+    fn admit(&mut self, to: Dest, lease: &Lease, read: bool, write: bool) -> Option<u64> {
+        Accesses(self).admit(to, lease.number, (read, write))
+    }
+
+    fn end_lease(&mut self, number: u64, is_known: bool) -> bool {
+        Accesses(self).end_lease(number, is_known)
     }
 
     fn access(&mut self, who: u64, piece: &Piece) -> Result<(), NotSent> {
@@ -240,7 +247,7 @@ impl Below for Verbs {
             unsafe { pair.post(id, Verb::Send, bytes, (true, signal), Posted { who, ..Posted::default() }) }?;
         } else {
             let (place, bytes) = sends.fill(message)?;
-            let posted = Posted { who, place: Some(place), access: None };
+            let posted = Posted { who, place: Some(place), ..Posted::default() };
             // SAFETY: a place that nothing has, which is taken here until the request has completed.
             unsafe { pair.post(id, Verb::Send, bytes, (false, true), posted) }?;
             sends.take(message);

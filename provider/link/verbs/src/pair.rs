@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use below::NotSent;
 use hmem::Span;
 use rdma_sys::{
-    IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND, Qp, ibv_send_wr,
-    ibv_sge,
+    Bind, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WR_BIND_MW, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+    IBV_WR_SEND, Qp, ibv_send_wr, ibv_sge,
 };
 
 /// How long a queue pair that is closed may take until all its requests have completed.
@@ -35,6 +35,8 @@ pub(crate) struct Posted {
     pub(crate) place: Option<usize>,
     /// It is an access to the peer's memory.
     pub(crate) access: Option<Access>,
+    /// It binds a window of this registration.
+    pub(crate) bind: Option<u64>,
 }
 
 /// An access to the peer's memory.
@@ -54,6 +56,8 @@ pub(crate) enum Verb {
     Send,
     Read((u64, u32)),
     Write((u64, u32)),
+    /// Binds a memory window to this queue pair.
+    Bind(Bind),
 }
 
 /// A queue pair.
@@ -134,7 +138,8 @@ impl Pair {
     ///
     /// # Safety
     /// Inline, the bytes are readable; else they are in a place that is registered and that nothing else
-    /// uses until this request, or a later one, has completed.
+    /// uses until this request, or a later one, has completed. So is a window that is to be bound, and its
+    /// registration.
     pub(crate) unsafe fn post(
         &mut self,
         id: u64,
@@ -149,6 +154,7 @@ impl Pair {
             Verb::Send => (IBV_WR_SEND, None),
             Verb::Read(remote) => (IBV_WR_RDMA_READ, Some(remote)),
             Verb::Write(remote) => (IBV_WR_RDMA_WRITE, Some(remote)),
+            Verb::Bind(_) => (IBV_WR_BIND_MW, None),
         };
         let mut request = ibv_send_wr {
             wr_id: id | u64::from(number),
@@ -161,6 +167,9 @@ impl Pair {
         if let Some((remote_addr, rkey)) = remote {
             request.wr.rdma.remote_addr = remote_addr;
             request.wr.rdma.rkey = rkey;
+        }
+        if let Verb::Bind(bind) = verb {
+            bind.put_in(&mut request);
         }
         // SAFETY: a list of one request with one piece, as the caller promises.
         match unsafe { self.qp.post_send(&mut request) } {

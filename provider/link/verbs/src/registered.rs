@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::os::fd::AsFd as _;
+use std::path::Path;
 
 use hmem::{Caps, Span, registry};
-use rdma_sys::{Access, Dmabuf, Error, Mr, Pd, ibv_sge};
+use rdma_sys::{Access, Bind, Dmabuf, Error, Mr, Mw, Pd, ibv_sge};
 use register::{Device, Uses, Way};
 
 /// Where the kernel lists the clients that know memory of other devices, and the module of one that older
@@ -21,12 +22,15 @@ pub(crate) struct Key {
     /// The address of its first byte here, and in requests.
     first: u64,
     iova: u64,
+    len: u64,
 }
 
 impl Key {
-    /// For peers.
-    pub(crate) fn rkey(&self) -> u64 {
-        self.mr.rkey().into()
+    /// What binds a window to all of it, by which a peer reads or writes.
+    pub(crate) fn bind(&self, window: &Mw, (read, write): (bool, bool)) -> Bind {
+        let of = |is_so, access| if is_so { access } else { Access::LOCAL_READ };
+        let access = of(read, Access::REMOTE_READ).and(of(write, Access::REMOTE_WRITE));
+        window.bind(&self.mr, self.iova, self.len, access)
     }
 
     /// What peers call its first byte.
@@ -50,18 +54,19 @@ pub(crate) struct Adapter {
 }
 
 impl Adapter {
-    pub(crate) fn new(pd: &Pd) -> Adapter {
-        let is_listed = fs::read_dir(PEERS).is_ok_and(|mut all| all.next().is_some());
+    /// Of this domain. `clients`: where the kernel lists them.
+    pub(crate) fn new(pd: &Pd, clients: Option<&Path>) -> Adapter {
+        let clients = clients.unwrap_or(Path::new(PEERS));
+        let is_listed = fs::read_dir(clients).is_ok_and(|mut all| all.next().is_some());
         Adapter { pd: pd.clone(), knows_peers: is_listed || fs::metadata(PEERMEM).is_ok() }
     }
 }
 
-/// What peers and the device may do.
+/// What the device may do. Peers may do nothing but by windows.
 fn access(uses: Uses) -> Access {
     let of = |is_so, access| if is_so { access } else { Access::LOCAL_READ };
-    of(uses.local_write, Access::LOCAL_WRITE)
-        .and(of(uses.remote_read, Access::REMOTE_READ))
-        .and(of(uses.remote_write, Access::REMOTE_WRITE))
+    of(uses.local_write || uses.remote_write, Access::LOCAL_WRITE)
+        .and(of(uses.remote_read || uses.remote_write, Access::WINDOWS))
 }
 
 /// The call that refused, and its errno.
@@ -98,7 +103,7 @@ impl Device for Adapter {
                 (unsafe { self.pd.register(span.as_ptr().cast(), len, access(uses)) }, first)
             }
         };
-        Ok(Key { mr: mr.map_err(refused)?, first, iova })
+        Ok(Key { mr: mr.map_err(refused)?, first, iova, len: len as u64 })
     }
 
     fn deregister(&mut self, key: Key) -> Result<(), (&'static str, i32)> {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use below::{Dest, Lease, NotSent, Piece, Stop, Usage};
 use hmem::{Caps, Kind, Span};
 use link_api::Way;
-use rdma_sys::ibv_sge;
+use rdma_sys::{Mw, ibv_sge};
 use register::{Registry, Uses};
 
 use crate::bounces::EACH;
@@ -23,6 +23,8 @@ use crate::used::Used;
 
 /// How long the requests of a queue pair in error may take until all have completed.
 const FLUSH: Duration = Duration::from_millis(500);
+/// How long a request to bind a window may take, once what it binds is to end.
+const BINDING: Duration = Duration::from_millis(100);
 
 /// The memory of an access here.
 struct Local {
@@ -46,7 +48,7 @@ impl Objects {
                 self.bounces.give_back(place);
                 return Err(NotSent::Fault);
             }
-            let posted = Posted { who: None, place: Some(place), access: Some(access) };
+            let posted = Posted { place: Some(place), access: Some(access), ..Posted::default() };
             return Ok(Local { bytes, is_inline: false, posted });
         }
         let uses = Uses { local_write: is_read, ..Uses::default() };
@@ -59,7 +61,7 @@ impl Objects {
             None => self.register_for_one(local, uses)?,
         };
         access.held = Some(number);
-        let posted = Posted { who: None, place: None, access: Some(access) };
+        let posted = Posted { access: Some(access), ..Posted::default() };
         Ok(Local { bytes, is_inline: false, posted })
     }
 
@@ -106,13 +108,19 @@ pub(crate) fn ways(registered: &Registry<Adapter>) -> String {
 pub(crate) struct Accesses<'a>(pub(crate) &'a mut Verbs);
 
 impl Accesses<'_> {
+    /// Whether requests of a queue pair are under way that use memory of the program, or bind it.
+    fn is_used(&self, number: u32) -> bool {
+        let Objects { windows, pairs, .. } = &*self.0.objects;
+        pairs.get(number).is_some_and(|pair| pair.has_accesses()) || windows.is_binding_of(number)
+    }
+
     /// Ends a connection, and all that was posted to it: when this returns, no access by it is under way.
     fn stop_connection(&mut self, dest: Dest) {
         let number = dest.0 as u32;
         let who = self.0.objects.pairs.get(number).and_then(|pair| pair.newest());
         self.0.fail(number, who, "its accesses were to end".into());
         let until = Instant::now() + FLUSH;
-        while self.0.objects.pairs.get(number).is_some_and(|pair| pair.has_accesses()) {
+        while self.is_used(number) {
             if self.0.dead.is_some() || Instant::now() >= until {
                 // The device does not report their ends, as where it was removed. A queue pair that is
                 // destroyed accesses nothing.
@@ -139,23 +147,84 @@ impl Accesses<'_> {
         self.0.dead = Some(why);
     }
 
-    fn lease(&mut self, span: Span, uses: Uses, is_shared: bool) -> Option<Lease> {
+    /// Registers memory, which no peer accesses by that alone.
+    fn lease(&mut self, span: Span, (read, write): (bool, bool), is_shared: bool) -> Option<Lease> {
+        let uses = Uses { local_write: write, remote_read: read, remote_write: write };
         let found = self.0.objects.registered.register(span, uses, is_shared);
         let (number, key) = found.ok()?;
-        Some(Lease { number, key: key.rkey(), base: key.base(), lender: Box::default() })
+        Some(Lease { number, key: 0, base: key.base(), lender: Box::default() })
     }
 
-    pub(crate) fn lend(&mut self, span: Span, way: Way) -> Option<Lease> {
-        let (read, write) = (way == Way::Get, way == Way::Put);
-        self.lease(span, Uses { local_write: write, remote_read: read, remote_write: write }, false)
+    pub(crate) fn lend(&mut self, to: Dest, span: Span, way: Way) -> Option<Lease> {
+        let may = (way == Way::Get, way == Way::Put);
+        let lease = self.lease(span, may, false)?;
+        match self.admit(to, lease.number, may) {
+            Some(key) => Some(Lease { key, ..lease }),
+            None => {
+                self.end_lease(lease.number, false);
+                None
+            }
+        }
     }
 
     pub(crate) fn publish(&mut self, span: Span, read: bool, write: bool) -> Option<Lease> {
-        self.lease(span, Uses { local_write: write, remote_read: read, remote_write: write }, true)
+        self.lease(span, (read, write), true)
     }
 
-    pub(crate) fn end_lease(&mut self, number: u64) -> bool {
-        match self.0.objects.registered.close(number) {
+    /// The key of a registration for the peer of this queue pair. Messages that are sent to it from here on
+    /// are behind the request that makes the key valid.
+    pub(crate) fn admit(&mut self, to: Dest, lease: u64, may: (bool, bool)) -> Option<u64> {
+        let number = to.0 as u32;
+        let id = self.0.connected(number).ok()?;
+        let Objects { windows, pairs, registered, .. } = &mut *self.0.objects;
+        if let Some(key) = windows.key(lease, number) {
+            return Some(key.into());
+        }
+        let pair = pairs.get_mut(number).filter(|pair| pair.has_slot())?;
+        if self.0.credits == 0 {
+            return None;
+        }
+        let (key, posted) = (registered.key(lease)?, Posted { bind: Some(lease), ..Posted::default() });
+        let post = |window: &Mw| {
+            let bind = key.bind(window, may);
+            // SAFETY: no bytes, and a window and a registration that are there until it has completed.
+            let done = unsafe { pair.post(id, Verb::Bind(bind), ibv_sge::default(), (false, true), posted) };
+            done.map(|()| bind).map_err(|why| format!("{why:?}"))
+        };
+        let key = windows.open((lease, number), post)?;
+        self.0.credits -= 1;
+        Some(key.into())
+    }
+
+    /// Has the requests complete that bind windows of a registration. Those that do not within some time, as
+    /// where the peer's device does not answer, end with their connection.
+    fn end_binding(&mut self, lease: u64) {
+        let until = Instant::now() + BINDING;
+        while let Some(pair) = self.0.objects.windows.binding(lease) {
+            if self.0.dead.is_some() || Instant::now() >= until {
+                log::info!("a key that is to end cannot be ended by itself: its connection ends");
+                self.stop_connection(Dest(pair.into()));
+                // What is removed has none; else all have completed.
+                continue;
+            }
+            if self.0.read() == 0 {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    pub(crate) fn end_lease(&mut self, number: u64, is_known: bool) -> bool {
+        if self.0.objects.windows.binding(number).is_some() {
+            // One that binds what was ended would end the connection.
+            if !is_known && self.0.objects.windows.park(number) {
+                return true;
+            }
+            self.end_binding(number);
+        }
+        let Objects { windows, registered, .. } = &mut *self.0.objects;
+        // The registration ends behind its windows.
+        let windows = windows.end_lease(number).map_err(|e| ("ibv_dealloc_mw", e.errno()));
+        match windows.and_then(|()| registered.close(number)) {
             Ok(is_over) => is_over,
             Err(why) => {
                 self.lock_out(why);
@@ -201,11 +270,12 @@ impl Accesses<'_> {
                 Ok(())
             }
             Err(why) => {
-                let Objects { sends, bounces, registered, .. } = &mut *self.0.objects;
+                let Objects { windows, sends, bounces, registered, .. } = &mut *self.0.objects;
                 let mut unreported = VecDeque::new();
                 let access = found.posted.access.map(|access| Access { into: None, ..access });
                 let did = &mut unreported;
-                Used { sends, bounces, registered, did }.free(Posted { access, ..found.posted }, false);
+                Used { windows, sends, bounces, registered, did, pair: number }
+                    .free(Posted { access, ..found.posted }, false);
                 Err(why)
             }
         }

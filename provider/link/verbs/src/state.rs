@@ -13,6 +13,7 @@ use crate::pairs::Pairs;
 use crate::receives::Receives;
 use crate::registered::Adapter;
 use crate::sends::Sends;
+use crate::windows::Windows;
 
 /// Longest message that is copied to be sent inline.
 pub(crate) const MOST_INLINE: usize = 512;
@@ -72,9 +73,11 @@ impl Sizes {
     }
 }
 
-/// What of the network has a destructor, in order: queue pairs first, then what they are made of.
+/// What of the network has a destructor, in order: windows, then the queue pairs that those are bound to,
+/// then what these are made of.
 #[derive(Debug)]
 pub(crate) struct Objects {
+    pub(crate) windows: Windows,
     pub(crate) pairs: Pairs,
     pub(crate) receives: Receives,
     pub(crate) sends: Sends,

@@ -8,6 +8,7 @@ pub(crate) fn text(status: ibv::ibv_wc_status) -> String {
         ibv::IBV_WC_LOC_LEN_ERR => ("IBV_WC_LOC_LEN_ERR: a message is longer than its receive", ""),
         ibv::IBV_WC_LOC_QP_OP_ERR => ("IBV_WC_LOC_QP_OP_ERR: the device cannot do a request", ""),
         ibv::IBV_WC_LOC_PROT_ERR => ("IBV_WC_LOC_PROT_ERR: memory here is not registered", ""),
+        ibv::IBV_WC_MW_BIND_ERR => ("IBV_WC_MW_BIND_ERR: the device refuses a memory window", ""),
         ibv::IBV_WC_WR_FLUSH_ERR => ("IBV_WC_WR_FLUSH_ERR: the queue pair had failed before", ""),
         ibv::IBV_WC_REM_INV_REQ_ERR => ("IBV_WC_REM_INV_REQ_ERR: the peer's device refuses the request", ""),
         ibv::IBV_WC_REM_ACCESS_ERR => ("IBV_WC_REM_ACCESS_ERR: the peer's memory may not be accessed so", ""),

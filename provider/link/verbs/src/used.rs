@@ -9,18 +9,32 @@ use crate::bounces::Bounces;
 use crate::pair::{Access, Posted};
 use crate::registered::Adapter;
 use crate::sends::Sends;
+use crate::windows::Windows;
 
 /// What a request has used.
 pub(crate) struct Used<'a> {
+    pub(crate) windows: &'a mut Windows,
     pub(crate) sends: &'a mut Sends,
     pub(crate) bounces: &'a mut Bounces,
     pub(crate) registered: &'a mut Registry<Adapter>,
     pub(crate) did: &'a mut VecDeque<Did>,
+    /// Which queue pair it was posted to.
+    pub(crate) pair: u32,
+}
+
+/// Ends a registration that no peer knows a key of.
+pub(crate) fn end_registration(registered: &mut Registry<Adapter>, lease: u64) {
+    if let Err((call, errno)) = registered.close(lease) {
+        log::error!("{call}: errno {errno}: memory that no peer knows a key of stays registered");
+    }
 }
 
 impl Used<'_> {
     /// A request is over: what it has used is this side's again.
     pub(crate) fn free(&mut self, one: Posted, is_done: bool) {
+        if one.bind.is_some_and(|lease| self.windows.note_done(lease, self.pair)) {
+            one.bind.into_iter().for_each(|lease| end_registration(self.registered, lease));
+        }
         let Some(Access { op, into, held }) = one.access else {
             return one.place.into_iter().for_each(|place| self.sends.give_back(place));
         };

@@ -7,9 +7,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use crate::{
-    Context, Error, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_ON_DEMAND, IBV_ACCESS_OPTIONAL_FIRST,
-    IBV_ACCESS_RELAXED_ORDERING, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
-    ibv_mr, ibv_pd,
+    Context, Error, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND, IBV_ACCESS_ON_DEMAND,
+    IBV_ACCESS_OPTIONAL_FIRST, IBV_ACCESS_RELAXED_ORDERING, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ,
+    IBV_ACCESS_REMOTE_WRITE, ibv_mr, ibv_pd,
 };
 
 struct PdInner {
@@ -50,6 +50,8 @@ impl Access {
     pub const REMOTE_WRITE: Access = Access(IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE);
     /// Peers use atomics, which includes that the device writes.
     pub const REMOTE_ATOMIC: Access = Access(IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_LOCAL_WRITE);
+    /// Peers access parts of it by memory windows ([`crate::Mw`]).
+    pub const WINDOWS: Access = Access(IBV_ACCESS_MW_BIND);
     /// Pages are not pinned: the device faults them in.
     pub const ON_DEMAND: Access = Access(IBV_ACCESS_ON_DEMAND);
     /// Writes may become visible in another order. A kernel or device without it ignores it.
@@ -174,6 +176,10 @@ impl Mr {
     fn fields(&self) -> &ibv_mr {
         // SAFETY: constant until it is deregistered.
         unsafe { self.raw.as_ref() }
+    }
+
+    pub(crate) fn raw(&self) -> *mut ibv_mr {
+        self.raw.as_ptr()
     }
 
     /// For work requests of this process.

@@ -100,8 +100,8 @@ impl<F: Below> Remote for Counted<F> {
     fn registered(&self) -> String {
         self.0.registered()
     }
-    fn lend(&mut self, span: Span, way: Way) -> Option<Lease> {
-        let lease = self.0.lend(span, way)?;
+    fn lend(&mut self, to: Dest, span: Span, way: Way) -> Option<Lease> {
+        let lease = self.0.lend(to, span, way)?;
         self.1.lent.fetch_add(1, Relaxed);
         Some(lease)
     }
@@ -110,8 +110,11 @@ impl<F: Below> Remote for Counted<F> {
         self.1.lent.fetch_add(1, Relaxed);
         Some(lease)
     }
-    fn end_lease(&mut self, number: u64) -> bool {
-        let is_over = self.0.end_lease(number);
+    fn admit(&mut self, to: Dest, lease: &Lease, read: bool, write: bool) -> Option<u64> {
+        self.0.admit(to, lease, read, write)
+    }
+    fn end_lease(&mut self, number: u64, is_known: bool) -> bool {
+        let is_over = self.0.end_lease(number, is_known);
         self.1.lent.fetch_sub(u64::from(is_over), Relaxed);
         is_over
     }

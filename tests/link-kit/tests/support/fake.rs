@@ -394,7 +394,7 @@ impl Remote for Fake {
         kind == Kind::System || kind == Kind::Fake && self.devices
     }
 
-    fn lend(&mut self, span: Span, way: Way) -> Option<Lease> {
+    fn lend(&mut self, _to: Dest, span: Span, way: Way) -> Option<Lease> {
         let mut net = self.net.lock();
         net.next += 1;
         let number = net.next;
@@ -407,7 +407,7 @@ impl Remote for Fake {
         Some(Lease { number, key: self.own << 32 | number, base: 0, lender: self.address.into() })
     }
 
-    fn end_lease(&mut self, number: u64) -> bool {
+    fn end_lease(&mut self, number: u64, _is_known: bool) -> bool {
         let (mut net, key) = (self.net.lock(), self.own << 32 | number);
         let lent = net.lent.remove(&key);
         if net.flights.iter().any(|flight| flight.piece.key == key) {

@@ -13,7 +13,9 @@ mod duo;
 #[path = "../support/node.rs"]
 mod node;
 
+mod authority;
 mod conformance;
 mod device;
 mod faults;
+mod lone;
 mod rma;

@@ -222,7 +222,8 @@ fn a_message_behind_a_write_finds_its_bytes() {
 /// An access is fenced from what was posted before it.
 #[test]
 fn a_fence_waits_for_accesses() {
-    let mut duo = duo("sv0");
+    set("sv0", &[("DELAY_US", "20000")]);
+    let mut duo: Duo<Verbs> = Duo::new(open);
     let (to, target, local) = (duo.a.peer, Span::leak(LEN), filled(LEN, 7));
     known(&mut duo, target, 9, BOTH);
     let remote = [there(0, LEN, 9)];

@@ -148,7 +148,7 @@ mod tests {
             port: Some(2),
             gid: Some(3),
             mtu: Some(2048),
-            library: None,
+            ..verbs::Options::default()
         };
         assert_eq!(p.links.verbs, Some(options));
         assert!(p.tcp().is_some() && !p.links.tcp, "peers are met by connections");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use hmem::Span;
 use link_api::{PeerId, Region};
 
-use crate::network::{Below, Lease};
+use crate::network::{Below, Dest, Lease};
 use crate::published::Entry;
 
 /// A registration.
@@ -75,7 +75,8 @@ impl Exposed {
         &mut self,
         below: &mut F,
         reaches: impl FnOnce(&F, &Span) -> bool,
-        (to, key): (PeerId, u64),
+        (to, dest): (PeerId, Dest),
+        key: u64,
     ) -> Option<Entry> {
         let own = self.all.get_mut(&key).filter(|own| !own.region.target_must_observe && !own.is_refused)?;
         if own.lease.is_none() {
@@ -84,10 +85,11 @@ impl Exposed {
             own.is_refused = own.lease.is_none();
         }
         let lease = own.lease.as_ref()?;
+        let key = below.admit(dest, lease, own.region.read, own.region.write)?;
         if !own.known_to.contains(&to) {
             own.known_to.push(to);
         }
-        Some(Entry { region: own.region, number: own.number, key: lease.key, base: lease.base })
+        Some(Entry { region: own.region, number: own.number, key, base: lease.base })
     }
 
     /// A peer accesses the version of this number no more.
@@ -116,7 +118,7 @@ impl Exposed {
                 silent.extend(ending.known_to.drain(..).map(|peer| (peer, ending.number)));
             }
             let is_left = ending.known_to.is_empty();
-            !(is_left && below.as_mut().is_none_or(|below| below.end_lease(ending.lease)))
+            !(is_left && below.as_mut().is_none_or(|below| below.end_lease(ending.lease, true)))
         });
         silent
     }

@@ -24,7 +24,7 @@ impl Remote for Fake {
         Some(Lease { number: self.last, key: self.last, base: span.addr(), lender: Box::default() })
     }
 
-    fn end_lease(&mut self, number: u64) -> bool {
+    fn end_lease(&mut self, number: u64, _is_known: bool) -> bool {
         assert!(self.live.remove(&number), "a registration ends once");
         true
     }
@@ -121,7 +121,7 @@ impl Both {
         match self.to_owner.pop_front() {
             Some(Note::Ask) => {
                 let below = self.below.as_mut().expect("a network");
-                let entry = self.owner.answer(below, |_, _| true, (PEER, KEY));
+                let entry = self.owner.answer(below, |_, _| true, (PEER, Dest(0)), KEY);
                 self.to_initiator.push_back(Note::Region(entry));
             }
             Some(Note::Left(number)) => {
