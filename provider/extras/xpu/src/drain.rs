@@ -17,7 +17,7 @@ use crate::command::{Command, Op, Work};
 use crate::counter::CounterSide;
 use crate::error::{code, ended, errno, is_loss, word};
 use crate::layout::{self, Completion, flag, word_of};
-use crate::port::{BEAT, Peers, Port, Regions};
+use crate::port::{BEAT, Known, Peers, Port, Regions};
 use crate::post::{self, Posted, RING_SHIFT, ctx};
 use crate::queue::{Place, QueueSide};
 use crate::side::{RingOptions, RingPlaces, RingSide};
@@ -47,6 +47,7 @@ pub struct Drain {
     port: Port,
     peers: Peers,
     regions: Arc<Regions>,
+    known: Known,
     rings: Vec<RingSide>,
     queues: Vec<QueueSide>,
     counters: Vec<Arc<CounterSide>>,
@@ -71,6 +72,7 @@ impl Drain {
             port,
             peers,
             regions,
+            known: Known::default(),
             rings: Vec::new(),
             queues: Vec::new(),
             counters: Vec::new(),

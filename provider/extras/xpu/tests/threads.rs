@@ -121,15 +121,15 @@ fn resting() -> Options {
 }
 
 /// Looks of two contexts' threads in half a second, once all is quiet: each rests 20 times. With naps of 50
-/// microseconds these are thousands.
+/// microseconds these are thousands. How soon a thread has looked 4000 times depends on what else runs.
 #[test]
 fn threads_that_rest_look_each_25_milliseconds() {
     let _pair = Pair::of(resting(), |_| ());
-    std::thread::sleep(Duration::from_millis(200));
-    let before = sleeps();
-    std::thread::sleep(Duration::from_millis(500));
-    let looks = sleeps() - before;
-    assert!((2..100).contains(&looks), "{looks} looks");
+    until(|| {
+        let before = sleeps();
+        std::thread::sleep(Duration::from_millis(500));
+        (10..100).contains(&(sleeps() - before))
+    });
 }
 
 #[test]

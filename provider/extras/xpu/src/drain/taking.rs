@@ -4,7 +4,6 @@
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use engine::Domain;
-use hmem::Span;
 use link_api::RmaLink;
 
 use super::Drain;
@@ -27,8 +26,6 @@ impl Drain {
         if !self.may_take(at) || !self.is_written(at) {
             return 0;
         }
-        let regions = self.regions.clone();
-        let regions = regions.all();
         let (mut n, mut spent) = (0, 0);
         while spent < BATCH {
             let r = &mut self.rings[at];
@@ -46,7 +43,7 @@ impl Drain {
                 spent += 1;
             } else {
                 spent += WORK;
-                self.accept(engine, at, &Raw::of(&words), &regions);
+                self.accept(engine, at, &Raw::of(&words));
                 if !self.may_take(at) {
                     break;
                 }
@@ -84,7 +81,8 @@ impl Drain {
         r.status(word_of!(Status.consumed)).store(r.window.next, Release);
     }
 
-    fn accept<L: RmaLink>(&mut self, engine: &mut Domain<L>, at: usize, raw: &Raw, regions: &[Option<Span>]) {
+    fn accept<L: RmaLink>(&mut self, engine: &mut Domain<L>, at: usize, raw: &Raw) {
+        let regions = self.known.all(&self.regions);
         let checked = raw.check(&Limits { peers: self.peers.count(), regions, message: self.message });
         match checked {
             Ok(command) => {
