@@ -88,7 +88,10 @@ static void lists(rborrowed_t memory)
     long out[PARTS], back[PARTS];
     for (long i = 0; i < PARTS; i++) {
         out[i] = 1000 + i;
-        parts[i] = (struct rborrow_part){rborrow_malloc(memory, 64 + 100 * i), 8 * (i % 8), &out[i], sizeof(out[i])};
+        parts[i].addr = rborrow_malloc(memory, 64 + 100 * i);
+        parts[i].offset = 8 * (i % 8);
+        parts[i].memory = &out[i];
+        parts[i].size = sizeof(out[i]);
         assert(parts[i].addr != RADDR_NULL);
     }
     assert(rborrow_writev(memory, parts, PARTS, LIMIT) == 0);
@@ -165,7 +168,7 @@ static void borrower(void)
     assert(rborrow_malloc(memory, 1 << 20) == RADDR_NULL && errno == ENOBUFS);
     assert(rborrow_malloc_aligned(memory, 1, 8192) == RADDR_NULL && errno == EINVAL);
     assert(rborrow_length(memory, RADDR_NULL) == -1 && errno == ESTALE);
-    lists(other);
+    lists(memory);
     assert(rborrow_close(memory) == 0);
     refused(rborrow_close(memory), EINVAL);
     refused(rborrow_free(memory, block), EINVAL);
