@@ -418,6 +418,28 @@ typedef struct rborrowed *rborrowed_t;
 typedef uint64_t rborrow_addr_t;
 
 /*
+ A part of a block of borrowed memory, and where its bytes are or go in this process.
+ */
+typedef struct rborrow_part {
+    /*
+     The block.
+     */
+    rborrow_addr_t addr;
+    /*
+     Where in the block.
+     */
+    size_t offset;
+    /*
+     Memory of this process.
+     */
+    void *memory;
+    /*
+     Bytes.
+     */
+    size_t size;
+} rborrow_part;
+
+/*
  What was done with borrowed memory, and what is in its heap.
  */
 typedef struct rborrow_stats {
@@ -1114,6 +1136,31 @@ int rborrow_read(rborrowed_t borrowed,
  `borrowed` is NULL or came from rborrow.
  */
 int rborrow_free(rborrowed_t borrowed, rborrow_addr_t addr);
+
+/*
+ Writes a list of parts of blocks, in its order, within one time. EINVAL, ESTALE and EMSGSIZE say that a
+ part could not be, and nothing is written then; else errors are those of rborrow_write, and parts up to
+ the one that failed may be there.
+
+ # Safety
+ `borrowed` is NULL or came from rborrow; `parts` is NULL or has `count` entries, and each part's memory
+ has so many bytes, which nothing writes meanwhile.
+ */
+int rborrow_writev(rborrowed_t borrowed,
+                   const struct rborrow_part *parts,
+                   size_t count,
+                   int64_t nanoseconds);
+
+/*
+ Reads a list of parts of blocks, in its order, within one time. Else as rborrow_writev.
+
+ # Safety
+ As of rborrow_writev; nothing else uses the memory of the parts meanwhile.
+ */
+int rborrow_readv(rborrowed_t borrowed,
+                  const struct rborrow_part *parts,
+                  size_t count,
+                  int64_t nanoseconds);
 
 /*
  What was done with borrowed memory, and what is in its heap.

@@ -222,6 +222,20 @@ int strait_storage_submit(struct strait_storage *opened,
                           struct strait_storage_request **request);
 
 /*
+ Begins `count` transfers of several files: that of `ops[n]` is with `files[n]`. A few threads do all of
+ them, in pieces, so that a hundred files take no more threads and buffers than one. Else as
+ strait_storage_submit; strait_storage_error names the file of a transfer that failed.
+
+ # Safety
+ As of strait_storage_submit; `files` is NULL or has `count` entries, each of which is NULL or a file that
+ is open, and which may be closed when this returns.
+ */
+int strait_storage_submit_files(struct strait_storage *const *files,
+                                struct strait_storage_op *ops,
+                                size_t count,
+                                struct strait_storage_request **request);
+
+/*
  Queues `count` transfers on a stream of CUDA's (a CUstream or cudaStream_t): they begin when all that was
  queued there before is done, and what is queued there later waits for them. Else as strait_storage_submit.
 

@@ -54,10 +54,25 @@ struct strait_xpu_options {
      */
     uint64_t timeout_ns;
     /*
-     How long the thread that drains the rings sleeps at most between two looks, in nanoseconds; 0: 50
+     How long a thread that drains rings sleeps at most between two looks, in nanoseconds; 0: 50
      microseconds.
      */
     uint64_t sleep_ns;
+    /*
+     How many threads drain the rings, at most 16; 0: one. Ring r is drained by thread r modulo this.
+     Messages and data for a peer's queue are for the rings of thread 0.
+     */
+    uint32_t threads;
+    /*
+     0.
+     */
+    uint32_t unused;
+    /*
+     How long a thread sleeps at most once nothing has happened for 10 milliseconds, in nanoseconds, taken
+     as whole milliseconds, 1 to 25; 0: as long as before. A command of a kernel waits so long, unless
+     strait_xpu_wake was called.
+     */
+    uint64_t idle_ns;
 };
 
 /*
@@ -185,6 +200,18 @@ int strait_xpu_connect(struct strait_xpu *context,
  */
 int strait_xpu_begin(struct strait_xpu *context,
                      void **view);
+
+/*
+ Commands come: the threads that drain the rings do not sleep long for the next 10 milliseconds, and one
+ that does ends that. To be called before a kernel that posts is started, where strait_xpu_options.idle_ns
+ is given. Any thread may call it at any time from strait_xpu_open to strait_xpu_close, also one that calls
+ for cuLaunchHostFunc: it calls nothing of the device's runtime, waits for nothing, and costs a fence where
+ the threads are awake.
+
+ # Safety
+ `context` is NULL or open.
+ */
+int strait_xpu_wake(const struct strait_xpu *context);
 
 /*
  Where the device finds a region of a peer's: NULL in `address` if it is reached by commands alone.

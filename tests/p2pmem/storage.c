@@ -64,6 +64,47 @@ static void submitted(struct strait_storage *file, unsigned char *at)
 	GIVES(strait_storage_release(NULL), 0);
 }
 
+/* Two files at once: the one that `file` is of, and a new one beside it. */
+static void of_several(struct strait_storage *file, const char *path, unsigned char *at)
+{
+	char name[4096];
+	struct strait_storage *files[2] = { file, NULL };
+	struct strait_storage_op ops[] = { { .addr = at, .len = PART }, { .addr = at, .len = PART, .offset = 4096, .write = 1 } };
+	struct strait_storage_request *request;
+
+	snprintf(name, sizeof name, "%s.second", path);
+	GIVES(strait_storage_submit_files(files, ops, 2, &request), -EINVAL);
+	GIVES(strait_storage_submit_files(NULL, ops, 2, &request), -EINVAL);
+	GIVES(strait_storage_submit_files(files, ops, 1, NULL), -EINVAL);
+	GIVES(strait_storage_submit_files(NULL, NULL, 0, &request), 0);
+	GIVES(strait_storage_wait(request, -1), 0);
+	GIVES(strait_storage_release(request), 0);
+	memset(at, 0, PART);
+	GIVES(strait_storage_submit_files(files, ops, 1, &request), 0);
+	GIVES(strait_storage_wait(request, -1), 0);
+	GIVES(strait_storage_release(request), 0);
+	MUST(ops[0].result == (int64_t)PART, "%lld", (long long)ops[0].result);
+	is(at, PART, 0);
+	GIVES(strait_storage_open(name, STRAIT_STORAGE_WRITE | STRAIT_STORAGE_CREATE, &files[1]), 0);
+	ops[0].addr = at + PART;
+	GIVES(strait_storage_submit_files(files, ops, 2, &request), 0);
+	/* They stay open for what was submitted. */
+	GIVES(strait_storage_close(files[1]), 0);
+	GIVES(strait_storage_wait(request, -1), 0);
+	GIVES(strait_storage_release(request), 0);
+	MUST(ops[0].result == (int64_t)PART && ops[1].result == (int64_t)PART, "%lld", (long long)ops[1].result);
+	is(at + PART, PART, 0);
+	/* A file that may not be written: the error has its name. */
+	GIVES(strait_storage_open(name, 0, &files[1]), 0);
+	GIVES(strait_storage_submit_files(files, ops, 2, &request), 0);
+	GIVES(strait_storage_wait(request, -1), 0);
+	MUST(ops[0].result == (int64_t)PART && ops[1].result == -EBADF, "%lld", (long long)ops[1].result);
+	MUST(strstr(strait_storage_error(), name), "%s", strait_storage_error());
+	GIVES(strait_storage_release(request), 0);
+	GIVES(strait_storage_close(files[1]), 0);
+	MUST(unlink(name) == 0, "%s: %d", name, errno);
+}
+
 static void mistakes(const char *path)
 {
 	struct strait_storage_info info = { .size = 8 };
@@ -134,6 +175,7 @@ int main(int argc, char **argv)
 	GIVES(strait_storage_read(file, peer.at + 1, 10001, 77), 10001);
 	is(peer.at + 1, 10001, 77);
 	submitted(file, peer.at);
+	of_several(file, argv[1], peer.at);
 	GIVES(strait_storage_close(file), 0);
 	mistakes(argv[1]);
 	if (argc > 2)

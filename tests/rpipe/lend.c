@@ -80,6 +80,47 @@ static void table(rborrowed_t memory)
     refused(rborrow_read(memory, entry[0], 0, &value, 8, LIMIT), ESTALE);
 }
 
+/* Lists: scattered to blocks, gathered from them; one part that cannot be keeps all of them from being done. */
+static void lists(rborrowed_t memory)
+{
+    enum { PARTS = 40 };
+    struct rborrow_part parts[PARTS];
+    long out[PARTS], back[PARTS];
+    for (long i = 0; i < PARTS; i++) {
+        out[i] = 1000 + i;
+        parts[i].addr = rborrow_malloc(memory, 64 + 100 * i);
+        parts[i].offset = 8 * (i % 8);
+        parts[i].memory = &out[i];
+        parts[i].size = sizeof(out[i]);
+        assert(parts[i].addr != RADDR_NULL);
+    }
+    assert(rborrow_writev(memory, parts, PARTS, LIMIT) == 0);
+    for (long i = 0; i < PARTS; i++)
+        parts[i].memory = &back[PARTS - 1 - i];
+    assert(rborrow_readv(memory, parts, PARTS, LIMIT) == 0);
+    for (long i = 0; i < PARTS; i++)
+        assert(back[PARTS - 1 - i] == out[i]);
+    parts[PARTS - 1].offset = 64 + 100 * (PARTS - 1);
+    memset(back, 0, sizeof(back));
+    refused(rborrow_readv(memory, parts, PARTS, LIMIT), EMSGSIZE);
+    refused(rborrow_writev(memory, parts, PARTS, LIMIT), EMSGSIZE);
+    for (long i = 0; i < PARTS; i++)
+        assert(back[i] == 0);
+    parts[PARTS - 1].offset = 0;
+    parts[PARTS - 1].memory = NULL;
+    refused(rborrow_writev(memory, parts, PARTS, LIMIT), EINVAL);
+    refused(rborrow_writev(memory, NULL, 1, LIMIT), EINVAL);
+    refused(rborrow_readv(NULL, parts, 1, LIMIT), EINVAL);
+    assert(rborrow_readv(memory, NULL, 0, LIMIT) == 0);
+    for (long i = 0; i < PARTS; i++) {
+        long value = 0;
+        assert(rborrow_read(memory, parts[i].addr, i == PARTS - 1 ? 8 * (i % 8) : parts[i].offset, &value, 8, LIMIT) == 0);
+        assert(value == out[i]);
+        assert(rborrow_free(memory, parts[i].addr) == 0);
+    }
+    refused(rborrow_readv(memory, parts, 1, LIMIT), ESTALE);
+}
+
 static void borrower(void)
 {
     rborrowed_t memory = NULL, other = NULL;
@@ -127,6 +168,7 @@ static void borrower(void)
     assert(rborrow_malloc(memory, 1 << 20) == RADDR_NULL && errno == ENOBUFS);
     assert(rborrow_malloc_aligned(memory, 1, 8192) == RADDR_NULL && errno == EINVAL);
     assert(rborrow_length(memory, RADDR_NULL) == -1 && errno == ESTALE);
+    lists(memory);
     assert(rborrow_close(memory) == 0);
     refused(rborrow_close(memory), EINVAL);
     refused(rborrow_free(memory, block), EINVAL);

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* gpu.cc's parts with commands: round trips through the host, the seed's ladder, and where queues are. */
 
+#include <time.h>
+#include <unistd.h>
+
 /* Times of several runs, in turns with those of others: machines differ from one second to the next. */
 enum { trips = 5 };
 struct trip {
@@ -73,23 +76,44 @@ static void ring_part(machine &m, u64 rounds)
 		c.say(bare.median());
 }
 
-/* Millions of commands a second, as the seed's slides 26 to 31 go up. */
-static void rung(machine &m, const char *what, int step, unsigned blocks, unsigned rings_count, bool bell, u64 count, unsigned drains, unsigned warps = 1)
+/* How kernels post: so many blocks of so many warps, into so many queues. */
+struct posting {
+	int step;
+	unsigned blocks, queues;
+	u64 count;
+	unsigned warps;
+};
+
+/* Millions of commands a second of the kernel, with tables at `view`. */
+static double posted(machine &m, u64 view, const posting &p, const char *what)
 {
-	host_rings rings(m, rings_count, 10, bell, m.memory[0][1]);
-	for (unsigned d = 0; d < drains; d++)
-		rings.start(d, drains);
-	m.fill_tables(0, rings.ring);
-	m.launch(0, m.stream[0], "ladder", blocks, 32 * warps, {m.tables[0], rings_count, (u64)step, count, (u64)m.out[0]});
+	m.launch(0, m.stream[0], "ladder", p.blocks, 32 * p.warps, {view, p.queues, (u64)p.step, p.count, (u64)m.out[0]});
 	m.wait(m.stream[0]);
 	u64 slowest = 1, code = 0;
-	for (unsigned b = 0; b < blocks * warps; b++) {
+	for (unsigned b = 0; b < p.blocks * p.warps; b++) {
 		slowest = std::max(slowest, m.out[0][2 * b]);
 		code = code ? code : m.out[0][2 * b + 1];
 	}
-	printf("ladder %-58s %8.3f M/s\n", what, (double)count * blocks * warps / (double)slowest * 1000);
 	if (code)
 		fail(std::string("ladder ") + what + ": code " + std::to_string((int)code));
+	return (double)p.count * p.blocks * p.warps / (double)slowest * 1000;
+}
+
+/* The same with plain loops in so many threads. */
+static double plain_loops(machine &m, const posting &p, bool bell, unsigned drains, const char *what)
+{
+	host_rings rings(m, p.queues, 10, bell, m.memory[0][1]);
+	for (unsigned d = 0; d < drains; d++)
+		rings.start(d, drains);
+	m.fill_tables(0, rings.ring);
+	return posted(m, m.tables[0], p, what);
+}
+
+/* As the seed's slides 26 to 31 go up. A command has 64 bytes. */
+static void rung(machine &m, const char *what, int step, unsigned blocks, unsigned queues, bool bell, u64 count, unsigned drains, unsigned warps = 1)
+{
+	const double rate = plain_loops(m, {step, blocks, queues, count, warps}, bell, drains, what);
+	printf("ladder %-58s %8.3f M/s %8.3f GB/s\n", what, rate, rate * 64 / 1000);
 }
 
 static void ladder_part(machine &m, u64 count)
@@ -152,7 +176,98 @@ static void placement_part(machine &m, u64 rounds)
 		}
 }
 
-/* The same with libstrait_xpu.so's drain, from STRAIT_LIB_DIR or the linker's path: one process, whose kernel posts to itself. */
+#define STRAIT(name) ((decltype(&name))dlsym(lib, #name))
+
+/* A context of libstrait_xpu.so of one process, whose kernels post to it. */
+struct drained {
+	void *lib;
+	strait_xpu *x = nullptr;
+	void *view = nullptr;
+
+	drained(void *lib, machine &m, unsigned threads, unsigned queues, u64 idle_ns) : lib(lib)
+	{
+		strait_xpu_options options = {};
+		options.size = sizeof options;
+		options.threads = threads;
+		options.idle_ns = idle_ns;
+		strait_xpu_ring_options ring = {};
+		ring.size = sizeof ring;
+		ring.log2_slots = 10;
+		std::vector<char> blob(65536);
+		size_t length = blob.size();
+		const void *blobs[1] = {blob.data()};
+		u32 number = 0;
+		m.enter(0);
+		int rc = STRAIT(strait_xpu_open)(&options, &x);
+		rc = rc ? rc : STRAIT(strait_xpu_register)(x, (void *)m.memory[0][0], (size_t)m.length[0], &number);
+		for (unsigned q = 0; q < queues; q++)
+			rc = rc ? rc : STRAIT(strait_xpu_add_ring)(x, &ring, &number);
+		rc = rc ? rc : STRAIT(strait_xpu_blob)(x, blob.data(), &length);
+		rc = rc ? rc : STRAIT(strait_xpu_connect)(x, 0, 1, blobs, &length);
+		rc = rc ? rc : STRAIT(strait_xpu_begin)(x, &view);
+		if (rc)
+			fail(std::string("drain: ") + std::to_string(rc) + " " + STRAIT(strait_xpu_error)());
+	}
+	~drained()
+	{
+		STRAIT(strait_xpu_end)(x);
+		STRAIT(strait_xpu_close)(x);
+	}
+};
+
+/* The drain's rate beside plain loops', in turns. */
+static void drain_rate(void *lib, machine &m, const char *what, const posting &p, unsigned threads)
+{
+	std::vector<double> plain, ours;
+	for (int i = 0; i < trips; i++) {
+		plain.push_back(plain_loops(m, p, false, threads, what));
+		drained d(lib, m, threads, p.queues, 0);
+		if (!d.view)
+			return;
+		ours.push_back(posted(m, (u64)d.view, p, what));
+	}
+	std::sort(plain.begin(), plain.end());
+	std::sort(ours.begin(), ours.end());
+	printf("drain %-50s %8.3f M/s, plain loops %8.3f, %5.2f of these\n", what, ours[trips / 2], plain[trips / 2], ours[trips / 2] / plain[trips / 2]);
+}
+
+static double seconds(clockid_t clock)
+{
+	timespec at;
+	clock_gettime(clock, &at);
+	return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
+}
+
+/* What an idle context takes of a core, and how long a command waits for it, with a call that wakes it and without. */
+static void drain_idle(void *lib, machine &m, u64 idle_ns)
+{
+	drained d(lib, m, 1, 1, idle_ns);
+	if (!d.view)
+		return;
+	usleep(300000);
+	const double begin = seconds(CLOCK_MONOTONIC), took = seconds(CLOCK_PROCESS_CPUTIME_ID);
+	sleep(2);
+	printf("drain idle_ns %8llu: %6.2f %% of a core\n", (unsigned long long)idle_ns,
+	       (seconds(CLOCK_PROCESS_CPUTIME_ID) - took) / (seconds(CLOCK_MONOTONIC) - begin) * 100);
+	for (int wakes = 0; wakes < 2; wakes++) {
+		trip one = {wakes ? "a kernel of 51 commands, thread woken before" : "a kernel of 51 commands, thread idle before", {}};
+		for (int i = 0; i < 2 * trips + 1; i++) {
+			usleep(50000 + 3000 * i);
+			if (wakes)
+				STRAIT(strait_xpu_wake)(d.x);
+			/* With the kernel's start and end: the first of its commands finds the thread asleep. */
+			const double from = seconds(CLOCK_MONOTONIC);
+			m.launch(0, m.stream[0], "command_round_trip", 1, 1, {(u64)d.view, 1, 0, (u64)m.out[0]});
+			m.wait(m.stream[0]);
+			one.us.push_back((seconds(CLOCK_MONOTONIC) - from) * 1e6);
+			if (m.out[0][1])
+				fail(std::string("drain: ") + one.what + ": code " + std::to_string((int)m.out[0][1]));
+		}
+		one.say(0);
+	}
+}
+
+/* libstrait_xpu.so's drain, from STRAIT_LIB_DIR or the linker's path: round trips, rates, and what it takes when idle. */
 static void drain_part(machine &m, u64 rounds)
 {
 	const char *dir = getenv("STRAIT_LIB_DIR");
@@ -161,49 +276,31 @@ static void drain_part(machine &m, u64 rounds)
 		printf("drain: not run, there is no libstrait_xpu.so: %s\n", dlerror());
 		return;
 	}
-#define STRAIT(name) ((decltype(&name))dlsym(lib, #name))
 	m.clear();
-	m.enter(0);
-	strait_xpu_options options = {};
-	options.size = sizeof options;
-	strait_xpu_ring_options ring = {};
-	ring.size = sizeof ring;
-	ring.log2_slots = 10;
-	strait_xpu *x = nullptr;
-	std::vector<char> blob(65536);
-	size_t length = blob.size();
-	const void *blobs[1] = {blob.data()};
-	void *view = nullptr;
-	u32 number = 0;
-	int rc = STRAIT(strait_xpu_open)(&options, &x);
-	rc = rc ? rc : STRAIT(strait_xpu_register)(x, (void *)m.memory[0][0], (size_t)m.length[0], &number);
-	rc = rc ? rc : STRAIT(strait_xpu_add_ring)(x, &ring, &number);
-	rc = rc ? rc : STRAIT(strait_xpu_blob)(x, blob.data(), &length);
-	rc = rc ? rc : STRAIT(strait_xpu_connect)(x, 0, 1, blobs, &length);
-	rc = rc ? rc : STRAIT(strait_xpu_begin)(x, &view);
-	if (rc) {
-		fail(std::string("drain: ") + std::to_string(rc) + " " + STRAIT(strait_xpu_error)());
-		return;
-	}
-	trip bare = {"a bare flag to the CPU and back", {}};
-	trip commands[] = {{"libstrait_xpu's drain, a command by a thread", {}}, {"libstrait_xpu's drain, a command by a warp", {}}};
-	for (int i = 0; i < trips; i++) {
-		bare_trip(m, rounds, bare);
-		for (u64 warp = 0; warp < 2; warp++) {
-			m.launch(0, m.stream[0], "command_round_trip", 1, warp ? 32 : 1, {(u64)view, rounds, warp, (u64)m.out[0]});
-			m.wait(m.stream[0]);
-			commands[warp].add(m.out[0], rounds);
+	{
+		drained d(lib, m, 1, 1, 0);
+		if (!d.view)
+			return;
+		trip bare = {"a bare flag to the CPU and back", {}};
+		trip commands[] = {{"libstrait_xpu's drain, a command by a thread", {}}, {"libstrait_xpu's drain, a command by a warp", {}}};
+		for (int i = 0; i < trips; i++) {
+			bare_trip(m, rounds, bare);
+			for (u64 warp = 0; warp < 2; warp++) {
+				m.launch(0, m.stream[0], "command_round_trip", 1, warp ? 32 : 1, {(u64)d.view, rounds, warp, (u64)m.out[0]});
+				m.wait(m.stream[0]);
+				commands[warp].add(m.out[0], rounds);
+			}
 		}
+		bare.say(0);
+		for (trip &c : commands)
+			c.say(bare.median());
 	}
-	bare.say(0);
-	for (trip &c : commands)
-		c.say(bare.median());
-	m.launch(0, m.stream[0], "ladder", 4, 32, {(u64)view, 1, (u64)LADDER_WARP, rounds / 32 * 32, (u64)m.out[0]});
-	m.wait(m.stream[0]);
-	printf("ladder %-58s %8.3f M/s\n", "4 blocks, 1 queue, warps, libstrait_xpu's drain",
-	       (double)(rounds / 32 * 32) * 4 / (double)m.out[0][0] * 1000);
-	if (m.out[0][1])
-		fail("drain: ladder, code " + std::to_string((int)m.out[0][1]));
-	STRAIT(strait_xpu_end)(x);
-	STRAIT(strait_xpu_close)(x);
+	const u64 count = rounds * 20 / 320 * 32;
+	drain_rate(lib, m, "4 blocks, 1 queue, warps", {LADDER_WARP, 4, 1, count, 1}, 1);
+	drain_rate(lib, m, "1 block, 30 warps, 1 queue for all", {LADDER_WARP, 1, 1, count, 30}, 1);
+	drain_rate(lib, m, "1 block, 30 warps, a queue each, 1 thread", {LADDER_WARP, 1, 30, count, 30}, 1);
+	drain_rate(lib, m, "1 block, 30 warps, a queue each, 4 threads", {LADDER_WARP, 1, 30, count, 30}, 4);
+	drain_rate(lib, m, "30 blocks, a queue each, warps, 4 threads", {LADDER_WARP, 30, 30, count, 1}, 4);
+	drain_idle(lib, m, 0);
+	drain_idle(lib, m, 25000000);
 }

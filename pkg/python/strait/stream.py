@@ -15,6 +15,8 @@ import errno
 from collections import namedtuple
 from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 
+from . import _buffer
+
 NO_SIGNAL = 0xFFFFFFFF
 
 #: What ended an endpoint: errno, operation ("send", "receive", "put", "wait" or ""), its slot or signal, the peer's process,
@@ -87,37 +89,12 @@ def _call(name, *arguments):
         raise Error(-code, (library.strait_stream_error() or b"").decode(errors="replace"))
 
 
-def _is_contiguous(shape, strides, size):
-    if strides is None or 0 in shape:
-        return True
-    for n, stride in zip(reversed(shape), reversed(strides)):
-        if n != 1 and stride != size:
-            return False
-        size *= n
-    return True
-
-
 def buffer(of, writable=False):
     """The address and the bytes of a buffer."""
-    array = getattr(of, "__cuda_array_interface__", None) or getattr(of, "__array_interface__", None)
-    if array is not None and array.get("data"):
-        shape, length = tuple(array["shape"]), int(array["typestr"][2:])
-        address, readonly = array["data"]
-        contiguous = _is_contiguous(shape, array.get("strides"), length)
-        for n in shape:
-            length *= n
-    else:
-        view = memoryview(of)
-        readonly, contiguous, length, address = view.readonly, view.c_contiguous, view.nbytes, 0
-        if readonly:
-            raise ValueError("the address of a buffer that may not be written is not known: pass a bytearray or an array")
-        if contiguous and length:
-            address = ctypes.addressof((c_char * length).from_buffer(of))
-    if not contiguous:
-        raise ValueError("the buffer is not contiguous: make a copy of it (cupy.ascontiguousarray, Tensor.contiguous)")
-    if writable and readonly:
-        raise ValueError("the buffer may not be written: pass one that may")
-    return address or 0, length
+    if isinstance(of, (bytes, memoryview)) and memoryview(of).readonly:
+        raise ValueError("the address of a buffer that may not be written is not known: pass a bytearray or an array")
+    address, length, _ = _buffer.find(of, writable)
+    return address, length
 
 
 def handle(stream):

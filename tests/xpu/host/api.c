@@ -4,6 +4,7 @@
  *
  *   api exchange      puts by commands and by stores, both ways
  *   api killed        the second process is killed: the first one's kernel finds out by error words
+ *   api resting       the first with two threads that drain, which rest before it begins and are woken
  *   api wrong         calls that are refused
  */
 #define _GNU_SOURCE
@@ -128,13 +129,14 @@ static void kernel(void *(*run)(void *), void *view, struct strait_xpu *end) {
     CHECK(pthread_join(thread, NULL) == 0);
 }
 
-static void process(int sock, int is_killed) {
+static void process(int sock, int is_killed, int rests) {
     struct strait_xpu *x;
     uint32_t region, ring;
     void *address, *view, *mapped;
     char blobs[2][4096];
     size_t lengths[2] = {0, 0}, length;
-    CHECK(strait_xpu_open(NULL, &x) == 0);
+    struct strait_xpu_options how = {.size = sizeof how, .threads = 2, .idle_ns = 25000000};
+    CHECK(strait_xpu_open(rests ? &how : NULL, &x) == 0);
     CHECK(strait_xpu_allocate(x, LENGTH, &region, &address) == 0 && region == 0);
     struct strait_xpu_ring_options options = {.size = sizeof options, .log2_slots = 3};
     CHECK(strait_xpu_add_ring(x, &options, &ring) == 0 && ring == 0);
@@ -157,6 +159,10 @@ static void process(int sock, int is_killed) {
         if (rank == 1) for (;;) pause();
         kernel(killed, view, NULL);
     } else {
+        if (rests) {
+            usleep(50000);
+            CHECK(strait_xpu_wake(x) == 0);
+        }
         kernel(exchange, view, NULL);
         kernel(waits_for_the_end, view, x);
         /* Neither closes while the other still stores. */
@@ -174,6 +180,13 @@ static void wrong(void) {
     struct strait_xpu_options later = {.size = 4};
     struct strait_xpu_ring_options ring = {.size = sizeof ring, .log2_slots = 21};
     CHECK(strait_xpu_open(&later, &x) == -EINVAL && strait_xpu_open(NULL, NULL) == -EINVAL);
+    struct strait_xpu_options many = {.size = sizeof many, .threads = 17}, filled = {.size = sizeof filled, .unused = 1};
+    CHECK(strait_xpu_open(&many, &x) == -EINVAL && strstr(strait_xpu_error(), "16"));
+    CHECK(strait_xpu_open(&filled, &x) == -EINVAL);
+    CHECK(strait_xpu_wake(NULL) == -EINVAL);
+    /* A program that was compiled before there were threads to choose. */
+    struct strait_xpu_options older = {.size = offsetof(struct strait_xpu_options, threads), .threads = 17, .unused = 1};
+    CHECK(strait_xpu_open(&older, &x) == 0 && strait_xpu_wake(x) == 0 && strait_xpu_close(x) == 0);
     CHECK(strait_xpu_open(NULL, &x) == 0);
     CHECK(strait_xpu_register(x, NULL, 8, &number) == -EINVAL && strait_xpu_allocate(x, 0, &number, &at) == -EINVAL);
     CHECK(strait_xpu_register(x, (void *)8, SIZE_MAX, &number) == -EINVAL);
@@ -214,7 +227,7 @@ int main(int argc, char **argv) {
             _exit(0);
         }
     }
-    process(socks[rank], is_killed);
+    process(socks[rank], is_killed, strcmp(what, "resting") == 0);
     if (child == 0) return 0;
     CHECK(waitpid(child, &status, 0) == child);
     CHECK(is_killed ? WIFSIGNALED(status) : status == 0);

@@ -2,10 +2,14 @@
 //! they arrive right.
 
 mod cuda;
+mod files;
 mod memory;
+mod tree;
+mod walk;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::io::IsTerminal;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -17,6 +21,7 @@ use serde::Serialize;
 
 use crate::fabric::Error;
 use crate::{out, picture, values};
+use files::{MOST, failed, make, named, same};
 use memory::Memory;
 pub use memory::Place;
 
@@ -30,7 +35,8 @@ Exits with 0 if the contents are right, with 1 if not or if something failed, wi
 Examples:
   strait storage --memory cuda:0 checkpoint.bin
   strait storage --memory nvme0 --create --size 16MiB /mnt/fast/probe
-  strait storage --memory cuda --copy /mnt/b/model.bin /mnt/a/model.bin")]
+  strait storage --memory cuda --copy /mnt/b/model.bin /mnt/a/model.bin
+  strait storage --memory cuda --copy /mnt/b/model /mnt/a/model")]
 pub struct Options {
     pub file: PathBuf,
     /// host, cuda, cuda:N, or a device that publishes memory (`strait topo`)
@@ -45,9 +51,17 @@ pub struct Options {
     /// makes FILE, which must not be there, writes it from the memory, reads it back, and removes it
     #[arg(long, conflicts_with = "copy")]
     pub create: bool,
-    /// copies FILE to PATH, which must not be there, through the memory, and compares them
+    /// copies FILE, or a directory with all that is in it, to PATH, which must not be there, through the
+    /// memory, and compares them
     #[arg(long, value_name = "PATH")]
     pub copy: Option<PathBuf>,
+    /// of a directory that is copied: leave out and name links, pipes, sockets and devices, which else are
+    /// refused
+    #[arg(long, requires = "copy")]
+    pub files_only: bool,
+    /// say how far a copy of a directory is, also where standard error is no terminal
+    #[arg(long, requires = "copy")]
+    pub progress: bool,
     /// without O_DIRECT
     #[arg(long = "no-direct", action = ArgAction::SetFalse)]
     pub direct: bool,
@@ -68,9 +82,6 @@ fn size(text: &str) -> Result<u64, String> {
         size => Ok(size),
     }
 }
-
-/// Most bytes in memory at a time, and what is read without --size.
-const MOST: u64 = 64 << 20;
 
 /// What was found.
 #[derive(Serialize)]
@@ -107,15 +118,34 @@ impl Direction {
     }
 }
 
-fn failed(error: impl std::fmt::Display) -> Error {
-    Error::Failed(error.to_string())
-}
-
-fn named(path: &Path) -> impl Fn(std::io::Error) -> Error + '_ {
-    |e| failed(format!("{}: {e}", path.display()))
-}
-
 pub fn run(options: &Options) -> Result<bool, Error> {
+    if let Some(to) = options.copy.as_ref().filter(|_| options.file.is_dir()) {
+        let Options { direct, cufile, .. } = *options;
+        let how = How { direct, cufile, ..How::default() };
+        let (place, sysfs) = (&options.place, options.sysfs.as_path());
+        let progress = !options.json && (options.progress || std::io::stderr().is_terminal());
+        if options.size.is_some() {
+            return Err(failed(format!(
+                "{}: --size is for a file, and this is a directory",
+                options.file.display()
+            )));
+        }
+        let asked = tree::Asked {
+            from: &options.file,
+            to,
+            place,
+            sysfs,
+            how,
+            files_only: options.files_only,
+            progress,
+        };
+        let copied = tree::copy(&asked)?;
+        out::print(&match options.json {
+            true => serde_json::to_string_pretty(&copied).map_err(failed)? + "\n",
+            false => copied.text(),
+        })?;
+        return Ok(copied.is_right());
+    }
     let found = match (&options.copy, options.create) {
         (Some(to), _) => copy(options, to),
         (None, true) => create(options),
@@ -139,12 +169,6 @@ fn length(path: &Path) -> Result<u64, Error> {
     use std::io::Seek;
     let mut file = std::fs::File::open(path).map_err(named(path))?;
     file.seek(std::io::SeekFrom::End(0)).map_err(named(path))
-}
-
-/// Makes a file that was not there.
-fn make(path: &Path) -> Result<(), Error> {
-    let made = std::fs::OpenOptions::new().write(true).create_new(true).open(path);
-    made.map(drop).map_err(named(path))
 }
 
 /// A file of ours, removed on drop.
@@ -224,23 +248,6 @@ fn copy(options: &Options, to: &Path) -> Result<Found, Error> {
     let read = Direction::new(&from.report(), [0; 4], rate(took[0]));
     let write = Direction::new(&into.report(), [0; 4], rate(took[1]));
     Ok(found(options, bytes, Some(read), Some(write), same(&options.file, to, bytes)?))
-}
-
-/// Whether two files begin with the same bytes, as read(2) has them.
-fn same(one: &Path, other: &Path, bytes: u64) -> Result<bool, Error> {
-    let files =
-        [std::fs::File::open(one).map_err(named(one))?, std::fs::File::open(other).map_err(named(other))?];
-    let (mut a, mut b) = (vec![0; 1 << 20], vec![0; 1 << 20]);
-    let mut at = 0;
-    while at < bytes {
-        let len = (bytes - at).min(1 << 20) as usize;
-        files[0].read_exact_at(&mut a[..len], at).map_err(named(one))?;
-        if files[1].read_exact_at(&mut b[..len], at).is_err() || a[..len] != b[..len] {
-            return Ok(false);
-        }
-        at += len as u64;
-    }
-    Ok(true)
 }
 
 /// One direction, several times.

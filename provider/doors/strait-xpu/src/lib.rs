@@ -3,6 +3,7 @@
 
 pub mod stream;
 
+use std::cell::UnsafeCell;
 use std::ffi::CStr;
 use std::ptr;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use c_abi::{guard, sized};
 use libc::{c_char, c_int, c_void};
 use wire::session::JobKey;
-use xpu::{Context, Options, RingRequest, Words};
+use xpu::{Context, Options, RingRequest, Waker, Words};
 
 /// strait_xpu_ring_options.flags: commands are taken up to the ring's bell only, and not as soon as they are
 /// written.
@@ -28,6 +29,14 @@ pub const STRAIT_XPU_ANY_DEVICE: u32 = 4;
 #[derive(Debug)]
 #[allow(non_camel_case_types, reason = "C's name")]
 pub struct strait_xpu {
+    /// For any thread, also while another one is in a call.
+    waker: Waker,
+    /// For one thread at a time.
+    own: UnsafeCell<Own>,
+}
+
+#[derive(Debug)]
+struct Own {
     context: Context,
     /// Memory that the program got: kept as long as the context.
     memory: Vec<Arc<Words>>,
@@ -44,9 +53,18 @@ pub struct strait_xpu_options {
     pub key: *const c_char,
     /// Of waits of a device that name no time, in nanoseconds; 0: 30 seconds.
     pub timeout_ns: u64,
-    /// How long the thread that drains the rings sleeps at most between two looks, in nanoseconds; 0: 50
+    /// How long a thread that drains rings sleeps at most between two looks, in nanoseconds; 0: 50
     /// microseconds.
     pub sleep_ns: u64,
+    /// How many threads drain the rings, at most 16; 0: one. Ring r is drained by thread r modulo this.
+    /// Messages and data for a peer's queue are for the rings of thread 0.
+    pub threads: u32,
+    /// 0.
+    pub unused: u32,
+    /// How long a thread sleeps at most once nothing has happened for 10 milliseconds, in nanoseconds, taken
+    /// as whole milliseconds, 1 to 25; 0: as long as before. A command of a kernel waits so long, unless
+    /// strait_xpu_wake was called.
+    pub idle_ns: u64,
 }
 
 /// How a ring is made.
@@ -89,9 +107,13 @@ fn errno<T>(outcome: Result<T, xpu::Error>) -> Result<T, c_int> {
 
 /// # Safety
 /// `of` is NULL or came from strait_xpu_open, was not closed, and is used by no other thread during 'a.
-unsafe fn open<'a>(of: *mut strait_xpu) -> Result<&'a mut strait_xpu, c_int> {
-    // SAFETY: the program's promise.
-    unsafe { of.as_mut() }.ok_or(libc::EINVAL)
+unsafe fn open<'a>(of: *mut strait_xpu) -> Result<&'a mut Own, c_int> {
+    if of.is_null() {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the program's promise: nothing else refers to what is in the cell, and no reference is made to
+    // what is around it but to other fields.
+    Ok(unsafe { &mut *UnsafeCell::raw_get(&raw const (*of).own) })
 }
 
 /// # Safety
@@ -117,9 +139,19 @@ pub unsafe extern "C" fn strait_xpu_open(
     guard(|| {
         let mut wanted = Options::default();
         if !options.is_null() {
-            let none = strait_xpu_options { size: 0, key: ptr::null(), timeout_ns: 0, sleep_ns: 0 };
+            let none = strait_xpu_options {
+                size: 0,
+                key: ptr::null(),
+                timeout_ns: 0,
+                sleep_ns: 0,
+                threads: 0,
+                unused: 0,
+                idle_ns: 0,
+            };
+            // The fields from here on are newer.
+            let least = std::mem::offset_of!(strait_xpu_options, threads);
             // SAFETY: the program's promise.
-            let options = unsafe { sized(options, size_of::<strait_xpu_options>(), none)? };
+            let options = unsafe { sized(options, least, none)? };
             if !options.key.is_null() {
                 // SAFETY: a string, by the program's promise.
                 wanted.key = Some(JobKey::from_secret(unsafe { CStr::from_ptr(options.key) }.to_bytes()));
@@ -130,13 +162,20 @@ pub unsafe extern "C" fn strait_xpu_open(
             if options.sleep_ns > 0 {
                 wanted.sleep = Duration::from_nanos(options.sleep_ns);
             }
+            if options.unused != 0 {
+                return Err(libc::EINVAL);
+            }
+            wanted.threads = options.threads.max(1) as usize;
+            wanted.idle = (options.idle_ns > 0).then(|| Duration::from_nanos(options.idle_ns));
         }
         if opened.is_null() {
             return Err(libc::EINVAL);
         }
         let context = errno(Context::open(wanted))?;
+        let waker = context.waker();
+        let own = UnsafeCell::new(Own { context, memory: Vec::new() });
         // SAFETY: the program has a place for it.
-        unsafe { put(opened, Box::into_raw(Box::new(strait_xpu { context, memory: Vec::new() }))) }
+        unsafe { put(opened, Box::into_raw(Box::new(strait_xpu { waker, own }))) }
     })
 }
 
@@ -318,6 +357,26 @@ pub unsafe extern "C" fn strait_xpu_begin(context: *mut strait_xpu, view: *mut *
         let at = errno(x.context.begin())?;
         // SAFETY: as above.
         unsafe { put(view, ptr::with_exposed_provenance_mut(at as usize)) }
+    })
+}
+
+/// Commands come: the threads that drain the rings do not sleep long for the next 10 milliseconds, and one
+/// that does ends that. To be called before a kernel that posts is started, where strait_xpu_options.idle_ns
+/// is given. Any thread may call it at any time from strait_xpu_open to strait_xpu_close, also one that calls
+/// for cuLaunchHostFunc: it calls nothing of the device's runtime, waits for nothing, and costs a fence where
+/// the threads are awake.
+///
+/// # Safety
+/// `context` is NULL or open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_xpu_wake(context: *const strait_xpu) -> c_int {
+    guard(|| {
+        if context.is_null() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the program's promise; this field is never changed, and other threads refer to the other.
+        unsafe { (*context).waker.wake() };
+        Ok(())
     })
 }
 

@@ -69,6 +69,11 @@ fn two_processes_put_by_commands_and_by_stores() {
 }
 
 #[test]
+fn threads_that_rest_are_woken_and_go_on() {
+    run("api", &["strait_xpu"], &["resting"]);
+}
+
+#[test]
 fn the_kernel_of_a_process_whose_peer_is_killed_finds_error_words() {
     run("api", &["strait_xpu"], &["killed"]);
 }

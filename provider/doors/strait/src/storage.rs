@@ -288,6 +288,41 @@ pub unsafe extern "C" fn strait_storage_submit(
     unsafe { submit(opened, ops, count, None, request) }
 }
 
+/// Begins `count` transfers of several files: that of `ops[n]` is with `files[n]`. A few threads do all of
+/// them, in pieces, so that a hundred files take no more threads and buffers than one. Else as
+/// strait_storage_submit; strait_storage_error names the file of a transfer that failed.
+///
+/// # Safety
+/// As of strait_storage_submit; `files` is NULL or has `count` entries, each of which is NULL or a file that
+/// is open, and which may be closed when this returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_storage_submit_files(
+    files: *const *mut strait_storage,
+    ops: *mut strait_storage_op,
+    count: usize,
+    request: *mut *mut strait_storage_request,
+) -> c_int {
+    guard(|| {
+        if request.is_null() || (count > 0 && (files.is_null() || !files.is_aligned())) {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the program's promise.
+        let (_, asked) = unsafe { asked(ops, count)? };
+        let mut all = Vec::with_capacity(count);
+        for (n, op) in asked.into_iter().enumerate() {
+            // SAFETY: likewise: so many entries, each NULL or open.
+            let file = unsafe { (*files.add(n)).as_ref() }.ok_or(libc::EINVAL)?;
+            all.push((Arc::clone(&file.file), op));
+        }
+        // SAFETY: likewise.
+        let begun = unsafe { Request::submit_files(&all) };
+        let made = strait_storage_request { request: begun, ops: ops.expose_provenance(), count };
+        // SAFETY: likewise.
+        unsafe { request.write(Box::into_raw(Box::new(made))) };
+        Ok(())
+    })
+}
+
 /// Queues `count` transfers on a stream of CUDA's (a CUstream or cudaStream_t): they begin when all that was
 /// queued there before is done, and what is queued there later waits for them. Else as strait_storage_submit.
 ///

@@ -93,6 +93,13 @@ impl Raw {
         words.map(|w| w & !(1 << LAP_BIT) | lap << LAP_BIT)
     }
 
+    /// Whether these words are a command that does nothing and asks for nothing.
+    #[inline]
+    pub(crate) fn is_idle(words: &[u64; SLOT_WORDS]) -> bool {
+        let (op, flags) = ((words[0] >> OP_SHIFT) as u8, (words[0] >> FLAGS_SHIFT) as u16);
+        op == Op::Nop as u8 && flags & !flag::MORE == 0
+    }
+
     /// What these words say.
     pub fn of(words: &[u64; SLOT_WORDS]) -> Raw {
         let [head, ..] = *words;
@@ -121,8 +128,8 @@ pub struct Limits<'a> {
     pub peers: u32,
     /// Memory of this process, by its number; `None`: closed.
     pub regions: &'a [Option<Span>],
-    /// Most bytes of a message.
-    pub message: u64,
+    /// Most bytes of a message; `None`: the ring has no messages, nor data for a peer's queue.
+    pub message: Option<u64>,
 }
 
 /// A checked command.
@@ -240,6 +247,10 @@ impl Raw {
         if self.peer >= limits.peers && op != Op::Nop && !(receives && self.peer == ANY) {
             return Err(code::ADDRNOTAVAIL);
         }
+        let messages = matches!(op, Op::Send | Op::Tsend | Op::Recv | Op::Trecv);
+        if limits.message.is_none() && (messages || self.has(flag::CQ_DATA)) {
+            return Err(code::OPNOTSUPP);
+        }
         let work = self.work(op, limits)?;
         let signals = matches!(op, Op::PutSignal | Op::Signal);
         let context = if signals { 0 } else { self.context };
@@ -271,7 +282,7 @@ impl Raw {
             Op::Atomic | Op::Fetch | Op::Compare => self.atomic(op, limits)?,
             Op::Send | Op::Tsend => {
                 let local = self.source(limits)?;
-                if local.len() as u64 > limits.message {
+                if limits.message.is_none_or(|most| local.len() as u64 > most) {
                     return Err(code::MSGSIZE);
                 }
                 Work::Send { local, tag: (op == Op::Tsend).then_some(self.remote), data }

@@ -4,30 +4,30 @@
 //! Contexts of several processes come to know each other by blobs ([`Context::blob`], [`Context::connect`]).
 //! After [`Context::begin`] nothing is added, and a thread drains the rings.
 
+mod lane;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
 
-use engine::{Access, AvId, Cntrs, Config, CqId, Domain, EpConfig, EpId, MrId, Reg};
+use engine::{Access, MrId, Reg};
 use hmem::registry::{self, Pages};
 use hmem::share::{self, Export, Opened, Owner};
 use hmem::{Kind, Span};
 use ipc::process::Name;
-use link::{Links, OpenOptions, TcpOptions};
-use link_api::Link as _;
-use runtime::{Progress, Runtime};
 
 use crate::blob::{self, Blob, Region};
 use crate::drain::Drain;
 use crate::error::{Error, code, ended};
 use crate::handle::{RingHandle, RingRequest};
 use crate::layout;
-use crate::port::{Peers, Port, Regions};
+use crate::port::{Peers, Regions};
 use crate::queue::Place;
-use crate::thread::{DrainThread, Drains, Pace};
+use crate::thread::{Drains, Pace};
 use crate::words::Words;
+use lane::Lane;
 
 /// How a context is opened.
 #[derive(Clone, Debug)]
@@ -38,14 +38,32 @@ pub struct Options {
     pub key: Option<wire::session::JobKey>,
     /// Of waits of the device that name no time.
     pub timeout: Duration,
-    /// How long the drain's thread sleeps at most between two looks.
+    /// How long a drain's thread sleeps at most between two looks.
     pub sleep: Duration,
+    /// How many threads drain the rings: ring r is that of thread r modulo this.
+    pub threads: usize,
+    /// How long a thread sleeps at most once nothing has happened for 10 ms. `None`: no longer than `sleep`.
+    pub idle: Option<Duration>,
+}
+
+/// Threads that a context may have.
+pub const THREADS: usize = 16;
+
+/// Wakes the threads of a context that sleep.
+#[derive(Clone, Debug)]
+pub struct Waker(Vec<Arc<Drains>>);
+
+impl Waker {
+    /// See [`Drains::wake`].
+    pub fn wake(&self) {
+        self.0.iter().for_each(|drains| drains.wake());
+    }
 }
 
 impl Default for Options {
     fn default() -> Options {
         let (timeout, sleep) = (Duration::from_secs(30), Duration::from_micros(50));
-        Options { bind: None, key: None, timeout, sleep }
+        Options { bind: None, key: None, timeout, sleep, threads: 1, idle: None }
     }
 }
 
@@ -67,19 +85,10 @@ struct Mapped {
     _opened: Opened,
 }
 
-/// The objects of the engine.
-#[derive(Clone, Copy, Debug)]
-struct Objects {
-    ep: EpId,
-    av: AvId,
-    cq: CqId,
-}
-
 /// Nearly all that can be done without an application's endpoint.
 pub struct Context {
-    runtime: Arc<Runtime<Links>>,
-    objects: Objects,
-    addr: wire::Addr,
+    /// The first has the memory that peers reach.
+    lanes: Vec<Lane>,
     options: Options,
     regions: Arc<Regions>,
     registered: Vec<Registered>,
@@ -88,54 +97,32 @@ pub struct Context {
     rank: u32,
     table: Vec<layout::Peer>,
     rings: Vec<(RingHandle, RingRequest)>,
-    drains: Arc<Drains>,
-    thread: Option<DrainThread>,
     view: Option<Place>,
     /// The peers' error words.
     errors: Option<Place>,
     closed: bool,
 }
 
-/// The only drain of a context.
-const OWN: u64 = 0;
-/// Completions that the engine keeps.
-const COMPLETIONS: usize = 1 << 16;
 /// Most peers, and entries of the table.
 const PEERS: usize = 1 << 20;
 /// Most bytes of a message.
 pub(crate) const MESSAGE: u64 = (1 << 40) - 1;
 
 impl Context {
-    /// Opens one, with an endpoint of its own.
+    /// Opens one, with an endpoint for each of its threads.
     pub fn open(options: Options) -> Result<Context, Error> {
-        let (eager, eager_in_a_row) = (link::eager_size(), link::eager_in_a_row());
-        let eager_one_way = link::eager_one_way();
-        let bind = options.bind;
-        let port = if options.key.is_some() { link::Port::Listens } else { link::Port::Reserved };
-        let mut link = Links::open(OpenOptions {
-            bind,
-            eager,
-            eager_in_a_row,
-            eager_one_way,
-            port,
-            ..OpenOptions::default()
-        })?;
-        if let Some(key) = options.key.clone() {
-            link.add_tcp(TcpOptions { secret: true, ..TcpOptions::new(key) })?;
+        if options.threads == 0 || options.threads > THREADS {
+            return Err(Error::Invalid("a context has 1 to 16 threads"));
         }
-        let addr = link.addr();
-        // Addresses in commands are those that the target has.
-        let config = Config { virt_addr: true, rma_order: false };
-        let runtime = Arc::new(Runtime::new(Domain::new(config), Progress::Manual));
-        let mut engine = runtime.enter()?;
-        let (av, cq) = (engine.av_open(), engine.cq_open(COMPLETIONS));
-        let (tx_cq, rx_cq, cntrs) = (Some(cq), Some(cq), Cntrs::default());
-        let ep = engine.ep_open(EpConfig { link, av, rx: None, tx_cq, rx_cq, cntrs });
-        drop(engine);
+        let key = options.key.as_ref();
+        let mut lanes = vec![Lane::open(options.bind, key)?];
+        for _ in 1..options.threads {
+            // No peer calls these by a port that it knows.
+            let bind = options.bind.map(|bind| SocketAddr::new(bind.ip(), 0));
+            lanes.push(Lane::open(bind, key)?);
+        }
         Ok(Context {
-            runtime,
-            objects: Objects { ep, av, cq },
-            addr,
+            lanes,
             options,
             regions: Arc::default(),
             registered: Vec::new(),
@@ -144,12 +131,24 @@ impl Context {
             rank: 0,
             table: Vec::new(),
             rings: Vec::new(),
-            drains: Arc::default(),
-            thread: None,
             view: None,
             errors: None,
             closed: false,
         })
+    }
+
+    fn main(&self) -> &Lane {
+        &self.lanes[0]
+    }
+
+    /// For whatever starts kernels: their commands find the threads awake.
+    pub fn waker(&self) -> Waker {
+        Waker(self.lanes.iter().map(|lane| lane.drains().clone()).collect())
+    }
+
+    /// Its endpoint's name.
+    pub fn addr(&self) -> wire::Addr {
+        self.main().addr()
     }
 
     fn is_being_set_up(&self) -> Result<(), Error> {
@@ -202,7 +201,7 @@ impl Context {
         // What peers unmap under an access must not end this process.
         hmem::guard::hold(true);
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let (mr, key) = self.runtime.enter()?.mr_reg(&Reg { iov: &[span], access, key: None })?;
+        let (mr, key) = self.main().runtime().enter()?.mr_reg(&Reg { iov: &[span], access, key: None })?;
         // SAFETY: the caller's promise.
         let number = unsafe { self.regions.add(span) };
         let number = number.ok_or(Error::Invalid("too many regions"))?;
@@ -220,7 +219,7 @@ impl Context {
             export: r.export,
         };
         let regions = self.registered.iter().map(describe).collect();
-        Blob { addr: self.addr, process: Name::own(), boot: ipc::host::boot(), regions }.encode()
+        Blob { addr: self.addr(), process: Name::own(), boot: ipc::host::boot(), regions }.encode()
     }
 
     /// Comes to know all processes, of which this is number `rank`: their blobs, in the order of their
@@ -235,7 +234,7 @@ impl Context {
         }
         let all = blobs.iter().map(|b| Blob::decode(b)).collect::<Result<Vec<_>, _>>()?;
         let own = &all[rank as usize];
-        if own.addr != self.addr || own.regions.len() != count {
+        if own.addr != self.addr() || own.regions.len() != count {
             return Err(Error::Blob(
                 "the one of this process's number is not this process's, or is older than its last region",
             ));
@@ -249,7 +248,7 @@ impl Context {
                 self.table.push(entry);
             }
             if pid.is_some() && number != rank as usize {
-                self.drains.watch(number as u32, peer.process);
+                self.main().drains().watch(number as u32, peer.process);
             }
         }
         self.rank = rank;
@@ -298,15 +297,18 @@ impl Context {
     /// device finds [`layout::Context`].
     pub fn begin(&mut self) -> Result<u64, Error> {
         self.is_being_set_up()?;
-        let mut engine = self.runtime.enter()?;
-        let peers = self.peers.iter().map(|p| engine.av_insert(self.objects.av, p.addr)).collect();
-        let rx = engine.ep_rx(self.objects.ep);
-        drop(engine);
-        let port = Port { ep: self.objects.ep, rx, cq: self.objects.cq };
-        let mut drain = Drain::new(port, Peers::List(peers), self.regions.clone(), MESSAGE);
         let timeout_ns = u64::try_from(self.options.timeout.as_nanos()).unwrap_or(u64::MAX);
+        let mut drains = Vec::new();
+        for (number, lane) in self.lanes.iter().enumerate() {
+            let (port, peers) = lane.port(self.peers.iter().map(|p| p.addr))?;
+            // Peers know the first endpoint alone: messages are its own.
+            let message = (number == 0).then_some(MESSAGE);
+            drains.push(Drain::new(port, Peers::List(peers), self.regions.clone(), message));
+        }
+        let count = drains.len();
+        let rings = self.rings.iter().enumerate();
         let rings: Vec<_> =
-            self.rings.iter().map(|(ring, of)| ring.add_to(&mut drain, of, timeout_ns)).collect();
+            rings.map(|(at, (ring, of))| ring.add_to(&mut drains[at % count], of, timeout_ns)).collect();
         let regions = self.registered.iter().map(|r| layout::Region {
             base: r.span.addr(),
             length: r.span.len() as u64,
@@ -344,11 +346,13 @@ impl Context {
         };
         let place = Place { words: memory, at: 0 };
         place.write(&view.words());
-        drain.set_losses(errors.clone());
+        drains.iter_mut().for_each(|drain| drain.set_losses(errors.clone()));
         self.errors = Some(errors);
-        self.drains.add(OWN, drain);
-        let (runtime, drains) = (self.runtime.clone(), self.drains.clone());
-        self.thread = Some(DrainThread::start(runtime, drains, Pace::adapts(self.options.sleep))?);
+        let pace = Pace::adapts(self.options.sleep);
+        let pace = self.options.idle.map_or(pace, |most| pace.resting(most));
+        for (lane, drain) in self.lanes.iter_mut().zip(drains) {
+            lane.start(drain, pace)?;
+        }
         let at = place.device();
         self.view = Some(place);
         Ok(at)
@@ -375,26 +379,19 @@ impl Context {
     /// peer reaches memory of this process when it returns. Memory of the rings and tables goes when the
     /// context is dropped: kernels that use it have to have ended by then.
     pub fn close(&mut self) -> Result<(), Error> {
-        if let Some(thread) = &mut self.thread {
-            thread.stop();
-        }
-        self.thread = None;
-        if let Some(drain) = self.drains.remove(OWN) {
+        let had_begun = self.lanes.iter_mut().map(Lane::stop).filter(|begun| *begun).count() > 0;
+        if had_begun {
             for peer in 0..self.peers.len() as u32 {
                 if let Some(error) = self.error_of(peer).filter(|w| w.load(Relaxed) == 0) {
                     error.store(ended(code::CANCELED), Release);
                 }
             }
-            drop(drain);
         }
         if !self.closed {
-            let ep = self.objects.ep;
-            match self.runtime.take_back(|engine| engine.ep_close(ep)) {
-                Ok(()) | Err(engine::Error::NotFound) => self.closed = true,
-                Err(e) => return Err(e.into()),
-            }
+            self.lanes.iter_mut().try_for_each(Lane::close)?;
+            self.closed = true;
             for r in &self.registered {
-                self.runtime.take_back(|engine| engine.mr_close(r.mr))?;
+                self.main().runtime().take_back(|engine| engine.mr_close(r.mr))?;
             }
         }
         Ok(())
@@ -406,7 +403,7 @@ impl Drop for Context {
         if self.close().is_err() {
             // Peers may still be inside of the memory, and the engine has spans of it.
             std::mem::forget(std::mem::take(&mut self.registered));
-            std::mem::forget(self.runtime.clone());
+            self.lanes.iter().for_each(|lane| std::mem::forget(lane.runtime().clone()));
         }
     }
 }
@@ -415,7 +412,7 @@ impl std::fmt::Debug for Context {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (regions, rings) = (self.registered.len(), self.rings.len());
         f.debug_struct("Context")
-            .field("addr", &self.addr)
+            .field("addr", &self.addr())
             .field("regions", &regions)
             .field("rings", &rings)
             .finish()

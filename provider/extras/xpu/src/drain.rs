@@ -7,25 +7,24 @@
 //! `failed` their number, the queue an entry of each.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use engine::Domain;
 use link_api::RmaLink;
 
 use crate::backlog::{Backlog, lane};
-use crate::command::{Command, Limits, Op, Raw, Work};
+use crate::command::{Command, Op, Work};
 use crate::counter::CounterSide;
 use crate::error::{code, ended, errno, is_loss, word};
 use crate::layout::{self, Completion, flag, word_of};
-use crate::port::{BEAT, Peers, Port, Regions};
+use crate::port::{BEAT, Known, Peers, Port, Regions};
 use crate::post::{self, Posted, RING_SHIFT, ctx};
 use crate::queue::{Place, QueueSide};
-use crate::ring;
 use crate::side::{RingOptions, RingPlaces, RingSide};
 use crate::window::{Stage, waits};
 
-/// Most commands taken from a ring in one call.
-const BATCH: usize = 64;
+mod taking;
+
 /// Most receives that are posted at a time.
 const RECEIVES: usize = 65_536;
 /// In the place of the number of a ring: of a receive.
@@ -48,6 +47,7 @@ pub struct Drain {
     port: Port,
     peers: Peers,
     regions: Arc<Regions>,
+    known: Known,
     rings: Vec<RingSide>,
     queues: Vec<QueueSide>,
     counters: Vec<Arc<CounterSide>>,
@@ -58,8 +58,8 @@ pub struct Drain {
     free: Vec<usize>,
     /// What the engine had no room for.
     backlog: Backlog,
-    /// Most bytes of a message.
-    message: u64,
+    /// Most bytes of a message; `None`: there are no messages.
+    message: Option<u64>,
     /// The queue for what peers write with data.
     notices: Option<usize>,
     ended: bool,
@@ -67,11 +67,12 @@ pub struct Drain {
 
 impl Drain {
     /// A drain without rings.
-    pub fn new(port: Port, peers: Peers, regions: Arc<Regions>, message: u64) -> Drain {
+    pub fn new(port: Port, peers: Peers, regions: Arc<Regions>, message: Option<u64>) -> Drain {
         Drain {
             port,
             peers,
             regions,
+            known: Known::default(),
             rings: Vec::new(),
             queues: Vec::new(),
             counters: Vec::new(),
@@ -104,12 +105,11 @@ impl Drain {
 
     /// One more ring, all of whose words are 0; its number, and what a device has to know of it.
     pub fn add_ring(&mut self, places: RingPlaces, options: RingOptions, timeout_ns: u64) -> layout::Ring {
-        let id = self.rings.len() as u32;
         let view = layout::Ring {
             version: layout::VERSION,
             log2_slots: options.log2_slots,
             flags: if options.bell { layout::RING_BELL } else { 0 },
-            id,
+            id: options.id,
             slots: places.slots.device(),
             produced: match &places.near {
                 // The host reads the bell.
@@ -189,56 +189,6 @@ impl Drain {
         self.counters.iter().for_each(|c| c.end(errno));
     }
 
-    fn take<L: RmaLink>(&mut self, engine: &mut Domain<L>, at: usize) -> usize {
-        let mut n = 0;
-        while n < BATCH {
-            let r = &self.rings[at];
-            let queues = [r.options.queue, r.options.receive_queue].into_iter().flatten();
-            if !r.ended && queues.clone().any(|q| self.queues[q].is_ended()) {
-                self.rings[at].end(code::CANCELED);
-                break;
-            }
-            let behind = { queues }.any(|q| self.queues[q].is_behind());
-            if r.ended || behind || r.window.is_full() {
-                break;
-            }
-            let (ticket, log2) = (r.window.next, r.options.log2_slots);
-            if r.options.bell && r.places.produced.word(word_of!(Produced.bell)).load(Acquire) <= ticket {
-                break;
-            }
-            let first = ring::slot(ticket, log2) * layout::SLOT_WORDS;
-            let slots = &r.places.slots;
-            let Some(words) = ring::take(|i| slots.word(first + i), ring::lap(ticket, log2)) else { break };
-            n += 1;
-            self.accept(engine, at, &Raw::of(&words));
-            self.rings[at].status(word_of!(Status.consumed)).store(ticket + 1, Release);
-        }
-        n
-    }
-
-    fn accept<L: RmaLink>(&mut self, engine: &mut Domain<L>, at: usize, raw: &Raw) {
-        let checked = {
-            let regions = self.regions.all();
-            raw.check(&Limits { peers: self.peers.count(), regions: &regions, message: self.message })
-        };
-        match checked {
-            Ok(command) => {
-                let ticket = self.rings[at].window.admit(command);
-                if self.backlog.holds(lane(at, &command)) {
-                    self.backlog.push(lane(at, &command), ticket);
-                } else {
-                    self.go(engine, at, ticket);
-                }
-            }
-            Err(why) => {
-                let ticket = self.rings[at].window.skip(raw.names(self.peers.count()));
-                let entry = Completion { context: raw.context, what: raw.op.into(), ..Completion::default() };
-                self.refused(at, ticket, why);
-                self.complete(self.rings[at].options.queue, at, ticket, entry, why);
-            }
-        }
-    }
-
     /// Counts a failure.
     fn refused(&mut self, at: usize, ticket: u64, why: i32) {
         let r = &self.rings[at];
@@ -251,7 +201,8 @@ impl Drain {
     fn complete(&mut self, queue: Option<usize>, at: usize, ticket: u64, entry: Completion, why: i32) {
         let Some(queue) = queue else { return };
         let what = entry.what | (why as u32 as u64) << 32;
-        let ticket = ticket & ((1 << RING_SHIFT) - 1) | (at as u64) << RING_SHIFT;
+        let ring = u64::from(self.rings[at].options.id);
+        let ticket = ticket & ((1 << RING_SHIFT) - 1) | ring << RING_SHIFT;
         self.queues[queue].push(Completion { what, ticket, ..entry });
     }
 

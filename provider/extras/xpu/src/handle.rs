@@ -92,7 +92,8 @@ impl RingHandle {
             }
             _ => None,
         };
-        let options = RingOptions { log2_slots: self.log2, bell: request.bell, queue, receive_queue: queue };
+        let (id, log2_slots, bell) = (self.id, self.log2, request.bell);
+        let options = RingOptions { id, log2_slots, bell, queue, receive_queue: queue };
         drain.add_ring(self.places.clone(), options, timeout_ns)
     }
 

@@ -12,8 +12,9 @@
 //! | commands under way, their order | `window` |
 //! | completions and counters in shared memory | [`queue`], [`counter`] |
 //! | the engine does it | [`port`], `post`, [`drain`] |
-//! | what polls | [`thread`] |
-//! | a program's own context; the data its processes exchange | [`context`], `handle` (its rings); `blob` |
+//! | what polls | [`thread`], and how it rests |
+//! | a program's own context, its threads, its rings | [`context`], `handle` |
+//! | the data that its processes exchange | `blob` |
 //! | a device's side, for code of this process | [`device`] |
 
 #[cfg(all(test, loom))]
@@ -39,7 +40,7 @@ pub mod thread;
 mod window;
 pub mod words;
 
-pub use context::{Context, Options};
+pub use context::{Context, Options, Waker};
 pub use counter::CounterSide;
 pub use device::Producer;
 pub use drain::Drain;

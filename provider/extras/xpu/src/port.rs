@@ -1,5 +1,7 @@
 //! What a drain works through, and what the numbers in commands mean there.
 
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -57,7 +59,31 @@ pub struct Port {
 
 /// Memory of this process that commands may name, by number.
 #[derive(Debug, Default)]
-pub struct Regions(Mutex<Vec<Option<Span>>>);
+pub struct Regions {
+    all: Mutex<Vec<Option<Span>>>,
+    /// Grows with each change.
+    changes: AtomicU64,
+}
+
+/// The regions as a drain has them, so that drains of several threads wait for no lock of each other's.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    all: Vec<Option<Span>>,
+    changes: u64,
+}
+
+impl Known {
+    /// All that there are now. Without a change since the last call that is one load.
+    #[inline]
+    pub(crate) fn all(&mut self, of: &Regions) -> &[Option<Span>] {
+        if of.changes.load(Acquire) != self.changes {
+            let all = of.all();
+            self.changes = of.changes.load(Acquire);
+            self.all.clone_from(&all);
+        }
+        &self.all
+    }
+}
 
 impl Regions {
     /// One more; its number. `None`: there are as many as numbers.
@@ -75,6 +101,7 @@ impl Regions {
             all.push(None);
         }
         all[free] = Some(span);
+        self.changes.fetch_add(1, Release);
         Some(free as u32)
     }
 
@@ -82,10 +109,30 @@ impl Regions {
     pub fn remove(&self, number: u32) {
         if let Some(at) = self.all().get_mut(number as usize) {
             *at = None;
+            self.changes.fetch_add(1, Release);
         }
     }
 
-    pub(crate) fn all(&self) -> MutexGuard<'_, Vec<Option<Span>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn all(&self) -> MutexGuard<'_, Vec<Option<Span>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drain_knows_of_each_region_that_is_added_or_removed() {
+        let (regions, mut known) = (Regions::default(), Known::default());
+        assert_eq!(known.all(&regions), []);
+        let span = Span::leak(8);
+        for _ in 0..2 {
+            // SAFETY: memory that is never freed.
+            assert_eq!(unsafe { regions.add(span) }, Some(0));
+            assert_eq!(known.all(&regions), [Some(span)]);
+            regions.remove(0);
+            assert_eq!(known.all(&regions), [None]);
+        }
     }
 }

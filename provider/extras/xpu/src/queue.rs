@@ -29,6 +29,12 @@ impl Place {
         self.words.get(self.at + n)
     }
 
+    /// The words of slot number `n` of an array of slots.
+    #[inline]
+    pub(crate) fn slot(&self, n: usize) -> &[std::sync::atomic::AtomicU64; layout::SLOT_WORDS] {
+        self.words.eight(self.at + n * layout::SLOT_WORDS)
+    }
+
     /// Writes a whole structure, before a device knows of it.
     pub fn write(&self, words: &[u64]) {
         for (n, w) in words.iter().enumerate() {

@@ -59,6 +59,8 @@ impl Near {
 /// How a ring is made.
 #[derive(Clone, Copy, Debug)]
 pub struct RingOptions {
+    /// Its number, which the device sees.
+    pub id: u32,
     /// It has 2^log2 slots.
     pub log2_slots: u32,
     /// Commands are taken up to its bell.

@@ -1,18 +1,25 @@
 //! The thread that polls drains: it looks often while there is something, and sleeps between looks when there
-//! is not. A device cannot wake it, so its sleep is bounded.
+//! is not. A device cannot wake it, so its sleep is bounded. Where it may rest, it sleeps longer once nothing
+//! has happened for [`QUIET`]; peers and [`Drains::wake`] end that (`rest`).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use ipc::fence::full_fence;
 use ipc::process::Name;
-use runtime::{Host, catch};
+use runtime::{Deadline, Host, Wait, catch};
 
 use crate::counter::CounterSide;
 use crate::drain::Drain;
 use crate::error::{Error, code};
 use crate::port::BEAT;
+
+mod rest;
+
+/// For so long nothing has happened before the thread rests.
+const QUIET: Duration = Duration::from_millis(10);
 
 /// What the thread does between looks that find nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,20 +30,28 @@ pub struct Pace {
     yields: u32,
     /// Then the thread sleeps. `None`: never.
     sleep: Option<Duration>,
+    /// So long at most it rests where nothing has happened for some time. `None`: it does not.
+    rest: Option<Duration>,
 }
 
 impl Pace {
     /// It yields the core, and never sleeps.
-    pub const POLLS: Pace = Pace { spins: 2_000, yields: 2_000, sleep: None };
+    pub const POLLS: Pace = Pace { spins: 2_000, yields: 2_000, sleep: None, rest: None };
 
     /// It sleeps where nothing was found for some time.
     pub const fn adapts(sleep: Duration) -> Pace {
-        Pace { spins: 2_000, yields: 4_000, sleep: Some(sleep) }
+        Pace { spins: 2_000, yields: 4_000, sleep: Some(sleep), rest: None }
     }
 
     /// It sleeps after each look that found nothing.
     pub const fn sleeps(sleep: Duration) -> Pace {
-        Pace { spins: 0, yields: 0, sleep: Some(sleep) }
+        Pace { spins: 0, yields: 0, sleep: Some(sleep), rest: None }
+    }
+
+    /// As this one, and where nothing has happened for 10 ms it sleeps for so long,
+    /// in whole milliseconds: until something of a peer's comes, or [`Drains::wake`] is called.
+    pub const fn resting(self, most: Duration) -> Pace {
+        Pace { rest: Some(most), ..self }
     }
 
     /// Waits, after so many looks that found nothing.
@@ -59,6 +74,38 @@ impl Pace {
     }
 }
 
+/// What the thread sleeps on while it rests.
+#[derive(Debug, Default)]
+struct Bell {
+    woken: AtomicU32,
+    asleep: AtomicU32,
+    wait: Arc<Wait>,
+}
+
+impl Bell {
+    fn notify(&self) {
+        if rest::wake(&self.woken, &self.asleep, full_fence) {
+            self.wait.raise();
+        }
+    }
+
+    /// Rests, unless there is something to do; whether the thread is to poll at once, and for
+    /// some time.
+    fn rest(&self, most: Duration, poll: impl FnOnce() -> bool) -> bool {
+        self.wait.lower();
+        if !rest::may_sleep(&self.woken, &self.asleep, full_fence, poll) {
+            return true;
+        }
+        let ms = most.min(BEAT / 4).as_micros().div_ceil(1000).max(1);
+        if self.wait.sleep(Deadline::after_ms(ms as i32)).is_err() {
+            thread::park_timeout(BEAT / 4);
+        }
+        let woken = self.woken.load(Ordering::SeqCst) != 0;
+        rest::awake(&self.woken, &self.asleep);
+        woken
+    }
+}
+
 /// Drains of one runtime, and what else is looked at for them.
 #[derive(Debug)]
 pub struct Drains {
@@ -72,6 +119,7 @@ pub struct Drains {
     /// before the engine.
     counters: Mutex<Vec<Arc<CounterSide>>>,
     stop: AtomicBool,
+    bell: Bell,
 }
 
 impl Default for Drains {
@@ -83,6 +131,7 @@ impl Default for Drains {
             peers: Mutex::default(),
             counters: Mutex::default(),
             stop: AtomicBool::new(false),
+            bell: Bell::default(),
         }
     }
 }
@@ -109,6 +158,17 @@ impl Drains {
     /// Calls with one of them.
     pub fn with<T>(&self, name: u64, f: impl FnOnce(&mut Drain) -> T) -> Option<T> {
         self.enter().iter_mut().find(|(n, _)| *n == name).map(|(_, d)| f(d))
+    }
+
+    /// Ends a rest of the thread, or keeps it from the next one: commands come. For any thread, also one that
+    /// may call no function of a device's runtime.
+    pub fn wake(&self) {
+        self.bell.notify();
+    }
+
+    /// What the thread sleeps on while it rests: links that are attached to it wake it.
+    pub fn wait(&self) -> &Arc<Wait> {
+        &self.bell.wait
     }
 
     /// Has all drains lose that peer once the process has ended.
@@ -196,8 +256,16 @@ impl DrainThread {
     /// Starts it. It never sleeps so long that a device misses its beat.
     pub fn start<H: Host>(host: Arc<H>, drains: Arc<Drains>, pace: Pace) -> Result<DrainThread, Error> {
         drains.stop.store(false, Ordering::SeqCst);
+        if pace.rest.is_some() {
+            // Now, so that the lack of a descriptor is the opener's error.
+            drains.bell.wait.fd()?;
+        }
         let theirs = drains.clone();
-        let body = move || run(&theirs, pace, || theirs.poll(&*host));
+        let body = move || {
+            let arm =
+                || catch(|| host.runtime().enter().is_ok_and(|mut engine| engine.arm())).unwrap_or(false);
+            run(&theirs, pace, || theirs.poll(&*host), arm);
+        };
         let handle = thread::Builder::new().name("strait-xpu".into()).spawn(body)?;
         Ok(DrainThread { drains, thread: Some((handle, std::process::id())) })
     }
@@ -211,6 +279,7 @@ impl DrainThread {
             return std::mem::forget(handle);
         }
         handle.thread().unpark();
+        self.drains.wake();
         // Its body catches panics.
         let _ = handle.join();
     }
@@ -222,17 +291,17 @@ impl Drop for DrainThread {
     }
 }
 
-/// `poll` looks at all of them.
-fn run(drains: &Drains, pace: Pace, poll: impl Fn() -> usize) {
+/// `poll` looks at all of them. `arm` has peers wake this thread; whether it may sleep then.
+fn run(drains: &Drains, pace: Pace, poll: impl Fn() -> usize, arm: impl Fn() -> bool) {
     pace.begin();
-    let (mut idle, mut beaten) = (0u32, None::<Instant>);
+    let (mut idle, mut beaten, mut quiet) = (0u32, None::<Instant>, None::<Instant>);
     while !drains.stop.load(Ordering::SeqCst) {
         if drains.callers.load(Ordering::SeqCst) > 0 {
             thread::yield_now();
             continue;
         }
         if poll() > 0 {
-            idle = 0;
+            (idle, quiet) = (0, None);
         }
         // Beyond the largest number it begins again: a thread that never sleeps then looks at the clock, too.
         idle = idle.wrapping_add(1);
@@ -243,6 +312,16 @@ fn run(drains: &Drains, pace: Pace, poll: impl Fn() -> usize) {
                 beaten = Some(now);
                 drains.beat();
             }
+            if idle > pace.yields {
+                let since = *quiet.get_or_insert(now);
+                if let Some(most) = pace.rest.filter(|_| now.duration_since(since) > QUIET) {
+                    let found = || drains.stop.load(Ordering::SeqCst) || poll() > 0 || !arm();
+                    if drains.bell.rest(most, found) {
+                        (idle, quiet) = (0, None);
+                    }
+                    continue;
+                }
+            }
         }
         pace.wait(idle);
     }
@@ -251,6 +330,38 @@ fn run(drains: &Drains, pace: Pace, poll: impl Fn() -> usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A sleep without a limit of time ends.
+    #[test]
+    fn a_call_of_a_waker_ends_the_sleep_of_a_thread_that_rests() {
+        let bell = Bell::default();
+        bell.wait.fd().unwrap();
+        for _ in 0..3 {
+            bell.wait.lower();
+            assert!(rest::may_sleep(&bell.woken, &bell.asleep, full_fence, || false));
+            thread::scope(|s| {
+                s.spawn(|| bell.notify());
+                bell.wait.sleep(Deadline::NEVER).unwrap();
+            });
+            assert_eq!(bell.woken.load(Ordering::SeqCst), 1);
+            rest::awake(&bell.woken, &bell.asleep);
+        }
+    }
+
+    #[test]
+    fn a_call_of_a_waker_is_for_the_rest_under_way_or_the_next_and_for_no_other() {
+        let bell = Bell::default();
+        let rests = || bell.rest(Duration::from_millis(1), || false);
+        assert!(!rests());
+        bell.notify();
+        assert!(rests(), "the thread sleeps although it was woken before");
+        assert!(!rests());
+        assert!(
+            bell.rest(Duration::from_millis(1), || true),
+            "the thread sleeps although there is something"
+        );
+        assert!(!rests());
+    }
 
     /// Otherwise a drain with much to do keeps fi_enable and fi_close waiting: the mutex is not fair.
     #[test]
@@ -264,9 +375,8 @@ mod tests {
                 thread::yield_now();
             }
             s.spawn(|| {
-                run(&drains, Pace::adapts(Duration::from_millis(1)), || {
-                    polls.fetch_add(1, Ordering::SeqCst) as usize
-                })
+                let poll = || polls.fetch_add(1, Ordering::SeqCst) as usize;
+                run(&drains, Pace::adapts(Duration::from_millis(1)), poll, || false)
             });
             thread::sleep(Duration::from_millis(50));
             let before = polls.load(Ordering::SeqCst);

@@ -90,6 +90,15 @@ impl Window {
         ticket
     }
 
+    /// Takes in one that does nothing: it is over at once, if nothing is under way; else not taken.
+    #[inline]
+    pub(crate) fn pass(&mut self) -> bool {
+        let empty = self.is_empty();
+        self.next += u64::from(empty);
+        self.done += u64::from(empty);
+        empty
+    }
+
     /// One more that is over as soon as it is taken: it was refused. `peer`: to which it was.
     pub(crate) fn skip(&mut self, peer: Option<u32>) -> u64 {
         let ticket = self.next;
@@ -103,6 +112,7 @@ impl Window {
     }
 
     /// A command under way.
+    #[inline]
     pub(crate) fn get(&self, ticket: u64) -> Option<(Command, Stage)> {
         let inside = (self.done..self.next).contains(&ticket);
         self.entries[slot(ticket, self.log2)].filter(|_| inside).map(|e| (e.command, e.stage))
@@ -182,6 +192,9 @@ impl Window {
 
     /// A command that does nothing, if all before it are over.
     pub(crate) fn idle(&self) -> Option<u64> {
+        if self.is_empty() {
+            return None;
+        }
         let (command, stage) = self.get(self.done)?;
         (command.work == Work::Nop && stage == Stage::New).then_some(self.done)
     }
@@ -209,7 +222,7 @@ mod tests {
 
     fn command(op: u8, flags: u16, peer: u32) -> Command {
         let raw = Raw { op, flags, peer, region: crate::layout::NO_REGION, ..Raw::default() };
-        raw.check(&Limits { peers: 4, regions: &[], message: 64 }).unwrap()
+        raw.check(&Limits { peers: 4, regions: &[], message: Some(64) }).unwrap()
     }
 
     #[test]
@@ -281,7 +294,9 @@ mod tests {
         assert_eq!(w.idle(), None);
         w.finish(put, true);
         assert_eq!(w.idle(), Some(nop));
+        assert!(!w.pass(), "it is over before what is under way");
         w.finish(nop, true);
         assert_eq!((w.idle(), w.done), (None, 2));
+        assert!(w.pass() && w.is_empty() && w.done == 3);
     }
 }

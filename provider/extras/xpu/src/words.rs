@@ -104,6 +104,17 @@ impl Words {
         unsafe { self.base.add(at).as_ref() }
     }
 
+    /// The eight words from number `at` on.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[inline]
+    pub(crate) fn eight(&self, at: usize) -> &[AtomicU64; 8] {
+        assert!(at < self.len && self.len - at >= 8, "words that are not there");
+        // SAFETY: as for `get`: eight words, all of them inside.
+        unsafe { self.base.add(at).cast().as_ref() }
+    }
+
     /// Where a device finds word number `at`.
     pub fn device(&self, at: usize) -> u64 {
         self.device + at as u64 * 8

@@ -17,7 +17,7 @@ fn region() -> Span {
 }
 
 fn refused(raw: Raw, regions: &[Option<Span>]) -> i32 {
-    raw.check(&Limits { peers: 2, regions, message: 32 }).unwrap_err()
+    raw.check(&Limits { peers: 2, regions, message: Some(32) }).unwrap_err()
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn each_field_is_checked() {
     let (of, closed) = (region(), None);
     let regions = [Some(of), closed];
     let good = Raw { op: Op::Put as u8, peer: 1, local: of.addr(), length: 64, ..Raw::default() };
-    assert!(good.check(&Limits { peers: 2, regions: &regions, message: 32 }).is_ok());
+    assert!(good.check(&Limits { peers: 2, regions: &regions, message: Some(32) }).is_ok());
     let (put, send) = (Op::PutSignal as u8, Op::Send as u8);
     for (bad, why, what) in [
         (Raw { op: 0, ..good }, code::NOSYS, "no operation"),
@@ -93,7 +93,9 @@ fn any_words_make_nothing_that_is_outside() {
             raw.length %= 80;
             raw.flags &= flag::ALL;
         }
-        let Ok(command) = raw.check(&Limits { peers: 2, regions: &regions, message: 32 }) else { return };
+        let Ok(command) = raw.check(&Limits { peers: 2, regions: &regions, message: Some(32) }) else {
+            return;
+        };
         let inside =
             |s: Span| s.is_empty() || s.addr() >= of.addr() && s.addr() + s.len() as u64 <= of.addr() + 64;
         let local = |l: Local| match l {

@@ -90,7 +90,7 @@ impl XpuEp {
         drop(engine);
         let port = Port { ep: id, rx: Some(own), cq };
         let most = attrs.max_msg_size as u64;
-        let mut drain = Drain::new(port, Peers::Vector, self.ctx.regions.clone(), most);
+        let mut drain = Drain::new(port, Peers::Vector, self.ctx.regions.clone(), Some(most));
         let tx = tx.map(|side| drain.add_queue(side));
         let rx = if same { tx } else { rx.map(|side| drain.add_queue(side)) };
         for bound in setup.cntrs.iter().flatten() {
@@ -105,7 +105,8 @@ impl XpuEp {
             status: place(16),
             near: near.clone(),
         };
-        let options = RingOptions { log2_slots: log2, bell: false, queue: tx, receive_queue: rx };
+        let options =
+            RingOptions { id: 0, log2_slots: log2, bell: false, queue: tx, receive_queue: rx };
         let view = place(32);
         let ring: layout::Ring = drain.add_ring(places, options, TIMEOUT.as_nanos() as u64);
         view.write(&ring.words());

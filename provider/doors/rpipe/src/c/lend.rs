@@ -53,6 +53,15 @@ fn packed(number: u16, block: Block) -> rborrow_addr_t {
     u64::from(number) << 48 | u64::from(block.generation) << 32 | u64::from(block.granule)
 }
 
+impl Mine {
+    fn block(&self, addr: rborrow_addr_t) -> Result<Block, Error> {
+        if addr >> 48 != u64::from(self.number) {
+            return Err(Error::Stale("the address is of other memory, or none".into()));
+        }
+        Ok(Block { granule: addr as u32, generation: (addr >> 32) as u16 })
+    }
+}
+
 /// Does something with a block of borrowed memory.
 fn with<T>(
     at: rborrowed_t,
@@ -60,10 +69,42 @@ fn with<T>(
     body: impl FnOnce(&mut Borrowed, Block) -> Result<T, Error>,
 ) -> Result<T, Error> {
     BORROWED.with(place(at), |mine| {
-        if addr >> 48 != u64::from(mine.number) {
-            return Err(Error::Stale("the address is of other memory, or none".into()));
+        let block = mine.block(addr)?;
+        body(&mut mine.memory, block)
+    })
+}
+
+/// All parts of a list, one behind the other, within one time; `local` says which way. None is begun with
+/// unless all could be done.
+///
+/// # Safety
+/// `parts` is NULL or has `count` entries, whose memory is as of rborrow_write or rborrow_read.
+unsafe fn all_parts(
+    at: rborrowed_t,
+    parts: *const rborrow_part,
+    count: usize,
+    local: impl Fn(*mut u8) -> Local,
+    nanoseconds: i64,
+) -> Result<(), Error> {
+    here()?;
+    check(parts, count.saturating_mul(size_of::<rborrow_part>()), "a list")?;
+    if count > 0 && !parts.is_aligned() {
+        return Err(Error::Invalid(format!("a list at {parts:?}, which is not aligned")));
+    }
+    // SAFETY: the caller's promise, and not longer than half of the address space.
+    let parts = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(parts, count) } };
+    let patience = patience(nanoseconds);
+    BORROWED.with(place(at), |mine| {
+        for part in parts {
+            check(part.memory, part.size, "a part")?;
+            mine.memory.check_part(mine.block(part.addr)?, part.offset, part.size)?;
         }
-        body(&mut mine.memory, Block { granule: addr as u32, generation: (addr >> 32) as u16 })
+        for part in parts {
+            let (block, local) = (mine.block(part.addr)?, local(part.memory.cast()));
+            // SAFETY: the caller's promise.
+            unsafe { mine.memory.transfer(block, part.offset, local, part.size, patience)? };
+        }
+        Ok(())
     })
 }
 
@@ -256,6 +297,40 @@ pub unsafe extern "C" fn rborrow_read(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rborrow_free(borrowed: rborrowed_t, addr: rborrow_addr_t) -> c_int {
     status(|| with(borrowed, addr, Borrowed::free))
+}
+
+/// Writes a list of parts of blocks, in its order, within one time. EINVAL, ESTALE and EMSGSIZE say that a
+/// part could not be, and nothing is written then; else errors are those of rborrow_write, and parts up to
+/// the one that failed may be there.
+///
+/// # Safety
+/// `borrowed` is NULL or came from rborrow; `parts` is NULL or has `count` entries, and each part's memory
+/// has so many bytes, which nothing writes meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rborrow_writev(
+    borrowed: rborrowed_t,
+    parts: *const rborrow_part,
+    count: usize,
+    nanoseconds: i64,
+) -> c_int {
+    let from = |at: *mut u8| Local::From(at.cast_const());
+    // SAFETY: the program's promise.
+    status(|| unsafe { all_parts(borrowed, parts, count, from, nanoseconds) })
+}
+
+/// Reads a list of parts of blocks, in its order, within one time. Else as rborrow_writev.
+///
+/// # Safety
+/// As of rborrow_writev; nothing else uses the memory of the parts meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rborrow_readv(
+    borrowed: rborrowed_t,
+    parts: *const rborrow_part,
+    count: usize,
+    nanoseconds: i64,
+) -> c_int {
+    // SAFETY: the program's promise.
+    status(|| unsafe { all_parts(borrowed, parts, count, Local::To, nanoseconds) })
 }
 
 /// What was done with borrowed memory, and what is in its heap.

@@ -245,6 +245,20 @@ pub type rborrowed_t = *mut rborrowed;
 /// A block of borrowed memory: of which, where, and which of the blocks that were there. RADDR_NULL is none.
 pub type rborrow_addr_t = u64;
 
+/// A part of a block of borrowed memory, and where its bytes are or go in this process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct rborrow_part {
+    /// The block.
+    pub addr: rborrow_addr_t,
+    /// Where in the block.
+    pub offset: usize,
+    /// Memory of this process.
+    pub memory: *mut c_void,
+    /// Bytes.
+    pub size: usize,
+}
+
 /// What was done with borrowed memory, and what is in its heap.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

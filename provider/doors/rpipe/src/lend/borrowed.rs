@@ -196,6 +196,11 @@ impl Borrowed {
         unsafe { self.transfer(block, at, Local::To(bytes.as_mut_ptr()), bytes.len(), patience) }
     }
 
+    /// Whether `len` bytes at `at` of a block are there.
+    pub(crate) fn check_part(&self, block: Block, at: usize, len: usize) -> Result<(), Error> {
+        self.place(block, at, len).map(drop)
+    }
+
     /// As [`Borrowed::write`] or [`Borrowed::read`].
     ///
     /// # Safety

@@ -9,7 +9,7 @@ use hmem::locked::{self, Pool};
 
 /// Bytes of a buffer.
 pub(super) const CHUNK: usize = 4 << 20;
-/// Most buffers of a file, and so workers of a transfer.
+/// Buffers that are kept, and workers of a transfer.
 pub(super) const WORKERS: usize = 4;
 /// What buffers begin at a multiple of: no disk's block is longer.
 const ALIGN: usize = 1 << 16;
@@ -46,7 +46,25 @@ impl Default for Buffers {
     }
 }
 
+/// Those of all open files, and the process that they are of.
+static ALL: Mutex<(u32, Weak<Buffers>)> = Mutex::new((0, Weak::new()));
+
 impl Buffers {
+    /// Those that all open files of this process share: to page-lock memory takes as long as to read some of
+    /// it, and a hundred files would hold a hundred times as much. They go with the last of the files.
+    pub fn of_all() -> Arc<Buffers> {
+        // A forked child has its own: what its parent's threads had taken does not come back there, and the
+        // lock may be one of theirs.
+        let process = std::process::id();
+        let Ok(mut all) = ALL.try_lock() else { return Arc::default() };
+        if let Some(buffers) = all.1.upgrade().filter(|_| all.0 == process) {
+            return buffers;
+        }
+        let buffers = Arc::<Buffers>::default();
+        *all = (process, Arc::downgrade(&buffers));
+        buffers
+    }
+
     /// One, for copies from and to memory of that kind. It goes back when it is dropped.
     pub fn take(&self, kind: Kind) -> Option<Buffer> {
         // The CPU copies from and to any host memory, and locks belong to no thread that may not call their

@@ -4,9 +4,9 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use hmem::{Kind, Span, guard};
 
@@ -48,6 +48,7 @@ pub struct Op {
 /// A file. Its methods may be called from any thread.
 #[derive(Debug)]
 pub struct File {
+    path: PathBuf,
     /// Goes before the descriptors that it is of.
     cufile: Option<OnceLock<Result<Registered, String>>>,
     cached: OwnedFd,
@@ -55,7 +56,7 @@ pub struct File {
     direct: Result<OwnedFd, String>,
     /// What addresses, lengths and offsets are multiples of with O_DIRECT.
     block: usize,
-    pub(super) buffers: Buffers,
+    pub(super) buffers: Arc<Buffers>,
     pub(super) tally: Tally,
     pub(super) workers: Workers,
     /// Of pieces that streams wait for: these do not stand behind transfers that call CUDA.
@@ -100,11 +101,12 @@ impl File {
         guard::hold(true);
         hmem::registry::find_runtimes();
         Ok(File {
+            path: path.to_owned(),
             cached,
             direct,
             block,
             cufile,
-            buffers: Buffers::default(),
+            buffers: Buffers::of_all(),
             tally: Tally::default(),
             workers: Workers::default(),
             piece_workers: Workers::default(),
@@ -166,9 +168,14 @@ impl File {
     pub(super) fn transfer(&self, op: &Op) -> Result<usize, Error> {
         self.check(op)?;
         let what = if op.write { "write" } else { "read" };
-        let (bytes, way, why) = self.best(op, &sort(op)).map_err(|e| Error::Os(what.into(), e))?;
+        let (bytes, way, why) = self.best(op, &sort(op)).map_err(|e| self.failed(what, e))?;
         self.tally.took(way, why);
         Ok(bytes)
+    }
+
+    /// An error that names the file.
+    fn failed(&self, what: &str, e: io::Error) -> Error {
+        Error::Os(format!("{}: {what}", self.path.display()), e)
     }
 
     /// Whether it could be one.
@@ -177,8 +184,11 @@ impl File {
         let last = op.offset.checked_add(op.len as u64).filter(|end| i64::try_from(*end).is_ok());
         if end.is_none() || last.is_none() || (op.addr == 0 && op.len > 0) {
             return Err(Error::Invalid(format!(
-                "{} bytes at {:#x}, offset {}: that is no memory, or no file",
-                op.len, op.addr, op.offset
+                "{}: {} bytes at {:#x}, offset {}: that is no memory, or no file",
+                self.path.display(),
+                op.len,
+                op.addr,
+                op.offset
             )));
         }
         Ok(())
@@ -353,11 +363,19 @@ impl File {
     pub(super) fn disk(&self, write: bool, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let (addr, mut done) = (buffer.as_mut_ptr().expose_provenance(), 0);
         if let Ok(fd) = &self.direct {
-            let whole = buffer.len() / self.block * self.block;
+            if !write {
+                // What the page cache has is there sooner than from the disk.
+                done = in_page_cache(&self.cached, buffer, offset);
+                if done == buffer.len() {
+                    return Ok(done);
+                }
+                done -= done % self.block;
+            }
+            let whole = (buffer.len() - done) / self.block * self.block;
             if whole > 0 && offset % self.block as u64 == 0 {
-                match all(fd.as_raw_fd(), write, addr, whole, offset) {
-                    Ok(bytes) if bytes < whole => return Ok(bytes),
-                    Ok(bytes) => done = bytes,
+                match all(fd.as_raw_fd(), write, addr + done, whole, offset + done as u64) {
+                    Ok(bytes) if bytes < whole => return Ok(done + bytes),
+                    Ok(bytes) => done += bytes,
                     // It may have been in part: the page cache does all of it again.
                     Err(_) => {}
                 }
@@ -367,6 +385,16 @@ impl File {
             all(self.cached.as_raw_fd(), write, addr + done, buffer.len() - done, offset + done as u64);
         rest.map(|bytes| done + bytes).map_err(|(_, e)| e)
     }
+}
+
+/// Reads as much as the page cache has from the offset on, and waits for no disk: how many bytes.
+fn in_page_cache(fd: &OwnedFd, buffer: &mut [u8], offset: u64) -> usize {
+    let part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let offset = offset as libc::off_t;
+    // SAFETY: one part, which is a buffer of this process that nothing else uses meanwhile.
+    let n = unsafe { libc::preadv2(fd.as_raw_fd(), &raw const part, 1, offset, libc::RWF_NOWAIT) };
+    // A file system without that is one whose page cache is not asked.
+    usize::try_from(n).unwrap_or(0)
 }
 
 /// What has no bytes by offset.

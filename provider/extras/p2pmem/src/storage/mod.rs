@@ -13,6 +13,7 @@ mod bounce;
 mod cufile;
 mod cufile_words;
 mod file;
+mod many;
 mod outcome;
 mod report;
 mod request;

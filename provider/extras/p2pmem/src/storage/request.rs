@@ -6,8 +6,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::file::{File, Op};
+use super::many::Parts;
 use super::outcome::{Results, caught};
 use super::stream::Queued;
+use super::workers::Workers;
 use crate::error::Error;
 
 /// Transfers that are under way. Dropping it waits for them.
@@ -25,19 +27,24 @@ enum How {
     Stream(Queued),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     results: Vec<Option<Result<usize, Error>>>,
     left: usize,
 }
 
 impl Shared {
+    fn new(count: usize) -> Arc<Shared> {
+        let state = State { results: (0..count).map(|_| None).collect(), left: count };
+        Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() })
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -57,18 +64,35 @@ impl Request {
     /// # Safety
     /// As of [`File::batch`]; the memory stays until the request is done.
     pub unsafe fn submit(file: &Arc<File>, ops: &[Op]) -> Request {
-        let shared = Arc::new(Shared::default());
-        {
-            let mut state = shared.lock();
-            state.results = ops.iter().map(|_| None).collect();
-            state.left = ops.len();
-        }
+        let shared = Shared::new(ops.len());
         for (n, op) in ops.iter().copied().enumerate() {
             let (shared, of) = (Arc::clone(&shared), Arc::clone(file));
             file.workers.post(Box::new(move || {
                 let result = caught(|| of.transfer(&op));
                 shared.done(n, result);
             }));
+        }
+        Request::made(How::Threads(shared), ops.len())
+    }
+
+    /// As [`Request::submit`], of several files: a few threads do all of them, in pieces, file after file as
+    /// far as that goes.
+    ///
+    /// # Safety
+    /// As of [`Request::submit`].
+    pub unsafe fn submit_files(ops: &[(Arc<File>, Op)]) -> Request {
+        let shared = Shared::new(ops.len());
+        let workers = Workers::default();
+        for (n, (file, op)) in ops.iter().enumerate() {
+            let parts = Arc::new(Parts::new(Arc::clone(file), *op));
+            for piece in 0..parts.count() {
+                let (shared, parts) = (Arc::clone(&shared), Arc::clone(&parts));
+                workers.post(Box::new(move || {
+                    if let Some(result) = parts.piece(piece) {
+                        shared.done(n, result);
+                    }
+                }));
+            }
         }
         Request::made(How::Threads(shared), ops.len())
     }

@@ -43,7 +43,12 @@ impl Pair {
     }
 
     pub fn with(edit: impl FnOnce(&mut RingRequest)) -> Pair {
-        let (mut here, mut there) = (Context::open(options()).unwrap(), Context::open(options()).unwrap());
+        Pair::of(options(), edit)
+    }
+
+    pub fn of(options: Options, edit: impl FnOnce(&mut RingRequest)) -> Pair {
+        let open = || Context::open(options.clone()).unwrap();
+        let (mut here, mut there) = (open(), open());
         let (_, mine) = here.allocate(WORDS).unwrap();
         let (_, theirs) = there.allocate(WORDS).unwrap();
         let mut request = RingRequest::new(4);

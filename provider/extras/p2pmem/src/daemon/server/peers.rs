@@ -155,8 +155,8 @@ impl Peers {
         self.all.values().filter(|p| p.cred.uid == uid).map(Peer::descriptors).sum()
     }
 
-    /// Whether another connection of this user, which has `pieces` of memory, is too many: of all users' or of
-    /// its own, in which case the user is named.
+    /// Whether another connection of this user, which has `pieces` of memory, is too many: of all users' or
+    /// of its own, in which case the user is named.
     pub(super) fn is_full(&self, uid: u32, pieces: usize) -> Option<Option<u32>> {
         let descriptors = self.descriptors_of(uid) + pieces + OF_CONNECTION;
         let user_full = self.of_user(uid) >= MOST_OF_USER || descriptors > self.most_descriptors;
