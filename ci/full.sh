@@ -8,7 +8,7 @@
 #   FABTESTS="quick standard ..."                sets of ci/suite/fabtests.sh; default: all of them
 #   PEERS="default"                              what each client is compared with; default: its own
 #                                                transport, but tcp for ompi4-mtl (see peers_of)
-#   SKIP="test package faults soak hosts containers guest asan miri coverage ucx fabtests exchange mpi fuzz tsan" parts to leave out
+#   SKIP="test package faults soak hosts containers guest asan miri coverage ucx fabtests exchange mpi fuzz tsan perf" parts to leave out
 #   SUITES="bookworm trixie"                     releases of Debian whose clean roots the packages are installed in
 #   STORM_SECONDS=3600 ASAN_SECONDS=3600         how long the storms and the hostile peers take
 #   FUZZ_SECONDS=3600                            how long peers with the key are drawn at random
@@ -189,6 +189,11 @@ main() {
             done
         done
         { echo; grep . <<<"$failures" && echo; } >>"$summary" || true
+    fi
+
+    if part perf; then
+        item perf-guard ci/perf-guard
+        { echo "## Beside the last release"; echo; echo '```'; grep -E '^(ok|FAILED|undecided|[^ ]+ beside)' "$last" || true; echo '```'; echo; } >>"$summary"
     fi
 
     cat "$summary"

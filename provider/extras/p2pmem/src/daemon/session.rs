@@ -91,7 +91,8 @@ impl Session {
         self.inner.with(work)
     }
 
-    /// As [`Connection::unpublish`]. While it waits others use the connection: they may free what it waits for.
+    /// As [`Connection::unpublish`]. While it waits others use the connection: they may free what it waits
+    /// for.
     pub fn unpublish(&self, publisher: &str, drain: Drain) -> Result<u64, Error> {
         drained(drain, || self.with(|connection| connection.try_unpublish(publisher, drain)))
     }
