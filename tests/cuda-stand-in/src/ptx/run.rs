@@ -1,8 +1,8 @@
 //! A launch: its threads, one after the other.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 use stand_in::memory::{Backing, alias, find};
 
@@ -74,7 +74,7 @@ impl Memory {
         let size = u64::from(ty.bits / 8);
         let at = self.find(addr, size * values.len() as u64)?;
         for (i, v) in values.enumerate() {
-            unsafe { std::ptr::copy(v.to_ne_bytes().as_ptr(), at.add(i * size as usize), size as usize) };
+            unsafe { write(at.add(i * size as usize), size, v) };
         }
         Ok(())
     }
@@ -90,10 +90,29 @@ impl Memory {
     }
 }
 
-unsafe fn read(at: *const u8, size: u64) -> u64 {
-    let mut bytes = [0; 8];
-    unsafe { std::ptr::copy(at, bytes.as_mut_ptr(), size as usize) };
-    u64::from_ne_bytes(bytes)
+/// One access, as a device's is: memcpy(3) stores a word of 8 bytes twice, and the second store may come when
+/// another process has changed the word since.
+unsafe fn read(at: *mut u8, size: u64) -> u64 {
+    unsafe {
+        match size {
+            1 => AtomicU8::from_ptr(at).load(Acquire).into(),
+            2 => AtomicU16::from_ptr(at.cast()).load(Acquire).into(),
+            4 => AtomicU32::from_ptr(at.cast()).load(Acquire).into(),
+            _ => AtomicU64::from_ptr(at.cast()).load(Acquire),
+        }
+    }
+}
+
+/// The same.
+unsafe fn write(at: *mut u8, size: u64, value: u64) {
+    unsafe {
+        match size {
+            1 => AtomicU8::from_ptr(at).store(value as u8, Release),
+            2 => AtomicU16::from_ptr(at.cast()).store(value as u16, Release),
+            4 => AtomicU32::from_ptr(at.cast()).store(value as u32, Release),
+            _ => AtomicU64::from_ptr(at.cast()).store(value, Release),
+        }
+    }
 }
 
 impl Launch {

@@ -105,8 +105,7 @@ impl XpuEp {
             status: place(16),
             near: near.clone(),
         };
-        let options =
-            RingOptions { id: 0, log2_slots: log2, bell: false, queue: tx, receive_queue: rx };
+        let options = RingOptions { id: 0, log2_slots: log2, bell: false, queue: tx, receive_queue: rx };
         let view = place(32);
         let ring: layout::Ring = drain.add_ring(places, options, TIMEOUT.as_nanos() as u64);
         view.write(&ring.words());
