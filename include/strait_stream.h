@@ -59,6 +59,32 @@
 #define STRAIT_STREAM_OP_WAIT 4
 
 /*
+ The condition of a wait for a word: its difference to the value, as a signed number, is not negative.
+ */
+#define STRAIT_STREAM_GEQ 0
+
+/*
+ The condition of a wait for a word: it is the value.
+ */
+#define STRAIT_STREAM_EQ 1
+
+/*
+ The condition of a wait for a word: it has a bit of the value.
+ */
+#define STRAIT_STREAM_AND 2
+
+/*
+ The condition of a wait for a word: there is a bit that neither it nor the value has.
+ */
+#define STRAIT_STREAM_NOR 3
+
+/*
+ With a condition: what adapters have written to the device's memory before the word was raised is visible
+ behind the wait.
+ */
+#define STRAIT_STREAM_FLUSH 8
+
+/*
  One side of a connection between two processes of a host.
  */
 struct strait_stream;
@@ -257,6 +283,18 @@ int strait_stream_query(struct strait_stream *endpoint, struct strait_stream_pat
 int strait_stream_failed(struct strait_stream *endpoint, struct strait_stream_failure *failure);
 
 /*
+ How many calls without a list streams have executed: `sends` of strait_stream_send and strait_stream_put,
+ `receives` of strait_stream_receive, strait_stream_get, strait_stream_wait and
+ strait_stream_acknowledge. After a failure streams pass these calls, and they count.
+
+ # Safety
+ `endpoint` is open; `sends` and `receives` are NULL or valid for a write.
+ */
+int strait_stream_executed(struct strait_stream *endpoint,
+                           uint64_t *sends,
+                           uint64_t *receives);
+
+/*
  The address of a word of 4 bytes in page-locked host memory, for kernels of the program's: not 0 once the
  endpoint has failed.
 
@@ -445,6 +483,63 @@ int strait_stream_list_add_to_graph(struct strait_stream_list *what,
  `what` is NULL or open, and is not used any more if this returns 0.
  */
 int strait_stream_list_close(struct strait_stream_list *what);
+
+/*
+ Queues a wait in a stream until a counter of libfabric's has the value. `word` is the counter's
+ write-back word, of get_wb_addr or set_wb_buffer (strait_fi_stream.h). The wait also passes once the
+ counter has counted a failure, or is closed: fi_strait_cntr_wb_readerr of the word says so. -EPERM: the
+ stream is being captured.
+
+ # Safety
+ `stream` is a stream; the word stays until the stream has passed.
+ */
+int strait_stream_wait_counter(void *stream,
+                               const void *word,
+                               uint64_t value);
+
+/*
+ Queues in a stream what raises a counter of libfabric's: deferred work with a threshold up to it begins.
+ `word` is the first one of get_mmio_addr, and `sum` what streams have added in all. -EPERM: the stream is
+ being captured.
+
+ # Safety
+ As of strait_stream_wait_counter.
+ */
+int strait_stream_raise_counter(void *stream,
+                                void *word,
+                                uint64_t sum);
+
+/*
+ Queues a wait in a stream for a word of the program's, in device memory or page-locked. `condition` is
+ STRAIT_STREAM_GEQ and others, with STRAIT_STREAM_FLUSH or without. Nothing but the word ends the wait.
+
+ # Safety
+ `stream` is a stream; the word stays until the stream has passed, or as long as the graph is used.
+ */
+int strait_stream_wait_value32(void *stream,
+                               const uint32_t *word,
+                               uint32_t value,
+                               uint32_t condition);
+
+/*
+ Queues a store in a stream, behind all that precedes, to a word of the program's.
+
+ # Safety
+ As of strait_stream_wait_value32.
+ */
+int strait_stream_write_value32(void *stream, uint32_t *word, uint32_t value);
+
+/*
+ Queues a store of bytes in a stream, which the call takes with it: a multiple of 4, at most 1020, to
+ memory that is aligned to 4.
+
+ # Safety
+ As of strait_stream_wait_value32, for all of the memory; `from` is NULL or `length` readable bytes.
+ */
+int strait_stream_write_memory(void *stream,
+                               void *to,
+                               const void *from,
+                               size_t length);
 
 #ifdef __cplusplus
 }  // extern "C"

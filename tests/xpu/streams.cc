@@ -6,6 +6,7 @@
  *                                         cpu (no CUDA), raw (the driver's own copy to the peer, store and wait, without
  *                                         Strait). Contents are checked after each batch
  *     streams kill KILLS                  a peer is killed while a stream waits for its message
+ *     streams words                       waits for words and counters, and stores: of one process
  *     streams contract                    what each call promises, and how each wait ends
  *
  * Prints one line, "ok streams ...", or what was not so. */
@@ -21,6 +22,7 @@
 #include <functional>
 #include <vector>
 
+#include <strait_fi_stream.h>
 #include <strait_stream.h>
 
 #include "driver.h"
@@ -577,6 +579,9 @@ static void contract(bool leads)
 	OK(strait_stream_list_close(l));
 
 	/* Nothing leaves before the stream runs. */
+	uint64_t sends = 9, receives = 9;
+	OK(strait_stream_executed(s, &sends, &receives));
+	CHECK(sends == 0 && receives == 0);
 	together();
 	if (leads) {
 		hold_stream(g, word);
@@ -584,6 +589,8 @@ static void contract(bool leads)
 		OK(strait_stream_send(s, g.stream, g.at(g.out, 0), size));
 		usleep(100000);
 		REFUSED(EBUSY, strait_stream_close(s));
+		OK(strait_stream_executed(s, &sends, &receives));
+		CHECK(sends == 0 && receives == 0);
 		void *other = nullptr;
 		cu("cuStreamCreate", &other, 1u);
 		REFUSED(EBUSY, strait_stream_send(s, other, g.at(g.out, 0), size));
@@ -605,6 +612,9 @@ static void contract(bool leads)
 		CHECK(g.words(g.in, size)[1] == 1);
 	}
 	g.end_of_stream();
+
+	OK(strait_stream_executed(s, &sends, &receives));
+	CHECK(sends == leads && receives == !leads);
 
 	/* A message longer than the slots of one turn, and one of no bytes. */
 	const size_t large = 3 << 20;
@@ -794,6 +804,97 @@ static void contract(bool leads)
 		printf("ok streams contract\n");
 }
 
+/* Queues what waits, and expects the stream to pass when the word becomes `last`, and with none of `before`. */
+template <class T> static void passes_at(gpu &g, T *word, std::initializer_list<T> before, T last)
+{
+	for (T value : before) {
+		__atomic_store_n(word, value, __ATOMIC_SEQ_CST);
+		usleep(5000);
+		CHECK(!stream_ended(g.stream));
+	}
+	__atomic_store_n(word, last, __ATOMIC_SEQ_CST);
+	g.end_of_stream();
+}
+
+static void words()
+{
+	gpu g;
+	g.open();
+	void *host = nullptr, *graph = nullptr;
+	cu("cuMemHostAlloc", &host, (size_t)4096, 0u);
+	memset(host, 0, 4096);
+	uint32_t *word = (uint32_t *)host;
+	uint64_t *counter = (uint64_t *)((char *)host + 64);
+	const uint64_t set = 1ULL << 63, failed = 1ULL << 48;
+
+	OK(strait_stream_wait_value32(g.stream, word, 7, STRAIT_STREAM_GEQ));
+	passes_at<uint32_t>(g, word, {0, 6, 0x80000007}, 8);
+	OK(strait_stream_wait_value32(g.stream, word, 7, STRAIT_STREAM_EQ | STRAIT_STREAM_FLUSH));
+	passes_at<uint32_t>(g, word, {8, 6}, 7);
+	OK(strait_stream_wait_value32(g.stream, word, 6, STRAIT_STREAM_AND));
+	passes_at<uint32_t>(g, word, {0, 9}, 2);
+	OK(strait_stream_wait_value32(g.stream, word, 0xfffffff0, STRAIT_STREAM_NOR));
+	passes_at<uint32_t>(g, word, {0xf, 0xffffffff}, 0xe);
+
+	/* A counter's word: by its value, by a failure that it has counted, by its end. */
+	*counter = set;
+	OK(strait_stream_wait_counter(g.stream, counter, 5));
+	passes_at<uint64_t>(g, counter, {set | 1, set | 4}, set | 6);
+	*counter = set;
+	OK(strait_stream_wait_counter(g.stream, counter, FI_STRAIT_CNTR_SUCCESS_MAX));
+	passes_at<uint64_t>(g, counter, {set | (FI_STRAIT_CNTR_SUCCESS_MAX - 1)}, set | failed);
+	*counter = set;
+	OK(strait_stream_wait_counter(g.stream, counter, 1));
+	passes_at<uint64_t>(g, counter, {}, set | 127 * failed);
+	CHECK(fi_strait_cntr_wb_readerr(*counter) == FI_STRAIT_CNTR_FAILURE_MAX);
+
+	/* Stores are behind what precedes, and take their bytes with them. */
+	uint32_t from[255];
+	for (unsigned i = 0; i < 255; i++)
+		from[i] = i * 3 + 1;
+	hold_stream(g, counter + 1);
+	OK(strait_stream_write_memory(g.stream, g.at(g.out, 0), from, sizeof from));
+	OK(strait_stream_raise_counter(g.stream, counter, 77));
+	OK(strait_stream_write_value32(g.stream, word, 99));
+	memset(from, 0, sizeof from);
+	usleep(20000);
+	CHECK(*counter != 77 && *word != 99);
+	__atomic_store_n(counter + 1, (uint64_t)1, __ATOMIC_SEQ_CST);
+	g.end_of_stream();
+	CHECK(*counter == 77 && *word == 99);
+	const std::vector<uint32_t> copied = g.words(g.out, sizeof from);
+	for (unsigned i = 0; i < 255; i++)
+		CHECK(copied[i] == i * 3 + 1);
+
+	/* What cannot be. */
+	REFUSED(EINVAL, strait_stream_wait_value32(g.stream, word, 1, 4));
+	REFUSED(EINVAL, strait_stream_wait_value32(g.stream, nullptr, 1, STRAIT_STREAM_GEQ));
+	REFUSED(EINVAL, strait_stream_wait_counter(g.stream, counter, FI_STRAIT_CNTR_SUCCESS_MAX + 1));
+	REFUSED(EINVAL, strait_stream_wait_counter(g.stream, word + 1, 1));
+	REFUSED(EFAULT, strait_stream_write_value32(g.stream, from, 1));
+	for (size_t length : {(size_t)0, (size_t)6, (size_t)1024})
+		REFUSED(EINVAL, strait_stream_write_memory(g.stream, word, from, length));
+	REFUSED(EINVAL, strait_stream_write_memory(g.stream, word, nullptr, 4));
+
+	/* Values of 32 bits are constants of a graph, and counts are not. */
+	void *exec = nullptr;
+	cu("cuStreamBeginCapture_v2", g.stream, 2);
+	REFUSED(EPERM, strait_stream_wait_counter(g.stream, counter, 1));
+	REFUSED(EPERM, strait_stream_raise_counter(g.stream, counter, 1));
+	OK(strait_stream_wait_value32(g.stream, word, 1, STRAIT_STREAM_EQ));
+	OK(strait_stream_write_value32(g.stream, word, 2));
+	cu("cuStreamEndCapture", g.stream, &graph);
+	cu("cuGraphInstantiateWithFlags", &exec, graph, 0ull);
+	cu("cuGraphDestroy", graph);
+	for (unsigned n = 0; n < 10; n++) {
+		cu("cuGraphLaunch", exec, g.stream);
+		passes_at<uint32_t>(g, word, {2}, 1);
+		CHECK(*word == 2);
+	}
+	cu("cuGraphExecDestroy", exec);
+	printf("ok streams words\n");
+}
+
 int main(int argc, char **argv)
 {
 	const std::string what = argc > 1 ? argv[1] : "";
@@ -804,6 +905,8 @@ int main(int argc, char **argv)
 			victim(atoi(argv[2]));
 		else if (what == "kill" && argc == 3)
 			kills((unsigned)atoi(argv[2]), argv[0]);
+		else if (what == "words")
+			words();
 		else if (what == "contract")
 			two(contract);
 		else if (what == "exchange" && argc == 4)
@@ -818,7 +921,7 @@ int main(int argc, char **argv)
 					exchange(way, leads, iterations);
 			});
 		else
-			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams contract\n"), 2;
+			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams words, streams contract\n"), 2;
 	} catch (const std::exception &e) {
 		fprintf(stderr, "%s: %s\n", role, e.what());
 		fflush(stdout);

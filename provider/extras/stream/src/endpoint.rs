@@ -256,6 +256,11 @@ impl Endpoint {
         self.core.shared.own.at() + crate::layout::ERROR
     }
 
+    /// How many calls without a list streams have executed: sends and puts; receives, gets and waits.
+    pub fn executed(&self) -> [u64; 2] {
+        [self.core.executed(SENDS), self.core.executed(RECEIVES)]
+    }
+
     /// A list with room for so many operations.
     pub fn list(&self, entries: usize) -> Result<List, Error> {
         List::new(self.core.clone(), entries)

@@ -41,6 +41,8 @@ pub enum Error {
     Memory(&'static str, hmem::Error),
     /// A list was not executed.
     Executor(peerop::Error),
+    /// The driver, the device or the path to the peer has no such operation.
+    Unsupported(&'static str),
     /// The kernel that moves data is not there.
     Kernel(String),
     /// A system call failed.
@@ -63,7 +65,7 @@ impl Error {
             Error::NotForDevice(_) => libc::EFAULT,
             Error::Memory(_, e) => e.errno(),
             Error::Executor(e) => e.errno(),
-            Error::Kernel(_) => libc::EOPNOTSUPP,
+            Error::Kernel(_) | Error::Unsupported(_) => libc::EOPNOTSUPP,
             Error::Os(e) => e.raw_os_error().unwrap_or(libc::EIO),
         }
     }
@@ -72,7 +74,9 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Invalid(why) | Error::State(why) | Error::Busy(why) => f.write_str(why),
+            Error::Invalid(why) | Error::State(why) | Error::Busy(why) | Error::Unsupported(why) => {
+                f.write_str(why)
+            }
             Error::NoSpace { needed, room, what } => {
                 write!(f, "the call takes room for {needed} {what} and there is room for {room}: make more")
             }

@@ -12,6 +12,7 @@
 //! | what the threads of an endpoint share; what ends every wait | `shared`; `watch` |
 //! | an endpoint; the lists of its operations | `endpoint`; `list` |
 //! | the kernel that moves data; what executes lists | `kernel`; `run` |
+//! | words of the program's and of libfabric's counters, without an endpoint | `word` |
 
 mod blob;
 mod endpoint;
@@ -24,8 +25,10 @@ mod memory;
 mod run;
 mod shared;
 mod watch;
+mod word;
 
 pub use endpoint::{Endpoint, Options, Path};
 pub use error::Error;
 pub use failure::{Failure, Kind};
 pub use list::{List, Put};
+pub use word::{Condition, Word};

@@ -116,7 +116,7 @@ pub(crate) struct State {
     /// The slots of the next send and the next receive.
     pub(crate) next: [u32; 2],
     /// Executions of each lane that were queued in streams.
-    pub(crate) queued: [u32; LANES],
+    pub(crate) queued: [u64; LANES],
     /// Lanes that a list has.
     pub(crate) taken: [bool; LANES],
     /// The stream that each lane was last queued in.
@@ -152,7 +152,14 @@ impl Core {
     /// Whether all that a lane was queued for in streams has ended.
     pub(crate) fn is_idle(&self, lane: u32) -> bool {
         let ended = self.shared.lanes.word(lane, ENDED).load(Acquire);
-        ended == self.state().queued[lane as usize] && self.shared.waits_for(lane) == 0
+        ended == self.state().queued[lane as usize] as u32 && self.shared.waits_for(lane) == 0
+    }
+
+    /// How many executions of a lane that were queued in streams have ended.
+    pub(crate) fn executed(&self, lane: u32) -> u64 {
+        let ended = self.shared.lanes.word(lane, ENDED).load(Acquire);
+        let queued = self.state().queued[lane as usize];
+        queued.saturating_sub(u64::from((queued as u32).wrapping_sub(ended)))
     }
 
     /// Refuses a lane for a stream while another one has not executed what it was given: a lane has one word

@@ -199,6 +199,26 @@ pub unsafe extern "C" fn strait_stream_failed(
     })
 }
 
+/// How many calls without a list streams have executed: `sends` of strait_stream_send and strait_stream_put,
+/// `receives` of strait_stream_receive, strait_stream_get, strait_stream_wait and
+/// strait_stream_acknowledge. After a failure streams pass these calls, and they count.
+///
+/// # Safety
+/// `endpoint` is open; `sends` and `receives` are NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_stream_executed(
+    endpoint: *mut strait_stream,
+    sends: *mut u64,
+    receives: *mut u64,
+) -> c_int {
+    // SAFETY: the program's promise.
+    guard(|| unsafe {
+        let [sent, received] = open(endpoint)?.executed();
+        put(sends, sent)?;
+        put(receives, received)
+    })
+}
+
 /// The address of a word of 4 bytes in page-locked host memory, for kernels of the program's: not 0 once the
 /// endpoint has failed.
 ///

@@ -4,6 +4,7 @@ pub mod endpoint;
 pub mod lists;
 pub mod queue;
 pub mod types;
+pub mod words;
 
 use std::ptr;
 

@@ -25,6 +25,18 @@ pub const STRAIT_STREAM_OP_PUT: u32 = 3;
 /// strait_stream_failure.operation: a wait for a signal.
 pub const STRAIT_STREAM_OP_WAIT: u32 = 4;
 
+/// The condition of a wait for a word: its difference to the value, as a signed number, is not negative.
+pub const STRAIT_STREAM_GEQ: u32 = 0;
+/// The condition of a wait for a word: it is the value.
+pub const STRAIT_STREAM_EQ: u32 = 1;
+/// The condition of a wait for a word: it has a bit of the value.
+pub const STRAIT_STREAM_AND: u32 = 2;
+/// The condition of a wait for a word: there is a bit that neither it nor the value has.
+pub const STRAIT_STREAM_NOR: u32 = 3;
+/// With a condition: what adapters have written to the device's memory before the word was raised is visible
+/// behind the wait.
+pub const STRAIT_STREAM_FLUSH: u32 = 8;
+
 /// One side of a connection between two processes of a host.
 #[derive(Debug)]
 #[allow(non_camel_case_types, reason = "C's name")]
