@@ -19,7 +19,7 @@
 #ifndef STRAIT_GDS_WITHOUT_VERBS
 #include <infiniband/verbs.h>
 #else
-#include "strait_gds_verbs.h"
+#include "strait_gds/verbs.h"
 #endif
 
 typedef struct CUstream_st *CUstream;
@@ -229,6 +229,6 @@ static inline struct gds_qp *gds_create_qp(struct ibv_pd *pd, struct ibv_context
 	return &s->qp;
 }
 
-#include "strait_gds_calls.h"
+#include "strait_gds/calls.h"
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* libstrait_xpu.so: CUDA streams and graphs that send to another process of the host. Link with -lstrait_xpu.
+/* libstrait_xpu.so: CUDA streams and graphs that send to another process. Link with -lstrait_xpu.
  *
  * Functions return 0, or an errno below 0; strait_stream_error has its words. Structures begin with their size, set by the
- * program, and only grow at their end. An endpoint and its lists are used by one thread at a time. docs/streams.md has the
+ * program, and only grow at their end. An endpoint and its lists are used by one thread at a time. strait_stream(7) has the
  * whole story.
  */
 
@@ -19,6 +19,11 @@
 #define STRAIT_STREAM_HOST_MEMORY 1
 
 /*
+ strait_stream_options.flags: an agent carries messages even if the peer's memory can be mapped.
+ */
+#define STRAIT_STREAM_BY_AGENT 2
+
+/*
  strait_stream_path.path: through memory of the receiver's device, which the sender maps.
  */
 #define STRAIT_STREAM_DEVICE 1
@@ -27,6 +32,11 @@
  strait_stream_path.path: through host memory that both map.
  */
 #define STRAIT_STREAM_HOST 2
+
+/*
+ strait_stream_path.path: through host memory of each process, which an agent of each copies.
+ */
+#define STRAIT_STREAM_AGENT 3
 
 /*
  strait_stream_transfer.signal: none.
@@ -95,6 +105,11 @@ struct strait_stream;
 struct strait_stream_list;
 
 /*
+ Memory for words that streams access.
+ */
+struct strait_stream_words;
+
+/*
  How an endpoint is opened. Both sides have the same slots, slot_bytes and signals. 0: the default.
  */
 struct strait_stream_options {
@@ -115,13 +130,17 @@ struct strait_stream_options {
      */
     uint32_t signals;
     /*
-     STRAIT_STREAM_HOST_MEMORY.
+     STRAIT_STREAM_HOST_MEMORY, STRAIT_STREAM_BY_AGENT.
      */
     uint32_t flags;
     /*
      How long a stream waits at most for one operation, in nanoseconds; 30 seconds.
      */
     uint64_t timeout_ns;
+    /*
+     A secret that both processes have, by which a peer of another host is reached by TCP; NULL: none is.
+     */
+    const char *key;
 };
 
 /*
@@ -133,7 +152,7 @@ struct strait_stream_path {
      */
     size_t size;
     /*
-     STRAIT_STREAM_DEVICE, STRAIT_STREAM_HOST.
+     STRAIT_STREAM_DEVICE, STRAIT_STREAM_HOST, STRAIT_STREAM_AGENT.
      */
     uint32_t path;
     /*
@@ -144,6 +163,10 @@ struct strait_stream_path {
      Why, as a string.
      */
     char why[240];
+    /*
+     How often the agent has polled; 0: there is none.
+     */
+    uint64_t polls;
 };
 
 /*
@@ -257,7 +280,7 @@ int strait_stream_blob(struct strait_stream *endpoint,
 
 /*
  Connects to the peer whose blob this is, a process of the same host, and maps its memory. Both sides call
- it, and each waits for the other one. -EHOSTUNREACH: the peer is on another host; use strait_fi_stream.h.
+ it, and each waits for the other one. -EHOSTUNREACH: the peer is on another host, and one side has no key.
 
  # Safety
  `endpoint` is open; `blob` is NULL or `length` readable bytes.
@@ -483,6 +506,25 @@ int strait_stream_list_add_to_graph(struct strait_stream_list *what,
  `what` is NULL or open, and is not used any more if this returns 0.
  */
 int strait_stream_list_close(struct strait_stream_list *what);
+
+/*
+ Makes zeroed host memory for words, page-locked for the devices of the process, which has a CUDA context;
+ `memory` is where it begins.
+
+ # Safety
+ `made` and `memory` are NULL or valid for a write.
+ */
+int strait_stream_words_open(size_t length,
+                             struct strait_stream_words **made,
+                             void **memory);
+
+/*
+ Gives such memory back.
+
+ # Safety
+ `made` is NULL or open, no stream and no graph accesses the memory any more, and neither does the program.
+ */
+int strait_stream_words_close(struct strait_stream_words *made);
 
 /*
  Queues a wait in a stream until a counter of libfabric's has the value. `word` is the counter's

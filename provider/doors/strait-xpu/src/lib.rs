@@ -11,7 +11,7 @@ use std::time::Duration;
 use c_abi::{guard, sized};
 use libc::{c_char, c_int, c_void};
 use wire::session::JobKey;
-use xpu::{Context, Options, RingRequest, Words};
+use xpu::{Context, Options, Pace, RingRequest, Words};
 
 /// strait_xpu_ring_options.flags: commands are taken up to the ring's bell only, and not as soon as they are
 /// written.
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn strait_xpu_open(
                 wanted.timeout = Duration::from_nanos(options.timeout_ns);
             }
             if options.sleep_ns > 0 {
-                wanted.sleep = Duration::from_nanos(options.sleep_ns);
+                wanted.pace = Pace::adapts(Duration::from_nanos(options.sleep_ns));
             }
         }
         if opened.is_null() {

@@ -48,8 +48,17 @@ fn built(name: &str, compiler: &[&str], source: &Path) -> Option<Scratch> {
 
 /// Runs a program, and expects it to say that all was as it is to be.
 fn runs(in_dir: &Scratch, args: &[&str], says: &str) {
+    runs_with(in_dir, args, &[], says);
+}
+
+fn runs_with(in_dir: &Scratch, args: &[&str], variables: &[(&str, &str)], says: &str) {
     let mut program = Command::new(in_dir.0.join("program"));
-    let done = program.args(args).env("LD_LIBRARY_PATH", &in_dir.0).output().unwrap();
+    let done = program
+        .args(args)
+        .envs(variables.iter().copied())
+        .env("LD_LIBRARY_PATH", &in_dir.0)
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&done.stdout);
     let why = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success() && said.starts_with(says), "{args:?}: {said}{why}");
@@ -59,6 +68,39 @@ fn run(args: &[&str]) {
     if let Some(program) = built(&args.concat(), &["c++", "-std=c++17"], Path::new("streams.cc")) {
         runs(&program, args, "ok streams");
     }
+}
+
+/// The same by an agent, over TCP alone.
+fn run_by_agent(args: &[&str], mode: &str) {
+    if let Some(program) = built(&args.concat(), &["c++", "-std=c++17"], Path::new("streams.cc")) {
+        let variables = [("FI_STRAIT_LINKS", "tcp"), ("FI_STRAIT_XPU_MODE", mode)];
+        runs_with(&program, args, &variables, "ok streams");
+    }
+}
+
+#[test]
+fn an_agent_carries_batches_of_streams() {
+    run_by_agent(&["agent", "stream", "200"], "auto");
+}
+
+#[test]
+fn an_agent_carries_for_graphs_that_are_replayed() {
+    run_by_agent(&["agent", "graph", "200"], "auto");
+}
+
+#[test]
+fn an_agent_carries_for_processes_without_a_device() {
+    run_by_agent(&["agent", "cpu", "400"], "auto");
+}
+
+#[test]
+fn a_stream_passes_when_the_peer_of_an_agent_is_killed() {
+    run_by_agent(&["agent-kill", "5"], "auto");
+}
+
+#[test]
+fn an_agent_in_economy_mode_polls_at_most_each_100_microseconds() {
+    run_by_agent(&["agent-rest"], "economy");
 }
 
 /// tests/xpu/gds/latency.c, by libgdsync's names.

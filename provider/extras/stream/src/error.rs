@@ -45,6 +45,13 @@ pub enum Error {
     Unsupported(&'static str),
     /// The kernel that moves data is not there.
     Kernel(String),
+    /// What carries for an agent failed.
+    Carrier {
+        /// Its words.
+        why: String,
+        /// And its errno.
+        errno: i32,
+    },
     /// A system call failed.
     Os(io::Error),
 }
@@ -66,6 +73,7 @@ impl Error {
             Error::Memory(_, e) => e.errno(),
             Error::Executor(e) => e.errno(),
             Error::Kernel(_) | Error::Unsupported(_) => libc::EOPNOTSUPP,
+            Error::Carrier { errno, .. } => *errno,
             Error::Os(e) => e.raw_os_error().unwrap_or(libc::EIO),
         }
     }
@@ -82,7 +90,8 @@ impl fmt::Display for Error {
             }
             Error::Failed(failure) => write!(f, "{failure}"),
             Error::OtherHost => f.write_str(
-                "the peer is on another host: send by libfabric's deferred work (strait_fi_stream.h)",
+                "the peer is on another host, or its options ask for an agent: open both sides with a key, or send by \
+                 libfabric's deferred work (strait_fi_stream.h)",
             ),
             Error::Blob(why) => write!(f, "the blob of the peer: {why}"),
             Error::NotConnected => f.write_str("the peer did not connect in time: both sides call connect"),
@@ -95,6 +104,7 @@ impl fmt::Display for Error {
             Error::Memory(what, e) => write!(f, "{what} failed: {e}"),
             Error::Executor(e) => write!(f, "{e}"),
             Error::Kernel(why) => write!(f, "the kernel that moves data was not loaded: {why}"),
+            Error::Carrier { why, .. } => write!(f, "the agent: {why}"),
             Error::Os(e) => write!(f, "{e}"),
         }
     }

@@ -11,6 +11,7 @@ use ipc::process::Name;
 use peerop::cuda::CudaStream;
 use peerop::{Place, Reach, TargetId, Targets};
 
+use crate::carried::Carried;
 use crate::error::Error;
 use crate::failure::{self, Failure, Kind};
 use crate::kernel::Lines;
@@ -49,6 +50,8 @@ pub(crate) struct Peer {
     pub(crate) regions: Vec<(usize, u64)>,
     pub(crate) _opened: Vec<Opened>,
     pub(crate) places: Places,
+    /// Of a peer that is not mapped: `words` is memory of this process, which the agent carries.
+    pub(crate) agent: Option<Carried>,
 }
 
 /// The registered memory of bytecode.

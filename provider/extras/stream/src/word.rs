@@ -7,6 +7,7 @@ use hmem::cuda::{self, Stream};
 use hmem::{Kind, registry};
 
 use crate::error::Error;
+use crate::memory::Words;
 
 /// When a wait for a word of 32 bits is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,30 @@ const _: () = assert!(MOST / 4 <= MOST_IN_BATCH);
 const COUNTER: u64 = (1 << 48) - 1;
 /// The bit that each write-back word of a counter has.
 const SET: u64 = 1 << 63;
+
+/// Zeroed memory for words, page-locked for all devices of the process.
+#[derive(Debug)]
+pub struct Page(Words);
+
+impl Page {
+    /// So many bytes. The process has a CUDA context.
+    pub fn new(len: usize) -> Result<Page, Error> {
+        if len == 0 || len > 1 << 30 {
+            return Err(Error::Invalid("memory for words has 1 byte to 1 GiB"));
+        }
+        cuda::find_driver();
+        let words = Words::new(len.next_multiple_of(4096))?;
+        match registry::of(Kind::Cuda).is_host_locked(words.at()) {
+            true => Ok(Page(words)),
+            false => Err(Error::NotForDevice(words.at())),
+        }
+    }
+
+    /// Where it is.
+    pub fn at(&self) -> usize {
+        self.0.at()
+    }
+}
 
 /// A stream that accesses words.
 #[derive(Clone, Copy, Debug)]

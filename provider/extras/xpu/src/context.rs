@@ -26,7 +26,7 @@ use crate::handle::{RingHandle, RingRequest};
 use crate::layout;
 use crate::port::{Peers, Port, Regions};
 use crate::queue::Place;
-use crate::thread::{DrainThread, Drains, Pace};
+use crate::thread::{DrainThread, Drains, Feed, Pace};
 use crate::words::Words;
 
 /// How a context is opened.
@@ -38,14 +38,16 @@ pub struct Options {
     pub key: Option<wire::session::JobKey>,
     /// Of waits of the device that name no time.
     pub timeout: Duration,
-    /// How long the drain's thread sleeps at most between two looks.
-    pub sleep: Duration,
+    /// What the drain's thread does between polls that find nothing.
+    pub pace: Pace,
+    /// Peers of this host are reached by shared memory; otherwise by TCP, with a key.
+    pub shm: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        let (timeout, sleep) = (Duration::from_secs(30), Duration::from_micros(50));
-        Options { bind: None, key: None, timeout, sleep }
+        let (timeout, pace) = (Duration::from_secs(30), Pace::adapts(Duration::from_micros(50)));
+        Options { bind: None, key: None, timeout, pace, shm: true }
     }
 }
 
@@ -123,6 +125,7 @@ impl Context {
         if let Some(key) = options.key.clone() {
             link.add_tcp(TcpOptions { secret: true, ..TcpOptions::new(key) })?;
         }
+        link.set_shm(options.shm);
         let addr = link.addr();
         // Addresses in commands are those that the target has.
         let config = Config { virt_addr: true, rma_order: false };
@@ -348,10 +351,15 @@ impl Context {
         self.errors = Some(errors);
         self.drains.add(OWN, drain);
         let (runtime, drains) = (self.runtime.clone(), self.drains.clone());
-        self.thread = Some(DrainThread::start(runtime, drains, Pace::adapts(self.options.sleep))?);
+        self.thread = Some(DrainThread::start(runtime, drains, self.options.pace)?);
         let at = place.device();
         self.view = Some(place);
         Ok(at)
+    }
+
+    /// Has the thread of the drain poll that before each of its own polls.
+    pub fn feed_by(&self, feed: Box<dyn Feed>) {
+        self.drains.set_feed(Some(feed));
     }
 
     /// The entry of a peer's region in the table: what a device sees.
@@ -379,6 +387,7 @@ impl Context {
             thread.stop();
         }
         self.thread = None;
+        self.drains.set_feed(None);
         if let Some(drain) = self.drains.remove(OWN) {
             for peer in 0..self.peers.len() as u32 {
                 if let Some(error) = self.error_of(peer).filter(|w| w.load(Relaxed) == 0) {

@@ -1,13 +1,53 @@
 //! Words in memory: the program's, and those of libfabric's counters.
 
+use std::ptr;
 use std::slice;
 
 use c_abi::guard;
 use libc::{c_int, c_void};
-use stream::{Condition, Word};
+use stream::{Condition, Page, Word};
 
 use super::types::*;
-use super::{NULL, errno, invalid};
+use super::{NULL, errno, invalid, put};
+
+/// Makes zeroed host memory for words, page-locked for the devices of the process, which has a CUDA context;
+/// `memory` is where it begins.
+///
+/// # Safety
+/// `made` and `memory` are NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_stream_words_open(
+    length: usize,
+    made: *mut *mut strait_stream_words,
+    memory: *mut *mut c_void,
+) -> c_int {
+    guard(|| {
+        if made.is_null() || memory.is_null() {
+            return invalid(NULL);
+        }
+        let page = errno(Page::new(length))?;
+        // SAFETY: the program has places for both.
+        unsafe {
+            put(memory, ptr::with_exposed_provenance_mut(page.at()))?;
+            put(made, Box::into_raw(Box::new(strait_stream_words { _page: page })))
+        }
+    })
+}
+
+/// Gives such memory back.
+///
+/// # Safety
+/// `made` is NULL or open, no stream and no graph accesses the memory any more, and neither does the program.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_stream_words_close(made: *mut strait_stream_words) -> c_int {
+    guard(|| {
+        if !made.is_null() {
+            // SAFETY: the program's promise; it came from a box.
+            drop(unsafe { Box::from_raw(made) });
+        }
+        Ok(())
+    })
+}
 
 /// Queues a wait in a stream until a counter of libfabric's has the value. `word` is the counter's
 /// write-back word, of get_wb_addr or set_wb_buffer (strait_fi_stream.h). The wait also passes once the
