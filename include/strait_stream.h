@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* libstrait_xpu.so: CUDA streams and graphs that send to another process of the host. Link with -lstrait_xpu.
+/* libstrait_xpu.so: CUDA streams and graphs that send to another process. Link with -lstrait_xpu.
  *
  * Functions return 0, or an errno below 0; strait_stream_error has its words. Structures begin with their size, set by the
- * program, and only grow at their end. An endpoint and its lists are used by one thread at a time. docs/streams.md has the
+ * program, and only grow at their end. An endpoint and its lists are used by one thread at a time. strait_stream(7) has the
  * whole story.
  */
 
@@ -19,6 +19,11 @@
 #define STRAIT_STREAM_HOST_MEMORY 1
 
 /*
+ strait_stream_options.flags: an agent carries messages even if the peer's memory can be mapped.
+ */
+#define STRAIT_STREAM_BY_AGENT 2
+
+/*
  strait_stream_path.path: through memory of the receiver's device, which the sender maps.
  */
 #define STRAIT_STREAM_DEVICE 1
@@ -27,6 +32,11 @@
  strait_stream_path.path: through host memory that both map.
  */
 #define STRAIT_STREAM_HOST 2
+
+/*
+ strait_stream_path.path: through host memory of each process, which an agent of each copies.
+ */
+#define STRAIT_STREAM_AGENT 3
 
 /*
  strait_stream_transfer.signal: none.
@@ -59,6 +69,32 @@
 #define STRAIT_STREAM_OP_WAIT 4
 
 /*
+ The condition of a wait for a word: its difference to the value, as a signed number, is not negative.
+ */
+#define STRAIT_STREAM_GEQ 0
+
+/*
+ The condition of a wait for a word: it is the value.
+ */
+#define STRAIT_STREAM_EQ 1
+
+/*
+ The condition of a wait for a word: it has a bit of the value.
+ */
+#define STRAIT_STREAM_AND 2
+
+/*
+ The condition of a wait for a word: there is a bit that neither it nor the value has.
+ */
+#define STRAIT_STREAM_NOR 3
+
+/*
+ With a condition: what adapters have written to the device's memory before the word was raised is visible
+ behind the wait.
+ */
+#define STRAIT_STREAM_FLUSH 8
+
+/*
  One side of a connection between two processes of a host.
  */
 struct strait_stream;
@@ -67,6 +103,11 @@ struct strait_stream;
  A list of operations, which a stream, a graph or the CPU executes any number of times.
  */
 struct strait_stream_list;
+
+/*
+ Memory for words that streams access.
+ */
+struct strait_stream_words;
 
 /*
  How an endpoint is opened. Both sides have the same slots, slot_bytes and signals. 0: the default.
@@ -89,13 +130,17 @@ struct strait_stream_options {
      */
     uint32_t signals;
     /*
-     STRAIT_STREAM_HOST_MEMORY.
+     STRAIT_STREAM_HOST_MEMORY, STRAIT_STREAM_BY_AGENT.
      */
     uint32_t flags;
     /*
      How long a stream waits at most for one operation, in nanoseconds; 30 seconds.
      */
     uint64_t timeout_ns;
+    /*
+     A secret that both processes have, by which a peer of another host is reached by TCP; NULL: none is.
+     */
+    const char *key;
 };
 
 /*
@@ -107,7 +152,7 @@ struct strait_stream_path {
      */
     size_t size;
     /*
-     STRAIT_STREAM_DEVICE, STRAIT_STREAM_HOST.
+     STRAIT_STREAM_DEVICE, STRAIT_STREAM_HOST, STRAIT_STREAM_AGENT.
      */
     uint32_t path;
     /*
@@ -118,6 +163,10 @@ struct strait_stream_path {
      Why, as a string.
      */
     char why[240];
+    /*
+     How often the agent has polled; 0: there is none.
+     */
+    uint64_t polls;
 };
 
 /*
@@ -231,7 +280,7 @@ int strait_stream_blob(struct strait_stream *endpoint,
 
 /*
  Connects to the peer whose blob this is, a process of the same host, and maps its memory. Both sides call
- it, and each waits for the other one. -EHOSTUNREACH: the peer is on another host; use strait_fi_stream.h.
+ it, and each waits for the other one. -EHOSTUNREACH: the peer is on another host, and one side has no key.
 
  # Safety
  `endpoint` is open; `blob` is NULL or `length` readable bytes.
@@ -255,6 +304,18 @@ int strait_stream_query(struct strait_stream *endpoint, struct strait_stream_pat
  `endpoint` is open; `failure` is NULL, or valid for writes, its size set.
  */
 int strait_stream_failed(struct strait_stream *endpoint, struct strait_stream_failure *failure);
+
+/*
+ How many calls without a list streams have executed: `sends` of strait_stream_send and strait_stream_put,
+ `receives` of strait_stream_receive, strait_stream_get, strait_stream_wait and
+ strait_stream_acknowledge. After a failure streams pass these calls, and they count.
+
+ # Safety
+ `endpoint` is open; `sends` and `receives` are NULL or valid for a write.
+ */
+int strait_stream_executed(struct strait_stream *endpoint,
+                           uint64_t *sends,
+                           uint64_t *receives);
 
 /*
  The address of a word of 4 bytes in page-locked host memory, for kernels of the program's: not 0 once the
@@ -445,6 +506,82 @@ int strait_stream_list_add_to_graph(struct strait_stream_list *what,
  `what` is NULL or open, and is not used any more if this returns 0.
  */
 int strait_stream_list_close(struct strait_stream_list *what);
+
+/*
+ Makes zeroed host memory for words, page-locked for the devices of the process, which has a CUDA context;
+ `memory` is where it begins.
+
+ # Safety
+ `made` and `memory` are NULL or valid for a write.
+ */
+int strait_stream_words_open(size_t length,
+                             struct strait_stream_words **made,
+                             void **memory);
+
+/*
+ Gives such memory back.
+
+ # Safety
+ `made` is NULL or open, no stream and no graph accesses the memory any more, and neither does the program.
+ */
+int strait_stream_words_close(struct strait_stream_words *made);
+
+/*
+ Queues a wait in a stream until a counter of libfabric's has the value. `word` is the counter's
+ write-back word, of get_wb_addr or set_wb_buffer (strait_fi_stream.h). The wait also passes once the
+ counter has counted a failure, or is closed: fi_strait_cntr_wb_readerr of the word says so. -EPERM: the
+ stream is being captured.
+
+ # Safety
+ `stream` is a stream; the word stays until the stream has passed.
+ */
+int strait_stream_wait_counter(void *stream,
+                               const void *word,
+                               uint64_t value);
+
+/*
+ Queues in a stream what raises a counter of libfabric's: deferred work with a threshold up to it begins.
+ `word` is the first one of get_mmio_addr, and `sum` what streams have added in all. -EPERM: the stream is
+ being captured.
+
+ # Safety
+ As of strait_stream_wait_counter.
+ */
+int strait_stream_raise_counter(void *stream,
+                                void *word,
+                                uint64_t sum);
+
+/*
+ Queues a wait in a stream for a word of the program's, in device memory or page-locked. `condition` is
+ STRAIT_STREAM_GEQ and others, with STRAIT_STREAM_FLUSH or without. Nothing but the word ends the wait.
+
+ # Safety
+ `stream` is a stream; the word stays until the stream has passed, or as long as the graph is used.
+ */
+int strait_stream_wait_value32(void *stream,
+                               const uint32_t *word,
+                               uint32_t value,
+                               uint32_t condition);
+
+/*
+ Queues a store in a stream, behind all that precedes, to a word of the program's.
+
+ # Safety
+ As of strait_stream_wait_value32.
+ */
+int strait_stream_write_value32(void *stream, uint32_t *word, uint32_t value);
+
+/*
+ Queues a store of bytes in a stream, which the call takes with it: a multiple of 4, at most 1020, to
+ memory that is aligned to 4.
+
+ # Safety
+ As of strait_stream_wait_value32, for all of the memory; `from` is NULL or `length` readable bytes.
+ */
+int strait_stream_write_memory(void *stream,
+                               void *to,
+                               const void *from,
+                               size_t length);
 
 #ifdef __cplusplus
 }  // extern "C"

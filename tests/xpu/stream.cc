@@ -4,6 +4,7 @@
  * driver, or its stand-in, is loaded as libcuda.so.1.
  *
  *     stream async ITERATIONS      both sides' contents are checked after each batch of 20
+ *     stream calls ITERATIONS      the same by the calls of include/strait_stream.h; libstrait_xpu.so.0 is loaded
  *     stream sync ITERATIONS
  *     stream kill KILLS            a peer is killed while a stream waits for its message
  *
@@ -219,6 +220,36 @@ struct works {
 	fi_deferred_work work[batch];
 };
 
+/* How a stream waits for a counter and raises one: by the driver's calls, or by those of libstrait_xpu.so. */
+static bool by_calls;
+static const char *xpu_call(const char *name, void *stream, dptr word, uint64_t value)
+{
+	static void *library = dlopen("libstrait_xpu.so.0", RTLD_NOW);
+	if (!library)
+		return dlerror();
+	auto call = (int (*)(void *, void *, uint64_t))dlsym(library, name);
+	auto error = (const char *(*)())dlsym(library, "strait_stream_error");
+	return call(stream, (void *)word, value) == 0 ? nullptr : error();
+}
+
+static void wait_counter(void *stream, dptr word, uint64_t value)
+{
+	if (!by_calls)
+		return cu("cuStreamWaitValue64_v2", stream, word, fi_strait_cntr_until(value), 0u);
+	const char *why = xpu_call("strait_stream_wait_counter", stream, word, value);
+	if (why)
+		throw std::runtime_error(why);
+}
+
+static void raise_counter(void *stream, dptr word, uint64_t sum)
+{
+	if (!by_calls)
+		return cu("cuStreamWriteValue64_v2", stream, word, sum, 0u);
+	const char *why = xpu_call("strait_stream_raise_counter", stream, word, sum);
+	if (why)
+		throw std::runtime_error(why);
+}
+
 static void async_batch(side &s, works &w, bool leads, uint64_t base)
 {
 	for (unsigned n = 0; n < batch; n++) {
@@ -239,13 +270,13 @@ static void async_batch(side &s, works &w, bool leads, uint64_t base)
 	for (unsigned n = 0; n < batch; n++) {
 		const uint64_t count = base + n + 1;
 		if (!leads)
-			cu("cuStreamWaitValue64_v2", s.stream, s.received_word, fi_strait_cntr_until(count), 0u);
+			wait_counter(s.stream, s.received_word, count);
 		s.launch(n, (leads ? of_first : of_second)(base + n));
-		cu("cuStreamWriteValue64_v2", s.stream, s.raise, (uint64_t)count, 0u);
+		raise_counter(s.stream, s.raise, count);
 		if (leads)
-			cu("cuStreamWaitValue64_v2", s.stream, s.received_word, fi_strait_cntr_until(count), 0u);
+			wait_counter(s.stream, s.received_word, count);
 	}
-	cu("cuStreamWaitValue64_v2", s.stream, s.sent_word, fi_strait_cntr_until(base + batch), 0u);
+	wait_counter(s.stream, s.sent_word, base + batch);
 	s.end_of_stream();
 	CHECK(fi_cntr_readerr(s.sent) == 0 && fi_cntr_readerr(s.received) == 0);
 	CHECK(fi_cntr_read(s.sent) == base + batch);
@@ -282,7 +313,7 @@ static void loop(int sock, bool leads, bool async, uint64_t iterations)
 	spent = cpu_seconds() - spent;
 	const char *mode = getenv("FI_STRAIT_XPU_MODE");
 	if (leads)
-		printf("ok stream %s %s: %llu iterations, %.2f us and %.2f CPU us an iteration\n", async ? "async" : "sync",
+		printf("ok stream %s %s: %llu iterations, %.2f us and %.2f CPU us an iteration\n", by_calls ? "calls" : async ? "async" : "sync",
 		       async ? (mode ? mode : "auto") : "", (unsigned long long)iterations, took * 1e6 / iterations,
 		       spent * 1e6 / iterations);
 }
@@ -383,10 +414,10 @@ int main(int argc, char **argv)
 			victim(atoi(argv[2]));
 		else if (!strcmp(what, "kill"))
 			kills((unsigned)atoi(argv[2]), argv[0]);
-		else if (!strcmp(what, "async") || !strcmp(what, "sync"))
-			run(!strcmp(what, "async"), strtoull(argv[2], nullptr, 10));
+		else if (!strcmp(what, "async") || !strcmp(what, "calls") || !strcmp(what, "sync"))
+			by_calls = !strcmp(what, "calls"), run(by_calls || !strcmp(what, "async"), strtoull(argv[2], nullptr, 10));
 		else
-			return fprintf(stderr, "usage: stream async|sync ITERATIONS, stream kill KILLS\n"), 2;
+			return fprintf(stderr, "usage: stream async|calls|sync ITERATIONS, stream kill KILLS\n"), 2;
 	} catch (const std::exception &e) {
 		fprintf(stderr, "%s: %s\n", role, e.what());
 		fflush(stdout);

@@ -6,6 +6,10 @@
  *                                         cpu (no CUDA), raw (the driver's own copy to the peer, store and wait, without
  *                                         Strait). Contents are checked after each batch
  *     streams kill KILLS                  a peer is killed while a stream waits for its message
+ *     streams agent WAY ITERATIONS        the same as exchange, carried by an agent: stream, graph, nodes, cpu
+ *     streams agent-kill KILLS            a peer is killed that an agent carries to
+ *     streams agent-rest                  how often an agent polls while nothing happens, what it refuses, how it ends
+ *     streams words                       waits for words and counters, and stores: of one process
  *     streams contract                    what each call promises, and how each wait ends
  *
  * Prints one line, "ok streams ...", or what was not so. */
@@ -21,6 +25,7 @@
 #include <functional>
 #include <vector>
 
+#include <strait_fi_stream.h>
 #include <strait_stream.h>
 
 #include "driver.h"
@@ -191,12 +196,15 @@ struct gpu {
 	}
 };
 
+static bool by_agent;
+
 static strait_stream *open_endpoint(uint32_t flags = 0, uint64_t timeout_ns = 0, uint32_t slots = 0)
 {
 	strait_stream_options options = {};
 	strait_stream *s = nullptr;
 	options.size = sizeof options;
-	options.flags = flags;
+	options.flags = flags | (by_agent ? STRAIT_STREAM_BY_AGENT : 0);
+	options.key = by_agent ? "a key of both" : nullptr;
 	options.timeout_ns = timeout_ns;
 	options.slots = slots;
 	OK(strait_stream_open(&options, &s));
@@ -318,7 +326,7 @@ static void exchange(const std::string &way, bool leads, uint64_t iterations)
 	g.open();
 	strait_stream *s = open_endpoint(way == "host" ? STRAIT_STREAM_HOST_MEMORY : 0);
 	meet(s);
-	CHECK(path_of(s) == (way == "host" ? STRAIT_STREAM_HOST : STRAIT_STREAM_DEVICE));
+	CHECK(path_of(s) == (by_agent ? STRAIT_STREAM_AGENT : way == "host" ? STRAIT_STREAM_HOST : STRAIT_STREAM_DEVICE));
 	if (way == "graph") {
 		l.open(s, g);
 		graph[0] = captured(g, l, leads);
@@ -441,7 +449,7 @@ static void exchange_by_cpu(bool leads, uint64_t iterations)
 	strait_stream_list *sends = nullptr, *receives = nullptr;
 	strait_stream *s = open_endpoint();
 	meet(s);
-	CHECK(path_of(s) == STRAIT_STREAM_HOST);
+	CHECK(path_of(s) == (by_agent ? STRAIT_STREAM_AGENT : STRAIT_STREAM_HOST));
 	OK(strait_stream_list_open(s, batch, &sends));
 	OK(strait_stream_list_open(s, batch, &receives));
 	for (unsigned n = 0; n < batch; n++) {
@@ -502,7 +510,7 @@ static void kills(unsigned count, char *self)
 		const pid_t child = fork();
 		if (child == 0) {
 			close(pair[0]);
-			execl(self, self, "victim", fd, (char *)nullptr);
+			execl(self, self, by_agent ? "agent-victim" : "victim", fd, (char *)nullptr);
 			_exit(127);
 		}
 		close(pair[1]);
@@ -534,6 +542,125 @@ static void kills(unsigned count, char *self)
 		close(pair[0]);
 	}
 	printf("ok streams kill: %u kills, every wait passed\n", count);
+}
+
+static uint64_t polls_of(strait_stream *s)
+{
+	strait_stream_path path = {};
+	path.size = sizeof path;
+	OK(strait_stream_query(s, &path));
+	return path.polls;
+}
+
+/* Two sides of an agent each. */
+static void at_rest(bool leads)
+{
+	gpu g;
+	g.open();
+	const char *mode = getenv("FI_STRAIT_XPU_MODE");
+	strait_stream *s = open_endpoint();
+	strait_stream_path path = {};
+	path.size = sizeof path;
+	meet(s);
+	OK(strait_stream_query(s, &path));
+	CHECK(path.path == STRAIT_STREAM_AGENT && strstr(path.why, "the options ask for it"));
+	CHECK(!mode || strcmp(mode, "economy") || strstr(path.why, "sleeps 100 microseconds"));
+
+	/* A stream that waits: so long the agent polls at most each 100 microseconds, and wakes within its bound. */
+	together();
+	if (!leads)
+		OK(strait_stream_receive(s, g.stream, g.at(g.in, 0), size));
+	const uint64_t before = polls_of(s);
+	const double begin = now();
+	usleep(500000);
+	const double most = (now() - begin) * 10000 + 10;
+	const uint64_t polls = polls_of(s) - before;
+	CHECK(polls > 10 && (!mode || strcmp(mode, "economy") || (double)polls <= most));
+	CHECK(leads || !stream_ended(g.stream));
+	together();
+	if (leads) {
+		g.make(0);
+		OK(strait_stream_send(s, g.stream, g.at(g.out, 0), size));
+	}
+	g.end_of_stream();
+	if (!leads)
+		CHECK(g.words(g.in, size)[1] == 1);
+
+	/* Longer than all slots; of no bytes; a signal; what there is not. */
+	const size_t large = (3 << 20) + 7;
+	dptr big = 0;
+	cu("cuMemAlloc_v2", &big, large);
+	cu("cuMemsetD8_v2", big, (unsigned char)(leads ? 0x5a : 0xee), large);
+	strait_stream_transfer t = {};
+	t.size = sizeof t;
+	t.signal = 5;
+	if (leads) {
+		OK(strait_stream_send(s, g.stream, (void *)big, large));
+		OK(strait_stream_send(s, g.stream, nullptr, 0));
+		OK(strait_stream_put(s, g.stream, &t));
+		OK(strait_stream_put(s, g.stream, &t));
+		t.local = g.at(g.out, 0);
+		t.length = size;
+		REFUSED(EOPNOTSUPP, strait_stream_put(s, g.stream, &t));
+		t.signal = STRAIT_STREAM_NO_SIGNAL;
+		REFUSED(EOPNOTSUPP, strait_stream_get(s, g.stream, &t));
+	} else {
+		OK(strait_stream_receive(s, g.stream, (void *)big, large));
+		OK(strait_stream_receive(s, g.stream, nullptr, 0));
+		for (unsigned n = 0; n < 2; n++) {
+			OK(strait_stream_wait(s, g.stream, 5));
+			OK(strait_stream_acknowledge(s, g.stream, 5));
+		}
+	}
+	g.end_of_stream();
+	for (uint32_t v : g.words(big, large & ~(size_t)3))
+		CHECK(v == 0x5a5a5a5a);
+	CHECK(failed(s).code == 0);
+
+	/* What was sent before the peer closed arrives, and the wait for more passes. */
+	if (leads) {
+		OK(strait_stream_send(s, g.stream, g.at(g.out, 0), size));
+		g.end_of_stream();
+		OK(strait_stream_close(s));
+		together();
+	} else {
+		g.clear();
+		together();
+		OK(strait_stream_receive(s, g.stream, g.at(g.in, 0), size));
+		g.end_of_stream();
+		CHECK(failed(s).code == 0 && !g.untouched(g.in, 4));
+		OK(strait_stream_receive(s, g.stream, g.at(g.in, 1), size));
+		g.end_of_stream();
+		CHECK(failed(s).code == EPIPE && g.untouched(g.in + size, size));
+		OK(strait_stream_close(s));
+	}
+	together();
+
+	/* An error of one side is brought to the other; a side alone has no agent. */
+	s = open_endpoint();
+	meet(s);
+	if (leads)
+		OK(strait_stream_receive(s, g.stream, g.at(g.in, 0), size));
+	else
+		OK(strait_stream_abort(s));
+	g.end_of_stream();
+	for (const double begun = now(); failed(s).code == 0; usleep(100))
+		CHECK(now() - begun < limit_s);
+	CHECK(failed(s).code == ECANCELED && failed(s).by_peer == leads);
+	together();
+	OK(strait_stream_close(s));
+	by_agent = leads;
+	s = open_endpoint();
+	char mine[16384], theirs[16384];
+	size_t length = sizeof mine;
+	OK(strait_stream_blob(s, mine, &length));
+	CHECK(send(sock, mine, sizeof mine, 0) == sizeof mine && recv(sock, theirs, sizeof theirs, MSG_WAITALL) == sizeof theirs);
+	size_t other = length;
+	CHECK(send(sock, &length, sizeof length, 0) == sizeof length && recv(sock, &other, sizeof other, MSG_WAITALL) == sizeof other);
+	REFUSED(EHOSTUNREACH, strait_stream_connect(s, theirs, other));
+	OK(strait_stream_close(s));
+	if (leads)
+		printf("ok streams agent-rest: %llu polls in half a second\n", (unsigned long long)polls);
 }
 
 static void hold_stream(gpu &g, uint64_t *word)
@@ -577,6 +704,9 @@ static void contract(bool leads)
 	OK(strait_stream_list_close(l));
 
 	/* Nothing leaves before the stream runs. */
+	uint64_t sends = 9, receives = 9;
+	OK(strait_stream_executed(s, &sends, &receives));
+	CHECK(sends == 0 && receives == 0);
 	together();
 	if (leads) {
 		hold_stream(g, word);
@@ -584,6 +714,8 @@ static void contract(bool leads)
 		OK(strait_stream_send(s, g.stream, g.at(g.out, 0), size));
 		usleep(100000);
 		REFUSED(EBUSY, strait_stream_close(s));
+		OK(strait_stream_executed(s, &sends, &receives));
+		CHECK(sends == 0 && receives == 0);
 		void *other = nullptr;
 		cu("cuStreamCreate", &other, 1u);
 		REFUSED(EBUSY, strait_stream_send(s, other, g.at(g.out, 0), size));
@@ -605,6 +737,9 @@ static void contract(bool leads)
 		CHECK(g.words(g.in, size)[1] == 1);
 	}
 	g.end_of_stream();
+
+	OK(strait_stream_executed(s, &sends, &receives));
+	CHECK(sends == leads && receives == !leads);
 
 	/* A message longer than the slots of one turn, and one of no bytes. */
 	const size_t large = 3 << 20;
@@ -794,19 +929,122 @@ static void contract(bool leads)
 		printf("ok streams contract\n");
 }
 
+/* Queues what waits, and expects the stream to pass when the word becomes `last`, and with none of `before`. */
+template <class T> static void passes_at(gpu &g, T *word, std::initializer_list<T> before, T last)
+{
+	for (T value : before) {
+		__atomic_store_n(word, value, __ATOMIC_SEQ_CST);
+		usleep(5000);
+		CHECK(!stream_ended(g.stream));
+	}
+	__atomic_store_n(word, last, __ATOMIC_SEQ_CST);
+	g.end_of_stream();
+}
+
+static void words()
+{
+	gpu g;
+	g.open();
+	void *host = nullptr, *graph = nullptr;
+	strait_stream_words *page = nullptr;
+	REFUSED(EINVAL, strait_stream_words_open(0, &page, &host));
+	REFUSED(EINVAL, strait_stream_words_open(4096, &page, nullptr));
+	OK(strait_stream_words_open(100, &page, &host));
+	CHECK(*(uint64_t *)host == 0);
+	uint32_t *word = (uint32_t *)host;
+	uint64_t *counter = (uint64_t *)((char *)host + 64);
+	const uint64_t set = 1ULL << 63, failed = 1ULL << 48;
+
+	OK(strait_stream_wait_value32(g.stream, word, 7, STRAIT_STREAM_GEQ));
+	passes_at<uint32_t>(g, word, {0, 6, 0x80000007}, 8);
+	*word = 8;
+	OK(strait_stream_wait_value32(g.stream, word, 7, STRAIT_STREAM_EQ | STRAIT_STREAM_FLUSH));
+	passes_at<uint32_t>(g, word, {8, 6}, 7);
+	*word = 0;
+	OK(strait_stream_wait_value32(g.stream, word, 6, STRAIT_STREAM_AND));
+	passes_at<uint32_t>(g, word, {0, 9}, 2);
+	*word = 0xf;
+	OK(strait_stream_wait_value32(g.stream, word, 0xfffffff0, STRAIT_STREAM_NOR));
+	passes_at<uint32_t>(g, word, {0xf, 0xffffffff}, 0xe);
+
+	/* A counter's word: by its value, by a failure that it has counted, by its end. */
+	*counter = set;
+	OK(strait_stream_wait_counter(g.stream, counter, 5));
+	passes_at<uint64_t>(g, counter, {set | 1, set | 4}, set | 6);
+	*counter = set;
+	OK(strait_stream_wait_counter(g.stream, counter, FI_STRAIT_CNTR_SUCCESS_MAX));
+	passes_at<uint64_t>(g, counter, {set | (FI_STRAIT_CNTR_SUCCESS_MAX - 1)}, set | failed);
+	*counter = set;
+	OK(strait_stream_wait_counter(g.stream, counter, 1));
+	passes_at<uint64_t>(g, counter, {}, set | 127 * failed);
+	CHECK(fi_strait_cntr_wb_readerr(*counter) == FI_STRAIT_CNTR_FAILURE_MAX);
+
+	/* Stores are behind what precedes, and take their bytes with them. */
+	uint32_t from[255];
+	for (unsigned i = 0; i < 255; i++)
+		from[i] = i * 3 + 1;
+	hold_stream(g, counter + 1);
+	OK(strait_stream_write_memory(g.stream, g.at(g.out, 0), from, sizeof from));
+	OK(strait_stream_raise_counter(g.stream, counter, 77));
+	OK(strait_stream_write_value32(g.stream, word, 99));
+	memset(from, 0, sizeof from);
+	usleep(20000);
+	CHECK(*counter != 77 && *word != 99);
+	__atomic_store_n(counter + 1, (uint64_t)1, __ATOMIC_SEQ_CST);
+	g.end_of_stream();
+	CHECK(*counter == 77 && *word == 99);
+	const std::vector<uint32_t> copied = g.words(g.out, sizeof from);
+	for (unsigned i = 0; i < 255; i++)
+		CHECK(copied[i] == i * 3 + 1);
+
+	/* What cannot be. */
+	REFUSED(EINVAL, strait_stream_wait_value32(g.stream, word, 1, 4));
+	REFUSED(EINVAL, strait_stream_wait_value32(g.stream, nullptr, 1, STRAIT_STREAM_GEQ));
+	REFUSED(EINVAL, strait_stream_wait_counter(g.stream, counter, FI_STRAIT_CNTR_SUCCESS_MAX + 1));
+	REFUSED(EINVAL, strait_stream_wait_counter(g.stream, word + 1, 1));
+	REFUSED(EFAULT, strait_stream_write_value32(g.stream, from, 1));
+	for (size_t length : {(size_t)0, (size_t)6, (size_t)1024})
+		REFUSED(EINVAL, strait_stream_write_memory(g.stream, word, from, length));
+	REFUSED(EINVAL, strait_stream_write_memory(g.stream, word, nullptr, 4));
+
+	/* Values of 32 bits are constants of a graph, and counts are not. */
+	void *exec = nullptr;
+	cu("cuStreamBeginCapture_v2", g.stream, 2);
+	REFUSED(EPERM, strait_stream_wait_counter(g.stream, counter, 1));
+	REFUSED(EPERM, strait_stream_raise_counter(g.stream, counter, 1));
+	OK(strait_stream_wait_value32(g.stream, word, 1, STRAIT_STREAM_EQ));
+	OK(strait_stream_write_value32(g.stream, word, 2));
+	cu("cuStreamEndCapture", g.stream, &graph);
+	cu("cuGraphInstantiateWithFlags", &exec, graph, 0ull);
+	cu("cuGraphDestroy", graph);
+	for (unsigned n = 0; n < 10; n++) {
+		cu("cuGraphLaunch", exec, g.stream);
+		passes_at<uint32_t>(g, word, {2}, 1);
+		CHECK(*word == 2);
+	}
+	cu("cuGraphExecDestroy", exec);
+	OK(strait_stream_words_close(page));
+	printf("ok streams words\n");
+}
+
 int main(int argc, char **argv)
 {
 	const std::string what = argc > 1 ? argv[1] : "";
 	signal(SIGPIPE, SIG_IGN);
 	shared = (uint32_t *)mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	try {
-		if (what == "victim" && argc == 3)
+		by_agent = what.rfind("agent", 0) == 0;
+		if ((what == "victim" || what == "agent-victim") && argc == 3)
 			victim(atoi(argv[2]));
-		else if (what == "kill" && argc == 3)
+		else if ((what == "kill" || what == "agent-kill") && argc == 3)
 			kills((unsigned)atoi(argv[2]), argv[0]);
+		else if (what == "agent-rest")
+			two(at_rest);
+		else if (what == "words")
+			words();
 		else if (what == "contract")
 			two(contract);
-		else if (what == "exchange" && argc == 4)
+		else if ((what == "exchange" || what == "agent") && argc == 4)
 			two([&](bool leads) {
 				const uint64_t iterations = strtoull(argv[3], nullptr, 10);
 				const std::string way = argv[2];
@@ -818,7 +1056,7 @@ int main(int argc, char **argv)
 					exchange(way, leads, iterations);
 			});
 		else
-			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams contract\n"), 2;
+			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams agent WAY ITERATIONS, streams agent-kill KILLS, streams agent-rest, streams words, streams contract\n"), 2;
 	} catch (const std::exception &e) {
 		fprintf(stderr, "%s: %s\n", role, e.what());
 		fflush(stdout);

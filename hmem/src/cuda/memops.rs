@@ -14,6 +14,7 @@ pub const MOST_IN_BATCH: usize = 255;
 const WAIT_VALUE_32: u64 = 1;
 const WRITE_VALUE_32: u64 = 2;
 const FLUSH_REMOTE_WRITES: u64 = 3;
+const WAIT_VALUE_64: u64 = 4;
 /// Its flags, in the upper half: `CU_STREAM_MEMORY_BARRIER_TYPE_SYS`.
 const BARRIER: u64 = 6;
 const ATOMIC_REDUCTION: u64 = 8;
@@ -40,6 +41,8 @@ const ORDERING_OWNER: c_int = 100;
 pub enum Until {
     /// Its difference to the value, as a signed number, is not negative.
     Geq = 0,
+    /// It is the value.
+    Eq = 1,
     /// It has a bit of the value.
     And = 2,
     /// There is a bit that neither it nor the value has.
@@ -57,6 +60,14 @@ pub enum MemOp {
         value: u32,
         /// How.
         until: Until,
+    },
+    /// Waits until a word of 64 bits, less the value, is not negative as a signed number, where
+    /// [`Features::wide`].
+    Wait64 {
+        /// Its address.
+        at: u64,
+        /// What it is compared with.
+        value: u64,
     },
     /// Stores 32 bits.
     Write32 {
@@ -89,6 +100,7 @@ impl MemOp {
     fn raw(self) -> Raw {
         match self {
             MemOp::Wait { at, value, until } => [WAIT_VALUE_32, at, value.into(), until as u64, 0, 0],
+            MemOp::Wait64 { at, value } => [WAIT_VALUE_64, at, value, Until::Geq as u64, 0, 0],
             MemOp::Write32 { to, value } => [WRITE_VALUE_32, to, value.into(), 0, 0, 0],
             MemOp::Write64 { to, value } => [WRITE_VALUE_64, to, value, 0, 0, 0],
             MemOp::Add32 { to, value } => [ATOMIC_REDUCTION, ADD_UNSIGNED_32, to, value.into(), 0, 0],
@@ -108,7 +120,7 @@ pub(super) fn raw(ops: &[MemOp]) -> Vec<Raw> {
 pub struct Features {
     /// The driver has memory operations, in the version that needs no option of it.
     pub batches: bool,
-    /// Stores of 64 bits.
+    /// Stores and waits of 64 bits.
     pub wide: bool,
     /// Waits by [`Until::Nor`].
     pub nor: bool,

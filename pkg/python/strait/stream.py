@@ -22,8 +22,8 @@ NO_SIGNAL = 0xFFFFFFFF
 #: What ended an endpoint: errno, operation ("send", "receive", "put", "wait" or ""), its slot or signal, the peer's process,
 #: whether it failed there.
 Failure = namedtuple("Failure", "code operation index peer by_peer")
-#: Which way messages go ("device" or "host"), and why.
-Path = namedtuple("Path", "path why")
+#: Which way messages go ("device", "host" or "agent"), why, and how often an agent has polled.
+Path = namedtuple("Path", "path why polls")
 
 
 class Error(OSError):
@@ -32,11 +32,11 @@ class Error(OSError):
 
 class _Options(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("slots", c_uint32), ("slot_bytes", c_uint32), ("signals", c_uint32), ("flags", c_uint32),
-                ("timeout_ns", c_uint64)]
+                ("timeout_ns", c_uint64), ("key", c_char_p)]
 
 
 class _Path(ctypes.Structure):
-    _fields_ = [("size", c_size_t), ("path", c_uint32), ("unused", c_uint32), ("why", c_char * 240)]
+    _fields_ = [("size", c_size_t), ("path", c_uint32), ("unused", c_uint32), ("why", c_char * 240), ("polls", c_uint64)]
 
 
 class _Failure(ctypes.Structure):
@@ -129,12 +129,13 @@ class _Moves:
 
 
 class Endpoint(_Moves):
-    """One side of a connection to another process of the host."""
+    """One side of a connection to another process: of the host, or, with a key, of another one."""
 
-    def __init__(self, slots=0, slot_bytes=0, signals=0, timeout=0.0, host_memory=False):
-        """0: the default. `timeout`: how long a stream waits at most for one operation, in seconds."""
+    def __init__(self, slots=0, slot_bytes=0, signals=0, timeout=0.0, host_memory=False, by_agent=False, key=None):
+        """0: the default. `timeout`: how long a stream waits at most for one operation, in seconds. `key`: bytes, a secret of both."""
         self._open = c_void_p()
-        options = _Options(ctypes.sizeof(_Options), slots, slot_bytes, signals, int(host_memory), int(timeout * 1e9))
+        options = _Options(ctypes.sizeof(_Options), slots, slot_bytes, signals, int(host_memory) | 2 * int(by_agent),
+                           int(timeout * 1e9), key)
         _call("open", byref(options), byref(self._open))
 
     def __enter__(self):
@@ -212,7 +213,7 @@ class Endpoint(_Moves):
         """Which way messages go, and why."""
         path = _Path(size=ctypes.sizeof(_Path))
         _call("query", self._handle(), byref(path))
-        return Path({1: "device", 2: "host"}[path.path], path.why.decode(errors="replace"))
+        return Path({1: "device", 2: "host", 3: "agent"}[path.path], path.why.decode(errors="replace"), path.polls)
 
     def failed(self):
         """What ended the endpoint; None: nothing did."""

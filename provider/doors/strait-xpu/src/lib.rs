@@ -12,7 +12,7 @@ use std::time::Duration;
 use c_abi::{guard, sized};
 use libc::{c_char, c_int, c_void};
 use wire::session::JobKey;
-use xpu::{Context, Options, RingRequest, Waker, Words};
+use xpu::{Context, Options, Pace, RingRequest, Waker, Words};
 
 /// strait_xpu_ring_options.flags: commands are taken up to the ring's bell only, and not as soon as they are
 /// written.
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn strait_xpu_open(
                 wanted.timeout = Duration::from_nanos(options.timeout_ns);
             }
             if options.sleep_ns > 0 {
-                wanted.sleep = Duration::from_nanos(options.sleep_ns);
+                wanted.pace = Pace::adapts(Duration::from_nanos(options.sleep_ns));
             }
             if options.unused != 0 {
                 return Err(libc::EINVAL);

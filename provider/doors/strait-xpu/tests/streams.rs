@@ -12,10 +12,10 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs the program, and expects it to say that all was as it is to be. Without a compiler nothing is run.
-fn run(args: &[&str]) {
+/// Compiles a program of tests/xpu in such a directory; `None` without a compiler.
+fn built(name: &str, compiler: &[&str], source: &Path) -> Option<Scratch> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
-    let dir = std::env::temp_dir().join(format!("strait-streams-{}-{}", args.concat(), std::process::id()));
+    let dir = std::env::temp_dir().join(format!("strait-streams-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let scratch = Scratch(dir);
     let dir = &scratch.0;
@@ -24,29 +24,154 @@ fn run(args: &[&str]) {
         let built = std::env::current_exe().unwrap().with_file_name(format!("lib{library}.so"));
         std::fs::copy(&built, dir.join(name)).unwrap();
     }
-    let program = dir.join("streams");
-    let built = Command::new("c++")
-        .args(["-std=c++17", "-Wall", "-Wextra", "-Werror", "-O1", "-o"])
-        .arg(&program)
-        .arg(root.join("tests/xpu/streams.cc"))
+    let done = Command::new(compiler[0])
+        .args(&compiler[1..])
+        .args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"])
+        .arg(dir.join("program"))
         .arg("-I")
         .arg(root.join("include"))
-        .arg(dir.join("libstrait_xpu.so.0"))
+        .arg(root.join("tests/xpu").join(source))
+        .args([dir.join("libstrait_xpu.so.0"), dir.join("libcuda.so.1")])
         .arg("-ldl")
         .status();
-    match built {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return eprintln!("skipped: no C++ compiler"),
-        built => assert!(built.unwrap().success()),
+    match done {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            eprintln!("skipped: no {}", compiler[0]);
+            None
+        }
+        done => {
+            assert!(done.unwrap().success(), "{name} does not compile");
+            Some(scratch)
+        }
     }
-    let done = Command::new(program).args(args).env("LD_LIBRARY_PATH", dir).output().unwrap();
+}
+
+/// Runs a program, and expects it to say that all was as it is to be.
+fn runs(in_dir: &Scratch, args: &[&str], says: &str) {
+    runs_with(in_dir, args, &[], says);
+}
+
+fn runs_with(in_dir: &Scratch, args: &[&str], variables: &[(&str, &str)], says: &str) {
+    let mut program = Command::new(in_dir.0.join("program"));
+    let done = program
+        .args(args)
+        .envs(variables.iter().copied())
+        .env("LD_LIBRARY_PATH", &in_dir.0)
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&done.stdout);
     let why = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success() && said.starts_with("ok streams"), "{args:?}: {said}{why}");
+    assert!(done.status.success() && said.starts_with(says), "{args:?}: {said}{why}");
+}
+
+fn run(args: &[&str]) {
+    if let Some(program) = built(&args.concat(), &["c++", "-std=c++17"], Path::new("streams.cc")) {
+        runs(&program, args, "ok streams");
+    }
+}
+
+/// The same by an agent, over TCP alone.
+fn run_by_agent(args: &[&str], mode: &str) {
+    if let Some(program) = built(&args.concat(), &["c++", "-std=c++17"], Path::new("streams.cc")) {
+        let variables = [("FI_STRAIT_LINKS", "tcp"), ("FI_STRAIT_XPU_MODE", mode)];
+        runs_with(&program, args, &variables, "ok streams");
+    }
+}
+
+#[test]
+fn an_agent_carries_batches_of_streams() {
+    run_by_agent(&["agent", "stream", "200"], "auto");
+}
+
+#[test]
+fn an_agent_carries_for_graphs_that_are_replayed() {
+    run_by_agent(&["agent", "graph", "200"], "auto");
+}
+
+#[test]
+fn an_agent_carries_for_processes_without_a_device() {
+    run_by_agent(&["agent", "cpu", "400"], "auto");
+}
+
+#[test]
+fn a_stream_passes_when_the_peer_of_an_agent_is_killed() {
+    run_by_agent(&["agent-kill", "5"], "auto");
+}
+
+#[test]
+fn an_agent_in_economy_mode_polls_at_most_each_100_microseconds() {
+    run_by_agent(&["agent-rest"], "economy");
+}
+
+/// tests/xpu/gds/latency.c, by libgdsync's names.
+fn gds(args: &[&str]) {
+    let own = ["cc", "-std=gnu11", "-DSTRAIT_GDS_WITHOUT_VERBS"];
+    if let Some(program) = built(&format!("gds{}", args.concat()), &own, Path::new("gds/latency.c")) {
+        runs(&program, args, "ok gds_latency");
+    }
+}
+
+#[test]
+fn the_loop_of_libgdsync_exchanges_by_a_stream() {
+    gds(&["stream", "1000"]);
+}
+
+#[test]
+fn the_loop_of_libgdsync_exchanges_by_descriptors() {
+    gds(&["descriptors", "1000"]);
+}
+
+#[test]
+fn the_loop_of_libgdsync_exchanges_by_the_cpu() {
+    gds(&["cpu", "1000"]);
+}
+
+#[test]
+fn libgdsync_s_calls_refuse_what_cannot_be_and_complete_with_an_error_when_the_peer_ends() {
+    gds(&["contract"]);
+}
+
+/// The header is C and C++, beside rdma-core's header where that is installed, and alone.
+#[test]
+fn libgdsync_s_names_compile_as_c_and_cpp() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    let alone = "-DSTRAIT_GDS_WITHOUT_VERBS";
+    let verbs = Path::new("/usr/include/infiniband/verbs.h").exists();
+    let flags: &[&str] = if verbs { &[alone, "-DWITH_VERBS"] } else { &[alone] };
+    for [language, standard] in [["c", "-std=c11"], ["c++", "-std=c++11"], ["c++", "-std=c++20"]] {
+        for flag in flags {
+            let done = Command::new("c++")
+                .args([standard, flag, "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only", "-I"])
+                .arg(root.join("include"))
+                .args(["-x", language])
+                .arg(root.join("tests/xpu/gds/syntax.c"))
+                .status();
+            match done {
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => return eprintln!("skipped: no c++"),
+                done => assert!(done.unwrap().success(), "{standard} {flag}"),
+            }
+        }
+    }
+}
+
+/// What a program changes is what docs/streams.md says: the lines of the loop that stand for others with verbs.
+#[test]
+fn the_port_of_the_loop_changes_less_than_sixty_lines() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    let text = std::fs::read_to_string(root.join("tests/xpu/gds/latency.c")).unwrap();
+    let changed = text.lines().filter(|l| l.ends_with("/* verbs */")).count();
+    let manual = std::fs::read_to_string(root.join("docs/streams.md")).unwrap();
+    assert!((5..60).contains(&changed) && manual.contains(&format!("{changed} lines")), "{changed} lines");
 }
 
 #[test]
 fn each_call_does_what_it_promises_and_each_wait_ends() {
     run(&["contract"]);
+}
+
+#[test]
+fn a_stream_passes_its_words_when_they_are_raised_and_stores_behind_what_precedes() {
+    run(&["words"]);
 }
 
 #[test]

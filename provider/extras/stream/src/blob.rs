@@ -6,11 +6,11 @@ use ipc::process::Name;
 use crate::error::Error;
 use crate::layout::Layout;
 
-const MAGIC: [u8; 8] = *b"straitS1";
+const MAGIC: [u8; 8] = *b"straitS2";
 const BOOT: usize = 16;
 /// Memory, as its owner describes it.
 const REGION: usize = 8 + 8 + Export::LEN;
-const HEAD: usize = 8 + BOOT + 4 * 6;
+const HEAD: usize = 8 + BOOT + 4 * 8;
 /// Most regions of an endpoint.
 pub(crate) const REGIONS: usize = 64;
 
@@ -27,12 +27,18 @@ pub(crate) struct Region {
 pub(crate) struct Blob {
     pub(crate) boot: [u8; BOOT],
     pub(crate) process: Name,
+    /// Its number there.
+    pub(crate) pid: u32,
     pub(crate) layout: Layout,
     /// Words and slots in host memory.
     pub(crate) words: Region,
     /// Slots in a device's memory.
     pub(crate) slots: Option<Region>,
     pub(crate) regions: Vec<Region>,
+    /// How an agent reaches it; empty: none does.
+    pub(crate) agent: Vec<u8>,
+    /// An agent carries even where memory can be mapped.
+    pub(crate) by_agent: bool,
 }
 
 impl Blob {
@@ -43,7 +49,18 @@ impl Blob {
         let (of, layout) = (self.process, self.layout);
         // The number of regions, and bit 31: there are slots in a device's memory.
         let count = self.regions.len() as u32 | u32::from(self.slots.is_some()) << 31;
-        for word in [of.process, of.namespace, layout.slots, layout.slot_bytes, layout.signals, count] {
+        // Bytes for the agent, and bit 31: it carries in any case.
+        let agent = self.agent.len() as u32 | u32::from(self.by_agent) << 31;
+        for word in [
+            of.process,
+            of.namespace,
+            layout.slots,
+            layout.slot_bytes,
+            layout.signals,
+            count,
+            agent,
+            self.pid,
+        ] {
             out.extend(word.to_le_bytes());
         }
         for r in [self.words].iter().chain(&self.slots).chain(&self.regions) {
@@ -51,6 +68,7 @@ impl Blob {
             out.extend(r.len.to_le_bytes());
             out.extend(r.export.to_bytes());
         }
+        out.extend(&self.agent);
         out
     }
 
@@ -81,12 +99,14 @@ impl Blob {
         let words = region().ok_or_else(bad)?;
         let slots = if with_slots { Some(region().ok_or_else(bad)?) } else { None };
         let regions = (0..count).map(|_| region()).collect::<Option<Vec<_>>>().ok_or_else(bad)?;
-        if !rest.is_empty() {
-            return Err(Error::Blob("it is longer than it says"));
+        let (agent, by_agent) = ((word(6) & !(1 << 31)) as usize, word(6) >> 31 == 1);
+        if rest.len() != agent {
+            return Err(Error::Blob("it is cut short, or longer than it says"));
         }
+        let agent = rest.to_vec();
         let boot = head[8..8 + BOOT].try_into().unwrap_or([0; BOOT]);
         let process = Name { process: word(0), namespace: word(1) };
-        Ok(Blob { boot, process, layout, words, slots, regions })
+        Ok(Blob { boot, process, pid: word(7), layout, words, slots, regions, agent, by_agent })
     }
 }
 
@@ -110,16 +130,20 @@ mod tests {
         Blob {
             boot: ipc::host::boot(),
             process: Name::own(),
+            pid: std::process::id(),
             layout: Layout { slots: 4, slot_bytes: 64, signals: 2 },
             words: region,
             slots: Some(Region { base: 0x2000, ..region }),
             regions: vec![region; 3],
+            agent: vec![5; 33],
+            by_agent: true,
         }
     }
 
     #[test]
     fn what_a_process_says_is_read_as_it_was_said() {
-        let (all, none) = (blob(), Blob { slots: None, regions: Vec::new(), ..blob() });
+        let (all, none) =
+            (blob(), Blob { slots: None, regions: Vec::new(), agent: Vec::new(), by_agent: false, ..blob() });
         for of in [all, none] {
             assert_eq!(Blob::decode(&of.encode()).unwrap(), of);
         }

@@ -12,7 +12,9 @@ use hmem::registry;
 use hmem::share::{self, Opened, Owner};
 use ipc::process::Name;
 
+use crate::agent::{Agent, Carrier};
 use crate::blob::{self, Blob, Region};
+use crate::carried::Carried;
 use crate::error::Error;
 use crate::failure::{Failure, Kind};
 use crate::kernel;
@@ -35,27 +37,50 @@ pub struct Options {
     pub timeout: Duration,
     /// Slots are in host memory even if a device's could be mapped.
     pub in_host_memory: bool,
+    /// The agent carries even where memory can be mapped.
+    pub by_agent: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
         let timeout = Duration::from_secs(30);
-        Options { slots: 32, slot_bytes: 64 << 10, signals: 16, timeout, in_host_memory: false }
+        Options {
+            slots: 32,
+            slot_bytes: 64 << 10,
+            signals: 16,
+            timeout,
+            in_host_memory: false,
+            by_agent: false,
+        }
     }
 }
 
 /// Which memory messages go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Through {
+    /// The peer's device memory.
+    Device,
+    /// Host memory that both processes map.
+    Host,
+    /// Host memory of each process; an agent copies.
+    Agent,
+}
+
+/// Which way messages go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// The peer's device memory, or host memory.
-    pub device: bool,
+    /// The memory.
+    pub through: Through,
     /// Why.
     pub why: String,
 }
 
 /// What maps the peer's words.
 const SHARING: &str = "mapping the peer's words, which takes a process of the same user and \
-                       kernel.yama.ptrace_scope=0 or CAP_SYS_PTRACE,";
+                       kernel.yama.ptrace_scope=0 or CAP_SYS_PTRACE (open both sides by an agent otherwise),";
+
+/// How long an agent waits at most, at the end, until what was sent has arrived.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Values of the word [`CHOICE`].
 const DEVICE: u32 = 1;
@@ -69,12 +94,16 @@ pub struct Endpoint {
     no_slots: String,
     path: Option<Path>,
     watch: Option<JoinHandle<()>>,
+    by_agent: bool,
+    /// What brings words to a peer that is not mapped, and the words for it, until there is a peer.
+    carrier: Option<Box<dyn Carrier>>,
+    near: Option<Words>,
 }
 
 impl Endpoint {
     /// Opens one. The slots are in memory of the calling thread's CUDA context, if it has one, and kernels
-    /// are loaded there.
-    pub fn open(options: Options) -> Result<Endpoint, Error> {
+    /// are loaded there. `carrier`: for a peer of another host, or one whose memory is not mapped.
+    pub fn open(options: Options, mut carrier: Option<Box<dyn Carrier>>) -> Result<Endpoint, Error> {
         let layout =
             Layout { slots: options.slots, slot_bytes: options.slot_bytes, signals: options.signals };
         if !layout.is_valid() {
@@ -90,6 +119,15 @@ impl Endpoint {
         for signal in 0..layout.signals {
             own.word(layout.signal_credit(signal), 0).store(1, Release);
         }
+        let near = match &mut carrier {
+            None => None,
+            Some(carrier) => {
+                let near = Words::new(layout.len())?;
+                // SAFETY: both stay as long as the endpoint, whose `end` closes the carrier.
+                unsafe { carrier.register(own.at(), near.at(), layout.len())? };
+                Some(near)
+            }
+        };
         load_kernels()?;
         let (slots, no_slots) = match device_slots(&layout, options.in_host_memory) {
             Ok(slots) => (Some(slots), String::new()),
@@ -105,7 +143,8 @@ impl Endpoint {
             pid: std::process::id(),
         };
         let core = Arc::new(Core::new(Arc::new(shared)));
-        Ok(Endpoint { core, regions: Vec::new(), slots, no_slots, path: None, watch: None })
+        let (regions, by_agent) = (Vec::new(), options.by_agent);
+        Ok(Endpoint { core, regions, slots, no_slots, path: None, watch: None, by_agent, carrier, near })
     }
 
     /// Registers device memory that the peer may put to and get from; its number.
@@ -141,7 +180,10 @@ impl Endpoint {
             export: s.export(),
         });
         let (layout, regions) = (shared.layout, self.regions.clone());
-        Ok(Blob { boot: ipc::host::boot(), process: Name::own(), layout, words, slots, regions }.encode())
+        let agent = self.carrier.as_ref().map_or_else(Vec::new, |c| c.blob());
+        let (boot, process, pid) = (ipc::host::boot(), Name::own(), shared.pid);
+        let by_agent = self.by_agent;
+        Ok(Blob { boot, process, pid, layout, words, slots, regions, agent, by_agent }.encode())
     }
 
     /// Maps the peer's memory. Both sides call it, and it waits for the other one.
@@ -152,11 +194,12 @@ impl Endpoint {
             return Err(Error::State("the endpoint has a peer: open another one for another peer"));
         }
         let blob = Blob::decode(blob)?;
-        if blob.boot != ipc::host::boot() || blob.boot == [0; 16] {
-            return Err(Error::OtherHost);
-        }
         if blob.layout != shared.layout {
             return Err(Error::Blob("it has other slots or signals: open both sides with the same options"));
+        }
+        let here = blob.boot == ipc::host::boot() && blob.boot != [0; 16];
+        if !here || self.by_agent || blob.by_agent {
+            return self.connect_by_agent(&shared, &blob, here);
         }
         let pid = blob.process.pid().ok_or(Error::OtherHost)?;
         if pid == std::process::id() {
@@ -186,7 +229,7 @@ impl Endpoint {
         let (to, path) = match (&blob.slots, &self.slots) {
             (Some(slots), Some(_)) if slots.len >= shared.layout.slots_len() as u64 => match mapped(slots) {
                 Ok(at) => (Some(at), Path {
-                    device: true,
+                    through: Through::Device,
                     why: "the peer's device memory is mapped: kernels of the stream copy to it, and memory \
                           operations of the stream raise the flags"
                         .into(),
@@ -207,13 +250,49 @@ impl Endpoint {
         let from = self.where_messages_arrive(&shared, &blob)?;
         let places = Places::new(&self.core.targets, &shared, &words)?;
         let to = to.unwrap_or(words.at() + shared.layout.head());
-        let peer = Peer { words, name: blob.process, pid, to, from, regions, _opened: kept, places };
+        let peer =
+            Peer { words, name: blob.process, pid, to, from, regions, _opened: kept, places, agent: None };
         if shared.peer.set(peer).is_err() {
             return Err(Error::State("the endpoint has a peer"));
         }
         self.watch = Some(watch::start(shared)?);
         self.path = Some(path);
         Ok(())
+    }
+
+    /// Has the carrier bring words to the peer, whose memory is not mapped.
+    fn connect_by_agent(&mut self, shared: &Arc<Shared>, blob: &Blob, here: bool) -> Result<(), Error> {
+        let Some(carrier) = self.carrier.as_mut().filter(|_| !blob.agent.is_empty()) else {
+            return Err(Error::OtherHost);
+        };
+        let words = self.near.take().ok_or(Error::State("the endpoint has had a peer: open another one"))?;
+        let places = Places::new(&self.core.targets, shared, &words)?;
+        let head = shared.layout.head();
+        words.word(0, CHOICE).store(HOST, Release);
+        let (to, from) = (words.at() + head, shared.own.at() + head);
+        let (name, pid, agent) = (blob.process, blob.pid, Some(Carried::default()));
+        let (regions, kept) = (Vec::new(), Vec::new());
+        let peer = Peer { words, name, pid, to, from, regions, _opened: kept, places, agent };
+        if shared.peer.set(peer).is_err() {
+            return Err(Error::State("the endpoint has a peer"));
+        }
+        let begun = carrier.begin(&blob.agent, Agent::feed(shared.clone()));
+        let why = match (here, self.by_agent) {
+            (false, _) => "the peer is on another host",
+            (true, true) => "the options ask for it",
+            (true, false) => "the peer's options ask for it",
+        };
+        let why = format!("an agent carries messages, {}: {why}", carrier.describe());
+        begun.and_then(|()| hears(shared)).inspect_err(|e| shared.fail(e.errno(), Kind::None, 0))?;
+        self.watch = Some(watch::start(shared.clone())?);
+        self.path = Some(Path { through: Through::Agent, why });
+        Ok(())
+    }
+
+    /// How often an agent has polled; 0: there is none.
+    pub fn polls(&self) -> u64 {
+        let peer = self.core.shared.peer.get();
+        peer.and_then(|p| p.agent.as_ref()).map_or(0, Carried::polls)
     }
 
     /// Waits until the peer has said which slots it writes to.
@@ -254,6 +333,11 @@ impl Endpoint {
     /// The address of the error word, for kernels of the program's: not 0 once the endpoint has failed.
     pub fn error_word(&self) -> usize {
         self.core.shared.own.at() + crate::layout::ERROR
+    }
+
+    /// How many calls without a list streams have executed: sends and puts; receives, gets and waits.
+    pub fn executed(&self) -> [u64; 2] {
+        [self.core.executed(SENDS), self.core.executed(RECEIVES)]
     }
 
     /// A list with room for so many operations.
@@ -329,6 +413,16 @@ impl Endpoint {
         if let Some(peer) = self.core.shared.peer.get() {
             std::sync::atomic::fence(SeqCst);
             peer.words.word(0, CLOSED).store(1, Release);
+            if let Some(state) = &peer.agent {
+                // What was sent arrives first.
+                let began = Instant::now();
+                while !state.has_ended() && !state.is_lost() && began.elapsed() < FAREWELL {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            }
+        }
+        if let Some(carrier) = &mut self.carrier {
+            carrier.close();
         }
         self.core.shared.stop.store(true, Release);
         if let Some(watch) = self.watch.take() {
@@ -342,6 +436,7 @@ impl Drop for Endpoint {
         if self.core.shared.pid != std::process::id() {
             // The thread is the parent's.
             std::mem::forget(self.watch.take());
+            std::mem::forget((self.carrier.take(), self.near.take()));
             return;
         }
         self.end();
@@ -382,6 +477,24 @@ fn load_kernels() -> Result<(), Error> {
     Ok(())
 }
 
+/// Waits until the peer's agent has brought its choice of slots.
+fn hears(shared: &Shared) -> Result<(), Error> {
+    let began = Instant::now();
+    while shared.own.word(0, CHOICE).load(Acquire) == 0 {
+        if shared.peer.get().and_then(|p| p.agent.as_ref()).is_none_or(Carried::is_lost) {
+            return Err(Error::Gone);
+        }
+        if began.elapsed() >= shared.timeout {
+            return Err(Error::NotConnected);
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    match shared.own.word(0, CHOICE).load(Acquire) {
+        HOST => Ok(()),
+        _ => Err(Error::Blob("it chose slots that are not there")),
+    }
+}
+
 fn host(why: &str) -> Path {
-    Path { device: false, why: format!("messages go through host memory: {why}") }
+    Path { through: Through::Host, why: format!("messages go through host memory: {why}") }
 }

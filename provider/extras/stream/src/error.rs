@@ -41,8 +41,17 @@ pub enum Error {
     Memory(&'static str, hmem::Error),
     /// A list was not executed.
     Executor(peerop::Error),
+    /// The driver, the device or the path to the peer has no such operation.
+    Unsupported(&'static str),
     /// The kernel that moves data is not there.
     Kernel(String),
+    /// What carries for an agent failed.
+    Carrier {
+        /// Its words.
+        why: String,
+        /// And its errno.
+        errno: i32,
+    },
     /// A system call failed.
     Os(io::Error),
 }
@@ -63,7 +72,8 @@ impl Error {
             Error::NotForDevice(_) => libc::EFAULT,
             Error::Memory(_, e) => e.errno(),
             Error::Executor(e) => e.errno(),
-            Error::Kernel(_) => libc::EOPNOTSUPP,
+            Error::Kernel(_) | Error::Unsupported(_) => libc::EOPNOTSUPP,
+            Error::Carrier { errno, .. } => *errno,
             Error::Os(e) => e.raw_os_error().unwrap_or(libc::EIO),
         }
     }
@@ -72,13 +82,16 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Invalid(why) | Error::State(why) | Error::Busy(why) => f.write_str(why),
+            Error::Invalid(why) | Error::State(why) | Error::Busy(why) | Error::Unsupported(why) => {
+                f.write_str(why)
+            }
             Error::NoSpace { needed, room, what } => {
                 write!(f, "the call takes room for {needed} {what} and there is room for {room}: make more")
             }
             Error::Failed(failure) => write!(f, "{failure}"),
             Error::OtherHost => f.write_str(
-                "the peer is on another host: send by libfabric's deferred work (strait_fi_stream.h)",
+                "the peer is on another host, or its options ask for an agent: open both sides with a key, or send by \
+                 libfabric's deferred work (strait_fi_stream.h)",
             ),
             Error::Blob(why) => write!(f, "the blob of the peer: {why}"),
             Error::NotConnected => f.write_str("the peer did not connect in time: both sides call connect"),
@@ -91,6 +104,7 @@ impl fmt::Display for Error {
             Error::Memory(what, e) => write!(f, "{what} failed: {e}"),
             Error::Executor(e) => write!(f, "{e}"),
             Error::Kernel(why) => write!(f, "the kernel that moves data was not loaded: {why}"),
+            Error::Carrier { why, .. } => write!(f, "the agent: {why}"),
             Error::Os(e) => write!(f, "{e}"),
         }
     }

@@ -13,6 +13,10 @@ pub(crate) const LINE: usize = 64;
 pub(crate) const ERROR: usize = 0;
 pub(crate) const CLOSED: usize = 4;
 pub(crate) const CHOICE: usize = 8;
+/// Where the peer's agent stores its own three words of these; 16 bytes.
+pub(crate) const FROM_PEER: usize = 16;
+/// Unused bytes, 8.
+pub(crate) const SPARE: usize = 48;
 
 /// Words of a lane: what it waits for ([`code`]); how many operations its kernels have begun; the number of
 /// the last execution that has ended.

@@ -10,10 +10,14 @@
 //! | words | `error`; `failure`; `layout` |
 //! | memory that both processes map; what a peer has to know | `memory`; `blob` |
 //! | what the threads of an endpoint share; what ends every wait | `shared`; `watch` |
+//! | a peer whose memory is not mapped; what its agent says | `agent`; `carried` |
 //! | an endpoint; the lists of its operations | `endpoint`; `list` |
 //! | the kernel that moves data; what executes lists | `kernel`; `run` |
+//! | words of the program's and of libfabric's counters, without an endpoint | `word` |
 
+mod agent;
 mod blob;
+mod carried;
 mod endpoint;
 mod error;
 mod failure;
@@ -24,8 +28,13 @@ mod memory;
 mod run;
 mod shared;
 mod watch;
+mod word;
 
-pub use endpoint::{Endpoint, Options, Path};
+pub use agent::{Carrier, Feed, Post};
+pub use endpoint::{Endpoint, Options, Path, Through};
 pub use error::Error;
 pub use failure::{Failure, Kind};
+/// Where in the first line of an endpoint's words 8 bytes are that nothing uses.
+pub const SPARE: usize = layout::SPARE;
 pub use list::{List, Put};
+pub use word::{Condition, Page, Word};

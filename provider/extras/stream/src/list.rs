@@ -264,6 +264,15 @@ pub(crate) fn raise(peer: &Peer, raise: &Raise) -> [Op; 3] {
 fn remote<'c>(core: &'c Core, put: &Put) -> Result<(&'c Peer, usize), Error> {
     let peer = core.shared.peer()?;
     buffer(put.local, put.len)?;
+    match (&peer.agent, put.len) {
+        (Some(_), 0) => return Ok((peer, 0)),
+        (Some(_), _) => {
+            return Err(Error::Unsupported(
+                "an agent brings messages and signals to the peer, and no puts and gets: send the bytes",
+            ));
+        }
+        _ => {}
+    }
     let found = peer.regions.get(put.region as usize);
     let (at, len) = found.ok_or(Error::Invalid("the peer has no such registration: register it there"))?;
     let inside = put.offset.checked_add(put.len as u64).is_some_and(|end| end <= *len);

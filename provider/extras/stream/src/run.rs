@@ -79,7 +79,9 @@ impl List {
             core.take_lane(self.lane, key).map_err(Cut::at_once)?;
         }
         let mut executor = executor(&core, stream, key).map_err(Cut::at_once)?;
-        let number = core.state().queued[self.lane as usize].wrapping_add(1);
+        let count = core.state().queued[self.lane as usize] + 1;
+        // Words have the low half.
+        let number = count as u32;
         let last = self.items.len().wrapping_sub(1);
         let mut begun = false;
         for (i, item) in self.items.iter().enumerate() {
@@ -97,7 +99,7 @@ impl List {
             begun = true;
         }
         if begun && !captured {
-            core.state().queued[self.lane as usize] = number;
+            core.state().queued[self.lane as usize] = count;
         }
         keep(&core, key, executor);
         Ok(())

@@ -11,6 +11,7 @@ use ipc::process::Name;
 use peerop::cuda::CudaStream;
 use peerop::{Place, Reach, TargetId, Targets};
 
+use crate::carried::Carried;
 use crate::error::Error;
 use crate::failure::{self, Failure, Kind};
 use crate::kernel::Lines;
@@ -49,6 +50,8 @@ pub(crate) struct Peer {
     pub(crate) regions: Vec<(usize, u64)>,
     pub(crate) _opened: Vec<Opened>,
     pub(crate) places: Places,
+    /// Of a peer that is not mapped: `words` is memory of this process, which the agent carries.
+    pub(crate) agent: Option<Carried>,
 }
 
 /// The registered memory of bytecode.
@@ -116,7 +119,7 @@ pub(crate) struct State {
     /// The slots of the next send and the next receive.
     pub(crate) next: [u32; 2],
     /// Executions of each lane that were queued in streams.
-    pub(crate) queued: [u32; LANES],
+    pub(crate) queued: [u64; LANES],
     /// Lanes that a list has.
     pub(crate) taken: [bool; LANES],
     /// The stream that each lane was last queued in.
@@ -152,7 +155,14 @@ impl Core {
     /// Whether all that a lane was queued for in streams has ended.
     pub(crate) fn is_idle(&self, lane: u32) -> bool {
         let ended = self.shared.lanes.word(lane, ENDED).load(Acquire);
-        ended == self.state().queued[lane as usize] && self.shared.waits_for(lane) == 0
+        ended == self.state().queued[lane as usize] as u32 && self.shared.waits_for(lane) == 0
+    }
+
+    /// How many executions of a lane that were queued in streams have ended.
+    pub(crate) fn executed(&self, lane: u32) -> u64 {
+        let ended = self.shared.lanes.word(lane, ENDED).load(Acquire);
+        let queued = self.state().queued[lane as usize];
+        queued.saturating_sub(u64::from((queued as u32).wrapping_sub(ended)))
     }
 
     /// Refuses a lane for a stream while another one has not executed what it was given: a lane has one word

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::Kind;
+use crate::carried::Carried;
 use crate::error::Error;
 use crate::layout::{BEGUN, CLOSED, ERROR, LANES, line_of};
 use crate::shared::{Peer, Shared};
@@ -40,9 +41,11 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Error> {
 }
 
 fn watch(shared: &Shared, peer: &Peer) {
-    let mut process = ipc::pidfd::open(peer.pid as i32).ok();
+    // An agent says what it knows: the process may be of another host.
+    let mapped = peer.agent.is_none();
+    let mut process = if mapped { ipc::pidfd::open(peer.pid as i32).ok() } else { None };
     let mut waits = [None; LANES];
-    let mut gone = process.is_none() && peer.name.has_ended();
+    let mut gone = mapped && process.is_none() && peer.name.has_ended();
     while !shared.stop.load(Acquire) {
         if shared.failure().is_some() {
             propagate(shared, peer);
@@ -55,6 +58,7 @@ fn watch(shared: &Shared, peer: &Peer) {
             // It stays readable from now on.
             (gone, process) = (true, None);
         }
+        gone |= peer.agent.as_ref().is_some_and(Carried::is_lost);
         let closed = shared.own.word(0, CLOSED).load(Acquire) != 0;
         for lane in 0..LANES as u32 {
             let wait = &mut waits[lane as usize];

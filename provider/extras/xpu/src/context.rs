@@ -25,7 +25,7 @@ use crate::handle::{RingHandle, RingRequest};
 use crate::layout;
 use crate::port::{Peers, Regions};
 use crate::queue::Place;
-use crate::thread::{Drains, Pace};
+use crate::thread::{Drains, Feed, Pace};
 use crate::words::Words;
 use lane::Lane;
 
@@ -38,11 +38,13 @@ pub struct Options {
     pub key: Option<wire::session::JobKey>,
     /// Of waits of the device that name no time.
     pub timeout: Duration,
-    /// How long a drain's thread sleeps at most between two looks.
-    pub sleep: Duration,
+    /// What the drain's thread does between polls that find nothing.
+    pub pace: Pace,
+    /// Peers of this host are reached by shared memory; otherwise by TCP, with a key.
+    pub shm: bool,
     /// How many threads drain the rings: ring r is that of thread r modulo this.
     pub threads: usize,
-    /// How long a thread sleeps at most once nothing has happened for 10 ms. `None`: no longer than `sleep`.
+    /// How long a thread sleeps at most once nothing has happened for 10 ms. `None`: no longer than `pace` says.
     pub idle: Option<Duration>,
 }
 
@@ -62,8 +64,8 @@ impl Waker {
 
 impl Default for Options {
     fn default() -> Options {
-        let (timeout, sleep) = (Duration::from_secs(30), Duration::from_micros(50));
-        Options { bind: None, key: None, timeout, sleep, threads: 1, idle: None }
+        let (timeout, pace) = (Duration::from_secs(30), Pace::adapts(Duration::from_micros(50)));
+        Options { bind: None, key: None, timeout, pace, shm: true, threads: 1, idle: None }
     }
 }
 
@@ -115,11 +117,11 @@ impl Context {
             return Err(Error::Invalid("a context has 1 to 16 threads"));
         }
         let key = options.key.as_ref();
-        let mut lanes = vec![Lane::open(options.bind, key)?];
+        let mut lanes = vec![Lane::open(options.bind, key, options.shm)?];
         for _ in 1..options.threads {
             // No peer calls these by a port that it knows.
             let bind = options.bind.map(|bind| SocketAddr::new(bind.ip(), 0));
-            lanes.push(Lane::open(bind, key)?);
+            lanes.push(Lane::open(bind, key, options.shm)?);
         }
         Ok(Context {
             lanes,
@@ -348,7 +350,7 @@ impl Context {
         place.write(&view.words());
         drains.iter_mut().for_each(|drain| drain.set_losses(errors.clone()));
         self.errors = Some(errors);
-        let pace = Pace::adapts(self.options.sleep);
+        let pace = self.options.pace;
         let pace = self.options.idle.map_or(pace, |most| pace.resting(most));
         for (lane, drain) in self.lanes.iter_mut().zip(drains) {
             lane.start(drain, pace)?;
@@ -356,6 +358,11 @@ impl Context {
         let at = place.device();
         self.view = Some(place);
         Ok(at)
+    }
+
+    /// Has the thread of the drain poll that before each of its own polls.
+    pub fn feed_by(&self, feed: Box<dyn Feed>) {
+        self.lanes[0].drains().set_feed(Some(feed));
     }
 
     /// The entry of a peer's region in the table: what a device sees.

@@ -49,5 +49,5 @@ pub use handle::{RingHandle, RingRequest};
 pub use port::{Peers, Port, Regions};
 pub use queue::{Place, QueueSide};
 pub use side::{Near, RingOptions, RingPlaces};
-pub use thread::{DrainThread, Drains, Pace};
+pub use thread::{DrainThread, Drains, Feed, Pace};
 pub use words::Words;

@@ -106,8 +106,13 @@ impl Bell {
     }
 }
 
+/// What is polled before the drains are, by the same thread: it looks at memory and writes commands.
+pub trait Feed: Send {
+    /// How much there was to do.
+    fn feed(&mut self) -> usize;
+}
+
 /// Drains of one runtime, and what else is looked at for them.
-#[derive(Debug)]
 pub struct Drains {
     /// Whose: a forked child has no such thread, and shares the rings' memory with its parent.
     pid: u32,
@@ -115,6 +120,8 @@ pub struct Drains {
     /// Callers that wait for `all`: the thread would take the mutex again before any of them wakes.
     callers: AtomicU32,
     peers: Mutex<Vec<(u32, Name)>>,
+    /// Locked after `all`.
+    feed: Mutex<Option<Box<dyn Feed>>>,
     /// Counters that devices add to, whether or not an endpoint is bound to them. Locked after `all`, and
     /// before the engine.
     counters: Mutex<Vec<Arc<CounterSide>>>,
@@ -129,10 +136,17 @@ impl Default for Drains {
             all: Mutex::default(),
             callers: AtomicU32::new(0),
             peers: Mutex::default(),
+            feed: Mutex::default(),
             counters: Mutex::default(),
             stop: AtomicBool::new(false),
             bell: Bell::default(),
         }
+    }
+}
+
+impl std::fmt::Debug for Drains {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Drains").field("all", &self.all).field("peers", &self.peers).finish_non_exhaustive()
     }
 }
 
@@ -176,6 +190,14 @@ impl Drains {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner).push((peer, process));
     }
 
+    /// Has the thread poll that, too; `None`: nothing any more.
+    pub fn set_feed(&self, feed: Option<Box<dyn Feed>>) {
+        // In a forked child the thread may have been in the lock, and polls nothing.
+        if self.pid == std::process::id() {
+            *self.feed.lock().unwrap_or_else(PoisonError::into_inner) = feed;
+        }
+    }
+
     /// Has the thread take what a device adds to a counter.
     pub fn add_counter(&self, counter: Arc<CounterSide>) {
         self.counters().push(counter);
@@ -211,6 +233,8 @@ impl Drains {
         let mut all = self.all();
         let counters = self.counters();
         let polled = catch(|| {
+            let fed =
+                self.feed.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map_or(0, |f| f.feed());
             let mut engine = host.runtime().enter_to_poll().ok()?;
             let taken = counters.iter().filter(|c| c.take(&mut *engine)).count();
             let mut polled: usize = all.iter_mut().map(|(_, d)| d.poll(&mut *engine)).sum();
@@ -221,7 +245,7 @@ impl Drains {
             counters.iter().for_each(|c| c.show(&*engine));
             drop(engine);
             counters.iter().for_each(|c| c.write_back());
-            Some(taken + polled)
+            Some(fed + taken + polled)
         });
         polled.ok().flatten().unwrap_or_else(|| {
             all.iter_mut().for_each(|(_, d)| d.end(code::IO));

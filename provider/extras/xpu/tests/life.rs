@@ -5,11 +5,12 @@ mod common;
 use std::time::Duration;
 
 use common::{Pair, options, put, until};
-use xpu::{Context, Options, RingRequest};
+use xpu::{Context, Options, Pace, RingRequest};
 
 #[test]
 fn the_beat_goes_on_however_long_the_thread_may_sleep() {
-    let mut context = Context::open(Options { sleep: Duration::from_secs(1 << 30), ..options() }).unwrap();
+    let mut context =
+        Context::open(Options { pace: Pace::adapts(Duration::from_secs(1 << 30)), ..options() }).unwrap();
     context.allocate(8).unwrap();
     let ring = context.open_ring(RingRequest::new(4)).unwrap().producer();
     let blob = context.blob();

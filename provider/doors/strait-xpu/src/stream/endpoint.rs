@@ -1,15 +1,16 @@
 //! Endpoints: opened, connected, closed.
 
+use std::ffi::CStr;
 use std::ptr;
 use std::slice;
 use std::time::Duration;
 
 use c_abi::{guard, sized};
 use libc::{c_char, c_int, c_void};
-use stream::{Endpoint, Options};
+use stream::{Endpoint, Options, Through};
 
 use super::types::*;
-use super::{NULL, errno, invalid, open, put};
+use super::{NULL, carrier, errno, invalid, open, put};
 
 /// Why the last call of this thread failed. Valid until its next.
 #[unsafe(no_mangle)]
@@ -30,6 +31,7 @@ pub unsafe extern "C" fn strait_stream_open(
 ) -> c_int {
     guard(|| {
         let mut wanted = Options::default();
+        let mut carrier = None;
         if !options.is_null() {
             let none = strait_stream_options {
                 size: 0,
@@ -38,10 +40,11 @@ pub unsafe extern "C" fn strait_stream_open(
                 signals: 0,
                 flags: 0,
                 timeout_ns: 0,
+                key: ptr::null(),
             };
             // SAFETY: the program's promise.
             let o = unsafe { sized(options, size_of_val(&none), none)? };
-            if o.flags & !STRAIT_STREAM_HOST_MEMORY != 0 {
+            if o.flags & !(STRAIT_STREAM_HOST_MEMORY | STRAIT_STREAM_BY_AGENT) != 0 {
                 return invalid("strait_stream_options.flags has a bit that means nothing");
             }
             for (to, from) in [
@@ -55,11 +58,17 @@ pub unsafe extern "C" fn strait_stream_open(
                 wanted.timeout = Duration::from_nanos(o.timeout_ns);
             }
             wanted.in_host_memory = o.flags & STRAIT_STREAM_HOST_MEMORY != 0;
+            wanted.by_agent = o.flags & STRAIT_STREAM_BY_AGENT != 0;
+            // SAFETY: a string, by the program's promise.
+            let key = (!o.key.is_null()).then(|| unsafe { CStr::from_ptr(o.key) }.to_bytes());
+            if wanted.by_agent || key.is_some() {
+                carrier = Some(errno(carrier::open(key))?);
+            }
         }
         if opened.is_null() {
             return invalid(NULL);
         }
-        let endpoint = errno(Endpoint::open(wanted))?;
+        let endpoint = errno(Endpoint::open(wanted, carrier))?;
         // SAFETY: the program has a place for it.
         unsafe { put(opened, Box::into_raw(Box::new(strait_stream { endpoint }))) }
     })
@@ -119,7 +128,7 @@ pub unsafe extern "C" fn strait_stream_blob(
 }
 
 /// Connects to the peer whose blob this is, a process of the same host, and maps its memory. Both sides call
-/// it, and each waits for the other one. -EHOSTUNREACH: the peer is on another host; use strait_fi_stream.h.
+/// it, and each waits for the other one. -EHOSTUNREACH: the peer is on another host, and one side has no key.
 ///
 /// # Safety
 /// `endpoint` is open; `blob` is NULL or `length` readable bytes.
@@ -151,14 +160,20 @@ pub unsafe extern "C" fn strait_stream_query(
     path: *mut strait_stream_path,
 ) -> c_int {
     guard(|| {
-        let mut answer = strait_stream_path { size: 0, path: 0, unused: 0, why: [0; 240] };
+        let mut answer = strait_stream_path { size: 0, path: 0, unused: 0, why: [0; 240], polls: 0 };
         // SAFETY: the program's promise.
         answer.size = unsafe { sized(path.cast_const(), size_of_val(&answer), answer)?.size };
         // SAFETY: as above.
         let found = errno(unsafe { open(endpoint)? }.path())?;
-        answer.path = if found.device { STRAIT_STREAM_DEVICE } else { STRAIT_STREAM_HOST };
+        answer.path = match found.through {
+            Through::Device => STRAIT_STREAM_DEVICE,
+            Through::Host => STRAIT_STREAM_HOST,
+            Through::Agent => STRAIT_STREAM_AGENT,
+        };
         let why = found.why.bytes().filter(|b| *b != 0);
         let room = answer.why.len() - 1;
+        // SAFETY: as above.
+        answer.polls = unsafe { open(endpoint)? }.polls();
         answer.why.iter_mut().take(room).zip(why).for_each(|(to, from)| *to = from as c_char);
         // SAFETY: as above.
         unsafe { put(path, answer) }
@@ -196,6 +211,26 @@ pub unsafe extern "C" fn strait_stream_failed(
         }
         // SAFETY: as above.
         unsafe { put(failure, answer) }
+    })
+}
+
+/// How many calls without a list streams have executed: `sends` of strait_stream_send and strait_stream_put,
+/// `receives` of strait_stream_receive, strait_stream_get, strait_stream_wait and
+/// strait_stream_acknowledge. After a failure streams pass these calls, and they count.
+///
+/// # Safety
+/// `endpoint` is open; `sends` and `receives` are NULL or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strait_stream_executed(
+    endpoint: *mut strait_stream,
+    sends: *mut u64,
+    receives: *mut u64,
+) -> c_int {
+    // SAFETY: the program's promise.
+    guard(|| unsafe {
+        let [sent, received] = open(endpoint)?.executed();
+        put(sends, sent)?;
+        put(receives, received)
     })
 }
 

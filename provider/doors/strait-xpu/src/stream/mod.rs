@@ -1,9 +1,11 @@
 //! Streams that send: `include/strait_stream.h`, which `ci/check/header` makes of the files beside this one.
 
+mod carrier;
 pub mod endpoint;
 pub mod lists;
 pub mod queue;
 pub mod types;
+pub mod words;
 
 use std::ptr;
 

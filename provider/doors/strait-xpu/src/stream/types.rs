@@ -1,15 +1,20 @@
 //! Structures and constants.
 
 use libc::{c_char, c_int, c_void};
-use stream::{Endpoint, List};
+use stream::{Endpoint, List, Page};
 
 /// strait_stream_options.flags: messages go through host memory even if a device's can be mapped.
 pub const STRAIT_STREAM_HOST_MEMORY: u32 = 1;
+
+/// strait_stream_options.flags: an agent carries messages even if the peer's memory can be mapped.
+pub const STRAIT_STREAM_BY_AGENT: u32 = 2;
 
 /// strait_stream_path.path: through memory of the receiver's device, which the sender maps.
 pub const STRAIT_STREAM_DEVICE: u32 = 1;
 /// strait_stream_path.path: through host memory that both map.
 pub const STRAIT_STREAM_HOST: u32 = 2;
+/// strait_stream_path.path: through host memory of each process, which an agent of each copies.
+pub const STRAIT_STREAM_AGENT: u32 = 3;
 
 /// strait_stream_transfer.signal: none.
 pub const STRAIT_STREAM_NO_SIGNAL: u32 = 0xffffffff;
@@ -25,6 +30,18 @@ pub const STRAIT_STREAM_OP_PUT: u32 = 3;
 /// strait_stream_failure.operation: a wait for a signal.
 pub const STRAIT_STREAM_OP_WAIT: u32 = 4;
 
+/// The condition of a wait for a word: its difference to the value, as a signed number, is not negative.
+pub const STRAIT_STREAM_GEQ: u32 = 0;
+/// The condition of a wait for a word: it is the value.
+pub const STRAIT_STREAM_EQ: u32 = 1;
+/// The condition of a wait for a word: it has a bit of the value.
+pub const STRAIT_STREAM_AND: u32 = 2;
+/// The condition of a wait for a word: there is a bit that neither it nor the value has.
+pub const STRAIT_STREAM_NOR: u32 = 3;
+/// With a condition: what adapters have written to the device's memory before the word was raised is visible
+/// behind the wait.
+pub const STRAIT_STREAM_FLUSH: u32 = 8;
+
 /// One side of a connection between two processes of a host.
 #[derive(Debug)]
 #[allow(non_camel_case_types, reason = "C's name")]
@@ -37,6 +54,13 @@ pub struct strait_stream {
 #[allow(non_camel_case_types, reason = "C's name")]
 pub struct strait_stream_list {
     pub(super) list: List,
+}
+
+/// Memory for words that streams access.
+#[derive(Debug)]
+#[allow(non_camel_case_types, reason = "C's name")]
+pub struct strait_stream_words {
+    pub(super) _page: Page,
 }
 
 /// How an endpoint is opened. Both sides have the same slots, slot_bytes and signals. 0: the default.
@@ -52,10 +76,12 @@ pub struct strait_stream_options {
     pub slot_bytes: u32,
     /// Signals of puts; 16.
     pub signals: u32,
-    /// STRAIT_STREAM_HOST_MEMORY.
+    /// STRAIT_STREAM_HOST_MEMORY, STRAIT_STREAM_BY_AGENT.
     pub flags: u32,
     /// How long a stream waits at most for one operation, in nanoseconds; 30 seconds.
     pub timeout_ns: u64,
+    /// A secret that both processes have, by which a peer of another host is reached by TCP; NULL: none is.
+    pub key: *const c_char,
 }
 
 /// Which way messages go.
@@ -65,12 +91,14 @@ pub struct strait_stream_options {
 pub struct strait_stream_path {
     /// Of this structure.
     pub size: usize,
-    /// STRAIT_STREAM_DEVICE, STRAIT_STREAM_HOST.
+    /// STRAIT_STREAM_DEVICE, STRAIT_STREAM_HOST, STRAIT_STREAM_AGENT.
     pub path: u32,
     /// 0.
     pub unused: u32,
     /// Why, as a string.
     pub why: [c_char; 240],
+    /// How often the agent has polled; 0: there is none.
+    pub polls: u64,
 }
 
 /// What a put or a get moves.

@@ -41,8 +41,13 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// One with an endpoint at this address. With a key it reaches peers of other hosts.
-    pub(crate) fn open(bind: Option<SocketAddr>, key: Option<&wire::session::JobKey>) -> Result<Lane, Error> {
+    /// One with an endpoint at this address. With a key it reaches peers of other hosts, and without `shm` all by
+    /// TCP.
+    pub(crate) fn open(
+        bind: Option<SocketAddr>,
+        key: Option<&wire::session::JobKey>,
+        shm: bool,
+    ) -> Result<Lane, Error> {
         let (eager, eager_in_a_row) = (link::eager_size(), link::eager_in_a_row());
         let eager_one_way = link::eager_one_way();
         let port = if key.is_some() { link::Port::Listens } else { link::Port::Reserved };
@@ -57,6 +62,7 @@ impl Lane {
         if let Some(key) = key {
             link.add_tcp(TcpOptions { secret: true, ..TcpOptions::new(key.clone()) })?;
         }
+        link.set_shm(shm);
         let addr = link.addr();
         let drains = Arc::<Drains>::default();
         let awake = link.wait_fd(WaitFd::All).map(|fd| Attached::new(drains.wait(), fd)).transpose()?;
@@ -108,6 +114,7 @@ impl Lane {
             thread.stop();
         }
         self.thread = None;
+        self.drains.set_feed(None);
         self.drains.remove(OWN).is_some()
     }
 

@@ -1,0 +1,146 @@
+//! The agent: it carries words and slots to a peer that is on another host, or whose memory is not mapped.
+//!
+//! In place of the peer's memory this side has a copy of its own, the near words, which streams, graphs and
+//! the CPU write as they would the peer's. The agent polls them: it takes a word that was raised and has the
+//! carrier copy the slot to the peer's memory and store the word behind it. So lists are the same constants
+//! as for a peer that is mapped, and a graph is replayed: each word is raised again only when the peer has
+//! sent its counterpart back.
+//!
+//! A word is cleared before the carrier begins with it: the peer's answer lets the stream raise it again, and
+//! what is cleared behind that would be lost (`tests::model`).
+//!
+//! The first line is one's own, not the peer's to write: an error word has one value, the first. What the
+//! peer says of itself comes into words beside it, and is taken from there.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use crate::error::Error;
+use crate::layout::{CHOICE, CLOSED, ERROR, FROM_PEER, LENGTH, LINE, Layout};
+use crate::memory::Words;
+use crate::shared::{Peer, Shared};
+
+/// Begins with what is copied to the peer's memory, whose places are those of the near words. It is called by
+/// the thread that carries.
+pub trait Post {
+    /// Copies `len` bytes at `from`, if there are any, then stores 8 bytes at `at`, which is a multiple of 8.
+    /// `fenced`: behind all that was begun before. `false`: there is no room now, and nothing was begun.
+    fn post(&self, from: usize, len: usize, at: usize, value: u64, fenced: bool) -> bool;
+    /// The peer cannot be reached any more.
+    fn is_lost(&self) -> bool;
+    /// All that was begun is in the peer's memory.
+    fn is_idle(&self) -> bool;
+}
+
+/// What the carrier calls before each of its own polls: how much there was to do.
+pub type Feed = Box<dyn FnMut(&dyn Post) -> usize + Send>;
+
+/// What brings bytes to a peer's memory.
+pub trait Carrier: Send + Sync {
+    /// Which memory a peer writes, and which is copied from: addresses, and the length of each.
+    ///
+    /// # Safety
+    /// Both stay until [`Carrier::close`] has returned.
+    unsafe fn register(&mut self, own: usize, near: usize, len: usize) -> Result<(), Error>;
+    /// What the peer has to know of it.
+    fn blob(&self) -> Vec<u8>;
+    /// Begins to carry, to the peer of that blob.
+    fn begin(&mut self, peer: &[u8], feed: Feed) -> Result<(), Error>;
+    /// How it polls.
+    fn describe(&self) -> String;
+    /// Ends it: neither it nor the peer accesses the memory any more.
+    fn close(&mut self);
+}
+
+/// The near words as they were when they were last carried.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    shared: Arc<Shared>,
+    said: [u64; 2],
+}
+
+impl Agent {
+    /// Of an endpoint that has a peer.
+    pub(crate) fn feed(shared: Arc<Shared>) -> Feed {
+        let mut agent = Agent { shared, said: [0; 2] };
+        Box::new(move |post| agent.poll(post))
+    }
+
+    fn poll(&mut self, post: &dyn Post) -> usize {
+        let shared = self.shared.clone();
+        let Some((peer, state)) = shared.peer.get().and_then(|p| Some((p, p.agent.as_ref()?))) else {
+            return 0;
+        };
+        state.polled();
+        hear(&shared);
+        if post.is_lost() {
+            state.loses();
+            return 0;
+        }
+        let mut n = carry(&shared.layout, &peer.words, post);
+        n += self.say(peer, post);
+        let closed = self.said[0] >> 32 != 0;
+        if closed && n == 0 && post.is_idle() {
+            state.ends();
+        }
+        n
+    }
+
+    /// Brings the first line's words to the peer: the error, the end, the choice of slots.
+    fn say(&mut self, peer: &Peer, post: &dyn Post) -> usize {
+        let word = |byte| u64::from(peer.words.word(0, byte).load(Acquire));
+        let now = [word(ERROR) | word(CLOSED) << 32, word(CHOICE)];
+        let mut n = 0;
+        for (i, (value, before)) in now.iter().zip(&mut self.said).enumerate() {
+            if value != before && post.post(0, 0, FROM_PEER + 8 * i, *value, true) {
+                *before = *value;
+                n += 1;
+            }
+        }
+        n
+    }
+}
+
+/// Takes what the peer says of itself.
+fn hear(shared: &Shared) {
+    let from = |n: usize| shared.own.word(0, FROM_PEER + 4 * n).load(Acquire);
+    let own = |byte| shared.own.word(0, byte);
+    let [error, closed, choice] = [from(0), from(1), from(2)];
+    if error != 0 && own(ERROR).load(Relaxed) == 0 {
+        let _ = own(ERROR).compare_exchange(0, error, AcqRel, Relaxed);
+    }
+    for (at, value) in [(CLOSED, closed), (CHOICE, choice)] {
+        if value != 0 && own(at).load(Relaxed) == 0 {
+            own(at).store(value, Release);
+        }
+    }
+}
+
+/// Has each word that is raised carried, with its slot if it is a slot's flag. How many there were.
+fn carry(layout: &Layout, near: &Words, post: &dyn Post) -> usize {
+    let mut n = 0;
+    for line in 1..layout.lines() {
+        let word = near.word(line, 0);
+        let value = word.load(Acquire);
+        if value == 0 {
+            continue;
+        }
+        let length = near.word(line, LENGTH).load(Acquire);
+        let slot = line.wrapping_sub(layout.flag(0));
+        // A slot is no longer than it is, whatever its word says: the receiver compares that.
+        let len = if slot < layout.slots { length.min(layout.slot_bytes) as usize } else { 0 };
+        let from = layout.head() + slot as usize * layout.slot_bytes as usize * usize::from(len > 0);
+        let with = u64::from(value) | u64::from(length) << 32;
+        if !post.post(from, len, line as usize * LINE, with, false) {
+            break;
+        }
+        // Nothing is under way yet: the thread that calls carries, too, behind this.
+        word.store(0, Release);
+        n += 1;
+    }
+    n
+}
+
+#[cfg(test)]
+#[path = "agent_tests.rs"]
+mod tests;
