@@ -44,7 +44,7 @@ pub struct Options {
     pub shm: bool,
     /// How many threads drain the rings: ring r is that of thread r modulo this.
     pub threads: usize,
-    /// How long a thread sleeps at most once nothing has happened for 10 ms. `None`: no longer than `pace` says.
+    /// How long a thread sleeps at most once nothing has happened for 10 ms. `None`: as `pace` says.
     pub idle: Option<Duration>,
 }
 
