@@ -41,8 +41,8 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// One with an endpoint at this address. With a key it reaches peers of other hosts, and without `shm` all
-    /// of them by TCP.
+    /// One with an endpoint at this address. With a key it reaches peers of other hosts, and without `shm`
+    /// all of them by TCP.
     pub(crate) fn open(
         bind: Option<SocketAddr>,
         key: Option<&wire::session::JobKey>,
