@@ -145,6 +145,8 @@ struct gpu {
 	void clear()
 	{
 		cu("cuMemsetD8_v2", in, (unsigned char)0xee, (size_t)size * batch);
+		/* It may return before it is done, and the peer's next message comes by another stream, or by the peer itself. */
+		cu("cuCtxSynchronize");
 	}
 
 	void launch(void *kernel, unsigned count, uint64_t a, uint64_t b)
