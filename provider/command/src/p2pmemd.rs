@@ -1,7 +1,6 @@
 //! `strait p2pmemd`: an orchestrator of peer memory for the processes of this host.
 
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
@@ -40,40 +39,26 @@ pub struct Options {
     pub list: Option<Vec<String>>,
 }
 
-/// The least memory that there is of.
-const PAGE: u64 = 4096;
-
 /// A size that this host's memory has.
 fn host_size(text: &str) -> Result<u64, String> {
     let size = rules::size(text).map_err(|e| e.to_string())?;
     match crate::os::memory() {
-        _ if (1..PAGE).contains(&size) => Err(format!("less than a page ({PAGE} bytes)")),
         Some(all) if size > all => Err(format!("this host has {}", picture::bytes(all))),
         _ => Ok(size),
     }
 }
 
 /// A line for each publisher of a running daemon.
-fn list(name: &str, devices: &[String]) -> Result<(), Error> {
+fn list(name: &str, devices: &[String]) -> Result<(), p2pmem::Error> {
     let devices: Vec<&str> = devices.iter().map(String::as_str).collect();
-    let all = Connection::open(name).and_then(|mut open| open.list(&devices)).map_err(failed)?;
+    let all = Connection::open(name)?.list(&devices)?;
     let mut text = String::new();
     for p in &all {
         text += &line(p, !devices.is_empty());
     }
     // Where nothing reads it, there is nothing to do about that.
-    out::print(&text)
-}
-
-fn failed(e: p2pmem::Error) -> Error {
-    Error::Failed(e.to_string())
-}
-
-/// The text of a file of rules, of which there may be 1 MiB.
-fn text_of(file: &Path) -> std::io::Result<String> {
-    let mut text = String::new();
-    std::fs::File::open(file)?.take(rules::MOST_BYTES as u64 + 1).read_to_string(&mut text)?;
-    Ok(text)
+    let _ = out::print(&text);
+    Ok(())
 }
 
 fn line(p: &Published, with_distance: bool) -> String {
@@ -91,14 +76,15 @@ fn line(p: &Published, with_distance: bool) -> String {
 
 /// Serves until it is killed.
 pub fn run(options: &Options) -> Result<(), Error> {
+    let failed = |e: p2pmem::Error| Error::Failed(e.to_string());
     if let Some(devices) = &options.list {
-        return list(&options.name, devices);
+        return list(&options.name, devices).map_err(failed);
     }
     let rules = match &options.rules {
         None => Rules::default(),
         Some(file) => {
             let named = |e: &dyn std::fmt::Display| Error::Failed(format!("{}: {e}", file.display()));
-            let text = text_of(file).map_err(|e| named(&e))?;
+            let text = std::fs::read_to_string(file).map_err(|e| named(&e))?;
             Rules::parse(&text).map_err(|e| named(&e))?
         }
     };

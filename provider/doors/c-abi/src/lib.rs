@@ -1,7 +1,7 @@
 //! What the libraries with an interface in C share: no panic leaves an entry point, no structure is read
 //! beyond its size, and a thread has the words of its last error.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::ffi::CString;
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,8 +10,6 @@ use libc::{c_char, c_int};
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
-    /// Whether the entry point that runs has kept words.
-    static KEPT: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The words of the last error of this thread in this library. Valid until the next one.
@@ -25,15 +23,6 @@ pub fn last_error() -> *const c_char {
 pub fn keep_error(error: &dyn Display) {
     let words = error.to_string().replace('\0', " ");
     let _ = LAST.try_with(|last| *last.borrow_mut() = CString::new(words).unwrap_or_default());
-    let _ = KEPT.try_with(|kept| kept.set(true));
-}
-
-/// The words of an error that has none of its own.
-fn words_of(code: c_int) -> String {
-    match code {
-        libc::EINVAL => "an argument is NULL that may not be, or has a value that it may not have".into(),
-        _ => std::io::Error::from_raw_os_error(code).to_string(),
-    }
 }
 
 /// What a body returns; `None` after a panic.
@@ -43,19 +32,13 @@ pub fn caught<T>(body: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(body)).map_err(std::mem::forget).ok()
 }
 
-/// The body of an entry point: 0, or a negative errno; -EIO after a panic. The words of the last error are
-/// that error's, whether or not it has kept any.
+/// The body of an entry point: 0, or a negative errno; -EIO after a panic.
 pub fn guard(body: impl FnOnce() -> Result<(), c_int>) -> c_int {
-    let _ = KEPT.try_with(|kept| kept.set(false));
-    let code = match caught(body) {
-        Some(Ok(())) => return 0,
-        Some(Err(code)) => code,
-        None => libc::EIO,
-    };
-    if !KEPT.try_with(Cell::get).unwrap_or(true) {
-        keep_error(&words_of(code));
+    match caught(body) {
+        Some(Ok(())) => 0,
+        Some(Err(code)) => -code,
+        None => -libc::EIO,
     }
-    -code
 }
 
 /// A copy of the structure at `from` whose first field, its size, says how much of it there is: what is
@@ -114,25 +97,6 @@ mod tests {
         assert_eq!(guard(|| Ok(())), 0);
         assert_eq!(guard(|| Err(libc::EINVAL)), -libc::EINVAL);
         assert_eq!(guard(|| std::panic::resume_unwind(Box::new(Twice))), -libc::EIO);
-    }
-
-    #[test]
-    fn the_words_are_those_of_the_last_error() {
-        // SAFETY: a C string until the next error.
-        let words = || unsafe { std::ffi::CStr::from_ptr(last_error()) }.to_str().unwrap().to_owned();
-        let fails = |why: &'static str| {
-            guard(|| {
-                keep_error(&why);
-                Err(libc::ENOENT)
-            })
-        };
-        assert_eq!((fails("no such memory"), words().as_str()), (-libc::ENOENT, "no such memory"));
-        assert_eq!((guard(|| Ok(())), words().as_str()), (0, "no such memory"));
-        assert_eq!(guard(|| Err(libc::EINVAL)), -libc::EINVAL);
-        assert!(words().contains("argument"), "{}", words());
-        assert_eq!(guard(|| Err(libc::EBADF)), -libc::EBADF);
-        assert!(words().contains("Bad file descriptor"), "{}", words());
-        assert_eq!((fails("again"), words().as_str()), (-libc::ENOENT, "again"));
     }
 
     #[test]

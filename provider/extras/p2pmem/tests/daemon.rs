@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ipc::socket;
 use p2pmem::daemon::wire::{Answer, Ask, MOST};
-use p2pmem::daemon::{Connection, Remote, Server, Session};
+use p2pmem::daemon::{Connection, Remote, Server};
 use p2pmem::publisher::{Host, PAGE, Region, windows};
 use p2pmem::topology::recording;
 use p2pmem::{Drain, Orchestrator, Rules, Topology};
@@ -153,22 +153,6 @@ fn a_publisher_is_taken_out_and_its_users_are_told() {
     unsafe { bytes(&buffer).write(1) };
     one.free(buffer).unwrap();
     assert_eq!(root.unpublish("host", Drain::Revoke).unwrap_err().errno(), libc::ENOENT);
-}
-
-/// The buffer that a drain waits for is freed by another thread, by the same connection.
-#[test]
-fn while_a_drain_waits_its_connection_is_used() {
-    let daemon = Daemon::new("");
-    let session = Session::open(&daemon.name).unwrap();
-    let buffer = session.take(|one| one.allocate(&[], PAGE, 1, 1, true, "")).unwrap();
-    let other = session.clone();
-    let waits = std::thread::spawn(move || other.unpublish("host", Drain::Wait(Duration::from_secs(60))));
-    while !session.with(|one| one.list(&[])).unwrap().iter().any(|p| p.name == "host" && p.draining) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    drop(buffer);
-    assert_eq!(waits.join().unwrap().unwrap(), 0);
-    assert!(!session.with(|one| one.list(&[])).unwrap().iter().any(|p| p.name == "host"));
 }
 
 #[test]

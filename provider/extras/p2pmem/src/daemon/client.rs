@@ -55,9 +55,6 @@ pub struct Publication<'a> {
     pub all_users: bool,
 }
 
-/// More publishers than a daemon has: their numbers have 16 bits in its questions.
-const MOST_PUBLISHERS: usize = 1 << 16;
-
 impl Connection {
     /// Connects to the daemon under that name, or at that path if it begins with /. It has to be root's or
     /// this user's.
@@ -70,7 +67,6 @@ impl Connection {
             // Nothing is there, or nothing listens there any more: the same to a program.
             let e = match e.kind() {
                 std::io::ErrorKind::NotFound => std::io::Error::from_raw_os_error(libc::ECONNREFUSED),
-                std::io::ErrorKind::InvalidInput => return Error::Invalid(format!("{name:.16}...: {e}")),
                 _ => e,
             };
             Error::Os(format!("no daemon listens at {name:?}; `strait p2pmemd` starts one"), e)
@@ -189,7 +185,6 @@ impl Connection {
             let had = all.len();
             let count = loop {
                 match self.talk.answer()?.0 {
-                    Answer::Publisher(_) if all.len() == MOST_PUBLISHERS => return Err(nonsense()),
                     Answer::Publisher(published) => all.push(published),
                     Answer::Done { count } => break count,
                     _ => return Err(nonsense()),
@@ -263,18 +258,21 @@ impl Connection {
     /// Takes a publisher out, which only root, the daemon's user and the user that published it may. How many
     /// buffers were revoked.
     pub fn unpublish(&mut self, publisher: &str, drain: Drain) -> Result<u64, Error> {
-        drained(drain, || self.try_unpublish(publisher, drain))
-    }
-
-    /// The same without waiting: [`Drain::Wait`] begins the drain, or asks how far it is.
-    pub(super) fn try_unpublish(&mut self, publisher: &str, drain: Drain) -> Result<u64, Error> {
         let how = match drain {
             Drain::IfIdle => How::IfIdle,
             Drain::Wait(_) => How::Drain,
             Drain::Revoke => How::Revoke,
         };
-        self.ask(&Ask::Unpublish { publisher: publisher.into(), how })?;
-        self.talk.done()
+        let begin = Instant::now();
+        loop {
+            self.ask(&Ask::Unpublish { publisher: publisher.into(), how })?;
+            match (self.talk.done(), drain) {
+                (Err(Error::Daemon(libc::EBUSY, _)), Drain::Wait(time)) if begin.elapsed() < time => {
+                    std::thread::sleep(Duration::from_millis(10).min(time));
+                }
+                (other, _) => return other,
+            }
+        }
     }
 
     /// The next buffer that was revoked, by its handle, and why.
@@ -350,27 +348,10 @@ impl Connection {
     }
 }
 
-/// Tries until it is done, or the time of a drain is over.
-pub(super) fn drained(drain: Drain, mut attempt: impl FnMut() -> Result<u64, Error>) -> Result<u64, Error> {
-    let begin = Instant::now();
-    loop {
-        match (attempt(), drain) {
-            (Err(Error::Daemon(libc::EBUSY, _)), Drain::Wait(time)) if begin.elapsed() < time => {
-                std::thread::sleep(Duration::from_millis(10).min(time));
-            }
-            (other, _) => return other,
-        }
-    }
-}
-
 fn named(names: &[&str]) -> Result<Vec<String>, Error> {
-    if names.len() > MOST_CLIENTS {
-        return Err(Error::Invalid(format!("{} clients, of which there may be {MOST_CLIENTS}", names.len())));
-    }
-    if let Some(long) = names.iter().find(|name| name.len() > MOST_NAME) {
+    if names.len() > MOST_CLIENTS || names.iter().any(|c| c.len() > MOST_NAME) {
         return Err(Error::Invalid(format!(
-            "the name {long:.16}... has {} bytes, of which there may be {MOST_NAME}",
-            long.len()
+            "up to {MOST_CLIENTS} clients, with names of up to {MOST_NAME} bytes"
         )));
     }
     Ok(names.iter().map(|c| (*c).to_owned()).collect())

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 use ipc::credentials::Cred;
 use ipc::rights::{self, Packet};
 use ipc::{Poller, Watch, socket};
-use meet::Life;
 
 use self::peers::{Peer, Peers};
 use self::publications::Publications;
@@ -30,8 +29,6 @@ const CHECK: Duration = Duration::from_secs(1);
 
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
-/// With the number of a connection: its process has ended.
-const OF_PROCESS: u64 = 1 << 63;
 
 /// Notices of revocations that are still to be sent: connection, handle, reason.
 #[derive(Clone, Debug)]
@@ -67,9 +64,6 @@ impl Server {
     /// `/`.
     pub fn new(name: &str, orchestrator: Orchestrator) -> Result<Server, Error> {
         let os = |e: io::Error| match e.kind() {
-            io::ErrorKind::AddrInUse if is_other(name) => {
-                Error::Os(format!("{name} is there, and is no socket: remove it, or use another name"), e)
-            }
             io::ErrorKind::AddrInUse => {
                 Error::Os(format!("{name}: another daemon listens there; end it, or use another name"), e)
             }
@@ -130,7 +124,6 @@ impl Server {
             match token {
                 LISTENER => self.accept(),
                 WAKE => drop(socket::receive(&self.woken, &mut [0; 256])),
-                process if process & OF_PROCESS != 0 => self.end(process & !OF_PROCESS),
                 peer => {
                     let waits = self.peers.get(peer).is_some_and(Peer::waits);
                     if !(if waits { self.flush(peer) } else { self.hear(peer) }) {
@@ -155,26 +148,17 @@ impl Server {
                 Err(_) => return,
             };
             let Ok(cred) = Cred::of(&sock) else { continue };
-            let (uid, pieces) = (cred.uid, self.pieces(cred.uid));
-            if self.peers.is_full(uid, pieces).is_some_and(|of| !self.end_silent(of)) {
-                let of_user = self.peers.of_user(uid);
+            if self.peers.is_full(cred.uid).is_some_and(|of| !self.end_silent(of)) {
                 let why =
-                    format!("uid {uid} has {of_user} connections and {pieces} pieces of memory: end some");
+                    format!("uid {} has {} connections: end some", cred.uid, self.peers.of_user(cred.uid));
                 let _ = socket::send(&sock, &Answer::Failed { errno: libc::EUSERS, why }.to_bytes());
                 continue;
             }
-            let Ok(life) = Life::watch(&sock, cred.pid) else { continue };
             let id = self.number();
-            let watched = life.as_ref().map_or(Ok(()), |life| self.poller.add(life.fd(), id | OF_PROCESS));
-            if watched.is_ok() && self.poller.add(&sock, id).is_ok() {
-                self.peers.add(id, sock, cred, life);
+            if self.poller.add(&sock, id).is_ok() {
+                self.peers.add(id, sock, cred);
             }
         }
-    }
-
-    /// Descriptors that are open for memory of a user.
-    fn pieces(&self, uid: u32) -> usize {
-        self.orchestrator.descriptors(uid) + self.publications.of_user(uid)
     }
 
     /// Ends a connection without a message so far: the oldest of this user, or of the user that has the
@@ -192,9 +176,6 @@ impl Server {
     fn end(&mut self, id: u64) {
         if let Some(peer) = self.peers.end(id) {
             self.poller.remove(&peer.sock);
-            if let Some(life) = &peer.life {
-                self.poller.remove(life.fd());
-            }
         }
         for name in self.publications.end(id) {
             let buffers =
@@ -291,13 +272,6 @@ impl Server {
             }
         }
     }
-}
-
-/// Whether a path is of something that is no socket.
-fn is_other(name: &str) -> bool {
-    use std::os::unix::fs::FileTypeExt;
-    let is_socket = |m: std::fs::Metadata| m.file_type().is_socket();
-    name.starts_with('/') && std::fs::symlink_metadata(name).is_ok_and(|m| !is_socket(m))
 }
 
 /// Why a message has no answer of its own.

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ipc::socket;
 
-use super::client::{Connection, Remote, drained};
+use super::client::{Connection, Remote};
 use crate::error::Error;
-use crate::orchestrator::{Drain, NoticeId, Notices};
+use crate::orchestrator::{NoticeId, Notices};
 use crate::publisher::Mapped;
 
 const ENDED: &str = "the daemon has ended";
@@ -89,12 +89,6 @@ impl Session {
     /// Has the connection do something.
     pub fn with<T>(&self, work: impl FnOnce(&mut Connection) -> T) -> T {
         self.inner.with(work)
-    }
-
-    /// As [`Connection::unpublish`]. While it waits others use the connection: they may free what it waits
-    /// for.
-    pub fn unpublish(&self, publisher: &str, drain: Drain) -> Result<u64, Error> {
-        drained(drain, || self.with(|connection| connection.try_unpublish(publisher, drain)))
     }
 
     /// A buffer that the connection gets in some way.

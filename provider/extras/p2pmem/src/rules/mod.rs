@@ -4,6 +4,6 @@ mod parse;
 mod pattern;
 mod rule;
 
-pub use parse::{MOST_BYTES, size};
+pub use parse::size;
 pub use pattern::{Pattern, Target};
 pub use rule::{Case, Rule, Rules, Says, Scope};

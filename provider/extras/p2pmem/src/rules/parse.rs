@@ -5,9 +5,8 @@ use super::rule::{Rule, Rules, Says, Scope};
 use crate::error::Error;
 use crate::publisher::Kind;
 
-/// Most bytes of a file of rules.
-pub const MOST_BYTES: usize = 1 << 20;
-/// Most rules.
+/// Most bytes of a file of rules, and most rules.
+const MOST_BYTES: usize = 1 << 20;
 const MOST_RULES: usize = 4096;
 
 const VERBS: &str = "deny, prefer, require, max-distance, quota, pin";

@@ -106,12 +106,7 @@ impl Talk {
 
     fn receive(&mut self) -> Result<Answered, Error> {
         let mut bytes = [0; MOST];
-        let mut got = rights::recv_fd(&self.sock, &mut bytes);
-        if got.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::ConnectionReset) {
-            // The daemon has closed it without reading all. What it said before comes after that.
-            got = rights::recv_fd(&self.sock, &mut bytes);
-        }
-        let (len, fd) = match got {
+        let (len, fd) = match rights::recv_fd(&self.sock, &mut bytes) {
             Ok((0, _)) => return Err(self.end()),
             Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Err(self.end()),
             other => other.map_err(os)?,

@@ -110,7 +110,8 @@ impl Server {
 
     /// Whether this user may have another descriptor of the daemon's.
     fn descriptors_left(&self, uid: u32) -> Result<(), Error> {
-        self.peers.descriptors_left(uid, self.pieces(uid))
+        let pieces = self.orchestrator.descriptors(uid) + self.publications.of_user(uid);
+        self.peers.descriptors_left(uid, pieces)
     }
 
     /// Adds a publisher of a process. Nothing that this says of its memory is trusted.

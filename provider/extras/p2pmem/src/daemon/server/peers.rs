@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ipc::credentials::{Cred, UNMAPPED, User};
 use ipc::socket;
-use meet::{Life, Strangers};
+use meet::Strangers;
 
 use super::super::wire::Token;
 use crate::error::Error;
@@ -21,8 +21,6 @@ pub(super) const MOST_OF_USER: usize = 512;
 const MOST_BUFFERS: usize = 4096;
 /// Most buffers of one user, all connections together: what the daemon keeps of a buffer is memory too.
 const MOST_BUFFERS_OF_USER: usize = 16384;
-/// Most descriptors of a connection: the socket, and one of its process.
-const OF_CONNECTION: usize = 2;
 /// Most rules of a connection.
 pub(super) const MOST_RULES: usize = 64;
 
@@ -37,17 +35,9 @@ pub(super) struct Peer {
     backlog: VecDeque<Vec<u8>>,
     /// Its place in [`Peers::silent`], until its first message.
     silent: Option<usize>,
-    /// Its process, where the kernel has descriptors of these: one that was forked from it may hold the
-    /// socket on.
-    pub(super) life: Option<Life>,
 }
 
 impl Peer {
-    /// Descriptors of the daemon's that it takes.
-    fn descriptors(&self) -> usize {
-        1 + usize::from(self.life.is_some())
-    }
-
     pub(super) fn rules(&self) -> Option<Arc<Rules>> {
         self.rules.clone()
     }
@@ -115,8 +105,7 @@ pub(super) struct Peers {
     /// Connections without a message so far, by user: they make room for others.
     pub(super) silent: Strangers<u32, u64>,
     pub(super) tokens: HashMap<Token, (u64, u64)>,
-    /// Most descriptors that are open for one user: its connections, their processes, and pieces of host
-    /// memory.
+    /// Most descriptors that are open for one user: its connections, and pieces of host memory.
     pub(super) most_descriptors: usize,
     /// Most buffers of one user.
     pub(super) most_buffers: usize,
@@ -150,16 +139,10 @@ impl Peers {
         self.all.values().filter(|p| p.cred.uid == uid).count()
     }
 
-    /// Descriptors that the connections of a user take.
-    fn descriptors_of(&self, uid: u32) -> usize {
-        self.all.values().filter(|p| p.cred.uid == uid).map(Peer::descriptors).sum()
-    }
-
-    /// Whether another connection of this user, which has `pieces` of memory, is too many: of all users' or
-    /// of its own, in which case the user is named.
-    pub(super) fn is_full(&self, uid: u32, pieces: usize) -> Option<Option<u32>> {
-        let descriptors = self.descriptors_of(uid) + pieces + OF_CONNECTION;
-        let user_full = self.of_user(uid) >= MOST_OF_USER || descriptors > self.most_descriptors;
+    /// Whether another connection of this user is too many: of all users' or of its own, in which case the
+    /// user is named.
+    pub(super) fn is_full(&self, uid: u32) -> Option<Option<u32>> {
+        let user_full = self.of_user(uid) >= MOST_OF_USER;
         (user_full || self.len() >= MOST_CONNECTIONS).then(|| user_full.then_some(uid))
     }
 
@@ -172,11 +155,11 @@ impl Peers {
         }
     }
 
-    pub(super) fn add(&mut self, id: u64, sock: OwnedFd, cred: Cred, life: Option<Life>) {
+    pub(super) fn add(&mut self, id: u64, sock: OwnedFd, cred: Cred) {
         let silent = Some(self.silent.add(cred.uid, id));
         self.all.insert(
             id,
-            Peer { sock, cred, buffers: HashMap::new(), rules: None, backlog: VecDeque::new(), silent, life },
+            Peer { sock, cred, buffers: HashMap::new(), rules: None, backlog: VecDeque::new(), silent },
         );
     }
 
@@ -242,7 +225,7 @@ impl Peers {
         let owner = self.get(*owner).ok_or_else(unknown)?;
         let buffer = &owner.buffers.get(handle).ok_or_else(unknown)?.buffer;
         let uid = self.get(id).map(|p| p.cred.uid);
-        if uid != Some(owner.cred.uid) {
+        if uid != Some(owner.cred.uid) && uid != Some(0) {
             return Err(Error::Forbidden("the buffer was shared by another user".into()));
         }
         if owner.cred.is_of_many() {
@@ -275,7 +258,7 @@ impl Peers {
     /// else others would have none.
     pub(super) fn descriptors_left(&self, uid: u32, pieces: usize) -> Result<(), Error> {
         let (connections, most) = (self.of_user(uid), self.most_descriptors);
-        if self.descriptors_of(uid) + pieces < most {
+        if connections + pieces < most {
             return Ok(());
         }
         Err(Error::Daemon(
