@@ -255,9 +255,7 @@ pub unsafe extern "C" fn strait_p2pmem_unpublish(
         };
         match home {
             Home::Own(all) => errno(all.unpublish(name, drain)).map(drop),
-            Home::Daemon(session) => {
-                errno(session.with(|connection| connection.unpublish(name, drain))).map(drop)
-            }
+            Home::Daemon(session) => errno(session.unpublish(name, drain)).map(drop),
         }
     })
 }
