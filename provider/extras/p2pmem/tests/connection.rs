@@ -6,13 +6,14 @@ mod support {
     pub mod daemon;
 }
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ipc::memfd::{self, Writers};
 use ipc::socket;
 use p2pmem::Drain;
-use p2pmem::daemon::wire::{Answer, Published};
+use p2pmem::daemon::wire::{Answer, Ask, Published};
 use p2pmem::daemon::{Connection, Publication, Server, Session};
 use p2pmem::publisher::{Kind, PAGE};
 use p2pmem::{Orchestrator, Rules, Topology};
@@ -93,6 +94,61 @@ fn the_end_of_a_publisher_is_seen_while_a_process_forked_from_it_lives() {
     assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
     assert!(why.contains("the process that published card has ended"), "{why}");
     assert!(daemon.listed("card").is_none());
+}
+
+/// A daemon without a descriptor for the next connection, if this is such a process.
+#[test]
+fn process_whose_daemon_is_short_of_descriptors() {
+    if std::env::var_os("STRAIT_P2PMEM_TEST_SHORT").is_none() {
+        return;
+    }
+    let all = Orchestrator::new(Topology::parse("").unwrap(), Rules::default(), Some(1));
+    let name = format!("strait-p2pmem-connection/short/{}", std::process::id());
+    let mut server = Server::new(&name, all).unwrap();
+    let ask = Ask::List { from: 0, clients: Vec::new() }.to_bytes();
+    let answered = |server: &mut Server, client: &OwnedFd| {
+        socket::send(client, &ask).unwrap();
+        while !socket::wait(client, 0) {
+            server.serve_once(Duration::from_secs(1));
+        }
+        socket::receive(client, &mut [0; 64]).unwrap();
+    };
+    let first = socket::connect(&name).unwrap();
+    answered(&mut server, &first);
+    let next = socket::connect(&name).unwrap();
+    // No descriptor is free below the limit.
+    let most = first.try_clone().unwrap().as_raw_fd() as libc::rlim_t;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let set = |limit: &libc::rlimit| {
+        // SAFETY: a valid structure. The process is of this test alone.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) }, 0);
+    };
+    // SAFETY: a valid place.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }, 0);
+    set(&libc::rlimit { rlim_cur: most, ..limit });
+    let begin = Instant::now();
+    for _ in 0..500 {
+        answered(&mut server, &first);
+    }
+    let took = begin.elapsed();
+    assert_eq!(server.connections(), 1);
+    set(&limit);
+    assert!(took < Duration::from_secs(3), "a connection that cannot be accepted delays others: {took:?}");
+    answered(&mut server, &next);
+    assert_eq!(server.connections(), 2);
+    println!("done");
+}
+
+/// The daemon serves on where accept(2) finds no descriptor, and accepts when there is one.
+#[test]
+fn a_connection_that_finds_no_descriptor_delays_no_other() {
+    let done = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "process_whose_daemon_is_short_of_descriptors", "--nocapture"])
+        .env("STRAIT_P2PMEM_TEST_SHORT", "1")
+        .output()
+        .unwrap();
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success() && out.contains("done"), "{out}{err}");
 }
 
 /// A list has up to 32 publishers in an answer.
