@@ -54,7 +54,7 @@ pub struct strait_p2pmem_options {
     pub sysfs: *const c_char,
     /// Rules, one a line, or NULL. With a daemon they are for this process's requests, behind the daemon's.
     pub rules: *const c_char,
-    /// Host memory to publish as the last resort, in bytes.
+    /// Host memory to publish as the last resort, in bytes: 0, or 4096 and more.
     pub host: u64,
     /// Of STRAIT_P2PMEM_FOR_ALL_USERS.
     pub flags: u32,
