@@ -103,7 +103,7 @@ struct strait_p2pmem_options {
      */
     const char *rules;
     /*
-     Host memory to publish as the last resort, in bytes.
+     Host memory to publish as the last resort, in bytes: 0, or 4096 and more.
      */
     uint64_t host;
     /*

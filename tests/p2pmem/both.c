@@ -221,6 +221,57 @@ static void script(struct strait_p2pmem *p2pmem)
 	close(card);
 }
 
+/* The words of a rule that is wrong, and those of the call that fails next. */
+#define WORDS(call, code, part)                                                                       \
+	do {                                                                                          \
+		IS(strait_p2pmem_add_rule(p2pmem, "MARK"), -EINVAL);                                   \
+		CHECK(strstr(strait_p2pmem_error(), "MARK"), "words");                                 \
+		IS(call, code);                                                                        \
+		CHECK(strstr(strait_p2pmem_error(), part), #call);                                     \
+	} while (0)
+
+/* Each error has words of its own. */
+static void words(struct strait_p2pmem *p2pmem)
+{
+	struct strait_p2pmem_options options = { .size = sizeof options, .flags = 0x80 };
+	struct strait_p2pmem_request request = { .size = sizeof request, .len = 4096 };
+	struct strait_p2pmem_buffer *buffer;
+	struct strait_p2pmem *other;
+	struct strait_p2pmem_segment segment;
+	struct strait_p2pmem_token token;
+	struct strait_p2pmem_info info = { .size = 8 };
+	int fd = file_of(8192, MFD_ALLOW_SEALING);
+	char name[66] = "";
+
+	memset(name, 'a', 65);
+	IS(strait_p2pmem_alloc(p2pmem, &request, &buffer), 0);
+	WORDS(strait_p2pmem_segment_at(buffer, 9, &segment), -ENOENT, "no piece 9");
+	WORDS(strait_p2pmem_segment_at(NULL, 0, &segment), -EINVAL, "`buffer` is NULL");
+	WORDS(strait_p2pmem_segment_at(buffer, 0, NULL), -EINVAL, "`segment` is NULL");
+	WORDS(strait_p2pmem_query(buffer, &info), -EINVAL, "sizeof");
+	WORDS(strait_p2pmem_publish_file(p2pmem, "a", NULL, -1, 0, 4096), -EBADF, "descriptor -1");
+	WORDS(strait_p2pmem_publish_file(p2pmem, "a", "nosuch", fd, 0, 4096), -EINVAL, "\"nosuch\" is no address");
+	WORDS(strait_p2pmem_publish_file(p2pmem, "a", NULL, fd, 1, 4096), -EINVAL, "4096");
+	WORDS(strait_p2pmem_publish_file(p2pmem, name, NULL, fd, 0, 4096), -EINVAL, "64");
+	WORDS(strait_p2pmem_publish_memory(p2pmem, "a", NULL, (void *)-4096L, 8192), -EINVAL, "last address");
+	WORDS(strait_p2pmem_unpublish(p2pmem, "a", -2), -EINVAL, "`drain`");
+	WORDS(strait_p2pmem_unpublish(p2pmem, NULL, 0), -EINVAL, "`name` is NULL");
+	WORDS(strait_p2pmem_unpublish(NULL, "a", 0), -EINVAL, "`opened` is NULL");
+	WORDS(strait_p2pmem_list(p2pmem, NULL, 0, NULL, NULL), -EINVAL, "`count` is NULL");
+	WORDS(strait_p2pmem_has_p2pmem(p2pmem, "x"), -EINVAL, "\"x\" is no address");
+	WORDS(strait_p2pmem_get_token(buffer, NULL), -EINVAL, "`token` is NULL");
+	WORDS(strait_p2pmem_join(p2pmem, NULL, NULL), -EINVAL, "`token` is NULL");
+	memset(&token, 1, sizeof token);
+	WORDS(strait_p2pmem_join(p2pmem, &token, NULL), -EINVAL, "`buffer` is NULL");
+	WORDS(strait_p2pmem_dmabuf(buffer, 0, NULL, NULL), -EINVAL, "`offset` is NULL");
+	WORDS(strait_p2pmem_on_revoke(buffer, NULL, NULL), -EINVAL, "`notice` is NULL");
+	WORDS(strait_p2pmem_share(p2pmem, buffer, NULL, 1, &buffer), -EINVAL, "`clients` is NULL");
+	WORDS(strait_p2pmem_open(&options, &other), -EINVAL, "`flags`");
+	WORDS(strait_p2pmem_add_rule(p2pmem, "\xff"), -EINVAL, "UTF-8");
+	IS(strait_p2pmem_free(buffer), 0);
+	close(fd);
+}
+
 int main(int argc, char **argv)
 {
 	struct strait_p2pmem_options options = { .size = sizeof options, .sysfs = argv[1], .host = 1 << 20 };
@@ -230,6 +281,7 @@ int main(int argc, char **argv)
 	CHECK(argc == 3, "usage: both SYSFS DAEMON");
 	IS(strait_p2pmem_open(&options, &p2pmem), 0);
 	script(p2pmem);
+	words(p2pmem);
 	IS(strait_p2pmem_close(p2pmem), 0);
 	home = "daemon";
 	options.daemon = argv[2];
@@ -241,6 +293,7 @@ int main(int argc, char **argv)
 	options.flags = STRAIT_P2PMEM_FOR_ALL_USERS;
 	IS(strait_p2pmem_open(&options, &p2pmem), 0);
 	script(p2pmem);
+	words(p2pmem);
 	/* What is of this process alone, or could become shorter under another one, is not for others. */
 	int plain = file_of(4096, 0);
 	char *own = aligned_alloc(4096, 4096);

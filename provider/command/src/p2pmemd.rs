@@ -1,10 +1,13 @@
 //! `strait p2pmemd`: an orchestrator of peer memory for the processes of this host.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use p2pmem::daemon::{Connection, NAME, Published, Server};
+use p2pmem::publisher::PAGE;
 use p2pmem::topology::Map;
 use p2pmem::{Orchestrator, Rules, rules};
 
@@ -43,22 +46,35 @@ pub struct Options {
 fn host_size(text: &str) -> Result<u64, String> {
     let size = rules::size(text).map_err(|e| e.to_string())?;
     match crate::os::memory() {
+        _ if (1..PAGE).contains(&size) => Err(format!("host memory is given in pages of {PAGE} bytes")),
         Some(all) if size > all => Err(format!("this host has {}", picture::bytes(all))),
         _ => Ok(size),
     }
 }
 
 /// A line for each publisher of a running daemon.
-fn list(name: &str, devices: &[String]) -> Result<(), p2pmem::Error> {
+fn list(name: &str, devices: &[String]) -> Result<(), Error> {
     let devices: Vec<&str> = devices.iter().map(String::as_str).collect();
-    let all = Connection::open(name)?.list(&devices)?;
+    let all = Connection::open(name).and_then(|mut daemon| daemon.list(&devices)).map_err(failed)?;
     let mut text = String::new();
     for p in &all {
         text += &line(p, !devices.is_empty());
     }
-    // Where nothing reads it, there is nothing to do about that.
-    let _ = out::print(&text);
-    Ok(())
+    out::print(&text)
+}
+
+fn failed(e: p2pmem::Error) -> Error {
+    Error::Failed(e.to_string())
+}
+
+/// A file of rules, of which no more is read than such a file has.
+fn rules_of(file: &Path) -> Result<Rules, Error> {
+    let named = |e: &dyn std::fmt::Display| Error::Failed(format!("{}: {e}", file.display()));
+    let mut text = String::new();
+    let most = Rules::MOST_BYTES as u64 + 1;
+    let read = File::open(file).and_then(|file| file.take(most).read_to_string(&mut text));
+    read.map_err(|e| named(&e))?;
+    Rules::parse(&text).map_err(|e| named(&e))
 }
 
 fn line(p: &Published, with_distance: bool) -> String {
@@ -76,17 +92,12 @@ fn line(p: &Published, with_distance: bool) -> String {
 
 /// Serves until it is killed.
 pub fn run(options: &Options) -> Result<(), Error> {
-    let failed = |e: p2pmem::Error| Error::Failed(e.to_string());
     if let Some(devices) = &options.list {
-        return list(&options.name, devices).map_err(failed);
+        return list(&options.name, devices);
     }
     let rules = match &options.rules {
         None => Rules::default(),
-        Some(file) => {
-            let named = |e: &dyn std::fmt::Display| Error::Failed(format!("{}: {e}", file.display()));
-            let text = std::fs::read_to_string(file).map_err(|e| named(&e))?;
-            Rules::parse(&text).map_err(|e| named(&e))?
-        }
+        Some(file) => rules_of(file)?,
     };
     let all = Orchestrator::of_host(&options.sysfs, rules, options.host).map_err(failed)?;
     let publishers = all.publishers();

@@ -389,6 +389,9 @@ fn memory_of_a_user_is_for_others_if_both_agree() {
     assert_eq!((same.say("write 5"), one.say("list mlx5_0")), ("done".into(), "host 0 2".into()));
     let token = same.say("token");
     assert_eq!(one.say(&format!("join {token}")), format!("error {}", libc::EPERM));
+    // Nor root, without a way to say that another user's writes are expected.
+    let mut root = Process::of_user(&daemon, 0).unwrap();
+    assert_eq!(root.say(&format!("join {token}")), format!("error {}", libc::EPERM));
     assert_eq!(one.say("others 8192 mlx5_0"), "host 0");
     assert_eq!((one.say("free"), same.say("free")), ("done".into(), "done".into()));
     assert_eq!(one.say("unpublish own"), format!("error {}", libc::EPERM));

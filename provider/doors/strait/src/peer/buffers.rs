@@ -40,7 +40,9 @@ pub unsafe extern "C" fn strait_p2pmem_open(
         // SAFETY: the program's promise.
         let options = unsafe { sized(options, least, none)? };
         if opened.is_null() || options.flags & !STRAIT_P2PMEM_FOR_ALL_USERS != 0 || options.reserved != 0 {
-            return Err(libc::EINVAL);
+            return Err(wrong(
+                "`opened` is NULL, `flags` has a flag that this version does not know, or `reserved` is not 0",
+            ));
         }
         // SAFETY: likewise.
         let (daemon, sysfs, rules) =
@@ -64,7 +66,8 @@ pub unsafe extern "C" fn strait_p2pmem_open(
                 ))?)
             }
         };
-        p2pmem::peer::register()?;
+        p2pmem::peer::register()
+            .map_err(|code| refused(code, &"devices' windows cannot be a kind of memory in this process"))?;
         let for_all_users = options.flags & STRAIT_P2PMEM_FOR_ALL_USERS != 0;
         // SAFETY: the program has a place for it.
         unsafe { opened.write(Box::into_raw(Box::new(strait_p2pmem { home, for_all_users }))) };
@@ -117,7 +120,7 @@ pub unsafe extern "C" fn strait_p2pmem_alloc(
             unsafe { (home(opened)?, sized(request, size_of::<strait_p2pmem_request>(), none)?) };
         let known = STRAIT_P2PMEM_NO_HOST | STRAIT_P2PMEM_OTHER_USERS;
         if buffer.is_null() || asked.flags & !known != 0 {
-            return Err(libc::EINVAL);
+            return Err(wrong("`buffer` is NULL, or `flags` has a flag that this version does not know"));
         }
         // SAFETY: likewise.
         let (clients, job) =
@@ -178,7 +181,7 @@ pub unsafe extern "C" fn strait_p2pmem_free(buffer: *mut strait_p2pmem_buffer) -
 /// `buffer` is NULL or a buffer that was not freed.
 pub(super) unsafe fn held<'a>(buffer: *const strait_p2pmem_buffer) -> Result<&'a Held, c_int> {
     // SAFETY: the caller's promise.
-    unsafe { buffer.as_ref() }.map(|b| &b.held).ok_or(libc::EINVAL)
+    not_null(unsafe { buffer.as_ref() }, "`buffer`").map(|b| &b.held)
 }
 
 fn pieces(held: &Held) -> Result<&[Mapped], c_int> {
@@ -205,9 +208,11 @@ pub unsafe extern "C" fn strait_p2pmem_segment_at(
         // SAFETY: the program's promise.
         let all = pieces(unsafe { held(buffer)? })?;
         if segment.is_null() {
-            return Err(libc::EINVAL);
+            return Err(wrong("`segment` is NULL"));
         }
-        let piece = all.get(index as usize).ok_or(libc::ENOENT)?;
+        let none =
+            || refused(libc::ENOENT, &format!("there is no piece {index}: the buffer has {}", all.len()));
+        let piece = all.get(index as usize).ok_or_else(none)?;
         let addr = ptr::with_exposed_provenance_mut(piece.addr());
         // SAFETY: likewise.
         unsafe { segment.write(strait_p2pmem_segment { addr, len: piece.len() }) };
@@ -269,7 +274,7 @@ pub unsafe extern "C" fn strait_p2pmem_share(
         // SAFETY: the program's promise.
         let (home, held, clients) = unsafe { (home(opened)?, held(buffer)?, names(clients, client_count)?) };
         if shared.is_null() {
-            return Err(libc::EINVAL);
+            return Err(wrong("`shared` is NULL"));
         }
         let wider = match (home, held) {
             (Home::Own(all), Held::Own { buffer, .. }) => {
@@ -278,7 +283,7 @@ pub unsafe extern "C" fn strait_p2pmem_share(
                 Held::own(errno(buffer.share(&clients))?, all)
             }
             (Home::Daemon(_), Held::Daemon(buffer)) => Held::Daemon(errno(buffer.widen(&clients))?),
-            _ => return Err(libc::EINVAL),
+            _ => return Err(wrong("the buffer is not of `opened`")),
         };
         give(wider, shared);
         Ok(())
@@ -304,7 +309,7 @@ pub unsafe extern "C" fn strait_p2pmem_dmabuf(
         // SAFETY: the program's promise.
         let held = unsafe { held(buffer)? };
         if fd.is_null() || offset.is_null() {
-            return Err(libc::EINVAL);
+            return Err(wrong("`fd` or `offset` is NULL"));
         }
         let (file, at) = errno(match held {
             Held::Own { buffer, .. } => buffer.dmabuf(index as usize),
@@ -335,8 +340,8 @@ pub unsafe extern "C" fn strait_p2pmem_on_revoke(
 ) -> c_int {
     guard(|| {
         // SAFETY: the program's promise.
-        let buffer = unsafe { buffer.as_ref() }.ok_or(libc::EINVAL)?;
-        let notice = notice.ok_or(libc::EINVAL)?;
+        let buffer = not_null(unsafe { buffer.as_ref() }, "`buffer`")?;
+        let notice = not_null(notice, "`notice`")?;
         let arg = arg.expose_provenance();
         let call = move |why: &str| {
             let why = CString::new(why).unwrap_or_default();

@@ -27,7 +27,7 @@ pub unsafe extern "C" fn strait_p2pmem_query_route(
         // SAFETY: the program's promise.
         let (home, publisher, client) = unsafe {
             has_size(route)?;
-            (home(opened)?, text(publisher)?.ok_or(libc::EINVAL)?, text(client)?.ok_or(libc::EINVAL)?)
+            (home(opened)?, not_null(text(publisher)?, "`publisher`")?, not_null(text(client)?, "`client`")?)
         };
         let (map, distance, why) = match home {
             Home::Own(all) => {
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn strait_p2pmem_query_route(
 pub unsafe extern "C" fn strait_p2pmem_add_rule(opened: *mut strait_p2pmem, rule: *const c_char) -> c_int {
     guard(|| {
         // SAFETY: the program's promise.
-        let (home, rule) = unsafe { (home(opened)?, text(rule)?.ok_or(libc::EINVAL)?) };
+        let (home, rule) = unsafe { (home(opened)?, not_null(text(rule)?, "`rule`")?) };
         errno(match home {
             Home::Own(all) => all.add_rule(rule),
             Home::Daemon(session) => session.with(|connection| connection.add_rule(rule)),
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn strait_p2pmem_add_rule(opened: *mut strait_p2pmem, rule
 unsafe fn function(function: *const c_char) -> Result<Option<Address>, c_int> {
     // SAFETY: the caller's promise.
     let text = unsafe { text(function)? };
-    text.map(|t| t.parse().map_err(|_| libc::EINVAL)).transpose()
+    text.map(address).transpose()
 }
 
 /// What is published, and for which users.
@@ -89,8 +89,8 @@ unsafe fn named<'a>(
 ) -> Result<(&'a Home, Named<'a>), c_int> {
     // SAFETY: the caller's promise.
     let (opened, name, function) =
-        unsafe { (opened.as_ref().ok_or(libc::EINVAL)?, text(name)?, function(pci_function)?) };
-    let name = name.ok_or(libc::EINVAL)?;
+        unsafe { (not_null(opened.as_ref(), "`opened`")?, text(name)?, function(pci_function)?) };
+    let name = not_null(name, "`name`")?;
     Ok((&opened.home, Named { name, function, all_users: opened.for_all_users }))
 }
 
@@ -124,7 +124,9 @@ pub unsafe extern "C" fn strait_p2pmem_publish_memory(
         // SAFETY: the program's promise.
         let (home, of) = unsafe { named(opened, name, pci_function)? };
         let addr = addr.expose_provenance();
-        addr.checked_add(len).filter(|_| addr != 0 && len > 0).ok_or(libc::EINVAL)?;
+        addr.checked_add(len)
+            .filter(|_| addr != 0 && len > 0)
+            .ok_or_else(|| wrong("`addr` is NULL, `len` is 0, or the end is behind the last address"))?;
         errno(match home {
             Home::Own(all) => {
                 // SAFETY: as above.
@@ -163,7 +165,8 @@ pub unsafe extern "C" fn strait_p2pmem_publish_file(
         // SAFETY: the program's promise.
         let (home, of) = unsafe { named(opened, name, pci_function)? };
         let end = offset.checked_add(len).filter(|_| offset % 4096 == 0 && len > 0);
-        let end = end.ok_or(libc::EINVAL)?;
+        let end = end
+            .ok_or_else(|| wrong("`offset` is no multiple of 4096, `len` is 0, or the end is above 2^64"))?;
         let copy = copy_of(fd)?;
         errno(is_so_long(&copy, end))?;
         errno(match home {
@@ -226,7 +229,7 @@ fn copy_of(fd: c_int) -> Result<OwnedFd, c_int> {
     // SAFETY: a number; what is no descriptor is EBADF.
     let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
     if copy < 0 {
-        return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EBADF));
+        return errno(Err(Error::Os(format!("descriptor {fd}"), std::io::Error::last_os_error())));
     }
     // SAFETY: a descriptor just made, which nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
@@ -247,17 +250,17 @@ pub unsafe extern "C" fn strait_p2pmem_unpublish(
 ) -> c_int {
     guard(|| {
         // SAFETY: the program's promise.
-        let (home, name) = unsafe { (home(opened)?, text(name)?.ok_or(libc::EINVAL)?) };
+        let (home, name) = unsafe { (home(opened)?, not_null(text(name)?, "`name`")?) };
         let drain = match drain {
             STRAIT_P2PMEM_IF_IDLE => Drain::IfIdle,
             STRAIT_P2PMEM_REVOKE => Drain::Revoke,
-            time => Drain::Wait(Duration::from_millis(time.try_into().map_err(|_| libc::EINVAL)?)),
+            time => Drain::Wait(Duration::from_millis(
+                time.try_into().map_err(|_| wrong("`drain` is below 0, and not STRAIT_P2PMEM_REVOKE"))?,
+            )),
         };
         match home {
             Home::Own(all) => errno(all.unpublish(name, drain)).map(drop),
-            Home::Daemon(session) => {
-                errno(session.with(|connection| connection.unpublish(name, drain))).map(drop)
-            }
+            Home::Daemon(session) => errno(session.unpublish(name, drain)).map(drop),
         }
     })
 }

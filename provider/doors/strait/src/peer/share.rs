@@ -4,8 +4,8 @@ use std::sync::PoisonError;
 
 use c_abi::guard;
 use libc::{c_char, c_int};
+use p2pmem::Request;
 use p2pmem::orchestrator::{MOST_TOKENS, too_many_tokens};
-use p2pmem::{Address, Request};
 
 use super::buffers::held;
 use super::types::*;
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn strait_p2pmem_list(
 ) -> c_int {
     guard(|| {
         if count.is_null() {
-            return Err(libc::EINVAL);
+            return Err(wrong("`count` is NULL"));
         }
         // SAFETY: the program's promise.
         let (home, clients, room) = unsafe { (home(opened)?, names(clients, client_count)?, count.read()) };
@@ -43,7 +43,9 @@ pub unsafe extern "C" fn strait_p2pmem_list(
             // SAFETY: as above; it has that field.
             each = unsafe { (*publishers).size };
             if each % align_of::<strait_p2pmem_publisher>() != 0 || each > 1 << 16 {
-                return Err(libc::EINVAL);
+                return Err(wrong(
+                    "`size` of the first publisher is no size that the structure can have: set it to sizeof",
+                ));
             }
         }
         let all = listed(home, &clients)?;
@@ -133,8 +135,8 @@ pub unsafe extern "C" fn strait_p2pmem_has_p2pmem(
     let mut has = false;
     let code = guard(|| {
         // SAFETY: the program's promise.
-        let (home, function) = unsafe { (home(opened)?, text(pci_function)?.ok_or(libc::EINVAL)?) };
-        let function: Address = function.parse().map_err(|_| libc::EINVAL)?;
+        let (home, function) = unsafe { (home(opened)?, not_null(text(pci_function)?, "`pci_function`")?) };
+        let function = address(function)?;
         has = match home {
             Home::Own(all) => all.has_p2pmem(function),
             Home::Daemon(session) => {
@@ -164,7 +166,7 @@ pub unsafe extern "C" fn strait_p2pmem_get_token(
         // SAFETY: the program's promise.
         let held = unsafe { held(buffer)? };
         if token.is_null() {
-            return Err(libc::EINVAL);
+            return Err(wrong("`token` is NULL"));
         }
         let bytes = match held {
             Held::Own { buffer, home, tokens } => {
@@ -199,9 +201,9 @@ pub unsafe extern "C" fn strait_p2pmem_join(
 ) -> c_int {
     guard(|| {
         // SAFETY: the program's promise.
-        let (home, token) = unsafe { (home(opened)?, token.as_ref().ok_or(libc::EINVAL)?.bytes) };
+        let (home, token) = unsafe { (home(opened)?, not_null(token.as_ref(), "`token`")?.bytes) };
         if buffer.is_null() {
-            return Err(libc::EINVAL);
+            return Err(wrong("`buffer` is NULL"));
         }
         let held = match home {
             Home::Own(all) => Held::own(errno(all.join(token))?, all),

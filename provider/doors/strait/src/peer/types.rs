@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use libc::{c_char, c_int, c_void};
 use p2pmem::daemon::{Session, SharedBuffer};
 use p2pmem::orchestrator::{NoticeId, Token};
-use p2pmem::{Buffer, Error, Map, Orchestrator};
+use p2pmem::{Address, Buffer, Error, Map, Orchestrator};
 
 /// strait_p2pmem_request.flags: no host memory, even if nothing else is to be had.
 pub const STRAIT_P2PMEM_NO_HOST: u32 = 1;
@@ -54,7 +54,7 @@ pub struct strait_p2pmem_options {
     pub sysfs: *const c_char,
     /// Rules, one a line, or NULL. With a daemon they are for this process's requests, behind the daemon's.
     pub rules: *const c_char,
-    /// Host memory to publish as the last resort, in bytes.
+    /// Host memory to publish as the last resort, in bytes: 0, or 4096 and more.
     pub host: u64,
     /// Of STRAIT_P2PMEM_FOR_ALL_USERS.
     pub flags: u32,
@@ -205,6 +205,29 @@ pub(crate) fn errno<T>(result: Result<T, Error>) -> Result<T, c_int> {
     })
 }
 
+/// The errno `code`, with words for strait_p2pmem_error.
+#[cold]
+pub(crate) fn refused(code: c_int, why: &dyn std::fmt::Display) -> c_int {
+    c_abi::keep_error(why);
+    code
+}
+
+/// An argument is wrong.
+#[cold]
+pub(crate) fn wrong(why: &str) -> c_int {
+    refused(libc::EINVAL, &why)
+}
+
+/// The address of a PCI function.
+pub(crate) fn address(text: &str) -> Result<Address, c_int> {
+    text.parse().map_err(|_| wrong(&format!("{text:?} is no address of a PCI function, as 0000:3a:00.0 is")))
+}
+
+/// An argument that may not be NULL.
+pub(crate) fn not_null<T>(argument: Option<T>, name: &str) -> Result<T, c_int> {
+    argument.ok_or_else(|| wrong(&format!("{name} is NULL")))
+}
+
 /// A text of the program's; `None` if it is NULL.
 ///
 /// # Safety
@@ -214,7 +237,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>, c_
         return Ok(None);
     }
     // SAFETY: the caller's promise.
-    unsafe { CStr::from_ptr(text) }.to_str().map(Some).map_err(|_| libc::EINVAL)
+    unsafe { CStr::from_ptr(text) }.to_str().map(Some).map_err(|_| wrong("a text is not UTF-8"))
 }
 
 pub(crate) fn fill(to: &mut [c_char], text: &str) {
@@ -231,7 +254,9 @@ pub(crate) unsafe fn has_size<T>(at: *const T) -> Result<(), c_int> {
     // SAFETY: the caller's promise.
     match !at.is_null() && at.is_aligned() && unsafe { at.cast::<usize>().read() } >= size_of::<T>() {
         true => Ok(()),
-        false => Err(libc::EINVAL),
+        false => Err(wrong(
+            "a structure is NULL, not aligned, or its first member is not its size: set it to sizeof",
+        )),
     }
 }
 
@@ -246,17 +271,17 @@ pub extern "C" fn strait_p2pmem_error() -> *const c_char {
 /// `opened` is NULL or came from strait_p2pmem_open, and was not closed.
 pub(super) unsafe fn home<'a>(opened: *const strait_p2pmem) -> Result<&'a Home, c_int> {
     // SAFETY: the caller's promise.
-    unsafe { opened.as_ref() }.map(|o| &o.home).ok_or(libc::EINVAL)
+    not_null(unsafe { opened.as_ref() }, "`opened`").map(|o| &o.home)
 }
 
 /// # Safety
 /// `clients` has `count` C strings.
 pub(super) unsafe fn names<'a>(clients: *const *const c_char, count: usize) -> Result<Vec<&'a str>, c_int> {
     if count > 1024 || (count > 0 && clients.is_null()) {
-        return Err(libc::EINVAL);
+        return Err(wrong("`clients` is NULL, or `client_count` is above 1024"));
     }
     // SAFETY: the caller's promise.
-    (0..count).map(|n| unsafe { text(clients.add(n).read()) }.and_then(|t| t.ok_or(libc::EINVAL))).collect()
+    (0..count).map(|n| not_null(unsafe { text(clients.add(n).read()) }?, "a client's name")).collect()
 }
 
 pub(super) fn give(held: Held, buffer: *mut *mut strait_p2pmem_buffer) {

@@ -13,14 +13,20 @@ use ipc::socket;
 
 pub use self::memory::Remote;
 use self::memory::{From, Part, Pieces, map_all};
-use self::talk::{Talk, nonsense, os};
+use self::talk::{PATIENCE, Talk, no_answer, nonsense, os};
 use super::wire::{
-    Answer, Ask, How, MOST_CLIENTS, MOST_NAME, MOST_RULE, MOST_SEGMENTS, Published, Reach, Token,
+    Answer, Ask, How, MOST_CLIENTS, MOST_LISTED, MOST_NAME, MOST_RULE, MOST_SEGMENTS, Published, Reach, Token,
 };
 use crate::address::Address;
 use crate::error::Error;
 use crate::orchestrator::Drain;
 use crate::publisher::{Exported, Kind, descriptor, export_to_processes};
+
+/// Most publishers of a list: more than a daemon has.
+const MOST_PUBLISHERS: usize = 16384;
+
+/// How long a publisher that is in use is left alone before the next attempt to take it out.
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(10);
 
 /// A connection to the daemon. What it has goes back when it is dropped, and what it has published is taken
 /// out.
@@ -66,6 +72,11 @@ impl Connection {
         let sock = connected.map_err(|e| {
             // Nothing is there, or nothing listens there any more: the same to a program.
             let e = match e.kind() {
+                std::io::ErrorKind::InvalidInput => {
+                    return Error::Invalid(format!(
+                        "{name:?}: a socket's name has up to 107 bytes, none of them 0"
+                    ));
+                }
                 std::io::ErrorKind::NotFound => std::io::Error::from_raw_os_error(libc::ECONNREFUSED),
                 _ => e,
             };
@@ -179,12 +190,19 @@ impl Connection {
     pub fn list(&mut self, clients: &[&str]) -> Result<Vec<Published>, Error> {
         let clients = named(clients)?;
         let mut all: Vec<Published> = Vec::new();
+        let begin = Instant::now();
         loop {
             let (from, clients) = (u16::try_from(all.len()).unwrap_or(u16::MAX), clients.clone());
             self.ask(&Ask::List { from, clients })?;
             let had = all.len();
             let count = loop {
                 match self.talk.answer()?.0 {
+                    Answer::Publisher(_)
+                        if all.len() >= had + MOST_LISTED || all.len() >= MOST_PUBLISHERS =>
+                    {
+                        return Err(nonsense());
+                    }
+                    Answer::Publisher(_) if begin.elapsed() > PATIENCE => return Err(no_answer()),
                     Answer::Publisher(published) => all.push(published),
                     Answer::Done { count } => break count,
                     _ => return Err(nonsense()),
@@ -263,16 +281,10 @@ impl Connection {
             Drain::Wait(_) => How::Drain,
             Drain::Revoke => How::Revoke,
         };
-        let begin = Instant::now();
-        loop {
+        drained(drain, || {
             self.ask(&Ask::Unpublish { publisher: publisher.into(), how })?;
-            match (self.talk.done(), drain) {
-                (Err(Error::Daemon(libc::EBUSY, _)), Drain::Wait(time)) if begin.elapsed() < time => {
-                    std::thread::sleep(Duration::from_millis(10).min(time));
-                }
-                (other, _) => return other,
-            }
-        }
+            self.talk.done()
+        })
     }
 
     /// The next buffer that was revoked, by its handle, and why.
@@ -348,11 +360,28 @@ impl Connection {
     }
 }
 
+/// Attempts to take a publisher out, until its buffers are freed or `drain` has passed. Between attempts
+/// nothing is held.
+pub(super) fn drained(drain: Drain, mut attempt: impl FnMut() -> Result<u64, Error>) -> Result<u64, Error> {
+    let begin = Instant::now();
+    loop {
+        match (attempt(), drain) {
+            (Err(Error::Daemon(libc::EBUSY, _)), Drain::Wait(time)) if begin.elapsed() < time => {
+                std::thread::sleep(BETWEEN_ATTEMPTS.min(time.saturating_sub(begin.elapsed())));
+            }
+            (other, _) => return other,
+        }
+    }
+}
+
 fn named(names: &[&str]) -> Result<Vec<String>, Error> {
-    if names.len() > MOST_CLIENTS || names.iter().any(|c| c.len() > MOST_NAME) {
-        return Err(Error::Invalid(format!(
-            "up to {MOST_CLIENTS} clients, with names of up to {MOST_NAME} bytes"
-        )));
+    if names.len() > MOST_CLIENTS {
+        let count = names.len();
+        return Err(Error::Invalid(format!("{count} clients: a request has up to {MOST_CLIENTS}")));
+    }
+    if let Some(long) = names.iter().find(|name| name.len() > MOST_NAME) {
+        let len = long.len();
+        return Err(Error::Invalid(format!("{long:?}: {len} bytes: a name has up to {MOST_NAME}")));
     }
     Ok(names.iter().map(|c| (*c).to_owned()).collect())
 }

@@ -6,6 +6,7 @@ mod publications;
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use ipc::credentials::Cred;
 use ipc::rights::{self, Packet};
 use ipc::{Poller, Watch, socket};
+use meet::{Life, Shortage};
 
 use self::peers::{Peer, Peers};
 use self::publications::Publications;
@@ -27,8 +29,13 @@ const BURST: usize = 16;
 /// How often a busy daemon looks whether devices are gone.
 const CHECK: Duration = Duration::from_secs(1);
 
+/// How long no connection is accepted where descriptors or memory lack, unless one ends.
+const PAUSE: Duration = Duration::from_millis(100);
+
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
+/// With a connection's number: its process has ended.
+const ENDED: u64 = 1 << 63;
 
 /// Notices of revocations that are still to be sent: connection, handle, reason.
 #[derive(Clone, Debug)]
@@ -51,6 +58,9 @@ pub struct Server {
     checked: Instant,
     /// When the host was last read for the name of a client that is not known.
     asked: Option<Instant>,
+    /// Since when no connection is accepted.
+    paused: Option<Instant>,
+    shortage: Shortage,
 }
 
 impl std::fmt::Debug for Server {
@@ -64,6 +74,13 @@ impl Server {
     /// `/`.
     pub fn new(name: &str, orchestrator: Orchestrator) -> Result<Server, Error> {
         let os = |e: io::Error| match e.kind() {
+            io::ErrorKind::AddrInUse if is_other_file(name) => Error::Os(
+                format!("{name}: a file that is no socket is there; remove it, or use another name"),
+                e,
+            ),
+            io::ErrorKind::InvalidInput => {
+                Error::Invalid(format!("{name:?}: a socket's name has up to 107 bytes, none of them 0"))
+            }
             io::ErrorKind::AddrInUse => {
                 Error::Os(format!("{name}: another daemon listens there; end it, or use another name"), e)
             }
@@ -92,6 +109,8 @@ impl Server {
             next: 2,
             checked: Instant::now(),
             asked: None,
+            paused: None,
+            shortage: Shortage::default(),
         })
     }
 
@@ -109,7 +128,11 @@ impl Server {
 
     /// Waits for something to happen, so long at most, and deals with it.
     pub fn serve_once(&mut self, most: Duration) {
+        let most = if self.paused.is_some() { most.min(PAUSE) } else { most };
         socket::wait(&self.poller.fd(), most.as_millis().min(60_000) as i32);
+        if self.paused.is_some_and(|since| since.elapsed() >= PAUSE) {
+            self.accept_again();
+        }
         let ready = self.poller.ready::<64>();
         if ready.is_empty() || self.checked.elapsed() > CHECK {
             let came = self.orchestrator.rediscover();
@@ -124,6 +147,7 @@ impl Server {
             match token {
                 LISTENER => self.accept(),
                 WAKE => drop(socket::receive(&self.woken, &mut [0; 256])),
+                process if process & ENDED != 0 => self.end(process & !ENDED),
                 peer => {
                     let waits = self.peers.get(peer).is_some_and(Peer::waits);
                     if !(if waits { self.flush(peer) } else { self.hear(peer) }) {
@@ -141,23 +165,42 @@ impl Server {
                 Ok(sock) => sock,
                 Err(e) if socket::is_lack(&e) && self.end_silent(None) => continue,
                 Err(e) if socket::is_lack(&e) => {
-                    log::warn!("p2pmemd: {e}: no connection is taken until another ends");
-                    std::thread::sleep(Duration::from_millis(10));
+                    if self.shortage.warns() {
+                        log::warn!("p2pmemd: {e}: no connection is taken until another ends (ulimit -n)");
+                    }
+                    // The connections that there are go on.
+                    self.poller.remove(&self.listener);
+                    self.paused = Some(Instant::now());
                     return;
                 }
                 Err(_) => return,
             };
             let Ok(cred) = Cred::of(&sock) else { continue };
-            if self.peers.is_full(cred.uid).is_some_and(|of| !self.end_silent(of)) {
-                let why =
-                    format!("uid {} has {} connections: end some", cred.uid, self.peers.of_user(cred.uid));
+            let full = self.peers.is_full(&sock, &cred, self.pieces(cred.uid));
+            if full.is_some_and(|of| !self.end_silent(of)) {
+                let why = format!(
+                    "uid {} has {} connections, all users {}: end some, or start the daemon with a higher limit (ulimit -n)",
+                    cred.uid,
+                    self.peers.of_user(cred.uid),
+                    self.peers.len()
+                );
                 let _ = socket::send(&sock, &Answer::Failed { errno: libc::EUSERS, why }.to_bytes());
                 continue;
             }
             let id = self.number();
-            if self.poller.add(&sock, id).is_ok() {
-                self.peers.add(id, sock, cred);
+            // A process that was forked from one that has ended uses none of its connections.
+            let Ok(life) = Life::watch(&sock, cred.pid) else { continue };
+            let watched = life.as_ref().map_or(Ok(()), |life| self.poller.add(life.fd(), id | ENDED));
+            if watched.is_ok() && self.poller.add(&sock, id).is_ok() {
+                self.peers.add(id, sock, cred, life);
             }
+        }
+    }
+
+    /// Accepts connections after a pause.
+    fn accept_again(&mut self) {
+        if self.paused.is_some() && self.poller.add(&self.listener, LISTENER).is_ok() {
+            self.paused = None;
         }
     }
 
@@ -176,6 +219,9 @@ impl Server {
     fn end(&mut self, id: u64) {
         if let Some(peer) = self.peers.end(id) {
             self.poller.remove(&peer.sock);
+            peer.life().inspect(|life| self.poller.remove(*life));
+            drop(peer);
+            self.accept_again();
         }
         for name in self.publications.end(id) {
             let buffers =
@@ -272,6 +318,11 @@ impl Server {
             }
         }
     }
+}
+
+/// Whether a path is one of something that is no socket.
+fn is_other_file(path: &str) -> bool {
+    path.starts_with('/') && std::fs::symlink_metadata(path).is_ok_and(|m| !m.file_type().is_socket())
 }
 
 /// Why a message has no answer of its own.

@@ -7,12 +7,13 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use ipc::socket;
 
-use super::client::{Connection, Remote};
+use super::client::{Connection, Remote, drained};
 use crate::error::Error;
-use crate::orchestrator::{NoticeId, Notices};
+use crate::orchestrator::{Drain, NoticeId, Notices};
 use crate::publisher::Mapped;
 
 const ENDED: &str = "the daemon has ended";
@@ -91,6 +92,15 @@ impl Session {
         self.inner.with(work)
     }
 
+    /// As [`Connection::unpublish`]. While buffers are waited for, other threads use the connection.
+    pub fn unpublish(&self, publisher: &str, drain: Drain) -> Result<u64, Error> {
+        let once = match drain {
+            Drain::Wait(_) => Drain::Wait(Duration::ZERO),
+            other => other,
+        };
+        drained(drain, || self.with(|connection| connection.unpublish(publisher, once)))
+    }
+
     /// A buffer that the connection gets in some way.
     pub fn take(
         &self,
@@ -149,8 +159,12 @@ impl SharedBuffer {
     /// Why it was revoked, if it was: the daemon's notices are read first.
     pub fn why(&self) -> Option<String> {
         if self.notices.why().is_none() {
-            // An end that is found here has its notice.
-            let _ = self.session.inner.with(Connection::read_notices);
+            // An end that is found here has its notice, which another thread may be about to give.
+            let ended = self.session.inner.with(|connection| {
+                let _ = connection.read_notices();
+                connection.is_ended()
+            });
+            return self.notices.why().or_else(|| ended.then(|| ENDED.into()));
         }
         self.notices.why()
     }

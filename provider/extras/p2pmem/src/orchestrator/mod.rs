@@ -86,6 +86,10 @@ impl Orchestrator {
 
     /// One with all that the host publishes in sysfs, and so many bytes of host memory.
     pub fn of_host(sysfs: &Path, rules: Rules, host: u64) -> Result<Orchestrator, Error> {
+        if (1..PAGE).contains(&host) {
+            let why = format!("{host} bytes of host memory: it is given in pages of {PAGE} bytes");
+            return Err(Error::Invalid(why));
+        }
         let of = discover::Host::new(sysfs);
         let topology = Topology::read(sysfs)?;
         let found = windows(sysfs, &topology);

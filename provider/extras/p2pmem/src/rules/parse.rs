@@ -5,20 +5,21 @@ use super::rule::{Rule, Rules, Says, Scope};
 use crate::error::Error;
 use crate::publisher::Kind;
 
-/// Most bytes of a file of rules, and most rules.
-const MOST_BYTES: usize = 1 << 20;
+/// Most rules of a file.
 const MOST_RULES: usize = 4096;
 
 const VERBS: &str = "deny, prefer, require, max-distance, quota, pin";
 
 impl Rules {
+    /// Most bytes of a file of rules.
+    pub const MOST_BYTES: usize = 1 << 20;
+
     /// Reads a text with a rule on each line. `#` begins a comment.
     pub fn parse(text: &str) -> Result<Rules, Error> {
         let mut rules = Rules::default();
-        if text.len() > MOST_BYTES {
-            return Err(Error::Rule(format!(
-                "rules: more than {MOST_BYTES} bytes: that is no file of rules"
-            )));
+        if text.len() > Rules::MOST_BYTES {
+            let most = Rules::MOST_BYTES;
+            return Err(Error::Rule(format!("rules: more than {most} bytes: that is no file of rules")));
         }
         for (n, line) in text.lines().enumerate() {
             rules.insert(line, n + 1)?;

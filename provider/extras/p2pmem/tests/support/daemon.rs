@@ -246,6 +246,7 @@ impl Has {
                 self.given.take().unwrap().free()?;
                 done()
             }
+            "fork" => Ok(fork().to_string()),
             "storm-publish" => self.storm_publish(words[0]),
             "storm-use" => self.storm_use(words[0].parse().unwrap()),
             _ => panic!("{what}"),
@@ -288,10 +289,7 @@ impl Has {
                     std::thread::sleep(Duration::from_millis(ties.pick(40) as u64));
                     match ties.pick(2) {
                         0 => drop(self.session.with(|c| c.unpublish(&name, Drain::Revoke))?),
-                        _ => match self
-                            .session
-                            .with(|c| c.unpublish(&name, Drain::Wait(Duration::from_millis(20))))
-                        {
+                        _ => match self.session.unpublish(&name, Drain::Wait(Duration::from_millis(20))) {
                             Err(e) if e.errno() == libc::EBUSY => {
                                 self.session.with(|c| c.unpublish(&name, Drain::Revoke))?;
                             }
@@ -333,6 +331,20 @@ impl Has {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+}
+
+/// The number of a process that was forked from this one, and does nothing for so long that tests are over.
+fn fork() -> i32 {
+    // SAFETY: the child calls alarm(2), pause(2) and _exit(2) alone.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::alarm(600);
+            libc::pause();
+            libc::_exit(0);
+        }
+        child
     }
 }
 

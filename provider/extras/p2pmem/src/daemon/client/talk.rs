@@ -11,7 +11,11 @@ use crate::daemon::wire::{Answer, Ask, MOST};
 use crate::error::Error;
 
 /// How long the daemon may take to answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Most notices that were read and not taken: a daemon sends one for a buffer, and a connection has up to
+/// 4096 buffers.
+const MOST_NOTICES: usize = 65536;
 
 /// An answer, and the descriptor that came with it.
 pub(super) type Answered = (Answer, Option<OwnedFd>);
@@ -35,6 +39,10 @@ pub(super) fn os(e: io::Error) -> Error {
 
 pub(super) fn nonsense() -> Error {
     Error::Daemon(libc::EPROTO, "the daemon's answer makes no sense: is it of another version?".into())
+}
+
+pub(super) fn no_answer() -> Error {
+    Error::Os("the daemon does not answer".into(), io::ErrorKind::TimedOut.into())
 }
 
 /// What comes next would be taken for the answer to this.
@@ -104,6 +112,15 @@ impl Talk {
         Error::Os("the daemon ended the connection".into(), io::Error::from_raw_os_error(libc::ECONNRESET))
     }
 
+    /// Keeps a notice until it is taken.
+    fn keep(&mut self, handle: u64, why: String) -> Result<(), Error> {
+        if self.revoked.len() >= MOST_NOTICES {
+            return Err(nonsense());
+        }
+        self.revoked.push_back((handle, why));
+        Ok(())
+    }
+
     fn receive(&mut self) -> Result<Answered, Error> {
         let mut bytes = [0; MOST];
         let (len, fd) = match rights::recv_fd(&self.sock, &mut bytes) {
@@ -119,17 +136,15 @@ impl Talk {
         let until = Instant::now() + PATIENCE;
         loop {
             let left = until.saturating_duration_since(Instant::now());
+            // Notices without end are no answer.
+            if left.is_zero() {
+                return Err(no_answer());
+            }
             if !socket::wait(&self.sock, left.as_millis() as i32) {
-                if left.is_zero() {
-                    return Err(Error::Os(
-                        "the daemon does not answer".into(),
-                        io::ErrorKind::TimedOut.into(),
-                    ));
-                }
                 continue;
             }
             match self.receive()? {
-                (Answer::Revoked { handle, why }, _) => self.revoked.push_back((handle, why)),
+                (Answer::Revoked { handle, why }, _) => self.keep(handle, why)?,
                 (Answer::Failed { errno, why }, _) => {
                     self.open = false;
                     return Err(Error::Daemon(errno, why));
@@ -171,7 +186,7 @@ impl Talk {
         }
         while !self.ended && socket::wait(&self.sock, 0) {
             match self.receive()? {
-                (Answer::Revoked { handle, why }, _) => self.revoked.push_back((handle, why)),
+                (Answer::Revoked { handle, why }, _) => self.keep(handle, why)?,
                 (Answer::Failed { errno, why }, _) => return Err(Error::Daemon(errno, why)),
                 _ => return Err(nonsense()),
             }

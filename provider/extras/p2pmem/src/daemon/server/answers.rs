@@ -1,7 +1,7 @@
 //! What the daemon answers.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ impl Server {
             Ask::Allocate { len, align, segments, host, others, job, clients } => {
                 let (uid, rules) = (peer.cred.uid, peer.rules());
                 self.peers.room(id)?;
-                self.descriptors_left(uid)?;
+                self.descriptors_left(id, uid)?;
                 let clients = self.clients(&clients)?;
                 let segments = usize::from(segments.min(MOST_SEGMENTS));
                 let request = Request { clients, len, align, segments, uid, job, host, others, rules };
@@ -109,9 +109,14 @@ impl Server {
     }
 
     /// Whether this user may have another descriptor of the daemon's.
-    fn descriptors_left(&self, uid: u32) -> Result<(), Error> {
-        let pieces = self.orchestrator.descriptors(uid) + self.publications.of_user(uid);
-        self.peers.descriptors_left(uid, pieces)
+    fn descriptors_left(&self, id: u64, uid: u32) -> Result<(), Error> {
+        let free = self.woken.try_clone().map_or(RawFd::MAX, |fd| fd.as_raw_fd());
+        self.peers.descriptors_left(id, self.pieces(uid), free)
+    }
+
+    /// Descriptors of a user's that are no connections.
+    pub(super) fn pieces(&self, uid: u32) -> usize {
+        self.orchestrator.descriptors(uid) + self.publications.of_user(uid)
     }
 
     /// Adds a publisher of a process. Nothing that this says of its memory is trusted.
@@ -140,7 +145,7 @@ impl Server {
             }
         };
         self.publications.room(cred.uid)?;
-        self.descriptors_left(cred.uid)?;
+        self.descriptors_left(id, cred.uid)?;
         if cred.is_of_many() {
             return Err(Error::Forbidden(format!("uid {}: {}", cred.uid, ipc::credentials::UNMAPPED)));
         }

@@ -2,12 +2,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use ipc::credentials::{Cred, UNMAPPED, User};
 use ipc::socket;
-use meet::Strangers;
+use meet::{Life, Strangers};
 
 use super::super::wire::Token;
 use crate::error::Error;
@@ -21,12 +21,19 @@ pub(super) const MOST_OF_USER: usize = 512;
 const MOST_BUFFERS: usize = 4096;
 /// Most buffers of one user, all connections together: what the daemon keeps of a buffer is memory too.
 const MOST_BUFFERS_OF_USER: usize = 16384;
+/// Descriptors of a connection: its socket, and one of its process.
+const OF_CONNECTION: usize = 2;
+/// The part of the daemon's descriptors, as one divided by this, that other users than root and the daemon's
+/// own leave free.
+const RESERVE: usize = 8;
 /// Most rules of a connection.
 pub(super) const MOST_RULES: usize = 64;
 
 pub(super) struct Peer {
     pub(super) sock: OwnedFd,
     pub(super) cred: Cred,
+    /// The process that has connected, where that is known. A process forked from it has the socket too.
+    life: Option<Life>,
     buffers: HashMap<u64, Held>,
     /// Its own.
     rules: Option<Arc<Rules>>,
@@ -67,7 +74,12 @@ impl Peer {
 
     /// Whether it is root's, or of the daemon's own user.
     pub(super) fn is_trusted(&self) -> bool {
-        self.cred.uid == 0 || self.cred.user(&self.sock) == User::Ours
+        is_trusted(&self.cred, &self.sock)
+    }
+
+    /// What is readable when its process has ended.
+    pub(super) fn life(&self) -> Option<&OwnedFd> {
+        self.life.as_ref().map(Life::fd)
     }
 
     pub(super) fn holds(&self, handle: u64) -> bool {
@@ -81,6 +93,11 @@ impl Peer {
     pub(super) fn buffer(&self, handle: u64) -> Result<&Buffer, Error> {
         self.buffers.get(&handle).map(|held| &held.buffer).ok_or_else(unknown)
     }
+}
+
+/// Whether what is at the other end of a socket is root's, or of the daemon's own user.
+fn is_trusted(cred: &Cred, sock: &OwnedFd) -> bool {
+    cred.uid == 0 || cred.user(sock) == User::Ours
 }
 
 /// A buffer of a connection, and the notice that its end is sent by.
@@ -107,17 +124,22 @@ pub(super) struct Peers {
     pub(super) tokens: HashMap<Token, (u64, u64)>,
     /// Most descriptors that are open for one user: its connections, and pieces of host memory.
     pub(super) most_descriptors: usize,
+    /// The least number of a descriptor that is for root and the daemon's own user alone: the kernel gives
+    /// the lowest that is free.
+    pub(super) reserved_from: usize,
     /// Most buffers of one user.
     pub(super) most_buffers: usize,
 }
 
 impl Peers {
     pub(super) fn new() -> Peers {
+        let all = descriptors();
         Peers {
             all: HashMap::new(),
             silent: Strangers::new(MOST_CONNECTIONS),
             tokens: HashMap::new(),
-            most_descriptors: descriptors() / 2,
+            most_descriptors: all / 2,
+            reserved_from: all - all / RESERVE,
             most_buffers: MOST_BUFFERS_OF_USER,
         }
     }
@@ -139,11 +161,20 @@ impl Peers {
         self.all.values().filter(|p| p.cred.uid == uid).count()
     }
 
-    /// Whether another connection of this user is too many: of all users' or of its own, in which case the
-    /// user is named.
-    pub(super) fn is_full(&self, uid: u32) -> Option<Option<u32>> {
-        let user_full = self.of_user(uid) >= MOST_OF_USER;
-        (user_full || self.len() >= MOST_CONNECTIONS).then(|| user_full.then_some(uid))
+    /// Whether this connection of a user, which has `pieces` of host memory, is too many: of all users' or of
+    /// its own, in which case the user is named.
+    pub(super) fn is_full(&self, sock: &OwnedFd, cred: &Cred, pieces: usize) -> Option<Option<u32>> {
+        let connections = self.of_user(cred.uid);
+        let user_full =
+            connections >= MOST_OF_USER || (connections + 1) * OF_CONNECTION + pieces > self.most_descriptors;
+        let full =
+            self.len() >= MOST_CONNECTIONS || self.is_reserved(sock.as_raw_fd()) && !is_trusted(cred, sock);
+        (user_full || full).then(|| user_full.then_some(cred.uid))
+    }
+
+    /// Whether a descriptor with that number leaves too few for root and the daemon's own user.
+    fn is_reserved(&self, fd: RawFd) -> bool {
+        usize::try_from(fd).is_ok_and(|fd| fd >= self.reserved_from)
     }
 
     /// A connection without a message so far: the oldest of this user, or of the user that has the most
@@ -155,11 +186,11 @@ impl Peers {
         }
     }
 
-    pub(super) fn add(&mut self, id: u64, sock: OwnedFd, cred: Cred) {
+    pub(super) fn add(&mut self, id: u64, sock: OwnedFd, cred: Cred, life: Option<Life>) {
         let silent = Some(self.silent.add(cred.uid, id));
         self.all.insert(
             id,
-            Peer { sock, cred, buffers: HashMap::new(), rules: None, backlog: VecDeque::new(), silent },
+            Peer { sock, cred, life, buffers: HashMap::new(), rules: None, backlog: VecDeque::new(), silent },
         );
     }
 
@@ -225,7 +256,7 @@ impl Peers {
         let owner = self.get(*owner).ok_or_else(unknown)?;
         let buffer = &owner.buffers.get(handle).ok_or_else(unknown)?.buffer;
         let uid = self.get(id).map(|p| p.cred.uid);
-        if uid != Some(owner.cred.uid) && uid != Some(0) {
+        if uid != Some(owner.cred.uid) {
             return Err(Error::Forbidden("the buffer was shared by another user".into()));
         }
         if owner.cred.is_of_many() {
@@ -254,11 +285,17 @@ impl Peers {
         Ok(())
     }
 
-    /// Whether this user, which has `pieces` of host memory, may have another descriptor of the daemon's:
-    /// else others would have none.
-    pub(super) fn descriptors_left(&self, uid: u32, pieces: usize) -> Result<(), Error> {
+    /// Whether the user of a connection, which has `pieces` of host memory, may have another descriptor of
+    /// the daemon's, of which `free` is the next: else others would have none.
+    pub(super) fn descriptors_left(&self, id: u64, pieces: usize, free: RawFd) -> Result<(), Error> {
+        let Some(peer) = self.get(id) else { return Ok(()) };
+        let uid = peer.cred.uid;
         let (connections, most) = (self.of_user(uid), self.most_descriptors);
-        if connections + pieces < most {
+        if self.is_reserved(free) && !peer.is_trusted() {
+            let why = "the daemon keeps its last descriptors for root and its own user: start it with a higher limit (ulimit -n)";
+            return Err(Error::Daemon(libc::EUSERS, why.into()));
+        }
+        if connections * OF_CONNECTION + pieces < most {
             return Ok(());
         }
         Err(Error::Daemon(

@@ -60,7 +60,8 @@ fn a_handle_that_is_freed_leaves_no_notice() {
 #[test]
 fn a_user_has_no_more_descriptors_of_the_daemon_than_its_share() {
     let (name, mut server) = daemon("share");
-    server.peers.most_descriptors = 6;
+    // Of a connection there are two, of its socket and its process.
+    server.peers.most_descriptors = 8;
     let clients: Vec<OwnedFd> = (0..2).map(|_| socket::connect(&name).unwrap()).collect();
     let mut ask = |client: usize, ask: &Ask| {
         let sock = &clients[client];
@@ -163,11 +164,54 @@ fn a_part_of_a_file_is_not_all_of_it() {
     assert_eq!(parts.map(|(at, len)| is_whole(&fd, at, len)), [true, true, false, false, false]);
 }
 
+/// Connections that have asked for something and make no room.
+#[test]
+fn connections_of_a_user_are_bounded_by_its_share_of_descriptors() {
+    let (name, mut server) = daemon("connections");
+    server.peers.most_descriptors = 10;
+    let mut clients: Vec<OwnedFd> = Vec::new();
+    let refused = loop {
+        clients.push(socket::connect(&name).unwrap());
+        let client = clients.last().unwrap();
+        server.serve_once(Duration::from_millis(10));
+        if socket::wait(client, 0) {
+            break receive(&mut server, client);
+        }
+        ask_once(&mut server, client, &Ask::Free { handle: 1 });
+        assert!(clients.len() <= 10, "more than its share");
+    };
+    assert!(matches!(&refused, Answer::Failed { errno: libc::EUSERS, why } if why.contains("ulimit")));
+    assert_eq!((clients.len(), server.connections()), (6, 5));
+    // Another one has its place.
+    drop(clients.remove(0));
+    while server.connections() > 4 {
+        server.serve_once(Duration::from_millis(10));
+    }
+    let next = socket::connect(&name).unwrap();
+    let answer = ask_once(&mut server, &next, &Ask::Free { handle: 1 });
+    assert!(matches!(answer, Answer::Failed { errno: libc::ENOENT, .. }));
+}
+
+/// The last descriptors, of which other users' processes get none.
+#[test]
+fn root_and_the_own_user_connect_where_descriptors_are_reserved() {
+    let (name, mut server) = daemon("reserve");
+    server.peers.reserved_from = 0;
+    let client = socket::connect(&name).unwrap();
+    let answer = ask_once(&mut server, &client, &Ask::Free { handle: 1 });
+    assert!(matches!(answer, Answer::Failed { errno: libc::ENOENT, .. }));
+    let stranger = ipc::credentials::Cred { uid: u32::MAX - 1, pid: 0 };
+    assert_eq!(server.peers.is_full(&client, &stranger, 0), Some(None));
+    server.peers.reserved_from = usize::MAX;
+    assert_eq!(server.peers.is_full(&client, &stranger, 0), None);
+}
+
 /// A connection without a request makes room for another one of its user.
 /// Connections that ask for nothing: as many as a user may have, and more.
 #[test]
 fn silent_connection_makes_room_for_another_of_its_user() {
     let (name, mut server) = daemon("silent");
+    server.peers.most_descriptors = usize::MAX;
     let first = socket::connect(&name).unwrap();
     server.serve_once(Duration::from_millis(1));
     assert!(matches!(ask_once(&mut server, &first, &Ask::Free { handle: 1 }), Answer::Failed { .. }));
