@@ -310,14 +310,14 @@ pub unsafe extern "C" fn strait_storage_submit_files(
         let (_, asked) = unsafe { asked(ops, count)? };
         let mut all = Vec::with_capacity(count);
         for (n, op) in asked.into_iter().enumerate() {
-            // SAFETY: likewise: so many entries, each NULL or open.
+            // SAFETY: the program's promise: so many entries, each NULL or open.
             let file = unsafe { (*files.add(n)).as_ref() }.ok_or(libc::EINVAL)?;
             all.push((Arc::clone(&file.file), op));
         }
-        // SAFETY: likewise.
+        // SAFETY: the memory of the operations is the program's promise, too.
         let begun = unsafe { Request::submit_files(&all) };
         let made = strait_storage_request { request: begun, ops: ops.expose_provenance(), count };
-        // SAFETY: likewise.
+        // SAFETY: the program has a place for it.
         unsafe { request.write(Box::into_raw(Box::new(made))) };
         Ok(())
     })

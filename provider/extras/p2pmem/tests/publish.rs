@@ -3,6 +3,7 @@
 
 mod support {
     pub mod daemon;
+    pub mod published;
 }
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -10,38 +11,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ipc::memfd::{self, Writers};
 use ipc::{rights, socket};
 use p2pmem::daemon::wire::{Answer, Ask, MOST};
-use p2pmem::daemon::{Connection, Publication, Session};
-use p2pmem::publisher::{Kind, PAGE};
+use p2pmem::daemon::{Connection, Session};
+use p2pmem::publisher::PAGE;
 use p2pmem::{Drain, Error};
 use support::daemon::{Daemon, Process, SIZE, run};
+use support::published::{NEAR, memory, publication, until};
 
 /// Not a test: what the processes of the others do.
 #[test]
 fn process_of_others() {
     run();
-}
-
-/// Below the switch that mlx5_0 is below too.
-const NEAR: &str = "0000:03:00.0";
-
-fn memory(len: usize) -> OwnedFd {
-    memfd::create(c"published", len, Writers::All).unwrap()
-}
-
-fn publication(name: &str, len: u64) -> Publication<'_> {
-    let function = Some(NEAR.parse().unwrap());
-    Publication { name, function, kind: Kind::File, offset: 0, len, all_users: false }
-}
-
-fn until(what: &str, is: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !is() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]

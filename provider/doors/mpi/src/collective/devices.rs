@@ -31,13 +31,14 @@ pub(super) fn least(plan: &Plan) -> Option<usize> {
 /// The arguments are those of the call, and valid.
 pub(super) unsafe fn bytes(plan: &Plan, args: &Args<'_>, ranks: usize) -> Option<usize> {
     // SAFETY: the caller's promise.
-    unsafe {
+    let bytes = unsafe {
         if plan.what.is_reduction() {
-            return reduced(plan, args, ranks);
+            reduced(plan, args, ranks)?
+        } else {
+            blocks(plan, args, ranks)?.count()
         }
-        let count = blocks(plan, args, ranks)?.count();
-        usize::try_from(count).ok().filter(|bytes| *bytes > 0)
-    }
+    };
+    usize::try_from(bytes).ok().filter(|bytes| *bytes > 0)
 }
 
 impl Part {

@@ -74,7 +74,7 @@ impl Moved {
                 What::Alltoall => Move::Alltoall,
                 _ => return None,
             };
-            one_device(row, args)?;
+            one_device(row, args, kernels::device_of)?;
             let blocks = blocks(plan, args, at.size)?;
             let own = blocks.of(at.rank).start;
             let (from, to) = match what {

@@ -6,11 +6,11 @@ use hmem::Kind;
 
 use super::element::{op_of, type_of};
 use crate::args::{Args, Style};
-use crate::buffer::{Resolver, kernels};
+use crate::buffer::Resolver;
 use crate::fortran;
 use crate::library::{Library, pmpi};
 use crate::posted::{Plan, What};
-use crate::row::{Buf, Row};
+use crate::row::Row;
 
 /// One rank's call, with device memory.
 #[derive(Debug)]
@@ -83,14 +83,7 @@ impl Plan {
                 of = Some(element(op, ty, Nccl::open(Vendor::Nvidia).ok()?.version())?);
                 count = args.count(self.count);
             }
-            let (mut resolver, mut device) = (Resolver::new(args, row.on), None);
-            for buf in row.bufs {
-                let Some(on) = device_of(&mut resolver, buf, args)? else { continue };
-                if device.is_some_and(|device| device != on) {
-                    return None;
-                }
-                device = Some(on);
-            }
+            let device = one_device(row, args, allocated_on)?;
             let is_in_place = is_in_place(args, args.words[0]);
             let (from, to) = match self.what {
                 What::Bcast => (args.words[0], args.words[0]),
@@ -104,7 +97,7 @@ impl Plan {
                 What::Allgather | What::Alltoall => (args.words[0], args.words[3]),
                 _ => return None,
             };
-            Some(Call { what: self.what, from, to, count, element: of, root, device: device? })
+            Some(Call { what: self.what, from, to, count, element: of, root, device })
         }
     }
 }
@@ -117,29 +110,21 @@ pub(super) fn is_in_place(args: &Args<'_>, word: usize) -> bool {
     }
 }
 
-/// The device that a buffer is on, without gaps; `Some(None)` where it does not count here, and `None` where
-/// it is something else.
-unsafe fn device_of(resolver: &mut Resolver<'_>, buf: &Buf, args: &Args<'_>) -> Option<Option<i32>> {
-    let word = args.words[usize::from(buf.at)];
-    if is_in_place(args, word) {
-        return Some(None);
-    }
-    // SAFETY: the caller's promise.
-    let Some(described) = unsafe { resolver.describe(buf) }.ok()? else { return Some(None) };
-    let (at, len) = described.data.tree.single()?;
-    if at != 0 || crate::host::is_no_address(word) || crate::host::is_host(word) {
-        return None;
-    }
-    let is_one = |info: &hmem::cuda::Info| word as u64 + len as u64 <= info.base + info.len;
-    let info = (hmem::classify(word, len) == Kind::Cuda).then(|| hmem::cuda::info(word))?;
-    info.filter(is_one).map(|info| Some(info.device))
+/// The device of one allocation that has all of `len` bytes.
+fn allocated_on(at: usize, len: usize) -> Option<i32> {
+    let is_one = |info: &hmem::cuda::Info| at as u64 + len as u64 <= info.base + info.len;
+    hmem::cuda::info(at).filter(is_one).map(|info| info.device)
 }
 
-/// The device that has all buffers of a call, which have no gaps.
+/// The device that has all buffers of a call, which have no gaps; `device_of` finds that of CUDA's memory.
 ///
 /// # Safety
 /// The arguments are those of the row's call, and valid.
-pub(super) unsafe fn one_device(row: &'static Row, args: &Args<'_>) -> Option<i32> {
+pub(super) unsafe fn one_device(
+    row: &'static Row,
+    args: &Args<'_>,
+    device_of: impl Fn(usize, usize) -> Option<i32>,
+) -> Option<i32> {
     let (mut resolver, mut device) = (Resolver::new(args, row.on), None);
     for buf in row.bufs {
         let word = args.words[usize::from(buf.at)];
@@ -152,8 +137,7 @@ pub(super) unsafe fn one_device(row: &'static Row, args: &Args<'_>) -> Option<i3
         if begin != 0 || crate::host::is_no_address(word) || crate::host::is_host(word) {
             return None;
         }
-        let is_device = hmem::classify(word, len) == hmem::Kind::Cuda;
-        let on = is_device.then(|| kernels::device_of(word, len)).flatten()?;
+        let on = (hmem::classify(word, len) == Kind::Cuda).then(|| device_of(word, len)).flatten()?;
         if device.is_some_and(|device| device != on) {
             return None;
         }

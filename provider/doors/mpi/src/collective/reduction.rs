@@ -51,17 +51,13 @@ unsafe fn shares(plan: &Plan, args: &Args<'_>, ranks: usize) -> Option<Shares> {
     }
 }
 
-/// Bytes of all elements, the same at all ranks; `None` where there are none.
+/// Bytes of all elements.
 ///
 /// # Safety
 /// The arguments are those of the call, and valid.
-pub(super) unsafe fn reduced(plan: &Plan, args: &Args<'_>, ranks: usize) -> Option<usize> {
+pub(super) unsafe fn reduced(plan: &Plan, args: &Args<'_>, ranks: usize) -> Option<u64> {
     // SAFETY: the caller's promise.
-    unsafe {
-        let count = shares(plan, args, ranks)?.count();
-        let size = plan.size(args)?;
-        usize::try_from(count).ok()?.checked_mul(size).filter(|bytes| *bytes > 0)
-    }
+    unsafe { shares(plan, args, ranks)?.count().checked_mul(plan.size(args)? as u64) }
 }
 
 impl Reduction {
@@ -96,7 +92,7 @@ impl Reduction {
                 What::Exscan => Of::Exscan,
                 _ => return None,
             };
-            one_device(row, args)?;
+            one_device(row, args, kernels::device_of)?;
             let (sent, received) = (args.words[0], args.words[1]);
             let is_silent = matches!(what, Of::Reduce(root) if root != at.rank);
             let from = if is_in_place(args, sent) { received } else { sent };

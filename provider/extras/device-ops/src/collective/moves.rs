@@ -249,7 +249,7 @@ mod tests {
             }
         }
         if ways.values().any(|way| !way.is_empty()) {
-            return Err("a message that nobody wants".to_owned());
+            return Err("a message without a receive".to_owned());
         }
         for (rank, memory) in memory.iter().enumerate() {
             let (to, before) = (case.buffers(rank).1 as usize, case.memory(rank));
