@@ -13,7 +13,7 @@
 #ifdef GPI2
 #include <GASPI.h>
 #else
-#include "gaspi_stand_in.h"
+#include "gaspi/stand_in.h"
 #endif
 #include "strait_gaspi_host.hpp"
 
@@ -21,7 +21,7 @@
 #include <string>
 
 #include "driver.h"
-#include "gaspi_ranks.h"
+#include "gaspi/ranks.h"
 #include "strait_xpu.cuh"
 
 /* The words of CUDA that the kernels use. */

@@ -2,14 +2,14 @@
 /* The multi matrix-vector product of the seed's slide 42 with a CPU that drives: two ranks of a GASPI, GPI-2 with -DGPI2. Rank 0 sends a
  * batch with gaspi_write_notify and waits for the products; rank 1's CPU waits for the batch, starts the kernel and sends.
  *
- *     gaspi_matvec KERNELS.cubin|lanes MEMORY     prints a line a batch size, and "ok matvec"
+ *     matvec KERNELS.cubin|lanes MEMORY     prints a line a batch size, and "ok matvec"
  *
  * MEMORY, of rank 1's segments: mapped (page-locked, which the kernel reaches), copied (page-locked, and copies to and from the device),
  * device. With `lanes` the product is this CPU's own. */
 #ifdef GPI2
 #include <GASPI.h>
 #else
-#include "gaspi_stand_in.h"
+#include "gaspi/stand_in.h"
 #endif
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "driver.h"
-#include "gaspi_ranks.h"
+#include "gaspi/ranks.h"
 #include "gpu.h"
 
 static unsigned rank_here;
@@ -195,7 +195,7 @@ int main(int argc, char **argv)
 {
 	const std::string kind = argc > 2 ? argv[2] : "";
 	if (argc != 3 || (kind != "mapped" && kind != "copied" && kind != "device")) {
-		fprintf(stderr, "gaspi_matvec KERNELS.cubin|lanes mapped|copied|device\n");
+		fprintf(stderr, "matvec KERNELS.cubin|lanes mapped|copied|device\n");
 		return 2;
 	}
 	try {
