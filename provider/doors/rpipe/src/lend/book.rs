@@ -202,7 +202,9 @@ impl Lends {
         let Some(one) = self.borrowed.get_mut(&name) else { return Ok(None) };
         let Some(grant) = one.grant.clone() else {
             self.give_back(net, name, None)?;
-            return Err(Error::Broken(format!("rank {lender} lends less memory than it says")));
+            return Err(Error::Broken(format!(
+                "rank {lender} lends less memory than it says, or in no rank's book"
+            )));
         };
         one.id = id;
         Ok(Some(Loan { name, len: one.len, keeper: one.keeper, grant, promise }))
@@ -311,7 +313,8 @@ impl Lends {
             return send(net, name, BACK);
         }
         let (len, keeper) = decode_offer(rest);
-        let right = (64..=HEAP_MOST).contains(&len) && len % 64 == 0;
+        let is_there = |rank| net.check_rank(rank).is_ok() && rank != name.lender;
+        let right = (64..=HEAP_MOST).contains(&len) && len % 64 == 0 && keeper.is_none_or(is_there);
         let (grant, less): (Vec<Grant>, Vec<Grant>) =
             grant.into_iter().partition(|grant| right && grant.len >= len);
         net.forget(less);

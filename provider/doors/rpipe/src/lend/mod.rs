@@ -13,6 +13,8 @@ mod asked;
 mod blocks;
 mod book;
 mod borrowed;
+#[cfg(all(test, not(loom)))]
+mod many_tests;
 mod messages;
 mod remote;
 #[cfg(all(test, not(loom)))]
