@@ -280,6 +280,20 @@ fn memory_is_lent_and_borrowed_in_c_and_in_cpp() {
 }
 
 #[test]
+fn one_memory_is_lent_to_two_to_eight_processes_that_count_in_it() {
+    let (c, cpp) = (["-x", "c", "-D_GNU_SOURCE", "-Wextra"], ["-x", "c++", "-std=c++11", "-Wextra"]);
+    for (compiler, options, sizes) in [("gcc", c, &[3, 5, 9][..]), ("g++", cpp, &[4])] {
+        let dir = scratch(&format!("lend-many-{compiler}"));
+        let program = compile(compiler, &options, &repo().join("tests/rpipe/lend_many.c"), &dir);
+        for processes in sizes {
+            run_every_way(&program, &dir, *processes);
+            run_well(&program, &dir, *processes, &[("STRAIT_RPIPE_BACKEND", "strait:tcp")]);
+        }
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
+
+#[test]
 fn what_is_refused_changes_nothing_and_handlers_call_all_functions() {
     let (c, cpp) = (["-x", "c", "-pthread"], ["-x", "c++", "-std=c++11"]);
     for (compiler, options) in [("gcc", &c), ("g++", &cpp)] {
