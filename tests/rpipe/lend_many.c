@@ -18,7 +18,7 @@
 /* Words of the block of counters. */
 enum { COUNT = 0, NARROW = 8, BESIDE = 12, SWAPPED = 16, FLAGS = 24, MASK = 32, LOCK = 40, GUARDED = 48, BY_MEMORY = 56, WORDS = 64 };
 
-static int rank, borrowers, rounds = 100;
+static int rank, borrowers, rounds = 41;
 static char done[4096];
 
 static void refused(int code, int expected)
