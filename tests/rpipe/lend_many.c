@@ -16,7 +16,7 @@
 #define ADD32 (RPIPE_INT32 | RPIPE_SUM)
 #define PART 5000
 /* Words of the block of counters. */
-enum { COUNT = 0, NARROW = 8, BESIDE = 12, SWAPPED = 16, FLAGS = 24, MASK = 32, LOCK = 40, GUARDED = 48, BY_MEMORY = 56, WORDS = 64 };
+enum { COUNT = 0, NARROW = 8, BESIDE = 12, SWAPPED = 16, FLAGS = 24, MASK = 32, LOCK = 40, GUARDED = 48, BY_MEMORY = 56, STORM = 64, WORDS = 72 };
 
 static int rank, borrowers, rounds = 41;
 static char done[4096];
@@ -93,8 +93,9 @@ static void contents(rborrowed_t memory, rpipe_group_t group, rborrow_addr_t blo
     assert(rpipe_barrier(group, LIMIT) == 0);
 }
 
-static void counters(rborrowed_t memory, rpipe_group_t group, rborrow_addr_t words, int is_mapped)
+static void counters(rborrowed_t memory, rpipe_group_t group, rborrow_addr_t words, int is_mapped, int by_thread)
 {
+    const int storm = by_thread ? rounds : 30000;
     uint64_t last = 0, sum = 0, all = 0, guarded;
     for (int n = 0; n < rounds; n++) {
         uint64_t old = atomic(memory, words, COUNT, ADD64, 1, 0);
@@ -112,6 +113,10 @@ static void counters(rborrowed_t memory, rpipe_group_t group, rborrow_addr_t wor
         else
             assert(rborrow_atomic(memory, words, BY_MEMORY, ADD64, 1, 0, NULL, LIMIT) == 0);
     }
+    /* At one time, as fast as each can. */
+    assert(rpipe_barrier(group, LIMIT) == 0);
+    for (int n = 0; n < storm; n++)
+        assert(rborrow_atomic(memory, words, STORM, ADD64, 1, 0, NULL, LIMIT) == 0);
     atomic(memory, words, MASK, RPIPE_UINT64 | RPIPE_OR, (uint64_t)0x101 << rank, 0);
     assert(rpipe_barrier(group, LIMIT) == 0);
     atomic(memory, words, MASK, RPIPE_UINT64 | RPIPE_AND, ~((uint64_t)0x100 << rank), 0);
@@ -133,6 +138,7 @@ static void counters(rborrowed_t memory, rpipe_group_t group, rborrow_addr_t wor
     assert(atomic(memory, words, FLAGS, ADD64, 0, 0) == (rounds % 2 ? ((uint64_t)1 << borrowers) - 1 : 0));
     assert(atomic(memory, words, MASK, ADD64, 0, 0) == ((uint64_t)1 << borrowers) - 1);
     assert(atomic(memory, words, BY_MEMORY, ADD64, 0, 0) == total);
+    assert(atomic(memory, words, STORM, ADD64, 0, 0) == (uint64_t)borrowers * (uint64_t)storm);
     assert(rborrow_read(memory, words, GUARDED, &guarded, 8, LIMIT) == 0);
     assert(guarded == (uint64_t)borrowers * (uint64_t)(rounds / 4));
     assert(rpipe_barrier(group, LIMIT) == 0);
@@ -211,7 +217,7 @@ static void borrower(void)
     stats.size = sizeof(stats);
     assert(rborrow_get_stats(memory, &stats) == 0);
     contents(memory, group, block);
-    counters(memory, group, words, stats.mapped);
+    counters(memory, group, words, stats.mapped, stats.thread);
     assert(rborrow_get_stats(memory, &stats) == 0 && stats.atomics >= 5 * (uint64_t)rounds);
     if (rank == 0)
         printf("%s: %s; thread %d, mapped %d\n", stats.path, stats.path_why, stats.thread, stats.mapped);

@@ -3,12 +3,16 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Borrowed, Lent, with};
+use super::messages::Name;
+use super::{Borrowed, Lends, Lent, with};
 use crate::backends::{self, Near};
+use crate::core::Net;
 use crate::start::FileBootstrap;
 use crate::{
     Atomic, AtomicOp, Backend as _, Block, Bootstrap, Context, Error, Event, Patience, Policy, Rank, Settings,
@@ -130,6 +134,23 @@ fn work(memory: &mut Borrowed, me: usize, block: Block, all: &Barrier) -> Vec<u6
     found
 }
 
+/// Adds as fast as it can, until each borrower has done so often enough; how often this one has.
+fn storm(memory: &mut Borrowed, block: Block, others: &AtomicUsize) -> u64 {
+    let least = if memory.stats().thread { 300 } else { 100_000 };
+    let until = Instant::now() + LIMIT;
+    for round in 1.. {
+        memory.atomic(block, 40, &add(1), patience()).unwrap();
+        if round == least {
+            others.fetch_sub(1, Relaxed);
+        }
+        if round >= least && others.load(Relaxed) == 0 {
+            return round;
+        }
+        assert!(round % 1024 != 0 || Instant::now() < until, "the others do not come to their end");
+    }
+    unreachable!("it has returned, or failed")
+}
+
 #[test]
 fn several_borrowers_have_the_same_bytes_and_no_operation_of_any_is_lost() {
     for way in WAYS {
@@ -156,6 +177,13 @@ fn several_borrowers_have_the_same_bytes_and_no_operation_of_any_is_lost() {
             threads.into_iter().flat_map(|one| one.join().unwrap()).collect::<Vec<_>>()
         });
         assert_eq!(found.iter().collect::<HashSet<_>>().len(), found.len(), "{way}: two have found the same");
+        let left = AtomicUsize::new(3);
+        let added: u64 = thread::scope(|s| {
+            let start = |memory| s.spawn(|| storm(memory, block, &left));
+            let threads: Vec<_> = memories.iter_mut().map(start).collect();
+            threads.into_iter().map(|one| one.join().unwrap()).sum()
+        });
+        assert_eq!(memories[0].atomic(block, 40, &add(0), patience()), Ok(added), "{way}: some are lost");
         let refuse = |memory: &mut Borrowed, at, wide| {
             memory.atomic(block, at, &Atomic { wide, ..add(1) }, patience()).unwrap_err()
         };
@@ -212,6 +240,42 @@ fn one_borrower_that_gives_back_leaves_the_others_and_the_lender_hears_of_the_la
             assert!(Instant::now() < until, "{way}: memory is kept");
             all.iter().for_each(|context| context.progress().unwrap());
         }
+    }
+}
+
+#[test]
+fn memory_that_is_taken_back_is_reached_until_the_last_borrower_has_heard_of_it() {
+    for way in WAYS {
+        let all = job("reached", way);
+        let (lent, mut memories) = lend(&all, 4096);
+        let block = memories[2].alloc(64, 1).unwrap();
+        // Rank 2 stays, which is on another host where some are.
+        let mut last = memories.swap_remove(1);
+        last.attach(block, 64).unwrap();
+        drop(memories);
+        let are_back = |lends: &mut Lends, net: &mut Net| {
+            let back = |name: &&Name| name.borrower == 2 || lends.is_back(net, **name) == Ok(true);
+            Ok(lent.names.iter().filter(back).count() == 3)
+        };
+        let until = Instant::now() + LIMIT;
+        while !with(&all[0], are_back).unwrap() {
+            assert!(Instant::now() < until, "{way}: not given back");
+            all.iter().for_each(|context| context.progress().unwrap());
+        }
+        let before = Instant::now();
+        last.write(block, 0, &[1; 64], patience()).unwrap();
+        lent.names.iter().for_each(|name| with(&all[0], |lends, net| lends.take_back(net, *name)).unwrap());
+        let written = last.write(block, 0, &[2; 64], patience());
+        // Later than that it may have heard of it.
+        if before.elapsed() < Duration::from_millis(80) {
+            assert_eq!(written, Ok(()), "{way}");
+        }
+        let until = Instant::now() + LIMIT;
+        while last.write(block, 0, &[3; 64], patience()).is_ok() {
+            assert!(Instant::now() < until, "{way}: goes on");
+            all[0].progress().unwrap();
+        }
+        assert!(matches!(last.write(block, 0, &[3; 64], patience()), Err(Error::Gone(_))), "{way}");
     }
 }
 
