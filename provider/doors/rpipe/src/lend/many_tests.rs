@@ -99,7 +99,7 @@ fn work(memory: &mut Borrowed, me: usize, block: Block, all: &Barrier) -> Vec<u6
     const ROUNDS: usize = 200;
     let part = |of: usize| vec![of as u8 + 1; 3000];
     memory.write(block, 64 + 3000 * me, &part(me), patience()).unwrap();
-    let mut found = Vec::new();
+    let (mut found, until) = (Vec::new(), Instant::now() + LIMIT);
     for round in 0..ROUNDS {
         found.push(memory.atomic(block, 0, &add(1), patience()).unwrap());
         memory.atomic(block, 8, &Atomic { wide: false, ..add(1) }, patience()).unwrap();
@@ -111,6 +111,7 @@ fn work(memory: &mut Borrowed, me: usize, block: Block, all: &Barrier) -> Vec<u6
                 same if same == was => break,
                 other => was = other,
             }
+            assert!(Instant::now() < until, "compare and swap finds no end");
         }
         let bit = Atomic { op: AtomicOp::Xor, ..add(1 << (8 * me + round % 8)) };
         memory.atomic(block, 24, &bit, patience()).unwrap();
