@@ -130,8 +130,8 @@ impl Dir {
         self.file.set_permissions(Permissions::from_mode(mode)).map_err(named(&self.path))
     }
 
-    /// What the name is, and no link's target.
-    pub fn look(&self, name: &OsStr) -> Result<libc::stat, Error> {
+    /// What has the name: a link itself, and not its target.
+    pub fn stat(&self, name: &OsStr) -> Result<libc::stat, Error> {
         let whole = self.path.join(name);
         let name = CString::new(name.as_bytes()).map_err(|e| named(&whole)(e.into()))?;
         // SAFETY: zeros are a value of it.

@@ -177,8 +177,8 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// Whether all files are what they were copied from. They have their permissions then, and behind them the
-    /// directories, innermost first: one may be without writers.
+    /// Whether all files are what they were copied from. They have their permissions then, and behind them
+    /// the directories, innermost first: one may be without writers.
     fn finish(&self, tree: &Tree) -> Result<bool, Error> {
         let mut right = true;
         for file in &tree.files {
