@@ -131,7 +131,7 @@ impl Dir {
     }
 
     /// What has the name: a link itself, and not its target.
-    pub fn look(&self, name: &OsStr) -> Result<libc::stat, Error> {
+    pub fn stat(&self, name: &OsStr) -> Result<libc::stat, Error> {
         let whole = self.path.join(name);
         let name = CString::new(name.as_bytes()).map_err(|e| named(&whole)(e.into()))?;
         // SAFETY: zeros are a value of it.

@@ -46,7 +46,7 @@ impl Tree {
 
     fn list(&mut self, dir: &Dir, below: &Path) -> Result<(), Error> {
         for name in dir.names()? {
-            let (of, path) = (dir.look(&name)?, below.join(name));
+            let (of, path) = (dir.stat(&name)?, below.join(name));
             match special(of.st_mode) {
                 Some(what) => self.others.push((path, what)),
                 None if of.st_mode & libc::S_IFMT == libc::S_IFDIR => {
