@@ -9,6 +9,8 @@
  *     streams agent WAY ITERATIONS        the same as exchange, carried by an agent: stream, graph, nodes, cpu
  *     streams agent-kill KILLS            a peer is killed that an agent carries to
  *     streams agent-rest                  how often an agent polls while nothing happens, what it refuses, how it ends
+ *     streams edges, agent-edges          calls in wrong orders, of wrong lengths, with too few descriptors; ends
+ *     streams cut, agent-cut              the driver refuses a launch in the middle of a list: over the stand-in
  *     streams words                       waits for words and counters, and stores: of one process
  *     streams contract                    what each call promises, and how each wait ends
  *
@@ -1029,6 +1031,8 @@ static void words()
 	printf("ok streams words\n");
 }
 
+#include "streams/edges.h"
+
 int main(int argc, char **argv)
 {
 	const std::string what = argc > 1 ? argv[1] : "";
@@ -1042,6 +1046,10 @@ int main(int argc, char **argv)
 			kills((unsigned)atoi(argv[2]), argv[0]);
 		else if (what == "agent-rest")
 			two(at_rest);
+		else if (what == "edges" || what == "agent-edges")
+			two(edges);
+		else if (what == "cut" || what == "agent-cut")
+			two(cut);
 		else if (what == "words")
 			words();
 		else if (what == "contract")
@@ -1058,7 +1066,7 @@ int main(int argc, char **argv)
 					exchange(way, leads, iterations);
 			});
 		else
-			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams agent WAY ITERATIONS, streams agent-kill KILLS, streams agent-rest, streams words, streams contract\n"), 2;
+			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams agent WAY ITERATIONS, streams agent-kill KILLS, streams agent-rest, streams [agent-]edges, streams [agent-]cut, streams words, streams contract\n"), 2;
 	} catch (const std::exception &e) {
 		fprintf(stderr, "%s: %s\n", role, e.what());
 		fflush(stdout);

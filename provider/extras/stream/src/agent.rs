@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::error::Error;
-use crate::layout::{CHOICE, CLOSED, ERROR, FROM_PEER, LENGTH, LINE, Layout};
+use crate::layout::{CHOICE, CLOSED, ERROR, FROM_PEER, GOES_ON, LENGTH, LINE, Layout};
 use crate::memory::Words;
 use crate::shared::{Peer, Shared};
 
@@ -44,6 +44,10 @@ pub trait Carrier: Send + Sync {
     unsafe fn register(&mut self, own: usize, near: usize, len: usize) -> Result<(), Error>;
     /// What the peer has to know of it.
     fn blob(&self) -> Vec<u8>;
+    /// Refuses a peer that cannot be one: nothing has begun then.
+    fn accepts(&self, peer: &[u8]) -> Result<(), Error>;
+    /// Peers of this host are reached by shared memory.
+    fn by_memory(&self) -> bool;
     /// Begins to carry, to the peer of that blob.
     fn begin(&mut self, peer: &[u8], feed: Feed) -> Result<(), Error>;
     /// How it polls.
@@ -77,8 +81,13 @@ impl Agent {
             state.loses();
             return 0;
         }
-        let mut n = carry(&shared.layout, &peer.words, post);
-        n += self.say(peer, post);
+        // Read before the scan: what is raised before the end is brought before it.
+        let mut now = first_line(peer);
+        let (mut n, all) = carry(&shared.layout, &peer.words, post);
+        if !all {
+            now[0] &= u64::from(u32::MAX);
+        }
+        n += self.say(now, post);
         let closed = self.said[0] >> 32 != 0;
         if closed && n == 0 && post.is_idle() {
             state.ends();
@@ -86,10 +95,8 @@ impl Agent {
         n
     }
 
-    /// Brings the first line's words to the peer: the error, the end, the choice of slots.
-    fn say(&mut self, peer: &Peer, post: &dyn Post) -> usize {
-        let word = |byte| u64::from(peer.words.word(0, byte).load(Acquire));
-        let now = [word(ERROR) | word(CLOSED) << 32, word(CHOICE)];
+    /// Brings the first line's words to the peer.
+    fn say(&mut self, now: [u64; 2], post: &dyn Post) -> usize {
         let mut n = 0;
         for (i, (value, before)) in now.iter().zip(&mut self.said).enumerate() {
             if value != before && post.post(0, 0, FROM_PEER + 8 * i, *value, true) {
@@ -99,6 +106,12 @@ impl Agent {
         }
         n
     }
+}
+
+/// The first line's words for the peer: the error, the end, the choice of slots.
+fn first_line(peer: &Peer) -> [u64; 2] {
+    let word = |byte| u64::from(peer.words.word(0, byte).load(Acquire));
+    [word(ERROR) | word(CLOSED) << 32, word(CHOICE)]
 }
 
 /// Takes what the peer says of itself.
@@ -116,8 +129,9 @@ fn hear(shared: &Shared) {
     }
 }
 
-/// Has each word that is raised carried, with its slot if it is a slot's flag. How many there were.
-fn carry(layout: &Layout, near: &Words, post: &dyn Post) -> usize {
+/// Has each word that is raised carried, with its slot if it is a slot's flag. How many there were, and
+/// whether there was room for all.
+fn carry(layout: &Layout, near: &Words, post: &dyn Post) -> (usize, bool) {
     let mut n = 0;
     for line in 1..layout.lines() {
         let word = near.word(line, 0);
@@ -128,17 +142,17 @@ fn carry(layout: &Layout, near: &Words, post: &dyn Post) -> usize {
         let length = near.word(line, LENGTH).load(Acquire);
         let slot = line.wrapping_sub(layout.flag(0));
         // A slot is no longer than it is, whatever its word says: the receiver compares that.
-        let len = if slot < layout.slots { length.min(layout.slot_bytes) as usize } else { 0 };
+        let len = if slot < layout.slots { (length & !GOES_ON).min(layout.slot_bytes) as usize } else { 0 };
         let from = layout.head() + slot as usize * layout.slot_bytes as usize * usize::from(len > 0);
         let with = u64::from(value) | u64::from(length) << 32;
         if !post.post(from, len, line as usize * LINE, with, false) {
-            break;
+            return (n, false);
         }
         // Nothing is under way yet: the thread that calls carries, too, behind this.
         word.store(0, Release);
         n += 1;
     }
-    n
+    (n, true)
 }
 
 #[cfg(test)]

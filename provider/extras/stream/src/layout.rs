@@ -9,12 +9,14 @@
 pub(crate) const LINE: usize = 64;
 
 /// Words of the first line: the error word ([`crate::failure`]); 1 once the peer has closed; which memory the
-/// peer's messages are put to.
+/// peer's messages are put to ([`choice`]).
 pub(crate) const ERROR: usize = 0;
 pub(crate) const CLOSED: usize = 4;
 pub(crate) const CHOICE: usize = 8;
 /// Where the peer's agent stores its own three words of these; 16 bytes.
 pub(crate) const FROM_PEER: usize = 16;
+/// Of the endpoint's own: 1 once it has closed, for a peer that has yet to connect.
+pub(crate) const OVER: usize = 32;
 /// Unused bytes, 8.
 pub(crate) const SPARE: usize = 48;
 
@@ -26,8 +28,10 @@ pub(crate) const ENDED: usize = 8;
 /// Lanes of an endpoint: two of the calls without a list, and lists.
 pub(crate) const LANES: usize = 64;
 
-/// The second word of a flag's line: bytes of the message.
+/// The second word of a flag's line: bytes of the message in this slot, and [`GOES_ON`].
 pub(crate) const LENGTH: usize = 4;
+/// The message goes on in the next slot. A slot has 2^24 bytes at most.
+pub(crate) const GOES_ON: u32 = 1 << 31;
 
 /// What both sides of an endpoint have agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +83,11 @@ impl Layout {
     pub(crate) fn len(&self) -> usize {
         (self.head() + self.slots_len()).next_multiple_of(4096)
     }
+}
+
+/// What [`CHOICE`] says: which slots an endpoint of this number writes to. Not 0.
+pub(crate) fn choice(slots: u32, number: u32) -> u32 {
+    slots & 3 | number << 2
 }
 
 /// What a lane's first word says while it waits for the word of a line.

@@ -7,7 +7,7 @@ use peerop::{Fence, Op, Until};
 use crate::error::Error;
 use crate::failure::Kind;
 use crate::kernel::{Move, Raise};
-use crate::layout::{AT, LANES, LENGTH, code};
+use crate::layout::{AT, GOES_ON, LANES, LENGTH, code};
 use crate::shared::{Core, Peer, RECEIVES, SENDS, place};
 
 /// A step of a list.
@@ -105,18 +105,21 @@ impl List {
             let (slot, begin) = (*next, part * most);
             *next = (slot + 1) % layout.slots;
             let (here, len) = (at + begin, (len - begin).min(most));
+            // Both sides say where the message ends: parts of two are never taken for one.
+            let length = len as u32 | if part + 1 < parts { GOES_ON } else { 0 };
             let in_slot = slot as usize * most;
             let (flag, credit) = (layout.flag(slot), layout.credit(slot));
             if sends {
                 self.take(peer, Kind::Send, credit);
-                let raise = Some(Raise { line: flag, length: len as u32 });
+                let raise = Some(Raise { line: flag, length });
                 let to = peer.to + in_slot;
                 self.moves(Move { to, from: here, len, clear: Some(credit), slot: None, raise });
             } else {
                 self.take(peer, Kind::Receive, flag);
                 let raise = Some(Raise { line: credit, length: 0 });
                 let from = peer.from + in_slot;
-                self.moves(Move { to: here, from, len, clear: Some(flag), slot: Some(slot), raise });
+                let slot = Some((slot, length));
+                self.moves(Move { to: here, from, len, clear: Some(flag), slot, raise });
             }
         }
         self.buffers.push((at, len));
@@ -264,14 +267,14 @@ pub(crate) fn raise(peer: &Peer, raise: &Raise) -> [Op; 3] {
 fn remote<'c>(core: &'c Core, put: &Put) -> Result<(&'c Peer, usize), Error> {
     let peer = core.shared.peer()?;
     buffer(put.local, put.len)?;
-    match (&peer.agent, put.len) {
-        (Some(_), 0) => return Ok((peer, 0)),
-        (Some(_), _) => {
-            return Err(Error::Unsupported(
-                "an agent brings messages and signals to the peer, and no puts and gets: send the bytes",
-            ));
-        }
-        _ => {}
+    if put.len == 0 {
+        // A signal alone takes no registration.
+        return Ok((peer, 0));
+    }
+    if peer.agent.is_some() {
+        return Err(Error::Unsupported(
+            "an agent brings messages and signals to the peer, and no puts and gets: send the bytes",
+        ));
     }
     let found = peer.regions.get(put.region as usize);
     let (at, len) = found.ok_or(Error::Invalid("the peer has no such registration: register it there"))?;

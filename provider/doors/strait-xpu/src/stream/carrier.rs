@@ -28,7 +28,12 @@ struct ByContext {
     memory: [usize; 2],
     polls: &'static str,
     shm: bool,
+    /// What says, by 16 bits, that the peer has the same key.
+    tag: [u8; TAG],
 }
+
+/// Bytes of a blob before the context's.
+const TAG: usize = 2;
 
 /// Opens one: for peers of other hosts with a key.
 pub(super) fn open(key: Option<&[u8]>) -> Result<Box<dyn Carrier>, Error> {
@@ -45,8 +50,9 @@ pub(super) fn open(key: Option<&[u8]>) -> Result<Box<dyn Carrier>, Error> {
             "FI_STRAIT_LINKS has no shm, and there is no key for another link: pass one",
         ));
     }
+    let tag = key.as_ref().map_or([0; TAG], JobKey::tag);
     let context = Context::open(Options { key, pace, shm, ..Options::default() }).map_err(carrier)?;
-    Ok(Box::new(ByContext { context, ring: None, memory: [0; 2], polls, shm }))
+    Ok(Box::new(ByContext { context, ring: None, memory: [0; 2], polls, shm, tag }))
 }
 
 /// A setting's text, if it is one.
@@ -74,11 +80,23 @@ impl Carrier for ByContext {
     }
 
     fn blob(&self) -> Vec<u8> {
-        self.context.blob()
+        [&self.tag[..], &self.context.blob()].concat()
+    }
+
+    fn accepts(&self, peer: &[u8]) -> Result<(), Error> {
+        if !peer.starts_with(&self.tag) {
+            let why = "the peer has another key: open both sides with the same one".into();
+            return Err(Error::Carrier { why, errno: libc::EACCES });
+        }
+        Ok(())
+    }
+
+    fn by_memory(&self) -> bool {
+        self.shm
     }
 
     fn begin(&mut self, peer: &[u8], feed: Feed) -> Result<(), Error> {
-        let mine = self.context.blob();
+        let (mine, peer) = (self.context.blob(), peer.get(TAG..).unwrap_or_default());
         self.context.connect(0, &[&mine, peer]).map_err(carrier)?;
         let (Some(there), Some(ring)) = (self.context.peer(PEER, OWN), self.ring.clone()) else {
             return Err(Error::Blob("its agent has no memory"));
