@@ -59,7 +59,7 @@
 #define STRAIT_STREAM_OP_RECEIVE 2
 
 /*
- strait_stream_failure.operation: a put, which waited for the credit of its signal.
+ strait_stream_failure.operation: a put, which waited for the credit of its signal, or for its agent.
  */
 #define STRAIT_STREAM_OP_PUT 3
 
@@ -67,6 +67,11 @@
  strait_stream_failure.operation: a wait for a signal.
  */
 #define STRAIT_STREAM_OP_WAIT 4
+
+/*
+ strait_stream_failure.operation: a get, which waited for its agent.
+ */
+#define STRAIT_STREAM_OP_GET 5
 
 /*
  The condition of a wait for a word: its difference to the value, as a signed number, is not negative.

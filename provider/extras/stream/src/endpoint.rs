@@ -121,9 +121,9 @@ impl Endpoint {
         let near = match &mut carrier {
             None => None,
             Some(carrier) => {
-                let near = Words::new(layout.len())?;
+                let near = Words::new(layout.near_len())?;
                 // SAFETY: both stay as long as the endpoint, whose `end` closes the carrier.
-                unsafe { carrier.register(own.at(), near.at(), layout.len())? };
+                unsafe { carrier.register((own.at(), layout.len()), (near.at(), near.len()))? };
                 Some(near)
             }
         };
@@ -170,12 +170,22 @@ impl Endpoint {
             return Err(Error::State("at most 64 registrations are made, before the call for the blob"));
         }
         let kind = registry::classify_to_register(at, len);
-        if kind == MemoryKind::System {
-            return Err(Error::Invalid("the memory is not a device's: allocate it by cuMemAlloc"));
+        let export = if self.by_agent {
+            // Nothing of it is mapped.
+            self.core.shared.own.export()
+        } else if kind == MemoryKind::System {
+            return Err(Error::Invalid(
+                "the memory is not a device's: allocate it by cuMemAlloc, or open the endpoint by an agent",
+            ));
+        } else {
+            let exports = registry::of(kind).export_ipc(at, len, 1);
+            exports.map_err(|e| Error::Memory("exporting the memory", e))?.first().copied()
+        };
+        let export = export.ok_or(Error::Invalid("the memory cannot be exported"))?;
+        if let Some(carrier) = &mut self.carrier {
+            // SAFETY: the caller's promise; the carrier is closed before this side has closed.
+            unsafe { carrier.window(at, len)? };
         }
-        let exports = registry::of(kind).export_ipc(at, len, 1);
-        let exports = exports.map_err(|e| Error::Memory("exporting the memory", e))?;
-        let export = exports.first().copied().ok_or(Error::Invalid("the memory cannot be exported"))?;
         self.regions.push(Region { base: at as u64, len: len as u64, export });
         Ok(self.regions.len() as u32 - 1)
     }

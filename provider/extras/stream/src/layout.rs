@@ -67,8 +67,37 @@ impl Layout {
         1 + 2 * self.slots + self.signals + signal
     }
 
-    pub(crate) fn lines(&self) -> u32 {
+    /// Lines below this one are carried by an agent.
+    pub(crate) fn carried(&self) -> u32 {
         1 + 2 * self.slots + 2 * self.signals
+    }
+
+    /// What a lane asks its agent to put or get: a line of the near words.
+    pub(crate) fn job(&self, lane: u32) -> u32 {
+        self.carried() + lane
+    }
+
+    /// That it has been done: a line of one's own.
+    pub(crate) fn job_done(&self, lane: u32) -> u32 {
+        self.carried() + LANES as u32 + lane
+    }
+
+    pub(crate) fn lines(&self) -> u32 {
+        self.carried() + 2 * LANES as u32
+    }
+
+    /// Bytes of a lane's memory for one part of a put or a get, and where it is behind the near words.
+    pub(crate) fn stage(&self) -> usize {
+        self.slot_bytes.min(64 << 10) as usize
+    }
+
+    pub(crate) fn stage_at(&self, lane: u32) -> usize {
+        self.len() + lane as usize * self.stage()
+    }
+
+    /// Bytes of the near words, with that.
+    pub(crate) fn near_len(&self) -> usize {
+        self.stage_at(LANES as u32).next_multiple_of(4096)
     }
 
     /// Bytes before the slots.
@@ -110,8 +139,11 @@ mod tests {
         let mut lines: Vec<u32> = (0..3).flat_map(|n| [l.flag(n), l.credit(n)]).collect();
         lines.extend((0..2).flat_map(|n| [l.signal(n), l.signal_credit(n)]));
         lines.sort_unstable();
+        lines.extend((0..LANES as u32).map(|lane| l.job(lane)));
+        lines.extend((0..LANES as u32).map(|lane| l.job_done(lane)));
         assert_eq!(lines, (1..l.lines()).collect::<Vec<_>>());
-        assert!(l.head() + l.slots_len() <= l.len());
+        assert!(l.head() + l.slots_len() <= l.len() && l.stage_at(0) >= l.len());
+        assert!(l.stage_at(LANES as u32 - 1) + l.stage() <= l.near_len());
         assert_eq!(line_of(code(crate::Kind::Wait, l.signal(1))), l.signal(1));
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use peerop::{Fence, Op, Until};
 
+use crate::agent::{GETS, OFFSET, REGION, WHAT};
 use crate::error::Error;
 use crate::failure::Kind;
 use crate::kernel::{Move, Raise};
@@ -139,6 +140,11 @@ impl List {
             self.signal(signal)?;
         }
         self.room(1)?;
+        if peer.agent.is_some() && put.len > 0 {
+            self.by_agent(peer, put, true);
+            self.buffers.push((put.local, put.len));
+            return Ok(());
+        }
         let clear = put.signal.map(|signal| layout.signal_credit(signal));
         if let Some(credit) = clear {
             self.take(peer, Kind::Put, credit);
@@ -155,14 +161,60 @@ impl List {
     /// The memory is writable until the last execution of the list is over.
     pub unsafe fn get(&mut self, get: &Put) -> Result<(), Error> {
         let core = self.core.clone();
-        let (_, there) = remote(&core, get)?;
+        let (peer, there) = remote(&core, get)?;
         if get.signal.is_some() {
             return Err(Error::Invalid("a get raises no signal: pass none"));
         }
         self.room(1)?;
+        if peer.agent.is_some() && get.len > 0 {
+            self.by_agent(peer, get, false);
+            self.buffers.push((get.local, get.len));
+            return Ok(());
+        }
         self.moves(Move { to: get.local, from: there, len: get.len, clear: None, slot: None, raise: None });
         self.buffers.push((get.local, get.len));
         Ok(())
+    }
+
+    /// Asks the agent, for each part that the lane's stage has room for, and waits until it is done: what is
+    /// behind a put finds it in the peer's memory.
+    fn by_agent(&mut self, peer: &Peer, what: &Put, puts: bool) {
+        let layout = self.core.shared.layout;
+        let (asks, done) = (layout.job(self.lane), layout.job_done(self.lane));
+        let stage = peer.words.at() + layout.stage_at(self.lane);
+        if let Some(agent) = &peer.agent {
+            agent.asks();
+        }
+        let mut begin = 0;
+        while begin < what.len {
+            let (local, len) = (what.local + begin, (what.len - begin).min(layout.stage()));
+            let offset = what.offset + begin as u64;
+            begin += len;
+            let signal = what.signal.filter(|_| begin == what.len);
+            let how = if puts { signal.map_or(0, |n| n + 1) } else { GETS };
+            let words = [
+                (REGION, what.region),
+                (OFFSET, offset as u32),
+                (OFFSET + 4, (offset >> 32) as u32),
+                (WHAT, how),
+            ];
+            let to = |byte| place(peer.places.peer, asks, byte);
+            self.ops(words.map(|(byte, value)| Op::Store32 { to: to(byte), value }));
+            let raised = Raise { line: asks, length: len as u32 };
+            if !puts {
+                self.ops(raise(peer, &raised));
+                self.take(peer, Kind::Get, done);
+                self.moves(Move { to: local, from: stage, len, clear: Some(done), slot: None, raise: None });
+                continue;
+            }
+            let clear = signal.map(|n| layout.signal_credit(n));
+            if let Some(credit) = clear {
+                self.take(peer, Kind::Put, credit);
+            }
+            self.moves(Move { to: stage, from: local, len, clear, slot: None, raise: Some(raised) });
+            self.take(peer, Kind::Put, done);
+            self.moves(Move { to: 0, from: 0, len: 0, clear: Some(done), slot: None, raise: None });
+        }
     }
 
     /// Adds a wait for a signal of the peer's.
@@ -270,11 +322,6 @@ fn remote<'c>(core: &'c Core, put: &Put) -> Result<(&'c Peer, usize), Error> {
     if put.len == 0 {
         // A signal alone takes no registration.
         return Ok((peer, 0));
-    }
-    if peer.agent.is_some() {
-        return Err(Error::Unsupported(
-            "an agent brings messages and signals to the peer, and no puts and gets: send the bytes",
-        ));
     }
     let found = peer.regions.get(put.region as usize);
     let (at, len) = found.ok_or(Error::Invalid("the peer has no such registration: register it there"))?;

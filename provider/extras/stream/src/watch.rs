@@ -115,7 +115,10 @@ fn named(shared: &Shared, code: u32) -> (Kind, u32) {
     match code >> 24 {
         1 => (Kind::Send, line.wrapping_sub(layout.credit(0))),
         2 => (Kind::Receive, line.wrapping_sub(layout.flag(0))),
-        3 => (Kind::Put, line.wrapping_sub(layout.signal_credit(0))),
+        3 if line < layout.carried() => (Kind::Put, line.wrapping_sub(layout.signal_credit(0))),
+        // An agent's: of no signal.
+        3 => (Kind::Put, 0),
+        5 => (Kind::Get, 0),
         _ => (Kind::Wait, line.wrapping_sub(layout.signal(0))),
     }
 }
@@ -211,6 +214,8 @@ mod tests {
             (Kind::Send, s.layout.credit(1), (Kind::Send, 1)),
             (Kind::Receive, s.layout.flag(0), (Kind::Receive, 0)),
             (Kind::Put, s.layout.signal_credit(0), (Kind::Put, 0)),
+            (Kind::Put, s.layout.job_done(7), (Kind::Put, 0)),
+            (Kind::Get, s.layout.job_done(7), (Kind::Get, 0)),
             (Kind::Wait, s.layout.signal(0), (Kind::Wait, 0)),
         ] {
             assert_eq!(named(&s, code(kind, line)), wanted);

@@ -131,7 +131,8 @@ impl Endpoint {
         words.word(0, CHOICE).store(choice(HOST, self.number), Release);
         let (to, from) = (words.at() + head, shared.own.at() + head);
         let (name, pid, agent) = (blob.process, blob.pid, Some(Carried::default()));
-        let (regions, kept) = (Vec::new(), Vec::new());
+        // The agent knows them by their numbers.
+        let (regions, kept) = (blob.regions.iter().map(|r| (0, r.len)).collect(), Vec::new());
         let peer = Peer { words, name, pid, to, from, regions, _opened: kept, places, agent };
         if shared.peer.set(peer).is_err() {
             return Err(Error::State("the endpoint has a peer"));
