@@ -59,7 +59,7 @@
 #define STRAIT_STREAM_OP_RECEIVE 2
 
 /*
- strait_stream_failure.operation: a put, which waited for the credit of its signal.
+ strait_stream_failure.operation: a put, which waited for the credit of its signal, or for its agent.
  */
 #define STRAIT_STREAM_OP_PUT 3
 
@@ -67,6 +67,11 @@
  strait_stream_failure.operation: a wait for a signal.
  */
 #define STRAIT_STREAM_OP_WAIT 4
+
+/*
+ strait_stream_failure.operation: a get, which waited for its agent.
+ */
+#define STRAIT_STREAM_OP_GET 5
 
 /*
  The condition of a wait for a word: its difference to the value, as a signed number, is not negative.
@@ -260,7 +265,7 @@ int strait_stream_open(const struct strait_stream_options *options,
 
  # Safety
  `endpoint` is open; `address` to `address` + `length` stays allocated until both sides have closed;
- `region` is NULL or valid for a write.
+ `region` is valid for a write.
  */
 int strait_stream_register(struct strait_stream *endpoint,
                            void *address,
@@ -407,7 +412,8 @@ int strait_stream_wait(struct strait_stream *endpoint, void *stream, uint32_t si
 int strait_stream_acknowledge(struct strait_stream *endpoint, void *stream, uint32_t signal);
 
 /*
- Makes a list with room for `entries` operations. A message takes one for each slot that it fills.
+ Makes a list with room for `entries` operations. A message takes one for each slot that it fills. -EBUSY:
+ 62 lists of the endpoint are open, as many as there can be.
 
  # Safety
  `endpoint` is open; `made` is NULL or valid for a write.
@@ -491,7 +497,7 @@ int strait_stream_list_run_on_cpu(struct strait_stream_list *what);
 
  # Safety
  `what` is open; `graph` is a graph that no other thread uses, and `after` are nodes of it; the graph is
- gone, with its instances, before the list is closed; `last` is NULL or valid for a write.
+ gone, with its instances, before the list is closed; `last` is valid for a write.
  */
 int strait_stream_list_add_to_graph(struct strait_stream_list *what,
                                     void *graph,

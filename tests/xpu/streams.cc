@@ -9,6 +9,9 @@
  *     streams agent WAY ITERATIONS        the same as exchange, carried by an agent: stream, graph, nodes, cpu
  *     streams agent-kill KILLS            a peer is killed that an agent carries to
  *     streams agent-rest                  how often an agent polls while nothing happens, what it refuses, how it ends
+ *     streams edges, agent-edges          calls in wrong orders, of wrong lengths, with too few descriptors; ends
+ *     streams agent-puts                  puts and gets that an agent carries out
+ *     streams cut, agent-cut              the driver refuses a launch in the middle of a list: over the stand-in
  *     streams words                       waits for words and counters, and stores: of one process
  *     streams contract                    what each call promises, and how each wait ends
  *
@@ -107,6 +110,7 @@ static const char kernel_text[] = R"(.version 6.0
 
 /* The other process, and a page of both. */
 static int sock = -1;
+static pid_t other_process;
 static volatile uint32_t *shared;
 
 static void together()
@@ -250,6 +254,7 @@ static void two(const std::function<void(bool)> &body)
 	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
 	const pid_t child = fork();
 	CHECK(child >= 0);
+	other_process = child > 0 ? child : getppid();
 	if (child == 0) {
 		role = "second";
 		close(pair[0]);
@@ -603,9 +608,9 @@ static void at_rest(bool leads)
 		OK(strait_stream_put(s, g.stream, &t));
 		t.local = g.at(g.out, 0);
 		t.length = size;
-		REFUSED(EOPNOTSUPP, strait_stream_put(s, g.stream, &t));
+		REFUSED(EINVAL, strait_stream_put(s, g.stream, &t));
 		t.signal = STRAIT_STREAM_NO_SIGNAL;
-		REFUSED(EOPNOTSUPP, strait_stream_get(s, g.stream, &t));
+		REFUSED(EINVAL, strait_stream_get(s, g.stream, &t));
 	} else {
 		OK(strait_stream_receive(s, g.stream, (void *)big, large));
 		OK(strait_stream_receive(s, g.stream, nullptr, 0));
@@ -1029,6 +1034,9 @@ static void words()
 	printf("ok streams words\n");
 }
 
+#include "streams/edges.h"
+#include "streams/puts.h"
+
 int main(int argc, char **argv)
 {
 	const std::string what = argc > 1 ? argv[1] : "";
@@ -1042,6 +1050,12 @@ int main(int argc, char **argv)
 			kills((unsigned)atoi(argv[2]), argv[0]);
 		else if (what == "agent-rest")
 			two(at_rest);
+		else if (what == "edges" || what == "agent-edges")
+			two(edges);
+		else if (what == "agent-puts")
+			two(puts_by_agent);
+		else if (what == "cut" || what == "agent-cut")
+			two(cut);
 		else if (what == "words")
 			words();
 		else if (what == "contract")
@@ -1058,7 +1072,7 @@ int main(int argc, char **argv)
 					exchange(way, leads, iterations);
 			});
 		else
-			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams agent WAY ITERATIONS, streams agent-kill KILLS, streams agent-rest, streams words, streams contract\n"), 2;
+			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams agent WAY ITERATIONS, streams agent-kill KILLS, streams agent-rest, streams [agent-]edges, streams agent-puts, streams [agent-]cut, streams words, streams contract\n"), 2;
 	} catch (const std::exception &e) {
 		fprintf(stderr, "%s: %s\n", role, e.what());
 		fflush(stdout);

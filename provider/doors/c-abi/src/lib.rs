@@ -37,7 +37,10 @@ pub fn guard(body: impl FnOnce() -> Result<(), c_int>) -> c_int {
     match caught(body) {
         Some(Ok(())) => 0,
         Some(Err(code)) => -code,
-        None => -libc::EIO,
+        None => {
+            keep_error(&"the library has failed inside of the call, which is a fault of the library's");
+            -libc::EIO
+        }
     }
 }
 

@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::error::Error;
-use crate::layout::{CHOICE, CLOSED, ERROR, FROM_PEER, LENGTH, LINE, Layout};
+use crate::failure::Kind;
+use crate::layout::{CHOICE, CLOSED, ERROR, FROM_PEER, GOES_ON, LANES, LENGTH, LINE, Layout};
 use crate::memory::Words;
 use crate::shared::{Peer, Shared};
 
@@ -26,10 +27,31 @@ pub trait Post {
     /// Copies `len` bytes at `from`, if there are any, then stores 8 bytes at `at`, which is a multiple of 8.
     /// `fenced`: behind all that was begun before. `false`: there is no room now, and nothing was begun.
     fn post(&self, from: usize, len: usize, at: usize, value: u64, fenced: bool) -> bool;
+    /// Begins with a put or a get; its number. `None`: there is no room now.
+    fn job(&self, job: &Job) -> Option<u64>;
+    /// The job of that number has been done.
+    fn is_done(&self, job: u64) -> bool;
     /// The peer cannot be reached any more.
     fn is_lost(&self) -> bool;
     /// All that was begun is in the peer's memory.
     fn is_idle(&self) -> bool;
+}
+
+/// A part of a put, or of a get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// To the peer's memory, or from there.
+    pub puts: bool,
+    /// Where the bytes are in the near memory, and how many.
+    pub near: usize,
+    /// Bytes.
+    pub len: usize,
+    /// The peer's registration, and bytes from its first one.
+    pub region: u32,
+    /// See `region`.
+    pub offset: u64,
+    /// Where 1 is stored in the peer's memory behind the bytes.
+    pub signal: Option<usize>,
 }
 
 /// What the carrier calls before each of its own polls: how much there was to do.
@@ -41,9 +63,18 @@ pub trait Carrier: Send + Sync {
     ///
     /// # Safety
     /// Both stay until [`Carrier::close`] has returned.
-    unsafe fn register(&mut self, own: usize, near: usize, len: usize) -> Result<(), Error>;
+    unsafe fn register(&mut self, own: (usize, usize), near: (usize, usize)) -> Result<(), Error>;
+    /// Memory that a peer puts to and gets from; they have numbers from 0 on.
+    ///
+    /// # Safety
+    /// As of [`Carrier::register`].
+    unsafe fn window(&mut self, at: usize, len: usize) -> Result<(), Error>;
     /// What the peer has to know of it.
     fn blob(&self) -> Vec<u8>;
+    /// Refuses a peer that cannot be one: nothing has begun then.
+    fn accepts(&self, peer: &[u8]) -> Result<(), Error>;
+    /// Peers of this host are reached by shared memory.
+    fn by_memory(&self) -> bool;
     /// Begins to carry, to the peer of that blob.
     fn begin(&mut self, peer: &[u8], feed: Feed) -> Result<(), Error>;
     /// How it polls.
@@ -57,12 +88,14 @@ pub trait Carrier: Send + Sync {
 pub(crate) struct Agent {
     shared: Arc<Shared>,
     said: [u64; 2],
+    /// The job of each lane that is under way.
+    jobs: [Option<u64>; LANES],
 }
 
 impl Agent {
     /// Of an endpoint that has a peer.
     pub(crate) fn feed(shared: Arc<Shared>) -> Feed {
-        let mut agent = Agent { shared, said: [0; 2] };
+        let mut agent = Agent { shared, said: [0; 2], jobs: [None; LANES] };
         Box::new(move |post| agent.poll(post))
     }
 
@@ -77,8 +110,16 @@ impl Agent {
             state.loses();
             return 0;
         }
-        let mut n = carry(&shared.layout, &peer.words, post);
-        n += self.say(peer, post);
+        // Read before the scan: what is raised before the end is brought before it.
+        let mut now = first_line(peer);
+        let (mut n, all) = carry(&shared.layout, &peer.words, post);
+        if !all {
+            now[0] &= u64::from(u32::MAX);
+        }
+        if state.is_asked() {
+            n += self.jobs(peer, post);
+        }
+        n += self.say(now, post);
         let closed = self.said[0] >> 32 != 0;
         if closed && n == 0 && post.is_idle() {
             state.ends();
@@ -86,10 +127,43 @@ impl Agent {
         n
     }
 
-    /// Brings the first line's words to the peer: the error, the end, the choice of slots.
-    fn say(&mut self, peer: &Peer, post: &dyn Post) -> usize {
-        let word = |byte| u64::from(peer.words.word(0, byte).load(Acquire));
-        let now = [word(ERROR) | word(CLOSED) << 32, word(CHOICE)];
+    /// Begins with what lanes ask for, and says what has been done. A lane asks for one job at a time.
+    fn jobs(&mut self, peer: &Peer, post: &dyn Post) -> usize {
+        let (shared, mut n) = (&self.shared, 0);
+        for (lane, under_way) in (0..).zip(&mut self.jobs) {
+            let done = shared.own.word(shared.layout.job_done(lane), 0);
+            if let Some(job) = *under_way {
+                if post.is_done(job) {
+                    *under_way = None;
+                    done.store(1, Release);
+                    n += 1;
+                }
+                continue;
+            }
+            let asks = peer.words.word(shared.layout.job(lane), 0);
+            if asks.load(Acquire) == 0 {
+                continue;
+            }
+            // Behind a failure the lane's kernel has moved nothing: what is there is of an earlier job.
+            let job = if shared.failure().is_none() { job_of(&shared.layout, peer, lane) } else { None };
+            match job {
+                Some(job) => match post.job(&job) {
+                    Some(begun) => *under_way = Some(begun),
+                    None => return n,
+                },
+                None => {
+                    shared.fail(libc::EINVAL, Kind::None, 0);
+                    done.store(1, Release);
+                }
+            }
+            asks.store(0, Release);
+            n += 1;
+        }
+        n
+    }
+
+    /// Brings the first line's words to the peer.
+    fn say(&mut self, now: [u64; 2], post: &dyn Post) -> usize {
         let mut n = 0;
         for (i, (value, before)) in now.iter().zip(&mut self.said).enumerate() {
             if value != before && post.post(0, 0, FROM_PEER + 8 * i, *value, true) {
@@ -99,6 +173,33 @@ impl Agent {
         }
         n
     }
+}
+
+/// Words of a job's line behind the flag and the length: the peer's registration, the offset's halves, and
+/// [`GETS`], 0, or the number of a signal and 1.
+pub(crate) const REGION: usize = 8;
+pub(crate) const OFFSET: usize = 12;
+pub(crate) const WHAT: usize = 20;
+pub(crate) const GETS: u32 = u32::MAX;
+
+/// What a lane asks for, if it is inside of what the peer has registered.
+fn job_of(layout: &Layout, peer: &Peer, lane: u32) -> Option<Job> {
+    let word = |byte| peer.words.word(layout.job(lane), byte).load(Relaxed);
+    let (len, region, what) = (word(LENGTH) as usize, word(REGION), word(WHAT));
+    let offset = u64::from(word(OFFSET)) | u64::from(word(OFFSET + 4)) << 32;
+    let (_, most) = peer.regions.get(region as usize)?;
+    let inside = offset.checked_add(len as u64).is_some_and(|end| end <= *most);
+    let signal = if what == GETS { 0 } else { what };
+    let good = inside && len <= layout.stage() && signal <= layout.signals;
+    let signal = signal.checked_sub(1).map(|n| layout.signal(n) as usize * LINE);
+    let near = layout.stage_at(lane);
+    good.then_some(Job { puts: what != GETS, near, len, region, offset, signal })
+}
+
+/// The first line's words for the peer: the error, the end, the choice of slots.
+fn first_line(peer: &Peer) -> [u64; 2] {
+    let word = |byte| u64::from(peer.words.word(0, byte).load(Acquire));
+    [word(ERROR) | word(CLOSED) << 32, word(CHOICE)]
 }
 
 /// Takes what the peer says of itself.
@@ -116,10 +217,11 @@ fn hear(shared: &Shared) {
     }
 }
 
-/// Has each word that is raised carried, with its slot if it is a slot's flag. How many there were.
-fn carry(layout: &Layout, near: &Words, post: &dyn Post) -> usize {
+/// Has each word that is raised carried, with its slot if it is a slot's flag. How many there were, and
+/// whether there was room for all.
+fn carry(layout: &Layout, near: &Words, post: &dyn Post) -> (usize, bool) {
     let mut n = 0;
-    for line in 1..layout.lines() {
+    for line in 1..layout.carried() {
         let word = near.word(line, 0);
         let value = word.load(Acquire);
         if value == 0 {
@@ -128,17 +230,17 @@ fn carry(layout: &Layout, near: &Words, post: &dyn Post) -> usize {
         let length = near.word(line, LENGTH).load(Acquire);
         let slot = line.wrapping_sub(layout.flag(0));
         // A slot is no longer than it is, whatever its word says: the receiver compares that.
-        let len = if slot < layout.slots { length.min(layout.slot_bytes) as usize } else { 0 };
+        let len = if slot < layout.slots { (length & !GOES_ON).min(layout.slot_bytes) as usize } else { 0 };
         let from = layout.head() + slot as usize * layout.slot_bytes as usize * usize::from(len > 0);
         let with = u64::from(value) | u64::from(length) << 32;
         if !post.post(from, len, line as usize * LINE, with, false) {
-            break;
+            return (n, false);
         }
         // Nothing is under way yet: the thread that calls carries, too, behind this.
         word.store(0, Release);
         n += 1;
     }
-    n
+    (n, true)
 }
 
 #[cfg(test)]

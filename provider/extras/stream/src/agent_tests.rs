@@ -24,6 +24,16 @@ impl Post for Room {
         has
     }
 
+    fn job(&self, job: &Job) -> Option<u64> {
+        let begun = &mut self.0.borrow_mut().1;
+        begun.push((job.near, job.len, job.offset as usize, u64::from(job.region), job.puts));
+        Some(begun.len() as u64)
+    }
+
+    fn is_done(&self, job: u64) -> bool {
+        job == 1
+    }
+
     fn is_lost(&self) -> bool {
         false
     }
@@ -47,19 +57,79 @@ fn raised_words_are_carried_once_with_their_slots_and_stay_where_there_is_no_roo
     let slot = (LAYOUT.head() + 32, 20, at(LAYOUT.flag(1)), 1 | 20 << 32, false);
     let credit = (LAYOUT.head(), 0, at(LAYOUT.credit(0)), 1, false);
     let room = Room(RefCell::new((2, Vec::new())));
-    assert_eq!(carry(&LAYOUT, &near, &room), 2);
+    assert_eq!(carry(&LAYOUT, &near, &room), (2, false));
     let strip = |b: &Begun| if b.1 == 0 { (0, 0, b.2, b.3, b.4) } else { *b };
     let begun: Vec<Begun> = room.0.borrow().1.iter().map(strip).collect();
     assert_eq!(begun, [slot, strip(&credit)]);
     assert_eq!(near.word(LAYOUT.flag(1), 0).load(Relaxed), 0);
     assert_eq!(near.word(LAYOUT.signal(0), 0).load(Relaxed), 1, "there was no room");
     *room.0.borrow_mut() = (9, Vec::new());
-    assert_eq!((carry(&LAYOUT, &near, &room), carry(&LAYOUT, &near, &room)), (1, 0));
+    let turns = [carry(&LAYOUT, &near, &room), carry(&LAYOUT, &near, &room)];
+    assert_eq!(turns, [(1, true), (0, true)]);
     // A length that no slot has is not copied as a whole.
     raise(LAYOUT.flag(0), u32::MAX);
     carry(&LAYOUT, &near, &room);
     let (_, len, _, value, _) = *room.0.borrow().1.last().unwrap();
     assert_eq!((len, value), (32, 1 | u64::from(u32::MAX) << 32));
+}
+
+fn endpoint() -> Arc<Shared> {
+    let shared = Shared {
+        own: Words::new(LAYOUT.len()).unwrap(),
+        lanes: Words::new(LANES * LINE).unwrap(),
+        layout: LAYOUT,
+        timeout: std::time::Duration::from_secs(1),
+        peer: std::sync::OnceLock::new(),
+        stop: std::sync::atomic::AtomicBool::new(false),
+        pid: std::process::id(),
+    };
+    let words = Words::new(LAYOUT.near_len()).unwrap();
+    let places = crate::shared::Places::new(&peerop::Targets::new(), &shared, &words).unwrap();
+    let (name, agent) = (ipc::process::Name::own(), Some(crate::carried::Carried::default()));
+    let (regions, _opened) = (vec![(0, 100)], Vec::new());
+    let peer = Peer { words, name, pid: 1, to: 0, from: 0, regions, _opened, places, agent };
+    shared.peer.set(peer).unwrap();
+    Arc::new(shared)
+}
+
+#[test]
+fn a_lane_has_one_job_at_a_time_and_none_behind_a_failure_or_outside_of_a_registration() {
+    let (shared, lane) = (endpoint(), 3);
+    let peer = shared.peer.get().unwrap();
+    let mut agent = Agent { shared: shared.clone(), said: [0; 2], jobs: [None; LANES] };
+    let room = Room(RefCell::new((9, Vec::new())));
+    let asks = |len: u32, offset: u32| {
+        let word = |byte| peer.words.word(LAYOUT.job(lane), byte);
+        for (at, value) in [(LENGTH, len), (OFFSET, offset), (WHAT, 0), (0, 1)] {
+            word(at).store(value, Release);
+        }
+    };
+    let done = || shared.own.word(LAYOUT.job_done(lane), 0).swap(0, AcqRel);
+    asks(30, 70);
+    assert_eq!((agent.jobs(peer, &room), done()), (1, 0), "it is under way");
+    assert_eq!((agent.jobs(peer, &room), done()), (1, 1));
+    assert_eq!(room.0.borrow().1, [(LAYOUT.stage_at(lane), 30, 70, 0, true)]);
+    // The next one is never done here, and another is not begun meanwhile.
+    asks(1, 0);
+    assert_eq!(agent.jobs(peer, &room), 1);
+    asks(2, 0);
+    assert_eq!((agent.jobs(peer, &room), done()), (0, 0));
+    agent.jobs = [None; LANES];
+    shared.fail(libc::ECANCELED, Kind::None, 0);
+    assert_eq!((agent.jobs(peer, &room), done()), (1, 1), "the lane goes on, and nothing is put");
+    assert_eq!(room.0.borrow().1.len(), 2);
+    for (len, offset) in [(30, 71), (33, 0), (1, u32::MAX)] {
+        let shared = endpoint();
+        let peer = shared.peer.get().unwrap();
+        let word = |byte| peer.words.word(LAYOUT.job(lane), byte);
+        for (at, value) in [(LENGTH, len), (OFFSET, offset), (0, 1)] {
+            word(at).store(value, Release);
+        }
+        let mut agent = Agent { shared: shared.clone(), said: [0; 2], jobs: [None; LANES] };
+        assert_eq!(agent.jobs(peer, &room), 1);
+        assert_eq!(shared.failure().map(|f| f.errno), Some(libc::EINVAL), "{len} bytes at {offset}");
+    }
+    assert_eq!(room.0.borrow().1.len(), 2);
 }
 
 /// One slot, and some messages: a stream that waits for the credit, writes the slot and raises the flag; the

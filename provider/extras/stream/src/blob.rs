@@ -6,11 +6,13 @@ use ipc::process::Name;
 use crate::error::Error;
 use crate::layout::Layout;
 
-const MAGIC: [u8; 8] = *b"straitS2";
+const MAGIC: [u8; 8] = *b"straitS3";
 const BOOT: usize = 16;
 /// Memory, as its owner describes it.
 const REGION: usize = 8 + 8 + Export::LEN;
-const HEAD: usize = 8 + BOOT + 4 * 8;
+const HEAD: usize = 8 + BOOT + 4 * 10;
+/// The bits of an endpoint's number.
+pub(crate) const NUMBER: u32 = (1 << 30) - 1;
 /// Most regions of an endpoint.
 pub(crate) const REGIONS: usize = 64;
 
@@ -29,6 +31,10 @@ pub(crate) struct Blob {
     pub(crate) process: Name,
     /// Its number there.
     pub(crate) pid: u32,
+    /// Its user, as far as it says so.
+    pub(crate) user: u32,
+    /// The number of the endpoint, of 30 bits, which another one hardly has.
+    pub(crate) number: u32,
     pub(crate) layout: Layout,
     /// Words and slots in host memory.
     pub(crate) words: Region,
@@ -60,6 +66,8 @@ impl Blob {
             count,
             agent,
             self.pid,
+            self.user,
+            self.number,
         ] {
             out.extend(word.to_le_bytes());
         }
@@ -106,7 +114,8 @@ impl Blob {
         let agent = rest.to_vec();
         let boot = head[8..8 + BOOT].try_into().unwrap_or([0; BOOT]);
         let process = Name { process: word(0), namespace: word(1) };
-        Ok(Blob { boot, process, pid: word(7), layout, words, slots, regions, agent, by_agent })
+        let (pid, user, number) = (word(7), word(8), word(9) & NUMBER);
+        Ok(Blob { boot, process, pid, user, number, layout, words, slots, regions, agent, by_agent })
     }
 }
 
@@ -131,6 +140,8 @@ mod tests {
             boot: ipc::host::boot(),
             process: Name::own(),
             pid: std::process::id(),
+            user: 7,
+            number: NUMBER - 5,
             layout: Layout { slots: 4, slot_bytes: 64, signals: 2 },
             words: region,
             slots: Some(Region { base: 0x2000, ..region }),

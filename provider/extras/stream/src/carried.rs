@@ -9,6 +9,8 @@ pub(crate) struct Carried {
     lost: AtomicBool,
     /// All that this side has said arrived, its end too.
     ended: AtomicBool,
+    /// Lists have puts or gets.
+    asked: AtomicBool,
     polls: AtomicU64,
 }
 
@@ -31,6 +33,14 @@ impl Carried {
 
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Acquire)
+    }
+
+    pub(crate) fn asks(&self) {
+        self.asked.store(true, Release);
+    }
+
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Acquire)
     }
 
     pub(crate) fn polls(&self) -> u64 {

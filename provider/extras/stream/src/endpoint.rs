@@ -1,7 +1,10 @@
 //! An endpoint: opened, connected to one peer, closed.
 
+mod connect;
+
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+use std::sync::atomic::Ordering::{Release, SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -9,20 +12,18 @@ use std::time::{Duration, Instant};
 use hmem::Kind as MemoryKind;
 use hmem::cuda::{self, Made, Stream};
 use hmem::registry;
-use hmem::share::{self, Opened, Owner};
 use ipc::process::Name;
 
-use crate::agent::{Agent, Carrier};
+use crate::agent::Carrier;
 use crate::blob::{self, Blob, Region};
 use crate::carried::Carried;
 use crate::error::Error;
 use crate::failure::{Failure, Kind};
 use crate::kernel;
-use crate::layout::{CHOICE, CLOSED, LANES, LINE, Layout};
+use crate::layout::{CLOSED, LANES, LINE, Layout, OVER};
 use crate::list::List;
 use crate::memory::Words;
-use crate::shared::{Core, Peer, Places, RECEIVES, SENDS, Shared};
-use crate::watch;
+use crate::shared::{Core, RECEIVES, SENDS, Shared};
 
 /// How an endpoint is opened. Both sides have the same slots, bytes and signals.
 #[derive(Clone, Copy, Debug)]
@@ -75,16 +76,8 @@ pub struct Path {
     pub why: String,
 }
 
-/// What maps the peer's words.
-const SHARING: &str = "mapping the peer's words, which takes a process of the same user and \
-                       kernel.yama.ptrace_scope=0 or CAP_SYS_PTRACE (open both sides by an agent otherwise),";
-
 /// How long an agent waits at most, at the end, until what was sent has arrived.
-const FAREWELL: Duration = Duration::from_secs(1);
-
-/// Values of the word [`CHOICE`].
-const DEVICE: u32 = 1;
-const HOST: u32 = 2;
+const FAREWELL: Duration = Duration::from_secs(10);
 
 /// One side of a connection between two processes of a host.
 pub struct Endpoint {
@@ -95,6 +88,11 @@ pub struct Endpoint {
     path: Option<Path>,
     watch: Option<JoinHandle<()>>,
     by_agent: bool,
+    /// The host's boot, and the endpoint's number ([`blob::NUMBER`]).
+    boot: [u8; 16],
+    number: u32,
+    /// The peer may know the registrations: there are no more.
+    described: bool,
     /// What brings words to a peer that is not mapped, and the words for it, until there is a peer.
     carrier: Option<Box<dyn Carrier>>,
     near: Option<Words>,
@@ -112,6 +110,7 @@ impl Endpoint {
                  have 1 GiB at most",
             ));
         }
+        let boot = boot()?;
         let (own, lanes) = (Words::new(layout.len())?, Words::new(LANES * LINE)?);
         for slot in 0..layout.slots {
             own.word(layout.credit(slot), 0).store(1, Release);
@@ -122,9 +121,9 @@ impl Endpoint {
         let near = match &mut carrier {
             None => None,
             Some(carrier) => {
-                let near = Words::new(layout.len())?;
+                let near = Words::new(layout.near_len())?;
                 // SAFETY: both stay as long as the endpoint, whose `end` closes the carrier.
-                unsafe { carrier.register(own.at(), near.at(), layout.len())? };
+                unsafe { carrier.register((own.at(), layout.len()), (near.at(), near.len()))? };
                 Some(near)
             }
         };
@@ -143,8 +142,20 @@ impl Endpoint {
             pid: std::process::id(),
         };
         let core = Arc::new(Core::new(Arc::new(shared)));
-        let (regions, by_agent) = (Vec::new(), options.by_agent);
-        Ok(Endpoint { core, regions, slots, no_slots, path: None, watch: None, by_agent, carrier, near })
+        Ok(Endpoint {
+            core,
+            regions: Vec::new(),
+            slots,
+            no_slots,
+            path: None,
+            watch: None,
+            by_agent: options.by_agent,
+            boot,
+            number: number(),
+            described: false,
+            carrier,
+            near,
+        })
     }
 
     /// Registers device memory that the peer may put to and get from; its number.
@@ -155,22 +166,33 @@ impl Endpoint {
         if len == 0 || at.checked_add(len).is_none() {
             return Err(Error::Invalid("no memory can be at this address: pass an address and a length"));
         }
-        if self.path.is_some() || self.regions.len() == blob::REGIONS {
-            return Err(Error::State("at most 64 registrations are made, before blob and connect"));
+        if self.described || self.regions.len() == blob::REGIONS {
+            return Err(Error::State("at most 64 registrations are made, before the call for the blob"));
         }
         let kind = registry::classify_to_register(at, len);
-        if kind == MemoryKind::System {
-            return Err(Error::Invalid("the memory is not a device's: allocate it by cuMemAlloc"));
+        let export = if self.by_agent {
+            // Nothing of it is mapped.
+            self.core.shared.own.export()
+        } else if kind == MemoryKind::System {
+            return Err(Error::Invalid(
+                "the memory is not a device's: allocate it by cuMemAlloc, or open the endpoint by an agent",
+            ));
+        } else {
+            let exports = registry::of(kind).export_ipc(at, len, 1);
+            exports.map_err(|e| Error::Memory("exporting the memory", e))?.first().copied()
+        };
+        let export = export.ok_or(Error::Invalid("the memory cannot be exported"))?;
+        if let Some(carrier) = &mut self.carrier {
+            // SAFETY: the caller's promise; the carrier is closed before this side has closed.
+            unsafe { carrier.window(at, len)? };
         }
-        let exports = registry::of(kind).export_ipc(at, len, 1);
-        let exports = exports.map_err(|e| Error::Memory("exporting the memory", e))?;
-        let export = exports.first().copied().ok_or(Error::Invalid("the memory cannot be exported"))?;
         self.regions.push(Region { base: at as u64, len: len as u64, export });
         Ok(self.regions.len() as u32 - 1)
     }
 
     /// What the peer has to know: bytes that the program brings there.
-    pub fn blob(&self) -> Result<Vec<u8>, Error> {
+    pub fn blob(&mut self) -> Result<Vec<u8>, Error> {
+        self.described = true;
         let shared = &self.core.shared;
         let export = shared.own.export().ok_or(Error::State("its memory cannot be exported"))?;
         let words = Region { base: shared.own.at() as u64, len: shared.own.len() as u64, export };
@@ -181,138 +203,18 @@ impl Endpoint {
         });
         let (layout, regions) = (shared.layout, self.regions.clone());
         let agent = self.carrier.as_ref().map_or_else(Vec::new, |c| c.blob());
-        let (boot, process, pid) = (ipc::host::boot(), Name::own(), shared.pid);
-        let by_agent = self.by_agent;
-        Ok(Blob { boot, process, pid, layout, words, slots, regions, agent, by_agent }.encode())
-    }
-
-    /// Maps the peer's memory. Both sides call it, and it waits for the other one.
-    pub fn connect(&mut self, blob: &[u8]) -> Result<(), Error> {
-        let shared = self.core.shared.clone();
-        self.is_of_this_process()?;
-        if self.path.is_some() {
-            return Err(Error::State("the endpoint has a peer: open another one for another peer"));
-        }
-        let blob = Blob::decode(blob)?;
-        if blob.layout != shared.layout {
-            return Err(Error::Blob("it has other slots or signals: open both sides with the same options"));
-        }
-        let here = blob.boot == ipc::host::boot() && blob.boot != [0; 16];
-        if !here || self.by_agent || blob.by_agent {
-            return self.connect_by_agent(&shared, &blob, here);
-        }
-        let pid = blob.process.pid().ok_or(Error::OtherHost)?;
-        if pid == std::process::id() {
-            return Err(Error::Blob("it is of this process: a peer is another process"));
-        }
-        if blob.process.has_ended() {
-            return Err(Error::Gone);
-        }
-        let owner = Owner::now(pid as i32);
-        let near = self.slots.as_ref().map_or(0, Made::addr);
-        let open = |r: &Region, near| share::open(owner.pid, owner.id, &r.export, near);
-        if blob.words.export.handle_type.kind() != MemoryKind::System {
-            return Err(Error::Blob("its words are not in host memory"));
-        }
-        let opened = open(&blob.words, 0).map_err(|e| Error::Memory(SHARING, e))?;
-        let words = Words::of_peer(opened, blob.words.base, shared.layout.len())?;
-        let mut kept = Vec::new();
-        let mut mapped = |r: &Region| -> Result<usize, String> {
-            let opened: Opened = open(r, near).map_err(|e| e.to_string())?;
-            let (at, follow) = opened.place(r.base).ok_or("it is not inside of its allocation")?;
-            if (follow as u64) < r.len {
-                return Err("it is longer than its allocation".into());
-            }
-            kept.push(opened);
-            Ok(at)
-        };
-        let (to, path) = match (&blob.slots, &self.slots) {
-            (Some(slots), Some(_)) if slots.len >= shared.layout.slots_len() as u64 => match mapped(slots) {
-                Ok(at) => (Some(at), Path {
-                    through: Through::Device,
-                    why: "the peer's device memory is mapped: kernels of the stream copy to it, and memory \
-                          operations of the stream raise the flags"
-                        .into(),
-                }),
-                Err(why) => (None, host(&why)),
-            },
-            (_, None) => (None, host(&self.no_slots)),
-            _ => (None, host("the peer has no slots in a device's memory")),
-        };
-        let mut regions = Vec::new();
-        for r in &blob.regions {
-            let at = mapped(r).map_err(|why| {
-                Error::Kernel(format!("a registration of the peer's cannot be mapped: {why}"))
-            })?;
-            regions.push((at, r.len));
-        }
-        words.word(0, CHOICE).store(if to.is_some() { DEVICE } else { HOST }, Release);
-        let from = self.where_messages_arrive(&shared, &blob)?;
-        let places = Places::new(&self.core.targets, &shared, &words)?;
-        let to = to.unwrap_or(words.at() + shared.layout.head());
-        let peer =
-            Peer { words, name: blob.process, pid, to, from, regions, _opened: kept, places, agent: None };
-        if shared.peer.set(peer).is_err() {
-            return Err(Error::State("the endpoint has a peer"));
-        }
-        self.watch = Some(watch::start(shared)?);
-        self.path = Some(path);
-        Ok(())
-    }
-
-    /// Has the carrier bring words to the peer, whose memory is not mapped.
-    fn connect_by_agent(&mut self, shared: &Arc<Shared>, blob: &Blob, here: bool) -> Result<(), Error> {
-        let Some(carrier) = self.carrier.as_mut().filter(|_| !blob.agent.is_empty()) else {
-            return Err(Error::OtherHost);
-        };
-        let words = self.near.take().ok_or(Error::State("the endpoint has had a peer: open another one"))?;
-        let places = Places::new(&self.core.targets, shared, &words)?;
-        let head = shared.layout.head();
-        words.word(0, CHOICE).store(HOST, Release);
-        let (to, from) = (words.at() + head, shared.own.at() + head);
-        let (name, pid, agent) = (blob.process, blob.pid, Some(Carried::default()));
-        let (regions, kept) = (Vec::new(), Vec::new());
-        let peer = Peer { words, name, pid, to, from, regions, _opened: kept, places, agent };
-        if shared.peer.set(peer).is_err() {
-            return Err(Error::State("the endpoint has a peer"));
-        }
-        let begun = carrier.begin(&blob.agent, Agent::feed(shared.clone()));
-        let why = match (here, self.by_agent) {
-            (false, _) => "the peer is on another host",
-            (true, true) => "the options ask for it",
-            (true, false) => "the peer's options ask for it",
-        };
-        let why = format!("an agent carries messages, {}: {why}", carrier.describe());
-        begun.and_then(|()| hears(shared)).inspect_err(|e| shared.fail(e.errno(), Kind::None, 0))?;
-        self.watch = Some(watch::start(shared.clone())?);
-        self.path = Some(Path { through: Through::Agent, why });
-        Ok(())
+        let (boot, process, pid) = (self.boot, Name::own(), shared.pid);
+        // SAFETY: no condition.
+        let user = unsafe { libc::geteuid() };
+        let (by_agent, number) = (self.by_agent, self.number);
+        let blob = Blob { boot, process, pid, user, number, layout, words, slots, regions, agent, by_agent };
+        Ok(blob.encode())
     }
 
     /// How often an agent has polled; 0: there is none.
     pub fn polls(&self) -> u64 {
         let peer = self.core.shared.peer.get();
         peer.and_then(|p| p.agent.as_ref()).map_or(0, Carried::polls)
-    }
-
-    /// Waits until the peer has said which slots it writes to.
-    fn where_messages_arrive(&self, shared: &Shared, blob: &Blob) -> Result<usize, Error> {
-        let began = Instant::now();
-        loop {
-            match (shared.own.word(0, CHOICE).load(Acquire), &self.slots) {
-                (0, _) => {}
-                (DEVICE, Some(slots)) => return Ok(slots.addr()),
-                (HOST, _) => return Ok(shared.own.at() + shared.layout.head()),
-                _ => return Err(Error::Blob("it chose slots that are not there")),
-            }
-            if blob.process.has_ended() {
-                return Err(Error::Gone);
-            }
-            if began.elapsed() >= shared.timeout {
-                return Err(Error::NotConnected);
-            }
-            std::thread::sleep(Duration::from_micros(200));
-        }
     }
 
     /// Which way messages to the peer go, and why.
@@ -382,6 +284,8 @@ impl Endpoint {
     ) -> Result<(), Error> {
         let lane = if sends { SENDS } else { RECEIVES };
         let mut list = List::of_lane(self.core.clone(), lane, usize::MAX);
+        // Before a slot is taken for it.
+        list.is_unused()?;
         add(&mut list)?;
         list.run_on_cpu()
     }
@@ -410,6 +314,7 @@ impl Endpoint {
     }
 
     fn end(&mut self) {
+        self.core.shared.own.word(0, OVER).store(1, Release);
         if let Some(peer) = self.core.shared.peer.get() {
             std::sync::atomic::fence(SeqCst);
             peer.words.word(0, CLOSED).store(1, Release);
@@ -477,24 +382,17 @@ fn load_kernels() -> Result<(), Error> {
     Ok(())
 }
 
-/// Waits until the peer's agent has brought its choice of slots.
-fn hears(shared: &Shared) -> Result<(), Error> {
-    let began = Instant::now();
-    while shared.own.word(0, CHOICE).load(Acquire) == 0 {
-        if shared.peer.get().and_then(|p| p.agent.as_ref()).is_none_or(Carried::is_lost) {
-            return Err(Error::Gone);
-        }
-        if began.elapsed() >= shared.timeout {
-            return Err(Error::NotConnected);
-        }
-        std::thread::sleep(Duration::from_micros(200));
+/// The host's boot. Zeros where /proc is not there: peers are then reached by an agent alone.
+fn boot() -> Result<[u8; 16], Error> {
+    let boot = ipc::host::boot();
+    if boot == [0; 16] {
+        // Too few descriptors say nothing of the host.
+        std::fs::File::open("/")?;
     }
-    match shared.own.word(0, CHOICE).load(Acquire) {
-        HOST => Ok(()),
-        _ => Err(Error::Blob("it chose slots that are not there")),
-    }
+    Ok(boot)
 }
 
-fn host(why: &str) -> Path {
-    Path { through: Through::Host, why: format!("messages go through host memory: {why}") }
+/// One that another endpoint of the host hardly has.
+fn number() -> u32 {
+    RandomState::new().build_hasher().finish() as u32 & blob::NUMBER
 }

@@ -33,6 +33,10 @@ pub enum Error {
     NotConnected,
     /// The process of the peer has ended.
     Gone,
+    /// The peer has closed its endpoint, or has given up.
+    Closed,
+    /// The peer is another user's, and shared memory is of one.
+    OtherUser,
     /// A call in a child of the process that opened the endpoint.
     Forked,
     /// Memory is not where a stream finds it.
@@ -69,6 +73,8 @@ impl Error {
             Error::OtherHost => libc::EHOSTUNREACH,
             Error::NotConnected => libc::ETIMEDOUT,
             Error::Gone => libc::ECONNRESET,
+            Error::Closed => libc::EPIPE,
+            Error::OtherUser => libc::EACCES,
             Error::NotForDevice(_) => libc::EFAULT,
             Error::Memory(_, e) => e.errno(),
             Error::Executor(e) => e.errno(),
@@ -96,6 +102,13 @@ impl fmt::Display for Error {
             Error::Blob(why) => write!(f, "the blob of the peer: {why}"),
             Error::NotConnected => f.write_str("the peer did not connect in time: both sides call connect"),
             Error::Gone => f.write_str("the process of the peer has ended: connect to a blob of a new one"),
+            Error::Closed => f.write_str(
+                "the peer has closed its endpoint, or its connect has failed: connect to a blob of a new one",
+            ),
+            Error::OtherUser => f.write_str(
+                "the process of the peer is another user's, and shared memory is of one: have both sides \
+                 reach each other by TCP alone",
+            ),
             Error::Forked => f.write_str("the endpoint belongs to the parent of this process: open another"),
             Error::NotForDevice(at) => write!(
                 f,

@@ -16,6 +16,8 @@ pub enum Kind {
     Put = 3,
     /// A wait for a signal.
     Wait = 4,
+    /// A get waited for its agent.
+    Get = 5,
 }
 
 impl Kind {
@@ -25,6 +27,7 @@ impl Kind {
             2 => Kind::Receive,
             3 => Kind::Put,
             4 => Kind::Wait,
+            5 => Kind::Get,
             _ => Kind::None,
         }
     }
@@ -82,6 +85,7 @@ impl fmt::Display for Failure {
             Kind::Receive => write!(f, "a receive by slot {i}")?,
             Kind::Put => write!(f, "a put with signal {i}")?,
             Kind::Wait => write!(f, "a wait for signal {i}")?,
+            Kind::Get => f.write_str("a get")?,
         }
         let (what, peer) = (if self.by_peer { "of" } else { "to or from" }, self.peer);
         let why = match self.errno {

@@ -36,8 +36,8 @@ pub(crate) struct Move {
     pub(crate) len: usize,
     /// The line that was waited for, of this side's: its word is cleared.
     pub(crate) clear: Option<u32>,
-    /// The slot of a message, whose length has to be `len`: that of the line which was waited for.
-    pub(crate) slot: Option<u32>,
+    /// The slot of a message, and the second word that the line which was waited for has to have.
+    pub(crate) slot: Option<(u32, u32)>,
     pub(crate) raise: Option<Raise>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Move {
 pub(crate) struct Raise {
     /// The peer's line.
     pub(crate) line: u32,
-    /// Bytes of a message, or 0: the line's second word.
+    /// The line's second word: of a message its bytes, and whether it goes on; otherwise 0.
     pub(crate) length: u32,
 }
 
@@ -210,7 +210,8 @@ impl Kernels {
         let own = |line: u32| lines.own + line as usize * LINE;
         let arrived = m.slot.and(m.clear).map_or(0, |line| own(line) + LENGTH);
         let raise = m.raise.filter(|_| raises);
-        let mine = failure::word(libc::EMSGSIZE, Kind::Receive, m.slot.unwrap_or(0));
+        let (slot, wanted) = m.slot.unwrap_or((0, 0));
+        let mine = failure::word(libc::EMSGSIZE, Kind::Receive, slot);
         let arguments = [
             m.to as u64,
             m.from as u64,
@@ -219,7 +220,7 @@ impl Kernels {
             (lines.peer + ERROR) as u64,
             lines.lane as u64,
             arrived as u64,
-            m.len as u64,
+            wanted.into(),
             mine.into(),
             failure::of_peer(mine).into(),
             m.clear.map_or(0, own) as u64,

@@ -9,12 +9,14 @@
 pub(crate) const LINE: usize = 64;
 
 /// Words of the first line: the error word ([`crate::failure`]); 1 once the peer has closed; which memory the
-/// peer's messages are put to.
+/// peer's messages are put to ([`choice`]).
 pub(crate) const ERROR: usize = 0;
 pub(crate) const CLOSED: usize = 4;
 pub(crate) const CHOICE: usize = 8;
 /// Where the peer's agent stores its own three words of these; 16 bytes.
 pub(crate) const FROM_PEER: usize = 16;
+/// Of the endpoint's own: 1 once it has closed, for a peer that has yet to connect.
+pub(crate) const OVER: usize = 32;
 /// Unused bytes, 8.
 pub(crate) const SPARE: usize = 48;
 
@@ -26,8 +28,10 @@ pub(crate) const ENDED: usize = 8;
 /// Lanes of an endpoint: two of the calls without a list, and lists.
 pub(crate) const LANES: usize = 64;
 
-/// The second word of a flag's line: bytes of the message.
+/// The second word of a flag's line: bytes of the message in this slot, and [`GOES_ON`].
 pub(crate) const LENGTH: usize = 4;
+/// The message goes on in the next slot. A slot has 2^24 bytes at most.
+pub(crate) const GOES_ON: u32 = 1 << 31;
 
 /// What both sides of an endpoint have agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +67,37 @@ impl Layout {
         1 + 2 * self.slots + self.signals + signal
     }
 
-    pub(crate) fn lines(&self) -> u32 {
+    /// Lines below this one are carried by an agent.
+    pub(crate) fn carried(&self) -> u32 {
         1 + 2 * self.slots + 2 * self.signals
+    }
+
+    /// What a lane asks its agent to put or get: a line of the near words.
+    pub(crate) fn job(&self, lane: u32) -> u32 {
+        self.carried() + lane
+    }
+
+    /// That it has been done: a line of one's own.
+    pub(crate) fn job_done(&self, lane: u32) -> u32 {
+        self.carried() + LANES as u32 + lane
+    }
+
+    pub(crate) fn lines(&self) -> u32 {
+        self.carried() + 2 * LANES as u32
+    }
+
+    /// Bytes of a lane's memory for one part of a put or a get, and where it is behind the near words.
+    pub(crate) fn stage(&self) -> usize {
+        self.slot_bytes.min(64 << 10) as usize
+    }
+
+    pub(crate) fn stage_at(&self, lane: u32) -> usize {
+        self.len() + lane as usize * self.stage()
+    }
+
+    /// Bytes of the near words, with that.
+    pub(crate) fn near_len(&self) -> usize {
+        self.stage_at(LANES as u32).next_multiple_of(4096)
     }
 
     /// Bytes before the slots.
@@ -79,6 +112,11 @@ impl Layout {
     pub(crate) fn len(&self) -> usize {
         (self.head() + self.slots_len()).next_multiple_of(4096)
     }
+}
+
+/// What [`CHOICE`] says: which slots an endpoint of this number writes to. Not 0.
+pub(crate) fn choice(slots: u32, number: u32) -> u32 {
+    slots & 3 | number << 2
 }
 
 /// What a lane's first word says while it waits for the word of a line.
@@ -101,8 +139,11 @@ mod tests {
         let mut lines: Vec<u32> = (0..3).flat_map(|n| [l.flag(n), l.credit(n)]).collect();
         lines.extend((0..2).flat_map(|n| [l.signal(n), l.signal_credit(n)]));
         lines.sort_unstable();
+        lines.extend((0..LANES as u32).map(|lane| l.job(lane)));
+        lines.extend((0..LANES as u32).map(|lane| l.job_done(lane)));
         assert_eq!(lines, (1..l.lines()).collect::<Vec<_>>());
-        assert!(l.head() + l.slots_len() <= l.len());
+        assert!(l.head() + l.slots_len() <= l.len() && l.stage_at(0) >= l.len());
+        assert!(l.stage_at(LANES as u32 - 1) + l.stage() <= l.near_len());
         assert_eq!(line_of(code(crate::Kind::Wait, l.signal(1))), l.signal(1));
     }
 }

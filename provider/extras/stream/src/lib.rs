@@ -30,7 +30,7 @@ mod shared;
 mod watch;
 mod word;
 
-pub use agent::{Carrier, Feed, Post};
+pub use agent::{Carrier, Feed, Job, Post};
 pub use endpoint::{Endpoint, Options, Path, Through};
 pub use error::Error;
 pub use failure::{Failure, Kind};

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use peerop::{Fence, Op, Until};
 
+use crate::agent::{GETS, OFFSET, REGION, WHAT};
 use crate::error::Error;
 use crate::failure::Kind;
 use crate::kernel::{Move, Raise};
-use crate::layout::{AT, LANES, LENGTH, code};
+use crate::layout::{AT, GOES_ON, LANES, LENGTH, code};
 use crate::shared::{Core, Peer, RECEIVES, SENDS, place};
 
 /// A step of a list.
@@ -105,18 +106,21 @@ impl List {
             let (slot, begin) = (*next, part * most);
             *next = (slot + 1) % layout.slots;
             let (here, len) = (at + begin, (len - begin).min(most));
+            // Both sides say where the message ends: parts of two are never taken for one.
+            let length = len as u32 | if part + 1 < parts { GOES_ON } else { 0 };
             let in_slot = slot as usize * most;
             let (flag, credit) = (layout.flag(slot), layout.credit(slot));
             if sends {
                 self.take(peer, Kind::Send, credit);
-                let raise = Some(Raise { line: flag, length: len as u32 });
+                let raise = Some(Raise { line: flag, length });
                 let to = peer.to + in_slot;
                 self.moves(Move { to, from: here, len, clear: Some(credit), slot: None, raise });
             } else {
                 self.take(peer, Kind::Receive, flag);
                 let raise = Some(Raise { line: credit, length: 0 });
                 let from = peer.from + in_slot;
-                self.moves(Move { to: here, from, len, clear: Some(flag), slot: Some(slot), raise });
+                let slot = Some((slot, length));
+                self.moves(Move { to: here, from, len, clear: Some(flag), slot, raise });
             }
         }
         self.buffers.push((at, len));
@@ -136,6 +140,11 @@ impl List {
             self.signal(signal)?;
         }
         self.room(1)?;
+        if peer.agent.is_some() && put.len > 0 {
+            self.by_agent(peer, put, true);
+            self.buffers.push((put.local, put.len));
+            return Ok(());
+        }
         let clear = put.signal.map(|signal| layout.signal_credit(signal));
         if let Some(credit) = clear {
             self.take(peer, Kind::Put, credit);
@@ -152,14 +161,60 @@ impl List {
     /// The memory is writable until the last execution of the list is over.
     pub unsafe fn get(&mut self, get: &Put) -> Result<(), Error> {
         let core = self.core.clone();
-        let (_, there) = remote(&core, get)?;
+        let (peer, there) = remote(&core, get)?;
         if get.signal.is_some() {
             return Err(Error::Invalid("a get raises no signal: pass none"));
         }
         self.room(1)?;
+        if peer.agent.is_some() && get.len > 0 {
+            self.by_agent(peer, get, false);
+            self.buffers.push((get.local, get.len));
+            return Ok(());
+        }
         self.moves(Move { to: get.local, from: there, len: get.len, clear: None, slot: None, raise: None });
         self.buffers.push((get.local, get.len));
         Ok(())
+    }
+
+    /// Asks the agent, for each part that the lane's stage has room for, and waits until it is done: what is
+    /// behind a put finds it in the peer's memory.
+    fn by_agent(&mut self, peer: &Peer, what: &Put, puts: bool) {
+        let layout = self.core.shared.layout;
+        let (asks, done) = (layout.job(self.lane), layout.job_done(self.lane));
+        let stage = peer.words.at() + layout.stage_at(self.lane);
+        if let Some(agent) = &peer.agent {
+            agent.asks();
+        }
+        let mut begin = 0;
+        while begin < what.len {
+            let (local, len) = (what.local + begin, (what.len - begin).min(layout.stage()));
+            let offset = what.offset + begin as u64;
+            begin += len;
+            let signal = what.signal.filter(|_| begin == what.len);
+            let how = if puts { signal.map_or(0, |n| n + 1) } else { GETS };
+            let words = [
+                (REGION, what.region),
+                (OFFSET, offset as u32),
+                (OFFSET + 4, (offset >> 32) as u32),
+                (WHAT, how),
+            ];
+            let to = |byte| place(peer.places.peer, asks, byte);
+            self.ops(words.map(|(byte, value)| Op::Store32 { to: to(byte), value }));
+            let raised = Raise { line: asks, length: len as u32 };
+            if !puts {
+                self.ops(raise(peer, &raised));
+                self.take(peer, Kind::Get, done);
+                self.moves(Move { to: local, from: stage, len, clear: Some(done), slot: None, raise: None });
+                continue;
+            }
+            let clear = signal.map(|n| layout.signal_credit(n));
+            if let Some(credit) = clear {
+                self.take(peer, Kind::Put, credit);
+            }
+            self.moves(Move { to: stage, from: local, len, clear, slot: None, raise: Some(raised) });
+            self.take(peer, Kind::Put, done);
+            self.moves(Move { to: 0, from: 0, len: 0, clear: Some(done), slot: None, raise: None });
+        }
     }
 
     /// Adds a wait for a signal of the peer's.
@@ -264,14 +319,9 @@ pub(crate) fn raise(peer: &Peer, raise: &Raise) -> [Op; 3] {
 fn remote<'c>(core: &'c Core, put: &Put) -> Result<(&'c Peer, usize), Error> {
     let peer = core.shared.peer()?;
     buffer(put.local, put.len)?;
-    match (&peer.agent, put.len) {
-        (Some(_), 0) => return Ok((peer, 0)),
-        (Some(_), _) => {
-            return Err(Error::Unsupported(
-                "an agent brings messages and signals to the peer, and no puts and gets: send the bytes",
-            ));
-        }
-        _ => {}
+    if put.len == 0 {
+        // A signal alone takes no registration.
+        return Ok((peer, 0));
     }
     let found = peer.regions.get(put.region as usize);
     let (at, len) = found.ok_or(Error::Invalid("the peer has no such registration: register it there"))?;

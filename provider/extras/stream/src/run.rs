@@ -82,15 +82,39 @@ impl List {
         let count = core.state().queued[self.lane as usize] + 1;
         // Words have the low half.
         let number = count as u32;
+        let done = self.queue_items(stream, &kernels, &mut executor, (!captured).then_some(number));
+        let begun = done.as_ref().map_or_else(|cut| cut.begun, |()| !self.items.is_empty());
+        if begun && !captured {
+            core.state().queued[self.lane as usize] = count;
+            if done.is_err() {
+                // The stream still has what was queued: its end is behind that.
+                let end = [&self.at_nothing()[..], &self.ended(Some(number))[..]].concat();
+                core.state().cut[self.lane as usize] = executor.execute(&end).is_err();
+            }
+        }
+        if done.is_ok() {
+            keep(&core, key, executor);
+        }
+        done
+    }
+
+    /// `number`: of the execution, which ends behind the last item.
+    fn queue_items(
+        &self,
+        stream: Stream,
+        kernels: &Kernels,
+        executor: &mut CudaStream,
+        number: Option<u32>,
+    ) -> Result<(), Cut> {
         let last = self.items.len().wrapping_sub(1);
         let mut begun = false;
         for (i, item) in self.items.iter().enumerate() {
-            let ended = (i == last && !captured).then_some(number);
+            let ended = number.filter(|_| i == last);
             let ops = match item {
                 Item::Ops(ops) => [ops, &self.ended(ended)[..]].concat(),
                 Item::Move(m) => {
                     let raises =
-                        self.launch(stream, &kernels, m, ended).map_err(|error| Cut { begun, error })?;
+                        self.launch(stream, kernels, m, ended).map_err(|error| Cut { begun, error })?;
                     begun = true;
                     if raises { Vec::new() } else { self.behind(m, ended) }
                 }
@@ -98,11 +122,13 @@ impl List {
             executor.execute(&ops).map_err(|f| Cut { begun: begun || f.done > 0, error: f.error.into() })?;
             begun = true;
         }
-        if begun && !captured {
-            core.state().queued[self.lane as usize] = count;
-        }
-        keep(&core, key, executor);
         Ok(())
+    }
+
+    /// What says that the lane waits for nothing.
+    fn at_nothing(&self) -> Vec<Op> {
+        let peer = self.core.shared.peer.get();
+        peer.map(|p| Op::Store32 { to: place(p.places.lanes, self.lane, AT), value: 0 }).into_iter().collect()
     }
 
     /// Whether the kernel raises what the move raises.
@@ -170,6 +196,8 @@ impl List {
     pub fn run_on_cpu(&mut self) -> Result<(), Error> {
         let core = self.core.clone();
         core.shared.peer()?;
+        // A lane has one word for what is waited for: a stream's would be lost to the watchdog.
+        self.is_unused()?;
         let mut cpu = Cpu::new(core.targets.clone(), |_| {
             std::thread::yield_now();
             Ok(())
@@ -248,9 +276,10 @@ fn move_by_cpu(core: &Core, lane: u32, m: &Move) {
 }
 
 fn copy_by_cpu(shared: &Shared, m: &Move) {
-    let other = |line: &u32| shared.own.word(*line, LENGTH).load(Acquire) as usize != m.len;
-    if let (Some(slot), Some(_)) = (m.slot, m.clear.filter(other)) {
-        return shared.fail(libc::EMSGSIZE, Kind::Receive, slot);
+    if let (Some((slot, wanted)), Some(line)) = (m.slot, m.clear) {
+        if shared.own.word(line, LENGTH).load(Acquire) != wanted {
+            return shared.fail(libc::EMSGSIZE, Kind::Receive, slot);
+        }
     }
     if m.len == 0 {
         return;

@@ -1,11 +1,12 @@
 //! What the calls of an endpoint, its lists and its watchdog share.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use hmem::cuda::Stream;
 use hmem::share::Opened;
 use ipc::process::Name;
 use peerop::cuda::CudaStream;
@@ -120,6 +121,8 @@ pub(crate) struct State {
     pub(crate) next: [u32; 2],
     /// Executions of each lane that were queued in streams.
     pub(crate) queued: [u64; LANES],
+    /// Lanes of an execution that was cut, whose end could not be queued: the stream is asked.
+    pub(crate) cut: [bool; LANES],
     /// Lanes that a list has.
     pub(crate) taken: [bool; LANES],
     /// The stream that each lane was last queued in.
@@ -144,7 +147,7 @@ impl Core {
         taken[SENDS as usize] = true;
         taken[RECEIVES as usize] = true;
         let (next, queued, streams) = ([0; 2], [0; LANES], [None; LANES]);
-        let state = State { next, queued, taken, streams, executors: Vec::new() };
+        let state = State { next, queued, cut: [false; LANES], taken, streams, executors: Vec::new() };
         Core { shared, targets: Arc::new(Targets::new()), state: Mutex::new(state) }
     }
 
@@ -154,8 +157,23 @@ impl Core {
 
     /// Whether all that a lane was queued for in streams has ended.
     pub(crate) fn is_idle(&self, lane: u32) -> bool {
+        self.ask_stream(lane);
         let ended = self.shared.lanes.word(lane, ENDED).load(Acquire);
         ended == self.state().queued[lane as usize] as u32 && self.shared.waits_for(lane) == 0
+    }
+
+    /// Of an execution that was cut without an end behind it: that is over when its stream is.
+    fn ask_stream(&self, lane: u32) {
+        let mut state = self.state();
+        let n = lane as usize;
+        let Some((stream, ..)) = state.streams[n].filter(|_| state.cut[n]) else { return };
+        // SAFETY: the promise of the call that queued there: it stays a stream until all of that is done.
+        let stream = unsafe { Stream::captured_too(stream) };
+        if stream.and_then(Stream::is_done).is_ok_and(|done| done) {
+            state.cut[n] = false;
+            self.shared.lanes.word(lane, ENDED).store(state.queued[n] as u32, Release);
+            self.shared.lanes.word(lane, AT).store(0, Release);
+        }
     }
 
     /// How many executions of a lane that were queued in streams have ended.

@@ -30,12 +30,15 @@ struct Wait {
     since: Instant,
 }
 
-/// Begins to watch an endpoint that has a peer.
+/// Begins to watch an endpoint, as soon as it has a peer.
 pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Error> {
     let builder = std::thread::Builder::new().name("strait-stream".into());
     Ok(builder.spawn(move || {
-        if let Some(peer) = shared.peer.get() {
-            watch(&shared, peer);
+        while !shared.stop.load(Acquire) {
+            match shared.peer.get() {
+                Some(peer) => watch(&shared, peer),
+                None => std::thread::sleep(TICK),
+            }
         }
     })?)
 }
@@ -46,6 +49,8 @@ fn watch(shared: &Shared, peer: &Peer) {
     let mut process = if mapped { ipc::pidfd::open(peer.pid as i32).ok() } else { None };
     let mut waits = [None; LANES];
     let mut gone = mapped && process.is_none() && peer.name.has_ended();
+    // Since when the peer is known to have ended or closed.
+    let mut over: Option<Instant> = None;
     while !shared.stop.load(Acquire) {
         if shared.failure().is_some() {
             propagate(shared, peer);
@@ -60,21 +65,30 @@ fn watch(shared: &Shared, peer: &Peer) {
         }
         gone |= peer.agent.as_ref().is_some_and(Carried::is_lost);
         let closed = shared.own.word(0, CLOSED).load(Acquire) != 0;
+        if gone || closed {
+            over.get_or_insert_with(Instant::now);
+        }
         for lane in 0..LANES as u32 {
             let wait = &mut waits[lane as usize];
             *wait = examine(shared, lane, *wait);
             let Some(Wait { code, since, .. }) = *wait else { continue };
-            let long = since.elapsed();
-            let why = match (gone, closed) {
-                (_, true) if long >= GRACE => libc::EPIPE,
-                (true, _) if long >= GRACE => libc::ECONNRESET,
-                _ if long >= shared.timeout => libc::ETIMEDOUT,
-                _ => continue,
+            let Some(why) = ends(since.elapsed(), over.map(|o| o.elapsed()), closed, shared.timeout) else {
+                continue;
             };
             let (kind, index) = named(shared, code);
             shared.fail(why, kind, index);
             break;
         }
+    }
+}
+
+/// Why a wait that has lasted so long ends now, if it does. `over`: for how long the peer is known to have
+/// ended, or `closed`: what it had raised before may have come only then.
+fn ends(lasted: Duration, over: Option<Duration>, closed: bool, timeout: Duration) -> Option<i32> {
+    match over {
+        Some(over) if lasted.min(over) >= GRACE => Some(if closed { libc::EPIPE } else { libc::ECONNRESET }),
+        _ if lasted >= timeout => Some(libc::ETIMEDOUT),
+        _ => None,
     }
 }
 
@@ -101,7 +115,10 @@ fn named(shared: &Shared, code: u32) -> (Kind, u32) {
     match code >> 24 {
         1 => (Kind::Send, line.wrapping_sub(layout.credit(0))),
         2 => (Kind::Receive, line.wrapping_sub(layout.flag(0))),
-        3 => (Kind::Put, line.wrapping_sub(layout.signal_credit(0))),
+        3 if line < layout.carried() => (Kind::Put, line.wrapping_sub(layout.signal_credit(0))),
+        // An agent's: of no signal.
+        3 => (Kind::Put, 0),
+        5 => (Kind::Get, 0),
         _ => (Kind::Wait, line.wrapping_sub(layout.signal(0))),
     }
 }
@@ -197,10 +214,23 @@ mod tests {
             (Kind::Send, s.layout.credit(1), (Kind::Send, 1)),
             (Kind::Receive, s.layout.flag(0), (Kind::Receive, 0)),
             (Kind::Put, s.layout.signal_credit(0), (Kind::Put, 0)),
+            (Kind::Put, s.layout.job_done(7), (Kind::Put, 0)),
+            (Kind::Get, s.layout.job_done(7), (Kind::Get, 0)),
             (Kind::Wait, s.layout.signal(0), (Kind::Wait, 0)),
         ] {
             assert_eq!(named(&s, code(kind, line)), wanted);
         }
+    }
+
+    #[test]
+    fn a_peer_that_has_ended_is_given_time_from_when_that_is_known() {
+        let (short, long, limit) = (Duration::from_millis(1), Duration::from_secs(5), Duration::from_secs(9));
+        assert_eq!(ends(long, None, false, limit), None);
+        assert_eq!(ends(long, Some(short), true, limit), None, "its last words may just have come");
+        assert_eq!(ends(short, Some(long), true, limit), None);
+        assert_eq!(ends(long, Some(long), true, limit), Some(libc::EPIPE));
+        assert_eq!(ends(long, Some(long), false, limit), Some(libc::ECONNRESET));
+        assert_eq!(ends(limit, None, false, limit), Some(libc::ETIMEDOUT));
     }
 
     #[test]

@@ -372,6 +372,12 @@ impl Context {
         self.table.get(peer as usize * count + region as usize).filter(|_| inside).copied()
     }
 
+    /// A peer's region, also one of a number that this process has none of: commands reach it.
+    pub fn region_of_peer(&self, peer: u32, region: u32) -> Option<layout::Region> {
+        let r = self.peers.get(peer as usize)?.regions.get(region as usize)?;
+        Some(layout::Region { base: r.base, length: r.len, key: r.key, unused: 0 })
+    }
+
     fn error_of(&self, peer: u32) -> Option<&AtomicU64> {
         let errors = self.errors.as_ref().filter(|_| (peer as usize) < self.peers.len())?;
         Some(errors.word(peer as usize))

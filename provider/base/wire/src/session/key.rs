@@ -35,6 +35,12 @@ impl JobKey {
         JobKey { key: whole.finalize().into_bytes().into(), secret: false }
     }
 
+    /// 16 bits that processes of the same key have in common. They are too few to find the key by.
+    pub fn tag(&self) -> [u8; 2] {
+        let [a, b, ..] = self.sign_parts(b"strait same key", &[]);
+        [a, b]
+    }
+
     /// One that was derived from this one.
     pub(super) fn derived(&self, mac: [u8; MAC]) -> JobKey {
         JobKey { key: mac, secret: self.secret }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use stream::{Carrier, Error, Feed, Post, SPARE};
+use stream::{Carrier, Error, Feed, Job, Post, SPARE};
 use wire::session::JobKey;
 use xpu::command::{Op, Raw};
 use xpu::layout::flag;
@@ -28,7 +28,12 @@ struct ByContext {
     memory: [usize; 2],
     polls: &'static str,
     shm: bool,
+    /// What says, by 16 bits, that the peer has the same key.
+    tag: [u8; TAG],
 }
+
+/// Bytes of a blob before the context's.
+const TAG: usize = 2;
 
 /// Opens one: for peers of other hosts with a key.
 pub(super) fn open(key: Option<&[u8]>) -> Result<Box<dyn Carrier>, Error> {
@@ -45,8 +50,9 @@ pub(super) fn open(key: Option<&[u8]>) -> Result<Box<dyn Carrier>, Error> {
             "FI_STRAIT_LINKS has no shm, and there is no key for another link: pass one",
         ));
     }
+    let tag = key.as_ref().map_or([0; TAG], JobKey::tag);
     let context = Context::open(Options { key, pace, shm, ..Options::default() }).map_err(carrier)?;
-    Ok(Box::new(ByContext { context, ring: None, memory: [0; 2], polls, shm }))
+    Ok(Box::new(ByContext { context, ring: None, memory: [0; 2], polls, shm, tag }))
 }
 
 /// A setting's text, if it is one.
@@ -60,25 +66,42 @@ fn carrier(e: xpu::Error) -> Error {
 }
 
 impl Carrier for ByContext {
-    unsafe fn register(&mut self, own: usize, near: usize, len: usize) -> Result<(), Error> {
-        for (at, wanted) in [(own, OWN), (near, NEAR)] {
+    unsafe fn register(&mut self, own: (usize, usize), near: (usize, usize)) -> Result<(), Error> {
+        for ((at, len), wanted) in [(own, OWN), (near, NEAR)] {
             // SAFETY: the caller's promise; words are accessed by atomics, and slots only while they are one
             // side's.
             let number = unsafe { self.context.register(at, len) }.map_err(carrier)?;
             assert_eq!(number, wanted, "regions have the numbers 0 and 1");
         }
-        self.memory = [own, near];
+        self.memory = [own.0, near.0];
         self.ring =
             Some(self.context.open_ring(RingRequest::new(LOG2_COMMANDS)).map_err(carrier)?.producer());
         Ok(())
     }
 
+    unsafe fn window(&mut self, at: usize, len: usize) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.context.register(at, len) }.map(|_| ()).map_err(carrier)
+    }
+
     fn blob(&self) -> Vec<u8> {
-        self.context.blob()
+        [&self.tag[..], &self.context.blob()].concat()
+    }
+
+    fn accepts(&self, peer: &[u8]) -> Result<(), Error> {
+        if !peer.starts_with(&self.tag) {
+            let why = "the peer has another key: open both sides with the same one".into();
+            return Err(Error::Carrier { why, errno: libc::EACCES });
+        }
+        Ok(())
+    }
+
+    fn by_memory(&self) -> bool {
+        self.shm
     }
 
     fn begin(&mut self, peer: &[u8], feed: Feed) -> Result<(), Error> {
-        let mine = self.context.blob();
+        let (mine, peer) = (self.context.blob(), peer.get(TAG..).unwrap_or_default());
         self.context.connect(0, &[&mine, peer]).map_err(carrier)?;
         let (Some(there), Some(ring)) = (self.context.peer(PEER, OWN), self.ring.clone()) else {
             return Err(Error::Blob("its agent has no memory"));
@@ -94,7 +117,10 @@ impl Carrier for ByContext {
         };
         let first = ring.post(&[watches]).map_or(0, |ticket| ticket + 1);
         let near = self.memory[NEAR as usize];
-        let post = ByRing { ring, near, remote: there.remote, key: there.key, next: first.into() };
+        let windows = (NEAR + 1..).map_while(|n| self.context.region_of_peer(PEER, n));
+        let windows = windows.map(|w| (w.base, w.key)).collect();
+        let (remote, key) = (there.remote, there.key);
+        let post = ByRing { ring, near, remote, key, windows, next: first.into() };
         self.context.feed_by(Box::new(Fed { post, feed }));
         self.context.begin().map_err(carrier)?;
         Ok(())
@@ -130,8 +156,19 @@ struct ByRing {
     near: usize,
     remote: u64,
     key: u64,
+    /// Memory that the peer has registered: addresses there, and keys.
+    windows: Vec<(u64, u64)>,
     /// The ticket behind the last command.
     next: std::cell::Cell<u64>,
+}
+
+impl ByRing {
+    /// The command's ticket.
+    fn put(&self, command: Raw) -> Option<u64> {
+        let ticket = self.ring.post(&[command])?;
+        self.next.set(ticket + 1);
+        Some(ticket)
+    }
 }
 
 impl Post for ByRing {
@@ -157,11 +194,37 @@ impl Post for ByRing {
                 ..signal
             },
         };
-        let ticket = self.ring.post(&[command]);
-        if let Some(ticket) = ticket {
-            self.next.set(ticket + 1);
-        }
-        ticket.is_some()
+        self.put(command).is_some()
+    }
+
+    fn job(&self, job: &Job) -> Option<u64> {
+        // One that is not there fails at the target.
+        let (base, key) = self.windows.get(job.region as usize).copied().unwrap_or_default();
+        let command = Raw {
+            op: if job.puts { Op::Put } else { Op::Get } as u8,
+            peer: PEER,
+            region: NEAR,
+            local: (self.near + job.near) as u64,
+            remote: base + job.offset,
+            key,
+            length: job.len as u64,
+            ..Raw::default()
+        };
+        self.put(match job.signal {
+            Some(at) => Raw {
+                op: Op::PutSignal as u8,
+                flags: flag::SIGNAL_WEAK,
+                operand: self.remote + at as u64,
+                value: 1,
+                context: self.key,
+                ..command
+            },
+            None => command,
+        })
+    }
+
+    fn is_done(&self, job: u64) -> bool {
+        self.ring.done() > job
     }
 
     fn is_lost(&self) -> bool {

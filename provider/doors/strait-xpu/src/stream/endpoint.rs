@@ -79,7 +79,7 @@ pub unsafe extern "C" fn strait_stream_open(
 ///
 /// # Safety
 /// `endpoint` is open; `address` to `address` + `length` stays allocated until both sides have closed;
-/// `region` is NULL or valid for a write.
+/// `region` is valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strait_stream_register(
     endpoint: *mut strait_stream,

@@ -8,7 +8,8 @@ use libc::{c_int, c_void};
 use super::types::*;
 use super::{NULL, errno, invalid, list, open, put, transfer};
 
-/// Makes a list with room for `entries` operations. A message takes one for each slot that it fills.
+/// Makes a list with room for `entries` operations. A message takes one for each slot that it fills. -EBUSY:
+/// 62 lists of the endpoint are open, as many as there can be.
 ///
 /// # Safety
 /// `endpoint` is open; `made` is NULL or valid for a write.
@@ -130,7 +131,7 @@ pub unsafe extern "C" fn strait_stream_list_run_on_cpu(what: *mut strait_stream_
 ///
 /// # Safety
 /// `what` is open; `graph` is a graph that no other thread uses, and `after` are nodes of it; the graph is
-/// gone, with its instances, before the list is closed; `last` is NULL or valid for a write.
+/// gone, with its instances, before the list is closed; `last` is valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strait_stream_list_add_to_graph(
     what: *mut strait_stream_list,
@@ -142,6 +143,9 @@ pub unsafe extern "C" fn strait_stream_list_add_to_graph(
     guard(|| {
         if graph.is_null() || last.is_null() || count > 0 && after.is_null() {
             return invalid(NULL);
+        }
+        if count > isize::MAX as usize / size_of::<*mut c_void>() {
+            return invalid("there are not so many nodes: pass their count");
         }
         // SAFETY: the program's promise.
         let after: Vec<usize> = (0..count).map(|n| unsafe { (*after.add(n)).expose_provenance() }).collect();

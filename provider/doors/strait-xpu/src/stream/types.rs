@@ -25,10 +25,12 @@ pub const STRAIT_STREAM_OP_NONE: u32 = 0;
 pub const STRAIT_STREAM_OP_SEND: u32 = 1;
 /// strait_stream_failure.operation: a receive.
 pub const STRAIT_STREAM_OP_RECEIVE: u32 = 2;
-/// strait_stream_failure.operation: a put, which waited for the credit of its signal.
+/// strait_stream_failure.operation: a put, which waited for the credit of its signal, or for its agent.
 pub const STRAIT_STREAM_OP_PUT: u32 = 3;
 /// strait_stream_failure.operation: a wait for a signal.
 pub const STRAIT_STREAM_OP_WAIT: u32 = 4;
+/// strait_stream_failure.operation: a get, which waited for its agent.
+pub const STRAIT_STREAM_OP_GET: u32 = 5;
 
 /// The condition of a wait for a word: its difference to the value, as a signed number, is not negative.
 pub const STRAIT_STREAM_GEQ: u32 = 0;

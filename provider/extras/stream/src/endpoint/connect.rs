@@ -1,0 +1,228 @@
+//! How an endpoint comes to have its peer: what is mapped, or carried by an agent.
+//!
+//! What fails before the peer has been written to leaves the endpoint as it was. Behind that it has failed,
+//! and so has the peer's: the peer may already send.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
+
+use hmem::Kind as MemoryKind;
+use hmem::cuda::Made;
+use hmem::share::{self, Opened, Owner};
+
+use super::{Endpoint, Path, Through};
+use crate::agent::Agent;
+use crate::blob::{Blob, Region};
+use crate::carried::Carried;
+use crate::error::Error;
+use crate::failure::{self, Kind};
+use crate::layout::{CHOICE, ERROR, OVER, choice};
+use crate::memory::Words;
+use crate::shared::{Peer, Places, Shared};
+use crate::watch;
+
+/// What maps the peer's words.
+const SHARING: &str = "mapping the peer's words, which takes a process of the same user and \
+                       kernel.yama.ptrace_scope=0 or CAP_SYS_PTRACE (open both sides by an agent otherwise),";
+
+/// Between two polls for the peer.
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// Which slots a side writes to.
+const DEVICE: u32 = 1;
+const HOST: u32 = 2;
+
+impl Endpoint {
+    /// Maps the peer's memory. Both sides call it, and it waits for the other one.
+    pub fn connect(&mut self, blob: &[u8]) -> Result<(), Error> {
+        let shared = self.core.shared.clone();
+        self.is_of_this_process()?;
+        if self.path.is_some() || shared.peer.get().is_some() || self.watch.is_some() {
+            return Err(Error::State("the endpoint has had a peer: open another one for another peer"));
+        }
+        let blob = Blob::decode(blob)?;
+        if blob.layout != shared.layout {
+            return Err(Error::Blob("it has other slots or signals: open both sides with the same options"));
+        }
+        let here = blob.boot == self.boot && blob.boot != [0; 16];
+        if !here || self.by_agent || blob.by_agent {
+            return self.connect_by_agent(&shared, &blob, here);
+        }
+        let pid = blob.process.pid().ok_or(Error::OtherHost)?;
+        if pid == std::process::id() {
+            return Err(Error::Blob("it is of this process: a peer is another process"));
+        }
+        if blob.process.has_ended() {
+            return Err(Error::Gone);
+        }
+        let owner = Owner::now(pid as i32);
+        let near = self.slots.as_ref().map_or(0, Made::addr);
+        let open = |r: &Region, near| share::open(owner.pid, owner.id, &r.export, near);
+        if blob.words.export.handle_type.kind() != MemoryKind::System {
+            return Err(Error::Blob("its words are not in host memory"));
+        }
+        let opened = open(&blob.words, 0).map_err(|e| Error::Memory(SHARING, e))?;
+        let words = Words::of_peer(opened, blob.words.base, shared.layout.len())?;
+        let mut kept = Vec::new();
+        let mut mapped = |r: &Region| -> Result<usize, String> {
+            let opened: Opened = open(r, near).map_err(|e| e.to_string())?;
+            let (at, follow) = opened.place(r.base).ok_or("it is not inside of its allocation")?;
+            if (follow as u64) < r.len {
+                return Err("it is longer than its allocation".into());
+            }
+            kept.push(opened);
+            Ok(at)
+        };
+        let (to, path) = match (&blob.slots, &self.slots) {
+            (Some(slots), Some(_)) if slots.len >= shared.layout.slots_len() as u64 => match mapped(slots) {
+                Ok(at) => (Some(at), Path {
+                    through: Through::Device,
+                    why: "the peer's device memory is mapped: kernels of the stream copy to it, and memory \
+                          operations of the stream raise the flags"
+                        .into(),
+                }),
+                Err(why) => (None, host(&why)),
+            },
+            (_, None) => (None, host(&self.no_slots)),
+            _ => (None, host("the peer has no slots in a device's memory")),
+        };
+        let mut regions = Vec::new();
+        for r in &blob.regions {
+            let at = mapped(r).map_err(|why| {
+                Error::Kernel(format!("a registration of the peer's cannot be mapped: {why}"))
+            })?;
+            regions.push((at, r.len));
+        }
+        let places = Places::new(&self.core.targets, &shared, &words)?;
+        let chosen = choice(if to.is_some() { DEVICE } else { HOST }, self.number);
+        // Whatever ends waits is there before there are any.
+        self.watch = Some(watch::start(shared.clone())?);
+        let arrive = words.word(0, CHOICE).compare_exchange(0, chosen, AcqRel, Acquire);
+        let arrive = match arrive {
+            Ok(_) => self.where_messages_arrive(&shared, &blob, &words).inspect_err(|e| {
+                let why = failure::of_peer(failure::word(e.errno(), Kind::None, 0));
+                let _ = words.word(0, ERROR).compare_exchange(0, why, AcqRel, Relaxed);
+            }),
+            Err(_) => Err(Error::Blob("another endpoint has connected to it: a blob is for one peer")),
+        };
+        let from = arrive.inspect_err(|e| shared.fail(e.errno(), Kind::None, 0))?;
+        let (to, name) = (to.unwrap_or(words.at() + shared.layout.head()), blob.process);
+        let peer = Peer { words, name, pid, to, from, regions, _opened: kept, places, agent: None };
+        if shared.peer.set(peer).is_err() {
+            return Err(Error::State("the endpoint has a peer"));
+        }
+        self.path = Some(path);
+        Ok(())
+    }
+
+    /// Has the carrier bring words to the peer, whose memory is not mapped.
+    fn connect_by_agent(&mut self, shared: &Arc<Shared>, blob: &Blob, here: bool) -> Result<(), Error> {
+        let Some(carrier) = self.carrier.as_mut().filter(|_| !blob.agent.is_empty()) else {
+            return Err(Error::OtherHost);
+        };
+        carrier.accepts(&blob.agent)?;
+        let words = self.near.take().ok_or(Error::State("the endpoint has had a peer: open another one"))?;
+        self.watch = Some(watch::start(shared.clone()).inspect_err(|e| {
+            shared.fail(e.errno(), Kind::None, 0);
+        })?);
+        let places = Places::new(&self.core.targets, shared, &words)?;
+        let head = shared.layout.head();
+        words.word(0, CHOICE).store(choice(HOST, self.number), Release);
+        let (to, from) = (words.at() + head, shared.own.at() + head);
+        let (name, pid, agent) = (blob.process, blob.pid, Some(Carried::default()));
+        // The agent knows them by their numbers.
+        let (regions, kept) = (blob.regions.iter().map(|r| (0, r.len)).collect(), Vec::new());
+        let peer = Peer { words, name, pid, to, from, regions, _opened: kept, places, agent };
+        if shared.peer.set(peer).is_err() {
+            return Err(Error::State("the endpoint has a peer"));
+        }
+        let begun = carrier.begin(&blob.agent, Agent::feed(shared.clone()));
+        let why = match (here, self.by_agent) {
+            (false, _) => "the peer is on another host",
+            (true, true) => "the options ask for it",
+            (true, false) => "the peer's options ask for it",
+        };
+        let why = format!("an agent carries messages, {}: {why}", carrier.describe());
+        let by_memory = here && carrier.by_memory();
+        begun
+            .and_then(|()| hears(shared, blob, here, by_memory))
+            .inspect_err(|e| shared.fail(e.errno(), Kind::None, 0))?;
+        self.path = Some(Path { through: Through::Agent, why });
+        Ok(())
+    }
+
+    /// Waits until the peer has said which slots it writes to.
+    fn where_messages_arrive(&self, shared: &Shared, blob: &Blob, peer: &Words) -> Result<usize, Error> {
+        let began = Instant::now();
+        loop {
+            if let Some(failure) = shared.failure() {
+                return Err(Error::Failed(failure));
+            }
+            match shared.own.word(0, CHOICE).load(Acquire) {
+                0 => {}
+                said => {
+                    return match (chosen_by(said, blob)?, &self.slots) {
+                        (DEVICE, Some(slots)) => Ok(slots.addr()),
+                        (HOST, _) => Ok(shared.own.at() + shared.layout.head()),
+                        _ => Err(Error::Blob("it chose slots that are not there")),
+                    };
+                }
+            }
+            if blob.process.has_ended() {
+                return Err(Error::Gone);
+            }
+            if peer.word(0, OVER).load(Acquire) != 0 {
+                return Err(Error::Closed);
+            }
+            if began.elapsed() >= shared.timeout {
+                return Err(Error::NotConnected);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Waits until the peer's agent has brought its choice of slots.
+fn hears(shared: &Shared, blob: &Blob, here: bool, by_memory: bool) -> Result<(), Error> {
+    let began = Instant::now();
+    loop {
+        if let Some(failure) = shared.failure() {
+            return Err(Error::Failed(failure));
+        }
+        match shared.own.word(0, CHOICE).load(Acquire) {
+            0 => {}
+            said => {
+                return match chosen_by(said, blob)? {
+                    HOST => Ok(()),
+                    _ => Err(Error::Blob("it chose slots that are not there")),
+                };
+            }
+        }
+        if shared.peer.get().and_then(|p| p.agent.as_ref()).is_none_or(Carried::is_lost) {
+            // SAFETY: no condition.
+            let user = unsafe { libc::geteuid() };
+            return Err(match here && blob.process.pid().is_some() && !blob.process.has_ended() {
+                true if by_memory && user != blob.user => Error::OtherUser,
+                true => Error::Closed,
+                false => Error::Gone,
+            });
+        }
+        if began.elapsed() >= shared.timeout {
+            return Err(Error::NotConnected);
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Which slots the peer writes to, if it is the peer that has said so.
+fn chosen_by(said: u32, blob: &Blob) -> Result<u32, Error> {
+    if said >> 2 != blob.number {
+        return Err(Error::Blob("another endpoint has connected to this one: a blob is for one peer"));
+    }
+    Ok(said & 3)
+}
+
+fn host(why: &str) -> Path {
+    Path { through: Through::Host, why: format!("messages go through host memory: {why}") }
+}
