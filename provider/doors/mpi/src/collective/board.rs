@@ -150,9 +150,9 @@ impl Side {
         !self.is_failed
     }
 
-    /// Waits for ranks that leave MPI_Init with this one: whether each has seen all in time. Once all are seen
-    /// the file has no name. The answer is the same at all ranks: each says whether it has given
-    /// up, and then waits for what others say that it has seen.
+    /// Waits for ranks that leave MPI_Init with this one: whether each has seen all in time. Once all are
+    /// seen the file has no name. The answer is the same at all ranks: each says whether it has seen all, and
+    /// then waits for what those say that it has seen.
     ///
     /// # Safety
     /// All ranks that are seen do the same, of the communicator `comm`.

@@ -11,7 +11,7 @@
 //! | `element` | predefined datatypes and operations |
 //! | `plan` | the calls that are posted, and what NCCL is called with |
 //! | `devices` | collectives by the ranks' devices |
-//! | `reduction`, `moves`, `vectors` | of these reductions; what computes nothing; of blocks that not all know |
+//! | `reduction`, `moves`, `vectors` | reductions; what computes nothing; of blocks that not all know |
 //! | `part`, `messages` | a rank's part in one of them, messages between devices |
 //! | `nonblocking` | collectives by the ranks' devices that return a request |
 //! | `way` | by which of both they go |

@@ -1,5 +1,5 @@
-//! One rank's part in a collective by the devices of all ranks: phases of messages of device memory, and of what
-//! devices do.
+//! One rank's part in a collective by the devices of all ranks: phases of messages of device memory, and of
+//! what devices do.
 
 use device_ops::collective::{Phase, Vectors, copy, queue};
 use device_ops::{Op, Type};
@@ -93,16 +93,16 @@ impl Part {
     /// # Safety
     /// The buffers are valid, all ranks of the board's communicator do the same, and the MPI's transport
     /// takes device memory.
-    pub(super) unsafe fn run(self, abi: &Abi, side: &Side) -> Result<(), Failed> {
+    pub(super) unsafe fn run(mut self, abi: &Abi, side: &Side) -> Result<(), Failed> {
         let Some(messages) = side.messages() else { return Err(Failed::Device) };
         self.wait();
-        for phase in &self.phases {
+        for phase in &std::mem::take(&mut self.phases) {
             // SAFETY: the caller's promise.
             let is_done = unsafe {
                 match phase {
                     Phase::Exchange(sends, receives) => {
                         if let Err(code) = messages.exchange(abi, sends, receives) {
-                            self.slots.map(DeviceMemory::abandon);
+                            self.abandon();
                             return Err(Failed::Code(code));
                         }
                         true

@@ -175,7 +175,7 @@ impl Lane {
                     };
                     let part = part.filter(|_| is_by_devices);
                     let tag = FIRST + self.tags as c_int;
-                    // Of those by devices alone: another rank may have begun one by the MPI without the queue.
+                    // Of those by devices alone: another rank may have begun one by the MPI at once.
                     self.tags = (self.tags + u32::from(is_by_devices)) % TAGS;
                     // SAFETY: the caller's promise.
                     let begun = unsafe { Running::begin(library, call, part, tag, &self.messages) };

@@ -89,8 +89,8 @@ impl Running {
         let name = call.row.plan.map(|plan| plan.what.nonblocking());
         let function = name.and_then(|name| library.function(name));
         let mut args = Args { words: &mut all, style: Style::C, abi: &library.abi };
-        // SAFETY: the caller's promise: the call's arguments, in C.
         let begun = match function {
+            // SAFETY: the caller's promise: the call's arguments, in C.
             Some(function) => unsafe { (call.begin)(library, call.row, &mut args, function) },
             None => Err(library.abi.errors.other),
         };
@@ -111,7 +111,7 @@ impl Running {
         }
     }
 
-    /// Goes on with it, once its requests were tested: `has_failed` if one of some running's has. Whether it is
+    /// Goes on with it, once the requests of all were tested, of which one may have failed. Whether it is
     /// over.
     ///
     /// # Safety
@@ -124,8 +124,8 @@ impl Running {
         has_failed: bool,
     ) -> bool {
         let null = library.abi.handles.request_null as u64;
-        // SAFETY: the caller's promise.
         let tested = match has_failed {
+            // SAFETY: requests of this one's.
             true => unsafe { test_all(&library.abi, self.requests()) },
             false => Ok(self.requests().iter().all(|request| *request == null)),
         };

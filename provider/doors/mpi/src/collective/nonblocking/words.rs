@@ -111,7 +111,7 @@ impl Words {
                 continue;
             }
             let (mut counts, mut combiner, mut copy): ([c_int; 3], c_int, _) = ([0; 3], 0, 0usize);
-            let [ints, places, types] = counts.each_mut().map(|count| std::ptr::from_mut(count));
+            let [ints, places, types] = counts.each_mut().map(std::ptr::from_mut);
             // SAFETY: valid places.
             unsafe {
                 let asked = pmpi!("Type_get_envelope", datatype, ints, places, types, &raw mut combiner);
