@@ -132,6 +132,13 @@
 #define RPIPE_XOR 112
 
 /*
+ Operations of rborrow_atomic alone: the word becomes the operand; or does if it was `compare`.
+ */
+#define RPIPE_SWAP 128
+
+#define RPIPE_COMPARE_SWAP 144
+
+/*
  Memory of another process, with a heap in it.
  */
 typedef struct rborrowed rborrowed;
@@ -452,7 +459,7 @@ typedef struct rborrow_stats {
      */
     uint64_t heap;
     /*
-     Bytes that are allocated.
+     Bytes that are allocated; without the book: that are attached, and 0 in the next three.
      */
     uint64_t used;
     /*
@@ -486,7 +493,7 @@ typedef struct rborrow_stats {
      */
     int thread;
     /*
-     The policy.
+     The policy; "" without the book.
      */
     char policy[16];
     /*
@@ -494,6 +501,15 @@ typedef struct rborrow_stats {
      */
     char path[32];
     char path_why[160];
+    /*
+     Calls of rborrow_atomic. From here on fields are set where `size` has room for all of them.
+     */
+    uint64_t atomics;
+    /*
+     The rank of the borrower that keeps the book: the first of those that rlend_many was given. -1: the
+     memory came from rlend, and has no other borrower.
+     */
+    int keeper;
 } rborrow_stats;
 
 #ifdef __cplusplus
@@ -1029,8 +1045,24 @@ int rlend(rlent_t *lent,
           int64_t nanoseconds);
 
 /*
- Waits until the borrower has given the memory back, so long at most; EAGAIN then. EPIPE: it has ended. No
- lender has to call it.
+ Lends `size` bytes of memory, all zero, to the `count` processes of the ranks at `borrowers`, all of which
+ reach the same bytes; NULL: to all others of the job, in the order of their ranks. Returns when all of
+ them have it. The first of the list keeps the book: it allocates and frees blocks, and passes their
+ addresses to the others, which call rborrow_attach. With any error the memory is lent to none of them.
+ EPIPE: one of them has ended. Else as rlend.
+
+ # Safety
+ `lent` is NULL or valid for a write; `borrowers` is NULL or has `count` entries.
+ */
+int rlend_many(rlent_t *lent,
+               const int *borrowers,
+               size_t count,
+               size_t size,
+               int64_t nanoseconds);
+
+/*
+ Waits until the borrower, or each of several, has given the memory back or has ended, so long at most;
+ EAGAIN then. EPIPE: the borrower, or one of them, has ended before. No lender has to call it.
 
  # Safety
  `lent` is NULL or came from rlend.
@@ -1039,7 +1071,7 @@ int rlend_wait(rlent_t at,
                int64_t nanoseconds);
 
 /*
- Takes the memory back. Calls of the borrower fail with EPIPE, within 100 ms where the memory is mapped.
+ Takes the memory back. Calls of its borrowers fail with EPIPE, within 100 ms where the memory is mapped.
 
  # Safety
  `lent` is NULL or came from rlend.
@@ -1063,7 +1095,7 @@ int rborrow(rborrowed_t *borrowed,
 /*
  Allocates a block of borrowed memory. Nothing is sent, and nothing waited for. RADDR_NULL, with errno, if
  not: ENOBUFS: there is no free block of that length; EMSGSIZE: there never is; EPIPE: the lender has
- ended, or has taken the memory back.
+ ended, or has taken the memory back; EPERM: of several borrowers another one keeps the book.
 
  # Safety
  `borrowed` is NULL or came from rborrow.
@@ -1130,12 +1162,61 @@ int rborrow_read(rborrowed_t borrowed,
                  int64_t nanoseconds);
 
 /*
- Frees a block. ESTALE: it was freed before, or is none.
+ Frees a block. ESTALE: it was freed before, or is none. EPERM: of several borrowers another one keeps the
+ book.
 
  # Safety
  `borrowed` is NULL or came from rborrow.
  */
-int rborrow_free(rborrowed_t borrowed, rborrow_addr_t addr);
+int rborrow_free(rborrowed_t borrowed,
+                 rborrow_addr_t addr);
+
+/*
+ Makes a block usable here which the first of several borrowers has allocated: `addr` is the address there,
+ which a message has brought, and `size` its bytes, or how many of its first are used. The address is then
+ the block's here too. Nothing is sent. Blocks that were attached at bytes of it end here, since they were
+ freed before. ESTALE: the address is of other memory. EMSGSIZE: it is not inside of what was lent. The
+ book's keeper may call it too: EMSGSIZE: the block has fewer bytes, ESTALE: there is no such block.
+
+ # Safety
+ `borrowed` is NULL or came from rborrow.
+ */
+int rborrow_attach(rborrowed_t borrowed,
+                   rborrow_addr_t addr,
+                   size_t size);
+
+/*
+ Ends rborrow_attach: the address is ESTALE here. It frees nothing; the book's keeper does that.
+
+ # Safety
+ `borrowed` is NULL or came from rborrow.
+ */
+int rborrow_detach(rborrowed_t borrowed, rborrow_addr_t addr);
+
+/*
+ An atomic operation on a word of a block: `what` is a type, RPIPE_INT32, RPIPE_UINT32, RPIPE_INT64 or
+ RPIPE_UINT64, and RPIPE_SUM, RPIPE_AND, RPIPE_OR, RPIPE_XOR, RPIPE_SWAP or RPIPE_COMPARE_SWAP, as
+ RPIPE_UINT64 | RPIPE_SUM. The word begins `offset` bytes into the block, a multiple of its own bytes, 4 or
+ 8; of one of 4 bytes the lower halves of the numbers count. RPIPE_COMPARE_SWAP alone uses `compare`. What
+ the word was comes to `old`, with zeros above 4 bytes; NULL: it is not wanted. Sums wrap; a sum with 0
+ reads. Atomic among all borrowers, over every path, and with the atomic instructions of the lender's and
+ the borrowers' processors; rborrow_write is not.
+
+ Waits so long at most; EAGAIN: it may be done or not. The same call again, with the same numbers, gets
+ what it has found, and does it no second time. EINVAL: this is no operation, or the word is not aligned.
+ Else errors are those of rborrow_write.
+
+ # Safety
+ `borrowed` is NULL or came from rborrow; `old` is NULL or valid for a write.
+ */
+int rborrow_atomic(rborrowed_t borrowed,
+                   rborrow_addr_t addr,
+                   size_t offset,
+                   unsigned int what,
+                   uint64_t operand,
+                   uint64_t compare,
+                   uint64_t *old,
+                   int64_t nanoseconds);
 
 /*
  Writes a list of parts of blocks, in its order, within one time. EINVAL, ESTALE and EMSGSIZE say that a

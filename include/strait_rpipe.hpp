@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
 #include <system_error>
 #include <type_traits>
 #include <utility>
@@ -155,6 +156,11 @@ public:
     {
         check(rlend(&lent_, borrower, size, nanoseconds));
     }
+    /* To several, the first of which keeps the book. */
+    Lent(std::initializer_list<int> borrowers, size_t size, int64_t nanoseconds = RPIPE_FOREVER)
+    {
+        check(rlend_many(&lent_, borrowers.begin(), borrowers.size(), size, nanoseconds));
+    }
     Lent(Lent &&other) noexcept : lent_(other.lent_) { other.lent_ = nullptr; }
     Lent(const Lent &) = delete;
     Lent &operator=(const Lent &) = delete;
@@ -195,6 +201,9 @@ public:
         return addr;
     }
     void free(rborrow_addr_t addr) { check(rborrow_free(borrowed_, addr)); }
+    /* A block that the first of several borrowers has allocated. */
+    void attach(rborrow_addr_t addr, size_t size) { check(rborrow_attach(borrowed_, addr, size)); }
+    void detach(rborrow_addr_t addr) { check(rborrow_detach(borrowed_, addr)); }
     void write(rborrow_addr_t addr, size_t offset, const void *from, size_t size)
     {
         check(rborrow_write(borrowed_, addr, offset, from, size, RPIPE_FOREVER));
@@ -216,6 +225,36 @@ public:
         read(addr, offset, &value, sizeof(T));
         return value;
     }
+
+    /* Atomic operations on an integer of 4 or 8 bytes in a block; what it was. */
+    template <class T> T fetch_add(rborrow_addr_t addr, T operand, size_t offset = 0)
+    {
+        return atomic<T>(addr, offset, RPIPE_SUM, operand);
+    }
+    template <class T> T fetch_and(rborrow_addr_t addr, T operand, size_t offset = 0)
+    {
+        return atomic<T>(addr, offset, RPIPE_AND, operand);
+    }
+    template <class T> T fetch_or(rborrow_addr_t addr, T operand, size_t offset = 0)
+    {
+        return atomic<T>(addr, offset, RPIPE_OR, operand);
+    }
+    template <class T> T fetch_xor(rborrow_addr_t addr, T operand, size_t offset = 0)
+    {
+        return atomic<T>(addr, offset, RPIPE_XOR, operand);
+    }
+    template <class T> T exchange(rborrow_addr_t addr, T operand, size_t offset = 0)
+    {
+        return atomic<T>(addr, offset, RPIPE_SWAP, operand);
+    }
+    /* Whether it was `expected`, and is `desired` now; else `expected` becomes what it is. */
+    template <class T> bool compare_exchange(rborrow_addr_t addr, T &expected, T desired, size_t offset = 0)
+    {
+        T was = atomic<T>(addr, offset, RPIPE_COMPARE_SWAP, desired, expected);
+        bool same = was == expected;
+        expected = was;
+        return same;
+    }
     rborrow_stats stats() const
     {
         rborrow_stats stats;
@@ -225,6 +264,16 @@ public:
     }
 
 private:
+    template <class T>
+    T atomic(rborrow_addr_t addr, size_t offset, unsigned operation, T operand, T compare = T())
+    {
+        static_assert(std::is_integral<T>::value && (sizeof(T) == 4 || sizeof(T) == 8), "an integer of 4 or 8 bytes");
+        uint64_t old = 0;
+        unsigned what = operation | (sizeof(T) == 8 ? RPIPE_UINT64 : RPIPE_UINT32);
+        check(rborrow_atomic(borrowed_, addr, offset, what, static_cast<uint64_t>(operand), static_cast<uint64_t>(compare), &old, RPIPE_FOREVER));
+        return static_cast<T>(old);
+    }
+
     rborrowed_t borrowed_ = nullptr;
 };
 

@@ -149,7 +149,8 @@ const char *strait_storage_error(void);
 /*
  Opens a file or a disk. `flags` are of STRAIT_STORAGE_.
 
- 0, or an errno below 0: -EINVAL also for a pipe, a socket or a directory.
+ 0, or an errno below 0: -EINVAL also for a pipe, a socket, a character device or a directory.
+ The bytes of `path` are taken as they are: they need not be UTF-8.
 
  # Safety
  `path` is NULL or a C string; `opened` is NULL or valid for a write.

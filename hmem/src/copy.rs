@@ -121,6 +121,22 @@ pub fn read(src: &[Span], off: usize, dst: &mut [u8]) -> usize {
     })
 }
 
+/// Whether the CPU can read all of these bytes of the host's memory now: their pages are made present for
+/// that (MADV_POPULATE_READ). Also `false` where the kernel cannot say so (before Linux 5.14; a device's
+/// pages).
+pub fn is_present(src: &[Span], off: usize, len: usize) -> bool {
+    // SAFETY: without requirements.
+    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    let present = walk(src, off, len, |s, _| {
+        let first = s.addr() as usize & !(page - 1);
+        let n = s.addr() as usize + s.len() - first;
+        let at = std::ptr::without_provenance_mut(first);
+        // SAFETY: this advice changes no byte, and what is not mapped is an error.
+        s.can(Caps::CPU) && unsafe { libc::madvise(at, n, libc::MADV_POPULATE_READ) } == 0
+    });
+    present == len
+}
+
 /// Copies up to `len` bytes from byte `soff` of `src` to byte `doff` of `dst`; returns how many (fewer
 /// where a device failed, or memory is gone).
 #[inline]
@@ -147,6 +163,29 @@ fn copy_parts(dst: &[Span], doff: usize, src: &[Span], soff: usize, len: usize) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_present_from_its_first_page_to_its_last_and_not_beyond() {
+        const PAGE: usize = 64 << 10;
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a mapping of its own, of which the last third is taken away again and the middle is not to
+        // be read.
+        let at = unsafe {
+            let at = libc::mmap(std::ptr::null_mut(), 4 * PAGE, prot, flags, -1, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            assert_eq!(libc::munmap(at.byte_add(3 * PAGE), PAGE), 0);
+            assert_eq!(libc::mprotect(at.byte_add(PAGE), PAGE, libc::PROT_NONE), 0);
+            at.expose_provenance()
+        };
+        // SAFETY: nothing is accessed by them.
+        let span = |off: usize, len: usize| unsafe { Span::new(at + off, len, Kind::System) };
+        assert!(is_present(&[span(0, PAGE), span(2 * PAGE, PAGE)], 1, 2 * PAGE - 2));
+        assert!(is_present(&[span(PAGE - 1, 1), span(3 * PAGE - 1, 1)], 0, 2));
+        assert!(!is_present(&[span(PAGE - 1, 2)], 0, 2));
+        assert!(is_present(&[span(PAGE - 1, 2)], 0, 1));
+        assert!(!is_present(&[span(2 * PAGE, PAGE + 1)], 0, PAGE + 1));
+        assert!(!is_present(&[span(2 * PAGE, PAGE)], 0, PAGE + 1));
+    }
 
     #[test]
     fn a_message_crosses_iovs_of_other_shapes() {

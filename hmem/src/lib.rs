@@ -55,7 +55,7 @@ pub mod ze;
 
 pub use atomic::{AtomicOp, Class, Datatype, NotApplied, apply, reduce, reduces, valid};
 pub use bytes::copy_bytes;
-pub use copy::{copy, copy_in, copy_out, read, write};
+pub use copy::{copy, copy_in, copy_out, is_present, read, write};
 pub use error::Error;
 pub use kind::{Caps, Kind};
 pub use registry::{classify, is_never_a_device, may_have_a_device};

@@ -105,6 +105,52 @@ static void of_several(struct strait_storage *file, const char *path, unsigned c
 	MUST(unlink(name) == 0, "%s: %d", name, errno);
 }
 
+/* The words are those of this failure, and not of an earlier one. */
+#define WORDS(what, words)                                                                             \
+	do {                                                                                           \
+		MUST(strait_storage_open("/none/such", 0, &file) == -ENOENT, "it is there");           \
+		GIVES(what, -EINVAL);                                                                  \
+		MUST(strstr(strait_storage_error(), words), "%s: %s", #what, strait_storage_error());  \
+	} while (0)
+
+static void words(const char *path)
+{
+	struct strait_storage_op op = { .write = 2 };
+	struct strait_storage_request *request;
+	struct strait_storage *file, *open, *none = NULL;
+	unsigned char byte;
+
+	GIVES(strait_storage_open(path, 0, &open), 0);
+	WORDS(strait_storage_open(NULL, 0, &file), "NULL");
+	WORDS(strait_storage_open(path, 16, &file), "flags");
+	WORDS(strait_storage_read(NULL, &byte, 1, 0), "NULL");
+	WORDS(strait_storage_write(NULL, &byte, 1, 0), "NULL");
+	WORDS(strait_storage_batch(NULL, &op, 1), "NULL");
+	WORDS(strait_storage_batch(open, NULL, 1), "NULL");
+	WORDS(strait_storage_batch(open, &op, 1), "neither 0 nor 1");
+	WORDS(strait_storage_submit(open, &op, 1, NULL), "NULL");
+	WORDS(strait_storage_submit_files(NULL, &op, 1, &request), "NULL");
+	op.write = 0;
+	WORDS(strait_storage_submit_files(&none, &op, 1, &request), "NULL");
+	WORDS(strait_storage_poll(NULL), "NULL");
+	WORDS(strait_storage_wait(NULL, 0), "NULL");
+	WORDS(strait_storage_query(open, NULL), "NULL");
+	WORDS(strait_storage_open("/dev/null", 0, &file), "a character device");
+	GIVES(strait_storage_close(open), 0);
+}
+
+/* A path is bytes. */
+static void any_path(const char *path)
+{
+	struct strait_storage *file;
+	char name[4096];
+
+	snprintf(name, sizeof name, "%s-\xff\xfe", path);
+	GIVES(strait_storage_open(name, STRAIT_STORAGE_WRITE | STRAIT_STORAGE_CREATE, &file), 0);
+	GIVES(strait_storage_close(file), 0);
+	MUST(unlink(name) == 0, "%s: %d", name, errno);
+}
+
 static void mistakes(const char *path)
 {
 	struct strait_storage_info info = { .size = 8 };
@@ -178,6 +224,8 @@ int main(int argc, char **argv)
 	of_several(file, argv[1], peer.at);
 	GIVES(strait_storage_close(file), 0);
 	mistakes(argv[1]);
+	words(argv[1]);
+	any_path(argv[1]);
 	if (argc > 2)
 		peer_free(&peer);
 	else

@@ -156,6 +156,13 @@ static void borrower(void)
     } else {
         assert(mapped == NULL && errno == EOPNOTSUPP);
     }
+    uint64_t old = 9;
+    assert(rborrow_atomic(memory, block, 56, RPIPE_UINT64 | RPIPE_SWAP, 8, 0, &old, LIMIT) == 0 && old == 0);
+    assert(rborrow_atomic(memory, block, 56, RPIPE_UINT64 | RPIPE_COMPARE_SWAP, 3, 8, &old, LIMIT) == 0 && old == 8);
+    assert(rborrow_atomic(memory, block, 56, RPIPE_UINT32 | RPIPE_SUM, 1, 0, &old, LIMIT) == 0 && old == 3);
+    refused(rborrow_atomic(memory, far, 0, RPIPE_UINT64 | RPIPE_SUM, 1, 0, &old, LIMIT), ESTALE);
+    refused(rborrow_atomic(memory, block, 96, RPIPE_UINT64 | RPIPE_SUM, 1, 0, &old, LIMIT), EMSGSIZE);
+    assert(old == 3);
     refused(rborrow_write(memory, far, 0, bytes, 1, LIMIT), ESTALE);
     refused(rborrow_free(other, block), ESTALE);
     refused(rfree(block), ESTALE);

@@ -85,6 +85,9 @@ static void no_others(rpipe_many_t many, rpipe_group_t group, rlent_t lent, rbor
     REFUSED(rborrow_write(borrowed, 1, 0, bytes, 8, 0), EINVAL);
     REFUSED(rborrow_read(borrowed, 1, 0, bytes, 8, 0), EINVAL);
     REFUSED(rborrow_free(borrowed, 1), EINVAL);
+    REFUSED(rborrow_attach(borrowed, 1, 8), EINVAL);
+    REFUSED(rborrow_detach(borrowed, 1), EINVAL);
+    REFUSED(rborrow_atomic(borrowed, 1, 0, RPIPE_INT64 | RPIPE_SUM, 1, 0, NULL, 0), EINVAL);
     REFUSED(rborrow_get_stats(borrowed, &stats), EINVAL);
     REFUSED(rborrow_close(borrowed), EINVAL);
 }
@@ -104,6 +107,7 @@ static void no_job(void)
     REFUSED(rpipe_many_open(&many, NULL, 0, NULL), EINVAL);
     REFUSED(rpipe_group_open(&group, NULL, 0), EINVAL);
     REFUSED(rlend(&lent, 0, 64, 0), EINVAL);
+    REFUSED(rlend_many(&lent, NULL, 0, 64, 0), EINVAL);
     REFUSED(rborrow(&borrowed, 0, 0, 0), EINVAL);
     assert(!rp && !many && !group && !lent && !borrowed);
     no_pipe(NULL);
@@ -134,6 +138,7 @@ static void opened_wrongly(void)
         REFUSED(rpipe_many_open(&many, &ranks[n], 1, NULL), EINVAL);
         REFUSED(rpipe_group_open(&group, &ranks[n], 1), EINVAL);
         REFUSED(rlend(&lent, ranks[n], 64, 0), EINVAL);
+        REFUSED(rlend_many(&lent, &ranks[n], 1, 64, 0), EINVAL);
         REFUSED(rborrow(&borrowed, ranks[n], 0, 0), EINVAL);
     }
     for (size_t n = 0; n < sizeof(sizes) / sizeof(sizes[0]); n++) {
@@ -146,6 +151,7 @@ static void opened_wrongly(void)
         attr.slots = sizes[n];
         REFUSED(rpipe_open_attr(&rp, peer, &attr), EINVAL);
         REFUSED(rlend(&lent, peer, sizes[n], 0), EINVAL);
+        REFUSED(rlend_many(&lent, NULL, 0, sizes[n], 0), EINVAL);
         if (n > 0) {
             attr = good;
             attr.width = sizes[n];
@@ -329,6 +335,8 @@ static void lending(void)
     for (int bit = 0; bit < 64; bit++) {
         REFUSED(rborrow_free(far, block ^ (rborrow_addr_t)1 << bit), ESTALE);
         NONE(rborrow_length(far, block ^ (rborrow_addr_t)1 << bit), -1, ESTALE);
+        REFUSED(rborrow_attach(far, block ^ (rborrow_addr_t)1 << bit, 1), ESTALE);
+        REFUSED(rborrow_atomic(far, block ^ (rborrow_addr_t)1 << bit, 0, RPIPE_INT64 | RPIPE_SUM, 1, 0, NULL, 0), ESTALE);
     }
     assert(rborrow_write(far, block, 40, NULL, 0, LIMIT) == 0 && rborrow_read(far, block, 0, bytes, 40, LIMIT) == 0);
     assert(rborrow_free(far, block) == 0);

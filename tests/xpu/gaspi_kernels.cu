@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* Kernels of gaspi_host.cc: what a GPU's node does in the seed's slides 41 and 42, against ranks on hosts. One block each. */
+/* Kernels of gaspi/host.cc: what a GPU's node does in the seed's slides 41 and 42, against ranks on hosts. One block each. */
 #include "strait_xpu.cuh"
-#include "gaspi_host.h"
+#include "gaspi/host.h"
 
 using namespace strait::xpu;
 

@@ -3,8 +3,9 @@
  *
  *     gpu KERNELS.cubin FROM-TO PART [ROUNDS]     FROM and TO are GPUs, 0-1 or 0-0
  *
- * PART: litmus, latency, bandwidth, ring, drain, ladder, placement, matvec. Prints one line a result. Exits 1 if something was wrong. */
+ * PART: litmus, latency, bandwidth, ring, drain, ladder, placement, crossing, matvec. Prints one line a result. Exits 1 if something was wrong. */
 #include <algorithm>
+#include <cerrno>
 #include <cinttypes>
 #include <memory>
 
@@ -194,6 +195,7 @@ static void bandwidth(machine &m, u64)
 }
 
 #include "gpu_commands.h"
+#include "gpu_crossing.h"
 
 static void matvec(machine &m, u64)
 {
@@ -260,7 +262,7 @@ static void matvec(machine &m, u64)
 int main(int argc, char **argv)
 {
 	if (argc < 4) {
-		fprintf(stderr, "gpu KERNELS.cubin FROM-TO litmus|latency|bandwidth|ring|drain|ladder|placement|matvec [ROUNDS]\n");
+		fprintf(stderr, "gpu KERNELS.cubin FROM-TO litmus|latency|bandwidth|ring|drain|ladder|placement|crossing|matvec [ROUNDS]\n");
 		return 2;
 	}
 	setenv("CUDA_MODULE_LOADING", "EAGER", 1);
@@ -284,6 +286,8 @@ int main(int argc, char **argv)
 			ladder_part(m, rounds ? rounds : 20000);
 		else if (part == "placement")
 			placement_part(m, rounds ? rounds : 3000);
+		else if (part == "crossing")
+			crossing(m, rounds);
 		else if (part == "drain")
 			drain_part(m, rounds ? rounds : 5000);
 		else if (part == "matvec")

@@ -15,5 +15,7 @@ enum { PING_BARE, PING_SIGNAL_WEAK, PING_SIGNAL, PING_PUT, PING_FUSED, PING_WORD
 	of(bare, PING_BARE) of(signal_weak, PING_SIGNAL_WEAK) of(signal, PING_SIGNAL) of(put, PING_PUT)            \
 	of(fused, PING_FUSED) of(word, PING_WORD) of(packets, PING_PACKETS) of(mail, PING_MAIL)
 enum { LADDER_NAIVE, LADDER_BELL, LADDER_BATCH, LADDER_WARP };
+/* What crosses between memories: where a thread loads and stores, or a block copies. */
+enum { CROSS_LOAD, CROSS_STORE, CROSS_READ, CROSS_WRITE };
 
 #endif

@@ -116,9 +116,55 @@ static void rung(machine &m, const char *what, int step, unsigned blocks, unsign
 	printf("ladder %-58s %8.3f M/s %8.3f GB/s\n", what, rate, rate * 64 / 1000);
 }
 
+/* The same commands, 64 bytes each, by one thread of the CPU that goes from queue to queue: `count` to each. */
+static void rung_by_cpu(machine &m, const char *what, int step, unsigned queues, bool bell, u64 count, unsigned drains)
+{
+	host_rings rings(m, queues, 10, bell, m.memory[0][1]);
+	for (unsigned d = 0; d < drains; d++)
+		rings.start(d, drains);
+	strait_xpu_command nop = {};
+	nop.op = STRAIT_XPU_OP_NOP;
+	nop.region = STRAIT_XPU_NO_REGION;
+	std::vector<u64> consumed(queues, 0);
+	const auto begin = std::chrono::steady_clock::now();
+	auto until = [&](const u64 *word, u64 least) {
+		u64 v;
+		for (u64 tries = 0; (v = __atomic_load_n(word, __ATOMIC_ACQUIRE)) < least; tries++)
+			if (tries == 1ULL << 32)
+				throw std::runtime_error(std::string("ladder ") + what + ": the drain has stopped");
+		return v;
+	};
+	for (u64 i = 0; i < count; i++)
+		for (unsigned q = 0; q < queues; q++) {
+			const strait_xpu_ring &r = rings.ring[q];
+			auto *status = (strait_xpu_status *)r.status;
+			u64 words[STRAIT_XPU_SLOT_WORDS], *slot = ((strait_xpu_slot *)r.slots)[i & ((1u << r.log2_slots) - 1)].word;
+			if ((i - consumed[q]) >> r.log2_slots)
+				consumed[q] = until(&status->consumed, i - (1u << r.log2_slots) + 1);
+			strait_xpu_pack(&nop, i, r.log2_slots, words);
+			for (int w = 0; w < STRAIT_XPU_SLOT_WORDS; w++)
+				__atomic_store_n(&slot[w], words[w], __ATOMIC_RELAXED);
+			if (bell)
+				__atomic_store_n(&((strait_xpu_produced *)r.produced)->bell, i + 1, __ATOMIC_RELEASE);
+			if (step == LADDER_NAIVE)
+				until(&status->done, i + 1);
+		}
+	for (const strait_xpu_ring &r : rings.ring)
+		until(&((strait_xpu_status *)r.status)->done, count);
+	const double ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
+	const double rate = (double)count * queues / ns * 1000;
+	printf("ladder %-58s %8.3f M/s %8.3f GB/s\n", what, rate, rate * 64 / 1000);
+}
+
 static void ladder_part(machine &m, u64 count)
 {
 	m.clear();
+	rung_by_cpu(m, "CPU, 1 queue, bell and completion for each", LADDER_NAIVE, 1, true, count * 10, 1);
+	rung_by_cpu(m, "CPU, 1 queue, bell for each", LADDER_BELL, 1, true, count * 100, 1);
+	rung_by_cpu(m, "CPU, 1 queue, no bell", LADDER_BELL, 1, false, count * 100, 1);
+	rung_by_cpu(m, "CPU, 30 queues, bell for each, 1 drain", LADDER_BELL, 30, true, count * 10, 1);
+	rung_by_cpu(m, "CPU, 30 queues, no bell, 1 drain", LADDER_BELL, 30, false, count * 10, 1);
+	rung_by_cpu(m, "CPU, 30 queues, no bell, 4 drains", LADDER_BELL, 30, false, count * 10, 4);
 	rung(m, "1 thread, 1 queue, bell and completion for each", LADDER_NAIVE, 1, 1, true, count / 10, 1);
 	rung(m, "1 thread, 1 queue, bell for each", LADDER_BELL, 1, 1, true, count, 1);
 	rung(m, "1 thread, 1 queue, a bell for 32", LADDER_BATCH, 1, 1, true, count, 1);

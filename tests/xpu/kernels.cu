@@ -390,6 +390,7 @@ KERNEL soft_card(const strait_xpu_context *ctx, u64 count, u64 *out)
 }
 
 #include "matvec.cuh"
+#include "crossing.cuh"
 
 /* ---- fi_xpu(3): fi_program.cc ---- */
 

@@ -107,6 +107,23 @@ static void commands_all()
 	CHECK(out[0][1] == 0 && out[1][0] == 0);
 }
 
+static void crossing_all()
+{
+	u64 far[100] = {}, near[100], took[2];
+	for (u64 i = 0; i < 100; i++)
+		near[i] = i + 1;
+	/* Place 16 times the rounds, less the length as often as it fits. */
+	hw::launch(1, 1, 11, [&](unsigned) { crossing(far, near, 100, 5, CROSS_LOAD, took); });
+	CHECK(took[1] == 16 * 25 % 100);
+	hw::launch(1, 1, 12, [&](unsigned) { crossing(far, near, 100, 5, CROSS_STORE, took); });
+	CHECK(far[16 * 24 % 100] == 24 && took[1] == 16 * 25 % 100);
+	hw::launch(1, 64, 13, [&](unsigned) { crossing(far, near, 100, 2, CROSS_WRITE, took); });
+	CHECK(!memcmp(far, near, sizeof far));
+	memset(near, 0, sizeof near);
+	hw::launch(1, 64, 14, [&](unsigned) { crossing(far, near, 100, 2, CROSS_READ, took); });
+	CHECK(!memcmp(far, near, sizeof far));
+}
+
 static void matvec_all()
 {
 	world w(true);
@@ -138,6 +155,7 @@ static void matvec_all()
 		bare_round_trip(&words[0], &words[0], 3, out[0]);
 	});
 	CHECK(words[0] == 53 && out[0][1] == 0);
+	crossing_all();
 }
 
 int main()

@@ -2,6 +2,7 @@
 """Where the bytes of an array are, whichever protocol shows them: __cuda_array_interface__ (CuPy, Numba, CUDA tensors of PyTorch),
 __array_interface__ and the buffer protocol (NumPy, bytearray), and DLPack (any tensor)."""
 import ctypes
+import re
 from ctypes import POINTER, c_char, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
 
@@ -83,6 +84,8 @@ def _dlpack(of):
 def _plain(of, readonly_too):
     """The same by the buffer protocol."""
     view = memoryview(of)
+    if "O" in re.sub(":[^:]*:", "", view.format):
+        raise ValueError("references to objects are not plain memory")
     if not view.c_contiguous or not view.nbytes:
         return 0, view.nbytes, view.readonly, view.c_contiguous, view
     if not view.readonly:
@@ -94,8 +97,31 @@ def _plain(of, readonly_too):
     return ctypes.cast(ctypes.c_char_p(whole), c_void_p).value, view.nbytes, True, True, whole
 
 
+def _element(array):
+    """Bytes of an element."""
+    kind, digits = array["typestr"][1], re.match(r"[0-9]*", array["typestr"][2:]).group()
+    # References to objects are no bytes of a file, and bits are not counted in bytes.
+    if kind in "Ot" or not digits or "O" in _kinds(array.get("descr") or ()):
+        raise ValueError("elements of the type {} are not plain memory".format(array["typestr"]))
+    # Text is counted in characters.
+    return int(digits) * (4 if kind == "U" else 1)
+
+
+def _kinds(descr):
+    """The kinds of all fields of a type."""
+    for _, of, *_ in descr:
+        if isinstance(of, str):
+            yield of[1:2]
+        else:
+            yield from _kinds(of)
+
+
+def _is_masked(of):
+    return any(kind.__name__ == "MaskedArray" and kind.__module__.startswith("numpy.ma") for kind in type(of).__mro__)
+
+
 def _array(array, of):
-    shape, size = tuple(array["shape"]), int(array["typestr"][2:])
+    shape, size = tuple(array["shape"]), _element(array)
     address, readonly = array["data"]
     contiguous, length = is_contiguous(shape, array.get("strides"), size), size
     for n in shape:
@@ -107,7 +133,7 @@ def find(of, writable=False):
     """Address, bytes, and what has to be kept as long as they are used."""
     array = getattr(of, "__cuda_array_interface__", None) or getattr(of, "__array_interface__", None)
     if array is not None and array.get("data"):
-        if array.get("mask") is not None:
+        if array.get("mask") is not None or _is_masked(of):
             raise ValueError("an array with a mask is not plain memory")
         found = _array(array, of)
     elif hasattr(of, "__dlpack__"):

@@ -14,6 +14,7 @@ not an error: the number of bytes says so. The kernels that write a device's buf
 a call of this module; those of a stream need not be before read_on and write_on. docs/storage.md has the whole story.
 """
 import ctypes
+import operator
 import os
 import threading
 from collections import namedtuple
@@ -51,6 +52,8 @@ _TYPES = {
     "wait": (c_void_p, c_int), "release": (c_void_p,),
 }
 _library = None
+_add_reference = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", ctypes.pythonapi))
+_drop_reference = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_DecRef", ctypes.pythonapi))
 
 
 def load(path=None):
@@ -78,58 +81,122 @@ def _call(name, *arguments):
     return code
 
 
-class _Transfers:
-    """Transfers that are under way, and all that they use."""
+class _Handle:
+    """An open file of the library's. It is closed when nothing has it any more: a call that is being made has it."""
 
-    def __init__(self, wants, write, stream=None):
+    def __init__(self, path, flags):
+        self.library, self.at = load(), c_void_p()
+        _call("open", path, flags, byref(self.at))
+
+    def __del__(self):
+        at = getattr(self, "at", None)
+        if at:
+            self.library.strait_storage_close(at)
+
+
+def _number(name, what, number):
+    """A number that the library can be given: ctypes takes the lowest 64 bits of any."""
+    number = operator.index(number)
+    if not 0 <= number < 1 << 63:
+        raise ValueError("{}: {} is {}".format(name, what, number))
+    return number
+
+
+class _Transfers:
+    """Transfers that are under way, and all that they use. From `begin` until the library has done them all, they have a
+    reference of their own: no exception, and no end of the interpreter, frees what the library still writes to."""
+
+    def __init__(self, wants, write):
         count = len(wants)
         self.ops, self.kept, self.names = (_Op * count)(), [], [file.name for file, _, _, _ in wants]
         self.handle = c_void_p()
-        files = (c_void_p * count)()
         for n, (file, buffer, offset, size) in enumerate(wants):
             address, length, kept = _buffer.find(buffer, writable=not write)
-            if size is not None and not 0 <= size <= length:
+            offset = _number(file.name, "the offset", offset)
+            if size is not None and _number(file.name, "the size", size) > length:
                 raise ValueError("{}: {} bytes, and the buffer has {}".format(file.name, size, length))
-            if offset < 0:
-                raise ValueError("{}: an offset of {}".format(file.name, offset))
-            self.kept.append((file, kept))
-            files[n] = file._open()
+            self.kept.append((file._open(), kept))
             self.ops[n] = _Op(address, length if size is None else size, offset, int(write), 0, 0)
-        if stream is None:
-            _call("submit_files", files, self.ops, count, byref(self.handle))
-        else:
-            _call("submit_on_stream", files[0], self.ops, count, c_void_p(stream), byref(self.handle))
+
+    def begin(self, stream=None):
+        """Gives them to the library. If this raises and `handle` is set they are under way."""
+        files = (c_void_p * len(self.ops))(*(file.at for file, _ in self.kept))
+        _add_reference(self)
+        try:
+            if stream is None:
+                _call("submit_files", files, self.ops, len(self.ops), byref(self.handle))
+            else:
+                _call("submit_on_stream", files[0], self.ops, 1, c_void_p(stream), byref(self.handle))
+        except Error:
+            _drop_reference(self)
+            raise
 
     def wait(self):
         """How many bytes each has come to. The first that failed is an error with all others' done."""
         # The words are those of this thread's last failure: of one of the transfers.
         code = load().strait_storage_wait(self.handle, -1)
         words = _words()
-        load().strait_storage_release(self.handle)
+        self.settle()
         if code < 0:
             raise Error(-code, words)
         results = [op.result for op in self.ops]
-        self.kept = None
         for name, result in zip(self.names, results):
             if result < 0:
                 known = words if words.startswith(name) else "{}: {}".format(name, os.strerror(-int(result)))
                 raise Error(-int(result), known)
         return results
 
+    def settle(self):
+        """Returns when the library uses nothing of them any more, whatever signals raise meanwhile: that is raised then."""
+        interrupted = None
+        while self.handle:
+            try:
+                load().strait_storage_wait(self.handle, -1)
+                # An exception between these lines leaves the reference: then nothing is released, or released twice.
+                handle, self.handle = self.handle, None
+                load().strait_storage_release(handle)
+                self.kept = None
+                _drop_reference(self)
+            except BaseException as e:  # noqa: B902: it is raised below
+                interrupted = e
+        if interrupted is not None:
+            raise interrupted
 
-def _later(transfers, take):
+
+def _now(wants, write):
+    """What they come to."""
+    transfers = _Transfers(wants, write)
+    try:
+        transfers.begin()
+        return transfers.wait()
+    finally:
+        transfers.settle()
+
+
+def _later(wants, write, take, stream=None):
     """A future of what they come to. A thread of its own waits, so that a stream which never comes to them holds no other."""
-    future = Future()
+    transfers, begun, future = _Transfers(wants, write), threading.Event(), Future()
     future.set_running_or_notify_cancel()
 
     def work():
+        begun.wait()
         try:
-            future.set_result(take(transfers.wait()))
+            if transfers.handle:
+                future.set_result(take(transfers.wait()))
         except BaseException as e:  # noqa: B902: it is the future's
             future.set_exception(e)
 
-    threading.Thread(target=work, name="strait-storage", daemon=True).start()
+    # Where there is no thread to be had nothing has begun.
+    try:
+        threading.Thread(target=work, name="strait-storage", daemon=True).start()
+        transfers.begin(stream)
+    finally:
+        begun.set()
     return future
+
+
+def _first(results):
+    return results[0]
 
 
 class File:
@@ -143,51 +210,52 @@ class File:
     def __init__(self, path, mode="r", direct=True, cufile=True):
         if mode not in ("r", "w"):
             raise ValueError("mode is 'r' or 'w', not {!r}".format(mode))
-        self._at, self.name = c_void_p(), os.fsdecode(path)
+        self._held, self.name, path = None, os.fsdecode(path), os.fsencode(path)
+        if b"\0" in path:
+            raise ValueError("{!r}: a path has no NUL".format(self.name))
         flags = (_WRITE | _CREATE if mode == "w" else 0) | (0 if direct else _NO_DIRECT) | (0 if cufile else _NO_CUFILE)
-        _call("open", os.fsencode(path), flags, byref(self._at))
+        self._held = _Handle(path, flags)
 
     def _open(self):
-        if not self._at:
+        held = self._held
+        if held is None:
             raise ValueError("{}: the file is closed".format(self.name))
-        return self._at.value
+        return held
 
     def read(self, buffer, offset=0, size=None):
         """Reads from byte `offset` on; how many bytes."""
-        return _Transfers([(self, buffer, offset, size)], False).wait()[0]
+        return _now([(self, buffer, offset, size)], False)[0]
 
     def write(self, buffer, offset=0, size=None):
         """Writes from byte `offset` on; how many bytes."""
-        return _Transfers([(self, buffer, offset, size)], True).wait()[0]
+        return _now([(self, buffer, offset, size)], True)[0]
 
     def read_async(self, buffer, offset=0, size=None):
         """Begins to read; a future of the number of bytes."""
-        return _later(_Transfers([(self, buffer, offset, size)], False), lambda got: got[0])
+        return _later([(self, buffer, offset, size)], False, _first)
 
     def write_async(self, buffer, offset=0, size=None):
         """Begins to write; a future of the number of bytes."""
-        return _later(_Transfers([(self, buffer, offset, size)], True), lambda got: got[0])
+        return _later([(self, buffer, offset, size)], True, _first)
 
     def read_on(self, stream, buffer, offset=0, size=None):
         """Queues a read on a stream of CUDA's, of CuPy, PyTorch or Numba, or a number; a future of the number of bytes."""
-        return _later(_Transfers([(self, buffer, offset, size)], False, _handle(stream)), lambda got: got[0])
+        return _later([(self, buffer, offset, size)], False, _first, _handle(stream))
 
     def write_on(self, stream, buffer, offset=0, size=None):
         """Queues a write on a stream of CUDA's; a future of the number of bytes."""
-        return _later(_Transfers([(self, buffer, offset, size)], True, _handle(stream)), lambda got: got[0])
+        return _later([(self, buffer, offset, size)], True, _first, _handle(stream))
 
     def report(self):
         """Which paths its bytes have taken, and why no better one."""
-        info = _Info(size=ctypes.sizeof(_Info))
-        _call("query", self._open(), byref(info))
+        info, held = _Info(size=ctypes.sizeof(_Info)), self._open()
+        _call("query", held.at, byref(info))
         why = info.why.decode(errors="replace")
         return Report(_PATHS[info.path], why, info.direct, info.cufile, info.bounce, info.cached)
 
     def close(self):
-        """What is under way goes on."""
-        at, self._at = self._at, c_void_p()
-        if at:
-            _call("close", at)
+        """What is under way goes on, also in other threads."""
+        self._held = None
 
     def __enter__(self):
         return self
@@ -195,13 +263,8 @@ class File:
     def __exit__(self, *_):
         self.close()
 
-    def __del__(self):
-        if getattr(self, "_at", None) and _library is not None:
-            _library.strait_storage_close(self._at)
-            self._at = c_void_p()
 
-
-def _many(items, write):
+def _wants(items, write):
     wants, mode, opened = [], "w" if write else "r", {}
     for item in items:
         file, buffer, offset, size = (*item, *(0, None)[len(item) - 2:])
@@ -211,25 +274,25 @@ def _many(items, write):
                 opened[name] = File(name, mode)
             file = opened[name]
         wants.append((file, buffer, offset, size))
-    return _Transfers(wants, write)
+    return wants
 
 
 def read_many(items):
     """Reads many files at once. Each item is (path or File, buffer[, offset[, size]]). A list of the numbers of bytes; the first
     that fails is an Error that names its file, once all others are done."""
-    return _many(items, False).wait()
+    return _now(_wants(items, False), False)
 
 
 def write_many(items):
     """Writes many files at once, as read_many reads them."""
-    return _many(items, True).wait()
+    return _now(_wants(items, True), True)
 
 
 def read_many_async(items):
     """Begins to read many files; a future of the list of the numbers of bytes."""
-    return _later(_many(items, False), lambda got: got)
+    return _later(_wants(items, False), False, list)
 
 
 def write_many_async(items):
     """Begins to write many files; a future of the list of the numbers of bytes."""
-    return _later(_many(items, True), lambda got: got)
+    return _later(_wants(items, True), True, list)

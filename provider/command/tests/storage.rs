@@ -112,3 +112,44 @@ fn mistakes_are_told() {
     );
     assert!(String::from_utf8_lossy(&strait(&["--help"]).stdout).contains("Usage: strait storage"));
 }
+
+#[test]
+fn what_has_no_bytes_by_offset_is_refused_by_name() {
+    let scratch = Scratch::new("storage-refused");
+    let (pipe, other) = (scratch.0.join("pipe"), scratch.0.join("other"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for (file, what) in [(name(&pipe), "a pipe"), ("/dev/zero", "a character device")] {
+        for more in [[].as_slice(), &["--copy", name(&other)]] {
+            let output = strait(&[&[file], more].concat());
+            let why = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.code() == Some(1) && why.contains(&format!("{file}: {what}")), "{why}");
+            assert!(!other.exists());
+        }
+    }
+}
+
+#[test]
+fn a_copy_of_a_file_has_its_permissions_at_last_and_ends_with_an_error() {
+    use std::os::unix::fs::PermissionsExt;
+    let scratch = Scratch::new("storage-modes");
+    let (file, other) = (scratch.0.join("file"), scratch.0.join("other"));
+    std::fs::write(&file, content(3 << 20)).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o4751)).unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    json(&[name(&file), "--copy", name(&other)]);
+    assert_eq!(mode(&other), 0o751);
+    std::fs::remove_file(&other).unwrap();
+    for (args, left) in
+        [(["--copy", name(&other), name(&file)], true), (["--create", "--reps=1", name(&other)], false)]
+    {
+        let output = Command::new("sh")
+            .args(["-c", "ulimit -f 2048; exec \"$0\" storage \"$@\"", env!("CARGO_BIN_EXE_strait")])
+            .args(args)
+            .output()
+            .unwrap();
+        let why = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && why.contains(name(&other)), "{:?}: {why}", output.status);
+        assert!(other.exists() == left && (!left || mode(&other) == 0o600));
+        let _ = std::fs::remove_file(&other);
+    }
+}

@@ -137,11 +137,121 @@ fn a_copy_says_how_far_it_is_and_which_file_fails() {
     assert!(sized.status.code() == Some(1) && text(&sized.stderr).contains("--size"));
     // Where the files may not be longer than so much, that of the first which is.
     let limited = Command::new("sh")
-        .args(["-c", "trap '' XFSZ; ulimit -f 8192; exec \"$0\" storage --copy \"$2\" \"$1\""])
+        .args(["-c", "ulimit -f 8192; exec \"$0\" storage --copy \"$2\" \"$1\""])
         .arg(env!("CARGO_BIN_EXE_strait"))
         .args([top.from(), top.0.join("limited")])
         .output()
         .unwrap();
     let why = text(&limited.stderr);
     assert!(limited.status.code() == Some(1) && why.contains("limited/shards/model-"), "{why}");
+    // What it has left is for this user alone: it does not have the permissions of what was to be copied yet.
+    let mode = |path: &Path| std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
+    let left = top.0.join("limited");
+    assert_eq!(mode(&left), 0o700);
+    for (path, bytes, found) in listed(&left) {
+        assert_eq!(found, if bytes.is_some() { 0o600 } else { 0o700 }, "{path:?}");
+    }
+}
+
+#[test]
+fn a_copy_takes_few_descriptors_and_gives_nobody_a_users_rights() {
+    let top = Scratch::new("few");
+    let special = top.from().join("special");
+    std::fs::write(&special, "x").unwrap();
+    std::fs::set_permissions(&special, std::fs::Permissions::from_mode(0o6755)).unwrap();
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -n 100; exec \"$0\" storage --copy \"$2\" \"$1\""])
+        .arg(env!("CARGO_BIN_EXE_strait"))
+        .args([top.from(), top.to()])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(listed(&top.from()) == listed(&top.to()), "the copy is another one");
+    let mode = std::fs::metadata(top.to().join("special")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o755, "{mode:o}");
+}
+
+#[test]
+fn names_are_printed_without_their_control_characters() {
+    let top = Scratch::new("names");
+    symlink("small-1", top.from().join("x\u{1b}[2J\nstrait: contents right")).unwrap();
+    let refused = copy(&top.from(), &top.to(), &[]);
+    let left_out = copy(&top.from(), &top.to(), &["--files-only"]);
+    assert!(refused.status.code() == Some(1) && left_out.status.success());
+    for said in [text(&refused.stderr), text(&left_out.stdout)] {
+        assert!(said.contains(r"x\u{1b}[2J\nstrait: contents right"), "{said}");
+        assert!(!said.contains('\u{1b}'), "{said}");
+    }
+}
+
+/// A tree whose first file takes long, and its last one, `z`; a file outside of it that is not to be touched.
+struct Race {
+    top: PathBuf,
+    victim: PathBuf,
+}
+
+impl Race {
+    fn new(name: &str) -> Race {
+        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        let top = dir.join(format!("race-{name}-{}", std::process::id()));
+        let race = Race { victim: top.join("victim"), top };
+        std::fs::create_dir_all(race.top.join("from")).unwrap();
+        let long = std::fs::File::create(race.top.join("from/a")).unwrap();
+        long.set_len(160 << 20).unwrap();
+        std::fs::write(race.top.join("from/z"), "other").unwrap();
+        std::fs::set_permissions(race.top.join("from/z"), std::fs::Permissions::from_mode(0o666)).unwrap();
+        std::fs::write(&race.victim, "mine!").unwrap();
+        std::fs::set_permissions(&race.victim, std::fs::Permissions::from_mode(0o600)).unwrap();
+        race
+    }
+
+    /// Copies; `change` is done when the first file is being written.
+    fn copy(&self, change: impl FnOnce(&Path) + Send) -> Output {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let first = self.top.join("to/a");
+                while !first.exists() {
+                    std::thread::yield_now();
+                }
+                change(&self.top);
+            });
+            copy(&self.top.join("from"), &self.top.join("to"), &[])
+        })
+    }
+}
+
+impl Drop for Race {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.top);
+    }
+}
+
+#[test]
+fn what_takes_the_place_of_the_copy_is_not_written_to() {
+    let race = Race::new("to");
+    let evil = race.top.join("evil");
+    std::fs::create_dir(&evil).unwrap();
+    std::fs::write(evil.join("a"), "").unwrap();
+    symlink(&race.victim, evil.join("z")).unwrap();
+    let output = race.copy(|top| {
+        std::fs::rename(top.join("to"), top.join("moved")).unwrap();
+        std::fs::rename(top.join("evil"), top.join("to")).unwrap();
+    });
+    assert_eq!(std::fs::read_to_string(&race.victim).unwrap(), "mine!");
+    assert_eq!(std::fs::metadata(&race.victim).unwrap().permissions().mode() & 0o777, 0o600);
+    // It is in the directory that was made, wherever that is now.
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(std::fs::read_to_string(race.top.join("moved/z")).unwrap(), "other");
+}
+
+#[test]
+fn a_link_that_takes_a_files_place_is_not_followed() {
+    let race = Race::new("from");
+    let output = race.copy(|top| {
+        symlink(&race.victim, top.join("link")).unwrap();
+        std::fs::rename(top.join("link"), top.join("from/z")).unwrap();
+    });
+    let why = text(&output.stderr);
+    assert!(output.status.code() == Some(1) && why.contains("from/z"), "{why}");
+    assert!(!race.top.join("to/z").exists());
 }

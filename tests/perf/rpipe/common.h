@@ -8,7 +8,8 @@
 #include <string.h>
 #include <time.h>
 
-enum { LEAST = 8, MOST = 65536, WARM = 64, WIDEST = 4096 };
+/* LONGEST are the long messages, which have memory of their own, so that the others stay in the processor's caches. */
+enum { LEAST = 8, MOST = 65536, WARM = 64, WIDEST = 4096, LONGEST = 4 << 20 };
 
 static const size_t widths[] = { 8, 64, 512, WIDEST };
 #define WIDTHS (sizeof(widths) / sizeof(widths[0]))
@@ -24,13 +25,25 @@ static double now(void)
 /* Long messages go less often. */
 static inline long rounds_of(long rounds, size_t size)
 {
-	return size <= 1024 ? rounds : size <= 8192 ? rounds / 4 + 1 : rounds / 16 + 1;
+	return size <= 1024 ? rounds : size <= 8192 ? rounds / 4 + 1 : size <= MOST ? rounds / 16 + 1 : rounds / 128 + 1;
 }
 
 static void wrong(const char *what, size_t size, uint64_t stamp)
 {
 	fprintf(stderr, "%s of %zu bytes: message %llu is not what was sent\n", what, size, (unsigned long long)stamp);
 	exit(3);
+}
+
+/* Messages before the clock runs. */
+static inline long warm_of(size_t size)
+{
+	return size <= MOST ? WARM : WARM / 8;
+}
+
+/* The size after this one: powers of two to MOST, of four to LONGEST. */
+static inline size_t size_after(size_t size)
+{
+	return size < MOST ? size * 2 : size * 4;
 }
 
 /* The first and the last eight bytes have the message's number; in the first messages all bytes depend on it. */

@@ -5,7 +5,7 @@
  *   flag [ROUNDS]
  *
  * flag: the same bytes and the same flag each time, in lines of their own: what any form takes at least whose bytes begin in private memory.
- * flag-around: the bytes in the next of 16 places, of 64 KiB at most together, and the flag in the next of 256 lines: what messages that do not write
+ * flag-around: the bytes in the next of 16 places, of 64 KiB at most together (messages longer than that: 4 MiB), and the flag in the next of 256 lines: what messages that do not write
  * over each other take.
  *
  * Prints "FORM BYTES MICROSECONDS": half of there and back.
@@ -23,7 +23,7 @@
 enum { PLACES = 16, FLAGS = 256 };
 
 struct way {
-	_Alignas(4096) char bytes[MOST];
+	_Alignas(4096) char bytes[LONGEST];
 	struct { _Alignas(64) _Atomic uint64_t number; } flags[FLAGS];
 };
 
@@ -51,7 +51,7 @@ static void bind_to(int number)
 
 static char *place(struct way *way, size_t size, uint64_t stamp, int around)
 {
-	size_t room = size < 64 ? 64 : size, places = MOST / room < PLACES ? MOST / room : PLACES;
+	size_t room = size < 64 ? 64 : size, all = size > MOST ? LONGEST : MOST, places = all / room < PLACES ? all / room : PLACES;
 
 	return way->bytes + (around ? stamp % places * room : 0);
 }
@@ -109,13 +109,13 @@ int main(int argc, char **argv)
 	bind_to(me);
 	to = ways + me;
 	from = ways + !me;
-	out = aligned_alloc(4096, MOST);
-	memset(out, 0, MOST);
+	out = aligned_alloc(4096, LONGEST);
+	memset(out, 0, LONGEST);
 	for (int around = 0; around < 2; around++) {
 		/* Each line is touched before. */
 		ping(me, MOST, FLAGS, around, 1);
-		for (size_t size = LEAST; size <= MOST; size *= 2) {
-			ping(me, size, WARM, around, 1);
+		for (size_t size = LEAST; size <= LONGEST; size = size_after(size)) {
+			ping(me, size, warm_of(size), around, 1);
 			double took = ping(me, size, rounds_of(rounds, size), around, 0);
 
 			if (me == 0)

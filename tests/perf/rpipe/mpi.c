@@ -23,8 +23,8 @@ static MPI_Group group;
 static int me, peer;
 static char *memory, *out, *in;
 
-#define FLAG ((MPI_Aint)MOST)
-#define MINE (MOST + 4096) /* what the peer pulls */
+#define FLAG ((MPI_Aint)LONGEST)
+#define MINE (LONGEST + 4096) /* what the peer pulls */
 
 static void put(size_t size)
 {
@@ -272,8 +272,8 @@ static void pairs(int rank, long rounds)
 		*(uint64_t *)(memory + FLAG) = 0;
 		MPI_Barrier(MPI_COMM_WORLD);
 		forms[form].begin();
-		for (size_t size = LEAST; size <= MOST; size *= 2) {
-			ping(form, size, WARM, 1);
+		for (size_t size = LEAST; size <= LONGEST; size = size_after(size)) {
+			ping(form, size, warm_of(size), 1);
 			double took = ping(form, size, rounds_of(rounds, size), 0);
 
 			if (rank == 0)
@@ -284,8 +284,8 @@ static void pairs(int rank, long rounds)
 	}
 	for (int form = 0; form < 4; form++) {
 		MPI_Barrier(MPI_COMM_WORLD);
-		for (size_t size = LEAST; size <= MOST; size *= 2) {
-			got(form, size, WARM);
+		for (size_t size = LEAST; size <= LONGEST; size = size_after(size)) {
+			got(form, size, warm_of(size));
 			double took = got(form, size, rounds_of(rounds, size));
 
 			if (rank == 0)
@@ -374,14 +374,14 @@ int main(int argc, char **argv)
 	/* One after the other: Open MPI 4.1 takes the same name for the memory of windows that are made at once in different pairs. */
 	for (int turn = 0; turn < (together ? 1 : size / 2); turn++) {
 		if (together || turn == rank / 2)
-			MPI_Win_allocate(MINE + MOST, 1, MPI_INFO_NULL, pair, &memory, &win);
+			MPI_Win_allocate(MINE + LONGEST, 1, MPI_INFO_NULL, pair, &memory, &win);
 		MPI_Barrier(MPI_COMM_WORLD);
 	}
-	out = aligned_alloc(4096, MOST);
-	in = aligned_alloc(4096, MOST);
-	memset(out, 0, MOST);
-	memset(in, 0, MOST);
-	memset(memory, 0, MINE + MOST);
+	out = aligned_alloc(4096, LONGEST);
+	in = aligned_alloc(4096, LONGEST);
+	memset(out, 0, LONGEST);
+	memset(in, 0, LONGEST);
+	memset(memory, 0, MINE + LONGEST);
 	if (together)
 		randoms(size, rounds);
 	else

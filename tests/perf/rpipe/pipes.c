@@ -16,7 +16,7 @@
 
 #include "common.h"
 
-enum { HEAP = 1 << 20, AHEAD = 128, BLOCKS = 128, LONGEST = 4096 };
+enum { HEAP = 1 << 20, LONG_HEAP = 4 * LONGEST, AHEAD = 128, BLOCKS = 128, WIDEST_BLOCK = 4096 };
 
 static int rank, size_of_job;
 static rpipe_t to, from, *control;
@@ -77,7 +77,7 @@ static double ping(size_t size, long rounds, int full)
 /* The odd rank writes so many ahead, and says so by the last. The even one asks for the next. */
 static double reads(rpipe_t ahead, size_t size, long rounds)
 {
-	long most = HEAP / 2 / (long)size < AHEAD ? HEAP / 2 / (long)size : AHEAD, done = 0;
+	long room = (size > MOST ? LONG_HEAP : HEAP) / 2 / (long)size, most = room < AHEAD ? room : AHEAD, done = 0;
 	double took = 0;
 
 	while (done < rounds) {
@@ -108,20 +108,53 @@ static double reads(rpipe_t ahead, size_t size, long rounds)
 	return took / done * 1e6;
 }
 
+/* A pipe for messages of more than MOST. */
+static void open_long(rpipe_t *rp, int writer, unsigned flags)
+{
+	rpipe_attr attr = { .size = sizeof(attr), .iswriter = writer, .flags = HD_PIPE | flags, .width = LONGEST, .heap = LONG_HEAP };
+
+	MUST(rpipe_open_attr(rp, rank ^ 1, &attr));
+}
+
+static void pings(const char *name, size_t least, size_t most, size_t heap, long rounds)
+{
+	/* Twice through the heap: its pages are there. */
+	ping(most, 2 * (long)(heap / most), 1);
+	for (size_t size = least; size <= most; size = size_after(size)) {
+		ping(size, warm_of(size), 1);
+		double took = ping(size, rounds_of(rounds, size), 0);
+
+		if (rank == 0)
+			printf("%s %zu %.4f\n", name, size, took);
+	}
+}
+
 static void ways(const char *name, unsigned flags, long rounds)
 {
 	int peer = rank ^ 1;
 
 	MUST(rpipe(to, peer, 1, MOST, HD_PIPE | flags));
 	MUST(rpipe(from, peer, 0, MOST, HD_PIPE | flags));
-	/* Twice through the heap: its pages are there. */
-	ping(MOST, 2 * HEAP / MOST, 1);
-	for (size_t size = LEAST; size <= MOST; size *= 2) {
-		ping(size, WARM, 1);
-		double took = ping(size, rounds_of(rounds, size), 0);
+	pings(name, LEAST, MOST, HEAP, rounds);
+	MUST(rpipe_close(to));
+	MUST(rpipe_close(from));
+	open_long(&to, 1, flags);
+	open_long(&from, 0, flags);
+	pings(name, size_after(MOST), LONGEST, LONG_HEAP, rounds);
+	MUST(rpipe_close(to));
+	MUST(rpipe_close(from));
+}
+
+static void read_sizes(rpipe_t ahead, size_t least, size_t most, size_t heap, long rounds)
+{
+	reads(ahead, most, 2 * heap / most);
+	for (size_t size = least; size <= most; size = size_after(size)) {
+		/* Each page is touched before. */
+		reads(ahead, size, size > MOST ? 2 * (long)(heap / size) : 8 * AHEAD);
+		double took = reads(ahead, size, rounds_of(rounds, size));
 
 		if (rank == 0)
-			printf("%s %zu %.4f\n", name, size, took);
+			printf("rread %zu %.4f\n", size, took);
 	}
 }
 
@@ -131,19 +164,15 @@ static void pairs(long rounds)
 	rpipe_t ahead;
 
 	ways("pull", RPIPE_PULL, rounds);
-	MUST(rpipe_close(to));
-	MUST(rpipe_close(from));
 	ways("rwrite", 0, rounds);
+	/* What `reads` asks and answers with. */
+	MUST(rpipe(to, peer, 1, MOST, HD_PIPE));
+	MUST(rpipe(from, peer, 0, MOST, HD_PIPE));
 	MUST(rpipe(ahead, peer, rank % 2, MOST, HD_PIPE));
-	reads(ahead, MOST, 2 * HEAP / MOST);
-	for (size_t size = LEAST; size <= MOST; size *= 2) {
-		/* Each page is touched before. */
-		reads(ahead, size, 8 * AHEAD);
-		double took = reads(ahead, size, rounds_of(rounds, size));
-
-		if (rank == 0)
-			printf("rread %zu %.4f\n", size, took);
-	}
+	read_sizes(ahead, LEAST, MOST, HEAP, rounds);
+	MUST(rpipe_close(ahead));
+	open_long(&ahead, rank % 2, 0);
+	read_sizes(ahead, size_after(MOST), LONGEST, LONG_HEAP, rounds);
 	if (rank == 0) {
 		rpipe_stats stats = { .size = sizeof(stats) };
 
@@ -255,7 +284,7 @@ static double trace(rpipe_t rp, long rounds, int full, double *fragmentation)
 				check_it("rmalloc", rmem(rp, held[at]), lengths[at], (uint64_t)at, 1);
 			MUST(rfree(held[at]));
 		}
-		lengths[at] = 16 + draw() % (LONGEST - 15);
+		lengths[at] = 16 + draw() % (WIDEST_BLOCK - 15);
 		held[at] = block(rp, lengths[at]);
 		if (full)
 			stamp_it(rmem(rp, held[at]), lengths[at], (uint64_t)at, 1);
@@ -309,10 +338,10 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	MUST(rinit(&rank, NULL));
 	MUST(size_of_job = rcount());
-	out = aligned_alloc(4096, MOST);
-	in = aligned_alloc(4096, MOST);
-	memset(out, 0, MOST);
-	memset(in, 0, MOST);
+	out = aligned_alloc(4096, LONGEST);
+	in = aligned_alloc(4096, LONGEST);
+	memset(out, 0, LONGEST);
+	memset(in, 0, LONGEST);
 	if (argc > 1 && rounds > 0 && size_of_job % 2 == 0 && !strcmp(argv[1], "pairs"))
 		pairs(rounds);
 	else if (argc > 1 && rounds > 0 && size_of_job > 1 && !strcmp(argv[1], "random"))

@@ -2,15 +2,19 @@
 //! they arrive right.
 
 mod cuda;
+mod dir;
 mod files;
 mod memory;
 mod tree;
 mod walk;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt::Write;
-use std::io::IsTerminal;
-use std::os::unix::fs::FileExt;
+use std::fs;
+use std::io::{IsTerminal, Seek, SeekFrom};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -21,7 +25,8 @@ use serde::Serialize;
 
 use crate::fabric::Error;
 use crate::{out, picture, values};
-use files::{MOST, failed, make, named, same};
+use dir::Dir;
+use files::{MOST, failed, named, same, shown};
 use memory::Memory;
 pub use memory::Place;
 
@@ -119,6 +124,9 @@ impl Direction {
 }
 
 pub fn run(options: &Options) -> Result<bool, Error> {
+    // A file that may not become so long is an error with a name, and not the end of this process.
+    // SAFETY: nothing here handles the signal.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     if let Some(to) = options.copy.as_ref().filter(|_| options.file.is_dir()) {
         let Options { direct, cufile, .. } = *options;
         let how = How { direct, cufile, ..How::default() };
@@ -159,24 +167,43 @@ pub fn run(options: &Options) -> Result<bool, Error> {
     Ok(found.right)
 }
 
-fn open(options: &Options, path: &Path, write: bool) -> Result<File, Error> {
-    let how = How { write, create: false, direct: options.direct, cufile: options.cufile };
-    File::open(path, how).map_err(failed)
+fn how(options: &Options, write: bool) -> How {
+    How { write, create: false, direct: options.direct, cufile: options.cufile }
 }
 
-/// How long a file or a disk is.
-fn length(path: &Path) -> Result<u64, Error> {
-    use std::io::Seek;
-    let mut file = std::fs::File::open(path).map_err(named(path))?;
-    file.seek(std::io::SeekFrom::End(0)).map_err(named(path))
+/// The file or the disk that the caller has named, and its length.
+fn open(options: &Options) -> Result<(File, fs::File, u64), Error> {
+    let path = &options.file;
+    let file = File::open(path, how(options, false)).map_err(failed)?;
+    let mut plain = fs::File::from(file.as_fd().try_clone_to_owned().map_err(named(path))?);
+    let length = plain.seek(SeekFrom::End(0)).map_err(named(path))?;
+    Ok((file, plain, length))
 }
 
-/// A file of ours, removed on drop.
-struct Made<'a>(&'a Path);
+/// A file that was not there, for this user alone.
+struct Made {
+    dir: Dir,
+    name: OsString,
+    file: File,
+    plain: fs::File,
+}
 
-impl Drop for Made<'_> {
+impl Made {
+    fn new(options: &Options, path: &Path) -> Result<Made, Error> {
+        let (dir, name) = Dir::of(path)?;
+        let plain = dir.make_file(Path::new(name))?;
+        let fd = plain.try_clone().map_err(named(path))?.into();
+        let file = File::of(fd, path, how(options, true)).map_err(failed)?;
+        Ok(Made { name: name.to_owned(), dir, file, plain })
+    }
+}
+
+/// One that is removed on drop.
+struct Passing(Made);
+
+impl Drop for Passing {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(self.0);
+        let _ = self.0.dir.remove(&self.0.name);
     }
 }
 
@@ -186,15 +213,14 @@ fn pattern(len: usize) -> Vec<u8> {
 
 /// Reads the beginning of the file, as often as requested.
 fn read(options: &Options) -> Result<Found, Error> {
-    let bytes = length(&options.file)?.min(options.size.unwrap_or(MOST));
+    let (file, plain, length) = open(options)?;
+    let bytes = length.min(options.size.unwrap_or(MOST));
     if bytes == 0 {
         return Err(failed(format!("{}: it is empty, which shows nothing", options.file.display())));
     }
     let memory = Memory::new(&options.place, &options.sysfs, bytes)?;
-    let file = open(options, &options.file, false)?;
     let read = measure(options, &file, &memory, false)?;
     let mut want = vec![0; bytes as usize];
-    let plain = std::fs::File::open(&options.file).map_err(named(&options.file))?;
     plain.read_exact_at(&mut want, 0).map_err(named(&options.file))?;
     let right = memory.get(bytes as usize)? == want;
     Ok(found(options, bytes, Some(read), None, right))
@@ -204,26 +230,26 @@ fn read(options: &Options) -> Result<Found, Error> {
 fn create(options: &Options) -> Result<Found, Error> {
     let bytes = options.size.unwrap_or(MOST);
     let memory = Memory::new(&options.place, &options.sysfs, bytes)?;
-    make(&options.file)?;
-    let _made = Made(&options.file);
-    let file = open(options, &options.file, true)?;
+    let made = Passing(Made::new(options, &options.file)?);
+    let (file, plain) = (&made.0.file, &made.0.plain);
     let want = pattern(bytes as usize);
     memory.put(&want)?;
-    let write = measure(options, &file, &memory, true)?;
+    let write = measure(options, file, &memory, true)?;
     memory.put(&vec![0; bytes as usize])?;
-    let read = measure(options, &file, &memory, false)?;
-    let right = memory.get(bytes as usize)? == want
-        && std::fs::read(&options.file).map_err(named(&options.file))? == want;
+    let read = measure(options, file, &memory, false)?;
+    let mut is = vec![0; bytes as usize];
+    plain.read_exact_at(&mut is, 0).map_err(named(&options.file))?;
+    let right = memory.get(bytes as usize)? == want && is == want;
     Ok(found(options, bytes, Some(read), Some(write), right))
 }
 
 /// Copies the file to another one through the memory, and compares them.
 fn copy(options: &Options, to: &Path) -> Result<Found, Error> {
-    let whole = length(&options.file)?;
+    let (from, plain, whole) = open(options)?;
     let bytes = whole.min(options.size.unwrap_or(whole));
     let memory = Memory::new(&options.place, &options.sysfs, bytes.clamp(1, MOST))?;
-    make(to)?;
-    let (from, into) = (open(options, &options.file, false)?, open(options, to, true)?);
+    let made = Made::new(options, to)?;
+    let into = &made.file;
     let (mut at, mut took) = (0, [0.0; 2]);
     while at < bytes {
         let len = (bytes - at).min(MOST) as usize;
@@ -247,7 +273,14 @@ fn copy(options: &Options, to: &Path) -> Result<Found, Error> {
     let rate = |took: f64| if bytes > 0 { vec![bytes as f64 / took / 1e6] } else { Vec::new() };
     let read = Direction::new(&from.report(), [0; 4], rate(took[0]));
     let write = Direction::new(&into.report(), [0; 4], rate(took[1]));
-    Ok(found(options, bytes, Some(read), Some(write), same(&options.file, to, bytes)?))
+    let right = same(&plain, &made.plain, &options.file, bytes)?;
+    let of = plain.metadata().map_err(named(&options.file))?;
+    // Those of a disk are not a file's; and who runs it would be the copy's owner, who is another one.
+    if of.is_file() {
+        let mode = fs::Permissions::from_mode(of.permissions().mode() & 0o777);
+        made.plain.set_permissions(mode).map_err(named(to))?;
+    }
+    Ok(found(options, bytes, Some(read), Some(write), right))
 }
 
 /// One direction, several times.
@@ -289,7 +322,8 @@ fn found(
 }
 
 fn text(found: &Found) -> String {
-    let mut text = format!("{}: {} and {} memory\n", found.file, picture::bytes(found.bytes), found.memory);
+    let mut text =
+        format!("{}: {} and {} memory\n", shown(&found.file), picture::bytes(found.bytes), found.memory);
     for (what, of) in [("read", &found.read), ("write", &found.write)] {
         let Some(of) = of else { continue };
         let mut rates = of.rates.clone();
@@ -303,7 +337,7 @@ fn text(found: &Found) -> String {
         }
         let _ = writeln!(text);
         if !of.why.is_empty() {
-            let _ = writeln!(text, "           {}", of.why);
+            let _ = writeln!(text, "           {}", shown(&of.why));
         }
         let by = of.bytes_by_path.iter().map(|(way, bytes)| format!("{way} {}", picture::bytes(*bytes)));
         let _ = writeln!(text, "           {}", by.collect::<Vec<_>>().join(", "));

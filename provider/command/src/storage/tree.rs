@@ -1,7 +1,11 @@
 //! `strait storage --copy` of a directory: many files at once through memory of a kind. While one half of the
 //! memory is written to files, the other one is filled from the next.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs::Permissions;
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +13,8 @@ use std::time::{Duration, Instant};
 use p2pmem::storage::{File, Op, Options as How, Request};
 use serde::Serialize;
 
-use super::files::{self, MOST, failed, named, same};
+use super::dir::{Dir, Identity, identity};
+use super::files::{MOST, failed, named, same, shown};
 use super::memory::{Memory, Place};
 use super::walk::{self, Entry, Tree};
 use crate::fabric::Error;
@@ -17,8 +22,10 @@ use crate::picture;
 
 /// Of the memory at a time: the other half is at work meanwhile.
 const HALF: u64 = MOST / 2;
-/// Most files open in one half.
+/// Most files open in one half, where there are descriptors for so many.
 const FILES: usize = 64;
+/// Descriptors that are not of files in a half.
+const OTHERS: u64 = 64;
 /// Between two lines of progress.
 const BETWEEN: Duration = Duration::from_millis(500);
 
@@ -64,12 +71,14 @@ struct Parts<'a> {
     files: std::slice::Iter<'a, Entry>,
     /// What is left of a file, from that byte on.
     rest: Option<(&'a Entry, u64)>,
+    /// Most files in a half.
+    most: usize,
 }
 
 impl<'a> Parts<'a> {
     fn next_half(&mut self, most: u64) -> Vec<Part<'a>> {
         let (mut parts, mut bytes) = (Vec::new(), 0);
-        while parts.len() < FILES && bytes < most {
+        while parts.len() < self.most && bytes < most {
             let Some((file, offset)) = self.rest.take().or_else(|| self.files.next().map(|f| (f, 0))) else {
                 break;
             };
@@ -83,6 +92,16 @@ impl<'a> Parts<'a> {
         }
         parts
     }
+}
+
+/// How many files a half may have open: each has two descriptors, and there are two halves.
+fn most_files() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid place.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return 1;
+    }
+    (limit.rlim_cur.saturating_sub(OTHERS) / 4).clamp(1, FILES as u64) as usize
 }
 
 /// Says how far it is, now and then.
@@ -127,17 +146,76 @@ struct Half<'a> {
 struct Copy<'a> {
     asked: &'a Asked<'a>,
     memory: Memory,
+    from: Dir,
+    to: Dir,
+    /// What was made: nothing that takes its place is written to.
+    made: RefCell<HashMap<&'a Path, Identity>>,
 }
 
 impl<'a> Copy<'a> {
+    /// Makes the directories, for this user alone.
+    fn make(&self, tree: &'a Tree) -> Result<(), Error> {
+        for folder in tree.directories.iter().skip(1) {
+            let dir = self.to.make_dir(&folder.path)?;
+            self.made.borrow_mut().insert(&folder.path, identity(&dir.metadata()?));
+        }
+        Ok(())
+    }
+
+    fn make_file(&self, path: &'a Path) -> Result<std::fs::File, Error> {
+        let file = self.to.make_file(path)?;
+        let of = file.metadata().map_err(named(path))?;
+        self.made.borrow_mut().insert(path, identity(&of));
+        Ok(file)
+    }
+
+    /// A file of the copy, to be written, or of what is copied.
+    fn reopen(&self, copy: bool, path: &Path) -> Result<std::fs::File, Error> {
+        match copy {
+            true => self.to.file(path, true, self.made.borrow().get(path).copied()),
+            false => self.from.file(path, false, None),
+        }
+    }
+
+    /// Whether all files are what they were copied from. They have their permissions then, and behind them
+    /// the directories, innermost first: one may be without writers.
+    fn finish(&self, tree: &Tree) -> Result<bool, Error> {
+        let mut right = true;
+        for file in &tree.files {
+            let (from, name) = (self.reopen(false, &file.path)?, self.asked.from.join(&file.path));
+            let to = self.reopen(true, &file.path)?;
+            let (is, was) = (to.metadata().map_err(named(&name))?, from.metadata().map_err(named(&name))?);
+            right &= is.len() == file.len && same(&from, &to, &name, file.len)?;
+            // Who runs it would be the copy's owner, who is another one.
+            let mode = Permissions::from_mode(was.permissions().mode() & 0o777);
+            to.set_permissions(mode).map_err(named(&self.asked.to.join(&file.path)))?;
+        }
+        for folder in tree.directories.iter().rev() {
+            let dir = self.to.below(&folder.path)?;
+            let made = self.made.borrow().get(folder.path.as_path()).copied();
+            let is = identity(&dir.metadata()?);
+            if made.is_some_and(|made| made != is) {
+                let path = self.asked.to.join(&folder.path);
+                return Err(failed(format!("{}: it was changed meanwhile", path.display())));
+            }
+            dir.set_mode(folder.mode & 0o3777)?;
+        }
+        Ok(right)
+    }
+
     /// Begins to read, or to write, the parts that one half of the memory has.
     fn begin(&self, parts: Vec<Part<'a>>, half: usize, write: bool) -> Result<Half<'a>, Error> {
         let mut at = self.memory.addr() + half * HALF as usize;
         let mut ops = Vec::with_capacity(parts.len());
         for part in &parts {
             let top = if write { self.asked.to } else { self.asked.from };
+            let path = part.file.path.as_path();
+            let file = match write {
+                true if part.offset == 0 => self.make_file(path)?,
+                _ => self.reopen(write, path)?,
+            };
             let how = How { write, ..self.asked.how };
-            let file = File::open(&top.join(&part.file.path), how).map_err(failed)?;
+            let file = File::of(file.into(), &top.join(path), how).map_err(failed)?;
             ops.push((Arc::new(file), Op { write, addr: at, len: part.len as usize, offset: part.offset }));
             at += part.len.next_multiple_of(4096) as usize;
         }
@@ -167,7 +245,7 @@ impl<'a> Copy<'a> {
 
     fn all(&self, tree: &'a Tree) -> Result<(), Error> {
         let mut progress = Progress::new(self.asked.progress, tree);
-        let mut parts = Parts { files: tree.files.iter(), rest: None };
+        let mut parts = Parts { files: tree.files.iter(), rest: None, most: most_files() };
         let (mut files, mut bytes, mut which) = (0, 0, 0);
         let mut reading = Some(self.begin(parts.next_half(HALF), which, false)?);
         let mut writing: Option<Half<'a>> = None;
@@ -193,58 +271,42 @@ impl<'a> Copy<'a> {
     }
 }
 
-/// Makes the directories and the files, empty.
-fn make(to: &Path, tree: &Tree) -> Result<(), Error> {
-    let all = std::iter::once(Path::new("")).chain(tree.directories.iter().map(PathBuf::as_path));
-    for directory in all {
-        let path = to.join(directory);
-        std::fs::create_dir(&path).map_err(named(&path))?;
+/// Makes the top of the copy. Who may change what it is in may have put another directory in its place: that
+/// one has another owner.
+fn make_top(to: &Path) -> Result<Dir, Error> {
+    let (parent, name) = Dir::of(to)?;
+    let dir = parent.make_dir(Path::new(name))?;
+    if !dir.is_own()? {
+        return Err(failed(format!("{}: it was changed meanwhile", to.display())));
     }
-    for file in &tree.files {
-        files::make(&to.join(&file.path))?;
-    }
-    Ok(())
-}
-
-/// The permissions of all that was copied, innermost first: a directory may be one without writers.
-fn permit(from: &Path, to: &Path, tree: &Tree) -> Result<(), Error> {
-    let files = tree.files.iter().map(|file| file.path.as_path());
-    let directories = tree.directories.iter().rev().map(PathBuf::as_path);
-    for path in files.chain(directories).chain(std::iter::once(Path::new(""))) {
-        let of = walk::metadata(&from.join(path))?;
-        let path = to.join(path);
-        std::fs::set_permissions(&path, of.permissions()).map_err(named(&path))?;
-    }
-    Ok(())
+    dir.set_mode(0o700)?;
+    Ok(dir)
 }
 
 pub(super) fn copy(asked: &Asked<'_>) -> Result<Copied, Error> {
     let Asked { from, to, .. } = *asked;
     walk::check_place(from, to)?;
-    let tree = Tree::of(from)?;
+    let top = Dir::named(from)?;
+    let tree = Tree::of(&top)?;
     if let Some(others) = tree.named_others(from).filter(|_| !asked.files_only) {
         return Err(failed(format!(
             "only files and directories are copied: {others}; --files-only leaves them out"
         )));
     }
     let memory = Memory::new(asked.place, asked.sysfs, 2 * HALF)?;
-    make(to, &tree)?;
+    let copy = Copy { asked, memory, from: top, to: make_top(to)?, made: RefCell::default() };
+    copy.make(&tree)?;
     let begin = Instant::now();
-    Copy { asked, memory }.all(&tree)?;
+    copy.all(&tree)?;
     let took = begin.elapsed().as_secs_f64();
-    permit(from, to, &tree)?;
-    let mut right = true;
-    for file in &tree.files {
-        let path = to.join(&file.path);
-        right &= walk::metadata(&path)?.len() == file.len && same(&from.join(&file.path), &path, file.len)?;
-    }
+    let right = copy.finish(&tree)?;
     let left_out = |(path, what): &(PathBuf, &str)| format!("{} ({what})", from.join(path).display());
     Ok(Copied {
         from: from.display().to_string(),
         to: to.display().to_string(),
         memory: asked.place.to_string(),
         files: tree.files.len(),
-        directories: tree.directories.len(),
+        directories: tree.directories.len() - 1,
         bytes: tree.bytes(),
         left_out: tree.others.iter().map(left_out).collect(),
         rate: tree.bytes() as f64 / took / 1e6,
@@ -260,7 +322,7 @@ impl Copied {
     pub fn text(&self) -> String {
         let mut text = format!(
             "{}: {} files, {} directories, {}, by {} memory, {:.0} MB/s\n",
-            self.to,
+            shown(&self.to),
             self.files,
             self.directories,
             picture::bytes(self.bytes),
@@ -268,7 +330,7 @@ impl Copied {
             self.rate
         );
         for name in &self.left_out {
-            text += &format!("  left out: {name}\n");
+            text += &format!("  left out: {}\n", shown(name));
         }
         text + "  contents " + if self.right { "right" } else { "WRONG" } + "\n"
     }

@@ -1,9 +1,9 @@
 //! What is in a directory that is to be copied.
 
-use std::fs::{FileType, Metadata};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::dir::Dir;
 use super::files::{failed, named};
 use crate::fabric::Error;
 
@@ -13,42 +13,46 @@ pub(super) struct Entry {
     pub len: u64,
 }
 
+/// A directory, and its permissions.
+pub(super) struct Folder {
+    pub path: PathBuf,
+    pub mode: u32,
+}
+
 /// Everything below a directory, in an order that does not change. Links are not followed.
 #[derive(Default)]
 pub(super) struct Tree {
-    /// Each behind the one that it is in.
-    pub directories: Vec<PathBuf>,
+    /// The directory itself, by no path, and then each behind the one that it is in.
+    pub directories: Vec<Folder>,
     pub files: Vec<Entry>,
     /// What has no bytes of its own: paths, each with what it is.
     pub others: Vec<(PathBuf, &'static str)>,
 }
 
 impl Tree {
-    pub fn of(top: &Path) -> Result<Tree, Error> {
+    pub fn of(top: &Dir) -> Result<Tree, Error> {
         let mut tree = Tree::default();
         let mut next = 0;
-        tree.list(top, Path::new(""))?;
-        while let Some(directory) = tree.directories.get(next).cloned() {
-            tree.list(top, &directory)?;
+        tree.directories.push(Folder { path: PathBuf::new(), mode: 0 });
+        while let Some(folder) = tree.directories.get(next) {
+            let path = folder.path.clone();
+            let dir = top.below(&path)?;
+            tree.directories[next].mode = dir.metadata()?.mode();
+            tree.list(&dir, &path)?;
             next += 1;
         }
         Ok(tree)
     }
 
-    fn list(&mut self, top: &Path, below: &Path) -> Result<(), Error> {
-        let whole = top.join(below);
-        let mut names = Vec::new();
-        for entry in std::fs::read_dir(&whole).map_err(named(&whole))? {
-            names.push(entry.map_err(named(&whole))?.file_name());
-        }
-        names.sort();
-        for name in names {
-            let path = below.join(name);
-            let of = metadata(&top.join(&path))?;
-            match special(of.file_type()) {
+    fn list(&mut self, dir: &Dir, below: &Path) -> Result<(), Error> {
+        for name in dir.names()? {
+            let (of, path) = (dir.look(&name)?, below.join(name));
+            match special(of.st_mode) {
                 Some(what) => self.others.push((path, what)),
-                None if of.is_dir() => self.directories.push(path),
-                None => self.files.push(Entry { path, len: of.len() }),
+                None if of.st_mode & libc::S_IFMT == libc::S_IFDIR => {
+                    self.directories.push(Folder { path, mode: 0 });
+                }
+                None => self.files.push(Entry { path, len: of.st_size as u64 }),
             }
         }
         Ok(())
@@ -71,16 +75,12 @@ impl Tree {
     }
 }
 
-pub(super) fn metadata(path: &Path) -> Result<Metadata, Error> {
-    std::fs::symlink_metadata(path).map_err(named(path))
-}
-
-fn special(of: FileType) -> Option<&'static str> {
-    match of {
-        of if of.is_symlink() => Some("a symbolic link"),
-        of if of.is_fifo() => Some("a pipe"),
-        of if of.is_socket() => Some("a socket"),
-        of if of.is_block_device() || of.is_char_device() => Some("a device"),
+fn special(mode: libc::mode_t) -> Option<&'static str> {
+    match mode & libc::S_IFMT {
+        libc::S_IFLNK => Some("a symbolic link"),
+        libc::S_IFIFO => Some("a pipe"),
+        libc::S_IFSOCK => Some("a socket"),
+        libc::S_IFBLK | libc::S_IFCHR => Some("a device"),
         _ => None,
     }
 }

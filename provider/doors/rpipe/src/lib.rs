@@ -28,10 +28,10 @@ mod many;
 pub mod start;
 
 pub use crate::core::{
-    ALIGN_MOST, Address, Backend, Block, Bootstrap, CARD_MOST, CONTROL_MOST, Context, Error, Event,
-    GRANTS_MOST, Get, Grant, Heap, Memory, Mode, OnDevice, Patience, Pipe, PipeOptions, Policy, Promise, Put,
-    Rank, Region, RegionId, RemoteId, Rma, SETTINGS, Setting, Settings, Side, State, Stats, Sync, Taken,
-    Token, Usage, Wakeup,
+    ALIGN_MOST, Address, Atomic, AtomicOp, Backend, Block, Bootstrap, CARD_MOST, CONTROL_MOST, Context,
+    Error, Event, GRANTS_MOST, Get, Grant, Heap, Memory, Mode, OnDevice, Patience, Pipe, PipeOptions, Policy,
+    Promise, Put, Rank, Region, RegionId, RemoteId, Rma, SETTINGS, Setting, Settings, Side, State, Stats,
+    Sync, Taken, Token, Usage, Wakeup,
 };
 pub use device::{Device, DeviceMemory, PeerMemory};
 pub use group::{Combine, Group, Neighbor, Number, Operation};

@@ -268,6 +268,23 @@ fn the_example_of_collective_calls_has_pi_at_rank_0() {
 }
 
 #[test]
+fn the_example_of_shared_memory_takes_each_item_once() {
+    let dir = scratch("example-shared");
+    let options = ["-x", "c", "-Wextra"];
+    let program = compile("gcc", &options, &repo().join("docs/examples/shared_memory.c"), &dir);
+    for (processes, settings) in [(2, WAYS[1]), (4, WAYS[0]), (4, WAYS[2])] {
+        let printed = run(&program, &dir, processes, settings);
+        let borrowers = processes - 1;
+        let expected = format!(
+            "1000 items, each taken once, by {borrowers} processes: 250 of them are 0, 500 are 1, 250 are 4, modulo 8\n"
+        );
+        assert_eq!(printed[1], expected);
+        assert!(printed.iter().enumerate().all(|(rank, text)| rank == 1 || text.is_empty()), "{printed:?}");
+    }
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn memory_is_lent_and_borrowed_in_c_and_in_cpp() {
     let (c, cpp) = (["-x", "c", "-D_GNU_SOURCE"], ["-x", "c++", "-std=c++11"]);
     for (compiler, options, name) in [("gcc", c, "lend.c"), ("g++", cpp, "lend.c"), ("g++", cpp, "lend.cpp")]
@@ -275,6 +292,24 @@ fn memory_is_lent_and_borrowed_in_c_and_in_cpp() {
         let dir = scratch(&format!("lend-{compiler}-{name}"));
         let program = compile(compiler, &options, &repo().join("tests/rpipe").join(name), &dir);
         run_every_way(&program, &dir, 2);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
+
+#[test]
+fn one_memory_is_lent_to_two_to_eight_processes_that_count_in_it() {
+    let (c, cpp) = (["-x", "c", "-D_GNU_SOURCE", "-Wextra"], ["-x", "c++", "-std=c++11", "-Wextra"]);
+    let ways = [WAYS[0], WAYS[1], WAYS[2], &[("STRAIT_RPIPE_BACKEND", "strait:tcp")]];
+    for (compiler, options, sizes) in [("gcc", c, &[3, 5][..]), ("g++", cpp, &[4])] {
+        let dir = scratch(&format!("lend-many-{compiler}"));
+        let program = compile(compiler, &options, &repo().join("tests/rpipe/lend_many.c"), &dir);
+        for (processes, settings) in sizes.iter().flat_map(|n| ways.map(|way| (*n, way))) {
+            run_well(&program, &dir, processes, settings);
+        }
+        if compiler == "gcc" {
+            run_well(&program, &dir, 9, &[]);
+            run_well(&program, &dir, 9, ways[2]);
+        }
         fs::remove_dir_all(&dir).unwrap();
     }
 }

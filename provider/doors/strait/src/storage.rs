@@ -1,5 +1,7 @@
 //! Files to memory of any kind and back: `include/strait_storage.h`, which `ci/check/header` makes of it.
 
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +10,7 @@ use c_abi::guard;
 use libc::{c_char, c_int, c_void};
 use p2pmem::storage::{File, Op, Options, Request, Results, Way};
 
-use crate::peer::{errno, fill, has_size, text};
+use crate::peer::{errno, fill, has_size, not_null, refused, wrong};
 
 /// strait_storage_open: the file is to be written too.
 pub const STRAIT_STORAGE_WRITE: u32 = 1;
@@ -98,7 +100,8 @@ pub extern "C" fn strait_storage_error() -> *const c_char {
 
 /// Opens a file or a disk. `flags` are of STRAIT_STORAGE_.
 ///
-/// 0, or an errno below 0: -EINVAL also for a pipe, a socket or a directory.
+/// 0, or an errno below 0: -EINVAL also for a pipe, a socket, a character device or a directory.
+/// The bytes of `path` are taken as they are: they need not be UTF-8.
 ///
 /// # Safety
 /// `path` is NULL or a C string; `opened` is NULL or valid for a write.
@@ -109,11 +112,14 @@ pub unsafe extern "C" fn strait_storage_open(
     opened: *mut *mut strait_storage,
 ) -> c_int {
     guard(|| {
-        // SAFETY: the program's promise.
-        let path = unsafe { text(path)? }.ok_or(libc::EINVAL)?;
-        if opened.is_null() || flags > 15 {
-            return Err(libc::EINVAL);
+        if path.is_null() || opened.is_null() {
+            return Err(wrong("`path` or `opened` is NULL"));
         }
+        if flags > 15 {
+            return Err(wrong("`flags` has others than those of STRAIT_STORAGE_"));
+        }
+        // SAFETY: the program's promise. A path is bytes of any kind.
+        let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
         let has = |flag: u32| flags & flag != 0;
         let options = Options {
             write: has(STRAIT_STORAGE_WRITE),
@@ -150,7 +156,7 @@ unsafe fn transfer(opened: *mut strait_storage, op: Op) -> i64 {
     let mut bytes = 0;
     let code = guard(|| {
         // SAFETY: the caller's promise.
-        let file = unsafe { opened.as_ref() }.map(|o| &o.file).ok_or(libc::EINVAL)?;
+        let file = not_null(unsafe { opened.as_ref() }, "`opened`").map(|o| &o.file)?;
         // SAFETY: likewise.
         let done = unsafe {
             match op.write {
@@ -212,12 +218,12 @@ unsafe fn asked<'a>(
     // No array is longer than half of the address space.
     let whole = count.checked_mul(size_of::<strait_storage_op>()).filter(|n| isize::try_from(*n).is_ok());
     if ops.is_null() || !ops.is_aligned() || whole.is_none() {
-        return Err(libc::EINVAL);
+        return Err(wrong("`ops` is NULL or not aligned, or `count` is too large"));
     }
     // SAFETY: the caller's promise.
     let ops = unsafe { std::slice::from_raw_parts_mut(ops, count) };
     if ops.iter().any(|op| op.write > 1 || op.reserved != 0) {
-        return Err(libc::EINVAL);
+        return Err(wrong("`write` of a transfer is neither 0 nor 1, or its `reserved` is not 0"));
     }
     let asked = ops.iter().map(|op| Op {
         write: op.write == 1,
@@ -255,7 +261,7 @@ pub unsafe extern "C" fn strait_storage_batch(
 ) -> c_int {
     guard(|| {
         // SAFETY: the program's promise.
-        let file = unsafe { opened.as_ref() }.map(|o| &o.file).ok_or(libc::EINVAL)?;
+        let file = not_null(unsafe { opened.as_ref() }, "`opened`").map(|o| &o.file)?;
         if count == 0 {
             return Ok(());
         }
@@ -304,14 +310,14 @@ pub unsafe extern "C" fn strait_storage_submit_files(
 ) -> c_int {
     guard(|| {
         if request.is_null() || (count > 0 && (files.is_null() || !files.is_aligned())) {
-            return Err(libc::EINVAL);
+            return Err(wrong("`request` or `files` is NULL, or `files` is not aligned"));
         }
         // SAFETY: the program's promise.
         let (_, asked) = unsafe { asked(ops, count)? };
         let mut all = Vec::with_capacity(count);
         for (n, op) in asked.into_iter().enumerate() {
             // SAFETY: the program's promise: so many entries, each NULL or open.
-            let file = unsafe { (*files.add(n)).as_ref() }.ok_or(libc::EINVAL)?;
+            let file = not_null(unsafe { (*files.add(n)).as_ref() }, "a file")?;
             all.push((Arc::clone(&file.file), op));
         }
         // SAFETY: the memory of the operations is the program's promise, too.
@@ -357,9 +363,9 @@ unsafe fn submit(
 ) -> c_int {
     guard(|| {
         // SAFETY: the program's promise.
-        let file = unsafe { opened.as_ref() }.map(|o| &o.file).ok_or(libc::EINVAL)?;
+        let file = not_null(unsafe { opened.as_ref() }, "`opened`").map(|o| &o.file)?;
         if request.is_null() {
-            return Err(libc::EINVAL);
+            return Err(wrong("`request` is NULL"));
         }
         // SAFETY: likewise.
         let (_, asked) = unsafe { asked(ops, count)? };
@@ -381,7 +387,7 @@ unsafe fn submit(
 /// `request` is NULL, or as the header says.
 unsafe fn finished(request: *mut strait_storage_request, most: Option<Duration>) -> Result<bool, c_int> {
     // SAFETY: the caller's promise.
-    let of = unsafe { request.as_ref() }.ok_or(libc::EINVAL)?;
+    let of = not_null(unsafe { request.as_ref() }, "`request`")?;
     if !of.request.wait(most) {
         return Ok(false);
     }
@@ -427,7 +433,11 @@ pub unsafe extern "C" fn strait_storage_wait(
     guard(|| {
         let most = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
         // SAFETY: the program's promise.
-        if unsafe { finished(request, most)? } { Ok(()) } else { Err(libc::ETIMEDOUT) }
+        if unsafe { finished(request, most)? } {
+            Ok(())
+        } else {
+            Err(refused(libc::ETIMEDOUT, &"the transfers are not done"))
+        }
     })
 }
 
@@ -463,7 +473,7 @@ pub unsafe extern "C" fn strait_storage_query(
         // SAFETY: the program's promise.
         let file = unsafe {
             has_size(info)?;
-            opened.as_ref().map(|o| &o.file).ok_or(libc::EINVAL)?
+            not_null(opened.as_ref(), "`opened`").map(|o| &o.file)?
         };
         let report = file.report();
         // SAFETY: likewise: it has all of these fields.

@@ -171,6 +171,13 @@ pub trait FrameLink: Link {
     /// many there were, or fewer where memory of `dst` is gone or its device failed.
     fn copy_out(&self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize;
 
+    /// As [`FrameLink::copy_out`], where nothing of these bytes, or of what is behind them in the frame, is
+    /// copied or read again: a link that would have to keep them for that need not.
+    #[inline]
+    fn copy_last(&mut self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
+        self.copy_out(frame, off, dst, doff, len)
+    }
+
     /// Copies `len` bytes from `off` on out of the frame to `dst` and gives it back, if that takes no more
     /// than a copy; else `false`, and [`FrameLink::copy_out`] and [`FrameLink::release`] are the way.
     #[inline]
@@ -196,6 +203,12 @@ pub trait FrameLink: Link {
         debug_assert!(false, "a frame of {} bytes that no link has begun", frame.len);
         Landing::Over(false)
     }
+
+    /// From `cork(true)` to `cork(false)`, which follows in the same call of the application's, short frames
+    /// may be kept back to go together: answers to frames that came together. All have been sent, or wait for
+    /// room, when `cork(false)` returns.
+    #[inline]
+    fn cork(&mut self, _on: bool) {}
 
     /// What most likely comes next.
     #[inline]

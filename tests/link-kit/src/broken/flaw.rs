@@ -15,6 +15,8 @@ pub enum Flaw {
     ForgetsOffsetOfRead,
     ForgetsOffsetOfDestination,
     PeeksTooFar,
+    TakesMoreWithLastCopy,
+    StaysCorked,
     CutsLongFrames,
     SaysFramesAreShort,
     CopiesLate,

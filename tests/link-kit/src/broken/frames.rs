@@ -114,12 +114,28 @@ impl<L: RmaLink> FrameLink for Broken<L> {
             self.late = Some((to, head.to_vec(), body.to_vec(), off, len));
             return Ok(Sent::Done);
         }
+        if self.corked && self.flaw == Flaw::StaysCorked {
+            return Ok(Sent::Done);
+        }
         let sent = self.link.send(to, head, body, off, len);
         match sent {
             Ok(_) if self.shows(Flaw::IsBusyThoughSent, 7) => Err(Refused::Busy),
             Err(Refused::Gone(_)) if self.flaw == Flaw::TakesFramesForNobody => Ok(Sent::Done),
             other => other,
         }
+    }
+
+    fn copy_last(&mut self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
+        if self.flaw == Flaw::TakesMoreWithLastCopy {
+            self.pump(true);
+            self.queue.pop_front();
+        }
+        self.copy_out(frame, off, dst, doff, len)
+    }
+
+    fn cork(&mut self, on: bool) {
+        self.corked = on;
+        self.link.cork(on);
     }
 
     fn poll(&mut self) -> Option<Event> {

@@ -39,6 +39,7 @@ pub struct Broken<L> {
     freed: Option<PeerId>,
     last: Option<PeerId>,
     name: Option<Addr>,
+    corked: bool,
 }
 
 impl<L: RmaLink> Broken<L> {
@@ -50,6 +51,7 @@ impl<L: RmaLink> Broken<L> {
         #[rustfmt::skip]
         let broken = Broken {
             link, flaw, queue, held, count: 0, late, counters, last_piece, told, freed, last, name: None,
+            corked: false,
         };
         broken
     }

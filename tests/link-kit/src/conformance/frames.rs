@@ -65,6 +65,75 @@ pub fn frames_up_to_the_longest_arrive<H: Harness>(h: &mut H) {
     }
 }
 
+/// [`copy_last`](link_api::FrameLink::copy_last) of the end of a frame, short or long, once or after other copies,
+/// with room for all of it or not; and the next frame behind it.
+pub fn the_last_copy_of_a_frame_leaves_the_next_one_whole<H: Harness>(h: &mut H) {
+    let Ends { mut a, to_b, mut b, to_a } = h.pair();
+    let longest = a.path(to_b).max_frame.min(300_000);
+    let into = [Span::leak(61), Span::leak(longest)];
+    for i in 0..48 {
+        let len = [60, 3_000, 17_000, longest][i % 4].min(longest) - i;
+        let sent = bytes(len, i);
+        let body = [Span::leak(len)];
+        hmem::write(&body, 0, &sent);
+        h.say(&mut a, to_b, &sent[..11]);
+        assert_eq!(h.send(&mut a, to_b, &sent[..5], &body, 5, len - 5), Ok(Sent::Done));
+        if i % 3 == 0 {
+            h.say(&mut a, to_b, &sent[..23]);
+        }
+        assert!(h.take(&mut b) == (to_a, sent[..11].to_vec()), "before frame {i}");
+        let f = h.frame(&mut b);
+        let mut head = [0; 5];
+        assert_eq!((f.len, b.read(&f, 0, &mut head)), (len, 5), "frame {i}");
+        assert_eq!(head, sent[..5]);
+        if i % 5 == 1 {
+            assert_eq!(b.copy_out(&f, 5, &into, 0, 9), 9);
+            assert_eq!(text(&into)[..9], sent[5..14]);
+        }
+        let (off, most) = (5 + i % 7, if i % 4 == 2 { len / 2 } else { usize::MAX >> 1 });
+        let n = most.min(len - off);
+        assert_eq!(b.copy_last(&f, off, &into, 3, most), n, "of frame {i}");
+        assert!(text(&into)[3..3 + n] == sent[off..off + n], "the end of frame {i}");
+        b.release(f);
+        if i % 3 == 0 {
+            assert!(h.take(&mut b) == (to_a, sent[..23].to_vec()), "behind frame {i}");
+        }
+    }
+    h.quiet(&mut b);
+}
+
+/// What is sent between `cork(true)` and `cork(false)`, of any length and to any number of peers, comes in its
+/// order, without another call of the sender's.
+pub fn what_is_sent_corked_comes_in_order_when_that_is_over<H: Harness>(h: &mut H) {
+    let Ends { mut a, to_b, mut b, to_a } = h.pair();
+    let longest = a.path(to_b).max_frame.min(40_000);
+    let mut most = 0;
+    for i in 0..30 {
+        let all: Vec<_> = (0..i % 9).map(|k| bytes([24, 700, longest, 5_000][(i + k) % 4], k)).collect();
+        a.cork(true);
+        let mut sent = Vec::new();
+        for bytes in all {
+            let body = [Span::leak(bytes.len())];
+            hmem::write(&body, 0, &bytes);
+            match a.send(to_b, &[], &body, 0, bytes.len()) {
+                Ok(_) => sent.push(bytes),
+                // Of some links the other side has to take what there is first.
+                found => assert_eq!(found, Err(Refused::Busy)),
+            }
+            hmem::write(&body, 0, &vec![0xee; hmem::total(&body)]);
+        }
+        a.cork(false);
+        most = most.max(sent.len());
+        for (k, bytes) in sent.into_iter().enumerate() {
+            assert!(h.take(&mut b) == (to_a, bytes), "frame {k} of {i}");
+        }
+        h.say(&mut a, to_b, b"behind");
+        assert_eq!(h.take(&mut b).1, b"behind");
+    }
+    assert!(most > 1, "never more than {most} at a time");
+    h.quiet(&mut b);
+}
+
 /// "When it returns `Ok` all bytes have been copied", whichever way a link has for frames of that length.
 pub fn what_was_sent_is_copied_when_the_call_returns<H: Harness>(h: &mut H) {
     let Ends { mut a, to_b, mut b, to_a } = h.pair();

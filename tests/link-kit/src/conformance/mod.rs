@@ -48,6 +48,8 @@ macro_rules! conform {
         a_frame_is_its_head_and_the_right_part_of_its_body
         a_frame_may_have_no_body_and_no_bytes
         frames_up_to_the_longest_arrive
+        the_last_copy_of_a_frame_leaves_the_next_one_whole
+        what_is_sent_corked_comes_in_order_when_that_is_over
         what_was_sent_is_copied_when_the_call_returns
         frames_of_each_peer_come_in_order_and_none_is_lost
         a_link_that_is_busy_has_sent_nothing_and_takes_the_same_frame_later

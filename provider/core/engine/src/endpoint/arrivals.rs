@@ -71,7 +71,7 @@ impl<L: RmaLink> Transfers<'_, L> {
                 len,
             )
         } else {
-            self.net.link.copy_out(frame, Head::LEN, iov, off, len) == len
+            self.net.link.copy_last(frame, Head::LEN, iov, off, len) == len
         };
         if is_large {
             self.net.peer(peer).hints.note_frames();
@@ -456,7 +456,7 @@ impl<L: RmaLink> Transfers<'_, L> {
                 want,
             )
         } else {
-            self.net.link.copy_out(frame, Head::LEN, &iov, 0, want) == want
+            self.net.link.copy_last(frame, Head::LEN, &iov, 0, want) == want
         };
         if !ok {
             self.requests.spoil(name);

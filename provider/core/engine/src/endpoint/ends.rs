@@ -137,7 +137,7 @@ impl<L: RmaLink> Ends<'_, L> {
         }
         let Some(Request::Out(out)) = self.requests.pool.remove(name) else { return Err(Malformed::Unfit) };
         let ok = if len == out.len {
-            self.net.link.copy_out(frame, Head::LEN, &out.iov, 0, len) == len
+            self.net.link.copy_last(frame, Head::LEN, &out.iov, 0, len) == len
         } else {
             false
         };

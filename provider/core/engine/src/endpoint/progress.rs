@@ -139,7 +139,7 @@ impl<L: RmaLink> Endpoint<L> {
     /// nothing more need be taken in once that queue has so many entries.
     #[inline]
     pub(crate) fn progress(&mut self, core: &mut Core, enough: Option<(CqId, usize)>) -> usize {
-        let mut n = 0;
+        let (mut n, mut corked) = (0, false);
         self.adapt.note_progress();
         let standing = |core: &Core| enough.map_or(0, |(cq, _)| core.standing(cq));
         let most = enough.map_or(usize::MAX, |(_, most)| most);
@@ -176,6 +176,10 @@ impl<L: RmaLink> Endpoint<L> {
                     continue;
                 }
             };
+            if !corked {
+                corked = true;
+                self.net.link.cork(true);
+            }
             loop {
                 let from = frame.from;
                 if self.net.metered.is_on() {
@@ -200,6 +204,10 @@ impl<L: RmaLink> Endpoint<L> {
             if standing(core) > 0 {
                 break;
             }
+        }
+        // Answers to what came together go together.
+        if corked {
+            self.net.link.cork(false);
         }
         n + self.attend(core)
     }

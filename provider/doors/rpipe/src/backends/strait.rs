@@ -13,8 +13,8 @@ use super::near::Near;
 use super::reach::Reach;
 use crate::core::NO_DEVICES;
 use crate::{
-    Backend, DeviceMemory, Error, Event, Get, Memory, Promise, Put, Rank, Region, RegionId, RemoteId, Rma,
-    Settings, Token, Wakeup,
+    Atomic, Backend, DeviceMemory, Error, Event, Get, Memory, Promise, Put, Rank, Region, RegionId, RemoteId,
+    Rma, Settings, Token, Wakeup,
 };
 
 /// Names of remote regions from here on are the engine's.
@@ -186,6 +186,13 @@ impl Rma for Strait {
             return self.near.fetch_add(peer, remote, add, token);
         }
         self.far.fetch_add(peer, remote, add, token)
+    }
+
+    fn atomic(&mut self, peer: Rank, remote: (RemoteId, usize), atomic: &Atomic) -> Result<u64, Error> {
+        if remote.0.0 < FAR {
+            return self.near.atomic(peer, remote, atomic);
+        }
+        Err(Error::Unsupported("the peer has to do it".into()))
     }
 }
 

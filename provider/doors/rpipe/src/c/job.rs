@@ -8,7 +8,7 @@ use libc::c_int;
 
 use super::handles::{close_all, guard, here, job, job_place, status, words};
 use super::types::*;
-use super::{groups, lend, many};
+use super::{borrow, groups, lend, many};
 use crate::{Context, Error, Settings, backends, start};
 
 /// The process that has called rinit: a forked child is not it.
@@ -79,6 +79,7 @@ extern "C" fn at_exit() {
 fn leave() -> Result<(), Error> {
     let Some(context) = job_place().take() else { return Ok(()) };
     let until = context.leaves_by();
+    borrow::close_all();
     lend::close_all();
     let groups = groups::close_all();
     many::forget_all();

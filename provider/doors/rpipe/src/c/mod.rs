@@ -1,6 +1,7 @@
 //! The interface of C: `include/strait_rpipe.h` is made from these files by `ci/check/header`.
 
 mod active;
+mod borrow;
 mod calls;
 mod collectives;
 mod device;
@@ -16,6 +17,7 @@ mod tests;
 mod types;
 
 pub use active::*;
+pub use borrow::*;
 pub use calls::*;
 pub use collectives::*;
 pub use groups::*;

@@ -209,6 +209,9 @@ pub const RPIPE_MAX: u32 = 64;
 pub const RPIPE_AND: u32 = 80;
 pub const RPIPE_OR: u32 = 96;
 pub const RPIPE_XOR: u32 = 112;
+/// Operations of rborrow_atomic alone: the word becomes the operand; or does if it was `compare`.
+pub const RPIPE_SWAP: u32 = 128;
+pub const RPIPE_COMPARE_SWAP: u32 = 144;
 
 /// Combines `count` elements at `in` with those at `inout`, one by one, into `inout`. The elements begin on
 /// multiples of 8 bytes at least if their size is such a multiple and the memory of the caller does.
@@ -267,7 +270,7 @@ pub struct rborrow_stats {
     pub size: usize,
     /// Bytes that were lent.
     pub heap: u64,
-    /// Bytes that are allocated.
+    /// Bytes that are allocated; without the book: that are attached, and 0 in the next three.
     pub used: u64,
     /// Bytes that are free.
     pub free: u64,
@@ -285,9 +288,14 @@ pub struct rborrow_stats {
     pub mapped: c_int,
     /// Nonzero: a thread of the lender's makes progress for the operations of this process.
     pub thread: c_int,
-    /// The policy.
+    /// The policy; "" without the book.
     pub policy: [c_char; 16],
     /// What leads to the lender. The reason.
     pub path: [c_char; 32],
     pub path_why: [c_char; 160],
+    /// Calls of rborrow_atomic. From here on fields are set where `size` has room for all of them.
+    pub atomics: u64,
+    /// The rank of the borrower that keeps the book: the first of those that rlend_many was given. -1: the
+    /// memory came from rlend, and has no other borrower.
+    pub keeper: c_int,
 }

@@ -15,7 +15,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::{DeviceMemory, Error, Memory, PeerMemory};
+use crate::{Atomic, DeviceMemory, Error, Memory, PeerMemory};
 
 /// A process of the job.
 pub type Rank = u32;
@@ -250,6 +250,13 @@ pub trait Rma {
         add: u64,
         token: Token,
     ) -> Result<(), Error>;
+
+    /// Does an atomic operation with an aligned word of a peer's region, now and by this process's processor;
+    /// what the word was. Only where the peer does not have to make progress ([`Promise::peer_progress`]).
+    fn atomic(&mut self, peer: Rank, remote: (RemoteId, usize), atomic: &Atomic) -> Result<u64, Error> {
+        let _ = (peer, remote, atomic);
+        Err(Error::Unsupported("the peer has to do it".into()))
+    }
 }
 
 /// How a thread sleeps until something may have happened.

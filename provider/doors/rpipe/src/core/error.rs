@@ -24,6 +24,8 @@ pub enum Error {
     Broken(String),
     /// The backend, or the bootstrap, cannot do this here.
     Unsupported(String),
+    /// It is for another process of the job to do.
+    Denied(String),
     /// There are no descriptors or no memory for it.
     Exhausted(String),
     /// A system call, or the library below, failed.
@@ -54,6 +56,7 @@ impl Error {
             Error::Gone(why) => Error::Gone(of(why)),
             Error::Broken(why) => Error::Broken(of(why)),
             Error::Unsupported(why) => Error::Unsupported(of(why)),
+            Error::Denied(why) => Error::Denied(of(why)),
             Error::Exhausted(why) => Error::Exhausted(of(why)),
             Error::System(why) => Error::System(of(why)),
         }
@@ -71,6 +74,7 @@ impl Error {
             Error::Gone(_) => libc::EPIPE,
             Error::Broken(_) => libc::EPROTO,
             Error::Unsupported(_) => libc::EOPNOTSUPP,
+            Error::Denied(_) => libc::EPERM,
             Error::Exhausted(_) => libc::ENOMEM,
             Error::System(_) => libc::EIO,
         }
@@ -116,6 +120,7 @@ impl fmt::Display for Error {
             | Error::Gone(why)
             | Error::Broken(why)
             | Error::Unsupported(why)
+            | Error::Denied(why)
             | Error::Exhausted(why)
             | Error::System(why) => f.write_str(why),
         }

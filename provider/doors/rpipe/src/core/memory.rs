@@ -6,8 +6,8 @@ use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::Error;
 
@@ -103,6 +103,21 @@ impl Memory {
         // SAFETY: inside and aligned (asserted; the base is aligned to 64), and mapped as long as `self`. An
         // `AtomicU64` may be changed by others at any time, and every value is one.
         unsafe { self.base.add(at).cast::<AtomicU64>().as_ref() }
+    }
+
+    /// The word at byte `at`; `None`: it is not inside, or `at` is not a multiple of 8.
+    #[inline]
+    pub(crate) fn word_within(&self, at: usize) -> Option<&AtomicU64> {
+        let is_inside = at % 8 == 0 && at < self.len && self.len - at >= 8;
+        is_inside.then(|| self.word(at))
+    }
+
+    /// The word of 4 bytes at byte `at`; `None`: it is not inside, or `at` is not a multiple of 4.
+    #[inline]
+    pub(crate) fn half_within(&self, at: usize) -> Option<&AtomicU32> {
+        let is_inside = at % 4 == 0 && at < self.len && self.len - at >= 4;
+        // SAFETY: as in `word`, for half of one.
+        is_inside.then(|| unsafe { self.base.add(at).cast::<AtomicU32>().as_ref() })
     }
 
     /// The line of 64 bytes at byte `at`; `None`: it is not inside, or `at` is not a multiple of 64.

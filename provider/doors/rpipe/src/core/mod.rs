@@ -1,6 +1,7 @@
 //! The core: streams from a writer to a reader, with the heap, the slots and the tags of each; and the job
 //! that they are in. What is named here is all that the tiers above use.
 
+mod atomic;
 mod backend;
 mod bootstrap;
 mod context;
@@ -18,6 +19,7 @@ mod slot;
 mod stream;
 mod tags;
 
+pub use atomic::{Atomic, AtomicOp};
 pub use backend::{
     Backend, CONTROL_MOST, Event, GRANTS_MOST, Get, Grant, Promise, Put, Rank, Region, RegionId, RemoteId,
     Rma, Token, Wakeup,

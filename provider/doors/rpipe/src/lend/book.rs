@@ -4,9 +4,12 @@
 use std::any::Any;
 use std::collections::HashMap;
 
-use super::messages::{BACK, LEND, Name, OVER, TAKEN, decode, is_one};
+use super::messages::{
+    ATOMIC, BACK, DONE, LEND, Name, OVER, TAKEN, decode, decode_answer, decode_offer, decode_request,
+    encode_answer, encode_offer, encode_request, is_one,
+};
 use crate::core::{HEAP_MOST, Net, Service, TOKENS, forked};
-use crate::{Error, Get, Grant, Promise, Put, Rank, Region, RegionId, Token};
+use crate::{Atomic, Error, Get, Grant, Promise, Put, Rank, Region, RegionId, Token};
 
 /// Offers of one lender that are not borrowed yet.
 const OFFERS_MOST: usize = 256;
@@ -19,10 +22,12 @@ pub(crate) struct Lends {
     last_id: u32,
 }
 
-/// Memory of this process.
+/// Memory of this process, which others of its borrowers have, too.
 #[derive(Debug)]
 struct Offer {
     region: Region,
+    /// Where there are several borrowers: the one that has the book.
+    keeper: Option<Rank>,
     offered: bool,
     taken: bool,
     /// The borrower needs it no more.
@@ -35,6 +40,8 @@ struct Offer {
 #[derive(Debug)]
 struct Borrow {
     len: usize,
+    /// Where there are several borrowers: the one that has the book.
+    keeper: Option<Rank>,
     /// `None`: what came with the offer is less than it says.
     grant: Option<Grant>,
     /// What tokens have; 0: it is not borrowed yet.
@@ -43,6 +50,8 @@ struct Borrow {
     over: bool,
     under_way: bool,
     outcome: Option<Result<(), Error>>,
+    /// The last atomic operation that the lender has answered.
+    answer: Option<(u32, Option<u64>)>,
     /// It is closed, and the operation under way uses this region of the borrower's.
     leaves: Option<RegionId>,
 }
@@ -52,6 +61,8 @@ struct Borrow {
 pub(super) struct Loan {
     pub(super) name: Name,
     pub(super) len: usize,
+    /// Where there are several borrowers: the one that has the book.
+    pub(super) keeper: Option<Rank>,
     pub(super) grant: Grant,
     pub(super) promise: Promise,
 }
@@ -89,18 +100,37 @@ fn check_partner(net: &Net, peer: Rank) -> Result<(), Error> {
 }
 
 impl Lends {
-    /// Makes memory to be lent.
-    pub(super) fn lend(&mut self, net: &mut Net, borrower: Rank, len: usize) -> Result<Name, Error> {
-        check_partner(net, borrower)?;
+    /// Makes memory to be lent. `shared`: each borrower knows of the others, and the first has the book.
+    pub(super) fn lend(
+        &mut self,
+        net: &mut Net,
+        borrowers: &[Rank],
+        len: usize,
+        shared: bool,
+    ) -> Result<Vec<Name>, Error> {
+        if borrowers.is_empty() {
+            return Err(Error::Invalid("memory is lent to one process at least".into()));
+        }
+        for (at, borrower) in borrowers.iter().enumerate() {
+            check_partner(net, *borrower)?;
+            if borrowers[..at].contains(borrower) {
+                return Err(Error::Invalid(format!("rank {borrower} is twice among the borrowers")));
+            }
+        }
         if len == 0 || len > HEAP_MOST {
             return Err(Error::Invalid(format!("{len} bytes to be lent: the least is 1, the most 16 GiB")));
         }
         let region = net.backend().expose(len.next_multiple_of(64))?;
         self.last += 1;
-        let name = Name { lender: net.rank(), borrower, ordinal: self.last };
-        let offer = Offer { region, offered: false, taken: false, back: false, closed: false };
-        self.lent.insert(name, offer);
-        Ok(name)
+        let name = |borrower: &Rank| Name { lender: net.rank(), borrower: *borrower, ordinal: self.last };
+        let names: Vec<Name> = borrowers.iter().map(name).collect();
+        let keeper = if shared { borrowers.first().copied() } else { None };
+        for name in &names {
+            let region = region.clone();
+            let offer = Offer { region, keeper, offered: false, taken: false, back: false, closed: false };
+            self.lent.insert(*name, offer);
+        }
+        Ok(names)
     }
 
     /// Offers it, once. An error if the borrower never takes it.
@@ -122,8 +152,7 @@ impl Lends {
                 Err(Error::Again) => return Ok(Offered::Unmet),
                 other => other?,
             }
-            let mut bytes = name.encode(LEND);
-            bytes.extend((offer.region.memory.len() as u64).to_le_bytes());
+            let bytes = encode_offer(name, offer.region.memory.len(), offer.keeper);
             net.backend().send(name.borrower, &bytes, &[offer.region.id])?;
             offer.offered = true;
         }
@@ -149,11 +178,11 @@ impl Lends {
         if reached { send(net, name, OVER) } else { self.withdraw(net, name) }
     }
 
+    /// No borrower of this name reaches it any more; it goes with the last one.
     fn withdraw(&mut self, net: &mut Net, name: Name) -> Result<(), Error> {
-        match self.lent.remove(&name) {
-            Some(offer) => net.backend().withdraw(offer.region.id),
-            None => Ok(()),
-        }
+        let Some(offer) = self.lent.remove(&name) else { return Ok(()) };
+        let is_reached = self.lent.values().any(|other| other.region.id == offer.region.id);
+        if is_reached { Ok(()) } else { net.backend().withdraw(offer.region.id) }
     }
 
     /// The oldest memory that this lender offers, which is borrowed from now on; `None`: there is none yet.
@@ -173,10 +202,12 @@ impl Lends {
         let Some(one) = self.borrowed.get_mut(&name) else { return Ok(None) };
         let Some(grant) = one.grant.clone() else {
             self.give_back(net, name, None)?;
-            return Err(Error::Broken(format!("rank {lender} lends less memory than it says")));
+            return Err(Error::Broken(format!(
+                "rank {lender} lends less memory than it says, or in no rank's book"
+            )));
         };
         one.id = id;
-        Ok(Some(Loan { name, len: one.len, grant, promise }))
+        Ok(Some(Loan { name, len: one.len, keeper: one.keeper, grant, promise }))
     }
 
     /// It can be borrowed again.
@@ -223,6 +254,34 @@ impl Lends {
         }
     }
 
+    /// Asks the lender for an atomic operation, with the word at byte `at`.
+    pub(super) fn ask(
+        &mut self,
+        net: &mut Net,
+        name: Name,
+        number: u32,
+        (at, atomic): (usize, &Atomic),
+    ) -> Result<(), Error> {
+        self.is_lent(net, name)?;
+        net.backend().send(name.lender, &encode_request(name, number, at, atomic), &[])
+    }
+
+    /// The lender's answer: what the word was, or `None` inside, if it refuses. `None`: it has not answered
+    /// yet. An error if it never does.
+    pub(super) fn answer(
+        &mut self,
+        net: &Net,
+        name: Name,
+        number: u32,
+    ) -> Result<Option<Option<u64>>, Error> {
+        let mine = self.borrowed.get_mut(&name);
+        let answer = mine.and_then(|one| one.answer.take_if(|(answered, _)| *answered == number));
+        match answer {
+            Some((_, was)) => Ok(Some(was)),
+            None => self.is_lent(net, name).map(|()| None),
+        }
+    }
+
     /// Gives borrowed memory back, with the region of this process that operations on it used: both once none
     /// is under way.
     pub(super) fn give_back(
@@ -253,14 +312,24 @@ impl Lends {
             net.forget(grant);
             return send(net, name, BACK);
         }
-        let said = rest.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
-        let len = usize::try_from(said).unwrap_or(usize::MAX);
-        let right = (64..=HEAP_MOST).contains(&len) && len % 64 == 0;
+        let (len, keeper) = decode_offer(rest);
+        let is_there = |rank| net.check_rank(rank).is_ok() && rank != name.lender;
+        let right = (64..=HEAP_MOST).contains(&len) && len % 64 == 0 && keeper.is_none_or(is_there);
         let (grant, less): (Vec<Grant>, Vec<Grant>) =
             grant.into_iter().partition(|grant| right && grant.len >= len);
         net.forget(less);
         let grant = grant.into_iter().next();
-        let one = Borrow { len, grant, id: 0, over: false, under_way: false, outcome: None, leaves: None };
+        let one = Borrow {
+            len,
+            keeper,
+            grant,
+            id: 0,
+            over: false,
+            under_way: false,
+            outcome: None,
+            answer: None,
+            leaves: None,
+        };
         self.borrowed.insert(name, one);
         send(net, name, TAKEN)
     }
@@ -283,6 +352,20 @@ impl Lends {
         if offer.back && offer.closed { self.withdraw(net, name) } else { Ok(()) }
     }
 
+    /// Does an atomic operation that a borrower asks for; the answer.
+    fn atomic(&mut self, name: Name, rest: &[u8]) -> Option<Vec<u8>> {
+        let (number, wanted) = decode_request(rest)?;
+        let lent = self.lent.get(&name).filter(|offer| offer.offered && !offer.back && !offer.closed);
+        let was = lent.zip(wanted).and_then(|(offer, (at, atomic))| atomic.apply(&offer.region.memory, at));
+        Some(encode_answer(name, number, was))
+    }
+
+    fn take_answer(&mut self, name: Name, rest: &[u8]) {
+        if let Some(one) = self.borrowed.get_mut(&name).filter(|one| one.id != 0) {
+            one.answer = decode_answer(rest);
+        }
+    }
+
     /// Whether any memory of this process is lent, or was and may still be reached.
     #[cfg(all(test, not(loom)))]
     pub(super) fn is_lending(&self) -> bool {
@@ -298,18 +381,25 @@ impl Service for Lends {
     fn control(&mut self, net: &mut Net, from: Rank, bytes: &[u8], mut grants: Vec<Grant>) {
         let me = net.rank();
         let known = decode(bytes).filter(|(kind, name, _)| match *kind {
-            LEND | OVER => (name.lender, name.borrower) == (from, me),
+            LEND | OVER | DONE => (name.lender, name.borrower) == (from, me),
             _ => (name.borrower, name.lender) == (from, me),
         });
-        let grant = grants.pop();
+        let grant = if let Some((LEND, ..)) = known { grants.pop() } else { None };
         net.forget(grants);
         let outcome = match known {
             Some((LEND, name, rest)) => self.offered(net, name, rest, grant),
             Some((OVER, name, _)) => self.called_back(net, name),
+            Some((ATOMIC, name, rest)) => match self.atomic(name, rest) {
+                Some(answer) => net.backend().send(from, &answer, &[]),
+                None => Ok(()),
+            },
+            Some((DONE, name, rest)) => {
+                self.take_answer(name, rest);
+                Ok(())
+            }
             Some((kind, name, _)) => self.answered(net, kind, name),
             None => {
                 log::warn!("rpipe: a message of rank {from} of lent memory makes no sense and is ignored");
-                net.forget(grant);
                 Ok(())
             }
         };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::blocks::{Attached, Blocks};
 use super::book::Loan;
 use super::remote::Remote;
 use super::{Lends, Local, copy, wait_for, with};
@@ -9,7 +10,7 @@ use crate::core::Context;
 use crate::core::Patience;
 use crate::core::forked;
 use crate::core::granule;
-use crate::{ALIGN_MOST, Block, Error, Heap, Memory, Policy, Rank, State, Usage};
+use crate::{ALIGN_MOST, Atomic, Block, Error, Heap, Memory, Policy, Rank, Usage};
 
 /// How often it is asked whether the lender is there, where operations do not show it: each so many
 /// nanoseconds.
@@ -25,10 +26,13 @@ pub struct LendStats {
     pub written_bytes: u64,
     pub reads: u64,
     pub read_bytes: u64,
+    pub atomics: u64,
     pub mapped: bool,
     /// A thread of the lender's makes progress for this process.
     pub thread: bool,
-    pub policy: Policy,
+    /// Of several borrowers the one that keeps the book, which is another one if there is no policy.
+    pub keeper: Option<Rank>,
+    pub policy: Option<Policy>,
     pub path: String,
     pub path_why: String,
 }
@@ -38,8 +42,7 @@ pub struct LendStats {
 pub struct Borrowed {
     context: Arc<Context>,
     loan: Loan,
-    heap: Heap,
-    policy: Policy,
+    blocks: Blocks,
     way: Way,
     asked: u64,
     /// The memory is not to be used any more.
@@ -47,6 +50,7 @@ pub struct Borrowed {
     /// Operations, and their bytes.
     written: (u64, u64),
     read: (u64, u64),
+    atomics: u64,
 }
 
 #[derive(Debug)]
@@ -84,8 +88,14 @@ impl Borrowed {
     }
 
     fn new(context: &Arc<Context>, loan: &Loan, policy: Option<Policy>) -> Result<Borrowed, Error> {
-        let policy = policy.or(context.settings().policy).unwrap_or_default();
-        let heap = Heap::new(loan.len, granule(loan.len), policy)?;
+        let me = loan.name.borrower;
+        let blocks = match loan.keeper.filter(|keeper| *keeper != me) {
+            Some(keeper) => Blocks::Attached(Attached::new(keeper, loan.len)),
+            None => {
+                let policy = policy.or(context.settings().policy).unwrap_or_default();
+                Blocks::Book(Heap::new(loan.len, granule(loan.len), policy)?)
+            }
+        };
         let way = match &loan.grant.mapped {
             Some(memory) if loan.promise.mapped => Way::Mapped(memory.clone()),
             _ if !loan.promise.settled => {
@@ -99,7 +109,7 @@ impl Borrowed {
         };
         let (context, loan) = (context.clone(), loan.clone());
         let (written, read) = ((0, 0), (0, 0));
-        Ok(Borrowed { context, loan, heap, policy, way, asked: 0, fault: None, written, read })
+        Ok(Borrowed { context, loan, blocks, way, asked: 0, fault: None, written, read, atomics: 0 })
     }
 
     /// Fails if the lender has ended or has taken the memory back, at the latest [`ASK`] later.
@@ -142,8 +152,8 @@ impl Borrowed {
                 self.loan.len
             )));
         }
-        self.heap.alloc(len, align).ok_or_else(|| {
-            let Usage { free, largest, .. } = self.heap.usage();
+        self.blocks.alloc(len, align)?.ok_or_else(|| {
+            let Usage { free, largest, .. } = self.blocks.usage();
             Error::Full(format!(
                 "{len} bytes, and of the memory that was lent {free} are free, {largest} in one block: free some, or borrow more"
             ))
@@ -153,16 +163,31 @@ impl Borrowed {
     /// Frees a block. Bytes of it stay as they are until a block has them again.
     pub fn free(&mut self, block: Block) -> Result<(), Error> {
         self.check()?;
-        self.heap.free(block)
+        self.blocks.free(block)
+    }
+
+    /// Of memory with several borrowers: which one it is of the lender's, for all of them.
+    pub(crate) fn shared_name(&self) -> Option<(Rank, u32)> {
+        self.loan.keeper.map(|_| (self.loan.name.lender, self.loan.name.ordinal))
+    }
+
+    /// Makes a block that the first borrower has allocated usable in this process, with so many bytes.
+    /// Blocks that it overlaps are stale here: they were freed before. Nothing is sent.
+    pub fn attach(&mut self, block: Block, len: usize) -> Result<(), Error> {
+        self.check()?;
+        self.blocks.attach(block, len)
+    }
+
+    /// Ends that.
+    pub fn detach(&mut self, block: Block) -> Result<(), Error> {
+        self.check()?;
+        self.blocks.detach(block)
     }
 
     /// The bytes of a block.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self, block: Block) -> Result<usize, Error> {
-        match self.heap.find(block)? {
-            (State::Held, len) => Ok(len),
-            _ => Err(Error::Stale("this block is not allocated".into())),
-        }
+        self.blocks.len(block)
     }
 
     /// Where `len` bytes at `at` of a block are.
@@ -172,7 +197,7 @@ impl Borrowed {
         if at > has || len > has - at {
             return Err(Error::TooLong(format!("{len} bytes at {at} of a block of {has}")));
         }
-        Ok(self.heap.offset(block.granule) + at)
+        Ok(self.blocks.offset(block) + at)
     }
 
     /// Writes bytes at `at` of a block. They are in the lender's memory when it returns. `Again`: not all
@@ -232,6 +257,40 @@ impl Borrowed {
         Ok(())
     }
 
+    /// Does an atomic operation with the word at byte `at` of a block; what the word was. It is atomic among
+    /// all borrowers and the lender. `Again`: the time was over, and it may be done or not; the same call
+    /// again has its answer, and does it no second time.
+    #[inline]
+    pub fn atomic(
+        &mut self,
+        block: Block,
+        at: usize,
+        atomic: &Atomic,
+        patience: Patience,
+    ) -> Result<u64, Error> {
+        let place = self.place(block, at, atomic.width())?;
+        let misplaced = || {
+            Error::Invalid(format!(
+                "a word of {0} bytes at {at}: it has to be at a multiple of {0} in its block",
+                atomic.width()
+            ))
+        };
+        if place % atomic.width() != 0 {
+            return Err(misplaced());
+        }
+        self.check()?;
+        let was = match &mut self.way {
+            Way::Mapped(memory) => atomic.apply(memory, place).ok_or_else(misplaced)?,
+            Way::Remote(remote) => {
+                let there = (&*self.context, &self.loan, place);
+                let done = remote.atomic(there, atomic, patience);
+                done.inspect_err(|fault| keep(&mut self.fault, fault))?
+            }
+        };
+        self.atomics += 1;
+        Ok(was)
+    }
+
     /// Where a block is in this process, if the memory is mapped: as long as this object is there, also when
     /// the lender has ended.
     pub fn address(&mut self, block: Block) -> Result<*mut u8, Error> {
@@ -251,14 +310,16 @@ impl Borrowed {
         let ((writes, written_bytes), (reads, read_bytes)) = (self.written, self.read);
         LendStats {
             heap: self.loan.len as u64,
-            usage: self.heap.usage(),
+            usage: self.blocks.usage(),
             writes,
             written_bytes,
             reads,
             read_bytes,
+            atomics: self.atomics,
             mapped: matches!(self.way, Way::Mapped(_)),
             thread: self.loan.promise.peer_progress,
-            policy: self.policy,
+            keeper: self.loan.keeper,
+            policy: self.blocks.policy(),
             path: self.loan.promise.path.clone(),
             path_why: self.loan.promise.why.clone(),
         }

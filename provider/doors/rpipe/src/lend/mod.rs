@@ -4,9 +4,17 @@
 //! The borrower keeps the book, in memory of its own, and the lender has none of it. Where the memory is
 //! mapped, an operation is a copy. Else it is a put or a get; where that takes progress of the lender's, the
 //! lender has a thread for it, which sleeps while nothing comes.
+//!
+//! Of several borrowers the first one keeps the book, and the others attach the blocks whose addresses it
+//! passes. Atomic operations are all done by atomic instructions of a processor: the borrower's where the
+//! memory is in its reach, else the lender's, which a message asks for.
 
+mod asked;
+mod blocks;
 mod book;
 mod borrowed;
+#[cfg(all(test, not(loom)))]
+mod many_tests;
 mod messages;
 mod remote;
 #[cfg(all(test, not(loom)))]
@@ -19,7 +27,7 @@ use std::sync::Arc;
 use crate::core::Context;
 use crate::core::forked;
 use crate::core::{Net, Patience, WaitStep, Waiting};
-use crate::{Error, Memory, Rank};
+use crate::{Error, Memory, Promise, Rank};
 
 pub(crate) use book::Lends;
 pub use borrowed::{Borrowed, LendStats};
@@ -32,8 +40,9 @@ use thread::Helper;
 #[derive(Debug)]
 pub struct Lent {
     context: Arc<Context>,
-    name: Name,
-    /// Makes progress where the path takes that.
+    /// One for each borrower.
+    names: Vec<Name>,
+    /// Makes progress where a path takes that.
     helper: Option<Helper>,
 }
 
@@ -117,25 +126,49 @@ impl Lent {
         len: usize,
         patience: Patience,
     ) -> Result<Lent, Error> {
-        let name = with(context, |lends, net| lends.lend(net, borrower, len))?;
+        let names = with(context, |lends, net| lends.lend(net, &[borrower], len, false))?;
+        Lent::offer(context, names, patience)
+    }
+
+    /// As `open`, to several processes, which reach the same bytes. The first one keeps the book.
+    /// Returns when all of them have the memory; with any error it is lent to none.
+    pub fn open_many(
+        context: &Arc<Context>,
+        borrowers: &[Rank],
+        len: usize,
+        patience: Patience,
+    ) -> Result<Lent, Error> {
+        let names = with(context, |lends, net| lends.lend(net, borrowers, len, true))?;
+        Lent::offer(context, names, patience)
+    }
+
+    fn offer(context: &Arc<Context>, names: Vec<Name>, patience: Patience) -> Result<Lent, Error> {
         // Takes it back if anything fails.
-        let mut lent = Lent { context: context.clone(), name, helper: None };
+        let mut lent = Lent { context: context.clone(), names, helper: None };
         wait_for(context, patience, || {
             let mut inner = context.lock();
-            let (lends, net) = inner.service::<Lends>()?;
-            match lends.offer(net, name)? {
-                Offered::Taken => Ok(Some(())),
-                Offered::Unmet => Ok(None),
-                Offered::Sent => inner.takes_in(borrower).map(|()| None),
+            let mut are_taken = true;
+            for name in &lent.names {
+                let (lends, net) = inner.service::<Lends>()?;
+                match lends.offer(net, *name)? {
+                    Offered::Taken => continue,
+                    Offered::Unmet => {}
+                    Offered::Sent => inner.takes_in(name.borrower)?,
+                }
+                are_taken = false;
             }
+            Ok(are_taken.then_some(()))
         })?;
-        let (promise, allowed) = {
+        let (promises, allowed) = {
             let mut inner = context.lock();
-            (inner.backend().promise(borrower), inner.backend().allows_thread())
+            let promise = |name: &Name| inner.backend().promise(name.borrower);
+            let promises: Vec<Promise> = lent.names.iter().map(promise).collect();
+            (promises, inner.backend().allows_thread())
         };
-        if promise.peer_progress {
+        let mut by_thread = promises.iter().filter(|promise| promise.peer_progress).peekable();
+        if by_thread.peek().is_some() {
             allowed?;
-            lent.helper = Some(Helper::start(context, promise.wakes)?);
+            lent.helper = Some(Helper::start(context, by_thread.all(|promise| promise.wakes))?);
         }
         Ok(lent)
     }
@@ -145,15 +178,25 @@ impl Lent {
         self.helper.is_some()
     }
 
-    /// Waits until the borrower needs the memory no more; [`Error::Gone`]: it has ended.
+    /// Waits until no borrower needs the memory any more; [`Error::Gone`]: one of them has ended before it
+    /// has given the memory back.
     pub fn wait(&self, patience: Patience) -> Result<(), Error> {
         wait_for(&self.context, patience, || {
             let mut inner = self.context.lock();
-            let (lends, net) = inner.service::<Lends>()?;
-            match lends.is_back(net, self.name)? {
-                true => Ok(Some(())),
-                false => inner.takes_in(self.name.borrower).map(|()| None),
+            let (mut are_back, mut ended) = (true, Ok(()));
+            for name in &self.names {
+                let (lends, net) = inner.service::<Lends>()?;
+                match lends.is_back(net, *name) {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        are_back = false;
+                        inner.takes_in(name.borrower)?;
+                    }
+                    Err(fault @ Error::Gone(_)) => ended = ended.and(Err(fault)),
+                    Err(fault) => return Err(fault),
+                }
             }
+            if are_back { ended.map(Some) } else { Ok(None) }
         })
     }
 }
@@ -164,6 +207,8 @@ impl Drop for Lent {
         if forked::is_child() {
             return;
         }
-        let _ = with(&self.context, |lends, net| lends.take_back(net, self.name));
+        for name in &self.names {
+            let _ = with(&self.context, |lends, net| lends.take_back(net, *name));
+        }
     }
 }

@@ -1,10 +1,12 @@
-//! Borrowed memory that is not mapped: bytes go through a region of this process, one piece at a time.
+//! Borrowed memory that is not mapped: bytes go through a region of this process, one piece at a time, and
+//! atomic operations are the lender's where operations take its progress.
 
+use super::asked::{Asked, Next};
 use super::book::{Loan, Move};
-use super::{Local, copy, wait_for, with};
+use super::{Lends, Local, copy, wait_for, with};
 use crate::core::Context;
 use crate::core::{Patience, WaitStep, Waiting};
-use crate::{Error, Region};
+use crate::{Atomic, Error, Region};
 
 /// The longest piece.
 const PIECE: usize = 256 << 10;
@@ -15,13 +17,14 @@ pub(super) struct Remote {
     piece: usize,
     /// An operation was not waited for to its end.
     under_way: bool,
+    asked: Asked,
 }
 
 impl Remote {
     pub(super) fn new(context: &Context, loan: &Loan) -> Result<Remote, Error> {
         let piece = PIECE.min(loan.len).min(loan.promise.most).max(64) & !63;
         let region = context.lock().backend().expose(piece)?;
-        Ok(Remote { region, piece, under_way: false })
+        Ok(Remote { region, piece, under_way: false, asked: Asked::default() })
     }
 
     /// Waits for the operation under way.
@@ -49,6 +52,52 @@ impl Remote {
         }
         self.under_way = true;
         self.settle(context, loan, patience)
+    }
+
+    /// Does an atomic operation, with the word at byte `at`; what the word was. `Again`: it may be done
+    /// or not, and the same call again has its answer.
+    pub(super) fn atomic(
+        &mut self,
+        (context, loan, at): (&Context, &Loan, usize),
+        atomic: &Atomic,
+        patience: Patience,
+    ) -> Result<u64, Error> {
+        self.settle(context, loan, patience)?;
+        let name = loan.name;
+        if !loan.promise.peer_progress {
+            return with(context, |lends, net| {
+                lends.is_lent(net, name)?;
+                net.backend().atomic(name.lender, (loan.grant.remote, at), atomic)
+            });
+        }
+        loop {
+            let (number, mine) = match self.asked.next((at, *atomic)) {
+                Next::Ask(number) => {
+                    let asked = with(context, |lends, net| lends.ask(net, name, number, (at, atomic)));
+                    asked.inspect_err(|_| self.asked.settle())?;
+                    (number, true)
+                }
+                Next::Await(number, mine) => (number, mine),
+            };
+            let answer = wait_for(context, patience, || {
+                let mut inner = context.lock();
+                let (lends, net) = inner.service::<Lends>()?;
+                match lends.answer(net, name, number)? {
+                    Some(answer) => Ok(Some(answer)),
+                    None => inner.takes_in(name.lender).map(|()| None),
+                }
+            })?;
+            self.asked.settle();
+            if !mine {
+                continue;
+            }
+            if let Some(was) = answer {
+                return Ok(was);
+            }
+            // What is refused for memory that was taken back is refused because of that.
+            with(context, |lends, net| lends.is_lent(net, name))?;
+            return Err(Error::Broken(format!("rank {} refuses an atomic operation", name.lender)));
+        }
     }
 
     /// Moves bytes to or from the memory. `Again`: some of them may be there.

@@ -143,7 +143,7 @@ fn memory_that_is_taken_back_fails_its_borrower_and_given_back_tells_its_lender(
             let memory = Borrowed::open(&b, 0, Some(Policy::BestFit), patience()).unwrap();
             (lent.join().unwrap(), memory)
         });
-        assert_eq!((memory.stats().heap, memory.stats().policy), (64, Policy::BestFit), "{name}");
+        assert_eq!((memory.stats().heap, memory.stats().policy), (64, Some(Policy::BestFit)), "{name}");
         drop(memory);
         lent.wait(patience()).unwrap();
         // None of it is left at the lender.

@@ -1,9 +1,7 @@
 //! A file, and how its bytes get into memory and out of it.
 
-use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -12,6 +10,7 @@ use hmem::{Kind, Span, guard};
 
 use super::bounce::{Buffers, CHUNK, Sets, WORKERS};
 use super::cufile::Registered;
+use super::open;
 use super::report::{Report, Tally, Way};
 use super::workers::Workers;
 use crate::error::Error;
@@ -80,19 +79,17 @@ pub(super) type Done = Result<(usize, Way, String), io::Error>;
 
 impl File {
     pub fn open(path: &Path, options: Options) -> Result<File, Error> {
-        let failed = |e: io::Error| Error::Os(path.display().to_string(), e);
-        // To open a pipe waits for its other end.
-        if let Some(what) = std::fs::metadata(path).ok().and_then(|of| no_file(of.file_type())) {
-            return Err(Error::Invalid(format!("{}: {what}, no file and no disk", path.display())));
-        }
-        let open = |flags: i32| {
-            let mut how = OpenOptions::new();
-            how.read(true).write(options.write).create(options.create && options.write);
-            how.custom_flags(flags | libc::O_CLOEXEC).open(path).map(OwnedFd::from)
-        };
-        let cached = open(0).map_err(failed)?;
+        File::new(open::by_path(path, options.write, options.create)?, path, options)
+    }
+
+    /// A file that is open already, to be read, and written if the options say so. Errors have the name.
+    pub fn of(fd: OwnedFd, name: &Path, options: Options) -> Result<File, Error> {
+        File::new(open::checked(fd, name)?, name, options)
+    }
+
+    fn new(cached: OwnedFd, path: &Path, options: Options) -> Result<File, Error> {
         let direct = match options.direct {
-            true => open(libc::O_DIRECT).map_err(|e| format!("O_DIRECT: {e}")),
+            true => open::direct(&cached, options.write),
             false => Err("O_DIRECT is not wanted".into()),
         };
         let block = block(&cached);
@@ -387,6 +384,13 @@ impl File {
     }
 }
 
+impl AsFd for File {
+    /// The descriptor without O_DIRECT.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.cached.as_fd()
+    }
+}
+
 /// Reads as much as the page cache has from the offset on, and waits for no disk: how many bytes.
 fn in_page_cache(fd: &OwnedFd, buffer: &mut [u8], offset: u64) -> usize {
     let part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -395,16 +399,6 @@ fn in_page_cache(fd: &OwnedFd, buffer: &mut [u8], offset: u64) -> usize {
     let n = unsafe { libc::preadv2(fd.as_raw_fd(), &raw const part, 1, offset, libc::RWF_NOWAIT) };
     // A file system without that is one whose page cache is not asked.
     usize::try_from(n).unwrap_or(0)
-}
-
-/// What has no bytes by offset.
-fn no_file(of: std::fs::FileType) -> Option<&'static str> {
-    match of {
-        of if of.is_dir() => Some("a directory"),
-        of if of.is_fifo() => Some("a pipe"),
-        of if of.is_socket() => Some("a socket"),
-        _ => None,
-    }
 }
 
 pub(super) fn sort(op: &Op) -> Sort {

@@ -14,6 +14,7 @@ mod cufile;
 mod cufile_words;
 mod file;
 mod many;
+mod open;
 mod outcome;
 mod report;
 mod request;

@@ -188,6 +188,19 @@ impl FrameLink for Links {
     }
 
     #[inline(always)]
+    fn copy_last(&mut self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
+        if route::is_far(frame.slot) {
+            return self.further.copy_last((frame.from, frame.len, frame.slot), off, dst, doff, len);
+        }
+        self.shm.copy_out(frame, off, dst, doff, len)
+    }
+
+    #[inline]
+    fn cork(&mut self, on: bool) {
+        self.further.each_mut().for_each(|link| link.cork(on));
+    }
+
+    #[inline(always)]
     fn take(&mut self, frame: &Frame, off: usize, dst: Span, len: usize) -> bool {
         !route::is_far(frame.slot) && self.shm.take(frame, off, dst, len)
     }

@@ -119,7 +119,7 @@ impl Further {
         Some((at, Frame { from, len, slot: route::slot(slot) }))
     }
 
-    /// By its parts, as with the following two: the address of a frame of shared memory, whose number is
+    /// By its parts, as with the following three: the address of a frame of shared memory, whose number is
     /// known where it is polled, is then taken nowhere, and nothing is asked of it.
     #[cold]
     #[inline(never)]
@@ -147,6 +147,20 @@ impl Further {
     ) -> usize {
         let far = self.frame(from, frame_len, slot);
         far.map_or(0, |(at, frame)| self[at].copy_out(&frame, off, dst, doff, len))
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn copy_last(
+        &mut self,
+        (from, frame_len, slot): (PeerId, usize, u32),
+        off: usize,
+        dst: &[Span],
+        doff: usize,
+        len: usize,
+    ) -> usize {
+        let far = self.frame(from, frame_len, slot);
+        far.map_or(0, |(at, frame)| self[at].copy_last(&frame, off, dst, doff, len))
     }
 
     #[cold]

@@ -10,6 +10,7 @@ use crate::tcp::channel::incoming::Step;
 use crate::tcp::channel::pool::MAX_FRAME;
 use crate::tcp::channel::rails::Rails;
 use crate::tcp::channel::silence::{self, CHECKS};
+use crate::tcp::cork::Cork;
 use crate::tcp::looks::Looks;
 use crate::tcp::meet::agreement::Agreements;
 use crate::tcp::meet::own::Own;
@@ -28,6 +29,7 @@ pub(super) struct Connections {
     pub(super) peers: Peers,
     pub(super) reports: Reports,
     pub(super) receiving: Receiving,
+    pub(super) cork: Cork,
     pub(super) looks: Looks,
     pub(super) sleep: Sleep,
     pub(super) ticks: Ticks,
@@ -101,6 +103,20 @@ impl Connections {
             let watch = if channel.is_blocked() { Watch::Both } else { Watch::Read };
             // If this fails the next flush is that of another send.
             let _ = self.sleep.poller().change(channel.fd(), token::channel(peer), watch);
+        }
+    }
+
+    /// Sends what was kept back for this peer.
+    pub(super) fn uncork(&mut self, peer: PeerId) {
+        let Some(channel) = &mut self.peers[peer].channel else { return };
+        if !channel.is_corked() {
+            return;
+        }
+        channel.flush();
+        if channel.ends() {
+            self.note_ready(peer);
+        } else if channel.is_blocked() {
+            self.watch_room(peer, false);
         }
     }
 

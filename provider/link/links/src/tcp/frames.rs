@@ -168,7 +168,12 @@ impl FrameLink for TcpLink {
         };
         let (was_blocked, was_unsure) = (channel.is_blocked(), channel.is_unsure());
         let striped = channel.is_striped(head.len() + len);
-        let done = channel.send(head, body, off, len);
+        let cork = self.conns.cork.is_on() && !striped;
+        let was_corked = channel.is_corked();
+        let done = channel.send((head, body, off, len), cork);
+        if cork && !was_corked && channel.is_corked() {
+            self.conns.cork.add(to);
+        }
         let kept = self.conns.reports.reports_kept() && channel.keeps();
         if was_blocked != channel.is_blocked() {
             self.conns.watch_room(to, was_blocked);
@@ -256,6 +261,22 @@ impl FrameLink for TcpLink {
                 hmem::write(dst, doff, &rest[..rest.len().min(len)])
             }
             None => 0,
+        }
+    }
+
+    fn copy_last(&mut self, frame: &Frame, off: usize, dst: &[Span], doff: usize, len: usize) -> usize {
+        let Some(Held::Of(peer, size)) = self.conns.receiving.held() else {
+            return self.copy_out(frame, off, dst, doff, len);
+        };
+        let (peer, size) = (*peer, *size);
+        let channel = self.conns.peers[peer].channel.as_mut();
+        channel.map_or(0, |channel| channel.copy_last((size, off), dst, doff, len))
+    }
+
+    fn cork(&mut self, on: bool) {
+        self.conns.cork.set(on);
+        while let Some(peer) = self.conns.cork.next() {
+            self.conns.uncork(peer);
         }
     }
 

@@ -8,6 +8,7 @@ use link_api::{Connect, Event, Frame, Link as _, PeerId, Refused, Sent};
 
 use crate::name::{Name, Port, Ports};
 use crate::tcp::connections::Connections;
+use crate::tcp::cork::Cork;
 use crate::tcp::farewell;
 use crate::tcp::looks::Looks;
 use crate::tcp::meet::agreement::Agreements;
@@ -57,6 +58,7 @@ impl TcpLink {
             reports: Reports::default(),
             receiving: Receiving::default(),
             looks: Looks::new(),
+            cork: Cork::default(),
             sleep,
             ticks,
             agreed: Agreements::new(name.addr()),

@@ -45,6 +45,7 @@
 mod attach;
 mod channel;
 mod connections;
+mod cork;
 mod farewell;
 mod frames;
 mod link;

@@ -123,7 +123,7 @@ impl<L: RmaLink> Accesses<'_, L> {
         if span.len() != len || !span.can(hmem::Caps::CPU) {
             return None;
         }
-        if self.net.link.copy_out(frame, HEADERS, &[span], 0, len) != len {
+        if self.net.link.copy_last(frame, HEADERS, &[span], 0, len) != len {
             return None;
         }
         let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());

@@ -30,8 +30,8 @@ use held::{Socket, has_packet};
 use crate::core::HEAP_MOST;
 use crate::core::{NO_DEVICES, check_control};
 use crate::{
-    Backend, DeviceMemory, Error, Event, Get, Memory, Promise, Put, Rank, Region, RegionId, RemoteId, Rma,
-    Token, Wakeup,
+    Atomic, Backend, DeviceMemory, Error, Event, Get, Memory, Promise, Put, Rank, Region, RegionId, RemoteId,
+    Rma, Token, Wakeup,
 };
 
 /// What maps of a process show regions as.
@@ -429,6 +429,11 @@ impl Rma for Near {
         let was = memory.word(at).fetch_add(add, SeqCst);
         self.events.push(Event::Fetched(token, was));
         Ok(())
+    }
+
+    fn atomic(&mut self, peer: Rank, remote: (RemoteId, usize), atomic: &Atomic) -> Result<u64, Error> {
+        let (memory, at) = self.remote(peer, remote, atomic.width())?;
+        atomic.apply(&memory, at).ok_or_else(|| Error::Invalid(format!("an atomic on no word: at {at}")))
     }
 }
 

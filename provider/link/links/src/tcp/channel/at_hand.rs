@@ -15,6 +15,9 @@ impl Incoming {
         let (here, front) = (self.here(len), self.here_from(len, off, n));
         let near = front.len();
         dst[..near].copy_from_slice(front);
+        if near < n && self.is_taken() {
+            return near;
+        }
         if near < n && peek(line, off + near - here.len(), &mut dst[near..n]).is_none() {
             return near;
         }
@@ -59,6 +62,9 @@ impl Incoming {
         if done < near || near == n {
             return done;
         }
+        if self.is_taken() {
+            return done;
+        }
         let (behind, doff, rest) = (off + near - here.len(), doff + near, n - near);
         if behind == 0 {
             if let Some(found) = sock::peek(line.fd(), dst, doff, rest) {
@@ -69,6 +75,34 @@ impl Incoming {
         match peek(line, behind, &mut bytes) {
             Some(()) => near + hmem::write(dst, doff, &bytes),
             None => near,
+        }
+    }
+}
+
+impl Incoming {
+    /// [`Incoming::copy_out`], where none of these bytes, or of those behind them, is read again: those that
+    /// the kernel has are received, and the front of the next frame with them.
+    pub(super) fn copy_last(
+        &mut self,
+        line: &Line,
+        (size, off): (usize, usize),
+        dst: &[Span],
+        doff: usize,
+        len: usize,
+    ) -> usize {
+        let n = size.saturating_sub(off).min(len).min(hmem::total(dst).saturating_sub(doff));
+        let (here, front) = (self.here(size).len(), self.here_from(size, off, n));
+        let near = front.len();
+        // The rest of the frame, and nothing that is to be left out before or behind it.
+        if near == n || off + n < size || off > here || self.is_taken() {
+            return self.copy_out(line, (size, off), dst, doff, len);
+        }
+        if hmem::write(dst, doff, front) < near {
+            return 0;
+        }
+        match self.receive_rest(line, dst, doff + near, n - near) {
+            Some(found) => near + found,
+            None => self.copy_out(line, (size, off), dst, doff, len),
         }
     }
 }

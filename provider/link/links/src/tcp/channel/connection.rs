@@ -164,19 +164,24 @@ impl Channel {
         self.outgoing.has_much_room() && (self.rails.is_none() || self.has_room_on_rail())
     }
 
-    /// Sends a frame, or what of it finds room with the kernel, and keeps the rest.
+    /// Sends a frame, or what of it finds room with the kernel, and keeps the rest. `cork`: a short one is
+    /// kept back.
     #[inline(always)]
     pub(in crate::tcp) fn send(
         &mut self,
-        head: &[u8],
-        body: &[Span],
-        off: usize,
-        len: usize,
+        (head, body, off, len): (&[u8], &[Span], usize, usize),
+        cork: bool,
     ) -> Result<(), Refused> {
         if self.is_striped(head.len() + len) {
             return self.send_striped(head, body, off, len);
         }
-        self.outgoing.send(&mut self.line, head, body, off, len)
+        self.outgoing.send(&mut self.line, (head, body, off, len), cork)
+    }
+
+    /// Whether frames are kept back here for which there may be room.
+    #[inline]
+    pub(in crate::tcp) fn is_corked(&self) -> bool {
+        self.outgoing.is_corked()
     }
 
     /// Sends on what waits for room.
@@ -349,6 +354,20 @@ impl Channel {
             return self.copy_out_of_rail((size, off), dst, doff, len);
         }
         self.incoming.copy_out(&self.line, (size, off), dst, doff, len)
+    }
+
+    /// [`Channel::copy_out`], where none of these bytes, or of those behind them, is read again.
+    pub(in crate::tcp) fn copy_last(
+        &mut self,
+        (size, off): (usize, usize),
+        dst: &[Span],
+        doff: usize,
+        len: usize,
+    ) -> usize {
+        if self.current != 0 {
+            return self.copy_out_of_rail((size, off), dst, doff, len);
+        }
+        self.incoming.copy_last(&self.line, (size, off), dst, doff, len)
     }
 
     /// The frame at the front, of `size` bytes, goes to byte `doff` of `dst`, `len` bytes of it from `off`

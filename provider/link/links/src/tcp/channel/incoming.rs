@@ -52,6 +52,14 @@ pub(super) enum Opened {
     Other,
 }
 
+/// What was received of the frame at hand to where it belongs, and so is with the kernel no more; and of the
+/// next one to behind what is buffered.
+#[derive(Debug, Default)]
+struct Taken {
+    of_frame: usize,
+    ahead: usize,
+}
+
 /// What is received on a connection.
 #[derive(Debug)]
 pub(super) struct Incoming {
@@ -71,6 +79,8 @@ pub(super) struct Incoming {
     /// How many of the next frames may be short without long ones being expected no more.
     bulk: u8,
     widened: bool,
+    /// What of the frame at hand, and of the next one, a last copy of it has received.
+    taken: Taken,
     /// How much of the next frame was with the kernel at the last look, and looks since.
     seen: usize,
     waited: u8,
@@ -93,6 +103,7 @@ impl Incoming {
             front: Front::Unseen,
             bulk: 0,
             widened: false,
+            taken: Taken::default(),
             seen: 0,
             waited: 0,
             part: None,
@@ -231,6 +242,31 @@ impl Incoming {
         len >= LONG && sock::available(line.fd()) >= rest
     }
 
+    /// Whether some of the frame at hand is with the kernel no more.
+    #[inline]
+    pub(super) fn is_taken(&self) -> bool {
+        self.taken.of_frame > 0
+    }
+
+    /// Receives the last `len` bytes of the frame at hand, to byte `doff` of `dst`: how many that were.
+    /// `None` if the kernel does not reach all of `dst`.
+    pub(super) fn receive_rest(
+        &mut self,
+        line: &Line,
+        dst: &[Span],
+        doff: usize,
+        len: usize,
+    ) -> Option<usize> {
+        let ahead = match &mut self.rx {
+            Some(rx) if self.goes_ahead => rx.get_mut(self.end..self.end + FRONT).unwrap_or_default(),
+            _ => &mut [],
+        };
+        let found = sock::recv_spans(line.fd(), dst, doff, len, ahead)?.unwrap_or(0);
+        let of_frame = found.min(len);
+        self.taken = Taken { of_frame, ahead: found - of_frame };
+        Some(of_frame)
+    }
+
     /// Checks the record at the front, if enough of it is there, and it is a frame.
     #[inline]
     pub(super) fn open(&mut self, line: &Line) -> Result<Opened, Gone> {
@@ -276,7 +312,7 @@ impl Incoming {
 
     /// Nothing of what was received is taken.
     pub(super) fn clear(&mut self) {
-        (self.start, self.end, self.opened) = (0, 0, None);
+        (self.start, self.end, self.opened, self.taken) = (0, 0, None, Taken::default());
         self.front = Front::Unseen;
     }
 
@@ -296,11 +332,13 @@ impl Incoming {
     pub(super) fn release(&mut self, line: &mut Line, len: usize) {
         let whole = RECORD + len;
         let near = whole.min(self.end - self.start);
-        if near < whole {
-            if let Err(e) = sock::discard(line.fd(), whole - near) {
+        let Taken { of_frame, ahead } = std::mem::take(&mut self.taken);
+        if near + of_frame < whole {
+            if let Err(e) = sock::discard(line.fd(), whole - near - of_frame) {
                 line.end_by(gone(&e));
             }
         }
+        self.end += ahead;
         self.pass(near, len);
     }
 

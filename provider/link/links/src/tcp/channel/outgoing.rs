@@ -8,10 +8,13 @@ use wire::session::{COVERED, Opener, RECORD, RailNote, Sealer};
 
 use crate::tcp::channel::incoming::LONG;
 use crate::tcp::channel::line::Line;
+use crate::tcp::cork::LONGEST;
 use crate::tcp::sock::{self, would_block};
 
 /// Most bytes that wait here for room, but for the rest of one frame.
 const TX_MOST: usize = 64 << 10;
+/// Room that stays, for some answers that are kept back.
+const KEPT: usize = 2 << 10;
 
 /// What is sent on a connection.
 #[derive(Debug)]
@@ -70,22 +73,32 @@ impl Outgoing {
     /// Whether much more finds room.
     #[inline]
     pub(super) fn has_much_room(&self) -> bool {
-        self.pending() == 0 && !self.blocked
+        // What is kept back is little.
+        !self.blocked
     }
 
-    /// Sends a frame, or what of it finds room with the kernel, and keeps the rest.
+    /// Whether what waits here was kept back, and the kernel may have room for it.
+    #[inline]
+    pub(super) fn is_corked(&self) -> bool {
+        self.pending() > 0 && !self.blocked
+    }
+
+    /// Sends a frame, or what of it finds room with the kernel, and keeps the rest. `cork`: a short one is
+    /// kept back.
     #[inline(always)]
     pub(super) fn send(
         &mut self,
         line: &mut Line,
-        head: &[u8],
-        body: &[Span],
-        off: usize,
-        len: usize,
+        (head, body, off, len): (&[u8], &[Span], usize, usize),
+        cork: bool,
     ) -> Result<(), Refused> {
         let n = head.len() + len;
         if line.ends() {
             return Err(Refused::Gone(Gone::Reset));
+        }
+        let cork = cork && n <= LONGEST && self.pending() + n + RECORD <= TX_MOST;
+        if !cork && self.is_corked() {
+            self.flush(line);
         }
         if !self.has_room(n) {
             return Err(Refused::Busy);
@@ -101,7 +114,13 @@ impl Outgoing {
         let header = self.sealer.seal(n as u32, &front[RECORD..inline]);
         front[..RECORD].copy_from_slice(&header);
         let (front, middle) = (&front[..inline], &head[of_head..]);
-        let done = self.send_sealed(line, front, middle, body, off + of_body, len - of_body);
+        let done = match cork && !self.blocked {
+            true => {
+                self.tx.reserve(KEPT.saturating_sub(self.tx.len()));
+                self.keep([front, middle], body, off + of_body, len - of_body, 0)
+            }
+            false => self.send_sealed(line, front, middle, body, off + of_body, len - of_body),
+        };
         match done {
             Ok(()) => self.unsure = true,
             Err(_) => self.sealer.take_back(),
@@ -120,13 +139,13 @@ impl Outgoing {
         len: usize,
     ) -> Result<(), Refused> {
         let total = front.len() + middle.len() + len;
-        // What may turn out not to be there is read before anything is sent.
-        let steady = len == 0 || hmem::can(body, Caps::CMA) && !body.iter().any(|s| s.may_vanish());
+        let steady = len == 0 || is_steady(body, off, len);
         let mut sent = 0;
         if steady && !self.blocked && self.pending() == 0 {
             match sock::send_parts(line.fd(), front, middle, body, off, len) {
                 Some(Ok(n)) if n == total => return Ok(()),
                 Some(Ok(n)) => (sent, self.blocked) = (n, true),
+                Some(Err(e)) if e.raw_os_error() == Some(libc::EFAULT) => return Err(Refused::Fault),
                 Some(Err(e)) if would_block(&e) => {
                     self.blocked = true;
                     if total >= LONG {
@@ -195,7 +214,11 @@ impl Outgoing {
                 }
             }
         }
-        (self.tx, self.sent) = (Vec::new(), 0);
+        self.sent = 0;
+        self.tx.clear();
+        if self.tx.capacity() > KEPT {
+            self.tx = Vec::new();
+        }
     }
 
     /// Puts a note among the records. It is kept where the kernel has no room: there are few for which that
@@ -214,7 +237,10 @@ impl Outgoing {
 
     /// Whether the kernel has room for a note. One that was kept here would have to wait for a later call of
     /// the application's, which may make none.
-    pub(super) fn takes_note(&mut self, line: &Line) -> bool {
+    pub(super) fn takes_note(&mut self, line: &mut Line) -> bool {
+        if self.is_corked() {
+            self.flush(line);
+        }
         if self.pending() > 0 || self.blocked {
             return false;
         }
@@ -246,4 +272,12 @@ impl Outgoing {
         self.owing = Some(since);
         now.saturating_duration_since(since) >= most
     }
+}
+
+/// Whether the kernel can send these bytes from where they are. What may turn out not to be there is read
+/// before anything is sent, or, where it is much, looked at: if it goes away between that and the call, and a
+/// part has left by then, the connection ends.
+fn is_steady(body: &[Span], off: usize, len: usize) -> bool {
+    let vanishes = body.iter().any(|s| s.may_vanish());
+    hmem::can(body, Caps::CMA) && (!vanishes || len >= LONG && hmem::is_present(body, off, len))
 }

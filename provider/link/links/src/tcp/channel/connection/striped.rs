@@ -34,7 +34,7 @@ impl Channel {
     #[cold]
     #[inline(never)]
     fn send_apart(&mut self, head: &[u8], body: &[Span], off: usize, len: usize) -> Result<(), Refused> {
-        self.outgoing.send(&mut self.line, head, body, off, len)
+        self.outgoing.send(&mut self.line, (head, body, off, len), false)
     }
 
     /// Whether there is a rail, or one that is being made.
@@ -247,7 +247,7 @@ impl Channel {
                 // There it would hold up those behind it for longer than it takes the other one to have room.
                 break;
             }
-            if way > 0 && (self.rail_to_send(way).is_none() || !self.outgoing.takes_note(&self.line)) {
+            if way > 0 && (self.rail_to_send(way).is_none() || !self.outgoing.takes_note(&mut self.line)) {
                 continue;
             }
             let done = match self.rail_to_send(way) {

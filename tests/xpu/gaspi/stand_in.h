@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* The calls of GASPI (specification 17.1) that gaspi_host.cc and strait_gaspi_host.hpp make, between processes of one host: a
+/* The calls of GASPI (specification 17.1) that gaspi/host.cc and strait_gaspi_host.hpp make, between processes of one host: a
  * stand-in for a GASPI, with its worst allowed habits. Nothing that was posted happens before gaspi_wait has been asked
  * twice, posting times out now and then, queues are short, and a rank that has died is noticed late. */
 #ifndef STRAIT_TEST_GASPI_STAND_IN_H
@@ -118,7 +118,7 @@ inline gaspi_return_t gaspi_barrier(gaspi_group_t, gaspi_timeout_t)
 		std::this_thread::sleep_for(std::chrono::microseconds(50));
 	return GASPI_SUCCESS;
 }
-/* The memory is that of the file; see memory_of in gaspi_host.cc. */
+/* The memory is that of the file; see memory_of in gaspi/host.cc. */
 inline gaspi_return_t gaspi_segment_use(gaspi_segment_id_t s, gaspi_pointer_t at, gaspi_size_t n, gaspi_group_t, gaspi_timeout_t, int)
 {
 	auto &p = stand_in::me();

@@ -8,13 +8,12 @@
  *
  * GASPI_TEST_HOST_MEMORY: the GPU's segments are both the host's memory. */
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #ifdef GPI2
 #include <GASPI.h>
 #else
-#include "gaspi_stand_in.h"
+#include "gaspi/stand_in.h"
 #endif
 #include "strait_gaspi_host.hpp"
 
@@ -22,6 +21,7 @@
 #include <string>
 
 #include "driver.h"
+#include "gaspi/ranks.h"
 #include "strait_xpu.cuh"
 
 /* The words of CUDA that the kernels use. */
@@ -369,14 +369,7 @@ static void gpu_rank(void *const memory[])
 static int play(const char *code)
 {
 #ifdef GPI2
-	gaspi_config_t config;
-	CHECK(gaspi_config_get(&config) == GASPI_SUCCESS);
-	config.sn_port = (gaspi_uint)atoi(getenv("GASPI_TEST_PORT"));
-	/* Of its life: GPI-2's OFI device never reads what notifications leave in a queue's completion queue. */
-	config.queue_size_max = 4096;
-	/* Ranks of one host, too, over the provider that FI_PROVIDER names. */
-	config.dev_config.params.ofi.use_shm = 0;
-	CHECK(gaspi_config_set(config) == GASPI_SUCCESS);
+	CHECK(configure_ranks() == GASPI_SUCCESS);
 #endif
 	rank_here = (unsigned)atoi(getenv("GASPI_RANK"));
 	if (code && rank_here == 1 && std::string(code) != "lanes")
@@ -424,41 +417,7 @@ int main(int argc, char **argv)
 			_exit(1);
 		}
 	}
-	char name[] = "/tmp/gaspi_host.XXXXXX";
-	const int fd = mkstemp(name);
-	rank_here = 99;
-	CHECK(fd >= 0);
-#ifdef GPI2
-	for (unsigned i = 0; i < ranks; i++)
-		CHECK(write(fd, "localhost\n", 10) == 10);
-#endif
-	close(fd);
-	setenv("GASPI_MFILE", name, 1);
-	setenv("GASPI_NRANKS", std::to_string(ranks).c_str(), 1);
-	setenv("GASPI_TEST_PORT", std::to_string(20000 + getpid() % 20000).c_str(), 1);
-	pid_t pids[ranks];
-	for (unsigned i = 0; i < ranks; i++) {
-		pids[i] = fork();
-		if (pids[i] == 0) {
-			setenv("GASPI_RANK", std::to_string(i).c_str(), 1);
-			setenv("GASPI_SOCKET", std::to_string(i).c_str(), 1);
-			execv("/proc/self/exe", argv);
-			_exit(127);
-		}
-	}
-	int failed = 0;
-	for (unsigned left = ranks; left; left--) {
-		int state = 0;
-		const pid_t ended = wait(&state);
-		const bool victim = ended == pids[2] && WIFSIGNALED(state) && WTERMSIG(state) == SIGKILL;
-		if (state != 0 && !victim) {
-			fprintf(stderr, "process %d: status %x\n", (int)ended, state);
-			failed = 1;
-			for (unsigned i = 0; i < ranks; i++)
-				kill(pids[i], SIGKILL);
-		}
-	}
-	unlink(name);
+	const int failed = run_ranks(argv, ranks, 2);
 	if (!failed)
 		puts("ok gaspi");
 	return failed;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
-/* What gaspi_host.cc and its kernels have in common. */
+/* What gaspi/host.cc and its kernels have in common. */
 #ifndef STRAIT_TEST_XPU_GASPI_HOST_H
 #define STRAIT_TEST_XPU_GASPI_HOST_H
 
