@@ -138,7 +138,7 @@ unsafe fn make_world(library: &Library, way: Way, is_init: bool) -> Option<State
         let (world, mut state) = (abi.handles.world, State::new(name_of_world(at.size, way)?, at));
         // NCCL is opened by the first collective.
         if way == Way::Devices && is_init {
-            let is_possible = nonblocking::is_possible(library);
+            let is_possible = settings::nonblocking() && nonblocking::is_possible(library);
             let meet = |mut board: MutexGuard<'_, Side>| board.meet_in_init(is_possible, abi, world);
             if state.board().is_some_and(meet) {
                 let lane = nonblocking::open(library, state.board().as_deref(), at, world);
