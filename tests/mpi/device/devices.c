@@ -172,6 +172,86 @@ static void moves(void)
 	on_comms(move_on);
 }
 
+enum vector { GATHERV, SCATTERV, ALLTOALLV, ALLTOALLW, VECTORS };
+
+/* Places of blocks with gaps between some, in the order of ranks or the other way round; behind the last one. */
+static int places_of(const int *counts, int *places, int n)
+{
+	int sum = 0, back = draw(3) == 0, gap = draw(2) ? 0 : (int)draw(40);
+
+	for (int i = 0; i < n; i++) {
+		int k = back ? n - 1 - i : i;
+
+		places[k] = sum, sum += counts[k] + gap;
+	}
+	return sum;
+}
+
+/* Blocks of which a rank knows its own alone: of any length, none too, sent as elements and received as a few of a datatype of
+   several, or the other way round. */
+static void vector_on(MPI_Comm comm, int i)
+{
+	static const char *const names[] = { "Gatherv", "Scatterv", "Alltoallv", "Alltoallw" };
+	const MPI_Datatype types[] = { MPI_CHAR, MPI_INT, MPI_DOUBLE, MPI_DOUBLE_INT };
+	MPI_Datatype one, many, st, rt, sts[MOST_RANKS], rts[MOST_RANKS];
+	enum vector vector;
+	int in_place, is_many, rank, size, root, none, all, sn, rn, lens[MOST_RANKS][MOST_RANKS];
+	int sns[MOST_RANKS], rns[MOST_RANKS], sds[MOST_RANKS], rds[MOST_RANKS], to, from;
+	MPI_Aint low, extent;
+
+	begin("vector %d", i);
+	one = types[draw(8) ? draw(3) : 3], vector = (enum vector)draw(VECTORS), in_place = draw(3) == 0, is_many = (int)draw(2);
+	MPI_Comm_rank(comm, &rank);
+	MPI_Comm_size(comm, &size);
+	root = (int)draw((unsigned)size), none = draw(3) ? -1 : (int)draw((unsigned)size), all = draw(16) ? 300 : 0;
+	snprintf(the_case + strlen(the_case), sizeof the_case - strlen(the_case), ": %s%s", names[vector], in_place ? ", in place" : "");
+	MPI_Type_get_extent(one, &low, &extent);
+	MPI_Type_contiguous(6, one, &many);
+	MPI_Type_commit(&many);
+	st = is_many ? many : one, rt = is_many ? one : many;
+	if (in_place && vector >= ALLTOALLV)
+		st = rt;
+	for (int a = 0; a < size; a++)
+		for (int b = 0; b < size; b++)
+			lens[a][b] = !all || a == none || b == none || !draw(4) ? 0 : (int)draw((unsigned)all);
+	for (int a = 0; in_place && a < size; a++)
+		for (int b = 0; b < a; b++)
+			lens[a][b] = lens[b][a];
+	for (int k = 0; k < size; k++) {
+		/* What goes by way of the root are its row and its column. */
+		int out = lens[rank][k], in = vector == GATHERV ? lens[root][k] : lens[k][rank];
+
+		if (vector == SCATTERV)
+			out = lens[root][k];
+		sns[k] = st == many ? out : 6 * out, rns[k] = rt == many ? in : 6 * in;
+		sts[k] = st, rts[k] = rt;
+	}
+	to = places_of(sns, sds, size), from = places_of(rns, rds, size);
+	sn = lens[root][rank] * (st == many ? 1 : 6), rn = lens[root][rank] * (rt == many ? 1 : 6);
+	for (int k = 0; vector == ALLTOALLW && k < size; k++)
+		sds[k] *= (int)extent * (st == many ? 6 : 1), rds[k] *= (int)extent * (rt == many ? 6 : 1);
+	struct buffer *s = take((size_t)(extent * (6 * (to + sn) + 6)), ANY), *r = take((size_t)(extent * (6 * (from + rn) + 6)), ANY);
+
+	SIDES {
+		int is_root = rank == root;
+		void *own = in_place && (is_root || vector >= ALLTOALLV) ? MPI_IN_PLACE : NULL, *in = own ? own : P(s), *out = own ? own : P(r);
+
+		switch (vector) {
+		case GATHERV: OK(MPI_Gatherv(in, sn, st, P(r), is_root ? rns : NULL, is_root ? rds : NULL, rt, root, comm)); break;
+		case SCATTERV: OK(MPI_Scatterv(P(s), is_root ? sns : NULL, is_root ? sds : NULL, st, out, rn, rt, root, comm)); break;
+		case ALLTOALLV: OK(MPI_Alltoallv(in, sns, sds, st, P(r), rns, rds, rt, comm)); break;
+		default: OK(MPI_Alltoallw(in, sns, sds, sts, P(r), rns, rds, rts, comm)); break;
+		}
+	}
+	MPI_Type_free(&many);
+	end();
+}
+
+static void vectors(void)
+{
+	on_comms(vector_on);
+}
+
 /* Whether the operations of `results` elements, of the ranks before `ranks`, are those in the order of ranks. */
 static void in_order(const struct work *w, const double *all, int ranks_of, int first, int results, const double *got)
 {
@@ -257,13 +337,13 @@ static void failing(void)
 
 int main(int argc, char **argv)
 {
-	static const struct subject all[] = { { "random", random_calls }, { "order", order }, { "moves", moves }, { "failing", failing } };
+	static const struct subject all[] = { { "random", random_calls }, { "order", order }, { "moves", moves }, { "vectors", vectors }, { "failing", failing } };
 	const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *at = getenv("FAILS");
 	int code;
 
 	if (at && rank && strcmp(at, "all") && strcmp(at, rank))
 		unsetenv("CUDA_STAND_IN_FAIL");
-	code = run_subjects("devices", argc, argv, at ? all + 3 : all, at ? 1 : COUNT(all), MPI_THREAD_SINGLE);
+	code = run_subjects("devices", argc, argv, at ? all + 4 : all, at ? 1 : COUNT(all), MPI_THREAD_SINGLE);
 	if (getenv("FAILS"))
 		printf("rank %d: %d calls have failed\n", me, failed);
 	return code;

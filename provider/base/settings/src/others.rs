@@ -69,6 +69,12 @@ pub const OTHERS: &[Setting] = &[
         "The least bytes of a collective that goes by NCCL",
     ),
     other(
+        "STRAIT_MPI_NONBLOCKING",
+        Kind::Switch,
+        "no",
+        "Have collectives of strait_mpi that return a request go from device to device",
+    ),
+    other(
         "STRAIT_MPI_MOVE_LEAST",
         Kind::Text("a number of bytes, or off"),
         "65536",

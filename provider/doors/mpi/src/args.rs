@@ -255,15 +255,20 @@ impl Args<'_> {
 
     /// Sets a request by reference to MPI_REQUEST_NULL.
     pub unsafe fn clear_request(&self, at: usize) {
-        let null = self.abi.handles.request_null;
+        // SAFETY: the caller's promise.
+        unsafe { self.set_request(at, self.abi.handles.request_null) };
+    }
+
+    /// Writes a request by reference.
+    pub unsafe fn set_request(&self, at: usize, request: Handle) {
         // SAFETY: the caller's promise.
         unsafe {
             if self.style == Style::Fortran {
                 static CONVERT: Function = Function::new(c"PMPI_Request_c2f");
-                let number = CONVERT.call(&[null]);
+                let number = CONVERT.call(&[request]);
                 (self.words[at] as *mut c_int).write(number);
             } else {
-                self.abi.set_handle(self.words[at], 0, null);
+                self.abi.set_handle(self.words[at], 0, request);
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::counts::{Counts, Path};
 use crate::host::{is_host, is_no_address};
 use crate::library::{Library, Next, UNAVAILABLE, library, pmpi};
 use crate::narrow;
-use crate::refuse::{self, Target};
+use crate::refuse::{self, NOT_COPIED, Target};
 use crate::row::{Buf, Count, Dir, Ends, On, Row, Type};
 use crate::shape::{Data, Tree};
 use crate::words;
@@ -21,8 +21,6 @@ use crate::{collective, direct, fortran, requests, settings, splits, stderr, win
 const NO_MEMORY: &str = "there is no host memory for a copy of a buffer in device memory; send less at a time, \
                          or raise the limit of the process's memory";
 const NEGATIVE: &str = "a count is less than 0";
-const NOT_COPIED: &str = "the device did not copy a buffer: is the pointer still allocated, and did an earlier \
-                          kernel fail? (the driver's error is that of the next synchronising call)";
 
 /// Runs the call: its buffers in device memory are replaced, and the MPI's own call does it.
 ///
@@ -53,7 +51,7 @@ unsafe fn run_in(
         }
         let mut args = Args { words, style, abi: &library.abi };
         if row.plan.is_some() {
-            if let Some(code) = collective::run(library, row, &args) {
+            if let Some(code) = collective::run(library, row, &mut args, begin) {
                 return args.answer(code);
             }
         }
@@ -123,6 +121,40 @@ unsafe fn run_in(
             None => returned,
             Some(failure) => args.answer(raise(library, target, failure)),
         }
+    }
+}
+
+/// Begins a call that returns a request, by the MPI's own function: with mirrors, which are copied back when
+/// it has completed; in `Err`, a code that was not raised.
+///
+/// # Safety
+/// The arguments are those of the row's call in C, and valid until it has completed.
+unsafe fn begin(
+    library: &Library,
+    row: &'static Row,
+    args: &mut Args<'_>,
+    function: usize,
+) -> Result<Mirrors, c_int> {
+    let errors = &library.abi.errors;
+    // SAFETY: the caller's promise.
+    let replaced = unsafe { mirrors(row, args) }.map_err(|trouble| match trouble {
+        Trouble::Code(code) => code,
+        Trouble::Negative => refuse::code(errors.count, NEGATIVE),
+        Trouble::Failed(Failure::NoMemory) => refuse::code(errors.no_mem, NO_MEMORY),
+        Trouble::Failed(Failure::NotCopied) => refuse::code(errors.other, NOT_COPIED),
+    });
+    let Replaced { mirrors: all, words: others, received } =
+        replaced.inspect_err(|_| row.counts.add(Path::Refused))?;
+    for (at, word) in others {
+        args.words[at] = word;
+    }
+    if !all.is_empty() {
+        row.counts.add(Path::Mirror);
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { words::call(function, args.words) } {
+        0 => Ok(Mirrors { all, received }),
+        code => Err(code),
     }
 }
 

@@ -17,6 +17,10 @@ pub enum What {
     Gather,
     Scatter,
     Allgatherv,
+    Gatherv,
+    Scatterv,
+    Alltoallv,
+    Alltoallw,
 }
 
 impl What {
@@ -31,6 +35,33 @@ impl What {
                 | What::ReduceScatterBlock
                 | What::Alltoall
         )
+    }
+
+    /// Whether no rank, or the root alone, knows how long all blocks are.
+    pub const fn is_vector(self) -> bool {
+        matches!(self, What::Gatherv | What::Scatterv | What::Alltoallv | What::Alltoallw)
+    }
+
+    /// The call that returns a request.
+    pub const fn nonblocking(self) -> &'static str {
+        match self {
+            What::Bcast => "MPI_Ibcast",
+            What::Reduce => "MPI_Ireduce",
+            What::Allreduce => "MPI_Iallreduce",
+            What::Allgather => "MPI_Iallgather",
+            What::ReduceScatterBlock => "MPI_Ireduce_scatter_block",
+            What::Alltoall => "MPI_Ialltoall",
+            What::ReduceScatter => "MPI_Ireduce_scatter",
+            What::Scan => "MPI_Iscan",
+            What::Exscan => "MPI_Iexscan",
+            What::Gather => "MPI_Igather",
+            What::Scatter => "MPI_Iscatter",
+            What::Allgatherv => "MPI_Iallgatherv",
+            What::Gatherv => "MPI_Igatherv",
+            What::Scatterv => "MPI_Iscatterv",
+            What::Alltoallv => "MPI_Ialltoallv",
+            What::Alltoallw => "MPI_Ialltoallw",
+        }
     }
 
     /// Whether it reduces.
@@ -70,7 +101,7 @@ pub struct Plan {
     pub comm: usize,
 }
 
-const NAMES: [(&str, What); 12] = [
+const NAMES: [(&str, What); 16] = [
     ("MPI_Bcast", What::Bcast),
     ("MPI_Reduce", What::Reduce),
     ("MPI_Allreduce", What::Allreduce),
@@ -83,6 +114,10 @@ const NAMES: [(&str, What); 12] = [
     ("MPI_Gather", What::Gather),
     ("MPI_Scatter", What::Scatter),
     ("MPI_Allgatherv", What::Allgatherv),
+    ("MPI_Gatherv", What::Gatherv),
+    ("MPI_Scatterv", What::Scatterv),
+    ("MPI_Alltoallv", What::Alltoallv),
+    ("MPI_Alltoallw", What::Alltoallw),
 ];
 
 const fn is_same(a: &[u8], b: &[u8]) -> bool {
@@ -99,7 +134,10 @@ impl Plan {
     pub const fn of(name: &str, root: Option<u8>, comm: u8) -> Option<Plan> {
         let mut n = 0;
         while n < NAMES.len() {
-            if is_same(NAMES[n].0.as_bytes(), name.as_bytes()) {
+            let (blocking, nonblocking) = (NAMES[n].0, NAMES[n].1.nonblocking());
+            if is_same(blocking.as_bytes(), name.as_bytes())
+                || is_same(nonblocking.as_bytes(), name.as_bytes())
+            {
                 break;
             }
             n += 1;
@@ -112,7 +150,9 @@ impl Plan {
             What::Bcast => (1, 2, None),
             What::Allgather | What::Alltoall | What::Scatter => (4, 5, None),
             What::Allgatherv => (4, 6, None),
-            What::Gather => (1, 2, None),
+            What::Gather | What::Gatherv => (1, 2, None),
+            What::Scatterv => (5, 6, None),
+            What::Alltoallv | What::Alltoallw => (5, 7, None),
             _ => (2, 3, Some(4)),
         };
         let in_place = match what {
@@ -134,14 +174,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocking_calls_are_posted() {
+    fn calls_are_posted_that_block_and_that_return_a_request() {
         let of = |name, root| Plan::of(name, root, 5).map(|plan| (plan.comm, plan.root));
         assert_eq!(of("MPI_Allreduce", None), Some((5, None)));
         assert_eq!(of("MPI_Bcast", Some(3)), Some((5, Some(3))));
         assert_eq!(of("MPI_Exscan", None), Some((5, None)));
         assert_eq!(of("MPI_Gather", Some(3)), Some((5, Some(3))));
-        assert_eq!(of("MPI_Gatherv", Some(3)), None);
-        for name in ["MPI_Iallreduce", "MPI_Reduce_local", "MPI_Send"] {
+        assert_eq!(of("MPI_Gatherv", Some(3)), Some((5, Some(3))));
+        assert_eq!(of("MPI_Iallreduce", None), Some((5, None)));
+        assert_eq!(of("MPI_Igatherv", Some(3)), Some((5, Some(3))));
+        for name in ["MPI_Allreduce_init", "MPI_Reduce_local", "MPI_Send", "MPI_Isend"] {
             assert_eq!(of(name, None), None);
         }
     }

@@ -9,6 +9,10 @@ use std::sync::{Mutex, PoisonError};
 use crate::abi::Handle;
 use crate::library::pmpi;
 
+/// Of a copy that the device has refused.
+pub(crate) const NOT_COPIED: &str = "the device did not copy a buffer: is the pointer still allocated, and did an earlier \
+                          kernel fail? (the driver's error is that of the next synchronising call)";
+
 /// What a call was on, for its error handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -21,14 +25,15 @@ pub enum Target {
 }
 
 /// The code of an error of that class, with these words.
-fn code(class: c_int, words: &str) -> c_int {
+pub fn code(class: c_int, words: &str) -> c_int {
+    let words = format!("libstrait_mpi: {words}");
     static CODES: Mutex<BTreeMap<(c_int, String), c_int>> = Mutex::new(BTreeMap::new());
     let mut codes = CODES.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(code) = codes.get(&(class, words.to_owned())) {
+    if let Some(code) = codes.get(&(class, words.clone())) {
         return *code;
     }
     let mut code = class;
-    let text = CString::new(words).unwrap_or_default();
+    let text = CString::new(words.as_str()).unwrap_or_default();
     // SAFETY: valid places. Where the MPI adds no code the class stands for it.
     let added = unsafe {
         pmpi!("Add_error_code", class, &raw mut code)
@@ -37,7 +42,7 @@ fn code(class: c_int, words: &str) -> c_int {
     if added.is_err() {
         return class;
     }
-    codes.insert((class, words.to_owned()), code);
+    codes.insert((class, words), code);
     code
 }
 
@@ -46,8 +51,15 @@ fn code(class: c_int, words: &str) -> c_int {
 /// # Safety
 /// The handle is valid.
 pub unsafe fn raise(target: Target, class: c_int, words: &str) -> c_int {
-    let words = format!("libstrait_mpi: {words}");
-    let code = code(class, &words);
+    // SAFETY: the caller's promise.
+    unsafe { raised(target, code(class, words)) }
+}
+
+/// The same of a code.
+///
+/// # Safety
+/// The handle is valid.
+pub unsafe fn raised(target: Target, code: c_int) -> c_int {
     // SAFETY: the caller's promise.
     let _ = unsafe {
         match target {

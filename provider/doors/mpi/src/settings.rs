@@ -89,6 +89,11 @@ pub fn nccl_least() -> Option<usize> {
     *LEAST.get_or_init(|| is_set("STRAIT_MPI_NCCL", false).then(|| bytes("STRAIT_MPI_NCCL_LEAST", 32768)))
 }
 
+/// Whether collectives that return a request go from device to device, by `STRAIT_MPI_NONBLOCKING=1`.
+pub fn nonblocking() -> bool {
+    is_set("STRAIT_MPI_NONBLOCKING", false)
+}
+
 /// A number of bytes above 0.
 fn bytes(name: &str, default: usize) -> usize {
     let Some(text) = value(name) else { return default };

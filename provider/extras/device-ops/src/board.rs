@@ -145,19 +145,29 @@ pub struct Agreement<W: Words, const BITS: u32 = HISTORY> {
 
 /// A word: the number of the last collective, modulo 2^(64 - `BITS`), and in the lower `BITS` bits the kinds
 /// of that and those before it; 1 is a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Past<const BITS: u32>(u64);
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Past<const BITS: u32>(u64);
 
 impl<const BITS: u32> Past<BITS> {
     const KINDS: u64 = (1 << BITS) - 1;
-    const NUMBERS: u64 = u64::MAX >> BITS;
+    pub(crate) const NUMBERS: u64 = u64::MAX >> BITS;
 
-    fn number(self) -> u64 {
+    /// What a word says.
+    pub(crate) fn of(word: u64) -> Past<BITS> {
+        Past(word)
+    }
+
+    /// The word.
+    pub(crate) fn word(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn number(self) -> u64 {
         self.0 >> BITS
     }
 
     /// With one more.
-    fn with(self, kind: Kind) -> Past<BITS> {
+    pub(crate) fn with(self, kind: Kind) -> Past<BITS> {
         let number = (self.number() + 1) & Self::NUMBERS;
         Past(number << BITS | (self.0 << 1 | u64::from(kind == Kind::Device)) & Self::KINDS)
     }
@@ -170,7 +180,7 @@ impl<const BITS: u32> Past<BITS> {
     }
 
     /// The kind of that collective, once the rank has come to it.
-    fn kind(self, number: u64) -> Option<Kind> {
+    pub(crate) fn kind(self, number: u64) -> Option<Kind> {
         let ahead = self.ahead_of(number)?;
         // What is pushed out counts as of host kind.
         let device = ahead < u64::from(BITS) && self.0 >> ahead & 1 == 1;
@@ -184,7 +194,7 @@ impl<const BITS: u32> Past<BITS> {
     }
 
     /// Whether a word may follow this one.
-    fn may_become(self, later: Past<BITS>) -> bool {
+    pub(crate) fn may_become(self, later: Past<BITS>) -> bool {
         match later.ahead_of(self.number()) {
             Some(ahead) if ahead < u64::from(BITS) => {
                 (later.0 & Self::KINDS) >> ahead == self.0 & (Self::KINDS >> ahead)

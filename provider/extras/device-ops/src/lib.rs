@@ -11,7 +11,7 @@
 //! | reductions; datatypes | [`mod@reduce`]; [`layout`], [`mod@pack`] |
 //! | collectives of all ranks of a communicator | [`collective`] |
 //! | NCCL's collectives | [`nccl`] |
-//! | whether all ranks pass device memory | [`board`] |
+//! | whether all ranks pass device memory | [`board`]; of collectives that overlap [`window`] |
 
 pub mod board;
 pub mod collective;
@@ -24,6 +24,7 @@ pub mod pack;
 mod ptx;
 pub mod reduce;
 pub mod types;
+pub mod window;
 
 pub use error::Error;
 pub use layout::{Layout, Level, Piece};

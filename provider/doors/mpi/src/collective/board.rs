@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use device_ops::board::{Agreement, Disagreement, Kind, Outcome, STRIDE, SharedWords};
 use device_ops::nccl::{Comm, Library as Nccl, NcclError, Rank, UniqueId, Vendor};
+use device_ops::window::Window;
 use ipc::Mapping;
 use ipc::process::Name;
 
@@ -32,6 +33,13 @@ const SEARCH: u32 = 1 << 14;
 /// Where the name of a rank's process is, behind its word, and whether NCCL has failed there.
 const PROCESS: usize = 8;
 const FAILED: usize = 16;
+/// Whether a rank has seen all others in MPI_Init, or has given up.
+const MET: usize = 24;
+const MET_ALL: u64 = 1;
+const ENDED: u64 = 2;
+/// Its words of collectives that return a request.
+const POSTED: usize = 32;
+const FOUND: usize = 40;
 /// Polls without sleeping between them, and the sleep after that many.
 const POLLS: u32 = 2000;
 const SLEEP: Duration = Duration::from_micros(50);
@@ -69,7 +77,7 @@ impl Side {
     /// Of the communicator of that name; `None` where there is no memory for it.
     pub(super) fn new(name: u128, at: Rank) -> Option<Side> {
         let path = format!("/dev/shm/strait-mpi-{name:032x}");
-        let len = (at.size * STRIDE).next_multiple_of(4096);
+        let len = ((at.size + 1) * STRIDE).next_multiple_of(4096);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.custom_flags(libc::O_NOFOLLOW).open(&path).ok()?;
@@ -88,8 +96,9 @@ impl Side {
         let (path, comm, messages) = (Some(path), None, None);
         let board = Side { memory, agreement, at, path, all_here: false, comm, messages, is_failed: false };
         // A process that has ended may have left its words.
-        board.word(at.rank, 0).store(0, Release);
-        board.word(at.rank, FAILED).store(0, Release);
+        for word in [0, FAILED, MET, POSTED, FOUND] {
+            board.word(at.rank, word).store(0, Release);
+        }
         let own = Name::own();
         let name = u64::from(own.process) << 32 | u64::from(own.namespace);
         board.word(at.rank, PROCESS).store(name, Release);
@@ -141,20 +150,56 @@ impl Side {
         !self.is_failed
     }
 
-    /// Waits a little for ranks that leave MPI_Init with this one: once all are seen the file has no name.
-    pub(super) fn linger(&mut self) {
-        const TIMES: u32 = 100;
-        for _ in 0..TIMES {
-            if self.is_usable() {
-                break;
-            }
+    /// Waits for ranks that leave MPI_Init with this one: whether each has seen all in time. Once all are
+    /// seen the file has no name. The answer is the same at all ranks: each says whether it has seen all, and
+    /// then waits for what those say that it has seen.
+    ///
+    /// # Safety
+    /// All ranks that are seen do the same, of the communicator `comm`.
+    pub(super) unsafe fn meet_in_init(&mut self, is_possible: bool, abi: &Abi, comm: Handle) -> bool {
+        const LATEST: Duration = Duration::from_secs(1);
+        let (begin, mut polls) = (Instant::now(), EAGER - 1);
+        let mut pause = || {
+            // SAFETY: the caller's promise.
+            unsafe { progress(&mut polls, abi, comm) };
+            polls = EAGER - 1;
             std::thread::sleep(PAUSE);
+        };
+        while is_possible && !self.is_usable() && begin.elapsed() < LATEST {
+            pause();
         }
+        let says = if is_possible && self.all_here { MET_ALL } else { ENDED };
+        self.word(self.at.rank, MET).store(says, Release);
+        if says == ENDED {
+            return false;
+        }
+        let gone = |r: usize| Self::process(&self.memory, self.at.size, r).is_none_or(Name::has_ended);
+        (0..self.at.size).all(|rank| {
+            loop {
+                match self.word(rank, MET).load(Acquire) {
+                    MET_ALL => return true,
+                    ENDED => return false,
+                    _ if gone(rank) => return false,
+                    _ => pause(),
+                }
+            }
+        })
     }
 
     /// A rank at which NCCL, or the device, has failed.
     pub(super) fn one_failed(&self) -> Option<usize> {
-        (0..self.at.size).find(|rank| self.word(*rank, FAILED).load(Acquire) != 0)
+        self.marks().one_failed()
+    }
+
+    /// Which ranks have failed.
+    pub(super) fn marks(&self) -> Marks {
+        Marks { memory: self.memory.clone(), at: self.at }
+    }
+
+    /// The words of collectives that return a request.
+    pub(super) fn window(&self) -> Option<Window<SharedWords>> {
+        let words = |at| SharedWords::new(self.memory.clone(), at, self.at.size);
+        Window::new(words(POSTED)?, words(FOUND)?, self.at.rank)
     }
 
     /// Waits for the collective that NCCL has begun; not for one that another rank does not take part in.
@@ -211,16 +256,11 @@ impl Side {
     /// From now on this rank, and then the others, post host memory, and NCCL's communicator is aborted.
     pub(super) fn fail(&mut self) {
         self.is_failed = true;
-        self.mark_failed();
+        self.marks().mark_failed();
         if let Some((comm, _)) = self.comm.take() {
             // Work that another rank takes no part in has no end.
             comm.abort();
         }
-    }
-
-    /// Others see that it has failed here; what they get of this rank afterwards counts for nothing.
-    pub(super) fn mark_failed(&self) {
-        self.word(self.at.rank, FAILED).store(1, Release);
     }
 
     /// Whether the ranks' devices can exchange messages, which the first reduction that all ranks agree on
@@ -233,7 +273,7 @@ impl Side {
             // SAFETY: the caller's promise.
             let made = unsafe { Messages::new(comm, self.at.rank) };
             // SAFETY: as above.
-            if unsafe { self.is_everywhere(made.is_some(), abi, comm) } {
+            if unsafe { Self::is_everywhere(made.is_some(), self.at.size, abi, comm) } {
                 self.messages = made;
             } else {
                 self.is_failed = true;
@@ -250,9 +290,9 @@ impl Side {
     /// Whether something is so at all ranks.
     ///
     /// # Safety
-    /// All ranks ask, in a collective of `comm`.
-    unsafe fn is_everywhere(&self, is_here: bool, abi: &Abi, comm: Handle) -> bool {
-        let (own, mut all, byte) = (u8::from(is_here), vec![0u8; self.at.size], abi.handles.byte);
+    /// All ranks ask, in a collective of `comm`, which has so many.
+    pub(super) unsafe fn is_everywhere(is_here: bool, ranks: usize, abi: &Abi, comm: Handle) -> bool {
+        let (own, mut all, byte) = (u8::from(is_here), vec![0u8; ranks], abi.handles.byte);
         // SAFETY: places of so many bytes; the caller's promise.
         let got = unsafe { pmpi!("Allgather", &raw const own, 1, byte, all.as_mut_ptr(), 1, byte, comm) };
         got.is_ok() && all.iter().all(|is_there| *is_there == 1)
@@ -273,7 +313,7 @@ impl Side {
             // SAFETY: the caller's promise.
             let made = unsafe { self.make(abi, comm, near) };
             // SAFETY: as above.
-            let is_everywhere = unsafe { self.is_everywhere(made.is_ok(), abi, comm) };
+            let is_everywhere = unsafe { Self::is_everywhere(made.is_ok(), self.at.size, abi, comm) };
             match made {
                 Ok(comm) if is_everywhere => self.comm = Some((comm, device)),
                 made => {
@@ -311,6 +351,26 @@ impl Side {
         let mut id = UniqueId([0; LEN]);
         id.0.copy_from_slice(&sent[..LEN]);
         Comm::new(nccl, &id, self.at, near, LIMIT)
+    }
+}
+
+/// At which ranks of a communicator NCCL, or the device, has failed.
+#[derive(Debug)]
+pub(super) struct Marks {
+    memory: Arc<Mapping>,
+    at: Rank,
+}
+
+impl Marks {
+    /// One of them.
+    pub(super) fn one_failed(&self) -> Option<usize> {
+        let ranks = self.at.size;
+        (0..ranks).find(|rank| word(&self.memory, ranks, *rank, FAILED).load(Acquire) != 0)
+    }
+
+    /// Others see that it has failed here; what they get of this rank afterwards counts for nothing.
+    pub(super) fn mark_failed(&self) {
+        word(&self.memory, self.at.size, self.at.rank, FAILED).store(1, Release);
     }
 }
 

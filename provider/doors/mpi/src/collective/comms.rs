@@ -14,9 +14,9 @@ use std::time::Duration;
 use device_ops::nccl::{Library as Nccl, Rank, Vendor};
 
 use super::board::Side;
-use super::messages;
 use super::way::{Way, way_of};
-use crate::abi::{Abi, Handle};
+use super::{messages, nonblocking};
+use crate::abi::Handle;
 use crate::group::Group;
 use crate::library::{Library, pmpi};
 use crate::settings;
@@ -33,17 +33,24 @@ pub(super) struct State {
     /// Whether all ranks have come, found by the first collective that has to know it: identical calls go
     /// the same way each time.
     met: OnceLock<bool>,
+    /// Of collectives that return a request; made with the communicator, at all ranks or at none.
+    lane: Option<nonblocking::Id>,
 }
 
 impl State {
     fn new(name: u128, at: Rank) -> State {
-        State { name, at, made: AtomicU64::new(0), board: OnceLock::new(), met: OnceLock::new() }
+        State { name, at, made: AtomicU64::new(0), board: OnceLock::new(), met: OnceLock::new(), lane: None }
     }
 
     /// The board: of one communicator, in which one thread at a time is in a collective.
     pub(super) fn board(&self) -> Option<MutexGuard<'_, Side>> {
         let board = self.board.get_or_init(|| Side::new(self.name, self.at).map(Mutex::new));
         board.as_ref().map(|board| board.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What it has under way of collectives that return a request.
+    pub(super) fn lane(&self) -> Option<&nonblocking::Id> {
+        self.lane.as_ref()
     }
 
     /// Whether all ranks of `comm`, of which this is, have come. Those of MPI_COMM_WORLD do so in MPI_Init,
@@ -116,7 +123,8 @@ fn name_of_world(ranks: usize, way: Way) -> Option<u128> {
     })
 }
 
-unsafe fn make_world(abi: &Abi, way: Way) -> Option<State> {
+unsafe fn make_world(library: &Library, way: Way, is_init: bool) -> Option<State> {
+    let abi = &library.abi;
     let mut parent = 0usize;
     // SAFETY: valid places.
     unsafe {
@@ -127,7 +135,17 @@ unsafe fn make_world(abi: &Abi, way: Way) -> Option<State> {
             return None;
         }
         let at = Rank { rank: group.rank as usize, size: group.local };
-        Some(State::new(name_of_world(at.size, way)?, at))
+        let (world, mut state) = (abi.handles.world, State::new(name_of_world(at.size, way)?, at));
+        // NCCL is opened by the first collective.
+        if way == Way::Devices && is_init {
+            let is_possible = settings::nonblocking() && nonblocking::is_possible(library);
+            let meet = |mut board: MutexGuard<'_, Side>| board.meet_in_init(is_possible, abi, world);
+            if state.board().is_some_and(meet) {
+                let lane = nonblocking::open(library, state.board().as_deref(), at, world);
+                state.lane = lane;
+            }
+        }
+        Some(state)
     }
 }
 
@@ -181,6 +199,20 @@ unsafe fn set(comm: Handle, state: State) -> Option<Arc<State>> {
 /// # Safety
 /// `comm` is one.
 pub(super) unsafe fn state_of(library: &Library, comm: Handle) -> Option<Arc<State>> {
+    // SAFETY: the caller's promise.
+    unsafe { known(library, comm, false) }
+}
+
+/// Has MPI_COMM_WORLD known, in MPI_Init.
+///
+/// # Safety
+/// All ranks are there.
+pub(super) unsafe fn begin(library: &Library) {
+    // SAFETY: the caller's promise.
+    unsafe { known(library, library.abi.handles.world, true) };
+}
+
+unsafe fn known(library: &Library, comm: Handle, is_init: bool) -> Option<Arc<State>> {
     static WORLD: Mutex<bool> = Mutex::new(false);
     // SAFETY: the caller's promise; so below.
     unsafe {
@@ -194,7 +226,7 @@ pub(super) unsafe fn state_of(library: &Library, comm: Handle) -> Option<Arc<Sta
         if std::mem::replace(&mut *tried, true) {
             return get(comm);
         }
-        set(comm, make_world(&library.abi, way_of(library)?)?)
+        set(comm, make_world(library, way_of(library)?, is_init)?)
     }
 }
 
@@ -209,7 +241,13 @@ pub(crate) unsafe fn made(library: &Library, parent: Handle, comm: Option<Handle
         let number = of.made.fetch_add(1, Relaxed);
         let Some(comm) = comm else { return };
         let Some((at, ranks)) = ranks_in(parent, comm).filter(|(at, _)| at.size > 1) else { return };
-        let made = set(comm, State::new(name_of((of.name, number, ranks)), at));
+        let mut state = State::new(name_of((of.name, number, ranks)), at);
+        if of.lane.is_some() {
+            // All ranks are in this call.
+            let lane = nonblocking::open(library, state.board().as_deref(), at, comm);
+            state.lane = lane;
+        }
+        let made = set(comm, state);
         if way_of(library) == Some(Way::Nccl) {
             // NCCL waits for no rank that comes later.
             made.map(|state| state.board().is_some());
@@ -252,6 +290,7 @@ pub(crate) unsafe fn finish(library: &Library) {
         }
     }
     messages::finish();
+    nonblocking::finish(library);
 }
 
 #[cfg(test)]

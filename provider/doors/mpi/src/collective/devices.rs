@@ -1,24 +1,16 @@
-//! Collectives by the devices of all ranks: messages of device memory by the MPI's transport, and kernels.
+//! Which part a rank's device has in a collective, and from how many bytes on.
 
 use device_ops::nccl::Rank;
 
-use super::board::Side;
-use super::messages::Failed;
-use super::moves::{Moved, blocks};
-use super::reduction::{Reduction, reduced};
-use crate::abi::Abi;
+use super::moves::{self, blocks};
+use super::part::Part;
+use super::reduction::{self, reduced};
+use super::vectors;
 use crate::args::Args;
 use crate::library::Library;
 use crate::posted::Plan;
 use crate::row::Row;
 use crate::settings;
-
-/// One rank's part in a collective.
-#[derive(Debug)]
-pub(super) enum Part {
-    Reduction(Reduction),
-    Moved(Moved),
-}
 
 /// The least bytes of a collective that goes by devices; `None` where none does.
 pub(super) fn least(plan: &Plan) -> Option<usize> {
@@ -41,39 +33,25 @@ pub(super) unsafe fn bytes(plan: &Plan, args: &Args<'_>, ranks: usize) -> Option
     usize::try_from(bytes).ok().filter(|bytes| *bytes > 0)
 }
 
-impl Part {
-    /// This rank's part, if the device can do it.
-    ///
-    /// # Safety
-    /// The arguments are those of the call, and valid.
-    pub(super) unsafe fn of(
-        plan: &Plan,
-        library: &Library,
-        row: &'static Row,
-        args: &Args<'_>,
-        at: Rank,
-    ) -> Option<Part> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if plan.what.is_reduction() {
-                return Reduction::of(plan, library, row, args, at).map(Part::Reduction);
-            }
-            Moved::of(plan, row, args, at).map(Part::Moved)
+/// This rank's part, if the device can do it.
+///
+/// # Safety
+/// The arguments are those of the call, and valid.
+pub(super) unsafe fn part(
+    plan: &Plan,
+    library: &Library,
+    row: &'static Row,
+    args: &Args<'_>,
+    at: Rank,
+) -> Option<Part> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if plan.what.is_reduction() {
+            return reduction::part(plan, library, row, args, at);
         }
-    }
-
-    /// Does it, as all others do theirs.
-    ///
-    /// # Safety
-    /// The buffers are valid, all ranks of the board's communicator do the same, and the MPI's transport
-    /// takes device memory.
-    pub(super) unsafe fn run(self, abi: &Abi, side: &Side) -> Result<(), Failed> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self {
-                Part::Reduction(part) => part.run(abi, side),
-                Part::Moved(part) => part.run(abi, side),
-            }
+        if vectors::are_for(plan, args) {
+            return vectors::part(plan, row, args, at);
         }
+        moves::part(plan, row, args, at)
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use device_ops::collective::Message;
 
 use crate::abi::{Abi, Handle};
-use crate::library::pmpi;
+use crate::library::{Function, pmpi};
 
 const TAG: c_int = 1;
 /// The most bytes of one message: a count of MPI's is an `int`.
@@ -28,6 +28,10 @@ static IS_OVER: AtomicBool = AtomicBool::new(false);
 pub(super) fn finish() {
     IS_OVER.store(true, Relaxed);
 }
+
+/// What is said of a device's.
+pub(super) const FAILED: &str =
+    "a rank's device did not do its part of a collective: did an earlier kernel fail?";
 
 /// Why a collective has failed.
 #[derive(Debug)]
@@ -55,6 +59,18 @@ impl Messages {
         Some(Messages(own))
     }
 
+    /// The communicator.
+    pub(super) fn comm(&self) -> Handle {
+        self.0
+    }
+
+    /// Its number in Fortran.
+    pub(super) fn number(&self) -> c_int {
+        static CONVERT: Function = Function::new(c"PMPI_Comm_c2f");
+        // SAFETY: a communicator that was made here.
+        unsafe { CONVERT.call(&[self.0]) }
+    }
+
     /// Sends and receives all of these, and returns when they are complete; in `Err`, the MPI's code.
     ///
     /// # Safety
@@ -65,9 +81,30 @@ impl Messages {
         sends: &[Message],
         receives: &[Message],
     ) -> Result<(), c_int> {
+        let mut requests = Vec::new();
+        // SAFETY: the caller's promise.
+        unsafe { self.begin(abi, sends, receives, TAG, &mut requests) }?;
+        // SAFETY: as many requests.
+        unsafe { pmpi!("Waitall", requests.len(), requests.as_mut_ptr(), abi.status_ignore) }
+    }
+
+    /// Begins to send and receive all of these, by messages with that tag, with requests of the MPI's.
+    ///
+    /// # Safety
+    /// As for [`Messages::exchange`], until the requests complete.
+    pub(super) unsafe fn begin(
+        &self,
+        abi: &Abi,
+        sends: &[Message],
+        receives: &[Message],
+        tag: c_int,
+        requests: &mut Vec<u64>,
+    ) -> Result<(), c_int> {
         let (receives, sends): (Vec<_>, Vec<_>) = (parts(receives).collect(), parts(sends).collect());
-        let count = sends.len() + receives.len();
-        let mut requests = vec![0u64; count];
+        // Handles are as long as numbers here: Open MPI's.
+        debug_assert!(abi.handle == size_of::<u64>());
+        requests.clear();
+        requests.resize(sends.len() + receives.len(), 0);
         let first = requests.as_mut_ptr() as usize;
         let byte = abi.handles.byte;
         for (n, message) in receives.iter().chain(&sends).enumerate() {
@@ -75,15 +112,37 @@ impl Messages {
             // SAFETY: the caller's promise, and a place for the request's handle.
             unsafe {
                 if n < receives.len() {
-                    pmpi!("Irecv", at, len, byte, rank, TAG, self.0, request)?;
+                    pmpi!("Irecv", at, len, byte, rank, tag, self.0, request)?;
                 } else {
-                    pmpi!("Isend", at, len, byte, rank, TAG, self.0, request)?;
+                    pmpi!("Isend", at, len, byte, rank, tag, self.0, request)?;
                 }
             }
         }
-        // SAFETY: as many requests.
-        unsafe { pmpi!("Waitall", count, first, abi.status_ignore) }
+        Ok(())
     }
+}
+
+/// Sets those of these requests to MPI_REQUEST_NULL that have completed, in one call: each may have the MPI
+/// progress, and yield.
+///
+/// # Safety
+/// They are requests of this library's.
+pub(super) unsafe fn test_some(abi: &Abi, requests: &mut [u64]) -> Result<(), c_int> {
+    let (mut indices, mut found): (Vec<c_int>, c_int) = (vec![0; requests.len()], 0);
+    let (all, places) = (requests.as_mut_ptr(), indices.as_mut_ptr());
+    // SAFETY: as many requests, and valid places.
+    unsafe { pmpi!("Testsome", requests.len(), all, &raw mut found, places, abi.status_ignore) }
+}
+
+/// Whether all of these have completed; in `Err`, the code of one that has failed.
+///
+/// # Safety
+/// As for [`test_some`].
+pub(super) unsafe fn test_all(abi: &Abi, requests: &mut [u64]) -> Result<bool, c_int> {
+    let mut flag: c_int = 0;
+    // SAFETY: as many requests, and a valid place.
+    unsafe { pmpi!("Testall", requests.len(), requests.as_mut_ptr(), &raw mut flag, abi.status_ignore) }?;
+    Ok(flag != 0)
 }
 
 impl Drop for Messages {

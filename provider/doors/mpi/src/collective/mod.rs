@@ -11,7 +11,9 @@
 //! | `element` | predefined datatypes and operations |
 //! | `plan` | the calls that are posted, and what NCCL is called with |
 //! | `devices` | collectives by the ranks' devices |
-//! | `reduction`, `moves`, `messages` | reductions, what computes nothing, messages between devices |
+//! | `reduction`, `moves`, `vectors` | reductions; what computes nothing; of blocks that not all know |
+//! | `part`, `messages` | a rank's part in one of them, messages between devices |
+//! | `nonblocking` | collectives by the ranks' devices that return a request |
 //! | `way` | by which of both they go |
 //! | `board` | the words that the ranks of a communicator share, and NCCL's communicator |
 //! | `comms` | which communicators have a board |
@@ -24,8 +26,11 @@ mod element;
 pub(crate) mod local;
 mod messages;
 mod moves;
+mod nonblocking;
+mod part;
 mod plan;
 mod reduction;
+mod vectors;
 mod way;
 
 use core::ffi::c_int;
@@ -39,13 +44,14 @@ use crate::counts::{Counts, Path};
 use crate::library::{Library, library};
 use crate::posted::{Plan, What};
 use crate::refuse::{self, Target};
-use crate::row::Row;
+use crate::row::{Ends, Row};
 use crate::settings;
 use board::Side;
 use comms::State;
 pub(crate) use comms::{finish, made};
-use devices::Part;
-use messages::Failed;
+use messages::{FAILED, Failed};
+use nonblocking::Begin;
+use part::Part;
 pub(crate) use way::is_on;
 use way::{Way, is_by_nccl, way_of};
 
@@ -53,7 +59,6 @@ use way::{Way, is_by_nccl, way_of};
 const LONGEST: usize = 16;
 /// The most arguments of a posted call.
 const MOST_WORDS: usize = 12;
-const FAILED: &str = "a rank's device did not do its part of a collective: did an earlier kernel fail?";
 
 /// Whether a call with these arguments may have to be posted, whatever its memory.
 ///
@@ -69,7 +74,9 @@ pub(crate) unsafe fn is_posted(plan: Option<&Plan>, style: Style, words: &[usize
 /// Whether the devices may do it, by the length of its data.
 unsafe fn may_be_long(plan: &Plan, style: Style, words: &[usize]) -> bool {
     let Some(least) = devices::least(plan) else { return false };
-    if matches!(plan.what, What::ReduceScatter | What::ReduceScatterBlock | What::Allgatherv) {
+    if plan.what.is_vector()
+        || matches!(plan.what, What::ReduceScatter | What::ReduceScatterBlock | What::Allgatherv)
+    {
         return true;
     }
     if !plan.what.is_reduction() {
@@ -104,21 +111,23 @@ unsafe fn is_long(plan: &Plan, style: Style, words: &[usize], least: usize) -> b
 /// # Safety
 /// It was successful.
 pub(crate) unsafe fn begin(library: &Library) {
-    // NCCL is opened by the first collective.
-    if settings::nccl_least().is_none() && way_of(library).is_some() {
+    if way_of(library) == Some(Way::Devices) {
         // SAFETY: the caller's promise.
-        let world = unsafe { comms::state_of(library, library.abi.handles.world) };
-        if let Some(mut board) = world.as_ref().and_then(|world| world.board()) {
-            board.linger();
-        }
+        unsafe { comms::begin(library) };
     }
 }
 
-/// Does the call if all ranks agree that NCCL or their devices do it: its code. `None` where it is the MPI's.
+/// Does the call if all ranks agree that NCCL or their devices do it, or begins it: its code. `None` where it
+/// is the MPI's, with these arguments. By `begin` the MPI's own is begun later.
 ///
 /// # Safety
 /// The arguments are those of the row's call, and valid.
-pub(crate) unsafe fn run(library: &Library, row: &'static Row, args: &Args<'_>) -> Option<c_int> {
+pub(crate) unsafe fn run(
+    library: &Library,
+    row: &'static Row,
+    args: &mut Args<'_>,
+    begin: Begin,
+) -> Option<c_int> {
     let (plan, way) = (row.plan.as_ref()?, way_of(library)?);
     // SAFETY: the caller's promise; so below.
     unsafe {
@@ -126,6 +135,16 @@ pub(crate) unsafe fn run(library: &Library, row: &'static Row, args: &Args<'_>) 
             return None;
         }
         let comm = args.comm(plan.comm);
+        if let Ends::Request(at) = row.ends {
+            let state = comms::state_of(library, comm).filter(|_| way == Way::Devices)?;
+            return nonblocking::start(
+                library,
+                (row, begin),
+                args,
+                (state.at, state.lane()?),
+                (comm, at.into()),
+            );
+        }
         match way {
             Way::Nccl if !plan.what.is_of_nccl() || plan.bytes(args)? < settings::nccl_least()? => None,
             Way::Nccl => {
@@ -135,7 +154,9 @@ pub(crate) unsafe fn run(library: &Library, row: &'static Row, args: &Args<'_>) 
             }
             Way::Devices => {
                 let state = comms::state_of(library, comm)?;
-                if devices::bytes(plan, args, state.at.size)? < devices::least(plan)? {
+                let is_short = |bytes: usize| devices::least(plan).is_none_or(|least| bytes < least);
+                // Of the others not all ranks know the length: each has a say.
+                if !plan.what.is_vector() && is_short(devices::bytes(plan, args, state.at.size)?) {
                     return None;
                 }
                 let mut board = state.board()?;
@@ -154,6 +175,24 @@ unsafe fn agreed<T>(board: &mut Side, abi: &Abi, comm: Handle, part: Option<T>) 
     // SAFETY: the caller's promise: a communicator, of whose collectives this is one.
     let outcome = unsafe { board.agree(kind, abi, comm) }.map_err(|why| why.to_string())?;
     Ok(part.filter(|_| outcome == Outcome::Device))
+}
+
+/// Whether it is long enough for devices: where no rank knows that alone, at one that sends or receives so
+/// much. The ranks agree about that, too.
+unsafe fn is_long_anywhere(
+    plan: &Plan,
+    board: &mut Side,
+    abi: &Abi,
+    comm: Handle,
+    part: &Part,
+) -> Result<bool, String> {
+    if plan.root.is_some() || !plan.what.is_vector() {
+        return Ok(true);
+    }
+    let is_short = devices::least(plan).is_none_or(|least| part.own() < least as u64);
+    // SAFETY: the caller's promise: all ranks do the same.
+    let all_short = unsafe { agreed(board, abi, comm, is_short.then_some(())) }?;
+    Ok(all_short.is_none())
 }
 
 unsafe fn by_nccl(
@@ -193,11 +232,16 @@ unsafe fn by_devices(
     let (plan, abi) = (row.plan.as_ref()?, &library.abi);
     // SAFETY: the caller's promise; so below.
     unsafe {
-        let part = Part::of(plan, library, row, args, state.at);
+        let part = devices::part(plan, library, row, args, state.at);
         let part = part.filter(|_| state.have_met(board, library, comm) && board.is_usable());
         let done = match agreed(board, abi, comm, part) {
             Ok(part) => {
                 let part = part?;
+                match is_long_anywhere(plan, board, abi, comm, &part) {
+                    Ok(true) => {}
+                    Ok(false) => return None,
+                    Err(why) => return Some(failed(library, board, comm, &row.counts, &why)),
+                }
                 if !board.has_messages(abi, comm) {
                     return None;
                 }

@@ -10,11 +10,15 @@
 //! |---|---|
 //! | [`shares`] | which elements a rank owns |
 //! | [`steps`] | what a rank computes, and sends and receives, for one piece |
-//! | [`moves`] | collectives that compute nothing |
+//! | [`phase`] | what a rank does at a time |
+//! | [`moves`] | collectives that compute nothing, of blocks that all ranks know |
+//! | [`vectors`] | those of which a rank knows its own blocks alone |
 
 pub mod moves;
+pub mod phase;
 pub mod shares;
 pub mod steps;
+pub mod vectors;
 
 #[cfg(all(test, not(loom)))]
 mod model;
@@ -25,22 +29,13 @@ use crate::reduce::{kernel_for, reduce};
 use crate::types::{Op, Type};
 use crate::{Error, error::driver};
 use hmem::cuda::Stream;
-pub use moves::{Copy, Move, Moves};
+pub use moves::{Move, Moves};
+use phase::ALIGN;
+pub use phase::{Copy, Phase};
 pub use shares::Shares;
 pub use steps::{Buffers, Message, Step, What};
 use steps::{Place, Round};
-
-/// What a rank does the steps and the messages with.
-pub trait Means {
-    /// Why a message did not go.
-    type Error;
-
-    /// Sends and receives all of these, and returns when they are complete.
-    fn exchange(&mut self, sends: &[Message], receives: &[Message]) -> Result<(), Self::Error>;
-
-    /// Does the steps, one after another, and returns when they are done.
-    fn compute(&mut self, steps: &[Step]) -> Result<(), Self::Error>;
-}
+pub use vectors::{Block, Vectors};
 
 /// One rank's part in a collective.
 #[derive(Clone, Debug)]
@@ -53,8 +48,6 @@ pub struct Collective {
 
 /// What a piece is a multiple of, in elements: the elements of all pieces are aligned alike.
 const UNIT: u64 = 256;
-/// What a slot is a multiple of, in bytes.
-const ALIGN: u64 = 256;
 
 impl Collective {
     /// That of rank `rank`, with `room` bytes at most for what it receives from others: the same number at
@@ -102,22 +95,21 @@ impl Collective {
         })
     }
 
-    /// Does this rank's part.
-    pub fn run<M: Means>(&self, means: &mut M) -> Result<(), M::Error> {
+    /// What the rank does.
+    pub fn phases(&self) -> Vec<Phase> {
+        let mut phases = Vec::new();
         let mut begin = 0;
         while begin < self.shares.longest() {
             let of = begin..begin + self.piece;
             let (sends, receives) = self.round.contributions(&self.shares, of.clone());
-            means.exchange(&sends, &receives)?;
-            let steps = self.round.steps(&self.shares, of.clone());
-            if !steps.is_empty() {
-                means.compute(&steps)?;
-            }
+            phases.push(Phase::Exchange(sends, receives));
+            phases.push(Phase::Compute(self.round.steps(&self.shares, of.clone())));
             let (sends, receives) = self.round.results(&self.shares, of);
-            means.exchange(&sends, &receives)?;
+            phases.push(Phase::Exchange(sends, receives));
             begin += self.piece;
         }
-        Ok(())
+        phases.retain(|phase| !phase.is_empty());
+        phases
     }
 }
 

@@ -56,8 +56,14 @@ struct Rank {
     flaw: Flaw,
 }
 
-impl Means for Rank {
-    type Error = String;
+impl Rank {
+    fn run(&mut self, phases: &[Phase]) -> Result<(), String> {
+        phases.iter().try_for_each(|phase| match phase {
+            Phase::Exchange(sends, receives) => self.exchange(sends, receives),
+            Phase::Compute(steps) => self.compute(steps),
+            Phase::Copy(_) => Err("a reduction copies by steps".to_owned()),
+        })
+    }
 
     fn exchange(&mut self, sends: &[Message], receives: &[Message]) -> Result<(), String> {
         for message in sends {
@@ -143,7 +149,7 @@ fn run(case: &Case, flaw: Flaw) -> Result<(), String> {
                 memory.resize(2 * count as usize + part.room(), vec![(usize::MAX, 0)]);
                 let before = memory.clone();
                 let mut means = Rank { rank, memory, to, from, flaw };
-                part.run(&mut means)?;
+                means.run(&part.phases())?;
                 let at = buffers.to as usize;
                 let results = wanted(case, rank);
                 let len = results.as_ref().map_or(0, Vec::len);

@@ -5,6 +5,7 @@
 //! root sends less than two times the data, whatever the number of ranks.
 
 use super::Shares;
+use super::phase::{Copy, Phase};
 use super::steps::Message;
 
 /// Which collective.
@@ -22,19 +23,8 @@ pub enum Move {
     Alltoall,
 }
 
-/// A copy within a rank's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copy {
-    /// Where to.
-    pub to: u64,
-    /// Where from.
-    pub from: u64,
-    /// Bytes.
-    pub len: u64,
-}
-
 /// Messages that go out, and those that come in.
-pub type Exchange = (Vec<Message>, Vec<Message>);
+type Exchange = (Vec<Message>, Vec<Message>);
 
 /// One rank's part.
 #[derive(Clone, Debug)]
@@ -79,8 +69,16 @@ impl Moves {
         (0..self.blocks.ranks()).filter(move |rank| *rank != own && *rank != but)
     }
 
+    /// What the rank does.
+    pub fn phases(&self) -> Vec<Phase> {
+        let own = self.own().map(|own| Phase::Copy(vec![own]));
+        let exchanges =
+            self.exchanges().into_iter().map(|(sends, receives)| Phase::Exchange(sends, receives));
+        own.into_iter().chain(exchanges).filter(|phase| !phase.is_empty()).collect()
+    }
+
     /// What the rank copies of its own data.
-    pub fn own(&self) -> Option<Copy> {
+    fn own(&self) -> Option<Copy> {
         let Moves { rank, from, to, .. } = *self;
         let (to, from) = match self.what {
             Move::Bcast(_) => return None,
@@ -95,7 +93,7 @@ impl Moves {
     }
 
     /// What it sends and receives, one exchange after another.
-    pub fn exchanges(&self) -> Vec<Exchange> {
+    fn exchanges(&self) -> Vec<Exchange> {
         let Moves { rank, from, to, .. } = *self;
         let all = self.blocks.ranks();
         // The messages to other ranks of their blocks, and those from them of theirs.

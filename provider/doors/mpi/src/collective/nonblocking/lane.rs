@@ -1,0 +1,191 @@
+//! What one rank has under way on one communicator: collectives whose outcome is not known yet, in the order
+//! of their calls, and those that go on, in any order.
+
+use std::collections::VecDeque;
+
+use core::ffi::c_int;
+
+use device_ops::board::{Kind, Outcome, SharedWords};
+use device_ops::window::{Corrupt, Window};
+
+use super::running::{Call, Running};
+use crate::collective::board::Marks;
+use crate::collective::messages::{Messages, test_some};
+use crate::collective::part::Part;
+use crate::library::{Library, pmpi};
+
+/// Tags of messages: the first one, and how many there are.
+const FIRST: c_int = 2;
+const TAGS: u32 = 1 << 14;
+/// The most collectives that go on at once; the others wait. Fewer than there are tags.
+const MOST: usize = 1 << 12;
+const CORRUPT: &str = "a rank has written words that cannot be: does it run another version of this library?";
+
+/// A collective without outcome.
+#[derive(Debug)]
+struct Queued {
+    call: Call,
+    /// This rank's part by its device.
+    part: Option<Part>,
+    /// How many outcomes are still to come; whether those that came say that devices do it.
+    left: usize,
+    is_by_devices: bool,
+}
+
+/// One communicator's.
+#[derive(Debug)]
+pub(super) struct Lane {
+    window: Window<SharedWords>,
+    messages: Messages,
+    /// Its number in Fortran.
+    number: Box<c_int>,
+    marks: Marks,
+    queue: VecDeque<Queued>,
+    /// What is to be posted, in order.
+    unposted: VecDeque<Kind>,
+    running: Vec<Running>,
+    tags: u32,
+    /// Whether the program has freed the communicator.
+    pub(super) is_left: bool,
+}
+
+/// What a rank posts of a collective: whether devices can do it and, where ranks know their own blocks alone,
+/// whether those are short.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Says {
+    pub(super) is_possible: bool,
+    pub(super) is_short: Option<bool>,
+}
+
+impl Says {
+    fn kinds(self) -> impl Iterator<Item = Kind> {
+        let of = |is: bool| if is { Kind::Device } else { Kind::Host };
+        // A rank that cannot keeps no other one waiting.
+        let short = self.is_short.map(|is_short| of(is_short && self.is_possible));
+        [Some(of(self.is_possible)), short].into_iter().flatten()
+    }
+}
+
+impl Lane {
+    pub(super) fn new(window: Window<SharedWords>, messages: Messages, marks: Marks) -> Lane {
+        let number = Box::new(messages.number());
+        let (queue, unposted, running) = (VecDeque::new(), VecDeque::new(), Vec::new());
+        Lane { window, messages, number, marks, queue, unposted, running, tags: 0, is_left: false }
+    }
+
+    /// Whether nothing is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.running.is_empty()
+    }
+
+    /// The rank at which a device has failed.
+    pub(super) fn one_failed(&self) -> Option<usize> {
+        self.marks.one_failed()
+    }
+
+    /// The communicator that the MPI's own collectives are called with, and the address of its number in
+    /// Fortran. Their errors go to the handler of `comm`.
+    ///
+    /// # Safety
+    /// `comm` is the communicator.
+    pub(super) unsafe fn native(&self, comm: usize) -> (usize, usize) {
+        let mut handler = 0usize;
+        // SAFETY: valid places; the caller's promise.
+        unsafe {
+            if pmpi!("Comm_get_errhandler", comm, &raw mut handler).is_ok() {
+                let _ = pmpi!("Comm_set_errhandler", self.messages.comm(), handler);
+                let _ = pmpi!("Errhandler_free", &raw mut handler);
+            }
+        }
+        (self.messages.comm(), (&raw const *self.number) as usize)
+    }
+
+    /// Posts a collective to which this rank passes host memory, where that can be done now: then it is the
+    /// MPI's, and may begin at once.
+    pub(super) fn passes_host(&mut self, says: Says) -> bool {
+        if says.is_possible || !self.queue.is_empty() || self.running.len() >= MOST {
+            return false;
+        }
+        let kinds = says.kinds().count();
+        if self.window.has_room(kinds as u64) != Ok(true) {
+            return false;
+        }
+        // With host memory the outcome is known at once.
+        (0..kinds).all(|_| {
+            self.window.post(Kind::Host);
+            self.window.outcome() == Ok(Some(Outcome::Staged))
+        })
+    }
+
+    /// One more collective.
+    pub(super) fn push(&mut self, call: Call, part: Option<Part>, says: Says) {
+        let part = part.filter(|_| says.is_possible);
+        let left = says.kinds().count();
+        self.unposted.extend(says.kinds());
+        self.queue.push_back(Queued { call, part, left, is_by_devices: true });
+    }
+
+    /// Goes on with everything, as far as that is possible now; whether it went on.
+    ///
+    /// # Safety
+    /// The buffers of the calls are valid, and the MPI's transport takes device memory.
+    pub(super) unsafe fn poll(&mut self, library: &Library) -> bool {
+        // SAFETY: the caller's promise; so below.
+        unsafe {
+            let agreed = self.agree(library);
+            let went = agreed != Ok(false);
+            if let Err(Corrupt(_)) = agreed {
+                for queued in self.queue.drain(..) {
+                    queued.call.fail(library, CORRUPT);
+                }
+                self.unposted.clear();
+            }
+            let mut requests: Vec<u64> =
+                self.running.iter_mut().flat_map(Running::requests).map(|r| *r).collect();
+            let has_failed = !requests.is_empty() && test_some(&library.abi, &mut requests).is_err();
+            let places = self.running.iter_mut().flat_map(Running::requests);
+            places.zip(requests).for_each(|(place, request)| *place = request);
+            let (messages, marks, before) = (&self.messages, &self.marks, self.running.len());
+            self.running.retain_mut(|one| !one.poll(library, messages, marks, has_failed));
+            went || self.running.len() < before
+        }
+    }
+
+    /// Posts what there is room for, and begins what has an outcome.
+    unsafe fn agree(&mut self, library: &Library) -> Result<bool, Corrupt> {
+        let mut has_gone = false;
+        loop {
+            let mut went = false;
+            while !self.unposted.is_empty() && self.window.has_room(1)? {
+                let Some(kind) = self.unposted.pop_front() else { break };
+                self.window.post(kind);
+                went = true;
+            }
+            while self.running.len() < MOST {
+                let Some(outcome) = self.window.outcome()? else { break };
+                went = true;
+                let Some(front) = self.queue.front_mut() else { break };
+                front.left -= 1;
+                // Of the second outcome devices do it unless all blocks are short.
+                let is_first = front.call.is_of_two() == (front.left == 1);
+                front.is_by_devices &= (outcome == Outcome::Device) == is_first;
+                if front.left == 0 {
+                    let Some(Queued { call, part, is_by_devices, .. }) = self.queue.pop_front() else {
+                        break;
+                    };
+                    let part = part.filter(|_| is_by_devices);
+                    let tag = FIRST + self.tags as c_int;
+                    // Of those by devices alone: another rank may have begun one by the MPI at once.
+                    self.tags = (self.tags + u32::from(is_by_devices)) % TAGS;
+                    // SAFETY: the caller's promise.
+                    let begun = unsafe { Running::begin(library, call, part, tag, &self.messages) };
+                    self.running.extend(begun);
+                }
+            }
+            if !went {
+                return Ok(has_gone);
+            }
+            has_gone = true;
+        }
+    }
+}

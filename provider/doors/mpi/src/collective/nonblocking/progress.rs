@@ -1,0 +1,113 @@
+//! The lanes of all communicators, and their progress: Open MPI calls a function of this library's from each
+//! call of it that waits or tests.
+
+use core::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use super::lane::Lane;
+use crate::library::{Library, library};
+
+type Callback = extern "C" fn() -> c_int;
+type Register = unsafe extern "C" fn(Callback) -> c_int;
+
+static LANES: Mutex<Vec<(u64, Lane)>> = Mutex::new(Vec::new());
+/// Whether a lane has something under way.
+static IS_BUSY: AtomicBool = AtomicBool::new(false);
+/// Whether Open MPI calls.
+static IS_CALLED: AtomicBool = AtomicBool::new(false);
+
+/// A lane: it is gone when this is, and all that was under way has ended.
+#[derive(Debug)]
+pub(in crate::collective) struct Id(u64);
+
+fn function(library: &Library, name: &core::ffi::CStr) -> Option<Register> {
+    let at = library.address(name);
+    // SAFETY: opal_progress_register and its counterpart, of Open MPI 2 to 5, take a function and answer an
+    // int.
+    (at != 0).then(|| unsafe { core::mem::transmute::<usize, Register>(at) })
+}
+
+/// Whether Open MPI has such calls.
+pub(in crate::collective) fn is_possible(library: &Library) -> bool {
+    let names = [c"opal_progress_register", c"opal_progress_unregister"];
+    names.iter().all(|name| library.address(name) != 0) && library.address(c"PMPI_Grequest_start") != 0
+}
+
+fn lanes() -> MutexGuard<'static, Vec<(u64, Lane)>> {
+    LANES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One more lane.
+pub(super) fn add(lane: Lane) -> Id {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let id = NEXT.fetch_add(1, Relaxed);
+    lanes().push((id, lane));
+    Id(id)
+}
+
+impl Id {
+    /// Does something with the lane. What is under way after it goes on in calls of the MPI's.
+    pub(super) fn with<T>(&self, library: &Library, does: impl FnOnce(&mut Lane) -> T) -> Option<T> {
+        let mut lanes = lanes();
+        let (_, lane) = lanes.iter_mut().find(|(id, _)| *id == self.0)?;
+        let done = does(lane);
+        if !lane.is_idle() {
+            IS_BUSY.store(true, Relaxed);
+            if !IS_CALLED.swap(true, Relaxed) {
+                if let Some(register) = function(library, c"opal_progress_register") {
+                    // SAFETY: a function that stays; MPI_Finalize takes it back.
+                    unsafe { register(progress) };
+                }
+            }
+        }
+        Some(done)
+    }
+}
+
+impl Drop for Id {
+    fn drop(&mut self) {
+        let mut lanes = lanes();
+        let Some(at) = lanes.iter().position(|(id, _)| *id == self.0) else { return };
+        lanes[at].1.is_left = true;
+        if lanes[at].1.is_idle() {
+            let lane = lanes.swap_remove(at);
+            drop(lanes);
+            drop(lane);
+        }
+    }
+}
+
+/// Called by Open MPI, in any call of it: by this library's, too, and in several threads at once.
+extern "C" fn progress() -> c_int {
+    if !IS_BUSY.load(Relaxed) {
+        return 0;
+    }
+    let mut events = 0;
+    let _ = c_abi::caught(|| {
+        let mut lanes = match LANES.try_lock() {
+            Ok(lanes) => lanes,
+            Err(TryLockError::Poisoned(lanes)) => lanes.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let Some(library) = library() else { return };
+        for (_, lane) in lanes.iter_mut().filter(|(_, lane)| !lane.is_idle()) {
+            // SAFETY: MPI-4.1, 6.12: buffers are not accessed until the request completes. That the transport
+            // takes device memory was seen before the lane was made.
+            events += c_int::from(unsafe { lane.poll(library) });
+        }
+        lanes.retain(|(_, lane)| !lane.is_left || !lane.is_idle());
+        IS_BUSY.store(lanes.iter().any(|(_, lane)| !lane.is_idle()), Relaxed);
+    });
+    events
+}
+
+/// MPI_Finalize has begun: nothing is called any more.
+pub(in crate::collective) fn finish(library: &Library) {
+    if IS_CALLED.swap(false, Relaxed) {
+        if let Some(unregister) = function(library, c"opal_progress_unregister") {
+            // SAFETY: the function was registered.
+            unsafe { unregister(progress) };
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! A collective whose outcome is known, under way: phases of messages and kernels, or the MPI's own.
+
+use core::ffi::c_int;
+use std::sync::Arc;
+
+use device_ops::collective::Phase;
+
+use super::request::Promise;
+use super::words::Words;
+use crate::args::{Args, Style};
+use crate::buffer::{Failure, Mirrors};
+use crate::collective::board::Marks;
+use crate::collective::messages::{FAILED, Messages, test_all};
+use crate::collective::part::Part;
+use crate::counts::Path;
+use crate::library::Library;
+use crate::refuse;
+use crate::row::Row;
+
+/// A call of the program's.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) row: &'static Row,
+    pub(super) words: Arc<Words>,
+    pub(super) promise: Promise,
+    pub(super) begin: Begin,
+}
+
+/// Begins the MPI's own call, which returns a request: with mirrors, which are copied back when it has
+/// completed; in `Err`, a code that was not raised.
+///
+/// # Safety
+/// The arguments are those of the row's call in C, and valid until it has completed.
+pub(crate) type Begin =
+    unsafe fn(&Library, &'static Row, &mut Args<'_>, function: usize) -> Result<Mirrors, c_int>;
+
+impl Call {
+    /// Whether the ranks agree in two steps.
+    pub(super) fn is_of_two(&self) -> bool {
+        self.row.plan.is_some_and(|plan| plan.what.is_vector() && plan.root.is_none())
+    }
+
+    /// Ends it with an error that has these words.
+    pub(super) fn fail(&self, library: &Library, why: &str) {
+        self.row.counts.add(Path::Refused);
+        self.promise.keep(refuse::code(library.abi.errors.other, why));
+    }
+}
+
+/// By what it is done.
+#[derive(Debug)]
+enum By {
+    /// The ranks' devices: the phase that is next, and the requests of the one before it.
+    Devices { part: Part, next: usize, requests: Vec<u64>, tag: c_int },
+    /// The MPI: a request of its own, with the mirrors of device memory.
+    Mpi { request: u64, mirrors: Mirrors },
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct Running {
+    call: Call,
+    by: By,
+}
+
+impl Running {
+    /// Begins it; `None` where it has ended with an error at once.
+    ///
+    /// # Safety
+    /// The buffers are valid until the request completes, and the MPI's transport takes device memory where
+    /// there is a part.
+    pub(super) unsafe fn begin(
+        library: &Library,
+        call: Call,
+        part: Option<Part>,
+        tag: c_int,
+        messages: &Messages,
+    ) -> Option<Running> {
+        if let Some(part) = part {
+            call.row.counts.add(Path::Devices);
+            return Some(Running { call, by: By::Devices { part, next: 0, requests: Vec::new(), tag } });
+        }
+        let mut request = 0u64;
+        let mut all = call.words.all.clone();
+        if let Some(comm) = all.last_mut() {
+            *comm = messages.comm();
+        }
+        all.push((&raw mut request) as usize);
+        let name = call.row.plan.map(|plan| plan.what.nonblocking());
+        let function = name.and_then(|name| library.function(name));
+        let mut args = Args { words: &mut all, style: Style::C, abi: &library.abi };
+        let begun = match function {
+            // SAFETY: the caller's promise: the call's arguments, in C.
+            Some(function) => unsafe { (call.begin)(library, call.row, &mut args, function) },
+            None => Err(library.abi.errors.other),
+        };
+        match begun {
+            Ok(mirrors) => Some(Running { call, by: By::Mpi { request, mirrors } }),
+            Err(code) => {
+                call.promise.keep(code);
+                None
+            }
+        }
+    }
+
+    /// The requests that it waits for.
+    pub(super) fn requests(&mut self) -> &mut [u64] {
+        match &mut self.by {
+            By::Devices { requests, .. } => requests,
+            By::Mpi { request, .. } => std::slice::from_mut(request),
+        }
+    }
+
+    /// Goes on with it, once the requests of all were tested, of which one may have failed. Whether it is
+    /// over.
+    ///
+    /// # Safety
+    /// As for [`Running::begin`].
+    pub(super) unsafe fn poll(
+        &mut self,
+        library: &Library,
+        messages: &Messages,
+        marks: &Marks,
+        has_failed: bool,
+    ) -> bool {
+        let null = library.abi.handles.request_null as u64;
+        let tested = match has_failed {
+            // SAFETY: requests of this one's.
+            true => unsafe { test_all(&library.abi, self.requests()) },
+            false => Ok(self.requests().iter().all(|request| *request == null)),
+        };
+        // SAFETY: the caller's promise; so below.
+        let done = unsafe {
+            match &mut self.by {
+                _ if tested == Ok(false) => return false,
+                By::Mpi { mirrors, .. } => tested.and_then(|_| copied_back(library, mirrors)),
+                By::Devices { part, next, requests, tag } => loop {
+                    if let Err(code) = tested {
+                        part.abandon();
+                        marks.mark_failed();
+                        break Err(code);
+                    }
+                    let Some(phase) = part.phases().get(*next) else {
+                        break match marks.one_failed() {
+                            None => Ok(()),
+                            Some(_) => Err(refuse::code(library.abi.errors.other, FAILED)),
+                        };
+                    };
+                    *next += 1;
+                    let is_done = match phase {
+                        Phase::Exchange(sends, receives) => {
+                            let begun = messages.begin(&library.abi, sends, receives, *tag, requests);
+                            if let Err(code) = begun {
+                                part.abandon();
+                                marks.mark_failed();
+                                break Err(code);
+                            }
+                            return false;
+                        }
+                        other => part.compute(other),
+                    };
+                    // A rank whose device has failed sends what it has: none waits for it.
+                    if !is_done {
+                        marks.mark_failed();
+                    }
+                },
+            }
+        };
+        match done {
+            Ok(()) => self.call.promise.keep(0),
+            Err(code) => {
+                self.call.row.counts.add(Path::Refused);
+                self.call.promise.keep(code);
+            }
+        }
+        true
+    }
+}
+
+unsafe fn copied_back(library: &Library, mirrors: &Mirrors) -> Result<(), c_int> {
+    let errors = &library.abi.errors;
+    // SAFETY: the caller's promise; the operation is over.
+    unsafe { mirrors.copy_back(0) }.map_err(|failure| match failure {
+        Failure::NoMemory => errors.no_mem,
+        Failure::NotCopied => refuse::code(errors.other, refuse::NOT_COPIED),
+    })
+}
