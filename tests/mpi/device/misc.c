@@ -27,6 +27,17 @@ static void bad_arguments(void)
 			BAD(MPI_Reduce_local(P(b), P(c), -1, MPI_INT, MPI_SUM));
 			BAD(MPI_Alltoallv(P(b), counts, counts, MPI_INT, P(c), counts, counts, MPI_INT, MPI_COMM_WORLD));
 		}
+		if (open_mpi) {
+			int some[8] = { 0 };
+
+			BAD(MPI_Alltoallv(P(b), NULL, NULL, MPI_INT, P(c), NULL, NULL, MPI_INT, MPI_COMM_WORLD));
+			BAD(MPI_Alltoallv(P(b), some, NULL, MPI_INT, P(c), some, NULL, MPI_INT, MPI_COMM_WORLD));
+			BAD(MPI_Alltoallw(P(b), NULL, NULL, NULL, P(c), NULL, NULL, NULL, MPI_COMM_WORLD));
+			BAD(MPI_Allgatherv(P(b), 5, MPI_INT, P(c), NULL, NULL, MPI_INT, MPI_COMM_WORLD));
+			BAD(MPI_Reduce_scatter(P(b), P(c), NULL, MPI_INT, MPI_SUM, MPI_COMM_WORLD));
+			BAD(MPI_Ireduce_scatter(P(b), P(c), NULL, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &q));
+			BAD(MPI_Allreduce(P(b), MPI_IN_PLACE, 5, MPI_INT, MPI_SUM, MPI_COMM_WORLD));
+		}
 		BAD(MPI_Allreduce(P(b), P(c), 10, MPI_INT, MPI_OP_NULL, MPI_COMM_WORLD));
 		/* MPICH ends with an assertion. */
 		if (open_mpi)

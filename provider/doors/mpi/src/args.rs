@@ -5,6 +5,7 @@ use core::ffi::c_int;
 use crate::abi::{Abi, Handle};
 use crate::fortran;
 use crate::library::Function;
+use crate::row::{Buf, Count, Places, Type};
 
 /// How arguments are passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,8 +145,24 @@ impl Args<'_> {
         usize::try_from(count).unwrap_or(0)
     }
 
-    /// One of an array of integers, 64-bit ones if `wide`.
+    /// Whether an array that the buffer's call takes is NULL: the MPI says what is wrong with that.
+    pub fn lacks_arrays(&self, buf: &Buf) -> bool {
+        let is_null = |at: u8| self.words[usize::from(at)] == 0;
+        let of_counts = match buf.count {
+            Count::Each(at, Places::Extents(by) | Places::Bytes(by) | Places::Addresses(by), _) => {
+                is_null(at) || is_null(by)
+            }
+            Count::Sum(at) | Count::OwnOrSum(at) => is_null(at),
+            _ => false,
+        };
+        of_counts || matches!(buf.datatype, Type::Each(at) if is_null(at))
+    }
+
+    /// One of an array of integers, 64-bit ones if `wide`; -1 where there is no array.
     pub unsafe fn number_at(&self, at: usize, n: usize, wide: bool) -> isize {
+        if self.words[at] == 0 {
+            return -1;
+        }
         // SAFETY: the caller's promise.
         unsafe {
             if wide {

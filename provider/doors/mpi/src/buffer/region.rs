@@ -150,7 +150,7 @@ impl<'a> Resolver<'a> {
                 (Whose::All, Part::Root) => !is_inter || buf.dir == Dir::Bcast,
                 (Whose::All, _) => true,
             };
-            if !counts {
+            if !counts || self.args.lacks_arrays(buf) {
                 return Ok(None);
             }
             let in_place = self.is_in_place(buf);

@@ -77,6 +77,9 @@ pub(super) unsafe fn part(
         let is_silent = matches!(what, Of::Reduce(root) if root != at.rank);
         let from = if is_in_place(args, sent) { received } else { sent };
         let to = if is_silent { 0 } else { received };
+        if crate::host::is_no_address(to) {
+            return None;
+        }
         let buffers = Buffers { from: from as u64, to: to as u64, slots: 0 };
         let (shares, room) = (shares(plan, args, at.size)?, settings::reduce_memory());
         let of = Collective::new(what, at.rank, shares, ty.extent(), buffers, room)?;

@@ -55,6 +55,9 @@ impl Blocks {
 /// # Safety
 /// The arguments are those of the buffer's call, and valid.
 unsafe fn blocks(buf: &Buf, args: &Args<'_>, ranks: usize) -> Option<Blocks> {
+    if args.lacks_arrays(buf) {
+        return None;
+    }
     let (word, wide) = (args.words[usize::from(buf.at)], args.style == Style::Large);
     let (many, place) = match buf.count {
         Count::Each(_, place, _) => (ranks, Some(place)),
