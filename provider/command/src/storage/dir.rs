@@ -35,7 +35,7 @@ fn open_at(dir: i32, name: &OsStr, flags: i32) -> io::Result<File> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it was opened just now, and is nobody else's.
+    // SAFETY: openat(2) has returned it just now: nothing else closes it.
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
@@ -65,10 +65,15 @@ impl Dir {
         Ok(dir)
     }
 
-    fn open(&self, path: &Path, flags: i32) -> Result<File, Error> {
-        let whole = self.path.join(path);
+    /// The directory of a path's last part below this one, and the part.
+    fn parent<'p>(&self, path: &'p Path) -> Result<(Dir, &'p OsStr), Error> {
         let dir = self.below(path.parent().unwrap_or(Path::new("")))?;
-        let name = path.file_name().unwrap_or_default();
+        Ok((dir, path.file_name().unwrap_or_default()))
+    }
+
+    fn open(&self, path: &Path, flags: i32) -> Result<File, Error> {
+        let (dir, name) = self.parent(path)?;
+        let whole = self.path.join(path);
         open_at(dir.file.as_raw_fd(), name, flags | libc::O_NOFOLLOW).map_err(named(&whole))
     }
 
@@ -92,15 +97,14 @@ impl Dir {
 
     /// Makes a directory that was not there, for this user alone.
     pub fn make_dir(&self, path: &Path) -> Result<Dir, Error> {
+        let (dir, name) = self.parent(path)?;
         let whole = self.path.join(path);
-        let dir = self.below(path.parent().unwrap_or(Path::new("")))?;
-        let name = Path::new(path.file_name().unwrap_or_default());
-        let text = CString::new(name.as_os_str().as_bytes()).map_err(|e| named(&whole)(e.into()))?;
+        let text = CString::new(name.as_bytes()).map_err(|e| named(&whole)(e.into()))?;
         // SAFETY: a C string.
         if unsafe { libc::mkdirat(dir.file.as_raw_fd(), text.as_ptr(), 0o700) } != 0 {
             return Err(named(&whole)(io::Error::last_os_error()));
         }
-        dir.below(name)
+        dir.below(Path::new(name))
     }
 
     /// Whether this user has made it, as far as the file system says: what the user makes there has the same
@@ -153,7 +157,7 @@ impl Dir {
         let stream = unsafe { libc::fdopendir(fd) };
         if stream.is_null() {
             let e = io::Error::last_os_error();
-            // SAFETY: it is nobody's.
+            // SAFETY: fdopendir(3) has failed, so that nothing else closes it.
             unsafe { libc::close(fd) };
             return Err(named(&self.path)(e));
         }

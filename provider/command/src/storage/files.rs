@@ -1,7 +1,7 @@
 //! What commands on one file and on directories have in common.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::fs::{File, Metadata, Permissions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
 use crate::fabric::Error;
@@ -20,6 +20,13 @@ pub(super) fn failed(error: impl std::fmt::Display) -> Error {
 
 pub(super) fn named(path: &Path) -> impl Fn(std::io::Error) -> Error + '_ {
     |e| failed(format!("{}: {e}", path.display()))
+}
+
+/// Gives a copy the permissions of what it was copied from, without the set-user-ID and set-group-ID bits:
+/// the copy has another owner.
+pub(super) fn permit(copy: &File, of: &Metadata, name: &Path) -> Result<(), Error> {
+    let mode = Permissions::from_mode(of.permissions().mode() & 0o777);
+    copy.set_permissions(mode).map_err(named(name))
 }
 
 /// Whether two files begin with the same bytes, as read(2) has them.

@@ -14,7 +14,7 @@ use std::fmt::Write;
 use std::fs;
 use std::io::{IsTerminal, Seek, SeekFrom};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -26,7 +26,7 @@ use serde::Serialize;
 use crate::fabric::Error;
 use crate::{out, picture, values};
 use dir::Dir;
-use files::{MOST, failed, named, same, shown};
+use files::{MOST, failed, named, permit, same, shown};
 use memory::Memory;
 pub use memory::Place;
 
@@ -275,10 +275,9 @@ fn copy(options: &Options, to: &Path) -> Result<Found, Error> {
     let write = Direction::new(&into.report(), [0; 4], rate(took[1]));
     let right = same(&plain, &made.plain, &options.file, bytes)?;
     let of = plain.metadata().map_err(named(&options.file))?;
-    // Those of a disk are not a file's; and who runs it would be the copy's owner, who is another one.
+    // The permissions of a disk are not for a file.
     if of.is_file() {
-        let mode = fs::Permissions::from_mode(of.permissions().mode() & 0o777);
-        made.plain.set_permissions(mode).map_err(named(to))?;
+        permit(&made.plain, &of, to)?;
     }
     Ok(found(options, bytes, Some(read), Some(write), right))
 }

@@ -3,9 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fs::Permissions;
 use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +12,7 @@ use p2pmem::storage::{File, Op, Options as How, Request};
 use serde::Serialize;
 
 use super::dir::{Dir, Identity, identity};
-use super::files::{MOST, failed, named, same, shown};
+use super::files::{MOST, failed, named, permit, same, shown};
 use super::memory::{Memory, Place};
 use super::walk::{self, Entry, Tree};
 use crate::fabric::Error;
@@ -186,9 +184,7 @@ impl<'a> Copy<'a> {
             let to = self.reopen(true, &file.path)?;
             let (is, was) = (to.metadata().map_err(named(&name))?, from.metadata().map_err(named(&name))?);
             right &= is.len() == file.len && same(&from, &to, &name, file.len)?;
-            // Who runs it would be the copy's owner, who is another one.
-            let mode = Permissions::from_mode(was.permissions().mode() & 0o777);
-            to.set_permissions(mode).map_err(named(&self.asked.to.join(&file.path)))?;
+            permit(&to, &was, &self.asked.to.join(&file.path))?;
         }
         for folder in tree.directories.iter().rev() {
             let dir = self.to.below(&folder.path)?;
@@ -271,8 +267,8 @@ impl<'a> Copy<'a> {
     }
 }
 
-/// Makes the top of the copy. Who may change what it is in may have put another directory in its place: that
-/// one has another owner.
+/// Makes the top directory of the copy. Another user who can write to its parent may have replaced it since:
+/// the replacement has another owner.
 fn make_top(to: &Path) -> Result<Dir, Error> {
     let (parent, name) = Dir::of(to)?;
     let dir = parent.make_dir(Path::new(name))?;

@@ -145,6 +145,14 @@ impl Args<'_> {
         usize::try_from(count).unwrap_or(0)
     }
 
+    /// Whether a buffer's argument is MPI_IN_PLACE.
+    pub fn is_in_place(&self, word: usize) -> bool {
+        match self.style {
+            Style::Fortran => fortran::is_in_place(word),
+            _ => word == self.abi.in_place,
+        }
+    }
+
     /// Whether an array that the buffer's call takes is NULL: the MPI says what is wrong with that.
     pub fn lacks_arrays(&self, buf: &Buf) -> bool {
         let is_null = |at: u8| self.words[usize::from(at)] == 0;

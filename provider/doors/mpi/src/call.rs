@@ -12,14 +12,12 @@ use crate::counts::{Counts, Path};
 use crate::host::{is_host, is_no_address};
 use crate::library::{Library, Next, UNAVAILABLE, library, pmpi};
 use crate::narrow;
-use crate::refuse::{self, NOT_COPIED, Target};
+use crate::refuse::{self, Target};
 use crate::row::{Buf, Count, Dir, Ends, On, Row, Type};
 use crate::shape::{Data, Tree};
 use crate::words;
 use crate::{collective, direct, fortran, requests, settings, splits, stderr, windows};
 
-const NO_MEMORY: &str = "there is no host memory for a copy of a buffer in device memory; send less at a time, \
-                         or raise the limit of the process's memory";
 const NEGATIVE: &str = "a count is less than 0";
 
 /// Runs the call: its buffers in device memory are replaced, and the MPI's own call does it.
@@ -135,13 +133,11 @@ unsafe fn begin(
     args: &mut Args<'_>,
     function: usize,
 ) -> Result<Mirrors, c_int> {
-    let errors = &library.abi.errors;
     // SAFETY: the caller's promise.
     let replaced = unsafe { mirrors(row, args) }.map_err(|trouble| match trouble {
         Trouble::Code(code) => code,
-        Trouble::Negative => refuse::code(errors.count, NEGATIVE),
-        Trouble::Failed(Failure::NoMemory) => refuse::code(errors.no_mem, NO_MEMORY),
-        Trouble::Failed(Failure::NotCopied) => refuse::code(errors.other, NOT_COPIED),
+        Trouble::Negative => refuse::code(library.abi.errors.count, NEGATIVE),
+        Trouble::Failed(failure) => refuse::code_of(library, failure),
     });
     let Replaced { mirrors: all, words: others, received } =
         replaced.inspect_err(|_| row.counts.add(Path::Refused))?;
@@ -372,10 +368,6 @@ unsafe fn target(row: &Row, args: &Args<'_>) -> Target {
 /// # Safety
 /// The target is valid.
 pub(crate) unsafe fn raise(library: &Library, target: Target, failure: Failure) -> c_int {
-    let (class, words) = match failure {
-        Failure::NoMemory => (library.abi.errors.no_mem, NO_MEMORY),
-        Failure::NotCopied => (library.abi.errors.other, NOT_COPIED),
-    };
     // SAFETY: the caller's promise.
-    unsafe { refuse::raise(target, class, words) }
+    unsafe { refuse::raised(target, refuse::code_of(library, failure)) }
 }

@@ -7,10 +7,14 @@ use std::ffi::CString;
 use std::sync::{Mutex, PoisonError};
 
 use crate::abi::Handle;
-use crate::library::pmpi;
+use crate::buffer::Failure;
+use crate::library::{Library, pmpi};
 
+/// Of a mirror that could not be made.
+const NO_MEMORY: &str = "there is no host memory for a copy of a buffer in device memory; send less at a time, \
+                         or raise the limit of the process's memory";
 /// Of a copy that the device has refused.
-pub(crate) const NOT_COPIED: &str = "the device did not copy a buffer: is the pointer still allocated, and did an earlier \
+const NOT_COPIED: &str = "the device did not copy a buffer: is the pointer still allocated, and did an earlier \
                           kernel fail? (the driver's error is that of the next synchronising call)";
 
 /// What a call was on, for its error handler.
@@ -44,6 +48,15 @@ pub fn code(class: c_int, words: &str) -> c_int {
     }
     codes.insert((class, words), code);
     code
+}
+
+/// The code of a mirror's failure.
+pub(crate) fn code_of(library: &Library, failure: Failure) -> c_int {
+    let errors = &library.abi.errors;
+    match failure {
+        Failure::NoMemory => code(errors.no_mem, NO_MEMORY),
+        Failure::NotCopied => code(errors.other, NOT_COPIED),
+    }
 }
 
 /// Raises an error: the answer of the call, if the error handler returns.

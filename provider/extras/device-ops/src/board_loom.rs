@@ -4,43 +4,10 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ipc::word::Wide;
-use loom::sync::Arc;
-use loom::sync::atomic::AtomicU64;
 use loom::thread;
 
 use super::*;
-
-struct LoomWord(AtomicU64);
-
-impl Wide for LoomWord {
-    fn load(&self, order: Ordering) -> u64 {
-        self.0.load(order)
-    }
-
-    fn store(&self, v: u64, order: Ordering) {
-        self.0.store(v, order);
-    }
-
-    fn compare_exchange(&self, _: u64, _: u64) -> Result<(), u64> {
-        unreachable!("words have one writer")
-    }
-}
-
-#[derive(Clone)]
-struct LoomWords(Arc<Vec<LoomWord>>);
-
-impl Words for LoomWords {
-    type Word = LoomWord;
-
-    fn ranks(&self) -> usize {
-        self.0.len()
-    }
-
-    fn word(&self, rank: usize) -> &LoomWord {
-        &self.0[rank]
-    }
-}
+use crate::words_loom::LoomWords;
 
 const H: Kind = Kind::Host;
 const D: Kind = Kind::Device;
@@ -59,7 +26,7 @@ fn model<const BITS: u32>(flaw: Flaw, kinds: &'static [&'static [Kind]]) {
     static WHOLE: AtomicUsize = AtomicUsize::new(0);
     WHOLE.store(0, Ordering::Relaxed);
     builder.check(move || {
-        let words = LoomWords(Arc::new(kinds.iter().map(|_| LoomWord(AtomicU64::new(0))).collect()));
+        let words = LoomWords::new(kinds.len());
         let side = move |words: LoomWords, rank: usize| {
             let mut board: Agreement<LoomWords, BITS> = Agreement::new(words, rank).unwrap();
             board.flaw = flaw;

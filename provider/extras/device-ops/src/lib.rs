@@ -25,6 +25,8 @@ mod ptx;
 pub mod reduce;
 pub mod types;
 pub mod window;
+#[cfg(all(test, loom))]
+mod words_loom;
 
 pub use error::Error;
 pub use layout::{Layout, Level, Piece};

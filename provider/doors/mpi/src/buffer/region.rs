@@ -4,7 +4,6 @@ use core::ffi::c_int;
 
 use crate::abi::Handle;
 use crate::args::{Args, Style};
-use crate::fortran;
 use crate::group::{Group, neighbours};
 use crate::row::{Buf, Count, Dir, On, Peers, Places, Type, Whose};
 use crate::shape::{Data, Shape, shape_of};
@@ -127,11 +126,7 @@ impl<'a> Resolver<'a> {
     }
 
     fn is_in_place(&self, buf: &Buf) -> bool {
-        let Some(word) = buf.partner.map(|at| self.args.words[usize::from(at)]) else { return false };
-        match self.args.style {
-            Style::Fortran => fortran::is_in_place(word),
-            _ => word == self.args.abi.in_place,
-        }
+        buf.partner.is_some_and(|at| self.args.is_in_place(self.args.words[usize::from(at)]))
     }
 
     /// What the call does to that buffer; `None` where it does nothing.

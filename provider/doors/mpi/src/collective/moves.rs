@@ -4,7 +4,7 @@ use device_ops::collective::{Move, Moves, Shares};
 use device_ops::nccl::Rank;
 
 use super::part::Part;
-use super::plan::{is_in_place, one_device};
+use super::plan::one_device;
 use crate::args::Args;
 use crate::buffer::kernels;
 use crate::posted::{Plan, What};
@@ -55,7 +55,7 @@ pub(super) unsafe fn part(plan: &Plan, row: &'static Row, args: &Args<'_>, at: R
             Move::Bcast(_) => (args.words[0], args.words[0]),
             _ => (args.words[0], args.words[3]),
         };
-        let (from, to) = match (is_in_place(args, from), is_in_place(args, to)) {
+        let (from, to) = match (args.is_in_place(from), args.is_in_place(to)) {
             (true, _) => (to as u64 + own, to as u64),
             (_, true) => (from as u64, from as u64 + own),
             _ => (from as u64, to as u64),

@@ -7,7 +7,6 @@ use hmem::Kind;
 use super::element::{op_of, type_of};
 use crate::args::{Args, Style};
 use crate::buffer::Resolver;
-use crate::fortran;
 use crate::library::{Library, pmpi};
 use crate::posted::{Plan, What};
 use crate::row::Row;
@@ -30,7 +29,7 @@ impl Plan {
     /// The arguments that are a block's count and its datatype.
     fn counted(&self, args: &Args<'_>) -> (usize, usize) {
         match self.in_place {
-            Some(other) if is_in_place(args, args.words[other.at]) => (other.count, other.datatype),
+            Some(other) if args.is_in_place(args.words[other.at]) => (other.count, other.datatype),
             _ => (self.count, self.datatype),
         }
     }
@@ -84,7 +83,7 @@ impl Plan {
                 count = args.count(self.count);
             }
             let device = one_device(row, args, allocated_on)?;
-            let is_in_place = is_in_place(args, args.words[0]);
+            let is_in_place = args.is_in_place(args.words[0]);
             let (from, to) = match self.what {
                 What::Bcast => (args.words[0], args.words[0]),
                 What::Reduce if at.rank != root => (args.words[0], args.words[0]),
@@ -99,14 +98,6 @@ impl Plan {
             };
             Some(Call { what: self.what, from, to, count, element: of, root, device })
         }
-    }
-}
-
-/// Whether the argument is MPI_IN_PLACE.
-pub(super) fn is_in_place(args: &Args<'_>, word: usize) -> bool {
-    match args.style {
-        Style::Fortran => fortran::is_in_place(word),
-        _ => word == args.abi.in_place,
     }
 }
 
@@ -128,7 +119,7 @@ pub(super) unsafe fn one_device(
     let (mut resolver, mut device) = (Resolver::new(args, row.on), None);
     for buf in row.bufs {
         let word = args.words[usize::from(buf.at)];
-        if is_in_place(args, word) {
+        if args.is_in_place(word) {
             continue;
         }
         // SAFETY: the caller's promise.

@@ -5,7 +5,7 @@ use device_ops::nccl::Rank;
 
 use super::element::computed;
 use super::part::Part;
-use super::plan::{is_in_place, one_device};
+use super::plan::one_device;
 use crate::args::Args;
 use crate::buffer::device::DeviceMemory;
 use crate::buffer::kernels;
@@ -75,7 +75,7 @@ pub(super) unsafe fn part(
         one_device(row, args, kernels::device_of)?;
         let (sent, received) = (args.words[0], args.words[1]);
         let is_silent = matches!(what, Of::Reduce(root) if root != at.rank);
-        let from = if is_in_place(args, sent) { received } else { sent };
+        let from = if args.is_in_place(sent) { received } else { sent };
         let to = if is_silent { 0 } else { received };
         if crate::host::is_no_address(to) {
             return None;

@@ -6,7 +6,7 @@ use device_ops::nccl::Rank;
 use hmem::Kind;
 
 use super::part::Part;
-use super::plan::{is_in_place, one_device};
+use super::plan::one_device;
 use crate::args::{Args, Style};
 use crate::buffer::kernels;
 use crate::posted::{Plan, What};
@@ -18,7 +18,7 @@ use crate::shape::shape_of;
 pub(super) fn are_for(plan: &Plan, args: &Args<'_>) -> bool {
     plan.what.is_vector()
         || plan.what == What::Allgatherv
-        || (plan.what == What::Alltoall && is_in_place(args, args.words[0]))
+        || (plan.what == What::Alltoall && args.is_in_place(args.words[0]))
 }
 
 /// The blocks of one buffer, and the device that all of them are on.
@@ -126,8 +126,8 @@ unsafe fn blocks(buf: &Buf, args: &Args<'_>, ranks: usize) -> Option<Blocks> {
 pub(super) unsafe fn part(plan: &Plan, row: &'static Row, args: &Args<'_>, at: Rank) -> Option<Part> {
     let Rank { rank, size } = at;
     let [first, second] = row.bufs else { return None };
-    let of_first = is_in_place(args, args.words[usize::from(first.at)]);
-    let of_second = is_in_place(args, args.words[usize::from(second.at)]);
+    let of_first = args.is_in_place(args.words[usize::from(first.at)]);
+    let of_second = args.is_in_place(args.words[usize::from(second.at)]);
     // SAFETY: the caller's promise; so below.
     unsafe {
         let root = plan.root.map_or(0, |root| args.int(root));

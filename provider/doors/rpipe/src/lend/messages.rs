@@ -2,7 +2,7 @@
 //!
 //! | message | from, to | says | grants |
 //! |---|---|---|---|
-//! | `LEND` | lender, borrower | so many bytes are lent; of several: who has the book | the memory |
+//! | `LEND` | lender, borrower | bytes lent; with several borrowers, who keeps the book | the memory |
 //! | `TAKEN` | borrower, lender | the memory was granted: the lender has nothing more to do | – |
 //! | `OVER` | lender, borrower | the memory is taken back | – |
 //! | `BACK` | borrower, lender | no operation on the memory is under way, and none follows | – |

@@ -8,7 +8,7 @@ use device_ops::collective::Phase;
 use super::request::Promise;
 use super::words::Words;
 use crate::args::{Args, Style};
-use crate::buffer::{Failure, Mirrors};
+use crate::buffer::Mirrors;
 use crate::collective::board::Marks;
 use crate::collective::messages::{FAILED, Messages, test_all};
 use crate::collective::part::Part;
@@ -133,7 +133,8 @@ impl Running {
         let done = unsafe {
             match &mut self.by {
                 _ if tested == Ok(false) => return false,
-                By::Mpi { mirrors, .. } => tested.and_then(|_| copied_back(library, mirrors)),
+                By::Mpi { mirrors, .. } => tested
+                    .and_then(|_| mirrors.copy_back(0).map_err(|failure| refuse::code_of(library, failure))),
                 By::Devices { part, next, requests, tag } => loop {
                     if let Err(code) = tested {
                         part.abandon();
@@ -175,13 +176,4 @@ impl Running {
         }
         true
     }
-}
-
-unsafe fn copied_back(library: &Library, mirrors: &Mirrors) -> Result<(), c_int> {
-    let errors = &library.abi.errors;
-    // SAFETY: the caller's promise; the operation is over.
-    unsafe { mirrors.copy_back(0) }.map_err(|failure| match failure {
-        Failure::NoMemory => errors.no_mem,
-        Failure::NotCopied => refuse::code(errors.other, refuse::NOT_COPIED),
-    })
 }

@@ -64,7 +64,7 @@ impl Words {
             // SAFETY: as above.
             let word = unsafe {
                 match is {
-                    b'b' if args.style == Style::Fortran && fortran::is_in_place(word) => args.abi.in_place,
+                    b'b' if args.is_in_place(word) => args.abi.in_place,
                     b'b' if args.style == Style::Fortran && fortran::is_bottom(word) => 0,
                     b'b' => word,
                     b'c' => match c_int::try_from(args.signed(at)) {
@@ -100,12 +100,9 @@ impl Words {
         for buf in row.bufs {
             let Type::One(at) = buf.datatype else { continue };
             let word = args.words[usize::from(buf.at)];
-            let is_in_place = match args.style {
-                Style::Fortran => fortran::is_in_place(word),
-                _ => word == args.abi.in_place,
-            };
             // SAFETY: the caller's promise; so below.
-            let has_data = !is_in_place && unsafe { matches!(resolver.describe(buf), Ok(Some(_))) };
+            let has_data =
+                !args.is_in_place(word) && unsafe { matches!(resolver.describe(buf), Ok(Some(_))) };
             let datatype = self.all[usize::from(at)];
             if !has_data || self.datatypes.contains(&datatype) {
                 continue;

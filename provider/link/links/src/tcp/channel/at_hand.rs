@@ -15,10 +15,8 @@ impl Incoming {
         let (here, front) = (self.here(len), self.here_from(len, off, n));
         let near = front.len();
         dst[..near].copy_from_slice(front);
-        if near < n && self.is_taken() {
-            return near;
-        }
-        if near < n && peek(line, off + near - here.len(), &mut dst[near..n]).is_none() {
+        let there = |dst: &mut [u8]| !self.is_taken() && peek(line, off + near - here.len(), dst).is_some();
+        if near < n && !there(&mut dst[near..n]) {
             return near;
         }
         n
@@ -56,13 +54,10 @@ impl Incoming {
         doff: usize,
         len: usize,
     ) -> usize {
-        let n = size.saturating_sub(off).min(len).min(hmem::total(dst).saturating_sub(doff));
+        let n = most(size.saturating_sub(off).min(len), dst, doff);
         let (here, front) = (self.here(size), self.here_from(size, off, n));
         let (near, done) = (front.len(), hmem::write(dst, doff, front));
-        if done < near || near == n {
-            return done;
-        }
-        if self.is_taken() {
+        if done < near || near == n || self.is_taken() {
             return done;
         }
         let (behind, doff, rest) = (off + near - here.len(), doff + near, n - near);
@@ -77,9 +72,7 @@ impl Incoming {
             None => near,
         }
     }
-}
 
-impl Incoming {
     /// [`Incoming::copy_out`], where none of these bytes, or of those behind them, is read again: those that
     /// the kernel has are received, and the front of the next frame with them.
     pub(super) fn copy_last(
@@ -90,14 +83,13 @@ impl Incoming {
         doff: usize,
         len: usize,
     ) -> usize {
-        let n = size.saturating_sub(off).min(len).min(hmem::total(dst).saturating_sub(doff));
-        let (here, front) = (self.here(size).len(), self.here_from(size, off, n));
-        let near = front.len();
+        let n = most(size.saturating_sub(off).min(len), dst, doff);
+        let (here, near) = (self.here(size).len(), self.here_from(size, off, n).len());
         // The rest of the frame, and nothing that is to be left out before or behind it.
         if near == n || off + n < size || off > here || self.is_taken() {
             return self.copy_out(line, (size, off), dst, doff, len);
         }
-        if hmem::write(dst, doff, front) < near {
+        if self.copy_out(line, (size, off), dst, doff, near) < near {
             return 0;
         }
         match self.receive_rest(line, dst, doff + near, n - near) {
@@ -105,6 +97,11 @@ impl Incoming {
             None => self.copy_out(line, (size, off), dst, doff, len),
         }
     }
+}
+
+/// How many of `len` bytes have room from byte `doff` of `dst` on.
+fn most(len: usize, dst: &[Span], doff: usize) -> usize {
+    len.min(hmem::total(dst).saturating_sub(doff))
 }
 
 /// Bytes from `off` on of what is with the kernel.
