@@ -113,32 +113,38 @@ pub unsafe extern "C" fn rborrow(
     policy: c_uint,
     nanoseconds: i64,
 ) -> c_int {
-    static LAST: AtomicU16 = AtomicU16::new(0);
     status(|| {
         let job = job()?;
         if borrowed.is_null() {
             return Err(Error::Invalid("there is no place for what is borrowed".into()));
         }
         let memory = Borrowed::open(&job, rank(lender)?, chosen(policy)?, patience(nanoseconds))?;
-        // 0 is no address; addresses of the last of 65535 are not those of the first.
-        let number = memory.shared_name().map(number_of_all).unwrap_or_else(|| {
-            loop {
-                match LAST.fetch_sub(1, Relaxed).wrapping_sub(1) {
-                    0 => {}
-                    number => break number,
-                }
-            }
-        });
+        let number = memory.shared_name().map_or_else(number_of_one, number_of_all);
         // SAFETY: the program's promise.
         unsafe { borrowed.write(BORROWED.keep(Mine { number, memory }, job.barrier())?.cast()) };
         Ok(())
     })
 }
 
+/// The bit of numbers that all borrowers of one memory have.
+const OF_ALL: u16 = 1 << 15;
+
+/// What addresses have in the only borrower of a memory: not 0, which is no address, and not that of the last
+/// 32766 memories.
+fn number_of_one() -> u16 {
+    static LAST: AtomicU16 = AtomicU16::new(0);
+    loop {
+        match LAST.fetch_sub(1, Relaxed).wrapping_sub(1) & !OF_ALL {
+            0 => {}
+            number => return number,
+        }
+    }
+}
+
 /// What addresses have in all borrowers of one memory: the first 181 that a lender has lent are distinct, of
 /// 181 lenders.
 fn number_of_all((lender, ordinal): (Rank, u32)) -> u16 {
-    1 << 15 | ((lender % 181) * 181 + ordinal % 181) as u16
+    OF_ALL | ((lender % 181) * 181 + ordinal % 181) as u16
 }
 
 fn chosen(policy: c_uint) -> Result<Option<Policy>, Error> {
@@ -423,4 +429,21 @@ pub unsafe extern "C" fn rborrow_get_stats(borrowed: rborrowed_t, stats: *mut rb
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rborrow_close(borrowed: rborrowed_t) -> c_int {
     status(|| BORROWED.take(place(borrowed)).map(drop))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn addresses_of_one_borrowers_memory_are_not_those_of_several_borrowers() {
+        let of_one: Vec<u16> = (0..70_000).map(|_| number_of_one()).collect();
+        assert!(of_one.iter().all(|number| *number != 0 && number & OF_ALL == 0));
+        assert_eq!(of_one[..32_767].iter().collect::<HashSet<_>>().len(), 32_767);
+        let of_all: HashSet<u16> =
+            (0..181).flat_map(|a| (1..182).map(move |b| number_of_all((a, b)))).collect();
+        assert!(of_all.len() == 181 * 181 && of_all.iter().all(|number| number & OF_ALL != 0));
+    }
 }
