@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /* Device memory for the Fortran programs; the host's with MEM=host. */
-#include "../../gpu/driver.h"
+#include "../../../gpu/driver.h"
 
 static int on_host(void)
 {
