@@ -22,7 +22,7 @@ use ipc::process::Name;
 
 use super::messages::Messages;
 use crate::abi::{Abi, Handle};
-use crate::library::pmpi;
+use crate::library::{Library, pmpi};
 use crate::stderr::say;
 
 /// How long a call of NCCL's may take.
@@ -239,13 +239,12 @@ impl Side {
         abi: &Abi,
         comm: Handle,
     ) -> Result<Outcome, Disagreement<String>> {
-        let (memory, ranks, mut polls) = (&self.memory, self.at.size, 0u32);
+        let (marks, mut polls) = (self.marks(), 0u32);
         self.agreement.agree(kind, || {
             // SAFETY: the caller's promise.
             unsafe { progress(&mut polls, abi, comm) };
             if polls % SEARCH == 0 {
-                let gone = |r: &usize| Self::process(memory, ranks, *r).is_some_and(Name::has_ended);
-                if let Some(rank) = (0..ranks).find(gone) {
+                if let Some(rank) = marks.one_gone() {
                     return Err(format!("the process of rank {rank} has ended"));
                 }
             }
@@ -268,12 +267,12 @@ impl Side {
     ///
     /// # Safety
     /// All ranks have agreed, in a collective of `comm`.
-    pub(super) unsafe fn has_messages(&mut self, abi: &Abi, comm: Handle) -> bool {
+    pub(super) unsafe fn has_messages(&mut self, library: &Library, comm: Handle) -> bool {
         if self.messages.is_none() {
             // SAFETY: the caller's promise.
-            let made = unsafe { Messages::new(comm, self.at.rank) };
+            let made = unsafe { Messages::new(library, comm, self.at.rank) };
             // SAFETY: as above.
-            if unsafe { Self::is_everywhere(made.is_some(), self.at.size, abi, comm) } {
+            if unsafe { Self::is_everywhere(made.is_some(), self.at.size, &library.abi, comm) } {
                 self.messages = made;
             } else {
                 self.is_failed = true;
@@ -354,7 +353,7 @@ impl Side {
     }
 }
 
-/// At which ranks of a communicator NCCL, or the device, has failed.
+/// At which ranks of a communicator NCCL, or the device, has failed, and which ones are gone.
 #[derive(Debug)]
 pub(super) struct Marks {
     memory: Arc<Mapping>,
@@ -371,6 +370,12 @@ impl Marks {
     /// Others see that it has failed here; what they get of this rank afterwards counts for nothing.
     pub(super) fn mark_failed(&self) {
         word(&self.memory, self.at.size, self.at.rank, FAILED).store(1, Release);
+    }
+
+    /// A rank whose process has ended.
+    pub(super) fn one_gone(&self) -> Option<usize> {
+        let ranks = self.at.size;
+        (0..ranks).find(|r| Side::process(&self.memory, ranks, *r).is_some_and(Name::has_ended))
     }
 }
 

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use device_ops::collective::Message;
 
 use crate::abi::{Abi, Handle};
-use crate::library::{Function, pmpi};
+use crate::args::Statuses;
+use crate::library::{Function, Library, object, pmpi};
 
 const TAG: c_int = 1;
 /// The most bytes of one message: a count of MPI's is an `int`.
@@ -29,9 +30,12 @@ pub(super) fn finish() {
     IS_OVER.store(true, Relaxed);
 }
 
-/// What is said of a device's.
-pub(super) const FAILED: &str =
-    "a rank's device did not do its part of a collective: did an earlier kernel fail?";
+/// What is said where another rank has failed.
+pub(super) const FAILED: &str = "a rank did not do its part of a collective on its device: did an earlier kernel fail, \
+                                 or a message of the collective?";
+
+/// Where a status of Open MPI's has the error, in numbers of `int`.
+pub(super) const ERROR: usize = 2;
 
 /// Why a collective has failed.
 #[derive(Debug)]
@@ -51,12 +55,14 @@ impl Messages {
     ///
     /// # Safety
     /// `comm` is a communicator, and all ranks do the same.
-    pub(super) unsafe fn new(comm: Handle, rank: usize) -> Option<Messages> {
+    pub(super) unsafe fn new(library: &Library, comm: Handle, rank: usize) -> Option<Messages> {
         let mut own: Handle = 0;
         // SAFETY: a valid place; the caller's promise. MPI_Comm_dup would call the program's functions for
         // attributes.
         unsafe { pmpi!("Comm_split", comm, 0, rank, &raw mut own) }.ok()?;
-        Some(Messages(own))
+        let own = Messages(own);
+        own.set_quiet(library);
+        Some(own)
     }
 
     /// The communicator.
@@ -71,7 +77,8 @@ impl Messages {
         unsafe { CONVERT.call(&[self.0]) }
     }
 
-    /// Sends and receives all of these, and returns when they are complete; in `Err`, the MPI's code.
+    /// Sends and receives all of these, and returns when they are complete; in `Err`, the MPI's code of the
+    /// first one that failed. Others are under way then only where `is_over` says that no more will come.
     ///
     /// # Safety
     /// The MPI's transport takes device memory, and what the messages name is valid.
@@ -80,15 +87,33 @@ impl Messages {
         abi: &Abi,
         sends: &[Message],
         receives: &[Message],
+        mut is_over: impl FnMut() -> bool,
     ) -> Result<(), c_int> {
         let mut requests = Vec::new();
         // SAFETY: the caller's promise.
-        unsafe { self.begin(abi, sends, receives, TAG, &mut requests) }?;
-        // SAFETY: as many requests.
-        unsafe { pmpi!("Waitall", requests.len(), requests.as_mut_ptr(), abi.status_ignore) }
+        let begun = unsafe { self.begin(abi, sends, receives, TAG, &mut requests) };
+        let mut statuses = Statuses::new(abi, requests.len());
+        // SAFETY: as many requests, and as many statuses.
+        let waited = unsafe { pmpi!("Waitall", requests.len(), requests.as_mut_ptr(), statuses.at()) };
+        // Open MPI returns when one has failed.
+        let done = begun.and(waited.map_err(|code| {
+            let is_over = |n: &usize| requests[*n] == abi.handles.request_null as u64;
+            let mut codes = (0..requests.len()).filter(is_over).map(|n| error_of(abi, &mut statuses, n));
+            codes.find(|code| *code != 0).unwrap_or(code)
+        }));
+        while !is_complete(abi, &requests) {
+            // SAFETY: requests of this library's.
+            unsafe { test_some(abi, &mut requests) };
+            if is_over() {
+                abandon(abi, requests);
+                break;
+            }
+        }
+        done
     }
 
-    /// Begins to send and receive all of these, by messages with that tag, with requests of the MPI's.
+    /// Begins to send and receive all of these, by messages with that tag, with requests of the MPI's. In
+    /// `Err` some may have begun.
     ///
     /// # Safety
     /// As for [`Messages::exchange`], until the requests complete.
@@ -104,45 +129,108 @@ impl Messages {
         // Handles are as long as numbers here: Open MPI's.
         debug_assert!(abi.handle == size_of::<u64>());
         requests.clear();
-        requests.resize(sends.len() + receives.len(), 0);
-        let first = requests.as_mut_ptr() as usize;
-        let byte = abi.handles.byte;
+        requests.resize(sends.len() + receives.len(), abi.handles.request_null as u64);
+        let (byte, mut begun) = (abi.handles.byte, Ok(()));
         for (n, message) in receives.iter().chain(&sends).enumerate() {
-            let (Message { rank, at, len }, request) = (*message, first + n * abi.handle);
-            // SAFETY: the caller's promise, and a place for the request's handle.
-            unsafe {
+            let (Message { rank, at, len }, mut request) = (*message, abi.handles.request_null);
+            let place = &raw mut request;
+            // SAFETY: the caller's promise, and a place for the request's handle. The others are begun where
+            // one was refused, too: each has a counterpart at another rank.
+            let one = unsafe {
                 if n < receives.len() {
-                    pmpi!("Irecv", at, len, byte, rank, tag, self.0, request)?;
+                    pmpi!("Irecv", at, len, byte, rank, tag, self.0, place)
                 } else {
-                    pmpi!("Isend", at, len, byte, rank, tag, self.0, request)?;
+                    pmpi!("Isend", at, len, byte, rank, tag, self.0, place)
                 }
+            };
+            if one.is_ok() {
+                requests[n] = request as u64;
             }
+            begun = begun.and(one);
         }
-        Ok(())
+        begun
+    }
+
+    /// Errors of the communicator are answered to its caller until what is returned is dropped, and go to no
+    /// handler.
+    pub(super) fn quiet(&self, library: &Library) -> Quiet {
+        let mut handler = 0;
+        // SAFETY: valid places, and a communicator that was made here.
+        let is_known = unsafe { pmpi!("Comm_get_errhandler", self.0, &raw mut handler) }.is_ok();
+        self.set_quiet(library);
+        Quiet { comm: self.0, handler: is_known.then_some(handler) }
+    }
+
+    /// The same for good.
+    fn set_quiet(&self, library: &Library) {
+        let handler = object(library, c"ompi_mpi_errors_return");
+        if handler != 0 {
+            // SAFETY: a communicator that was made here, and the handler of Open MPI's of that name.
+            let _ = unsafe { pmpi!("Comm_set_errhandler", self.0, handler) };
+        }
     }
 }
 
-/// Sets those of these requests to MPI_REQUEST_NULL that have completed, in one call: each may have the MPI
-/// progress, and yield.
-///
-/// # Safety
-/// They are requests of this library's.
-pub(super) unsafe fn test_some(abi: &Abi, requests: &mut [u64]) -> Result<(), c_int> {
-    let (mut indices, mut found): (Vec<c_int>, c_int) = (vec![0; requests.len()], 0);
-    let (all, places) = (requests.as_mut_ptr(), indices.as_mut_ptr());
-    // SAFETY: as many requests, and valid places.
-    unsafe { pmpi!("Testsome", requests.len(), all, &raw mut found, places, abi.status_ignore) }
+/// See [`Messages::quiet`].
+#[derive(Debug)]
+pub(super) struct Quiet {
+    comm: Handle,
+    handler: Option<Handle>,
 }
 
-/// Whether all of these have completed; in `Err`, the code of one that has failed.
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        let Some(handler) = &mut self.handler else { return };
+        // SAFETY: a communicator of this library's, and a handler that was got here.
+        unsafe {
+            let _ = pmpi!("Comm_set_errhandler", self.comm, *handler);
+            let _ = pmpi!("Errhandler_free", std::ptr::from_mut(handler));
+        }
+    }
+}
+
+/// Whether all of these have completed.
+pub(super) fn is_complete(abi: &Abi, requests: &[u64]) -> bool {
+    requests.iter().all(|request| *request == abi.handles.request_null as u64)
+}
+
+/// Sets those of these requests to MPI_REQUEST_NULL that have completed, in one call: each may have the MPI
+/// progress, and yield. Answers which of them have failed, and with what code.
 ///
 /// # Safety
-/// As for [`test_some`].
-pub(super) unsafe fn test_all(abi: &Abi, requests: &mut [u64]) -> Result<bool, c_int> {
-    let mut flag: c_int = 0;
-    // SAFETY: as many requests, and a valid place.
-    unsafe { pmpi!("Testall", requests.len(), requests.as_mut_ptr(), &raw mut flag, abi.status_ignore) }?;
-    Ok(flag != 0)
+/// They are requests of this library's, of communicators whose errors are answered to the caller.
+pub(super) unsafe fn test_some(abi: &Abi, requests: &mut [u64]) -> Vec<(usize, c_int)> {
+    let (mut indices, mut found): (Vec<c_int>, c_int) = (vec![0; requests.len()], 0);
+    let (all, places) = (requests.as_mut_ptr(), indices.as_mut_ptr());
+    let mut statuses = Statuses::new(abi, requests.len());
+    let at = statuses.at();
+    // SAFETY: as many requests, and valid places.
+    let tested = unsafe { pmpi!("Testsome", requests.len(), all, &raw mut found, places, at) };
+    if tested.is_ok() {
+        return Vec::new();
+    }
+    let found = usize::try_from(found).unwrap_or(0);
+    let all = indices.iter().take(found).enumerate();
+    let all = all.map(|(n, index)| (*index as usize, error_of(abi, &mut statuses, n)));
+    all.filter(|(_, code)| *code != 0).collect()
+}
+
+/// The code in the status of that number, of so many at least.
+fn error_of(abi: &Abi, statuses: &mut Statuses, n: usize) -> c_int {
+    let status = (statuses.at() + n * abi.status) as *const c_int;
+    // SAFETY: the caller's promise: one of these.
+    unsafe { status.add(ERROR).read_unaligned() }
+}
+
+/// Takes back what is still to be received, and gives up what is still to be sent: some rank is gone.
+pub(super) fn abandon(abi: &Abi, requests: Vec<u64>) {
+    for mut request in requests.into_iter().filter(|request| *request != abi.handles.request_null as u64) {
+        // SAFETY: a request of this library's.
+        unsafe {
+            let place = &raw mut request;
+            let _ = pmpi!("Cancel", place).and_then(|()| pmpi!("Request_free", place));
+        }
+    }
 }
 
 impl Drop for Messages {

@@ -242,7 +242,7 @@ unsafe fn by_devices(
                     Ok(false) => return None,
                     Err(why) => return Some(failed(library, board, comm, &row.counts, &why)),
                 }
-                if !board.has_messages(abi, comm) {
+                if !board.has_messages(library, comm) {
                     return None;
                 }
                 part.run(abi, board)
@@ -258,7 +258,7 @@ unsafe fn by_devices(
             Err(Failed::Code(code)) => {
                 board.fail();
                 row.counts.add(Path::Refused);
-                code
+                refuse::raised(Target::Comm(comm), code)
             }
         })
     }

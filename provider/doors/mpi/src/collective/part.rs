@@ -96,25 +96,31 @@ impl Part {
     pub(super) unsafe fn run(mut self, abi: &Abi, side: &Side) -> Result<(), Failed> {
         let Some(messages) = side.messages() else { return Err(Failed::Device) };
         self.wait();
+        let mut done = Ok(());
         for phase in &std::mem::take(&mut self.phases) {
             // SAFETY: the caller's promise.
             let is_done = unsafe {
                 match phase {
                     Phase::Exchange(sends, receives) => {
-                        if let Err(code) = messages.exchange(abi, sends, receives) {
+                        let is_over = || side.marks().one_gone().is_some();
+                        let exchanged = messages.exchange(abi, sends, receives, is_over);
+                        if exchanged.is_err() && is_over() {
                             self.abandon();
-                            return Err(Failed::Code(code));
+                            side.marks().mark_failed();
+                            return exchanged.map_err(Failed::Code);
                         }
-                        true
+                        done = done.and(exchanged);
+                        exchanged.is_ok()
                     }
                     other => self.compute(other),
                 }
             };
-            // A rank whose device has failed sends what it has: none waits for it.
+            // A rank that has failed goes on, and sends what it has: none waits for it.
             if !is_done {
                 side.marks().mark_failed();
             }
         }
+        done.map_err(Failed::Code)?;
         if side.one_failed().is_none() { Ok(()) } else { Err(Failed::Device) }
     }
 }

@@ -10,7 +10,7 @@ use device_ops::window::{Corrupt, Window};
 
 use super::running::{Call, Running};
 use crate::collective::board::Marks;
-use crate::collective::messages::{Messages, test_some};
+use crate::collective::messages::{Messages, is_complete, test_some};
 use crate::collective::part::Part;
 use crate::library::{Library, pmpi};
 
@@ -130,25 +130,47 @@ impl Lane {
     /// # Safety
     /// The buffers of the calls are valid, and the MPI's transport takes device memory.
     pub(super) unsafe fn poll(&mut self, library: &Library) -> bool {
-        // SAFETY: the caller's promise; so below.
-        unsafe {
-            let agreed = self.agree(library);
-            let went = agreed != Ok(false);
-            if let Err(Corrupt(_)) = agreed {
-                for queued in self.queue.drain(..) {
-                    queued.call.fail(library, CORRUPT);
-                }
-                self.unposted.clear();
+        // An error ends the request, and is raised by the call that completes it.
+        let _quiet = self.messages.quiet(library);
+        // SAFETY: the caller's promise.
+        unsafe { self.begin_agreed(library) | self.go_on(library) }
+    }
+
+    unsafe fn begin_agreed(&mut self, library: &Library) -> bool {
+        // SAFETY: the caller's promise.
+        let agreed = unsafe { self.agree(library) };
+        agreed.unwrap_or_else(|Corrupt(_)| {
+            for queued in self.queue.drain(..) {
+                queued.call.fail(library, CORRUPT);
             }
-            let mut requests: Vec<u64> =
-                self.running.iter_mut().flat_map(Running::requests).map(|r| *r).collect();
-            let has_failed = !requests.is_empty() && test_some(&library.abi, &mut requests).is_err();
-            let places = self.running.iter_mut().flat_map(Running::requests);
-            places.zip(requests).for_each(|(place, request)| *place = request);
-            let (messages, marks, before) = (&self.messages, &self.marks, self.running.len());
-            self.running.retain_mut(|one| !one.poll(library, messages, marks, has_failed));
-            went || self.running.len() < before
+            self.unposted.clear();
+            true
+        })
+    }
+
+    /// Goes on with what has begun.
+    unsafe fn go_on(&mut self, library: &Library) -> bool {
+        let before = self.running.len();
+        let (mut requests, mut of, mut failed) = (Vec::new(), Vec::new(), vec![None; before]);
+        for (n, one) in self.running.iter_mut().enumerate() {
+            requests.extend_from_slice(one.requests());
+            of.resize(requests.len(), n);
         }
+        if !is_complete(&library.abi, &requests) {
+            // SAFETY: requests of this library's, whose errors are answered here.
+            for (at, code) in unsafe { test_some(&library.abi, &mut requests) } {
+                failed[of[at]].get_or_insert(code);
+            }
+        }
+        let places = self.running.iter_mut().flat_map(Running::requests);
+        places.zip(requests).for_each(|(place, request)| *place = request);
+        let (messages, marks, mut failed) = (&self.messages, &self.marks, failed.into_iter());
+        self.running.retain_mut(|one| {
+            let failed = failed.next().flatten();
+            // SAFETY: the caller's promise.
+            unsafe { !one.poll(library, messages, marks, failed) }
+        });
+        self.running.len() < before
     }
 
     /// Posts what there is room for, and begins what has an outcome.

@@ -51,7 +51,7 @@ pub(super) unsafe fn open(library: &Library, board: Option<&Side>, at: Rank, com
     let window = board.and_then(|board| Some((board.window()?, board.marks())));
     // SAFETY: the caller's promise; so below.
     unsafe {
-        let messages = Messages::new(comm, at.rank);
+        let messages = Messages::new(library, comm, at.rank);
         let is_here = window.is_some() && messages.is_some();
         if !Side::is_everywhere(is_here, at.size, &library.abi, comm) {
             return None;
@@ -113,8 +113,6 @@ pub(super) unsafe fn start(
             part.wait();
         }
         lane.with(library, |lane| {
-            // For what the MPI does with it later.
-            lane.native(comm);
             lane.push(Call { row, words, promise, begin }, part, says);
             lane.poll(library);
         });

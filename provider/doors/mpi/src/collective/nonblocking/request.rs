@@ -5,10 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use crate::abi::Handle;
+use crate::collective::messages::ERROR;
 use crate::library::{library, pmpi};
-
-/// Where a status of Open MPI's has the error, in numbers of `int`.
-const ERROR: usize = 2;
 
 /// A request, and the code that it will complete with.
 #[derive(Debug)]

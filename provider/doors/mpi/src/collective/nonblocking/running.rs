@@ -10,7 +10,7 @@ use super::words::Words;
 use crate::args::{Args, Style};
 use crate::buffer::Mirrors;
 use crate::collective::board::Marks;
-use crate::collective::messages::{FAILED, Messages, test_all};
+use crate::collective::messages::{FAILED, Messages, is_complete};
 use crate::collective::part::Part;
 use crate::counts::Path;
 use crate::library::Library;
@@ -61,6 +61,8 @@ enum By {
 pub(super) struct Running {
     call: Call,
     by: By,
+    /// The code of the first request that has failed.
+    failed: Option<c_int>,
 }
 
 impl Running {
@@ -78,7 +80,8 @@ impl Running {
     ) -> Option<Running> {
         if let Some(part) = part {
             call.row.counts.add(Path::Devices);
-            return Some(Running { call, by: By::Devices { part, next: 0, requests: Vec::new(), tag } });
+            let by = By::Devices { part, next: 0, requests: Vec::new(), tag };
+            return Some(Running { call, by, failed: None });
         }
         let mut request = 0u64;
         let mut all = call.words.all.clone();
@@ -95,7 +98,7 @@ impl Running {
             None => Err(library.abi.errors.other),
         };
         match begun {
-            Ok(mirrors) => Some(Running { call, by: By::Mpi { request, mirrors } }),
+            Ok(mirrors) => Some(Running { call, by: By::Mpi { request, mirrors }, failed: None }),
             Err(code) => {
                 call.promise.keep(code);
                 None
@@ -111,8 +114,8 @@ impl Running {
         }
     }
 
-    /// Goes on with it, once the requests of all were tested, of which one may have failed. Whether it is
-    /// over.
+    /// Goes on with it, once its requests were tested, of which the first one that failed has this code.
+    /// Whether it is over: all its requests are complete then, whether or not one has failed.
     ///
     /// # Safety
     /// As for [`Running::begin`].
@@ -121,59 +124,53 @@ impl Running {
         library: &Library,
         messages: &Messages,
         marks: &Marks,
-        has_failed: bool,
+        failed: Option<c_int>,
     ) -> bool {
-        let null = library.abi.handles.request_null as u64;
-        let tested = match has_failed {
-            // SAFETY: requests of this one's.
-            true => unsafe { test_all(&library.abi, self.requests()) },
-            false => Ok(self.requests().iter().all(|request| *request == null)),
-        };
+        let (abi, other) = (&library.abi, library.abi.errors.other);
+        self.failed = self.failed.or(failed);
+        if !is_complete(abi, self.requests()) {
+            return false;
+        }
         // SAFETY: the caller's promise; so below.
         let done = unsafe {
             match &mut self.by {
-                _ if tested == Ok(false) => return false,
-                By::Mpi { mirrors, .. } => tested
-                    .and_then(|_| mirrors.copy_back(0).map_err(|failure| refuse::code_of(library, failure))),
+                By::Mpi { mirrors, .. } => self.failed.map_or_else(
+                    || mirrors.copy_back(0).map_err(|failure| refuse::code_of(library, failure)),
+                    Err,
+                ),
                 By::Devices { part, next, requests, tag } => loop {
-                    if let Err(code) = tested {
-                        part.abandon();
+                    // A rank that has failed goes on, and sends what it has: none waits for it.
+                    if self.failed.is_some() {
                         marks.mark_failed();
-                        break Err(code);
                     }
                     let Some(phase) = part.phases().get(*next) else {
-                        break match marks.one_failed() {
-                            None => Ok(()),
-                            Some(_) => Err(refuse::code(library.abi.errors.other, FAILED)),
-                        };
+                        let other = || marks.one_failed().map(|_| refuse::code(other, FAILED));
+                        break self.failed.or_else(other).map_or(Ok(()), Err);
                     };
                     *next += 1;
-                    let is_done = match phase {
+                    match phase {
                         Phase::Exchange(sends, receives) => {
-                            let begun = messages.begin(&library.abi, sends, receives, *tag, requests);
-                            if let Err(code) = begun {
-                                part.abandon();
-                                marks.mark_failed();
-                                break Err(code);
-                            }
+                            let begun = messages.begin(abi, sends, receives, *tag, requests);
+                            self.failed = self.failed.or(begun.err());
                             return false;
                         }
-                        other => part.compute(other),
-                    };
-                    // A rank whose device has failed sends what it has: none waits for it.
-                    if !is_done {
-                        marks.mark_failed();
+                        other => {
+                            if !part.compute(other) {
+                                marks.mark_failed();
+                            }
+                        }
                     }
                 },
             }
         };
-        match done {
-            Ok(()) => self.call.promise.keep(0),
-            Err(code) => {
-                self.call.row.counts.add(Path::Refused);
-                self.call.promise.keep(code);
-            }
-        }
+        self.end(done);
         true
+    }
+
+    fn end(&self, done: Result<(), c_int>) {
+        if done.is_err() {
+            self.call.row.counts.add(Path::Refused);
+        }
+        self.call.promise.keep(done.err().unwrap_or(0));
     }
 }
