@@ -45,8 +45,6 @@ pub(super) struct Lane {
     unposted: VecDeque<Kind>,
     running: Vec<Running>,
     tags: u32,
-    /// Whether the program has freed the communicator.
-    pub(super) is_left: bool,
 }
 
 /// What a rank posts of a collective: whether devices can do it and, where ranks know their own blocks alone,
@@ -70,7 +68,7 @@ impl Lane {
     pub(super) fn new(window: Window<SharedWords>, messages: Messages, marks: Marks) -> Lane {
         let number = Box::new(messages.number());
         let (queue, unposted, running) = (VecDeque::new(), VecDeque::new(), Vec::new());
-        Lane { window, messages, number, marks, queue, unposted, running, tags: 0, is_left: false }
+        Lane { window, messages, number, marks, queue, unposted, running, tags: 0 }
     }
 
     /// Whether nothing is under way.

@@ -12,6 +12,8 @@ type Callback = extern "C" fn() -> c_int;
 type Register = unsafe extern "C" fn(Callback) -> c_int;
 
 static LANES: Mutex<Vec<(u64, Lane)>> = Mutex::new(Vec::new());
+/// Lanes whose communicator the program has freed.
+static FREED: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 /// Whether a lane has something under way.
 static IS_BUSY: AtomicBool = AtomicBool::new(false);
 /// Whether Open MPI calls.
@@ -66,16 +68,29 @@ impl Id {
 }
 
 impl Drop for Id {
+    /// Called by Open MPI with the lock of its attributes, which a thread with `LANES` may wait for.
     fn drop(&mut self) {
-        let mut lanes = lanes();
-        let Some(at) = lanes.iter().position(|(id, _)| *id == self.0) else { return };
-        lanes[at].1.is_left = true;
-        if lanes[at].1.is_idle() {
-            let lane = lanes.swap_remove(at);
-            drop(lanes);
-            drop(lane);
+        FREED.lock().unwrap_or_else(PoisonError::into_inner).push(self.0);
+        IS_BUSY.store(true, Relaxed);
+        let taken = LANES.try_lock().map(|mut lanes| take_freed(&mut lanes));
+        drop(taken);
+    }
+}
+
+/// The lanes of freed communicators that have nothing under way.
+fn take_freed(lanes: &mut Vec<(u64, Lane)>) -> Vec<(u64, Lane)> {
+    let mut freed = FREED.lock().unwrap_or_else(PoisonError::into_inner);
+    let (mut taken, mut at) = (Vec::new(), 0);
+    while let Some((id, lane)) = lanes.get(at) {
+        match freed.iter().position(|one| one == id).filter(|_| lane.is_idle()) {
+            Some(of) => {
+                freed.swap_remove(of);
+                taken.push(lanes.swap_remove(at));
+            }
+            None => at += 1,
         }
     }
+    taken
 }
 
 /// Called by Open MPI, in any call of it: by this library's, too, and in several threads at once.
@@ -96,7 +111,7 @@ extern "C" fn progress() -> c_int {
             // takes device memory was seen before the lane was made.
             events += c_int::from(unsafe { lane.poll(library) });
         }
-        lanes.retain(|(_, lane)| !lane.is_left || !lane.is_idle());
+        drop(take_freed(&mut lanes));
         IS_BUSY.store(lanes.iter().any(|(_, lane)| !lane.is_idle()), Relaxed);
     });
     events
