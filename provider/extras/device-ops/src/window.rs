@@ -66,9 +66,7 @@ impl<W: Words, const BITS: u32> Window<W, BITS> {
 
     /// Whether so many more can be posted now.
     pub fn has_room(&mut self, wanted: u64) -> Result<bool, Corrupt> {
-        let Some(pushed_out) = (self.count + wanted).checked_sub(u64::from(BITS)).filter(|n| *n > 0) else {
-            return Ok(true);
-        };
+        let Some(pushed_out) = self.pushed_out(wanted) else { return Ok(true) };
         if self.ignores_room() {
             return Ok(true);
         }
@@ -81,6 +79,25 @@ impl<W: Words, const BITS: u32> Window<W, BITS> {
             }
         }
         Ok(true)
+    }
+
+    /// The last one that so many more would push out.
+    fn pushed_out(&self, wanted: u64) -> Option<u64> {
+        (self.count + wanted).checked_sub(u64::from(BITS)).filter(|n| *n > 0)
+    }
+
+    /// Whether that rank is waited for: for the outcome of the oldest one that was posted or, where all have
+    /// an outcome, for room for one more.
+    pub fn waits_for(&mut self, rank: usize) -> Result<bool, Corrupt> {
+        if rank == self.rank {
+            return Ok(false);
+        }
+        if self.waiting() > 0 {
+            let number = (self.done + 1) & Past::<BITS>::NUMBERS;
+            return Ok(self.read_posted(rank)?.kind(number).is_none());
+        }
+        let found = self.read_found(rank)?;
+        Ok(self.pushed_out(1).is_some_and(|pushed_out| found < pushed_out))
     }
 
     /// Posts one more, for which there was room: to which this rank passes memory of that kind.
@@ -277,6 +294,26 @@ mod tests {
         assert_eq!(all[0].has_room(1), Ok(false));
         assert_eq!(all[1].outcome(), Ok(Some(Outcome::Staged)));
         assert_eq!((all[0].has_room(1), all[1].outcome()), (Ok(true), Ok(None)));
+    }
+
+    #[test]
+    fn a_rank_is_waited_for_until_it_has_posted_and_for_room_until_it_has_found_the_outcome() {
+        let (_, _, mut all) = sides(3);
+        all[0].post(Kind::Device);
+        all[1].post(Kind::Device);
+        assert_eq!(all[0].outcome(), Ok(None));
+        assert_eq!([0, 1, 2].map(|rank| all[0].waits_for(rank)), [Ok(false), Ok(false), Ok(true)]);
+        all[2].post(Kind::Host);
+        assert_eq!(all[0].outcome(), Ok(Some(Outcome::Staged)));
+        for _ in 0..2 {
+            all[0].post(Kind::Host);
+            assert_eq!(all[0].outcome(), Ok(Some(Outcome::Staged)));
+        }
+        assert_eq!(all[2].outcome(), Ok(Some(Outcome::Staged)));
+        assert_eq!(all[0].has_room(1), Ok(false));
+        assert_eq!([0, 1, 2].map(|rank| all[0].waits_for(rank)), [Ok(false), Ok(true), Ok(false)]);
+        assert_eq!((all[1].outcome(), all[0].has_room(1)), (Ok(Some(Outcome::Staged)), Ok(true)));
+        assert_eq!(all[0].waits_for(1), Ok(false));
     }
 
     #[test]

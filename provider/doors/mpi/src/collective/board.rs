@@ -37,9 +37,10 @@ const FAILED: usize = 16;
 const MET: usize = 24;
 const MET_ALL: u64 = 1;
 const ENDED: u64 = 2;
-/// Its words of collectives that return a request.
+/// Its words of collectives that return a request, and whether it posts no more of them.
 const POSTED: usize = 32;
 const FOUND: usize = 40;
+const LEFT: usize = 48;
 /// Polls without sleeping between them, and the sleep after that many.
 const POLLS: u32 = 2000;
 const SLEEP: Duration = Duration::from_micros(50);
@@ -96,7 +97,7 @@ impl Side {
         let (path, comm, messages) = (Some(path), None, None);
         let board = Side { memory, agreement, at, path, all_here: false, comm, messages, is_failed: false };
         // A process that has ended may have left its words.
-        for word in [0, FAILED, MET, POSTED, FOUND] {
+        for word in [0, FAILED, MET, POSTED, FOUND, LEFT] {
             board.word(at.rank, word).store(0, Release);
         }
         let own = Name::own();
@@ -372,10 +373,25 @@ impl Marks {
         word(&self.memory, self.at.size, self.at.rank, FAILED).store(1, Release);
     }
 
+    /// How many ranks there are.
+    pub(super) fn ranks(&self) -> usize {
+        self.at.size
+    }
+
     /// A rank whose process has ended.
     pub(super) fn one_gone(&self) -> Option<usize> {
         let ranks = self.at.size;
         (0..ranks).find(|r| Side::process(&self.memory, ranks, *r).is_some_and(Name::has_ended))
+    }
+
+    /// This rank posts no more collectives that return a request.
+    pub(super) fn mark_left(&self) {
+        word(&self.memory, self.at.size, self.at.rank, LEFT).store(1, Release);
+    }
+
+    /// Whether a rank posts no more of them.
+    pub(super) fn has_left(&self, rank: usize) -> bool {
+        word(&self.memory, self.at.size, rank, LEFT).load(Acquire) != 0
     }
 }
 

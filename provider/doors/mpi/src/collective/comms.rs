@@ -282,7 +282,9 @@ unsafe fn ranks_in(parent: Handle, comm: Handle) -> Option<(Rank, Vec<c_int>)> {
 /// The MPI is there.
 pub(crate) unsafe fn finish(library: &Library) {
     let world = library.abi.handles.world;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's promise; so below.
+    unsafe { nonblocking::drain(library) };
+    // SAFETY: as above.
     if unsafe { get(world) }.is_some() {
         if let Some(key) = key() {
             // SAFETY: as above.

@@ -19,6 +19,10 @@ const FIRST: c_int = 2;
 const TAGS: u32 = 1 << 14;
 /// The most collectives that go on at once; the others wait. Fewer than there are tags.
 const MOST: usize = 1 << 12;
+/// How many of them, the oldest ones, are polled: the oldest one of all ranks is among them at each rank.
+const POLLED: usize = 64;
+/// Polls without progress between two searches for ranks that are gone.
+const SEARCH: u32 = 1 << 12;
 const CORRUPT: &str = "a rank has written words that cannot be: does it run another version of this library?";
 
 /// A collective without outcome.
@@ -45,6 +49,12 @@ pub(super) struct Lane {
     unposted: VecDeque<Kind>,
     running: Vec<Running>,
     tags: u32,
+    /// Polls without progress.
+    idle: u32,
+    /// Why there are no more of them.
+    over: Option<String>,
+    /// Whether MPI_Finalize has begun.
+    is_last: bool,
 }
 
 /// What a rank posts of a collective: whether devices can do it and, where ranks know their own blocks alone,
@@ -68,12 +78,42 @@ impl Lane {
     pub(super) fn new(window: Window<SharedWords>, messages: Messages, marks: Marks) -> Lane {
         let number = Box::new(messages.number());
         let (queue, unposted, running) = (VecDeque::new(), VecDeque::new(), Vec::new());
-        Lane { window, messages, number, marks, queue, unposted, running, tags: 0 }
+        Lane {
+            window,
+            messages,
+            number,
+            marks,
+            queue,
+            unposted,
+            running,
+            tags: 0,
+            idle: 0,
+            over: None,
+            is_last: false,
+        }
     }
 
     /// Whether nothing is under way.
     pub(super) fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.running.is_empty()
+    }
+
+    /// Why no collective can be posted any more.
+    pub(super) fn is_over(&self) -> Option<String> {
+        self.over.clone()
+    }
+
+    /// MPI_Finalize has begun: this rank calls no more of them.
+    pub(super) fn leave(&mut self) {
+        self.is_last = true;
+        self.say_left();
+    }
+
+    /// Once all is posted, others need not wait for more.
+    fn say_left(&self) {
+        if self.is_last && self.unposted.is_empty() {
+            self.marks.mark_left();
+        }
     }
 
     /// The rank at which a device has failed.
@@ -130,18 +170,22 @@ impl Lane {
     pub(super) unsafe fn poll(&mut self, library: &Library) -> bool {
         // An error ends the request, and is raised by the call that completes it.
         let _quiet = self.messages.quiet(library);
-        // SAFETY: the caller's promise.
-        unsafe { self.begin_agreed(library) | self.go_on(library) }
+        // SAFETY: the caller's promise; so below.
+        let went = unsafe { self.begin_agreed(library) | self.go_on(library) };
+        self.idle = if went { 0 } else { self.idle.wrapping_add(1) };
+        if self.idle % SEARCH == SEARCH - 1 {
+            // SAFETY: as above.
+            unsafe { self.search(library) };
+        }
+        self.say_left();
+        went
     }
 
     unsafe fn begin_agreed(&mut self, library: &Library) -> bool {
         // SAFETY: the caller's promise.
         let agreed = unsafe { self.agree(library) };
         agreed.unwrap_or_else(|Corrupt(_)| {
-            for queued in self.queue.drain(..) {
-                queued.call.fail(library, CORRUPT);
-            }
-            self.unposted.clear();
+            self.end_all(library, CORRUPT);
             true
         })
     }
@@ -149,8 +193,9 @@ impl Lane {
     /// Goes on with what has begun.
     unsafe fn go_on(&mut self, library: &Library) -> bool {
         let before = self.running.len();
-        let (mut requests, mut of, mut failed) = (Vec::new(), Vec::new(), vec![None; before]);
-        for (n, one) in self.running.iter_mut().enumerate() {
+        let polled = before.min(POLLED);
+        let (mut requests, mut of, mut failed) = (Vec::new(), Vec::new(), vec![None; polled]);
+        for (n, one) in self.running.iter_mut().take(polled).enumerate() {
             requests.extend_from_slice(one.requests());
             of.resize(requests.len(), n);
         }
@@ -160,15 +205,45 @@ impl Lane {
                 failed[of[at]].get_or_insert(code);
             }
         }
-        let places = self.running.iter_mut().flat_map(Running::requests);
+        let places = self.running.iter_mut().take(polled).flat_map(Running::requests);
         places.zip(requests).for_each(|(place, request)| *place = request);
         let (messages, marks, mut failed) = (&self.messages, &self.marks, failed.into_iter());
         self.running.retain_mut(|one| {
-            let failed = failed.next().flatten();
+            let Some(failed) = failed.next() else { return true };
             // SAFETY: the caller's promise.
             unsafe { !one.poll(library, messages, marks, failed) }
         });
         self.running.len() < before
+    }
+
+    /// Looks for ranks that will never post what is waited for, and that will send nothing any more.
+    unsafe fn search(&mut self, library: &Library) {
+        let (ended, ranks) = (self.marks.one_gone(), self.marks.ranks());
+        let left: Vec<usize> = (0..ranks).filter(|rank| self.marks.has_left(*rank)).collect();
+        // SAFETY: the caller's promise. What they have posted before is seen now.
+        if unsafe { self.begin_agreed(library) } {
+            return;
+        }
+        if let Some(rank) = ended {
+            let why = format!("the process of rank {rank} has ended");
+            self.end_all(library, &why);
+            self.running.retain_mut(|one| !one.give_up(library, &why));
+        } else if !self.queue.is_empty() {
+            let awaited = left.into_iter().find(|rank| self.window.waits_for(*rank) == Ok(true));
+            if let Some(rank) = awaited {
+                let why = format!("rank {rank} is in MPI_Finalize, and has not called the collective");
+                self.end_all(library, &why);
+            }
+        }
+    }
+
+    /// Ends all without outcome, and those that are called later.
+    fn end_all(&mut self, library: &Library, why: &str) {
+        for queued in self.queue.drain(..) {
+            queued.call.fail(library, why);
+        }
+        self.unposted.clear();
+        self.over.get_or_insert_with(|| why.to_owned());
     }
 
     /// Posts what there is room for, and begins what has an outcome.

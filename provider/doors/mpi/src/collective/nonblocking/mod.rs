@@ -32,12 +32,13 @@ use super::element::computed;
 use super::messages::Messages;
 use crate::abi::Handle;
 use crate::args::Args;
+use crate::counts::Path;
 use crate::library::Library;
 use crate::posted::What;
 use crate::refuse::{self, Target};
 use crate::row::Row;
 use lane::{Lane, Says};
-pub(super) use progress::{Id, finish, is_possible};
+pub(super) use progress::{Id, drain, finish, is_possible};
 use request::Promise;
 pub(super) use running::Begin;
 use running::Call;
@@ -85,7 +86,11 @@ pub(super) unsafe fn start(
         if let Some(op) = plan.op {
             computed(library, args.op(op), args.datatype(plan.datatype))?;
         }
-        let is_one = lane.with(library, |lane| lane.one_failed().is_none())?;
+        let (over, is_one) = lane.with(library, |lane| (lane.is_over(), lane.one_failed().is_none()))?;
+        if let Some(why) = over {
+            row.counts.add(Path::Refused);
+            return Some(refuse::raise(Target::Comm(comm), library.abi.errors.other, &why));
+        }
         let part = if is_one { devices::part(plan, library, row, args, rank) } else { None };
         let is_of_own = plan.what.is_vector() && plan.root.is_none();
         let least = devices::least(plan).map_or(u64::MAX, |least| least as u64);

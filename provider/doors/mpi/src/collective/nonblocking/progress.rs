@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::lane::Lane;
-use crate::library::{Library, library};
+use crate::library::{Library, library, pmpi};
 
 type Callback = extern "C" fn() -> c_int;
 type Register = unsafe extern "C" fn(Callback) -> c_int;
@@ -117,7 +117,22 @@ extern "C" fn progress() -> c_int {
     events
 }
 
-/// MPI_Finalize has begun: nothing is called any more.
+/// MPI_Finalize has begun: waits until nothing is under way. What waits for a rank that calls no more
+/// collectives ends with an error.
+///
+/// # Safety
+/// The MPI is there.
+pub(in crate::collective) unsafe fn drain(library: &Library) {
+    lanes().iter_mut().for_each(|(_, lane)| lane.leave());
+    while lanes().iter().any(|(_, lane)| !lane.is_idle()) {
+        let (world, mut flag): (_, c_int) = (library.abi.handles.world, 0);
+        // SAFETY: valid places; what is found stays.
+        let _ = unsafe { pmpi!("Iprobe", 0, 0, world, &raw mut flag, library.abi.status_ignore) };
+        std::thread::yield_now();
+    }
+}
+
+/// Nothing is called any more.
 pub(in crate::collective) fn finish(library: &Library) {
     if IS_CALLED.swap(false, Relaxed) {
         if let Some(unregister) = function(library, c"opal_progress_unregister") {

@@ -10,7 +10,7 @@ use super::words::Words;
 use crate::args::{Args, Style};
 use crate::buffer::Mirrors;
 use crate::collective::board::Marks;
-use crate::collective::messages::{FAILED, Messages, is_complete};
+use crate::collective::messages::{FAILED, Messages, abandon, is_complete};
 use crate::collective::part::Part;
 use crate::counts::Path;
 use crate::library::Library;
@@ -164,6 +164,17 @@ impl Running {
             }
         };
         self.end(done);
+        true
+    }
+
+    /// Ends it with an error if devices do it: a rank is gone. Whether it is over.
+    pub(super) fn give_up(&mut self, library: &Library, why: &str) -> bool {
+        let By::Devices { part, requests, .. } = &mut self.by else { return false };
+        if !is_complete(&library.abi, requests) {
+            part.abandon();
+            abandon(&library.abi, std::mem::take(requests));
+        }
+        self.end(Err(refuse::code(library.abi.errors.other, why)));
         true
     }
 
