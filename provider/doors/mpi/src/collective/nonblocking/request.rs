@@ -7,6 +7,10 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use crate::abi::Handle;
 use crate::collective::messages::ERROR;
 use crate::library::{library, pmpi};
+use crate::refuse;
+
+/// What MPI_Cancel is refused with.
+const NOT_CANCELLED: &str = "a collective that returns a request cannot be cancelled";
 
 /// A request, and the code that it will complete with.
 #[derive(Debug)]
@@ -66,5 +70,5 @@ unsafe extern "C" fn free(state: *const AtomicI32) -> c_int {
 
 /// MPI_Grequest_cancel_function: MPI-4.1, 6.12: a collective cannot be cancelled.
 unsafe extern "C" fn cancel(_: *mut c_void, _: c_int) -> c_int {
-    library().map_or(1, |library| library.abi.errors.other)
+    library().map_or(1, |library| refuse::code(library.abi.errors.other, NOT_CANCELLED))
 }
