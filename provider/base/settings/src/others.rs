@@ -71,7 +71,7 @@ pub const OTHERS: &[Setting] = &[
     other(
         "STRAIT_MPI_NONBLOCKING",
         Kind::Switch,
-        "no",
+        "yes",
         "Have collectives of strait_mpi that return a request go from device to device",
     ),
     other(

@@ -89,9 +89,10 @@ pub fn nccl_least() -> Option<usize> {
     *LEAST.get_or_init(|| is_set("STRAIT_MPI_NCCL", false).then(|| bytes("STRAIT_MPI_NCCL_LEAST", 32768)))
 }
 
-/// Whether collectives that return a request go from device to device, by `STRAIT_MPI_NONBLOCKING=1`.
+/// Whether collectives that return a request go from device to device, too: unless
+/// `STRAIT_MPI_NONBLOCKING=0`.
 pub fn nonblocking() -> bool {
-    is_set("STRAIT_MPI_NONBLOCKING", false)
+    is_set("STRAIT_MPI_NONBLOCKING", true)
 }
 
 /// A number of bytes above 0.
