@@ -98,7 +98,9 @@ impl Messages {
         // Open MPI returns when one has failed.
         let done = begun.and(waited.map_err(|code| {
             let is_over = |n: &usize| requests[*n] == abi.handles.request_null as u64;
-            let mut codes = (0..requests.len()).filter(is_over).map(|n| error_of(abi, &mut statuses, n));
+            // SAFETY: as many statuses as requests.
+            let code_of = |n| unsafe { error_of(abi, &mut statuses, n) };
+            let mut codes = (0..requests.len()).filter(is_over).map(code_of);
             codes.find(|code| *code != 0).unwrap_or(code)
         }));
         while !is_complete(abi, &requests) {
@@ -211,14 +213,18 @@ pub(super) unsafe fn test_some(abi: &Abi, requests: &mut [u64]) -> Vec<(usize, c
     }
     let found = usize::try_from(found).unwrap_or(0);
     let all = indices.iter().take(found).enumerate();
-    let all = all.map(|(n, index)| (*index as usize, error_of(abi, &mut statuses, n)));
+    // SAFETY: one for each request that was found.
+    let all = all.map(|(n, index)| (*index as usize, unsafe { error_of(abi, &mut statuses, n) }));
     all.filter(|(_, code)| *code != 0).collect()
 }
 
-/// The code in the status of that number, of so many at least.
-fn error_of(abi: &Abi, statuses: &mut Statuses, n: usize) -> c_int {
+/// The code in the status of that number.
+///
+/// # Safety
+/// There are so many.
+unsafe fn error_of(abi: &Abi, statuses: &mut Statuses, n: usize) -> c_int {
     let status = (statuses.at() + n * abi.status) as *const c_int;
-    // SAFETY: the caller's promise: one of these.
+    // SAFETY: the caller's promise.
     unsafe { status.add(ERROR).read_unaligned() }
 }
 
