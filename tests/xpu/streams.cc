@@ -208,7 +208,7 @@ struct gpu {
 
 static bool by_agent;
 
-static strait_stream *open_endpoint(uint32_t flags = 0, uint64_t timeout_ns = 0, uint32_t slots = 0)
+static strait_stream *open_endpoint(uint32_t flags = 0, uint64_t timeout_ns = 0, uint32_t slots = 0, uint32_t slot_bytes = 0)
 {
 	strait_stream_options options = {};
 	strait_stream *s = nullptr;
@@ -217,6 +217,7 @@ static strait_stream *open_endpoint(uint32_t flags = 0, uint64_t timeout_ns = 0,
 	options.key = by_agent ? "a key of both" : nullptr;
 	options.timeout_ns = timeout_ns;
 	options.slots = slots;
+	options.slot_bytes = slot_bytes;
 	OK(strait_stream_open(&options, &s));
 	return s;
 }

@@ -140,10 +140,7 @@ struct compared {
 		meet(calls);
 		ways.push_back({"calls", [this](size_t length, unsigned count) { by_calls(calls, length, count); }});
 
-		strait_stream_options options = {};
-		options.size = sizeof options;
-		options.slot_bytes = 1 << 20;
-		OK(strait_stream_open(&options, &wide));
+		wide = open_endpoint(0, 0, 0, 1 << 20);
 		meet(wide);
 		ways.push_back({"1 MiB slots", [this](size_t length, unsigned count) { by_calls(wide, length, count); }});
 

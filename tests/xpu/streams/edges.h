@@ -77,17 +77,16 @@ static void edges_of_calls(gpu &g, bool leads)
 	OK(strait_stream_close(s));
 }
 
-/* Messages that end elsewhere than their receives, where a slot ends. */
-static void edges_of_slots(gpu &g, bool leads)
+/* Messages that end elsewhere than their receives, where a slot ends: slots that one block of the kernel copies, and several. */
+static void edges_of_slots(gpu &g, bool leads, size_t slot)
 {
-	const size_t slot = 65536;
 	dptr big = 0;
 	cu("cuMemAlloc_v2", &big, 3 * slot);
 	for (unsigned by_cpu = 0; by_cpu < 2; by_cpu++) {
-		strait_stream *s = open_endpoint();
+		strait_stream *s = open_endpoint(0, 0, 4, slot);
 		strait_stream_list *l = nullptr;
 		meet(s);
-		cu("cuMemsetD8_v2", big, (unsigned char)0xee, 3 * slot);
+		cu("cuMemsetD8_v2", big, (unsigned char)(leads ? 0x5a : 0xee), 3 * slot);
 		cu("cuCtxSynchronize");
 		OK(strait_stream_list_open(s, 4, &l));
 		if (leads) {
@@ -104,7 +103,7 @@ static void edges_of_slots(gpu &g, bool leads)
 			OK(strait_stream_list_run(l, g.stream));
 		g.end_of_stream();
 		fails(s, EMSGSIZE);
-		CHECK(g.untouched(big, 3 * slot));
+		CHECK(leads || g.untouched(big, 3 * slot));
 		OK(strait_stream_list_close(l));
 		together();
 		OK(strait_stream_close(s));
@@ -271,7 +270,8 @@ static void edges(bool leads)
 	gpu g;
 	g.open();
 	edges_of_calls(g, leads);
-	edges_of_slots(g, leads);
+	for (size_t slot : {65536, 262144})
+		edges_of_slots(g, leads, slot);
 	edges_of_connect(g, leads);
 	edges_of_limits(g, leads);
 	if (by_agent)
