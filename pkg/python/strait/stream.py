@@ -12,7 +12,8 @@ list until the list is closed; what else writes to it is ordered by the program.
 PyTorch or Numba, one with __cuda_stream__, a CUstream as a number, or None: the default stream of the thread's context.
 
 Threads wait for each other's calls of an endpoint and its lists. While one is in `connect` or `run_on_cpu`, which wait for the
-peer, other calls give EBUSY, but `abort`: that ends the wait. So does the time limit, and KeyboardInterrupt comes only then.
+peer, other calls give EBUSY, but `abort`: that ends the wait. So does the time limit, and of `connect` KeyboardInterrupt, which
+`run_on_cpu` raises when the wait has ended.
 """
 import ctypes
 import errno
@@ -98,6 +99,36 @@ def _call(name, *arguments):
     code = getattr(library, "strait_stream_" + name)(*arguments)
     if code:
         raise Error(-code, (library.strait_stream_error() or b"").decode(errors="replace"))
+
+
+def _aside(call, abort):
+    """A call that waits, by a thread of its own in the context of this one: an exception of a handler ends it by `abort`."""
+    try:
+        driver, context = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD), c_void_p()
+        driver.cuCtxGetCurrent(byref(context))
+    except OSError:
+        driver = None
+    failed = []
+
+    def run():
+        try:
+            if driver is not None:
+                driver.cuCtxSetCurrent(context)
+            call()
+        except Exception as e:
+            failed.append(e)
+
+    thread = threading.Thread(target=run, name="strait-stream-wait")
+    try:
+        thread.start()
+        thread.join()
+    except BaseException:
+        abort()
+        while thread.is_alive():
+            thread.join()
+        raise
+    if failed:
+        raise failed[0]
 
 
 def _find(of, writable):
@@ -246,14 +277,17 @@ class Endpoint(_Moves):
         lane, stream_handle = int(name not in ("send", "put")), handle(stream)
         with self._turn.take():
             self._let_go()
+            # First, since a handler of a signal may raise what it likes behind the call.
+            self._queued[lane] += 1
+            self._kept[lane].append((self._queued[lane], kept, stream))
             try:
                 _call(name, self._handle(), stream_handle, *arguments)
             except Error:
                 # The stream may have a part of it: the endpoint has failed then.
                 self._cut = self._cut or (kept, stream)
+                self._queued[lane] -= 1
+                self._kept[lane].pop()
                 raise
-            self._queued[lane] += 1
-            self._kept[lane].append((self._queued[lane], kept, stream))
 
     def _let_go(self):
         """What calls used that streams have executed is kept no more."""
@@ -272,8 +306,8 @@ class Endpoint(_Moves):
         endpoint is closed."""
         region, (address, length, kept) = c_uint32(), _find(of, True)
         with self._turn.take():
-            _call("register", self._handle(), address, length, byref(region))
             self._registered.append(kept)
+            _call("register", self._handle(), address, length, byref(region))
         return region.value
 
     def blob(self):
@@ -294,8 +328,16 @@ class Endpoint(_Moves):
     def connect(self, blob):
         """Waits for the peer's call."""
         blob = bytes(memoryview(blob))
-        with self._turn.take(waits=True):
-            _call("connect", self._handle(), blob, len(blob))
+
+        def call():
+            with self._turn.take(waits=True):
+                _call("connect", self._handle(), blob, len(blob))
+
+        # Handlers of signals run in the main thread, once no call of the library is in it.
+        if threading.current_thread() is threading.main_thread():
+            _aside(call, self.abort)
+        else:
+            call()
 
     def send(self, of, stream=None):
         """Queues a send."""
@@ -375,11 +417,11 @@ class Endpoint(_Moves):
                 self._lists.remove(made)
             with self._ends:
                 if self._open:
-                    # A handler of a signal finds it closed.
+                    # A handler of a signal finds it closed, and what that raises leaves it so.
                     made, self._open = self._open, None
                     try:
                         _call("close", made)
-                    except BaseException:
+                    except Error:
                         self._open = made
                         raise
             for kept in (*self._kept, self._registered):
@@ -394,8 +436,13 @@ class _Made:
 
     def close(self):
         if self.open:
-            _call("list_close", self.open)
-            self.open, self.kept = None, []
+            made, self.open = self.open, None
+            try:
+                _call("list_close", made)
+            except Error:
+                self.open = made
+                raise
+            self.kept = []
 
 
 class List(_Moves):
@@ -406,8 +453,8 @@ class List(_Moves):
         endpoint._lists.append(self._made)
 
     def _do(self, name, _stream, kept, *arguments):
-        self._call(name, *arguments)
         self._made.kept.append(kept)
+        self._call(name, *arguments)
 
     def _call(self, name, *arguments, waits=False):
         with self._endpoint._turn.take(waits):
