@@ -23,7 +23,6 @@ import threading
 import warnings
 import weakref
 from collections import deque, namedtuple
-from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 
 from . import _buffer
@@ -180,20 +179,24 @@ class _Turn:
     def __init__(self):
         self._lock, self._process, self._owner, self._waits = threading.Lock(), os.getpid(), None, False
 
-    @contextmanager
-    def take(self, waits=False):
+    def __enter__(self):
         if os.getpid() != self._process:
             raise Error(errno.ECHILD, "the endpoint belongs to the parent of this process: open another")
-        # Its own call, in a handler of a signal.
-        while self._owner == threading.get_ident() or not self._lock.acquire(timeout=0.01):
-            if self._waits or self._owner == threading.get_ident():
+        me, of_none = threading.get_ident(), 0
+        # This thread's is a call that a handler of a signal has interrupted; and an exception of one may leave the lock taken.
+        while self._owner == me or not self._lock.acquire(timeout=0.01):
+            of_none = 0 if self._owner else of_none + 1
+            if self._waits or self._owner == me or of_none == 100:
                 raise Error(errno.EBUSY, "another call of the endpoint is under way: wait for it, or abort")
-        self._owner, self._waits = threading.get_ident(), waits
-        try:
-            yield
-        finally:
-            self._owner, self._waits = None, False
-            self._lock.release()
+        self._owner = me
+
+    def __exit__(self, *_):
+        self._owner, self._waits = None, False
+        self._lock.release()
+
+    def waits(self):
+        """The call of this turn waits for the peer."""
+        self._waits = True
 
 
 class _Moves:
@@ -241,6 +244,7 @@ class Endpoint(_Moves):
         # By lane, sends and the rest: how many calls were queued, and what each of them uses.
         self._queued, self._kept = [0, 0], (deque(), deque())
         self._lists, self._registered, self._cut = [], [], None
+        self._counts = byref(c_uint64()), byref(c_uint64())
         made = c_void_p()
         options = _Options(ctypes.sizeof(_Options), _number(slots, 32, "slots"), _number(slot_bytes, 32, "slot_bytes"),
                            _number(signals, 32, "signals"), bool(host_memory) | 2 * bool(by_agent), ns, key)
@@ -275,7 +279,7 @@ class Endpoint(_Moves):
 
     def _do(self, name, stream, kept, *arguments):
         lane, stream_handle = int(name not in ("send", "put")), handle(stream)
-        with self._turn.take():
+        with self._turn:
             self._let_go()
             # First, since a handler of a signal may raise what it likes behind the call.
             self._queued[lane] += 1
@@ -291,7 +295,7 @@ class Endpoint(_Moves):
 
     def _let_go(self):
         """What calls used that streams have executed is kept no more."""
-        if any(self._kept):
+        if self._kept[0] or self._kept[1]:
             for done, kept in zip(self._executed(), self._kept):
                 while kept and kept[0][0] <= done:
                     kept.popleft()
@@ -305,7 +309,7 @@ class Endpoint(_Moves):
         """Device memory that the peer may put to and get from: the number of the registration. Before `blob`. It is kept until the
         endpoint is closed."""
         region, (address, length, kept) = c_uint32(), _find(of, True)
-        with self._turn.take():
+        with self._turn:
             self._registered.append(kept)
             _call("register", self._handle(), address, length, byref(region))
         return region.value
@@ -313,7 +317,7 @@ class Endpoint(_Moves):
     def blob(self):
         """What the peer passes to `connect`."""
         room = 4096
-        with self._turn.take():
+        with self._turn:
             while True:
                 bytes_, length = ctypes.create_string_buffer(room), c_size_t(room)
                 try:
@@ -330,7 +334,8 @@ class Endpoint(_Moves):
         blob = bytes(memoryview(blob))
 
         def call():
-            with self._turn.take(waits=True):
+            with self._turn:
+                self._turn.waits()
                 _call("connect", self._handle(), blob, len(blob))
 
         # Handlers of signals run in the main thread, once no call of the library is in it.
@@ -366,39 +371,38 @@ class Endpoint(_Moves):
     def list(self, entries):
         """A list with room for so many operations."""
         made, entries = c_void_p(), _number(entries, 63, "the room of a list")
-        with self._turn.take():
+        with self._turn:
             _call("list_open", self._handle(), entries, byref(made))
             return List(self, made)
 
     def query(self):
         """Which way messages go, and why."""
         path = _Path(size=ctypes.sizeof(_Path))
-        with self._turn.take():
+        with self._turn:
             _call("query", self._handle(), byref(path))
         return Path({1: "device", 2: "host", 3: "agent"}[path.path], path.why.decode(errors="replace"), path.polls)
 
     def failed(self):
         """What ended the endpoint; None: nothing did."""
         f = _Failure(size=ctypes.sizeof(_Failure))
-        with self._turn.take():
+        with self._turn:
             _call("failed", self._handle(), byref(f))
         names = ("", "send", "receive", "put", "wait", "get")
         return Failure(f.code, names[f.operation], f.index, f.peer, bool(f.by_peer)) if f.code else None
 
     def executed(self):
         """How many calls without a list streams have executed: sends and puts, and the others."""
-        with self._turn.take():
+        with self._turn:
             return self._executed()
 
     def _executed(self):
-        sends, others = c_uint64(), c_uint64()
-        _call("executed", self._handle(), byref(sends), byref(others))
-        return sends.value, others.value
+        _call("executed", self._handle(), *self._counts)
+        return tuple(count._obj.value for count in self._counts)
 
     def error_word(self):
         """The address of a word for kernels: not 0 once the endpoint has failed."""
         word = c_void_p()
-        with self._turn.take():
+        with self._turn:
             _call("error_word", self._handle(), byref(word))
         return word.value
 
@@ -411,7 +415,7 @@ class Endpoint(_Moves):
 
     def close(self):
         """EBUSY: a list is open, or a stream has not executed what it was given. Lists that the program has no more are closed."""
-        with self._turn.take():
+        with self._turn:
             for made in [m for m in self._lists if m.owner() is None]:
                 made.close()
                 self._lists.remove(made)
@@ -457,7 +461,9 @@ class List(_Moves):
         self._call(name, *arguments)
 
     def _call(self, name, *arguments, waits=False):
-        with self._endpoint._turn.take(waits):
+        with self._endpoint._turn:
+            if waits:
+                self._endpoint._turn.waits()
             if not self._made.open:
                 raise Error(errno.EBADF, "the list is closed")
             _call("list_" + name, self._made.open, *arguments)
@@ -504,7 +510,7 @@ class List(_Moves):
 
     def close(self):
         """EBUSY: a stream has not executed it."""
-        with self._endpoint._turn.take():
+        with self._endpoint._turn:
             self._made.close()
             if self._made in self._endpoint._lists:
                 self._endpoint._lists.remove(self._made)
