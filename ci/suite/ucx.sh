@@ -198,7 +198,7 @@ use_cuda() {
 
 # Device memory, over a stand-in for CUDA's driver, beside UCX's own cuda_copy.
 part_cuda() {
-    local host mode option want out status kind more
+    local host mode option want out status kind more still
     stand_in
     gcc -O1 -Wno-unused-function -o "$WORK/ucx-cuda/client" tests/ucx/cuda.c -lucp -lucs -ldl
     gcc -O1 -pthread -o "$WORK/ucx-client" tests/ucx/client.c -lucp -lucs
@@ -236,17 +236,25 @@ part_cuda() {
         UCX_LOG_LEVEL=info timeout -k 5 100 "${run[@]}" UCX_TLS=strait "$WORK/ucx-client" tag put >"$out" 2>&1 || status=1
         carried "$out" || status=1
         report $status "cuda $host without cuda_copy: host memory"
-        more=(CUDA_STAND_IN_DELAY_US=1000)
+        more=(CUDA_STAND_IN_DELAY_US=1000) still=()
         want="rndv inside receive user-put user-get flush"
+        case $host in 1.14|1.15) want="rndv inside receive" ;; esac
         case $host in
-            1.14|1.15) want="rndv inside receive" ;;
+            1.14|1.15) ;;
             # These have no cache for registrations where they cannot patch the calls of the stand-in, which is optimised, and crash when one
             # is to be invalidated.
             1.16|1.17|1.18|1.19|1.20|1.21) more+=(UCX_MEM_CUDA_HOOK_MODE=reloc UCX_MEMTYPE_CACHE=n) ;;
         esac
+        # These leave sends that the receiver has begun to take, and late ones, in progress for ever, over UCX's own tcp too (1 of 15 runs
+        # on a loaded machine): there the receiver makes no progress (round 0).
+        case $host in 1.14|1.15|1.16|1.17) still=(rndv inside) ;; esac
         out=$logs/cuda-death-$host.log status=0
-        # shellcheck disable=SC2086
-        timeout -k 5 300 "${run[@]}" "${more[@]}" "$WORK/ucx-death" -d -n $((${FAST:-0} ? 2 : 6)) $want >"$out" 2>&1 || status=1
+        : >"$out"
+        for option in ${still[@]+"-n 1 ${still[*]}"} "-n $((${FAST:-0} ? 2 : 6)) ${want#"${still[*]}"}"; do
+            # shellcheck disable=SC2086
+            timeout -k 5 300 "${run[@]}" "${more[@]}" "$WORK/ucx-death" -d $option >>"$out" 2>&1 || status=1
+        done
+        [ "$(grep -c '^ok death-' "$out")" = "$(wc -w <<<"$want")" ] || status=1
         report $status "cuda death $host: $want"
     done
 }
