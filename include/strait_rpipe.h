@@ -1062,7 +1062,8 @@ int rlend_many(rlent_t *lent,
 
 /*
  Waits until the borrower, or each of several, has given the memory back or has ended, so long at most;
- EAGAIN then. EPIPE: the borrower, or one of them, has ended before. No lender has to call it.
+ EAGAIN then. EPIPE: the borrower, or one of them, has ended before. EINVAL: another thread has taken it back
+ meanwhile. No lender has to call it.
 
  # Safety
  `lent` is NULL or came from rlend.
@@ -1082,7 +1083,8 @@ int rlend_close(rlent_t at);
  Borrows: the oldest memory that the process of rank `lender` lends to this one and that is not borrowed
  yet. Waits for it, so long at most; EAGAIN then. `policy` is RPIPE_NEXT_FIT and so on, or 0: as
  STRAIT_RPIPE_POLICY says. EPIPE: the lender has ended. EOPNOTSUPP: the path does not promise that a read
- finds what was written before it.
+ finds what was written before it. ENOBUFS: another memory that is borrowed here has the same addresses;
+ this one is given back.
 
  # Safety
  `borrowed` is NULL or valid for a write.
@@ -1132,8 +1134,8 @@ void *rborrow_mem(rborrowed_t borrowed,
 
 /*
  Writes `size` bytes to a block, from its byte `offset` on, without any call of the lender. They are in its
- memory when the call returns. Waits so long at most; EAGAIN: not all of them are known to be there; write
- them again. EMSGSIZE: the block has fewer bytes. ESTALE: there is no such block. EPIPE: the lender has
+ memory when the call returns. Waits so long at most; EAGAIN: not all of them are known to be there, and some
+ may arrive until another call here has returned something else; write all of them again. EMSGSIZE: the block has fewer bytes. ESTALE: there is no such block. EPIPE: the lender has
  ended, or has taken the memory back.
 
  # Safety
@@ -1203,7 +1205,7 @@ int rborrow_detach(rborrowed_t borrowed, rborrow_addr_t addr);
  the borrowers' processors; rborrow_write is not.
 
  Waits so long at most; EAGAIN: it may be done or not. The same call again, with the same numbers, gets
- what it has found, and does it no second time. EINVAL: this is no operation, or the word is not aligned.
+ what it has found, and does it no second time: it is made until it returns something else. EINVAL: this is no operation, or the word is not aligned.
  Else errors are those of rborrow_write.
 
  # Safety

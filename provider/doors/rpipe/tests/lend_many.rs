@@ -245,6 +245,8 @@ fn an_operation_of_a_lender_that_is_stopped_is_done_once_however_often_it_is_cal
                     assert_eq!(memory.atomic(FIRST, 8, &add(100), short), Err(Error::Again));
                     others[0].signal(libc::SIGCONT);
                     assert_eq!(memory.atomic(FIRST, 8, &add(100), patience()), Ok(total + 5));
+                    // It has what it found then.
+                    assert_eq!(memory.atomic(FIRST, 8, &add(5), patience()), Ok(total));
                     total += 105;
                     continue;
                 }

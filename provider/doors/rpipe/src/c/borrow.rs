@@ -1,8 +1,8 @@
 //! Memory that is borrowed.
 
+use std::collections::BTreeSet;
 use std::ptr::{self, null_mut};
-use std::sync::atomic::AtomicU16;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
 
 use libc::{c_int, c_uint, c_void};
 
@@ -13,14 +13,14 @@ use super::lend::rank;
 use super::messages::patience;
 use super::types::*;
 use crate::lend::Local;
-use crate::{Atomic, AtomicOp, Block, Borrowed, Error, Policy, Rank};
+use crate::{Atomic, AtomicOp, Block, Borrowed, Error, Patience, Policy, Rank};
 
 static BORROWED: Kept<Mine> =
     Kept::new("this is no borrowed memory: it was given back, or rborrow has not made it");
 
 /// Borrowed memory, with what its addresses have: an address of another is ESTALE.
 struct Mine {
-    number: u16,
+    number: Number,
     memory: Borrowed,
 }
 
@@ -40,13 +40,13 @@ fn check<T>(at: *const T, size: usize, what: &str) -> Result<(), Error> {
     Ok(())
 }
 
-fn packed(number: u16, block: Block) -> rborrow_addr_t {
-    u64::from(number) << 48 | u64::from(block.generation) << 32 | u64::from(block.granule)
+fn packed(number: &Number, block: Block) -> rborrow_addr_t {
+    u64::from(number.0) << 48 | u64::from(block.generation) << 32 | u64::from(block.granule)
 }
 
 impl Mine {
     fn block(&self, addr: rborrow_addr_t) -> Result<Block, Error> {
-        if addr >> 48 != u64::from(self.number) {
+        if addr >> 48 != u64::from(self.number.0) {
             return Err(Error::Stale("the address is of other memory, or none".into()));
         }
         Ok(Block { granule: addr as u32, generation: (addr >> 32) as u16 })
@@ -59,7 +59,17 @@ fn with<T>(
     addr: rborrow_addr_t,
     body: impl FnOnce(&mut Borrowed, Block) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    BORROWED.with(place(at), |mine| {
+    within(at, addr, Patience::Forever, body)
+}
+
+/// The same, whose time another thread's call counts toward.
+fn within<T>(
+    at: rborrowed_t,
+    addr: rborrow_addr_t,
+    patience: Patience,
+    body: impl FnOnce(&mut Borrowed, Block) -> Result<T, Error>,
+) -> Result<T, Error> {
+    BORROWED.with_in_time(place(at), patience, |mine| {
         let block = mine.block(addr)?;
         body(&mut mine.memory, block)
     })
@@ -85,7 +95,7 @@ unsafe fn all_parts(
     // SAFETY: the caller's promise, and not longer than half of the address space.
     let parts = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(parts, count) } };
     let patience = patience(nanoseconds);
-    BORROWED.with(place(at), |mine| {
+    BORROWED.with_in_time(place(at), patience, |mine| {
         for part in parts {
             check(part.memory, part.size, "a part")?;
             mine.memory.check_part(mine.block(part.addr)?, part.offset, part.size)?;
@@ -102,7 +112,8 @@ unsafe fn all_parts(
 /// Borrows: the oldest memory that the process of rank `lender` lends to this one and that is not borrowed
 /// yet. Waits for it, so long at most; EAGAIN then. `policy` is RPIPE_NEXT_FIT and so on, or 0: as
 /// STRAIT_RPIPE_POLICY says. EPIPE: the lender has ended. EOPNOTSUPP: the path does not promise that a read
-/// finds what was written before it.
+/// finds what was written before it. ENOBUFS: another memory that is borrowed here has the same addresses;
+/// this one is given back.
 ///
 /// # Safety
 /// `borrowed` is NULL or valid for a write.
@@ -119,32 +130,56 @@ pub unsafe extern "C" fn rborrow(
             return Err(Error::Invalid("there is no place for what is borrowed".into()));
         }
         let memory = Borrowed::open(&job, rank(lender)?, chosen(policy)?, patience(nanoseconds))?;
-        let number = memory.shared_name().map_or_else(number_of_one, number_of_all);
+        let number = memory.shared_name().map_or_else(Number::of_one, Number::of_all)?;
         // SAFETY: the program's promise.
         unsafe { borrowed.write(BORROWED.keep(Mine { number, memory }, job.barrier())?.cast()) };
         Ok(())
     })
 }
 
+/// What addresses of a memory have, which no other memory's in this process have.
+#[derive(Debug)]
+struct Number(u16);
+
+/// All of them, and the last one of a memory with one borrower.
+static NUMBERS: Mutex<(BTreeSet<u16>, u16)> = Mutex::new((BTreeSet::new(), 0));
+
 /// The bit of numbers that all borrowers of one memory have.
 const OF_ALL: u16 = 1 << 15;
 
-/// What addresses have in the only borrower of a memory: not 0, which is no address, and not that of the last
-/// 32766 memories.
-fn number_of_one() -> u16 {
-    static LAST: AtomicU16 = AtomicU16::new(0);
-    loop {
-        match LAST.fetch_sub(1, Relaxed).wrapping_sub(1) & !OF_ALL {
-            0 => {}
-            number => return number,
+impl Number {
+    /// Of the only borrower of a memory: not 0, which is no address, and not that of the last 32766 memories.
+    fn of_one() -> Result<Number, Error> {
+        let mut numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let (used, last) = &mut *numbers;
+        for _ in 0..OF_ALL {
+            *last = last.wrapping_sub(1) & !OF_ALL;
+            if *last != 0 && used.insert(*last) {
+                return Ok(Number(*last));
+            }
         }
+        Err(Error::Full("32767 memories are borrowed here: give one back (rborrow_close)".into()))
+    }
+
+    /// Of all borrowers of one memory, which get it without a message: the lender's rank and which memory of its
+    /// it is, both modulo 181.
+    fn of_all((lender, ordinal): (Rank, u32)) -> Result<Number, Error> {
+        let number = OF_ALL | ((lender % 181) * 181 + ordinal % 181) as u16;
+        if NUMBERS.lock().unwrap_or_else(PoisonError::into_inner).0.insert(number) {
+            return Ok(Number(number));
+        }
+        Err(Error::Full(format!(
+            "addresses of this memory would be those of another that is borrowed here, of a lender whose rank \
+             differs from {lender} by a multiple of 181, or 181 loans ago: give that back (rborrow_close) first. \
+             This one is given back"
+        )))
     }
 }
 
-/// What addresses have in all borrowers of one memory: the first 181 that a lender has lent are distinct, of
-/// 181 lenders.
-fn number_of_all((lender, ordinal): (Rank, u32)) -> u16 {
-    OF_ALL | ((lender % 181) * 181 + ordinal % 181) as u16
+impl Drop for Number {
+    fn drop(&mut self) {
+        NUMBERS.lock().unwrap_or_else(PoisonError::into_inner).0.remove(&self.0);
+    }
 }
 
 fn chosen(policy: c_uint) -> Result<Option<Policy>, Error> {
@@ -178,7 +213,7 @@ pub unsafe extern "C" fn rborrow_malloc_aligned(
     align: usize,
 ) -> rborrow_addr_t {
     let block =
-        || BORROWED.with(place(borrowed), |mine| Ok(packed(mine.number, mine.memory.alloc(size, align)?)));
+        || BORROWED.with(place(borrowed), |mine| Ok(packed(&mine.number, mine.memory.alloc(size, align)?)));
     guard(block).unwrap_or(RADDR_NULL)
 }
 
@@ -203,8 +238,8 @@ pub unsafe extern "C" fn rborrow_mem(borrowed: rborrowed_t, addr: rborrow_addr_t
 }
 
 /// Writes `size` bytes to a block, from its byte `offset` on, without any call of the lender. They are in its
-/// memory when the call returns. Waits so long at most; EAGAIN: not all of them are known to be there; write
-/// them again. EMSGSIZE: the block has fewer bytes. ESTALE: there is no such block. EPIPE: the lender has
+/// memory when the call returns. Waits so long at most; EAGAIN: not all of them are known to be there, and some
+/// may arrive until another call here has returned something else; write all of them again. EMSGSIZE: the block has fewer bytes. ESTALE: there is no such block. EPIPE: the lender has
 /// ended, or has taken the memory back.
 ///
 /// # Safety
@@ -221,9 +256,10 @@ pub unsafe extern "C" fn rborrow_write(
     status(|| {
         here()?;
         check(from, size, "a source")?;
-        with(borrowed, addr, |memory, block| {
+        let patience = patience(nanoseconds);
+        within(borrowed, addr, patience, |memory, block| {
             // SAFETY: the program's promise.
-            unsafe { memory.transfer(block, offset, Local::From(from.cast()), size, patience(nanoseconds)) }
+            unsafe { memory.transfer(block, offset, Local::From(from.cast()), size, patience) }
         })
     })
 }
@@ -246,9 +282,10 @@ pub unsafe extern "C" fn rborrow_read(
     status(|| {
         here()?;
         check(to, size, "a target")?;
-        with(borrowed, addr, |memory, block| {
+        let patience = patience(nanoseconds);
+        within(borrowed, addr, patience, |memory, block| {
             // SAFETY: the program's promise.
-            unsafe { memory.transfer(block, offset, Local::To(to.cast()), size, patience(nanoseconds)) }
+            unsafe { memory.transfer(block, offset, Local::To(to.cast()), size, patience) }
         })
     })
 }
@@ -318,7 +355,7 @@ fn atomic(what: c_uint, operand: u64, compare: u64) -> Result<Atomic, Error> {
 /// the borrowers' processors; rborrow_write is not.
 ///
 /// Waits so long at most; EAGAIN: it may be done or not. The same call again, with the same numbers, gets
-/// what it has found, and does it no second time. EINVAL: this is no operation, or the word is not aligned.
+/// what it has found, and does it no second time: it is made until it returns something else. EINVAL: this is no operation, or the word is not aligned.
 /// Else errors are those of rborrow_write.
 ///
 /// # Safety
@@ -336,8 +373,9 @@ pub unsafe extern "C" fn rborrow_atomic(
 ) -> c_int {
     status(|| {
         let atomic = atomic(what, operand, compare)?;
-        let was = with(borrowed, addr, |memory, block| {
-            memory.atomic(block, offset, &atomic, patience(nanoseconds))
+        let patience = patience(nanoseconds);
+        let was = within(borrowed, addr, patience, |memory, block| {
+            memory.atomic(block, offset, &atomic, patience)
         })?;
         // SAFETY: the program's promise.
         if let Some(old) = unsafe { old.as_mut() } {
@@ -433,17 +471,21 @@ pub unsafe extern "C" fn rborrow_close(borrowed: rborrowed_t) -> c_int {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::collections::HashSet;
-
     use super::*;
 
     #[test]
-    fn addresses_of_one_borrowers_memory_are_not_those_of_several_borrowers() {
-        let of_one: Vec<u16> = (0..70_000).map(|_| number_of_one()).collect();
-        assert!(of_one.iter().all(|number| *number != 0 && number & OF_ALL == 0));
-        assert_eq!(of_one[..32_767].iter().collect::<HashSet<_>>().len(), 32_767);
-        let of_all: HashSet<u16> =
-            (0..181).flat_map(|a| (1..182).map(move |b| number_of_all((a, b)))).collect();
-        assert!(of_all.len() == 181 * 181 && of_all.iter().all(|number| number & OF_ALL != 0));
+    fn addresses_of_memories_that_are_borrowed_at_one_time_differ() {
+        let of_one: Vec<Number> = (0..32_767).map(|_| Number::of_one().unwrap()).collect();
+        assert!(of_one.iter().all(|number| number.0 != 0 && number.0 & OF_ALL == 0));
+        assert_eq!(of_one.iter().map(|number| number.0).collect::<BTreeSet<_>>().len(), 32_767);
+        assert!(matches!(Number::of_one(), Err(Error::Full(_))));
+        let all = (0..181).flat_map(|a| (1..182).map(move |b| (a, b)));
+        let of_all: Vec<Number> = all.map(|name| Number::of_all(name).unwrap()).collect();
+        assert!(of_all.iter().all(|number| number.0 & OF_ALL != 0));
+        for name in [(181, 1), (0, 182), (362, 181)] {
+            assert!(matches!(Number::of_all(name), Err(Error::Full(why)) if why.contains("rborrow_close")));
+        }
+        drop((of_one, of_all));
+        assert!(Number::of_all((181, 1)).is_ok() && Number::of_one().is_ok());
     }
 }

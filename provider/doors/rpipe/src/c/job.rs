@@ -80,7 +80,7 @@ fn leave() -> Result<(), Error> {
     let Some(context) = job_place().take() else { return Ok(()) };
     let until = context.leaves_by();
     borrow::close_all();
-    lend::close_all();
+    lend::close_all(&context);
     let groups = groups::close_all();
     many::forget_all();
     groups.and(close_all(until)).and(context.close_by(until))

@@ -8,8 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use ipc::fence::Barrier;
 
 use super::handles::here;
-use crate::Error;
-use crate::lock::{Biased, Guard};
+use crate::lock::Biased;
+use crate::{Error, Patience};
 
 pub(super) type Place<T> = Biased<Option<T>>;
 
@@ -56,12 +56,10 @@ impl<T: Send> Kept<T> {
         Ok(ptr::from_ref(place).cast_mut())
     }
 
-    /// Enters; `None` inside is an error of [`Kept::inside`].
-    fn enter(&self, at: *mut Place<T>) -> Result<(Guard<'static, Option<T>>, &'static Place<T>), Error> {
+    fn place(&self, at: *mut Place<T>) -> Result<&'static Place<T>, Error> {
         here()?;
         // SAFETY: NULL, or from `keep` (the program's promise); what that gives is never freed.
-        let place = unsafe { at.as_ref() }.ok_or_else(|| self.none())?;
-        Ok((place.lock()?, place))
+        unsafe { at.as_ref() }.ok_or_else(|| self.none())
     }
 
     /// Does something with a value.
@@ -70,13 +68,28 @@ impl<T: Send> Kept<T> {
         at: *mut Place<T>,
         body: impl FnOnce(&mut T) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        let (mut inside, _) = self.enter(at)?;
+        let mut inside = self.place(at)?.lock()?;
+        body(inside.as_mut().ok_or_else(|| self.none())?)
+    }
+
+    /// As [`Kept::with`]; the time of another thread's call counts toward this one's: `Again` when it is over.
+    pub(super) fn with_in_time<R>(
+        &self,
+        at: *mut Place<T>,
+        patience: Patience,
+        body: impl FnOnce(&mut T) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        if matches!(patience, Patience::Forever) {
+            return self.with(at, body);
+        }
+        let mut inside = self.place(at)?.lock_until(|| patience.is_over())?;
         body(inside.as_mut().ok_or_else(|| self.none())?)
     }
 
     /// Takes a value out.
     pub(super) fn take(&self, at: *mut Place<T>) -> Result<T, Error> {
-        let (mut inside, place) = self.enter(at)?;
+        let place = self.place(at)?;
+        let mut inside = place.lock()?;
         let value = inside.take().ok_or_else(|| self.none())?;
         drop(inside);
         self.places.lock().unwrap_or_else(PoisonError::into_inner).1.push_back(place);
@@ -95,5 +108,43 @@ impl<T: Send> Kept<T> {
             }
         }
         values
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_call_with_a_time_does_not_wait_for_another_threads_call() {
+        static KEPT: Kept<u32> = Kept::new("none");
+        let at = KEPT.keep(5, Barrier::probe()).unwrap() as usize;
+        let place = move || at as *mut Place<u32>;
+        let (enters, entered) = mpsc::channel();
+        let (leave, leaves) = mpsc::channel::<()>();
+        thread::scope(|s| {
+            s.spawn(move || {
+                KEPT.with(place(), |_| {
+                    enters.send(()).unwrap();
+                    leaves.recv().unwrap();
+                    Ok(())
+                })
+            });
+            entered.recv().unwrap();
+            let short = || Patience::for_a(Duration::from_millis(5));
+            assert_eq!(KEPT.with_in_time(place(), short(), |n| Ok(*n)), Err(Error::Again));
+            assert_eq!(KEPT.with_in_time(place(), Patience::Poll, |n| Ok(*n)), Err(Error::Again));
+            leave.send(()).unwrap();
+            assert_eq!(
+                KEPT.with_in_time(place(), Patience::for_a(Duration::from_secs(60)), |n| Ok(*n)),
+                Ok(5)
+            );
+        });
+        assert_eq!(KEPT.take(place()), Ok(5));
+        assert!(matches!(KEPT.with_in_time(place(), Patience::Poll, |n| Ok(*n)), Err(Error::Invalid(_))));
     }
 }

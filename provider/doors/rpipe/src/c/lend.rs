@@ -1,5 +1,7 @@
 //! Memory that is lent.
 
+use std::sync::Arc;
+
 use libc::c_int;
 
 use super::calls::ranks;
@@ -7,16 +9,21 @@ use super::handles::{job, status};
 use super::kept::{Kept, Place};
 use super::messages::patience;
 use super::types::*;
-use crate::{Error, Lent, Rank};
+use crate::lend::finish;
+use crate::{Context, Error, Lent, Rank};
 
-static LENT: Kept<Lent> = Kept::new("this is no lent memory: it was taken back, or rlend has not made it");
-fn lent(at: rlent_t) -> *mut Place<Lent> {
+/// A thread that waits has a reference of its own: others close meanwhile.
+static LENT: Kept<Arc<Lent>> =
+    Kept::new("this is no lent memory: it was taken back, or rlend has not made it");
+
+fn lent(at: rlent_t) -> *mut Place<Arc<Lent>> {
     at.cast()
 }
 
-/// All is taken back that no thread is in.
-pub(super) fn close_all() {
-    drop(LENT.take_all());
+/// All is taken back, and the thread that makes progress ends.
+pub(super) fn close_all(job: &Context) {
+    LENT.take_all().iter().for_each(|lent| lent.close());
+    finish(job);
 }
 
 pub(super) fn rank(rank: c_int) -> Result<Rank, Error> {
@@ -41,7 +48,7 @@ pub unsafe extern "C" fn rlend(lent: *mut rlent_t, borrower: c_int, size: usize,
         }
         let made = Lent::open(&job, rank(borrower)?, size, patience(nanoseconds))?;
         // SAFETY: the program's promise.
-        unsafe { lent.write(LENT.keep(made, job.barrier())?.cast()) };
+        unsafe { lent.write(LENT.keep(Arc::new(made), job.barrier())?.cast()) };
         Ok(())
     })
 }
@@ -74,19 +81,20 @@ pub unsafe extern "C" fn rlend_many(
         }
         let made = Lent::open_many(&job, &to, size, patience(nanoseconds))?;
         // SAFETY: the program's promise.
-        unsafe { lent.write(LENT.keep(made, job.barrier())?.cast()) };
+        unsafe { lent.write(LENT.keep(Arc::new(made), job.barrier())?.cast()) };
         Ok(())
     })
 }
 
 /// Waits until the borrower, or each of several, has given the memory back or has ended, so long at most;
-/// EAGAIN then. EPIPE: the borrower, or one of them, has ended before. No lender has to call it.
+/// EAGAIN then. EPIPE: the borrower, or one of them, has ended before. EINVAL: another thread has taken it back
+/// meanwhile. No lender has to call it.
 ///
 /// # Safety
 /// `lent` is NULL or came from rlend.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rlend_wait(at: rlent_t, nanoseconds: i64) -> c_int {
-    status(|| LENT.with(lent(at), |lent| lent.wait(patience(nanoseconds))))
+    status(|| LENT.with(lent(at), |lent| Ok(lent.clone()))?.wait(patience(nanoseconds)))
 }
 
 /// Takes the memory back. Calls of its borrowers fail with EPIPE, within 100 ms where the memory is mapped.
@@ -95,5 +103,5 @@ pub unsafe extern "C" fn rlend_wait(at: rlent_t, nanoseconds: i64) -> c_int {
 /// `lent` is NULL or came from rlend.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rlend_close(at: rlent_t) -> c_int {
-    status(|| LENT.take(lent(at)).map(drop))
+    status(|| LENT.take(lent(at)).map(|lent| lent.close()))
 }

@@ -98,11 +98,11 @@ impl Error {
                 "{call}: {e}; raise the system's limit of open files (sysctl fs.file-max)"
             )),
             Some(libc::EFBIG) => Error::Exhausted(format!(
-                "{call}: {e}; raise RLIMIT_FSIZE (ulimit -f), or make heaps smaller (STRAIT_RPIPE_HEAP)"
+                "{call}: {e}; raise RLIMIT_FSIZE (ulimit -f), or make heaps smaller (STRAIT_RPIPE_HEAP), or what is lent"
             )),
-            Some(libc::ENOMEM | libc::ENOSPC | libc::ENOBUFS) => {
-                Error::Exhausted(format!("{call}: {e}; make heaps smaller (STRAIT_RPIPE_HEAP)"))
-            }
+            Some(libc::ENOMEM | libc::ENOSPC | libc::ENOBUFS) => Error::Exhausted(format!(
+                "{call}: {e}; make heaps smaller (STRAIT_RPIPE_HEAP), or what is lent"
+            )),
             _ => Error::System(format!("{call}: {e}")),
         }
     }

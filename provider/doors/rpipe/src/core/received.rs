@@ -91,7 +91,7 @@ impl Received {
 #[cold]
 fn stale(block: Block) -> Error {
     Error::Stale(format!(
-        "the reader has no block of generation {} at granule {}: it was freed before, or the address is not of this pipe",
+        "the reader has no block of generation {} at granule {}: it was freed before, or the address is of another heap",
         block.generation, block.granule
     ))
 }

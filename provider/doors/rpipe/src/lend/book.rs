@@ -3,12 +3,14 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::messages::{
     ATOMIC, BACK, DONE, LEND, Name, OVER, TAKEN, decode, decode_answer, decode_offer, decode_request,
     encode_answer, encode_offer, encode_request, is_one,
 };
-use crate::core::{HEAP_MOST, Net, Service, TOKENS, forked};
+use super::thread::Helper;
+use crate::core::{Context, HEAP_MOST, Net, Service, TOKENS, forked};
 use crate::{Atomic, Error, Get, Grant, Promise, Put, Rank, Region, RegionId, Token};
 
 /// Offers of one lender that are not borrowed yet.
@@ -20,6 +22,8 @@ pub(crate) struct Lends {
     borrowed: HashMap<Name, Borrow>,
     last: u32,
     last_id: u32,
+    /// For what is lent over paths whose operations take this process's progress, until none is reached.
+    helper: Option<Helper>,
 }
 
 /// Memory of this process, which others of its borrowers have, too.
@@ -34,6 +38,8 @@ struct Offer {
     back: bool,
     /// The lender has taken it back.
     closed: bool,
+    /// The thread makes progress for it.
+    helped: bool,
 }
 
 /// Memory of a peer.
@@ -127,7 +133,8 @@ impl Lends {
         let keeper = if shared { borrowers.first().copied() } else { None };
         for name in &names {
             let region = region.clone();
-            let offer = Offer { region, keeper, offered: false, taken: false, back: false, closed: false };
+            let (offered, taken, back, closed, helped) = (false, false, false, false, false);
+            let offer = Offer { region, keeper, offered, taken, back, closed, helped };
             self.lent.insert(*name, offer);
         }
         Ok(names)
@@ -159,20 +166,51 @@ impl Lends {
         Ok(Offered::Sent)
     }
 
-    /// Whether the borrower needs it no more; an error if it has ended.
+    /// Whether the borrower needs it no more; an error if it has ended, or the lender has taken it back.
     pub(super) fn is_back(&self, net: &Net, name: Name) -> Result<bool, Error> {
         match self.lent.get(&name) {
             Some(offer) if offer.back => Ok(true),
-            _ => net.check_peer(name.borrower).map(|()| false),
+            Some(offer) if !offer.closed => net.check_peer(name.borrower).map(|()| false),
+            _ => Err(Error::Invalid("the memory was taken back (rlend_close)".into())),
         }
+    }
+
+    /// A thread makes progress for those borrowers whose operations take it; whether there are such.
+    pub(super) fn help(
+        &mut self,
+        net: &mut Net,
+        context: &Arc<Context>,
+        names: &[Name],
+    ) -> Result<bool, Error> {
+        let mut wakes = None;
+        for name in names {
+            let promise = net.promise(name.borrower);
+            match self.lent.get_mut(name) {
+                Some(offer) if offer.offered && promise.peer_progress => offer.helped = true,
+                _ => continue,
+            }
+            wakes = Some(wakes.unwrap_or(true) && promise.wakes);
+        }
+        let Some(wakes) = wakes else { return Ok(false) };
+        net.backend().allows_thread()?;
+        match &self.helper {
+            Some(helper) => helper.add(wakes),
+            None => self.helper = Some(Helper::start(context, wakes)?),
+        }
+        Ok(true)
+    }
+
+    /// The thread, if it ends, or in any case. It is dropped when the job is not locked: that waits for it.
+    pub(super) fn take_helper(&mut self, at_once: bool) -> Option<Helper> {
+        self.helper.take_if(|helper| at_once || helper.ends())
     }
 
     /// Takes it back: at once where nothing reaches it, else when the borrower says so.
     pub(super) fn take_back(&mut self, net: &mut Net, name: Name) -> Result<(), Error> {
         let Some(offer) = self.lent.get_mut(&name) else { return Ok(()) };
         let reached = offer.offered && !offer.back && !net.is_gone(name.borrower);
-        offer.closed = true;
-        if forked::is_child() || !net.is_open() {
+        let again = std::mem::replace(&mut offer.closed, true);
+        if forked::is_child() || !net.is_open() || again && reached {
             return Ok(());
         }
         if reached { send(net, name, OVER) } else { self.withdraw(net, name) }
@@ -181,6 +219,9 @@ impl Lends {
     /// No borrower of this name reaches it any more; it goes with the last one.
     fn withdraw(&mut self, net: &mut Net, name: Name) -> Result<(), Error> {
         let Some(offer) = self.lent.remove(&name) else { return Ok(()) };
+        if let Some(helper) = self.helper.as_ref().filter(|_| !self.lent.values().any(|other| other.helped)) {
+            helper.end();
+        }
         let is_reached = self.lent.values().any(|other| other.region.id == offer.region.id);
         if is_reached { Ok(()) } else { net.backend().withdraw(offer.region.id) }
     }
@@ -249,8 +290,7 @@ impl Lends {
     pub(super) fn moved(&mut self, net: &Net, name: Name) -> Result<Option<Result<(), Error>>, Error> {
         match self.borrowed.get_mut(&name).and_then(|one| one.outcome.take()) {
             Some(outcome) => Ok(Some(outcome)),
-            // A lender that takes its memory back lets it end.
-            None => net.check_peer(name.lender).map(|()| None),
+            None => self.is_lent(net, name).map(|()| None),
         }
     }
 

@@ -27,14 +27,13 @@ use std::sync::Arc;
 use crate::core::Context;
 use crate::core::forked;
 use crate::core::{Net, Patience, WaitStep, Waiting};
-use crate::{Error, Memory, Promise, Rank};
+use crate::{Error, Memory, Rank};
 
 pub(crate) use book::Lends;
 pub use borrowed::{Borrowed, LendStats};
 
 use book::Offered;
 use messages::Name;
-use thread::Helper;
 
 /// Memory that this process lends.
 #[derive(Debug)]
@@ -42,8 +41,7 @@ pub struct Lent {
     context: Arc<Context>,
     /// One for each borrower.
     names: Vec<Name>,
-    /// Makes progress where a path takes that.
-    helper: Option<Helper>,
+    has_thread: bool,
 }
 
 /// Bytes of this process, which are copied into memory, or to which memory is copied.
@@ -144,7 +142,7 @@ impl Lent {
 
     fn offer(context: &Arc<Context>, names: Vec<Name>, patience: Patience) -> Result<Lent, Error> {
         // Takes it back if anything fails.
-        let mut lent = Lent { context: context.clone(), names, helper: None };
+        let mut lent = Lent { context: context.clone(), names, has_thread: false };
         wait_for(context, patience, || {
             let mut inner = context.lock();
             let mut are_taken = true;
@@ -159,23 +157,24 @@ impl Lent {
             }
             Ok(are_taken.then_some(()))
         })?;
-        let (promises, allowed) = {
-            let mut inner = context.lock();
-            let promise = |name: &Name| inner.backend().promise(name.borrower);
-            let promises: Vec<Promise> = lent.names.iter().map(promise).collect();
-            (promises, inner.backend().allows_thread())
-        };
-        let mut by_thread = promises.iter().filter(|promise| promise.peer_progress).peekable();
-        if by_thread.peek().is_some() {
-            allowed?;
-            lent.helper = Some(Helper::start(context, by_thread.all(|promise| promise.wakes))?);
-        }
+        lent.has_thread = lent.help()?;
         Ok(lent)
+    }
+
+    /// Starts the thread that makes progress, if a borrower's operations take it.
+    fn help(&self) -> Result<bool, Error> {
+        let mut last = None;
+        let helps = with(&self.context, |lends, net| {
+            last = lends.take_helper(false);
+            lends.help(net, &self.context, &self.names)
+        });
+        drop(last);
+        helps
     }
 
     /// Whether a thread of this process's makes progress for the borrower.
     pub fn has_thread(&self) -> bool {
-        self.helper.is_some()
+        self.has_thread
     }
 
     /// Waits until no borrower needs the memory any more; [`Error::Gone`]: one of them has ended before it
@@ -201,14 +200,30 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
-    /// Takes the memory back: calls of the borrower fail from now on.
-    fn drop(&mut self) {
+impl Lent {
+    /// Takes the memory back: calls of the borrower, and of threads that wait here, fail from now on. The thread
+    /// that makes progress does so until no borrower reaches the memory.
+    pub fn close(&self) {
         if forked::is_child() {
             return;
         }
         for name in &self.names {
             let _ = with(&self.context, |lends, net| lends.take_back(net, *name));
         }
+        // Some may have it already where others have not, and there is no thread yet.
+        let _ = self.help();
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The thread that makes progress for borrowers ends: the process leaves the job.
+pub(crate) fn finish(context: &Context) {
+    if !forked::is_child() {
+        drop(with(context, |lends, _| Ok(lends.take_helper(true))));
     }
 }

@@ -36,7 +36,13 @@ impl Remote {
             wait_for(context, patience, || with(context, |lends, net| lends.moved(net, loan.name)))?;
         self.under_way = false;
         // What fails on memory that was taken back fails because of that.
-        outcome.or_else(|fault| with(context, |lends, net| lends.is_lent(net, loan.name)).and(Err(fault)))
+        outcome.or_else(|fault| {
+            with(context, |lends, net| lends.is_lent(net, loan.name))?;
+            match fault {
+                Error::Gone(why) => Err(Error::Gone(format!("rank {}: {why}", loan.name.lender))),
+                fault => Err(fault),
+            }
+        })
     }
 
     fn step(&mut self, context: &Context, loan: &Loan, op: &Move, patience: Patience) -> Result<(), Error> {
@@ -74,10 +80,11 @@ impl Remote {
             let (number, mine) = match self.asked.next((at, *atomic)) {
                 Next::Ask(number) => {
                     let asked = with(context, |lends, net| lends.ask(net, name, number, (at, atomic)));
-                    asked.inspect_err(|_| self.asked.settle())?;
+                    asked.inspect_err(|_| self.asked.settle(None, true))?;
                     (number, true)
                 }
                 Next::Await(number, mine) => (number, mine),
+                Next::Done(was) => return Ok(was),
             };
             let answer = wait_for(context, patience, || {
                 let mut inner = context.lock();
@@ -87,7 +94,7 @@ impl Remote {
                     None => inner.takes_in(name.lender).map(|()| None),
                 }
             })?;
-            self.asked.settle();
+            self.asked.settle(answer, mine);
             if !mine {
                 continue;
             }

@@ -1,7 +1,6 @@
 //! Memory lent between two contexts of one process: the lender's is not used once it has lent.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -114,22 +113,17 @@ fn memory_that_is_taken_back_fails_its_borrower_and_given_back_tells_its_lender(
         let (a, lent, b, mut memory) = pair(&format!("back-{name}"), &settings, 4096);
         assert_eq!(lent.wait(Patience::Poll), Err(Error::Again), "{name}");
         let block = memory.alloc(8, 1).unwrap();
-        let over = AtomicBool::new(false);
         thread::scope(|s| {
+            // The lender makes no call afterwards.
             s.spawn(|| {
+                thread::sleep(Duration::from_millis(20));
                 drop(lent);
-                while !over.load(Relaxed) {
-                    a.progress().unwrap();
-                    thread::sleep(Duration::from_millis(1));
-                }
             });
             let until = Instant::now() + LIMIT;
             let mut wrote = Ok(());
             while wrote.is_ok() && Instant::now() < until {
                 wrote = memory.write(block, 0, &[1; 8], patience());
             }
-            // Before anything fails: the other thread ends by it.
-            over.store(true, Relaxed);
             assert!(
                 matches!(&wrote, Err(Error::Gone(why)) if why.contains("taken its memory back")),
                 "{name}: {wrote:?}"
@@ -154,6 +148,24 @@ fn memory_that_is_taken_back_fails_its_borrower_and_given_back_tells_its_lender(
             b.progress().unwrap();
             a.progress().unwrap();
         }
+    }
+}
+
+#[test]
+fn memory_that_is_taken_back_ends_the_lenders_own_wait() {
+    for (name, settings) in ways() {
+        let (_a, lent, _b, _memory) = pair(&format!("wait-{name}"), &settings, 4096);
+        thread::scope(|s| {
+            let waits = s.spawn(|| lent.wait(patience()));
+            thread::sleep(Duration::from_millis(20));
+            lent.close();
+            let outcome = waits.join().unwrap();
+            assert!(
+                matches!(&outcome, Err(Error::Invalid(why)) if why.contains("rlend_close")),
+                "{outcome:?}"
+            );
+        });
+        lent.close();
     }
 }
 

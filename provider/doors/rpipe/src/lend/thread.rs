@@ -1,9 +1,10 @@
-//! A thread that makes progress for borrowers while the program of the lender makes no call.
+//! A thread that makes progress for borrowers while the program of the lender makes no call: one for all that
+//! a process lends.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread::{Builder, JoinHandle, sleep};
+use std::sync::{Arc, Weak};
+use std::thread::{self, Builder, JoinHandle, sleep};
 use std::time::Duration;
 
 use crate::Error;
@@ -19,35 +20,65 @@ const UNSURE: i32 = 1;
 
 #[derive(Debug)]
 pub(super) struct Helper {
-    over: Arc<AtomicBool>,
+    flags: Arc<Flags>,
     thread: Option<JoinHandle<()>>,
 }
 
+#[derive(Debug)]
+struct Flags {
+    over: AtomicBool,
+    /// What arrives makes the descriptor readable, on the paths to all borrowers.
+    wakes: AtomicBool,
+}
+
 impl Helper {
-    /// `wakes`: what arrives makes the descriptor readable.
     pub(super) fn start(context: &Arc<Context>, wakes: bool) -> Result<Helper, Error> {
-        let over = Arc::new(AtomicBool::new(false));
-        let (context, ends) = (context.clone(), over.clone());
-        let body = move || {
-            while !ends.load(Relaxed) && context.progress().is_ok() {
-                nap(&context, if wakes { LONG } else { UNSURE });
-            }
-        };
-        let thread = Builder::new().name("rpipe-lender".into()).spawn(body);
-        let thread = thread.map_err(|e| Error::system("starting a thread that makes progress", &e))?;
-        Ok(Helper { over, thread: Some(thread) })
+        let flags = Arc::new(Flags { over: false.into(), wakes: wakes.into() });
+        let (context, its) = (Arc::downgrade(context), flags.clone());
+        let thread = Builder::new().name("rpipe-lender".into()).spawn(move || run(&context, &its));
+        let thread = thread.map_err(|e| {
+            Error::Exhausted(format!(
+                "starting a thread that makes progress: {e}; raise RLIMIT_NPROC (ulimit -u)"
+            ))
+        })?;
+        Ok(Helper { flags, thread: Some(thread) })
+    }
+
+    /// It makes progress for another borrower too.
+    pub(super) fn add(&self, wakes: bool) {
+        self.flags.wakes.fetch_and(wakes, Relaxed);
+    }
+
+    /// It is to end, and may be this thread. Dropping waits for that.
+    pub(super) fn end(&self) {
+        self.flags.over.store(true, Relaxed);
+    }
+
+    pub(super) fn ends(&self) -> bool {
+        self.flags.over.load(Relaxed)
     }
 }
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        self.over.store(true, Relaxed);
+        self.end();
         match self.thread.take() {
             // It is the parent's.
             Some(thread) if forked::is_child() => std::mem::forget(thread),
+            // It had the last reference to the job.
+            Some(thread) if thread.thread().id() == thread::current().id() => {}
             Some(thread) => drop(thread.join()),
             None => {}
         }
+    }
+}
+
+fn run(context: &Weak<Context>, flags: &Flags) {
+    while let Some(context) = context.upgrade() {
+        if flags.over.load(Relaxed) || context.progress().is_err() || flags.over.load(Relaxed) {
+            break;
+        }
+        nap(&context, if flags.wakes.load(Relaxed) { LONG } else { UNSURE });
     }
 }
 

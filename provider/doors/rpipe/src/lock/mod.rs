@@ -225,16 +225,36 @@ impl<T> Biased<T> {
         (enter(&self.words, me()) == Entry::Owner).then(|| Guard { lock: self, held: None })
     }
 
-    #[cold]
-    fn lock_slowly(&self, entry: Entry) -> Result<Guard<'_, T>, Error> {
+    /// An error if this thread never gets in.
+    fn lets_in(&self, entry: Entry) -> Result<(), Error> {
         if entry == Entry::Twice {
             return Err(Error::Invalid(
                 "this thread is in a call of this pipe already (a signal's handler?)".into(),
             ));
         }
-        if self.words.owner() == FORKED {
-            return Err(forked::error());
+        if self.words.owner() == FORKED { Err(forked::error()) } else { Ok(()) }
+    }
+
+    /// As [`Biased::lock`], until `is_over`: [`Error::Again`] then.
+    pub(crate) fn lock_until(&self, is_over: impl Fn() -> bool) -> Result<Guard<'_, T>, Error> {
+        loop {
+            match enter(&self.words, me()) {
+                Entry::Owner => return Ok(Guard { lock: self, held: None }),
+                entry => self.lets_in(entry)?,
+            }
+            if let Some(guard) = self.try_lock() {
+                return Ok(guard);
+            }
+            if is_over() {
+                return Err(Error::Again);
+            }
+            std::thread::sleep(Duration::from_micros(50));
         }
+    }
+
+    #[cold]
+    fn lock_slowly(&self, entry: Entry) -> Result<Guard<'_, T>, Error> {
+        self.lets_in(entry)?;
         if let Some(guard) = self.try_lock() {
             return Ok(guard);
         }

@@ -434,7 +434,7 @@ impl Heap {
 #[cold]
 fn stale(block: Block) -> Error {
     Error::Stale(format!(
-        "no block of generation {} begins at granule {}: it was freed before, or the address is not of this pipe",
+        "no block of generation {} begins at granule {}: it was freed before, or the address is of another heap",
         block.generation, block.granule
     ))
 }
