@@ -47,6 +47,9 @@ pub enum Event {
     /// An access that [`crate::RmaLink::start`] began, or a [`FrameLink::land`], is over: whether all bytes
     /// are there.
     Done(OpId, bool),
+    /// Such an access has ended with the connection that it went by: whether its bytes are where they belong is
+    /// not known, and is not to be found out by another one. The end of the peer follows.
+    Cut(OpId),
 }
 
 /// Where the bytes of a frame that has begun belong: `len` of them, from byte `off` of the frame on, to byte

@@ -25,7 +25,7 @@ use crate::parts::exposed::Exposed;
 use crate::parts::inbox::Inbox;
 use crate::parts::peers::Peers;
 use crate::parts::provider::Provider;
-use crate::parts::reading::{Op, Reading};
+use crate::parts::reading::{Ended, Op, Reading, number_of};
 use crate::peer::Stage;
 use crate::published::{SAID, decode, encode};
 
@@ -37,12 +37,6 @@ const MOMENT: Duration = Duration::from_millis(5);
 /// Whether an operation is an access by the fabric.
 pub(crate) fn is_read(op: OpId) -> bool {
     op.0 & READ != 0
-}
-
-/// The version of a registration that is named, if it is none of a request: names of requests have a part
-/// above 32 bits.
-fn number_of(name: u64) -> Option<u32> {
-    u32::try_from(name).ok().filter(|number| *number != 0)
 }
 
 /// What of a link is memory: of this side, which is lent, and of peers, which is accessed.
@@ -62,6 +56,10 @@ pub(crate) struct Memory<'a, B, F> {
 }
 
 impl<B: RmaLink, F: Below> Memory<'_, B, F> {
+    /// How an access ends of which something was posted, and not all is known to be done. One by a connection
+    /// fails with that.
+    const LOST: Ended = if F::CONNECTS { Ended::Cut } else { Ended::Failed };
+
     /// Lends memory to a peer, which accesses it this way: the handles that it lacks.
     pub(crate) fn lend(&mut self, to: PeerId, iov: &[Span], way: Way) -> Option<Vec<Handle>> {
         let at = self.peers.get_mut(to)?;
@@ -329,8 +327,8 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
             return Err(NoDirect::Memory);
         }
         let id = OpId(READ | self.reading.next_number());
-        let (flying, failed, mute, until) = (0, false, false, None);
-        let op = Op { id, peer, request, generation, queue, flying, failed, mute, until };
+        let (flying, ended, mute, until) = (0, Ended::Whole, false, None);
+        let op = Op { id, peer, request, generation, queue, flying, ended, mute, until };
         if self.reading.begin(self.below, op, first) {
             self.report_reads();
         }
@@ -372,7 +370,7 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         for peer in self.reading.peers_of(which) {
             let Some(channel) = self.peers.get(peer).and_then(|at| at.channel.as_ref()) else { continue };
             if below.stop(Stop::Connection(channel.far().dest)) {
-                for op in self.reading.cut(|op| op.peer == peer) {
+                for op in self.reading.cut(|op| op.peer == peer, Ended::Cut) {
                     log::debug!("an access of generation {} is ended with its connection", op.1);
                 }
             } else {
@@ -391,7 +389,8 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
 
     /// A piece of an access is over; whether the whole one is.
     fn count_read(&mut self, who: u64, ok: bool) -> bool {
-        let Some((over, peer, generation)) = self.reading.count(who, ok) else { return false };
+        let how = if ok { Ended::Whole } else { Self::LOST };
+        let Some((over, peer, generation)) = self.reading.count(who, how) else { return false };
         if !ok {
             self.note_cut(peer, generation);
         }
@@ -400,7 +399,7 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
 
     /// Some accesses under way have ended before their time.
     fn cut_reads(&mut self, which: impl Fn(&Op) -> bool) {
-        for (peer, generation) in self.reading.cut(which) {
+        for (peer, generation) in self.reading.cut(which, Ended::Failed) {
             self.note_cut(peer, generation);
         }
     }
@@ -408,13 +407,19 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
     /// Reports accesses that are over.
     fn report_reads(&mut self) {
         let inbox = &mut *self.inbox;
-        self.reading.remove_over(|op, ok| inbox.push_event(Event::Done(op, ok)));
+        self.reading.remove_over(|op, how| {
+            inbox.push_event(match how {
+                Ended::Cut => Event::Cut(op),
+                how => Event::Done(op, how == Ended::Whole),
+            });
+        });
         for (peer, request) in self.reading.take_left() {
             self.note(peer, Sort::Left, request);
         }
     }
 
-    /// A peer takes a request back: its accesses fail, and it gets an answer when they are over.
+    /// A peer takes a request back: its accesses fail, and it gets an answer when they are over. So it does
+    /// where it takes back a registration, whose accesses end as they do.
     pub(crate) fn leave_reads(&mut self, peer: PeerId, request: u64) {
         self.let_end(|op| op.is_of(peer, request), true);
         self.reading.leave(peer, request);
@@ -428,15 +433,16 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         self.report_reads();
     }
 
-    /// Posts no more of some accesses, which have failed then, or if `failed`.
-    fn let_end(&mut self, which: impl Fn(&Op) -> bool, failed: bool) {
+    /// Posts no more of some accesses, which have failed then, as have those of requests if `revoked`.
+    fn let_end(&mut self, which: impl Fn(&Op) -> bool, revoked: bool) {
         let until = Instant::now() + self.leave;
-        self.reading.let_end(which, failed, until);
+        self.reading.let_end(which, revoked, until);
     }
 
-    /// Ends accesses: when this returns they access no memory any more. Those that are reported have failed.
+    /// Ends accesses: when this returns they access no memory any more. Those that are reported have
+    /// failed, unless they were over.
     pub(crate) fn end_reads(&mut self, which: impl Fn(&Op) -> bool, reports: bool) {
-        if !self.reading.fail(&which, reports) {
+        if !self.reading.give_up(&which, Self::LOST, reports) {
             return;
         }
         // Those by a connection end it if they are not over. They are over soon where the peer's device

@@ -292,7 +292,7 @@ fn a_handle_that_was_forged_touches_nothing_and_ends_its_connection() {
         let op = two.a.start(way, two.to_b, &access).expect("what the handle says");
         loop {
             match two.a.poll() {
-                Some(Event::Done(which, ok)) => break assert_eq!((which, ok), (op, false), "change {n}"),
+                Some(Event::Cut(which)) => break assert_eq!(which, op, "change {n}"),
                 Some(other) => panic!("change {n}: {other:?}"),
                 None => two.wait("the access is never over"),
             }

@@ -1,5 +1,6 @@
 //! The engine over queue pairs: RMA of the application that needs nothing of its target, and what does.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -170,6 +171,37 @@ fn a_registration_that_is_closed_is_not_reached_any_more() {
     assert_eq!(access(&mut duo, &write(to, &[local], &[there(0, 64, 9)], 1)).err, None);
     assert_eq!(duo.counts.take()[2], 1, "an access of the new one");
     assert!(text(&[target]) == pattern(LEN, 1) && text(&[other]) == pattern(64, 2));
+}
+
+/// What the device has done is done, though its end is reported behind the news that the registration closes.
+#[test]
+fn an_access_that_is_done_when_its_registration_closes_has_not_failed_and_is_not_repeated() {
+    let mut duo = duo("sv0");
+    let (to, target, local) = (duo.a.peer, Span::leak(LEN), filled(LEN, 7));
+    let mr = known(&mut duo, target, 9, BOTH);
+    duo.b.domain.set_patience(Patience::Retried);
+    duo.counts.holds.store(true, Relaxed);
+    duo.a.domain.rma(duo.a.ep, &write(to, &[local], &[there(0, LEN, 9)], 1)).expect("room for one");
+    let start = Instant::now();
+    while text(&[target]) != pattern(LEN, 7) {
+        assert!(start.elapsed() < WAIT, "the bytes do not come");
+        sleep(Duration::from_micros(50));
+    }
+    duo.counts.take();
+    // The owner asks for it back, and the peer hears of that.
+    for _ in 0..50 {
+        assert_eq!(duo.b.domain.mr_close(mr), Err(Error::Busy), "the end of the access is not known there");
+        assert!(duo.a.next().is_none() && duo.b.next().is_none());
+        sleep(Duration::from_micros(50));
+    }
+    duo.counts.holds.store(false, Relaxed);
+    assert_eq!(completed_alone(&mut duo).err, None);
+    while duo.b.domain.mr_close(mr).is_err() {
+        assert!(start.elapsed() < WAIT, "it is never closed");
+        duo.a.next();
+    }
+    let [_, bytes, accesses, _] = duo.counts.take();
+    assert!(accesses == 0 && bytes < 1_000, "{accesses} accesses and {bytes} bytes in frames after the first");
 }
 
 /// A peer that does nothing, as one that is stopped, keeps no memory.

@@ -95,11 +95,17 @@ impl<L: RmaLink> Ends<'_, L> {
         self.finish_out(core, &out, None);
     }
 
-    /// An access that the link has made without the peer is over. One that failed is requested of the peer.
-    pub(in crate::endpoint) fn one_sided_is_over(&mut self, core: &mut Core, name: u64, ok: bool) {
-        if ok {
+    /// An access that the link has made without the peer is over. One that failed is requested of the peer;
+    /// one that has ended with its connection may be done, and is not repeated.
+    pub(in crate::endpoint) fn one_sided_is_over(
+        &mut self,
+        core: &mut Core,
+        name: u64,
+        (ok, cut): (bool, bool),
+    ) {
+        if ok || cut {
             let Some(Request::Out(out)) = self.requests.pool.remove(name) else { return };
-            return self.finish_out(core, &out, None);
+            return self.finish_out(core, &out, cut.then_some(Error::Reset));
         }
         let Some(Request::Out(out)) = self.requests.pool.get_mut(name) else { return };
         let Some(there) = out.one_sided.take() else { return };

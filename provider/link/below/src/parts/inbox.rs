@@ -107,7 +107,7 @@ impl Inbox {
 
     /// The end of this operation is not reported.
     pub(crate) fn drop_done(&mut self, op: OpId) {
-        self.queue.retain(|out| !matches!(out, Out::Event(Event::Done(known, _)) if *known == op));
+        self.queue.retain(|out| !matches!(out, Out::Event(Event::Done(known, _) | Event::Cut(known)) if *known == op));
     }
 
     /// Releases a frame of the connection.

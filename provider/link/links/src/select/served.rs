@@ -47,6 +47,7 @@ impl Assign<'_> {
                     None => continue,
                 },
                 Event::Done(op, ok) => Event::Done(route::tag_op(at, op), ok),
+                Event::Cut(op) => Event::Cut(route::tag_op(at, op)),
             });
         }
     }
