@@ -50,6 +50,9 @@ pub enum Event {
     /// Such an access has ended with the connection that it went by: whether its bytes are where they belong is
     /// not known, and is not to be found out by another one. The end of the peer follows.
     Cut(OpId),
+    /// A peer has written memory of a registration by [`Once::Write`](crate::Once::Write), in order with its
+    /// frames: the data that came with it, and how many bytes.
+    Written(PeerId, u32, usize),
 }
 
 /// Where the bytes of a frame that has begun belong: `len` of them, from byte `off` of the frame on, to byte

@@ -12,15 +12,14 @@
 //! more: reads from one that lives are over by themselves, also those from an endpoint that it has
 //! closed.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use hmem::{Span, total};
-use link_api::{Direct, Event, Grant, NoDirect, OpId, PeerId, Region, RegionVersion, RmaLink, Way};
-use wire::{Handle, Seg};
+use hmem::Span;
+use link_api::{Event, OpId, PeerId, Region, RegionVersion, RmaLink, Way};
+use wire::Handle;
 
 use crate::channel::{Said, Sort, Spoilt};
-use crate::network::{Below, Dest, Did, Piece, Poll, Stop, Usage};
+use crate::network::{Below, Did, Poll, Stop, Usage};
 use crate::parts::exposed::Exposed;
 use crate::parts::inbox::Inbox;
 use crate::parts::peers::Peers;
@@ -30,7 +29,7 @@ use crate::peer::Stage;
 use crate::published::{SAID, decode, encode};
 
 /// What numbers of accesses have that no operation of the connection's has.
-const READ: u64 = 1 << 55;
+pub(crate) const READ: u64 = 1 << 55;
 /// How long an access that is not to go on is waited for.
 const MOMENT: Duration = Duration::from_millis(5);
 
@@ -266,75 +265,6 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         }
     }
 
-    /// Starts to access memory of a peer's.
-    pub(crate) fn start_access(
-        &mut self,
-        way: Way,
-        peer: PeerId,
-        access: &Direct<'_>,
-    ) -> Result<OpId, NoDirect> {
-        let request = match access.grant {
-            Grant::Region(version) if (access.roff, access.loff) == (0, 0) => version.number.into(),
-            _ => access.operation()?,
-        };
-        let most = self.reading.most().filter(|_| self.reading.has(way)).ok_or(NoDirect::Memory)?;
-        let at = self.peers.get(peer).filter(|_| !self.provider.has_failed()).ok_or(NoDirect::Fault)?;
-        if at.stage != Stage::Fabric || at.end.is_broken() {
-            return Err(NoDirect::Fault);
-        }
-        if at.dealings.is_revoked(request) {
-            return Err(NoDirect::Revoked);
-        }
-        let own = at.channel.as_ref().map_or(Dest(u64::MAX), |channel| channel.far().dest);
-        let find = |seg: &Seg| match access.grant {
-            Grant::Region(version) => at.dealings.place(version, seg, way, own),
-            _ => at.dealings.find(seg, way),
-        };
-        let below = self.below.as_ref().ok_or(NoDirect::Fault)?;
-        if total(access.local) < access.len
-            || !access.local.iter().all(|span| self.provider.reaches(below, span, Usage::by_self(way)))
-        {
-            return Err(NoDirect::Memory);
-        }
-        let (mut first, mut queue, mut generation) = (None, VecDeque::new(), 0);
-        let (mut left, mut here) = (access.len, access.local.iter().copied());
-        let mut room = here.next();
-        for seg in access.remote {
-            let len = usize::try_from(seg.len.get()).map_err(|_| NoDirect::Memory)?.min(left);
-            if len == 0 {
-                continue;
-            }
-            let found = find(seg).ok_or(NoDirect::Memory)?;
-            generation = generation.max(found.generation);
-            let mut off = 0;
-            while off < len {
-                let span = room.ok_or(NoDirect::Memory)?;
-                let n = (len - off).min(span.len()).min(most);
-                if let Some(local) = span.part(0, n).filter(|_| n > 0) {
-                    let addr = found.at.checked_add(off as u64).ok_or(NoDirect::Memory)?;
-                    let piece = Piece { way, at: found.from, key: found.key, addr, local };
-                    match first {
-                        None => first = Some(piece),
-                        Some(_) => queue.push_back(piece),
-                    }
-                }
-                off += n;
-                room = if n == span.len() { here.next() } else { span.part(n, span.len() - n) };
-            }
-            left -= len;
-        }
-        if left > 0 {
-            return Err(NoDirect::Memory);
-        }
-        let id = OpId(READ | self.reading.next_number());
-        let (flying, ended, mute, until) = (0, Ended::Whole, false, None);
-        let op = Op { id, peer, request, generation, queue, flying, ended, mute, until };
-        if self.reading.begin(self.below, op, first) {
-            self.report_reads();
-        }
-        Ok(id)
-    }
-
     /// Posts what can be posted.
     pub(crate) fn post_reads(&mut self) {
         if self.reading.post(self.below) {
@@ -405,7 +335,7 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
     }
 
     /// Reports accesses that are over.
-    fn report_reads(&mut self) {
+    pub(crate) fn report_reads(&mut self) {
         let inbox = &mut *self.inbox;
         self.reading.remove_over(|op, how| {
             inbox.push_event(match how {

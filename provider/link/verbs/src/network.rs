@@ -143,6 +143,7 @@ impl Below for Verbs {
             reads: Some(self.sizes.access).filter(|most| *most > 0),
             writes: self.sizes.access > 0,
             publishes: self.sizes.access > 0,
+            data: self.sizes.access > 0,
         }
     }
 

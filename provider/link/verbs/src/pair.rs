@@ -7,7 +7,7 @@ use below::NotSent;
 use hmem::Span;
 use rdma_sys::{
     Bind, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WR_BIND_MW, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
-    IBV_WR_SEND, Qp, ibv_send_wr, ibv_sge,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, Qp, ibv_send_wr, ibv_sge,
 };
 
 /// How long a queue pair that is closed may take until all its requests have completed.
@@ -56,6 +56,8 @@ pub(crate) enum Verb {
     Send,
     Read((u64, u32)),
     Write((u64, u32)),
+    /// With data that the peer's device reports.
+    WriteWithData((u64, u32), u32),
     /// Binds a memory window to this queue pair.
     Bind(Bind),
 }
@@ -154,6 +156,7 @@ impl Pair {
             Verb::Send => (IBV_WR_SEND, None),
             Verb::Read(remote) => (IBV_WR_RDMA_READ, Some(remote)),
             Verb::Write(remote) => (IBV_WR_RDMA_WRITE, Some(remote)),
+            Verb::WriteWithData(remote, _) => (IBV_WR_RDMA_WRITE_WITH_IMM, Some(remote)),
             Verb::Bind(_) => (IBV_WR_BIND_MW, None),
         };
         let mut request = ibv_send_wr {
@@ -168,8 +171,10 @@ impl Pair {
             request.wr.rdma.remote_addr = remote_addr;
             request.wr.rdma.rkey = rkey;
         }
-        if let Verb::Bind(bind) = verb {
-            bind.put_in(&mut request);
+        match verb {
+            Verb::Bind(bind) => bind.put_in(&mut request),
+            Verb::WriteWithData(_, data) => request.anon1.imm_data = data.to_be(),
+            Verb::Send | Verb::Read(_) | Verb::Write(_) => {}
         }
         // SAFETY: a list of one request with one piece, as the caller promises.
         match unsafe { self.qp.post_send(&mut request) } {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use below::{Dest, Lease, NotSent, Piece, Stop, Usage};
 use hmem::{Caps, Kind, Span};
-use link_api::Way;
+use link_api::{Once, Way};
 use rdma_sys::{Mw, ibv_sge};
 use register::{Registry, Uses};
 
@@ -255,9 +255,10 @@ impl Accesses<'_> {
         } else {
             self.0.objects.find_local(who, piece)?
         };
-        let verb = match piece.way {
-            Way::Get => Verb::Read(remote),
-            Way::Put => Verb::Write(remote),
+        let verb = match (piece.once, piece.way) {
+            (Some(Once::Write(data)), _) => Verb::WriteWithData(remote, data),
+            (None, Way::Get) => Verb::Read(remote),
+            (None, Way::Put) => Verb::Write(remote),
         };
         let Some(pair) = self.0.objects.pairs.get_mut(number) else { return Err(NotSent::Busy) };
         // SAFETY: inline, of memory that is there during the call; else a place that was taken for this

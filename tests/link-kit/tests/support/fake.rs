@@ -283,6 +283,7 @@ impl Below for Fake {
             reads: self.reads.then_some(READ),
             writes: self.writes,
             publishes: false,
+            data: false,
         }
     }
 

@@ -15,6 +15,7 @@ mod node;
 
 mod authority;
 mod conformance;
+mod data;
 mod device;
 mod faults;
 mod lone;

@@ -52,6 +52,8 @@ pub const READS: u16 = 1;
 pub const REPEATS: u16 = 2;
 /// [`Announce::can`]: memory is written by the fabric, too.
 pub const WRITES: u16 = 4;
+/// [`Announce::can`]: so it is with data that the target reports.
+pub const DATA: u16 = 8;
 /// Longest address.
 pub const MOST_ADDRESS: usize = 256;
 /// Bytes of a name.
@@ -76,7 +78,7 @@ pub struct Announce {
     pub protocol: u32,
     /// What sort of address it has.
     pub format: u32,
-    /// What it can do besides: [`READS`], [`REPEATS`], [`WRITES`].
+    /// What it can do besides: [`READS`], [`REPEATS`], [`WRITES`], [`DATA`].
     pub can: u16,
     /// The name of what is below.
     pub name: [u8; NAME],

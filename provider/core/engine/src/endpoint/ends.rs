@@ -9,7 +9,7 @@ use crate::endpoint::net::Net;
 use crate::endpoint::parts::adapt::Adapt;
 use crate::endpoint::parts::bind::Bind;
 use crate::endpoint::parts::header::{put_segs, segments};
-use crate::endpoint::parts::request::{Done, NO_REQUEST, Out, Request, Then, Unsent};
+use crate::endpoint::parts::request::{Done, NO_REQUEST, OneSided, Out, Request, Then, Unsent};
 use crate::endpoint::requests::Requests;
 use crate::endpoint::rma::target::Accesses;
 use crate::proto::Cut;
@@ -103,12 +103,13 @@ impl<L: RmaLink> Ends<'_, L> {
         name: u64,
         (ok, cut): (bool, bool),
     ) {
-        if ok || cut {
+        let once = |request: &mut Request| matches!(request, Request::Out(out) if matches!(out.one_sided, Some(OneSided::Once)));
+        if ok || cut || self.requests.pool.get_mut(name).is_some_and(once) {
             let Some(Request::Out(out)) = self.requests.pool.remove(name) else { return };
-            return self.finish_out(core, &out, cut.then_some(Error::Reset));
+            return self.finish_out(core, &out, (!ok).then_some(Error::Reset));
         }
         let Some(Request::Out(out)) = self.requests.pool.get_mut(name) else { return };
-        let Some(there) = out.one_sided.take() else { return };
+        let Some(OneSided::Repeated(there)) = out.one_sided.take() else { return };
         let (peer, is_write) = (out.peer, out.done_as.what.contains(What::WRITE));
         // It was posted with as many parts as fit.
         let Ok((segs, _)) = segments(&out.iov) else { return };

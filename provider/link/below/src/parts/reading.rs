@@ -178,6 +178,11 @@ impl Reading {
         self.number - 1
     }
 
+    /// One has begun, of which all was posted.
+    pub(crate) fn add(&mut self, op: Op) {
+        self.ops.push(op);
+    }
+
     /// One begins, with this piece; whether one is over. Of most it is the only piece, which needs no list.
     pub(crate) fn begin<F: Below>(
         &mut self,

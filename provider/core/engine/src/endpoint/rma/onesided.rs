@@ -18,11 +18,11 @@ use zerocopy::IntoBytes;
 
 use crate::core::{Core, Spans, Tally};
 use crate::endpoint::parts::header::{Header, push, segments};
-use crate::endpoint::parts::request::{Done, Out, Request};
+use crate::endpoint::parts::request::{Done, OneSided, Out, Request};
 use crate::endpoint::post::{Post, copied, is_counted};
 use crate::proto::{self, Cut, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
-use link_api::{Direct, Grant, How, PeerId, Region, RmaLink, Side, Way};
+use link_api::{Direct, Grant, How, Once, PeerId, Region, RmaCaps, RmaLink, Side, Way};
 
 /// The place that an operation names, if the peer exposes it for that.
 fn place(memory: &Region, addr: u64, len: u64, write: bool) -> Option<Seg> {
@@ -137,28 +137,42 @@ impl<L: RmaLink> Post<'_, L> {
 
     /// Starts an access that the link makes by itself. `false`: nothing has happened.
     fn start_one_sided(&mut self, peer: PeerId, op: &Rma<'_>, access: &Direct<'_>, done: &Done) -> bool {
-        let (way, one_sided) = (if op.write { Way::Put } else { Way::Get }, op.remote.first().copied());
         if segments(op.iov).is_err() {
             return false;
         }
-        let mut out = Out { one_sided, ..Out::new(peer, op.iov.into(), access.len, *done) };
+        let (way, there) = (if op.write { Way::Put } else { Way::Get }, op.remote.first().copied());
+        let once = op.data.and_then(|data| u32::try_from(data).ok()).map(Once::Write);
+        let started = match once {
+            Some(once) => self.net.link.start_once(peer, once, access),
+            None => self.net.link.start(way, peer, access),
+        };
+        let Ok(copy) = started else { return false };
+        let one_sided = if once.is_some() { Some(OneSided::Once) } else { there.map(OneSided::Repeated) };
+        // What is done once may be injected, and is not named again.
+        let iov = if once.is_some() { Spans::NONE } else { op.iov.into() };
+        let mut out = Out { one_sided, ..Out::new(peer, iov, access.len, *done) };
         out.seq = self.net.peer(peer).answers.next_seq();
         let name = self.requests.pool.insert(Request::Out(out));
-        if self.requests.start_operation(&mut self.net.link, name, way, peer, access).is_err() {
-            self.requests.pool.remove(name);
-            return false;
-        }
+        self.requests.queues.add_flight(copy, name);
         self.net.peer(peer).answers.begin(false);
         true
     }
 
-    /// Whether the target need not see an access: it is in no order, and reports nothing there.
+    /// Whether the target's processor need not see an access: it is in no order, and reports nothing there
+    /// but what a link with [`RmaCaps::DATA`] does by itself. Where no completion says when the buffer may be
+    /// used again, that is one which is copied.
     #[inline(always)]
-    fn is_one_sided(&self, core: &Core, op: &Rma<'_>) -> bool {
+    fn is_one_sided(&mut self, core: &Core, peer: PeerId, op: &Rma<'_>, watched: bool) -> bool {
         !core.config.rma_order
-            && op.data.is_none()
             && op.remote.len() == 1
             && !op.flags.contains(OpFlags::FENCE)
+            && match op.data {
+                None => watched,
+                Some(data) => {
+                    let may = self.net.peer(peer).flow.limits().rma.contains(RmaCaps::DATA);
+                    may && u32::try_from(data).is_ok() && (watched || total(op.iov) <= Once::COPIED)
+                }
+            }
     }
 
     /// Writes inside a frame that is not answered.
@@ -188,13 +202,13 @@ impl<L: RmaLink> Post<'_, L> {
         let done_as = Done { ctx: op.ctx, what, report, tag: 0, data: op.data.unwrap_or(0), tally };
         let cntr = if op.write { self.bind.cntrs().write } else { self.bind.cntrs().read };
         let watched = self.is_watched(cntr, op.flags, tally);
-        let one_sided = watched && self.is_one_sided(core, op);
+        let one_sided = self.is_one_sided(core, peer, op, watched);
         // What a counter of writes has counted is at the target, whatever was requested: libraries with a
         // counter alone take it to be, as Sandia OpenSHMEM does where a barrier ends. Other writes that are
         // counted, and atomics, are answered by the target.
         let delivery = op.flags.contains(OpFlags::DELIVERY) || (op.write && is_counted(cntr, tally));
         let mut tried = Tried::empty();
-        if let (true, true, [span]) = (one_sided, op.write, op.iov) {
+        if let (true, true, [span]) = (one_sided && watched, op.write, op.iov) {
             let short = proto::is_one_sided_frame(self.net.peer(peer).flow.limits(), span);
             if short && !delivery {
                 match self.one_sided(core, peer, op, Plan::OneSidedFrame, &done_as) {
@@ -205,6 +219,7 @@ impl<L: RmaLink> Post<'_, L> {
         }
         let mut when = self.when(peer, op.flags, len);
         when.set(When::ONE_SIDED, one_sided);
+        when.set(When::COPIED, op.data.is_some() && len <= Once::COPIED);
         when.set(When::DELIVERY, delivery);
         when.set(When::LASTING, core.lasting);
         let delegate = when.contains(When::IN_A_ROW) && Cut::is_delegable(len) && self.net.may_delegate(peer);
