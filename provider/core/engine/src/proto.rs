@@ -331,7 +331,8 @@ fn choose_one_sided(limits: &Limits, op: &Op) -> Option<Plan> {
         return None;
     }
     if !limits.is_sync() {
-        // What is injected is gone when the call returns, unless it was copied; and an access would overtake what is in frames.
+        // What is injected is gone when the call returns, unless it was copied; and an access would overtake
+        // what is in frames.
         let stays = !op.when.contains(When::INJECT) || op.when.contains(When::COPIED);
         let may = stays && !op.when.contains(When::BEHIND_UNACKED);
         return (may && limits.rma.contains(RmaCaps::REGIONS)).then_some(Plan::Published);

@@ -31,9 +31,14 @@ bitflags! {
         /// publishes ([`Grant::Region`](crate::Grant::Region)), from and to host memory that does not vanish.
         /// Its end means that the bytes are where they belong.
         const REGIONS = 1 << 6;
-        /// [`RmaLink::start_once`](crate::RmaLink::start_once) writes with data ([`Once::Write`](crate::Once::Write)).
-        /// Only with [`RmaCaps::REGIONS`]; some peers may be refused.
+        /// [`RmaLink::start_once`](crate::RmaLink::start_once) writes such registrations with data
+        /// ([`Once::Write`](crate::Once::Write)). Only with [`RmaCaps::REGIONS`]; some peers may be refused.
         const DATA = 1 << 7;
+        /// [`RmaLink::start_once`](crate::RmaLink::start_once) does atomics on such registrations, which are
+        /// atomic to those of processors, too ([`Once::FetchAdd`](crate::Once::FetchAdd),
+        /// [`Once::CompareSwap`](crate::Once::CompareSwap)). Only with [`RmaCaps::REGIONS`]; some peers may
+        /// be refused.
+        const ATOMICS = 1 << 8;
     }
 }
 

@@ -188,6 +188,10 @@ pub enum Way {
 pub enum Once {
     /// Writes, and has the target report this behind the bytes ([`Event::Written`](crate::Event::Written)).
     Write(u32),
+    /// Adds this to an aligned word of 64 bits, and gets what it was.
+    FetchAdd(u64),
+    /// Puts the second one into such a word if it is the first one, and gets what it was.
+    CompareSwap(u64, u64),
 }
 
 impl Once {
@@ -198,6 +202,7 @@ impl Once {
     pub fn way(self) -> Way {
         match self {
             Once::Write(_) => Way::Put,
+            Once::FetchAdd(_) | Once::CompareSwap(..) => Way::Get,
         }
     }
 }
@@ -225,8 +230,8 @@ pub trait RmaLink: FrameLink + SleepLink {
     }
 
     /// Starts what is done once, with a part of a registration that the peer publishes. Where that is refused
-    /// nothing has happened, and frames serve; it is refused as well where there is no room now. The peer has the
-    /// report of [`Once::Write`] behind frames that were sent before, and before those that follow.
+    /// nothing has happened, and frames serve; it is refused as well where there is no room now. The peer has
+    /// the report of [`Once::Write`] behind frames that were sent before, and before those that follow.
     fn start_once(&mut self, peer: PeerId, once: Once, access: &Direct<'_>) -> Result<OpId, NoDirect> {
         let _ = (peer, once, access);
         Err(NoDirect::Never)

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use hmem::{Span, total};
+use hmem::{Caps, total};
 use link_api::{Direct, Grant, NoDirect, Once, OpId, PeerId, RmaLink, Way};
 use wire::Seg;
 
@@ -10,6 +10,9 @@ use crate::dealings::{Memory, READ};
 use crate::network::{Below, Dest, Piece, Usage};
 use crate::parts::reading::{Ended, Op};
 use crate::peer::Stage;
+
+/// Bytes of a word that is changed in one step.
+const WORD: u64 = 8;
 
 /// An access that can be made.
 struct Plan {
@@ -49,16 +52,26 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         let Plan { request, generation, first, others } = self.plan(once.way(), peer, access)?;
         let is_published = matches!(access.grant, Grant::Region(_));
         let piece = first.filter(|_| others.is_empty() && is_published).ok_or(NoDirect::Memory)?;
+        if !matches!(once, Once::Write(_)) {
+            // A word that is read and written.
+            self.plan(Way::Put, peer, access)?;
+            if piece.addr % WORD != 0 || piece.local.len() as u64 != WORD || !piece.local.can(Caps::CPU) {
+                return Err(NoDirect::Memory);
+            }
+        }
         let (Some(below), Some(at)) = (&mut *self.below, self.peers.get_mut(peer)) else {
             return Err(NoDirect::Fault);
         };
         let may = at.dealings.may_once(once);
-        // At the peer the report takes the place of a message.
-        let channel = at.channel.as_mut().filter(|channel| may && channel.has_room());
+        // At the peer the report of a write takes the place of a message.
+        let takes_room = matches!(once, Once::Write(_));
+        let channel = at.channel.as_mut().filter(|channel| may && (!takes_room || channel.has_room()));
         let channel = channel.ok_or(NoDirect::Memory)?;
         let id = OpId(READ | self.reading.next_number());
         below.access(id.0, &Piece { once: Some(once), ..piece }).map_err(|_| NoDirect::Memory)?;
-        channel.note_sent();
+        if takes_room {
+            channel.note_sent();
+        }
         let (flying, ended, mute, until) = (1, Ended::Whole, false, None);
         let queue = VecDeque::new();
         self.reading.add(Op { id, peer, request, generation, queue, flying, ended, mute, until });

@@ -19,7 +19,8 @@
 //! | `frames` | the engine's calls of it |
 //! | `lent` | what two endpoints have of each other's memory |
 //! | `published` | registrations of a peer's program that are accessed without asking it |
-//! | `dealings`, `accesses` | memory that is lent to peers and taken back, and how accesses end; how they begin |
+//! | `dealings` | memory that is lent to peers and taken back; how accesses to theirs end |
+//! | `accesses` | how they begin |
 //! | `fds` | descriptors that others own |
 
 mod accesses;

@@ -14,7 +14,9 @@
 use std::time::Instant;
 
 use link_api::{Event, Gone, PeerId, RmaLink, Way};
-use wire::session::{Announce, Control, DATA, MEETING, NAME, READS, REPEATS, Role, WRITES, fabric_keys};
+use wire::session::{
+    ATOMICS, Announce, Control, DATA, MEETING, NAME, READS, REPEATS, Role, WRITES, fabric_keys,
+};
 
 use crate::channel::{Channel, Far, Said};
 use crate::net::Net;
@@ -46,8 +48,11 @@ impl<B: RmaLink, F: Below> Net<B, F> {
     /// What it says of accesses by the fabric.
     fn reads_and_writes(&self) -> u16 {
         let of = |has, flag| if has { flag } else { 0 };
-        let data = self.below.as_ref().is_some_and(|below| below.about().data);
-        of(self.reading.has(Way::Get), READS) | of(self.reading.has(Way::Put), WRITES) | of(data, DATA)
+        let about = self.below.as_ref().map(F::about);
+        of(self.reading.has(Way::Get), READS)
+            | of(self.reading.has(Way::Put), WRITES)
+            | of(about.is_some_and(|about| about.data), DATA)
+            | of(about.is_some_and(|about| about.atomics), ATOMICS)
     }
 
     /// Whether this side decides.

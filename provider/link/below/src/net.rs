@@ -165,9 +165,10 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         let mut caps = RmaCaps::empty();
         caps.set(RmaCaps::HOST_GETS, self.reading.has(Way::Get));
         caps.set(RmaCaps::HOST_PUTS, self.reading.has(Way::Put));
-        let publishes = self.below.as_ref().is_some_and(|below| below.about().publishes);
-        caps.set(RmaCaps::REGIONS, publishes);
-        caps.set(RmaCaps::DATA, self.below.as_ref().is_some_and(|below| below.about().data));
+        let about = self.below.as_ref().map(F::about);
+        caps.set(RmaCaps::REGIONS, about.is_some_and(|about| about.publishes));
+        caps.set(RmaCaps::DATA, about.is_some_and(|about| about.data));
+        caps.set(RmaCaps::ATOMICS, about.is_some_and(|about| about.atomics));
         let gets_devices = self.gets_devices(&[Usage::ReadByPeers, Usage::ReadInto]);
         caps.set(RmaCaps::DEVICE_GETS, self.reading.has(Way::Get) && gets_devices);
         caps

@@ -65,6 +65,9 @@ pub struct About<'a> {
     /// Whether such memory is written with data ([`Once::Write`]). Only with that, and where each peer has a
     /// connection of its own ([`Below::CONNECTS`]).
     pub data: bool,
+    /// Whether words of such memory are changed in one step that no processor and no other device divides
+    /// ([`Once::FetchAdd`], [`Once::CompareSwap`]), where it may be read and written. As for `data`.
+    pub atomics: bool,
 }
 
 /// How much is done to find out what has happened.

@@ -284,6 +284,7 @@ impl Below for Fake {
             writes: self.writes,
             publishes: false,
             data: false,
+            atomics: false,
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use engine::{Completion, Error, OpFlags, Rma, What};
 use hmem::Span;
 use link_kit::text;
-use testkit::{from_any, msg, pattern, there, write};
+use testkit::{from_any, msg, pattern, read, there, write};
 use verbs::Verbs;
 
 use crate::device::{open, set};
@@ -47,7 +47,10 @@ fn is_one_request(device: &str) {
         assert!(text(&[target]) == want, "the bytes are there when it is reported");
         let (of_a, _) = duo.complete(1, 0);
         assert_eq!(of_a[0].err, None);
-        assert_eq!(duo.counts.take(), [0, 0, 1, len as u64], "messages, their bytes, accesses, their bytes");
+        // A message may report room.
+        let [messages, bytes, accesses, all] = duo.counts.take();
+        assert!(messages <= 1 && bytes < 64, "{messages} messages of {bytes} bytes");
+        assert_eq!((accesses, all), (1, len as u64), "accesses, and their bytes");
     }
 }
 
@@ -62,8 +65,9 @@ fn a_write_with_data_is_one_request_on_a_small_device() {
 }
 
 /// Many more than there is room for, with messages between them: each takes room and gives it back, and the
-/// reports are in the order of the posts.
-fn takes_turns(device: &str) {
+/// reports are in the order of the posts. So many writes at least are the device's: frames make up for slots that
+/// are lacking.
+fn takes_turns(device: &str, least: usize) {
     const N: usize = 300;
     let mut duo = duo(device);
     let (to, target, local) = (duo.a.peer, Span::leak(LEN), filled(64, 7));
@@ -99,7 +103,7 @@ fn takes_turns(device: &str) {
     assert!(reports.iter().all(|c| c.err.is_none()));
     assert_eq!(order, (0..N as u64).collect::<Vec<_>>());
     let [_, _, accesses, _] = duo.counts.take();
-    assert_eq!(accesses as usize, N - N / 3, "writes by the device");
+    assert!(accesses as usize >= least, "{accesses} writes by the device");
     (0..N).filter(|i| i % 3 != 0).for_each(|i| {
         assert!(text(&[target])[64 * i..64 * i + 64] == pattern(64, 7), "write {i}");
     });
@@ -107,17 +111,17 @@ fn takes_turns(device: &str) {
 
 #[test]
 fn writes_with_data_and_messages_are_reported_in_order_and_find_room_again() {
-    takes_turns("sv0");
+    takes_turns("sv0", 200);
 }
 
 #[test]
 fn writes_with_data_find_room_without_a_shared_receive_queue() {
-    takes_turns("sv0:nosrq");
+    takes_turns("sv0:nosrq", 200);
 }
 
 #[test]
 fn writes_with_data_find_room_in_short_queues() {
-    takes_turns("sv0:cqe=64,srqwr=16,wr=8");
+    takes_turns("sv0:cqe=64,srqwr=16,wr=8", 20);
 }
 
 /// The buffer is the program's when the call returns, and nothing reports the end here.
@@ -156,6 +160,10 @@ fn data_that_cannot_be_immediate_goes_by_frames() {
     let fence = OpFlags::COMPLETION | OpFlags::FENCE;
     let plain = with(write(to, &here, &remote, 1), 1);
     let none = [there(0, 0, 9)];
+    // A read reports nothing, and is no write.
+    let back = [Span::leak(8)];
+    let found = access(&mut duo, &with(read(to, &back, &remote, 1), 1));
+    assert_eq!((found.err, duo.counts.take()[2], text(&[target])[..8].to_vec()), (None, 0, vec![0; 8]));
     for (op, data) in [
         (with(plain, 1 << 32), 1 << 32),
         (Rma { flags: fence, ..plain }, 1),

@@ -13,6 +13,7 @@ mod duo;
 #[path = "../support/node.rs"]
 mod node;
 
+mod atomics;
 mod authority;
 mod conformance;
 mod data;

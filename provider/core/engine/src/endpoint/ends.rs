@@ -103,8 +103,11 @@ impl<L: RmaLink> Ends<'_, L> {
         name: u64,
         (ok, cut): (bool, bool),
     ) {
-        let once = |request: &mut Request| matches!(request, Request::Out(out) if matches!(out.one_sided, Some(OneSided::Once)));
-        if ok || cut || self.requests.pool.get_mut(name).is_some_and(once) {
+        let is_once = matches!(
+            self.requests.pool.get_mut(name),
+            Some(Request::Out(Out { one_sided: Some(OneSided::Once), .. }))
+        );
+        if ok || cut || is_once {
             let Some(Request::Out(out)) = self.requests.pool.remove(name) else { return };
             return self.finish_out(core, &out, (!ok).then_some(Error::Reset));
         }

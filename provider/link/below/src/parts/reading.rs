@@ -224,7 +224,8 @@ impl Reading {
         some_over
     }
 
-    /// A piece of an access is over, and how: whether the whole one is, and of which peer and generation it is.
+    /// A piece of an access is over, and how: whether the whole one is, and of which peer and generation it
+    /// is.
     pub(crate) fn count(&mut self, who: u64, how: Ended) -> Option<(bool, PeerId, u64)> {
         let op = self.ops.iter_mut().find(|op| op.id.0 == who)?;
         op.flying = op.flying.saturating_sub(1);

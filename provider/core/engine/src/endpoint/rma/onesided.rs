@@ -22,7 +22,7 @@ use crate::endpoint::parts::request::{Done, OneSided, Out, Request};
 use crate::endpoint::post::{Post, copied, is_counted};
 use crate::proto::{self, Cut, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
-use link_api::{Direct, Grant, How, Once, PeerId, Region, RmaCaps, RmaLink, Side, Way};
+use link_api::{Direct, Grant, How, Once, OpId, PeerId, Region, RmaCaps, RmaLink, Side, Way};
 
 /// The place that an operation names, if the peer exposes it for that.
 fn place(memory: &Region, addr: u64, len: u64, write: bool) -> Option<Seg> {
@@ -140,22 +140,70 @@ impl<L: RmaLink> Post<'_, L> {
         if segments(op.iov).is_err() {
             return false;
         }
+        if let Some(data) = op.data.and_then(|data| u32::try_from(data).ok()) {
+            return self.start_once(peer, Once::Write(data), access, done);
+        }
         let (way, there) = (if op.write { Way::Put } else { Way::Get }, op.remote.first().copied());
-        let once = op.data.and_then(|data| u32::try_from(data).ok()).map(Once::Write);
-        let started = match once {
-            Some(once) => self.net.link.start_once(peer, once, access),
-            None => self.net.link.start(way, peer, access),
-        };
-        let Ok(copy) = started else { return false };
-        let one_sided = if once.is_some() { Some(OneSided::Once) } else { there.map(OneSided::Repeated) };
-        // What is done once may be injected, and is not named again.
-        let iov = if once.is_some() { Spans::NONE } else { op.iov.into() };
-        let mut out = Out { one_sided, ..Out::new(peer, iov, access.len, *done) };
-        out.seq = self.net.peer(peer).answers.next_seq();
+        let Ok(copy) = self.net.link.start(way, peer, access) else { return false };
+        let one_sided = there.map(OneSided::Repeated);
+        self.note_started(copy, Out { one_sided, ..Out::new(peer, op.iov.into(), access.len, *done) });
+        true
+    }
+
+    /// Starts what the link does once. `false`: nothing has happened.
+    fn start_once(&mut self, peer: PeerId, once: Once, access: &Direct<'_>, done: &Done) -> bool {
+        let Ok(copy) = self.net.link.start_once(peer, once, access) else { return false };
+        // It may be injected, and its memory is not named again.
+        let out = Out::new(peer, Spans::NONE, access.len, *done);
+        self.note_started(copy, Out { one_sided: Some(OneSided::Once), ..out });
+        true
+    }
+
+    /// The link has started an access.
+    fn note_started(&mut self, copy: OpId, mut out: Out) {
+        let answers = &mut self.net.peer(out.peer).answers;
+        out.seq = answers.next_seq();
+        answers.begin(false);
         let name = self.requests.pool.insert(Request::Out(out));
         self.requests.queues.add_flight(copy, name);
-        self.net.peer(peer).answers.begin(false);
-        true
+    }
+
+    /// Has the link do an atomic that it can do, unless it would overtake others. `false`: nothing has
+    /// happened.
+    fn atomic_by_link(&mut self, core: &Core, peer: PeerId, op: &Atomic<'_>, done: &Done) -> bool {
+        const WORD: usize = size_of::<u64>();
+        let answers = &self.net.peer(peer).answers;
+        if core.config.rma_order
+            || answers.has_atomics()
+            || answers.is_behind_unacked()
+            || op.flags.contains(OpFlags::FENCE)
+            || op.data.is_some()
+            || total(op.result) != WORD
+            || ![hmem::Datatype::Uint64, hmem::Datatype::Int64].contains(&op.datatype)
+        {
+            return false;
+        }
+        let word = |iov: &[Span]| {
+            let mut bytes = [0; WORD];
+            (hmem::read(iov, 0, &mut bytes) == WORD).then_some(u64::from_ne_bytes(bytes))
+        };
+        let once = match op.op {
+            hmem::AtomicOp::Sum => word(op.operand).map(Once::FetchAdd),
+            hmem::AtomicOp::Cswap => {
+                word(op.compare).and_then(|compare| Some(Once::CompareSwap(compare, word(op.operand)?)))
+            }
+            _ => None,
+        };
+        let ([seg], Some(once)) = (op.remote, once) else { return false };
+        let Some((memory, version)) = self.net.link.published(peer, seg.key.get()) else { return false };
+        let (addr, len) = (seg.addr.get(), WORD as u64);
+        // It reads and writes.
+        let Some(there) = place(&memory, addr, len, true).and_then(|_| place(&memory, addr, len, false))
+        else {
+            return false;
+        };
+        let there = [there];
+        self.start_once(peer, once, &Direct::new(Grant::Region(version), &there, op.result, WORD), done)
     }
 
     /// Whether the target's processor need not see an access: it is in no order, and reports nothing there
@@ -170,7 +218,8 @@ impl<L: RmaLink> Post<'_, L> {
                 None => watched,
                 Some(data) => {
                     let may = self.net.peer(peer).flow.limits().rma.contains(RmaCaps::DATA);
-                    may && u32::try_from(data).is_ok() && (watched || total(op.iov) <= Once::COPIED)
+                    let fits = op.write && u32::try_from(data).is_ok();
+                    may && fits && (watched || total(op.iov) <= Once::COPIED)
                 }
             }
     }
@@ -282,6 +331,11 @@ impl<L: RmaLink> Post<'_, L> {
         let cntr = if fetches { self.bind.cntrs().read } else { self.bind.cntrs().write };
         let data = op.data.unwrap_or(0);
         let done_as = Done { ctx: op.ctx, what, report, tag: 0, data, tally };
+        if self.net.peer(peer).flow.limits().rma.contains(RmaCaps::ATOMICS)
+            && self.atomic_by_link(core, peer, op, &done_as)
+        {
+            return Ok(());
+        }
         let mut flags = Flags::empty();
         flags.set(Flags::CQ_DATA, op.data.is_some());
         flags.set(Flags::FETCH, fetches);
@@ -299,7 +353,9 @@ impl<L: RmaLink> Post<'_, L> {
             return Ok(());
         }
         let out = Out { whole: !fetches, ..Out::new(peer, Spans::from(op.result), len, done_as) };
-        self.launch(out, |req, h| head(flags | Flags::ACK, req, h), &body, body_len)
+        self.launch(out, |req, h| head(flags | Flags::ACK, req, h), &body, body_len)?;
+        self.net.peer(peer).answers.sent_atomic();
+        Ok(())
     }
 
     /// Like [`Endpoint::gate`], for an operation that takes effect in order with the RMA before it.
