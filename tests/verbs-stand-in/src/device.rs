@@ -162,7 +162,11 @@ fn attributes(profile: &Profile) -> ibv::ibv_device_attr {
         max_qp_rd_atom: int(limits.reads),
         max_qp_init_rd_atom: int(limits.reads),
         max_res_rd_atom: int(limits.reads.saturating_mul(1024)),
-        atomic_cap: if has("noatomics") { ibv::IBV_ATOMIC_HCA } else { ibv::IBV_ATOMIC_NONE },
+        atomic_cap: match profile.is("glob") {
+            _ if profile.is("noatomics") => ibv::IBV_ATOMIC_NONE,
+            true => ibv::IBV_ATOMIC_GLOB,
+            false => ibv::IBV_ATOMIC_HCA,
+        },
         max_srq: srq(limits.srq),
         max_srq_wr: srq(limits.srqwr),
         max_srq_sge: srq(limits.srqsge),

@@ -22,6 +22,7 @@
 //! | `gids` | entries of its table of GIDs (16). 0 and 1 are link-local, 2 and 3 are the IPv4 address 10.HOST.0.DEVICE |
 //! | `mtu` | 256 to 4096 (1024) |
 //! | `nosrq`, `noatomics`, `noodp`, `nodmabuf`, `nomw` | what it lacks: it answers EOPNOTSUPP |
+//! | `glob` | its atomics are atomic with the processor's (IBV_ATOMIC_GLOB); else among its own (IBV_ATOMIC_HCA). The stand-in's are always |
 //! | `down` | its port is not active |
 //! | `ib`, `iwarp` | its link layer is InfiniBand's (LIDs, one GID), its transport is iWARP |
 //! | `old` | its library has no extended operations |

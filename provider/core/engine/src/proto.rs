@@ -331,8 +331,10 @@ fn choose_one_sided(limits: &Limits, op: &Op) -> Option<Plan> {
         return None;
     }
     if !limits.is_sync() {
-        // What is injected is gone when the call returns; and an access would overtake what is in frames.
-        let may = !op.when.intersects(When::INJECT | When::BEHIND_UNACKED);
+        // What is injected is gone when the call returns, unless it was copied; and an access would overtake
+        // what is in frames.
+        let stays = !op.when.contains(When::INJECT) || op.when.contains(When::COPIED);
+        let may = stays && !op.when.contains(When::BEHIND_UNACKED);
         return (may && limits.rma.contains(RmaCaps::REGIONS)).then_some(Plan::Published);
     }
     let in_frame = op.role == Role::Write && choose_eager(limits, op).is_some();

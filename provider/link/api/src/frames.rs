@@ -47,6 +47,12 @@ pub enum Event {
     /// An access that [`crate::RmaLink::start`] began, or a [`FrameLink::land`], is over: whether all bytes
     /// are there.
     Done(OpId, bool),
+    /// Such an access has ended with the connection that it went by: whether its bytes are where they belong
+    /// is not known, and it is not to be repeated. The end of the peer follows.
+    Cut(OpId),
+    /// A peer has written memory of a registration by [`Once::Write`](crate::Once::Write), in order with its
+    /// frames: the data that came with it, and how many bytes.
+    Written(PeerId, u32, usize),
 }
 
 /// Where the bytes of a frame that has begun belong: `len` of them, from byte `off` of the frame on, to byte

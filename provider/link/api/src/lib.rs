@@ -28,7 +28,7 @@ pub use link::{Channel, Connect, Gone, Link, Parting, Refused};
 pub use meter::{Fallback, How, Meter, Side};
 pub use path::{OpId, Path, PeerId, RmaCaps, Standing};
 pub use rma::{
-    Allow, Devices, Direct, Grant, HandleNote, InUse, MAX_PIECES, NoDirect, PieceCounter, Region,
+    Allow, Devices, Direct, Grant, HandleNote, InUse, MAX_PIECES, NoDirect, Once, PieceCounter, Region,
     RegionVersion, Revoke, RmaLink, Way,
 };
 pub use setting::{Patience, Setting};

@@ -10,7 +10,7 @@ pub struct PeerId(pub u32);
 bitflags! {
     /// How a peer's memory may be accessed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct RmaCaps: u8 {
+    pub struct RmaCaps: u16 {
         /// [`RmaLink::get`](crate::RmaLink::get) and [`RmaLink::put`](crate::RmaLink::put) reach host memory,
         /// and are over when the call returns.
         const SYNC = 1;
@@ -31,6 +31,14 @@ bitflags! {
         /// publishes ([`Grant::Region`](crate::Grant::Region)), from and to host memory that does not vanish.
         /// Its end means that the bytes are where they belong.
         const REGIONS = 1 << 6;
+        /// [`RmaLink::start_once`](crate::RmaLink::start_once) writes such registrations with data
+        /// ([`Once::Write`](crate::Once::Write)). Only with [`RmaCaps::REGIONS`]; some peers may be refused.
+        const DATA = 1 << 7;
+        /// [`RmaLink::start_once`](crate::RmaLink::start_once) does atomics on such registrations, which are
+        /// atomic to those of processors, too ([`Once::FetchAdd`](crate::Once::FetchAdd),
+        /// [`Once::CompareSwap`](crate::Once::CompareSwap)). Only with [`RmaCaps::REGIONS`]; some peers may
+        /// be refused.
+        const ATOMICS = 1 << 8;
     }
 }
 

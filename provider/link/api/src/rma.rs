@@ -183,6 +183,30 @@ pub enum Way {
     Put,
 }
 
+/// What an operation in flight does that is never done again, whatever becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Once {
+    /// Writes, and has the target report this behind the bytes ([`Event::Written`](crate::Event::Written)).
+    Write(u32),
+    /// Adds this to an aligned word of 64 bits, and gets what it was.
+    FetchAdd(u64),
+    /// Puts the second one into such a word if it is the first one, and gets what it was.
+    CompareSwap(u64, u64),
+}
+
+impl Once {
+    /// Most bytes of host memory that are copied before [`RmaLink::start_once`] returns.
+    pub const COPIED: usize = crate::Path::LEAST_FRAME;
+
+    /// Which way bytes go.
+    pub fn way(self) -> Way {
+        match self {
+            Once::Write(_) => Way::Put,
+            Once::FetchAdd(_) | Once::CompareSwap(..) => Way::Get,
+        }
+    }
+}
+
 /// Access to memory of peers, and to memory of this endpoint by peers. What a link leaves as it is here it
 /// cannot do; frames serve instead.
 pub trait RmaLink: FrameLink + SleepLink {
@@ -202,6 +226,14 @@ pub trait RmaLink: FrameLink + SleepLink {
     /// [`Event::Closed`](crate::Event::Closed).
     fn start(&mut self, way: Way, peer: PeerId, access: &Direct<'_>) -> Result<OpId, NoDirect> {
         let _ = (way, peer, access);
+        Err(NoDirect::Never)
+    }
+
+    /// Starts what is done once, with a part of a registration that the peer publishes. Where that is refused
+    /// nothing has happened, and frames serve; it is refused as well where there is no room now. The peer has
+    /// the report of [`Once::Write`] behind frames that were sent before, and before those that follow.
+    fn start_once(&mut self, peer: PeerId, once: Once, access: &Direct<'_>) -> Result<OpId, NoDirect> {
+        let _ = (peer, once, access);
         Err(NoDirect::Never)
     }
 

@@ -352,6 +352,20 @@ impl Channel {
         })
     }
 
+    /// Memory of the peer was written with data, which is reported there in the place of a message.
+    pub(crate) fn note_sent(&mut self) {
+        self.sent = self.sent.wrapping_add(1);
+    }
+
+    /// The peer has written memory with data. Up to so many messages may wait here.
+    pub(crate) fn note_written(&mut self, window: u32) -> Result<(), Spoilt> {
+        if self.came.wrapping_sub(self.done) >= window {
+            return Err(Spoilt("it has written with data more often than there is room"));
+        }
+        self.came = self.came.wrapping_add(1);
+        Ok(())
+    }
+
     /// One more message was done with.
     pub(crate) fn note_done(&mut self) {
         self.done = self.done.wrapping_add(1);

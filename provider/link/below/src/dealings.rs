@@ -12,37 +12,30 @@
 //! more: reads from one that lives are over by themselves, also those from an endpoint that it has
 //! closed.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use hmem::{Span, total};
-use link_api::{Direct, Event, Grant, NoDirect, OpId, PeerId, Region, RegionVersion, RmaLink, Way};
-use wire::{Handle, Seg};
+use hmem::Span;
+use link_api::{Event, OpId, PeerId, Region, RegionVersion, RmaLink, Way};
+use wire::Handle;
 
 use crate::channel::{Said, Sort, Spoilt};
-use crate::network::{Below, Dest, Did, Piece, Poll, Stop, Usage};
+use crate::network::{Below, Did, Poll, Stop, Usage};
 use crate::parts::exposed::Exposed;
 use crate::parts::inbox::Inbox;
 use crate::parts::peers::Peers;
 use crate::parts::provider::Provider;
-use crate::parts::reading::{Op, Reading};
+use crate::parts::reading::{Ended, Op, Reading, number_of};
 use crate::peer::Stage;
 use crate::published::{SAID, decode, encode};
 
 /// What numbers of accesses have that no operation of the connection's has.
-const READ: u64 = 1 << 55;
+pub(crate) const READ: u64 = 1 << 55;
 /// How long an access that is not to go on is waited for.
 const MOMENT: Duration = Duration::from_millis(5);
 
 /// Whether an operation is an access by the fabric.
 pub(crate) fn is_read(op: OpId) -> bool {
     op.0 & READ != 0
-}
-
-/// The version of a registration that is named, if it is none of a request: names of requests have a part
-/// above 32 bits.
-fn number_of(name: u64) -> Option<u32> {
-    u32::try_from(name).ok().filter(|number| *number != 0)
 }
 
 /// What of a link is memory: of this side, which is lent, and of peers, which is accessed.
@@ -62,6 +55,10 @@ pub(crate) struct Memory<'a, B, F> {
 }
 
 impl<B: RmaLink, F: Below> Memory<'_, B, F> {
+    /// How an access ends of which something was posted, and not all is known to be done. One by a connection
+    /// fails with that.
+    const LOST: Ended = if F::CONNECTS { Ended::Cut } else { Ended::Failed };
+
     /// Lends memory to a peer, which accesses it this way: the handles that it lacks.
     pub(crate) fn lend(&mut self, to: PeerId, iov: &[Span], way: Way) -> Option<Vec<Handle>> {
         let at = self.peers.get_mut(to)?;
@@ -268,75 +265,6 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         }
     }
 
-    /// Starts to access memory of a peer's.
-    pub(crate) fn start_access(
-        &mut self,
-        way: Way,
-        peer: PeerId,
-        access: &Direct<'_>,
-    ) -> Result<OpId, NoDirect> {
-        let request = match access.grant {
-            Grant::Region(version) if (access.roff, access.loff) == (0, 0) => version.number.into(),
-            _ => access.operation()?,
-        };
-        let most = self.reading.most().filter(|_| self.reading.has(way)).ok_or(NoDirect::Memory)?;
-        let at = self.peers.get(peer).filter(|_| !self.provider.has_failed()).ok_or(NoDirect::Fault)?;
-        if at.stage != Stage::Fabric || at.end.is_broken() {
-            return Err(NoDirect::Fault);
-        }
-        if at.dealings.is_revoked(request) {
-            return Err(NoDirect::Revoked);
-        }
-        let own = at.channel.as_ref().map_or(Dest(u64::MAX), |channel| channel.far().dest);
-        let find = |seg: &Seg| match access.grant {
-            Grant::Region(version) => at.dealings.place(version, seg, way, own),
-            _ => at.dealings.find(seg, way),
-        };
-        let below = self.below.as_ref().ok_or(NoDirect::Fault)?;
-        if total(access.local) < access.len
-            || !access.local.iter().all(|span| self.provider.reaches(below, span, Usage::by_self(way)))
-        {
-            return Err(NoDirect::Memory);
-        }
-        let (mut first, mut queue, mut generation) = (None, VecDeque::new(), 0);
-        let (mut left, mut here) = (access.len, access.local.iter().copied());
-        let mut room = here.next();
-        for seg in access.remote {
-            let len = usize::try_from(seg.len.get()).map_err(|_| NoDirect::Memory)?.min(left);
-            if len == 0 {
-                continue;
-            }
-            let found = find(seg).ok_or(NoDirect::Memory)?;
-            generation = generation.max(found.generation);
-            let mut off = 0;
-            while off < len {
-                let span = room.ok_or(NoDirect::Memory)?;
-                let n = (len - off).min(span.len()).min(most);
-                if let Some(local) = span.part(0, n).filter(|_| n > 0) {
-                    let addr = found.at.checked_add(off as u64).ok_or(NoDirect::Memory)?;
-                    let piece = Piece { way, at: found.from, key: found.key, addr, local };
-                    match first {
-                        None => first = Some(piece),
-                        Some(_) => queue.push_back(piece),
-                    }
-                }
-                off += n;
-                room = if n == span.len() { here.next() } else { span.part(n, span.len() - n) };
-            }
-            left -= len;
-        }
-        if left > 0 {
-            return Err(NoDirect::Memory);
-        }
-        let id = OpId(READ | self.reading.next_number());
-        let (flying, failed, mute, until) = (0, false, false, None);
-        let op = Op { id, peer, request, generation, queue, flying, failed, mute, until };
-        if self.reading.begin(self.below, op, first) {
-            self.report_reads();
-        }
-        Ok(id)
-    }
-
     /// Posts what can be posted.
     pub(crate) fn post_reads(&mut self) {
         if self.reading.post(self.below) {
@@ -372,7 +300,7 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         for peer in self.reading.peers_of(which) {
             let Some(channel) = self.peers.get(peer).and_then(|at| at.channel.as_ref()) else { continue };
             if below.stop(Stop::Connection(channel.far().dest)) {
-                for op in self.reading.cut(|op| op.peer == peer) {
+                for op in self.reading.cut(|op| op.peer == peer, Ended::Cut) {
                     log::debug!("an access of generation {} is ended with its connection", op.1);
                 }
             } else {
@@ -391,7 +319,8 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
 
     /// A piece of an access is over; whether the whole one is.
     fn count_read(&mut self, who: u64, ok: bool) -> bool {
-        let Some((over, peer, generation)) = self.reading.count(who, ok) else { return false };
+        let how = if ok { Ended::Whole } else { Self::LOST };
+        let Some((over, peer, generation)) = self.reading.count(who, how) else { return false };
         if !ok {
             self.note_cut(peer, generation);
         }
@@ -400,21 +329,27 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
 
     /// Some accesses under way have ended before their time.
     fn cut_reads(&mut self, which: impl Fn(&Op) -> bool) {
-        for (peer, generation) in self.reading.cut(which) {
+        for (peer, generation) in self.reading.cut(which, Ended::Failed) {
             self.note_cut(peer, generation);
         }
     }
 
     /// Reports accesses that are over.
-    fn report_reads(&mut self) {
+    pub(crate) fn report_reads(&mut self) {
         let inbox = &mut *self.inbox;
-        self.reading.remove_over(|op, ok| inbox.push_event(Event::Done(op, ok)));
+        self.reading.remove_over(|op, how| {
+            inbox.push_event(match how {
+                Ended::Cut => Event::Cut(op),
+                how => Event::Done(op, how == Ended::Whole),
+            });
+        });
         for (peer, request) in self.reading.take_left() {
             self.note(peer, Sort::Left, request);
         }
     }
 
-    /// A peer takes a request back: its accesses fail, and it gets an answer when they are over.
+    /// A peer takes a request back: its accesses fail, and it gets an answer when they are over. So it does
+    /// where it takes back a registration, whose accesses end as they do.
     pub(crate) fn leave_reads(&mut self, peer: PeerId, request: u64) {
         self.let_end(|op| op.is_of(peer, request), true);
         self.reading.leave(peer, request);
@@ -428,15 +363,16 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         self.report_reads();
     }
 
-    /// Posts no more of some accesses, which have failed then, or if `failed`.
-    fn let_end(&mut self, which: impl Fn(&Op) -> bool, failed: bool) {
+    /// Posts no more of some accesses, which have failed then, as have those of requests if `revoked`.
+    fn let_end(&mut self, which: impl Fn(&Op) -> bool, revoked: bool) {
         let until = Instant::now() + self.leave;
-        self.reading.let_end(which, failed, until);
+        self.reading.let_end(which, revoked, until);
     }
 
-    /// Ends accesses: when this returns they access no memory any more. Those that are reported have failed.
+    /// Ends accesses: when this returns they access no memory any more. Those that are reported have
+    /// failed, unless they were over.
     pub(crate) fn end_reads(&mut self, which: impl Fn(&Op) -> bool, reports: bool) {
-        if !self.reading.fail(&which, reports) {
+        if !self.reading.give_up(&which, Self::LOST, reports) {
             return;
         }
         // Those by a connection end it if they are not over. They are over soon where the peer's device

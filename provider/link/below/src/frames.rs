@@ -5,8 +5,8 @@ use std::os::fd::RawFd;
 use hmem::{Span, total};
 use link_api::{
     Allow, Channel, Connect, Devices, Direct, Event, Frame, FrameLink, FrameSource, Gone, HandleNote, InUse,
-    Link, NoDirect, OpId, Parting, Path, PeerId, PieceCounter, PollFrame, Refused, Region, RegionVersion,
-    Revoke, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd, Way,
+    Link, NoDirect, Once, OpId, Parting, Path, PeerId, PieceCounter, PollFrame, Refused, Region,
+    RegionVersion, Revoke, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd, Way,
 };
 use wire::{Addr, Handle, Seg};
 
@@ -20,10 +20,30 @@ use crate::peer::Stage;
 impl<B: RmaLink, F: Below> BelowLink<B, F> {
     fn next_out(&mut self) -> Option<Event> {
         let event = self.net.inbox.next()?;
-        if let Event::Closed(peer, _) = event {
-            self.net.peers.at(peer).end.report();
+        match event {
+            Event::Closed(peer, _) => self.net.peers.at(peer).end.report(),
+            Event::Written(..) => self.release_held(),
+            _ => {}
         }
         Some(event)
+    }
+
+    /// What is at hand was taken.
+    fn release_held(&mut self) {
+        let (peer, generation) = match self.net.inbox.take_held() {
+            Some(Held::Base(frame)) => return self.net.inbox.release_base(&mut self.net.base, frame),
+            Some(Held::Fabric(peer, generation, came)) => {
+                came.give_back(self.net.below.as_mut());
+                (peer, generation)
+            }
+            Some(Held::Written(peer, generation)) => (peer, generation),
+            None => return,
+        };
+        let at = &mut self.net.peers[peer];
+        if let Some(channel) = at.channel.as_mut().filter(|_| at.generation == generation) {
+            channel.note_done();
+            self.net.send_room(peer);
+        }
     }
 
     /// Makes a way to a peer, which is met over its connection.
@@ -263,18 +283,7 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
     }
 
     fn release(&mut self, _frame: Frame) {
-        match self.net.inbox.take_held() {
-            Some(Held::Base(frame)) => self.net.inbox.release_base(&mut self.net.base, frame),
-            Some(Held::Fabric(peer, generation, came)) => {
-                came.give_back(self.net.below.as_mut());
-                let at = &mut self.net.peers[peer];
-                if let Some(channel) = at.channel.as_mut().filter(|_| at.generation == generation) {
-                    channel.note_done();
-                    self.net.send_room(peer);
-                }
-            }
-            None => {}
-        }
+        self.release_held();
     }
 
     fn keeps(&mut self, to: PeerId) -> bool {
@@ -348,6 +357,14 @@ impl<B: RmaLink, F: Below> RmaLink for BelowLink<B, F> {
             self.net.base.start(way, peer, access)
         } else {
             self.net.with_memory(|memory| memory.start_access(way, peer, access))
+        }
+    }
+
+    fn start_once(&mut self, peer: PeerId, once: Once, access: &Direct<'_>) -> Result<OpId, NoDirect> {
+        if self.net.goes_by_base(peer) {
+            self.net.base.start_once(peer, once, access)
+        } else {
+            self.net.with_memory(|memory| memory.start_once(peer, once, access))
         }
     }
 

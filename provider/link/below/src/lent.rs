@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use hmem::Span;
-use link_api::{RegionVersion, Way};
+use link_api::{Once, RegionVersion, Way};
+use wire::session::{ATOMICS, DATA, READS, WRITES};
 use wire::{Handle, Seg};
 
 use crate::channel::Sort;
@@ -100,6 +101,9 @@ pub(crate) struct Dealings {
     /// The peer can read, and be read from; and write, and be written to.
     may_read: bool,
     may_write: bool,
+    /// They may also write with data, and change words in one step.
+    may_data: bool,
+    may_atomics: bool,
     lent: Vec<Loan>,
     learned: VecDeque<Learned>,
     /// The peer lends nothing of generations before this one. A handle that was sent before may be taken
@@ -175,9 +179,19 @@ impl Dealings {
         }
     }
 
-    /// The two access each other's memory so.
-    pub(crate) fn set_may(&mut self, read: bool, write: bool) {
-        (self.may_read, self.may_write) = (read, write);
+    /// Whether the two do this with each other's memory.
+    pub(crate) fn may_once(&self, once: Once) -> bool {
+        match once {
+            Once::Write(_) => self.may_data,
+            Once::FetchAdd(_) | Once::CompareSwap(..) => self.may_atomics,
+        }
+    }
+
+    /// What both can do with each other's memory, as [`wire::session::Announce::can`] has it.
+    pub(crate) fn set_may(&mut self, both: u16) {
+        let can = |bit| both & bit != 0;
+        (self.may_read, self.may_write) = (can(READS), can(WRITES));
+        (self.may_data, self.may_atomics) = (can(DATA), can(ATOMICS));
     }
 
     /// Registrations of the peer's program.

@@ -19,9 +19,11 @@
 //! | `frames` | the engine's calls of it |
 //! | `lent` | what two endpoints have of each other's memory |
 //! | `published` | registrations of a peer's program that are accessed without asking it |
-//! | `dealings` | memory that is lent to peers and taken back; accesses to theirs |
+//! | `dealings` | memory that is lent to peers and taken back; how accesses to theirs end |
+//! | `accesses` | how they begin |
 //! | `fds` | descriptors that others own |
 
+mod accesses;
 mod channel;
 mod dealings;
 mod fds;

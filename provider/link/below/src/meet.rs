@@ -14,7 +14,9 @@
 use std::time::Instant;
 
 use link_api::{Event, Gone, PeerId, RmaLink, Way};
-use wire::session::{Announce, Control, MEETING, NAME, READS, REPEATS, Role, WRITES, fabric_keys};
+use wire::session::{
+    ATOMICS, Announce, Control, DATA, MEETING, NAME, READS, REPEATS, Role, WRITES, fabric_keys,
+};
 
 use crate::channel::{Channel, Far, Said};
 use crate::net::Net;
@@ -45,8 +47,12 @@ impl<B: RmaLink, F: Below> Net<B, F> {
 
     /// What it says of accesses by the fabric.
     fn reads_and_writes(&self) -> u16 {
-        let of = |way, flag| if self.reading.has(way) { flag } else { 0 };
-        of(Way::Get, READS) | of(Way::Put, WRITES)
+        let of = |has, flag| if has { flag } else { 0 };
+        let about = self.below.as_ref().map(F::about);
+        of(self.reading.has(Way::Get), READS)
+            | of(self.reading.has(Way::Put), WRITES)
+            | of(about.is_some_and(|about| about.data), DATA)
+            | of(about.is_some_and(|about| about.atomics), ATOMICS)
     }
 
     /// Whether this side decides.
@@ -174,8 +180,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         let far = Far { dest, slot: said.slot, generation: said.generation, window: said.window };
         let who = u64::from(peer.0) << 32 | u64::from(at.generation);
         at.channel = Some(Channel::new(far, keys, who));
-        let both = said.can & can;
-        at.dealings.set_may(both & READS != 0, both & WRITES != 0);
+        at.dealings.set_may(said.can & can);
         at.first.set_repeatable(said.can & REPEATS != 0);
         Ok(())
     }

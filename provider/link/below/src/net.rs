@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use hmem::{Span, total};
 use ipc::random;
-use link_api::{Gone, Parting, Path, PeerId, Refused, RmaCaps, RmaLink, WaitFd, Way};
+use link_api::{Gone, Once, Parting, Path, PeerId, Refused, RmaCaps, RmaLink, WaitFd, Way};
 use wire::session::Control;
 
-use crate::channel::{Channel, FIRST, Said, Sort};
+use crate::channel::{Channel, FIRST, Said, Sort, Spoilt};
 use crate::dealings::Memory;
 use crate::fds::is_shallow;
 use crate::network::{Below, NotSent, Usage, Waits};
@@ -165,8 +165,10 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         let mut caps = RmaCaps::empty();
         caps.set(RmaCaps::HOST_GETS, self.reading.has(Way::Get));
         caps.set(RmaCaps::HOST_PUTS, self.reading.has(Way::Put));
-        let publishes = self.below.as_ref().is_some_and(|below| below.about().publishes);
-        caps.set(RmaCaps::REGIONS, publishes);
+        let about = self.below.as_ref().map(F::about);
+        caps.set(RmaCaps::REGIONS, about.is_some_and(|about| about.publishes));
+        caps.set(RmaCaps::DATA, about.is_some_and(|about| about.data));
+        caps.set(RmaCaps::ATOMICS, about.is_some_and(|about| about.atomics));
         let gets_devices = self.gets_devices(&[Usage::ReadByPeers, Usage::ReadInto]);
         caps.set(RmaCaps::DEVICE_GETS, self.reading.has(Way::Get) && gets_devices);
         caps
@@ -257,6 +259,22 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         let until = Instant::now() + self.options.grace;
         self.peers.at(peer).end.break_off(until);
         self.note_restless(peer);
+    }
+
+    /// A peer has written memory with data.
+    pub(crate) fn written(&mut self, who: u64, data: u32, len: usize) {
+        let (peer, window) = (PeerId(((who & !FIRST) >> 32) as u32), self.provider.window());
+        let at = self.peers.get_mut(peer).filter(|at| u64::from(at.generation) == who & 0xffff_ffff);
+        let Some(at) = at else { return };
+        let may = at.stage == Stage::Fabric && at.dealings.may_once(Once::Write(data));
+        let noted = match at.channel.as_mut().filter(|_| may) {
+            Some(channel) => channel.note_written(window),
+            None => Err(Spoilt("it has written with data, which was not agreed on")),
+        };
+        match noted {
+            Ok(()) => self.inbox.push_written(peer, at.generation, (data, len)),
+            Err(Spoilt(why)) => self.spoil(peer, why),
+        }
     }
 
     /// The fabric does nothing any more.

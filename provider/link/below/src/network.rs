@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 
 use hmem::{Kind, Span};
-use link_api::Way;
+use link_api::{Once, Way};
 
 /// A peer, as the provider below knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +62,12 @@ pub struct About<'a> {
     /// Whether memory stays registered for peers at no cost but the registration's ([`Remote::publish`]).
     /// Only with reads and writes.
     pub publishes: bool,
+    /// Whether such memory is written with data ([`Once::Write`]). Only with that, and where each peer has a
+    /// connection of its own ([`Below::CONNECTS`]).
+    pub data: bool,
+    /// Whether words of such memory are changed in one step that no processor and no other device divides
+    /// ([`Once::FetchAdd`], [`Once::CompareSwap`]), where it may be read and written. As for `data`.
+    pub atomics: bool,
 }
 
 /// How much is done to find out what has happened.
@@ -113,6 +119,10 @@ pub enum NotSent {
 pub enum Did {
     /// A message of so many bytes came.
     Came(Buffer, usize),
+    /// A peer has written memory that is published, with data ([`Once::Write`]): what messages to that peer
+    /// have as their [`Message::who`], the data, and how many bytes. It comes in order with messages, and has
+    /// taken the room of one.
+    Written(u64, u32, usize),
     /// A message was not delivered, by what [`Message::who`] was.
     Failed(u64, String),
     /// An access to a peer's memory is over: which, and whether all its bytes are where they belong.
@@ -200,6 +210,9 @@ pub struct Piece {
     pub addr: u64,
     /// Memory here, all of which takes part.
     pub local: Span,
+    /// What it does besides, if it is the whole of what is done once. Then as much of `local` as
+    /// [`Once::COPIED`] says was copied when the call returns, if it is the host's.
+    pub once: Option<Once>,
 }
 
 /// A network below the link: what an endpoint of datagrams gives that arrive, though not in order, and what

@@ -123,7 +123,7 @@ fn receive(link: &mut ShmLink) -> PeerId {
             }
             Some(Event::Closed(..)) => panic!("closed"),
             Some(Event::PathChanged(_)) => {}
-            Some(Event::Done(..) | Event::Begun(_)) => {
+            Some(Event::Done(..) | Event::Cut(_) | Event::Written(..) | Event::Begun(_)) => {
                 panic!("no copy was started, and no frame asked for early")
             }
             None => spin_loop(),

@@ -164,7 +164,8 @@ impl Below for Fabric {
         let (dialect, most) = (*dialect, *most);
         let reads = self.remote.as_ref().map(|remote| remote.most);
         let writes = self.remote.as_ref().is_some_and(|remote| remote.writes);
-        About { name, detail, dialect, address, most, window: WINDOW, reads, writes, publishes: false }
+        let (window, publishes, data, atomics) = (WINDOW, false, false, false);
+        About { name, detail, dialect, address, most, window, reads, writes, publishes, data, atomics }
     }
 
     fn meet(&mut self, address: &[u8]) -> Result<Dest, String> {

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use rdma_sys::{
-    Channel, Context, Cq, Device, Error, Gid, GidType, Library, Pd, Port, Qp, QpInit, Srq, SrqInit, ibv_wc,
+    Channel, Context, Cq, Device, Error, Gid, GidType, IBV_ATOMIC_GLOB, Library, Pd, Port, Qp, QpInit, Srq,
+    SrqInit, ibv_wc,
 };
 
 use register::Registry;
@@ -241,7 +242,11 @@ fn open_port(context: &Context, route: Route, clients: Option<&Path>) -> Result<
         _ => windows::check(context, &pd).err(),
     };
     let access = if lacks.is_some() { 0 } else { (route.port.attr.max_msg_sz as usize).min(ACCESS) };
-    let sizes = Sizes { most: MESSAGE, window, send_wr, recv_wr, inline: 0, access, serves, starts };
+    // Others are atomic among the accesses by one device alone, and not with frames, which a processor
+    // applies.
+    let atomics = access > 0 && attributes.atomic_cap == IBV_ATOMIC_GLOB;
+    let (most, inline) = (MESSAGE, 0);
+    let sizes = Sizes { most, window, send_wr, recv_wr, inline, access, serves, starts, atomics };
     let credits = entries as usize - places;
     let detail = detail(context, &route, lacks.as_deref());
     let (bounces, registered) = (Bounces::new(&pd), Registry::new(Adapter::new(&pd, clients)));

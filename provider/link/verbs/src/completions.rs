@@ -1,9 +1,10 @@
 //! What is done with completions, and with events of the device.
 
-use below::{Buffer, Did};
+use below::{Below as _, Buffer, Did};
 use rdma_sys as ibv;
 use rdma_sys::{Event, ibv_wc};
 
+use crate::pair::Pair;
 use crate::receives::RECEIVE;
 use crate::state::{EVENTS, Objects, Verbs};
 use crate::status::text;
@@ -59,6 +60,9 @@ impl Verbs {
         if let Some(pair) = objects.receives.owner(place).and_then(|number| objects.pairs.get_mut(number)) {
             pair.receives = pair.receives.saturating_sub(1);
         }
+        if wc.status == ibv::IBV_WC_SUCCESS && wc.opcode == ibv::IBV_WC_RECV_RDMA_WITH_IMM {
+            return self.written(wc, place);
+        }
         if wc.status == ibv::IBV_WC_SUCCESS {
             let len = (wc.byte_len as usize).min(self.sizes.most);
             let by = objects.pairs.of_qpn(wc.qp_num);
@@ -72,6 +76,18 @@ impl Verbs {
         }
         // To the shared queue; a queue pair in error takes none.
         self.objects.receives.give_back(place, None);
+    }
+
+    /// A peer has written with data, which has taken a receive, and left its place as it was.
+    fn written(&mut self, wc: &ibv_wc, place: u32) {
+        // SAFETY: of this opcode the completion has data, and any bits are some.
+        let data = u32::from_be(unsafe { wc.anon1.imm_data });
+        let pair = self.objects.pairs.of_qpn(wc.qp_num).and_then(|number| self.objects.pairs.get(number));
+        // Of one that was sent no key, or is gone: no peer's.
+        if let Some(who) = pair.and_then(Pair::newest) {
+            self.did.push_back(Did::Written(who, data, wc.byte_len as usize));
+        }
+        self.give_back(Buffer(place));
     }
 
     /// Destroys queue pairs that are closed, and whose requests have completed.

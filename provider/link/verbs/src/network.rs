@@ -33,7 +33,11 @@ impl Verbs {
         let text = |e: rdma_sys::Error| e.to_string();
         let qp = Qp::new(pd, cq, cq, receives.srq(), sizes.init()).map_err(text)?;
         let remote = Access::REMOTE_READ.and(Access::REMOTE_WRITE);
-        let access = if sizes.access > 0 { remote } else { Access::LOCAL_READ };
+        let access = match (sizes.access > 0, sizes.atomics) {
+            (false, _) => Access::LOCAL_READ,
+            (true, false) => remote,
+            (true, true) => remote.and(Access::REMOTE_ATOMIC),
+        };
         qp.init(route.port.number, 0, access).map_err(text)?;
         let mut pair = Pair::new(qp, Address::draw_psn()?);
         if receives.srq().is_none() {
@@ -143,6 +147,8 @@ impl Below for Verbs {
             reads: Some(self.sizes.access).filter(|most| *most > 0),
             writes: self.sizes.access > 0,
             publishes: self.sizes.access > 0,
+            data: self.sizes.access > 0,
+            atomics: self.sizes.atomics,
         }
     }
 

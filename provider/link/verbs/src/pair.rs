@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use below::NotSent;
 use hmem::Span;
 use rdma_sys::{
-    Bind, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WR_BIND_MW, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
-    IBV_WR_SEND, Qp, ibv_send_wr, ibv_sge,
+    Bind, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD,
+    IBV_WR_BIND_MW, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, Qp,
+    ibv_send_wr, ibv_sge,
 };
 
 /// How long a queue pair that is closed may take until all its requests have completed.
@@ -56,8 +57,20 @@ pub(crate) enum Verb {
     Send,
     Read((u64, u32)),
     Write((u64, u32)),
+    /// With data that the peer's device reports.
+    WriteWithData((u64, u32), u32),
+    /// Of a word: what is added; what it has to be, and what it becomes then.
+    FetchAdd((u64, u32), u64),
+    CompareSwap((u64, u32), u64, u64),
     /// Binds a memory window to this queue pair.
     Bind(Bind),
+}
+
+/// Puts the word of an atomic into its request, and its operands.
+fn put_atomic(request: &mut ibv_send_wr, (remote_addr, rkey): (u64, u32), operands: (u64, u64)) {
+    request.wr.atomic.remote_addr = remote_addr;
+    request.wr.atomic.rkey = rkey;
+    (request.wr.atomic.compare_add, request.wr.atomic.swap) = operands;
 }
 
 /// A queue pair.
@@ -154,6 +167,9 @@ impl Pair {
             Verb::Send => (IBV_WR_SEND, None),
             Verb::Read(remote) => (IBV_WR_RDMA_READ, Some(remote)),
             Verb::Write(remote) => (IBV_WR_RDMA_WRITE, Some(remote)),
+            Verb::WriteWithData(remote, _) => (IBV_WR_RDMA_WRITE_WITH_IMM, Some(remote)),
+            Verb::FetchAdd(..) => (IBV_WR_ATOMIC_FETCH_AND_ADD, None),
+            Verb::CompareSwap(..) => (IBV_WR_ATOMIC_CMP_AND_SWP, None),
             Verb::Bind(_) => (IBV_WR_BIND_MW, None),
         };
         let mut request = ibv_send_wr {
@@ -168,8 +184,12 @@ impl Pair {
             request.wr.rdma.remote_addr = remote_addr;
             request.wr.rdma.rkey = rkey;
         }
-        if let Verb::Bind(bind) = verb {
-            bind.put_in(&mut request);
+        match verb {
+            Verb::Bind(bind) => bind.put_in(&mut request),
+            Verb::WriteWithData(_, data) => request.anon1.imm_data = data.to_be(),
+            Verb::FetchAdd(word, add) => put_atomic(&mut request, word, (add, 0)),
+            Verb::CompareSwap(word, compare, swap) => put_atomic(&mut request, word, (compare, swap)),
+            Verb::Send | Verb::Read(_) | Verb::Write(_) => {}
         }
         // SAFETY: a list of one request with one piece, as the caller promises.
         match unsafe { self.qp.post_send(&mut request) } {

@@ -26,10 +26,12 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// What binds a window to all of it, by which a peer reads or writes.
-    pub(crate) fn bind(&self, window: &Mw, (read, write): (bool, bool)) -> Bind {
+    /// What binds a window to all of it, by which a peer reads or writes, or both in one step.
+    pub(crate) fn bind(&self, window: &Mw, (read, write): (bool, bool), atomics: bool) -> Bind {
         let of = |is_so, access| if is_so { access } else { Access::LOCAL_READ };
-        let access = of(read, Access::REMOTE_READ).and(of(write, Access::REMOTE_WRITE));
+        let access = of(read, Access::REMOTE_READ)
+            .and(of(write, Access::REMOTE_WRITE))
+            .and(of(atomics, Access::REMOTE_ATOMIC));
         window.bind(&self.mr, self.iova, self.len, access)
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use below::{Dest, Lease, NotSent, Piece, Stop, Usage};
 use hmem::{Caps, Kind, Span};
-use link_api::Way;
+use link_api::{Once, Way};
 use rdma_sys::{Mw, ibv_sge};
 use register::{Registry, Uses};
 
@@ -184,9 +184,11 @@ impl Accesses<'_> {
         if self.0.credits == 0 {
             return None;
         }
+        // Of what is read and written.
+        let atomics = self.0.sizes.atomics && may == (true, true);
         let (key, posted) = (registered.key(lease)?, Posted { bind: Some(lease), ..Posted::default() });
         let post = |window: &Mw| {
-            let bind = key.bind(window, may);
+            let bind = key.bind(window, may, atomics);
             // SAFETY: no bytes, and a window and a registration that are there until it has completed.
             let done = unsafe { pair.post(id, Verb::Bind(bind), ibv_sge::default(), (false, true), posted) };
             done.map(|()| bind).map_err(|why| format!("{why:?}"))
@@ -255,9 +257,12 @@ impl Accesses<'_> {
         } else {
             self.0.objects.find_local(who, piece)?
         };
-        let verb = match piece.way {
-            Way::Get => Verb::Read(remote),
-            Way::Put => Verb::Write(remote),
+        let verb = match (piece.once, piece.way) {
+            (Some(Once::Write(data)), _) => Verb::WriteWithData(remote, data),
+            (Some(Once::FetchAdd(add)), _) => Verb::FetchAdd(remote, add),
+            (Some(Once::CompareSwap(compare, swap)), _) => Verb::CompareSwap(remote, compare, swap),
+            (None, Way::Get) => Verb::Read(remote),
+            (None, Way::Put) => Verb::Write(remote),
         };
         let Some(pair) = self.0.objects.pairs.get_mut(number) else { return Err(NotSent::Busy) };
         // SAFETY: inline, of memory that is there during the call; else a place that was taken for this

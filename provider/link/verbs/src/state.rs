@@ -48,6 +48,8 @@ pub(crate) struct Sizes {
     pub(crate) access: usize,
     pub(crate) serves: u8,
     pub(crate) starts: u8,
+    /// Its atomics are atomic with those of processors and of other devices.
+    pub(crate) atomics: bool,
 }
 
 /// Room for completions.

@@ -28,7 +28,8 @@ pub fn memory_that_was_taken_back_in_flight_is_not_touched<H: Harness>(h: &mut H
     // Where the owner has to wait for the peer, this one goes on meanwhile.
     h.until("that the peer has left", |_| {
         let left = b.revoke(Revoke::Request(to_a, REQUEST)) == Ok(());
-        over |= !left && matches!(next(&mut a), Some(Event::Done(which, _)) if which == op);
+        over |=
+            !left && matches!(next(&mut a), Some(Event::Done(which, _) | Event::Cut(which)) if which == op);
         left
     });
     if way == Way::Get {

@@ -55,6 +55,7 @@ pub(super) fn with_memory<H: Harness>(h: &mut H, len: usize) -> (Ends<H::Link>, 
 pub(super) fn done<H: Harness>(h: &mut H, link: &mut H::Link, op: OpId) -> bool {
     match h.event(link, "an operation to be over") {
         Event::Done(which, ok) if which == op => ok,
+        Event::Cut(which) if which == op => false,
         other => panic!("{op:?} is in flight, but {other:?}"),
     }
 }
@@ -294,7 +295,7 @@ pub fn an_operation_to_a_peer_that_ends_is_told_of_once<H: Harness>(h: &mut H) {
     let (mut over, mut ended) = (0, false);
     h.until("the end of the peer, and of the operation", |_| {
         match next(&mut a) {
-            Some(Event::Done(which, _)) => {
+            Some(Event::Done(which, _) | Event::Cut(which)) => {
                 assert_eq!((which, over), (op, 0), "Done comes twice");
                 over += 1;
             }

@@ -115,7 +115,7 @@ pub fn a_region_that_was_taken_back_is_not_touched<H: Harness>(h: &mut H) {
     let op = start(&mut a, (Way::Put, to_b), first, (there, here)).expect("a registration that is known");
     let mut over = false;
     h.until("that the peer has left", |_| {
-        over |= matches!(next(&mut a), Some(link_api::Event::Done(which, _)) if which == op);
+        over |= matches!(next(&mut a), Some(link_api::Event::Done(which, _) | link_api::Event::Cut(which)) if which == op);
         b.revoke(Revoke::Region(1)) == Ok(())
     });
     let then = text(&[there]);

@@ -1,7 +1,8 @@
 //! A fabric of which is counted what is asked of it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use below::{
     About, Below, Buffer, Dest, Did, Lease, Message, NotSent, Offer, Piece, Poll, Remote, Stop, Usage, Waits,
@@ -24,6 +25,9 @@ pub struct Counts {
     pub lent: AtomicU64,
     /// How often all that is lent was ended.
     pub stops: AtomicU64,
+    /// Ends of accesses are not reported yet, and those that came meanwhile.
+    pub holds: AtomicBool,
+    pub held: Mutex<Vec<Did>>,
 }
 
 impl Counts {
@@ -71,7 +75,16 @@ impl<F: Below> Below for Counted<F> {
         self.0.keeps(who)
     }
     fn poll(&mut self, how: Poll) -> Option<Did> {
-        self.0.poll(how)
+        let mut held = self.1.held.lock().expect("no panic");
+        if !self.1.holds.load(Relaxed) && !held.is_empty() {
+            return Some(held.remove(0));
+        }
+        loop {
+            match self.0.poll(how)? {
+                did @ Did::Over(..) if self.1.holds.load(Relaxed) => held.push(did),
+                did => return Some(did),
+            }
+        }
     }
     fn bytes(&self, buffer: Buffer) -> &[u8] {
         self.0.bytes(buffer)

@@ -283,6 +283,8 @@ impl Below for Fake {
             reads: self.reads.then_some(READ),
             writes: self.writes,
             publishes: false,
+            data: false,
+            atomics: false,
         }
     }
 

@@ -112,6 +112,7 @@ pub fn memory_is_accessed_in_the_way_that_it_is_lent_for<F: Below + 'static>(h: 
                     assert!(start.elapsed() < WAIT, "an access is never over");
                     match a.poll() {
                         Some(Event::Done(which, ok)) if which == op => break ok,
+                        Some(Event::Cut(which)) if which == op => break false,
                         _ => h.pass(),
                     }
                 };

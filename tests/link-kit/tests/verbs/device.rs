@@ -42,7 +42,8 @@ pub fn harness(devices: &str, others: &[(&str, &str)]) -> OfiHarness<Verbs> {
     set(devices, others);
     let mut harness = OfiHarness::new(|| Ok(open()));
     harness.fallback = false;
-    harness.caps = RmaCaps::HOST_GETS | RmaCaps::HOST_PUTS | RmaCaps::DEVICE_GETS | RmaCaps::REGIONS;
+    harness.caps =
+        RmaCaps::HOST_GETS | RmaCaps::HOST_PUTS | RmaCaps::DEVICE_GETS | RmaCaps::REGIONS | RmaCaps::DATA;
     harness
 }
 

@@ -3,10 +3,10 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use below::{Below as _, Message};
+use below::{Below as _, Message, Piece, Remote as _};
 use hmem::Span;
 use link_api::{
-    Direct, Event, FrameLink as _, Gone, Grant, HandleNote, Link as _, PeerId, RmaLink as _, Way,
+    Direct, Event, FrameLink as _, Gone, Grant, HandleNote, Link as _, Once, PeerId, RmaLink as _, Way,
 };
 use link_kit::{Harness as _, name, text};
 use rdma_sys as ibv;
@@ -292,7 +292,7 @@ fn a_handle_that_was_forged_touches_nothing_and_ends_its_connection() {
         let op = two.a.start(way, two.to_b, &access).expect("what the handle says");
         loop {
             match two.a.poll() {
-                Some(Event::Done(which, ok)) => break assert_eq!((which, ok), (op, false), "change {n}"),
+                Some(Event::Cut(which)) => break assert_eq!(which, op, "change {n}"),
                 Some(other) => panic!("change {n}: {other:?}"),
                 None => two.wait("the access is never over"),
             }
@@ -332,4 +332,38 @@ fn a_message_by_another_connection_is_no_message_of_the_peer() {
     }
     two.send_to_b();
     two.frame_from_a();
+}
+
+/// Writes with data take the room of messages. A peer that writes more often than it has room, and one that has
+/// not agreed on that, are cut off.
+#[test]
+fn a_peer_that_writes_with_data_beyond_its_room_is_cut_off() {
+    let mut two = Two::new("sv0");
+    let window = two.a.with(|a| a.below().expect("a device").about().window) as usize;
+    let (empty, once) = (Span::leak(1).part(0, 0).expect("no bytes"), Some(Once::Write(7)));
+    let (mut written, start) = (0, Instant::now());
+    let dest = two.a.with(|a| a.next_mark(two.to_b)).expect("there is a channel").0;
+    // Without bytes the device asks for no key.
+    let piece = Piece { way: Way::Put, at: dest, key: 0, addr: 0, local: empty, once };
+    for _ in 0..window + 1 {
+        two.a.with(|a| a.below().expect("a device").access(1 << 54, &piece)).expect("room for one");
+    }
+    loop {
+        assert!(start.elapsed() < WAIT, "it is not cut off");
+        // Takes what has come, and reports none of it.
+        for _ in 0..100 {
+            two.b.with(|b| b.progress());
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        match two.b.poll() {
+            Some(Event::Written(from, 7, 0)) => {
+                assert_eq!(from, two.to_a);
+                written += 1;
+            }
+            Some(Event::Closed(_, why)) => break assert_eq!(why, Gone::Denied),
+            Some(other) => panic!("{other:?}"),
+            None => {}
+        }
+    }
+    assert!(written <= window, "{written} of {window}");
 }

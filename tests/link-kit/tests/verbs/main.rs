@@ -13,8 +13,10 @@ mod duo;
 #[path = "../support/node.rs"]
 mod node;
 
+mod atomics;
 mod authority;
 mod conformance;
+mod data;
 mod device;
 mod faults;
 mod lone;

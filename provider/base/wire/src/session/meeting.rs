@@ -52,6 +52,10 @@ pub const READS: u16 = 1;
 pub const REPEATS: u16 = 2;
 /// [`Announce::can`]: memory is written by the fabric, too.
 pub const WRITES: u16 = 4;
+/// [`Announce::can`]: so it is with data that the target reports.
+pub const DATA: u16 = 8;
+/// [`Announce::can`]: words of it are changed in one step, which no processor divides.
+pub const ATOMICS: u16 = 16;
 /// Longest address.
 pub const MOST_ADDRESS: usize = 256;
 /// Bytes of a name.
@@ -76,7 +80,7 @@ pub struct Announce {
     pub protocol: u32,
     /// What sort of address it has.
     pub format: u32,
-    /// What it can do besides: [`READS`], [`REPEATS`], [`WRITES`].
+    /// What it can do besides: [`READS`], [`REPEATS`], [`WRITES`], [`DATA`], [`ATOMICS`].
     pub can: u16,
     /// The name of what is below.
     pub name: [u8; NAME],

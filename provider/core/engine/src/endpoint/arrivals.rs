@@ -9,7 +9,7 @@ use crate::endpoint::malformed::{Fields, Handled, Malformed, request_of};
 use crate::endpoint::parts::request::{In, MatchedRecv, NO_REQUEST, Out, Request, Then};
 use crate::endpoint::transfer::Transfers;
 use crate::types::*;
-use link_api::{Channel, Direct, Frame, Grant, How, LandAt, Landing, OpId, PeerId, RmaLink, Side, Way};
+use link_api::{Channel, Direct, Event, Frame, Grant, How, LandAt, Landing, PeerId, RmaLink, Side, Way};
 
 /// Requests beside which frames of a rendezvous land as they come. Where more are under way, the sender is
 /// ahead anyway, and whole frames take fewer calls.
@@ -240,7 +240,12 @@ impl<L: RmaLink> Transfers<'_, L> {
     }
 
     /// A copy is over. One that failed is made up for by frames.
-    pub(in crate::endpoint) fn operation_done(&mut self, core: &mut Core, copy: OpId, ok: bool) {
+    pub(in crate::endpoint) fn operation_over(&mut self, core: &mut Core, event: &Event) {
+        let (copy, ok, cut) = match *event {
+            Event::Done(copy, ok) => (copy, ok, false),
+            Event::Cut(copy) => (copy, false, true),
+            _ => return,
+        };
         let Some(name) = self.requests.queues.end_flight(copy) else { return };
         if let Some(off) = self.requests.staging.bounces.taken(copy) {
             return self.bounce_taken(core, name, off, ok);
@@ -257,7 +262,7 @@ impl<L: RmaLink> Transfers<'_, L> {
                 }
             }
             Some(Request::Out(Out { one_sided: Some(_), .. })) => {
-                self.ends().one_sided_is_over(core, name, ok)
+                self.ends().one_sided_is_over(core, name, (ok, cut))
             }
             Some(Request::Out(out)) if out.done_as.what.contains(What::READ) => {
                 self.ends().read_is_over(core, name, ok);

@@ -9,7 +9,7 @@ use crate::endpoint::net::Net;
 use crate::endpoint::parts::adapt::Adapt;
 use crate::endpoint::parts::bind::Bind;
 use crate::endpoint::parts::header::{put_segs, segments};
-use crate::endpoint::parts::request::{Done, NO_REQUEST, Out, Request, Then, Unsent};
+use crate::endpoint::parts::request::{Done, NO_REQUEST, OneSided, Out, Request, Then, Unsent};
 use crate::endpoint::requests::Requests;
 use crate::endpoint::rma::target::Accesses;
 use crate::proto::Cut;
@@ -95,14 +95,24 @@ impl<L: RmaLink> Ends<'_, L> {
         self.finish_out(core, &out, None);
     }
 
-    /// An access that the link has made without the peer is over. One that failed is requested of the peer.
-    pub(in crate::endpoint) fn one_sided_is_over(&mut self, core: &mut Core, name: u64, ok: bool) {
-        if ok {
+    /// An access that the link has made without the peer is over. One that failed is requested of the peer;
+    /// one that has ended with its connection may be done, and is not repeated.
+    pub(in crate::endpoint) fn one_sided_is_over(
+        &mut self,
+        core: &mut Core,
+        name: u64,
+        (ok, cut): (bool, bool),
+    ) {
+        let is_once = matches!(
+            self.requests.pool.get_mut(name),
+            Some(Request::Out(Out { one_sided: Some(OneSided::Once), .. }))
+        );
+        if ok || cut || is_once {
             let Some(Request::Out(out)) = self.requests.pool.remove(name) else { return };
-            return self.finish_out(core, &out, None);
+            return self.finish_out(core, &out, (!ok).then_some(Error::Reset));
         }
         let Some(Request::Out(out)) = self.requests.pool.get_mut(name) else { return };
-        let Some(there) = out.one_sided.take() else { return };
+        let Some(OneSided::Repeated(there)) = out.one_sided.take() else { return };
         let (peer, is_write) = (out.peer, out.done_as.what.contains(What::WRITE));
         // It was posted with as many parts as fit.
         let Ok((segs, _)) = segments(&out.iov) else { return };

@@ -101,13 +101,15 @@ impl Metered {
             How::Eager
         } else if out.helped || out.coop.is_some() {
             How::Cooperative
+        } else if out.one_sided.is_some() {
+            How::Device
         } else if out.done_as.what.contains(What::ATOMIC) || (total(&out.iov) == 0 && out.len > 0) {
             How::Eager
         } else if out.bounced {
             How::Device
         } else if out.done > 0 || out.followed != Followed::No {
             How::Frames
-        } else if out.asked.is_some() || out.one_sided.is_some() || on_device(&out.iov) {
+        } else if out.asked.is_some() || on_device(&out.iov) {
             How::Device
         } else {
             How::Direct

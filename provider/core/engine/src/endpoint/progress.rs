@@ -167,8 +167,13 @@ impl<L: RmaLink> Endpoint<L> {
                     }
                     continue;
                 }
-                Some(Event::Done(copy, ok)) => {
-                    self.transfers().operation_done(core, copy, ok);
+                Some(event @ (Event::Done(..) | Event::Cut(_) | Event::Written(..))) => {
+                    match event {
+                        Event::Written(peer, data, len) => {
+                            self.accesses().written_with(core, peer, data, len);
+                        }
+                        event => self.transfers().operation_over(core, &event),
+                    }
                     n += 1 + self.go_on_in_order(core);
                     if standing(core) > 0 {
                         break;

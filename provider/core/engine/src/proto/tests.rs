@@ -366,6 +366,8 @@ fn accesses_of_published_registrations_in_flight() {
         // It would overtake frames; and its buffer is the program's again.
         (REGIONS, Write, 8, Host, ALONE | behind, none, Plan::Eager),
         (REGIONS, Write, 8, Host, ALONE | INJECT, none, Plan::Eager),
+        (REGIONS, Write, 8, Host, ALONE | INJECT | When::COPIED, none, Plan::Published),
+        (REGIONS, Write, 8, Host, ALONE | When::COPIED | behind, none, Plan::Eager),
         (REGIONS, Write, 8, Host, ALONE, Tried::ONE_SIDED, Plan::Eager),
         (REGIONS, Write, 8, Device, ALONE, none, Plan::Eager),
         (REGIONS, Write, 0, Host, ALONE, none, Plan::Eager),

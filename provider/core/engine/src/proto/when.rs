@@ -43,6 +43,8 @@ bitflags! {
         const BEHIND = 1 << 14;
         /// Messages that their senders could help to copy come from many peers in turn.
         const FROM_MANY = 1 << 15;
+        /// An access that the link makes by itself has left the buffer when the call returns.
+        const COPIED = 1 << 16;
     }
 }
 

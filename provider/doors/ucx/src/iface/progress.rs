@@ -105,7 +105,13 @@ unsafe fn advance(this: *mut Iface, mut found: PollFrame) -> u32 {
                 }
                 Some(Event::Closed(peer, why)) => closed(this, peer, why),
                 // Of copies by a device, which another interface does.
-                Some(Event::Done(..) | Event::PathChanged(_) | Event::Begun(_)) => {}
+                Some(
+                    Event::Done(..)
+                    | Event::Cut(_)
+                    | Event::Written(..)
+                    | Event::PathChanged(_)
+                    | Event::Begun(_),
+                ) => {}
             }
             done += 1;
         }

@@ -13,6 +13,8 @@ use crate::parts::peers::Peers;
 pub(crate) enum Held {
     /// Of the fabric: the peer, which generation of it, and where it is.
     Fabric(PeerId, u32, Came),
+    /// None, but the report of a write of this generation of the peer.
+    Written(PeerId, u32),
     /// Of the connection, as that knows it.
     Base(Frame),
 }
@@ -23,6 +25,8 @@ enum Out {
     Event(Event),
     /// A frame by the fabric: from which generation of which peer, and where it is.
     Frame(PeerId, u32, Came),
+    /// Memory was written with data by this generation of the peer.
+    Written(PeerId, u32, (u32, usize)),
     /// One by the connection, which is not polled until it is released.
     Base(Frame),
 }
@@ -71,13 +75,18 @@ impl Inbox {
         self.queue.push_back(Out::Frame(from, generation, came));
     }
 
+    /// Memory was written with data by which generation of which peer: the data, and how many bytes.
+    pub(crate) fn push_written(&mut self, from: PeerId, generation: u32, what: (u32, usize)) {
+        self.queue.push_back(Out::Written(from, generation, what));
+    }
+
     /// A frame by the connection.
     pub(crate) fn push_base(&mut self, frame: Frame) {
         self.base_busy = true;
         self.queue.push_back(Out::Base(frame));
     }
 
-    /// The next event; a frame is at hand then.
+    /// The next event; a frame is at hand then, or the report of a write.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<Event> {
         Some(match self.queue.pop_front()? {
@@ -86,6 +95,10 @@ impl Inbox {
                 let len = came.len() - BEFORE;
                 self.held = Some(Held::Fabric(from, generation, came));
                 Event::Frame(Frame { from, len, slot: 0 })
+            }
+            Out::Written(from, generation, (data, len)) => {
+                self.held = Some(Held::Written(from, generation));
+                Event::Written(from, data, len)
             }
             Out::Base(frame) => {
                 let event = Event::Frame(Frame { from: frame.from, len: frame.len, slot: 0 });
@@ -107,7 +120,9 @@ impl Inbox {
 
     /// The end of this operation is not reported.
     pub(crate) fn drop_done(&mut self, op: OpId) {
-        self.queue.retain(|out| !matches!(out, Out::Event(Event::Done(known, _)) if *known == op));
+        self.queue.retain(
+            |out| !matches!(out, Out::Event(Event::Done(known, _) | Event::Cut(known)) if *known == op),
+        );
     }
 
     /// Releases a frame of the connection.
@@ -134,6 +149,7 @@ impl Inbox {
             match out {
                 Out::Frame(from, _, came) if from == peer => came.give_back(below.as_mut()),
                 Out::Base(frame) if frame.from == peer => self.release_base(base, frame),
+                Out::Written(from, ..) if from == peer => {}
                 out => self.queue.push_back(out),
             }
         }
@@ -145,7 +161,7 @@ impl Inbox {
             match out {
                 Out::Frame(_, _, came) => came.give_back(below.as_mut()),
                 Out::Base(frame) => self.release_base(base, frame),
-                Out::Event(_) => {}
+                Out::Event(_) | Out::Written(..) => {}
             }
         }
     }
@@ -176,7 +192,7 @@ impl Inbox {
                     base.release(frame);
                     self.base_busy = false;
                 }
-                Out::Event(_) => {}
+                Out::Event(_) | Out::Written(..) => {}
             }
         }
     }

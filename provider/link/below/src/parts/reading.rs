@@ -8,6 +8,23 @@ use link_api::{OpId, Patience, PeerId, Way};
 use crate::lent::ALL;
 use crate::network::{Below, Did, NotSent, Piece};
 
+/// The version of a registration that is named, if it is none of a request: names of requests have a part
+/// above 32 bits.
+pub(crate) fn number_of(name: u64) -> Option<u32> {
+    u32::try_from(name).ok().filter(|number| *number != 0)
+}
+
+/// How an access ends, the worst last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Ended {
+    /// All its bytes are where they belong.
+    Whole,
+    /// They are not, or need not be, and another access, or frames, may move them.
+    Failed,
+    /// Its connection is gone: whether they are is not known.
+    Cut,
+}
+
 /// An access that is not over.
 #[derive(Debug)]
 pub(crate) struct Op {
@@ -20,7 +37,7 @@ pub(crate) struct Op {
     pub(crate) queue: VecDeque<Piece>,
     /// Pieces that are under way.
     pub(crate) flying: usize,
-    pub(crate) failed: bool,
+    pub(crate) ended: Ended,
     /// Its end is not reported.
     pub(crate) mute: bool,
     /// It is to be over, and is ended if it is not by then.
@@ -36,7 +53,20 @@ impl Op {
     fn fail(&mut self, why: &NotSent) {
         log::debug!("an access cannot be posted: {why:?}");
         self.queue.clear();
-        self.failed = true;
+        self.ended = self.ended.max(Ended::Failed);
+    }
+
+    /// What was not posted of it is not posted any more; what was may still be done.
+    fn give_up(&mut self, how: Ended) {
+        if !self.queue.is_empty() {
+            self.queue.clear();
+            self.ended = self.ended.max(how);
+        }
+    }
+
+    /// Whether it accesses a registration that the peer publishes, and not memory of a request.
+    fn is_published(&self) -> bool {
+        number_of(self.request).is_some()
     }
 
     /// Whether it accesses memory of a request of this peer's, or of [`ALL`].
@@ -148,6 +178,11 @@ impl Reading {
         self.number - 1
     }
 
+    /// One has begun, of which all was posted.
+    pub(crate) fn add(&mut self, op: Op) {
+        self.ops.push(op);
+    }
+
     /// One begins, with this piece; whether one is over. Of most it is the only piece, which needs no list.
     pub(crate) fn begin<F: Below>(
         &mut self,
@@ -189,12 +224,13 @@ impl Reading {
         some_over
     }
 
-    /// A piece of an access is over: whether the whole one is, and of which peer and generation it is.
-    pub(crate) fn count(&mut self, who: u64, ok: bool) -> Option<(bool, PeerId, u64)> {
+    /// A piece of an access is over, and how: whether the whole one is, and of which peer and generation it
+    /// is.
+    pub(crate) fn count(&mut self, who: u64, how: Ended) -> Option<(bool, PeerId, u64)> {
         let op = self.ops.iter_mut().find(|op| op.id.0 == who)?;
         op.flying = op.flying.saturating_sub(1);
-        if !ok {
-            op.failed = true;
+        if how != Ended::Whole {
+            op.ended = op.ended.max(how);
             op.queue.clear();
         }
         Some((op.is_over(), op.peer, op.generation))
@@ -209,12 +245,12 @@ impl Reading {
         peers
     }
 
-    /// Of these all that are under way have ended before their time: of which peers and generations they
-    /// were.
-    pub(crate) fn cut(&mut self, which: impl Fn(&Op) -> bool) -> Vec<(PeerId, u64)> {
+    /// Of these all that are under way have ended before their time, and how: of which peers and generations
+    /// they were.
+    pub(crate) fn cut(&mut self, which: impl Fn(&Op) -> bool, how: Ended) -> Vec<(PeerId, u64)> {
         let mut owners = Vec::new();
         for op in self.ops.iter_mut().filter(|op| op.flying > 0 && which(op)) {
-            (op.flying, op.failed) = (0, true);
+            (op.flying, op.ended) = (0, op.ended.max(how));
             op.queue.clear();
             owners.push((op.peer, op.generation));
         }
@@ -222,30 +258,34 @@ impl Reading {
     }
 
     /// Removes those that are over; each that is to be reported is, with its outcome.
-    pub(crate) fn remove_over(&mut self, mut report: impl FnMut(OpId, bool)) {
+    pub(crate) fn remove_over(&mut self, mut report: impl FnMut(OpId, Ended)) {
         self.ops.retain(|op| {
             if op.is_over() && !op.mute {
-                report(op.id, !op.failed);
+                report(op.id, op.ended);
             }
             !op.is_over()
         });
     }
 
-    /// Posts no more of some, which have failed then, or if `failed`, and are to be over by then.
-    pub(crate) fn let_end(&mut self, which: impl Fn(&Op) -> bool, failed: bool, until: Instant) {
+    /// Posts no more of some, which have failed then, and are to be over by then. Those of requests that were
+    /// taken back, if `revoked`, have failed; one of a registration that was posted as a whole may be done.
+    pub(crate) fn let_end(&mut self, which: impl Fn(&Op) -> bool, revoked: bool, until: Instant) {
         for op in self.ops.iter_mut().filter(|op| which(op)) {
-            op.failed |= failed || !op.queue.is_empty();
-            op.queue.clear();
+            op.give_up(Ended::Failed);
+            if revoked && !op.is_published() {
+                op.ended = op.ended.max(Ended::Failed);
+            }
             op.until.get_or_insert(until);
         }
     }
 
-    /// Posts no more of some, which have failed; whether there are any.
-    pub(crate) fn fail(&mut self, which: impl Fn(&Op) -> bool, reports: bool) -> bool {
+    /// Posts no more of some, which end so then; whether there are any. Those that were posted as a whole end
+    /// as their pieces do.
+    pub(crate) fn give_up(&mut self, which: impl Fn(&Op) -> bool, how: Ended, reports: bool) -> bool {
         let mut found = false;
         for op in self.ops.iter_mut().filter(|op| which(op)) {
-            op.queue.clear();
-            (op.failed, op.mute, found) = (true, !reports, true);
+            op.give_up(how);
+            (op.mute, found) = (!reports, true);
         }
         found
     }

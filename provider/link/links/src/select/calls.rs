@@ -6,8 +6,8 @@ use std::os::fd::RawFd;
 use hmem::Span;
 use link_api::{
     Allow, Channel, Connect, Devices, Direct, Event, Frame, FrameLink, FrameSource, Gone, HandleNote, Hint,
-    InUse, LandAt, Landing, Link, NoDirect, OpId, Parting, Path, PeerId, PieceCounter, PollFrame, Refused,
-    Region, RegionVersion, Revoke, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd, Way,
+    InUse, LandAt, Landing, Link, NoDirect, Once, OpId, Parting, Path, PeerId, PieceCounter, PollFrame,
+    Refused, Region, RegionVersion, Revoke, RmaLink, Sent, Setting, SleepLink, Standing, WaitFd, Way,
 };
 use wire::{Addr, Handle, Seg};
 
@@ -291,6 +291,16 @@ impl RmaLink for Links {
                 Ok(route::tag_op(at, op))
             }
             None => self.shm.start(way, peer, access),
+        }
+    }
+
+    fn start_once(&mut self, peer: PeerId, once: Once, access: &Direct<'_>) -> Result<OpId, NoDirect> {
+        match self.routes.far_of(peer) {
+            Some((at, id)) => {
+                let op = self.further[at].start_once(id, once, access)?;
+                Ok(route::tag_op(at, op))
+            }
+            None => self.shm.start_once(peer, once, access),
         }
     }
 

@@ -46,7 +46,12 @@ impl Assign<'_> {
                     Some(peer) => Event::PathChanged(peer.peer()),
                     None => continue,
                 },
+                Event::Written(id, data, len) => match self.further.served(at, id) {
+                    Some(peer) => Event::Written(peer.peer(), data, len),
+                    None => continue,
+                },
                 Event::Done(op, ok) => Event::Done(route::tag_op(at, op), ok),
+                Event::Cut(op) => Event::Cut(route::tag_op(at, op)),
             });
         }
     }

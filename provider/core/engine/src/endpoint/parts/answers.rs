@@ -10,6 +10,8 @@ pub(in crate::endpoint) struct Answers {
     /// does not answer, unless one behind it has been answered.
     posted: u64,
     last_unacked_seq: u64,
+    /// Which of them was the last atomic, unless that has been answered: then so have those before it.
+    last_atomic_seq: u64,
     /// How many it was not to answer, and has not refused.
     unacked: u64,
 }
@@ -22,6 +24,16 @@ impl Answers {
 
     pub(in crate::endpoint) fn has_large(&self) -> bool {
         self.large > 0
+    }
+
+    /// Whether its processor has atomics to apply, which one that it does not see would overtake.
+    pub(in crate::endpoint) fn has_atomics(&self) -> bool {
+        self.last_atomic_seq > 0
+    }
+
+    /// The last frame is an atomic that it answers.
+    pub(in crate::endpoint) fn sent_atomic(&mut self) {
+        self.last_atomic_seq = self.posted;
     }
 
     /// The number of the next frame.
@@ -64,6 +76,9 @@ impl Answers {
     #[inline(always)]
     pub(in crate::endpoint) fn over(&mut self, seq: u64, large: bool) {
         self.answered(seq);
+        if seq == self.last_atomic_seq {
+            self.last_atomic_seq = 0;
+        }
         self.end(large);
     }
 
@@ -89,7 +104,7 @@ impl Answers {
 
     /// The channel is gone, with all that was not to be answered.
     pub(in crate::endpoint) fn reset(&mut self) {
-        self.last_unacked_seq = 0;
+        (self.last_unacked_seq, self.last_atomic_seq) = (0, 0);
         self.unacked = 0;
     }
 }

@@ -62,8 +62,8 @@ pub(in crate::endpoint) struct Out {
     pub(in crate::endpoint) coop: Option<Box<Coop>>,
     /// This side has copied its part of it.
     pub(in crate::endpoint) helped: bool,
-    /// The link moves its bytes, without the peer: from or to this place there.
-    pub(in crate::endpoint) one_sided: Option<RmaSeg>,
+    /// The link moves its bytes, without the peer.
+    pub(in crate::endpoint) one_sided: Option<OneSided>,
     pub(in crate::endpoint) done_as: Done,
 }
 
@@ -89,6 +89,15 @@ impl Out {
             done_as,
         }
     }
+}
+
+/// What becomes of an access of the link's that fails.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::endpoint) enum OneSided {
+    /// It is requested of the peer: from or to this place there.
+    Repeated(RmaSeg),
+    /// It fails.
+    Once,
 }
 
 /// How an operation started here completes.

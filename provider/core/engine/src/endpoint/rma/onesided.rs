@@ -18,11 +18,11 @@ use zerocopy::IntoBytes;
 
 use crate::core::{Core, Spans, Tally};
 use crate::endpoint::parts::header::{Header, push, segments};
-use crate::endpoint::parts::request::{Done, Out, Request};
+use crate::endpoint::parts::request::{Done, OneSided, Out, Request};
 use crate::endpoint::post::{Post, copied, is_counted};
 use crate::proto::{self, Cut, Plan, Reach, Role, Tried, When, choose};
 use crate::types::*;
-use link_api::{Direct, Grant, How, PeerId, Region, RmaLink, Side, Way};
+use link_api::{Direct, Grant, How, Once, OpId, PeerId, Region, RmaCaps, RmaLink, Side, Way};
 
 /// The place that an operation names, if the peer exposes it for that.
 fn place(memory: &Region, addr: u64, len: u64, write: bool) -> Option<Seg> {
@@ -137,28 +137,91 @@ impl<L: RmaLink> Post<'_, L> {
 
     /// Starts an access that the link makes by itself. `false`: nothing has happened.
     fn start_one_sided(&mut self, peer: PeerId, op: &Rma<'_>, access: &Direct<'_>, done: &Done) -> bool {
-        let (way, one_sided) = (if op.write { Way::Put } else { Way::Get }, op.remote.first().copied());
         if segments(op.iov).is_err() {
             return false;
         }
-        let mut out = Out { one_sided, ..Out::new(peer, op.iov.into(), access.len, *done) };
-        out.seq = self.net.peer(peer).answers.next_seq();
-        let name = self.requests.pool.insert(Request::Out(out));
-        if self.requests.start_operation(&mut self.net.link, name, way, peer, access).is_err() {
-            self.requests.pool.remove(name);
-            return false;
+        if let Some(data) = op.data.and_then(|data| u32::try_from(data).ok()) {
+            return self.start_once(peer, Once::Write(data), access, done);
         }
-        self.net.peer(peer).answers.begin(false);
+        let (way, there) = (if op.write { Way::Put } else { Way::Get }, op.remote.first().copied());
+        let Ok(copy) = self.net.link.start(way, peer, access) else { return false };
+        let one_sided = there.map(OneSided::Repeated);
+        self.note_started(copy, Out { one_sided, ..Out::new(peer, op.iov.into(), access.len, *done) });
         true
     }
 
-    /// Whether the target need not see an access: it is in no order, and reports nothing there.
+    /// Starts what the link does once. `false`: nothing has happened.
+    fn start_once(&mut self, peer: PeerId, once: Once, access: &Direct<'_>, done: &Done) -> bool {
+        let Ok(copy) = self.net.link.start_once(peer, once, access) else { return false };
+        // It may be injected, and its memory is not named again.
+        let out = Out::new(peer, Spans::NONE, access.len, *done);
+        self.note_started(copy, Out { one_sided: Some(OneSided::Once), ..out });
+        true
+    }
+
+    /// The link has started an access.
+    fn note_started(&mut self, copy: OpId, mut out: Out) {
+        let answers = &mut self.net.peer(out.peer).answers;
+        out.seq = answers.next_seq();
+        answers.begin(false);
+        let name = self.requests.pool.insert(Request::Out(out));
+        self.requests.queues.add_flight(copy, name);
+    }
+
+    /// Has the link do an atomic that it can do, unless it would overtake others. `false`: nothing has
+    /// happened.
+    fn atomic_by_link(&mut self, core: &Core, peer: PeerId, op: &Atomic<'_>, done: &Done) -> bool {
+        const WORD: usize = size_of::<u64>();
+        let answers = &self.net.peer(peer).answers;
+        if core.config.rma_order
+            || answers.has_atomics()
+            || answers.is_behind_unacked()
+            || op.flags.contains(OpFlags::FENCE)
+            || op.data.is_some()
+            || total(op.result) != WORD
+            || ![hmem::Datatype::Uint64, hmem::Datatype::Int64].contains(&op.datatype)
+        {
+            return false;
+        }
+        let word = |iov: &[Span]| {
+            let mut bytes = [0; WORD];
+            (hmem::read(iov, 0, &mut bytes) == WORD).then_some(u64::from_ne_bytes(bytes))
+        };
+        let once = match op.op {
+            hmem::AtomicOp::Sum => word(op.operand).map(Once::FetchAdd),
+            hmem::AtomicOp::Cswap => {
+                word(op.compare).and_then(|compare| Some(Once::CompareSwap(compare, word(op.operand)?)))
+            }
+            _ => None,
+        };
+        let ([seg], Some(once)) = (op.remote, once) else { return false };
+        let Some((memory, version)) = self.net.link.published(peer, seg.key.get()) else { return false };
+        let (addr, len) = (seg.addr.get(), WORD as u64);
+        // It reads and writes.
+        let Some(there) = place(&memory, addr, len, true).and_then(|_| place(&memory, addr, len, false))
+        else {
+            return false;
+        };
+        let there = [there];
+        self.start_once(peer, once, &Direct::new(Grant::Region(version), &there, op.result, WORD), done)
+    }
+
+    /// Whether the target's processor need not see an access: it is in no order, and reports nothing there
+    /// but what a link with [`RmaCaps::DATA`] does by itself. Where no completion says when the buffer may be
+    /// used again, that is one which is copied.
     #[inline(always)]
-    fn is_one_sided(&self, core: &Core, op: &Rma<'_>) -> bool {
+    fn is_one_sided(&mut self, core: &Core, peer: PeerId, op: &Rma<'_>, watched: bool) -> bool {
         !core.config.rma_order
-            && op.data.is_none()
             && op.remote.len() == 1
             && !op.flags.contains(OpFlags::FENCE)
+            && match op.data {
+                None => watched,
+                Some(data) => {
+                    let may = self.net.peer(peer).flow.limits().rma.contains(RmaCaps::DATA);
+                    let fits = op.write && u32::try_from(data).is_ok();
+                    may && fits && (watched || total(op.iov) <= Once::COPIED)
+                }
+            }
     }
 
     /// Writes inside a frame that is not answered.
@@ -188,13 +251,13 @@ impl<L: RmaLink> Post<'_, L> {
         let done_as = Done { ctx: op.ctx, what, report, tag: 0, data: op.data.unwrap_or(0), tally };
         let cntr = if op.write { self.bind.cntrs().write } else { self.bind.cntrs().read };
         let watched = self.is_watched(cntr, op.flags, tally);
-        let one_sided = watched && self.is_one_sided(core, op);
+        let one_sided = self.is_one_sided(core, peer, op, watched);
         // What a counter of writes has counted is at the target, whatever was requested: libraries with a
         // counter alone take it to be, as Sandia OpenSHMEM does where a barrier ends. Other writes that are
         // counted, and atomics, are answered by the target.
         let delivery = op.flags.contains(OpFlags::DELIVERY) || (op.write && is_counted(cntr, tally));
         let mut tried = Tried::empty();
-        if let (true, true, [span]) = (one_sided, op.write, op.iov) {
+        if let (true, true, [span]) = (one_sided && watched, op.write, op.iov) {
             let short = proto::is_one_sided_frame(self.net.peer(peer).flow.limits(), span);
             if short && !delivery {
                 match self.one_sided(core, peer, op, Plan::OneSidedFrame, &done_as) {
@@ -205,6 +268,7 @@ impl<L: RmaLink> Post<'_, L> {
         }
         let mut when = self.when(peer, op.flags, len);
         when.set(When::ONE_SIDED, one_sided);
+        when.set(When::COPIED, op.data.is_some() && len <= Once::COPIED);
         when.set(When::DELIVERY, delivery);
         when.set(When::LASTING, core.lasting);
         let delegate = when.contains(When::IN_A_ROW) && Cut::is_delegable(len) && self.net.may_delegate(peer);
@@ -267,6 +331,11 @@ impl<L: RmaLink> Post<'_, L> {
         let cntr = if fetches { self.bind.cntrs().read } else { self.bind.cntrs().write };
         let data = op.data.unwrap_or(0);
         let done_as = Done { ctx: op.ctx, what, report, tag: 0, data, tally };
+        if self.net.peer(peer).flow.limits().rma.contains(RmaCaps::ATOMICS)
+            && self.atomic_by_link(core, peer, op, &done_as)
+        {
+            return Ok(());
+        }
         let mut flags = Flags::empty();
         flags.set(Flags::CQ_DATA, op.data.is_some());
         flags.set(Flags::FETCH, fetches);
@@ -284,7 +353,9 @@ impl<L: RmaLink> Post<'_, L> {
             return Ok(());
         }
         let out = Out { whole: !fetches, ..Out::new(peer, Spans::from(op.result), len, done_as) };
-        self.launch(out, |req, h| head(flags | Flags::ACK, req, h), &body, body_len)
+        self.launch(out, |req, h| head(flags | Flags::ACK, req, h), &body, body_len)?;
+        self.net.peer(peer).answers.sent_atomic();
+        Ok(())
     }
 
     /// Like [`Endpoint::gate`], for an operation that takes effect in order with the RMA before it.

@@ -11,7 +11,7 @@ use crate::endpoint::net::Net;
 use crate::endpoint::parts::bind::Bind;
 use crate::endpoint::parts::request::Serve;
 use crate::types::*;
-use link_api::{Frame, PeerId, RmaLink};
+use link_api::{Frame, How, PeerId, RmaLink, Side};
 
 /// Accesses of peers to memory here.
 pub(crate) struct Accesses<'a, L> {
@@ -59,6 +59,13 @@ impl<L: RmaLink> Accesses<'_, L> {
             };
             core.complete(self.bind.rx_cq(), entry);
         }
+    }
+
+    /// A peer wrote memory here by its link, with data.
+    pub(in crate::endpoint) fn written_with(&mut self, core: &mut Core, peer: PeerId, data: u32, len: usize) {
+        self.net.peer(peer).has_sent(len);
+        self.net.meter(peer, Side::Theirs, How::Device, len);
+        self.written(core, peer, Status::Ok, What::RMA, len, Some(data.into()), None::<CntrId>);
     }
 
     pub(in crate::endpoint) fn on_write(

@@ -181,7 +181,7 @@ fn a_peer_that_writes_random_words_sends_frames_or_is_closed() {
                 }
                 Some(Event::Closed(..)) => ends += 1,
                 Some(Event::PathChanged(_)) => {}
-                Some(Event::Done(..) | Event::Begun(_)) => {
+                Some(Event::Done(..) | Event::Cut(_) | Event::Written(..) | Event::Begun(_)) => {
                     panic!("no copy was started, and no frame asked for early")
                 }
                 None => {
