@@ -1083,8 +1083,8 @@ int rlend_close(rlent_t at);
  Borrows: the oldest memory that the process of rank `lender` lends to this one and that is not borrowed
  yet. Waits for it, so long at most; EAGAIN then. `policy` is RPIPE_NEXT_FIT and so on, or 0: as
  STRAIT_RPIPE_POLICY says. EPIPE: the lender has ended. EOPNOTSUPP: the path does not promise that a read
- finds what was written before it. ENOBUFS: another memory that is borrowed here has the same addresses; this
- one is given back.
+ finds what was written before it. ENOBUFS: another memory that is borrowed here has the same addresses;
+ this one is given back.
 
  # Safety
  `borrowed` is NULL or valid for a write.

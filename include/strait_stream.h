@@ -2,8 +2,8 @@
 /* libstrait_xpu.so: CUDA streams and graphs that send to another process. Link with -lstrait_xpu.
  *
  * Functions return 0, or an errno below 0; strait_stream_error has its words. Structures begin with their size, set by the
- * program, and only grow at their end. An endpoint and its lists are used by one thread at a time. strait_stream(7) has the
- * whole story.
+ * program, and only grow at their end. An endpoint and its lists are used by one thread at a time, but by
+ * strait_stream_abort. strait_stream(7) has the whole story.
  */
 
 #ifndef STRAIT_STREAM_H
@@ -333,11 +333,11 @@ int strait_stream_error_word(struct strait_stream *endpoint,
                              const uint32_t **word);
 
 /*
- Fails the endpoint and the peer's: each wait of a stream passes, nothing is moved any more, and all calls
- but those that close fail.
+ Fails the endpoint and the peer's: each wait of a stream or of a call passes, nothing is moved any more,
+ and all calls but those that close fail. Any thread may call it while the endpoint is open.
 
  # Safety
- `endpoint` is NULL or open.
+ `endpoint` is NULL or open, and is not closed meanwhile.
  */
 int strait_stream_abort(struct strait_stream *endpoint);
 

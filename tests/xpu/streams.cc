@@ -10,9 +10,13 @@
  *     streams agent-kill KILLS            a peer is killed that an agent carries to
  *     streams agent-rest                  how often an agent polls while nothing happens, what it refuses, how it ends
  *     streams edges, agent-edges          calls in wrong orders, of wrong lengths, with too few descriptors; ends
+ *     streams users                       processes of two users
  *     streams agent-puts                  puts and gets that an agent carries out
  *     streams cut, agent-cut              the driver refuses a launch in the middle of a list: over the stand-in
  *     streams words                       waits for words and counters, and stores: of one process
+ *     streams sizes TURNS MOST            messages of 8 B to MOST bytes there and back, by each way in turns, NCCL's (STREAMS_NCCL,
+ *                                         or libnccl.so.2) among them: the median of TURNS, contents checked
+ *     streams busy TURNS MS BYTES         a kernel that fills the GPU for MS milliseconds: alone, and beside messages of BYTES
  *     streams contract                    what each call promises, and how each wait ends
  *
  * Prints one line, "ok streams ...", or what was not so. */
@@ -204,7 +208,7 @@ struct gpu {
 
 static bool by_agent;
 
-static strait_stream *open_endpoint(uint32_t flags = 0, uint64_t timeout_ns = 0, uint32_t slots = 0)
+static strait_stream *open_endpoint(uint32_t flags = 0, uint64_t timeout_ns = 0, uint32_t slots = 0, uint32_t slot_bytes = 0)
 {
 	strait_stream_options options = {};
 	strait_stream *s = nullptr;
@@ -213,6 +217,7 @@ static strait_stream *open_endpoint(uint32_t flags = 0, uint64_t timeout_ns = 0,
 	options.key = by_agent ? "a key of both" : nullptr;
 	options.timeout_ns = timeout_ns;
 	options.slots = slots;
+	options.slot_bytes = slot_bytes;
 	OK(strait_stream_open(&options, &s));
 	return s;
 }
@@ -1036,6 +1041,7 @@ static void words()
 
 #include "streams/edges.h"
 #include "streams/puts.h"
+#include "streams/compared.h"
 
 int main(int argc, char **argv)
 {
@@ -1052,10 +1058,16 @@ int main(int argc, char **argv)
 			two(at_rest);
 		else if (what == "edges" || what == "agent-edges")
 			two(edges);
+		else if (what == "users")
+			two(users);
 		else if (what == "agent-puts")
 			two(puts_by_agent);
 		else if (what == "cut" || what == "agent-cut")
 			two(cut);
+		else if (what == "sizes" && argc == 4)
+			two([&](bool leads) { sizes(leads, (unsigned)atoi(argv[2]), strtoull(argv[3], nullptr, 10)); });
+		else if (what == "busy" && argc == 5)
+			two([&](bool leads) { busy(leads, (unsigned)atoi(argv[2]), (unsigned)atoi(argv[3]), strtoull(argv[4], nullptr, 10)); });
 		else if (what == "words")
 			words();
 		else if (what == "contract")
@@ -1072,7 +1084,7 @@ int main(int argc, char **argv)
 					exchange(way, leads, iterations);
 			});
 		else
-			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams agent WAY ITERATIONS, streams agent-kill KILLS, streams agent-rest, streams [agent-]edges, streams agent-puts, streams [agent-]cut, streams words, streams contract\n"), 2;
+			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams agent WAY ITERATIONS, streams agent-kill KILLS, streams agent-rest, streams [agent-]edges, streams users, streams agent-puts, streams [agent-]cut, streams words, streams contract, streams sizes TURNS MOST, streams busy TURNS MS BYTES\n"), 2;
 	} catch (const std::exception &e) {
 		fprintf(stderr, "%s: %s\n", role, e.what());
 		fflush(stdout);

@@ -77,17 +77,16 @@ static void edges_of_calls(gpu &g, bool leads)
 	OK(strait_stream_close(s));
 }
 
-/* Messages that end elsewhere than their receives, where a slot ends. */
-static void edges_of_slots(gpu &g, bool leads)
+/* Messages that end elsewhere than their receives, where a slot ends: slots that one block of the kernel copies, and several. */
+static void edges_of_slots(gpu &g, bool leads, size_t slot)
 {
-	const size_t slot = 65536;
 	dptr big = 0;
 	cu("cuMemAlloc_v2", &big, 3 * slot);
 	for (unsigned by_cpu = 0; by_cpu < 2; by_cpu++) {
-		strait_stream *s = open_endpoint();
+		strait_stream *s = open_endpoint(0, 0, 4, slot);
 		strait_stream_list *l = nullptr;
 		meet(s);
-		cu("cuMemsetD8_v2", big, (unsigned char)0xee, 3 * slot);
+		cu("cuMemsetD8_v2", big, (unsigned char)(leads ? 0x5a : 0xee), 3 * slot);
 		cu("cuCtxSynchronize");
 		OK(strait_stream_list_open(s, 4, &l));
 		if (leads) {
@@ -104,7 +103,7 @@ static void edges_of_slots(gpu &g, bool leads)
 			OK(strait_stream_list_run(l, g.stream));
 		g.end_of_stream();
 		fails(s, EMSGSIZE);
-		CHECK(g.untouched(big, 3 * slot));
+		CHECK(leads || g.untouched(big, 3 * slot));
 		OK(strait_stream_list_close(l));
 		together();
 		OK(strait_stream_close(s));
@@ -227,11 +226,16 @@ static void edges_of_limits(gpu &g, bool leads)
 	together();
 }
 
-/* Keys that differ; a close directly behind what was sent. */
+/* Keys that differ, and one that is none; a close directly behind what was sent. */
 static void edges_of_agents(gpu &g, bool leads)
 {
 	char theirs[16384];
-	strait_stream *s = with_key(leads ? "one" : "two", 2000000000);
+	strait_stream_options empty = {};
+	strait_stream *s = nullptr;
+	empty.size = sizeof empty;
+	empty.key = "";
+	REFUSED(EINVAL, strait_stream_open(&empty, &s));
+	s = with_key(leads ? "one" : "two", 2000000000);
 	size_t len = swap_blobs(s, theirs);
 	REFUSED(EACCES, strait_stream_connect(s, theirs, len));
 	together();
@@ -266,13 +270,75 @@ static void edges(bool leads)
 	gpu g;
 	g.open();
 	edges_of_calls(g, leads);
-	edges_of_slots(g, leads);
+	for (size_t slot : {65536, 262144})
+		edges_of_slots(g, leads, slot);
 	edges_of_connect(g, leads);
 	edges_of_limits(g, leads);
 	if (by_agent)
 		edges_of_agents(g, leads);
 	if (leads)
 		printf("ok streams%s edges\n", by_agent ? " agent" : "");
+}
+
+/* Processes of two users, neither of which is root: refused, with what to do, unless both have a key and reach each other by TCP. */
+static void users(bool leads)
+{
+	static uint32_t out[threads], in[threads];
+	char theirs[16384];
+	const uid_t user = leads ? 65533 : 65534;
+	if (geteuid() != 0) {
+		if (leads)
+			printf("-  streams users: takes root\n");
+		return;
+	}
+	CHECK(setgid(user) == 0 && setuid(user) == 0 && prctl(PR_SET_DUMPABLE, 1) == 0);
+	for (const char *key : {(const char *)nullptr, "a key of both"}) {
+		strait_stream_options options = {};
+		strait_stream *s = nullptr;
+		options.size = sizeof options;
+		options.key = key;
+		OK(strait_stream_open(&options, &s));
+		const size_t len = swap_blobs(s, theirs);
+		REFUSED(EACCES, strait_stream_connect(s, theirs, len));
+		CHECK(strstr(strait_stream_error(), "another user") && strstr(strait_stream_error(), "FI_STRAIT_LINKS=tcp"));
+		together();
+		OK(strait_stream_close(s));
+	}
+
+	CHECK(setenv("FI_STRAIT_LINKS", "tcp", 1) == 0);
+	for (bool same : {false, true}) {
+		strait_stream_options options = {};
+		strait_stream_path path = {};
+		strait_stream *s = nullptr;
+		strait_stream_list *l = nullptr;
+		options.size = sizeof options;
+		options.key = same || leads ? "a key of both" : "a key of one";
+		OK(strait_stream_open(&options, &s));
+		const size_t len = swap_blobs(s, theirs);
+		if (!same) {
+			REFUSED(EACCES, strait_stream_connect(s, theirs, len));
+			together();
+			OK(strait_stream_close(s));
+			continue;
+		}
+		OK(strait_stream_connect(s, theirs, len));
+		path.size = sizeof path;
+		OK(strait_stream_query(s, &path));
+		CHECK(path.path == STRAIT_STREAM_AGENT && strstr(path.why, "another user"));
+		for (unsigned i = 0; i < threads; i++)
+			out[i] = i + user;
+		OK(strait_stream_list_open(s, 2, &l));
+		OK(strait_stream_list_send(l, out, sizeof out));
+		OK(strait_stream_list_receive(l, in, sizeof in));
+		OK(strait_stream_list_run_on_cpu(l));
+		for (unsigned i = 0; i < threads; i++)
+			CHECK(in[i] == i + (leads ? 65534 : 65533));
+		OK(strait_stream_list_close(l));
+		together();
+		OK(strait_stream_close(s));
+	}
+	if (leads)
+		printf("ok streams users\n");
 }
 
 /* The driver refuses a launch in the middle of a list (CUDA_STAND_IN_FAIL, in one process of the two). While the stream is not

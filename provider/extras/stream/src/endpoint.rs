@@ -76,6 +76,19 @@ pub struct Path {
     pub why: String,
 }
 
+/// Fails an endpoint, by any thread.
+#[derive(Debug)]
+pub struct Abort(Arc<Shared>);
+
+impl Abort {
+    /// Does it.
+    pub fn abort(&self) -> Result<(), Error> {
+        self.0.is_of_this_process()?;
+        self.0.fail(libc::ECANCELED, Kind::None, 0);
+        Ok(())
+    }
+}
+
 /// How long an agent waits at most, at the end, until what was sent has arrived.
 const FAREWELL: Duration = Duration::from_secs(10);
 
@@ -290,9 +303,9 @@ impl Endpoint {
         list.run_on_cpu()
     }
 
-    /// Fails the endpoint and the peer's: all waits pass, and nothing is moved any more.
-    pub fn abort(&self) {
-        self.core.shared.fail(libc::ECANCELED, Kind::None, 0);
+    /// What fails the endpoint and the peer's: all waits pass, and nothing is moved any more.
+    pub fn aborts(&self) -> Abort {
+        Abort(self.core.shared.clone())
     }
 
     /// Closes the endpoint. EBUSY: lists are open, or streams have not executed what they were given; all

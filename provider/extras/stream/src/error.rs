@@ -106,8 +106,8 @@ impl fmt::Display for Error {
                 "the peer has closed its endpoint, or its connect has failed: connect to a blob of a new one",
             ),
             Error::OtherUser => f.write_str(
-                "the process of the peer is another user's, and shared memory is of one: have both sides \
-                 reach each other by TCP alone",
+                "the process of the peer is another user's, and memory is shared between processes of one: open both \
+                 sides with the same key, and have them reach each other by TCP alone",
             ),
             Error::Forked => f.write_str("the endpoint belongs to the parent of this process: open another"),
             Error::NotForDevice(at) => write!(

@@ -9,6 +9,9 @@
 //! memory. A kernel of one block therefore does them itself: it clears the word that was waited for, and
 //! behind the data and one fence raises the peer's. Of a kernel with several blocks none knows that the
 //! others are done: there the stream raises the word.
+//!
+//! The words are in the host's memory, and loads of one word by several warps are served one after the other,
+//! some 0.9 us each (H200): one thread of a block loads, and the others learn of it at a barrier.
 
 use std::fmt::Write as _;
 
@@ -19,14 +22,38 @@ use crate::failure::{self, Kind};
 use crate::layout::{AT, BEGUN, ENDED, ERROR, LENGTH, LINE};
 
 /// Threads of a block, and most blocks: few multiprocessors are taken.
-const THREADS: u64 = 256;
+const THREADS: u64 = 512;
 const BLOCKS: u64 = 16;
 /// Accesses of a thread before there is another block.
-const PER_THREAD: u64 = 4;
+const PER_THREAD: u64 = 8;
+/// Accesses of a thread that are under way together.
+const TOGETHER: usize = 4;
 
-/// Kernels by the bytes of an access: its type, what it loads to, and the logarithm of its size.
-const WIDTHS: [(u64, &str, &str, u32); 3] =
-    [(16, "v2.b64", "{%d14, %d15}", 4), (4, "b32", "%r8", 2), (1, "u8", "%r8", 0)];
+/// Kernels by the bytes of an access: its type, what each of those together is loaded to, and the logarithm
+/// of its size.
+const WIDTHS: [(u64, &str, [&str; TOGETHER], u32); 3] = [
+    (16, "v2.b64", ["{%d14, %d15}", "{%d20, %d21}", "{%d22, %d23}", "{%d24, %d25}"], 4),
+    (4, "b32", ["%r8", "%r12", "%r13", "%r14"], 2),
+    (1, "u8", ["%r8", "%r12", "%r13", "%r14"], 0),
+];
+
+/// Loads of accesses one stride from each other, and then their stores.
+fn copies(ty: &str, values: &[&str]) -> String {
+    let mut all = String::new();
+    for (way, register) in [("ld", "%d13"), ("st", "%d12")] {
+        for (i, value) in values.iter().enumerate() {
+            let step =
+                if i == 0 { String::new() } else { format!("    add.u64 {register}, {register}, %d28;\n") };
+            let operands = if way == "ld" {
+                format!("{value}, [{register}+0]")
+            } else {
+                format!("[{register}+0], {value}")
+            };
+            all += &format!("{step}    {way}.global.{ty} {operands};\n");
+        }
+    }
+    all
+}
 
 /// What an operation moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +101,8 @@ pub(crate) struct Kernels([Function; 3]);
 
 fn module() -> String {
     let mut all = String::from(".version 6.0\n.target sm_60\n.address_size 64\n");
-    for (size, ty, value, shift) in WIDTHS {
+    for (size, ty, values, shift) in WIDTHS {
+        let (several, one) = (copies(ty, &values), copies(ty, &values[..1]));
         let _ = write!(
             all,
             "
@@ -83,9 +111,9 @@ fn module() -> String {
 .param .u64 mine, .param .u64 theirs, .param .u64 clear, .param .u64 raise, .param .u64 value, \
 .param .u64 ended, .param .u64 number)
 {{
-    .reg .pred %p<5>;
-    .reg .b32 %r<12>;
-    .reg .b64 %d<20>;
+    .reg .pred %p<10>;
+    .reg .b32 %r<15>;
+    .reg .b64 %d<29>;
     ld.param.u64 %d0, [to];
     ld.param.u64 %d1, [from];
     ld.param.u64 %d2, [count];
@@ -103,10 +131,19 @@ fn module() -> String {
     add.u64 %d8, %d8, %d9;
     mul.wide.u32 %d10, %r2, %r3;
     setp.ne.u64 %p0, %d8, 0;
+    setp.ne.u32 %p5, %r0, 0;
     setp.eq.u64 %p2, %d6, 0;
+    or.pred %p2, %p2, %p5;
+    cvt.u32.u64 %r7, %d7;
+    mov.u32 %r5, 0;
+    mov.u32 %r6, %r7;
     @!%p0 ld.volatile.global.u32 %r4, [%d5+{BEGUN}];
-    ld.volatile.global.u32 %r5, [%d3+0];
+    @!%p5 ld.volatile.global.u32 %r5, [%d3+0];
     @!%p2 ld.volatile.global.u32 %r6, [%d6+0];
+    setp.ne.u32 %p1, %r5, 0;
+    setp.ne.u32 %p7, %r6, %r7;
+    or.pred %p8, %p1, %p7;
+    bar.red.or.pred %p9, 0, %p8;
     @%p0 bra CHECK{size};
     mov.u32 %r11, 0;
     st.volatile.global.u32 [%d5+{AT}], %r11;
@@ -117,13 +154,9 @@ fn module() -> String {
     @%p3 bra CHECK{size};
     st.volatile.global.u32 [%d16+0], %r11;
 CHECK{size}:
-    setp.ne.u32 %p1, %r5, 0;
-    @%p1 bra END{size};
-    @%p2 bra LOOP{size};
-    cvt.u32.u64 %r7, %d7;
-    setp.eq.u32 %p2, %r6, %r7;
-    @%p2 bra LOOP{size};
+    @!%p9 bra COPY{size};
     @%p0 bra END{size};
+    @%p1 bra END{size};
     ld.param.u64 %d16, [mine];
     ld.param.u64 %d17, [theirs];
     cvt.u32.u64 %r9, %d16;
@@ -132,15 +165,26 @@ CHECK{size}:
     membar.sys;
     st.volatile.global.u32 [%d3+0], %r9;
     bra END{size};
+COPY{size}:
+    shl.b64 %d28, %d10, {shift};
+    shl.b64 %d26, %d10, 2;
+    sub.u64 %d27, %d26, %d10;
+SEVERAL{size}:
+    add.u64 %d11, %d8, %d27;
+    setp.ge.u64 %p3, %d11, %d2;
+    @%p3 bra LOOP{size};
+    shl.b64 %d11, %d8, {shift};
+    add.u64 %d12, %d0, %d11;
+    add.u64 %d13, %d1, %d11;
+{several}    add.u64 %d8, %d8, %d26;
+    bra SEVERAL{size};
 LOOP{size}:
     setp.ge.u64 %p3, %d8, %d2;
     @%p3 bra END{size};
     shl.b64 %d11, %d8, {shift};
     add.u64 %d12, %d0, %d11;
     add.u64 %d13, %d1, %d11;
-    ld.global.{ty} {value}, [%d13+0];
-    st.global.{ty} [%d12+0], {value};
-    add.u64 %d8, %d8, %d10;
+{one}    add.u64 %d8, %d8, %d10;
     bra LOOP{size};
 END{size}:
     ld.param.u64 %d16, [raise];

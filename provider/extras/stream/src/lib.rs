@@ -31,7 +31,7 @@ mod watch;
 mod word;
 
 pub use agent::{Carrier, Feed, Job, Post};
-pub use endpoint::{Endpoint, Options, Path, Through};
+pub use endpoint::{Abort, Endpoint, Options, Path, Through};
 pub use error::Error;
 pub use failure::{Failure, Kind};
 /// Where in the first line of an endpoint's words 8 bytes are that nothing uses.

@@ -117,6 +117,11 @@ pub(crate) enum Op {
     Barrier,
     /// `bar.sync 0`: all threads of the block.
     Meet,
+    /// `bar.red.or.pred`: the same, and whether any of them has it.
+    MeetAny {
+        to: Reg,
+        from: Reg,
+    },
     Move {
         to: Reg,
         from: Arg,

@@ -198,6 +198,9 @@ impl Reading {
             }
             (["membar", "sys"], []) => Ok(Op::Barrier),
             (["bar", "sync"], ["0"]) => Ok(Op::Meet),
+            (["bar", "red", "or", "pred"], [to, "0", from]) => {
+                Ok(Op::MeetAny { to: self.sized(to, 1)?, from: self.sized(from, 1)? })
+            }
             (["red", "sys", "global", "add", _], [at, from]) => {
                 let ty = last.filter(|t| t.class == Class::Unsigned && t.bits >= 32).ok_or("unknown type")?;
                 let (at, offset) = self.place(at)?;

@@ -133,6 +133,7 @@ impl Launch {
                 if waiting.len() != self.threads as usize {
                     return Err(LAUNCH_FAILED);
                 }
+                self.meet(&mut waiting)?;
                 let mut again = Vec::new();
                 for mut thread in waiting {
                     if self.thread(&mut memory, block, &mut thread)? {
@@ -141,6 +142,20 @@ impl Launch {
                 }
                 waiting = again;
             }
+        }
+        Ok(())
+    }
+
+    /// All threads are at a barrier: the same one, which may have a value of all.
+    fn meet(&self, waiting: &mut [Thread]) -> Result<(), i32> {
+        let Some(first) = waiting.first() else { return Ok(()) };
+        let at = first.next;
+        if waiting.iter().any(|t| t.next != at) {
+            return Err(LAUNCH_FAILED);
+        }
+        if let Some(Op::MeetAny { to, from }) = self.kernel.code.get(at.wrapping_sub(1)).map(|ins| &ins.op) {
+            let any = waiting.iter().any(|t| t.registers[*from] != 0);
+            waiting.iter_mut().for_each(|t| t.registers[*to] = any.into());
         }
         Ok(())
     }
@@ -188,7 +203,7 @@ impl Launch {
                 }
                 Op::Branch { to } => *next = *to,
                 Op::Return => return Ok(false),
-                Op::Meet => return Ok(true),
+                Op::Meet | Op::MeetAny { .. } => return Ok(true),
                 op => compute(op, r),
             }
         }
@@ -235,7 +250,7 @@ fn compute(op: &Op, r: &mut [u64]) {
         Op::Select { to, a, b, by } => (*to, if r[*by] != 0 { of(a) } else { of(b) }),
         Op::Convert { to_ty, from_ty, to, a } => (*to, convert(*to_ty, *from_ty, of(a))),
         Op::Parameter { .. } | Op::Load { .. } | Op::Store { .. } | Op::Read { .. } => return,
-        Op::Add { .. } | Op::Barrier | Op::Meet => return,
+        Op::Add { .. } | Op::Barrier | Op::Meet | Op::MeetAny { .. } => return,
         Op::Branch { .. } | Op::Return => return,
     };
     r[to] = v;

@@ -61,6 +61,9 @@ pub unsafe extern "C" fn strait_stream_open(
             wanted.by_agent = o.flags & STRAIT_STREAM_BY_AGENT != 0;
             // SAFETY: a string, by the program's promise.
             let key = (!o.key.is_null()).then(|| unsafe { CStr::from_ptr(o.key) }.to_bytes());
+            if key.is_some_and(<[u8]>::is_empty) {
+                return invalid("the key is empty, which is no secret: pass NULL for none");
+            }
             if wanted.by_agent || key.is_some() {
                 carrier = Some(errno(carrier::open(key))?);
             }
@@ -69,8 +72,9 @@ pub unsafe extern "C" fn strait_stream_open(
             return invalid(NULL);
         }
         let endpoint = errno(Endpoint::open(wanted, carrier))?;
+        let abort = endpoint.aborts();
         // SAFETY: the program has a place for it.
-        unsafe { put(opened, Box::into_raw(Box::new(strait_stream { endpoint }))) }
+        unsafe { put(opened, Box::into_raw(Box::new(strait_stream { endpoint, abort }))) }
     })
 }
 
@@ -248,20 +252,19 @@ pub unsafe extern "C" fn strait_stream_error_word(
     guard(|| unsafe { put(word, ptr::with_exposed_provenance(open(endpoint)?.error_word())) })
 }
 
-/// Fails the endpoint and the peer's: each wait of a stream passes, nothing is moved any more, and all calls
-/// but those that close fail.
+/// Fails the endpoint and the peer's: each wait of a stream or of a call passes, nothing is moved any more,
+/// and all calls but those that close fail. Any thread may call it while the endpoint is open.
 ///
 /// # Safety
-/// `endpoint` is NULL or open.
+/// `endpoint` is NULL or open, and is not closed meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strait_stream_abort(endpoint: *mut strait_stream) -> c_int {
     guard(|| {
         if endpoint.is_null() {
             return Ok(());
         }
-        // SAFETY: the program's promise.
-        unsafe { open(endpoint)? }.abort();
-        Ok(())
+        // SAFETY: the program's promise. Other threads have references to the other field alone.
+        errno(unsafe { &(*endpoint).abort }.abort())
     })
 }
 

@@ -18,7 +18,12 @@ use types::{STRAIT_STREAM_NO_SIGNAL, strait_stream, strait_stream_list, strait_s
 /// An errno, and its words for [`strait_stream_error`].
 fn errno<T>(outcome: Result<T, stream::Error>) -> Result<T, c_int> {
     outcome.map_err(|e| {
-        c_abi::keep_error(&e);
+        match &e {
+            stream::Error::OtherUser => {
+                c_abi::keep_error(&format_args!("{e}: {}=tcp", settings::LINKS.variable()));
+            }
+            e => c_abi::keep_error(e),
+        }
         e.errno()
     })
 }
@@ -31,10 +36,13 @@ fn invalid<T>(why: &'static str) -> Result<T, c_int> {
 const NULL: &str = "an argument is NULL that may not be";
 
 /// # Safety
-/// `of` is NULL, or is open and used by no other thread during 'a.
+/// `of` is NULL, or is open and used by no other thread during 'a, but to abort.
 unsafe fn open<'a>(of: *mut strait_stream) -> Result<&'a mut Endpoint, c_int> {
-    // SAFETY: the program's promise.
-    let endpoint = unsafe { of.as_mut() }.map_or_else(|| invalid(NULL), |s| Ok(&mut s.endpoint))?;
+    if of.is_null() {
+        return invalid(NULL);
+    }
+    // SAFETY: the program's promise. What aborts is another field, of which this makes no reference.
+    let endpoint = unsafe { &mut (*of).endpoint };
     errno(endpoint.is_of_this_process())?;
     Ok(endpoint)
 }

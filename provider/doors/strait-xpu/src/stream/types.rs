@@ -1,7 +1,7 @@
 //! Structures and constants.
 
 use libc::{c_char, c_int, c_void};
-use stream::{Endpoint, List, Page};
+use stream::{Abort, Endpoint, List, Page};
 
 /// strait_stream_options.flags: messages go through host memory even if a device's can be mapped.
 pub const STRAIT_STREAM_HOST_MEMORY: u32 = 1;
@@ -49,6 +49,8 @@ pub const STRAIT_STREAM_FLUSH: u32 = 8;
 #[allow(non_camel_case_types, reason = "C's name")]
 pub struct strait_stream {
     pub(super) endpoint: Endpoint,
+    /// Used by any thread, also while another one uses the endpoint.
+    pub(super) abort: Abort,
 }
 
 /// A list of operations, which a stream, a graph or the CPU executes any number of times.

@@ -23,8 +23,8 @@ use crate::shared::{Peer, Places, Shared};
 use crate::watch;
 
 /// What maps the peer's words.
-const SHARING: &str = "mapping the peer's words, which takes a process of the same user and \
-                       kernel.yama.ptrace_scope=0 or CAP_SYS_PTRACE (open both sides by an agent otherwise),";
+const SHARING: &str = "mapping the peer's words, which takes kernel.yama.ptrace_scope=0 or CAP_SYS_PTRACE (open \
+                       both sides by an agent otherwise),";
 
 /// Between two polls for the peer.
 const PAUSE: Duration = Duration::from_micros(200);
@@ -46,7 +46,9 @@ impl Endpoint {
             return Err(Error::Blob("it has other slots or signals: open both sides with the same options"));
         }
         let here = blob.boot == self.boot && blob.boot != [0; 16];
-        if !here || self.by_agent || blob.by_agent {
+        // Its memory is not mapped here, and by TCP the key says whether it is a peer.
+        let by_tcp = is_other_user(&blob) && self.carrier.as_ref().is_some_and(|c| !c.by_memory());
+        if !here || self.by_agent || blob.by_agent || by_tcp {
             return self.connect_by_agent(&shared, &blob, here);
         }
         let pid = blob.process.pid().ok_or(Error::OtherHost)?;
@@ -62,7 +64,10 @@ impl Endpoint {
         if blob.words.export.handle_type.kind() != MemoryKind::System {
             return Err(Error::Blob("its words are not in host memory"));
         }
-        let opened = open(&blob.words, 0).map_err(|e| Error::Memory(SHARING, e))?;
+        let opened = open(&blob.words, 0).map_err(|e| match is_other_user(&blob) {
+            true => Error::OtherUser,
+            false => Error::Memory(SHARING, e),
+        })?;
         let words = Words::of_peer(opened, blob.words.base, shared.layout.len())?;
         let mut kept = Vec::new();
         let mut mapped = |r: &Region| -> Result<usize, String> {
@@ -138,10 +143,11 @@ impl Endpoint {
             return Err(Error::State("the endpoint has a peer"));
         }
         let begun = carrier.begin(&blob.agent, Agent::feed(shared.clone()));
-        let why = match (here, self.by_agent) {
-            (false, _) => "the peer is on another host",
-            (true, true) => "the options ask for it",
-            (true, false) => "the peer's options ask for it",
+        let why = match (here, self.by_agent, blob.by_agent) {
+            (false, ..) => "the peer is on another host",
+            (true, true, _) => "the options ask for it",
+            (true, false, true) => "the peer's options ask for it",
+            (true, false, false) => "the peer's process is another user's",
         };
         let why = format!("an agent carries messages, {}: {why}", carrier.describe());
         let by_memory = here && carrier.by_memory();
@@ -200,10 +206,8 @@ fn hears(shared: &Shared, blob: &Blob, here: bool, by_memory: bool) -> Result<()
             }
         }
         if shared.peer.get().and_then(|p| p.agent.as_ref()).is_none_or(Carried::is_lost) {
-            // SAFETY: no condition.
-            let user = unsafe { libc::geteuid() };
             return Err(match here && blob.process.pid().is_some() && !blob.process.has_ended() {
-                true if by_memory && user != blob.user => Error::OtherUser,
+                true if by_memory && is_other_user(blob) => Error::OtherUser,
                 true => Error::Closed,
                 false => Error::Gone,
             });
@@ -213,6 +217,12 @@ fn hears(shared: &Shared, blob: &Blob, here: bool, by_memory: bool) -> Result<()
         }
         std::thread::sleep(PAUSE);
     }
+}
+
+/// Whether the peer says that its process is another user's.
+fn is_other_user(blob: &Blob) -> bool {
+    // SAFETY: no condition.
+    blob.user != unsafe { libc::geteuid() }
 }
 
 /// Which slots the peer writes to, if it is the peer that has said so.
