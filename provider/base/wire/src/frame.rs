@@ -60,6 +60,8 @@ pub enum Op {
     BounceDone = 21,
     /// The target of a `Read` offers its memory, which the initiator gets.
     ReadRts = 22,
+    /// The initiator of writes asks for a `Fin` once all that was sent before it has taken effect.
+    Flush = 23,
 }
 
 impl Op {
@@ -87,6 +89,7 @@ impl Op {
             20 => Op::Bounce,
             21 => Op::BounceDone,
             22 => Op::ReadRts,
+            23 => Op::Flush,
             _ => return None,
         })
     }
@@ -409,6 +412,7 @@ mod tests {
             (Op::Bounce, 20),
             (Op::BounceDone, 21),
             (Op::ReadRts, 22),
+            (Op::Flush, 23),
         ] {
             assert_eq!(op as u8, code);
             assert_eq!(Op::from_u8(code), Some(op));

@@ -12,7 +12,7 @@
 //! | `Cts` | sender's req | taker's req | segments if `HANDLES` | bytes wanted, u64, segments x [`Seg`] |
 //! | `Data` | taker's req | offset | – | payload |
 //! | `Fin` | req | bytes | [`Status`] | – |
-//! | `Write` | req if `ACK` | cq data | rma segments | rma x [`RmaSeg`], payload |
+//! | `Write` | req, if it has one | cq data | rma segments | rma x [`RmaSeg`], payload |
 //! | `WriteRts` | req | cq data | rma, segments | rma x [`RmaSeg`], segments x [`Seg`] |
 //! | `Read` | req | – | rma, segments | rma x [`RmaSeg`], segments x [`Seg`] |
 //! | `Atomic` | req if any answer | cq data | rma, op, datatype | rma x [`RmaSeg`], operands, compares |
@@ -29,9 +29,14 @@
 //! | `Bounce` | taker's req | offset | 1 | [`Seg`] |
 //! | `BounceDone` | sender's req | offset | [`Status`] | – |
 //! | `ReadRts` | initiator's req | target's req | segments | segments x [`Seg`] |
+//! | `Flush` | req | – | – | – |
 //!
 //! `Write` and friends address memory as libfabric's `fi_rma_iov` does: an offset or address, a
 //! length, and the key of a registration of the target.
+//!
+//! A `Write` with `ACK` is answered by a `Fin`, and so is a `Flush`. One with a req and without `ACK` is
+//! answered if it is refused; otherwise the next `Fin` of a `Write`, an `Atomic` or a `Flush` behind it is
+//! its answer, too. One without a req is answered by `Refused` alone.
 //!
 //! With `HANDLES`, segments are in memory, of a device or of the host, that earlier `Handle` frames of the
 //! same sender have exported, and are accessed by these handles. A `Cts` with it asks that the bytes be put
@@ -82,4 +87,4 @@ pub use frame::{
 
 /// Version of everything in this crate but [`ucx`] and [`session`]; two endpoints of different versions
 /// refuse each other.
-pub const VERSION: u16 = 12;
+pub const VERSION: u16 = 13;

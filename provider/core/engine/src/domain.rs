@@ -424,6 +424,7 @@ impl<L: RmaLink> Domain<L> {
     pub fn arm(&mut self) -> bool {
         let mut quiet = !self.opened.core.later.has_collective();
         for (_, ep) in self.opened.eps.iter_mut() {
+            ep.requests.flush_tails(&mut ep.net, true);
             quiet &= !ep.is_waiting_for_room()
                 && !ep.requests.is_inviting()
                 && !ep.requests.has_sent(&mut ep.net.link)

@@ -62,6 +62,11 @@ impl Limits {
         }
     }
 
+    /// Whether nothing but frames goes to the peer.
+    pub(crate) fn is_by_frames(&self) -> bool {
+        self.rma.is_empty()
+    }
+
     /// Whether host memory is accessed in the call.
     pub(crate) fn is_sync(&self) -> bool {
         self.rma.contains(RmaCaps::SYNC)
@@ -269,7 +274,7 @@ fn choose_eager(limits: &Limits, op: &Op) -> Option<Plan> {
     } else {
         // Both ways are a reason where the alternative is a copy by one of the two cores.
         let both = op.when.contains(When::BOTH_WAYS) && limits.is_sync() && op.memory == Memory::Host;
-        let by_frames = limits.rma.is_empty() && op.memory == Memory::Host;
+        let by_frames = limits.is_by_frames() && op.memory == Memory::Host;
         let may = op.when.contains(When::IN_A_ROW) || both || by_frames;
         let most = if goes_one_way(limits, op) { limits.one_way } else { limits.in_a_row };
         (may && !op.when.contains(When::INJECT) && op.len <= most).then_some(Plan::EagerInARow)

@@ -98,7 +98,11 @@ fn peer() {
         let config = Config { virt_addr: how & 1 != 0, rma_order: how & 2 != 0 };
         let setup = Setup {
             config,
-            direct: Direct::ALL[usize::from(how >> 6 & 2 | how >> 2 & 1)],
+            direct: if how & 64 != 0 {
+                Direct::Frames
+            } else {
+                Direct::ALL[usize::from(how >> 6 & 2 | how >> 2 & 1)]
+            },
             looks: how & 32 != 0,
             capacity: 16,
             cq_size: 1000,

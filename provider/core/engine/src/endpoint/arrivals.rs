@@ -282,7 +282,7 @@ impl<L: RmaLink> Transfers<'_, L> {
                 }
             }
             // No device has a part in it.
-            Some(Request::CoopHelp(_) | Request::Withdrawn(_)) | None => {}
+            Some(Request::CoopHelp(_) | Request::Withdrawn(_) | Request::Flush(..)) | None => {}
         }
     }
 
@@ -324,6 +324,9 @@ impl<L: RmaLink> Transfers<'_, L> {
             {
                 self.requests.pool.end(name);
                 let err = crate::core::failure(Status::from_u16(head.aux.get()));
+                if done_as.what.contains(What::WRITE) {
+                    self.ends().end_before(core, peer, seq);
+                }
                 self.net.peer(peer).answers.over(seq, false);
                 self.bind.finish(core, &done_as, len, err);
                 return Ok(());
@@ -337,6 +340,11 @@ impl<L: RmaLink> Transfers<'_, L> {
             // What this side shares is done when this side says so.
             Request::Out(out) if out.coop.as_ref().is_none_or(|p| !p.is_owner()) => {}
             Request::In(_) => return self.on_fin_in(core, peer, head),
+            &mut Request::Flush(_, seq) => {
+                self.requests.pool.end(name);
+                self.ends().end_before(core, peer, seq);
+                return Ok(());
+            }
             Request::Serve(s) if s.lent => {
                 self.ends().was_got(core, name, Status::from_u16(head.aux.get()));
                 return Ok(());
@@ -359,6 +367,9 @@ impl<L: RmaLink> Transfers<'_, L> {
         }
         if err.is_some() && out.done_as.what.contains(What::RMA | What::WRITE) {
             self.rma_order().has_heard_of_failure(peer, name);
+        }
+        if out.whole && out.done_as.what.contains(What::WRITE) {
+            self.ends().end_before(core, peer, out.seq);
         }
         self.ends().finish_out(core, &out, err);
         Ok(())

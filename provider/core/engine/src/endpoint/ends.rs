@@ -56,6 +56,24 @@ impl<L: RmaLink> Ends<'_, L> {
         }
     }
 
+    /// A write or atomic of this number was answered: those before it have been taken in, too, and were right
+    /// unless they were answered themselves.
+    #[inline(always)]
+    pub(in crate::endpoint) fn end_before(&mut self, core: &mut Core, peer: PeerId, seq: u64) {
+        if self.net.peer(peer).cumulative.is_some() {
+            self.end_all_before(core, peer, seq);
+        }
+    }
+
+    #[inline(never)]
+    fn end_all_before(&mut self, core: &mut Core, peer: PeerId, seq: u64) {
+        while let Some(name) = self.net.peer(peer).cumulative.as_mut().and_then(|c| c.next_before(seq)) {
+            if let Some(Request::Out(out)) = self.requests.pool.remove(name) {
+                self.finish_out(core, &out, None);
+            }
+        }
+    }
+
     /// All bytes are here, or none will be.
     pub(in crate::endpoint) fn fetched(
         &mut self,
@@ -239,7 +257,8 @@ impl<L: RmaLink> Ends<'_, L> {
             }
             Some(Request::Out(out)) if failed => self.finish_out(core, &out, Some(Error::Io)),
             Some(Request::Out(out)) => self.finish_out(core, &out, None),
-            Some(Request::Serve(_) | Request::CoopHelp(_) | Request::Withdrawn(_)) | None => {}
+            Some(Request::Serve(_) | Request::CoopHelp(_) | Request::Withdrawn(_) | Request::Flush(..))
+            | None => {}
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::endpoint::device::staging::{PARTS_PER_CALL, Source, Unread};
 use crate::endpoint::net::Net;
 use crate::endpoint::parts::header::{Header, frame as frame_of, push};
 use crate::endpoint::parts::quota;
-use crate::endpoint::parts::request::Meta;
+use crate::endpoint::parts::request::{Meta, NO_REQUEST};
 use link_api::{Frame, PeerId, Refused, RmaLink, Sent};
 
 impl<L: RmaLink> Net<L> {
@@ -67,8 +67,11 @@ impl<L: RmaLink> Net<L> {
         }
     }
 
-    /// Notifies a peer that requested no answer why its access was refused.
-    pub(in crate::endpoint) fn refuse(&mut self, peer: PeerId, status: Status, atomic: bool) {
+    /// Notifies a peer that requested no answer why its access was refused, which has a name unless it is 0.
+    pub(in crate::endpoint) fn refuse(&mut self, peer: PeerId, name: u64, status: Status, atomic: bool) {
+        if name != NO_REQUEST {
+            return self.fin(peer, name, status, 0);
+        }
         let head = Head::new(WireOp::Refused, Flags::empty(), status as u16, 0, atomic.into());
         self.send_or_queue(peer, head.as_bytes());
     }

@@ -215,6 +215,22 @@ impl<L: RmaLink> Net<L> {
         self.peer(peer).answers.sent_unacked();
     }
 
+    /// A write was posted to this peer that shares answers with others; `unasked`: by this name, and requests
+    /// none.
+    pub(in crate::endpoint) fn posted_write(&mut self, peer: PeerId, unasked: Option<u64>) {
+        let state = &mut self.peers[peer];
+        let Some(cumulative) = &mut state.cumulative else { return };
+        match unasked {
+            None => cumulative.posted_asking(),
+            Some(name) => {
+                if cumulative.posted(state.answers.last_seq(), name) {
+                    self.peers.add_tail(peer);
+                    self.unhurried.set_tails(true);
+                }
+            }
+        }
+    }
+
     /// Whether this memory is on the device that the peer has used last, as far as it has said, which it most
     /// likely goes on using.
     pub(in crate::endpoint) fn is_on_one_device(&mut self, peer: PeerId, iov: &[Span]) -> bool {

@@ -30,7 +30,7 @@ pub(crate) fn add_requests<L: RmaLink>(ep: &Endpoint<L>, most: usize, all: &mut 
                 (kind, tag, i.want, i.got)
             }
             Request::Serve(serve) => (PendingKind::ServedRead, None, serve.len, serve.done),
-            Request::CoopHelp(_) | Request::Withdrawn(_) => continue,
+            Request::CoopHelp(_) | Request::Withdrawn(_) | Request::Flush(..) => continue,
         };
         let peer = request.peer();
         let state = ep.net.peers.get(peer).map_or("", |peer| {

@@ -1,6 +1,6 @@
 //! The calls of progress: what the link reports goes to what it concerns. Nothing in frames is trusted.
 
-use wire::{Flags, Head, MAX_SEGS, Op as WireOp, RmaSeg, Seg};
+use wire::{Flags, Head, MAX_SEGS, Op as WireOp, RmaSeg, Seg, Status};
 
 use super::Endpoint;
 use crate::core::Core;
@@ -65,7 +65,7 @@ impl<L: RmaLink> Endpoint<L> {
                     None => self.on_long(core, peer, Source::Frame(frame, 0), frame.len, &head, op, flags),
                 }
             }
-            WireOp::Write | WireOp::WriteRts | WireOp::Read | WireOp::Atomic
+            WireOp::Write | WireOp::WriteRts | WireOp::Read | WireOp::Atomic | WireOp::Flush
                 if self.net.peer(peer).order.is_some()
                     && self.rma_order().is_held_back(frame, &head, op, flags) =>
             {
@@ -93,6 +93,7 @@ impl<L: RmaLink> Endpoint<L> {
             | WireOp::CoopRma
             | WireOp::Invite
             | WireOp::ReadRts
+            | WireOp::Flush
             | WireOp::Bounce => {
                 self.on_long(core, peer, Source::Frame(frame, 0), frame.len, &head, op, flags)
             }
@@ -131,6 +132,10 @@ impl<L: RmaLink> Endpoint<L> {
             WireOp::Invite => self.handles().on_invite(peer, head, fields),
             WireOp::Bounce => self.transfers().on_bounce(core, peer, head, fields),
             WireOp::ReadRts => self.handles().on_read_rts(peer, head, flags, fields),
+            WireOp::Flush => {
+                self.net.fin(peer, head.tag.get(), Status::Ok, 0);
+                Ok(())
+            }
             _ => Err(Malformed::Op),
         }
     }
@@ -248,6 +253,9 @@ impl<L: RmaLink> Endpoint<L> {
         if self.requests.queues.has_unsent() {
             n += self.ends().finish_sent(core);
         }
+        if self.net.unhurried.has_tails() {
+            n += self.requests.flush_tails(&mut self.net, false);
+        }
         n + self.go_on_in_order(core)
     }
 
@@ -262,6 +270,7 @@ impl<L: RmaLink> Endpoint<L> {
         !self.is_waiting_for_room()
             && !self.requests.is_inviting()
             && !self.may_resume(core)
+            && !self.net.unhurried.has_tails()
             && self.net.link.is_armed()
     }
 

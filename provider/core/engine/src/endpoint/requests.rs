@@ -1,12 +1,14 @@
 //! The requests of an endpoint, what is to be done for each, and which bytes of theirs are under way.
 
 use hmem::{Span, total};
-use wire::Seg;
+use wire::{Flags, Head, Op as WireOp, Seg};
+use zerocopy::IntoBytes;
 
 use crate::core::unmoved;
 use crate::endpoint::device::staging::Staging;
 use crate::endpoint::malformed::{Handled, Malformed, request_of};
 use crate::endpoint::net::Net;
+use crate::endpoint::parts::cumulative::Tail;
 use crate::endpoint::parts::injected::Injected;
 use crate::endpoint::parts::peer::Peer;
 use crate::endpoint::parts::queues::Queues;
@@ -304,6 +306,35 @@ impl Requests {
             let path = net.link.path(peer);
             *net.peer(peer) = Peer::new(&path, net.metered.is_on());
         }
+    }
+
+    /// Requests answers for writes behind which none was requested; `last`: for all, since there may be no
+    /// other call of progress soon. To how many peers there were some.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn flush_tails<L: RmaLink>(&mut self, net: &mut Net<L>, last: bool) -> usize {
+        if !net.unhurried.has_tails() {
+            return 0;
+        }
+        let mut n = 0;
+        let mut peers = net.peers.take_tails();
+        peers.retain(|&peer| {
+            let state = &mut net.peers[peer];
+            let (seq, Some(cumulative)) = (state.answers.last_seq() + 1, &mut state.cumulative) else {
+                return false;
+            };
+            let tail = cumulative.poll(last);
+            if tail == Tail::Flush {
+                cumulative.flushed();
+                let name = self.pool.insert(Request::Flush(peer, seq));
+                net.send_or_queue(peer, Head::new(WireOp::Flush, Flags::ACK, 0, name, 0).as_bytes());
+            }
+            n += usize::from(tail != Tail::None);
+            tail == Tail::Waits
+        });
+        net.unhurried.set_tails(!peers.is_empty());
+        net.peers.set_tails(peers);
+        n
     }
 
     /// Whether progress is more than to take in frames.

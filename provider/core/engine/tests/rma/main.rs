@@ -9,3 +9,4 @@ mod onesided;
 mod order_model;
 mod revoke;
 mod rma;
+mod shared_answers;

@@ -43,6 +43,12 @@ impl Answers {
         self.posted
     }
 
+    /// The number of the last frame.
+    #[inline(always)]
+    pub(in crate::endpoint) fn last_seq(&self) -> u64 {
+        self.posted
+    }
+
     /// An operation has begun.
     #[inline(always)]
     pub(in crate::endpoint) fn begin(&mut self, large: bool) {

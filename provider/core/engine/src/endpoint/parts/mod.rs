@@ -3,6 +3,7 @@
 pub(super) mod adapt;
 pub(super) mod answers;
 pub(super) mod bind;
+pub(super) mod cumulative;
 pub(super) mod flow;
 pub(super) mod header;
 pub(super) mod held_back;

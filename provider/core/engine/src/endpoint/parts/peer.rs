@@ -3,6 +3,7 @@
 use link_api::{Gone, Path};
 
 use crate::endpoint::parts::answers::Answers;
+use crate::endpoint::parts::cumulative::Cumulative;
 use crate::endpoint::parts::flow::Flow;
 use crate::endpoint::parts::held_back::Order;
 use crate::endpoint::parts::hints::Hints;
@@ -38,6 +39,8 @@ pub(crate) struct Peer {
     pub(in crate::endpoint) complaints: Complaints,
     /// What its accesses have to wait for, if there is anything.
     pub(in crate::endpoint) order: Option<Box<Order>>,
+    /// Writes to it that share answers, once there was one.
+    pub(in crate::endpoint) cumulative: Option<Box<Cumulative>>,
 }
 
 impl Peer {
@@ -57,6 +60,7 @@ impl Peer {
             routes: 0,
             complaints: Complaints::default(),
             order: None,
+            cumulative: None,
         }
     }
 
@@ -92,6 +96,7 @@ impl Peer {
         self.hints.reset();
         self.answers.reset();
         self.order = None;
+        self.cumulative = None;
         self.gone = Some(why);
         self.connecting = false;
         self.expected = false;

@@ -21,6 +21,8 @@ pub(in crate::endpoint) enum Request {
     CoopHelp(CoopHelp),
     /// A send that was cancelled, and that its receiver has not answered yet.
     Withdrawn(PeerId),
+    /// An answer for what was posted to a peer before this number.
+    Flush(PeerId, u64),
 }
 
 impl Request {
@@ -30,7 +32,7 @@ impl Request {
             Request::In(i) => i.peer,
             Request::Serve(s) => s.peer,
             Request::CoopHelp(l) => l.peer,
-            Request::Withdrawn(peer) => *peer,
+            Request::Withdrawn(peer) | Request::Flush(peer, _) => *peer,
         }
     }
 }

@@ -17,6 +17,8 @@ pub(crate) struct Table {
     in_order: Vec<PeerId>,
     /// Peers with a backlog, and those that it is tried to reach.
     with_backlog: Vec<PeerId>,
+    /// Peers with writes that no answer was requested for.
+    with_tail: Vec<PeerId>,
     /// A peer whose path is to be logged.
     unlogged: Option<PeerId>,
 }
@@ -115,10 +117,23 @@ impl Table {
         self.in_order = peers;
     }
 
+    pub(in crate::endpoint) fn add_tail(&mut self, peer: PeerId) {
+        self.with_tail.push(peer);
+    }
+
+    pub(in crate::endpoint) fn take_tails(&mut self) -> Vec<PeerId> {
+        std::mem::take(&mut self.with_tail)
+    }
+
+    pub(in crate::endpoint) fn set_tails(&mut self, peers: Vec<PeerId>) {
+        self.with_tail = peers;
+    }
+
     /// Nothing is to be done for this peer any more.
     pub(in crate::endpoint) fn drop_work_of(&mut self, peer: PeerId) {
         self.drop_backlog_of(peer);
         self.in_order.retain(|p| *p != peer);
+        self.with_tail.retain(|p| *p != peer);
     }
 
     pub(in crate::endpoint) fn drop_backlog_of(&mut self, peer: PeerId) {

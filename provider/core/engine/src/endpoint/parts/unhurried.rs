@@ -2,7 +2,8 @@
 //! not empty.
 
 /// In one word, which each call of progress tests: whether the endpoint has a meter, whether it has unsent
-/// messages ([`crate::endpoint::unsent`]), and the number of peers that were sent a `Pause`.
+/// messages ([`crate::endpoint::unsent`]), accesses in order, writes behind which no answer was requested
+/// ([`crate::endpoint::parts::cumulative`]), and the number of peers that were sent a `Pause`.
 #[derive(Debug, Default)]
 pub(in crate::endpoint) struct Unhurried(usize);
 
@@ -10,7 +11,8 @@ impl Unhurried {
     const METERED: usize = 1;
     const UNSENT: usize = 2;
     const IN_ORDER: usize = 4;
-    const PAUSED: usize = 8;
+    const TAILS: usize = 8;
+    const PAUSED: usize = 16;
 
     /// Not 0 if any of them holds.
     #[inline(always)]
@@ -28,6 +30,14 @@ impl Unhurried {
 
     pub(in crate::endpoint) fn set_in_order(&mut self, are: bool) {
         self.set(Self::IN_ORDER, are);
+    }
+
+    pub(in crate::endpoint) fn set_tails(&mut self, are: bool) {
+        self.set(Self::TAILS, are);
+    }
+
+    pub(in crate::endpoint) fn has_tails(&self) -> bool {
+        self.0 & Self::TAILS != 0
     }
 
     fn set(&mut self, bit: usize, on: bool) {

@@ -81,7 +81,7 @@ impl<L: RmaLink> Accesses<'_, L> {
         }
         if !flags.contains(Flags::ACK) {
             if status != Status::Ok {
-                self.net.refuse(peer, status, true);
+                self.net.refuse(peer, head.tag.get(), status, true);
             }
             return Ok(());
         }

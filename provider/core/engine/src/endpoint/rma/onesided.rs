@@ -48,9 +48,22 @@ impl<L: RmaLink> Post<'_, L> {
     fn write_eager(&mut self, peer: PeerId, op: &Rma<'_>, done_as: Done, watched: bool) -> Result<(), Error> {
         let (len, flags) = (total(op.iov), rma_flags(op));
         if watched {
+            let state = self.net.peer(peer);
+            let shares = state.flow.limits().is_by_frames();
+            let outstanding = state.answers.outstanding();
+            let asks = !shares || state.cumulative.get_or_insert_default().asks(len, outstanding);
+            let flags = if asks { flags | Flags::ACK } else { flags };
             let out = Out { whole: true, ..Out::new(peer, Spans::NONE, len, done_as) };
-            let header = |req, h: &mut Header| rma_head(h, WireOp::Write, flags | Flags::ACK, op, &[], req);
-            return self.launch(out, header, op.iov, len);
+            let mut name = 0;
+            let header = |req, h: &mut Header| {
+                name = req;
+                rma_head(h, WireOp::Write, flags, op, &[], req);
+            };
+            self.launch(out, header, op.iov, len)?;
+            if shares {
+                self.net.posted_write(peer, (!asks).then_some(name));
+            }
+            return Ok(());
         }
         let mut header = Header::new();
         rma_head(&mut header, WireOp::Write, flags, op, &[], 0);

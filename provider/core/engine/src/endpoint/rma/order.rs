@@ -104,7 +104,7 @@ impl<L: RmaLink> RmaOrder<'_, L> {
         if flags.contains(Flags::ACK) || matches!(op, WireOp::WriteRts | WireOp::Read) {
             self.net.fin(peer, head.tag.get(), Status::Discarded, 0);
         } else {
-            self.net.refuse(peer, Status::Discarded, op == WireOp::Atomic);
+            self.net.refuse(peer, head.tag.get(), Status::Discarded, op == WireOp::Atomic);
         }
     }
 }

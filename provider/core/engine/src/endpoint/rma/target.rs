@@ -94,7 +94,7 @@ impl<L: RmaLink> Accesses<'_, L> {
         if flags.contains(Flags::ACK) {
             self.net.fin(peer, head.tag.get(), status, len);
         } else if status != Status::Ok {
-            self.net.refuse(peer, status, false);
+            self.net.refuse(peer, head.tag.get(), status, false);
         }
         Ok(())
     }
