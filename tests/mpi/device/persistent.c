@@ -2,13 +2,36 @@
 /* Persistent requests, started many times with other contents: of point-to-point calls, partitioned, and of collectives. */
 #include "shape.h"
 
-/* Other bytes for the buffer of side `s`, from `x`. */
+/*
+ * Other bytes for the buffer of side `s`, from `x`. With STRAIT_MPI_SYNC=device they are queued in a stream for a device's memory, and each
+ * start of a request waits for that.
+ */
 static void refill(struct buffer *b, int s, int x)
 {
-	char *now = malloc(b->len + 1);
+	static char *locked;
+	static size_t room;
+	static void *stream;
+	const char *sync = getenv("STRAIT_MPI_SYNC");
+	int queued = sync && !strcmp(sync, "device") && !s && b->kind == DEVICE && b->len;
+	char *now;
 
+	if (queued && room < b->len) {
+		if (stream)
+			CU(cuMemFreeHost, (void *), locked);
+		else
+			CU(cuStreamCreate, (void **, unsigned), &stream, 1);
+		room = b->len;
+		CU(cuMemHostAlloc, (void **, size_t, unsigned), (void **)&locked, room, 0);
+	}
+	now = queued ? locked : malloc(b->len + 1);
+	if (queued)
+		CU(cuStreamSynchronize, (void *), stream);
 	for (size_t i = 0; i < b->len; i++)
 		now[i] = (char)mix(((uint64_t)x << 32) + i);
+	if (queued) {
+		CU(cuMemcpyAsync, (uint64_t, uint64_t, size_t, void *), (uint64_t)b->at[0], (uint64_t)now, b->len, stream);
+		return;
+	}
 	move(s ? HOST : b->kind, b->at[s], now, b->len);
 	free(now);
 }

@@ -57,7 +57,7 @@ unsafe fn run_in(
             let code = done.map_or_else(|failure| raise(library, target(row, &args), failure), |()| 0);
             return args.answer(code);
         }
-        let Replaced { mirrors, words: others, received } = match mirrors(row, &args) {
+        let Replaced { mirrors, words: others, received, direct } = match mirrors(row, &args) {
             Ok(replaced) => replaced,
             Err(Trouble::Code(code)) => return args.answer(code),
             Err(Trouble::Negative) => {
@@ -92,7 +92,7 @@ unsafe fn run_in(
             None => return args.answer(UNAVAILABLE),
         };
         let code = args.code(returned);
-        if code != 0 || (mirrors.is_empty() && kept.is_empty()) {
+        if code != 0 || (mirrors.is_empty() && kept.is_empty() && direct.is_empty()) {
             return returned;
         }
         let failure = match row.ends {
@@ -101,10 +101,10 @@ unsafe fn run_in(
                 Mirrors { all: mirrors, received }.copy_back(bytes).err()
             }
             Ends::Request(at) => {
-                requests::add(&args, at.into(), Mirrors { all: mirrors, received }, kept, false)
+                requests::add(&args, at.into(), Mirrors { all: mirrors, received }, kept, None)
             }
             Ends::Persistent(at) => {
-                requests::add(&args, at.into(), Mirrors { all: mirrors, received }, kept, true)
+                requests::add(&args, at.into(), Mirrors { all: mirrors, received }, kept, Some(direct))
             }
             Ends::Epoch => {
                 windows::add_origin(row, &args, mirrors);
@@ -139,7 +139,7 @@ unsafe fn begin(
         Trouble::Negative => refuse::code(library.abi.errors.count, NEGATIVE),
         Trouble::Failed(failure) => refuse::code_of(library, failure),
     });
-    let Replaced { mirrors: all, words: others, received } =
+    let Replaced { mirrors: all, words: others, received, .. } =
         replaced.inspect_err(|_| row.counts.add(Path::Refused))?;
     for (at, word) in others {
         args.words[at] = word;
@@ -205,11 +205,14 @@ struct Replaced {
     words: Vec<(usize, usize)>,
     /// The mirror of which a status says how much is written.
     received: Option<usize>,
+    /// Of a persistent request: device memory that the MPI's transport accesses.
+    direct: Vec<usize>,
 }
 
 /// The mirrors of all buffers that are in device memory, with what the call reads.
 unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Replaced, Trouble> {
     let mut replaced = Replaced::default();
+    let is_persistent = matches!(row.ends, Ends::Persistent(_));
     let mut resolver = Resolver::new(args, row.on);
     for buf in row.bufs {
         let (at, word) = (usize::from(buf.at), args.words[usize::from(buf.at)]);
@@ -224,6 +227,7 @@ unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Replaced, Troubl
         let Some(kind) = kind_of(base, is_bottom, &described.data.tree) else { continue };
         if buf.direct && described.is_dense && direct::is_possible(args.abi) {
             sync::wait_for(base);
+            replaced.direct.extend(is_persistent.then_some(base));
             row.counts.add(Path::Direct);
             continue;
         }
@@ -232,6 +236,7 @@ unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Replaced, Troubl
         // SAFETY: the caller's promise.
         if let Some(words) = unsafe { one_block(buf, args, base, &described.data, of) }? {
             sync::wait_for(words[0].1);
+            replaced.direct.extend(is_persistent.then_some(words[0].1));
             row.counts.add(Path::Direct);
             replaced.words.extend(words);
             continue;

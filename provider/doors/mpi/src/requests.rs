@@ -1,4 +1,5 @@
-//! Requests whose buffers have mirrors: what is to be done when they complete.
+//! Requests whose buffers have mirrors: what is to be done when they complete; and persistent ones of device
+//! memory: what is to be done when they are started.
 //!
 //! A request is the MPI's own. While a call that may complete it is under way its entry is out of the table,
 //! since the MPI may give the same handle to another thread's operation as soon as the request has
@@ -21,7 +22,9 @@ pub(crate) struct Entry {
     mirrors: Mirrors,
     /// Held until the operation has completed.
     _arrays: Arrays,
-    persistent: bool,
+    /// Of a persistent request: addresses of device memory that the MPI's transport accesses, for which each
+    /// start waits.
+    persistent: Option<Vec<usize>>,
     /// Whether an operation is under way.
     active: bool,
 }
@@ -51,16 +54,17 @@ pub(crate) unsafe fn add(
     at: usize,
     mirrors: Mirrors,
     arrays: Arrays,
-    persistent: bool,
+    persistent: Option<Vec<usize>>,
 ) -> Option<Failure> {
     // SAFETY: the caller's promise.
     let request = unsafe { args.request(at, 0) };
-    let mut entry = Entry { mirrors, _arrays: arrays, persistent, active: !persistent };
+    let is_persistent = persistent.is_some();
+    let mut entry = Entry { mirrors, _arrays: arrays, persistent, active: !is_persistent };
     // Operations that completed at once may share one handle, and need no entry.
     let is_null = request == args.abi.handles.request_null;
     // SAFETY: a valid request.
-    let done = if persistent || is_null { None } else { unsafe { done(args.abi, request) } };
-    if let Some(bytes) = done.or((is_null && !persistent).then_some(0)) {
+    let done = if is_persistent || is_null { None } else { unsafe { done(args.abi, request) } };
+    if let Some(bytes) = done.or((is_null && !is_persistent).then_some(0)) {
         // SAFETY: the operation is over, and the program's buffers are valid.
         return unsafe { entry.end(bytes) }.err();
     }
@@ -98,6 +102,7 @@ impl Entry {
     /// The operation begins again.
     unsafe fn begin(&mut self) -> Result<(), Failure> {
         self.active = true;
+        self.persistent.iter().flatten().for_each(|address| crate::buffer::sync::wait_for(*address));
         // SAFETY: the caller's promise.
         self.mirrors.all.iter().try_for_each(|mirror| unsafe {
             crate::buffer::sync::wait_for(mirror.first());
@@ -112,7 +117,7 @@ impl Entry {
 
     /// Whether the request stays when its operation has completed.
     pub(crate) fn is_persistent(&self) -> bool {
-        self.persistent
+        self.persistent.is_some()
     }
 }
 
@@ -140,13 +145,13 @@ pub(crate) fn put(request: Handle, entry: Entry) {
 pub(crate) unsafe fn complete(request: Handle, mut entry: Entry, bytes: usize) -> Result<(), Failure> {
     // SAFETY: the caller's promise.
     let ended = unsafe { entry.end(bytes) };
-    if entry.persistent {
+    if entry.persistent.is_some() {
         put(request, entry);
     }
     ended
 }
 
-/// A persistent request is about to be started: what it reads is copied.
+/// A persistent request is about to be started: its memory is waited for, and what it reads is copied.
 ///
 /// # Safety
 /// The program's buffers are valid.
@@ -204,7 +209,7 @@ pub(crate) fn poll_freed(abi: &Abi, last: bool) {
         COUNT.fetch_sub(1, Relaxed);
         // SAFETY: the operation is over. The program has promised that its buffers stay until then.
         let _ = unsafe { entry.end(bytes_of(abi, status.at())) };
-        if entry.persistent {
+        if entry.persistent.is_some() {
             // SAFETY: as above.
             let _ = unsafe { pmpi!("Request_free", at) };
         }
