@@ -1045,11 +1045,11 @@ int rlend(rlent_t *lent,
           int64_t nanoseconds);
 
 /*
- Lends `size` bytes of memory, all zero, to the `count` processes of the ranks at `borrowers`, all of which
- reach the same bytes; NULL: to all others of the job, in the order of their ranks. Returns when all of
- them have it. The first of the list keeps the book: it allocates and frees blocks, and passes their
- addresses to the others, which call rborrow_attach. With any error the memory is lent to none of them.
- EPIPE: one of them has ended. Else as rlend.
+ Lends `size` bytes of memory, all zero, to the `count` processes of the ranks at `borrowers`, all of
+ which reach the same bytes; NULL: to all others of the job, in the order of their ranks. Returns when
+ all of them have it. The first of the list keeps the book: it allocates and frees blocks, and passes
+ their addresses to the others, which call rborrow_attach. With any error the memory is lent to none of
+ them. EPIPE: one of them has ended. Else as rlend.
 
  # Safety
  `lent` is NULL or valid for a write; `borrowers` is NULL or has `count` entries.
@@ -1062,8 +1062,8 @@ int rlend_many(rlent_t *lent,
 
 /*
  Waits until the borrower, or each of several, has given the memory back or has ended, so long at most;
- EAGAIN then. EPIPE: the borrower, or one of them, has ended before. EINVAL: another thread has taken it back
- meanwhile. No lender has to call it.
+ EAGAIN then. EPIPE: the borrower, or one of them, has ended before. EINVAL: another thread has taken it
+ back meanwhile. No lender has to call it.
 
  # Safety
  `lent` is NULL or came from rlend.
@@ -1133,10 +1133,11 @@ void *rborrow_mem(rborrowed_t borrowed,
                   rborrow_addr_t addr);
 
 /*
- Writes `size` bytes to a block, from its byte `offset` on, without any call of the lender. They are in its
- memory when the call returns. Waits so long at most; EAGAIN: not all of them are known to be there, and some
- may arrive until another call here has returned something else; write all of them again. EMSGSIZE: the block has fewer bytes. ESTALE: there is no such block. EPIPE: the lender has
- ended, or has taken the memory back.
+ Writes `size` bytes to a block, from its byte `offset` on, without any call of the lender. They are in
+ its memory when the call returns. Waits so long at most; EAGAIN: not all of them are known to be there,
+ and some may arrive until another call here has returned something else; write all of them again.
+ EMSGSIZE: the block has fewer bytes. ESTALE: there is no such block. EPIPE: the lender has ended, or has
+ taken the memory back.
 
  # Safety
  `borrowed` is NULL or came from rborrow; `from` has so many bytes, which nothing changes meanwhile.
@@ -1149,8 +1150,8 @@ int rborrow_write(rborrowed_t borrowed,
                   int64_t nanoseconds);
 
 /*
- Reads `size` bytes of a block, from its byte `offset` on, without any call of the lender. A block that was
- not written has what was there before: zeros at first. Errors are those of rborrow_write.
+ Reads `size` bytes of a block, from its byte `offset` on, without any call of the lender. A block that
+ was not written has what was there before: zeros at first. Errors are those of rborrow_write.
 
  # Safety
  `borrowed` is NULL or came from rborrow; `to` has room for so many bytes, which nothing else uses
@@ -1174,11 +1175,12 @@ int rborrow_free(rborrowed_t borrowed,
                  rborrow_addr_t addr);
 
 /*
- Makes a block usable here which the first of several borrowers has allocated: `addr` is the address there,
- which a message has brought, and `size` its bytes, or how many of its first are used. The address is then
- the block's here too. Nothing is sent. Blocks that were attached at bytes of it end here, since they were
- freed before. ESTALE: the address is of other memory. EMSGSIZE: it is not inside of what was lent. The
- book's keeper may call it too: EMSGSIZE: the block has fewer bytes, ESTALE: there is no such block.
+ Makes a block usable here which the first of several borrowers has allocated: `addr` is the address
+ there, which a message has brought, and `size` its bytes, or how many of its first are used. The address
+ is then the block's here too. Nothing is sent. Blocks that were attached at bytes of it end here, since
+ they were freed before. ESTALE: the address is of other memory. EMSGSIZE: it is not inside of what was
+ lent. The book's keeper may call it too: EMSGSIZE: the block has fewer bytes, ESTALE: there is no such
+ block.
 
  # Safety
  `borrowed` is NULL or came from rborrow.
@@ -1198,15 +1200,15 @@ int rborrow_detach(rborrowed_t borrowed, rborrow_addr_t addr);
 /*
  An atomic operation on a word of a block: `what` is a type, RPIPE_INT32, RPIPE_UINT32, RPIPE_INT64 or
  RPIPE_UINT64, and RPIPE_SUM, RPIPE_AND, RPIPE_OR, RPIPE_XOR, RPIPE_SWAP or RPIPE_COMPARE_SWAP, as
- RPIPE_UINT64 | RPIPE_SUM. The word begins `offset` bytes into the block, a multiple of its own bytes, 4 or
- 8; of one of 4 bytes the lower halves of the numbers count. RPIPE_COMPARE_SWAP alone uses `compare`. What
- the word was comes to `old`, with zeros above 4 bytes; NULL: it is not wanted. Sums wrap; a sum with 0
- reads. Atomic among all borrowers, over every path, and with the atomic instructions of the lender's and
- the borrowers' processors; rborrow_write is not.
+ RPIPE_UINT64 | RPIPE_SUM. The word begins `offset` bytes into the block, a multiple of its own bytes, 4
+ or 8; of one of 4 bytes the lower halves of the numbers count. RPIPE_COMPARE_SWAP alone uses `compare`.
+ What the word was comes to `old`, with zeros above 4 bytes; NULL: it is not wanted. Sums wrap; a sum
+ with 0 reads. Atomic among all borrowers, over every path, and with the atomic instructions of the
+ lender's and the borrowers' processors; rborrow_write is not.
 
  Waits so long at most; EAGAIN: it may be done or not. The same call again, with the same numbers, gets
- what it has found, and does it no second time: it is made until it returns something else. EINVAL: this is no operation, or the word is not aligned.
- Else errors are those of rborrow_write.
+ what it has found, and does it no second time: it is made until it returns something else. EINVAL: this
+ is no operation, or the word is not aligned. Else errors are those of rborrow_write.
 
  # Safety
  `borrowed` is NULL or came from rborrow; `old` is NULL or valid for a write.

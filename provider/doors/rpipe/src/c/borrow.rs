@@ -148,7 +148,8 @@ static NUMBERS: Mutex<(BTreeSet<u16>, u16)> = Mutex::new((BTreeSet::new(), 0));
 const OF_ALL: u16 = 1 << 15;
 
 impl Number {
-    /// Of the only borrower of a memory: not 0, which is no address, and not that of the last 32766 memories.
+    /// Of the only borrower of a memory: not 0, which is no address, and not that of the last 32766
+    /// memories.
     fn of_one() -> Result<Number, Error> {
         let mut numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
         let (used, last) = &mut *numbers;
@@ -161,8 +162,8 @@ impl Number {
         Err(Error::Full("32767 memories are borrowed here: give one back (rborrow_close)".into()))
     }
 
-    /// Of all borrowers of one memory, which get it without a message: the lender's rank and which memory of its
-    /// it is, both modulo 181.
+    /// Of all borrowers of one memory, which get it without a message: the lender's rank and which memory
+    /// of its it is, both modulo 181.
     fn of_all((lender, ordinal): (Rank, u32)) -> Result<Number, Error> {
         let number = OF_ALL | ((lender % 181) * 181 + ordinal % 181) as u16;
         if NUMBERS.lock().unwrap_or_else(PoisonError::into_inner).0.insert(number) {
@@ -237,10 +238,11 @@ pub unsafe extern "C" fn rborrow_mem(borrowed: rborrowed_t, addr: rborrow_addr_t
     guard(|| with(borrowed, addr, |memory, block| Ok(memory.address(block)?.cast()))).unwrap_or(null_mut())
 }
 
-/// Writes `size` bytes to a block, from its byte `offset` on, without any call of the lender. They are in its
-/// memory when the call returns. Waits so long at most; EAGAIN: not all of them are known to be there, and some
-/// may arrive until another call here has returned something else; write all of them again. EMSGSIZE: the block has fewer bytes. ESTALE: there is no such block. EPIPE: the lender has
-/// ended, or has taken the memory back.
+/// Writes `size` bytes to a block, from its byte `offset` on, without any call of the lender. They are in
+/// its memory when the call returns. Waits so long at most; EAGAIN: not all of them are known to be there,
+/// and some may arrive until another call here has returned something else; write all of them again.
+/// EMSGSIZE: the block has fewer bytes. ESTALE: there is no such block. EPIPE: the lender has ended, or has
+/// taken the memory back.
 ///
 /// # Safety
 /// `borrowed` is NULL or came from rborrow; `from` has so many bytes, which nothing changes meanwhile.
@@ -264,8 +266,8 @@ pub unsafe extern "C" fn rborrow_write(
     })
 }
 
-/// Reads `size` bytes of a block, from its byte `offset` on, without any call of the lender. A block that was
-/// not written has what was there before: zeros at first. Errors are those of rborrow_write.
+/// Reads `size` bytes of a block, from its byte `offset` on, without any call of the lender. A block that
+/// was not written has what was there before: zeros at first. Errors are those of rborrow_write.
 ///
 /// # Safety
 /// `borrowed` is NULL or came from rborrow; `to` has room for so many bytes, which nothing else uses
@@ -300,11 +302,12 @@ pub unsafe extern "C" fn rborrow_free(borrowed: rborrowed_t, addr: rborrow_addr_
     status(|| with(borrowed, addr, Borrowed::free))
 }
 
-/// Makes a block usable here which the first of several borrowers has allocated: `addr` is the address there,
-/// which a message has brought, and `size` its bytes, or how many of its first are used. The address is then
-/// the block's here too. Nothing is sent. Blocks that were attached at bytes of it end here, since they were
-/// freed before. ESTALE: the address is of other memory. EMSGSIZE: it is not inside of what was lent. The
-/// book's keeper may call it too: EMSGSIZE: the block has fewer bytes, ESTALE: there is no such block.
+/// Makes a block usable here which the first of several borrowers has allocated: `addr` is the address
+/// there, which a message has brought, and `size` its bytes, or how many of its first are used. The address
+/// is then the block's here too. Nothing is sent. Blocks that were attached at bytes of it end here, since
+/// they were freed before. ESTALE: the address is of other memory. EMSGSIZE: it is not inside of what was
+/// lent. The book's keeper may call it too: EMSGSIZE: the block has fewer bytes, ESTALE: there is no such
+/// block.
 ///
 /// # Safety
 /// `borrowed` is NULL or came from rborrow.
@@ -348,15 +351,15 @@ fn atomic(what: c_uint, operand: u64, compare: u64) -> Result<Atomic, Error> {
 
 /// An atomic operation on a word of a block: `what` is a type, RPIPE_INT32, RPIPE_UINT32, RPIPE_INT64 or
 /// RPIPE_UINT64, and RPIPE_SUM, RPIPE_AND, RPIPE_OR, RPIPE_XOR, RPIPE_SWAP or RPIPE_COMPARE_SWAP, as
-/// RPIPE_UINT64 | RPIPE_SUM. The word begins `offset` bytes into the block, a multiple of its own bytes, 4 or
-/// 8; of one of 4 bytes the lower halves of the numbers count. RPIPE_COMPARE_SWAP alone uses `compare`. What
-/// the word was comes to `old`, with zeros above 4 bytes; NULL: it is not wanted. Sums wrap; a sum with 0
-/// reads. Atomic among all borrowers, over every path, and with the atomic instructions of the lender's and
-/// the borrowers' processors; rborrow_write is not.
+/// RPIPE_UINT64 | RPIPE_SUM. The word begins `offset` bytes into the block, a multiple of its own bytes, 4
+/// or 8; of one of 4 bytes the lower halves of the numbers count. RPIPE_COMPARE_SWAP alone uses `compare`.
+/// What the word was comes to `old`, with zeros above 4 bytes; NULL: it is not wanted. Sums wrap; a sum
+/// with 0 reads. Atomic among all borrowers, over every path, and with the atomic instructions of the
+/// lender's and the borrowers' processors; rborrow_write is not.
 ///
 /// Waits so long at most; EAGAIN: it may be done or not. The same call again, with the same numbers, gets
-/// what it has found, and does it no second time: it is made until it returns something else. EINVAL: this is no operation, or the word is not aligned.
-/// Else errors are those of rborrow_write.
+/// what it has found, and does it no second time: it is made until it returns something else. EINVAL: this
+/// is no operation, or the word is not aligned. Else errors are those of rborrow_write.
 ///
 /// # Safety
 /// `borrowed` is NULL or came from rborrow; `old` is NULL or valid for a write.

@@ -72,7 +72,8 @@ impl<T: Send> Kept<T> {
         body(inside.as_mut().ok_or_else(|| self.none())?)
     }
 
-    /// As [`Kept::with`]; the time of another thread's call counts toward this one's: `Again` when it is over.
+    /// As [`Kept::with`]; the time of another thread's call counts toward this one's: `Again` when it is
+    /// over.
     pub(super) fn with_in_time<R>(
         &self,
         at: *mut Place<T>,

@@ -53,11 +53,11 @@ pub unsafe extern "C" fn rlend(lent: *mut rlent_t, borrower: c_int, size: usize,
     })
 }
 
-/// Lends `size` bytes of memory, all zero, to the `count` processes of the ranks at `borrowers`, all of which
-/// reach the same bytes; NULL: to all others of the job, in the order of their ranks. Returns when all of
-/// them have it. The first of the list keeps the book: it allocates and frees blocks, and passes their
-/// addresses to the others, which call rborrow_attach. With any error the memory is lent to none of them.
-/// EPIPE: one of them has ended. Else as rlend.
+/// Lends `size` bytes of memory, all zero, to the `count` processes of the ranks at `borrowers`, all of
+/// which reach the same bytes; NULL: to all others of the job, in the order of their ranks. Returns when
+/// all of them have it. The first of the list keeps the book: it allocates and frees blocks, and passes
+/// their addresses to the others, which call rborrow_attach. With any error the memory is lent to none of
+/// them. EPIPE: one of them has ended. Else as rlend.
 ///
 /// # Safety
 /// `lent` is NULL or valid for a write; `borrowers` is NULL or has `count` entries.
@@ -87,8 +87,8 @@ pub unsafe extern "C" fn rlend_many(
 }
 
 /// Waits until the borrower, or each of several, has given the memory back or has ended, so long at most;
-/// EAGAIN then. EPIPE: the borrower, or one of them, has ended before. EINVAL: another thread has taken it back
-/// meanwhile. No lender has to call it.
+/// EAGAIN then. EPIPE: the borrower, or one of them, has ended before. EINVAL: another thread has taken it
+/// back meanwhile. No lender has to call it.
 ///
 /// # Safety
 /// `lent` is NULL or came from rlend.

@@ -1,7 +1,7 @@
 //! Atomic operations that the lender does for this process, by its processor's instructions: one message
 //! requests, one answers. The request of a call whose time is over stays. The same call again waits for its
-//! answer, and sends none; another call waits for that first, and keeps it for the call that it belongs to. So
-//! each is done once, whatever is called again, and by whichever thread.
+//! answer, and sends none; another call waits for that first, and keeps it for the call that it belongs to.
+//! So each is done once, whatever is called again, and by whichever thread.
 
 use std::collections::VecDeque;
 
@@ -49,8 +49,8 @@ impl Asked {
         }
     }
 
-    /// The request is answered, with what the word was if the operation is done, or could not be sent. An answer
-    /// that is not `mine`, the present call's, is kept.
+    /// The request is answered, with what the word was if the operation is done, or could not be sent. An
+    /// answer that is not `mine`, the present call's, is kept.
     pub(super) fn settle(&mut self, was: Option<u64>, mine: bool) {
         let pending = self.pending.take();
         if let Some(((_, wanted), was)) = pending.zip(was).filter(|_| !mine) {
@@ -60,8 +60,8 @@ impl Asked {
     }
 }
 
-/// All that two borrowers and a lender can do in some steps, with times that are over at any of them. Of each
-/// borrower two threads call, one of them at a time.
+/// All that two borrowers and a lender can do in some steps, with times that are over at any of them. Of
+/// each borrower two threads call, one of them at a time.
 #[cfg(all(test, not(loom)))]
 mod model {
     use std::collections::{HashSet, VecDeque};

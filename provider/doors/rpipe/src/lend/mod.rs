@@ -1,9 +1,9 @@
-//! Memory of a process that makes no calls (memory disaggregation): it lends the memory, and another process,
-//! the borrower, allocates in it, writes to it and reads from it by one-sided operations.
+//! Memory of a process that makes no calls (memory disaggregation): it lends the memory, and another
+//! process, the borrower, allocates in it, writes to it and reads from it by one-sided operations.
 //!
 //! The borrower keeps the book, in memory of its own, and the lender has none of it. Where the memory is
-//! mapped, an operation is a copy. Else it is a put or a get; where that takes progress of the lender's, the
-//! lender has a thread for it, which sleeps while nothing comes.
+//! mapped, an operation is a copy. Else it is a put or a get; where that takes progress of the lender's,
+//! the lender has a thread for it, which sleeps while nothing comes.
 //!
 //! Of several borrowers the first one keeps the book, and the others attach the blocks whose addresses it
 //! passes. Atomic operations are all done by atomic instructions of a processor: the borrower's where the
@@ -201,8 +201,8 @@ impl Lent {
 }
 
 impl Lent {
-    /// Takes the memory back: calls of the borrower, and of threads that wait here, fail from now on. The thread
-    /// that makes progress does so until no borrower reaches the memory.
+    /// Takes the memory back: calls of the borrower, and of threads that wait here, fail from now on. The
+    /// thread that makes progress does so until no borrower reaches the memory.
     pub fn close(&self) {
         if forked::is_child() {
             return;
