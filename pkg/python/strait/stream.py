@@ -243,7 +243,7 @@ class Endpoint(_Moves):
         self._turn, self._ends = _Turn(), threading.RLock()
         # By lane, sends and the rest: how many calls were queued, and what each of them uses.
         self._queued, self._kept = [0, 0], (deque(), deque())
-        self._lists, self._registered, self._cut = [], [], None
+        self._lists, self._registered, self._cut = [], [], []
         self._counts = byref(c_uint64()), byref(c_uint64())
         made = c_void_p()
         options = _Options(ctypes.sizeof(_Options), _number(slots, 32, "slots"), _number(slot_bytes, 32, "slot_bytes"),
@@ -255,6 +255,9 @@ class Endpoint(_Moves):
         return self
 
     def __exit__(self, kind, *_):
+        if os.getpid() != self._turn._process:
+            # A forked child leaves: the endpoint is its parent's.
+            return
         if kind is None:
             self.close()
         else:
@@ -287,8 +290,9 @@ class Endpoint(_Moves):
             try:
                 _call(name, self._handle(), stream_handle, *arguments)
             except Error:
-                # The stream may have a part of it: the endpoint has failed then.
-                self._cut = self._cut or (kept, stream)
+                # The stream may have a part of it: the endpoint has failed then, by the call that was cut or before.
+                if self._has_failed():
+                    self._cut.append((kept, stream))
                 self._queued[lane] -= 1
                 self._kept[lane].pop()
                 raise
@@ -311,7 +315,11 @@ class Endpoint(_Moves):
         region, (address, length, kept) = c_uint32(), _find(of, True)
         with self._turn:
             self._registered.append(kept)
-            _call("register", self._handle(), address, length, byref(region))
+            try:
+                _call("register", self._handle(), address, length, byref(region))
+            except Error:
+                self._registered.pop()
+                raise
         return region.value
 
     def blob(self):
@@ -382,6 +390,12 @@ class Endpoint(_Moves):
             _call("query", self._handle(), byref(path))
         return Path({1: "device", 2: "host", 3: "agent"}[path.path], path.why.decode(errors="replace"), path.polls)
 
+    def _has_failed(self):
+        f = _Failure(size=ctypes.sizeof(_Failure))
+        if self._open:
+            _call("failed", self._open, byref(f))
+        return f.code != 0
+
     def failed(self):
         """What ended the endpoint; None: nothing did."""
         f = _Failure(size=ctypes.sizeof(_Failure))
@@ -409,6 +423,8 @@ class Endpoint(_Moves):
     def abort(self):
         """Each wait of a stream passes, and nothing is moved any more. Any thread may call it, also while another one waits; of a
         closed endpoint it does nothing."""
+        if os.getpid() != self._turn._process:
+            raise Error(errno.ECHILD, "the endpoint belongs to the parent of this process: open another")
         with self._ends:
             if self._open:
                 _call("abort", self._open)
@@ -457,16 +473,24 @@ class List(_Moves):
         endpoint._lists.append(self._made)
 
     def _do(self, name, _stream, kept, *arguments):
-        self._made.kept.append(kept)
-        self._call(name, *arguments)
+        with self._endpoint._turn:
+            self._made.kept.append(kept)
+            try:
+                self._in_turn(name, *arguments)
+            except Error:
+                self._made.kept.pop()
+                raise
 
     def _call(self, name, *arguments, waits=False):
         with self._endpoint._turn:
             if waits:
                 self._endpoint._turn.waits()
-            if not self._made.open:
-                raise Error(errno.EBADF, "the list is closed")
-            _call("list_" + name, self._made.open, *arguments)
+            self._in_turn(name, *arguments)
+
+    def _in_turn(self, name, *arguments):
+        if not self._made.open:
+            raise Error(errno.EBADF, "the list is closed")
+        _call("list_" + name, self._made.open, *arguments)
 
     def send(self, of):
         """Adds a send."""
@@ -494,8 +518,17 @@ class List(_Moves):
 
     def run(self, stream=None):
         """Queues the list in a stream. Where that is being captured it becomes part of the graph."""
-        self._made.stream = stream
-        self._call("run", handle(stream))
+        into = handle(stream)
+        with self._endpoint._turn:
+            before, self._made.stream = self._made.stream, stream
+            try:
+                self._in_turn("run", into)
+            except Error:
+                # The one before may still execute it, and this one has a part of it if the endpoint has failed.
+                if self._endpoint._has_failed():
+                    self._made.kept.append(stream)
+                self._made.stream = before
+                raise
 
     def run_on_cpu(self):
         """Executes the list by the calling thread."""

@@ -60,7 +60,7 @@ pub enum Op {
     BounceDone = 21,
     /// The target of a `Read` offers its memory, which the initiator gets.
     ReadRts = 22,
-    /// The initiator of writes asks for a `Fin` once all that was sent before it has taken effect.
+    /// The initiator of writes asks for a `Fin` once all writes in frames before it have taken effect.
     Flush = 23,
 }
 

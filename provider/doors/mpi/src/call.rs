@@ -212,7 +212,7 @@ struct Replaced {
 /// The mirrors of all buffers that are in device memory, with what the call reads.
 unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Replaced, Trouble> {
     let mut replaced = Replaced::default();
-    let is_persistent = matches!(row.ends, Ends::Persistent(_));
+    let is_waited_for = matches!(row.ends, Ends::Persistent(_)) && settings::sync() != settings::Sync::Off;
     let mut resolver = Resolver::new(args, row.on);
     for buf in row.bufs {
         let (at, word) = (usize::from(buf.at), args.words[usize::from(buf.at)]);
@@ -227,7 +227,7 @@ unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Replaced, Troubl
         let Some(kind) = kind_of(base, is_bottom, &described.data.tree) else { continue };
         if buf.direct && described.is_dense && direct::is_possible(args.abi) {
             sync::wait_for(base);
-            replaced.direct.extend(is_persistent.then_some(base));
+            replaced.direct.extend(is_waited_for.then_some(base));
             row.counts.add(Path::Direct);
             continue;
         }
@@ -236,7 +236,7 @@ unsafe fn mirrors(row: &'static Row, args: &Args<'_>) -> Result<Replaced, Troubl
         // SAFETY: the caller's promise.
         if let Some(words) = unsafe { one_block(buf, args, base, &described.data, of) }? {
             sync::wait_for(words[0].1);
-            replaced.direct.extend(is_persistent.then_some(words[0].1));
+            replaced.direct.extend(is_waited_for.then_some(words[0].1));
             row.counts.add(Path::Direct);
             replaced.words.extend(words);
             continue;

@@ -265,6 +265,28 @@ fn an_atomic_of_the_device_does_not_overtake_one_in_frames() {
     }
 }
 
+/// A Send is in no order with an Atomic that was posted before it.
+#[test]
+fn an_atomic_in_frames_waits_for_those_of_the_device() {
+    let mut duo = duo("sv0:glob");
+    let memory = words(&mut duo);
+    let (product, sum) = (One::new(duo.a.peer, 40, 8), One::new(duo.a.peer, 40, 8));
+    put(product.operand, 3);
+    put(sum.operand, 1);
+    put(memory.part(40, 8).expect("a word"), 10);
+    duo.counts.holds.store(true, Relaxed);
+    duo.a.domain.atomic(duo.a.ep, &sum.op(AtomicOp::Sum, Datatype::Uint64)).expect("room for one");
+    let product_op = product.op(AtomicOp::Prod, Datatype::Uint64);
+    for _ in 0..20 {
+        assert_eq!(duo.a.domain.atomic(duo.a.ep, &product_op), Err(Error::Again));
+    }
+    duo.counts.holds.store(false, Relaxed);
+    duo.post(|a| a.domain.atomic(a.ep, &product_op));
+    let (of_a, _) = duo.complete(2, 0);
+    assert!(of_a.iter().all(|c| c.err.is_none()));
+    assert_eq!((get(sum.result), get(product.result), word(memory, 40)), (10, 11, 33));
+}
+
 /// The device has added, and the connection goes before that is reported: the atomic fails, and is not repeated
 /// by frames, also once the two have met again.
 #[test]

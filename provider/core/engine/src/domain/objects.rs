@@ -221,6 +221,7 @@ impl<L: RmaLink> Domain<L> {
     /// does better without a lock on the domain.
     pub fn ep_part(&mut self, id: EpId) -> Result<L, Error> {
         let Some(ep) = self.opened.eps.get_mut(id.at()) else { return Err(Error::NotFound) };
+        ep.net.answer_writes();
         ep.requests.cancel_operations(&mut ep.net.link);
         if let Err(InUse) = ep.net.link.revoke(Revoke::All) {
             // Peers that close their endpoints too may wait for answers of the other endpoints here.

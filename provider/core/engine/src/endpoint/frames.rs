@@ -51,6 +51,23 @@ impl<L: RmaLink> Net<L> {
         self.send_or_queue(peer, head.as_bytes());
     }
 
+    /// The answer to a write or a `Flush`, which is that to the writes before it, too.
+    #[inline]
+    pub(in crate::endpoint) fn fin_of_all(&mut self, peer: PeerId, req: u64, status: Status, bytes: usize) {
+        self.peer(peer).unanswered = 0;
+        self.fin(peer, req, status, bytes);
+    }
+
+    /// Answers the last writes, for which the peer has requested no answer: the endpoint closes.
+    pub(crate) fn answer_writes(&mut self) {
+        for peer in self.peers.ids() {
+            match std::mem::take(&mut self.peers[peer].unanswered) {
+                0 => {}
+                name => self.fin(peer, name, Status::Ok, 0),
+            }
+        }
+    }
+
     pub(in crate::endpoint) fn send_pause(&mut self, peer: PeerId, on: bool) {
         let head = Head::new(WireOp::Pause, Flags::empty(), 0, 0, on.into());
         self.send_or_queue(peer, head.as_bytes());

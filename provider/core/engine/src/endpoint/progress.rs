@@ -133,7 +133,7 @@ impl<L: RmaLink> Endpoint<L> {
             WireOp::Bounce => self.transfers().on_bounce(core, peer, head, fields),
             WireOp::ReadRts => self.handles().on_read_rts(peer, head, flags, fields),
             WireOp::Flush => {
-                self.net.fin(peer, head.tag.get(), Status::Ok, 0);
+                self.net.fin_of_all(peer, head.tag.get(), Status::Ok, 0);
                 Ok(())
             }
             _ => Err(Malformed::Op),

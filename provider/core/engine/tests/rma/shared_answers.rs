@@ -120,6 +120,8 @@ fn one_of_eight_writes_requests_an_answer_and_the_last_ones_by_a_flush() {
 #[test]
 fn answers_are_requested_before_a_sleep() {
     let (mut net, _) = net();
+    net[0].arm();
+    assert!(net[0].is_armed());
     post_many(&mut net, 0..MANY);
     assert!(!net[0].is_armed());
     net[0].arm();
@@ -127,6 +129,35 @@ fn answers_are_requested_before_a_sleep() {
     arrive(&mut net);
     answer(&mut net, usize::MAX);
     assert_eq!(contexts(&net[0].tx()), Vec::from_iter(0..MANY));
+}
+
+#[test]
+fn a_write_with_data_requests_an_answer() {
+    let (mut net, _) = net();
+    post_many(&mut net, 0..MANY);
+    let bytes = net.bytes(0, &[1; LEN]);
+    for at in 0..3 {
+        let to = [there(0, LEN, KEY)];
+        net[0].rma(&Rma { data: Some(7), ..write(1, &[bytes], &to, at) }).unwrap();
+        assert_eq!(frames(&mut net).last(), Some(&(Op::Write as u8, true)));
+    }
+}
+
+#[test]
+fn an_endpoint_that_closes_answers_what_it_has_taken_in() {
+    for taken in [MANY - 3, MANY] {
+        let (mut net, _) = net();
+        post_many(&mut net, 0..MANY);
+        net.let_pass(0, 1, taken);
+        net[1].progress();
+        net.hold(0, 1);
+        let ep = net[1].ep;
+        net[1].ep_close(ep).unwrap();
+        answer(&mut net, usize::MAX);
+        let all = net[0].tx();
+        assert_eq!(contexts(&all), Vec::from_iter(0..taken));
+        assert!(all.iter().all(|c| c.err.is_none()), "{all:?}");
+    }
 }
 
 #[test]

@@ -223,7 +223,7 @@ impl Side {
     }
 
     /// Nothing opens the file any more.
-    fn unlink(&mut self) {
+    pub(super) fn unlink(&mut self) {
         if let Some(path) = self.path.take() {
             let _ = std::fs::remove_file(path);
         }

@@ -141,7 +141,7 @@ unsafe fn make_world(library: &Library, way: Way, is_init: bool) -> Option<State
             let is_possible = settings::nonblocking() && nonblocking::is_possible(library);
             let meet = |mut board: MutexGuard<'_, Side>| board.meet_in_init(is_possible, abi, world);
             if state.board().is_some_and(meet) {
-                let lane = nonblocking::open(library, state.board().as_deref(), at, world);
+                let lane = nonblocking::open(library, state.board().as_deref_mut(), at, world);
                 state.lane = lane;
             }
         }
@@ -244,7 +244,7 @@ pub(crate) unsafe fn made(library: &Library, parent: Handle, comm: Option<Handle
         let mut state = State::new(name_of((of.name, number, ranks)), at);
         if of.lane.is_some() {
             // All ranks are in this call.
-            let lane = nonblocking::open(library, state.board().as_deref(), at, comm);
+            let lane = nonblocking::open(library, state.board().as_deref_mut(), at, comm);
             state.lane = lane;
         }
         let made = set(comm, state);

@@ -1,14 +1,27 @@
 //! Atomic operations that the lender does for this process, by its processor's instructions: one message
 //! requests, one answers. The request of a call whose time is over stays. The same call again waits for its
 //! answer, and sends none; another call waits for that first, and keeps it for the call that it belongs to.
-//! So each is done once, whatever is called again, and by whichever thread.
+//! So each is done once, whatever is called again.
 
 use std::collections::VecDeque;
+use std::thread::{self, ThreadId};
 
-use crate::Atomic;
+use crate::{Atomic, Block};
 
-/// An operation, and where its word is in the memory.
-pub(super) type Wanted = (usize, Atomic);
+/// An operation of a thread, and its word: which byte of which block. Another thread's is another one, and so
+/// is one of a block that has the same place later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    thread: ThreadId,
+    word: (Block, usize),
+    atomic: Atomic,
+}
+
+impl Wanted {
+    pub(super) fn new(word: (Block, usize), atomic: Atomic) -> Wanted {
+        Wanted { thread: thread::current().id(), word, atomic }
+    }
+}
 
 /// So many answers are kept for calls whose time was over; of more the oldest is forgotten.
 const KEPT: usize = 256;
@@ -96,7 +109,9 @@ mod model {
     }
 
     fn wanted(which: usize) -> Wanted {
-        (8, Atomic { op: AtomicOp::Sum, wide: true, operand: [1, 16][which], compare: 0 })
+        let block = Block { granule: 0, generation: 1 };
+        let operand = [1, 16][which];
+        Wanted::new((block, 8), Atomic { op: AtomicOp::Sum, wide: true, operand, compare: 0 })
     }
 
     #[derive(Debug, Default)]
@@ -143,18 +158,18 @@ mod model {
         fn serve(&mut self, of: usize, twin: Twin) {
             if let Some((was, of)) = self.loaded.take() {
                 let one = &mut self.borrowers[of];
-                let (number, (_, atomic)) = one.requests.pop_front().unwrap();
-                self.word = was + atomic.operand;
+                let (number, wanted) = one.requests.pop_front().unwrap();
+                self.word = was + wanted.atomic.operand;
                 one.answers.push_back((number, was));
                 return;
             }
-            let Some((number, (_, atomic))) = self.borrowers[of].requests.front().copied() else { return };
+            let Some((number, wanted)) = self.borrowers[of].requests.front().copied() else { return };
             if twin == Twin::Torn {
                 self.loaded = Some((self.word, of));
                 return;
             }
             let was = self.word;
-            self.word += atomic.operand;
+            self.word += wanted.atomic.operand;
             self.borrowers[of].requests.pop_front();
             self.borrowers[of].answers.push_back((number, was));
         }
@@ -207,6 +222,27 @@ mod model {
 
     fn explore(twin: Twin) {
         (0..6u64.pow(STEPS as u32 - 2)).for_each(|order| run(order * 36 + order % 36, twin));
+    }
+
+    #[test]
+    fn the_answer_of_an_operation_is_for_its_thread_and_block_alone() {
+        let atomic = Atomic { op: AtomicOp::Sum, wide: true, operand: 0, compare: 0 };
+        let of = |generation| Wanted::new((Block { granule: 0, generation }, 8), atomic);
+        let mut asked = Asked::default();
+        assert_eq!(asked.next(of(1)), Next::Ask(1));
+        thread::scope(|s| {
+            let other = s.spawn(|| {
+                assert_eq!(asked.next(of(1)), Next::Await(1, false));
+                asked.settle(Some(7), false);
+                assert_eq!(asked.next(of(1)), Next::Ask(2));
+                asked.settle(Some(9), true);
+            });
+            other.join().unwrap();
+        });
+        assert_eq!(asked.next(of(2)), Next::Ask(3));
+        asked.settle(Some(9), true);
+        assert_eq!(asked.next(of(1)), Next::Done(7));
+        assert_eq!(asked.next(of(1)), Next::Ask(4));
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub(crate) struct Lends {
     last_id: u32,
     /// For what is lent over paths whose operations take this process's progress, until none is reached.
     helper: Option<Helper>,
+    /// The process leaves the job: no thread is started any more.
+    leaves: bool,
 }
 
 /// Memory of this process, which others of its borrowers have, too.
@@ -191,7 +193,7 @@ impl Lends {
             }
             wakes = Some(wakes.unwrap_or(true) && promise.wakes);
         }
-        let Some(wakes) = wakes else { return Ok(false) };
+        let Some(wakes) = wakes.filter(|_| !self.leaves) else { return Ok(false) };
         net.backend().allows_thread()?;
         match &self.helper {
             Some(helper) => helper.add(wakes),
@@ -200,9 +202,15 @@ impl Lends {
         Ok(true)
     }
 
-    /// The thread, if it ends, or in any case. It is dropped when the job is not locked: that waits for it.
-    pub(super) fn take_helper(&mut self, at_once: bool) -> Option<Helper> {
-        self.helper.take_if(|helper| at_once || helper.ends())
+    /// The thread, if it ends. It is dropped when the job is not locked: that waits for it.
+    pub(super) fn take_ended_helper(&mut self) -> Option<Helper> {
+        self.helper.take_if(|helper| helper.ends())
+    }
+
+    /// The thread, to be dropped like one that ends. No other one is started.
+    pub(super) fn take_last_helper(&mut self) -> Option<Helper> {
+        self.leaves = true;
+        self.helper.take()
     }
 
     /// Takes it back: at once where nothing reaches it, else when the borrower says so.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::asked::Wanted;
 use super::blocks::{Attached, Blocks};
 use super::book::Loan;
 use super::remote::Remote;
@@ -283,7 +284,7 @@ impl Borrowed {
             Way::Mapped(memory) => atomic.apply(memory, place).ok_or_else(misplaced)?,
             Way::Remote(remote) => {
                 let there = (&*self.context, &self.loan, place);
-                let done = remote.atomic(there, atomic, patience);
+                let done = remote.atomic(there, atomic, Wanted::new((block, at), *atomic), patience);
                 done.inspect_err(|fault| keep(&mut self.fault, fault))?
             }
         };

@@ -165,7 +165,7 @@ impl Lent {
     fn help(&self) -> Result<bool, Error> {
         let mut last = None;
         let helps = with(&self.context, |lends, net| {
-            last = lends.take_helper(false);
+            last = lends.take_ended_helper();
             lends.help(net, &self.context, &self.names)
         });
         drop(last);
@@ -224,6 +224,6 @@ impl Drop for Lent {
 /// The thread that makes progress for borrowers ends: the process leaves the job.
 pub(crate) fn finish(context: &Context) {
     if !forked::is_child() {
-        drop(with(context, |lends, _| Ok(lends.take_helper(true))));
+        drop(with(context, |lends, _| Ok(lends.take_last_helper())));
     }
 }

@@ -1,7 +1,7 @@
 //! Borrowed memory that is not mapped: bytes go through a region of this process, one piece at a time, and
 //! atomic operations are the lender's where operations take its progress.
 
-use super::asked::{Asked, Next};
+use super::asked::{Asked, Next, Wanted};
 use super::book::{Loan, Move};
 use super::{Lends, Local, copy, wait_for, with};
 use crate::core::Context;
@@ -61,11 +61,12 @@ impl Remote {
     }
 
     /// Does an atomic operation, with the word at byte `at`; what the word was. `Again`: it may be done
-    /// or not, and the same call again has its answer.
+    /// or not, and the call that wants the same again has its answer.
     pub(super) fn atomic(
         &mut self,
         (context, loan, at): (&Context, &Loan, usize),
         atomic: &Atomic,
+        wanted: Wanted,
         patience: Patience,
     ) -> Result<u64, Error> {
         self.settle(context, loan, patience)?;
@@ -77,7 +78,7 @@ impl Remote {
             });
         }
         loop {
-            let (number, mine) = match self.asked.next((at, *atomic)) {
+            let (number, mine) = match self.asked.next(wanted) {
                 Next::Ask(number) => {
                     let asked = with(context, |lends, net| lends.ask(net, name, number, (at, atomic)));
                     asked.inspect_err(|_| self.asked.settle(None, true))?;

@@ -54,8 +54,9 @@ impl Helper {
         self.flags.over.store(true, Relaxed);
     }
 
+    /// It does, or has, for want of progress.
     pub(super) fn ends(&self) -> bool {
-        self.flags.over.load(Relaxed)
+        self.flags.over.load(Relaxed) || self.thread.as_ref().is_none_or(|thread| thread.is_finished())
     }
 }
 

@@ -229,7 +229,7 @@ impl<T> Biased<T> {
     fn lets_in(&self, entry: Entry) -> Result<(), Error> {
         if entry == Entry::Twice {
             return Err(Error::Invalid(
-                "this thread is in a call of this pipe already (a signal's handler?)".into(),
+                "this thread is in a call of this pipe, or this memory, already (a signal's handler?)".into(),
             ));
         }
         if self.words.owner() == FORKED { Err(forked::error()) } else { Ok(()) }

@@ -124,7 +124,7 @@ impl Endpoint {
     /// Has the carrier bring words to the peer, whose memory is not mapped.
     fn connect_by_agent(&mut self, shared: &Arc<Shared>, blob: &Blob, here: bool) -> Result<(), Error> {
         let Some(carrier) = self.carrier.as_mut().filter(|_| !blob.agent.is_empty()) else {
-            return Err(Error::OtherHost);
+            return Err(if here && is_other_user(blob) { Error::OtherUser } else { Error::OtherHost });
         };
         carrier.accepts(&blob.agent)?;
         let words = self.near.take().ok_or(Error::State("the endpoint has had a peer: open another one"))?;

@@ -12,6 +12,8 @@ pub(in crate::endpoint) struct Answers {
     last_unacked_seq: u64,
     /// Which of them was the last atomic, unless that has been answered: then so have those before it.
     last_atomic_seq: u64,
+    /// The same of those that the link does.
+    last_link_atomic_seq: u64,
     /// How many it was not to answer, and has not refused.
     unacked: u64,
 }
@@ -34,6 +36,16 @@ impl Answers {
     /// The last frame is an atomic that it answers.
     pub(in crate::endpoint) fn sent_atomic(&mut self) {
         self.last_atomic_seq = self.posted;
+    }
+
+    /// The last operation is an atomic that the link does.
+    pub(in crate::endpoint) fn started_atomic(&mut self) {
+        self.last_link_atomic_seq = self.posted;
+    }
+
+    /// Whether the link has atomics to do, which a frame would overtake.
+    pub(in crate::endpoint) fn has_link_atomics(&self) -> bool {
+        self.last_link_atomic_seq > 0
     }
 
     /// The number of the next frame.
@@ -85,6 +97,9 @@ impl Answers {
         if seq == self.last_atomic_seq {
             self.last_atomic_seq = 0;
         }
+        if seq == self.last_link_atomic_seq {
+            self.last_link_atomic_seq = 0;
+        }
         self.end(large);
     }
 
@@ -110,7 +125,7 @@ impl Answers {
 
     /// The channel is gone, with all that was not to be answered.
     pub(in crate::endpoint) fn reset(&mut self) {
-        (self.last_unacked_seq, self.last_atomic_seq) = (0, 0);
+        (self.last_unacked_seq, self.last_atomic_seq, self.last_link_atomic_seq) = (0, 0, 0);
         self.unacked = 0;
     }
 }

@@ -41,6 +41,8 @@ pub(crate) struct Peer {
     pub(in crate::endpoint) order: Option<Box<Order>>,
     /// Writes to it that share answers, once there was one.
     pub(in crate::endpoint) cumulative: Option<Box<Cumulative>>,
+    /// The name of its last write here that requested no answer, and has none yet; 0: there is none.
+    pub(in crate::endpoint) unanswered: u64,
 }
 
 impl Peer {
@@ -61,6 +63,7 @@ impl Peer {
             complaints: Complaints::default(),
             order: None,
             cumulative: None,
+            unanswered: 0,
         }
     }
 
@@ -96,7 +99,7 @@ impl Peer {
         self.hints.reset();
         self.answers.reset();
         self.order = None;
-        self.cumulative = None;
+        (self.cumulative, self.unanswered) = (None, 0);
         self.gone = Some(why);
         self.connecting = false;
         self.expected = false;

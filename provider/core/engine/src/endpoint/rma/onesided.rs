@@ -51,7 +51,10 @@ impl<L: RmaLink> Post<'_, L> {
             let state = self.net.peer(peer);
             let shares = state.flow.limits().is_by_frames();
             let outstanding = state.answers.outstanding();
-            let asks = !shares || state.cumulative.get_or_insert_default().asks(len, outstanding);
+            // The target's program sees the end of one with data, and may make no call for long.
+            let asks = !shares
+                || flags.contains(Flags::CQ_DATA)
+                || state.cumulative.get_or_insert_default().asks(len, outstanding);
             let flags = if asks { flags | Flags::ACK } else { flags };
             let out = Out { whole: true, ..Out::new(peer, Spans::NONE, len, done_as) };
             let mut name = 0;
@@ -216,7 +219,12 @@ impl<L: RmaLink> Post<'_, L> {
             return false;
         };
         let there = [there];
-        self.start_once(peer, once, &Direct::new(Grant::Region(version), &there, op.result, WORD), done)
+        let access = Direct::new(Grant::Region(version), &there, op.result, WORD);
+        let started = self.start_once(peer, once, &access, done);
+        if started {
+            self.net.peer(peer).answers.started_atomic();
+        }
+        started
     }
 
     /// Whether the target's processor need not see an access: it is in no order, and reports nothing there
@@ -344,10 +352,13 @@ impl<L: RmaLink> Post<'_, L> {
         let cntr = if fetches { self.bind.cntrs().read } else { self.bind.cntrs().write };
         let data = op.data.unwrap_or(0);
         let done_as = Done { ctx: op.ctx, what, report, tag: 0, data, tally };
-        if self.net.peer(peer).flow.limits().rma.contains(RmaCaps::ATOMICS)
-            && self.atomic_by_link(core, peer, op, &done_as)
-        {
-            return Ok(());
+        if self.net.peer(peer).flow.limits().rma.contains(RmaCaps::ATOMICS) {
+            if self.atomic_by_link(core, peer, op, &done_as) {
+                return Ok(());
+            }
+            if self.net.peer(peer).answers.has_link_atomics() {
+                return Err(Error::Again);
+            }
         }
         let mut flags = Flags::empty();
         flags.set(Flags::CQ_DATA, op.data.is_some());

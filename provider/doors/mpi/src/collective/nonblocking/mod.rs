@@ -48,13 +48,23 @@ use words::{TooLarge, Words};
 ///
 /// # Safety
 /// `comm` is the communicator, and the call is a collective one of all its ranks.
-pub(super) unsafe fn open(library: &Library, board: Option<&Side>, at: Rank, comm: Handle) -> Option<Id> {
-    let window = board.and_then(|board| Some((board.window()?, board.marks())));
+pub(super) unsafe fn open(
+    library: &Library,
+    mut board: Option<&mut Side>,
+    at: Rank,
+    comm: Handle,
+) -> Option<Id> {
+    let window = board.as_deref().and_then(|board| Some((board.window()?, board.marks())));
     // SAFETY: the caller's promise; so below.
     unsafe {
         let messages = Messages::new(library, comm, at.rank);
         let is_here = window.is_some() && messages.is_some();
-        if !Side::is_everywhere(is_here, at.size, &library.abi, comm) {
+        let is_everywhere = Side::is_everywhere(is_here, at.size, &library.abi, comm);
+        // All ranks have opened the file, or cannot.
+        if let Some(board) = &mut board {
+            board.unlink();
+        }
+        if !is_everywhere {
             return None;
         }
         let ((window, marks), messages) = (window?, messages?);
