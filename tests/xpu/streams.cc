@@ -651,10 +651,13 @@ static void at_rest(bool leads)
 	/* An error of one side is brought to the other; a side alone has no agent. */
 	s = open_endpoint();
 	meet(s);
-	if (leads)
+	if (leads) {
 		OK(strait_stream_receive(s, g.stream, g.at(g.in, 0), size));
-	else
+		together();
+	} else {
+		together();
 		OK(strait_stream_abort(s));
+	}
 	g.end_of_stream();
 	for (const double begun = now(); failed(s).code == 0; usleep(100))
 		CHECK(now() - begun < limit_s);
