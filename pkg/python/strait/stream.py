@@ -179,9 +179,17 @@ class _Turn:
     def __init__(self):
         self._lock, self._process, self._owner, self._waits = threading.Lock(), os.getpid(), None, False
 
-    def __enter__(self):
-        if os.getpid() != self._process:
+    def is_parents(self):
+        """Whether this process is a forked child of the endpoint's."""
+        return os.getpid() != self._process
+
+    def check(self):
+        """ECHILD in a forked child."""
+        if self.is_parents():
             raise Error(errno.ECHILD, "the endpoint belongs to the parent of this process: open another")
+
+    def __enter__(self):
+        self.check()
         me, of_none = threading.get_ident(), 0
         # This thread's is a call that a handler of a signal has interrupted; and an exception of one may leave the lock taken.
         while self._owner == me or not self._lock.acquire(timeout=0.01):
@@ -255,7 +263,7 @@ class Endpoint(_Moves):
         return self
 
     def __exit__(self, kind, *_):
-        if os.getpid() != self._turn._process:
+        if self._turn.is_parents():
             # A forked child leaves: the endpoint is its parent's.
             return
         if kind is None:
@@ -265,7 +273,7 @@ class Endpoint(_Moves):
             self._try_to_close()
 
     def __del__(self):
-        if self._open and os.getpid() == self._turn._process:
+        if self._open and not self._turn.is_parents():
             warnings.warn("an endpoint was not closed", ResourceWarning, source=self)
             self._try_to_close()
 
@@ -291,7 +299,7 @@ class Endpoint(_Moves):
                 _call(name, self._handle(), stream_handle, *arguments)
             except Error:
                 # The stream may have a part of it: the endpoint has failed then, by the call that was cut or before.
-                if self._has_failed():
+                if self._open and self._failure().code:
                     self._cut.append((kept, stream))
                 self._queued[lane] -= 1
                 self._kept[lane].pop()
@@ -390,17 +398,15 @@ class Endpoint(_Moves):
             _call("query", self._handle(), byref(path))
         return Path({1: "device", 2: "host", 3: "agent"}[path.path], path.why.decode(errors="replace"), path.polls)
 
-    def _has_failed(self):
+    def _failure(self):
         f = _Failure(size=ctypes.sizeof(_Failure))
-        if self._open:
-            _call("failed", self._open, byref(f))
-        return f.code != 0
+        _call("failed", self._handle(), byref(f))
+        return f
 
     def failed(self):
         """What ended the endpoint; None: nothing did."""
-        f = _Failure(size=ctypes.sizeof(_Failure))
         with self._turn:
-            _call("failed", self._handle(), byref(f))
+            f = self._failure()
         names = ("", "send", "receive", "put", "wait", "get")
         return Failure(f.code, names[f.operation], f.index, f.peer, bool(f.by_peer)) if f.code else None
 
@@ -423,8 +429,7 @@ class Endpoint(_Moves):
     def abort(self):
         """Each wait of a stream passes, and nothing is moved any more. Any thread may call it, also while another one waits; of a
         closed endpoint it does nothing."""
-        if os.getpid() != self._turn._process:
-            raise Error(errno.ECHILD, "the endpoint belongs to the parent of this process: open another")
+        self._turn.check()
         with self._ends:
             if self._open:
                 _call("abort", self._open)
@@ -525,7 +530,7 @@ class List(_Moves):
                 self._in_turn("run", into)
             except Error:
                 # The one before may still execute it, and this one has a part of it if the endpoint has failed.
-                if self._endpoint._has_failed():
+                if self._endpoint._open and self._endpoint._failure().code:
                     self._made.kept.append(stream)
                 self._made.stream = before
                 raise

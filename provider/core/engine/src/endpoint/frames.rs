@@ -58,11 +58,30 @@ impl<L: RmaLink> Net<L> {
         self.fin(peer, req, status, bytes);
     }
 
+    /// Answers a write of this name if it requested that or is refused; else the answer to a later one does.
+    #[inline(always)]
+    pub(in crate::endpoint) fn answer_write(
+        &mut self,
+        peer: PeerId,
+        flags: Flags,
+        name: u64,
+        status: Status,
+        len: usize,
+    ) {
+        if flags.contains(Flags::ACK) {
+            self.fin_of_all(peer, name, status, len);
+        } else if status != Status::Ok {
+            self.refuse(peer, name, status, false);
+        } else if name != NO_REQUEST {
+            self.peer(peer).unanswered = name;
+        }
+    }
+
     /// Answers the last writes, for which the peer has requested no answer: the endpoint closes.
     pub(crate) fn answer_writes(&mut self) {
         for peer in self.peers.ids() {
             match std::mem::take(&mut self.peers[peer].unanswered) {
-                0 => {}
+                NO_REQUEST => {}
                 name => self.fin(peer, name, Status::Ok, 0),
             }
         }

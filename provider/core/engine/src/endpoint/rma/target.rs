@@ -9,7 +9,7 @@ use crate::endpoint::device::staging::Source;
 use crate::endpoint::malformed::{Fields, Handled, Malformed, parse_rma};
 use crate::endpoint::net::Net;
 use crate::endpoint::parts::bind::Bind;
-use crate::endpoint::parts::request::{NO_REQUEST, Serve};
+use crate::endpoint::parts::request::Serve;
 use crate::types::*;
 use link_api::{Frame, How, PeerId, RmaLink, Side};
 
@@ -91,13 +91,7 @@ impl<L: RmaLink> Accesses<'_, L> {
         };
         let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
         self.written(core, peer, status, What::RMA, len, data, cntrs);
-        if flags.contains(Flags::ACK) {
-            self.net.fin_of_all(peer, head.tag.get(), status, len);
-        } else if status != Status::Ok {
-            self.net.refuse(peer, head.tag.get(), status, false);
-        } else if head.tag.get() != NO_REQUEST {
-            self.net.peer(peer).unanswered = head.tag.get();
-        }
+        self.net.answer_write(peer, flags, head.tag.get(), status, len);
         Ok(())
     }
 
@@ -137,11 +131,7 @@ impl<L: RmaLink> Accesses<'_, L> {
         }
         let data = flags.contains(Flags::CQ_DATA).then(|| head.data.get());
         self.written(core, frame.from, Status::Ok, What::RMA, len, data, cntr);
-        if flags.contains(Flags::ACK) {
-            self.net.fin_of_all(frame.from, head.tag.get(), Status::Ok, len);
-        } else if head.tag.get() != NO_REQUEST {
-            self.net.peer(frame.from).unanswered = head.tag.get();
-        }
+        self.net.answer_write(frame.from, flags, head.tag.get(), Status::Ok, len);
         Some(())
     }
 
