@@ -205,6 +205,13 @@ pub const VERBS_MTU: Setting = Setting {
     help: "Bytes of a packet at most; the smaller value of both ends holds",
 };
 
+pub const VERBS_IDLE: Setting = Setting {
+    name: "verbs_idle",
+    kind: Kind::Seconds { least: 0, most: 24 * 3600 },
+    default: "0, never",
+    help: "After this time a connection by which nothing goes gives back its queue pair, until something does",
+};
+
 pub const JOB_KEY: Setting = Setting {
     name: "job_key",
     kind: Kind::Secret("text, the same in all processes of a job"),
@@ -270,7 +277,7 @@ pub const LOG_FILE: Setting = Setting {
 };
 
 /// All of them.
-pub const ALL: [Setting; 27] = [
+pub const ALL: [Setting; 28] = [
     EAGER_SIZE,
     RING_SIZE,
     INJECT_SIZE,
@@ -290,6 +297,7 @@ pub const ALL: [Setting; 27] = [
     VERBS_PORT,
     VERBS_GID,
     VERBS_MTU,
+    VERBS_IDLE,
     JOB_KEY,
     TCP_TIMEOUT,
     TCP_LINGER,

@@ -40,6 +40,8 @@ pub(crate) struct Params {
     pub links: Links,
     job_key: Option<JobKey>,
     pub tcp: Tcp,
+    /// After which idle connections of a device are closed.
+    pub verbs_idle: Option<Duration>,
     pub xpu_mode: XpuMode,
 }
 
@@ -107,6 +109,7 @@ impl Default for Params {
                 rails: 1,
                 ports: Ports::default(),
             },
+            verbs_idle: None,
             xpu_mode: XpuMode::Auto,
         }
     }
@@ -174,6 +177,7 @@ impl Params {
         options.fallback = self.links.tcp;
         options.patience = self.tcp.timeout;
         options.linger = tcp.linger;
+        options.idle = self.verbs_idle;
         if let Some(eager) = self.eager_size {
             (options.eager, options.eager_in_a_row) = (eager, eager);
         }
@@ -264,6 +268,8 @@ fn interpret(text: impl Fn(&Setting) -> Option<String>) -> (Params, Vec<String>)
     p.device_direct = read(settings::DEVICE_DIRECT, ANY).switch().unwrap_or(p.device_direct);
     let writes = read(settings::OFI_WRITES, ANY).switch();
     let (port, gid) = (read(settings::VERBS_PORT, ANY).number(), read(settings::VERBS_GID, ANY).number());
+    let idle = read(settings::VERBS_IDLE, ANY).number().filter(|seconds| *seconds > 0);
+    p.verbs_idle = idle.map(Duration::from_secs);
     p.fault_handler = read(settings::FAULT_HANDLER, ANY).switch().unwrap_or(p.fault_handler);
     if let Some(ms) = read(settings::CONNECT_TIMEOUT, ANY).number() {
         p.connect_timeout = Duration::from_millis(ms);
@@ -338,6 +344,7 @@ pub(crate) mod tests {
         says(settings::TCP_TIMEOUT, p.tcp.timeout.as_millis() as usize);
         says(settings::TCP_LINGER, p.tcp.linger.as_millis() as usize);
         says(settings::TCP_RAILS, p.tcp.rails);
+        says(settings::VERBS_IDLE, p.verbs_idle.map_or(0, |idle| idle.as_secs() as usize));
         assert_eq!(XpuMode::of(&first(settings::XPU_MODE)), Some(p.xpu_mode));
         let listed = settings::LINKS.default.split(' ').next().and_then(Links::of);
         assert_eq!(listed, Some(Links { ofi: links::Ofi::No, ..p.links }));

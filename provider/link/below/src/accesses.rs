@@ -33,6 +33,7 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         access: &Direct<'_>,
     ) -> Result<OpId, NoDirect> {
         let Plan { request, generation, first, others } = self.plan(way, peer, access)?;
+        self.peers.at(peer).rest.note_access();
         let id = OpId(READ | self.reading.next_number());
         let (flying, ended, mute, until) = (0, Ended::Whole, false, None);
         let op = Op { id, peer, request, generation, queue: others, flying, ended, mute, until };
@@ -72,6 +73,7 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         if takes_room {
             channel.note_sent();
         }
+        at.rest.note_access();
         let (flying, ended, mute, until) = (1, Ended::Whole, false, None);
         let queue = VecDeque::new();
         self.reading.add(Op { id, peer, request, generation, queue, flying, ended, mute, until });
@@ -88,6 +90,9 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         let at = self.peers.get(peer).filter(|_| !self.provider.has_failed()).ok_or(NoDirect::Fault)?;
         if at.stage != Stage::Fabric || at.end.is_broken() {
             return Err(NoDirect::Fault);
+        }
+        if at.rest.holds() && matches!(access.grant, Grant::Region(_)) {
+            return Err(NoDirect::Memory);
         }
         if at.dealings.is_revoked(request) {
             return Err(NoDirect::Revoked);

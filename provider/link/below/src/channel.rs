@@ -6,6 +6,7 @@ use hmem::Span;
 use wire::session::{COVERED, Keys, Mark, Opener, RECORD};
 
 use crate::network::{Below, Buffer, Dest, Message, NotSent};
+use crate::peer::rest::Counts;
 use crate::published::SAID;
 
 /// Bytes before a frame: the mark, the record's header, the sort of message, and what the sender is done
@@ -231,6 +232,17 @@ impl Channel {
     /// Whether all that was sent was taken.
     pub(crate) fn is_quiet(&self) -> bool {
         self.under_way() == 0
+    }
+
+    /// How many messages went each way, if this side is done with all that came.
+    pub(crate) fn counts_if_done(&self) -> Option<Counts> {
+        let is_done = self.came == self.done && self.early.is_empty();
+        is_done.then_some(self.counts())
+    }
+
+    /// How many messages went each way.
+    pub(crate) fn counts(&self) -> Counts {
+        Counts { sent: self.sent, came: self.came }
     }
 
     /// Sends a message.

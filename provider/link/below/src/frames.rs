@@ -237,6 +237,9 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
     fn poll(&mut self) -> Option<Event> {
         debug_assert!(self.net.inbox.held().is_none(), "polled before the last frame was released");
         let slept = self.net.sleep.disarm();
+        if slept {
+            self.net.sweep_idle();
+        }
         if self.net.inbox.is_empty() {
             self.poll_some();
         }
@@ -301,9 +304,7 @@ impl<B: RmaLink, F: Below> FrameLink for BelowLink<B, F> {
             return self.net.base.has_room_to_spare(to, len);
         }
         let at = self.net.peers.at(to);
-        at.stage == Stage::Fabric
-            && !at.upkeep.is_full()
-            && at.channel.as_ref().is_some_and(|c| c.has_much_room())
+        at.stage == Stage::Fabric && at.has_much_room()
     }
 }
 

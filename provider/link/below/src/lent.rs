@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hmem::Span;
 use link_api::{Once, RegionVersion, Way};
-use wire::session::{ATOMICS, DATA, READS, WRITES};
+use wire::session::{ATOMICS, DATA, READS, RESTS, WRITES};
 use wire::{Handle, Seg};
 
 use crate::channel::Sort;
@@ -104,6 +104,8 @@ pub(crate) struct Dealings {
     /// They may also write with data, and change words in one step.
     may_data: bool,
     may_atomics: bool,
+    /// They may close an idle connection.
+    may_rest: bool,
     lent: Vec<Loan>,
     learned: VecDeque<Learned>,
     /// The peer lends nothing of generations before this one. A handle that was sent before may be taken
@@ -191,7 +193,12 @@ impl Dealings {
     pub(crate) fn set_may(&mut self, both: u16) {
         let can = |bit| both & bit != 0;
         (self.may_read, self.may_write) = (can(READS), can(WRITES));
-        (self.may_data, self.may_atomics) = (can(DATA), can(ATOMICS));
+        (self.may_data, self.may_atomics, self.may_rest) = (can(DATA), can(ATOMICS), can(RESTS));
+    }
+
+    /// Whether the two may close an idle connection.
+    pub(crate) fn may_rest(&self) -> bool {
+        self.may_rest
     }
 
     /// Registrations of the peer's program.
@@ -294,6 +301,11 @@ impl Dealings {
     /// Nothing is accessed any more where the peer's memory was.
     pub(crate) fn part<F: Below>(&mut self, below: &mut F) {
         self.lenders.drain(..).for_each(|(_, dest)| below.part(dest));
+    }
+
+    /// Whether requests of either side use memory of the other one, as far as is known here.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.has_lent() || self.has_notes() || !self.taken_back.is_empty() || !self.revoked.is_empty()
     }
 
     /// Whether there is a note to send.

@@ -57,7 +57,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
 
     /// Does what there is to do in one poll.
     pub(crate) fn poll_some(&mut self) {
-        self.read_some();
+        self.read(false);
         self.net.turns.count();
         let restless = self.net.peers.has_restless() || !self.net.saying.is_empty();
         if restless {
@@ -80,12 +80,8 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
         self.read(true);
     }
 
-    /// Takes what has come by the fabric until there is something to poll, which is not to wait for another
-    /// call of the provider.
-    fn read_some(&mut self) {
-        self.read(false);
-    }
-
+    /// The same if `all`; else until there is something to poll, which is not to wait for another call of the
+    /// provider.
     fn read(&mut self, all: bool) {
         for _ in 0..BATCH {
             let Some(below) = self.net.below.as_mut().filter(|_| !self.net.provider.has_failed()) else {
@@ -99,13 +95,11 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             };
             match next {
                 None => break,
-                Some(did @ (Did::Over(..) | Did::Unwritten(_))) => {
-                    self.net.with_memory(|memory| memory.read_is_over(did));
-                }
                 Some(Did::Came(buffer, len)) => self.came(buffer, len),
                 Some(Did::Written(buffer, who, data, len)) => self.net.written(buffer, who, data, len),
                 Some(Did::Failed(who, why)) => self.net.lost(who, &why),
                 Some(Did::Dead(why)) => return self.net.dead(&why),
+                Some(over) => self.net.with_memory(|memory| memory.read_is_over(over)),
             }
         }
         if !self.net.reading.is_idle() {
@@ -238,6 +232,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
 
     /// Takes what has come by connections.
     pub(crate) fn poll_base(&mut self) {
+        self.net.sweep_idle();
         if let Some((peer, why, until)) = self.net.turns.awaited() {
             if !self.net.peers.at(peer).is_complete() && Instant::now() < until {
                 return;
@@ -328,9 +323,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
     fn is_served(&self, peer: PeerId) -> bool {
         let Some(at) = self.net.peers.get(peer) else { return true };
         match (at.stage, &at.channel) {
-            (Stage::Fabric, Some(channel)) => {
-                !at.end.is_broken() && !at.upkeep.is_full() && channel.has_much_room()
-            }
+            (Stage::Fabric, Some(_)) => at.has_much_room(),
             (Stage::Meeting, _) => false,
             // The connection reports it, until it is there.
             (Stage::Idle, _) => self.net.base.channel(peer) != Channel::None,
@@ -373,6 +366,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
         }
         let until = Instant::now() + self.net.reading.patience().time();
         loop {
+            let is_late = Instant::now() >= until;
             self.read_below();
             let Some(at) = self.net.peers.get(from) else { return Ok(()) };
             // One that has ended was lent nothing any more.
@@ -386,7 +380,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
                 return Ok(());
             }
             self.net.with_memory(|memory| memory.send_notes(from));
-            if Instant::now() >= until {
+            if is_late {
                 return Err(InUse);
             }
             std::thread::yield_now();
@@ -403,7 +397,11 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
     fn wait_for_ending(&mut self, key: Option<u64>) -> Result<(), InUse> {
         let until = Instant::now() + self.net.reading.patience().time();
         while self.net.exposed.is_ending(key) {
+            let is_late = Instant::now() >= until;
             self.read_below();
+            if self.net.peers.iter().any(|at| at.rest.holds()) {
+                self.poll_base();
+            }
             for (peer, number) in self.net.exposed.finish(&mut self.net.below, Some(Patience::Second.time()))
             {
                 let name = self.net.base.peer_addr(peer);
@@ -414,7 +412,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             for peer in self.net.exposed.awaited() {
                 self.net.with_memory(|memory| memory.send_notes(peer));
             }
-            if self.net.exposed.is_ending(key) && Instant::now() >= until {
+            if self.net.exposed.is_ending(key) && is_late {
                 return Err(InUse);
             }
             std::thread::yield_now();

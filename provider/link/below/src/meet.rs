@@ -11,17 +11,18 @@
 //! message is sent again until the answer has come, and the answer as often as that comes; a repeated message
 //! is known by its bytes.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use link_api::{Event, Gone, PeerId, RmaLink, Way};
 use wire::session::{
-    ATOMICS, Announce, Control, DATA, MEETING, NAME, READS, REPEATS, Role, WRITES, fabric_keys,
+    ATOMICS, Announce, Control, DATA, MEETING, NAME, READS, REPEATS, RESTS, Role, WRITES, fabric_keys,
 };
 
 use crate::channel::{Channel, Far, Said};
 use crate::net::Net;
 use crate::network::{Below, NotSent};
 use crate::peer::Stage;
+use crate::peer::rest::{Counts, Heard};
 
 /// A provider's name as it is announced.
 fn padded(name: &str) -> [u8; NAME] {
@@ -42,17 +43,18 @@ impl<B: RmaLink, F: Below> Net<B, F> {
 
     /// What [`Announce::can`] says. A network that loses nothing has no first message repeated.
     fn can(&self) -> u16 {
-        self.reads_and_writes() | if F::CONNECTS { 0 } else { REPEATS }
+        self.common() | if F::CONNECTS { 0 } else { REPEATS }
     }
 
-    /// What it says of accesses by the fabric.
-    fn reads_and_writes(&self) -> u16 {
+    /// What both ends have to be able to do for it to be done.
+    fn common(&self) -> u16 {
         let of = |has, flag| if has { flag } else { 0 };
         let about = self.below.as_ref().map(F::about);
         of(self.reading.has(Way::Get), READS)
             | of(self.reading.has(Way::Put), WRITES)
             | of(about.is_some_and(|about| about.data), DATA)
             | of(about.is_some_and(|about| about.atomics), ATOMICS)
+            | of(F::CONNECTS, RESTS)
     }
 
     /// Whether this side decides.
@@ -98,11 +100,15 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         match said {
             Control::Announce(said) => return self.hear_announce(peer, said),
             Control::Settle(fabric) => self.hear_settle(peer, fabric),
+            // Of a connection that both have closed since.
+            Control::Bye(_) if F::CONNECTS && self.is_closed(peer) => self.say(peer, &Control::ByeHeard),
             Control::Bye(sent) => {
                 self.peers.at(peer).farewell.hear(sent);
                 self.note_restless(peer);
             }
             Control::ByeHeard => self.peers.at(peer).farewell.hear_answer(),
+            Control::Rest(sent, came) => self.hear_rest(peer, Counts { sent, came }),
+            Control::RestHeard(closes) => self.hear_rest_answer(peer, closes),
             Control::Other(version) => {
                 let why = format!(
                     "it has version {version} of the way to agree on a fabric, and this is {MEETING}"
@@ -111,6 +117,12 @@ impl<B: RmaLink, F: Below> Net<B, F> {
             }
         }
         None
+    }
+
+    /// Whether neither end of a connection is known to the other one yet, or any more.
+    fn is_closed(&mut self, peer: PeerId) -> bool {
+        let at = self.peers.at(peer);
+        at.channel.is_none() && matches!(at.stage, Stage::Idle | Stage::Meeting)
     }
 
     fn hear_announce(&mut self, peer: PeerId, said: Box<Announce>) -> Option<Vec<u8>> {
@@ -149,7 +161,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
 
     /// Makes the channel that both announces allow.
     fn agree(&mut self, peer: PeerId, said: &Announce) -> Result<(), String> {
-        let (decides, key, can) = (self.decides(peer), self.options.key.clone(), self.reads_and_writes());
+        let (decides, key, can) = (self.decides(peer), self.options.key.clone(), self.common());
         let Some(below) = &mut self.below else { return Err("there is no fabric here".into()) };
         if said.address.is_empty() {
             return Err("it has no fabric".into());
@@ -226,9 +238,10 @@ impl<B: RmaLink, F: Below> Net<B, F> {
 
     fn settled(&mut self, peer: PeerId) {
         let at = self.peers.at(peer);
-        at.stage = Stage::Fabric;
         at.meeting.settle();
         at.first.settle();
+        self.peers.go_by_fabric(peer);
+        self.set_timer();
         log::debug!("{} -> {}: the fabric leads there", self.base.addr(), self.base.peer_addr(peer));
     }
 
@@ -293,6 +306,80 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         if known {
             self.inbox.push_event(Event::PathChanged(peer));
         }
+    }
+
+    /// Proposes to close connections by which nothing has gone for some time.
+    #[inline]
+    pub(crate) fn sweep_idle(&mut self) {
+        if let (Some(idle), true) = (self.options.idle, F::CONNECTS) {
+            self.sweep(idle);
+        }
+    }
+
+    #[cold]
+    fn sweep(&mut self, idle: Duration) {
+        let now = Instant::now();
+        if !self.turns.is_for_idle(now, idle / 4) {
+            return;
+        }
+        for peer in self.peers.ids() {
+            let at = &mut self.peers[peer];
+            let Some(channel) = at.channel.as_ref().filter(|_| at.stage == Stage::Fabric) else { continue };
+            let is_idle = at.rest.is_idle(channel.counts(), now, idle) && !at.rest.holds();
+            let Some(counts) = self.counts_at_rest(peer).filter(|_| is_idle) else { continue };
+            if self.peers[peer].dealings.may_rest() {
+                self.peers[peer].rest.propose(counts);
+                self.say(peer, &Control::Rest(counts.sent, counts.came));
+                self.note_restless(peer);
+            }
+        }
+    }
+
+    /// How many messages went each way, if nothing else is under way between the two.
+    fn counts_at_rest(&self, peer: PeerId) -> Option<Counts> {
+        let at = self.peers.get(peer).filter(|at| at.stage == Stage::Fabric)?;
+        let is_busy = at.end.is_broken()
+            || at.farewell.is_said()
+            || at.upkeep.is_due()
+            || at.dealings.is_under_way()
+            || self.reading.any(|op| op.peer == peer)
+            || self.reading.is_leaving(peer);
+        at.channel.as_ref()?.counts_if_done().filter(|_| !is_busy)
+    }
+
+    /// A peer proposes to close the connection, or has done so while this side did.
+    fn hear_rest(&mut self, peer: PeerId, theirs: Counts) {
+        let at = self.peers.at(peer);
+        if at.stage != Stage::Fabric || !at.dealings.may_rest() {
+            return self.spoil(peer, "it is to close what is not open");
+        }
+        let ours = self.counts_at_rest(peer);
+        let heard = self.peers.at(peer).rest.hear(theirs, ours);
+        if let Heard::Close(true) | Heard::Stay(true) = heard {
+            self.say(peer, &Control::RestHeard(heard == Heard::Close(true)));
+        }
+        self.rest(peer, matches!(heard, Heard::Close(_)));
+    }
+
+    /// A peer answers a proposal.
+    fn hear_rest_answer(&mut self, peer: PeerId, closes: bool) {
+        if !self.peers.at(peer).rest.hear_answer() {
+            return self.spoil(peer, "it answers what was not proposed");
+        }
+        self.rest(peer, closes);
+    }
+
+    /// The connection is closed until something is to go by it again, or what was held back goes on.
+    fn rest(&mut self, peer: PeerId, closes: bool) {
+        if closes {
+            log::debug!(
+                "{} -> {}: nothing goes there, and the connection is closed",
+                self.base.addr(),
+                self.base.peer_addr(peer)
+            );
+            self.part(peer);
+        }
+        self.note_restless(peer);
     }
 
     /// Does for all peers what is due.

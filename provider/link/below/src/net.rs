@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hmem::{Span, total};
 use ipc::random;
@@ -124,13 +124,18 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         // One that has said bye wants none of those that are under way.
         let losing = self.keeps_frames(peer) && !self.peers.at(peer).farewell.is_heard();
         self.peers.at(peer).end.lose(losing);
+        self.part(peer);
+        self.saying.drop_of(peer);
+    }
+
+    /// Ends what there is of a peer by the fabric.
+    pub(crate) fn part(&mut self, peer: PeerId) {
         self.with_memory(|memory| memory.end_dealings(peer));
         let mut old = self.peers.renew(peer);
         if let Some(below) = &mut self.below {
             old.channel.into_iter().for_each(|channel| below.part(channel.far().dest));
             old.meeting.take_offer().into_iter().for_each(|offer| below.withdraw(offer));
         }
-        self.saying.drop_of(peer);
     }
 
     pub(crate) fn is_own(&self, peer: PeerId) -> bool {
@@ -212,7 +217,14 @@ impl<B: RmaLink, F: Below> Net<B, F> {
             || self.waits().lends_unseen
             || self.reading.is_waiting();
         let (peers, saying, turns) = (&self.peers, &self.saying, &self.turns);
-        self.sleep.set_timer(polls, || peers.has_restless() || !saying.is_empty() || turns.is_waiting());
+        let idle = self.sweeps_every().filter(|_| peers.use_fabric());
+        let tends = || peers.has_restless() || !saying.is_empty() || turns.is_waiting();
+        self.sleep.set_timer(polls, tends, idle);
+    }
+
+    /// How often idle connections are looked for, if they are.
+    pub(crate) fn sweeps_every(&self) -> Option<Duration> {
+        self.options.idle.filter(|_| F::CONNECTS && self.below.is_some()).map(|idle| idle / 4)
     }
 
     /// A peer does what no honest one does.
@@ -344,7 +356,9 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         }
         let at = &mut self.peers[to];
         let found = match (&mut self.below, &mut at.channel) {
-            (Some(below), Some(channel)) if !at.end.is_broken() && !at.dealings.has_notes() => {
+            (Some(below), Some(channel))
+                if !at.end.is_broken() && !at.dealings.has_notes() && !at.rest.holds() =>
+            {
                 channel.send(below, Said { sort: Sort::Frame, head, body, off, len })
             }
             _ => Err(NotSent::Busy),
@@ -372,7 +386,7 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         let window = self.provider.window();
         let (Some(below), Some(at)) = (&mut self.below, self.peers.get_mut(peer)) else { return };
         let Some(channel) = at.channel.as_mut().filter(|c| c.owes_room(window)) else { return };
-        let room_due = channel.send(below, Said::short(Sort::Room, &[])).is_err();
+        let room_due = at.rest.holds() || channel.send(below, Said::short(Sort::Room, &[])).is_err();
         at.upkeep.set_room_due(room_due);
         if room_due {
             self.note_restless(peer);

@@ -23,6 +23,9 @@ pub struct BelowOptions {
     pub leave: Duration,
     /// How long an endpoint that is closed waits at most until its peers have what was sent.
     pub linger: Duration,
+    /// After how much time in which nothing has gone by it a connection of a network whose ends connect is
+    /// closed, until something is to go by it again; `None`: it stays.
+    pub idle: Option<Duration>,
     /// See [`Path::eager`](link_api::Path::eager).
     pub eager: usize,
     /// See [`Path::eager_in_a_row`](link_api::Path::eager_in_a_row).
@@ -41,6 +44,7 @@ impl BelowOptions {
             grace: Duration::from_secs(5),
             leave: Duration::from_millis(500),
             linger: Duration::from_secs(1),
+            idle: None,
             eager: 16 << 10,
             eager_in_a_row: 32 << 10,
             least_get: LEAST_READ,

@@ -4,6 +4,7 @@ mod end;
 mod farewell;
 mod first;
 mod meeting;
+pub(crate) mod rest;
 mod upkeep;
 
 use crate::channel::Channel;
@@ -12,6 +13,7 @@ use crate::peer::end::End;
 use crate::peer::farewell::Farewell;
 use crate::peer::first::First;
 use crate::peer::meeting::Meeting;
+use crate::peer::rest::Rest;
 use crate::peer::upkeep::Upkeep;
 
 /// How far two endpoints are.
@@ -41,6 +43,7 @@ pub(crate) struct Peer {
     pub(crate) upkeep: Upkeep,
     /// What the two read of each other's memory.
     pub(crate) dealings: Dealings,
+    pub(crate) rest: Rest,
 }
 
 impl Peer {
@@ -55,6 +58,7 @@ impl Peer {
             end: End::default(),
             upkeep: Upkeep::default(),
             dealings: Dealings::default(),
+            rest: Rest::default(),
         }
     }
 
@@ -71,6 +75,13 @@ impl Peer {
             || self.end.is_broken()
             || self.farewell.owes_answer()
             || self.dealings.has_notes()
+            || self.rest.holds()
+    }
+
+    /// Whether many frames find room, if they go by the fabric.
+    pub(crate) fn has_much_room(&self) -> bool {
+        let may = !self.end.is_broken() && !self.upkeep.is_full() && !self.rest.holds();
+        may && self.channel.as_ref().is_some_and(Channel::has_much_room)
     }
 
     /// Whether all that it has said it sent has arrived.

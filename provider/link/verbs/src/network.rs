@@ -46,6 +46,25 @@ impl Verbs {
         Ok(pair)
     }
 
+    /// A queue pair for a peer, and its address.
+    fn make_offer(&mut self) -> Result<Offer, String> {
+        let Verbs { objects, route, sizes, .. } = self;
+        // For the request that is posted last.
+        self.credits =
+            self.credits.checked_sub(1).ok_or("its completion queue has no room for another peer")?;
+        // The receives of the peers that are known are enough for this one, too, if there are no more.
+        if objects.receives.srq().is_some() {
+            let enough = CHUNK + (objects.pairs.len() + 1) * EACH_PEER;
+            while objects.receives.len() < enough && objects.receives.grow().is_ok() {}
+        }
+        let mut pairs = std::mem::take(&mut objects.pairs);
+        let made = pairs.add(|number| Verbs::make_pair(objects, route, *sizes, number));
+        objects.pairs = pairs;
+        let number = made.inspect_err(|_| self.credits += 1)?;
+        let pair = self.objects.pairs.get(number).ok_or("no queue pair")?;
+        Ok(Offer { number: number.into(), address: self.own_address(pair).encode() })
+    }
+
     fn own_address(&self, pair: &Pair) -> Address {
         let Route { port, gid, mtu, .. } = &self.route;
         let gid = gid.map_or([0; 16], |gid| gid.bytes);
@@ -153,20 +172,17 @@ impl Below for Verbs {
     }
 
     fn offer(&mut self) -> Result<Offer, String> {
-        let Verbs { objects, route, sizes, .. } = self;
-        // For the request that is posted last.
-        self.credits =
-            self.credits.checked_sub(1).ok_or("its completion queue has no room for another peer")?;
-        // The receives of the peers that are known are enough for this one, too, if there are no more.
-        if objects.receives.srq().is_some() {
-            let _ = (0..EACH_PEER / CHUNK).try_for_each(|_| objects.receives.grow());
+        let offer = self.make_offer();
+        if offer.is_ok() || !self.objects.pairs.has_closing() {
+            return offer;
         }
-        let mut pairs = std::mem::take(&mut objects.pairs);
-        let made = pairs.add(|number| Verbs::make_pair(objects, route, *sizes, number));
-        objects.pairs = pairs;
-        let number = made.inspect_err(|_| self.credits += 1)?;
-        let pair = self.objects.pairs.get(number).ok_or("no queue pair")?;
-        Ok(Offer { number: number.into(), address: self.own_address(pair).encode() })
+        // What is lacking may be what those have that are closed, which takes 2 s at most.
+        while self.objects.pairs.has_closing() && self.dead.is_none() {
+            if self.read() == 0 {
+                std::thread::yield_now();
+            }
+        }
+        self.make_offer()
     }
 
     fn withdraw(&mut self, offer: u64) {

@@ -57,6 +57,11 @@ impl Pairs {
         self.slots.get_mut(number as usize)?.pair.as_mut()
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.by_qpn.len()
+    }
+
     /// The numbers of all pairs.
     pub(crate) fn numbers(&self) -> Vec<u32> {
         (0..).zip(&self.slots).filter(|(_, slot)| slot.pair.is_some()).map(|(number, _)| number).collect()

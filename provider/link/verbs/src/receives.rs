@@ -41,6 +41,11 @@ impl Receives {
         Receives { chunks: Vec::new(), srq, each, most, pd: pd.clone(), unposted: Vec::new() }
     }
 
+    /// How many places there are.
+    pub(crate) fn len(&self) -> usize {
+        self.chunks.len() * CHUNK
+    }
+
     /// The queue that is shared by all peers.
     pub(crate) fn srq(&self) -> Option<&Srq> {
         self.srq.as_ref()

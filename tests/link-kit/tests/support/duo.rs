@@ -30,11 +30,21 @@ pub struct Duo<F: Below> {
 
 /// A link over a fabric, which alone has payloads.
 pub fn link_over<F: Below>(fabric: F, counts: &Arc<Counts>) -> Over<F> {
+    link_with(fabric, counts, |_| {})
+}
+
+/// The same with options that are changed so.
+pub fn link_with<F: Below>(
+    fabric: F,
+    counts: &Arc<Counts>,
+    change: impl FnOnce(&mut BelowOptions),
+) -> Over<F> {
     let key = JobKey::from_secret(b"of the engine's checks");
     let to = "127.0.0.1:0".parse().expect("an address");
     let base = TcpLink::bind(to, TcpOptions::new(key.clone())).expect("a free name");
     let mut options = BelowOptions::new(key);
     options.fallback = false;
+    change(&mut options);
     BelowLink::new(base, Ok(Counted(fabric, Arc::clone(counts))), options).expect("descriptors")
 }
 
@@ -46,9 +56,17 @@ impl<F: Below> Duo<F> {
 
     /// Over fabrics that `make` opens, by links that were prepared so.
     pub fn prepared(mut make: impl FnMut() -> F, prepare: impl Fn(&mut Over<F>)) -> Duo<F> {
+        Duo::linked(|counts| {
+            let mut link = link_over(make(), counts);
+            prepare(&mut link);
+            link
+        })
+    }
+
+    /// Over such links.
+    pub fn linked(mut make: impl FnMut(&Arc<Counts>) -> Over<F>) -> Duo<F> {
         let counts = Arc::new(Counts::default());
-        let (mut a, mut b) = (link_over(make(), &counts), link_over(make(), &counts));
-        [&mut a, &mut b].into_iter().for_each(prepare);
+        let (a, b) = (make(&counts), make(&counts));
         let names = (a.addr(), b.addr());
         let mut duo = Duo { a: Node::new(a, names.1), b: Node::new(b, names.0), counts: Arc::clone(&counts) };
         // As an application says by FI_MR_ALLOCATED.

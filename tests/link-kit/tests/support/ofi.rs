@@ -32,6 +32,8 @@ pub struct OfiHarness<F: Below> {
     pub fallback: bool,
     pub patience: Duration,
     pub leave: Duration,
+    /// After how much time an idle connection is closed.
+    pub idle: Option<Duration>,
     /// How memory is accessed by the fabric.
     pub caps: RmaCaps,
     /// What has every read stop at so many bytes, or go on.
@@ -47,6 +49,7 @@ impl<F: Below + 'static> OfiHarness<F> {
             fallback: true,
             patience: Duration::from_secs(15),
             leave: Duration::from_millis(500),
+            idle: None,
             caps: RmaCaps::empty(),
             halt: None,
         }
@@ -64,6 +67,7 @@ impl<F: Below + 'static> OfiHarness<F> {
         options.fallback = self.fallback;
         options.patience = self.patience;
         options.leave = self.leave;
+        options.idle = self.idle;
         options.grace = Duration::from_secs(1);
         let mut link = BelowLink::new(base, (self.make)(), options).expect("descriptors");
         // `revoke` and `close` let go of the lock by which the link is kept going.

@@ -39,6 +39,24 @@ mod infiniband {
     link_kit::conform! { harness("sv0:ib", &[]); frames ends handles regions_in_flight }
 }
 
+/// Connections are closed as soon as nothing goes by them: the checks that need none at a certain time.
+mod closing {
+    use crate::device::harness_that_closes;
+    link_kit::conform! {
+        harness_that_closes("sv0", &[]);
+        polls peers returns sleep threads frames_only
+    }
+}
+
+/// So they are where all is late, and queues are short.
+mod closing_late {
+    use crate::device::harness_that_closes;
+    link_kit::conform! {
+        harness_that_closes("sv0:rxe,cqe=64,srqwr=16,wr=8", &[("DELAY_US", "200"), ("REORDER", "7")]);
+        polls peers returns sleep threads frames_only
+    }
+}
+
 /// Accesses are not to be had where the device serves no reads.
 mod without_reads {
     use crate::device::harness_without_accesses;

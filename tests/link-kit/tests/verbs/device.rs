@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Once;
+use std::time::Duration;
 
 use link_api::RmaCaps;
 use stand_in::program::{self, Program};
@@ -44,6 +45,13 @@ pub fn harness(devices: &str, others: &[(&str, &str)]) -> OfiHarness<Verbs> {
     harness.fallback = false;
     harness.caps =
         RmaCaps::HOST_GETS | RmaCaps::HOST_PUTS | RmaCaps::DEVICE_GETS | RmaCaps::REGIONS | RmaCaps::DATA;
+    harness
+}
+
+/// The same whose connections are closed as soon as nothing goes by them.
+pub fn harness_that_closes(devices: &str, others: &[(&str, &str)]) -> OfiHarness<Verbs> {
+    let mut harness = harness(devices, others);
+    harness.idle = Some(Duration::from_micros(100));
     harness
 }
 

@@ -19,6 +19,7 @@ mod conformance;
 mod data;
 mod device;
 mod faults;
+mod idle;
 mod lone;
 mod once;
 mod rma;

@@ -7,13 +7,17 @@
 //! | bytes | what |
 //! |---|---|
 //! | 0..8 | [`MAGIC`] |
-//! | 8 | kind: 1 announce, 2 settle, 3 bye, 4 bye received |
-//! | 9 | of a settle: 1 the fabric, 2 the connection (see below) |
+//! | 8 | kind: 1 announce, 2 settle, 3 bye, 4 bye received, 5 rest, 6 rest received |
+//! | 9 | of a settle: 1 the fabric, 2 the connection (see below); of 6: 1 it is closed, 2 it stays |
 //! | 10..12 | version of all this (u16) |
-//! | 12..16 | of a bye: how many messages were sent by the fabric (u32) |
+//! | 12..16 | of a bye and a rest: how many messages were sent by the fabric (u32) |
+//! | 16..20 | of a rest: how many were taken (u32) |
 //!
 //! Where each end connects to the other before either can send, the end that does not decide says 1 once it
 //! has connected.
+//!
+//! A rest proposes to close a connection of the fabric by which nothing goes: both have to say of themselves
+//! that they can.
 //!
 //! An announce goes on:
 //!
@@ -56,6 +60,8 @@ pub const WRITES: u16 = 4;
 pub const DATA: u16 = 8;
 /// [`Announce::can`]: words of it are changed in one step, which no processor divides.
 pub const ATOMICS: u16 = 16;
+/// [`Announce::can`]: a connection by which nothing goes is closed, and made again ([`Control::Rest`]).
+pub const RESTS: u16 = 32;
 /// Longest address.
 pub const MOST_ADDRESS: usize = 256;
 /// Bytes of a name.
@@ -64,6 +70,8 @@ pub const NAME: usize = 32;
 const FRONT: usize = 112;
 /// Bytes of a message that is no announce.
 const SHORT: usize = 16;
+/// And of one that proposes to close.
+const REST: usize = 20;
 
 /// What an endpoint says of its end of a fabric to one peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +88,8 @@ pub struct Announce {
     pub protocol: u32,
     /// What sort of address it has.
     pub format: u32,
-    /// What it can do besides: [`READS`], [`REPEATS`], [`WRITES`], [`DATA`], [`ATOMICS`].
+    /// What it can do besides: [`READS`], [`REPEATS`], [`WRITES`], [`DATA`], [`ATOMICS`],
+    /// [`RESTS`].
     pub can: u16,
     /// The name of what is below.
     pub name: [u8; NAME],
@@ -102,6 +111,11 @@ pub enum Control {
     Bye(u32),
     /// All of them have come.
     ByeHeard,
+    /// So many messages were sent by the fabric, and so many taken, and nothing is under way: the connection
+    /// may be closed.
+    Rest(u32, u32),
+    /// It is closed, or stays.
+    RestHeard(bool),
     /// It is of another version.
     Other(u16),
 }
@@ -135,6 +149,12 @@ impl Control {
                 out[12..16].copy_from_slice(&sent.to_le_bytes());
             }
             Control::ByeHeard => out[8] = 4,
+            Control::Rest(sent, came) => {
+                out[8] = 5;
+                out[12..16].copy_from_slice(&sent.to_le_bytes());
+                out.extend(came.to_le_bytes());
+            }
+            Control::RestHeard(closes) => (out[8], out[9]) = (6, if *closes { 1 } else { 2 }),
             Control::Other(version) => out[10..12].copy_from_slice(&version.to_le_bytes()),
         }
         out
@@ -176,6 +196,9 @@ impl Control {
             (2, 2, SHORT) => Some(Control::Settle(false)),
             (3, 0, SHORT) => Some(Control::Bye(word(b, 12))),
             (4, 0, SHORT) => Some(Control::ByeHeard),
+            (5, 0, REST) => Some(Control::Rest(word(b, 12), word(b, 16))),
+            (6, 1, SHORT) => Some(Control::RestHeard(true)),
+            (6, 2, SHORT) => Some(Control::RestHeard(false)),
             _ => None,
         }
     }
@@ -253,6 +276,8 @@ mod tests {
         assert_eq!(hex(&said.encode()), golden.concat().replace(' ', ""));
         assert_eq!(hex(&Control::Settle(true).encode()), "9353544f4649010a0201020000000000");
         assert_eq!(hex(&Control::Bye(258).encode()), "9353544f4649010a0300020002010000");
+        assert_eq!(hex(&Control::Rest(258, 3).encode()), "9353544f4649010a050002000201000003000000");
+        assert_eq!(hex(&Control::RestHeard(false).encode()), "9353544f4649010a0602020000000000");
         let mark = Mark { slot: 1, generation: 2, number: 0x0a0b };
         assert_eq!(hex(&mark.encode()), "01000000020000000b0a0000");
         assert_eq!(Mark::decode(&mark.encode()), mark);
@@ -267,6 +292,9 @@ mod tests {
             Control::Settle(false),
             Control::Bye(7),
             Control::ByeHeard,
+            Control::Rest(7, 8),
+            Control::RestHeard(true),
+            Control::RestHeard(false),
             Control::Other(9),
         ];
         for said in all {

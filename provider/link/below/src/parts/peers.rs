@@ -18,12 +18,15 @@ pub(crate) struct Peers {
     wanting: Vec<PeerId>,
     /// How many have their frames go by the connection.
     by_base: usize,
+    /// And how many by the fabric.
+    by_fabric: usize,
 }
 
 impl Peers {
     /// None yet; generations begin behind this one.
     pub(crate) fn new(generation: u32) -> Peers {
-        Peers { all: Vec::new(), generation, restless: Vec::new(), wanting: Vec::new(), by_base: 0 }
+        let (restless, wanting) = (Vec::new(), Vec::new());
+        Peers { all: Vec::new(), generation, restless, wanting, by_base: 0, by_fabric: 0 }
     }
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = PeerId> + use<> {
@@ -67,9 +70,8 @@ impl Peers {
         let at = &mut self.all[peer.0 as usize];
         let fresh = at.renewed(self.generation);
         let old = std::mem::replace(at, fresh);
-        if old.stage == Stage::Base {
-            self.by_base -= 1;
-        }
+        self.by_base -= usize::from(old.stage == Stage::Base);
+        self.by_fabric -= usize::from(old.stage == Stage::Fabric);
         old
     }
 
@@ -79,6 +81,17 @@ impl Peers {
         at.stage = Stage::Base;
         at.meeting.refuse(why);
         self.by_base += 1;
+    }
+
+    /// Frames of a peer go by the fabric from now on, if they did not before.
+    pub(crate) fn go_by_fabric(&mut self, peer: PeerId) {
+        let before = std::mem::replace(&mut self[peer].stage, Stage::Fabric);
+        self.by_fabric += usize::from(before != Stage::Fabric);
+    }
+
+    /// Whether frames of any peer go by the fabric.
+    pub(crate) fn use_fabric(&self) -> bool {
+        self.by_fabric > 0
     }
 
     /// Whether frames of any peer go by the connection.

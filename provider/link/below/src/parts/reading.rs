@@ -310,6 +310,11 @@ impl Reading {
         left
     }
 
+    /// Whether a peer is to get an answer.
+    pub(crate) fn is_leaving(&self, peer: PeerId) -> bool {
+        self.leaving.iter().any(|(of, _)| *of == peer)
+    }
+
     /// A peer gets no answer any more.
     pub(crate) fn forget_leaving(&mut self, peer: PeerId) {
         self.leaving.retain(|(of, _)| *of != peer);

@@ -143,14 +143,15 @@ impl Sleep {
         self.readable >= RESTLESS
     }
 
-    /// Sets the timer: `polls` if the fabric is to be polled, `tends` if peers are to be tended.
-    pub(crate) fn set_timer(&mut self, polls: bool, tends: impl FnOnce() -> bool) {
+    /// Sets the timer: `polls` if the fabric is to be polled, `tends` if peers are to be tended; else to how
+    /// often idle ones are looked for, if they are.
+    pub(crate) fn set_timer(&mut self, polls: bool, tends: impl FnOnce() -> bool, idle: Option<Duration>) {
         let period = if polls {
             if self.vain < IDLE { POLL } else { IDLE_POLL }
         } else if tends() {
             TICK
         } else {
-            Duration::ZERO
+            idle.unwrap_or(Duration::ZERO)
         };
         if period != self.period && self.timer.set(period).is_ok() {
             self.period = period;

@@ -15,6 +15,8 @@ pub(crate) struct Turns {
     polls: u32,
     /// A peer that has ended, though not all it sent has arrived: until when that is awaited.
     lame: Option<(PeerId, Gone, Instant)>,
+    /// When idle peers were looked for last.
+    swept: Option<Instant>,
 }
 
 impl Turns {
@@ -28,6 +30,15 @@ impl Turns {
     #[inline]
     pub(crate) fn is_for_base(&self) -> bool {
         self.polls % ROUND == 0 || self.lame.is_some()
+    }
+
+    /// Whether idle peers are to be looked for, which is done once in so much time.
+    pub(crate) fn is_for_idle(&mut self, now: Instant, period: Duration) -> bool {
+        let is_due = self.swept.is_none_or(|swept| now.saturating_duration_since(swept) >= period);
+        if is_due {
+            self.swept = Some(now);
+        }
+        is_due
     }
 
     /// A peer has ended for this reason, though not all it sent has arrived.

@@ -16,6 +16,11 @@ impl Farewell {
         self.theirs = Some((sent, false));
     }
 
+    /// Whether either side has said farewell.
+    pub(crate) fn is_said(&self) -> bool {
+        self.ours.is_some() || self.theirs.is_some()
+    }
+
     /// Whether the peer has said farewell.
     pub(crate) fn is_heard(&self) -> bool {
         self.theirs.is_some()
