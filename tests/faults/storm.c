@@ -86,6 +86,20 @@ static int reap(int restart)
 	return n;
 }
 
+/* Prints what the threads of a process do: their states, system calls, nanoseconds on a processor and in wait for one, and stacks. */
+static void describe(pid_t pid)
+{
+	char line[400];
+
+	snprintf(line, sizeof line,
+		 "for t in /proc/%d/task/*; do echo \"$t: $(grep State $t/status), in $(cat $t/wchan), system call $(cat $t/syscall), "
+		 "ran and waited $(cat $t/schedstat)\"; done >&2; command -v gdb >/dev/null && "
+		 "timeout 60 gdb -p %d -batch -ex 'set print frame-arguments none' -ex 'thread apply all bt 12' 2>/dev/null </dev/null | "
+		 "grep -E '^(Thread|#)' | cut -c 1-160 >&2",
+		 (int)pid, (int)pid);
+	(void)!system(line);
+}
+
 /* Continues processes that were stopped for long enough, and finds those that make no progress. */
 static void tend(int all)
 {
@@ -100,15 +114,10 @@ static void tend(int all)
 			sh->slots[k].beat = now;
 		}
 		if (!stopped[k] && now > sh->slots[k].beat && now - sh->slots[k].beat > WATCHDOG + 1000000000u) {
-			char line[160];
-
 			me = k, gen = sh->slots[k].doomed + 1;
 			FOUND(hangs, "in a call of %s:%d for 9 s", parts[sh->slots[k].where / 10000],
 			      sh->slots[k].where % 10000);
-			if (getenv("STORM_GDB")) {
-				snprintf(line, sizeof line, "gdb -p %d -batch -ex 'thread apply all bt' >&2 2>/dev/null", (int)pids[k]);
-				(void)!system(line);
-			}
+			describe(pids[k]);
 			sh->slots[k].doomed = sh->slots[k].gen;
 			kill(pids[k], SIGKILL);
 			sh->slots[k].beat = now;
