@@ -103,8 +103,16 @@ static void describe(pid_t pid)
 /* Continues processes that were stopped for long enough, and finds those that make no progress. */
 static void tend(int all)
 {
-	uint64_t now = now_ns();
+	static uint64_t last;
+	uint64_t now = now_ns(), slept = last ? now - last : 0;
 
+	last = now;
+	/* All of the machine was paused, or this process did not run: that is no call's time. */
+	if (slept > 1000000000u) {
+		fprintf(stderr, "the driver did not run for %lu ms\n", slept / 1000000);
+		for (int k = 0; k < procs; k++)
+			sh->slots[k].beat = now;
+	}
 	for (int k = 0; k < procs; k++) {
 		if (!pids[k])
 			continue;
