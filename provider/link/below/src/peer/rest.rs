@@ -3,9 +3,9 @@
 //!
 //! An end proposes that by the connection that the two meet by, with how many messages it has sent and
 //! taken, and sends none by the fabric until it is answered. The other end closes, and says so, if it counts
-//! the same and nothing else is under way there; else it declines. Where both propose at once, the proposal of
-//! each is the answer to the other's: both close if the two agree. What counts is what was proposed, since a
-//! message may have arrived after that.
+//! the same and nothing else is under way there; else it declines. Where both propose at once, the proposal
+//! of each is the answer to the other's: both close if the two agree. What counts is what was proposed, since
+//! a message may have arrived after that.
 
 use std::time::{Duration, Instant};
 
