@@ -23,10 +23,12 @@ use std::ffi::{CStr, c_void};
 
 use below::Remote;
 use cuda_stand_in::driver::Driver;
-use hmem::{Kind, Span};
+use engine::{Access, Atomic, Ctx, Error, OpFlags, Reg, Rma};
+use hmem::{AtomicOp, Datatype, Kind, Span};
 use link_api::Way;
+use link_kit::text;
 use stand_in::program::{self, Program};
-use testkit::pattern;
+use testkit::{pattern, read, there, write};
 use verbs::{Options, Verbs};
 
 use device::{open, options, set};
@@ -231,11 +233,178 @@ fn memory_that_is_freed_while_the_kernel_has_pinned_it_is_not_read_and_nor_is_wh
     });
 }
 
-#[test]
-fn a_message_into_a_device_goes_in_frames() {
+/// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS` and `..._WRITES_ORDERING`.
+const FLUSH_OPTIONS: i32 = 117;
+const ORDERING: i32 = 118;
+
+/// A message into memory of a device that orders an adapter's writes so, and flushes them so: the accesses, bytes
+/// in frames, and flushes.
+fn into_device(ordering: i32, options: i32) -> (u64, u64, u64) {
     set("sv0", &[]);
-    let dst = filled(&driver(2), LEN, 3);
+    let driver = driver(2);
+    driver.attribute(ORDERING, ordering);
+    driver.attribute(FLUSH_OPTIONS, options);
+    let dst = filled(&driver, LEN, 3);
     let mut duo = Duo::new(open);
+    let before = driver.calls(c"cuFlushGPUDirectRDMAWrites");
     let (accesses, bytes) = send(&mut duo, duo::filled(LEN, 4), dst);
+    (accesses, bytes, driver.calls(c"cuFlushGPUDirectRDMAWrites") - before)
+}
+
+#[test]
+fn a_message_is_read_into_a_device_that_sees_what_adapters_write() {
+    let (accesses, bytes, flushes) = into_device(100, 0);
+    assert!(accesses == 1 && bytes < 2_000, "{accesses} accesses, {bytes} bytes in frames");
+    assert_eq!(flushes, 0, "flushes");
+}
+
+#[test]
+fn a_message_into_a_device_that_is_to_be_flushed_is_seen_when_it_is_complete() {
+    let (accesses, bytes, flushes) = into_device(0, 1);
+    assert!(accesses == 1 && bytes < 2_000, "{accesses} accesses, {bytes} bytes in frames");
+    assert_eq!(flushes, 1, "flushes");
+}
+
+#[test]
+fn a_message_into_a_device_that_may_not_see_what_adapters_write_goes_in_frames() {
+    let (accesses, bytes, flushes) = into_device(0, 0);
     assert!(accesses == 0 && bytes > LEN as u64, "{accesses} accesses, {bytes} bytes in frames");
+    assert_eq!(flushes, 0, "flushes");
+}
+
+/// What the second one has registered, read and written without it.
+struct Accessed {
+    duo: Duo<Verbs>,
+    target: Span,
+}
+
+impl Accessed {
+    fn new(target: Span, access: Access) -> Accessed {
+        let mut duo = Duo::new(open);
+        duo.b.domain.mr_reg(&Reg { iov: &[target], access, key: Some(9) }).expect("a key that is free");
+        let mut all = Accessed { duo, target };
+        // The first one goes by frames, and has the key known.
+        assert_eq!(all.read(0, Span::leak(1)).0, None);
+        all.duo.settle();
+        all.duo.counts.take();
+        all
+    }
+
+    fn access(&mut self, op: &Rma<'_>) -> (Option<Error>, u64) {
+        self.duo.counts.take();
+        self.duo.post(|a| a.domain.rma(a.ep, op));
+        let err = self.duo.complete(1, 0).0[0].err;
+        (err, self.duo.counts.take()[2])
+    }
+
+    /// Its error, if there is one, and how many accesses it took.
+    fn read(&mut self, at: u64, into: Span) -> (Option<Error>, u64) {
+        let to = self.duo.a.peer;
+        self.access(&read(to, &[into], &[there(at, into.len(), 9)], 1))
+    }
+
+    fn write(&mut self, at: u64, from: Span) -> (Option<Error>, u64) {
+        let to = self.duo.a.peer;
+        self.access(&write(to, &[from], &[there(at, from.len(), 9)], 1))
+    }
+}
+
+const BOTH: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
+
+#[test]
+fn registered_memory_of_a_device_is_read_and_written_from_the_host_and_from_devices() {
+    set("sv0", &[]);
+    let driver = driver(2);
+    let (target, own) = (filled(&driver, LEN, 3), filled(&driver, LEN, 8));
+    let mut all = Accessed::new(target, BOTH);
+    let mut want = pattern(LEN, 3);
+    for (i, len) in [1, 8, 600, 16 << 10, 20_000, 100_000].into_iter().enumerate() {
+        let at = 37 * i;
+        for (from, into) in [
+            (duo::filled(len, 40 + i), Span::leak(len)),
+            (own.part(i, len).expect("a part"), filled(&driver, len, 9)),
+        ] {
+            assert_eq!(all.write(at as u64, from), (None, 1), "{len} bytes written");
+            want[at..at + len].copy_from_slice(&text(&[from]));
+            assert_eq!(all.read(at as u64, into), (None, 1), "{len} bytes read");
+            assert!(text(&[into]) == want[at..at + len], "{len} bytes");
+        }
+        assert!(text(&[all.target]) == want, "{len} bytes");
+    }
+}
+
+#[test]
+fn registered_memory_of_a_device_that_peers_would_have_to_flush_goes_in_frames() {
+    set("sv0", &[]);
+    let driver = driver(2);
+    driver.attribute(ORDERING, 0);
+    driver.attribute(FLUSH_OPTIONS, 1);
+    let target = filled(&driver, LEN, 3);
+    let mut all = Accessed::new(target, BOTH);
+    let short = duo::filled(600, 4);
+    assert_eq!(all.write(5, short), (None, 0));
+    assert_eq!(ibv(c"ibv_reg_dmabuf_mr"), 0, "registrations of it");
+    // The bytes of a long one are read by the target, which flushes.
+    let long = duo::filled(70_000, 4);
+    assert_eq!(all.write(1000, long), (None, 1));
+    assert_eq!(driver.calls(c"cuFlushGPUDirectRDMAWrites"), 1, "flushes");
+    let now = text(&[target]);
+    assert!(now[5..605] == text(&[short]) && now[1000..71_000] == text(&[long]));
+}
+
+/// An access of the adapter's is not atomic with those of the device and of the processor.
+#[test]
+fn an_atomic_on_memory_of_a_device_goes_in_frames() {
+    set("sv0:glob", &[]);
+    let driver = driver(2);
+    let target = filled(&driver, 4096, 0);
+    hmem::write(&[target], 0, &41u64.to_ne_bytes());
+    let mut all = Accessed::new(target, BOTH);
+    let (one, old) = (Span::leak(8), Span::leak(8));
+    hmem::write(&[one], 0, &1u64.to_ne_bytes());
+    let op = Atomic {
+        to: all.duo.a.peer,
+        operand: &[one],
+        compare: &[],
+        result: &[old],
+        remote: &[there(0, 8, 9)],
+        op: AtomicOp::Sum,
+        datatype: Datatype::Uint64,
+        data: None,
+        ctx: Ctx(1),
+        flags: OpFlags::COMPLETION,
+    };
+    all.duo.post(|a| a.domain.atomic(a.ep, &op));
+    assert_eq!(all.duo.complete(1, 0).0[0].err, None);
+    assert_eq!(all.duo.counts.take()[2], 0, "accesses");
+    assert_eq!(
+        (text(&[old]), &text(&[target])[..8]),
+        (41u64.to_ne_bytes().to_vec(), &42u64.to_ne_bytes()[..])
+    );
+}
+
+/// The registration that accesses of this side find is of the memory that was there.
+#[test]
+fn memory_that_is_freed_while_it_is_registered_is_not_what_the_next_access_uses() {
+    set("sv0", &[]);
+    let driver = driver(2);
+    let at = driver.alloc(LEN);
+    let own = span(at, LEN);
+    let mut all = Accessed::new(duo::filled(LEN, 3), BOTH);
+    all.duo.a.domain.mr_reg(&Reg { iov: &[own], access: BOTH, key: Some(7) }).expect("a key that is free");
+    // The second one accesses it, by which the adapter of the first one knows it.
+    let to = all.duo.b.peer;
+    for _ in 0..2 {
+        let into = Span::leak(8);
+        std::mem::swap(&mut all.duo.a, &mut all.duo.b);
+        all.duo.post(|b| b.domain.rma(b.ep, &read(to, &[into], &[there(0, 8, 7)], 1)));
+        assert_eq!(all.duo.complete(1, 0).0[0].err, None);
+        std::mem::swap(&mut all.duo.a, &mut all.duo.b);
+        all.duo.settle();
+    }
+    driver.free(at);
+    assert_eq!(driver.alloc(LEN), at, "the address of other memory now");
+    hmem::write(&[own], 0, &pattern(LEN, 77));
+    assert_eq!(all.write(0, own), (None, 1));
+    assert!(text(&[all.target]) == pattern(LEN, 77), "the bytes that are there now");
 }

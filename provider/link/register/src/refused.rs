@@ -18,24 +18,29 @@ struct Tried {
     works: bool,
 }
 
-/// What came of all ways.
+/// What came of all ways, and last of what the adapter was to write.
 #[derive(Debug, Default)]
-pub(crate) struct Refused([[Tried; Way::COUNT]; KINDS]);
+pub(crate) struct Refused([[Tried; Way::COUNT + 1]; KINDS]);
+
+fn at(way: Option<Way>) -> usize {
+    way.map_or(Way::COUNT, |way| way as usize)
+}
 
 impl Refused {
-    fn at(&mut self, kind: Kind, way: Way) -> &mut Tried {
-        &mut self.0[kind as usize][way as usize]
+    fn at(&mut self, kind: Kind, way: Option<Way>) -> &mut Tried {
+        &mut self.0[kind as usize][at(way)]
     }
 
-    /// Why the way is not to be tried for this kind any more, if it is not.
-    pub(crate) fn last_of_many(&self, kind: Kind, way: Way) -> Option<Refusal> {
-        let tried = &self.0[kind as usize][way as usize];
+    /// Why the way is not to be tried for this kind any more, if it is not; or why none is where the adapter
+    /// writes.
+    pub(crate) fn last_of_many(&self, kind: Kind, way: Option<Way>) -> Option<Refusal> {
+        let tried = &self.0[kind as usize][at(way)];
         tried.last.filter(|_| tried.refusals >= MOST)
     }
 
     /// Memory was registered; whether that is new.
     pub(crate) fn note_success(&mut self, kind: Kind, way: Way) -> bool {
-        let tried = self.at(kind, way);
+        let tried = self.at(kind, Some(way));
         (tried.refusals, tried.last) = (0, None);
         !std::mem::replace(&mut tried.works, true)
     }
@@ -50,16 +55,21 @@ impl Refused {
         tried.last.replace(refusal).is_none_or(|last| last != refusal)
     }
 
-    /// Whether some way is left for this kind.
-    pub(crate) fn may(&self, kind: Kind) -> bool {
-        Way::ALL.into_iter().any(|way| self.last_of_many(kind, way).is_none())
+    /// Whether some way is left for this kind, to be written if it `writes`.
+    pub(crate) fn may(&self, kind: Kind, writes: bool) -> bool {
+        let is_written = || self.last_of_many(kind, None).is_none();
+        (!writes || is_written())
+            && Way::ALL.into_iter().any(|way| self.last_of_many(kind, Some(way)).is_none())
     }
 
     /// By which way memory of this kind was registered, and the refusals before it.
     pub(crate) fn describe(&self, kind: Kind) -> Option<String> {
         let tried = &self.0[kind as usize];
-        let refused: Vec<String> =
-            tried.iter().filter_map(|t| t.last).map(|refusal| refusal.to_string()).collect();
+        let text = |refusal: Refusal| match refusal.way {
+            Some(_) => refusal.to_string(),
+            None => format!("written: {refusal}"),
+        };
+        let refused: Vec<String> = tried.iter().filter_map(|t| t.last).map(text).collect();
         let by = Way::ALL.into_iter().find(|way| tried[*way as usize].works);
         let but =
             if refused.is_empty() { String::new() } else { format!(" (not {})", refused.join("; not ")) };

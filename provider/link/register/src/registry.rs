@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use hmem::{Kind, Span};
+use hmem::{Caps, Kind, Span, registry};
 
-use crate::device::{Device, Refusal, Uses, Way};
+use crate::device::{Device, Refusal, Sees, Uses, Way};
 use crate::refused::Refused;
 
 /// A registration.
@@ -13,6 +13,9 @@ struct Entry<K> {
     key: K,
     span: Span,
     uses: Uses,
+    /// Of a device's memory: the number of its allocation, and when the device sees what is written.
+    allocation: Option<u64>,
+    sees: Sees,
     /// [`Registry::find`] finds it.
     is_shared: bool,
     /// Requests of this side that name it, and are under way.
@@ -28,6 +31,12 @@ pub struct Registry<D: Device> {
     all: HashMap<u64, Entry<D::Key>>,
     refused: Refused,
     number: u64,
+}
+
+/// The number of the allocation of a device that memory is in: another one has its address when it was freed.
+fn allocation(span: Span) -> Option<u64> {
+    let is_of_device = span.can(Caps::DEVICE);
+    is_of_device.then(|| registry::of(span.kind()).number(span.addr() as usize)).flatten()
 }
 
 impl<D: Device> Registry<D> {
@@ -50,8 +59,9 @@ impl<D: Device> Registry<D> {
         is_shared: bool,
     ) -> Result<(u64, &D::Key), Vec<Refusal>> {
         let (kind, mut refusals) = (span.kind(), Vec::new());
+        let sees = self.sees(span, uses).map_err(|refusal| vec![refusal])?;
         for way in Way::ALL.into_iter().filter(|way| way.is_for(&span)) {
-            if let Some(refusal) = self.refused.last_of_many(kind, way) {
+            if let Some(refusal) = self.refused.last_of_many(kind, Some(way)) {
                 refusals.push(refusal);
                 continue;
             }
@@ -62,11 +72,13 @@ impl<D: Device> Registry<D> {
                         log::info!("memory is registered: {}", self.describe(kind).unwrap_or_default());
                     }
                     self.number += 1;
-                    let entry = Entry { key, span, uses, is_shared, requests: 0, is_closed: false };
+                    let allocation = allocation(span);
+                    let (requests, is_closed) = (0, false);
+                    let entry = Entry { key, span, uses, allocation, sees, is_shared, requests, is_closed };
                     return Ok((self.number, &self.all.entry(self.number).or_insert(entry).key));
                 }
                 Err((call, errno)) => {
-                    let refusal = Refusal { way, call, errno };
+                    let refusal = Refusal { way: Some(way), call, errno };
                     refusals.push(refusal);
                     if self.refused.note_refusal(kind, refusal) {
                         log::info!("memory of {kind:?} is not registered by {refusal}");
@@ -77,6 +89,30 @@ impl<D: Device> Registry<D> {
         Err(refusals)
     }
 
+    /// When the owner of memory sees what is written there, if the adapter writes it.
+    fn sees(&mut self, span: Span, uses: Uses) -> Result<Sees, Refusal> {
+        let (kind, known) = (span.kind(), self.refused.last_of_many(span.kind(), None));
+        if let Some(refusal) = known.filter(|_| uses.writes()) {
+            return Err(refusal);
+        }
+        let because = |call, errno| Refusal { way: None, call, errno };
+        let sees = self.device.sees(span).map_err(|(call, errno)| because(call, errno))?;
+        let refusal = match sees {
+            Sees::Unknown if uses.writes() => because("the order of an adapter's writes", libc::EOPNOTSUPP),
+            // This side may write it nevertheless.
+            Sees::WhenFlushed if uses.remote_write => {
+                let refusal = because("a flush, which peers that write do not do", libc::EOPNOTSUPP);
+                log::info!("memory of {kind:?} is not written: {refusal}");
+                return Err(refusal);
+            }
+            _ => return Ok(sees),
+        };
+        if self.refused.note_refusal(kind, refusal) {
+            log::info!("memory of {kind:?} is not written: {refusal}");
+        }
+        Err(refusal)
+    }
+
     /// The registration that holds all of this memory, for these uses, if there is one that is shared.
     pub fn find(&self, span: Span, uses: Uses) -> Option<(u64, &D::Key)> {
         let serves = |e: &Entry<D::Key>| {
@@ -85,6 +121,7 @@ impl<D: Device> Registry<D> {
                 && e.span.kind() == span.kind()
                 && e.span.holds(span)
                 && e.uses.include(uses)
+                && e.allocation == allocation(span)
         };
         self.all.iter().find(|(_, entry)| serves(entry)).map(|(number, entry)| (*number, &entry.key))
     }
@@ -92,6 +129,16 @@ impl<D: Device> Registry<D> {
     /// The key of a registration that was not closed.
     pub fn key(&self, number: u64) -> Option<&D::Key> {
         self.all.get(&number).filter(|entry| !entry.is_closed).map(|entry| &entry.key)
+    }
+
+    /// Has the owner of a registration's memory see what the adapter has written there.
+    pub fn flush(&mut self, number: u64) -> Result<(), (&'static str, i32)> {
+        let Some(entry) = self.all.get(&number) else { return Ok(()) };
+        if entry.sees == Sees::WhenFlushed && entry.uses.local_write {
+            self.device.flush(entry.span)
+        } else {
+            Ok(())
+        }
     }
 
     /// A request that names it is posted.
@@ -133,9 +180,10 @@ impl<D: Device> Registry<D> {
         self.all.is_empty()
     }
 
-    /// Whether memory of this kind may be registered, as far as is known.
-    pub fn may(&self, kind: Kind) -> bool {
-        self.refused.may(kind)
+    /// Whether memory of this kind may be registered, as far as is known, so that the adapter also writes it
+    /// if it `writes`.
+    pub fn may(&self, kind: Kind, writes: bool) -> bool {
+        self.refused.may(kind, writes)
     }
 
     /// By which way memory of this kind was registered, and why by no better one, for people; `None` if none
