@@ -63,6 +63,11 @@ impl Uses {
             && (self.remote_write || !other.remote_write)
     }
 
+    /// Whether peers access it.
+    pub(crate) fn is_for_peers(self) -> bool {
+        self.remote_read || self.remote_write
+    }
+
     /// Whether the adapter writes it.
     pub(crate) fn writes(self) -> bool {
         self.local_write || self.remote_write

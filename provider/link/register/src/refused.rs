@@ -18,65 +18,65 @@ struct Tried {
     works: bool,
 }
 
-/// What came of all ways, and last of what the adapter was to write.
+/// What came of all ways, by what memory is registered for: accesses of this side, or of peers.
 #[derive(Debug, Default)]
-pub(crate) struct Refused([[Tried; Way::COUNT + 1]; KINDS]);
+struct Ways([[Tried; Way::COUNT]; 2]);
 
-fn at(way: Option<Way>) -> usize {
-    way.map_or(Way::COUNT, |way| way as usize)
-}
+/// The same of all kinds; and why memory of a kind was not registered to be written.
+#[derive(Debug, Default)]
+pub(crate) struct Refused([Ways; KINDS], [Option<Refusal>; KINDS]);
 
 impl Refused {
-    fn at(&mut self, kind: Kind, way: Option<Way>) -> &mut Tried {
-        &mut self.0[kind as usize][at(way)]
+    fn at(&mut self, kind: Kind, for_peers: bool, way: Way) -> &mut Tried {
+        &mut self.0[kind as usize].0[usize::from(for_peers)][way as usize]
     }
 
-    /// Why the way is not to be tried for this kind any more, if it is not; or why none is where the adapter
-    /// writes.
-    pub(crate) fn last_of_many(&self, kind: Kind, way: Option<Way>) -> Option<Refusal> {
-        let tried = &self.0[kind as usize][at(way)];
+    /// Why the way is not to be tried for this kind any more, if it is not.
+    pub(crate) fn last_of_many(&self, kind: Kind, for_peers: bool, way: Way) -> Option<Refusal> {
+        let tried = &self.0[kind as usize].0[usize::from(for_peers)][way as usize];
         tried.last.filter(|_| tried.refusals >= MOST)
     }
 
     /// Memory was registered; whether that is new.
-    pub(crate) fn note_success(&mut self, kind: Kind, way: Way) -> bool {
-        let tried = self.at(kind, Some(way));
+    pub(crate) fn note_success(&mut self, kind: Kind, for_peers: bool, way: Way) -> bool {
+        let tried = self.at(kind, for_peers, way);
         (tried.refusals, tried.last) = (0, None);
         !std::mem::replace(&mut tried.works, true)
     }
 
-    /// Memory was refused; whether the reason is new. Ordinary memory is never given up: one buffer says
-    /// nothing of the next.
-    pub(crate) fn note_refusal(&mut self, kind: Kind, refusal: Refusal) -> bool {
-        let tried = self.at(kind, refusal.way);
+    /// Memory was refused by a way; whether the reason is new. Ordinary memory is never given up: one buffer
+    /// says nothing of the next.
+    pub(crate) fn note_refusal(&mut self, kind: Kind, for_peers: bool, way: Way, refusal: Refusal) -> bool {
+        let tried = self.at(kind, for_peers, way);
         if !refusal.is_for_now() && kind != Kind::System {
             tried.refusals = if refusal.is_for_good() { MOST } else { (tried.refusals + 1).min(MOST) };
         }
         tried.last.replace(refusal).is_none_or(|last| last != refusal)
     }
 
-    /// Whether some way is left for this kind, to be written if it `writes`.
-    pub(crate) fn may(&self, kind: Kind, writes: bool) -> bool {
-        let is_written = || self.last_of_many(kind, None).is_none();
-        (!writes || is_written())
-            && Way::ALL.into_iter().any(|way| self.last_of_many(kind, Some(way)).is_none())
+    /// Memory is not registered to be written, which says nothing of other devices; whether the reason is new.
+    pub(crate) fn note_unwritten(&mut self, kind: Kind, refusal: Refusal) -> bool {
+        self.1[kind as usize].replace(refusal) != Some(refusal)
+    }
+
+    /// Whether some way is left for this kind.
+    pub(crate) fn may(&self, kind: Kind, for_peers: bool) -> bool {
+        Way::ALL.into_iter().any(|way| self.last_of_many(kind, for_peers, way).is_none())
     }
 
     /// By which way memory of this kind was registered, and the refusals before it.
-    pub(crate) fn describe(&self, kind: Kind) -> Option<String> {
-        let tried = &self.0[kind as usize];
-        let text = |refusal: Refusal| match refusal.way {
-            Some(_) => refusal.to_string(),
-            None => format!("written: {refusal}"),
-        };
-        let refused: Vec<String> = tried.iter().filter_map(|t| t.last).map(text).collect();
+    pub(crate) fn describe(&self, kind: Kind, for_peers: bool) -> Option<String> {
+        let tried = &self.0[kind as usize].0[usize::from(for_peers)];
+        let mut refused: Vec<String> =
+            tried.iter().filter_map(|t| t.last).map(|refusal| refusal.to_string()).collect();
         let by = Way::ALL.into_iter().find(|way| tried[*way as usize].works);
+        if by.is_none() && refused.is_empty() {
+            return None;
+        }
+        refused.extend(self.1[kind as usize].map(|refusal| format!("written: {refusal}")));
+        let whose = if for_peers { " for peers" } else { "" };
         let but =
             if refused.is_empty() { String::new() } else { format!(" (not {})", refused.join("; not ")) };
-        match by {
-            Some(way) => Some(format!("{kind:?} by {}{but}", way.name())),
-            None if refused.is_empty() => None,
-            None => Some(format!("{kind:?} by no way{but}")),
-        }
+        Some(format!("{kind:?}{whose} by {}{but}", by.map_or("no way", Way::name)))
     }
 }

@@ -33,10 +33,12 @@ pub struct Registry<D: Device> {
     number: u64,
 }
 
-/// The number of the allocation of a device that memory is in: another one has its address when it was freed.
+/// The number of the allocation of a device that all of this memory is in: another one has its address when it
+/// was freed.
 fn allocation(span: Span) -> Option<u64> {
-    let is_of_device = span.can(Caps::DEVICE);
-    is_of_device.then(|| registry::of(span.kind()).number(span.addr() as usize)).flatten()
+    let last = span.len().checked_sub(1).filter(|_| span.can(Caps::DEVICE))?;
+    let (memory, at) = (registry::of(span.kind()), span.addr() as usize);
+    memory.number(at).filter(|number| memory.number(at + last) == Some(*number))
 }
 
 impl<D: Device> Registry<D> {
@@ -58,18 +60,19 @@ impl<D: Device> Registry<D> {
         uses: Uses,
         is_shared: bool,
     ) -> Result<(u64, &D::Key), Vec<Refusal>> {
-        let (kind, mut refusals) = (span.kind(), Vec::new());
+        let (kind, for_peers, mut refusals) = (span.kind(), uses.is_for_peers(), Vec::new());
         let sees = self.sees(span, uses).map_err(|refusal| vec![refusal])?;
         for way in Way::ALL.into_iter().filter(|way| way.is_for(&span)) {
-            if let Some(refusal) = self.refused.last_of_many(kind, Some(way)) {
+            if let Some(refusal) = self.refused.last_of_many(kind, for_peers, way) {
                 refusals.push(refusal);
                 continue;
             }
             match self.device.register(way, span, uses) {
                 Ok(key) => {
-                    if self.refused.note_success(kind, way) && (!refusals.is_empty() || kind != Kind::System)
-                    {
-                        log::info!("memory is registered: {}", self.describe(kind).unwrap_or_default());
+                    let is_new = self.refused.note_success(kind, for_peers, way);
+                    if is_new && (!refusals.is_empty() || kind != Kind::System) {
+                        let by = self.describe(kind, for_peers).unwrap_or_default();
+                        log::info!("memory is registered: {by}");
                     }
                     self.number += 1;
                     let allocation = allocation(span);
@@ -80,7 +83,7 @@ impl<D: Device> Registry<D> {
                 Err((call, errno)) => {
                     let refusal = Refusal { way: Some(way), call, errno };
                     refusals.push(refusal);
-                    if self.refused.note_refusal(kind, refusal) {
+                    if self.refused.note_refusal(kind, for_peers, way, refusal) {
                         log::info!("memory of {kind:?} is not registered by {refusal}");
                     }
                 }
@@ -91,23 +94,16 @@ impl<D: Device> Registry<D> {
 
     /// When the owner of memory sees what is written there, if the adapter writes it.
     fn sees(&mut self, span: Span, uses: Uses) -> Result<Sees, Refusal> {
-        let (kind, known) = (span.kind(), self.refused.last_of_many(span.kind(), None));
-        if let Some(refusal) = known.filter(|_| uses.writes()) {
-            return Err(refusal);
-        }
         let because = |call, errno| Refusal { way: None, call, errno };
         let sees = self.device.sees(span).map_err(|(call, errno)| because(call, errno))?;
-        let refusal = match sees {
-            Sees::Unknown if uses.writes() => because("the order of an adapter's writes", libc::EOPNOTSUPP),
+        let call = match sees {
+            Sees::Unknown if uses.writes() => "the order of an adapter's writes",
             // This side may write it nevertheless.
-            Sees::WhenFlushed if uses.remote_write => {
-                let refusal = because("a flush, which peers that write do not do", libc::EOPNOTSUPP);
-                log::info!("memory of {kind:?} is not written: {refusal}");
-                return Err(refusal);
-            }
+            Sees::WhenFlushed if uses.remote_write => "a flush, which peers that write do not do",
             _ => return Ok(sees),
         };
-        if self.refused.note_refusal(kind, refusal) {
+        let (kind, refusal) = (span.kind(), because(call, libc::EOPNOTSUPP));
+        if self.refused.note_unwritten(kind, refusal) {
             log::info!("memory of {kind:?} is not written: {refusal}");
         }
         Err(refusal)
@@ -121,7 +117,7 @@ impl<D: Device> Registry<D> {
                 && e.span.kind() == span.kind()
                 && e.span.holds(span)
                 && e.uses.include(uses)
-                && e.allocation == allocation(span)
+                && (!span.can(Caps::DEVICE) || e.allocation.is_some() && e.allocation == allocation(span))
         };
         self.all.iter().find(|(_, entry)| serves(entry)).map(|(number, entry)| (*number, &entry.key))
     }
@@ -180,16 +176,15 @@ impl<D: Device> Registry<D> {
         self.all.is_empty()
     }
 
-    /// Whether memory of this kind may be registered, as far as is known, so that the adapter also writes it
-    /// if it `writes`.
-    pub fn may(&self, kind: Kind, writes: bool) -> bool {
-        self.refused.may(kind, writes)
+    /// Whether memory of this kind may be registered, as far as is known: for peers, or for this side.
+    pub fn may(&self, kind: Kind, for_peers: bool) -> bool {
+        self.refused.may(kind, for_peers)
     }
 
-    /// By which way memory of this kind was registered, and why by no better one, for people; `None` if none
-    /// was to be.
-    pub fn describe(&self, kind: Kind) -> Option<String> {
-        self.refused.describe(kind)
+    /// By which way memory of this kind was registered for that, and why by no better one, for people; `None`
+    /// if none was to be.
+    pub fn describe(&self, kind: Kind, for_peers: bool) -> Option<String> {
+        self.refused.describe(kind, for_peers)
     }
 }
 

@@ -94,7 +94,7 @@ pub(crate) fn reaches(registered: &Registry<Adapter>, kind: Kind, usage: Usage) 
     match kind {
         Kind::System => true,
         Kind::Cuda | Kind::Rocr | Kind::Ze => {
-            registered.may(kind, [Usage::ReadInto, Usage::WrittenByPeers].contains(&usage))
+            registered.may(kind, [Usage::ReadByPeers, Usage::WrittenByPeers].contains(&usage))
         }
         _ => false,
     }
@@ -102,8 +102,10 @@ pub(crate) fn reaches(registered: &Registry<Adapter>, kind: Kind, usage: Usage) 
 
 /// By which ways memory was registered: the host's where that was refused, and devices'.
 pub(crate) fn ways(registered: &Registry<Adapter>) -> String {
-    let all = [Kind::System, Kind::Cuda, Kind::Rocr, Kind::Ze].map(|kind| registered.describe(kind));
-    all.into_iter().flatten().filter(|text| text != "System by address").collect::<Vec<_>>().join(", ")
+    let kinds = [Kind::System, Kind::Cuda, Kind::Rocr, Kind::Ze].into_iter();
+    let all = kinds.flat_map(|kind| [false, true].map(|for_peers| registered.describe(kind, for_peers)));
+    let is_shown = |text: &String| !text.starts_with("System") || text.contains("(not ");
+    all.flatten().filter(is_shown).collect::<Vec<_>>().join(", ")
 }
 
 /// Memory of peers, and of this side for them.

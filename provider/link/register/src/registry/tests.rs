@@ -79,10 +79,10 @@ fn ways_are_tried_in_order_and_each_refusal_is_kept_with_call_and_errno() {
     let mut all = registry(&[(Way::DmabufPcie, 524), (Way::Dmabuf, libc::EINVAL)]);
     all.register(device(64), READ, false).expect("a way");
     assert_eq!(all.device().calls, [Way::DmabufPcie, Way::Dmabuf, Way::PeerMemory]);
-    let text = all.describe(Kind::Cuda).expect("what came of it");
-    assert!(text.starts_with("Cuda by peer memory (not dma-buf over PCIe: ibv_reg: "), "{text}");
+    let text = all.describe(Kind::Cuda, true).expect("what came of it");
+    assert!(text.starts_with("Cuda for peers by peer memory (not dma-buf over PCIe: ibv_reg: "), "{text}");
     assert!(text.contains("524") && text.contains("not dma-buf: ibv_reg: Invalid argument"), "{text}");
-    assert_eq!(all.describe(Kind::Rocr), None);
+    assert_eq!(all.describe(Kind::Rocr, true), None);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn memory_that_no_way_takes_is_refused_with_all_reasons() {
     }
     // What is refused for good is not tried again.
     assert_eq!(all.device().calls.len(), 3);
-    assert!(all.describe(Kind::Cuda).expect("reasons").starts_with("Cuda by no way (not "));
+    assert!(all.describe(Kind::Cuda, true).expect("reasons").starts_with("Cuda for peers by no way (not "));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn host_memory_is_tried_again_whatever_was_refused() {
     let mut all = registry(&[(Way::Plain, libc::EFAULT)]);
     (0..20).for_each(|_| drop(all.register(Span::leak(64), READ, false).map(drop)));
     assert_eq!(all.device().calls.len(), 20);
-    assert!(all.may(Kind::System, true));
+    assert!(all.may(Kind::System, true) && all.may(Kind::System, false));
 }
 
 #[test]
@@ -214,11 +214,12 @@ fn memory_whose_owner_may_not_see_what_is_written_is_registered_to_be_read_alone
         };
     }
     assert!(all.device().calls.is_empty(), "no way is tried");
-    assert_eq!((all.may(Kind::Cuda, true), all.may(Kind::Cuda, false)), (false, true));
     all.register(device(64), READ, false).expect("it is read");
-    let text = all.describe(Kind::Cuda).expect("what came of it");
+    let text = all.describe(Kind::Cuda, true).expect("what came of it");
     assert!(
-        text.starts_with("Cuda by dma-buf over PCIe (not written: the order of an adapter's writes: "),
+        text.starts_with(
+            "Cuda for peers by dma-buf over PCIe (not written: the order of an adapter's writes: "
+        ),
         "{text}"
     );
 }
@@ -244,7 +245,7 @@ fn memory_that_is_none_for_an_adapter_says_nothing_of_other_memory_of_its_kind()
     for _ in 0..20 {
         all.register(device(64), WRITE, false).expect_err("memory that moves");
     }
-    assert_eq!((all.may(Kind::Cuda, true), all.describe(Kind::Cuda)), (true, None));
+    assert_eq!((all.may(Kind::Cuda, true), all.describe(Kind::Cuda, true)), (true, None));
     all.device().sees = Some(Sees::AtOnce);
     all.register(device(64), WRITE, false).expect("memory that does not");
 }
