@@ -43,13 +43,15 @@ clean() {
 
 # report NAME STATUS LOG BEGIN: its line, and what it had to say.
 report() {
+    local lines=30
     if [ "$2" = 0 ]; then
         echo "ok $1 ($((SECONDS - $4)) s)"
     else
+        lines=60
         echo "FAILED $1 (status $2, $3)"
         bad=1
     fi
-    tail -n 30 "$3" | sed 's/^/    /'
+    tail -n $lines "$3" | sed 's/^/    /'
 }
 
 # check NAME SECONDS command...: one check, in namespaces of its own.

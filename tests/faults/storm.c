@@ -86,11 +86,75 @@ static int reap(int restart)
 	return n;
 }
 
+/* Prints what the threads of a process do: their states, system calls, nanoseconds on a processor and in wait for one, and stacks. */
+static void describe(pid_t pid)
+{
+	char line[400];
+
+	snprintf(line, sizeof line,
+		 "for t in /proc/%d/task/*; do echo \"$t: $(grep State $t/status), in $(cat $t/wchan), system call $(cat $t/syscall), "
+		 "ran and waited $(cat $t/schedstat)\"; done >&2; command -v gdb >/dev/null && "
+		 "timeout 60 gdb -p %d -batch -ex 'set print frame-arguments none' -ex 'thread apply all bt 12' 2>/dev/null </dev/null | "
+		 "grep -E '^(Thread|#)' | cut -c 1-160 >&2",
+		 (int)pid, (int)pid);
+	(void)!system(line);
+}
+
+/* Nanoseconds that the threads of a process have waited for a processor. */
+static uint64_t waited(pid_t pid)
+{
+	char path[300];
+	struct dirent *at;
+	uint64_t all = 0;
+	DIR *dir;
+
+	snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+	dir = opendir(path);
+	while (dir && (at = readdir(dir))) {
+		uint64_t ran, delay;
+		FILE *file;
+
+		snprintf(path, sizeof path, "/proc/%d/task/%s/schedstat", (int)pid, at->d_name);
+		file = at->d_name[0] == '.' ? NULL : fopen(path, "r");
+		if (file && fscanf(file, "%lu %lu", &ran, &delay) == 2)
+			all += delay;
+		if (file)
+			fclose(file);
+	}
+	if (dir)
+		closedir(dir);
+	return all;
+}
+
+/* Whether a call has taken too long. Time in which other programs had the processors is not the call's, within bounds. */
+static int hangs(int k, uint64_t now)
+{
+	static uint64_t beats[MOST], delays[MOST];
+	uint64_t beat = sh->slots[k].beat, took = now > beat ? now - beat : 0, delay;
+
+	if (beats[k] != beat) {
+		beats[k] = beat;
+		delays[k] = waited(pids[k]);
+	}
+	if (took <= WATCHDOG + 1000000000u)
+		return 0;
+	delay = waited(pids[k]) - delays[k];
+	return took > 4 * (uint64_t)WATCHDOG || took > delay + WATCHDOG;
+}
+
 /* Continues processes that were stopped for long enough, and finds those that make no progress. */
 static void tend(int all)
 {
-	uint64_t now = now_ns();
+	static uint64_t last;
+	uint64_t now = now_ns(), slept = last ? now - last : 0;
 
+	last = now;
+	/* All of the machine was paused, or this process did not run: that is no call's time. */
+	if (slept > 1000000000u) {
+		fprintf(stderr, "the driver did not run for %lu ms\n", slept / 1000000);
+		for (int k = 0; k < procs; k++)
+			sh->slots[k].beat = now;
+	}
 	for (int k = 0; k < procs; k++) {
 		if (!pids[k])
 			continue;
@@ -99,16 +163,11 @@ static void tend(int all)
 			stopped[k] = 0;
 			sh->slots[k].beat = now;
 		}
-		if (!stopped[k] && now > sh->slots[k].beat && now - sh->slots[k].beat > WATCHDOG + 1000000000u) {
-			char line[160];
-
+		if (!stopped[k] && hangs(k, now)) {
 			me = k, gen = sh->slots[k].doomed + 1;
-			FOUND(hangs, "in a call of %s:%d for 9 s", parts[sh->slots[k].where / 10000],
-			      sh->slots[k].where % 10000);
-			if (getenv("STORM_GDB")) {
-				snprintf(line, sizeof line, "gdb -p %d -batch -ex 'thread apply all bt' >&2 2>/dev/null", (int)pids[k]);
-				(void)!system(line);
-			}
+			FOUND(hangs, "in a call of %s:%d for %lu s", parts[sh->slots[k].where / 10000],
+			      sh->slots[k].where % 10000, (now - sh->slots[k].beat) / 1000000000);
+			describe(pids[k]);
 			sh->slots[k].doomed = sh->slots[k].gen;
 			kill(pids[k], SIGKILL);
 			sh->slots[k].beat = now;
@@ -185,13 +244,17 @@ int main(int argc, char **argv)
 		}
 	}
 	sh->stop = 1;
-	for (end = now_ns() + 3 * WATCHDOG; reap(0);) {
+	for (end = now_ns() + 5 * (uint64_t)WATCHDOG; reap(0);) {
 		tend(1);
 		usleep(1000);
-		if (now_ns() > end)
-			for (int k = 0; k < procs; k++)
-				if (pids[k])
-					kill(pids[k], SIGKILL);
+		if (now_ns() < end)
+			continue;
+		for (int k = 0; k < procs; k++)
+			if (pids[k]) {
+				FOUND(hangs, "process %d does not end", k);
+				kill(pids[k], SIGKILL);
+			}
+		end = now_ns() + WATCHDOG;
 	}
 	printf("storm: seed %lu, %d processes, %.0f s: %lu messages, %lu MiB, %lu writes, %lu reads, %lu atomics; %lu operations failed\n", seed,
 	       procs, seconds, sh->messages, sh->bytes >> 20, sh->writes, sh->reads, sh->atomics, sh->failed);

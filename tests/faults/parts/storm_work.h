@@ -4,6 +4,7 @@
 #define PART 1
 #include "../fab.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/syscall.h>
 
