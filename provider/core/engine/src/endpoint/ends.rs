@@ -127,7 +127,9 @@ impl<L: RmaLink> Ends<'_, L> {
         );
         if ok || cut || is_once {
             let Some(Request::Out(out)) = self.requests.pool.remove(name) else { return };
-            return self.finish_out(core, &out, (!ok).then_some(Error::Reset));
+            // What is done once has failed without its connection if its result cannot be written.
+            let why = if cut { Error::Reset } else { Error::Fault };
+            return self.finish_out(core, &out, (!ok).then_some(why));
         }
         let Some(Request::Out(out)) = self.requests.pool.get_mut(name) else { return };
         let Some(OneSided::Repeated(there)) = out.one_sided.take() else { return };
