@@ -175,6 +175,8 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         caps.set(RmaCaps::DATA, about.is_some_and(|about| about.data));
         caps.set(RmaCaps::ATOMICS, about.is_some_and(|about| about.atomics));
         let gets_devices = self.gets_devices(&[Usage::ReadByPeers, Usage::ReadInto]);
+        let from_devices = self.gets_devices(&[Usage::ReadInto, Usage::WrittenFrom]);
+        caps.set(RmaCaps::FROM_DEVICES, caps.contains(RmaCaps::REGIONS) && from_devices);
         caps.set(RmaCaps::DEVICE_GETS, self.reading.has(Way::Get) && gets_devices);
         caps
     }

@@ -213,7 +213,7 @@ pub struct Piece {
     /// Memory here, all of which takes part.
     pub local: Span,
     /// What it does besides, if it is the whole of what is done once. Then as much of `local` as
-    /// [`Once::COPIED`] says was copied when the call returns, if it is the host's.
+    /// [`Once::COPIED`] says was copied when the call returns.
     pub once: Option<Once>,
 }
 

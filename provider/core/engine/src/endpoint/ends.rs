@@ -235,7 +235,7 @@ impl<L: RmaLink> Ends<'_, L> {
         let is_over = match self.requests.pool.get_mut(name) {
             // What it requested comes in any case.
             Some(Request::In(i)) => i.got == i.want && i.broken.is_none() && !landing && !copying,
-            Some(Request::Out(out)) => failed || (out.done == out.len && !landing),
+            Some(Request::Out(out)) => failed || (out.done == out.len && !landing && !copying),
             _ => true,
         };
         if !landing || is_over {
