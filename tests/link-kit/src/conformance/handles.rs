@@ -1,8 +1,12 @@
 //! Access by handles, which is over later: [`start`](link_api::RmaLink::start).
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use hmem::Span;
 use link_api::{
-    Allow, Direct, Event, Grant, HandleNote, Link as _, NoDirect, OpId, PeerId, Revoke, RmaCaps, RmaLink, Way,
+    Allow, Connect, Direct, Event, Grant, HandleNote, Link as _, NoDirect, OpId, PeerId, Revoke, RmaCaps,
+    RmaLink, Way,
 };
 use wire::Handle;
 
@@ -11,6 +15,29 @@ use crate::harness::{Drive, next};
 use crate::{Ends, Harness, bytes, name, text};
 
 pub(super) const REQUEST: u64 = 1 << 32 | 3;
+
+/// The handles that a peer lacks. A link that has closed what it had, or is about to, exports none until it
+/// is connected.
+fn lacking<L: RmaLink>(owner: &mut L, to: PeerId, iov: &[Span], way: Way) -> Vec<Handle> {
+    let start = Instant::now();
+    loop {
+        if let Some(handles) = owner.export_handles(to, iov, way) {
+            return handles;
+        }
+        assert!(start.elapsed() < Duration::from_secs(15), "memory that can be reached by handles");
+        let _ = owner.connect(to, Connect::Now);
+        thread::yield_now();
+    }
+}
+
+/// Waits until a link is connected, as one is that a frame with a handle has come to.
+fn connected<L: RmaLink>(link: &mut L, to: PeerId) {
+    let start = Instant::now();
+    while link.connect(to, Connect::Now).is_err() {
+        assert!(start.elapsed() < Duration::from_secs(15), "a connection by which handles have come");
+        thread::yield_now();
+    }
+}
 
 /// Tells a peer of memory, as the engine does by frames.
 fn tell<L: RmaLink>(
@@ -21,7 +48,8 @@ fn tell<L: RmaLink>(
 ) -> Vec<Handle> {
     let mut all = Vec::new();
     for way in ways {
-        let handles = owner.export_handles(to, iov, *way).expect("memory that can be reached by handles");
+        let handles = lacking(owner, to, iov, *way);
+        connected(user, from);
         for handle in &handles {
             owner.note_handle(to, HandleNote::Exported(handle));
             user.note_handle(from, HandleNote::Imported(handle));
@@ -111,18 +139,14 @@ pub fn a_handle_is_told_once_to_each_peer<H: Harness>(h: &mut H) {
     h.say(&mut c, c_to_b, b"also");
     h.take(&mut b);
     let iov = [h.memory(&b, 1_000, true), h.memory(&b, 3_000, true)];
-    let lacks = b.export_handles(to_a, &iov, Way::Get).expect("memory that can be reached by handles");
+    let lacks = lacking(&mut b, to_a, &iov, Way::Get);
     assert!(!lacks.is_empty());
     assert_eq!(b.export_handles(to_a, &iov, Way::Get).as_ref(), Some(&lacks), "it was not told yet");
     assert_eq!(tell((&mut b, to_a), (&mut a, to_b), &iov, &[Way::Get]), lacks);
     assert_eq!(b.export_handles(to_a, &iov, Way::Get), Some(Vec::new()), "it was told");
     let part = [iov[1].part(10, 20).expect("a part of it")];
     assert_eq!(b.export_handles(to_a, &part, Way::Get), Some(Vec::new()), "of a part as well");
-    assert_eq!(
-        b.export_handles(to_c, &iov, Way::Get).map(|v| v.len()),
-        Some(lacks.len()),
-        "another peer was not"
-    );
+    assert_eq!(lacking(&mut b, to_c, &iov, Way::Get).len(), lacks.len(), "another peer was not");
 }
 
 /// "Memory of which the peer has sent a handle."
