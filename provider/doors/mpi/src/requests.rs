@@ -138,14 +138,19 @@ pub(crate) fn put(request: Handle, entry: Entry) {
 }
 
 /// The operation of a request has completed, and has received so many bytes: that of a persistent one may be
-/// started again.
+/// started again if the request stays. Open MPI 4 frees it where the operation has failed.
 ///
 /// # Safety
 /// It has, and the program's buffers are valid.
-pub(crate) unsafe fn complete(request: Handle, mut entry: Entry, bytes: usize) -> Result<(), Failure> {
+pub(crate) unsafe fn complete(
+    request: Handle,
+    mut entry: Entry,
+    bytes: usize,
+    stays: bool,
+) -> Result<(), Failure> {
     // SAFETY: the caller's promise.
     let ended = unsafe { entry.end(bytes) };
-    if entry.persistent.is_some() {
+    if entry.persistent.is_some() && stays {
         put(request, entry);
     }
     ended
