@@ -61,7 +61,7 @@ impl Messages {
         // attributes.
         unsafe { pmpi!("Comm_split", comm, 0, rank, &raw mut own) }.ok()?;
         let own = Messages(own);
-        own.set_quiet(library);
+        set_quiet(library, own.0);
         Some(own)
     }
 
@@ -156,20 +156,16 @@ impl Messages {
     /// Errors of the communicator are answered to its caller until what is returned is dropped, and go to no
     /// handler.
     pub(super) fn quiet(&self, library: &Library) -> Quiet {
-        let mut handler = 0;
-        // SAFETY: valid places, and a communicator that was made here.
-        let is_known = unsafe { pmpi!("Comm_get_errhandler", self.0, &raw mut handler) }.is_ok();
-        self.set_quiet(library);
-        Quiet { comm: self.0, handler: is_known.then_some(handler) }
+        Quiet::of(library, self.0)
     }
+}
 
-    /// The same for good.
-    fn set_quiet(&self, library: &Library) {
-        let handler = object(library, c"ompi_mpi_errors_return");
-        if handler != 0 {
-            // SAFETY: a communicator that was made here, and the handler of Open MPI's of that name.
-            let _ = unsafe { pmpi!("Comm_set_errhandler", self.0, handler) };
-        }
+/// Errors of a communicator are answered to the caller from now on.
+fn set_quiet(library: &Library, comm: Handle) {
+    let handler = object(library, c"ompi_mpi_errors_return");
+    if handler != 0 {
+        // SAFETY: a communicator, and the handler of Open MPI's of that name.
+        let _ = unsafe { pmpi!("Comm_set_errhandler", comm, handler) };
     }
 }
 
@@ -180,10 +176,20 @@ pub(super) struct Quiet {
     handler: Option<Handle>,
 }
 
+impl Quiet {
+    fn of(library: &Library, comm: Handle) -> Quiet {
+        let mut handler = 0;
+        // SAFETY: valid places, and a communicator.
+        let is_known = unsafe { pmpi!("Comm_get_errhandler", comm, &raw mut handler) }.is_ok();
+        set_quiet(library, comm);
+        Quiet { comm, handler: is_known.then_some(handler) }
+    }
+}
+
 impl Drop for Quiet {
     fn drop(&mut self) {
         let Some(handler) = &mut self.handler else { return };
-        // SAFETY: a communicator of this library's, and a handler that was got here.
+        // SAFETY: a communicator that stays, and a handler that was got here.
         unsafe {
             let _ = pmpi!("Comm_set_errhandler", self.comm, *handler);
             let _ = pmpi!("Errhandler_free", std::ptr::from_mut(handler));
@@ -216,6 +222,28 @@ pub(super) unsafe fn test_some(abi: &Abi, requests: &mut [u64]) -> Vec<(usize, c
     // SAFETY: one for each request that was found.
     let all = all.map(|(n, index)| (*index as usize, unsafe { error_of(abi, &mut statuses, n) }));
     all.filter(|(_, code)| *code != 0).collect()
+}
+
+/// The code of a request that has completed, which is freed then; `None` while it is under way. No error handler
+/// of the program's is called: Open MPI 4 raises the error of a collective's request for MPI_COMM_WORLD. The
+/// handler there is another one for as long as a call takes that finds the request complete.
+///
+/// # Safety
+/// A request of this library's, of a communicator whose errors are answered to the caller.
+pub(super) unsafe fn code_of_completed(library: &Library, request: &mut u64) -> Option<c_int> {
+    let (mut flag, ignored): (c_int, _) = (0, library.abi.status_ignore);
+    let place = std::ptr::from_mut(request);
+    // SAFETY: the caller's promise, and valid places; so below.
+    unsafe {
+        if pmpi!("Request_get_status", *place as Handle, &raw mut flag, ignored).is_ok() && flag == 0 {
+            return None;
+        }
+    }
+    let _quiet = Quiet::of(library, library.abi.handles.world);
+    // SAFETY: as above.
+    let tested = unsafe { pmpi!("Test", place, &raw mut flag, ignored) };
+    *request = library.abi.handles.request_null as u64;
+    Some(tested.err().unwrap_or(0))
 }
 
 /// The code in the status of that number.

@@ -48,6 +48,8 @@ pub(super) struct Lane {
     /// What is to be posted, in order.
     unposted: VecDeque<Kind>,
     running: Vec<Running>,
+    /// The one whose own request is asked for first.
+    asked: usize,
     tags: u32,
     /// Polls without progress.
     idle: u32,
@@ -86,6 +88,7 @@ impl Lane {
             queue,
             unposted,
             running,
+            asked: 0,
             tags: 0,
             idle: 0,
             over: None,
@@ -196,7 +199,7 @@ impl Lane {
         let polled = before.min(POLLED);
         let (mut requests, mut of, mut failed) = (Vec::new(), Vec::new(), vec![None; polled]);
         for (n, one) in self.running.iter_mut().take(polled).enumerate() {
-            requests.extend_from_slice(one.requests());
+            requests.extend_from_slice(one.messages());
             of.resize(requests.len(), n);
         }
         if !is_complete(&library.abi, &requests) {
@@ -205,8 +208,16 @@ impl Lane {
                 failed[of[at]].get_or_insert(code);
             }
         }
-        let places = self.running.iter_mut().take(polled).flat_map(Running::requests);
+        let places = self.running.iter_mut().take(polled).flat_map(Running::messages);
         places.zip(requests).for_each(|(place, request)| *place = request);
+        // One that is under way has the MPI progress, and yield: one in a poll, and another one in the next.
+        for n in 0..polled {
+            let one = &mut self.running[(self.asked + n) % polled];
+            if one.is_awaiting(library) {
+                self.asked = (self.asked + n + 1) % polled;
+                break;
+            }
+        }
         let (messages, marks, mut failed) = (&self.messages, &self.marks, failed.into_iter());
         self.running.retain_mut(|one| {
             let Some(failed) = failed.next() else { return true };

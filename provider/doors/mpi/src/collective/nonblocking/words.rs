@@ -2,6 +2,7 @@
 //! later, when those of Fortran's are gone, and the program may have freed datatypes.
 
 use core::ffi::c_int;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::args::{Args, Style};
 use crate::buffer::Resolver;
@@ -124,9 +125,21 @@ impl Words {
 
 impl Drop for Words {
     fn drop(&mut self) {
-        for datatype in &mut self.datatypes {
-            // SAFETY: a copy that was made here.
-            let _ = unsafe { pmpi!("Type_free", std::ptr::from_mut(datatype)) };
-        }
+        ended().append(&mut self.datatypes);
+    }
+}
+
+/// Copies of datatypes that are not needed any more.
+fn ended() -> MutexGuard<'static, Vec<usize>> {
+    static ENDED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+    ENDED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Frees them. To be called without a lock: the MPI calls the functions of the program's for attributes.
+pub(super) fn free_ended() {
+    let all = std::mem::take(&mut *ended());
+    for mut datatype in all {
+        // SAFETY: a copy that was made here.
+        let _ = unsafe { pmpi!("Type_free", &raw mut datatype) };
     }
 }
