@@ -5,9 +5,13 @@
  *   begun   rank 0 is in MPI_Finalize when the others call one that it has called, and has not waited for: it completes
  *   never   rank 0 is in MPI_Finalize, and has not called it: the others get an error
  *   ended   the process of rank 0 has ended before the others call it: they get an error
- *   short   a rank's count is less than the root's: its error is MPI_ERR_TRUNCATE, and no call waits for ever
- *   fatal   the same, with MPI_ERRORS_ARE_FATAL: the error names MPI_Wait
+ *   short   a rank's count is less than the root's: its error is MPI_ERR_TRUNCATE, a third rank gets one, too, since devices do it, and no call
+ *           waits for ever
+ *   fatal   the same, with MPI_ERRORS_ARE_FATAL at ranks with enough room: the third rank's error names MPI_Wait
  *   cancel  MPI_Cancel refuses the request, in words
+ *   mpi     a rank's count is less than the root's, which passes host memory, so that the MPI does it: the error is raised once, by MPI_Wait
+ *   attribute  a function for an attribute of a datatype, which the library has copied, calls a collective
+ *   corrupt  a rank has written words that cannot be: a rank that has seen them gets an error, and so does one that waits for that rank
  */
 #include "device.h"
 #include <time.h>
@@ -38,9 +42,139 @@ static void shorter(int is_blocking, int root)
 	MPI_Error_class(code, &class);
 	if (is_short)
 		CHECK(class == MPI_ERR_TRUNCATE);
-	else
+	else if (me == root)
 		CHECK(code == MPI_SUCCESS || class == MPI_ERR_TRUNCATE || strstr(words(code), "libstrait_mpi"));
+	else
+		CHECK(class == MPI_ERR_TRUNCATE || strstr(words(code), "libstrait_mpi"));
 	MPI_Comm_free(&comm);
+}
+
+static int handled;
+
+static void count_handled(MPI_Comm *comm, int *code, ...)
+{
+	(void)code;
+	CHECK(*comm == MPI_COMM_WORLD);
+	handled++;
+}
+
+static void by_mpi(void)
+{
+	MPI_Errhandler handler;
+	MPI_Request request;
+	MPI_Comm comm;
+
+	OK(MPI_Comm_create_errhandler(count_handled, &handler));
+	OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, handler));
+	for (int root = 0; root < ranks; root++) {
+		/* No rank gets its data from that one in Open MPI's tree. */
+		int code, class = 0, is_short = me == (root == ranks - 1 ? 0 : ranks - 1);
+
+		OK(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
+		OK(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
+		handled = 0;
+		OK(MPI_Ibcast(me == root ? host : device, is_short ? N - 8 : N, MPI_INT, root, comm, &request));
+		CHECK(handled == 0);
+		code = MPI_Wait(&request, MPI_STATUS_IGNORE);
+		OK(MPI_Error_class(code, &class));
+		CHECK(class == (is_short ? MPI_ERR_TRUNCATE : MPI_SUCCESS));
+		CHECK(handled == is_short);
+		OK(MPI_Comm_free(&comm));
+	}
+	OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+	OK(MPI_Errhandler_free(&handler));
+}
+
+static MPI_Request of_deleted;
+static int deleted;
+
+static int delete_attribute(MPI_Datatype type, int key, void *value, void *extra)
+{
+	(void)type, (void)key, (void)value, (void)extra;
+	if (!deleted++)
+		OK(begin_sum(&of_deleted));
+	return MPI_SUCCESS;
+}
+
+static void attribute(void)
+{
+	MPI_Datatype type;
+	MPI_Request request;
+	int key;
+
+	OK(MPI_Type_create_keyval(MPI_TYPE_DUP_FN, delete_attribute, &key, NULL));
+	OK(MPI_Type_contiguous(100, MPI_INT, &type));
+	OK(MPI_Type_commit(&type));
+	OK(MPI_Type_set_attr(type, key, host));
+	OK(MPI_Ibcast(device, 1, type, 0, MPI_COMM_WORLD, &request));
+	CHECK(deleted == 0);
+	OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+	CHECK(deleted == 1);
+	OK(MPI_Wait(&of_deleted, MPI_STATUS_IGNORE));
+	OK(MPI_Type_free(&type));
+	CHECK(deleted == 2);
+	OK(MPI_Type_free_keyval(&key));
+}
+
+/* A word of a rank's in the memory that the ranks of MPI_COMM_WORLD share: what it has posted, and one that the library has no use for. */
+enum { POSTED = 4, UNUSED = 7, WORDS = 8 };
+
+static volatile uint64_t *word(int rank, int at)
+{
+	static volatile uint64_t *memory;
+	unsigned long first = 0;
+	char line[512];
+	FILE *maps = memory ? NULL : fopen("/proc/self/maps", "r");
+
+	while (maps && !memory && fgets(line, sizeof line, maps))
+		if (strstr(line, "/dev/shm/strait-mpi-") && sscanf(line, "%lx", &first) == 1)
+			memory = (volatile uint64_t *)first;
+	if (maps)
+		fclose(maps);
+	if (!memory) {
+		fail("the ranks share no memory");
+		MPI_Abort(MPI_COMM_WORLD, 1);
+	}
+	return &memory[WORDS * rank + at];
+}
+
+/* All ranks are so far. */
+static void all_are_at(uint64_t step)
+{
+	*word(me, UNUSED) = step;
+	for (int rank = 0; rank < ranks; rank++)
+		while (*word(rank, UNUSED) < step)
+			nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+}
+
+static void wait_fails(MPI_Request *request, const char *why)
+{
+	const char *text = words(MPI_Wait(request, MPI_STATUS_IGNORE));
+
+	if (!strstr(text, why))
+		fail("not '%s' but '%s'", why, text);
+}
+
+static void corrupt(void)
+{
+	uint64_t before = *word(0, POSTED);
+	MPI_Request request;
+
+	if (me == 0)
+		*word(0, POSTED) = ~(uint64_t)0;
+	all_are_at(1);
+	if (me == 1) {
+		OK(begin_sum(&request));
+		wait_fails(&request, "words that cannot be");
+	}
+	all_are_at(2);
+	if (me == 0)
+		*word(0, POSTED) = before;
+	all_are_at(3);
+	if (me == 1)
+		return;
+	OK(begin_sum(&request));
+	wait_fails(&request, "calls no more collectives that return a request, after an error");
 }
 
 /* Ranks but 0, which is there by now. */
@@ -81,7 +215,8 @@ int main(int argc, char **argv)
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &me);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-	if (strcmp(mode, "fatal"))
+	/* With MPI_ERRORS_ARE_FATAL the first collective is the last one. */
+	if (strcmp(mode, "fatal") || me == 1)
 		MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
 	cuda_begin(me);
 	host = malloc(N * sizeof *host), device = (int *)allocate(DEVICE, N * sizeof *device);
@@ -95,6 +230,12 @@ int main(int argc, char **argv)
 			shorter(i % 2, i / 2);
 	else if (!strcmp(mode, "cancel"))
 		cancelled();
+	else if (!strcmp(mode, "mpi"))
+		by_mpi();
+	else if (!strcmp(mode, "attribute"))
+		attribute();
+	else if (!strcmp(mode, "corrupt"))
+		corrupt();
 	else if (me)
 		others(mode);
 	else

@@ -107,7 +107,7 @@ impl Messages {
             // SAFETY: requests of this library's.
             unsafe { test_some(abi, &mut requests) };
             if is_over() {
-                abandon(abi, requests);
+                abandon(abi, requests, receives);
                 break;
             }
         }
@@ -224,9 +224,10 @@ pub(super) unsafe fn test_some(abi: &Abi, requests: &mut [u64]) -> Vec<(usize, c
     all.filter(|(_, code)| *code != 0).collect()
 }
 
-/// The code of a request that has completed, which is freed then; `None` while it is under way. No error handler
-/// of the program's is called: Open MPI 4 raises the error of a collective's request for MPI_COMM_WORLD. The
-/// handler there is another one for as long as a call takes that finds the request complete.
+/// The code of a request that has completed, which is freed then; `None` while it is under way. No error
+/// handler of the program's is called: Open MPI 4 raises the error of a collective's request for
+/// MPI_COMM_WORLD. The handler there is another one for as long as a call takes that finds the request
+/// complete.
 ///
 /// # Safety
 /// A request of this library's, of a communicator whose errors are answered to the caller.
@@ -256,13 +257,20 @@ unsafe fn error_of(abi: &Abi, statuses: &mut Statuses, n: usize) -> c_int {
     unsafe { status.add(ERROR).read_unaligned() }
 }
 
-/// Takes back what is still to be received, and gives up what is still to be sent: some rank is gone.
-pub(super) fn abandon(abi: &Abi, requests: Vec<u64>) {
-    for mut request in requests.into_iter().filter(|request| *request != abi.handles.request_null as u64) {
-        // SAFETY: a request of this library's.
+/// Takes back what is still to be received, and gives up what is still to be sent: some rank is gone. The
+/// requests are those of [`Messages::begin`] with these receives.
+pub(super) fn abandon(abi: &Abi, requests: Vec<u64>, receives: &[Message]) {
+    let receives = parts(receives).count();
+    for (n, mut request) in requests.into_iter().enumerate() {
+        if is_complete(abi, &[request]) {
+            continue;
+        }
+        let place = &raw mut request;
+        // SAFETY: a request of this library's. With that of a send MPI_Cancel of Open MPI 4.1 accesses memory
+        // that it has not set.
         unsafe {
-            let place = &raw mut request;
-            let _ = pmpi!("Cancel", place).and_then(|()| pmpi!("Request_free", place));
+            let cancelled = if n < receives { pmpi!("Cancel", place) } else { Ok(()) };
+            let _ = cancelled.and_then(|()| pmpi!("Request_free", place));
         }
     }
 }

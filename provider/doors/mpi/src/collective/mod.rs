@@ -15,7 +15,7 @@
 //! | `part`, `messages` | a rank's part in one of them, messages between devices |
 //! | `nonblocking` | collectives by the ranks' devices that return a request |
 //! | `way` | by which of both they go |
-//! | `board` | the words that the ranks of a communicator share, and NCCL's communicator |
+//! | `board`, `marks` | the words that the ranks of a communicator share, and NCCL's communicator |
 //! | `comms` | which communicators have a board |
 //! | `local` | MPI_Reduce_local |
 
@@ -24,6 +24,7 @@ mod comms;
 mod devices;
 mod element;
 pub(crate) mod local;
+mod marks;
 mod messages;
 mod moves;
 mod nonblocking;

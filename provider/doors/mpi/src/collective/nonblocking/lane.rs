@@ -9,7 +9,7 @@ use device_ops::board::{Kind, Outcome, SharedWords};
 use device_ops::window::{Corrupt, Window};
 
 use super::running::{Call, Running};
-use crate::collective::board::Marks;
+use crate::collective::marks::{Left, Marks};
 use crate::collective::messages::{Messages, is_complete, test_some};
 use crate::collective::part::Part;
 use crate::library::{Library, pmpi};
@@ -48,7 +48,7 @@ pub(super) struct Lane {
     /// What is to be posted, in order.
     unposted: VecDeque<Kind>,
     running: Vec<Running>,
-    /// The one whose own request is asked for first.
+    /// The one whose own request is tested first.
     asked: usize,
     tags: u32,
     /// Polls without progress.
@@ -115,7 +115,7 @@ impl Lane {
     /// Once all is posted, others need not wait for more.
     fn say_left(&self) {
         if self.is_last && self.unposted.is_empty() {
-            self.marks.mark_left();
+            self.marks.mark_left(Left::Finalize);
         }
     }
 
@@ -185,10 +185,15 @@ impl Lane {
     }
 
     unsafe fn begin_agreed(&mut self, library: &Library) -> bool {
+        if self.over.is_some() {
+            return false;
+        }
         // SAFETY: the caller's promise.
         let agreed = unsafe { self.agree(library) };
         agreed.unwrap_or_else(|Corrupt(_)| {
             self.end_all(library, CORRUPT);
+            // Others may wait for what this rank does not post.
+            self.marks.mark_left(Left::Broken);
             true
         })
     }
@@ -230,18 +235,24 @@ impl Lane {
     /// Looks for ranks that will never post what is waited for, and that will send nothing any more.
     unsafe fn search(&mut self, library: &Library) {
         let (ended, ranks) = (self.marks.one_gone(), self.marks.ranks());
-        let left: Vec<usize> = (0..ranks).filter(|rank| self.marks.has_left(*rank)).collect();
+        let left: Vec<_> = (0..ranks).filter_map(|rank| Some((rank, self.marks.has_left(rank)?))).collect();
+        let broken = left.iter().find(|(_, why)| *why == Left::Broken);
         // SAFETY: the caller's promise. What they have posted before is seen now.
         if unsafe { self.begin_agreed(library) } {
             return;
         }
-        if let Some(rank) = ended {
-            let why = format!("the process of rank {rank} has ended");
+        let why = ended.map(|rank| format!("the process of rank {rank} has ended"));
+        let why = why.or_else(|| {
+            let (rank, _) = broken?;
+            self.marks.mark_left(Left::Broken);
+            Some(format!("rank {rank} calls no more collectives that return a request, after an error"))
+        });
+        if let Some(why) = why {
             self.end_all(library, &why);
             self.running.retain_mut(|one| !one.give_up(library, &why));
         } else if !self.queue.is_empty() {
-            let awaited = left.into_iter().find(|rank| self.window.waits_for(*rank) == Ok(true));
-            if let Some(rank) = awaited {
+            let awaited = left.into_iter().find(|(rank, _)| self.window.waits_for(*rank) == Ok(true));
+            if let Some((rank, _)) = awaited {
                 let why = format!("rank {rank} is in MPI_Finalize, and has not called the collective");
                 self.end_all(library, &why);
             }

@@ -9,7 +9,7 @@ use super::request::Promise;
 use super::words::Words;
 use crate::args::{Args, Style};
 use crate::buffer::Mirrors;
-use crate::collective::board::Marks;
+use crate::collective::marks::Marks;
 use crate::collective::messages::{FAILED, Messages, abandon, code_of_completed, is_complete};
 use crate::collective::part::Part;
 use crate::counts::Path;
@@ -185,10 +185,12 @@ impl Running {
 
     /// Ends it with an error if devices do it: a rank is gone. Whether it is over.
     pub(super) fn give_up(&mut self, library: &Library, why: &str) -> bool {
-        let By::Devices { part, requests, .. } = &mut self.by else { return false };
+        let By::Devices { part, requests, next, .. } = &mut self.by else { return false };
         if !is_complete(&library.abi, requests) {
             part.abandon();
-            abandon(&library.abi, std::mem::take(requests));
+            if let Some(Phase::Exchange(_, receives)) = part.phases().get(next.wrapping_sub(1)) {
+                abandon(&library.abi, std::mem::take(requests), receives);
+            }
         }
         self.end(Err(refuse::code(library.abi.errors.other, why)));
         true
