@@ -10,6 +10,7 @@
  *   fatal   the same, with MPI_ERRORS_ARE_FATAL at ranks with enough room: the third rank's error names MPI_Wait
  *   cancel  MPI_Cancel refuses the request, in words
  *   mpi     a rank's count is less than the root's, which passes host memory, so that the MPI does it: the error is raised once, by MPI_Wait
+ *   handler  the error handler calls a collective of the communicator that has failed, since a kernel of rank 0 has
  *   attribute  a function for an attribute of a datatype, which the library has copied, calls a collective
  *   corrupt  a rank has written words that cannot be: a rank that has seen them gets an error, and so does one that waits for that rank
  */
@@ -83,6 +84,30 @@ static void by_mpi(void)
 	}
 	OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
 	OK(MPI_Errhandler_free(&handler));
+}
+
+static void sum_in_handler(MPI_Comm *comm, int *code, ...)
+{
+	int sum = 1;
+
+	(void)code;
+	handled++;
+	OK(MPI_Allreduce(MPI_IN_PLACE, &sum, 1, MPI_INT, MPI_SUM, *comm));
+	CHECK(sum == ranks);
+}
+
+static void in_handler(void)
+{
+	MPI_Errhandler handler;
+	MPI_Comm comm;
+
+	OK(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
+	OK(MPI_Comm_create_errhandler(sum_in_handler, &handler));
+	OK(MPI_Comm_set_errhandler(comm, handler));
+	CHECK(strstr(words(MPI_Allreduce(MPI_IN_PLACE, device, N, MPI_INT, MPI_SUM, comm)), "libstrait_mpi"));
+	CHECK(handled == 1);
+	OK(MPI_Errhandler_free(&handler));
+	OK(MPI_Comm_free(&comm));
 }
 
 static MPI_Request of_deleted;
@@ -218,6 +243,8 @@ int main(int argc, char **argv)
 	/* With MPI_ERRORS_ARE_FATAL the first collective is the last one. */
 	if (strcmp(mode, "fatal") || me == 1)
 		MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+	if (!strcmp(mode, "handler") && me == 0)
+		setenv("CUDA_STAND_IN_FAIL", "cuLaunchKernel=719", 1);
 	cuda_begin(me);
 	host = malloc(N * sizeof *host), device = (int *)allocate(DEVICE, N * sizeof *device);
 	for (int i = 0; i < N; i++)
@@ -232,6 +259,8 @@ int main(int argc, char **argv)
 		cancelled();
 	else if (!strcmp(mode, "mpi"))
 		by_mpi();
+	else if (!strcmp(mode, "handler"))
+		in_handler();
 	else if (!strcmp(mode, "attribute"))
 		attribute();
 	else if (!strcmp(mode, "corrupt"))

@@ -146,12 +146,14 @@ pub(crate) unsafe fn run(
                 (comm, at.into()),
             );
         }
-        match way {
-            Way::Nccl if !plan.what.is_of_nccl() || plan.bytes(args)? < settings::nccl_least()? => None,
+        let code = match way {
+            Way::Nccl if !plan.what.is_of_nccl() || plan.bytes(args)? < settings::nccl_least()? => {
+                return None;
+            }
             Way::Nccl => {
                 let state = comms::state_of(library, comm)?;
                 let mut board = state.board()?;
-                by_nccl(library, row, args, (&state, &mut board), comm)
+                by_nccl(library, row, args, (&state, &mut board), comm)?
             }
             Way::Devices => {
                 let state = comms::state_of(library, comm)?;
@@ -161,13 +163,16 @@ pub(crate) unsafe fn run(
                     return None;
                 }
                 let mut board = state.board()?;
-                by_devices(library, row, args, (&state, &mut board), comm)
+                by_devices(library, row, args, (&state, &mut board), comm)?
             }
-        }
+        };
+        // Behind the board's lock: the error handler may call a collective of the same communicator.
+        Some(if code == 0 { 0 } else { refuse::raised(Target::Comm(comm), code) })
     }
 }
 
-/// A communicator's state, and its board.
+/// A communicator's state, and its board. What is called with both answers the code of an error that is to be
+/// raised.
 type Shared<'a> = (&'a State, &'a mut Side);
 
 /// Posts whether this rank has a part of device memory: it, where all ranks have one.
@@ -219,7 +224,7 @@ unsafe fn by_nccl(
             Err(why) => Err(why),
         };
         let why = done.map(|()| row.counts.add(Path::Nccl)).err();
-        Some(why.map_or(0, |why| failed(library, board, comm, &row.counts, &why)))
+        Some(why.map_or(0, |why| failed(library, board, &row.counts, &why)))
     }
 }
 
@@ -241,34 +246,33 @@ unsafe fn by_devices(
                 match is_long_anywhere(plan, board, abi, comm, &part) {
                     Ok(true) => {}
                     Ok(false) => return None,
-                    Err(why) => return Some(failed(library, board, comm, &row.counts, &why)),
+                    Err(why) => return Some(failed(library, board, &row.counts, &why)),
                 }
                 if !board.has_messages(library, comm) {
                     return None;
                 }
                 part.run(abi, board)
             }
-            Err(why) => return Some(failed(library, board, comm, &row.counts, &why)),
+            Err(why) => return Some(failed(library, board, &row.counts, &why)),
         };
         Some(match done {
             Ok(()) => {
                 row.counts.add(Path::Devices);
                 0
             }
-            Err(Failed::Device) => failed(library, board, comm, &row.counts, FAILED),
+            Err(Failed::Device) => failed(library, board, &row.counts, FAILED),
             Err(Failed::Code(code)) => {
                 board.fail();
                 row.counts.add(Path::Refused);
-                refuse::raised(Target::Comm(comm), code)
+                code
             }
         })
     }
 }
 
-/// Later collectives of the communicator go by mirrors; raises an error with these words.
-unsafe fn failed(library: &Library, board: &mut Side, comm: Handle, counts: &Counts, why: &str) -> c_int {
+/// Later collectives of the communicator go by mirrors; the code of an error with these words.
+fn failed(library: &Library, board: &mut Side, counts: &Counts, why: &str) -> c_int {
     board.fail();
     counts.add(Path::Refused);
-    // SAFETY: the caller's promise: a communicator.
-    unsafe { refuse::raise(Target::Comm(comm), library.abi.errors.other, why) }
+    refuse::code(library.abi.errors.other, why)
 }
