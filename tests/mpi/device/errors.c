@@ -11,7 +11,9 @@
  *   cancel  MPI_Cancel refuses the request, in words
  *   mpi     a rank's count is less than the root's, which passes host memory, so that the MPI does it: the error is raised once, by MPI_Wait
  *   handler  the error handler calls a collective of the communicator that has failed, since a kernel of rank 0 has
- *   attribute  a function for an attribute of a datatype, which the library has copied, calls a collective
+ *   attribute  a function for an attribute of a datatype, which the library has copied, calls a collective; also where it is called in a
+ *           collective of the same communicator
+ *   null    the error handler calls a collective of the communicator, of which one with MPI_DATATYPE_NULL was called
  *   corrupt  a rank has written words that cannot be: a rank that has seen them gets an error, and so does one that waits for that rank
  */
 #include "device.h"
@@ -110,6 +112,20 @@ static void in_handler(void)
 	OK(MPI_Comm_free(&comm));
 }
 
+static void null_datatype(void)
+{
+	int counts[64] = { 0 }, begins[64] = { 0 };
+	MPI_Errhandler handler;
+
+	counts[0] = 1;
+	OK(MPI_Comm_create_errhandler(sum_in_handler, &handler));
+	OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, handler));
+	BAD(MPI_Alltoallv(device, counts, begins, MPI_DATATYPE_NULL, device, counts, begins, MPI_DATATYPE_NULL, MPI_COMM_WORLD));
+	CHECK(handled > 0);
+	OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+	OK(MPI_Errhandler_free(&handler));
+}
+
 static MPI_Request of_deleted;
 static int deleted;
 
@@ -121,21 +137,36 @@ static int delete_attribute(MPI_Datatype type, int key, void *value, void *extra
 	return MPI_SUCCESS;
 }
 
-static void attribute(void)
+static int delete_and_sum(MPI_Datatype type, int key, void *value, void *extra)
+{
+	(void)type, (void)key, (void)value, (void)extra;
+	if (!deleted++)
+		OK(MPI_Allreduce(MPI_IN_PLACE, device, N, MPI_INT, MPI_SUM, MPI_COMM_WORLD));
+	return MPI_SUCCESS;
+}
+
+static void attribute(MPI_Type_delete_attr_function *function, int is_blocking)
 {
 	MPI_Datatype type;
 	MPI_Request request;
 	int key;
 
-	OK(MPI_Type_create_keyval(MPI_TYPE_DUP_FN, delete_attribute, &key, NULL));
+	OK(MPI_Type_create_keyval(MPI_TYPE_DUP_FN, function, &key, NULL));
 	OK(MPI_Type_contiguous(100, MPI_INT, &type));
 	OK(MPI_Type_commit(&type));
 	OK(MPI_Type_set_attr(type, key, host));
+	deleted = 0;
+	/* So that it completes in the call that blocks, which the others are in by then. */
+	if (is_blocking && !me)
+		nanosleep(&(struct timespec){ 0, 200000000 }, NULL);
 	OK(MPI_Ibcast(device, 1, type, 0, MPI_COMM_WORLD, &request));
 	CHECK(deleted == 0);
+	if (is_blocking)
+		OK(MPI_Allreduce(MPI_IN_PLACE, device, N, MPI_INT, MPI_SUM, MPI_COMM_WORLD));
 	OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
 	CHECK(deleted == 1);
-	OK(MPI_Wait(&of_deleted, MPI_STATUS_IGNORE));
+	if (!is_blocking)
+		OK(MPI_Wait(&of_deleted, MPI_STATUS_IGNORE));
 	OK(MPI_Type_free(&type));
 	CHECK(deleted == 2);
 	OK(MPI_Type_free_keyval(&key));
@@ -261,8 +292,10 @@ int main(int argc, char **argv)
 		by_mpi();
 	else if (!strcmp(mode, "handler"))
 		in_handler();
+	else if (!strcmp(mode, "null"))
+		null_datatype();
 	else if (!strcmp(mode, "attribute"))
-		attribute();
+		attribute(delete_attribute, 0), attribute(delete_and_sum, 1);
 	else if (!strcmp(mode, "corrupt"))
 		corrupt();
 	else if (me)

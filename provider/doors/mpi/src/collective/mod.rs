@@ -152,8 +152,9 @@ pub(crate) unsafe fn run(
             }
             Way::Nccl => {
                 let state = comms::state_of(library, comm)?;
+                let call = plan.call(library, row, args, state.at);
                 let mut board = state.board()?;
-                by_nccl(library, row, args, (&state, &mut board), comm)?
+                by_nccl(library, row, call, &mut board, comm)?
             }
             Way::Devices => {
                 let state = comms::state_of(library, comm)?;
@@ -162,11 +163,13 @@ pub(crate) unsafe fn run(
                 if !plan.what.is_vector() && is_short(devices::bytes(plan, args, state.at.size)?) {
                     return None;
                 }
+                let part = devices::part(plan, library, row, args, state.at);
                 let mut board = state.board()?;
-                by_devices(library, row, args, (&state, &mut board), comm)?
+                by_devices(library, row, part, (&state, &mut board), comm)?
             }
         };
-        // Behind the board's lock: the error handler may call a collective of the same communicator.
+        // The error handler may call a collective of the same communicator: what calls it, as the look at the
+        // buffers before does, has no lock of the board.
         Some(if code == 0 { 0 } else { refuse::raised(Target::Comm(comm), code) })
     }
 }
@@ -204,16 +207,15 @@ unsafe fn is_long_anywhere(
 unsafe fn by_nccl(
     library: &Library,
     row: &'static Row,
-    args: &Args<'_>,
-    (state, board): Shared<'_>,
+    call: Option<plan::Call>,
+    board: &mut Side,
     comm: Handle,
 ) -> Option<c_int> {
-    let (plan, abi) = (row.plan.as_ref()?, &library.abi);
+    let abi = &library.abi;
     // SAFETY: the caller's promise; so below.
     unsafe {
         let usable = board.is_usable();
-        let call = if usable { plan.call(library, row, args, state.at) } else { None };
-        let call = call.filter(|call| board.is_on(call.device));
+        let call = call.filter(|call| usable && board.is_on(call.device));
         let done = match agreed(board, abi, comm, call) {
             Ok(call) => {
                 let call = call?;
@@ -231,14 +233,13 @@ unsafe fn by_nccl(
 unsafe fn by_devices(
     library: &Library,
     row: &'static Row,
-    args: &Args<'_>,
+    part: Option<Part>,
     (state, board): Shared<'_>,
     comm: Handle,
 ) -> Option<c_int> {
     let (plan, abi) = (row.plan.as_ref()?, &library.abi);
     // SAFETY: the caller's promise; so below.
     unsafe {
-        let part = devices::part(plan, library, row, args, state.at);
         let part = part.filter(|_| state.have_met(board, library, comm) && board.is_usable());
         let done = match agreed(board, abi, comm, part) {
             Ok(part) => {
