@@ -159,6 +159,55 @@ static void failed(void)
 	OK(MPI_Type_free(&type));
 }
 
+static int requests_refused;
+
+static void count_refused(MPI_Comm *comm, int *code, ...)
+{
+	int class = 0;
+
+	(void)comm;
+	MPI_Error_class(*code, &class);
+	requests_refused += class == MPI_ERR_REQUEST;
+}
+
+/* One that the program has freed while it was under way: Open MPI 4 frees it, too, when it has failed. */
+static void failed_and_freed(void)
+{
+	int to = (me + 1) % ranks, from = (me + ranks - 1) % ranks;
+	MPI_Errhandler handler;
+	MPI_Datatype type;
+	MPI_Request q;
+
+	if (fixed == HOST)
+		return;
+	begin("a persistent receive that is freed, and too short");
+	OK(MPI_Type_vector(10, 1, 3, MPI_INT, &type));
+	OK(MPI_Type_commit(&type));
+	OK(MPI_Comm_create_errhandler(count_refused, &handler));
+	struct buffer *d = take_of(DEVICE, 120, ANY), *s = take_of(HOST, 400, UNCHANGED);
+
+	requests_refused = 0;
+	OK(MPI_Recv_init(d->at[0], 1, type, from, 1, MPI_COMM_WORLD, &q));
+	OK(MPI_Start(&q));
+	OK(MPI_Request_free(&q));
+	OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, handler));
+	OK(MPI_Isend(s->at[0], 100, MPI_INT, to, 1, MPI_COMM_WORLD, &q));
+	OK(MPI_Wait(&q, MPI_STATUS_IGNORE));
+	OK(MPI_Barrier(MPI_COMM_WORLD));
+	for (int tries = 0, flag; tries < 2000; tries++) {
+		q = MPI_REQUEST_NULL;
+		OK(MPI_Test(&q, &flag, MPI_STATUS_IGNORE));
+	}
+	CHECK(requests_refused == 0);
+	OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+	OK(MPI_Errhandler_free(&handler));
+	/* What of the message has come is not said. */
+	for (size_t i = 0; i < d->len; i++)
+		get(d, 0, i, &d->at[1][i], 1);
+	end();
+	OK(MPI_Type_free(&type));
+}
+
 static void partitioned(void)
 {
 	int (*send)() = optional("MPI_Psend_init"), (*recv)() = optional("MPI_Precv_init"), (*ready)() = optional("MPI_Pready"),
@@ -224,7 +273,7 @@ static void large_counts(void) { collectives_by(PERSISTENT_C); }
 int main(int argc, char **argv)
 {
 	static const struct subject all[] = {
-		{ "point_to_point", point_to_point }, { "failed", failed }, { "partitioned", partitioned },
+		{ "point_to_point", point_to_point }, { "failed", failed }, { "failed_and_freed", failed_and_freed }, { "partitioned", partitioned },
 		{ "collectives", collectives }, { "large_counts", large_counts },
 	};
 

@@ -214,7 +214,9 @@ pub(crate) fn poll_freed(abi: &Abi, last: bool) {
         COUNT.fetch_sub(1, Relaxed);
         // SAFETY: the operation is over. The program has promised that its buffers stay until then.
         let _ = unsafe { entry.end(bytes_of(abi, status.at())) };
-        if entry.persistent.is_some() {
+        // SAFETY: a place of this function's. Open MPI 4 has freed a request that has failed.
+        let stays = unsafe { abi.handle_at(at, 0) } != abi.handles.request_null;
+        if entry.persistent.is_some() && stays {
             // SAFETY: as above.
             let _ = unsafe { pmpi!("Request_free", at) };
         }
