@@ -363,6 +363,7 @@ impl Drop for Side {
 
 #[cfg(test)]
 mod tests {
+    use super::super::marks::Left;
     use super::*;
 
     fn board(name: u128, rank: usize) -> Side {
@@ -380,6 +381,19 @@ mod tests {
         assert!(!std::fs::exists(&path).unwrap());
         second.fail();
         assert!(!first.is_usable() && !second.is_usable());
+    }
+
+    #[test]
+    fn a_rank_that_is_in_finalize_may_give_up_and_that_stays() {
+        let name = u128::from_ne_bytes(ipc::random().unwrap());
+        let (first, second) = (board(name, 0).marks(), board(name, 1).marks());
+        assert_eq!(second.has_left(0), None);
+        let seen = [Left::Finalize, Left::Broken, Left::Finalize].map(|why| {
+            first.mark_left(why);
+            second.has_left(0)
+        });
+        assert_eq!(seen, [Some(Left::Finalize), Some(Left::Broken), Some(Left::Broken)]);
+        assert_eq!(second.has_left(1), None);
     }
 
     #[test]

@@ -73,9 +73,9 @@ impl Marks {
         (0..ranks).find(|r| process(&self.memory, ranks, *r).is_some_and(Name::has_ended))
     }
 
-    /// This rank posts no more collectives that return a request. The first reason stays.
+    /// This rank posts no more collectives that return a request. [`Left::Broken`] stays.
     pub(super) fn mark_left(&self, why: Left) {
-        if self.has_left(self.at.rank).is_none() {
+        if self.has_left(self.at.rank) != Some(Left::Broken) {
             word(&self.memory, self.at.size, self.at.rank, LEFT).store(why as u64, Release);
         }
     }
