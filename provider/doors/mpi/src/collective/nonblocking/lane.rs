@@ -25,6 +25,11 @@ const POLLED: usize = 64;
 const SEARCH: u32 = 1 << 12;
 const CORRUPT: &str = "a rank has written words that cannot be: does it run another version of this library?";
 
+/// Of a rank that has marked itself as [`Left::Broken`].
+fn has_ended_all(rank: usize) -> String {
+    format!("rank {rank} calls no more collectives that return a request, after an error")
+}
+
 /// A collective without outcome.
 #[derive(Debug)]
 struct Queued {
@@ -101,9 +106,12 @@ impl Lane {
         self.queue.is_empty() && self.running.is_empty()
     }
 
-    /// Why no collective can be posted any more.
+    /// Why no collective can be posted any more: each rank has its part in a later one.
     pub(super) fn is_over(&self) -> Option<String> {
-        self.over.clone()
+        self.over.clone().or_else(|| {
+            let mut ranks = 0..self.marks.ranks();
+            ranks.find(|rank| self.marks.has_left(*rank) == Some(Left::Broken)).map(has_ended_all)
+        })
     }
 
     /// MPI_Finalize has begun: this rank calls no more of them.
@@ -245,7 +253,7 @@ impl Lane {
         let why = why.or_else(|| {
             let (rank, _) = broken?;
             self.marks.mark_left(Left::Broken);
-            Some(format!("rank {rank} calls no more collectives that return a request, after an error"))
+            Some(has_ended_all(*rank))
         });
         if let Some(why) = why {
             self.end_all(library, &why);
