@@ -160,40 +160,55 @@ impl Messages {
     }
 }
 
-/// Errors of a communicator are answered to the caller from now on.
-fn set_quiet(library: &Library, comm: Handle) {
+/// Errors of a communicator are answered to the caller from now on. The handler, 0 where there is none.
+fn set_quiet(library: &Library, comm: Handle) -> Handle {
     let handler = object(library, c"ompi_mpi_errors_return");
     if handler != 0 {
         // SAFETY: a communicator, and the handler of Open MPI's of that name.
         let _ = unsafe { pmpi!("Comm_set_errhandler", comm, handler) };
     }
+    handler
+}
+
+/// The handler of a communicator, to be freed.
+fn handler_of(comm: Handle) -> Option<Handle> {
+    let mut handler = 0;
+    // SAFETY: a valid place, and a communicator.
+    unsafe { pmpi!("Comm_get_errhandler", comm, &raw mut handler) }.ok().map(|()| handler)
+}
+
+fn free(mut handler: Handle) {
+    // SAFETY: of `handler_of`.
+    let _ = unsafe { pmpi!("Errhandler_free", &raw mut handler) };
 }
 
 /// See [`Messages::quiet`].
 #[derive(Debug)]
 pub(super) struct Quiet {
     comm: Handle,
-    handler: Option<Handle>,
+    /// The handler before, and the one that is there meanwhile.
+    before: Option<Handle>,
+    quiet: Handle,
 }
 
 impl Quiet {
     fn of(library: &Library, comm: Handle) -> Quiet {
-        let mut handler = 0;
-        // SAFETY: valid places, and a communicator.
-        let is_known = unsafe { pmpi!("Comm_get_errhandler", comm, &raw mut handler) }.is_ok();
-        set_quiet(library, comm);
-        Quiet { comm, handler: is_known.then_some(handler) }
+        let before = handler_of(comm);
+        Quiet { comm, before, quiet: set_quiet(library, comm) }
     }
 }
 
 impl Drop for Quiet {
     fn drop(&mut self) {
-        let Some(handler) = &mut self.handler else { return };
-        // SAFETY: a communicator that stays, and a handler that was got here.
-        unsafe {
-            let _ = pmpi!("Comm_set_errhandler", self.comm, *handler);
-            let _ = pmpi!("Errhandler_free", std::ptr::from_mut(handler));
+        let Some(before) = self.before else { return };
+        let now = handler_of(self.comm);
+        // Another thread may have set one.
+        if now == Some(self.quiet) {
+            // SAFETY: a communicator that stays, and a handler that was got here.
+            let _ = unsafe { pmpi!("Comm_set_errhandler", self.comm, before) };
         }
+        free(before);
+        now.into_iter().for_each(free);
     }
 }
 
@@ -226,8 +241,8 @@ pub(super) unsafe fn test_some(abi: &Abi, requests: &mut [u64]) -> Vec<(usize, c
 
 /// The code of a request that has completed, which is freed then; `None` while it is under way. No error
 /// handler of the program's is called: Open MPI 4 raises the error of a collective's request for
-/// MPI_COMM_WORLD. The handler there is another one for as long as a call takes that finds the request
-/// complete.
+/// MPI_COMM_WORLD. There the handler is another one for as long as a call takes that finds the request
+/// complete; an error that another thread's call raises for MPI_COMM_WORLD meanwhile is returned by that.
 ///
 /// # Safety
 /// A request of this library's, of a communicator whose errors are answered to the caller.
@@ -240,7 +255,9 @@ pub(super) unsafe fn code_of_completed(library: &Library, request: &mut u64) -> 
             return None;
         }
     }
-    let _quiet = Quiet::of(library, library.abi.handles.world);
+    // Sessions came with Open MPI 5.
+    let raises = library.address(c"PMPI_Session_init") == 0;
+    let _quiet = raises.then(|| Quiet::of(library, library.abi.handles.world));
     // SAFETY: as above.
     let tested = unsafe { pmpi!("Test", place, &raw mut flag, ignored) };
     *request = library.abi.handles.request_null as u64;
