@@ -4,12 +4,13 @@
 # mounts from this host by 9P and does not write. Programs of this host's compiler, and of ci/get/libfabric, lie at /strait.
 
 share=$out/rdma/strait
-checks=${CHECKS:-provider ways exchange fabtests kill remove mpi verbs verbs_fabtests verbs_kill verbs_remove}
+# Those that begin with far_ are made by two guests.
+checks=${CHECKS:-provider ways exchange fabtests kill remove mpi verbs verbs_fabtests verbs_kill verbs_down verbs_remove far_verbs}
 
 # What a Debian that is unpacked, not installed, lacks.
 put_names() {
-    mkdir -p "$root/strait"
-    printf '127.0.0.1 localhost\n10.9.0.1 guest\n' > "$root/etc/hosts"
+    mkdir -p "$root/strait" "$root/meet"
+    printf '127.0.0.1 localhost\n10.9.0.1 guest guest0\n10.9.0.2 guest1\n' > "$root/etc/hosts"
     printf 'passwd: files\ngroup: files\nhosts: files\n' > "$root/etc/nsswitch.conf"
     echo 'root:x:0:0:root:/tmp:/bin/bash' > "$root/etc/passwd"
     echo 'root:x:0:' > "$root/etc/group"
@@ -32,6 +33,7 @@ put_share() {
     cp "$LIBFABRIC"/bin/fi_{rdm,rma,multi,cq}_* "$share/bin/"
     last=(-L"$LIBFABRIC/lib" -lfabric)
     build talk hosts/talk.c gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -I"$LIBFABRIC/include"
+    build ends rdma/ends.c gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -I"$LIBFABRIC/include"
     last=(-libverbs)
     build ways rdma/ways.c gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror
     last=()
@@ -63,6 +65,7 @@ while read -r module; do insmod "/modules/$module"; done < /modules/order
 options=trans=virtio,version=9p2000.L,msize=524288,cache=loose,ro
 mount -t 9p -o $options root /new
 mount -t 9p -o $options strait /new/strait
+case $(cat /proc/cmdline) in *far=*) mount -t 9p -o trans=virtio,version=9p2000.L,msize=524288,cache=none meet /new/meet ;; esac
 for at in proc sys dev; do mount --move /$at /new/$at; done
 exec switch_root /new /strait/run
 INIT
@@ -78,12 +81,50 @@ kernel=$(cat "$root/.done")
 put_names
 put_share
 put_initramfs
-memory=4G
-devices=()
-for tag in root strait; do
-    at=$root
-    [ $tag = root ] || at=$share
-    devices+=(-fsdev "local,id=$tag,path=$at,security_model=none,readonly=on" -device "virtio-9p-pci,fsdev=$tag,mount_tag=$tag")
+# shared TAG PATH [OPTION]: a directory of this host's that the guest mounts.
+shared() {
+    devices+=(-fsdev "local,id=$1,path=$2,security_model=none${3:-,readonly=on}" -device "virtio-9p-pci,fsdev=$1,mount_tag=$1")
+}
+
+begin_rdma() {
+    devices=()
+    shared root "$root"
+    shared strait "$share"
+}
+
+# Two guests at once, with a cable between their network cards, and a directory in which their processes meet.
+boot_both() {
+    local cable one two
+    cable=$(mktemp -d)
+    mkdir "$cable/meet"
+    for role in 0 1; do
+        begin_rdma
+        shared meet "$cable/meet" ,readonly=off
+        devices+=(-netdev "stream,id=net,addr.type=unix,addr.path=$cable/socket,$([ $role = 0 ] && echo server=on || echo server=off,reconnect-ms=300)"
+            -device "virtio-net-pci,netdev=net,mac=52:54:00:00:77:0$role,romfile=")
+        boot "rdma$role" max mitigations=off far=$role -- "$@" > "$out/rdma$role.out" &
+        if [ $role = 0 ]; then one=$!; else two=$!; fi
+    done
+    wait $one $two
+    cat "$out/rdma0.out" "$out/rdma1.out"
+    if grep -q '^FAILED ' "$out/rdma0.out" "$out/rdma1.out"; then bad=1; fi
+    rm -rf "$cable"
+}
+
+alone=() both=()
+for word in $checks; do
+    case $word in far_*) both+=("$word") ;; *) alone+=("$word") ;; esac
 done
-# shellcheck disable=SC2086
-boot rdma max mitigations=off -- $checks
+if ((${#alone[@]})); then
+    memory=4G
+    # An instruction is 4 ns.
+    [ "${CLOCK:-}" != counted ] || emulation=(-accel "tcg,thread=single" -icount "shift=2,sleep=off")
+    begin_rdma
+    boot rdma max mitigations=off -- "${alone[@]}"
+fi
+# Two that wait for each other have one clock, the host's.
+if ((${#both[@]})); then
+    memory=1536M
+    emulation=(-accel "tcg,thread=multi")
+    boot_both "${both[@]}"
+fi

@@ -38,6 +38,17 @@ impl std::fmt::Debug for Exportable {
     }
 }
 
+/// When the device of some memory sees what an adapter has written there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdapterWrites {
+    /// When the processor knows that it was written.
+    Seen,
+    /// When it was flushed after that ([`Memory::flush_adapter_writes`]).
+    Flushed,
+    /// That is not known.
+    Unknown,
+}
+
 /// A kind of memory: what it is, and whose an address is.
 pub trait Memory: Handles + Copies + Allocate + Sync {
     /// Which one.
@@ -90,6 +101,18 @@ pub trait Memory: Handles + Copies + Allocate + Sync {
     fn to_adapter(&self, addr: usize, len: usize) -> Option<(u32, u32)> {
         let _ = (addr, len);
         None
+    }
+
+    /// When the device that `addr` is on sees what an adapter has written there.
+    fn adapter_writes(&self, addr: usize) -> AdapterWrites {
+        let _ = addr;
+        AdapterWrites::Unknown
+    }
+
+    /// Has the device that `addr` is on see what adapters have written to its memory before the call.
+    fn flush_adapter_writes(&self, addr: usize) -> Result<(), Error> {
+        let _ = addr;
+        Err(Error::UNSUPPORTED)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::span::Span;
 use crate::system::System;
 use crate::{client, cuda, fake, presence, rocr, ze};
 
-pub use crate::memory::{Allocate, Copies, Exportable, Handles, Memory, Pages};
+pub use crate::memory::{AdapterWrites, Allocate, Copies, Exportable, Handles, Memory, Pages};
 
 /// All but the host's, in the order in which they are asked whose an address is. What a program has
 /// registered itself comes first.

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::kind::Kind;
-use crate::memory::{Allocate, Copies, Handles, Memory};
+use crate::memory::{AdapterWrites, Allocate, Copies, Handles, Memory};
 
 /// Host memory: what is of no other kind.
 pub(crate) struct System;
@@ -22,6 +22,10 @@ impl Memory for System {
 
     fn acquire(&self, _addr: usize, _len: usize) -> bool {
         true
+    }
+
+    fn adapter_writes(&self, _addr: usize) -> AdapterWrites {
+        AdapterWrites::Seen
     }
 }
 

@@ -143,6 +143,9 @@ struct fab {
 	struct fid_ep *ep;
 	struct name name;
 	int sleeps;
+	/* Reports of remote CQ data, and the last one's. */
+	unsigned reports;
+	uint64_t reported;
 };
 
 struct fab_options {
@@ -273,8 +276,11 @@ static inline int fab_poll(struct fab *f)
 	for (ssize_t i = 0; i < n; i++) {
 		struct op *op = e[i].op_context;
 
-		if (!op) /* remote CQ data */
+		if (!op) { /* remote CQ data */
+			f->reports++;
+			f->reported = e[i].data;
 			continue;
+		}
 		CHECK(op->state == PENDING, "a completion for no operation");
 		op->len = e[i].len;
 		op->tag = e[i].tag;

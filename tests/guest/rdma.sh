@@ -2,27 +2,39 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # The guest of ci/suite/guest rdma, once its root is Debian's: its first process. The words of the kernel's parameter strait= are the
 # checks that it makes. Its one soft RDMA device has no switch and no other host: both processes of a check use it.
+# shellcheck disable=SC2030,SC2031
 export PATH=/strait/bin:/usr/bin:/usr/sbin HOME=/tmp
 export FI_PROVIDER_PATH=/strait FI_STRAIT_LINKS='ofi:verbs;ofi_rxm' FI_STRAIT_TCP_TIMEOUT=5000
 # That of soft RDMA's completion queues is 16384 entries at most, which rxm exceeds for its default of 256 peers.
 export FI_UNIVERSE_SIZE=16
+# The longest message of tests/hosts/talk.c: soft RDMA is slow under emulation.
+export LONGEST=1000000
 # The layer rxm finds verbs by the core, which has to be named to it, and programs get Strait alone.
 export FI_PROVIDER='strait,verbs;strait'
-address=10.9.0.1
+
+# A word of the kernel's command line.
+of_kernel() { sed -n "s/.*\b$1=\([^ ]*\).*/\1/p" /proc/cmdline; }
+# The number of this guest, if there are two.
+far=$(of_kernel far)
+address=10.9.0.$((${far:-0} + 1))
 
 mount -t tmpfs none /tmp
 mount -t tmpfs none /run
 mkdir -p /dev/shm /dev/pts
 mount -t tmpfs none /dev/shm
 mount -t devpts none /dev/pts
-echo guest > /proc/sys/kernel/hostname
+# Processes that poll share one processor: short slices spare what each polls for nothing.
+mount -t debugfs none /sys/kernel/debug
+echo HRTICK > /sys/kernel/debug/sched/features
+echo 100000 > /sys/kernel/debug/sched/base_slice_ns
+echo "guest$far" > /proc/sys/kernel/hostname
 ip link set lo up
 echo "guest: $(uname -r), up for $(cut -d' ' -f1 /proc/uptime) s"
 
 # report NAME STATUS FILE...: the line of a check, after what its processes printed.
 report() {
     local name=$1 status=$2; shift 2
-    tail -q -n 25 "$@" | cut -c 1-300 | sed 's/^/    /'
+    tail -q -n 40 "$@" | cut -c 1-300 | sed 's/^/    /'
     if [ "$status" = 0 ]; then
         echo "ok $name ($((SECONDS - begun)) s)"
     else
@@ -37,6 +49,20 @@ add_device() {
     ip link set dummy0 mtu 4500 up
     ip addr add $address/24 dev dummy0
     rdma link add rxe0 type rxe netdev dummy0
+}
+
+# Of two guests: that of the network card.
+add_far_device() {
+    until [ -e /sys/class/net/eth0 ]; do sleep 0.1; done
+    ip link set eth0 mtu 4500 up
+    ip addr add "$address/24" dev eth0
+    rdma link add rxe0 type rxe netdev eth0
+}
+
+# Both guests have come here.
+both_at() {
+    : > "/meet/$1.$far"
+    until [ -e "/meet/$1.$((1 - far))" ]; do sleep 0.1; done
 }
 
 fresh() { rm -rf /tmp/d; mkdir /tmp/d; begun=$SECONDS; }
@@ -99,12 +125,15 @@ fabtest() {
     report "fabtests $*" $status /tmp/d/log.?
 }
 
+# Without -S fabtests registers memory for 64 of the longest messages, more than the 1 GiB that soft RDMA takes.
 check_fabtests() {
     fabtest fi_rdm_pingpong -I 5 -v
     fabtest fi_rdm_tagged_pingpong -I 5 -v
     fabtest fi_rdm_tagged_bw -I 5 -v
-    fabtest fi_rma_bw -e rdm -o write -I 5 -v
-    fabtest fi_rma_bw -e rdm -o read -I 5 -v
+    fabtest fi_rma_bw -e rdm -o write -I 5 -S 1000000 -v
+    fabtest fi_rma_bw -e rdm -o read -I 5 -S 1000000 -v
+    # Its data has 64 bits, and goes in frames.
+    fabtest fi_rma_bw -e rdm -o writedata -I 5 -S 4000 -v
     fabtest fi_rdm_atomic -I 2 -o all -v
 }
 
@@ -155,6 +184,44 @@ check_remove() {
     report "a device that was removed and added again is used" $status /tmp/d/log.?
 }
 
+# The port is down for longer than a peer may not answer: both ends get an error, and the next processes work. Soft RDMA ends its queue
+# pairs when it is down for 0.5 s, too.
+check_verbs_down() (
+    local status=0 side
+    export FI_STRAIT_LINKS=verbs
+    fresh
+    pair 100 stream 80
+    going || status=1
+    ip link set dummy0 down
+    sleep 15
+    ip link set dummy0 up
+    both_end || status=$?
+    for side in 0 1; do grep -q 'then: ' /tmp/d/log.$side || status=2; done
+    report "operations end with an error where the port is down for 15 s" $status /tmp/d/log.?
+    status=0
+    fresh
+    pair 100 exchange
+    both_end || status=$?
+    report "a port that was down is used" $status /tmp/d/log.?
+)
+
+# Both ends in one thread: times by the clock, which counts instructions, the kernel's too.
+check_ends() (
+    local type provider links status=0
+    fresh
+    while read -r type provider links; do
+        export NODE=$address FI_STRAIT_LINKS=$links
+        if [ "$provider" = strait ]; then FI_PROVIDER='strait,verbs;strait'; else FI_PROVIDER=verbs; fi
+        echo "$type $provider $links"
+        timeout -s KILL 20 ends "$provider" "$type" 200 ping 64 ping 65536 ping 1048576 write 8 2>&1 || status=$?
+    done << 'WAYS'
+msg verbs
+rdm verbs;ofi_rxm
+rdm strait verbs
+WAYS
+    report "both ends in one thread" $status /dev/null
+)
+
 # The link verbs: the device by libibverbs alone, without a provider below.
 check_verbs() {
     local status=0 side
@@ -166,7 +233,9 @@ check_verbs() {
         grep -q '^strait:   network  ' /tmp/d/log.$side || status=3
         grep -q '^strait:   network RMA ' /tmp/d/log.$side || status=4
     done
-    report "messages, RMA and atomics with their contents, by the link verbs" $status /tmp/d/log.?
+    # Frames carry what messages have below 64 KiB: writes with data, and their data, are requests of the device.
+    for side in 0 1; do grep -Eq '^strait:   network  *out +[0-9]+ +[0-9]{1,2}(\.[0-9])? KiB' /tmp/d/log.$side || status=5; done
+    report "messages, RMA, writes with data and atomics with their contents, by the link verbs" $status /tmp/d/log.?
 }
 check_verbs_fabtests() { FI_STRAIT_LINKS=verbs check_fabtests; }
 check_verbs_kill() {
@@ -198,6 +267,20 @@ check_mpi() {
     report "Open MPI, two ranks: tests/mpi/exchange.c" $status /tmp/d/log
 }
 
+# Two guests: a process of each, by the device.
+check_far_verbs() {
+    local status=0
+    fresh
+    mkdir -p /meet/exchange
+    both_at verbs
+    NODE=$address FI_STRAIT_LINKS=verbs FI_STRAIT_LOG=warn FI_STRAIT_REPORT=yes timeout -s KILL 300 talk "$far" /meet/exchange exchange > /tmp/d/log 2>&1 || status=$?
+    grep -q "^strait:   1 of 1 peer: verbs verbs (rxe0 port 1, GID [0-9]* $address" /tmp/d/log || status=2
+    grep -q '^strait:   network RMA  *out  *[0-9][0-9]*  *[1-9]' /tmp/d/log || status=4
+    report "two guests: messages, RMA and atomics with their contents, by the link verbs" $status /tmp/d/log
+    # The other one's process may not have ended yet.
+    both_at verbs_end
+}
+
 # How memory can be registered with the device.
 check_ways() {
     local status=0
@@ -206,9 +289,11 @@ check_ways() {
     report "ways of registration" $status /tmp/d/log
 }
 
-modprobe -a rdma_rxe ib_uverbs rdma_ucm dummy
-add_device
-for word in $(sed -n 's/.*strait=\([^ ]*\).*/\1/p' /proc/cmdline | tr , ' '); do "check_$word"; done
+modprobe -a rdma_rxe ib_uverbs rdma_ucm dummy virtio_net
+if [ -n "$far" ]; then add_far_device; else add_device; fi
+for word in $(of_kernel strait | tr , ' '); do "check_$word"; done
+# Warnings of the kernel, with the calls that led to them.
+dmesg | grep -A 25 'cut here' | cut -c 1-150 | sed 's/^/    kernel: /'
 echo "guest: end"
 echo o > /proc/sysrq-trigger
 sleep 20

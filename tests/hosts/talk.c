@@ -15,7 +15,8 @@
  */
 #include "../faults/fab.h"
 
-#define LONGEST (9u << 20)
+/* The longest message and access, and a byte; LONGEST sets another one. */
+static size_t longest = 9u << 20;
 
 struct card {
 	struct name name;
@@ -59,6 +60,8 @@ static struct card exchange_cards(const struct card *own)
 static unsigned char *out, *in, *window;
 static struct fid_mr *mr;
 
+static size_t length(size_t wanted) { return wanted < longest ? wanted : longest - 1; }
+
 static void message(struct fab *f, fi_addr_t to, size_t len, unsigned round)
 {
 	struct op send, recv;
@@ -73,19 +76,30 @@ static void message(struct fab *f, fi_addr_t to, size_t len, unsigned round)
 	CHECK(differs(in, len, 2 * round + 1 - (unsigned)role) == len, "%zu bytes: wrong contents", len);
 }
 
-/* Each writes its half of the other's window, reads it back, and adds to the word at its end. */
+/* Each writes its half of the other's window, with data of the round, reads it back, and adds to the word at its end; and checks
+ * what the other has written here. */
 static void window_of(struct fab *f, fi_addr_t to, const struct card *card, size_t len, unsigned round)
 {
-	uint64_t half = card->addr + (uint64_t)role * LONGEST, word = card->addr + 2 * LONGEST, one = 1, old = 0;
+	uint64_t half = card->addr + role * longest, word = card->addr + 2 * longest, one = 1, old = 0, start = now_ns();
 	struct op op;
 
 	fill(out, len, round + 5);
 	POST(f, &op, fi_write(f->ep, out, len, NULL, to, half, card->key, &op));
 	await(f, &op, "a write");
+	fill(out, len, round + 6 + (unsigned)role);
+	POST(f, &op, fi_writedata(f->ep, out, len, NULL, round + 1, to, half, card->key, &op));
+	await(f, &op, "a write with data");
 	memset(in, 0, len);
 	POST(f, &op, fi_read(f->ep, in, len, NULL, to, half, card->key, &op));
 	await(f, &op, "a read");
-	CHECK(differs(in, len, round + 5) == len, "%zu bytes read back: wrong contents", len);
+	CHECK(differs(in, len, round + 6 + (unsigned)role) == len, "%zu bytes read back: wrong contents", len);
+	while (f->reports <= round) {
+		if (!fab_poll(f))
+			sched_yield();
+		CHECK(now_ns() - start < 20000000000u, "no report of remote CQ data in round %u", round);
+	}
+	CHECK(f->reports == round + 1 && f->reported == round + 1, "remote CQ data %lu in round %u", (unsigned long)f->reported, round);
+	CHECK(differs(window + (1 - role) * longest, len, round + 7 - (unsigned)role) == len, "%zu bytes written here: wrong contents", len);
 	POST(f, &op, fi_fetch_atomic(f->ep, &one, 1, NULL, &old, NULL, to, word, card->key, FI_UINT64, FI_SUM, &op));
 	await(f, &op, "an atomic");
 	CHECK(old == round, "the word has %lu in round %u", (unsigned long)old, round);
@@ -114,13 +128,13 @@ static int both_go_on(struct fab *f, fi_addr_t to, unsigned char more)
 
 static void exchange(struct fab *f, fi_addr_t to, const struct card *card, int seconds, const char *until)
 {
-	static const size_t lengths[] = {0, 1, 8, 200, 4096, 40000, 100000, 1 << 20, LONGEST - 1};
+	static const size_t lengths[] = {0, 1, 8, 200, 4096, 40000, 100000, 1 << 20, SIZE_MAX};
 	uint64_t start = now_ns();
 	unsigned round = 0;
 	int more;
 
 	do {
-		size_t len = lengths[round % (sizeof lengths / sizeof *lengths)];
+		size_t len = length(lengths[round % (sizeof lengths / sizeof *lengths)]);
 
 		message(f, to, len, 2 * round);
 		window_of(f, to, card, len ? len : 3, round);
@@ -133,12 +147,12 @@ static void exchange(struct fab *f, fi_addr_t to, const struct card *card, int s
 
 static void soak(struct fab *f, fi_addr_t to, uint64_t most, const char *since)
 {
-	static const size_t lengths[] = {1 << 20, 65536, 3 << 20, 200000, LONGEST - 1, 8, 262145, 20000};
+	static const size_t lengths[] = {1 << 20, 65536, 3 << 20, 200000, SIZE_MAX, 8, 262145, 20000};
 	uint64_t bytes = 0;
 	unsigned round = 0;
 
 	do {
-		size_t len = lengths[round % (sizeof lengths / sizeof *lengths)];
+		size_t len = length(lengths[round % (sizeof lengths / sizeof *lengths)]);
 
 		message(f, to, len, round++);
 		if (!since || is_there(since))
@@ -159,7 +173,7 @@ static void until_error(struct fab *f, fi_addr_t to, const struct card *card, in
 		begin(&op);
 		do {
 			if (card)
-				ret = fi_read(f->ep, in, LONGEST, NULL, to, card->addr, card->key, &op);
+				ret = fi_read(f->ep, in, longest, NULL, to, card->addr, card->key, &op);
 			else
 				ret = role == 0 ? fi_tsend(f->ep, out, 200000, NULL, to, 7, &op)
 						: fi_trecv(f->ep, in, 200000, NULL, to, 7, 0, &op);
@@ -207,14 +221,17 @@ int main(int argc, char **argv)
 	CHECK(argc > 3, "usage: talk ROLE DIR exchange|soak|stream|reads|refused|filtered [SECONDS|GIB [FILE]]");
 	role = atoi(argv[1]);
 	dir = argv[2];
+	if (getenv("LONGEST"))
+		longest = strtoul(getenv("LONGEST"), NULL, 10);
+	CHECK(longest > 200000 && longest % 8 == 0, "LONGEST is too small, or no multiple of 8");
 	fab_role = role ? "talk 1" : "talk 0";
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	fab_open(&f, (struct fab_options){.progress = FI_PROGRESS_AUTO});
-	out = malloc(LONGEST + 1);
-	in = malloc(LONGEST + 1);
-	window = calloc(1, 2 * LONGEST + 8);
+	out = malloc(longest + 1);
+	in = malloc(longest + 1);
+	window = calloc(1, 2 * longest + 8);
 	CHECK(out && in && window, "no memory");
-	OK(fi_mr_reg(f.domain, window, 2 * LONGEST + 8, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
+	OK(fi_mr_reg(f.domain, window, 2 * longest + 8, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 0, 0, &mr, NULL));
 	own.name = f.name;
 	own.key = fi_mr_key(mr);
 	own.addr = f.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uint64_t)(uintptr_t)window : 0;

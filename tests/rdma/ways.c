@@ -184,6 +184,10 @@ int main(void)
 	MUST((device = ibv_open_device(list[0])), "ibv_open_device");
 	MUST(at != MAP_FAILED, "mmap");
 	MUST(!(errno = ibv_query_device_ex(device, NULL, &attr)), "ibv_query_device_ex");
+	printf("%s: atomics: %s\n", ibv_get_device_name(list[0]),
+	       attr.orig_attr.atomic_cap == IBV_ATOMIC_GLOB  ? "IBV_ATOMIC_GLOB"
+	       : attr.orig_attr.atomic_cap == IBV_ATOMIC_HCA ? "IBV_ATOMIC_HCA"
+							     : "IBV_ATOMIC_NONE");
 	printf("%s: on demand: general %#lx, RC %#x; max_cqe %d, max_mr_size %#lx\n", ibv_get_device_name(list[0]),
 	       (unsigned long)attr.odp_caps.general_caps, attr.odp_caps.per_transport_caps.rc_odp_caps, attr.orig_attr.max_cqe,
 	       (unsigned long)attr.orig_attr.max_mr_size);

@@ -179,6 +179,7 @@ functions! {
     device_get b"cuDeviceGet\0" (device: *mut c_int, ordinal: c_int);
     device_attr b"cuDeviceGetAttribute\0" (value: *mut c_int, which: c_int, device: c_int);
     peer_attr b"cuDeviceGetP2PAttribute\0" (value: *mut c_int, which: c_int, from: c_int, to: c_int);
+    flush_writes b"cuFlushGPUDirectRDMAWrites\0" (target: c_int, scope: c_int);
     device_uuid b"cuDeviceGetUuid_v2\0" (uuid: *mut [u8; 16], device: c_int);
     primary_state b"cuDevicePrimaryCtxGetState\0" (device: c_int, flags: *mut u32, active: *mut c_int);
     primary_retain b"cuDevicePrimaryCtxRetain\0" (ctx: *mut Handle, device: c_int);
@@ -247,6 +248,17 @@ impl Api {
         let library = loaded_library::find("libcuda.so.1")?;
         // SAFETY: it goes by the name of the driver's library, and is never given back.
         Some(unsafe { Api::read(library) })
+    }
+
+    /// What an attribute of a device is; 0 of one that the driver does not know.
+    pub(super) fn attribute(&self, which: c_int, device: c_int) -> c_int {
+        let mut value = 0;
+        if self.device_attr(&mut value, which, device).is_ok() { value } else { 0 }
+    }
+
+    /// Whether the driver flushes what adapters have written.
+    pub(super) fn has_flush_writes(&self) -> bool {
+        self.flush_writes.is_some()
     }
 
     /// Whether the driver has memory operations of streams.

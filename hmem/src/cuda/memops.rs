@@ -3,9 +3,8 @@
 //! Layouts and values: cuda.h of CUDA 13.1. Every store of the second version of the interface is preceded by
 //! a fence of the whole system.
 
-use std::ffi::c_int;
-
-use super::api::{Api, Error, Handle, MemOp as Raw, WRITE_VALUE_64};
+use super::adapter;
+use super::api::{Error, Handle, MemOp as Raw, WRITE_VALUE_64};
 use super::queue::Stream;
 
 /// Most operations of a batch: the driver takes fewer than 256.
@@ -27,13 +26,10 @@ mod device_attr {
 
     pub(super) const CAN_FLUSH_REMOTE_WRITES: c_int = 98;
     pub(super) const GPU_DIRECT_RDMA_SUPPORTED: c_int = 116;
-    pub(super) const GPU_DIRECT_RDMA_WRITES_ORDERING: c_int = 118;
     pub(super) const CAN_USE_64_BIT_STREAM_MEM_OPS: c_int = 122;
     pub(super) const CAN_USE_STREAM_WAIT_VALUE_NOR: c_int = 123;
     pub(super) const ATOMIC_REDUCTION_SUPPORTED: c_int = 148;
 }
-/// `CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER`: the device itself need not be flushed.
-const ORDERING_OWNER: c_int = 100;
 
 /// When a wait for a word of 32 bits is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,21 +132,15 @@ pub struct Features {
 pub fn features(stream: Stream) -> Result<Features, Error> {
     let (api, entered) = stream.enter()?;
     let device = entered.device()?;
-    let value = |which| attribute(api, which, device);
-    let ordering = value(device_attr::GPU_DIRECT_RDMA_WRITES_ORDERING);
+    let value = |which| api.attribute(which, device);
     Ok(Features {
         batches: api.has_mem_ops(),
         wide: value(device_attr::CAN_USE_64_BIT_STREAM_MEM_OPS) != 0,
         nor: value(device_attr::CAN_USE_STREAM_WAIT_VALUE_NOR) != 0,
         flush: value(device_attr::CAN_FLUSH_REMOTE_WRITES) != 0,
-        unordered: value(device_attr::GPU_DIRECT_RDMA_SUPPORTED) != 0 && ordering < ORDERING_OWNER,
+        unordered: value(device_attr::GPU_DIRECT_RDMA_SUPPORTED) != 0 && !adapter::is_ordered(api, device),
         reduction: value(device_attr::ATOMIC_REDUCTION_SUPPORTED) != 0,
     })
-}
-
-fn attribute(api: &Api, which: c_int, device: c_int) -> c_int {
-    let mut value = 0;
-    if api.device_attr(&mut value, which, device).is_ok() { value } else { 0 }
 }
 
 /// Queues a batch of at most [`MOST_IN_BATCH`] operations; in a stream that is being captured, it becomes a

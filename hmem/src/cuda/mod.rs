@@ -23,6 +23,7 @@
 //! | [`memops`] | memory operations of streams |
 //! | [`graph`] | graphs of these |
 
+mod adapter;
 mod api;
 mod copy;
 mod export;
@@ -57,7 +58,7 @@ pub(crate) use stream::activate;
 use crate::agent;
 use crate::error::Error as AnyError;
 use crate::kind::Kind;
-use crate::memory::{Allocate, Copies, Exportable, Handles, Memory, Pages};
+use crate::memory::{AdapterWrites, Allocate, Copies, Exportable, Handles, Memory, Pages};
 use crate::pending::{Part, PendingCopy};
 use crate::presence;
 use crate::share::{Export, HandleType, Mapped, Opened};
@@ -138,6 +139,14 @@ impl Memory for Cuda {
         let device = u32::try_from(export::device_of_all(addr, len)?).ok()?;
         settle(addr);
         Some((0, device))
+    }
+
+    fn adapter_writes(&self, addr: usize) -> AdapterWrites {
+        if agent::is_on() { AdapterWrites::Unknown } else { adapter::writes(addr) }
+    }
+
+    fn flush_adapter_writes(&self, addr: usize) -> Result<(), AnyError> {
+        if agent::is_on() { Err(AnyError::UNSUPPORTED) } else { Ok(adapter::flush(addr)?) }
     }
 }
 

@@ -10,6 +10,7 @@ use cuda_stand_in::driver::Driver;
 use hmem::cuda::{self, Error, Sort};
 use hmem::path::{Path, find};
 use hmem::pending::{Part, PendingCopy};
+use hmem::registry::AdapterWrites;
 use hmem::share::{Export, HandleType, Opened};
 use hmem::{AtomicOp, Datatype, Kind, Span, apply, classify, copy, read, registry, write};
 
@@ -270,6 +271,31 @@ fn range_of_two_devices_is_not_exported_as_the_first_ones() {
     let devices: Vec<_> = cuda::export(at, 3 * piece, 8).unwrap().iter().map(|e| e.device).collect();
     assert!(devices[0] == devices[1] && devices[1] != devices[2]);
     cu.unmap(at, 3);
+}
+
+/// The device's attributes say when it sees what an adapter writes, and a flush is one of its context.
+#[test]
+fn a_device_sees_what_adapters_write_as_its_attributes_say() {
+    let (_alone, cu) = alone();
+    let (plain, managed) = (cu.alloc(100), cu.alloc_managed(100));
+    let memory = registry::of(Kind::Cuda);
+    // GPU_DIRECT_RDMA_WRITES_ORDERING, GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS
+    let says = |ordering, options| {
+        cu.attribute(118, ordering);
+        cu.attribute(117, options);
+        memory.adapter_writes(plain + 50)
+    };
+    assert_eq!((says(100, 0), says(200, 3)), (AdapterWrites::Seen, AdapterWrites::Seen));
+    assert_eq!((says(0, 2), says(0, 0)), (AdapterWrites::Unknown, AdapterWrites::Unknown));
+    assert!(memory.flush_adapter_writes(plain).is_err(), "a flush that the device does not have");
+    assert_eq!(says(0, 3), AdapterWrites::Flushed);
+    assert_eq!(memory.adapter_writes(managed), AdapterWrites::Unknown);
+    let flushes = cu.calls(c"cuFlushGPUDirectRDMAWrites");
+    memory.flush_adapter_writes(plain + 50).unwrap();
+    assert_eq!(cu.calls(c"cuFlushGPUDirectRDMAWrites"), flushes + 1);
+    says(100, 0);
+    cu.free(plain);
+    cu.free(managed);
 }
 
 /// What synchronous calls do to shared memory is done when they return.

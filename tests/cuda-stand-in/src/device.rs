@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use stand_in::fault;
 
-use crate::{INVALID_DEVICE, INVALID_VALUE, SUCCESS, context, devices, enter};
+use crate::{
+    INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, SUCCESS, context, devices, enter, enter_in_context,
+};
 
 /// What NVIDIA's driver takes at least, which callers count on: for so long they may go on without asking
 /// whether there is one.
@@ -128,6 +130,18 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(out: *mut c_int, which: c_int, dev
     let value = if which == 33 { 0x40 + number as c_int } else { attribute(which) };
     unsafe { *out = value };
     SUCCESS
+}
+
+/// What adapters write is in the memory at once here; programs that need the call are found by its count.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuFlushGPUDirectRDMAWrites(target: c_int, scope: c_int) -> i32 {
+    enter_in_context!("cuFlushGPUDirectRDMAWrites");
+    // CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX; ..._TO_OWNER, ..._TO_ALL_DEVICES
+    if target != 0 || ![100, 200].contains(&scope) {
+        return INVALID_VALUE;
+    }
+    // GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS: by the host
+    if attribute(117) & 1 == 0 { NOT_SUPPORTED } else { SUCCESS }
 }
 
 #[unsafe(no_mangle)]

@@ -155,8 +155,9 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     if profile.is("nodmabuf") {
         return refuse(libc::EOPNOTSUPP);
     }
-    if access & ibv::IBV_ACCESS_ON_DEMAND != 0 || !is_sound(access) || (offset ^ iova) % 4096 != 0 || len == 0
-    {
+    // As the kernel does.
+    let refused = ibv::IBV_ACCESS_ON_DEMAND | ibv::IBV_ACCESS_MW_BIND;
+    if access & refused != 0 || !is_sound(access) || (offset ^ iova) % 4096 != 0 || len == 0 {
         return refuse(libc::EINVAL);
     }
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };

@@ -332,7 +332,8 @@ fn choose_send(limits: &Limits, op: &Op) -> Plan {
 /// An access that needs nothing of its target.
 fn choose_one_sided(limits: &Limits, op: &Op) -> Option<Plan> {
     let may = op.when.contains(When::ONE_SIDED) && !op.tried.contains(Tried::ONE_SIDED);
-    if !may || op.len == 0 || op.memory != Memory::Host {
+    let is_host = op.memory == Memory::Host;
+    if !may || op.len == 0 || !is_host && !limits.rma.contains(RmaCaps::FROM_DEVICES) {
         return None;
     }
     if !limits.is_sync() {
@@ -341,6 +342,9 @@ fn choose_one_sided(limits: &Limits, op: &Op) -> Option<Plan> {
         let stays = !op.when.contains(When::INJECT) || op.when.contains(When::COPIED);
         let may = stays && !op.when.contains(When::BEHIND_UNACKED);
         return (may && limits.rma.contains(RmaCaps::REGIONS)).then_some(Plan::Published);
+    }
+    if !is_host {
+        return None;
     }
     let in_frame = op.role == Role::Write && choose_eager(limits, op).is_some();
     if in_frame && !op.when.contains(When::DELIVERY) {

@@ -45,7 +45,8 @@ pub enum Event {
     /// Another path leads to this peer than [`Link::path`] said before. Nothing was sent on either.
     PathChanged(PeerId),
     /// An access that [`crate::RmaLink::start`] began, or a [`FrameLink::land`], is over: whether all bytes
-    /// are there.
+    /// are there. What [`crate::RmaLink::start_once`] began was done if they are not: its result could not be
+    /// written.
     Done(OpId, bool),
     /// Such an access has ended with the connection that it went by: whether its bytes are where they belong
     /// is not known, and it is not to be repeated. The end of the peer follows.

@@ -27,8 +27,8 @@ bitflags! {
         /// [`RmaLink::start`](crate::RmaLink::start) puts host memory that does not vanish to host memory of
         /// which handles were exchanged. Only with [`RmaCaps::HOST_GETS`].
         const HOST_PUTS = 1 << 5;
-        /// [`RmaLink::start`](crate::RmaLink::start) reaches host memory of registrations that the peer
-        /// publishes ([`Grant::Region`](crate::Grant::Region)), from and to host memory that does not vanish.
+        /// [`RmaLink::start`](crate::RmaLink::start) reaches registrations that the peer publishes
+        /// ([`Grant::Region`](crate::Grant::Region)), from and to host memory that does not vanish.
         /// Its end means that the bytes are where they belong.
         const REGIONS = 1 << 6;
         /// [`RmaLink::start_once`](crate::RmaLink::start_once) writes such registrations with data
@@ -39,6 +39,8 @@ bitflags! {
         /// [`Once::CompareSwap`](crate::Once::CompareSwap)). Only with [`RmaCaps::REGIONS`]; some peers may
         /// be refused.
         const ATOMICS = 1 << 8;
+        /// [`RmaCaps::REGIONS`] from and to memory of devices here, too; some may be refused.
+        const FROM_DEVICES = 1 << 9;
     }
 }
 

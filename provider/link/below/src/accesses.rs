@@ -55,6 +55,11 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         if !matches!(once, Once::Write(_)) {
             // A word that is read and written.
             self.plan(Way::Put, peer, access)?;
+            let at = self.peers.get_mut(peer).ok_or(NoDirect::Fault)?;
+            let Grant::Region(version) = access.grant else { return Err(NoDirect::Memory) };
+            if !at.dealings.published().has_atomics(version) {
+                return Err(NoDirect::Memory);
+            }
             if piece.addr % WORD != 0 || piece.local.len() as u64 != WORD || !piece.local.can(Caps::CPU) {
                 return Err(NoDirect::Memory);
             }

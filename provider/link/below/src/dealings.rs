@@ -285,7 +285,7 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
     /// Has the network end accesses, and others with them: all, or all by the same connections. Whether those
     /// access no memory any more.
     fn stop_accesses(&mut self, which: impl Fn(&Op) -> bool) -> bool {
-        let Some(below) = self.below else {
+        let Some(below) = &mut *self.below else {
             self.cut_reads(|_| true);
             return true;
         };
@@ -299,7 +299,12 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         let mut are_over = true;
         for peer in self.reading.peers_of(which) {
             let Some(channel) = self.peers.get(peer).and_then(|at| at.channel.as_ref()) else { continue };
+            let Some(below) = &mut *self.below else { continue };
             if below.stop(Stop::Connection(channel.far().dest)) {
+                // Those that were done before have not ended with the connection.
+                while let Some(did) = self.below.as_mut().and_then(|below| below.poll(Poll::Taken)) {
+                    self.take(did);
+                }
                 for op in self.reading.cut(|op| op.peer == peer, Ended::Cut) {
                     log::debug!("an access of generation {} is ended with its connection", op.1);
                 }
@@ -311,17 +316,25 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
     }
 
     /// A piece of an access is over.
-    pub(crate) fn read_is_over(&mut self, who: u64, ok: bool) {
-        if self.count_read(who, ok) {
+    pub(crate) fn read_is_over(&mut self, did: Did) {
+        if self.take(did) {
             self.report_reads();
         }
     }
 
-    /// A piece of an access is over; whether the whole one is.
-    fn count_read(&mut self, who: u64, ok: bool) -> bool {
-        let how = if ok { Ended::Whole } else { Self::LOST };
+    /// A piece of an access is over; whether the whole one is. What is none is kept for the next poll.
+    fn take(&mut self, did: Did) -> bool {
+        let (who, how) = match did {
+            Did::Over(who, true) => (who, Ended::Whole),
+            Did::Over(who, false) => (who, Self::LOST),
+            Did::Unwritten(who) => (who, Ended::Failed),
+            did => {
+                self.reading.stash(did);
+                return false;
+            }
+        };
         let Some((over, peer, generation)) = self.reading.count(who, how) else { return false };
-        if !ok {
+        if matches!(did, Did::Over(_, false)) {
             self.note_cut(peer, generation);
         }
         over
@@ -385,16 +398,9 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
         let (mut until, mut logged) = (Instant::now() + moment, false);
         while self.reading.any(|op| which(op) && op.flying > 0) {
             let below = self.below.as_mut().filter(|_| !self.provider.has_failed());
-            match below.and_then(|below| below.poll(Poll::All)) {
-                Some(Did::Over(who, ok)) => {
-                    self.count_read(who, ok);
-                    continue;
-                }
-                Some(did) => {
-                    self.reading.stash(did);
-                    continue;
-                }
-                None => {}
+            if let Some(did) = below.and_then(|below| below.poll(Poll::All)) {
+                self.take(did);
+                continue;
             }
             if Instant::now() < until && !self.provider.has_failed() {
                 std::thread::yield_now();

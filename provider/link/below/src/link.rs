@@ -99,9 +99,11 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             };
             match next {
                 None => break,
-                Some(Did::Over(who, ok)) => self.net.with_memory(|memory| memory.read_is_over(who, ok)),
+                Some(did @ (Did::Over(..) | Did::Unwritten(_))) => {
+                    self.net.with_memory(|memory| memory.read_is_over(did));
+                }
                 Some(Did::Came(buffer, len)) => self.came(buffer, len),
-                Some(Did::Written(who, data, len)) => self.net.written(who, data, len),
+                Some(Did::Written(buffer, who, data, len)) => self.net.written(buffer, who, data, len),
                 Some(Did::Failed(who, why)) => self.net.lost(who, &why),
                 Some(Did::Dead(why)) => return self.net.dead(&why),
             }

@@ -12,7 +12,7 @@ use wire::session::Control;
 use crate::channel::{Channel, FIRST, Said, Sort, Spoilt};
 use crate::dealings::Memory;
 use crate::fds::is_shallow;
-use crate::network::{Below, NotSent, Usage, Waits};
+use crate::network::{Below, Buffer, NotSent, Usage, Waits};
 use crate::options::BelowOptions;
 use crate::parts::exposed::Exposed;
 use crate::parts::inbox::Inbox;
@@ -22,7 +22,7 @@ use crate::parts::reading::Reading;
 use crate::parts::saying::Saying;
 use crate::parts::sleep::Sleep;
 use crate::parts::turns::Turns;
-use crate::peer::Stage;
+use crate::peer::{Peer, Stage};
 
 /// One endpoint of a fabric, `F`, and its connections, `B`, with what is known of the peers of both.
 #[derive(Debug)]
@@ -170,6 +170,8 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         caps.set(RmaCaps::DATA, about.is_some_and(|about| about.data));
         caps.set(RmaCaps::ATOMICS, about.is_some_and(|about| about.atomics));
         let gets_devices = self.gets_devices(&[Usage::ReadByPeers, Usage::ReadInto]);
+        let from_devices = self.gets_devices(&[Usage::ReadInto, Usage::WrittenFrom]);
+        caps.set(RmaCaps::FROM_DEVICES, caps.contains(RmaCaps::REGIONS) && from_devices);
         caps.set(RmaCaps::DEVICE_GETS, self.reading.has(Way::Get) && gets_devices);
         caps
     }
@@ -261,11 +263,16 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         self.note_restless(peer);
     }
 
-    /// A peer has written memory with data.
-    pub(crate) fn written(&mut self, who: u64, data: u32, len: usize) {
+    /// A peer has written memory with data, which has taken a buffer.
+    pub(crate) fn written(&mut self, buffer: Buffer, who: u64, data: u32, len: usize) {
+        self.below.iter_mut().for_each(|below| below.give_back(buffer));
         let (peer, window) = (PeerId(((who & !FIRST) >> 32) as u32), self.provider.window());
-        let at = self.peers.get_mut(peer).filter(|at| u64::from(at.generation) == who & 0xffff_ffff);
-        let Some(at) = at else { return };
+        let is_same = |at: &Peer| u64::from(at.generation) == who & 0xffff_ffff;
+        if self.peers.get(peer).is_some_and(|at| is_same(at) && at.stage == Stage::Meeting) {
+            // As a frame it may be quicker than the word that it can come.
+            self.hear_frame(peer);
+        }
+        let Some(at) = self.peers.get_mut(peer).filter(|at| is_same(at)) else { return };
         let may = at.stage == Stage::Fabric && at.dealings.may_once(Once::Write(data));
         let noted = match at.channel.as_mut().filter(|_| may) {
             Some(channel) => channel.note_written(window),

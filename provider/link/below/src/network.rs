@@ -121,12 +121,14 @@ pub enum Did {
     Came(Buffer, usize),
     /// A peer has written memory that is published, with data ([`Once::Write`]): what messages to that peer
     /// have as their [`Message::who`], the data, and how many bytes. It comes in order with messages, and has
-    /// taken the room of one.
-    Written(u64, u32, usize),
+    /// taken the room of one, and this buffer.
+    Written(Buffer, u64, u32, usize),
     /// A message was not delivered, by what [`Message::who`] was.
     Failed(u64, String),
     /// An access to a peer's memory is over: which, and whether all its bytes are where they belong.
     Over(u64, bool),
+    /// An access is over whose bytes have come, and could not be written to memory of this side.
+    Unwritten(u64),
     /// Nothing can be had of it any more.
     Dead(String),
 }
@@ -211,7 +213,7 @@ pub struct Piece {
     /// Memory here, all of which takes part.
     pub local: Span,
     /// What it does besides, if it is the whole of what is done once. Then as much of `local` as
-    /// [`Once::COPIED`] says was copied when the call returns, if it is the host's.
+    /// [`Once::COPIED`] says was copied when the call returns.
     pub once: Option<Once>,
 }
 

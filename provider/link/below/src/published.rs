@@ -37,12 +37,15 @@ pub(crate) struct Entry {
     /// By which key it is accessed, and what its first byte is called.
     pub(crate) key: u64,
     pub(crate) base: u64,
+    /// Words there are changed in one step.
+    pub(crate) atomics: bool,
 }
 
 /// The flags of what is said.
 const READ: u64 = 1;
 const WRITE: u64 = 2;
 const VIRT_ADDR: u64 = 4;
+const ATOMICS: u64 = 8;
 
 /// What is said of a key: a registration, or none that is accessed so.
 pub(crate) fn encode(key: u64, entry: Option<&Entry>) -> [u8; SAID] {
@@ -50,6 +53,7 @@ pub(crate) fn encode(key: u64, entry: Option<&Entry>) -> [u8; SAID] {
     let words = entry.map_or([key, 0, 0, 0, 0, 0, 0], |entry| {
         let Region { addr, len, read, write, virt_addr, .. } = entry.region;
         let flags = flag(read, READ) | flag(write, WRITE) | flag(virt_addr, VIRT_ADDR);
+        let flags = flags | flag(entry.atomics, ATOMICS);
         [key, entry.number.into(), addr, len, flags, entry.key, entry.base]
     });
     let mut out = [0; SAID];
@@ -67,7 +71,7 @@ pub(crate) fn decode(said: &[u8; SAID]) -> Option<(u64, Option<Entry>)> {
         return Some((name, None));
     }
     let (addr, len, key, base) = (word(2), word(3), word(5), word(6));
-    let is_one = flags & !(READ | WRITE | VIRT_ADDR) == 0
+    let is_one = flags & !(READ | WRITE | VIRT_ADDR | ATOMICS) == 0
         && addr.checked_add(len).is_some()
         && base.checked_add(len).is_some();
     let region = Region {
@@ -79,7 +83,7 @@ pub(crate) fn decode(said: &[u8; SAID]) -> Option<(u64, Option<Entry>)> {
         virt_addr: flags & VIRT_ADDR != 0,
         target_must_observe: false,
     };
-    is_one.then_some((name, Some(Entry { region, number, key, base })))
+    is_one.then_some((name, Some(Entry { region, number, key, base, atomics: flags & ATOMICS != 0 })))
 }
 
 /// What is known of a key.
@@ -159,6 +163,12 @@ impl Published {
         self.keys.remove(&entry.region.key);
     }
 
+    /// Whether words of a version of a registration are changed in one step.
+    pub(crate) fn has_atomics(&self, version: RegionVersion) -> bool {
+        let entry = self.places.get(version.place as usize).and_then(Option::as_ref);
+        entry.is_some_and(|entry| entry.number == version.number && entry.atomics)
+    }
+
     /// Where a segment of a version of a registration is accessed this way, by the connection with the peer.
     pub(crate) fn place(&self, version: RegionVersion, seg: &Seg, way: Way, from: Dest) -> Option<Found> {
         let entry = self.places.get(version.place as usize)?.as_ref()?;
@@ -182,7 +192,7 @@ mod tests {
     fn entry(number: u32, key: u64) -> Entry {
         let (read, write, virt_addr) = (true, number % 2 == 0, false);
         let region = Region { key, addr: 4096, len: 100, read, write, virt_addr, target_must_observe: false };
-        Entry { region, number, key: 77, base: 1 << 40 }
+        Entry { region, number, key: 77, base: 1 << 40, atomics: number % 3 == 0 }
     }
 
     fn seg(addr: u64, len: u64) -> Seg {
@@ -202,7 +212,7 @@ mod tests {
             said[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
             decode(&said)
         };
-        for (at, word) in [(1, 1 << 32), (3, u64::MAX), (4, 8), (6, u64::MAX - 99)] {
+        for (at, word) in [(1, 1 << 32), (3, u64::MAX), (4, 16), (6, u64::MAX - 99)] {
             assert_eq!(change(at, word), None, "word {at}");
         }
     }
@@ -242,7 +252,9 @@ mod tests {
         assert!(all.place(version, &seg(4095, 1), Way::Get, from).is_none(), "before the first");
         assert!(all.place(version, &seg(4100, u64::MAX), Way::Get, from).is_none(), "a sum that wraps");
         assert!(all.place(version, &seg(4100, 1), Way::Put, from).is_none(), "one that is only read");
+        assert!(all.has_atomics(version) && !all.has_atomics(RegionVersion { number: 4, ..version }));
         all.forget(3);
+        assert!(!all.has_atomics(version));
         assert!(all.find(9).is_none() && all.place(version, &seg(4100, 1), Way::Get, from).is_none());
         assert!(all.asks(9) && all.take_note(9, Some(entry(4, 9))));
         assert!(all.place(version, &seg(4100, 1), Way::Get, from).is_none(), "the version before");

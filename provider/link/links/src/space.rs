@@ -137,6 +137,10 @@ fn is_last() -> Option<bool> {
 
 /// Starts a keeper: its tid, 0 if that cannot be.
 fn keep() -> i32 {
+    if is_last() == Some(true) {
+        // With one thread there is nothing that the kernel waits for.
+        ipc::fence::register();
+    }
     let (say, hear) = mpsc::channel();
     // SAFETY: a `sigset_t` is plain data, which sigfillset(3) fills in; pthread_sigmask(3) reads one set
     // and writes the other.
@@ -151,6 +155,8 @@ fn keep() -> i32 {
         leave_descriptors();
         // SAFETY: gettid(2) touches no memory.
         let _ = say.send(unsafe { libc::syscall(libc::SYS_gettid) } as i32);
+        // Senders fence until that is done, and no call waits for it.
+        ipc::fence::register();
         loop {
             std::thread::sleep(LAST_THREAD);
             if is_last() == Some(true) {
@@ -167,6 +173,7 @@ fn keep() -> i32 {
         Ok(_) => hear.recv().unwrap_or(0),
         Err(e) => {
             log::info!("no thread can be started ({e}): direct copies from and to this process take longer");
+            ipc::fence::register();
             0
         }
     }
@@ -256,6 +263,20 @@ mod tests {
         let of = |tid: i32| std::fs::read_dir(format!("/proc/self/task/{tid}/fd")).unwrap().count();
         assert!(of(std::process::id() as i32) > 0);
         assert_eq!(of(keeper), 0);
+    }
+
+    #[test]
+    fn the_keeper_registers_its_process_for_barriers() {
+        own().unwrap();
+        if !ipc::fence::Barrier::probe_unregistered().usable {
+            return;
+        }
+        // Minutes where the kernel's grace periods take as long as they may on a loaded host.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(300);
+        while !ipc::fence::is_registered() {
+            assert!(std::time::Instant::now() < until, "not registered");
+            std::thread::yield_now();
+        }
     }
 
     #[test]

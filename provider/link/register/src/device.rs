@@ -62,13 +62,35 @@ impl Uses {
             && (self.remote_read || !other.remote_read)
             && (self.remote_write || !other.remote_write)
     }
+
+    /// Whether peers access it.
+    pub(crate) fn is_for_peers(self) -> bool {
+        self.remote_read || self.remote_write
+    }
+
+    /// Whether the adapter writes it.
+    pub(crate) fn writes(self) -> bool {
+        self.local_write || self.remote_write
+    }
+}
+
+/// When the owner of memory sees what the adapter has written there: a device may see it later than the
+/// processor knows of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sees {
+    /// When the processor knows of it.
+    AtOnce,
+    /// When this side has called [`Device::flush`] after that: peers, who do not, may not write it.
+    WhenFlushed,
+    /// That is not known: the adapter may not write it.
+    Unknown,
 }
 
 /// Why memory was not registered by a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The way.
-    pub way: Way,
+    /// The way; `None`: no way was tried.
+    pub way: Option<Way>,
     /// The call, or the path, that refused.
     pub call: &'static str,
     /// Its errno.
@@ -90,7 +112,8 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = std::io::Error::from_raw_os_error(self.errno);
-        write!(f, "{}: {}: {text}", self.way.name(), self.call)
+        self.way.map_or(Ok(()), |way| write!(f, "{}: ", way.name()))?;
+        write!(f, "{}: {text}", self.call)
     }
 }
 
@@ -98,6 +121,13 @@ impl fmt::Display for Refusal {
 pub trait Device {
     /// What it gives for a registration.
     type Key;
+
+    /// When the owner of this memory sees what the adapter has written there. Of memory that is none for an
+    /// adapter, whatever other memory of its kind is, the call that says so, and an errno.
+    fn sees(&mut self, span: Span) -> Result<Sees, (&'static str, i32)>;
+
+    /// Has the owner see what the adapter has written, where it [`Sees::WhenFlushed`].
+    fn flush(&mut self, span: Span) -> Result<(), (&'static str, i32)>;
 
     /// Registers memory by this way and no other: of a refusal the call and its errno.
     fn register(&mut self, way: Way, span: Span, uses: Uses) -> Result<Self::Key, (&'static str, i32)>;

@@ -18,55 +18,65 @@ struct Tried {
     works: bool,
 }
 
-/// What came of all ways.
+/// What came of all ways, by what memory is registered for: accesses of this side, or of peers.
 #[derive(Debug, Default)]
-pub(crate) struct Refused([[Tried; Way::COUNT]; KINDS]);
+struct Ways([[Tried; Way::COUNT]; 2]);
+
+/// The same of all kinds; and why memory of a kind was not registered to be written.
+#[derive(Debug, Default)]
+pub(crate) struct Refused([Ways; KINDS], [Option<Refusal>; KINDS]);
 
 impl Refused {
-    fn at(&mut self, kind: Kind, way: Way) -> &mut Tried {
-        &mut self.0[kind as usize][way as usize]
+    fn at(&mut self, kind: Kind, for_peers: bool, way: Way) -> &mut Tried {
+        &mut self.0[kind as usize].0[usize::from(for_peers)][way as usize]
     }
 
     /// Why the way is not to be tried for this kind any more, if it is not.
-    pub(crate) fn last_of_many(&self, kind: Kind, way: Way) -> Option<Refusal> {
-        let tried = &self.0[kind as usize][way as usize];
+    pub(crate) fn last_of_many(&self, kind: Kind, for_peers: bool, way: Way) -> Option<Refusal> {
+        let tried = &self.0[kind as usize].0[usize::from(for_peers)][way as usize];
         tried.last.filter(|_| tried.refusals >= MOST)
     }
 
     /// Memory was registered; whether that is new.
-    pub(crate) fn note_success(&mut self, kind: Kind, way: Way) -> bool {
-        let tried = self.at(kind, way);
+    pub(crate) fn note_success(&mut self, kind: Kind, for_peers: bool, way: Way) -> bool {
+        let tried = self.at(kind, for_peers, way);
         (tried.refusals, tried.last) = (0, None);
         !std::mem::replace(&mut tried.works, true)
     }
 
-    /// Memory was refused; whether the reason is new. Ordinary memory is never given up: one buffer says
-    /// nothing of the next.
-    pub(crate) fn note_refusal(&mut self, kind: Kind, refusal: Refusal) -> bool {
-        let tried = self.at(kind, refusal.way);
+    /// Memory was refused by a way; whether the reason is new. Ordinary memory is never given up: one buffer
+    /// says nothing of the next.
+    pub(crate) fn note_refusal(&mut self, kind: Kind, for_peers: bool, way: Way, refusal: Refusal) -> bool {
+        let tried = self.at(kind, for_peers, way);
         if !refusal.is_for_now() && kind != Kind::System {
             tried.refusals = if refusal.is_for_good() { MOST } else { (tried.refusals + 1).min(MOST) };
         }
         tried.last.replace(refusal).is_none_or(|last| last != refusal)
     }
 
+    /// Memory is not registered to be written, which says nothing of other devices; whether the reason is new.
+    pub(crate) fn note_unwritten(&mut self, kind: Kind, refusal: Refusal) -> bool {
+        self.1[kind as usize].replace(refusal) != Some(refusal)
+    }
+
     /// Whether some way is left for this kind.
-    pub(crate) fn may(&self, kind: Kind) -> bool {
-        Way::ALL.into_iter().any(|way| self.last_of_many(kind, way).is_none())
+    pub(crate) fn may(&self, kind: Kind, for_peers: bool) -> bool {
+        Way::ALL.into_iter().any(|way| self.last_of_many(kind, for_peers, way).is_none())
     }
 
     /// By which way memory of this kind was registered, and the refusals before it.
-    pub(crate) fn describe(&self, kind: Kind) -> Option<String> {
-        let tried = &self.0[kind as usize];
-        let refused: Vec<String> =
+    pub(crate) fn describe(&self, kind: Kind, for_peers: bool) -> Option<String> {
+        let tried = &self.0[kind as usize].0[usize::from(for_peers)];
+        let mut refused: Vec<String> =
             tried.iter().filter_map(|t| t.last).map(|refusal| refusal.to_string()).collect();
         let by = Way::ALL.into_iter().find(|way| tried[*way as usize].works);
+        if by.is_none() && refused.is_empty() {
+            return None;
+        }
+        refused.extend(self.1[kind as usize].map(|refusal| format!("written: {refusal}")));
+        let whose = if for_peers { " for peers" } else { "" };
         let but =
             if refused.is_empty() { String::new() } else { format!(" (not {})", refused.join("; not ")) };
-        match by {
-            Some(way) => Some(format!("{kind:?} by {}{but}", way.name())),
-            None if refused.is_empty() => None,
-            None => Some(format!("{kind:?} by no way{but}")),
-        }
+        Some(format!("{kind:?}{whose} by {}{but}", by.map_or("no way", Way::name)))
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use hmem::{Kind, Span};
+use hmem::{Caps, Kind, Span, registry};
 
-use crate::device::{Device, Refusal, Uses, Way};
+use crate::device::{Device, Refusal, Sees, Uses, Way};
 use crate::refused::Refused;
 
 /// A registration.
@@ -13,6 +13,9 @@ struct Entry<K> {
     key: K,
     span: Span,
     uses: Uses,
+    /// Of a device's memory: the number of its allocation, and when the device sees what is written.
+    allocation: Option<u64>,
+    sees: Sees,
     /// [`Registry::find`] finds it.
     is_shared: bool,
     /// Requests of this side that name it, and are under way.
@@ -28,6 +31,14 @@ pub struct Registry<D: Device> {
     all: HashMap<u64, Entry<D::Key>>,
     refused: Refused,
     number: u64,
+}
+
+/// The number of the allocation of a device that all of this memory is in: another one has its address when it
+/// was freed.
+fn allocation(span: Span) -> Option<u64> {
+    let last = span.len().checked_sub(1).filter(|_| span.can(Caps::DEVICE))?;
+    let (memory, at) = (registry::of(span.kind()), span.addr() as usize);
+    memory.number(at).filter(|number| memory.number(at + last) == Some(*number))
 }
 
 impl<D: Device> Registry<D> {
@@ -49,32 +60,53 @@ impl<D: Device> Registry<D> {
         uses: Uses,
         is_shared: bool,
     ) -> Result<(u64, &D::Key), Vec<Refusal>> {
-        let (kind, mut refusals) = (span.kind(), Vec::new());
+        let (kind, for_peers, mut refusals) = (span.kind(), uses.is_for_peers(), Vec::new());
+        let sees = self.sees(span, uses).map_err(|refusal| vec![refusal])?;
         for way in Way::ALL.into_iter().filter(|way| way.is_for(&span)) {
-            if let Some(refusal) = self.refused.last_of_many(kind, way) {
+            if let Some(refusal) = self.refused.last_of_many(kind, for_peers, way) {
                 refusals.push(refusal);
                 continue;
             }
             match self.device.register(way, span, uses) {
                 Ok(key) => {
-                    if self.refused.note_success(kind, way) && (!refusals.is_empty() || kind != Kind::System)
-                    {
-                        log::info!("memory is registered: {}", self.describe(kind).unwrap_or_default());
+                    let is_new = self.refused.note_success(kind, for_peers, way);
+                    if is_new && (!refusals.is_empty() || kind != Kind::System) {
+                        let by = self.describe(kind, for_peers).unwrap_or_default();
+                        log::info!("memory is registered: {by}");
                     }
                     self.number += 1;
-                    let entry = Entry { key, span, uses, is_shared, requests: 0, is_closed: false };
+                    let allocation = allocation(span);
+                    let (requests, is_closed) = (0, false);
+                    let entry = Entry { key, span, uses, allocation, sees, is_shared, requests, is_closed };
                     return Ok((self.number, &self.all.entry(self.number).or_insert(entry).key));
                 }
                 Err((call, errno)) => {
-                    let refusal = Refusal { way, call, errno };
+                    let refusal = Refusal { way: Some(way), call, errno };
                     refusals.push(refusal);
-                    if self.refused.note_refusal(kind, refusal) {
+                    if self.refused.note_refusal(kind, for_peers, way, refusal) {
                         log::info!("memory of {kind:?} is not registered by {refusal}");
                     }
                 }
             }
         }
         Err(refusals)
+    }
+
+    /// When the owner of memory sees what is written there, if the adapter writes it.
+    fn sees(&mut self, span: Span, uses: Uses) -> Result<Sees, Refusal> {
+        let because = |call, errno| Refusal { way: None, call, errno };
+        let sees = self.device.sees(span).map_err(|(call, errno)| because(call, errno))?;
+        let call = match sees {
+            Sees::Unknown if uses.writes() => "the order of an adapter's writes",
+            // This side may write it nevertheless.
+            Sees::WhenFlushed if uses.remote_write => "a flush, which peers that write do not do",
+            _ => return Ok(sees),
+        };
+        let (kind, refusal) = (span.kind(), because(call, libc::EOPNOTSUPP));
+        if self.refused.note_unwritten(kind, refusal) {
+            log::info!("memory of {kind:?} is not written: {refusal}");
+        }
+        Err(refusal)
     }
 
     /// The registration that holds all of this memory, for these uses, if there is one that is shared.
@@ -85,6 +117,7 @@ impl<D: Device> Registry<D> {
                 && e.span.kind() == span.kind()
                 && e.span.holds(span)
                 && e.uses.include(uses)
+                && (!span.can(Caps::DEVICE) || e.allocation.is_some() && e.allocation == allocation(span))
         };
         self.all.iter().find(|(_, entry)| serves(entry)).map(|(number, entry)| (*number, &entry.key))
     }
@@ -92,6 +125,16 @@ impl<D: Device> Registry<D> {
     /// The key of a registration that was not closed.
     pub fn key(&self, number: u64) -> Option<&D::Key> {
         self.all.get(&number).filter(|entry| !entry.is_closed).map(|entry| &entry.key)
+    }
+
+    /// Has the owner of a registration's memory see what the adapter has written there.
+    pub fn flush(&mut self, number: u64) -> Result<(), (&'static str, i32)> {
+        let Some(entry) = self.all.get(&number) else { return Ok(()) };
+        if entry.sees == Sees::WhenFlushed && entry.uses.local_write {
+            self.device.flush(entry.span)
+        } else {
+            Ok(())
+        }
     }
 
     /// A request that names it is posted.
@@ -133,15 +176,15 @@ impl<D: Device> Registry<D> {
         self.all.is_empty()
     }
 
-    /// Whether memory of this kind may be registered, as far as is known.
-    pub fn may(&self, kind: Kind) -> bool {
-        self.refused.may(kind)
+    /// Whether memory of this kind may be registered, as far as is known: for peers, or for this side.
+    pub fn may(&self, kind: Kind, for_peers: bool) -> bool {
+        self.refused.may(kind, for_peers)
     }
 
-    /// By which way memory of this kind was registered, and why by no better one, for people; `None` if none
-    /// was to be.
-    pub fn describe(&self, kind: Kind) -> Option<String> {
-        self.refused.describe(kind)
+    /// By which way memory of this kind was registered for that, and why by no better one, for people; `None`
+    /// if none was to be.
+    pub fn describe(&self, kind: Kind, for_peers: bool) -> Option<String> {
+        self.refused.describe(kind, for_peers)
     }
 }
 

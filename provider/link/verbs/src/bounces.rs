@@ -1,5 +1,6 @@
 //! Places that short accesses go by: to register memory takes longer than to copy it.
 
+use link_api::Once;
 use rdma_sys::{Pd, ibv_sge};
 
 use crate::memory::Memory;
@@ -7,6 +8,8 @@ use crate::memory::Memory;
 /// How many there are, and how long they are.
 const PLACES: usize = 32;
 pub(crate) const EACH: usize = 16 << 10;
+// What is promised to be copied is.
+const _: () = assert!(Once::COPIED <= EACH);
 
 /// The places, registered once one is needed.
 #[derive(Debug)]

@@ -82,12 +82,15 @@ impl Verbs {
     fn written(&mut self, wc: &ibv_wc, place: u32) {
         // SAFETY: of this opcode the completion has data, and any bits are some.
         let data = u32::from_be(unsafe { wc.anon1.imm_data });
-        let pair = self.objects.pairs.of_qpn(wc.qp_num).and_then(|number| self.objects.pairs.get(number));
-        // Of one that was sent no key, or is gone: no peer's.
+        let number = self.objects.pairs.of_qpn(wc.qp_num);
+        let pair = number.and_then(|number| self.objects.pairs.get(number));
         if let Some(who) = pair.and_then(Pair::newest) {
-            self.did.push_back(Did::Written(who, data, wc.byte_len as usize));
+            return self.did.push_back(Did::Written(Buffer(place), who, data, wc.byte_len as usize));
         }
         self.give_back(Buffer(place));
+        if let Some(number) = number {
+            self.fail(number, None, "it has written with data before it was sent a key".into());
+        }
     }
 
     /// Destroys queue pairs that are closed, and whose requests have completed.

@@ -4,9 +4,10 @@ use std::fs;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
+use hmem::registry::AdapterWrites;
 use hmem::{Caps, Span, registry};
 use rdma_sys::{Access, Bind, Dmabuf, Error, Mr, Mw, Pd, ibv_sge};
-use register::{Device, Uses, Way};
+use register::{Device, Sees, Uses, Way};
 
 /// Where the kernel lists the clients that know memory of other devices, and the module of one that older
 /// kernels do not list.
@@ -23,15 +24,17 @@ pub(crate) struct Key {
     first: u64,
     iova: u64,
     len: u64,
+    is_device: bool,
 }
 
 impl Key {
-    /// What binds a window to all of it, by which a peer reads or writes, or both in one step.
+    /// What binds a window to all of it, by which a peer reads or writes, or both in one step, unless it is a
+    /// device's: that device's atomics are not atomic with the adapter's.
     pub(crate) fn bind(&self, window: &Mw, (read, write): (bool, bool), atomics: bool) -> Bind {
         let of = |is_so, access| if is_so { access } else { Access::LOCAL_READ };
         let access = of(read, Access::REMOTE_READ)
             .and(of(write, Access::REMOTE_WRITE))
-            .and(of(atomics, Access::REMOTE_ATOMIC));
+            .and(of(atomics && !self.is_device, Access::REMOTE_ATOMIC));
         window.bind(&self.mr, self.iova, self.len, access)
     }
 
@@ -79,13 +82,26 @@ fn refused(e: Error) -> (&'static str, i32) {
 impl Device for Adapter {
     type Key = Key;
 
-    fn register(&mut self, way: Way, span: Span, uses: Uses) -> Result<Key, (&'static str, i32)> {
-        let (first, len) = (span.addr(), span.len());
+    fn sees(&mut self, span: Span) -> Result<Sees, (&'static str, i32)> {
+        let (memory, at) = (registry::of(span.kind()), span.addr() as usize);
         if span.can(Caps::DEVICE) {
             // Memory that moves between devices and the host is none that is to be pinned at one place.
-            let where_it_is = registry::of(span.kind()).to_adapter(first as usize, len);
-            where_it_is.ok_or(("the device of the memory", libc::EINVAL))?;
+            memory.to_adapter(at, span.len()).ok_or(("the device of the memory", libc::EINVAL))?;
         }
+        Ok(match memory.adapter_writes(at) {
+            AdapterWrites::Seen => Sees::AtOnce,
+            AdapterWrites::Flushed => Sees::WhenFlushed,
+            AdapterWrites::Unknown => Sees::Unknown,
+        })
+    }
+
+    fn flush(&mut self, span: Span) -> Result<(), (&'static str, i32)> {
+        let flushed = registry::of(span.kind()).flush_adapter_writes(span.addr() as usize);
+        flushed.map_err(|e| ("the flush of GPUDirect RDMA's writes", e.errno()))
+    }
+
+    fn register(&mut self, way: Way, span: Span, uses: Uses) -> Result<Key, (&'static str, i32)> {
+        let (first, len) = (span.addr(), span.len());
         if way == Way::PeerMemory && !self.knows_peers {
             return Err((PEERS, libc::ENODEV));
         }
@@ -105,7 +121,8 @@ impl Device for Adapter {
                 (unsafe { self.pd.register(span.as_ptr().cast(), len, access(uses)) }, first)
             }
         };
-        Ok(Key { mr: mr.map_err(refused)?, first, iova, len: len as u64 })
+        let is_device = span.can(Caps::DEVICE);
+        Ok(Key { mr: mr.map_err(refused)?, first, iova, len: len as u64, is_device })
     }
 
     fn deregister(&mut self, key: Key) -> Result<(), (&'static str, i32)> {

@@ -38,7 +38,12 @@ impl Objects {
     fn find_local(&mut self, who: u64, piece: &Piece) -> Result<Local, NotSent> {
         let (local, is_read) = (piece.local, piece.way == Way::Get);
         let mut access = Access { op: who, into: None, held: None };
-        if local.len() <= EACH && local.can(Caps::CPU) {
+        let uses = Uses { local_write: is_read, ..Uses::default() };
+        // To register a device's takes longer than to copy it. What is done once may be injected.
+        let shared = || self.registered.find(local, uses).map(|(number, key)| (number, key.sge(local)));
+        let is_copied = local.len() <= EACH && (piece.once.is_some() || !local.can(Caps::DEVICE));
+        let shared = if is_copied { None } else { shared() };
+        if local.len() <= EACH && shared.is_none() {
             let found = self.bounces.take(local.len()).map_err(NotSent::Error)?;
             let (place, bytes) = found.ok_or(NotSent::Busy)?;
             if is_read {
@@ -51,8 +56,6 @@ impl Objects {
             let posted = Posted { place: Some(place), access: Some(access), ..Posted::default() };
             return Ok(Local { bytes, is_inline: false, posted });
         }
-        let uses = Uses { local_write: is_read, ..Uses::default() };
-        let shared = self.registered.find(local, uses).map(|(number, key)| (number, key.sge(local)));
         let (number, bytes) = match shared {
             Some(found) => {
                 self.registered.begin(found.0);
@@ -86,13 +89,12 @@ impl Objects {
     }
 }
 
-/// Whether the adapter may use memory of a kind so. Of devices it reads memory, and does not write it: when a
-/// device sees what was written is not asked here.
+/// Whether the adapter may use memory of a kind so, as far as is known.
 pub(crate) fn reaches(registered: &Registry<Adapter>, kind: Kind, usage: Usage) -> bool {
     match kind {
         Kind::System => true,
         Kind::Cuda | Kind::Rocr | Kind::Ze => {
-            [Usage::ReadByPeers, Usage::WrittenFrom].contains(&usage) && registered.may(kind)
+            registered.may(kind, [Usage::ReadByPeers, Usage::WrittenByPeers].contains(&usage))
         }
         _ => false,
     }
@@ -100,8 +102,10 @@ pub(crate) fn reaches(registered: &Registry<Adapter>, kind: Kind, usage: Usage) 
 
 /// By which ways memory was registered: the host's where that was refused, and devices'.
 pub(crate) fn ways(registered: &Registry<Adapter>) -> String {
-    let all = [Kind::System, Kind::Cuda, Kind::Rocr, Kind::Ze].map(|kind| registered.describe(kind));
-    all.into_iter().flatten().filter(|text| text != "System by address").collect::<Vec<_>>().join(", ")
+    let kinds = [Kind::System, Kind::Cuda, Kind::Rocr, Kind::Ze].into_iter();
+    let all = kinds.flat_map(|kind| [false, true].map(|for_peers| registered.describe(kind, for_peers)));
+    let is_shown = |text: &String| !text.starts_with("System") || text.contains("(not ");
+    all.flatten().filter(is_shown).collect::<Vec<_>>().join(", ")
 }
 
 /// Memory of peers, and of this side for them.

@@ -38,17 +38,24 @@ impl Used<'_> {
         let Some(Access { op, into, held }) = one.access else {
             return one.place.into_iter().for_each(|place| self.sends.give_back(place));
         };
-        let mut ok = is_done;
+        let mut did = Did::Over(op, is_done);
         if let Some(place) = one.place {
             if let Some(span) = into.filter(|_| is_done) {
                 let bytes = &self.bounces.bytes_mut(place)[..span.len()];
-                ok = hmem::write(&[span], 0, bytes) == span.len();
+                if hmem::write(&[span], 0, bytes) < span.len() {
+                    did = Did::Unwritten(op);
+                }
             }
             self.bounces.give_back(place);
+        }
+        if let Some(Err((call, errno))) = held.filter(|_| is_done).map(|number| self.registered.flush(number))
+        {
+            log::error!("{call}: errno {errno}: what was read into memory of a device cannot be used");
+            ok = false;
         }
         if let Some(Err((call, errno))) = held.map(|number| self.registered.end(number)) {
             log::error!("{call}: errno {errno}: memory of a request that is over stays registered");
         }
-        self.did.push_back(Did::Over(op, ok));
+        self.did.push_back(did);
     }
 }

@@ -28,6 +28,10 @@ pub struct Counts {
     /// Ends of accesses are not reported yet, and those that came meanwhile.
     pub holds: AtomicBool,
     pub held: Mutex<Vec<Did>>,
+    /// They are reported when a connection is stopped, as where its device had them all the time.
+    pub hands_over: AtomicBool,
+    /// It does not say that it writes with data and has atomics.
+    pub hides_once: AtomicBool,
 }
 
 impl Counts {
@@ -57,7 +61,8 @@ impl<F: Below> Below for Counted<F> {
     }
 
     fn about(&self) -> About<'_> {
-        self.0.about()
+        let (about, says) = (self.0.about(), !self.1.hides_once.load(Relaxed));
+        About { data: about.data && says, atomics: about.atomics && says, ..about }
     }
     fn meet(&mut self, address: &[u8]) -> Result<Dest, String> {
         self.0.meet(address)
@@ -140,6 +145,9 @@ impl<F: Below> Remote for Counted<F> {
     }
     fn stop(&mut self, what: Stop) -> bool {
         self.1.stops.fetch_add(u64::from(what == Stop::Leases), Relaxed);
+        if matches!(what, Stop::Connection(_)) && self.1.hands_over.load(Relaxed) {
+            self.1.holds.store(false, Relaxed);
+        }
         self.0.stop(what)
     }
 }

@@ -42,8 +42,12 @@ pub fn harness(devices: &str, others: &[(&str, &str)]) -> OfiHarness<Verbs> {
     set(devices, others);
     let mut harness = OfiHarness::new(|| Ok(open()));
     harness.fallback = false;
-    harness.caps =
-        RmaCaps::HOST_GETS | RmaCaps::HOST_PUTS | RmaCaps::DEVICE_GETS | RmaCaps::REGIONS | RmaCaps::DATA;
+    harness.caps = RmaCaps::HOST_GETS
+        | RmaCaps::HOST_PUTS
+        | RmaCaps::DEVICE_GETS
+        | RmaCaps::REGIONS
+        | RmaCaps::DATA
+        | RmaCaps::FROM_DEVICES;
     harness
 }
 

@@ -20,4 +20,5 @@ mod data;
 mod device;
 mod faults;
 mod lone;
+mod once;
 mod rma;

@@ -5,8 +5,8 @@
 //! seldom, the seldom one can pay for both: membarrier(2) GLOBAL_EXPEDITED puts a full barrier into every
 //! running thread of every *registered* process at some point of its program.
 
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::fence;
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, fence};
 
 /// `fence(SeqCst)`. On x86-64 that is mfence, which takes more than twice as long as any instruction with
 /// a lock, and all that it orders beyond these are non-temporal accesses: which no caller leaves unordered.
@@ -21,7 +21,28 @@ pub fn full_fence() {
     fence(SeqCst);
 }
 
-/// What this process can do; found out by [`Barrier::probe`].
+/// Others' membarrier reaches the threads of this process. A forked child inherits both this and the
+/// kernel's registration.
+static REGISTERED: AtomicBool = AtomicBool::new(false);
+
+/// Registers this process: whether others' membarrier reaches its threads from now on. In a process of
+/// several threads the kernel waits for a grace period of RCU: 5 to 20 ms, and seconds on a loaded host.
+pub fn register() -> bool {
+    const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
+    let done = membarrier(REGISTER_GLOBAL_EXPEDITED);
+    if done {
+        REGISTERED.store(true, Release);
+    }
+    done
+}
+
+/// Whether [`register`] has been done. A thread that fences no more for that reason has to fence once behind
+/// this call: a membarrier of another process that began before the registration may have left it out.
+pub fn is_registered() -> bool {
+    REGISTERED.load(Acquire)
+}
+
+/// What this process can do.
 #[derive(Clone, Copy, Debug)]
 pub struct Barrier {
     /// Others' membarrier reaches our threads.
@@ -33,8 +54,12 @@ pub struct Barrier {
 impl Barrier {
     /// Registers this process, and asks the kernel.
     pub fn probe() -> Barrier {
-        const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
-        Barrier { registered: membarrier(REGISTER_GLOBAL_EXPEDITED), usable: membarrier(GLOBAL_EXPEDITED) }
+        Barrier { registered: register(), usable: membarrier(GLOBAL_EXPEDITED) }
+    }
+
+    /// Asks the kernel, and leaves it to another thread to [`register`].
+    pub fn probe_unregistered() -> Barrier {
+        Barrier { registered: false, usable: membarrier(GLOBAL_EXPEDITED) }
     }
 
     /// Between the store of the side that pays for both and its load; whether it is in force.

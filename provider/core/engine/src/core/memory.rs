@@ -64,7 +64,8 @@ impl Registrations {
             virt_addr: self.virt_addr,
             target_must_observe: mr.remote_read.is_some() || mr.remote_write.is_some(),
         };
-        (named && span.can(hmem::Caps::CMA) && !mr.access.is_empty()).then_some((region, span))
+        let is_one = span.can(hmem::Caps::CMA) || span.can(hmem::Caps::DEVICE);
+        (named && is_one && !mr.access.is_empty()).then_some((region, span))
     }
 
     /// The names of all registrations.

@@ -3,7 +3,7 @@
 
 use wire::{Flags, Head, Op as WireOp, Seg, Status};
 
-use crate::core::{Core, on_device};
+use crate::core::{Core, Spans, on_device};
 use crate::endpoint::device::staging::Source;
 use crate::endpoint::malformed::{Fields, Handled, Malformed, request_of};
 use crate::endpoint::parts::request::{In, MatchedRecv, NO_REQUEST, Out, Request, Then};
@@ -14,11 +14,15 @@ use link_api::{Channel, Direct, Event, Frame, Grant, How, LandAt, Landing, PeerI
 /// Requests beside which frames of a rendezvous land as they come. Where more are under way, the sender is
 /// ahead anyway, and whole frames take fewer calls.
 const FEW: usize = 2;
+/// Longest read whose frames land as they come. Of a longer one the target is the slower side, and whole
+/// frames take fewer calls.
+const LANDS: usize = 1 << 20;
 
 /// Where the payload of a frame belongs.
 struct Place {
-    /// The request that it is for.
+    /// The request that it is for, and its memory.
     name: u64,
+    iov: Spans,
     /// Its first byte in the frame, and in the request's memory.
     off: usize,
     doff: usize,
@@ -47,7 +51,7 @@ impl<L: RmaLink> Transfers<'_, L> {
                 i.bounces = false;
                 (&i.iov, i.want, &mut i.got, &mut i.failed)
             }
-            Request::Out(o) if o.coop.is_none() && o.done_as.what.contains(What::RMA | What::READ) => {
+            Request::Out(o) if o.is_read_in_frames() => {
                 is_large = o.large;
                 (&o.iov, o.len, &mut o.done, &mut none)
             }
@@ -146,21 +150,13 @@ impl<L: RmaLink> Transfers<'_, L> {
     pub(in crate::endpoint) fn begun(&mut self, core: &mut Core, frame: Frame) {
         self.net.peer(frame.from).has_sent(frame.len);
         let place = if self.net.metered.is_on() { None } else { self.place_begun(core, &frame) };
-        let Some(Place { name, off, doff, len }) = place else {
+        let Some(Place { name, iov, off, doff, len }) = place else {
             self.net.link.land(frame, None);
             return;
         };
-        let Some(Request::In(request)) = self.requests.pool.get_mut(name) else {
-            self.net.link.land(frame, None);
-            return;
-        };
-        let iov = request.iov.clone();
         match self.net.link.land(frame, Some(LandAt { off, dst: &iov, doff, len })) {
             Landing::Over(ok) => self.payload_arrived(core, name, ok),
-            Landing::InFlight(op) => {
-                request.lands = true;
-                self.requests.queues.add_flight(op, name);
-            }
+            Landing::InFlight(op) => self.requests.queues.add_landing(op, name),
             Landing::Left => {}
         }
     }
@@ -192,28 +188,39 @@ impl<L: RmaLink> Transfers<'_, L> {
         }
         let matched = self.bind.matched(core, &meta)?;
         let (iov, want) = (matched.iov.clone(), len.min(matched.room));
-        let mut request = In::new(meta.peer, iov, len, want, ack.unwrap_or(NO_REQUEST), Then::Recv(matched));
+        let (req, then) = (ack.unwrap_or(NO_REQUEST), Then::Recv(matched));
+        let mut request = In::new(meta.peer, iov.clone(), len, want, req, then);
         request.got = want;
         let name = self.requests.pool.insert(Request::In(request));
-        Some(Place { name, off, doff: 0, len: want })
+        Some(Place { name, iov, off, doff: 0, len: want })
     }
 
     fn place_data(&mut self, frame: &Frame, head: &Head) -> Option<Place> {
         let name = head.tag.get();
         let (len, doff) = (frame.len - Head::LEN, usize::try_from(head.data.get()).ok()?);
-        if self.requests.pool.len() > FEW
-            || self.requests.is_in_flight(name)
-            || self.requests.is_past(&self.net.link, frame.from, name)
-        {
+        let (few, mut is_large) = (self.requests.pool.len() <= FEW, false);
+        if self.requests.is_in_flight(name) || self.requests.is_past(&self.net.link, frame.from, name) {
             return None;
         }
-        let Some(Request::In(i)) = self.requests.pool.get_mut(name) else { return None };
-        let is_next = i.peer == frame.from && doff == i.got && len <= i.want - i.got && len > 0;
-        if !is_next || i.coop.is_some() || i.failed.is_some() || on_device(&i.iov) {
+        let (iov, want, got) = match self.requests.pool.get_mut(name)? {
+            Request::In(i) if few && i.peer == frame.from && i.coop.is_none() && i.failed.is_none() => {
+                (&i.iov, i.want, &mut i.got)
+            }
+            Request::Out(o) if o.peer == frame.from && o.len <= LANDS && o.is_read_in_frames() => {
+                is_large = o.large;
+                (&o.iov, o.len, &mut o.done)
+            }
+            _ => return None,
+        };
+        if doff != *got || len > want - *got || len == 0 || on_device(iov) {
             return None;
         }
-        i.got += len;
-        Some(Place { name, off: Head::LEN, doff, len })
+        *got += len;
+        let iov = iov.clone();
+        if is_large {
+            self.net.peer(frame.from).hints.note_frames();
+        }
+        Some(Place { name, iov, off: Head::LEN, doff, len })
     }
 
     /// The payload of a frame is where it belongs, or on its way to a device's memory; or a part of it never
@@ -225,18 +232,13 @@ impl<L: RmaLink> Transfers<'_, L> {
         self.ends().all_came(core, name, !ok);
     }
 
-    /// Whether this operation in flight was such a frame, which is over now.
-    fn landing_done(&mut self, core: &mut Core, name: u64, ok: bool) -> bool {
-        let Some(Request::In(i)) = self.requests.pool.get_mut(name) else { return false };
-        if !std::mem::take(&mut i.lands) {
-            return false;
-        }
-        let peer = i.peer;
+    /// Such a frame is over.
+    fn landing_done(&mut self, core: &mut Core, name: u64, ok: bool) {
+        let Some(peer) = self.requests.pool.get_mut(name).map(|request| request.peer()) else { return };
         // With the peer's end comes that of the request.
         if ok || self.net.link.channel(peer) != Channel::Ended {
             self.payload_arrived(core, name, ok);
         }
-        true
     }
 
     /// A copy is over. One that failed is made up for by frames.
@@ -246,12 +248,12 @@ impl<L: RmaLink> Transfers<'_, L> {
             Event::Cut(copy) => (copy, false, true),
             _ => return,
         };
-        let Some(name) = self.requests.queues.end_flight(copy) else { return };
+        let Some((name, lands)) = self.requests.queues.end_flight(copy) else { return };
+        if lands {
+            return self.landing_done(core, name, ok);
+        }
         if let Some(off) = self.requests.staging.bounces.taken(copy) {
             return self.bounce_taken(core, name, off, ok);
-        }
-        if self.landing_done(core, name, ok) {
-            return;
         }
         match self.requests.pool.get_mut(name) {
             Some(Request::In(_)) if !ok => self.handles().send_cts(name, false, false),

@@ -127,7 +127,9 @@ impl<L: RmaLink> Ends<'_, L> {
         );
         if ok || cut || is_once {
             let Some(Request::Out(out)) = self.requests.pool.remove(name) else { return };
-            return self.finish_out(core, &out, (!ok).then_some(Error::Reset));
+            // What is done once has failed without its connection if its result cannot be written.
+            let why = if cut { Error::Reset } else { Error::Fault };
+            return self.finish_out(core, &out, (!ok).then_some(why));
         }
         let Some(Request::Out(out)) = self.requests.pool.get_mut(name) else { return };
         let Some(OneSided::Repeated(there)) = out.one_sided.take() else { return };
@@ -233,7 +235,7 @@ impl<L: RmaLink> Ends<'_, L> {
         let is_over = match self.requests.pool.get_mut(name) {
             // What it requested comes in any case.
             Some(Request::In(i)) => i.got == i.want && i.broken.is_none() && !landing && !copying,
-            Some(Request::Out(out)) => failed || (out.done == out.len && !landing),
+            Some(Request::Out(out)) => failed || (out.done == out.len && !landing && !copying),
             _ => true,
         };
         if !landing || is_over {

@@ -87,7 +87,9 @@ impl<L: RmaLink> Endpoint<L> {
 
     /// Lets peers see a registration, if it is plain memory under a key of its own.
     pub(crate) fn expose(&mut self, core: &Core, mr: MrId) {
-        if let Some((mut memory, span)) = core.mrs.exposed(mr) {
+        // Memory of a device may be freed while it is registered, and what is at its address be other memory.
+        let may = |span: &Span| core.lasting || !span.can(hmem::Caps::DEVICE);
+        if let Some((mut memory, span)) = core.mrs.exposed(mr).filter(|(_, span)| may(span)) {
             memory.target_must_observe |=
                 self.bind.cntrs().remote_read.is_some() || self.bind.cntrs().remote_write.is_some();
             self.net.link.allow(Allow::Region(&memory, span));

@@ -354,6 +354,7 @@ fn accesses_of_published_registrations_in_flight() {
     use Memory::*;
     use Role::{Read, Write};
     const REGIONS: RmaCaps = GETS.union(RmaCaps::HOST_PUTS).union(RmaCaps::REGIONS);
+    const FROM_DEVICES: RmaCaps = REGIONS.union(RmaCaps::FROM_DEVICES);
     let (none, behind) = (Tried::empty(), When::BEHIND_UNACKED);
     check(&[
         (REGIONS, Read, 8, Host, ALONE, none, Plan::Published),
@@ -370,6 +371,9 @@ fn accesses_of_published_registrations_in_flight() {
         (REGIONS, Write, 8, Host, ALONE | When::COPIED | behind, none, Plan::Eager),
         (REGIONS, Write, 8, Host, ALONE, Tried::ONE_SIDED, Plan::Eager),
         (REGIONS, Write, 8, Device, ALONE, none, Plan::Eager),
+        (FROM_DEVICES, Write, 8, Device, ALONE, none, Plan::Published),
+        (FROM_DEVICES, Read, 1 << 20, Both, ALONE, none, Plan::Published),
+        (RmaCaps::SYNC.union(RmaCaps::FROM_DEVICES), Read, 8, Device, ALONE, none, Plan::Rendezvous),
         (REGIONS, Write, 0, Host, ALONE, none, Plan::Eager),
         (PUTS, Write, 8, Host, ALONE, none, Plan::Eager),
     ]);

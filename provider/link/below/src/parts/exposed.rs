@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use hmem::Span;
+use hmem::{Caps, Span};
 use link_api::{PeerId, Region};
 
 use crate::network::{Below, Dest, Lease};
@@ -89,7 +89,8 @@ impl Exposed {
         if !own.known_to.contains(&to) {
             own.known_to.push(to);
         }
-        Some(Entry { region: own.region, number: own.number, key, base: lease.base })
+        let atomics = !own.span.can(Caps::DEVICE);
+        Some(Entry { region: own.region, number: own.number, key, base: lease.base, atomics })
     }
 
     /// A peer accesses the version of this number no more.

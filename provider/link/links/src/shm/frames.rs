@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::os::fd::RawFd;
 
-use hmem::Span;
+use hmem::{Caps, Span};
 use ipc::pieces;
 use link_api::{
     Allow, Channel, Connect, Devices, Direct, Event, Frame, FrameLink, FrameSource, HandleNote, Hint, InUse,
@@ -334,7 +334,9 @@ impl RmaLink for ShmLink {
 
     fn allow(&mut self, what: Allow<'_>) {
         match what {
-            Allow::Region(region, _) => self.channels.access.publish(region),
+            Allow::Region(region, span) if span.can(Caps::CMA) => self.channels.access.publish(region),
+            // Of a device: only what peers may ask for.
+            Allow::Region(..) => {}
             Allow::Request(to, request) => self.channels.peers[to.0].renew_request(request),
         }
     }
@@ -372,7 +374,7 @@ impl RmaLink for ShmLink {
     }
 
     fn export_handles(&mut self, to: PeerId, iov: &[Span], _: Way) -> Option<Vec<Handle>> {
-        if !self.channels.options.device_direct || !hmem::can(iov, hmem::Caps::DEVICE) {
+        if !self.channels.options.device_direct || !hmem::can(iov, Caps::DEVICE) {
             return None;
         }
         let peer = &mut self.channels.peers[to.0];

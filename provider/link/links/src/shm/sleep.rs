@@ -1,15 +1,18 @@
 //! Sleeping until a descriptor is readable, and what keeps an endpoint from it.
 
+use std::cell::Cell;
 use std::os::fd::{AsRawFd, RawFd};
 
 use ipc::Poller;
-use ipc::fence::Barrier;
+use ipc::fence::{self, Barrier};
 
 /// Whether the endpoint's senders wake it, and by what.
 #[derive(Debug)]
 pub(super) struct Sleep {
     poller: Poller,
     barrier: Barrier,
+    /// This process takes part in barriers of other processes, and this endpoint fenced since.
+    registered: Cell<bool>,
     /// Each sender is asked to wake this endpoint.
     armed: bool,
     /// The last arming found nothing to do.
@@ -21,7 +24,8 @@ pub(super) struct Sleep {
 
 impl Sleep {
     pub(super) fn new(poller: Poller) -> Sleep {
-        Sleep { poller, barrier: Barrier::probe(), armed: false, quiet: false, retry: false }
+        let (barrier, registered) = (Barrier::probe_unregistered(), Cell::new(false));
+        Sleep { poller, barrier, registered, armed: false, quiet: false, retry: false }
     }
 
     pub(super) fn poller(&self) -> &Poller {
@@ -47,7 +51,17 @@ impl Sleep {
     /// Whether this process takes part in barriers of other processes (membarrier(2)).
     #[inline(always)]
     pub(super) fn is_registered(&self) -> bool {
-        self.barrier.registered
+        self.registered.get() || self.ask_registered()
+    }
+
+    /// The same, asked of the process: its keeper registers it while the endpoint is used already.
+    #[cold]
+    fn ask_registered(&self) -> bool {
+        if fence::is_registered() {
+            fence::full_fence();
+            self.registered.set(true);
+        }
+        self.registered.get()
     }
 
     /// Senders are asked from now on; whatever comes of it, the next poll disarms.
@@ -81,5 +95,19 @@ impl Sleep {
     /// Whether something is to be tried again, which counts once.
     pub(super) fn take_retry(&mut self) -> bool {
         std::mem::take(&mut self.retry)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_takes_note_of_a_registration_behind_its_opening() {
+        let sleep = Sleep::new(Poller::new().unwrap());
+        assert!(!sleep.barrier().registered && !sleep.registered.get());
+        if fence::register() {
+            assert!(sleep.is_registered() && sleep.registered.get());
+        }
     }
 }

@@ -15,10 +15,22 @@ struct Fake {
     live: BTreeSet<u32>,
     last: u32,
     stuck: bool,
+    /// When the owner sees what is written; `None`: the memory is none for an adapter.
+    sees: Option<Sees>,
+    flushes: u32,
 }
 
 impl Device for Fake {
     type Key = u32;
+
+    fn sees(&mut self, _span: Span) -> Result<Sees, (&'static str, i32)> {
+        self.sees.ok_or(("where it is", libc::EINVAL))
+    }
+
+    fn flush(&mut self, _span: Span) -> Result<(), (&'static str, i32)> {
+        self.flushes += 1;
+        Ok(())
+    }
 
     fn register(&mut self, way: Way, _span: Span, _uses: Uses) -> Result<u32, (&'static str, i32)> {
         self.calls.push(way);
@@ -43,7 +55,7 @@ impl Device for Fake {
 
 fn registry(errno: &[(Way, i32)]) -> Registry<Fake> {
     let errno = errno.iter().map(|(way, errno)| (*way as u8, *errno)).collect();
-    Registry::new(Fake { errno, ..Fake::default() })
+    Registry::new(Fake { errno, sees: Some(Sees::AtOnce), ..Fake::default() })
 }
 
 /// Memory that is said to be a device's; nothing follows its address.
@@ -67,10 +79,10 @@ fn ways_are_tried_in_order_and_each_refusal_is_kept_with_call_and_errno() {
     let mut all = registry(&[(Way::DmabufPcie, 524), (Way::Dmabuf, libc::EINVAL)]);
     all.register(device(64), READ, false).expect("a way");
     assert_eq!(all.device().calls, [Way::DmabufPcie, Way::Dmabuf, Way::PeerMemory]);
-    let text = all.describe(Kind::Cuda).expect("what came of it");
-    assert!(text.starts_with("Cuda by peer memory (not dma-buf over PCIe: ibv_reg: "), "{text}");
+    let text = all.describe(Kind::Cuda, true).expect("what came of it");
+    assert!(text.starts_with("Cuda for peers by peer memory (not dma-buf over PCIe: ibv_reg: "), "{text}");
     assert!(text.contains("524") && text.contains("not dma-buf: ibv_reg: Invalid argument"), "{text}");
-    assert_eq!(all.describe(Kind::Rocr), None);
+    assert_eq!(all.describe(Kind::Rocr, true), None);
 }
 
 #[test]
@@ -88,7 +100,7 @@ fn memory_that_no_way_takes_is_refused_with_all_reasons() {
     }
     // What is refused for good is not tried again.
     assert_eq!(all.device().calls.len(), 3);
-    assert!(all.describe(Kind::Cuda).expect("reasons").starts_with("Cuda by no way (not "));
+    assert!(all.describe(Kind::Cuda, true).expect("reasons").starts_with("Cuda for peers by no way (not "));
 }
 
 #[test]
@@ -106,7 +118,7 @@ fn host_memory_is_tried_again_whatever_was_refused() {
     let mut all = registry(&[(Way::Plain, libc::EFAULT)]);
     (0..20).for_each(|_| drop(all.register(Span::leak(64), READ, false).map(drop)));
     assert_eq!(all.device().calls.len(), 20);
-    assert!(all.may(Kind::System));
+    assert!(all.may(Kind::System, true) && all.may(Kind::System, false));
 }
 
 #[test]
@@ -187,4 +199,53 @@ proptest! {
             prop_assert_eq!(all.find(span, WRITE).is_some(), model.values().any(|(open, _)| *open));
         }
     }
+}
+
+#[test]
+fn memory_whose_owner_may_not_see_what_is_written_is_registered_to_be_read_alone() {
+    let mut all = registry(&[]);
+    all.device().sees = Some(Sees::Unknown);
+    for _ in 0..2 {
+        let refusals = all.register(device(64), WRITE, false).expect_err("it may not be written");
+        let [Refusal { way: None, call: "the order of an adapter's writes", errno: libc::EOPNOTSUPP }] =
+            refusals[..]
+        else {
+            panic!("{refusals:?}");
+        };
+    }
+    assert!(all.device().calls.is_empty(), "no way is tried");
+    all.register(device(64), READ, false).expect("it is read");
+    let text = all.describe(Kind::Cuda, true).expect("what came of it");
+    assert!(
+        text.starts_with(
+            "Cuda for peers by dma-buf over PCIe (not written: the order of an adapter's writes: "
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_a_flush_is_needed_for_is_written_by_this_side_alone() {
+    let mut all = registry(&[]);
+    all.device().sees = Some(Sees::WhenFlushed);
+    all.register(device(64), WRITE, false).expect_err("peers do not flush");
+    let own = Uses { local_write: true, ..Uses::default() };
+    let written = all.register(device(64), own, false).expect("this side does").0;
+    let read = all.register(device(64), READ, false).expect("what is read needs none").0;
+    for (number, flushes) in [(read, 0), (written, 1), (99, 1)] {
+        all.flush(number).expect("it works");
+        assert_eq!(all.device().flushes, flushes, "registration {number}");
+    }
+}
+
+#[test]
+fn memory_that_is_none_for_an_adapter_says_nothing_of_other_memory_of_its_kind() {
+    let mut all = registry(&[]);
+    all.device().sees = None;
+    for _ in 0..20 {
+        all.register(device(64), WRITE, false).expect_err("memory that moves");
+    }
+    assert_eq!((all.may(Kind::Cuda, true), all.describe(Kind::Cuda, true)), (true, None));
+    all.device().sees = Some(Sees::AtOnce);
+    all.register(device(64), WRITE, false).expect("memory that does not");
 }

@@ -12,8 +12,9 @@ pub(in crate::endpoint) struct Queues {
     streams: VecDeque<u64>,
     /// Requests of which this side has pieces to copy.
     coop: VecDeque<u64>,
-    /// Operations by handles in flight, and the request each is for.
-    in_flight: Vec<(OpId, u64)>,
+    /// Operations by handles in flight, the request each is for, and whether it is a frame whose bytes the
+    /// link puts into place as they come.
+    in_flight: Vec<(OpId, u64, bool)>,
     /// Requests whose sender is invited, and for how many polls more it is left to that.
     invited: Vec<(u64, u16)>,
     /// Messages that the next calls of progress take in.
@@ -106,7 +107,12 @@ impl Queues {
     }
 
     pub(in crate::endpoint) fn add_flight(&mut self, op: OpId, name: u64) {
-        self.in_flight.push((op, name));
+        self.in_flight.push((op, name, false));
+    }
+
+    /// The same, of a frame that lands.
+    pub(in crate::endpoint) fn add_landing(&mut self, op: OpId, name: u64) {
+        self.in_flight.push((op, name, true));
     }
 
     pub(in crate::endpoint) fn has_flights(&self) -> bool {
@@ -114,26 +120,27 @@ impl Queues {
     }
 
     pub(in crate::endpoint) fn is_in_flight(&self, name: u64) -> bool {
-        self.in_flight.iter().any(|(_, n)| *n == name)
+        self.in_flight.iter().any(|(_, n, _)| *n == name)
     }
 
     pub(in crate::endpoint) fn flights(&self) -> impl Iterator<Item = OpId> {
-        self.in_flight.iter().map(|(op, _)| *op)
+        self.in_flight.iter().map(|(op, ..)| *op)
     }
 
-    /// An operation is over: the request that it was for.
-    pub(in crate::endpoint) fn end_flight(&mut self, op: OpId) -> Option<u64> {
-        let at = self.in_flight.iter().position(|(o, _)| *o == op)?;
-        Some(self.in_flight.swap_remove(at).1)
+    /// An operation is over: the request that it was for, and whether it was a frame that lands.
+    pub(in crate::endpoint) fn end_flight(&mut self, op: OpId) -> Option<(u64, bool)> {
+        let at = self.in_flight.iter().position(|(o, ..)| *o == op)?;
+        let (_, name, lands) = self.in_flight.swap_remove(at);
+        Some((name, lands))
     }
 
     /// Takes out the operations for this request, or all.
     pub(in crate::endpoint) fn take_flights(&mut self, of: Option<u64>) -> Vec<OpId> {
-        let is_it = |(_, name): &(OpId, u64)| of.is_none_or(|of| of == *name);
+        let is_it = |(_, name, _): &(OpId, u64, bool)| of.is_none_or(|of| of == *name);
         let (taken, rest): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.in_flight).into_iter().partition(is_it);
         self.in_flight = rest;
-        taken.into_iter().map(|(op, _)| op).collect()
+        taken.into_iter().map(|(op, ..)| op).collect()
     }
 
     #[inline(always)]

@@ -91,6 +91,11 @@ impl Out {
             done_as,
         }
     }
+
+    /// A read whose bytes the peer sends in frames.
+    pub(in crate::endpoint) fn is_read_in_frames(&self) -> bool {
+        self.coop.is_none() && self.done_as.what.contains(What::RMA | What::READ)
+    }
 }
 
 /// What becomes of an access of the link's that fails.
@@ -149,8 +154,6 @@ pub(in crate::endpoint) struct In {
     /// cannot.
     pub(in crate::endpoint) bounces: bool,
     pub(in crate::endpoint) broken: Option<usize>,
-    /// The link puts a frame's bytes there as they come.
-    pub(in crate::endpoint) lands: bool,
     /// Why they are not kept: a device could not take them, or the memory was taken back.
     pub(in crate::endpoint) failed: Option<Status>,
     pub(in crate::endpoint) then: Then,
@@ -168,8 +171,8 @@ impl In {
         then: Then,
     ) -> In {
         let (got, placed, invited, bounces, broken) = (0, false, None, false, None);
-        let (lands, failed, coop) = (false, None, None);
-        In { peer, iov, len, want, got, req, placed, invited, bounces, broken, lands, failed, then, coop }
+        let (failed, coop) = (None, None);
+        In { peer, iov, len, want, got, req, placed, invited, bounces, broken, failed, then, coop }
     }
 }
 

@@ -11,7 +11,10 @@
 //! runs membarrier(2) GLOBAL_EXPEDITED, which puts a full barrier into every running thread of
 //! every *registered* process at some point of its program, and a sender leaves the fence out if
 //!
-//! * its own process is registered (it did that at open; else it fences always), and
+//! * its own process is registered, and the sender has fenced once since (`shm/sleep.rs`; the keeper
+//!   registers the process while frames are sent already, and until then, or where that is not allowed, each
+//!   one is fenced). A barrier of the consumer that began before that fence has the consumer's bit visible
+//!   behind it; one that began later finds a registered process, and
 //! * the consumer has promised, by a bit in `bell`, to use membarrier and nothing less. The bit is
 //!   0 until the consumer adopts the ring and stays set then. A sender that does not see it yet
 //!   fences, which is right whatever the consumer does.
