@@ -21,8 +21,8 @@ pub fn full_fence() {
     fence(SeqCst);
 }
 
-/// Whose threads others' membarrier reaches: this process, or the parent of a forked child, which the kernel may
-/// have copied before.
+/// Whose threads others' membarrier reaches: this process, or the parent of a forked child, which the kernel
+/// may have copied before.
 static REGISTERED: AtomicU32 = AtomicU32::new(0);
 
 /// Registers this process: whether others' membarrier reaches its threads from now on. In a process of
