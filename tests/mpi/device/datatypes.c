@@ -68,15 +68,19 @@ static void packing(void)
 	static char external[] = "external32";
 
 	for (int round = 0; round < rounds(); round++) {
-		int n = 1 + round % 4, most;
-		MPI_Aint room;
+		int n = 1 + round % 4, most, is_external;
+		MPI_Aint room = 0;
 		MPI_Datatype type;
 		int (*pack)() = optional("MPI_Pack_c"), (*unpack)() = optional("MPI_Unpack_c");
 
 		begin("packing, round %d", round);
+		with_struct = 0;
 		type = random_one(round);
+		/* MPICH 5.0 ends with SIGILL in MPI_Pack_external_size of some structs. */
+		is_external = open_mpi || !with_struct;
 		OK(MPI_Pack_size(n, type, MPI_COMM_WORLD, &most));
-		OK(MPI_Pack_external_size(external, n, type, &room));
+		if (is_external)
+			OK(MPI_Pack_external_size(external, n, type, &room));
 		struct buffer *s = take_typed(n, 0, type, UNCHANGED), *r = take_typed(n, 0, type, ANY), *e = take_typed(n, 0, type, ANY),
 			      *p = take((size_t)most + 20, ANY), *x = take((size_t)room + 20, ANY), *c = take_typed(n, 0, type, ANY);
 
@@ -99,6 +103,8 @@ static void packing(void)
 			at = most + 20;
 			if (open_mpi && most)
 				BAD(MPI_Pack(P(s), n, type, P(p), 0, &(int){ 0 }, MPI_COMM_WORLD));
+			if (!is_external)
+				continue;
 			OK(MPI_Pack_external(external, P(s), n, type, P(x), room + 20, &place));
 			place = 3;
 			OK(MPI_Unpack_external(external, P(x), room + 20, &place, P(e), n, type));

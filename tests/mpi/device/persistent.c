@@ -119,6 +119,95 @@ static void point_to_point(void)
 	OK(MPI_Buffer_detach(&at, &len));
 }
 
+/* Open MPI 4 frees a persistent request that has failed, and a later one may have its handle: what was known of the first one is gone. */
+static void failed(void)
+{
+	int to = (me + 1) % ranks, from = (me + ranks - 1) % ranks;
+	MPI_Datatype type;
+
+	begin("a persistent receive that is too short");
+	OK(MPI_Type_vector(10, 1, 3, MPI_INT, &type));
+	OK(MPI_Type_commit(&type));
+	struct buffer *d = take_typed(1, 0, type, ANY), *h = take_of(HOST, 400, CHANGED), *s = take_of(HOST, 400, UNCHANGED);
+	char known[400];
+
+	for (size_t i = 0; i < d->len; i++)
+		known[i] = (char)mix((1ull << 32) + i);
+	SIDES {
+		MPI_Request q, send;
+		int code, class = 0;
+
+		OK(MPI_Recv_init(P(d), 1, type, from, 1, MPI_COMM_WORLD, &q));
+		OK(MPI_Start(&q));
+		OK(MPI_Isend(P(s), 100, MPI_INT, to, 1, MPI_COMM_WORLD, &send));
+		code = MPI_Wait(&q, MPI_STATUS_IGNORE);
+		OK(MPI_Error_class(code, &class));
+		CHECK(class == MPI_ERR_TRUNCATE);
+		OK(MPI_Wait(&send, MPI_STATUS_IGNORE));
+		if (q != MPI_REQUEST_NULL)
+			OK(MPI_Request_free(&q));
+		OK(MPI_Recv_init(P(h), 100, MPI_INT, from, 2, MPI_COMM_WORLD, &q));
+		OK(MPI_Start(&q));
+		move(side ? HOST : d->kind, d->at[side], known, d->len);
+		OK(MPI_Isend(P(s), 100, MPI_INT, to, 2, MPI_COMM_WORLD, &send));
+		OK(MPI_Wait(&q, MPI_STATUS_IGNORE));
+		OK(MPI_Wait(&send, MPI_STATUS_IGNORE));
+		OK(MPI_Request_free(&q));
+		has(d, side, d->len, 1);
+	}
+	end();
+	OK(MPI_Type_free(&type));
+}
+
+static int requests_refused;
+
+static void count_refused(MPI_Comm *comm, int *code, ...)
+{
+	int class = 0;
+
+	(void)comm;
+	MPI_Error_class(*code, &class);
+	requests_refused += class == MPI_ERR_REQUEST;
+}
+
+/* One that the program has freed while it was under way: Open MPI 4 frees it, too, when it has failed. */
+static void failed_and_freed(void)
+{
+	int to = (me + 1) % ranks, from = (me + ranks - 1) % ranks;
+	MPI_Errhandler handler;
+	MPI_Datatype type;
+	MPI_Request q;
+
+	if (fixed == HOST)
+		return;
+	begin("a persistent receive that is freed, and too short");
+	OK(MPI_Type_vector(10, 1, 3, MPI_INT, &type));
+	OK(MPI_Type_commit(&type));
+	OK(MPI_Comm_create_errhandler(count_refused, &handler));
+	struct buffer *d = take_of(DEVICE, 120, ANY), *s = take_of(HOST, 400, UNCHANGED);
+
+	requests_refused = 0;
+	OK(MPI_Recv_init(d->at[0], 1, type, from, 1, MPI_COMM_WORLD, &q));
+	OK(MPI_Start(&q));
+	OK(MPI_Request_free(&q));
+	OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, handler));
+	OK(MPI_Isend(s->at[0], 100, MPI_INT, to, 1, MPI_COMM_WORLD, &q));
+	OK(MPI_Wait(&q, MPI_STATUS_IGNORE));
+	OK(MPI_Barrier(MPI_COMM_WORLD));
+	for (int tries = 0, flag; tries < 2000; tries++) {
+		q = MPI_REQUEST_NULL;
+		OK(MPI_Test(&q, &flag, MPI_STATUS_IGNORE));
+	}
+	CHECK(requests_refused == 0);
+	OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+	OK(MPI_Errhandler_free(&handler));
+	/* What of the message has come is not said. */
+	for (size_t i = 0; i < d->len; i++)
+		get(d, 0, i, &d->at[1][i], 1);
+	end();
+	OK(MPI_Type_free(&type));
+}
+
 static void partitioned(void)
 {
 	int (*send)() = optional("MPI_Psend_init"), (*recv)() = optional("MPI_Precv_init"), (*ready)() = optional("MPI_Pready"),
@@ -184,8 +273,8 @@ static void large_counts(void) { collectives_by(PERSISTENT_C); }
 int main(int argc, char **argv)
 {
 	static const struct subject all[] = {
-		{ "point_to_point", point_to_point }, { "partitioned", partitioned }, { "collectives", collectives },
-		{ "large_counts", large_counts },
+		{ "point_to_point", point_to_point }, { "failed", failed }, { "failed_and_freed", failed_and_freed }, { "partitioned", partitioned },
+		{ "collectives", collectives }, { "large_counts", large_counts },
 	};
 
 	return run_subjects("persistent", argc, argv, all, COUNT(all), MPI_THREAD_SINGLE);

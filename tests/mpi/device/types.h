@@ -94,6 +94,11 @@ static inline void free_pair(struct pair *p)
 	}
 }
 
+/* The number of the basic datatype that all elements of a random one have; -1: any. */
+static int sole_basic = -1;
+/* Whether one since this was set to 0 has a struct in it. */
+static int with_struct;
+
 /* A random datatype, not committed; at most some 20 KiB of hull. The same on every rank. */
 static MPI_Datatype random_type(int depth)
 {
@@ -104,7 +109,7 @@ static MPI_Datatype random_type(int depth)
 	int lens[4], places[4], sizes[3], subsizes[3], starts[3], n = 1 + (int)draw(4), next = 0;
 
 	if (!depth) {
-		int which = (int)draw(COUNT(basic));
+		int which = sole_basic < 0 ? (int)draw(COUNT(basic)) : sole_basic;
 
 		OK(MPI_Type_contiguous(1 + (int)draw(3), basic[which], &type));
 		return draw(4) ? type : resized(type, 0, 4 * size[which]);
@@ -118,17 +123,18 @@ static MPI_Datatype random_type(int depth)
 		at[i] = places[i] * extent;
 	}
 	lens[0] += !lens[0] && n == 1;
-	switch (draw(11)) {
+	switch (draw(12)) {
 	case 0: OK(MPI_Type_contiguous(n, old, &type)); break;
 	case 1: OK(MPI_Type_vector(n, 1 + (int)draw(2), 2 + (int)draw(3), old, &type)); break;
-	case 2: OK(MPI_Type_create_hvector(n, 1, extent * (1 + (int)draw(3)), old, &type)); break;
+	case 2: OK(MPI_Type_create_hvector(n, 1, extent * (draw(3) ? 1 : -1) * (1 + (int)draw(3)), old, &type)); break;
 	case 3: OK(MPI_Type_indexed(n, lens, places, old, &type)); break;
 	case 4: OK(MPI_Type_create_hindexed(n, lens, at, old, &type)); break;
 	case 5: OK(MPI_Type_create_hindexed_block(n, 1, at, old, &type)); break;
 	case 6: {
-		MPI_Datatype of[4] = { old, old, MPI_INT, MPI_CHAR };
+		MPI_Datatype of[4] = { old, old, sole_basic < 0 ? MPI_INT : basic[sole_basic], sole_basic < 0 ? MPI_CHAR : basic[sole_basic] };
 		MPI_Aint gap = next * extent + 16;
 
+		with_struct = 1;
 		for (int i = 2; i < n; i++)
 			at[i] = gap + 40 * i;
 		OK(MPI_Type_create_struct(n, lens, at, of, &type));
@@ -153,6 +159,11 @@ static MPI_Datatype random_type(int depth)
 		break;
 	}
 	case 9: OK(MPI_Type_dup(old, &type)); break;
+	case 10:
+		for (int i = 0; i < n; i++)
+			places[i] = 3 * i + (int)draw(2);
+		OK(MPI_Type_create_indexed_block(n, 1 + (int)draw(2), places, old, &type));
+		break;
 	default: OK(MPI_Type_create_resized(old, lb - 4 * (int)draw(2), extent + 8 * (int)draw(3) + 8, &type));
 	}
 	OK(MPI_Type_free(&old));

@@ -248,6 +248,87 @@ static void accumulated(void)
 	end();
 }
 
+/* A datatype with elements of one basic type, of which `n` have room in so many bytes from `before` bytes before the first one on. */
+static MPI_Datatype random_of_one(int round, int n, MPI_Aint room, MPI_Aint *before)
+{
+	MPI_Datatype type;
+	MPI_Aint lb, extent, true_lb, true_extent;
+
+	for (;;) {
+		type = random_type(1 + round % 3);
+		PMPI_Type_get_extent(type, &lb, &extent);
+		PMPI_Type_get_true_extent(type, &true_lb, &true_extent);
+		*before = true_lb < 0 ? -true_lb : 0;
+		if (true_extent > 0 && *before + true_lb + true_extent + extent * (n - 1) <= room)
+			break;
+		OK(MPI_Type_free(&type));
+	}
+	OK(MPI_Type_commit(&type));
+	return type;
+}
+
+/*
+ * Accumulations with random datatypes and operations: from each rank to another one, and from all to rank 0. Those of lock_all are in two
+ * parts, with a flush between them.
+ */
+static void random_operations(void)
+{
+	static const int numbers[] = { 1, 2, 5, 3, 4 };
+	MPI_Datatype basics[] = { MPI_SHORT, MPI_INT, MPI_LONG_LONG, MPI_DOUBLE, MPI_FLOAT };
+	MPI_Op ops[] = { MPI_SUM, MPI_MIN, MPI_MAX, MPI_REPLACE, MPI_PROD, MPI_BXOR, MPI_BAND, MPI_BOR };
+	enum { ROUNDS = 10, ROOM = 12000 };
+
+	for (int k = 0; k < ROUNDS * EPOCHS; k++) {
+		int round = k / EPOCHS, is_int = round % 5 < 3, n = 1 + round % 3, size, of_basic;
+		enum epoch e = (enum epoch)(k % EPOCHS);
+		int target = (me + 1 + round % (ranks > 1 ? ranks - 1 : 1)) % ranks, code = 0;
+		MPI_Datatype type, basic = basics[round % 5];
+		MPI_Aint at;
+		struct window w;
+
+		begin("random operations, round %d, %s", round, epoch_names[e]);
+		sole_basic = numbers[round % 5];
+		type = random_of_one(round, n, ROOM, &at);
+		sole_basic = -1;
+		MPI_Op first = ops[draw(is_int ? 8 : 5)], second = ops[draw(is_int ? 8 : 5)], sum = ops[draw(3)];
+		int is_packed = (int)draw(2);
+
+		OK(MPI_Type_size(type, &size));
+		OK(MPI_Type_size(basic, &of_basic));
+		if (open_window(&w, round % 2 ? ALLOCATE : CREATE, 3 * ROOM)) {
+			struct buffer *o = is_packed ? take((size_t)(n * size), UNCHANGED) : take_typed(n, 0, type, UNCHANGED),
+				      *r = take_typed(n, 0, type, CHANGED), *p = take((size_t)(n * size), CHANGED);
+			MPI_Datatype otype = is_packed ? basic : type;
+			int on = is_packed ? n * size / of_basic : n;
+
+			for (side = 0; side < 2; side++) {
+				MPI_Win win = w.win[side];
+
+				epoch(&w, e, 1, target);
+				code = MPI_Accumulate(P(o), on, otype, target, at, n, type, first, win);
+				if (e == LOCK_ALL)
+					OK(MPI_Win_flush(target, win));
+				code |= MPI_Get_accumulate(P(o), on, otype, P(r), n, type, target, ROOM + at, n, type, second, win);
+				if (e == LOCK_ALL)
+					OK(MPI_Win_flush(target, win));
+				code |= MPI_Get_accumulate(NULL, 0, basic, P(p), n * size / of_basic, basic, target, at, n, type, MPI_NO_OP,
+							   win);
+				/* In no order: the operations of integers commute, and are exact. */
+				if (is_int && e == LOCK_ALL)
+					code |= MPI_Accumulate(P(o), on, otype, 0, 2 * ROOM + at, n, type, sum, win);
+				epoch(&w, e, 0, target);
+				if (side == 0 && refused(code))
+					break;
+				if (side == 1)
+					OK(code);
+			}
+		}
+		close_window(&w);
+		end();
+		OK(MPI_Type_free(&type));
+	}
+}
+
 /* A window of memory shared by the ranks of a host, with device memory as origin. */
 static void shared(void)
 {
@@ -276,7 +357,8 @@ static void shared(void)
 int main(int argc, char **argv)
 {
 	static const struct subject all[] = {
-		{ "epochs", epochs }, { "origins", origins }, { "accumulated", accumulated }, { "shared", shared },
+		{ "epochs", epochs }, { "origins", origins }, { "accumulated", accumulated },
+		{ "random_operations", random_operations }, { "shared", shared },
 	};
 
 	return run_subjects("windows", argc, argv, all, COUNT(all), MPI_THREAD_SINGLE);

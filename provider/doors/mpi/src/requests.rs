@@ -138,14 +138,19 @@ pub(crate) fn put(request: Handle, entry: Entry) {
 }
 
 /// The operation of a request has completed, and has received so many bytes: that of a persistent one may be
-/// started again.
+/// started again if the request stays. Open MPI 4 frees it where the operation has failed.
 ///
 /// # Safety
 /// It has, and the program's buffers are valid.
-pub(crate) unsafe fn complete(request: Handle, mut entry: Entry, bytes: usize) -> Result<(), Failure> {
+pub(crate) unsafe fn complete(
+    request: Handle,
+    mut entry: Entry,
+    bytes: usize,
+    stays: bool,
+) -> Result<(), Failure> {
     // SAFETY: the caller's promise.
     let ended = unsafe { entry.end(bytes) };
-    if entry.persistent.is_some() {
+    if entry.persistent.is_some() && stays {
         put(request, entry);
     }
     ended
@@ -209,7 +214,9 @@ pub(crate) fn poll_freed(abi: &Abi, last: bool) {
         COUNT.fetch_sub(1, Relaxed);
         // SAFETY: the operation is over. The program has promised that its buffers stay until then.
         let _ = unsafe { entry.end(bytes_of(abi, status.at())) };
-        if entry.persistent.is_some() {
+        // SAFETY: a place of this function's. Open MPI 4 has freed a request that has failed.
+        let stays = unsafe { abi.handle_at(at, 0) } != abi.handles.request_null;
+        if entry.persistent.is_some() && stays {
             // SAFETY: as above.
             let _ = unsafe { pmpi!("Request_free", at) };
         }

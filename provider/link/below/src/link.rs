@@ -99,7 +99,7 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
                 Some(Did::Written(buffer, who, data, len)) => self.net.written(buffer, who, data, len),
                 Some(Did::Failed(who, why)) => self.net.lost(who, &why),
                 Some(Did::Dead(why)) => return self.net.dead(&why),
-                Some(over) => self.net.with_memory(|memory| memory.read_is_over(over)),
+                Some(did) => self.net.with_memory(|memory| memory.read_is_over(did)),
             }
         }
         if !self.net.reading.is_idle() {

@@ -54,7 +54,8 @@ impl Refused {
         tried.last.replace(refusal).is_none_or(|last| last != refusal)
     }
 
-    /// Memory is not registered to be written, which says nothing of other devices; whether the reason is new.
+    /// Memory is not registered to be written, which says nothing of other devices; whether the reason is
+    /// new.
     pub(crate) fn note_unwritten(&mut self, kind: Kind, refusal: Refusal) -> bool {
         self.1[kind as usize].replace(refusal) != Some(refusal)
     }

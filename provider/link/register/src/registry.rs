@@ -33,8 +33,8 @@ pub struct Registry<D: Device> {
     number: u64,
 }
 
-/// The number of the allocation of a device that all of this memory is in: another one has its address when it
-/// was freed.
+/// The number of the allocation of a device that all of this memory is in: another one has its address when
+/// it was freed.
 fn allocation(span: Span) -> Option<u64> {
     let last = span.len().checked_sub(1).filter(|_| span.can(Caps::DEVICE))?;
     let (memory, at) = (registry::of(span.kind()), span.addr() as usize);

@@ -51,7 +51,7 @@ impl Used<'_> {
         if let Some(Err((call, errno))) = held.filter(|_| is_done).map(|number| self.registered.flush(number))
         {
             log::error!("{call}: errno {errno}: what was read into memory of a device cannot be used");
-            did = Did::Over(op, false);
+            did = Did::Unwritten(op);
         }
         if let Some(Err((call, errno))) = held.map(|number| self.registered.end(number)) {
             log::error!("{call}: errno {errno}: memory of a request that is over stays registered");

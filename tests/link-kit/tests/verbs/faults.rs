@@ -189,7 +189,10 @@ fn a_registration_that_is_refused_is_in_the_text_on_the_path() {
     two.stand_in.fail(c"ibv_reg_mr", 0, libc::EFAULT);
     assert!(two.b.export_handles(two.to_a, &[there], Way::Get).is_none());
     let text = two.b.describe(two.to_a);
-    assert!(text.contains("registered: System by no way (not address: ibv_reg_mr: Bad address"), "{text}");
+    assert!(
+        text.contains("registered: System for peers by no way (not address: ibv_reg_mr: Bad address"),
+        "{text}"
+    );
 }
 
 /// A device is removed while accesses are under way: each of them ends once.

@@ -6,7 +6,7 @@
 //! running thread of every *registered* process at some point of its program.
 
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, fence};
+use std::sync::atomic::{AtomicU32, fence};
 
 /// `fence(SeqCst)`. On x86-64 that is mfence, which takes more than twice as long as any instruction with
 /// a lock, and all that it orders beyond these are non-temporal accesses: which no caller leaves unordered.
@@ -21,9 +21,9 @@ pub fn full_fence() {
     fence(SeqCst);
 }
 
-/// Others' membarrier reaches the threads of this process. A forked child inherits both this and the
-/// kernel's registration.
-static REGISTERED: AtomicBool = AtomicBool::new(false);
+/// Whose threads others' membarrier reaches: this process, or the parent of a forked child, which the kernel
+/// may have copied before.
+static REGISTERED: AtomicU32 = AtomicU32::new(0);
 
 /// Registers this process: whether others' membarrier reaches its threads from now on. In a process of
 /// several threads the kernel waits for a grace period of RCU: 5 to 20 ms, and seconds on a loaded host.
@@ -31,7 +31,7 @@ pub fn register() -> bool {
     const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
     let done = membarrier(REGISTER_GLOBAL_EXPEDITED);
     if done {
-        REGISTERED.store(true, Release);
+        REGISTERED.store(std::process::id(), Release);
     }
     done
 }
@@ -39,7 +39,8 @@ pub fn register() -> bool {
 /// Whether [`register`] has been done. A thread that fences no more for that reason has to fence once behind
 /// this call: a membarrier of another process that began before the registration may have left it out.
 pub fn is_registered() -> bool {
-    REGISTERED.load(Acquire)
+    let process = REGISTERED.load(Acquire);
+    process != 0 && process == std::process::id()
 }
 
 /// What this process can do.
@@ -59,7 +60,7 @@ impl Barrier {
 
     /// Asks the kernel, and leaves it to another thread to [`register`].
     pub fn probe_unregistered() -> Barrier {
-        Barrier { registered: false, usable: membarrier(GLOBAL_EXPEDITED) }
+        Barrier { registered: is_registered(), usable: membarrier(GLOBAL_EXPEDITED) }
     }
 
     /// Between the store of the side that pays for both and its load; whether it is in force.

@@ -20,6 +20,7 @@ use device_ops::window::Window;
 use ipc::Mapping;
 use ipc::process::Name;
 
+use super::marks::{FAILED, LEFT, Marks, PROCESS, process, word};
 use super::messages::Messages;
 use crate::abi::{Abi, Handle};
 use crate::library::{Library, pmpi};
@@ -30,17 +31,13 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Polls without progress of the MPI, and between two searches for ranks that have ended.
 const EAGER: u32 = 64;
 const SEARCH: u32 = 1 << 14;
-/// Where the name of a rank's process is, behind its word, and whether NCCL has failed there.
-const PROCESS: usize = 8;
-const FAILED: usize = 16;
 /// Whether a rank has seen all others in MPI_Init, or has given up.
 const MET: usize = 24;
 const MET_ALL: u64 = 1;
 const ENDED: u64 = 2;
-/// Its words of collectives that return a request, and whether it posts no more of them.
+/// Its words of collectives that return a request.
 const POSTED: usize = 32;
 const FOUND: usize = 40;
-const LEFT: usize = 48;
 /// Polls without sleeping between them, and the sleep after that many.
 const POLLS: u32 = 2000;
 const SLEEP: Duration = Duration::from_micros(50);
@@ -110,20 +107,13 @@ impl Side {
         word(&self.memory, self.at.size, rank, at)
     }
 
-    /// The process of a rank, once that has come.
-    fn process(memory: &Mapping, ranks: usize, rank: usize) -> Option<Name> {
-        let name = word(memory, ranks, rank, PROCESS).load(Acquire);
-        let name = Name { process: (name >> 32) as u32, namespace: name as u32 };
-        (name.process != 0).then_some(name)
-    }
-
     /// Whether this rank may post device memory: all ranks have come, and none has failed here.
     pub(super) fn is_usable(&mut self) -> bool {
         if !self.all_here {
             let own = Name::own().namespace;
             let is_here = |name: Name| name.namespace == own && own != 0 && !name.has_ended();
             let ranks = self.at.size;
-            self.all_here = (0..ranks).all(|r| Self::process(&self.memory, ranks, r).is_some_and(is_here));
+            self.all_here = (0..ranks).all(|r| process(&self.memory, ranks, r).is_some_and(is_here));
             if self.all_here {
                 self.unlink();
             }
@@ -174,7 +164,7 @@ impl Side {
         if says == ENDED {
             return false;
         }
-        let gone = |r: usize| Self::process(&self.memory, self.at.size, r).is_none_or(Name::has_ended);
+        let gone = |r: usize| process(&self.memory, self.at.size, r).is_none_or(Name::has_ended);
         (0..self.at.size).all(|rank| {
             loop {
                 match self.word(rank, MET).load(Acquire) {
@@ -194,7 +184,7 @@ impl Side {
 
     /// Which ranks have failed.
     pub(super) fn marks(&self) -> Marks {
-        Marks { memory: self.memory.clone(), at: self.at }
+        Marks::new(self.memory.clone(), self.at)
     }
 
     /// The words of collectives that return a request.
@@ -354,47 +344,6 @@ impl Side {
     }
 }
 
-/// At which ranks of a communicator NCCL, or the device, has failed, and which ones are gone.
-#[derive(Debug)]
-pub(super) struct Marks {
-    memory: Arc<Mapping>,
-    at: Rank,
-}
-
-impl Marks {
-    /// One of them.
-    pub(super) fn one_failed(&self) -> Option<usize> {
-        let ranks = self.at.size;
-        (0..ranks).find(|rank| word(&self.memory, ranks, *rank, FAILED).load(Acquire) != 0)
-    }
-
-    /// Others see that it has failed here; what they get of this rank afterwards counts for nothing.
-    pub(super) fn mark_failed(&self) {
-        word(&self.memory, self.at.size, self.at.rank, FAILED).store(1, Release);
-    }
-
-    /// How many ranks there are.
-    pub(super) fn ranks(&self) -> usize {
-        self.at.size
-    }
-
-    /// A rank whose process has ended.
-    pub(super) fn one_gone(&self) -> Option<usize> {
-        let ranks = self.at.size;
-        (0..ranks).find(|r| Side::process(&self.memory, ranks, *r).is_some_and(Name::has_ended))
-    }
-
-    /// This rank posts no more collectives that return a request.
-    pub(super) fn mark_left(&self) {
-        word(&self.memory, self.at.size, self.at.rank, LEFT).store(1, Release);
-    }
-
-    /// Whether a rank posts no more of them.
-    pub(super) fn has_left(&self, rank: usize) -> bool {
-        word(&self.memory, self.at.size, rank, LEFT).load(Acquire) != 0
-    }
-}
-
 /// Has the MPI progress, now and then: others may be in a call that needs this rank's.
 unsafe fn progress(polls: &mut u32, abi: &Abi, comm: Handle) {
     *polls = polls.wrapping_add(1);
@@ -406,13 +355,6 @@ unsafe fn progress(polls: &mut u32, abi: &Abi, comm: Handle) {
     }
 }
 
-/// A word of a rank's, of as many ranks as the memory was made for.
-fn word(memory: &Mapping, ranks: usize, rank: usize, at: usize) -> &AtomicU64 {
-    assert!(rank < ranks && at < STRIDE && ranks * STRIDE <= memory.len());
-    // SAFETY: inside, as was checked, and aligned: both are multiples of 8.
-    unsafe { memory.wide(rank * STRIDE + at) }
-}
-
 impl Drop for Side {
     fn drop(&mut self) {
         self.unlink();
@@ -421,6 +363,7 @@ impl Drop for Side {
 
 #[cfg(test)]
 mod tests {
+    use super::super::marks::Left;
     use super::*;
 
     fn board(name: u128, rank: usize) -> Side {
@@ -438,6 +381,19 @@ mod tests {
         assert!(!std::fs::exists(&path).unwrap());
         second.fail();
         assert!(!first.is_usable() && !second.is_usable());
+    }
+
+    #[test]
+    fn a_rank_that_is_in_finalize_may_give_up_and_that_stays() {
+        let name = u128::from_ne_bytes(ipc::random().unwrap());
+        let (first, second) = (board(name, 0).marks(), board(name, 1).marks());
+        assert_eq!(second.has_left(0), None);
+        let seen = [Left::Finalize, Left::Broken, Left::Finalize].map(|why| {
+            first.mark_left(why);
+            second.has_left(0)
+        });
+        assert_eq!(seen, [Some(Left::Finalize), Some(Left::Broken), Some(Left::Broken)]);
+        assert_eq!(second.has_left(1), None);
     }
 
     #[test]

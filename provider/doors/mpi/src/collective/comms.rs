@@ -7,6 +7,7 @@
 
 use core::ffi::{c_int, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -37,15 +38,39 @@ pub(super) struct State {
     lane: Option<nonblocking::Id>,
 }
 
+/// A board that this thread has locked. No function of the program's is called until it is dropped: a
+/// collective of the same communicator there would wait for the lock.
+#[derive(Debug)]
+pub(super) struct Held<'a> {
+    side: MutexGuard<'a, Side>,
+    /// Dropped behind the lock.
+    _keep: nonblocking::Keep,
+}
+
+impl Deref for Held<'_> {
+    type Target = Side;
+
+    fn deref(&self) -> &Side {
+        &self.side
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Side {
+        &mut self.side
+    }
+}
+
 impl State {
     fn new(name: u128, at: Rank) -> State {
         State { name, at, made: AtomicU64::new(0), board: OnceLock::new(), met: OnceLock::new(), lane: None }
     }
 
     /// The board: of one communicator, in which one thread at a time is in a collective.
-    pub(super) fn board(&self) -> Option<MutexGuard<'_, Side>> {
-        let board = self.board.get_or_init(|| Side::new(self.name, self.at).map(Mutex::new));
-        board.as_ref().map(|board| board.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(super) fn board(&self) -> Option<Held<'_>> {
+        let board = self.board.get_or_init(|| Side::new(self.name, self.at).map(Mutex::new)).as_ref()?;
+        let keep = nonblocking::Keep::new();
+        Some(Held { side: board.lock().unwrap_or_else(PoisonError::into_inner), _keep: keep })
     }
 
     /// What it has under way of collectives that return a request.
@@ -139,7 +164,7 @@ unsafe fn make_world(library: &Library, way: Way, is_init: bool) -> Option<State
         // NCCL is opened by the first collective.
         if way == Way::Devices && is_init {
             let is_possible = settings::nonblocking() && nonblocking::is_possible(library);
-            let meet = |mut board: MutexGuard<'_, Side>| board.meet_in_init(is_possible, abi, world);
+            let meet = |mut board: Held<'_>| board.meet_in_init(is_possible, abi, world);
             if state.board().is_some_and(meet) {
                 let lane = nonblocking::open(library, state.board().as_deref_mut(), at, world);
                 state.lane = lane;

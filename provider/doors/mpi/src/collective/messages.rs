@@ -61,7 +61,7 @@ impl Messages {
         // attributes.
         unsafe { pmpi!("Comm_split", comm, 0, rank, &raw mut own) }.ok()?;
         let own = Messages(own);
-        own.set_quiet(library);
+        set_quiet(library, own.0);
         Some(own)
     }
 
@@ -107,7 +107,7 @@ impl Messages {
             // SAFETY: requests of this library's.
             unsafe { test_some(abi, &mut requests) };
             if is_over() {
-                abandon(abi, requests);
+                abandon(abi, requests, receives);
                 break;
             }
         }
@@ -156,38 +156,59 @@ impl Messages {
     /// Errors of the communicator are answered to its caller until what is returned is dropped, and go to no
     /// handler.
     pub(super) fn quiet(&self, library: &Library) -> Quiet {
-        let mut handler = 0;
-        // SAFETY: valid places, and a communicator that was made here.
-        let is_known = unsafe { pmpi!("Comm_get_errhandler", self.0, &raw mut handler) }.is_ok();
-        self.set_quiet(library);
-        Quiet { comm: self.0, handler: is_known.then_some(handler) }
+        Quiet::of(library, self.0)
     }
+}
 
-    /// The same for good.
-    fn set_quiet(&self, library: &Library) {
-        let handler = object(library, c"ompi_mpi_errors_return");
-        if handler != 0 {
-            // SAFETY: a communicator that was made here, and the handler of Open MPI's of that name.
-            let _ = unsafe { pmpi!("Comm_set_errhandler", self.0, handler) };
-        }
+/// Errors of a communicator are answered to the caller from now on. The handler, 0 where there is none.
+fn set_quiet(library: &Library, comm: Handle) -> Handle {
+    let handler = object(library, c"ompi_mpi_errors_return");
+    if handler != 0 {
+        // SAFETY: a communicator, and the handler of Open MPI's of that name.
+        let _ = unsafe { pmpi!("Comm_set_errhandler", comm, handler) };
     }
+    handler
+}
+
+/// The handler of a communicator, to be freed.
+fn handler_of(comm: Handle) -> Option<Handle> {
+    let mut handler = 0;
+    // SAFETY: a valid place, and a communicator.
+    unsafe { pmpi!("Comm_get_errhandler", comm, &raw mut handler) }.ok().map(|()| handler)
+}
+
+fn free(mut handler: Handle) {
+    // SAFETY: of `handler_of`.
+    let _ = unsafe { pmpi!("Errhandler_free", &raw mut handler) };
 }
 
 /// See [`Messages::quiet`].
 #[derive(Debug)]
 pub(super) struct Quiet {
     comm: Handle,
-    handler: Option<Handle>,
+    /// The handler before, and the one that is there meanwhile.
+    before: Option<Handle>,
+    quiet: Handle,
+}
+
+impl Quiet {
+    fn of(library: &Library, comm: Handle) -> Quiet {
+        let before = handler_of(comm);
+        Quiet { comm, before, quiet: set_quiet(library, comm) }
+    }
 }
 
 impl Drop for Quiet {
     fn drop(&mut self) {
-        let Some(handler) = &mut self.handler else { return };
-        // SAFETY: a communicator of this library's, and a handler that was got here.
-        unsafe {
-            let _ = pmpi!("Comm_set_errhandler", self.comm, *handler);
-            let _ = pmpi!("Errhandler_free", std::ptr::from_mut(handler));
+        let Some(before) = self.before else { return };
+        let now = handler_of(self.comm);
+        // Another thread may have set one.
+        if now == Some(self.quiet) {
+            // SAFETY: a communicator that stays, and a handler that was got here.
+            let _ = unsafe { pmpi!("Comm_set_errhandler", self.comm, before) };
         }
+        free(before);
+        now.into_iter().for_each(free);
     }
 }
 
@@ -218,6 +239,31 @@ pub(super) unsafe fn test_some(abi: &Abi, requests: &mut [u64]) -> Vec<(usize, c
     all.filter(|(_, code)| *code != 0).collect()
 }
 
+/// The code of a request that has completed, which is freed then; `None` while it is under way. No error
+/// handler of the program's is called: Open MPI 4 raises the error of a collective's request for
+/// MPI_COMM_WORLD. There the handler is another one for as long as a call takes that finds the request
+/// complete; an error that another thread's call raises for MPI_COMM_WORLD meanwhile is returned by that.
+///
+/// # Safety
+/// A request of this library's, of a communicator whose errors are answered to the caller.
+pub(super) unsafe fn code_of_completed(library: &Library, request: &mut u64) -> Option<c_int> {
+    let (mut flag, ignored): (c_int, _) = (0, library.abi.status_ignore);
+    let place = std::ptr::from_mut(request);
+    // SAFETY: the caller's promise, and valid places; so below.
+    unsafe {
+        if pmpi!("Request_get_status", *place as Handle, &raw mut flag, ignored).is_ok() && flag == 0 {
+            return None;
+        }
+    }
+    // Sessions came with Open MPI 5.
+    let raises = library.address(c"PMPI_Session_init") == 0;
+    let _quiet = raises.then(|| Quiet::of(library, library.abi.handles.world));
+    // SAFETY: as above.
+    let tested = unsafe { pmpi!("Test", place, &raw mut flag, ignored) };
+    *request = library.abi.handles.request_null as u64;
+    Some(tested.err().unwrap_or(0))
+}
+
 /// The code in the status of that number.
 ///
 /// # Safety
@@ -228,13 +274,20 @@ unsafe fn error_of(abi: &Abi, statuses: &mut Statuses, n: usize) -> c_int {
     unsafe { status.add(ERROR).read_unaligned() }
 }
 
-/// Takes back what is still to be received, and gives up what is still to be sent: some rank is gone.
-pub(super) fn abandon(abi: &Abi, requests: Vec<u64>) {
-    for mut request in requests.into_iter().filter(|request| *request != abi.handles.request_null as u64) {
-        // SAFETY: a request of this library's.
+/// Takes back what is still to be received, and gives up what is still to be sent: some rank is gone. The
+/// requests are those of [`Messages::begin`] with these receives.
+pub(super) fn abandon(abi: &Abi, requests: Vec<u64>, receives: &[Message]) {
+    let receives = parts(receives).count();
+    for (n, mut request) in requests.into_iter().enumerate() {
+        if is_complete(abi, &[request]) {
+            continue;
+        }
+        let place = &raw mut request;
+        // SAFETY: a request of this library's. With that of a send MPI_Cancel of Open MPI 4.1 accesses memory
+        // that it has not set.
         unsafe {
-            let place = &raw mut request;
-            let _ = pmpi!("Cancel", place).and_then(|()| pmpi!("Request_free", place));
+            let cancelled = if n < receives { pmpi!("Cancel", place) } else { Ok(()) };
+            let _ = cancelled.and_then(|()| pmpi!("Request_free", place));
         }
     }
 }

@@ -15,7 +15,7 @@
 //! | `part`, `messages` | a rank's part in one of them, messages between devices |
 //! | `nonblocking` | collectives by the ranks' devices that return a request |
 //! | `way` | by which of both they go |
-//! | `board` | the words that the ranks of a communicator share, and NCCL's communicator |
+//! | `board`, `marks` | the words that the ranks of a communicator share, and NCCL's communicator |
 //! | `comms` | which communicators have a board |
 //! | `local` | MPI_Reduce_local |
 
@@ -24,6 +24,7 @@ mod comms;
 mod devices;
 mod element;
 pub(crate) mod local;
+mod marks;
 mod messages;
 mod moves;
 mod nonblocking;
@@ -145,12 +146,15 @@ pub(crate) unsafe fn run(
                 (comm, at.into()),
             );
         }
-        match way {
-            Way::Nccl if !plan.what.is_of_nccl() || plan.bytes(args)? < settings::nccl_least()? => None,
+        let code = match way {
+            Way::Nccl if !plan.what.is_of_nccl() || plan.bytes(args)? < settings::nccl_least()? => {
+                return None;
+            }
             Way::Nccl => {
                 let state = comms::state_of(library, comm)?;
+                let call = plan.call(library, row, args, state.at);
                 let mut board = state.board()?;
-                by_nccl(library, row, args, (&state, &mut board), comm)
+                by_nccl(library, row, call, &mut board, comm)?
             }
             Way::Devices => {
                 let state = comms::state_of(library, comm)?;
@@ -159,14 +163,19 @@ pub(crate) unsafe fn run(
                 if !plan.what.is_vector() && is_short(devices::bytes(plan, args, state.at.size)?) {
                     return None;
                 }
+                let part = devices::part(plan, library, row, args, state.at);
                 let mut board = state.board()?;
-                by_devices(library, row, args, (&state, &mut board), comm)
+                by_devices(library, row, part, (&state, &mut board), comm)?
             }
-        }
+        };
+        // The error handler may call a collective of the same communicator: what calls it, as the look at the
+        // buffers before does, has no lock of the board.
+        Some(if code == 0 { 0 } else { refuse::raised(Target::Comm(comm), code) })
     }
 }
 
-/// A communicator's state, and its board.
+/// A communicator's state, and its board. What is called with both answers the code of an error that is to be
+/// raised.
 type Shared<'a> = (&'a State, &'a mut Side);
 
 /// Posts whether this rank has a part of device memory: it, where all ranks have one.
@@ -198,16 +207,15 @@ unsafe fn is_long_anywhere(
 unsafe fn by_nccl(
     library: &Library,
     row: &'static Row,
-    args: &Args<'_>,
-    (state, board): Shared<'_>,
+    call: Option<plan::Call>,
+    board: &mut Side,
     comm: Handle,
 ) -> Option<c_int> {
-    let (plan, abi) = (row.plan.as_ref()?, &library.abi);
+    let abi = &library.abi;
     // SAFETY: the caller's promise; so below.
     unsafe {
         let usable = board.is_usable();
-        let call = if usable { plan.call(library, row, args, state.at) } else { None };
-        let call = call.filter(|call| board.is_on(call.device));
+        let call = call.filter(|call| usable && board.is_on(call.device));
         let done = match agreed(board, abi, comm, call) {
             Ok(call) => {
                 let call = call?;
@@ -218,21 +226,20 @@ unsafe fn by_nccl(
             Err(why) => Err(why),
         };
         let why = done.map(|()| row.counts.add(Path::Nccl)).err();
-        Some(why.map_or(0, |why| failed(library, board, comm, &row.counts, &why)))
+        Some(why.map_or(0, |why| failed(library, board, &row.counts, &why)))
     }
 }
 
 unsafe fn by_devices(
     library: &Library,
     row: &'static Row,
-    args: &Args<'_>,
+    part: Option<Part>,
     (state, board): Shared<'_>,
     comm: Handle,
 ) -> Option<c_int> {
     let (plan, abi) = (row.plan.as_ref()?, &library.abi);
     // SAFETY: the caller's promise; so below.
     unsafe {
-        let part = devices::part(plan, library, row, args, state.at);
         let part = part.filter(|_| state.have_met(board, library, comm) && board.is_usable());
         let done = match agreed(board, abi, comm, part) {
             Ok(part) => {
@@ -240,34 +247,33 @@ unsafe fn by_devices(
                 match is_long_anywhere(plan, board, abi, comm, &part) {
                     Ok(true) => {}
                     Ok(false) => return None,
-                    Err(why) => return Some(failed(library, board, comm, &row.counts, &why)),
+                    Err(why) => return Some(failed(library, board, &row.counts, &why)),
                 }
                 if !board.has_messages(library, comm) {
                     return None;
                 }
                 part.run(abi, board)
             }
-            Err(why) => return Some(failed(library, board, comm, &row.counts, &why)),
+            Err(why) => return Some(failed(library, board, &row.counts, &why)),
         };
         Some(match done {
             Ok(()) => {
                 row.counts.add(Path::Devices);
                 0
             }
-            Err(Failed::Device) => failed(library, board, comm, &row.counts, FAILED),
+            Err(Failed::Device) => failed(library, board, &row.counts, FAILED),
             Err(Failed::Code(code)) => {
                 board.fail();
                 row.counts.add(Path::Refused);
-                refuse::raised(Target::Comm(comm), code)
+                code
             }
         })
     }
 }
 
-/// Later collectives of the communicator go by mirrors; raises an error with these words.
-unsafe fn failed(library: &Library, board: &mut Side, comm: Handle, counts: &Counts, why: &str) -> c_int {
+/// Later collectives of the communicator go by mirrors; the code of an error with these words.
+fn failed(library: &Library, board: &mut Side, counts: &Counts, why: &str) -> c_int {
     board.fail();
     counts.add(Path::Refused);
-    // SAFETY: the caller's promise: a communicator.
-    unsafe { refuse::raise(Target::Comm(comm), library.abi.errors.other, why) }
+    refuse::code(library.abi.errors.other, why)
 }

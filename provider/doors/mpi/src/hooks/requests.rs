@@ -27,18 +27,20 @@ impl Taken {
     }
 
     /// Those for which `done(n, request)` is true have completed, and `bytes(n)` were received; the others go
-    /// back.
+    /// back, as do persistent ones that the MPI has not freed, by `stays(n, request)`.
     unsafe fn settle(
         self,
         mut done: impl FnMut(usize, Handle, &Entry) -> bool,
         bytes: impl Fn(usize) -> usize,
+        stays: impl Fn(usize, Handle) -> bool,
     ) -> Option<Failure> {
         let mut failure = None;
         for (n, request, entry) in self.0 {
             if done(n, request, &entry) {
                 let bytes = if entry.needs_length() { bytes(n) } else { 0 };
                 // SAFETY: the operation has completed.
-                failure = unsafe { requests::complete(request, entry, bytes) }.err().or(failure);
+                failure =
+                    unsafe { requests::complete(request, entry, bytes, stays(n, request)) }.err().or(failure);
             } else {
                 requests::put(request, entry);
             }
@@ -120,7 +122,8 @@ unsafe fn finish(
             0 => done(call, n),
             _ => is_over(call, at, n, request, entry),
         };
-        let failure = taken.settle(is_done, |n| statuses.bytes(call, n, code));
+        let stays = |n, request| call.args.request(at, n) == request;
+        let failure = taken.settle(is_done, |n| statuses.bytes(call, n, code), stays);
         requests::poll_freed(call.args.abi, false);
         match failure {
             Some(failure) => raise(call.library, Target::Comm(call.args.abi.handles.world), failure),
@@ -204,7 +207,7 @@ unsafe fn completed(call: &Call<'_>, request: Handle) -> c_int {
     // SAFETY: a valid request.
     let bytes = unsafe { requests::done(call.args.abi, request) }.unwrap_or(0);
     // SAFETY: the operation has completed.
-    match unsafe { requests::complete(request, entry, bytes) } {
+    match unsafe { requests::complete(request, entry, bytes, true) } {
         Ok(()) => 0,
         // SAFETY: a valid communicator.
         Err(e) => unsafe { raise(call.library, Target::Comm(call.args.abi.handles.world), e) },

@@ -97,17 +97,3 @@ impl Sleep {
         std::mem::take(&mut self.retry)
     }
 }
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_endpoint_takes_note_of_a_registration_behind_its_opening() {
-        let sleep = Sleep::new(Poller::new().unwrap());
-        assert!(!sleep.barrier().registered && !sleep.registered.get());
-        if fence::register() {
-            assert!(sleep.is_registered() && sleep.registered.get());
-        }
-    }
-}

@@ -9,7 +9,7 @@ use device_ops::board::{Kind, Outcome, SharedWords};
 use device_ops::window::{Corrupt, Window};
 
 use super::running::{Call, Running};
-use crate::collective::board::Marks;
+use crate::collective::marks::{Left, Marks};
 use crate::collective::messages::{Messages, is_complete, test_some};
 use crate::collective::part::Part;
 use crate::library::{Library, pmpi};
@@ -24,6 +24,11 @@ const POLLED: usize = 64;
 /// Polls without progress between two searches for ranks that are gone.
 const SEARCH: u32 = 1 << 12;
 const CORRUPT: &str = "a rank has written words that cannot be: does it run another version of this library?";
+
+/// Of a rank that has marked itself as [`Left::Broken`].
+fn has_ended_all(rank: usize) -> String {
+    format!("rank {rank} calls no more collectives that return a request, after an error")
+}
 
 /// A collective without outcome.
 #[derive(Debug)]
@@ -48,6 +53,8 @@ pub(super) struct Lane {
     /// What is to be posted, in order.
     unposted: VecDeque<Kind>,
     running: Vec<Running>,
+    /// The one whose own request is tested first.
+    asked: usize,
     tags: u32,
     /// Polls without progress.
     idle: u32,
@@ -86,6 +93,7 @@ impl Lane {
             queue,
             unposted,
             running,
+            asked: 0,
             tags: 0,
             idle: 0,
             over: None,
@@ -98,9 +106,12 @@ impl Lane {
         self.queue.is_empty() && self.running.is_empty()
     }
 
-    /// Why no collective can be posted any more.
+    /// Why no collective can be posted any more: each rank has its part in a later one.
     pub(super) fn is_over(&self) -> Option<String> {
-        self.over.clone()
+        self.over.clone().or_else(|| {
+            let mut ranks = 0..self.marks.ranks();
+            ranks.find(|rank| self.marks.has_left(*rank) == Some(Left::Broken)).map(has_ended_all)
+        })
     }
 
     /// MPI_Finalize has begun: this rank calls no more of them.
@@ -112,7 +123,7 @@ impl Lane {
     /// Once all is posted, others need not wait for more.
     fn say_left(&self) {
         if self.is_last && self.unposted.is_empty() {
-            self.marks.mark_left();
+            self.marks.mark_left(Left::Finalize);
         }
     }
 
@@ -182,10 +193,15 @@ impl Lane {
     }
 
     unsafe fn begin_agreed(&mut self, library: &Library) -> bool {
+        if self.over.is_some() {
+            return false;
+        }
         // SAFETY: the caller's promise.
         let agreed = unsafe { self.agree(library) };
         agreed.unwrap_or_else(|Corrupt(_)| {
             self.end_all(library, CORRUPT);
+            // Others may wait for what this rank does not post.
+            self.marks.mark_left(Left::Broken);
             true
         })
     }
@@ -196,7 +212,7 @@ impl Lane {
         let polled = before.min(POLLED);
         let (mut requests, mut of, mut failed) = (Vec::new(), Vec::new(), vec![None; polled]);
         for (n, one) in self.running.iter_mut().take(polled).enumerate() {
-            requests.extend_from_slice(one.requests());
+            requests.extend_from_slice(one.messages());
             of.resize(requests.len(), n);
         }
         if !is_complete(&library.abi, &requests) {
@@ -205,8 +221,16 @@ impl Lane {
                 failed[of[at]].get_or_insert(code);
             }
         }
-        let places = self.running.iter_mut().take(polled).flat_map(Running::requests);
+        let places = self.running.iter_mut().take(polled).flat_map(Running::messages);
         places.zip(requests).for_each(|(place, request)| *place = request);
+        // One that is under way has the MPI progress, and yield: one in a poll, and another one in the next.
+        for n in 0..polled {
+            let one = &mut self.running[(self.asked + n) % polled];
+            if one.is_awaiting(library) {
+                self.asked = (self.asked + n + 1) % polled;
+                break;
+            }
+        }
         let (messages, marks, mut failed) = (&self.messages, &self.marks, failed.into_iter());
         self.running.retain_mut(|one| {
             let Some(failed) = failed.next() else { return true };
@@ -219,18 +243,24 @@ impl Lane {
     /// Looks for ranks that will never post what is waited for, and that will send nothing any more.
     unsafe fn search(&mut self, library: &Library) {
         let (ended, ranks) = (self.marks.one_gone(), self.marks.ranks());
-        let left: Vec<usize> = (0..ranks).filter(|rank| self.marks.has_left(*rank)).collect();
+        let left: Vec<_> = (0..ranks).filter_map(|rank| Some((rank, self.marks.has_left(rank)?))).collect();
+        let broken = left.iter().find(|(_, why)| *why == Left::Broken);
         // SAFETY: the caller's promise. What they have posted before is seen now.
         if unsafe { self.begin_agreed(library) } {
             return;
         }
-        if let Some(rank) = ended {
-            let why = format!("the process of rank {rank} has ended");
+        let why = ended.map(|rank| format!("the process of rank {rank} has ended"));
+        let why = why.or_else(|| {
+            let (rank, _) = broken?;
+            self.marks.mark_left(Left::Broken);
+            Some(has_ended_all(*rank))
+        });
+        if let Some(why) = why {
             self.end_all(library, &why);
             self.running.retain_mut(|one| !one.give_up(library, &why));
         } else if !self.queue.is_empty() {
-            let awaited = left.into_iter().find(|rank| self.window.waits_for(*rank) == Ok(true));
-            if let Some(rank) = awaited {
+            let awaited = left.into_iter().find(|(rank, _)| self.window.waits_for(*rank) == Ok(true));
+            if let Some((rank, _)) = awaited {
                 let why = format!("rank {rank} is in MPI_Finalize, and has not called the collective");
                 self.end_all(library, &why);
             }

@@ -42,6 +42,7 @@ pub(super) use progress::{Id, drain, finish, is_possible};
 use request::Promise;
 pub(super) use running::Begin;
 use running::Call;
+pub(super) use words::Keep;
 use words::{TooLarge, Words};
 
 /// Of a communicator whose ranks all do the same; `None`, at all of them, where one has no memory for it.

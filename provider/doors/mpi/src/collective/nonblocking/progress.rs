@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::lane::Lane;
+use super::words;
 use crate::library::{Library, library, pmpi};
 
 type Callback = extern "C" fn() -> c_int;
@@ -51,6 +52,12 @@ pub(super) fn add(lane: Lane) -> Id {
 impl Id {
     /// Does something with the lane. What is under way after it goes on in calls of the MPI's.
     pub(super) fn with<T>(&self, library: &Library, does: impl FnOnce(&mut Lane) -> T) -> Option<T> {
+        let done = self.with_locked(library, does);
+        words::free_ended();
+        done
+    }
+
+    fn with_locked<T>(&self, library: &Library, does: impl FnOnce(&mut Lane) -> T) -> Option<T> {
         let mut lanes = lanes();
         let (_, lane) = lanes.iter_mut().find(|(id, _)| *id == self.0)?;
         let done = does(lane);
@@ -70,17 +77,22 @@ impl Id {
 impl Drop for Id {
     /// Called by Open MPI with the lock of its attributes, which a thread with `LANES` may wait for.
     fn drop(&mut self) {
-        FREED.lock().unwrap_or_else(PoisonError::into_inner).push(self.0);
+        let mut freed = freed();
+        freed.push(self.0);
         IS_BUSY.store(true, Relaxed);
+        drop(freed);
         let taken = LANES.try_lock().map(|mut lanes| take_freed(&mut lanes));
         drop(taken);
     }
 }
 
+fn freed() -> MutexGuard<'static, Vec<u64>> {
+    FREED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The lanes of freed communicators that have nothing under way.
 fn take_freed(lanes: &mut Vec<(u64, Lane)>) -> Vec<(u64, Lane)> {
-    let mut freed = FREED.lock().unwrap_or_else(PoisonError::into_inner);
-    let (mut taken, mut at) = (Vec::new(), 0);
+    let (mut freed, mut taken, mut at) = (freed(), Vec::new(), 0);
     while let Some((id, lane)) = lanes.get(at) {
         match freed.iter().position(|one| one == id).filter(|_| lane.is_idle()) {
             Some(of) => {
@@ -91,6 +103,13 @@ fn take_freed(lanes: &mut Vec<(u64, Lane)>) -> Vec<(u64, Lane)> {
         }
     }
     taken
+}
+
+/// Whether there is more to do: something is under way, or a communicator was freed since [`take_freed`].
+fn set_busy(lanes: &[(u64, Lane)]) {
+    // With the lock, so that what is freed later is seen.
+    let freed = freed();
+    IS_BUSY.store(!freed.is_empty() || lanes.iter().any(|(_, lane)| !lane.is_idle()), Relaxed);
 }
 
 /// Called by Open MPI, in any call of it: by this library's, too, and in several threads at once.
@@ -111,8 +130,12 @@ extern "C" fn progress() -> c_int {
             // takes device memory was seen before the lane was made.
             events += c_int::from(unsafe { lane.poll(library) });
         }
-        drop(take_freed(&mut lanes));
-        IS_BUSY.store(lanes.iter().any(|(_, lane)| !lane.is_idle()), Relaxed);
+        let taken = take_freed(&mut lanes);
+        set_busy(&lanes);
+        // The MPI may call functions of the program's.
+        drop(lanes);
+        drop(taken);
+        words::free_ended();
     });
     events
 }
@@ -139,5 +162,22 @@ pub(in crate::collective) fn finish(library: &Library) {
             // SAFETY: the function was registered.
             unsafe { unregister(progress) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_communicator_that_is_freed_while_all_is_polled_is_seen_by_the_next_poll() {
+        let mut lanes = lanes();
+        assert!(take_freed(&mut lanes).is_empty());
+        std::thread::spawn(|| drop(Id(u64::MAX))).join().unwrap();
+        set_busy(&lanes);
+        assert!(IS_BUSY.load(Relaxed));
+        freed().clear();
+        set_busy(&lanes);
+        assert!(!IS_BUSY.load(Relaxed));
     }
 }

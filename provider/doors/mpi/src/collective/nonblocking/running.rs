@@ -9,8 +9,8 @@ use super::request::Promise;
 use super::words::Words;
 use crate::args::{Args, Style};
 use crate::buffer::Mirrors;
-use crate::collective::board::Marks;
-use crate::collective::messages::{FAILED, Messages, abandon, is_complete};
+use crate::collective::marks::Marks;
+use crate::collective::messages::{FAILED, Messages, abandon, code_of_completed, is_complete};
 use crate::collective::part::Part;
 use crate::counts::Path;
 use crate::library::Library;
@@ -106,12 +106,24 @@ impl Running {
         }
     }
 
-    /// The requests that it waits for.
-    pub(super) fn requests(&mut self) -> &mut [u64] {
+    /// The messages that it waits for.
+    pub(super) fn messages(&mut self) -> &mut [u64] {
         match &mut self.by {
             By::Devices { requests, .. } => requests,
-            By::Mpi { request, .. } => std::slice::from_mut(request),
+            By::Mpi { .. } => &mut [],
         }
+    }
+
+    /// Asks for the MPI's own request, if that is not known to be complete: whether it is still under way.
+    pub(super) fn is_awaiting(&mut self, library: &Library) -> bool {
+        let By::Mpi { request, .. } = &mut self.by else { return false };
+        if is_complete(&library.abi, std::slice::from_ref(request)) {
+            return false;
+        }
+        // SAFETY: a request of this library's, and the lane's communicator answers errors.
+        let code = unsafe { code_of_completed(library, request) };
+        self.failed = self.failed.or(code.filter(|code| *code != 0));
+        code.is_none()
     }
 
     /// Goes on with it, once its requests were tested, of which the first one that failed has this code.
@@ -128,7 +140,11 @@ impl Running {
     ) -> bool {
         let (abi, other) = (&library.abi, library.abi.errors.other);
         self.failed = self.failed.or(failed);
-        if !is_complete(abi, self.requests()) {
+        let is_over = match &self.by {
+            By::Devices { requests, .. } => is_complete(abi, requests),
+            By::Mpi { request, .. } => is_complete(abi, std::slice::from_ref(request)),
+        };
+        if !is_over {
             return false;
         }
         // SAFETY: the caller's promise; so below.
@@ -169,10 +185,12 @@ impl Running {
 
     /// Ends it with an error if devices do it: a rank is gone. Whether it is over.
     pub(super) fn give_up(&mut self, library: &Library, why: &str) -> bool {
-        let By::Devices { part, requests, .. } = &mut self.by else { return false };
+        let By::Devices { part, requests, next, .. } = &mut self.by else { return false };
         if !is_complete(&library.abi, requests) {
             part.abandon();
-            abandon(&library.abi, std::mem::take(requests));
+            if let Some(Phase::Exchange(_, receives)) = part.phases().get(next.wrapping_sub(1)) {
+                abandon(&library.abi, std::mem::take(requests), receives);
+            }
         }
         self.end(Err(refuse::code(library.abi.errors.other, why)));
         true

@@ -2,6 +2,8 @@
 //! later, when those of Fortran's are gone, and the program may have freed datatypes.
 
 use core::ffi::c_int;
+use std::cell::Cell;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::args::{Args, Style};
 use crate::buffer::Resolver;
@@ -124,9 +126,48 @@ impl Words {
 
 impl Drop for Words {
     fn drop(&mut self) {
-        for datatype in &mut self.datatypes {
-            // SAFETY: a copy that was made here.
-            let _ = unsafe { pmpi!("Type_free", std::ptr::from_mut(datatype)) };
-        }
+        ended().append(&mut self.datatypes);
+    }
+}
+
+/// Copies of datatypes that are not needed any more.
+fn ended() -> MutexGuard<'static, Vec<usize>> {
+    static ENDED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+    ENDED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+thread_local! {
+    /// How many [`Keep`]s of this thread there are.
+    static KEPT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// This thread frees none of them until this is dropped: it has a lock.
+#[derive(Debug)]
+pub(in crate::collective) struct Keep(());
+
+impl Keep {
+    pub(in crate::collective) fn new() -> Keep {
+        KEPT.set(KEPT.get() + 1);
+        Keep(())
+    }
+}
+
+impl Drop for Keep {
+    fn drop(&mut self) {
+        KEPT.set(KEPT.get() - 1);
+        free_ended();
+    }
+}
+
+/// Frees them. To be called without a lock but those with a [`Keep`]: the MPI calls the functions of the
+/// program's for attributes.
+pub(super) fn free_ended() {
+    if KEPT.get() > 0 {
+        return;
+    }
+    let all = std::mem::take(&mut *ended());
+    for mut datatype in all {
+        // SAFETY: a copy that was made here.
+        let _ = unsafe { pmpi!("Type_free", &raw mut datatype) };
     }
 }
