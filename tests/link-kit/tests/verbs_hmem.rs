@@ -21,7 +21,7 @@ mod lone;
 
 use std::ffi::{CStr, c_void};
 
-use below::Remote;
+use below::{Did, Piece, Remote};
 use cuda_stand_in::driver::Driver;
 use engine::{Access, Atomic, Ctx, Error, OpFlags, Reg, Rma};
 use hmem::{AtomicOp, Datatype, Kind, Span};
@@ -33,7 +33,7 @@ use verbs::{Options, Verbs};
 
 use device::{open, options, set};
 use duo::Duo;
-use lone::{accesses, join, say};
+use lone::{accesses, happens, join, say};
 
 const LEN: usize = 200_000;
 
@@ -237,6 +237,32 @@ fn memory_that_is_freed_and_used_again_is_never_stale_by_dmabuf() {
 #[test]
 fn memory_that_is_freed_and_used_again_is_never_stale_by_peer_memory() {
     is_never_stale("sv0:nodmabuf", true, false);
+}
+
+/// Taken back while this side reads into it: the access fails, and none of the bytes are there.
+#[test]
+fn a_dmabuf_that_its_exporter_takes_back_is_not_written() {
+    set("sv0", &[]);
+    let driver = driver(2);
+    let (mut owner, mut peer) = (open(), open());
+    let (at, to_owner) = join(&mut owner, &mut peer);
+    let lease = peer.lend(to_owner, duo::filled(LEN, 3), Way::Get).expect("memory of the host");
+    say(&mut peer, to_owner, &mut owner);
+    let local = filled(&driver, LEN, 9);
+    let stand_in = Program::open(program::path("verbs_stand_in"));
+    let of = |name| stand_in.symbol(name);
+    // SAFETY: that function's type.
+    let revoke: extern "C" fn(i32) -> i32 = unsafe { std::mem::transmute(of("stand_in_verbs_revoke")) };
+    // SAFETY: that function's type.
+    let port: extern "C" fn(usize, bool) = unsafe { std::mem::transmute(of("stand_in_verbs_port")) };
+    port(0, false);
+    let piece = Piece { way: Way::Get, at, key: lease.key, addr: lease.base, local, once: None };
+    owner.access(5, &piece).expect("room for an access");
+    assert_eq!(revoke(-1), 1);
+    port(0, true);
+    let over = std::iter::repeat_with(|| happens(&mut owner)).find(|did| matches!(did, Did::Over(..)));
+    assert!(matches!(over, Some(Did::Over(5, false))), "{over:?}");
+    assert!(text(&[local]) == pattern(LEN, 9), "bytes of what was taken back");
 }
 
 /// Freed while it is lent: the peer's access fails, and it has none of the bytes.
