@@ -95,11 +95,11 @@ impl<B: RmaLink, F: Below> BelowLink<B, F> {
             };
             match next {
                 None => break,
+                Some(did @ (Did::Over(..) | Did::Unwritten(_))) => self.net.read_is_over(did),
                 Some(Did::Came(buffer, len)) => self.came(buffer, len),
                 Some(Did::Written(buffer, who, data, len)) => self.net.written(buffer, who, data, len),
                 Some(Did::Failed(who, why)) => self.net.lost(who, &why),
                 Some(Did::Dead(why)) => return self.net.dead(&why),
-                Some(did) => self.net.with_memory(|memory| memory.read_is_over(did)),
             }
         }
         if !self.net.reading.is_idle() {

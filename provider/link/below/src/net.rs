@@ -12,7 +12,7 @@ use wire::session::Control;
 use crate::channel::{Channel, FIRST, Said, Sort, Spoilt};
 use crate::dealings::Memory;
 use crate::fds::is_shallow;
-use crate::network::{Below, Buffer, NotSent, Usage, Waits};
+use crate::network::{Below, Buffer, Did, NotSent, Usage, Waits};
 use crate::options::BelowOptions;
 use crate::parts::exposed::Exposed;
 use crate::parts::inbox::Inbox;
@@ -126,6 +126,11 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         self.peers.at(peer).end.lose(losing);
         self.part(peer);
         self.saying.drop_of(peer);
+    }
+
+    /// An access of this side is over.
+    pub(crate) fn read_is_over(&mut self, did: Did) {
+        self.with_memory(|memory| memory.read_is_over(did));
     }
 
     /// Ends what there is of a peer by the fabric.

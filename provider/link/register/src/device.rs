@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use hmem::registry::AdapterWrites;
 use hmem::{Caps, Span};
 
 /// A way to register memory, from the best one on.
@@ -74,18 +75,6 @@ impl Uses {
     }
 }
 
-/// When the owner of memory sees what the adapter has written there: a device may see it later than the
-/// processor knows of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sees {
-    /// When the processor knows of it.
-    AtOnce,
-    /// When this side has called [`Device::flush`] after that: peers, who do not, may not write it.
-    WhenFlushed,
-    /// That is not known: the adapter may not write it.
-    Unknown,
-}
-
 /// Why memory was not registered by a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -124,9 +113,9 @@ pub trait Device {
 
     /// When the owner of this memory sees what the adapter has written there. Of memory that is none for an
     /// adapter, whatever other memory of its kind is, the call that says so, and an errno.
-    fn sees(&mut self, span: Span) -> Result<Sees, (&'static str, i32)>;
+    fn sees(&mut self, span: Span) -> Result<AdapterWrites, (&'static str, i32)>;
 
-    /// Has the owner see what the adapter has written, where it [`Sees::WhenFlushed`].
+    /// Has the owner see what the adapter has written, where that is [`AdapterWrites::Flushed`].
     fn flush(&mut self, span: Span) -> Result<(), (&'static str, i32)>;
 
     /// Registers memory by this way and no other: of a refusal the call and its errno.

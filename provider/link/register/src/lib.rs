@@ -13,5 +13,5 @@ mod device;
 mod refused;
 mod registry;
 
-pub use device::{Device, Refusal, Sees, Uses, Way};
+pub use device::{Device, Refusal, Uses, Way};
 pub use registry::Registry;

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use hmem::registry::AdapterWrites;
 use hmem::{Caps, Kind, Span, registry};
 
-use crate::device::{Device, Refusal, Sees, Uses, Way};
+use crate::device::{Device, Refusal, Uses, Way};
 use crate::refused::Refused;
 
 /// A registration.
@@ -15,7 +16,7 @@ struct Entry<K> {
     uses: Uses,
     /// Of a device's memory: the number of its allocation, and when the device sees what is written.
     allocation: Option<u64>,
-    sees: Sees,
+    sees: AdapterWrites,
     /// [`Registry::find`] finds it.
     is_shared: bool,
     /// Requests of this side that name it, and are under way.
@@ -93,13 +94,13 @@ impl<D: Device> Registry<D> {
     }
 
     /// When the owner of memory sees what is written there, if the adapter writes it.
-    fn sees(&mut self, span: Span, uses: Uses) -> Result<Sees, Refusal> {
+    fn sees(&mut self, span: Span, uses: Uses) -> Result<AdapterWrites, Refusal> {
         let because = |call, errno| Refusal { way: None, call, errno };
         let sees = self.device.sees(span).map_err(|(call, errno)| because(call, errno))?;
         let call = match sees {
-            Sees::Unknown if uses.writes() => "the order of an adapter's writes",
+            AdapterWrites::Unknown if uses.writes() => "the order of an adapter's writes",
             // This side may write it nevertheless.
-            Sees::WhenFlushed if uses.remote_write => "a flush, which peers that write do not do",
+            AdapterWrites::Flushed if uses.remote_write => "a flush, which peers that write do not do",
             _ => return Ok(sees),
         };
         let (kind, refusal) = (span.kind(), because(call, libc::EOPNOTSUPP));
@@ -130,7 +131,7 @@ impl<D: Device> Registry<D> {
     /// Has the owner of a registration's memory see what the adapter has written there.
     pub fn flush(&mut self, number: u64) -> Result<(), (&'static str, i32)> {
         let Some(entry) = self.all.get(&number) else { return Ok(()) };
-        if entry.sees == Sees::WhenFlushed && entry.uses.local_write {
+        if entry.sees == AdapterWrites::Flushed && entry.uses.local_write {
             self.device.flush(entry.span)
         } else {
             Ok(())

@@ -7,7 +7,7 @@ use std::path::Path;
 use hmem::registry::AdapterWrites;
 use hmem::{Caps, Span, registry};
 use rdma_sys::{Access, Bind, Dmabuf, Error, Mr, Mw, Pd, ibv_sge};
-use register::{Device, Sees, Uses, Way};
+use register::{Device, Uses, Way};
 
 /// Where the kernel lists the clients that know memory of other devices, and the module of one that older
 /// kernels do not list.
@@ -82,17 +82,13 @@ fn refused(e: Error) -> (&'static str, i32) {
 impl Device for Adapter {
     type Key = Key;
 
-    fn sees(&mut self, span: Span) -> Result<Sees, (&'static str, i32)> {
+    fn sees(&mut self, span: Span) -> Result<AdapterWrites, (&'static str, i32)> {
         let (memory, at) = (registry::of(span.kind()), span.addr() as usize);
         if span.can(Caps::DEVICE) {
             // Memory that moves between devices and the host is none that is to be pinned at one place.
             memory.to_adapter(at, span.len()).ok_or(("the device of the memory", libc::EINVAL))?;
         }
-        Ok(match memory.adapter_writes(at) {
-            AdapterWrites::Seen => Sees::AtOnce,
-            AdapterWrites::Flushed => Sees::WhenFlushed,
-            AdapterWrites::Unknown => Sees::Unknown,
-        })
+        Ok(memory.adapter_writes(at))
     }
 
     fn flush(&mut self, span: Span) -> Result<(), (&'static str, i32)> {

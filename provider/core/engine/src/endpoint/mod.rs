@@ -85,7 +85,7 @@ impl<L: RmaLink> Endpoint<L> {
         }
     }
 
-    /// Lets peers see a registration, if it is plain memory under a key of its own.
+    /// Lets peers see a registration, if it is one range of memory under a key of its own.
     pub(crate) fn expose(&mut self, core: &Core, mr: MrId) {
         // Memory of a device may be freed while it is registered, and what is at its address be other memory.
         let may = |span: &Span| core.lasting || !span.can(hmem::Caps::DEVICE);

@@ -16,14 +16,14 @@ struct Fake {
     last: u32,
     stuck: bool,
     /// When the owner sees what is written; `None`: the memory is none for an adapter.
-    sees: Option<Sees>,
+    sees: Option<AdapterWrites>,
     flushes: u32,
 }
 
 impl Device for Fake {
     type Key = u32;
 
-    fn sees(&mut self, _span: Span) -> Result<Sees, (&'static str, i32)> {
+    fn sees(&mut self, _span: Span) -> Result<AdapterWrites, (&'static str, i32)> {
         self.sees.ok_or(("where it is", libc::EINVAL))
     }
 
@@ -55,7 +55,7 @@ impl Device for Fake {
 
 fn registry(errno: &[(Way, i32)]) -> Registry<Fake> {
     let errno = errno.iter().map(|(way, errno)| (*way as u8, *errno)).collect();
-    Registry::new(Fake { errno, sees: Some(Sees::AtOnce), ..Fake::default() })
+    Registry::new(Fake { errno, sees: Some(AdapterWrites::Seen), ..Fake::default() })
 }
 
 /// Memory that is said to be a device's; nothing follows its address.
@@ -204,7 +204,7 @@ proptest! {
 #[test]
 fn memory_whose_owner_may_not_see_what_is_written_is_registered_to_be_read_alone() {
     let mut all = registry(&[]);
-    all.device().sees = Some(Sees::Unknown);
+    all.device().sees = Some(AdapterWrites::Unknown);
     for _ in 0..2 {
         let refusals = all.register(device(64), WRITE, false).expect_err("it may not be written");
         let [Refusal { way: None, call: "the order of an adapter's writes", errno: libc::EOPNOTSUPP }] =
@@ -227,7 +227,7 @@ fn memory_whose_owner_may_not_see_what_is_written_is_registered_to_be_read_alone
 #[test]
 fn what_a_flush_is_needed_for_is_written_by_this_side_alone() {
     let mut all = registry(&[]);
-    all.device().sees = Some(Sees::WhenFlushed);
+    all.device().sees = Some(AdapterWrites::Flushed);
     all.register(device(64), WRITE, false).expect_err("peers do not flush");
     let own = Uses { local_write: true, ..Uses::default() };
     let written = all.register(device(64), own, false).expect("this side does").0;
@@ -246,6 +246,6 @@ fn memory_that_is_none_for_an_adapter_says_nothing_of_other_memory_of_its_kind()
         all.register(device(64), WRITE, false).expect_err("memory that moves");
     }
     assert_eq!((all.may(Kind::Cuda, true), all.describe(Kind::Cuda, true)), (true, None));
-    all.device().sees = Some(Sees::AtOnce);
+    all.device().sees = Some(AdapterWrites::Seen);
     all.register(device(64), WRITE, false).expect("memory that does not");
 }
