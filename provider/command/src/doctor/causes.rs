@@ -138,37 +138,38 @@ impl Job<'_> {
         faulty.filter_map(|p| Some(p.fault.as_ref()?.cause(&p.name(), p.pid))).collect()
     }
 
-    /// The calls and the lines of the log that say why, by time; of each text the first.
+    /// The calls and the lines of the log that say why, by time. Of what has the same cure the first call stands for
+    /// all, and the first line where no call has failed: a process may be interrupted between its line and the end of
+    /// its call.
     fn failures(&self) -> Vec<Cause> {
-        let mut found: Vec<(u64, Cause)> = Vec::new();
+        let mut found: Vec<(u64, bool, Cause)> = Vec::new();
         for process in self.processes {
             let name = process.name();
             // A program asks fi_getinfo for what it can do without.
             for failed in process.failed.iter().filter(|f| f.call != "fi_getinfo") {
-                found.push((failed.time, self.with_peer(of_call(&name, failed))));
+                found.push((failed.time, true, self.with_peer(of_call(&name, failed))));
             }
             for line in process.lines.iter().filter(|line| line.warns) {
                 if let Some(todo) = todo(&line.text) {
                     let cause = Cause { text: format!("{name}: {}", line.text), todo };
-                    found.push((line.time, self.with_peer(cause)));
+                    found.push((line.time, false, self.with_peer(cause)));
                 }
             }
         }
-        found.sort_by_key(|(time, _)| *time);
+        found.sort_by_key(|(time, ..)| *time);
         let is_general = |cause: &Cause| cause.text.contains(SEE_LOG);
-        if found.iter().any(|(_, cause)| !is_general(cause)) {
-            found.retain(|(_, cause)| !is_general(cause));
+        if found.iter().any(|(.., cause)| !is_general(cause)) {
+            found.retain(|(.., cause)| !is_general(cause));
         }
-        // The same thing happens in all ranks: one of them stands for all.
-        let mut seen: Vec<String> = Vec::new();
-        let mut all = Vec::new();
-        for (_, cause) in found {
-            if all.len() < 2 * LINES && !seen.contains(&cause.todo) {
-                seen.push(cause.todo.clone());
-                all.push(cause);
+        let mut all: Vec<(bool, Cause)> = Vec::new();
+        for (_, is_call, cause) in found {
+            match all.iter().position(|(_, earlier)| earlier.todo == cause.todo) {
+                Some(at) if is_call && !all[at].0 => all[at] = (is_call, cause),
+                None if all.len() < 2 * LINES => all.push((is_call, cause)),
+                _ => {}
             }
         }
-        all
+        all.into_iter().map(|(_, cause)| cause).collect()
     }
 
     /// Names the process of the peer that a cause is about; where that was killed, that is what to look at.
@@ -420,6 +421,16 @@ mod tests {
         p.lines.push(Line { time: 2, warns: true, text });
         let all = causes(&[p], 256, false);
         assert!(all.len() == 1 && all[0].todo.contains("one FI_STRAIT_JOB_KEY"), "{all:?}");
+    }
+
+    #[test]
+    fn a_call_stands_before_the_line_of_a_rank_that_was_ended_within_it() {
+        let text = "ofi cannot be opened: nosuch: not there; no endpoint can be opened until tcp is added";
+        let (mut a, mut b) = (process(0), process(1));
+        a.lines.push(Line { time: 1, warns: true, text: text.into() });
+        b.failed.push(failed(2, "fi_endpoint", text));
+        let all = causes(&[a, b], 256, false);
+        assert!(all.len() == 1 && all[0].text.contains("fi_endpoint failed"), "{all:?}");
     }
 
     #[test]
