@@ -20,3 +20,10 @@ pub(crate) enum Node {
     /// Behind so much work of a stream.
     After(usize, u64),
 }
+
+impl Node {
+    /// Whether it is a kernel that waits for others.
+    pub(crate) fn waits(&self) -> bool {
+        matches!(self, Node::Kernel(launch) if launch.kernel.waits)
+    }
+}

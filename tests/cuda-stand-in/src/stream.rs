@@ -130,7 +130,7 @@ impl All {
             Node::After(of, count) => self.streams.get(&of).is_some_and(|s| s.done < count),
             _ => false,
         };
-        let is_late = by == By::Query && matches!(item.node, Node::Call(..));
+        let is_late = by == By::Query && (matches!(item.node, Node::Call(..)) || item.node.waits());
         if is_late || after || Instant::now() < item.not_before || self.streams.values().any(held) {
             return Next::NotYet;
         }
@@ -248,7 +248,7 @@ pub(crate) fn queue_all(stream: usize, nodes: Vec<Node>) -> Result<u64, i32> {
         all.numbers += nodes.len() as u64;
         let s = all.streams.get_mut(&stream).filter(|s| s.ctx == ctx).ok_or(INVALID_HANDLE)?;
         // By itself come functions, memory operations, and all that may be held up.
-        let alone = |node: &Node| !matches!(node, Node::Copy(..) | Node::Kernel(_));
+        let alone = |node: &Node| !matches!(node, Node::Copy(..) | Node::Kernel(_)) || node.waits();
         let attended = nodes.len() != 1 || nodes.iter().any(alone) || CHANNELS.load(Relaxed) > 0;
         for (i, node) in nodes.into_iter().enumerate() {
             let (dst, src, len) =

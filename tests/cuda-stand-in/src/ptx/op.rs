@@ -99,6 +99,8 @@ pub(crate) enum Op {
         to: Vec<Reg>,
         at: Reg,
         offset: i64,
+        /// It waits for what others store.
+        acquires: bool,
     },
     Store {
         ty: Type,
@@ -113,7 +115,7 @@ pub(crate) enum Op {
         at: Reg,
         offset: i64,
     },
-    /// `membar.sys`: threads are run one after the other.
+    /// `membar.sys`, `fence.acq_rel.sys`: each load here acquires, and each store releases.
     Barrier,
     /// `bar.sync 0`: all threads of the block.
     Meet,
@@ -218,4 +220,6 @@ pub(crate) struct Kernel {
     pub(crate) parameters: Vec<String>,
     pub(crate) code: Vec<Instruction>,
     pub(crate) registers: usize,
+    /// It waits for other kernels: it is begun by itself, and whatever asks for it is not held up.
+    pub(crate) waits: bool,
 }

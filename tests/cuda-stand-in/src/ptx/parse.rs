@@ -81,7 +81,8 @@ impl Reading {
             self.code[*at].op = Op::Branch { to };
         }
         let registers = self.registers.len();
-        Ok(Kernel { name: self.name, parameters: self.parameters, code: self.code, registers })
+        let waits = self.code.iter().any(|i| matches!(i.op, Op::Load { acquires: true, .. }));
+        Ok(Kernel { name: self.name, parameters: self.parameters, code: self.code, registers, waits })
     }
 
     fn line(&mut self, line: &str) -> Result<(), String> {
@@ -186,17 +187,23 @@ impl Reading {
                 let number = self.parameters.iter().position(|p| p == name).ok_or("no such parameter")?;
                 Ok(Op::Parameter { to: self.sized(to, 64)?, number })
             }
-            (["ld", "global", rest @ ..] | ["ld", "volatile", "global", rest @ ..], [to, at]) => {
+            (
+                ["ld", "global", rest @ ..]
+                | ["ld", "volatile", "global", rest @ ..]
+                | ["ld", "acquire", "sys", "global", rest @ ..],
+                [to, at],
+            ) => {
                 let (ty, n) = vector(rest)?;
                 let (at, offset) = self.place(at)?;
-                Ok(Op::Load { ty, to: self.several(to, n, ty.bits)?, at, offset })
+                let acquires = parts[1] == "acquire";
+                Ok(Op::Load { ty, to: self.several(to, n, ty.bits)?, at, offset, acquires })
             }
             (["st", "global", rest @ ..] | ["st", "volatile", "global", rest @ ..], [at, from]) => {
                 let (ty, n) = vector(rest)?;
                 let (at, offset) = self.place(at)?;
                 Ok(Op::Store { ty, from: self.several(from, n, ty.bits)?, at, offset })
             }
-            (["membar", "sys"], []) => Ok(Op::Barrier),
+            (["membar", "sys"] | ["fence", "acq_rel", "sys"], []) => Ok(Op::Barrier),
             (["bar", "sync"], ["0"]) => Ok(Op::Meet),
             (["bar", "red", "or", "pred"], [to, "0", from]) => {
                 Ok(Op::MeetAny { to: self.sized(to, 1)?, from: self.sized(from, 1)? })

@@ -175,7 +175,10 @@ impl Launch {
             }
             match &ins.op {
                 Op::Parameter { to, number } => r[*to] = self.arguments[*number],
-                Op::Load { ty, to, at, offset } => {
+                Op::Load { ty, to, at, offset, acquires } => {
+                    if *acquires {
+                        std::thread::yield_now();
+                    }
                     let addr = r[*at].wrapping_add_signed(*offset);
                     memory.load(addr, *ty, to.len(), |i, v| {
                         r[to[i]] = if ty.class == Class::Signed { ty.signed(v) as u64 } else { v }

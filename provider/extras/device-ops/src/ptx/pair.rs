@@ -1,0 +1,187 @@
+//! The kernel by which two devices reduce together.
+
+use std::ffi::CString;
+
+use super::reduce::{Access, ReduceKernel};
+use super::text::{Reg, Text};
+use crate::types::{Op, Type};
+
+/// Bytes of a block's words, and of the line before them: its word ends all waits.
+pub(crate) const LINE: u64 = 128;
+/// Words of a block: how many pieces have come from the peer, how many of this side's the peer has let go
+/// of, and how many there were when the last kernel ended.
+const ARRIVED: u64 = 0;
+pub(crate) const FREED: u64 = 8;
+pub(crate) const BEFORE: u64 = 16;
+/// Slots of a block, and bytes of one.
+pub(crate) const DEPTH: u64 = 4;
+pub(crate) const SLOT: u64 = 1 << 16;
+/// How many pieces are sent before the first one is waited for: fewer than there are slots.
+const AHEAD: u64 = 2;
+/// Groups of 16 bytes that a thread has under way.
+const TOGETHER: u32 = 4;
+
+/// Which one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PairKernel {
+    pub(crate) op: Op,
+    pub(crate) ty: Type,
+    pub(crate) access: Access,
+    /// Whether this side's operand is the first one.
+    pub(crate) is_first: bool,
+}
+
+const PARAMETERS: [&str; 8] = ["to", "from", "words", "slots", "theirs", "there", "count", "piece"];
+
+/// What all turns of a block have.
+struct Block {
+    leads: Reg,
+    thread: Reg,
+    threads: Reg,
+    block: Reg,
+    blocks: Reg,
+    /// Its words here, and those of the same block there.
+    words: Reg,
+    theirs: Reg,
+    stop: Reg,
+    /// Where its slots begin.
+    place: Reg,
+    before: Reg,
+}
+
+impl PairKernel {
+    pub(crate) fn name(self) -> String {
+        let side = if self.is_first { "first" } else { "second" };
+        format!("strait_pair_{side}_{:?}_{:?}_{:?}", self.op, self.ty, self.access).to_lowercase()
+    }
+
+    /// The module. Parameters: where the results go, the operands, this side's words and slots, the peer's,
+    /// the number of elements, and of those in a piece.
+    ///
+    /// A block has every so many-th piece. In a turn it sends one, which waits for a slot, and reduces the one
+    /// that came `AHEAD` turns before. All threads have loaded a piece before its results are stored: these
+    /// may be at the same addresses. A fence is between what the turn has done and the words that say so.
+    pub(crate) fn text(self) -> CString {
+        let mut t = Text::default();
+        let [to, from, words, slots, theirs, there, count, piece] = t.parameters(PARAMETERS);
+        let of = Block::new(&mut t, &words, &theirs);
+        let more = t.d_of("sub.u64", format!("{piece}, 1"));
+        let pieces = t.d_of("add.u64", format!("{count}, {more}"));
+        let pieces = t.d_of("div.u64", format!("{pieces}, {piece}"));
+        let left = t.d_of("sub.u64", format!("{pieces}, {}", of.block));
+        let more = t.d_of("sub.u64", format!("{}, 1", of.blocks));
+        let left = t.d_of("add.u64", format!("{left}, {more}"));
+        let turns = t.d_of("div.u64", format!("{left}, {}", of.blocks));
+        let ahead = t.d_of("min.u64", format!("{turns}, {AHEAD}"));
+        let all = t.d_of("add.u64", format!("{turns}, {ahead}"));
+        let turn = t.d_of("mov.b64", "0");
+        let [again, met, done, end] = [(); 4].map(|()| t.label());
+
+        t.place(&again);
+        let over = t.p_of("setp.ge.u64", format!("{turn}, {all}"));
+        t.put(format!("@{over} bra {done}"));
+        let sends = t.p_of("setp.lt.u64", format!("{turn}, {turns}"));
+        let reduces = t.p_of("setp.ge.u64", format!("{turn}, {ahead}"));
+        let sent = t.d_of("add.u64", format!("{}, {turn}", of.before));
+        let got = t.d_of("sub.u64", format!("{sent}, {ahead}"));
+        let is_over = t.p_of("setp.ne.u64", format!("{turn}, {turn}"));
+        t.put(format!("@!{} bra {met}", of.leads));
+        of.wait(&mut t, &sends, FREED, DEPTH, &sent, &is_over);
+        of.wait(&mut t, &reduces, ARRIVED, 0, &got, &is_over);
+        t.place(&met);
+        let any = t.p_of("bar.red.or.pred", format!("0, {is_over}"));
+        t.put(format!("@{any} bra {end}"));
+
+        let plain = ReduceKernel { op: self.op, ty: self.ty, access: self.access };
+        let threads = (&of.thread, &of.threads);
+        let skip = t.label();
+        t.put(format!("@!{sends} bra {skip}"));
+        let (at, few) = self.piece(&mut t, &of, &turn, &piece, &count);
+        let source = t.d_of("add.u64", format!("{from}, {at}"));
+        let slot = of.slot(&mut t, &there, &sent);
+        plain.sweep(&mut t, (&slot, &[&source]), &few, threads, TOGETHER);
+        t.place(&skip);
+
+        let skip = t.label();
+        t.put(format!("@!{reduces} bra {skip}"));
+        let earlier = t.d_of("sub.u64", format!("{turn}, {ahead}"));
+        let (at, few) = self.piece(&mut t, &of, &earlier, &piece, &count);
+        let [here, target] = [&from, &to].map(|base| t.d_of("add.u64", format!("{base}, {at}")));
+        let slot = of.slot(&mut t, &slots, &got);
+        let operands = if self.is_first { [&here, &slot] } else { [&slot, &here] };
+        plain.sweep(&mut t, (&target, &operands), &few, threads, TOGETHER);
+        t.place(&skip);
+
+        t.put("bar.sync 0");
+        let next = t.label();
+        t.put(format!("@!{} bra {next}", of.leads));
+        t.put("fence.acq_rel.sys");
+        for (which, n, word) in [(&sends, &sent, ARRIVED), (&reduces, &got, FREED)] {
+            let n = t.d_of("add.u64", format!("{n}, 1"));
+            t.put(format!("@{which} st.volatile.global.u64 [{}+{word}], {n}", of.theirs));
+        }
+        t.place(&next);
+        t.put(format!("add.u64 {turn}, {turn}, 1"));
+        t.put(format!("bra {again}"));
+
+        t.place(&done);
+        let after = t.d_of("add.u64", format!("{}, {turns}", of.before));
+        t.put(format!("@{} st.global.u64 [{}+{BEFORE}], {after}", of.leads, of.words));
+        t.place(&end);
+        t.put("ret");
+        // The first ones that order loads and stores by name.
+        t.end_for("sm_70", &self.name(), &PARAMETERS)
+    }
+
+    /// Where the block's piece of that turn is, in bytes, and how many elements it has.
+    fn piece(self, t: &mut Text, of: &Block, turn: &Reg, piece: &Reg, count: &Reg) -> (Reg, Reg) {
+        let number = t.d_of("mul.lo.u64", format!("{turn}, {}", of.blocks));
+        let number = t.d_of("add.u64", format!("{number}, {}", of.block));
+        let at = t.d_of("mul.lo.u64", format!("{number}, {piece}"));
+        let left = t.d_of("sub.u64", format!("{count}, {at}"));
+        let few = t.d_of("min.u64", format!("{left}, {piece}"));
+        (t.d_of("mul.lo.u64", format!("{at}, {}", self.ty.extent())), few)
+    }
+}
+
+impl Block {
+    fn new(t: &mut Text, words: &Reg, theirs: &Reg) -> Block {
+        let [thread, block, threads, blocks] = ["%tid.x", "%ctaid.x", "%ntid.x", "%nctaid.x"].map(|from| {
+            let v = t.r_of("mov.u32", from);
+            t.d_of("cvt.u64.u32", v)
+        });
+        let leads = t.p_of("setp.eq.u64", format!("{thread}, 0"));
+        let line = t.d_of("mul.lo.u64", format!("{block}, {LINE}"));
+        let [own, theirs] = [words, theirs].map(|base| {
+            let at = t.d_of("add.u64", format!("{base}, {line}"));
+            t.d_of("add.u64", format!("{at}, {LINE}"))
+        });
+        let place = t.d_of("mul.lo.u64", format!("{block}, {}", DEPTH * SLOT));
+        let before = t.d_of("ld.global.u64", format!("[{own}+{BEFORE}]"));
+        let stop = words.clone();
+        Block { leads, thread, threads, block, blocks, words: own, theirs, stop, place, before }
+    }
+
+    /// Where the slot of the piece with that number is.
+    fn slot(&self, t: &mut Text, base: &Reg, number: &Reg) -> Reg {
+        let which = t.d_of("and.b64", format!("{number}, {}", DEPTH - 1));
+        let at = t.d_of("mul.lo.u64", format!("{which}, {SLOT}"));
+        let at = t.d_of("add.u64", format!("{at}, {}", self.place));
+        t.d_of("add.u64", format!("{base}, {at}"))
+    }
+
+    /// Waits, where `if_so` is, until a word and `more` are past a number, or sets `is_over`: all is over.
+    fn wait(&self, t: &mut Text, if_so: &Reg, word: u64, more: u64, number: &Reg, is_over: &Reg) {
+        let (again, go) = (t.label(), t.label());
+        t.put(format!("@!{if_so} bra {go}"));
+        t.place(&again);
+        let v = t.d_of("ld.acquire.sys.global.u64", format!("[{}+{word}]", self.words));
+        let v = t.d_of("add.u64", format!("{v}, {more}"));
+        let past = t.p_of("setp.gt.u64", format!("{v}, {number}"));
+        t.put(format!("@{past} bra {go}"));
+        let stop = t.d_of("ld.volatile.global.u64", format!("[{}+0]", self.stop));
+        t.put(format!("setp.ne.u64 {is_over}, {stop}, 0"));
+        t.put(format!("@!{is_over} bra {again}"));
+        t.place(&go);
+    }
+}
