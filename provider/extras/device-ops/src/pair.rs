@@ -3,8 +3,9 @@
 //!
 //! A rank sends all its elements to slots in the other's memory, in pieces, and reduces its own with what
 //! comes, in the order of ranks. So both compute the same, of the same operands. The kernels wait for each
-//! other by words in the devices' memory: how many pieces have come, and how many slots are free again. The
-//! words count on from one kernel to the next, which have to be the same at both ranks.
+//! other by words in the devices' memory: how many pieces have come. These count on from one kernel to the
+//! next, which have to be the same at both ranks. That a piece has come says, too, which slots its sender has
+//! read before it sent that; and when a kernel has ended, all has come that the peer's writes to this rank.
 //!
 //! A kernel whose counterpart does not come waits until [`Pair::end`] is called. The two devices are not the
 //! same one: kernels of two processes are not in it at the same time.
@@ -17,7 +18,7 @@ use crate::error::{Error, driver};
 use crate::kernels::Kernel;
 use crate::memory::Memory;
 use crate::ptx::PairKernel;
-use crate::ptx::pair::{BEFORE, DEPTH, FREED, LINE, SLOT};
+use crate::ptx::pair::{DEPTH, LINE, SLOT};
 use crate::reduce::access;
 use crate::types::{Op, Type};
 
@@ -66,6 +67,16 @@ fn grid(count: u64, extent: u64, most: u64) -> (u64, u64, u64) {
     (piece, count.div_ceil(piece).min(most), threads)
 }
 
+fn kernel((op, ty): (Op, Type), is_first: bool, addresses: u64) -> Kernel {
+    Kernel::Pair(PairKernel { op, ty, access: access(ty, addresses), is_first })
+}
+
+/// Compiles the kernel that [`Pair::reduce`] of that side launches with results and operands at these
+/// addresses. The driver may wait for kernels that run.
+pub fn prepare(stream: Stream, of: (Op, Type), is_first: bool, addresses: [usize; 2]) -> Result<(), Error> {
+    kernel(of, is_first, (addresses[0] | addresses[1]) as u64).load(stream)
+}
+
 impl Pair {
     /// With this rank's memory and the peer's, each for as many blocks.
     ///
@@ -84,15 +95,6 @@ impl Pair {
         let zeroes = vec![0u8; words(blocks) as usize];
         let from = zeroes.as_ptr().expose_provenance();
         registry::of(Kind::Cuda).copy_now(own, from, zeroes.len()).map_err(driver("clearing words"))
-    }
-
-    fn kernel(&self, op: Op, ty: Type, addresses: u64) -> Kernel {
-        Kernel::Pair(PairKernel { op, ty, access: access(ty, addresses), is_first: self.is_first })
-    }
-
-    /// Compiles the kernel that [`Pair::reduce`] launches.
-    pub fn prepare(&self, stream: Stream, op: Op, ty: Type, addresses: [usize; 2]) -> Result<(), Error> {
-        self.kernel(op, ty, (addresses[0] | addresses[1]) as u64).load(stream)
     }
 
     /// Queues the allreduce of `count` elements at `from`, with results at `to`, which may be the same, as
@@ -131,7 +133,7 @@ impl Pair {
             count,
             piece,
         ];
-        let kernel = self.kernel(op, ty, to.origin() | from.origin());
+        let kernel = kernel((op, ty), self.is_first, to.origin() | from.origin());
         // SAFETY: `Memory`'s promise for bytes that are inside, and that of `Pair::new` for as many blocks; the
         // parameters are as the kernel's text has them.
         unsafe { kernel.launch_as(stream, blocks as u32, threads as u32, &arguments) }
@@ -145,16 +147,8 @@ impl Pair {
             registry::of(Kind::Cuda).copy_now(self.own as usize, (&raw const one).expose_provenance(), 8);
         copied.map_err(driver("ending a wait"))
     }
-
-    /// Whether the peer has taken all that was sent, when no kernel runs here and none was ended: it writes
-    /// nothing to this rank's memory any more.
-    pub fn is_settled(&self) -> Result<bool, Error> {
-        let mut words = vec![0u64; ((self.blocks + 1) * LINE / 8) as usize];
-        let to = words.as_mut_ptr().expose_provenance();
-        let copied = registry::of(Kind::Cuda).copy_now(to, self.own as usize, words.len() * 8);
-        copied.map_err(driver("reading words"))?;
-        let line = (LINE / 8) as usize;
-        let at = |byte: u64| (byte / 8) as usize;
-        Ok(words[0] == 0 && words.chunks(line).skip(1).all(|of| of[at(FREED)] == of[at(BEFORE)]))
-    }
 }
+
+#[cfg(all(test, loom))]
+#[path = "pair_loom.rs"]
+mod pair_loom;

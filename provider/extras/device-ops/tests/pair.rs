@@ -34,7 +34,6 @@ impl Ranks {
 
     fn wait(&self) {
         self.streams.iter().for_each(|stream| stream.wait().unwrap());
-        assert!(self.sides.iter().all(|side| side.is_settled().unwrap()));
     }
 
     fn end(self) {
@@ -74,8 +73,8 @@ fn check(ranks: &Ranks, case: &Case) -> Result<(), String> {
     });
     let before = places.map(|(_, to)| (cu.read(to - GUARD, GUARD), cu.read(to + len, GUARD)));
     // To load a kernel waits for those that run.
-    for ((side, stream), (from, to)) in ranks.sides.iter().zip(ranks.streams).zip(places) {
-        side.prepare(stream, op, ty, [from, to]).unwrap();
+    for (rank, (from, to)) in places.into_iter().enumerate() {
+        pair::prepare(ranks.streams[rank], (op, ty), rank == 0, [from, to]).unwrap();
     }
     for ((side, stream), (from, to)) in ranks.sides.iter().zip(ranks.streams).zip(places) {
         side.reduce(stream, (op, ty), memory(to, len), memory(from, len), count as u64).unwrap();
@@ -151,8 +150,6 @@ fn a_kernel_whose_peer_does_not_come_is_ended() {
         assert!(begin.elapsed() < Duration::from_secs(60), "the kernel goes on");
         std::thread::yield_now();
     }
-    // What was sent is still in the slots.
-    assert!(!ranks.sides[1].is_settled().unwrap());
     // The next one does not wait at all.
     side.reduce(stream, (Op::Sum, Type::I32), memory(at, 4), memory(at, 4), 1).unwrap();
     stream.wait().unwrap();

@@ -22,6 +22,7 @@ use ipc::process::Name;
 
 use super::marks::{FAILED, LEFT, Marks, PROCESS, process, word};
 use super::messages::Messages;
+use super::pair::{Context, Pair};
 use crate::abi::{Abi, Handle};
 use crate::library::{Library, pmpi};
 use crate::stderr::say;
@@ -58,6 +59,8 @@ pub(super) struct Side {
     comm: Option<(Comm, i32)>,
     /// What the ranks' devices exchange messages by.
     messages: Option<Messages>,
+    /// Of two ranks: by what they reduce in one kernel of each.
+    pair: Option<Pair>,
     /// Whether this rank posts host memory from now on.
     is_failed: bool,
 }
@@ -91,8 +94,9 @@ impl Side {
         let memory = Arc::new(Mapping::new(&file, len, None).ok()?);
         let words = SharedWords::new(memory.clone(), 0, at.size)?;
         let agreement = Agreement::new(words, at.rank)?;
-        let (path, comm, messages) = (Some(path), None, None);
-        let board = Side { memory, agreement, at, path, all_here: false, comm, messages, is_failed: false };
+        let (path, comm, messages, pair) = (Some(path), None, None, None);
+        let (all_here, is_failed) = (false, false);
+        let board = Side { memory, agreement, at, path, all_here, comm, messages, pair, is_failed };
         // A process that has ended may have left its words.
         for word in [0, FAILED, MET, POSTED, FOUND, LEFT] {
             board.word(at.rank, word).store(0, Release);
@@ -270,6 +274,25 @@ impl Side {
             }
         }
         self.messages.is_some()
+    }
+
+    /// Makes what two ranks reduce by in one kernel of each, with memory near that of this one: its context,
+    /// where both have it.
+    ///
+    /// # Safety
+    /// All ranks have agreed, in a collective of `comm`.
+    pub(super) unsafe fn make_pair(&mut self, abi: &Abi, comm: Handle, near: usize) -> Option<Context> {
+        // SAFETY: the caller's promise.
+        let made = unsafe { Pair::new(abi, comm, self.at, near, self.marks()) };
+        // SAFETY: as above.
+        let is_everywhere = unsafe { Self::is_everywhere(made.is_some(), self.at.size, abi, comm) };
+        self.pair = made.filter(|_| is_everywhere);
+        self.pair.as_ref().map(Pair::context)
+    }
+
+    /// What two ranks reduce by.
+    pub(super) fn pair(&self) -> Option<&Pair> {
+        self.pair.as_ref()
     }
 
     /// What they exchange them by.

@@ -3,6 +3,7 @@
 use device_ops::nccl::Rank;
 
 use super::moves::{self, blocks};
+use super::pair::Context;
 use super::part::Part;
 use super::reduction::{self, reduced};
 use super::vectors;
@@ -33,7 +34,8 @@ pub(super) unsafe fn bytes(plan: &Plan, args: &Args<'_>, ranks: usize) -> Option
     usize::try_from(bytes).ok().filter(|bytes| *bytes > 0)
 }
 
-/// This rank's part, if the device can do it.
+/// This rank's part, if the device can do it; with what one kernel of each of two ranks does it by, if they
+/// have that.
 ///
 /// # Safety
 /// The arguments are those of the call, and valid.
@@ -43,11 +45,12 @@ pub(super) unsafe fn part(
     row: &'static Row,
     args: &Args<'_>,
     at: Rank,
+    pair: Option<Context>,
 ) -> Option<Part> {
     // SAFETY: the caller's promise.
     unsafe {
         if plan.what.is_reduction() {
-            return reduction::part(plan, library, row, args, at);
+            return reduction::part(plan, library, row, args, at, pair);
         }
         if vectors::are_for(plan, args) {
             return vectors::part(plan, row, args, at);

@@ -13,6 +13,7 @@
 //! | `devices` | collectives by the ranks' devices |
 //! | `reduction`, `moves`, `vectors` | reductions; what computes nothing; of blocks that not all know |
 //! | `part`, `messages` | a rank's part in one of them, messages between devices |
+//! | `pair` | MPI_Allreduce of two ranks in one kernel of each |
 //! | `nonblocking` | collectives by the ranks' devices that return a request |
 //! | `way` | by which of both they go |
 //! | `board`, `marks` | the words that the ranks of a communicator share, and NCCL's communicator |
@@ -28,6 +29,7 @@ mod marks;
 mod messages;
 mod moves;
 mod nonblocking;
+mod pair;
 mod part;
 mod plan;
 mod reduction;
@@ -163,7 +165,8 @@ pub(crate) unsafe fn run(
                 if !plan.what.is_vector() && is_short(devices::bytes(plan, args, state.at.size)?) {
                     return None;
                 }
-                let part = devices::part(plan, library, row, args, state.at);
+                let pair = state.pair.get().copied().flatten();
+                let part = devices::part(plan, library, row, args, state.at, pair);
                 let mut board = state.board()?;
                 by_devices(library, row, part, (&state, &mut board), comm)?
             }
@@ -241,6 +244,10 @@ unsafe fn by_devices(
     // SAFETY: the caller's promise; so below.
     unsafe {
         let part = part.filter(|_| state.have_met(board, library, comm) && board.is_usable());
+        if let Some(part) = part.as_ref().filter(|part| part.is_paired()) {
+            // Once both have posted, neither waits for more than the other's kernel.
+            part.wait();
+        }
         let done = match agreed(board, abi, comm, part) {
             Ok(part) => {
                 let part = part?;
@@ -252,13 +259,17 @@ unsafe fn by_devices(
                 if !board.has_messages(library, comm) {
                     return None;
                 }
-                part.run(abi, board)
+                if let Some(near) = part.computes_near().filter(|_| may_be_paired(plan, state)) {
+                    let _ = state.pair.set(board.make_pair(abi, comm, near));
+                }
+                let path = if part.is_paired() { Path::Paired } else { Path::Devices };
+                part.run(abi, board).map(|()| path)
             }
             Err(why) => return Some(failed(library, board, &row.counts, &why)),
         };
         Some(match done {
-            Ok(()) => {
-                row.counts.add(Path::Devices);
+            Ok(path) => {
+                row.counts.add(path);
                 0
             }
             Err(Failed::Device) => failed(library, board, &row.counts, FAILED),
@@ -269,6 +280,11 @@ unsafe fn by_devices(
             }
         })
     }
+}
+
+/// Whether two ranks have not found out yet whether they reduce in one kernel of each; the same at both.
+fn may_be_paired(plan: &Plan, state: &State) -> bool {
+    plan.what == What::Allreduce && state.at.size == 2 && state.pair.get().is_none()
 }
 
 /// Later collectives of the communicator go by mirrors; the code of an error with these words.

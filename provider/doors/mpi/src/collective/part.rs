@@ -7,6 +7,7 @@ use hmem::cuda::Stream;
 
 use super::board::Side;
 use super::messages::Failed;
+use super::pair::Call;
 use crate::abi::Abi;
 use crate::buffer::device::DeviceMemory;
 use crate::buffer::kernels::{self, Work};
@@ -22,12 +23,14 @@ pub(super) struct Part {
     near: Option<usize>,
     /// Bytes that it sends, or receives, of a collective of which ranks know their own blocks alone.
     own: u64,
+    /// What one kernel does, in the place of phases.
+    paired: Option<Call>,
 }
 
 impl Part {
     /// One that moves blocks.
     pub(super) fn moving(phases: Vec<Phase>, near: usize) -> Part {
-        Part { phases, computed: None, slots: None, near: Some(near), own: 0 }
+        Part { phases, near: Some(near), ..Part::none() }
     }
 
     /// One of a rank that knows its own blocks alone, of which it sends or receives so many bytes; in place
@@ -38,12 +41,21 @@ impl Part {
             slots = Some(DeviceMemory::new(near, room)?);
         }
         let at = slots.as_ref().map_or(0, DeviceMemory::at);
-        Some(Part { phases: of.with_slots(at as u64).phases(), computed: None, slots, near, own })
+        Some(Part { phases: of.with_slots(at as u64).phases(), slots, near, own, ..Part::none() })
     }
 
     /// One that computes.
     pub(super) fn computing(phases: Vec<Phase>, of: (Op, Type), slots: DeviceMemory, near: usize) -> Part {
-        Part { phases, computed: Some(of), slots: Some(slots), near: Some(near), own: 0 }
+        Part { phases, computed: Some(of), slots: Some(slots), near: Some(near), ..Part::none() }
+    }
+
+    /// One of two ranks that one kernel of each does.
+    pub(super) fn paired(call: Call) -> Part {
+        Part { near: Some(call.from), paired: Some(call), ..Part::none() }
+    }
+
+    fn none() -> Part {
+        Part { phases: Vec::new(), computed: None, slots: None, near: None, own: 0, paired: None }
     }
 
     /// Bytes that it sends, or receives; see [`Part::of_own`].
@@ -54,6 +66,16 @@ impl Part {
     /// What is done, one after another.
     pub(super) fn phases(&self) -> &[Phase] {
         &self.phases
+    }
+
+    /// An address of the device's, of one that computes with another rank's messages.
+    pub(super) fn computes_near(&self) -> Option<usize> {
+        self.near.filter(|_| self.computed.is_some())
+    }
+
+    /// Whether one kernel does it.
+    pub(super) fn is_paired(&self) -> bool {
+        self.paired.is_some()
     }
 
     /// Waits for what `STRAIT_MPI_SYNC` says.
@@ -94,6 +116,11 @@ impl Part {
     /// The buffers are valid, all ranks of the board's communicator do the same, and the MPI's transport
     /// takes device memory.
     pub(super) unsafe fn run(mut self, abi: &Abi, side: &Side) -> Result<(), Failed> {
+        if let Some(call) = &self.paired {
+            let Some(pair) = side.pair() else { return Err(Failed::Device) };
+            // SAFETY: the caller's promise.
+            return unsafe { pair.run(call) };
+        }
         let Some(messages) = side.messages() else { return Err(Failed::Device) };
         self.wait();
         let mut done = Ok(());

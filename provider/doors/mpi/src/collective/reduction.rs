@@ -2,8 +2,10 @@
 
 use device_ops::collective::{Buffers, Collective, Shares, What as Of};
 use device_ops::nccl::Rank;
+use device_ops::pair;
 
 use super::element::computed;
+use super::pair::{Call, Context, context_of};
 use super::part::Part;
 use super::plan::one_device;
 use crate::args::Args;
@@ -54,6 +56,7 @@ pub(super) unsafe fn part(
     row: &'static Row,
     args: &Args<'_>,
     at: Rank,
+    by_pair: Option<Context>,
 ) -> Option<Part> {
     if !kernels::are_on() {
         return None;
@@ -79,6 +82,13 @@ pub(super) unsafe fn part(
         let to = if is_silent { 0 } else { received };
         if crate::host::is_no_address(to) {
             return None;
+        }
+        if let (Some(context), Of::Allreduce) = (by_pair, what) {
+            // Of another device's memory the ranks go by mirrors.
+            context_of(from).filter(|of| *of == context)?;
+            let (of, count) = ((op, ty), args.count(plan.count) as u64);
+            kernels::queue(from, |stream| pair::prepare(stream, of, at.rank == 0, [to, from]))?;
+            return Some(Part::paired(Call { of, to, from, count }));
         }
         let buffers = Buffers { from: from as u64, to: to as u64, slots: 0 };
         let (shares, room) = (shares(plan, args, at.size)?, settings::reduce_memory());

@@ -8,16 +8,15 @@ use crate::types::{Op, Type};
 
 /// Bytes of a block's words, and of the line before them: its word ends all waits.
 pub(crate) const LINE: u64 = 128;
-/// Words of a block: how many pieces have come from the peer, how many of this side's the peer has let go
-/// of, and how many there were when the last kernel ended.
+/// Words of a block: how many pieces have come from the peer, and how many had when the last kernel ended.
 const ARRIVED: u64 = 0;
-pub(crate) const FREED: u64 = 8;
-pub(crate) const BEFORE: u64 = 16;
-/// Slots of a block, and bytes of one.
-pub(crate) const DEPTH: u64 = 4;
+const BEFORE: u64 = 8;
+/// How many pieces are sent before the first one is waited for.
+pub(crate) const AHEAD: u64 = 1;
+/// Slots of a block, and bytes of one. When the piece has come that was sent so many turns ago, the peer has
+/// taken the one that came before it by as many.
+pub(crate) const DEPTH: u64 = 2 * AHEAD;
 pub(crate) const SLOT: u64 = 1 << 16;
-/// How many pieces are sent before the first one is waited for: fewer than there are slots.
-const AHEAD: u64 = 2;
 /// Groups of 16 bytes that a thread has under way.
 const TOGETHER: u32 = 4;
 
@@ -58,9 +57,9 @@ impl PairKernel {
     /// The module. Parameters: where the results go, the operands, this side's words and slots, the peer's,
     /// the number of elements, and of those in a piece.
     ///
-    /// A block has every so many-th piece. In a turn it sends one, which waits for a slot, and reduces the one
-    /// that came `AHEAD` turns before. All threads have loaded a piece before its results are stored: these
-    /// may be at the same addresses. A fence is between what the turn has done and the words that say so.
+    /// A block has every so many-th piece. In a turn it waits for the one that was sent `AHEAD` turns before,
+    /// sends one, and reduces that which has come. All threads have sent a piece before its results are stored:
+    /// these may be at the same addresses. A fence is between what the turn has done and the word that says so.
     pub(crate) fn text(self) -> CString {
         let mut t = Text::default();
         let [to, from, words, slots, theirs, there, count, piece] = t.parameters(PARAMETERS);
@@ -86,8 +85,7 @@ impl PairKernel {
         let got = t.d_of("sub.u64", format!("{sent}, {ahead}"));
         let is_over = t.p_of("setp.ne.u64", format!("{turn}, {turn}"));
         t.put(format!("@!{} bra {met}", of.leads));
-        of.wait(&mut t, &sends, FREED, DEPTH, &sent, &is_over);
-        of.wait(&mut t, &reduces, ARRIVED, 0, &got, &is_over);
+        of.wait(&mut t, &reduces, &got, &is_over);
         t.place(&met);
         let any = t.p_of("bar.red.or.pred", format!("0, {is_over}"));
         t.put(format!("@{any} bra {end}"));
@@ -115,11 +113,10 @@ impl PairKernel {
         t.put("bar.sync 0");
         let next = t.label();
         t.put(format!("@!{} bra {next}", of.leads));
+        t.put(format!("@!{sends} bra {next}"));
         t.put("fence.acq_rel.sys");
-        for (which, n, word) in [(&sends, &sent, ARRIVED), (&reduces, &got, FREED)] {
-            let n = t.d_of("add.u64", format!("{n}, 1"));
-            t.put(format!("@{which} st.volatile.global.u64 [{}+{word}], {n}", of.theirs));
-        }
+        let n = t.d_of("add.u64", format!("{sent}, 1"));
+        t.put(format!("st.volatile.global.u64 [{}+{ARRIVED}], {n}", of.theirs));
         t.place(&next);
         t.put(format!("add.u64 {turn}, {turn}, 1"));
         t.put(format!("bra {again}"));
@@ -170,13 +167,12 @@ impl Block {
         t.d_of("add.u64", format!("{base}, {at}"))
     }
 
-    /// Waits, where `if_so` is, until a word and `more` are past a number, or sets `is_over`: all is over.
-    fn wait(&self, t: &mut Text, if_so: &Reg, word: u64, more: u64, number: &Reg, is_over: &Reg) {
+    /// Waits, where `if_so` is, until the piece with that number has come, or sets `is_over`: all is over.
+    fn wait(&self, t: &mut Text, if_so: &Reg, number: &Reg, is_over: &Reg) {
         let (again, go) = (t.label(), t.label());
         t.put(format!("@!{if_so} bra {go}"));
         t.place(&again);
-        let v = t.d_of("ld.acquire.sys.global.u64", format!("[{}+{word}]", self.words));
-        let v = t.d_of("add.u64", format!("{v}, {more}"));
+        let v = t.d_of("ld.acquire.sys.global.u64", format!("[{}+{ARRIVED}]", self.words));
         let past = t.p_of("setp.gt.u64", format!("{v}, {number}"));
         t.put(format!("@{past} bra {go}"));
         let stop = t.d_of("ld.volatile.global.u64", format!("[{}+0]", self.stop));

@@ -1,0 +1,178 @@
+//! MPI_Allreduce of two ranks whose devices access each other's memory: one kernel of each, and no message.
+//!
+//! The first such call of a communicator that both ranks agree on makes what it needs, and goes by messages
+//! itself. Whether there is one is the same at both ranks.
+
+use device_ops::nccl::Rank;
+use device_ops::pair::{self, Pair as Kernels};
+use device_ops::{Memory, Op, Type};
+use hmem::Kind;
+use hmem::cuda::{OwnStream, Stream};
+use hmem::registry::{self, Exportable};
+use hmem::share::{self, Export, Opened, Owner};
+
+use super::marks::Marks;
+use super::messages::Failed;
+use crate::abi::{Abi, Handle};
+use crate::library::pmpi;
+use crate::settings;
+
+/// Polls between two searches for ranks that have ended.
+const SEARCH: u32 = 1 << 14;
+
+/// The handle and the number of a context.
+pub(super) type Context = (usize, u64);
+
+/// The context of the memory at `near`.
+pub(super) fn context_of(near: usize) -> Option<Context> {
+    let legacy = Stream::legacy(near).ok()?;
+    Some((legacy.context(), legacy.context_id().ok()?))
+}
+
+/// What is reduced: the operation, the addresses of results and operands, and how many elements there are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    pub(super) of: (Op, Type),
+    pub(super) to: usize,
+    pub(super) from: usize,
+    pub(super) count: u64,
+}
+
+/// One rank's side.
+#[derive(Debug)]
+pub(super) struct Pair {
+    kernels: Kernels,
+    /// Of its own: its kernels wait for the peer's, and others are not behind them.
+    stream: OwnStream,
+    context: Context,
+    memory: Option<Exportable>,
+    _peers: Opened,
+    marks: Marks,
+}
+
+/// What a rank has made, and says of it.
+struct Own {
+    context: Context,
+    memory: Exportable,
+    stream: OwnStream,
+    export: Export,
+    blocks: u64,
+}
+
+/// Bytes of what a rank says: a handle of its memory, where in it, its process, and most blocks: 0 if it has
+/// none.
+const SAID: usize = Export::LEN + 24;
+
+impl Own {
+    fn new(near: usize) -> Option<Own> {
+        let (context, stream) = (context_of(near)?, OwnStream::non_blocking(near).ok()?);
+        let at_once = stream.stream().multiprocessors().ok()?;
+        let blocks = pair::blocks(at_once.into(), settings::reduce_memory() as u64)?;
+        let len = pair::bytes(blocks) as usize;
+        let cuda = registry::of(Kind::Cuda);
+        let memory = cuda.make_exportable(near, len).ok()?;
+        // SAFETY: so many bytes of the device's.
+        unsafe { Kernels::clear(memory.addr, blocks) }.ok()?;
+        let export = cuda.export_ipc(memory.addr, len, 1).ok()?.pop()?;
+        Some(Own { context, memory, stream, export, blocks })
+    }
+
+    fn says(&self) -> [u8; SAID] {
+        let mut said = [0; SAID];
+        said[..Export::LEN].copy_from_slice(&self.export.to_bytes());
+        let words = [self.memory.addr as u64, u64::from(std::process::id()), self.blocks];
+        for (to, word) in said[Export::LEN..].chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        said
+    }
+
+    /// With what the peer says, in this order: of rank 0 and rank 1.
+    fn with(self, rank: usize, said: &[u8; SAID], marks: Marks) -> Option<Pair> {
+        let word =
+            |n: usize| said[Export::LEN..].chunks_exact(8).nth(n)?.try_into().ok().map(u64::from_le_bytes);
+        let (at, process, blocks) = (word(0)?, i32::try_from(word(1)?).ok()?, word(2)?.min(self.blocks));
+        let export = Export::from_bytes(said.first_chunk()?)?;
+        // Kernels of two processes are not in a device at the same time.
+        if blocks == 0 || export.device == self.export.device {
+            return None;
+        }
+        let own = self.memory.addr;
+        let peers = share::open(process, Owner::now(process).id, &export, own).ok()?;
+        let (there, room) = peers.place(at)?;
+        if (room as u64) < pair::bytes(blocks) {
+            return None;
+        }
+        // SAFETY: both are mapped while this lives, and of these two ranks alone.
+        let kernels = unsafe { Kernels::new(own, there, blocks, rank == 0) };
+        let Own { context, memory, stream, .. } = self;
+        Some(Pair { kernels, stream, context, memory: Some(memory), _peers: peers, marks })
+    }
+}
+
+impl Pair {
+    /// With memory near that of this rank; `None` where this rank has none, or cannot reach the other's.
+    ///
+    /// # Safety
+    /// Both ranks of `comm` do the same, in a collective of it.
+    pub(super) unsafe fn new(abi: &Abi, comm: Handle, at: Rank, near: usize, marks: Marks) -> Option<Pair> {
+        let own = Own::new(near);
+        let says = own.as_ref().map_or([0; SAID], Own::says);
+        let (mut all, byte) = ([[0u8; SAID]; 2], abi.handles.byte);
+        // SAFETY: places of so many bytes; the caller's promise.
+        let got =
+            unsafe { pmpi!("Allgather", says.as_ptr(), SAID, byte, all.as_mut_ptr(), SAID, byte, comm) };
+        got.ok()?;
+        own?.with(at.rank, all.get(1 - at.rank)?, marks)
+    }
+
+    /// That of the memory which it is for.
+    pub(super) fn context(&self) -> Context {
+        self.context
+    }
+
+    /// Reduces, as the peer does. It ends where the peer has failed, or its process has ended.
+    ///
+    /// # Safety
+    /// The buffers are valid, of the device that this was made for, and both ranks have agreed.
+    pub(super) unsafe fn run(&self, call: &Call) -> Result<(), Failed> {
+        let (Call { of, count, .. }, stream) = (*call, self.stream.stream());
+        let len = count.saturating_mul(of.1.extent()) as usize;
+        // SAFETY: the caller's promise, until the stream is waited for.
+        let [to, from] = [call.to, call.from].map(|at| unsafe { Memory::new(at, len) });
+        if self.kernels.reduce(stream, of, to, from, count).is_err() {
+            self.marks.mark_failed();
+        }
+        let (mut polls, mut is_ended) = (0u32, false);
+        loop {
+            match stream.is_done() {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(_) => {
+                    self.marks.mark_failed();
+                    break;
+                }
+            }
+            polls = polls.wrapping_add(1);
+            let is_alone = || {
+                let is_gone = || polls % SEARCH == 0 && self.marks.one_gone().is_some();
+                self.marks.one_failed().is_some() || is_gone()
+            };
+            if !is_ended && is_alone() {
+                self.marks.mark_failed();
+                is_ended = self.kernels.end().is_ok();
+            }
+            std::thread::yield_now();
+        }
+        if self.marks.one_failed().is_none() { Ok(()) } else { Err(Failed::Device) }
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if self.marks.one_failed().is_some() {
+            // The peer may write there still.
+            std::mem::forget(self.memory.take());
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! A block of each of two ranks' kernels under loom: the words and slots as the kernel's text has them, and a
+//! twin for each thing that it relies on.
+
+use std::sync::atomic::{AtomicUsize, Ordering as Plain};
+use std::sync::{Arc, Mutex};
+
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use loom::sync::atomic::{AtomicU64, fence};
+use loom::thread;
+
+use crate::ptx::pair::{AHEAD, DEPTH};
+
+/// How often a rank reads a word that does not let it go on, before it ends.
+const TRIES: u32 = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Flaw {
+    None,
+    /// There is one slot less.
+    NoSlot,
+    /// A piece is read that has not come.
+    NoPiece,
+    /// The word is raised before the turn is done.
+    WordFirst,
+    /// Nothing orders the word behind what the turn has done.
+    NoFence,
+}
+
+/// A rank's memory.
+#[derive(Default)]
+struct Side {
+    arrived: AtomicU64,
+    slots: [UnsafeCell<u64>; DEPTH as usize],
+}
+
+// SAFETY: what the model is to find out; loom looks at each access to the slots.
+unsafe impl Sync for Side {}
+
+/// Waits until the word is past the number; whether it is.
+fn wait(word: &AtomicU64, number: u64) -> bool {
+    for _ in 0..TRIES {
+        if word.load(Acquire) > number {
+            return true;
+        }
+        thread::yield_now();
+    }
+    false
+}
+
+/// What a rank sends as the piece with that number.
+fn piece(rank: usize, number: u64) -> u64 {
+    10 * number + rank as u64 + 1
+}
+
+/// Kernels of so many turns, one after the other; whether the rank has come to its end.
+fn kernels(sides: &[Side; 2], rank: usize, all: &[u64], flaw: Flaw) -> bool {
+    let (own, peer, mut before) = (&sides[rank], &sides[1 - rank], 0);
+    let depth = if flaw == Flaw::NoSlot { DEPTH - 1 } else { DEPTH };
+    for turns in all {
+        let ahead = AHEAD.min(*turns);
+        for turn in 0..turns + ahead {
+            let (sends, reduces) = (turn < *turns, turn >= ahead);
+            let (sent, got) = (before + turn, (before + turn).wrapping_sub(ahead));
+            if reduces && flaw != Flaw::NoPiece && !wait(&own.arrived, got) {
+                return false;
+            }
+            let raise = || {
+                if sends && flaw != Flaw::NoFence {
+                    fence(AcqRel);
+                }
+                if sends {
+                    peer.arrived.store(sent + 1, Relaxed);
+                }
+            };
+            if flaw == Flaw::WordFirst {
+                raise();
+            }
+            if sends {
+                // SAFETY: as of `Side`; so below.
+                peer.slots[(sent % depth) as usize].with_mut(|slot| unsafe { *slot = piece(rank, sent) });
+            }
+            if reduces {
+                // SAFETY: as above.
+                let found = own.slots[(got % depth) as usize].with(|slot| unsafe { *slot });
+                assert_eq!(found, piece(1 - rank, got), "rank {rank}, piece {got}");
+            }
+            if flaw != Flaw::WordFirst {
+                raise();
+            }
+        }
+        before += turns;
+    }
+    true
+}
+
+fn model(flaw: Flaw, all: &'static [u64]) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // Executions in which both ranks came to the end.
+    static WHOLE: AtomicUsize = AtomicUsize::new(0);
+    WHOLE.store(0, Plain::Relaxed);
+    builder.check(move || {
+        let sides = Arc::new([Side::default(), Side::default()]);
+        let other = {
+            let sides = sides.clone();
+            thread::spawn(move || kernels(&sides, 1, all, flaw))
+        };
+        let own = kernels(&sides, 0, all, flaw);
+        if other.join().unwrap() && own {
+            WHOLE.fetch_add(1, Plain::Relaxed);
+        }
+    });
+    assert!(WHOLE.load(Plain::Relaxed) > 0, "no execution in which both ranks come to the end");
+}
+
+#[test]
+fn each_piece_is_read_once_it_has_come_and_before_the_next_one_is_in_its_slot() {
+    model(Flaw::None, &[4]);
+    model(Flaw::None, &[1, 2, 1]);
+}
+
+#[test]
+#[should_panic]
+fn twin_with_a_slot_less_writes_over_a_piece() {
+    model(Flaw::NoSlot, &[4]);
+}
+
+#[test]
+#[should_panic]
+fn twin_that_waits_for_no_piece_reads_what_was_there_before() {
+    model(Flaw::NoPiece, &[1]);
+}
+
+#[test]
+#[should_panic]
+fn twin_that_raises_its_word_first_has_pieces_read_that_are_not_there() {
+    model(Flaw::WordFirst, &[2]);
+}
+
+#[test]
+#[should_panic]
+fn twin_without_a_fence_has_pieces_read_that_are_not_there() {
+    model(Flaw::NoFence, &[2]);
+}
