@@ -123,25 +123,25 @@ fn each_piece_is_read_once_it_has_come_and_before_the_next_one_is_in_its_slot() 
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Concurrent read and write")]
 fn twin_with_a_slot_less_writes_over_a_piece() {
     model(Flaw::NoSlot, &[4]);
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "piece 0")]
 fn twin_that_waits_for_no_piece_reads_what_was_there_before() {
     model(Flaw::NoPiece, &[1]);
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Concurrent read and write")]
 fn twin_that_raises_its_word_first_has_pieces_read_that_are_not_there() {
     model(Flaw::WordFirst, &[2]);
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "Concurrent read and write")]
 fn twin_without_a_fence_has_pieces_read_that_are_not_there() {
     model(Flaw::NoFence, &[2]);
 }
