@@ -134,8 +134,8 @@ impl Pair {
             piece,
         ];
         let kernel = kernel((op, ty), self.is_first, to.origin() | from.origin());
-        // SAFETY: `Memory`'s promise for bytes that are inside, and that of `Pair::new` for as many blocks; the
-        // parameters are as the kernel's text has them.
+        // SAFETY: `Memory`'s promise for bytes that are inside, and that of `Pair::new` for as many blocks;
+        // the parameters are as the kernel's text has them.
         unsafe { kernel.launch_as(stream, blocks as u32, threads as u32, &arguments) }
     }
 

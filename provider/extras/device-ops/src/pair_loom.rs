@@ -21,9 +21,9 @@ enum Flaw {
     NoSlot,
     /// A piece is read that has not come.
     NoPiece,
-    /// The word is raised before the turn is done.
+    /// The word is raised before the step is done.
     WordFirst,
-    /// Nothing orders the word behind what the turn has done.
+    /// Nothing orders the word behind what the step has done.
     NoFence,
 }
 
@@ -53,15 +53,15 @@ fn piece(rank: usize, number: u64) -> u64 {
     10 * number + rank as u64 + 1
 }
 
-/// Kernels of so many turns, one after the other; whether the rank has come to its end.
+/// Kernels of so many steps, one after the other; whether the rank has come to its end.
 fn kernels(sides: &[Side; 2], rank: usize, all: &[u64], flaw: Flaw) -> bool {
     let (own, peer, mut before) = (&sides[rank], &sides[1 - rank], 0);
     let depth = if flaw == Flaw::NoSlot { DEPTH - 1 } else { DEPTH };
-    for turns in all {
-        let ahead = AHEAD.min(*turns);
-        for turn in 0..turns + ahead {
-            let (sends, reduces) = (turn < *turns, turn >= ahead);
-            let (sent, got) = (before + turn, (before + turn).wrapping_sub(ahead));
+    for steps in all {
+        let ahead = AHEAD.min(*steps);
+        for step in 0..steps + ahead {
+            let (sends, reduces) = (step < *steps, step >= ahead);
+            let (sent, got) = (before + step, (before + step).wrapping_sub(ahead));
             if reduces && flaw != Flaw::NoPiece && !wait(&own.arrived, got) {
                 return false;
             }
@@ -89,7 +89,7 @@ fn kernels(sides: &[Side; 2], rank: usize, all: &[u64], flaw: Flaw) -> bool {
                 raise();
             }
         }
-        before += turns;
+        before += steps;
     }
     true
 }

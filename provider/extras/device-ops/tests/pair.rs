@@ -120,11 +120,11 @@ fn every_operation_on_every_type_is_that_of_the_host_at_both_ranks() {
 }
 
 #[test]
-fn pieces_take_turns_in_slots_and_counts_go_on_from_one_to_the_next() {
+fn pieces_follow_each_other_in_slots_and_counts_go_on_from_one_to_the_next() {
     let (_alone, cu) = alone();
     for blocks in [1, 3] {
         let ranks = Ranks::new(cu, blocks);
-        // One piece, several of one block, one more than turns are ahead, and more than there are slots.
+        // One piece, several of one block, one more than steps are ahead, and more than there are slots.
         for (n, count) in [2, 2049, 4096, 6144, 20_001, 50_000, 140_000].into_iter().enumerate() {
             let shift = SHIFTS[n % SHIFTS.len()];
             check(&ranks, &Case { op: Op::Sum, ty: Type::F32, count, shift, seed: n as u64 }).unwrap();

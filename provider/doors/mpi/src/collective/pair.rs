@@ -154,11 +154,11 @@ impl Pair {
                 }
             }
             polls = polls.wrapping_add(1);
-            let is_alone = || {
+            let is_in_vain = || {
                 let is_gone = || polls % SEARCH == 0 && self.marks.one_gone().is_some();
                 self.marks.one_failed().is_some() || is_gone()
             };
-            if !is_ended && is_alone() {
+            if !is_ended && is_in_vain() {
                 self.marks.mark_failed();
                 is_ended = self.kernels.end().is_ok();
             }

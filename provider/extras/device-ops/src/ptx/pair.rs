@@ -13,7 +13,7 @@ const ARRIVED: u64 = 0;
 const BEFORE: u64 = 8;
 /// How many pieces are sent before the first one is waited for.
 pub(crate) const AHEAD: u64 = 1;
-/// Slots of a block, and bytes of one. When the piece has come that was sent so many turns ago, the peer has
+/// Slots of a block, and bytes of one. When the piece has come that was sent so many steps ago, the peer has
 /// taken the one that came before it by as many.
 pub(crate) const DEPTH: u64 = 2 * AHEAD;
 pub(crate) const SLOT: u64 = 1 << 16;
@@ -32,7 +32,7 @@ pub(crate) struct PairKernel {
 
 const PARAMETERS: [&str; 8] = ["to", "from", "words", "slots", "theirs", "there", "count", "piece"];
 
-/// What all turns of a block have.
+/// What all steps of a block have.
 struct Block {
     leads: Reg,
     thread: Reg,
@@ -57,33 +57,34 @@ impl PairKernel {
     /// The module. Parameters: where the results go, the operands, this side's words and slots, the peer's,
     /// the number of elements, and of those in a piece.
     ///
-    /// A block has every so many-th piece. In a turn it waits for the one that was sent `AHEAD` turns before,
-    /// sends one, and reduces that which has come. All threads have sent a piece before its results are stored:
-    /// these may be at the same addresses. A fence is between what the turn has done and the word that says so.
+    /// A block has every so many-th piece. In a step it waits for the one that the peer sent `AHEAD` steps
+    /// before, sends one, and reduces the other. All threads have sent a piece before its results are
+    /// stored: these may be at the same addresses. A fence is between what the step has done and the word
+    /// that says so.
     pub(crate) fn text(self) -> CString {
         let mut t = Text::default();
         let [to, from, words, slots, theirs, there, count, piece] = t.parameters(PARAMETERS);
         let of = Block::new(&mut t, &words, &theirs);
-        let more = t.d_of("sub.u64", format!("{piece}, 1"));
-        let pieces = t.d_of("add.u64", format!("{count}, {more}"));
+        let rest = t.d_of("sub.u64", format!("{piece}, 1"));
+        let pieces = t.d_of("add.u64", format!("{count}, {rest}"));
         let pieces = t.d_of("div.u64", format!("{pieces}, {piece}"));
         let left = t.d_of("sub.u64", format!("{pieces}, {}", of.block));
-        let more = t.d_of("sub.u64", format!("{}, 1", of.blocks));
-        let left = t.d_of("add.u64", format!("{left}, {more}"));
-        let turns = t.d_of("div.u64", format!("{left}, {}", of.blocks));
-        let ahead = t.d_of("min.u64", format!("{turns}, {AHEAD}"));
-        let all = t.d_of("add.u64", format!("{turns}, {ahead}"));
-        let turn = t.d_of("mov.b64", "0");
+        let rest = t.d_of("sub.u64", format!("{}, 1", of.blocks));
+        let left = t.d_of("add.u64", format!("{left}, {rest}"));
+        let steps = t.d_of("div.u64", format!("{left}, {}", of.blocks));
+        let ahead = t.d_of("min.u64", format!("{steps}, {AHEAD}"));
+        let all = t.d_of("add.u64", format!("{steps}, {ahead}"));
+        let step = t.d_of("mov.b64", "0");
         let [again, met, done, end] = [(); 4].map(|()| t.label());
 
         t.place(&again);
-        let over = t.p_of("setp.ge.u64", format!("{turn}, {all}"));
+        let over = t.p_of("setp.ge.u64", format!("{step}, {all}"));
         t.put(format!("@{over} bra {done}"));
-        let sends = t.p_of("setp.lt.u64", format!("{turn}, {turns}"));
-        let reduces = t.p_of("setp.ge.u64", format!("{turn}, {ahead}"));
-        let sent = t.d_of("add.u64", format!("{}, {turn}", of.before));
+        let sends = t.p_of("setp.lt.u64", format!("{step}, {steps}"));
+        let reduces = t.p_of("setp.ge.u64", format!("{step}, {ahead}"));
+        let sent = t.d_of("add.u64", format!("{}, {step}", of.before));
         let got = t.d_of("sub.u64", format!("{sent}, {ahead}"));
-        let is_over = t.p_of("setp.ne.u64", format!("{turn}, {turn}"));
+        let is_over = t.p_of("setp.ne.u64", format!("{step}, {step}"));
         t.put(format!("@!{} bra {met}", of.leads));
         of.wait(&mut t, &reduces, &got, &is_over);
         t.place(&met);
@@ -94,7 +95,7 @@ impl PairKernel {
         let threads = (&of.thread, &of.threads);
         let skip = t.label();
         t.put(format!("@!{sends} bra {skip}"));
-        let (at, few) = self.piece(&mut t, &of, &turn, &piece, &count);
+        let (at, few) = self.piece(&mut t, &of, &step, &piece, &count);
         let source = t.d_of("add.u64", format!("{from}, {at}"));
         let slot = of.slot(&mut t, &there, &sent);
         plain.sweep(&mut t, (&slot, &[&source]), &few, threads, TOGETHER);
@@ -102,7 +103,7 @@ impl PairKernel {
 
         let skip = t.label();
         t.put(format!("@!{reduces} bra {skip}"));
-        let earlier = t.d_of("sub.u64", format!("{turn}, {ahead}"));
+        let earlier = t.d_of("sub.u64", format!("{step}, {ahead}"));
         let (at, few) = self.piece(&mut t, &of, &earlier, &piece, &count);
         let [here, target] = [&from, &to].map(|base| t.d_of("add.u64", format!("{base}, {at}")));
         let slot = of.slot(&mut t, &slots, &got);
@@ -118,11 +119,11 @@ impl PairKernel {
         let n = t.d_of("add.u64", format!("{sent}, 1"));
         t.put(format!("st.volatile.global.u64 [{}+{ARRIVED}], {n}", of.theirs));
         t.place(&next);
-        t.put(format!("add.u64 {turn}, {turn}, 1"));
+        t.put(format!("add.u64 {step}, {step}, 1"));
         t.put(format!("bra {again}"));
 
         t.place(&done);
-        let after = t.d_of("add.u64", format!("{}, {turns}", of.before));
+        let after = t.d_of("add.u64", format!("{}, {steps}", of.before));
         t.put(format!("@{} st.global.u64 [{}+{BEFORE}], {after}", of.leads, of.words));
         t.place(&end);
         t.put("ret");
@@ -130,9 +131,9 @@ impl PairKernel {
         t.end_for("sm_70", &self.name(), &PARAMETERS)
     }
 
-    /// Where the block's piece of that turn is, in bytes, and how many elements it has.
-    fn piece(self, t: &mut Text, of: &Block, turn: &Reg, piece: &Reg, count: &Reg) -> (Reg, Reg) {
-        let number = t.d_of("mul.lo.u64", format!("{turn}, {}", of.blocks));
+    /// Where the block's piece of that step is, in bytes, and how many elements it has.
+    fn piece(self, t: &mut Text, of: &Block, step: &Reg, piece: &Reg, count: &Reg) -> (Reg, Reg) {
+        let number = t.d_of("mul.lo.u64", format!("{step}, {}", of.blocks));
         let number = t.d_of("add.u64", format!("{number}, {}", of.block));
         let at = t.d_of("mul.lo.u64", format!("{number}, {piece}"));
         let left = t.d_of("sub.u64", format!("{count}, {at}"));

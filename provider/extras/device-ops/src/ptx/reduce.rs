@@ -47,8 +47,8 @@ impl ReduceKernel {
         t.end(&self.name(), &PARAMETERS)
     }
 
-    /// Reduces two buffers of `count` elements to a third one, or copies one, by so many threads, of which this
-    /// one has that number. Of groups of 16 bytes a thread has `together` under way at once.
+    /// Reduces two buffers of `count` elements to a third one, or copies one, by so many threads, of which
+    /// this one has that number. Of groups of 16 bytes a thread has `together` under way at once.
     pub(super) fn sweep(
         self,
         t: &mut Text,
