@@ -58,10 +58,12 @@ fn words(blocks: u64) -> u64 {
     ((blocks + 1) * LINE).next_multiple_of(SLOT)
 }
 
-/// Elements of a piece, blocks and threads of `count` elements, which are more than none.
+/// Elements of a piece, blocks and threads of `count` elements, which are more than none. The blocks have as
+/// many pieces each, or one less.
 fn grid(count: u64, extent: u64, most: u64) -> (u64, u64, u64) {
     let len = count.saturating_mul(extent);
-    let bytes = (len / most).next_multiple_of(ACCESS).clamp(LEAST, SLOT);
+    let each = len.div_ceil(most * SLOT);
+    let bytes = len.div_ceil(most * each).next_multiple_of(ACCESS).clamp(LEAST, SLOT);
     let piece = bytes / extent;
     let threads = (bytes.min(len).div_ceil(ACCESS)).next_multiple_of(32).min(THREADS);
     (piece, count.div_ceil(piece).min(most), threads)
@@ -152,3 +154,26 @@ impl Pair {
 #[cfg(all(test, loom))]
 #[path = "pair_loom.rs"]
 mod pair_loom;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_as_few_for_each_block_as_slots_are_long_enough_for() {
+        for most in [1, 3, 127, 128] {
+            for len in (0..40).flat_map(|log| [1 << log, (1 << log) + 1, 3 << log]) {
+                for extent in [1, 4, 16] {
+                    let (count, len) = (len, len * extent);
+                    let (piece, blocks, threads) = grid(count, extent, most);
+                    let pieces = count.div_ceil(piece);
+                    assert!(piece * extent <= SLOT && (piece * extent) % ACCESS == 0, "{len}");
+                    assert!(blocks <= most && blocks <= pieces && (32..=THREADS).contains(&threads), "{len}");
+                    assert_eq!(pieces.div_ceil(blocks), len.div_ceil(SLOT * most).max(1), "{len}, {most}");
+                }
+            }
+        }
+        assert_eq!(grid(4 << 20, 4, 128), (16384, 128, 512));
+        assert_eq!(grid(1, 8, 128), (1024, 1, 32));
+    }
+}
