@@ -208,6 +208,30 @@ static void failed_and_freed(void)
 	OK(MPI_Type_free(&type));
 }
 
+/* A start that fails at its second request has begun none: waits and the end of the first write nothing. */
+static void not_started(void)
+{
+	int (*init)() = optional("MPI_Allreduce_init");
+	MPI_Request q[2];
+	uint64_t gone = 0;
+
+	if (!init || fixed != DEVICE)
+		return;
+	begin("a start that fails");
+	struct buffer *s = take_of(DEVICE, 4000, UNCHANGED), *r = take_of(DEVICE, 4000, UNCHANGED);
+
+	CU(cuMemAlloc_v2, (uint64_t *, size_t), &gone, 4000);
+	OK(init(s->at[0], r->at[0], 1000, MPI_INT, MPI_SUM, MPI_COMM_WORLD, MPI_INFO_NULL, &q[0]));
+	OK(MPI_Send_init((void *)gone, 4000, MPI_BYTE, me, 1, MPI_COMM_WORLD, &q[1]));
+	CU(cuMemFree_v2, (uint64_t), gone);
+	CHECK(MPI_Startall(2, q) != MPI_SUCCESS);
+	OK(MPI_Wait(&q[0], MPI_STATUS_IGNORE));
+	OK(MPI_Request_free(&q[0]));
+	OK(MPI_Request_free(&q[1]));
+	OK(MPI_Barrier(MPI_COMM_WORLD));
+	end();
+}
+
 /*
  * A rank without a partner sends to itself: the first call of Open MPI 5 makes a communicator of all ranks, and waits for each of
  * them (without libstrait_mpi too, over ob1 and the MTL).
@@ -279,7 +303,8 @@ static void large_counts(void) { collectives_by(PERSISTENT_C); }
 int main(int argc, char **argv)
 {
 	static const struct subject all[] = {
-		{ "point_to_point", point_to_point }, { "failed", failed }, { "failed_and_freed", failed_and_freed }, { "partitioned", partitioned },
+		{ "point_to_point", point_to_point }, { "failed", failed }, { "failed_and_freed", failed_and_freed },
+		{ "not_started", not_started }, { "partitioned", partitioned },
 		{ "collectives", collectives }, { "large_counts", large_counts },
 	};
 
