@@ -228,7 +228,9 @@ impl Below for Verbs {
 
     fn part(&mut self, dest: Dest) {
         let number = dest.0 as u32;
-        let Some(pair) = self.objects.pairs.get_mut(number) else { return };
+        let Some(pair) = self.objects.pairs.get_mut(number) else {
+            return self.objects.pairs.release(number);
+        };
         match pair.state {
             State::Closing(_) => {}
             // Nothing was posted that could complete.

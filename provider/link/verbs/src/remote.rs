@@ -70,11 +70,11 @@ impl Objects {
 
     /// Registers memory for one request, whose end is that of the registration.
     fn register_for_one(&mut self, local: Span, uses: Uses) -> Result<(u64, ibv_sge), NotSent> {
-        let are_others = !self.registered.is_empty();
-        let (number, bytes) = match self.registered.register(local, uses, false) {
-            Ok((number, key)) => (number, key.sge(local)),
-            // Room for it may come of what is registered now; without that nothing would end the wait.
-            Err(refusals) if are_others && refusals.iter().all(|r| r.is_for_now()) => {
+        let made = self.registered.register(local, uses, false).map(|(number, key)| (number, key.sge(local)));
+        let (number, bytes) = match made {
+            Ok(made) => made,
+            // Room for it may come where a request ends; what the program has registered may stay for good.
+            Err(refusals) if self.registered.is_used() && refusals.iter().all(|r| r.is_for_now()) => {
                 return Err(NotSent::Busy);
             }
             Err(refusals) => {
@@ -128,8 +128,9 @@ impl Accesses<'_> {
             if self.0.dead.is_some() || Instant::now() >= until {
                 // The device does not report their ends, as where it was removed. A queue pair that is
                 // destroyed accesses nothing.
-                if let Some(pair) = self.0.objects.pairs.remove(number) {
-                    self.0.credits += 1;
+                if let Some((pair, is_closed)) = self.0.objects.pairs.stop(number) {
+                    // The credit of the request that closes it, which was posted or has given it back.
+                    self.0.credits += usize::from(!is_closed);
                     self.0.retire(number, pair);
                 }
                 return;

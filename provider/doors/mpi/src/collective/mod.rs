@@ -222,7 +222,7 @@ unsafe fn by_nccl(
         let done = match agreed(board, abi, comm, call) {
             Ok(call) => {
                 let call = call?;
-                let nccl = board.comm(abi, comm, call.near(), call.device)?;
+                let nccl = board.comm(library, comm, call.near(), call.device)?;
                 sync::wait_for(call.near());
                 call.begin(nccl).map_err(|why| why.to_string()).and_then(|()| board.wait())
             }
@@ -260,7 +260,7 @@ unsafe fn by_devices(
                     return None;
                 }
                 if let Some(near) = part.computes_near().filter(|_| may_be_paired(plan, state)) {
-                    let _ = state.pair.set(board.make_pair(abi, comm, near));
+                    let _ = state.pair.set(board.make_pair(library, comm, near));
                 }
                 let path = if part.is_paired() { Path::Paired } else { Path::Devices };
                 part.run(abi, board).map(|()| path)
