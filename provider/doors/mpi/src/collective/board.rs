@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use device_ops::board::{Agreement, Disagreement, Kind, Outcome, STRIDE, SharedWords};
 use device_ops::nccl::{Comm, Library as Nccl, NcclError, Rank, UniqueId, Vendor};
 use device_ops::window::Window;
+use device_ops::{Op, Type};
 use ipc::Mapping;
 use ipc::process::Name;
 
@@ -277,8 +278,8 @@ impl Side {
         self.messages.is_some()
     }
 
-    /// Makes what two ranks reduce by in one kernel of each, with memory near that of this one: its context,
-    /// where both have it.
+    /// Makes what two ranks reduce by in one kernel of each, such operations first, with memory near that of
+    /// this one: its context, where both have it.
     ///
     /// # Safety
     /// All ranks have agreed, in a collective of `comm`.
@@ -286,11 +287,11 @@ impl Side {
         &mut self,
         library: &Library,
         comm: Handle,
-        near: usize,
+        computed: ((Op, Type), usize),
     ) -> Option<Context> {
         let (abi, _quiet) = (&library.abi, Quiet::of(library, comm));
         // SAFETY: the caller's promise.
-        let made = unsafe { Pair::new(abi, comm, self.at, near, self.marks()) };
+        let made = unsafe { Pair::new(abi, comm, self.at, computed, self.marks()) };
         // SAFETY: as above.
         let is_everywhere = unsafe { Self::is_everywhere(made.is_some(), self.at.size, abi, comm) };
         self.pair = made.filter(|_| is_everywhere);

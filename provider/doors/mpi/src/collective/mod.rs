@@ -259,8 +259,8 @@ unsafe fn by_devices(
                 if !board.has_messages(library, comm) {
                     return None;
                 }
-                if let Some(near) = part.computes_near().filter(|_| may_be_paired(plan, state)) {
-                    let _ = state.pair.set(board.make_pair(library, comm, near));
+                if let Some(computed) = part.computed().filter(|_| may_be_paired(plan, state)) {
+                    let _ = state.pair.set(board.make_pair(library, comm, computed));
                 }
                 let path = if part.is_paired() { Path::Paired } else { Path::Devices };
                 part.run(abi, board).map(|()| path)

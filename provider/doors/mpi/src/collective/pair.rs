@@ -64,8 +64,10 @@ struct Own {
 const SAID: usize = Export::LEN + 24;
 
 impl Own {
-    fn new(near: usize) -> Option<Own> {
+    fn new((of, near): ((Op, Type), usize), rank: usize) -> Option<Own> {
         let (context, stream) = (context_of(near)?, OwnStream::non_blocking(near).ok()?);
+        // Devices that do other kernels may not do these.
+        pair::prepare(stream.stream(), of, rank == 0, [near, near]).ok()?;
         let at_once = stream.stream().multiprocessors().ok()?;
         let blocks = pair::blocks(at_once.into(), settings::reduce_memory() as u64)?;
         let len = pair::bytes(blocks) as usize;
@@ -111,12 +113,19 @@ impl Own {
 }
 
 impl Pair {
-    /// With memory near that of this rank; `None` where this rank has none, or cannot reach the other's.
+    /// For such operations first, with memory near that of this rank; `None` where this rank has none, or no
+    /// kernel, or cannot reach the other's.
     ///
     /// # Safety
     /// Both ranks of `comm` do the same, in a collective of it.
-    pub(super) unsafe fn new(abi: &Abi, comm: Handle, at: Rank, near: usize, marks: Marks) -> Option<Pair> {
-        let own = Own::new(near);
+    pub(super) unsafe fn new(
+        abi: &Abi,
+        comm: Handle,
+        at: Rank,
+        computed: ((Op, Type), usize),
+        marks: Marks,
+    ) -> Option<Pair> {
+        let own = Own::new(computed, at.rank);
         let says = own.as_ref().map_or([0; SAID], Own::says);
         let (mut all, byte) = ([[0u8; SAID]; 2], abi.handles.byte);
         // SAFETY: places of so many bytes; the caller's promise.

@@ -68,9 +68,9 @@ impl Part {
         &self.phases
     }
 
-    /// An address of the device's, of one that computes with another rank's messages.
-    pub(super) fn computes_near(&self) -> Option<usize> {
-        self.near.filter(|_| self.computed.is_some())
+    /// What is computed of another rank's messages, and an address of the device's.
+    pub(super) fn computed(&self) -> Option<((Op, Type), usize)> {
+        self.computed.zip(self.near)
     }
 
     /// Whether one kernel does it.
