@@ -3,7 +3,6 @@
 use device_ops::nccl::Rank;
 
 use super::moves::{self, blocks};
-use super::pair::Context;
 use super::part::Part;
 use super::reduction::{self, reduced};
 use super::vectors;
@@ -34,8 +33,7 @@ pub(super) unsafe fn bytes(plan: &Plan, args: &Args<'_>, ranks: usize) -> Option
     usize::try_from(bytes).ok().filter(|bytes| *bytes > 0)
 }
 
-/// This rank's part, if the device can do it; with what one kernel of each of two ranks does it by, if they
-/// have that.
+/// This rank's part, if the device can do it.
 ///
 /// # Safety
 /// The arguments are those of the call, and valid.
@@ -45,12 +43,11 @@ pub(super) unsafe fn part(
     row: &'static Row,
     args: &Args<'_>,
     at: Rank,
-    pair: Option<Context>,
 ) -> Option<Part> {
     // SAFETY: the caller's promise.
     unsafe {
         if plan.what.is_reduction() {
-            return reduction::part(plan, library, row, args, at, pair);
+            return reduction::part(plan, library, row, args, at);
         }
         if vectors::are_for(plan, args) {
             return vectors::part(plan, row, args, at);

@@ -165,10 +165,21 @@ pub(crate) unsafe fn run(
                 if !plan.what.is_vector() && is_short(devices::bytes(plan, args, state.at.size)?) {
                     return None;
                 }
-                let pair = state.pair.get().copied().flatten();
-                let part = devices::part(plan, library, row, args, state.at, pair);
-                let mut board = state.board()?;
-                by_devices(library, row, part, (&state, &mut board), comm)?
+                let pair = state.pair.get().copied().flatten().filter(|_| plan.what == What::Allreduce);
+                let mut paired = None;
+                if let Some(context) = pair {
+                    let call = reduction::paired(plan, library, row, args, state.at, context);
+                    let mut board = state.board()?;
+                    paired = by_pair(library, row, call, &mut board, comm);
+                }
+                match paired {
+                    Some(code) => code,
+                    None => {
+                        let part = devices::part(plan, library, row, args, state.at);
+                        let mut board = state.board()?;
+                        by_devices(library, row, part, (&state, &mut board), comm)?
+                    }
+                }
             }
         };
         // The error handler may call a collective of the same communicator: what calls it, as the look at the
@@ -244,10 +255,6 @@ unsafe fn by_devices(
     // SAFETY: the caller's promise; so below.
     unsafe {
         let part = part.filter(|_| state.have_met(board, library, comm) && board.is_usable());
-        if let Some(part) = part.as_ref().filter(|part| part.is_paired()) {
-            // Once both have posted, neither waits for more than the other's kernel.
-            part.wait();
-        }
         let done = match agreed(board, abi, comm, part) {
             Ok(part) => {
                 let part = part?;
@@ -262,23 +269,54 @@ unsafe fn by_devices(
                 if let Some(computed) = part.computed().filter(|_| may_be_paired(plan, state)) {
                     let _ = state.pair.set(board.make_pair(library, comm, computed));
                 }
-                let path = if part.is_paired() { Path::Paired } else { Path::Devices };
-                part.run(abi, board).map(|()| path)
+                part.run(abi, board).map(|()| Path::Devices)
             }
             Err(why) => return Some(failed(library, board, &row.counts, &why)),
         };
-        Some(match done {
-            Ok(path) => {
-                row.counts.add(path);
-                0
-            }
-            Err(Failed::Device) => failed(library, board, &row.counts, FAILED),
-            Err(Failed::Code(code)) => {
-                board.fail();
-                row.counts.add(Path::Refused);
-                code
-            }
-        })
+        Some(ended(library, board, &row.counts, done))
+    }
+}
+
+/// Reduces in one kernel of each of two ranks; `None` where one of them has none now, and both go on as ranks
+/// do that never had any: they agree once more. So a rank has posted both times, or has reduced here.
+unsafe fn by_pair(
+    library: &Library,
+    row: &'static Row,
+    call: Option<pair::Call>,
+    board: &mut Side,
+    comm: Handle,
+) -> Option<c_int> {
+    let call = call.filter(|_| board.is_usable());
+    // Once both have posted, neither waits for more than the other's kernel.
+    let turn = call.as_ref().and_then(|call| {
+        call.wait();
+        pair::Turn::take()
+    });
+    // SAFETY: the caller's promise; so below.
+    let agreed = unsafe { agreed(board, &library.abi, comm, call.filter(|_| turn.is_some())) };
+    let call = match agreed {
+        Ok(call) => call?,
+        Err(why) => return Some(failed(library, board, &row.counts, &why)),
+    };
+    // SAFETY: as above: both have agreed.
+    let done = unsafe { board.pair().map_or(Err(Failed::Device), |pair| pair.run(&call)) };
+    drop(turn);
+    Some(ended(library, board, &row.counts, done.map(|()| Path::Paired)))
+}
+
+/// The code of what has been done so, or has failed.
+fn ended(library: &Library, board: &mut Side, counts: &Counts, done: Result<Path, Failed>) -> c_int {
+    match done {
+        Ok(path) => {
+            counts.add(path);
+            0
+        }
+        Err(Failed::Device) => failed(library, board, counts, FAILED),
+        Err(Failed::Code(code)) => {
+            board.fail();
+            counts.add(Path::Refused);
+            code
+        }
     }
 }
 

@@ -3,6 +3,9 @@
 //! The first such call of a communicator that both ranks agree on makes what it needs, and goes by messages
 //! itself. Whether there is one is the same at both ranks.
 
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
 use device_ops::nccl::Rank;
 use device_ops::pair::{self, Pair as Kernels};
 use device_ops::{Memory, Op, Type};
@@ -14,6 +17,7 @@ use hmem::share::{self, Export, Opened, Owner};
 use super::marks::Marks;
 use super::messages::Failed;
 use crate::abi::{Abi, Handle};
+use crate::buffer::sync;
 use crate::library::pmpi;
 use crate::settings;
 
@@ -29,6 +33,30 @@ pub(super) fn context_of(near: usize) -> Option<Context> {
     Some((legacy.context(), legacy.context_id().ok()?))
 }
 
+/// Kernels that wait for others take a device's multiprocessors meanwhile, and a thread in cudaFree, or in what
+/// loads a module, has the driver's locks while it waits for all kernels. So this process has one at a time, of
+/// whatever communicator: a rank has it before it posts that it has a kernel, and waits for none. A rank that
+/// has none posts that, and the two go another way. Then a kernel of this process is queued after all others
+/// of its own, which end by themselves, and so it begins.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// That no other thread of this process has a kernel that waits for a peer's, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Turn(());
+
+impl Turn {
+    /// `None` while another thread has it.
+    pub(super) fn take() -> Option<Turn> {
+        TAKEN.compare_exchange(false, true, Acquire, Relaxed).ok().map(|_| Turn(()))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        TAKEN.store(false, Release);
+    }
+}
+
 /// What is reduced: the operation, the addresses of results and operands, and how many elements there are.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
@@ -36,6 +64,13 @@ pub(super) struct Call {
     pub(super) to: usize,
     pub(super) from: usize,
     pub(super) count: u64,
+}
+
+impl Call {
+    /// Waits for what `STRAIT_MPI_SYNC` says.
+    pub(super) fn wait(&self) {
+        sync::wait_for(self.from);
+    }
 }
 
 /// One rank's side.
@@ -143,7 +178,8 @@ impl Pair {
     /// Reduces, as the peer does. It ends where the peer has failed, or its process has ended.
     ///
     /// # Safety
-    /// The buffers are valid, of the device that this was made for, and both ranks have agreed.
+    /// The buffers are valid, of the device that this was made for, both ranks have agreed, and each has its
+    /// [`Turn`].
     pub(super) unsafe fn run(&self, call: &Call) -> Result<(), Failed> {
         let (Call { of, count, .. }, stream) = (*call, self.stream.stream());
         let len = count.saturating_mul(of.1.extent()) as usize;
@@ -183,5 +219,18 @@ impl Drop for Pair {
             // The peer may write there still.
             std::mem::forget(self.memory.take());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thread_of_the_process_has_its_turn_at_a_time() {
+        let turn = Turn::take().unwrap();
+        std::thread::scope(|scope| assert!(scope.spawn(Turn::take).join().unwrap().is_none()));
+        drop(turn);
+        assert!(Turn::take().is_some() && Turn::take().is_some());
     }
 }

@@ -7,7 +7,6 @@ use hmem::cuda::Stream;
 
 use super::board::Side;
 use super::messages::Failed;
-use super::pair::Call;
 use crate::abi::Abi;
 use crate::buffer::device::DeviceMemory;
 use crate::buffer::kernels::{self, Work};
@@ -23,8 +22,6 @@ pub(super) struct Part {
     near: Option<usize>,
     /// Bytes that it sends, or receives, of a collective of which ranks know their own blocks alone.
     own: u64,
-    /// What one kernel does, in the place of phases.
-    paired: Option<Call>,
 }
 
 impl Part {
@@ -49,13 +46,8 @@ impl Part {
         Part { phases, computed: Some(of), slots: Some(slots), near: Some(near), ..Part::none() }
     }
 
-    /// One of two ranks that one kernel of each does.
-    pub(super) fn paired(call: Call) -> Part {
-        Part { near: Some(call.from), paired: Some(call), ..Part::none() }
-    }
-
     fn none() -> Part {
-        Part { phases: Vec::new(), computed: None, slots: None, near: None, own: 0, paired: None }
+        Part { phases: Vec::new(), computed: None, slots: None, near: None, own: 0 }
     }
 
     /// Bytes that it sends, or receives; see [`Part::of_own`].
@@ -71,11 +63,6 @@ impl Part {
     /// What is computed of another rank's messages, and an address of the device's.
     pub(super) fn computed(&self) -> Option<((Op, Type), usize)> {
         self.computed.zip(self.near)
-    }
-
-    /// Whether one kernel does it.
-    pub(super) fn is_paired(&self) -> bool {
-        self.paired.is_some()
     }
 
     /// Waits for what `STRAIT_MPI_SYNC` says.
@@ -116,11 +103,6 @@ impl Part {
     /// The buffers are valid, all ranks of the board's communicator do the same, and the MPI's transport
     /// takes device memory.
     pub(super) unsafe fn run(mut self, abi: &Abi, side: &Side) -> Result<(), Failed> {
-        if let Some(call) = &self.paired {
-            let Some(pair) = side.pair() else { return Err(Failed::Device) };
-            // SAFETY: the caller's promise.
-            return unsafe { pair.run(call) };
-        }
         let Some(messages) = side.messages() else { return Err(Failed::Device) };
         self.wait();
         let mut done = Ok(());

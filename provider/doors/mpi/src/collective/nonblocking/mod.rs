@@ -104,7 +104,7 @@ pub(super) unsafe fn start(
             row.counts.add(Path::Refused);
             return Some(refuse::raise(Target::Comm(comm), library.abi.errors.other, &why));
         }
-        let part = if is_one { devices::part(plan, library, row, args, rank, None) } else { None };
+        let part = if is_one { devices::part(plan, library, row, args, rank) } else { None };
         let is_of_own = plan.what.is_vector() && plan.root.is_none();
         let least = devices::least(plan).map_or(u64::MAX, |least| least as u64);
         let is_short = is_of_own.then(|| part.as_ref().is_none_or(|part| part.own() < least));
