@@ -69,6 +69,14 @@ impl Stream {
         Ok(u32::try_from(count).unwrap_or(0))
     }
 
+    /// Where kernels in the stream find host memory that is page-locked ([`crate::locked`]).
+    pub fn address_of(self, host: *mut u8) -> Result<u64, Error> {
+        let (api, _entered) = self.enter()?;
+        let mut at = 0;
+        api.host_device(&mut at, host.cast(), 0)?;
+        Ok(at)
+    }
+
     /// Compiles a module for the stream's context, and finds the kernel of that name in it. The module stays.
     pub fn load(self, ptx: &CStr, name: &CStr) -> Result<Function, NotLoaded> {
         let failed = |call, error| NotLoaded { call, error, log: String::new() };

@@ -7,18 +7,24 @@
 //! next, which have to be the same at both ranks. That a piece has come says, too, which slots its sender has
 //! read before it sent that; and when a kernel has ended, all has come that the peer's writes to this rank.
 //!
-//! A kernel whose counterpart does not come waits until [`Pair::end`] is called. The two devices are not the
+//! A kernel whose counterpart does not come waits until [`Pair::end`] is called. That, and whether it is done,
+//! are words in host memory: a thread in cudaFree has the driver's lock for as long as the kernel goes on, and
+//! no call of the driver's may be what ends it. The two devices are not the
 //! same one: kernels of two processes are not in it at the same time.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use hmem::Kind;
 use hmem::cuda::Stream;
+use hmem::locked::{Buffer, Pool};
 use hmem::registry;
 
 use crate::error::{Error, driver};
 use crate::kernels::Kernel;
 use crate::memory::Memory;
 use crate::ptx::PairKernel;
-use crate::ptx::pair::{DEPTH, LINE, SLOT};
+use crate::ptx::pair::{DEPTH, DONE, LINE, SLOT, STOP};
 use crate::reduce::access;
 use crate::types::{Op, Type};
 
@@ -30,8 +36,35 @@ const LEAST: u64 = 1 << 13;
 /// Bytes that a thread accesses at once.
 const ACCESS: u64 = 16;
 
+/// A side's words in host memory, for kernels of one context.
+#[derive(Debug)]
+pub struct Host {
+    memory: Buffer,
+    /// Where kernels find them.
+    at: u64,
+}
+
+impl Host {
+    /// For kernels in that stream; `None` where they reach no host memory.
+    pub fn new(stream: Stream) -> Option<Host> {
+        let mut memory = Pool::new(1, 2 * DONE).take().ok()?;
+        if !memory.lock_for(registry::of(Kind::Cuda)) {
+            return None;
+        }
+        let at = stream.address_of(memory.at()).ok()?;
+        Some(Host { memory, at })
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        debug_assert!(at % 8 == 0 && at < 2 * DONE);
+        // SAFETY: inside of memory that is there for as long as this, aligned, and zeroed when it was made;
+        // all accesses are atomic.
+        unsafe { AtomicU64::from_ptr(self.memory.at().add(at).cast()) }
+    }
+}
+
 /// A rank's side. What it needs begins with the words, and is [`bytes`] long.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Pair {
     /// This rank's memory, and where this one finds the peer's.
     own: u64,
@@ -39,6 +72,9 @@ pub struct Pair {
     blocks: u64,
     /// Whether this is the lower rank.
     is_first: bool,
+    host: Host,
+    /// Kernels that were queued.
+    queued: AtomicU64,
 }
 
 /// Blocks that two ranks have whose devices run that many at once, the fewer ones, with `room` bytes at most
@@ -84,9 +120,9 @@ impl Pair {
     ///
     /// # Safety
     /// Both are mapped for as long as this lives, for kernels of the device of `own`, and belong to the two
-    /// ranks' sides alone.
-    pub unsafe fn new(own: usize, peer: usize, blocks: u64, is_first: bool) -> Pair {
-        Pair { own: own as u64, peer: peer as u64, blocks, is_first }
+    /// ranks' sides alone. The host's words are for the same kernels.
+    pub unsafe fn new(own: usize, peer: usize, blocks: u64, is_first: bool, host: Host) -> Pair {
+        Pair { own: own as u64, peer: peer as u64, blocks, is_first, host, queued: AtomicU64::new(0) }
     }
 
     /// Clears the words, before the peer gets to know where they are.
@@ -125,6 +161,7 @@ impl Pair {
         }
         let (piece, blocks, threads) = grid(count, ty.extent(), self.blocks);
         let slots = words(self.blocks);
+        let number = self.queued.load(Relaxed) + 1;
         let arguments = [
             to.origin(),
             from.origin(),
@@ -134,20 +171,27 @@ impl Pair {
             self.peer + slots,
             count,
             piece,
+            self.host.at,
+            number,
         ];
         let kernel = kernel((op, ty), self.is_first, to.origin() | from.origin());
         // SAFETY: `Memory`'s promise for bytes that are inside, and that of `Pair::new` for as many blocks;
         // the parameters are as the kernel's text has them.
-        unsafe { kernel.launch_as(stream, blocks as u32, threads as u32, &arguments) }
+        unsafe { kernel.launch_as(stream, blocks as u32, threads as u32, &arguments) }?;
+        self.queued.store(number, Relaxed);
+        Ok(())
+    }
+
+    /// Whether all that was queued is done, and its results are there. Calls nothing of the driver's. Where
+    /// the device has failed it never is.
+    pub fn is_done(&self) -> bool {
+        self.host.word(DONE).load(Acquire) == self.queued.load(Relaxed)
     }
 
     /// Ends the wait of this rank's kernel, and of each later one: the peer's does not come. What was reduced
-    /// is not known then.
-    pub fn end(&self) -> Result<(), Error> {
-        let one = 1u64;
-        let copied =
-            registry::of(Kind::Cuda).copy_now(self.own as usize, (&raw const one).expose_provenance(), 8);
-        copied.map_err(driver("ending a wait"))
+    /// is not known then. Calls nothing of the driver's.
+    pub fn end(&self) {
+        self.host.word(STOP).store(1, Release);
     }
 }
 

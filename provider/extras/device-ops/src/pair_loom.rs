@@ -116,6 +116,89 @@ fn model(flaw: Flaw, all: &'static [u64]) {
     assert!(WHOLE.load(Plain::Relaxed) > 0, "no execution in which both ranks come to the end");
 }
 
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum EndFlaw {
+    None,
+    /// The first block that ends says that the kernel is done.
+    First,
+    /// What counts the blocks orders nothing.
+    NoOrder,
+    /// Nothing orders the host's word behind the count.
+    NoFence,
+}
+
+/// A kernel of two blocks, of which each has results.
+#[derive(Default)]
+struct End {
+    results: [UnsafeCell<u64>; 2],
+    ended: AtomicU64,
+    /// The host's word.
+    done: AtomicU64,
+}
+
+// SAFETY: as of `Side`.
+unsafe impl Sync for End {}
+
+impl End {
+    fn block(&self, block: usize, flaw: EndFlaw) {
+        // SAFETY: as of `Side`; so below.
+        self.results[block].with_mut(|result| unsafe { *result = block as u64 + 1 });
+        let order = if flaw == EndFlaw::NoOrder { Relaxed } else { AcqRel };
+        let is_last = self.ended.fetch_add(1, order) == 1;
+        if is_last || flaw == EndFlaw::First {
+            if flaw != EndFlaw::NoFence {
+                fence(AcqRel);
+            }
+            self.done.store(1, Relaxed);
+        }
+    }
+}
+
+/// The host reads the results once its word says that the kernel is done.
+fn end_model(flaw: EndFlaw) {
+    static WHOLE: AtomicUsize = AtomicUsize::new(0);
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    WHOLE.store(0, Plain::Relaxed);
+    loom::model(move || {
+        let end = Arc::new(End::default());
+        let blocks = [0, 1].map(|block| {
+            let end = end.clone();
+            thread::spawn(move || end.block(block, flaw))
+        });
+        if wait(&end.done, 0) {
+            let found = [0, 1].map(|n| end.results[n].with(|result| unsafe { *result }));
+            assert_eq!(found, [1, 2]);
+            WHOLE.fetch_add(1, Plain::Relaxed);
+        }
+        blocks.into_iter().for_each(|block| block.join().unwrap());
+    });
+    assert!(WHOLE.load(Plain::Relaxed) > 0, "no execution in which the host sees the end");
+}
+
+#[test]
+fn all_results_are_there_once_the_last_block_has_said_so() {
+    end_model(EndFlaw::None);
+}
+
+#[test]
+#[should_panic(expected = "Concurrent")]
+fn twin_whose_first_block_says_so_lacks_results() {
+    end_model(EndFlaw::First);
+}
+
+#[test]
+#[should_panic(expected = "Concurrent")]
+fn twin_that_counts_without_order_lacks_results() {
+    end_model(EndFlaw::NoOrder);
+}
+
+#[test]
+#[should_panic(expected = "Concurrent")]
+fn twin_without_a_fence_before_the_last_word_lacks_results() {
+    end_model(EndFlaw::NoFence);
+}
+
 #[test]
 fn each_piece_is_read_once_it_has_come_and_before_the_next_one_is_in_its_slot() {
     model(Flaw::None, &[4]);

@@ -8,7 +8,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use cuda_stand_in::driver::Driver;
-use device_ops::pair::{self, Pair};
+use device_ops::pair::{self, Host, Pair};
 use device_ops::{Op, Type};
 use hmem::cuda::Stream;
 use proptest::prelude::*;
@@ -27,13 +27,18 @@ impl Ranks {
         let rings = [(); 2].map(|()| cu.alloc(pair::bytes(blocks) as usize));
         // SAFETY: so many bytes are there.
         rings.iter().for_each(|ring| unsafe { Pair::clear(*ring, blocks) }.unwrap());
-        // SAFETY: the stand-in's memory, which is freed last.
-        let side = |rank: usize| unsafe { Pair::new(rings[rank], rings[1 - rank], blocks, rank == 0) };
-        Ranks { cu, streams: [stream(cu), stream(cu)], rings, sides: [side(0), side(1)] }
+        let streams = [stream(cu), stream(cu)];
+        let side = |rank: usize| {
+            let host = Host::new(streams[rank]).unwrap();
+            // SAFETY: the stand-in's memory, which is freed last.
+            unsafe { Pair::new(rings[rank], rings[1 - rank], blocks, rank == 0, host) }
+        };
+        Ranks { cu, streams, rings, sides: [side(0), side(1)] }
     }
 
     fn wait(&self) {
         self.streams.iter().for_each(|stream| stream.wait().unwrap());
+        assert!(self.sides.iter().all(Pair::is_done));
     }
 
     fn end(self) {
@@ -143,16 +148,27 @@ fn a_kernel_whose_peer_does_not_come_is_ended() {
     side.reduce(stream, (Op::Sum, Type::I32), memory(at, len), memory(at, len), len as u64 / 4).unwrap();
     // It waits for the peer.
     std::thread::sleep(Duration::from_millis(20));
-    assert!(!stream.is_done().unwrap());
-    side.end().unwrap();
+    assert!(!side.is_done() && !stream.is_done().unwrap());
+    // A thread in cudaFree has the driver's lock: neither call takes it.
+    let freed = cu.alloc(1);
+    cu.kernel(true);
+    let freeing = std::thread::spawn(move || cu.free(freed));
+    while cu.freeing() == 0 {
+        std::thread::yield_now();
+    }
+    side.end();
     let begin = Instant::now();
-    while !stream.is_done().unwrap() {
+    while !side.is_done() {
         assert!(begin.elapsed() < Duration::from_secs(60), "the kernel goes on");
         std::thread::yield_now();
     }
+    assert_eq!(cu.freeing(), 1);
+    cu.kernel(false);
+    freeing.join().unwrap();
     // The next one does not wait at all.
     side.reduce(stream, (Op::Sum, Type::I32), memory(at, 4), memory(at, 4), 1).unwrap();
     stream.wait().unwrap();
+    assert!(side.is_done());
     cu.free(at);
     ranks.end();
 }

@@ -108,9 +108,10 @@ pub(crate) enum Op {
         at: Reg,
         offset: i64,
     },
-    /// `red.sys.global.add`.
+    /// `red.sys.global.add`, and `atom.acq_rel.gpu.global.add`, which has what was there before.
     Add {
         ty: Type,
+        to: Option<Reg>,
         from: Arg,
         at: Reg,
         offset: i64,

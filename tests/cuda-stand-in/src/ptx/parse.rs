@@ -211,7 +211,12 @@ impl Reading {
             (["red", "sys", "global", "add", _], [at, from]) => {
                 let ty = last.filter(|t| t.class == Class::Unsigned && t.bits >= 32).ok_or("unknown type")?;
                 let (at, offset) = self.place(at)?;
-                Ok(Op::Add { ty, from: self.arg(from, ty)?, at, offset })
+                Ok(Op::Add { ty, to: None, from: self.arg(from, ty)?, at, offset })
+            }
+            (["atom", "acq_rel", "gpu", "global", "add", "u64"], [to, at, from]) => {
+                let ty = last.ok_or("unknown type")?;
+                let (at, offset) = self.place(at)?;
+                Ok(Op::Add { ty, to: Some(self.sized(to, 64)?), from: self.arg(from, ty)?, at, offset })
             }
             (["mov", "b32"], [to, from]) if from.starts_with('{') => {
                 let inner = from.trim_matches(['{', '}']);

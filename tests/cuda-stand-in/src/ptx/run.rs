@@ -80,13 +80,12 @@ impl Memory {
     }
 
     /// Atomically: the CPU may add too.
-    fn add(&mut self, addr: u64, ty: Type, value: u64) -> Result<(), i32> {
+    fn add(&mut self, addr: u64, ty: Type, value: u64) -> Result<u64, i32> {
         let at = self.find(addr, u64::from(ty.bits / 8))?;
-        match ty.bits {
+        Ok(match ty.bits {
             32 => unsafe { AtomicU32::from_ptr(at.cast()) }.fetch_add(value as u32, SeqCst).into(),
             _ => unsafe { AtomicU64::from_ptr(at.cast()) }.fetch_add(value, SeqCst),
-        };
-        Ok(())
+        })
     }
 }
 
@@ -188,12 +187,15 @@ impl Launch {
                     let addr = r[*at].wrapping_add_signed(*offset);
                     memory.store(addr, *ty, from.iter().map(|f| r[*f]))?;
                 }
-                Op::Add { ty, from, at, offset } => {
+                Op::Add { ty, to, from, at, offset } => {
                     let value = match *from {
                         Arg::Reg(reg) => r[reg],
                         Arg::Value(v) => v,
                     };
-                    memory.add(r[*at].wrapping_add_signed(*offset), *ty, value)?;
+                    let before = memory.add(r[*at].wrapping_add_signed(*offset), *ty, value)?;
+                    if let Some(to) = to {
+                        r[*to] = before;
+                    }
                 }
                 Op::Barrier => {}
                 Op::Read { to, from } => {

@@ -3,11 +3,13 @@
 //! The first such call of a communicator that both ranks agree on makes what it needs, and goes by messages
 //! itself. Whether there is one is the same at both ranks.
 
+use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Duration;
 
 use device_ops::nccl::Rank;
-use device_ops::pair::{self, Pair as Kernels};
+use device_ops::pair::{self, Host, Pair as Kernels};
 use device_ops::{Memory, Op, Type};
 use hmem::Kind;
 use hmem::cuda::{OwnStream, Stream};
@@ -23,6 +25,8 @@ use crate::settings;
 
 /// Polls between two searches for ranks that have ended.
 const SEARCH: u32 = 1 << 14;
+/// Between two questions whether the device has failed.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// The handle and the number of a context.
 pub(super) type Context = (usize, u64);
@@ -91,6 +95,7 @@ struct Own {
     memory: Exportable,
     stream: OwnStream,
     export: Export,
+    host: Host,
     blocks: u64,
 }
 
@@ -101,6 +106,11 @@ const SAID: usize = Export::LEN + 24;
 impl Own {
     fn new((of, near): ((Op, Type), usize), rank: usize) -> Option<Own> {
         let (context, stream) = (context_of(near)?, OwnStream::non_blocking(near).ok()?);
+        // A launch that waits for its kernel is none that this could end.
+        if std::env::var_os("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value != "0") {
+            return None;
+        }
+        let host = Host::new(stream.stream())?;
         // Devices that do other kernels may not do these.
         pair::prepare(stream.stream(), of, rank == 0, [near, near]).ok()?;
         let at_once = stream.stream().multiprocessors().ok()?;
@@ -111,7 +121,7 @@ impl Own {
         // SAFETY: so many bytes of the device's.
         unsafe { Kernels::clear(memory.addr, blocks) }.ok()?;
         let export = cuda.export_ipc(memory.addr, len, 1).ok()?.pop()?;
-        Some(Own { context, memory, stream, export, blocks })
+        Some(Own { context, memory, stream, export, host, blocks })
     }
 
     fn says(&self) -> [u8; SAID] {
@@ -140,9 +150,9 @@ impl Own {
         if (room as u64) < pair::bytes(blocks) {
             return None;
         }
+        let Own { context, memory, stream, host, .. } = self;
         // SAFETY: both are mapped while this lives, and of these two ranks alone.
-        let kernels = unsafe { Kernels::new(own, there, blocks, rank == 0) };
-        let Own { context, memory, stream, .. } = self;
+        let kernels = unsafe { Kernels::new(own, there, blocks, rank == 0, host) };
         Some(Pair { kernels, stream, context, memory: Some(memory), _peers: peers, marks })
     }
 }
@@ -186,31 +196,74 @@ impl Pair {
         // SAFETY: the caller's promise, until the stream is waited for.
         let [to, from] = [call.to, call.from].map(|at| unsafe { Memory::new(at, len) });
         if self.kernels.reduce(stream, of, to, from, count).is_err() {
+            // There is no kernel to wait for; the peer's ends by this.
             self.marks.mark_failed();
+            return Err(Failed::Device);
         }
-        let (mut polls, mut is_ended) = (0u32, false);
-        loop {
-            match stream.is_done() {
-                Ok(true) => break,
-                Ok(false) => {}
-                Err(_) => {
-                    self.marks.mark_failed();
-                    break;
-                }
-            }
-            polls = polls.wrapping_add(1);
-            let is_in_vain = || {
-                let is_gone = || polls % SEARCH == 0 && self.marks.one_gone().is_some();
-                self.marks.one_failed().is_some() || is_gone()
-            };
-            if !is_ended && is_in_vain() {
-                self.marks.mark_failed();
-                is_ended = self.kernels.end().is_ok();
-            }
-            std::thread::yield_now();
+        if !self.is_over(Some(SEARCH), || false) {
+            self.wait_long(stream);
         }
         if self.marks.one_failed().is_none() { Ok(()) } else { Err(Failed::Device) }
     }
+
+    /// Whether the kernel is done, or none will be, in so many polls. What ends it calls nothing of the
+    /// driver's: a thread in cudaFree has the driver's lock for as long as the kernel goes on.
+    fn is_over(&self, most: Option<u32>, is_lost: impl Fn() -> bool) -> bool {
+        let mut polls = 0u32;
+        while !self.kernels.is_done() {
+            // The kernel may have ended before that was found.
+            if is_lost() && !self.kernels.is_done() {
+                self.marks.mark_failed();
+                break;
+            }
+            polls = polls.wrapping_add(1);
+            let is_gone = || polls % SEARCH == 0 && self.marks.one_gone().is_some();
+            if self.marks.one_failed().is_some() || is_gone() {
+                self.marks.mark_failed();
+                self.kernels.end();
+            }
+            if most == Some(polls) {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    /// Waits for any time, in which another thread asks the driver whether the device has failed, and may wait
+    /// for the driver's lock there.
+    fn wait_long(&self, stream: Stream) {
+        let [is_over, is_lost] = [false; 2].map(AtomicBool::new);
+        std::thread::scope(|scope| {
+            let asks = || {
+                while !is_over.load(Acquire) {
+                    if stream.is_done() != Ok(false) {
+                        return is_lost.store(true, Release);
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+            };
+            let begins = || std::thread::Builder::new().name("strait-mpi".into()).spawn_scoped(scope, asks);
+            // Without one the failure of the device alone would not be found.
+            let _thread = without_signals(begins);
+            self.is_over(None, || is_lost.load(Acquire));
+            is_over.store(true, Release);
+        });
+    }
+}
+
+/// Threads that are made meanwhile get none of the program's signals.
+fn without_signals<R>(begin: impl FnOnce() -> R) -> R {
+    let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    // SAFETY: sigfillset(3) fills in the one, and pthread_sigmask(3) the other; neither fails with these.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    let begun = begin();
+    // SAFETY: this thread's mask of before.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    begun
 }
 
 impl Drop for Pair {

@@ -6,11 +6,16 @@ use super::reduce::{Access, ReduceKernel};
 use super::text::{Reg, Text};
 use crate::types::{Op, Type};
 
-/// Bytes of a block's words, and of the line before them: its word ends all waits.
+/// Bytes of a block's words, and of the line before them, with how many blocks of this kernel have ended.
 pub(crate) const LINE: u64 = 128;
 /// Words of a block: how many pieces have come from the peer, and how many had when the last kernel ended.
 const ARRIVED: u64 = 0;
 const BEFORE: u64 = 8;
+/// Words in host memory: what ends all waits, and the number of the last kernel that has ended.
+pub(crate) const STOP: usize = 0;
+pub(crate) const DONE: usize = 64;
+/// How often a word of the device's is read before the host's that ends the wait.
+const POLLS: u64 = 64;
 /// How many pieces are sent before the first one is waited for.
 pub(crate) const AHEAD: u64 = 1;
 /// Slots of a block, and bytes of one. When the piece has come that was sent so many steps ago, the peer has
@@ -30,7 +35,8 @@ pub(crate) struct PairKernel {
     pub(crate) is_first: bool,
 }
 
-const PARAMETERS: [&str; 8] = ["to", "from", "words", "slots", "theirs", "there", "count", "piece"];
+const PARAMETERS: [&str; 10] =
+    ["to", "from", "words", "slots", "theirs", "there", "count", "piece", "host", "number"];
 
 /// What all steps of a block have.
 struct Block {
@@ -42,7 +48,7 @@ struct Block {
     /// Its words here, and those of the same block there.
     words: Reg,
     theirs: Reg,
-    stop: Reg,
+    host: Reg,
     /// Where its slots begin.
     place: Reg,
     before: Reg,
@@ -55,16 +61,16 @@ impl PairKernel {
     }
 
     /// The module. Parameters: where the results go, the operands, this side's words and slots, the peer's,
-    /// the number of elements, and of those in a piece.
+    /// the number of elements, and of those in a piece, the host's words, and this kernel's number.
     ///
     /// A block has every so many-th piece. In a step it waits for the one that the peer sent `AHEAD` steps
     /// before, sends one, and reduces the other. All threads have sent a piece before its results are
     /// stored: these may be at the same addresses. A fence is between what the step has done and the word
-    /// that says so.
+    /// that says so. The last block that ends, whatever ended it, has the host see the kernel's number.
     pub(crate) fn text(self) -> CString {
         let mut t = Text::default();
-        let [to, from, words, slots, theirs, there, count, piece] = t.parameters(PARAMETERS);
-        let of = Block::new(&mut t, &words, &theirs);
+        let [to, from, words, slots, theirs, there, count, piece, host, number] = t.parameters(PARAMETERS);
+        let of = Block::new(&mut t, [&words, &theirs, &host]);
         let rest = t.d_of("sub.u64", format!("{piece}, 1"));
         let pieces = t.d_of("add.u64", format!("{count}, {rest}"));
         let pieces = t.d_of("div.u64", format!("{pieces}, {piece}"));
@@ -126,6 +132,17 @@ impl PairKernel {
         let after = t.d_of("add.u64", format!("{}, {steps}", of.before));
         t.put(format!("@{} st.global.u64 [{}+{BEFORE}], {after}", of.leads, of.words));
         t.place(&end);
+        let out = t.label();
+        t.put(format!("@!{} bra {out}", of.leads));
+        let ended = t.d_of("atom.acq_rel.gpu.global.add.u64", format!("[{words}+0], 1"));
+        t.put(format!("add.u64 {ended}, {ended}, 1"));
+        let more = t.p_of("setp.lt.u64", format!("{ended}, {}", of.blocks));
+        t.put(format!("@{more} bra {out}"));
+        let none = t.d_of("mov.b64", "0");
+        t.put(format!("st.global.u64 [{words}+0], {none}"));
+        t.put("fence.acq_rel.sys");
+        t.put(format!("st.volatile.global.u64 [{host}+{DONE}], {number}"));
+        t.place(&out);
         t.put("ret");
         // The first ones that order loads and stores by name.
         t.end_for("sm_70", &self.name(), &PARAMETERS)
@@ -143,7 +160,7 @@ impl PairKernel {
 }
 
 impl Block {
-    fn new(t: &mut Text, words: &Reg, theirs: &Reg) -> Block {
+    fn new(t: &mut Text, [words, theirs, host]: [&Reg; 3]) -> Block {
         let [thread, block, threads, blocks] = ["%tid.x", "%ctaid.x", "%ntid.x", "%nctaid.x"].map(|from| {
             let v = t.r_of("mov.u32", from);
             t.d_of("cvt.u64.u32", v)
@@ -156,8 +173,8 @@ impl Block {
         });
         let place = t.d_of("mul.lo.u64", format!("{block}, {}", DEPTH * SLOT));
         let before = t.d_of("ld.global.u64", format!("[{own}+{BEFORE}]"));
-        let stop = words.clone();
-        Block { leads, thread, threads, block, blocks, words: own, theirs, stop, place, before }
+        let host = host.clone();
+        Block { leads, thread, threads, block, blocks, words: own, theirs, host, place, before }
     }
 
     /// Where the slot of the piece with that number is.
@@ -172,11 +189,16 @@ impl Block {
     fn wait(&self, t: &mut Text, if_so: &Reg, number: &Reg, is_over: &Reg) {
         let (again, go) = (t.label(), t.label());
         t.put(format!("@!{if_so} bra {go}"));
+        let polls = t.d_of("mov.b64", "0");
         t.place(&again);
         let v = t.d_of("ld.acquire.sys.global.u64", format!("[{}+{ARRIVED}]", self.words));
         let past = t.p_of("setp.gt.u64", format!("{v}, {number}"));
         t.put(format!("@{past} bra {go}"));
-        let stop = t.d_of("ld.volatile.global.u64", format!("[{}+0]", self.stop));
+        t.put(format!("add.u64 {polls}, {polls}, 1"));
+        let some = t.d_of("and.b64", format!("{polls}, {}", POLLS - 1));
+        let few = t.p_of("setp.ne.u64", format!("{some}, 0"));
+        t.put(format!("@{few} bra {again}"));
+        let stop = t.d_of("ld.volatile.global.u64", format!("[{}+{STOP}]", self.host));
         t.put(format!("setp.ne.u64 {is_over}, {stop}, 0"));
         t.put(format!("@!{is_over} bra {again}"));
         t.place(&go);
