@@ -21,7 +21,7 @@ use device_ops::{Op, Type};
 use ipc::Mapping;
 use ipc::process::Name;
 
-use super::marks::{FAILED, LEFT, Marks, PROCESS, process, word};
+use super::marks::{CLOSED, FAILED, LEFT, Marks, PROCESS, process, word};
 use super::messages::{Messages, Quiet};
 use super::pair::{Context, Pair};
 use crate::abi::{Abi, Handle};
@@ -99,7 +99,7 @@ impl Side {
         let (all_here, is_failed) = (false, false);
         let board = Side { memory, agreement, at, path, all_here, comm, messages, pair, is_failed };
         // A process that has ended may have left its words.
-        for word in [0, FAILED, MET, POSTED, FOUND, LEFT] {
+        for word in [0, FAILED, MET, POSTED, FOUND, LEFT, CLOSED] {
             board.word(at.rank, word).store(0, Release);
         }
         let own = Name::own();
@@ -433,6 +433,25 @@ mod tests {
         });
         assert_eq!(seen, [Some(Left::Finalize), Some(Left::Broken), Some(Left::Broken)]);
         assert_eq!(second.has_left(1), None);
+    }
+
+    #[test]
+    fn memory_is_open_at_no_rank_once_each_has_closed_it_or_has_ended() {
+        let name = u128::from_ne_bytes(ipc::random().unwrap());
+        let (first, second) = (board(name, 0), board(name, 1));
+        first.marks().mark_closed();
+        assert!(!first.marks().have_all_closed());
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let ended = Name::of(child.id()).unwrap();
+        child.wait().unwrap();
+        let own = second.word(1, PROCESS).load(Acquire);
+        let word = u64::from(ended.process) << 32 | u64::from(ended.namespace);
+        second.word(1, PROCESS).store(word, Release);
+        assert!(first.marks().have_all_closed());
+        second.word(1, PROCESS).store(own, Release);
+        assert!(!first.marks().have_all_closed());
+        second.marks().mark_closed();
+        assert!(first.marks().have_all_closed() && second.marks().have_all_closed());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use device_ops::nccl::Rank;
@@ -77,6 +78,43 @@ impl Call {
     }
 }
 
+/// Memory that the peer may have open, which is freed when neither rank has the other's any more: this one's
+/// is closed before this is dropped. The peer's may be closed later, and no rank waits for another in
+/// MPI_Comm_free: what is left is freed by the next communicator's.
+#[derive(Debug)]
+struct Shared {
+    memory: Option<Exportable>,
+    marks: Marks,
+}
+
+static LEFT: Mutex<Vec<(Exportable, Marks)>> = Mutex::new(Vec::new());
+
+/// Frees what no rank has open any more.
+fn free_closed() {
+    let is_closed = |(_, marks): &(Exportable, Marks)| marks.have_all_closed();
+    let closed: Vec<_> = {
+        let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+        let (closed, open) = std::mem::take(&mut *left).into_iter().partition(is_closed);
+        *left = open;
+        closed
+    };
+    drop(closed);
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let Some(memory) = self.memory.take() else { return };
+        if self.marks.one_failed().is_some() {
+            // The peer may write there still.
+            return std::mem::forget(memory);
+        }
+        self.marks.mark_closed();
+        let marks = self.marks.clone();
+        LEFT.lock().unwrap_or_else(PoisonError::into_inner).push((memory, marks));
+        free_closed();
+    }
+}
+
 /// One rank's side.
 #[derive(Debug)]
 pub(super) struct Pair {
@@ -84,15 +122,16 @@ pub(super) struct Pair {
     /// Of its own: its kernels wait for the peer's, and others are not behind them.
     stream: OwnStream,
     context: Context,
-    memory: Option<Exportable>,
+    /// Closed first.
     _peers: Opened,
-    marks: Marks,
+    shared: Shared,
 }
 
 /// What a rank has made, and says of it.
 struct Own {
     context: Context,
-    memory: Exportable,
+    addr: usize,
+    shared: Shared,
     stream: OwnStream,
     export: Export,
     host: Host,
@@ -104,7 +143,7 @@ struct Own {
 const SAID: usize = Export::LEN + 24;
 
 impl Own {
-    fn new((of, near): ((Op, Type), usize), rank: usize) -> Option<Own> {
+    fn new((of, near): ((Op, Type), usize), rank: usize, marks: &Marks) -> Option<Own> {
         let (context, stream) = (context_of(near)?, OwnStream::non_blocking(near).ok()?);
         // A launch that waits for its kernel is none that this could end.
         if std::env::var_os("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value != "0") {
@@ -120,14 +159,16 @@ impl Own {
         let memory = cuda.make_exportable(near, len).ok()?;
         // SAFETY: so many bytes of the device's.
         unsafe { Kernels::clear(memory.addr, blocks) }.ok()?;
-        let export = cuda.export_ipc(memory.addr, len, 1).ok()?.pop()?;
-        Some(Own { context, memory, stream, export, host, blocks })
+        let addr = memory.addr;
+        let export = cuda.export_ipc(addr, len, 1).ok()?.pop()?;
+        let shared = Shared { memory: Some(memory), marks: marks.clone() };
+        Some(Own { context, addr, shared, stream, export, host, blocks })
     }
 
     fn says(&self) -> [u8; SAID] {
         let mut said = [0; SAID];
         said[..Export::LEN].copy_from_slice(&self.export.to_bytes());
-        let words = [self.memory.addr as u64, u64::from(std::process::id()), self.blocks];
+        let words = [self.addr as u64, u64::from(std::process::id()), self.blocks];
         for (to, word) in said[Export::LEN..].chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
         }
@@ -135,7 +176,7 @@ impl Own {
     }
 
     /// With what the peer says, in this order: of rank 0 and rank 1.
-    fn with(self, rank: usize, said: &[u8; SAID], marks: Marks) -> Option<Pair> {
+    fn with(self, rank: usize, said: &[u8; SAID]) -> Option<Pair> {
         let word =
             |n: usize| said[Export::LEN..].chunks_exact(8).nth(n)?.try_into().ok().map(u64::from_le_bytes);
         let (at, process, blocks) = (word(0)?, i32::try_from(word(1)?).ok()?, word(2)?.min(self.blocks));
@@ -144,16 +185,16 @@ impl Own {
         if blocks == 0 || export.device == self.export.device {
             return None;
         }
-        let own = self.memory.addr;
-        let peers = share::open(process, Owner::now(process).id, &export, own).ok()?;
+        let own = self.addr;
+        let peers = share::open_alone(process, Owner::now(process).id, &export, own).ok()?;
         let (there, room) = peers.place(at)?;
         if (room as u64) < pair::bytes(blocks) {
             return None;
         }
-        let Own { context, memory, stream, host, .. } = self;
+        let Own { context, shared, stream, host, .. } = self;
         // SAFETY: both are mapped while this lives, and of these two ranks alone.
         let kernels = unsafe { Kernels::new(own, there, blocks, rank == 0, host) };
-        Some(Pair { kernels, stream, context, memory: Some(memory), _peers: peers, marks })
+        Some(Pair { kernels, stream, context, _peers: peers, shared })
     }
 }
 
@@ -170,14 +211,18 @@ impl Pair {
         computed: ((Op, Type), usize),
         marks: Marks,
     ) -> Option<Pair> {
-        let own = Own::new(computed, at.rank);
+        free_closed();
+        let own = Own::new(computed, at.rank, &marks);
+        if own.is_none() {
+            marks.mark_closed();
+        }
         let says = own.as_ref().map_or([0; SAID], Own::says);
         let (mut all, byte) = ([[0u8; SAID]; 2], abi.handles.byte);
         // SAFETY: places of so many bytes; the caller's promise.
         let got =
             unsafe { pmpi!("Allgather", says.as_ptr(), SAID, byte, all.as_mut_ptr(), SAID, byte, comm) };
         got.ok()?;
-        own?.with(at.rank, all.get(1 - at.rank)?, marks)
+        own?.with(at.rank, all.get(1 - at.rank)?)
     }
 
     /// That of the memory which it is for.
@@ -197,13 +242,13 @@ impl Pair {
         let [to, from] = [call.to, call.from].map(|at| unsafe { Memory::new(at, len) });
         if self.kernels.reduce(stream, of, to, from, count).is_err() {
             // There is no kernel to wait for; the peer's ends by this.
-            self.marks.mark_failed();
+            self.shared.marks.mark_failed();
             return Err(Failed::Device);
         }
         if !self.is_over(Some(SEARCH), || false) {
             self.wait_long(stream);
         }
-        if self.marks.one_failed().is_none() { Ok(()) } else { Err(Failed::Device) }
+        if self.shared.marks.one_failed().is_none() { Ok(()) } else { Err(Failed::Device) }
     }
 
     /// Whether the kernel is done, or none will be, in so many polls. What ends it calls nothing of the
@@ -213,13 +258,13 @@ impl Pair {
         while !self.kernels.is_done() {
             // The kernel may have ended before that was found.
             if is_lost() && !self.kernels.is_done() {
-                self.marks.mark_failed();
+                self.shared.marks.mark_failed();
                 break;
             }
             polls = polls.wrapping_add(1);
-            let is_gone = || polls % SEARCH == 0 && self.marks.one_gone().is_some();
-            if self.marks.one_failed().is_some() || is_gone() {
-                self.marks.mark_failed();
+            let is_gone = || polls % SEARCH == 0 && self.shared.marks.one_gone().is_some();
+            if self.shared.marks.one_failed().is_some() || is_gone() {
+                self.shared.marks.mark_failed();
                 self.kernels.end();
             }
             if most == Some(polls) {
@@ -264,15 +309,6 @@ fn without_signals<R>(begin: impl FnOnce() -> R) -> R {
     // SAFETY: this thread's mask of before.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     begun
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        if self.marks.one_failed().is_some() {
-            // The peer may write there still.
-            std::mem::forget(self.memory.take());
-        }
-    }
 }
 
 #[cfg(test)]
