@@ -42,7 +42,7 @@ pub fn open(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opene
 }
 
 /// The same, closed once what is returned is dropped. It is open nowhere else in this process.
-pub fn open_alone(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opened, Error> {
+pub fn open_uncached(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opened, Error> {
     open_for(pid, owner, export, local, false)
 }
 

@@ -161,3 +161,16 @@ fn a_stream_whose_context_is_gone_is_not_destroyed_in_one_of_the_same_name() {
     cu.end_context(next);
     cu.enter(0);
 }
+
+#[test]
+fn a_device_of_mps_is_one_by_the_driver_s_word() {
+    let (_alone, cu) = alone();
+    let at = cu.alloc(8);
+    let stream = Stream::legacy(at).unwrap();
+    let found = [0, 1, 0].map(|value| {
+        cu.attribute(133, value);
+        stream.is_by_mps().unwrap()
+    });
+    assert_eq!(found, [false, true, false]);
+    cu.free(at);
+}

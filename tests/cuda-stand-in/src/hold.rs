@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::ptx::Launch;
-
 static KERNEL: AtomicBool = AtomicBool::new(false);
 static FREEING: AtomicUsize = AtomicUsize::new(0);
 
@@ -41,9 +39,9 @@ pub(crate) fn free() {
 }
 
 /// The room for kernels that wait for others, where that is for one alone (`CUDA_STAND_IN_ROOM`).
-pub(crate) fn room(launch: &Launch) -> Option<MutexGuard<'static, ()>> {
+pub(crate) fn room(waits: bool) -> Option<MutexGuard<'static, ()>> {
     static ROOM: Mutex<()> = Mutex::new(());
     static IS_LITTLE: OnceLock<bool> = OnceLock::new();
     let is_little = || *IS_LITTLE.get_or_init(|| std::env::var_os("CUDA_STAND_IN_ROOM").is_some());
-    (launch.kernel.waits && is_little()).then(|| ROOM.lock().unwrap_or_else(PoisonError::into_inner))
+    (waits && is_little()).then(|| ROOM.lock().unwrap_or_else(PoisonError::into_inner))
 }

@@ -196,7 +196,7 @@ fn run(name: usize, by: By) {
                 Ok(())
             }
             Unlocked::Kernel(launch) => {
-                let _room = hold::room(&launch);
+                let _room = hold::room(launch.kernel.waits);
                 launch.run()
             }
         };

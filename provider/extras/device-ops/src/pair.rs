@@ -7,9 +7,9 @@
 //! next, which have to be the same at both ranks. That a piece has come says, too, which slots its sender has
 //! read before it sent that; and when a kernel has ended, all has come that the peer's writes to this rank.
 //!
-//! A kernel whose counterpart does not come waits until [`Pair::end`] is called. That, and whether it is done,
-//! are words in host memory: a thread in cudaFree has the driver's lock for as long as the kernel goes on, and
-//! no call of the driver's may be what ends it. The two devices are not the
+//! A kernel whose counterpart does not come waits until [`Pair::end`] is called. That, and whether it is
+//! done, are words in host memory: a thread in cudaFree has the driver's lock for as long as the kernel goes
+//! on, and no call of the driver's may be what ends it. The two devices are not the
 //! same one: kernels of two processes are not in it at the same time.
 
 use std::sync::atomic::AtomicU64;

@@ -288,19 +288,19 @@ unsafe fn by_pair(
 ) -> Option<c_int> {
     let call = call.filter(|_| board.is_usable());
     // Once both have posted, neither waits for more than the other's kernel.
-    let turn = call.as_ref().and_then(|call| {
+    let permit = call.as_ref().and_then(|call| {
         call.wait();
-        pair::Turn::take()
+        pair::Permit::take()
     });
     // SAFETY: the caller's promise; so below.
-    let agreed = unsafe { agreed(board, &library.abi, comm, call.filter(|_| turn.is_some())) };
+    let agreed = unsafe { agreed(board, &library.abi, comm, call.filter(|_| permit.is_some())) };
     let call = match agreed {
         Ok(call) => call?,
         Err(why) => return Some(failed(library, board, &row.counts, &why)),
     };
     // SAFETY: as above: both have agreed.
     let done = unsafe { board.pair().map_or(Err(Failed::Device), |pair| pair.run(&call)) };
-    drop(turn);
+    drop(permit);
     Some(ended(library, board, &row.counts, done.map(|()| Path::Paired)))
 }
 

@@ -38,25 +38,26 @@ pub(super) fn context_of(near: usize) -> Option<Context> {
     Some((legacy.context(), legacy.context_id().ok()?))
 }
 
-/// Kernels that wait for others take a device's multiprocessors meanwhile, and a thread in cudaFree, or in what
-/// loads a module, has the driver's locks while it waits for all kernels. So this process has one at a time, of
-/// whatever communicator: a rank has it before it posts that it has a kernel, and waits for none. A rank that
-/// has none posts that, and the two go another way. Then a kernel of this process is queued after all others
-/// of its own, which end by themselves, and so it begins.
+/// Whether a thread has the process's permit. Kernels that wait for others take a device's multiprocessors
+/// meanwhile, and a thread in cudaFree, or in what loads a module, has the driver's locks while it waits for
+/// all kernels. So a process has one such kernel at a time, of whatever communicator: a rank takes the permit
+/// before it posts that it has a kernel, and does not wait for it. Without it the rank posts that it has
+/// none, and both go by messages. Where both ranks have theirs, all other kernels of their processes end by
+/// themselves, and what waits for them does: so both launch.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// That no other thread of this process has a kernel that waits for a peer's, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Turn(());
+pub(super) struct Permit(());
 
-impl Turn {
+impl Permit {
     /// `None` while another thread has it.
-    pub(super) fn take() -> Option<Turn> {
-        TAKEN.compare_exchange(false, true, Acquire, Relaxed).ok().map(|_| Turn(()))
+    pub(super) fn take() -> Option<Permit> {
+        TAKEN.compare_exchange(false, true, Acquire, Relaxed).ok().map(|_| Permit(()))
     }
 }
 
-impl Drop for Turn {
+impl Drop for Permit {
     fn drop(&mut self) {
         TAKEN.store(false, Release);
     }
@@ -145,6 +146,10 @@ const SAID: usize = Export::LEN + 24;
 impl Own {
     fn new((of, near): ((Op, Type), usize), rank: usize, marks: &Marks) -> Option<Own> {
         let (context, stream) = (context_of(near)?, OwnStream::non_blocking(near).ok()?);
+        // With kernels of other processes this one's would have to share the device's multiprocessors.
+        if stream.stream().is_by_mps().ok()? {
+            return None;
+        }
         // A launch that waits for its kernel is none that this could end.
         if std::env::var_os("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value != "0") {
             return None;
@@ -186,7 +191,7 @@ impl Own {
             return None;
         }
         let own = self.addr;
-        let peers = share::open_alone(process, Owner::now(process).id, &export, own).ok()?;
+        let peers = share::open_uncached(process, Owner::now(process).id, &export, own).ok()?;
         let (there, room) = peers.place(at)?;
         if (room as u64) < pair::bytes(blocks) {
             return None;
@@ -234,7 +239,7 @@ impl Pair {
     ///
     /// # Safety
     /// The buffers are valid, of the device that this was made for, both ranks have agreed, and each has its
-    /// [`Turn`].
+    /// [`Permit`].
     pub(super) unsafe fn run(&self, call: &Call) -> Result<(), Failed> {
         let (Call { of, count, .. }, stream) = (*call, self.stream.stream());
         let len = count.saturating_mul(of.1.extent()) as usize;
@@ -275,8 +280,8 @@ impl Pair {
         true
     }
 
-    /// Waits for any time, in which another thread asks the driver whether the device has failed, and may wait
-    /// for the driver's lock there.
+    /// Waits for any time, in which another thread asks the driver whether the device has failed, and may
+    /// wait for the driver's lock there.
     fn wait_long(&self, stream: Stream) {
         let [is_over, is_lost] = [false; 2].map(AtomicBool::new);
         std::thread::scope(|scope| {
@@ -316,10 +321,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_thread_of_the_process_has_its_turn_at_a_time() {
-        let turn = Turn::take().unwrap();
-        std::thread::scope(|scope| assert!(scope.spawn(Turn::take).join().unwrap().is_none()));
-        drop(turn);
-        assert!(Turn::take().is_some() && Turn::take().is_some());
+    fn one_thread_of_the_process_has_the_permit_at_a_time() {
+        let permit = Permit::take().unwrap();
+        std::thread::scope(|scope| assert!(scope.spawn(Permit::take).join().unwrap().is_none()));
+        drop(permit);
+        assert!(Permit::take().is_some() && Permit::take().is_some());
     }
 }

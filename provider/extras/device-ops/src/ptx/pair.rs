@@ -136,8 +136,8 @@ impl PairKernel {
         t.put(format!("@!{} bra {out}", of.leads));
         let ended = t.d_of("atom.acq_rel.gpu.global.add.u64", format!("[{words}+0], 1"));
         t.put(format!("add.u64 {ended}, {ended}, 1"));
-        let more = t.p_of("setp.lt.u64", format!("{ended}, {}", of.blocks));
-        t.put(format!("@{more} bra {out}"));
+        let others = t.p_of("setp.lt.u64", format!("{ended}, {}", of.blocks));
+        t.put(format!("@{others} bra {out}"));
         let none = t.d_of("mov.b64", "0");
         t.put(format!("st.global.u64 [{words}+0], {none}"));
         t.put("fence.acq_rel.sys");
