@@ -33,6 +33,15 @@ mod late {
     }
 }
 
+/// Soft RoCE where answers are late: it repeats requests to bind, and reads memory of writes that have completed.
+mod repeating {
+    use crate::device::harness;
+    link_kit::conform! {
+        harness("sv0:rxe,repeats", &[]);
+        frames ends frames_only handles flights sleep_in_flight regions_in_flight
+    }
+}
+
 /// InfiniBand's link layer: by LID.
 mod infiniband {
     use crate::device::harness;
