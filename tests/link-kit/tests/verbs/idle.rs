@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use below::{Remote as _, Stop};
 use engine::{Atomic, Ctx, Error, OpFlags};
 use hmem::{AtomicOp, Datatype, Span};
 use link_api::{
@@ -24,10 +25,12 @@ use crate::rma::{BOTH, access, known};
 
 const SOON: Duration = Duration::from_millis(5);
 const WAIT: Duration = Duration::from_secs(15);
+/// How long after a message was lost the connection may take to report the end of the peer.
+const GRACE: Duration = Duration::from_millis(100);
 
 /// A link that closes connections by which nothing has gone for this long, if at all.
 fn link(idle: Option<Duration>, counts: &Arc<Counts>) -> Over<Verbs> {
-    link_with(open(), counts, |options| options.idle = idle)
+    link_with(open(), counts, |options| (options.idle, options.grace) = (idle, GRACE))
 }
 
 /// How many there are of what is made and ended by these calls.
@@ -202,6 +205,26 @@ fn a_sender_that_waits_for_room_has_it_once_the_proposal_is_declined() {
     let now = Program::open(program::path("verbs_stand_in")).calls(c"ibv_create_qp");
     assert_eq!(now, made, "it had to be closed for that");
     two.close();
+}
+
+/// The peer has closed, and its answer is late: meanwhile the device of the one that proposes finds nothing there
+/// that would acknowledge the last message, though that has come.
+#[test]
+fn an_answer_that_is_later_than_the_device_is_patient_closes_and_ends_nothing() {
+    let mut two = Two::new("sv0", [Some(SOON), None]);
+    for n in 1..4 {
+        two.propose(0);
+        let (at, _) = two.links[0].next_mark(two.to[0]).expect("a connection");
+        assert!(two.links[0].below().expect("a device").stop(Stop::Connection(at)));
+        let late = Instant::now() + 2 * GRACE;
+        while Instant::now() < late {
+            two.poll(0);
+        }
+        two.close();
+        two.send(0, n);
+        two.send(1, n);
+        two.come([1 + usize::from(n); 2]);
+    }
 }
 
 #[test]
