@@ -99,15 +99,15 @@ impl Entry {
         unsafe { self.mirrors.copy_back(bytes) }
     }
 
-    /// The operation begins again.
-    unsafe fn begin(&mut self) -> Result<(), Failure> {
-        self.active = true;
+    /// The operation begins again: whether it was not under way.
+    unsafe fn begin(&mut self) -> Result<bool, Failure> {
         self.persistent.iter().flatten().for_each(|address| crate::buffer::sync::wait_for(*address));
         // SAFETY: the caller's promise.
         self.mirrors.all.iter().try_for_each(|mirror| unsafe {
             crate::buffer::sync::wait_for(mirror.first());
             mirror.copy_in()
-        })
+        })?;
+        Ok(!std::mem::replace(&mut self.active, true))
     }
 
     /// Whether it has to be known how many bytes were received.
@@ -157,18 +157,26 @@ pub(crate) unsafe fn complete(
 }
 
 /// A persistent request is about to be started: its memory is waited for, and what it reads is copied.
+/// Whether it has mirrors, and was not under way.
 ///
 /// # Safety
 /// The program's buffers are valid.
-pub(crate) unsafe fn start(request: Handle) -> Result<(), Failure> {
+pub(crate) unsafe fn start(request: Handle) -> Result<bool, Failure> {
     if is_empty() {
-        return Ok(());
+        return Ok(false);
     }
-    let Some(mut entry) = take(request) else { return Ok(()) };
+    let Some(mut entry) = take(request) else { return Ok(false) };
     // SAFETY: the caller's promise.
     let begun = unsafe { entry.begin() };
     put(request, entry);
     begun
+}
+
+/// A request was not started after all: nothing of it goes to the device.
+pub(crate) fn not_started(request: Handle) {
+    if let Some(entry) = table().as_mut().and_then(|all| all.get_mut(&request)) {
+        entry.active = false;
+    }
 }
 
 /// The program frees a request: true if the MPI is to free it now. One whose operation is under way is freed

@@ -60,9 +60,14 @@ impl Refused {
         self.1[kind as usize].replace(refusal) != Some(refusal)
     }
 
-    /// Whether some way is left for this kind.
+    /// Whether some way is left for this kind. By its address a device's memory is registered where the host
+    /// accesses it, too, which one that was says.
     pub(crate) fn may(&self, kind: Kind, for_peers: bool) -> bool {
-        Way::ALL.into_iter().any(|way| self.last_of_many(kind, for_peers, way).is_none())
+        let tried = &self.0[kind as usize].0[usize::from(for_peers)];
+        Way::ALL.into_iter().any(|way| {
+            let takes = way != Way::Plain || kind == Kind::System || tried[way as usize].works;
+            takes && self.last_of_many(kind, for_peers, way).is_none()
+        })
     }
 
     /// By which way memory of this kind was registered, and the refusals before it.

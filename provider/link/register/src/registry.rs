@@ -167,14 +167,14 @@ impl<D: Device> Registry<D> {
         self.device.deregister(entry.key)
     }
 
-    /// How many there are.
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
+    /// Whether requests of this side use some.
+    pub fn is_used(&self) -> bool {
+        self.all.values().any(|entry| entry.requests > 0)
     }
 
     /// Whether memory of this kind may be registered, as far as is known: for peers, or for this side.

@@ -19,11 +19,31 @@ const GENERATIONS: u16 = 0x7fff;
 /// Most pairs.
 const MOST: usize = 1 << (GENERATION - NUMBER);
 
+/// Numbers that no pair has, or that the connection of a pair which was removed before it was closed has.
+#[derive(Debug, Default)]
+struct Unused {
+    free: Vec<u32>,
+    kept: Vec<u32>,
+}
+
+impl Unused {
+    fn keep(&mut self, number: u32) {
+        self.kept.push(number);
+    }
+
+    /// The connection that a number was kept for is closed.
+    fn release(&mut self, number: u32) {
+        if let Some(at) = self.kept.iter().position(|n| *n == number) {
+            self.free.push(self.kept.swap_remove(at));
+        }
+    }
+}
+
 /// All queue pairs.
 #[derive(Debug, Default)]
 pub(crate) struct Pairs {
     slots: Vec<Slot>,
-    free: Vec<u32>,
+    unused: Unused,
     by_qpn: HashMap<u32, u32>,
     /// Those that are closed, and not destroyed yet.
     closing: Vec<u32>,
@@ -32,16 +52,16 @@ pub(crate) struct Pairs {
 impl Pairs {
     /// Takes on a pair, which is made with its number; an error if there are too many.
     pub(crate) fn add(&mut self, make: impl FnOnce(u32) -> Result<Pair, String>) -> Result<u32, String> {
-        if self.free.is_empty() {
+        if self.unused.free.is_empty() {
             if self.slots.len() == MOST {
                 return Err(format!("it has {MOST} peers, and can have no more"));
             }
-            self.free.push(self.slots.len() as u32);
+            self.unused.free.push(self.slots.len() as u32);
             self.slots.push(Slot::default());
         }
-        let number = *self.free.last().unwrap_or(&0);
+        let number = *self.unused.free.last().unwrap_or(&0);
         let pair = make(number)?;
-        self.free.pop();
+        self.unused.free.pop();
         self.by_qpn.insert(pair.qp.number(), number);
         self.slots[number as usize].pair = Some(pair);
         Ok(number)
@@ -105,13 +125,54 @@ impl Pairs {
         self.remove(number).map(|pair| (number, pair))
     }
 
-    /// Removes a pair.
+    /// Removes a pair that is closed, or was offered alone.
     pub(crate) fn remove(&mut self, number: u32) -> Option<Pair> {
+        let pair = self.take(number)?;
+        self.unused.free.push(number);
+        Some(pair)
+    }
+
+    /// Removes a pair whose connection may not be closed yet, and has the number until it is
+    /// ([`Pairs::release`]); whether it is closed.
+    pub(crate) fn stop(&mut self, number: u32) -> Option<(Pair, bool)> {
+        let closing = self.closing.iter().position(|n| *n == number);
+        let pair = self.take(number)?;
+        match closing {
+            Some(at) => {
+                self.closing.swap_remove(at);
+                self.unused.free.push(number);
+            }
+            None => self.unused.keep(number),
+        }
+        Some((pair, closing.is_some()))
+    }
+
+    /// The connection of a pair that was stopped is closed: another one may have its number.
+    pub(crate) fn release(&mut self, number: u32) {
+        self.unused.release(number);
+    }
+
+    fn take(&mut self, number: u32) -> Option<Pair> {
         let slot = self.slots.get_mut(number as usize)?;
         let pair = slot.pair.take()?;
         slot.generation = (slot.generation + 1) & GENERATIONS;
         self.by_qpn.remove(&pair.qp.number());
-        self.free.push(number);
         Some(pair)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_another_pairs_once_its_connection_is_closed() {
+        let mut unused = Unused::default();
+        unused.keep(3);
+        unused.release(4);
+        assert!(unused.free.is_empty(), "the connection of 3 is not closed");
+        unused.release(3);
+        unused.release(3);
+        assert_eq!((unused.free, unused.kept), (vec![3], vec![]), "once");
     }
 }

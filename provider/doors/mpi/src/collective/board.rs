@@ -21,7 +21,7 @@ use ipc::Mapping;
 use ipc::process::Name;
 
 use super::marks::{FAILED, LEFT, Marks, PROCESS, process, word};
-use super::messages::Messages;
+use super::messages::{Messages, Quiet};
 use crate::abi::{Abi, Handle};
 use crate::library::{Library, pmpi};
 use crate::stderr::say;
@@ -260,6 +260,7 @@ impl Side {
     /// All ranks have agreed, in a collective of `comm`.
     pub(super) unsafe fn has_messages(&mut self, library: &Library, comm: Handle) -> bool {
         if self.messages.is_none() {
+            let _quiet = Quiet::of(library, comm);
             // SAFETY: the caller's promise.
             let made = unsafe { Messages::new(library, comm, self.at.rank) };
             // SAFETY: as above.
@@ -298,8 +299,16 @@ impl Side {
     ///
     /// # Safety
     /// All ranks have agreed, in a collective of `comm`.
-    pub(super) unsafe fn comm(&mut self, abi: &Abi, comm: Handle, near: usize, device: i32) -> Option<&Comm> {
+    pub(super) unsafe fn comm(
+        &mut self,
+        library: &Library,
+        comm: Handle,
+        near: usize,
+        device: i32,
+    ) -> Option<&Comm> {
+        let abi = &library.abi;
         if self.comm.is_none() {
+            let _quiet = Quiet::of(library, comm);
             // SAFETY: the caller's promise.
             let made = unsafe { self.make(abi, comm, near) };
             // SAFETY: as above.

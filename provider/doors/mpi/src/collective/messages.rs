@@ -192,7 +192,7 @@ pub(super) struct Quiet {
 }
 
 impl Quiet {
-    fn of(library: &Library, comm: Handle) -> Quiet {
+    pub(super) fn of(library: &Library, comm: Handle) -> Quiet {
         let before = handler_of(comm);
         Quiet { comm, before, quiet: set_quiet(library, comm) }
     }

@@ -219,7 +219,7 @@ unsafe fn by_nccl(
         let done = match agreed(board, abi, comm, call) {
             Ok(call) => {
                 let call = call?;
-                let nccl = board.comm(abi, comm, call.near(), call.device)?;
+                let nccl = board.comm(library, comm, call.near(), call.device)?;
                 sync::wait_for(call.near());
                 call.begin(nccl).map_err(|why| why.to_string()).and_then(|()| board.wait())
             }

@@ -246,15 +246,29 @@ unsafe fn free(call: &mut Call<'_>) -> c_int {
 }
 
 unsafe fn start_each(call: &mut Call<'_>, at: usize, count: usize) -> c_int {
+    let mut begun = Vec::new();
     for n in 0..count {
         // SAFETY: so many requests, and the program's buffers are valid.
-        if let Err(failure) = unsafe { requests::start(call.args.request(at, n)) } {
-            // SAFETY: a valid communicator.
-            return unsafe { raise(call.library, Target::Comm(call.args.abi.handles.world), failure) };
+        let (request, started) = unsafe {
+            let request = call.args.request(at, n);
+            (request, requests::start(request))
+        };
+        match started {
+            Ok(true) => begun.push(request),
+            Ok(false) => {}
+            Err(failure) => {
+                begun.into_iter().for_each(requests::not_started);
+                // SAFETY: a valid communicator.
+                return unsafe { raise(call.library, Target::Comm(call.args.abi.handles.world), failure) };
+            }
         }
     }
     // SAFETY: the arguments of the call.
-    unsafe { call.forward() }
+    let code = unsafe { call.forward() };
+    if code != 0 {
+        begun.into_iter().for_each(requests::not_started);
+    }
+    code
 }
 
 unsafe fn start(call: &mut Call<'_>) -> c_int {

@@ -100,6 +100,7 @@ fn memory_that_no_way_takes_is_refused_with_all_reasons() {
     }
     // What is refused for good is not tried again.
     assert_eq!(all.device().calls.len(), 3);
+    assert!(!all.may(Kind::Cuda, true) && all.may(Kind::Cuda, false), "for this side nothing was tried");
     assert!(all.describe(Kind::Cuda, true).expect("reasons").starts_with("Cuda for peers by no way (not "));
 }
 
@@ -119,6 +120,17 @@ fn host_memory_is_tried_again_whatever_was_refused() {
     (0..20).for_each(|_| drop(all.register(Span::leak(64), READ, false).map(drop)));
     assert_eq!(all.device().calls.len(), 20);
     assert!(all.may(Kind::System, true) && all.may(Kind::System, false));
+}
+
+#[test]
+fn a_registration_is_used_while_a_request_is_under_way() {
+    let mut all = registry(&[]);
+    let (number, _) = all.register(Span::leak(64), READ, true).expect("a way");
+    assert!(!all.is_used(), "the program's own may stay for good");
+    all.begin(number);
+    assert!(all.is_used());
+    all.end(number).expect("an end");
+    assert!(!all.is_used());
 }
 
 #[test]

@@ -29,7 +29,7 @@ use device_ops::nccl::Rank;
 use super::board::Side;
 use super::devices;
 use super::element::computed;
-use super::messages::Messages;
+use super::messages::{Messages, Quiet};
 use crate::abi::Handle;
 use crate::args::Args;
 use crate::counts::Path;
@@ -58,6 +58,8 @@ pub(super) unsafe fn open(
     let window = board.as_deref().and_then(|board| Some((board.window()?, board.marks())));
     // SAFETY: the caller's promise; so below.
     unsafe {
+        // The program's handler may call a collective of `comm`, whose board is held here.
+        let _quiet = Quiet::of(library, comm);
         let messages = Messages::new(library, comm, at.rank);
         let is_here = window.is_some() && messages.is_some();
         let is_everywhere = Side::is_everywhere(is_here, at.size, &library.abi, comm);
