@@ -336,8 +336,8 @@ impl<L: RmaLink> Post<'_, L> {
 
     /// Whether a message that only goes inside a frame one way had better be offered: the peer has much to
     /// take in already, or it is one of many that this side sends to at once, and it sends here, too
-    /// (`answers`). Offers take little room, so that a program goes on whose peer is elsewhere; and of what all
-    /// send to all each process then makes one copy, not two.
+    /// (`answers`). Offers take little room, so that a program goes on whose peer is elsewhere; and a message
+    /// that is offered is copied once, where both sides have several to copy.
     fn is_behind(&mut self, peer: PeerId, len: usize, answers: bool) -> bool {
         let limits = self.net.peer(peer).flow.limits();
         len > limits.in_a_row

@@ -101,9 +101,9 @@ fn what_would_leave_too_little_room_is_offered() {
     net.assert_idle();
 }
 
-/// Messages to many peers in a row which send such messages, too: the first few go inside frames, and the others are
-/// offered. Progress begins a new row; several messages to one peer are to one; what goes inside frames both
-/// ways does so to many; and so does what goes to peers that send nothing long.
+/// Messages to many peers in a row which send such messages, too: the first few go inside frames, and the
+/// others are offered. Progress begins a new row; several messages to one peer are to one; what goes inside
+/// frames both ways does so to many; and so does what goes to peers that send nothing long.
 #[test]
 fn what_goes_to_many_peers_that_answer_is_offered_behind_the_first_few() {
     const PEERS: usize = 6;
