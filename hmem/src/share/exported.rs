@@ -27,6 +27,12 @@ fn all() -> MutexGuard<'static, VecDeque<Cached>> {
     CACHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A number that is never found again: an importer must not take the memory for an earlier one.
+pub(crate) fn nameless() -> u64 {
+    static NAMELESS: AtomicU64 = AtomicU64::new(1 << 63);
+    NAMELESS.fetch_add(1, Relaxed)
+}
+
 /// The handle of the allocation `id` (0: it has no number) at `base`, made if it is not there yet. `is_still`
 /// is true while the allocation of a handle of that kind is still there.
 pub(crate) fn cached_export<E>(
@@ -48,9 +54,7 @@ pub(crate) fn cached_export<E>(
     }
     let (mut export, fd) = make()?;
     if id == 0 {
-        // A number that is never found again: an importer must not take it for an earlier one.
-        static NAMELESS: AtomicU64 = AtomicU64::new(1 << 63);
-        export.id = NAMELESS.fetch_add(1, Relaxed);
+        export.id = nameless();
     }
     if id != 0 || fd.is_some() {
         let mut all = all();
