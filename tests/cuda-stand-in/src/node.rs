@@ -20,3 +20,14 @@ pub(crate) enum Node {
     /// Behind so much work of a stream.
     After(usize, u64),
 }
+
+impl Node {
+    /// Whether what it does may wait for something outside of the stream.
+    pub(crate) fn may_take_long(&self) -> bool {
+        match self {
+            Node::Call(..) => true,
+            Node::Kernel(launch) => launch.kernel.waits(),
+            _ => false,
+        }
+    }
+}

@@ -100,6 +100,20 @@ pub(crate) enum Op {
         at: Reg,
         offset: i64,
     },
+    /// `ld.acquire.sys`: what a kernel polls by.
+    Acquire {
+        ty: Type,
+        to: Reg,
+        at: Reg,
+        offset: i64,
+    },
+    /// `atom.global.inc.u32`: to 0 where it is as large as that.
+    Increment {
+        to: Reg,
+        at: Reg,
+        offset: i64,
+        most: Arg,
+    },
     Store {
         ty: Type,
         from: Vec<Reg>,
@@ -218,4 +232,11 @@ pub(crate) struct Kernel {
     pub(crate) parameters: Vec<String>,
     pub(crate) code: Vec<Instruction>,
     pub(crate) registers: usize,
+}
+
+impl Kernel {
+    /// Whether it may wait for what others store.
+    pub(crate) fn waits(&self) -> bool {
+        self.code.iter().any(|i| matches!(i.op, Op::Acquire { .. }))
+    }
 }

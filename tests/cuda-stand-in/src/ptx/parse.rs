@@ -186,7 +186,17 @@ impl Reading {
                 let number = self.parameters.iter().position(|p| p == name).ok_or("no such parameter")?;
                 Ok(Op::Parameter { to: self.sized(to, 64)?, number })
             }
-            (["ld", "global", rest @ ..] | ["ld", "volatile", "global", rest @ ..], [to, at]) => {
+            (["ld", "acquire", "sys", "global", _], [to, at]) => {
+                let ty = last.filter(|t| t.bits >= 32).ok_or("unknown type")?;
+                let (at, offset) = self.place(at)?;
+                Ok(Op::Acquire { ty, to: self.sized(to, ty.bits)?, at, offset })
+            }
+            (
+                ["ld", "global", "cg", rest @ ..]
+                | ["ld", "global", rest @ ..]
+                | ["ld", "volatile", "global", rest @ ..],
+                [to, at],
+            ) => {
                 let (ty, n) = vector(rest)?;
                 let (at, offset) = self.place(at)?;
                 Ok(Op::Load { ty, to: self.several(to, n, ty.bits)?, at, offset })
@@ -205,6 +215,11 @@ impl Reading {
                 let ty = last.filter(|t| t.class == Class::Unsigned && t.bits >= 32).ok_or("unknown type")?;
                 let (at, offset) = self.place(at)?;
                 Ok(Op::Add { ty, from: self.arg(from, ty)?, at, offset })
+            }
+            (["atom", "global", "inc", "u32"], [to, at, most]) => {
+                let ty = Type { class: Class::Unsigned, bits: 32 };
+                let (at, offset) = self.place(at)?;
+                Ok(Op::Increment { to: self.sized(to, 32)?, at, offset, most: self.arg(most, ty)? })
             }
             (["mov", "b32"], [to, from]) if from.starts_with('{') => {
                 let inner = from.trim_matches(['{', '}']);
