@@ -33,6 +33,10 @@ pub(crate) const LENGTH: usize = 4;
 /// The message goes on in the next slot. A slot has 2^24 bytes at most.
 pub(crate) const GOES_ON: u32 = 1 << 31;
 
+/// What slots in a device's memory grow to, and all of them together.
+const DEVICE_SLOT: usize = 256 << 10;
+const DEVICE_BYTES: usize = 64 << 20;
+
 /// What both sides of an endpoint have agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
@@ -107,6 +111,21 @@ impl Layout {
 
     pub(crate) fn slots_len(&self) -> usize {
         self.slots as usize * self.slot_bytes as usize
+    }
+
+    /// Bytes of a slot in a device's memory between kernels that wait: a long message needs much under way.
+    pub(crate) fn device_slot(&self) -> usize {
+        let grown = (DEVICE_BYTES / self.slots as usize / 16 * 16).min(DEVICE_SLOT);
+        grown.max(self.slot_bytes as usize)
+    }
+
+    /// Where the lines are in a device's memory, behind its slots.
+    pub(crate) fn device_lines(&self) -> usize {
+        (self.slots as usize * self.device_slot()).next_multiple_of(4096)
+    }
+
+    pub(crate) fn device_len(&self) -> usize {
+        self.device_lines() + self.head()
     }
 
     pub(crate) fn len(&self) -> usize {

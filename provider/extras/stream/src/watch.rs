@@ -98,7 +98,7 @@ fn examine(shared: &Shared, lane: u32, before: Option<Wait>) -> Option<Wait> {
     if code == 0 || line_of(code) >= shared.layout.lines() {
         return None;
     }
-    if shared.own.word(line_of(code), 0).load(Acquire) != 0 {
+    if shared.direct().is_none() && shared.own.word(line_of(code), 0).load(Acquire) != 0 {
         return None;
     }
     let begun = shared.lanes.word(lane, BEGUN).load(Acquire);
@@ -132,6 +132,10 @@ fn propagate(shared: &Shared, peer: &Peer) {
 
 /// Raises what is waited for; whether anything is.
 fn satisfy(shared: &Shared) -> bool {
+    if shared.direct().is_some() {
+        // What waits looks at the error word.
+        return false;
+    }
     let mut any = false;
     for lane in 0..LANES as u32 {
         let code = shared.waits_for(lane);
@@ -220,6 +224,27 @@ mod tests {
         ] {
             assert_eq!(named(&s, code(kind, line)), wanted);
         }
+    }
+
+    #[test]
+    fn words_that_kernels_wait_for_are_not_the_hosts() {
+        let s = shared();
+        let words = Words::new(s.layout.len()).unwrap();
+        let places = crate::shared::Places::new(&peerop::Targets::new(), &s, &words).unwrap();
+        let (name, regions, _opened) = (ipc::process::Name::own(), Vec::new(), Vec::new());
+        let direct = Some(crate::shared::Direct { own: 0, peer: 0 });
+        let (agent, pid) = (None, 1);
+        s.peer
+            .set(Peer { words, name, pid, to: 0, from: 0, regions, _opened, places, agent, direct })
+            .unwrap();
+        // A credit that has been there from the beginning.
+        let line = s.layout.credit(1);
+        s.own.word(line, 0).store(1, SeqCst);
+        s.lanes.word(7, AT).store(code(Kind::Send, line), SeqCst);
+        assert!(examine(&s, 7, None).is_some(), "a wait");
+        s.lanes.word(7, AT).store(code(Kind::Receive, s.layout.flag(0)), SeqCst);
+        assert!(!satisfy(&s));
+        assert_eq!(s.own.word(s.layout.flag(0), 0).load(SeqCst), 0, "only a message raises a flag");
     }
 
     #[test]
