@@ -169,6 +169,33 @@ static void parts_end(gpu &g, bool leads)
 	cu("cuMemFree_v2", memory);
 }
 
+/* As many messages as there are slots are on the way, each of as many bytes as a slot: both sides send all before they receive. */
+static void parts_queue(gpu &g, bool leads)
+{
+	const size_t length = 65536;
+	const unsigned messages = 32;
+	dptr memory = 0;
+	cu("cuMemAlloc_v2", &memory, 2 * messages * length);
+	strait_stream *s = open_endpoint(0, 2000000000);
+	meet(s);
+	std::vector<uint8_t> all(messages * length);
+	for (size_t i = 0; i < all.size(); i++)
+		all[i] = byte_of(i, leads ? 3 : 4);
+	cu("cuMemcpyHtoD_v2", memory, (void *)all.data(), all.size());
+	for (unsigned n = 0; n < messages; n++)
+		OK(strait_stream_send(s, g.stream, (void *)(memory + n * length), length));
+	for (unsigned n = 0; n < messages; n++)
+		OK(strait_stream_receive(s, g.stream, (void *)(memory + all.size() + n * length), length));
+	g.end_of_stream();
+	CHECK(failed(s).code == 0);
+	for (size_t i = 0; i < all.size(); i++)
+		all[i] = byte_of(i, leads ? 4 : 3);
+	CHECK(bytes_of(memory + all.size(), all.size()) == all);
+	together();
+	OK(strait_stream_close(s));
+	cu("cuMemFree_v2", memory);
+}
+
 static void parts(bool leads)
 {
 	gpu g;
@@ -176,7 +203,9 @@ static void parts(bool leads)
 	parts_arrive(g, leads, 0, 0);
 	parts_arrive(g, leads, 5, 65536);
 	parts_arrive(g, leads, 1, 262144);
+	parts_arrive(g, leads, 3, 131072);
 	parts_again(g, leads);
+	parts_queue(g, leads);
 	parts_end(g, leads);
 	if (leads)
 		printf("ok streams parts\n");

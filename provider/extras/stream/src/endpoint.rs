@@ -20,7 +20,7 @@ use crate::carried::Carried;
 use crate::error::Error;
 use crate::failure::{Failure, Kind};
 use crate::kernel;
-use crate::layout::{CLOSED, LANES, LINE, Layout, OVER};
+use crate::layout::{CLOSED, LANES, LINE, Layout, OVER, WORDS};
 use crate::list::List;
 use crate::memory::Words;
 use crate::pass::{self, Permit};
@@ -386,7 +386,9 @@ fn device_slots(layout: &Layout, in_host_memory: bool) -> Result<Made, String> {
     // Each slot and signal of the peer's has its credit.
     let mut lines = vec![0u8; layout.head()];
     for slot in 0..layout.slots {
-        lines[layout.credit(slot) as usize * LINE] = 1;
+        for word in 0..WORDS as usize {
+            lines[layout.credit(slot) as usize * LINE + 8 * word] = 1;
+        }
     }
     for signal in 0..layout.signals {
         lines[layout.signal_credit(signal) as usize * LINE] = 1;

@@ -107,7 +107,7 @@ impl List {
         if peer.direct.is_some() {
             let next = &mut core.state().next[usize::from(!sends)];
             let slots = Slots::of(&layout, if sends { peer.to } else { peer.from }, *next, len);
-            *next = (*next + slots.parts) % layout.slots;
+            *next = (*next + slots.taken()) % layout.slots;
             let (flags, credits) = (layout.flag(0), layout.credit(0));
             let (waits, raises) = if sends { (credits, flags) } else { (flags, credits) };
             let (wait, raise) = (Some((kind, waits)), Some(raises));

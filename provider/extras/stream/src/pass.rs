@@ -1,13 +1,13 @@
 //! The kernel of a message between two devices: it waits for the words of slots in its own device's memory,
 //! copies, and raises the peer's.
 //!
-//! One launch has all parts of a message. A block has the slots of one remainder, so that the uses of a slot
-//! are in order. Words are in the memory of the device that waits for them: the peer's kernel stores there,
-//! and a poll does not leave the device. Such a word is raised by a message alone, never by a watchdog: a
-//! kernel leaves its wait when it finds the error word in the host's memory. Loads of one word of the host's
-//! by several blocks are served one after the other, some 0.9 us each (H200): the first block loads, and says
-//! in a word of its device what it has found (1: nothing, 2: a failure; the last block of the kernel clears
-//! it).
+//! One launch has all parts of a message. A slot has up to [`WORDS`] of them, each with a word and bytes of
+//! its own. A block has the words of one remainder, so that the uses of a word are in order. Words are in the
+//! memory of the device that waits for them: the peer's kernel stores there, and a poll does not leave the
+//! device. Such a word is raised by a message alone, never by a watchdog: a kernel leaves its wait when it
+//! finds the error word in the host's memory. Loads of one word of the host's by several blocks are served
+//! one after the other, some 0.9 us each (H200): the first block loads, and says in a word of its device what
+//! it has found (1: nothing, 2: a failure; the last block of the kernel clears it).
 //!
 //! A sender raises no flag if the endpoint has failed, and finds that out behind its copy: what is in a slot
 //! without its flag is no message. A receiver finds it out before it copies. A wait of over [`UNSAID`] polls
@@ -22,7 +22,7 @@ use hmem::cuda::{Function, PerContext, Stream};
 use crate::error::Error;
 use crate::failure::{self, Kind};
 use crate::kernel::{self, Launch, Lines, WIDTHS};
-use crate::layout::{AT, BEGUN, ENDED, ERROR, LINE, Layout, code};
+use crate::layout::{AT, BEGUN, ENDED, ERROR, LINE, Layout, WORD_AT, WORDS, code};
 use crate::shared::Direct;
 
 /// Most threads of a block, and most blocks.
@@ -70,6 +70,9 @@ pub(crate) struct Slots {
     /// Bytes of each part but the last.
     pub(crate) part: usize,
     pub(crate) parts: u32,
+    /// The logarithm of how many parts a slot has, and from one to the next there.
+    pub(crate) shift: u32,
+    pub(crate) cell: usize,
 }
 
 impl Pass {
@@ -85,27 +88,58 @@ impl Pass {
 }
 
 impl Slots {
-    /// Those of a message.
+    /// Those of a message: one for each `slot_bytes` at most, as by memory operations. Where that is fewer
+    /// than parts a slot has several: in the end of the first word's bytes, and in those of the next words.
     pub(crate) fn of(layout: &Layout, at: usize, first: u32, len: usize) -> Slots {
-        let (count, stride) = (layout.slots, layout.device_slot());
+        let (count, stride) = (layout.slots, layout.device_stride());
+        let (most, cell) = (len.div_ceil(layout.slot_bytes as usize).max(1), layout.cell());
         let least = if len <= ONE_PART { ONE_PART } else { LEAST };
         let blocks = BLOCKS.min(count as usize);
-        let part = len.div_ceil(blocks).next_multiple_of(1024).clamp(least, stride);
-        Slots { at, stride, count, first, part, parts: len.div_ceil(part).max(1) as u32 }
+        let part = len.div_ceil(blocks).next_multiple_of(1024).clamp(least, layout.device_slot());
+        let parts = len.div_ceil(part).max(1);
+        let all = Slots { at, stride, count, first, part, parts: parts as u32, shift: 0, cell: 0 };
+        if parts <= most {
+            return all;
+        }
+        let in_all = most * WORDS as usize;
+        let part = part.max(len.div_ceil(in_all).next_multiple_of(1024)).min(cell);
+        let parts = len.div_ceil(part);
+        let shift = parts.div_ceil(most).next_power_of_two().ilog2();
+        let at = at + layout.device_slot() - cell;
+        Slots { at, part, parts: parts as u32, shift, cell, ..all }
+    }
+
+    /// The slots that it takes.
+    pub(crate) fn taken(&self) -> u32 {
+        self.parts.div_ceil(1 << self.shift)
+    }
+
+    /// The slot of a part, and which of its words.
+    pub(crate) fn place(&self, part: u32) -> (u32, u32) {
+        ((self.first + (part >> self.shift)) % self.count, part & ((1 << self.shift) - 1))
     }
 
     pub(crate) fn blocks(&self) -> u32 {
-        self.parts.min(self.count).min(BLOCKS as u32)
+        self.parts.min(self.count << self.shift).min(BLOCKS as u32)
     }
 
     /// Of memory that is copied to one place.
     pub(crate) fn spread(at: usize, len: usize) -> Slots {
         if len <= ONE_BLOCK {
-            return Slots { at, stride: 0, count: 1, first: 0, part: len.max(1), parts: 1 };
+            return Slots {
+                at,
+                stride: 0,
+                count: 1,
+                first: 0,
+                part: len.max(1),
+                parts: 1,
+                shift: 0,
+                cell: 0,
+            };
         }
         let part = len.div_ceil(BLOCKS).next_multiple_of(4096);
         let parts = len.div_ceil(part) as u32;
-        Slots { at, stride: part, count: parts, first: 0, part, parts }
+        Slots { at, stride: part, count: parts, first: 0, part, parts, shift: 0, cell: 0 }
     }
 }
 
@@ -190,7 +224,7 @@ pub(crate) fn module() -> String {
 .param .u64 ring, .param .u64 stride, .param .u64 slots, .param .u64 first, .param .u64 part, \
 .param .u64 parts, .param .u64 wait, .param .u64 raise, .param .u64 length, .param .u64 checks, .param .u64 code, \
 .param .u64 mine, .param .u64 error, .param .u64 other, .param .u64 lane, .param .u64 ended, \
-.param .u64 number, .param .u64 shared)
+.param .u64 number, .param .u64 shared, .param .u64 shift, .param .u64 cell)
 {{
     .reg .pred %p<16>;
     .reg .b32 %r<24>;
@@ -230,16 +264,27 @@ BEGIN{size}:
     ld.param.u64 %d5, [lane];
     ld.param.u64 %d6, [parts];
     ld.param.u64 %d7, [slots];
+    ld.param.u64 %d12, [shift];
+    cvt.u32.u64 %r6, %d12;
+    shl.b64 %d7, %d7, %r6;
     ld.param.u64 %d15, [length];
 PART{size}:
     add.u64 %d9, %d4, %d3;
     setp.ge.u64 %p2, %d9, %d6;
     @%p2 bra DONE{size};
     ld.param.u64 %d10, [first];
-    add.u64 %d10, %d10, %d3;
-    setp.ge.u64 %p3, %d10, %d7;
-    @%p3 sub.u64 %d10, %d10, %d7;
+    ld.param.u64 %d12, [shift];
+    cvt.u32.u64 %r6, %d12;
+    shr.u64 %d12, %d3, %r6;
+    shl.b64 %d39, %d12, %r6;
+    sub.u64 %d39, %d3, %d39;
+    add.u64 %d10, %d10, %d12;
+    ld.param.u64 %d12, [slots];
+    setp.ge.u64 %p3, %d10, %d12;
+    @%p3 sub.u64 %d10, %d10, %d12;
     shl.b64 %d11, %d10, 6;
+    shl.b64 %d12, %d39, 3;
+    add.u64 %d11, %d11, %d12;
     ld.param.u64 %d12, [part];
     mul.lo.u64 %d13, %d9, %d12;
     ld.param.u64 %d14, [len];
@@ -253,6 +298,8 @@ PART{size}:
     add.u64 %d16, %d16, %d11;
     ld.param.u64 %d17, [code];
     add.u64 %d17, %d17, %d10;
+    shl.b64 %d18, %d39, {WORD_AT};
+    or.b64 %d17, %d17, %d18;
     cvt.u32.u64 %r6, %d17;
     mov.u32 %r7, 0;
     mov.u32 %r8, 0;
@@ -339,6 +386,9 @@ COPY{size}:
     ld.param.u64 %d21, [ring];
     ld.param.u64 %d22, [stride];
     mul.lo.u64 %d22, %d22, %d10;
+    add.u64 %d21, %d21, %d22;
+    ld.param.u64 %d22, [cell];
+    mul.lo.u64 %d22, %d22, %d39;
     add.u64 %d21, %d21, %d22;
     selp.b64 %d23, %d21, %d20, %p1;
     selp.b64 %d24, %d20, %d21, %p1;
@@ -444,7 +494,7 @@ impl Passes {
         ended: Option<u32>,
     ) -> Launch {
         let s = &p.slots;
-        let all = (p.at | s.at | s.stride | p.len | if s.parts > 1 { s.part } else { 0 }) as u64;
+        let all = (p.at | s.at | s.stride | p.len | s.cell | if s.parts > 1 { s.part } else { 0 }) as u64;
         let which = WIDTHS.iter().position(|w| all % w.0 == 0).unwrap_or(2);
         let accesses = p.len.min(s.part) as u64 / WIDTHS[which].0;
         let threads = (accesses.next_multiple_of(32) as usize).clamp(32, THREADS);
@@ -474,6 +524,8 @@ impl Passes {
             ended.map_or(0, |_| lines.lane as u64),
             ended.unwrap_or(0).into(),
             word(direct.own, layout.job(lane)),
+            s.shift.into(),
+            s.cell as u64,
         ];
         Launch { function: self.0[which], blocks, threads: threads as u32, arguments, raises: true }
     }

@@ -4,10 +4,12 @@ use std::collections::HashSet;
 
 use super::*;
 
-const SLOTS: usize = 3;
+const SLOTS: usize = 2;
 const BLOCKS: usize = 2;
-const PARTS: usize = 4;
 const MESSAGES: usize = 2;
+/// Of each message: parts, and how many of them a slot has. A slot has two words, each with memory of its own.
+const SHAPES: [[(usize, usize); MESSAGES]; 2] = [[(3, 2), (3, 1)], [(3, 1), (4, 2)]];
+const WORDS: usize = 2 * SLOTS;
 
 /// What a broken twin does otherwise.
 #[derive(Clone, Copy, PartialEq)]
@@ -21,6 +23,8 @@ enum Twin {
     RaisesAlways,
     /// A wait ends by the word alone.
     NoError,
+    /// A part that has a slot for itself is where the slot's other words have theirs, too.
+    OneMemory,
 }
 
 /// Where a block is.
@@ -49,8 +53,9 @@ struct Block {
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct State {
     /// Flags, and credits, of each slot.
-    words: [[bool; SLOTS]; 2],
-    slots: [(usize, usize); SLOTS],
+    words: [[bool; WORDS]; 2],
+    slots: [(usize, usize); WORDS],
+    shapes: usize,
     /// The error words of the sender and of the receiver.
     errors: [bool; 2],
     blocks: [[Block; BLOCKS]; 2],
@@ -66,10 +71,14 @@ enum Fault {
     Stuck,
 }
 
-/// The parts of a message that a block has, with their slots. `first`: of the message.
-fn parts_of(twin: Twin, block: usize, first: usize) -> Vec<(usize, usize)> {
-    let of = |p: usize| if twin == Twin::ByPart { p % BLOCKS } else { p % SLOTS % BLOCKS };
-    (0..PARTS).filter(|p| of(*p) == block).map(|p| (p, (first + p) % SLOTS)).collect()
+/// The parts of a message that a block has, with their words.
+fn parts_of(twin: Twin, block: usize, shapes: usize, message: usize) -> Vec<(usize, usize)> {
+    let taken = |(parts, of_slot): (usize, usize)| parts.div_ceil(of_slot);
+    let first: usize = SHAPES[shapes][..message].iter().copied().map(taken).sum();
+    let (parts, of_slot) = SHAPES[shapes][message];
+    let of = |p: usize| if twin == Twin::ByPart { p / 2 % BLOCKS } else { p % (SLOTS * of_slot) % BLOCKS };
+    let word = |p: usize| (first + p / of_slot) % SLOTS * 2 + p % of_slot;
+    (0..parts).filter(|p| of(*p) == block).map(|p| (p, word(p))).collect()
 }
 
 impl State {
@@ -85,7 +94,7 @@ impl State {
         if b.message == MESSAGES || self.blocks[side].iter().any(|other| other.message < b.message) {
             return Ok(Vec::new());
         }
-        let parts = parts_of(twin, block, b.message * PARTS % SLOTS);
+        let parts = parts_of(twin, block, self.shapes, b.message);
         let ends = |s: &mut State, b: &mut Block| {
             *b = Block { message: b.message + 1, nth: 0, at: At::Begin, error: false };
             let is_last = (0..BLOCKS).all(|n| n == block || s.blocks[side][n].message == b.message);
@@ -147,6 +156,9 @@ impl State {
                     b.at = At::Copied;
                     if sends {
                         s.slots[slot] = number;
+                        if twin == Twin::OneMemory && SHAPES[s.shapes][b.message].1 == 1 {
+                            s.slots[slot + 1] = number;
+                        }
                     }
                 })]
             }
@@ -168,10 +180,17 @@ impl State {
 
 /// Goes through all orders. `fails`: a watchdog of that side fails the endpoint at any time.
 fn explore(twin: Twin, fails: Option<usize>) -> Result<usize, Fault> {
+    let each: Result<Vec<usize>, Fault> =
+        (0..SHAPES.len()).map(|shapes| explore_one(twin, fails, shapes)).collect();
+    each.map(|seen| seen.into_iter().sum())
+}
+
+fn explore_one(twin: Twin, fails: Option<usize>, shapes: usize) -> Result<usize, Fault> {
     let block = Block { message: 0, nth: 0, at: At::Begin, error: false };
     let begin = State {
-        words: [[false; SLOTS], [true; SLOTS]],
-        slots: [(9, 9); SLOTS],
+        words: [[false; WORDS], [true; WORDS]],
+        slots: [(9, 9); WORDS],
+        shapes,
         errors: [false; 2],
         blocks: [[block; BLOCKS]; 2],
         watchdog: 0,
@@ -219,6 +238,7 @@ fn twins_fail() {
     let raises: Vec<bool> = (0..2).map(|side| explore(Twin::RaisesAlways, Some(side)).is_err()).collect();
     assert!(raises.contains(&true), "a flag without its part");
     assert_eq!(explore(Twin::NoError, Some(0)), Err(Fault::Stuck), "a wait that looks at its word alone");
+    assert_eq!(explore(Twin::OneMemory, None), Err(Fault::Misread), "two words with one memory");
 }
 
 /// The lane's word of two blocks that wait: a block says its own if none is said, and takes its own back.
@@ -271,13 +291,49 @@ fn a_wait_is_said_again_until_it_is_over_and_the_word_is_0_behind_the_last_one()
     assert!(said(false, true), "the twin that says it once is left unsaid by the end of another");
 }
 
+/// Which bytes of a slot a part has, and which word.
+fn within(layout: &Layout, s: &Slots, part: u32) -> (usize, usize, u32) {
+    let (slot, word) = s.place(part);
+    assert!(slot < s.count && word < crate::layout::WORDS);
+    let begin = s.at + word as usize * s.cell;
+    assert!(begin + s.part <= layout.device_stride());
+    (begin, begin + s.part, word)
+}
+
 #[test]
-fn the_parts_of_a_message_are_all_of_it_and_fit_their_slots() {
-    let layout = Layout { slots: 5, slot_bytes: 48, signals: 1 };
-    for len in [0, 1, 16, 1023, LEAST, LEAST + 1, 300_000, 2 << 20, (9 << 20) + 7, 64 << 20] {
-        let s = Slots::of(&layout, 4096, 3, len);
-        let parts = s.parts as usize;
-        assert!(parts * s.part >= len && (parts - 1) * s.part <= len && s.part <= s.stride, "{len}: {s:?}");
-        assert!(s.part % 16 == 0 && s.blocks() <= s.count && s.stride <= layout.device_lines() / 5);
+fn the_parts_of_a_message_are_all_of_it_and_it_takes_a_slot_for_each_slot_bytes_at_most() {
+    for (slots, slot_bytes) in
+        [(5, 48), (1, 16), (32, 65536), (7, 4096), (1, 262_144), (3, 1 << 20), (9, 100_000)]
+    {
+        let layout = Layout { slots, slot_bytes, signals: 1 };
+        // The bytes of each word, by any message.
+        let mut words: Vec<Option<(usize, usize)>> = vec![None; crate::layout::WORDS as usize];
+        let near = [slot_bytes as usize - 16, slot_bytes as usize, slot_bytes as usize + 16];
+        let any = [0, 1, 16, 1023, LEAST, LEAST + 1, ONE_PART + 1, 65536, 131_072, 300_000, 600_001, 1 << 20];
+        for len in near.into_iter().chain(any).chain([2 << 20, (9 << 20) + 7, 64 << 20]) {
+            let s = Slots::of(&layout, 0, slots - 1, len);
+            let parts = s.parts as usize;
+            assert!(parts * s.part >= len && (parts - 1) * s.part <= len, "{len}: {s:?}");
+            assert!(s.part % 16 == 0 && s.cell % 16 == 0 && s.blocks() <= s.count << s.shift);
+            let most = len.div_ceil(slot_bytes as usize).max(1) as u32;
+            assert!(s.taken() <= most, "{len} of {slot_bytes}: {s:?}");
+            for part in 0..s.parts.min(64) {
+                let (begin, end, word) = within(&layout, &s, part);
+                let of = words[word as usize].get_or_insert((begin, end));
+                *of = (of.0.min(begin), of.1.max(end));
+            }
+        }
+        let mut all: Vec<(usize, usize)> = words.into_iter().flatten().collect();
+        all.sort_unstable();
+        assert!(
+            all.windows(2).all(|two| two[0].1 <= two[1].0),
+            "{slot_bytes}: words with one memory: {all:?}"
+        );
     }
+    // What was measured: parts of 8 KiB and more, by as many blocks.
+    let layout = Layout { slots: 32, slot_bytes: 65536, signals: 1 };
+    let of = |len: usize| Slots::of(&layout, 0, 0, len);
+    let shape = |len| (of(len).part >> 10, of(len).parts, of(len).taken());
+    assert_eq!([32, 64, 128].map(|kib| shape(kib << 10)), [(32, 1, 1), (8, 8, 1), (8, 16, 2)]);
+    assert_eq!([256, 1024, 2048].map(|kib| shape(kib << 10)), [(16, 16, 4), (64, 16, 16), (128, 16, 16)]);
 }

@@ -12,7 +12,7 @@ use peerop::{Cpu, Executor, Fence, Op};
 use crate::error::Error;
 use crate::failure::Kind;
 use crate::kernel::{self, Kernels, Launch, Move};
-use crate::layout::{AT, BEGUN, ENDED, ERROR, LANES, LENGTH, LINE, code};
+use crate::layout::{AT, BEGUN, ENDED, ERROR, LANES, LENGTH, LINE, WORD_AT, code};
 use crate::list::{Item, List, raise};
 use crate::pass::{self, Pass, Passes};
 use crate::shared::{Core, RECEIVES, SENDS, Shared, StreamKey, place};
@@ -332,12 +332,13 @@ fn copy_by_cpu(shared: &Shared, m: &Move) {
 fn pass_by_cpu(shared: &Shared, lane: u32, p: &Pass) {
     let (Some(direct), s) = (shared.direct(), &p.slots) else { return };
     for part in 0..s.parts {
-        let (slot, begin) = ((s.first + part) % s.count, part as usize * s.part);
+        let ((slot, word), begin) = (s.place(part), part as usize * s.part);
+        let in_line = 8 * word as usize;
         let len = (p.len - begin).min(s.part);
         if let Some((kind, line)) = p.wait {
             let line = line + slot;
-            let Some(came) = wait_by_cpu(shared, lane, code(kind, line), direct.own + line as usize * LINE)
-            else {
+            let at = direct.own + line as usize * LINE + in_line;
+            let Some(came) = wait_by_cpu(shared, lane, code(kind, line) | word << WORD_AT, at) else {
                 return;
             };
             if p.checks && came != p.length() {
@@ -347,9 +348,9 @@ fn pass_by_cpu(shared: &Shared, lane: u32, p: &Pass) {
         if shared.own.word(0, ERROR).load(Acquire) != 0 {
             return;
         }
-        let (here, there) = (p.at + begin, s.at + slot as usize * s.stride);
+        let (here, there) = (p.at + begin, s.at + slot as usize * s.stride + word as usize * s.cell);
         let (to, from) = if p.sends { (there, here) } else { (here, there) };
-        let raised = p.raise.map(|line| direct.peer + (line + slot) as usize * LINE);
+        let raised = p.raise.map(|line| direct.peer + (line + slot) as usize * LINE + in_line);
         let length = if p.sends { p.length() } else { 0 };
         let done = (len == 0 || copy_of(to, from, len))
             && raised
