@@ -196,6 +196,54 @@ static void parts_queue(gpu &g, bool leads)
 	cu("cuMemFree_v2", memory);
 }
 
+/* A message of the right length in the slots of an earlier receive, some of which the receive has too: other parts are there, and
+ * nothing is moved. */
+static void parts_refused(gpu &g, bool leads)
+{
+	const size_t lengths[] = {131072, 1 << 20};
+	for (size_t length : lengths) {
+		dptr memory = 0;
+		strait_stream_list *lists[2] = {};
+		cu("cuMemAlloc_v2", &memory, length);
+		cu("cuMemsetD8_v2", memory, (unsigned char)(leads ? 0x11 : 0xee), length);
+		cu("cuCtxSynchronize");
+		strait_stream *s = open_endpoint(0, 2000000000);
+		meet(s);
+		strait_stream_path path = {};
+		path.size = sizeof path;
+		OK(strait_stream_query(s, &path));
+		if (!strstr(path.why, "kernels of the stream wait")) {
+			/* Parts of one device's have no numbers. */
+			together();
+			OK(strait_stream_close(s));
+			cu("cuMemFree_v2", memory);
+			return;
+		}
+		if (leads) {
+			OK(strait_stream_send(s, g.stream, (void *)memory, length));
+			g.end_of_stream();
+		}
+		together();
+		for (unsigned n = 0; !leads && n < 2; n++) {
+			OK(strait_stream_list_open(s, 16, &lists[n]));
+			OK(strait_stream_list_receive(lists[n], (void *)memory, n ? length : 8192));
+		}
+		if (!leads) {
+			OK(strait_stream_list_run(lists[1], g.stream));
+			g.end_of_stream();
+		}
+		fails(s, EMSGSIZE);
+		CHECK(failed(s).by_peer == (leads ? 1 : 0));
+		CHECK(leads || g.untouched(memory, length));
+		for (strait_stream_list *l : lists)
+			if (l)
+				OK(strait_stream_list_close(l));
+		together();
+		OK(strait_stream_close(s));
+		cu("cuMemFree_v2", memory);
+	}
+}
+
 static void parts(bool leads)
 {
 	gpu g;
@@ -206,6 +254,7 @@ static void parts(bool leads)
 	parts_arrive(g, leads, 3, 131072);
 	parts_again(g, leads);
 	parts_queue(g, leads);
+	parts_refused(g, leads);
 	parts_end(g, leads);
 	if (leads)
 		printf("ok streams parts\n");

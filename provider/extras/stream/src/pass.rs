@@ -54,7 +54,7 @@ pub(crate) struct Pass {
     /// The lines of slot 0: of this side's, with the operation that waits; of the peer's.
     pub(crate) wait: Option<(Kind, u32)>,
     pub(crate) raise: Option<u32>,
-    /// Whether the word that was waited for has to have the message's length.
+    /// Whether the word that was waited for has to have the message's length and the part's number.
     pub(crate) checks: bool,
 }
 
@@ -84,6 +84,11 @@ impl Pass {
     /// What the flag of each part says of the message: one of another length has other parts.
     pub(crate) fn length(&self) -> u32 {
         (self.len ^ self.len >> 32) as u32
+    }
+
+    /// The two words of a part's flag, as the kernel has them in one.
+    pub(crate) fn flag(&self, part: u32) -> [u32; 2] {
+        [1 | part << 1, self.length()]
     }
 }
 
@@ -356,8 +361,11 @@ TAKE{size}:
     ld.param.u64 %d17, [checks];
     setp.eq.u64 %p4, %d17, 0;
     @%p4 bra FAILS{size};
-    shr.u64 %d18, %d18, 32;
-    setp.eq.u64 %p4, %d18, %d15;
+    shl.b64 %d17, %d15, 32;
+    shl.b64 %d19, %d9, 1;
+    or.b64 %d17, %d17, %d19;
+    or.b64 %d17, %d17, 1;
+    setp.eq.u64 %p4, %d18, %d17;
     @%p4 bra FAILS{size};
     ld.param.u64 %d17, [mine];
     shl.b64 %d18, %d10, 14;
@@ -424,6 +432,8 @@ COPIED{size}:
     @%p7 bra NEXT{size};
     add.u64 %d29, %d29, %d11;
     shl.b64 %d30, %d15, 32;
+    shl.b64 %d28, %d9, 1;
+    or.b64 %d30, %d30, %d28;
     selp.b64 %d30, %d30, 0, %p1;
     or.b64 %d30, %d30, 1;
     st.volatile.global.u64 [%d29+0], %d30;

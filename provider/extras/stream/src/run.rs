@@ -341,7 +341,7 @@ fn pass_by_cpu(shared: &Shared, lane: u32, p: &Pass) {
             let Some(came) = wait_by_cpu(shared, lane, code(kind, line) | word << WORD_AT, at) else {
                 return;
             };
-            if p.checks && came != p.length() {
+            if p.checks && came != p.flag(part) {
                 return shared.fail(libc::EMSGSIZE, Kind::Receive, slot);
             }
         }
@@ -351,19 +351,20 @@ fn pass_by_cpu(shared: &Shared, lane: u32, p: &Pass) {
         let (here, there) = (p.at + begin, s.at + slot as usize * s.stride + word as usize * s.cell);
         let (to, from) = if p.sends { (there, here) } else { (here, there) };
         let raised = p.raise.map(|line| direct.peer + (line + slot) as usize * LINE + in_line);
-        let length = if p.sends { p.length() } else { 0 };
+        let [raises, length] = if p.sends { p.flag(part) } else { [1, 0] };
         let done = (len == 0 || copy_of(to, from, len))
-            && raised
-                .is_none_or(|at| write(at + LENGTH, &length.to_ne_bytes()) && write(at, &1u32.to_ne_bytes()));
+            && raised.is_none_or(|at| {
+                write(at + LENGTH, &length.to_ne_bytes()) && write(at, &raises.to_ne_bytes())
+            });
         if !done {
             return shared.fail(libc::EFAULT, Kind::None, 0);
         }
     }
 }
 
-/// Waits for a word of a device's memory and clears it; the second word beside it. None: the endpoint has
-/// failed.
-fn wait_by_cpu(shared: &Shared, lane: u32, code: u32, at: usize) -> Option<u32> {
+/// Waits for a word of a device's memory and clears it; what it was, with the one beside it. None: the
+/// endpoint has failed.
+fn wait_by_cpu(shared: &Shared, lane: u32, code: u32, at: usize) -> Option<[u32; 2]> {
     shared.lanes.word(lane, BEGUN).fetch_add(1, AcqRel);
     shared.lanes.word(lane, AT).store(code, Release);
     let mut words = [0u32; 2];
@@ -375,7 +376,7 @@ fn wait_by_cpu(shared: &Shared, lane: u32, code: u32, at: usize) -> Option<u32> 
     }
     shared.lanes.word(lane, AT).store(0, Release);
     let came = words[0] & 1 != 0 && shared.own.word(0, ERROR).load(Acquire) == 0;
-    (came && write(at, &0u32.to_ne_bytes())).then_some(words[1])
+    (came && write(at, &0u32.to_ne_bytes())).then_some(words)
 }
 
 /// Copies memory of any kind, which stays meanwhile.
