@@ -11,7 +11,7 @@
 //!
 //! A sender raises no flag if the endpoint has failed, and finds that out behind its copy: what is in a slot
 //! without its flag is no message. A receiver finds it out before it copies. A wait of over [`UNSAID`] polls
-//! is said in the lane's words, for the watchdog.
+//! is said in the lane's words, for the watchdog. That an execution has ended is said behind the error word.
 
 use std::fmt::Write as _;
 use std::sync::atomic::AtomicUsize;
@@ -447,15 +447,17 @@ NEXT{size}:
 DONE{size}:
     @%p0 bra LEAVE{size};
     ld.param.u64 %d31, [ended];
-    @%p13 bra ENDED{size};
-    @%p12 bra COUNT{size};
     or.b32 %r9, %r4, %r5;
     setp.eq.u32 %p8, %r9, 0;
     @%p8 bra COUNT{size};
+    or.pred %p9, %p12, %p13;
+    @%p9 bra SAID{size};
     mov.u32 %r9, 2;
     st.volatile.global.u32 [%d38+4], %r9;
+SAID{size}:
     membar.sys;
 COUNT{size}:
+    @%p13 bra ENDED{size};
     sub.u32 %r12, %r3, 1;
     atom.global.inc.u32 %r13, [%d38+0], %r12;
     setp.ne.u32 %p8, %r13, %r12;

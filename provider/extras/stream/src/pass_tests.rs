@@ -337,3 +337,17 @@ fn the_parts_of_a_message_are_all_of_it_and_it_takes_a_slot_for_each_slot_bytes_
     assert_eq!([32, 64, 128].map(|kib| shape(kib << 10)), [(32, 1, 1), (8, 8, 1), (8, 16, 2)]);
     assert_eq!([256, 1024, 2048].map(|kib| shape(kib << 10)), [(16, 16, 4), (64, 16, 16), (128, 16, 16)]);
 }
+
+#[test]
+fn a_block_that_fails_has_a_fence_before_it_says_that_it_has_left() {
+    let text = module();
+    for (size, ..) in WIDTHS {
+        let label = |name: &str| text.find(&format!("{name}{size}:")).unwrap();
+        let (said, count) = (label("SAID"), label("COUNT"));
+        // Any failure goes through here, and nothing else leads from a failure to the count and the end.
+        assert!(text[said..count].contains("membar.sys;") && !text[said..count].contains("bra "));
+        let before = &text[label("DONE")..said];
+        assert_eq!(before.matches(&format!("bra COUNT{size}")).count(), 1, "where nothing failed");
+        assert!(!before.contains(&format!("bra ENDED{size}")));
+    }
+}
