@@ -61,6 +61,12 @@ impl Stream {
         Ok(id_of(api, self.context()))
     }
 
+    /// The number of the stream's device in this process.
+    pub fn device(self) -> Result<c_int, Error> {
+        let (_api, entered) = self.enter()?;
+        entered.device()
+    }
+
     /// Multiprocessors of the stream's device.
     pub fn multiprocessors(self) -> Result<u32, Error> {
         let (api, entered) = self.enter()?;

@@ -244,6 +244,50 @@ static void parts_refused(gpu &g, bool leads)
 	}
 }
 
+static bool kernels_wait(strait_stream *s)
+{
+	strait_stream_path path = {};
+	path.size = sizeof path;
+	OK(strait_stream_query(s, &path));
+	return strstr(path.why, "kernels of the stream wait") != nullptr;
+}
+
+/* A stream of a device that has the words not mapped is refused where kernels wait, and the endpoint is as it was. */
+static void parts_of_another_device(gpu &g, bool leads)
+{
+	int gpus = 0;
+	cu("cuDeviceGetCount", &gpus);
+	strait_stream *s = open_endpoint();
+	meet(s);
+	if (gpus > 1 && kernels_wait(s)) {
+		void *own = nullptr, *other = nullptr, *stream = nullptr, *graph = nullptr, *last = nullptr;
+		strait_stream_list *l = nullptr;
+		cu("cuCtxGetCurrent", &own);
+		cu("cuDevicePrimaryCtxRetain", &other, leads ? 1 : 0);
+		cu("cuCtxSetCurrent", other);
+		cu("cuStreamCreate", &stream, 1u);
+		OK(strait_stream_list_open(s, 4, &l));
+		OK(strait_stream_list_acknowledge(l, 3));
+		REFUSED(EINVAL, strait_stream_wait(s, stream, 3));
+		REFUSED(EINVAL, strait_stream_list_run(l, stream));
+		cu("cuGraphCreate", &graph, 0u);
+		REFUSED(EINVAL, strait_stream_list_add_to_graph(l, graph, nullptr, 0, &last));
+		cu("cuGraphDestroy", graph);
+		cu("cuStreamDestroy_v2", stream);
+		cu("cuCtxSetCurrent", own);
+		OK(strait_stream_list_close(l));
+	}
+	g.clear();
+	together();
+	g.make(0);
+	OK(strait_stream_send(s, g.stream, g.at(g.out, 0), size));
+	OK(strait_stream_receive(s, g.stream, g.at(g.in, 0), size));
+	g.end_of_stream();
+	CHECK(failed(s).code == 0 && !g.untouched(g.in, 4));
+	together();
+	OK(strait_stream_close(s));
+}
+
 static void parts(bool leads)
 {
 	gpu g;
@@ -255,6 +299,7 @@ static void parts(bool leads)
 	parts_again(g, leads);
 	parts_queue(g, leads);
 	parts_refused(g, leads);
+	parts_of_another_device(g, leads);
 	parts_end(g, leads);
 	if (leads)
 		printf("ok streams parts\n");

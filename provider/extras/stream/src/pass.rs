@@ -480,9 +480,12 @@ LEAVE{size}:
     all
 }
 
-/// The kernels of a context.
+/// The kernels of a context, and its device.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Passes([Function; 3]);
+pub(crate) struct Passes {
+    functions: [Function; 3],
+    pub(crate) device: i32,
+}
 
 static LOADED: PerContext<Passes> = PerContext::new();
 
@@ -490,7 +493,8 @@ static LOADED: PerContext<Passes> = PerContext::new();
 pub(crate) fn load(stream: Stream, id: u64) -> Result<Passes, Error> {
     LOADED.get((stream.context(), id), || {
         let names = [c"strait_stream_pass16", c"strait_stream_pass4", c"strait_stream_pass1"];
-        kernel::load_all(stream, &module(), names).map(Passes)
+        let device = stream.device().map_err(|e| Error::Kernel(e.to_string()))?;
+        Ok(Passes { functions: kernel::load_all(stream, &module(), names)?, device })
     })
 }
 
@@ -539,7 +543,7 @@ impl Passes {
             s.shift.into(),
             s.cell as u64,
         ];
-        Launch { function: self.0[which], blocks, threads: threads as u32, arguments, raises: true }
+        Launch { function: self.functions[which], blocks, threads: threads as u32, arguments, raises: true }
     }
 }
 

@@ -35,7 +35,19 @@ struct Loaded {
 
 impl Loaded {
     fn of(core: &Core, stream: Stream, id: u64) -> Result<Loaded, Error> {
-        let passes = core.shared.direct().map(|_| pass::load(stream, id)).transpose()?;
+        let passes = match core.shared.direct() {
+            None => None,
+            Some(direct) => {
+                let passes = pass::load(stream, id)?;
+                if passes.device != direct.device {
+                    return Err(Error::Invalid(
+                        "the stream is of another device than the endpoint: open the endpoint in a thread whose \
+                         context is of the stream's device",
+                    ));
+                }
+                Some(passes)
+            }
+        };
         Ok(Loaded { moves: kernel::load(stream, id)?, passes })
     }
 }

@@ -57,11 +57,12 @@ pub(crate) struct Peer {
     pub(crate) direct: Option<Direct>,
 }
 
-/// Where the lines in the memory of the two devices are.
+/// Where the lines in the memory of the two devices are, and this side's device, which alone has both mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Direct {
     pub(crate) own: usize,
     pub(crate) peer: usize,
+    pub(crate) device: i32,
 }
 
 /// The registered memory of bytecode.

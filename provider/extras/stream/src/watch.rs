@@ -232,7 +232,7 @@ mod tests {
         let words = Words::new(s.layout.len()).unwrap();
         let places = crate::shared::Places::new(&peerop::Targets::new(), &s, &words).unwrap();
         let (name, regions, _opened) = (ipc::process::Name::own(), Vec::new(), Vec::new());
-        let direct = Some(crate::shared::Direct { own: 0, peer: 0 });
+        let direct = Some(crate::shared::Direct { own: 0, peer: 0, device: 0 });
         let (agent, pid) = (None, 1);
         s.peer
             .set(Peer { words, name, pid, to: 0, from: 0, regions, _opened, places, agent, direct })

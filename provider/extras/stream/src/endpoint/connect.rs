@@ -128,7 +128,8 @@ impl Endpoint {
             to.as_ref().map_or_else(|why| host(why), |_| between_devices((!direct).then_some(why_not)));
         let (to, name) = (to.unwrap_or(words.at() + shared.layout.head()), blob.process);
         let lines = shared.layout.device_lines();
-        let direct = direct.then_some(Direct { own: from + lines, peer: to + lines });
+        let device = self.slots.as_ref().map(Made::device).filter(|_| direct);
+        let direct = device.map(|device| Direct { own: from + lines, peer: to + lines, device });
         let peer = Peer { words, name, pid, to, from, regions, _opened: kept, places, agent: None, direct };
         if shared.peer.set(peer).is_err() {
             return Err(Error::State("the endpoint has a peer"));
