@@ -288,6 +288,33 @@ static void parts_of_another_device(gpu &g, bool leads)
 	OK(strait_stream_close(s));
 }
 
+/* With these flags of the two sides kernels wait, or not, and messages arrive. */
+static void parts_by(gpu &g, bool leads, uint32_t one, uint32_t other, bool kernels)
+{
+	strait_stream *s = open_endpoint(leads ? one : other);
+	meet(s);
+	CHECK(kernels_wait(s) == kernels && path_of(s) == STRAIT_STREAM_DEVICE);
+	g.clear();
+	together();
+	g.make(0);
+	OK(strait_stream_send(s, g.stream, g.at(g.out, 0), size));
+	OK(strait_stream_receive(s, g.stream, g.at(g.in, 0), size));
+	g.end_of_stream();
+	CHECK(failed(s).code == 0 && !g.untouched(g.in, 4));
+	together();
+	OK(strait_stream_close(s));
+}
+
+/* Where memory operations wait between two devices. */
+static void parts_without_kernels(gpu &g, bool leads)
+{
+	int gpus = 0;
+	cu("cuDeviceGetCount", &gpus);
+	parts_by(g, leads, STRAIT_STREAM_MEMORY_OPERATIONS, 0, false);
+	parts_by(g, leads, STRAIT_STREAM_MEMORY_OPERATIONS, STRAIT_STREAM_MEMORY_OPERATIONS, false);
+	parts_by(g, leads, 0, 0, gpus > 1);
+}
+
 static void parts(bool leads)
 {
 	gpu g;
@@ -300,6 +327,7 @@ static void parts(bool leads)
 	parts_queue(g, leads);
 	parts_refused(g, leads);
 	parts_of_another_device(g, leads);
+	parts_without_kernels(g, leads);
 	parts_end(g, leads);
 	if (leads)
 		printf("ok streams parts\n");

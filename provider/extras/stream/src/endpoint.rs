@@ -42,6 +42,8 @@ pub struct Options {
     pub in_host_memory: bool,
     /// The agent carries even where memory can be mapped.
     pub by_agent: bool,
+    /// Memory operations wait even where kernels could.
+    pub by_memory_operations: bool,
 }
 
 impl Default for Options {
@@ -54,6 +56,7 @@ impl Default for Options {
             timeout,
             in_host_memory: false,
             by_agent: false,
+            by_memory_operations: false,
         }
     }
 }
@@ -103,6 +106,7 @@ pub struct Endpoint {
     path: Option<Path>,
     watch: Option<JoinHandle<()>>,
     by_agent: bool,
+    by_memory_operations: bool,
     /// The host's boot, and the endpoint's number ([`blob::NUMBER`]).
     boot: [u8; 16],
     number: u32,
@@ -167,6 +171,7 @@ impl Endpoint {
             path: None,
             watch: None,
             by_agent: options.by_agent,
+            by_memory_operations: options.by_memory_operations,
             boot,
             number: number(),
             described: false,

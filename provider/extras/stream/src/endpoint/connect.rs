@@ -96,7 +96,7 @@ impl Endpoint {
             regions.push((at, r.len));
         }
         let places = Places::new(&self.core.targets, &shared, &words)?;
-        let mut why_not = "the peer's side has none that wait";
+        let mut why_not = "the peer's side has none that wait, or its options ask for it";
         let mode = match &to {
             Err(_) => HOST,
             Ok(_) => match self.kernels_may_wait(&blob)? {
@@ -181,6 +181,9 @@ impl Endpoint {
         if devices.is_none_or(|(peer, own)| peer.export.device == own.export().device) {
             // By time slices a kernel that waits would keep the other process from running.
             return Ok(Err("both processes use one device"));
+        }
+        if self.by_memory_operations {
+            return Ok(Err("the options ask for it"));
         }
         // SAFETY: the stream names the context alone.
         let Ok(stream) = (unsafe { Stream::captured_too(0) }) else {
