@@ -10,6 +10,8 @@ use super::stream::id_of;
 
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
 const MULTIPROCESSORS: c_int = 16;
+/// `CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT`.
+const KERNEL_EXEC_TIMEOUT: c_int = 17;
 /// `CU_JIT_ERROR_LOG_BUFFER` and its size.
 const ERROR_LOG: u32 = 5;
 const ERROR_LOG_SIZE: u32 = 6;
@@ -65,6 +67,12 @@ impl Stream {
     pub fn device(self) -> Result<c_int, Error> {
         let (_api, entered) = self.enter()?;
         entered.device()
+    }
+
+    /// Whether the driver ends kernels of the stream's device that run for seconds, as where it has a display.
+    pub fn has_time_limit(self) -> Result<bool, Error> {
+        let (api, entered) = self.enter()?;
+        Ok(api.attribute(KERNEL_EXEC_TIMEOUT, entered.device()?) != 0)
     }
 
     /// Multiprocessors of the stream's device.

@@ -313,6 +313,13 @@ static void parts_without_kernels(gpu &g, bool leads)
 	parts_by(g, leads, STRAIT_STREAM_MEMORY_OPERATIONS, 0, false);
 	parts_by(g, leads, STRAIT_STREAM_MEMORY_OPERATIONS, STRAIT_STREAM_MEMORY_OPERATIONS, false);
 	parts_by(g, leads, 0, 0, gpus > 1);
+	/* A device whose kernels have a time limit (CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT). */
+	if (auto set = (void (*)(int, int))dlsym(RTLD_DEFAULT, "stand_in_attribute")) {
+		set(17, leads ? 1 : 0);
+		parts_by(g, leads, 0, 0, false);
+		set(17, 0);
+		parts_by(g, leads, 0, 0, gpus > 1);
+	}
 }
 
 static void parts(bool leads)

@@ -189,6 +189,9 @@ impl Endpoint {
         let Ok(stream) = (unsafe { Stream::captured_too(0) }) else {
             return Ok(Err("the thread that connects has no context"));
         };
+        if !stream.has_time_limit().is_ok_and(|limited| !limited) {
+            return Ok(Err("the driver limits the time of the device's kernels"));
+        }
         if pass::load(stream, kernel::context_id(stream)?).is_err() {
             return Ok(Err("the driver does not load kernels that wait"));
         }
