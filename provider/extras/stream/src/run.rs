@@ -385,6 +385,10 @@ fn wait_by_cpu(shared: &Shared, lane: u32, code: u32, at: usize) -> Option<[u32;
         if !copy_of(words.as_mut_ptr().expose_provenance(), at, 8) {
             shared.fail(libc::EFAULT, Kind::None, 0);
         }
+        // The watchdog asks whether it still waits.
+        if words[0] & 1 == 0 && shared.waits_for(lane) == 0 {
+            shared.lanes.word(lane, AT).store(code, Release);
+        }
     }
     shared.lanes.word(lane, AT).store(0, Release);
     let came = words[0] & 1 != 0 && shared.own.word(0, ERROR).load(Acquire) == 0;
