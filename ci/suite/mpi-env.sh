@@ -9,7 +9,7 @@
 # and exports what the ranks need.  Returns 2 where the combination cannot exist.
 #
 # clients    ompi4-mtl ompi4-btl ompi5-mtl ompi5-btl mpich impi, and over UCX ompi4-ucx ompi5-ucx
-#            mpich-ucx
+#            mpich-ucx; mpich-abi: programs by the standard ABI of MPI 5
 # providers  strait, tcp, shm, any other name, or "default": what the client does by itself; over UCX
 #            it is the transports that UCX may use: strait, posix, "posix,cma", ...
 mpi_setup() {
@@ -68,8 +68,9 @@ mpi_setup() {
             LAUNCH+=(-x FI_PROVIDER -x FI_PROVIDER_PATH)
         fi
         ;;
-    mpich|mpich-ucx)
+    mpich|mpich-ucx|mpich-abi)
         PY=$CLIENTS/mpich/bin/python MPICC=$CLIENTS/mpich/bin/mpicc
+        [ "$client" != mpich-abi ] || MPICC+=_abi
         LAUNCH=("$CLIENTS/mpich/bin/mpiexec")
         if [ "$prov" != default ] && [ "$client" = mpich-ucx ]; then
             export MPIR_CVAR_CH4_NETMOD=ucx MPIR_CVAR_NOLOCAL=1
@@ -92,7 +93,7 @@ mpi_setup() {
         fi
         ;;
     *)
-        die "unknown client: $client (ompi4-mtl ompi4-btl ompi4-ucx ompi5-mtl ompi5-btl ompi5-ucx mpich mpich-ucx impi)"
+        die "unknown client: $client (ompi4-mtl ompi4-btl ompi4-ucx ompi5-mtl ompi5-btl ompi5-ucx mpich mpich-ucx mpich-abi impi)"
         ;;
     esac
     # Small machines: let OpenMP and BLAS threads stay out of the way of the ranks.

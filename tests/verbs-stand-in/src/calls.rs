@@ -189,6 +189,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv::ibv_mr) -> c_int {
         return libc::EBUSY;
     }
     let Some(gone) = state.mrs.remove(&lkey) else { return libc::EINVAL };
+    state.miss(lkey);
     drop(state);
     if let Backing::Dmabuf { map, map_len, .. } = gone.backing {
         unsafe { libc::munmap(map as *mut c_void, map_len) };

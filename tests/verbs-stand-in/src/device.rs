@@ -172,6 +172,7 @@ fn attributes(profile: &Profile) -> ibv::ibv_device_attr {
         max_srq_sge: srq(limits.srqsge),
         max_pkeys: 1,
         phys_port_cnt: 1,
+        vendor_id: if profile.is("rxe") { 0xff_ffff } else { 0 },
         ..Default::default()
     };
     put(&mut attr.fw_ver, "stand-in");

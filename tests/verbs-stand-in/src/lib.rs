@@ -26,7 +26,8 @@
 //! | `down` | its port is not active |
 //! | `ib`, `iwarp` | its link layer is InfiniBand's (LIDs, one GID), its transport is iWARP |
 //! | `old` | its library has no extended operations |
-//! | `rxe` | it fails as soft RoCE does: see below |
+//! | `rxe` | it fails as soft RoCE does: see below. Its vendor is 0xffffff |
+//! | `repeats` | it repeats requests all the time, with the faults that soft RoCE has then: see below |
 //!
 //! Errors are those of the InfiniBand specification. `rxe` has instead what Linux 7.3's soft RoCE was seen to do:
 //!
@@ -36,6 +37,11 @@
 //! | a message longer than its receive | receiver IBV_WC_LOC_LEN_ERR, sender IBV_WC_REM_INV_REQ_ERR | IBV_WC_LOC_QP_OP_ERR, IBV_WC_REM_OP_ERR |
 //! | an atomic at a misaligned address | IBV_WC_REM_INV_REQ_ERR | refused by post: EINVAL |
 //! | queue entries | 65 536 | 16 384, then EINVAL |
+//!
+//! Where an answer is late, soft RoCE sends again what was not answered. Then it does requests that bind a window a second
+//! time, and goes on to read the memory of a write of several packets whose completion was polled: both end the queue pair,
+//! without a status but IBV_WC_WR_FLUSH_ERR. With `repeats` that is so of each such request before whose posting not all
+//! completions were polled, and of memory that is deregistered before a later request has completed.
 //!
 //! Of both: memory that is unmapped while it is registered takes writes with success, and reads as zero, since its
 //! pages are pinned; on demand it is IBV_WC_REM_ACCESS_ERR. Pages mapped at the address since then are not known

@@ -149,6 +149,8 @@ pub struct Request {
     pub signaled: bool,
     pub solicited: bool,
     pub fence: bool,
+    /// The program has polled the completions of all that it has posted before.
+    pub is_alone: bool,
     pub imm: Option<u32>,
     pub pieces: Vec<Piece>,
     pub inline: Option<Vec<u8>>,
@@ -196,6 +198,8 @@ pub struct Sending {
     pub paused: Option<Instant>,
     /// When the first request is taken for lost.
     pub deadline: Option<Instant>,
+    /// Memory that a device which `repeats` still reads: of a long write that has completed last.
+    pub again: Vec<Piece>,
 }
 
 /// The receiving half.

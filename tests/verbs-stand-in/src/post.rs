@@ -143,6 +143,7 @@ unsafe fn request(wr: &ibv::ibv_send_wr, qp: &Qp, profile: &Profile) -> Result<R
         signaled: flag(ibv::IBV_SEND_SIGNALED),
         solicited: flag(ibv::IBV_SEND_SOLICITED),
         fence: flag(ibv::IBV_SEND_FENCE),
+        is_alone: qp.sending.posted == qp.sending.freed,
         imm: has_imm.then_some(unsafe { wr.anon1.imm_data }),
         pieces,
         inline,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rdma_sys as ibv;
 
-use crate::objects::{Plain, Request};
+use crate::objects::{Local, Plain, Qp, Request};
 use crate::packet::{Kind, PIECE, Packet};
 use crate::settings::settings;
 use crate::state::State;
@@ -59,6 +59,12 @@ impl State {
             || returns(request.kind) && earlier >= path.max_reads.0.max(1).into();
         if waits || !self.has_room(path.peer) {
             return false;
+        }
+        let is_bind = matches!(request.local, Some(Local::Bind { .. }));
+        if is_bind && !request.is_alone && settings().devices[device].is("repeats") {
+            // What was posted before is sent again, and this with it.
+            self.flush(qpn);
+            return true;
         }
         let (psn, sent, total) = ((sending.psn + sending.next as u32) & MASK, request.sent, request.total);
         let mut request = request.clone();
@@ -205,6 +211,8 @@ impl State {
             sending.next = sending.next.saturating_sub(1);
             (sending.tries, sending.rnr_tries) = (0, 0);
             sending.deadline = if sending.next > 0 { deadline(qp.path.timeout) } else { None };
+            let is_long = request.kind == Kind::Write && request.total > 128 << qp.path.mtu;
+            sending.again = if is_long { request.pieces.clone() } else { Vec::new() };
             let cq = qp.send_cq;
             if request.signaled || signal_all {
                 self.finish(qpn, cq, &request, ibv::IBV_WC_SUCCESS);
@@ -235,6 +243,15 @@ impl State {
         true
     }
 
+    /// Memory is gone that a device which `repeats` still reads.
+    pub fn miss(&mut self, lkey: u32) {
+        let repeats = |qp: &Qp| settings().devices[qp.device].is("repeats");
+        let reads = |qp: &Qp| qp.sending.again.iter().any(|piece| piece.key == lkey);
+        let missing = self.qps.iter().filter(|(_, qp)| repeats(qp) && reads(qp));
+        let missing: Vec<u32> = missing.map(|(qpn, _)| *qpn).collect();
+        missing.into_iter().for_each(|qpn| self.flush(qpn));
+    }
+
     /// Into the error state: all that is posted completes.
     pub fn flush(&mut self, qpn: u32) {
         let Some(qp) = self.qps.get_mut(&qpn) else { return };
@@ -243,6 +260,7 @@ impl State {
         let (send_cq, recv_cq, srq) = (qp.send_cq, qp.recv_cq, qp.srq);
         let requests = std::mem::take(&mut qp.sending.requests);
         (qp.sending.next, qp.sending.deadline, qp.sending.paused) = (0, None, None);
+        qp.sending.again.clear();
         let receiving = &mut qp.receiving;
         receiving
             .answers

@@ -138,9 +138,9 @@ impl Job<'_> {
         faulty.filter_map(|p| Some(p.fault.as_ref()?.cause(&p.name(), p.pid))).collect()
     }
 
-    /// The calls and the lines of the log that say why, by time. Of what has the same cure the first call stands for
-    /// all, and the first line where no call has failed: a process may be interrupted between its line and the end of
-    /// its call.
+    /// The calls and the lines of the log that say why, by time. Of what has the same cure the first call
+    /// stands for all, and the first line where no call has failed: a process may be interrupted between its
+    /// line and the end of its call.
     fn failures(&self) -> Vec<Cause> {
         let mut found: Vec<(u64, bool, Cause)> = Vec::new();
         for process in self.processes {

@@ -156,8 +156,8 @@ pub(crate) unsafe fn complete(
     ended
 }
 
-/// A persistent request is about to be started: its memory is waited for, and what it reads is copied. Whether it
-/// has mirrors, and was not under way.
+/// A persistent request is about to be started: its memory is waited for, and what it reads is copied.
+/// Whether it has mirrors, and was not under way.
 ///
 /// # Safety
 /// The program's buffers are valid.

@@ -63,7 +63,7 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
     pub(crate) fn lend(&mut self, to: PeerId, iov: &[Span], way: Way) -> Option<Vec<Handle>> {
         let at = self.peers.get_mut(to)?;
         let below = self.below.as_mut().filter(|_| !self.provider.has_failed())?;
-        if at.stage != Stage::Fabric || !at.dealings.may(way) || at.end.is_broken() || at.rest.holds() {
+        if at.stage != Stage::Fabric || !at.dealings.may(way) || !at.may_send() {
             return None;
         }
         let dest = at.channel.as_ref()?.far().dest;
@@ -156,7 +156,7 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
     /// Says what is to be said, as far as there is room.
     pub(crate) fn send_notes(&mut self, peer: PeerId) {
         let (Some(below), Some(at)) = (&mut self.below, self.peers.get_mut(peer)) else { return };
-        let may = !at.end.is_broken() && !at.rest.holds();
+        let may = at.may_send();
         let Some(channel) = at.channel.as_mut().filter(|_| may) else { return };
         while let Some((sort, name)) = at.dealings.next_note() {
             let sent = match sort {
@@ -200,7 +200,7 @@ impl<B: RmaLink, F: Below> Memory<'_, B, F> {
     /// What a peer publishes under a key; it is asked if that is not known.
     #[inline]
     pub(crate) fn published(&mut self, by: PeerId, key: u64) -> Option<(Region, RegionVersion)> {
-        let may = |at: &&mut Peer| at.stage == Stage::Fabric && !at.end.is_broken() && !at.rest.holds();
+        let may = |at: &&mut Peer| at.stage == Stage::Fabric && at.may_send();
         let at = self.peers.get_mut(by).filter(may)?;
         let found = at.dealings.published().find(key);
         if found.is_none() && at.dealings.may(Way::Get) && at.dealings.may(Way::Put) {

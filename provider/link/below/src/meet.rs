@@ -437,7 +437,8 @@ impl<B: RmaLink, F: Below> Net<B, F> {
         if let Some(why) = at.meeting.take_overdue(now) {
             return self.refuse(peer, why);
         }
-        if at.end.is_overdue(now) {
+        // The peer may have closed, which its answer says: then nothing was lost.
+        if at.end.is_overdue(now) && !at.rest.holds() {
             self.cut(peer, Some(Gone::Reset));
         }
     }

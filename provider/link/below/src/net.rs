@@ -362,10 +362,9 @@ impl<B: RmaLink, F: Below> Net<B, F> {
             self.with_memory(|memory| memory.send_notes(to));
         }
         let at = &mut self.peers[to];
+        let may = at.may_send() && !at.dealings.has_notes();
         let found = match (&mut self.below, &mut at.channel) {
-            (Some(below), Some(channel))
-                if !at.end.is_broken() && !at.dealings.has_notes() && !at.rest.holds() =>
-            {
+            (Some(below), Some(channel)) if may => {
                 channel.send(below, Said { sort: Sort::Frame, head, body, off, len })
             }
             _ => Err(NotSent::Busy),

@@ -78,9 +78,16 @@ impl Peer {
             || self.rest.holds()
     }
 
+    /// Whether messages and accesses may go by the fabric now, where it leads to the peer: none was lost, and
+    /// no proposal to close the connection is under way.
+    #[inline]
+    pub(crate) fn may_send(&self) -> bool {
+        !self.end.is_broken() && !self.rest.holds()
+    }
+
     /// Whether many frames find room, if they go by the fabric.
     pub(crate) fn has_much_room(&self) -> bool {
-        let may = !self.end.is_broken() && !self.upkeep.is_full() && !self.rest.holds();
+        let may = self.may_send() && !self.upkeep.is_full();
         may && self.channel.as_ref().is_some_and(Channel::has_much_room)
     }
 

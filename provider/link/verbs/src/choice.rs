@@ -42,6 +42,8 @@ const LEAST: u32 = 48;
 const READS: i32 = 16;
 /// Longest access, where messages of the device may be as long: of a length that a request can name.
 const ACCESS: usize = 1 << 30;
+/// The vendor that soft RoCE (rxe) says it has.
+const SOFT_ROCE: u32 = 0xff_ffff;
 /// Inline sizes that are tried.
 const INLINE: [u32; 7] = [512, 256, 128, 64, 32, 16, 0];
 
@@ -246,7 +248,8 @@ fn open_port(context: &Context, route: Route, clients: Option<&Path>) -> Result<
     // applies.
     let atomics = access > 0 && attributes.atomic_cap == IBV_ATOMIC_GLOB;
     let (most, inline) = (MESSAGE, 0);
-    let sizes = Sizes { most, window, send_wr, recv_wr, inline, access, serves, starts, atomics };
+    let repeats = attributes.vendor_id == SOFT_ROCE;
+    let sizes = Sizes { most, window, send_wr, recv_wr, inline, access, serves, starts, atomics, repeats };
     let credits = entries as usize - places;
     let detail = detail(context, &route, lacks.as_deref());
     let (bounces, registered) = (Bounces::new(&pd), Registry::new(Adapter::new(&pd, clients)));

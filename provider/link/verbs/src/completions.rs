@@ -4,11 +4,11 @@ use below::{Below as _, Buffer, Did};
 use rdma_sys as ibv;
 use rdma_sys::{Event, ibv_wc};
 
-use crate::pair::Pair;
+use crate::pair::{Pair, Posted};
 use crate::receives::RECEIVE;
 use crate::state::{EVENTS, Objects, Verbs};
 use crate::status::text;
-use crate::used::Used;
+use crate::used::{Used, end_request};
 
 impl Verbs {
     /// Takes completions off the queue; how many there were.
@@ -49,8 +49,23 @@ impl Verbs {
         let own = pair.complete(request, is_done, |one, is_done| used.free(one, is_done));
         self.credits += before - pair.in_use();
         let newest = pair.newest();
+        if let Some(own) = own.filter(|_| self.sizes.repeats) {
+            self.end_late(number, Some(&own).filter(|_| is_done));
+        }
         if let Some(own) = own.filter(|_| !is_done) {
             self.fail(number, own.who.or(newest), text(wc.status));
+        }
+    }
+
+    /// A request has completed, of a driver that repeats them: memory of the one before is used no more.
+    fn end_late(&mut self, number: u32, done: Option<&Posted>) {
+        let Objects { pairs, registered, .. } = &mut *self.objects;
+        let id = pairs.id(number);
+        let Some(pair) = pairs.get_mut(number) else { return };
+        pair.take_late(done).into_iter().for_each(|late| end_request(registered, late));
+        // Without a later request its own would stay registered.
+        if pair.has_late() && pair.in_use() == 0 && self.credits > 0 {
+            self.credits -= usize::from(pair.follow(id));
         }
     }
 

@@ -15,7 +15,7 @@ use crate::pair::{Pair, Posted, State, Verb};
 use crate::receives::CHUNK;
 use crate::remote::{Accesses, reaches, ways};
 use crate::state::{MOST_INLINE, Objects, Route, Sizes, Verbs};
-use crate::used::{Used, end_registration};
+use crate::used::{Used, end_registration, end_request};
 
 /// An acknowledgement is waited for 4.096 us times two to this power, 0.27 s, and the retries take 2 s.
 const TIMEOUT: u8 = 16;
@@ -95,13 +95,14 @@ impl Verbs {
     /// A queue pair is gone: what it had is this side's again.
     pub(crate) fn retire(&mut self, number: u32, mut pair: Pair) {
         self.objects.receives.end_owner(number, pair.receives);
-        let posted: Vec<Posted> = pair.drop_posted().collect();
+        let (late, posted) = (pair.take_late(None), pair.drop_posted().collect::<Vec<Posted>>());
         let Objects { windows, sends, bounces, registered, .. } = &mut *self.objects;
         for lease in windows.end_pair(number) {
             end_registration(registered, lease);
         }
         // The device may use places until here.
         drop(pair);
+        late.into_iter().for_each(|number| end_request(registered, number));
         self.credits += posted.len();
         let mut used = Used { windows, sends, bounces, registered, did: &mut self.did, pair: number };
         posted.into_iter().for_each(|one| used.free(one, false));
@@ -265,7 +266,8 @@ impl Below for Verbs {
             if !message.copy_to(&mut room[..total]) {
                 return Err(NotSent::Fault);
             }
-            let signal = pair.is_signal_due() || self.credits < self.half;
+            // What is alone has to be known where requests are repeated.
+            let signal = pair.is_signal_due() || self.credits < self.half || self.sizes.repeats;
             let bytes = ibv_sge { addr: room.as_ptr() as u64, length: total as u32, lkey: 0 };
             // SAFETY: inline, of memory that is there during the call.
             unsafe { pair.post(id, Verb::Send, bytes, (true, signal), Posted { who, ..Posted::default() }) }?;

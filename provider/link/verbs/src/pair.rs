@@ -49,6 +49,8 @@ pub(crate) struct Access {
     pub(crate) into: Option<Span>,
     /// The registration that it names.
     pub(crate) held: Option<u64>,
+    /// That too, which a driver that repeats requests may use until a later one has completed.
+    pub(crate) late: Option<u64>,
 }
 
 /// What a request does; where in the peer's memory, and by which key.
@@ -90,6 +92,8 @@ pub(crate) struct Pair {
     accesses: u32,
     /// What the failure of its newest message is reported with.
     newest: Option<u64>,
+    /// [`Access::late`] of the request that has completed last.
+    late: Option<u64>,
     /// Receives that are posted to it, where it has its own.
     pub(crate) receives: u32,
     /// What the device had posted to it of a shared queue has completed.
@@ -107,6 +111,7 @@ impl Pair {
             silent: 0,
             accesses: 0,
             newest: None,
+            late: None,
             receives: 0,
             is_last: false,
         }
@@ -227,6 +232,24 @@ impl Pair {
             own = Some(one);
         }
         own
+    }
+
+    /// The registration that is used no more now that a request has completed; `None` for that: it is gone.
+    pub(crate) fn take_late(&mut self, done: Option<&Posted>) -> Option<u64> {
+        let late = done.and_then(|one| one.access?.late);
+        std::mem::replace(&mut self.late, late)
+    }
+
+    /// Whether a registration is used until a later request has completed.
+    pub(crate) fn has_late(&self) -> bool {
+        self.late.is_some()
+    }
+
+    /// Posts a request that moves no bytes, with the id of [`Pair::post`]; whether it was posted.
+    pub(crate) fn follow(&mut self, id: u64) -> bool {
+        let (verb, posted) = (Verb::Write((0, 0)), Posted::default());
+        // SAFETY: no bytes.
+        unsafe { self.post(id, verb, ibv_sge::default(), (false, true), posted) }.is_ok()
     }
 
     /// Gives all requests up, whose queue pair is gone.

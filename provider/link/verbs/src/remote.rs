@@ -21,7 +21,8 @@ use crate::registered::Adapter;
 use crate::state::{MOST_INLINE, Objects, Verbs};
 use crate::used::Used;
 
-/// How long the requests of a queue pair in error may take until all have completed.
+/// How long the requests of a queue pair may take until all have completed, in error or before one that is
+/// not to be repeated.
 const FLUSH: Duration = Duration::from_millis(500);
 /// How long a request to bind a window may take, once what it binds is to end.
 const BINDING: Duration = Duration::from_millis(100);
@@ -35,9 +36,9 @@ struct Local {
 
 impl Objects {
     /// Finds the means for memory of this side in an access that is not inline.
-    fn find_local(&mut self, who: u64, piece: &Piece) -> Result<Local, NotSent> {
+    fn find_local(&mut self, who: u64, piece: &Piece, repeats: bool) -> Result<Local, NotSent> {
         let (local, is_read) = (piece.local, piece.way == Way::Get);
-        let mut access = Access { op: who, into: None, held: None };
+        let mut access = Access { op: who, into: None, held: None, late: None };
         let uses = Uses { local_write: is_read, ..Uses::default() };
         // To register a device's takes longer than to copy it. What is done once may be injected.
         let shared = || self.registered.find(local, uses).map(|(number, key)| (number, key.sge(local)));
@@ -64,6 +65,10 @@ impl Objects {
             None => self.register_for_one(local, uses)?,
         };
         access.held = Some(number);
+        if repeats && !is_read {
+            self.registered.begin(number);
+            access.late = Some(number);
+        }
         let posted = Posted { access: Some(access), ..Posted::default() };
         Ok(Local { bytes, is_inline: false, posted })
     }
@@ -176,15 +181,36 @@ impl Accesses<'_> {
         self.lease(span, (read, write), true)
     }
 
+    /// Whether all requests of a queue pair, that is connected, have completed, which may take a moment: what
+    /// is posted then is repeated by no driver.
+    fn complete_all(&mut self, number: u32) -> bool {
+        let until = Instant::now() + FLUSH;
+        while self.0.connected(number).is_ok() {
+            if self.0.objects.pairs.get(number).is_none_or(|pair| pair.in_use() == 0) {
+                return true;
+            }
+            if self.0.dead.is_some() || Instant::now() >= until {
+                return false;
+            }
+            if self.0.read() == 0 {
+                std::thread::yield_now();
+            }
+        }
+        false
+    }
+
     /// The key of a registration for the peer of this queue pair. Messages that are sent to it from here on
     /// are behind the request that makes the key valid.
     pub(crate) fn admit(&mut self, to: Dest, lease: u64, may: (bool, bool)) -> Option<u64> {
         let number = to.0 as u32;
         let id = self.0.connected(number).ok()?;
-        let Objects { windows, pairs, registered, .. } = &mut *self.0.objects;
-        if let Some(key) = windows.key(lease, number) {
+        if let Some(key) = self.0.objects.windows.key(lease, number) {
             return Some(key.into());
         }
+        if self.0.sizes.repeats && !self.complete_all(number) {
+            return None;
+        }
+        let Objects { windows, pairs, registered, .. } = &mut *self.0.objects;
         let pair = pairs.get_mut(number).filter(|pair| pair.has_slot())?;
         if self.0.credits == 0 {
             return None;
@@ -256,11 +282,11 @@ impl Accesses<'_> {
             if hmem::read(&[local], 0, &mut room[..local.len()]) < local.len() {
                 return Err(NotSent::Fault);
             }
-            let access = Some(Access { op: who, into: None, held: None });
+            let access = Some(Access { op: who, into: None, held: None, late: None });
             let bytes = ibv_sge { addr: room.as_ptr() as u64, length: local.len() as u32, lkey: 0 };
             Local { bytes, is_inline, posted: Posted { access, ..Posted::default() } }
         } else {
-            self.0.objects.find_local(who, piece)?
+            self.0.objects.find_local(who, piece, self.0.sizes.repeats)?
         };
         let verb = match (piece.once, piece.way) {
             (Some(Once::Write(data)), _) => Verb::WriteWithData(remote, data),

@@ -50,6 +50,8 @@ pub(crate) struct Sizes {
     pub(crate) starts: u8,
     /// Its atomics are atomic with those of processors and of other devices.
     pub(crate) atomics: bool,
+    /// Its driver repeats requests that it must not repeat, and those that have completed.
+    pub(crate) repeats: bool,
 }
 
 /// Room for completions.

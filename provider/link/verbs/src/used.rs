@@ -29,13 +29,20 @@ pub(crate) fn end_registration(registered: &mut Registry<Adapter>, lease: u64) {
     }
 }
 
+/// A request that names a registration is over.
+pub(crate) fn end_request(registered: &mut Registry<Adapter>, number: u64) {
+    if let Err((call, errno)) = registered.end(number) {
+        log::error!("{call}: errno {errno}: memory of a request that is over stays registered");
+    }
+}
+
 impl Used<'_> {
     /// A request is over: what it has used is this side's again.
     pub(crate) fn free(&mut self, one: Posted, is_done: bool) {
         if one.bind.is_some_and(|lease| self.windows.note_done(lease, self.pair)) {
             one.bind.into_iter().for_each(|lease| end_registration(self.registered, lease));
         }
-        let Some(Access { op, into, held }) = one.access else {
+        let Some(Access { op, into, held, late }) = one.access else {
             return one.place.into_iter().for_each(|place| self.sends.give_back(place));
         };
         let mut did = Did::Over(op, is_done);
@@ -53,9 +60,9 @@ impl Used<'_> {
             log::error!("{call}: errno {errno}: what was read into memory of a device cannot be used");
             did = Did::Unwritten(op);
         }
-        if let Some(Err((call, errno))) = held.map(|number| self.registered.end(number)) {
-            log::error!("{call}: errno {errno}: memory of a request that is over stays registered");
-        }
+        // What was done may be repeated.
+        let late = late.filter(|_| !is_done);
+        held.into_iter().chain(late).for_each(|number| end_request(self.registered, number));
         self.did.push_back(did);
     }
 }

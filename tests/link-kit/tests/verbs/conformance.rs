@@ -33,6 +33,15 @@ mod late {
     }
 }
 
+/// Soft RoCE where answers are late: it repeats requests to bind, and reads memory of writes that have completed.
+mod repeating {
+    use crate::device::harness;
+    link_kit::conform! {
+        harness("sv0:rxe,repeats", &[]);
+        frames ends frames_only handles flights sleep_in_flight regions_in_flight
+    }
+}
+
 /// InfiniBand's link layer: by LID.
 mod infiniband {
     use crate::device::harness;
@@ -45,8 +54,9 @@ mod infiniband {
 /// - `hostile`: a forged message, which neither end counts, arrives. It is dropped where both ends have
 ///   closed the connection meanwhile, and so does not end the peer.
 /// - `regions_in_flight`: what is published is accessed by the next call. After a connection has been closed
-///   `published` finds nothing and `start` is refused until a frame has connected anew, and the peer was
-///   asked again.
+///   `published` finds nothing and `start` is refused (`Fault`; `Memory` while a proposal is not answered) until
+///   a frame has connected anew, and the peer was asked again. The engine's accesses by closed connections are
+///   in `idle`.
 mod closing {
     use crate::device::harness_that_closes;
     link_kit::conform! {

@@ -10,6 +10,7 @@ use link_api::Patience;
 use link_kit::text;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
+use stand_in::program::{self, Program};
 use testkit::{from_any, msg, pattern, read, there, write};
 use verbs::Verbs;
 
@@ -309,4 +310,25 @@ fn accesses_of_any_size_and_place_do_what_copies_do_on_a_small_device() {
 #[test]
 fn accesses_of_any_size_and_place_do_what_copies_do_where_messages_are_short() {
     does_what_copies_do("sv0:rxe,msg=65536");
+}
+
+#[test]
+fn accesses_of_any_size_and_place_do_what_copies_do_where_requests_are_repeated() {
+    does_what_copies_do("sv0:rxe,repeats");
+}
+
+#[test]
+fn memory_of_a_write_that_may_be_repeated_does_not_stay_registered() {
+    let mut duo = duo("sv0:rxe,repeats");
+    let (to, target, local) = (duo.a.peer, filled(LEN, 3), [filled(LEN, 7)]);
+    known(&mut duo, target, 9, BOTH);
+    let stand_in = Program::open(program::path("verbs_stand_in"));
+    let registered = || stand_in.calls(c"ibv_reg_mr") - stand_in.calls(c"ibv_dereg_mr");
+    let (before, start) = (registered(), Instant::now());
+    assert_eq!(access(&mut duo, &write(to, &local, &[there(0, LEN, 9)], 1)).err, None);
+    while registered() > before {
+        assert!(start.elapsed() < WAIT, "it stays registered");
+        assert!(duo.a.next().is_none());
+    }
+    assert!(text(&[target]) == text(&local));
 }

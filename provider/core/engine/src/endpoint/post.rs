@@ -177,7 +177,7 @@ impl<L: RmaLink> Post<'_, L> {
         when.set(When::BEHIND_UNACKED, state.answers.is_behind_unacked());
         when.set(When::HELPED, state.hints.helps());
         let is_large = len > state.flow.limits().eager;
-        self.adapt.note_large(is_large && !when.contains(When::INJECT));
+        self.adapt.note_begun(peer, is_large && !when.contains(When::INJECT));
         when
     }
 
@@ -335,10 +335,14 @@ impl<L: RmaLink> Post<'_, L> {
     }
 
     /// Whether a message that only goes inside a frame one way had better be offered: the peer has much to
-    /// take in already. Offers take little room, so that a program goes on whose peer is elsewhere.
-    fn is_behind(&mut self, peer: PeerId, len: usize) -> bool {
+    /// take in already, or it is one of many that this side sends to at once, and it sends here, too
+    /// (`answers`). Offers take little room, so that a program goes on whose peer is elsewhere; and a message
+    /// that is offered is copied once, where both sides have several to copy.
+    fn is_behind(&mut self, peer: PeerId, len: usize, answers: bool) -> bool {
         let limits = self.net.peer(peer).flow.limits();
-        len > limits.in_a_row && len <= limits.one_way && !self.net.has_room_to_spare(peer, len)
+        len > limits.in_a_row
+            && len <= limits.one_way
+            && (answers && self.adapt.goes_to_many() || !self.net.has_room_to_spare(peer, len))
     }
 
     /// Whether a completion or a counter says when the operation is done.
@@ -369,11 +373,12 @@ impl<L: RmaLink> Post<'_, L> {
         let mut when = self.when(peer, op.flags, len);
         when.set(When::BOTH_WAYS, self.bind.has_receives(core));
         let state = self.net.peer(peer);
-        when.set(When::IN_A_ROW, when.contains(When::IN_A_ROW) | state.hints.is_unanswered());
+        let answers = !state.hints.is_unanswered();
+        when.set(When::IN_A_ROW, when.contains(When::IN_A_ROW) | !answers);
         let is_large = len > state.flow.limits().eager;
         if is_large {
             state.hints.set_unanswered(true);
-            when.set(When::BEHIND, self.is_behind(peer, len));
+            when.set(When::BEHIND, self.is_behind(peer, len, answers));
         }
         self.send_as_chosen(core, peer, op, flags, done_as, when)
     }

@@ -39,7 +39,8 @@ bitflags! {
         /// Registrations of the job are of memory that stays until they are closed, so that what is written
         /// may be got; or this is of no registration.
         const LASTING = 1 << 13;
-        /// Half of the ring to the peer is not taken in yet, or the like.
+        /// Half of the ring to the peer is not taken in yet, or the like, or it is one of many that are sent
+        /// large messages at once and send here, too.
         const BEHIND = 1 << 14;
         /// Messages that their senders could help to copy come from many peers in turn.
         const FROM_MANY = 1 << 15;

@@ -100,3 +100,47 @@ fn what_would_leave_too_little_room_is_offered() {
     assert_eq!(net[0].tx().len(), 3);
     net.assert_idle();
 }
+
+/// Messages to many peers in a row which send such messages, too: the first few go inside frames, and the
+/// others are offered. Progress begins a new row; several messages to one peer are to one; what goes inside
+/// frames both ways does so to many; and so does what goes to peers that send nothing long.
+#[test]
+fn what_goes_to_many_peers_that_answer_is_offered_behind_the_first_few() {
+    const PEERS: usize = 6;
+    let mut net = Net::with(PEERS + 1, Setup { eager_one_way: 800, max_frame: 2048, ..Setup::default() });
+    // Which of the messages went inside their frames.
+    let row = |net: &mut Net, peers: &[usize], len: usize, answer: bool| -> Vec<bool> {
+        let posted: Vec<_> = peers
+            .iter()
+            .map(|&to| {
+                let (src, dst) = (net.bytes(0, &pattern(len, to)), net.memory(to, len));
+                net[to].recv(&from_any(&[dst], 1)).unwrap();
+                net[0].send(&msg(to as u64, &[src], 2)).unwrap();
+                (to, dst, !net[0].tx().is_empty())
+            })
+            .collect();
+        net.settle();
+        let got: Vec<_> = (1..=PEERS).flat_map(|to| net[to].rx()).collect();
+        assert!(got.len() == peers.len() && got.iter().all(|c| (c.len, c.err) == (len, None)), "{got:?}");
+        assert!(posted.iter().all(|&(to, dst, _)| net[to].look(dst, len) == pattern(len, to)));
+        assert_eq!(net[0].tx().len(), posted.iter().filter(|(.., inside)| !inside).count());
+        for to in (1..=PEERS).filter(|_| answer) {
+            let (back, bytes) = (net.memory(0, 300), net.bytes(to, &pattern(300, to)));
+            net[0].recv(&from_any(&[back], 3)).unwrap();
+            net[to].send(&msg(0, &[bytes], 2)).unwrap();
+            net.settle();
+            assert_eq!((net[0].received().len, net[to].sent().err), (300, None));
+        }
+        posted.into_iter().map(|(.., inside)| inside).collect()
+    };
+    let all: Vec<usize> = (1..=PEERS).collect();
+    // The first of a row may yet be answered.
+    let few_then_many = [false, true, false, false, false, false];
+    assert_eq!(row(&mut net, &all, 800, true), few_then_many);
+    assert_eq!(row(&mut net, &all, 800, true), few_then_many);
+    assert_eq!(row(&mut net, &all, 600, true), [false, true, true, true, true, true]);
+    assert_eq!(row(&mut net, &[1, 1, 1, 2, 2, 2], 800, true), [false, true, true, true, true, true]);
+    assert_eq!(row(&mut net, &all, 800, false), few_then_many);
+    assert_eq!(row(&mut net, &all, 800, false), [true; PEERS]);
+    net.assert_idle();
+}

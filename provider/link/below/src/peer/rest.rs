@@ -6,6 +6,9 @@
 //! the same and nothing else is under way there; else it declines. Where both propose at once, the proposal
 //! of each is the answer to the other's: both close if the two agree. What counts is what was proposed, since
 //! a message may have arrived after that.
+//!
+//! An end goes on to wait for the answer where its device reports a loss meanwhile: where the other end has
+//! closed, nothing acknowledges a message that has come.
 
 use std::time::{Duration, Instant};
 

@@ -4,6 +4,7 @@
 //! | input | output | for |
 //! |---|---|---|
 //! | a large message is posted, progress | [`Adapt::is_in_a_row`] | eager sizes, cooperative copies |
+//! | peers that large messages go to, progress | [`Adapt::goes_to_many`] | eager sizes of messages one way |
 //! | peers that large messages come from | [`Adapt::comes_from_many`] | copied alone or together |
 //! | messages offered, taken, received | [`Adapt::are_both_ways`] | which side copies |
 //! | bytes sent since the last progress | [`Adapt::is_time_for_progress`] | to see a full ring |
@@ -18,12 +19,18 @@ use crate::endpoint::parts::sources::Sources;
 /// Pieces of cooperative copies taken in one call of progress.
 const MOST_PIECES: usize = 64;
 
+/// Peers to which something large is begun in turn, with no progress between, that are not many.
+const FEW_TARGETS: u8 = 2;
+
 #[derive(Debug, Default)]
 pub(in crate::endpoint) struct Adapt {
     /// Bytes of messages sent since the last progress, see `bound`.
     bytes_since_progress: usize,
     /// Something large was begun, and no call of progress was made since.
     posting: bool,
+    /// To how many peers in turn it was, while it is `posting`, and to which one at last.
+    targets: u8,
+    target: Option<PeerId>,
     /// Pieces of cooperative copies taken in this call of progress.
     pieces_taken: usize,
     offered: Offered,
@@ -58,10 +65,28 @@ impl Adapt {
         self.bytes_since_progress >= MOST_SINCE_PROGRESS
     }
 
-    /// Something large was begun.
+    /// Something is begun to this peer, something large or not.
     #[inline(always)]
-    pub(in crate::endpoint) fn note_large(&mut self, large: bool) {
-        self.posting |= large;
+    pub(in crate::endpoint) fn note_begun(&mut self, peer: PeerId, large: bool) {
+        if large {
+            self.note_large(peer);
+        }
+    }
+
+    #[inline(never)]
+    fn note_large(&mut self, peer: PeerId) {
+        if !self.posting {
+            (self.posting, self.targets, self.target) = (true, 0, None);
+        }
+        if self.target.replace(peer) != Some(peer) {
+            self.targets = self.targets.saturating_add(1);
+        }
+    }
+
+    /// Whether something large was begun to many peers in turn since the last progress.
+    #[inline(always)]
+    pub(in crate::endpoint) fn goes_to_many(&self) -> bool {
+        self.posting && self.targets > FEW_TARGETS
     }
 
     /// Whether something large was begun since the last progress.

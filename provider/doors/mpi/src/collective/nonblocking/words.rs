@@ -96,8 +96,9 @@ impl Words {
         Ok(words)
     }
 
-    /// Has the datatypes of buffers that count stay until these words are dropped. That of a buffer without data
-    /// may be freed as well, and says nothing: MPI_BYTE stands for it, but where an operation is checked against it.
+    /// Has the datatypes of buffers that count stay until these words are dropped. That of a buffer without
+    /// data may be freed as well, and says nothing: MPI_BYTE stands for it, but where an operation is checked
+    /// against it.
     unsafe fn hold_datatypes(&mut self, row: &'static Row, args: &Args<'_>) {
         let mut resolver = Resolver::new(args, row.on);
         let reduces = row.plan.is_some_and(|plan| signature(plan.what).contains(&b'o'));

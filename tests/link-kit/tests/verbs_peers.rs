@@ -1,0 +1,182 @@
+//! What an endpoint of the link over queue pairs keeps for each peer, over the stand-in: one that is known, that is
+//! connected, and whose connection was closed because nothing went by it. By itself, since it counts what is allocated.
+#![cfg(not(loom))]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use below::{BelowLink, BelowOptions};
+use link::{TcpLink, TcpOptions};
+use link_api::{Event, FrameLink as _, Link as _, PeerId};
+use stand_in::program::{self, Program};
+use verbs::{Options, Verbs};
+use wire::session::JobKey;
+
+type Node = BelowLink<TcpLink, Verbs>;
+
+const WAIT: Duration = Duration::from_secs(300);
+/// Until there are so many, the shared receive queue grows with the peers.
+const FIRST: usize = 16;
+/// Nothing has gone for so long by a connection that is closed.
+const IDLE: Duration = Duration::from_millis(1);
+
+/// Longer than all that is kept for a peer but places of messages, which are pages, and buffers of TCP: bytes. Peers
+/// share both.
+const LONG: usize = 32 << 10;
+const PAGE: usize = 4096;
+
+/// Counts bytes while that is asked for.
+struct Counting;
+
+static COUNTS: AtomicBool = AtomicBool::new(false);
+static BYTES: AtomicIsize = AtomicIsize::new(0);
+static SHARED_BYTES: AtomicIsize = AtomicIsize::new(0);
+
+fn count(layout: Layout, sign: isize) {
+    if COUNTS.load(Relaxed) {
+        let is_shared = layout.size() > LONG && (layout.align() == 1 || layout.align() >= PAGE);
+        let bytes = if is_shared { &SHARED_BYTES } else { &BYTES };
+        bytes.fetch_add(sign * layout.size() as isize, Relaxed);
+    }
+}
+
+// SAFETY: all is left to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout, 1);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout, 1);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        count(layout, -1);
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What the one endpoint does, counted.
+fn counted<T>(does: impl FnOnce() -> T) -> T {
+    COUNTS.store(true, Relaxed);
+    let done = does();
+    COUNTS.store(false, Relaxed);
+    done
+}
+
+fn open(idle: Option<Duration>) -> Node {
+    let key = JobKey::from_secret(b"of many peers");
+    let to = "127.0.0.1:0".parse().expect("an address");
+    let base = TcpLink::bind(to, TcpOptions::new(key.clone())).expect("a free name");
+    let library = Options { library: Some(program::path("verbs_stand_in")), ..Options::default() };
+    let (device, _) = verbs::open(&library, Ipv4Addr::LOCALHOST.into()).expect("a device");
+    BelowLink::new(base, Ok(device), BelowOptions { fallback: false, idle, ..BelowOptions::new(key) })
+        .expect("descriptors")
+}
+
+fn pairs() -> u64 {
+    let stand_in = Program::open(program::path("verbs_stand_in"));
+    stand_in.calls(c"ibv_create_qp") - stand_in.calls(c"ibv_destroy_qp")
+}
+
+/// One endpoint and its peers, each with how the one knows it.
+struct Many {
+    one: Node,
+    peers: Vec<(Node, PeerId)>,
+    start: Instant,
+}
+
+impl Many {
+    /// A frame to a peer, which takes it: the way there is made if there is none.
+    fn send(&mut self, to: usize) {
+        let Many { one, peers, start } = self;
+        let (link, peer) = &mut peers[to];
+        let (mut sent, mut came) = (false, false);
+        while !came {
+            assert!(start.elapsed() < WAIT, "no way to peer {to}");
+            sent |= !sent && counted(|| one.send(*peer, b"hello", &[], 0, 0)).is_ok();
+            assert!(counted(|| one.poll()).is_none());
+            match link.poll() {
+                Some(Event::Frame(frame)) => {
+                    link.release(frame);
+                    came = true;
+                }
+                Some(other) => panic!("{other:?}"),
+                None => {}
+            }
+        }
+    }
+
+    /// All have closed their connections.
+    fn close(&mut self) {
+        while pairs() > 0 {
+            assert!(self.start.elapsed() < WAIT, "they are not closed");
+            for (link, _) in &mut self.peers {
+                assert!(link.poll().is_none());
+            }
+            for _ in 0..100 {
+                assert!(counted(|| self.one.poll()).is_none());
+            }
+        }
+    }
+}
+
+/// Bytes for each of so many, since then.
+fn each(before: isize, many: usize) -> isize {
+    (BYTES.load(Relaxed) - before) / many as isize
+}
+
+fn peers_cost(many: usize) {
+    // SAFETY: nothing reads the environment yet: the stand-in is not loaded, and no link is open.
+    unsafe { std::env::set_var("VERBS_STAND_IN_FABRIC", std::process::id().to_string()) };
+    let mut one = counted(|| open(None));
+    let mut links: Vec<Node> = (0..FIRST + many).map(|_| open(Some(IDLE))).collect();
+    let own = one.addr();
+    for link in &mut links {
+        link.peer(&own);
+    }
+    let names: Vec<_> = links.iter().map(|link| link.addr()).collect();
+    let before = BYTES.load(Relaxed);
+    let to: Vec<PeerId> = counted(|| names.iter().map(|name| one.peer(name)).collect());
+    let known = each(before, FIRST + many);
+    let mut all = Many { one, peers: links.into_iter().zip(to).collect(), start: Instant::now() };
+    (0..FIRST).for_each(|to| all.send(to));
+    let (before, begun) = (BYTES.load(Relaxed), Instant::now());
+    (FIRST..FIRST + many).for_each(|to| all.send(to));
+    let (took, connected) = (begun.elapsed() / many as u32, known + each(before, many));
+    assert_eq!(pairs(), 2 * (FIRST + many) as u64);
+    all.close();
+    let closed = known + each(before, many);
+    (0..FIRST + many).for_each(|to| all.send(to));
+    assert_eq!(pairs(), 2 * (FIRST + many) as u64, "all are connected anew");
+    let shared = SHARED_BYTES.load(Relaxed);
+    println!("{many} peers, each: known {known} bytes, connected {connected}, closed {closed}");
+    println!("connecting {took:?} each; shared by all {shared} bytes");
+    assert!(shared < 32 << 20, "{shared} bytes");
+    assert!(known < 2 << 10, "{known} bytes for a peer that is known");
+    assert!(
+        closed < connected,
+        "{closed} bytes for one that is closed, {connected} for one that is connected"
+    );
+}
+
+#[test]
+fn a_peer_that_is_known_costs_little_and_one_that_is_idle_gives_its_queue_pair_back() {
+    peers_cost(40);
+}
+
+#[test]
+#[ignore = "takes 20 000 descriptors"]
+fn a_thousand_peers() {
+    peers_cost(1_000 - FIRST);
+}
