@@ -69,7 +69,7 @@ impl Stream {
         entered.device()
     }
 
-    /// Whether the driver ends kernels of the stream's device that run for seconds, as where it has a display.
+    /// Whether the driver ends kernels of the stream's device that run for seconds: it may have a display.
     pub fn has_time_limit(self) -> Result<bool, Error> {
         let (api, entered) = self.enter()?;
         Ok(api.attribute(KERNEL_EXEC_TIMEOUT, entered.device()?) != 0)

@@ -28,6 +28,7 @@ mod memory;
 mod pass;
 mod run;
 mod shared;
+mod slots;
 mod watch;
 mod word;
 

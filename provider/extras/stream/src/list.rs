@@ -9,8 +9,9 @@ use crate::error::Error;
 use crate::failure::Kind;
 use crate::kernel::{Move, Raise};
 use crate::layout::{AT, GOES_ON, LANES, LENGTH, code};
-use crate::pass::{Pass, Slots};
+use crate::pass::Pass;
 use crate::shared::{Core, Peer, RECEIVES, SENDS, place};
+use crate::slots::Slots;
 
 /// A step of a list.
 #[derive(Clone, Debug)]

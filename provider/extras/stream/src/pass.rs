@@ -1,7 +1,7 @@
 //! The kernel of a message between two devices: it waits for the words of slots in its own device's memory,
 //! copies, and raises the peer's.
 //!
-//! One launch has all parts of a message. A slot has up to [`WORDS`] of them, each with a word and bytes of
+//! One launch has all parts of a message. A slot has up to 8 of them, each with a word and bytes of
 //! its own. A block has the words of one remainder, so that the uses of a word are in order. Words are in the
 //! memory of the device that waits for them: the peer's kernel stores there, and a poll does not leave the
 //! device. Such a word is raised by a message alone, never by a watchdog: a kernel leaves its wait when it
@@ -22,20 +22,14 @@ use hmem::cuda::{Function, PerContext, Stream};
 use crate::error::Error;
 use crate::failure::{self, Kind};
 use crate::kernel::{self, Launch, Lines, WIDTHS};
-use crate::layout::{AT, BEGUN, ENDED, ERROR, LINE, Layout, WORD_AT, WORDS, code};
+use crate::layout::{AT, BEGUN, ENDED, ERROR, LINE, Layout, WORD_AT, code};
 use crate::shared::Direct;
+use crate::slots::Slots;
 
-/// Most threads of a block, and most blocks.
+/// Most threads of a block.
 const THREADS: usize = 512;
-const BLOCKS: usize = 16;
 /// Accesses of a thread that are under way together.
 const TOGETHER: usize = 8;
-/// What a message has in one part, and bytes of a part at least where there are several (H200: a launch of
-/// several blocks takes 2 us more than one of one).
-const ONE_PART: usize = 32 << 10;
-const LEAST: usize = 8 << 10;
-/// What one block puts: several take two launches more.
-const ONE_BLOCK: usize = 64 << 10;
 /// Polls between two loads of the error word by the first block, and by others: powers of two.
 const OFTEN: u32 = 32;
 const RARELY: u32 = 512;
@@ -58,23 +52,6 @@ pub(crate) struct Pass {
     pub(crate) checks: bool,
 }
 
-/// Where the parts of a message are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slots {
-    pub(crate) at: usize,
-    /// From one slot to the next.
-    pub(crate) stride: usize,
-    pub(crate) count: u32,
-    /// That of the first part.
-    pub(crate) first: u32,
-    /// Bytes of each part but the last.
-    pub(crate) part: usize,
-    pub(crate) parts: u32,
-    /// The logarithm of how many parts a slot has, and from one to the next there.
-    pub(crate) shift: u32,
-    pub(crate) cell: usize,
-}
-
 impl Pass {
     /// A wait, or a word that is raised, without data.
     pub(crate) fn word(wait: Option<(Kind, u32)>, raise: Option<u32>) -> Pass {
@@ -89,62 +66,6 @@ impl Pass {
     /// The two words of a part's flag, as the kernel has them in one.
     pub(crate) fn flag(&self, part: u32) -> [u32; 2] {
         [1 | part << 1, self.length()]
-    }
-}
-
-impl Slots {
-    /// Those of a message: one for each `slot_bytes` at most, as by memory operations. Where that is fewer
-    /// than parts a slot has several: in the end of the first word's bytes, and in those of the next words.
-    pub(crate) fn of(layout: &Layout, at: usize, first: u32, len: usize) -> Slots {
-        let (count, stride) = (layout.slots, layout.device_stride());
-        let (most, cell) = (len.div_ceil(layout.slot_bytes as usize).max(1), layout.cell());
-        let least = if len <= ONE_PART { ONE_PART } else { LEAST };
-        let blocks = BLOCKS.min(count as usize);
-        let part = len.div_ceil(blocks).next_multiple_of(1024).clamp(least, layout.device_slot());
-        let parts = len.div_ceil(part).max(1);
-        let all = Slots { at, stride, count, first, part, parts: parts as u32, shift: 0, cell: 0 };
-        if parts <= most {
-            return all;
-        }
-        let in_all = most * WORDS as usize;
-        let part = part.max(len.div_ceil(in_all).next_multiple_of(1024)).min(cell);
-        let parts = len.div_ceil(part);
-        let shift = parts.div_ceil(most).next_power_of_two().ilog2();
-        let at = at + layout.device_slot() - cell;
-        Slots { at, part, parts: parts as u32, shift, cell, ..all }
-    }
-
-    /// The slots that it takes.
-    pub(crate) fn taken(&self) -> u32 {
-        self.parts.div_ceil(1 << self.shift)
-    }
-
-    /// The slot of a part, and which of its words.
-    pub(crate) fn place(&self, part: u32) -> (u32, u32) {
-        ((self.first + (part >> self.shift)) % self.count, part & ((1 << self.shift) - 1))
-    }
-
-    pub(crate) fn blocks(&self) -> u32 {
-        self.parts.min(self.count << self.shift).min(BLOCKS as u32)
-    }
-
-    /// Of memory that is copied to one place.
-    pub(crate) fn spread(at: usize, len: usize) -> Slots {
-        if len <= ONE_BLOCK {
-            return Slots {
-                at,
-                stride: 0,
-                count: 1,
-                first: 0,
-                part: len.max(1),
-                parts: 1,
-                shift: 0,
-                cell: 0,
-            };
-        }
-        let part = len.div_ceil(BLOCKS).next_multiple_of(4096);
-        let parts = len.div_ceil(part) as u32;
-        Slots { at, stride: part, count: parts, first: 0, part, parts, shift: 0, cell: 0 }
     }
 }
 

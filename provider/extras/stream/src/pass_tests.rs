@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::*;
+use crate::slots::{LEAST, ONE_PART};
 
 const SLOTS: usize = 2;
 const BLOCKS: usize = 2;

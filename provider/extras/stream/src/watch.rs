@@ -29,7 +29,7 @@ const GRACE: Duration = Duration::from_millis(10);
 /// again, and then once more, has polled in between.
 const SAID_AGAIN: u32 = 2;
 /// After this no kernel is asked any more.
-const ASKED_FOR: Duration = Duration::from_secs(1);
+const ASKS_WITHIN: Duration = Duration::from_secs(1);
 
 /// What a lane waits for, since when.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,7 +60,7 @@ fn watch(shared: &Shared, peer: &Peer) {
     let mut gone = mapped && process.is_none() && peer.name.has_ended();
     // Since when the peer is known to have ended or closed.
     let mut over: Option<Instant> = None;
-    // What each lane was last asked for, and how often.
+    // The wait that each lane has said last since then, and how often.
     let mut asked = [(0, 0); LANES];
     while !shared.stop.load(Acquire) {
         if shared.failure().is_some() {
@@ -90,7 +90,7 @@ fn watch(shared: &Shared, peer: &Peer) {
             let Some(why) = ends(waited, over, closed, shared.timeout) else { continue };
             if shared.direct().is_some()
                 && lasted < shared.timeout
-                && over.is_some_and(|over| over < ASKED_FOR)
+                && over.is_some_and(|over| over < ASKS_WITHIN)
                 && !is_sure(asked, code)
             {
                 let _ = shared.lanes.word(lane, AT).compare_exchange(code, 0, AcqRel, Relaxed);
