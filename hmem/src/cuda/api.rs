@@ -137,7 +137,9 @@ pub(crate) const HANDLE_POSIX_FD: u32 = 1;
 pub(crate) const STREAM_NON_BLOCKING: u32 = 1;
 pub(crate) const EVENT_DISABLE_TIMING: u32 = 2;
 pub(crate) const IPC_LAZY_PEER_ACCESS: u32 = 1;
+/// `CU_MEMHOSTREGISTER_PORTABLE`, `CU_MEMHOSTREGISTER_DEVICEMAP`.
 pub(crate) const LOCK_PORTABLE: u32 = 1;
+pub(crate) const LOCK_MAPPED: u32 = 2;
 pub(crate) const RANGE_DMA_BUF: u32 = 1;
 pub(crate) const DMA_BUF_PCIE: u64 = 1;
 
@@ -215,6 +217,7 @@ functions! {
     graph_exec_destroy b"cuGraphExecDestroy\0" (exec: Handle);
     host_lock b"cuMemHostRegister_v2\0" (at: *mut c_void, len: usize, flags: u32);
     host_unlock b"cuMemHostUnregister\0" (at: *mut c_void);
+    host_device b"cuMemHostGetDevicePointer_v2\0" (to: *mut DevicePtr, at: *mut c_void, flags: u32);
     ipc_get b"cuIpcGetMemHandle\0" (handle: *mut IpcHandle, at: DevicePtr);
     ipc_open b"cuIpcOpenMemHandle_v2\0" (at: *mut DevicePtr, handle: IpcHandle, flags: u32);
     ipc_close b"cuIpcCloseMemHandle\0" (at: DevicePtr);

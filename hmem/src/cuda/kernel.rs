@@ -12,6 +12,8 @@ use super::stream::id_of;
 const MULTIPROCESSORS: c_int = 16;
 /// `CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT`.
 const KERNEL_EXEC_TIMEOUT: c_int = 17;
+/// `CU_DEVICE_ATTRIBUTE_MPS_ENABLED`, of CUDA 12.4.
+const MPS_ENABLED: c_int = 133;
 /// `CU_JIT_ERROR_LOG_BUFFER` and its size.
 const ERROR_LOG: u32 = 5;
 const ERROR_LOG_SIZE: u32 = 6;
@@ -81,6 +83,23 @@ impl Stream {
         let mut count = 0;
         api.device_attr(&mut count, MULTIPROCESSORS, entered.device()?)?;
         Ok(u32::try_from(count).unwrap_or(0))
+    }
+
+    /// Whether kernels of other processes are in the stream's device at the same time, by NVIDIA's MPS, as
+    /// far as the driver says that.
+    pub fn is_by_mps(self) -> Result<bool, Error> {
+        let (api, entered) = self.enter()?;
+        let mut is_on = 0;
+        let known = api.device_attr(&mut is_on, MPS_ENABLED, entered.device()?);
+        Ok(known.is_ok() && is_on != 0)
+    }
+
+    /// Where kernels in the stream find host memory that is page-locked ([`crate::locked`]).
+    pub fn address_of(self, host: *mut u8) -> Result<u64, Error> {
+        let (api, _entered) = self.enter()?;
+        let mut at = 0;
+        api.host_device(&mut at, host.cast(), 0)?;
+        Ok(at)
     }
 
     /// Compiles a module for the stream's context, and finds the kernel of that name in it. The module stays.

@@ -5,14 +5,18 @@ use std::ptr::null_mut;
 use super::api::{Error, Handle, NOT_FOUND, STREAM_NON_BLOCKING, loaded};
 use super::info::info;
 use super::queue::Stream;
-use super::stream::{Entered, INVALID_CONTEXT, any, context_of};
+use super::stream::{Entered, INVALID_CONTEXT, any, context_of, id_of};
 
 /// `CU_STREAM_DEFAULT`.
 const STREAM_DEFAULT: u32 = 0;
 
 /// A stream of a library's. It is destroyed on drop, when the work in it is done.
 #[derive(Debug)]
-pub struct OwnStream(Stream);
+pub struct OwnStream {
+    stream: Stream,
+    /// Of the context: a later one of the same handle has another number.
+    context: u64,
+}
 
 impl OwnStream {
     /// Of the context of the memory at `near`; without an address, of the calling thread's. It waits for the
@@ -36,12 +40,12 @@ impl OwnStream {
         let _entered = Entered::new(api, ctx)?;
         let mut stream = null_mut();
         api.stream_create(&mut stream, flags)?;
-        Ok(OwnStream(Stream::of(stream as usize, ctx)))
+        Ok(OwnStream { stream: Stream::of(stream as usize, ctx), context: id_of(api, ctx) })
     }
 
     /// To queue work in. It is not used any more once this is dropped.
     pub fn stream(&self) -> Stream {
-        self.0
+        self.stream
     }
 }
 
@@ -49,8 +53,11 @@ impl Drop for OwnStream {
     fn drop(&mut self) {
         let Some(api) = loaded() else { return };
         // The stream of a context that is gone went with it.
-        if let Ok(_entered) = Entered::new(api, self.0.context()) {
-            let _ = api.stream_destroy(self.0.handle() as Handle);
+        if id_of(api, self.stream.context()) != self.context {
+            return;
+        }
+        if let Ok(_entered) = Entered::new(api, self.stream.context()) {
+            let _ = api.stream_destroy(self.stream.handle() as Handle);
         }
     }
 }

@@ -5,7 +5,8 @@ use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::api::{
-    Api, EVENT_DISABLE_TIMING, Error, Handle, LOCK_PORTABLE, NOT_FOUND, STREAM_NON_BLOCKING, loaded,
+    Api, EVENT_DISABLE_TIMING, Error, Handle, LOCK_MAPPED, LOCK_PORTABLE, NOT_FOUND, STREAM_NON_BLOCKING,
+    loaded,
 };
 use super::info::{Info, Sort, info};
 use crate::error::Error as AnyError;
@@ -332,7 +333,7 @@ impl Locked {
     pub(super) fn new(api: &Api, at: usize, len: usize) -> Result<Locked, Error> {
         let ctx = any(api).ok_or(Error(INVALID_CONTEXT))?;
         let _entered = Entered::new(api, ctx)?;
-        api.host_lock(std::ptr::with_exposed_provenance_mut(at), len, LOCK_PORTABLE)?;
+        api.host_lock(std::ptr::with_exposed_provenance_mut(at), len, LOCK_PORTABLE | LOCK_MAPPED)?;
         Ok(Locked { at, id: info(at).map_or(0, |of| of.id) })
     }
 }

@@ -32,7 +32,7 @@ pub use file::{FileAt, export_file};
 pub use handle::{Export, HandleType};
 pub(crate) use mapped::Backing;
 pub use mapped::Mapped;
-pub use open::{forget, is_open, open};
+pub use open::{forget, is_open, open, open_uncached};
 pub use opened::Opened;
 pub use owner::Owner;
 pub use passed::Passed;

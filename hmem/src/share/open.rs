@@ -3,6 +3,8 @@
 //! An entry is found by its owner, the allocation's number there and its place: an allocation that
 //! took another's place has another number, and the entry of the one that is gone is closed before
 //! the new one is opened. A mapping that a copy is using stays until that is done.
+//!
+//! What two processes have for each other alone is not kept: its owner frees it once it is closed here.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -36,6 +38,15 @@ fn entries() -> MutexGuard<'static, VecDeque<Entry>> {
 /// particular). `owner` is the process's own among all that have or had its pid. Nothing in `export` is
 /// trusted.
 pub fn open(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opened, Error> {
+    open_for(pid, owner, export, local, true)
+}
+
+/// The same, closed once what is returned is dropped. It is open nowhere else in this process.
+pub fn open_uncached(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opened, Error> {
+    open_for(pid, owner, export, local, false)
+}
+
+fn open_for(pid: i32, owner: u64, export: &Export, local: usize, keeps: bool) -> Result<Opened, Error> {
     let kind = export.handle_type.kind();
     let memory = registry::of(kind);
     let opened = |map, ctx| Opened { map, base: export.base, ctx, kind };
@@ -55,7 +66,7 @@ pub fn open(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opene
     let mut all = entries();
     let place = memory.place_id(ctx);
     let is_it = |e: &Entry| (e.owner, e.ctx, e.place) == (owner, ctx, place) && e.export == *export;
-    if let Some(at) = all.iter().position(is_it) {
+    if let Some(at) = all.iter().position(is_it).filter(|_| keeps) {
         let map = all[at].map.clone();
         if at > BOUND / 2 {
             all.swap(at, 0);
@@ -78,8 +89,10 @@ pub fn open(pid: i32, owner: u64, export: &Export, local: usize) -> Result<Opene
         mapped = map();
     }
     let map = Arc::new(mapped?);
-    all.push_front(Entry { owner, ctx, place, export: *export, map: map.clone() });
-    all.truncate(BOUND);
+    if keeps {
+        all.push_front(Entry { owner, ctx, place, export: *export, map: map.clone() });
+        all.truncate(BOUND);
+    }
     Ok(opened(map, ctx))
 }
 

@@ -141,3 +141,36 @@ fn launches_that_the_driver_refuses_are_errors() {
     own.stream().wait().unwrap();
     assert_eq!(cu.read(at as usize, 8), [1; 8], "what is captured does not run");
 }
+
+#[test]
+fn a_stream_whose_context_is_gone_is_not_destroyed_in_one_of_the_same_name() {
+    let (_alone, cu) = alone();
+    let first = cu.make_context(0);
+    let at = cu.alloc(8);
+    let gone = OwnStream::new(Some(at)).unwrap();
+    let destroyed = cu.calls(c"cuStreamDestroy_v2");
+    cu.end_context(first);
+    let next = cu.make_context(0);
+    assert_eq!(next, first, "names are used again");
+    drop(gone);
+    assert_eq!(cu.calls(c"cuStreamDestroy_v2"), destroyed);
+    let at = cu.alloc(8);
+    drop(OwnStream::new(Some(at)).unwrap());
+    assert_eq!(cu.calls(c"cuStreamDestroy_v2"), destroyed + 1);
+    cu.free(at);
+    cu.end_context(next);
+    cu.enter(0);
+}
+
+#[test]
+fn a_device_of_mps_is_one_by_the_driver_s_word() {
+    let (_alone, cu) = alone();
+    let at = cu.alloc(8);
+    let stream = Stream::legacy(at).unwrap();
+    let found = [0, 1, 0].map(|value| {
+        cu.attribute(133, value);
+        stream.is_by_mps().unwrap()
+    });
+    assert_eq!(found, [false, true, false]);
+    cu.free(at);
+}

@@ -176,6 +176,27 @@ fn another_process_memory_is_read_once_it_is_opened_and_opened_once() {
     share::forget(owner.pid() as u64);
 }
 
+#[test]
+fn what_is_opened_uncached_is_closed_when_it_is_dropped() {
+    let (_alone, cu) = alone();
+    let mut owner = Owner::start();
+    let local = cu.alloc(8192);
+    let export = owner.make("plain", 8192, 1)[0];
+    let (pid, closed) = (owner.pid(), cu.calls(c"cuIpcCloseMemHandle"));
+    let kept = share::open(pid, pid as u64, &export, local).unwrap();
+    drop(kept);
+    assert_eq!(cu.calls(c"cuIpcCloseMemHandle"), closed);
+    let opened = share::open_uncached(pid, pid as u64, &export, local).unwrap();
+    let (at, len) = opened.place(export.base).unwrap();
+    assert!(at != 0 && len >= 8192);
+    let other = cu.calls(c"cuIpcCloseMemHandle");
+    assert_eq!(other, closed + 1, "what was kept is closed first");
+    drop(opened);
+    assert_eq!(cu.calls(c"cuIpcCloseMemHandle"), other + 1);
+    share::forget(pid as u64);
+    cu.free(local);
+}
+
 /// The mapping of what cudaMalloc made goes with the context; that of what was mapped by hand belongs to
 /// none.
 #[test]

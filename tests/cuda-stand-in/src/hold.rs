@@ -2,6 +2,7 @@
 //! lock meanwhile, so that every other call of the process waits for it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 static KERNEL: AtomicBool = AtomicBool::new(false);
@@ -35,4 +36,12 @@ pub(crate) fn free() {
         std::thread::sleep(A_WHILE);
     }
     FREEING.fetch_sub(1, SeqCst);
+}
+
+/// The room for kernels that wait for others, where that is for one alone (`CUDA_STAND_IN_ROOM`).
+pub(crate) fn room(waits: bool) -> Option<MutexGuard<'static, ()>> {
+    static ROOM: Mutex<()> = Mutex::new(());
+    static IS_LITTLE: OnceLock<bool> = OnceLock::new();
+    let is_little = || *IS_LITTLE.get_or_init(|| std::env::var_os("CUDA_STAND_IN_ROOM").is_some());
+    (waits && is_little()).then(|| ROOM.lock().unwrap_or_else(PoisonError::into_inner))
 }

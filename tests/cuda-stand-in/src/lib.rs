@@ -13,6 +13,7 @@
 //! | `CUDA_STAND_IN_DEVICES` | how many devices (2) |
 //! | `CUDA_STAND_IN_DELAY_US` | how long each piece of work takes in a stream (0) |
 //! | `CUDA_STAND_IN_FAIL` | `name=code` or `name@n=code`, with commas: calls that fail, always or the n-th time |
+//! | `CUDA_STAND_IN_ROOM` | `1`: of kernels that wait for others, a process's devices have room for one at a time |
 //! | `CUDA_VISIBLE_DEVICES` | numbers, with commas: as for the driver |
 //!
 //! A test in the same process calls `stand_in_fail` and `stand_in_calls`, and `stand_in_kernel`: while a

@@ -26,7 +26,7 @@ impl Node {
     pub(crate) fn may_take_long(&self) -> bool {
         match self {
             Node::Call(..) => true,
-            Node::Kernel(launch) => launch.kernel.waits(),
+            Node::Kernel(launch) => launch.kernel.waits,
             _ => false,
         }
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use stand_in::Work;
 
 use crate::capture::{self, waits};
+use crate::hold;
 use crate::memop;
 use crate::node::{Function, Node};
 use crate::ptx::Launch;
@@ -195,7 +196,10 @@ fn run(name: usize, by: By) {
                 IN_HOST_FUNCTION.set(false);
                 Ok(())
             }
-            Unlocked::Kernel(launch) => launch.run(),
+            Unlocked::Kernel(launch) => {
+                let _room = hold::room(launch.kernel.waits);
+                launch.run()
+            }
         };
         all = self::all();
         if let Some(s) = all.streams.get_mut(&name) {

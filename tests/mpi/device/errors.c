@@ -5,6 +5,7 @@
  *   begun   rank 0 is in MPI_Finalize when the others call one that it has called, and has not waited for: it completes
  *   never   rank 0 is in MPI_Finalize, and has not called it: the others get an error
  *   ended   the process of rank 0 has ended before the others call it: they get an error
+ *   killed  the process of rank 0 ends while the others call MPI_Allreduce again and again: they get an error
  *   short   a rank's count is less than the root's: its error is MPI_ERR_TRUNCATE, a third rank gets one, too, since devices do it, and no call
  *           waits for ever
  *   fatal   the same, with MPI_ERRORS_ARE_FATAL at ranks with enough room: the third rank's error names MPI_Wait
@@ -17,6 +18,7 @@
  *   corrupt  a rank has written words that cannot be: a rank that has seen them gets an error, and so does one that waits for that rank
  */
 #include "device.h"
+#include <sys/time.h>
 #include <time.h>
 
 enum { N = 5000 };
@@ -271,6 +273,27 @@ static void cancelled(void)
 	OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
 }
 
+static void leave(int signal)
+{
+	(void)signal;
+	_exit(0);
+}
+
+static void in_collectives(void)
+{
+	const struct itimerval soon = { .it_value.tv_usec = 200000 + (suseconds_t)(mix((unsigned)getpid()) % 100000) };
+	int code;
+
+	if (!me) {
+		signal(SIGALRM, leave);
+		setitimer(ITIMER_REAL, &soon, NULL);
+	}
+	do
+		code = MPI_Allreduce(MPI_IN_PLACE, device, N, MPI_INT, MPI_BXOR, MPI_COMM_WORLD);
+	while (code == MPI_SUCCESS);
+	CHECK(strstr(words(code), "libstrait_mpi"));
+}
+
 int main(int argc, char **argv)
 {
 	const char *mode = argc > 1 ? argv[1] : "begun";
@@ -307,6 +330,8 @@ int main(int argc, char **argv)
 		attribute(delete_attribute, 0), attribute(delete_and_sum, 1);
 	else if (!strcmp(mode, "corrupt"))
 		corrupt();
+	else if (!strcmp(mode, "killed"))
+		in_collectives();
 	else if (me)
 		others(mode);
 	else
@@ -325,7 +350,7 @@ int main(int argc, char **argv)
 		printf("right errors %s: rank %d\n", mode, me);
 	fflush(stdout);
 	/* Without one rank MPI_Finalize has no end. */
-	if (!strcmp(mode, "ended"))
+	if (!strcmp(mode, "ended") || !strcmp(mode, "killed"))
 		_exit(here_failed != 0);
 	if (is_together)
 		MPI_Finalize();

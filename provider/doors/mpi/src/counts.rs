@@ -18,6 +18,8 @@ pub enum Path {
     Kernel,
     /// By all ranks' devices: messages of device memory between them, and kernels.
     Devices,
+    /// By both ranks' devices: one kernel of each.
+    Paired,
     /// It was refused.
     Refused,
 }
@@ -31,6 +33,7 @@ pub struct Counts {
     nccl: AtomicU64,
     kernel: AtomicU64,
     devices: AtomicU64,
+    paired: AtomicU64,
     refused: AtomicU64,
     /// Bytes from devices, and to devices, and those of both that kernels have packed or unpacked.
     from: AtomicU64,
@@ -48,6 +51,7 @@ impl Counts {
             nccl: AtomicU64::new(0),
             kernel: AtomicU64::new(0),
             devices: AtomicU64::new(0),
+            paired: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             from: AtomicU64::new(0),
             to: AtomicU64::new(0),
@@ -64,6 +68,7 @@ impl Counts {
             Path::Nccl => &self.nccl,
             Path::Kernel => &self.kernel,
             Path::Devices => &self.devices,
+            Path::Paired => &self.paired,
             Path::Refused => &self.refused,
         };
         count.fetch_add(1, Relaxed);
@@ -88,8 +93,8 @@ impl Counts {
     pub fn line(&self, name: &str, to: &mut String) {
         let [direct, mirrored, nccl, refused] =
             [&self.direct, &self.mirrored, &self.nccl, &self.refused].map(|n| n.load(Relaxed));
-        let [kernel, devices, packed_there] =
-            [&self.kernel, &self.devices, &self.packed_there].map(|n| n.load(Relaxed));
+        let [kernel, devices, paired, packed_there] =
+            [&self.kernel, &self.devices, &self.paired, &self.packed_there].map(|n| n.load(Relaxed));
         let [from, back, packed] = [&self.from, &self.to, &self.packed].map(|n| n.load(Relaxed));
         let mut way = |n: u64, text: std::fmt::Arguments<'_>| {
             if n != 0 {
@@ -110,6 +115,7 @@ impl Counts {
         );
         way(kernel, format_args!("by a kernel of the device"));
         way(devices, format_args!("by the ranks' devices: messages of device memory, and kernels"));
+        way(paired, format_args!("by the ranks' devices: one kernel of each"));
         way(nccl, format_args!("nccl"));
         way(refused, format_args!("refused with an MPI error"));
     }

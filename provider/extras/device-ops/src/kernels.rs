@@ -7,13 +7,14 @@ use std::sync::{Mutex, PoisonError};
 use hmem::cuda::{Function, Stream};
 
 use crate::error::{Error, driver};
-use crate::ptx::{PackKernel, ReduceKernel};
+use crate::ptx::{PackKernel, PairKernel, ReduceKernel};
 
 /// Which one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kernel {
     Reduce(ReduceKernel),
     Pack(PackKernel),
+    Pair(PairKernel),
 }
 
 /// Threads of a block.
@@ -33,6 +34,7 @@ impl Kernel {
         match self {
             Kernel::Reduce(kernel) => kernel.name(),
             Kernel::Pack(kernel) => kernel.name(),
+            Kernel::Pair(kernel) => kernel.name(),
         }
     }
 
@@ -40,6 +42,7 @@ impl Kernel {
         match self {
             Kernel::Reduce(kernel) => kernel.text(),
             Kernel::Pack(kernel) => kernel.text(),
+            Kernel::Pair(kernel) => kernel.text(),
         }
     }
 
@@ -77,10 +80,26 @@ impl Kernel {
         if items == 0 {
             return Ok(());
         }
-        let (function, most) = self.get(stream)?;
+        let (_, most) = self.get(stream)?;
         let blocks = u32::try_from(items.div_ceil(u64::from(THREADS))).unwrap_or(u32::MAX).min(most);
         // SAFETY: the caller's promise.
-        let launched = unsafe { stream.launch(function, blocks, THREADS, arguments) };
+        unsafe { self.launch_as(stream, blocks, THREADS, arguments) }
+    }
+
+    /// Queues it, with that grid.
+    ///
+    /// # Safety
+    /// As of [`Kernel::launch`].
+    pub(crate) unsafe fn launch_as(
+        self,
+        stream: Stream,
+        blocks: u32,
+        threads: u32,
+        arguments: &[u64],
+    ) -> Result<(), Error> {
+        let (function, _) = self.get(stream)?;
+        // SAFETY: the caller's promise.
+        let launched = unsafe { stream.launch(function, blocks, threads, arguments) };
         launched.map_err(driver("launching a kernel"))
     }
 }

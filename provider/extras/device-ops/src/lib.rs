@@ -10,6 +10,7 @@
 //! | which kernels a context has | `kernels` |
 //! | reductions; datatypes | [`mod@reduce`]; [`layout`], [`mod@pack`] |
 //! | collectives of all ranks of a communicator | [`collective`] |
+//! | the same of two ranks, in one kernel of each | [`pair`] |
 //! | NCCL's collectives | [`nccl`] |
 //! | whether all ranks pass device memory | [`board`]; of collectives that overlap [`window`] |
 
@@ -21,6 +22,7 @@ pub mod layout;
 pub mod memory;
 pub mod nccl;
 pub mod pack;
+pub mod pair;
 mod ptx;
 pub mod reduce;
 pub mod types;

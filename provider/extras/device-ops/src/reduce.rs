@@ -66,7 +66,8 @@ pub(crate) fn kernel_for(op: Op, ty: Type, addresses: u64) -> ReduceKernel {
     ReduceKernel { op, ty, access: access(ty, addresses) }
 }
 
-fn access(ty: Type, addresses: u64) -> Access {
+/// How elements at addresses of which these are all bits are accessed.
+pub(crate) fn access(ty: Type, addresses: u64) -> Access {
     let natural = ty.lanes().iter().map(|(_, lane)| u64::from(lane.bytes())).max().unwrap_or(1);
     if addresses % 16 == 0 && !ty.is_pair() {
         Access::Wide

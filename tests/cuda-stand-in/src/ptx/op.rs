@@ -99,13 +99,8 @@ pub(crate) enum Op {
         to: Vec<Reg>,
         at: Reg,
         offset: i64,
-    },
-    /// `ld.acquire.sys`: what a kernel polls by.
-    Acquire {
-        ty: Type,
-        to: Reg,
-        at: Reg,
-        offset: i64,
+        /// It waits for what others store.
+        acquires: bool,
     },
     /// `atom.global.inc.u32`: to 0 where it is as large as that.
     Increment {
@@ -120,14 +115,15 @@ pub(crate) enum Op {
         at: Reg,
         offset: i64,
     },
-    /// `red.sys.global.add`.
+    /// `red.sys.global.add`, and `atom.acq_rel.gpu.global.add`, which has what was there before.
     Add {
         ty: Type,
+        to: Option<Reg>,
         from: Arg,
         at: Reg,
         offset: i64,
     },
-    /// `membar.sys`: threads are run one after the other.
+    /// `membar.sys`, `fence.acq_rel.sys`: each load here acquires, and each store releases.
     Barrier,
     /// `bar.sync 0`: all threads of the block.
     Meet,
@@ -232,11 +228,6 @@ pub(crate) struct Kernel {
     pub(crate) parameters: Vec<String>,
     pub(crate) code: Vec<Instruction>,
     pub(crate) registers: usize,
-}
-
-impl Kernel {
-    /// Whether it may wait for what others store.
-    pub(crate) fn waits(&self) -> bool {
-        self.code.iter().any(|i| matches!(i.op, Op::Acquire { .. }))
-    }
+    /// It waits for other kernels: it is begun by itself, and whatever asks for it is not held up.
+    pub(crate) waits: bool,
 }

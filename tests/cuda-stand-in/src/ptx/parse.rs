@@ -81,7 +81,8 @@ impl Reading {
             self.code[*at].op = Op::Branch { to };
         }
         let registers = self.registers.len();
-        Ok(Kernel { name: self.name, parameters: self.parameters, code: self.code, registers })
+        let waits = self.code.iter().any(|i| matches!(i.op, Op::Load { acquires: true, .. }));
+        Ok(Kernel { name: self.name, parameters: self.parameters, code: self.code, registers, waits })
     }
 
     fn line(&mut self, line: &str) -> Result<(), String> {
@@ -186,27 +187,24 @@ impl Reading {
                 let number = self.parameters.iter().position(|p| p == name).ok_or("no such parameter")?;
                 Ok(Op::Parameter { to: self.sized(to, 64)?, number })
             }
-            (["ld", "acquire", "sys", "global", _], [to, at]) => {
-                let ty = last.filter(|t| t.bits >= 32).ok_or("unknown type")?;
-                let (at, offset) = self.place(at)?;
-                Ok(Op::Acquire { ty, to: self.sized(to, ty.bits)?, at, offset })
-            }
             (
                 ["ld", "global", "cg", rest @ ..]
                 | ["ld", "global", rest @ ..]
-                | ["ld", "volatile", "global", rest @ ..],
+                | ["ld", "volatile", "global", rest @ ..]
+                | ["ld", "acquire", "sys", "global", rest @ ..],
                 [to, at],
             ) => {
                 let (ty, n) = vector(rest)?;
                 let (at, offset) = self.place(at)?;
-                Ok(Op::Load { ty, to: self.several(to, n, ty.bits)?, at, offset })
+                let acquires = parts[1] == "acquire";
+                Ok(Op::Load { ty, to: self.several(to, n, ty.bits)?, at, offset, acquires })
             }
             (["st", "global", rest @ ..] | ["st", "volatile", "global", rest @ ..], [at, from]) => {
                 let (ty, n) = vector(rest)?;
                 let (at, offset) = self.place(at)?;
                 Ok(Op::Store { ty, from: self.several(from, n, ty.bits)?, at, offset })
             }
-            (["membar", "sys"], []) => Ok(Op::Barrier),
+            (["membar", "sys"] | ["fence", "acq_rel", "sys"], []) => Ok(Op::Barrier),
             (["bar", "sync"], ["0"]) => Ok(Op::Meet),
             (["bar", "red", "or", "pred"], [to, "0", from]) => {
                 Ok(Op::MeetAny { to: self.sized(to, 1)?, from: self.sized(from, 1)? })
@@ -214,7 +212,12 @@ impl Reading {
             (["red", "sys", "global", "add", _], [at, from]) => {
                 let ty = last.filter(|t| t.class == Class::Unsigned && t.bits >= 32).ok_or("unknown type")?;
                 let (at, offset) = self.place(at)?;
-                Ok(Op::Add { ty, from: self.arg(from, ty)?, at, offset })
+                Ok(Op::Add { ty, to: None, from: self.arg(from, ty)?, at, offset })
+            }
+            (["atom", "acq_rel", "gpu", "global", "add", "u64"], [to, at, from]) => {
+                let ty = last.ok_or("unknown type")?;
+                let (at, offset) = self.place(at)?;
+                Ok(Op::Add { ty, to: Some(self.sized(to, 64)?), from: self.arg(from, ty)?, at, offset })
             }
             (["atom", "global", "inc", "u32"], [to, at, most]) => {
                 let ty = Type { class: Class::Unsigned, bits: 32 };

@@ -82,13 +82,12 @@ impl Memory {
     }
 
     /// Atomically: the CPU may add too.
-    fn add(&mut self, addr: u64, ty: Type, value: u64) -> Result<(), i32> {
+    fn add(&mut self, addr: u64, ty: Type, value: u64) -> Result<u64, i32> {
         let at = self.find(addr, u64::from(ty.bits / 8))?;
-        match ty.bits {
+        Ok(match ty.bits {
             32 => unsafe { AtomicU32::from_ptr(at.cast()) }.fetch_add(value as u32, SeqCst).into(),
             _ => unsafe { AtomicU64::from_ptr(at.cast()) }.fetch_add(value, SeqCst),
-        };
-        Ok(())
+        })
     }
 
     /// Atomically; what was there.
@@ -185,19 +184,19 @@ impl Launch {
             }
             match &ins.op {
                 Op::Parameter { to, number } => r[*to] = self.arguments[*number],
-                Op::Load { ty, to, at, offset } => {
+                Op::Load { ty, to, at, offset, acquires } => {
+                    if *acquires {
+                        // What stores there has a thread too.
+                        *polls += 1;
+                        match *polls % 16 {
+                            0 => std::thread::sleep(Duration::from_micros(20)),
+                            _ => std::thread::yield_now(),
+                        }
+                    }
                     let addr = r[*at].wrapping_add_signed(*offset);
                     memory.load(addr, *ty, to.len(), |i, v| {
                         r[to[i]] = if ty.class == Class::Signed { ty.signed(v) as u64 } else { v }
                     })?;
-                }
-                Op::Acquire { ty, to, at, offset } => {
-                    // What stores there has a thread too.
-                    *polls += 1;
-                    if *polls % 16 == 0 {
-                        std::thread::sleep(Duration::from_micros(20));
-                    }
-                    memory.load(r[*at].wrapping_add_signed(*offset), *ty, 1, |_, v| r[*to] = v)?;
                 }
                 Op::Increment { to, at, offset, most } => {
                     let most = match *most {
@@ -210,12 +209,15 @@ impl Launch {
                     let addr = r[*at].wrapping_add_signed(*offset);
                     memory.store(addr, *ty, from.iter().map(|f| r[*f]))?;
                 }
-                Op::Add { ty, from, at, offset } => {
+                Op::Add { ty, to, from, at, offset } => {
                     let value = match *from {
                         Arg::Reg(reg) => r[reg],
                         Arg::Value(v) => v,
                     };
-                    memory.add(r[*at].wrapping_add_signed(*offset), *ty, value)?;
+                    let before = memory.add(r[*at].wrapping_add_signed(*offset), *ty, value)?;
+                    if let Some(to) = to {
+                        r[*to] = before;
+                    }
                 }
                 Op::Barrier => {}
                 Op::Read { to, from } => {
@@ -274,8 +276,11 @@ fn compute(op: &Op, r: &mut [u64]) {
         }
         Op::Select { to, a, b, by } => (*to, if r[*by] != 0 { of(a) } else { of(b) }),
         Op::Convert { to_ty, from_ty, to, a } => (*to, convert(*to_ty, *from_ty, of(a))),
-        Op::Acquire { .. } | Op::Increment { .. } => return,
-        Op::Parameter { .. } | Op::Load { .. } | Op::Store { .. } | Op::Read { .. } => return,
+        Op::Increment { .. }
+        | Op::Parameter { .. }
+        | Op::Load { .. }
+        | Op::Store { .. }
+        | Op::Read { .. } => return,
         Op::Add { .. } | Op::Barrier | Op::Meet | Op::MeetAny { .. } => return,
         Op::Branch { .. } | Op::Return => return,
     };

@@ -17,11 +17,13 @@ use std::time::{Duration, Instant};
 use device_ops::board::{Agreement, Disagreement, Kind, Outcome, STRIDE, SharedWords};
 use device_ops::nccl::{Comm, Library as Nccl, NcclError, Rank, UniqueId, Vendor};
 use device_ops::window::Window;
+use device_ops::{Op, Type};
 use ipc::Mapping;
 use ipc::process::Name;
 
-use super::marks::{FAILED, LEFT, Marks, PROCESS, process, word};
+use super::marks::{CLOSED, FAILED, LEFT, Marks, PROCESS, process, word};
 use super::messages::{Messages, Quiet};
+use super::pair::{Context, Pair};
 use crate::abi::{Abi, Handle};
 use crate::library::{Library, pmpi};
 use crate::stderr::say;
@@ -58,6 +60,8 @@ pub(super) struct Side {
     comm: Option<(Comm, i32)>,
     /// What the ranks' devices exchange messages by.
     messages: Option<Messages>,
+    /// Of two ranks: by what they reduce in one kernel of each.
+    pair: Option<Pair>,
     /// Whether this rank posts host memory from now on.
     is_failed: bool,
 }
@@ -91,10 +95,11 @@ impl Side {
         let memory = Arc::new(Mapping::new(&file, len, None).ok()?);
         let words = SharedWords::new(memory.clone(), 0, at.size)?;
         let agreement = Agreement::new(words, at.rank)?;
-        let (path, comm, messages) = (Some(path), None, None);
-        let board = Side { memory, agreement, at, path, all_here: false, comm, messages, is_failed: false };
+        let (path, comm, messages, pair) = (Some(path), None, None, None);
+        let (all_here, is_failed) = (false, false);
+        let board = Side { memory, agreement, at, path, all_here, comm, messages, pair, is_failed };
         // A process that has ended may have left its words.
-        for word in [0, FAILED, MET, POSTED, FOUND, LEFT] {
+        for word in [0, FAILED, MET, POSTED, FOUND, LEFT, CLOSED] {
             board.word(at.rank, word).store(0, Release);
         }
         let own = Name::own();
@@ -273,6 +278,31 @@ impl Side {
         self.messages.is_some()
     }
 
+    /// Makes what two ranks reduce by in one kernel of each, such operations first, with memory near that of
+    /// this one: its context, where both have it.
+    ///
+    /// # Safety
+    /// All ranks have agreed, in a collective of `comm`.
+    pub(super) unsafe fn make_pair(
+        &mut self,
+        library: &Library,
+        comm: Handle,
+        computed: ((Op, Type), usize),
+    ) -> Option<Context> {
+        let (abi, _quiet) = (&library.abi, Quiet::of(library, comm));
+        // SAFETY: the caller's promise.
+        let made = unsafe { Pair::new(abi, comm, self.at, computed, self.marks()) };
+        // SAFETY: as above.
+        let is_everywhere = unsafe { Self::is_everywhere(made.is_some(), self.at.size, abi, comm) };
+        self.pair = made.filter(|_| is_everywhere);
+        self.pair.as_ref().map(Pair::context)
+    }
+
+    /// What two ranks reduce by.
+    pub(super) fn pair(&self) -> Option<&Pair> {
+        self.pair.as_ref()
+    }
+
     /// What they exchange them by.
     pub(super) fn messages(&self) -> Option<&Messages> {
         self.messages.as_ref()
@@ -403,6 +433,25 @@ mod tests {
         });
         assert_eq!(seen, [Some(Left::Finalize), Some(Left::Broken), Some(Left::Broken)]);
         assert_eq!(second.has_left(1), None);
+    }
+
+    #[test]
+    fn memory_is_open_at_no_rank_once_each_has_closed_it_or_has_ended() {
+        let name = u128::from_ne_bytes(ipc::random().unwrap());
+        let (first, second) = (board(name, 0), board(name, 1));
+        first.marks().mark_closed();
+        assert!(!first.marks().have_all_closed());
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let ended = Name::of(child.id()).unwrap();
+        child.wait().unwrap();
+        let own = second.word(1, PROCESS).load(Acquire);
+        let word = u64::from(ended.process) << 32 | u64::from(ended.namespace);
+        second.word(1, PROCESS).store(word, Release);
+        assert!(first.marks().have_all_closed());
+        second.word(1, PROCESS).store(own, Release);
+        assert!(!first.marks().have_all_closed());
+        second.marks().mark_closed();
+        assert!(first.marks().have_all_closed() && second.marks().have_all_closed());
     }
 
     #[test]

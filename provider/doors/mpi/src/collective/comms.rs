@@ -15,6 +15,7 @@ use std::time::Duration;
 use device_ops::nccl::{Library as Nccl, Rank, Vendor};
 
 use super::board::Side;
+use super::pair::Context;
 use super::way::{Way, way_of};
 use super::{messages, nonblocking};
 use crate::abi::Handle;
@@ -34,6 +35,8 @@ pub(super) struct State {
     /// Whether all ranks have come, found by the first collective that has to know it: identical calls go
     /// the same way each time.
     met: OnceLock<bool>,
+    /// The context of what two ranks reduce by in one kernel of each; `None` inside: there is none.
+    pub(super) pair: OnceLock<Option<Context>>,
     /// Of collectives that return a request; made with the communicator, at all ranks or at none.
     lane: Option<nonblocking::Id>,
 }
@@ -63,7 +66,8 @@ impl DerefMut for Held<'_> {
 
 impl State {
     fn new(name: u128, at: Rank) -> State {
-        State { name, at, made: AtomicU64::new(0), board: OnceLock::new(), met: OnceLock::new(), lane: None }
+        let (board, met, pair) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        State { name, at, made: AtomicU64::new(0), board, met, pair, lane: None }
     }
 
     /// The board: of one communicator, in which one thread at a time is in a collective.

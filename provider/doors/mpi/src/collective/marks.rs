@@ -11,10 +11,12 @@ use ipc::Mapping;
 use ipc::process::Name;
 
 /// Where the name of a rank's process is, behind its word, whether NCCL or the device has failed there, and
-/// whether it posts no more collectives that return a request.
+/// whether it posts no more collectives that return a request, and whether it has nothing open of another
+/// rank's memory any more.
 pub(super) const PROCESS: usize = 8;
 pub(super) const FAILED: usize = 16;
 pub(super) const LEFT: usize = 48;
+pub(super) const CLOSED: usize = 56;
 
 /// A word of a rank's, of as many ranks as the memory was made for.
 pub(super) fn word(memory: &Mapping, ranks: usize, rank: usize, at: usize) -> &AtomicU64 {
@@ -40,7 +42,7 @@ pub(super) enum Left {
 }
 
 /// At which ranks of a communicator NCCL, or the device, has failed, and which ones are gone.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Marks {
     memory: Arc<Mapping>,
     at: Rank,
@@ -60,6 +62,18 @@ impl Marks {
     /// Others see that it has failed here; what they get of this rank afterwards counts for nothing.
     pub(super) fn mark_failed(&self) {
         word(&self.memory, self.at.size, self.at.rank, FAILED).store(1, Release);
+    }
+
+    /// This rank has nothing open of another's memory any more.
+    pub(super) fn mark_closed(&self) {
+        word(&self.memory, self.at.size, self.at.rank, CLOSED).store(1, Release);
+    }
+
+    /// Whether no rank has, nor will have.
+    pub(super) fn have_all_closed(&self) -> bool {
+        let ranks = self.at.size;
+        let gone = |r: usize| process(&self.memory, ranks, r).is_some_and(Name::has_ended);
+        (0..ranks).all(|r| word(&self.memory, ranks, r, CLOSED).load(Acquire) != 0 || gone(r))
     }
 
     /// How many ranks there are.

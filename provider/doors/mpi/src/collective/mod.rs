@@ -13,6 +13,7 @@
 //! | `devices` | collectives by the ranks' devices |
 //! | `reduction`, `moves`, `vectors` | reductions; what computes nothing; of blocks that not all know |
 //! | `part`, `messages` | a rank's part in one of them, messages between devices |
+//! | `pair` | MPI_Allreduce of two ranks in one kernel of each |
 //! | `nonblocking` | collectives by the ranks' devices that return a request |
 //! | `way` | by which of both they go |
 //! | `board`, `marks` | the words that the ranks of a communicator share, and NCCL's communicator |
@@ -28,6 +29,7 @@ mod marks;
 mod messages;
 mod moves;
 mod nonblocking;
+mod pair;
 mod part;
 mod plan;
 mod reduction;
@@ -163,9 +165,21 @@ pub(crate) unsafe fn run(
                 if !plan.what.is_vector() && is_short(devices::bytes(plan, args, state.at.size)?) {
                     return None;
                 }
-                let part = devices::part(plan, library, row, args, state.at);
-                let mut board = state.board()?;
-                by_devices(library, row, part, (&state, &mut board), comm)?
+                let pair = state.pair.get().copied().flatten().filter(|_| plan.what == What::Allreduce);
+                let mut paired = None;
+                if let Some(context) = pair {
+                    let call = reduction::paired(plan, library, row, args, state.at, context);
+                    let mut board = state.board()?;
+                    paired = by_pair(library, row, call, &mut board, comm);
+                }
+                match paired {
+                    Some(code) => code,
+                    None => {
+                        let part = devices::part(plan, library, row, args, state.at);
+                        let mut board = state.board()?;
+                        by_devices(library, row, part, (&state, &mut board), comm)?
+                    }
+                }
             }
         };
         // The error handler may call a collective of the same communicator: what calls it, as the look at the
@@ -252,23 +266,63 @@ unsafe fn by_devices(
                 if !board.has_messages(library, comm) {
                     return None;
                 }
-                part.run(abi, board)
+                if let Some(computed) = part.computed().filter(|_| may_be_paired(plan, state)) {
+                    let _ = state.pair.set(board.make_pair(library, comm, computed));
+                }
+                part.run(abi, board).map(|()| Path::Devices)
             }
             Err(why) => return Some(failed(library, board, &row.counts, &why)),
         };
-        Some(match done {
-            Ok(()) => {
-                row.counts.add(Path::Devices);
-                0
-            }
-            Err(Failed::Device) => failed(library, board, &row.counts, FAILED),
-            Err(Failed::Code(code)) => {
-                board.fail();
-                row.counts.add(Path::Refused);
-                code
-            }
-        })
+        Some(ended(library, board, &row.counts, done))
     }
+}
+
+/// Reduces in one kernel of each of two ranks; `None` where one of them has none now, and both go on as ranks
+/// do that never had any: they agree once more. So a rank has posted both times, or has reduced here.
+unsafe fn by_pair(
+    library: &Library,
+    row: &'static Row,
+    call: Option<pair::Call>,
+    board: &mut Side,
+    comm: Handle,
+) -> Option<c_int> {
+    let call = call.filter(|_| board.is_usable());
+    // Once both have posted, neither waits for more than the other's kernel.
+    let permit = call.as_ref().and_then(|call| {
+        call.wait();
+        pair::Permit::take()
+    });
+    // SAFETY: the caller's promise; so below.
+    let agreed = unsafe { agreed(board, &library.abi, comm, call.filter(|_| permit.is_some())) };
+    let call = match agreed {
+        Ok(call) => call?,
+        Err(why) => return Some(failed(library, board, &row.counts, &why)),
+    };
+    // SAFETY: as above: both have agreed.
+    let done = unsafe { board.pair().map_or(Err(Failed::Device), |pair| pair.run(&call)) };
+    drop(permit);
+    Some(ended(library, board, &row.counts, done.map(|()| Path::Paired)))
+}
+
+/// The code of what has been done so, or has failed.
+fn ended(library: &Library, board: &mut Side, counts: &Counts, done: Result<Path, Failed>) -> c_int {
+    match done {
+        Ok(path) => {
+            counts.add(path);
+            0
+        }
+        Err(Failed::Device) => failed(library, board, counts, FAILED),
+        Err(Failed::Code(code)) => {
+            board.fail();
+            counts.add(Path::Refused);
+            code
+        }
+    }
+}
+
+/// Whether two ranks have not found out yet whether they reduce in one kernel of each; the same at both.
+fn may_be_paired(plan: &Plan, state: &State) -> bool {
+    plan.what == What::Allreduce && state.at.size == 2 && state.pair.get().is_none()
 }
 
 /// Later collectives of the communicator go by mirrors; the code of an error with these words.

@@ -27,7 +27,7 @@ pub(super) struct Part {
 impl Part {
     /// One that moves blocks.
     pub(super) fn moving(phases: Vec<Phase>, near: usize) -> Part {
-        Part { phases, computed: None, slots: None, near: Some(near), own: 0 }
+        Part { phases, near: Some(near), ..Part::none() }
     }
 
     /// One of a rank that knows its own blocks alone, of which it sends or receives so many bytes; in place
@@ -38,12 +38,16 @@ impl Part {
             slots = Some(DeviceMemory::new(near, room)?);
         }
         let at = slots.as_ref().map_or(0, DeviceMemory::at);
-        Some(Part { phases: of.with_slots(at as u64).phases(), computed: None, slots, near, own })
+        Some(Part { phases: of.with_slots(at as u64).phases(), slots, near, own, ..Part::none() })
     }
 
     /// One that computes.
     pub(super) fn computing(phases: Vec<Phase>, of: (Op, Type), slots: DeviceMemory, near: usize) -> Part {
-        Part { phases, computed: Some(of), slots: Some(slots), near: Some(near), own: 0 }
+        Part { phases, computed: Some(of), slots: Some(slots), near: Some(near), ..Part::none() }
+    }
+
+    fn none() -> Part {
+        Part { phases: Vec::new(), computed: None, slots: None, near: None, own: 0 }
     }
 
     /// Bytes that it sends, or receives; see [`Part::of_own`].
@@ -54,6 +58,11 @@ impl Part {
     /// What is done, one after another.
     pub(super) fn phases(&self) -> &[Phase] {
         &self.phases
+    }
+
+    /// What is computed of another rank's messages, and an address of the device's.
+    pub(super) fn computed(&self) -> Option<((Op, Type), usize)> {
+        self.computed.zip(self.near)
     }
 
     /// Waits for what `STRAIT_MPI_SYNC` says.

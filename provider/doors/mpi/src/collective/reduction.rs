@@ -2,8 +2,10 @@
 
 use device_ops::collective::{Buffers, Collective, Shares, What as Of};
 use device_ops::nccl::Rank;
+use device_ops::{Op, Type, pair};
 
 use super::element::computed;
+use super::pair::{Call, Context, context_of};
 use super::part::Part;
 use super::plan::one_device;
 use crate::args::Args;
@@ -43,6 +45,41 @@ pub(super) unsafe fn reduced(plan: &Plan, args: &Args<'_>, ranks: usize) -> Opti
     unsafe { shares(plan, args, ranks)?.count().checked_mul(plan.size(args)? as u64) }
 }
 
+/// What is computed, if kernels do.
+///
+/// # Safety
+/// The arguments are those of the call, and valid.
+unsafe fn of(plan: &Plan, library: &Library, args: &Args<'_>) -> Option<(Op, Type)> {
+    // SAFETY: the caller's promise.
+    let computed = unsafe { computed(library, args.op(plan.op?), args.datatype(plan.datatype)) };
+    computed.filter(|(_, ty)| kernels::are_on() && !ty.has_gap())
+}
+
+/// What one kernel of each of two ranks does, if the buffers are memory of that context and this rank's
+/// device has the kernel.
+///
+/// # Safety
+/// The arguments are those of an MPI_Allreduce, and valid.
+pub(super) unsafe fn paired(
+    plan: &Plan,
+    library: &Library,
+    row: &'static Row,
+    args: &Args<'_>,
+    at: Rank,
+    context: Context,
+) -> Option<Call> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let of = of(plan, library, args)?;
+        one_device(row, args, kernels::device_of)?;
+        let (sent, to) = (args.words[0], args.words[1]);
+        let from = if args.is_in_place(sent) { to } else { sent };
+        context_of(from).filter(|of| !crate::host::is_no_address(to) && *of == context)?;
+        kernels::queue(from, |stream| pair::prepare(stream, of, at.rank == 0, [to, from]))?;
+        Some(Call { of, to, from, count: args.count(plan.count) as u64 })
+    }
+}
+
 /// This rank's part, if its buffers are memory of one device without gaps, and the device has the kernel
 /// and memory for it.
 ///
@@ -55,15 +92,9 @@ pub(super) unsafe fn part(
     args: &Args<'_>,
     at: Rank,
 ) -> Option<Part> {
-    if !kernels::are_on() {
-        return None;
-    }
     // SAFETY: the caller's promise.
     unsafe {
-        let (op, ty) = computed(library, args.op(plan.op?), args.datatype(plan.datatype))?;
-        if ty.has_gap() {
-            return None;
-        }
+        let (op, ty) = of(plan, library, args)?;
         let what = match plan.what {
             What::Allreduce => Of::Allreduce,
             What::Reduce => Of::Reduce(usize::try_from(args.int(plan.root?)).ok().filter(|r| *r < at.size)?),

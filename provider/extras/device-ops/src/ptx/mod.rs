@@ -7,9 +7,11 @@
 
 mod element;
 mod pack;
+pub(crate) mod pair;
 mod product;
 mod reduce;
 mod text;
 
 pub(crate) use pack::{Direction, LEVELS, PackKernel};
+pub(crate) use pair::PairKernel;
 pub(crate) use reduce::{Access, ReduceKernel};

@@ -42,48 +42,107 @@ impl ReduceKernel {
         let mut t = Text::default();
         let [to, a, b, count] = t.parameters(PARAMETERS);
         let (number, threads) = t.grid();
-        let places = [&to, &a, &b];
-        if self.access == Access::Wide {
-            self.wide(&mut t, places, &count, &number, &threads);
-        } else {
-            let (again, done) = (t.label(), t.label());
-            t.place(&again);
-            let over = t.p_of("setp.ge.u64", format!("{number}, {count}"));
-            t.put(format!("@{over} bra {done}"));
-            self.one(&mut t, places, &number);
-            t.put(format!("add.u64 {number}, {number}, {threads}"));
-            t.put(format!("bra {again}"));
-            t.place(&done);
-        }
+        self.sweep(&mut t, (&to, &[&a, &b]), &count, (&number, &threads), 1);
         t.put("ret");
         t.end(&self.name(), &PARAMETERS)
     }
 
+    /// Reduces two buffers of `count` elements to a third one, or copies one, by so many threads, of which
+    /// this one has that number. Of groups of 16 bytes a thread has `together` under way at once.
+    pub(super) fn sweep(
+        self,
+        t: &mut Text,
+        places: (&Reg, &[&Reg]),
+        count: &Reg,
+        threads: (&Reg, &Reg),
+        together: u32,
+    ) {
+        let at = t.d_of("mov.b64", threads.0);
+        if self.access == Access::Wide {
+            self.wide(t, places, count, &at, threads.1, together);
+            return;
+        }
+        let (again, done) = (t.label(), t.label());
+        t.place(&again);
+        let over = t.p_of("setp.ge.u64", format!("{at}, {count}"));
+        t.put(format!("@{over} bra {done}"));
+        self.one(t, places, &at);
+        t.put(format!("add.u64 {at}, {at}, {}", threads.1));
+        t.put(format!("bra {again}"));
+        t.place(&done);
+    }
+
     /// Groups of 16 bytes, and by one thread each what is left behind them.
-    fn wide(self, t: &mut Text, places: [&Reg; 3], count: &Reg, number: &Reg, threads: &Reg) {
+    fn wide(
+        self,
+        t: &mut Text,
+        places: (&Reg, &[&Reg]),
+        count: &Reg,
+        at: &Reg,
+        threads: &Reg,
+        together: u32,
+    ) {
         let log = self.elements().trailing_zeros();
         let groups = t.d_of("shr.u64", format!("{count}, {log}"));
-        let at = t.d_of("mov.b64", number);
-        let (again, rest, done) = (t.label(), t.label(), t.label());
-        t.place(&again);
-        let over = t.p_of("setp.ge.u64", format!("{at}, {groups}"));
-        t.put(format!("@{over} bra {rest}"));
-        let offset = t.d_of("shl.b64", format!("{at}, 4"));
-        let [to, a, b] = places.map(|p| t.d_of("add.u64", format!("{p}, {offset}")));
-        let (a, b) = (self.load_wide(t, &a), self.load_wide(t, &b));
-        let n = self.ty.lanes().len();
-        let groups_of = a.chunks(n).zip(b.chunks(n));
-        let results: Vec<Reg> = groups_of.flat_map(|(a, b)| apply(t, self.op, self.ty, a, b)).collect();
-        self.store_wide(t, &to, &results);
-        t.put(format!("add.u64 {at}, {at}, {threads}"));
-        t.put(format!("bra {again}"));
-        t.place(&rest);
+        let first = t.d_of("mov.b64", at);
+        let stride = t.d_of("shl.b64", format!("{threads}, 4"));
+        for many in [together, 1].into_iter().skip(usize::from(together == 1)) {
+            let (again, rest) = (t.label(), t.label());
+            let others = t.d_of("mul.lo.u64", format!("{threads}, {}", many - 1));
+            t.place(&again);
+            let last = t.d_of("add.u64", format!("{at}, {others}"));
+            let over = t.p_of("setp.ge.u64", format!("{last}, {groups}"));
+            t.put(format!("@{over} bra {rest}"));
+            self.groups(t, places, at, &stride, many);
+            t.put(format!("add.u64 {at}, {last}, {threads}"));
+            t.put(format!("bra {again}"));
+            t.place(&rest);
+        }
+        let done = t.label();
         let before = t.d_of("shl.b64", format!("{groups}, {log}"));
-        t.put(format!("add.u64 {number}, {number}, {before}"));
+        let number = t.d_of("add.u64", format!("{first}, {before}"));
         let over = t.p_of("setp.ge.u64", format!("{number}, {count}"));
         t.put(format!("@{over} bra {done}"));
-        self.one(t, places, number);
+        self.one(t, places, &number);
         t.place(&done);
+    }
+
+    /// So many groups from that one on, each `stride` bytes behind the one before: all loads come first.
+    fn groups(self, t: &mut Text, (to, from): (&Reg, &[&Reg]), at: &Reg, stride: &Reg, many: u32) {
+        let mut offsets = vec![t.d_of("shl.b64", format!("{at}, 4"))];
+        for i in 1..many as usize {
+            offsets.push(t.d_of("add.u64", format!("{}, {stride}", offsets[i - 1])));
+        }
+        let place = |t: &mut Text, base: &Reg, offset: &Reg| t.d_of("add.u64", format!("{base}, {offset}"));
+        let [a, b] = from else {
+            let loaded: Vec<[Reg; 2]> = (offsets.iter().zip(from.iter().cycle()))
+                .map(|(offset, from)| {
+                    let at = place(t, from, offset);
+                    let [x, y] = [t.d(), t.d()];
+                    t.put(format!("ld.global.v2.b64 {{{x}, {y}}}, [{at}]"));
+                    [x, y]
+                })
+                .collect();
+            for (offset, [x, y]) in offsets.iter().zip(loaded) {
+                let to = place(t, to, offset);
+                t.put(format!("st.global.v2.b64 [{to}], {{{x}, {y}}}"));
+            }
+            return;
+        };
+        let [a, b] = [a, b].map(|from| {
+            let load = |offset| {
+                let at = place(t, from, offset);
+                self.load_wide(t, &at)
+            };
+            offsets.iter().map(load).collect::<Vec<_>>()
+        });
+        let n = self.ty.lanes().len();
+        for ((a, b), offset) in a.iter().zip(&b).zip(&offsets) {
+            let each = a.chunks(n).zip(b.chunks(n));
+            let results: Vec<Reg> = each.flat_map(|(a, b)| apply(t, self.op, self.ty, a, b)).collect();
+            let to = place(t, to, offset);
+            self.store_wide(t, &to, &results);
+        }
     }
 
     /// The numbers in 16 bytes.
@@ -125,14 +184,19 @@ impl ReduceKernel {
     }
 
     /// The element of that number.
-    fn one(self, t: &mut Text, places: [&Reg; 3], number: &Reg) {
+    fn one(self, t: &mut Text, (to, from): (&Reg, &[&Reg]), number: &Reg) {
         let offset = t.d_of("mul.lo.u64", format!("{number}, {}", self.ty.extent()));
-        let [to, a, b] = places.map(|p| t.d_of("add.u64", format!("{p}, {offset}")));
-        let [a, b] = [a, b].map(|at| {
+        let to = t.d_of("add.u64", format!("{to}, {offset}"));
+        let mut loaded = from.iter().map(|from| {
+            let at = t.d_of("add.u64", format!("{from}, {offset}"));
             let lanes = self.ty.lanes().iter();
             lanes.map(|(offset, lane)| self.load(t, &at, *offset, *lane)).collect::<Vec<_>>()
         });
-        let results = apply(t, self.op, self.ty, &a, &b);
+        let (a, b) = (loaded.next().unwrap_or_default(), loaded.next());
+        let results = match b {
+            Some(b) => apply(t, self.op, self.ty, &a, &b),
+            None => a,
+        };
         for ((offset, lane), v) in self.ty.lanes().iter().zip(&results) {
             self.store(t, &to, *offset, *lane, v);
         }

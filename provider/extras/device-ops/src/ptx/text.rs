@@ -102,10 +102,14 @@ impl Text {
         (number, self.d_of("mul.wide.u32", format!("{blocks}, {threads}")))
     }
 
-    /// The whole module.
+    /// The whole module, for every driver since CUDA 9.0 and every device since Maxwell.
     pub(crate) fn end(self, name: &str, parameters: &[&str]) -> CString {
-        // What every driver since CUDA 9.0 takes, for every device since Maxwell.
-        let mut all = String::from(".version 6.0\n.target sm_50\n.address_size 64\n\n");
+        self.end_for("sm_50", name, parameters)
+    }
+
+    /// The same, for devices of that architecture and later ones.
+    pub(crate) fn end_for(self, target: &str, name: &str, parameters: &[&str]) -> CString {
+        let mut all = format!(".version 6.0\n.target {target}\n.address_size 64\n\n");
         let list: Vec<String> = parameters.iter().map(|p| format!(".param .u64 {p}")).collect();
         let _ = writeln!(all, ".visible .entry {name}({})\n{{", list.join(", "));
         for (count, (name, ty)) in self.counts.iter().zip(NAMES) {
