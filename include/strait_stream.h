@@ -24,6 +24,12 @@
 #define STRAIT_STREAM_BY_AGENT 2
 
 /*
+ strait_stream_options.flags: memory operations of streams wait, which take no multiprocessor, and no
+ kernel does. Of either side it holds for both.
+ */
+#define STRAIT_STREAM_MEMORY_OPERATIONS 4
+
+/*
  strait_stream_path.path: through memory of the receiver's device, which the sender maps.
  */
 #define STRAIT_STREAM_DEVICE 1
@@ -135,7 +141,7 @@ struct strait_stream_options {
      */
     uint32_t signals;
     /*
-     STRAIT_STREAM_HOST_MEMORY, STRAIT_STREAM_BY_AGENT.
+     STRAIT_STREAM_HOST_MEMORY, STRAIT_STREAM_BY_AGENT, STRAIT_STREAM_MEMORY_OPERATIONS.
      */
     uint32_t flags;
     /*

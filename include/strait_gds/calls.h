@@ -256,7 +256,8 @@ static inline int gds_poll_cq(struct gds_cq *cq, int count, struct ibv_wc *wc)
 		return -EINVAL;
 	memset(&failure, 0, sizeof failure);
 	failure.size = sizeof failure;
-	if (strait_stream_failed(s->endpoint, &failure) || strait_stream_executed(s->endpoint, &done[0], &done[1]))
+	/* In this order: what failed is seen with what was executed. */
+	if (strait_stream_executed(s->endpoint, &done[0], &done[1]) || strait_stream_failed(s->endpoint, &failure))
 		return -EINVAL;
 	sends = cq == &s->qp.send_cq;
 	ring = sends ? &s->sends : &s->receives;

@@ -10,6 +10,7 @@
  *     streams agent-kill KILLS            a peer is killed that an agent carries to
  *     streams agent-rest                  how often an agent polls while nothing happens, what it refuses, how it ends
  *     streams edges, agent-edges          calls in wrong orders, of wrong lengths, with too few descriptors; ends
+ *     streams parts                       messages in parts, which several blocks of a kernel copy
  *     streams users                       processes of two users
  *     streams agent-puts                  puts and gets that an agent carries out
  *     streams cut, agent-cut              the driver refuses a launch in the middle of a list: over the stand-in
@@ -756,8 +757,8 @@ static void contract(bool leads)
 	OK(strait_stream_executed(s, &sends, &receives));
 	CHECK(sends == leads && receives == !leads);
 
-	/* A message longer than the slots of one turn, and one of no bytes. */
-	const size_t large = 3 << 20;
+	/* A message longer than the slots of one turn, of host memory and of a device, and one of no bytes. */
+	const size_t large = 9 << 20;
 	dptr big = 0;
 	cu("cuMemAlloc_v2", &big, large);
 	cu("cuMemsetD8_v2", big, (unsigned char)(leads ? 0x5a : 0xee), large);
@@ -924,7 +925,9 @@ static void contract(bool leads)
 	/* What was sent before the peer closed arrives, and the wait for more passes. */
 	s = open_endpoint();
 	meet(s);
+	g.clear();
 	if (leads) {
+		g.make(0);
 		OK(strait_stream_send(s, g.stream, g.at(g.out, 0), size));
 		g.end_of_stream();
 		OK(strait_stream_close(s));
@@ -933,7 +936,8 @@ static void contract(bool leads)
 		together();
 		OK(strait_stream_receive(s, g.stream, g.at(g.in, 0), size));
 		g.end_of_stream();
-		CHECK(failed(s).code == 0 && !g.untouched(g.in, 4));
+		const auto came = g.words(g.in, size);
+		CHECK(failed(s).code == 0 && came[1] == came[0] + 1 && came[threads - 1] == came[0] + threads - 1);
 		OK(strait_stream_receive(s, g.stream, g.at(g.in, 1), size));
 		g.end_of_stream();
 		CHECK(failed(s).code == EPIPE && g.untouched(g.in + size, size));
@@ -1044,6 +1048,7 @@ static void words()
 
 #include "streams/edges.h"
 #include "streams/puts.h"
+#include "streams/parts.h"
 #include "streams/compared.h"
 
 int main(int argc, char **argv)
@@ -1061,6 +1066,8 @@ int main(int argc, char **argv)
 			two(at_rest);
 		else if (what == "edges" || what == "agent-edges")
 			two(edges);
+		else if (what == "parts")
+			two(parts);
 		else if (what == "users")
 			two(users);
 		else if (what == "agent-puts")
@@ -1087,7 +1094,7 @@ int main(int argc, char **argv)
 					exchange(way, leads, iterations);
 			});
 		else
-			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams agent WAY ITERATIONS, streams agent-kill KILLS, streams agent-rest, streams [agent-]edges, streams users, streams agent-puts, streams [agent-]cut, streams words, streams contract, streams sizes TURNS MOST, streams busy TURNS MS BYTES\n"), 2;
+			return fprintf(stderr, "usage: streams exchange WAY ITERATIONS, streams kill KILLS, streams agent WAY ITERATIONS, streams agent-kill KILLS, streams agent-rest, streams [agent-]edges, streams parts, streams users, streams agent-puts, streams [agent-]cut, streams words, streams contract, streams sizes TURNS MOST, streams busy TURNS MS BYTES\n"), 2;
 	} catch (const std::exception &e) {
 		fprintf(stderr, "%s: %s\n", role, e.what());
 		fflush(stdout);

@@ -10,6 +10,8 @@ use super::stream::id_of;
 
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
 const MULTIPROCESSORS: c_int = 16;
+/// `CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT`.
+const KERNEL_EXEC_TIMEOUT: c_int = 17;
 /// `CU_DEVICE_ATTRIBUTE_MPS_ENABLED`, of CUDA 12.4.
 const MPS_ENABLED: c_int = 133;
 /// `CU_JIT_ERROR_LOG_BUFFER` and its size.
@@ -61,6 +63,18 @@ impl Stream {
     pub fn context_id(self) -> Result<u64, Error> {
         let (api, _entered) = self.enter()?;
         Ok(id_of(api, self.context()))
+    }
+
+    /// The number of the stream's device in this process.
+    pub fn device(self) -> Result<c_int, Error> {
+        let (_api, entered) = self.enter()?;
+        entered.device()
+    }
+
+    /// Whether the driver ends kernels of the stream's device that run for seconds: it may have a display.
+    pub fn has_time_limit(self) -> Result<bool, Error> {
+        let (api, entered) = self.enter()?;
+        Ok(api.attribute(KERNEL_EXEC_TIMEOUT, entered.device()?) != 0)
     }
 
     /// Multiprocessors of the stream's device.

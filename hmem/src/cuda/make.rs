@@ -13,7 +13,7 @@ use super::api::{
 };
 use super::info::info;
 use super::stream::{self, Entered, INVALID_CONTEXT};
-use crate::share::{Export, HandleType};
+use crate::share::{Export, HandleType, nameless};
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`, `CUDA_ERROR_INVALID_DEVICE`.
 const OUT_OF_MEMORY: i32 = 2;
@@ -80,7 +80,8 @@ impl Made {
         let (at, fd) = made?;
         let export = Export {
             handle_type: HandleType::Descriptor,
-            id: at,
+            // Address and descriptor may be those of earlier memory that an importer has mapped.
+            id: nameless(),
             base: at,
             len: len as u64,
             fd: fd.as_raw_fd(),

@@ -4,9 +4,10 @@
 //! back as soon as their allocation is found to be gone, and the oldest ones beyond a bound.
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use super::handle::Export;
 use crate::kind::Kind;
@@ -25,6 +26,18 @@ struct Cached {
 fn all() -> MutexGuard<'static, VecDeque<Cached>> {
     static CACHED: Mutex<VecDeque<Cached>> = Mutex::new(VecDeque::new());
     CACHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A number that is never found again: an importer must not take the memory for an earlier one, nor for that
+/// of the program which the process was before exec(3).
+pub(crate) fn nameless() -> u64 {
+    static NAMELESS: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(first()));
+    NAMELESS.fetch_add(1, Relaxed)
+}
+
+/// Where they begin.
+fn first() -> u64 {
+    1 << 63 | RandomState::new().build_hasher().finish() >> 2
 }
 
 /// The handle of the allocation `id` (0: it has no number) at `base`, made if it is not there yet. `is_still`
@@ -48,9 +61,7 @@ pub(crate) fn cached_export<E>(
     }
     let (mut export, fd) = make()?;
     if id == 0 {
-        // A number that is never found again: an importer must not take it for an earlier one.
-        static NAMELESS: AtomicU64 = AtomicU64::new(1 << 63);
-        export.id = NAMELESS.fetch_add(1, Relaxed);
+        export.id = nameless();
     }
     if id != 0 || fd.is_some() {
         let mut all = all();
@@ -59,4 +70,17 @@ pub(crate) fn cached_export<E>(
         all.truncate(BOUND);
     }
     Ok(export)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_begin_elsewhere_each_time_and_rise() {
+        assert_ne!(first(), first(), "as in a program behind exec");
+        let (one, two) = (nameless(), nameless());
+        assert!(one >> 63 == 1 && two > one);
+        assert!((0..100).all(|_| first() >> 62 == 2), "there is room above");
+    }
 }

@@ -26,7 +26,7 @@ mod passed;
 mod plan;
 
 pub use bytes::List;
-pub(crate) use exported::cached_export;
+pub(crate) use exported::{cached_export, nameless};
 pub(crate) use file::{File, describe as describe_file, fetch, inode};
 pub use file::{FileAt, export_file};
 pub use handle::{Export, HandleType};

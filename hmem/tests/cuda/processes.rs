@@ -370,3 +370,15 @@ fn a_peer_that_dies_or_lies_costs_an_error() {
     assert!(fetch(&owner, &exports, local, 8192).is_err());
     cu.free(local);
 }
+
+/// By its handle an importer knows memory that it has mapped: its address and its descriptor's number may be
+/// those of memory that is gone.
+#[test]
+fn memory_that_is_made_again_has_another_handle() {
+    let (_alone, _cu) = alone();
+    let device = cuda::device(None).unwrap();
+    let exports: Vec<Export> = (0..4).map(|_| cuda::Made::new(device, 100).unwrap().export()).collect();
+    for (n, one) in exports.iter().enumerate() {
+        assert!(exports[..n].iter().all(|other| other != one), "{one:?}");
+    }
+}

@@ -237,7 +237,8 @@ class Endpoint(_Moves):
 
     _open = None
 
-    def __init__(self, slots=0, slot_bytes=0, signals=0, timeout=0.0, host_memory=False, by_agent=False, key=None):
+    def __init__(self, slots=0, slot_bytes=0, signals=0, timeout=0.0, host_memory=False, by_agent=False, key=None,
+                 memory_operations=False):
         """0: the default. `timeout`: how long a stream waits at most for one operation, in seconds. `key`: bytes, a secret of both."""
         for endpoint in _left[:]:
             endpoint._try_to_close()
@@ -255,7 +256,8 @@ class Endpoint(_Moves):
         self._counts = byref(c_uint64()), byref(c_uint64())
         made = c_void_p()
         options = _Options(ctypes.sizeof(_Options), _number(slots, 32, "slots"), _number(slot_bytes, 32, "slot_bytes"),
-                           _number(signals, 32, "signals"), bool(host_memory) | 2 * bool(by_agent), ns, key)
+                           _number(signals, 32, "signals"), bool(host_memory) | 2 * bool(by_agent) | 4 * bool(memory_operations),
+                           ns, key)
         _call("open", byref(options), byref(made))
         self._open = made
 

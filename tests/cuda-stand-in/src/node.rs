@@ -22,8 +22,12 @@ pub(crate) enum Node {
 }
 
 impl Node {
-    /// Whether it is a kernel that waits for others.
-    pub(crate) fn waits(&self) -> bool {
-        matches!(self, Node::Kernel(launch) if launch.kernel.waits)
+    /// Whether what it does may wait for something outside of the stream.
+    pub(crate) fn may_take_long(&self) -> bool {
+        match self {
+            Node::Call(..) => true,
+            Node::Kernel(launch) => launch.kernel.waits,
+            _ => false,
+        }
     }
 }

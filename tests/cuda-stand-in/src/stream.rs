@@ -99,7 +99,8 @@ fn all() -> MutexGuard<'static, All> {
 /// Which call does the work.
 #[derive(Clone, Copy, PartialEq)]
 enum By {
-    /// One that asks: functions of the program's are left alone, since they may take any time.
+    /// One that asks: functions of the program's, and kernels that wait, are left alone, since they may take any
+    /// time.
     Query,
     /// One that waits until all is done.
     Wait,
@@ -131,7 +132,7 @@ impl All {
             Node::After(of, count) => self.streams.get(&of).is_some_and(|s| s.done < count),
             _ => false,
         };
-        let is_late = by == By::Query && (matches!(item.node, Node::Call(..)) || item.node.waits());
+        let is_late = by == By::Query && item.node.may_take_long();
         if is_late || after || Instant::now() < item.not_before || self.streams.values().any(held) {
             return Next::NotYet;
         }
@@ -252,7 +253,7 @@ pub(crate) fn queue_all(stream: usize, nodes: Vec<Node>) -> Result<u64, i32> {
         all.numbers += nodes.len() as u64;
         let s = all.streams.get_mut(&stream).filter(|s| s.ctx == ctx).ok_or(INVALID_HANDLE)?;
         // By itself come functions, memory operations, and all that may be held up.
-        let alone = |node: &Node| !matches!(node, Node::Copy(..) | Node::Kernel(_)) || node.waits();
+        let alone = |node: &Node| !matches!(node, Node::Copy(..) | Node::Kernel(_)) || node.may_take_long();
         let attended = nodes.len() != 1 || nodes.iter().any(alone) || CHANNELS.load(Relaxed) > 0;
         for (i, node) in nodes.into_iter().enumerate() {
             let (dst, src, len) =

@@ -170,6 +170,11 @@ fn each_call_does_what_it_promises_and_each_wait_ends() {
 }
 
 #[test]
+fn parts_of_messages_arrive_by_several_blocks_and_all_of_them_leave_a_wait() {
+    run(&["parts"]);
+}
+
+#[test]
 fn a_stream_passes_its_words_when_they_are_raised_and_stores_behind_what_precedes() {
     run(&["words"]);
 }

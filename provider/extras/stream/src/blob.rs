@@ -6,7 +6,7 @@ use ipc::process::Name;
 use crate::error::Error;
 use crate::layout::Layout;
 
-const MAGIC: [u8; 8] = *b"straitS3";
+const MAGIC: [u8; 8] = *b"straitS4";
 const BOOT: usize = 16;
 /// Memory, as its owner describes it.
 const REGION: usize = 8 + 8 + Export::LEN;

@@ -20,9 +20,11 @@ use crate::carried::Carried;
 use crate::error::Error;
 use crate::failure::{Failure, Kind};
 use crate::kernel;
-use crate::layout::{CLOSED, LANES, LINE, Layout, OVER};
+use crate::layout::{CLOSED, LANES, LINE, Layout, OVER, WORDS};
 use crate::list::List;
 use crate::memory::Words;
+use crate::pass::{self, Permit};
+use crate::run::write;
 use crate::shared::{Core, RECEIVES, SENDS, Shared};
 
 /// How an endpoint is opened. Both sides have the same slots, bytes and signals.
@@ -40,6 +42,8 @@ pub struct Options {
     pub in_host_memory: bool,
     /// The agent carries even where memory can be mapped.
     pub by_agent: bool,
+    /// Memory operations wait even where kernels could.
+    pub by_memory_operations: bool,
 }
 
 impl Default for Options {
@@ -52,6 +56,7 @@ impl Default for Options {
             timeout,
             in_host_memory: false,
             by_agent: false,
+            by_memory_operations: false,
         }
     }
 }
@@ -101,6 +106,7 @@ pub struct Endpoint {
     path: Option<Path>,
     watch: Option<JoinHandle<()>>,
     by_agent: bool,
+    by_memory_operations: bool,
     /// The host's boot, and the endpoint's number ([`blob::NUMBER`]).
     boot: [u8; 16],
     number: u32,
@@ -109,6 +115,8 @@ pub struct Endpoint {
     /// What brings words to a peer that is not mapped, and the words for it, until there is a peer.
     carrier: Option<Box<dyn Carrier>>,
     near: Option<Words>,
+    /// Kernels may wait.
+    permit: Option<Permit>,
 }
 
 impl Endpoint {
@@ -163,11 +171,13 @@ impl Endpoint {
             path: None,
             watch: None,
             by_agent: options.by_agent,
+            by_memory_operations: options.by_memory_operations,
             boot,
             number: number(),
             described: false,
             carrier,
             near,
+            permit: None,
         })
     }
 
@@ -211,7 +221,7 @@ impl Endpoint {
         let words = Region { base: shared.own.at() as u64, len: shared.own.len() as u64, export };
         let slots = self.slots.as_ref().map(|s| Region {
             base: s.addr() as u64,
-            len: shared.layout.slots_len() as u64,
+            len: shared.layout.device_len() as u64,
             export: s.export(),
         });
         let (layout, regions) = (shared.layout, self.regions.clone());
@@ -376,9 +386,21 @@ fn device_slots(layout: &Layout, in_host_memory: bool) -> Result<Made, String> {
     if !cuda::find_driver() {
         return Err("this process has no CUDA".into());
     }
-    let made = cuda::device(None).and_then(|device| Made::new(device, layout.slots_len()));
+    let made = cuda::device(None).and_then(|device| Made::new(device, layout.device_len()));
     let made = made.map_err(|e| format!("no memory of a device was made for the slots: {e}"))?;
-    Ok(made)
+    // Each slot and signal of the peer's has its credit.
+    let mut lines = vec![0u8; layout.head()];
+    for slot in 0..layout.slots {
+        for word in 0..WORDS as usize {
+            lines[layout.credit(slot) as usize * LINE + 8 * word] = 1;
+        }
+    }
+    for signal in 0..layout.signals {
+        lines[layout.signal_credit(signal) as usize * LINE] = 1;
+    }
+    write(made.addr() + layout.device_lines(), &lines)
+        .then_some(made)
+        .ok_or_else(|| "the words of the slots could not be written to the device".into())
 }
 
 /// Loads the kernels of the calling thread's context, if it has one. The driver waits then for what is queued
@@ -389,7 +411,10 @@ fn load_kernels() -> Result<(), Error> {
     }
     // SAFETY: the stream names the context alone.
     if let Ok(stream) = unsafe { Stream::captured_too(0) } {
-        kernel::load(stream, kernel::context_id(stream)?)?;
+        let id = kernel::context_id(stream)?;
+        kernel::load(stream, id)?;
+        // Where there are none, memory operations wait.
+        let _ = pass::load(stream, id);
         peerop::cuda::means(stream)?;
     }
     Ok(())

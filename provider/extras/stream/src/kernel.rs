@@ -13,6 +13,7 @@
 //! The words are in the host's memory, and loads of one word by several warps are served one after the other,
 //! some 0.9 us each (H200): one thread of a block loads, and the others learn of it at a barrier.
 
+use std::ffi::{CStr, CString};
 use std::fmt::Write as _;
 
 use hmem::cuda::{Function, PerContext, Stream};
@@ -31,7 +32,7 @@ const TOGETHER: usize = 4;
 
 /// Kernels by the bytes of an access: its type, what each of those together is loaded to, and the logarithm
 /// of its size.
-const WIDTHS: [(u64, &str, [&str; TOGETHER], u32); 3] = [
+pub(crate) const WIDTHS: [(u64, &str, [&str; TOGETHER], u32); 3] = [
     (16, "v2.b64", ["{%d14, %d15}", "{%d20, %d21}", "{%d22, %d23}", "{%d24, %d25}"], 4),
     (4, "b32", ["%r8", "%r12", "%r13", "%r14"], 2),
     (1, "u8", ["%r8", "%r12", "%r13", "%r14"], 0),
@@ -90,7 +91,7 @@ pub(crate) struct Launch {
     pub(crate) function: Function,
     pub(crate) blocks: u32,
     pub(crate) threads: u32,
-    pub(crate) arguments: [u64; 15],
+    pub(crate) arguments: Vec<u64>,
     /// The kernel raises the word, and says that the execution has ended; otherwise the stream does.
     pub(crate) raises: bool,
 }
@@ -215,7 +216,6 @@ LAST{size}:
 "
         );
     }
-    all.push('\0');
     all
 }
 
@@ -225,16 +225,17 @@ static LOADED: PerContext<Kernels> = PerContext::new();
 /// context.
 pub(crate) fn load(stream: Stream, id: u64) -> Result<Kernels, Error> {
     LOADED.get((stream.context(), id), || {
-        let text = module();
-        let text = std::ffi::CStr::from_bytes_with_nul(text.as_bytes())
-            .map_err(|_| Error::Kernel("its text has a NUL".into()))?;
-        let one = |name| stream.load(text, name).map_err(|e| Error::Kernel(e.to_string()));
-        Ok(Kernels([
-            one(c"strait_stream_move16")?,
-            one(c"strait_stream_move4")?,
-            one(c"strait_stream_move1")?,
-        ]))
+        let names = [c"strait_stream_move16", c"strait_stream_move4", c"strait_stream_move1"];
+        load_all(stream, &module(), names).map(Kernels)
     })
+}
+
+/// Those of a module.
+pub(crate) fn load_all(stream: Stream, text: &str, names: [&CStr; 3]) -> Result<[Function; 3], Error> {
+    let failed = |why: String| Error::Kernel(why);
+    let text = CString::new(text).map_err(|e| failed(e.to_string()))?;
+    let one = |name| stream.load(&text, name).map_err(|e| failed(e.to_string()));
+    Ok([one(names[0])?, one(names[1])?, one(names[2])?])
 }
 
 /// The number of a stream's context.
@@ -256,7 +257,7 @@ impl Kernels {
         let raise = m.raise.filter(|_| raises);
         let (slot, wanted) = m.slot.unwrap_or((0, 0));
         let mine = failure::word(libc::EMSGSIZE, Kind::Receive, slot);
-        let arguments = [
+        let arguments = vec![
             m.to as u64,
             m.from as u64,
             count,

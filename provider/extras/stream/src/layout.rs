@@ -33,6 +33,16 @@ pub(crate) const LENGTH: usize = 4;
 /// The message goes on in the next slot. A slot has 2^24 bytes at most.
 pub(crate) const GOES_ON: u32 = 1 << 31;
 
+/// Words of a slot's flags and credits in a device's memory, of 8 bytes each in one line: parts of a message
+/// that are in one slot have one each.
+pub(crate) const WORDS: u32 = 8;
+/// Bytes for each of these but the first at most, as long as eight have all of `slot_bytes`.
+const CELL: usize = 16 << 10;
+
+/// What slots in a device's memory grow to, and all of them together.
+const DEVICE_SLOT: usize = 256 << 10;
+const DEVICE_BYTES: usize = 64 << 20;
+
 /// What both sides of an endpoint have agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
@@ -109,6 +119,33 @@ impl Layout {
         self.slots as usize * self.slot_bytes as usize
     }
 
+    /// Bytes of a slot in a device's memory between kernels that wait: a long message needs much under way.
+    pub(crate) fn device_slot(&self) -> usize {
+        let grown = (DEVICE_BYTES / self.slots as usize / 16 * 16).min(DEVICE_SLOT);
+        grown.max(self.slot_bytes as usize)
+    }
+
+    /// Bytes of the slot that the words behind the first one have each, behind the first one's: no word's are
+    /// another's.
+    pub(crate) fn cell(&self) -> usize {
+        let all = self.slot_bytes as usize;
+        all.div_ceil(WORDS as usize).max(CELL.min(all / 4)).next_multiple_of(16)
+    }
+
+    /// From one slot in a device's memory to the next.
+    pub(crate) fn device_stride(&self) -> usize {
+        self.device_slot() + (WORDS as usize - 1) * self.cell()
+    }
+
+    /// Where the lines are in a device's memory, behind its slots.
+    pub(crate) fn device_lines(&self) -> usize {
+        (self.slots as usize * self.device_stride()).next_multiple_of(4096)
+    }
+
+    pub(crate) fn device_len(&self) -> usize {
+        self.device_lines() + self.head()
+    }
+
     pub(crate) fn len(&self) -> usize {
         (self.head() + self.slots_len()).next_multiple_of(4096)
     }
@@ -126,8 +163,11 @@ pub(crate) fn code(kind: crate::Kind, line: u32) -> u32 {
 
 /// The line of that.
 pub(crate) fn line_of(code: u32) -> u32 {
-    code & 0xff_ffff
+    code & 0xf_ffff
 }
+
+/// Where in a code the number of the line's word is, if kernels wait.
+pub(crate) const WORD_AT: u32 = 20;
 
 #[cfg(test)]
 mod tests {

@@ -12,7 +12,7 @@
 //! | what the threads of an endpoint share; what ends every wait | `shared`; `watch` |
 //! | a peer whose memory is not mapped; what its agent says | `agent`; `carried` |
 //! | an endpoint; the lists of its operations | `endpoint`; `list` |
-//! | the kernel that moves data; what executes lists | `kernel`; `run` |
+//! | the kernels that move data; what executes lists | `kernel`, `pass`; `run` |
 //! | words of the program's and of libfabric's counters, without an endpoint | `word` |
 
 mod agent;
@@ -25,8 +25,10 @@ mod kernel;
 mod layout;
 mod list;
 mod memory;
+mod pass;
 mod run;
 mod shared;
+mod slots;
 mod watch;
 mod word;
 

@@ -9,7 +9,9 @@ use crate::error::Error;
 use crate::failure::Kind;
 use crate::kernel::{Move, Raise};
 use crate::layout::{AT, GOES_ON, LANES, LENGTH, code};
+use crate::pass::Pass;
 use crate::shared::{Core, Peer, RECEIVES, SENDS, place};
+use crate::slots::Slots;
 
 /// A step of a list.
 #[derive(Clone, Debug)]
@@ -18,6 +20,8 @@ pub(crate) enum Item {
     Ops(Vec<Op>),
     /// A move of data, unless the endpoint has failed.
     Move(Move),
+    /// The same between devices, with its waits and what it raises.
+    Pass(Pass),
 }
 
 /// Operations of an endpoint, in order. What executes it: [`List::run`], [`List::run_on_cpu`],
@@ -101,6 +105,17 @@ impl List {
         let parts = len.div_ceil(most).max(1);
         self.room(parts)?;
         let sends = kind == Kind::Send;
+        if peer.direct.is_some() {
+            let next = &mut core.state().next[usize::from(!sends)];
+            let slots = Slots::of(&layout, if sends { peer.to } else { peer.from }, *next, len);
+            *next = (*next + slots.taken()) % layout.slots;
+            let (flags, credits) = (layout.flag(0), layout.credit(0));
+            let (waits, raises) = if sends { (credits, flags) } else { (flags, credits) };
+            let (wait, raise) = (Some((kind, waits)), Some(raises));
+            self.passes(Pass { at, len, sends, slots, wait, raise, checks: !sends });
+            self.buffers.push((at, len));
+            return Ok(());
+        }
         let next = &mut core.state().next[usize::from(!sends)];
         for part in 0..parts {
             let (slot, begin) = (*next, part * most);
@@ -145,6 +160,11 @@ impl List {
             self.buffers.push((put.local, put.len));
             return Ok(());
         }
+        if peer.direct.is_some() {
+            self.put_between_devices(put, there);
+            self.buffers.push((put.local, put.len));
+            return Ok(());
+        }
         let clear = put.signal.map(|signal| layout.signal_credit(signal));
         if let Some(credit) = clear {
             self.take(peer, Kind::Put, credit);
@@ -168,6 +188,12 @@ impl List {
         self.room(1)?;
         if peer.agent.is_some() && get.len > 0 {
             self.by_agent(peer, get, false);
+            self.buffers.push((get.local, get.len));
+            return Ok(());
+        }
+        if peer.direct.is_some() {
+            let (at, len, slots) = (get.local, get.len, Slots::spread(there, get.len));
+            self.passes(Pass { at, len, sends: false, slots, wait: None, raise: None, checks: false });
             self.buffers.push((get.local, get.len));
             return Ok(());
         }
@@ -223,6 +249,10 @@ impl List {
         let peer = core.shared.peer()?;
         let line = self.signal(signal)?;
         self.room(1)?;
+        if peer.direct.is_some() {
+            self.passes(Pass::word(Some((Kind::Wait, line)), None));
+            return Ok(());
+        }
         self.take(peer, Kind::Wait, line);
         // Nothing is moved: the word is cleared, and that the wait has passed is counted.
         self.moves(Move { to: 0, from: 0, len: 0, clear: Some(line), slot: None, raise: None });
@@ -235,6 +265,10 @@ impl List {
         let peer = core.shared.peer()?;
         self.signal(signal)?;
         self.room(1)?;
+        if peer.direct.is_some() {
+            self.passes(Pass::word(None, Some(core.shared.layout.signal_credit(signal))));
+            return Ok(());
+        }
         self.ops(raise(peer, &Raise { line: core.shared.layout.signal_credit(signal), length: 0 }));
         Ok(())
     }
@@ -280,6 +314,29 @@ impl List {
         match self.items.last_mut() {
             Some(Item::Ops(all)) => all.extend(ops),
             _ => self.items.push(Item::Ops(ops.into_iter().collect())),
+        }
+    }
+
+    fn passes(&mut self, p: Pass) {
+        self.items.push(Item::Pass(p));
+    }
+
+    /// One kernel if it has one block; otherwise a wait, the copy, and what raises the signal behind it.
+    fn put_between_devices(&mut self, put: &Put, to: usize) {
+        let layout = self.core.shared.layout;
+        let wait = put.signal.map(|signal| (Kind::Put, layout.signal_credit(signal)));
+        let raise = put.signal.map(|signal| layout.signal(signal));
+        let (at, len, slots) = (put.local, put.len, Slots::spread(to, put.len));
+        let copy = Pass { at, len, sends: true, slots, wait: None, raise: None, checks: false };
+        if slots.parts == 1 {
+            return self.passes(Pass { wait, raise, ..copy });
+        }
+        if wait.is_some() {
+            self.passes(Pass::word(wait, None));
+        }
+        self.passes(copy);
+        if raise.is_some() {
+            self.passes(Pass::word(None, raise));
         }
     }
 

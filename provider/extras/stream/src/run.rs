@@ -11,9 +11,10 @@ use peerop::{Cpu, Executor, Fence, Op};
 
 use crate::error::Error;
 use crate::failure::Kind;
-use crate::kernel::{self, Kernels, Move};
-use crate::layout::{AT, BEGUN, ENDED, ERROR, LANES, LENGTH};
+use crate::kernel::{self, Kernels, Launch, Move};
+use crate::layout::{AT, BEGUN, ENDED, ERROR, LANES, LENGTH, LINE, WORD_AT, code};
 use crate::list::{Item, List, raise};
+use crate::pass::{self, Pass, Passes};
 use crate::shared::{Core, RECEIVES, SENDS, Shared, StreamKey, place};
 
 /// Executors that are kept, of streams that were used.
@@ -24,6 +25,31 @@ pub(crate) struct Cut {
     /// Something was queued or done.
     pub(crate) begun: bool,
     pub(crate) error: Error,
+}
+
+/// The kernels of a stream's context that an endpoint uses.
+struct Loaded {
+    moves: Kernels,
+    passes: Option<Passes>,
+}
+
+impl Loaded {
+    fn of(core: &Core, stream: Stream, id: u64) -> Result<Loaded, Error> {
+        let passes = match core.shared.direct() {
+            None => None,
+            Some(direct) => {
+                let passes = pass::load(stream, id)?;
+                if passes.device != direct.device {
+                    return Err(Error::Invalid(
+                        "the stream is of another device than the endpoint: open the endpoint in a thread whose \
+                         context is of the stream's device",
+                    ));
+                }
+                Some(passes)
+            }
+        };
+        Ok(Loaded { moves: kernel::load(stream, id)?, passes })
+    }
 }
 
 impl Cut {
@@ -74,7 +100,7 @@ impl List {
         };
         let id = kernel::context_id(stream).map_err(Cut::at_once)?;
         let key = (stream.handle(), stream.context(), id);
-        let kernels = kernel::load(stream, id).map_err(Cut::at_once)?;
+        let kernels = Loaded::of(&core, stream, id).map_err(Cut::at_once)?;
         if !captured {
             core.take_lane(self.lane, key).map_err(Cut::at_once)?;
         }
@@ -102,7 +128,7 @@ impl List {
     fn queue_items(
         &self,
         stream: Stream,
-        kernels: &Kernels,
+        kernels: &Loaded,
         executor: &mut CudaStream,
         number: Option<u32>,
     ) -> Result<(), Cut> {
@@ -118,6 +144,11 @@ impl List {
                     begun = true;
                     if raises { Vec::new() } else { self.behind(m, ended) }
                 }
+                Item::Pass(p) => {
+                    self.pass(stream, kernels, p, ended).map_err(|error| Cut { begun, error })?;
+                    begun = true;
+                    Vec::new()
+                }
             };
             executor.execute(&ops).map_err(|f| Cut { begun: begun || f.done > 0, error: f.error.into() })?;
             begun = true;
@@ -132,12 +163,26 @@ impl List {
     }
 
     /// Whether the kernel raises what the move raises.
-    fn launch(&self, stream: Stream, kernels: &Kernels, m: &Move, ended: Option<u32>) -> Result<bool, Error> {
-        let l = kernels.launch(m, &self.core.shared.lines(self.lane), ended);
+    fn launch(&self, stream: Stream, kernels: &Loaded, m: &Move, ended: Option<u32>) -> Result<bool, Error> {
+        let l = kernels.moves.launch(m, &self.core.shared.lines(self.lane), ended);
         // SAFETY: fifteen parameters; the promises of the calls that added memory, and the endpoint's own.
         unsafe { stream.launch(l.function, l.blocks, l.threads, &l.arguments) }
             .map_err(driver("launching the kernel that moves data"))?;
         Ok(l.raises)
+    }
+
+    fn pass(&self, stream: Stream, kernels: &Loaded, p: &Pass, ended: Option<u32>) -> Result<(), Error> {
+        let l = self.launch_of(kernels, p, ended)?;
+        // SAFETY: the kernel's parameters; the promises of the calls that added memory, and the endpoint's.
+        unsafe { stream.launch(l.function, l.blocks, l.threads, &l.arguments) }
+            .map_err(driver("launching the kernel of a message"))
+    }
+
+    fn launch_of(&self, kernels: &Loaded, p: &Pass, ended: Option<u32>) -> Result<Launch, Error> {
+        let (shared, lane) = (&self.core.shared, self.lane);
+        let both = kernels.passes.as_ref().zip(shared.direct());
+        let (passes, direct) = both.ok_or(Error::State("the endpoint has no peer: call connect first"))?;
+        Ok(passes.launch(p, &direct, &shared.layout, &shared.lines(lane), lane, ended))
     }
 
     /// What the stream does behind a move whose kernel raises nothing.
@@ -169,7 +214,7 @@ impl List {
         }
         // SAFETY: the legacy default stream of this thread's context, which names the context alone.
         let stream = unsafe { Stream::captured_too(0) }.map_err(driver("naming the context"))?;
-        let kernels = kernel::load(stream, kernel::context_id(stream)?)?;
+        let kernels = Loaded::of(&core, stream, kernel::context_id(stream)?)?;
         let after: Vec<Node> = after.iter().map(|n| Node::of_program(*n)).collect();
         // SAFETY: the caller's promise; memory stays registered as long as the endpoint.
         let mut to = unsafe {
@@ -180,12 +225,17 @@ impl List {
             match item {
                 Item::Ops(ops) => to.execute(ops).map_err(|f| Error::Executor(f.error))?,
                 Item::Move(m) => {
-                    let l = kernels.launch(m, &core.shared.lines(self.lane), None);
+                    let l = kernels.moves.launch(m, &core.shared.lines(self.lane), None);
                     // SAFETY: as in `launch`.
                     unsafe { to.launch(l.function, [l.blocks, l.threads], &l.arguments)? };
                     if !l.raises {
                         to.execute(&self.behind(m, None)).map_err(|f| Error::Executor(f.error))?;
                     }
+                }
+                Item::Pass(p) => {
+                    let l = self.launch_of(&kernels, p, None)?;
+                    // SAFETY: as in `pass`.
+                    unsafe { to.launch(l.function, [l.blocks, l.threads], &l.arguments)? };
                 }
             }
         }
@@ -206,6 +256,7 @@ impl List {
             match item {
                 Item::Ops(ops) => cpu.execute(ops).map_err(|f| Error::Executor(f.error))?,
                 Item::Move(m) => move_by_cpu(&core, self.lane, m),
+                Item::Pass(p) => pass_by_cpu(&core.shared, self.lane, p),
             }
         }
         core.shared.failure().map_or(Ok(()), |f| Err(Error::Failed(f)))
@@ -284,13 +335,78 @@ fn copy_by_cpu(shared: &Shared, m: &Move) {
     if m.len == 0 {
         return;
     }
-    let span = |at| {
-        // SAFETY: the promises of the calls that added memory, and the endpoint's own.
-        [unsafe { Span::new(at, m.len, registry::classify(at, m.len)) }]
-    };
-    if hmem::copy(&span(m.to), 0, &span(m.from), 0, m.len) != m.len {
+    if !copy_of(m.to, m.from, m.len) {
         shared.fail(libc::EFAULT, Kind::None, 0);
     }
+}
+
+/// A message as the kernel passes it on.
+fn pass_by_cpu(shared: &Shared, lane: u32, p: &Pass) {
+    let (Some(direct), s) = (shared.direct(), &p.slots) else { return };
+    for part in 0..s.parts {
+        let ((slot, word), begin) = (s.place(part), part as usize * s.part);
+        let in_line = 8 * word as usize;
+        let len = (p.len - begin).min(s.part);
+        if let Some((kind, line)) = p.wait {
+            let line = line + slot;
+            let at = direct.own + line as usize * LINE + in_line;
+            let Some(came) = wait_by_cpu(shared, lane, code(kind, line) | word << WORD_AT, at) else {
+                return;
+            };
+            if p.checks && came != p.flag(part) {
+                return shared.fail(libc::EMSGSIZE, Kind::Receive, slot);
+            }
+        }
+        if shared.own.word(0, ERROR).load(Acquire) != 0 {
+            return;
+        }
+        let (here, there) = (p.at + begin, s.at + slot as usize * s.stride + word as usize * s.cell);
+        let (to, from) = if p.sends { (there, here) } else { (here, there) };
+        let raised = p.raise.map(|line| direct.peer + (line + slot) as usize * LINE + in_line);
+        let [raises, length] = if p.sends { p.flag(part) } else { [1, 0] };
+        let done = (len == 0 || copy_of(to, from, len))
+            && raised.is_none_or(|at| {
+                write(at + LENGTH, &length.to_ne_bytes()) && write(at, &raises.to_ne_bytes())
+            });
+        if !done {
+            return shared.fail(libc::EFAULT, Kind::None, 0);
+        }
+    }
+}
+
+/// Waits for a word of a device's memory and clears it; what it was, with the one beside it. None: the
+/// endpoint has failed.
+fn wait_by_cpu(shared: &Shared, lane: u32, code: u32, at: usize) -> Option<[u32; 2]> {
+    shared.lanes.word(lane, BEGUN).fetch_add(1, AcqRel);
+    shared.lanes.word(lane, AT).store(code, Release);
+    let mut words = [0u32; 2];
+    while words[0] & 1 == 0 && shared.own.word(0, ERROR).load(Acquire) == 0 {
+        std::thread::yield_now();
+        if !copy_of(words.as_mut_ptr().expose_provenance(), at, 8) {
+            shared.fail(libc::EFAULT, Kind::None, 0);
+        }
+        // The watchdog asks whether it still waits.
+        if words[0] & 1 == 0 && shared.waits_for(lane) == 0 {
+            shared.lanes.word(lane, AT).store(code, Release);
+        }
+    }
+    shared.lanes.word(lane, AT).store(0, Release);
+    let came = words[0] & 1 != 0 && shared.own.word(0, ERROR).load(Acquire) == 0;
+    (came && write(at, &0u32.to_ne_bytes())).then_some(words)
+}
+
+/// Copies memory of any kind, which stays meanwhile.
+pub(crate) fn copy_of(to: usize, from: usize, len: usize) -> bool {
+    let span = |at| {
+        // SAFETY: the promises of the calls that added memory, and the endpoint's own.
+        [unsafe { Span::new(at, len, registry::classify(at, len)) }]
+    };
+    hmem::copy(&span(to), 0, &span(from), 0, len) == len
+}
+
+/// Writes bytes to memory of the endpoint's, or of the peer's.
+pub(crate) fn write(to: usize, bytes: &[u8]) -> bool {
+    copy_of(to, bytes.as_ptr().expose_provenance(), bytes.len())
 }
 
 /// Lanes are numbered in a byte of the words of lists.

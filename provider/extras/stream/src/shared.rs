@@ -53,6 +53,16 @@ pub(crate) struct Peer {
     pub(crate) places: Places,
     /// Of a peer that is not mapped: `words` is memory of this process, which the agent carries.
     pub(crate) agent: Option<Carried>,
+    /// Kernels wait, for words in the devices' memory.
+    pub(crate) direct: Option<Direct>,
+}
+
+/// Where the lines in the memory of the two devices are, and this side's device, which alone has both mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Direct {
+    pub(crate) own: usize,
+    pub(crate) peer: usize,
+    pub(crate) device: i32,
 }
 
 /// The registered memory of bytecode.
@@ -101,6 +111,11 @@ impl Shared {
         self.is_of_this_process()?;
         let peer = self.peer.get().ok_or(Error::State("the endpoint has no peer: call connect first"))?;
         self.failure().map_or(Ok(peer), |failure| Err(Error::Failed(failure)))
+    }
+
+    /// Whether kernels wait.
+    pub(crate) fn direct(&self) -> Option<Direct> {
+        self.peer.get().and_then(|p| p.direct)
     }
 
     pub(crate) fn lines(&self, lane: u32) -> Lines {

@@ -7,20 +7,29 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::Kind;
 use crate::carried::Carried;
 use crate::error::Error;
-use crate::layout::{BEGUN, CLOSED, ERROR, LANES, line_of};
+use crate::layout::{AT, BEGUN, CLOSED, ERROR, LANES, line_of};
 use crate::shared::{Peer, Shared};
 
 /// Between two polls of the lanes.
 const TICK: Duration = Duration::from_millis(2);
 /// How long a word is still waited for when the peer has ended or closed: what it had queued may be done.
 const GRACE: Duration = Duration::from_millis(10);
+
+/// How often a kernel that waits says so again before the end of its peer fails it. What the lane's word says
+/// may be old: the kernel has yet to find a flag that was raised before the end, as while its process has no
+/// time on the device. Its device's memory is not read here, since calls of the driver may wait for the
+/// kernel. So the lane's word is taken back, which a kernel finds between two polls. One that says the same
+/// again, and then once more, has polled in between.
+const SAID_AGAIN: u32 = 2;
+/// After this no kernel is asked any more.
+const ASKS_WITHIN: Duration = Duration::from_secs(1);
 
 /// What a lane waits for, since when.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,6 +60,8 @@ fn watch(shared: &Shared, peer: &Peer) {
     let mut gone = mapped && process.is_none() && peer.name.has_ended();
     // Since when the peer is known to have ended or closed.
     let mut over: Option<Instant> = None;
+    // The wait that each lane has said last since then, and how often.
+    let mut asked = [(0, 0); LANES];
     while !shared.stop.load(Acquire) {
         if shared.failure().is_some() {
             propagate(shared, peer);
@@ -72,9 +83,20 @@ fn watch(shared: &Shared, peer: &Peer) {
             let wait = &mut waits[lane as usize];
             *wait = examine(shared, lane, *wait);
             let Some(Wait { code, since, .. }) = *wait else { continue };
-            let Some(why) = ends(since.elapsed(), over.map(|o| o.elapsed()), closed, shared.timeout) else {
+            let (asked, over) = (&mut asked[lane as usize], over.map(|o| o.elapsed()));
+            let lasted = since.elapsed();
+            // What is said again was waited for before.
+            let waited = if asked.1 > 0 && asked.0 == code { lasted.max(GRACE) } else { lasted };
+            let Some(why) = ends(waited, over, closed, shared.timeout) else { continue };
+            if shared.direct().is_some()
+                && lasted < shared.timeout
+                && over.is_some_and(|over| over < ASKS_WITHIN)
+                && !is_sure(asked, code)
+            {
+                let _ = shared.lanes.word(lane, AT).compare_exchange(code, 0, AcqRel, Relaxed);
+                *wait = None;
                 continue;
-            };
+            }
             let (kind, index) = named(shared, code);
             shared.fail(why, kind, index);
             break;
@@ -92,13 +114,19 @@ fn ends(lasted: Duration, over: Option<Duration>, closed: bool, timeout: Duratio
     }
 }
 
+/// Whether a kernel has said often enough that it waits for this; it is counted.
+fn is_sure(asked: &mut (u32, u32), code: u32) -> bool {
+    *asked = if asked.0 == code { (code, asked.1 + 1) } else { (code, 1) };
+    asked.1 > SAID_AGAIN
+}
+
 /// What a lane waits for now.
 fn examine(shared: &Shared, lane: u32, before: Option<Wait>) -> Option<Wait> {
     let code = shared.waits_for(lane);
     if code == 0 || line_of(code) >= shared.layout.lines() {
         return None;
     }
-    if shared.own.word(line_of(code), 0).load(Acquire) != 0 {
+    if shared.direct().is_none() && shared.own.word(line_of(code), 0).load(Acquire) != 0 {
         return None;
     }
     let begun = shared.lanes.word(lane, BEGUN).load(Acquire);
@@ -132,6 +160,10 @@ fn propagate(shared: &Shared, peer: &Peer) {
 
 /// Raises what is waited for; whether anything is.
 fn satisfy(shared: &Shared) -> bool {
+    if shared.direct().is_some() {
+        // What waits looks at the error word.
+        return false;
+    }
     let mut any = false;
     for lane in 0..LANES as u32 {
         let code = shared.waits_for(lane);
@@ -164,7 +196,7 @@ mod tests {
     use std::sync::atomic::Ordering::SeqCst;
 
     use super::*;
-    use crate::layout::{AT, LINE, Layout, code};
+    use crate::layout::{LINE, Layout, code};
     use crate::memory::Words;
 
     fn shared() -> Shared {
@@ -220,6 +252,109 @@ mod tests {
         ] {
             assert_eq!(named(&s, code(kind, line)), wanted);
         }
+    }
+
+    /// One whose kernels wait.
+    fn direct() -> Shared {
+        let s = shared();
+        let words = Words::new(s.layout.len()).unwrap();
+        let places = crate::shared::Places::new(&peerop::Targets::new(), &s, &words).unwrap();
+        let (name, regions, _opened) = (ipc::process::Name::own(), Vec::new(), Vec::new());
+        let direct = Some(crate::shared::Direct { own: 0, peer: 0, device: 0 });
+        let (agent, pid) = (None, std::process::id());
+        s.peer
+            .set(Peer { words, name, pid, to: 0, from: 0, regions, _opened, places, agent, direct })
+            .unwrap();
+        s
+    }
+
+    #[test]
+    fn a_kernel_says_again_that_it_waits_before_the_end_of_its_peer_fails_it() {
+        let s = direct();
+        let (lane, waits) = (5, code(Kind::Receive, s.layout.flag(1)));
+        let at = s.lanes.word(lane, AT);
+        let taken_back = || {
+            while at.load(SeqCst) != 0 && s.failure().is_none() {
+                std::thread::yield_now();
+            }
+            let failed = s.failure().is_some();
+            s.stop.fetch_or(failed, SeqCst);
+            assert!(!failed, "what was said before the end may be old");
+        };
+        at.store(waits, SeqCst);
+        s.own.word(0, CLOSED).store(1, SeqCst);
+        std::thread::scope(|threads| {
+            threads.spawn(|| watch(&s, s.peer.get().unwrap()));
+            taken_back();
+            // A kernel without time on the device.
+            std::thread::sleep(3 * GRACE);
+            at.store(waits, SeqCst);
+            taken_back();
+            // It was about to say so when the flag was raised; a last time it says so behind another poll.
+            at.store(waits, SeqCst);
+            while s.failure().is_none() {
+                std::thread::yield_now();
+            }
+            s.stop.store(true, SeqCst);
+        });
+        let failure = s.failure().unwrap();
+        assert_eq!((failure.errno, failure.kind, failure.index), (libc::EPIPE, Kind::Receive, 1));
+    }
+
+    /// All orders of a kernel that waits and has said so, a peer that raises its flag and then closes, and the
+    /// watchdog. Whether the kernel is failed, whose flag was raised before the close.
+    fn loses(said_again: u32) -> bool {
+        // Where the kernel is: polls, looks at the lane's word, says; what the peer has done; the lane's word is
+        // said; how often the watchdog has seen it.
+        type All = (u8, u8, bool, u32);
+        let begin: All = (0, 0, true, 0);
+        let (mut seen, mut todo) = (std::collections::HashSet::from([begin]), vec![begin]);
+        while let Some((kernel, peer, said, times)) = todo.pop() {
+            let mut go = |next: All| {
+                if seen.insert(next) {
+                    todo.push(next);
+                }
+            };
+            match kernel {
+                0 if peer > 0 => go((3, peer, false, times)),
+                0 => go((1, peer, said, times)),
+                1 => go((if said { 0 } else { 2 }, peer, said, times)),
+                2 => go((0, peer, true, times)),
+                _ => {}
+            }
+            if peer < 2 {
+                go((kernel, peer + 1, said, times));
+            }
+            if peer == 2 && said {
+                if times == said_again {
+                    return true;
+                }
+                go((kernel, peer, false, times + 1));
+            }
+        }
+        false
+    }
+
+    #[test]
+    fn no_kernel_is_failed_whose_flag_was_raised_before_the_end() {
+        assert!(!loses(SAID_AGAIN));
+        assert!(loses(SAID_AGAIN - 1) && loses(0), "the twins that ask less often");
+        let (mut asked, one, two) = ((0, 0), 7, 8);
+        let sure: Vec<bool> = [one, one, two, one, one, one].map(|code| is_sure(&mut asked, code)).to_vec();
+        assert_eq!(sure, [false, false, false, false, false, true], "of one wait");
+    }
+
+    #[test]
+    fn words_that_kernels_wait_for_are_not_the_hosts() {
+        let s = direct();
+        // A credit that has been there from the beginning.
+        let line = s.layout.credit(1);
+        s.own.word(line, 0).store(1, SeqCst);
+        s.lanes.word(7, AT).store(code(Kind::Send, line), SeqCst);
+        assert!(examine(&s, 7, None).is_some(), "a wait");
+        s.lanes.word(7, AT).store(code(Kind::Receive, s.layout.flag(0)), SeqCst);
+        assert!(!satisfy(&s));
+        assert_eq!(s.own.word(s.layout.flag(0), 0).load(SeqCst), 0, "only a message raises a flag");
     }
 
     #[test]

@@ -102,6 +102,13 @@ pub(crate) enum Op {
         /// It waits for what others store.
         acquires: bool,
     },
+    /// `atom.global.inc.u32`: to 0 where it is as large as that.
+    Increment {
+        to: Reg,
+        at: Reg,
+        offset: i64,
+        most: Arg,
+    },
     Store {
         ty: Type,
         from: Vec<Reg>,

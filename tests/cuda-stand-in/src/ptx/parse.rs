@@ -188,7 +188,8 @@ impl Reading {
                 Ok(Op::Parameter { to: self.sized(to, 64)?, number })
             }
             (
-                ["ld", "global", rest @ ..]
+                ["ld", "global", "cg", rest @ ..]
+                | ["ld", "global", rest @ ..]
                 | ["ld", "volatile", "global", rest @ ..]
                 | ["ld", "acquire", "sys", "global", rest @ ..],
                 [to, at],
@@ -217,6 +218,11 @@ impl Reading {
                 let ty = last.ok_or("unknown type")?;
                 let (at, offset) = self.place(at)?;
                 Ok(Op::Add { ty, to: Some(self.sized(to, 64)?), from: self.arg(from, ty)?, at, offset })
+            }
+            (["atom", "global", "inc", "u32"], [to, at, most]) => {
+                let ty = Type { class: Class::Unsigned, bits: 32 };
+                let (at, offset) = self.place(at)?;
+                Ok(Op::Increment { to: self.sized(to, 32)?, at, offset, most: self.arg(most, ty)? })
             }
             (["mov", "b32"], [to, from]) if from.starts_with('{') => {
                 let inner = from.trim_matches(['{', '}']);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
+use std::time::Duration;
 
 use stand_in::memory::{Backing, alias, find};
 
@@ -29,6 +30,7 @@ struct Thread {
     /// The next instruction, and how many were run.
     next: usize,
     done: u64,
+    polls: u64,
 }
 
 /// Memory that the launch has accessed.
@@ -87,6 +89,14 @@ impl Memory {
             _ => unsafe { AtomicU64::from_ptr(at.cast()) }.fetch_add(value, SeqCst),
         })
     }
+
+    /// Atomically; what was there.
+    fn increment(&mut self, addr: u64, most: u32) -> Result<u32, i32> {
+        let at = self.find(addr, 4)?;
+        let next = |v| Some(if v >= most { 0 } else { v + 1 });
+        let word = unsafe { AtomicU32::from_ptr(at.cast()) };
+        word.fetch_update(SeqCst, SeqCst, next).map_err(|_| LAUNCH_FAILED)
+    }
 }
 
 /// One access, as a device's is: memcpy(3) stores a word of 8 bytes twice, and the second store may come when
@@ -122,7 +132,7 @@ impl Launch {
             let mut waiting = Vec::new();
             for number in 0..self.threads {
                 let mut thread =
-                    Thread { number, registers: vec![0; self.kernel.registers], next: 0, done: 0 };
+                    Thread { number, registers: vec![0; self.kernel.registers], next: 0, done: 0, polls: 0 };
                 if self.thread(&mut memory, block, &mut thread)? {
                     waiting.push(thread);
                 }
@@ -162,7 +172,7 @@ impl Launch {
     /// Runs a thread until it ends, or comes to a barrier: then `true`.
     fn thread(&self, memory: &mut Memory, block: u32, at: &mut Thread) -> Result<bool, i32> {
         let kernel = &*self.kernel;
-        let Thread { number: thread, registers: r, next, done } = at;
+        let Thread { number: thread, registers: r, next, done, polls } = at;
         while let Some(ins) = kernel.code.get(*next) {
             *next += 1;
             *done += 1;
@@ -176,12 +186,24 @@ impl Launch {
                 Op::Parameter { to, number } => r[*to] = self.arguments[*number],
                 Op::Load { ty, to, at, offset, acquires } => {
                     if *acquires {
-                        std::thread::yield_now();
+                        // What stores there has a thread too.
+                        *polls += 1;
+                        match *polls % 16 {
+                            0 => std::thread::sleep(Duration::from_micros(20)),
+                            _ => std::thread::yield_now(),
+                        }
                     }
                     let addr = r[*at].wrapping_add_signed(*offset);
                     memory.load(addr, *ty, to.len(), |i, v| {
                         r[to[i]] = if ty.class == Class::Signed { ty.signed(v) as u64 } else { v }
                     })?;
+                }
+                Op::Increment { to, at, offset, most } => {
+                    let most = match *most {
+                        Arg::Reg(reg) => r[reg],
+                        Arg::Value(v) => v,
+                    };
+                    r[*to] = memory.increment(r[*at].wrapping_add_signed(*offset), most as u32)?.into();
                 }
                 Op::Store { ty, from, at, offset } => {
                     let addr = r[*at].wrapping_add_signed(*offset);
@@ -254,7 +276,11 @@ fn compute(op: &Op, r: &mut [u64]) {
         }
         Op::Select { to, a, b, by } => (*to, if r[*by] != 0 { of(a) } else { of(b) }),
         Op::Convert { to_ty, from_ty, to, a } => (*to, convert(*to_ty, *from_ty, of(a))),
-        Op::Parameter { .. } | Op::Load { .. } | Op::Store { .. } | Op::Read { .. } => return,
+        Op::Increment { .. }
+        | Op::Parameter { .. }
+        | Op::Load { .. }
+        | Op::Store { .. }
+        | Op::Read { .. } => return,
         Op::Add { .. } | Op::Barrier | Op::Meet | Op::MeetAny { .. } => return,
         Op::Branch { .. } | Op::Return => return,
     };

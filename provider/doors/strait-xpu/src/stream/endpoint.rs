@@ -44,7 +44,8 @@ pub unsafe extern "C" fn strait_stream_open(
             };
             // SAFETY: the program's promise.
             let o = unsafe { sized(options, size_of_val(&none), none)? };
-            if o.flags & !(STRAIT_STREAM_HOST_MEMORY | STRAIT_STREAM_BY_AGENT) != 0 {
+            let all = STRAIT_STREAM_HOST_MEMORY | STRAIT_STREAM_BY_AGENT | STRAIT_STREAM_MEMORY_OPERATIONS;
+            if o.flags & !all != 0 {
                 return invalid("strait_stream_options.flags has a bit that means nothing");
             }
             for (to, from) in [
@@ -59,6 +60,7 @@ pub unsafe extern "C" fn strait_stream_open(
             }
             wanted.in_host_memory = o.flags & STRAIT_STREAM_HOST_MEMORY != 0;
             wanted.by_agent = o.flags & STRAIT_STREAM_BY_AGENT != 0;
+            wanted.by_memory_operations = o.flags & STRAIT_STREAM_MEMORY_OPERATIONS != 0;
             // SAFETY: a string, by the program's promise.
             let key = (!o.key.is_null()).then(|| unsafe { CStr::from_ptr(o.key) }.to_bytes());
             if key.is_some_and(<[u8]>::is_empty) {

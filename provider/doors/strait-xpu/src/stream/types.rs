@@ -9,6 +9,10 @@ pub const STRAIT_STREAM_HOST_MEMORY: u32 = 1;
 /// strait_stream_options.flags: an agent carries messages even if the peer's memory can be mapped.
 pub const STRAIT_STREAM_BY_AGENT: u32 = 2;
 
+/// strait_stream_options.flags: memory operations of streams wait, which take no multiprocessor, and no
+/// kernel does. Of either side it holds for both.
+pub const STRAIT_STREAM_MEMORY_OPERATIONS: u32 = 4;
+
 /// strait_stream_path.path: through memory of the receiver's device, which the sender maps.
 pub const STRAIT_STREAM_DEVICE: u32 = 1;
 /// strait_stream_path.path: through host memory that both map.
@@ -80,7 +84,7 @@ pub struct strait_stream_options {
     pub slot_bytes: u32,
     /// Signals of puts; 16.
     pub signals: u32,
-    /// STRAIT_STREAM_HOST_MEMORY, STRAIT_STREAM_BY_AGENT.
+    /// STRAIT_STREAM_HOST_MEMORY, STRAIT_STREAM_BY_AGENT, STRAIT_STREAM_MEMORY_OPERATIONS.
     pub flags: u32,
     /// How long a stream waits at most for one operation, in nanoseconds; 30 seconds.
     pub timeout_ns: u64,

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use hmem::Kind as MemoryKind;
-use hmem::cuda::Made;
+use hmem::cuda::{Made, Stream};
 use hmem::share::{self, Opened, Owner};
 
 use super::{Endpoint, Path, Through};
@@ -17,9 +17,11 @@ use crate::blob::{Blob, Region};
 use crate::carried::Carried;
 use crate::error::Error;
 use crate::failure::{self, Kind};
+use crate::kernel;
 use crate::layout::{CHOICE, ERROR, OVER, choice};
 use crate::memory::Words;
-use crate::shared::{Peer, Places, Shared};
+use crate::pass::{self, Permit};
+use crate::shared::{Direct, Peer, Places, Shared};
 use crate::watch;
 
 /// What maps the peer's words.
@@ -32,6 +34,8 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// Which slots a side writes to.
 const DEVICE: u32 = 1;
 const HOST: u32 = 2;
+/// A device's, and words there, for which kernels wait, if both sides say so.
+const DIRECT: u32 = 3;
 
 impl Endpoint {
     /// Maps the peer's memory. Both sides call it, and it waits for the other one.
@@ -79,18 +83,10 @@ impl Endpoint {
             kept.push(opened);
             Ok(at)
         };
-        let (to, path) = match (&blob.slots, &self.slots) {
-            (Some(slots), Some(_)) if slots.len >= shared.layout.slots_len() as u64 => match mapped(slots) {
-                Ok(at) => (Some(at), Path {
-                    through: Through::Device,
-                    why: "the peer's device memory is mapped: kernels of the stream copy to it, and memory \
-                          operations of the stream raise the flags"
-                        .into(),
-                }),
-                Err(why) => (None, host(&why)),
-            },
-            (_, None) => (None, host(&self.no_slots)),
-            _ => (None, host("the peer has no slots in a device's memory")),
+        let to = match (&blob.slots, &self.slots) {
+            (Some(slots), Some(_)) if slots.len >= shared.layout.device_len() as u64 => mapped(slots),
+            (_, None) => Err(self.no_slots.clone()),
+            _ => Err("the peer has no slots in a device's memory".into()),
         };
         let mut regions = Vec::new();
         for r in &blob.regions {
@@ -100,7 +96,21 @@ impl Endpoint {
             regions.push((at, r.len));
         }
         let places = Places::new(&self.core.targets, &shared, &words)?;
-        let chosen = choice(if to.is_some() { DEVICE } else { HOST }, self.number);
+        let mut why_not = "the peer's side has none that wait, or its options ask for it";
+        let mode = match &to {
+            Err(_) => HOST,
+            Ok(_) => match self.kernels_may_wait(&blob)? {
+                Ok(permit) => {
+                    self.permit = Some(permit);
+                    DIRECT
+                }
+                Err(why) => {
+                    why_not = why;
+                    DEVICE
+                }
+            },
+        };
+        let chosen = choice(mode, self.number);
         // Whatever ends waits is there before there are any.
         self.watch = Some(watch::start(shared.clone())?);
         let arrive = words.word(0, CHOICE).compare_exchange(0, chosen, AcqRel, Acquire);
@@ -111,9 +121,16 @@ impl Endpoint {
             }),
             Err(_) => Err(Error::Blob("another endpoint has connected to it: a blob is for one peer")),
         };
-        let from = arrive.inspect_err(|e| shared.fail(e.errno(), Kind::None, 0))?;
+        let (theirs, from) = arrive.inspect_err(|e| shared.fail(e.errno(), Kind::None, 0))?;
+        let direct = mode == DIRECT && theirs == DIRECT;
+        self.permit = self.permit.take().filter(|_| direct);
+        let path =
+            to.as_ref().map_or_else(|why| host(why), |_| between_devices((!direct).then_some(why_not)));
         let (to, name) = (to.unwrap_or(words.at() + shared.layout.head()), blob.process);
-        let peer = Peer { words, name, pid, to, from, regions, _opened: kept, places, agent: None };
+        let lines = shared.layout.device_lines();
+        let device = self.slots.as_ref().map(Made::device).filter(|_| direct);
+        let direct = device.map(|device| Direct { own: from + lines, peer: to + lines, device });
+        let peer = Peer { words, name, pid, to, from, regions, _opened: kept, places, agent: None, direct };
         if shared.peer.set(peer).is_err() {
             return Err(Error::State("the endpoint has a peer"));
         }
@@ -138,7 +155,7 @@ impl Endpoint {
         let (name, pid, agent) = (blob.process, blob.pid, Some(Carried::default()));
         // The agent knows them by their numbers.
         let (regions, kept) = (blob.regions.iter().map(|r| (0, r.len)).collect(), Vec::new());
-        let peer = Peer { words, name, pid, to, from, regions, _opened: kept, places, agent };
+        let peer = Peer { words, name, pid, to, from, regions, _opened: kept, places, agent, direct: None };
         if shared.peer.set(peer).is_err() {
             return Err(Error::State("the endpoint has a peer"));
         }
@@ -158,8 +175,36 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Whether kernels wait; in `Err`, why not.
+    fn kernels_may_wait(&self, blob: &Blob) -> Result<Result<Permit, &'static str>, Error> {
+        let devices = blob.slots.as_ref().zip(self.slots.as_ref());
+        if devices.is_none_or(|(peer, own)| peer.export.device == own.export().device) {
+            // By time slices a kernel that waits would keep the other process from running.
+            return Ok(Err("both processes use one device"));
+        }
+        if self.by_memory_operations {
+            return Ok(Err("the options ask for it"));
+        }
+        // SAFETY: the stream names the context alone.
+        let Ok(stream) = (unsafe { Stream::captured_too(0) }) else {
+            return Ok(Err("the thread that connects has no context"));
+        };
+        if !stream.has_time_limit().is_ok_and(|limited| !limited) {
+            return Ok(Err("the driver limits the time of the device's kernels"));
+        }
+        if pass::load(stream, kernel::context_id(stream)?).is_err() {
+            return Ok(Err("the driver does not load kernels that wait"));
+        }
+        Ok(Permit::take().ok_or("16 endpoints of this process have kernels that wait"))
+    }
+
     /// Waits until the peer has said which slots it writes to.
-    fn where_messages_arrive(&self, shared: &Shared, blob: &Blob, peer: &Words) -> Result<usize, Error> {
+    fn where_messages_arrive(
+        &self,
+        shared: &Shared,
+        blob: &Blob,
+        peer: &Words,
+    ) -> Result<(u32, usize), Error> {
         let began = Instant::now();
         loop {
             if let Some(failure) = shared.failure() {
@@ -169,8 +214,8 @@ impl Endpoint {
                 0 => {}
                 said => {
                     return match (chosen_by(said, blob)?, &self.slots) {
-                        (DEVICE, Some(slots)) => Ok(slots.addr()),
-                        (HOST, _) => Ok(shared.own.at() + shared.layout.head()),
+                        (said @ (DEVICE | DIRECT), Some(slots)) => Ok((said, slots.addr())),
+                        (HOST, _) => Ok((HOST, shared.own.at() + shared.layout.head())),
                         _ => Err(Error::Blob("it chose slots that are not there")),
                     };
                 }
@@ -231,6 +276,20 @@ fn chosen_by(said: u32, blob: &Blob) -> Result<u32, Error> {
         return Err(Error::Blob("another endpoint has connected to this one: a blob is for one peer"));
     }
     Ok(said & 3)
+}
+
+/// `why_not`: why memory operations wait, and not kernels.
+fn between_devices(why_not: Option<&str>) -> Path {
+    let why = match why_not {
+        None => "the peer's device memory is mapped: kernels of the stream wait for words in their device's memory, copy \
+                 to the peer's, and raise its words"
+            .into(),
+        Some(why) => format!(
+            "the peer's device memory is mapped: kernels of the stream copy to it, and memory operations of the stream \
+             wait, not kernels: {why}"
+        ),
+    };
+    Path { through: Through::Device, why }
 }
 
 fn host(why: &str) -> Path {
