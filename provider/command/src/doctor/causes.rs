@@ -138,21 +138,21 @@ impl Job<'_> {
         faulty.filter_map(|p| Some(p.fault.as_ref()?.cause(&p.name(), p.pid))).collect()
     }
 
-    /// The calls and the lines of the log that say why, by time. Of what has the same cure the first call
-    /// stands for all, and the first line where no call has failed: a process may be interrupted between its
-    /// line and the end of its call.
+    /// The calls and the lines of the log that say why, by time. Of what has the same cure the first stands
+    /// for all; but a call that gives a line as its reason stands before that: a process may be interrupted
+    /// between its line and the end of its call.
     fn failures(&self) -> Vec<Cause> {
-        let mut found: Vec<(u64, bool, Cause)> = Vec::new();
+        let mut found: Vec<(u64, Option<&str>, Cause)> = Vec::new();
         for process in self.processes {
             let name = process.name();
             // A program asks fi_getinfo for what it can do without.
             for failed in process.failed.iter().filter(|f| f.call != "fi_getinfo") {
-                found.push((failed.time, true, self.with_peer(of_call(&name, failed))));
+                found.push((failed.time, None, self.with_peer(of_call(&name, failed))));
             }
             for line in process.lines.iter().filter(|line| line.warns) {
                 if let Some(todo) = todo(&line.text) {
                     let cause = Cause { text: format!("{name}: {}", line.text), todo };
-                    found.push((line.time, false, self.with_peer(cause)));
+                    found.push((line.time, Some(&line.text), self.with_peer(cause)));
                 }
             }
         }
@@ -161,11 +161,13 @@ impl Job<'_> {
         if found.iter().any(|(.., cause)| !is_general(cause)) {
             found.retain(|(.., cause)| !is_general(cause));
         }
-        let mut all: Vec<(bool, Cause)> = Vec::new();
-        for (_, is_call, cause) in found {
+        let mut all: Vec<(Option<&str>, Cause)> = Vec::new();
+        for (_, line, cause) in found {
             match all.iter().position(|(_, earlier)| earlier.todo == cause.todo) {
-                Some(at) if is_call && !all[at].0 => all[at] = (is_call, cause),
-                None if all.len() < 2 * LINES => all.push((is_call, cause)),
+                Some(at) if line.is_none() && all[at].0.is_some_and(|said| cause.text.contains(said)) => {
+                    all[at] = (line, cause);
+                }
+                None if all.len() < 2 * LINES => all.push((line, cause)),
                 _ => {}
             }
         }
@@ -424,13 +426,17 @@ mod tests {
     }
 
     #[test]
-    fn a_call_stands_before_the_line_of_a_rank_that_was_ended_within_it() {
-        let text = "ofi cannot be opened: nosuch: not there; no endpoint can be opened until tcp is added";
-        let (mut a, mut b) = (process(0), process(1));
-        a.lines.push(Line { time: 1, warns: true, text: text.into() });
-        b.failed.push(failed(2, "fi_endpoint", text));
-        let all = causes(&[a, b], 256, false);
-        assert!(all.len() == 1 && all[0].text.contains("fi_endpoint failed"), "{all:?}");
+    fn a_call_stands_before_the_line_that_it_gives_as_its_reason_and_before_no_other() {
+        let ended = "ofi cannot be opened: nosuch: not there; no endpoint can be opened until tcp is added";
+        let (named, unnamed) =
+            ("A -> B: no connection: no answer in 30 s", "nothing answers: the log has it");
+        for (line, call, first) in [(ended, ended, "fi_endpoint failed"), (named, unnamed, "A -> B")] {
+            let (mut a, mut b) = (process(0), process(1));
+            a.lines.push(Line { time: 1, warns: true, text: line.into() });
+            b.failed.push(failed(2, "fi_endpoint", call));
+            let all = causes(&[a, b], 256, false);
+            assert!(all.len() == 1 && all[0].text.contains(first), "{all:?}");
+        }
     }
 
     #[test]

@@ -94,6 +94,8 @@ pub(crate) struct Pair {
     newest: Option<u64>,
     /// [`Access::late`] of the request that has completed last.
     late: Option<u64>,
+    /// A request that was to be posted alone has waited in vain since some were posted.
+    is_long_in_use: bool,
     /// Receives that are posted to it, where it has its own.
     pub(crate) receives: u32,
     /// What the device had posted to it of a shared queue has completed.
@@ -112,6 +114,7 @@ impl Pair {
             accesses: 0,
             newest: None,
             late: None,
+            is_long_in_use: false,
             receives: 0,
             is_last: false,
         }
@@ -231,6 +234,7 @@ impl Pair {
             free(one, is_done);
             own = Some(one);
         }
+        self.is_long_in_use &= !self.posted.is_empty();
         own
     }
 
@@ -238,6 +242,15 @@ impl Pair {
     pub(crate) fn take_late(&mut self, done: Option<&Posted>) -> Option<u64> {
         let late = done.and_then(|one| one.access?.late);
         std::mem::replace(&mut self.late, late)
+    }
+
+    /// Whether a request that is to be posted alone had better not wait: one has, in vain.
+    pub(crate) fn is_long_in_use(&self) -> bool {
+        self.is_long_in_use
+    }
+
+    pub(crate) fn note_long_in_use(&mut self) {
+        self.is_long_in_use = true;
     }
 
     /// Whether a registration is used until a later request has completed.

@@ -186,10 +186,12 @@ impl Accesses<'_> {
     fn complete_all(&mut self, number: u32) -> bool {
         let until = Instant::now() + FLUSH;
         while self.0.connected(number).is_ok() {
-            if self.0.objects.pairs.get(number).is_none_or(|pair| pair.in_use() == 0) {
+            let Some(pair) = self.0.objects.pairs.get_mut(number).filter(|pair| pair.in_use() > 0) else {
                 return true;
-            }
-            if self.0.dead.is_some() || Instant::now() >= until {
+            };
+            // The next one waits once they have completed.
+            if pair.is_long_in_use() || self.0.dead.is_some() || Instant::now() >= until {
+                pair.note_long_in_use();
                 return false;
             }
             if self.0.read() == 0 {

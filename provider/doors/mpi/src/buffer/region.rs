@@ -129,6 +129,24 @@ impl<'a> Resolver<'a> {
         buf.partner.is_some_and(|at| self.args.is_in_place(self.args.words[usize::from(at)]))
     }
 
+    /// Whether the buffer, its count and its datatype are significant in this process.
+    ///
+    /// # Safety
+    /// The arguments are those of the call, and valid.
+    pub(crate) unsafe fn is_significant(&mut self, buf: &Buf) -> Result<bool, NotDescribed> {
+        // SAFETY: the caller's promise.
+        let part = unsafe { self.part()? };
+        let is_inter = self.group.is_some_and(|group| group.is_inter);
+        let counts = match (buf.whose, part) {
+            (_, Part::None) => false,
+            (Whose::Root, part) => part == Part::Root,
+            // The root of an intercommunicator has no part in its own group's.
+            (Whose::All, Part::Root) => !is_inter || buf.dir == Dir::Bcast,
+            (Whose::All, _) => true,
+        };
+        Ok(counts && !self.args.lacks_arrays(buf))
+    }
+
     /// What the call does to that buffer; `None` where it does nothing.
     ///
     /// # Safety
@@ -136,18 +154,10 @@ impl<'a> Resolver<'a> {
     pub(crate) unsafe fn describe(&mut self, buf: &Buf) -> Result<Option<Described>, NotDescribed> {
         // SAFETY: the caller's promise; so below.
         unsafe {
-            let part = self.part()?;
-            let is_inter = self.group.is_some_and(|group| group.is_inter);
-            let counts = match (buf.whose, part) {
-                (_, Part::None) => false,
-                (Whose::Root, part) => part == Part::Root,
-                // The root of an intercommunicator has no part in its own group's.
-                (Whose::All, Part::Root) => !is_inter || buf.dir == Dir::Bcast,
-                (Whose::All, _) => true,
-            };
-            if !counts || self.args.lacks_arrays(buf) {
+            if !self.is_significant(buf)? {
                 return Ok(None);
             }
+            let part = self.part()?;
             let in_place = self.is_in_place(buf);
             if self.is_negative(buf)? {
                 return Err(NotDescribed::Negative);

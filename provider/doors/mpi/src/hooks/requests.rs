@@ -265,7 +265,8 @@ unsafe fn start_each(call: &mut Call<'_>, at: usize, count: usize) -> c_int {
     }
     // SAFETY: the arguments of the call.
     let code = unsafe { call.forward() };
-    if code != 0 {
+    // Of several some may be under way.
+    if code != 0 && count == 1 {
         begun.into_iter().for_each(requests::not_started);
     }
     code

@@ -96,24 +96,17 @@ impl Words {
         Ok(words)
     }
 
-    /// Has the datatypes of buffers that count stay until these words are dropped. That of a buffer without
-    /// data may be freed as well, and says nothing: MPI_BYTE stands for it, but where an operation is checked
-    /// against it.
+    /// Has the datatypes of significant buffers stay until these words are dropped, also where a count is 0.
     unsafe fn hold_datatypes(&mut self, row: &'static Row, args: &Args<'_>) {
         let mut resolver = Resolver::new(args, row.on);
-        let reduces = row.plan.is_some_and(|plan| signature(plan.what).contains(&b'o'));
         for buf in row.bufs {
             let Type::One(at) = buf.datatype else { continue };
             let word = args.words[usize::from(buf.at)];
             // SAFETY: the caller's promise; so below.
-            let has_data =
-                !args.is_in_place(word) && unsafe { matches!(resolver.describe(buf), Ok(Some(_))) };
+            let is_significant =
+                !args.is_in_place(word) && unsafe { matches!(resolver.is_significant(buf), Ok(true)) };
             let datatype = self.all[usize::from(at)];
-            if self.datatypes.contains(&datatype) {
-                continue;
-            }
-            if !has_data && !reduces {
-                self.all[usize::from(at)] = args.abi.handles.byte;
+            if !is_significant || self.datatypes.contains(&datatype) {
                 continue;
             }
             let (mut counts, mut combiner, mut copy): ([c_int; 3], c_int, _) = ([0; 3], 0, 0usize);
