@@ -48,7 +48,9 @@ impl Host {
     /// For kernels in that stream; `None` where they reach no host memory.
     pub fn new(stream: Stream) -> Option<Host> {
         let mut memory = Pool::new(1, 2 * DONE).take().ok()?;
-        if !memory.lock_for(registry::of(Kind::Cuda)) {
+        // For as long as the kernels' context is there: the thread may have another one.
+        let locked = stream.within(|| memory.lock_for(registry::of(Kind::Cuda)));
+        if !locked.ok()? {
             return None;
         }
         let at = stream.address_of(memory.at()).ok()?;

@@ -60,8 +60,9 @@ fn watch(shared: &Shared, peer: &Peer) {
     let mut gone = mapped && process.is_none() && peer.name.has_ended();
     // Since when the peer is known to have ended or closed.
     let mut over: Option<Instant> = None;
-    // The wait that each lane has said last since then, and how often.
-    let mut asked = [(0, 0); LANES];
+    // What each lane has said since then that it waits for, and how often. A peer that has ended raises no
+    // word again, so that what is said again is the same wait.
+    let mut asked = [const { Vec::new() }; LANES];
     while !shared.stop.load(Acquire) {
         if shared.failure().is_some() {
             propagate(shared, peer);
@@ -86,7 +87,8 @@ fn watch(shared: &Shared, peer: &Peer) {
             let (asked, over) = (&mut asked[lane as usize], over.map(|o| o.elapsed()));
             let lasted = since.elapsed();
             // What is said again was waited for before.
-            let waited = if asked.1 > 0 && asked.0 == code { lasted.max(GRACE) } else { lasted };
+            let is_known = asked.iter().any(|(of, _)| *of == code);
+            let waited = if is_known { lasted.max(GRACE) } else { lasted };
             let Some(why) = ends(waited, over, closed, shared.timeout) else { continue };
             if shared.direct().is_some()
                 && lasted < shared.timeout
@@ -115,9 +117,14 @@ fn ends(lasted: Duration, over: Option<Duration>, closed: bool, timeout: Duratio
 }
 
 /// Whether a kernel has said often enough that it waits for this; it is counted.
-fn is_sure(asked: &mut (u32, u32), code: u32) -> bool {
-    *asked = if asked.0 == code { (code, asked.1 + 1) } else { (code, 1) };
-    asked.1 > SAID_AGAIN
+fn is_sure(asked: &mut Vec<(u32, u32)>, code: u32) -> bool {
+    let at = asked.iter().position(|(of, _)| *of == code).unwrap_or_else(|| {
+        // Of a lane's kernel each block waits for another one.
+        asked.push((code, 0));
+        asked.len() - 1
+    });
+    asked[at].1 += 1;
+    asked[at].1 > SAID_AGAIN
 }
 
 /// What a lane waits for now.
@@ -339,9 +346,9 @@ mod tests {
     fn no_kernel_is_failed_whose_flag_was_raised_before_the_end() {
         assert!(!loses(SAID_AGAIN));
         assert!(loses(SAID_AGAIN - 1) && loses(0), "the twins that ask less often");
-        let (mut asked, one, two) = ((0, 0), 7, 8);
-        let sure: Vec<bool> = [one, one, two, one, one, one].map(|code| is_sure(&mut asked, code)).to_vec();
-        assert_eq!(sure, [false, false, false, false, false, true], "of one wait");
+        let (mut asked, one, two) = (Vec::new(), 7, 8);
+        let sure: Vec<bool> = [one, one, two, one, two, two].map(|code| is_sure(&mut asked, code)).to_vec();
+        assert_eq!(sure, [false, false, false, true, false, true], "of each block's wait");
     }
 
     #[test]

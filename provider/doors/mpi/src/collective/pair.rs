@@ -150,6 +150,10 @@ impl Own {
         if stream.stream().is_by_mps().ok()? {
             return None;
         }
+        // The driver would end a kernel that waits for seconds, and with it the context.
+        if stream.stream().has_time_limit().ok()? {
+            return None;
+        }
         // A launch that waits for its kernel is none that this could end.
         if std::env::var_os("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value != "0") {
             return None;

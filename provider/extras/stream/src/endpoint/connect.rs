@@ -64,18 +64,21 @@ impl Endpoint {
         }
         let owner = Owner::now(pid as i32);
         let near = self.slots.as_ref().map_or(0, Made::addr);
-        let open = |r: &Region, near| share::open(owner.pid, owner.id, &r.export, near);
         if blob.words.export.handle_type.kind() != MemoryKind::System {
             return Err(Error::Blob("its words are not in host memory"));
         }
-        let opened = open(&blob.words, 0).map_err(|e| match is_other_user(&blob) {
-            true => Error::OtherUser,
-            false => Error::Memory(SHARING, e),
-        })?;
+        // Only as long as this endpoint is there, as the peer's slots.
+        let opened =
+            share::open_uncached(owner.pid, owner.id, &blob.words.export, 0).map_err(
+                |e| match is_other_user(&blob) {
+                    true => Error::OtherUser,
+                    false => Error::Memory(SHARING, e),
+                },
+            )?;
         let words = Words::of_peer(opened, blob.words.base, shared.layout.len())?;
         let mut kept = Vec::new();
-        let mut mapped = |r: &Region| -> Result<usize, String> {
-            let opened: Opened = open(r, near).map_err(|e| e.to_string())?;
+        let mut mapped = |r: &Region, opened: Result<Opened, _>| -> Result<usize, String> {
+            let opened = opened.map_err(|e: hmem::Error| e.to_string())?;
             let (at, follow) = opened.place(r.base).ok_or("it is not inside of its allocation")?;
             if (follow as u64) < r.len {
                 return Err("it is longer than its allocation".into());
@@ -84,13 +87,15 @@ impl Endpoint {
             Ok(at)
         };
         let to = match (&blob.slots, &self.slots) {
-            (Some(slots), Some(_)) if slots.len >= shared.layout.device_len() as u64 => mapped(slots),
+            (Some(slots), Some(_)) if slots.len >= shared.layout.device_len() as u64 => {
+                mapped(slots, share::open_uncached(owner.pid, owner.id, &slots.export, near))
+            }
             (_, None) => Err(self.no_slots.clone()),
             _ => Err("the peer has no slots in a device's memory".into()),
         };
         let mut regions = Vec::new();
         for r in &blob.regions {
-            let at = mapped(r).map_err(|why| {
+            let at = mapped(r, share::open(owner.pid, owner.id, &r.export, near)).map_err(|why| {
                 Error::Kernel(format!("a registration of the peer's cannot be mapped: {why}"))
             })?;
             regions.push((at, r.len));
@@ -178,16 +183,17 @@ impl Endpoint {
     /// Whether kernels wait; in `Err`, why not.
     fn kernels_may_wait(&self, blob: &Blob) -> Result<Result<Permit, &'static str>, Error> {
         let devices = blob.slots.as_ref().zip(self.slots.as_ref());
-        if devices.is_none_or(|(peer, own)| peer.export.device == own.export().device) {
+        let apart = |(peer, own): &(&Region, &Made)| peer.export.device != own.export().device;
+        let Some((_, slots)) = devices.filter(apart) else {
             // By time slices a kernel that waits would keep the other process from running.
             return Ok(Err("both processes use one device"));
-        }
+        };
         if self.by_memory_operations {
             return Ok(Err("the options ask for it"));
         }
-        // SAFETY: the stream names the context alone.
-        let Ok(stream) = (unsafe { Stream::captured_too(0) }) else {
-            return Ok(Err("the thread that connects has no context"));
+        // The thread that connects may have a context of another device.
+        let Ok(stream) = Stream::legacy(slots.addr()) else {
+            return Ok(Err("the context of its slots is gone"));
         };
         if !stream.has_time_limit().is_ok_and(|limited| !limited) {
             return Ok(Err("the driver limits the time of the device's kernels"));
