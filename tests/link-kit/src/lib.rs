@@ -3,12 +3,15 @@
 //! - [`conformance`]: the checks, in groups, one for each clause of [`link_api`]'s documentation. A link is
 //!   put to them by [`conform!`] and a [`Harness`].
 //! - [`Broken`]: a link with a flaw, one for each clause, by which the checks themselves are tested.
+//! - [`counting`]: an allocator that counts, for test programs of their own.
 //! - [`keyed`]: a link between endpoints of one process that is slow and reaches memory by keys alone.
 
 #![deny(unsafe_code)]
 
 mod broken;
 pub mod conformance;
+#[allow(unsafe_code, reason = "an allocator is unsafe to implement")]
+pub mod counting;
 mod harness;
 pub mod keyed;
 mod ready;

@@ -6,22 +6,20 @@
 #[path = "support/pair.rs"]
 mod pair;
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::Layout;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering::Relaxed};
 
 use hmem::Span;
 use link::{TcpLink, TcpOptions};
 use link_api::{Event, FrameLink, Link, Refused, Sent};
+use link_kit::counting::Counting;
 use pair::{open, options, until};
 
 /// Longer than all that is kept for a peer but a buffer to receive into.
 const LARGE: usize = 128 << 10;
 
 const MANY: usize = 64;
-
-/// Counts large allocations while that is asked for.
-struct Counting;
 
 static COUNTS: AtomicBool = AtomicBool::new(false);
 static BUFFERS: AtomicIsize = AtomicIsize::new(0);
@@ -32,32 +30,11 @@ fn count(layout: Layout, n: isize) {
     }
 }
 
-// SAFETY: all is left to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout, 1);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(layout, 1);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        count(layout, -1);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(place, layout) }
-    }
-}
-
 /// Tests take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting = Counting(count);
 
 /// What one endpoint does, counted.
 fn counted<T>(does: impl FnOnce() -> T) -> T {

@@ -2,7 +2,7 @@
 //! connected, and whose connection was closed because nothing went by it. By itself, since it counts what is allocated.
 #![cfg(not(loom))]
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::Layout;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use below::{BelowLink, BelowOptions};
 use link::{TcpLink, TcpOptions};
 use link_api::{Event, FrameLink as _, Link as _, PeerId};
+use link_kit::counting::Counting;
 use stand_in::program::{self, Program};
 use verbs::{Options, Verbs};
 use wire::session::JobKey;
@@ -27,9 +28,6 @@ const IDLE: Duration = Duration::from_millis(1);
 const LONG: usize = 32 << 10;
 const PAGE: usize = 4096;
 
-/// Counts bytes while that is asked for.
-struct Counting;
-
 static COUNTS: AtomicBool = AtomicBool::new(false);
 static BYTES: AtomicIsize = AtomicIsize::new(0);
 static SHARED_BYTES: AtomicIsize = AtomicIsize::new(0);
@@ -42,29 +40,8 @@ fn count(layout: Layout, sign: isize) {
     }
 }
 
-// SAFETY: all is left to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout, 1);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(layout, 1);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        count(layout, -1);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(place, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting = Counting(count);
 
 /// What the one endpoint does, counted.
 fn counted<T>(does: impl FnOnce() -> T) -> T {

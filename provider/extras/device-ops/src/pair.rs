@@ -25,7 +25,7 @@ use crate::kernels::Kernel;
 use crate::memory::Memory;
 use crate::ptx::PairKernel;
 use crate::ptx::pair::{DEPTH, DONE, LINE, SLOT, STOP};
-use crate::reduce::access;
+use crate::reduce::{self, access};
 use crate::types::{Op, Type};
 
 /// Most blocks, and threads of one.
@@ -147,11 +147,7 @@ impl Pair {
         from: Memory,
         count: u64,
     ) -> Result<(), Error> {
-        if !op.takes(ty) {
-            return Err(Error::Undefined(op, ty));
-        }
-        let len = count.checked_mul(ty.extent()).and_then(|len| i64::try_from(len).ok());
-        let len = len.ok_or_else(|| Error::Argument(format!("{count} elements of {ty:?} are no buffer")))?;
+        let len = reduce::bytes(op, ty, count)?;
         to.check("result", 0, len)?;
         from.check("operand", 0, len)?;
         if to.overlaps(&from, len as u64) {

@@ -8,6 +8,15 @@ use crate::memory::Memory;
 use crate::ptx::{Access, ReduceKernel};
 use crate::types::{Op, Type};
 
+/// Bytes of so many elements that are reduced.
+pub(crate) fn bytes(op: Op, ty: Type, count: u64) -> Result<i64, Error> {
+    if !op.takes(ty) {
+        return Err(Error::Undefined(op, ty));
+    }
+    let len = count.checked_mul(ty.extent()).and_then(|len| i64::try_from(len).ok());
+    len.ok_or_else(|| Error::Argument(format!("{count} elements of {ty:?} are no buffer")))
+}
+
 /// Queues `to[i] = a[i] op b[i]` for `count` elements. `to` may be `a` or `b`, and must not overlap them
 /// otherwise. In terms of MPI_Reduce_local, `a` is `inbuf`, and `b` and `to` are `inoutbuf`.
 ///
@@ -23,11 +32,7 @@ pub fn reduce(
     b: Memory,
     count: u64,
 ) -> Result<(), Error> {
-    if !op.takes(ty) {
-        return Err(Error::Undefined(op, ty));
-    }
-    let len = count.checked_mul(ty.extent()).and_then(|len| i64::try_from(len).ok());
-    let len = len.ok_or_else(|| Error::Argument(format!("{count} elements of {ty:?} are no buffer")))?;
+    let len = bytes(op, ty, count)?;
     for (what, memory) in [("result", to), ("first operand", a), ("second operand", b)] {
         memory.check(what, 0, len)?;
     }
