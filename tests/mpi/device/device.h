@@ -50,7 +50,7 @@ static int me, ranks, side, flawed, sealed, verbose;
 static int intel, open_mpi;
 /* Open MPI 4 over its MTL ofi: of a synchronous send that MPI_Mprobe has matched the sender is not acknowledged, and of MPI_Bsend_init
    the contents of the first start are sent again; by host memory without the library, over libfabric's provider tcp too. */
-static int openmpi4_mtl;
+static int openmpi4, openmpi4_mtl;
 static char the_case[256];
 static long cases, failures, refusals, here_failed;
 static struct buffer buffers[MOST_BUFFERS];
@@ -361,7 +361,8 @@ static inline int run_subjects(const char *program, int argc, char **argv, const
 	for (int i = 0; mem && i < COUNT(names); i++)
 		if (!strcmp(mem, names[i]))
 			fixed = (enum kind)i;
-	openmpi4_mtl = strstr(library, "Open MPI v4") && getenv("OVER_MTL");
+	openmpi4 = strstr(library, "Open MPI v4") != NULL;
+	openmpi4_mtl = openmpi4 && getenv("OVER_MTL");
 	flawed = getenv("FLAW") != NULL;
 	verbose = getenv("VERBOSE") != NULL;
 	if (fixed != HOST)
