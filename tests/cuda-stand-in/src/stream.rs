@@ -99,8 +99,7 @@ fn all() -> MutexGuard<'static, All> {
 /// Which call does the work.
 #[derive(Clone, Copy, PartialEq)]
 enum By {
-    /// One that asks: functions of the program's, and kernels that wait, are left alone, since they may take any
-    /// time.
+    /// One that asks: functions of the program's and kernels that wait are left alone; they may take any time.
     Query,
     /// One that waits until all is done.
     Wait,

@@ -20,6 +20,7 @@
 //! | `pieces` | counters that hand out the pieces of transfers which two processes do together |
 //! | `host` | which host this is, and which boot of it |
 //! | `process` | names of processes, different for two with the same pid |
+//! | `signals` | threads that take none of the program's signals |
 //! | `tick` | the time of the kernel's last tick |
 //! | `timer` | descriptors that are readable every so often |
 //! | `poller` | sleeping until one of many descriptors has something |
@@ -41,6 +42,7 @@ pub mod process;
 mod random;
 pub mod rights;
 mod shared;
+mod signals;
 pub mod socket;
 pub mod tcp_user;
 mod tick;
@@ -54,6 +56,7 @@ pub use poller::{Poller, Ready, Watch};
 pub use random::random;
 pub use shared::revocation_table::RevocationTable;
 pub use shared::{access, fence, pieces, word};
+pub use signals::without_signals;
 pub use tick::tick;
 pub use timer::Timer;
 

@@ -41,7 +41,7 @@ pub(crate) struct Posted {
 }
 
 /// An access to the peer's memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Access {
     /// What its end is reported with.
     pub(crate) op: u64,

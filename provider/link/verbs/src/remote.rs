@@ -16,7 +16,7 @@ use rdma_sys::{Mw, ibv_sge};
 use register::{Registry, Uses};
 
 use crate::bounces::EACH;
-use crate::pair::{Access, Posted, Verb};
+use crate::pair::{Access, Pair, Posted, Verb};
 use crate::registered::Adapter;
 use crate::state::{MOST_INLINE, Objects, Verbs};
 use crate::used::Used;
@@ -38,7 +38,7 @@ impl Objects {
     /// Finds the means for memory of this side in an access that is not inline.
     fn find_local(&mut self, who: u64, piece: &Piece, repeats: bool) -> Result<Local, NotSent> {
         let (local, is_read) = (piece.local, piece.way == Way::Get);
-        let mut access = Access { op: who, into: None, held: None, late: None };
+        let mut access = Access { op: who, ..Access::default() };
         let uses = Uses { local_write: is_read, ..Uses::default() };
         // To register a device's takes longer than to copy it. What is done once may be injected.
         let shared = || self.registered.find(local, uses).map(|(number, key)| (number, key.sge(local)));
@@ -123,26 +123,34 @@ impl Accesses<'_> {
         pairs.get(number).is_some_and(|pair| pair.has_accesses()) || windows.is_binding_of(number)
     }
 
+    /// Takes completions in until that is so, for so long at most; whether it is.
+    fn wait(&mut self, most: Duration, is_so: impl Fn(&Self) -> bool) -> bool {
+        let until = Instant::now() + most;
+        while !is_so(self) {
+            if self.0.dead.is_some() || Instant::now() >= until {
+                return false;
+            }
+            if self.0.read() == 0 {
+                std::thread::yield_now();
+            }
+        }
+        true
+    }
+
     /// Ends a connection, and all that was posted to it: when this returns, no access by it is under way.
     fn stop_connection(&mut self, dest: Dest) {
         let number = dest.0 as u32;
         let who = self.0.objects.pairs.get(number).and_then(|pair| pair.newest());
         self.0.fail(number, who, "its accesses were to end".into());
-        let until = Instant::now() + FLUSH;
-        while self.is_used(number) {
-            if self.0.dead.is_some() || Instant::now() >= until {
-                // The device does not report their ends, as where it was removed. A queue pair that is
-                // destroyed accesses nothing.
-                if let Some((pair, is_closed)) = self.0.objects.pairs.stop(number) {
-                    // The credit of the request that closes it, which was posted or has given it back.
-                    self.0.credits += usize::from(!is_closed);
-                    self.0.retire(number, pair);
-                }
-                return;
-            }
-            if self.0.read() == 0 {
-                std::thread::yield_now();
-            }
+        if self.wait(FLUSH, |all| !all.is_used(number)) {
+            return;
+        }
+        // The device does not report their ends, as where it was removed. A queue pair that is destroyed
+        // accesses nothing.
+        if let Some((pair, is_closed)) = self.0.objects.pairs.stop(number) {
+            // The credit of the request that closes it, which was posted or has given it back.
+            self.0.credits += usize::from(!is_closed);
+            self.0.retire(number, pair);
         }
     }
 
@@ -184,21 +192,15 @@ impl Accesses<'_> {
     /// Whether all requests of a queue pair, that is connected, have completed, which may take a moment: what
     /// is posted then is repeated by no driver.
     fn complete_all(&mut self, number: u32) -> bool {
-        let until = Instant::now() + FLUSH;
-        while self.0.connected(number).is_ok() {
-            let Some(pair) = self.0.objects.pairs.get_mut(number).filter(|pair| pair.in_use() > 0) else {
-                return true;
-            };
-            // The next one waits once they have completed.
-            if pair.is_long_in_use() || self.0.dead.is_some() || Instant::now() >= until {
-                pair.note_long_in_use();
-                return false;
-            }
-            if self.0.read() == 0 {
-                std::thread::yield_now();
-            }
+        let in_use = |all: &Self| all.0.objects.pairs.get(number).is_some_and(|pair| pair.in_use() > 0);
+        // The next one waits once they have completed.
+        let in_vain = self.0.objects.pairs.get(number).is_some_and(Pair::is_long_in_use);
+        let most = if in_vain { Duration::ZERO } else { FLUSH };
+        if !self.wait(most, |all| all.0.connected(number).is_err() || !in_use(all)) {
+            self.0.objects.pairs.get_mut(number).into_iter().for_each(Pair::note_long_in_use);
+            return false;
         }
-        false
+        self.0.connected(number).is_ok()
     }
 
     /// The key of a registration for the peer of this queue pair. Messages that are sent to it from here on
@@ -234,17 +236,11 @@ impl Accesses<'_> {
     /// Has the requests complete that bind windows of a registration. Those that do not within some time, as
     /// where the peer's device does not answer, end with their connection.
     fn end_binding(&mut self, lease: u64) {
-        let until = Instant::now() + BINDING;
+        self.wait(BINDING, |all| all.0.objects.windows.binding(lease).is_none());
+        // A connection that was stopped has none.
         while let Some(pair) = self.0.objects.windows.binding(lease) {
-            if self.0.dead.is_some() || Instant::now() >= until {
-                log::info!("a key that is to end cannot be ended by itself: its connection ends");
-                self.stop_connection(Dest(pair.into()));
-                // What is removed has none; else all have completed.
-                continue;
-            }
-            if self.0.read() == 0 {
-                std::thread::yield_now();
-            }
+            log::info!("a key that is to end cannot be ended by itself: its connection ends");
+            self.stop_connection(Dest(pair.into()));
         }
     }
 
@@ -284,7 +280,7 @@ impl Accesses<'_> {
             if hmem::read(&[local], 0, &mut room[..local.len()]) < local.len() {
                 return Err(NotSent::Fault);
             }
-            let access = Some(Access { op: who, into: None, held: None, late: None });
+            let access = Some(Access { op: who, ..Access::default() });
             let bytes = ibv_sge { addr: room.as_ptr() as u64, length: local.len() as u32, lkey: 0 };
             Local { bytes, is_inline, posted: Posted { access, ..Posted::default() } }
         } else {

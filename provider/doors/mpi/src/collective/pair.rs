@@ -3,7 +3,6 @@
 //! The first such call of a communicator that both ranks agree on makes what it needs, and goes by messages
 //! itself. Whether there is one is the same at both ranks.
 
-use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Mutex, PoisonError};
@@ -299,25 +298,11 @@ impl Pair {
             };
             let begins = || std::thread::Builder::new().name("strait-mpi".into()).spawn_scoped(scope, asks);
             // Without one the failure of the device alone would not be found.
-            let _thread = without_signals(begins);
+            let _thread = ipc::without_signals(begins);
             self.is_over(None, || is_lost.load(Acquire));
             is_over.store(true, Release);
         });
     }
-}
-
-/// Threads that are made meanwhile get none of the program's signals.
-fn without_signals<R>(begin: impl FnOnce() -> R) -> R {
-    let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: sigfillset(3) fills in the one, and pthread_sigmask(3) the other; neither fails with these.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-    }
-    let begun = begin();
-    // SAFETY: this thread's mask of before.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    begun
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ impl Workers {
         let state = Arc::clone(&self.0);
         let begin =
             || std::thread::Builder::new().name("strait-storage".into()).spawn(move || work(&state)).is_ok();
-        !begins || without_signals(begin)
+        !begins || ipc::without_signals(begin)
     }
 }
 
@@ -83,26 +83,6 @@ fn work(state: &Mutex<State>) {
             None => return,
         }
     }
-}
-
-/// A thread that `begin` makes takes none of the program's signals, but those of its own faults: `hmem`'s
-/// handler needs them.
-fn without_signals<R>(begin: impl FnOnce() -> R) -> R {
-    // SAFETY: zeros are a value of a `sigset_t`, which sigfillset(3) fills in and pthread_sigmask(3) reads
-    // and writes.
-    let before: libc::sigset_t = unsafe {
-        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&raw mut all);
-        for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP] {
-            libc::sigdelset(&raw mut all, fault);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        before
-    };
-    let made = begin();
-    // SAFETY: the set from before.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
-    made
 }
 
 #[cfg(test)]
