@@ -162,6 +162,30 @@ fn each_kind_of_memory_is_exported_and_is_received_into_by_its_dmabuf() {
     }
 }
 
+/// Reported, not judged.
+#[test]
+fn an_export_takes_so_long() {
+    let driver = driver();
+    for len in
+        [4 << 10, 64 << 10, 1 << 20, 64 << 20, 1 << 30].into_iter().filter(|len| is_real() || *len <= 1 << 20)
+    {
+        let at = driver.alloc(len);
+        let once = || {
+            let start = Instant::now();
+            let made = registry::of(Kind::Cuda).export_dmabuf(at, len, false).expect("a dma-buf");
+            let exported = start.elapsed();
+            drop(made);
+            (exported.as_nanos() / 100, (start.elapsed() - exported).as_nanos() / 100)
+        };
+        let (mut exports, mut closes): (Vec<u128>, Vec<u128>) = (0..21).map(|_| once()).unzip();
+        exports.sort_unstable();
+        closes.sort_unstable();
+        println!("{len} bytes: exported in {}.{} us", exports[10] / 10, exports[10] % 10);
+        println!("{len} bytes: closed in {}.{} us", closes[10] / 10, closes[10] % 10);
+        driver.free(at);
+    }
+}
+
 #[test]
 fn memory_that_is_freed_and_used_again_is_what_is_received_into() {
     const SHORT: usize = 70_000;
