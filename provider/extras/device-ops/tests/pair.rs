@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use cuda_stand_in::driver::Driver;
 use device_ops::pair::{self, Host, Pair};
-use device_ops::{Op, Type};
+use device_ops::{Error, Op, Type};
 use hmem::cuda::Stream;
 use proptest::prelude::*;
 use support::{alone, memory, stream};
@@ -179,6 +179,44 @@ fn memory_is_bounded_by_what_there_is_room_for() {
     assert_eq!(pair::blocks(132, pair::bytes(128) - 1), Some(127));
     assert_eq!(pair::blocks(20, 1 << 30), Some(20));
     assert_eq!((pair::blocks(20, pair::bytes(1) - 1), pair::blocks(0, 1 << 30)), (None, None));
+}
+
+#[test]
+fn a_kernel_that_is_there_is_launched_while_another_one_is_compiled() {
+    let (_alone, cu) = alone();
+    let ranks = Ranks::new(cu, 2);
+    let (at, other) = (cu.alloc(4096), stream(cu));
+    let place = memory(at, 4096);
+    // No other test has these two.
+    let [there, missing] = [Op::Band, Op::Bor]
+        .map(|op| move || device_ops::reduce(other, op, Type::U64, place, place, place, 16));
+    there().unwrap();
+    let (side, first) = (&ranks.sides[1], ranks.streams[1]);
+    side.reduce(first, (Op::Sum, Type::I32), place, place, 4).unwrap();
+    let loads = cu.calls(c"cuModuleLoadDataEx");
+    std::thread::scope(|scope| {
+        // What loads a module waits for the kernel that waits for a peer.
+        let loading = scope.spawn(missing);
+        while cu.calls(c"cuModuleLoadDataEx") == loads {
+            std::thread::yield_now();
+        }
+        let (says, said) = std::sync::mpsc::channel();
+        scope.spawn(move || says.send(there()));
+        let launched = said.recv_timeout(Duration::from_secs(60));
+        assert!(!side.is_done() && !loading.is_finished());
+        side.end();
+        loading.join().unwrap().unwrap();
+        launched.expect("the launch has waited for the other kernel").unwrap();
+    });
+    [first, other].into_iter().for_each(|stream| stream.wait().unwrap());
+    // One that the driver refuses is asked for again.
+    let next = || device_ops::reduce(other, Op::Bxor, Type::U64, place, place, place, 16);
+    cu.fail(c"cuModuleLoadDataEx", 1, 218);
+    assert!(matches!(next(), Err(Error::NotCompiled { .. })));
+    next().unwrap();
+    other.wait().unwrap();
+    cu.free(at);
+    ranks.end();
 }
 
 fn cases() -> impl Strategy<Value = Case> {
