@@ -49,5 +49,5 @@ pub(crate) fn room(waits: bool) -> Option<MutexGuard<'static, ()>> {
 /// Whether the device fails in a kernel that waits for others, of which the launch knew nothing
 /// (`waiting-kernel` of `CUDA_STAND_IN_FAIL`).
 pub(crate) fn fails(waits: bool) -> Result<(), i32> {
-    if waits { stand_in::fault::enter("CUDA", "waiting-kernel", crate::NOT_INITIALIZED) } else { Ok(()) }
+    if waits { stand_in::fault::enter("CUDA", "waiting-kernel", -1) } else { Ok(()) }
 }

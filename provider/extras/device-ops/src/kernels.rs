@@ -27,8 +27,8 @@ const MULTIPROCESSORS: u32 = 64;
 /// A kernel and the most blocks of its grid, once it is compiled. One thread compiles it at a time.
 type Slot = Arc<Mutex<Option<(Function, u32)>>>;
 
-/// By the context's handle and number. The table is not locked while a kernel is compiled: the driver may wait
-/// for kernels that run, and other threads have theirs meanwhile.
+/// By the context's handle and number. The table is not locked while a kernel is compiled: the driver may
+/// wait for kernels that run, and other threads have theirs meanwhile.
 type Loaded = HashMap<(usize, u64, Kernel), Slot>;
 
 static LOADED: Mutex<Option<Loaded>> = Mutex::new(None);

@@ -76,7 +76,7 @@ impl Data {
         self.elements.push(Elements { shape, count, by });
     }
 
-    /// Bytes behind the last block that belong to its element, as far as they are the gap before the next one.
+    /// Bytes behind the last block that belong to its element: the gap before the next one.
     pub fn behind(&self) -> usize {
         let Some((_, high)) = self.tree.bounds() else { return 0 };
         let ends = self.elements.iter().filter_map(|Elements { shape, count, by }| {

@@ -9,8 +9,10 @@ const PUT_BUFS: &[Buf] = &[Buf::new(In, 0, One(1), 2)];
 // Nothing comes from MPI_PROC_NULL.
 const GET_BUFS: &[Buf] = &[Buf::new(InOut, 0, One(1), 2)];
 const ACCUMULATE_BUFS: &[Buf] = &[Buf::new(In, 0, One(1), 2).computed()];
-const GET_ACCUMULATE_BUFS: &[Buf] = &[Buf::new(In, 0, One(1), 2).computed(), Buf::new(InOut, 3, One(4), 5)];
-const FETCH_AND_OP_BUFS: &[Buf] = &[Buf::new(In, 0, Single, 2).computed(), Buf::new(InOut, 1, Single, 2)];
+const GET_ACCUMULATE_BUFS: &[Buf] =
+    &[Buf::new(In, 0, One(1), 2).computed(), Buf::new(InOut, 3, One(4), 5).computed()];
+const FETCH_AND_OP_BUFS: &[Buf] =
+    &[Buf::new(In, 0, Single, 2).computed(), Buf::new(InOut, 1, Single, 2).computed()];
 const COMPARE_AND_SWAP_BUFS: &[Buf] =
     &[Buf::new(In, 0, Single, 3), Buf::new(In, 1, Single, 3), Buf::new(InOut, 2, Single, 3)];
 
