@@ -166,14 +166,28 @@ check_vanish() {
     check "libfabric: the device of a process goes away" 180 exchange "$ported" "$(function_of near)" gone
 }
 
+# A soft RDMA device on an interface, whose packets hold a page and their headers.
+rdma_on() {
+    modprobe -a rdma_rxe ib_uverbs
+    ip link set "$1" mtu 4500
+    ip link set "$1" up
+    check "soft RDMA on $1" 20 direct link "$1"
+}
+
 check_demand() {
-    modprobe -a rdma_rxe ib_uverbs dummy
+    modprobe dummy
     ip link show dummy0 > /dev/null 2>&1 || ip link add dummy0 type dummy
-    # Packets of 4096 bytes and their headers.
-    ip link set dummy0 mtu 9000
-    ip link set dummy0 up
     ip addr add 10.9.88.1/24 dev dummy0
-    check "soft RDMA: registration on demand" 100 demand "$(function_of near)" dummy0
+    rdma_on dummy0
+    check "soft RDMA: registration on demand" 100 demand "$(function_of near)"
+    two "$(function_of near)" "$(function_of nested)"
+}
+
+# Two processes, whose memory is of these functions.
+two() {
+    direct 0 10.9.88.1 "sysfs:$1" > /tmp/direct &
+    check "soft RDMA of two processes straight into the memory of two devices" 100 direct 1 10.9.88.1 "sysfs:$2"
+    wait $! && grep '^RDMA ' /tmp/direct || echo "FAILED the other process"
 }
 
 # One of two guests: messages, RMA and atomics in the memory of a device of each, by TCP.
@@ -185,6 +199,8 @@ check_far() {
     ip addr add "10.9.77.$((role + 1))/24" dev eth0
     ip link set eth0 up
     call "two guests by tcp: messages, RMA and atomics in the memory of a device of each, process $role" far
+    rdma_on eth0
+    check "two guests by soft RDMA, straight into the memory of a device of each, process $role" 200 direct "$role" 10.9.77.1 "sysfs:$(function_of near)"
     [ "$(available)" = "$before" ] && echo "ok all memory is back" || echo "FAILED all memory is back: $(available), not $before"
 }
 far() {
