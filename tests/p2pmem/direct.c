@@ -4,14 +4,15 @@
  *
  *   direct link NETDEV                      makes a soft RDMA device (what `rdma link add` does)
  *   direct ROLE ADDRESS MEMORY [revoke]     one of the two; role 0 has the ADDRESS, by TCP, and role 1 calls it
+ *   direct refused MEMORY                   no way serves: one on demand may be granted, and fails when it is used
  *
  * MEMORY is sysfs:FUNCTION (what a driver has published), vfio:FUNCTION (BAR 2 of a device that VFIO has), heap or udmabuf (dma-bufs
  * of the kernel's). It is registered by the first way that is granted: as a dma-buf, by its address, on demand. A line says what each
- * refused. Each process writes its memory to the other's, reads it back, sends it there and adds to it, contents checked by both; none of the bytes
- * has a place in host memory. On demand lengths are whole pages, which the kernel's soft RDMA (7.3) copies right.
+ * refused. Each process writes its memory to the other's, reads it back, sends it there and adds to it, contents checked by both; none
+ * of the bytes has another place. On demand lengths are whole pages, which the kernel's soft RDMA (7.3) copies right.
  *
- * With revoke process 1 has the exporter take its memory back (VFIO_DEVICE_RESET): the other one's next write fails, and so does a
- * registration.
+ * With revoke process 1 has the exporter take its memory back (VFIO_DEVICE_RESET): the other one's next write fails, and a new
+ * registration has the memory again.
  */
 #include "peer.h"
 #include "../rdma/pair.h"
@@ -30,6 +31,8 @@ struct card {
 	union ibv_gid gid;
 	uint32_t number, rkey;
 	uint64_t at;
+	/* It is registered on demand. */
+	uint64_t pages;
 };
 
 static int role, other, vfio_device = -1;
@@ -217,14 +220,15 @@ static void holds(size_t from, const unsigned char *wanted, size_t len, const ch
 }
 
 /*
- * The memory has what is sent from 0 on, what comes from 32 KiB on, and a word in the page at its end. `from`: this process acts.
+ * The memory has what is sent from 0 on, what comes from 32 KiB on, and a word in the page at its end. `acts`: this process does.
  */
 static void traffic(int acts)
 {
 	static unsigned char bytes[PIECE], zero[PIECE] __attribute__((aligned(8)));
 	const size_t in = LEN / 2, word = LEN - 4096;
 	/* A dma-buf, and pinned memory, may be accessed from any byte on. */
-	size_t len = strcmp(way, "on demand") ? PIECE - 4096 + 77 : PIECE, shift = strcmp(way, "on demand") ? 13 : 0;
+	int pages = card.pages || !strcmp(way, "on demand");
+	size_t len = pages ? PIECE : PIECE - 4096 + 77, shift = pages ? 0 : 13;
 	struct ibv_sge place = own(in, PIECE);
 	struct ibv_recv_wr receive = { .sg_list = &place, .num_sge = 1 }, *bad;
 	uint64_t sum = 5;
@@ -261,12 +265,32 @@ static void traffic(int acts)
 		holds(word, (unsigned char *)&sum, 8, "what was added here");
 }
 
+/* No way serves. */
+static int refused(void)
+{
+	struct ibv_qp *pair[2];
+	enum ibv_wc_status status;
+
+	MUST(!as_dmabuf(), "it was registered as a dma-buf");
+	MUST(!by_address("address", PAIR_ALL), "it was registered by its address");
+	mr = by_address("on demand", PAIR_ALL | IBV_ACCESS_ON_DEMAND);
+	if (!mr)
+		return 0;
+	pair_of_one(&device, pair);
+	pair_post(pair[0], IBV_WR_RDMA_WRITE, own(0, 4096), iova + 4096, mr->rkey);
+	status = pair_completed(&device);
+	printf("    %-10s %-26s %s\n", "", "RDMA write", ibv_wc_status_str(status));
+	MUST(status, "it is served on demand");
+	return 0;
+}
+
 /* The exporter takes the memory of process 1 back. */
 static void taken_back(void)
 {
 	if (role == 1) {
 		MUST(!ioctl(vfio_device, VFIO_DEVICE_RESET), "VFIO_DEVICE_RESET: %s", strerror(errno));
-		printf("    revoked by VFIO_DEVICE_RESET\n");
+		printf("    taken back by VFIO_DEVICE_RESET; registered anew:\n");
+		MUST(as_dmabuf(), "%s", strerror(errno));
 	}
 	meet();
 	if (role == 0) {
@@ -285,14 +309,19 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	if (argc == 3 && !strcmp(argv[1], "link"))
 		return add_link(argv[2]);
-	MUST(argc == 4 || (argc == 5 && !strcmp(argv[4], "revoke")), "usage: direct link NETDEV, or direct ROLE ADDRESS MEMORY [revoke]");
+	if (argc == 3 && !strcmp(argv[1], "refused")) {
+		allocate(argv[2]);
+		pair_open(&device, 64);
+		return refused();
+	}
+	MUST(argc == 4 || (argc == 5 && !strcmp(argv[4], "revoke")), "usage: see the head of direct.c");
 	role = atoi(argv[1]);
 	allocate(argv[3]);
 	pair_open(&device, 64);
 	qp = pair_make(&device, NULL);
 	registered();
 	other = peer_connect(role, argv[2], PORT);
-	mine = (struct card){ device.gid, qp->qp_num, mr->rkey, iova };
+	mine = (struct card){ device.gid, qp->qp_num, mr->rkey, iova, !strcmp(way, "on demand") };
 	MUST(write(other, &mine, sizeof mine) == sizeof mine, "write: %s", strerror(errno));
 	MUST(recv(other, &card, sizeof card, MSG_WAITALL) == sizeof card, "the other process has gone");
 	pair_connect(&device, qp, &card.gid, card.number);
