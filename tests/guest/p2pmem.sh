@@ -185,7 +185,7 @@ check_demand() {
 
 # Two processes, whose memory is of these functions.
 two() {
-    direct 0 10.9.88.1 "sysfs:$1" > /tmp/direct &
+    timeout -s KILL 100 direct 0 10.9.88.1 "sysfs:$1" > /tmp/direct &
     check "soft RDMA of two processes straight into the memory of two devices" 100 direct 1 10.9.88.1 "sysfs:$2"
     wait $! && grep '^RDMA ' /tmp/direct || echo "FAILED the other process"
 }

@@ -329,7 +329,7 @@ AGENT
 }
 
 # Open MPI, a rank in each of two guests, by its BTL of libfabric and the link verbs.
-check_far_mpi() {
+check_far_mpi() (
     local status=0
     fresh
     export FI_STRAIT_LINKS=verbs FI_STRAIT_REPORT=yes
@@ -356,7 +356,7 @@ check_far_mpi() {
     fi
     report "two guests: Open MPI, a rank of each: tests/mpi/exchange.c" $status /tmp/d/log
     both_at mpi_end
-}
+)
 
 # How memory can be registered with the device.
 check_ways() {

@@ -32,18 +32,16 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t leng
 	} ask = { .head = { .length = sizeof ask, .object_id = UVERBS_OBJECT_MR, .method_id = UVERBS_METHOD_REG_DMABUF_MR,
 			    .num_attrs = ATTRIBUTES, .driver_id = RDMA_DRIVER_RXE } };
 	struct ib_uverbs_attr *at = ask.attrs;
-	uint64_t long_length = length;
-	uint32_t flags = (uint32_t)access;
 
 	if (!made)
 		return NULL;
 	*at++ = (struct ib_uverbs_attr){ .attr_id = UVERBS_ATTR_REG_DMABUF_MR_HANDLE, .flags = UVERBS_ATTR_F_MANDATORY };
 	*at++ = (struct ib_uverbs_attr){ .attr_id = UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE, .flags = UVERBS_ATTR_F_MANDATORY, .data = pd->handle };
 	*at++ = (struct ib_uverbs_attr){ .attr_id = UVERBS_ATTR_REG_DMABUF_MR_OFFSET, .len = 8, .flags = UVERBS_ATTR_F_MANDATORY, .data = offset };
-	*at++ = (struct ib_uverbs_attr){ .attr_id = UVERBS_ATTR_REG_DMABUF_MR_LENGTH, .len = 8, .flags = UVERBS_ATTR_F_MANDATORY, .data = long_length };
+	*at++ = (struct ib_uverbs_attr){ .attr_id = UVERBS_ATTR_REG_DMABUF_MR_LENGTH, .len = 8, .flags = UVERBS_ATTR_F_MANDATORY, .data = length };
 	*at++ = (struct ib_uverbs_attr){ .attr_id = UVERBS_ATTR_REG_DMABUF_MR_IOVA, .len = 8, .flags = UVERBS_ATTR_F_MANDATORY, .data = iova };
 	*at++ = (struct ib_uverbs_attr){ .attr_id = UVERBS_ATTR_REG_DMABUF_MR_FD, .len = 4, .flags = UVERBS_ATTR_F_MANDATORY, .data = (uint32_t)fd };
-	*at++ = (struct ib_uverbs_attr){ .attr_id = UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS, .len = 4, .flags = UVERBS_ATTR_F_MANDATORY, .data = flags };
+	*at++ = (struct ib_uverbs_attr){ .attr_id = UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS, .len = 4, .flags = UVERBS_ATTR_F_MANDATORY, .data = (uint32_t)access };
 	*at++ = (struct ib_uverbs_attr){ .attr_id = UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, .len = 4, .flags = UVERBS_ATTR_F_MANDATORY,
 					 .data = (uintptr_t)&made->mr.lkey };
 	*at++ = (struct ib_uverbs_attr){ .attr_id = UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, .len = 4, .flags = UVERBS_ATTR_F_MANDATORY,
