@@ -312,7 +312,7 @@ check_far_verbs() {
 check_ways() {
     local status=0
     fresh
-    timeout -s KILL 60 ways > /tmp/d/log 2>&1 || status=$?
+    timeout -s KILL 100 ways > /tmp/d/log 2>&1 || status=$?
     report "ways of registration" $status /tmp/d/log
 }
 
