@@ -40,8 +40,8 @@ impl Kept {
         Some(place.number)
     }
 
-    /// Adds one that no other one holds that serves for what it does. What it takes the place of is not there any more: what it holds,
-    /// and of too many the one that was used longest ago.
+    /// Adds one where no other one holds its memory that serves for what it does. What it takes the place of
+    /// is found no more: what it holds, and of too many the one that was used longest ago.
     pub(crate) fn add(&mut self, (first, end): (u64, u64), writes: bool, number: u64) -> Vec<u64> {
         self.clock += 1;
         let mut gone = Vec::new();

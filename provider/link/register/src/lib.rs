@@ -1,8 +1,8 @@
 //! Memory that is registered for an adapter: by which way, why by no better one, and until when.
 //!
-//! The adapter is a [`Device`]. What it is, and how it is called, is behind that. What a caller has registered
-//! to be shared is found, and on-demand registrations, which cannot be stale. Others have no cache: their
-//! entries could outlive their memory.
+//! The adapter is a [`Device`]. What it is, and how it is called, is behind that. What a caller has
+//! registered to be shared is found, and on-demand registrations, which cannot be stale. Others have no
+//! cache: their entries could outlive their memory.
 //!
 //! | module | what it holds |
 //! |---|---|

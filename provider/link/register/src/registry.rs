@@ -52,8 +52,8 @@ fn ends(span: Span) -> (u64, u64) {
 }
 
 impl<D: Device> Registry<D> {
-    /// None yet. `on_demand`: memory of the host is registered on demand for accesses of this side, and stays
-    /// registered.
+    /// None yet. `on_demand`: memory of the host is registered on demand for accesses of this side, and
+    /// stays so.
     pub fn new(device: D, on_demand: bool) -> Registry<D> {
         let (kept, refused) = (Kept::default(), Refused::default());
         Registry { device, all: HashMap::new(), on_demand, kept, refused, number: 0 }
@@ -183,15 +183,15 @@ impl<D: Device> Registry<D> {
         if entry.requests == 0 && entry.is_closed { self.remove(number) } else { Ok(()) }
     }
 
-    /// The request that memory was registered for, by [`Registry::register`], is the last one to use it, unless
-    /// the registration is one on demand. As [`Registry::close`] for errors.
+    /// The request that memory was registered for, by [`Registry::register`], is the last one to use it,
+    /// unless the registration is one on demand. As [`Registry::close`] for errors.
     pub fn let_go(&mut self, number: u64) -> Result<(), (&'static str, i32)> {
         let is_kept = self.all.get(&number).is_some_and(|entry| self.kept.has(ends(entry.span), number));
         if is_kept { Ok(()) } else { self.close(number).map(drop) }
     }
 
-    /// A request that names it has failed: what is on demand may be memory by now that the adapter cannot fault
-    /// in, and all registrations of it are found no more. As [`Registry::close`] for errors.
+    /// A request that names it has failed: what is on demand may be memory by now that the adapter cannot
+    /// fault in, and all registrations of it are found no more. As [`Registry::close`] for errors.
     pub fn note_failure(&mut self, number: u64) -> Result<(), (&'static str, i32)> {
         let Some(span) = self.all.get(&number).map(|entry| entry.span) else { return Ok(()) };
         let all = self.kept.remove_all(ends(span));

@@ -255,7 +255,9 @@ fn open_port(context: &Context, route: Route, options: &Options) -> Result<Verbs
     let sizes = Sizes { most, window, send_wr, recv_wr, inline, access, serves, starts, atomics, repeats };
     let credits = entries as usize - places;
     let detail = detail(context, &route, lacks.as_deref());
-    let adapter = Adapter::new(&pd, options.clients.as_deref(), Own::of(&route));
+    let Route { port, gid, mtu, global } = &route;
+    let own = Own { gid: gid.filter(|_| *global), lid: port.attr.lid, port: port.number, mtu: *mtu };
+    let adapter = Adapter::new(&pd, options.clients.as_deref(), own);
     let (bounces, registered) = (Bounces::new(&pd), Registry::new(adapter, options.on_demand));
     let (windows, pairs, context) = (Windows::new(&pd), Pairs::default(), context.clone());
     let objects = Objects { windows, pairs, receives, sends, bounces, registered, cq, channel, pd, context };

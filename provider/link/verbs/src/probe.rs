@@ -15,8 +15,8 @@ use rdma_sys::{
     ibv_send_wr, ibv_sge, ibv_wc,
 };
 
+use crate::address::Address;
 use crate::memory::Memory;
-use crate::state::Route;
 
 /// What is compared: where in memory of whole pages, and how long. Packets have 4096 bytes at most.
 const OFF: usize = 100;
@@ -29,8 +29,6 @@ const HOW: ToRts = ToRts { psn: 0, timeout: 14, retries: 7, rnr_retries: 7, max_
 
 /// A call that refused, or what was wrong, and an errno.
 type Refused = (&'static str, i32);
-
-const ROOMLESS: Refused = ("memory of a probe", libc::ENOMEM);
 
 /// Two queue pairs of one device that are connected, and places for what goes between them.
 #[derive(Debug)]
@@ -47,17 +45,12 @@ struct Loop {
 /// How a port is reached from itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Own {
-    gid: Option<Gid>,
-    lid: u16,
-    port: u8,
-    mtu: u8,
-}
-
-impl Own {
-    pub(crate) fn of(route: &Route) -> Own {
-        let Route { port, gid, mtu, global } = route;
-        Own { gid: gid.filter(|_| *global), lid: port.attr.lid, port: port.number, mtu: *mtu }
-    }
+    /// That of packets with a GRH.
+    pub(crate) gid: Option<Gid>,
+    pub(crate) lid: u16,
+    pub(crate) port: u8,
+    /// `enum ibv_mtu`.
+    pub(crate) mtu: u8,
 }
 
 /// On-demand registrations of a device.
@@ -88,11 +81,15 @@ impl Loop {
         };
         let make = || Qp::new(pd, &cq, &cq, None, init).map_err(wrong);
         let pair = [make()?, make()?];
-        for (one, other) in [(&pair[0], &pair[1]), (&pair[1], &pair[0])] {
+        // A stranger knows neither.
+        let draw = || Address::draw_psn().map_err(|_| ("getrandom", libc::EAGAIN));
+        let psns = [draw()?, draw()?];
+        for (at, one) in pair.iter().enumerate() {
+            let other = &pair[1 - at];
             one.init(own.port, 0, Access::LOCAL_READ).map_err(wrong)?;
             let ready = Ready {
                 qpn: other.number(),
-                psn: 0,
+                psn: psns[1 - at],
                 mtu: own.mtu.into(),
                 gid: own.gid.map(|gid| (gid, gid.bytes)),
                 lid: own.lid,
@@ -102,11 +99,12 @@ impl Loop {
                 max_reads: 1,
                 rnr_timer: 12,
             };
-            one.ready_to_receive(&ready).and_then(|()| one.ready_to_send(&HOW)).map_err(wrong)?;
+            let how = ToRts { psn: psns[at], ..HOW };
+            one.ready_to_receive(&ready).and_then(|()| one.ready_to_send(&how)).map_err(wrong)?;
         }
-        let none = |_| ROOMLESS;
-        let places = Memory::new(pd, 2, ROOM).map_err(none)?;
-        let own = Memory::with(pd, 1, ROOM, Access::LOCAL_WRITE.and(Access::ON_DEMAND)).map_err(none)?;
+        let places = Memory::new(pd, 2, ROOM).map_err(|_| ("memory of a probe", libc::ENOMEM))?;
+        let own = Memory::with(pd, 1, ROOM, Access::LOCAL_WRITE.and(Access::ON_DEMAND));
+        let own = own.map_err(|_| ("ibv_reg_mr of memory on demand", libc::EINVAL))?;
         Ok(Loop { pair, cq, places, own })
     }
 
@@ -203,7 +201,8 @@ impl Probe {
             && caps.per_transport_caps.rc_odp_caps & needs == needs;
         let outcome = if has { self.with(Loop::compare) } else { Err(("odp_caps", libc::EOPNOTSUPP)) };
         // What there was no room for may be found out later.
-        self.outcome = Some(outcome).filter(|found| *found != Err(ROOMLESS));
+        let is_for_now = |errno| [libc::EAGAIN, libc::ENOMEM, libc::ENOSPC].contains(&errno);
+        self.outcome = Some(outcome).filter(|found| !found.is_err_and(|(_, errno)| is_for_now(errno)));
         outcome
     }
 

@@ -79,7 +79,10 @@ impl Objects {
         let (number, bytes) = match made {
             Ok(made) => made,
             // Room for it may come where a request ends; what the program has registered may stay for good.
-            Err(refusals) if self.registered.is_used() && refusals.iter().all(|r| r.is_for_now()) => {
+            Err(refusals)
+                if self.registered.is_used()
+                    && refusals.iter().all(|r| r.is_for_now() || r.way == Some(register::Way::OnDemand)) =>
+            {
                 return Err(NotSent::Busy);
             }
             Err(refusals) => {
