@@ -84,7 +84,8 @@ impl<D: Device> Registry<D> {
             match self.device.register(way, span, uses) {
                 Ok(key) => {
                     let is_new = self.refused.note_success(kind, for_peers, way);
-                    if is_new && (!refusals.is_empty() || kind != Kind::System) {
+                    let is_usual = way == Way::Plain && kind == Kind::System && refusals.is_empty();
+                    if is_new && !is_usual {
                         let by = self.describe(kind, for_peers).unwrap_or_default();
                         log::info!("memory is registered: {by}");
                     }
