@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use rdma_sys as ibv;
 
 use crate::nic;
-use crate::objects::{Backing, PeerMemory};
+use crate::objects::{Backing, DeviceMemory, PeerMemory};
 use crate::state::lock;
 
 /// The `nth` send request from now on ends with this `IBV_WC_*`.
@@ -51,6 +51,16 @@ pub extern "C" fn stand_in_verbs_peer_memory(
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_verbs_no_faults(first: u64, len: u64) {
     lock().beyond.push((first, first + len));
+}
+
+/// What copies bytes of dma-bufs that no processor maps, to and from addresses of either kind, and of which
+/// allocation an address is: such a registration has bytes as long as that is the same.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_verbs_device_memory(
+    copy: extern "C" fn(u64, u64, usize) -> bool,
+    id: extern "C" fn(u64) -> u64,
+) {
+    lock().device_memory = Some(DeviceMemory { copy, id });
 }
 
 /// The port of the device (from 0 on, as in the list) is up or down.
