@@ -366,7 +366,7 @@ int main(void)
 	line("all memory, implicit on demand", "ibv_reg_mr", mr ? 0 : errno, EOPNOTSUPP);
 	by_fd("dma-buf of the heap system", of_heap(), EOPNOTSUPP);
 	by_fd("dma-buf of udmabuf", of_udmabuf(), EOPNOTSUPP);
-	for (size_t len = 16 << 10; len <= 4 << 20; len *= 4)
+	for (size_t len = 16 << 10; len <= 1 << 20; len *= 4)
 		costs(len);
 	cost_of_windows();
 	return wrong;
