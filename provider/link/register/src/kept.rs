@@ -2,12 +2,14 @@
 //!
 //! The kernel invalidates what an on-demand registration has of a page before that page goes from the
 //! process. What is mapped at the address next is what the adapter accesses next, so that an entry outlives
-//! its memory and is not stale. Of pinned memory there are no entries: docs/measurements/registration.md.
+//! its memory and is not stale. Memory that the adapter had no access to is not registered so again. Of pinned memory there are no entries: docs/measurements/registration.md.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Most that stay: those used last.
 pub(crate) const MOST: usize = 256;
+/// Of how much memory it is known that accesses have failed: of what has failed last.
+pub(crate) const FAILED: usize = 64;
 
 /// One that stays.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +30,8 @@ type Places = BTreeMap<u64, Place>;
 pub(crate) struct Kept {
     all: [Places; 2],
     clock: u64,
+    /// Memory that the adapter had no access to, from its first byte to before its end.
+    failed: VecDeque<(u64, u64)>,
 }
 
 impl Kept {
@@ -77,6 +81,20 @@ impl Kept {
             });
         }
         gone
+    }
+
+    /// The adapter had no access to this memory.
+    pub(crate) fn note_failed(&mut self, (first, end): (u64, u64)) {
+        self.failed.retain(|(from, to)| *from < first || end < *to);
+        if self.failed.len() == FAILED {
+            self.failed.pop_front();
+        }
+        self.failed.push_back((first, end));
+    }
+
+    /// Whether the adapter had no access to some of this memory.
+    pub(crate) fn has_failed(&self, (first, end): (u64, u64)) -> bool {
+        self.failed.iter().any(|(from, to)| first < *to && *from < end)
     }
 
     /// Whether this one, of that memory, stays.

@@ -15,6 +15,7 @@ struct Entry<K> {
     key: K,
     span: Span,
     uses: Uses,
+    on_demand: bool,
     /// Of a device's memory: the number of its allocation, and when the device sees what is written.
     allocation: Option<u64>,
     sees: AdapterWrites,
@@ -74,7 +75,7 @@ impl<D: Device> Registry<D> {
     ) -> Result<(u64, &D::Key), Vec<Refusal>> {
         let (kind, for_peers, mut refusals) = (span.kind(), uses.is_for_peers(), Vec::new());
         let sees = self.sees(span, uses).map_err(|refusal| vec![refusal])?;
-        let on_demand = self.on_demand && !for_peers && !is_shared;
+        let on_demand = self.on_demand && !for_peers && !is_shared && !self.kept.has_failed(ends(span));
         let may = |way: &Way| way.is_for(&span) && (*way != Way::OnDemand || on_demand);
         for way in Way::ALL.into_iter().filter(may) {
             if let Some(refusal) = self.refused.last_of_many(kind, for_peers, way) {
@@ -95,7 +96,18 @@ impl<D: Device> Registry<D> {
                     }
                     let allocation = allocation(span);
                     let (requests, is_closed) = (0, false);
-                    let entry = Entry { key, span, uses, allocation, sees, is_shared, requests, is_closed };
+                    let on_demand = way == Way::OnDemand;
+                    let entry = Entry {
+                        key,
+                        span,
+                        uses,
+                        on_demand,
+                        allocation,
+                        sees,
+                        is_shared,
+                        requests,
+                        is_closed,
+                    };
                     return Ok((self.number, &self.all.entry(self.number).or_insert(entry).key));
                 }
                 Err((call, errno)) => {
@@ -192,10 +204,15 @@ impl<D: Device> Registry<D> {
     }
 
     /// A request that names it has failed: what is on demand may be memory by now that the adapter cannot
-    /// fault in, and all registrations of it are found no more. As [`Registry::close`] for errors.
-    pub fn note_failure(&mut self, number: u64) -> Result<(), (&'static str, i32)> {
-        let Some(span) = self.all.get(&number).map(|entry| entry.span) else { return Ok(()) };
-        let all = self.kept.remove_all(ends(span));
+    /// fault in, and all registrations of it are found no more. `is_own`: the adapter had no access to it; it
+    /// is not registered on demand again. As [`Registry::close`] for errors.
+    pub fn note_failure(&mut self, number: u64, is_own: bool) -> Result<(), (&'static str, i32)> {
+        let Some(entry) = self.all.get(&number) else { return Ok(()) };
+        let ends = ends(entry.span);
+        if entry.on_demand && is_own {
+            self.kept.note_failed(ends);
+        }
+        let all = self.kept.remove_all(ends);
         all.into_iter().try_fold((), |(), number| self.close(number).map(drop))
     }
 

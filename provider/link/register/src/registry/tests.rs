@@ -325,7 +325,7 @@ fn what_failed_is_registered_anew() {
     let [read, written, beside] =
         [(span, OWN_READ), (span.part(1, 63).expect("a part"), OWN_WRITE), (other, OWN_WRITE)]
             .map(|(span, uses)| for_one(&mut all, span, uses));
-    all.note_failure(read).expect("it is in use");
+    all.note_failure(read, false).expect("it is in use");
     assert!(
         all.find(span, OWN_READ).is_none() && all.find(span.part(1, 1).expect("a part"), OWN_WRITE).is_none()
     );
@@ -335,7 +335,40 @@ fn what_failed_is_registered_anew() {
     assert_eq!(all.device().live.len(), 1, "the one of other memory");
     assert_ne!(for_one(&mut all, span, OWN_READ), read);
     let pinned = registry(&[]).register(span, OWN_READ, false).map(|(number, _)| number);
-    assert_eq!(registry(&[]).note_failure(pinned.expect("a way")), Ok(()));
+    assert_eq!(registry(&[]).note_failure(pinned.expect("a way"), true), Ok(()));
+}
+
+#[test]
+fn memory_that_the_adapter_had_no_access_to_is_not_registered_on_demand_again() {
+    let mut all = registry_of(&[], true);
+    let memory = Span::leak(4096);
+    let part = |off, len| memory.part(off, len).expect("a part");
+    let failed = for_one(&mut all, part(100, 50), OWN_READ);
+    all.note_failure(failed, true).expect("it is in use");
+    all.end(failed).expect("an end");
+    for (span, way) in [
+        (part(100, 50), Way::Plain),
+        (part(0, 101), Way::Plain),
+        (memory, Way::Plain),
+        (part(0, 100), Way::OnDemand),
+        (part(150, 9), Way::OnDemand),
+    ] {
+        let number = for_one(&mut all, span, OWN_WRITE);
+        assert_eq!(all.device().calls.last(), Some(&way), "{span:?}");
+        all.end(number).expect("an end");
+    }
+    assert_eq!(all.device().live.len(), 2, "what is pinned does not stay");
+    // The failure of a pinned registration says nothing, and of many the last ones are known.
+    let (pinned, _) = all.register(memory, READ, false).expect("a way");
+    all.note_failure(pinned, true).expect("it is there");
+    for_one(&mut all, part(200, 9), OWN_READ);
+    assert_eq!(all.device().calls.last(), Some(&Way::OnDemand));
+    for _ in 0..crate::kept::FAILED {
+        let failed = for_one(&mut all, Span::leak(8), OWN_READ);
+        all.note_failure(failed, true).expect("it is in use");
+    }
+    for_one(&mut all, part(100, 50), OWN_READ);
+    assert_eq!(all.device().calls.last(), Some(&Way::OnDemand));
 }
 
 #[test]
