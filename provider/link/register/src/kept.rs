@@ -8,6 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Most that stay: those used last.
 pub(crate) const MOST: usize = 256;
+/// Most bytes of memory that those that stay have in all. The kernel and the device have a few MiB of tables for
+/// each GiB.
+pub(crate) const MOST_BYTES: u64 = 16 << 30;
 /// Of how much memory it is known that accesses have failed: of what has failed last.
 pub(crate) const FAILED: usize = 64;
 
@@ -46,7 +49,7 @@ impl Kept {
     }
 
     /// Adds one where no other one holds its memory that serves for what it does. What it takes the place of
-    /// is found no more: what it holds, and of too many the one that was used longest ago.
+    /// is found no more: what it holds, and of too many, or too long ones, those that were used longest ago.
     pub(crate) fn add(&mut self, (first, end): (u64, u64), writes: bool, number: u64) -> Vec<u64> {
         self.clock += 1;
         let mut gone = Vec::new();
@@ -55,12 +58,38 @@ impl Kept {
         let held: Vec<u64> = held.map(|(first, _)| *first).collect();
         gone.extend(held.iter().filter_map(|first| places.remove(first)).map(|place| place.number));
         places.insert(first, Place { end, number, used: self.clock });
-        if self.len() > MOST {
-            let all = self.all.iter().flat_map(BTreeMap::values);
-            let oldest = all.min_by_key(|place| place.used).map(|place| place.number);
-            gone.extend(oldest.filter(|number| self.remove(*number)));
+        let mut bytes = self.bytes();
+        while self.len() > MOST || bytes > MOST_BYTES && self.len() > 1 {
+            let Some((number, len)) = self.remove_oldest() else { break };
+            bytes -= len;
+            gone.push(number);
         }
         gone
+    }
+
+    /// Has those that were used longest ago be found no more, until they have had so many bytes.
+    pub(crate) fn make_room(&mut self, bytes: u64) -> Vec<u64> {
+        let (mut gone, mut had) = (Vec::new(), 0);
+        while had < bytes {
+            let Some((number, len)) = self.remove_oldest() else { break };
+            had += len;
+            gone.push(number);
+        }
+        gone
+    }
+
+    /// Has the one that was used longest ago not be found any more: which one that was, and its bytes.
+    fn remove_oldest(&mut self) -> Option<(u64, u64)> {
+        let all =
+            self.all.iter().flatten().map(|(first, place)| (place.used, place.number, place.end - first));
+        let (_, number, len) = all.min()?;
+        self.remove(number);
+        Some((number, len))
+    }
+
+    /// The bytes of those that stay; of what several hold, as often.
+    fn bytes(&self) -> u64 {
+        self.all.iter().flatten().map(|(first, place)| place.end - first).sum()
     }
 
     /// Has one not be found any more; whether it was.
@@ -169,5 +198,21 @@ mod tests {
         assert_eq!(kept.add(at(5000), true, 5000), [1]);
         assert_eq!((kept.len(), kept.find(at(1), false)), (MOST, None));
         assert_eq!(kept.find(at(2), true), Some(2));
+    }
+
+    #[test]
+    fn of_too_long_ones_those_used_longest_ago_go_but_never_the_newest() {
+        let mut kept = Kept::default();
+        let (most, part) = (MOST_BYTES, MOST_BYTES / 4);
+        // They overlap, and none holds another one.
+        let at = |n: u64| (4096 * n, 4096 * n + part);
+        for n in 0..4 {
+            assert!(kept.add(at(n), n == 3, n).is_empty());
+        }
+        assert_eq!(kept.find(at(0), false), Some(0));
+        assert_eq!(kept.add((most, most + part + 1), false, 4), [1, 2]);
+        assert_eq!(kept.add((2 * most, 4 * most), true, 5), [3, 0, 4]);
+        assert_eq!((kept.len(), kept.find((2 * most, 4 * most), true)), (1, Some(5)));
+        assert_eq!((kept.make_room(1), kept.make_room(1)), (vec![5], vec![]));
     }
 }

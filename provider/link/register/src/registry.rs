@@ -82,7 +82,11 @@ impl<D: Device> Registry<D> {
                 refusals.push(refusal);
                 continue;
             }
-            match self.device.register(way, span, uses) {
+            let mut found = self.device.register(way, span, uses);
+            if found.as_ref().is_err_and(|(_, errno)| *errno == libc::ENOMEM) && self.make_room(span) {
+                found = self.device.register(way, span, uses);
+            }
+            match found {
                 Ok(key) => {
                     let is_new = self.refused.note_success(kind, for_peers, way);
                     let is_usual = way == Way::Plain && kind == Kind::System && refusals.is_empty();
@@ -124,7 +128,21 @@ impl<D: Device> Registry<D> {
 
     /// What is registered on demand stays, in place of others.
     fn keep(&mut self, number: u64, span: Span, uses: Uses) {
-        for other in self.kept.add(ends(span), uses.local_write, number) {
+        let others = self.kept.add(ends(span), uses.local_write, number);
+        self.end_kept(others);
+    }
+
+    /// There was no room to register this memory: as much as it that was registered on demand ends; whether
+    /// there was any.
+    fn make_room(&mut self, span: Span) -> bool {
+        let others = self.kept.make_room(span.len() as u64);
+        let is_some = !others.is_empty();
+        self.end_kept(others);
+        is_some
+    }
+
+    fn end_kept(&mut self, others: Vec<u64>) {
+        for other in others {
             if let Err((call, errno)) = self.close(other) {
                 log::error!("{call}: errno {errno}: memory that nothing uses stays registered on demand");
             }
