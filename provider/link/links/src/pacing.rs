@@ -1,9 +1,9 @@
 //! Congestion control of connections within the host, which are not paced.
 //!
-//! BBR sends by a timer, at the rate of a path between hosts. A socket that has had BBR when its connection was
-//! made is paced whatever algorithm it gets then, so that a socket gets `reno` before it listens or connects,
-//! and the host's again once its ends are found to have two addresses. Where the host has another algorithm
-//! nothing is changed: one that needs ECN (DCTCP) has to be there when the connection is made, too.
+//! BBR sends by a timer, at the rate of a path between hosts. A socket that has had BBR when its connection
+//! was made is paced whatever algorithm it gets then, so that a socket gets `reno` before it listens or
+//! connects, and the host's again once its ends are found to have two addresses. Where the host has another
+//! algorithm nothing is changed: one that needs ECN (DCTCP) has to be there when the connection is made, too.
 
 use std::io;
 use std::net::SocketAddr;

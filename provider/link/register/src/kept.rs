@@ -2,14 +2,15 @@
 //!
 //! The kernel invalidates what an on-demand registration has of a page before that page goes from the
 //! process. What is mapped at the address next is what the adapter accesses next, so that an entry outlives
-//! its memory and is not stale. Memory that the adapter had no access to is not registered so again. Of pinned memory there are no entries: docs/measurements/registration.md.
+//! its memory and is not stale. Memory that the adapter had no access to is not registered so again. Of
+//! pinned memory there are no entries: docs/measurements/registration.md.
 
 use std::collections::{BTreeMap, VecDeque};
 
 /// Most that stay: those used last.
 pub(crate) const MOST: usize = 256;
-/// Most bytes of memory that those that stay have in all. The kernel and the device have a few MiB of tables for
-/// each GiB.
+/// Most bytes of memory that those that stay have in all. The kernel and the device have a few MiB of tables
+/// for each GiB.
 pub(crate) const MOST_BYTES: u64 = 16 << 30;
 /// Of how much memory it is known that accesses have failed: of what has failed last.
 pub(crate) const FAILED: usize = 64;
