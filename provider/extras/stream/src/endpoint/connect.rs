@@ -186,8 +186,7 @@ impl Endpoint {
         let devices = blob.slots.as_ref().zip(self.slots.as_ref());
         let apart = |(peer, own): &(&Region, &Made)| peer.export.device != own.export().device;
         let Some((_, slots)) = devices.filter(apart) else {
-            // By time slices a kernel that waits would keep the other process from running; by MPS a process
-            // that is killed while its kernel waits takes the other one's context with it.
+            // By time slices a kernel that waits would keep the other process from running.
             return Ok(Err("both processes use one device"));
         };
         if self.by_memory_operations {
@@ -199,6 +198,10 @@ impl Endpoint {
         };
         if !stream.has_time_limit().is_ok_and(|limited| !limited) {
             return Ok(Err("the driver limits the time of the device's kernels"));
+        }
+        // A process that is killed while its kernel waits takes with it the contexts of others on its device.
+        if !stream.is_by_mps().is_ok_and(|by_mps| !by_mps) {
+            return Ok(Err("kernels of several processes are in the device by MPS"));
         }
         if pass::load(stream, kernel::context_id(stream)?).is_err() {
             return Ok(Err("the driver does not load kernels that wait"));
