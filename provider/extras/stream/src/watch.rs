@@ -197,7 +197,7 @@ fn sleep(process: Option<&OwnedFd>) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::OnceLock;
     use std::sync::atomic::AtomicBool;
     use std::sync::atomic::Ordering::SeqCst;
@@ -262,15 +262,15 @@ mod tests {
     }
 
     /// One whose kernels wait.
-    fn direct() -> Shared {
+    pub(crate) fn direct() -> Shared {
         let s = shared();
         let words = Words::new(s.layout.len()).unwrap();
         let places = crate::shared::Places::new(&peerop::Targets::new(), &s, &words).unwrap();
         let (name, regions, _opened) = (ipc::process::Name::own(), Vec::new(), Vec::new());
         let direct = Some(crate::shared::Direct { own: 0, peer: 0, device: 0 });
-        let (agent, pid) = (None, std::process::id());
+        let (agent, pid, permit) = (None, std::process::id(), None);
         s.peer
-            .set(Peer { words, name, pid, to: 0, from: 0, regions, _opened, places, agent, direct })
+            .set(Peer { words, name, pid, to: 0, from: 0, regions, _opened, places, agent, direct, permit })
             .unwrap();
         s
     }
