@@ -237,6 +237,47 @@ static void gaps(void)
 	OK(MPI_Type_free(&even));
 }
 
+/* One-sided calls with gaps, whose requests MPICH completes before the data are there: completed in the epoch, and behind it. */
+static void windows(void)
+{
+	enum { ELEMENTS = 100 };
+	int target = (me + 1) % ranks;
+	MPI_Datatype gappy;
+
+	OK(MPI_Type_create_resized(MPI_INT, 0, 12, &gappy));
+	OK(MPI_Type_commit(&gappy));
+	for (int late = 0; late < 3; late++) {
+		begin("one-sided calls with gaps, completed %s", late ? late == 1 ? "behind the epoch" : "behind a flush" : "in the epoch");
+		struct buffer *o = take(12 * ELEMENTS, UNCHANGED), *r = take(2 * 12 * ELEMENTS, CHANGED);
+		int *memory[2];
+
+		SIDES {
+			MPI_Request q[3] = { MPI_REQUEST_NULL, MPI_REQUEST_NULL, MPI_REQUEST_NULL };
+			MPI_Win win;
+
+			memory[side] = malloc(3 * 4 * ELEMENTS);
+			for (int i = 0; i < 3 * ELEMENTS; i++)
+				memory[side][i] = 1000 * me + i;
+			OK(MPI_Win_create(memory[side], 3 * 4 * ELEMENTS, 4, MPI_INFO_NULL, MPI_COMM_WORLD, &win));
+			OK(MPI_Win_lock_all(0, win));
+			OK(MPI_Rget(P(r), ELEMENTS, gappy, target, 0, ELEMENTS, MPI_INT, win, &q[0]));
+			OK(MPI_Rget((char *)P(r) + 12 * ELEMENTS, ELEMENTS, gappy, target, ELEMENTS, ELEMENTS, MPI_INT, win, &q[1]));
+			OK(MPI_Rput(P(o), ELEMENTS, gappy, target, 2 * ELEMENTS, ELEMENTS, MPI_INT, win, &q[2]));
+			if (late == 2)
+				OK(MPI_Win_flush(target, win));
+			if (late != 1)
+				OK(MPI_Waitall(3, q, MPI_STATUSES_IGNORE));
+			OK(MPI_Win_unlock_all(win));
+			OK(MPI_Waitall(3, q, MPI_STATUSES_IGNORE));
+			OK(MPI_Win_free(&win));
+		}
+		CHECK(!memcmp(memory[0], memory[1], 3 * 4 * ELEMENTS));
+		free(memory[0]), free(memory[1]);
+		end();
+	}
+	OK(MPI_Type_free(&gappy));
+}
+
 /* Generalized requests, and those of a barrier, in one array with transfers. */
 static int query(void *state, MPI_Status *status)
 {
@@ -303,7 +344,7 @@ int main(int argc, char **argv)
 {
 	static const struct subject all[] = {
 		{ "completions", completions }, { "freed", freed }, { "cancelled", cancelled },
-		{ "gaps", gaps }, { "foreign", foreign }, { "many", many },
+		{ "gaps", gaps }, { "windows", windows }, { "foreign", foreign }, { "many", many },
 	};
 
 	return run_subjects("requests", argc, argv, all, COUNT(all), MPI_THREAD_SINGLE);

@@ -100,11 +100,8 @@ unsafe fn run_in(
                 let bytes = status.map_or(0, |at| bytes_of(args.abi, args.words[at]));
                 Mirrors { all: mirrors, received }.copy_back(bytes).err()
             }
-            Ends::Request(at) => {
-                requests::add(&args, at.into(), Mirrors { all: mirrors, received }, kept, None)
-            }
-            Ends::Persistent(at) => {
-                requests::add(&args, at.into(), Mirrors { all: mirrors, received }, kept, Some(direct))
+            Ends::Request(at) | Ends::Persistent(at) => {
+                requests::add(row, &args, at.into(), (Mirrors { all: mirrors, received }, kept, direct))
             }
             Ends::Epoch => {
                 windows::add_origin(row, &args, mirrors);
