@@ -15,7 +15,7 @@ use crate::args::{Args, Statuses, bytes_of};
 use crate::buffer::{Failure, Mirrors};
 use crate::library::pmpi;
 use crate::narrow::Arrays;
-use crate::row::{Ends, Row};
+use crate::row::{Ends, On, Row};
 use crate::windows::{self, Access};
 
 /// What is kept for a request.
@@ -69,7 +69,8 @@ pub(crate) unsafe fn add(
         let all = std::mem::take(&mut mirrors.all);
         accesses.extend(unsafe { windows::add_origin(row, args, all) });
     }
-    let is_asked = !is_persistent && accesses.is_empty();
+    // MPICH's request of a file is lost once MPI_Request_get_status has said that it has completed.
+    let is_asked = !is_persistent && accesses.is_empty() && !matches!(row.on, On::File(_));
     let mut entry = Entry { mirrors, accesses, _arrays: arrays, persistent, active: !is_persistent };
     // Operations that completed at once may share one handle, and need no entry.
     let is_null = request == args.abi.handles.request_null;
