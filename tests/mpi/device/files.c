@@ -144,11 +144,12 @@ static void written(void)
 /* Requests of files in each call that completes them. MPICH loses one once MPI_Request_get_status has said that it has completed. */
 static void requested(void)
 {
-	enum { WAIT, TEST, TESTALL, TESTANY, TESTSOME, STATUS, BYS, ROUNDS = 8 };
-	int (*status_all)(int, MPI_Request *, int *, MPI_Status *) = (int (*)(int, MPI_Request *, int *, MPI_Status *))optional("MPI_Request_get_status_all");
+	enum { WAIT, TEST, TESTALL, TESTANY, TESTSOME, STATUS, STATUS_ALL, STATUS_ANY, STATUS_SOME, BYS, ROUNDS = 8 };
+	int (*status_all)() = optional("MPI_Request_get_status_all"), (*status_any)() = optional("MPI_Request_get_status_any");
+	int (*status_some)() = optional("MPI_Request_get_status_some");
 
-	for (int by = 0; by <= BYS; by++) {
-		if (by == BYS && !status_all)
+	for (int by = 0; by < BYS; by++) {
+		if (by >= STATUS_ALL && !(status_all && status_any && status_some))
 			continue;
 		begin("requests of files, completed in way %d", by);
 		open_files(MPI_COMM_SELF);
@@ -172,9 +173,11 @@ static void requested(void)
 					case TESTANY: OK(MPI_Testany(1, &q, &index, &flag, &s)); break;
 					case TESTSOME: OK(MPI_Testsome(1, &q, &done, &index, &s)); flag = done == 1; break;
 					case STATUS: OK(MPI_Request_get_status(q, &flag, &s)); break;
-					default: OK(status_all(1, &q, &flag, &s));
+					case STATUS_ALL: OK(status_all(1, &q, &flag, &s)); break;
+					case STATUS_ANY: OK(status_any(1, &q, &index, &flag, &s)); break;
+					default: OK(status_some(1, &q, &done, &index, &s)); flag = done == 1;
 					}
-				if (by == STATUS || by == BYS)
+				if (by >= STATUS)
 					OK(MPI_Wait(&q, &s));
 				CHECK(q == MPI_REQUEST_NULL);
 			}

@@ -47,6 +47,8 @@ unsafe fn run_in(
             // The Fortran libraries of others call the entry points of C.
             return next.address().map_or(UNAVAILABLE, |at| words::call(at, words));
         }
+        // The call may read what a freed receive has written.
+        requests::poll_freed(&library.abi, false);
         let mut args = Args { words, style, abi: &library.abi };
         if row.plan.is_some() {
             if let Some(code) = collective::run(library, row, &mut args, begin) {

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::abi::{Abi, Handle};
 use crate::args::{Args, Statuses, bytes_of};
 use crate::buffer::{Failure, Mirrors};
-use crate::library::pmpi;
+use crate::library::{library, pmpi};
 use crate::narrow::Arrays;
 use crate::row::{Ends, On, Row};
 use crate::windows::{self, Access};
@@ -36,8 +36,9 @@ pub(crate) struct Entry {
 static TABLE: Mutex<Option<HashMap<Handle, Entry>>> = Mutex::new(None);
 /// Requests that the program has freed while their operation was under way.
 static FREED: Mutex<Vec<(Handle, Entry)>> = Mutex::new(Vec::new());
-/// Entries of both.
+/// Entries of both, and of the second.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+static FREED_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 fn table() -> MutexGuard<'static, Option<HashMap<Handle, Entry>>> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -208,14 +209,29 @@ pub(crate) fn free(request: Handle) -> bool {
         return true;
     }
     COUNT.fetch_add(1, Relaxed);
+    FREED_COUNT.fetch_add(1, Relaxed);
     FREED.lock().unwrap_or_else(PoisonError::into_inner).push((request, entry));
     false
+}
+
+/// Whether a request that the program has freed has an entry.
+#[inline(always)]
+pub(crate) fn any_freed() -> bool {
+    FREED_COUNT.load(Relaxed) != 0
+}
+
+/// The end of a call: what is freed and complete goes to the device before the program goes on.
+#[cold]
+pub(crate) fn end_freed() {
+    if let Some(library) = library() {
+        let _ = c_abi::caught(|| poll_freed(&library.abi, false));
+    }
 }
 
 /// Ends what was freed and has completed since. Behind the `last` poll, that of MPI_Finalize, the MPI has the
 /// others, of which a receive may never complete: their mirrors stay until the process ends.
 pub(crate) fn poll_freed(abi: &Abi, last: bool) {
-    if is_empty() {
+    if !any_freed() {
         return;
     }
     let all = std::mem::take(&mut *FREED.lock().unwrap_or_else(PoisonError::into_inner));
@@ -235,12 +251,14 @@ pub(crate) fn poll_freed(abi: &Abi, last: bool) {
                 let _ = unsafe { pmpi!("Request_free", at) };
                 std::mem::forget(entry);
                 COUNT.fetch_sub(1, Relaxed);
+                FREED_COUNT.fetch_sub(1, Relaxed);
             } else {
                 left.push((request, entry));
             }
             continue;
         }
         COUNT.fetch_sub(1, Relaxed);
+        FREED_COUNT.fetch_sub(1, Relaxed);
         // SAFETY: the operation is over. The program has promised that its buffers stay until then.
         let _ = unsafe { entry.end(bytes_of(abi, status.at())) };
         // SAFETY: a place of this function's. Open MPI 4 has freed a request that has failed.
