@@ -49,7 +49,8 @@ unsafe fn create(call: &mut Call<'_>) -> c_int {
 
 unsafe fn attach(call: &mut Call<'_>) -> c_int {
     let base = call.args.words[1];
-    if is_host(base) || hmem::classify(base, 1) == Kind::System {
+    // SAFETY: a length. Of no byte nothing is accessed.
+    if unsafe { call.args.long(2) } == 0 || is_host(base) || hmem::classify(base, 1) == Kind::System {
         // SAFETY: the arguments of the call.
         return unsafe { call.forward() };
     }
