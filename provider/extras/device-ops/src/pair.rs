@@ -1,11 +1,12 @@
-//! An allreduce, or a reduce-scatter, of two ranks on two devices that access each other's memory: one kernel
-//! of each rank, and no message between the ranks' processes.
+//! An allreduce, or a reduce-scatter, of two ranks on two devices that access each other's memory: one
+//! kernel of each rank, and no message between the ranks' processes.
 //!
-//! A rank sends all its elements, or those of the other rank's part, to slots in the other's memory, in pieces, and reduces its own with what
-//! comes, in the order of ranks. So both compute the same, of the same operands. The kernels wait for each
-//! other by words in the devices' memory: how many pieces have come. These count on from one kernel to the
-//! next, which have to be the same at both ranks. That a piece has come says, too, which slots its sender has
-//! read before it sent that; and when a kernel has ended, all has come that the peer's writes to this rank.
+//! A rank sends all its elements, or those of the other rank's part, to slots in the other's memory, in
+//! pieces, and reduces its own with what comes, in the order of ranks. So of an allreduce both compute the
+//! same, of the same operands. The kernels wait for each other by words in the devices'
+//! memory: how many pieces have come. These count on from one kernel to the next, which have to be the same
+//! at both ranks. That a piece has come says, too, which slots its sender has read before it sent that; and
+//! when a kernel has ended, all has come that the peer's writes to this rank.
 //!
 //! A kernel whose counterpart does not come waits until [`Pair::end`] is called. That, and whether it is
 //! done, are words in host memory: a thread in cudaFree has the driver's lock for as long as the kernel goes

@@ -63,8 +63,8 @@ impl Drop for Permit {
     }
 }
 
-/// What is reduced: the operation, the addresses of results, of operands and of those that are the peer's, and
-/// how many elements there are.
+/// What is reduced: the operation, the addresses of results, of operands and of those that are the peer's,
+/// and how many elements there are.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     pub(super) of: (Op, Type),
