@@ -237,6 +237,21 @@ check_verbs() {
     for side in 0 1; do grep -Eq '^strait:   network  *out +[0-9]+ +[0-9]{1,2}(\.[0-9])? KiB' /tmp/d/log.$side || status=5; done
     report "messages, RMA, writes with data and atomics with their contents, by the link verbs" $status /tmp/d/log.?
 }
+
+# Soft RoCE copies wrong bytes on demand, which the link finds out: the same bytes come by memory that is pinned for each access.
+check_verbs_on_demand() {
+    local status=0 side
+    fresh
+    FI_STRAIT_LINKS=verbs FI_STRAIT_VERBS_ON_DEMAND=yes FI_STRAIT_LOG=info FI_STRAIT_REPORT=yes pair 100 exchange
+    both_end || status=$?
+    for side in 0 1; do
+        grep -q 'memory of System is not registered by on demand: what a transfer of memory on demand has brought: Bad message' /tmp/d/log.$side || status=2
+        grep -q '^strait:   network RMA ' /tmp/d/log.$side || status=4
+    done
+    grep -h 'on demand' /tmp/d/log.? > /tmp/d/log
+    report "the same on demand, which soft RoCE is refused" $status /tmp/d/log
+}
+
 # Takes the processor for 0.3 s of each 0.36 s, also from what sends and answers in the kernel.
 take_processor() {
     local end
@@ -308,11 +323,61 @@ check_far_verbs() {
     both_at verbs_end
 }
 
+# 1 000 queue pairs, and the 1 000 that they are connected to.
+check_many() {
+    local status=0
+    fresh
+    timeout -s KILL 200 many 1000 > /tmp/d/log 2>&1 || status=$?
+    report "1000 pairs of queue pairs: a message of each" $status /tmp/d/log
+}
+
+# In place of ssh, for Open MPI's launcher: HOST COMMAND..., which the other guest finds where both meet, and runs.
+put_agent() {
+    cat > /tmp/agent << 'AGENT'
+#!/bin/bash
+shift
+echo "$*" > /meet/command.new
+mv /meet/command.new /meet/command
+until [ -e /meet/launched ]; do sleep 0.1; done
+AGENT
+    chmod 755 /tmp/agent
+}
+
+# Open MPI, a rank in each of two guests, by its BTL of libfabric and the link verbs.
+check_far_mpi() (
+    local status=0
+    fresh
+    export FI_STRAIT_LINKS=verbs FI_STRAIT_REPORT=yes
+    # The launcher's daemon looks for it in both.
+    put_agent
+    both_at mpi
+    if [ "$far" = 0 ]; then
+        OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+            timeout -s KILL 300 mpirun.openmpi --prtemca plm_ssh_agent /tmp/agent --host guest0:1,guest1:1 -n 2 --map-by node --bind-to none \
+            -x FI_STRAIT_LINKS -x FI_STRAIT_REPORT -x FI_PROVIDER -x FI_PROVIDER_PATH --mca mpi_yield_when_idle 1 \
+            --mca pml ob1 --mca btl ofi,self --mca btl_ofi_mode 2 --mca osc rdma --mca btl_ofi_provider_include strait \
+            --mca opal_common_ofi_provider_include strait --leave-session-attached bash -c 'echo "a rank of $(uname -n)" && exec exchange' > /tmp/d/log 2>&1 || status=$?
+        grep -q '^exchange ok' /tmp/d/log || status=3
+        [ "$(grep -c 'peers: verbs verbs (rxe0' /tmp/d/log)" = 2 ] || status=4
+        [ "$(grep -c '^strait:   network RMA  *out  *[0-9][0-9]*  *[1-9]' /tmp/d/log)" = 2 ] || status=6
+        [ "$(grep '^a rank of guest[01]$' /tmp/d/log | sort -u | wc -l)" = 2 ] || status=5
+        : > /meet/launched
+        : > /meet/ended
+    else
+        until [ -e /meet/command ] || [ -e /meet/ended ]; do sleep 0.1; done
+        bash -c "$(cat /meet/command)" > /tmp/d/log 2>&1 &
+        : > /meet/launched
+        until [ -e /meet/ended ]; do sleep 0.5; done
+    fi
+    report "two guests: Open MPI, a rank of each: tests/mpi/exchange.c" $status /tmp/d/log
+    both_at mpi_end
+)
+
 # How memory can be registered with the device.
 check_ways() {
     local status=0
     fresh
-    timeout -s KILL 60 ways > /tmp/d/log 2>&1 || status=$?
+    timeout -s KILL 100 ways > /tmp/d/log 2>&1 || status=$?
     report "ways of registration" $status /tmp/d/log
 }
 

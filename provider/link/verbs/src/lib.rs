@@ -14,6 +14,7 @@
 //! | `receives`, `sends` | places that messages are received into, and sent from |
 //! | `pair`, `pairs` | a queue pair, and what was posted to it; those of all peers |
 //! | `bounces`, `registered` | places that short accesses to memory go by, and memory that is registered |
+//! | `probe` | whether on-demand registrations serve |
 //! | `windows` | which peer a key of memory serves |
 //! | `remote` | memory that is read and written by RDMA, here and at peers |
 //! | `used` | what a request has used, and gives back |
@@ -30,6 +31,7 @@ mod memory;
 mod network;
 mod pair;
 mod pairs;
+mod probe;
 mod receives;
 mod registered;
 mod remote;
