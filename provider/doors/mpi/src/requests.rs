@@ -68,6 +68,7 @@ pub(crate) unsafe fn add(
     let mut accesses = Vec::new();
     if windows::may_last(row, args.abi, &mirrors.all) {
         let all = std::mem::take(&mut mirrors.all);
+        // SAFETY: as above.
         accesses.extend(unsafe { windows::add_origin(row, args, all) });
     }
     // MPICH's request of a file is lost once MPI_Request_get_status has said that it has completed.
