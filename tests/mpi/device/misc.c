@@ -274,6 +274,7 @@ static void no_byte(void)
 {
 	begin("MPI_Win_attach of no byte");
 	struct buffer *b = take(64, UNCHANGED);
+	int detached[2];
 
 	SIDES {
 		MPI_Win win;
@@ -281,9 +282,11 @@ static void no_byte(void)
 		OK(MPI_Win_create_dynamic(MPI_INFO_NULL, MPI_COMM_WORLD, &win));
 		OK(MPI_Win_set_errhandler(win, MPI_ERRORS_RETURN));
 		OK(MPI_Win_attach(win, P(b), 0));
-		OK(MPI_Win_detach(win, P(b)));
+		/* Open MPI 5 does not find it. */
+		detached[side] = MPI_Win_detach(win, P(b));
 		OK(MPI_Win_free(&win));
 	}
+	CHECK(!detached[0] == !detached[1]);
 	end();
 }
 
@@ -293,15 +296,13 @@ static void far_apart(void)
 	enum { MOST = 8 };
 	static char data[2][MOST * 12];
 	int n = ranks < MOST ? ranks : MOST;
-	/* Half of the address space: there is no room for copies of all that is in between. */
+	/* Half of the address space, if it is free: there is no room for copies of all that is in between. */
 	size_t quarter = (size_t)1 << 45;
 	void *space[2];
 
 	begin("MPI_Alltoallw of data that are far apart");
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < 2; i++)
 		space[i] = mmap(NULL, quarter, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-		CHECK(space[i] != MAP_FAILED);
-	}
 	struct buffer *s = take(MOST * 12, ANY), *r = take(MOST * 12, ANY);
 	struct buffer *heap[2] = { take_of(HOST, MOST * 12, ANY), take_of(HOST, MOST * 12, ANY) };
 
@@ -333,7 +334,8 @@ static void far_apart(void)
 		}
 	}
 	for (int i = 0; i < 2; i++)
-		munmap(space[i], quarter);
+		if (space[i] != MAP_FAILED)
+			munmap(space[i], quarter);
 	end();
 }
 
