@@ -318,12 +318,16 @@ static void parts_without_kernels(gpu &g, bool leads)
 	parts_by(g, leads, STRAIT_STREAM_MEMORY_OPERATIONS, 0, false);
 	parts_by(g, leads, STRAIT_STREAM_MEMORY_OPERATIONS, STRAIT_STREAM_MEMORY_OPERATIONS, false);
 	parts_by(g, leads, 0, 0, gpus > 1);
-	/* A device whose kernels have a time limit (CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT). */
+	/* A device whose kernels have a time limit (CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT), and one of MPS (CU_DEVICE_ATTRIBUTE_MPS_ENABLED). */
 	if (auto set = (void (*)(int, int))dlsym(RTLD_DEFAULT, "stand_in_attribute")) {
-		set(17, leads ? 1 : 0);
-		parts_by(g, leads, 0, 0, false);
-		set(17, 0);
-		parts_by(g, leads, 0, 0, gpus > 1);
+		for (int attribute : {17, 133}) {
+			for (bool of_leader : {true, false}) {
+				set(attribute, leads == of_leader);
+				parts_by(g, leads, 0, 0, false);
+			}
+			set(attribute, 0);
+			parts_by(g, leads, 0, 0, gpus > 1);
+		}
 	}
 }
 

@@ -87,7 +87,8 @@ fn endpoint() -> Arc<Shared> {
     let places = crate::shared::Places::new(&peerop::Targets::new(), &shared, &words).unwrap();
     let (name, agent) = (ipc::process::Name::own(), Some(crate::carried::Carried::default()));
     let (regions, _opened) = (vec![(0, 100)], Vec::new());
-    let peer = Peer { words, name, pid: 1, to: 0, from: 0, regions, _opened, places, agent, direct: None };
+    let (direct, permit) = (None, None);
+    let peer = Peer { words, name, pid: 1, to: 0, from: 0, regions, _opened, places, agent, direct, permit };
     shared.peer.set(peer).unwrap();
     Arc::new(shared)
 }

@@ -1,7 +1,7 @@
 //! An endpoint: opened, connected to one peer, closed.
 
 mod connect;
-mod permit;
+pub(crate) mod permit;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::AtomicBool;
@@ -27,8 +27,6 @@ use crate::memory::Words;
 use crate::pass;
 use crate::run::write;
 use crate::shared::{Core, RECEIVES, SENDS, Shared};
-
-use permit::Permit;
 
 /// How an endpoint is opened. Both sides have the same slots, bytes and signals.
 #[derive(Clone, Copy, Debug)]
@@ -118,8 +116,6 @@ pub struct Endpoint {
     /// What brings words to a peer that is not mapped, and the words for it, until there is a peer.
     carrier: Option<Box<dyn Carrier>>,
     near: Option<Words>,
-    /// Kernels may wait.
-    permit: Option<Permit>,
 }
 
 impl Endpoint {
@@ -180,7 +176,6 @@ impl Endpoint {
             described: false,
             carrier,
             near,
-            permit: None,
         })
     }
 

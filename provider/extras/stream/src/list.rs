@@ -11,7 +11,7 @@ use crate::kernel::{Move, Raise};
 use crate::layout::{AT, GOES_ON, LANES, LENGTH, code};
 use crate::pass::Pass;
 use crate::shared::{Core, Peer, RECEIVES, SENDS, place};
-use crate::slots::Slots;
+use crate::slots::{PUT_BLOCKS, Slots};
 
 /// A step of a list.
 #[derive(Clone, Debug)]
@@ -161,7 +161,7 @@ impl List {
             return Ok(());
         }
         if peer.direct.is_some() {
-            self.put_between_devices(put, there);
+            self.put_between_devices(peer, put, there);
             self.buffers.push((put.local, put.len));
             return Ok(());
         }
@@ -192,7 +192,8 @@ impl List {
             return Ok(());
         }
         if peer.direct.is_some() {
-            let (at, len, slots) = (get.local, get.len, Slots::spread(there, get.len));
+            let (at, len) = (get.local, get.len);
+            let slots = Slots::spread(there, len, PUT_BLOCKS);
             self.passes(Pass { at, len, slots, ..Pass::word(None, None) });
             self.buffers.push((get.local, get.len));
             return Ok(());
@@ -322,11 +323,12 @@ impl List {
     }
 
     /// One kernel, which has the acknowledgement that is right before it, too.
-    fn put_between_devices(&mut self, put: &Put, to: usize) {
+    fn put_between_devices(&mut self, peer: &Peer, put: &Put, to: usize) {
         let layout = self.core.shared.layout;
         let wait = put.signal.map(|signal| (Kind::Put, layout.signal_credit(signal)));
         let raise = put.signal.map(|signal| layout.signal(signal));
-        let (at, len, slots) = (put.local, put.len, Slots::spread(to, put.len));
+        let (at, len) = (put.local, put.len);
+        let slots = Slots::spread(to, len, peer.put_blocks(len, wait.is_some()));
         let acknowledges = match self.items.last() {
             Some(Item::Pass(p)) => p.only_raises(),
             _ => None,

@@ -58,7 +58,7 @@ pub(crate) struct Pass {
 impl Pass {
     /// A wait, or a word that is raised, without data.
     pub(crate) fn word(wait: Option<(Kind, u32)>, raise: Option<u32>) -> Pass {
-        let slots = Slots::spread(0, 0);
+        let slots = Slots::spread(0, 0, 1);
         Pass { at: 0, len: 0, sends: false, slots, wait, raise, checks: false, acknowledges: None }
     }
 

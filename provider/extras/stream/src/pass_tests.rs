@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::*;
-use crate::slots::{LEAST, ONE_PART};
+use crate::slots::{LEAST, ONE_PART, PUT_BLOCKS};
 
 const SLOTS: usize = 2;
 const BLOCKS: usize = 2;
@@ -488,7 +488,7 @@ fn twins_of_a_put_fail() {
 fn the_parts_of_a_put_are_all_of_it_one_behind_another() {
     for len in [0, 1, 4096, ONE_PART, ONE_PART + 1, 65536, 70_001, 262_144, 1 << 20, (9 << 20) + 7, 64 << 20]
     {
-        let s = Slots::spread(16, len);
+        let s = Slots::spread(16, len, PUT_BLOCKS);
         let parts = s.parts as usize;
         assert!(
             parts * s.part >= len && (parts - 1) * s.part <= len && s.blocks() == s.parts,

@@ -13,11 +13,13 @@ use peerop::cuda::CudaStream;
 use peerop::{Place, Reach, TargetId, Targets};
 
 use crate::carried::Carried;
+use crate::endpoint::permit::Permit;
 use crate::error::Error;
 use crate::failure::{self, Failure, Kind};
 use crate::kernel::Lines;
 use crate::layout::{AT, ENDED, ERROR, LANES, LINE, Layout};
 use crate::memory::Words;
+use crate::slots::{BLOCKS, LONG_PUT, PUT_BLOCKS};
 
 /// Lanes of the calls without a list.
 pub(crate) const SENDS: u32 = 0;
@@ -55,6 +57,16 @@ pub(crate) struct Peer {
     pub(crate) agent: Option<Carried>,
     /// Kernels wait, for words in the devices' memory.
     pub(crate) direct: Option<Direct>,
+    /// That they may.
+    pub(crate) permit: Option<Permit>,
+}
+
+impl Peer {
+    /// Most blocks of a put between two devices: without a signal it waits for nothing.
+    pub(crate) fn put_blocks(&self, len: usize, waits: bool) -> usize {
+        let has_one = || !self.permit.as_ref().is_some_and(Permit::is_two);
+        if waits && len >= LONG_PUT && has_one() { BLOCKS } else { PUT_BLOCKS }
+    }
 }
 
 /// Where the lines in the memory of the two devices are, and this side's device, which alone has both mapped.

@@ -3,14 +3,14 @@
 use crate::layout::{Layout, WORDS};
 
 /// Most blocks of a kernel.
-const BLOCKS: usize = 16;
+pub(crate) const BLOCKS: usize = 16;
 /// What a message has in one part, and bytes of a part at least where there are several (H200: a launch of
 /// several blocks takes 2 us more than one of one).
 pub(crate) const ONE_PART: usize = 32 << 10;
 pub(crate) const LEAST: usize = 8 << 10;
 /// Most blocks of a long put, and from which length on.
-const PUT_BLOCKS: usize = 32;
-const LONG_PUT: usize = 2 << 20;
+pub(crate) const PUT_BLOCKS: usize = 32;
+pub(crate) const LONG_PUT: usize = 2 << 20;
 
 /// Where the parts of a message are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,13 +66,13 @@ impl Slots {
         self.parts.min(self.count << self.shift).min(most)
     }
 
-    /// Of memory that is copied to one place.
-    pub(crate) fn spread(at: usize, len: usize) -> Slots {
+    /// Of memory that is copied to one place, by so many blocks at most.
+    pub(crate) fn spread(at: usize, len: usize, most: usize) -> Slots {
         if len <= ONE_PART {
             let part = len.max(1);
             return Slots { at, stride: 0, count: 1, first: 0, part, parts: 1, shift: 0, cell: 0 };
         }
-        let blocks = if len < LONG_PUT { BLOCKS } else { PUT_BLOCKS };
+        let blocks = if len < LONG_PUT { BLOCKS } else { most };
         let part = len.div_ceil(blocks).next_multiple_of(1024).max(LEAST);
         let parts = len.div_ceil(part) as u32;
         Slots { at, stride: part, count: parts, first: 0, part, parts, shift: 0, cell: 0 }

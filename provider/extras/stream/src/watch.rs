@@ -86,10 +86,7 @@ fn watch(shared: &Shared, peer: &Peer) {
             let Some(Wait { code, since, .. }) = *wait else { continue };
             let (asked, over) = (&mut asked[lane as usize], over.map(|o| o.elapsed()));
             let lasted = since.elapsed();
-            // What is said again was waited for before.
-            let is_known = asked.iter().any(|(of, _)| *of == code);
-            let waited = if is_known { lasted.max(GRACE) } else { lasted };
-            let Some(why) = ends(waited, over, closed, shared.timeout) else { continue };
+            let Some(why) = ends(waited(lasted, asked), over, closed, shared.timeout) else { continue };
             if shared.direct().is_some()
                 && lasted < shared.timeout
                 && over.is_some_and(|over| over < ASKS_WITHIN)
@@ -114,6 +111,12 @@ fn ends(lasted: Duration, over: Option<Duration>, closed: bool, timeout: Duratio
         _ if lasted >= timeout => Some(libc::ETIMEDOUT),
         _ => None,
     }
+}
+
+/// How long a lane has waited: one that was asked has had its time, whichever block says now what it waits
+/// for. Each is still asked as often as another ([`is_sure`]).
+fn waited(lasted: Duration, asked: &[(u32, u32)]) -> Duration {
+    if asked.is_empty() { lasted } else { lasted.max(GRACE) }
 }
 
 /// Whether a kernel has said often enough that it waits for this; it is counted.
@@ -197,7 +200,7 @@ fn sleep(process: Option<&OwnedFd>) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::OnceLock;
     use std::sync::atomic::AtomicBool;
     use std::sync::atomic::Ordering::SeqCst;
@@ -262,15 +265,15 @@ mod tests {
     }
 
     /// One whose kernels wait.
-    fn direct() -> Shared {
+    pub(crate) fn direct() -> Shared {
         let s = shared();
         let words = Words::new(s.layout.len()).unwrap();
         let places = crate::shared::Places::new(&peerop::Targets::new(), &s, &words).unwrap();
         let (name, regions, _opened) = (ipc::process::Name::own(), Vec::new(), Vec::new());
         let direct = Some(crate::shared::Direct { own: 0, peer: 0, device: 0 });
-        let (agent, pid) = (None, std::process::id());
+        let (agent, pid, permit) = (None, std::process::id(), None);
         s.peer
-            .set(Peer { words, name, pid, to: 0, from: 0, regions, _opened, places, agent, direct })
+            .set(Peer { words, name, pid, to: 0, from: 0, regions, _opened, places, agent, direct, permit })
             .unwrap();
         s
     }
@@ -373,6 +376,12 @@ mod tests {
         assert_eq!(ends(long, Some(long), true, limit), Some(libc::EPIPE));
         assert_eq!(ends(long, Some(long), false, limit), Some(libc::ECONNRESET));
         assert_eq!(ends(limit, None, false, limit), Some(libc::ETIMEDOUT));
+        // Of a put by many blocks each has another code.
+        let mut asked = Vec::new();
+        assert_eq!(ends(waited(short, &asked), Some(long), true, limit), None);
+        assert!(!is_sure(&mut asked, code(Kind::Put, 3)));
+        assert_eq!(ends(waited(short, &asked), Some(long), true, limit), Some(libc::EPIPE));
+        assert_eq!(ends(waited(short, &asked), Some(short), true, limit), None);
     }
 
     #[test]

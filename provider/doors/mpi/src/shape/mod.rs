@@ -76,14 +76,17 @@ impl Data {
         self.elements.push(Elements { shape, count, by });
     }
 
-    /// Bytes behind the last block that belong to its element: the gap before the next one.
+    /// Bytes behind the last block that belong to its element, as the padding of a pair does. Of a datatype
+    /// with a longer gap, as a subarray's, they are the first ones of it.
     pub fn behind(&self) -> usize {
+        /// At least the padding of any pair: of a long double and an int 12 bytes.
+        const PADDING: usize = 16;
         let Some((_, high)) = self.tree.bounds() else { return 0 };
         let ends = self.elements.iter().filter_map(|Elements { shape, count, by }| {
             let (low, _) = shape.tree.bounds()?;
             Some(by + low + shape.extent * *count as isize)
         });
-        usize::try_from(ends.max().unwrap_or(high) - high).unwrap_or(0)
+        usize::try_from(ends.max().unwrap_or(high) - high).unwrap_or(0).min(PADDING)
     }
 }
 
@@ -102,5 +105,7 @@ mod tests {
         for extent in [-16, 4, 12] {
             assert_eq!(Data::of(Arc::new(Shape::new(Tree::block(0, 12), extent)), 3).behind(), 0);
         }
+        let plane = Arc::new(Shape::new(Tree::block(0, 4 << 20), 4 << 30));
+        assert!(Data::of(plane, 1).behind() < 64, "no padding of a pair: the rest of an array");
     }
 }

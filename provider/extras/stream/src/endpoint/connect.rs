@@ -103,16 +103,13 @@ impl Endpoint {
         }
         let places = Places::new(&self.core.targets, &shared, &words)?;
         let mut why_not = "the peer's side has none that wait, or its options ask for it";
-        let mode = match &to {
-            Err(_) => HOST,
+        let (mode, permit) = match &to {
+            Err(_) => (HOST, None),
             Ok(_) => match self.kernels_may_wait(&blob)? {
-                Ok(permit) => {
-                    self.permit = Some(permit);
-                    DIRECT
-                }
+                Ok(permit) => (DIRECT, Some(permit)),
                 Err(why) => {
                     why_not = why;
-                    DEVICE
+                    (DEVICE, None)
                 }
             },
         };
@@ -129,14 +126,15 @@ impl Endpoint {
         };
         let (theirs, from) = arrive.inspect_err(|e| shared.fail(e.errno(), Kind::None, 0))?;
         let direct = mode == DIRECT && theirs == DIRECT;
-        self.permit = self.permit.take().filter(|_| direct);
+        let permit = permit.filter(|_| direct);
         let path =
             to.as_ref().map_or_else(|why| host(why), |_| between_devices((!direct).then_some(why_not)));
         let (to, name) = (to.unwrap_or(words.at() + shared.layout.head()), blob.process);
         let lines = shared.layout.device_lines();
         let device = self.slots.as_ref().map(Made::device).filter(|_| direct);
         let direct = device.map(|device| Direct { own: from + lines, peer: to + lines, device });
-        let peer = Peer { words, name, pid, to, from, regions, _opened: kept, places, agent: None, direct };
+        let (agent, _opened) = (None, kept);
+        let peer = Peer { words, name, pid, to, from, regions, _opened, places, agent, direct, permit };
         if shared.peer.set(peer).is_err() {
             return Err(Error::State("the endpoint has a peer"));
         }
@@ -160,8 +158,9 @@ impl Endpoint {
         let (to, from) = (words.at() + head, shared.own.at() + head);
         let (name, pid, agent) = (blob.process, blob.pid, Some(Carried::default()));
         // The agent knows them by their numbers.
-        let (regions, kept) = (blob.regions.iter().map(|r| (0, r.len)).collect(), Vec::new());
-        let peer = Peer { words, name, pid, to, from, regions, _opened: kept, places, agent, direct: None };
+        let (regions, _opened) = (blob.regions.iter().map(|r| (0, r.len)).collect(), Vec::new());
+        let (direct, permit) = (None, None);
+        let peer = Peer { words, name, pid, to, from, regions, _opened, places, agent, direct, permit };
         if shared.peer.set(peer).is_err() {
             return Err(Error::State("the endpoint has a peer"));
         }
@@ -186,8 +185,7 @@ impl Endpoint {
         let devices = blob.slots.as_ref().zip(self.slots.as_ref());
         let apart = |(peer, own): &(&Region, &Made)| peer.export.device != own.export().device;
         let Some((_, slots)) = devices.filter(apart) else {
-            // By time slices a kernel that waits would keep the other process from running; by MPS a process
-            // that is killed while its kernel waits takes the other one's context with it.
+            // By time slices a kernel that waits would keep the other process from running.
             return Ok(Err("both processes use one device"));
         };
         if self.by_memory_operations {
@@ -200,10 +198,16 @@ impl Endpoint {
         if !stream.has_time_limit().is_ok_and(|limited| !limited) {
             return Ok(Err("the driver limits the time of the device's kernels"));
         }
+        // A process that is killed while its kernel waits takes with it the contexts of others on its device.
+        if !stream.is_by_mps().is_ok_and(|by_mps| !by_mps) {
+            return Ok(Err("kernels of several processes are in the device by MPS"));
+        }
         if pass::load(stream, kernel::context_id(stream)?).is_err() {
             return Ok(Err("the driver does not load kernels that wait"));
         }
-        Ok(Permit::take().ok_or("16 endpoints of this process have kernels that wait"))
+        Ok(Permit::take().ok_or(
+            "16 endpoints of this process have kernels that wait, where those with long puts count twice",
+        ))
     }
 
     /// Waits until the peer has said which slots it writes to.
