@@ -101,9 +101,9 @@ unsafe fn register(domain: *mut fi::fid, w: &Wanted, mr: *mut *mut fi::fid_mr) -
         // SAFETY: the application registers memory that it keeps as long; (NULL, SIZE_MAX) stands
         // for whatever is mapped whenever it is used.
         let span = unsafe { Span::new(base, len, registry::classify_to_register(base, len)) };
-        let span = match domain.shared.allocated {
+        let span = match domain.shared.allocated && len < usize::MAX {
             // SAFETY: with FI_MR_ALLOCATED the application registers memory that is there, until it closes
-            // the registration (fi_mr(3)).
+            // the registration (fi_mr(3)); all memory is no such.
             true => unsafe { span.lasting() },
             false => span,
         };

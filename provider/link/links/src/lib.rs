@@ -19,6 +19,7 @@
 //! | `usage` | what endpoints have carried, for reports |
 //! | `turns`, `processors` | when a waiting process yields; how many processors a job may use |
 //! | `net` | which addresses are this host's |
+//! | `pacing` | congestion control of TCP within the host |
 //!
 //! # Trust
 //!
@@ -35,6 +36,7 @@ mod cma;
 pub mod journal;
 mod name;
 mod net;
+mod pacing;
 mod processors;
 mod select;
 mod shm;

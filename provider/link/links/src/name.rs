@@ -8,7 +8,7 @@ use ipc::socket::socket;
 use ipc::{Unshared, cvt};
 use wire::Addr;
 
-use crate::net;
+use crate::{net, pacing};
 
 /// Whether the port of a name listens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -215,6 +215,8 @@ fn reuse(fd: &OwnedFd) -> io::Result<()> {
 }
 
 fn listen_on(fd: &OwnedFd) -> io::Result<()> {
+    // What is accepted has the algorithm that the socket had when the connection was made.
+    pacing::unpace(fd);
     // SAFETY: listen(2) touches no memory.
     cvt(unsafe { libc::listen(fd.as_raw_fd(), BACKLOG) })?;
     Ok(())

@@ -2,12 +2,18 @@
 //!
 //! The kernel invalidates what an on-demand registration has of a page before that page goes from the
 //! process. What is mapped at the address next is what the adapter accesses next, so that an entry outlives
-//! its memory and is not stale. Of pinned memory there are no entries: docs/measurements/registration.md.
+//! its memory and is not stale. Memory that the adapter had no access to is not registered so again. Of
+//! pinned memory there are no entries: docs/measurements/registration.md.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Most that stay: those used last.
 pub(crate) const MOST: usize = 256;
+/// Most bytes of memory that those that stay have in all. The kernel and the device have a few MiB of tables
+/// for each GiB.
+pub(crate) const MOST_BYTES: u64 = 16 << 30;
+/// Of how much memory it is known that accesses have failed: of what has failed last.
+pub(crate) const FAILED: usize = 64;
 
 /// One that stays.
 #[derive(Clone, Copy, Debug)]
@@ -21,43 +27,70 @@ struct Place {
 /// or before an address, the last one ends last.
 type Places = BTreeMap<u64, Place>;
 
-/// Those that the adapter reads alone, and those that it writes too.
+/// Those that the adapter reads alone, and those that it writes too. Neither serves for the other: an adapter
+/// that may write memory asks the kernel for pages to be written where it reads, too, which fails in memory
+/// that may only be read by then, and copies or dirties the pages of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     all: [Places; 2],
     clock: u64,
+    /// Memory that the adapter had no access to, from its first byte to before its end.
+    failed: VecDeque<(u64, u64)>,
 }
 
 impl Kept {
-    /// The one that holds all bytes from `first` to before `end`, and is written if `writes` says so.
+    /// The one that holds all bytes from `first` to before `end`, and is written or not, as `writes` says.
     #[inline]
     pub(crate) fn find(&mut self, (first, end): (u64, u64), writes: bool) -> Option<u64> {
         self.clock += 1;
-        let of = self.all.iter_mut().skip(usize::from(writes));
-        let mut last = of.filter_map(|places| places.range_mut(..=first).next_back());
-        let (_, place) = last.find(|(_, place)| end <= place.end)?;
+        let last = self.all[usize::from(writes)].range_mut(..=first).next_back();
+        let (_, place) = last.filter(|(_, place)| end <= place.end)?;
         place.used = self.clock;
         Some(place.number)
     }
 
     /// Adds one where no other one holds its memory that serves for what it does. What it takes the place of
-    /// is found no more: what it holds, and of too many the one that was used longest ago.
+    /// is found no more: what it holds, and of too many, or too long ones, those that were used longest ago.
     pub(crate) fn add(&mut self, (first, end): (u64, u64), writes: bool, number: u64) -> Vec<u64> {
         self.clock += 1;
         let mut gone = Vec::new();
-        // What is written serves for what is read.
-        for places in &mut self.all[..=usize::from(writes)] {
-            let held = places.range(first..).take_while(|(_, place)| place.end <= end);
-            let held: Vec<u64> = held.map(|(first, _)| *first).collect();
-            gone.extend(held.iter().filter_map(|first| places.remove(first)).map(|place| place.number));
-        }
-        self.all[usize::from(writes)].insert(first, Place { end, number, used: self.clock });
-        if self.len() > MOST {
-            let all = self.all.iter().flat_map(BTreeMap::values);
-            let oldest = all.min_by_key(|place| place.used).map(|place| place.number);
-            gone.extend(oldest.filter(|number| self.remove(*number)));
+        let places = &mut self.all[usize::from(writes)];
+        let held = places.range(first..).take_while(|(_, place)| place.end <= end);
+        let held: Vec<u64> = held.map(|(first, _)| *first).collect();
+        gone.extend(held.iter().filter_map(|first| places.remove(first)).map(|place| place.number));
+        places.insert(first, Place { end, number, used: self.clock });
+        let mut bytes = self.bytes();
+        while self.len() > MOST || bytes > MOST_BYTES && self.len() > 1 {
+            let Some((number, len)) = self.remove_oldest() else { break };
+            bytes -= len;
+            gone.push(number);
         }
         gone
+    }
+
+    /// Has those that were used longest ago be found no more, until they have had so many bytes.
+    pub(crate) fn make_room(&mut self, bytes: u64) -> Vec<u64> {
+        let (mut gone, mut had) = (Vec::new(), 0);
+        while had < bytes {
+            let Some((number, len)) = self.remove_oldest() else { break };
+            had += len;
+            gone.push(number);
+        }
+        gone
+    }
+
+    /// Has the one that was used longest ago not be found any more: which one that was, and its bytes.
+    fn remove_oldest(&mut self) -> Option<(u64, u64)> {
+        let all =
+            self.all.iter().flatten().map(|(first, place)| (place.used, place.number, place.end - first));
+        let (_, number, len) = all.min()?;
+        self.remove(number);
+        Some((number, len))
+    }
+
+    /// The bytes of those that stay; of what several hold, as often.
+    fn bytes(&self) -> u64 {
+        self.all.iter().flatten().map(|(first, place)| place.end - first).sum()
     }
 
     /// Has one not be found any more; whether it was.
@@ -78,6 +111,20 @@ impl Kept {
             });
         }
         gone
+    }
+
+    /// The adapter had no access to this memory.
+    pub(crate) fn note_failed(&mut self, (first, end): (u64, u64)) {
+        self.failed.retain(|(from, to)| *from < first || end < *to);
+        if self.failed.len() == FAILED {
+            self.failed.pop_front();
+        }
+        self.failed.push_back((first, end));
+    }
+
+    /// Whether the adapter had no access to some of this memory.
+    pub(crate) fn has_failed(&self, (first, end): (u64, u64)) -> bool {
+        self.failed.iter().any(|(from, to)| first < *to && *from < end)
     }
 
     /// Whether this one, of that memory, stays.
@@ -109,7 +156,7 @@ mod tests {
             for (number, (what, first, len, writes)) in (1u64..).zip(steps) {
                 let end = first + len;
                 let found = kept.find((first, end), writes);
-                let holds = |&(from, to, may): &(u64, u64, bool)| from <= first && end <= to && (may || !writes);
+                let holds = |&(from, to, may): &(u64, u64, bool)| from <= first && end <= to && may == writes;
                 prop_assert_eq!(found.is_some(), model.values().any(holds));
                 prop_assert!(found.is_none_or(|number| holds(&model[&number])));
                 match (what, found) {
@@ -130,7 +177,7 @@ mod tests {
                     (_, None) => {
                         for gone in kept.add((first, end), writes, number) {
                             let (from, to, may) = model.remove(&gone).expect("one that was there");
-                            prop_assert!(first <= from && to <= end && (writes || !may), "one that it holds");
+                            prop_assert!(first <= from && to <= end && writes == may, "one that it holds");
                         }
                         model.insert(number, (first, end, writes));
                     }
@@ -148,9 +195,25 @@ mod tests {
         for n in 0..MOST as u64 {
             assert!(kept.add(at(n), n % 2 == 0, n).is_empty());
         }
-        assert_eq!(kept.find(at(0), false), Some(0));
+        assert_eq!(kept.find(at(0), true), Some(0));
         assert_eq!(kept.add(at(5000), true, 5000), [1]);
         assert_eq!((kept.len(), kept.find(at(1), false)), (MOST, None));
         assert_eq!(kept.find(at(2), true), Some(2));
+    }
+
+    #[test]
+    fn of_too_long_ones_those_used_longest_ago_go_but_never_the_newest() {
+        let mut kept = Kept::default();
+        let (most, part) = (MOST_BYTES, MOST_BYTES / 4);
+        // They overlap, and none holds another one.
+        let at = |n: u64| (4096 * n, 4096 * n + part);
+        for n in 0..4 {
+            assert!(kept.add(at(n), n == 3, n).is_empty());
+        }
+        assert_eq!(kept.find(at(0), false), Some(0));
+        assert_eq!(kept.add((most, most + part + 1), false, 4), [1, 2]);
+        assert_eq!(kept.add((2 * most, 4 * most), true, 5), [3, 0, 4]);
+        assert_eq!((kept.len(), kept.find((2 * most, 4 * most), true)), (1, Some(5)));
+        assert_eq!((kept.make_room(1), kept.make_room(1)), (vec![5], vec![]));
     }
 }

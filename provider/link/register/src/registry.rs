@@ -15,6 +15,7 @@ struct Entry<K> {
     key: K,
     span: Span,
     uses: Uses,
+    on_demand: bool,
     /// Of a device's memory: the number of its allocation, and when the device sees what is written.
     allocation: Option<u64>,
     sees: AdapterWrites,
@@ -74,14 +75,18 @@ impl<D: Device> Registry<D> {
     ) -> Result<(u64, &D::Key), Vec<Refusal>> {
         let (kind, for_peers, mut refusals) = (span.kind(), uses.is_for_peers(), Vec::new());
         let sees = self.sees(span, uses).map_err(|refusal| vec![refusal])?;
-        let on_demand = self.on_demand && !for_peers && !is_shared;
+        let on_demand = self.on_demand && !for_peers && !is_shared && !self.kept.has_failed(ends(span));
         let may = |way: &Way| way.is_for(&span) && (*way != Way::OnDemand || on_demand);
         for way in Way::ALL.into_iter().filter(may) {
             if let Some(refusal) = self.refused.last_of_many(kind, for_peers, way) {
                 refusals.push(refusal);
                 continue;
             }
-            match self.device.register(way, span, uses) {
+            let mut found = self.device.register(way, span, uses);
+            if found.as_ref().is_err_and(|(_, errno)| *errno == libc::ENOMEM) && self.make_room(span) {
+                found = self.device.register(way, span, uses);
+            }
+            match found {
                 Ok(key) => {
                     let is_new = self.refused.note_success(kind, for_peers, way);
                     let is_usual = way == Way::Plain && kind == Kind::System && refusals.is_empty();
@@ -95,7 +100,18 @@ impl<D: Device> Registry<D> {
                     }
                     let allocation = allocation(span);
                     let (requests, is_closed) = (0, false);
-                    let entry = Entry { key, span, uses, allocation, sees, is_shared, requests, is_closed };
+                    let on_demand = way == Way::OnDemand;
+                    let entry = Entry {
+                        key,
+                        span,
+                        uses,
+                        on_demand,
+                        allocation,
+                        sees,
+                        is_shared,
+                        requests,
+                        is_closed,
+                    };
                     return Ok((self.number, &self.all.entry(self.number).or_insert(entry).key));
                 }
                 Err((call, errno)) => {
@@ -112,7 +128,21 @@ impl<D: Device> Registry<D> {
 
     /// What is registered on demand stays, in place of others.
     fn keep(&mut self, number: u64, span: Span, uses: Uses) {
-        for other in self.kept.add(ends(span), uses.local_write, number) {
+        let others = self.kept.add(ends(span), uses.local_write, number);
+        self.end_kept(others);
+    }
+
+    /// There was no room to register this memory: as much as it that was registered on demand ends; whether
+    /// there was any.
+    fn make_room(&mut self, span: Span) -> bool {
+        let others = self.kept.make_room(span.len() as u64);
+        let is_some = !others.is_empty();
+        self.end_kept(others);
+        is_some
+    }
+
+    fn end_kept(&mut self, others: Vec<u64>) {
+        for other in others {
             if let Err((call, errno)) = self.close(other) {
                 log::error!("{call}: errno {errno}: memory that nothing uses stays registered on demand");
             }
@@ -192,10 +222,15 @@ impl<D: Device> Registry<D> {
     }
 
     /// A request that names it has failed: what is on demand may be memory by now that the adapter cannot
-    /// fault in, and all registrations of it are found no more. As [`Registry::close`] for errors.
-    pub fn note_failure(&mut self, number: u64) -> Result<(), (&'static str, i32)> {
-        let Some(span) = self.all.get(&number).map(|entry| entry.span) else { return Ok(()) };
-        let all = self.kept.remove_all(ends(span));
+    /// fault in, and all registrations of it are found no more. `is_own`: the adapter had no access to it; it
+    /// is not registered on demand again. As [`Registry::close`] for errors.
+    pub fn note_failure(&mut self, number: u64, is_own: bool) -> Result<(), (&'static str, i32)> {
+        let Some(entry) = self.all.get(&number) else { return Ok(()) };
+        let ends = ends(entry.span);
+        if entry.on_demand && is_own {
+            self.kept.note_failed(ends);
+        }
+        let all = self.kept.remove_all(ends);
         all.into_iter().try_fold((), |(), number| self.close(number).map(drop))
     }
 

@@ -4,10 +4,10 @@ use below::{Below as _, Buffer, Did};
 use rdma_sys as ibv;
 use rdma_sys::{Event, ibv_wc};
 
-use crate::pair::{Pair, Posted};
+use crate::pair::{Pair, Posted, State};
 use crate::receives::RECEIVE;
 use crate::state::{EVENTS, Objects, Verbs};
-use crate::status::text;
+use crate::status::{is_own_memory, text};
 use crate::used::{Used, end_request};
 
 impl Verbs {
@@ -45,7 +45,10 @@ impl Verbs {
         let Some(pair) = pairs.get_mut(number) else { return };
         let before = pair.in_use();
         let is_done = wc.status == ibv::IBV_WC_SUCCESS;
-        let mut used = Used { windows, sends, bounces, registered, did: &mut self.did, pair: number };
+        let is_first = matches!(pair.state, State::Connected | State::Offered);
+        let is_own_memory = is_own_memory(wc.status, is_first);
+        let did = &mut self.did;
+        let mut used = Used { windows, sends, bounces, registered, did, pair: number, is_own_memory };
         let own = pair.complete(request, is_done, |one, is_done| used.free(one, is_done));
         self.credits += before - pair.in_use();
         let newest = pair.newest();

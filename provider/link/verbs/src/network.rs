@@ -104,7 +104,8 @@ impl Verbs {
         drop(pair);
         late.into_iter().for_each(|number| end_request(registered, number));
         self.credits += posted.len();
-        let mut used = Used { windows, sends, bounces, registered, did: &mut self.did, pair: number };
+        let (did, is_own_memory) = (&mut self.did, false);
+        let mut used = Used { windows, sends, bounces, registered, did, pair: number, is_own_memory };
         posted.into_iter().for_each(|one| used.free(one, false));
     }
 

@@ -313,7 +313,7 @@ impl Accesses<'_> {
                 let mut unreported = VecDeque::new();
                 let access = found.posted.access.map(|access| Access { into: None, ..access });
                 let did = &mut unreported;
-                Used { windows, sends, bounces, registered, did, pair: number }
+                Used { windows, sends, bounces, registered, did, pair: number, is_own_memory: false }
                     .free(Posted { access, ..found.posted }, false);
                 Err(why)
             }

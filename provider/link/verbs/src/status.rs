@@ -26,9 +26,35 @@ pub(crate) fn text(status: ibv::ibv_wc_status) -> String {
     format!("{name}{cure}")
 }
 
+/// Whether the device had no access to memory of this side. `is_first`: the queue pair had not failed before;
+/// soft RoCE has no other status for it.
+pub(crate) fn is_own_memory(status: ibv::ibv_wc_status, is_first: bool) -> bool {
+    match status {
+        ibv::IBV_WC_LOC_PROT_ERR | ibv::IBV_WC_LOC_QP_OP_ERR | ibv::IBV_WC_LOC_ACCESS_ERR => true,
+        ibv::IBV_WC_WR_FLUSH_ERR => is_first,
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_peer_or_the_way_to_it_has_caused_says_nothing_of_memory_here() {
+        for (status, first, later) in [
+            (ibv::IBV_WC_LOC_PROT_ERR, true, true),
+            (ibv::IBV_WC_WR_FLUSH_ERR, true, false),
+            (ibv::IBV_WC_RETRY_EXC_ERR, false, false),
+            (ibv::IBV_WC_REM_ACCESS_ERR, false, false),
+        ] {
+            assert_eq!(
+                (is_own_memory(status, true), is_own_memory(status, false)),
+                (first, later),
+                "{status}"
+            );
+        }
+    }
 
     #[test]
     fn each_status_has_its_name_and_a_cure_where_there_is_one() {

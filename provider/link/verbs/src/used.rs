@@ -20,6 +20,8 @@ pub(crate) struct Used<'a> {
     pub(crate) did: &'a mut VecDeque<Did>,
     /// Which queue pair it was posted to.
     pub(crate) pair: u32,
+    /// If it has failed: since the device had no access to memory of this side.
+    pub(crate) is_own_memory: bool,
 }
 
 /// Ends a registration that no peer knows a key of.
@@ -61,7 +63,7 @@ impl Used<'_> {
             did = Did::Unwritten(op);
         }
         if let Some(Err((call, errno))) =
-            held.filter(|_| !is_done).map(|number| self.registered.note_failure(number))
+            held.filter(|_| !is_done).map(|number| self.registered.note_failure(number, self.is_own_memory))
         {
             log::error!(
                 "{call}: errno {errno}: memory on demand that a request has failed with stays registered"

@@ -162,6 +162,18 @@ fn memory_that_is_not_faulted_in_any_more_ends_the_connection_and_is_pinned_by_t
     both.exchange(local, 4);
 }
 
+#[test]
+fn memory_with_a_page_inside_that_is_not_faulted_in_ends_one_connection_and_is_pinned_from_then_on() {
+    let mut both = Both::new("sv0");
+    let local = part(map(None).expect("memory"));
+    // Neither its first nor its last byte.
+    no_faults(local.part(LEN / 2, 1).expect("a byte inside"));
+    assert!(!both.access(Way::Put, local), "the device has no way to it");
+    both.connect();
+    both.exchange(local, 2);
+    both.exchange(local, 4);
+}
+
 /// What the other thread does to pages, which are mapped when it has.
 #[derive(Clone, Copy, Debug)]
 enum Change {

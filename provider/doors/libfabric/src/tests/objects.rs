@@ -57,6 +57,31 @@ fn registrations_without_remote_access_share_a_key() {
 }
 
 #[test]
+fn memory_that_is_registered_stays_with_fi_mr_allocated_and_all_memory_does_not() {
+    let w = World::new(Setting::default());
+    // SAFETY: attributes that `World` has leaked.
+    unsafe { (*(*w.info).domain_attr).mr_mode = fi::FI_MR_ALLOCATED };
+    let mut domain = ptr::null_mut();
+    assert_eq!(call!(w.fabric, ops.domain(w.info, &mut domain, NO)), 0);
+    let at: *mut c_void = leak([0u8; 64]).cast();
+    for (domain, at, len, stays) in [
+        (domain, at, 64, true),
+        (domain, ptr::null_mut(), usize::MAX, false),
+        (w.domain, at, 64, false),
+        (w.domain, ptr::null_mut(), usize::MAX, false),
+    ] {
+        let (mut mr, access) = (ptr::null_mut(), fi::FI_REMOTE_READ | fi::FI_REMOTE_WRITE);
+        assert_eq!(call!(domain, mr.reg(at, len, access, 0, 1, 0, &mut mr, NO)), 0);
+        // SAFETY: an open registration.
+        let memory = unsafe { (*mr.cast::<crate::mr::MrFid>()).memory };
+        assert_eq!(memory.for_peers().stays(), stays, "{memory:?}");
+        assert_eq!(close(mr), 0);
+    }
+    assert_eq!(close(domain), 0);
+    w.end();
+}
+
+#[test]
 fn device_memory_is_refused_by_name() {
     let w = World::new(Setting::default());
     let iov = libc::iovec { iov_base: leak([0u8; 8]).cast(), iov_len: 8 };

@@ -11,7 +11,7 @@ use ipc::{Unshared, cvt};
 use link_api::Gone;
 
 use super::table;
-use crate::net;
+use crate::{net, pacing};
 
 /// Why a connection is no more, by what the kernel says.
 pub(super) fn gone(e: &io::Error) -> Gone {
@@ -88,10 +88,14 @@ pub(super) fn connect(to: SocketAddr, from: Option<SocketAddr>) -> io::Result<Un
         // SAFETY: `own` is an address of `len` bytes.
         cvt(unsafe { libc::bind(fd.as_raw_fd(), (&raw const own).cast(), len) })?;
     }
+    let usual = pacing::unpace(&fd);
     // SAFETY: `raw` is an address of `len` bytes.
     match cvt(unsafe { libc::connect(fd.as_raw_fd(), (&raw const raw).cast(), len) }) {
         Err(e) if e.raw_os_error() != Some(libc::EINPROGRESS) => Err(e),
         _ => {
+            if let Some(usual) = usual {
+                pacing::pace_between(local(&fd).map(|own| (own, to)), &fd, usual);
+            }
             table::make_room(&fd);
             Ok(fd)
         }
@@ -169,17 +173,6 @@ pub(super) fn tune(fd: &OwnedFd, timeout: Duration) -> io::Result<()> {
     set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, interval)?;
     set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, count)?;
     set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)
-}
-
-/// A connection between two ends of one address is not paced. Nothing but the ends bounds it, and BBR, which
-/// looks for the rate of a path between hosts, sends by a timer there, too.
-pub(super) fn unpace(fd: &OwnedFd) {
-    const PLAIN: &[u8] = b"reno";
-    if ends(fd).is_some_and(|(own, other)| own.ip() == other.ip()) {
-        let (name, len) = (PLAIN.as_ptr().cast(), PLAIN.len() as libc::socklen_t);
-        // SAFETY: the name has `len` bytes. Where the kernel refuses it, the connection is as it was.
-        unsafe { libc::setsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_CONGESTION, name, len) };
-    }
 }
 
 /// After how many idle seconds the kernel asks whether the other end is there, how often, and how many times:

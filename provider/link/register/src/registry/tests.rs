@@ -6,6 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod pages;
+
 /// An adapter whose ways refuse, each with an errno or 0.
 #[derive(Debug, Default)]
 struct Fake {
@@ -15,6 +17,8 @@ struct Fake {
     live: BTreeSet<u32>,
     last: u32,
     stuck: bool,
+    /// Beside so many there is room for one more.
+    room: Option<usize>,
     /// When the owner sees what is written; `None`: the memory is none for an adapter.
     sees: Option<AdapterWrites>,
     flushes: u32,
@@ -34,6 +38,9 @@ impl Device for Fake {
 
     fn register(&mut self, way: Way, _span: Span, _uses: Uses) -> Result<u32, (&'static str, i32)> {
         self.calls.push(way);
+        if self.room.is_some_and(|room| self.live.len() > room) {
+            return Err(("ibv_reg", libc::ENOMEM));
+        }
         match self.errno.get(&(way as u8)) {
             Some(errno) => Err(("ibv_reg", *errno)),
             None => {
@@ -288,8 +295,12 @@ fn what_is_registered_on_demand_stays_and_is_found_again() {
     let first = for_one(&mut all, span, OWN_WRITE);
     assert_eq!(all.device().calls, [Way::OnDemand]);
     all.end(first).expect("an end");
-    assert_eq!((for_one(&mut all, part, OWN_READ), for_one(&mut all, part, OWN_WRITE)), (first, first));
+    assert_eq!(for_one(&mut all, part, OWN_WRITE), first);
     assert_eq!(all.device().calls, [Way::OnDemand], "one registration serves all");
+    // Memory may be written when it is written, and may not when it is read.
+    let read = for_one(&mut all, part, OWN_READ);
+    assert_eq!((all.device().calls.len(), read == first), (2, false));
+    assert_eq!((for_one(&mut all, part, OWN_READ), for_one(&mut all, span, OWN_WRITE)), (read, first));
     assert!(all.find(span, READ).is_none() && all.find(span, WRITE).is_none(), "no peer");
 }
 
@@ -321,7 +332,7 @@ fn what_failed_is_registered_anew() {
     let [read, written, beside] =
         [(span, OWN_READ), (span.part(1, 63).expect("a part"), OWN_WRITE), (other, OWN_WRITE)]
             .map(|(span, uses)| for_one(&mut all, span, uses));
-    all.note_failure(read).expect("it is in use");
+    all.note_failure(read, false).expect("it is in use");
     assert!(
         all.find(span, OWN_READ).is_none() && all.find(span.part(1, 1).expect("a part"), OWN_WRITE).is_none()
     );
@@ -331,7 +342,40 @@ fn what_failed_is_registered_anew() {
     assert_eq!(all.device().live.len(), 1, "the one of other memory");
     assert_ne!(for_one(&mut all, span, OWN_READ), read);
     let pinned = registry(&[]).register(span, OWN_READ, false).map(|(number, _)| number);
-    assert_eq!(registry(&[]).note_failure(pinned.expect("a way")), Ok(()));
+    assert_eq!(registry(&[]).note_failure(pinned.expect("a way"), true), Ok(()));
+}
+
+#[test]
+fn memory_that_the_adapter_had_no_access_to_is_not_registered_on_demand_again() {
+    let mut all = registry_of(&[], true);
+    let memory = Span::leak(4096);
+    let part = |off, len| memory.part(off, len).expect("a part");
+    let failed = for_one(&mut all, part(100, 50), OWN_READ);
+    all.note_failure(failed, true).expect("it is in use");
+    all.end(failed).expect("an end");
+    for (span, way) in [
+        (part(100, 50), Way::Plain),
+        (part(0, 101), Way::Plain),
+        (memory, Way::Plain),
+        (part(0, 100), Way::OnDemand),
+        (part(150, 9), Way::OnDemand),
+    ] {
+        let number = for_one(&mut all, span, OWN_WRITE);
+        assert_eq!(all.device().calls.last(), Some(&way), "{span:?}");
+        all.end(number).expect("an end");
+    }
+    assert_eq!(all.device().live.len(), 2, "what is pinned does not stay");
+    // The failure of a pinned registration says nothing, and of many the last ones are known.
+    let (pinned, _) = all.register(memory, READ, false).expect("a way");
+    all.note_failure(pinned, true).expect("it is there");
+    for_one(&mut all, part(200, 9), OWN_READ);
+    assert_eq!(all.device().calls.last(), Some(&Way::OnDemand));
+    for _ in 0..crate::kept::FAILED {
+        let failed = for_one(&mut all, Span::leak(8), OWN_READ);
+        all.note_failure(failed, true).expect("it is in use");
+    }
+    for_one(&mut all, part(100, 50), OWN_READ);
+    assert_eq!(all.device().calls.last(), Some(&Way::OnDemand));
 }
 
 #[test]
@@ -352,109 +396,27 @@ fn what_makes_room_ends_with_its_last_request() {
     assert_eq!(all.device().live.len(), crate::kept::MOST);
 }
 
-/// Pages of a process, each with a number that it has until it is unmapped: what an adapter accesses by a
-/// registration are those that it has pinned, or those that are mapped when it does.
-#[derive(Debug, Default)]
-struct Pages {
-    mapped: Vec<u64>,
-    last: u64,
-    /// By key: on demand the first page and how many; else the pages that it has pinned.
-    keys: BTreeMap<u32, Result<(usize, usize), Vec<u64>>>,
-    key: u32,
-    /// On demand it pins nevertheless.
-    is_broken: bool,
-}
-
-const PAGE: usize = 4096;
-
-impl Pages {
-    fn change(&mut self, page: usize) {
-        self.last += 1;
-        self.mapped[page] = self.last;
-    }
-
-    /// The pages that an access finds, of those from the first one of a registration on.
-    fn found(&self, key: u32, skip: usize, len: usize) -> Vec<u64> {
-        match &self.keys[&key] {
-            Ok((first, _)) => self.mapped[first + skip..][..len].to_vec(),
-            Err(pinned) => pinned[skip..][..len].to_vec(),
-        }
-    }
-}
-
-impl Device for Pages {
-    type Key = (u32, usize);
-
-    fn sees(&mut self, _span: Span) -> Result<AdapterWrites, (&'static str, i32)> {
-        Ok(AdapterWrites::Seen)
-    }
-
-    fn flush(&mut self, _span: Span) -> Result<(), (&'static str, i32)> {
-        Ok(())
-    }
-
-    fn register(&mut self, way: Way, span: Span, _uses: Uses) -> Result<(u32, usize), (&'static str, i32)> {
-        let (first, len) = (span.addr() as usize / PAGE - 1, span.len() / PAGE);
-        let pinned = self.mapped[first..][..len].to_vec();
-        let on_demand = way == Way::OnDemand && !self.is_broken;
-        self.key += 1;
-        self.keys.insert(self.key, if on_demand { Ok((first, len)) } else { Err(pinned) });
-        Ok((self.key, first))
-    }
-
-    fn deregister(&mut self, (key, _): (u32, usize)) -> Result<(), (&'static str, i32)> {
-        self.keys.remove(&key).map(drop).ok_or(("a key", libc::EINVAL))
-    }
-}
-
-/// Whether each access, among changes of what is mapped, finds what is mapped when it is posted.
-fn accesses_are_right(is_broken: bool, on_demand: bool, steps: &[(u8, usize, usize)]) -> bool {
-    const ALL: usize = 8;
-    let mut all = Registry::new(Pages { mapped: vec![0; ALL], is_broken, ..Pages::default() }, on_demand);
-    for &(what, first, len) in steps {
-        let (first, len) = (first % ALL, len % 3 + 1);
-        let len = len.min(ALL - first);
-        if what == 0 {
-            all.device().change(first);
-            continue;
-        }
-        // SAFETY: an address that no call of this test follows.
-        let span = unsafe { Span::new((first + 1) * PAGE, len * PAGE, Kind::System) };
-        let uses = if what == 1 { OWN_READ } else { OWN_WRITE };
-        let found = all.find(span, uses).map(|(number, key)| (number, *key));
-        let (number, key) = found.unwrap_or_else(|| {
-            let (number, key) = all.register(span, uses, false).expect("a way");
-            (number, *key)
-        });
-        all.begin(number);
-        if found.is_none() {
-            all.let_go(number).expect("it is in use");
-        }
-        let pages = all.device();
-        let is_right = pages.found(key.0, first - key.1, len) == pages.mapped[first..][..len];
-        all.end(number).expect("an end");
-        if !is_right {
-            return false;
-        }
-    }
-    true
-}
-
-proptest! {
-    /// Memory is unmapped and mapped between accesses, of whatever length: none finds a page that is not there
-    /// any more, whether memory is registered on demand or for each access.
-    #[test]
-    fn no_access_finds_pages_that_were_unmapped(
-        steps in prop::collection::vec((0u8..3, 0usize..8, 0usize..3), 0..60),
-    ) {
-        prop_assert!(accesses_are_right(false, true, &steps));
-        prop_assert!(accesses_are_right(false, false, &steps));
-    }
-}
-
-/// The check above finds an adapter whose registrations stay and have pages that were unmapped.
 #[test]
-fn registrations_that_stay_and_pin_are_found_out() {
-    assert!(accesses_are_right(true, false, &[(1, 0, 0), (0, 0, 0), (1, 0, 0)]));
-    assert!(!accesses_are_right(true, true, &[(1, 0, 0), (0, 0, 0), (1, 0, 0)]));
+fn without_room_those_used_longest_ago_end_and_memory_is_tried_once_more() {
+    let mut all = registry_of(&[], true);
+    let memory = Span::leak(4096);
+    let part = |off, len| memory.part(off, len).expect("a part");
+    for at in 0..8 {
+        let number = for_one(&mut all, part(100 * at, 100), OWN_READ);
+        all.end(number).expect("an end");
+    }
+    // There is room beside six, for 150 bytes two of eight go.
+    all.device().room = Some(6);
+    let number = for_one(&mut all, part(2000, 150), OWN_READ);
+    assert_eq!((all.device().calls.len(), all.device().live.len()), (10, 7));
+    assert!(all.find(part(100, 1), OWN_READ).is_none() && all.find(part(200, 1), OWN_READ).is_some());
+    all.end(number).expect("an end");
+    // What there is no room for then, either, is refused.
+    let mut all = registry_of(&[(Way::Plain, libc::ENOMEM)], true);
+    let number = for_one(&mut all, memory, OWN_READ);
+    all.end(number).expect("an end");
+    for calls in [3, 4] {
+        assert!(all.register(Span::leak(64), READ, false).is_err());
+        assert_eq!((all.device().live.len(), all.device().calls.len()), (0, calls));
+    }
 }

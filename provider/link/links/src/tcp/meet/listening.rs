@@ -8,10 +8,11 @@ use ipc::{Poller, Unshared};
 use meet::{Lacking, Shortage, Spare};
 
 use crate::name::{self, Name};
-use crate::net;
+use crate::pacing::Control;
 use crate::tcp::options::TcpOptions;
 use crate::tcp::sock;
 use crate::tcp::watched::token;
+use crate::{net, pacing};
 
 /// For how long it is said that callers wait for a descriptor.
 const LACKING: Duration = Duration::from_secs(1);
@@ -28,6 +29,8 @@ pub(in crate::tcp) struct Listening {
     listens: bool,
     /// What lacks for peers that call, and that are called.
     shortage: Shortage,
+    /// What connections between two addresses have, and the sockets have not ([`pacing`]).
+    usual: Option<Control>,
 }
 
 impl Listening {
@@ -50,14 +53,21 @@ impl Listening {
             poller.add(further, token::FURTHER)?;
         }
         let spare = Spare::new(listener.try_clone().ok());
-        Ok(Listening { listener, further, spare, listens: true, shortage: Shortage::default() })
+        let (shortage, usual) = (Shortage::default(), pacing::usual()?);
+        Ok(Listening { listener, further, spare, listens: true, shortage, usual })
     }
 
     /// The next connection, of any of the sockets.
     pub(in crate::tcp) fn accept(&self) -> io::Result<Unshared> {
         // A fork by another thread finds it with the others.
-        let accept = |listener: &Unshared| Unshared::make(|| ipc::socket::accept(listener));
-        let mut found = accept(&self.listener);
+        let accept = |listener: &Unshared| {
+            let fd = Unshared::make(|| ipc::socket::accept(listener))?;
+            if let Some(usual) = self.usual {
+                pacing::pace_between(sock::ends(&fd), &fd, usual);
+            }
+            Ok(fd)
+        };
+        let mut found: io::Result<Unshared> = accept(&self.listener);
         for further in &self.further {
             match found {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => found = accept(further),
@@ -141,4 +151,37 @@ pub(in crate::tcp) fn for_rails(name: &Name, asked: &TcpOptions) -> (Vec<Unshare
         }
     }
     (sockets, all)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use wire::session::JobKey;
+
+    use super::*;
+    use crate::pacing::tests::{near_and_far, of};
+    use crate::{Port, Ports};
+
+    #[test]
+    fn a_connection_within_the_host_is_never_paced_and_one_between_addresses_is_as_the_host_has_it() {
+        let (near, far) = near_and_far();
+        let at = |last| SocketAddr::from((Ipv4Addr::new(127, 0, 0, last), 0));
+        let listening = |last| {
+            let name = Name::claim(Some(at(last)), (Port::Listens, Ports::default()), |_| Ok(())).unwrap().0;
+            let options = TcpOptions::new(JobKey::from_secret(b"of the tests"));
+            let poller = Poller::new().unwrap();
+            let all = Listening::new(&name, Vec::new(), &options, &poller).unwrap();
+            (name.addr().sock(), all)
+        };
+        let (to, all) = listening(1);
+        let called = sock::connect(to, None).unwrap();
+        // Before anything but the kernel has had it.
+        let accepted = ipc::socket::accept(&all.listener).unwrap();
+        assert_eq!((of(&called), of(&accepted)), (near, near));
+        let called = sock::connect(to, None).unwrap();
+        assert_eq!((of(&called), of(&all.accept().unwrap())), (near, near));
+        let called = sock::connect(to, Some(at(2))).unwrap();
+        assert_eq!((of(&called), of(&all.accept().unwrap())), (far, far));
+    }
 }
