@@ -64,8 +64,8 @@ fn device(len: usize) -> Span {
     unsafe { Span::new(Span::leak(len).addr() as usize, len, Kind::Cuda) }
 }
 
-const READ: Uses = Uses { local_write: false, remote_read: true, remote_write: false };
-const WRITE: Uses = Uses { local_write: true, remote_read: false, remote_write: true };
+const READ: Uses = Uses { local_write: false, remote_read: true, remote_write: false, domain: 0 };
+const WRITE: Uses = Uses { local_write: true, remote_read: false, remote_write: true, domain: 0 };
 
 #[test]
 fn host_memory_is_registered_by_its_address_alone() {
@@ -83,6 +83,15 @@ fn ways_are_tried_in_order_and_each_refusal_is_kept_with_call_and_errno() {
     assert!(text.starts_with("Cuda for peers by peer memory (not dma-buf over PCIe: ibv_reg: "), "{text}");
     assert!(text.contains("524") && text.contains("not dma-buf: ibv_reg: Invalid argument"), "{text}");
     assert_eq!(all.describe(Kind::Rocr, true), None);
+}
+
+#[test]
+fn refusals_of_ways_behind_the_one_that_works_are_not_said() {
+    let mut all = registry(&[(Way::DmabufPcie, libc::EAGAIN), (Way::Dmabuf, libc::EAGAIN)]);
+    all.register(device(64), READ, false).expect("a way");
+    all.device().errno.remove(&(Way::DmabufPcie as u8));
+    all.register(device(64), READ, false).expect("the first way");
+    assert_eq!(all.describe(Kind::Cuda, true).as_deref(), Some("Cuda for peers by dma-buf over PCIe"));
 }
 
 #[test]
@@ -144,6 +153,8 @@ fn only_what_is_shared_holds_it_and_serves_is_found() {
     assert_eq!(all.find(part(one), local(true)).map(|(n, _)| n), Some(shared));
     assert!(all.find(part(one), WRITE).is_none(), "not for peers' writes");
     assert!(all.find(part(other), local(false)).is_none(), "one that is not shared");
+    let aside = Uses { domain: 7, ..local(false) };
+    assert!(all.find(part(one), aside).is_none(), "one of another domain");
     // SAFETY: memory that no call of this test accesses.
     let beyond = unsafe { Span::new(one.addr() as usize + 50, 51, Kind::System) };
     assert!(all.find(beyond, local(false)).is_none(), "a byte beyond its end");
