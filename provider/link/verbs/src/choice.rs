@@ -254,7 +254,9 @@ fn open_port(context: &Context, route: Route, clients: Option<&Path>) -> Result<
     let detail = detail(context, &route, lacks.as_deref());
     let (bounces, registered) = (Bounces::new(&pd), Registry::new(Adapter::new(&pd, clients)));
     let (windows, pairs, context) = (Windows::new(&pd), Pairs::default(), context.clone());
-    let objects = Objects { windows, pairs, receives, sends, bounces, registered, cq, channel, pd, context };
+    let seconds = Default::default();
+    let objects =
+        Objects { windows, pairs, seconds, receives, sends, bounces, registered, cq, channel, pd, context };
     let mut verbs = Verbs {
         objects: ManuallyDrop::new(objects),
         route,

@@ -15,6 +15,7 @@
 //! | `pair`, `pairs` | a queue pair, and what was posted to it; those of all peers |
 //! | `bounces`, `registered` | places that short accesses to memory go by, and memory that is registered |
 //! | `windows` | which peer a key of memory serves |
+//! | `seconds` | the same of memory that no window can be bound to: a queue pair for it alone |
 //! | `remote` | memory that is read and written by RDMA, here and at peers |
 //! | `used` | what a request has used, and gives back |
 //! | `state` | [`Verbs`]: all that there is of a port |
@@ -33,6 +34,7 @@ mod pairs;
 mod receives;
 mod registered;
 mod remote;
+mod seconds;
 mod sends;
 mod state;
 mod status;

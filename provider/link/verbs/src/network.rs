@@ -14,6 +14,7 @@ use crate::address::Address;
 use crate::pair::{Pair, Posted, State, Verb};
 use crate::receives::CHUNK;
 use crate::remote::{Accesses, reaches, ways};
+use crate::seconds::Joining;
 use crate::state::{MOST_INLINE, Objects, Route, Sizes, Verbs};
 use crate::used::{Used, end_registration, end_request};
 
@@ -65,7 +66,7 @@ impl Verbs {
         Ok(Offer { number: number.into(), address: self.own_address(pair).encode() })
     }
 
-    fn own_address(&self, pair: &Pair) -> Address {
+    pub(crate) fn own_address(&self, pair: &Pair) -> Address {
         let Route { port, gid, mtu, .. } = &self.route;
         let gid = gid.map_or([0; 16], |gid| gid.bytes);
         Address {
@@ -78,16 +79,16 @@ impl Verbs {
         }
     }
 
-    /// The queue pair of a peer is in error.
+    /// A queue pair of a peer is in error, and with it the other one.
     pub(crate) fn fail(&mut self, number: u32, who: Option<u64>, why: String) {
-        let Some(pair) = self.objects.pairs.get_mut(number) else { return };
-        if !matches!(pair.state, State::Connected | State::Offered) {
-            return;
+        let Objects { pairs, seconds, .. } = &mut *self.objects;
+        let (first, second) = seconds.both(number);
+        if let Some(second) = second.and_then(|second| pairs.get_mut(second)) {
+            second.fail(&why);
         }
-        // As a rule it is so already.
-        let _ = pair.qp.fail();
-        pair.state = State::Failed(why.clone());
-        if let Some(who) = who {
+        let Some(pair) = pairs.get_mut(first) else { return };
+        let is_new = pair.fail(&why);
+        if let Some(who) = who.or(pair.newest()).filter(|_| is_new) {
             self.did.push_back(Did::Failed(who, why));
         }
     }
@@ -96,16 +97,45 @@ impl Verbs {
     pub(crate) fn retire(&mut self, number: u32, mut pair: Pair) {
         self.objects.receives.end_owner(number, pair.receives);
         let (late, posted) = (pair.take_late(None), pair.drop_posted().collect::<Vec<Posted>>());
-        let Objects { windows, sends, bounces, registered, .. } = &mut *self.objects;
+        let Objects { windows, registered, .. } = &mut *self.objects;
         for lease in windows.end_pair(number) {
             end_registration(registered, lease);
         }
         // The device may use places until here.
         drop(pair);
+        if let Some(domain) = self.objects.seconds.end_domain(number) {
+            self.objects.bounces.end_domain(domain.id);
+            self.objects.registered.device().end_domain(domain.id);
+        }
+        let Objects { windows, sends, bounces, registered, .. } = &mut *self.objects;
         late.into_iter().for_each(|number| end_request(registered, number));
         self.credits += posted.len();
         let mut used = Used { windows, sends, bounces, registered, did: &mut self.did, pair: number };
         posted.into_iter().for_each(|one| used.free(one, false));
+    }
+
+    /// A queue pair is not needed any more.
+    pub(crate) fn part_one(&mut self, number: u32) {
+        let Some(pair) = self.objects.pairs.get_mut(number) else {
+            return self.objects.pairs.release(number);
+        };
+        match pair.state {
+            State::Closing(_) => {}
+            // Nothing was posted that could complete.
+            State::Offered => {
+                if let Some(pair) = self.objects.pairs.remove(number) {
+                    self.credits += 1;
+                    self.retire(number, pair);
+                }
+            }
+            State::Connected | State::Failed(_) => {
+                let id = self.objects.pairs.id(number);
+                if let Some(pair) = self.objects.pairs.get_mut(number) {
+                    self.credits += usize::from(!pair.close(id));
+                }
+                self.objects.pairs.note_closing(number);
+            }
+        }
     }
 
     /// What ids of requests to a peer begin with, if messages go to it.
@@ -139,6 +169,14 @@ impl Remote for Verbs {
         Accesses(self).admit(to, lease.number, (read, write))
     }
 
+    fn second(&mut self, to: Dest) -> Option<Vec<u8>> {
+        Joining(self).announce(to.0 as u32)
+    }
+
+    fn join_second(&mut self, to: Dest, address: &[u8]) -> Result<Option<Vec<u8>>, String> {
+        Joining(self).join(to.0 as u32, address)
+    }
+
     fn end_lease(&mut self, number: u64, is_known: bool) -> bool {
         Accesses(self).end_lease(number, is_known)
     }
@@ -155,6 +193,7 @@ impl Remote for Verbs {
 impl Below for Verbs {
     const LINK: &'static str = "verbs";
     const CONNECTS: bool = true;
+    const SECONDS: bool = true;
 
     fn about(&self) -> About<'_> {
         About {
@@ -229,26 +268,8 @@ impl Below for Verbs {
 
     fn part(&mut self, dest: Dest) {
         let number = dest.0 as u32;
-        let Some(pair) = self.objects.pairs.get_mut(number) else {
-            return self.objects.pairs.release(number);
-        };
-        match pair.state {
-            State::Closing(_) => {}
-            // Nothing was posted that could complete.
-            State::Offered => {
-                if let Some(pair) = self.objects.pairs.remove(number) {
-                    self.credits += 1;
-                    self.retire(number, pair);
-                }
-            }
-            State::Connected | State::Failed(_) => {
-                let id = self.objects.pairs.id(number);
-                if let Some(pair) = self.objects.pairs.get_mut(number) {
-                    self.credits += usize::from(!pair.close(id));
-                }
-                self.objects.pairs.note_closing(number);
-            }
-        }
+        Joining(self).part(number);
+        self.part_one(number);
     }
 
     fn send(&mut self, to: Dest, message: &Message<'_>) -> Result<(), NotSent> {
