@@ -16,6 +16,8 @@ mod node;
 #[allow(dead_code, reason = "what is of links alone")]
 mod support;
 
+#[path = "verbs_hmem/apart.rs"]
+mod apart;
 #[path = "verbs/lone.rs"]
 mod lone;
 
@@ -421,7 +423,7 @@ fn registered_memory_of_a_device_that_peers_would_have_to_flush_goes_in_frames()
 /// An access of the adapter's is not atomic with those of the device and of the processor.
 #[test]
 fn an_atomic_on_memory_of_a_device_goes_in_frames() {
-    set("sv0:glob:nodmabuf", &[]);
+    set("sv0:glob,nodmabuf", &[]);
     let driver = driver(2);
     let target = filled(&driver, 4096, 0);
     hmem::write(&[target], 0, &41u64.to_ne_bytes());
