@@ -331,8 +331,8 @@ pub trait Remote: Send {
         None
     }
 
-    /// The peer has announced this of a second connection; nothing: that there is none. What is to be announced
-    /// to it, if this side has not done so. An error: the peer does what no honest one does.
+    /// The peer has announced this of a second connection; nothing: that there is none. What is to be
+    /// announced to it, if this side has not done so. An error: the peer does what no honest one does.
     fn join_second(&mut self, _to: Dest, _address: &[u8]) -> Result<Option<Vec<u8>>, String> {
         Err("there are no second connections".into())
     }

@@ -11,10 +11,10 @@ use link_api::Way;
 use rdma_sys::{Access, Qp, Ready, ToRts, ibv_sge};
 
 use crate::address::Address;
+use crate::joining::Joining;
 use crate::pair::{Pair, Posted, State, Verb};
 use crate::receives::CHUNK;
 use crate::remote::{Accesses, reaches, ways};
-use crate::seconds::Joining;
 use crate::state::{MOST_INLINE, Objects, Route, Sizes, Verbs};
 use crate::used::{Used, end_registration, end_request};
 

@@ -16,9 +16,10 @@ use rdma_sys::{Mw, ibv_sge};
 use register::{Registry, Uses};
 
 use crate::bounces::EACH;
+use crate::joining::Joining;
 use crate::pair::{Access, Pair, Posted, Verb};
 use crate::registered::Adapter;
-use crate::seconds::{Domain, Joining, Publication, SECOND};
+use crate::seconds::{Domain, Publication, SECOND};
 use crate::state::{MOST_INLINE, Objects, Verbs};
 use crate::used::Used;
 

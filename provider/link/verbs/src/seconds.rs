@@ -13,18 +13,15 @@
 use std::collections::{BTreeMap, HashMap};
 
 use hmem::Span;
-use rdma_sys::{Access, Error, Pd, Qp, QpInit};
+use rdma_sys::Pd;
 
-use crate::address::Address;
-use crate::pair::{Pair, State};
 use crate::registered::NO_DOMAIN;
-use crate::state::{Objects, Verbs};
 
 /// What keys have above those of the device, by which a peer knows which queue pair to use.
 pub(crate) const SECOND: u64 = 1 << 32;
 
 /// A call that has refused, and its errno.
-type Refusal = (&'static str, i32);
+pub(crate) type Refusal = (&'static str, i32);
 
 /// How far the second queue pair with a peer is; by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +34,21 @@ enum Stage {
     Connected(u32),
     /// There is none, and why.
     Refused(Refusal),
+}
+
+/// What follows from what a peer announces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// This side makes one, connects it and announces it, or announces that it has none.
+    Make,
+    /// This side connects the one that it has announced.
+    Connect(u32),
+    /// The one that was announced is not needed.
+    Refused,
+    /// This side announces that it has none.
+    Decline,
+    /// No honest peer says so.
+    Nonsense,
 }
 
 /// A protection domain, and what it is known by.
@@ -57,7 +69,7 @@ pub(crate) struct Publication {
 }
 
 /// The second queue pairs of all peers.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Seconds {
     /// By the number of the first one.
     stages: HashMap<u32, Stage>,
@@ -106,6 +118,40 @@ impl Seconds {
         }
     }
 
+    /// Whether one is to be announced to this peer.
+    pub(crate) fn is_wanted(&self, first: u32) -> bool {
+        self.stages.get(&first) == Some(&Stage::Wanted)
+    }
+
+    /// What follows from an announcement of the peer's, or (`is_none`) that it has none.
+    pub(crate) fn hear(&self, first: u32, is_none: bool) -> Heard {
+        match (self.stages.get(&first), is_none) {
+            (Some(Stage::Offered(_)), true) => Heard::Refused,
+            (Some(Stage::Offered(second)), false) => Heard::Connect(*second),
+            (None | Some(Stage::Wanted), false) => Heard::Make,
+            (Some(Stage::Refused(_)), false) => Heard::Decline,
+            _ => Heard::Nonsense,
+        }
+    }
+
+    /// A queue pair was made, in a domain of its own, and is announced to this peer: the domain's id.
+    pub(crate) fn offer(&mut self, first: u32, second: u32, pd: Pd) -> u32 {
+        self.last += 1;
+        self.domains.insert(second, Domain { id: self.last, pd, first: Some(first) });
+        self.stages.insert(first, Stage::Offered(second));
+        self.last
+    }
+
+    /// The two have connected.
+    pub(crate) fn note_connected(&mut self, first: u32, second: u32) {
+        self.stages.insert(first, Stage::Connected(second));
+    }
+
+    /// There is none with this peer.
+    pub(crate) fn refuse(&mut self, first: u32, why: Refusal) {
+        self.stages.insert(first, Stage::Refused(why));
+    }
+
     /// This peer is to have one.
     pub(crate) fn want(&mut self, first: u32) {
         self.stages.entry(first).or_insert(Stage::Wanted);
@@ -149,7 +195,7 @@ impl Seconds {
 
     /// The first queue pair of a peer is not used any more: the number of the second one, which is not to be
     /// either, and the registrations for that peer, which are to end.
-    fn part(&mut self, first: u32) -> (Option<u32>, Vec<u64>) {
+    pub(crate) fn part(&mut self, first: u32) -> (Option<u32>, Vec<u64>) {
         let Some(stage) = self.stages.remove(&first) else { return (None, Vec::new()) };
         let second = match stage {
             Stage::Offered(second) | Stage::Connected(second) => Some(second),
@@ -167,111 +213,123 @@ impl Seconds {
     }
 }
 
-/// A refusal as it is said of memory. One that is not for want of something says nothing of other peers.
-fn refused(e: &Error) -> Refusal {
-    let is_for_now = [libc::EAGAIN, libc::ENOMEM, libc::ENOSPC].contains(&e.errno());
-    (e.call().unwrap_or(NO_DOMAIN.0), if is_for_now { e.errno() } else { NO_DOMAIN.1 })
-}
+#[cfg(test)]
+mod tests {
+    use std::collections::{HashSet, VecDeque};
 
-/// How second queue pairs are made and end.
-pub(crate) struct Joining<'a>(pub(crate) &'a mut Verbs);
+    use super::*;
 
-impl Joining<'_> {
-    fn seconds(&mut self) -> &mut Seconds {
-        &mut self.0.objects.seconds
+    /// The peer's first queue pair, by its number at either end; and the second.
+    const FIRST: u32 = 3;
+    const SECOND: u32 = 4;
+
+    /// What is said: an address, or that there is none.
+    type Said = bool;
+
+    /// Two ends, and what is on its way to each.
+    #[derive(Clone, Debug, Default)]
+    struct Two {
+        ends: [Seconds; 2],
+        to: [VecDeque<Said>; 2],
+        /// Whether each can make one, and whether it is still to need one.
+        can: [bool; 2],
+        needs: [bool; 2],
     }
 
-    /// Makes a queue pair in a domain of its own: what is announced of it.
-    fn make(&mut self, first: u32) -> Result<Vec<u8>, Refusal> {
-        let Verbs { objects, route, sizes, credits, .. } = &mut *self.0;
-        // For the request that is posted last.
-        let left = credits.checked_sub(1).ok_or(("its completion queue", libc::ENOSPC))?;
-        let Objects { pairs, seconds, registered, cq, context, .. } = &mut **objects;
-        let pd = Pd::new(context).map_err(|e| refused(&e))?;
-        // Nothing is received by it, but a queue of no receives is not what all drivers have.
-        let init = QpInit { max_recv_wr: 1, max_recv_sge: 1, ..sizes.init() };
-        let qp = Qp::new(&pd, cq, cq, None, init).map_err(|e| refused(&e))?;
-        let access = Access::REMOTE_READ.and(Access::REMOTE_WRITE);
-        qp.init(route.port.number, 0, access).map_err(|e| refused(&e))?;
-        let psn = Address::draw_psn().map_err(|_| NO_DOMAIN)?;
-        let mut pair = Pair::new(qp, psn);
-        // Of a shared queue it has none.
-        pair.is_last = true;
-        let number = pairs.add(|_| Ok(pair)).map_err(|_| ("its queue pairs", libc::ENOSPC))?;
-        *credits = left;
-        seconds.last += 1;
-        registered.device().add_domain(seconds.last, &pd);
-        seconds.domains.insert(number, Domain { id: seconds.last, pd, first: Some(first) });
-        seconds.stages.insert(first, Stage::Offered(number));
-        let pair = self.0.objects.pairs.get(number).ok_or(NO_DOMAIN)?;
-        Ok(self.0.own_address(pair).encode())
-    }
-
-    /// There is none with this peer.
-    fn refuse(&mut self, first: u32, why: Refusal) {
-        log::info!(
-            "no second queue pair with a peer, whose keys of dma-bufs need one: {}: errno {}",
-            why.0,
-            why.1
-        );
-        self.part(first);
-        self.seconds().stages.insert(first, Stage::Refused(why));
-    }
-
-    /// What is announced to a peer that is to have one.
-    pub(crate) fn announce(&mut self, first: u32) -> Option<Vec<u8>> {
-        if self.seconds().stages.get(&first) != Some(&Stage::Wanted) {
-            return None;
+    impl Two {
+        fn key(&self) -> String {
+            format!("{:?} {:?} {:?}", self.ends.each_ref().map(|end| &end.stages), self.to, self.needs)
         }
-        self.make(first).map_err(|why| self.refuse(first, why)).ok()
-    }
 
-    /// A peer has announced its own, or, by no bytes, that it has none: what is announced to it.
-    pub(crate) fn join(&mut self, first: u32, address: &[u8]) -> Result<Option<Vec<u8>>, String> {
-        let stage = self.seconds().stages.get(&first).copied();
-        match stage {
-            Some(Stage::Offered(_)) if address.is_empty() => {
-                self.refuse(first, ("the peer's second queue pair", libc::EAGAIN));
-                Ok(None)
+        fn make(&mut self, i: usize) -> bool {
+            let stage = if self.can[i] { Stage::Offered(SECOND) } else { Stage::Refused(NO_DOMAIN) };
+            self.ends[i].stages.insert(FIRST, stage);
+            self.can[i]
+        }
+
+        /// An end needs a second queue pair, as [`Joining::announce`](crate::joining::Joining::announce) does.
+        fn need(&mut self, i: usize) {
+            self.needs[i] = false;
+            self.ends[i].want(FIRST);
+            if self.ends[i].is_wanted(FIRST) && self.make(i) {
+                self.to[1 - i].push_back(true);
             }
-            Some(Stage::Offered(second)) => self.connect(first, second, address).map(|()| None),
-            None | Some(Stage::Wanted) if !address.is_empty() => {
-                let own = match self.make(first) {
-                    Ok(own) => own,
-                    Err(why) => {
-                        self.refuse(first, why);
-                        return Ok(Some(Vec::new()));
+        }
+
+        /// As [`Joining::join`](crate::joining::Joining::join) does; `false`: it makes no sense.
+        fn hear(&mut self, i: usize) -> bool {
+            let Some(is_one) = self.to[i].pop_front() else { return true };
+            match self.ends[i].hear(FIRST, !is_one) {
+                Heard::Make => {
+                    let is_made = self.make(i);
+                    if is_made {
+                        self.ends[i].note_connected(FIRST, SECOND);
                     }
-                };
-                let second = self.seconds().second(first).ok_or("its queue pair is gone")?;
-                self.connect(first, second, address).map(|()| Some(own))
+                    self.to[1 - i].push_back(is_made);
+                }
+                Heard::Connect(second) => self.ends[i].note_connected(FIRST, second),
+                Heard::Refused => self.ends[i].refuse(FIRST, NO_DOMAIN),
+                Heard::Decline => self.to[1 - i].push_back(false),
+                Heard::Nonsense => return false,
             }
-            Some(Stage::Refused(_)) if !address.is_empty() => Ok(Some(Vec::new())),
-            _ => Err("it announces a second queue pair where none was to be".into()),
+            true
         }
     }
 
-    fn connect(&mut self, first: u32, second: u32, address: &[u8]) -> Result<(), String> {
-        below::Below::connect(self.0, second.into(), address)?;
-        self.seconds().stages.insert(first, Stage::Connected(second));
-        Ok(())
+    /// In whatever order two ends need one, and hear of the other's: both end up with it, or neither.
+    #[test]
+    fn both_ends_have_a_second_queue_pair_or_neither() {
+        let (mut ends, mut connected) = (0, 0);
+        for bits in 0..16 {
+            let is = |bit: u32| bits >> bit & 1 == 1;
+            let start = Two { can: [is(0), is(1)], needs: [is(2), is(3)], ..Two::default() };
+            let (mut open, mut seen) = (vec![start], HashSet::new());
+            while let Some(two) = open.pop() {
+                if !seen.insert(two.key()) {
+                    continue;
+                }
+                let before = open.len();
+                for i in 0..2 {
+                    let mut next = two.clone();
+                    if two.needs[i] {
+                        next.need(i);
+                        open.push(next.clone());
+                    }
+                    let mut next = two.clone();
+                    if !two.to[i].is_empty() {
+                        assert!(next.hear(i), "{two:?}");
+                        open.push(next);
+                    }
+                }
+                if open.len() > before {
+                    continue;
+                }
+                let are =
+                    two.ends.each_ref().map(|end| end.stages.get(&FIRST) == Some(&Stage::Connected(SECOND)));
+                assert_eq!(are[0], are[1], "{two:?}");
+                assert_eq!(are[0], (is(0) && is(1)) && (is(2) || is(3)), "{two:?}");
+                assert!(two.ends.iter().all(|end| !end.is_awaited(FIRST)), "{two:?}");
+                (ends, connected) = (ends + 1, connected + usize::from(are[0]));
+            }
+        }
+        assert!(ends >= 16 && connected >= 3, "{ends} ends, {connected} connected");
     }
 
-    /// A peer is not needed any more: its second queue pair goes, and what was registered for it there.
-    pub(crate) fn part(&mut self, first: u32) {
-        let (second, registrations) = self.seconds().part(first);
-        for number in registrations {
-            below::Remote::end_lease(self.0, number, true);
+    #[test]
+    fn the_keys_of_what_is_published_end_with_it_and_with_their_peer() {
+        let mut all = Seconds::default();
+        let span = Span::leak(8);
+        for lease in [1, 2] {
+            all.publish(lease, Publication { span, read: true, write: true });
+            for first in [3, 5] {
+                all.want(first);
+                all.add_key(lease, first, 100 * lease + u64::from(first), 7);
+            }
         }
-        if let Some(second) = second {
-            self.0.part_one(second);
-        }
-    }
-
-    /// Whether the second queue pair of a peer can be used.
-    pub(crate) fn is_usable(&self, first: u32) -> bool {
-        let Objects { seconds, pairs, .. } = &*self.0.objects;
-        let pair = seconds.connected(first).and_then(|(second, _)| pairs.get(second));
-        pair.is_some_and(|pair| pair.state == State::Connected)
+        assert_eq!(all.key(1, 3), Some(7));
+        assert_eq!(all.end_publication(1), [103, 105]);
+        assert_eq!((all.end_publication(1), all.key(1, 3), all.key(2, 3)), (vec![], None, Some(7)));
+        assert_eq!(all.part(3), (None, vec![203]));
+        assert_eq!((all.part(3), all.key(2, 5), all.lacks(3)), ((None, vec![]), Some(7), None));
     }
 }
