@@ -270,6 +270,31 @@ impl Driver {
         unsafe { f(argument) }
     }
 
+    /// Copies between any two, and waits for that: whether it was done.
+    pub fn copy(&self, to: usize, from: usize, len: usize) -> bool {
+        let f = self.0.symbol("cuMemcpy");
+        let f: unsafe extern "C" fn(u64, u64, usize) -> c_int = unsafe { std::mem::transmute(f) };
+        let wait: unsafe extern "C" fn() -> c_int =
+            unsafe { std::mem::transmute(self.0.symbol("cuCtxSynchronize")) };
+        unsafe { f(to as u64, from as u64, len) == 0 && wait() == 0 }
+    }
+
+    /// The number of the allocation that an address is in (`CU_POINTER_ATTRIBUTE_BUFFER_ID`); 0: none.
+    pub fn buffer_id(&self, at: usize) -> u64 {
+        let f = self.0.symbol("cuPointerGetAttribute");
+        let f: unsafe extern "C" fn(*mut u64, c_int, u64) -> c_int = unsafe { std::mem::transmute(f) };
+        let mut id = 0u64;
+        if unsafe { f(&mut id, 7, at as u64) } == 0 { id } else { 0 }
+    }
+
+    /// What an attribute of a device is; -1: the driver has none.
+    pub fn attribute_of(&self, attribute: c_int, device: c_int) -> c_int {
+        let f = self.0.symbol("cuDeviceGetAttribute");
+        let f: unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int = unsafe { std::mem::transmute(f) };
+        let mut value = -1;
+        if unsafe { f(&mut value, attribute, device) } == 0 { value } else { -1 }
+    }
+
     /// Writes to a device's memory.
     pub fn write(&self, at: usize, bytes: &[u8]) {
         call!(self.0, "cuMemcpy"(u64, u64, usize)(at as u64, bytes.as_ptr() as u64, bytes.len()));

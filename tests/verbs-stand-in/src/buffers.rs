@@ -48,6 +48,8 @@ impl Mr {
             // The client of the kernel's ends it with the allocation.
             Backing::Peer { first, id, of, .. } if (of.id)(first) != id => Err(Refused),
             Backing::Peer { at, .. } => Ok(at + (addr - self.iova)),
+            Backing::Device { first, id, of } if (of.id)(first) != id => Err(Refused),
+            Backing::Device { .. } => Ok(addr),
             Backing::Dmabuf { map, skip, .. } => Ok((map + skip) as u64 + (addr - self.iova)),
         }
     }
@@ -57,8 +59,15 @@ impl Mr {
         matches!(self.backing, Backing::Host(_)) && self.access & ibv::IBV_ACCESS_ON_DEMAND == 0
     }
 
+    fn copy(&self, to: u64, from: u64, len: usize) -> bool {
+        match self.backing {
+            Backing::Device { of, .. } => (of.copy)(to, from, len),
+            _ => guarded(to, from, len),
+        }
+    }
+
     fn read(&self, addr: u64, to: &mut [u8]) -> Result<(), Refused> {
-        let done = guarded(to.as_mut_ptr() as u64, self.at(addr)?, to.len());
+        let done = self.copy(to.as_mut_ptr() as u64, self.at(addr)?, to.len());
         if !done && self.is_pinned() {
             to.fill(0);
         }
@@ -66,7 +75,7 @@ impl Mr {
     }
 
     fn write(&self, addr: u64, from: &[u8]) -> Result<(), Refused> {
-        let done = guarded(self.at(addr)?, from.as_ptr() as u64, from.len());
+        let done = self.copy(self.at(addr)?, from.as_ptr() as u64, from.len());
         if done || self.is_pinned() { Ok(()) } else { Err(Refused) }
     }
 }
@@ -112,6 +121,9 @@ impl State {
         let mr = self.granted_to_peer(qpn, key, addr, 8, ibv::IBV_ACCESS_REMOTE_ATOMIC)?;
         let mut probe = [0; 8];
         let at = mr.at(addr)?;
+        if matches!(mr.backing, Backing::Device { .. }) {
+            return Err(Refused);
+        }
         if !guarded(probe.as_mut_ptr() as u64, at, 8) {
             return if mr.is_pinned() { Ok(0) } else { Err(Refused) };
         }

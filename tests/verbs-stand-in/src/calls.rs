@@ -170,9 +170,20 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     let Some(end) = end else { return refuse(libc::EINVAL) };
     let (from, prot) = (offset & !4095, libc::PROT_READ | libc::PROT_WRITE);
     let map_len = (end - from) as usize;
-    let map = unsafe { libc::mmap(null_mut(), map_len, prot, libc::MAP_SHARED, fd, from as i64) };
+    let map = match profile.is("nomap") {
+        true => libc::MAP_FAILED,
+        false => unsafe { libc::mmap(null_mut(), map_len, prot, libc::MAP_SHARED, fd, from as i64) },
+    };
     if map == libc::MAP_FAILED {
-        return null_mut();
+        let Some(of) = lock().device_memory else { return null_mut() };
+        return add(
+            pd,
+            null_mut(),
+            iova,
+            len,
+            access,
+            Backing::Device { first: iova, id: (of.id)(iova), of },
+        );
     }
     let (map, skip, inode) = (map as usize, (offset - from) as usize, stat.st_ino);
     let backing = Backing::Dmabuf { map, map_len, skip, inode, revoked: false };

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use rdma_sys as ibv;
 
 use crate::nic;
-use crate::objects::{Backing, PeerMemory};
+use crate::objects::{Backing, DeviceMemory, PeerMemory};
 use crate::state::lock;
 
 /// The `nth` send request from now on ends with this `IBV_WC_*`.
@@ -44,6 +44,16 @@ pub extern "C" fn stand_in_verbs_peer_memory(
     id: extern "C" fn(u64) -> u64,
 ) {
     lock().peer_memory = Some(PeerMemory { find, id });
+}
+
+/// What copies bytes of dma-bufs that no processor maps, to and from addresses of either kind, and of which
+/// allocation an address is: such a registration has bytes as long as that is the same.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_verbs_device_memory(
+    copy: extern "C" fn(u64, u64, usize) -> bool,
+    id: extern "C" fn(u64) -> u64,
+) {
+    lock().device_memory = Some(DeviceMemory { copy, id });
 }
 
 /// The port of the device (from 0 on, as in the list) is up or down.

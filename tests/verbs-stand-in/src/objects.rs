@@ -24,6 +24,13 @@ pub struct PeerMemory {
     pub id: extern "C" fn(u64) -> u64,
 }
 
+/// Memory of a device that no processor maps: what copies it, and of which allocation an address is.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceMemory {
+    pub copy: extern "C" fn(u64, u64, usize) -> bool,
+    pub id: extern "C" fn(u64) -> u64,
+}
+
 /// A registration. Its key is in the table.
 #[derive(Debug)]
 pub struct Mr {
@@ -38,21 +45,12 @@ pub struct Mr {
 pub enum Backing {
     /// Pages of the process, from this address on.
     Host(u64),
-    /// A mapping of a dma-buf, which file it is, and where in the mapping the part begins.
     /// Memory of another device, by its address: where it is, of which allocation, and what knows that.
-    Peer {
-        first: u64,
-        at: u64,
-        id: u64,
-        of: PeerMemory,
-    },
-    Dmabuf {
-        map: usize,
-        map_len: usize,
-        skip: usize,
-        inode: u64,
-        revoked: bool,
-    },
+    Peer { first: u64, at: u64, id: u64, of: PeerMemory },
+    /// A dma-buf that cannot be mapped: its allocation, and what copies its bytes, by the address of requests.
+    Device { first: u64, id: u64, of: DeviceMemory },
+    /// A mapping of a dma-buf, which file it is, and where in the mapping the part begins.
+    Dmabuf { map: usize, map_len: usize, skip: usize, inode: u64, revoked: bool },
 }
 
 /// A window. Its key in the table is the one that it has now.

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use rdma_sys as ibv;
 
 use crate::connection::Connections;
-use crate::objects::{Channel, Cq, Mr, PeerMemory, Qp, Srq, Window};
+use crate::objects::{Channel, Cq, DeviceMemory, Mr, PeerMemory, Qp, Srq, Window};
 use crate::packet::{Address, Packet};
 
 /// A device that the process has opened once.
@@ -42,6 +42,7 @@ pub struct State {
     pub pds: HashMap<usize, usize>,
     pub mrs: HashMap<u32, Mr>,
     pub peer_memory: Option<PeerMemory>,
+    pub device_memory: Option<DeviceMemory>,
     pub windows: HashMap<u32, Window>,
     pub channels: HashMap<u32, Channel>,
     pub cqs: HashMap<u32, Cq>,
