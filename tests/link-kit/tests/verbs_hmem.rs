@@ -33,9 +33,10 @@ use stand_in::program::{self, Program};
 use testkit::{pattern, read, there, write};
 use verbs::{Options, Verbs};
 
+use apart::join_second;
 use device::{open, options, set};
 use duo::Duo;
-use lone::{accesses, happens, join, join_second, say};
+use lone::{accesses, happens, join, say};
 
 const LEN: usize = 200_000;
 

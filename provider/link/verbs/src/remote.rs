@@ -201,11 +201,13 @@ impl Accesses<'_> {
     pub(crate) fn lend(&mut self, to: Dest, span: Span, way: Way) -> Option<Lease> {
         let (first, may) = (to.0 as u32, (way == Way::Get, way == Way::Put));
         let is_dmabuf = span.can(Caps::DMABUF);
-        if is_dmabuf && Joining(self.0).is_usable(first) {
-            return self.lease_apart(first, span, may);
+        if is_dmabuf {
+            if Joining(self.0).is_usable(first) {
+                return self.lease_apart(first, span, may);
+            }
+            let lacks = self.0.objects.seconds.lacks(first);
+            self.0.objects.registered.device().try_dmabufs(lacks);
         }
-        let lacks = self.0.objects.seconds.lacks(first);
-        self.0.objects.registered.device().try_dmabufs(lacks);
         let lease = self.lease(span, may, false);
         if is_dmabuf && self.0.objects.registered.device().takes_dmabufs() {
             self.0.objects.seconds.want(first);

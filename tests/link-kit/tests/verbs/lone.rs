@@ -16,15 +16,6 @@ pub fn join(one: &mut Verbs, other: &mut Verbs) -> (Dest, Dest) {
     (to_other, other.connect(b.number, &a.address).expect("a connection"))
 }
 
-/// Makes the second queue pairs of two that are connected, which one of them needs; whether there are some.
-pub fn join_second((one, to_other): (&mut Verbs, Dest), (other, to_one): (&mut Verbs, Dest)) -> bool {
-    let Some(address) = one.second(to_other) else { return false };
-    assert_eq!(one.second(to_other), None, "what was announced");
-    let answer = other.join_second(to_one, &address).expect("an honest one").expect("an answer");
-    assert_eq!(one.join_second(to_other, &answer), Ok(None));
-    !answer.is_empty()
-}
-
 /// What happens next.
 pub fn happens(to: &mut Verbs) -> Did {
     let start = Instant::now();

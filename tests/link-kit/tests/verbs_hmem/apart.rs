@@ -1,12 +1,16 @@
 //! Memory of devices that peers access as dma-bufs: by a second queue pair, which is alone in its domain.
 
 use std::ffi::CStr;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use below::{Below as _, Dest, Remote as _};
+use link::{TcpLink, TcpOptions};
+use link_api::{Event, FrameLink as _, Gone, Link as _};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
+use wire::session::{Control, JobKey};
 
 use super::*;
 use crate::duo::filled as host;
@@ -34,6 +38,15 @@ fn registrations() -> u64 {
 
 fn fail(call: &CStr, nth: u64, errno: i32) {
     Program::open(program::path("verbs_stand_in")).fail(call, nth, errno);
+}
+
+/// Makes the second queue pairs of two that are connected, which one of them needs; whether there are some.
+pub fn join_second((one, to_other): (&mut Verbs, Dest), (other, to_one): (&mut Verbs, Dest)) -> bool {
+    let Some(address) = one.second(to_other) else { return false };
+    assert_eq!(one.second(to_other), None, "what was announced");
+    let answer = other.join_second(to_one, &address).expect("an honest one").expect("an answer");
+    assert_eq!(one.join_second(to_other, &answer), Ok(None));
+    !answer.is_empty()
 }
 
 /// Two endpoints of a device of the stand-in, and the driver.
@@ -311,6 +324,30 @@ fn a_peer_that_announces_what_is_no_queue_pair_or_twice_is_not_believed() {
     let (_peer, to_peer, _) = peer_of(&mut owner, src);
     assert!(owner.join_second(to_peer, &[]).is_err(), "none, though there is one");
     assert!(owner.join_second(to_peer, &[7; 28]).is_err(), "another one");
+}
+
+/// What it announces by the connection that the two meet by where no other one is open is not believed either.
+#[test]
+fn a_peer_that_announces_a_second_connection_beside_none_is_cut_off() {
+    set("sv0", &[]);
+    let key = JobKey::from_secret(b"of the engine's checks");
+    let mut own = link_with(open(), &Arc::default(), |_| {});
+    let at = "127.0.0.1:0".parse().expect("an address");
+    let mut peer = TcpLink::bind(at, TcpOptions::new(key)).expect("a free name");
+    let (to, said) = (peer.peer(&own.addr()), Control::Second(vec![7; 28]).encode());
+    while peer.send(to, &said, &[], 0, 0).is_err() {
+        assert!(peer.poll().is_none() && own.poll().is_none());
+    }
+    let start = Instant::now();
+    loop {
+        assert!(start.elapsed() < Duration::from_secs(30), "it is believed");
+        drop(peer.poll());
+        match own.poll() {
+            Some(Event::Closed(_, why)) => return assert_eq!(why, Gone::Denied),
+            Some(other) => panic!("{other:?}"),
+            None => {}
+        }
+    }
 }
 
 /// An access by the second queue pair ends with an error: both ends have the peer's end, and what follows
