@@ -206,7 +206,7 @@ fn registered_memory_is_accessed_by_its_dmabuf() {
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
     duo.b.domain.mr_reg(&Reg { iov: &[target], access, key: Some(9) }).expect("a key that is free");
     let to = duo.a.peer;
-    let mut rma = |duo: &mut Duo<Verbs>, op: &Rma<'_>| {
+    let rma = |duo: &mut Duo<Verbs>, op: &Rma<'_>| {
         duo.counts.take();
         duo.post(|a| a.domain.rma(a.ep, op));
         assert_eq!(duo.complete(1, 0).0[0].err, None);

@@ -341,7 +341,7 @@ fn a_peer_that_announces_a_second_connection_beside_none_is_cut_off() {
     let start = Instant::now();
     loop {
         assert!(start.elapsed() < Duration::from_secs(30), "it is believed");
-        drop(peer.poll());
+        let _ = peer.poll();
         match own.poll() {
             Some(Event::Closed(_, why)) => return assert_eq!(why, Gone::Denied),
             Some(other) => panic!("{other:?}"),
